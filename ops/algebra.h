@@ -1,0 +1,72 @@
+// The element types over which every operator is defined once (docs/design.md, "One definition, several algebras").
+//
+// An Algebra has a type `Element` (small, copyable) and these members:
+//
+//   Element constant(const Rational&);
+//   Element negativeInfinity();                        // masks: absorbs in sums, exp of it is 0
+//   Element add(Element, Element);  Element mul(Element, Element);
+//   Element scale(const Rational&, Element);
+//   Element sum(std::span<const Element>, std::span<const std::int64_t> weights);   // weights empty: all 1
+//   Element power(Element, int halves);                // x^(halves/2), exactly: x^2 is power(x, 4), rsqrt is power(x, -1)
+//   Element exp(Element);
+//   Element apply(ops::Function, std::span<const std::int64_t> params, std::span<const Element>);
+//   Element indicator(Element index, std::int64_t value);   // 1 where the integer `index` equals value, else 0
+//   bool isZero(Element) const;                        // certainly zero (a shortcut only, false is always allowed)
+//
+// Models: terms (src/terms/term_algebra.h: proof), integers modulo 2^61-1 (src/terms/modular_algebra.h: fingerprints), doubles
+// (src/terms/double_algebra.h: counterexamples), and Differentiable<A> (ops/differentiate.h: gradients of any of them).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ops/functions.h"
+#include "shardproof/graph.h"
+#include "shardproof/rational.h"
+
+namespace shardproof::ops {
+
+// One dimension of a reduced tensor. Each reduced element stands for a class of full positions on which every tensor of the reduced
+// problem is constant (docs/soundness.md, "Lumping"): `weight` is the size of the class, `position` its first member. Classes are
+// listed by increasing `position`. An unreduced dimension has weight 1 and position 0, 1, 2, ... throughout.
+struct ReducedDim {
+  std::int64_t full = 1;
+  std::vector<std::int64_t> position{0};
+  std::vector<std::int64_t> weight{1};
+
+  std::int64_t size() const { return static_cast<std::int64_t>(position.size()); }
+  bool lumped() const { return size() != full; }
+  // How many reduced elements lie before the full position `bound`: the image of a slice bound. Exact because the reduction cuts
+  // every dimension at every bound that occurs on it.
+  std::int64_t reducedBound(std::int64_t bound) const;
+  static ReducedDim whole(std::int64_t n);   // nothing reduced
+  friend bool operator==(const ReducedDim&, const ReducedDim&) = default;
+};
+
+// A tensor of elements: row-major over the reduced dimensions. A complex tensor holds two consecutive elements (real, imaginary)
+// for each position.
+template <class A>
+struct TensorValue {
+  std::vector<ReducedDim> dims;
+  ElementKind element = ElementKind::kReal;
+  std::vector<typename A::Element> data;
+
+  std::int64_t planes() const { return element == ElementKind::kComplex ? 2 : 1; }
+  std::int64_t positions() const {
+    std::int64_t n = 1;
+    for (const ReducedDim& d : dims) n *= d.size();
+    return n;
+  }
+};
+
+// One evaluation of an operator: operands (nullptr: absent), and results with `dims` set and `data` to be filled (nullptr: not wanted).
+template <class A>
+struct Evaluation {
+  A& algebra;
+  const Attributes& attributes;
+  std::span<const TensorValue<A>* const> in;
+  std::span<TensorValue<A>* const> out;
+};
+
+}  // namespace shardproof::ops

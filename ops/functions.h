@@ -1,0 +1,31 @@
+// Opaque functions: what the proof knows of them is only that equal arguments give equal results (and their derivative, where one
+// exists). The doubles algebra evaluates the true function.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace shardproof::ops {
+
+enum class Function : std::uint8_t {
+  // one argument
+  kSigmoid, kTanh, kLog, kNormalCdf, kNormalPdf, kStep,  // kStep(x) = 1 for x > 0, else 0
+  // no argument: irrational constants
+  kSqrtTwoOverPi,
+  // any number of arguments, order irrelevant
+  kMaximum, kMinimum,
+  // params {slot, topk, groups, topkGroups, sumOfTwoBest}; arguments: the row of choice scores, in order. Result: the expert's index (integer).
+  kGateChoice,
+  // params {row, column}: the entry of a causal mask between two positions of one lumped piece of the sequence (see create_mask)
+  kMaskEntry,
+  // params {seed, logical position...}: the keep mask of dropout divided by 1 - p
+  kDropoutMask,
+};
+
+const char* name(Function f);
+// True when the order of the arguments does not matter.
+bool isSymmetric(Function f);
+// The true value. Throws Unsupported for kMaskEntry (it has no value without full positions).
+double evaluate(Function f, std::span<const std::int64_t> params, std::span<const double> arguments);
+
+}  // namespace shardproof::ops

@@ -1,0 +1,55 @@
+// An operator: its meaning, shape rule, reduction rule and attributes in one place. Families of operators live in ops/*.cpp, one file each;
+// `registry.h` finds them by name. Sources of the definitions: docs/operators.md.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ops/algebra.h"
+#include "ops/relations.h"
+#include "shardproof/error.h"
+#include "shardproof/graph.h"
+
+namespace shardproof {
+class TermAlgebra;
+class DoubleAlgebra;
+class ModularAlgebra;
+}  // namespace shardproof
+
+namespace shardproof::ops {
+
+// What is known of an operand or a result without its elements.
+struct TensorInfo {
+  Shape shape;
+  ElementKind element = ElementKind::kReal;
+};
+
+// An operator applied to operands of known shapes. `in[i]` is nullptr for an absent operand.
+struct Signature {
+  const Attributes& attributes;
+  std::span<const TensorInfo* const> in;
+  std::size_t results = 1;                 // how many results the node lists (multiref has as many as it likes)
+};
+
+struct OperatorInfo {
+  std::string name;
+
+  // Checks attribute names, types and ranges, and the numbers of operands and results. Throws std::invalid_argument with a sentence that
+  // says what was found and what was expected. An unknown attribute is always an error.
+  std::function<void(const Attributes&, std::size_t operands, std::size_t results)> validate;
+
+  // Shapes and element kinds of all results. Throws ShapeError.
+  std::function<std::vector<TensorInfo>(const Signature&)> infer;
+
+  // Reduction rule; `out` are the inferred results (nullptr where the node's result is absent). Throws Unsupported.
+  std::function<void(const Signature&, std::span<const TensorInfo* const> out, Relations&)> relate;
+
+  // The meaning, over each algebra.
+  std::function<void(Evaluation<TermAlgebra>&)> terms;
+  std::function<void(Evaluation<DoubleAlgebra>&)> doubles;
+  std::function<void(Evaluation<ModularAlgebra>&)> modular;
+};
+
+}  // namespace shardproof::ops

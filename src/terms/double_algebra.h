@@ -1,0 +1,28 @@
+// Doubles with the true functions: counterexamples, and tests against PyTorch. Minus infinity is the IEEE one.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "ops/functions.h"
+#include "shardproof/rational.h"
+
+namespace shardproof {
+
+class DoubleAlgebra {
+ public:
+  using Element = double;
+  double constant(const Rational& value) { return value.toDouble(); }
+  double negativeInfinity();
+  double add(double a, double b) { return a + b; }
+  double mul(double a, double b);          // 0 * -inf is 0: a masked entry contributes nothing
+  double scale(const Rational& factor, double a);
+  double sum(std::span<const double> terms, std::span<const std::int64_t> weights);  // compensated
+  double power(double base, int halves);
+  double exp(double a);
+  double apply(ops::Function f, std::span<const std::int64_t> params, std::span<const double> arguments);
+  double indicator(double index, std::int64_t value) { return index == static_cast<double>(value) ? 1 : 0; }
+  bool isZero(double a) const { return a == 0; }
+};
+
+}  // namespace shardproof

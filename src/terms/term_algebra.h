@@ -1,0 +1,88 @@
+// The algebra of the proof: hash-consed terms with exact rational coefficients, kept in the cheap normal form of docs/design.md by
+// construction (sums and products flattened and sorted, never distributed). Equal ids are equal terms, hence equal values wherever both
+// are defined.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ops/functions.h"
+#include "shardproof/rational.h"
+
+namespace shardproof {
+
+struct Term {  // a handle into the algebra's store
+  std::uint32_t id = 0;
+  friend bool operator==(Term, Term) = default;
+};
+
+enum class TermKind : std::uint8_t {
+  kConstant,          // a rational
+  kNegativeInfinity,
+  kVariable,          // real or integer input element
+  kSum,               // constant + sum of coefficient * term; terms are neither sums nor constants
+  kProduct,           // product of base^exponent, exponent a non-zero rational (integers, except for exp and sqrt atoms)
+  kExp, kSqrt,        // of one term
+  kFunction,          // ops::Function of terms
+  kIndicator,         // [term = value]
+};
+
+class TermAlgebra {
+ public:
+  using Element = Term;
+  enum class Mode : std::uint8_t {
+    kNormalized,   // the cheap normal form by construction
+    kRaw,          // no simplification beyond hash-consing and constant folding: what --checker z3 is given
+  };
+  explicit TermAlgebra(Mode mode = Mode::kNormalized, std::size_t maxTerms = 200'000'000);
+  ~TermAlgebra();
+  TermAlgebra(TermAlgebra&&) noexcept;
+  TermAlgebra& operator=(TermAlgebra&&) noexcept;
+
+  // A fresh variable; `label` numbers it for the caller (variable ids are dense, 0, 1, 2, ... in order of creation).
+  Term variable(bool integer);
+  std::size_t variableCount() const;
+  bool variableIsInteger(std::uint32_t variable) const;
+
+  Term constant(const Rational& value);
+  Term negativeInfinity();
+  Term add(Term a, Term b);
+  Term mul(Term a, Term b);
+  Term scale(const Rational& factor, Term a);
+  Term sum(std::span<const Term> terms, std::span<const std::int64_t> weights);
+  Term power(Term base, int halves);
+  Term exp(Term a);
+  Term apply(ops::Function f, std::span<const std::int64_t> params, std::span<const Term> arguments);
+  Term indicator(Term index, std::int64_t value);
+  bool isZero(Term t) const;
+
+  // --- inspection (for the checker, the solver and messages) ---
+  TermKind kind(Term t) const;
+  Rational constantValue(Term t) const;                       // kConstant; kSum: its constant part
+  std::uint32_t variableIndex(Term t) const;                  // kVariable
+  struct Part {                                               // of a sum: coefficient * term; of a product: term ^ exponent
+    Rational factor;
+    Term term;
+  };
+  std::vector<Part> parts(Term t) const;                      // kSum, kProduct
+  std::vector<Term> arguments(Term t) const;                  // kExp, kSqrt, kFunction, kIndicator
+  ops::Function function(Term t) const;                       // kFunction
+  std::vector<std::int64_t> parameters(Term t) const;         // kFunction: params; kIndicator: {value}
+  std::size_t termCount() const;
+  std::size_t memoryBytes() const;
+  // A readable rendering; `variableName` labels variables; cut off with "..." after `limit` characters.
+  std::string toString(Term t, const std::vector<std::string>& variableNames, std::size_t limit = 400) const;
+
+  // The full normal form: expanded to a polynomial over atoms (variables, opaque applications on normalised arguments, reciprocals of
+  // sums, exponentials, indicators). Throws Unsupported("...budget...") when more than `budget` monomials would be needed.
+  Term expand(Term t, std::size_t budget);
+
+ private:
+  struct Store;
+  std::unique_ptr<Store> store_;
+};
+
+}  // namespace shardproof

@@ -18,7 +18,7 @@ enum class Function : std::uint8_t {
   kGateChoice,
   // params {row, column}: the entry of a causal mask between two positions of one lumped piece of the sequence (see create_mask)
   kMaskEntry,
-  // params {seed, logical position...}: the keep mask of dropout divided by 1 - p
+  // params {seed, numerator of p, denominator of p, position in the operand...}: the keep mask of dropout, 0 or 1
   kDropoutMask,
 };
 

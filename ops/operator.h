@@ -24,6 +24,9 @@ namespace shardproof::ops {
 struct TensorInfo {
   Shape shape;
   ElementKind element = ElementKind::kReal;
+  // Set by infer() on a result that does not exist: the gradient of an integer, of an absent operand or of a mask. The node must list
+  // null in its place; relate() throws Unsupported if it does not.
+  bool absent = false;
 };
 
 // An operator applied to operands of known shapes. `in[i]` is nullptr for an absent operand.
@@ -35,6 +38,10 @@ struct Signature {
 
 struct OperatorInfo {
   std::string name;
+
+  // infer() may say [] where files declare [1] (a full reduction: both are one number). The two are the same shape for the results
+  // of this operator; its evaluation accepts either.
+  bool scalarMayBeOne = false;
 
   // Checks attribute names, types and ranges, and the numbers of operands and results. Throws std::invalid_argument with a sentence that
   // says what was found and what was expected. An unknown attribute is always an error.

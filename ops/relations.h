@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "shardproof/graph.h"
+
 namespace shardproof::ops {
 
 // A dimension of an operand or result of one operator call. `slot`: operands are 0..k-1, results follow as k, k+1, ... (absent ones
@@ -27,6 +29,9 @@ class Relations {
   virtual void range(DimRef whole, std::int64_t lo, DimRef part) = 0;
   // The two lists of dimensions are row-major regroupings of one another (view).
   virtual void regroup(std::span<const DimRef> a, std::span<const DimRef> b) = 0;
+  // Positions 2j and 2j+1 of `whole` go with position j of `half`: the reduction lumps only whole pairs, so that a reduced `whole` lists
+  // consecutive pairs, one for each reduced position of `half` and of its weight.
+  virtual void pairs(DimRef whole, DimRef half) = 0;
   // The operator adds up (or takes a maximum, ...) over this dimension, using the lumps' weights.
   virtual void summed(DimRef d) = 0;
   // The dimension may not be reduced at all (an ordered choice over it, positions taken with a stride, pairs, ...).
@@ -36,6 +41,10 @@ class Relations {
   // Dimensions that vary independently within one summand of a result (by default the reduction counts each result's own dimensions
   // plus the summed ones; operators with a larger iteration space, such as moe_experts, list theirs).
   virtual void iterates(std::span<const DimRef> dims) = 0;
+  // Declares a tensor that the call does not have, so that relations can go through it: the result whose gradient is absent in a backward
+  // call, or the single position that `select` takes out. `slot` is at least the number of operands and results. Must come before any
+  // relation that names the slot.
+  virtual void virtualTensor(int slot, const Shape& shape) = 0;
 };
 
 }  // namespace shardproof::ops

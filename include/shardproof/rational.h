@@ -54,6 +54,13 @@ class Rational {
   Rational& operator*=(const Rational& o) { return *this = *this * o; }
 
  private:
+  static Rational lowest(std::int64_t num, std::int64_t den) noexcept {  // the caller has reduced them, den > 0
+    Rational r;
+    r.num_ = num;
+    r.den_ = den;
+    return r;
+  }
+
   std::int64_t num_ = 0;  // lowest terms, den_ > 0; meaningless when big_ is set
   std::int64_t den_ = 1;
   std::unique_ptr<mpq_class> big_;  // set only when the value does not fit 64 bits

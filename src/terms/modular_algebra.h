@@ -1,5 +1,10 @@
-// Integers modulo the prime 2^61 - 1, opaque functions as hashes: fingerprints. Two terms that are equal in the cheap normal form always
-// have equal fingerprints; different fingerprints say "probably different" and are used for nothing but to look for a counterexample.
+// Integers modulo the prime 2^61 - 1, opaque functions as hashes: fingerprints. They are a hint and used for nothing but to decide where
+// to look for a counterexample first.
+//   Different values:  equal rational expressions over the same atoms always agree, so a difference says "probably different". It is no
+//     more than that, because three laws of the reals have no counterpart modulo a prime: exp(a + b) = exp(a) exp(b) (no homomorphism from
+//     the additive to the multiplicative group but the trivial one; exp is a hash), the logarithm's laws (a hash), and sqrt(x)^2 = x,
+//     which holds only for the squares, half of all residues.
+//   Equal values:  "probably equal", and the proof must still be found.
 #pragma once
 
 #include <cstdint>

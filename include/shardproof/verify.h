@@ -1,0 +1,32 @@
+// The main job: decide whether a plan is equivalent to its model.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <string>
+
+#include "shardproof/graph.h"
+#include "shardproof/report.h"
+
+namespace shardproof {
+
+enum class Checker : std::uint8_t {
+  kAuto,   // normal forms first, Z3 for what they leave
+  kZ3,     // everything goes to Z3
+};
+
+struct VerifyOptions {
+  int jobs = 0;                  // worker processes; 0: one per core
+  double timeoutSeconds = 60;    // per class
+  std::size_t memoryMegabytes = 4096;  // per worker
+  Checker checker = Checker::kAuto;
+  bool shareClasses = true;      // false (--no-classes): every stage is proved by itself
+  const std::atomic<bool>* cancel = nullptr;   // set from a signal handler: finish with a partial report
+  // Called from the main process only: stages done, stages in all, what is being done.
+  std::function<void(std::size_t, std::size_t, const char*)> progress;
+};
+
+// Never throws for a wrong plan: that is a verdict. Throws InputError where only the join can see an input error.
+Report verify(const Problem& problem, const VerifyOptions& options);
+
+}  // namespace shardproof

@@ -1,0 +1,147 @@
+// Index arithmetic over reduced dimensions, shared by the operators.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ops/algebra.h"
+
+namespace shardproof::ops {
+
+using Index = std::int64_t;
+
+std::vector<Index> sizesOf(std::span<const ReducedDim> dims);
+Index countOf(std::span<const ReducedDim> dims);
+std::vector<Index> rowMajorStrides(std::span<const ReducedDim> dims);
+
+// For each element (row-major over dims) how many full positions it stands for; empty when that is 1 for all of them.
+std::vector<std::int64_t> weightsOf(std::span<const ReducedDim> dims);
+
+// Throws std::logic_error: the reduction handed over dimensions that contradict the operator's own rule. Going on would compute
+// something else than the operator, so this is never ignored.
+void expectDim(const ReducedDim& found, const ReducedDim& expected);
+void expectDims(std::span<const ReducedDim> found, std::span<const ReducedDim> expected);
+[[noreturn]] void inconsistent(const std::string& what);
+
+// PyTorch's broadcasting, decided on full sizes (a dimension of full size 8 lumped to one element is not broadcast).
+std::vector<ReducedDim> broadcastDims(std::span<const std::vector<ReducedDim>* const> operands);
+// Strides that read `operand` while walking over `result`, 0 along broadcast dimensions.
+std::vector<Index> broadcastStrides(std::span<const ReducedDim> operand, std::span<const ReducedDim> result);
+
+// The image of the stretch [lo, hi) of a dimension.
+ReducedDim stretch(const ReducedDim& whole, Index lo, Index hi);
+
+// Walks over all index tuples in row-major order, keeping N offsets along; calls f(offsets).
+template <std::size_t N, class F>
+void walk(std::span<const Index> sizes, const std::array<std::vector<Index>, N>& strides, F&& f) {
+  for (const Index s : sizes)
+    if (s == 0) return;
+  std::vector<Index> at(sizes.size(), 0);
+  std::array<Index, N> offset{};
+  while (true) {
+    f(static_cast<const std::array<Index, N>&>(offset));
+    std::size_t d = sizes.size();
+    while (d > 0) {
+      --d;
+      ++at[d];
+      for (std::size_t i = 0; i < N; ++i) offset[i] += strides[i][d];
+      if (at[d] < sizes[d]) break;
+      for (std::size_t i = 0; i < N; ++i) offset[i] -= strides[i][d] * sizes[d];
+      at[d] = 0;
+      if (d == 0) return;
+    }
+    if (sizes.empty()) return;
+  }
+}
+
+inline std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+
+// A row of elements summed with weights (empty: all 1).
+template <class A>
+typename A::Element weightedSum(A& algebra, const std::vector<typename A::Element>& terms, const std::vector<std::int64_t>& weights) {
+  if (terms.size() == 1 && weights.empty()) return terms[0];
+  return algebra.sum(std::span<const typename A::Element>(terms), std::span<const std::int64_t>(weights));
+}
+
+template <class A>
+typename A::Element subtract(A& algebra, typename A::Element a, typename A::Element b) {
+  return algebra.add(a, algebra.scale(Rational(-1), b));
+}
+
+// One factor of a contraction: a tensor and, for each of its dimensions, the label it is indexed by (-1: a broadcast dimension of size 1).
+template <class A>
+struct Factor {
+  const TensorValue<A>* tensor;
+  std::vector<int> labels;
+};
+
+// result[resultLabels] = sum over all other labels of the product of the factors, every sum with its weights. Labels are 0..n-1;
+// a label must have the same reduced dimension wherever it stands.
+template <class A>
+void contract(A& algebra, const std::vector<Factor<A>>& factors, const std::vector<int>& resultLabels, TensorValue<A>& result) {
+  std::vector<const ReducedDim*> dimOf;
+  for (const Factor<A>& f : factors) {
+    for (std::size_t d = 0; d < f.labels.size(); ++d) {
+      if (f.labels[d] < 0) continue;
+      if (dimOf.size() <= at(f.labels[d])) dimOf.resize(at(f.labels[d]) + 1, nullptr);
+      const ReducedDim*& known = dimOf[at(f.labels[d])];
+      if (known == nullptr) known = &f.tensor->dims[d];
+      expectDim(f.tensor->dims[d], *known);
+    }
+  }
+  static const ReducedDim kOne;
+  std::vector<ReducedDim> outer, inner;
+  std::vector<bool> kept(dimOf.size(), false);
+  std::vector<int> order;  // labels of outer, then of inner
+  for (const int l : resultLabels) {
+    outer.push_back(l < 0 ? kOne : *dimOf.at(at(l)));
+    if (l >= 0) kept[at(l)] = true;
+  }
+  std::vector<int> innerLabels;
+  for (std::size_t l = 0; l < dimOf.size(); ++l)
+    if (dimOf[l] != nullptr && !kept[l]) {
+      inner.push_back(*dimOf[l]);
+      innerLabels.push_back(static_cast<int>(l));
+    }
+  expectDims(result.dims, outer);
+  const auto stridesFor = [](const Factor<A>& f, const std::vector<int>& labels) {
+    const std::vector<Index> own = rowMajorStrides(f.tensor->dims);
+    std::vector<Index> strides(labels.size(), 0);
+    for (std::size_t i = 0; i < labels.size(); ++i)
+      for (std::size_t d = 0; d < f.labels.size(); ++d)
+        if (labels[i] >= 0 && f.labels[d] == labels[i]) strides[i] += own[d];
+    return strides;
+  };
+  // Offsets of each factor for every outer and every inner index tuple; their sum is the element's place.
+  const auto offsetsOf = [](std::span<const ReducedDim> dims, const std::vector<Index>& strides) {
+    std::vector<Index> offsets;
+    const std::vector<Index> sizes = sizesOf(dims);
+    walk<1>(sizes, {strides}, [&](const std::array<Index, 1>& o) { offsets.push_back(o[0]); });
+    return offsets;
+  };
+  std::vector<std::vector<Index>> outerOffsets, innerOffsets;
+  for (const Factor<A>& f : factors) {
+    outerOffsets.push_back(offsetsOf(outer, stridesFor(f, resultLabels)));
+    innerOffsets.push_back(offsetsOf(inner, stridesFor(f, innerLabels)));
+  }
+  const std::vector<std::int64_t> weights = weightsOf(inner);
+  const Index outerCount = countOf(outer), innerCount = countOf(inner);
+  std::vector<typename A::Element> terms;
+  result.data.clear();
+  result.data.reserve(at(outerCount));
+  for (Index o = 0; o < outerCount; ++o) {
+    terms.clear();
+    for (Index i = 0; i < innerCount; ++i) {
+      typename A::Element product = factors[0].tensor->data[at(outerOffsets[0][at(o)] + innerOffsets[0][at(i)])];
+      for (std::size_t f = 1; f < factors.size(); ++f)
+        product = algebra.mul(product, factors[f].tensor->data[at(outerOffsets[f][at(o)] + innerOffsets[f][at(i)])]);
+      terms.push_back(product);
+    }
+    result.data.push_back(inner.empty() ? terms[0] : weightedSum(algebra, terms, weights));
+  }
+}
+
+}  // namespace shardproof::ops

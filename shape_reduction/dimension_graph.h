@@ -1,0 +1,65 @@
+// The dimensions of all tensors of a stage and what relates them. First half of the shape reduction: which dimensions run together, and
+// into which row-major factors each must be taken apart so that every `view` regroups whole factors.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ops/relations.h"
+#include "stages/stage.h"
+
+namespace shardproof {
+
+// A stretch of a line that runs together with a stretch of another: position loA + i with loB + i, for 0 <= i < length.
+struct Segment {
+  std::int32_t lineA;
+  std::int64_t loA;
+  std::int32_t lineB;
+  std::int64_t loB;
+  std::int64_t length;
+  bool fromLineage;
+  friend auto operator<=>(const Segment&, const Segment&) = default;
+};
+
+// One factor of one or more dimensions: a one-dimensional range of positions.
+struct Line {
+  std::int64_t size = 1;
+  bool summed = false, keep = false, absolute = false;
+};
+
+// How a lineage box lies on a line (only lines that some lump moves it along, or that it shares with such).
+struct BoxOnLine {
+  std::int32_t line;
+  std::int64_t lo, length;
+  struct Move {
+    std::int32_t lump;
+    std::int32_t coordinate;
+    std::int64_t unit;             // positions per coordinate
+  };
+  std::vector<Move> moves;
+};
+
+struct DimensionGraph {
+  // For each stage tensor and dimension, its lines, outermost first (a flat dimension has one).
+  std::vector<std::vector<std::int32_t>> dimOfTensor;      // -> dimension group
+  std::vector<std::int32_t> valuesOfTensor;                // group of an integer tensor's range of values, else -1
+  std::vector<std::vector<std::int32_t>> linesOfGroup;     // outermost first
+  std::vector<std::int64_t> groupSize;
+  std::vector<Line> lines;
+  std::vector<Segment> segments;                           // between different stretches; whole-line matches are merged away
+  std::vector<std::pair<std::int32_t, std::int64_t>> cuts; // single cuts: line, position
+  std::vector<BoxOnLine> boxes;                            // of all equations
+  // The index variables of each node's iteration space, as the lines each ranges over; equal lists once.
+  struct Iteration {
+    bool logical;
+    std::vector<std::vector<std::int32_t>> variables;
+  };
+  std::vector<Iteration> iterations;
+};
+
+constexpr std::int64_t kUnboundedValues = std::int64_t{1} << 62;   // "size" of an integer tensor's range of values
+
+// Throws Unsupported.
+DimensionGraph buildDimensionGraph(const Stage& stage, const Problem& problem);
+
+}  // namespace shardproof

@@ -1,0 +1,375 @@
+#include "shape_reduction/reduction.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+#include <string>
+
+#include "shape_reduction/dimension_graph.h"
+#include "shardproof/error.h"
+
+namespace shardproof {
+
+namespace {
+
+std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
+
+// Blocks of a line that interchangeable coordinates own: coordinate c of the lump owns [c * unit, (c + 1) * unit). Outermost first.
+struct Blocks {
+  std::int32_t lump;
+  std::int64_t unit;
+  std::int64_t count;
+};
+
+class Reducer {
+ public:
+  Reducer(const Stage& stage, const Problem& problem, const ReductionOptions& options)
+      : stage_(stage), options_(options), graph_(buildDimensionGraph(stage, problem)) {}
+
+  ReducedStage run() {
+    findBlocks();
+    cutLines();
+    classifyPieces();
+    countVariables();
+    return assemble();
+  }
+
+ private:
+  // ---- lumped axes ------------------------------------------------------------------------------------------------------------------
+  // Permuting the coordinates of a lumped axis must be a symmetry of the logical side too: it permutes equal blocks of the logical lines.
+  // That holds when every box on such a line lies within one block (its coordinate's own) or covers them all, when no operator addresses
+  // absolute positions of the line, and when a summand touches at most as many coordinates as are kept apart.
+  void findBlocks() {
+    blocks_.resize(graph_.lines.size());
+    std::vector<std::vector<const BoxOnLine*>> boxes(graph_.lines.size());
+    for (const BoxOnLine& box : graph_.boxes) boxes[at(box.line)].push_back(&box);
+    for (std::size_t l = 0; l < graph_.lines.size(); ++l) {
+      std::map<std::int32_t, std::int64_t> units;
+      for (const BoxOnLine* box : boxes[l]) {
+        for (const auto& move : box->moves) {
+          const auto [it, inserted] = units.emplace(move.lump, move.unit);
+          if (!inserted && it->second != move.unit) throw NotSymmetric("lineage cuts one dimension by different steps along an axis");
+        }
+      }
+      if (units.empty()) continue;
+      if (graph_.lines[l].absolute) throw NotSymmetric("absolute positions matter on a dimension that is cut along an interchangeable axis");
+      auto& blocks = blocks_[l];
+      for (const auto& [lump, unit] : units) blocks.push_back({lump, unit, stage_.lumps[at(lump)].size});
+      std::sort(blocks.begin(), blocks.end(), [](const Blocks& a, const Blocks& b) { return a.unit > b.unit; });
+      std::int64_t room = graph_.lines[l].size;
+      for (const Blocks& b : blocks) {
+        if (b.unit * b.count > room) throw NotSymmetric("the blocks of interchangeable axes overlap");
+        room = b.unit;
+      }
+      for (const BoxOnLine* box : boxes[l]) {
+        std::int64_t lo = box->lo;
+        for (const Blocks& b : blocks) {
+          const auto move = std::find_if(box->moves.begin(), box->moves.end(), [&](const auto& m) { return m.lump == b.lump; });
+          if (move != box->moves.end()) {
+            lo -= move->coordinate * b.unit;
+            if (lo < 0 || lo + box->length > b.unit) throw NotSymmetric("a lineage box does not lie within its coordinate's block");
+          } else {
+            const bool covers = lo <= 0 && lo + box->length >= b.unit * b.count;
+            const bool apart = lo >= b.unit * b.count;
+            if (!covers && !apart) throw NotSymmetric("a lineage box covers some blocks of an interchangeable axis but not others");
+            break;   // covers (or misses) all blocks inside as well
+          }
+        }
+      }
+    }
+    for (const Segment& s : graph_.segments) {
+      if (s.fromLineage) continue;
+      for (const auto& [line, lo] : {std::pair{s.lineA, s.loA}, std::pair{s.lineB, s.loB}}) {
+        if (!blocks_[at(line)].empty() && !(lo == 0 && s.length == graph_.lines[at(line)].size)) {
+          throw NotSymmetric("an operator takes a stretch of a dimension that is cut along an interchangeable axis");
+        }
+      }
+    }
+    for (const auto& iteration : graph_.iterations) {
+      std::map<std::int32_t, int> touching;
+      for (const auto& variable : iteration.variables) {
+        std::set<std::int32_t> lumps;
+        for (const std::int32_t l : variable) {
+          for (const Blocks& b : blocks_[at(l)]) lumps.insert(b.lump);
+        }
+        for (const std::int32_t lump : lumps) ++touching[lump];
+      }
+      // A local operator's own rank is one more coordinate of the axis.
+      const int most = AxisLump::kRepresentatives - 1 - (iteration.logical ? 0 : 1);
+      for (const auto& [lump, count] : touching) {
+        if (count > most) throw NotSymmetric("a summand involves more coordinates of an interchangeable axis than are kept apart");
+      }
+    }
+  }
+
+  // ---- cuts -------------------------------------------------------------------------------------------------------------------------
+
+  void cutLines() {
+    const std::size_t n = graph_.lines.size();
+    cuts_.resize(n);
+    relations_.resize(n);
+    std::vector<std::pair<std::int32_t, std::int64_t>> todo;
+    const auto cut = [&](std::int32_t line, std::int64_t position) {
+      if (position < 0 || position > graph_.lines[at(line)].size) throw std::logic_error("cut outside a dimension");
+      if (cuts_[at(line)].insert(position).second) {
+        todo.emplace_back(line, position);
+        if (++cutCount_ > kMostCuts) {
+          throw Unsupported("no faithful reduction of a tractable size: bounds that do not line up cut a dimension into single positions");
+        }
+      }
+    };
+    // Blocks of one lump repeat the same pattern of cuts.
+    for (std::size_t l = 0; l < n; ++l) {
+      const auto line = static_cast<std::int32_t>(l);
+      for (const Blocks& b : blocks_[l]) {
+        for (std::int64_t c = 1; c < AxisLump::kRepresentatives; ++c) graph_.segments.push_back({line, 0, line, c * b.unit, b.unit, true});
+      }
+    }
+    for (std::size_t i = 0; i < graph_.segments.size(); ++i) {
+      relations_[at(graph_.segments[i].lineA)].push_back(i);
+      if (graph_.segments[i].lineB != graph_.segments[i].lineA) relations_[at(graph_.segments[i].lineB)].push_back(i);
+    }
+    for (std::size_t l = 0; l < n; ++l) {
+      const auto line = static_cast<std::int32_t>(l);
+      const std::int64_t size = graph_.lines[l].size;
+      cut(line, 0);
+      cut(line, size);
+      const bool keep = graph_.lines[l].keep || (options_.keepAbsolute && graph_.lines[l].absolute);
+      if (keep && size != kUnboundedValues) {
+        if (size > options_.maxKeptDimension) {
+          throw Unsupported("a dimension of size " + std::to_string(size) + " would have to be kept whole (limit " + std::to_string(options_.maxKeptDimension) + ")");
+        }
+        for (std::int64_t p = 1; p < size; ++p) cut(line, p);
+      }
+      std::int64_t base = 0;
+      for (const Blocks& b : blocks_[l]) {
+        for (std::int64_t c = 1; c <= AxisLump::kRepresentatives; ++c) cut(line, base + c * b.unit);
+        cut(line, base + b.count * b.unit);
+      }
+    }
+    for (const auto& [line, position] : graph_.cuts) cut(line, position);
+    for (const Segment& s : graph_.segments) {
+      cut(s.lineA, s.loA);
+      cut(s.lineA, s.loA + s.length);
+      cut(s.lineB, s.loB);
+      cut(s.lineB, s.loB + s.length);
+    }
+    while (!todo.empty()) {
+      const auto [line, position] = todo.back();
+      todo.pop_back();
+      for (const std::size_t i : relations_[at(line)]) {
+        const Segment& s = graph_.segments[i];
+        if (s.lineA == line && position > s.loA && position < s.loA + s.length) cut(s.lineB, position - s.loA + s.loB);
+        if (s.lineB == line && position > s.loB && position < s.loB + s.length) cut(s.lineA, position - s.loB + s.loA);
+      }
+    }
+    checkDroppedBlocks();
+  }
+
+  // Blocks that no coordinate of the stage stands for are dropped, so nothing may address a place inside them.
+  void checkDroppedBlocks() const {
+    for (std::size_t l = 0; l < cuts_.size(); ++l) {
+      for (std::int64_t position : cuts_[l]) {
+        for (const Blocks& b : blocks_[l]) {
+          const std::int64_t firstDropped = AxisLump::kRepresentatives * b.unit, end = b.unit * b.count;
+          if (position > firstDropped && position < end) throw NotSymmetric("one block of an interchangeable axis is addressed by itself");
+          if (position >= firstDropped) break;
+          position %= b.unit;
+        }
+      }
+    }
+  }
+
+  // Is the piece that starts at `position` of a blocked line kept, and how many blocks does it stand for?
+  bool retained(std::size_t line, std::int64_t position, std::int64_t& multiplicity) const {
+    multiplicity = 1;
+    for (const Blocks& b : blocks_[line]) {
+      if (position >= b.unit * b.count) return true;   // beyond the blocks: an ordinary position
+      const std::int64_t c = position / b.unit;
+      if (c >= AxisLump::kRepresentatives) return false;
+      multiplicity *= stage_.lumps[at(b.lump)].multiplicity(static_cast<std::int32_t>(c));
+      position -= c * b.unit;
+    }
+    return true;
+  }
+
+  // ---- pieces and their classes -----------------------------------------------------------------------------------------------------
+
+  void classifyPieces() {
+    const std::size_t n = graph_.lines.size();
+    starts_.resize(n);
+    firstPiece_.resize(n);
+    std::int32_t pieces = 0;
+    for (std::size_t l = 0; l < n; ++l) {
+      starts_[l].assign(cuts_[l].begin(), cuts_[l].end());
+      firstPiece_[l] = pieces;
+      pieces += static_cast<std::int32_t>(starts_[l].size()) - 1;
+    }
+    parent_.resize(static_cast<std::size_t>(pieces));
+    std::iota(parent_.begin(), parent_.end(), 0);
+    for (const Segment& s : graph_.segments) {
+      auto i = index(s.lineA, s.loA), j = index(s.lineB, s.loB);
+      const auto end = index(s.lineA, s.loA + s.length);
+      for (; i < end; ++i, ++j) unite(firstPiece_[at(s.lineA)] + static_cast<std::int32_t>(i), firstPiece_[at(s.lineB)] + static_cast<std::int32_t>(j));
+    }
+    summed_.assign(parent_.size(), 0);
+    absolute_.assign(parent_.size(), 0);
+    variables_.assign(parent_.size(), 0);
+    for (std::size_t l = 0; l < n; ++l) {
+      for (std::size_t i = 0; i + 1 < starts_[l].size(); ++i) {
+        const std::int32_t c = find(firstPiece_[l] + static_cast<std::int32_t>(i));
+        if (graph_.lines[l].summed) summed_[at(c)] = 1;
+        if (graph_.lines[l].absolute) absolute_[at(c)] = 1;
+      }
+    }
+    classesOfLine_.resize(n);
+    for (std::size_t l = 0; l < n; ++l) {
+      std::set<std::int32_t> classes;
+      for (std::size_t i = 0; i + 1 < starts_[l].size(); ++i) classes.insert(find(firstPiece_[l] + static_cast<std::int32_t>(i)));
+      classesOfLine_[l].assign(classes.begin(), classes.end());
+    }
+  }
+
+  // How many index variables of one summand may range over pieces of a class: that many positions must be kept apart.
+  void countVariables() {
+    for (const auto& iteration : graph_.iterations) {
+      std::map<std::int32_t, int> touching;
+      for (const auto& variable : iteration.variables) {
+        std::set<std::int32_t> classes;
+        for (const std::int32_t l : variable) classes.insert(classesOfLine_[at(l)].begin(), classesOfLine_[at(l)].end());
+        for (const std::int32_t c : classes) ++touching[c];
+      }
+      for (const auto& [c, count] : touching) variables_[at(c)] = std::max(variables_[at(c)], count);
+    }
+  }
+
+  // ---- reduced dimensions -----------------------------------------------------------------------------------------------------------
+
+  struct Elements {
+    std::vector<std::int64_t> position, weight;
+  };
+
+  Elements reduceLine(std::size_t l) {
+    Elements elements;
+    for (std::size_t i = 0; i + 1 < starts_[l].size(); ++i) {
+      const std::int64_t lo = starts_[l][i], size = starts_[l][i + 1] - lo;
+      std::int64_t multiplicity = 1;
+      if (!retained(l, lo, multiplicity)) continue;
+      const std::int32_t c = find(firstPiece_[l] + static_cast<std::int32_t>(i));
+      const std::int64_t apart = std::max(1, variables_[at(c)]) + options_.extraPositions;
+      const std::int64_t count = std::min(size, summed_[at(c)] ? apart + 1 : apart);
+      if (count < size) {
+        mostVariables_ = std::max(mostVariables_, std::max(1, variables_[at(c)]));
+        if (absolute_[at(c)]) lumpsAbsolute_ = true;
+      }
+      for (std::int64_t e = 0; e < count; ++e) {
+        elements.position.push_back(lo + e);
+        elements.weight.push_back(multiplicity * (e + 1 == count ? size - e : 1));
+      }
+    }
+    return elements;
+  }
+
+  // Values of an index that the reduced stage tells apart from all others (a value that stands for a whole lump of table rows is none).
+  std::vector<std::int64_t> singleValues(std::size_t l) {
+    std::vector<std::int64_t> values;
+    for (std::size_t i = 0; i + 1 < starts_[l].size(); ++i) {
+      const std::int64_t lo = starts_[l][i], size = starts_[l][i + 1] - lo;
+      if (starts_[l][i + 1] == kUnboundedValues && !values.empty()) break;   // indices that no table has
+      const std::int32_t c = find(firstPiece_[l] + static_cast<std::int32_t>(i));
+      const std::int64_t apart = std::max(1, variables_[at(c)]) + options_.extraPositions;
+      for (std::int64_t e = 0; e < std::min(size, apart); ++e) values.push_back(lo + e);
+    }
+    return values;
+  }
+
+  ReducedStage assemble() {
+    ReducedStage reduced;
+    std::vector<Elements> perLine(graph_.lines.size());
+    std::vector<char> done(graph_.lines.size(), 0);
+    std::vector<const ops::ReducedDim*> dimOfGroup(graph_.groupSize.size(), nullptr);
+    for (std::size_t t = 0; t < graph_.dimOfTensor.size(); ++t) {
+      std::vector<const ops::ReducedDim*> dims;
+      std::int64_t elements = stage_.tensors[t].info.element == ElementKind::kComplex ? 2 : 1;
+      for (const std::int32_t g : graph_.dimOfTensor[t]) {
+        if (!dimOfGroup[at(g)]) {
+          auto dim = std::make_unique<ops::ReducedDim>();
+          dim->full = graph_.groupSize[at(g)];
+          dim->position = {0};
+          dim->weight = {1};
+          for (const std::int32_t l : graph_.linesOfGroup[at(g)]) {
+            if (!done[at(l)]) {
+              perLine[at(l)] = reduceLine(at(l));
+              done[at(l)] = 1;
+            }
+            const Elements& line = perLine[at(l)];
+            if (static_cast<std::int64_t>(dim->position.size() * line.position.size()) > options_.maxElements) throw tooLarge();
+            Elements product;
+            for (std::size_t i = 0; i < dim->position.size(); ++i) {
+              for (std::size_t j = 0; j < line.position.size(); ++j) {
+                product.position.push_back(dim->position[i] * graph_.lines[at(l)].size + line.position[j]);
+                product.weight.push_back(dim->weight[i] * line.weight[j]);
+              }
+            }
+            dim->position = std::move(product.position);
+            dim->weight = std::move(product.weight);
+          }
+          dimOfGroup[at(g)] = dim.get();
+          reduced.storage.push_back(std::move(dim));
+        }
+        elements *= dimOfGroup[at(g)]->size();
+        if (elements > options_.maxElements) throw tooLarge();
+        dims.push_back(dimOfGroup[at(g)]);
+      }
+      reduced.dims.push_back(std::move(dims));
+    }
+    for (std::size_t t = 0; t < graph_.valuesOfTensor.size(); ++t) {
+      reduced.values.emplace_back();
+      if (graph_.valuesOfTensor[t] >= 0) reduced.values.back() = singleValues(at(graph_.linesOfGroup[at(graph_.valuesOfTensor[t])].front()));
+    }
+    reduced.mostVariables = mostVariables_;
+    reduced.lumpsAbsolute = lumpsAbsolute_;
+    return reduced;
+  }
+
+  Unsupported tooLarge() const {
+    return Unsupported("the reduced stage is too large: more than " + std::to_string(options_.maxElements) + " elements in one tensor");
+  }
+
+  std::size_t index(std::int32_t line, std::int64_t position) const {
+    const auto& starts = starts_[at(line)];
+    return static_cast<std::size_t>(std::lower_bound(starts.begin(), starts.end(), position) - starts.begin());
+  }
+  std::int32_t find(std::int32_t p) {
+    while (parent_[at(p)] != p) p = parent_[at(p)] = parent_[at(parent_[at(p)])];
+    return p;
+  }
+  void unite(std::int32_t a, std::int32_t b) { parent_[at(find(a))] = find(b); }
+
+  static constexpr std::size_t kMostCuts = 400'000;
+
+  const Stage& stage_;
+  const ReductionOptions& options_;
+  DimensionGraph graph_;
+  std::vector<std::vector<Blocks>> blocks_;
+  std::vector<std::set<std::int64_t>> cuts_;
+  std::size_t cutCount_ = 0;
+  std::vector<std::vector<std::size_t>> relations_;
+  std::vector<std::vector<std::int64_t>> starts_;
+  std::vector<std::int32_t> firstPiece_;
+  std::vector<std::int32_t> parent_;
+  std::vector<char> summed_, absolute_;
+  std::vector<int> variables_;
+  std::vector<std::vector<std::int32_t>> classesOfLine_;
+  int mostVariables_ = 0;
+  bool lumpsAbsolute_ = false;
+};
+
+}  // namespace
+
+ReducedStage reduceStage(const Stage& stage, const Problem& problem, const ReductionOptions& options) {
+  return Reducer(stage, problem, options).run();
+}
+
+}  // namespace shardproof

@@ -1,0 +1,49 @@
+// Shape reduction: from a stage at full size to a small image of it that is exact in both directions (docs/soundness.md, "Lumping").
+//
+// Every dimension is cut at all bounds that occur on it; the positions of a piece are alike, so the reduced stage keeps a few of them and,
+// where something is summed over the piece, one more that stands for all others with its weight. A counterexample of the reduced stage is
+// one of the full stage (inputs that repeat along the lumps). Conversely an identity of the reduced stage holds at full size because each
+// summand involves no more positions of a piece than were kept apart.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include "ops/algebra.h"
+#include "stages/stage.h"
+
+namespace shardproof {
+
+struct ReductionOptions {
+  // Positions kept apart in each piece beyond what the stage's own summands need (the polynomial form multiplies summands together).
+  int extraPositions = 0;
+  // Dimensions whose absolute position matters (causal masks) keep their full size: needed to evaluate them in numbers.
+  bool keepAbsolute = false;
+  std::int64_t maxKeptDimension = 1 << 16;      // a dimension that must be kept and is larger makes the stage undecided
+  std::int64_t maxElements = 3'000'000;         // of one reduced tensor
+};
+
+struct ReducedStage {
+  // For each stage tensor, its reduced dimensions; shared between tensors of equal dimensions.
+  std::vector<std::vector<const ops::ReducedDim*>> dims;
+  std::vector<std::unique_ptr<ops::ReducedDim>> storage;
+  // For each integer stage tensor, index values that the reduced tables tell apart (a counterexample draws indices from these).
+  std::vector<std::vector<std::int64_t>> values;
+  // The most index variables that one summand ranges over a lumped piece with (0: nothing was lumped). That many positions, and the
+  // options' extra ones, are kept apart.
+  int mostVariables = 0;
+  bool lumpsAbsolute = false;                   // a dimension whose absolute position matters was lumped
+};
+
+// The lumping of an axis is not a symmetry of this stage after all: cut it again with all coordinates of `axis`.
+class NotSymmetric : public std::runtime_error {
+ public:
+  explicit NotSymmetric(const std::string& why) : std::runtime_error(why) {}
+};
+
+// Throws Unsupported when no faithful reduction of a tractable size exists (the stage is undecided and says why), NotSymmetric as above.
+ReducedStage reduceStage(const Stage& stage, const Problem& problem, const ReductionOptions& options);
+
+}  // namespace shardproof

@@ -1,0 +1,516 @@
+#include "checker/checker.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "shape_reduction/reduction.h"
+#include "shardproof/error.h"
+#include "smt/solver.h"
+#include "stages/runner.h"
+#include "terms/double_algebra.h"
+#include "terms/modular_algebra.h"
+#include "terms/term_algebra.h"
+
+namespace shardproof {
+
+namespace {
+
+// Sides that differ by less than this part of their size may differ by rounding only.
+constexpr double kTolerance = 1e-9;
+constexpr std::size_t kShownAssignments = 40;
+constexpr std::size_t kExpansionBudget = 200'000;
+// Beyond this many positions kept apart the polynomial form gives up rather than grow the stage.
+constexpr int kMostExtraPositions = 6;
+
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& into) : into_(into), start_(std::chrono::steady_clock::now()) {}
+  ~Stopwatch() { into_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  double& into_;
+  std::chrono::steady_clock::time_point start_;
+};
+
+struct FreeElement {
+  std::int32_t tensor;
+  std::int64_t index;
+};
+
+class StageChecker {
+ public:
+  StageChecker(const Stage& stage, const Problem& problem, const CheckOptions& options) : stage_(stage), problem_(problem), options_(options) {}
+
+  StageOutcome run() {
+    try {
+      decide();
+    } catch (const Unsupported& error) {
+      outcome_.verdict = StageVerdict::kUndecided;
+      outcome_.method = Method::kNone;
+      outcome_.reason = error.what();
+    }
+    return std::move(outcome_);
+  }
+
+ private:
+  using Terms = StageRunner<TermAlgebra>;
+
+  void decide() {
+    reduce(ReductionOptions{});
+    describeShapes();
+    if (options_.refuteOnly) {
+      refuteInNumbers(nullptr);
+      return;
+    }
+    if (options_.checker == Checker::kZ3) {
+      decideBySolver();
+      return;
+    }
+    TermAlgebra algebra(TermAlgebra::Mode::kNormalized, maxTerms());
+    Terms terms(stage_, reduced_, problem_, algebra);
+    execute(terms, algebra);
+    const auto unequal = differing(terms);
+    if (unequal.empty()) {
+      // Flattened sums and products are compared summand by summand, and a summand involves at most as many positions of a lump as the
+      // reduction kept apart (shape_reduction/reduction.h), so the identity holds at full size.
+      outcome_.verdict = StageVerdict::kProved;
+      outcome_.method = Method::kNormalForm;
+      return;
+    }
+    if (!unequal.empty() && fingerprintsDiffer() && refuteInNumbers(&algebra)) return;
+    if (proveExpanded(terms, algebra, unequal)) return;
+    // A stage that only the solver may decide is worth the positions that its verdict needs.
+    decideBySolver();
+  }
+
+  // The terms as they are executed, without any normal form, on a reduction wide enough for a proof that may expand them.
+  void decideBySolver() {
+    for (;;) {
+      TermAlgebra algebra(TermAlgebra::Mode::kRaw, maxTerms());
+      Terms terms(stage_, reduced_, problem_, algebra);
+      execute(terms, algebra);
+      const int extra = neededExtra(terms, algebra, false);
+      if (extra <= reductionOptions_.extraPositions) {
+        solve(terms, algebra, differing(terms));
+        return;
+      }
+      if (extra > kMostExtraPositions) throw Unsupported("a proof by the solver would need more positions kept apart than is tractable");
+      ReductionOptions wider = reductionOptions_;
+      wider.extraPositions = extra;
+      reduce(wider);
+      describeShapes();
+    }
+  }
+
+  std::size_t maxTerms() const {
+    // Some 64 bytes a term with its share of the tables.
+    return std::max<std::size_t>(1'000'000, options_.memoryMegabytes * std::size_t{1024} * 1024 / 64);
+  }
+
+  void reduce(const ReductionOptions& options) {
+    Stopwatch watch(outcome_.seconds["reduce"]);
+    reduced_ = reduceStage(stage_, problem_, options);
+    reductionOptions_ = options;
+  }
+
+  bool isInteger(std::int32_t tensor) const { return stage_.tensors[static_cast<std::size_t>(tensor)].info.element == ElementKind::kInteger; }
+
+  void execute(Terms& terms, TermAlgebra& algebra) {
+    Stopwatch watch(outcome_.seconds["execute"]);
+    free_.clear();
+    terms.run([&](std::int32_t tensor, std::int64_t index) {
+      free_.push_back({tensor, index});
+      return algebra.variable(isInteger(tensor));
+    });
+    dropped_ = terms.droppedAssumption();
+  }
+
+  static std::vector<std::pair<Term, Term>> differing(const Terms& terms) {
+    std::vector<std::pair<Term, Term>> unequal;
+    std::unordered_set<std::uint64_t> seen;
+    for (const auto& pair : terms.pairs()) {
+      if (pair.logical == pair.parallel) continue;
+      if (seen.insert((std::uint64_t{pair.logical.id} << 32) | pair.parallel.id).second) unequal.emplace_back(pair.logical, pair.parallel);
+    }
+    return unequal;
+  }
+
+  // ---- fingerprints -----------------------------------------------------------------------------------------------------------------
+
+  // A hint only: equal fingerprints make a difference very unlikely, so the search for one in doubles is spared.
+  bool fingerprintsDiffer() {
+    Stopwatch watch(outcome_.seconds["check"]);
+    try {
+      ModularAlgebra algebra;
+      StageRunner<ModularAlgebra> runner(stage_, reduced_, problem_, algebra);
+      std::mt19937_64 random(0x5eed);
+      runner.run([&](std::int32_t, std::int64_t) { return ModularAlgebra::Element{random() % ModularAlgebra::kPrime, false}; });
+      return std::any_of(runner.pairs().begin(), runner.pairs().end(), [](const auto& p) { return !(p.logical == p.parallel); });
+    } catch (const Unsupported&) {
+      return true;
+    }
+  }
+
+  // ---- counterexamples --------------------------------------------------------------------------------------------------------------
+
+  using Doubles = StageRunner<DoubleAlgebra>;
+
+  // Values near rational points: small multiples of 1/16, away from zero. Later attempts are positive (square roots and logarithms are
+  // defined there) and smaller (so that a changed epsilon shows).
+  static double drawReal(std::mt19937_64& random, int attempt) {
+    const double magnitude = static_cast<double>(1 + random() % 32) / 16.0;
+    const double scale = attempt % 4 == 3 ? 1.0 / 256 : attempt % 4 == 2 ? 0.125 : 1.0;
+    const bool negative = attempt % 2 == 0 && random() % 2 == 0;
+    return (negative ? -magnitude : magnitude) * scale;
+  }
+
+  struct Trial {
+    std::vector<FreeElement> elements;
+    std::vector<double> values;
+    std::int32_t claim = -1;
+    std::int64_t logicalIndex = 0;
+    std::size_t pair = 0;
+    double logical = 0, parallel = 0;
+  };
+
+  // Evaluates both sides with the true functions. True when they really differ.
+  bool attempt(const std::function<double(std::int32_t, std::int64_t, std::size_t)>& supply, Trial& trial) {
+    DoubleAlgebra algebra;
+    Doubles runner(stage_, reduced_, problem_, algebra);
+    trial = {};
+    runner.run([&](std::int32_t tensor, std::int64_t index) {
+      const double value = supply(tensor, index, trial.values.size());
+      trial.elements.push_back({tensor, index});
+      trial.values.push_back(value);
+      return value;
+    });
+    if (runner.droppedAssumption()) return false;   // the values might not be ones that the assumed lineage allows
+    double magnitude = 0;
+    for (const auto& p : runner.pairs()) {
+      if (std::isfinite(p.logical)) magnitude = std::max(magnitude, std::abs(p.logical));
+      if (std::isfinite(p.parallel)) magnitude = std::max(magnitude, std::abs(p.parallel));
+    }
+    for (std::size_t i = 0; i < runner.pairs().size(); ++i) {
+      const auto& p = runner.pairs()[i];
+      if (std::isnan(p.logical)) continue;          // the model itself is undefined here
+      const bool differ = std::isnan(p.parallel) || p.logical != p.parallel;
+      if (!differ) continue;
+      if (std::isfinite(p.logical) && std::isfinite(p.parallel)) {
+        const double gap = std::abs(p.logical - p.parallel);
+        if (gap <= kTolerance * std::max(std::abs(p.logical), std::abs(p.parallel)) || gap <= kTolerance * 1e-3 * magnitude) continue;
+      }
+      trial.claim = static_cast<std::int32_t>(p.claim);
+      trial.logicalIndex = p.logicalIndex;
+      trial.logical = p.logical;
+      trial.parallel = p.parallel;
+      trial.pair = i;
+      return true;
+    }
+    return false;
+  }
+
+  // `algebra` is the one that the stage was executed over (nullptr: none; then all inputs are listed).
+  bool refuteInNumbers(TermAlgebra* algebra) {
+    Stopwatch watch(outcome_.seconds["refute"]);
+    // A lumped causal mask has no numbers; the dimension is kept whole for this, or nothing is refuted.
+    if (reduced_.lumpsAbsolute) {
+      ReductionOptions whole = reductionOptions_;
+      whole.keepAbsolute = true;
+      try {
+        reduce(whole);
+      } catch (const Unsupported& error) {
+        refusal_ = std::string("no counterexample was looked for: ") + error.what();
+        return false;
+      }
+      algebra = nullptr;
+    }
+    constexpr int kAttempts = 8;
+    Trial trial;
+    for (int k = 0; k < kAttempts; ++k) {
+      std::mt19937_64 random(0x9E3779B97F4A7C15ULL + static_cast<std::uint64_t>(k));
+      const bool differs = attempt(
+          [&](std::int32_t tensor, std::int64_t, std::size_t) {
+            if (!isInteger(tensor)) return drawReal(random, k);
+            const auto& values = reduced_.values[static_cast<std::size_t>(tensor)];
+            return values.empty() ? 0.0 : static_cast<double>(values[random() % values.size()]);
+          },
+          trial);
+      if (differs) {
+        accept(trial, algebra, Method::kNumeric);
+        return true;
+      }
+    }
+    refusal_ = "no input was found on which the sides differ";
+    if (options_.refuteOnly) outcome_.reason = refusal_;
+    return false;
+  }
+
+  void accept(const Trial& trial, const TermAlgebra*, Method method) {
+    outcome_.verdict = StageVerdict::kRefuted;
+    outcome_.method = method;
+    outcome_.claim = trial.claim;
+    Counterexample example;
+    example.logical = trial.logical;
+    example.parallel = trial.parallel;
+    example.element = elementName(stage_.claims[static_cast<std::size_t>(trial.claim)].logical, trial.logicalIndex);
+    listAssignment(trial, example);
+    outcome_.counterexample = std::move(example);
+  }
+
+  // Lists only the inputs that the differing element depends on: those whose change changes either side.
+  void listAssignment(const Trial& trial, Counterexample& example) {
+    std::vector<std::size_t> relevant;
+    if (trial.values.size() <= kMostProbed) {
+      for (std::size_t i = 0; i < trial.values.size(); ++i) {
+        if (matters(trial, i)) relevant.push_back(i);
+      }
+    }
+    if (relevant.empty()) {
+      relevant.resize(trial.values.size());
+      for (std::size_t i = 0; i < relevant.size(); ++i) relevant[i] = i;
+    }
+    for (const std::size_t i : relevant) {
+      if (example.assignment.size() == kShownAssignments) break;
+      example.assignment.push_back({elementName(trial.elements[i].tensor, trial.elements[i].index), trial.values[i]});
+    }
+    example.omitted = relevant.size() - example.assignment.size();
+  }
+  static constexpr std::size_t kMostProbed = 400;
+
+  bool matters(const Trial& trial, std::size_t input) {
+    DoubleAlgebra algebra;
+    Doubles runner(stage_, reduced_, problem_, algebra);
+    std::size_t next = 0;
+    runner.run([&](std::int32_t tensor, std::int64_t) {
+      const std::size_t i = next++;
+      double value = trial.values[i];
+      if (i == input) value = isInteger(tensor) ? value - 1 : value * 1.5 + 0.25;
+      return value;
+    });
+    const auto& p = runner.pairs()[trial.pair];
+    return p.logical != trial.logical || p.parallel != trial.parallel;
+  }
+
+  // ---- polynomial form --------------------------------------------------------------------------------------------------------------
+
+  // An upper bound on how many atoms a monomial of the expansion multiplies together, before anything cancels.
+  static std::int64_t degree(const TermAlgebra& algebra, Term root) {
+    std::unordered_map<std::uint32_t, std::int64_t> known;
+    std::vector<Term> stack{root};
+    while (!stack.empty()) {
+      const Term t = stack.back();
+      if (known.contains(t.id)) {
+        stack.pop_back();
+        continue;
+      }
+      const TermKind kind = algebra.kind(t);
+      if (kind != TermKind::kSum && kind != TermKind::kProduct) {
+        std::int64_t inner = 1;
+        bool ready = true;
+        if (kind == TermKind::kExp || kind == TermKind::kSqrt || kind == TermKind::kFunction || kind == TermKind::kIndicator) {
+          // Inside an atom its argument is compared as a polynomial of its own.
+          for (const Term a : algebra.arguments(t)) {
+            const auto it = known.find(a.id);
+            if (it == known.end()) {
+              stack.push_back(a);
+              ready = false;
+            } else {
+              inner = std::max(inner, it->second);
+            }
+          }
+        }
+        if (!ready) continue;
+        known[t.id] = kind == TermKind::kConstant ? 0 : inner;
+        stack.pop_back();
+        continue;
+      }
+      bool ready = true;
+      std::int64_t sum = 0, most = 0;
+      for (const auto& part : algebra.parts(t)) {
+        const auto it = known.find(part.term.id);
+        if (it == known.end()) {
+          stack.push_back(part.term);
+          ready = false;
+          continue;
+        }
+        most = std::max(most, it->second);
+        const double e = std::abs(part.factor.toDouble());
+        sum += static_cast<std::int64_t>(std::ceil(e)) * it->second;
+      }
+      if (!ready) continue;
+      known[t.id] = kind == TermKind::kSum ? most : sum;
+      stack.pop_back();
+    }
+    return known.at(root.id);
+  }
+
+  bool proveExpanded(const Terms& terms, TermAlgebra& algebra, const std::vector<std::pair<Term, Term>>& unequal) {
+    if (!expandedEqual(algebra, unequal)) return false;
+    int extra = neededExtra(terms, algebra, true);
+    if (extra > reductionOptions_.extraPositions) {
+      if (extra > kMostExtraPositions) {
+        refusal_ = "the expanded form multiplies more factors than positions can be kept apart";
+        return false;
+      }
+      const ReductionOptions before = reductionOptions_;
+      try {
+        ReductionOptions wider = before;
+        wider.extraPositions = extra;
+        reduce(wider);
+        TermAlgebra fresh(TermAlgebra::Mode::kNormalized, maxTerms());
+        Terms again(stage_, reduced_, problem_, fresh);
+        execute(again, fresh);
+        if (!expandedEqual(fresh, differing(again)) || neededExtra(again, fresh, true) > extra) throw Unsupported("the expanded form could not be confirmed with more positions kept apart");
+      } catch (const Unsupported& error) {
+        refusal_ = error.what();
+        reduce(before);
+        return false;
+      }
+    }
+    outcome_.verdict = StageVerdict::kProved;
+    outcome_.method = Method::kPolynomial;
+    describeShapes();
+    return true;
+  }
+
+  // Expanding (or a solver, which knows no form) multiplies summands together: a monomial of k factors may involve k times as many
+  // positions of a lump as one summand. So many must be kept apart before the identity says something about the full size.
+  int neededExtra(const Terms& terms, const TermAlgebra& algebra, bool onlyUnequal) const {
+    std::int64_t factors = 1;
+    for (const auto& p : terms.pairs()) {
+      if (onlyUnequal && p.logical == p.parallel) continue;   // equal without expanding
+      factors = std::max({factors, degree(algebra, p.logical), degree(algebra, p.parallel)});
+    }
+    // Of a lumped axis two coordinates are kept apart, no more.
+    if (!stage_.lumps.empty() && factors > AxisLump::kRepresentatives - 1) throw NotSymmetric("the proof multiplies more factors than coordinates of an interchangeable axis are kept apart");
+    return static_cast<int>(std::min<std::int64_t>((factors - 1) * reduced_.mostVariables, kMostExtraPositions + 1));
+  }
+
+  bool expandedEqual(TermAlgebra& algebra, const std::vector<std::pair<Term, Term>>& unequal) {
+    Stopwatch watch(outcome_.seconds["expand"]);
+    try {
+      return std::all_of(unequal.begin(), unequal.end(),
+                         [&](const auto& p) { return algebra.expand(p.first, kExpansionBudget) == algebra.expand(p.second, kExpansionBudget); });
+    } catch (const Unsupported& error) {
+      refusal_ = error.what();
+      return false;
+    }
+  }
+
+  // ---- solver -----------------------------------------------------------------------------------------------------------------------
+
+  void solve(const Terms& terms, TermAlgebra& algebra, const std::vector<std::pair<Term, Term>>& unequal) {
+    std::vector<std::pair<Term, Term>> obligations = unequal;
+    if (options_.checker == Checker::kZ3) {   // even what hash-consing made identical is asked
+      obligations.clear();
+      std::unordered_set<std::uint64_t> seen;
+      for (const auto& p : terms.pairs()) {
+        if (seen.insert((std::uint64_t{p.logical.id} << 32) | p.parallel.id).second) obligations.emplace_back(p.logical, p.parallel);
+      }
+    }
+    SmtResult result;
+    {
+      Stopwatch watch(outcome_.seconds["solve"]);
+      result = findDifference(algebra, obligations, static_cast<unsigned>(options_.timeoutSeconds * 1000 * 0.8), static_cast<unsigned>(options_.memoryMegabytes));
+    }
+    if (result.verdict == SmtVerdict::kUnsat) {
+      if (neededExtra(terms, algebra, false) > reductionOptions_.extraPositions) {
+        outcome_.reason = "Z3 proves the reduced stage, but too few positions are kept apart to conclude for the full size";
+        return;
+      }
+      outcome_.verdict = StageVerdict::kProved;
+      outcome_.method = Method::kSolver;
+      return;
+    }
+    if (result.verdict == SmtVerdict::kSat) {
+      if (!reduced_.lumpsAbsolute) {
+        Trial trial;
+        const bool differs = attempt(
+            [&](std::int32_t, std::int64_t, std::size_t i) {
+              const auto it = result.model.find(static_cast<std::uint32_t>(i));
+              return it == result.model.end() ? 1.0 : it->second;
+            },
+            trial);
+        if (differs) {
+          accept(trial, &algebra, Method::kSolver);
+          return;
+        }
+      }
+      outcome_.reason = "Z3 finds a difference only for other functions than the real ones";
+      if (!unequal.empty() && refuteInNumbers(nullptr)) return;
+    } else {
+      outcome_.reason = result.reason;
+      if (!unequal.empty() && options_.checker == Checker::kZ3 && refuteInNumbers(nullptr)) return;
+    }
+    if (dropped_) outcome_.reason += "; assumed lineage that is over-determined was left out";
+    if (!refusal_.empty()) outcome_.reason += (outcome_.reason.empty() ? "" : "; ") + refusal_;
+  }
+
+  // ---- names ------------------------------------------------------------------------------------------------------------------------
+
+  std::string tensorName(std::int32_t t) const {
+    const StageTensor& tensor = stage_.tensors[static_cast<std::size_t>(t)];
+    if (tensor.logical) return problem_.names.text(problem_.model.graph.tensors[static_cast<std::size_t>(tensor.tensor)].name);
+    std::string name = "local " + problem_.names.text(problem_.plan.programs[static_cast<std::size_t>(tensor.program)].graph.tensors[static_cast<std::size_t>(tensor.tensor)].name) +
+                       "@rank " + std::to_string(tensor.rank);
+    if (tensor.microbatch >= 0) name += " microbatch " + std::to_string(tensor.microbatch);
+    return name;
+  }
+
+  std::string elementName(std::int32_t t, std::int64_t index) const {
+    const StageTensor& tensor = stage_.tensors[static_cast<std::size_t>(t)];
+    const auto& dims = reduced_.dims[static_cast<std::size_t>(t)];
+    std::string suffix;
+    if (tensor.info.element == ElementKind::kComplex) {
+      suffix = index % 2 == 0 ? ".real" : ".imag";
+      index /= 2;
+    }
+    std::vector<std::int64_t> positions(dims.size());
+    for (std::size_t d = dims.size(); d-- > 0;) {
+      positions[d] = dims[d]->position[static_cast<std::size_t>(index % dims[d]->size())];
+      index /= dims[d]->size();
+    }
+    std::string text = tensorName(t) + "[";
+    for (std::size_t d = 0; d < positions.size(); ++d) text += (d ? ", " : "") + std::to_string(positions[d]);
+    return text + "]" + suffix;
+  }
+
+  void describeShapes() {
+    outcome_.reducedShapes.clear();
+    std::unordered_set<std::string> seen;
+    for (std::size_t t = 0; t < stage_.tensors.size(); ++t) {
+      const StageTensor& tensor = stage_.tensors[t];
+      ReducedShape shape;
+      shape.tensor = tensor.logical ? tensorName(static_cast<std::int32_t>(t))
+                                    : "local " + problem_.names.text(problem_.plan.programs[static_cast<std::size_t>(tensor.program)].graph.tensors[static_cast<std::size_t>(tensor.tensor)].name);
+      if (!seen.insert(shape.tensor).second) continue;
+      shape.full = tensor.info.shape;
+      for (const ops::ReducedDim* d : reduced_.dims[t]) shape.reduced.push_back(d->size());
+      outcome_.reducedShapes.push_back(std::move(shape));
+      if (outcome_.reducedShapes.size() == 64) break;   // a message, not an archive
+    }
+  }
+
+  const Stage& stage_;
+  const Problem& problem_;
+  const CheckOptions& options_;
+  StageOutcome outcome_;
+  ReducedStage reduced_;
+  ReductionOptions reductionOptions_;
+  std::vector<FreeElement> free_;
+  bool dropped_ = false;
+  std::string refusal_;
+};
+
+}  // namespace
+
+StageOutcome checkStage(const Stage& stage, const Problem& problem, const CheckOptions& options) { return StageChecker(stage, problem, options).run(); }
+
+}  // namespace shardproof

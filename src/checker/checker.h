@@ -1,0 +1,41 @@
+// Decides one stage: reduces its shapes, executes both sides, and compares (docs/design.md, "The checker").
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shardproof/report.h"
+#include "shardproof/verify.h"
+#include "stages/stage.h"
+
+namespace shardproof {
+
+struct StageOutcome {
+  StageVerdict verdict = StageVerdict::kUndecided;
+  Method method = Method::kNone;
+  std::string reason;
+  // kRefuted: the first claim that differs, and where.
+  std::int32_t claim = -1;
+  std::optional<Counterexample> counterexample;
+  std::vector<ReducedShape> reducedShapes;
+  std::map<std::string, double> seconds;   // by phase: "reduce", "execute", "check", "refute", "expand", "solve"
+};
+
+struct CheckOptions {
+  Checker checker = Checker::kAuto;
+  double timeoutSeconds = 60;              // for the solver; the pool bounds the whole
+  std::size_t memoryMegabytes = 4096;
+  bool refuteOnly = false;                 // evaluate in numbers only (the whole plan, end to end)
+};
+
+// Never throws Unsupported (that is kUndecided with the reason). Throws NotSymmetric when the stage must be cut without lumped axes.
+StageOutcome checkStage(const Stage& stage, const Problem& problem, const CheckOptions& options);
+
+// A message of a worker to the main process.
+std::string serialize(const StageOutcome& outcome);
+StageOutcome deserialize(const std::string& text);
+
+}  // namespace shardproof

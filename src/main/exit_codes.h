@@ -1,0 +1,35 @@
+// The exit codes, as CBMC has them. Part of the interface: scripts and CI depend on them.
+#pragma once
+
+#include "shardproof/report.h"
+
+namespace shardproof {
+
+enum ExitCode : int {
+  kExitEquivalent = 0,
+  kExitUsage = 1,
+  kExitInput = 2,
+  kExitUndecided = 5,
+  kExitInternal = 6,
+  kExitNotEquivalent = 10,
+  kExitSignal = 128,  // plus the signal's number
+};
+
+constexpr const char* kExitCodesHelp =
+    "Exit codes:\n"
+    "  0    equivalent: proved for every input\n"
+    "  10   not equivalent: the plan is wrong, and the report says where\n"
+    "  5    undecided: neither proved nor refuted, and the report says why\n"
+    "  1    wrong usage\n"
+    "  2    the model or the plan cannot be read\n"
+    "  6    internal error, out of memory, or a result could not be written\n"
+    "  130, 143   interrupted by Ctrl-C or SIGTERM; the report holds what was done until then";
+
+// `signal`: the one that interrupted the run, or 0. A defect that was found before an interruption stays found.
+constexpr int exitCodeFor(const Report& report, int signal) {
+  if (report.verdict == Verdict::kNotEquivalent) return kExitNotEquivalent;
+  if (report.interrupted && signal != 0) return kExitSignal + signal;
+  return report.verdict == Verdict::kEquivalent ? kExitEquivalent : kExitUndecided;
+}
+
+}  // namespace shardproof

@@ -1,0 +1,62 @@
+// The command line. Only this folder prints and exits: results on standard output, everything else on standard error.
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <exception>
+#include <functional>
+#include <new>
+#include <sstream>
+#include <string>
+
+#include "main/exit_codes.h"
+#include "main/streams.h"
+#include "main/verify_command.h"
+#include "main/version.h"
+#include "shardproof/error.h"
+
+namespace {
+
+using namespace shardproof;
+
+int runCommandLine(int argc, char** argv) {
+  CLI::App app("shardproof proves that a parallel execution plan computes what its logical model says, for every input, or shows where it does not.",
+               "shardproof");
+  app.set_version_flag("--version", std::string("shardproof ") + kVersion, "Print the version and exit");
+  app.require_subcommand(1);
+  app.footer(std::string("shardproof COMMAND --help tells a command's options.\n\n") + kExitCodesHelp);
+  std::function<int()> run;
+  addVerifyCommand(app, run);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // CLI11 has exit codes of its own for each kind of error; ours are those of exit_codes.h.
+    std::ostringstream out, err;
+    const bool asked = app.exit(error, out, err) == 0;
+    if (!out.str().empty()) writeStandardOutput(out.str());
+    if (asked) return 0;
+    std::string message = err.str();
+    while (!message.empty() && message.back() == '\n') message.pop_back();
+    writeDiagnostic(message);
+    return kExitUsage;
+  }
+  return run();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  claimStandardStreams();
+  std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away is an error of writing, with its exit code
+  try {
+    return runCommandLine(argc, argv);
+  } catch (const InputError& error) {
+    writeDiagnostic(error.what());
+    return kExitInput;
+  } catch (const std::bad_alloc&) {
+    writeDiagnostic("internal error: out of memory");
+  } catch (const std::exception& error) {
+    writeDiagnostic(std::string("error: ") + error.what());
+  } catch (...) {
+    writeDiagnostic("internal error of unknown kind");
+  }
+  return kExitInternal;
+}

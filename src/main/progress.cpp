@@ -1,0 +1,59 @@
+#include "main/progress.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+namespace shardproof {
+namespace {
+
+std::size_t terminalWidth() {
+  winsize size{};
+  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+bool isUsableTerminal() {
+  const char* term = std::getenv("TERM");
+  return ::isatty(STDERR_FILENO) == 1 && !(term && std::strcmp(term, "dumb") == 0);
+}
+
+void put(const std::string& text) {
+  if (::write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // a lost progress line is no loss
+}
+
+}  // namespace
+
+Progress::Progress(bool wanted) : enabled_(wanted && isUsableTerminal()) {}
+
+void Progress::update(std::size_t done, std::size_t all, const char* doing) {
+  if (!enabled_) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (shown_ && now - last_ < std::chrono::milliseconds(100)) return;
+  last_ = now;
+  shown_ = true;
+  put(std::string("\r").append(line(done, all, doing, terminalWidth() - 1)).append("\x1b[K"));
+}
+
+void Progress::clear() {
+  if (shown_) put("\r\x1b[K");
+  shown_ = false;
+}
+
+std::string Progress::line(std::size_t done, std::size_t all, const char* doing, std::size_t width) {
+  std::string text;
+  if (all > 0) {
+    constexpr std::size_t kBar = 24;
+    done = std::min(done, all);
+    const std::size_t filled = done * kBar / all;
+    const std::string total = std::to_string(all), now = std::to_string(done);
+    text.append("[").append(filled, '#').append(kBar - filled, '.').append("] ");
+    text.append(total.size() - now.size(), ' ').append(now).append("/").append(total).append(" ");
+  }
+  text += doing;
+  return text.substr(0, width);
+}
+
+}  // namespace shardproof

@@ -1,0 +1,18 @@
+// Standard output and standard error, with errors that are noticed.
+#pragma once
+
+#include <string>
+
+namespace shardproof {
+
+// If one of the descriptors 0 to 2 was closed by the caller, the next file that is opened would get its number, and results would be written
+// into that file. This puts something there on which writing fails. To be called first.
+void claimStandardStreams();
+
+// Throws std::runtime_error when it cannot be written (closed, full, or nobody reads).
+void writeStandardOutput(const std::string& text);
+
+// A message on standard error; if even that fails there is nobody to tell.
+void writeDiagnostic(const std::string& message);
+
+}  // namespace shardproof

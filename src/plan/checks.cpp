@@ -1,0 +1,401 @@
+#include "plan/checks.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <string>
+#include <tuple>
+#include <unordered_set>
+
+#include <boost/graph/strong_components.hpp>
+
+#include "ops/registry.h"
+#include "plan/join.h"
+#include "shardproof/error.h"
+
+namespace shardproof {
+
+namespace {
+
+// Enough to see what is wrong; a plan with one wrong program may have thousands.
+constexpr std::size_t kMostDefects = 50;
+
+std::string shapeText(const Shape& shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+const CommunicationSpec& specOf(const Program& program, const Node& node) {
+  return program.communications[static_cast<std::size_t>(node.communication)];
+}
+
+Defect defectAt(const Join& join, DefectKind kind, std::int32_t program, std::int32_t node, std::string message) {
+  Defect defect;
+  defect.kind = kind;
+  defect.nodes.push_back(join.place(program, node));
+  defect.message = defect.nodes.front().pointer + " (" + defect.nodes.front().op + "): " + std::move(message);
+  join.forEachRank(join.problem().plan.programs[static_cast<std::size_t>(program)].at, [&](std::int64_t r) { defect.ranks.push_back(r); });
+  return defect;
+}
+
+// A scalar may be declared [] or [1]: exporters write either for a sum over all dimensions (docs/format.md).
+bool sameShape(const Shape& a, const Shape& b, bool scalarMayBeOne) {
+  if (a == b) return true;
+  const auto scalar = [](const Shape& s) { return s.empty() || (s.size() == 1 && s[0] == 1); };
+  return scalarMayBeOne && scalar(a) && scalar(b);
+}
+
+bool runsFor(const Node& node, std::int32_t microbatch) {
+  return node.microbatch == kEachMicrobatch || node.microbatch == kOnce || node.microbatch == microbatch;
+}
+
+}  // namespace
+
+Shape communicationShape(const CommunicationSpec& spec, const Shape& in, std::int64_t groupSize) {
+  Shape out = in;
+  const auto dimension = [&](std::int32_t dim) -> std::int64_t& {
+    const auto rank = static_cast<std::int32_t>(in.size());
+    if (dim < -rank || dim >= rank) throw ShapeError("dimension " + std::to_string(dim) + " does not exist in an operand of shape " + shapeText(in));
+    return out[static_cast<std::size_t>(dim < 0 ? dim + rank : dim)];
+  };
+  const auto split = [&](std::int32_t dim) {
+    std::int64_t& size = dimension(dim);
+    if (size % groupSize != 0) {
+      throw ShapeError("dimension " + std::to_string(dim) + " of shape " + shapeText(in) + " is not divisible by the group's " +
+                       std::to_string(groupSize) + " members");
+    }
+    size /= groupSize;
+  };
+  switch (spec.kind) {
+    case Communication::kAllGather: dimension(spec.dim) *= groupSize; break;
+    case Communication::kReduceScatter: split(spec.dim); break;
+    case Communication::kAllToAll:
+      split(spec.dim);
+      dimension(spec.odim) *= groupSize;
+      break;
+    default: break;
+  }
+  return out;
+}
+
+void checkPlanShapes(const Join& join, std::vector<Defect>& defects) {
+  const Problem& problem = join.problem();
+  for (std::size_t p = 0; p < problem.plan.programs.size(); ++p) {
+    const Program& program = problem.plan.programs[p];
+    const Graph& graph = program.graph;
+    const std::int64_t someRank = join.mesh().with(0, program.at);
+    for (std::size_t n = 0; n < graph.nodes.size() && defects.size() < kMostDefects; ++n) {
+      const Node& node = graph.nodes[n];
+      const auto in = graph.in(node);
+      const auto out = graph.out(node);
+      const auto report = [&](const std::string& message) {
+        defects.push_back(defectAt(join, DefectKind::kShape, static_cast<std::int32_t>(p), static_cast<std::int32_t>(n), message));
+      };
+      try {
+        if (node.communication >= 0) {
+          const CommunicationSpec& spec = specOf(program, node);
+          if (in.empty() || out.empty() || in[0].tensor < 0 || out[0] < 0) continue;   // the partner checks send, recv and broadcast
+          const std::int64_t size = static_cast<std::int64_t>(join.groupOf(spec, someRank).size());
+          const Shape shape = communicationShape(spec, graph.tensors[static_cast<std::size_t>(in[0].tensor)].shape, size);
+          const Tensor& result = graph.tensors[static_cast<std::size_t>(out[0])];
+          if (shape != result.shape) {
+            report("result '" + problem.names.text(result.name) + "' is declared with shape " + shapeText(result.shape) + ", but the operator produces " +
+                   shapeText(shape));
+          }
+          continue;
+        }
+        const ops::OperatorInfo& op = ops::Registry::instance().at(node.op);
+        std::vector<ops::TensorInfo> infos(in.size());
+        std::vector<const ops::TensorInfo*> operands(in.size(), nullptr);
+        for (std::size_t i = 0; i < in.size(); ++i) {
+          if (!in[i].present()) continue;
+          const Tensor& t = graph.tensors[static_cast<std::size_t>(in[i].tensor)];
+          infos[i] = {t.shape, t.element};
+          operands[i] = &infos[i];
+        }
+        const auto results = op.infer({problem.attributes.at(node.attributes), operands, out.size()});
+        for (std::size_t i = 0; i < out.size(); ++i) {
+          if (out[i] < 0) continue;
+          const Tensor& t = graph.tensors[static_cast<std::size_t>(out[i])];
+          if (!sameShape(t.shape, results[i].shape, op.scalarMayBeOne)) {
+            report("result '" + problem.names.text(t.name) + "' is declared with shape " + shapeText(t.shape) + ", but the operator produces " +
+                   shapeText(results[i].shape));
+          } else if (t.element != results[i].element) {
+            report("result '" + problem.names.text(t.name) + "' is declared with another kind of element (integer, real or complex) than the operator produces");
+          }
+        }
+      } catch (const ShapeError& error) {
+        report(error.what());
+      }
+    }
+  }
+}
+
+void checkAssignments(const Join& join, std::vector<Defect>& defects) {
+  const Problem& problem = join.problem();
+  const std::int32_t microbatches = problem.plan.microbatches;
+  for (std::size_t p = 0; p < problem.plan.programs.size(); ++p) {
+    const Program& program = problem.plan.programs[p];
+    const Graph& graph = program.graph;
+    const auto pi = static_cast<std::int32_t>(p);
+    for (std::size_t t = 0; t < graph.tensors.size() && defects.size() < kMostDefects; ++t) {
+      const Tensor& tensor = graph.tensors[t];
+      const auto producers = join.producers(pi, static_cast<std::int32_t>(t));
+      const auto twice = [&](const Producer& a, const Producer& b, const std::string& when) {
+        Defect defect = defectAt(join, DefectKind::kDoubleAssignment, pi, b.node,
+                                 "local tensor '" + problem.names.text(tensor.name) + "' is produced twice" + when + "; the first producer is " +
+                                     Plan::nodePointer(pi, a.node));
+        defect.nodes.push_back(join.place(pi, a.node));
+        defect.tensor = problem.names.text(tensor.name);
+        defects.push_back(std::move(defect));
+      };
+      if (!producers.empty() && tensor.kind != TensorKind::kProduced) {
+        twice(producers[0], producers[0], " (it is an input, parameter or constant)");
+        continue;
+      }
+      for (std::size_t i = 0; i < producers.size(); ++i) {
+        const Producer& a = producers[i];
+        if (!tensor.perMicrobatch && a.microbatch == kEachMicrobatch && microbatches > 1) twice(a, a, ", once in each microbatch, but exists once per rank");
+        if (tensor.perMicrobatch && a.microbatch == kOnce) {
+          Defect defect = defectAt(join, DefectKind::kUnproduced, pi, a.node,
+                                   "writes '" + problem.names.text(tensor.name) + "', which exists once per microbatch, without saying for which microbatch");
+          defect.tensor = problem.names.text(tensor.name);
+          defects.push_back(std::move(defect));
+        }
+        for (std::size_t j = i + 1; j < producers.size(); ++j) {
+          const Producer& b = producers[j];
+          const bool overlap = !tensor.perMicrobatch || a.microbatch == b.microbatch || a.microbatch == kEachMicrobatch || b.microbatch == kEachMicrobatch;
+          if (overlap) {
+            twice(a, b, "");
+            i = producers.size();
+            break;
+          }
+        }
+      }
+    }
+    for (std::size_t n = 0; n < graph.nodes.size() && defects.size() < kMostDefects; ++n) {
+      const Node& node = graph.nodes[n];
+      for (const Operand& operand : graph.in(node)) {
+        if (!operand.present()) continue;
+        const Tensor& tensor = graph.tensors[static_cast<std::size_t>(operand.tensor)];
+        if (tensor.kind != TensorKind::kProduced) continue;
+        const auto unproduced = [&](const std::string& what, const Producer* late) {
+          Defect defect = defectAt(join, DefectKind::kUnproduced, pi, static_cast<std::int32_t>(n),
+                                   "reads local tensor '" + problem.names.text(tensor.name) + "', " + what);
+          if (late) defect.nodes.push_back(join.place(pi, late->node));
+          defect.tensor = problem.names.text(tensor.name);
+          defects.push_back(std::move(defect));
+        };
+        const auto producers = join.producers(pi, operand.tensor);
+        std::vector<std::int32_t> wanted;
+        if (!tensor.perMicrobatch) {
+          wanted = {kOnce};
+        } else if (operand.microbatch >= 0) {
+          wanted = {operand.microbatch};
+        } else if (node.microbatch == kEachMicrobatch) {
+          for (std::int32_t m = 0; m < microbatches; ++m) wanted.push_back(m);
+        } else {
+          wanted = {node.microbatch};
+        }
+        for (const std::int32_t m : wanted) {
+          const Producer* producer = nullptr;
+          for (const Producer& candidate : producers) {
+            if (!tensor.perMicrobatch || candidate.microbatch == kEachMicrobatch || candidate.microbatch == m) producer = &candidate;
+          }
+          if (!producer) {
+            unproduced(m >= 0 ? "which is never produced on this rank for microbatch " + std::to_string(m) : "which is never produced on this rank", nullptr);
+            break;
+          }
+          // Within one microbatch (or in an issue-ordered program) node order is the order of execution. Across microbatches it says nothing.
+          const bool ordered = program.issueOrder || producer->microbatch == node.microbatch || producer->microbatch == kOnce ||
+                               node.microbatch == kOnce || (producer->microbatch == kEachMicrobatch && m == node.microbatch) ||
+                               (node.microbatch == kEachMicrobatch && operand.microbatch < 0 && tensor.perMicrobatch);
+          if (ordered && producer->node >= static_cast<std::int32_t>(n)) {
+            unproduced("which is produced only later, by " + Plan::nodePointer(pi, producer->node), producer);
+            break;
+          }
+        }
+      }
+    }
+  }
+}
+
+void checkCommunication(const Join& join, std::vector<Defect>& defects) {
+  const Problem& problem = join.problem();
+  const MeshView& mesh = join.mesh();
+  std::unordered_set<NameId> named;   // communications of which some node names its microbatch
+  for (const Program& program : problem.plan.programs) {
+    for (const Node& node : program.graph.nodes) {
+      if (node.communication >= 0 && node.microbatch >= 0) named.insert(specOf(program, node).comm);
+    }
+  }
+  for (const std::int64_t rank : join.representativeRanks()) {
+    const std::int32_t p = join.programOf(rank);
+    const Program& program = problem.plan.programs[static_cast<std::size_t>(p)];
+    const Graph& graph = program.graph;
+    for (std::size_t n = 0; n < graph.nodes.size() && defects.size() < kMostDefects; ++n) {
+      const Node& node = graph.nodes[n];
+      if (node.communication < 0) continue;
+      const CommunicationSpec& spec = specOf(program, node);
+      const bool pointToPoint = spec.kind == Communication::kSend || spec.kind == Communication::kReceive;
+      const DefectKind kind = pointToPoint ? DefectKind::kSendReceive : DefectKind::kCollective;
+      const auto report = [&](std::int32_t microbatch, const std::string& message) -> Defect& {
+        Defect defect = defectAt(join, kind, p, static_cast<std::int32_t>(n), message);
+        defect.ranks = {rank};
+        if (microbatch >= 0) defect.microbatch = microbatch;
+        defects.push_back(std::move(defect));
+        return defects.back();
+      };
+      if (spec.tag && node.microbatch == kEachMicrobatch && problem.plan.microbatches > 1) {
+        report(-1, "joins communication '" + problem.names.text(spec.comm) + "' once per microbatch, but its tag makes them all the same one");
+        continue;
+      }
+      const auto group = join.groupOf(spec, rank);
+      const std::string comm = "'" + problem.names.text(spec.comm) + "'";
+      if (pointToPoint && mesh.with(rank, spec.peer) == rank) {
+        report(-1, "communicates with its own rank");
+        continue;
+      }
+      if (std::find(group.begin(), group.end(), rank) == group.end()) {
+        report(-1, "rank " + std::to_string(rank) + " is not in the group that it lists for communication " + comm);
+        continue;
+      }
+      const std::int64_t root = mesh.with(rank, spec.peer);
+      if (spec.kind == Communication::kBroadcast) {
+        if (std::find(group.begin(), group.end(), root) == group.end()) {
+          report(-1, "the root of broadcast " + comm + ", rank " + std::to_string(root) + ", is not in its group");
+          continue;
+        }
+        const bool isRoot = root == rank;
+        if ((node.inCount == 1) != isRoot || (node.outCount == 1) == isRoot) {
+          report(-1, isRoot ? "the root of a broadcast has one operand and no result" : "a receiver of a broadcast has one result and no operand");
+          continue;
+        }
+      }
+      // One microbatch stands for all unless some node of this communication names its microbatch.
+      std::vector<std::int32_t> microbatches{node.microbatch};
+      if (node.microbatch == kEachMicrobatch) {
+        microbatches.assign(named.contains(spec.comm) ? static_cast<std::size_t>(problem.plan.microbatches) : 1, 0);
+        std::iota(microbatches.begin(), microbatches.end(), 0);
+      }
+      const auto shapeOf = [](const Program& q, const Node& c) -> const Tensor& {
+        const auto in = q.graph.in(c);
+        const auto out = q.graph.out(c);
+        return q.graph.tensors[static_cast<std::size_t>(!in.empty() ? in[0].tensor : out[0])];
+      };
+      for (const std::int32_t m : microbatches) {
+        bool stop = false;
+        for (const std::int64_t member : group) {
+          bool representative = true;
+          for (std::int32_t a = 0; a < mesh.axes(); ++a) representative = representative && (!join.unnamed(a) || mesh.coordinate(member, a) == mesh.coordinate(rank, a));
+          if (!representative || (pointToPoint && member == rank)) continue;
+          const auto found = join.partners(member, spec, m, rank);
+          if (found.size() != 1) {
+            const std::string what = pointToPoint ? (spec.kind == Communication::kSend ? "receive" : "send") : communicationName(spec.kind);
+            report(m, found.empty() ? "rank " + std::to_string(member) + " never issues the matching " + what + " of communication " + comm
+                                    : "rank " + std::to_string(member) + " issues the matching " + what + " of communication " + comm + " " +
+                                          std::to_string(found.size()) + " times");
+            stop = true;
+            break;
+          }
+          const std::int32_t q = join.programOf(member);
+          const Program& other = problem.plan.programs[static_cast<std::size_t>(q)];
+          const Node& partner = other.graph.nodes[static_cast<std::size_t>(found[0])];
+          const CommunicationSpec& otherSpec = specOf(other, partner);
+          std::string mismatch;
+          if (!pointToPoint && join.groupOf(otherSpec, member) != group) mismatch = "lists another group, or the same in another order";
+          else if (otherSpec.reduction != spec.reduction) mismatch = "reduces with another operation";
+          else if (otherSpec.dim != spec.dim || otherSpec.odim != spec.odim) mismatch = "works along another dimension";
+          else if (spec.kind == Communication::kBroadcast && mesh.with(member, otherSpec.peer) != root) mismatch = "names another root";
+          else if (shapeOf(other, partner).shape != shapeOf(program, node).shape)
+            mismatch = "has shape " + shapeText(shapeOf(other, partner).shape) + " where rank " + std::to_string(rank) + " has " + shapeText(shapeOf(program, node).shape);
+          else if (shapeOf(other, partner).element != shapeOf(program, node).element) mismatch = "has another kind of element";
+          if (!mismatch.empty()) {
+            Defect& defect = report(m, "rank " + std::to_string(member) + " joins communication " + comm + " but " + mismatch);
+            defect.nodes.push_back(join.place(q, found[0]));
+            defect.ranks.push_back(member);
+            stop = true;
+            break;
+          }
+        }
+        if (stop) break;
+      }
+    }
+  }
+}
+
+void checkDeadlock(const Join& join, std::vector<Defect>& defects) {
+  const Problem& problem = join.problem();
+  bool everyMicrobatch = false;
+  for (const Program& program : problem.plan.programs) {
+    everyMicrobatch = everyMicrobatch || program.issueOrder;
+    for (const Node& node : program.graph.nodes) everyMicrobatch = everyMicrobatch || (node.communication >= 0 && node.microbatch >= 0);
+  }
+  const std::int32_t microbatches = everyMicrobatch ? problem.plan.microbatches : 1;
+
+  using Key = std::tuple<std::int32_t, std::int64_t, std::int32_t>;   // comm, tag or microbatch, group
+  std::map<std::vector<std::int64_t>, std::int32_t> groups;
+  std::map<Key, std::uint32_t> meetings;
+  std::vector<std::pair<std::int32_t, std::int32_t>> someNode;       // of each meeting
+  std::vector<std::int64_t> someRank;
+  std::vector<std::pair<FamilyGraph::Vertex, FamilyGraph::Vertex>> waits;
+  const auto meetingOf = [&](std::int64_t rank, std::int32_t p, std::int32_t n, const CommunicationSpec& spec, std::int32_t groupId, std::int32_t microbatch) {
+    const Key key{spec.comm.value, spec.tag ? *spec.tag + problem.plan.microbatches + 1 : microbatch, groupId};
+    const auto [it, inserted] = meetings.emplace(key, static_cast<std::uint32_t>(meetings.size()));
+    if (inserted) {
+      someNode.emplace_back(p, n);
+      someRank.push_back(rank);
+    }
+    return it->second;
+  };
+  for (const std::int64_t rank : join.representativeRanks()) {
+    const std::int32_t p = join.programOf(rank);
+    const Program& program = problem.plan.programs[static_cast<std::size_t>(p)];
+    struct Event {
+      std::int32_t node, group;
+    };
+    std::vector<Event> events;
+    for (std::size_t n = 0; n < program.graph.nodes.size(); ++n) {
+      const Node& node = program.graph.nodes[n];
+      if (node.communication < 0) continue;
+      const auto group = join.groupOf(specOf(program, node), rank);
+      events.push_back({static_cast<std::int32_t>(n), groups.emplace(group, static_cast<std::int32_t>(groups.size())).first->second});
+    }
+    for (std::int32_t m = 0; m < (program.issueOrder ? 1 : microbatches); ++m) {
+      std::int64_t previous = -1;
+      for (const Event& event : events) {
+        const Node& node = program.graph.nodes[static_cast<std::size_t>(event.node)];
+        if (!program.issueOrder && !runsFor(node, m)) continue;
+        const std::int32_t microbatch = node.microbatch == kEachMicrobatch ? m : node.microbatch;
+        const std::uint32_t meeting = meetingOf(rank, p, event.node, specOf(program, node), event.group, microbatch);
+        if (previous >= 0) waits.emplace_back(static_cast<std::uint32_t>(previous), meeting);
+        previous = meeting;
+      }
+    }
+  }
+  const FamilyGraph graph(meetings.size(), waits);
+  if (meetings.empty()) return;
+  std::vector<std::uint32_t> component(meetings.size(), 0);
+  const auto components = static_cast<std::size_t>(boost::strong_components(
+      graph, boost::make_iterator_property_map(component.begin(), get(boost::vertex_index, graph))));
+  std::vector<std::vector<std::uint32_t>> members(components);
+  for (std::size_t v = 0; v < meetings.size(); ++v) members[component[v]].push_back(static_cast<std::uint32_t>(v));
+  for (const auto& cycle : members) {
+    if (cycle.size() < 2) continue;
+    Defect defect;
+    defect.kind = DefectKind::kDeadlock;
+    defect.message = "cyclic wait: ranks issue these " + std::to_string(cycle.size()) + " communications in orders that wait for one another";
+    for (const std::uint32_t v : cycle) {
+      if (defect.nodes.size() >= 8) break;
+      defect.nodes.push_back(join.place(someNode[v].first, someNode[v].second));
+      defect.ranks.push_back(someRank[v]);
+    }
+    std::sort(defect.ranks.begin(), defect.ranks.end());
+    defect.ranks.erase(std::unique(defect.ranks.begin(), defect.ranks.end()), defect.ranks.end());
+    defects.push_back(std::move(defect));
+    if (defects.size() >= kMostDefects) return;
+  }
+}
+
+}  // namespace shardproof

@@ -1,0 +1,385 @@
+#include "plan/join.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+#include <string>
+
+#include <boost/graph/strong_components.hpp>
+
+#include "ops/registry.h"
+#include "plan/checks.h"
+#include "shardproof/error.h"
+
+namespace shardproof {
+
+namespace {
+
+// Do two coordinate assignments agree on every axis that both name?
+bool compatible(const Coordinates& a, const Coordinates& b) {
+  for (const auto& [axis, c] : a) {
+    for (const auto& [other, d] : b) {
+      if (axis == other && c != d) return false;
+    }
+  }
+  return true;
+}
+
+class UnionFind {
+ public:
+  explicit UnionFind(std::size_t n) : parent_(n) { std::iota(parent_.begin(), parent_.end(), 0U); }
+  std::uint32_t find(std::uint32_t v) {
+    while (parent_[v] != v) v = parent_[v] = parent_[parent_[v]];
+    return v;
+  }
+  void unite(std::uint32_t a, std::uint32_t b) { parent_[find(a)] = find(b); }
+
+ private:
+  std::vector<std::uint32_t> parent_;
+};
+
+}  // namespace
+
+Join::Join(const Problem& problem) : problem_(problem), mesh_(problem.plan.mesh) {
+  indexPrograms();
+  findUnnamedAxes();
+  indexMentions();
+  checkInputLineage();
+  checkPlanShapes(*this, defects_);
+  checkAssignments(*this, defects_);
+  if (defects_.empty()) checkCommunication(*this, defects_);
+  if (defects_.empty()) checkDeadlock(*this, defects_);
+  if (defects_.empty()) orderFamilies();
+}
+
+void Join::indexPrograms() {
+  const Plan& plan = problem_.plan;
+  programOfRank_.assign(static_cast<std::size_t>(mesh_.ranks()), -1);
+  programs_.resize(plan.programs.size());
+  std::uint32_t vertex = 0;
+  for (std::size_t p = 0; p < plan.programs.size(); ++p) {
+    const Program& program = plan.programs[p];
+    const Graph& graph = program.graph;
+    ProgramIndex& index = programs_[p];
+    index.firstVertex = vertex;
+    vertex += static_cast<std::uint32_t>(graph.nodes.size());
+    forEachRank(program.at, [&](std::int64_t rank) { programOfRank_[static_cast<std::size_t>(rank)] = static_cast<std::int32_t>(p); });
+    index.tensorByName.reserve(graph.tensors.size());
+    for (std::size_t t = 0; t < graph.tensors.size(); ++t) index.tensorByName.emplace(graph.tensors[t].name, static_cast<std::int32_t>(t));
+    index.producerOffsets.assign(graph.tensors.size() + 1, 0);
+    for (const Node& node : graph.nodes) {
+      for (const std::int32_t t : graph.out(node)) {
+        if (t >= 0) ++index.producerOffsets[static_cast<std::size_t>(t) + 1];
+      }
+    }
+    std::partial_sum(index.producerOffsets.begin(), index.producerOffsets.end(), index.producerOffsets.begin());
+    index.producers.resize(index.producerOffsets.back());
+    std::vector<std::uint32_t> next(index.producerOffsets.begin(), index.producerOffsets.end() - 1);
+    for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
+      const Node& node = graph.nodes[n];
+      const auto out = graph.out(node);
+      for (std::size_t r = 0; r < out.size(); ++r) {
+        if (out[r] < 0) continue;
+        index.producers[next[static_cast<std::size_t>(out[r])]++] = {static_cast<std::int32_t>(n), static_cast<std::int32_t>(r), node.microbatch};
+      }
+      if (node.communication >= 0) {
+        index.nodesByComm[program.communications[static_cast<std::size_t>(node.communication)].comm].push_back(static_cast<std::int32_t>(n));
+      }
+    }
+  }
+}
+
+void Join::findUnnamedAxes() {
+  unnamed_.assign(static_cast<std::size_t>(mesh_.axes()), 1);
+  const auto name = [&](const Coordinates& at) {
+    for (const auto& [axis, c] : at) unnamed_[static_cast<std::size_t>(axis)] = 0;
+  };
+  for (const Program& program : problem_.plan.programs) {
+    name(program.at);
+    for (const CommunicationSpec& spec : program.communications) {
+      for (const Coordinates& at : spec.groupAt) name(at);
+      name(spec.peer);
+    }
+  }
+  for (const LineageEntry& entry : problem_.plan.lineage) {
+    for (const Shard& shard : entry.shards) {
+      for (const Part& part : shard.parts) name(part.at);
+    }
+  }
+}
+
+void Join::indexMentions() {
+  const Plan& plan = problem_.plan;
+  // Parts usually fix every axis that programs name; then the program follows from one rank. Otherwise all programs with the name are tried.
+  std::vector<char> programNamed(static_cast<std::size_t>(mesh_.axes()), 0);
+  for (const Program& program : plan.programs) {
+    for (const auto& [axis, c] : program.at) programNamed[static_cast<std::size_t>(axis)] = 1;
+  }
+  const auto namedCount = std::count(programNamed.begin(), programNamed.end(), 1);
+  std::unordered_map<NameId, std::vector<std::pair<std::int32_t, std::int32_t>>> byName;
+  for (std::size_t p = 0; p < programs_.size(); ++p) {
+    for (const auto& [tensorName, t] : programs_[p].tensorByName) byName[tensorName].emplace_back(static_cast<std::int32_t>(p), t);
+  }
+  for (auto& [tensorName, list] : byName) std::sort(list.begin(), list.end());
+  std::vector<std::vector<std::pair<std::int32_t, Mention>>> perProgram(programs_.size());
+  for (std::size_t e = 0; e < plan.lineage.size(); ++e) {
+    const LineageEntry& entry = plan.lineage[e];
+    for (std::size_t s = 0; s < entry.shards.size(); ++s) {
+      for (std::size_t k = 0; k < entry.shards[s].parts.size(); ++k) {
+        const Part& part = entry.shards[s].parts[k];
+        // A shard's coordinates are the axes that no part names, so an axis that only some parts name would leave the others undefined.
+        const Part& firstPart = entry.shards[s].parts.front();
+        const bool sameAxes = std::equal(part.at.begin(), part.at.end(), firstPart.at.begin(), firstPart.at.end(),
+                                         [](const auto& a, const auto& b) { return a.first == b.first; });
+        if (!sameAxes) {
+          throw InputError(plan.file, "/lineage/" + std::to_string(e) + "/shards/" + std::to_string(s) + "/parts/" + std::to_string(k) + "/at",
+                           "names other mesh axes than the shard's first part; expected all parts of a shard to name the same axes");
+        }
+        const Mention mention{static_cast<std::int32_t>(e), static_cast<std::int32_t>(s), static_cast<std::int32_t>(k)};
+        const auto fixed = std::count_if(part.at.begin(), part.at.end(), [&](const auto& c) { return programNamed[static_cast<std::size_t>(c.first)] != 0; });
+        if (fixed == namedCount) {
+          const std::int32_t p = programOf(mesh_.with(0, part.at));
+          const std::int32_t t = findTensor(p, part.local);
+          if (t >= 0) perProgram[static_cast<std::size_t>(p)].emplace_back(t, mention);
+        } else {
+          for (const auto& [p, t] : byName[part.local]) {
+            if (compatible(plan.programs[static_cast<std::size_t>(p)].at, part.at)) perProgram[static_cast<std::size_t>(p)].emplace_back(t, mention);
+          }
+        }
+      }
+    }
+  }
+  for (std::size_t p = 0; p < programs_.size(); ++p) {
+    auto& list = perProgram[p];
+    std::stable_sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    ProgramIndex& index = programs_[p];
+    index.mentionOffsets.assign(plan.programs[p].graph.tensors.size() + 1, 0);
+    index.mentions.reserve(list.size());
+    for (const auto& [t, mention] : list) {
+      ++index.mentionOffsets[static_cast<std::size_t>(t) + 1];
+      index.mentions.push_back(mention);
+    }
+    std::partial_sum(index.mentionOffsets.begin(), index.mentionOffsets.end(), index.mentionOffsets.begin());
+  }
+}
+
+// Input lineage is assumed by decree, so it must not relate elements of the model's inputs to one another: a local tensor that is said to be
+// two different pieces would make the proof hold only for inputs on which those pieces agree.
+void Join::checkInputLineage() {
+  const Plan& plan = problem_.plan;
+  for (std::size_t p = 0; p < programs_.size(); ++p) {
+    for (std::size_t t = 0; t < plan.programs[p].graph.tensors.size(); ++t) {
+      std::vector<Mention> inputs;
+      for (const Mention& m : mentions(static_cast<std::int32_t>(p), static_cast<std::int32_t>(t))) {
+        if (plan.lineage[static_cast<std::size_t>(m.entry)].role == Role::kInput) inputs.push_back(m);
+      }
+      for (std::size_t i = 0; i < inputs.size(); ++i) {
+        for (std::size_t j = i + 1; j < inputs.size(); ++j) {
+          const auto& entryA = plan.lineage[static_cast<std::size_t>(inputs[i].entry)];
+          const auto& entryB = plan.lineage[static_cast<std::size_t>(inputs[j].entry)];
+          const Shard& a = entryA.shards[static_cast<std::size_t>(inputs[i].shard)];
+          const Shard& b = entryB.shards[static_cast<std::size_t>(inputs[j].shard)];
+          const Part& partA = a.parts[static_cast<std::size_t>(inputs[i].part)];
+          const Part& partB = b.parts[static_cast<std::size_t>(inputs[j].part)];
+          if (!compatible(partA.at, partB.at)) continue;
+          if (partA.microbatch >= 0 && partB.microbatch >= 0 && partA.microbatch != partB.microbatch) continue;
+          const bool sameSource = entryA.tensor == entryB.tensor && a.box == b.box && a.step == b.step && a.parts.size() == 1 &&
+                                  b.parts.size() == 1 && a.sum.empty() && b.sum.empty();
+          if (sameSource) continue;
+          throw InputError(plan.file, "/lineage/" + std::to_string(inputs[j].entry) + "/shards/" + std::to_string(inputs[j].shard),
+                           "local tensor '" + problem_.names.text(partB.local) + "' already is the input piece stated at /lineage/" +
+                               std::to_string(inputs[i].entry) + "/shards/" + std::to_string(inputs[i].shard) +
+                               "; expected one source for each local input, because a second one would restrict the model's inputs");
+        }
+      }
+    }
+  }
+}
+
+std::int32_t Join::findTensor(std::int32_t program, NameId name) const {
+  const auto& map = programs_[static_cast<std::size_t>(program)].tensorByName;
+  const auto it = map.find(name);
+  return it == map.end() ? -1 : it->second;
+}
+
+std::span<const Producer> Join::producers(std::int32_t program, std::int32_t tensor) const {
+  const ProgramIndex& index = programs_[static_cast<std::size_t>(program)];
+  const auto t = static_cast<std::size_t>(tensor);
+  return {index.producers.data() + index.producerOffsets[t], index.producerOffsets[t + 1] - index.producerOffsets[t]};
+}
+
+Producer Join::producerOf(const LocalInstance& instance) const {
+  for (const Producer& producer : producers(instance.program, instance.tensor)) {
+    if (instance.microbatch < 0 || producer.microbatch == kEachMicrobatch || producer.microbatch == instance.microbatch) return producer;
+  }
+  return {};
+}
+
+std::span<const Mention> Join::mentions(std::int32_t program, std::int32_t tensor) const {
+  const ProgramIndex& index = programs_[static_cast<std::size_t>(program)];
+  const auto t = static_cast<std::size_t>(tensor);
+  return {index.mentions.data() + index.mentionOffsets[t], index.mentionOffsets[t + 1] - index.mentionOffsets[t]};
+}
+
+std::vector<std::int64_t> Join::groupOf(const CommunicationSpec& spec, std::int64_t rank) const {
+  if (spec.kind == Communication::kSend || spec.kind == Communication::kReceive) {
+    const std::int64_t peer = mesh_.with(rank, spec.peer);
+    return {std::min(rank, peer), std::max(rank, peer)};
+  }
+  std::vector<std::int64_t> group;
+  if (!spec.groupAt.empty()) {
+    for (const Coordinates& at : spec.groupAt) group.push_back(mesh_.with(rank, at));
+    return group;
+  }
+  group.push_back(rank);
+  for (const std::int32_t axis : spec.groupAxes) {
+    std::vector<std::int64_t> wider;
+    for (const std::int64_t member : group) {
+      for (std::int32_t c = 0; c < mesh_.size(axis); ++c) wider.push_back(mesh_.with(member, axis, c));
+    }
+    group = std::move(wider);
+  }
+  std::sort(group.begin(), group.end());
+  return group;
+}
+
+std::vector<std::int32_t> Join::partners(std::int64_t member, const CommunicationSpec& spec, std::int32_t microbatch,
+                                         std::int64_t requester) const {
+  const std::int32_t p = programOf(member);
+  const Program& program = problem_.plan.programs[static_cast<std::size_t>(p)];
+  const auto& byComm = programs_[static_cast<std::size_t>(p)].nodesByComm;
+  const auto it = byComm.find(spec.comm);
+  std::vector<std::int32_t> found;
+  if (it == byComm.end()) return found;
+  const Communication wanted = spec.kind == Communication::kSend      ? Communication::kReceive
+                               : spec.kind == Communication::kReceive ? Communication::kSend
+                                                                      : spec.kind;
+  for (const std::int32_t n : it->second) {
+    const Node& node = program.graph.nodes[static_cast<std::size_t>(n)];
+    const CommunicationSpec& other = program.communications[static_cast<std::size_t>(node.communication)];
+    if (other.kind != wanted || other.tag != spec.tag) continue;
+    if (!spec.tag && node.microbatch != microbatch && !(microbatch >= 0 && node.microbatch == kEachMicrobatch)) continue;
+    if (wanted == Communication::kSend || wanted == Communication::kReceive) {
+      if (mesh_.with(member, other.peer) != requester) continue;
+    } else {
+      const auto group = groupOf(other, member);
+      if (std::find(group.begin(), group.end(), requester) == group.end()) continue;
+    }
+    found.push_back(n);
+  }
+  return found;
+}
+
+std::vector<std::int64_t> Join::representativeRanks() const {
+  std::vector<std::int64_t> ranks;
+  for (std::int64_t r = 0; r < mesh_.ranks(); ++r) {
+    bool representative = true;
+    for (std::int32_t a = 0; a < mesh_.axes() && representative; ++a) representative = !unnamed(a) || mesh_.coordinate(r, a) == 0;
+    if (representative) ranks.push_back(r);
+  }
+  return ranks;
+}
+
+// Joins meeting communication nodes into one vertex, then orders the strong components. Components rather than vertices: families may form
+// cycles that their instances do not (then no member of the cycle may assume another, which is safe).
+void Join::orderFamilies() {
+  const Plan& plan = problem_.plan;
+  std::size_t vertices = 0;
+  for (const Program& program : plan.programs) vertices += program.graph.nodes.size();
+  UnionFind joined(vertices);
+  for (const std::int64_t rank : representativeRanks()) {
+    const std::int32_t p = programOf(rank);
+    const Program& program = plan.programs[static_cast<std::size_t>(p)];
+    for (std::size_t n = 0; n < program.graph.nodes.size(); ++n) {
+      const Node& node = program.graph.nodes[n];
+      if (node.communication < 0) continue;
+      const CommunicationSpec& spec = program.communications[static_cast<std::size_t>(node.communication)];
+      const std::int32_t mb = node.microbatch == kEachMicrobatch ? 0 : node.microbatch;
+      for (const std::int64_t member : groupOf(spec, rank)) {
+        if (member == rank) continue;
+        for (const std::int32_t other : partners(member, spec, mb, rank)) {
+          joined.unite(programs_[static_cast<std::size_t>(p)].firstVertex + static_cast<std::uint32_t>(n),
+                       programs_[static_cast<std::size_t>(programOf(member))].firstVertex + static_cast<std::uint32_t>(other));
+        }
+      }
+    }
+  }
+  std::vector<std::pair<FamilyGraph::Vertex, FamilyGraph::Vertex>> edges;
+  for (std::size_t p = 0; p < plan.programs.size(); ++p) {
+    const Graph& graph = plan.programs[p].graph;
+    for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
+      const std::uint32_t to = joined.find(programs_[p].firstVertex + static_cast<std::uint32_t>(n));
+      for (const Operand& operand : graph.in(graph.nodes[n])) {
+        if (!operand.present()) continue;
+        for (const Producer& producer : producers(static_cast<std::int32_t>(p), operand.tensor)) {
+          const std::uint32_t from = joined.find(programs_[p].firstVertex + static_cast<std::uint32_t>(producer.node));
+          if (from != to) edges.emplace_back(from, to);
+        }
+      }
+    }
+  }
+  families_ = FamilyGraph(vertices, edges);
+  std::vector<std::uint32_t> component(vertices, 0);
+  const std::size_t components = vertices == 0 ? 0 : static_cast<std::size_t>(boost::strong_components(
+      families_, boost::make_iterator_property_map(component.begin(), get(boost::vertex_index, families_))));
+  // Tarjan numbers a component after everything it reaches, so the reverse number is a topological position.
+  vertexOrder_.resize(vertices);
+  for (std::size_t v = 0; v < vertices; ++v) {
+    vertexOrder_[v] = static_cast<std::int64_t>(components) - 1 - static_cast<std::int64_t>(component[joined.find(static_cast<std::uint32_t>(v))]);
+  }
+  entryKeys_.assign(plan.lineage.size(), -1);
+  for (std::size_t p = 0; p < plan.programs.size(); ++p) {
+    for (std::size_t t = 0; t < plan.programs[p].graph.tensors.size(); ++t) {
+      for (const Mention& mention : mentions(static_cast<std::int32_t>(p), static_cast<std::int32_t>(t))) {
+        for (const Producer& producer : producers(static_cast<std::int32_t>(p), static_cast<std::int32_t>(t))) {
+          std::int64_t& key = entryKeys_[static_cast<std::size_t>(mention.entry)];
+          key = std::max(key, vertexOrder_[programs_[p].firstVertex + static_cast<std::uint32_t>(producer.node)]);
+        }
+      }
+    }
+  }
+}
+
+double Join::operatorInstances() const {
+  double total = 0;
+  for (const Program& program : problem_.plan.programs) {
+    double ranks = 1;
+    for (std::int32_t a = 0; a < mesh_.axes(); ++a) {
+      const bool fixed = std::any_of(program.at.begin(), program.at.end(), [&](const auto& c) { return c.first == a; });
+      if (!fixed) ranks *= mesh_.size(a);
+    }
+    for (const Node& node : program.graph.nodes) total += ranks * (node.microbatch == kEachMicrobatch ? problem_.plan.microbatches : 1);
+  }
+  return total;
+}
+
+std::string Join::opName(std::int32_t program, const Node& node) const {
+  if (node.communication < 0) return ops::Registry::instance().at(node.op).name;
+  return communicationName(problem_.plan.programs[static_cast<std::size_t>(program)].communications[static_cast<std::size_t>(node.communication)].kind);
+}
+
+NodePlace Join::place(std::int32_t program, std::int32_t node) const {
+  const Node& n = problem_.plan.programs[static_cast<std::size_t>(program)].graph.nodes[static_cast<std::size_t>(node)];
+  NodePlace place;
+  place.pointer = Plan::nodePointer(program, node);
+  place.op = opName(program, n);
+  if (n.location) place.location = problem_.names.text(n.location);
+  return place;
+}
+
+const char* communicationName(Communication kind) {
+  switch (kind) {
+    case Communication::kAllReduce: return "all_reduce";
+    case Communication::kAllGather: return "all_gather";
+    case Communication::kReduceScatter: return "reduce_scatter";
+    case Communication::kAllToAll: return "all_to_all";
+    case Communication::kBroadcast: return "broadcast";
+    case Communication::kSend: return "send";
+    case Communication::kReceive: return "recv";
+    case Communication::kNone: break;
+  }
+  return "none";
+}
+
+}  // namespace shardproof

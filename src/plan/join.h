@@ -1,0 +1,117 @@
+// The joined plan: who produces what, who meets whom, and in which order lineage may be relied on. Nothing is expanded: program nodes
+// stand for their families of instances (free mesh axes x microbatches).
+//
+// Enters: a Problem as the reader made it. Leaves: look-ups for the slicer, the defects that show before any solving, and for each lineage
+// entry a key such that a stage may assume only entries with a smaller key.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "plan/family_graph.h"
+#include "plan/mesh.h"
+#include "shardproof/graph.h"
+#include "shardproof/report.h"
+
+namespace shardproof {
+
+// One instance of a local tensor. `microbatch` is -1 for tensors that exist once per rank.
+struct LocalInstance {
+  std::int32_t program = -1;
+  std::int32_t tensor = -1;
+  std::int32_t rank = -1;
+  std::int32_t microbatch = -1;
+  friend bool operator==(const LocalInstance&, const LocalInstance&) = default;
+};
+
+struct Producer {
+  std::int32_t node = -1;
+  std::int32_t result = -1;       // position among the node's results
+  std::int32_t microbatch = kOnce;  // the node's `mb`
+};
+
+// Where a lineage part mentions a local tensor family.
+struct Mention {
+  std::int32_t entry, shard, part;
+};
+
+class Join {
+ public:
+  // Throws InputError for input lineages that would restrict the model's inputs.
+  explicit Join(const Problem& problem);
+
+  const Problem& problem() const { return problem_; }
+  const MeshView& mesh() const { return mesh_; }
+  // Defects found before any solving; when there are any the plan is not equivalent and the rest of this object must not be used.
+  const std::vector<Defect>& defects() const { return defects_; }
+
+  std::int32_t programOf(std::int64_t rank) const { return programOfRank_[static_cast<std::size_t>(rank)]; }
+  std::int32_t findTensor(std::int32_t program, NameId name) const;   // -1: none
+  std::span<const Producer> producers(std::int32_t program, std::int32_t tensor) const;
+  // The producer of one instance; node -1 when there is none.
+  Producer producerOf(const LocalInstance& instance) const;
+  // The ranks of the group of a communication node on `rank`, in group order. With a lumped axis the caller enumerates itself.
+  std::vector<std::int64_t> groupOf(const CommunicationSpec& spec, std::int64_t rank) const;
+  // The nodes of `member` that meet the communication `spec` which `requester` issues for `microbatch` (-1: once). A plan without
+  // defects has exactly one.
+  std::vector<std::int32_t> partners(std::int64_t member, const CommunicationSpec& spec, std::int32_t microbatch, std::int64_t requester) const;
+  // Ranks with coordinate 0 on every unnamed axis: what holds for them holds for all.
+  std::vector<std::int64_t> representativeRanks() const;
+  // Calls f(rank) for every rank that agrees with `at`.
+  template <class F>
+  void forEachRank(const Coordinates& at, F&& f) const {
+    std::vector<std::int64_t> ranks{mesh_.with(0, at)};
+    for (std::int32_t axis = 0; axis < mesh_.axes(); ++axis) {
+      bool fixed = false;
+      for (const auto& c : at) fixed = fixed || c.first == axis;
+      if (fixed) continue;
+      std::vector<std::int64_t> wider;
+      for (const std::int64_t r : ranks) {
+        for (std::int32_t c = 0; c < mesh_.size(axis); ++c) wider.push_back(mesh_.with(r, axis, c));
+      }
+      ranks = std::move(wider);
+    }
+    for (const std::int64_t r : ranks) f(r);
+  }
+  // True when no program, group, root, peer or lineage part of the plan names a coordinate of this axis: all its coordinates are alike.
+  bool unnamed(std::int32_t axis) const { return unnamed_[static_cast<std::size_t>(axis)]; }
+  std::span<const Mention> mentions(std::int32_t program, std::int32_t tensor) const;
+  std::int64_t entryKey(std::int32_t entry) const { return entryKeys_[static_cast<std::size_t>(entry)]; }
+  // Operator instances the plan stands for (program nodes times free ranks and microbatches).
+  double operatorInstances() const;
+  const FamilyGraph& families() const { return families_; }
+  NodePlace place(std::int32_t program, std::int32_t node) const;
+  std::string opName(std::int32_t program, const Node& node) const;
+
+ private:
+  struct ProgramIndex {
+    std::unordered_map<NameId, std::int32_t> tensorByName;
+    std::vector<std::uint32_t> producerOffsets;
+    std::vector<Producer> producers;
+    std::unordered_map<NameId, std::vector<std::int32_t>> nodesByComm;
+    std::vector<std::uint32_t> mentionOffsets;
+    std::vector<Mention> mentions;
+    std::uint32_t firstVertex = 0;
+  };
+  void indexPrograms();
+  void findUnnamedAxes();
+  void indexMentions();
+  void checkInputLineage();
+  void orderFamilies();
+
+  const Problem& problem_;
+  MeshView mesh_;
+  std::vector<std::int32_t> programOfRank_;
+  std::vector<ProgramIndex> programs_;
+  std::vector<char> unnamed_;
+  std::vector<Defect> defects_;
+  FamilyGraph families_;
+  std::vector<std::int64_t> vertexOrder_;      // topological position of each vertex's strong component
+  std::vector<std::int64_t> entryKeys_;
+};
+
+const char* communicationName(Communication kind);
+
+}  // namespace shardproof

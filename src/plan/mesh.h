@@ -1,0 +1,42 @@
+// Ranks and coordinates of a plan's mesh.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "shardproof/graph.h"
+
+namespace shardproof {
+
+class MeshView {
+ public:
+  explicit MeshView(const std::vector<MeshAxis>& mesh) : strides_(mesh.size(), 1), sizes_(mesh.size(), 1) {
+    for (std::size_t a = mesh.size(); a-- > 0;) {
+      sizes_[a] = mesh[a].size;
+      strides_[a] = ranks_;
+      ranks_ *= mesh[a].size;
+    }
+  }
+  std::int32_t axes() const { return static_cast<std::int32_t>(sizes_.size()); }
+  std::int64_t ranks() const { return ranks_; }
+  std::int32_t size(std::int32_t axis) const { return sizes_[static_cast<std::size_t>(axis)]; }
+  std::int32_t coordinate(std::int64_t rank, std::int32_t axis) const {
+    const auto a = static_cast<std::size_t>(axis);
+    return static_cast<std::int32_t>(rank / strides_[a] % sizes_[a]);
+  }
+  // The rank that agrees with `rank` but for the given axis.
+  std::int64_t with(std::int64_t rank, std::int32_t axis, std::int32_t coordinate_) const {
+    return rank + (coordinate_ - coordinate(rank, axis)) * strides_[static_cast<std::size_t>(axis)];
+  }
+  std::int64_t with(std::int64_t rank, const Coordinates& at) const {
+    for (const auto& [axis, c] : at) rank = with(rank, axis, c);
+    return rank;
+  }
+
+ private:
+  std::vector<std::int64_t> strides_;
+  std::vector<std::int32_t> sizes_;
+  std::int64_t ranks_ = 1;
+};
+
+}  // namespace shardproof

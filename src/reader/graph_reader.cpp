@@ -1,0 +1,270 @@
+#include "reader/graph_reader.h"
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "ops/registry.h"
+#include "reader/communication_reader.h"
+#include "shardproof/error.h"
+
+namespace shardproof::reader {
+
+namespace {
+
+using Fields = std::vector<std::string_view>;
+
+struct DtypeRow {
+  std::string_view name;
+  ElementKind kind;
+};
+constexpr DtypeRow kDtypes[] = {
+    {"float32", ElementKind::kReal},     {"float64", ElementKind::kReal},       {"float16", ElementKind::kReal},
+    {"bfloat16", ElementKind::kReal},    {"float8_e4m3fn", ElementKind::kReal}, {"float8_e5m2", ElementKind::kReal},
+    {"float", ElementKind::kReal},       {"double", ElementKind::kReal},        {"half", ElementKind::kReal},
+    {"int8", ElementKind::kInteger},     {"int16", ElementKind::kInteger},      {"int32", ElementKind::kInteger},
+    {"int64", ElementKind::kInteger},    {"uint8", ElementKind::kInteger},      {"uint16", ElementKind::kInteger},
+    {"uint32", ElementKind::kInteger},   {"uint64", ElementKind::kInteger},     {"int", ElementKind::kInteger},
+    {"long", ElementKind::kInteger},     {"short", ElementKind::kInteger},      {"bool", ElementKind::kInteger},
+    {"complex64", ElementKind::kComplex}, {"complex128", ElementKind::kComplex},
+};
+
+ElementKind readDtype(const Value& value) {
+  const std::string_view text = value.string();
+  for (const DtypeRow& row : kDtypes) {
+    if (row.name == text) return row.kind;
+  }
+  value.expected("a torch dtype: a float, int, bool or complex type such as \"float32\", \"int64\", \"bool\", \"complex64\"");
+}
+
+TensorKind readKind(const Value& value) {
+  const std::string_view text = value.string();
+  if (text == "input") return TensorKind::kInput;
+  if (text == "parameter") return TensorKind::kParameter;
+  if (text == "constant") return TensorKind::kConstant;
+  value.expected("\"input\", \"parameter\" or \"constant\" (or no \"kind\" for what a node produces)");
+}
+
+Shape readShape(const Value& value) {
+  Shape shape;
+  shape.reserve(value.expectArray().size());
+  std::int64_t elements = 1;
+  for (const Value dim : value) {
+    const std::int64_t n = dim.integer(0);
+    if (n == 0) dim.fail("found a dimension of size 0: tensors without elements are not supported");
+    if (__builtin_mul_overflow(elements, n, &elements)) dim.fail("the number of elements exceeds 64 bits");
+    shape.push_back(n);
+  }
+  return shape;
+}
+
+Rational readElement(const Value& value, ElementKind element) {
+  Rational number = value.number();
+  if (element == ElementKind::kInteger && !number.isInteger()) value.expected("an integer, as the tensor's dtype is one");
+  return number;
+}
+
+void readNested(const Value& value, const Shape& shape, std::size_t dim, ElementKind element, std::vector<Rational>& out) {
+  if (dim == shape.size()) {
+    out.push_back(readElement(value, element));
+    return;
+  }
+  if (value.kind() != ValueKind::kArray || static_cast<std::int64_t>(value.size()) != shape[dim]) {
+    value.expected("a list of length " + std::to_string(shape[dim]) + ", as the shape is " + shapeText(shape));
+  }
+  for (const Value inner : value) readNested(inner, shape, dim + 1, element, out);
+}
+
+ConstantValue readConstant(const Value& value, const Tensor& tensor) {
+  if (tensor.element == ElementKind::kComplex) value.fail("constants of a complex dtype are not supported, expected a parameter or an input");
+  ConstantValue out;
+  out.fill = value.kind() != ValueKind::kArray;
+  if (out.fill) {
+    out.elements.push_back(readElement(value, tensor.element));
+  } else {
+    readNested(value, tensor.shape, 0, tensor.element, out.elements);
+  }
+  return out;
+}
+
+AttributeValue readAttribute(const Value& value) {
+  switch (value.kind()) {
+    case ValueKind::kBool: return value.boolean();
+    case ValueKind::kInteger:
+    case ValueKind::kDecimal: return value.number();
+    case ValueKind::kString: return std::string(value.string());
+    case ValueKind::kArray: {
+      std::vector<std::int64_t> list;
+      list.reserve(value.size());
+      for (const Value element : value) list.push_back(element.integer());
+      return list;
+    }
+    case ValueKind::kNull:
+    case ValueKind::kObject: break;
+  }
+  value.expected("a number, a string, true, false or a list of integers");
+}
+
+std::int32_t readMicrobatch(const Value& value) {
+  if (value.kind() == ValueKind::kString) {
+    if (value.string() != "*") value.expected("\"*\" or the number of a microbatch");
+    return kEachMicrobatch;
+  }
+  return static_cast<std::int32_t>(value.integer(0, std::numeric_limits<std::int32_t>::max()));
+}
+
+std::string unknownOperator(std::string_view op) {
+  std::string message = "unknown operator \"" + std::string(op) + "\"";
+  const std::vector<std::string> similar = ops::Registry::instance().similar(op);
+  if (similar.empty()) return message + ", expected one of docs/operators.md";
+  message += ", did you mean ";
+  for (std::size_t i = 0; i < std::min<std::size_t>(similar.size(), 3); ++i) message += (i > 0 ? " or \"" : "\"") + similar[i] + "\"";
+  return message + "?";
+}
+
+// Both lists grow past 32-bit ids only in a file of some hundred GB, but an id that wrapped round would be a wrong graph.
+void checkCount(std::size_t count, const Value& value) {
+  if (count > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) value.fail("more than 2^31 tensors or operands in one graph");
+}
+
+}  // namespace
+
+std::string_view elementName(ElementKind kind) {
+  switch (kind) {
+    case ElementKind::kReal: return "real";
+    case ElementKind::kInteger: return "integer";
+    case ElementKind::kComplex: return "complex";
+  }
+  return "unknown";
+}
+
+std::string shapeText(const Shape& shape) {
+  std::string out = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) out += (i > 0 ? ", " : "") + std::to_string(shape[i]);
+  return out + "]";
+}
+
+// --- TensorIndex ---
+
+TensorIndex::TensorIndex(const Graph& graph) {
+  sorted_.reserve(graph.tensors.size());
+  for (std::size_t i = 0; i < graph.tensors.size(); ++i) sorted_.emplace_back(graph.tensors[i].name.value, static_cast<std::int32_t>(i));
+  std::sort(sorted_.begin(), sorted_.end());
+}
+
+std::int32_t TensorIndex::find(NameId name) const {
+  const auto it = std::lower_bound(sorted_.begin(), sorted_.end(), std::pair<std::int32_t, std::int32_t>(name.value, -1));
+  return name.valid() && it != sorted_.end() && it->first == name.value ? it->second : -1;
+}
+
+// --- GraphReader ---
+
+void GraphReader::begin(Graph* graph, std::vector<CommunicationSpec>* communications) {
+  graph_ = graph;
+  communications_ = communications;
+  dtypeGiven_.clear();
+}
+
+void GraphReader::readTensor(std::string_view name, const Value& value) {
+  static const Fields kModelFields{"shape", "kind", "dtype", "value", "grad_of"};
+  static const Fields kProgramFields{"shape", "kind", "dtype", "value", "per_mb"};
+  value.expectFields(source_ == Source::kModel ? kModelFields : kProgramFields);
+  if (name.empty()) value.fail("found a tensor without a name");
+  Tensor tensor;
+  tensor.name = names_.intern(name);
+  tensor.shape = readShape(value.require("shape"));
+  if (const auto kind = value.find("kind")) tensor.kind = readKind(*kind);
+  const auto dtype = value.find("dtype");
+  if (dtype) tensor.element = readDtype(*dtype);
+  if (const auto perMicrobatch = value.find("per_mb")) tensor.perMicrobatch = perMicrobatch->boolean();
+  if (const auto parameter = value.find("grad_of")) tensor.gradientOf = names_.intern(parameter->name());
+  const auto constant = value.find("value");
+  if (constant && tensor.kind != TensorKind::kConstant) constant->fail("found a value, expected one only where \"kind\" is \"constant\"");
+  if (tensor.kind == TensorKind::kConstant) {
+    tensor.constant = static_cast<std::int32_t>(graph_->constants.size());
+    graph_->constants.push_back(readConstant(value.require("value"), tensor));
+  }
+  checkCount(graph_->tensors.size(), value);
+  graph_->tensors.push_back(std::move(tensor));
+  dtypeGiven_.push_back(dtype.has_value());
+}
+
+void GraphReader::readNode(const Value& value) {
+  value.expectObject();
+  const Value op = value.require("op");
+  Node node;
+  const Communication communication = findCommunication(op.string());
+  if (communication == Communication::kNone) {
+    readOperator(op.string(), value, node);
+  } else if (source_ == Source::kModel) {
+    op.fail("found the communication operator \"" + std::string(op.string()) + "\" in the model, expected it only in a plan");
+  } else {
+    node.communication = static_cast<std::int32_t>(communications_->size());
+    communications_->push_back(readCommunication(communication, value, names_));
+  }
+  readOperands(value, node);
+  node.attributes = attributes_.intern(readAttributes(value));
+  if (const auto location = value.find("loc")) node.location = names_.intern(location->string());
+  if (const auto microbatch = value.find("mb")) node.microbatch = readMicrobatch(*microbatch);
+  if (communication == Communication::kNone) {
+    checkOperator(value, node);
+  } else {
+    checkCommunicationOperands(communication, value, node.inCount, node.outCount);
+  }
+  graph_->nodes.push_back(node);
+}
+
+void GraphReader::readOperator(std::string_view op, const Value& value, Node& node) {
+  static const Fields kModelFields{"op", "in", "out", "attrs", "loc"};
+  static const Fields kProgramFields{"op", "in", "out", "attrs", "loc", "mb"};
+  node.op = ops::Registry::instance().find(op);
+  if (!node.op.valid()) value.require("op").fail(unknownOperator(op));
+  value.expectFields(source_ == Source::kModel ? kModelFields : kProgramFields);
+}
+
+void GraphReader::readOperands(const Value& value, Node& node) {
+  const Value in = value.require("in").expectArray();
+  const Value out = value.require("out").expectArray();
+  const auto nameOf = [&](const Value& v) { return v.isNull() ? -1 : names_.intern(v.name()).value; };
+  const auto refuseNull = [&](const Value& v) {
+    if (node.communication >= 0 && v.isNull()) v.expected("a tensor, as every operand of a communication is present");
+  };
+  checkCount(graph_->operands.size() + in.size(), value);
+  checkCount(graph_->results.size() + out.size(), value);
+  node.firstIn = static_cast<std::uint32_t>(graph_->operands.size());
+  node.inCount = static_cast<std::uint32_t>(in.size());
+  for (const Value v : in) {
+    refuseNull(v);
+    graph_->operands.push_back({nameOf(v), -1});
+  }
+  node.firstOut = static_cast<std::uint32_t>(graph_->results.size());
+  node.outCount = static_cast<std::uint32_t>(out.size());
+  for (const Value v : out) {
+    refuseNull(v);
+    graph_->results.push_back(nameOf(v));
+  }
+}
+
+Attributes GraphReader::readAttributes(const Value& node) const {
+  Attributes out;
+  const auto attributes = node.find("attrs");
+  if (!attributes) return out;
+  for (const Value a : attributes->expectObject()) out.emplace(std::string(a.key()), readAttribute(a));
+  return out;
+}
+
+void GraphReader::checkOperator(const Value& value, const Node& node) {
+  const std::array<std::int64_t, 4> key{node.op.value, node.attributes.value, node.inCount, node.outCount};
+  if (valid_.contains(key)) return;
+  const ops::OperatorInfo& info = ops::Registry::instance().at(node.op);
+  try {
+    info.validate(attributes_.at(node.attributes), node.inCount, node.outCount);
+  } catch (const std::invalid_argument& error) {
+    value.fail("operator \"" + info.name + "\": " + error.what());
+  }
+  valid_.insert(key);
+}
+
+}  // namespace shardproof::reader

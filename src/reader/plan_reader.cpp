@@ -1,0 +1,250 @@
+#include "reader/plan_reader.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "reader/communication_reader.h"
+#include "reader/file_header.h"
+#include "reader/graph_reader.h"
+#include "reader/json_stream.h"
+
+namespace shardproof::reader {
+
+namespace {
+
+// Far beyond any cluster; a larger mesh is a typing error that would otherwise show as exhausted memory.
+constexpr std::int64_t kMaxRanks = std::int64_t{1} << 20;
+constexpr std::int64_t kMaxMicrobatches = std::int64_t{1} << 20;
+
+std::vector<MeshAxis> readMesh(const Value& value) {
+  std::vector<MeshAxis> mesh;
+  std::int64_t ranks = 1;
+  for (const Value axis : value.expectArray()) {
+    if (axis.expectArray().size() != 2) axis.expected("a pair of an axis' name and its size");
+    const Value name = *axis.begin();
+    const Value size = *++axis.begin();
+    MeshAxis a{std::string(name.name()), static_cast<std::int32_t>(size.integer(1, std::numeric_limits<std::int32_t>::max()))};
+    if (a.name == "mb") name.fail("found an axis named \"mb\", which stands for the microbatches, expected another name");
+    if (std::any_of(mesh.begin(), mesh.end(), [&](const MeshAxis& b) { return b.name == a.name; })) {
+      name.fail("found the axis \"" + a.name + "\" twice");
+    }
+    ranks *= a.size;  // cannot overflow: below 2^20 before, and a size is below 2^31
+    if (ranks > kMaxRanks) size.fail("the mesh has more than " + std::to_string(kMaxRanks) + " ranks, which is the limit");
+    mesh.push_back(std::move(a));
+  }
+  return mesh;
+}
+
+Role readRole(const Value& value) {
+  const std::string_view text = value.string();
+  if (text == "input") return Role::kInput;
+  if (text == "output") return Role::kOutput;
+  if (text == "checkpoint") return Role::kCheckpoint;
+  value.expected("\"input\", \"output\" or \"checkpoint\"");
+}
+
+Part readPart(const Value& value, Names& names) {
+  static const std::vector<std::string_view> kFields{"local", "at", "mb"};
+  value.expectFields(kFields);
+  Part part;
+  part.local = names.intern(value.require("local").name());
+  if (const auto at = value.find("at")) part.at = readCoordinates(*at, names);
+  if (const auto microbatch = value.find("mb")) {
+    part.microbatch = static_cast<std::int32_t>(microbatch->integer(0, std::numeric_limits<std::int32_t>::max()));
+  }
+  return part;
+}
+
+void readBox(const Value& value, Shard& shard) {
+  for (const Value range : value.expectArray()) {
+    if (range.expectArray().size() != 2) range.expected("a pair: the first index, and the one after the last");
+    const std::int64_t low = (*range.begin()).integer(0);
+    const std::int64_t high = (*++range.begin()).integer(0);
+    if (low >= high) range.fail("found the empty range [" + std::to_string(low) + ", " + std::to_string(high) + "), expected at least one element");
+    shard.box.emplace_back(low, high);
+  }
+}
+
+void readSteps(const Value& value, Shard& shard, Names& names) {
+  for (const Value step : value.expectObject()) {
+    Shape offsets;
+    for (const Value offset : step.expectArray()) offsets.push_back(offset.integer());
+    shard.step.emplace_back(names.intern(step.key()).value, std::move(offsets));
+  }
+}
+
+void readSum(const Value& value, Shard& shard, Names& names) {
+  for (const Value axis : value.expectArray()) {
+    const std::int32_t id = names.intern(axis.name()).value;
+    if (std::find(shard.sum.begin(), shard.sum.end(), id) != shard.sum.end()) axis.fail("found the axis \"" + std::string(axis.name()) + "\" twice");
+    shard.sum.push_back(id);
+  }
+}
+
+Shard readShard(const Value& value, Names& names) {
+  static const std::vector<std::string_view> kFields{"box", "step", "parts", "sum"};
+  value.expectFields(kFields);
+  Shard shard;
+  readBox(value.require("box"), shard);
+  if (const auto step = value.find("step")) readSteps(*step, shard, names);
+  if (const auto sum = value.find("sum")) readSum(*sum, shard, names);
+  const Value parts = value.require("parts").expectArray();
+  if (parts.size() == 0) parts.expected("at least one part");
+  shard.parts.reserve(parts.size());
+  for (const Value part : parts) shard.parts.push_back(readPart(part, names));
+  return shard;
+}
+
+class PlanClient : public StreamClient {
+ public:
+  explicit PlanClient(Problem& problem)
+      : plan_(problem.plan), names_(problem.names), graph_(GraphReader::Source::kProgram, problem.names, problem.attributes), header_("shardproof-plan") {}
+
+  int open(int state, std::string_view key, bool object, const Place&) override {
+    switch (state) {
+      case kOutside: return object ? kPlan : kWhole;
+      case kPlan:
+        if (key == "programs" && !object) return programsSeen_ = true, kPrograms;
+        if (key == "lineage" && !object) return lineageSeen_ = true, kLineage;
+        return kWhole;
+      case kPrograms: return object ? beginProgram() : kWhole;
+      case kProgram:
+        if (key == "tensors" && object) return tensorsSeen_ = true, kTensors;
+        if (key == "nodes" && !object) return nodesSeen_ = true, kNodes;
+        return kWhole;
+      case kLineage: return object ? beginEntry() : kWhole;
+      case kEntry: return key == "shards" && !object ? kShards : kWhole;
+      default: return kWhole;
+    }
+  }
+
+  void value(int state, std::string_view key, const Value& v) override {
+    switch (state) {
+      case kPlan: planField(key, v); break;
+      case kPrograms: v.expected("an object (a program)");
+      case kProgram: programField(key, v); break;
+      case kTensors: graph_.readTensor(key, v); break;
+      case kNodes: graph_.readNode(v); break;
+      case kLineage: v.expected("an object (a lineage entry)");
+      case kEntry: entryField(key, v); break;
+      case kShards: plan_.lineage.back().shards.push_back(readShard(v, names_)); break;
+      default: v.expected("an object (a plan)");
+    }
+  }
+
+  void close(int state, const Place& place) override {
+    if (state == kPlan) endPlan(place);
+    if (state == kProgram) endProgram(place);
+    if (state == kEntry) endEntry(place);
+  }
+
+ private:
+  enum State { kPlan = 1, kPrograms, kProgram, kTensors, kNodes, kLineage, kEntry, kShards };
+
+  int beginProgram() {
+    plan_.programs.emplace_back();
+    graph_.begin(&plan_.programs.back().graph, &plan_.programs.back().communications);
+    tensorsSeen_ = nodesSeen_ = false;
+    return kProgram;
+  }
+
+  void endProgram(const Place& place) {
+    if (!tensorsSeen_) place.fail("the field \"tensors\" is missing");
+    if (!nodesSeen_) place.fail("the field \"nodes\" is missing");
+    Program& p = plan_.programs.back();
+    p.graph.tensors.shrink_to_fit();
+    p.graph.nodes.shrink_to_fit();
+    p.graph.operands.shrink_to_fit();
+    p.graph.results.shrink_to_fit();
+  }
+
+  int beginEntry() {
+    plan_.lineage.emplace_back();
+    roleSeen_ = false;
+    return kEntry;
+  }
+
+  void endEntry(const Place& place) const {
+    if (plan_.lineage.back().tensor < 0) place.fail("the field \"tensor\" is missing");
+    if (!roleSeen_) place.fail("the field \"role\" is missing");
+    if (plan_.lineage.back().shards.empty()) place.fail("found no shards, expected at least one");
+  }
+
+  void endPlan(const Place& place) const {
+    header_.checkComplete(place);
+    if (!meshSeen_) place.fail("the field \"mesh\" is missing");
+    if (!programsSeen_) place.fail("the field \"programs\" is missing");
+    if (!lineageSeen_) place.fail("the field \"lineage\" is missing");
+  }
+
+  void planField(std::string_view key, const Value& v) {
+    if (header_.read(key, v)) return;
+    if (key == "name") {
+      plan_.name = v.string();
+    } else if (key == "source") {
+      v.string();  // where the file came from: for people only
+    } else if (key == "model") {
+      plan_.modelFile = v.name();
+    } else if (key == "mesh") {
+      plan_.mesh = readMesh(v);
+      meshSeen_ = true;
+    } else if (key == "microbatches") {
+      plan_.microbatches = static_cast<std::int32_t>(v.integer(1, kMaxMicrobatches));
+    } else if (key == "programs" || key == "lineage") {
+      v.expectArray();
+    } else {
+      v.fail("unknown field \"" + std::string(key) +
+             "\", expected only \"format\", \"version\", \"name\", \"source\", \"model\", \"mesh\", \"microbatches\", \"programs\" and \"lineage\"");
+    }
+  }
+
+  void programField(std::string_view key, const Value& v) {
+    Program& program = plan_.programs.back();
+    if (key == "at") {
+      program.at = readCoordinates(v, names_);
+    } else if (key == "order") {
+      if (v.string() != "issue") v.expected("\"issue\" (or no \"order\")");
+      program.issueOrder = true;
+    } else if (key == "tensors") {
+      v.expectObject();
+    } else if (key == "nodes") {
+      v.expectArray();
+    } else {
+      v.fail("unknown field \"" + std::string(key) + "\", expected only \"at\", \"order\", \"tensors\" and \"nodes\"");
+    }
+  }
+
+  void entryField(std::string_view key, const Value& v) {
+    LineageEntry& entry = plan_.lineage.back();
+    if (key == "tensor") {
+      entry.tensor = names_.intern(v.name()).value;
+    } else if (key == "role") {
+      entry.role = readRole(v);
+      roleSeen_ = true;
+    } else if (key == "shards") {
+      v.expectArray();
+    } else {
+      v.fail("unknown field \"" + std::string(key) + "\", expected only \"tensor\", \"role\" and \"shards\"");
+    }
+  }
+
+  Plan& plan_;
+  Names& names_;
+  GraphReader graph_;
+  FileHeader header_;
+  bool meshSeen_ = false, programsSeen_ = false, lineageSeen_ = false;
+  bool tensorsSeen_ = false, nodesSeen_ = false;  // of the current program
+  bool roleSeen_ = false;                         // of the current entry
+};
+
+}  // namespace
+
+void readPlan(const std::string& file, Problem& problem) {
+  problem.plan.file = file;
+  PlanClient client(problem);
+  readJson(file, client);
+}
+
+}  // namespace shardproof::reader

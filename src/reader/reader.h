@@ -1,0 +1,23 @@
+// The front door: two files in, one checked verification problem out. What enters: a model and a plan as docs/format.md defines them, plain
+// or gzip. What leaves: a Problem in which every id is valid and every rule of that page's "What is an error in the input" holds; whether
+// the plan can run, and is right, is for later stages to say.
+//
+//   text_source        bytes, gunzipped             place, value, json_stream   one pass over the JSON, with its pointer
+//   graph_reader       tensors and nodes            communication_reader        the communication fields of a plan's node
+//   model_reader       the model, checked           plan_reader                 the plan, as written
+//   plan_resolver      names to ids in programs     program_grid                which program runs on which rank
+//   lineage_resolver   the lineage, checked         output_coverage             nothing of an output is left without a goal
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "shardproof/graph.h"
+
+namespace shardproof {
+
+// `modelFile` absent: the model that the plan names, beside the plan. Throws InputError.
+std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile, const std::string& planFile);
+
+}  // namespace shardproof

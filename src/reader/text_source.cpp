@@ -1,0 +1,54 @@
+#include "reader/text_source.h"
+
+#include <zlib.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "shardproof/error.h"
+
+namespace shardproof::reader {
+
+namespace {
+constexpr std::size_t kChunk = 256 * 1024;
+}
+
+void TextSource::Close::operator()(gzFile_s* handle) const { gzclose_r(handle); }
+
+void TextSource::fail(const std::string& message) const { throw InputError(file_, "", message); }
+
+TextSource::TextSource(const std::string& file) : file_(file), compressed_(file.ends_with(".gz")), buffer_(kChunk) {
+  errno = 0;
+  handle_.reset(gzopen(file.c_str(), "rb"));
+  if (!handle_) fail(std::string("cannot open the file: ") + std::strerror(errno == 0 ? ENOMEM : errno));
+  gzbuffer(handle_.get(), kChunk);
+}
+
+bool TextSource::refill() {
+  errno = 0;
+  const int got = gzread(handle_.get(), buffer_.data(), static_cast<unsigned>(buffer_.size()));
+  const int systemError = errno;
+  const std::string where = " after " + std::to_string(bytesRead_) + " bytes of text";
+  if (got < 0) {
+    int code = Z_OK;
+    const char* reason = gzerror(handle_.get(), &code);
+    fail("cannot read the file" + where + ": " + (code == Z_ERRNO ? std::strerror(systemError) : reason));
+  }
+  // zlib passes text through that is not compressed at all, and gunzips whatever looks like gzip: the name decides here.
+  if (bytesRead_ == 0 && got > 0 && (gzdirect(handle_.get()) == 0) != compressed_) {
+    fail(compressed_ ? "the name ends in .gz, but the content is not gzip data" : "found gzip data, expected JSON text (or a name that ends in .gz)");
+  }
+  if (got == 0) {
+    // A stream that just stops is not an error for gzread, only for gzerror.
+    int code = Z_OK;
+    gzerror(handle_.get(), &code);
+    if (code == Z_BUF_ERROR) fail("the gzip data is cut off" + where);
+    return false;
+  }
+  bytesRead_ += static_cast<std::size_t>(got);
+  next_ = buffer_.data();
+  end_ = next_ + got;
+  return true;
+}
+
+}  // namespace shardproof::reader

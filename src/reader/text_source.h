@@ -1,0 +1,71 @@
+// The bytes of an input file, gunzipped on the way when its name ends in ".gz". The only place that opens input files.
+#pragma once
+
+#include <cstddef>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+struct gzFile_s;
+
+namespace shardproof::reader {
+
+class TextSource {
+ public:
+  explicit TextSource(const std::string& file);  // throws InputError when it cannot be opened
+
+  // True when there is no further byte. Throws InputError when the file cannot be read or its compression is damaged.
+  bool atEnd() {
+    if (next_ != end_) return false;
+    return !refill();
+  }
+  char peek() const { return *next_; }
+  void advance() { ++next_; }
+
+ private:
+  struct Close {
+    void operator()(gzFile_s* handle) const;
+  };
+  bool refill();
+  [[noreturn]] void fail(const std::string& message) const;
+
+  std::string file_;
+  bool compressed_ = false;
+  std::unique_ptr<gzFile_s, Close> handle_;
+  std::vector<char> buffer_;
+  const char* next_ = nullptr;
+  const char* end_ = nullptr;
+  std::size_t bytesRead_ = 0;
+};
+
+// What the JSON parser reads from: an input iterator over a TextSource. The default one is the end.
+class TextIterator {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = char;
+
+  TextIterator() = default;
+  explicit TextIterator(TextSource* source) : source_(source) {}
+  char operator*() const { return source_->peek(); }
+  TextIterator& operator++() {
+    source_->advance();
+    return *this;
+  }
+  TextIterator operator++(int) {
+    const TextIterator before = *this;
+    source_->advance();
+    return before;
+  }
+  friend bool operator==(const TextIterator& a, const TextIterator& b) { return a.done() == b.done(); }
+  friend bool operator!=(const TextIterator& a, const TextIterator& b) { return !(a == b); }
+
+ private:
+  bool done() const { return source_ == nullptr || source_->atEnd(); }
+  TextSource* source_ = nullptr;
+};
+
+}  // namespace shardproof::reader

@@ -1,0 +1,101 @@
+#include "report/json.h"
+
+#include <cmath>
+
+namespace shardproof {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// JSON has no infinity and no NaN; the library would write null, which does not say which of them it was.
+Json number(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  return value;
+}
+
+Json toJson(const StageReport& stage) {
+  Json shapes = Json::array();
+  for (const auto& shape : stage.reducedShapes) {
+    shapes.push_back({{"tensor", shape.tensor}, {"full", shape.full}, {"reduced", shape.reduced}});
+  }
+  return {{"tensor", stage.tensor},
+          {"role", toString(stage.role)},
+          {"entry", stage.entry},
+          {"verdict", toString(stage.verdict)},
+          {"method", toString(stage.method)},
+          {"reason", stage.reason},
+          {"class", stage.classId},
+          {"logical_nodes", stage.logicalNodes},
+          {"parallel_nodes", stage.parallelNodes},
+          {"seconds", number(stage.seconds)},
+          {"reduced_shapes", std::move(shapes)},
+          {"assumptions", stage.assumptions}};
+}
+
+Json toJson(const Counterexample& example) {
+  Json assignment = Json::array();
+  for (const auto& item : example.assignment) assignment.push_back({{"element", item.element}, {"value", number(item.value)}});
+  return {{"assignment", std::move(assignment)},
+          {"omitted", example.omitted},
+          {"element", example.element},
+          {"logical", number(example.logical)},
+          {"parallel", number(example.parallel)},
+          {"end_to_end", example.endToEnd}};
+}
+
+Json toJson(const Defect& defect) {
+  Json nodes = Json::array();
+  for (const auto& node : defect.nodes) {
+    nodes.push_back({{"pointer", node.pointer}, {"op", node.op}, {"loc", node.location}, {"in", node.inPlan ? "plan" : "model"}});
+  }
+  return {{"kind", toString(defect.kind)},
+          {"message", defect.message},
+          {"tensor", defect.tensor},
+          {"lineage", defect.lineage},
+          {"ranks", defect.ranks},
+          {"microbatch", defect.microbatch ? Json(*defect.microbatch) : Json(nullptr)},
+          {"nodes", std::move(nodes)},
+          {"counterexample", defect.counterexample ? toJson(*defect.counterexample) : Json(nullptr)}};
+}
+
+Json toJson(const Statistics& statistics) {
+  Json phases = Json::object();
+  for (const auto& [phase, seconds] : statistics.secondsByPhase) phases[phase] = number(seconds);
+  return {{"program_nodes", statistics.programNodes},
+          {"lineage_entries", statistics.lineageEntries},
+          {"ranks", statistics.ranks},
+          {"microbatches", statistics.microbatches},
+          {"operator_instances", number(statistics.operatorInstances)},
+          {"stages", statistics.stages},
+          {"classes", statistics.classes},
+          {"seconds", number(statistics.secondsTotal)},
+          {"seconds_by_phase", std::move(phases)},
+          {"peak_memory_bytes", statistics.peakMemoryBytes},
+          {"workers_lost", statistics.workersLost}};
+}
+
+}  // namespace
+
+Json toJson(const Report& report) {
+  Json stages = Json::array();
+  for (const auto& stage : report.stages) stages.push_back(toJson(stage));
+  Json defects = Json::array();
+  for (const auto& defect : report.defects) defects.push_back(toJson(defect));
+  return {{"format", "shardproof-report"},
+          {"version", 1},
+          {"verdict", toString(report.verdict)},
+          {"reason", report.reason},
+          {"interrupted", report.interrupted},
+          {"model", report.model},
+          {"plan", report.plan},
+          {"outputs", report.outputs},
+          {"outputs_proved", report.outputsProved},
+          {"stages", std::move(stages)},
+          {"defects", std::move(defects)},
+          {"statistics", toJson(report.statistics)}};
+}
+
+std::string jsonText(const Report& report) { return toJson(report).dump(1, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+}  // namespace shardproof

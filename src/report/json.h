@@ -1,0 +1,16 @@
+// The report as JSON: complete, every other view can be made from it. docs/report.md lists the keys.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "shardproof/report.h"
+
+namespace shardproof {
+
+nlohmann::ordered_json toJson(const Report& report);
+
+// The same as a text that ends with a newline. Always valid UTF-8, whatever bytes a file's name has.
+std::string jsonText(const Report& report);
+
+}  // namespace shardproof

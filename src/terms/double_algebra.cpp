@@ -1,0 +1,59 @@
+#include "terms/double_algebra.h"
+
+#include <cmath>
+#include <limits>
+
+namespace shardproof {
+
+double DoubleAlgebra::negativeInfinity() { return -std::numeric_limits<double>::infinity(); }
+
+double DoubleAlgebra::mul(double a, double b) {
+  if (a == 0 || b == 0) return std::isnan(a) || std::isnan(b) ? std::numeric_limits<double>::quiet_NaN() : 0;
+  return a * b;
+}
+
+double DoubleAlgebra::scale(const Rational& factor, double a) { return mul(factor.toDouble(), a); }
+
+double DoubleAlgebra::sum(std::span<const double> terms, std::span<const std::int64_t> weights) {
+  // Neumaier's compensated sum: a difference found between two orders of summation must not be rounding.
+  double total = 0;
+  double compensation = 0;
+  double plain = 0;
+  for (std::size_t i = 0; i < terms.size(); ++i) {
+    const double x = weights.empty() ? terms[i] : mul(static_cast<double>(weights[i]), terms[i]);
+    plain += x;
+    const double next = total + x;
+    compensation += std::abs(total) >= std::abs(x) ? (total - next) + x : (x - next) + total;
+    total = next;
+  }
+  // With an infinite term the compensation is not a number.
+  return std::isfinite(plain) ? total + compensation : plain;
+}
+
+double DoubleAlgebra::power(double base, int halves) {
+  if (halves % 2 == 0) {
+    switch (halves / 2) {
+      case 0: return 1;
+      case 1: return base;
+      case 2: return base * base;
+      case -1: return 1 / base;
+      default: return std::pow(base, halves / 2);
+    }
+  }
+  const double root = std::sqrt(base);
+  if (halves == 1) return root;
+  return halves == -1 ? 1 / root : std::pow(root, halves);
+}
+
+double DoubleAlgebra::indicator(double index, std::int64_t value) {
+  if (std::isnan(index)) return index;
+  return index == static_cast<double>(value) ? 1 : 0;
+}
+
+double DoubleAlgebra::exp(double a) { return std::exp(a); }
+
+double DoubleAlgebra::apply(ops::Function f, std::span<const std::int64_t> params, std::span<const double> arguments) {
+  return ops::evaluate(f, params, arguments);
+}
+
+}  // namespace shardproof

@@ -1,0 +1,99 @@
+#include "terms/term_algebra.h"
+
+#include "terms/term_store.h"
+
+namespace shardproof {
+namespace {
+
+std::vector<TermId> ids(std::span<const Term> terms) {
+  std::vector<TermId> result;
+  result.reserve(terms.size());
+  for (const Term t : terms) result.push_back(t.id);
+  return result;
+}
+
+}  // namespace
+
+TermAlgebra::TermAlgebra(Mode mode, std::size_t maxTerms) : store_(std::make_unique<Store>(mode, maxTerms)) {}
+TermAlgebra::~TermAlgebra() = default;
+TermAlgebra::TermAlgebra(TermAlgebra&&) noexcept = default;
+TermAlgebra& TermAlgebra::operator=(TermAlgebra&&) noexcept = default;
+
+Term TermAlgebra::variable(bool integer) { return {store_->newVariable(integer)}; }
+std::size_t TermAlgebra::variableCount() const { return store_->integerVariable.size(); }
+bool TermAlgebra::variableIsInteger(std::uint32_t variable) const { return store_->integerVariable.at(variable); }
+
+Term TermAlgebra::constant(const Rational& value) { return {store_->internConstant(store_->rationals.encode(value))}; }
+Term TermAlgebra::negativeInfinity() { return {Store::kInfinityTerm}; }
+
+Term TermAlgebra::add(Term a, Term b) {
+  const Term both[2] = {a, b};
+  return sum(both, {});
+}
+
+Term TermAlgebra::mul(Term a, Term b) {
+  return {store_->mode == Mode::kNormalized ? store_->multiply(a.id, b.id) : store_->rawMultiply(a.id, b.id)};
+}
+
+Term TermAlgebra::scale(const Rational& factor, Term a) {
+  const Code c = store_->rationals.encode(factor);
+  return {store_->mode == Mode::kNormalized ? store_->scale(c, a.id) : store_->rawScale(c, a.id)};
+}
+
+Term TermAlgebra::sum(std::span<const Term> terms, std::span<const std::int64_t> weights) {
+  return {store_->mode == Mode::kNormalized ? store_->sum(terms, weights) : store_->rawSum(terms, weights)};
+}
+
+Term TermAlgebra::power(Term base, int halves) {
+  return {store_->mode == Mode::kNormalized ? store_->power(base.id, halves) : store_->rawPower(base.id, halves)};
+}
+
+Term TermAlgebra::exp(Term a) { return {store_->mode == Mode::kNormalized ? store_->exp(a.id) : store_->rawExp(a.id)}; }
+
+Term TermAlgebra::apply(ops::Function f, std::span<const std::int64_t> params, std::span<const Term> arguments) {
+  const std::vector<TermId> a = ids(arguments);
+  return {store_->mode == Mode::kNormalized ? store_->apply(f, params, a) : store_->rawApply(f, params, a)};
+}
+
+Term TermAlgebra::indicator(Term index, std::int64_t value) {
+  return {store_->mode == Mode::kNormalized ? store_->indicator(index.id, value) : store_->rawIndicator(index.id, value)};
+}
+
+bool TermAlgebra::isZero(Term t) const { return t.id == Store::kZeroTerm; }
+
+TermKind TermAlgebra::kind(Term t) const { return store_->kind(t.id); }
+
+Rational TermAlgebra::constantValue(Term t) const {
+  const Code c = store_->kind(t.id) == TermKind::kSum ? store_->parts(t.id).constant : store_->nodes[t.id].data;
+  return store_->rationals.decode(c);
+}
+
+std::uint32_t TermAlgebra::variableIndex(Term t) const { return store_->nodes[t.id].data; }
+
+std::vector<TermAlgebra::Part> TermAlgebra::parts(Term t) const {
+  const Store::Parts p = store_->parts(t.id);
+  std::vector<Part> result;
+  result.reserve(p.size);
+  for (std::uint32_t i = 0; i < p.size; ++i) result.push_back({store_->rationals.decode(p.code(i)), {p.term(i)}});
+  return result;
+}
+
+std::vector<Term> TermAlgebra::arguments(Term t) const {
+  std::vector<Term> result;
+  for (const TermId a : store_->children(t.id)) result.push_back({a});
+  return result;
+}
+
+ops::Function TermAlgebra::function(Term t) const { return store_->functionOf(t.id); }
+
+std::vector<std::int64_t> TermAlgebra::parameters(Term t) const {
+  if (store_->kind(t.id) == TermKind::kIndicator) return {store_->indicatorValue(t.id)};
+  return store_->functionParts(t.id).parameters;
+}
+
+std::size_t TermAlgebra::termCount() const { return store_->nodes.size(); }
+std::size_t TermAlgebra::memoryBytes() const { return store_->memoryBytes(); }
+
+Term TermAlgebra::expand(Term t, std::size_t budget) { return {store_->expand(t.id, budget)}; }
+
+}  // namespace shardproof

@@ -1,0 +1,91 @@
+#include "verify/describe.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <set>
+
+namespace shardproof {
+
+namespace {
+
+constexpr std::size_t kMostNodesShown = 12;
+
+std::string boxText(const std::string& name, const Equation& e) {
+  std::string text = name + "[";
+  for (std::size_t d = 0; d < e.box.size(); ++d) text += (d ? ", " : "") + std::to_string(e.box[d].first) + ":" + std::to_string(e.box[d].second);
+  return text + "]";
+}
+
+std::string coordinatesText(const Plan& plan, const MeshView& mesh, std::int32_t rank) {
+  std::string text;
+  for (std::int32_t a = 0; a < mesh.axes(); ++a) {
+    text += (a ? " " : "") + plan.mesh[static_cast<std::size_t>(a)].name + "=" + std::to_string(mesh.coordinate(rank, a));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string numberText(double value) {
+  std::array<char, 32> buffer{};
+  const auto [end, error] = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, std::chars_format::general, 8);
+  return error == std::errc() ? std::string(buffer.data(), end) : "?";
+}
+
+Defect describeFailure(const Join& join, const Stage& stage, const StageOutcome& outcome) {
+  const Problem& problem = join.problem();
+  Defect defect;
+  defect.kind = DefectKind::kLineage;
+  const Equation& claim = stage.claims[static_cast<std::size_t>(std::clamp<std::int32_t>(outcome.claim, 0, static_cast<std::int32_t>(stage.claims.size()) - 1))];
+  const auto& logical = stage.tensors[static_cast<std::size_t>(claim.logical)];
+  defect.tensor = problem.names.text(problem.model.graph.tensors[static_cast<std::size_t>(logical.tensor)].name);
+  std::string parts;
+  std::set<std::int64_t> ranks;
+  std::size_t shown = 0;
+  for (const auto& [part, multiplicity] : claim.parts) {
+    const StageTensor& local = stage.tensors[static_cast<std::size_t>(part)];
+    ranks.insert(local.rank);
+    if (local.microbatch >= 0 && claim.parts.size() == 1) defect.microbatch = local.microbatch;
+    if (++shown > 8) continue;
+    parts += (parts.empty() ? "" : " + ");
+    if (multiplicity != 1) parts += std::to_string(multiplicity) + " * ";
+    parts += problem.names.text(problem.plan.programs[static_cast<std::size_t>(local.program)].graph.tensors[static_cast<std::size_t>(local.tensor)].name) +
+             " on rank " + std::to_string(local.rank) + " (" + coordinatesText(problem.plan, join.mesh(), local.rank) +
+             (local.microbatch >= 0 ? " microbatch " + std::to_string(local.microbatch) : std::string()) + ")";
+  }
+  if (shown > 8) parts += " + ... (" + std::to_string(claim.parts.size()) + " parts)";
+  defect.lineage = boxText(defect.tensor, claim) + " == " + parts;
+  defect.ranks.assign(ranks.begin(), ranks.end());
+  const Role role = problem.plan.lineage[static_cast<std::size_t>(claim.entry)].role;
+  defect.message = std::string(role == Role::kOutput ? "output '" : "tensor '") + defect.tensor + "' of the plan is not what the model computes (lineage entry /lineage/" +
+                   std::to_string(claim.entry) + "/shards/" + std::to_string(claim.shard) + ")";
+  if (outcome.verdict != StageVerdict::kRefuted) defect.message += "; this stage itself is undecided: " + outcome.reason;
+  defect.counterexample = outcome.counterexample;
+
+  // The operators that the differing parts are computed by, nearest to the claim first.
+  std::set<std::int32_t> wanted;
+  for (const auto& part : claim.parts) wanted.insert(part.first);
+  std::set<std::pair<std::int32_t, std::int32_t>> listed;
+  for (std::size_t i = stage.nodes.size(); i-- > 0;) {
+    const StageNode& node = stage.nodes[i];
+    if (node.logical || !std::any_of(node.out.begin(), node.out.end(), [&](std::int32_t t) { return wanted.contains(t); })) continue;
+    wanted.insert(node.in.begin(), node.in.end());
+    if (listed.emplace(node.program, node.node).second && defect.nodes.size() < kMostNodesShown) defect.nodes.push_back(join.place(node.program, node.node));
+  }
+  // The model's side, for comparison.
+  for (std::size_t i = stage.nodes.size(); i-- > 0;) {
+    const StageNode& node = stage.nodes[i];
+    if (!node.logical || defect.nodes.size() >= kMostNodesShown + 3) continue;
+    NodePlace place;
+    place.inPlan = false;
+    place.pointer = Model::nodePointer(node.node);
+    place.op = ops::Registry::instance().at(node.op).name;
+    const Node& source = problem.model.graph.nodes[static_cast<std::size_t>(node.node)];
+    if (source.location) place.location = problem.names.text(source.location);
+    defect.nodes.push_back(std::move(place));
+  }
+  return defect;
+}
+
+}  // namespace shardproof

@@ -1,0 +1,480 @@
+#include "shardproof/verify.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <set>
+#include <thread>
+#include <unordered_map>
+
+#include <sys/resource.h>
+
+#include "checker/checker.h"
+#include "plan/join.h"
+#include "shape_reduction/reduction.h"
+#include "shardproof/error.h"
+#include "stages/cutter.h"
+#include "stages/stage.h"
+#include "verify/describe.h"
+#include "worker/pool.h"
+
+namespace shardproof {
+
+namespace {
+
+constexpr std::size_t kMostDefectsShown = 20;
+// Rounds of coarsening: each merges the stages that failed into those that relied on them.
+constexpr int kMostRounds = 12;
+// The end-to-end evaluation in numbers is made from the plan's inputs while it has at most this many operator instances, and from the
+// lemmas before the first failure otherwise.
+constexpr std::size_t kMostEndToEndNodes = 150'000;
+
+using Clock = std::chrono::steady_clock;
+
+double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+class Verification {
+ public:
+  Verification(const Problem& problem, const VerifyOptions& options) : problem_(problem), plan_(problem.plan), options_(options) {
+    if (options_.jobs <= 0) options_.jobs = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  }
+
+  Report run() {
+    const auto start = Clock::now();
+    describeInput();
+    join_ = std::make_unique<Join>(problem_);
+    report_.statistics.secondsByPhase["join"] = since(start);
+    report_.statistics.operatorInstances = join_->operatorInstances();
+    if (!join_->defects().empty()) {
+      report_.verdict = Verdict::kNotEquivalent;
+      report_.defects = join_->defects();
+    } else {
+      prove();
+    }
+    report_.statistics.secondsTotal = since(start);
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    report_.statistics.peakMemoryBytes = static_cast<std::size_t>(usage.ru_maxrss) * 1024 + peakWorkerBytes_;
+    return std::move(report_);
+  }
+
+ private:
+  struct EntryState {
+    bool needed = false;                 // has a stage at all (input lineage has none)
+    std::int32_t stage = -1;             // index into report_.stages
+    std::int32_t classId = -1;
+    std::vector<std::int32_t> used;
+    std::string cutFailure;              // why no stage could be cut
+  };
+  struct ClassState {
+    std::unique_ptr<Stage> representative;
+    std::int32_t entry = -1;
+    bool decided = false;
+    StageOutcome outcome;
+    std::size_t size = 0;
+    CutOptions cut;                      // how the representative was cut
+  };
+
+  void describeInput() {
+    report_.model = problem_.model.file;
+    report_.plan = plan_.file;
+    report_.outputs = problem_.model.outputs.size();
+    Statistics& s = report_.statistics;
+    for (const Program& p : plan_.programs) s.programNodes += p.graph.nodes.size();
+    s.lineageEntries = plan_.lineage.size();
+    s.ranks = static_cast<std::size_t>(plan_.ranks());
+    s.microbatches = static_cast<std::size_t>(plan_.microbatches);
+  }
+
+  bool cancelled() const { return options_.cancel && options_.cancel->load(); }
+
+  std::pair<std::int64_t, std::int32_t> order(std::int32_t e) const { return {join_->entryKey(e), e}; }
+
+  void prove() {
+    entries_.resize(plan_.lineage.size());
+    excluded_.assign(plan_.lineage.size(), 0);
+    std::vector<std::int32_t> todo;
+    for (std::size_t e = 0; e < plan_.lineage.size(); ++e) {
+      if (plan_.lineage[e].role == Role::kInput) continue;
+      entries_[e].needed = true;
+      entries_[e].stage = static_cast<std::int32_t>(report_.stages.size());
+      StageReport stage;
+      stage.entry = static_cast<std::int32_t>(e);
+      stage.role = plan_.lineage[e].role;
+      stage.tensor = tensorName(plan_.lineage[e].tensor);
+      report_.stages.push_back(std::move(stage));
+      todo.push_back(static_cast<std::int32_t>(e));
+    }
+    std::sort(todo.begin(), todo.end(), [&](std::int32_t a, std::int32_t b) { return order(a) < order(b); });
+    topological_ = todo;
+    for (int round = 0;; ++round) {
+      cutAll(todo);
+      runClasses();
+      if (cancelled()) break;
+      if (round == 0) {
+        firstFailures_ = failures();
+        firstOutcomes_ = snapshot(firstFailures_);
+      }
+      if (allOutputsProved() || round == kMostRounds) break;
+      if (round == 0 && anyRefuted() && endToEndDiffers()) {
+        differs_ = true;
+        break;
+      }
+      // Failed checkpoints are no longer assumed; what relied on them is cut again, further up.
+      bool grew = false;
+      for (const std::int32_t e : failures()) {
+        if (!excluded_[index(e)]) {
+          excluded_[index(e)] = 1;
+          grew = true;
+        }
+      }
+      todo.clear();
+      for (const std::int32_t e : topological_) {
+        const auto& used = entries_[index(e)].used;
+        if (std::any_of(used.begin(), used.end(), [&](std::int32_t f) { return excluded_[index(f)] != 0; })) todo.push_back(e);
+      }
+      if (!grew || todo.empty()) break;
+    }
+    conclude();
+  }
+
+  static std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }
+  const std::string& tensorName(std::int32_t logical) const { return problem_.names.text(problem_.model.graph.tensors[index(logical)].name); }
+
+  void cutAll(const std::vector<std::int32_t>& todo) {
+    const auto start = Clock::now();
+    for (const std::int32_t e : todo) {
+      if (cancelled()) return;
+      EntryState& state = entries_[index(e)];
+      StageReport& report = report_.stages[index(state.stage)];
+      state.classId = -1;
+      state.used.clear();
+      state.cutFailure.clear();
+      CutOptions cut;
+      cut.excluded = &excluded_;
+      try {
+        auto stage = std::make_unique<Stage>(cutStage(*join_, e, cut));
+        state.used = stage->usedEntries;
+        report.assumptions = stage->usedEntries;
+        report.logicalNodes = stage->logicalNodes();
+        report.parallelNodes = stage->parallelNodes();
+        std::string form = canonicalForm(*stage, problem_);
+        if (!options_.shareClasses) form += "#" + std::to_string(e) + "#" + std::to_string(classes_.size());
+        const auto [it, inserted] = classOfForm_.emplace(std::move(form), static_cast<std::int32_t>(classes_.size()));
+        if (inserted) {
+          ClassState made;
+          made.size = stage->nodes.size() + stage->tensors.size();
+          made.representative = std::move(stage);
+          made.entry = e;
+          made.cut = cut;
+          classes_.push_back(std::move(made));
+        }
+        state.classId = it->second;
+      } catch (const Unsupported& error) {
+        state.cutFailure = error.what();
+      }
+      report.classId = state.classId;
+    }
+    report_.statistics.secondsByPhase["cut"] += since(start);
+  }
+
+  StageOutcome decide(const Stage& stage, const std::vector<std::int32_t>& entries, CutOptions cut, bool refuteOnly) const {
+    CheckOptions check;
+    check.checker = options_.checker;
+    check.timeoutSeconds = options_.timeoutSeconds;
+    check.memoryMegabytes = options_.memoryMegabytes;
+    check.refuteOnly = refuteOnly;
+    try {
+      return checkStage(stage, problem_, check);
+    } catch (const NotSymmetric&) {
+      // Axes that look interchangeable by name are not in this stage: enumerate all their coordinates.
+      cut.lump = false;
+      try {
+        return checkStage(cutStages(*join_, entries, cut), problem_, check);
+      } catch (const Unsupported& error) {
+        StageOutcome outcome;
+        outcome.reason = error.what();
+        return outcome;
+      }
+    }
+  }
+
+  void runClasses() {
+    const auto start = Clock::now();
+    std::vector<std::size_t> order;
+    for (std::size_t c = 0; c < classes_.size(); ++c) {
+      if (!classes_[c].decided) order.push_back(c);
+    }
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return classes_[a].size > classes_[b].size; });
+    PoolOptions pool;
+    pool.jobs = options_.jobs;
+    pool.timeoutSeconds = options_.timeoutSeconds;
+    pool.memoryMegabytes = options_.memoryMegabytes;
+    pool.cancel = options_.cancel;
+    std::size_t done = 0;
+    const auto statistics = runPool(
+        order, [&](std::size_t c) { return serialize(decide(*classes_[c].representative, {classes_[c].entry}, classes_[c].cut, false)); },
+        [&](std::size_t c, const TaskResult& result) {
+          ClassState& state = classes_[c];
+          state.decided = true;
+          if (result.outcome == TaskOutcome::kDone) {
+            state.outcome = deserialize(result.payload);
+            for (const auto& [phase, seconds] : state.outcome.seconds) report_.statistics.secondsByPhase["workers/" + phase] += seconds;
+          } else {
+            state.outcome = {};
+            state.outcome.reason = result.reason;
+          }
+          ++done;
+          if (options_.progress) options_.progress(done, order.size(), "proving");
+        },
+        pool);
+    report_.statistics.workersLost += statistics.workersLost;
+    peakWorkerBytes_ = std::max(peakWorkerBytes_, statistics.peakWorkerBytes);
+    report_.statistics.secondsByPhase["prove"] += since(start);
+  }
+
+  const StageOutcome* outcomeOf(std::int32_t e) const {
+    const EntryState& state = entries_[index(e)];
+    return state.classId < 0 ? nullptr : &classes_[index(state.classId)].outcome;
+  }
+  bool holds(std::int32_t e) const {
+    const StageOutcome* outcome = outcomeOf(e);
+    return outcome && outcome->verdict == StageVerdict::kProved;
+  }
+  // Entries whose own stage is not proved.
+  std::vector<std::int32_t> failures() const {
+    std::vector<std::int32_t> failed;
+    for (const std::int32_t e : topological_) {
+      if (!holds(e)) failed.push_back(e);
+    }
+    return failed;
+  }
+  bool anyRefuted() const {
+    return std::any_of(topological_.begin(), topological_.end(), [&](std::int32_t e) {
+      const StageOutcome* outcome = outcomeOf(e);
+      return outcome && outcome->verdict == StageVerdict::kRefuted;
+    });
+  }
+
+  // The chain: an entry is proved when its stage is and all entries that the stage assumed are, down to the inputs. Assumed entries come
+  // strictly earlier in `topological_`, so one pass suffices.
+  std::vector<char> chain() const {
+    std::vector<char> proved(plan_.lineage.size(), 0);
+    for (const std::int32_t e : topological_) {
+      const auto& used = entries_[index(e)].used;
+      proved[index(e)] = holds(e) && std::all_of(used.begin(), used.end(), [&](std::int32_t f) { return proved[index(f)] != 0; });
+    }
+    return proved;
+  }
+
+  // Outputs of the model all of whose `output` entries are proved, and that have one.
+  std::size_t outputsProved(const std::vector<char>& proved) const {
+    std::size_t count = 0;
+    for (const std::int32_t output : problem_.model.outputs) {
+      bool any = false, all = true;
+      for (std::size_t e = 0; e < plan_.lineage.size(); ++e) {
+        const LineageEntry& entry = plan_.lineage[e];
+        if (entry.tensor != output || entry.role != Role::kOutput) continue;
+        any = true;
+        all = all && proved[e];
+      }
+      count += any && all;
+    }
+    return count;
+  }
+  bool allOutputsProved() const {
+    const auto proved = chain();
+    bool all = outputsProved(proved) == problem_.model.outputs.size();
+    // An `output` entry of a tensor that is not among the model's outputs is a goal all the same.
+    for (std::size_t e = 0; e < plan_.lineage.size(); ++e) all = all && (plan_.lineage[e].role != Role::kOutput || proved[e]);
+    return all;
+  }
+
+  // Evaluates both whole sides in numbers, from the plan's inputs to its outputs: does a failed lemma show in an output?
+  bool endToEndDiffers() {
+    const auto start = Clock::now();
+    std::vector<std::int32_t> outputs;
+    for (const std::int32_t e : topological_) {
+      if (plan_.lineage[index(e)].role == Role::kOutput) outputs.push_back(e);
+    }
+    CutOptions cut;
+    cut.maxNodes = 2 * kMostEndToEndNodes;
+    cut.inputsOnly = true;
+    std::int32_t first = -1;
+    for (const std::int32_t e : topological_) {
+      const StageOutcome* outcome = outcomeOf(e);
+      if (first < 0 && outcome && outcome->verdict == StageVerdict::kRefuted) first = e;
+    }
+    std::unique_ptr<Stage> stage;
+    const auto attempt = [&] {
+      try {
+        stage = std::make_unique<Stage>(cutStages(*join_, outputs, cut));
+        if (stage->nodes.size() > kMostEndToEndNodes) stage.reset();
+      } catch (const Unsupported&) {
+        stage.reset();
+      }
+    };
+    attempt();
+    endToEndFromInputs_ = stage != nullptr;
+    if (!stage && first >= 0) {
+      cut.inputsOnly = false;
+      cut.onlyBefore = first;
+      attempt();
+    }
+    if (!stage) return false;
+    StageOutcome outcome;
+    PoolOptions pool;
+    pool.jobs = 1;
+    pool.timeoutSeconds = options_.timeoutSeconds * 2;
+    pool.memoryMegabytes = options_.memoryMegabytes;
+    pool.cancel = options_.cancel;
+    const auto statistics = runPool({0}, [&](std::size_t) { return serialize(decide(*stage, outputs, cut, true)); },
+                                    [&](std::size_t, const TaskResult& result) {
+                                      if (result.outcome == TaskOutcome::kDone) outcome = deserialize(result.payload);
+                                      else outcome.reason = result.reason;
+                                    },
+                                    pool);
+    peakWorkerBytes_ = std::max(peakWorkerBytes_, statistics.peakWorkerBytes);
+    report_.statistics.secondsByPhase["end-to-end"] += since(start);
+    endToEnd_ = outcome;
+    if (outcome.verdict != StageVerdict::kRefuted) return false;
+    if (outcome.claim >= 0 && index(outcome.claim) < stage->claims.size()) endToEndEntry_ = stage->claims[index(outcome.claim)].entry;
+    if (endToEnd_.counterexample) endToEnd_.counterexample->endToEnd = endToEndFromInputs_;
+    return true;
+  }
+
+  struct Failure {
+    std::int32_t entry;
+    StageOutcome outcome;
+    std::unique_ptr<Stage> stage;    // nullptr when it could not be cut
+  };
+  std::vector<Failure> snapshot(const std::vector<std::int32_t>& failed) const {
+    std::vector<Failure> failures;
+    for (const std::int32_t e : failed) {
+      Failure f{e, {}, nullptr};
+      if (const StageOutcome* outcome = outcomeOf(e)) f.outcome = *outcome;
+      if (failures.size() < kMostDefectsShown) {
+        try {
+          CutOptions cut;
+          cut.excluded = &excluded_;
+          f.stage = std::make_unique<Stage>(cutStage(*join_, e, cut));
+        } catch (const Unsupported&) {
+        }
+      }
+      failures.push_back(std::move(f));
+    }
+    return failures;
+  }
+
+  void conclude() {
+    const auto proved = chain();
+    report_.outputsProved = outputsProved(proved);
+    const bool all = allOutputsProved();
+    for (const std::int32_t e : topological_) {
+      EntryState& state = entries_[index(e)];
+      StageReport& report = report_.stages[index(state.stage)];
+      const StageOutcome* outcome = outcomeOf(e);
+      if (!outcome) {
+        report.reason = state.cutFailure.empty() ? "not decided before the run ended" : state.cutFailure;
+        continue;
+      }
+      const ClassState& cls = classes_[index(state.classId)];
+      report.verdict = outcome->verdict;
+      report.method = outcome->method;
+      report.reason = outcome->reason;
+      report.reducedShapes = outcome->reducedShapes;
+      if (cls.entry == e) {
+        for (const auto& [phase, seconds] : outcome->seconds) report.seconds += seconds;
+      }
+      if (outcome->verdict == StageVerdict::kProved && !proved[index(e)]) {
+        report.verdict = StageVerdict::kUndecided;
+        report.reason = "its proof relies on lineage that is not proved";
+      }
+    }
+    // A lemma that failed where it stands is wrong even when nothing relies on it any more.
+    for (const Failure& f : firstOutcomes_) {
+      StageReport& report = report_.stages[index(entries_[index(f.entry)].stage)];
+      if (f.outcome.verdict == StageVerdict::kRefuted && plan_.lineage[index(f.entry)].role == Role::kCheckpoint && all) {
+        report.verdict = StageVerdict::kWrongLineage;
+        report.method = f.outcome.method;
+        report.reason = f.outcome.counterexample
+                            ? "the model has " + numberText(f.outcome.counterexample->logical) + " at " + f.outcome.counterexample->element +
+                                  ", the plan " + numberText(f.outcome.counterexample->parallel)
+                            : f.outcome.reason;
+      }
+    }
+    report_.statistics.stages = report_.stages.size();
+    report_.statistics.classes = classes_.size();
+    report_.interrupted = cancelled();
+    // A report that proved no output says nothing about the plan.
+    if (all && report_.outputsProved == report_.outputs && report_.outputs > 0) {
+      report_.verdict = Verdict::kEquivalent;
+      return;
+    }
+    if (differs_ || refutedOutput(proved)) {
+      report_.verdict = Verdict::kNotEquivalent;
+      listDefects();
+      return;
+    }
+    report_.verdict = Verdict::kUndecided;
+    report_.reason = report_.interrupted       ? "the run was interrupted"
+                     : report_.outputs == 0    ? "the model names no outputs, so there is nothing to prove"
+                                               : std::to_string(report_.outputs - report_.outputsProved) + " of " + std::to_string(report_.outputs) +
+                                                  " outputs could not be decided";
+  }
+
+  // An output whose stage differs although everything it assumes is proved from the inputs. Only where the numbers could not be run from end
+  // to end; otherwise those decide.
+  bool refutedOutput(const std::vector<char>& proved) const {
+    if (endToEndFromInputs_) return false;
+    return std::any_of(topological_.begin(), topological_.end(), [&](std::int32_t e) {
+      const StageOutcome* outcome = outcomeOf(e);
+      const auto& used = entries_[index(e)].used;
+      return plan_.lineage[index(e)].role == Role::kOutput && outcome && outcome->verdict == StageVerdict::kRefuted &&
+             std::all_of(used.begin(), used.end(), [&](std::int32_t f) { return proved[index(f)] != 0; });
+    });
+  }
+
+  void listDefects() {
+    for (const Failure& f : firstOutcomes_) {
+      if (f.outcome.verdict != StageVerdict::kRefuted || !f.stage) continue;
+      if (report_.defects.size() == kMostDefectsShown) break;
+      report_.defects.push_back(describeFailure(*join_, *f.stage, f.outcome));
+    }
+    if (report_.defects.empty()) {
+      for (const Failure& f : firstOutcomes_) {
+        if (f.stage && report_.defects.size() < 3) report_.defects.push_back(describeFailure(*join_, *f.stage, f.outcome));
+      }
+    }
+    if (differs_ && !report_.defects.empty() && endToEnd_.counterexample && endToEndEntry_ >= 0) {
+      Defect& first = report_.defects.front();
+      first.message += "; it shows in output '" + tensorName(plan_.lineage[index(endToEndEntry_)].tensor) + "' (" + endToEnd_.counterexample->element +
+                       ": the model computes " + numberText(endToEnd_.counterexample->logical) + ", the plan " +
+                       numberText(endToEnd_.counterexample->parallel) + ")";
+    }
+  }
+
+  const Problem& problem_;
+  const Plan& plan_;
+  VerifyOptions options_;
+  Report report_;
+  std::unique_ptr<Join> join_;
+  std::vector<EntryState> entries_;
+  std::vector<char> excluded_;
+  std::vector<std::int32_t> topological_;
+  std::vector<ClassState> classes_;
+  std::unordered_map<std::string, std::int32_t> classOfForm_;
+  std::vector<std::int32_t> firstFailures_;
+  std::vector<Failure> firstOutcomes_;
+  bool differs_ = false, endToEndFromInputs_ = false;
+  StageOutcome endToEnd_;
+  std::int32_t endToEndEntry_ = -1;
+  std::size_t peakWorkerBytes_ = 0;
+};
+
+}  // namespace
+
+Report verify(const Problem& problem, const VerifyOptions& options) { return Verification(problem, options).run(); }
+
+}  // namespace shardproof

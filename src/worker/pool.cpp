@@ -1,0 +1,497 @@
+// The pool of worker processes.
+//
+// Each worker is a fork of this process with two pipes: task numbers go down one, length-prefixed results come back on the other. A
+// worker takes task after task, so that a run of thousands of small classes does not pay for thousands of forks; it is replaced when it is
+// lost. Processes, not threads, because a solver can crash, leak, or ignore its own time limit: only a process can be killed for certain
+// and gives back all that it took.
+//
+// What `work` may not do: use OpenMP or any other thread of the parent. fork copies the calling thread alone; a parallel region in
+// the child would wait for team members that exist only in the parent. The parent may have used OpenMP before.
+//
+// PR_SET_PDEATHSIG is tied to the thread that forks: runPool must be called from a thread that outlives it, as the main thread does.
+#include "worker/pool.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <fstream>
+#include <limits>
+#include <memory>
+#include <new>
+#include <optional>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+namespace shardproof {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kMaxAttempts = 2;
+constexpr int kForkTries = 6;
+constexpr int kWorkerFailed = 1;  // exit code after an error that was reported through the pipe
+constexpr int kWorkerExited = 3;  // exit code when a library called exit() inside the worker
+
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~FileDescriptor() { reset(); }
+  int get() const { return fd_; }
+  void reset() {
+    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+struct Pipe {
+  FileDescriptor readEnd, writeEnd;
+};
+
+std::string errnoText(const char* what) { return std::string(what) + ": " + std::strerror(errno); }
+
+// False with errno set.
+bool openPipe(Pipe& pipe) {
+  std::array<int, 2> fds{};
+  if (::pipe2(fds.data(), O_CLOEXEC) != 0) return false;
+  pipe.readEnd = FileDescriptor(fds[0]);
+  pipe.writeEnd = FileDescriptor(fds[1]);
+  return true;
+}
+
+// Both block until everything is through; false when the other side is gone.
+bool readAll(int fd, void* data, std::size_t size) {
+  auto* bytes = static_cast<char*>(data);
+  while (size > 0) {
+    const ssize_t n = ::read(fd, bytes, size);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    bytes += n;
+    size -= static_cast<std::size_t>(n);
+  }
+  return true;
+}
+
+bool writeAll(int fd, const void* data, std::size_t size) {
+  const auto* bytes = static_cast<const char*>(data);
+  while (size > 0) {
+    const ssize_t n = ::write(fd, bytes, size);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    bytes += n;
+    size -= static_cast<std::size_t>(n);
+  }
+  return true;
+}
+
+// A worker that died is found by EPIPE on its pipe, which must not end this process; and its exit status must not be thrown away, as it is when
+// we were started with SIGCHLD ignored. Restored at the end: the library leaves no trace in the caller's process.
+class SignalDispositions {
+ public:
+  SignalDispositions() {
+    struct sigaction action {};
+    sigemptyset(&action.sa_mask);
+    action.sa_handler = SIG_IGN;
+    ::sigaction(SIGPIPE, &action, &pipe_);
+    action.sa_handler = SIG_DFL;
+    ::sigaction(SIGCHLD, &action, &child_);
+  }
+  ~SignalDispositions() {
+    ::sigaction(SIGPIPE, &pipe_, nullptr);
+    ::sigaction(SIGCHLD, &child_, nullptr);
+  }
+  SignalDispositions(const SignalDispositions&) = delete;
+  SignalDispositions& operator=(const SignalDispositions&) = delete;
+
+ private:
+  struct sigaction pipe_ {};
+  struct sigaction child_ {};
+};
+
+// ---- the protocol ----
+
+enum class MessageKind : std::uint64_t { kResult, kOutOfMemory, kException };
+
+struct MessageHeader {
+  MessageKind kind = MessageKind::kResult;
+  std::uint64_t length = 0;
+};
+static_assert(sizeof(MessageHeader) == 16, "sent as bytes: no padding");
+
+// ---- the worker's side ----
+
+// Allocates nothing: called when there is no memory left.
+void sendMessage(int fd, MessageKind kind, std::string_view payload) {
+  const MessageHeader header{kind, payload.size()};
+  if (!writeAll(fd, &header, sizeof header) || !writeAll(fd, payload.data(), payload.size())) ::_exit(kWorkerFailed);
+}
+
+// False when the limit cannot be set.
+bool limitMemory(std::size_t megabytes) {
+  std::uint64_t pages = 0;
+  if (!(std::ifstream("/proc/self/statm") >> pages)) return false;
+  const auto inherited = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  constexpr std::uint64_t kMegabyte = 1024 * 1024;
+  const std::uint64_t most = std::numeric_limits<std::int64_t>::max() - inherited;
+  const std::uint64_t allowed = megabytes > most / kMegabyte ? most : megabytes * kMegabyte;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0) return false;
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, inherited + allowed);
+  return ::setrlimit(RLIMIT_AS, &limit) == 0;
+}
+
+// If the machine itself runs out of memory, the kernel should take a worker and not the run.
+void volunteerForOutOfMemoryKiller() {
+  const FileDescriptor file(::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC));
+  if (file.get() >= 0) (void)writeAll(file.get(), "500", 3);  // best effort
+}
+
+[[noreturn]] void runWorker(int tasks, int results, pid_t parent, std::size_t memoryMegabytes,
+                            const std::function<std::string(std::size_t)>& work) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(kWorkerFailed);  // the parent died before the line above
+  // Ctrl-C reaches the whole process group; it is the parent that decides what becomes of the workers.
+  std::signal(SIGINT, SIG_IGN);
+  std::signal(SIGTERM, SIG_DFL);
+  // If a library calls exit(), the parent's handlers and buffered output must not run a second time here. Handlers run last first.
+  std::atexit([] { ::_exit(kWorkerExited); });
+  volunteerForOutOfMemoryKiller();
+  if (!limitMemory(memoryMegabytes)) {
+    sendMessage(results, MessageKind::kException, "the worker's memory limit cannot be set");
+    ::_exit(kWorkerFailed);
+  }
+  for (;;) {
+    std::uint64_t task = 0;
+    if (!readAll(tasks, &task, sizeof task)) ::_exit(0);
+    try {
+      sendMessage(results, MessageKind::kResult, work(task));
+    } catch (const std::bad_alloc&) {
+      sendMessage(results, MessageKind::kOutOfMemory, {});
+      ::_exit(kWorkerFailed);
+    } catch (const std::exception& error) {
+      sendMessage(results, MessageKind::kException, error.what());
+      ::_exit(kWorkerFailed);
+    } catch (...) {
+      sendMessage(results, MessageKind::kException, "an exception of unknown type");
+      ::_exit(kWorkerFailed);
+    }
+  }
+}
+
+// ---- the parent's side ----
+
+std::string describeExit(int status) {
+  if (WIFSIGNALED(status)) {
+    const int number = WTERMSIG(status);
+    const char* name = ::sigabbrev_np(number);
+    return "killed by signal " + std::to_string(number) + (name ? " (SIG" + std::string(name) + ")" : "");
+  }
+  return "ended unexpectedly with exit code " + std::to_string(WEXITSTATUS(status));
+}
+
+std::string shortNumber(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%g", value);
+  return text.data();
+}
+
+struct Attempt {
+  std::size_t task = 0;
+  int attempts = 0;      // made so far
+  std::string previous;  // why the last one failed
+};
+
+struct Worker {
+  pid_t pid = -1;
+  FileDescriptor tasks, results;
+  bool used = false;                // has been given a task
+  std::optional<Attempt> current;   // what it is working on
+  Clock::time_point deadline{};
+  std::string received;
+};
+
+class Pool {
+ public:
+  Pool(const std::function<std::string(std::size_t)>& work, const std::function<void(std::size_t, const TaskResult&)>& done,
+       const PoolOptions& options)
+      : work_(work), done_(done), options_(options) {}
+  // Also when `done` throws: no worker outlives the pool.
+  ~Pool() {
+    for (auto& worker : workers_) reap(worker);
+  }
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  PoolStatistics run(const std::vector<std::size_t>& order) {
+    for (const std::size_t task : order) pending_.push_back({task, 0, {}});
+    workers_.resize(std::min<std::size_t>(static_cast<std::size_t>(std::max(options_.jobs, 1)), order.size()));
+    while (!cancelled() && (!pending_.empty() || busy())) {
+      dispatch();
+      if (busy()) {
+        await();
+      } else if (!pending_.empty() && !forkError_.empty()) {
+        giveUp(TaskOutcome::kCrashed, "no worker process could be started: " + forkError_);
+      }
+    }
+    if (cancelled()) {
+      for (auto& worker : workers_) {
+        if (worker && worker->current) pending_.push_back(std::move(*worker->current));
+        reap(worker);
+      }
+      giveUp(TaskOutcome::kCancelled, "interrupted");
+    }
+    for (auto& worker : workers_) reap(worker);
+    return statistics_;
+  }
+
+ private:
+  using Slot = std::unique_ptr<Worker>;
+
+  bool cancelled() const { return options_.cancel && options_.cancel->load(); }
+  bool busy() const {
+    return std::any_of(workers_.begin(), workers_.end(), [](const Slot& w) { return w && w->current; });
+  }
+
+  void dispatch() {
+    for (auto& slot : workers_) {
+      // A task can come back to the front of the queue at once, when its worker is found dead.
+      while (!pending_.empty() && !(slot && slot->current)) {
+        // A retry runs in a fresh process: what the old one allocated or spoiled must not count against it.
+        if (slot && slot->used && pending_.front().attempts > 0) reap(slot);
+        if (!slot && !start(slot)) return;
+        Attempt next = std::move(pending_.front());
+        pending_.pop_front();
+        const std::uint64_t task = next.task;
+        if (writeAll(slot->tasks.get(), &task, sizeof task)) {
+          slot->deadline = deadline();
+          slot->used = true;
+          ++next.attempts;
+          slot->current = std::move(next);
+        } else if (slot->used) {  // it died while idle, which is not this task's fault
+          ++statistics_.workersLost;
+          reap(slot);
+          pending_.push_front(std::move(next));
+        } else {
+          ++next.attempts;
+          slot->current = std::move(next);
+          lose(slot, TaskOutcome::kCrashed, {}, true);
+        }
+      }
+    }
+  }
+
+  Clock::time_point deadline() const {
+    constexpr double kForever = 1e9;
+    const double seconds = std::isfinite(options_.timeoutSeconds) ? std::clamp(options_.timeoutSeconds, 0.0, kForever) : kForever;
+    return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  }
+
+  // Process table or descriptors full: while other workers run, the caller waits for them; else this waits a little itself.
+  bool start(Slot& slot) {
+    forkError_.clear();
+    auto pause = std::chrono::milliseconds(10);
+    for (int tries = 1; !fork(slot); ++tries) {
+      if (busy() || tries == kForkTries || cancelled()) return false;
+      std::this_thread::sleep_for(pause);
+      pause *= 2;
+    }
+    forkError_.clear();
+    return true;
+  }
+
+  bool fork(Slot& slot) {
+    auto worker = std::make_unique<Worker>();
+    Pipe tasks, results;
+    if (!openPipe(tasks) || !openPipe(results)) {
+      forkError_ = errnoText("pipe");
+      return false;
+    }
+    const pid_t parent = ::getpid();
+    const pid_t pid = ::fork();
+    if (pid < 0) {
+      forkError_ = errnoText("fork");
+      return false;
+    }
+    if (pid == 0) {
+      // The parent's ends, also those of the other workers: a copy left open here would hide the end of a pipe from its reader.
+      tasks.writeEnd.reset();
+      results.readEnd.reset();
+      for (auto& other : workers_) {
+        if (!other) continue;
+        other->tasks.reset();
+        other->results.reset();
+      }
+      runWorker(tasks.readEnd.get(), results.writeEnd.get(), parent, options_.memoryMegabytes, work_);
+    }
+    worker->pid = pid;
+    worker->tasks = std::move(tasks.writeEnd);
+    worker->results = std::move(results.readEnd);
+    ::fcntl(worker->results.get(), F_SETFL, O_NONBLOCK);
+    slot = std::move(worker);
+    return true;
+  }
+
+  // Waits until a worker answers, dies or is late, and deals with it.
+  void await() {
+    std::vector<pollfd> polled;
+    std::vector<Slot*> slots;
+    auto next = Clock::time_point::max();
+    for (auto& slot : workers_) {
+      if (!slot || !slot->current) continue;
+      polled.push_back({slot->results.get(), POLLIN, 0});
+      slots.push_back(&slot);
+      next = std::min(next, slot->deadline);
+    }
+    // A signal that sets the cancel flag just before poll() does not interrupt it, so it never sleeps for long.
+    constexpr auto kLongest = std::chrono::milliseconds(100);
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
+    const auto wait = std::clamp(left, std::chrono::milliseconds(0), kLongest);
+    if (::poll(polled.data(), polled.size(), static_cast<int>(wait.count())) < 0) return;  // EINTR: the caller looks at the cancel flag
+    for (std::size_t i = 0; i < polled.size(); ++i) {
+      Slot& slot = *slots[i];
+      if (polled[i].revents != 0) {
+        // Late but already answering counts as in time: it may have waited for us.
+        receive(slot);
+      } else if (Clock::now() >= slot->deadline) {
+        // No retry: it would be late again.
+        lose(slot, TaskOutcome::kTimedOut, "no answer within " + shortNumber(options_.timeoutSeconds) + " s", false);
+      }
+    }
+  }
+
+  void receive(Slot& slot) {
+    bool ended = false;
+    while (!ended) {
+      std::array<char, 65536> buffer;
+      const ssize_t n = ::read(slot->results.get(), buffer.data(), buffer.size());
+      if (n > 0) {
+        slot->received.append(buffer.data(), static_cast<std::size_t>(n));
+      } else if (n < 0 && errno == EINTR) {
+        continue;
+      } else if (n < 0 && errno == EAGAIN) {
+        break;
+      } else {
+        ended = true;
+      }
+    }
+    MessageHeader header;
+    std::string& received = slot->received;
+    if (received.size() < sizeof header) {
+      if (ended) lose(slot, TaskOutcome::kCrashed, {}, true);
+      return;
+    }
+    std::memcpy(&header, received.data(), sizeof header);
+    if (received.size() - sizeof header < header.length) {
+      if (ended) lose(slot, TaskOutcome::kCrashed, {}, true);
+      return;
+    }
+    std::string payload = received.substr(sizeof header);
+    received = std::string();  // gives the memory of a large answer back
+    switch (header.kind) {
+      case MessageKind::kOutOfMemory:
+        return lose(slot, TaskOutcome::kOutOfMemory, "needed more than " + std::to_string(options_.memoryMegabytes) + " MB", true);
+      case MessageKind::kException:
+        return lose(slot, TaskOutcome::kCrashed, payload.empty() ? "an exception without a message" : std::move(payload), true);
+      case MessageKind::kResult:
+        break;
+    }
+    const Attempt attempt = std::move(*slot->current);
+    slot->current.reset();
+    if (ended) {
+      ++statistics_.workersLost;
+      reap(slot);
+    }
+    TaskResult result;
+    result.outcome = TaskOutcome::kDone;
+    result.payload = std::move(payload);
+    result.attempts = attempt.attempts;
+    done_(attempt.task, result);
+  }
+
+  // The worker is gone or has to go. An empty reason: what its exit status says.
+  void lose(Slot& slot, TaskOutcome outcome, std::string reason, bool retry) {
+    Attempt attempt = std::move(*slot->current);
+    ++statistics_.workersLost;
+    const int status = reap(slot);
+    if (reason.empty()) reason = describeExit(status);
+    if (retry && attempt.attempts < kMaxAttempts) {
+      attempt.previous = std::move(reason);
+      pending_.push_front(std::move(attempt));
+      return;
+    }
+    TaskResult result;
+    result.outcome = outcome;
+    result.attempts = attempt.attempts;
+    if (attempt.previous.empty()) result.reason = std::move(reason);
+    else if (attempt.previous == reason) result.reason = reason + ", twice";
+    else result.reason = attempt.previous + "; then, in a fresh process: " + reason;
+    done_(attempt.task, result);
+  }
+
+  void giveUp(TaskOutcome outcome, const std::string& reason) {
+    while (!pending_.empty()) {
+      const Attempt attempt = std::move(pending_.front());
+      pending_.pop_front();
+      TaskResult result;
+      result.outcome = outcome;
+      result.reason = reason;
+      result.attempts = attempt.attempts;
+      done_(attempt.task, result);
+    }
+  }
+
+  // Ends the worker if it is still there and returns its exit status: SIGKILL does not change the status of a process that already ends.
+  int reap(Slot& slot) {
+    if (!slot) return 0;
+    const Slot worker = std::move(slot);
+    ::kill(worker->pid, SIGKILL);
+    int status = 0;
+    rusage usage{};
+    while (::wait4(worker->pid, &status, 0, &usage) < 0 && errno == EINTR) {
+    }
+    statistics_.peakWorkerBytes = std::max(statistics_.peakWorkerBytes, static_cast<std::size_t>(usage.ru_maxrss) * 1024);
+    return status;
+  }
+
+  const std::function<std::string(std::size_t)>& work_;
+  const std::function<void(std::size_t, const TaskResult&)>& done_;
+  const PoolOptions& options_;
+  std::deque<Attempt> pending_;
+  std::vector<Slot> workers_;
+  std::string forkError_;
+  PoolStatistics statistics_;
+};
+
+}  // namespace
+
+PoolStatistics runPool(const std::vector<std::size_t>& order, const std::function<std::string(std::size_t)>& work,
+                       const std::function<void(std::size_t, const TaskResult&)>& done, const PoolOptions& options) {
+  const SignalDispositions signals;
+  return Pool(work, done, options).run(order);
+}
+
+}  // namespace shardproof

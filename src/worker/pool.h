@@ -1,0 +1,41 @@
+// A pool of forked worker processes (docs/design.md, "Workers"). A task is an index; the worker computes a string for it from memory it
+// inherited by fork, and sends it back through its pipe. A worker that crashes, is killed, or overruns its limits costs its task one
+// retry in a fresh process, then the task is lost with a reason; never the run.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace shardproof {
+
+struct PoolOptions {
+  int jobs = 1;
+  double timeoutSeconds = 60;          // wall clock per attempt of one task
+  std::size_t memoryMegabytes = 4096;  // address space a worker may add to what it inherited
+  const std::atomic<bool>* cancel = nullptr;
+};
+
+enum class TaskOutcome : std::uint8_t { kDone, kTimedOut, kOutOfMemory, kCrashed, kCancelled };
+
+struct TaskResult {
+  TaskOutcome outcome = TaskOutcome::kCancelled;
+  std::string payload;   // kDone: what `work` returned
+  std::string reason;    // otherwise: one sentence ("killed by signal 9 (SIGKILL), twice")
+  int attempts = 0;
+};
+
+struct PoolStatistics {
+  std::size_t workersLost = 0;
+  std::size_t peakWorkerBytes = 0;   // largest resident set of any worker
+};
+
+// Runs work(task) for each task of `order` (listed largest first) in forked processes, and calls done(task, result) in this process as
+// results arrive. Workers inherit all memory; `work` must not touch threads of the parent. A std::bad_alloc in `work` is kOutOfMemory.
+// If fork fails for good the remaining tasks get kCrashed with the reason. Never throws for a failing task.
+PoolStatistics runPool(const std::vector<std::size_t>& order, const std::function<std::string(std::size_t)>& work,
+                       const std::function<void(std::size_t, const TaskResult&)>& done, const PoolOptions& options);
+
+}  // namespace shardproof

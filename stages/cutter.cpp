@@ -1,0 +1,614 @@
+#include "stages/cutter.h"
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "ops/registry.h"
+#include "shardproof/error.h"
+
+namespace shardproof {
+
+namespace {
+
+// Thrown when an axis that was lumped turns out to be told apart; the cut starts again with all its coordinates.
+struct NotInterchangeable {
+  std::int32_t axis;
+};
+
+struct InstanceHash {
+  std::size_t operator()(const LocalInstance& i) const noexcept {
+    std::uint64_t h = static_cast<std::uint32_t>(i.tensor);
+    h = h * 0x9E3779B97F4A7C15ULL + static_cast<std::uint32_t>(i.rank);
+    h = h * 0x9E3779B97F4A7C15ULL + static_cast<std::uint32_t>(i.microbatch);
+    return h ^ (h >> 29);
+  }
+};
+
+class Cutter {
+ public:
+  Cutter(const Join& join, std::vector<std::int32_t> entries, const CutOptions& options, std::vector<char> lumpAxis, bool lumpMicrobatches)
+      : join_(join), plan_(join.problem().plan), model_(join.problem().model.graph), mesh_(join.mesh()), entries_(std::move(entries)),
+        options_(options), lumpAxis_(std::move(lumpAxis)), lumpMicrobatches_(lumpMicrobatches) {
+    for (std::int32_t a = 0; a < mesh_.axes(); ++a) {
+      if (lumpAxis_[static_cast<std::size_t>(a)]) stage_.lumps.push_back({a, mesh_.size(a)});
+    }
+    if (lumpMicrobatches_) stage_.lumps.push_back({kMicrobatchAxis, plan_.microbatches});
+  }
+
+  Stage run() {
+    stage_.entry = entries_.front();
+    for (const std::int32_t e : entries_) maxKey_[e] = order(e);
+    sliceLocal();
+    chooseLogicalCut();
+    buildLogical();
+    buildLocal();
+    return std::move(stage_);
+  }
+
+ private:
+  using Order = std::pair<std::int64_t, std::int32_t>;
+  Order order(std::int32_t entry) const { return {join_.entryKey(entry), entry}; }
+
+  bool lumped(std::int32_t axis) const {
+    return axis == kMicrobatchAxis ? lumpMicrobatches_ : lumpAxis_[static_cast<std::size_t>(axis)] != 0;
+  }
+  std::int32_t axisSize(std::int32_t axis) const { return axis == kMicrobatchAxis ? plan_.microbatches : mesh_.size(axis); }
+  std::int32_t enumerated(std::int32_t axis) const { return lumped(axis) ? AxisLump::kRepresentatives : axisSize(axis); }
+  std::int64_t multiplicity(std::int32_t axis, std::int32_t c) const {
+    return lumped(axis) ? AxisLump{axis, axisSize(axis)}.multiplicity(c) : 1;
+  }
+
+  // May this stage assume entry f? Any strict linear order on entries makes the chain of proofs well-founded; this one is by position in
+  // the joined plan, then by index, so that what a stage meets upstream is usable.
+  bool usable(std::int32_t f) const {
+    const LineageEntry& entry = plan_.lineage[static_cast<std::size_t>(f)];
+    if (entry.role == Role::kInput) return true;
+    if (options_.inputsOnly || (options_.excluded && (*options_.excluded)[static_cast<std::size_t>(f)])) return false;
+    if (options_.onlyBefore >= 0 && !(order(f) < order(options_.onlyBefore))) return false;
+    for (const auto& [e, key] : maxKey_) {
+      if (!(order(f) < key)) return false;
+    }
+    return true;
+  }
+
+  // ---- coordinates of a shard -------------------------------------------------------------------------------------------------------
+
+  struct ShardAxes {
+    std::vector<std::int32_t> outer, summed;   // axes and kMicrobatchAxis
+  };
+  ShardAxes axesOf(const Shard& shard) const {
+    ShardAxes axes;
+    const auto add = [&](std::int32_t axis) {
+      (std::binary_search(shard.sum.begin(), shard.sum.end(), axis) ? axes.summed : axes.outer).push_back(axis);
+    };
+    for (std::int32_t a = 0; a < mesh_.axes(); ++a) {
+      const bool named = std::any_of(shard.parts.begin(), shard.parts.end(), [&](const Part& p) {
+        return std::any_of(p.at.begin(), p.at.end(), [&](const auto& c) { return c.first == a; });
+      });
+      if (!named) add(a);
+    }
+    const bool microbatches = std::any_of(shard.parts.begin(), shard.parts.end(), [&](const Part& p) {
+      if (p.microbatch >= 0) return false;
+      const std::int64_t rank = mesh_.with(0, p.at);
+      const std::int32_t program = join_.programOf(rank);
+      const std::int32_t t = join_.findTensor(program, p.local);
+      return plan_.programs[static_cast<std::size_t>(program)].graph.tensors[static_cast<std::size_t>(t)].perMicrobatch;
+    });
+    if (microbatches) add(kMicrobatchAxis);
+    return axes;
+  }
+
+  // One equation of a shard's family: the instances it adds up and the box.
+  struct Family {
+    std::vector<std::pair<LocalInstance, std::int64_t>> parts;
+    std::vector<std::pair<std::int64_t, std::int64_t>> box;
+    std::vector<Equation::Step> step;
+  };
+  // `coordinates`: a value for each of axes.outer.
+  Family instantiate(const Shard& shard, const ShardAxes& axes, const std::vector<std::int32_t>& coordinates) const {
+    Family family;
+    family.box = shard.box;
+    for (const auto& [axis, offsets] : shard.step) {
+      const auto it = std::find(axes.outer.begin(), axes.outer.end(), axis);
+      if (it == axes.outer.end()) continue;
+      const std::int64_t c = coordinates[static_cast<std::size_t>(it - axes.outer.begin())];
+      for (std::size_t d = 0; d < offsets.size(); ++d) {
+        family.box[d].first += c * offsets[d];
+        family.box[d].second += c * offsets[d];
+      }
+      if (!lumped(axis) || std::all_of(offsets.begin(), offsets.end(), [](std::int64_t o) { return o == 0; })) continue;
+      for (std::size_t l = 0; l < stage_.lumps.size(); ++l) {
+        if (stage_.lumps[l].axis == axis) family.step.push_back({static_cast<std::int32_t>(l), static_cast<std::int32_t>(c), offsets});
+      }
+    }
+    std::vector<std::int32_t> summed(axes.summed.size(), 0);
+    for (;;) {
+      std::int64_t mult = 1, rank = 0;
+      std::int32_t microbatch = -1;
+      const auto place = [&](std::int32_t axis, std::int32_t c) {
+        if (axis == kMicrobatchAxis) microbatch = c;
+        else rank = mesh_.with(rank, axis, c);
+      };
+      for (std::size_t i = 0; i < axes.outer.size(); ++i) place(axes.outer[i], coordinates[i]);
+      for (std::size_t i = 0; i < axes.summed.size(); ++i) {
+        place(axes.summed[i], summed[i]);
+        mult *= multiplicity(axes.summed[i], summed[i]);
+      }
+      for (const Part& part : shard.parts) {
+        LocalInstance instance;
+        instance.rank = static_cast<std::int32_t>(mesh_.with(rank, part.at));
+        instance.program = join_.programOf(instance.rank);
+        instance.tensor = join_.findTensor(instance.program, part.local);
+        const Tensor& tensor = plan_.programs[static_cast<std::size_t>(instance.program)].graph.tensors[static_cast<std::size_t>(instance.tensor)];
+        if (tensor.perMicrobatch) {
+          if (part.microbatch >= 0 && lumpMicrobatches_) throw NotInterchangeable{kMicrobatchAxis};
+          instance.microbatch = part.microbatch >= 0 ? part.microbatch : microbatch;
+        }
+        family.parts.emplace_back(instance, mult);
+      }
+      std::size_t i = summed.size();
+      while (i-- > 0 && ++summed[i] == enumerated(axes.summed[i])) summed[i] = 0;
+      if (i == static_cast<std::size_t>(-1)) break;
+    }
+    return family;
+  }
+
+  struct BoundEquation {
+    std::int32_t entry, shard;
+    Family family;
+    std::vector<std::int32_t> ids;
+  };
+  struct NodeKey {
+    std::int32_t program, node, rank, microbatch;
+    friend bool operator==(const NodeKey&, const NodeKey&) = default;
+  };
+  struct NodeKeyHash {
+    std::size_t operator()(const NodeKey& k) const noexcept {
+      return InstanceHash()(LocalInstance{k.program, k.node, k.rank, k.microbatch});
+    }
+  };
+
+  // ---- local slice ------------------------------------------------------------------------------------------------------------------
+
+  struct LocalState {
+    std::int32_t id = -1;
+    Origin origin = Origin::kComputed;
+  };
+  struct LocalNode {
+    std::int32_t program, node, rank, microbatch;
+    std::vector<std::int32_t> in, out;   // ids of local tensors
+    std::vector<std::int64_t> multiplicity;
+    std::int32_t member = 0;
+  };
+
+  void sliceLocal() {
+    for (const std::int32_t e : entries_) {
+      const LineageEntry& entry = plan_.lineage[static_cast<std::size_t>(e)];
+      for (std::size_t s = 0; s < entry.shards.size(); ++s) {
+        const Shard& shard = entry.shards[s];
+        const ShardAxes axes = axesOf(shard);
+        std::vector<std::int32_t> c(axes.outer.size(), 0);
+        for (;;) {
+          BoundEquation claim{e, static_cast<std::int32_t>(s), instantiate(shard, axes, c), {}};
+          for (const auto& [instance, mult] : claim.family.parts) claim.ids.push_back(visit(instance));
+          claims_.push_back(std::move(claim));
+          // The claim at one coordinate of an interchangeable axis is the claim at all of them.
+          std::size_t i = c.size();
+          while (i-- > 0 && ++c[i] == (lumped(axes.outer[i]) ? 1 : axisSize(axes.outer[i]))) c[i] = 0;
+          if (i == static_cast<std::size_t>(-1)) break;
+        }
+      }
+    }
+  }
+
+  std::int32_t idOf(const LocalInstance& instance, bool& fresh) {
+    const auto [it, inserted] = local_.emplace(instance, static_cast<std::int32_t>(instances_.size()));
+    fresh = inserted;
+    if (inserted) {
+      instances_.push_back(instance);
+      origins_.push_back(Origin::kComputed);
+      if (instances_.size() > options_.maxNodes) throw Unsupported("the stage is too large: more than " + std::to_string(options_.maxNodes) + " local tensors");
+    }
+    return it->second;
+  }
+
+  // Depth first without recursion: a stage may span thousands of operators.
+  std::int32_t visit(const LocalInstance& start) {
+    bool fresh = false;
+    const std::int32_t root = idOf(start, fresh);
+    if (!fresh) return root;
+    struct Frame {
+      std::int32_t node;       // index into localNodes_, -1: settled
+      std::vector<LocalInstance> todo;
+      std::size_t next = 0;
+    };
+    std::vector<Frame> stack;
+    const auto open = [&](std::int32_t id) {
+      std::vector<LocalInstance> todo;
+      const std::int32_t node = settle(id, todo);
+      if (node >= 0) stack.push_back({node, std::move(todo), 0});
+    };
+    open(root);
+    while (!stack.empty()) {
+      Frame& frame = stack.back();
+      if (frame.next == frame.todo.size()) {
+        order_.push_back(frame.node);
+        stack.pop_back();
+        continue;
+      }
+      const LocalInstance instance = frame.todo[frame.next++];
+      bool isNew = false;
+      const std::int32_t id = idOf(instance, isNew);
+      localNodes_[static_cast<std::size_t>(frame.node)].in[slot(frame.node, frame.next - 1)] = id;
+      if (isNew) open(id);
+    }
+    return root;
+  }
+  // Operand slot of the k-th present operand of a node.
+  std::size_t slot(std::int32_t node, std::size_t k) const { return presentSlots_[static_cast<std::size_t>(node)][k]; }
+
+  // Decides what a local tensor is. Returns its producing node (new or known to be new) when the slice goes on through it.
+  std::int32_t settle(std::int32_t id, std::vector<LocalInstance>& todo) {
+    const LocalInstance instance = instances_[static_cast<std::size_t>(id)];
+    const Graph& graph = plan_.programs[static_cast<std::size_t>(instance.program)].graph;
+    const Tensor& tensor = graph.tensors[static_cast<std::size_t>(instance.tensor)];
+    if (tensor.kind == TensorKind::kConstant) {
+      origins_[static_cast<std::size_t>(id)] = Origin::kConstant;
+      return -1;
+    }
+    if (bind(id, instance)) return -1;
+    if (tensor.kind != TensorKind::kProduced) {
+      origins_[static_cast<std::size_t>(id)] = Origin::kUnbound;
+      return -1;
+    }
+    const Producer producer = join_.producerOf(instance);
+    const Node& node = graph.nodes[static_cast<std::size_t>(producer.node)];
+    const std::int32_t microbatch = node.microbatch == kEachMicrobatch ? instance.microbatch : node.microbatch;
+    if (node.microbatch >= 0 && lumpMicrobatches_) throw NotInterchangeable{kMicrobatchAxis};
+    const NodeKey key{instance.program, producer.node, instance.rank, microbatch};
+    const auto [it, inserted] = nodeOf_.emplace(key, static_cast<std::int32_t>(localNodes_.size()));
+    if (!inserted) {
+      localNodes_[static_cast<std::size_t>(it->second)].out[static_cast<std::size_t>(producer.result)] = id;
+      return -1;   // its operands are visited already, or are being visited
+    }
+    LocalNode made{instance.program, producer.node, instance.rank, microbatch, {}, std::vector<std::int32_t>(node.outCount, -1), {}, 0};
+    made.out[static_cast<std::size_t>(producer.result)] = id;
+    std::vector<std::size_t> slots;
+    if (node.communication >= 0) {
+      expandCommunication(made, node, todo);
+      for (std::size_t i = 0; i < todo.size(); ++i) slots.push_back(i);
+      made.in.assign(todo.size(), -1);
+    } else {
+      const auto operands = graph.in(node);
+      made.in.assign(operands.size(), -1);
+      for (std::size_t i = 0; i < operands.size(); ++i) {
+        if (!operands[i].present()) continue;
+        const Tensor& operandTensor = graph.tensors[static_cast<std::size_t>(operands[i].tensor)];
+        LocalInstance operand{instance.program, operands[i].tensor, instance.rank, -1};
+        if (operandTensor.perMicrobatch) {
+          if (operands[i].microbatch >= 0 && lumpMicrobatches_) throw NotInterchangeable{kMicrobatchAxis};
+          operand.microbatch = operands[i].microbatch >= 0 ? operands[i].microbatch : microbatch;
+        }
+        todo.push_back(operand);
+        slots.push_back(i);
+      }
+    }
+    localNodes_.push_back(std::move(made));
+    presentSlots_.push_back(std::move(slots));
+    return it->second;
+  }
+
+  void expandCommunication(LocalNode& made, const Node& node, std::vector<LocalInstance>& todo) const {
+    const CommunicationSpec& spec = plan_.programs[static_cast<std::size_t>(made.program)].communications[static_cast<std::size_t>(node.communication)];
+    std::vector<std::int64_t> sources;
+    if (spec.kind == Communication::kReceive || spec.kind == Communication::kBroadcast) {
+      sources = {mesh_.with(made.rank, spec.peer)};
+    } else if (!spec.groupAt.empty()) {
+      sources = join_.groupOf(spec, made.rank);
+    } else {
+      sources = {made.rank};
+      for (const std::int32_t axis : spec.groupAxes) {
+        // Only a symmetric combination keeps the members of a lumped axis interchangeable.
+        if (lumped(axis) && spec.kind != Communication::kAllReduce) throw NotInterchangeable{axis};
+        std::vector<std::int64_t> wider;
+        for (const std::int64_t member : sources) {
+          for (std::int32_t c = 0; c < enumerated(axis); ++c) wider.push_back(mesh_.with(member, axis, c));
+        }
+        sources = std::move(wider);
+      }
+      std::sort(sources.begin(), sources.end());
+    }
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      const std::int64_t member = sources[i];
+      std::int64_t mult = 1;
+      if (spec.groupAt.empty()) {
+        for (const std::int32_t axis : spec.groupAxes) mult *= multiplicity(axis, mesh_.coordinate(member, axis));
+      }
+      if (member == made.rank) made.member = static_cast<std::int32_t>(i);
+      const std::int32_t p = join_.programOf(member);
+      const Program& program = plan_.programs[static_cast<std::size_t>(p)];
+      std::int32_t partner = made.node;
+      if (member != made.rank) {
+        const auto found = join_.partners(member, spec, made.microbatch, made.rank);
+        if (found.size() != 1) throw Unsupported("a communication has no single partner");   // the join would have reported it
+        partner = found[0];
+      }
+      const Node& other = program.graph.nodes[static_cast<std::size_t>(partner)];
+      const Operand& operand = program.graph.in(other)[0];
+      LocalInstance instance{p, operand.tensor, static_cast<std::int32_t>(member), -1};
+      if (program.graph.tensors[static_cast<std::size_t>(operand.tensor)].perMicrobatch) {
+        const std::int32_t otherMicrobatch = other.microbatch == kEachMicrobatch ? made.microbatch : other.microbatch;
+        if ((operand.microbatch >= 0 || other.microbatch >= 0) && lumpMicrobatches_) throw NotInterchangeable{kMicrobatchAxis};
+        instance.microbatch = operand.microbatch >= 0 ? operand.microbatch : otherMicrobatch;
+      }
+      todo.push_back(instance);
+      made.multiplicity.push_back(mult);
+    }
+  }
+
+  // Binds a local tensor to all usable lineage that mentions it. False when there is none.
+  bool bind(std::int32_t id, const LocalInstance& instance) {
+    bool any = false;
+    for (const Mention& mention : join_.mentions(instance.program, instance.tensor)) {
+      if (!usable(mention.entry)) continue;
+      const Shard& shard = plan_.lineage[static_cast<std::size_t>(mention.entry)].shards[static_cast<std::size_t>(mention.shard)];
+      const Part& part = shard.parts[static_cast<std::size_t>(mention.part)];
+      if (!std::all_of(part.at.begin(), part.at.end(), [&](const auto& c) { return mesh_.coordinate(instance.rank, c.first) == c.second; })) continue;
+      if (part.microbatch >= 0 && part.microbatch != instance.microbatch) continue;
+      if (part.microbatch >= 0 && lumpMicrobatches_) throw NotInterchangeable{kMicrobatchAxis};
+      const ShardAxes axes = axesOf(shard);
+      std::vector<std::int32_t> c;
+      for (const std::int32_t axis : axes.outer) c.push_back(axis == kMicrobatchAxis ? instance.microbatch : mesh_.coordinate(instance.rank, axis));
+      any = true;
+      std::vector<std::int64_t> key{mention.entry, mention.shard};
+      key.insert(key.end(), c.begin(), c.end());
+      if (!boundKeys_.insert(key).second) continue;   // the same equation, met through another of its parts
+      bound_.push_back({mention.entry, mention.shard, instantiate(shard, axes, c), {}});
+    }
+    if (any) origins_[static_cast<std::size_t>(id)] = Origin::kBoundary;
+    return any;
+  }
+
+  // ---- logical slice ----------------------------------------------------------------------------------------------------------------
+
+  void producersOfModel() {
+    if (!modelProducer_.empty()) return;
+    modelProducer_.assign(model_.tensors.size(), -1);
+    for (std::size_t n = 0; n < model_.nodes.size(); ++n) {
+      for (const std::int32_t t : model_.out(model_.nodes[n])) {
+        if (t >= 0) modelProducer_[static_cast<std::size_t>(t)] = static_cast<std::int32_t>(n);
+      }
+    }
+  }
+
+  // Tensors reached backward from `from` (itself included) without passing through `stop`.
+  std::unordered_set<std::int32_t> reach(const std::vector<std::int32_t>& from, const std::unordered_set<std::int32_t>& stop, bool passStart) const {
+    std::unordered_set<std::int32_t> seen(from.begin(), from.end());
+    std::vector<std::int32_t> stack(from.begin(), from.end());
+    while (!stack.empty()) {
+      const std::int32_t t = stack.back();
+      stack.pop_back();
+      if (stop.contains(t) && !(passStart && std::find(from.begin(), from.end(), t) != from.end())) continue;
+      const std::int32_t n = modelProducer_[static_cast<std::size_t>(t)];
+      if (n < 0) continue;
+      for (const Operand& operand : model_.in(model_.nodes[static_cast<std::size_t>(n)])) {
+        if (operand.present() && seen.insert(operand.tensor).second) stack.push_back(operand.tensor);
+      }
+    }
+    return seen;
+  }
+
+  void chooseLogicalCut() {
+    producersOfModel();
+    std::vector<std::int32_t> claimed;
+    for (const std::int32_t e : entries_) claimed.push_back(plan_.lineage[static_cast<std::size_t>(e)].tensor);
+    cut_.clear();
+    std::unordered_map<std::int32_t, std::vector<std::int32_t>> perInstance;   // local id -> logical tensors it is bound to
+    for (const BoundEquation& equation : bound_) {
+      const std::int32_t tensor = plan_.lineage[static_cast<std::size_t>(equation.entry)].tensor;
+      cut_.insert(tensor);
+      for (const auto& [instance, mult] : equation.family.parts) {
+        const auto it = local_.find(instance);
+        if (it != local_.end()) perInstance[it->second].push_back(tensor);
+      }
+    }
+    // A claim about a tensor that is itself assumed (two lineages of one gradient) needs no logical operator.
+    for (;;) {
+      reached_ = reach(claimed, cut_, false);
+      // A local tensor none of whose logical tensors the claim reaches: something between hides it. Compute the hiding ones instead.
+      std::unordered_set<std::int32_t> hidden;
+      for (const auto& [id, tensors] : perInstance) {
+        if (std::none_of(tensors.begin(), tensors.end(), [&](std::int32_t t) { return reached_.contains(t); })) hidden.insert(tensors.begin(), tensors.end());
+      }
+      std::vector<std::int32_t> opened;
+      if (!hidden.empty()) {
+        for (const std::int32_t t : reached_) {
+          if (!cut_.contains(t) || modelProducer_[static_cast<std::size_t>(t)] < 0) continue;
+          const auto above = reach({t}, {}, true);
+          if (std::any_of(hidden.begin(), hidden.end(), [&](std::int32_t h) { return h != t && above.contains(h); })) opened.push_back(t);
+        }
+      }
+      if (opened.empty()) break;
+      for (const std::int32_t t : opened) cut_.erase(t);
+    }
+  }
+
+  void buildLogical() {
+    std::vector<std::int32_t> claimed;
+    for (const std::int32_t e : entries_) claimed.push_back(plan_.lineage[static_cast<std::size_t>(e)].tensor);
+    std::vector<std::int32_t> nodes;
+    std::unordered_set<std::int32_t> nodeSeen;
+    // Canonical order: operands first, starting at the claim.
+    struct Frame {
+      std::int32_t tensor;
+      std::size_t next = 0;
+    };
+    std::unordered_set<std::int32_t> seen;
+    const auto walk = [&](std::int32_t start) {
+      std::vector<Frame> stack;
+      if (seen.insert(start).second) stack.push_back({start});
+      while (!stack.empty()) {
+        Frame& frame = stack.back();
+        const std::int32_t n = cut_.contains(frame.tensor) ? -1 : modelProducer_[static_cast<std::size_t>(frame.tensor)];
+        if (n >= 0) {
+          const auto operands = model_.in(model_.nodes[static_cast<std::size_t>(n)]);
+          if (frame.next < operands.size()) {
+            const Operand& operand = operands[frame.next++];
+            if (operand.present() && seen.insert(operand.tensor).second) stack.push_back({operand.tensor});
+            continue;
+          }
+          if (nodeSeen.insert(n).second) nodes.push_back(n);
+        }
+        logicalTensor(frame.tensor, n >= 0);
+        stack.pop_back();
+      }
+    };
+    for (const std::int32_t t : claimed) walk(t);
+    for (const std::int32_t n : nodes) {
+      const Node& node = model_.nodes[static_cast<std::size_t>(n)];
+      StageNode made;
+      made.logical = true;
+      made.op = node.op;
+      made.attributes = node.attributes;
+      made.node = n;
+      for (const Operand& operand : model_.in(node)) made.in.push_back(operand.present() ? logicalTensor(operand.tensor, false) : -1);
+      for (const std::int32_t t : model_.out(node)) made.out.push_back(t >= 0 && seen.contains(t) && !cut_.contains(t) ? logicalTensor(t, true) : -1);
+      stage_.nodes.push_back(std::move(made));
+    }
+  }
+
+  std::int32_t logicalTensor(std::int32_t t, bool computed) {
+    const auto [it, inserted] = logicalIds_.emplace(t, static_cast<std::int32_t>(stage_.tensors.size()));
+    if (inserted) {
+      const Tensor& tensor = model_.tensors[static_cast<std::size_t>(t)];
+      StageTensor made;
+      made.info = {tensor.shape, tensor.element};
+      made.logical = true;
+      made.tensor = t;
+      made.origin = tensor.kind == TensorKind::kConstant ? Origin::kConstant : computed ? Origin::kComputed : Origin::kVariable;
+      stage_.tensors.push_back(std::move(made));
+    }
+    return it->second;
+  }
+
+  // ---- assembly ---------------------------------------------------------------------------------------------------------------------
+
+  std::int32_t localTensor(const LocalInstance& instance, Origin origin) {
+    const auto [it, inserted] = stageIds_.emplace(instance, static_cast<std::int32_t>(stage_.tensors.size()));
+    if (inserted) {
+      const Tensor& tensor = plan_.programs[static_cast<std::size_t>(instance.program)].graph.tensors[static_cast<std::size_t>(instance.tensor)];
+      StageTensor made;
+      made.info = {tensor.shape, tensor.element};
+      made.origin = origin;
+      made.tensor = instance.tensor;
+      made.program = instance.program;
+      made.rank = instance.rank;
+      made.microbatch = instance.microbatch;
+      stage_.tensors.push_back(std::move(made));
+    }
+    return it->second;
+  }
+
+  Equation equation(const BoundEquation& from) {
+    Equation made;
+    made.logical = logicalTensor(plan_.lineage[static_cast<std::size_t>(from.entry)].tensor, false);
+    made.box = from.family.box;
+    made.step = from.family.step;
+    made.entry = from.entry;
+    made.shard = from.shard;
+    for (const auto& [instance, mult] : from.family.parts) {
+      const auto it = local_.find(instance);
+      made.parts.emplace_back(localTensor(instance, it == local_.end() ? Origin::kBoundary : origins_[static_cast<std::size_t>(it->second)]), mult);
+    }
+    return made;
+  }
+
+  void buildLocal() {
+    for (const std::int32_t n : order_) {
+      const LocalNode& from = localNodes_[static_cast<std::size_t>(n)];
+      const Node& node = plan_.programs[static_cast<std::size_t>(from.program)].graph.nodes[static_cast<std::size_t>(from.node)];
+      StageNode made;
+      made.op = node.op;
+      made.attributes = node.attributes;
+      made.program = from.program;
+      made.node = from.node;
+      made.rank = from.rank;
+      made.microbatch = from.microbatch;
+      made.multiplicity = from.multiplicity;
+      made.member = from.member;
+      if (node.communication >= 0) {
+        const CommunicationSpec& spec = plan_.programs[static_cast<std::size_t>(from.program)].communications[static_cast<std::size_t>(node.communication)];
+        made.communication = spec.kind;
+        made.reduction = spec.reduction;
+        made.dim = spec.dim;
+        made.odim = spec.odim;
+      }
+      const auto id = [&](std::int32_t local) {
+        return local < 0 ? -1 : localTensor(instances_[static_cast<std::size_t>(local)], origins_[static_cast<std::size_t>(local)]);
+      };
+      for (const std::int32_t t : from.in) made.in.push_back(id(t));
+      // A result that is a boundary elsewhere in the stage is not computed here.
+      for (const std::int32_t t : from.out) made.out.push_back(t >= 0 && origins_[static_cast<std::size_t>(t)] == Origin::kComputed ? id(t) : -1);
+      stage_.nodes.push_back(std::move(made));
+    }
+    for (const BoundEquation& claim : claims_) stage_.claims.push_back(equation(claim));
+    std::set<std::int32_t> used;
+    for (const BoundEquation& bound : bound_) {
+      stage_.assumptions.push_back(equation(bound));
+      if (plan_.lineage[static_cast<std::size_t>(bound.entry)].role != Role::kInput) used.insert(bound.entry);
+    }
+    stage_.usedEntries.assign(used.begin(), used.end());
+  }
+
+  const Join& join_;
+  const Plan& plan_;
+  const Graph& model_;
+  const MeshView& mesh_;
+  std::vector<std::int32_t> entries_;
+  const CutOptions& options_;
+  std::vector<char> lumpAxis_;
+  bool lumpMicrobatches_;
+  Stage stage_;
+  std::unordered_map<std::int32_t, Order> maxKey_;
+
+  std::unordered_map<LocalInstance, std::int32_t, InstanceHash> local_;
+  std::vector<LocalInstance> instances_;
+  std::vector<Origin> origins_;
+  std::vector<LocalNode> localNodes_;
+  std::vector<std::vector<std::size_t>> presentSlots_;
+  std::vector<std::int32_t> order_;
+  std::unordered_map<NodeKey, std::int32_t, NodeKeyHash> nodeOf_;
+  std::vector<BoundEquation> claims_, bound_;
+  std::set<std::vector<std::int64_t>> boundKeys_;
+
+  std::vector<std::int32_t> modelProducer_;
+  std::unordered_set<std::int32_t> cut_, reached_;
+  std::unordered_map<std::int32_t, std::int32_t> logicalIds_;
+  std::unordered_map<LocalInstance, std::int32_t, InstanceHash> stageIds_;
+};
+
+}  // namespace
+
+Stage cutStages(const Join& join, const std::vector<std::int32_t>& entries, const CutOptions& options) {
+  const Plan& plan = join.problem().plan;
+  std::vector<char> lumpAxis(plan.mesh.size(), 0);
+  // Lumping pays only where something is left to lump.
+  for (std::size_t a = 0; a < plan.mesh.size(); ++a) {
+    lumpAxis[a] = options.lump && join.unnamed(static_cast<std::int32_t>(a)) && plan.mesh[a].size > AxisLump::kRepresentatives;
+  }
+  bool lumpMicrobatches = options.lump && plan.microbatches > AxisLump::kRepresentatives;
+  for (;;) {
+    try {
+      return Cutter(join, entries, options, lumpAxis, lumpMicrobatches).run();
+    } catch (const NotInterchangeable& axis) {
+      if (axis.axis == kMicrobatchAxis) lumpMicrobatches = false;
+      else lumpAxis[static_cast<std::size_t>(axis.axis)] = 0;
+    }
+  }
+}
+
+Stage cutStage(const Join& join, std::int32_t entry, const CutOptions& options) { return cutStages(join, {entry}, options); }
+
+}  // namespace shardproof

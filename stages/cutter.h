@@ -1,0 +1,31 @@
+// Cuts stages out of the joined plan by backward slicing (docs/design.md, "Stages"). Both slices stop at tensors whose lineage is
+// established by an entry that the stage may assume.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/join.h"
+#include "stages/stage.h"
+
+namespace shardproof {
+
+struct CutOptions {
+  // Lineage entries that may not be assumed (they failed, or the caller wants the stage to reach further up).
+  const std::vector<char>* excluded = nullptr;
+  // Assume input lineage only: the slices reach the plan's inputs.
+  bool inputsOnly = false;
+  // Assume only entries that come before this one (-1: no such limit).
+  std::int32_t onlyBefore = -1;
+  // Coordinates of interchangeable axes are lumped (false: enumerate everything).
+  bool lump = true;
+  std::size_t maxNodes = 2'000'000;
+};
+
+// Cuts the stage of one entry. Throws Unsupported when it would exceed maxNodes.
+Stage cutStage(const Join& join, std::int32_t entry, const CutOptions& options);
+
+// One stage whose claims are those of several entries (the whole plan, from its inputs).
+Stage cutStages(const Join& join, const std::vector<std::int32_t>& entries, const CutOptions& options);
+
+}  // namespace shardproof

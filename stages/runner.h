@@ -1,0 +1,379 @@
+// Executes a reduced stage over any algebra: binds inputs through the assumed lineage, runs both sides, and pairs up what the claims say
+// is equal.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <numeric>
+#include <stdexcept>
+#include <vector>
+
+#include "ops/registry.h"
+#include "shape_reduction/reduction.h"
+#include "shardproof/error.h"
+#include "stages/stage.h"
+
+namespace shardproof {
+
+// The operator's evaluation over one algebra.
+inline const auto& evaluationOf(const ops::OperatorInfo& op, const TermAlgebra*) { return op.terms; }
+inline const auto& evaluationOf(const ops::OperatorInfo& op, const DoubleAlgebra*) { return op.doubles; }
+inline const auto& evaluationOf(const ops::OperatorInfo& op, const ModularAlgebra*) { return op.modular; }
+
+template <class A>
+class StageRunner {
+ public:
+  using Element = typename A::Element;
+  // A fresh value for element `index` (row-major over reduced positions and planes) of a free stage tensor.
+  using Supply = std::function<Element(std::int32_t tensor, std::int64_t index)>;
+
+  StageRunner(const Stage& stage, const ReducedStage& reduced, const Problem& problem, A& algebra)
+      : stage_(stage), reduced_(reduced), problem_(problem), algebra_(algebra) {}
+
+  // Some assumed equation could not be used (the stage then knows less than it may: a proof stands, a refutation does not).
+  bool droppedAssumption() const { return dropped_; }
+  // What claim equations pair up.
+  struct Pair {
+    std::size_t claim;
+    std::int64_t logicalIndex;    // row-major over the reduced logical tensor's positions and planes
+    Element logical, parallel;
+  };
+  const std::vector<Pair>& pairs() const { return pairs_; }
+  const ops::TensorValue<A>& value(std::int32_t tensor) const { return values_[at(tensor)]; }
+
+  void run(const Supply& supply) {
+    prepare();
+    unite();
+    supplyLogical(supply);
+    for (const StageNode& node : stage_.nodes) {
+      if (node.logical) evaluate(node);
+    }
+    bindLocal(supply);
+    for (const StageNode& node : stage_.nodes) {
+      if (!node.logical) evaluate(node);
+    }
+    pairUp();
+  }
+
+ private:
+  static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+  using Value = ops::TensorValue<A>;
+
+  void prepare() {
+    values_.resize(stage_.tensors.size());
+    base_.assign(stage_.tensors.size(), -1);
+    std::int64_t slots = 0;
+    for (std::size_t t = 0; t < stage_.tensors.size(); ++t) {
+      const StageTensor& tensor = stage_.tensors[t];
+      Value& value = values_[t];
+      value.element = tensor.info.element;
+      for (const ops::ReducedDim* d : reduced_.dims[t]) value.dims.push_back(*d);
+      if (tensor.origin == Origin::kConstant) fillConstant(tensor, value);
+      if (tensor.logical || tensor.origin == Origin::kBoundary) {
+        base_[t] = slots;
+        slots += value.positions() * value.planes();
+      }
+    }
+    parent_.resize(at(slots));
+    std::iota(parent_.begin(), parent_.end(), std::int64_t{0});
+  }
+
+  void fillConstant(const StageTensor& tensor, Value& value) {
+    const Graph& graph = tensor.logical ? problem_.model.graph : problem_.plan.programs[at(tensor.program)].graph;
+    const ConstantValue& constant = graph.constants[at(graph.tensors[at(tensor.tensor)].constant)];
+    if (tensor.info.element == ElementKind::kComplex) throw Unsupported("complex constants");
+    const std::int64_t n = value.positions();
+    value.data.reserve(at(n));
+    for (std::int64_t i = 0; i < n; ++i) {
+      std::size_t from = 0;
+      if (!constant.fill) {
+        std::int64_t rest = i, flat = 0, stride = 1;
+        for (std::size_t d = value.dims.size(); d-- > 0;) {
+          flat += value.dims[d].position[at(rest % value.dims[d].size())] * stride;
+          rest /= value.dims[d].size();
+          stride *= value.dims[d].full;
+        }
+        from = at(flat);
+      }
+      value.data.push_back(algebra_.constant(constant.elements[from]));
+    }
+  }
+
+  // Calls f(logicalIndex, localIndex) for every element of a lineage box.
+  template <class F>
+  void forEachElement(const Equation& e, std::int32_t local, F&& f) const {
+    const Value& whole = values_[at(e.logical)];
+    const Value& part = values_[at(local)];
+    const std::size_t rank = part.dims.size();
+    std::vector<std::int64_t> start(rank), index(rank, 0);
+    for (std::size_t d = 0; d < rank; ++d) {
+      start[d] = whole.dims[d].reducedBound(e.box[d].first);
+      const std::int64_t count = whole.dims[d].reducedBound(e.box[d].second) - start[d];
+      bool same = count == part.dims[d].size();
+      for (std::int64_t i = 0; same && i < count; ++i) same = whole.dims[d].position[at(start[d] + i)] - e.box[d].first == part.dims[d].position[at(i)];
+      if (!same) throw std::logic_error("a reduced lineage box does not match its local tensor");
+    }
+    const std::int64_t planes = part.planes(), n = part.positions();
+    for (std::int64_t i = 0; i < n; ++i) {
+      std::int64_t flat = 0;
+      for (std::size_t d = 0; d < rank; ++d) flat = flat * whole.dims[d].size() + start[d] + index[d];
+      for (std::int64_t p = 0; p < planes; ++p) f(flat * planes + p, i * planes + p);
+      for (std::size_t d = rank; d-- > 0 && ++index[d] == part.dims[d].size();) index[d] = 0;
+    }
+  }
+
+  std::int64_t find(std::int64_t v) {
+    while (parent_[at(v)] != v) v = parent_[at(v)] = parent_[at(parent_[at(v)])];
+    return v;
+  }
+
+  static bool single(const Equation& e) { return e.parts.size() == 1 && e.parts[0].second == 1; }
+
+  // logical == local, element by element: the same unknown.
+  void unite() {
+    for (const Equation& e : stage_.assumptions) {
+      if (!single(e)) continue;
+      const std::int32_t local = e.parts[0].first;
+      forEachElement(e, local, [&](std::int64_t l, std::int64_t p) {
+        const std::int64_t a = find(base_[at(e.logical)] + l), b = find(base_[at(local)] + p);
+        if (a != b) parent_[at(b)] = a;
+      });
+    }
+    known_.assign(parent_.size(), 0);
+    element_.resize(parent_.size());
+  }
+
+  void settle(std::int64_t slot, Element value) {
+    const std::int64_t root = find(slot);
+    known_[at(root)] = 1;
+    element_[at(root)] = value;
+  }
+
+  void supplyLogical(const Supply& supply) {
+    logicalClass_.assign(parent_.size(), 0);
+    for (std::size_t t = 0; t < stage_.tensors.size(); ++t) {
+      if (!stage_.tensors[t].logical || stage_.tensors[t].origin != Origin::kVariable) continue;
+      Value& value = values_[t];
+      const std::int64_t n = value.positions() * value.planes();
+      for (std::int64_t i = 0; i < n; ++i) {
+        const std::int64_t root = find(base_[t] + i);
+        logicalClass_[at(root)] = 1;
+        if (!known_[at(root)]) settle(root, supply(static_cast<std::int32_t>(t), i));
+        value.data.push_back(element_[at(root)]);
+      }
+    }
+  }
+
+  void bindLocal(const Supply& supply) {
+    // A logical tensor that is computed (or constant) gives its value to the local elements that equal it.
+    for (std::size_t t = 0; t < stage_.tensors.size(); ++t) {
+      if (!stage_.tensors[t].logical || stage_.tensors[t].origin == Origin::kVariable || values_[t].data.empty()) continue;
+      for (std::size_t i = 0; i < values_[t].data.size(); ++i) {
+        const std::int64_t root = find(base_[t] + static_cast<std::int64_t>(i));
+        logicalClass_[at(root)] = 1;
+        if (!known_[at(root)]) settle(root, values_[t].data[i]);
+      }
+    }
+    solveSums(supply);
+    for (std::size_t t = 0; t < stage_.tensors.size(); ++t) {
+      const StageTensor& tensor = stage_.tensors[t];
+      if (tensor.logical) continue;
+      Value& value = values_[t];
+      const std::int64_t n = value.positions() * value.planes();
+      if (tensor.origin == Origin::kBoundary) {
+        for (std::int64_t i = 0; i < n; ++i) {
+          const std::int64_t root = find(base_[t] + i);
+          if (!known_[at(root)]) settle(root, supply(static_cast<std::int32_t>(t), i));
+          value.data.push_back(element_[at(root)]);
+        }
+      } else if (tensor.origin == Origin::kUnbound) {
+        for (std::int64_t i = 0; i < n; ++i) value.data.push_back(supply(static_cast<std::int32_t>(t), i));
+      }
+    }
+  }
+
+  // logical == sum of parts: all parts but one are free, that one is the difference. The one must not be determined otherwise: an
+  // equation without such a part is dropped, which only weakens what is assumed.
+  void solveSums(const Supply& supply) {
+    for (const Equation& e : stage_.assumptions) {
+      if (single(e)) continue;
+      const Value& whole = values_[at(e.logical)];
+      if (whole.data.empty()) {   // nothing of the stage reaches this tensor
+        dropped_ = true;
+        continue;
+      }
+      std::vector<std::vector<std::int64_t>> slots(e.parts.size());
+      std::vector<std::int64_t> logicalIndex;
+      for (std::size_t k = 0; k < e.parts.size(); ++k) {
+        forEachElement(e, e.parts[k].first, [&](std::int64_t l, std::int64_t p) {
+          if (k == 0) logicalIndex.push_back(l);
+          slots[k].push_back(find(base_[at(e.parts[k].first)] + p));
+        });
+      }
+      for (std::size_t i = 0; i < logicalIndex.size(); ++i) {
+        std::size_t chosen = e.parts.size();
+        for (std::size_t k = e.parts.size(); k-- > 0 && chosen == e.parts.size();) {
+          const std::int64_t root = slots[k][i];
+          bool unique = !known_[at(root)];
+          for (std::size_t j = 0; unique && j < e.parts.size(); ++j) unique = j == k || slots[j][i] != root;
+          if (unique) chosen = k;
+        }
+        if (chosen == e.parts.size()) {
+          dropped_ = true;
+          continue;
+        }
+        std::vector<Element> terms{whole.data[at(logicalIndex[i])]};
+        for (std::size_t k = 0; k < e.parts.size(); ++k) {
+          if (k == chosen) continue;
+          const std::int64_t root = slots[k][i];
+          if (!known_[at(root)]) settle(root, supply(e.parts[k].first, indexIn(e, k, i)));
+          terms.push_back(algebra_.scale(Rational(-e.parts[k].second), element_[at(root)]));
+        }
+        settle(slots[chosen][i], algebra_.scale(Rational(1, e.parts[chosen].second), algebra_.sum(terms, {})));
+      }
+    }
+  }
+  // The i-th element that forEachElement visits is the local tensor's own i-th.
+  static std::int64_t indexIn(const Equation&, std::size_t, std::size_t i) { return static_cast<std::int64_t>(i); }
+
+  void evaluate(const StageNode& node) {
+    if (node.communication != Communication::kNone) {
+      communicate(node);
+      return;
+    }
+    std::vector<const Value*> in;
+    std::vector<Value*> out;
+    for (const std::int32_t t : node.in) in.push_back(t >= 0 ? &values_[at(t)] : nullptr);
+    for (const std::int32_t t : node.out) out.push_back(t >= 0 ? &values_[at(t)] : nullptr);
+    ops::Evaluation<A> evaluation{algebra_, problem_.attributes.at(node.attributes), in, out};
+    evaluationOf(ops::Registry::instance().at(node.op), &algebra_)(evaluation);
+    for (const Value* v : out) {
+      if (v && static_cast<std::int64_t>(v->data.size()) != v->positions() * v->planes()) throw std::logic_error("an operator did not fill its result");
+    }
+  }
+
+  Element combine(const StageNode& node, const std::vector<Element>& members) {
+    switch (node.reduction) {
+      case Reduction::kSum: return algebra_.sum(members, node.multiplicity);
+      case Reduction::kMean:
+        return algebra_.scale(Rational(1, std::accumulate(node.multiplicity.begin(), node.multiplicity.end(), std::int64_t{0})),
+                              algebra_.sum(members, node.multiplicity));
+      case Reduction::kMax: return algebra_.apply(ops::Function::kMaximum, {}, members);
+      case Reduction::kMin: return algebra_.apply(ops::Function::kMinimum, {}, members);
+    }
+    throw std::logic_error("unknown reduction");
+  }
+
+  // Copies a stretch of `count` reduced positions along `dim` of one tensor to another.
+  static void copyStretch(const Value& from, std::size_t fromDim, std::int64_t fromStart, Value& to, std::size_t toDim, std::int64_t toStart,
+                          const std::vector<std::int64_t>& extent) {
+    const std::size_t rank = extent.size();
+    std::vector<std::int64_t> index(rank, 0);
+    std::int64_t n = 1;
+    for (const std::int64_t e : extent) n *= e;
+    const std::int64_t planes = from.planes();
+    for (std::int64_t i = 0; i < n; ++i) {
+      std::int64_t f = 0, t = 0;
+      for (std::size_t d = 0; d < rank; ++d) {
+        f = f * from.dims[d].size() + index[d] + (d == fromDim ? fromStart : 0);
+        t = t * to.dims[d].size() + index[d] + (d == toDim ? toStart : 0);
+      }
+      for (std::int64_t p = 0; p < planes; ++p) to.data[at(t * planes + p)] = from.data[at(f * planes + p)];
+      for (std::size_t d = rank; d-- > 0 && ++index[d] == extent[d];) index[d] = 0;
+    }
+  }
+
+  void communicate(const StageNode& node) {
+    const std::int32_t result = node.out[0];
+    if (result < 0) return;
+    Value& out = values_[at(result)];
+    const auto members = static_cast<std::int64_t>(node.in.size());
+    const auto resolve = [&](std::int32_t dim) { return at(dim < 0 ? dim + static_cast<std::int64_t>(out.dims.size()) : dim); };
+    out.data.assign(at(out.positions() * out.planes()), algebra_.constant(Rational(0)));
+    switch (node.communication) {
+      case Communication::kReceive:
+      case Communication::kBroadcast: out.data = values_[at(node.in[0])].data; break;
+      case Communication::kAllReduce:
+      case Communication::kReduceScatter: {
+        Value reduced = values_[at(node.in[0])];
+        std::vector<Element> elements(node.in.size());
+        for (std::size_t i = 0; i < reduced.data.size(); ++i) {
+          for (std::size_t k = 0; k < node.in.size(); ++k) elements[k] = values_[at(node.in[k])].data[i];
+          reduced.data[i] = combine(node, elements);
+        }
+        if (node.communication == Communication::kAllReduce) {
+          out.data = std::move(reduced.data);
+        } else {
+          const std::size_t d = resolve(node.dim);
+          copyStretch(reduced, d, reduced.dims[d].reducedBound(node.member * out.dims[d].full), out, d, 0, extents(out));
+        }
+        break;
+      }
+      case Communication::kAllGather: {
+        const std::size_t d = resolve(node.dim);
+        for (std::int64_t k = 0; k < members; ++k) {
+          const Value& in = values_[at(node.in[at(k)])];
+          copyStretch(in, d, 0, out, d, out.dims[d].reducedBound(k * in.dims[d].full), extents(in));
+        }
+        break;
+      }
+      case Communication::kAllToAll: {
+        const std::size_t i = resolve(node.dim), o = resolve(node.odim);
+        for (std::int64_t k = 0; k < members; ++k) {
+          const Value& in = values_[at(node.in[at(k)])];
+          const std::int64_t piece = in.dims[i].full / members;
+          const std::int64_t lo = in.dims[i].reducedBound(node.member * piece), hi = in.dims[i].reducedBound((node.member + 1) * piece);
+          std::vector<std::int64_t> extent = extents(in);
+          extent[i] = hi - lo;
+          const std::int64_t placed = i == o ? piece : in.dims[o].full;
+          copyStretch(in, i, lo, out, o, out.dims[o].reducedBound(k * placed), extent);
+        }
+        break;
+      }
+      default: throw std::logic_error("unknown communication");
+    }
+    if (static_cast<std::int64_t>(out.data.size()) != out.positions() * out.planes()) throw std::logic_error("a communication changed its operand's size");
+  }
+  static std::vector<std::int64_t> extents(const Value& v) {
+    std::vector<std::int64_t> e;
+    for (const ops::ReducedDim& d : v.dims) e.push_back(d.size());
+    return e;
+  }
+
+  void pairUp() {
+    for (std::size_t c = 0; c < stage_.claims.size(); ++c) {
+      const Equation& e = stage_.claims[c];
+      const Value& whole = values_[at(e.logical)];
+      std::vector<std::int64_t> weights;
+      for (const auto& part : e.parts) weights.push_back(part.second);
+      std::vector<std::vector<std::int64_t>> local(e.parts.size());
+      std::vector<std::int64_t> logical;
+      for (std::size_t k = 0; k < e.parts.size(); ++k) {
+        forEachElement(e, e.parts[k].first, [&](std::int64_t l, std::int64_t p) {
+          if (k == 0) logical.push_back(l);
+          local[k].push_back(p);
+        });
+      }
+      std::vector<Element> elements(e.parts.size());
+      for (std::size_t i = 0; i < logical.size(); ++i) {
+        for (std::size_t k = 0; k < e.parts.size(); ++k) elements[k] = values_[at(e.parts[k].first)].data[at(local[k][i])];
+        const Element parallel = single(e) ? elements[0] : algebra_.sum(elements, weights);
+        pairs_.push_back({c, logical[i], whole.data[at(logical[i])], parallel});
+      }
+    }
+  }
+
+  const Stage& stage_;
+  const ReducedStage& reduced_;
+  const Problem& problem_;
+  A& algebra_;
+  std::vector<Value> values_;
+  std::vector<std::int64_t> base_;      // first slot of each logical or boundary tensor's elements
+  std::vector<std::int64_t> parent_;    // union-find over slots
+  std::vector<char> known_, logicalClass_;
+  std::vector<Element> element_;        // of each class root
+  std::vector<Pair> pairs_;
+  bool dropped_ = false;
+};
+
+}  // namespace shardproof

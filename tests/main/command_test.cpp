@@ -1,0 +1,146 @@
+// The program as a user runs it: exit codes, streams, files.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Outcome {
+  int code = -1;
+  std::string out, err;
+};
+
+class CommandTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "shardproof-command-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    dir_ = pattern;
+  }
+  void TearDown() override { fs::remove_all(dir_); }
+
+  std::string path(const std::string& name) const { return (dir_ / name).string(); }
+  std::string content(const std::string& name) const {
+    std::ostringstream text;
+    text << std::ifstream(path(name)).rdbuf();
+    return text.str();
+  }
+
+  // Runs `shardproof ARGUMENTS`; `redirection` comes last, so that it can override.
+  Outcome run(const std::string& arguments, const std::string& redirection = "") const {
+    const std::string command = "cd '" + dir_.string() + "' && '" SHARDPROOF_BINARY "' " + arguments + " >out 2>err " + redirection;
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content("out"), content("err")};
+  }
+
+  void makeDemo() const {
+    const std::string command = "'" SHARDPROOF_PYTHON "' '" SHARDPROOF_SOURCE_DIR "/scripts/make_demo_plan.py' '" + dir_.string() + "' >/dev/null";
+    ASSERT_EQ(std::system(command.c_str()), 0);
+  }
+
+  fs::path dir_;
+};
+
+bool has(const std::string& all, const std::string& part) { return all.find(part) != std::string::npos; }
+
+TEST_F(CommandTest, VersionIsTheProjects) {
+  const auto r = run("--version");
+  EXPECT_EQ(r.code, 0);
+  EXPECT_EQ(r.out, "shardproof " SHARDPROOF_VERSION "\n");
+}
+
+TEST_F(CommandTest, HelpTellsTheExitCodes) {
+  for (const char* arguments : {"--help", "verify --help"}) {
+    const auto r = run(arguments);
+    EXPECT_EQ(r.code, 0);
+    EXPECT_TRUE(has(r.out, "not equivalent: the plan is wrong"));
+    EXPECT_EQ(r.err, "");
+  }
+}
+
+TEST_F(CommandTest, WrongUsage) {
+  for (const char* arguments : {"", "frobnicate", "verify", "verify --plan", "verify --plan x --unknown", "verify --plan x --jobs -1",
+                                "verify --plan x --jobs 2000", "verify --plan x --timeout 0", "verify --plan x --timeout nan",
+                                "verify --plan x --timeout inf", "verify --plan x --memory 1", "verify --plan x --memory lots",
+                                "verify --plan x --checker cvc5", "verify --plan x y"}) {
+    const auto r = run(arguments);
+    EXPECT_EQ(r.code, 1) << arguments;
+    EXPECT_EQ(r.out, "") << arguments;
+    EXPECT_TRUE(has(r.err, "shardproof: ")) << arguments;
+  }
+}
+
+TEST_F(CommandTest, FilesThatCannotBeRead) {
+  const auto r = run("verify --model no.model.json --plan no.plan.json");
+  EXPECT_EQ(r.code, 2);
+  EXPECT_EQ(r.out, "");
+  EXPECT_TRUE(has(r.err, "no.")) << r.err;
+}
+
+TEST_F(CommandTest, DemoIsEquivalent) {
+  makeDemo();
+  const auto r = run("verify --model mlp.model.json --plan mlp.plan.json --json r.json");
+  EXPECT_EQ(r.code, 0) << r.out << r.err;
+  EXPECT_TRUE(has(r.out, "EQUIVALENT: plan mlp.plan.json computes what model mlp.model.json says, for every input")) << r.out;
+  EXPECT_EQ(r.err, "");
+  const auto json = nlohmann::json::parse(content("r.json"));
+  EXPECT_EQ(json["verdict"], "equivalent");
+  EXPECT_EQ(json["outputs"], 5);
+  EXPECT_TRUE(json["statistics"]["seconds_by_phase"].contains("read"));
+}
+
+TEST_F(CommandTest, ModelIsFoundBesideThePlan) {
+  makeDemo();
+  EXPECT_EQ(run("verify --plan mlp.plan.json --quiet").code, 0);
+}
+
+TEST_F(CommandTest, DemoWithoutItsAllReduceIsNot) {
+  makeDemo();
+  const auto r = run("verify --model mlp.model.json --plan mlp_dropped_all_reduce.plan.json --json r.json");
+  EXPECT_EQ(r.code, 10) << r.out << r.err;
+  EXPECT_EQ(r.out.rfind("NOT EQUIVALENT: ", 0), 0u) << r.out;
+  EXPECT_TRUE(has(r.out, "\nDefect 1 of ")) << r.out;
+  EXPECT_EQ(nlohmann::json::parse(content("r.json"))["verdict"], "not-equivalent");
+}
+
+TEST_F(CommandTest, QuietPrintsOneLine) {
+  makeDemo();
+  const auto r = run("verify --plan mlp.plan.json --quiet");
+  EXPECT_EQ(std::count(r.out.begin(), r.out.end(), '\n'), 1);
+}
+
+TEST_F(CommandTest, ResultsThatCannotBeWritten) {
+  makeDemo();
+  const std::string demo = "verify --plan mlp.plan.json ";
+  EXPECT_EQ(run(demo, ">/dev/full").code, 6);
+  EXPECT_EQ(run(demo, ">&-").code, 6);
+  EXPECT_EQ(run("--help", ">&-").code, 6);
+  EXPECT_EQ(run(demo + "--json no/r.json").code, 6);
+  EXPECT_EQ(run(demo + "--json .").code, 6);
+}
+
+// With descriptor 1 closed, the JSON file could get its number and the text would end up inside.
+TEST_F(CommandTest, ClosedOutputDoesNotSpoilTheJsonFile) {
+  makeDemo();
+  EXPECT_EQ(run("verify --plan mlp.plan.json --json r.json", ">&- 2>&-").code, 6);
+  EXPECT_TRUE(nlohmann::json::accept(content("r.json")));
+}
+
+TEST_F(CommandTest, ReaderThatGoesAway) {
+  makeDemo();
+  const std::string command = "cd '" + dir_.string() + "' && { '" SHARDPROOF_BINARY "' verify --plan mlp.plan.json 2>err; echo $? >code; } | true";
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  EXPECT_TRUE(content("code") == "6\n" || content("code") == "0\n") << content("code");  // 0: it was written before the reader went
+}
+
+}  // namespace

@@ -1,0 +1,31 @@
+#include "main/exit_codes.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+namespace shardproof {
+namespace {
+
+int code(Verdict verdict, bool interrupted = false, int signal = 0) {
+  Report report;
+  report.verdict = verdict;
+  report.interrupted = interrupted;
+  return exitCodeFor(report, signal);
+}
+
+TEST(ExitCodes, Verdicts) {
+  EXPECT_EQ(code(Verdict::kEquivalent), 0);
+  EXPECT_EQ(code(Verdict::kNotEquivalent), 10);
+  EXPECT_EQ(code(Verdict::kUndecided), 5);
+}
+
+TEST(ExitCodes, Interruption) {
+  EXPECT_EQ(code(Verdict::kUndecided, true, SIGINT), 130);
+  EXPECT_EQ(code(Verdict::kUndecided, true, SIGTERM), 143);
+  EXPECT_EQ(code(Verdict::kNotEquivalent, true, SIGINT), 10) << "what was found stays found";
+  EXPECT_EQ(code(Verdict::kEquivalent, false, SIGINT), 0) << "the signal came too late to change anything";
+}
+
+}  // namespace
+}  // namespace shardproof

@@ -1,0 +1,101 @@
+// Every backward operator against central differences of its forward operator, in doubles.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "cases.h"
+
+namespace shardproof::ops::testing {
+namespace {
+
+using Tensor = TensorValue<DoubleAlgebra>;
+
+double loss(const Call& call, const std::vector<Tensor>& operands, const std::vector<Tensor>& gradients) {
+  DoubleAlgebra a;
+  const std::vector<Tensor> results = run(a, call, operands);
+  double sum = 0;
+  for (std::size_t r = 0; r < results.size(); ++r)
+    for (std::size_t k = 0; k < results[r].data.size() && results[r].element == ElementKind::kReal; ++k)
+      sum += gradients[r].data[k] * results[r].data[k];
+  return sum;
+}
+
+TEST(Gradient, EveryOperatorAgreesWithCentralDifferences) {
+  Random random(11);
+  std::set<std::string> tested;
+  for (int round = 0; round < 3; ++round) {
+    for (const Call& forward : forwardCalls(random)) {
+      if (!hasBackward(forward)) continue;
+      const Call backward = backwardCall(forward);
+      SCOPED_TRACE(describe(backward));
+      tested.insert(backward.op);
+      const std::size_t results = backward.in.size() - forward.in.size();
+      const std::vector<Tensor> all = randomOperands(backward, random);
+      const std::vector<Tensor> gradients(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(results));
+      std::vector<Tensor> operands(all.begin() + static_cast<std::ptrdiff_t>(results), all.end());
+      DoubleAlgebra a;
+      const std::vector<Tensor> found = run(a, backward, all);
+      const std::vector<TensorInfo> infos = inferResults(backward);
+      for (std::size_t i = 0; i < operands.size(); ++i) {
+        if (infos[i].absent) continue;
+        for (std::size_t k = 0; k < operands[i].data.size(); ++k) {
+          const double x = operands[i].data[k], h = 1e-5;
+          operands[i].data[k] = x + h;
+          const double up = loss(forward, operands, gradients);
+          operands[i].data[k] = x - h;
+          const double down = loss(forward, operands, gradients);
+          operands[i].data[k] = x;
+          const double expected = (up - down) / (2 * h);
+          ASSERT_NEAR(found[i].data[k], expected, 1e-6 * (1 + std::abs(expected))) << "operand " << i << " element " << k;
+        }
+      }
+    }
+  }
+  // A differentiable operator without a call in cases.cpp would go untested. The copies' backward operators are no derivatives of an eval.
+  std::set<std::string> untested;
+  for (std::size_t i = 0; i < Registry::instance().size(); ++i) {
+    const std::string& name = Registry::instance().at(OperatorId(static_cast<std::int64_t>(i))).name;
+    if (name.ends_with("_backward") && !tested.contains(name)) untested.insert(name);
+  }
+  EXPECT_EQ(untested, (std::set<std::string>{"multiref_backward"}));
+}
+
+TEST(Gradient, AbsentGradientsContributeNothing) {
+  Random random(3);
+  Call rope{"apply_rotary_emb_backward", {}, {{{2, 3, 2, 4}}, {{2, 3, 1, 4}}, {{2, 3, 2, 4}}, {{2, 3, 1, 4}}, {{3, 2}, ElementKind::kComplex}}, 3};
+  const std::vector<Tensor> operands = randomOperands(rope, random);
+  DoubleAlgebra a;
+  const std::vector<Tensor> both = run(a, rope, operands);
+  rope.in[1].present = false;
+  const std::vector<Tensor> one = run(a, rope, operands);
+  EXPECT_EQ(one[0].data, both[0].data);
+  for (const double v : one[1].data) EXPECT_EQ(v, 0);
+}
+
+TEST(Gradient, ScalarGradientMayBeDeclaredWithOneDimension) {
+  Random random(5);
+  const Call call{"sum_backward", {}, {{{1}}, {{2, 3}}}, 1};
+  const std::vector<Tensor> operands = randomOperands(call, random);
+  DoubleAlgebra a;
+  for (const double v : run(a, call, operands)[0].data) EXPECT_EQ(v, operands[0].data[0]);
+}
+
+TEST(Gradient, WhatHasNoGradientIsSaid) {
+  const auto absent = [](const Call& call) {
+    std::vector<bool> flags;
+    for (const TensorInfo& t : inferResults(call)) flags.push_back(t.absent);
+    return flags;
+  };
+  const OperandSpec ids{{2, 3}, ElementKind::kInteger, false, 5};
+  EXPECT_EQ(absent({"embedding_backward", {}, {{{2, 3, 4}}, ids, {{5, 4}}}, 2}), (std::vector<bool>{true, false}));
+  EXPECT_EQ(absent({"apply_mask_backward", {}, {{{2, 2, 3, 3}}, {{2, 2, 3, 3}}, {{1, 1, 3, 3}}}, 2}), (std::vector<bool>{false, true}));
+  const Call wrongShape{"exp_backward", {}, {{{2, 3}}, {{3, 2}}}, 1};
+  EXPECT_THROW(inferResults(wrongShape), ShapeError);
+  Call none{"exp_backward", {}, {{{2, 3}}, {{2, 3}}}, 1};
+  none.in[0].present = false;
+  EXPECT_THROW(inferResults(none), ShapeError);
+}
+
+}  // namespace
+}  // namespace shardproof::ops::testing

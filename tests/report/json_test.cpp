@@ -1,0 +1,74 @@
+#include "report/json.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "example_report.h"
+
+namespace shardproof {
+namespace {
+
+using nlohmann::ordered_json;
+
+TEST(JsonReport, HasEveryKey) {
+  const ordered_json json = toJson(exampleReport());
+  EXPECT_EQ(json["format"], "shardproof-report");
+  EXPECT_EQ(json["version"], 1);
+  EXPECT_EQ(json["verdict"], "not-equivalent");
+  EXPECT_EQ(json["interrupted"], false);
+  EXPECT_EQ(json["model"], "mlp.model.json");
+  EXPECT_EQ(json["plan"], "mlp.plan.json");
+  EXPECT_EQ(json["outputs"], 3);
+  EXPECT_EQ(json["outputs_proved"], 2);
+
+  ASSERT_EQ(json["stages"].size(), 5u);
+  EXPECT_EQ(json["stages"][0], ordered_json::parse(R"({"tensor": "h", "role": "checkpoint", "entry": 2, "verdict": "proved",
+      "method": "normal-form", "reason": "", "class": 0, "logical_nodes": 1, "parallel_nodes": 8, "seconds": 0.25,
+      "reduced_shapes": [{"tensor": "x", "full": [512, 64], "reduced": [4, 2]}], "assumptions": [0, 1]})"));
+  EXPECT_EQ(json["stages"][2]["verdict"], "wrong-lineage");
+  EXPECT_EQ(json["stages"][3]["verdict"], "undecided");
+  EXPECT_EQ(json["stages"][3]["method"], "none");
+  EXPECT_EQ(json["stages"][4]["method"], "numeric");
+
+  ASSERT_EQ(json["defects"].size(), 2u);
+  EXPECT_EQ(json["defects"][0], ordered_json::parse(R"({"kind": "lineage", "message": "the gradient of w is not what the model computes",
+      "tensor": "w.grad", "lineage": "w.grad[0:8, 0:4] == gw.2 on tp 0", "ranks": [0, 1, 2, 3], "microbatch": 1,
+      "nodes": [{"pointer": "/programs/0/nodes/17", "op": "linear_backward", "loc": "mlp.py:12", "in": "plan"},
+                {"pointer": "/nodes/4", "op": "linear_backward", "loc": "", "in": "model"}],
+      "counterexample": {"assignment": [{"element": "x[0, 0]", "value": 1}, {"element": "local gh.1@rank 3[0, 1]", "value": -0.5}],
+                         "omitted": 7, "element": "w.grad[0, 0]", "logical": 1.5, "parallel": "-inf", "end_to_end": false}})"));
+  EXPECT_EQ(json["defects"][1]["kind"], "deadlock");
+  EXPECT_TRUE(json["defects"][1]["microbatch"].is_null());
+  EXPECT_TRUE(json["defects"][1]["counterexample"].is_null());
+
+  EXPECT_EQ(json["statistics"], ordered_json::parse(R"({"program_nodes": 40, "lineage_entries": 12, "ranks": 4, "microbatches": 2,
+      "operator_instances": 320, "stages": 5, "classes": 4, "seconds": 1.5, "seconds_by_phase": {"check": 1.25, "read": 0.25},
+      "peak_memory_bytes": 104857600, "workers_lost": 1})"));
+}
+
+TEST(JsonReport, NonFiniteNumbersAreStrings) {
+  Report report = exampleReport();
+  report.defects[0].counterexample->logical = std::numeric_limits<double>::quiet_NaN();
+  report.defects[0].counterexample->assignment[0].value = std::numeric_limits<double>::infinity();
+  const ordered_json json = toJson(report);
+  EXPECT_EQ(json["defects"][0]["counterexample"]["logical"], "nan");
+  EXPECT_EQ(json["defects"][0]["counterexample"]["assignment"][0]["value"], "inf");
+}
+
+TEST(JsonReport, EmptyReport) {
+  const ordered_json json = ordered_json::parse(jsonText({}));
+  EXPECT_EQ(json["verdict"], "undecided");
+  EXPECT_TRUE(json["stages"].is_array());
+  EXPECT_TRUE(json["defects"].is_array());
+  EXPECT_TRUE(json["statistics"]["seconds_by_phase"].is_object());
+}
+
+TEST(JsonReport, NamesThatAreNotUtf8StillGiveValidJson) {
+  Report report;
+  report.plan = "bad\xff.json";
+  EXPECT_EQ(ordered_json::parse(jsonText(report))["plan"], "bad\xef\xbf\xbd.json");
+}
+
+}  // namespace
+}  // namespace shardproof

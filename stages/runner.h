@@ -2,6 +2,7 @@
 // is equal.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <numeric>
@@ -107,8 +108,11 @@ class StageRunner {
     const std::size_t rank = part.dims.size();
     std::vector<std::int64_t> start(rank), index(rank, 0);
     for (std::size_t d = 0; d < rank; ++d) {
-      start[d] = whole.dims[d].reducedBound(e.box[d].first);
-      const std::int64_t count = whole.dims[d].reducedBound(e.box[d].second) - start[d];
+      // Not reducedBound: a box may end where blocks of a lumped axis were dropped.
+      const auto& positions = whole.dims[d].position;
+      const auto first = std::lower_bound(positions.begin(), positions.end(), e.box[d].first);
+      start[d] = first - positions.begin();
+      const std::int64_t count = std::lower_bound(first, positions.end(), e.box[d].second) - first;
       bool same = count == part.dims[d].size();
       for (std::int64_t i = 0; same && i < count; ++i) same = whole.dims[d].position[at(start[d] + i)] - e.box[d].first == part.dims[d].position[at(i)];
       if (!same) throw std::logic_error("a reduced lineage box does not match its local tensor");

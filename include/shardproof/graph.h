@@ -39,6 +39,7 @@ struct Tensor {
   Shape shape;
   TensorKind kind = TensorKind::kProduced;
   ElementKind element = ElementKind::kReal;
+  bool elementDeclared = false;               // the file gives a dtype; otherwise it follows from the producing operator
   bool perMicrobatch = false;                 // plan only
   std::int32_t constant = -1;                 // index into Graph::constants
   NameId gradientOf;                          // model only, for messages

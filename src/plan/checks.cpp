@@ -12,6 +12,7 @@
 #include "ops/registry.h"
 #include "plan/join.h"
 #include "shardproof/error.h"
+#include "util/shapes.h"
 
 namespace shardproof {
 
@@ -37,13 +38,6 @@ Defect defectAt(const Join& join, DefectKind kind, std::int32_t program, std::in
   defect.message = defect.nodes.front().pointer + " (" + defect.nodes.front().op + "): " + std::move(message);
   join.forEachRank(join.problem().plan.programs[static_cast<std::size_t>(program)].at, [&](std::int64_t r) { defect.ranks.push_back(r); });
   return defect;
-}
-
-// A scalar may be declared [] or [1]: exporters write either for a sum over all dimensions (docs/format.md).
-bool sameShape(const Shape& a, const Shape& b, bool scalarMayBeOne) {
-  if (a == b) return true;
-  const auto scalar = [](const Shape& s) { return s.empty() || (s.size() == 1 && s[0] == 1); };
-  return scalarMayBeOne && scalar(a) && scalar(b);
 }
 
 bool runsFor(const Node& node, std::int32_t microbatch) {
@@ -118,7 +112,7 @@ void checkPlanShapes(const Join& join, std::vector<Defect>& defects) {
         for (std::size_t i = 0; i < out.size(); ++i) {
           if (out[i] < 0) continue;
           const Tensor& t = graph.tensors[static_cast<std::size_t>(out[i])];
-          if (!sameShape(t.shape, results[i].shape, op.scalarMayBeOne)) {
+          if (!fitsDeclared(results[i].shape, t.shape)) {
             report("result '" + problem.names.text(t.name) + "' is declared with shape " + shapeText(t.shape) + ", but the operator produces " +
                    shapeText(results[i].shape));
           } else if (t.element != results[i].element) {

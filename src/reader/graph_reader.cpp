@@ -164,7 +164,6 @@ std::int32_t TensorIndex::find(NameId name) const {
 void GraphReader::begin(Graph* graph, std::vector<CommunicationSpec>* communications) {
   graph_ = graph;
   communications_ = communications;
-  dtypeGiven_.clear();
 }
 
 void GraphReader::readTensor(std::string_view name, const Value& value) {
@@ -178,6 +177,7 @@ void GraphReader::readTensor(std::string_view name, const Value& value) {
   if (const auto kind = value.find("kind")) tensor.kind = readKind(*kind);
   const auto dtype = value.find("dtype");
   if (dtype) tensor.element = readDtype(*dtype);
+  tensor.elementDeclared = dtype.has_value();
   if (const auto perMicrobatch = value.find("per_mb")) tensor.perMicrobatch = perMicrobatch->boolean();
   if (const auto parameter = value.find("grad_of")) tensor.gradientOf = names_.intern(parameter->name());
   const auto constant = value.find("value");
@@ -188,7 +188,6 @@ void GraphReader::readTensor(std::string_view name, const Value& value) {
   }
   checkCount(graph_->tensors.size(), value);
   graph_->tensors.push_back(std::move(tensor));
-  dtypeGiven_.push_back(dtype.has_value());
 }
 
 void GraphReader::readNode(const Value& value) {

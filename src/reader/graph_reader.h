@@ -23,8 +23,6 @@ class GraphReader {
   void begin(Graph* graph, std::vector<CommunicationSpec>* communications);
   void readTensor(std::string_view name, const Value& value);
   void readNode(const Value& value);
-  // Per tensor of the current graph: whether the file states its dtype (else a produced tensor has the one of its operator).
-  const std::vector<bool>& dtypeGiven() const { return dtypeGiven_; }
 
  private:
   Attributes readAttributes(const Value& node) const;
@@ -37,7 +35,6 @@ class GraphReader {
   AttributeTable& attributes_;
   Graph* graph_ = nullptr;
   std::vector<CommunicationSpec>* communications_ = nullptr;
-  std::vector<bool> dtypeGiven_;
   std::set<std::array<std::int64_t, 4>> valid_;  // (operator, attributes, operands, results) that passed OperatorInfo::validate
 };
 

@@ -21,7 +21,6 @@ class ModelClient : public StreamClient {
       : problem_(problem), graph_(GraphReader::Source::kModel, problem.names, problem.attributes), header_("shardproof-model") {
     graph_.begin(&problem.model.graph, nullptr);
   }
-  const std::vector<bool>& dtypeGiven() const { return graph_.dtypeGiven(); }
 
   int open(int state, std::string_view key, bool object, const Place&) override {
     if (state == kOutside && object) return kModel;
@@ -78,8 +77,7 @@ class ModelClient : public StreamClient {
 // Names to ids, then one walk in execution order: single assignment, production before use, shapes and element kinds.
 class ModelResolver {
  public:
-  ModelResolver(Problem& problem, const std::vector<bool>& dtypeGiven)
-      : model_(problem.model), names_(problem.names), attributes_(problem.attributes), dtypeGiven_(dtypeGiven), index_(model_.graph) {}
+  explicit ModelResolver(Problem& problem) : model_(problem.model), names_(problem.names), attributes_(problem.attributes), index_(model_.graph) {}
 
   void run() {
     checkGradients();
@@ -187,7 +185,7 @@ class ModelResolver {
     if (!fitsDeclared(inferred.shape, t.shape)) {
       fail(pointer + "/shape", "found the shape " + shapeText(t.shape) + ", expected " + shapeText(inferred.shape) + ", " + by);
     }
-    if (dtypeGiven_[static_cast<std::size_t>(result)] && t.element != inferred.element) {
+    if (t.elementDeclared && t.element != inferred.element) {
       fail(pointer + "/dtype", "found a dtype of " + std::string(elementName(t.element)) + " elements, expected " +
                                    std::string(elementName(inferred.element)) + ", " + by);
     }
@@ -213,7 +211,6 @@ class ModelResolver {
   Model& model_;
   const Names& names_;
   const AttributeTable& attributes_;
-  const std::vector<bool>& dtypeGiven_;
   TensorIndex index_;
   std::vector<std::int32_t> producer_;  // per tensor, -1: none so far
   std::vector<ops::TensorInfo> infos_;
@@ -225,7 +222,7 @@ void readModel(const std::string& file, Problem& problem) {
   problem.model.file = file;
   ModelClient client(problem);
   readJson(file, client);
-  ModelResolver(problem, client.dtypeGiven()).run();
+  ModelResolver(problem).run();
 }
 
 }  // namespace shardproof::reader

@@ -1,3 +1,4 @@
+#include "plan/elements.h"
 #include "reader/reader.h"
 
 #include <filesystem>
@@ -36,6 +37,7 @@ std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile
   reader::readPlan(planFile, *problem);  // first, as it may name the model
   reader::readModel(modelFile ? *modelFile : modelBeside(problem->plan), *problem);
   const reader::PlanIndex index = reader::resolvePrograms(*problem);
+  inferLocalElements(*problem);
   reader::resolveLineage(*problem, index);
   return problem;
 }

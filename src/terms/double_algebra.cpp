@@ -4,11 +4,17 @@
 #include <limits>
 
 namespace shardproof {
+namespace {
 
-double DoubleAlgebra::negativeInfinity() { return -std::numeric_limits<double>::infinity(); }
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
+
+}  // namespace
+
+double DoubleAlgebra::negativeInfinity() { return -kInfinity; }
 
 double DoubleAlgebra::mul(double a, double b) {
-  if (a == 0 || b == 0) return std::isnan(a) || std::isnan(b) ? std::numeric_limits<double>::quiet_NaN() : 0;
+  if ((a == 0 && b == -kInfinity) || (a == -kInfinity && b == 0)) return 0;
   return a * b;
 }
 
@@ -31,6 +37,8 @@ double DoubleAlgebra::sum(std::span<const double> terms, std::span<const std::in
 }
 
 double DoubleAlgebra::power(double base, int halves) {
+  // Not infinity: with the other sign it would pass for a mask.
+  if (base == 0 && halves < 0) return kUndefined;
   if (halves % 2 == 0) {
     switch (halves / 2) {
       case 0: return 1;
@@ -50,7 +58,10 @@ double DoubleAlgebra::indicator(double index, std::int64_t value) {
   return index == static_cast<double>(value) ? 1 : 0;
 }
 
-double DoubleAlgebra::exp(double a) { return std::exp(a); }
+double DoubleAlgebra::exp(double a) {
+  const double result = std::exp(a);
+  return result == kInfinity ? kUndefined : result;  // the true value is finite; what follows from an infinite one would be wrong
+}
 
 double DoubleAlgebra::apply(ops::Function f, std::span<const std::int64_t> params, std::span<const double> arguments) {
   return ops::evaluate(f, params, arguments);

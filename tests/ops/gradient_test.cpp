@@ -78,7 +78,8 @@ TEST(Gradient, ScalarGradientMayBeDeclaredWithOneDimension) {
   const Call call{"sum_backward", {}, {{{1}}, {{2, 3}}}, 1};
   const std::vector<Tensor> operands = randomOperands(call, random);
   DoubleAlgebra a;
-  for (const double v : run(a, call, operands)[0].data) EXPECT_EQ(v, operands[0].data[0]);
+  const std::vector<Tensor> results = run(a, call, operands);
+  for (const double v : results[0].data) EXPECT_EQ(v, operands[0].data[0]);
 }
 
 TEST(Gradient, WhatHasNoGradientIsSaid) {

@@ -1,0 +1,11 @@
+// The kind of element (real, integer, complex) of local tensors whose dtype the plan leaves out: it follows from what produces them.
+#pragma once
+
+#include "shardproof/graph.h"
+
+namespace shardproof {
+
+// Sets Tensor::element of every produced local tensor without a declared dtype. What contradicts an operator is left for the join to report.
+void inferLocalElements(Problem& problem);
+
+}  // namespace shardproof

@@ -1,0 +1,159 @@
+// Doubles and fingerprints, and the true functions.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "shardproof/error.h"
+#include "terms/double_algebra.h"
+#include "terms/modular_algebra.h"
+
+namespace shardproof {
+namespace {
+
+using ops::Function;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+double value(Function f, std::vector<double> arguments, std::vector<std::int64_t> params = {}) { return ops::evaluate(f, params, arguments); }
+
+TEST(Functions, TrueValues) {
+  EXPECT_DOUBLE_EQ(value(Function::kSigmoid, {0.3}), 1 / (1 + std::exp(-0.3)));
+  EXPECT_EQ(value(Function::kSigmoid, {-1000}), 0);
+  EXPECT_EQ(value(Function::kSigmoid, {1000}), 1);
+  EXPECT_DOUBLE_EQ(value(Function::kTanh, {0.3}), std::tanh(0.3));
+  EXPECT_DOUBLE_EQ(value(Function::kLog, {0.3}), std::log(0.3));
+  EXPECT_DOUBLE_EQ(value(Function::kNormalCdf, {0}), 0.5);
+  EXPECT_NEAR(value(Function::kNormalCdf, {1.96}), 0.9750021048517795, 1e-15);
+  EXPECT_NEAR(value(Function::kNormalPdf, {1}), 0.24197072451914337, 1e-16);
+  EXPECT_DOUBLE_EQ(value(Function::kSqrtTwoOverPi, {}), std::sqrt(2 / M_PI));
+  EXPECT_EQ(value(Function::kStep, {0}), 0);
+  EXPECT_EQ(value(Function::kStep, {1e-300}), 1);
+  EXPECT_EQ(value(Function::kMaximum, {1, 3, 2}), 3);
+  EXPECT_EQ(value(Function::kMinimum, {1, -3, 2}), -3);
+  EXPECT_THROW(value(Function::kMaskEntry, {}, {0, 1}), Unsupported);
+  EXPECT_THROW(value(Function::kSigmoid, {1, 2}), std::invalid_argument);
+  for (const Function f : {Function::kStep, Function::kMaximum, Function::kMinimum, Function::kSigmoid}) {
+    EXPECT_TRUE(std::isnan(value(f, {std::nan("")}))) << ops::name(f);
+  }
+}
+
+TEST(Functions, DropoutMasksAreFixedBits) {
+  int kept = 0;
+  for (int k = 0; k < 1000; ++k) {
+    const double bit = value(Function::kDropoutMask, {}, {42, k});
+    EXPECT_TRUE(bit == 0 || bit == 1);
+    EXPECT_EQ(bit, value(Function::kDropoutMask, {}, {42, k}));
+    kept += bit == 1;
+  }
+  EXPECT_GT(kept, 400);
+  EXPECT_LT(kept, 600);
+}
+
+TEST(Functions, ChoiceOfExperts) {
+  const std::vector<double> scores{0.1, 0.9, 0.5, 0.9, 0.3, 0.2, 0.8, 0.7};
+  const auto choose = [&](std::int64_t slot, std::int64_t topk, std::int64_t groups, std::int64_t topkGroups, std::int64_t two) {
+    return value(Function::kGateChoice, scores, {slot, topk, groups, topkGroups, two});
+  };
+  // Equal scores keep their order.
+  EXPECT_EQ(choose(0, 3, 1, 1, 0), 1);
+  EXPECT_EQ(choose(1, 3, 1, 1, 0), 3);
+  EXPECT_EQ(choose(2, 3, 1, 1, 0), 6);
+  // Groups {0,1} {2,3} {4,5} {6,7} by maximum: 0.9 0.9 0.3 0.8.
+  EXPECT_EQ(choose(0, 2, 4, 1, 0), 1);
+  EXPECT_EQ(choose(1, 2, 4, 1, 0), 0);
+  EXPECT_EQ(choose(2, 3, 4, 2, 0), 2);
+  // By the sum of the two best: 1.0 1.4 0.5 1.5.
+  EXPECT_EQ(choose(0, 2, 4, 1, 1), 6);
+  EXPECT_EQ(choose(1, 2, 4, 1, 1), 7);
+  EXPECT_EQ(choose(0, 2, 4, 2, 1), 3);
+  EXPECT_THROW(choose(0, 3, 4, 1, 0), std::invalid_argument);
+  EXPECT_THROW(choose(2, 2, 1, 1, 0), std::invalid_argument);
+  EXPECT_THROW(choose(0, 2, 3, 1, 0), std::invalid_argument);
+}
+
+TEST(Doubles, Arithmetic) {
+  DoubleAlgebra d;
+  const double inf = d.negativeInfinity();
+  EXPECT_EQ(d.mul(0, inf), 0);
+  EXPECT_EQ(d.mul(inf, 0), 0);
+  EXPECT_TRUE(std::isnan(d.mul(0, kInfinity)));
+  EXPECT_TRUE(std::isnan(d.mul(0, std::nan(""))));
+  EXPECT_EQ(d.add(inf, 1), -kInfinity);
+  EXPECT_EQ(d.exp(inf), 0);
+  EXPECT_TRUE(std::isnan(d.exp(1e6)));
+  EXPECT_EQ(d.sum(std::vector<double>{1, 1e100, 1, -1e100}, {}), 2);
+  EXPECT_EQ(d.sum(std::vector<double>{1, inf, 2}, {}), -kInfinity);
+  EXPECT_EQ(d.sum(std::vector<double>{1, 2}, std::vector<std::int64_t>{3, 4}), 11);
+  EXPECT_EQ(d.power(3, 4), 9);
+  EXPECT_EQ(d.power(4, -1), 0.5);
+  EXPECT_EQ(d.power(4, 3), 8);
+  EXPECT_EQ(d.power(4, -3), 0.125);
+  EXPECT_EQ(d.power(2, -6), 0.125);
+  EXPECT_EQ(d.power(0, 0), 1);
+  EXPECT_TRUE(std::isnan(d.power(0, -2)));
+  EXPECT_TRUE(std::isnan(d.power(-1, 1)));
+  EXPECT_EQ(d.scale(Rational(1, 8), 4), 0.5);
+  EXPECT_EQ(d.indicator(3, 3), 1);
+  EXPECT_EQ(d.indicator(3, 2), 0);
+  EXPECT_TRUE(std::isnan(d.indicator(std::nan(""), 2)));
+}
+
+struct Fingerprints : ::testing::Test {
+  ModularAlgebra m;
+  using Element = ModularAlgebra::Element;
+  Element c(std::int64_t n, std::int64_t d = 1) { return m.constant(Rational(n, d)); }
+  Element x{123456789123456789U, false}, y{987654321987654321U, false};
+  Element f(Function g, std::vector<Element> arguments, std::vector<std::int64_t> params = {}) { return m.apply(g, params, arguments); }
+};
+
+TEST_F(Fingerprints, Arithmetic) {
+  EXPECT_EQ(m.mul(c(1, 3), c(3)), c(1));
+  EXPECT_EQ(m.add(c(-1), c(1)), c(0));
+  EXPECT_EQ(m.scale(Rational(-1, 8), c(8)), c(-1));
+  EXPECT_EQ(m.mul(x, m.power(x, -2)), c(1));
+  EXPECT_EQ(m.power(x, 6), m.mul(x, m.mul(x, x)));
+  EXPECT_EQ(m.sum(std::vector<Element>{x, y}, std::vector<std::int64_t>{-2, 3}), m.add(m.scale(-2, x), m.scale(3, y)));
+  EXPECT_EQ(m.mul(m.add(x, y), m.add(x, y)), m.sum(std::vector<Element>{m.mul(x, x), m.mul(x, y), m.mul(y, y)}, std::vector<std::int64_t>{1, 2, 1}));
+  EXPECT_EQ(m.power(m.mul(x, y), 1), m.mul(m.power(x, 1), m.power(y, 1)));
+  EXPECT_EQ(m.mul(m.power(x, 1), m.power(x, -1)), c(1));
+  EXPECT_EQ(m.power(x, 0), c(1));
+  EXPECT_THROW(m.power(c(0), -2), Unsupported);
+  EXPECT_THROW(m.constant(Rational(1, static_cast<std::int64_t>(ModularAlgebra::kPrime))), Unsupported);
+}
+
+TEST_F(Fingerprints, FunctionsAndIndicators) {
+  EXPECT_EQ(m.exp(c(0)), c(1));
+  EXPECT_EQ(m.exp(m.negativeInfinity()), c(0));
+  EXPECT_EQ(m.exp(x), m.exp(x));
+  EXPECT_FALSE(m.exp(x) == m.exp(y));
+  EXPECT_FALSE(f(Function::kSigmoid, {x}) == f(Function::kTanh, {x}));
+  EXPECT_EQ(f(Function::kSigmoid, {c(0)}), c(1, 2));
+  EXPECT_EQ(f(Function::kMaximum, {x, y, x}), f(Function::kMaximum, {y, x}));
+  EXPECT_EQ(f(Function::kMaximum, {f(Function::kMaximum, {c(3), x}), y}), f(Function::kMaximum, {y, c(3), x}));
+  EXPECT_EQ(f(Function::kMaximum, {c(-3), c(2)}), c(2));
+  EXPECT_EQ(f(Function::kMinimum, {c(-3), c(2)}), c(-3));
+  EXPECT_EQ(f(Function::kMaximum, {m.negativeInfinity(), c(2)}), c(2));
+  EXPECT_EQ(f(Function::kStep, {c(-1)}), c(0));
+  EXPECT_EQ(f(Function::kStep, {c(4)}), c(1));
+  EXPECT_EQ(m.indicator(m.add(c(4), c(-2)), 2), c(1));
+  EXPECT_EQ(m.indicator(c(-2), -2), c(1));
+  EXPECT_EQ(m.indicator(c(3), 2), c(0));
+  const Element chosen = f(Function::kGateChoice, {x, y}, {0, 2, 1, 1, 0});
+  const Element second = f(Function::kGateChoice, {x, y}, {1, 2, 1, 1, 0});
+  EXPECT_LT(chosen.value, 2U);
+  EXPECT_LT(second.value, 2U);
+  EXPECT_FALSE(chosen == second);
+}
+
+TEST_F(Fingerprints, MinusInfinity) {
+  const Element inf = m.negativeInfinity();
+  EXPECT_EQ(m.add(inf, x), inf);
+  EXPECT_EQ(m.scale(2, inf), inf);
+  EXPECT_FALSE(m.isZero(inf));
+  EXPECT_THROW(m.scale(-1, inf), Unsupported);
+  EXPECT_THROW(m.mul(c(0), inf), Unsupported);
+  EXPECT_THROW(f(Function::kTanh, {inf}), Unsupported);
+}
+
+}  // namespace
+}  // namespace shardproof

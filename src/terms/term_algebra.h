@@ -1,6 +1,9 @@
 // The algebra of the proof: hash-consed terms with exact rational coefficients, kept in the cheap normal form of docs/design.md by
 // construction (sums and products flattened and sorted, never distributed). Equal ids are equal terms, hence equal values wherever both
-// are defined.
+// are defined: every rewriting keeps the value wherever the term was defined, and may define it at more points (x * x^-1 = 1). Each rule's
+// argument stands beside it in term_normal.cpp and term_expand.cpp.
+// Throws Unsupported for what has no value (division by a term that is zero, minus infinity where a number is needed), and when more
+// than maxTerms terms would be stored.
 #pragma once
 
 #include <cstdint>
@@ -49,6 +52,7 @@ class TermAlgebra {
 
   Term constant(const Rational& value);
   Term negativeInfinity();
+  // A long sum is one call of `sum`, O(n log n): adding term by term would store every partial sum, each with all its parts.
   Term add(Term a, Term b);
   Term mul(Term a, Term b);
   Term scale(const Rational& factor, Term a);

@@ -18,7 +18,11 @@ class Printer {
       case TermKind::kNegativeInfinity: out_ += "-inf"; break;
       case TermKind::kVariable: {
         const std::uint32_t v = algebra_.variableIndex(t);
-        out_ += v < names_.size() ? names_[v] : "v" + std::to_string(v);
+        if (v < names_.size()) {
+          out_ += names_[v];
+        } else {
+          out_.append("v").append(std::to_string(v));
+        }
         break;
       }
       case TermKind::kSum: sum(t, factor); break;
@@ -29,7 +33,7 @@ class Printer {
       case TermKind::kIndicator:
         out_ += "[";
         print(algebra_.arguments(t)[0], false);
-        out_ += " = " + std::to_string(algebra_.parameters(t)[0]) + "]";
+        out_.append(" = ").append(std::to_string(algebra_.parameters(t)[0])).append("]");
         break;
     }
   }
@@ -77,7 +81,8 @@ class Printer {
       print(p.term, true);
       if (nested) out_ += ")";
       if (p.factor.isOne()) continue;
-      out_ += p.factor.isInteger() ? "^" + p.factor.toString() : "^(" + p.factor.toString() + ")";
+      const bool integer = p.factor.isInteger();
+      out_.append(integer ? "^" : "^(").append(p.factor.toString()).append(integer ? "" : ")");
     }
   }
 
@@ -86,7 +91,7 @@ class Printer {
     if (!parameters.empty()) {
       const char* separator = "<";
       for (const std::int64_t p : parameters) {
-        out_ += separator + std::to_string(p);
+        out_.append(separator).append(std::to_string(p));
         separator = ",";
       }
       out_ += ">";

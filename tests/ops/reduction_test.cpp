@@ -24,7 +24,7 @@ namespace {
 using Key = std::pair<int, int>;   // slot, dim (kValues: the values of an integer tensor)
 Key key(DimRef d) { return {d.slot, d.dim}; }
 
-// Records relations as they are declared. `drop` leaves out the equal or range number `drop` (for the test of the test).
+// Records relations as they are declared.
 class Recorder final : public Relations {
  public:
   struct Range {
@@ -122,12 +122,10 @@ class Lumping {
       propagate();
     }
     for (const auto& [whole, half] : recorder_.doubles) tieDoubles(whole, half);
-    propagate();
     for (const auto& [a, b] : recorder_.regroups) {
       if (a.size() == 1) compose(a[0], b);
       else if (b.size() == 1) compose(b[0], a);
     }
-    propagate();
   }
 
   std::map<Key, std::vector<std::int64_t>> color;
@@ -208,9 +206,16 @@ class Lumping {
     for (auto& [k, c] : color)
       for (std::size_t i = 0; i < c.size(); ++i) c[i] = token(said.at(find({k, static_cast<std::int64_t>(i)})));
   }
+  // Position i of k follows from other dimensions: so does everything connected to it.
+  void overwrite(Key k, std::int64_t i, std::int64_t value) {
+    const Place root = find({k, i});
+    for (auto& [other, c] : color)
+      for (std::size_t j = 0; j < c.size(); ++j)
+        if (find({other, static_cast<std::int64_t>(j)}) == root) c[j] = value;
+  }
   void tieDoubles(Key whole, Key half) {
     for (std::int64_t i = 0; i < size_.at(whole); ++i)
-      color[whole][static_cast<std::size_t>(i)] = token({-1, color[half][static_cast<std::size_t>(i / 2)], i % 2});
+      overwrite(whole, i, token({-1, color[half][static_cast<std::size_t>(i / 2)], i % 2}));
   }
   void compose(Key one, const std::vector<Key>& many) {
     for (std::int64_t i = 0; i < size_.at(one); ++i) {
@@ -220,7 +225,7 @@ class Lumping {
         parts.push_back(color[many[d]][static_cast<std::size_t>(rest % size_.at(many[d]))]);
         rest /= size_.at(many[d]);
       }
-      color[one][static_cast<std::size_t>(i)] = token(parts);
+      overwrite(one, i, token(parts));
     }
   }
   std::int64_t token(const std::vector<std::int64_t>& v) { return tokens_.emplace(v, static_cast<std::int64_t>(tokens_.size()) + 5000).first->second; }
@@ -296,14 +301,9 @@ int compare(const Call& call, Random& random) {
   std::vector<TensorValue<TermAlgebra>> fullOperands(call.in.size()), reducedOperands(call.in.size());
   std::uniform_real_distribution<double> real(-1.5, 1.5), positive(0.5, 2);
   int lumped = 0;
-  std::optional<Key> values;   // the table dimension or value range by which indicators are lumped
-  std::int64_t valueStart = 0;
+  std::optional<Key> values;   // the range of values by which indicators are lumped
   for (const auto& r : lumping.recorder().ranges)
-    if (r.whole.second == kValues) {
-      values = r.whole;
-      valueStart = r.lo;
-    }
-  (void)valueStart;
+    if (r.whole.second == kValues) values = r.whole;
   for (std::size_t i = 0; i < call.in.size(); ++i) {
     const OperandSpec& spec = call.in[i];
     if (!spec.present) continue;
@@ -386,6 +386,89 @@ TEST(Reduction, SomeGradientsAbsent) {
       SCOPED_TRACE(describe(call));
       compare(call, random);
     }
+}
+
+// Whatever a result element reads at two positions of one operand dimension is summed (or chosen) over that dimension, and relate() must say so. Found
+// from the terms themselves: the variables that occur in a result element, independently of the rules by which backward operators derive it.
+void checkSums(const Call& call, Random& random) {
+  const Lumping lumping(call, random);
+  const Recorder& r = lumping.recorder();
+  std::map<Key, Key> parent;
+  const auto find = [&](Key k) {
+    while (parent.contains(k)) k = parent.at(k);
+    return k;
+  };
+  const auto unite = [&](Key a, Key b) {
+    if (find(a) != find(b)) parent[find(a)] = find(b);
+  };
+  for (const auto& [a, b] : r.equals) unite(a, b);
+  for (const auto& range : r.ranges) unite(range.whole, range.part);
+  std::set<Key> declared, halves;
+  for (const Key& k : r.sums) declared.insert(find(k));
+  for (const auto& [whole, half] : r.doubles) halves.insert(find(whole));   // a pair is read together
+
+  TermAlgebra terms(TermAlgebra::Mode::kRaw);
+  std::vector<TensorValue<TermAlgebra>> operands(call.in.size());
+  std::vector<std::pair<std::size_t, std::int64_t>> origin;   // variable -> operand, position
+  for (std::size_t i = 0; i < call.in.size(); ++i) {
+    if (!call.in[i].present) continue;
+    operands[i].element = call.in[i].element;
+    for (const std::int64_t n : call.in[i].shape) operands[i].dims.push_back(ReducedDim::whole(n));
+    for (std::int64_t k = 0; k < operands[i].positions() * operands[i].planes(); ++k) {
+      operands[i].data.push_back(terms.variable(call.in[i].element == ElementKind::kInteger));
+      origin.emplace_back(i, k / operands[i].planes());
+    }
+  }
+  for (const auto& result : run(terms, call, operands))
+    for (const Term element : result.data) {
+      std::set<std::uint32_t> seen;
+      std::vector<Term> open{element};
+      std::map<Key, std::set<std::int64_t>> read;
+      while (!open.empty()) {
+        const Term t = open.back();
+        open.pop_back();
+        if (!seen.insert(t.id).second) continue;
+        switch (terms.kind(t)) {
+          case TermKind::kConstant:
+          case TermKind::kNegativeInfinity: break;
+          case TermKind::kSum:
+          case TermKind::kProduct:
+            for (const auto& p : terms.parts(t)) open.push_back(p.term);
+            break;
+          case TermKind::kVariable: {
+            auto [i, k] = origin.at(terms.variableIndex(t));
+            for (std::size_t d = call.in[i].shape.size(); d-- > 0;) {
+              read[{static_cast<int>(i), static_cast<int>(d)}].insert(k % call.in[i].shape[d]);
+              k /= call.in[i].shape[d];
+            }
+            break;
+          }
+          default:
+            for (const Term a : terms.arguments(t)) open.push_back(a);
+        }
+      }
+      for (auto& [k, positions] : read) {
+        std::set<std::int64_t> distinct = positions;
+        if (halves.contains(find(k))) {
+          distinct.clear();
+          for (const std::int64_t i : positions) distinct.insert(i / 2);
+        }
+        EXPECT_TRUE(distinct.size() < 2 || declared.contains(find(k))) << "operand " << k.first << " dimension " << k.second;
+      }
+    }
+}
+
+TEST(Reduction, EverySumIsDeclared) {
+  Random random(31);
+  for (const Call& forward : forwardCalls(random)) {
+    std::vector<Call> calls{forward};
+    if (hasBackward(forward)) calls.push_back(backwardCall(forward));
+    for (const Call& call : calls) {
+      SCOPED_TRACE(describe(call));
+      checkSums(call, random);
+      ASSERT_FALSE(::testing::Test::HasFailure());
+    }
+  }
 }
 
 // The position is read in full coordinates, also when the classes are interleaved.

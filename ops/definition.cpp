@@ -229,6 +229,7 @@ OperatorInfo makeForward(const Interface& interface, const Infer& infer, const R
   OperatorInfo op;
   op.name = interface.name;
   op.scalarMayBeOne = interface.scalarMayBeOne;
+  op.rearranges = interface.rearranges;
   op.validate = [interface](const Attributes& attributes, std::size_t operands, std::size_t results) {
     named(interface.name, [&] {
       checkAttributes(interface.attributes, attributes);
@@ -252,6 +253,7 @@ OperatorInfo makeForward(const Interface& interface, const Infer& infer, const R
 OperatorInfo makeBackward(const Interface& interface, const Infer& infer, const Relate& relate) {
   OperatorInfo op;
   op.name = interface.name + "_backward";
+  op.rearranges = interface.rearranges;   // the gradient is arranged back
   op.validate = [interface, name = op.name](const Attributes& attributes, std::size_t operands, std::size_t results) {
     named(name, [&] {
       const std::size_t gradients = interface.minResults;

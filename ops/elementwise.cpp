@@ -340,11 +340,11 @@ void unary(Catalog& catalog, const char* name, std::vector<AttributeRule> attrib
 }  // namespace
 
 void defineElementwise(Catalog& catalog) {
-  for (const char* name : {"identity", "to", "contiguous"}) define<Copy>(catalog, {.name = name, .differentiable = false});
-  define<Float>(catalog, {.name = "float", .differentiable = false});
+  for (const char* name : {"identity", "to", "contiguous"}) define<Copy>(catalog, {.name = name, .differentiable = false, .rearranges = true});
+  define<Float>(catalog, {.name = "float", .differentiable = false, .rearranges = true});
   for (const char* name : {"identity_backward", "to_backward", "contiguous_backward", "float_backward"})
-    define<CopyBackward>(catalog, {.name = name, .maxOperands = 2, .optionalOperands = {1}, .differentiable = false});
-  define<MultiRef>(catalog, {.name = "multiref", .maxResults = kAnyNumber, .differentiable = false});
+    define<CopyBackward>(catalog, {.name = name, .maxOperands = 2, .optionalOperands = {1}, .differentiable = false, .rearranges = true});
+  define<MultiRef>(catalog, {.name = "multiref", .maxResults = kAnyNumber, .differentiable = false, .rearranges = true});
   Interface back{.name = "multiref_backward", .maxOperands = kAnyNumber, .differentiable = false};
   back.everyOperandOptional = true;
   define<MultiRefBackward>(catalog, back);

@@ -32,6 +32,7 @@ struct View {
   static Interface interface() {
     return {.name = "view",
             .attributes = {{.key = "size", .type = AttributeType::kIntegers, .required = true, .min = Rational(-1)}},
+            .rearranges = true,
             .check = [](const Attributes& attributes, std::size_t, std::size_t) {
               const Shape size = integers(attributes, "size");
               if (std::count(size.begin(), size.end(), -1) > 1)
@@ -151,7 +152,7 @@ std::size_t rankOf(const Signature& s) { return shapeOf(s, 0).size(); }
 // transpose: swaps `dim0` and `dim1`.
 struct Transpose {
   static Interface interface() {
-    return {.name = "transpose", .attributes = {{.key = "dim0", .required = true}, {.key = "dim1", .required = true}}};
+    return {.name = "transpose", .attributes = {{.key = "dim0", .required = true}, {.key = "dim1", .required = true}}, .rearranges = true};
   }
   static std::vector<std::size_t> source(const Attributes& attributes, std::size_t rank) {
     std::vector<std::size_t> from(rank);
@@ -176,7 +177,7 @@ struct Transpose {
 // permute: result dimension r is operand dimension dims[r]. Errors: `dims` is not a permutation.
 struct Permute {
   static Interface interface() {
-    return {.name = "permute", .attributes = {{.key = "dims", .type = AttributeType::kIntegers, .required = true}}};
+    return {.name = "permute", .attributes = {{.key = "dims", .type = AttributeType::kIntegers, .required = true}}, .rearranges = true};
   }
   static std::vector<std::size_t> source(const Attributes& attributes, std::size_t rank) {
     std::vector<std::size_t> from;
@@ -239,7 +240,7 @@ struct Expand {
 
 // unsqueeze: a dimension of size 1 at `dim` (counted in the result).
 struct Unsqueeze {
-  static Interface interface() { return {.name = "unsqueeze", .attributes = {{.key = "dim", .required = true}}}; }
+  static Interface interface() { return {.name = "unsqueeze", .attributes = {{.key = "dim", .required = true}}, .rearranges = true}; }
   static std::vector<std::size_t> source(const Attributes& attributes, std::size_t rank) {
     const std::size_t place = dimIndex(integer(attributes, "dim"), rank + 1);
     std::vector<std::size_t> from;
@@ -266,7 +267,7 @@ struct Unsqueeze {
 // squeeze: without `dim` (an integer or a list) all dimensions of size 1 go, with it those of them that have size 1.
 struct Squeeze {
   static Interface interface() {
-    return {.name = "squeeze", .attributes = {{.key = "dim", .type = AttributeType::kIntegerOrIntegers}}};
+    return {.name = "squeeze", .attributes = {{.key = "dim", .type = AttributeType::kIntegerOrIntegers}}, .rearranges = true};
   }
   static std::vector<std::size_t> source(const Attributes& attributes, const Shape& x) {
     std::vector<bool> may(x.size(), !has(attributes, "dim"));

@@ -43,6 +43,10 @@ struct OperatorInfo {
   // of this operator; its evaluation accepts either.
   bool scalarMayBeOne = false;
 
+  // Each result holds exactly the first operand's elements, in some arrangement (identity, view, transpose, ...): knowing one is knowing
+  // the other.
+  bool rearranges = false;
+
   // Checks attribute names, types and ranges, and the numbers of operands and results. Throws std::invalid_argument with a sentence that
   // says what was found and what was expected. An unknown attribute is always an error.
   std::function<void(const Attributes&, std::size_t operands, std::size_t results)> validate;

@@ -407,7 +407,7 @@ class Cutter {
     cut_.clear();
     std::unordered_map<std::int32_t, std::vector<std::int32_t>> perInstance;   // local id -> logical tensors it is bound to
     for (const BoundEquation& equation : bound_) {
-      const std::int32_t tensor = plan_.lineage[static_cast<std::size_t>(equation.entry)].tensor;
+      const std::int32_t tensor = sourceOf(plan_.lineage[static_cast<std::size_t>(equation.entry)].tensor);
       cut_.insert(tensor);
       for (const auto& [instance, mult] : equation.family.parts) {
         const auto it = local_.find(instance);
@@ -432,6 +432,19 @@ class Cutter {
       }
       if (opened.empty()) break;
       for (const std::int32_t t : opened) cut_.erase(t);
+    }
+  }
+
+  // Copies and rearrangements of one tensor (multiref, float, view, ...) must not become unrelated variables when the slice stops at several
+  // of them: it stops at their common source instead, and they are computed from it.
+  std::int32_t sourceOf(std::int32_t t) const {
+    for (;;) {
+      const std::int32_t n = modelProducer_[static_cast<std::size_t>(t)];
+      if (n < 0) return t;
+      const Node& node = model_.nodes[static_cast<std::size_t>(n)];
+      const auto operands = model_.in(node);
+      if (operands.empty() || !operands[0].present() || !ops::Registry::instance().at(node.op).rearranges) return t;
+      t = operands[0].tensor;
     }
   }
 
@@ -466,6 +479,10 @@ class Cutter {
       }
     };
     for (const std::int32_t t : claimed) walk(t);
+    for (const BoundEquation& equation : bound_) {
+      const std::int32_t t = plan_.lineage[static_cast<std::size_t>(equation.entry)].tensor;
+      if (seen.contains(sourceOf(t))) walk(t);   // what the lineage names, computed from its source
+    }
     for (const std::int32_t n : nodes) {
       const Node& node = model_.nodes[static_cast<std::size_t>(n)];
       StageNode made;

@@ -1,0 +1,339 @@
+"""Helpers of the plan runners: plans as dictionaries that are edited in place, the program run on them, and its report checked.
+
+A runner is called with the program's path, prints one line per case and a summary, and exits with 0 when every case passed.
+"""
+import concurrent.futures
+import copy
+import gzip
+import hashlib
+import itertools
+import json
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+SHARED = pathlib.Path(os.environ.get("SHARDPROOF_SHARED", ROOT.parent / "shared"))
+PLANS = SHARED / "plans"
+LLAMA = "llama3_dp2_pp2_tp2_nm2_ly2.plan.json"
+MOE = "moe_dp2_pp2_tp2_nm2_ly2_e16.plan.json"
+LLAMA_TP8 = "llama3_dp2_pp4_tp8_nm8_ly2.plan.json.gz"
+MOE_128 = "moe_dp16_pp2_tp4_nm16_ly2_e64.plan.json.gz"
+
+EQUIVALENT, NOT_EQUIVALENT, UNDECIDED, USAGE, INPUT_ERROR, INTERNAL = 0, 10, 5, 1, 2, 6
+RUN_LIMIT = 120  # seconds: a hang is a failure, not a wait
+
+
+# ---- files ----
+
+_texts = {}
+_texts_lock = threading.Lock()
+
+
+def read_json(path):
+    """The parsed file; a fresh copy at each call, as the callers edit it."""
+    path = pathlib.Path(path)
+    with _texts_lock:
+        if path not in _texts:
+            opener = gzip.open if path.suffix == ".gz" else open
+            with opener(path, "rt") as file:
+                _texts[path] = file.read()
+        text = _texts[path]
+    return json.loads(text)
+
+
+def write_json(path, value):
+    path = pathlib.Path(path)
+    if path.suffix == ".gz":
+        with gzip.open(path, "wt", compresslevel=1) as file:
+            json.dump(value, file)
+    else:
+        with open(path, "w") as file:
+            json.dump(value, file)
+    return path
+
+
+def model_of(name):
+    """The model file beside a shared plan."""
+    return PLANS / read_json(PLANS / name)["model"]
+
+
+def skip_unless_shared(*names):
+    """Ends the runner as a pass that says so when the shared plans are not there."""
+    missing = [n for n in names if not (PLANS / n).is_file()]
+    if missing:
+        print(f"SKIPPED: {PLANS} does not hold {', '.join(missing)} (set SHARDPROOF_SHARED to the directory that has plans/)")
+        sys.exit(0)
+
+
+# ---- one plan under edit ----
+
+class Plan:
+    """A plan and what an edit touched in it. Nodes are remembered by identity, so that inserting others does not misplace them."""
+
+    def __init__(self, name):
+        self.name = name
+        self.json = read_json(PLANS / name)
+        self._touched = []
+        self._fresh = itertools.count()
+
+    @property
+    def programs(self):
+        return self.json["programs"]
+
+    @property
+    def lineage(self):
+        return self.json["lineage"]
+
+    @property
+    def axes(self):
+        return [name for name, _ in self.json["mesh"]]
+
+    def program(self, **at):
+        """The index of the program at exactly these coordinates."""
+        return next(i for i, p in enumerate(self.programs) if p["at"] == at)
+
+    def nodes(self, program, op=None, **fields):
+        """The program's nodes with this operator and these fields (`comm_prefix` for the beginning of a communication's name)."""
+        prefix = fields.pop("comm_prefix", "")
+        return [n for n in self.programs[program]["nodes"]
+                if (op is None or n["op"] == op) and n.get("comm", "").startswith(prefix) and all(n.get(k) == v for k, v in fields.items())]
+
+    def node(self, program, op, nth=0, **fields):
+        return self.nodes(program, op, **fields)[nth]
+
+    def tensor(self, program, name):
+        return self.programs[program]["tensors"][name.split("#")[0]]
+
+    def index(self, program, node):
+        return next(i for i, n in enumerate(self.programs[program]["nodes"]) if n is node)
+
+    def touch(self, *nodes):
+        self._touched.extend(nodes)
+
+    def touch_readers(self, program, tensor):
+        self.touch(*[n for n in self.programs[program]["nodes"] if tensor in operands(n)])
+
+    def new_tensor(self, program, like, shape=None):
+        name = f"edit{next(self._fresh)}"
+        made = copy.deepcopy(self.tensor(program, like))
+        made.pop("kind", None)
+        made.pop("value", None)
+        if shape is not None:
+            made["shape"] = list(shape)
+        self.programs[program]["tensors"][name] = made
+        return name
+
+    def insert_before(self, program, node, *made):
+        at = self.index(program, node)
+        self.programs[program]["nodes"][at:at] = made
+
+    def insert_after(self, program, node, *made):
+        at = self.index(program, node) + 1
+        self.programs[program]["nodes"][at:at] = made
+
+    def remove(self, program, node):
+        del self.programs[program]["nodes"][self.index(program, node)]
+
+    def replace(self, program, node, *made):
+        at = self.index(program, node)
+        self.programs[program]["nodes"][at:at + 1] = made
+
+    def rewire(self, program, old, new, only=None):
+        """Lets the readers of `old` (or those in `only`) read `new`; returns them."""
+        changed = []
+        for node in self.programs[program]["nodes"] if only is None else only:
+            if old in operands(node):
+                node["in"] = [new + t[len(old):] if t and (t == old or t.startswith(old + "#")) else t for t in node["in"]]
+                changed.append(node)
+        return changed
+
+    def entry(self, tensor, role, nth=0):
+        return [e for e in self.lineage if e["tensor"] == tensor and e["role"] == role][nth]
+
+    def entry_index(self, entry):
+        return next(i for i, e in enumerate(self.lineage) if e is entry)
+
+    # ---- what the report has to name ----
+
+    def accepted(self):
+        """Pointers of the touched nodes and of their direct consumers; the partners of a communication consume what it sends."""
+        where = {id(n): (p, i) for p, program in enumerate(self.programs) for i, n in enumerate(program["nodes"])}
+        readers, comms = {}, {}
+        for p, program in enumerate(self.programs):
+            for n in program["nodes"]:
+                for t in operands(n):
+                    readers.setdefault((p, t), []).append(n)
+                if "comm" in n:
+                    comms.setdefault(n["comm"], []).append(n)
+        reached = {id(n): n for n in self._touched if id(n) in where}
+
+        def add_partners():
+            for n in list(reached.values()):
+                for partner in comms.get(n.get("comm"), []):
+                    reached[id(partner)] = partner
+
+        add_partners()
+        for n in list(reached.values()):
+            for t in n["out"]:
+                for reader in readers.get((where[id(n)][0], t), []) if t else []:
+                    reached[id(reader)] = reader
+        add_partners()
+        return {f"/programs/{p}/nodes/{i}" for p, i in (where[i] for i in reached)}
+
+
+def operands(node):
+    """Names of the tensors that a node reads, without microbatches."""
+    return [t.split("#")[0] for t in node["in"] if t]
+
+
+def peers(plan, program, axis):
+    """Programs that differ from this one in `axis` alone, itself included, by coordinate."""
+    at = plan.programs[program]["at"]
+    found = [i for i, p in enumerate(plan.programs) if all(p["at"].get(a) == at.get(a) for a in plan.axes if a != axis)]
+    return sorted(found, key=lambda i: plan.programs[i]["at"].get(axis, 0))
+
+
+def split_axis(plan, axis):
+    """Writes a free axis out as explicit programs, one for each coordinate. Returns nothing: indices of programs change."""
+    size = dict(map(tuple, plan.json["mesh"]))[axis]
+    made = []
+    for program in plan.programs:
+        if axis in program["at"]:
+            made.append(program)
+            continue
+        for c in range(size):
+            each = copy.deepcopy(program)
+            each["at"] = {a: c if a == axis else program["at"][a] for a in plan.axes if a == axis or a in program["at"]}
+            made.append(each)
+    plan.json["programs"] = made
+
+
+def split_microbatches(plan, program, node):
+    """Writes a node that runs for each microbatch out as one node for each of them."""
+    made = []
+    for k in range(plan.json["microbatches"]):
+        each = copy.deepcopy(node)
+        each["mb"] = k
+        made.append(each)
+    plan.replace(program, node, *made)
+    return made
+
+
+# ---- running the program ----
+
+class Result:
+    def __init__(self, code, out, err, report, seconds):
+        self.code, self.out, self.err, self.report, self.seconds = code, out, err, report, seconds
+
+    def stages(self):
+        return {s["entry"]: s for s in self.report["stages"]}
+
+    def summary(self):
+        """One line on what the run said, for a case that failed."""
+        if self.report is None:
+            return f"exit {self.code}; {self.err.strip()[:300]}"
+        text = f"exit {self.code} {self.report['verdict']} ({self.report['reason']})" if self.report["reason"] else f"exit {self.code} {self.report['verdict']}"
+        for defect in self.report["defects"][:3]:
+            text += f"\n      {defect['kind']}: {defect['message'][:260]}; nodes {' '.join(plan_pointers(defect)) or 'none'}"
+        bad = [s for s in self.report["stages"] if s["verdict"] != "proved"]
+        for stage in bad[:4]:
+            text += f"\n      stage {stage['tensor']} {stage['role']} /lineage/{stage['entry']}: {stage['verdict']}: {stage['reason'][:160]}"
+        return text + (f"\n      ({len(bad)} stages not proved)" if bad else "")
+
+
+def plan_pointers(defect):
+    return [n["pointer"] for n in defect["nodes"] if n.get("in", "plan") == "plan"]
+
+
+class Failure(Exception):
+    """A case that did not come out as it must."""
+
+
+class Runner:
+    def __init__(self, program, jobs=None):
+        self.program = str(pathlib.Path(program).resolve())
+        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="shardproof-plans-"))
+        self.jobs = jobs or max(1, min(4, os.cpu_count() or 1))
+        self._cases = []
+        self._count = itertools.count()
+
+    def path(self, name):
+        return self.directory / f"{next(self._count)}-{name}"
+
+    def verify(self, plan, model, *options, limit=RUN_LIMIT, jobs=1):
+        """Runs `verify` on files."""
+        report = self.path("report.json")
+        command = [self.program, "verify", "--plan", str(plan), "--json", str(report), "--jobs", str(jobs), *map(str, options)]
+        if model is not None:
+            command += ["--model", str(model)]
+        start = time.monotonic()
+        try:
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=limit)
+        except subprocess.TimeoutExpired:
+            raise Failure(f"did not end within {limit} s") from None
+        seconds = time.monotonic() - start
+        made = json.loads(report.read_text()) if report.is_file() and report.stat().st_size else None
+        report.unlink(missing_ok=True)
+        return Result(done.returncode, done.stdout, done.stderr, made, seconds)
+
+    def verify_plan(self, plan, *options, **keywords):
+        """Runs `verify` on an edited plan and the model that lies beside the plan it comes from, which must not change."""
+        model = model_of(plan.name)
+        before = hashlib.sha256(model.read_bytes()).digest()
+        file = write_json(self.path("plan.json"), plan.json)
+        try:
+            result = self.verify(file, model, *options, **keywords)
+        finally:
+            file.unlink(missing_ok=True)
+        if hashlib.sha256(model.read_bytes()).digest() != before:
+            raise Failure("the run changed the model")
+        return result
+
+    def case(self, name, run, *arguments):
+        """`run(self, *arguments)` returns what is worth printing, or raises Failure."""
+        self._cases.append((name, run, arguments))
+
+    def run(self, parallel=True):
+        """Runs all cases and returns the exit code."""
+        wanted = sys.argv[2:]
+        cases = [c for c in self._cases if not wanted or any(w in c[0] for w in wanted)]
+        passed = failed = 0
+        try:
+            with concurrent.futures.ThreadPoolExecutor(self.jobs if parallel else 1) as pool:
+                for (name, _, _), outcome in zip(cases, pool.map(self._one, cases)):
+                    good, text = outcome
+                    print(("ok" if good else "FAILED"), name, text, flush=True)
+                    passed, failed = passed + good, failed + (not good)
+        finally:
+            shutil.rmtree(self.directory, ignore_errors=True)
+        print(f"{passed} passed, {failed} failed")
+        return 0 if failed == 0 else 1
+
+    def _one(self, case):
+        name, run, arguments = case
+        start = time.monotonic()
+        try:
+            text = run(self, *arguments)
+            return True, f"{text or ''} [{time.monotonic() - start:.2f} s]".strip()
+        except Failure as failure:
+            return False, str(failure)
+        except Exception as error:  # a broken test must not hide the others
+            return False, f"the test itself failed: {type(error).__name__}: {error}"
+
+
+def expect_code(result, *codes):
+    if result.code not in codes:
+        raise Failure(f"expected exit {' or '.join(map(str, codes))}: {result.summary()}")
+
+
+def shuffled(values, seed):
+    values = list(values)
+    random.Random(seed).shuffle(values)
+    return values

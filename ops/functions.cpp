@@ -144,7 +144,8 @@ double evaluate(Function f, std::span<const std::int64_t> params, std::span<cons
         if (std::isnan(x)) return x;
       }
       return gateChoice(params, arguments);
-    case Function::kMaskEntry: throw Unsupported("the entry of a mask inside a lumped piece of the sequence has no value");
+    // By the lumps' first positions: some mask, not the causal one (functions.h).
+    case Function::kMaskEntry: return params[1] <= params[0] ? 0 : -std::numeric_limits<double>::infinity();
     case Function::kDropoutMask: return dropoutBit(params);
   }
   throw std::invalid_argument("unknown function");

@@ -25,7 +25,8 @@ enum class Function : std::uint8_t {
 const char* name(Function f);
 // True when the order of the arguments does not matter.
 bool isSymmetric(Function f);
-// The true value. Throws Unsupported for kMaskEntry (it has no value without full positions).
+// The true value, but for kMaskEntry: inside a lump the causal mask has no single value, so this gives the entries of another mask (whole
+// lumps are open or closed). What is computed with it must be confirmed with the dimension unlumped.
 double evaluate(Function f, std::span<const std::int64_t> params, std::span<const double> arguments);
 
 }  // namespace shardproof::ops

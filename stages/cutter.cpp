@@ -66,6 +66,7 @@ class Cutter {
     const LineageEntry& entry = plan_.lineage[static_cast<std::size_t>(f)];
     if (entry.role == Role::kInput) return true;
     if (options_.inputsOnly || (options_.excluded && (*options_.excluded)[static_cast<std::size_t>(f)])) return false;
+    if (std::binary_search(options_.deepened.begin(), options_.deepened.end(), f)) return false;
     if (options_.onlyBefore >= 0 && !(order(f) < order(options_.onlyBefore))) return false;
     for (const auto& [e, key] : maxKey_) {
       if (!(order(f) < key)) return false;

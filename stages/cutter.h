@@ -13,6 +13,8 @@ namespace shardproof {
 struct CutOptions {
   // Lineage entries that may not be assumed (they failed, or the caller wants the stage to reach further up).
   const std::vector<char>* excluded = nullptr;
+  // More entries that this stage may not assume, so that it reaches further up.
+  std::vector<std::int32_t> deepened;
   // Assume input lineage only: the slices reach the plan's inputs.
   bool inputsOnly = false;
   // Assume only entries that come before this one (-1: no such limit).

@@ -66,7 +66,7 @@ class StageChecker {
     reduce(ReductionOptions{});
     describeShapes();
     if (options_.refuteOnly) {
-      refuteInNumbers(nullptr);
+      refuteInNumbers();
       return;
     }
     if (options_.checker == Checker::kZ3) {
@@ -84,7 +84,7 @@ class StageChecker {
       outcome_.method = Method::kNormalForm;
       return;
     }
-    if (!unequal.empty() && fingerprintsDiffer() && refuteInNumbers(&algebra)) return;
+    if (!unequal.empty() && fingerprintsDiffer() && refuteInNumbers()) return;
     if (proveExpanded(terms, algebra, unequal)) return;
     // A stage that only the solver may decide is worth the positions that its verdict needs.
     decideBySolver();
@@ -216,23 +216,37 @@ class StageChecker {
     return false;
   }
 
-  // `algebra` is the one that the stage was executed over (nullptr: none; then all inputs are listed).
-  bool refuteInNumbers(TermAlgebra* algebra) {
+  bool refuteInNumbers() {
     Stopwatch watch(outcome_.seconds["refute"]);
-    // A lumped causal mask has no numbers; the dimension is kept whole for this, or nothing is refuted.
-    if (reduced_.lumpsAbsolute) {
-      ReductionOptions whole = reductionOptions_;
-      whole.keepAbsolute = true;
-      try {
-        reduce(whole);
-      } catch (const Unsupported& error) {
-        refusal_ = std::string("no counterexample was looked for: ") + error.what();
-        return false;
-      }
-      algebra = nullptr;
-    }
-    constexpr int kAttempts = 8;
     Trial trial;
+    if (!searchDifference(trial)) return false;
+    if (reduced_.lumpsAbsolute) {
+      if (options_.confirmMasks) {
+        // The dimension is kept whole to confirm what was found with another mask, or nothing is refuted.
+        ReductionOptions whole = reductionOptions_;
+        whole.keepAbsolute = true;
+        const ReductionOptions before = reductionOptions_;
+        try {
+          reduce(whole);
+        } catch (const Unsupported& error) {
+          refusal_ = std::string("a difference could not be confirmed at full sequence length: ") + error.what();
+          reduce(before);
+          return false;
+        }
+        if (!searchDifference(trial)) {
+          reduce(before);
+          return false;
+        }
+      } else {
+        outcome_.shortenedMask = true;
+      }
+    }
+    accept(trial, Method::kNumeric);
+    return true;
+  }
+
+  bool searchDifference(Trial& trial) {
+    constexpr int kAttempts = 8;
     for (int k = 0; k < kAttempts; ++k) {
       std::mt19937_64 random(0x9E3779B97F4A7C15ULL + static_cast<std::uint64_t>(k));
       const bool differs = attempt(
@@ -242,17 +256,14 @@ class StageChecker {
             return values.empty() ? 0.0 : static_cast<double>(values[random() % values.size()]);
           },
           trial);
-      if (differs) {
-        accept(trial, algebra, Method::kNumeric);
-        return true;
-      }
+      if (differs) return true;
     }
     refusal_ = "no input was found on which the sides differ";
     if (options_.refuteOnly) outcome_.reason = refusal_;
     return false;
   }
 
-  void accept(const Trial& trial, const TermAlgebra*, Method method) {
+  void accept(const Trial& trial, Method method) {
     outcome_.verdict = StageVerdict::kRefuted;
     outcome_.method = method;
     outcome_.claim = trial.claim;
@@ -439,15 +450,15 @@ class StageChecker {
             },
             trial);
         if (differs) {
-          accept(trial, &algebra, Method::kSolver);
+          accept(trial, Method::kSolver);
           return;
         }
       }
       outcome_.reason = "Z3 finds a difference only for other functions than the real ones";
-      if (!unequal.empty() && refuteInNumbers(nullptr)) return;
+      if (!unequal.empty() && refuteInNumbers()) return;
     } else {
       outcome_.reason = result.reason;
-      if (!unequal.empty() && options_.checker == Checker::kZ3 && refuteInNumbers(nullptr)) return;
+      if (!unequal.empty() && options_.checker == Checker::kZ3 && refuteInNumbers()) return;
     }
     if (dropped_) outcome_.reason += "; assumed lineage that is over-determined was left out";
     if (!refusal_.empty()) outcome_.reason += (outcome_.reason.empty() ? "" : "; ") + refusal_;

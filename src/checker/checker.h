@@ -17,6 +17,7 @@ struct StageOutcome {
   StageVerdict verdict = StageVerdict::kUndecided;
   Method method = Method::kNone;
   std::string reason;
+  bool shortenedMask = false;              // the numbers of the counterexample were computed with a lumped mask
   // kRefuted: the first claim that differs, and where.
   std::int32_t claim = -1;
   std::optional<Counterexample> counterexample;
@@ -29,6 +30,9 @@ struct CheckOptions {
   double timeoutSeconds = 60;              // for the solver; the pool bounds the whole
   std::size_t memoryMegabytes = 4096;
   bool refuteOnly = false;                 // evaluate in numbers only (the whole plan, end to end)
+  // A difference found with a causal mask lumped (hence not quite causal) counts only when it is confirmed at full sequence length. Without
+  // confirmation the outcome says so (StageOutcome::shortenedMask).
+  bool confirmMasks = true;
 };
 
 // Never throws Unsupported (that is kUndecided with the reason). Throws NotSymmetric when the stage must be cut without lumped axes.

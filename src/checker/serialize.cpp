@@ -14,6 +14,7 @@ std::string serialize(const StageOutcome& outcome) {
   j["method"] = static_cast<int>(outcome.method);
   j["reason"] = outcome.reason;
   j["claim"] = outcome.claim;
+  j["shortened_mask"] = outcome.shortenedMask;
   j["seconds"] = outcome.seconds;
   for (const ReducedShape& s : outcome.reducedShapes) j["shapes"].push_back({s.tensor, s.full, s.reduced});
   if (outcome.counterexample) {
@@ -38,6 +39,7 @@ StageOutcome deserialize(const std::string& text) {
   outcome.method = static_cast<Method>(j.at("method").get<int>());
   outcome.reason = j.at("reason").get<std::string>();
   outcome.claim = j.at("claim").get<std::int32_t>();
+  outcome.shortenedMask = j.at("shortened_mask").get<bool>();
   outcome.seconds = j.at("seconds").get<std::map<std::string, double>>();
   if (j.contains("shapes")) {
     for (const json& s : j["shapes"]) outcome.reducedShapes.push_back({s[0].get<std::string>(), s[1].get<Shape>(), s[2].get<Shape>()});

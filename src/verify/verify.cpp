@@ -66,6 +66,8 @@ class Verification {
     std::int32_t classId = -1;
     std::vector<std::int32_t> used;
     std::string cutFailure;              // why no stage could be cut
+    std::vector<std::int32_t> deepened;  // entries that its stage reaches past, sorted
+    int depth = 0;                       // how often it was deepened
   };
   struct ClassState {
     std::unique_ptr<Stage> representative;
@@ -131,12 +133,25 @@ class Verification {
       }
       todo.clear();
       for (const std::int32_t e : topological_) {
-        const auto& used = entries_[index(e)].used;
-        if (std::any_of(used.begin(), used.end(), [&](std::int32_t f) { return excluded_[index(f)] != 0; })) todo.push_back(e);
+        EntryState& state = entries_[index(e)];
+        const bool recut = std::any_of(state.used.begin(), state.used.end(), [&](std::int32_t f) { return excluded_[index(f)] != 0; });
+        if (recut || (!holds(e) && deepen(e))) todo.push_back(e);
       }
+      grew = grew || !todo.empty();
       if (!grew || todo.empty()) break;
     }
     conclude();
+  }
+
+  // A stage that fails although all that it assumes may hold may need to know how its assumptions hang together: it is cut again past them.
+  // Checkpoints get one such try, outputs as many as there are rounds.
+  bool deepen(std::int32_t e) {
+    EntryState& state = entries_[index(e)];
+    if (state.used.empty() || (plan_.lineage[index(e)].role == Role::kCheckpoint && state.depth > 0)) return false;
+    state.deepened.insert(state.deepened.end(), state.used.begin(), state.used.end());
+    std::sort(state.deepened.begin(), state.deepened.end());
+    ++state.depth;
+    return true;
   }
 
   static std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }
@@ -153,6 +168,7 @@ class Verification {
       state.cutFailure.clear();
       CutOptions cut;
       cut.excluded = &excluded_;
+      cut.deepened = state.deepened;
       try {
         auto stage = std::make_unique<Stage>(cutStage(*join_, e, cut));
         state.used = stage->usedEntries;
@@ -185,6 +201,8 @@ class Verification {
     check.timeoutSeconds = options_.timeoutSeconds;
     check.memoryMegabytes = options_.memoryMegabytes;
     check.refuteOnly = refuteOnly;
+    // End to end only decides whether a difference that a stage has already shown exactly reaches an output.
+    check.confirmMasks = !refuteOnly;
     try {
       return checkStage(stage, problem_, check);
     } catch (const NotSymmetric&) {
@@ -449,7 +467,7 @@ class Verification {
     }
     if (differs_ && !report_.defects.empty() && endToEnd_.counterexample && endToEndEntry_ >= 0) {
       Defect& first = report_.defects.front();
-      first.message += "; it shows in output '" + tensorName(plan_.lineage[index(endToEndEntry_)].tensor) + "' (" + endToEnd_.counterexample->element +
+      first.message += std::string(endToEnd_.shortenedMask ? "; evaluated with a shortened causal mask, " : "; ") + "it shows in output '" + tensorName(plan_.lineage[index(endToEndEntry_)].tensor) + "' (" + endToEnd_.counterexample->element +
                        ": the model computes " + numberText(endToEnd_.counterexample->logical) + ", the plan " +
                        numberText(endToEnd_.counterexample->parallel) + ")";
     }

@@ -230,6 +230,7 @@ OperatorInfo makeForward(const Interface& interface, const Infer& infer, const R
   op.name = interface.name;
   op.scalarMayBeOne = interface.scalarMayBeOne;
   op.rearranges = interface.rearranges;
+  op.followsLogicalPosition = interface.followsLogicalPosition;
   op.validate = [interface](const Attributes& attributes, std::size_t operands, std::size_t results) {
     named(interface.name, [&] {
       checkAttributes(interface.attributes, attributes);
@@ -254,6 +255,7 @@ OperatorInfo makeBackward(const Interface& interface, const Infer& infer, const 
   OperatorInfo op;
   op.name = interface.name + "_backward";
   op.rearranges = interface.rearranges;   // the gradient is arranged back
+  op.followsLogicalPosition = interface.followsLogicalPosition;
   op.validate = [interface, name = op.name](const Attributes& attributes, std::size_t operands, std::size_t results) {
     named(name, [&] {
       const std::size_t gradients = interface.minResults;

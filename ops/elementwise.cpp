@@ -376,6 +376,7 @@ void defineElementwise(Catalog& catalog) {
                             .attributes = {{.key = "p", .type = AttributeType::kNumber, .required = true, .min = Rational(0), .max = Rational(1)},
                                            {.key = "seed", .type = AttributeType::kInteger}},
                             .pointwise = true,
+                            .followsLogicalPosition = true,
                             .check = [](const Attributes& attributes, std::size_t, std::size_t) {
                               if (Dropout::masks(attributes) && !has(attributes, "seed"))
                                 throw std::invalid_argument("attribute 'seed' is missing, expected an integer when p is not 0 or 1");

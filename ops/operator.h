@@ -47,6 +47,9 @@ struct OperatorInfo {
   // the other.
   bool rearranges = false;
 
+  // Where relate() says `absolute`, the position meant is the logical tensor's, also on a rank that holds a piece of it (dropout's mask).
+  bool followsLogicalPosition = false;
+
   // Checks attribute names, types and ranges, and the numbers of operands and results. Throws std::invalid_argument with a sentence that
   // says what was found and what was expected. An unknown attribute is always an error.
   std::function<void(const Attributes&, std::size_t operands, std::size_t results)> validate;

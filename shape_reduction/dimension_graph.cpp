@@ -316,8 +316,8 @@ class Builder {
       s.lineB = lineOf(s.lineB);
       if (s.lineA == s.lineB && s.loA == s.loB) {
         // The same stretch of the same line: only its ends matter.
-        graph_.cuts.emplace_back(s.lineA, s.loA);
-        graph_.cuts.emplace_back(s.lineA, s.loA + s.length);
+        graph_.cuts.push_back({s.lineA, s.loA, s.fromLineage});
+        graph_.cuts.push_back({s.lineA, s.loA + s.length, s.fromLineage});
         if (!s.fromLineage) graph_.segments.push_back(s);
         continue;
       }
@@ -325,7 +325,7 @@ class Builder {
     }
     std::sort(graph_.segments.begin(), graph_.segments.end());
     graph_.segments.erase(std::unique(graph_.segments.begin(), graph_.segments.end()), graph_.segments.end());
-    for (const auto& [l, position] : cuts_) graph_.cuts.emplace_back(lineOf(l), position);
+    for (const DimensionGraph::Cut& c : cuts_) graph_.cuts.push_back({lineOf(c.line), c.position, c.fromLineage});
     for (const Equation* e : equations_) boxesOf(*e, lineOf);
     std::set<std::pair<bool, std::vector<std::vector<std::int32_t>>>> seen;
     for (const auto& [logical, variables] : iterations_) {
@@ -377,8 +377,8 @@ class Builder {
     for (const auto& [g, lo] : {std::pair{a, loA}, std::pair{b, loB}}) {
       for (std::size_t j = top + 1; j < levels(g); ++j) {
         const std::int64_t q = lo / stride(g, j) % factorSize(g, j);
-        cuts_.emplace_back(rawLine(g, j), q);
-        cuts_.emplace_back(rawLine(g, j), q + 1);
+        cuts_.push_back({rawLine(g, j), q, fromLineage});
+        cuts_.push_back({rawLine(g, j), q + 1, fromLineage});
       }
     }
   }
@@ -434,7 +434,7 @@ class Builder {
   std::vector<std::int32_t> firstLine_;
   UnionFind lineUnion_;
   std::vector<Segment> segments_;
-  std::vector<std::pair<std::int32_t, std::int64_t>> cuts_;
+  std::vector<DimensionGraph::Cut> cuts_;
 };
 
 // Collects what one operator call states, on the stage's dimension variables.
@@ -481,7 +481,9 @@ class NodeRelations : public ops::Relations {
   }
   void absolute(ops::DimRef d) override {
     if (const std::int32_t x = var(d); x >= 0) builder_.flags_[at(x)].absolute = true;
+    anyAbsolute_ = true;
   }
+  bool anyAbsolute() const { return anyAbsolute_; }
   void iterates(std::span<const ops::DimRef> dims) override {
     for (const ops::DimRef d : dims) listed_.push_back(var(d));
   }
@@ -550,6 +552,7 @@ class NodeRelations : public ops::Relations {
   std::map<int, std::vector<std::int32_t>> virtual_;
   std::vector<std::pair<std::int32_t, std::int32_t>> same_;
   std::vector<std::int32_t> derived_, listed_;
+  bool anyAbsolute_ = false;
 };
 
 void Builder::relateNode(const StageNode& node) {
@@ -569,6 +572,9 @@ void Builder::relateNode(const StageNode& node) {
   }
   NodeRelations relations(*this, node, results);
   op.relate(signature, out, relations);
+  if (!node.logical && op.followsLogicalPosition && relations.anyAbsolute()) {
+    throw Unsupported(op.name + " on a rank follows the logical position of its operand, which the rank's own tensor does not tell");
+  }
   iterations_.emplace_back(node.logical, relations.variables());
 }
 

@@ -47,7 +47,12 @@ struct DimensionGraph {
   std::vector<std::int64_t> groupSize;
   std::vector<Line> lines;
   std::vector<Segment> segments;                           // between different stretches; whole-line matches are merged away
-  std::vector<std::pair<std::int32_t, std::int64_t>> cuts; // single cuts: line, position
+  struct Cut {
+    std::int32_t line;
+    std::int64_t position;
+    bool fromLineage;
+  };
+  std::vector<Cut> cuts;                                   // single cuts
   std::vector<BoxOnLine> boxes;                            // of all equations
   // The index variables of each node's iteration space, as the lines each ranges over; equal lists once.
   struct Iteration {

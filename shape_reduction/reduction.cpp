@@ -53,6 +53,7 @@ class Reducer {
         }
       }
       if (units.empty()) continue;
+      if (graph_.lines[l].keep) throw NotSymmetric("a dimension that is cut along an interchangeable axis must be kept whole");
       if (graph_.lines[l].absolute) throw NotSymmetric("absolute positions matter on a dimension that is cut along an interchangeable axis");
       auto& blocks = blocks_[l];
       for (const auto& [lump, unit] : units) blocks.push_back({lump, unit, stage_.lumps[at(lump)].size});
@@ -78,11 +79,15 @@ class Reducer {
         }
       }
     }
+    const char* const kAddressed = "an operator takes a stretch of a dimension that is cut along an interchangeable axis";
+    for (const DimensionGraph::Cut& c : graph_.cuts) {
+      if (!c.fromLineage && !blocks_[at(c.line)].empty()) throw NotSymmetric(kAddressed);
+    }
     for (const Segment& s : graph_.segments) {
       if (s.fromLineage) continue;
       for (const auto& [line, lo] : {std::pair{s.lineA, s.loA}, std::pair{s.lineB, s.loB}}) {
         if (!blocks_[at(line)].empty() && !(lo == 0 && s.length == graph_.lines[at(line)].size)) {
-          throw NotSymmetric("an operator takes a stretch of a dimension that is cut along an interchangeable axis");
+          throw NotSymmetric(kAddressed);
         }
       }
     }
@@ -148,7 +153,7 @@ class Reducer {
         cut(line, base + b.count * b.unit);
       }
     }
-    for (const auto& [line, position] : graph_.cuts) cut(line, position);
+    for (const DimensionGraph::Cut& c : graph_.cuts) cut(c.line, c.position);
     for (const Segment& s : graph_.segments) {
       cut(s.lineA, s.loA);
       cut(s.lineA, s.loA + s.length);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -178,6 +179,7 @@ class StageChecker {
     std::int64_t logicalIndex = 0;
     std::size_t pair = 0;
     double logical = 0, parallel = 0;
+    std::set<std::int32_t> claims;       // all that differ
   };
 
   // Evaluates both sides with the true functions. True when they really differ.
@@ -206,14 +208,16 @@ class StageChecker {
         const double gap = std::abs(p.logical - p.parallel);
         if (gap <= kTolerance * std::max(std::abs(p.logical), std::abs(p.parallel)) || gap <= kTolerance * 1e-3 * magnitude) continue;
       }
-      trial.claim = static_cast<std::int32_t>(p.claim);
-      trial.logicalIndex = p.logicalIndex;
-      trial.logical = p.logical;
-      trial.parallel = p.parallel;
-      trial.pair = i;
-      return true;
+      if (trial.claims.insert(static_cast<std::int32_t>(p.claim)).second && trial.claims.size() == 1) {
+        trial.claim = static_cast<std::int32_t>(p.claim);
+        trial.logicalIndex = p.logicalIndex;
+        trial.logical = p.logical;
+        trial.parallel = p.parallel;
+        trial.pair = i;
+      }
+      if (!options_.refuteOnly) break;
     }
-    return false;
+    return !trial.claims.empty();
   }
 
   bool refuteInNumbers() {
@@ -247,6 +251,8 @@ class StageChecker {
 
   bool searchDifference(Trial& trial) {
     constexpr int kAttempts = 8;
+    std::set<std::int32_t> all;
+    std::optional<Trial> first;
     for (int k = 0; k < kAttempts; ++k) {
       std::mt19937_64 random(0x9E3779B97F4A7C15ULL + static_cast<std::uint64_t>(k));
       const bool differs = attempt(
@@ -256,9 +262,20 @@ class StageChecker {
             return values.empty() ? 0.0 : static_cast<double>(values[random() % values.size()]);
           },
           trial);
-      if (differs) return true;
+      if (!differs) continue;
+      if (!options_.refuteOnly) return true;
+      all.insert(trial.claims.begin(), trial.claims.end());
+      if (!first) first = trial;
+      if (k >= 3) break;   // enough for claims that only some inputs refute
     }
-    refusal_ = "no input was found on which the sides differ";
+    if (first) {
+      trial = *first;
+      std::set<std::int32_t> entries;
+      for (const std::int32_t c : all) entries.insert(stage_.claims[static_cast<std::size_t>(c)].entry);
+      outcome_.differingEntries.assign(entries.begin(), entries.end());
+      return true;
+    }
+    refusal_ = kNoDifferenceFound;
     if (options_.refuteOnly) outcome_.reason = refusal_;
     return false;
   }

@@ -20,6 +20,8 @@ struct StageOutcome {
   bool shortenedMask = false;              // the numbers of the counterexample were computed with a lumped mask
   // kRefuted: the first claim that differs, and where.
   std::int32_t claim = -1;
+  std::vector<std::int32_t> differingEntries;  // refuteOnly: the lineage entries of all claims that some attempt made differ, sorted
+  bool withoutLumps = false;               // the stage was cut with all coordinates of all axes (claim counts on that)
   std::optional<Counterexample> counterexample;
   std::vector<ReducedShape> reducedShapes;
   std::map<std::string, double> seconds;   // by phase: "reduce", "execute", "check", "refute", "expand", "solve"
@@ -34,6 +36,9 @@ struct CheckOptions {
   // confirmation the outcome says so (StageOutcome::shortenedMask).
   bool confirmMasks = true;
 };
+
+// The reason of a refuteOnly outcome that evaluated both sides and found them equal.
+inline constexpr const char* kNoDifferenceFound = "no input was found on which the sides differ";
 
 // Never throws Unsupported (that is kUndecided with the reason). Throws NotSymmetric when the stage must be cut without lumped axes.
 StageOutcome checkStage(const Stage& stage, const Problem& problem, const CheckOptions& options);

@@ -121,6 +121,7 @@ void checkPlanShapes(const Join& join, std::vector<Defect>& defects) {
         }
       } catch (const ShapeError& error) {
         report(error.what());
+      } catch (const Unsupported&) {   // not a defect: the stages that need this operator are undecided and say why
       }
     }
   }

@@ -209,7 +209,9 @@ class Verification {
       // Axes that look interchangeable by name are not in this stage: enumerate all their coordinates.
       cut.lump = false;
       try {
-        return checkStage(cutStages(*join_, entries, cut), problem_, check);
+        StageOutcome outcome = checkStage(cutStages(*join_, entries, cut), problem_, check);
+        outcome.withoutLumps = true;
+        return outcome;
       } catch (const Unsupported& error) {
         StageOutcome outcome;
         outcome.reason = error.what();
@@ -316,6 +318,11 @@ class Verification {
     for (const std::int32_t e : topological_) {
       if (plan_.lineage[index(e)].role == Role::kOutput) outputs.push_back(e);
     }
+    // The failed lemmas are looked at too: which of them are really wrong, and not just unprovable from what their stage knows?
+    std::vector<std::int32_t> claimed = outputs;
+    for (const std::int32_t e : firstFailures_) {
+      if (plan_.lineage[index(e)].role != Role::kOutput) claimed.push_back(e);
+    }
     CutOptions cut;
     cut.maxNodes = 2 * kMostEndToEndNodes;
     cut.inputsOnly = true;
@@ -327,7 +334,7 @@ class Verification {
     std::unique_ptr<Stage> stage;
     const auto attempt = [&] {
       try {
-        stage = std::make_unique<Stage>(cutStages(*join_, outputs, cut));
+        stage = std::make_unique<Stage>(cutStages(*join_, claimed, cut));
         if (stage->nodes.size() > kMostEndToEndNodes) stage.reset();
       } catch (const Unsupported&) {
         stage.reset();
@@ -338,6 +345,7 @@ class Verification {
     if (!stage && first >= 0) {
       cut.inputsOnly = false;
       cut.onlyBefore = first;
+      claimed = outputs;
       attempt();
     }
     if (!stage) return false;
@@ -347,7 +355,7 @@ class Verification {
     pool.timeoutSeconds = options_.timeoutSeconds * 2;
     pool.memoryMegabytes = options_.memoryMegabytes;
     pool.cancel = options_.cancel;
-    const auto statistics = runPool({0}, [&](std::size_t) { return serialize(decide(*stage, outputs, cut, true)); },
+    const auto statistics = runPool({0}, [&](std::size_t) { return serialize(decide(*stage, claimed, cut, true)); },
                                     [&](std::size_t, const TaskResult& result) {
                                       if (result.outcome == TaskOutcome::kDone) outcome = deserialize(result.payload);
                                       else outcome.reason = result.reason;
@@ -356,10 +364,12 @@ class Verification {
     peakWorkerBytes_ = std::max(peakWorkerBytes_, statistics.peakWorkerBytes);
     report_.statistics.secondsByPhase["end-to-end"] += since(start);
     endToEnd_ = outcome;
-    if (outcome.verdict != StageVerdict::kRefuted) return false;
-    if (outcome.claim >= 0 && index(outcome.claim) < stage->claims.size()) endToEndEntry_ = stage->claims[index(outcome.claim)].entry;
-    if (endToEnd_.counterexample) endToEnd_.counterexample->endToEnd = endToEndFromInputs_;
-    return true;
+    violated_.insert(outcome.differingEntries.begin(), outcome.differingEntries.end());
+    evaluated_ = endToEndFromInputs_ && (outcome.verdict == StageVerdict::kRefuted || outcome.reason == kNoDifferenceFound);
+    for (const std::int32_t e : outputs) {
+      if (endToEndEntry_ < 0 && violated_.contains(e)) endToEndEntry_ = e;
+    }
+    return endToEndEntry_ >= 0;
   }
 
   struct Failure {
@@ -376,6 +386,7 @@ class Verification {
         try {
           CutOptions cut;
           cut.excluded = &excluded_;
+          cut.lump = !f.outcome.withoutLumps;
           f.stage = std::make_unique<Stage>(cutStage(*join_, e, cut));
         } catch (const Unsupported&) {
         }
@@ -413,7 +424,8 @@ class Verification {
     // A lemma that failed where it stands is wrong even when nothing relies on it any more.
     for (const Failure& f : firstOutcomes_) {
       StageReport& report = report_.stages[index(entries_[index(f.entry)].stage)];
-      if (f.outcome.verdict == StageVerdict::kRefuted && plan_.lineage[index(f.entry)].role == Role::kCheckpoint && all) {
+      const bool wrong = evaluated_ ? violated_.contains(f.entry) : f.outcome.verdict == StageVerdict::kRefuted;
+      if (wrong && plan_.lineage[index(f.entry)].role == Role::kCheckpoint && all) {
         report.verdict = StageVerdict::kWrongLineage;
         report.method = f.outcome.method;
         report.reason = f.outcome.counterexample
@@ -445,7 +457,7 @@ class Verification {
   // An output whose stage differs although everything it assumes is proved from the inputs. Only where the numbers could not be run from end
   // to end; otherwise those decide.
   bool refutedOutput(const std::vector<char>& proved) const {
-    if (endToEndFromInputs_) return false;
+    if (evaluated_) return false;
     return std::any_of(topological_.begin(), topological_.end(), [&](std::int32_t e) {
       const StageOutcome* outcome = outcomeOf(e);
       const auto& used = entries_[index(e)].used;
@@ -455,21 +467,19 @@ class Verification {
   }
 
   void listDefects() {
-    for (const Failure& f : firstOutcomes_) {
-      if (f.outcome.verdict != StageVerdict::kRefuted || !f.stage) continue;
-      if (report_.defects.size() == kMostDefectsShown) break;
-      report_.defects.push_back(describeFailure(*join_, *f.stage, f.outcome));
-    }
-    if (report_.defects.empty()) {
+    const auto list = [&](auto&& wanted) {
       for (const Failure& f : firstOutcomes_) {
-        if (f.stage && report_.defects.size() < 3) report_.defects.push_back(describeFailure(*join_, *f.stage, f.outcome));
+        if (f.stage && wanted(f) && report_.defects.size() < kMostDefectsShown) report_.defects.push_back(describeFailure(*join_, *f.stage, f.outcome));
       }
-    }
-    if (differs_ && !report_.defects.empty() && endToEnd_.counterexample && endToEndEntry_ >= 0) {
+    };
+    const auto refuted = [](const Failure& f) { return f.outcome.verdict == StageVerdict::kRefuted; };
+    list([&](const Failure& f) { return refuted(f) && (!evaluated_ || violated_.contains(f.entry)); });
+    if (report_.defects.empty()) list(refuted);
+    if (report_.defects.empty()) list([&](const Failure& f) { return violated_.contains(f.entry); });
+    if (differs_ && !report_.defects.empty() && endToEndEntry_ >= 0) {
       Defect& first = report_.defects.front();
-      first.message += std::string(endToEnd_.shortenedMask ? "; evaluated with a shortened causal mask, " : "; ") + "it shows in output '" + tensorName(plan_.lineage[index(endToEndEntry_)].tensor) + "' (" + endToEnd_.counterexample->element +
-                       ": the model computes " + numberText(endToEnd_.counterexample->logical) + ", the plan " +
-                       numberText(endToEnd_.counterexample->parallel) + ")";
+      first.message += std::string(endToEnd_.shortenedMask ? "; evaluated from the inputs with a shortened causal mask, " : "; ") +
+                       "it shows in output '" + tensorName(plan_.lineage[index(endToEndEntry_)].tensor) + "'";
     }
   }
 
@@ -487,6 +497,8 @@ class Verification {
   std::vector<Failure> firstOutcomes_;
   bool differs_ = false, endToEndFromInputs_ = false;
   StageOutcome endToEnd_;
+  std::set<std::int32_t> violated_;      // entries that the end-to-end evaluation found wrong
+  bool evaluated_ = false;               // ... from the plan's inputs, to an end
   std::int32_t endToEndEntry_ = -1;
   std::size_t peakWorkerBytes_ = 0;
 };

@@ -21,7 +21,7 @@ struct StageOutcome {
   // kRefuted: the first claim that differs, and where.
   std::int32_t claim = -1;
   std::vector<std::int32_t> differingEntries;  // refuteOnly: the lineage entries of all claims that some attempt made differ, sorted
-  bool withoutLumps = false;               // the stage was cut with all coordinates of all axes (claim counts on that)
+  bool notSymmetric = false;               // undecided because an axis that looked interchangeable is not: cut again without lumped axes
   std::optional<Counterexample> counterexample;
   std::vector<ReducedShape> reducedShapes;
   std::map<std::string, double> seconds;   // by phase: "reduce", "execute", "check", "refute", "expand", "solve"

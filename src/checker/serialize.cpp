@@ -15,7 +15,7 @@ std::string serialize(const StageOutcome& outcome) {
   j["reason"] = outcome.reason;
   j["claim"] = outcome.claim;
   j["differing_entries"] = outcome.differingEntries;
-  j["without_lumps"] = outcome.withoutLumps;
+  j["not_symmetric"] = outcome.notSymmetric;
   j["shortened_mask"] = outcome.shortenedMask;
   j["seconds"] = outcome.seconds;
   for (const ReducedShape& s : outcome.reducedShapes) j["shapes"].push_back({s.tensor, s.full, s.reduced});
@@ -42,7 +42,7 @@ StageOutcome deserialize(const std::string& text) {
   outcome.reason = j.at("reason").get<std::string>();
   outcome.claim = j.at("claim").get<std::int32_t>();
   outcome.differingEntries = j.at("differing_entries").get<std::vector<std::int32_t>>();
-  outcome.withoutLumps = j.at("without_lumps").get<bool>();
+  outcome.notSymmetric = j.at("not_symmetric").get<bool>();
   outcome.shortenedMask = j.at("shortened_mask").get<bool>();
   outcome.seconds = j.at("seconds").get<std::map<std::string, double>>();
   if (j.contains("shapes")) {

@@ -68,6 +68,7 @@ class Verification {
     std::string cutFailure;              // why no stage could be cut
     std::vector<std::int32_t> deepened;  // entries that its stage reaches past, sorted
     int depth = 0;                       // how often it was deepened
+    bool lump = true;                    // interchangeable axes are lumped in its stage
   };
   struct ClassState {
     std::unique_ptr<Stage> representative;
@@ -75,7 +76,6 @@ class Verification {
     bool decided = false;
     StageOutcome outcome;
     std::size_t size = 0;
-    CutOptions cut;                      // how the representative was cut
   };
 
   void describeInput() {
@@ -111,8 +111,7 @@ class Verification {
     std::sort(todo.begin(), todo.end(), [&](std::int32_t a, std::int32_t b) { return order(a) < order(b); });
     topological_ = todo;
     for (int round = 0;; ++round) {
-      cutAll(todo);
-      runClasses();
+      cutAndProve(todo);
       if (cancelled()) break;
       if (round == 0) {
         firstFailures_ = failures();
@@ -169,6 +168,7 @@ class Verification {
       CutOptions cut;
       cut.excluded = &excluded_;
       cut.deepened = state.deepened;
+      cut.lump = state.lump;
       try {
         auto stage = std::make_unique<Stage>(cutStage(*join_, e, cut));
         state.used = stage->usedEntries;
@@ -183,7 +183,6 @@ class Verification {
           made.size = stage->nodes.size() + stage->tensors.size();
           made.representative = std::move(stage);
           made.entry = e;
-          made.cut = cut;
           classes_.push_back(std::move(made));
         }
         state.classId = it->second;
@@ -195,7 +194,7 @@ class Verification {
     report_.statistics.secondsByPhase["cut"] += since(start);
   }
 
-  StageOutcome decide(const Stage& stage, const std::vector<std::int32_t>& entries, CutOptions cut, bool refuteOnly) const {
+  StageOutcome decide(const Stage& stage, bool refuteOnly) const {
     CheckOptions check;
     check.checker = options_.checker;
     check.timeoutSeconds = options_.timeoutSeconds;
@@ -205,19 +204,30 @@ class Verification {
     check.confirmMasks = !refuteOnly;
     try {
       return checkStage(stage, problem_, check);
-    } catch (const NotSymmetric&) {
-      // Axes that look interchangeable by name are not in this stage: enumerate all their coordinates.
-      cut.lump = false;
-      try {
-        StageOutcome outcome = checkStage(cutStages(*join_, entries, cut), problem_, check);
-        outcome.withoutLumps = true;
-        return outcome;
-      } catch (const Unsupported& error) {
-        StageOutcome outcome;
-        outcome.reason = error.what();
-        return outcome;
+    } catch (const NotSymmetric& why) {
+      StageOutcome outcome;
+      outcome.notSymmetric = true;
+      outcome.reason = why.what();
+      return outcome;
+    }
+  }
+
+  // Cuts and decides. Stages whose axes turn out not to be interchangeable are cut again, each for itself, with all coordinates: what such a
+  // stage is made of and what it assumes may differ from what the lumped cut showed.
+  void cutAndProve(const std::vector<std::int32_t>& todo) {
+    cutAll(todo);
+    runClasses();
+    std::vector<std::int32_t> again;
+    for (const std::int32_t e : todo) {
+      const StageOutcome* outcome = outcomeOf(e);
+      if (outcome && outcome->notSymmetric && entries_[index(e)].lump) {
+        entries_[index(e)].lump = false;
+        again.push_back(e);
       }
     }
+    if (again.empty() || cancelled()) return;
+    cutAll(again);
+    runClasses();
   }
 
   void runClasses() {
@@ -234,7 +244,7 @@ class Verification {
     pool.cancel = options_.cancel;
     std::size_t done = 0;
     const auto statistics = runPool(
-        order, [&](std::size_t c) { return serialize(decide(*classes_[c].representative, {classes_[c].entry}, classes_[c].cut, false)); },
+        order, [&](std::size_t c) { return serialize(decide(*classes_[c].representative, false)); },
         [&](std::size_t c, const TaskResult& result) {
           ClassState& state = classes_[c];
           state.decided = true;
@@ -349,19 +359,13 @@ class Verification {
       attempt();
     }
     if (!stage) return false;
-    StageOutcome outcome;
-    PoolOptions pool;
-    pool.jobs = 1;
-    pool.timeoutSeconds = options_.timeoutSeconds * 2;
-    pool.memoryMegabytes = options_.memoryMegabytes;
-    pool.cancel = options_.cancel;
-    const auto statistics = runPool({0}, [&](std::size_t) { return serialize(decide(*stage, claimed, cut, true)); },
-                                    [&](std::size_t, const TaskResult& result) {
-                                      if (result.outcome == TaskOutcome::kDone) outcome = deserialize(result.payload);
-                                      else outcome.reason = result.reason;
-                                    },
-                                    pool);
-    peakWorkerBytes_ = std::max(peakWorkerBytes_, statistics.peakWorkerBytes);
+    StageOutcome outcome = runEndToEnd(*stage);
+    if (outcome.notSymmetric) {
+      cut.lump = false;
+      attempt();
+      if (!stage) return false;
+      outcome = runEndToEnd(*stage);
+    }
     report_.statistics.secondsByPhase["end-to-end"] += since(start);
     endToEnd_ = outcome;
     violated_.insert(outcome.differingEntries.begin(), outcome.differingEntries.end());
@@ -370,6 +374,23 @@ class Verification {
       if (endToEndEntry_ < 0 && violated_.contains(e)) endToEndEntry_ = e;
     }
     return endToEndEntry_ >= 0;
+  }
+
+  StageOutcome runEndToEnd(const Stage& stage) {
+    StageOutcome outcome;
+    PoolOptions pool;
+    pool.jobs = 1;
+    pool.timeoutSeconds = options_.timeoutSeconds * 2;
+    pool.memoryMegabytes = options_.memoryMegabytes;
+    pool.cancel = options_.cancel;
+    const auto statistics = runPool({0}, [&](std::size_t) { return serialize(decide(stage, true)); },
+                                    [&](std::size_t, const TaskResult& result) {
+                                      if (result.outcome == TaskOutcome::kDone) outcome = deserialize(result.payload);
+                                      else outcome.reason = result.reason;
+                                    },
+                                    pool);
+    peakWorkerBytes_ = std::max(peakWorkerBytes_, statistics.peakWorkerBytes);
+    return outcome;
   }
 
   struct Failure {
@@ -386,7 +407,8 @@ class Verification {
         try {
           CutOptions cut;
           cut.excluded = &excluded_;
-          cut.lump = !f.outcome.withoutLumps;
+          cut.lump = entries_[index(e)].lump;
+          cut.deepened = entries_[index(e)].deepened;
           f.stage = std::make_unique<Stage>(cutStage(*join_, e, cut));
         } catch (const Unsupported&) {
         }

@@ -1,5 +1,7 @@
 #include "ops/algebra.h"
 
+#include "shardproof/error.h"
+
 #include <algorithm>
 #include <numeric>
 #include <stdexcept>
@@ -48,6 +50,12 @@ std::vector<Index> rowMajorStrides(std::span<const ReducedDim> dims) {
   return strides;
 }
 
+std::int64_t checkedProduct(std::int64_t a, std::int64_t b) {
+  std::int64_t product = 0;
+  if (__builtin_mul_overflow(a, b, &product)) throw Unsupported("an iteration space of 2^63 or more positions");
+  return product;
+}
+
 std::vector<std::int64_t> weightsOf(std::span<const ReducedDim> dims) {
   std::vector<std::int64_t> all{1};
   bool ones = true;
@@ -56,7 +64,7 @@ std::vector<std::int64_t> weightsOf(std::span<const ReducedDim> dims) {
     next.reserve(all.size() * d.weight.size());
     for (const std::int64_t a : all)
       for (const std::int64_t w : d.weight) {
-        next.push_back(a * w);
+        next.push_back(checkedProduct(a, w));
         ones = ones && w == 1;
       }
     all = std::move(next);

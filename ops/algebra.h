@@ -44,6 +44,9 @@ struct ReducedDim {
   friend bool operator==(const ReducedDim&, const ReducedDim&) = default;
 };
 
+// Products of weights count positions of an iteration space, which may be larger than any one tensor. Throws Unsupported on overflow.
+std::int64_t checkedProduct(std::int64_t a, std::int64_t b);
+
 // A tensor of elements: row-major over the reduced dimensions. A complex tensor holds two consecutive elements (real, imaginary)
 // for each position.
 template <class A>

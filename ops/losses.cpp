@@ -69,7 +69,7 @@ struct CrossEntropy {
     Element loss = weightedSum(a, losses, weightsOf(labels.dims));
     if (reduction == "mean") {
       std::int64_t full = 1;
-      for (const ReducedDim& d : labels.dims) full *= d.full;
+      for (const ReducedDim& d : labels.dims) full = checkedProduct(full, d.full);
       loss = a.scale(Rational(1, full), loss);
     }
     out.data.assign(1, loss);

@@ -226,7 +226,7 @@ struct MoeExperts {
             for (Index q = 0; q < f; ++q) {
               const Element out = a.mul(down.data[at((i * d + c) * f + q)], h.data[at((n * experts_ + i) * f + q)]);
               terms.push_back(a.mul(route, out));
-              counts.push_back(slots.weight[at(j)] * experts.weight[at(i)] * hidden.weight[at(q)]);
+              counts.push_back(checkedProduct(checkedProduct(slots.weight[at(j)], experts.weight[at(i)]), hidden.weight[at(q)]));
             }
           }
         y.data.push_back(terms.empty() ? a.constant(Rational(0)) : a.sum(std::span<const Element>(terms), counts));

@@ -70,7 +70,10 @@ class Builder {
       for (const std::int64_t n : tensor.info.shape) dims.push_back(newDim(n));
       dimVars_.push_back(std::move(dims));
       valueVars_.push_back(tensor.info.element == ElementKind::kInteger ? newDim(kUnboundedValues) : -1);
-      if (tensor.origin == Origin::kConstant) keepUnlessFill(tensor, dimVars_.back());
+      if (tensor.origin == Origin::kConstant) {
+        keepUnlessFill(tensor, dimVars_.back());
+        if (valueVars_.back() >= 0) singleOutValues(tensor, valueVars_.back());
+      }
     }
     for (const StageNode& node : stage_.nodes) relateNode(node);
     for (const Equation& e : stage_.assumptions) relateEquation(e);
@@ -95,6 +98,16 @@ class Builder {
     const Graph& graph = tensor.logical ? problem_.model.graph : problem_.plan.programs[at(tensor.program)].graph;
     if (graph.constants[at(graph.tensors[at(tensor.tensor)].constant)].fill) return;
     for (const std::int32_t d : dims) flags_[at(d)].keep = true;
+  }
+
+  // A constant index names one row of its table, which must not disappear in a lump: the range of values is cut around it.
+  void singleOutValues(const StageTensor& tensor, std::int32_t values) {
+    const Graph& graph = tensor.logical ? problem_.model.graph : problem_.plan.programs[at(tensor.program)].graph;
+    std::set<std::int64_t> distinct;
+    for (const Rational& r : graph.constants[at(graph.tensors[at(tensor.tensor)].constant)].elements) {
+      if (r.fitsInt64() && r.toInt64() >= 0 && r.toInt64() < kUnboundedValues) distinct.insert(r.toInt64());
+    }
+    for (const std::int64_t v : distinct) valueCuts_.emplace_back(values, v);
   }
 
   void relateNode(const StageNode& node);
@@ -325,6 +338,11 @@ class Builder {
     }
     std::sort(graph_.segments.begin(), graph_.segments.end());
     graph_.segments.erase(std::unique(graph_.segments.begin(), graph_.segments.end()), graph_.segments.end());
+    for (const auto& [d, v] : valueCuts_) {
+      const std::int32_t line = graph_.linesOfGroup[at(groupOf_[at(d)])].front();
+      graph_.cuts.push_back({line, v, false});
+      graph_.cuts.push_back({line, v + 1, false});
+    }
     for (const DimensionGraph::Cut& c : cuts_) graph_.cuts.push_back({lineOf(c.line), c.position, c.fromLineage});
     for (const Equation* e : equations_) boxesOf(*e, lineOf);
     std::set<std::pair<bool, std::vector<std::vector<std::int32_t>>>> seen;
@@ -422,6 +440,7 @@ class Builder {
   std::vector<Flags> flags_, groupFlags_;
   std::vector<std::vector<std::int32_t>> dimVars_;
   std::vector<std::int32_t> valueVars_;
+  std::vector<std::pair<std::int32_t, std::int64_t>> valueCuts_;
   std::vector<RangeRelation> ranges_;
   std::vector<StretchRelation> stretches_;
   std::vector<RegroupRelation> regroups_;
@@ -447,20 +466,19 @@ class NodeRelations : public ops::Relations {
     if (x < 0 || y < 0) return;
     if (builder_.sizes_[at(x)] != builder_.sizes_[at(y)]) throw std::logic_error("operator relates dimensions of different sizes");
     builder_.dims_.unite(x, y);
-    same_.emplace_back(x, y);
+    same_.emplace_back(key(a), key(b));
   }
   void range(ops::DimRef whole, std::int64_t lo, ops::DimRef part) override {
     const std::int32_t x = var(whole), y = var(part);
     if (x < 0 || y < 0) return;
     builder_.relateRange(x, lo, y, false);
-    same_.emplace_back(x, y);
+    same_.emplace_back(key(whole), key(part));
   }
   void regroup(std::span<const ops::DimRef> a, std::span<const ops::DimRef> b) override {
     RegroupRelation relation;
     for (const ops::DimRef d : a) relation.a.push_back(var(d));
     for (const ops::DimRef d : b) {
       relation.b.push_back(var(d));
-      derived_.push_back(relation.b.back());   // the same index variables, regrouped: counted once, on side a
     }
     builder_.regroups_.push_back(std::move(relation));
   }
@@ -471,10 +489,13 @@ class NodeRelations : public ops::Relations {
     relation.a = {var(whole)};
     relation.b = {var(half), two};
     builder_.regroups_.push_back(std::move(relation));
-    same_.emplace_back(var(whole), var(half));
+    same_.emplace_back(key(whole), key(half));
   }
   void summed(ops::DimRef d) override {
-    if (const std::int32_t x = var(d); x >= 0) builder_.flags_[at(x)].summed = true;
+    if (const std::int32_t x = var(d); x >= 0) {
+      builder_.flags_[at(x)].summed = true;
+      summed_.push_back(key(d));
+    }
   }
   void keep(ops::DimRef d) override {
     if (const std::int32_t x = var(d); x >= 0) builder_.flags_[at(x)].keep = true;
@@ -485,7 +506,9 @@ class NodeRelations : public ops::Relations {
   }
   bool anyAbsolute() const { return anyAbsolute_; }
   void iterates(std::span<const ops::DimRef> dims) override {
-    for (const ops::DimRef d : dims) listed_.push_back(var(d));
+    for (const ops::DimRef d : dims) {
+      if (var(d) >= 0) listed_.push_back(key(d));
+    }
   }
   void virtualTensor(int slot, const Shape& shape) override {
     std::vector<std::int32_t> dims;
@@ -493,43 +516,58 @@ class NodeRelations : public ops::Relations {
     virtual_[slot] = std::move(dims);
   }
 
-  // The index variables: classes of dimensions that run together within this call.
-  std::vector<std::vector<std::int32_t>> variables() const {
-    std::vector<std::int32_t> all;
-    const auto add = [&](std::int32_t d) {
-      if (std::find(derived_.begin(), derived_.end(), d) == derived_.end() && std::find(all.begin(), all.end(), d) == all.end()) all.push_back(d);
-    };
-    for (const auto* side : {&node_.in, &node_.out}) {
-      for (const std::int32_t t : *side) {
-        if (t < 0) continue;
-        for (const std::int32_t d : builder_.dimVars_[at(t)]) add(d);
-      }
-    }
-    for (const auto& [slot, dims] : virtual_) {
-      for (const std::int32_t d : dims) add(d);
-    }
-    for (const std::int32_t d : listed_) add(d);
-    std::map<std::int32_t, std::int32_t> representative;
-    for (const std::int32_t d : all) representative[d] = d;
-    const auto find = [&](std::int32_t d) {
-      while (representative.contains(d) && representative[d] != d) d = representative[d];
-      return d;
+  // The index variables of each result: its own dimensions and those that are summed, dimensions that run together being one. Dimensions
+  // are told apart by slot, not by tensor: an operand that is given twice (x x^T) runs through two variables. And one result may run twice
+  // along one operand's dimension (the rows and columns of a causal mask): two variables.
+  std::vector<std::vector<std::vector<std::int32_t>>> variables() {
+    std::map<Key, Key> representative;
+    const auto find = [&](Key k) {
+      for (auto it = representative.find(k); it != representative.end() && it->second != k; it = representative.find(k)) k = it->second;
+      return k;
     };
     for (const auto& [x, y] : same_) {
-      if (!representative.contains(x) || !representative.contains(y)) continue;
-      const std::int32_t a = find(x), b = find(y);
+      const Key a = find(x), b = find(y);
       if (a != b) representative[b] = a;
     }
-    std::map<std::int32_t, std::vector<std::int32_t>> classes;
-    for (const std::int32_t d : all) {
-      if (builder_.sizes_[at(d)] > 1) classes[find(d)].push_back(d);
+    std::vector<std::vector<std::vector<std::int32_t>>> result;
+    for (std::size_t r = 0; r < node_.out.size(); ++r) {
+      if (node_.out[r] < 0) continue;
+      std::map<Key, std::pair<std::set<std::int32_t>, int>> classes;   // its dimensions, how many variables it is
+      const auto slot = static_cast<int>(node_.in.size() + r);
+      const auto rank = static_cast<int>(builder_.dimVars_[at(node_.out[r])].size());
+      for (int d = 0; d < rank; ++d) ++classes[find({slot, d})].second;
+      for (const auto* more : {&summed_, &listed_}) {
+        for (const Key& k : *more) {
+          int& count = classes[find(k)].second;
+          count = std::max(count, 1);
+        }
+      }
+      const auto addDim = [&](Key k) {
+        const auto it = classes.find(find(k));
+        const std::int32_t d = it == classes.end() ? -1 : var({k.first, k.second});
+        if (d >= 0 && builder_.sizes_[at(d)] > 1) it->second.first.insert(d);
+      };
+      for (int d = 0; d < rank; ++d) addDim({slot, d});
+      for (const auto& [x, y] : same_) {
+        addDim(x);
+        addDim(y);
+      }
+      for (const Key& k : summed_) addDim(k);
+      for (const Key& k : listed_) addDim(k);
+      std::vector<std::vector<std::int32_t>> variables;
+      for (const auto& [root, members] : classes) {
+        if (members.first.empty()) continue;
+        for (int i = 0; i < members.second; ++i) variables.emplace_back(members.first.begin(), members.first.end());
+      }
+      result.push_back(std::move(variables));
     }
-    std::vector<std::vector<std::int32_t>> result;
-    for (auto& [root, dims] : classes) result.push_back(std::move(dims));
     return result;
   }
 
  private:
+  using Key = std::pair<int, int>;   // slot, dimension
+  static Key key(ops::DimRef d) { return {d.slot, d.dim}; }
+
   std::int32_t var(ops::DimRef ref) {
     const auto operands = static_cast<int>(node_.in.size());
     if (const auto it = virtual_.find(ref.slot); it != virtual_.end()) return ref.dim == ops::kValues ? -1 : it->second.at(at(ref.dim));
@@ -550,8 +588,8 @@ class NodeRelations : public ops::Relations {
   const StageNode& node_;
   const std::vector<ops::TensorInfo>& results_;
   std::map<int, std::vector<std::int32_t>> virtual_;
-  std::vector<std::pair<std::int32_t, std::int32_t>> same_;
-  std::vector<std::int32_t> derived_, listed_;
+  std::vector<std::pair<Key, Key>> same_;
+  std::vector<Key> summed_, listed_;
   bool anyAbsolute_ = false;
 };
 
@@ -575,7 +613,7 @@ void Builder::relateNode(const StageNode& node) {
   if (!node.logical && op.followsLogicalPosition && relations.anyAbsolute()) {
     throw Unsupported(op.name + " on a rank follows the logical position of its operand, which the rank's own tensor does not tell");
   }
-  iterations_.emplace_back(node.logical, relations.variables());
+  for (auto& variables : relations.variables()) iterations_.emplace_back(node.logical, std::move(variables));
 }
 
 void Builder::relateCommunication(const StageNode& node) {

@@ -28,14 +28,41 @@ class Reducer {
       : stage_(stage), options_(options), graph_(buildDimensionGraph(stage, problem)) {}
 
   ReducedStage run() {
+    analyse();
+    return assemble();
+  }
+
+  SizeProgram program() {
+    analyse();
+    SizeProgram made;
+    std::map<std::int32_t, std::int32_t> ids;
+    made.lines.resize(graph_.lines.size());
+    for (std::size_t l = 0; l < graph_.lines.size(); ++l) {
+      for (std::size_t i = 0; i + 1 < starts_[l].size(); ++i) {
+        const std::int64_t size = starts_[l][i + 1] - starts_[l][i];
+        std::int64_t multiplicity = 1;
+        if (!retained(l, starts_[l][i], multiplicity)) continue;
+        const std::int32_t c = find(firstPiece_[l] + static_cast<std::int32_t>(i));
+        const auto [it, inserted] = ids.emplace(c, static_cast<std::int32_t>(made.classes.size()));
+        if (inserted) made.classes.push_back({size, std::min(size, needed(c))});
+        if (made.classes[at(it->second)].size != size) throw std::logic_error("pieces of different sizes run together");
+        made.lines[l].push_back(it->second);
+      }
+    }
+    std::set<std::int32_t> groups;
+    for (const auto& dims : graph_.dimOfTensor) groups.insert(dims.begin(), dims.end());
+    for (const std::int32_t g : groups) made.dimensions.push_back(graph_.linesOfGroup[at(g)]);
+    return made;
+  }
+
+ private:
+  void analyse() {
     findBlocks();
     cutLines();
     classifyPieces();
     countVariables();
-    return assemble();
   }
 
- private:
   // ---- lumped axes ------------------------------------------------------------------------------------------------------------------
   // Permuting the coordinates of a lumped axis must be a symmetry of the logical side too: it permutes equal blocks of the logical lines.
   // That holds when every box on such a line lies within one block (its coordinate's own) or covers them all, when no operator addresses
@@ -100,8 +127,9 @@ class Reducer {
         }
         for (const std::int32_t lump : lumps) ++touching[lump];
       }
-      // A local operator's own rank is one more coordinate of the axis.
-      const int most = AxisLump::kRepresentatives - 1 - (iteration.logical ? 0 : 1);
+      // Half of the coordinates kept apart tell an element, the other half a summand (see apart()). A local operator's own rank is one more
+      // coordinate of the axis.
+      const int most = (AxisLump::kRepresentatives - 1) / 2 - (iteration.logical ? 0 : 1);
       for (const auto& [lump, count] : touching) {
         if (count > most) throw NotSymmetric("a summand involves more coordinates of an interchangeable axis than are kept apart");
       }
@@ -255,6 +283,16 @@ class Reducer {
     std::vector<std::int64_t> position, weight;
   };
 
+  // Positions of a class that are kept apart. An element of a tensor is told by as many positions as it has index variables, and where
+  // something is summed each summand may involve as many again: with fewer than both together, sums that differ at full size (x0 - mean,
+  // x1 - mean) could become multiples of one another. Where nothing is summed every position stands for itself.
+  std::int64_t apart(std::int32_t c) const {
+    const std::int64_t variables = std::max(1, variables_[at(c)]);
+    return (summed_[at(c)] ? 2 * variables : variables) + options_.extraPositions;
+  }
+  // And with the one that stands for all others.
+  std::int64_t needed(std::int32_t c) const { return summed_[at(c)] ? apart(c) + 1 : apart(c); }
+
   Elements reduceLine(std::size_t l) {
     Elements elements;
     for (std::size_t i = 0; i + 1 < starts_[l].size(); ++i) {
@@ -262,15 +300,14 @@ class Reducer {
       std::int64_t multiplicity = 1;
       if (!retained(l, lo, multiplicity)) continue;
       const std::int32_t c = find(firstPiece_[l] + static_cast<std::int32_t>(i));
-      const std::int64_t apart = std::max(1, variables_[at(c)]) + options_.extraPositions;
-      const std::int64_t count = std::min(size, summed_[at(c)] ? apart + 1 : apart);
+      const std::int64_t count = std::min(size, needed(c));
       if (count < size) {
         mostVariables_ = std::max(mostVariables_, std::max(1, variables_[at(c)]));
         if (absolute_[at(c)]) lumpsAbsolute_ = true;
       }
       for (std::int64_t e = 0; e < count; ++e) {
         elements.position.push_back(lo + e);
-        elements.weight.push_back(multiplicity * (e + 1 == count ? size - e : 1));
+        elements.weight.push_back(ops::checkedProduct(multiplicity, e + 1 == count ? size - e : 1));
       }
     }
     return elements;
@@ -283,8 +320,7 @@ class Reducer {
       const std::int64_t lo = starts_[l][i], size = starts_[l][i + 1] - lo;
       if (starts_[l][i + 1] == kUnboundedValues && !values.empty()) break;   // indices that no table has
       const std::int32_t c = find(firstPiece_[l] + static_cast<std::int32_t>(i));
-      const std::int64_t apart = std::max(1, variables_[at(c)]) + options_.extraPositions;
-      for (std::int64_t e = 0; e < std::min(size, apart); ++e) values.push_back(lo + e);
+      for (std::int64_t e = 0; e < std::min(size, apart(c)); ++e) values.push_back(lo + e);
     }
     return values;
   }
@@ -314,7 +350,7 @@ class Reducer {
             for (std::size_t i = 0; i < dim->position.size(); ++i) {
               for (std::size_t j = 0; j < line.position.size(); ++j) {
                 product.position.push_back(dim->position[i] * graph_.lines[at(l)].size + line.position[j]);
-                product.weight.push_back(dim->weight[i] * line.weight[j]);
+                product.weight.push_back(ops::checkedProduct(dim->weight[i], line.weight[j]));
               }
             }
             dim->position = std::move(product.position);
@@ -372,6 +408,10 @@ class Reducer {
 };
 
 }  // namespace
+
+SizeProgram sizeProgram(const Stage& stage, const Problem& problem, const ReductionOptions& options) {
+  return Reducer(stage, problem, options).program();
+}
 
 ReducedStage reduceStage(const Stage& stage, const Problem& problem, const ReductionOptions& options) {
   return Reducer(stage, problem, options).run();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <span>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -210,6 +211,7 @@ class Cutter {
     if (inserted) {
       instances_.push_back(instance);
       origins_.push_back(Origin::kComputed);
+      producerOfId_.push_back(-1);
       if (instances_.size() > options_.maxNodes) throw Unsupported("the stage is too large: more than " + std::to_string(options_.maxNodes) + " local tensors");
     }
     return it->second;
@@ -230,12 +232,14 @@ class Cutter {
       std::vector<LocalInstance> todo;
       const std::int32_t node = settle(id, todo);
       if (node >= 0) stack.push_back({node, std::move(todo), 0});
+      return node >= 0;
     };
     open(root);
     while (!stack.empty()) {
       Frame& frame = stack.back();
       if (frame.next == frame.todo.size()) {
         order_.push_back(frame.node);
+        finished_[static_cast<std::size_t>(frame.node)] = 1;
         stack.pop_back();
         continue;
       }
@@ -243,18 +247,32 @@ class Cutter {
       bool isNew = false;
       const std::int32_t id = idOf(instance, isNew);
       localNodes_[static_cast<std::size_t>(frame.node)].in[slot(frame.node, frame.next - 1)] = id;
-      if (isNew) open(id);
+      if (isNew && open(id)) continue;
+      // Not opened now: finished, without producer, or still open further down the stack, which is a cycle.
+      const std::int32_t producer = producerOfId_[static_cast<std::size_t>(id)];
+      if (producer >= 0 && !finished_[static_cast<std::size_t>(producer)]) throwCycle(producer);
     }
     return root;
   }
+  [[noreturn]] void throwCycle(std::int32_t node) const {
+    const LocalNode& n = localNodes_[static_cast<std::size_t>(node)];
+    throw CyclicWait(n.program, n.node, n.rank, n.microbatch);
+  }
   // Operand slot of the k-th present operand of a node.
   std::size_t slot(std::int32_t node, std::size_t k) const { return presentSlots_[static_cast<std::size_t>(node)][k]; }
+
+  // LocalInstance::microbatch of an operand whose value does not matter: kShapeOnly minus the microbatch (-1 and up).
+  static constexpr std::int32_t kShapeOnly = -1000;
 
   // Decides what a local tensor is. Returns its producing node (new or known to be new) when the slice goes on through it.
   std::int32_t settle(std::int32_t id, std::vector<LocalInstance>& todo) {
     const LocalInstance instance = instances_[static_cast<std::size_t>(id)];
     const Graph& graph = plan_.programs[static_cast<std::size_t>(instance.program)].graph;
     const Tensor& tensor = graph.tensors[static_cast<std::size_t>(instance.tensor)];
+    if (instance.microbatch <= kShapeOnly + 1) {
+      origins_[static_cast<std::size_t>(id)] = Origin::kUnbound;
+      return -1;
+    }
     if (tensor.kind == TensorKind::kConstant) {
       origins_[static_cast<std::size_t>(id)] = Origin::kConstant;
       return -1;
@@ -265,14 +283,16 @@ class Cutter {
       return -1;
     }
     const Producer producer = join_.producerOf(instance);
+    if (producer.node < 0) throw Unsupported("a local tensor that is never produced");   // the join reports it
     const Node& node = graph.nodes[static_cast<std::size_t>(producer.node)];
     const std::int32_t microbatch = node.microbatch == kEachMicrobatch ? instance.microbatch : node.microbatch;
     if (node.microbatch >= 0 && lumpMicrobatches_) throw NotInterchangeable{kMicrobatchAxis};
     const NodeKey key{instance.program, producer.node, instance.rank, microbatch};
     const auto [it, inserted] = nodeOf_.emplace(key, static_cast<std::int32_t>(localNodes_.size()));
+    producerOfId_[static_cast<std::size_t>(id)] = it->second;
     if (!inserted) {
       localNodes_[static_cast<std::size_t>(it->second)].out[static_cast<std::size_t>(producer.result)] = id;
-      return -1;   // its operands are visited already, or are being visited
+      return -1;   // its operands are visited already (or wait for this very result: a cycle, which the caller sees)
     }
     LocalNode made{instance.program, producer.node, instance.rank, microbatch, {}, std::vector<std::int32_t>(node.outCount, -1), {}, 0};
     made.out[static_cast<std::size_t>(producer.result)] = id;
@@ -292,11 +312,14 @@ class Cutter {
           if (operands[i].microbatch >= 0 && lumpMicrobatches_) throw NotInterchangeable{kMicrobatchAxis};
           operand.microbatch = operands[i].microbatch >= 0 ? operands[i].microbatch : microbatch;
         }
+        // What only lends its shape needs no value: an instance of its own, which is not sliced.
+        if (i > 0 && ops::Registry::instance().at(node.op).rearranges) operand.microbatch = kShapeOnly - operand.microbatch;
         todo.push_back(operand);
         slots.push_back(i);
       }
     }
     localNodes_.push_back(std::move(made));
+    finished_.push_back(0);
     presentSlots_.push_back(std::move(slots));
     return it->second;
   }
@@ -366,7 +389,13 @@ class Cutter {
       std::vector<std::int64_t> key{mention.entry, mention.shard};
       key.insert(key.end(), c.begin(), c.end());
       if (!boundKeys_.insert(key).second) continue;   // the same equation, met through another of its parts
-      bound_.push_back({mention.entry, mention.shard, instantiate(shard, axes, c), {}});
+      BoundEquation made{mention.entry, mention.shard, instantiate(shard, axes, c), {}};
+      // Stated twice, it would look over-determined.
+      const bool known = std::any_of(bound_.begin(), bound_.end(), [&](const BoundEquation& b) {
+        return plan_.lineage[static_cast<std::size_t>(b.entry)].tensor == plan_.lineage[static_cast<std::size_t>(made.entry)].tensor &&
+               b.family.box == made.family.box && b.family.parts == made.family.parts;
+      });
+      if (!known || made.family.parts.size() == 1) bound_.push_back(std::move(made));
     }
     if (any) origins_[static_cast<std::size_t>(id)] = Origin::kBoundary;
     return any;
@@ -384,6 +413,12 @@ class Cutter {
     }
   }
 
+  // The operands that a logical operator's results depend on: what only lends its shape (the operand of view_backward) is left a variable.
+  std::span<const Operand> relevantOperands(const Node& node) const {
+    const auto operands = model_.in(node);
+    return ops::Registry::instance().at(node.op).rearranges && !operands.empty() ? operands.first(1) : operands;
+  }
+
   // Tensors reached backward from `from` (itself included) without passing through `stop`.
   std::unordered_set<std::int32_t> reach(const std::vector<std::int32_t>& from, const std::unordered_set<std::int32_t>& stop, bool passStart) const {
     std::unordered_set<std::int32_t> seen(from.begin(), from.end());
@@ -394,7 +429,7 @@ class Cutter {
       if (stop.contains(t) && !(passStart && std::find(from.begin(), from.end(), t) != from.end())) continue;
       const std::int32_t n = modelProducer_[static_cast<std::size_t>(t)];
       if (n < 0) continue;
-      for (const Operand& operand : model_.in(model_.nodes[static_cast<std::size_t>(n)])) {
+      for (const Operand& operand : relevantOperands(model_.nodes[static_cast<std::size_t>(n)])) {
         if (operand.present() && seen.insert(operand.tensor).second) stack.push_back(operand.tensor);
       }
     }
@@ -467,7 +502,7 @@ class Cutter {
         Frame& frame = stack.back();
         const std::int32_t n = cut_.contains(frame.tensor) ? -1 : modelProducer_[static_cast<std::size_t>(frame.tensor)];
         if (n >= 0) {
-          const auto operands = model_.in(model_.nodes[static_cast<std::size_t>(n)]);
+          const auto operands = relevantOperands(model_.nodes[static_cast<std::size_t>(n)]);
           if (frame.next < operands.size()) {
             const Operand& operand = operands[frame.next++];
             if (operand.present() && seen.insert(operand.tensor).second) stack.push_back({operand.tensor});
@@ -523,7 +558,7 @@ class Cutter {
       made.tensor = instance.tensor;
       made.program = instance.program;
       made.rank = instance.rank;
-      made.microbatch = instance.microbatch;
+      made.microbatch = std::max(instance.microbatch, -1);
       stage_.tensors.push_back(std::move(made));
     }
     return it->second;
@@ -597,6 +632,8 @@ class Cutter {
   std::vector<LocalNode> localNodes_;
   std::vector<std::vector<std::size_t>> presentSlots_;
   std::vector<std::int32_t> order_;
+  std::vector<std::int32_t> producerOfId_;                   // local tensor -> index into localNodes_, -1
+  std::vector<char> finished_;                               // of each local node: all its operands are visited
   std::unordered_map<NodeKey, std::int32_t, NodeKeyHash> nodeOf_;
   std::vector<BoundEquation> claims_, bound_;
   std::set<std::vector<std::int64_t>> boundKeys_;

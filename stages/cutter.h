@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <stdexcept>
 #include <vector>
 
 #include "plan/join.h"
@@ -24,7 +25,15 @@ struct CutOptions {
   std::size_t maxNodes = 2'000'000;
 };
 
-// Cuts the stage of one entry. Throws Unsupported when it would exceed maxNodes.
+// Operators that wait for one another's results, across microbatches or ranks: the plan cannot run.
+class CyclicWait : public std::runtime_error {
+ public:
+  CyclicWait(std::int32_t program_, std::int32_t node_, std::int32_t rank_, std::int32_t microbatch_)
+      : std::runtime_error("an operator waits for its own result"), program(program_), node(node_), rank(rank_), microbatch(microbatch_) {}
+  std::int32_t program, node, rank, microbatch;
+};
+
+// Cuts the stage of one entry. Throws Unsupported when it would exceed maxNodes, CyclicWait.
 Stage cutStage(const Join& join, std::int32_t entry, const CutOptions& options);
 
 // One stage whose claims are those of several entries (the whole plan, from its inputs).

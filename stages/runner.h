@@ -42,13 +42,15 @@ class StageRunner {
   const std::vector<Pair>& pairs() const { return pairs_; }
   const ops::TensorValue<A>& value(std::int32_t tensor) const { return values_[at(tensor)]; }
 
-  void run(const Supply& supply) {
+  // `between` is called when the logical side is done and the plan's begins.
+  void run(const Supply& supply, const std::function<void()>& between = nullptr) {
     prepare();
     unite();
     supplyLogical(supply);
     for (const StageNode& node : stage_.nodes) {
       if (node.logical) evaluate(node);
     }
+    if (between) between();
     bindLocal(supply);
     for (const StageNode& node : stage_.nodes) {
       if (!node.logical) evaluate(node);
@@ -105,6 +107,7 @@ class StageRunner {
   void forEachElement(const Equation& e, std::int32_t local, F&& f) const {
     const Value& whole = values_[at(e.logical)];
     const Value& part = values_[at(local)];
+    if (whole.element != part.element) throw std::logic_error("lineage relates tensors of different kinds of element");
     const std::size_t rank = part.dims.size();
     std::vector<std::int64_t> start(rank), index(rank, 0);
     for (std::size_t d = 0; d < rank; ++d) {

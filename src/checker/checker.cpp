@@ -13,6 +13,7 @@
 #include "shardproof/error.h"
 #include "smt/solver.h"
 #include "stages/runner.h"
+#include "terms/domain.h"
 #include "terms/double_algebra.h"
 #include "terms/modular_algebra.h"
 #include "terms/term_algebra.h"
@@ -23,8 +24,10 @@ namespace {
 
 // Sides that differ by less than this part of their size may differ by rounding only.
 constexpr double kTolerance = 1e-9;
+constexpr double kRounding = 1e-12;   // of the largest number on the way
 constexpr std::size_t kShownAssignments = 40;
 constexpr std::size_t kExpansionBudget = 200'000;
+constexpr std::size_t kDomainBudget = 20'000;
 // Beyond this many positions kept apart the polynomial form gives up rather than grow the stage.
 constexpr int kMostExtraPositions = 6;
 
@@ -78,21 +81,44 @@ class StageChecker {
     Terms terms(stage_, reduced_, problem_, algebra);
     execute(terms, algebra);
     const auto unequal = differing(terms);
-    if (unequal.empty()) {
+    undefined_ = undefinedInPlan(algebra);
+    if (unequal.empty() && undefined_.empty()) {
       // Flattened sums and products are compared summand by summand, and a summand involves at most as many positions of a lump as the
       // reduction kept apart (shape_reduction/reduction.h), so the identity holds at full size.
       outcome_.verdict = StageVerdict::kProved;
       outcome_.method = Method::kNormalForm;
       return;
     }
-    if (!unequal.empty() && fingerprintsDiffer() && refuteInNumbers()) return;
+    if ((!undefined_.empty() || fingerprintsDiffer()) && refuteInNumbers()) return;
+    if (!undefined_.empty()) throw Unsupported(undefined_);
     if (proveExpanded(terms, algebra, unequal)) return;
     // A stage that only the solver may decide is worth the positions that its verdict needs.
     decideBySolver();
   }
 
+  // Terms are compared as expressions; that the plan has a value wherever the model has one is shown besides. Empty, or what is missing.
+  std::string undefinedInPlan(TermAlgebra& algebra) {
+    Stopwatch watch(outcome_.seconds["check"]);
+    const auto use = uncoveredUse(algebra, modelUses_, kDomainBudget);
+    if (!use) return {};
+    std::vector<std::string> names;
+    for (const FreeElement& e : free_) names.push_back(elementName(e.tensor, e.index));
+    return std::string("the plan ") + (use->halves == 0 ? "takes the logarithm of " : use->halves % 2 != 0 ? "takes a root of " : "divides by ") +
+           algebra.toString(use->base, names, 120) + ", the model does not: where that is not defined the plan has no value and the model has";
+  }
+
   // The terms as they are executed, without any normal form, on a reduction wide enough for a proof that may expand them.
   void decideBySolver() {
+    if (options_.checker == Checker::kZ3) {   // the solver is told to look only where both sides are defined
+      TermAlgebra algebra(TermAlgebra::Mode::kNormalized, maxTerms());
+      Terms terms(stage_, reduced_, problem_, algebra);
+      execute(terms, algebra);
+      undefined_ = undefinedInPlan(algebra);
+      if (!undefined_.empty()) {
+        if (!refuteInNumbers()) throw Unsupported(undefined_);
+        return;
+      }
+    }
     for (;;) {
       TermAlgebra algebra(TermAlgebra::Mode::kRaw, maxTerms());
       Terms terms(stage_, reduced_, problem_, algebra);
@@ -126,10 +152,12 @@ class StageChecker {
   void execute(Terms& terms, TermAlgebra& algebra) {
     Stopwatch watch(outcome_.seconds["execute"]);
     free_.clear();
-    terms.run([&](std::int32_t tensor, std::int64_t index) {
-      free_.push_back({tensor, index});
-      return algebra.variable(isInteger(tensor));
-    });
+    terms.run(
+        [&](std::int32_t tensor, std::int64_t index) {
+          free_.push_back({tensor, index});
+          return algebra.variable(isInteger(tensor));
+        },
+        [&] { modelUses_ = algebra.partialUses().size(); });
     dropped_ = terms.droppedAssumption();
   }
 
@@ -163,11 +191,14 @@ class StageChecker {
 
   using Doubles = StageRunner<DoubleAlgebra>;
 
+  // Attempts with values so small that no exponential overflows: only in these does "not a number" mean "not defined".
+  static bool tiny(int attempt) { return attempt == 3 || attempt == 4 || attempt == 7; }
+
   // Values near rational points: small multiples of 1/16, away from zero. Later attempts are positive (square roots and logarithms are
   // defined there) and smaller (so that a changed epsilon shows).
   static double drawReal(std::mt19937_64& random, int attempt) {
     const double magnitude = static_cast<double>(1 + random() % 32) / 16.0;
-    const double scale = attempt % 4 == 3 ? 1.0 / 256 : attempt % 4 == 2 ? 0.125 : 1.0;
+    const double scale = tiny(attempt) ? 1.0 / 256 : attempt % 4 == 2 ? 0.125 : 1.0;
     const bool negative = attempt % 2 == 0 && random() % 2 == 0;
     return (negative ? -magnitude : magnitude) * scale;
   }
@@ -183,7 +214,7 @@ class StageChecker {
   };
 
   // Evaluates both sides with the true functions. True when they really differ.
-  bool attempt(const std::function<double(std::int32_t, std::int64_t, std::size_t)>& supply, Trial& trial) {
+  bool attempt(const std::function<double(std::int32_t, std::int64_t, std::size_t)>& supply, Trial& trial, bool undefinedCounts) {
     DoubleAlgebra algebra;
     Doubles runner(stage_, reduced_, problem_, algebra);
     trial = {};
@@ -194,19 +225,20 @@ class StageChecker {
       return value;
     });
     if (runner.droppedAssumption()) return false;   // the values might not be ones that the assumed lineage allows
+    // Rounding errors are as large as the largest number on the way makes them.
     double magnitude = 0;
-    for (const auto& p : runner.pairs()) {
-      if (std::isfinite(p.logical)) magnitude = std::max(magnitude, std::abs(p.logical));
-      if (std::isfinite(p.parallel)) magnitude = std::max(magnitude, std::abs(p.parallel));
+    for (std::size_t t = 0; t < stage_.tensors.size(); ++t) {
+      for (const double v : runner.value(static_cast<std::int32_t>(t)).data) {
+        if (std::isfinite(v)) magnitude = std::max(magnitude, std::abs(v));
+      }
     }
     for (std::size_t i = 0; i < runner.pairs().size(); ++i) {
       const auto& p = runner.pairs()[i];
       if (std::isnan(p.logical)) continue;          // the model itself is undefined here
-      const bool differ = std::isnan(p.parallel) || p.logical != p.parallel;
-      if (!differ) continue;
+      if (std::isnan(p.parallel) ? !undefinedCounts : p.logical == p.parallel) continue;
       if (std::isfinite(p.logical) && std::isfinite(p.parallel)) {
         const double gap = std::abs(p.logical - p.parallel);
-        if (gap <= kTolerance * std::max(std::abs(p.logical), std::abs(p.parallel)) || gap <= kTolerance * 1e-3 * magnitude) continue;
+        if (gap <= kTolerance * std::max(std::abs(p.logical), std::abs(p.parallel)) || gap <= kRounding * magnitude) continue;
       }
       if (trial.claims.insert(static_cast<std::int32_t>(p.claim)).second && trial.claims.size() == 1) {
         trial.claim = static_cast<std::int32_t>(p.claim);
@@ -261,12 +293,12 @@ class StageChecker {
             const auto& values = reduced_.values[static_cast<std::size_t>(tensor)];
             return values.empty() ? 0.0 : static_cast<double>(values[random() % values.size()]);
           },
-          trial);
+          trial, tiny(k));
       if (!differs) continue;
       if (!options_.refuteOnly) return true;
       all.insert(trial.claims.begin(), trial.claims.end());
       if (!first) first = trial;
-      if (k >= 3) break;   // enough for claims that only some inputs refute
+      if (k >= 4) break;   // enough for claims that only some inputs refute
     }
     if (first) {
       trial = *first;
@@ -461,11 +493,16 @@ class StageChecker {
       if (!reduced_.lumpsAbsolute) {
         Trial trial;
         const bool differs = attempt(
-            [&](std::int32_t, std::int64_t, std::size_t i) {
+            [&](std::int32_t tensor, std::int64_t, std::size_t i) {
               const auto it = result.model.find(static_cast<std::uint32_t>(i));
-              return it == result.model.end() ? 1.0 : it->second;
+              const double value = it == result.model.end() ? 1.0 : it->second;
+              if (!isInteger(tensor)) return value;
+              // An index that stands for a lump of table rows is no index.
+              const auto& values = reduced_.values[static_cast<std::size_t>(tensor)];
+              if (std::find(values.begin(), values.end(), static_cast<std::int64_t>(value)) != values.end()) return value;
+              return values.empty() ? 0.0 : static_cast<double>(values.front());
             },
-            trial);
+            trial, false);
         if (differs) {
           accept(trial, Method::kSolver);
           return;
@@ -534,6 +571,8 @@ class StageChecker {
   ReductionOptions reductionOptions_;
   std::vector<FreeElement> free_;
   bool dropped_ = false;
+  std::size_t modelUses_ = 0;              // partial operations of the logical side, of the last execution
+  std::string undefined_;                  // why the plan may be undefined where the model is not
   std::string refusal_;
 };
 

@@ -169,6 +169,38 @@ void checkAssignments(const Join& join, std::vector<Defect>& defects) {
         }
       }
     }
+    // Lineage reads the local tensors that it names.
+    for (std::size_t t = 0; t < graph.tensors.size() && defects.size() < kMostDefects; ++t) {
+      const Tensor& tensor = graph.tensors[t];
+      const auto mentions = join.mentions(pi, static_cast<std::int32_t>(t));
+      if (mentions.empty() || tensor.kind != TensorKind::kProduced) continue;
+      const auto producers = join.producers(pi, static_cast<std::int32_t>(t));
+      const auto producedFor = [&](std::int32_t m) {
+        return std::any_of(producers.begin(), producers.end(), [&](const Producer& q) { return m < 0 || q.microbatch == kEachMicrobatch || q.microbatch == m; });
+      };
+      for (const Mention& mention : mentions) {
+        const Part& part = problem.plan.lineage[static_cast<std::size_t>(mention.entry)].shards[static_cast<std::size_t>(mention.shard)].parts[static_cast<std::size_t>(mention.part)];
+        std::int32_t missing = -2;
+        if (!tensor.perMicrobatch || part.microbatch >= 0) {
+          if (!producedFor(part.microbatch)) missing = part.microbatch;
+        } else {
+          for (std::int32_t m = 0; m < microbatches && missing == -2; ++m) {
+            if (!producedFor(m)) missing = m;
+          }
+        }
+        if (missing == -2) continue;
+        Defect defect;
+        defect.kind = DefectKind::kUnproduced;
+        defect.tensor = problem.names.text(tensor.name);
+        defect.message = "lineage entry /lineage/" + std::to_string(mention.entry) + "/shards/" + std::to_string(mention.shard) + " names local tensor '" +
+                         defect.tensor + "', which no node of /programs/" + std::to_string(p) + " produces" +
+                         (missing >= 0 ? " for microbatch " + std::to_string(missing) : "");
+        if (missing >= 0) defect.microbatch = missing;
+        join.forEachRank(program.at, [&](std::int64_t r) { defect.ranks.push_back(r); });
+        defects.push_back(std::move(defect));
+        break;
+      }
+    }
     for (std::size_t n = 0; n < graph.nodes.size() && defects.size() < kMostDefects; ++n) {
       const Node& node = graph.nodes[n];
       for (const Operand& operand : graph.in(node)) {

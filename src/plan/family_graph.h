@@ -2,6 +2,7 @@
 // edge per data dependency. Flat arrays with Boost.Graph traits, so BGL's algorithms run on it without a copy.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -35,6 +36,9 @@ class FamilyGraph {
   std::uint64_t firstOut(Vertex v) const { return offsets_[v]; }
   std::uint64_t lastOut(Vertex v) const { return offsets_[v + 1]; }
   Vertex targetAt(std::uint64_t e) const { return targets_[e]; }
+  Vertex sourceAt(std::uint64_t e) const {
+    return static_cast<Vertex>(std::upper_bound(offsets_.begin(), offsets_.end(), e) - offsets_.begin() - 1);
+  }
 
  private:
   std::vector<std::uint64_t> offsets_;
@@ -63,7 +67,23 @@ class FamilyOutEdgeIterator
   std::uint64_t position_ = 0;
 };
 
-struct FamilyGraphTraversal : boost::vertex_list_graph_tag, boost::incidence_graph_tag {};
+// All edges, by position: sources are looked up, which only printing needs.
+class FamilyEdgeIterator
+    : public boost::iterator_facade<FamilyEdgeIterator, FamilyGraph::Edge, boost::forward_traversal_tag, FamilyGraph::Edge> {
+ public:
+  FamilyEdgeIterator() = default;
+  FamilyEdgeIterator(const FamilyGraph& graph, std::uint64_t position) : graph_(&graph), position_(position) {}
+
+ private:
+  friend class boost::iterator_core_access;
+  FamilyGraph::Edge dereference() const { return {graph_->sourceAt(position_), graph_->targetAt(position_)}; }
+  bool equal(const FamilyEdgeIterator& o) const { return position_ == o.position_; }
+  void increment() { ++position_; }
+  const FamilyGraph* graph_ = nullptr;
+  std::uint64_t position_ = 0;
+};
+
+struct FamilyGraphTraversal : boost::vertex_list_graph_tag, boost::incidence_graph_tag, boost::edge_list_graph_tag {};
 
 }  // namespace shardproof
 
@@ -76,6 +96,7 @@ struct boost::graph_traits<shardproof::FamilyGraph> {
   using traversal_category = shardproof::FamilyGraphTraversal;
   using vertex_iterator = boost::counting_iterator<vertex_descriptor>;
   using out_edge_iterator = shardproof::FamilyOutEdgeIterator;
+  using edge_iterator = shardproof::FamilyEdgeIterator;
   using vertices_size_type = std::size_t;
   using edges_size_type = std::size_t;
   using degree_size_type = std::size_t;
@@ -90,6 +111,10 @@ inline std::pair<boost::counting_iterator<FamilyGraph::Vertex>, boost::counting_
           boost::counting_iterator<FamilyGraph::Vertex>(static_cast<FamilyGraph::Vertex>(g.vertexCount()))};
 }
 inline std::size_t num_vertices(const FamilyGraph& g) { return g.vertexCount(); }
+inline std::pair<FamilyEdgeIterator, FamilyEdgeIterator> edges(const FamilyGraph& g) {
+  return {FamilyEdgeIterator(g, 0), FamilyEdgeIterator(g, g.edgeCount())};
+}
+inline std::size_t num_edges(const FamilyGraph& g) { return g.edgeCount(); }
 inline std::pair<FamilyOutEdgeIterator, FamilyOutEdgeIterator> out_edges(FamilyGraph::Vertex v, const FamilyGraph& g) {
   return {FamilyOutEdgeIterator(g, v, g.firstOut(v)), FamilyOutEdgeIterator(g, v, g.lastOut(v))};
 }

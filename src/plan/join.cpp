@@ -170,6 +170,13 @@ void Join::checkInputLineage() {
   const Plan& plan = problem_.plan;
   for (std::size_t p = 0; p < programs_.size(); ++p) {
     for (std::size_t t = 0; t < plan.programs[p].graph.tensors.size(); ++t) {
+      for (const Mention& m : mentions(static_cast<std::int32_t>(p), static_cast<std::int32_t>(t))) {
+        const std::int32_t logical = plan.lineage[static_cast<std::size_t>(m.entry)].tensor;
+        if (problem_.model.graph.tensors[static_cast<std::size_t>(logical)].element == plan.programs[p].graph.tensors[t].element) continue;
+        throw InputError(plan.file, "/lineage/" + std::to_string(m.entry) + "/shards/" + std::to_string(m.shard) + "/parts/" + std::to_string(m.part) + "/local",
+                         "local tensor '" + problem_.names.text(plan.programs[p].graph.tensors[t].name) +
+                             "' has another kind of element (real, integer or complex) than the logical tensor; expected the same");
+      }
       std::vector<Mention> inputs;
       for (const Mention& m : mentions(static_cast<std::int32_t>(p), static_cast<std::int32_t>(t))) {
         if (plan.lineage[static_cast<std::size_t>(m.entry)].role == Role::kInput) inputs.push_back(m);

@@ -36,6 +36,10 @@ Term TermAlgebra::mul(Term a, Term b) {
 }
 
 Term TermAlgebra::scale(const Rational& factor, Term a) {
+  // inf - inf and 0 * inf have no value, so a masked entry must not cancel or vanish.
+  if (factor.sign() <= 0 && store_->mode == Mode::kNormalized && store_->mayBeInfinite(a.id)) {
+    throw Unsupported("minus infinity (the entry of a mask) times a number that is not positive");
+  }
   const Code c = store_->rationals.encode(factor);
   return {store_->mode == Mode::kNormalized ? store_->scale(c, a.id) : store_->rawScale(c, a.id)};
 }
@@ -44,13 +48,21 @@ Term TermAlgebra::sum(std::span<const Term> terms, std::span<const std::int64_t>
   return {store_->mode == Mode::kNormalized ? store_->sum(terms, weights) : store_->rawSum(terms, weights)};
 }
 
+void TermAlgebra::recordPartial(Term base, int halves) {
+  // How often an operation is applied does not matter for where it is defined: 1/x and 1/x^2 are alike, sqrt(x) and x^(3/2) too.
+  const int kind = halves == 0 ? 0 : (halves % 2 != 0 ? 1 : 2) * (halves < 0 ? -1 : 1);
+  if (store_->kind(base.id) != TermKind::kConstant && partialSeen_.emplace(base.id, kind).second) partialUses_.push_back({base, kind});
+}
+
 Term TermAlgebra::power(Term base, int halves) {
+  if (halves < 0 || halves % 2 != 0) recordPartial(base, halves);
   return {store_->mode == Mode::kNormalized ? store_->power(base.id, halves) : store_->rawPower(base.id, halves)};
 }
 
 Term TermAlgebra::exp(Term a) { return {store_->mode == Mode::kNormalized ? store_->exp(a.id) : store_->rawExp(a.id)}; }
 
 Term TermAlgebra::apply(ops::Function f, std::span<const std::int64_t> params, std::span<const Term> arguments) {
+  if (f == ops::Function::kLog) recordPartial(arguments[0], 0);
   const std::vector<TermId> a = ids(arguments);
   return {store_->mode == Mode::kNormalized ? store_->apply(f, params, a) : store_->rawApply(f, params, a)};
 }

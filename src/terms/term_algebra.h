@@ -8,8 +8,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/functions.h"
@@ -63,6 +65,14 @@ class TermAlgebra {
   Term indicator(Term index, std::int64_t value);
   bool isZero(Term t) const;
 
+  // Where an operation is not defined for every real argument: base^(halves/2) with a negative or odd `halves`, or a logarithm (halves 0).
+  // Rewriting may make such an operation disappear from a term (x * x^-1 = 1); the list remembers it. In order of use, without repeats.
+  struct PartialUse {
+    Term base;
+    int halves;
+  };
+  const std::vector<PartialUse>& partialUses() const { return partialUses_; }
+
   // --- inspection (for the checker, the solver and messages) ---
   TermKind kind(Term t) const;
   Rational constantValue(Term t) const;                       // kConstant; kSum: its constant part
@@ -86,7 +96,11 @@ class TermAlgebra {
 
  private:
   struct Store;
+  void recordPartial(Term base, int halves);
+
   std::unique_ptr<Store> store_;
+  std::vector<PartialUse> partialUses_;
+  std::set<std::pair<std::uint32_t, int>> partialSeen_;
 };
 
 }  // namespace shardproof

@@ -112,7 +112,7 @@ class Verification {
     topological_ = todo;
     for (int round = 0;; ++round) {
       cutAndProve(todo);
-      if (cancelled()) break;
+      if (cancelled() || !report_.defects.empty()) break;
       if (round == 0) {
         firstFailures_ = failures();
         firstOutcomes_ = snapshot(firstFailures_);
@@ -188,10 +188,23 @@ class Verification {
         state.classId = it->second;
       } catch (const Unsupported& error) {
         state.cutFailure = error.what();
+      } catch (const CyclicWait& cycle) {
+        state.cutFailure = cycle.what();
+        reportCycle(cycle);
       }
       report.classId = state.classId;
     }
     report_.statistics.secondsByPhase["cut"] += since(start);
+  }
+
+  void reportCycle(const CyclicWait& cycle) {
+    Defect defect;
+    defect.kind = DefectKind::kDeadlock;
+    defect.nodes.push_back(join_->place(cycle.program, cycle.node));
+    defect.message = defect.nodes.front().pointer + " (" + defect.nodes.front().op + "): waits, through other operators, for its own result";
+    defect.ranks = {cycle.rank};
+    if (cycle.microbatch >= 0) defect.microbatch = cycle.microbatch;
+    if (report_.defects.empty()) report_.defects.push_back(std::move(defect));
   }
 
   StageOutcome decide(const Stage& stage, bool refuteOnly) const {
@@ -348,6 +361,9 @@ class Verification {
         if (stage->nodes.size() > kMostEndToEndNodes) stage.reset();
       } catch (const Unsupported&) {
         stage.reset();
+      } catch (const CyclicWait& cycle) {
+        stage.reset();
+        reportCycle(cycle);
       }
     };
     attempt();
@@ -411,6 +427,7 @@ class Verification {
           cut.deepened = entries_[index(e)].deepened;
           f.stage = std::make_unique<Stage>(cutStage(*join_, e, cut));
         } catch (const Unsupported&) {
+        } catch (const CyclicWait&) {
         }
       }
       failures.push_back(std::move(f));
@@ -459,6 +476,10 @@ class Verification {
     report_.statistics.stages = report_.stages.size();
     report_.statistics.classes = classes_.size();
     report_.interrupted = cancelled();
+    if (!report_.defects.empty()) {   // a cycle: the plan cannot run
+      report_.verdict = Verdict::kNotEquivalent;
+      return;
+    }
     // A report that proved no output says nothing about the plan.
     if (all && report_.outputsProved == report_.outputs && report_.outputs > 0) {
       report_.verdict = Verdict::kEquivalent;

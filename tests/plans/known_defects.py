@@ -3,13 +3,12 @@
 A case passes when the program exits with 10 and one of the first three defects that it reports names a node that the edit touched or a
 direct consumer of it.
 """
-import copy
 import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from plan_edit import (LLAMA, LLAMA_TP8, MOE, NOT_EQUIVALENT, Failure, Plan, Runner, expect_code, model_of, operands, peers, plan_pointers, read_json,  # noqa: E402
-                       skip_unless_shared, split_axis, split_microbatches)
+from plan_edit import (LLAMA, LLAMA_TP8, MOE, NOT_EQUIVALENT, Failure, Plan, Runner, expect_code, plan_pointers, skip_unless_shared,  # noqa: E402
+                       split_axis, split_microbatches)
 
 DEFECTS_LOOKED_AT = 3
 
@@ -70,18 +69,25 @@ def all_reduce_to_identity(plan, pp, nth, which="all"):
             plan.touch(*[tensor_parallel(plan, q, "all_reduce", nth) for q in stage_programs(plan, pp) if q != p])
 
 
-def all_reduce_dropped(plan, pp, nth):
+def all_reduce_dropped(plan, pp, nth, lineage):
+    """`lineage`: what becomes of the entries about the tensor that is gone: they are `removed`, or `moved` to the one that is read in its place."""
     for p in stage_programs(plan, pp):
         node = tensor_parallel(plan, p, "all_reduce", nth)
+        gone, kept = node["out"][0], node["in"][0]
         plan.remove(p, node)
-        plan.touch(*plan.rewire(p, node["out"][0], node["in"][0]))
-        # Checkpoints about the tensor that is gone cannot stay.
+        plan.touch(*plan.rewire(p, gone, kept))
+        if lineage == "moved":
+            plan.touch(*[n for n in plan.programs[p]["nodes"] if kept in n["out"]])
+        here = plan.programs[p]["at"]
         for entry in plan.lineage:
-            for shard in entry["shards"]:
-                for part in shard["parts"]:
-                    if part["local"] == node["out"][0] and all(plan.programs[p]["at"].get(a) == c for a, c in part["at"].items()):
-                        part["local"] = node["in"][0]
-        del plan.programs[p]["tensors"][node["out"][0]]
+            about = [part for shard in entry["shards"] for part in shard["parts"]
+                     if part["local"] == gone and all(here.get(a) == c for a, c in part["at"].items())]
+            if about and lineage == "removed":
+                entry["shards"] = [s for s in entry["shards"] if not any(part in about for part in s["parts"])]
+            for part in about:
+                part["local"] = kept
+        plan.json["lineage"] = [e for e in plan.lineage if e["shards"]]
+        del plan.programs[p]["tensors"][gone]
 
 
 def all_reduce_to_all_gather(plan, pp, nth, dim, legal):
@@ -466,21 +472,24 @@ def loss_of(plan, op, attrs, backward_too):
             plan.touch(back, made)
 
 
-def loss_of_one_rank_counted_twice(plan):
+def loss_doubled(plan):
     for p in stage_programs(plan, 1):
-        result_scaled(plan, 1, "sum", 0, 2)
-        return
+        loss = plan.node(p, "sum")
+        single = plan.new_tensor(p, loss["out"][0])
+        made = {"op": "mul", "in": [single], "out": loss["out"], "attrs": {"scalar": 2}, "mb": "*"}
+        loss["out"] = [single]
+        plan.insert_after(p, loss, made)
+        plan.touch(loss, made)
 
 
 # ---- mixture of experts ----
 
 def expert_window(plan, start, which, backward):
-    for p in stage_programs(plan, 1 if plan.nodes(stage_programs(plan, 1)[0], "moe_experts") else 0, which):
-        for name in ("moe_experts_backward",) if backward else ("moe_experts",):
-            for node in plan.nodes(p, name):
-                count = node["attrs"]["local_expert_end"] - node["attrs"]["local_expert_start"]
-                node["attrs"]["local_expert_start"], node["attrs"]["local_expert_end"] = start, start + count
-                plan.touch(node)
+    for p in stage_programs(plan, 1, which):
+        for node in plan.nodes(p, "moe_experts_backward" if backward else "moe_experts"):
+            count = node["attrs"]["local_expert_end"] - node["attrs"]["local_expert_start"]
+            node["attrs"]["local_expert_start"], node["attrs"]["local_expert_end"] = start, start + count
+            plan.touch(node)
 
 
 def gate_attribute(plan, name, value, which, op="moe_gate"):
@@ -512,7 +521,8 @@ def cases(runner):
             add(f"forward_all_reduce_identity.pp{pp}.tp_{which}", all_reduce_to_identity, pp, FORWARD, which)
             add(f"backward_all_reduce_identity.pp{pp}.tp_{which}", all_reduce_to_identity, pp, BACKWARD, which)
         for nth, name in ((FORWARD, "forward"), (BACKWARD, "backward")):
-            add(f"{name}_all_reduce_dropped.pp{pp}", all_reduce_dropped, pp, nth)
+            for lineage in ("removed", "moved"):
+                add(f"{name}_all_reduce_dropped.pp{pp}.lineage_{lineage}", all_reduce_dropped, pp, nth, lineage)
             for dim in (0, 2):
                 add(f"{name}_all_reduce_to_all_gather.pp{pp}.dim{dim}", all_reduce_to_all_gather, pp, nth, dim, False)
                 add(f"{name}_all_reduce_to_all_gather_half.pp{pp}.dim{dim}", all_reduce_to_all_gather, pp, nth, dim, True)
@@ -603,7 +613,7 @@ def cases(runner):
         add(f"loss_log_softmax{both}", loss_of, "log_softmax", {"dim": 2}, backward)
         add(f"loss_silu{both}", loss_of, "silu", None, backward)
         add(f"loss_exp{both}", loss_of, "exp", None, backward)
-    add("loss_doubled", loss_of_one_rank_counted_twice)
+    add("loss_doubled", loss_doubled)
     for which in ("all", 0):
         add(f"moe.route_scale.tp_{which}", gate_attribute, "route_scale", 2, which, plan=MOE)
         add(f"moe.route_scale_backward.tp_{which}", gate_attribute, "route_scale", 2, which, "moe_gate_backward", plan=MOE)
@@ -618,12 +628,12 @@ def cases(runner):
         add(f"moe.expert_window_backward.{start}.tp_{which}", expert_window, start, which, True, plan=MOE)
     for nth in range(2):
         add(f"moe.forward_all_reduce_identity.{nth}", experts_unreduced, nth, plan=MOE)
-        add(f"moe.forward_all_reduce_dropped.{nth}", all_reduce_dropped, 1, nth, plan=MOE)
+        add(f"moe.forward_all_reduce_dropped.{nth}", all_reduce_dropped, 1, nth, "removed", plan=MOE)
         add(f"moe.all_reduce_alone.{nth}", group_of_one, 1, "tp", nth, plan=MOE)
     add("moe.gate_gradient_lost", gradient_lost, 1, 2, 0, plan=MOE)
     add("tp8.gather_members_exchanged", group_at_members_exchanged, plan=LLAMA_TP8)
     add("tp8.data_parallel_mean", data_parallel_mean, 0, 0, plan=LLAMA_TP8)
-    add("tp8.forward_all_reduce_identity", all_reduce_to_identity, 0, FORWARD, plan=LLAMA_TP8)
+    add("tp8.forward_all_reduce_identity", all_reduce_to_identity, 1, FORWARD, plan=LLAMA_TP8)
     add("tp8.epsilon_changed.one", scalar_changed, 1, "add", 0, 1e-06, 3, plan=LLAMA_TP8)
 
 

@@ -27,7 +27,7 @@ LLAMA_TP8 = "llama3_dp2_pp4_tp8_nm8_ly2.plan.json.gz"
 MOE_128 = "moe_dp16_pp2_tp4_nm16_ly2_e64.plan.json.gz"
 
 EQUIVALENT, NOT_EQUIVALENT, UNDECIDED, USAGE, INPUT_ERROR, INTERNAL = 0, 10, 5, 1, 2, 6
-RUN_LIMIT = 120  # seconds: a hang is a failure, not a wait
+RUN_LIMIT = float(os.environ.get("SHARDPROOF_CASE_LIMIT", "60"))  # seconds for one run: a hang is a failure, not a wait
 
 
 # ---- files ----
@@ -277,7 +277,7 @@ class Runner:
         try:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=limit)
         except subprocess.TimeoutExpired:
-            raise Failure(f"did not end within {limit} s") from None
+            raise Failure(f"did not end within {limit:g} s") from None
         seconds = time.monotonic() - start
         made = json.loads(report.read_text()) if report.is_file() and report.stat().st_size else None
         report.unlink(missing_ok=True)
@@ -323,7 +323,7 @@ class Runner:
             text = run(self, *arguments)
             return True, f"{text or ''} [{time.monotonic() - start:.2f} s]".strip()
         except Failure as failure:
-            return False, str(failure)
+            return False, f"[{time.monotonic() - start:.2f} s] {failure}"
         except Exception as error:  # a broken test must not hide the others
             return False, f"the test itself failed: {type(error).__name__}: {error}"
 

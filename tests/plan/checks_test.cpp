@@ -1,0 +1,388 @@
+// Every kind of defect that shows before any solving, one at a time in a plan that is otherwise right, with the ranks and nodes it names.
+#include "plan/checks.h"
+
+#include <gtest/gtest.h>
+
+#include "support/problems.h"
+
+namespace shardproof {
+namespace {
+
+using Ranks = std::vector<std::int64_t>;
+using Pointers = std::vector<std::string>;
+using test::Draft;
+using test::Json;
+
+std::vector<Defect> defectsOf(const Draft& d) {
+  const auto problem = test::read(d);
+  return Join(*problem).defects();
+}
+
+Pointers pointersOf(const Defect& defect) {
+  Pointers list;
+  for (const NodePlace& place : defect.nodes) list.push_back(place.pointer);
+  return list;
+}
+
+// The first defect, with what its message must contain.
+void expectDefect(const Draft& d, DefectKind kind, const Ranks& ranks, const Pointers& pointers, const std::string& message) {
+  const auto defects = defectsOf(d);
+  ASSERT_FALSE(defects.empty()) << "expected: " << message;
+  const Defect& first = defects.front();
+  EXPECT_EQ(first.kind, kind) << toString(first.kind) << ": " << first.message;
+  EXPECT_EQ(first.ranks, ranks) << first.message;
+  EXPECT_EQ(pointersOf(first), pointers) << first.message;
+  EXPECT_NE(first.message.find(message), std::string::npos) << first.message;
+}
+
+// Each of two ranks makes `result` from x by one communication node.
+Draft meeting(const std::string& node, const std::string& result = "[4]") {
+  Draft d = test::twoRanks();
+  for (std::size_t p = 0; p < 2; ++p) {
+    d.tensor(p, "y") = Json::parse(R"({"shape": )" + result + "}");
+    d.program(p)["nodes"].push_back(Json::parse(node));
+  }
+  return d;
+}
+const char* const kAllReduce = R"({"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"]})";
+
+TEST(Checks, ARightPlanHasNoDefects) {
+  EXPECT_TRUE(defectsOf(test::pipeline()).empty());
+  EXPECT_TRUE(defectsOf(meeting(kAllReduce)).empty());
+}
+
+// ---- shapes ----
+
+TEST(Checks, DeclaredShapeThatTheOperatorDoesNotProduce) {
+  Draft d = test::pipeline();
+  d.tensor(1, "t")["shape"] = {2};
+  d.entry(4) = d.entry(3);
+  expectDefect(d, DefectKind::kShape, {2, 3}, {"/programs/1/nodes/1"}, "'t' is declared with shape [2], but the operator produces []");
+}
+
+TEST(Checks, OperandsThatDoNotFit) {
+  Draft d = test::pipeline();
+  d.node(0, 0)["in"] = {"w", "x"};   // [3, 4] by [4, 4]: possible, but another result
+  expectDefect(d, DefectKind::kShape, {0, 1}, {"/programs/0/nodes/0"}, "declared with shape");
+  d.node(0, 0)["in"] = {"y", "w"};
+  expectDefect(d, DefectKind::kShape, {0, 1}, {"/programs/0/nodes/0"}, "linear");
+}
+
+TEST(Checks, CommunicationShapes) {
+  CommunicationSpec spec;
+  spec.kind = Communication::kAllGather;
+  spec.dim = -1;
+  EXPECT_EQ(communicationShape(spec, {2, 3}, 4), (Shape{2, 12}));
+  spec.kind = Communication::kReduceScatter;
+  spec.dim = 0;
+  EXPECT_EQ(communicationShape(spec, {8, 3}, 4), (Shape{2, 3}));
+  EXPECT_THROW(communicationShape(spec, {6, 3}, 4), ShapeError);
+  spec.kind = Communication::kAllToAll;
+  spec.dim = 1;
+  spec.odim = 0;
+  EXPECT_EQ(communicationShape(spec, {2, 8}, 4), (Shape{8, 2}));
+  spec.odim = 1;
+  EXPECT_EQ(communicationShape(spec, {2, 8}, 4), (Shape{2, 8}));
+  spec.kind = Communication::kAllReduce;
+  EXPECT_EQ(communicationShape(spec, {2, 8}, 4), (Shape{2, 8}));
+  spec.kind = Communication::kAllGather;
+  spec.dim = 2;
+  EXPECT_THROW(communicationShape(spec, {2, 3}, 4), ShapeError);
+}
+
+TEST(Checks, PiecesThatDoNotDivide) {
+  const Draft d = meeting(R"({"op": "reduce_scatter", "in": ["x"], "out": ["y"], "comm": "c", "group_at": [{"tp": 0}, {"tp": 1}], "attrs": {"dim": 0}})", "[3]");
+  expectDefect(d, DefectKind::kShape, {0}, {"/programs/0/nodes/0"}, "declared with shape [3], but the operator produces [2]");
+}
+
+// ---- assignments ----
+
+TEST(Checks, DoubleAssignment) {
+  Draft d = test::pipeline();
+  d.program(0)["nodes"].push_back(d.node(0, 0));
+  expectDefect(d, DefectKind::kDoubleAssignment, {0, 1}, {"/programs/0/nodes/2", "/programs/0/nodes/0"}, "'y' is produced twice");
+  d.node(0, 2)["mb"] = 1;   // one microbatch overlaps with all
+  expectDefect(d, DefectKind::kDoubleAssignment, {0, 1}, {"/programs/0/nodes/2", "/programs/0/nodes/0"}, "'y' is produced twice");
+  d.node(0, 0)["mb"] = 0;   // one each: right, once both come before the send
+  std::swap(d.node(0, 1), d.node(0, 2));
+  EXPECT_TRUE(defectsOf(d).empty());
+}
+
+TEST(Checks, AProducedInput) {
+  Draft d = test::pipeline();
+  d.program(1)["tensors"]["z"] = Json::parse(R"({"shape": [], "kind": "constant", "value": 0})");
+  d.program(1)["nodes"].push_back(Json::parse(R"({"op": "identity", "in": ["s"], "out": ["z"]})"));
+  expectDefect(d, DefectKind::kDoubleAssignment, {2, 3}, {"/programs/1/nodes/4", "/programs/1/nodes/4"}, "it is an input, parameter or constant");
+}
+
+TEST(Checks, OnceForEachMicrobatchIntoOneTensor) {
+  Draft d = test::pipeline();
+  d.tensor(1, "last") = Json::parse(R"({"shape": []})");
+  d.program(1)["nodes"].push_back(Json::parse(R"({"op": "identity", "in": ["t"], "out": ["last"], "mb": "*"})"));
+  expectDefect(d, DefectKind::kDoubleAssignment, {2, 3}, {"/programs/1/nodes/4", "/programs/1/nodes/4"}, "once in each microbatch");
+}
+
+TEST(Checks, ReadButNeverProduced) {
+  Draft d = test::pipeline();
+  d.tensor(1, "missing") = Json::parse(R"({"shape": []})");
+  d.node(1, 3)["in"] = {"missing"};
+  expectDefect(d, DefectKind::kUnproduced, {2, 3}, {"/programs/1/nodes/3"}, "'missing', which is never produced on this rank");
+}
+
+TEST(Checks, ReadForAMicrobatchThatIsNeverProduced) {
+  Draft d = test::pipeline();
+  d.node(1, 1)["mb"] = 0;
+  Draft unclaimed = d;
+  unclaimed.entry(4) = d.entry(3);
+  expectDefect(unclaimed, DefectKind::kUnproduced, {2, 3}, {"/programs/1/nodes/2"}, "never produced on this rank for microbatch 1");
+  // Lineage that names it is the first to say so.
+  const auto defects = defectsOf(d);
+  ASSERT_EQ(defects.size(), 2u);
+  EXPECT_EQ(defects[0].kind, DefectKind::kUnproduced);
+  EXPECT_EQ(defects[0].message, "lineage entry /lineage/4/shards/0 names local tensor 't', which no node of /programs/1 produces for microbatch 1");
+  EXPECT_EQ(defects[0].microbatch, 1);
+  EXPECT_EQ(defects[0].ranks, (Ranks{2, 3}));
+}
+
+TEST(Checks, LineageOfATensorThatIsNeverProduced) {
+  Draft d = test::pipeline();
+  d.tensor(1, "missing") = Json::parse(R"({"shape": []})");
+  d.entry(5)["shards"][0]["parts"][0]["local"] = "missing";
+  expectDefect(d, DefectKind::kUnproduced, {2, 3}, {}, "names local tensor 'missing', which no node of /programs/1 produces");
+}
+
+TEST(Checks, ProducedTooLate) {
+  Draft d = test::pipeline();
+  std::swap(d.node(1, 2), d.node(1, 3));
+  expectDefect(d, DefectKind::kUnproduced, {2, 3}, {"/programs/1/nodes/2", "/programs/1/nodes/3"}, "produced only later, by /programs/1/nodes/3");
+}
+
+TEST(Checks, AcrossMicrobatchesNodeOrderSaysNothing) {
+  Draft d = test::pipeline();
+  // Microbatch 0's sum also takes microbatch 1's, whose node stands later.
+  Json second = d.node(1, 1);
+  d.node(1, 1) = Json::parse(R"({"op": "identity", "in": ["t#1"], "out": ["t"], "mb": 0})");
+  second["mb"] = 1;
+  auto& nodes = d.program(1)["nodes"];
+  nodes.insert(nodes.begin() + 2, second);
+  EXPECT_TRUE(defectsOf(d).empty());
+  // In a program with issue order it does.
+  d.program(1)["order"] = "issue";
+  d.node(1, 0)["mb"] = 1;
+  Json other = d.node(1, 0);
+  other["mb"] = 0;
+  nodes.insert(nodes.begin(), other);
+  d.node(0, 1)["mb"] = 0;
+  Json send = d.node(0, 1);
+  send["mb"] = 1;
+  d.program(0)["nodes"].push_back(send);
+  expectDefect(d, DefectKind::kUnproduced, {2, 3}, {"/programs/1/nodes/2", "/programs/1/nodes/3"}, "produced only later");
+}
+
+// ---- who meets whom ----
+
+TEST(Checks, AMemberNeverJoins) {
+  Draft d = meeting(kAllReduce);
+  d.node(1, 0)["comm"] = "other";
+  expectDefect(d, DefectKind::kCollective, {0}, {"/programs/0/nodes/0"}, "rank 1 never issues the matching all_reduce of communication 'c'");
+  d = meeting(kAllReduce);
+  d.node(1, 0)["op"] = "all_gather";
+  d.node(1, 0)["attrs"] = {{"dim", 0}};
+  d.tensor(1, "y")["shape"] = {8};
+  expectDefect(d, DefectKind::kCollective, {0}, {"/programs/0/nodes/0"}, "rank 1 never issues the matching all_reduce");
+}
+
+TEST(Checks, AMemberJoinsTwice) {
+  Draft d = meeting(kAllReduce);
+  d.tensor(1, "z") = Json::parse(R"({"shape": [4]})");
+  Json again = d.node(1, 0);
+  again["out"] = {"z"};
+  d.program(1)["nodes"].push_back(again);
+  expectDefect(d, DefectKind::kCollective, {0}, {"/programs/0/nodes/0"}, "rank 1 issues the matching all_reduce of communication 'c' 2 times");
+}
+
+TEST(Checks, AMemberJoinsForAnotherMicrobatchOnly) {
+  Draft d = meeting(kAllReduce);
+  d.plan["microbatches"] = 2;
+  for (std::size_t p = 0; p < 2; ++p) d.tensor(p, "y")["per_mb"] = true;
+  d.node(0, 0)["mb"] = "*";
+  d.node(1, 0)["mb"] = 0;
+  const auto defects = defectsOf(d);
+  ASSERT_EQ(defects.size(), 1u);
+  EXPECT_EQ(defects[0].microbatch, 1);
+  EXPECT_NE(defects[0].message.find("rank 1 never issues"), std::string::npos);
+}
+
+TEST(Checks, GroupsThatDiffer) {
+  Draft d = meeting(R"({"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "c", "group_at": [{"tp": 0}, {"tp": 1}], "attrs": {"dim": 0}})", "[8]");
+  EXPECT_TRUE(defectsOf(d).empty());
+  d.node(1, 0)["group_at"] = Json::parse(R"([{"tp": 1}, {"tp": 0}])");
+  expectDefect(d, DefectKind::kCollective, {0, 1}, {"/programs/0/nodes/0", "/programs/1/nodes/0"}, "lists another group, or the same in another order");
+}
+
+TEST(Checks, ARankOutsideItsOwnGroup) {
+  Draft d = meeting(kAllReduce);
+  d.node(0, 0).erase("group");
+  d.node(0, 0)["group_at"] = Json::parse(R"([{"tp": 1}])");
+  expectDefect(d, DefectKind::kCollective, {0}, {"/programs/0/nodes/0"}, "rank 0 is not in the group that it lists");
+}
+
+TEST(Checks, OtherReductionDimensionShapeOrElement) {
+  Draft d = meeting(kAllReduce);
+  d.node(1, 0)["attrs"] = {{"reduce", "max"}};
+  expectDefect(d, DefectKind::kCollective, {0, 1}, {"/programs/0/nodes/0", "/programs/1/nodes/0"}, "reduces with another operation");
+
+  d = meeting(R"({"op": "all_to_all", "in": ["v"], "out": ["y"], "comm": "c", "group": ["tp"], "attrs": {"idim": 0, "odim": 1}})", "[1, 4]");
+  for (std::size_t p = 0; p < 2; ++p) {
+    d.tensor(p, "v") = Json::parse(R"({"shape": [2, 2]})");
+    auto& nodes = d.program(p)["nodes"];
+    nodes.insert(nodes.begin(), Json::parse(R"({"op": "view", "in": ["x"], "out": ["v"], "attrs": {"size": [2, 2]}})"));
+  }
+  EXPECT_TRUE(defectsOf(d).empty());
+  d.node(1, 1)["attrs"] = Json::parse(R"({"idim": 1, "odim": 0})");
+  d.tensor(1, "y")["shape"] = {4, 1};
+  expectDefect(d, DefectKind::kCollective, {0, 1}, {"/programs/0/nodes/1", "/programs/1/nodes/1"}, "works along another dimension");
+
+  d = meeting(kAllReduce);
+  d.tensor(1, "v") = Json::parse(R"({"shape": [2]})");
+  d.tensor(1, "y")["shape"] = {2};
+  d.node(1, 0)["in"] = {"v"};
+  auto& nodes = d.program(1)["nodes"];
+  nodes.insert(nodes.begin(), Json::parse(R"({"op": "slice", "in": ["x"], "out": ["v"], "attrs": {"dim": 0, "stop": 2}})"));
+  expectDefect(d, DefectKind::kCollective, {0, 1}, {"/programs/0/nodes/0", "/programs/1/nodes/1"}, "has shape [2] where rank 0 has [4]");
+
+  d = meeting(kAllReduce);
+  d.tensor(1, "i") = Json::parse(R"({"shape": [4], "kind": "input", "dtype": "int64"})");
+  d.tensor(1, "y")["dtype"] = "int64";
+  d.node(1, 0)["in"] = {"i"};
+  expectDefect(d, DefectKind::kCollective, {0, 1}, {"/programs/0/nodes/0", "/programs/1/nodes/0"}, "has another kind of element");
+}
+
+Draft broadcast() {
+  Draft d = meeting(kAllReduce);
+  d.node(0, 0) = Json::parse(R"({"op": "broadcast", "in": ["x"], "out": [], "comm": "b", "group": ["tp"], "root": {"tp": 0}})");
+  d.node(1, 0) = Json::parse(R"({"op": "broadcast", "in": [], "out": ["y"], "comm": "b", "group": ["tp"], "root": {"tp": 0}})");
+  return d;
+}
+
+TEST(Checks, Broadcast) {
+  EXPECT_TRUE(defectsOf(broadcast()).empty());
+  Draft d = broadcast();   // both think they are the root
+  d.node(1, 0) = d.node(0, 0);
+  d.node(1, 0)["root"] = {{"tp", 1}};
+  expectDefect(d, DefectKind::kCollective, {0, 1}, {"/programs/0/nodes/0", "/programs/1/nodes/0"}, "names another root");
+  d = broadcast();   // nobody does
+  d.node(0, 0)["root"] = {{"tp", 1}};
+  expectDefect(d, DefectKind::kCollective, {0}, {"/programs/0/nodes/0"}, "a receiver of a broadcast has one result and no operand");
+  d = broadcast();
+  d.node(1, 0).erase("group");
+  d.node(1, 0)["group_at"] = Json::parse(R"([{"tp": 1}])");
+  expectDefect(d, DefectKind::kCollective, {0}, {"/programs/0/nodes/0"}, "rank 1 never issues the matching broadcast");
+}
+
+TEST(Checks, SendAndReceive) {
+  Draft d = test::pipeline();
+  d.node(1, 0)["comm"] = "other";
+  expectDefect(d, DefectKind::kSendReceive, {0}, {"/programs/0/nodes/1"}, "rank 2 never issues the matching receive of communication 'p2p'");
+  d = test::pipeline();
+  d.node(0, 1)["to"] = Json::object();
+  expectDefect(d, DefectKind::kSendReceive, {0}, {"/programs/0/nodes/1"}, "communicates with its own rank");
+  d = test::pipeline();
+  d.node(1, 0)["from"] = Json::parse(R"({"pp": 0, "tp": 1})");   // rank 3 still receives from rank 1, rank 2 from rank 1 too
+  const auto defects = defectsOf(d);
+  ASSERT_FALSE(defects.empty());
+  EXPECT_EQ(defects[0].kind, DefectKind::kSendReceive);
+  EXPECT_EQ(defects[0].ranks, (Ranks{0}));
+}
+
+TEST(Checks, ATagMakesAllMicrobatchesTheSameMeeting) {
+  Draft d = test::pipeline();
+  d.node(0, 1)["tag"] = d.node(1, 0)["tag"] = 3;
+  expectDefect(d, DefectKind::kSendReceive, {0}, {"/programs/0/nodes/1"}, "its tag makes them all the same one");
+}
+
+// ---- cyclic waits ----
+
+Draft twoMeetings() {
+  Draft d = meeting(kAllReduce);
+  for (std::size_t p = 0; p < 2; ++p) {
+    d.tensor(p, "z") = Json::parse(R"({"shape": [4]})");
+    Json second = Json::parse(kAllReduce);
+    second["out"] = {"z"};
+    second["comm"] = "d";
+    d.program(p)["nodes"].push_back(second);
+  }
+  return d;
+}
+
+TEST(Deadlock, CollectivesInCrossedOrder) {
+  Draft d = twoMeetings();
+  EXPECT_TRUE(defectsOf(d).empty());
+  std::swap(d.node(1, 0), d.node(1, 1));
+  const auto defects = defectsOf(d);
+  ASSERT_EQ(defects.size(), 1u);
+  EXPECT_EQ(defects[0].kind, DefectKind::kDeadlock);
+  EXPECT_EQ(defects[0].ranks, (Ranks{0}));   // the rank at which each meeting was seen first
+  EXPECT_EQ(pointersOf(defects[0]), (Pointers{"/programs/0/nodes/0", "/programs/0/nodes/1"}));
+  EXPECT_NE(defects[0].message.find("these 2 communications"), std::string::npos) << defects[0].message;
+}
+
+TEST(Deadlock, CrossingSendAndReceive) {
+  Draft d = test::twoRanks();
+  for (std::size_t p = 0; p < 2; ++p) {
+    d.tensor(p, "y") = Json::parse(R"({"shape": [4]})");
+    const int other = p == 0 ? 1 : 0;
+    d.program(p)["nodes"].push_back({{"op", "send"}, {"in", {"x"}}, {"out", Json::array()}, {"comm", p == 0 ? "up" : "down"}, {"to", {{"tp", other}}}});
+    d.program(p)["nodes"].push_back({{"op", "recv"}, {"in", Json::array()}, {"out", {"y"}}, {"comm", p == 0 ? "down" : "up"}, {"from", {{"tp", other}}}});
+  }
+  const auto defects = defectsOf(d);   // both send first, and each blocks until the other receives
+  ASSERT_EQ(defects.size(), 1u);
+  EXPECT_EQ(defects[0].kind, DefectKind::kDeadlock);
+  std::swap(d.node(1, 0), d.node(1, 1));
+  EXPECT_TRUE(defectsOf(d).empty());
+}
+
+// Three ranks in a ring, each sending to the next before it receives.
+TEST(Deadlock, ARing) {
+  Draft d = test::draft(R"({"tensors": {"x": {"shape": [12], "kind": "input"}}, "nodes": [], "outputs": ["x"]})",
+                        R"({"mesh": [["r", 3]], "programs": [], "lineage": [
+                            {"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "step": {"r": [4]}, "parts": [{"local": "x"}]}]},
+                            {"tensor": "x", "role": "output", "shards": [{"box": [[0, 4]], "step": {"r": [4]}, "parts": [{"local": "x"}]}]}]})");
+  for (int r = 0; r < 3; ++r) {
+    Json program = {{"at", {{"r", r}}}, {"tensors", Json::parse(R"({"x": {"shape": [4], "kind": "input"}, "y": {"shape": [4]}})")}, {"nodes", Json::array()}};
+    program["nodes"].push_back({{"op", "send"}, {"in", {"x"}}, {"out", Json::array()}, {"comm", "from" + std::to_string(r)}, {"to", {{"r", (r + 1) % 3}}}});
+    program["nodes"].push_back({{"op", "recv"}, {"in", Json::array()}, {"out", {"y"}}, {"comm", "from" + std::to_string((r + 2) % 3)}, {"from", {{"r", (r + 2) % 3}}}});
+    d.plan["programs"].push_back(program);
+  }
+  const auto defects = defectsOf(d);
+  ASSERT_EQ(defects.size(), 1u);
+  EXPECT_EQ(defects[0].kind, DefectKind::kDeadlock);
+  EXPECT_EQ(defects[0].nodes.size(), 3u);
+  std::swap(d.node(2, 0), d.node(2, 1));   // one that receives first breaks the ring
+  EXPECT_TRUE(defectsOf(d).empty());
+}
+
+// How microbatches interleave is known only in programs with issue order.
+TEST(Deadlock, MicrobatchesInCrossedIssueOrder) {
+  Draft d = meeting(kAllReduce);
+  d.plan["microbatches"] = 2;
+  for (std::size_t p = 0; p < 2; ++p) {
+    d.tensor(p, "y")["per_mb"] = true;
+    d.node(p, 0)["mb"] = p == 0 ? 0 : 1;
+    Json second = d.node(p, 0);
+    second["mb"] = p == 0 ? 1 : 0;
+    d.program(p)["nodes"].push_back(second);
+  }
+  EXPECT_TRUE(defectsOf(d).empty());
+  d.program(0)["order"] = "issue";
+  EXPECT_TRUE(defectsOf(d).empty());   // the other rank may still interleave as it likes
+  d.program(1)["order"] = "issue";
+  const auto defects = defectsOf(d);
+  ASSERT_EQ(defects.size(), 1u);
+  EXPECT_EQ(defects[0].kind, DefectKind::kDeadlock);
+  std::swap(d.node(1, 0), d.node(1, 1));
+  EXPECT_TRUE(defectsOf(d).empty());
+}
+
+}  // namespace
+}  // namespace shardproof

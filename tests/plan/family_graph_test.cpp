@@ -1,0 +1,111 @@
+// FamilyGraph as a Boost graph: the library's own algorithms run on it as it is.
+#include "plan/family_graph.h"
+
+#include <algorithm>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <boost/concept/assert.hpp>
+#include <boost/graph/breadth_first_search.hpp>
+#include <boost/graph/graph_concepts.hpp>
+#include <boost/graph/graphviz.hpp>
+#include <boost/graph/strong_components.hpp>
+#include <boost/graph/topological_sort.hpp>
+#include <gtest/gtest.h>
+
+#include "support/problems.h"
+
+namespace shardproof {
+namespace {
+
+BOOST_CONCEPT_ASSERT((boost::VertexListGraphConcept<FamilyGraph>));
+BOOST_CONCEPT_ASSERT((boost::IncidenceGraphConcept<FamilyGraph>));
+BOOST_CONCEPT_ASSERT((boost::EdgeListGraphConcept<FamilyGraph>));
+
+using Vertex = FamilyGraph::Vertex;
+
+std::vector<Vertex> topologicalOrder(const FamilyGraph& graph) {
+  std::vector<Vertex> order;
+  boost::topological_sort(graph, std::back_inserter(order));
+  std::reverse(order.begin(), order.end());
+  return order;
+}
+
+void expectTopological(const FamilyGraph& graph) {
+  const auto order = topologicalOrder(graph);
+  ASSERT_EQ(order.size(), num_vertices(graph));
+  std::vector<std::size_t> place(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) place[order[i]] = i;
+  const auto [first, last] = edges(graph);
+  for (auto e = first; e != last; ++e) EXPECT_LT(place[source(*e, graph)], place[target(*e, graph)]);
+}
+
+// Edges in no order, one of them twice; vertex 4 has none.
+const FamilyGraph kDiamond(5, {{2, 3}, {0, 2}, {0, 1}, {1, 3}, {0, 1}});
+
+TEST(FamilyGraph, ListsVerticesAndEdges) {
+  EXPECT_EQ(num_vertices(kDiamond), 5u);
+  EXPECT_EQ(num_edges(kDiamond), 5u);
+  EXPECT_EQ(out_degree(0, kDiamond), 3u);
+  EXPECT_EQ(out_degree(4, kDiamond), 0u);
+  std::vector<std::pair<Vertex, Vertex>> all;
+  const auto [first, last] = edges(kDiamond);
+  for (auto e = first; e != last; ++e) all.emplace_back(source(*e, kDiamond), target(*e, kDiamond));
+  std::sort(all.begin(), all.end());
+  EXPECT_EQ(all, (std::vector<std::pair<Vertex, Vertex>>{{0, 1}, {0, 1}, {0, 2}, {1, 3}, {2, 3}}));
+  const auto [out, end] = out_edges(0, kDiamond);
+  EXPECT_EQ(end - out, 3);
+  EXPECT_EQ(*(out + 1), (FamilyGraph::Edge{0, target(*(out + 1), kDiamond)}));
+}
+
+TEST(FamilyGraph, Empty) {
+  const FamilyGraph graph(0, {});
+  EXPECT_EQ(num_vertices(graph), 0u);
+  EXPECT_TRUE(topologicalOrder(graph).empty());
+  EXPECT_EQ(num_vertices(FamilyGraph()), 0u);
+}
+
+TEST(FamilyGraph, TopologicalSort) {
+  expectTopological(kDiamond);
+  const FamilyGraph cycle(2, {{0, 1}, {1, 0}});
+  EXPECT_THROW(topologicalOrder(cycle), boost::not_a_dag);
+}
+
+TEST(FamilyGraph, BreadthFirstSearch) {
+  std::vector<int> distance(5, -1);
+  distance[0] = 0;
+  const auto record = boost::record_distances(boost::make_iterator_property_map(distance.begin(), get(boost::vertex_index, kDiamond)), boost::on_tree_edge());
+  boost::breadth_first_search(kDiamond, Vertex{0}, boost::visitor(boost::make_bfs_visitor(record)).vertex_index_map(get(boost::vertex_index, kDiamond)));
+  EXPECT_EQ(distance, (std::vector<int>{0, 1, 1, 2, -1}));
+}
+
+TEST(FamilyGraph, StrongComponents) {
+  const FamilyGraph graph(4, {{0, 1}, {1, 2}, {2, 0}, {2, 3}});
+  std::vector<int> component(4);
+  EXPECT_EQ(boost::strong_components(graph, boost::make_iterator_property_map(component.begin(), get(boost::vertex_index, graph))), 2);
+  EXPECT_EQ(component[0], component[1]);
+  EXPECT_EQ(component[0], component[2]);
+  EXPECT_NE(component[0], component[3]);
+}
+
+TEST(FamilyGraph, WritesGraphviz) {
+  std::ostringstream out;
+  boost::write_graphviz(out, kDiamond);
+  for (const char* line : {"digraph", "0->1", "0->2", "1->3", "2->3", "4;"}) EXPECT_NE(out.str().find(line), std::string::npos) << line << "\n" << out.str();
+}
+
+TEST(FamilyGraph, OfAPlan) {
+  const auto problem = test::read(test::pipeline());
+  const Join join(*problem);
+  ASSERT_TRUE(join.defects().empty());
+  EXPECT_EQ(num_vertices(join.families()), 6u);   // one for each program node; send and receive share one of their two
+  expectTopological(join.families());
+  std::ostringstream out;
+  boost::write_graphviz(out, join.families());
+  EXPECT_NE(out.str().find("->"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace shardproof

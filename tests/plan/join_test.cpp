@@ -1,0 +1,239 @@
+// Look-ups of the joined plan, input lineage that would restrict inputs, and the order in which lineage may be assumed.
+#include "plan/join.h"
+
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "support/problems.h"
+
+namespace shardproof {
+namespace {
+
+using Ranks = std::vector<std::int64_t>;
+using Nodes = std::vector<std::int32_t>;
+using test::communicationOf;
+using test::Json;
+using test::localTensor;
+
+TEST(Join, FindsProgramsTensorsAndProducers) {
+  const auto problem = test::read(test::pipeline());
+  const Join join(*problem);
+  ASSERT_TRUE(join.defects().empty());
+  EXPECT_EQ(join.programOf(1), 0);
+  EXPECT_EQ(join.programOf(2), 1);
+  const std::int32_t t = localTensor(*problem, 1, "t");
+  EXPECT_EQ(join.findTensor(1, problem->plan.programs[1].graph.tensors[static_cast<std::size_t>(t)].name), t);
+  EXPECT_EQ(join.findTensor(0, problem->plan.programs[1].graph.tensors[static_cast<std::size_t>(t)].name), -1);
+  ASSERT_EQ(join.producers(1, t).size(), 1u);
+  EXPECT_EQ(join.producers(1, t)[0].node, 1);
+  EXPECT_EQ(join.producerOf({1, t, 3, 1}).node, 1);
+  EXPECT_EQ(join.producerOf({0, localTensor(*problem, 0, "x"), 0, 0}).node, -1);
+  EXPECT_EQ(join.operatorInstances(), 2 * 2 * 2 + 2 * (2 + 2 + 1 + 1));
+  EXPECT_EQ(join.place(1, 1).pointer, "/programs/1/nodes/1");
+  EXPECT_EQ(join.place(1, 1).op, "sum");
+  EXPECT_EQ(join.place(1, 1).location, "plan.py:7");
+  EXPECT_EQ(join.place(1, 3).op, "all_reduce");
+}
+
+TEST(Join, AnInstanceHasTheProducerOfItsMicrobatch) {
+  test::Draft d = test::pipeline();
+  d.node(1, 1)["mb"] = 0;
+  Json second = d.node(1, 1);
+  second["mb"] = 1;
+  d.program(1)["nodes"].push_back(second);
+  const auto problem = test::read(d);
+  const Join join(*problem);
+  const std::int32_t t = localTensor(*problem, 1, "t");
+  EXPECT_EQ(join.producerOf({1, t, 2, 0}).node, 1);
+  EXPECT_EQ(join.producerOf({1, t, 2, 1}).node, 4);
+}
+
+TEST(Join, KnowsWhichAxesNothingNames) {
+  const auto problem = test::read(test::pipeline());
+  const Join join(*problem);
+  EXPECT_FALSE(join.unnamed(0));
+  EXPECT_TRUE(join.unnamed(1));
+  EXPECT_EQ(join.representativeRanks(), (Ranks{0, 2}));
+  Ranks visited;
+  join.forEachRank({{1, 1}}, [&](std::int64_t r) { visited.push_back(r); });
+  EXPECT_EQ(visited, (Ranks{1, 3}));
+
+  test::Draft named = test::pipeline();   // a lineage part that names a coordinate tells the coordinates apart
+  named.plan["lineage"].push_back(Json::parse(R"({"tensor": "s", "role": "checkpoint", "shards": [{"box": [], "parts": [{"local": "s", "at": {"pp": 1, "tp": 0}}]}]})"));
+  const auto problem2 = test::read(named);
+  EXPECT_FALSE(Join(*problem2).unnamed(1));
+}
+
+TEST(Join, GroupsAreInRankOrderHoweverTheAxesAreListed) {
+  test::Draft d = test::twoRanks();
+  d.plan["mesh"] = Json::parse(R"([["a", 2], ["tp", 2], ["c", 3]])");
+  for (std::size_t p = 0; p < 2; ++p) {
+    d.tensor(p, "y") = Json::parse(R"({"shape": [4]})");
+    d.program(p)["nodes"] = Json::parse(R"([{"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "r", "group": ["c", "a"]}])");
+  }
+  const auto problem = test::read(d);
+  const Join join(*problem);
+  EXPECT_TRUE(join.defects().empty());
+  EXPECT_EQ(join.groupOf(communicationOf(*problem, 1, 0), 10), (Ranks{3, 4, 5, 9, 10, 11}));   // a = 1, tp = 1, c = 1
+}
+
+TEST(Join, ListedGroupsKeepTheirOrderAndTheRestOfTheRank) {
+  test::Draft d = test::twoRanks();
+  d.plan["mesh"] = Json::parse(R"([["dp", 2], ["tp", 2]])");
+  for (std::size_t p = 0; p < 2; ++p) {
+    d.tensor(p, "y") = Json::parse(R"({"shape": [8]})");
+    d.program(p)["nodes"] = Json::parse(R"([{"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "g", "group_at": [{"tp": 1}, {"tp": 0}], "attrs": {"dim": 0}}])");
+  }
+  const auto problem = test::read(d);
+  const Join join(*problem);
+  EXPECT_TRUE(join.defects().empty());
+  EXPECT_EQ(join.groupOf(communicationOf(*problem, 0, 0), 2), (Ranks{3, 2}));
+}
+
+TEST(Join, PartnersOfSendAndReceive) {
+  const auto problem = test::read(test::pipeline());
+  const Join join(*problem);
+  const CommunicationSpec& send = communicationOf(*problem, 0, 1);
+  EXPECT_EQ(join.groupOf(send, 1), (Ranks{1, 3}));
+  EXPECT_EQ(join.groupOf(communicationOf(*problem, 1, 0), 3), (Ranks{1, 3}));
+  EXPECT_EQ(join.partners(3, send, 1, 1), (Nodes{0}));
+  EXPECT_EQ(join.partners(3, send, -1, 1), (Nodes{}));   // once is another meeting than once per microbatch
+  EXPECT_EQ(join.partners(2, send, 1, 1), (Nodes{}));    // rank 2 receives from rank 0
+}
+
+TEST(Join, ATagTakesTheMicrobatchsPlace) {
+  test::Draft d = test::pipeline();
+  // Each side names its microbatches; what is sent as microbatch 0 is received as microbatch 1 and the other way round.
+  Json send = d.node(0, 1), receive = d.node(1, 0);
+  d.program(0)["nodes"].erase(1);
+  d.program(1)["nodes"].erase(0);
+  Json receives = Json::array();
+  for (int m = 0; m < 2; ++m) {
+    send["mb"] = m;
+    send["tag"] = 10 + m;
+    receive["mb"] = 1 - m;
+    receive["tag"] = 10 + m;
+    d.program(0)["nodes"].push_back(send);
+    receives.push_back(receive);
+  }
+  d.program(1)["nodes"].insert(d.program(1)["nodes"].begin(), receives.begin(), receives.end());
+  const auto problem = test::read(d);
+  const Join join(*problem);
+  ASSERT_TRUE(join.defects().empty()) << join.defects()[0].message;
+  EXPECT_EQ(join.partners(2, communicationOf(*problem, 0, 1), 0, 0), (Nodes{0}));   // tag 10
+  EXPECT_EQ(join.partners(2, communicationOf(*problem, 0, 2), 1, 0), (Nodes{1}));   // tag 11
+}
+
+TEST(Join, MentionsAreFoundOnThePartsPrograms) {
+  const auto problem = test::read(test::pipeline());
+  const Join join(*problem);
+  const auto mentions0 = join.mentions(0, localTensor(*problem, 0, "y"));
+  const auto mentions1 = join.mentions(1, localTensor(*problem, 1, "y"));
+  ASSERT_EQ(mentions0.size(), 1u);
+  ASSERT_EQ(mentions1.size(), 1u);
+  EXPECT_EQ(mentions0[0].entry, 2);
+  EXPECT_EQ(mentions1[0].entry, 3);
+}
+
+// ---- input lineage ----
+
+Json inputOfX(const char* box) { return Json::parse(std::string(R"({"tensor": "x", "role": "input", "shards": [{"box": )") + box + R"(, "parts": [{"local": "x", "at": {"tp": 0}}]}]})"); }
+
+TEST(InputLineage, TwoSourcesOfOneLocalTensorAreAnInputError) {
+  test::Draft d = test::twoRanks();
+  d.entry(0)["shards"] = Json::parse(R"([{"box": [[0, 4]], "parts": [{"local": "x", "at": {"tp": 0}}]}, {"box": [[4, 8]], "parts": [{"local": "x", "at": {"tp": 1}}]}])");
+  d.plan["lineage"].push_back(inputOfX("[[4, 8]]"));
+  const auto problem = test::read(d);
+  try {
+    const Join join(*problem);
+    FAIL() << "the proof would hold only for inputs whose halves agree";
+  } catch (const InputError& error) {
+    EXPECT_EQ(error.pointer(), "/lineage/2/shards/0");
+    EXPECT_NE(std::string(error.what()).find("already is the input piece stated at /lineage/0/shards/0"), std::string::npos) << error.what();
+  }
+}
+
+TEST(InputLineage, TheSameSourceTwiceIsNone) {
+  test::Draft d = test::twoRanks();
+  d.entry(0)["shards"] = Json::parse(R"([{"box": [[0, 4]], "parts": [{"local": "x", "at": {"tp": 0}}]}, {"box": [[4, 8]], "parts": [{"local": "x", "at": {"tp": 1}}]}])");
+  d.plan["lineage"].push_back(inputOfX("[[0, 4]]"));
+  const auto problem = test::read(d);
+  EXPECT_NO_THROW(Join{*problem});
+}
+
+TEST(InputLineage, APartOfTwoSumsIsAnInputError) {
+  test::Draft d = test::twoRanks();
+  d.model["tensors"]["y"] = d.model["tensors"]["x"] = Json::parse(R"({"shape": [4], "kind": "input"})");
+  d.entry(0) = Json::parse(R"({"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}], "sum": ["tp"]}]})");
+  d.entry(1) = Json::parse(R"({"tensor": "y", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}], "sum": ["tp"]}]})");
+  d.plan["lineage"].push_back(Json::parse(R"({"tensor": "x", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}], "sum": ["tp"]}]})"));
+  const auto problem = test::read(d);
+  EXPECT_THROW(Join{*problem}, InputError);   // x = y would follow
+}
+
+// Two shards of one local tensor that are the same piece at coordinate 0 only.
+TEST(InputLineage, DifferentStepsAreDifferentSources) {
+  test::Draft d = test::twoRanks();
+  d.plan["lineage"].push_back(Json::parse(R"({"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}]}]})"));
+  const auto problem = test::read(d);
+  EXPECT_THROW(Join{*problem}, InputError);
+}
+
+// ---- lemma order ----
+
+TEST(LemmaOrder, FollowsTheComputation) {
+  const auto problem = test::read(test::pipeline());
+  const Join join(*problem);
+  EXPECT_EQ(join.entryKey(0), -1);
+  EXPECT_EQ(join.entryKey(1), -1);
+  EXPECT_LT(join.entryKey(2), join.entryKey(3));
+  EXPECT_LT(join.entryKey(3), join.entryKey(4));
+  EXPECT_LT(join.entryKey(4), join.entryKey(5));
+}
+
+TEST(LemmaOrder, DoesNotDependOnThePositionInTheFile) {
+  test::Draft d = test::pipeline();
+  std::swap(d.entry(2), d.entry(4));
+  const auto problem = test::read(d);
+  const Join join(*problem);
+  EXPECT_LT(join.entryKey(4), join.entryKey(3));
+  EXPECT_LT(join.entryKey(3), join.entryKey(2));
+}
+
+// Families that run in a circle though their instances do not: no entry of the circle may be assumed by another on the strength of its key.
+TEST(LemmaOrder, FamiliesInACircleShareAKey) {
+  test::Draft d = test::twoRanks();
+  d.plan["microbatches"] = 2;
+  d.tensor(0, "a") = d.tensor(0, "b") = Json::parse(R"({"shape": [4], "per_mb": true})");
+  d.program(0)["nodes"] = Json::parse(R"([{"op": "identity", "in": ["x"], "out": ["a"], "mb": 0}, {"op": "neg", "in": ["a#0"], "out": ["b"], "mb": "*"}, {"op": "neg", "in": ["b#0"], "out": ["a"], "mb": 1}])");
+  d.plan["lineage"].push_back(Json::parse(R"({"tensor": "x", "role": "checkpoint", "shards": [{"box": [[0, 4]], "parts": [{"local": "a", "at": {"tp": 0}, "mb": 1}]}]})"));
+  d.plan["lineage"].push_back(Json::parse(R"({"tensor": "x", "role": "checkpoint", "shards": [{"box": [[0, 4]], "parts": [{"local": "b", "at": {"tp": 0}, "mb": 1}]}]})"));
+  const auto problem = test::read(d);
+  const Join join(*problem);
+  ASSERT_TRUE(join.defects().empty()) << join.defects()[0].message;
+  EXPECT_EQ(join.entryKey(2), join.entryKey(3));
+}
+
+// On every plan: what a stage assumes comes strictly earlier in one linear order, so no chain of proofs can run in a circle.
+TEST(LemmaOrder, NoStageOfARealPlanAssumesALaterEntry) {
+  bool any = false;
+  for (const std::string& name : test::planNames()) {
+    const auto problem = test::readShared(name);
+    if (!problem) continue;
+    any = true;
+    const Join join(*problem);
+    ASSERT_TRUE(join.defects().empty());
+    for (std::size_t e = 0; e < problem->plan.lineage.size(); ++e) {
+      if (problem->plan.lineage[e].role == Role::kInput) continue;
+      const auto entry = static_cast<std::int32_t>(e);
+      for (const std::int32_t f : cutStage(join, entry, {}).usedEntries) {
+        EXPECT_LT(std::make_pair(join.entryKey(f), f), std::make_pair(join.entryKey(entry), entry)) << name;
+      }
+    }
+  }
+  if (!any) GTEST_SKIP() << "no plans in " << test::sharedPlans();
+}
+
+}  // namespace
+}  // namespace shardproof

@@ -1,0 +1,162 @@
+// Canonical forms are equal for stages that differ in names only, and different for anything a proof depends on.
+#include <functional>
+
+#include <gtest/gtest.h>
+
+#include "stages/stage.h"
+#include "support/problems.h"
+
+namespace shardproof {
+namespace {
+
+using test::Draft;
+using test::Json;
+
+// Two layers, linear then add with alpha, on two tensor-parallel ranks; a checkpoint after each layer.
+Draft twoLayers() {
+  Draft d = test::draft(R"({"tensors": {"x": {"shape": [4, 8], "kind": "input"}}, "nodes": [], "outputs": ["y2"]})",
+                        R"({"mesh": [["tp", 2]], "programs": [{"tensors": {"x": {"shape": [4, 8], "kind": "input"}}, "nodes": []}],
+                            "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 8]], "parts": [{"local": "x"}]}]}]})");
+  for (const std::string layer : {"1", "2"}) {
+    const std::string in = layer == "1" ? "x" : "y1", w = "w" + layer, h = "h" + layer, g = "g" + layer, y = "y" + layer, c = "c" + layer;
+    d.model["tensors"][w] = {{"shape", {8, 8}}, {"kind", "parameter"}};
+    d.model["tensors"][c] = {{"shape", {8}}, {"kind", "constant"}, {"value", 0.5}};
+    d.model["tensors"][h] = d.model["tensors"][y] = {{"shape", {4, 8}}};
+    d.model["nodes"].push_back({{"op", "linear"}, {"in", {in, w}}, {"out", {h}}});
+    d.model["nodes"].push_back({{"op", "add"}, {"in", {h, c}}, {"out", {y}}, {"attrs", {{"alpha", 2}}}});
+    d.tensor(0, w) = {{"shape", {4, 8}}, {"kind", "parameter"}};
+    d.tensor(0, c) = d.model["tensors"][c];
+    d.tensor(0, h) = {{"shape", {4, 4}}};
+    d.tensor(0, g) = d.tensor(0, y) = {{"shape", {4, 8}}};
+    d.program(0)["nodes"].push_back({{"op", "linear"}, {"in", {in, w}}, {"out", {h}}});
+    d.program(0)["nodes"].push_back({{"op", "all_gather"}, {"in", {h}}, {"out", {g}}, {"comm", "gather" + layer}, {"group", {"tp"}}, {"attrs", {{"dim", 1}}}});
+    d.program(0)["nodes"].push_back({{"op", "add"}, {"in", {g, c}}, {"out", {y}}, {"attrs", {{"alpha", 2}}}});
+    d.plan["lineage"].push_back({{"tensor", w}, {"role", "input"}, {"shards", {{{"box", {{0, 4}, {0, 8}}}, {"step", {{"tp", {4, 0}}}}, {"parts", {{{"local", w}}}}}}}});
+    d.plan["lineage"].push_back({{"tensor", y}, {"role", layer == "1" ? "checkpoint" : "output"}, {"shards", {{{"box", {{0, 4}, {0, 8}}}, {"parts", {{{"local", y}}}}}}}});
+  }
+  return d;
+}
+
+struct Forms {
+  std::string first, second;
+};
+Forms formsOf(const Draft& d) {
+  const auto problem = test::read(d);
+  const Join join(*problem);
+  if (!join.defects().empty()) throw std::logic_error(join.defects().front().message);
+  return {canonicalForm(cutStage(join, 2, {}), *problem), canonicalForm(cutStage(join, 4, {}), *problem)};
+}
+
+TEST(Canonical, EqualLayersHaveEqualForms) {
+  const Forms forms = formsOf(twoLayers());
+  EXPECT_EQ(forms.first, forms.second);
+  EXPECT_FALSE(forms.first.empty());
+}
+
+TEST(Canonical, AnotherAttributeConstantOrOperatorMakesAnotherForm) {
+  const std::vector<std::function<void(Draft&)>> edits{
+      [](Draft& d) { d.model["nodes"][3]["attrs"]["alpha"] = 3; },
+      [](Draft& d) { d.model["nodes"][3]["op"] = "sub"; },
+      [](Draft& d) { d.model["tensors"]["c2"]["value"] = 0.25; },
+      [](Draft& d) { d.node(0, 5)["attrs"]["alpha"] = 3; },
+      [](Draft& d) { d.tensor(0, "c2")["value"] = 0.25; },
+      [](Draft& d) { d.tensor(0, "c2") = d.model["tensors"]["c2"] = Json::parse(R"({"shape": [8], "kind": "constant", "value": [0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]})"); },
+      [](Draft& d) { d.node(0, 5)["in"] = {"h2", "c2"}, d.tensor(0, "c2")["shape"] = {4}, d.tensor(0, "y2")["shape"] = {4, 4}, d.entry(4)["shards"][0]["box"] = {{0, 4}, {0, 4}}, d.entry(4)["shards"][0]["step"] = {{"tp", {0, 4}}}; },
+  };
+  for (std::size_t i = 0; i < edits.size(); ++i) {
+    Draft d = twoLayers();
+    edits[i](d);
+    const Forms forms = formsOf(d);
+    EXPECT_NE(forms.first, forms.second) << "edit " << i;
+    EXPECT_EQ(forms.first, formsOf(twoLayers()).first) << "edit " << i;
+  }
+}
+
+// Every field of a stage that the reduction, the runner or the checker reads.
+TEST(Canonical, EveryFieldThatDecidesAProofCounts) {
+  const auto c = test::cut(twoLayers(), 2);
+  const Stage& stage = c.stage;
+  const std::string form = canonicalForm(stage, *c.problem);
+  const auto node = [](Stage& s, Communication kind) -> StageNode& {
+    for (StageNode& n : s.nodes) {
+      if (n.communication == kind) return n;
+    }
+    throw std::logic_error("no such node");
+  };
+  const AttributesId empty = c.problem->attributes.intern({});
+  const std::vector<std::function<void(Stage&)>> edits{
+      [](Stage& s) { s.tensors[0].info.shape[0] += 1; },
+      [](Stage& s) { s.tensors[0].info.shape.push_back(1); },
+      [](Stage& s) { s.tensors[0].info.element = ElementKind::kInteger; },
+      [](Stage& s) { s.tensors[0].origin = Origin::kUnbound; },
+      [](Stage& s) { s.tensors[0].logical = !s.tensors[0].logical; },
+      [](Stage& s) { std::swap(s.tensors[0], s.tensors[2]); },
+      [](Stage& s) { s.nodes[0].op = s.nodes[1].op; },
+      [&](Stage& s) { s.nodes[1].attributes = empty; },
+      [](Stage& s) { std::swap(s.nodes[0].in[0], s.nodes[0].in[1]); },
+      [](Stage& s) { s.nodes[0].in[1] = -1; },
+      [](Stage& s) { s.nodes[0].in.pop_back(); },
+      [](Stage& s) { s.nodes[1].out[0] = -1; },
+      [](Stage& s) { s.nodes.pop_back(); },
+      [&](Stage& s) { node(s, Communication::kAllGather).communication = Communication::kAllReduce; },
+      [&](Stage& s) { node(s, Communication::kAllGather).reduction = Reduction::kMax; },
+      [&](Stage& s) { node(s, Communication::kAllGather).dim = 0; },
+      [&](Stage& s) { node(s, Communication::kAllGather).odim = 1; },
+      [&](Stage& s) { node(s, Communication::kAllGather).member += 1; },
+      [&](Stage& s) { node(s, Communication::kAllGather).multiplicity[1] = 7; },
+      [&](Stage& s) { std::swap(node(s, Communication::kAllGather).in[0], node(s, Communication::kAllGather).in[1]); },
+      [](Stage& s) { s.claims[0].logical += 1; },
+      [](Stage& s) { s.claims[0].box[0].first += 1; },
+      [](Stage& s) { s.claims[0].box[0].second -= 1; },
+      [](Stage& s) { s.claims[0].parts[0].first += 1; },
+      [](Stage& s) { s.claims[0].parts[0].second = 2; },
+      [](Stage& s) { s.claims[0].parts.push_back(s.claims[0].parts[0]); },
+      [](Stage& s) { s.claims[0].step.push_back({0, 1, {1, 0}}); },
+      [](Stage& s) { s.claims.pop_back(); },
+      [](Stage& s) { s.assumptions[0].box[0].first += 1; },
+      [](Stage& s) { s.assumptions.pop_back(); },
+      [](Stage& s) { s.claims.push_back(s.assumptions.back()), s.assumptions.pop_back(); },
+      [](Stage& s) { s.lumps.push_back({0, 8}); },
+  };
+  for (std::size_t i = 0; i < edits.size(); ++i) {
+    Stage edited = stage;
+    edits[i](edited);
+    EXPECT_NE(canonicalForm(edited, *c.problem), form) << "edit " << i;
+  }
+  Stage lumped = stage;
+  lumped.lumps.push_back({0, 8});
+  lumped.claims[0].step.push_back({0, 0, {1, 0}});
+  const std::string lumpedForm = canonicalForm(lumped, *c.problem);
+  const std::vector<std::function<void(Stage&)>> lumpedEdits{
+      [](Stage& s) { s.lumps[0].size = 16; },
+      [](Stage& s) { s.claims[0].step[0].coordinate = 1; },
+      [](Stage& s) { s.claims[0].step[0].offset = {0, 1}; },
+      [](Stage& s) { s.claims[0].step[0].lump = 1; },
+  };
+  for (std::size_t i = 0; i < lumpedEdits.size(); ++i) {
+    Stage edited = lumped;
+    lumpedEdits[i](edited);
+    EXPECT_NE(canonicalForm(edited, *c.problem), lumpedForm) << "lumped edit " << i;
+  }
+}
+
+TEST(Canonical, NamesRanksAndPlacesDoNotCount) {
+  const auto c = test::cut(twoLayers(), 2);
+  Stage other = c.stage;
+  other.entry = 77;
+  other.usedEntries = {1, 2, 3};
+  for (StageTensor& t : other.tensors) {
+    if (t.origin == Origin::kConstant) continue;   // its value is looked up by these
+    t.tensor += 1, t.program += 1, t.rank += 1, t.microbatch += 1;
+  }
+  for (StageNode& n : other.nodes) n.program += 1, n.node += 1, n.rank += 1, n.microbatch += 1;
+  for (Equation& e : other.claims) e.entry += 1, e.shard += 1;
+  EXPECT_EQ(canonicalForm(other, *c.problem), canonicalForm(c.stage, *c.problem));
+  other.lumps = {{0, 8}};
+  const std::string form = canonicalForm(other, *c.problem);
+  other.lumps = {{3, 8}};
+  EXPECT_EQ(canonicalForm(other, *c.problem), form);
+}
+
+}  // namespace
+}  // namespace shardproof

@@ -1,0 +1,295 @@
+// Where slices stop, what they assume, and which axes are lumped.
+#include "stages/cutter.h"
+
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "checker/checker.h"
+#include "shape_reduction/reduction.h"
+#include "support/problems.h"
+
+namespace shardproof {
+namespace {
+
+using Names = std::vector<std::string>;
+using Entries = std::vector<std::int32_t>;
+using test::Draft;
+using test::findIn;
+using test::Json;
+using test::opsOf;
+
+Origin originOf(const test::Cut& c, const std::string& name, std::int32_t rank = -1, std::int32_t microbatch = -1) {
+  const std::int32_t t = findIn(c.stage, *c.problem, name, rank, microbatch);
+  if (t < 0) throw std::logic_error("the stage has no tensor " + name);
+  return c.stage.tensors[static_cast<std::size_t>(t)].origin;
+}
+
+// ---- slices ----
+
+TEST(Cutter, StopsAtLineageThatItMayAssume) {
+  const auto c = test::cut(test::pipeline(), 5);   // s, from t
+  EXPECT_EQ(c.stage.usedEntries, (Entries{4}));
+  EXPECT_EQ(opsOf(c.stage, false), (Names{"add", "add", "all_reduce", "all_reduce"}));   // tp is small: each of its ranks has a claim
+  EXPECT_EQ(originOf(c, "t", 2, 0), Origin::kBoundary);
+  ASSERT_EQ(c.stage.claims.size(), 2u);
+  ASSERT_EQ(c.stage.assumptions.size(), 1u);
+  EXPECT_EQ(c.stage.assumptions[0].parts.size(), 4u);
+  EXPECT_TRUE(c.stage.lumps.empty());
+  EXPECT_TRUE(opsOf(c.stage, true).empty());   // s on both sides: no operator of the model is needed
+  EXPECT_EQ(originOf(c, "s"), Origin::kVariable);
+}
+
+TEST(Cutter, StopsAtTheNearestLineageOnBothSides) {
+  const auto c = test::cut(test::pipeline(), 4);   // the sums t, from y where it was received
+  EXPECT_EQ(c.stage.usedEntries, (Entries{3}));
+  EXPECT_EQ(opsOf(c.stage, false), (Names{"sum", "sum", "sum", "sum"}));
+  EXPECT_EQ(opsOf(c.stage, true), (Names{"sum"}));
+  EXPECT_EQ(c.stage.assumptions.size(), 4u);
+  EXPECT_EQ(originOf(c, "y"), Origin::kVariable);
+  EXPECT_EQ(findIn(c.stage, *c.problem, "x"), -1);
+}
+
+TEST(Cutter, GoesThroughCommunicationToItsPartner) {
+  const auto c = test::cut(test::pipeline(), 3);
+  EXPECT_EQ(c.stage.usedEntries, (Entries{2}));
+  EXPECT_EQ(opsOf(c.stage, false), (Names{"recv", "recv", "recv", "recv"}));
+  EXPECT_EQ(originOf(c, "y", 1, 1), Origin::kBoundary);
+  EXPECT_EQ(originOf(c, "y", 3, 1), Origin::kComputed);
+}
+
+TEST(Cutter, InputLineageIsAlwaysUsable) {
+  const auto c = test::cut(test::pipeline(), 2);
+  EXPECT_TRUE(c.stage.usedEntries.empty());   // entries of role input are no lemmas
+  EXPECT_EQ(opsOf(c.stage, false), Names(4, "linear"));
+  EXPECT_EQ(c.stage.assumptions.size(), 2u * 2u + 2u);   // x on each rank and microbatch, w on each rank
+}
+
+TEST(Cutter, ExcludedDeepenedAndLaterEntriesAreNotAssumed) {
+  const Draft d = test::pipeline();
+  std::vector<char> excluded(d.plan["lineage"].size(), 0);
+  excluded[4] = 1;
+  CutOptions options;
+  options.excluded = &excluded;
+  EXPECT_EQ(test::cut(d, 5, options).stage.usedEntries, (Entries{3}));
+  options.deepened = {3};
+  EXPECT_EQ(test::cut(d, 5, options).stage.usedEntries, (Entries{2}));
+  CutOptions inputs;
+  inputs.inputsOnly = true;
+  const auto whole = test::cut(d, 5, inputs);
+  EXPECT_TRUE(whole.stage.usedEntries.empty());
+  EXPECT_EQ(opsOf(whole.stage, true), (Names{"linear", "sum"}));
+  CutOptions before;
+  before.onlyBefore = 3;
+  EXPECT_EQ(test::cut(d, 5, before).stage.usedEntries, (Entries{2}));
+}
+
+// Two entries say the same about one tensor. They have the same key; the later may use the earlier, never the other way round.
+TEST(Cutter, EqualEntriesDoNotProveEachOther) {
+  Draft d = test::pipeline();
+  d.plan["lineage"].push_back(d.entry(3));
+  EXPECT_EQ(test::cut(d, 3).stage.usedEntries, (Entries{2}));
+  const auto second = test::cut(d, 6);
+  EXPECT_EQ(second.stage.usedEntries, (Entries{3}));
+  EXPECT_TRUE(second.stage.nodes.empty());
+}
+
+TEST(Cutter, ALocalInputThatNoLineageMentionsIsArbitrary) {
+  Draft d = test::pipeline();
+  d.tensor(1, "noise") = Json::parse(R"({"shape": [], "kind": "input"})");
+  d.node(1, 2)["in"] = {"t#0", "noise"};
+  const auto c = test::cut(d, 5);
+  EXPECT_EQ(originOf(c, "noise", 2), Origin::kUnbound);
+}
+
+TEST(Cutter, SizeLimit) {
+  CutOptions options;
+  options.inputsOnly = true;
+  options.maxNodes = 3;
+  EXPECT_THROW(test::cut(test::pipeline(), 5, options), Unsupported);
+}
+
+TEST(Cutter, SeveralClaimsInOneStage) {
+  const auto problem = test::read(test::pipeline());
+  const Join join(*problem);
+  const Stage stage = cutStages(join, {4, 5}, {});
+  EXPECT_EQ(stage.usedEntries, (Entries{3}));   // what the earliest of them may assume
+  EXPECT_EQ(stage.claims.size(), 3u);
+  EXPECT_EQ(stage.claims[0].entry, 4);
+  EXPECT_EQ(stage.claims[1].entry, 5);
+}
+
+// ---- copies ----
+
+// The model's a and b are copies of h. Lineage stops the local side at both; the plan multiplies one with itself, which is right only
+// because the copies are known to be equal.
+TEST(Cutter, CopiesShareTheirSource) {
+  Draft d = test::oneRank(R"("x": {"shape": [2, 3], "kind": "input"})", R"("h": {"shape": [2, 3]}, "a": {"shape": [2, 3]}, "b": {"shape": [2, 3]}, "bt": {"shape": [3, 2]}, "bb": {"shape": [2, 3]}, "o": {"shape": [2, 3]})",
+                          R"({"op": "square", "in": ["x"], "out": ["h"]}, {"op": "multiref", "in": ["h"], "out": ["a", "b"]}, {"op": "transpose", "in": ["b"], "out": ["bt"], "attrs": {"dim0": 0, "dim1": 1}},
+                             {"op": "transpose", "in": ["bt"], "out": ["bb"], "attrs": {"dim0": 0, "dim1": 1}}, {"op": "mul", "in": ["a", "bb"], "out": ["o"]})",
+                          R"("h": {"shape": [2, 3]}, "a": {"shape": [2, 3]}, "bt": {"shape": [3, 2]}, "unused": {"shape": [3, 2]}, "o": {"shape": [2, 3]})",
+                          R"({"op": "square", "in": ["x"], "out": ["h"]}, {"op": "identity", "in": ["h"], "out": ["a"]}, {"op": "transpose", "in": ["h"], "out": ["bt"], "attrs": {"dim0": 0, "dim1": 1}},
+                             {"op": "mul", "in": ["a", "a"], "out": ["o"]})");
+  d.plan["programs"][0]["tensors"].erase("unused");
+  d.plan["lineage"].push_back(Json::parse(R"({"tensor": "a", "role": "checkpoint", "shards": [{"box": [[0, 2], [0, 3]], "parts": [{"local": "a"}]}]})"));
+  d.plan["lineage"].push_back(Json::parse(R"({"tensor": "bt", "role": "checkpoint", "shards": [{"box": [[0, 3], [0, 2]], "parts": [{"local": "bt"}]}]})"));
+  const auto c = test::cut(d, 1);
+  EXPECT_EQ(c.stage.usedEntries, (Entries{2}));
+  EXPECT_EQ(originOf(c, "h"), Origin::kVariable);
+  EXPECT_EQ(originOf(c, "a"), Origin::kComputed);
+  EXPECT_EQ(findIn(c.stage, *c.problem, "x"), -1);   // the slice does not go past the source
+  EXPECT_EQ(checkStage(c.stage, *c.problem, {}).verdict, StageVerdict::kProved);
+}
+
+// ---- sums and lumped axes ----
+
+// x [dp * microbatches * 2, 3] is cut into rows; every rank adds up its own and the output is the sum of all.
+Draft rowSums(int dp, int microbatches, const char* op = "sum") {
+  const int rows = dp * microbatches * 2;
+  Draft d = test::draft(R"({"tensors": {"x": {"shape": [0, 3], "kind": "input"}, "o": {"shape": []}}, "nodes": [{"op": "sum", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
+                        R"({"mesh": [["dp", 0]], "microbatches": 0, "programs": [{"tensors": {"x": {"shape": [2, 3], "kind": "input", "per_mb": true}, "t": {"shape": [], "per_mb": true}},
+                             "nodes": [{"op": "sum", "in": ["x"], "out": ["t"], "mb": "*"}]}],
+                            "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2], [0, 3]], "step": {"dp": [0, 0], "mb": [2, 0]}, "parts": [{"local": "x"}]}]},
+                                        {"tensor": "o", "role": "output", "shards": [{"box": [], "parts": [{"local": "t"}], "sum": ["dp", "mb"]}]}]})");
+  d.model["tensors"]["x"]["shape"][0] = rows;
+  d.plan["mesh"][0][1] = dp;
+  d.plan["microbatches"] = microbatches;
+  d.entry(0)["shards"][0]["step"]["dp"][0] = 2 * microbatches;
+  d.node(0, 0)["op"] = op;
+  return d;
+}
+
+TEST(Cutter, SumsOverAxesAndMicrobatches) {
+  const auto c = test::cut(rowSums(2, 3), 1);
+  ASSERT_EQ(c.stage.claims.size(), 1u);
+  const Equation& claim = c.stage.claims[0];
+  ASSERT_EQ(claim.parts.size(), 6u);
+  std::set<std::pair<std::int32_t, std::int32_t>> instances;
+  for (const auto& [t, multiplicity] : claim.parts) {
+    EXPECT_EQ(multiplicity, 1);
+    const StageTensor& local = c.stage.tensors[static_cast<std::size_t>(t)];
+    instances.emplace(local.rank, local.microbatch);
+  }
+  EXPECT_EQ(instances.size(), 6u);
+  EXPECT_TRUE(c.stage.lumps.empty());   // nothing to gain from 2 and 3 coordinates
+  EXPECT_EQ(c.stage.assumptions[1].box[0], (std::pair<std::int64_t, std::int64_t>{2, 4}));
+}
+
+TEST(Cutter, LumpedAxesStandForTheirCoordinatesWithWeights) {
+  const auto c = test::cut(rowSums(8, 8), 1);
+  ASSERT_EQ(c.stage.lumps.size(), 2u);
+  EXPECT_EQ(c.stage.lumps[0], (AxisLump{0, 8}));
+  EXPECT_EQ(c.stage.lumps[1], (AxisLump{kMicrobatchAxis, 8}));
+  const Equation& claim = c.stage.claims[0];
+  ASSERT_EQ(claim.parts.size(), 9u);
+  std::multiset<std::int64_t> weights;
+  std::int64_t total = 0;
+  for (const auto& [t, multiplicity] : claim.parts) {
+    weights.insert(multiplicity);
+    total += multiplicity;
+  }
+  EXPECT_EQ(weights, (std::multiset<std::int64_t>{1, 1, 1, 1, 6, 6, 6, 6, 36}));
+  EXPECT_EQ(total, 64);
+  for (const Equation& a : c.stage.assumptions) {
+    ASSERT_EQ(a.step.size(), 2u);
+    EXPECT_EQ(a.box[0].first, a.step[0].coordinate * 16 + a.step[1].coordinate * 2);
+  }
+}
+
+TEST(Cutter, LumpedAxesGiveTheSameVerdictAsSmallOnes) {
+  for (const auto& [dp, mb] : {std::pair{2, 2}, {3, 3}, {4, 4}, {8, 8}, {8, 1}, {1, 8}}) {
+    const auto right = test::cut(rowSums(dp, mb), 1);
+    EXPECT_EQ(checkStage(right.stage, *right.problem, {}).verdict, StageVerdict::kProved) << dp << " " << mb;
+    const auto wrong = test::cut(rowSums(dp, mb, "mean"), 1);
+    EXPECT_EQ(checkStage(wrong.stage, *wrong.problem, {}).verdict, StageVerdict::kRefuted) << dp << " " << mb;
+  }
+}
+
+// Blocks of a lumped axis that lie inside those of an axis with all its coordinates repeat: that is no symmetry of one range of blocks.
+TEST(Cutter, ALumpedAxisInsideAnEnumeratedOneIsCutAgain) {
+  const auto c = test::cut(rowSums(2, 8), 1);
+  EXPECT_EQ(c.stage.lumps.size(), 1u);
+  EXPECT_THROW(checkStage(c.stage, *c.problem, {}), NotSymmetric);
+  CutOptions options;
+  options.lump = false;
+  const auto whole = test::cut(rowSums(2, 8), 1, options);
+  EXPECT_EQ(checkStage(whole.stage, *whole.problem, {}).verdict, StageVerdict::kProved);
+}
+
+TEST(Cutter, LumpingCanBeSwitchedOff) {
+  CutOptions options;
+  options.lump = false;
+  const auto c = test::cut(rowSums(8, 8), 1, options);
+  EXPECT_TRUE(c.stage.lumps.empty());
+  EXPECT_EQ(c.stage.claims[0].parts.size(), 64u);
+}
+
+// ---- what makes coordinates tell apart ----
+
+// x is cut by rows over dp; `op` brings the pieces together.
+Draft gathered(int dp, const std::string& node, const std::string& box) {
+  Draft d = test::draft(R"({"tensors": {"x": {"shape": [0, 8], "kind": "input"}, "o": {"shape": [0, 8]}}, "nodes": [{"op": "identity", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
+                        R"({"mesh": [["dp", 0]], "programs": [{"tensors": {"x": {"shape": [1, 8], "kind": "input"}, "y": {"shape": [1, 8]}}, "nodes": []}],
+                            "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 1], [0, 8]], "step": {"dp": [1, 0]}, "parts": [{"local": "x"}]}]},
+                                        {"tensor": "o", "role": "output", "shards": [{"box": [], "parts": [{"local": "y"}]}]}]})");
+  d.model["tensors"]["x"]["shape"][0] = d.model["tensors"]["o"]["shape"][0] = dp;
+  d.plan["mesh"][0][1] = dp;
+  d.program(0)["nodes"].push_back(Json::parse(node));
+  d.entry(1)["shards"][0] = Json::parse(box);
+  return d;
+}
+
+TEST(Cutter, AGatherTellsCoordinatesApart) {
+  Draft d = gathered(8, R"({"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "g", "group": ["dp"], "attrs": {"dim": 0}})", R"({"box": [[0, 8], [0, 8]], "parts": [{"local": "y"}]})");
+  d.tensor(0, "y")["shape"] = {8, 8};
+  const auto c = test::cut(d, 1);
+  EXPECT_TRUE(c.stage.lumps.empty());
+  EXPECT_EQ(c.stage.claims.size(), 8u);
+  EXPECT_EQ(c.stage.nodes.back().in.size(), 8u);
+  EXPECT_EQ(checkStage(c.stage, *c.problem, {}).verdict, StageVerdict::kProved);
+}
+
+TEST(Cutter, AnAllToAllTellsCoordinatesApart) {
+  Draft d = gathered(8, R"({"op": "all_to_all", "in": ["x"], "out": ["y"], "comm": "g", "group": ["dp"], "attrs": {"idim": 1, "odim": 0}})",
+                     R"({"box": [[0, 8], [0, 1]], "step": {"dp": [0, 1]}, "parts": [{"local": "y"}]})");
+  d.tensor(0, "y")["shape"] = {8, 1};
+  const auto c = test::cut(d, 1);
+  EXPECT_TRUE(c.stage.lumps.empty());
+  EXPECT_EQ(checkStage(c.stage, *c.problem, {}).verdict, StageVerdict::kProved);
+}
+
+TEST(Cutter, ANamedMicrobatchUnlumpsMicrobatchesOnly) {
+  Draft d = rowSums(8, 8);
+  d.tensor(0, "first") = Json::parse(R"({"shape": []})");
+  d.program(0)["nodes"].push_back(Json::parse(R"({"op": "identity", "in": ["t#0"], "out": ["first"]})"));
+  d.plan["lineage"].push_back(Json::parse(R"({"tensor": "o", "role": "checkpoint", "shards": [{"box": [], "parts": [{"local": "first"}], "sum": ["dp"]}]})"));
+  const auto c = test::cut(d, 2);
+  ASSERT_EQ(c.stage.lumps.size(), 1u);
+  EXPECT_EQ(c.stage.lumps[0].axis, 0);
+  const auto other = test::cut(d, 1);   // the entry whose slice names none keeps both
+  EXPECT_EQ(other.stage.lumps.size(), 2u);
+}
+
+TEST(Cutter, ALineagePartThatNamesAMicrobatchUnlumpsMicrobatches) {
+  Draft d = rowSums(8, 8);
+  d.entry(1)["shards"][0] = Json::parse(R"({"box": [], "parts": [{"local": "t", "mb": 0}, {"local": "t", "mb": 5}], "sum": ["dp"]})");
+  const auto c = test::cut(d, 1);
+  ASSERT_EQ(c.stage.lumps.size(), 1u);
+  EXPECT_EQ(c.stage.lumps[0].axis, 0);
+}
+
+TEST(Cutter, ANamedAxisIsNotLumped) {
+  Draft d = rowSums(8, 8);
+  d.program(0)["at"] = {{"dp", 0}};
+  Json rest = d.program(0);
+  for (int r = 1; r < 8; ++r) {
+    rest["at"]["dp"] = r;
+    d.plan["programs"].push_back(rest);
+  }
+  const auto c = test::cut(d, 1);
+  ASSERT_EQ(c.stage.lumps.size(), 1u);
+  EXPECT_EQ(c.stage.lumps[0].axis, kMicrobatchAxis);
+}
+
+}  // namespace
+}  // namespace shardproof

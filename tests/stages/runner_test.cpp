@@ -1,0 +1,223 @@
+// Executing stages in numbers: what each communication yields, how assumed lineage is bound, and how claims are paired up.
+#include "stages/runner.h"
+
+#include <functional>
+#include <map>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "shape_reduction/reduction.h"
+#include "support/problems.h"
+#include "terms/double_algebra.h"
+
+namespace shardproof {
+namespace {
+
+using test::Draft;
+using test::Json;
+
+struct Run {
+  test::Cut cut;
+  ReducedStage reduced;
+  DoubleAlgebra algebra;
+  std::unique_ptr<StageRunner<DoubleAlgebra>> runner;
+  const std::vector<double>& value(const std::string& name, std::int32_t rank = -1, std::int32_t microbatch = -1) const {
+    const std::int32_t t = test::findIn(cut.stage, *cut.problem, name, rank, microbatch);
+    if (t < 0) throw std::logic_error("the stage has no tensor " + name);
+    return runner->value(t).data;
+  }
+  bool paired() const {
+    for (const auto& p : runner->pairs()) {
+      if (p.logical != p.parallel) return false;
+    }
+    return !runner->pairs().empty();
+  }
+};
+
+// Free elements get 1, 2, 3, ... in the order in which the runner asks, or what `supply` says.
+std::unique_ptr<Run> run(const Draft& d, std::int32_t entry, std::function<double(std::int32_t, std::int64_t)> supply = {}, const CutOptions& options = {}) {
+  auto r = std::make_unique<Run>();
+  r->cut = test::cut(d, entry, options);
+  ReductionOptions whole;
+  whole.extraPositions = 64;   // small tensors are not reduced at all
+  r->reduced = reduceStage(r->cut.stage, *r->cut.problem, whole);
+  r->runner = std::make_unique<StageRunner<DoubleAlgebra>>(r->cut.stage, r->reduced, *r->cut.problem, r->algebra);
+  double next = 0;
+  r->runner->run([&](std::int32_t t, std::int64_t i) { return supply ? supply(t, i) : ++next; });
+  return r;
+}
+
+// ---- communication ----
+
+// x [2, 4] is cut by rows over two named ranks, and each makes y from its row by one node.
+Draft communication(const std::string& node, const std::string& result, const std::string& modelNode, const std::string& modelShape, const std::string& shards) {
+  Draft d = test::draft(R"({"tensors": {"x": {"shape": [2, 4], "kind": "input"}}, "nodes": [], "outputs": ["o"]})",
+                        R"({"mesh": [["tp", 2]], "programs": [], "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 1], [0, 4]], "step": {"tp": [1, 0]}, "parts": [{"local": "x"}]}]}]})");
+  d.model["tensors"]["o"] = {{"shape", Json::parse(modelShape)}};
+  d.model["nodes"].push_back(Json::parse(modelNode));
+  for (int r = 0; r < 2; ++r) {
+    Json program = {{"at", {{"tp", r}}}, {"tensors", Json::parse(R"({"x": {"shape": [1, 4], "kind": "input"}})")}, {"nodes", {Json::parse(node)}}};
+    program["tensors"]["y"] = {{"shape", Json::parse(result)}};
+    d.plan["programs"].push_back(program);
+  }
+  d.plan["lineage"].push_back({{"tensor", "o"}, {"role", "output"}, {"shards", Json::parse(shards)}});
+  return d;
+}
+
+using Values = std::vector<double>;
+
+TEST(Runner, AllReduce) {
+  const std::map<std::string, std::pair<std::string, Values>> cases{
+      {"sum", {"sum", {6, 8, 10, 12}}}, {"mean", {"mean", {3, 4, 5, 6}}}, {"max", {"amax", {5, 6, 7, 8}}}, {"min", {"amin", {1, 2, 3, 4}}}};
+  for (const auto& [reduce, expected] : cases) {
+    const auto r = run(communication(R"({"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"], "attrs": {"reduce": ")" + reduce + R"("}})", "[1, 4]",
+                                     R"({"op": ")" + expected.first + R"(", "in": ["x"], "out": ["o"], "attrs": {"dim": 0, "keepdim": true}})", "[1, 4]",
+                                     R"([{"box": [[0, 1], [0, 4]], "parts": [{"local": "y"}]}])"),
+                       1);
+    EXPECT_EQ(r->value("y", 0), expected.second) << reduce;
+    EXPECT_EQ(r->value("y", 1), expected.second) << reduce;
+    EXPECT_TRUE(r->paired()) << reduce;
+  }
+}
+
+TEST(Runner, AllGatherAlongADimensionInGroupOrder) {
+  auto r = run(communication(R"({"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"], "attrs": {"dim": 0}})", "[2, 4]", R"({"op": "identity", "in": ["x"], "out": ["o"]})", "[2, 4]",
+                             R"([{"box": [[0, 2], [0, 4]], "parts": [{"local": "y"}]}])"),
+               1);
+  EXPECT_EQ(r->value("y", 1), (Values{1, 2, 3, 4, 5, 6, 7, 8}));
+  EXPECT_TRUE(r->paired());
+  r = run(communication(R"({"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "c", "group_at": [{"tp": 1}, {"tp": 0}], "attrs": {"dim": -1}})", "[1, 8]",
+                        R"({"op": "view", "in": ["x"], "out": ["o"], "attrs": {"size": [1, 8]}})", "[1, 8]", R"([{"box": [[0, 1], [0, 8]], "parts": [{"local": "y"}]}])"),
+          1);
+  EXPECT_EQ(r->value("y", 0), (Values{5, 6, 7, 8, 1, 2, 3, 4}));
+  EXPECT_FALSE(r->paired());   // the group is listed the other way round
+}
+
+TEST(Runner, ReduceScatterGivesTheMembersOwnPiece) {
+  const std::string shards = R"([{"box": [[0, 1], [0, 2]], "step": {"tp": [0, 2]}, "parts": [{"local": "y"}]}])";
+  const auto r = run(communication(R"({"op": "reduce_scatter", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"], "attrs": {"dim": 1}})", "[1, 2]",
+                                   R"({"op": "sum", "in": ["x"], "out": ["o"], "attrs": {"dim": 0, "keepdim": true}})", "[1, 4]", shards),
+                     1);
+  EXPECT_EQ(r->value("y", 0), (Values{6, 8}));
+  EXPECT_EQ(r->value("y", 1), (Values{10, 12}));
+  EXPECT_TRUE(r->paired());
+}
+
+TEST(Runner, AllToAll) {
+  auto r = run(communication(R"({"op": "all_to_all", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"], "attrs": {"idim": 1, "odim": 0}})", "[2, 2]", R"({"op": "identity", "in": ["x"], "out": ["o"]})", "[2, 4]",
+                             R"([{"box": [[0, 2], [0, 2]], "step": {"tp": [0, 2]}, "parts": [{"local": "y"}]}])"),
+               1);
+  EXPECT_EQ(r->value("y", 0), (Values{1, 2, 5, 6}));
+  EXPECT_EQ(r->value("y", 1), (Values{3, 4, 7, 8}));
+  EXPECT_TRUE(r->paired());
+  // Along one dimension: piece by piece of every member.
+  r = run(communication(R"({"op": "all_to_all", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"], "attrs": {"idim": 1, "odim": 1}})", "[1, 4]", R"({"op": "identity", "in": ["x"], "out": ["o"]})", "[2, 4]",
+                        R"([{"box": [[0, 1], [0, 4]], "step": {"tp": [1, 0]}, "parts": [{"local": "y"}]}])"),
+          1);
+  EXPECT_EQ(r->value("y", 0), (Values{1, 2, 5, 6}));
+  EXPECT_EQ(r->value("y", 1), (Values{3, 4, 7, 8}));
+}
+
+TEST(Runner, BroadcastSendAndReceive) {
+  Draft d = communication(R"({"op": "broadcast", "in": [], "out": ["y"], "comm": "c", "group": ["tp"], "root": {"tp": 0}})", "[1, 4]",
+                          R"({"op": "slice", "in": ["x"], "out": ["o"], "attrs": {"dim": 0, "stop": 1}})", "[1, 4]", R"([{"box": [[0, 1], [0, 4]], "parts": [{"local": "y", "at": {"tp": 1}}]}])");
+  d.node(0, 0)["in"] = {"x"};
+  d.node(0, 0)["out"] = Json::array();
+  auto r = run(d, 1);
+  EXPECT_EQ(r->value("y", 1), (Values{1, 2, 3, 4}));
+  EXPECT_TRUE(r->paired());
+  d.node(0, 0) = Json::parse(R"({"op": "send", "in": ["x"], "out": [], "comm": "c", "to": {"tp": 1}})");
+  d.node(1, 0) = Json::parse(R"({"op": "recv", "in": [], "out": ["y"], "comm": "c", "from": {"tp": 0}})");
+  r = run(d, 1);
+  EXPECT_EQ(r->value("y", 1), (Values{1, 2, 3, 4}));
+  EXPECT_TRUE(r->paired());
+}
+
+// The members of a lumped axis count as many times as they stand for.
+TEST(Runner, LumpedMembersHaveWeights) {
+  for (const bool mean : {false, true}) {
+    Draft d = test::draft(R"({"tensors": {"x": {"shape": [10], "kind": "input"}, "o": {"shape": [1]}}, "nodes": [{"op": "sum", "in": ["x"], "out": ["o"], "attrs": {"dim": 0, "keepdim": true}}], "outputs": ["o"]})",
+                          R"({"mesh": [["dp", 10]], "programs": [{"tensors": {"x": {"shape": [1], "kind": "input"}, "y": {"shape": [1]}},
+                               "nodes": [{"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "c", "group": ["dp"]}]}],
+                              "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "x"}]}]},
+                                          {"tensor": "o", "role": "output", "shards": [{"box": [[0, 1]], "parts": [{"local": "y"}]}]}]})");
+    if (mean) {
+      d.model["nodes"][0]["op"] = "mean";
+      d.node(0, 0)["attrs"] = {{"reduce", "mean"}};
+    }
+    const auto r = run(d, 1);
+    EXPECT_EQ(r->value("x"), (Values{1, 2, 3}));
+    EXPECT_EQ(r->value("y", 0), Values{(1 + 2 + 8 * 3) / (mean ? 10.0 : 1.0)});
+    EXPECT_TRUE(r->paired());
+  }
+}
+
+// ---- binding ----
+
+TEST(Runner, UnitedElementsAreOneUnknown) {
+  const auto r = run(test::pipeline(), 2);   // y from x and w, x replicated over tp
+  EXPECT_EQ(r->value("x", 0, 1), r->value("x", 1, 1));
+  const auto& x = r->value("x");
+  EXPECT_EQ(r->value("x", 0, 0), Values(x.begin(), x.begin() + 16));
+  EXPECT_EQ(std::set<double>(x.begin(), x.end()).size(), 32u);
+  EXPECT_TRUE(r->paired());
+  EXPECT_FALSE(r->runner->droppedAssumption());
+}
+
+TEST(Runner, TheLastPartOfASumIsTheDifference) {
+  const auto r = run(test::pipeline(), 5);   // s from the four t
+  const double s = r->value("s").at(0);
+  double sum = 0;
+  std::set<double> values;
+  for (const std::int32_t rank : {2, 3}) {
+    for (const std::int32_t mb : {0, 1}) {
+      sum += r->value("t", rank, mb).at(0);
+      values.insert(r->value("t", rank, mb).at(0));
+    }
+  }
+  EXPECT_EQ(sum, s);
+  EXPECT_EQ(values.size(), 4u);   // free but for their sum
+  EXPECT_TRUE(r->paired());
+}
+
+TEST(Runner, OverDeterminedSumsAreDropped) {
+  const auto r = run(test::overDetermined(), 6);
+  EXPECT_TRUE(r->runner->droppedAssumption());
+  EXPECT_TRUE(r->paired());
+}
+
+// The very same equation in two entries is one assumption.
+TEST(Runner, AnEquationThatIsStatedTwiceIsNotOverDetermined) {
+  Draft d = test::pipeline();
+  const Json same = d.entry(4);
+  d.plan["lineage"].insert(d.plan["lineage"].begin() + 5, same);
+  const auto r = run(d, 6);
+  EXPECT_FALSE(r->runner->droppedAssumption());
+  EXPECT_TRUE(r->paired());
+}
+
+TEST(Runner, ConstantsListedElementByElement) {
+  const auto r = run(test::oneRank(R"("x": {"shape": [2, 2], "kind": "input"}, "c": {"shape": [2, 2], "kind": "constant", "value": [[1, 10], [100, 1000]]})", R"("o": {"shape": [2, 2]})",
+                                   R"({"op": "mul", "in": ["x", "c"], "out": ["o"]})", R"("o": {"shape": [2, 2]})", R"({"op": "mul", "in": ["c", "x"], "out": ["o"]})"),
+                     1);
+  EXPECT_EQ(r->value("c"), (Values{1, 10, 100, 1000}));
+  EXPECT_EQ(r->value("o"), (Values{1, 20, 300, 4000}));
+  EXPECT_TRUE(r->paired());
+}
+
+TEST(Runner, PairsCarryTheClaimAndTheLogicalPosition) {
+  Draft d = communication(R"({"op": "neg", "in": ["x"], "out": ["y"]})", "[1, 4]", R"({"op": "neg", "in": ["x"], "out": ["o"]})", "[2, 4]",
+                          R"([{"box": [[0, 1], [0, 4]], "step": {"tp": [1, 0]}, "parts": [{"local": "y"}]}])");
+  const auto r = run(d, 1);
+  ASSERT_EQ(r->runner->pairs().size(), 8u);
+  for (std::size_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(r->runner->pairs()[i].claim, i / 4);
+    EXPECT_EQ(r->runner->pairs()[i].logicalIndex, static_cast<std::int64_t>(i));
+    EXPECT_EQ(r->runner->pairs()[i].logical, -static_cast<double>(i + 1));
+  }
+  EXPECT_TRUE(r->paired());
+}
+
+}  // namespace
+}  // namespace shardproof

@@ -1,0 +1,65 @@
+// A failed stage as a message that leads to the place in the plan.
+#include "verify/describe.h"
+
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "support/problems.h"
+
+namespace shardproof {
+namespace {
+
+TEST(Describe, Numbers) {
+  EXPECT_EQ(numberText(0.375), "0.375");
+  EXPECT_EQ(numberText(-778.0706612), "-778.07066");
+  EXPECT_EQ(numberText(1e300), "1e+300");
+  EXPECT_EQ(numberText(0), "0");
+  EXPECT_EQ(numberText(-std::numeric_limits<double>::infinity()), "-inf");
+}
+
+TEST(Describe, NamesClaimRanksMicrobatchAndNodes) {
+  test::Draft d = test::pipeline();
+  d.node(0, 0)["loc"] = "plan.py:3";
+  d.node(0, 0)["op"] = "matmul";   // of x and w transposed by hand
+  d.node(0, 0)["in"] = {"x", "wt"};
+  d.tensor(0, "wt") = test::Json::parse(R"({"shape": [4, 3]})");
+  auto& nodes = d.program(0)["nodes"];
+  nodes.insert(nodes.begin(), test::Json::parse(R"({"op": "view", "in": ["w"], "out": ["wt"], "attrs": {"size": [4, 3]}})"));   // wrong
+  const auto c = test::cut(d, 2);
+  const StageOutcome outcome = checkStage(c.stage, *c.problem, {});
+  ASSERT_EQ(outcome.verdict, StageVerdict::kRefuted);
+  StageOutcome third = outcome;
+  third.claim = 3;   // tp 1, microbatch 1
+  const Defect defect = describeFailure(*c.join, c.stage, third);
+  EXPECT_EQ(defect.kind, DefectKind::kLineage);
+  EXPECT_EQ(defect.tensor, "y");
+  EXPECT_EQ(defect.lineage, "y[4:8, 3:6] == y on rank 1 (pp=0 tp=1 microbatch 1)");
+  EXPECT_EQ(defect.ranks, (std::vector<std::int64_t>{1}));
+  EXPECT_EQ(defect.microbatch, 1);
+  EXPECT_EQ(defect.message, "tensor 'y' of the plan is not what the model computes (lineage entry /lineage/2/shards/0)");
+  ASSERT_EQ(defect.nodes.size(), 3u);   // nearest to the claim first, then the model's
+  EXPECT_EQ(defect.nodes[0].pointer, "/programs/0/nodes/1");
+  EXPECT_EQ(defect.nodes[0].location, "plan.py:3");
+  EXPECT_EQ(defect.nodes[1].op, "view");
+  EXPECT_FALSE(defect.nodes[2].inPlan);
+  EXPECT_EQ(defect.nodes[2].pointer, "/nodes/0");
+  ASSERT_TRUE(defect.counterexample);
+  EXPECT_EQ(defect.counterexample->logical, outcome.counterexample->logical);
+}
+
+TEST(Describe, SumsAndOutputs) {
+  const auto c = test::cut(test::pipeline(), 4);
+  StageOutcome outcome;
+  outcome.reason = "no reason";
+  const Defect sum = describeFailure(*c.join, c.stage, outcome);
+  EXPECT_EQ(sum.lineage, "s[] == t on rank 2 (pp=1 tp=0 microbatch 0) + t on rank 2 (pp=1 tp=0 microbatch 1) + t on rank 3 (pp=1 tp=1 microbatch 0) + t on rank 3 (pp=1 tp=1 microbatch 1)");
+  EXPECT_EQ(sum.ranks, (std::vector<std::int64_t>{2, 3}));
+  EXPECT_FALSE(sum.microbatch);
+  EXPECT_NE(sum.message.find("this stage itself is undecided: no reason"), std::string::npos);
+  const auto output = test::cut(test::pipeline(), 5);
+  EXPECT_EQ(describeFailure(*output.join, output.stage, outcome).message.rfind("output 's' of the plan", 0), 0u);
+}
+
+}  // namespace
+}  // namespace shardproof

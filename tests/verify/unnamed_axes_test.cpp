@@ -1,0 +1,122 @@
+// Plans over an axis that nothing names, of which only some coordinates are looked at. Each wrong plan here is right at coordinate 0, so it
+// passes unless the stage is found not to be symmetric in the axis.
+#include <gtest/gtest.h>
+
+#include "shardproof/verify.h"
+#include "support/problems.h"
+
+namespace shardproof {
+namespace {
+
+using test::Draft;
+using test::Json;
+
+Verdict verdictOf(const Draft& d) {
+  const auto problem = test::read(d);
+  VerifyOptions options;
+  options.jobs = 1;
+  return verify(*problem, options).verdict;
+}
+
+std::string number(int n) { return std::to_string(n); }
+
+// x [4 dp] is cut into blocks of 4 over dp, o [dp, 4] by rows. The plan's nodes make o [1, 4] from the rank's block.
+Draft blocks(int dp, const std::string& modelTensors, const std::string& modelNodes, const std::string& planTensors, const std::string& planNodes) {
+  const std::string n = number(4 * dp), m = number(dp);
+  return test::draft(R"({"tensors": {"x": {"shape": [)" + n + R"(], "kind": "input"}, "z": {"shape": [)" + m + R"(, 4]}, "o": {"shape": [)" + m + R"(, 4]})" + modelTensors +
+                         R"(}, "nodes": [)" + modelNodes + R"(], "outputs": ["o"]})",
+                     R"({"mesh": [["dp", )" + m + R"(]], "programs": [{"tensors": {"x": {"shape": [4], "kind": "input"}, "z": {"shape": [1, 4]}, "o": {"shape": [1, 4]})" + planTensors +
+                         R"(}, "nodes": [)" + planNodes + R"(]}],
+                         "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "step": {"dp": [4]}, "parts": [{"local": "x"}]}]},
+                                     {"tensor": "o", "role": "output", "shards": [{"box": [[0, 1], [0, 4]], "step": {"dp": [1, 0]}, "parts": [{"local": "o"}]}]}]})");
+}
+std::string viewOf(const std::string& from, const std::string& to, int rows) {
+  return R"({"op": "view", "in": [")" + from + R"("], "out": [")" + to + R"("], "attrs": {"size": [)" + number(rows) + ", 4]}}";
+}
+const char* const kAddOwn = R"(, {"op": "add", "in": ["z", "x"], "out": ["o"]})";
+const char* const kAddTaken = R"(, {"op": "add", "in": ["z", "y"], "out": ["o"]})";
+
+class UnnamedAxis : public testing::TestWithParam<int> {};
+
+TEST_P(UnnamedAxis, ARightPlanIsProved) {
+  const int dp = GetParam();
+  EXPECT_EQ(verdictOf(blocks(dp, "", viewOf("x", "z", dp) + R"(, {"op": "square", "in": ["z"], "out": ["o"]})", "", viewOf("x", "z", 1) + R"(, {"op": "mul", "in": ["z", "z"], "out": ["o"]})")),
+            Verdict::kEquivalent);
+}
+
+// The model adds block 0 to every block, the plan each rank's own.
+TEST_P(UnnamedAxis, SliceOfOneBlock) {
+  const int dp = GetParam();
+  for (const char* bounds : {R"("start": 0, "stop": 4)", R"("stop": 4, "step": 1)"}) {
+    const std::string take = std::string(R"(, {"op": "slice", "in": ["x"], "out": ["y"], "attrs": {"dim": 0, )") + bounds + "}}";
+    EXPECT_EQ(verdictOf(blocks(dp, R"(, "y": {"shape": [4]})", viewOf("x", "z", dp) + take + kAddTaken, "", viewOf("x", "z", 1) + kAddOwn)), Verdict::kNotEquivalent);
+  }
+}
+
+TEST_P(UnnamedAxis, ChunkOfOneBlock) {
+  const int dp = GetParam();
+  for (const int index : {0, 1, 2, dp - 1}) {
+    const std::string take = R"(, {"op": "chunk", "in": ["x"], "out": ["y"], "attrs": {"dim": 0, "parts": )" + number(dp) + R"(, "index": )" + number(index) + "}}";
+    EXPECT_EQ(verdictOf(blocks(dp, R"(, "y": {"shape": [4]})", viewOf("x", "z", dp) + take + kAddTaken, "", viewOf("x", "z", 1) + kAddOwn)), Verdict::kNotEquivalent) << index;
+  }
+}
+
+TEST_P(UnnamedAxis, SelectOfOnePosition) {
+  const int dp = GetParam();
+  const std::string take = R"(, {"op": "select", "in": ["x"], "out": ["y"], "attrs": {"dim": 0, "index": 0}})";
+  EXPECT_EQ(verdictOf(blocks(dp, R"(, "y": {"shape": []})", viewOf("x", "z", dp) + take + kAddTaken, R"(, "y": {"shape": []})", viewOf("x", "z", 1) + take + kAddTaken)), Verdict::kNotEquivalent);
+}
+
+TEST_P(UnnamedAxis, SelectOfOneRowOfTheView) {
+  const int dp = GetParam();
+  const std::string take = R"(, {"op": "select", "in": ["z"], "out": ["y"], "attrs": {"dim": 0, "index": 0}})";
+  EXPECT_EQ(verdictOf(blocks(dp, R"(, "y": {"shape": [4]})", viewOf("x", "z", dp) + take + kAddTaken, "", viewOf("x", "z", 1) + kAddOwn)), Verdict::kNotEquivalent);
+}
+
+// Everything moves on by one block: block 0 becomes block 0 again, every other one its neighbour.
+TEST_P(UnnamedAxis, CatThatShiftsBlocks) {
+  const int dp = GetParam();
+  const std::string n = number(4 * dp), longer = number(4 * dp + 4);
+  const std::string model = R"({"op": "slice", "in": ["x"], "out": ["f"], "attrs": {"dim": 0, "stop": 4}}, {"op": "cat", "in": ["f", "x"], "out": ["c"], "attrs": {"dim": 0}},
+                              {"op": "slice", "in": ["c"], "out": ["y"], "attrs": {"dim": 0, "stop": )" +
+                            n + "}}, " + viewOf("y", "z", dp) + R"(, {"op": "square", "in": ["z"], "out": ["o"]})";
+  EXPECT_EQ(verdictOf(blocks(dp, R"(, "f": {"shape": [4]}, "c": {"shape": [)" + longer + R"(]}, "y": {"shape": [)" + n + "]}", model, "", viewOf("x", "z", 1) + R"(, {"op": "square", "in": ["z"], "out": ["o"]})")),
+            Verdict::kNotEquivalent);
+}
+
+// Block 0 becomes zeros, every other one its neighbour; the plan has zeros everywhere.
+TEST_P(UnnamedAxis, PadThatShiftsBlocks) {
+  const int dp = GetParam();
+  const std::string n = number(4 * dp), longer = number(4 * dp + 4);
+  const std::string model = R"({"op": "pad", "in": ["x"], "out": ["p"], "attrs": {"pad": [4, 0]}}, {"op": "slice", "in": ["p"], "out": ["y"], "attrs": {"dim": 0, "stop": )" + n + "}}, " + viewOf("y", "z", dp) +
+                            R"(, {"op": "square", "in": ["z"], "out": ["o"]})";
+  EXPECT_EQ(verdictOf(blocks(dp, R"(, "p": {"shape": [)" + longer + R"(]}, "y": {"shape": [)" + n + "]}", model, "", viewOf("x", "z", 1) + R"(, {"op": "mul", "in": ["z"], "out": ["o"], "attrs": {"scalar": 0}})")),
+            Verdict::kNotEquivalent);
+}
+
+// o = x + c with another number in each block of c; each rank adds its first block's.
+TEST_P(UnnamedAxis, ConstantsListedElementByElement) {
+  const int dp = GetParam();
+  for (const int block : {1, 4}) {
+    Draft d = test::draft(R"({"tensors": {"x": {"kind": "input"}, "c": {"kind": "constant"}, "o": {}}, "nodes": [{"op": "add", "in": ["x", "c"], "out": ["o"]}], "outputs": ["o"]})",
+                          R"({"mesh": [], "programs": [{"tensors": {"x": {"kind": "input"}, "o": {}}, "nodes": [{"op": "add", "in": ["x"], "out": ["o"], "attrs": {"scalar": 1}}]}], "lineage": []})");
+    Json value = Json::array(), same = Json::array();
+    for (int i = 0; i < dp * block; ++i) value.push_back(1 + i / block), same.push_back(1);
+    for (const char* name : {"x", "c", "o"}) d.model["tensors"][name]["shape"] = {dp * block};
+    d.model["tensors"]["c"]["value"] = value;
+    d.plan["mesh"].push_back({"dp", dp});
+    for (const char* name : {"x", "o"}) {
+      d.tensor(0, name)["shape"] = {block};
+      d.plan["lineage"].push_back({{"tensor", name}, {"role", name[0] == 'x' ? "input" : "output"}, {"shards", {{{"box", {{0, block}}}, {"step", {{"dp", {block}}}}, {"parts", {{{"local", name}}}}}}}});
+    }
+    EXPECT_EQ(verdictOf(d), Verdict::kNotEquivalent) << block;
+    d.model["tensors"]["c"]["value"] = same;   // the same number everywhere: right
+    EXPECT_EQ(verdictOf(d), Verdict::kEquivalent) << block;
+  }
+}
+
+// 2 and 3 coordinates are never lumped; 4 leaves one block out, which is where an off-by-one would hide.
+INSTANTIATE_TEST_SUITE_P(Sizes, UnnamedAxis, testing::Values(3, 4, 5, 8));
+
+}  // namespace
+}  // namespace shardproof

@@ -1,0 +1,263 @@
+// The verdict: what the chain of proofs adds up to, and all that must never add up to "equivalent".
+#include "shardproof/verify.h"
+
+#include <atomic>
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "support/problems.h"
+
+namespace shardproof {
+namespace {
+
+using test::Draft;
+using test::Json;
+
+VerifyOptions quick() {
+  VerifyOptions options;
+  options.jobs = 1;
+  options.timeoutSeconds = 20;
+  return options;
+}
+Report verified(const Draft& d, const VerifyOptions& options = quick()) {
+  const auto problem = test::read(d);
+  return verify(*problem, options);
+}
+const StageReport& stageOf(const Report& report, std::int32_t entry) {
+  for (const StageReport& s : report.stages) {
+    if (s.entry == entry) return s;
+  }
+  throw std::logic_error("no stage for entry " + std::to_string(entry));
+}
+
+// tanh is odd, but no proof knows: neither proved nor refuted.
+const char* const kOddNodes = R"({"op": "neg", "in": ["x"], "out": ["n"]}, {"op": "tanh", "in": ["n"], "out": ["t"]}, {"op": "neg", "in": ["t"], "out": ["h"]}, {"op": "square", "in": ["h"], "out": ["o"]})";
+Draft undecidable() {
+  Draft d = test::oneRank(R"("x": {"shape": [], "kind": "input"})", R"("h": {"shape": []}, "o": {"shape": []})", R"({"op": "tanh", "in": ["x"], "out": ["h"]}, {"op": "mul", "in": ["h", "h"], "out": ["o"]})",
+                          R"("n": {"shape": []}, "t": {"shape": []}, "h": {"shape": []}, "o": {"shape": []})", kOddNodes);
+  d.plan["lineage"].push_back(Json::parse(R"({"tensor": "h", "role": "checkpoint", "shards": [{"box": [], "parts": [{"local": "h"}]}]})"));
+  return d;
+}
+
+TEST(Verify, TheChainReachesFromTheInputsToTheOutputs) {
+  const Report report = verified(test::pipeline());
+  EXPECT_EQ(report.verdict, Verdict::kEquivalent) << report.reason;
+  EXPECT_EQ(report.outputs, 1u);
+  EXPECT_EQ(report.outputsProved, 1u);
+  ASSERT_EQ(report.stages.size(), 4u);
+  for (const StageReport& s : report.stages) {
+    EXPECT_EQ(s.verdict, StageVerdict::kProved) << s.tensor << ": " << s.reason;
+    EXPECT_EQ(s.method, Method::kNormalForm);
+  }
+  EXPECT_EQ(stageOf(report, 2).assumptions, (std::vector<std::int32_t>{}));
+  EXPECT_EQ(stageOf(report, 3).assumptions, (std::vector<std::int32_t>{2}));
+  EXPECT_EQ(stageOf(report, 4).assumptions, (std::vector<std::int32_t>{3}));
+  EXPECT_EQ(stageOf(report, 5).assumptions, (std::vector<std::int32_t>{4}));
+  EXPECT_TRUE(report.defects.empty());
+  EXPECT_FALSE(report.interrupted);
+  EXPECT_EQ(report.statistics.ranks, 4u);
+  EXPECT_EQ(report.statistics.programNodes, 6u);
+  EXPECT_EQ(report.statistics.operatorInstances, 20);
+}
+
+TEST(Verify, AnEarlyDefectIsAVerdictAndNothingIsProved) {
+  Draft d = test::pipeline();
+  d.program(0)["nodes"].push_back(d.node(0, 0));
+  const Report report = verified(d);
+  EXPECT_EQ(report.verdict, Verdict::kNotEquivalent);
+  ASSERT_FALSE(report.defects.empty());
+  EXPECT_EQ(report.defects[0].kind, DefectKind::kDoubleAssignment);
+  EXPECT_TRUE(report.stages.empty());
+  EXPECT_EQ(report.outputsProved, 0u);
+}
+
+TEST(Verify, ALineageThatRestrictsInputsIsAnInputError) {
+  Draft d = test::twoRanks();
+  d.plan["lineage"].push_back(Json::parse(R"({"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}]}]})"));
+  const auto problem = test::read(d);
+  EXPECT_THROW(verify(*problem, quick()), InputError);
+}
+
+TEST(Verify, AWrongPlanNamesTheFirstPlaceAndTheOutput) {
+  Draft d = test::pipeline();
+  d.node(1, 2)["in"] = {"t#0", "t#0"};
+  const Report report = verified(d);
+  EXPECT_EQ(report.verdict, Verdict::kNotEquivalent);
+  EXPECT_EQ(report.outputsProved, 0u);
+  ASSERT_EQ(report.defects.size(), 1u);
+  EXPECT_EQ(report.defects[0].tensor, "s");
+  EXPECT_NE(report.defects[0].message.find("it shows in output 's'"), std::string::npos) << report.defects[0].message;
+  EXPECT_EQ(report.defects[0].nodes.at(0).pointer, "/programs/1/nodes/3");
+  EXPECT_EQ(stageOf(report, 5).verdict, StageVerdict::kRefuted);
+  EXPECT_EQ(stageOf(report, 4).verdict, StageVerdict::kProved);
+}
+
+// ---- wrong lemmas ----
+
+TEST(Verify, WrongLineageDoesNotMakeARightPlanWrong) {
+  Draft d = test::pipeline();
+  d.entry(4)["shards"][0]["sum"] = {"mb"};   // each rank alone is said to have the whole sum
+  const Report report = verified(d);
+  EXPECT_EQ(report.verdict, Verdict::kEquivalent) << report.reason;
+  EXPECT_EQ(stageOf(report, 4).verdict, StageVerdict::kWrongLineage);
+  EXPECT_EQ(stageOf(report, 5).verdict, StageVerdict::kProved);
+  EXPECT_EQ(stageOf(report, 5).assumptions, (std::vector<std::int32_t>{3}));   // past the wrong one
+  EXPECT_TRUE(report.defects.empty());
+}
+
+TEST(Verify, WrongLineageAtSeveralPlaces) {
+  Draft d = test::pipeline();
+  d.entry(4)["shards"][0]["sum"] = {"mb"};
+  d.entry(3)["shards"][0]["step"]["tp"] = {0, 0};
+  d.entry(2)["shards"][0]["step"]["tp"] = {0, 0};
+  const Report report = verified(d);
+  EXPECT_EQ(report.verdict, Verdict::kEquivalent) << report.reason;
+  EXPECT_EQ(stageOf(report, 2).verdict, StageVerdict::kWrongLineage);
+  EXPECT_TRUE(stageOf(report, 5).assumptions.empty());
+}
+
+// The wrong lemma would prove the wrong output: y is said to be doubled, and the plan halves it again.
+TEST(Verify, AWrongLemmaProvesNothing) {
+  Draft d = test::oneRank(R"("x": {"shape": [4], "kind": "input"})", R"("y": {"shape": [4]}, "o": {"shape": [4]})", R"({"op": "mul", "in": ["x"], "out": ["y"], "attrs": {"scalar": 2}}, {"op": "mul", "in": ["y"], "out": ["o"], "attrs": {"scalar": 0.5}})",
+                          R"("y": {"shape": [4]}, "o": {"shape": [4]})", R"({"op": "identity", "in": ["x"], "out": ["y"]}, {"op": "mul", "in": ["y"], "out": ["o"], "attrs": {"scalar": 0.5}})");
+  d.plan["lineage"].push_back(Json::parse(R"({"tensor": "y", "role": "checkpoint", "shards": [{"box": [[0, 4]], "parts": [{"local": "y"}]}]})"));
+  const Report report = verified(d);
+  EXPECT_EQ(report.verdict, Verdict::kNotEquivalent);
+  EXPECT_EQ(report.outputsProved, 0u);
+  EXPECT_NE(stageOf(report, 1).verdict, StageVerdict::kProved);
+}
+
+// A lemma that cannot be proved is left out, and the output is proved from further upstream.
+TEST(Verify, AnUnprovableLemmaIsPassedOver) {
+  Draft d = undecidable();
+  d.plan["programs"][0]["nodes"] = Json::parse(R"([{"op": "neg", "in": ["x"], "out": ["n"]}, {"op": "tanh", "in": ["n"], "out": ["t"]}, {"op": "neg", "in": ["t"], "out": ["h"]}, {"op": "tanh", "in": ["x"], "out": ["g"]}, {"op": "square", "in": ["g"], "out": ["o"]}])");
+  d.tensor(0, "g") = Json::parse(R"({"shape": []})");
+  const Report report = verified(d);
+  EXPECT_EQ(report.verdict, Verdict::kEquivalent) << report.reason;
+  EXPECT_EQ(stageOf(report, 2).verdict, StageVerdict::kUndecided);
+}
+
+// ---- what is never "equivalent" ----
+
+TEST(Verify, AnOutputWithoutAProofIsUndecided) {
+  const Report report = verified(undecidable());
+  EXPECT_EQ(report.verdict, Verdict::kUndecided);
+  EXPECT_EQ(report.outputsProved, 0u);
+  EXPECT_EQ(report.reason, "1 of 1 outputs could not be decided");
+  EXPECT_TRUE(report.defects.empty());
+  for (const StageReport& s : report.stages) EXPECT_NE(s.verdict, StageVerdict::kRefuted);
+}
+
+TEST(Verify, OneOfTwoOutputsIsNotEnough) {
+  Draft d = undecidable();
+  d.model["outputs"].push_back("p");
+  d.model["tensors"]["p"] = d.program(0)["tensors"]["p"] = Json::parse(R"({"shape": []})");
+  const Json node = Json::parse(R"({"op": "neg", "in": ["x"], "out": ["p"]})");
+  d.model["nodes"].push_back(node);
+  d.program(0)["nodes"].push_back(node);
+  d.plan["lineage"].push_back(Json::parse(R"({"tensor": "p", "role": "output", "shards": [{"box": [], "parts": [{"local": "p"}]}]})"));
+  const Report report = verified(d);
+  EXPECT_EQ(report.verdict, Verdict::kUndecided);
+  EXPECT_EQ(report.outputs, 2u);
+  EXPECT_EQ(report.outputsProved, 1u);
+}
+
+TEST(Verify, AModelWithoutOutputsSaysNothing) {
+  const auto problem = test::read(test::pipeline());
+  problem->model.outputs.clear();   // the reader would refuse it
+  const Report report = verify(*problem, quick());
+  EXPECT_EQ(report.verdict, Verdict::kUndecided);
+  EXPECT_EQ(report.reason, "the model names no outputs, so there is nothing to prove");
+}
+
+TEST(Verify, AnOutputWithoutLineageIsNotProved) {
+  const auto problem = test::read(test::pipeline());
+  problem->plan.lineage.pop_back();
+  const Report report = verify(*problem, quick());
+  EXPECT_EQ(report.verdict, Verdict::kUndecided);
+  EXPECT_EQ(report.outputsProved, 0u);
+}
+
+// A goal is a goal, whether the model lists the tensor as an output or not.
+TEST(Verify, EveryOutputEntryIsAGoal) {
+  Draft d = test::pipeline();
+  d.entry(3)["role"] = "output";
+  EXPECT_EQ(verified(d).verdict, Verdict::kEquivalent);
+  d.entry(3)["shards"][0]["step"]["tp"] = {0, 0};   // wrong now
+  const Report report = verified(d);
+  EXPECT_EQ(report.verdict, Verdict::kNotEquivalent);
+  d = undecidable();
+  d.entry(2)["role"] = "output";
+  EXPECT_EQ(verified(d).verdict, Verdict::kUndecided);
+}
+
+// ---- options ----
+
+TEST(Verify, WithoutClassesTheResultIsTheSame) {
+  Draft wrong = test::pipeline();
+  wrong.node(1, 2)["in"] = {"t#0", "t#0"};
+  Draft lemma = test::pipeline();
+  lemma.entry(4)["shards"][0]["sum"] = {"mb"};
+  const char* const squares = R"({"op": "square", "in": ["x"], "out": ["o"]}, {"op": "square", "in": ["y"], "out": ["p"]})";   // two equal stages: one class
+  const char* const results = R"("o": {"shape": [4]}, "p": {"shape": [4]})";
+  Draft twice = test::oneRank(R"("x": {"shape": [4], "kind": "input"}, "y": {"shape": [4], "kind": "input"})", results, squares, results, squares);
+  twice.plan["lineage"].push_back(Json::parse(R"({"tensor": "p", "role": "checkpoint", "shards": [{"box": [[0, 4]], "parts": [{"local": "p"}]}]})"));
+  for (const Draft& d : {test::pipeline(), wrong, lemma, twice, undecidable()}) {
+    VerifyOptions each = quick();
+    each.shareClasses = false;
+    const Report shared = verified(d), separate = verified(d, each);
+    EXPECT_EQ(shared.verdict, separate.verdict);
+    EXPECT_EQ(shared.outputsProved, separate.outputsProved);
+    ASSERT_EQ(shared.stages.size(), separate.stages.size());
+    for (std::size_t i = 0; i < shared.stages.size(); ++i) {
+      EXPECT_EQ(shared.stages[i].verdict, separate.stages[i].verdict);
+      EXPECT_EQ(shared.stages[i].method, separate.stages[i].method);
+    }
+    EXPECT_LE(shared.statistics.classes, separate.statistics.classes);
+  }
+  EXPECT_EQ(verified(twice).statistics.classes, 1u);
+  EXPECT_EQ(verified(twice).stages.size(), 2u);
+}
+
+TEST(Verify, EverythingByZ3) {
+  VerifyOptions options = quick();
+  options.checker = Checker::kZ3;
+  const Report report = verified(test::pipeline(), options);
+  EXPECT_EQ(report.verdict, Verdict::kEquivalent) << report.reason;
+  for (const StageReport& s : report.stages) EXPECT_EQ(s.method, Method::kSolver);
+}
+
+TEST(Verify, Cancelled) {
+  const std::atomic<bool> cancel{true};
+  VerifyOptions options = quick();
+  options.cancel = &cancel;
+  const Report report = verified(test::pipeline(), options);
+  EXPECT_TRUE(report.interrupted);
+  EXPECT_EQ(report.verdict, Verdict::kUndecided);
+  EXPECT_EQ(report.reason, "the run was interrupted");
+  EXPECT_EQ(report.outputsProved, 0u);
+  for (const StageReport& s : report.stages) EXPECT_EQ(s.verdict, StageVerdict::kUndecided);
+}
+
+TEST(Verify, CancelledInTheMiddle) {
+  std::atomic<bool> cancel{false};
+  VerifyOptions options = quick();
+  options.cancel = &cancel;
+  options.progress = [&](std::size_t done, std::size_t, const char*) { cancel = done >= 1; };
+  const Report report = verified(test::pipeline(), options);
+  EXPECT_TRUE(report.interrupted);
+  EXPECT_NE(report.verdict, Verdict::kNotEquivalent);
+}
+
+TEST(Verify, ReportsProgress) {
+  VerifyOptions options = quick();
+  std::size_t last = 0, total = 0;
+  options.progress = [&](std::size_t done, std::size_t all, const char*) { last = done, total = all; };
+  const Report report = verified(test::pipeline(), options);
+  EXPECT_EQ(last, total);
+  EXPECT_EQ(total, report.statistics.classes);
+}
+
+}  // namespace
+}  // namespace shardproof

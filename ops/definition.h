@@ -82,5 +82,7 @@ void defineNormalization(Catalog&);
 void defineEmbeddingAttention(Catalog&);
 void defineMoe(Catalog&);
 void defineLosses(Catalog&);
+void defineOptimizer(Catalog&);
+void defineOneHot(Catalog&);
 
 }  // namespace shardproof::ops

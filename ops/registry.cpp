@@ -40,6 +40,8 @@ Registry::Registry() {
   defineEmbeddingAttention(operators_);
   defineMoe(operators_);
   defineLosses(operators_);
+  defineOptimizer(operators_);
+  defineOneHot(operators_);
   std::sort(operators_.begin(), operators_.end(), [](const OperatorInfo& a, const OperatorInfo& b) { return a.name < b.name; });
 }
 

@@ -24,7 +24,8 @@ namespace {
 
 // Sides that differ by less than this part of their size may differ by rounding only.
 constexpr double kTolerance = 1e-9;
-constexpr double kRounding = 1e-12;   // of the largest number on the way
+constexpr double kRounding = 1e-12;          // of the largest number on the way
+constexpr double kEndToEndTolerance = 1e-7;  // of the claim's largest element
 constexpr std::size_t kShownAssignments = 40;
 constexpr std::size_t kExpansionBudget = 200'000;
 constexpr std::size_t kDomainBudget = 20'000;
@@ -225,12 +226,23 @@ class StageChecker {
       return value;
     });
     if (runner.droppedAssumption()) return false;   // the values might not be ones that the assumed lineage allows
-    // Rounding errors are as large as the largest number on the way makes them.
-    double magnitude = 0;
-    for (std::size_t t = 0; t < stage_.tensors.size(); ++t) {
-      for (const double v : runner.value(static_cast<std::int32_t>(t)).data) {
-        if (std::isfinite(v)) magnitude = std::max(magnitude, std::abs(v));
+    // Rounding errors are as large as the largest number on the way makes them. End to end the way is long and its numbers span many orders of
+    // magnitude; there a claim is measured by its own largest element.
+    std::vector<double> noise(stage_.claims.size(), 0);
+    if (options_.refuteOnly) {
+      for (const auto& p : runner.pairs()) {
+        for (const double v : {p.logical, p.parallel}) {
+          if (std::isfinite(v)) noise[p.claim] = std::max(noise[p.claim], kEndToEndTolerance * std::abs(v));
+        }
       }
+    } else {
+      double magnitude = 0;
+      for (std::size_t t = 0; t < stage_.tensors.size(); ++t) {
+        for (const double v : runner.value(static_cast<std::int32_t>(t)).data) {
+          if (std::isfinite(v)) magnitude = std::max(magnitude, std::abs(v));
+        }
+      }
+      std::fill(noise.begin(), noise.end(), kRounding * magnitude);
     }
     for (std::size_t i = 0; i < runner.pairs().size(); ++i) {
       const auto& p = runner.pairs()[i];
@@ -238,7 +250,7 @@ class StageChecker {
       if (std::isnan(p.parallel) ? !undefinedCounts : p.logical == p.parallel) continue;
       if (std::isfinite(p.logical) && std::isfinite(p.parallel)) {
         const double gap = std::abs(p.logical - p.parallel);
-        if (gap <= kTolerance * std::max(std::abs(p.logical), std::abs(p.parallel)) || gap <= kRounding * magnitude) continue;
+        if (gap <= kTolerance * std::max(std::abs(p.logical), std::abs(p.parallel)) || gap <= noise[p.claim]) continue;
       }
       if (trial.claims.insert(static_cast<std::int32_t>(p.claim)).second && trial.claims.size() == 1) {
         trial.claim = static_cast<std::int32_t>(p.claim);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "main/exit_codes.h"
+#include "main/generate_command.h"
 #include "main/streams.h"
 #include "main/verify_command.h"
 #include "main/version.h"
@@ -25,6 +26,7 @@ int runCommandLine(int argc, char** argv) {
   app.footer(std::string("shardproof COMMAND --help tells a command's options.\n\n") + kExitCodesHelp);
   std::function<int()> run;
   addVerifyCommand(app, run);
+  addGenerateCommand(app, run);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

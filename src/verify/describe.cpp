@@ -73,6 +73,16 @@ Defect describeFailure(const Join& join, const Stage& stage, const StageOutcome&
     wanted.insert(node.in.begin(), node.in.end());
     if (listed.emplace(node.program, node.node).second && defect.nodes.size() < kMostNodesShown) defect.nodes.push_back(join.place(node.program, node.node));
   }
+  // A stage without operators relates two lineages of one tensor: then what produces the local tensors is where to look.
+  if (defect.nodes.empty()) {
+    for (const auto& part : claim.parts) {
+      const StageTensor& local = stage.tensors[static_cast<std::size_t>(part.first)];
+      const Producer producer = join.producerOf({local.program, local.tensor, local.rank, local.microbatch});
+      if (producer.node >= 0 && listed.emplace(local.program, producer.node).second && defect.nodes.size() < kMostNodesShown) {
+        defect.nodes.push_back(join.place(local.program, producer.node));
+      }
+    }
+  }
   // The model's side, for comparison.
   for (std::size_t i = stage.nodes.size(); i-- > 0;) {
     const StageNode& node = stage.nodes[i];

@@ -145,6 +145,23 @@ std::vector<Call> forwardCalls(Random& random) {
     lead.pop_back();
     calls[i].in[1] = ids(lead, 5);
   }
+
+  call("one_hot", numbers({{"start", 0}, {"stop", 5}}), {ids({n(), n()}, 5)});
+  call("one_hot", numbers({{"start", 2}, {"stop", 4}}), {ids({n()}, 6)});
+
+  call("grad_norm", {}, {positive({n(), n()})});
+  call("grad_norm", {}, {positive({n()})});
+  call("clip_grad", {{"max_norm", Rational(1, 2)}}, {real({n(), n()}), positive({})});
+  call("clip_grad", {{"max_norm", Rational(50)}, {"eps", Rational(1, 10)}}, {real({n(), n()}), positive({1})});
+  {
+    const Shape p{n(), n()};
+    const Attributes lr{{"lr", Rational(1, 8)}};
+    call("sgd", lr, {real(p), real(p)});
+    call("sgd", with(with(lr, "momentum", Rational(9, 10)), "weight_decay", Rational(1, 100)), {real(p), real(p), real(p)}, 2);
+    call("sgd", with(with(lr, "momentum", Rational(9, 10)), "nesterov", true), {real(p), real(p), real(p)}, 2);
+    call("adamw", with(lr, "step", Rational(1)), {real(p), real(p), real(p), positive(p)}, 3);
+    call("adamw", with(with(lr, "step", Rational(7)), "eps", Rational(1, 100)), {real(p), real(p), real(p), positive(p)}, 3);
+  }
   return calls;
 }
 

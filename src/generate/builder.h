@@ -1,0 +1,173 @@
+// Writes model and plan at the same time. Each call of the architecture appends one logical operator and, from the layouts of its operands and
+// results, the operator that every rank of the pipeline stage runs on its piece. Calls that only move data (reduceOverTp, ...) append
+// communication to the plan and nothing to the model. All are recorded; `backward` walks the record from the end and emits the gradients,
+// `finish` the reduction of the gradients and the optimizer's step.
+//
+// Right plans come from four conventions, which are Megatron-LM's:
+// * A replicated value that goes into a column-split operator has a gradient that is a partial sum over tp; `enterTp` marks the place, and
+//   its backward is the all-reduce. `reduceOverTp` is the all-reduce after a row-split operator; its backward is the identity.
+// * With sequence parallelism these are an all-gather (backward: reduce-scatter) and a reduce-scatter (backward: all-gather), and what lies
+//   between works on a piece of the sequence: the parameters there have gradients that are partial sums over tp.
+// * The loss is a mean: each microbatch of each dp rank divides its own mean by their number, so gradients are summed over microbatches
+//   and over dp.
+// * A gradient that arrives from several consumers is added up in the order of arrival, in the model and in the plan alike.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "generate/graph.h"
+#include "generate/options.h"
+
+namespace shardproof::generate {
+
+using ValueId = int;
+
+Attribute attribute(std::string key, std::int64_t value);
+Attribute attributeText(std::string key, const std::string& value);
+Attribute attributeNumber(std::string key, std::string decimal);
+Attribute attributeFlag(std::string key, bool value);
+Attribute attributeIntegers(std::string key, const std::vector<std::int64_t>& values);
+Attribute attributePerTp(std::string key, std::int64_t first, std::int64_t perTp);
+Attribute attributeShape(std::string key);
+
+struct Result {
+  std::string name;
+  Shape shape;      // logical
+  Layout layout;
+};
+
+class Builder {
+ public:
+  explicit Builder(const Options& options);
+
+  // Where the following calls go: the chunk of the pipeline, and the text for `loc`.
+  void setChunk(int chunk) { chunk_ = chunk; }
+  int chunk() const { return chunk_; }
+  void setLocation(std::string location) { location_ = std::move(location); }
+  // What lies between is recomputed in the backward pass if the options ask for it.
+  void beginLayer();
+  void endLayer();
+
+  // The local tensor of an input on this chunk's ranks.
+  ValueId input(const std::string& name, const Shape& shape, const std::string& dtype, const Layout& layout);
+  // `gradientOverTp`: the parameter is replicated over tp and each rank has only a part of its gradient.
+  ValueId parameter(const std::string& name, const Shape& shape, const Layout& layout, bool gradientOverTp = false);
+
+  std::vector<ValueId> apply(const std::string& op, const std::vector<ValueId>& in, const std::vector<Attribute>& attributes,
+                             const std::vector<Result>& results);
+  ValueId apply(const std::string& op, const std::vector<ValueId>& in, const std::vector<Attribute>& attributes, const Result& result) {
+    return apply(op, in, attributes, std::vector<Result>{result}).front();
+  }
+  // An operator without gradient.
+  ValueId applyFixed(const std::string& op, const std::vector<ValueId>& in, const std::vector<Attribute>& attributes, const Result& result);
+  // The loss: `op` averages over everything, in the model over the whole batch and in the plan over a microbatch. The cross entropy of logits that
+  // are cut over tp becomes Megatron-LM's: maximum, sum of exponentials and the label's logit are all-reduced.
+  ValueId meanLoss(const std::string& op, const std::vector<ValueId>& in, const std::vector<Attribute>& attributes, const std::string& name);
+
+  ValueId enterTp(ValueId value);        // replicated (or sequence piece) -> replicated, gradient partial over tp
+  ValueId reduceOverTp(ValueId value);   // partial over tp -> replicated (or sequence piece)
+  ValueId toChunk(ValueId value, int chunk);   // send and receive where the rank is another one
+
+  const Shape& shape(ValueId v) const { return values_.at(static_cast<std::size_t>(v)).shape; }
+  const Layout& layout(ValueId v) const { return values_.at(static_cast<std::size_t>(v)).layout; }
+  void markBoundary(ValueId v);          // kept by --checkpoints layers, with its gradient
+
+  void backward(ValueId loss);
+  Generated finish();
+
+ private:
+  struct Value {
+    std::string logical = {}, local = {};
+    Shape shape = {};
+    Layout layout = {};
+    int chunk = 0;
+    bool needsGradient = false, perMicrobatch = true, boundary = false;
+    bool gradientSumTp = false;                    // gradients are partial sums over tp
+    int parameter = -1;
+    std::string gradient = {}, localGradient = {};           // what has arrived so far; empty: nothing
+  };
+  struct Parameter {
+    std::string name = {};
+    ValueId value = -1;
+    int chunk = 0;
+    Layout layout = {}, stepLayout = {};                     // as used, and as the optimizer holds it
+    std::string local = {};                             // what the optimizer updates
+    bool gradientOverTp = false;
+  };
+  enum class Kind { kOperator, kLoss, kEnterTp, kReduceOverTp, kMove };
+  struct Record {
+    Kind kind = Kind::kOperator;
+    std::string op = {};
+    std::vector<ValueId> in = {}, out = {};
+    std::vector<Attribute> attributes = {};
+    std::string location = {};
+    int chunk = 0, layer = -1;
+  };
+  struct Layer {
+    int chunk = 0;
+    std::size_t begin = 0, end = 0;                // in the chunk's forward nodes
+    bool recomputed = false;
+  };
+
+  Value& at(ValueId v) { return values_.at(static_cast<std::size_t>(v)); }
+  int rankOf(int chunk) const { return chunk % static_cast<int>(options_.pp); }
+  Program& program(int chunk) { return out_.programs.at(static_cast<std::size_t>(rankOf(chunk))); }
+  std::vector<Node>& forwardNodes(int chunk) { return program(chunk).forward[chunk]; }
+  std::vector<Node>& backwardNodes(int chunk) { return program(chunk).backward[chunk]; }
+  Shape localShape(const Shape& shape, const Layout& layout) const;
+  std::string fresh(const std::string& name);      // name, name.2, name.3, ... in the model
+
+  ValueId addValue(Value value);
+  Tensor& declareLocal(int chunk, const std::string& name, const std::string& logical, const Shape& shape, const Layout& layout, bool perMicrobatch);
+  void declareLogical(const std::string& name, const Shape& shape, const std::string& gradOf = "");
+  void checkpoint(int chunk, const std::string& local, bool boundary);
+  Node communication(const std::string& op, const std::string& in, const std::string& out, std::vector<std::string> group);
+
+  bool cutVocabulary(const std::vector<ValueId>& in) const;
+  std::string localTensor(const std::string& name, const Shape& shape, const Layout& layout, const std::string& logical = "");
+  void cutCrossEntropy(const std::vector<ValueId>& in, const std::string& own, const std::string& name);
+  void backwardCutCrossEntropy(const Record& record, const std::string& ownGradient);
+
+  std::string saved(int chunk, const std::string& local);   // what the backward pass reads in place of a forward tensor
+  void recompute(Layer& layer);
+  void addGradient(ValueId to, const std::string& logical, const std::string& local);
+  std::string localGradientName(const std::string& logical, const Layout& layout) const;
+  Layout gradientLayout(const Value& value) const;
+  void backwardOperator(const Record& record);
+  void backwardLoss(const Record& record);
+  void backwardCommunication(const Record& record);
+  void backwardMove(const Record& record);
+
+  void accumulate(int chunk, const std::string& from, const std::string& to, const std::string& logical, const Shape& shape, Layout layout);
+  std::string stepCommunication(Parameter& p, const std::string& op, const std::string& in, const std::string& out, Layout layout,
+                                std::vector<std::string> group);
+  void reduceGradients();
+  void clipGradients();
+  void optimizerStep();
+  void output(const std::string& logical, int chunk, const std::string& local);
+  void model(const std::string& op, std::vector<std::string> in, std::vector<std::string> out, std::vector<Attribute> attributes,
+             const std::string& location);
+  void step(int chunk, const std::string& op, std::vector<std::string> in, std::vector<std::string> out, std::vector<Attribute> attributes,
+            const std::string& location);
+
+  Options options_;
+  Generated out_;
+  std::vector<Value> values_;
+  std::vector<Parameter> parameters_;
+  std::vector<Record> record_;
+  std::vector<Layer> layers_;
+  std::map<std::string, int> used_;                              // names of the model, how often each base was asked for
+  std::map<std::pair<int, std::string>, std::string> saved_;
+  std::map<std::string, std::size_t> inputEntries_;              // lineage of inputs, by tensor
+  std::set<std::string> comms_;
+  std::vector<std::string> finalGradients_;                      // of parameters, in their order: logical, and local
+  std::vector<std::string> finalLocalGradients_;
+  std::string location_;
+  int chunk_ = 0, layer_ = -1, nextComm_ = 0;
+};
+
+}  // namespace shardproof::generate

@@ -1,0 +1,136 @@
+#include "generate/options.h"
+
+#include <cctype>
+
+namespace shardproof::generate {
+namespace {
+
+struct Preset {
+  const char* architecture;
+  const char* size;
+  std::int64_t layers, dim, hidden, heads, kvHeads, sequence, vocabulary;
+};
+
+// llama3: arXiv 2407.21783, table 3.
+constexpr Preset kPresets[] = {
+    {"mlp", "small", 2, 16, 32, 0, 0, 0, 0},
+    {"llama3", "8B", 32, 4096, 14336, 32, 8, 8192, 128000},
+    {"llama3", "70B", 80, 8192, 28672, 64, 8, 8192, 128000},
+    {"llama3", "405B", 126, 16384, 53248, 128, 8, 8192, 128000},
+};
+
+[[noreturn]] void fail(const std::string& message) { throw OptionError(message); }
+
+std::string show(const char* option, std::int64_t value) { return std::string("--") + option + " " + std::to_string(value); }
+
+void divides(const char* part, std::int64_t pieces, const char* whole, std::int64_t size) {
+  if (size % pieces != 0) fail(show(whole, size) + " does not divide into " + show(part, pieces) + " equal pieces (padding is not supported yet)");
+}
+
+void checkDecimal(const char* option, const std::string& text) {
+  std::size_t i = 0, digits = 0;
+  const auto eat = [&] {
+    const std::size_t from = i;
+    while (i < text.size() && std::isdigit(static_cast<unsigned char>(text[i]))) ++i;
+    digits = i - from;
+    return digits > 0;
+  };
+  bool good = eat() && (digits == 1 || text[0] != '0');   // JSON has no leading zeros
+  if (good && i < text.size() && text[i] == '.') {
+    ++i;
+    good = eat();
+  }
+  if (good && i < text.size() && (text[i] == 'e' || text[i] == 'E')) {
+    ++i;
+    if (i < text.size() && (text[i] == '-' || text[i] == '+')) ++i;
+    good = eat() && digits <= 3;
+  }
+  if (!good || i != text.size()) fail(std::string("--") + option + " " + text + ": expected a number that is not negative, like 0.1 or 1e-4");
+}
+
+}  // namespace
+
+std::vector<std::string> presetsOf(const std::string& architecture) {
+  std::vector<std::string> sizes;
+  for (const Preset& p : kPresets)
+    if (architecture == p.architecture) sizes.emplace_back(p.size);
+  return sizes;
+}
+
+Options complete(Options o) {
+  const Preset* preset = nullptr;
+  for (const Preset& p : kPresets)
+    if (o.architecture == p.architecture && (o.size == p.size || (o.size.empty() && preset == nullptr))) preset = &p;
+  if (presetsOf(o.architecture).empty()) fail("unknown architecture '" + o.architecture + "', expected mlp or llama3");
+  if (preset == nullptr) {
+    std::string known;
+    for (const std::string& size : presetsOf(o.architecture)) known += (known.empty() ? "" : ", ") + size;
+    fail("unknown --size " + o.size + ", " + o.architecture + " has " + known);
+  }
+  const bool transformer = o.architecture != "mlp";
+  const auto choose = [&](const char* option, std::int64_t& value, std::int64_t otherwise) {
+    if (value == 0) value = otherwise;
+    else if (otherwise == 0) fail(std::string(o.architecture) + " has no --" + option);
+  };
+  choose("layers", o.layers, preset->layers);
+  choose("dim", o.dim, preset->dim);
+  choose("hidden", o.hidden, preset->hidden);
+  choose("heads", o.heads, preset->heads);
+  if (o.kvHeads == 0 && transformer && preset->kvHeads > o.heads) o.kvHeads = o.heads;
+  choose("kv-heads", o.kvHeads, preset->kvHeads);
+  choose("seq", o.sequence, preset->sequence);
+  choose("vocab", o.vocabulary, preset->vocabulary);
+  if (o.optimizer.empty()) o.optimizer = transformer ? "adamw" : "sgd";
+  if (o.clip.empty()) o.clip = transformer ? "1.0" : "0";
+  checkDecimal("clip", o.clip);
+  checkDecimal("lr", o.learningRate);
+  checkDecimal("weight-decay", o.weightDecay);
+  if (o.clip.find_first_not_of("0.") == std::string::npos) o.clip = "0";
+
+  constexpr std::int64_t kMostRanks = std::int64_t{1} << 20;
+  for (const std::int64_t degree : {o.dp, o.tp, o.pp, o.microbatches})
+    if (degree < 1 || degree > kMostRanks) fail("--dp, --tp, --pp and --microbatches must be between 1 and " + std::to_string(kMostRanks));
+  if (o.dp * o.tp > kMostRanks || o.dp * o.tp * o.pp > kMostRanks) fail("more than " + std::to_string(kMostRanks) + " ranks");
+
+  if (o.batch == 0) o.batch = o.splits();
+  if (o.batch % o.splits() != 0)
+    fail(show("batch", o.batch) + " does not divide into " + show("dp", o.dp) + " times " + show("microbatches", o.microbatches) + " equal pieces");
+
+  if (o.schedule == "interleaved") {
+    if (o.pp == 1) fail("--schedule interleaved needs --pp of at least 2");
+    if (o.virtualStages < 2) fail("--schedule interleaved needs --virtual-stages of at least 2");
+    if (o.microbatches % o.pp != 0) fail("--schedule interleaved: " + show("microbatches", o.microbatches) + " must be a multiple of " + show("pp", o.pp));
+  } else if (o.virtualStages != 1) {
+    fail(show("virtual-stages", o.virtualStages) + " needs --schedule interleaved");
+  }
+  if (o.schedule == "1f1b" && o.pp == 1) fail("--schedule 1f1b needs --pp of at least 2");
+  if (o.layers < o.chunks())
+    fail(show("layers", o.layers) + " is less than the number of pipeline stages, " + std::to_string(o.chunks()));
+
+  divides("tp", o.tp, "hidden", o.hidden);
+  if (transformer) {
+    if (o.dim % o.heads != 0) fail(show("dim", o.dim) + " is not a multiple of " + show("heads", o.heads));
+    if ((o.dim / o.heads) % 2 != 0) fail("rotary embedding needs an even number of dimensions for each head, found " + std::to_string(o.dim / o.heads));
+    if (o.heads % o.kvHeads != 0) fail(show("heads", o.heads) + " is not a multiple of " + show("kv-heads", o.kvHeads));
+    divides("tp", o.tp, "heads", o.heads);
+    if (o.kvHeads % o.tp != 0) {
+      if (o.tp % o.kvHeads == 0) fail(show("kv-heads", o.kvHeads) + " with " + show("tp", o.tp) + ": replicated key-value heads are not supported yet");
+      divides("tp", o.tp, "kv-heads", o.kvHeads);
+    }
+  }
+  if (o.vocabularyParallel) {
+    if (!transformer) fail(o.architecture + " has no vocabulary for --vocab-parallel");
+    if (o.tp == 1) fail("--vocab-parallel needs --tp of at least 2");
+    divides("tp", o.tp, "vocab", o.vocabulary);
+  }
+  if (o.sequenceParallel) {
+    if (!transformer) fail(o.architecture + " has no sequence for --sequence-parallel");
+    if (o.tp == 1) fail("--sequence-parallel needs --tp of at least 2");
+    if (!o.vocabularyParallel) fail("--sequence-parallel without --vocab-parallel is not supported yet");
+    divides("tp", o.tp, "seq", o.sequence);
+  }
+  if (o.zero > 0 && o.dp == 1) fail("--zero " + std::to_string(o.zero) + " needs --dp of at least 2");
+  return o;
+}
+
+}  // namespace shardproof::generate

@@ -1,0 +1,223 @@
+#include "generate/write.h"
+
+#include <algorithm>
+#include <set>
+
+#include "generate/json_writer.h"
+#include "generate/schedule.h"
+
+namespace shardproof::generate {
+namespace {
+
+void writeTensor(JsonWriter& json, const Tensor& t) {
+  json.key(t.name).beginObject().key("shape").integers(t.shape);
+  if (!t.kind.empty()) json.key("kind").text(t.kind);
+  if (!t.dtype.empty()) json.key("dtype").text(t.dtype);
+  if (!t.value.empty()) json.key("value").raw(t.value);
+  if (!t.gradOf.empty()) json.key("grad_of").text(t.gradOf);
+  if (t.perMicrobatch) json.key("per_mb").flag(true);
+  json.endObject();
+}
+
+void writeNames(JsonWriter& json, const std::vector<std::string>& names) {
+  json.beginList();
+  for (const std::string& name : names) {
+    if (name.empty()) json.raw("null");
+    else json.text(name);
+  }
+  json.endList();
+}
+
+constexpr int kNoMicrobatch = -1, kEveryMicrobatch = -2;
+
+void writeNode(JsonWriter& json, const Node& node, int microbatch, std::int64_t tpRank) {
+  json.beginObject().key("op").text(node.op).key("in");
+  writeNames(json, node.in);
+  json.key("out");
+  writeNames(json, node.out);
+  if (!node.attributes.empty()) {
+    json.key("attrs").beginObject();
+    for (const Attribute& a : node.attributes) {
+      json.key(a.key);
+      if (a.perTp != 0) json.number(std::stoll(a.json) + tpRank * a.perTp);
+      else json.raw(a.json);
+    }
+    json.endObject();
+  }
+  if (!node.comm.empty()) json.key("comm").text(node.comm);
+  if (!node.group.empty()) {
+    json.key("group");
+    writeNames(json, node.group);
+  }
+  if (!node.peerField.empty()) json.key(node.peerField).beginObject().key("pp").number(node.peer).endObject();
+  if (microbatch == kEveryMicrobatch) json.key("mb").text("*");
+  if (microbatch >= 0) json.key("mb").number(microbatch);
+  if (!node.location.empty()) json.key("loc").text(node.location);
+  json.endObject();
+}
+
+class PlanWriter {
+ public:
+  PlanWriter(const Generated& generated, const Options& options) : generated_(generated), options_(options) {
+    if (options.schedule != "gpipe") timeline_ = timeline(options);
+  }
+
+  std::string write(const std::string& modelFile) {
+    json_.beginObject(JsonWriter::kLines).key("format").text("shardproof-plan").key("version").number(1).key("name").text(options_.architecture);
+    json_.key("model").text(modelFile).key("mesh").beginList();
+    const auto axis = [&](const char* name, std::int64_t size) { json_.beginList().text(name).number(size).endList(); };
+    axis("pp", options_.pp);
+    axis("dp", options_.dp);
+    axis("tp", options_.tp);
+    json_.endList().key("microbatches").number(options_.microbatches).key("programs").beginList(JsonWriter::kLines);
+    for (std::size_t rank = 0; rank < generated_.programs.size(); ++rank) {
+      // Ranks of one stage differ at most by the windows of their vocabulary.
+      const bool alike = !differsOverTp(generated_.programs[rank]);
+      for (std::int64_t tp = 0; tp < (alike ? 1 : options_.tp); ++tp) writeProgram(static_cast<int>(rank), alike ? -1 : tp);
+    }
+    json_.endList().key("lineage").beginList(JsonWriter::kLines);
+    for (const Lineage& entry : generated_.lineage) writeLineage(entry);
+    return json_.endList().endObject().take();
+  }
+
+ private:
+  static bool differsOverTp(const Program& program) {
+    for (const auto* chunks : {&program.forward, &program.backward})
+      for (const auto& [chunk, nodes] : *chunks)
+        for (const Node& node : nodes)
+          for (const Attribute& a : node.attributes)
+            if (a.perTp != 0) return true;
+    return false;
+  }
+
+  void writeProgram(int rank, std::int64_t tp) {
+    const Program& program = generated_.programs[static_cast<std::size_t>(rank)];
+    tpRank_ = std::max<std::int64_t>(tp, 0);
+    json_.beginObject().key("at").beginObject();
+    if (options_.pp > 1) json_.key("pp").number(rank);
+    if (tp >= 0) json_.key("tp").number(tp);
+    json_.endObject();
+    const bool issue = options_.schedule != "gpipe";
+    if (issue) json_.key("order").text("issue");
+    json_.key("tensors").beginObject(JsonWriter::kLines);
+    for (const Tensor& t : program.tensors.list()) writeTensor(json_, t);
+    for (const Accumulation& a : program.accumulations)
+      for (int k = 1; k + 1 < static_cast<int>(options_.microbatches); ++k)
+        writeTensor(json_, {.name = partial(a, k), .shape = program.tensors.at(a.to).shape});
+    json_.endObject().key("nodes").beginList(JsonWriter::kLines);
+    if (issue) {
+      writeSchedule(program, rank);
+    } else {
+      for (const auto& [chunk, nodes] : program.forward) writeNodes(nodes, kEveryMicrobatch);
+      for (const auto& [chunk, nodes] : program.backward) writeNodes(nodes, kEveryMicrobatch);
+      for (const Accumulation& a : program.accumulations) writeAccumulations(a);
+    }
+    writeNodes(program.step, kNoMicrobatch);
+    json_.endList().endObject();
+  }
+
+  void writeNodes(const std::vector<Node>& nodes, int microbatch) {
+    for (const Node& node : nodes) writeNode(json_, node, microbatch, tpRank_);
+  }
+
+  void writeSchedule(const Program& program, int rank) {
+    const auto actionOf = [](const Node& n) { return n.op == "recv" ? Action::kReceive : n.op == "send" ? Action::kSend : Action::kCompute; };
+    for (const Event& event : timeline_[static_cast<std::size_t>(rank)]) {
+      for (const Node& node : (event.block.forward ? program.forward : program.backward).at(event.block.chunk))
+        if (actionOf(node) == event.action) writeNode(json_, node, event.block.microbatch, tpRank_);
+      if (event.action != Action::kCompute || event.block.forward) continue;
+      for (const Accumulation& a : program.accumulations)
+        if (a.chunk == event.block.chunk) accumulateInOrder(a, event.block.microbatch);
+    }
+  }
+
+  static std::string partial(const Accumulation& a, int k) { return a.to + "." + std::to_string(k); }
+
+  std::string runningTotal(const Accumulation& a, int k) const { return k + 1 == static_cast<int>(options_.microbatches) ? a.to : partial(a, k); }
+
+  void writeAccumulations(const Accumulation& a) {
+    const int last = static_cast<int>(options_.microbatches) - 1;
+    const auto instance = [&](int k) { return a.from + "#" + std::to_string(k); };
+    if (last == 0) writeNode(json_, {.op = "identity", .in = {instance(0)}, .out = {a.to}, .location = a.location}, kNoMicrobatch, 0);
+    for (int k = 1; k <= last; ++k)
+      writeNode(json_, {.op = "add", .in = {k == 1 ? instance(0) : runningTotal(a, k - 1), instance(k)}, .out = {runningTotal(a, k)}, .location = a.location},
+                kNoMicrobatch, 0);
+  }
+  // After microbatch k's backward block; microbatches are finished in order.
+  void accumulateInOrder(const Accumulation& a, int k) {
+    const int last = static_cast<int>(options_.microbatches) - 1;
+    if (last == 0) writeNode(json_, {.op = "identity", .in = {a.from}, .out = {a.to}, .location = a.location}, 0, 0);
+    if (k == 0) return;
+    writeNode(json_, {.op = "add", .in = {k == 1 ? a.from + "#0" : runningTotal(a, k - 1), a.from}, .out = {runningTotal(a, k)}, .location = a.location}, k, 0);
+  }
+
+  void writeLineage(const Lineage& entry) {
+    const Shape& full = generated_.tensors.at(entry.logical).shape;
+    json_.beginObject().key("tensor").text(entry.logical).key("role").text(entry.role).key("shards").beginList();
+    for (const Piece& piece : entry.pieces) {
+      const Tensor& local = generated_.programs[static_cast<std::size_t>(piece.rank)].tensors.at(piece.local);
+      writeShard(full, local, piece);
+    }
+    json_.endList().endObject();
+  }
+
+  void writeShard(const Shape& full, const Tensor& local, const Piece& piece) {
+    const Layout& at = local.layout;
+    json_.beginObject().key("box").beginList();
+    for (const std::int64_t n : local.shape) json_.integers({0, n});
+    json_.endList();
+    bool any = false;
+    const auto moves = [&](const char* axis, int dim, std::int64_t by, std::int64_t size) {
+      if (dim < 0 || size == 1) return;
+      if (!any) json_.key("step").beginObject();
+      any = true;
+      std::vector<std::int64_t> offset(full.size(), 0);
+      offset[static_cast<std::size_t>(dim)] = by;
+      json_.key(axis).integers(offset);
+    };
+    const auto extent = [](const Shape& shape, int dim) { return dim < 0 ? 0 : shape[static_cast<std::size_t>(dim)]; };
+    moves("dp", at.batch, extent(local.shape, at.batch) * options_.microbatches, options_.dp);
+    moves("mb", at.batch, extent(local.shape, at.batch), options_.microbatches);
+    moves("tp", at.tp, extent(full, at.tp) / options_.tp, options_.tp);
+    moves("dp", at.dp, extent(local.shape, at.dp), options_.dp);
+    if (any) json_.endObject();
+    json_.key("parts").beginList().beginObject().key("local").text(local.name);
+    if (options_.pp > 1) json_.key("at").beginObject().key("pp").number(piece.rank).endObject();
+    json_.endObject().endList();
+    std::vector<std::string> sum;
+    if (at.sumDp && options_.dp > 1) sum.emplace_back("dp");
+    if (at.sumTp && options_.tp > 1) sum.emplace_back("tp");
+    if (at.sumMb && local.perMicrobatch) sum.emplace_back("mb");
+    if (!sum.empty()) {
+      json_.key("sum");
+      writeNames(json_, sum);
+    }
+    json_.endObject();
+  }
+
+  const Generated& generated_;
+  const Options& options_;
+  std::vector<std::vector<Event>> timeline_;   // by pp coordinate
+  JsonWriter json_;
+  std::int64_t tpRank_ = 0;
+};
+
+}  // namespace
+
+std::string modelText(const Generated& generated, const Options& options) {
+  JsonWriter json;
+  json.beginObject(JsonWriter::kLines).key("format").text("shardproof-model").key("version").number(1).key("name").text(options.architecture);
+  json.key("tensors").beginObject(JsonWriter::kLines);
+  for (const Tensor& t : generated.tensors.list()) writeTensor(json, t);
+  json.endObject().key("nodes").beginList(JsonWriter::kLines);
+  for (const Node& node : generated.nodes) writeNode(json, node, kNoMicrobatch, 0);
+  json.endList().key("outputs");
+  writeNames(json, generated.outputs);
+  return json.endObject().take();
+}
+
+std::string planText(const Generated& generated, const Options& options, const std::string& modelFile) {
+  return PlanWriter(generated, options).write(modelFile);
+}
+
+}  // namespace shardproof::generate

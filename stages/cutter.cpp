@@ -526,10 +526,29 @@ class Cutter {
       made.op = node.op;
       made.attributes = node.attributes;
       made.node = n;
-      for (const Operand& operand : model_.in(node)) made.in.push_back(operand.present() ? logicalTensor(operand.tensor, false) : -1);
+      const std::size_t relevant = relevantOperands(node).size();
+      for (const Operand& operand : model_.in(node)) {
+        const bool shapeOnly = made.in.size() >= relevant;
+        made.in.push_back(!operand.present() ? -1 : shapeOnly ? shapeOnlyTensor(operand.tensor) : logicalTensor(operand.tensor, false));
+      }
       for (const std::int32_t t : model_.out(node)) made.out.push_back(t >= 0 && seen.contains(t) && !cut_.contains(t) ? logicalTensor(t, true) : -1);
       stage_.nodes.push_back(std::move(made));
     }
+  }
+
+  // A tensor of its own with the shape of a logical one: the latter may be computed only later in the stage.
+  std::int32_t shapeOnlyTensor(std::int32_t t) {
+    const auto [it, inserted] = shapeOnlyIds_.emplace(t, static_cast<std::int32_t>(stage_.tensors.size()));
+    if (inserted) {
+      const Tensor& tensor = model_.tensors[static_cast<std::size_t>(t)];
+      StageTensor made;
+      made.info = {tensor.shape, tensor.element};
+      made.logical = true;
+      made.tensor = t;
+      made.origin = Origin::kVariable;
+      stage_.tensors.push_back(std::move(made));
+    }
+    return it->second;
   }
 
   std::int32_t logicalTensor(std::int32_t t, bool computed) {
@@ -640,7 +659,7 @@ class Cutter {
 
   std::vector<std::int32_t> modelProducer_;
   std::unordered_set<std::int32_t> cut_, reached_;
-  std::unordered_map<std::int32_t, std::int32_t> logicalIds_;
+  std::unordered_map<std::int32_t, std::int32_t> logicalIds_, shapeOnlyIds_;
   std::unordered_map<LocalInstance, std::int32_t, InstanceHash> stageIds_;
 };
 

@@ -9,6 +9,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from plan_edit import (EQUIVALENT, LLAMA, LLAMA_TP8, MOE, UNDECIDED, Failure, Plan, Runner, expect_code, operands, shuffled,  # noqa: E402
                        skip_unless_shared, split_axis, split_microbatches)
+import known_defects  # noqa: E402
 
 
 def check(runner, plan_name, edit, *arguments):
@@ -329,6 +330,11 @@ def vocabulary_in_shards(plan, cut):
         entry["shards"].append({"box": [[start, stop], [0, hidden]], "parts": [{"local": part, "at": {"pp": 0, "tp": tp}}]})
 
 
+def mask_added_to_itself(plan):
+    """The causal mask is sent whole and summed over tp, where its halves were gathered: 0 + 0 and -inf + -inf change nothing."""
+    known_defects.all_gather_to_all_reduce(plan, 1, 0, True)
+
+
 def dead_code(plan):
     """Nodes whose results nobody reads."""
     for p, program in enumerate(plan.programs):
@@ -506,6 +512,7 @@ def cases(runner):
         add_wrong(f"{kind}.boxes_exchanged", boxes_exchanged, 0, plan=plan)
         add_wrong(f"{kind}.boxes_exchanged.2", boxes_exchanged, 2, plan=plan)
         add_wrong(f"{kind}.several", several_wrong, plan=plan)
+    add("llama.mask_added_to_itself", mask_added_to_itself)
     add("tp8.dp_written_out", axis_written_out, "dp", plan=LLAMA_TP8)
     add("tp8.half_the_checkpoints", checkpoints_removed, 0, 0.5, plan=LLAMA_TP8)
     add("tp8.lineage_shuffled", lineage_shuffled, 0, plan=LLAMA_TP8)

@@ -26,6 +26,8 @@ namespace {
 constexpr double kTolerance = 1e-9;
 constexpr double kRounding = 1e-12;          // of the largest number on the way
 constexpr double kEndToEndTolerance = 1e-7;  // of the claim's largest element
+// A stage with a causal mask is evaluated at full sequence length up to this many elements in a tensor.
+constexpr std::int64_t kMostConfirmedElements = 50'000;
 constexpr std::size_t kShownAssignments = 40;
 constexpr std::size_t kExpansionBudget = 200'000;
 constexpr std::size_t kDomainBudget = 20'000;
@@ -273,13 +275,15 @@ class StageChecker {
         // The dimension is kept whole to confirm what was found with another mask, or nothing is refuted.
         ReductionOptions whole = reductionOptions_;
         whole.keepAbsolute = true;
+        whole.maxElements = kMostConfirmedElements;
         const ReductionOptions before = reductionOptions_;
         try {
           reduce(whole);
-        } catch (const Unsupported& error) {
-          refusal_ = std::string("a difference could not be confirmed at full sequence length: ") + error.what();
+        } catch (const Unsupported&) {
+          // Not a refutation of this stage, but reason enough not to look for a proof: the end-to-end evaluation decides.
+          outcome_.shortenedMask = true;
           reduce(before);
-          return false;
+          throw Unsupported("the sides differ with a shortened causal mask; at full sequence length the stage is too large to confirm it");
         }
         if (!searchDifference(trial)) {
           reduce(before);

@@ -293,10 +293,11 @@ class Verification {
     }
     return failed;
   }
+  // Has some stage shown a difference?
   bool anyRefuted() const {
     return std::any_of(topological_.begin(), topological_.end(), [&](std::int32_t e) {
       const StageOutcome* outcome = outcomeOf(e);
-      return outcome && outcome->verdict == StageVerdict::kRefuted;
+      return outcome && (outcome->verdict == StageVerdict::kRefuted || outcome->shortenedMask);
     });
   }
 

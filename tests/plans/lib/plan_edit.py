@@ -27,7 +27,7 @@ LLAMA_TP8 = "llama3_dp2_pp4_tp8_nm8_ly2.plan.json.gz"
 MOE_128 = "moe_dp16_pp2_tp4_nm16_ly2_e64.plan.json.gz"
 
 EQUIVALENT, NOT_EQUIVALENT, UNDECIDED, USAGE, INPUT_ERROR, INTERNAL = 0, 10, 5, 1, 2, 6
-RUN_LIMIT = float(os.environ.get("SHARDPROOF_CASE_LIMIT", "60"))  # seconds for one run: a hang is a failure, not a wait
+RUN_LIMIT = float(os.environ.get("SHARDPROOF_CASE_LIMIT", "15"))  # seconds for one run: a hang is a failure, not a wait
 
 
 # ---- files ----
@@ -300,20 +300,28 @@ class Runner:
         """`run(self, *arguments)` returns what is worth printing, or raises Failure."""
         self._cases.append((name, run, arguments))
 
-    def run(self, parallel=True):
-        """Runs all cases and returns the exit code."""
+    def run(self, parallel=True, most_open=0):
+        """Runs all cases and returns the exit code.
+
+        A case that ends undecided or not in time is open: listed as such, never counted as passed. At most `most_open` may be, a number that
+        is only ever lowered. A wrong verdict, a crash or a report that does not lead to the place is a failure.
+        """
         wanted = sys.argv[2:]
         cases = [c for c in self._cases if not wanted or any(w in c[0] for w in wanted)]
-        passed = failed = 0
+        passed = failed = unsettled = 0
         try:
             with concurrent.futures.ThreadPoolExecutor(self.jobs if parallel else 1) as pool:
                 for (name, _, _), outcome in zip(cases, pool.map(self._one, cases)):
                     good, text = outcome
-                    print(("ok" if good else "FAILED"), name, text, flush=True)
-                    passed, failed = passed + good, failed + (not good)
+                    is_open = not good and ("did not end within" in text or ": exit 5 " in text or "undecided" in text.split(";")[0])
+                    print("ok" if good else "open" if is_open else "FAILED", name, text, flush=True)
+                    passed, failed, unsettled = passed + good, failed + (not good and not is_open), unsettled + is_open
         finally:
             shutil.rmtree(self.directory, ignore_errors=True)
-        print(f"{passed} passed, {failed} failed")
+        if unsettled > most_open:
+            print(f"FAILED {unsettled} cases are open, expected at most {most_open}")
+            failed += 1
+        print(f"{passed} passed, {failed} failed, {unsettled} skipped")
         return 0 if failed == 0 else 1
 
     def _one(self, case):

@@ -28,7 +28,7 @@ MOE_128 = "moe_dp16_pp2_tp4_nm16_ly2_e64.plan.json.gz"
 
 EQUIVALENT, NOT_EQUIVALENT, UNDECIDED, USAGE, INPUT_ERROR, INTERNAL = 0, 10, 5, 1, 2, 6
 SLOW = os.environ.get("SHARDPROOF_SLOW_TESTS") == "1"
-RUN_LIMIT = float(os.environ.get("SHARDPROOF_CASE_LIMIT", "15"))  # seconds for one run: a hang is a failure, not a wait
+RUN_LIMIT = float(os.environ.get("SHARDPROOF_CASE_LIMIT", "60"))  # seconds for one run: a hang is a failure, not a wait
 
 
 # ---- files ----

@@ -520,6 +520,15 @@ class Verification {
     list([&](const Failure& f) { return refuted(f) && (!evaluated_ || violated_.contains(f.entry)); });
     if (report_.defects.empty()) list(refuted);
     if (report_.defects.empty()) list([&](const Failure& f) { return violated_.contains(f.entry); });
+    if (report_.defects.empty()) {   // nothing was refuted at first: what is refuted now
+      std::vector<std::int32_t> now;
+      for (const std::int32_t e : topological_) {
+        const StageOutcome* outcome = outcomeOf(e);
+        if (outcome && outcome->verdict == StageVerdict::kRefuted && now.size() < 3) now.push_back(e);
+      }
+      firstOutcomes_ = snapshot(now);
+      list(refuted);
+    }
     if (differs_ && !report_.defects.empty() && endToEndEntry_ >= 0) {
       Defect& first = report_.defects.front();
       first.message += std::string(endToEnd_.shortenedMask ? "; evaluated from the inputs with a shortened causal mask, " : "; ") +

@@ -537,29 +537,22 @@ class Cutter {
   }
 
   // A tensor of its own with the shape of a logical one: the latter may be computed only later in the stage.
-  std::int32_t shapeOnlyTensor(std::int32_t t) {
-    const auto [it, inserted] = shapeOnlyIds_.emplace(t, static_cast<std::int32_t>(stage_.tensors.size()));
-    if (inserted) {
-      const Tensor& tensor = model_.tensors[static_cast<std::size_t>(t)];
-      StageTensor made;
-      made.info = {tensor.shape, tensor.element};
-      made.logical = true;
-      made.tensor = t;
-      made.origin = Origin::kVariable;
-      stage_.tensors.push_back(std::move(made));
-    }
-    return it->second;
-  }
+  std::int32_t shapeOnlyTensor(std::int32_t t) { return addLogical(shapeOnlyIds_, t, Origin::kVariable); }
 
   std::int32_t logicalTensor(std::int32_t t, bool computed) {
-    const auto [it, inserted] = logicalIds_.emplace(t, static_cast<std::int32_t>(stage_.tensors.size()));
+    const bool constant = model_.tensors[static_cast<std::size_t>(t)].kind == TensorKind::kConstant;
+    return addLogical(logicalIds_, t, constant ? Origin::kConstant : computed ? Origin::kComputed : Origin::kVariable);
+  }
+
+  std::int32_t addLogical(std::unordered_map<std::int32_t, std::int32_t>& ids, std::int32_t t, Origin origin) {
+    const auto [it, inserted] = ids.emplace(t, static_cast<std::int32_t>(stage_.tensors.size()));
     if (inserted) {
       const Tensor& tensor = model_.tensors[static_cast<std::size_t>(t)];
       StageTensor made;
       made.info = {tensor.shape, tensor.element};
       made.logical = true;
       made.tensor = t;
-      made.origin = tensor.kind == TensorKind::kConstant ? Origin::kConstant : computed ? Origin::kComputed : Origin::kVariable;
+      made.origin = origin;
       stage_.tensors.push_back(std::move(made));
     }
     return it->second;

@@ -289,11 +289,12 @@ class Reducer {
   // something is summed each summand may involve as many again: with fewer than both together, sums that differ at full size (x0 - mean,
   // x1 - mean) could become multiples of one another. Where nothing is summed every position stands for itself.
   std::int64_t apart(std::int32_t c) const {
+    if (options_.numbersOnly) return 1;
     const std::int64_t variables = std::max(1, variables_[at(c)]);
     return (summed_[at(c)] ? 2 * variables : variables) + options_.extraPositions;
   }
   // And with the one that stands for all others.
-  std::int64_t needed(std::int32_t c) const { return summed_[at(c)] ? apart(c) + 1 : apart(c); }
+  std::int64_t needed(std::int32_t c) const { return summed_[at(c)] || options_.numbersOnly ? apart(c) + 1 : apart(c); }
 
   Elements reduceLine(std::size_t l) {
     Elements elements;

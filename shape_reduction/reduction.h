@@ -19,6 +19,9 @@ namespace shardproof {
 struct ReductionOptions {
   // Positions kept apart in each piece beyond what the stage's own summands need (the polynomial form multiplies summands together).
   int extraPositions = 0;
+  // For evaluation in numbers only, never for a proof: a counterexample may repeat its inputs as often as it likes, so each piece keeps one
+  // position and, where it has more, one that stands for all others.
+  bool numbersOnly = false;
   // Dimensions whose absolute position matters (causal masks) keep their full size: needed to evaluate them in numbers.
   bool keepAbsolute = false;
   std::int64_t maxKeptDimension = 1 << 16;      // a dimension that must be kept and is larger makes the stage undecided

@@ -27,7 +27,8 @@ constexpr double kTolerance = 1e-9;
 constexpr double kRounding = 1e-12;          // of the largest number on the way
 constexpr double kEndToEndTolerance = 1e-7;  // of the claim's largest element
 // A stage with a causal mask is evaluated at full sequence length up to this many elements in a tensor.
-constexpr std::int64_t kMostConfirmedElements = 50'000;
+constexpr std::int64_t kMostConfirmedElements = 300'000;
+constexpr std::int64_t kMostConfirmedTotal = 50'000'000;   // in all of its tensors
 constexpr std::size_t kShownAssignments = 40;
 constexpr std::size_t kExpansionBudget = 200'000;
 constexpr std::size_t kDomainBudget = 20'000;
@@ -70,12 +71,19 @@ class StageChecker {
   using Terms = StageRunner<TermAlgebra>;
 
   void decide() {
-    reduce(ReductionOptions{});
-    describeShapes();
     if (options_.refuteOnly) {
       refuteInNumbers();
       return;
     }
+    try {
+      reduce(ReductionOptions{});
+    } catch (const Unsupported&) {
+      // Too large for a proof; in numbers a difference may still be found.
+      if (options_.checker == Checker::kZ3 || !refuteInNumbers()) throw;
+      return;
+    }
+    reducedForProof_ = true;
+    describeShapes();
     if (options_.checker == Checker::kZ3) {
       decideBySolver();
       return;
@@ -183,7 +191,9 @@ class StageChecker {
       ModularAlgebra algebra;
       StageRunner<ModularAlgebra> runner(stage_, reduced_, problem_, algebra);
       std::mt19937_64 random(0x5eed);
-      runner.run([&](std::int32_t, std::int64_t) { return ModularAlgebra::Element{random() % ModularAlgebra::kPrime, false}; });
+      runner.run([&](std::int32_t tensor, std::int64_t) {
+        return ModularAlgebra::Element{isInteger(tensor) ? static_cast<std::uint64_t>(drawIndex(random, tensor)) : random() % ModularAlgebra::kPrime, false};
+      });
       return std::any_of(runner.pairs().begin(), runner.pairs().end(), [](const auto& p) { return !(p.logical == p.parallel); });
     } catch (const Unsupported&) {
       return true;
@@ -204,6 +214,12 @@ class StageChecker {
     const double scale = tiny(attempt) ? 1.0 / 256 : attempt % 4 == 2 ? 0.125 : 1.0;
     const bool negative = attempt % 2 == 0 && random() % 2 == 0;
     return (negative ? -magnitude : magnitude) * scale;
+  }
+
+  // An index that the reduced tables tell apart: one that stands for a lump of their rows is none.
+  std::int64_t drawIndex(std::mt19937_64& random, std::int32_t tensor) const {
+    const auto& values = reduced_.values[static_cast<std::size_t>(tensor)];
+    return values.empty() ? 0 : values[random() % values.size()];
   }
 
   struct Trial {
@@ -266,55 +282,89 @@ class StageChecker {
     return !trial.claims.empty();
   }
 
+  // First on the smallest image of the stage, then on the one that the proof was tried on, which tells more positions apart.
   bool refuteInNumbers() {
     Stopwatch watch(outcome_.seconds["refute"]);
+    const ReductionOptions proof = reductionOptions_;
+    ReductionOptions smallest;
+    smallest.numbersOnly = true;
+    if (refuteOn(smallest)) return true;
+    if (reducedForProof_ && refuteOn(proof)) return true;
+    if (reducedForProof_) reduceAgain(proof);
+    if (options_.refuteOnly) outcome_.reason = refusal_;
+    return false;
+  }
+
+  bool refuteOn(const ReductionOptions& options) {
+    reduceAgain(options);
+    ReductionOptions whole = options;
+    whole.keepAbsolute = true;
+    whole.maxElements = kMostConfirmedElements;
     Trial trial;
-    if (!searchDifference(trial)) return false;
-    if (reduced_.lumpsAbsolute) {
-      if (options_.confirmMasks) {
-        // The dimension is kept whole to confirm what was found with another mask, or nothing is refuted.
-        ReductionOptions whole = reductionOptions_;
-        whole.keepAbsolute = true;
-        whole.maxElements = kMostConfirmedElements;
-        const ReductionOptions before = reductionOptions_;
-        try {
-          reduce(whole);
-        } catch (const Unsupported&) {
-          // Not a refutation of this stage, but reason enough not to look for a proof: the end-to-end evaluation decides.
-          outcome_.shortenedMask = true;
-          reduce(before);
-          throw Unsupported("the sides differ with a shortened causal mask; at full sequence length the stage is too large to confirm it");
-        }
-        if (!searchDifference(trial)) {
-          reduce(before);
-          return false;
-        }
-      } else {
+    if (options_.refuteOnly && reduced_.lumpsAbsolute) {
+      // The causal masks as they are where that is affordable.
+      try {
+        reduceWhole(whole);
+      } catch (const Unsupported&) {
+        reduceAgain(options);
         outcome_.shortenedMask = true;
       }
+    }
+    if (!searchDifference(trial)) return false;
+    if (reduced_.lumpsAbsolute && options_.confirmMasks) {
+      // The dimension is kept whole to confirm what was found with another mask, or nothing is refuted.
+      try {
+        reduceWhole(whole);
+      } catch (const Unsupported&) {
+        // Not a refutation of this stage, but reason enough not to look for a proof: the end-to-end evaluation decides.
+        outcome_.shortenedMask = true;
+        throw Unsupported("the sides differ with a shortened causal mask; at full sequence length the stage is too large to confirm it");
+      }
+      if (!searchDifference(trial)) return false;
     }
     accept(trial, Method::kNumeric);
     return true;
   }
 
+  void reduceAgain(const ReductionOptions& options) {
+    reduced_ = reduceStage(stage_, problem_, options);
+    reductionOptions_ = options;
+  }
+
+  void reduceWhole(const ReductionOptions& options) {
+    reduceAgain(options);
+    std::int64_t total = 0;
+    for (const auto& dims : reduced_.dims) {
+      std::int64_t elements = 1;
+      for (const ops::ReducedDim* d : dims) elements *= d->size();
+      total += elements;
+    }
+    if (total > kMostConfirmedTotal) throw Unsupported("too many elements to evaluate at full sequence length");
+  }
+
   bool searchDifference(Trial& trial) {
     constexpr int kAttempts = 8;
+    constexpr double kEnoughSeconds = 0.7;   // for claims that only some inputs refute, once one is refuted
+    // End to end, exponentials overflow with all but small values.
+    constexpr int kOrder[kAttempts] = {0, 1, 2, 3, 4, 5, 6, 7}, kSmallFirst[kAttempts] = {3, 4, 7, 2, 0, 1, 5, 6};
     std::set<std::int32_t> all;
     std::optional<Trial> first;
-    for (int k = 0; k < kAttempts; ++k) {
+    int found = 0;
+    constexpr int kMostFound = 3;
+    const auto start = std::chrono::steady_clock::now();
+    for (const int k : options_.refuteOnly ? kSmallFirst : kOrder) {
       std::mt19937_64 random(0x9E3779B97F4A7C15ULL + static_cast<std::uint64_t>(k));
       const bool differs = attempt(
           [&](std::int32_t tensor, std::int64_t, std::size_t) {
             if (!isInteger(tensor)) return drawReal(random, k);
-            const auto& values = reduced_.values[static_cast<std::size_t>(tensor)];
-            return values.empty() ? 0.0 : static_cast<double>(values[random() % values.size()]);
+            return static_cast<double>(drawIndex(random, tensor));
           },
           trial, tiny(k));
       if (!differs) continue;
       if (!options_.refuteOnly) return true;
       all.insert(trial.claims.begin(), trial.claims.end());
       if (!first) first = trial;
-      if (k >= 4) break;   // enough for claims that only some inputs refute
+      if (++found == kMostFound || std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() > kEnoughSeconds) break;
     }
     if (first) {
       trial = *first;
@@ -324,7 +374,6 @@ class StageChecker {
       return true;
     }
     refusal_ = kNoDifferenceFound;
-    if (options_.refuteOnly) outcome_.reason = refusal_;
     return false;
   }
 
@@ -586,6 +635,7 @@ class StageChecker {
   ReducedStage reduced_;
   ReductionOptions reductionOptions_;
   std::vector<FreeElement> free_;
+  bool reducedForProof_ = false;
   bool dropped_ = false;
   std::size_t modelUses_ = 0;              // partial operations of the logical side, of the last execution
   std::string undefined_;                  // why the plan may be undefined where the model is not

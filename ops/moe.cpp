@@ -77,7 +77,11 @@ struct MoeGate {
     const TensorValue<A>* bias = e.in.size() > 2 ? e.in[2] : nullptr;
     TensorValue<A>*weights = e.out[0], *indices = e.out[1];
     const bool sigmoid = text(e.attributes, "score_func") == "sigmoid";
-    const std::int64_t topk = integer(e.attributes, "topk"), groups = integer(e.attributes, "n_groups", 1);
+    const std::int64_t topk = integer(e.attributes, "topk"), best = integer(e.attributes, "topk_groups", 1);
+    // Without a bias a group's score is its best expert's, so the k best experts lie in the k best groups: an expert whose group is not among these
+    // has the best experts of k groups before it (ties go to the lower index, of groups as of experts). As many groups restrict nothing.
+    const bool restricted = integer(e.attributes, "n_groups", 1) > 1 && (bias != nullptr || best < topk);
+    const std::int64_t groups = restricted ? integer(e.attributes, "n_groups") : 1;
     const Rational scale = number(e.attributes, "route_scale", Rational(1));
     const ReducedDim &tokens = x.dims.at(0), &experts = w.dims.at(0);
     if (experts.lumped()) inconsistent("the experts of moe_gate are reduced");
@@ -108,8 +112,7 @@ struct MoeGate {
       for (std::size_t i = 0; i < row; ++i) choice[i] = bias == nullptr ? scores[i] : a.add(scores[i], bias->data[i]);
       std::vector<Element> chosen;
       for (std::int64_t slot = 0; slot < topk; ++slot) {
-        const std::array<std::int64_t, 5> params{slot, topk, groups, groups > 1 ? integer(e.attributes, "topk_groups", 1) : 1,
-                                                 groups > 1 && bias != nullptr ? 1 : 0};
+        const std::array<std::int64_t, 5> params{slot, topk, groups, restricted ? best : 1, restricted && bias != nullptr ? 1 : 0};
         const Element index = a.apply(Function::kGateChoice, params, std::span<const Element>(choice));
         if (indices != nullptr) indices->data.push_back(index);
         if (weights == nullptr) continue;

@@ -28,6 +28,7 @@ constexpr double kRounding = 1e-12;          // of the largest number on the way
 constexpr double kEndToEndTolerance = 1e-7;  // of the claim's largest element
 // A stage with a causal mask is evaluated at full sequence length up to this many elements in a tensor.
 constexpr std::int64_t kMostConfirmedElements = 300'000;
+constexpr std::int64_t kManyElements = 100'000;            // a stage whose proof is work enough to look at numbers first
 constexpr std::int64_t kMostConfirmedTotal = 50'000'000;   // in all of its tensors
 constexpr std::size_t kShownAssignments = 40;
 constexpr std::size_t kExpansionBudget = 200'000;
@@ -88,6 +89,7 @@ class StageChecker {
       decideBySolver();
       return;
     }
+    if (totalElements() > kManyElements && differsAtFirstSight() && refuteInNumbers()) return;
     TermAlgebra algebra(TermAlgebra::Mode::kNormalized, maxTerms());
     Terms terms(stage_, reduced_, problem_, algebra);
     execute(terms, algebra);
@@ -205,6 +207,7 @@ class StageChecker {
   using Doubles = StageRunner<DoubleAlgebra>;
 
   // Attempts with values so small that no exponential overflows: only in these does "not a number" mean "not defined".
+  static constexpr int kSmallAttempt = 4;
   static bool tiny(int attempt) { return attempt == 3 || attempt == 4 || attempt == 7; }
 
   // Values near rational points: small multiples of 1/16, away from zero. Later attempts are positive (square roots and logarithms are
@@ -333,13 +336,36 @@ class StageChecker {
 
   void reduceWhole(const ReductionOptions& options) {
     reduceAgain(options);
+    if (totalElements() > kMostConfirmedTotal) throw Unsupported("too many elements to evaluate at full sequence length");
+  }
+
+  std::int64_t totalElements() const {
     std::int64_t total = 0;
     for (const auto& dims : reduced_.dims) {
       std::int64_t elements = 1;
       for (const ops::ReducedDim* d : dims) elements *= d->size();
       total += elements;
     }
-    if (total > kMostConfirmedTotal) throw Unsupported("too many elements to evaluate at full sequence length");
+    return total;
+  }
+
+  // One evaluation of the smallest image, which costs little next to the terms of a large stage.
+  bool differsAtFirstSight() {
+    Stopwatch watch(outcome_.seconds["refute"]);
+    const ReductionOptions proof = reductionOptions_;
+    ReductionOptions smallest;
+    smallest.numbersOnly = true;
+    reduceAgain(smallest);
+    Trial trial;
+    const bool differs = attemptAtRandom(kSmallAttempt, trial);
+    reduceAgain(proof);
+    return differs;
+  }
+
+  bool attemptAtRandom(int k, Trial& trial) {
+    std::mt19937_64 random(0x9E3779B97F4A7C15ULL + static_cast<std::uint64_t>(k));
+    return attempt([&](std::int32_t tensor, std::int64_t, std::size_t) { return isInteger(tensor) ? static_cast<double>(drawIndex(random, tensor)) : drawReal(random, k); },
+                   trial, tiny(k));
   }
 
   bool searchDifference(Trial& trial) {
@@ -353,14 +379,7 @@ class StageChecker {
     constexpr int kMostFound = 3;
     const auto start = std::chrono::steady_clock::now();
     for (const int k : options_.refuteOnly ? kSmallFirst : kOrder) {
-      std::mt19937_64 random(0x9E3779B97F4A7C15ULL + static_cast<std::uint64_t>(k));
-      const bool differs = attempt(
-          [&](std::int32_t tensor, std::int64_t, std::size_t) {
-            if (!isInteger(tensor)) return drawReal(random, k);
-            return static_cast<double>(drawIndex(random, tensor));
-          },
-          trial, tiny(k));
-      if (!differs) continue;
+      if (!attemptAtRandom(k, trial)) continue;
       if (!options_.refuteOnly) return true;
       all.insert(trial.claims.begin(), trial.claims.end());
       if (!first) first = trial;

@@ -458,6 +458,15 @@ def check_wrong_lineage(runner, plan_name, edit, *arguments):
     return f"/lineage/{' '.join(map(str, sorted(wrong)))} wrong"
 
 
+def gate_attribute(plan, name, value):
+    """Two experts for each token, no bias: the two best always lie in the two best groups, however many compete."""
+    for p, program in enumerate(plan.programs):
+        for node in plan.nodes(p, "moe_gate") + plan.nodes(p, "moe_gate_backward"):
+            assert node["attrs"]["topk"] == 2 and len([t for t in node["in"] if t]) <= 4
+            node["attrs"][name] = value
+            plan.touch(node)
+
+
 # ---- the list ----
 
 def cases(runner):
@@ -467,6 +476,8 @@ def cases(runner):
     def add_wrong(name, edit, *arguments, plan=LLAMA):
         runner.case("wrong_checkpoint." + name, check_wrong_lineage, plan, edit, *arguments)
 
+    add("moe.more_groups_compete", gate_attribute, "topk_groups", 3, plan=MOE)
+    add("moe.fewer_groups", gate_attribute, "n_groups", 4, plan=MOE)
     for plan, kind in ((LLAMA, "llama"), (MOE, "moe")):
         for seed in (0, 1):
             add(f"{kind}.renamed.{seed}", renamed, seed, plan=plan)

@@ -372,6 +372,15 @@ class Reducer {
       reduced.values.emplace_back();
       if (graph_.valuesOfTensor[t] >= 0) reduced.values.back() = singleValues(at(graph_.linesOfGroup[at(graph_.valuesOfTensor[t])].front()));
     }
+    for (const auto& iteration : graph_.iterations) {
+      double combinations = 1;
+      for (const auto& variable : iteration.variables) {
+        std::size_t longest = 1;
+        for (const std::int32_t l : variable) longest = std::max(longest, perLine[at(l)].position.size());
+        combinations *= static_cast<double>(longest);
+      }
+      reduced.largestIteration = std::max(reduced.largestIteration, combinations);
+    }
     reduced.mostVariables = mostVariables_;
     reduced.lumpsAbsolute = lumpsAbsolute_;
     return reduced;

@@ -37,6 +37,8 @@ struct ReducedStage {
   // The most index variables of one summand that range over a lumped piece (0: nothing was lumped). Twice as many positions, and the
   // options' extra ones, are kept apart.
   int mostVariables = 0;
+  // How many combinations of index variables the largest operator runs through, roughly: what evaluating it costs.
+  double largestIteration = 0;
   bool lumpsAbsolute = false;                   // a dimension whose absolute position matters was lumped
 };
 

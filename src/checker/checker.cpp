@@ -29,7 +29,8 @@ constexpr double kEndToEndTolerance = 1e-7;  // of the claim's largest element
 // A stage with a causal mask is evaluated at full sequence length up to this many elements in a tensor.
 constexpr std::int64_t kMostConfirmedElements = 300'000;
 constexpr std::int64_t kManyElements = 100'000;            // a stage whose proof is work enough to look at numbers first
-constexpr std::int64_t kMostConfirmedTotal = 50'000'000;   // in all of its tensors
+constexpr double kMostConfirmedTotal = 50e6;                // in all of its tensors
+constexpr double kMostConfirmedIteration = 2e6;             // combinations of indices in one operator
 constexpr std::size_t kShownAssignments = 40;
 constexpr std::size_t kExpansionBudget = 200'000;
 constexpr std::size_t kDomainBudget = 20'000;
@@ -336,7 +337,7 @@ class StageChecker {
 
   void reduceWhole(const ReductionOptions& options) {
     reduceAgain(options);
-    if (totalElements() > kMostConfirmedTotal) throw Unsupported("too many elements to evaluate at full sequence length");
+    if (static_cast<double>(totalElements()) > kMostConfirmedTotal || reduced_.largestIteration > kMostConfirmedIteration) throw Unsupported("too many elements to evaluate at full sequence length");
   }
 
   std::int64_t totalElements() const {

@@ -22,10 +22,9 @@ namespace shardproof {
 
 namespace {
 
-// Sides that differ by less than this part of their size may differ by rounding only.
-constexpr double kTolerance = 1e-9;
-constexpr double kRounding = 1e-12;          // of the largest number on the way
-constexpr double kEndToEndTolerance = 1e-7;  // of the claim's largest element
+// A difference in numbers counts when so many noisy evaluations change it by at most this part of itself.
+constexpr std::uint64_t kNoisyRuns = 3;
+constexpr double kSteady = 1.0 / 8;
 // A stage with a causal mask is evaluated at full sequence length up to this many elements in a tensor.
 constexpr std::int64_t kMostConfirmedElements = 300'000;
 constexpr std::int64_t kManyElements = 100'000;            // a stage whose proof is work enough to look at numbers first
@@ -73,8 +72,8 @@ class StageChecker {
   using Terms = StageRunner<TermAlgebra>;
 
   void decide() {
-    if (options_.refuteOnly) {
-      refuteInNumbers();
+    if (options_.endToEnd) {
+      evaluateEndToEnd();
       return;
     }
     try {
@@ -236,11 +235,12 @@ class StageChecker {
     std::set<std::int32_t> claims;       // all that differ
   };
 
-  // Evaluates both sides with the true functions. True when they really differ.
+  // Evaluates both sides with the true functions. True when they really differ: when noise that is thousands of times larger than rounding
+  // (terms/double_algebra.h) leaves the difference as it is.
   bool attempt(const std::function<double(std::int32_t, std::int64_t, std::size_t)>& supply, Trial& trial, bool undefinedCounts) {
+    trial = {};
     DoubleAlgebra algebra;
     Doubles runner(stage_, reduced_, problem_, algebra);
-    trial = {};
     runner.run([&](std::int32_t tensor, std::int64_t index) {
       const double value = supply(tensor, index, trial.values.size());
       trial.elements.push_back({tensor, index});
@@ -248,42 +248,47 @@ class StageChecker {
       return value;
     });
     if (runner.droppedAssumption()) return false;   // the values might not be ones that the assumed lineage allows
-    // Rounding errors are as large as the largest number on the way makes them. End to end the way is long and its numbers span many orders of
-    // magnitude; there a claim is measured by its own largest element.
-    std::vector<double> noise(stage_.claims.size(), 0);
-    if (options_.refuteOnly) {
-      for (const auto& p : runner.pairs()) {
-        for (const double v : {p.logical, p.parallel}) {
-          if (std::isfinite(v)) noise[p.claim] = std::max(noise[p.claim], kEndToEndTolerance * std::abs(v));
-        }
-      }
-    } else {
-      double magnitude = 0;
-      for (std::size_t t = 0; t < stage_.tensors.size(); ++t) {
-        for (const double v : runner.value(static_cast<std::int32_t>(t)).data) {
-          if (std::isfinite(v)) magnitude = std::max(magnitude, std::abs(v));
-        }
-      }
-      std::fill(noise.begin(), noise.end(), kRounding * magnitude);
-    }
+    std::vector<Candidate> candidates;
     for (std::size_t i = 0; i < runner.pairs().size(); ++i) {
       const auto& p = runner.pairs()[i];
       if (std::isnan(p.logical)) continue;          // the model itself is undefined here
-      if (std::isnan(p.parallel) ? !undefinedCounts : p.logical == p.parallel) continue;
-      if (std::isfinite(p.logical) && std::isfinite(p.parallel)) {
-        const double gap = std::abs(p.logical - p.parallel);
-        if (gap <= kTolerance * std::max(std::abs(p.logical), std::abs(p.parallel)) || gap <= noise[p.claim]) continue;
-      }
+      if (std::isnan(p.parallel) ? undefinedCounts : p.logical != p.parallel) candidates.push_back({i, p.logical, p.parallel});
+    }
+    for (std::uint64_t seed = 1; seed <= kNoisyRuns && !candidates.empty(); ++seed) {
+      DoubleAlgebra noisy(seed * 0x9E3779B97F4A7C15ULL);
+      Doubles again(stage_, reduced_, problem_, noisy);
+      std::size_t next = 0;
+      again.run([&](std::int32_t, std::int64_t) { return trial.values[next++]; });
+      std::erase_if(candidates, [&](const Candidate& c) { return !staysDifferent(c, again.pairs()[c.pair].logical, again.pairs()[c.pair].parallel); });
+    }
+    for (const Candidate& c : candidates) {
+      const auto& p = runner.pairs()[c.pair];
       if (trial.claims.insert(static_cast<std::int32_t>(p.claim)).second && trial.claims.size() == 1) {
         trial.claim = static_cast<std::int32_t>(p.claim);
         trial.logicalIndex = p.logicalIndex;
         trial.logical = p.logical;
         trial.parallel = p.parallel;
-        trial.pair = i;
+        trial.pair = c.pair;
       }
-      if (!options_.refuteOnly) break;
     }
     return !trial.claims.empty();
+  }
+
+  struct Candidate {
+    std::size_t pair;
+    double logical, parallel;
+  };
+
+  // Is the difference the same with noise as without? Were both sides equal, the noise would make a difference of its own that is thousands
+  // of times larger than the one that rounding made.
+  static bool staysDifferent(const Candidate& c, double logical, double parallel) {
+    if (std::isnan(logical)) return false;
+    if (!std::isfinite(c.logical) || !std::isfinite(c.parallel)) {
+      const auto same = [](double x, double y) { return std::isnan(x) ? std::isnan(y) : std::isinf(x) ? x == y : std::isfinite(y); };
+      return same(c.logical, logical) && same(c.parallel, parallel);
+    }
+    const double gap = c.logical - c.parallel;
+    return std::abs((logical - parallel) - gap) <= kSteady * std::abs(gap);
   }
 
   // First on the smallest image of the stage, then on the one that the proof was tried on, which tells more positions apart.
@@ -295,30 +300,17 @@ class StageChecker {
     if (refuteOn(smallest)) return true;
     if (reducedForProof_ && refuteOn(proof)) return true;
     if (reducedForProof_) reduceAgain(proof);
-    if (options_.refuteOnly) outcome_.reason = refusal_;
     return false;
   }
 
   bool refuteOn(const ReductionOptions& options) {
     reduceAgain(options);
-    ReductionOptions whole = options;
-    whole.keepAbsolute = true;
-    whole.maxElements = kMostConfirmedElements;
     Trial trial;
-    if (options_.refuteOnly && reduced_.lumpsAbsolute) {
-      // The causal masks as they are where that is affordable.
-      try {
-        reduceWhole(whole);
-      } catch (const Unsupported&) {
-        reduceAgain(options);
-        outcome_.shortenedMask = true;
-      }
-    }
     if (!searchDifference(trial)) return false;
-    if (reduced_.lumpsAbsolute && options_.confirmMasks) {
+    if (reduced_.lumpsAbsolute) {
       // The dimension is kept whole to confirm what was found with another mask, or nothing is refuted.
       try {
-        reduceWhole(whole);
+        reduceWhole(options);
       } catch (const Unsupported&) {
         // Not a refutation of this stage, but reason enough not to look for a proof: the end-to-end evaluation decides.
         outcome_.shortenedMask = true;
@@ -330,14 +322,87 @@ class StageChecker {
     return true;
   }
 
+  // The whole plan, from end to end: which of its claims differ? Reported as refuted when any does.
+  void evaluateEndToEnd() {
+    Stopwatch watch(outcome_.seconds["refute"]);
+    ReductionOptions options;
+    options.numbersOnly = true;
+    reduceAgain(options);
+    std::optional<Trial> trial = searchClaims();
+    if (!anyOutput(differing_)) {
+      // More positions kept apart show more, where they can be afforded.
+      options.numbersOnly = false;
+      try {
+        reduceAgain(options);
+        if (auto more = searchClaims()) trial = std::move(more);
+      } catch (const Unsupported&) {
+      }
+    }
+    if (anyOutput(differing_) && reduced_.lumpsAbsolute) {
+      const std::set<std::int32_t> before = differing_;
+      try {
+        reduceWhole(options);
+        std::erase_if(differing_, [&](std::int32_t c) { return isOutput(c); });
+        if (auto exact = searchClaims()) trial = std::move(exact);
+      } catch (const Unsupported&) {
+        outcome_.shortenedMask = true;
+        differing_ = before;
+        reduceAgain(options);
+      }
+    }
+    if (!trial || differing_.empty()) {
+      outcome_.reason = kNoDifferenceFound;
+      return;
+    }
+    std::set<std::int32_t> entries;
+    for (const std::int32_t c : differing_) entries.insert(stage_.claims[static_cast<std::size_t>(c)].entry);
+    outcome_.differingEntries.assign(entries.begin(), entries.end());
+    outcome_.verdict = StageVerdict::kRefuted;
+    outcome_.method = Method::kNumeric;
+  }
+
+  bool isOutput(std::int32_t claim) const {
+    return problem_.plan.lineage[static_cast<std::size_t>(stage_.claims[static_cast<std::size_t>(claim)].entry)].role == Role::kOutput;
+  }
+  bool anyOutput(const std::set<std::int32_t>& claims) const {
+    return std::any_of(claims.begin(), claims.end(), [&](std::int32_t c) { return isOutput(c); });
+  }
+
+  // Adds the claims that differ in some attempt; the first such attempt, if any.
+  std::optional<Trial> searchClaims() {
+    // From end to end, exponentials overflow with all but small values.
+    constexpr int kSmallFirst[] = {3, 4, 7, 2, 0, 1, 5, 6};
+    constexpr int kMostFound = 3;                             // attempts for claims that only some inputs refute, and their time
+    constexpr double kEnoughSeconds = 0.5, kMostSeconds = 4;  // ... once an output differs, and when none does
+    std::optional<Trial> first;
+    int found = 0;
+    const auto start = std::chrono::steady_clock::now();
+    for (const int k : kSmallFirst) {
+      Trial trial;
+      const bool differs = attemptAtRandom(k, trial);
+      const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      if (differs) {
+        differing_.insert(trial.claims.begin(), trial.claims.end());
+        if (!first) first = std::move(trial);
+        if (anyOutput(differing_) && (++found == kMostFound || elapsed > kEnoughSeconds)) break;
+      }
+      if (elapsed > kMostSeconds) break;
+    }
+    return first;
+  }
+
   void reduceAgain(const ReductionOptions& options) {
     reduced_ = reduceStage(stage_, problem_, options);
     reductionOptions_ = options;
   }
 
-  void reduceWhole(const ReductionOptions& options) {
+  void reduceWhole(ReductionOptions options) {
+    options.keepAbsolute = true;
+    options.maxElements = kMostConfirmedElements;
     reduceAgain(options);
-    if (static_cast<double>(totalElements()) > kMostConfirmedTotal || reduced_.largestIteration > kMostConfirmedIteration) throw Unsupported("too many elements to evaluate at full sequence length");
+    if (static_cast<double>(totalElements()) > kMostConfirmedTotal || reduced_.largestIteration > kMostConfirmedIteration) {
+      throw Unsupported("too many elements to evaluate at full sequence length");
+    }
   }
 
   std::int64_t totalElements() const {
@@ -371,27 +436,8 @@ class StageChecker {
 
   bool searchDifference(Trial& trial) {
     constexpr int kAttempts = 8;
-    constexpr double kEnoughSeconds = 0.7;   // for claims that only some inputs refute, once one is refuted
-    // End to end, exponentials overflow with all but small values.
-    constexpr int kOrder[kAttempts] = {0, 1, 2, 3, 4, 5, 6, 7}, kSmallFirst[kAttempts] = {3, 4, 7, 2, 0, 1, 5, 6};
-    std::set<std::int32_t> all;
-    std::optional<Trial> first;
-    int found = 0;
-    constexpr int kMostFound = 3;
-    const auto start = std::chrono::steady_clock::now();
-    for (const int k : options_.refuteOnly ? kSmallFirst : kOrder) {
-      if (!attemptAtRandom(k, trial)) continue;
-      if (!options_.refuteOnly) return true;
-      all.insert(trial.claims.begin(), trial.claims.end());
-      if (!first) first = trial;
-      if (++found == kMostFound || std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() > kEnoughSeconds) break;
-    }
-    if (first) {
-      trial = *first;
-      std::set<std::int32_t> entries;
-      for (const std::int32_t c : all) entries.insert(stage_.claims[static_cast<std::size_t>(c)].entry);
-      outcome_.differingEntries.assign(entries.begin(), entries.end());
-      return true;
+    for (int k = 0; k < kAttempts; ++k) {
+      if (attemptAtRandom(k, trial)) return true;
     }
     refusal_ = kNoDifferenceFound;
     return false;
@@ -655,6 +701,7 @@ class StageChecker {
   ReducedStage reduced_;
   ReductionOptions reductionOptions_;
   std::vector<FreeElement> free_;
+  std::set<std::int32_t> differing_;       // end to end: the claims that some attempt made differ
   bool reducedForProof_ = false;
   bool dropped_ = false;
   std::size_t modelUses_ = 0;              // partial operations of the logical side, of the last execution

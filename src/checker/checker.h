@@ -20,7 +20,7 @@ struct StageOutcome {
   bool shortenedMask = false;              // the numbers of the counterexample were computed with a lumped mask
   // kRefuted: the first claim that differs, and where.
   std::int32_t claim = -1;
-  std::vector<std::int32_t> differingEntries;  // refuteOnly: the lineage entries of all claims that some attempt made differ, sorted
+  std::vector<std::int32_t> differingEntries;  // end to end: the lineage entries of all claims that some attempt made differ, sorted
   bool notSymmetric = false;               // undecided because an axis that looked interchangeable is not: cut again without lumped axes
   std::optional<Counterexample> counterexample;
   std::vector<ReducedShape> reducedShapes;
@@ -31,13 +31,12 @@ struct CheckOptions {
   Checker checker = Checker::kAuto;
   double timeoutSeconds = 60;              // for the solver; the pool bounds the whole
   std::size_t memoryMegabytes = 4096;
-  bool refuteOnly = false;                 // evaluate in numbers only (the whole plan, end to end)
-  // A difference found with a causal mask lumped (hence not quite causal) counts only when it is confirmed at full sequence length. Without
-  // confirmation the outcome says so (StageOutcome::shortenedMask).
-  bool confirmMasks = true;
+  // The stage is the whole plan: evaluate it in numbers only. It only decides whether a difference that a stage has shown reaches an output. Where
+  // the causal masks could only be lumped (hence are not quite causal) the outcome says so (StageOutcome::shortenedMask).
+  bool endToEnd = false;
 };
 
-// The reason of a refuteOnly outcome that evaluated both sides and found them equal.
+// The reason of an end-to-end outcome that evaluated both sides and found them equal.
 inline constexpr const char* kNoDifferenceFound = "no input was found on which the sides differ";
 
 // Never throws Unsupported (that is kUndecided with the reason). Throws NotSymmetric when the stage must be cut without lumped axes.

@@ -11,11 +11,21 @@ constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
 
 }  // namespace
 
+double DoubleAlgebra::noisy(double x) {
+  // Small integers are exact; among them are indices, which must stay what they are.
+  if (!std::isfinite(x) || (x == std::floor(x) && std::abs(x) < 0x1p31)) return x;
+  state_ ^= state_ << 13;   // Marsaglia's xorshift
+  state_ ^= state_ >> 7;
+  state_ ^= state_ << 17;
+  const double unit = static_cast<double>(static_cast<std::int64_t>(state_)) * 0x1p-63;   // in [-1, 1)
+  return x + x * (unit * kNoise);
+}
+
 double DoubleAlgebra::negativeInfinity() { return -kInfinity; }
 
 double DoubleAlgebra::mul(double a, double b) {
   if ((a == 0 && b == -kInfinity) || (a == -kInfinity && b == 0)) return 0;
-  return a * b;
+  return rounded(a * b);
 }
 
 double DoubleAlgebra::scale(const Rational& factor, double a) { return mul(factor.toDouble(), a); }
@@ -33,7 +43,10 @@ double DoubleAlgebra::sum(std::span<const double> terms, std::span<const std::in
     total = next;
   }
   // With an infinite term the compensation is not a number.
-  return std::isfinite(plain) ? total + compensation : plain;
+  if (!std::isfinite(plain)) return plain;
+  if (state_ == 0) return total + compensation;
+  // The sum is compensated, its terms' order does not matter: one rounding, of the largest partial sum at most.
+  return rounded(total + compensation);
 }
 
 double DoubleAlgebra::power(double base, int halves) {
@@ -43,14 +56,14 @@ double DoubleAlgebra::power(double base, int halves) {
     switch (halves / 2) {
       case 0: return 1;
       case 1: return base;
-      case 2: return base * base;
-      case -1: return 1 / base;
-      default: return std::pow(base, halves / 2);
+      case 2: return rounded(base * base);
+      case -1: return rounded(1 / base);
+      default: return rounded(std::pow(base, halves / 2));
     }
   }
   const double root = std::sqrt(base);
-  if (halves == 1) return root;
-  return halves == -1 ? 1 / root : std::pow(root, halves);
+  if (halves == 1) return rounded(root);
+  return rounded(halves == -1 ? 1 / root : std::pow(root, halves));
 }
 
 double DoubleAlgebra::indicator(double index, std::int64_t value) {
@@ -60,11 +73,11 @@ double DoubleAlgebra::indicator(double index, std::int64_t value) {
 
 double DoubleAlgebra::exp(double a) {
   const double result = std::exp(a);
-  return result == kInfinity ? kUndefined : result;  // the true value is finite; what follows from an infinite one would be wrong
+  return result == kInfinity ? kUndefined : rounded(result);  // the true value is finite; what follows from an infinite one would be wrong
 }
 
 double DoubleAlgebra::apply(ops::Function f, std::span<const std::int64_t> params, std::span<const double> arguments) {
-  return ops::evaluate(f, params, arguments);
+  return rounded(ops::evaluate(f, params, arguments));
 }
 
 }  // namespace shardproof

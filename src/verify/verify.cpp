@@ -207,14 +207,12 @@ class Verification {
     if (report_.defects.empty()) report_.defects.push_back(std::move(defect));
   }
 
-  StageOutcome decide(const Stage& stage, bool refuteOnly) const {
+  StageOutcome decide(const Stage& stage, bool endToEnd) const {
     CheckOptions check;
     check.checker = options_.checker;
     check.timeoutSeconds = options_.timeoutSeconds;
     check.memoryMegabytes = options_.memoryMegabytes;
-    check.refuteOnly = refuteOnly;
-    // End to end only decides whether a difference that a stage has already shown exactly reaches an output.
-    check.confirmMasks = !refuteOnly;
+    check.endToEnd = endToEnd;
     try {
       return checkStage(stage, problem_, check);
     } catch (const NotSymmetric& why) {

@@ -169,7 +169,7 @@ TEST(Checker, NamesLocalElementsWithRankAndMicrobatch) {
 
 TEST(Checker, RefuteOnlyNeverProves) {
   CheckOptions options;
-  options.refuteOnly = true;
+  options.endToEnd = true;
   StageOutcome outcome = check(square("[3]"), options);
   EXPECT_EQ(outcome.verdict, StageVerdict::kUndecided);
   EXPECT_EQ(outcome.reason, kNoDifferenceFound);

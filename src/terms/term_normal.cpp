@@ -71,10 +71,17 @@ void TermAlgebra::Store::addTo(SumBuilder& b, TermId t, Code c) {
   }
 }
 
+// c m = m for c > 0 and the entry m of a mask, which is 0 or minus infinity: a mask that is added twice is the same mask.
+Code TermAlgebra::Store::maskFactor(TermId t, Code c) const {
+  const bool mask = c != kOne && mayBeInfinite(t) && kind(t) == TermKind::kFunction && functionParts(t).function == ops::Function::kMaskEntry;
+  return mask && rationals.sign(c) > 0 ? kOne : c;
+}
+
 TermId TermAlgebra::Store::finish(SumBuilder& b) {
   // Minus infinity plus anything finite is minus infinity.
   if (b.infinite) return kInfinityTerm;
   sortAndMerge(*b.entries);
+  for (Entry& e : *b.entries) e.code = maskFactor(e.term, e.code);
   return internSum(b.constant, *b.entries);
 }
 
@@ -95,13 +102,13 @@ TermId TermAlgebra::Store::scale(Code c, TermId t) {
       if (c == kZero) return kZeroTerm;
       Scratch entries(*this);
       const Parts p = parts(t);
-      for (std::uint32_t i = 0; i < p.size; ++i) entries->push_back({p.term(i), rationals.multiply(c, p.code(i))});
+      for (std::uint32_t i = 0; i < p.size; ++i) entries->push_back({p.term(i), maskFactor(p.term(i), rationals.multiply(c, p.code(i)))});
       return internSum(rationals.multiply(c, p.constant), *entries);
     }
     default: {
       if (c == kZero) return kZeroTerm;  // the term may be undefined somewhere, zero is not
-      const Entry e{t, c};
-      return internSum(kZero, {&e, 1});
+      const Entry e{t, maskFactor(t, c)};
+      return e.code == kOne ? t : internSum(kZero, {&e, 1});
     }
   }
 }

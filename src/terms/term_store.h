@@ -151,6 +151,7 @@ struct TermAlgebra::Store {
   // --- the cheap normal form (term_normal.cpp) ---
   void sortAndMerge(std::vector<Entry>& entries);
   void addTo(SumBuilder& b, TermId t, Code c);
+  Code maskFactor(TermId t, Code c) const;
   TermId finish(SumBuilder& b);
   void multiplyBy(ProductBuilder& b, TermId t, Code exponent);
   void multiplyByExp(ProductBuilder& b, TermId argument, Code exponent);

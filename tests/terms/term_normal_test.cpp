@@ -249,6 +249,17 @@ TEST_F(NormalForm, EntriesOfMasksMayBeInfinite) {
   EXPECT_EQ(a.kind(inside), TermKind::kFunction);
 }
 
+TEST_F(NormalForm, MasksAddedToThemselvesAreTheSameMasks) {
+  const Term m = f(Function::kMaskEntry, {}, {0, 1}), other = f(Function::kMaskEntry, {}, {1, 2});
+  EXPECT_EQ(a.add(m, m), m);
+  EXPECT_EQ(a.scale(Rational(1, 2), m), m);
+  EXPECT_EQ(a.add(a.add(x, m), m), a.add(x, m));
+  EXPECT_EQ(a.scale(3, a.add(x, m)), a.add(a.scale(3, x), m));
+  EXPECT_NE(a.add(m, other), m);
+  // It may be finite: what is added to it counts.
+  EXPECT_NE(a.add(a.add(x, m), x), a.add(x, m));
+}
+
 TEST_F(NormalForm, Indicators) {
   const Term is2 = a.indicator(i, 2);
   EXPECT_EQ(a.indicator(a.add(i, c(3)), 5), is2);

@@ -1,5 +1,5 @@
-"""The models that `shardproof generate` writes are the architectures they are said to be: loss, gradients, gradient norm, clipped gradients, updated parameters and
-optimizer states, in doubles, against independently written PyTorch (reference_models.py), its autograd, clip_grad_norm_ and optimizers.
+"""The models that `shardproof generate` writes are the architectures they are said to be: loss, gradients, gradient norm, clipped gradients, updated
+parameters and optimizer states, in doubles, against independently written PyTorch (reference_models.py), its autograd, clip_grad_norm_ and optimizers.
 """
 import json
 import pathlib

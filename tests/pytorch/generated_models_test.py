@@ -1,5 +1,5 @@
-"""The models that `shardproof generate` writes are the architectures they are said to be: loss, gradients, gradient norm, clipped gradients, updated parameters and
-optimizer states, in doubles, against independently written PyTorch (reference_models.py), its autograd, clip_grad_norm_ and optimizers.
+"""The models that `shardproof generate` writes are the architectures they are said to be: loss, gradients, gradient norm, clipped gradients, updated
+parameters and optimizer states, in doubles, against independently written PyTorch (reference_models.py), its autograd, clip_grad_norm_ and optimizers.
 """
 import json
 import pathlib
@@ -13,14 +13,14 @@ import support   # first of these: changes to the interpreter that has PyTorch
 import torch
 
 from operator_cases import Random
-from reference_models import ARCHITECTURES
+from reference_models import ARCHITECTURES, GivenDropout
 
 SIZES = {
     "mlp": {"layers": 2, "dim": 6, "hidden": 10, "batch": 4},
     "llama3": {"layers": 2, "dim": 16, "hidden": 12, "heads": 4, "kv-heads": 2, "seq": 6, "vocab": 14, "batch": 4},
+    "gpt": {"layers": 2, "dim": 12, "hidden": 20, "heads": 2, "seq": 6, "vocab": 14, "batch": 4, "dropout": 0.1},
 }
-# Each architecture's own defaults, and what replaces them. A dictionary: other sizes; a list: other options. Degrees of parallelism do not change what the
-# model computes, but they change how it is written.
+# What replaces these sizes, and further options. Degrees of parallelism do not change what the model computes, but they change how it is written.
 TRAINING = [
     [],
     ["--optimizer", "sgd", "--clip", "0"],
@@ -37,18 +37,31 @@ PARALLEL = [
     ["--dp", "2", "--zero", "3", "--recompute"],
     ["--pp", "2", "--schedule", "1f1b", "--microbatches", "4"],
 ]
+VOCABULARY_PARALLEL = [
+    ["--tp", "2", "--vocab-parallel"],
+    ["--tp", "2", "--vocab-parallel", "--sequence-parallel", "--dp", "2"],
+]
 VARIANTS = {
     "mlp": [({}, options) for options in TRAINING + PARALLEL] + [({"layers": 1}, []), ({"layers": 4, "dim": 3, "hidden": 7, "batch": 1}, [])],
-    "llama3": [({}, options) for options in TRAINING + PARALLEL] + [
+    "llama3": [({}, options) for options in TRAINING + PARALLEL + VOCABULARY_PARALLEL] + [
         ({"kv-heads": 4}, []),
         ({"kv-heads": 1}, []),
         ({"layers": 1, "heads": 1, "kv-heads": 1, "seq": 1, "batch": 1}, []),
         ({"layers": 3, "dim": 12, "heads": 6, "kv-heads": 3, "hidden": 5, "seq": 7, "vocab": 9, "batch": 3}, []),
-        ({}, ["--tp", "2", "--vocab-parallel"]),
-        ({}, ["--tp", "2", "--vocab-parallel", "--sequence-parallel", "--dp", "2"]),
         ({"layers": 4}, ["--pp", "2", "--schedule", "interleaved", "--virtual-stages", "2", "--microbatches", "4", "--recompute"]),
     ],
+    "gpt": [({}, options) for options in TRAINING + PARALLEL + VOCABULARY_PARALLEL] + [
+        ({"dropout": 0}, []),
+        ({"dropout": 0.5}, []),
+        ({"layers": 1, "heads": 1, "seq": 1, "batch": 1}, []),
+        ({"layers": 3, "dim": 9, "heads": 3, "hidden": 5, "seq": 7, "vocab": 9, "batch": 3}, []),
+    ],
 }
+
+
+def known_architectures():
+    refused = subprocess.run([support.SHARDPROOF, "generate", "none", "-o", "none"], capture_output=True, text=True)
+    return re.search(r"not in \{([^}]*)\}", refused.stderr + refused.stdout).group(1).split(",")
 
 
 def option(options, name, otherwise):
@@ -59,8 +72,10 @@ class Step:
     """One training step in PyTorch, from the same values as the model."""
 
     def __init__(self, architecture, sizes, options, graph, r):
+        """`graph`: of it, only the names of parameters, their gradients and dropouts are used."""
         self.model = ARCHITECTURES[architecture](**{key.replace("-", "_"): n for key, n in sizes.items()})
-        self.values = self.model.random_inputs(r)
+        inputs = self.model.random_inputs(r)
+        self.values = dict(inputs)
         gradients = {t["grad_of"]: name for name, t in graph["tensors"].items() if "grad_of" in t}
         parameters = {name: 0.4 * r.real(graph["tensors"][name]["shape"]) for name in gradients}   # small enough that no softmax saturates
         self.model.load_state_dict(parameters, strict=True)   # the same parameters, of the same shapes
@@ -80,7 +95,8 @@ class Step:
         else:
             optimizer = torch.optim.SGD(named.values(), **settings)
 
-        loss = self.model(**{name: self.values[name] for name in self.values if name not in named and not re.search(r"\.exp_avg(_sq)?$", name)})
+        self.set_masks(graph)
+        loss = self.model(**inputs)
         loss.backward()
         self.expected = {"loss": loss.detach()}
         for name, p in named.items():
@@ -95,6 +111,17 @@ class Step:
             if kind == "adamw":
                 for state in ("exp_avg", "exp_avg_sq"):
                     self.expected[f"{name}.{state}.new"] = optimizer.state[p][state]
+
+    def set_masks(self, graph):
+        """Dropout masks are the model's own: those it has drawn are given to PyTorch."""
+        dropouts = [module for module in self.model.modules() if isinstance(module, GivenDropout) and module.p != 0]
+        results = [node["out"][0] for node in graph["nodes"] if node["op"] == "dropout"]
+        if len(dropouts) != len(results):
+            raise AssertionError(f"the model has {len(results)} dropouts, PyTorch's {len(dropouts)}")
+        if results:
+            drawn = support.evaluate(graph, self.values, results)
+            for module, name in zip(dropouts, results):
+                module.mask = (drawn[name] != 0).double()
 
 
 class GeneratedModelsTest(unittest.TestCase):
@@ -124,14 +151,15 @@ class GeneratedModelsTest(unittest.TestCase):
     def test_llama3(self):
         self.compare_variants("llama3")
 
+    @unittest.skipUnless("gpt" in known_architectures(), "generate has no gpt")
+    def test_gpt(self):
+        self.compare_variants("gpt")
+
     def test_every_architecture_is_compared(self):
-        refused = subprocess.run([support.SHARDPROOF, "generate", "none", "-o", "none"], capture_output=True, text=True)
-        known = re.search(r"not in \{([^}]*)\}", refused.stderr + refused.stdout)
-        self.assertIsNotNone(known, refused.stderr)
-        self.assertEqual(set(known.group(1).split(",")), set(ARCHITECTURES))
         self.assertEqual(set(VARIANTS), set(ARCHITECTURES))
-        for architecture in ARCHITECTURES:
-            self.assertTrue(hasattr(self, f"test_{architecture}"))
+        for architecture in known_architectures():
+            self.assertIn(architecture, ARCHITECTURES)
+            self.assertTrue(hasattr(self, f"test_{architecture}"), architecture)
 
     def test_another_architecture_is_noticed(self):
         """Neighbouring values of what the generator writes as constants: each changes some result."""

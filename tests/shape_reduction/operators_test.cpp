@@ -157,7 +157,8 @@ int compare(const Call& call, Random& random) {
       // A one-hot row is not constant on the lumps of its window (what stands for them is any of their positions), so only named ones have an image.
       if (call.op == "one_hot" && !map.first(position)) continue;
       for (std::int64_t p = 0; p < planes; ++p) {
-        const double x = expected[r].data[static_cast<std::size_t>(position * planes + p)], y = found[r].data[static_cast<std::size_t>(map(position) * planes + p)];
+        const double x = expected[r].data[static_cast<std::size_t>(position * planes + p)];
+        const double y = found[r].data[static_cast<std::size_t>(map(position) * planes + p)];
         EXPECT_TRUE(x == y || std::abs(x - y) <= 1e-9 * (1 + std::abs(x))) << "result " << r << " position " << position << ": full " << x << ", reduced " << y;
       }
       if (::testing::Test::HasFailure()) return lumped;

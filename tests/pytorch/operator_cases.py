@@ -178,10 +178,16 @@ def power(r, op):
 
 @cases("dropout")
 def dropout(r, op):
-    """With p of 0 or 1. What lies between has an opaque mask: operators_test.py compares it with PyTorch's formula for the mask that was drawn."""
+    """With p of 0 or 1, or with a given mask. Other masks are opaque: operators_test.py compares with PyTorch's formula for the mask that was drawn."""
+    shape = r.shape()
+    if r.chance():
+        p = r.choice([0.1, 0.5, r.number(0.01, 0.99)])
+        attributes = {"p": p}
+        optional(r, attributes, "seed", r.integer(0, 10**9))
+        return Case(op, [r.real(shape), r.ids(shape, 2)], attributes, lambda x, mask: x * mask / (1 - p))
     attributes = {"p": r.choice([0, 1])}
     optional(r, attributes, "seed", r.integer(0, 10**9))
-    return Case(op, [r.real(r.shape())], attributes, lambda x: F.dropout(x, float(attributes["p"]), training=True))
+    return Case(op, [r.real(shape)], attributes, lambda x: F.dropout(x, float(attributes["p"]), training=True))
 
 
 # ---------------------------------------------------------------- layout

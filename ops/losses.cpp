@@ -59,7 +59,7 @@ struct CrossEntropy {
       losses.push_back(subtract(a, log, weightedSum(a, chosen, weights)));
     }
     const std::string reduction = text(e.attributes, "reduction", "mean");
-    if (reduction == "none") {
+    if (reduction == "none" && !labels.dims.empty()) {
       expectDims(out.dims, labels.dims);
       out.data = std::move(losses);
       return;

@@ -112,7 +112,7 @@ void checkPlanShapes(const Join& join, std::vector<Defect>& defects) {
         for (std::size_t i = 0; i < out.size(); ++i) {
           if (out[i] < 0) continue;
           const Tensor& t = graph.tensors[static_cast<std::size_t>(out[i])];
-          if (!fitsDeclared(results[i].shape, t.shape)) {
+          if (!fitsDeclared(results[i].shape, t.shape, op.scalarMayBeOne)) {
             report("result '" + problem.names.text(t.name) + "' is declared with shape " + shapeText(t.shape) + ", but the operator produces " +
                    shapeText(results[i].shape));
           } else if (t.element != results[i].element) {

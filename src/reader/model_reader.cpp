@@ -179,10 +179,10 @@ class ModelResolver {
 
   void checkResult(std::int32_t n, std::int32_t result, const ops::TensorInfo& inferred) {
     Tensor& t = tensor(result);
-    const std::string by = "as operator \"" + ops::Registry::instance().at(model_.graph.nodes[static_cast<std::size_t>(n)].op).name + "\" at " +
-                           Model::nodePointer(n) + " produces";
+    const ops::OperatorInfo& op = ops::Registry::instance().at(model_.graph.nodes[static_cast<std::size_t>(n)].op);
+    const std::string by = "as operator \"" + op.name + "\" at " + Model::nodePointer(n) + " produces";
     const std::string pointer = model_.tensorPointer(result, names_);
-    if (!fitsDeclared(inferred.shape, t.shape)) {
+    if (!fitsDeclared(inferred.shape, t.shape, op.scalarMayBeOne)) {
       fail(pointer + "/shape", "found the shape " + shapeText(t.shape) + ", expected " + shapeText(inferred.shape) + ", " + by);
     }
     if (t.elementDeclared && t.element != inferred.element) {

@@ -2,9 +2,10 @@
 
 namespace shardproof::ops::testing {
 
-std::vector<Call> forwardCalls(Random& random) {
+std::vector<Call> forwardCalls(Random& random, std::int64_t scale) {
   std::vector<Call> calls;
-  const auto n = [&](std::int64_t lo = 2, std::int64_t hi = 4) { return std::uniform_int_distribution<std::int64_t>(lo, hi)(random); };
+  const std::int64_t m = scale;
+  const auto n = [&](std::int64_t lo = 2, std::int64_t hi = 4) { return std::uniform_int_distribution<std::int64_t>(m * lo, m * hi)(random); };
   const auto real = [](Shape s) { return OperandSpec{std::move(s)}; };
   const auto positive = [](Shape s) { return OperandSpec{std::move(s), ElementKind::kReal, true}; };
   const auto ids = [](Shape s, std::int64_t values) { return OperandSpec{std::move(s), ElementKind::kInteger, false, values}; };
@@ -25,10 +26,10 @@ std::vector<Call> forwardCalls(Random& random) {
   call("identity", {}, {{{n(), n()}, ElementKind::kComplex}});
   call("float", {}, {real({n(), n()})});
   call("multiref", {}, {real({n(), n()})}, 3);
-  call("multiref_backward", {}, {real({3, 2}), absent, real({3, 2})});
-  call("identity_backward", {}, {real({3, 2})});
-  call("identity_backward", {}, {real({3, 2}), real({3, 2})});
-  call("float_backward", {}, {real({3, 2}), real({3, 2})});
+  call("multiref_backward", {}, {real({3 * m, 2}), absent, real({3 * m, 2})});
+  call("identity_backward", {}, {real({3 * m, 2})});
+  call("identity_backward", {}, {real({3 * m, 2}), real({3 * m, 2})});
+  call("float_backward", {}, {real({3 * m, 2}), real({3 * m, 2})});
 
   for (const char* op : {"add", "sub", "mul", "div"}) {
     const auto y = [&](Shape s) { return std::string(op) == "div" ? positive(std::move(s)) : real(std::move(s)); };
@@ -39,9 +40,9 @@ std::vector<Call> forwardCalls(Random& random) {
     call(op, {}, {real({}), y({b})});
     call(op, {{"scalar", Rational(5, 3)}}, {real({a, b})});
   }
-  call("add", {{"alpha", Rational(-2, 3)}}, {real({2, 3}), real({3})});
-  call("sub", {{"alpha", Rational(7, 2)}}, {real({2, 3}), real({2, 1})});
-  call("add", {{"alpha", Rational(3)}, {"scalar", Rational(1, 4)}}, {real({2, 3})});
+  call("add", {{"alpha", Rational(-2, 3)}}, {real({2, 3 * m}), real({3 * m})});
+  call("sub", {{"alpha", Rational(7, 2)}}, {real({2, 3 * m}), real({2, 1})});
+  call("add", {{"alpha", Rational(3)}, {"scalar", Rational(1, 4)}}, {real({2, 3 * m})});
   for (const char* op : {"neg", "exp", "sigmoid", "tanh", "silu", "relu", "square"}) call(op, {}, {real({n(), n()})});
   for (const char* op : {"log", "sqrt", "rsqrt"}) call(op, {}, {positive({n(), n()})});
   call("gelu", {}, {real({n(), n()})});
@@ -52,35 +53,35 @@ std::vector<Call> forwardCalls(Random& random) {
   call("dropout", {{"p", Rational(1)}}, {real({n(), n()})});
   call("dropout", {{"p", Rational(1, 10)}, {"seed", Rational(7)}}, {real({n(), n()})});
 
-  call("view", {{"size", List{2, -1, 4}}}, {real({2, 12})});
-  call("view", {{"size", List{2, 12}}}, {real({2, 3, 4})});
-  call("reshape", {{"size", List{5, 6, 1, 4}}}, {real({5, 2, 1, 3, 4})});
-  call("reshape", {{"size", List{4, 6}}}, {real({3, 8})});
-  call("view", {{"size", List{1, 6}}}, {ids({2, 3}, 4)});
-  call("view", {{"size", List{2, 6}}}, {{{2, 2, 3}, ElementKind::kComplex}});
+  call("view", {{"size", List{2 * m, -1, 4}}}, {real({2 * m, 12 * m})});
+  call("view", {{"size", List{2 * m, 12 * m}}}, {real({2 * m, 3 * m, 4})});
+  call("reshape", {{"size", List{5 * m, 6 * m * m, 1, 4}}}, {real({5 * m, 2 * m, 1, 3 * m, 4})});
+  call("reshape", {{"size", List{4 * m, 6}}}, {real({3 * m, 8})});
+  call("view", {{"size", List{1, 6 * m}}}, {ids({2 * m, 3}, 4)});
+  call("view", {{"size", List{2 * m, 6}}}, {{{2 * m, 2, 3}, ElementKind::kComplex}});
   call("transpose", numbers({{"dim0", -1}, {"dim1", 0}}), {real({n(), n(), n()})});
   call("transpose", numbers({{"dim0", 1}, {"dim1", 2}}), {real({n(), n(), n(), n()})});
   call("transpose", numbers({{"dim0", 1}, {"dim1", 0}}), {{{n(), n()}, ElementKind::kComplex}});
   call("permute", {{"dims", List{2, 0, -2}}}, {real({n(), n(), n()})});
-  call("expand", {{"size", List{3, -1, 4, 2}}}, {real({3, 1, 2})});
-  call("expand", {{"size", List{4, 5}}}, {real({1})});
+  call("expand", {{"size", List{3, -1, 4 * m, 2 * m}}}, {real({3 * m, 1, 2 * m})});
+  call("expand", {{"size", List{4 * m, 5}}}, {real({1})});
   call("unsqueeze", numbers({{"dim", 1}}), {real({n(), n()})});
   call("unsqueeze", numbers({{"dim", -1}}), {real({n(), n()})});
-  call("squeeze", {}, {real({1, 3, 1, 2})});
-  call("squeeze", numbers({{"dim", -2}}), {real({1, 3, 1, 2})});
-  call("squeeze", {{"dim", List{0, 1}}}, {real({1, 3, 1, 2})});
-  call("slice", numbers({{"dim", 1}, {"start", 2}, {"stop", 5}}), {real({n(), 7})});
-  call("slice", numbers({{"dim", 0}, {"start", -3}}), {real({7, n()})});
-  call("slice", numbers({{"dim", 1}, {"start", 1}, {"stop", 100}, {"step", 2}}), {real({n(), 7})});
-  call("slice", numbers({{"dim", 1}, {"stop", 3}}), {{{2, 5}, ElementKind::kComplex}});
-  call("select", numbers({{"dim", 1}, {"index", -2}}), {real({n(), 5, n()})});
-  call("cat", numbers({{"dim", 1}}), {real({2, 3}), real({2, 1}), real({2, 5})});
-  call("cat", numbers({{"dim", -2}}), {real({2, 3}), real({4, 3})});
-  call("cat", numbers({{"dim", 0}}), {ids({2, 3}, 5), ids({4, 3}, 5)});
-  call("pad", {{"pad", List{1, 2}}}, {real({n(), 4})});
-  call("pad", {{"pad", List{0, 2, 3, 0}}, {"value", Rational(5, 2)}}, {real({4, 3})});
-  call("chunk", numbers({{"dim", 1}, {"parts", 3}, {"index", 1}}), {real({n(), 6, n()})});
-  call("chunk", numbers({{"dim", -1}, {"parts", 2}, {"index", 1}}), {ids({n(), 6}, 4)});
+  call("squeeze", {}, {real({1, 3 * m, 1, 2})});
+  call("squeeze", numbers({{"dim", -2}}), {real({1, 3 * m, 1, 2})});
+  call("squeeze", {{"dim", List{0, 1}}}, {real({1, 3 * m, 1, 2})});
+  call("slice", numbers({{"dim", 1}, {"start", 2 * m}, {"stop", 5 * m}}), {real({n(), 7 * m})});
+  call("slice", numbers({{"dim", 0}, {"start", -3}}), {real({7 * m, n()})});
+  call("slice", numbers({{"dim", 1}, {"start", 1}, {"stop", 100}, {"step", 2}}), {real({n(), 7 * m})});
+  call("slice", numbers({{"dim", 1}, {"stop", 3 * m}}), {{{2, 5 * m}, ElementKind::kComplex}});
+  call("select", numbers({{"dim", 1}, {"index", -2}}), {real({n(), 5 * m, n()})});
+  call("cat", numbers({{"dim", 1}}), {real({2 * m, 3 * m}), real({2 * m, 1}), real({2 * m, 5 * m})});
+  call("cat", numbers({{"dim", -2}}), {real({2 * m, 3 * m}), real({4 * m, 3 * m})});
+  call("cat", numbers({{"dim", 0}}), {ids({2 * m, 3}, 5), ids({4 * m, 3}, 5)});
+  call("pad", {{"pad", List{1, 2}}}, {real({n(), 4 * m})});
+  call("pad", {{"pad", List{0, 2, 3, 0}}, {"value", Rational(5, 2)}}, {real({4 * m, 3 * m})});
+  call("chunk", numbers({{"dim", 1}, {"parts", 3}, {"index", 1}}), {real({n(), 6 * m, n()})});
+  call("chunk", numbers({{"dim", -1}, {"parts", 2}, {"index", 1}}), {ids({n(), 6 * m}, 4)});
 
   for (const char* op : {"sum", "mean", "amax", "amin", "logsumexp"}) {
     call(op, {{"dim", List{1}}, {"keepdim", true}}, {real({n(), n(), n()})});
@@ -115,13 +116,13 @@ std::vector<Call> forwardCalls(Random& random) {
     call(op, {{"eps", Rational(1, 100)}}, {real({n(), d}), real({d}), real({d})});
   }
 
-  call("embedding", {}, {ids({n(), n()}, 5), real({5, n()})});
-  call("embedding", numbers({{"start", 3}, {"stop", 7}}), {ids({n(), n()}, 9), real({4, n()})});
+  call("embedding", {}, {ids({n(), n()}, 5 * m), real({5 * m, n()})});
+  call("embedding", numbers({{"start", 3}, {"stop", 3 + 4 * m}}), {ids({n(), n()}, 5 + 4 * m), real({4 * m, n()})});
   call("create_mask", {}, {ids({n(), n()}, 5), real({n(), n()})});
   {
     const std::int64_t b = n(), h = n(), s = n();
     call("apply_mask", {}, {real({b, h, s, s}), real({1, 1, s, s})});
-    call("apply_rotary_emb", {}, {real({b, s, h, 6}), real({b, s, 1, 6}), {{s, 3}, ElementKind::kComplex}}, 2);
+    call("apply_rotary_emb", {}, {real({b, s, h, 6 * m}), real({b, s, 1, 6 * m}), {{s, 3 * m}, ElementKind::kComplex}}, 2);
   }
   const auto gate = [](const char* f, std::int64_t groups, std::int64_t best, std::int64_t topk) {
     Attributes a = numbers({{"n_groups", groups}, {"topk_groups", best}, {"topk", topk}});
@@ -130,24 +131,24 @@ std::vector<Call> forwardCalls(Random& random) {
     return a;
   };
   for (const char* f : {"softmax", "sigmoid"}) {
-    call("moe_gate", gate(f, 1, 1, 2), {real({3, 4}), real({4, 4})}, 2);
-    call("moe_gate", gate(f, 3, 2, 3), {real({3, 4}), real({6, 4}), real({6})}, 2);
-    call("moe_gate", gate(f, 2, 1, 2), {real({4, 3}), real({4, 3})}, 2);
+    call("moe_gate", gate(f, 1, 1, 2), {real({3 * m, 4 * m}), real({4, 4 * m})}, 2);
+    call("moe_gate", gate(f, 3, 2, 3), {real({3 * m, 4 * m}), real({6, 4 * m}), real({6})}, 2);
+    call("moe_gate", gate(f, 2, 1, 2), {real({4 * m, 3 * m}), real({4, 3 * m})}, 2);
   }
-  for (const auto& [start, end] : {std::pair{0, 4}, std::pair{1, 3}}) {
+  for (const auto& [start, end] : {std::pair{0 * m, 4 * m}, std::pair{1 * m, 3 * m}}) {
     const std::int64_t e = end - start;
-    call("moe_experts", numbers({{"n_routed_experts", 4}, {"local_expert_start", start}, {"local_expert_end", end}}),
-         {real({3, 4}), ids({3, 2}, 4), real({3, 2}), real({e, 3, 4}), real({e, 3, 4}), real({e, 4, 3})});
+    call("moe_experts", numbers({{"n_routed_experts", 4 * m}, {"local_expert_start", start}, {"local_expert_end", end}}),
+         {real({3 * m, 4 * m}), ids({3 * m, 2}, 4 * m), real({3 * m, 2}), real({e, 3 * m, 4 * m}), real({e, 3 * m, 4 * m}), real({e, 4 * m, 3 * m})});
   }
-  for (const char* r : {"mean", "sum", "none"}) call("cross_entropy", with({}, "reduction", std::string(r)), {real({n(), n(), 5}), OperandSpec{}});
+  for (const char* r : {"mean", "sum", "none"}) call("cross_entropy", with({}, "reduction", std::string(r)), {real({n(), n(), 5 * m}), OperandSpec{}});
   for (std::size_t i = calls.size() - 3; i < calls.size(); ++i) {
     Shape lead = calls[i].in[0].shape;
     lead.pop_back();
-    calls[i].in[1] = ids(lead, 5);
+    calls[i].in[1] = ids(lead, 5 * m);
   }
 
-  call("one_hot", numbers({{"start", 0}, {"stop", 5}}), {ids({n(), n()}, 5)});
-  call("one_hot", numbers({{"start", 2}, {"stop", 4}}), {ids({n()}, 6)});
+  call("one_hot", numbers({{"start", 0}, {"stop", 5 * m}}), {ids({n(), n()}, 5 * m)});
+  call("one_hot", numbers({{"start", 2}, {"stop", 2 + 2 * m}}), {ids({n()}, 4 + 2 * m)});
 
   call("grad_norm", {}, {positive({n(), n()})});
   call("grad_norm", {}, {positive({n()})});

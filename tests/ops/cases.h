@@ -51,8 +51,8 @@ inline std::string describe(const Call& c) {
   return s + ")";
 }
 
-// Forward calls of every operator (communication has none).
-std::vector<Call> forwardCalls(Random& random);
+// Forward calls of every operator (communication has none). `scale`: how many times larger than small the sizes are.
+std::vector<Call> forwardCalls(Random& random, std::int64_t scale = 1);
 // The backward call of a forward call: gradients for all results that have one; `results` lines up with the operands.
 Call backwardCall(const Call& forward);
 bool hasBackward(const Call& forward);

@@ -347,6 +347,20 @@ TEST_F(OperatorValues, CrossEntropy) {
   near(apply("cross_entropy", {}, {x, labels})[0].data, {sum / 6});
 }
 
+// Of one position there is one loss whatever the reduction, and it may be declared [1].
+TEST_F(OperatorValues, CrossEntropyOfOnePosition) {
+  DoubleAlgebra a;
+  const Tensor x = tensor({3}, {1, 2, 4});
+  Tensor label = tensor({}, {1});
+  label.element = ElementKind::kInteger;
+  const double expected = std::log(std::exp(1) + std::exp(2) + std::exp(4)) - 2;
+  for (const char* reduction : {"mean", "sum", "none"})
+    for (const std::vector<ReducedDim>& dims : {std::vector<ReducedDim>{}, std::vector<ReducedDim>{ReducedDim::whole(1)}}) {
+      const Call call{"cross_entropy", {{"reduction", std::string(reduction)}}, {{{3}}, {{}, ElementKind::kInteger, false, 3}}};
+      near(run(a, call, {x, label}, {dims})[0].data, {expected});
+    }
+}
+
 TEST_F(OperatorValues, MultirefBackwardAddsThePresentGradients) {
   Call call{"multiref_backward", {}, {{{3}}, {{3}}, {{3}}}, 1};
   call.in[1].present = false;

@@ -60,6 +60,20 @@ TEST(Checks, DeclaredShapeThatTheOperatorDoesNotProduce) {
   expectDefect(d, DefectKind::kShape, {2, 3}, {"/programs/1/nodes/1"}, "'t' is declared with shape [2], but the operator produces []");
 }
 
+// [1] for [] is the same only where a reduction produces it.
+TEST(Checks, OneElementDeclaredForAScalar) {
+  const auto through = [](const char* y, const char* t) {
+    const std::string nodes = R"({"op": "sum", "in": ["x"], "out": ["y"]}, {"op": "neg", "in": ["y"], "out": ["t"]}, {"op": "sum", "in": ["t"], "out": ["o"]})";
+    const auto tensors = [](const std::string& ofY, const std::string& ofT) {
+      return R"("y": {"shape": )" + ofY + R"(}, "t": {"shape": )" + ofT + R"(}, "o": {"shape": []})";
+    };
+    return test::oneRank(R"("x": {"shape": [3], "kind": "input"})", tensors("[]", "[]"), nodes, tensors(y, t), nodes);
+  };
+  EXPECT_TRUE(defectsOf(through("[]", "[]")).empty());
+  EXPECT_TRUE(defectsOf(through("[1]", "[1]")).empty());
+  expectDefect(through("[]", "[1]"), DefectKind::kShape, {0}, {"/programs/0/nodes/1"}, "'t' is declared with shape [1], but the operator produces []");
+}
+
 TEST(Checks, OperandsThatDoNotFit) {
   Draft d = test::pipeline();
   d.node(0, 0)["in"] = {"w", "x"};   // [3, 4] by [4, 4]: possible, but another result

@@ -189,6 +189,11 @@ TEST_F(ReaderTest, AFullReductionMayBeDeclaredWithOneElement) {
   model = replaced(model, R"("attrs": {"alpha": 2}}])", R"("attrs": {"alpha": 2}}, {"op": "sum", "in": ["z"], "out": ["s"]}])");
   EXPECT_EQ(read(model, kPlanText)->model.graph.tensors[5].shape, Shape{1});
   EXPECT_THROW(read(replaced(model, R"("s": {"shape": [1]})", R"("s": {"shape": [2]})"), kPlanText), InputError);
+  // Only a reduction: the other operators cannot be executed with another shape than theirs.
+  model = replaced(model, R"("s": {"shape": [1]})", R"("s": {"shape": []}, "n": {"shape": []})");
+  model = replaced(model, R"("out": ["s"]}])", R"("out": ["s"]}, {"op": "neg", "in": ["s"], "out": ["n"]}])");
+  EXPECT_NO_THROW(read(model, kPlanText));
+  EXPECT_THROW(read(replaced(model, R"("n": {"shape": []})", R"("n": {"shape": [1]})"), kPlanText), InputError);
 }
 
 TEST_F(ReaderTest, ReadsGzip) {

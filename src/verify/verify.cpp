@@ -330,6 +330,8 @@ class Verification {
     bool all = outputsProved(proved) == problem_.model.outputs.size();
     // An `output` entry of a tensor that is not among the model's outputs is a goal all the same.
     for (std::size_t e = 0; e < plan_.lineage.size(); ++e) all = all && (plan_.lineage[e].role != Role::kOutput || proved[e]);
+    // What places a dropout's mask must be true of the tensor that it places.
+    for (const std::int32_t e : plan_.positioning) all = all && (plan_.lineage[index(e)].role == Role::kInput || proved[index(e)]);
     return all;
   }
 
@@ -492,6 +494,7 @@ class Verification {
     report_.verdict = Verdict::kUndecided;
     report_.reason = report_.interrupted       ? "the run was interrupted"
                      : report_.outputs == 0    ? "the model names no outputs, so there is nothing to prove"
+                     : report_.outputsProved == report_.outputs ? "lineage that places a dropout's mask, or an output's, is not proved"
                                                : std::to_string(report_.outputs - report_.outputsProved) + " of " + std::to_string(report_.outputs) +
                                                   " outputs could not be decided";
   }

@@ -121,5 +121,14 @@ TEST(DropoutMasks, NothingToDraw) {
   EXPECT_EQ(problem->model.graph.tensors.size(), 3u);
 }
 
+// Lineage that says where a rank draws is believed by nobody before it is proved, not even where the draw has no effect.
+TEST(DropoutMasks, TheirPlacesMustBeProved) {
+  const std::string keep = R"({"op": "identity", "in": ["x"], "out": ["o"]})";
+  Draft d = oneRank(keep + ", " + dropout("x", "y", 1), keep + R"(, {"op": "neg", "in": ["x"], "out": ["z"]}, )" + dropout("z", "y", 1), R"(, "z": {"shape": [4]})");
+  EXPECT_EQ(verdict(d), Verdict::kEquivalent);   // nothing places it, and nobody reads it
+  d.plan["lineage"].push_back({{"tensor", "x"}, {"role", "checkpoint"}, {"shards", {{{"box", {{0, 4}}}, {"parts", {{{"local", "z"}}}}}}}});
+  EXPECT_EQ(verdict(d), Verdict::kUndecided);
+}
+
 }  // namespace
 }  // namespace shardproof

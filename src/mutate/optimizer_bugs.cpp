@@ -1,0 +1,106 @@
+// The end of the step: norm and clipping of gradients, the optimizer, sharded states.
+#include <algorithm>
+
+#include "mutate/bug_helpers.h"
+
+namespace shardproof::mutate {
+namespace {
+
+// ---- the norm over all gradients ----
+
+// The `grad_norm` nodes of the program that a tensor is made from, through squares, sums and reductions.
+std::vector<NodeRef> normsIn(const PlanGraph& graph, int program, const std::string& tensor) {
+  std::vector<NodeRef> found;
+  for (const NodeRef r : graph.producers(program, tensor)) {
+    const Json& n = graph.node(r);
+    if (opOf(n) == "grad_norm") found.push_back(r);
+    if (opOf(n) != "square" && opOf(n) != "add" && opOf(n) != "all_reduce" && !isIdentity(opOf(n))) continue;
+    for (std::size_t i = 0; i < n.at("in").size(); ++i) {
+      const auto more = normsIn(graph, program, operand(n, i));
+      found.insert(found.end(), more.begin(), more.end());
+    }
+  }
+  return found;
+}
+
+bool isSharded(const PlanGraph& graph, NodeRef norm) {
+  const auto varies = graph.variesOver(norm.program, operand(graph.node(norm), 0));
+  // Stages hold different parameters; that is no shard.
+  return std::any_of(varies.begin(), varies.end(), [&](const std::string& axis) { return axis != "mb" && !graph.at(norm.program, axis).has_value(); }) ||
+         std::any_of(varies.begin(), varies.end(), [&](const std::string& axis) {
+           const auto copies = graph.copies(norm);
+           return std::any_of(copies.begin(), copies.end(), [&](NodeRef c) { return graph.at(c.program, axis) != graph.at(norm.program, axis); });
+         });
+}
+
+// A sum in which a sharded parameter's square is a term: the term.
+std::optional<std::size_t> shardedTerm(const PlanGraph& graph, NodeRef ref) {
+  const Json& n = graph.node(ref);
+  if (opOf(n) != "add" || n.at("in").size() != 2 || !graph.oncePerStep(ref)) return std::nullopt;
+  for (std::size_t i = 2; i-- > 0;) {
+    const auto norms = normsIn(graph, ref.program, operand(n, i));
+    if (!norms.empty() && std::all_of(norms.begin(), norms.end(), [&](NodeRef r) { return isSharded(graph, r); })) return i;
+  }
+  return std::nullopt;
+}
+
+// An axis over which a gradient whose square this is has replicas.
+std::string replicaAxis(const PlanGraph& graph, NodeRef ref) {
+  const Json& n = graph.node(ref);
+  if (opOf(n) != "square") return {};
+  const auto norms = normsIn(graph, ref.program, operand(n, 0));
+  if (norms.size() != 1) return {};
+  const auto varies = graph.variesOver(ref.program, operand(graph.node(norms[0]), 0));
+  for (const auto& [axis, size] : graph.axes())
+    if (size > 1 && !varies.contains(axis) && hasMembersAlong(graph, ref, axis)) return axis;
+  return {};
+}
+
+void countReplicas(const PlanGraph& graph, NodeRef site, Json&, Editor& editor) {
+  const std::string axis = replicaAxis(graph, site);
+  for (const auto h : editor.hold(graph.copies(site))) {
+    Json& n = editor.touch(h);
+    const std::string square = result(n, 0), own = editor.fresh(h, square, "own");
+    n["out"][0] = own;
+    Json reduce = makeNode("all_reduce", {own}, {square});
+    reduce["comm"] = "replicas." + graph.corresponding(editor.where(h).program, square, site.program);
+    reduce["group"] = Json::array({axis});
+    editor.insertAfter(h, std::move(reduce));
+  }
+}
+
+// ---- updates ----
+
+void keepParameter(const PlanGraph& graph, NodeRef site, Json&, Editor& editor) {
+  for (const auto h : editor.hold(graph.copies(site))) {
+    Json& n = editor.touch(h);
+    const std::string updated = result(n, 0);
+    n["out"][0] = editor.fresh(h, updated, "unused");
+    editor.insertAfter(h, makeNode("identity", {operand(n, 0)}, {updated}));
+  }
+}
+
+bool isOptimizer(const PlanGraph& g, NodeRef r) { return isAnyOf(opOf(g.node(r)), {"sgd", "adamw"}); }
+
+}  // namespace
+
+std::vector<Bug> optimizerBugs() {
+  return {
+      {"parameter_not_updated", "the optimizer's result is dropped for one parameter, which keeps its old value", "TTrace",
+       [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return isOptimizer(g, r) && g.isLive(r.program, result(g.node(r), 0)); }); }, keepParameter},
+      {"clip_counts_replicas", "the norm for clipping counts every replica of a gradient", "Megatron-LM",
+       [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return !replicaAxis(g, r).empty(); }); }, countReplicas},
+      {"clip_leaves_out_shards", "the norm for clipping leaves out a sharded parameter", "Megatron-LM",
+       [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return shardedTerm(g, r).has_value(); }); },
+       [](const PlanGraph& g, NodeRef site, Json&, Editor& editor) {
+         for (const auto h : editor.hold(g.copies(site))) {
+           const NodeRef ref = editor.where(h);
+           const std::size_t term = shardedTerm(g, ref).value_or(1);
+           Json& n = editor.becomes(h, "identity");
+           n["in"] = Json::array({n.at("in").at(1 - term)});
+         }
+       }},
+  };
+}
+
+}  // namespace shardproof::mutate

@@ -58,12 +58,13 @@ std::string replicaAxis(const PlanGraph& graph, NodeRef ref) {
 
 void countReplicas(const PlanGraph& graph, NodeRef site, Json&, Editor& editor) {
   const std::string axis = replicaAxis(graph, site);
-  for (const auto h : editor.hold(graph.copies(site))) {
+  // Whoever counts one counts them all.
+  for (const auto h : editor.hold(graph.all([&](NodeRef r) { return replicaAxis(graph, r) == axis; }))) {
     Json& n = editor.touch(h);
     const std::string square = result(n, 0), own = editor.fresh(h, square, "own");
     n["out"][0] = own;
     Json reduce = makeNode("all_reduce", {own}, {square});
-    reduce["comm"] = "replicas." + graph.corresponding(editor.where(h).program, square, site.program);
+    reduce["comm"] = "replicas." + std::to_string(editor.where(h).node);   // as the same line has it in the other programs of the stage
     reduce["group"] = Json::array({axis});
     editor.insertAfter(h, std::move(reduce));
   }
@@ -89,7 +90,11 @@ std::vector<Bug> optimizerBugs() {
       {"parameter_not_updated", "the optimizer's result is dropped for one parameter, which keeps its old value", "TTrace",
        [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return isOptimizer(g, r) && g.isLive(r.program, result(g.node(r), 0)); }); }, keepParameter},
       {"clip_counts_replicas", "the norm for clipping counts every replica of a gradient", "Megatron-LM",
-       [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return !replicaAxis(g, r).empty(); }); }, countReplicas},
+       [](const PlanGraph& g) {
+         std::set<std::string> seen;
+         return liveLines(g, [&](NodeRef r) { return !replicaAxis(g, r).empty() && seen.insert(replicaAxis(g, r)).second; });
+       },
+       countReplicas},
       {"clip_leaves_out_shards", "the norm for clipping leaves out a sharded parameter", "Megatron-LM",
        [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return shardedTerm(g, r).has_value(); }); },
        [](const PlanGraph& g, NodeRef site, Json&, Editor& editor) {

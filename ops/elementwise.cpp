@@ -276,8 +276,9 @@ struct Pow {
   }
 };
 
-// Each element times the keep mask, divided by 1 - p. The mask is an opaque function of the seed, of p and of the element's full position
-// in the operand. p = 0 is the identity, p = 1 gives zeros (torch.nn.functional.dropout).
+// Each element times the keep mask, divided by 1 - p. Operand 1, if present, is the mask: integers of the first operand's shape, 1 where the
+// element is kept. Otherwise the mask is an opaque function of the seed, of p and of the element's full position in the operand. p = 0 is the
+// identity, p = 1 gives zeros (torch.nn.functional.dropout).
 struct Dropout {
   static bool masks(const Attributes& attributes) {
     const Rational p = number(attributes, "p");
@@ -285,10 +286,24 @@ struct Dropout {
   }
   static std::vector<TensorInfo> infer(const Signature& s) {
     needReal(s, 0);
+    if (present(s, 1)) {
+      needInteger(s, 1);
+      if (shapeOf(s, 1) != shapeOf(s, 0)) throw ShapeError("the mask has shape " + toText(shapeOf(s, 1)) + ", expected " + toText(shapeOf(s, 0)));
+    }
     return {TensorInfo{shapeOf(s, 0)}};
   }
   static void relate(const Signature& s, std::span<const TensorInfo* const>, Relations& relations) {
-    equalTensors(s, 0, slotOfResult(s, 0), relations);
+    const int result = slotOfResult(s, 0);
+    equalTensors(s, 0, result, relations);
+    if (present(s, 1)) {
+      for (std::size_t d = 0; d < shapeOf(s, 0).size(); ++d) relations.equal(ref(1, d), ref(0, d));
+      // The mask's values are 0 and 1.
+      const int values = result + 1;
+      relations.virtualTensor(values, Shape{2});
+      relations.range({1, kValues}, 0, {values, 0});
+      relations.keep({values, 0});
+      return;
+    }
     if (!masks(s.attributes)) return;
     for (std::size_t d = 0; d < shapeOf(s, 0).size(); ++d) {
       relations.keep(ref(0, d));  // two positions never share a mask entry
@@ -309,12 +324,18 @@ struct Dropout {
       out.data.assign(x.data.size(), e.algebra.constant(Rational(0)));
       return;
     }
+    const Rational scale = (Rational(1) - p).inverse();
+    out.data.clear();
+    const auto push = [&](std::size_t k, typename A::Element keeps) { out.data.push_back(e.algebra.scale(scale, e.algebra.mul(keeps, x.data[k]))); };
+    if (e.in.size() > 1 && e.in[1] != nullptr) {
+      expectDims(e.in[1]->dims, x.dims);
+      for (std::size_t k = 0; k < x.data.size(); ++k) push(k, e.algebra.indicator(e.in[1]->data[k], 1));
+      return;
+    }
     const Rational numerator = Rational::parse(p.numeratorString()), denominator = Rational::parse(p.denominatorString());
     if (!numerator.fitsInt64() || !denominator.fitsInt64()) throw Unsupported("dropout: p = " + p.toString() + " has too many digits");
     for (const ReducedDim& d : x.dims)
       if (d.lumped()) inconsistent("a dimension of dropout is reduced");
-    const Rational scale = (Rational(1) - p).inverse();
-    out.data.clear();
     std::vector<std::int64_t> params(3 + x.dims.size(), 0);
     params[0] = integer(e.attributes, "seed");
     params[1] = numerator.toInt64();   // masks for different p differ, whatever the seed
@@ -326,7 +347,7 @@ struct Dropout {
         params[3 + d] = x.dims[d].position[at(rest % sizes[d])];
         rest /= sizes[d];
       }
-      out.data.push_back(e.algebra.scale(scale, e.algebra.mul(e.algebra.apply(Function::kDropoutMask, params, {}), x.data[k])));
+      push(k, e.algebra.apply(Function::kDropoutMask, params, {}));
     }
   }
 };
@@ -375,11 +396,13 @@ void defineElementwise(Catalog& catalog) {
   define<Dropout>(catalog, {.name = "dropout",
                             .attributes = {{.key = "p", .type = AttributeType::kNumber, .required = true, .min = Rational(0), .max = Rational(1)},
                                            {.key = "seed", .type = AttributeType::kInteger}},
+                            .maxOperands = 2,
+                            .optionalOperands = {1},
                             .pointwise = true,
                             .followsLogicalPosition = true,
-                            .check = [](const Attributes& attributes, std::size_t, std::size_t) {
-                              if (Dropout::masks(attributes) && !has(attributes, "seed"))
-                                throw std::invalid_argument("attribute 'seed' is missing, expected an integer when p is not 0 or 1");
+                            .check = [](const Attributes& attributes, std::size_t operands, std::size_t) {
+                              if (Dropout::masks(attributes) && operands < 2 && !has(attributes, "seed"))
+                                throw std::invalid_argument("attribute 'seed' is missing, expected an integer when p is not 0 or 1 and there is no mask");
                             }});
 }
 

@@ -1,11 +1,12 @@
-// The forward pass of each architecture, written with the builder.
+// The forward pass of each architecture, everything up to the loss, written with the builder. `options` are complete.
 #pragma once
 
 #include "generate/builder.h"
 
 namespace shardproof::generate {
 
-// Everything up to the loss. `options` are complete.
-ValueId buildForward(Builder& builder, const Options& options);
+ValueId buildMlp(Builder& builder, const Options& options);
+ValueId buildLlama(Builder& builder, const Options& options);
+ValueId buildGpt(Builder& builder, const Options& options);
 
 }  // namespace shardproof::generate

@@ -33,6 +33,9 @@ Attribute attributeFlag(std::string key, bool value);
 Attribute attributeIntegers(std::string key, const std::vector<std::int64_t>& values);
 Attribute attributePerTp(std::string key, std::int64_t first, std::int64_t perTp);
 Attribute attributeShape(std::string key);
+// What a node of a rank, and of the model, has in place of attributes that follow the shape of its result or the rank.
+std::vector<Attribute> withShape(std::vector<Attribute> attributes, const Shape& shape);
+std::vector<Attribute> logicalAttributes(std::vector<Attribute> attributes, const Shape& shape, std::int64_t tp);
 
 struct Result {
   std::string name;
@@ -54,7 +57,8 @@ class Builder {
 
   // The local tensor of an input on this chunk's ranks.
   ValueId input(const std::string& name, const Shape& shape, const std::string& dtype, const Layout& layout);
-  // `gradientOverTp`: the parameter is replicated over tp and each rank has only a part of its gradient.
+  // `gradientOverTp`: the parameter is replicated over tp and each rank has only a part of its gradient. Asked for again, it is the same parameter; on
+  // another stage that has a copy of its own, and the gradients of both are added up (tied embeddings).
   ValueId parameter(const std::string& name, const Shape& shape, const Layout& layout, bool gradientOverTp = false);
 
   std::vector<ValueId> apply(const std::string& op, const std::vector<ValueId>& in, const std::vector<Attribute>& attributes,
@@ -69,7 +73,10 @@ class Builder {
   ValueId meanLoss(const std::string& op, const std::vector<ValueId>& in, const std::vector<Attribute>& attributes, const std::string& name);
 
   ValueId enterTp(ValueId value);        // replicated (or sequence piece) -> replicated, gradient partial over tp
-  ValueId reduceOverTp(ValueId value);   // partial over tp -> replicated (or sequence piece)
+  ValueId reduceOverTp(ValueId value, bool whole = false);   // partial over tp -> replicated (or, unless `whole`, sequence piece)
+  // Where every tp rank does the same work: between replicated and sequence pieces. Nothing without sequence parallelism.
+  ValueId scatterSequence(ValueId value);
+  ValueId gatherSequence(ValueId value);
   ValueId toChunk(ValueId value, int chunk);   // send and receive where the rank is another one
 
   const Shape& shape(ValueId v) const { return values_.at(static_cast<std::size_t>(v)).shape; }
@@ -97,8 +104,9 @@ class Builder {
     Layout layout = {}, stepLayout = {};                     // as used, and as the optimizer holds it
     std::string local = {};                             // what the optimizer updates
     bool gradientOverTp = false;
+    int tiedTo = -1;                                    // the parameter that this is another stage's copy of
   };
-  enum class Kind { kOperator, kLoss, kEnterTp, kReduceOverTp, kMove };
+  enum class Kind { kOperator, kLoss, kEnterTp, kReduceOverTp, kScatter, kGather, kMove };
   struct Record {
     Kind kind = Kind::kOperator;
     std::string op = {};
@@ -125,8 +133,12 @@ class Builder {
   Tensor& declareLocal(int chunk, const std::string& name, const std::string& logical, const Shape& shape, const Layout& layout, bool perMicrobatch);
   void declareLogical(const std::string& name, const Shape& shape, const std::string& gradOf = "");
   void checkpoint(int chunk, const std::string& local, bool boundary);
+  void claim(int chunk, const std::string& local);
+  void inputPiece(const std::string& logical, int chunk, const std::string& local);
   Node communication(const std::string& op, const std::string& in, const std::string& out, std::vector<std::string> group);
 
+  ValueId moved(Kind kind, ValueId from, Value to, Node node, int dim);
+  int shardedDimension(const std::string& name, const Shape& shape, const Layout& layout) const;
   bool cutVocabulary(const std::vector<ValueId>& in) const;
   std::string localTensor(const std::string& name, const Shape& shape, const Layout& layout, const std::string& logical = "");
   void cutCrossEntropy(const std::vector<ValueId>& in, const std::string& own, const std::string& name);
@@ -146,6 +158,7 @@ class Builder {
   std::string stepCommunication(Parameter& p, const std::string& op, const std::string& in, const std::string& out, Layout layout,
                                 std::vector<std::string> group);
   void reduceGradients();
+  void reduceTied();
   void clipGradients();
   void optimizerStep();
   void output(const std::string& logical, int chunk, const std::string& local);
@@ -162,7 +175,8 @@ class Builder {
   std::vector<Layer> layers_;
   std::map<std::string, int> used_;                              // names of the model, how often each base was asked for
   std::map<std::pair<int, std::string>, std::string> saved_;
-  std::map<std::string, std::size_t> inputEntries_;              // lineage of inputs, by tensor
+  std::map<std::string, std::size_t> inputEntries_;              // lineage of what is given, by logical tensor
+  std::set<std::pair<int, std::string>> claimed_;                // local tensors with a checkpoint, by pp coordinate
   std::set<std::string> comms_;
   std::vector<std::string> finalGradients_;                      // of parameters, in their order: logical, and local
   std::vector<std::string> finalLocalGradients_;

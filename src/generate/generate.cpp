@@ -1,15 +1,28 @@
 #include "generate/generate.h"
 
+#include <stdexcept>
+
 #include "generate/architecture.h"
 #include "generate/builder.h"
 #include "generate/write.h"
 
 namespace shardproof::generate {
+namespace {
+
+using Forward = ValueId (*)(Builder&, const Options&);
+Forward forwardOf(const std::string& architecture) {
+  if (architecture == "mlp") return buildMlp;
+  if (architecture == "gpt") return buildGpt;
+  if (architecture == "llama3") return buildLlama;
+  throw std::logic_error("architecture '" + architecture + "' has presets but no forward pass");
+}
+
+}  // namespace
 
 Files generate(const Options& asked, const std::string& modelFile) {
   const Options options = complete(asked);
   Builder builder(options);
-  builder.backward(buildForward(builder, options));
+  builder.backward(forwardOf(options.architecture)(builder, options));
   const Generated generated = builder.finish();
   return {modelText(generated, options), planText(generated, options, modelFile)};
 }

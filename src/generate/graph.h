@@ -16,8 +16,10 @@ using Shape = std::vector<std::int64_t>;
 struct Layout {
   int batch = -1;         // the dimension cut over dp and, within a dp rank, over microbatches
   int tp = -1;            // the dimension cut over tp
+  int copies = 1;         // this many neighbouring tp ranks hold the same piece of `tp` (replicated key-value heads)
+  int tpInner = -1;       // with copies: the dimension that these ranks cut among themselves
   int dp = -1;            // the dimension cut over dp within what tp leaves (ZeRO); never together with `batch`
-  bool sumTp = false;     // logical = sum over tp of local
+  bool sumTp = false;     // logical = sum over tp of local; with copies: over those that hold one piece
   bool sumDp = false;
   bool sumMb = false;
 };
@@ -52,7 +54,9 @@ struct Node {
   Runs runs = Runs::kEach;
   // Communication.
   std::string comm = {};
-  std::vector<std::string> group = {};
+  std::vector<std::string> group = {};         // mesh axes; or one of
+  std::vector<int> stages = {};                // the ranks with these pp coordinates and otherwise this rank's
+  int neighbours = 0;                          // the tp ranks that hold copies of one piece
   std::string peerField = {};  // "to", "from"
   int peer = 0;            // its pp coordinate
 };

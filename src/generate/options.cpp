@@ -11,9 +11,23 @@ struct Preset {
   std::int64_t layers, dim, hidden, heads, kvHeads, sequence, vocabulary;
 };
 
+// gpt: GPT-2 (Radford et al. 2019, table 2; the sizes of the released models) and GPT-3 (arXiv 2005.14165, table 2.1, where 1.3B has 24 heads of 128, which do not
+// make its width of 2048, and 13B a width of 5140, which 40 heads of 128 do not make: 16 heads and 5120 here).
 // llama3: arXiv 2407.21783, table 3.
 constexpr Preset kPresets[] = {
     {"mlp", "small", 2, 16, 32, 0, 0, 0, 0},
+    {"gpt", "small", 12, 768, 0, 12, 0, 1024, 50257},
+    {"gpt", "medium", 24, 1024, 0, 16, 0, 1024, 50257},
+    {"gpt", "large", 36, 1280, 0, 20, 0, 1024, 50257},
+    {"gpt", "xl", 48, 1600, 0, 25, 0, 1024, 50257},
+    {"gpt", "125M", 12, 768, 0, 12, 0, 2048, 50257},
+    {"gpt", "350M", 24, 1024, 0, 16, 0, 2048, 50257},
+    {"gpt", "760M", 24, 1536, 0, 16, 0, 2048, 50257},
+    {"gpt", "1.3B", 24, 2048, 0, 16, 0, 2048, 50257},
+    {"gpt", "2.7B", 32, 2560, 0, 32, 0, 2048, 50257},
+    {"gpt", "6.7B", 32, 4096, 0, 32, 0, 2048, 50257},
+    {"gpt", "13B", 40, 5120, 0, 40, 0, 2048, 50257},
+    {"gpt", "175B", 96, 12288, 0, 96, 0, 2048, 50257},
     {"llama3", "8B", 32, 4096, 14336, 32, 8, 8192, 128000},
     {"llama3", "70B", 80, 8192, 28672, 64, 8, 8192, 128000},
     {"llama3", "405B", 126, 16384, 53248, 128, 8, 8192, 128000},
@@ -24,7 +38,7 @@ constexpr Preset kPresets[] = {
 std::string show(const char* option, std::int64_t value) { return std::string("--") + option + " " + std::to_string(value); }
 
 void divides(const char* part, std::int64_t pieces, const char* whole, std::int64_t size) {
-  if (size % pieces != 0) fail(show(whole, size) + " does not divide into " + show(part, pieces) + " equal pieces (padding is not supported yet)");
+  if (size % pieces != 0) fail(show(whole, size) + " does not divide into " + show(part, pieces) + " equal pieces");
 }
 
 void checkDecimal(const char* option, const std::string& text) {
@@ -48,7 +62,27 @@ void checkDecimal(const char* option, const std::string& text) {
   if (!good || i != text.size()) fail(std::string("--") + option + " " + text + ": expected a number that is not negative, like 0.1 or 1e-4");
 }
 
+bool isZero(const std::string& decimal) { return decimal.find_first_not_of("0.") == std::string::npos; }
+
+// Attention heads, key-value heads, positions.
+void checkHeads(const Options& o) {
+  if (o.dim % o.heads != 0) fail(show("dim", o.dim) + " is not a multiple of " + show("heads", o.heads));
+  if (o.architecture == "llama3" && (o.dim / o.heads) % 2 != 0)
+    fail("rotary embedding needs an even number of dimensions for each head, found " + std::to_string(o.dim / o.heads));
+  if (o.heads % o.kvHeads != 0) fail(show("heads", o.heads) + " is not a multiple of " + show("kv-heads", o.kvHeads));
+  divides("tp", o.tp, "heads", o.heads);
+  if (o.kvHeads % o.tp != 0 && o.tp % o.kvHeads != 0)
+    fail(show("kv-heads", o.kvHeads) + " is neither a multiple nor a divisor of " + show("tp", o.tp));
+}
+
 }  // namespace
+
+std::vector<std::string> architectures() {
+  std::vector<std::string> names;
+  for (const Preset& p : kPresets)
+    if (names.empty() || names.back() != p.architecture) names.emplace_back(p.architecture);
+  return names;
+}
 
 std::vector<std::string> presetsOf(const std::string& architecture) {
   std::vector<std::string> sizes;
@@ -61,7 +95,11 @@ Options complete(Options o) {
   const Preset* preset = nullptr;
   for (const Preset& p : kPresets)
     if (o.architecture == p.architecture && (o.size == p.size || (o.size.empty() && preset == nullptr))) preset = &p;
-  if (presetsOf(o.architecture).empty()) fail("unknown architecture '" + o.architecture + "', expected mlp or llama3");
+  if (presetsOf(o.architecture).empty()) {
+    std::string known;
+    for (const std::string& name : architectures()) known += (known.empty() ? "" : ", ") + name;
+    fail("unknown architecture '" + o.architecture + "', expected one of " + known);
+  }
   if (preset == nullptr) {
     std::string known;
     for (const std::string& size : presetsOf(o.architecture)) known += (known.empty() ? "" : ", ") + size;
@@ -74,18 +112,25 @@ Options complete(Options o) {
   };
   choose("layers", o.layers, preset->layers);
   choose("dim", o.dim, preset->dim);
-  choose("hidden", o.hidden, preset->hidden);
+  choose("hidden", o.hidden, preset->hidden != 0 ? preset->hidden : 4 * o.dim);
   choose("heads", o.heads, preset->heads);
   if (o.kvHeads == 0 && transformer && preset->kvHeads > o.heads) o.kvHeads = o.heads;
   choose("kv-heads", o.kvHeads, preset->kvHeads);
+  if (o.kvHeads == 0) o.kvHeads = o.heads;
   choose("seq", o.sequence, preset->sequence);
   choose("vocab", o.vocabulary, preset->vocabulary);
   if (o.optimizer.empty()) o.optimizer = transformer ? "adamw" : "sgd";
   if (o.clip.empty()) o.clip = transformer ? "1.0" : "0";
+  const std::string usual = o.architecture == "gpt" ? "0.1" : "0";
+  if (o.dropout.empty()) o.dropout = usual;
+  checkDecimal("dropout", o.dropout);
+  if (isZero(o.dropout)) o.dropout = "0";
+  else if (o.architecture != "gpt") fail(o.architecture + " has no --dropout");
+  else if (std::stod(o.dropout) >= 1) fail("--dropout " + o.dropout + " is not less than 1");
   checkDecimal("clip", o.clip);
   checkDecimal("lr", o.learningRate);
   checkDecimal("weight-decay", o.weightDecay);
-  if (o.clip.find_first_not_of("0.") == std::string::npos) o.clip = "0";
+  if (isZero(o.clip)) o.clip = "0";
 
   constexpr std::int64_t kMostRanks = std::int64_t{1} << 20;
   for (const std::int64_t degree : {o.dp, o.tp, o.pp, o.microbatches})
@@ -108,25 +153,18 @@ Options complete(Options o) {
     fail(show("layers", o.layers) + " is less than the number of pipeline stages, " + std::to_string(o.chunks()));
 
   divides("tp", o.tp, "hidden", o.hidden);
-  if (transformer) {
-    if (o.dim % o.heads != 0) fail(show("dim", o.dim) + " is not a multiple of " + show("heads", o.heads));
-    if ((o.dim / o.heads) % 2 != 0) fail("rotary embedding needs an even number of dimensions for each head, found " + std::to_string(o.dim / o.heads));
-    if (o.heads % o.kvHeads != 0) fail(show("heads", o.heads) + " is not a multiple of " + show("kv-heads", o.kvHeads));
-    divides("tp", o.tp, "heads", o.heads);
-    if (o.kvHeads % o.tp != 0) {
-      if (o.tp % o.kvHeads == 0) fail(show("kv-heads", o.kvHeads) + " with " + show("tp", o.tp) + ": replicated key-value heads are not supported yet");
-      divides("tp", o.tp, "kv-heads", o.kvHeads);
-    }
-  }
+  if (transformer) checkHeads(o);
   if (o.vocabularyParallel) {
     if (!transformer) fail(o.architecture + " has no vocabulary for --vocab-parallel");
     if (o.tp == 1) fail("--vocab-parallel needs --tp of at least 2");
-    divides("tp", o.tp, "vocab", o.vocabulary);
   }
+  if (!transformer && o.padVocabulary != 1) fail(o.architecture + " has no vocabulary for --pad-vocab-multiple");
+  // Megatron-LM's rule: the padding is rows of the table like others, in the softmax too, so the model has them as well.
+  const std::int64_t multiple = o.padVocabulary * (o.vocabularyParallel ? o.tp : 1);
+  o.vocabulary = (o.vocabulary + multiple - 1) / multiple * multiple;
   if (o.sequenceParallel) {
     if (!transformer) fail(o.architecture + " has no sequence for --sequence-parallel");
     if (o.tp == 1) fail("--sequence-parallel needs --tp of at least 2");
-    if (!o.vocabularyParallel) fail("--sequence-parallel without --vocab-parallel is not supported yet");
     divides("tp", o.tp, "seq", o.sequence);
   }
   if (o.zero > 0 && o.dp == 1) fail("--zero " + std::to_string(o.zero) + " needs --dp of at least 2");

@@ -15,7 +15,7 @@ class OptionError : public std::runtime_error {
 };
 
 struct Options {
-  std::string architecture;            // mlp, llama3
+  std::string architecture;            // one of architectures()
   std::string size;                    // preset
 
   // Sizes; 0: the preset's.
@@ -24,6 +24,7 @@ struct Options {
   std::int64_t hidden = 0;             // width inside the feed-forward block
   std::int64_t heads = 0, kvHeads = 0;
   std::int64_t sequence = 0, vocabulary = 0;
+  std::int64_t padVocabulary = 1;      // the vocabulary is padded to a multiple of this, times tp where it is cut over tp
   std::int64_t batch = 0;              // sequences (mlp: rows) in one step, over all ranks and microbatches; 0: one for each microbatch of each dp rank
 
   std::int64_t dp = 1, tp = 1, pp = 1, microbatches = 1;
@@ -35,6 +36,7 @@ struct Options {
   std::string optimizer;               // adamw, sgd; empty: the architecture's
   std::string learningRate = "0.0001"; // numbers that reach the files stay text: they are exact decimals there
   std::string weightDecay = "0.1";
+  std::string dropout;                 // probability; empty: the architecture's, "0": no dropout
   std::string clip;                    // maximum of the global gradient norm; empty: the architecture's, "0": no clipping
   std::string checkpoints = "all";     // all, layers, none
 
@@ -42,6 +44,7 @@ struct Options {
   std::int64_t splits() const { return dp * microbatches; }   // pieces the batch is cut into
 };
 
+std::vector<std::string> architectures();
 // The sizes that `--size` knows for an architecture, the default first.
 std::vector<std::string> presetsOf(const std::string& architecture);
 

@@ -49,6 +49,12 @@ void writeNode(JsonWriter& json, const Node& node, int microbatch, std::int64_t 
     json.key("group");
     writeNames(json, node.group);
   }
+  if (!node.stages.empty() || node.neighbours > 0) {
+    json.key("group_at").beginList();
+    for (const int stage : node.stages) json.beginObject().key("pp").number(stage).endObject();
+    for (int k = 0; k < node.neighbours; ++k) json.beginObject().key("tp").number(tpRank / node.neighbours * node.neighbours + k).endObject();
+    json.endList();
+  }
   if (!node.peerField.empty()) json.key(node.peerField).beginObject().key("pp").number(node.peer).endObject();
   if (microbatch == kEveryMicrobatch) json.key("mb").text("*");
   if (microbatch >= 0) json.key("mb").number(microbatch);
@@ -71,7 +77,7 @@ class PlanWriter {
     axis("tp", options_.tp);
     json_.endList().key("microbatches").number(options_.microbatches).key("programs").beginList(JsonWriter::kLines);
     for (std::size_t rank = 0; rank < generated_.programs.size(); ++rank) {
-      // Ranks of one stage differ at most by the windows of their vocabulary.
+      // Ranks of one stage differ at most by their place among the tp ranks: windows of the vocabulary, pieces of a sequence, whom they share heads with.
       const bool alike = !differsOverTp(generated_.programs[rank]);
       for (std::int64_t tp = 0; tp < (alike ? 1 : options_.tp); ++tp) writeProgram(static_cast<int>(rank), alike ? -1 : tp);
     }
@@ -82,12 +88,13 @@ class PlanWriter {
 
  private:
   static bool differsOverTp(const Program& program) {
+    const auto differs = [](const Node& node) {
+      return node.neighbours > 0 || std::any_of(node.attributes.begin(), node.attributes.end(), [](const Attribute& a) { return a.perTp != 0; });
+    };
     for (const auto* chunks : {&program.forward, &program.backward})
       for (const auto& [chunk, nodes] : *chunks)
-        for (const Node& node : nodes)
-          for (const Attribute& a : node.attributes)
-            if (a.perTp != 0) return true;
-    return false;
+        if (std::any_of(nodes.begin(), nodes.end(), differs)) return true;
+    return std::any_of(program.step.begin(), program.step.end(), differs);
   }
 
   void writeProgram(int rank, std::int64_t tp) {
@@ -156,15 +163,31 @@ class PlanWriter {
     json_.beginObject().key("tensor").text(entry.logical).key("role").text(entry.role).key("shards").beginList();
     for (const Piece& piece : entry.pieces) {
       const Tensor& local = generated_.programs[static_cast<std::size_t>(piece.rank)].tensors.at(piece.local);
-      writeShard(full, local, piece);
+      const Layout& at = local.layout;
+      if (at.copies == 1) {
+        writeShard(full, local, piece, {});
+        continue;
+      }
+      // Steps along tp cannot say that neighbours hold the same: each rank is named.
+      for (std::int64_t tp = 0; tp < options_.tp; tp += at.sumTp ? at.copies : 1) {
+        std::vector<std::int64_t> ranks{tp};
+        for (std::int64_t k = 1; at.sumTp && k < at.copies; ++k) ranks.push_back(tp + k);
+        writeShard(full, local, piece, ranks);
+      }
     }
     json_.endList().endObject();
   }
 
-  void writeShard(const Shape& full, const Tensor& local, const Piece& piece) {
+  // `tpRanks`: the ranks whose tensors are added up, all with the same box; empty: all tp ranks, told apart by step or sum.
+  void writeShard(const Shape& full, const Tensor& local, const Piece& piece, const std::vector<std::int64_t>& tpRanks) {
     const Layout& at = local.layout;
     json_.beginObject().key("box").beginList();
-    for (const std::int64_t n : local.shape) json_.integers({0, n});
+    for (std::size_t d = 0; d < local.shape.size(); ++d) {
+      std::int64_t from = 0;
+      if (!tpRanks.empty() && at.tp == static_cast<int>(d)) from = tpRanks[0] / at.copies * (full[d] * at.copies / options_.tp);
+      if (!tpRanks.empty() && at.tpInner == static_cast<int>(d)) from = tpRanks[0] % at.copies * local.shape[d];
+      json_.integers({from, from + local.shape[d]});
+    }
     json_.endList();
     bool any = false;
     const auto moves = [&](const char* axis, int dim, std::int64_t by, std::int64_t size) {
@@ -178,15 +201,26 @@ class PlanWriter {
     const auto extent = [](const Shape& shape, int dim) { return dim < 0 ? 0 : shape[static_cast<std::size_t>(dim)]; };
     moves("dp", at.batch, extent(local.shape, at.batch) * options_.microbatches, options_.dp);
     moves("mb", at.batch, extent(local.shape, at.batch), options_.microbatches);
-    moves("tp", at.tp, extent(full, at.tp) / options_.tp, options_.tp);
+    if (tpRanks.empty()) moves("tp", at.tp, extent(full, at.tp) / options_.tp, options_.tp);
     moves("dp", at.dp, extent(local.shape, at.dp), options_.dp);
     if (any) json_.endObject();
-    json_.key("parts").beginList().beginObject().key("local").text(local.name);
-    if (options_.pp > 1) json_.key("at").beginObject().key("pp").number(piece.rank).endObject();
-    json_.endObject().endList();
+    json_.key("parts").beginList();
+    const auto part = [&](std::int64_t tp) {
+      json_.beginObject().key("local").text(local.name);
+      if (options_.pp > 1 || tp >= 0) {
+        json_.key("at").beginObject();
+        if (options_.pp > 1) json_.key("pp").number(piece.rank);
+        if (tp >= 0) json_.key("tp").number(tp);
+        json_.endObject();
+      }
+      json_.endObject();
+    };
+    if (tpRanks.empty()) part(-1);
+    for (const std::int64_t tp : tpRanks) part(tp);
+    json_.endList();
     std::vector<std::string> sum;
     if (at.sumDp && options_.dp > 1) sum.emplace_back("dp");
-    if (at.sumTp && options_.tp > 1) sum.emplace_back("tp");
+    if (at.sumTp && options_.tp > 1 && tpRanks.empty()) sum.emplace_back("tp");
     if (at.sumMb && local.perMicrobatch) sum.emplace_back("mb");
     if (!sum.empty()) {
       json_.key("sum");

@@ -40,14 +40,20 @@ void addGenerateCommand(CLI::App& app, std::function<int()>& run) {
   const auto arguments = std::make_shared<Arguments>();
   generate::Options& o = arguments->options;
   CLI::App* command = app.add_subcommand("generate", "Write the model and the plan of a whole training step of a real architecture");
-  command->add_option("ARCH", o.architecture, "mlp or llama3")->required()->check(CLI::IsMember({"mlp", "llama3"}))->type_name("");
+  command->add_option("ARCH", o.architecture, "mlp, gpt or llama3")->required()->check(CLI::IsMember(generate::architectures()))->type_name("");
   command->add_option("-o,--output", arguments->prefix, "Writes PREFIX.model.json and PREFIX.plan.json")->required()->type_name("PREFIX");
 
   const CLI::Range size(std::int64_t{1}, std::int64_t{1} << 40);
   const auto sized = [&](const char* name, std::int64_t& value, const char* help) {
     command->add_option(name, value, help)->check(size)->type_name("N")->group("Sizes");
   };
-  command->add_option("--size", o.size, "llama3: 8B (default), 70B, 405B; the following replace single sizes of it")->type_name("NAME")->group("Sizes");
+  std::string sizes;
+  for (const std::string& architecture : generate::architectures()) {
+    std::string own;
+    for (const std::string& name : generate::presetsOf(architecture)) own += (own.empty() ? " " : ", ") + name;
+    sizes += architecture + ":" + own + "; ";
+  }
+  command->add_option("--size", o.size, sizes + "the first is the default, and the following replace single sizes of it")->type_name("NAME")->group("Sizes");
   sized("--layers", o.layers, "Layers");
   sized("--dim", o.dim, "Width of the residual stream");
   sized("--hidden", o.hidden, "Width inside the feed-forward block");
@@ -55,6 +61,8 @@ void addGenerateCommand(CLI::App& app, std::function<int()>& run) {
   sized("--kv-heads", o.kvHeads, "Key-value heads; fewer than heads: grouped-query attention");
   sized("--seq", o.sequence, "Tokens in a sequence");
   sized("--vocab", o.vocabulary, "Vocabulary");
+  command->add_option("--pad-vocab-multiple", o.padVocabulary, "The vocabulary is padded to a multiple of N (of N times tp with --vocab-parallel)")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))->type_name("N")->capture_default_str()->group("Sizes");
   sized("--batch", o.batch, "Sequences (mlp: rows) in one step; default: one for each microbatch of each data-parallel rank");
 
   const auto degree = [&](const char* name, std::int64_t& value, const char* help) {
@@ -62,7 +70,7 @@ void addGenerateCommand(CLI::App& app, std::function<int()>& run) {
   };
   degree("--dp", o.dp, "Data-parallel ranks");
   degree("--tp", o.tp, "Tensor-parallel ranks: column and row split");
-  command->add_flag("--sequence-parallel", o.sequenceParallel, "Between the split regions, the sequence is cut over tp (needs --vocab-parallel)")->group("Parallelism");
+  command->add_flag("--sequence-parallel", o.sequenceParallel, "Between the split regions, the sequence is cut over tp")->group("Parallelism");
   command->add_flag("--vocab-parallel", o.vocabularyParallel, "Embedding, output layer and cross entropy cut over tp along the vocabulary")->group("Parallelism");
   degree("--pp", o.pp, "Pipeline stages");
   degree("--microbatches", o.microbatches, "Microbatches, whose gradients are accumulated");
@@ -77,11 +85,12 @@ void addGenerateCommand(CLI::App& app, std::function<int()>& run) {
       ->check(CLI::IsMember({"adamw", "sgd"}))->type_name("NAME")->group("Training step");
   command->add_option("--lr", o.learningRate, "Learning rate")->capture_default_str()->type_name("X")->group("Training step");
   command->add_option("--weight-decay", o.weightDecay, "Weight decay")->capture_default_str()->type_name("X")->group("Training step");
+  command->add_option("--dropout", o.dropout, "Probability of dropout; 0: none (default: 0.1 for gpt; the others have none)")->type_name("X")->group("Training step");
   command->add_option("--clip", o.clip, "Largest global gradient norm; 0: no clipping (default: 1.0; mlp: 0)")->type_name("X")->group("Training step");
 
   command->add_option("--checkpoints", o.checkpoints, "Lemmas in the lineage: all tensors, layers and parameters only, or none")
       ->check(CLI::IsMember({"all", "layers", "none"}))->capture_default_str()->type_name("WHICH");
-  command->footer("Combinations that are not supported yet are reported with exit code 1.");
+  command->footer("Options that contradict each other or cannot be met are reported with exit code 1.");
   command->callback([arguments, &run] { run = [arguments] { return runGenerate(*arguments); }; });
 }
 

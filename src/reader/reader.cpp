@@ -1,3 +1,4 @@
+#include "plan/dropout_masks.h"
 #include "plan/elements.h"
 #include "reader/reader.h"
 
@@ -39,6 +40,7 @@ std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile
   const reader::PlanIndex index = reader::resolvePrograms(*problem);
   inferLocalElements(*problem);
   reader::resolveLineage(*problem, index);
+  giveDropoutMasks(*problem);
   return problem;
 }
 

@@ -1,0 +1,219 @@
+// Why the positions may come from checkpoints, which nobody has proved yet: a plan has no other way to say for which positions a rank draws. Lineage that
+// places a tensor elsewhere describes another plan, and its claim about that tensor is still to be proved. Why the masks may be any integers: a proof for
+// all masks holds for those that a generator of random numbers draws; only the value 1 keeps.
+#include "plan/dropout_masks.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "ops/attributes.h"
+#include "ops/registry.h"
+
+namespace shardproof {
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+class Masks {
+ public:
+  explicit Masks(Problem& problem) : problem_(problem) {
+    forward_ = ops::Registry::instance().find("dropout");
+    backward_ = ops::Registry::instance().find("dropout_backward");
+  }
+
+  void run() {
+    Graph& model = problem_.model.graph;
+    for (const Node& node : model.nodes) {
+      if (!draws(node)) continue;
+      for (const Operand& o : model.in(node)) place(o.tensor);
+      for (const std::int32_t t : model.out(node)) place(t);
+    }
+    if (positioned_.empty()) return;
+    for (std::size_t i = 0; i < model.nodes.size(); ++i) {
+      const Node node = model.nodes[i];
+      if (!draws(node)) continue;
+      const Shape shape = model.tensors[at(model.in(node)[0].tensor)].shape;
+      give(model, model.nodes[i], {logicalMask(node, shape), -1});
+    }
+    for (std::size_t p = 0; p < problem_.plan.programs.size(); ++p) {
+      Graph& graph = problem_.plan.programs[p].graph;
+      for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+        const Node node = graph.nodes[i];
+        if (!draws(node)) continue;
+        if (const auto mask = localMask(p, node)) give(graph, graph.nodes[i], {*mask, -1});
+      }
+    }
+    for (auto& [tensor, shards] : shards_) problem_.plan.lineage.push_back({tensor, Role::kInput, std::move(shards)});
+  }
+
+ private:
+  bool draws(const Node& node) const {
+    if (node.communication >= 0 || (node.op != forward_ && node.op != backward_)) return false;
+    const Rational p = ops::number(problem_.attributes.at(node.attributes), "p");
+    return !p.isZero() && !p.isOne() && node.inCount == (node.op == forward_ ? 1u : 2u);
+  }
+
+  void place(std::int32_t tensor) {
+    if (tensor >= 0) positioned_.insert(tensor);
+  }
+
+  // The operand is appended; the gradient of a mask is absent. The seed has done its part: without it, layers that differ in nothing else are alike.
+  void give(Graph& graph, Node& node, Operand mask) {
+    const auto first = static_cast<std::uint32_t>(graph.operands.size());
+    for (std::uint32_t i = 0; i < node.inCount; ++i) graph.operands.push_back(graph.operands[node.firstIn + i]);
+    graph.operands.push_back(mask);
+    node.firstIn = first;
+    ++node.inCount;
+    if (node.op == backward_) {
+      const auto results = static_cast<std::uint32_t>(graph.results.size());
+      for (std::uint32_t i = 0; i < node.outCount; ++i) graph.results.push_back(graph.results[node.firstOut + i]);
+      graph.results.push_back(-1);
+      node.firstOut = results;
+      ++node.outCount;
+    }
+    Attributes attributes = problem_.attributes.at(node.attributes);
+    attributes.erase("seed");
+    node.attributes = problem_.attributes.intern(std::move(attributes));
+  }
+
+  std::int32_t addMask(Graph& graph, std::string name, const Shape& shape, bool perMicrobatch) {
+    const auto taken = [&] {
+      const NameId id = problem_.names.find(name);
+      return id.valid() && std::any_of(graph.tensors.begin(), graph.tensors.end(), [&](const Tensor& t) { return t.name == id; });
+    };
+    while (taken()) name += "'";
+    Tensor mask;
+    mask.name = problem_.names.intern(name);
+    mask.shape = shape;
+    mask.kind = TensorKind::kInput;
+    mask.element = ElementKind::kInteger;
+    mask.elementDeclared = true;
+    mask.perMicrobatch = perMicrobatch;
+    graph.tensors.push_back(std::move(mask));
+    return static_cast<std::int32_t>(graph.tensors.size()) - 1;
+  }
+
+  using Key = std::tuple<std::string, std::string, Shape>;   // seed, p, logical shape
+  Key keyOf(const Node& node, const Shape& shape) const {
+    const Attributes& attributes = problem_.attributes.at(node.attributes);
+    return {std::to_string(ops::integer(attributes, "seed")), ops::number(attributes, "p").toString(), shape};
+  }
+
+  std::int32_t logicalMask(const Node& node, const Shape& shape) {
+    const Key key = keyOf(node, shape);
+    const auto it = logical_.find(key);
+    if (it != logical_.end()) return it->second;
+    const std::string name = "dropout mask (seed " + std::get<0>(key) + ", p " + std::get<1>(key) + ")";
+    return logical_[key] = addMask(problem_.model.graph, name, shape, false);
+  }
+
+  std::optional<std::int32_t> localMask(std::size_t program, const Node& node) {
+    const Graph& graph = problem_.plan.programs[program].graph;
+    std::vector<std::int32_t> candidates;
+    for (const Operand& o : graph.in(node))
+      if (o.present() && (o.microbatch < 0 || o.microbatch == node.microbatch)) candidates.push_back(o.tensor);
+    for (const std::int32_t t : graph.out(node))
+      if (t >= 0) candidates.push_back(t);
+    for (const std::int32_t t : candidates) {
+      const std::int32_t entry = entryOf(program, t);
+      if (entry < 0) continue;
+      return localMask(program, node, t, problem_.plan.lineage[at(entry)]);
+    }
+    return std::nullopt;
+  }
+
+  std::int32_t localMask(std::size_t program, const Node& node, std::int32_t tensor, const LineageEntry& entry) {
+    const Tensor local = problem_.plan.programs[program].graph.tensors[at(tensor)];
+    const std::int32_t whole = logicalMask(node, problem_.model.graph.tensors[at(entry.tensor)].shape);
+    const auto key = std::make_tuple(program, whole, tensor);
+    const auto it = local_.find(key);
+    if (it != local_.end()) return it->second;
+    const std::int32_t mask = addMask(problem_.plan.programs[program].graph, "dropout mask of " + problem_.names.text(local.name), local.shape, local.perMicrobatch);
+    const NameId name = problem_.plan.programs[program].graph.tensors[at(mask)].name;
+    for (const Shard& shard : entry.shards) {
+      for (const Part& part : shard.parts) {
+        if (part.local != local.name) continue;
+        if (auto own = restricted(shard, part, problem_.plan.programs[program].at)) {
+          own->parts.front().local = name;
+          shards_[whole].push_back(std::move(*own));
+        }
+      }
+    }
+    return local_[key] = mask;
+  }
+
+  // The part's place on the program's ranks alone; none if it lies on others.
+  static std::optional<Shard> restricted(const Shard& shard, const Part& part, const Coordinates& program) {
+    Shard own;
+    own.box = shard.box;
+    Part place = part;
+    for (const auto& [axis, coordinate] : program) {
+      const auto named = std::find_if(place.at.begin(), place.at.end(), [&, a = axis](const auto& c) { return c.first == a; });
+      if (named == place.at.end()) place.at.emplace_back(axis, coordinate);
+      else if (named->second != coordinate) return std::nullopt;
+    }
+    std::sort(place.at.begin(), place.at.end());
+    for (const auto& [axis, offset] : shard.step) {
+      const auto fixed = std::find_if(place.at.begin(), place.at.end(), [&, a = axis](const auto& c) { return c.first == a; });
+      if (fixed == place.at.end()) {
+        own.step.emplace_back(axis, offset);
+        continue;
+      }
+      for (std::size_t d = 0; d < own.box.size(); ++d) {
+        own.box[d].first += fixed->second * offset[d];
+        own.box[d].second += fixed->second * offset[d];
+      }
+    }
+    own.parts = {std::move(place)};
+    return own;
+  }
+
+  // The first entry that places the local tensor in one that the model drops out, and in one place only; -1: none.
+  std::int32_t entryOf(std::size_t program, std::int32_t tensor) {
+    if (entries_.empty()) {
+      for (std::size_t e = 0; e < problem_.plan.lineage.size(); ++e) {
+        const LineageEntry& entry = problem_.plan.lineage[e];
+        if (!positioned_.contains(entry.tensor)) continue;
+        for (const Shard& shard : entry.shards)
+          for (const Part& part : shard.parts) entries_.emplace(part.local, static_cast<std::int32_t>(e));
+      }
+    }
+    const Program& own = problem_.plan.programs[program];
+    const NameId name = own.graph.tensors[at(tensor)].name;
+    std::int32_t last = -1;
+    for (auto [it, end] = entries_.equal_range(name); it != end; ++it) {
+      if (it->second == last) continue;
+      last = it->second;
+      std::vector<std::pair<Coordinates, std::int32_t>> places;
+      for (const Shard& shard : problem_.plan.lineage[at(last)].shards)
+        for (const Part& part : shard.parts)
+          if (part.local == name)
+            if (const auto s = restricted(shard, part, own.at)) places.emplace_back(s->parts.front().at, s->parts.front().microbatch);
+      std::sort(places.begin(), places.end());
+      const bool once = std::adjacent_find(places.begin(), places.end()) == places.end();
+      // Places that name different axes could meet.
+      const bool apart = std::all_of(places.begin(), places.end(), [&](const auto& p) { return p.first.size() == places.front().first.size(); });
+      if (!places.empty() && once && apart) return last;
+    }
+    return -1;
+  }
+
+  Problem& problem_;
+  OperatorId forward_, backward_;
+  std::set<std::int32_t> positioned_;                      // logical tensors that share their positions with a mask
+  std::multimap<NameId, std::int32_t> entries_;                  // local tensor -> lineage entries that place it in one of these
+  std::map<Key, std::int32_t> logical_;
+  std::map<std::tuple<std::size_t, std::int32_t, std::int32_t>, std::int32_t> local_;
+  std::map<std::int32_t, std::vector<Shard>> shards_;            // by logical mask
+};
+
+}  // namespace
+
+void giveDropoutMasks(Problem& problem) { Masks(problem).run(); }
+
+}  // namespace shardproof

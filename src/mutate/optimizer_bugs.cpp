@@ -70,6 +70,56 @@ void countReplicas(const PlanGraph& graph, NodeRef site, Json&, Editor& editor) 
   }
 }
 
+// ---- a parameter that two stages hold ----
+
+// The sum of its two gradients: once a step, between stages.
+bool isTiedReduction(const PlanGraph& graph, NodeRef ref) {
+  const Json& n = graph.node(ref);
+  if (opOf(n) != "all_reduce" || !isSum(n) || !graph.oncePerStep(ref) || !graph.afterBackward(ref) || graph.shape(ref.program, operand(n, 0)).empty()) return false;
+  const auto copies = graph.copies(ref);
+  const auto group = graph.groupAxes(ref);
+  return std::any_of(group.begin(), group.end(), [&](const std::string& axis) {
+    return std::any_of(copies.begin(), copies.end(),
+                       [&](NodeRef c) { return graph.nodes(c.program) != graph.nodes(ref.program) && graph.at(c.program, axis) != graph.at(ref.program, axis); });
+  });
+}
+
+// The reduce-scatter that what it adds up comes from.
+std::optional<NodeRef> shardedBefore(const PlanGraph& graph, NodeRef ref) {
+  auto maker = graph.producer(ref.program, operand(graph.node(ref), 0));
+  while (maker && (isIdentity(opOf(graph.node(*maker))) || opOf(graph.node(*maker)) == "all_reduce")) maker = graph.producer(ref.program, operand(graph.node(*maker), 0));
+  return maker && opOf(graph.node(*maker)) == "reduce_scatter" && graph.oncePerStep(*maker) ? maker : std::nullopt;
+}
+
+// What follows goes on with the stage's own gradient.
+void ownGradientGoesOn(Editor& editor, Editor::Handle h, const std::string& reduced) {
+  Json& n = editor.touch(h);
+  const std::string own = operand(n, 0), sum = result(n, 0);
+  n["out"][0] = reduced;
+  editor.insertAfter(h, makeNode("identity", {own}, {sum}));
+}
+
+void driftApart(const PlanGraph& graph, NodeRef site, Json&, Editor& editor) {
+  // On one of the stages: the ranks that run the same line there.
+  for (const auto h : editor.hold(graph.copies(site))) {
+    const NodeRef ref = editor.where(h);
+    if (graph.nodes(ref.program) == graph.nodes(site.program)) ownGradientGoesOn(editor, h, editor.fresh(h, result(editor.node(h), 0), "unused"));
+  }
+}
+
+void scatterBeforeTied(const PlanGraph& graph, NodeRef site, Json&, Editor& editor) {
+  for (const auto h : editor.hold(graph.copies(site))) {
+    const NodeRef ref = editor.where(h);
+    const auto scatter = shardedBefore(graph, ref);
+    if (!scatter) continue;
+    // The reduction works on the whole buffer, behind the optimizer's back, which has its shard already.
+    const std::string whole = operand(graph.node(*scatter), 0);
+    const auto shape = graph.shape(ref.program, whole);
+    ownGradientGoesOn(editor, h, editor.fresh(h, result(editor.node(h), 0), "whole", &shape));
+    editor.node(h)["in"][0] = whole;
+  }
+}
+
 // ---- updates ----
 
 void keepParameter(const PlanGraph& graph, NodeRef site, Json&, Editor& editor) {
@@ -89,6 +139,11 @@ std::vector<Bug> optimizerBugs() {
   return {
       {"parameter_not_updated", "the optimizer's result is dropped for one parameter, which keeps its old value", "TTrace",
        [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return isOptimizer(g, r) && g.isLive(r.program, result(g.node(r), 0)); }); }, keepParameter},
+      {"tied_gradient_on_one_stage", "one of two stages that hold a tied embedding goes on with its own gradient; the copies drift apart", "TTrace",
+       [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return isTiedReduction(g, r); }); }, driftApart},
+      {"scattered_before_tied", "a tied embedding's gradient is reduce-scattered before it is added up between stages, so that the sum never arrives", "Megatron-LM 844",
+       [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return isTiedReduction(g, r) && shardedBefore(g, r).has_value(); }); },
+       scatterBeforeTied},
       {"clip_counts_replicas", "the norm for clipping counts every replica of a gradient", "Megatron-LM",
        [](const PlanGraph& g) {
          std::set<std::string> seen;

@@ -162,6 +162,36 @@ std::optional<Segment> lastLayer(const PlanGraph& graph, NodeRef send) {
   return Segment{from.tensor, {nodes.begin() + static_cast<std::ptrdiff_t>(from.next), nodes.begin() + static_cast<std::ptrdiff_t>(cuts.back().next)}};
 }
 
+// Lets a new local tensor lie where another one of the program does, as a lemma.
+void copyLineage(Json& plan, const PlanGraph& graph, int program, const std::string& from, const std::string& to) {
+  Json made = Json::array();
+  const auto isThere = [&](const Json& part, const std::string& name) {
+    if (part.at("local") != name) return false;
+    const Json at = part.value("at", Json::object());
+    return std::all_of(at.items().begin(), at.items().end(), [&](const auto& item) {
+      const auto own = graph.at(program, item.key());
+      return !own || *own == item.value().template get<std::int64_t>();
+    });
+  };
+  for (const Json& entry : plan.at("lineage")) {
+    Json shards = Json::array();
+    for (Json shard : entry.at("shards")) {
+      if (shard.at("parts").size() != 1) continue;
+      if (isThere(shard.at("parts")[0], to)) return;   // for another microbatch, or another rank of the stage
+      if (!isThere(shard.at("parts")[0], from)) continue;
+      shard["parts"][0]["local"] = to;
+      shards.push_back(std::move(shard));
+    }
+    if (shards.empty()) continue;
+    Json copy = Json::object();
+    copy["tensor"] = entry.at("tensor");
+    copy["role"] = "checkpoint";
+    copy["shards"] = std::move(shards);
+    made.push_back(std::move(copy));
+  }
+  for (Json& entry : made) plan["lineage"].push_back(std::move(entry));
+}
+
 bool endsStage(const PlanGraph& g, NodeRef r) { return isSend(g, r) && !g.afterBackward(r) && lastLayer(g, r).has_value(); }
 
 void skipLayer(const PlanGraph& graph, NodeRef site, Json&, Editor& editor) {
@@ -169,12 +199,13 @@ void skipLayer(const PlanGraph& graph, NodeRef site, Json&, Editor& editor) {
     if (const auto layer = lastLayer(graph, ref)) editor.touch(editor.hold(ref))["in"][0] = layer->from;
 }
 
-void doubleLayer(const PlanGraph& graph, NodeRef site, Json&, Editor& editor) {
-  for (const NodeRef ref : graph.copies(site)) {
-    const auto layer = lastLayer(graph, ref);
+void doubleLayer(const PlanGraph& graph, NodeRef site, Json& plan, Editor& editor) {
+  const std::vector<NodeRef> copies = graph.copies(site);
+  const std::vector<Editor::Handle> sends = editor.hold(copies);
+  for (std::size_t k = 0; k < copies.size(); ++k) {
+    const auto layer = lastLayer(graph, copies[k]);
     if (!layer) continue;
-    const auto send = editor.hold(ref);
-    const std::string sent(stem(operand(graph.node(ref), 0)));
+    const std::string sent(stem(operand(graph.node(copies[k]), 0)));
     std::map<std::string, std::string> renamed{{layer->from, sent}};
     for (const NodeRef r : layer->nodes) {
       Json again = graph.node(r);
@@ -184,13 +215,14 @@ void doubleLayer(const PlanGraph& graph, NodeRef site, Json&, Editor& editor) {
       for (Json& out : again["out"])
         if (out.is_string()) {
           const std::string name = out.get<std::string>();
-          // Kept from the first copy of the line, so that all ranks agree.
-          out = renamed[name] = editor.fresh(send, name, "twice");
+          out = renamed[name] = editor.fresh(sends[k], name, "twice");
         }
       if (again.contains("comm")) again["comm"] = again.at("comm").get<std::string>() + ".twice";
-      editor.insertBefore(send, std::move(again));
+      // Its mask is that of the positions which lineage gives it.
+      if (opOf(again) == "dropout") copyLineage(plan, graph, copies[k].program, result(graph.node(r), 0), result(again, 0));
+      editor.insertBefore(sends[k], std::move(again));
     }
-    editor.touch(send)["in"][0] = renamed.at(sent);
+    editor.touch(sends[k])["in"][0] = renamed.at(sent);
   }
 }
 

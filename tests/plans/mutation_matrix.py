@@ -21,7 +21,8 @@ SEEDS = 6 if SLOW else 1
 
 LLAMA = "--layers 2 --dim 16 --hidden 24 --heads 4 --kv-heads 2 --seq 8 --vocab 32"
 MANY = "--dp 2 --tp 2 --pp 2 --microbatches 2"
-ARCHITECTURES = {"mlp": "", "llama3": LLAMA}
+GPT = "--layers 2 --dim 16 --heads 4 --seq 8 --vocab 32"
+ARCHITECTURES = {"mlp": "", "llama3": LLAMA, "gpt": GPT}
 
 # What a combination is for; `*` marks those of every run, the others are behind SHARDPROOF_SLOW_TESTS=1.
 COMBINATIONS = {
@@ -47,6 +48,15 @@ COMBINATIONS = {
         "zero3": f"{MANY} --zero 3 --vocab-parallel --sequence-parallel",
         "interleaved": "--layers 4 --pp 2 --virtual-stages 2 --dp 2 --tp 2 --vocab-parallel --sequence-parallel --microbatches 4 --schedule interleaved",
         "layers_only": f"{MANY} --vocab-parallel --sequence-parallel --checkpoints layers",
+    },
+    "gpt": {
+        "all": MANY,
+        "tied_zero1*": f"{MANY} --vocab-parallel --sequence-parallel --zero 1 --schedule 1f1b",
+        "dp": "--dp 2",
+        "zero2": f"{MANY} --zero 2 --vocab-parallel",
+        "zero3": f"{MANY} --zero 3 --recompute",
+        "interleaved": "--layers 4 --pp 2 --virtual-stages 2 --dp 2 --microbatches 4 --schedule interleaved",
+        "no_dropout": f"{MANY} --dropout 0 --recompute --pp 4 --layers 4",
     },
 }
 

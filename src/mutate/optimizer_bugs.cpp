@@ -33,7 +33,7 @@ bool isSharded(const PlanGraph& graph, NodeRef norm) {
          });
 }
 
-// A sum in which a sharded parameter's square is a term: the term.
+// A sum of squares in which sharded parameters are a term: the term.
 std::optional<std::size_t> shardedTerm(const PlanGraph& graph, NodeRef ref) {
   const Json& n = graph.node(ref);
   if (opOf(n) != "add" || n.at("in").size() != 2 || !graph.oncePerStep(ref)) return std::nullopt;
@@ -42,6 +42,39 @@ std::optional<std::size_t> shardedTerm(const PlanGraph& graph, NodeRef ref) {
     if (!norms.empty() && std::all_of(norms.begin(), norms.end(), [&](NodeRef r) { return isSharded(graph, r); })) return i;
   }
   return std::nullopt;
+}
+
+bool isReduced(const PlanGraph& graph, int program, const std::string& tensor) {
+  const auto maker = graph.producer(program, tensor);
+  return maker && opOf(graph.node(*maker)) == "all_reduce";
+}
+
+// Where all that is sharded is added to the rest of the norm; in a plan where everything is sharded, where the last of it is added.
+std::vector<NodeRef> shardsJoin(const PlanGraph& graph) {
+  const auto whole = liveLines(graph, [&](NodeRef r) {
+    const auto term = shardedTerm(graph, r);
+    return term && isReduced(graph, r.program, operand(graph.node(r), *term));
+  });
+  if (!whole.empty()) return whole;
+  return liveLines(graph, [&](NodeRef r) {
+    if (!shardedTerm(graph, r)) return false;
+    const auto readers = graph.readers(r.program, result(graph.node(r), 0));
+    return std::any_of(readers.begin(), readers.end(), [&](NodeRef reader) { return opOf(graph.node(reader)) == "all_reduce"; });
+  });
+}
+
+void leaveOutShards(const PlanGraph& graph, NodeRef, Json&, Editor& editor) {
+  // One place in a script makes the norm of every stage.
+  std::set<NodeRef> places;
+  for (const NodeRef site : shardsJoin(graph)) {
+    const auto copies = graph.copies(site);
+    places.insert(copies.begin(), copies.end());
+  }
+  for (const auto h : editor.hold(std::vector<NodeRef>(places.begin(), places.end()))) {
+    const std::size_t term = *shardedTerm(graph, editor.where(h));
+    Json& n = editor.becomes(h, "identity");
+    n["in"] = Json::array({n.at("in").at(1 - term)});
+  }
 }
 
 // An axis over which a gradient whose square this is has replicas.
@@ -150,16 +183,13 @@ std::vector<Bug> optimizerBugs() {
          return liveLines(g, [&](NodeRef r) { return !replicaAxis(g, r).empty() && seen.insert(replicaAxis(g, r)).second; });
        },
        countReplicas},
-      {"clip_leaves_out_shards", "the norm for clipping leaves out a sharded parameter", "Megatron-LM",
-       [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return shardedTerm(g, r).has_value(); }); },
-       [](const PlanGraph& g, NodeRef site, Json&, Editor& editor) {
-         for (const auto h : editor.hold(g.copies(site))) {
-           const NodeRef ref = editor.where(h);
-           const std::size_t term = shardedTerm(g, ref).value_or(1);
-           Json& n = editor.becomes(h, "identity");
-           n["in"] = Json::array({n.at("in").at(1 - term)});
-         }
-       }},
+      {"clip_leaves_out_shards", "the norm for clipping leaves out sharded parameters", "Megatron-LM",
+       [](const PlanGraph& g) {
+         auto sites = shardsJoin(g);
+         if (sites.size() > 1) sites.resize(1);
+         return sites;
+       },
+       leaveOutShards},
   };
 }
 

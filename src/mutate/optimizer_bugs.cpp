@@ -113,15 +113,16 @@ bool isTiedReduction(const PlanGraph& graph, NodeRef ref) {
   const auto group = graph.groupAxes(ref);
   return std::any_of(group.begin(), group.end(), [&](const std::string& axis) {
     return std::any_of(copies.begin(), copies.end(),
-                       [&](NodeRef c) { return graph.nodes(c.program) != graph.nodes(ref.program) && graph.at(c.program, axis) != graph.at(ref.program, axis); });
+                       [&](NodeRef c) { return !graph.sameStage(c.program, ref.program) && graph.at(c.program, axis) != graph.at(ref.program, axis); });
   });
 }
 
 // The reduce-scatter that what it adds up comes from.
 std::optional<NodeRef> shardedBefore(const PlanGraph& graph, NodeRef ref) {
   auto maker = graph.producer(ref.program, operand(graph.node(ref), 0));
-  while (maker && (isIdentity(opOf(graph.node(*maker))) || opOf(graph.node(*maker)) == "all_reduce")) maker = graph.producer(ref.program, operand(graph.node(*maker), 0));
-  return maker && opOf(graph.node(*maker)) == "reduce_scatter" && graph.oncePerStep(*maker) ? maker : std::nullopt;
+  if (!maker || opOf(graph.node(*maker)) != "reduce_scatter" || !graph.oncePerStep(*maker) || graph.groupAxes(*maker).size() != 1) return std::nullopt;
+  const auto free = graph.freeAxes(ref.program);
+  return std::find(free.begin(), free.end(), graph.groupAxes(*maker).front()) == free.end() ? std::nullopt : maker;
 }
 
 // What follows goes on with the stage's own gradient.
@@ -136,20 +137,34 @@ void driftApart(const PlanGraph& graph, NodeRef site, Json&, Editor& editor) {
   // On one of the stages: the ranks that run the same line there.
   for (const auto h : editor.hold(graph.copies(site))) {
     const NodeRef ref = editor.where(h);
-    if (graph.nodes(ref.program) == graph.nodes(site.program)) ownGradientGoesOn(editor, h, editor.fresh(h, result(editor.node(h), 0), "unused"));
+    if (graph.sameStage(ref.program, site.program)) ownGradientGoesOn(editor, h, editor.fresh(h, result(editor.node(h), 0), "unused"));
   }
 }
 
-void scatterBeforeTied(const PlanGraph& graph, NodeRef site, Json&, Editor& editor) {
-  for (const auto h : editor.hold(graph.copies(site))) {
-    const NodeRef ref = editor.where(h);
-    const auto scatter = shardedBefore(graph, ref);
-    if (!scatter) continue;
-    // The reduction works on the whole buffer, behind the optimizer's back, which has its shard already.
-    const std::string whole = operand(graph.node(*scatter), 0);
-    const auto shape = graph.shape(ref.program, whole);
-    ownGradientGoesOn(editor, h, editor.fresh(h, result(editor.node(h), 0), "whole", &shape));
-    editor.node(h)["in"][0] = whole;
+// The two copies lie in different places of their stages' gradient buffers. A reduce-scatter of the buffers, made first, leaves a rank with the reduced
+// gradient of one copy, but for the other with what it had before: the sum adds up the two.
+void scatterBeforeTied(const PlanGraph& graph, NodeRef site, Json& plan, Editor& editor) {
+  std::vector<NodeRef> others;
+  for (const NodeRef ref : graph.copies(site))
+    if (!graph.sameStage(ref.program, site.program) && shardedBefore(graph, ref)) others.push_back(ref);
+  std::sort(others.begin(), others.end());
+  const std::string axis = graph.groupAxes(*shardedBefore(graph, site)).front();
+  const auto ranks = static_cast<int>(graph.axisSize(axis));
+  int added = 0;
+  std::vector<int> first;
+  for (const NodeRef ref : others) {
+    first.push_back(splitAxis(plan, ref.program + added, axis));
+    added += ranks - 1;
+  }
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    const Json& scatter = graph.node(*shardedBefore(graph, others[i]));
+    for (int c = 0; c < ranks; ++c) {
+      const auto h = editor.hold({first[i] + c, others[i].node});
+      const std::string own = editor.fresh(h, operand(graph.node(others[i]), 0), "local");
+      editor.touch(h)["in"][0] = own;
+      Json attributes{{"dim", attributeOf(scatter, "dim")}, {"parts", ranks}, {"index", c}};
+      editor.insertBefore(h, makeNode("chunk", {operand(scatter, 0)}, {own}, std::move(attributes)));
+    }
   }
 }
 
@@ -172,18 +187,18 @@ std::vector<Bug> optimizerBugs() {
   return {
       {"parameter_not_updated", "the optimizer's result is dropped for one parameter, which keeps its old value", "TTrace",
        [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return isOptimizer(g, r) && g.isLive(r.program, result(g.node(r), 0)); }); }, keepParameter},
-      {"tied_gradient_on_one_stage", "one of two stages that hold a tied embedding goes on with its own gradient; the copies drift apart", "TTrace",
+      {"tied_gradient_on_one_stage", "one of two stages that hold a tied embedding goes on with its own gradient; the copies drift apart", "TTrace, Megatron-LM 656",
        [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return isTiedReduction(g, r); }); }, driftApart},
-      {"scattered_before_tied", "a tied embedding's gradient is reduce-scattered before it is added up between stages, so that the sum never arrives", "Megatron-LM 844",
+      {"scattered_before_tied", "a tied embedding's gradients are reduce-scattered before they are added up between stages, so that a reduced piece meets one that is not", "Megatron-LM 844",
        [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return isTiedReduction(g, r) && shardedBefore(g, r).has_value(); }); },
        scatterBeforeTied},
-      {"clip_counts_replicas", "the norm for clipping counts every replica of a gradient", "Megatron-LM",
+      {"clip_counts_replicas", "the norm for clipping counts every replica of a gradient", "NeMo-RL 3788",
        [](const PlanGraph& g) {
          std::set<std::string> seen;
          return liveLines(g, [&](NodeRef r) { return !replicaAxis(g, r).empty() && seen.insert(replicaAxis(g, r)).second; });
        },
        countReplicas},
-      {"clip_leaves_out_shards", "the norm for clipping leaves out sharded parameters", "Megatron-LM",
+      {"clip_leaves_out_shards", "the norm for clipping leaves out sharded parameters", "Megatron-LM 5916",
        [](const PlanGraph& g) {
          auto sites = shardsJoin(g);
          if (sites.size() > 1) sites.resize(1);

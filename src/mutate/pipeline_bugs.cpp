@@ -240,7 +240,7 @@ std::vector<Bug> pipelineBugs() {
        }},
       {"exchanged_pipeline_peers", "two ranks of a stage get each other's messages", "TrainVerify",
        [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return isSend(g, r) && !exchangeAxis(g, r).empty(); }); }, exchangePeers},
-      {"shuffled_microbatches", "a stage takes the messages of two microbatches for each other's", "PyTorch pipelining",
+      {"shuffled_microbatches", "a stage takes the messages of two microbatches for each other's", "PyTorch 139404",
        [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return canShuffle(g, r); }); }, shuffleMicrobatches},
       {"layer_skipped", "layers are divided among the stages so that none runs the last one of a stage", "TTrace",
        [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return endsStage(g, r); }); }, skipLayer},

@@ -384,7 +384,12 @@ void PlanGraph::propagate() {
           after = after || t->afterBackward;
           varies |= t->varies;
         };
-        for (const Json& operand : node.at("in")) from(find(p, operand));
+        for (std::size_t i = 0; i < node.at("in").size(); ++i) {
+          const Json& operand = node.at("in")[i];
+          if (const Tensor* t = find(p, operand)) after = after || t->afterBackward;
+          // A maximum varies, even if that matters to nobody in the end.
+          if (valueMatters(node, i) || opOf(node) == "amax" || opOf(node) == "amin") from(find(p, operand));
+        }
         if (opOf(node) == "recv")
           for (const NodeRef sender : partners({p, n})) from(find(sender.program, this->node(sender).at("in").at(0)));
         // Ranks of the stage that do the same with other attributes (a window of the vocabulary, an index of a piece).
@@ -504,6 +509,11 @@ std::set<std::string> PlanGraph::variesOver(int program, std::string_view name) 
 
 int PlanGraph::valueNumber(int program, std::string_view name) const { return find(program, name).valueNumber; }
 bool PlanGraph::isRepeated(NodeRef ref) const { return in(ref.program).repeated.contains(ref.node); }
+
+bool PlanGraph::sameStage(int program, int other) const {
+  const auto& siblings = in(program).siblings;
+  return std::find(siblings.begin(), siblings.end(), other) != siblings.end();
+}
 
 std::set<NodeRef> PlanGraph::ancestors(int program, std::string_view name) const {
   std::set<NodeRef> found;

@@ -92,6 +92,8 @@ class PlanGraph {
   int valueNumber(int program, std::string_view name) const;
   // An earlier node of the program makes the same values: a recomputation.
   bool isRepeated(NodeRef ref) const;
+  // Programs of ranks that run the same nodes: one pipeline stage.
+  bool sameStage(int program, int other) const;
   // Nodes upstream of a tensor in its program.
   std::set<NodeRef> ancestors(int program, std::string_view name) const;
 

@@ -36,7 +36,7 @@ COMBINATIONS = {
         "zero3*": f"{MANY} --zero 3 --schedule 1f1b",
         "interleaved": "--layers 4 --pp 2 --virtual-stages 2 --tp 2 --microbatches 4 --schedule interleaved",
         "recompute*": f"{MANY} --recompute",
-        "dp64": "--dp 64 --tp 2",
+        "dp8": "--dp 8 --tp 2",
     },
     "llama3": {
         "all*": MANY,

@@ -59,7 +59,8 @@ int runMutate(const Arguments& arguments) {
     return wrong(error.what());
   }
   mutate::writeDocument(arguments.output, mutate::documentText(plan));
-  std::string text = arguments.bug + " at " + mutate::pointerTo(made.site) + " (" + std::to_string(made.sites) + (made.sites == 1 ? " place" : " places") + ")\n";
+  std::string text = arguments.bug + " at " + mutate::pointerTo(made.site) + " (" + std::to_string(made.sites);
+  text += made.sites == 1 ? " place)\n" : " places)\n";
   for (const mutate::NodeRef ref : made.touched) {
     const auto& node = plan.at("programs").at(static_cast<std::size_t>(ref.program)).at("nodes").at(static_cast<std::size_t>(ref.node));
     text += mutate::pointerTo(ref) + "  " + mutate::opOf(node) + (node.contains("loc") ? "  " + node.at("loc").get<std::string>() : "") + "\n";
@@ -76,7 +77,8 @@ void addMutateCommand(CLI::App& app, std::function<int()>& run) {
   command->add_option("PLAN", arguments->plan, "The plan: *.plan.json or .json.gz")->type_name("");
   command->add_option("-b,--bug", arguments->bug, "Which bug; see --list")->type_name("NAME");
   command->add_option("-o,--output", arguments->output, "The changed plan is written to this file, compressed if the name ends in .gz")->type_name("FILE");
-  auto* at = command->add_option("--at", arguments->choice.at, "The node to put it into, as a JSON pointer (default: the first that it applies to)")->type_name("POINTER");
+  auto* at = command->add_option("--at", arguments->choice.at, "The node to put it into, as a JSON pointer (default: the first that it applies to)")
+                 ->type_name("POINTER");
   command->add_option_function<std::uint64_t>("--seed", [arguments](const std::uint64_t& seed) { arguments->choice.seed = seed; },
                                               "Choose the node at random; the same seed chooses the same one")->type_name("N")->excludes(at);
   command->add_flag("--list", arguments->list, "List the bugs; with PLAN, and to how many places of it each applies");

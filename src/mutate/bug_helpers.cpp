@@ -44,10 +44,6 @@ bool hasMembersAlong(const PlanGraph& graph, NodeRef ref, const std::string& axi
   });
 }
 
-std::vector<Editor::Handle> holdReaders(const PlanGraph& graph, Editor& editor, int program, const std::string& tensor) {
-  return editor.hold(graph.readers(program, tensor));
-}
-
 void rewire(Editor& editor, const std::vector<Editor::Handle>& readers, const std::string& from, const std::string& to) {
   const std::string own(stem(from));
   for (const Editor::Handle h : readers) {

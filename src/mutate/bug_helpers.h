@@ -25,7 +25,6 @@ bool hasMembersAlong(const PlanGraph& graph, NodeRef ref, const std::string& axi
 
 // Lets the readers of `from` read `to` in its place, in one program; touches them.
 void rewire(Editor& editor, const std::vector<Editor::Handle>& readers, const std::string& from, const std::string& to);
-std::vector<Editor::Handle> holdReaders(const PlanGraph& graph, Editor& editor, int program, const std::string& tensor);
 
 // {"op": .., "in": .., "out": .., "attrs": ..}
 Json makeNode(const std::string& op, const std::vector<std::string>& in, const std::vector<std::string>& out, Json attributes = nullptr);

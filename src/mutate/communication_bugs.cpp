@@ -44,7 +44,7 @@ bool isNormWeightGradient(const PlanGraph& graph, int program, const std::string
 void dangle(const PlanGraph& graph, NodeRef site, Json&, Editor& editor) {
   for (const NodeRef ref : graph.copies(site)) {
     const auto own = editor.hold(ref);
-    const auto readers = holdReaders(graph, editor, ref.program, result(graph.node(ref), 0));
+    const auto readers = editor.hold(graph.readers(ref.program, result(graph.node(ref), 0)));
     editor.touch(own);
     rewire(editor, readers, result(graph.node(ref), 0), operand(graph.node(ref), 0));
   }

@@ -143,14 +143,15 @@ std::vector<Bug> gradientBugs() {
       {"reduced_before_last_microbatch", "a gradient is reduced before the last microbatch's part is added, which is lost", "TrainVerify",
        [](const PlanGraph& g) {
          return liveLines(g, [&](NodeRef r) {
-           return (opOf(g.node(r)) == "all_reduce" || opOf(g.node(r)) == "reduce_scatter") && mattersToMembers(g, r) && !beforeLast(g, r).empty();
+           return isAnyOf(opOf(g.node(r)), {"all_reduce", "reduce_scatter"}) && mattersToMembers(g, r) && !beforeLast(g, r).empty();
          });
        },
        [](const PlanGraph& g, NodeRef site, Json&, Editor& editor) {
          for (const NodeRef ref : g.copies(site)) editor.touch(editor.hold(ref))["in"][0] = beforeLast(g, ref);
        }},
       {"gradients_reversed", "two gradients of the same shape are taken in the reverse order", "TrainVerify",
-       [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return nextParameter(g, r).has_value() || hasAlikeGradients(g, r); }); }, reverseGradients},
+       [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return nextParameter(g, r).has_value() || hasAlikeGradients(g, r); }); },
+       reverseGradients},
       {"accumulation_without_average", "gradients of the microbatches are added up, and the division by their number is forgotten", "GraphGuard",
        [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return isNormaliser(g, r, false) && divides(g, r, g.microbatches()); }); },
        [](const PlanGraph& g, NodeRef site, Json&, Editor& editor) { scaleBothPasses(g, site, editor, g.microbatches()); }},

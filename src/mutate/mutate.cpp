@@ -10,7 +10,8 @@ namespace shardproof::mutate {
 const std::vector<Bug>& bugs() {
   static const std::vector<Bug> all = [] {
     std::vector<Bug> list;
-    for (const auto& part : {communicationBugs(), pipelineBugs(), operatorBugs(), gradientBugs(), optimizerBugs()}) list.insert(list.end(), part.begin(), part.end());
+    for (const auto& part : {communicationBugs(), pipelineBugs(), operatorBugs(), gradientBugs(), optimizerBugs()})
+      list.insert(list.end(), part.begin(), part.end());
     return list;
   }();
   return all;

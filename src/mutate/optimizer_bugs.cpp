@@ -108,7 +108,8 @@ void countReplicas(const PlanGraph& graph, NodeRef site, Json&, Editor& editor) 
 // The sum of its two gradients: once a step, between stages.
 bool isTiedReduction(const PlanGraph& graph, NodeRef ref) {
   const Json& n = graph.node(ref);
-  if (opOf(n) != "all_reduce" || !isSum(n) || !graph.oncePerStep(ref) || !graph.afterBackward(ref) || graph.shape(ref.program, operand(n, 0)).empty()) return false;
+  if (opOf(n) != "all_reduce" || !isSum(n) || !graph.oncePerStep(ref) || !graph.afterBackward(ref)) return false;
+  if (graph.shape(ref.program, operand(n, 0)).empty()) return false;   // a norm
   const auto copies = graph.copies(ref);
   const auto group = graph.groupAxes(ref);
   return std::any_of(group.begin(), group.end(), [&](const std::string& axis) {
@@ -186,10 +187,15 @@ bool isOptimizer(const PlanGraph& g, NodeRef r) { return isAnyOf(opOf(g.node(r))
 std::vector<Bug> optimizerBugs() {
   return {
       {"parameter_not_updated", "the optimizer's result is dropped for one parameter, which keeps its old value", "TTrace",
-       [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return isOptimizer(g, r) && g.isLive(r.program, result(g.node(r), 0)); }); }, keepParameter},
-      {"tied_gradient_on_one_stage", "one of two stages that hold a tied embedding goes on with its own gradient; the copies drift apart", "TTrace, Megatron-LM 656",
+       [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return isOptimizer(g, r) && g.isLive(r.program, result(g.node(r), 0)); }); },
+       keepParameter},
+      {"tied_gradient_on_one_stage",
+       "one of two stages that hold a tied embedding goes on with its own gradient; the copies drift apart",
+       "TTrace, Megatron-LM 656",
        [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return isTiedReduction(g, r); }); }, driftApart},
-      {"scattered_before_tied", "a tied embedding's gradients are reduce-scattered before they are added up between stages, so that a reduced piece meets one that is not", "Megatron-LM 844",
+      {"scattered_before_tied",
+       "a tied embedding's gradients are reduce-scattered before they are added up between stages, so that a reduced piece meets one that is not",
+       "Megatron-LM 844",
        [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return isTiedReduction(g, r) && shardedBefore(g, r).has_value(); }); },
        scatterBeforeTied},
       {"clip_counts_replicas", "the norm for clipping counts every replica of a gradient", "NeMo-RL 3788",

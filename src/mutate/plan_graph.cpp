@@ -10,9 +10,9 @@ namespace {
 
 const std::set<std::string>& operatorsWithFixedGradient() {
   // Linear in their operand, so that the gradient needs no values.
-  static const std::set<std::string> ops{"add",     "sub",    "neg",       "identity", "to",     "contiguous", "float",  "view",  "reshape", "transpose", "permute",
-                                         "expand",  "unsqueeze", "squeeze", "slice",    "select", "chunk",      "cat",    "pad",   "sum",     "mean",      "apply_mask",
-                                         "dropout"};
+  static const std::set<std::string> ops{"add",     "sub",       "neg",     "identity", "to",      "contiguous", "float", "view",
+                                         "reshape", "transpose", "permute", "expand",   "unsqueeze", "squeeze",  "slice", "select",
+                                         "chunk",   "cat",       "pad",     "sum",      "mean",    "apply_mask", "dropout"};
   return ops;
 }
 
@@ -480,7 +480,8 @@ bool PlanGraph::afterBackward(NodeRef ref) const {
   const Json& n = node(ref);
   if (isBackward(n)) return true;
   const auto any = [&](const Json& list) {
-    return std::any_of(list.begin(), list.end(), [&](const Json& t) { return t.is_string() && find(ref.program, t.get_ref<const std::string&>()).afterBackward; });
+    return std::any_of(list.begin(), list.end(),
+                       [&](const Json& t) { return t.is_string() && find(ref.program, t.get_ref<const std::string&>()).afterBackward; });
   };
   return any(n.at("in")) || any(n.at("out"));
 }

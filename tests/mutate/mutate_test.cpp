@@ -127,7 +127,8 @@ TEST(Mutate, ChoosesByPlaceOrSeed) {
 TEST(Mutate, NothingIsListedThatWouldChangeNothing) {
   const Written g(small("llama3"));
   const Json plan = g.document();
-  for (const char* bug : {"missing_all_reduce", "missing_all_reduce_backward", "dangling_all_reduce", "wrong_group", "wrong_pipeline_peer", "shuffled_microbatches",
+  for (const char* bug : {"missing_all_reduce", "missing_all_reduce_backward", "dangling_all_reduce", "wrong_group", "wrong_pipeline_peer",
+                          "shuffled_microbatches",
                           "constant_on_one_rank", "constant_on_several_ranks", "accumulation_without_average", "divided_by_world_size_twice", "never_divided",
                           "reduced_before_last_microbatch", "clip_counts_replicas", "clip_leaves_out_shards", "stale_recompute_input"})
     EXPECT_TRUE(sitesOf(bug, plan).empty()) << bug;
@@ -140,7 +141,8 @@ TEST(Mutate, NothingIsListedThatWouldChangeNothing) {
 TEST(Mutate, ReductionsWithoutEffectAreNotListed) {
   const char* text = R"({"format": "shardproof-plan", "version": 1, "mesh": [["tp", 2], ["ep", 1]], "programs": [{"tensors":
     {"x": {"shape": [2, 2], "kind": "input"}, "y": {"shape": [2, 2]}, "z": {"shape": [2, 2]}, "dead": {"shape": [2, 2]}, "sum": {"shape": [2, 2]}},
-    "nodes": [{"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "a", "group": ["ep"]}, {"op": "all_reduce", "in": ["x"], "out": ["dead"], "comm": "b", "group": ["tp"]},
+    "nodes": [{"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "a", "group": ["ep"]},
+              {"op": "all_reduce", "in": ["x"], "out": ["dead"], "comm": "b", "group": ["tp"]},
               {"op": "all_reduce", "in": ["x"], "out": ["sum"], "comm": "c", "group": ["tp"]}, {"op": "add", "in": ["y", "sum"], "out": ["z"]}]}],
     "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2], [0, 2]], "step": {"tp": [2, 0]}, "parts": [{"local": "x"}]}]},
                 {"tensor": "z", "role": "output", "shards": [{"box": [[0, 2], [0, 2]], "parts": [{"local": "z"}]}]}]})";

@@ -128,7 +128,9 @@ void Builder::backwardOperator(const Record& record) {
                                          .attributes = withShape(record.attributes, localShape(first.shape, first.layout)), .location = location_});
   for (std::size_t i = 0; i < record.in.size(); ++i) {
     if (localOut[i].empty()) continue;
-    checkpoint(record.chunk, localOut[i], false);
+    // The gradient of a shared key-value head is a sum over its ranks that the model has formed before it goes on; a proof through a whole layer
+    // would have to multiply all of it out.
+    checkpoint(record.chunk, localOut[i], at(record.in[i]).layout.copies > 1 || first.layout.copies > 1);
     addGradient(record.in[i], logicalOut[i], localOut[i]);
   }
 }

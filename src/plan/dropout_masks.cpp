@@ -115,8 +115,9 @@ class Masks {
   std::optional<std::int32_t> localMask(std::size_t program, const Node& node) {
     const Graph& graph = problem_.plan.programs[program].graph;
     std::vector<std::int32_t> candidates;
-    for (const Operand& o : graph.in(node))
-      if (o.present() && (o.microbatch < 0 || o.microbatch == node.microbatch)) candidates.push_back(o.tensor);
+    const auto in = graph.in(node);
+    for (std::size_t i = in.size(); i-- > 0;)   // what is dropped out first: backward it is the same tensor as forward
+      if (in[i].present() && (in[i].microbatch < 0 || in[i].microbatch == node.microbatch)) candidates.push_back(in[i].tensor);
     for (const std::int32_t t : graph.out(node))
       if (t >= 0) candidates.push_back(t);
     for (const std::int32_t t : candidates) {

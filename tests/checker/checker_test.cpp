@@ -220,9 +220,11 @@ TEST(Checker, TooLargeIsUndecided) {
   EXPECT_NE(outcome.reason.find("would have to be kept whole"), std::string::npos) << outcome.reason;
 }
 
-TEST(Checker, DropoutOnARankIsUndecided) {
+TEST(Checker, DropoutOnARankThatNoLineagePlacesIsUndecided) {
   const char* const node = R"({"op": "dropout", "in": ["x"], "out": ["o"], "attrs": {"p": 0.5, "seed": 1}})";
-  const StageOutcome outcome = check(oneRank(R"("x": {"shape": [4], "kind": "input"})", R"("o": {"shape": [4]})", node, R"("o": {"shape": [4]})", node));
+  const StageOutcome outcome =
+      check(oneRank(R"("x": {"shape": [4], "kind": "input"})", R"("o": {"shape": [4]})", node, R"("y": {"shape": [4]}, "z": {"shape": [4]}, "o": {"shape": [4]})",
+                    R"({"op": "identity", "in": ["x"], "out": ["y"]}, {"op": "dropout", "in": ["y"], "out": ["z"], "attrs": {"p": 0.5, "seed": 1}}, {"op": "identity", "in": ["z"], "out": ["o"]})"));
   EXPECT_EQ(outcome.verdict, StageVerdict::kUndecided);
   EXPECT_NE(outcome.reason.find("dropout on a rank follows the logical position"), std::string::npos) << outcome.reason;
 }

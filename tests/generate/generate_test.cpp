@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "generate/schedule.h"
 #include "reader/reader.h"
 #include "shardproof/verify.h"
@@ -35,6 +37,17 @@ Options llama() {
   o.hidden = 24;
   o.heads = 4;
   o.kvHeads = 2;
+  o.sequence = 8;
+  o.vocabulary = 32;
+  return o;
+}
+
+Options gpt() {
+  Options o;
+  o.architecture = "gpt";
+  o.layers = 2;
+  o.dim = 16;
+  o.heads = 4;
   o.sequence = 8;
   o.vocabulary = 32;
   return o;
@@ -129,17 +142,72 @@ TEST_F(GenerateTest, EveryCombinationOfLlamaIsEquivalent) {
   }
 }
 
+TEST_F(GenerateTest, EveryCombinationOfGptIsEquivalent) {
+  for (const Combination& c : combinations()) {
+    SCOPED_TRACE(c.name);
+    Options o = gpt();
+    c.set(o);
+    expectEquivalent(o);
+  }
+}
+
 TEST_F(GenerateTest, VocabularyAndSequenceParallelAreEquivalent) {
-  for (const bool sequence : {false, true}) {
+  for (const Options& sizes : {llama(), gpt()}) {
+    for (const auto& [vocabulary, sequence] : {std::pair(true, false), std::pair(false, true), std::pair(true, true)}) {
+      for (const Combination& c : combinations()) {
+        SCOPED_TRACE(sizes.architecture + ", " + c.name + (vocabulary ? ", vocabulary parallel" : "") + (sequence ? ", sequence parallel" : ""));
+        Options o = sizes;
+        c.set(o);
+        o.tp = 2;
+        o.vocabularyParallel = vocabulary;
+        o.sequenceParallel = sequence;
+        expectEquivalent(o);
+      }
+    }
+  }
+}
+
+TEST_F(GenerateTest, ReplicatedKeyValueHeadsAreEquivalent) {
+  for (const std::int64_t heads : {1, 2}) {
     for (const Combination& c : combinations()) {
-      SCOPED_TRACE(std::string(c.name) + (sequence ? ", sequence parallel" : ", vocabulary parallel"));
+      SCOPED_TRACE(std::string(c.name) + ", key-value heads: " + std::to_string(heads));
       Options o = llama();
       c.set(o);
-      o.tp = 2;
-      o.vocabularyParallel = true;
-      o.sequenceParallel = sequence;
+      o.tp = 4;
+      o.kvHeads = heads;
       expectEquivalent(o);
     }
+  }
+  Options o = llama();
+  o.heads = o.tp = 8;
+  o.dim = 32;
+  o.dp = o.pp = o.microbatches = 2;
+  o.sequenceParallel = o.vocabularyParallel = o.recompute = true;
+  o.zero = 2;
+  expectEquivalent(o);
+}
+
+TEST_F(GenerateTest, SizesThatDoNotDivide) {
+  Options o = gpt();   // the table is cut over tp, so its rows are padded
+  o.vocabulary = 33;
+  o.tp = o.pp = o.dp = 2;
+  o.vocabularyParallel = true;
+  EXPECT_EQ(complete(o).vocabulary, 34);
+  expectEquivalent(o);
+  o.padVocabulary = 8;
+  EXPECT_EQ(complete(o).vocabulary, 48);
+  expectEquivalent(o);
+  o.vocabularyParallel = false;
+  EXPECT_EQ(complete(o).vocabulary, 40);
+  // ZeRO shards another dimension where the first does not divide: 40 rows of 24 over 3 ranks.
+  for (const int zero : {1, 2, 3}) {
+    o = gpt();
+    o.dp = 3;
+    o.dim = 24;
+    o.vocabulary = 40;
+    o.microbatches = 2;
+    o.zero = zero;
+    expectEquivalent(o);
   }
 }
 
@@ -148,28 +216,53 @@ TEST_F(GenerateTest, WithoutCheckpoints) {
   o.dp = o.tp = o.pp = o.microbatches = 2;
   o.checkpoints = "none";
   expectEquivalent(o);
+  // Only the tensors that are dropped out are placed by lineage.
+  o = gpt();
+  o.layers = 1;
+  o.tp = 2;
+  o.checkpoints = "none";
+  expectEquivalent(o);
 }
 
-// Half of the gradient missing on each rank must not go unnoticed: the proofs above would be worth nothing otherwise.
+// Reductions that a framework adds for one combination only, and that are easily forgotten. The proofs above would be worth nothing if they went unnoticed.
 TEST_F(GenerateTest, ADroppedReductionIsRefuted) {
-  Options o = llama();
-  o.dp = o.tp = 2;
-  Files files = generate(o, "g.model.json");
-  const std::string reduction = "\"all_reduce\", \"in\": [\"layers.1.ffn_norm.grad.3.part\"]";
-  const std::size_t at = files.plan.find(reduction);
-  ASSERT_NE(at, std::string::npos);
-  const std::size_t end = files.plan.find("}", files.plan.find("\"comm\"", at));
-  std::string node = files.plan.substr(at, end - at);
-  node.replace(0, 12, "\"identity\"");
-  const std::size_t comm = node.find(", \"comm\""), mb = node.find(", \"mb\"");
-  node.erase(comm, mb - comm);
-  files.plan.replace(at, end - at, node);
-  std::ofstream(dir_ / "g.model.json") << files.model;
-  std::ofstream(dir_ / "g.plan.json") << files.plan;
-  const auto problem = readProblem(std::nullopt, (dir_ / "g.plan.json").string());
-  VerifyOptions how;
-  how.jobs = 1;
-  EXPECT_EQ(verify(*problem, how).verdict, Verdict::kNotEquivalent);
+  const auto sharded = [](Options o) {
+    o.dp = o.tp = 2;
+    return o;
+  };
+  Options heads = sharded(llama()), sequence = sharded(gpt()), stages = gpt();
+  heads.tp = 4;
+  stages.dp = stages.pp = 2;
+  sequence.sequenceParallel = true;
+  const std::vector<std::pair<Options, std::string>> cases{
+      {sharded(llama()), "layers.1.ffn_norm.grad.3.part"},                              // a column-split region's gradient over tp
+      {stages, "embedding.word_embeddings.weight.grad.dp"},                     // the tied table's over the first and last stage
+      {sequence, "layers.0.input_layernorm.bias.grad.dp"},                              // a replicated parameter's whose ranks see a piece of the sequence
+      {sequence, "layers.1.mlp.dense_4h_to_h.bias.grad.dp"},
+      {heads, "layers.0.attention.wk.weight.grad.dp"},                                  // a replicated key-value head's over its ranks
+  };
+  for (const auto& [options, operand] : cases) {
+    SCOPED_TRACE(operand);
+    const Files files = generate(options, "g.model.json");
+    nlohmann::json plan = nlohmann::json::parse(files.plan);
+    int dropped = 0;
+    for (auto& program : plan["programs"]) {
+      for (auto& node : program["nodes"]) {
+        if (node["op"] != "all_reduce" || node["in"][0] != operand) continue;
+        node["op"] = "identity";
+        for (const char* field : {"comm", "group", "group_at"}) node.erase(field);
+        ++dropped;
+      }
+    }
+    ASSERT_GT(dropped, 0);
+    std::ofstream(dir_ / "g.model.json") << files.model;
+    std::ofstream(dir_ / "g.plan.json") << plan.dump();
+    const auto problem = readProblem(std::nullopt, (dir_ / "g.plan.json").string());
+    VerifyOptions how;
+    how.jobs = 1;
+    how.timeoutSeconds = 1;   // for what is cut again without the lemma that failed; the difference itself is found at once
+    EXPECT_EQ(verify(*problem, how).verdict, Verdict::kNotEquivalent);
+  }
 }
 
 // Thousands of ranks are few programs.
@@ -187,6 +280,22 @@ TEST_F(GenerateTest, LargePresetsAreSmallFiles) {
   EXPECT_LT(fs::file_size(dir_ / "g.plan.json"), 20'000'000u);
 }
 
+TEST_F(GenerateTest, TheLargestGpt) {
+  Options o;
+  o.architecture = "gpt";
+  o.size = "175B";
+  o.dp = 16;
+  o.tp = o.pp = o.microbatches = 8;
+  o.vocabularyParallel = o.sequenceParallel = true;
+  o.zero = 1;
+  o.padVocabulary = 128;
+  o.checkpoints = "layers";
+  EXPECT_EQ(complete(o).vocabulary, 51200);   // Megatron-LM's
+  const auto problem = read(o);
+  EXPECT_EQ(problem->plan.ranks(), 1024);
+  EXPECT_EQ(problem->plan.programs.size(), 22u);   // 8 each for the first and last stage, where tp ranks differ
+}
+
 TEST(GenerateOptions, ContradictionsAreRefused) {
   const auto refused = [](Options o, const std::function<void(Options&)>& set) {
     set(o);
@@ -197,7 +306,7 @@ TEST(GenerateOptions, ContradictionsAreRefused) {
   const auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
   EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.size = "9B"; }), "8B, 70B, 405B"));
   EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.tp = 3; }), "--hidden 24") || has(refused(llama(), [](Options& o) { o.tp = 3; }), "--heads 4"));
-  EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.tp = 4; }), "not supported yet"));
+  EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.heads = 12, o.dim = 48, o.kvHeads = 3, o.tp = 4; }), "--kv-heads 3 is neither"));
   EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.heads = 3; }), "--heads 3"));
   EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.kvHeads = 3; }), "--kv-heads 3"));
   EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.pp = 3; }), "pipeline stages"));
@@ -209,10 +318,14 @@ TEST(GenerateOptions, ContradictionsAreRefused) {
   EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.learningRate = "fast"; }), "--lr fast"));
   EXPECT_TRUE(has(refused(mlp(), [](Options& o) { o.heads = 2; }), "no --heads"));
   EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.vocabularyParallel = true; }), "--tp of at least 2"));
-  EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.tp = 2, o.sequenceParallel = true; }), "without --vocab-parallel is not supported yet"));
-  EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.tp = 2, o.vocabularyParallel = true, o.vocabulary = 33; }), "--vocab 33"));
+  EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.tp = 2, o.sequenceParallel = true, o.sequence = 9; }), "--seq 9"));
+  EXPECT_TRUE(has(refused(gpt(), [](Options& o) { o.kvHeads = 2; }), "gpt has no --kv-heads"));
+  EXPECT_TRUE(has(refused(gpt(), [](Options& o) { o.heads = 3; }), "--heads 3"));
+  EXPECT_TRUE(has(refused(gpt(), [](Options& o) { o.dropout = "1"; }), "--dropout 1"));
+  EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.dropout = "0.1"; }), "llama3 has no --dropout"));
+  EXPECT_TRUE(has(refused(mlp(), [](Options& o) { o.padVocabulary = 2; }), "no vocabulary"));
   EXPECT_TRUE(has(refused(mlp(), [](Options& o) { o.tp = 2, o.vocabularyParallel = true; }), "no vocabulary"));
-  // Sizes that do not divide where only the layout shows it.
+  // Only the layout shows that no dimension divides.
   Options o = llama();
   o.dp = 3;
   o.zero = 1;

@@ -51,6 +51,7 @@ std::vector<Call> forwardCalls(Random& random) {
   call("dropout", {{"p", Rational(0)}}, {real({n(), n()})});
   call("dropout", {{"p", Rational(1)}}, {real({n(), n()})});
   call("dropout", {{"p", Rational(1, 10)}, {"seed", Rational(7)}}, {real({n(), n()})});
+  call("dropout", {{"p", Rational(1, 10)}}, {real({5, 4}), ids({5, 4}, 3)});
 
   call("view", {{"size", List{2, -1, 4}}}, {real({2, 12})});
   call("view", {{"size", List{2, 12}}}, {real({2, 3, 4})});

@@ -9,6 +9,7 @@
 
 #include "main/exit_codes.h"
 #include "main/generate_command.h"
+#include "main/mutate_command.h"
 #include "main/streams.h"
 #include "main/verify_command.h"
 #include "main/version.h"
@@ -27,6 +28,7 @@ int runCommandLine(int argc, char** argv) {
   std::function<int()> run;
   addVerifyCommand(app, run);
   addGenerateCommand(app, run);
+  addMutateCommand(app, run);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <thread>
 #include <unordered_map>
@@ -29,6 +30,7 @@ constexpr int kMostRounds = 12;
 // The end-to-end evaluation in numbers is made from the plan's inputs while it has at most this many operator instances, and from the
 // lemmas before the first failure otherwise.
 constexpr std::size_t kMostEndToEndNodes = 150'000;
+constexpr double kManyInstances = 20'000;   // of the plan: one output is evaluated before all are
 
 using Clock = std::chrono::steady_clock;
 
@@ -333,58 +335,77 @@ class Verification {
   bool endToEndDiffers() {
     const auto start = Clock::now();
     std::vector<std::int32_t> outputs;
+    std::int32_t first = -1;   // refuted
     for (const std::int32_t e : topological_) {
       if (plan_.lineage[index(e)].role == Role::kOutput) outputs.push_back(e);
+      const StageOutcome* outcome = outcomeOf(e);
+      if (first < 0 && outcome && outcome->verdict == StageVerdict::kRefuted) first = e;
     }
     // The failed lemmas are looked at too: which of them are really wrong, and not just unprovable from what their stage knows?
-    std::vector<std::int32_t> claimed = outputs;
+    std::vector<std::int32_t> all = outputs;
     for (const std::int32_t e : firstFailures_) {
-      if (plan_.lineage[index(e)].role != Role::kOutput) claimed.push_back(e);
+      if (plan_.lineage[index(e)].role != Role::kOutput) all.push_back(e);
     }
     CutOptions cut;
     cut.maxNodes = 2 * kMostEndToEndNodes;
     cut.inputsOnly = true;
-    std::int32_t first = -1;
-    for (const std::int32_t e : topological_) {
-      const StageOutcome* outcome = outcomeOf(e);
-      if (first < 0 && outcome && outcome->verdict == StageVerdict::kRefuted) first = e;
-    }
-    std::unique_ptr<Stage> stage;
-    const auto attempt = [&] {
-      try {
-        stage = std::make_unique<Stage>(cutStages(*join_, claimed, cut));
-        if (stage->nodes.size() > kMostEndToEndNodes) stage.reset();
-      } catch (const Unsupported&) {
-        stage.reset();
-      } catch (const CyclicWait& cycle) {
-        stage.reset();
-        reportCycle(cycle);
-      }
-    };
-    attempt();
-    endToEndFromInputs_ = stage != nullptr;
-    if (!stage && first >= 0) {
+    // In a large plan first the output that the first refuted lemma reaches soonest; that is often enough and always less.
+    const std::int32_t nearest = first >= 0 && join_->operatorInstances() > kManyInstances ? nearestOutput(first) : -1;
+    std::optional<StageOutcome> outcome;
+    if (nearest >= 0) outcome = evaluate(nearest == first ? std::vector{first} : std::vector{nearest, first}, cut);
+    const bool near = outcome && violates(*outcome, {nearest});
+    if (!near) outcome = evaluate(all, cut);
+    endToEndFromInputs_ = outcome.has_value();
+    if (!outcome && first >= 0) {
       cut.inputsOnly = false;
       cut.onlyBefore = first;
-      claimed = outputs;
-      attempt();
-    }
-    if (!stage) return false;
-    StageOutcome outcome = runEndToEnd(*stage);
-    if (outcome.notSymmetric) {
-      cut.lump = false;
-      attempt();
-      if (!stage) return false;
-      outcome = runEndToEnd(*stage);
+      outcome = evaluate(outputs, cut);
     }
     report_.statistics.secondsByPhase["end-to-end"] += since(start);
-    endToEnd_ = outcome;
-    violated_.insert(outcome.differingEntries.begin(), outcome.differingEntries.end());
-    evaluated_ = endToEndFromInputs_ && (outcome.verdict == StageVerdict::kRefuted || outcome.reason == kNoDifferenceFound);
+    if (!outcome) return false;
+    endToEnd_ = *outcome;
+    violated_.insert(outcome->differingEntries.begin(), outcome->differingEntries.end());
+    evaluated_ = endToEndFromInputs_ && (outcome->verdict == StageVerdict::kRefuted || outcome->reason == kNoDifferenceFound);
     for (const std::int32_t e : outputs) {
       if (endToEndEntry_ < 0 && violated_.contains(e)) endToEndEntry_ = e;
     }
     return endToEndEntry_ >= 0;
+  }
+
+  static bool violates(const StageOutcome& outcome, const std::vector<std::int32_t>& entries) {
+    return std::any_of(entries.begin(), entries.end(), [&](std::int32_t e) {
+      return std::find(outcome.differingEntries.begin(), outcome.differingEntries.end(), e) != outcome.differingEntries.end();
+    });
+  }
+
+  // The first output whose chain of assumptions contains `lemma`, or -1.
+  std::int32_t nearestOutput(std::int32_t lemma) const {
+    std::vector<char> reached(plan_.lineage.size(), 0);
+    for (const std::int32_t e : topological_) {
+      const auto& used = entries_[index(e)].used;
+      reached[index(e)] = e == lemma || std::any_of(used.begin(), used.end(), [&](std::int32_t f) { return reached[index(f)] != 0; });
+      if (reached[index(e)] && plan_.lineage[index(e)].role == Role::kOutput) return e;
+    }
+    return -1;
+  }
+
+  // In numbers, as one stage; nothing when it is too large.
+  std::optional<StageOutcome> evaluate(const std::vector<std::int32_t>& claimed, CutOptions cut) {
+    for (;;) {
+      std::unique_ptr<Stage> stage;
+      try {
+        stage = std::make_unique<Stage>(cutStages(*join_, claimed, cut));
+      } catch (const Unsupported&) {
+        return std::nullopt;
+      } catch (const CyclicWait& cycle) {
+        reportCycle(cycle);
+        return std::nullopt;
+      }
+      if (stage->nodes.size() > kMostEndToEndNodes) return std::nullopt;
+      StageOutcome outcome = runEndToEnd(*stage);
+      if (!outcome.notSymmetric || !cut.lump) return outcome;
+      cut.lump = false;
+    }
   }
 
   StageOutcome runEndToEnd(const Stage& stage) {

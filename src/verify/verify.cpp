@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
@@ -159,45 +160,78 @@ class Verification {
   static std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }
   const std::string& tensorName(std::int32_t logical) const { return problem_.names.text(problem_.model.graph.tensors[index(logical)].name); }
 
+  // A stage as it was cut, or why it could not be.
+  struct CutResult {
+    std::unique_ptr<Stage> stage;
+    std::string form, failure;
+    std::optional<CyclicWait> cycle;
+    std::exception_ptr error;
+  };
+
+  CutResult cutOne(std::int32_t e) const {
+    const EntryState& state = entries_[index(e)];
+    CutResult result;
+    CutOptions cut;
+    cut.excluded = &excluded_;
+    cut.deepened = state.deepened;
+    cut.lump = state.lump;
+    try {
+      result.stage = std::make_unique<Stage>(cutStage(*join_, e, cut));
+      result.form = canonicalForm(*result.stage, problem_);
+    } catch (const Unsupported& error) {
+      result.failure = error.what();
+    } catch (const CyclicWait& cycle) {
+      result.failure = cycle.what();
+      result.cycle = cycle;
+    } catch (...) {   // must not leave a parallel region
+      result.error = std::current_exception();
+    }
+    return result;
+  }
+
+  // Stages are cut in parallel, a batch at a time, and enter their classes in order: numbers do not depend on the number of jobs.
   void cutAll(const std::vector<std::int32_t>& todo) {
+    constexpr std::size_t kBatch = 128;
     const auto start = Clock::now();
-    for (const std::int32_t e : todo) {
-      if (cancelled()) return;
-      EntryState& state = entries_[index(e)];
-      StageReport& report = report_.stages[index(state.stage)];
-      state.classId = -1;
-      state.used.clear();
-      state.cutFailure.clear();
-      CutOptions cut;
-      cut.excluded = &excluded_;
-      cut.deepened = state.deepened;
-      cut.lump = state.lump;
-      try {
-        auto stage = std::make_unique<Stage>(cutStage(*join_, e, cut));
-        state.used = stage->usedEntries;
-        report.assumptions = stage->usedEntries;
-        report.logicalNodes = stage->logicalNodes();
-        report.parallelNodes = stage->parallelNodes();
-        std::string form = canonicalForm(*stage, problem_);
-        if (!options_.shareClasses) form += "#" + std::to_string(e) + "#" + std::to_string(classes_.size());
-        const auto [it, inserted] = classOfForm_.emplace(std::move(form), static_cast<std::int32_t>(classes_.size()));
-        if (inserted) {
-          ClassState made;
-          made.size = stage->nodes.size() + stage->tensors.size();
-          made.representative = std::move(stage);
-          made.entry = e;
-          classes_.push_back(std::move(made));
-        }
-        state.classId = it->second;
-      } catch (const Unsupported& error) {
-        state.cutFailure = error.what();
-      } catch (const CyclicWait& cycle) {
-        state.cutFailure = cycle.what();
-        reportCycle(cycle);
+    for (std::size_t from = 0; from < todo.size() && !cancelled(); from += kBatch) {
+      const std::size_t count = std::min(kBatch, todo.size() - from);
+      std::vector<CutResult> results(count);
+#pragma omp parallel for schedule(dynamic, 4) num_threads(options_.jobs) if (count > 8)
+      for (std::size_t i = 0; i < count; ++i) {
+        if (!cancelled()) results[i] = cutOne(todo[from + i]);
       }
-      report.classId = state.classId;
+      for (std::size_t i = 0; i < count; ++i) enterClass(todo[from + i], std::move(results[i]));
     }
     report_.statistics.secondsByPhase["cut"] += since(start);
+  }
+
+  void enterClass(std::int32_t e, CutResult result) {
+    if (result.error) std::rethrow_exception(result.error);
+    EntryState& state = entries_[index(e)];
+    StageReport& report = report_.stages[index(state.stage)];
+    state.classId = -1;
+    state.used.clear();
+    state.cutFailure = result.failure;
+    if (result.cycle) reportCycle(*result.cycle);
+    if (result.stage && !result.form.empty()) {
+      Stage& stage = *result.stage;
+      state.used = stage.usedEntries;
+      report.assumptions = stage.usedEntries;
+      report.logicalNodes = stage.logicalNodes();
+      report.parallelNodes = stage.parallelNodes();
+      std::string form = std::move(result.form);
+      if (!options_.shareClasses) form += "#" + std::to_string(e) + "#" + std::to_string(classes_.size());
+      const auto [it, inserted] = classOfForm_.emplace(std::move(form), static_cast<std::int32_t>(classes_.size()));
+      if (inserted) {
+        ClassState made;
+        made.size = stage.nodes.size() + stage.tensors.size();
+        made.representative = std::move(result.stage);
+        made.entry = e;
+        classes_.push_back(std::move(made));
+      }
+      state.classId = it->second;
+    }
+    report.classId = state.classId;
   }
 
   void reportCycle(const CyclicWait& cycle) {

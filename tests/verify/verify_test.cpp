@@ -119,6 +119,30 @@ TEST(Verify, SumsOfIndicesNameRowsOfTheirOwn) {
   EXPECT_EQ(verified(d).verdict, Verdict::kNotEquivalent);
 }
 
+// In the upper right block of a causal mask whole rows are minus infinity, and so is their maximum.
+TEST(Verify, TheExponentialOfAMaximumOfMaskEntriesMayBeZero) {
+  const Draft d = test::oneRank(R"("t": {"shape": [1, 64], "kind": "input", "dtype": "int64"}, "x": {"shape": [1, 1, 64], "kind": "input"})", R"("o": {"shape": [1, 1, 64]})",
+                                R"({"op": "identity", "in": ["x"], "out": ["o"]})",
+                                R"("m": {"shape": [1, 1, 64, 64]}, "s": {"shape": [1, 1, 64, 32]}, "a": {"shape": [1, 1, 64]}, "e": {"shape": [1, 1, 64]}, "z": {"shape": [1, 1, 64]}, "o": {"shape": [1, 1, 64]})",
+                                R"({"op": "create_mask", "in": ["t"], "out": ["m"]}, {"op": "slice", "in": ["m"], "out": ["s"], "attrs": {"dim": 3, "start": 32}},
+                                   {"op": "amax", "in": ["s"], "out": ["a"], "attrs": {"dim": 3}}, {"op": "exp", "in": ["a"], "out": ["e"]},
+                                   {"op": "mul", "in": ["x", "e"], "out": ["z"]}, {"op": "div", "in": ["z", "e"], "out": ["o"]})");
+  EXPECT_EQ(verified(d).verdict, Verdict::kNotEquivalent);
+}
+
+// All groups of experts restrict nothing, whatever the bias.
+TEST(Verify, AllGroupsOfExpertsAreNoRestriction) {
+  const auto gate = [](const std::string& groups) {
+    return R"({"op": "moe_gate", "in": ["x", "w", "b"], "out": ["o", "i"], "attrs": {"score_func": "sigmoid", "topk": 3)" + groups + "}}";
+  };
+  const auto verdict = [&](const std::string& groups) {
+    const std::string results = R"("o": {"shape": [4, 3]}, "i": {"shape": [4, 3], "dtype": "int64"})";
+    return verified(test::oneRank(R"("x": {"shape": [4, 16], "kind": "input"}, "w": {"shape": [8, 16], "kind": "input"}, "b": {"shape": [8], "kind": "input"})", results, gate(""), results, gate(groups))).verdict;
+  };
+  EXPECT_EQ(verdict(R"(, "n_groups": 4, "topk_groups": 4)"), Verdict::kEquivalent);
+  EXPECT_EQ(verdict(R"(, "n_groups": 4, "topk_groups": 3)"), Verdict::kNotEquivalent);
+}
+
 TEST(Verify, ALineageThatRestrictsInputsIsAnInputError) {
   Draft d = test::twoRanks();
   d.plan["lineage"].push_back(Json::parse(R"({"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}]}]})"));

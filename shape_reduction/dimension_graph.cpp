@@ -7,6 +7,7 @@
 #include <string>
 
 #include "ops/registry.h"
+#include "shape_reduction/reduction.h"
 #include "shardproof/error.h"
 
 namespace shardproof {
@@ -421,9 +422,9 @@ class Builder {
           const std::int64_t offset = step.offset[d];
           if (offset == 0) continue;
           const bool here = offset % s == 0 && (j + 1 == levels(g) || offset < stride(g, j + 1));
-          if (offset < 0) throw Unsupported("lineage steps backward along an axis");
+          if (offset < 0) throw NotSymmetric("lineage steps backward along an interchangeable axis");
           if (here) box.moves.push_back({step.lump, step.coordinate, offset / s});
-          else if (offset % s != 0) throw Unsupported("lineage steps along an axis by a stretch that a view takes apart");
+          else if (offset % s != 0) throw NotSymmetric("lineage steps along an interchangeable axis by a stretch that a view takes apart");
         }
         graph_.boxes.push_back(std::move(box));
       }

@@ -44,6 +44,20 @@ TEST_P(UnnamedAxis, ARightPlanIsProved) {
             Verdict::kEquivalent);
 }
 
+// The last rank has the first block.
+TEST_P(UnnamedAxis, ARightPlanWithTheBlocksBackwardIsProved) {
+  const int dp = GetParam();
+  Draft d = blocks(dp, "", viewOf("x", "z", dp) + R"(, {"op": "square", "in": ["z"], "out": ["o"]})", "", viewOf("x", "z", 1) + R"(, {"op": "mul", "in": ["z", "z"], "out": ["o"]})");
+  Json& in = d.plan["lineage"][0]["shards"][0];
+  in["box"] = {{4 * dp - 4, 4 * dp}};
+  in["step"] = {{"dp", {-4}}};
+  EXPECT_EQ(verdictOf(d), Verdict::kNotEquivalent);
+  Json& out = d.plan["lineage"][1]["shards"][0];
+  out["box"] = {{dp - 1, dp}, {0, 4}};
+  out["step"] = {{"dp", {-1, 0}}};
+  EXPECT_EQ(verdictOf(d), Verdict::kEquivalent);
+}
+
 // The model adds block 0 to every block, the plan each rank's own.
 TEST_P(UnnamedAxis, SliceOfOneBlock) {
   const int dp = GetParam();

@@ -198,8 +198,12 @@ class Masks {
             if (const auto s = restricted(shard, part, own.at)) places.emplace_back(s->parts.front().at, s->parts.front().microbatch);
       std::sort(places.begin(), places.end());
       const bool once = std::adjacent_find(places.begin(), places.end()) == places.end();
-      // Places that name different axes could meet.
-      const bool apart = std::all_of(places.begin(), places.end(), [&](const auto& p) { return p.first.size() == places.front().first.size(); });
+      // Places that name different axes could meet, and so could one that is for all microbatches and one that is not: the mask would have two sources.
+      const auto apart = std::all_of(places.begin(), places.end(), [&](const auto& p) {
+        const auto& [at, microbatch] = places.front();
+        return std::equal(p.first.begin(), p.first.end(), at.begin(), at.end(), [](const auto& a, const auto& b) { return a.first == b.first; }) &&
+               (p.second < 0) == (microbatch < 0);
+      });
       if (!places.empty() && once && apart) return last;
     }
     return -1;

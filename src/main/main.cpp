@@ -7,6 +7,7 @@
 #include <sstream>
 #include <string>
 
+#include "main/cache_command.h"
 #include "main/exit_codes.h"
 #include "main/generate_command.h"
 #include "main/streams.h"
@@ -27,6 +28,7 @@ int runCommandLine(int argc, char** argv) {
   std::function<int()> run;
   addVerifyCommand(app, run);
   addGenerateCommand(app, run);
+  addCacheCommand(app, run);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -48,6 +50,7 @@ int runCommandLine(int argc, char** argv) {
 int main(int argc, char** argv) {
   claimStandardStreams();
   std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away is an error of writing, with its exit code
+  std::signal(SIGXFSZ, SIG_IGN);  // so is a limit on the size of files (ulimit -f)
   try {
     return runCommandLine(argc, argv);
   } catch (const InputError& error) {

@@ -133,7 +133,7 @@ int runSeveral(const Arguments& arguments, const std::vector<std::string>& plans
     }
     results.push_back(std::move(result));
   }
-  deliver([&](std::ostream& out) { writeSummary(out, results, arguments.quiet); }, [&] { return jsonText(results); }, arguments);
+  deliver([&](std::ostream& out) { writeSummary(out, results, arguments.quiet); }, [&] { return plansJsonText(results); }, arguments);
   if (unwritten) std::rethrow_exception(unwritten);
   return code;
 }
@@ -175,7 +175,7 @@ void addVerifyCommand(CLI::App& app, std::function<int()>& run) {
   const auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand("verify", "Prove that a plan computes what its model says, or show where it does not");
   command->add_option("-p,--plan", arguments->plans, "The plan: what each rank runs (*.plan.json or .json.gz). Several may be given, and directories of them")
-      ->required()->type_name("FILE")->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      ->required()->type_name("FILE")->allow_extra_args(false);
   command->add_option("-m,--model", arguments->model, "The logical model, for all plans (default: the file that the plan names, beside it)")->type_name("FILE");
   command->add_option("-j,--jobs", arguments->options.jobs, "Worker processes; 0: one per core")
       ->check(CLI::Range(0, 1024))->capture_default_str()->type_name("N");

@@ -107,7 +107,7 @@ std::string textOf(const Json& json) { return json.dump(1, ' ', false, Json::err
 
 std::string jsonText(const Report& report) { return textOf(toJson(report)); }
 
-std::string jsonText(const std::vector<PlanResult>& results) {
+std::string plansJsonText(const std::vector<PlanResult>& results) {
   Json plans = Json::array();
   Totals totals;
   for (const PlanResult& result : results) {

@@ -15,6 +15,6 @@ nlohmann::ordered_json toJson(const Report& report);
 std::string jsonText(const Report& report);
 
 // Of several plans: each one's report, and what they come to together.
-std::string jsonText(const std::vector<PlanResult>& results);
+std::string plansJsonText(const std::vector<PlanResult>& results);
 
 }  // namespace shardproof

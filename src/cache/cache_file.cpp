@@ -27,6 +27,7 @@ constexpr std::int64_t kApplicationId = 0x73687066;   // "shpf": in the file's h
 constexpr std::int64_t kSchema = 1;                   // of the table; to be raised when its columns change
 constexpr const char* kColumns = "id, version, checker, method, form, form_length, shapes, check_sum";
 constexpr std::int64_t kMostFormBytes = std::int64_t{1} << 30;
+constexpr std::chrono::seconds kLongestUnwritten{5};
 constexpr std::int64_t kRowOverhead = 128;            // bytes of a row besides its blobs, roughly
 
 std::int64_t now() { return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count(); }
@@ -97,7 +98,8 @@ CacheFile::CacheFile(std::string path, sqlite::Access access, int busyMillisecon
   if (!std::filesystem::exists(status) && access != sqlite::Access::kCreate) throw CacheError(CacheError::Kind::kNoCache, "there is no such file");
   if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) throw CacheError(CacheError::Kind::kNoCache, "it is not a regular file");
   guarded([&] {
-    database_.emplace(path_, access, busyMilliseconds);
+    // Absolute, because SQLite has names of its own that are no files (":memory:", "file:...").
+    database_.emplace(std::filesystem::absolute(path_).string(), access, busyMilliseconds);
     openTable(access);
   });
 }
@@ -301,10 +303,14 @@ std::optional<StoredProof> CacheFileStore::find(const std::string& form, Checker
 }
 
 void CacheFileStore::add(const std::string& form, Checker checker, const StoredProof& proof) {
-  if (file_ && writable_) new_.push_back({form, checker, proof});
+  if (!file_ || !writable_) return;
+  new_.push_back({form, checker, proof});
+  // A run of hours that is killed should not have been for nothing.
+  if (std::chrono::steady_clock::now() - flushed_ > kLongestUnwritten) flush();
 }
 
 void CacheFileStore::flush() {
+  flushed_ = std::chrono::steady_clock::now();
   const auto proofs = std::exchange(new_, {});
   const auto used = std::exchange(used_, {});
   if (!file_ || !writable_ || (proofs.empty() && used.empty())) return;

@@ -2,8 +2,8 @@
 // throw CacheError when the file does not let them do their work.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
 #include <stdexcept>
@@ -107,6 +107,7 @@ class CacheFileStore : public ProofStore {
   std::optional<CacheFile> file_;           // none: not to be used any more
   bool writable_ = true;
   bool damagedRows_ = false;
+  std::chrono::steady_clock::time_point flushed_ = std::chrono::steady_clock::now();
   std::vector<CacheFile::New> new_;
   std::vector<std::int64_t> used_;
   std::vector<std::string> problems_;

@@ -1,6 +1,10 @@
 #include <algorithm>
+#include <map>
 #include <string>
+#include <utility>
+#include <variant>
 
+#include "ops/registry.h"
 #include "stages/stage.h"
 
 namespace shardproof {
@@ -57,8 +61,22 @@ void put(Bytes& bytes, const Equation& e) {
   });
 }
 
+void put(Bytes& bytes, const Attributes& attributes) {
+  bytes.list(attributes, [&](const auto& a) {
+    bytes.text(a.first);
+    bytes.number(static_cast<std::int64_t>(a.second.index()));
+    if (const auto* flag = std::get_if<bool>(&a.second)) bytes.number(*flag ? 1 : 0);
+    if (const auto* number = std::get_if<Rational>(&a.second)) bytes.text(number->toString());
+    if (const auto* text = std::get_if<std::string>(&a.second)) bytes.text(*text);
+    if (const auto* list = std::get_if<std::vector<std::int64_t>>(&a.second)) bytes.numbers(*list);
+  });
+}
+
 }  // namespace
 
+// Ids of operators, attribute sets, names and constants mean nothing outside their problem and their build: forms of several problems, and of the runs
+// before this one, are compared with each other, so all of these are written out. A pair of operator and attributes is written at its first use,
+// and named by its number in the order of first uses from then on. canonical_reader.cpp reads this back.
 std::string canonicalForm(const Stage& stage, const Problem& problem) {
   Bytes bytes;
   bytes.list(stage.lumps, [&](const AxisLump& l) {
@@ -66,18 +84,26 @@ std::string canonicalForm(const Stage& stage, const Problem& problem) {
     bytes.number(l.size);
   });
   bytes.list(stage.tensors, [&](const StageTensor& t) {
-    bytes.number(static_cast<std::int64_t>(t.origin) * 8 + static_cast<std::int64_t>(t.info.element) * 2 + t.logical);
+    bytes.number(((static_cast<std::int64_t>(t.origin) * 2 + t.info.absent) * 4 + static_cast<std::int64_t>(t.info.element)) * 2 + t.logical);
     bytes.numbers(t.info.shape);
     if (t.origin == Origin::kConstant) {
       const Graph& graph = t.logical ? problem.model.graph : problem.plan.programs[static_cast<std::size_t>(t.program)].graph;
-      const Tensor& tensor = graph.tensors[static_cast<std::size_t>(t.tensor)];
-      bytes.list(graph.constants[static_cast<std::size_t>(tensor.constant)].elements, [&](const Rational& r) { bytes.text(r.toString()); });
+      const ConstantValue& value = graph.constants[static_cast<std::size_t>(graph.tensors[static_cast<std::size_t>(t.tensor)].constant)];
+      bytes.number(value.fill ? 1 : 0);
+      bytes.list(value.elements, [&](const Rational& r) { bytes.text(r.toString()); });
     }
   });
+  std::map<std::pair<OperatorId, AttributesId>, std::int64_t> operations;
   bytes.list(stage.nodes, [&](const StageNode& n) {
-    bytes.number(n.op.value);
-    bytes.number(n.attributes.value);   // interned: equal sets have equal ids
     bytes.number(static_cast<std::int64_t>(n.communication) * 2 + n.logical);
+    if (n.communication == Communication::kNone) {
+      const auto [it, first] = operations.emplace(std::pair(n.op, n.attributes), static_cast<std::int64_t>(operations.size()));
+      bytes.number(it->second);
+      if (first) {
+        bytes.text(ops::Registry::instance().at(n.op).name);
+        put(bytes, problem.attributes.at(n.attributes));
+      }
+    }
     bytes.numbers(n.in);
     bytes.numbers(n.out);
     if (n.communication != Communication::kNone) {

@@ -78,8 +78,8 @@ struct Stage {
   std::size_t parallelNodes() const { return nodes.size() - logicalNodes(); }
 };
 
-// The stage as bytes with names replaced by position. Two stages with equal forms have the same proof: operators, attributes, full
-// shapes, wiring, constants and lineage are all in it.
+// The stage as bytes with names replaced by position. Two stages with equal forms have the same proof, whatever problems they are of: operators,
+// attributes, full shapes, wiring, constants and lineage are all in it. stages/canonical_reader.h makes a stage of it again.
 std::string canonicalForm(const Stage& stage, const Problem& problem);
 
 }  // namespace shardproof

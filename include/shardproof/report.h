@@ -81,6 +81,7 @@ struct Statistics {
   std::size_t programNodes = 0, lineageEntries = 0, ranks = 0, microbatches = 0;
   double operatorInstances = 0;         // program nodes times their free ranks and microbatches
   std::size_t stages = 0, classes = 0;
+  std::size_t classesFromCache = 0;     // of these, those whose proof was stored already
   double secondsTotal = 0;
   std::map<std::string, double> secondsByPhase;   // "read", "join", "cut", "reduce", "execute", "check", ...
   std::size_t peakMemoryBytes = 0;      // main process and largest worker together
@@ -96,6 +97,14 @@ struct Report {
   std::vector<StageReport> stages;
   std::vector<Defect> defects;
   Statistics statistics;
+};
+
+// One of several plans that a run was given: its report, or why there is none.
+struct PlanResult {
+  std::string plan;                     // file
+  std::optional<Report> report;
+  std::string error;                    // without a report: one sentence
+  bool inputError = false;              // ... about model or plan, not about the program
 };
 
 const char* toString(Verdict);

@@ -695,17 +695,10 @@ class StageChecker {
 
   void describeShapes() {
     outcome_.reducedShapes.clear();
-    std::unordered_set<std::string> seen;
-    for (std::size_t t = 0; t < stage_.tensors.size(); ++t) {
-      const StageTensor& tensor = stage_.tensors[t];
-      ReducedShape shape;
-      shape.tensor = tensor.logical ? tensorName(static_cast<std::int32_t>(t))
-                                    : "local " + problem_.names.text(problem_.plan.programs[static_cast<std::size_t>(tensor.program)].graph.tensors[static_cast<std::size_t>(tensor.tensor)].name);
-      if (!seen.insert(shape.tensor).second) continue;
-      shape.full = tensor.info.shape;
-      for (const ops::ReducedDim* d : reduced_.dims[t]) shape.reduced.push_back(d->size());
+    for (auto& [t, name] : shownTensors(stage_, problem_)) {
+      ReducedShape shape{std::move(name), stage_.tensors[static_cast<std::size_t>(t)].info.shape, {}};
+      for (const ops::ReducedDim* d : reduced_.dims[static_cast<std::size_t>(t)]) shape.reduced.push_back(d->size());
       outcome_.reducedShapes.push_back(std::move(shape));
-      if (outcome_.reducedShapes.size() == 64) break;   // a message, not an archive
     }
   }
 
@@ -725,6 +718,19 @@ class StageChecker {
 };
 
 }  // namespace
+
+std::vector<std::pair<std::int32_t, std::string>> shownTensors(const Stage& stage, const Problem& problem) {
+  constexpr std::size_t kMostShown = 64;   // a message, not an archive
+  std::vector<std::pair<std::int32_t, std::string>> shown;
+  std::unordered_set<std::string> seen;
+  for (std::size_t t = 0; t < stage.tensors.size() && shown.size() < kMostShown; ++t) {
+    const StageTensor& tensor = stage.tensors[t];
+    const Graph& graph = tensor.logical ? problem.model.graph : problem.plan.programs[static_cast<std::size_t>(tensor.program)].graph;
+    const std::string name = (tensor.logical ? "" : "local ") + problem.names.text(graph.tensors[static_cast<std::size_t>(tensor.tensor)].name);
+    if (seen.insert(name).second) shown.emplace_back(static_cast<std::int32_t>(t), name);
+  }
+  return shown;
+}
 
 StageOutcome checkStage(const Stage& stage, const Problem& problem, const CheckOptions& options) { return StageChecker(stage, problem, options).run(); }
 

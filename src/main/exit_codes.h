@@ -32,4 +32,12 @@ constexpr int exitCodeFor(const Report& report, int signal) {
   return report.verdict == Verdict::kEquivalent ? kExitEquivalent : kExitUndecided;
 }
 
+// Of two plans' codes the worse one, as the code of a run with several plans. What is wrong with the run or its input comes before what is wrong with a plan.
+constexpr int worse(int a, int b) {
+  const auto rank = [](int code) {
+    return code == kExitInternal ? 5 : code == kExitInput ? 4 : code == kExitNotEquivalent ? 3 : code > kExitSignal ? 2 : code == kExitUndecided ? 1 : 0;
+  };
+  return rank(b) > rank(a) ? b : a;
+}
+
 }  // namespace shardproof

@@ -7,6 +7,7 @@
 #include <sstream>
 #include <string>
 
+#include "main/cache_command.h"
 #include "main/exit_codes.h"
 #include "main/generate_command.h"
 #include "main/mutate_command.h"
@@ -29,6 +30,7 @@ int runCommandLine(int argc, char** argv) {
   addVerifyCommand(app, run);
   addGenerateCommand(app, run);
   addMutateCommand(app, run);
+  addCacheCommand(app, run);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -50,6 +52,7 @@ int runCommandLine(int argc, char** argv) {
 int main(int argc, char** argv) {
   claimStandardStreams();
   std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away is an error of writing, with its exit code
+  std::signal(SIGXFSZ, SIG_IGN);  // so is a limit on the size of files (ulimit -f)
   try {
     return runCommandLine(argc, argv);
   } catch (const InputError& error) {

@@ -1,28 +1,36 @@
 #include "main/verify_command.h"
 
+#include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <exception>
+#include <filesystem>
 #include <memory>
+#include <new>
 #include <optional>
 #include <sstream>
 #include <string>
+#include <system_error>
+#include <vector>
 
+#include "cache/cache_file.h"
 #include "main/exit_codes.h"
 #include "main/interrupt.h"
 #include "main/progress.h"
 #include "main/streams.h"
+#include "main/validators.h"
 #include "reader/reader.h"
 #include "report/file.h"
 #include "report/json.h"
 #include "report/text.h"
+#include "shardproof/error.h"
 #include "shardproof/verify.h"
 
 namespace shardproof {
 namespace {
 
 struct Arguments {
-  std::string model, plan, json;
+  std::vector<std::string> plans;
+  std::string model, json, cache;
   std::string checker = "auto";
   bool noClasses = false, quiet = false;
   VerifyOptions options;
@@ -39,51 +47,126 @@ Report nothingDone(const Problem& problem) {
   return report;
 }
 
+// A directory stands for the plans in it, in the order of their names.
+std::vector<std::string> planFiles(const std::vector<std::string>& given) {
+  std::vector<std::string> files;
+  for (const std::string& path : given) {
+    std::error_code error;
+    if (!std::filesystem::is_directory(path, error)) {
+      files.push_back(path);
+      continue;
+    }
+    std::vector<std::string> found;
+    for (std::filesystem::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
+      const std::string file = entry->path().string();
+      if ((file.ends_with(".plan.json") || file.ends_with(".plan.json.gz")) && !entry->is_directory()) found.push_back(file);
+    }
+    std::sort(found.begin(), found.end());
+    if (found.empty()) found.push_back(path);   // an input error, of this one only
+    files.insert(files.end(), found.begin(), found.end());
+  }
+  return files;
+}
+
 // The two results do not depend on each other: if one cannot be written the other still is.
-void deliver(const Report& report, const Arguments& arguments) {
+void deliver(const std::function<void(std::ostream&)>& write, const std::function<std::string()>& json, const Arguments& arguments) {
   std::exception_ptr failure;
   try {
     std::ostringstream text;
-    writeText(text, report, arguments.quiet);
+    write(text);
     writeStandardOutput(text.str());
   } catch (const std::exception&) {
     failure = std::current_exception();
   }
-  if (!arguments.json.empty()) writeFileAtomically(arguments.json, jsonText(report));
+  if (!arguments.json.empty()) writeFileAtomically(arguments.json, json());
   if (failure) std::rethrow_exception(failure);
+}
+
+Report verifyPlan(const Arguments& arguments, const std::string& plan, Progress& progress) {
+  const auto start = std::chrono::steady_clock::now();
+  progress.update(0, 0, "reading");
+  if (std::error_code ignored; std::filesystem::is_directory(plan, ignored)) throw InputError(plan, "", "found a directory that holds no *.plan.json or *.plan.json.gz that can be listed, expected plans");
+  const auto problem = readProblem(arguments.model.empty() ? std::nullopt : std::optional(arguments.model), plan);
+  const double reading = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+
+  Report report = interrupted() ? nothingDone(*problem) : verify(*problem, arguments.options);
+  if (report.statistics.secondsByPhase.emplace("read", reading).second) report.statistics.secondsTotal += reading;
+  progress.clear();
+  return report;
+}
+
+int runOne(const Arguments& arguments, const std::string& plan, Progress& progress) {
+  const Report report = verifyPlan(arguments, plan, progress);
+  deliver([&](std::ostream& out) { writeText(out, report, arguments.quiet); }, [&] { return jsonText(report); }, arguments);
+  return exitCodeFor(report, interruptingSignal());
+}
+
+// What one plan does must not keep the others from being looked at.
+int runSeveral(const Arguments& arguments, const std::vector<std::string>& plans, Progress& progress) {
+  std::vector<PlanResult> results;
+  int code = kExitEquivalent;
+  std::exception_ptr unwritten;
+  for (const std::string& plan : plans) {
+    PlanResult result;
+    result.plan = plan;
+    try {
+      result.report = verifyPlan(arguments, plan, progress);
+      code = worse(code, exitCodeFor(*result.report, interruptingSignal()));
+    } catch (const InputError& error) {
+      result.error = error.what();
+      result.inputError = true;
+      code = worse(code, kExitInput);
+    } catch (const std::bad_alloc&) {
+      result.error = plan + ": out of memory";
+      code = worse(code, kExitInternal);
+    } catch (const std::exception& error) {
+      result.error = plan + ": " + error.what();
+      code = worse(code, kExitInternal);
+    }
+    progress.clear();
+    try {
+      std::ostringstream line;
+      writeVerdictLine(line, result);
+      writeStandardOutput(line.str());
+    } catch (const std::exception&) {
+      unwritten = std::current_exception();   // the JSON report may still be
+    }
+    results.push_back(std::move(result));
+  }
+  deliver([&](std::ostream& out) { writeSummary(out, results, arguments.quiet); }, [&] { return plansJsonText(results); }, arguments);
+  if (unwritten) std::rethrow_exception(unwritten);
+  return code;
 }
 
 int runVerify(Arguments arguments) {
   if (!arguments.json.empty()) checkWritable(arguments.json);  // not after an hour's work
   catchInterrupts();
+  const std::vector<std::string> plans = planFiles(arguments.plans);
   Progress progress(!arguments.quiet);
   arguments.options.checker = arguments.checker == "z3" ? Checker::kZ3 : Checker::kAuto;
   arguments.options.shareClasses = !arguments.noClasses;
   arguments.options.cancel = &interrupted();
   arguments.options.progress = [&](std::size_t done, std::size_t all, const char* doing) { progress.update(done, all, doing); };
 
-  const auto start = std::chrono::steady_clock::now();
-  progress.update(0, 0, "reading");
-  const auto problem = readProblem(arguments.model.empty() ? std::nullopt : std::optional(arguments.model), arguments.plan);
-  const double reading = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  std::optional<CacheFileStore> cache;
+  if (!arguments.cache.empty()) cache.emplace(arguments.cache);
+  MemoryStore memory(cache ? &*cache : nullptr);
+  if (plans.size() > 1) arguments.options.proofs = &memory;
+  else if (cache) arguments.options.proofs = &*cache;
 
-  Report report = interrupted() ? nothingDone(*problem) : verify(*problem, arguments.options);
-  if (report.statistics.secondsByPhase.emplace("read", reading).second) report.statistics.secondsTotal += reading;
-  progress.clear();
-  deliver(report, arguments);
-  return exitCodeFor(report, interruptingSignal());
-}
-
-// CLI11's Range lets "nan" through: no comparison with it is true.
-CLI::Validator secondsRange() {
-  constexpr double kLeast = 0.001, kMost = 1e7;
-  return CLI::Validator(
-      [](std::string& text) -> std::string {
-        double value = 0;
-        if (CLI::detail::lexical_cast(text, value) && value >= kLeast && value <= kMost) return {};
-        return "Value " + text + " not in range 0.001 to 10000000";
-      },
-      "SECONDS");
+  // Also where the run fails: what was wrong with the cache may be why.
+  const auto tell = [&] {
+    if (!cache) return;
+    for (const std::string& problem : cache->problems()) writeDiagnostic("warning: " + problem);
+  };
+  try {
+    const int code = plans.size() == 1 ? runOne(arguments, plans.front(), progress) : runSeveral(arguments, plans, progress);
+    tell();
+    return code;
+  } catch (...) {
+    tell();
+    throw;
+  }
 }
 
 }  // namespace
@@ -91,8 +174,9 @@ CLI::Validator secondsRange() {
 void addVerifyCommand(CLI::App& app, std::function<int()>& run) {
   const auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand("verify", "Prove that a plan computes what its model says, or show where it does not");
-  command->add_option("-p,--plan", arguments->plan, "The plan: what each rank runs (*.plan.json or .json.gz)")->required()->type_name("FILE");
-  command->add_option("-m,--model", arguments->model, "The logical model (default: the file that the plan names, beside it)")->type_name("FILE");
+  command->add_option("-p,--plan", arguments->plans, "The plan: what each rank runs (*.plan.json or .json.gz). Several may be given, and directories of them")
+      ->required()->type_name("FILE")->allow_extra_args(false);
+  command->add_option("-m,--model", arguments->model, "The logical model, for all plans (default: the file that the plan names, beside it)")->type_name("FILE");
   command->add_option("-j,--jobs", arguments->options.jobs, "Worker processes; 0: one per core")
       ->check(CLI::Range(0, 1024))->capture_default_str()->type_name("N");
   command->add_option("-t,--timeout", arguments->options.timeoutSeconds, "Time for one proof, in seconds")
@@ -101,7 +185,8 @@ void addVerifyCommand(CLI::App& app, std::function<int()>& run) {
       ->check(CLI::Range(16, 100'000'000))->capture_default_str()->type_name("MB");
   command->add_option("--checker", arguments->checker, "auto: normal forms first, Z3 for what they leave; z3: everything goes to Z3")
       ->check(CLI::IsMember({"auto", "z3"}))->capture_default_str()->type_name("NAME");
-  command->add_flag("--no-classes", arguments->noClasses, "Prove every stage, also those that differ only in names");
+  CLI::Option* noClasses = command->add_flag("--no-classes", arguments->noClasses, "Prove every stage, also those that differ only in names");
+  command->add_option("--cache", arguments->cache, "Look proofs up in this file, and leave new ones there; made if there is none")->type_name("FILE")->excludes(noClasses);
   command->add_option("--json", arguments->json, "Write the complete report to this file as JSON")->type_name("FILE");
   command->add_flag("-q,--quiet", arguments->quiet, "Print the verdict's line only");
   command->footer(kExitCodesHelp);

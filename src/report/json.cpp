@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "report/totals.h"
+
 namespace shardproof {
 namespace {
 
@@ -69,6 +71,7 @@ Json toJson(const Statistics& statistics) {
           {"operator_instances", number(statistics.operatorInstances)},
           {"stages", statistics.stages},
           {"classes", statistics.classes},
+          {"classes_from_cache", statistics.classesFromCache},
           {"seconds", number(statistics.secondsTotal)},
           {"seconds_by_phase", std::move(phases)},
           {"peak_memory_bytes", statistics.peakMemoryBytes},
@@ -96,6 +99,34 @@ Json toJson(const Report& report) {
           {"statistics", toJson(report.statistics)}};
 }
 
-std::string jsonText(const Report& report) { return toJson(report).dump(1, ' ', false, Json::error_handler_t::replace) + "\n"; }
+namespace {
+
+std::string textOf(const Json& json) { return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+}  // namespace
+
+std::string jsonText(const Report& report) { return textOf(toJson(report)); }
+
+std::string plansJsonText(const std::vector<PlanResult>& results) {
+  Json plans = Json::array();
+  Totals totals;
+  for (const PlanResult& result : results) {
+    totals.add(result);
+    if (result.report) plans.push_back(toJson(*result.report));
+    else plans.push_back({{"plan", result.plan}, {"verdict", nullptr}, {"error", result.error}, {"error_in", result.inputError ? "input" : "program"}});
+  }
+  return textOf({{"format", "shardproof-reports"},
+                 {"version", 1},
+                 {"plans", std::move(plans)},
+                 {"summary",
+                  {{"plans", results.size()},
+                   {"equivalent", totals.equivalent},
+                   {"not_equivalent", totals.notEquivalent},
+                   {"undecided", totals.undecided},
+                   {"errors", totals.errors},
+                   {"classes", totals.classes},
+                   {"classes_from_cache", totals.classesFromCache},
+                   {"seconds", number(totals.seconds)}}}});
+}
 
 }  // namespace shardproof

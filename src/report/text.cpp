@@ -11,6 +11,8 @@
 #include <string_view>
 #include <utility>
 
+#include "report/totals.h"
+
 namespace shardproof {
 namespace {
 
@@ -145,6 +147,7 @@ void writeProof(std::ostream& out, const Report& report) {
   if (proved > 0) {
     out << ", by " << counted(classes.size(), "proof", "proofs");
     if (classes.size() < proved) out << " (stages that differ only in names share one)";
+    if (const auto stored = report.statistics.classesFromCache; stored > 0) out << "; " << grouped(stored) << " of " << counted(report.statistics.classes, "class", "classes") << " were proved before";
   }
   out << "\n";
   std::size_t width = 0;
@@ -262,6 +265,15 @@ void writeStatistics(std::ostream& out, const Statistics& statistics) {
   }
 }
 
+void writeDetails(std::ostream& out, const Report& report) {
+  if (report.interrupted) out << "Interrupted: this report holds what was done until then.\n";
+  writeDefects(out, report);
+  writeProof(out, report);
+  writeWrongLineage(out, report);
+  writeUndecided(out, report);
+  writeStatistics(out, report.statistics);
+}
+
 }  // namespace
 
 std::string formatRanks(std::vector<std::int64_t> ranks) {
@@ -291,12 +303,27 @@ std::string formatRanks(std::vector<std::int64_t> ranks) {
 void writeText(std::ostream& out, const Report& report, bool quiet) {
   writeVerdict(out, report);
   if (quiet) return;
-  if (report.interrupted) out << "Interrupted: this report holds what was done until then.\n";
-  writeDefects(out, report);
-  writeProof(out, report);
-  writeWrongLineage(out, report);
-  writeUndecided(out, report);
-  writeStatistics(out, report.statistics);
+  writeDetails(out, report);
+}
+
+void writeVerdictLine(std::ostream& out, const PlanResult& result) {
+  if (result.report) writeVerdict(out, *result.report);
+  else out << (result.inputError ? "INPUT ERROR: " : "ERROR: ") << printable(result.error) << "\n";
+}
+
+void writeSummary(std::ostream& out, const std::vector<PlanResult>& results, bool quiet) {
+  Totals totals;
+  for (const PlanResult& result : results) {
+    totals.add(result);
+    if (quiet || !result.report || result.report->verdict == Verdict::kEquivalent) continue;
+    out << "\n== " << printable(result.plan) << "\n";
+    writeDetails(out, *result.report);
+  }
+  if (!quiet) out << "\n";
+  out << "Plans:  " << grouped(results.size()) << ": " << grouped(totals.equivalent) << " equivalent, " << grouped(totals.notEquivalent) << " not equivalent, "
+      << grouped(totals.undecided) << " undecided";
+  if (totals.errors > 0) out << ", " << counted(totals.errors, "error", "errors");
+  out << "; " << counted(totals.classes, "class", "classes") << ", of which " << grouped(totals.classesFromCache) << " were proved before; " << seconds(totals.seconds) << "\n";
 }
 
 }  // namespace shardproof

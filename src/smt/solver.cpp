@@ -211,4 +211,10 @@ SmtResult findDifference(const TermAlgebra& algebra, const std::vector<std::pair
   return result;
 }
 
+std::string solverVersion() {
+  unsigned major = 0, minor = 0, build = 0, revision = 0;
+  Z3_get_version(&major, &minor, &build, &revision);
+  return "Z3 " + std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(build) + "." + std::to_string(revision);
+}
+
 }  // namespace shardproof

@@ -30,4 +30,7 @@ struct SmtResult {
 SmtResult findDifference(const TermAlgebra& algebra, const std::vector<std::pair<Term, Term>>& pairs, unsigned timeoutMilliseconds,
                          unsigned memoryMegabytes);
 
+// The solver's name and version: "Z3 4.8.12.0".
+std::string solverVersion();
+
 }  // namespace shardproof

@@ -12,6 +12,7 @@
 
 #include <sys/resource.h>
 
+#include "cache/proof_store.h"
 #include "checker/checker.h"
 #include "plan/join.h"
 #include "shape_reduction/reduction.h"
@@ -75,6 +76,7 @@ class Verification {
   };
   struct ClassState {
     std::unique_ptr<Stage> representative;
+    const std::string* form = nullptr;   // the key of classOfForm_, which does not move
     std::int32_t entry = -1;
     bool decided = false;
     StageOutcome outcome;
@@ -227,6 +229,7 @@ class Verification {
         made.size = stage.nodes.size() + stage.tensors.size();
         made.representative = std::move(result.stage);
         made.entry = e;
+        made.form = &it->first;
         classes_.push_back(std::move(made));
       }
       state.classId = it->second;
@@ -278,11 +281,21 @@ class Verification {
     runClasses();
   }
 
+  ProofStore* proofs() const { return options_.shareClasses ? options_.proofs : nullptr; }
+  bool recall(ClassState& state) {
+    auto known = proofs() ? proofs()->recall(*state.form, options_.checker, *state.representative, problem_) : std::nullopt;
+    if (!known) return false;
+    state.decided = true;
+    state.outcome = std::move(*known);
+    ++report_.statistics.classesFromCache;
+    return true;
+  }
+
   void runClasses() {
     const auto start = Clock::now();
     std::vector<std::size_t> order;
     for (std::size_t c = 0; c < classes_.size(); ++c) {
-      if (!classes_[c].decided) order.push_back(c);
+      if (!classes_[c].decided && !recall(classes_[c])) order.push_back(c);
     }
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return classes_[a].size > classes_[b].size; });
     PoolOptions pool;
@@ -298,6 +311,7 @@ class Verification {
           state.decided = true;
           if (result.outcome == TaskOutcome::kDone) {
             state.outcome = deserialize(result.payload);
+            if (proofs()) proofs()->remember(*state.form, options_.checker, *state.representative, problem_, state.outcome);
             for (const auto& [phase, seconds] : state.outcome.seconds) report_.statistics.secondsByPhase["workers/" + phase] += seconds;
           } else {
             state.outcome = {};
@@ -307,6 +321,7 @@ class Verification {
           if (options_.progress) options_.progress(done, order.size(), "proving");
         },
         pool);
+    if (proofs()) proofs()->flush();
     report_.statistics.workersLost += statistics.workersLost;
     peakWorkerBytes_ = std::max(peakWorkerBytes_, statistics.peakWorkerBytes);
     report_.statistics.secondsByPhase["prove"] += since(start);

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <optional>
+#include <vector>
 
 #include "example_report.h"
 
@@ -43,7 +45,7 @@ TEST(JsonReport, HasEveryKey) {
   EXPECT_TRUE(json["defects"][1]["counterexample"].is_null());
 
   EXPECT_EQ(json["statistics"], ordered_json::parse(R"({"program_nodes": 40, "lineage_entries": 12, "ranks": 4, "microbatches": 2,
-      "operator_instances": 320, "stages": 5, "classes": 4, "seconds": 1.5, "seconds_by_phase": {"check": 1.25, "read": 0.25},
+      "operator_instances": 320, "stages": 5, "classes": 4, "classes_from_cache": 0, "seconds": 1.5, "seconds_by_phase": {"check": 1.25, "read": 0.25},
       "peak_memory_bytes": 104857600, "workers_lost": 1})"));
 }
 
@@ -54,6 +56,24 @@ TEST(JsonReport, NonFiniteNumbersAreStrings) {
   const ordered_json json = toJson(report);
   EXPECT_EQ(json["defects"][0]["counterexample"]["logical"], "nan");
   EXPECT_EQ(json["defects"][0]["counterexample"]["assignment"][0]["value"], "inf");
+}
+
+TEST(JsonReport, SeveralPlans) {
+  Report right;
+  right.verdict = Verdict::kEquivalent;
+  right.statistics.classes = 7;
+  right.statistics.classesFromCache = 5;
+  const std::vector<PlanResult> results{{"a", exampleReport(), "", false}, {"b", std::nullopt, "b: /: no plan", true}, {"c", right, "", false}, {"d", std::nullopt, "d: broken", false}};
+  const ordered_json json = ordered_json::parse(plansJsonText(results));
+  EXPECT_EQ(json["format"], "shardproof-reports");
+  EXPECT_EQ(json["version"], 1);
+  ASSERT_EQ(json["plans"].size(), 4u);
+  EXPECT_EQ(json["plans"][0], toJson(exampleReport()));
+  EXPECT_EQ(json["plans"][1], ordered_json::parse(R"({"plan": "b", "verdict": null, "error": "b: /: no plan", "error_in": "input"})"));
+  EXPECT_EQ(json["plans"][2]["statistics"]["classes_from_cache"], 5);
+  EXPECT_EQ(json["plans"][3]["error_in"], "program");
+  EXPECT_EQ(json["summary"], ordered_json::parse(R"({"plans": 4, "equivalent": 1, "not_equivalent": 1, "undecided": 0, "errors": 2, "classes": 11, "classes_from_cache": 5,
+      "seconds": 1.5})"));
 }
 
 TEST(JsonReport, EmptyReport) {

@@ -65,6 +65,29 @@ TEST(TextReport, VerdictLines) {
             "1 stage ran out of time\n");
 }
 
+TEST(TextReport, SeveralPlans) {
+  Report right = exampleReport();
+  right.verdict = Verdict::kEquivalent;
+  right.statistics.classesFromCache = 3;
+  const std::vector<PlanResult> results{{"a", exampleReport(), "", false}, {"b", std::nullopt, "b: /: no\tplan", true}, {"c", right, "", false}, {"d", std::nullopt, "d: broken", false}};
+  std::ostringstream lines, quiet, whole;
+  for (const PlanResult& r : results) writeVerdictLine(lines, r);
+  EXPECT_EQ(lines.str(), text(exampleReport(), true) + "INPUT ERROR: b: /: no\\x09plan\n" + text(right, true) + "ERROR: d: broken\n");
+  const std::string summary = "Plans:  4: 1 equivalent, 1 not equivalent, 0 undecided, 2 errors; 8 classes, of which 3 were proved before; 3.0 s\n";
+  writeSummary(quiet, results, true);
+  EXPECT_EQ(quiet.str(), summary);
+  writeSummary(whole, results, false);
+  const std::string details = text(exampleReport()).substr(text(exampleReport(), true).size());
+  EXPECT_EQ(whole.str(), "\n== a\n" + details + "\n" + summary);
+}
+
+TEST(TextReport, StoredProofsAreSaid) {
+  Report report = exampleReport();
+  EXPECT_FALSE(has(text(report), "proved before"));
+  report.statistics.classesFromCache = 3;
+  EXPECT_TRUE(has(text(report), "; 3 of 4 classes were proved before\n"));
+}
+
 TEST(TextReport, InterruptedIsSaid) {
   Report report;
   report.interrupted = true;

@@ -1,5 +1,7 @@
 // Canonical forms are equal for stages that differ in names only, and different for anything a proof depends on.
+#include <algorithm>
 #include <functional>
+#include <set>
 
 #include <gtest/gtest.h>
 
@@ -156,6 +158,73 @@ TEST(Canonical, NamesRanksAndPlacesDoNotCount) {
   const std::string form = canonicalForm(other, *c.problem);
   other.lumps = {{3, 8}};
   EXPECT_EQ(canonicalForm(other, *c.problem), form);
+}
+
+// Forms of several problems are compared with each other: ids that a problem gives out in the order of its own reading must not be in them.
+TEST(Canonical, IdsOfAttributesAndConstantsDoNotCountAcrossProblems) {
+  Draft other = twoLayers();
+  // Tensors, constants and attribute sets that come first, so that all others get other ids; nothing depends on them.
+  Json tensors{{"k0", {{"shape", {3}}, {"kind", "constant"}, {"value", {1, 2, 3}}}}, {"k1", {{"shape", {3}}}}};
+  for (Json* graph : {&other.model, &other.program(0)}) {
+    Json all = tensors;
+    all.update((*graph)["tensors"]);
+    (*graph)["tensors"] = all;
+    (*graph)["nodes"].insert((*graph)["nodes"].begin(), Json{{"op", "add"}, {"in", {"k0", "k0"}}, {"out", {"k1"}}, {"attrs", {{"alpha", 77}}}});
+  }
+  const auto here = test::cut(twoLayers(), 2), there = test::cut(other, 2);
+  const auto add = [](const Stage& s) { return std::find_if(s.nodes.begin(), s.nodes.end(), [](const StageNode& n) { return test::opOf(n) == "add"; })->attributes; };
+  ASSERT_NE(add(here.stage), add(there.stage));
+  EXPECT_EQ(canonicalForm(here.stage, *here.problem), canonicalForm(there.stage, *there.problem));
+}
+
+TEST(Canonical, EqualIdsOfOtherAttributesAndConstantsMakeAnotherForm) {
+  const auto here = test::cut(twoLayers(), 2);
+  const std::string form = canonicalForm(here.stage, *here.problem);
+  for (const bool inPlan : {false, true}) {
+    Draft d = twoLayers();
+    for (const int layer : {0, 1}) (inPlan ? d.node(0, 2 + 3 * static_cast<std::size_t>(layer)) : d.model["nodes"][1 + 2 * static_cast<std::size_t>(layer)])["attrs"]["alpha"] = 3;
+    const auto there = test::cut(d, 2);
+    EXPECT_NE(canonicalForm(there.stage, *there.problem), form);
+    d = twoLayers();
+    for (const char* name : {"c1", "c2"}) (inPlan ? d.program(0) : d.model)["tensors"][name]["value"] = 0.25;
+    const auto constants = test::cut(d, 2);
+    EXPECT_NE(canonicalForm(constants.stage, *constants.problem), form);
+  }
+  // The same ids, on purpose: only what they stand for differs.
+  Draft d = twoLayers();
+  for (const int layer : {0, 1}) d.model["nodes"][1 + 2 * static_cast<std::size_t>(layer)]["attrs"]["alpha"] = d.node(0, 2 + 3 * static_cast<std::size_t>(layer))["attrs"]["alpha"] = 3;
+  const auto there = test::cut(d, 2);
+  ASSERT_EQ(here.stage.nodes.size(), there.stage.nodes.size());
+  for (std::size_t n = 0; n < here.stage.nodes.size(); ++n) ASSERT_EQ(here.stage.nodes[n].attributes, there.stage.nodes[n].attributes);
+  EXPECT_NE(canonicalForm(there.stage, *there.problem), form);
+}
+
+// Every type of attribute, and values of different types that read alike.
+TEST(Canonical, AttributesOfEveryTypeCount) {
+  auto c = test::cut(twoLayers(), 2);
+  std::vector<Attributes> sets{{}};
+  for (const char* key : {"a", "b"}) {
+    for (const AttributeValue& value : {AttributeValue(true), AttributeValue(false), AttributeValue(Rational(1)), AttributeValue(Rational(0)), AttributeValue(Rational(1, 3)),
+                                        AttributeValue(std::string("1")), AttributeValue(std::string("")), AttributeValue(std::vector<std::int64_t>{}),
+                                        AttributeValue(std::vector<std::int64_t>{1}), AttributeValue(std::vector<std::int64_t>{1, 2})}) {
+      sets.push_back({{key, value}});
+    }
+  }
+  sets.push_back({{"a", true}, {"b", true}});
+  std::set<std::string> forms;
+  for (const Attributes& a : sets) {
+    c.stage.nodes[1].attributes = c.problem->attributes.intern(a);
+    EXPECT_TRUE(forms.insert(canonicalForm(c.stage, *c.problem)).second);
+  }
+}
+
+TEST(Canonical, AConstantsListAndItsFillAreTwoThings) {
+  auto c = test::cut(twoLayers(), 2);
+  const std::string form = canonicalForm(c.stage, *c.problem);
+  ConstantValue& value = c.problem->model.graph.constants.at(0);
+  ASSERT_TRUE(value.fill);
+  value.fill = false;
+  EXPECT_NE(canonicalForm(c.stage, *c.problem), form);
 }
 
 }  // namespace

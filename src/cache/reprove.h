@@ -1,0 +1,35 @@
+// Proves stored stages again, from what the cache holds of them: the canonical form, which is all that a proof may depend on (stages/canonical_reader.h).
+// No plan is needed, so a cache can be checked where it is kept.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cache/cache_file.h"
+#include "worker/pool.h"
+
+namespace shardproof {
+
+struct ReproveOptions {
+  std::size_t sample = 100;            // rows, drawn without replacement
+  std::uint64_t seed = 0;
+  PoolOptions pool;
+};
+
+struct ReproveResult {
+  std::size_t rows = 0;                // of this version: those that may be used
+  std::size_t drawn = 0, held = 0;
+  struct Failure {
+    std::int64_t row;
+    bool limits;                       // not proved again for want of time or memory, which says nothing about the proof
+    std::string reason;
+  };
+  std::vector<Failure> failures;
+  bool anyWrong() const;               // a stored proof that does not hold
+};
+
+// Throws CacheError.
+ReproveResult reprove(CacheFile& file, const ReproveOptions& options);
+
+}  // namespace shardproof

@@ -1,0 +1,250 @@
+// The inverse of canonical.cpp. The bytes come from a file, so nothing about them is taken for granted: whatever does not lead to a stage on which reduction and
+// execution stay within their arrays is refused.
+#include "stages/canonical_reader.h"
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "ops/registry.h"
+
+namespace shardproof {
+
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+class FormReader {
+ public:
+  explicit FormReader(std::string_view bytes) : bytes_(bytes) {}
+
+  StageOfForm run() {
+    problem_ = std::make_unique<Problem>();
+    problem_->plan.programs.emplace_back();
+    readList([&] { stage_.lumps.push_back({0, static_cast<std::int32_t>(number(1, std::numeric_limits<std::int32_t>::max()))}); });
+    readList([&] { readTensor(); });
+    written_.resize(stage_.tensors.size());
+    for (std::size_t t = 0; t < stage_.tensors.size(); ++t) written_[t] = stage_.tensors[t].origin != Origin::kComputed;
+    readList([&] { readNode(); });
+    readList([&] { stage_.claims.push_back(readEquation()); });
+    for (const Equation& e : stage_.claims) {
+      if (!written_[at(e.logical)] || std::any_of(e.parts.begin(), e.parts.end(), [&](const auto& p) { return !written_[at(p.first)]; })) {
+        throw DamagedForm("a claim about what nothing computes");
+      }
+    }
+    readList([&] { stage_.assumptions.push_back(readEquation()); });
+    if (next_ != bytes_.size()) throw DamagedForm("there is more after its end");
+    stage_.entry = 0;
+    return {std::move(problem_), std::move(stage_)};
+  }
+
+ private:
+  std::int64_t number(std::int64_t least = std::numeric_limits<std::int64_t>::min(), std::int64_t most = std::numeric_limits<std::int64_t>::max()) {
+    std::uint64_t u = 0;
+    for (int shift = 0;; shift += 7) {
+      if (next_ == bytes_.size()) throw DamagedForm("it ends too early");
+      const auto byte = static_cast<unsigned char>(bytes_[next_++]);
+      if (shift == 63 && byte > 1) throw DamagedForm("a number has more than 64 bits");
+      u |= std::uint64_t{byte & 0x7FU} << shift;
+      if (!(byte & 0x80U)) break;
+    }
+    const auto n = static_cast<std::int64_t>((u >> 1) ^ (~(u & 1) + 1));
+    if (n < least || n > most) throw DamagedForm("a number is out of range");
+    return n;
+  }
+  // A list has at most as many items as there are bytes left: nothing is reserved for a length that is not true.
+  std::size_t length() { return at(number(0, static_cast<std::int64_t>(bytes_.size() - next_))); }
+  template <class F>
+  void readList(F&& item) {
+    const std::size_t n = length();
+    for (std::size_t i = 0; i < n; ++i) item();
+  }
+  template <class T = std::int64_t>
+  std::vector<T> numbers(std::int64_t least = std::numeric_limits<T>::min(), std::int64_t most = std::numeric_limits<T>::max()) {
+    std::vector<T> list;
+    readList([&] { list.push_back(static_cast<T>(number(least, most))); });
+    return list;
+  }
+  std::string text() {
+    const std::size_t n = length();
+    std::string s(bytes_.substr(next_, n));
+    next_ += n;
+    return s;
+  }
+  Rational rational() {
+    const std::string s = text();
+    const std::size_t slash = s.find('/');
+    const auto digits = [](std::string_view part) { return !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; }); };
+    const std::string_view all = s, above = all.substr(0, slash), unsignedAbove = above.substr(above.starts_with('-') ? 1 : 0);
+    const std::string_view below = slash == std::string::npos ? "1" : all.substr(slash + 1);
+    if (!digits(unsignedAbove) || !digits(below) || below.find_first_not_of('0') == std::string_view::npos) throw DamagedForm("a number is none");
+    return Rational(mpq_class(mpz_class(std::string(above)), mpz_class(std::string(below))));
+  }
+
+  void readTensor() {
+    const std::int64_t kind = number(0, ((static_cast<std::int64_t>(Origin::kUnbound) * 2 + 1) * 4 + 3) * 2 + 1);
+    StageTensor t;
+    t.logical = kind % 2 != 0;
+    if (kind / 2 % 4 > static_cast<std::int64_t>(ElementKind::kComplex)) throw DamagedForm("an unknown kind of element");
+    t.info.element = static_cast<ElementKind>(kind / 2 % 4);
+    t.info.absent = kind / 8 % 2 != 0;
+    t.origin = static_cast<Origin>(kind / 16);
+    t.info.shape = numbers(0);
+    t.tensor = static_cast<std::int32_t>(stage_.tensors.size());
+    if (!t.logical) t.program = 0, t.rank = 0;
+    Tensor tensor;
+    tensor.name = problem_->names.intern("t" + std::to_string(stage_.tensors.size()));
+    tensor.shape = t.info.shape;
+    tensor.element = t.info.element;
+    Graph& graph = t.logical ? problem_->model.graph : problem_->plan.programs[0].graph;
+    if (t.origin == Origin::kConstant) {
+      ConstantValue value;
+      value.fill = number(0, 1) != 0;
+      readList([&] { value.elements.push_back(rational()); });
+      // `fill`: one element; else as many as the shape says, counted without overflow.
+      auto rest = static_cast<std::int64_t>(value.elements.size());
+      bool zero = false;
+      for (const std::int64_t d : t.info.shape) {
+        zero = zero || d == 0;
+        if (!value.fill && d > 0 && rest % d != 0) throw DamagedForm("a constant has another number of elements than its shape");
+        if (!value.fill && d > 0) rest /= d;
+      }
+      if (value.fill || !zero ? rest != 1 : rest != 0) throw DamagedForm("a constant has another number of elements than its shape");
+      tensor.kind = TensorKind::kConstant;
+      tensor.constant = static_cast<std::int32_t>(graph.constants.size());
+      graph.constants.push_back(std::move(value));
+    }
+    // Both graphs have as many tensors as the stage, so that a stage tensor's index is its index there too.
+    for (Graph* g : {&problem_->model.graph, &problem_->plan.programs[0].graph}) g->tensors.push_back(g == &graph ? tensor : Tensor{});
+    stage_.tensors.push_back(std::move(t));
+  }
+
+  Attributes readAttributes() {
+    Attributes attributes;
+    readList([&] {
+      std::string key = text();
+      AttributeValue value;
+      switch (number(0, 3)) {
+        case 0: value = number(0, 1) != 0; break;
+        case 1: value = rational(); break;
+        case 2: value = text(); break;
+        default: value = numbers(); break;
+      }
+      attributes.insert_or_assign(std::move(key), std::move(value));
+    });
+    return attributes;
+  }
+
+  std::int32_t tensor(std::int32_t least = 0) { return static_cast<std::int32_t>(number(least, static_cast<std::int64_t>(stage_.tensors.size()) - 1)); }
+
+  void readNode() {
+    StageNode n;
+    const std::int64_t kind = number(0, static_cast<std::int64_t>(Communication::kReceive) * 2 + 1);
+    n.logical = kind % 2 != 0;
+    n.communication = static_cast<Communication>(kind / 2);
+    n.node = static_cast<std::int32_t>(stage_.nodes.size());
+    if (!n.logical) n.program = 0, n.rank = 0;
+    const bool communicates = n.communication != Communication::kNone;
+    if (!communicates) {
+      const std::int64_t operation = number(0, static_cast<std::int64_t>(operations_.size()));
+      if (operation == static_cast<std::int64_t>(operations_.size())) {
+        const std::string name = text();
+        const OperatorId op = ops::Registry::instance().find(name);
+        if (!op) throw DamagedForm("an unknown operator");
+        operations_.emplace_back(op, problem_->attributes.intern(readAttributes()));
+      }
+      std::tie(n.op, n.attributes) = operations_[at(operation)];
+    } else {
+      n.attributes = problem_->attributes.intern({});
+    }
+    const std::int32_t least = communicates ? 0 : -1;
+    readList([&] { n.in.push_back(tensor(least)); });
+    readList([&] { n.out.push_back(tensor(-1)); });
+    for (const std::int32_t t : n.in) {
+      if (t >= 0 && (!written_[at(t)] || stage_.tensors[at(t)].logical != n.logical)) throw DamagedForm("an operator reads what is not there");
+    }
+    for (const std::int32_t t : n.out) {
+      if (t < 0) continue;
+      if (written_[at(t)] || stage_.tensors[at(t)].logical != n.logical) throw DamagedForm("an operator writes what is there");
+      written_[at(t)] = 1;
+    }
+    if (communicates) {
+      n.reduction = static_cast<Reduction>(number(0, static_cast<std::int64_t>(Reduction::kMin)));
+      n.dim = static_cast<std::int32_t>(number(-64, 64));
+      n.odim = static_cast<std::int32_t>(number(-64, 64));
+      n.member = static_cast<std::int32_t>(number(0, std::numeric_limits<std::int32_t>::max()));
+      n.multiplicity = numbers();
+    }
+    checkSignature(n);
+    stage_.nodes.push_back(std::move(n));
+  }
+
+  void checkSignature(const StageNode& n) const {
+    if (n.communication == Communication::kNone) {
+      try {
+        ops::Registry::instance().at(n.op).validate(problem_->attributes.at(n.attributes), n.in.size(), n.out.size());
+      } catch (const std::invalid_argument& error) {
+        throw DamagedForm(error.what());
+      }
+      return;
+    }
+    // A mesh axis or group of one may have no multiplicities; otherwise there is one for each member.
+    if (n.in.empty() || n.out.size() != 1 || (!n.multiplicity.empty() && n.multiplicity.size() != n.in.size())) throw DamagedForm("a communication of no members");
+    if (n.out[0] < 0) return;
+    const Shape& out = stage_.tensors[at(n.out[0])].info.shape;
+    const auto rank = static_cast<std::int64_t>(out.size());
+    const auto within = [&](std::int64_t d) { return d >= -rank && d < rank; };
+    const bool cuts = n.communication == Communication::kAllGather || n.communication == Communication::kReduceScatter || n.communication == Communication::kAllToAll;
+    if (cuts && (!within(n.dim) || (n.communication == Communication::kAllToAll && !within(n.odim)))) throw DamagedForm("a communication along no dimension");
+    for (const std::int32_t t : n.in) {
+      if (stage_.tensors[at(t)].info.shape.size() != out.size()) throw DamagedForm("a communication between tensors of different rank");
+    }
+  }
+
+  Equation readEquation() {
+    Equation e;
+    e.entry = 0;
+    e.logical = tensor();
+    const Shape& shape = stage_.tensors[at(e.logical)].info.shape;
+    readList([&] {
+      const std::int64_t low = number(0);
+      e.box.emplace_back(low, number(low));
+    });
+    if (!stage_.tensors[at(e.logical)].logical || e.box.size() != shape.size()) throw DamagedForm("a lineage box of another rank than its tensor");
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+      if (e.box[d].second > shape[d]) throw DamagedForm("a lineage box outside its tensor");
+    }
+    readList([&] {
+      const std::int32_t part = tensor();
+      const StageTensor& local = stage_.tensors[at(part)];
+      if (local.logical || local.info.shape.size() != shape.size()) throw DamagedForm("a lineage part that does not fit its box");
+      e.parts.emplace_back(part, number());
+    });
+    if (e.parts.empty()) throw DamagedForm("lineage without parts");
+    readList([&] {
+      Equation::Step step;
+      step.lump = static_cast<std::int32_t>(number(0, static_cast<std::int64_t>(stage_.lumps.size()) - 1));
+      step.coordinate = static_cast<std::int32_t>(number(0, std::numeric_limits<std::int32_t>::max()));
+      step.offset = numbers();
+      if (step.offset.size() != shape.size()) throw DamagedForm("a lineage step of another rank than its tensor");
+      e.step.push_back(std::move(step));
+    });
+    return e;
+  }
+
+  std::string_view bytes_;
+  std::size_t next_ = 0;
+  std::unique_ptr<Problem> problem_;
+  Stage stage_;
+  std::vector<std::pair<OperatorId, AttributesId>> operations_;
+  std::vector<char> written_;              // stage tensors that have a value before the node that is read next
+};
+
+}  // namespace
+
+StageOfForm readCanonicalForm(std::string_view form) { return FormReader(form).run(); }
+
+}  // namespace shardproof

@@ -1,0 +1,164 @@
+// A stage read back from its canonical form is the same proof problem: what the checker says about it does not depend on anything that the form leaves out.
+#include <map>
+#include <random>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "cache/proof_store.h"
+#include "checker/checker.h"
+#include "shape_reduction/reduction.h"
+#include "stages/canonical_reader.h"
+#include "support/problems.h"
+
+namespace shardproof {
+namespace {
+
+using test::Draft;
+using test::Json;
+
+// On each side: the sum of two dropouts of x, the first with seed 1 and the second with the given one, scaled by a constant.
+Draft dropouts(int modelSeed, int planSeed) {
+  Draft d = test::draft(R"({"tensors": {"x": {"shape": [4, 8], "kind": "input"}, "a": {"shape": [4, 8]}, "b": {"shape": [4, 8]}, "c": {"shape": [4, 8]},
+                                        "k": {"shape": [8], "kind": "constant", "value": [1, 2, 3, 4, 5, 6, 7, 0.125]}, "y": {"shape": [4, 8]}}, "outputs": ["y"],
+                            "nodes": [{"op": "dropout", "in": ["x"], "out": ["a"], "attrs": {"p": 0.1, "seed": 1}}, {"op": "dropout", "in": ["x"], "out": ["b"], "attrs": {"p": 0.1}},
+                                      {"op": "add", "in": ["a", "b"], "out": ["c"]}, {"op": "mul", "in": ["c", "k"], "out": ["y"]}]})",
+                        R"({"mesh": [["dp", 2]], "programs": [{"tensors": {"x": {"shape": [2, 8], "kind": "input"}, "a": {"shape": [2, 8]}, "b": {"shape": [2, 8]}, "c": {"shape": [2, 8]},
+                                        "k": {"shape": [8], "kind": "constant", "value": [1, 2, 3, 4, 5, 6, 7, 0.125]}, "y": {"shape": [2, 8]}},
+                            "nodes": [{"op": "dropout", "in": ["x"], "out": ["a"], "attrs": {"p": 0.1, "seed": 1}}, {"op": "dropout", "in": ["x"], "out": ["b"], "attrs": {"p": 0.1}},
+                                      {"op": "add", "in": ["a", "b"], "out": ["c"]}, {"op": "mul", "in": ["c", "k"], "out": ["y"]}]}],
+                            "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2], [0, 8]], "step": {"dp": [2, 0]}, "parts": [{"local": "x"}]}]},
+                                        {"tensor": "y", "role": "output", "shards": [{"box": [[0, 2], [0, 8]], "step": {"dp": [2, 0]}, "parts": [{"local": "y"}]}]}]})");
+  d.model["nodes"][1]["attrs"]["seed"] = modelSeed;
+  d.node(0, 1)["attrs"]["seed"] = planSeed;
+  return d;
+}
+
+// What a verdict is, without names and times. Empty where the stage must be cut without lumps.
+struct Decision {
+  bool notSymmetric = false;
+  StageVerdict verdict = StageVerdict::kUndecided;
+  StoredProof proof;
+  std::int32_t claim = -1;
+  friend bool operator==(const Decision&, const Decision&) = default;
+};
+Decision decide(const Stage& stage, const Problem& problem, Checker checker) {
+  CheckOptions options;
+  options.checker = checker;
+  options.timeoutSeconds = 5;
+  try {
+    const StageOutcome outcome = checkStage(stage, problem, options);
+    return {false, outcome.verdict, storedProof(stage, problem, outcome), outcome.claim};
+  } catch (const NotSymmetric&) {
+    return {true, StageVerdict::kUndecided, {}, -1};
+  }
+}
+
+// The reduced shapes of tensors that both list (stages with made-up names list more).
+void expectSame(const Decision& read, const Decision& cut, const std::string& what) {
+  EXPECT_EQ(read.notSymmetric, cut.notSymmetric) << what;
+  EXPECT_EQ(read.verdict, cut.verdict) << what;
+  EXPECT_EQ(read.proof.method, cut.proof.method) << what;
+  EXPECT_EQ(read.claim, cut.claim) << what;
+  std::map<std::int32_t, Shape> shapes;
+  for (const auto& s : read.proof.shapes) shapes.emplace(s.tensor, s.shape);
+  for (const auto& s : cut.proof.shapes) {
+    if (const auto it = shapes.find(s.tensor); it != shapes.end()) {
+      EXPECT_EQ(it->second, s.shape) << what;
+    }
+  }
+}
+
+// Every class of the problem. Returns how many were compared.
+std::size_t expectForms(const Problem& problem, const std::vector<bool>& lumps, std::size_t most = SIZE_MAX) {
+  const Join join(problem);
+  std::set<std::string> seen;
+  for (std::size_t e = 0; e < problem.plan.lineage.size(); ++e) {
+    if (problem.plan.lineage[e].role == Role::kInput) continue;
+    for (const bool lump : lumps) {
+      CutOptions cut;
+      cut.lump = lump;
+      const Stage stage = cutStage(join, static_cast<std::int32_t>(e), cut);
+      const std::string form = canonicalForm(stage, problem);
+      if (seen.size() >= most || !seen.insert(form).second) continue;
+      const StageOfForm read = readCanonicalForm(form);
+      EXPECT_EQ(canonicalForm(read.stage, *read.problem), form) << "entry " << e;
+      expectSame(decide(read.stage, *read.problem, Checker::kAuto), decide(stage, problem, Checker::kAuto), "entry " + std::to_string(e));
+    }
+  }
+  return seen.size();
+}
+
+TEST(CanonicalReader, AStageAndItsFormAreDecidedAlike) {
+  for (const auto& [model, plan] : std::vector<std::pair<int, int>>{{1, 1}, {2, 2}, {1, 2}, {2, 1}}) {
+    const auto c = test::cut(dropouts(model, plan), 1);
+    const std::string form = canonicalForm(c.stage, *c.problem);
+    const StageOfForm read = readCanonicalForm(form);
+    EXPECT_EQ(canonicalForm(read.stage, *read.problem), form);
+    for (const Checker checker : {Checker::kAuto, Checker::kZ3}) {
+      const Decision of = decide(c.stage, *c.problem, checker);
+      EXPECT_EQ(of.verdict == StageVerdict::kProved, model == plan) << model << " " << plan;
+      expectSame(decide(read.stage, *read.problem, checker), of, "seeds " + std::to_string(model) + " " + std::to_string(plan));
+    }
+  }
+}
+
+// A mask that two nodes share is another thing than two masks.
+TEST(CanonicalReader, SharedDropoutMasksCount) {
+  const auto form = [](int model, int plan) {
+    const auto c = test::cut(dropouts(model, plan), 1);
+    return canonicalForm(c.stage, *c.problem);
+  };
+  std::set<std::string> forms{form(1, 1), form(2, 2), form(1, 2), form(2, 1)};
+  EXPECT_EQ(forms.size(), 4u);
+}
+
+TEST(CanonicalReader, EveryStageOfTheFirstPlanIsDecidedAlike) {
+  const auto problem = test::readShared(test::kFirstPlan);
+  if (!problem) GTEST_SKIP() << "no shared plans";
+  EXPECT_GT(expectForms(*problem, {true, false}), 100u);
+}
+
+TEST(CanonicalReader, StagesWithLumpsAreDecidedAlike) {
+  const auto problem = test::readShared(test::kLargestPlan);
+  if (!problem) GTEST_SKIP() << "no shared plans";
+  EXPECT_GT(expectForms(*problem, {true}, 150), 100u);
+}
+
+TEST(CanonicalReader, NoPartOfAFormIsAForm) {
+  const auto c = test::cut(dropouts(2, 2), 1);
+  const std::string form = canonicalForm(c.stage, *c.problem);
+  for (std::size_t n = 0; n < form.size(); ++n) EXPECT_THROW(readCanonicalForm(form.substr(0, n)), DamagedForm) << n;
+  EXPECT_THROW(readCanonicalForm(form + '\0'), DamagedForm);
+}
+
+// Damaged bytes are refused, or are a stage that can be handled like any other.
+TEST(CanonicalReader, DamagedBytesAreRefusedOrAnotherStage) {
+  const auto c = test::cut(dropouts(2, 2), 1);
+  const std::string form = canonicalForm(c.stage, *c.problem);
+  std::mt19937 random(7);
+  std::size_t refused = 0, read = 0;
+  for (std::size_t i = 0; i < 4000; ++i) {
+    std::string damaged = form;
+    damaged[i < form.size() ? i : random() % form.size()] ^= static_cast<char>(1U << random() % 8);
+    try {
+      const StageOfForm stage = readCanonicalForm(damaged);
+      ++read;
+      EXPECT_NE(canonicalForm(stage.stage, *stage.problem), form) << i;
+    } catch (const DamagedForm&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 1000u);
+  EXPECT_GT(read, 100u);
+}
+
+TEST(CanonicalReader, LengthsAreNotBelieved) {
+  std::string huge(1, '\0');                                      // no lumps
+  huge += std::string("\xFE\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F", 9);   // so many tensors
+  EXPECT_THROW(readCanonicalForm(huge), DamagedForm);
+  EXPECT_THROW(readCanonicalForm(""), DamagedForm);
+}
+
+}  // namespace
+}  // namespace shardproof

@@ -324,6 +324,8 @@ class StageRunner {
       case Communication::kBroadcast: out.data = values_[at(node.in[0])].data; break;
       case Communication::kAllReduce:
       case Communication::kReduceScatter: {
+        const bool ordered = node.reduction == Reduction::kMax || node.reduction == Reduction::kMin;
+        if (ordered && out.element == ElementKind::kComplex) throw Unsupported("the largest or smallest of complex numbers");
         Value reduced = values_[at(node.in[0])];
         std::vector<Element> elements(node.in.size());
         for (std::size_t i = 0; i < reduced.data.size(); ++i) {

@@ -29,7 +29,8 @@ constexpr double kSteady = 1.0 / 8;
 constexpr std::int64_t kMostConfirmedElements = 300'000;
 constexpr std::int64_t kManyElements = 100'000;            // a stage whose proof is work enough to look at numbers first
 constexpr double kMostConfirmedTotal = 50e6;                // in all of its tensors
-constexpr double kMostConfirmedIteration = 2e6;             // combinations of indices in one operator
+constexpr double kMostIteration = 1e8;                      // combinations of indices in one operator, as terms
+constexpr double kMostConfirmedIteration = 2e6;             // ... and as numbers at full sequence length
 constexpr std::size_t kShownAssignments = 40;
 constexpr std::size_t kExpansionBudget = 200'000;
 constexpr std::size_t kDomainBudget = 20'000;
@@ -78,6 +79,7 @@ class StageChecker {
     }
     try {
       reduce(ReductionOptions{});
+      if (reduced_.largestIteration > kMostIteration) throw Unsupported("an operator of the reduced stage runs through too many combinations of indices");
     } catch (const Unsupported&) {
       // Too large for a proof; in numbers a difference may still be found.
       if (options_.checker == Checker::kZ3 || !refuteInNumbers()) throw;

@@ -119,6 +119,21 @@ TEST(Verify, SumsOfIndicesNameRowsOfTheirOwn) {
   EXPECT_EQ(verified(d).verdict, Verdict::kNotEquivalent);
 }
 
+// Complex numbers have no order: nothing that rests on the largest of them is proved.
+TEST(Verify, TheLargestOfComplexNumbersHasNoMeaning) {
+  const std::string inputs = R"("q": {"shape": [1, 8, 2, 4], "kind": "input"}, "k": {"shape": [1, 8, 2, 4], "kind": "input"}, "f": {"shape": [8, 2], "kind": "input", "dtype": "complex64"})";
+  const std::string results = R"("q2": {"shape": [1, 8, 2, 4]}, "k2": {"shape": [1, 8, 2, 4]})";
+  const std::string whole = R"([{"box": [[0, 1], [0, 8], [0, 2], [0, 4]], "parts": [{"local": ")";
+  const Draft d = test::draft(R"({"tensors": {)" + inputs + ", " + results + R"(}, "nodes": [{"op": "apply_rotary_emb", "in": ["q", "k", "f"], "out": ["q2", "k2"]}], "outputs": ["q2"]})",
+                              R"({"mesh": [["tp", 2]], "programs": [{"at": {}, "tensors": {"g": {"shape": [8, 2], "dtype": "complex64"}, )" + inputs + ", " + results + R"(},
+                                  "nodes": [{"op": "all_reduce", "in": ["f"], "out": ["g"], "attrs": {"reduce": "max"}, "comm": "c", "group": ["tp"]},
+                                            {"op": "apply_rotary_emb", "in": ["q", "k", "g"], "out": ["q2", "k2"]}]}],
+                                  "lineage": [{"tensor": "q", "role": "input", "shards": )" + whole + R"(q"}]}]}, {"tensor": "k", "role": "input", "shards": )" + whole + R"(k"}]}]},
+                                              {"tensor": "f", "role": "input", "shards": [{"box": [[0, 8], [0, 2]], "parts": [{"local": "f"}]}]},
+                                              {"tensor": "q2", "role": "output", "shards": )" + whole + R"(q2"}]}]}]})");
+  EXPECT_EQ(verified(d).verdict, Verdict::kUndecided);
+}
+
 // In the upper right block of a causal mask whole rows are minus infinity, and so is their maximum.
 TEST(Verify, TheExponentialOfAMaximumOfMaskEntriesMayBeZero) {
   const Draft d = test::oneRank(R"("t": {"shape": [1, 64], "kind": "input", "dtype": "int64"}, "x": {"shape": [1, 1, 64], "kind": "input"})", R"("o": {"shape": [1, 1, 64]})",

@@ -211,6 +211,23 @@ class Differentiable {
   std::vector<Rational> factors_{Rational(1)};
 };
 
+// The gradients of a sum of products without a tape. False when some operand's needs one.
+template <class Op, class A>
+bool contractGradients(Evaluation<A>& e, std::size_t results, std::size_t operands) {
+  const std::span<const TensorValue<A>* const> given(e.in.data() + results, operands);
+  if (e.in[0] == nullptr || std::any_of(given.begin(), given.end(), [](const auto* x) { return x == nullptr; })) return false;
+  std::vector<TensorValue<A>*> none(1, nullptr);
+  const std::vector<const TensorValue<A>*> in(given.begin(), given.end());
+  const Evaluation<A> forward{e.algebra, e.attributes, in, none};
+  const SumOfProducts products = Op::products(forward);
+  for (std::size_t i = 0; i < operands; ++i) {
+    if (e.out[i] == nullptr) continue;
+    expectDims(e.out[i]->dims, given[i]->dims);
+    if (given[i]->element != ElementKind::kReal || !contractGradient(e.algebra, products, *e.in[0], given, i, *e.out[i])) return false;
+  }
+  return true;
+}
+
 // Evaluates NAME_backward of the operator Op: e.in are the gradients of its results (nullptr: none), then its operands; e.out line up with its operands.
 template <class Op, class A>
 void evaluateBackward(Evaluation<A>& e, const Interface& interface) {
@@ -218,6 +235,9 @@ void evaluateBackward(Evaluation<A>& e, const Interface& interface) {
   const std::size_t results = interface.minResults;
   if (e.in.size() < results || e.out.size() != e.in.size() - results) throw std::logic_error("backward: results do not line up with operands");
   const std::size_t operands = e.in.size() - results;
+  if constexpr (requires(const Evaluation<A>& f) { Op::products(f); }) {
+    if (contractGradients<Op>(e, results, operands)) return;
+  }
   D tape(e.algebra);
 
   std::vector<TensorValue<D>> operandValues(operands);

@@ -144,4 +144,39 @@ void contract(A& algebra, const std::vector<Factor<A>>& factors, const std::vect
   }
 }
 
+// How a contraction names the dimensions of its operands (-1: broadcast) and of its result, for full sizes and for reduced dimensions alike.
+struct ContractionLabels {
+  std::vector<std::vector<int>> operands;
+  std::vector<int> result;
+};
+
+// An operator whose result is a sum of products of its operands, each product contracted: `summands` lists the operands of each.
+struct SumOfProducts {
+  std::vector<std::vector<std::size_t>> summands;
+  ContractionLabels labels;
+};
+
+// The gradient of one operand of a sum of products, given that of the result. The result is linear in the operand, so the gradient is the product of the result's
+// gradient and the other factors, contracted to the operand's labels: the sum runs over full positions (with the weights of reduced ones), which is what
+// automatic differentiation of the same sum gives (ops/differentiate.h). False where a label of the operand stands in nothing else (its gradient repeats along it).
+template <class A>
+bool contractGradient(A& algebra, const SumOfProducts& products, const TensorValue<A>& gradient, std::span<const TensorValue<A>* const> operands, std::size_t wanted,
+                      TensorValue<A>& result) {
+  std::vector<Factor<A>> factors{{&gradient, products.labels.result}};
+  for (const auto& summand : products.summands) {
+    if (std::find(summand.begin(), summand.end(), wanted) == summand.end()) continue;
+    for (const std::size_t i : summand) {
+      if (operands[i] == nullptr) return false;
+      if (i != wanted) factors.push_back({operands[i], products.labels.operands[i]});
+    }
+  }
+  const std::vector<int>& own = products.labels.operands[wanted];
+  for (const int label : own) {
+    const bool stands = label < 0 || std::any_of(factors.begin(), factors.end(), [&](const Factor<A>& f) { return std::find(f.labels.begin(), f.labels.end(), label) != f.labels.end(); });
+    if (!stands) return false;
+  }
+  contract<A>(algebra, factors, own, result);
+  return true;
+}
+
 }  // namespace shardproof::ops

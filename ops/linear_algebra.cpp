@@ -8,11 +8,14 @@
 namespace shardproof::ops {
 namespace {
 
-// What contract() needs, for full sizes and for reduced dimensions alike.
-struct Labels {
-  std::vector<std::vector<int>> operands;   // -1: broadcast dimension
-  std::vector<int> result;
-};
+using Labels = ContractionLabels;
+
+template <class A>
+Shape fullShape(const TensorValue<A>& x) {
+  Shape shape;
+  for (const ReducedDim& d : x.dims) shape.push_back(d.full);
+  return shape;
+}
 
 // Equal labels are equal dimensions; labels that the result lacks are summed. Operands are related to one another directly.
 void relateLabels(const Labels& labels, int resultSlot, Relations& relations) {
@@ -68,6 +71,16 @@ struct Linear {
       relations.equal(ref(2, 0), ref(1, 0));
       relations.equal(ref(2, 0), ref(slotOfResult(s, 0), rank - 1));
     }
+  }
+  template <class A>
+  static SumOfProducts products(const Evaluation<A>& e) {
+    const Labels l = labels(e.in[0]->dims.size());
+    SumOfProducts made{{{0, 1}}, l};
+    if (e.in.size() > 2 && e.in[2] != nullptr) {
+      made.summands.push_back({2});
+      made.labels.operands.push_back({l.result.back()});
+    }
+    return made;
   }
   template <class A>
   static void eval(Evaluation<A>& e) {
@@ -128,13 +141,12 @@ struct MatMul {
     relateLabels(labels(shapeOf(s, 0), shapeOf(s, 1)), slotOfResult(s, 0), relations);
   }
   template <class A>
+  static SumOfProducts products(const Evaluation<A>& e) {
+    return {{{0, 1}}, labels(fullShape(*e.in[0]), fullShape(*e.in[1]))};
+  }
+  template <class A>
   static void eval(Evaluation<A>& e) {
-    const auto full = [](const TensorValue<A>& x) {
-      Shape shape;
-      for (const ReducedDim& d : x.dims) shape.push_back(d.full);
-      return shape;
-    };
-    const Labels l = labels(full(*e.in[0]), full(*e.in[1]));
+    const Labels l = labels(fullShape(*e.in[0]), fullShape(*e.in[1]));
     contract<A>(e.algebra, {{e.in[0], l.operands[0]}, {e.in[1], l.operands[1]}}, l.result, *e.out[0]);
   }
 };
@@ -213,6 +225,12 @@ struct Einsum {
   }
   static void relate(const Signature& s, std::span<const TensorInfo* const>, Relations& relations) {
     relateLabels(labels(s.attributes), slotOfResult(s, 0), relations);
+  }
+  template <class A>
+  static SumOfProducts products(const Evaluation<A>& e) {
+    SumOfProducts made{{{}}, labels(e.attributes)};
+    for (std::size_t i = 0; i < e.in.size(); ++i) made.summands[0].push_back(i);
+    return made;
   }
   template <class A>
   static void eval(Evaluation<A>& e) {

@@ -79,8 +79,8 @@ struct MoeGate {
     const bool sigmoid = text(e.attributes, "score_func") == "sigmoid";
     const std::int64_t topk = integer(e.attributes, "topk"), best = integer(e.attributes, "topk_groups", 1);
     // Without a bias a group's score is its best expert's, so the k best experts lie in the k best groups: an expert whose group is not among these
-    // has the best experts of k groups before it (ties go to the lower index, of groups as of experts). As many groups restrict nothing.
-    const bool restricted = integer(e.attributes, "n_groups", 1) > 1 && (bias != nullptr || best < topk);
+    // has the best experts of k groups before it (ties go to the lower index, of groups as of experts). As many groups restrict nothing, nor do all of them.
+    const bool restricted = best < integer(e.attributes, "n_groups", 1) && (bias != nullptr || best < topk);
     const std::int64_t groups = restricted ? integer(e.attributes, "n_groups") : 1;
     const Rational scale = number(e.attributes, "route_scale", Rational(1));
     const ReducedDim &tokens = x.dims.at(0), &experts = w.dims.at(0);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "ops/registry.h"
+#include "shape_reduction/reduction.h"
 #include "shardproof/error.h"
 
 namespace shardproof {
@@ -122,7 +123,10 @@ class Builder {
         if (sizes_[at(local[d])] != e.box[d].second - e.box[d].first) throw Unsupported("lineage relates a box and a local tensor of different shapes");
         relateRange(logical[d], e.box[d].first, local[d], true);
       }
-      if (valueVars_[at(part)] >= 0 && valueVars_[at(e.logical)] >= 0) dims_.unite(valueVars_[at(part)], valueVars_[at(e.logical)]);
+      if (valueVars_[at(part)] >= 0 && valueVars_[at(e.logical)] >= 0) {
+        dims_.unite(valueVars_[at(part)], valueVars_[at(e.logical)]);
+        if (e.parts.size() > 1 || multiplicity != 1) summedValues_.push_back(valueVars_[at(part)]);
+      }
     }
     equations_.push_back(&e);
   }
@@ -163,6 +167,12 @@ class Builder {
     for (RegroupRelation& r : regroups_) {
       for (std::int32_t& d : r.a) d = groupOf_[at(d)];
       for (std::int32_t& d : r.b) d = groupOf_[at(d)];
+    }
+    // A sum of indices is no index that runs with its operands: the rows that it may name are told apart.
+    for (const std::int32_t v : summedValues_) {
+      for (const RangeRelation& r : ranges_) {
+        if (r.whole == groupOf_[at(v)]) groupFlags_[at(r.part)].keep = true;
+      }
     }
     unique(ranges_);
     unique(stretches_);
@@ -345,15 +355,13 @@ class Builder {
     }
     for (const DimensionGraph::Cut& c : cuts_) graph_.cuts.push_back({lineOf(c.line), c.position, c.fromLineage});
     for (const Equation* e : equations_) boxesOf(*e, lineOf);
-    std::set<std::pair<bool, std::vector<std::vector<std::int32_t>>>> seen;
+    std::set<std::pair<bool, std::vector<DimensionGraph::Variable>>> seen;
     for (const auto& [logical, variables] : iterations_) {
       DimensionGraph::Iteration iteration{logical, {}};
       for (const auto& variable : variables) {
-        std::set<std::int32_t> lines;
-        for (const std::int32_t d : variable) {
-          for (const std::int32_t l : graph_.linesOfGroup[at(groupOf_[at(d)])]) lines.insert(l);
-        }
-        iteration.variables.emplace_back(lines.begin(), lines.end());
+        std::set<std::vector<std::int32_t>> dims;
+        for (const std::int32_t d : variable) dims.insert(graph_.linesOfGroup[at(groupOf_[at(d)])]);
+        iteration.variables.emplace_back(dims.begin(), dims.end());
       }
       if (seen.emplace(logical, iteration.variables).second) graph_.iterations.push_back(std::move(iteration));
     }
@@ -414,9 +422,9 @@ class Builder {
           const std::int64_t offset = step.offset[d];
           if (offset == 0) continue;
           const bool here = offset % s == 0 && (j + 1 == levels(g) || offset < stride(g, j + 1));
-          if (offset < 0) throw Unsupported("lineage steps backward along an axis");
+          if (offset < 0) throw NotSymmetric("lineage steps backward along an interchangeable axis");
           if (here) box.moves.push_back({step.lump, step.coordinate, offset / s});
-          else if (offset % s != 0) throw Unsupported("lineage steps along an axis by a stretch that a view takes apart");
+          else if (offset % s != 0) throw NotSymmetric("lineage steps along an interchangeable axis by a stretch that a view takes apart");
         }
         graph_.boxes.push_back(std::move(box));
       }
@@ -441,6 +449,7 @@ class Builder {
   std::vector<std::vector<std::int32_t>> dimVars_;
   std::vector<std::int32_t> valueVars_;
   std::vector<std::pair<std::int32_t, std::int64_t>> valueCuts_;
+  std::vector<std::int32_t> summedValues_;
   std::vector<RangeRelation> ranges_;
   std::vector<StretchRelation> stretches_;
   std::vector<RegroupRelation> regroups_;
@@ -642,6 +651,8 @@ void Builder::relateCommunication(const StageNode& node) {
     }
     if (valueVars_[at(result)] >= 0) dims_.unite(valueVars_[at(result)], valueVars_[at(node.in[i])]);
   }
+  const bool reduces = node.communication == Communication::kAllReduce || node.communication == Communication::kReduceScatter;
+  if (reduces && valueVars_[at(result)] >= 0 && (node.reduction == Reduction::kSum || node.reduction == Reduction::kMean)) summedValues_.push_back(valueVars_[at(result)]);
   std::vector<std::vector<std::int32_t>> variables;
   for (const std::int32_t d : out) variables.push_back({d});
   iterations_.emplace_back(false, std::move(variables));

@@ -54,10 +54,23 @@ struct DimensionGraph {
   };
   std::vector<Cut> cuts;                                   // single cuts
   std::vector<BoxOnLine> boxes;                            // of all equations
-  // The index variables of each node's iteration space, as the lines each ranges over; equal lists once.
+  // The index variables of each node's iteration space, equal ones once. A variable is given by the dimensions that run with it, each as its lines: where one
+  // dimension has a line twice, or two lines whose pieces run together (a flattened square matrix added to its transpose), the variable is two of positions.
+  using Variable = std::vector<std::vector<std::int32_t>>;
   struct Iteration {
     bool logical;
-    std::vector<std::vector<std::int32_t>> variables;
+    std::vector<Variable> variables;
+    // How many positions one summand involves of what `touches` says of a line.
+    template <class Touches>
+    static int positions(const Variable& variable, Touches&& touches) {
+      int most = 0;
+      for (const auto& lines : variable) {
+        int count = 0;
+        for (const std::int32_t l : lines) count += touches(l) ? 1 : 0;
+        most = count > most ? count : most;
+      }
+      return most;
+    }
   };
   std::vector<Iteration> iterations;
 };

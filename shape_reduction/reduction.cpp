@@ -124,10 +124,16 @@ class Reducer {
       std::map<std::int32_t, int> touching;
       for (const auto& variable : iteration.variables) {
         std::set<std::int32_t> lumps;
-        for (const std::int32_t l : variable) {
-          for (const Blocks& b : blocks_[at(l)]) lumps.insert(b.lump);
+        for (const auto& lines : variable) {
+          for (const std::int32_t l : lines) {
+            for (const Blocks& b : blocks_[at(l)]) lumps.insert(b.lump);
+          }
         }
-        for (const std::int32_t lump : lumps) ++touching[lump];
+        for (const std::int32_t lump : lumps) {
+          touching[lump] += DimensionGraph::Iteration::positions(variable, [&](std::int32_t l) {
+            return std::any_of(blocks_[at(l)].begin(), blocks_[at(l)].end(), [&](const Blocks& b) { return b.lump == lump; });
+          });
+        }
       }
       // Half of the coordinates kept apart tell an element, the other half a summand (see apart()). A local operator's own rank is one more
       // coordinate of the axis.
@@ -272,8 +278,13 @@ class Reducer {
       std::map<std::int32_t, int> touching;
       for (const auto& variable : iteration.variables) {
         std::set<std::int32_t> classes;
-        for (const std::int32_t l : variable) classes.insert(classesOfLine_[at(l)].begin(), classesOfLine_[at(l)].end());
-        for (const std::int32_t c : classes) ++touching[c];
+        for (const auto& lines : variable) {
+          for (const std::int32_t l : lines) classes.insert(classesOfLine_[at(l)].begin(), classesOfLine_[at(l)].end());
+        }
+        for (const std::int32_t c : classes) {
+          touching[c] += DimensionGraph::Iteration::positions(
+              variable, [&](std::int32_t l) { return std::binary_search(classesOfLine_[at(l)].begin(), classesOfLine_[at(l)].end(), c); });
+        }
       }
       for (const auto& [c, count] : touching) variables_[at(c)] = std::max(variables_[at(c)], count);
     }
@@ -375,9 +386,13 @@ class Reducer {
     for (const auto& iteration : graph_.iterations) {
       double combinations = 1;
       for (const auto& variable : iteration.variables) {
-        std::size_t longest = 1;
-        for (const std::int32_t l : variable) longest = std::max(longest, perLine[at(l)].position.size());
-        combinations *= static_cast<double>(longest);
+        double longest = 1;
+        for (const auto& lines : variable) {
+          double length = 1;
+          for (const std::int32_t l : lines) length *= static_cast<double>(perLine[at(l)].position.size());
+          longest = std::max(longest, length);
+        }
+        combinations *= longest;
       }
       reduced.largestIteration = std::max(reduced.largestIteration, combinations);
     }

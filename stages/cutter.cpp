@@ -362,9 +362,10 @@ class Cutter {
       const Node& other = program.graph.nodes[static_cast<std::size_t>(partner)];
       const Operand& operand = program.graph.in(other)[0];
       LocalInstance instance{p, operand.tensor, static_cast<std::int32_t>(member), -1};
+      // Also where what is sent is the same in all microbatches: the partner of another one may send something else.
+      if ((operand.microbatch >= 0 || other.microbatch >= 0) && lumpMicrobatches_) throw NotInterchangeable{kMicrobatchAxis};
       if (program.graph.tensors[static_cast<std::size_t>(operand.tensor)].perMicrobatch) {
         const std::int32_t otherMicrobatch = other.microbatch == kEachMicrobatch ? made.microbatch : other.microbatch;
-        if ((operand.microbatch >= 0 || other.microbatch >= 0) && lumpMicrobatches_) throw NotInterchangeable{kMicrobatchAxis};
         instance.microbatch = operand.microbatch >= 0 ? operand.microbatch : otherMicrobatch;
       }
       todo.push_back(instance);

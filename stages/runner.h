@@ -47,14 +47,10 @@ class StageRunner {
     prepare();
     unite();
     supplyLogical(supply);
-    for (const StageNode& node : stage_.nodes) {
-      if (node.logical) evaluate(node);
-    }
+    evaluateSide(true);
     if (between) between();
     bindLocal(supply);
-    for (const StageNode& node : stage_.nodes) {
-      if (!node.logical) evaluate(node);
-    }
+    evaluateSide(false);
     pairUp();
   }
 
@@ -62,7 +58,32 @@ class StageRunner {
   static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
   using Value = ops::TensorValue<A>;
 
+  // Results that nothing reads any more are dropped, except those that equations speak of.
+  void evaluateSide(bool logical) {
+    std::vector<std::int32_t> lastUse(stage_.tensors.size(), -1);
+    for (std::size_t i = 0; i < stage_.nodes.size(); ++i) {
+      for (const std::int32_t t : stage_.nodes[i].in) {
+        if (t >= 0) lastUse[at(t)] = static_cast<std::int32_t>(i);
+      }
+    }
+    for (std::size_t i = 0; i < stage_.nodes.size(); ++i) {
+      const StageNode& node = stage_.nodes[i];
+      if (node.logical != logical) continue;
+      evaluate(node);
+      for (const std::int32_t t : node.in) {
+        if (t < 0 || lastUse[at(t)] != static_cast<std::int32_t>(i) || inEquation_[at(t)] || stage_.tensors[at(t)].origin != Origin::kComputed) continue;
+        values_[at(t)].data = {};
+      }
+    }
+  }
   void prepare() {
+    inEquation_.assign(stage_.tensors.size(), 0);
+    for (const auto* equations : {&stage_.assumptions, &stage_.claims}) {
+      for (const Equation& e : *equations) {
+        inEquation_[at(e.logical)] = 1;
+        for (const auto& part : e.parts) inEquation_[at(part.first)] = 1;
+      }
+    }
     values_.resize(stage_.tensors.size());
     base_.assign(stage_.tensors.size(), -1);
     std::int64_t slots = 0;
@@ -72,7 +93,8 @@ class StageRunner {
       value.element = tensor.info.element;
       for (const ops::ReducedDim* d : reduced_.dims[t]) value.dims.push_back(*d);
       if (tensor.origin == Origin::kConstant) fillConstant(tensor, value);
-      if (tensor.logical || tensor.origin == Origin::kBoundary) {
+      const bool given = tensor.origin == Origin::kVariable || tensor.origin == Origin::kBoundary;
+      if (given || (tensor.logical && inEquation_[t])) {
         base_[t] = slots;
         slots += value.positions() * value.planes();
       }
@@ -174,7 +196,7 @@ class StageRunner {
   void bindLocal(const Supply& supply) {
     // A logical tensor that is computed (or constant) gives its value to the local elements that equal it.
     for (std::size_t t = 0; t < stage_.tensors.size(); ++t) {
-      if (!stage_.tensors[t].logical || stage_.tensors[t].origin == Origin::kVariable || values_[t].data.empty()) continue;
+      if (!stage_.tensors[t].logical || stage_.tensors[t].origin == Origin::kVariable || base_[t] < 0 || values_[t].data.empty()) continue;
       for (std::size_t i = 0; i < values_[t].data.size(); ++i) {
         const std::int64_t root = find(base_[t] + static_cast<std::int64_t>(i));
         logicalClass_[at(root)] = 1;
@@ -375,6 +397,7 @@ class StageRunner {
   const Problem& problem_;
   A& algebra_;
   std::vector<Value> values_;
+  std::vector<char> inEquation_;        // tensors of assumptions and claims
   std::vector<std::int64_t> base_;      // first slot of each logical or boundary tensor's elements
   std::vector<std::int64_t> parent_;    // union-find over slots
   std::vector<char> known_, logicalClass_;

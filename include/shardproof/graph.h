@@ -159,6 +159,8 @@ struct Plan {
   std::int32_t microbatches = 1;
   std::vector<Program> programs;
   std::vector<LineageEntry> lineage;
+  // Entries that say which part of a dropout's mask a rank draws (src/plan/dropout_masks.h): a verdict that rests on them needs them proved.
+  std::vector<std::int32_t> positioning;
   std::int64_t ranks() const;
   static std::string nodePointer(std::int32_t program, std::int32_t node) {
     return "/programs/" + std::to_string(program) + "/nodes/" + std::to_string(node);

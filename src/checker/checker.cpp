@@ -208,13 +208,14 @@ class StageChecker {
 
   // Attempts with values so small that no exponential overflows: only in these does "not a number" mean "not defined".
   static constexpr int kSmallAttempt = 4;
+  static constexpr double kTiny = 1.0 / 256;
   static bool tiny(int attempt) { return attempt == 3 || attempt == 4 || attempt == 7; }
 
   // Values near rational points: small multiples of 1/16, away from zero. Later attempts are positive (square roots and logarithms are
   // defined there) and smaller (so that a changed epsilon shows).
   static double drawReal(std::mt19937_64& random, int attempt) {
     const double magnitude = static_cast<double>(1 + random() % 32) / 16.0;
-    const double scale = tiny(attempt) ? 1.0 / 256 : attempt % 4 == 2 ? 0.125 : 1.0;
+    const double scale = tiny(attempt) ? kTiny : attempt % 4 == 2 ? 0.125 : 1.0;
     const bool negative = attempt % 2 == 0 && random() % 2 == 0;
     return (negative ? -magnitude : magnitude) * scale;
   }
@@ -430,8 +431,22 @@ class StageChecker {
 
   bool attemptAtRandom(int k, Trial& trial) {
     std::mt19937_64 random(0x9E3779B97F4A7C15ULL + static_cast<std::uint64_t>(k));
-    return attempt([&](std::int32_t tensor, std::int64_t, std::size_t) { return isInteger(tensor) ? static_cast<double>(drawIndex(random, tensor)) : drawReal(random, k); },
-                   trial, tiny(k));
+    return attempt(
+        [&](std::int32_t tensor, std::int64_t, std::size_t) {
+          if (isInteger(tensor)) return static_cast<double>(drawIndex(random, tensor));
+          // From end to end small means: as large as what training starts from, so that nothing saturates or drowns in an epsilon.
+          return options_.endToEnd && tiny(k) ? drawReal(random, k) / kTiny / fanIn(tensor) : drawReal(random, k);
+        },
+        trial, tiny(k));
+  }
+
+  // What a product with this tensor sums over, where it is a matrix of parameters: its last dimension. (Reduced positions repeat, so sums grow with their
+  // length, not with its root.)
+  double fanIn(std::int32_t t) const {
+    const StageTensor& tensor = stage_.tensors[static_cast<std::size_t>(t)];
+    const Graph& graph = tensor.logical ? problem_.model.graph : problem_.plan.programs[static_cast<std::size_t>(tensor.program)].graph;
+    const bool matrix = graph.tensors[static_cast<std::size_t>(tensor.tensor)].kind == TensorKind::kParameter && tensor.info.shape.size() > 1;
+    return matrix ? static_cast<double>(std::max<std::int64_t>(1, tensor.info.shape.back())) : 1;
   }
 
   bool searchDifference(Trial& trial) {

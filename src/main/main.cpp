@@ -10,6 +10,7 @@
 #include "main/cache_command.h"
 #include "main/exit_codes.h"
 #include "main/generate_command.h"
+#include "main/mutate_command.h"
 #include "main/streams.h"
 #include "main/verify_command.h"
 #include "main/version.h"
@@ -28,6 +29,7 @@ int runCommandLine(int argc, char** argv) {
   std::function<int()> run;
   addVerifyCommand(app, run);
   addGenerateCommand(app, run);
+  addMutateCommand(app, run);
   addCacheCommand(app, run);
   try {
     app.parse(argc, argv);

@@ -1,5 +1,5 @@
-// Why the positions may come from checkpoints, which nobody has proved yet: a plan has no other way to say for which positions a rank draws. Lineage that
-// places a tensor elsewhere describes another plan, and its claim about that tensor is still to be proved. Why the masks may be any integers: a proof for
+// Why the positions may come from checkpoints, which nobody has proved yet: a plan has no other way to say for which positions a rank draws. No verdict
+// "equivalent" is given before these checkpoints are proved themselves (Plan::positioning). Why the masks may be any integers: a proof for
 // all masks holds for those that a generator of random numbers draws; only the value 1 keeps.
 #include "plan/dropout_masks.h"
 
@@ -134,6 +134,7 @@ class Masks {
     const auto key = std::make_tuple(program, whole, tensor);
     const auto it = local_.find(key);
     if (it != local_.end()) return it->second;
+    problem_.plan.positioning.push_back(static_cast<std::int32_t>(&entry - problem_.plan.lineage.data()));
     const std::int32_t mask = addMask(problem_.plan.programs[program].graph, "dropout mask of " + problem_.names.text(local.name), local.shape, local.perMicrobatch);
     const NameId name = problem_.plan.programs[program].graph.tensors[at(mask)].name;
     for (const Shard& shard : entry.shards) {
@@ -197,8 +198,12 @@ class Masks {
             if (const auto s = restricted(shard, part, own.at)) places.emplace_back(s->parts.front().at, s->parts.front().microbatch);
       std::sort(places.begin(), places.end());
       const bool once = std::adjacent_find(places.begin(), places.end()) == places.end();
-      // Places that name different axes could meet.
-      const bool apart = std::all_of(places.begin(), places.end(), [&](const auto& p) { return p.first.size() == places.front().first.size(); });
+      // Places that name different axes could meet, and so could one that is for all microbatches and one that is not: the mask would have two sources.
+      const auto apart = std::all_of(places.begin(), places.end(), [&](const auto& p) {
+        const auto& [at, microbatch] = places.front();
+        return std::equal(p.first.begin(), p.first.end(), at.begin(), at.end(), [](const auto& a, const auto& b) { return a.first == b.first; }) &&
+               (p.second < 0) == (microbatch < 0);
+      });
       if (!places.empty() && once && apart) return last;
     }
     return -1;

@@ -251,6 +251,16 @@ std::vector<std::int64_t> Join::groupOf(const CommunicationSpec& spec, std::int6
   return group;
 }
 
+// Is `other` in the group of `rank`? Without listing it: a group of n members asks this n times.
+bool Join::inGroup(const CommunicationSpec& spec, std::int64_t rank, std::int64_t other) const {
+  if (!spec.groupAt.empty()) return std::any_of(spec.groupAt.begin(), spec.groupAt.end(), [&](const Coordinates& at) { return mesh_.with(rank, at) == other; });
+  for (std::int32_t a = 0; a < mesh_.axes(); ++a) {
+    const bool free = std::find(spec.groupAxes.begin(), spec.groupAxes.end(), a) != spec.groupAxes.end();
+    if (!free && mesh_.coordinate(rank, a) != mesh_.coordinate(other, a)) return false;
+  }
+  return true;
+}
+
 std::vector<std::int32_t> Join::partners(std::int64_t member, const CommunicationSpec& spec, std::int32_t microbatch,
                                          std::int64_t requester) const {
   const std::int32_t p = programOf(member);
@@ -270,8 +280,7 @@ std::vector<std::int32_t> Join::partners(std::int64_t member, const Communicatio
     if (wanted == Communication::kSend || wanted == Communication::kReceive) {
       if (mesh_.with(member, other.peer) != requester) continue;
     } else {
-      const auto group = groupOf(other, member);
-      if (std::find(group.begin(), group.end(), requester) == group.end()) continue;
+      if (!inGroup(other, member, requester)) continue;
     }
     found.push_back(n);
   }

@@ -54,6 +54,7 @@ class Join {
   Producer producerOf(const LocalInstance& instance) const;
   // The ranks of the group of a communication node on `rank`, in group order. With a lumped axis the caller enumerates itself.
   std::vector<std::int64_t> groupOf(const CommunicationSpec& spec, std::int64_t rank) const;
+  bool inGroup(const CommunicationSpec& spec, std::int64_t rank, std::int64_t other) const;
   // The nodes of `member` that meet the communication `spec` which `requester` issues for `microbatch` (-1: once). A plan without
   // defects has exactly one.
   std::vector<std::int32_t> partners(std::int64_t member, const CommunicationSpec& spec, std::int32_t microbatch, std::int64_t requester) const;

@@ -32,6 +32,13 @@ Term TermAlgebra::add(Term a, Term b) {
 }
 
 Term TermAlgebra::mul(Term a, Term b) {
+  if (store_->mode == Mode::kNormalized) {
+    // As for scale(). What is not a constant may be zero or negative.
+    const auto positive = [&](Term t) { return kind(t) == TermKind::kConstant && constantValue(t).sign() > 0; };
+    if ((store_->mayBeInfinite(a.id) && !positive(b)) || (store_->mayBeInfinite(b.id) && !positive(a))) {
+      throw Unsupported("minus infinity (the entry of a mask) times a term that is not a positive constant");
+    }
+  }
   return {store_->mode == Mode::kNormalized ? store_->multiply(a.id, b.id) : store_->rawMultiply(a.id, b.id)};
 }
 

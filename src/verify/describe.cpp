@@ -3,13 +3,17 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <map>
 #include <set>
+#include <utility>
+#include <vector>
 
 namespace shardproof {
 
 namespace {
 
-constexpr std::size_t kMostNodesShown = 12;
+constexpr std::size_t kMostNodesShown = 32;        // of the plan
+constexpr std::size_t kMostModelNodesShown = 15;   // with the plan's, but always some
 
 std::string boxText(const std::string& name, const Equation& e) {
   std::string text = name + "[";
@@ -63,15 +67,26 @@ Defect describeFailure(const Join& join, const Stage& stage, const StageOutcome&
   if (outcome.verdict != StageVerdict::kRefuted) defect.message += "; this stage itself is undecided: " + outcome.reason;
   defect.counterexample = outcome.counterexample;
 
-  // The operators that the differing parts are computed by, nearest to the claim first.
-  std::set<std::int32_t> wanted;
-  for (const auto& part : claim.parts) wanted.insert(part.first);
+  // The operators that the differing parts are computed by, nearest to the claim first: by the number of steps between, not in the order of the stage,
+  // which follows one operand to its beginning before it comes to the next.
+  std::map<std::int32_t, std::size_t> producers;
+  for (std::size_t i = 0; i < stage.nodes.size(); ++i)
+    for (const std::int32_t t : stage.nodes[i].out)
+      if (t >= 0 && !stage.nodes[i].logical) producers.emplace(t, i);
   std::set<std::pair<std::int32_t, std::int32_t>> listed;
-  for (std::size_t i = stage.nodes.size(); i-- > 0;) {
-    const StageNode& node = stage.nodes[i];
-    if (node.logical || !std::any_of(node.out.begin(), node.out.end(), [&](std::int32_t t) { return wanted.contains(t); })) continue;
-    wanted.insert(node.in.begin(), node.in.end());
-    if (listed.emplace(node.program, node.node).second && defect.nodes.size() < kMostNodesShown) defect.nodes.push_back(join.place(node.program, node.node));
+  std::set<std::size_t> reached;
+  std::vector<std::int32_t> level;
+  for (const auto& part : claim.parts) level.push_back(part.first);
+  while (!level.empty()) {
+    std::vector<std::int32_t> next;
+    for (const std::int32_t t : level) {
+      const auto producer = producers.find(t);
+      if (producer == producers.end() || !reached.insert(producer->second).second) continue;
+      const StageNode& node = stage.nodes[producer->second];
+      next.insert(next.end(), node.in.begin(), node.in.end());
+      if (listed.emplace(node.program, node.node).second && defect.nodes.size() < kMostNodesShown) defect.nodes.push_back(join.place(node.program, node.node));
+    }
+    level = std::move(next);
   }
   // A stage without operators relates two lineages of one tensor: then what produces the local tensors is where to look.
   if (defect.nodes.empty()) {
@@ -84,9 +99,10 @@ Defect describeFailure(const Join& join, const Stage& stage, const StageOutcome&
     }
   }
   // The model's side, for comparison.
+  const std::size_t ofPlan = defect.nodes.size();
   for (std::size_t i = stage.nodes.size(); i-- > 0;) {
     const StageNode& node = stage.nodes[i];
-    if (!node.logical || defect.nodes.size() >= kMostNodesShown + 3) continue;
+    if (!node.logical || (defect.nodes.size() >= kMostModelNodesShown && defect.nodes.size() >= ofPlan + 3)) continue;
     NodePlace place;
     place.inPlan = false;
     place.pointer = Model::nodePointer(node.node);

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <thread>
 #include <unordered_map>
@@ -30,6 +32,7 @@ constexpr int kMostRounds = 12;
 // The end-to-end evaluation in numbers is made from the plan's inputs while it has at most this many operator instances, and from the
 // lemmas before the first failure otherwise.
 constexpr std::size_t kMostEndToEndNodes = 150'000;
+constexpr double kManyInstances = 20'000;   // of the plan: one output is evaluated before all are
 
 using Clock = std::chrono::steady_clock;
 
@@ -120,7 +123,8 @@ class Verification {
         firstOutcomes_ = snapshot(firstFailures_);
       }
       if (allOutputsProved() || round == kMostRounds) break;
-      if (round == 0 && anyRefuted() && endToEndDiffers()) {
+      // Also where no stage is refuted: a stage that is wrong may be too large for its own check, and is one round of numbers away from its verdict.
+      if (round == 0 && !firstFailures_.empty() && endToEndDiffers()) {
         differs_ = true;
         break;
       }
@@ -158,46 +162,79 @@ class Verification {
   static std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }
   const std::string& tensorName(std::int32_t logical) const { return problem_.names.text(problem_.model.graph.tensors[index(logical)].name); }
 
+  // A stage as it was cut, or why it could not be.
+  struct CutResult {
+    std::unique_ptr<Stage> stage;
+    std::string form, failure;
+    std::optional<CyclicWait> cycle;
+    std::exception_ptr error;
+  };
+
+  CutResult cutOne(std::int32_t e) const {
+    const EntryState& state = entries_[index(e)];
+    CutResult result;
+    CutOptions cut;
+    cut.excluded = &excluded_;
+    cut.deepened = state.deepened;
+    cut.lump = state.lump;
+    try {
+      result.stage = std::make_unique<Stage>(cutStage(*join_, e, cut));
+      result.form = canonicalForm(*result.stage, problem_);
+    } catch (const Unsupported& error) {
+      result.failure = error.what();
+    } catch (const CyclicWait& cycle) {
+      result.failure = cycle.what();
+      result.cycle = cycle;
+    } catch (...) {   // must not leave a parallel region
+      result.error = std::current_exception();
+    }
+    return result;
+  }
+
+  // Stages are cut in parallel, a batch at a time, and enter their classes in order: numbers do not depend on the number of jobs.
   void cutAll(const std::vector<std::int32_t>& todo) {
+    constexpr std::size_t kBatch = 128;
     const auto start = Clock::now();
-    for (const std::int32_t e : todo) {
-      if (cancelled()) return;
-      EntryState& state = entries_[index(e)];
-      StageReport& report = report_.stages[index(state.stage)];
-      state.classId = -1;
-      state.used.clear();
-      state.cutFailure.clear();
-      CutOptions cut;
-      cut.excluded = &excluded_;
-      cut.deepened = state.deepened;
-      cut.lump = state.lump;
-      try {
-        auto stage = std::make_unique<Stage>(cutStage(*join_, e, cut));
-        state.used = stage->usedEntries;
-        report.assumptions = stage->usedEntries;
-        report.logicalNodes = stage->logicalNodes();
-        report.parallelNodes = stage->parallelNodes();
-        std::string form = canonicalForm(*stage, problem_);
-        if (!options_.shareClasses) form += "#" + std::to_string(e) + "#" + std::to_string(classes_.size());
-        const auto [it, inserted] = classOfForm_.emplace(std::move(form), static_cast<std::int32_t>(classes_.size()));
-        if (inserted) {
-          ClassState made;
-          made.size = stage->nodes.size() + stage->tensors.size();
-          made.representative = std::move(stage);
-          made.entry = e;
-          made.form = &it->first;
-          classes_.push_back(std::move(made));
-        }
-        state.classId = it->second;
-      } catch (const Unsupported& error) {
-        state.cutFailure = error.what();
-      } catch (const CyclicWait& cycle) {
-        state.cutFailure = cycle.what();
-        reportCycle(cycle);
+    for (std::size_t from = 0; from < todo.size() && !cancelled(); from += kBatch) {
+      const std::size_t count = std::min(kBatch, todo.size() - from);
+      std::vector<CutResult> results(count);
+#pragma omp parallel for schedule(dynamic, 4) num_threads(options_.jobs) if (count > 8)
+      for (std::size_t i = 0; i < count; ++i) {
+        if (!cancelled()) results[i] = cutOne(todo[from + i]);
       }
-      report.classId = state.classId;
+      for (std::size_t i = 0; i < count; ++i) enterClass(todo[from + i], std::move(results[i]));
     }
     report_.statistics.secondsByPhase["cut"] += since(start);
+  }
+
+  void enterClass(std::int32_t e, CutResult result) {
+    if (result.error) std::rethrow_exception(result.error);
+    EntryState& state = entries_[index(e)];
+    StageReport& report = report_.stages[index(state.stage)];
+    state.classId = -1;
+    state.used.clear();
+    state.cutFailure = result.failure;
+    if (result.cycle) reportCycle(*result.cycle);
+    if (result.stage && !result.form.empty()) {
+      Stage& stage = *result.stage;
+      state.used = stage.usedEntries;
+      report.assumptions = stage.usedEntries;
+      report.logicalNodes = stage.logicalNodes();
+      report.parallelNodes = stage.parallelNodes();
+      std::string form = std::move(result.form);
+      if (!options_.shareClasses) form += "#" + std::to_string(e) + "#" + std::to_string(classes_.size());
+      const auto [it, inserted] = classOfForm_.emplace(std::move(form), static_cast<std::int32_t>(classes_.size()));
+      if (inserted) {
+        ClassState made;
+        made.size = stage.nodes.size() + stage.tensors.size();
+        made.representative = std::move(result.stage);
+        made.entry = e;
+        made.form = &it->first;
+        classes_.push_back(std::move(made));
+      }
+      state.classId = it->second;
+    }
+    report.classId = state.classId;
   }
 
   void reportCycle(const CyclicWait& cycle) {
@@ -306,13 +343,6 @@ class Verification {
     }
     return failed;
   }
-  // Has some stage shown a difference?
-  bool anyRefuted() const {
-    return std::any_of(topological_.begin(), topological_.end(), [&](std::int32_t e) {
-      const StageOutcome* outcome = outcomeOf(e);
-      return outcome && (outcome->verdict == StageVerdict::kRefuted || outcome->shortenedMask);
-    });
-  }
 
   // The chain: an entry is proved when its stage is and all entries that the stage assumed are, down to the inputs. Assumed entries come
   // strictly earlier in `topological_`, so one pass suffices.
@@ -345,6 +375,8 @@ class Verification {
     bool all = outputsProved(proved) == problem_.model.outputs.size();
     // An `output` entry of a tensor that is not among the model's outputs is a goal all the same.
     for (std::size_t e = 0; e < plan_.lineage.size(); ++e) all = all && (plan_.lineage[e].role != Role::kOutput || proved[e]);
+    // What places a dropout's mask must be true of the tensor that it places.
+    for (const std::int32_t e : plan_.positioning) all = all && (plan_.lineage[index(e)].role == Role::kInput || proved[index(e)]);
     return all;
   }
 
@@ -352,58 +384,77 @@ class Verification {
   bool endToEndDiffers() {
     const auto start = Clock::now();
     std::vector<std::int32_t> outputs;
+    std::int32_t first = -1;   // refuted
     for (const std::int32_t e : topological_) {
       if (plan_.lineage[index(e)].role == Role::kOutput) outputs.push_back(e);
+      const StageOutcome* outcome = outcomeOf(e);
+      if (first < 0 && outcome && outcome->verdict == StageVerdict::kRefuted) first = e;
     }
     // The failed lemmas are looked at too: which of them are really wrong, and not just unprovable from what their stage knows?
-    std::vector<std::int32_t> claimed = outputs;
+    std::vector<std::int32_t> all = outputs;
     for (const std::int32_t e : firstFailures_) {
-      if (plan_.lineage[index(e)].role != Role::kOutput) claimed.push_back(e);
+      if (plan_.lineage[index(e)].role != Role::kOutput) all.push_back(e);
     }
     CutOptions cut;
     cut.maxNodes = 2 * kMostEndToEndNodes;
     cut.inputsOnly = true;
-    std::int32_t first = -1;
-    for (const std::int32_t e : topological_) {
-      const StageOutcome* outcome = outcomeOf(e);
-      if (first < 0 && outcome && outcome->verdict == StageVerdict::kRefuted) first = e;
-    }
-    std::unique_ptr<Stage> stage;
-    const auto attempt = [&] {
-      try {
-        stage = std::make_unique<Stage>(cutStages(*join_, claimed, cut));
-        if (stage->nodes.size() > kMostEndToEndNodes) stage.reset();
-      } catch (const Unsupported&) {
-        stage.reset();
-      } catch (const CyclicWait& cycle) {
-        stage.reset();
-        reportCycle(cycle);
-      }
-    };
-    attempt();
-    endToEndFromInputs_ = stage != nullptr;
-    if (!stage && first >= 0) {
+    // In a large plan first the output that the first refuted lemma reaches soonest; that is often enough and always less.
+    const std::int32_t nearest = first >= 0 && join_->operatorInstances() > kManyInstances ? nearestOutput(first) : -1;
+    std::optional<StageOutcome> outcome;
+    if (nearest >= 0) outcome = evaluate(nearest == first ? std::vector{first} : std::vector{nearest, first}, cut);
+    const bool near = outcome && violates(*outcome, {nearest});
+    if (!near) outcome = evaluate(all, cut);
+    endToEndFromInputs_ = outcome.has_value();
+    if (!outcome && first >= 0) {
       cut.inputsOnly = false;
       cut.onlyBefore = first;
-      claimed = outputs;
-      attempt();
-    }
-    if (!stage) return false;
-    StageOutcome outcome = runEndToEnd(*stage);
-    if (outcome.notSymmetric) {
-      cut.lump = false;
-      attempt();
-      if (!stage) return false;
-      outcome = runEndToEnd(*stage);
+      outcome = evaluate(outputs, cut);
     }
     report_.statistics.secondsByPhase["end-to-end"] += since(start);
-    endToEnd_ = outcome;
-    violated_.insert(outcome.differingEntries.begin(), outcome.differingEntries.end());
-    evaluated_ = endToEndFromInputs_ && (outcome.verdict == StageVerdict::kRefuted || outcome.reason == kNoDifferenceFound);
+    if (!outcome) return false;
+    endToEnd_ = *outcome;
+    violated_.insert(outcome->differingEntries.begin(), outcome->differingEntries.end());
+    evaluated_ = endToEndFromInputs_ && (outcome->verdict == StageVerdict::kRefuted || outcome->reason == kNoDifferenceFound);
     for (const std::int32_t e : outputs) {
       if (endToEndEntry_ < 0 && violated_.contains(e)) endToEndEntry_ = e;
     }
     return endToEndEntry_ >= 0;
+  }
+
+  static bool violates(const StageOutcome& outcome, const std::vector<std::int32_t>& entries) {
+    return std::any_of(entries.begin(), entries.end(), [&](std::int32_t e) {
+      return std::find(outcome.differingEntries.begin(), outcome.differingEntries.end(), e) != outcome.differingEntries.end();
+    });
+  }
+
+  // The first output whose chain of assumptions contains `lemma`, or -1.
+  std::int32_t nearestOutput(std::int32_t lemma) const {
+    std::vector<char> reached(plan_.lineage.size(), 0);
+    for (const std::int32_t e : topological_) {
+      const auto& used = entries_[index(e)].used;
+      reached[index(e)] = e == lemma || std::any_of(used.begin(), used.end(), [&](std::int32_t f) { return reached[index(f)] != 0; });
+      if (reached[index(e)] && plan_.lineage[index(e)].role == Role::kOutput) return e;
+    }
+    return -1;
+  }
+
+  // In numbers, as one stage; nothing when it is too large.
+  std::optional<StageOutcome> evaluate(const std::vector<std::int32_t>& claimed, CutOptions cut) {
+    for (;;) {
+      std::unique_ptr<Stage> stage;
+      try {
+        stage = std::make_unique<Stage>(cutStages(*join_, claimed, cut));
+      } catch (const Unsupported&) {
+        return std::nullopt;
+      } catch (const CyclicWait& cycle) {
+        reportCycle(cycle);
+        return std::nullopt;
+      }
+      if (stage->nodes.size() > kMostEndToEndNodes) return std::nullopt;
+      StageOutcome outcome = runEndToEnd(*stage);
+      if (!outcome.notSymmetric || !cut.lump) return outcome;
+      cut.lump = false;
+    }
   }
 
   StageOutcome runEndToEnd(const Stage& stage) {
@@ -507,6 +558,7 @@ class Verification {
     report_.verdict = Verdict::kUndecided;
     report_.reason = report_.interrupted       ? "the run was interrupted"
                      : report_.outputs == 0    ? "the model names no outputs, so there is nothing to prove"
+                     : report_.outputsProved == report_.outputs ? "lineage that places a dropout's mask, or an output's, is not proved"
                                                : std::to_string(report_.outputs - report_.outputsProved) + " of " + std::to_string(report_.outputs) +
                                                   " outputs could not be decided";
   }

@@ -143,4 +143,46 @@ TEST_F(CommandTest, ReaderThatGoesAway) {
   EXPECT_TRUE(content("code") == "6\n" || content("code") == "0\n") << content("code");  // 0: it was written before the reader went
 }
 
+TEST_F(CommandTest, MutateListsBugsAndTheirPlaces) {
+  makeDemo();
+  const auto all = run("mutate --list");
+  EXPECT_EQ(all.code, 0);
+  EXPECT_TRUE(has(all.out, "missing_all_reduce "));
+  EXPECT_TRUE(has(all.out, "[TrainVerify]"));
+  const auto counted = run("mutate mlp.plan.json --list");
+  EXPECT_EQ(counted.code, 0);
+  EXPECT_TRUE(has(counted.out, " 1 places"));
+  EXPECT_TRUE(has(counted.out, " 0 places"));
+}
+
+TEST_F(CommandTest, AMutatedPlanIsRefutedWhereItWasMutated) {
+  makeDemo();
+  const auto made = run("mutate mlp.plan.json --bug missing_all_reduce -o wrong.plan.json.gz");
+  EXPECT_EQ(made.code, 0) << made.err;
+  const auto first = made.out.find('\n') + 1;
+  const std::string pointer = made.out.substr(first, made.out.find(' ', first) - first);
+  EXPECT_TRUE(pointer.starts_with("/programs/0/nodes/")) << made.out;
+  const auto verdict = run("verify --model mlp.model.json --plan wrong.plan.json.gz");
+  EXPECT_EQ(verdict.code, 10);
+  EXPECT_TRUE(has(verdict.out, pointer)) << verdict.out;
+}
+
+TEST_F(CommandTest, WhatCannotBeMutatedIsSaid) {
+  makeDemo();
+  const auto fails = [&](const std::string& arguments, int code, const std::string& message) {
+    const auto r = run("mutate " + arguments);
+    EXPECT_EQ(r.code, code) << arguments;
+    EXPECT_EQ(r.out, "") << arguments;
+    EXPECT_TRUE(has(r.err, message)) << r.err;
+    EXPECT_FALSE(fs::exists(dir_ / "o.json")) << arguments;
+  };
+  fails("mlp.plan.json --bug rope_offset -o o.json", 1, "does not apply anywhere in this plan");
+  fails("mlp.plan.json --bug missing_all_reduce --at /programs/0/nodes/0 -o o.json", 1, "does not apply at /programs/0/nodes/0");
+  fails("mlp.plan.json --bug no_such_bug -o o.json", 1, "there is no bug 'no_such_bug'");
+  fails("mlp.plan.json --bug missing_all_reduce", 1, "required");
+  fails("mlp.plan.json --bug missing_all_reduce --seed 1 --at x -o o.json", 1, "--");
+  fails("mlp.model.json --bug missing_all_reduce -o o.json", 2, "shardproof-plan");
+  fails("none.json --bug missing_all_reduce -o o.json", 2, "cannot open");
+}
+
 }  // namespace

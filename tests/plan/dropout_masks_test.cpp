@@ -116,9 +116,39 @@ TEST(DropoutMasks, WithoutPositionNothingIsDecided) {
   EXPECT_EQ(verdict(d), Verdict::kEquivalent);
 }
 
+// A place for all microbatches and one for the first, or places on other axes, may be the same instance: no input error, but no place either.
+TEST(DropoutMasks, PlacesThatMeetAreNone) {
+  for (const bool axes : {false, true}) {
+    Draft d = test::draft(R"({"tensors": {"x": {"shape": [8], "kind": "input"}, "o": {"shape": [8]}}, "nodes": [)" + dropout("x", "o", 7) + R"(], "outputs": ["o"]})",
+                          R"({"mesh": [["dp", 2], ["tp", 2]], "microbatches": 2, "programs": [{"at": {},
+                              "tensors": {"x": {"shape": [2], "kind": "input", "per_mb": true}, "h": {"shape": [2], "per_mb": true}, "o": {"shape": [2], "per_mb": true}},
+                              "nodes": [{"op": "identity", "in": ["x"], "out": ["h"], "mb": "*"}, {"op": "dropout", "in": ["h"], "out": ["o"], "attrs": {"p": 0.5, "seed": 7}, "mb": "*"}]}],
+                              "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"dp": [4], "mb": [2]}, "parts": [{"local": "x"}]}]},
+                                          {"tensor": "o", "role": "output", "shards": [{"box": [[0, 2]], "step": {"dp": [4], "mb": [2]}, "parts": [{"local": "o"}]}]}]})");
+    EXPECT_EQ(verdict(d), Verdict::kEquivalent);
+    test::Json& shards = d.plan["lineage"][1]["shards"];
+    if (axes) {
+      shards = test::Json::parse(R"([{"box": [[0, 2]], "step": {"mb": [2]}, "parts": [{"local": "o", "at": {"dp": 0}}]}, {"box": [[4, 6]], "step": {"mb": [2]}, "parts": [{"local": "o", "at": {"dp": 1}}]},
+                                     {"box": [[0, 2]], "step": {"dp": [4], "mb": [2]}, "parts": [{"local": "o", "at": {"tp": 0}}]}])");
+    } else {
+      shards.push_back(test::Json::parse(R"({"box": [[0, 2]], "step": {"dp": [4]}, "parts": [{"local": "o", "mb": 0}]})"));
+    }
+    EXPECT_EQ(verdict(d), Verdict::kUndecided);
+  }
+}
+
 TEST(DropoutMasks, NothingToDraw) {
   const auto problem = test::read(oneRank(dropout("x", "y", 1, "0") + ", " + dropout("y", "o", 1, "1"), dropout("x", "y", 1, "0") + ", " + dropout("y", "o", 1, "1")));
   EXPECT_EQ(problem->model.graph.tensors.size(), 3u);
+}
+
+// Lineage that says where a rank draws is believed by nobody before it is proved, not even where the draw has no effect.
+TEST(DropoutMasks, TheirPlacesMustBeProved) {
+  const std::string keep = R"({"op": "identity", "in": ["x"], "out": ["o"]})";
+  Draft d = oneRank(keep + ", " + dropout("x", "y", 1), keep + R"(, {"op": "neg", "in": ["x"], "out": ["z"]}, )" + dropout("z", "y", 1), R"(, "z": {"shape": [4]})");
+  EXPECT_EQ(verdict(d), Verdict::kEquivalent);   // nothing places it, and nobody reads it
+  d.plan["lineage"].push_back({{"tensor", "x"}, {"role", "checkpoint"}, {"shards", {{{"box", {{0, 4}}}, {"parts", {{{"local", "z"}}}}}}}});
+  EXPECT_EQ(verdict(d), Verdict::kUndecided);
 }
 
 }  // namespace

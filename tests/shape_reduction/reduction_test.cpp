@@ -125,6 +125,16 @@ TEST(Reduction, PairsAreLumpedAsPairs) {
   expectDim(r.dim("q", 1), {0}, {50});
 }
 
+// Rows and columns of the square matrix run together: every flattened dimension is two positions of one class.
+TEST(Reduction, AFlattenedSquareIsTwoPositions) {
+  const auto r = mirrored(R"("x": {"shape": [30, 30], "kind": "input"})", R"("t": {"shape": [30, 30]}, "s": {"shape": [30, 30]}, "u": {"shape": [900]}, "v": {"shape": [900]}, "o": {"shape": [900, 900]})",
+                          R"({"op": "transpose", "in": ["x"], "out": ["t"], "attrs": {"dim0": 0, "dim1": 1}}, {"op": "add", "in": ["x", "t"], "out": ["s"]}, {"op": "view", "in": ["s"], "out": ["u"], "attrs": {"size": [900]}},
+                             {"op": "view", "in": ["t"], "out": ["v"], "attrs": {"size": [900]}}, {"op": "einsum", "in": ["u", "v"], "out": ["o"], "attrs": {"equation": "i,j->ij"}})");
+  EXPECT_EQ(r.stage.mostVariables, 4);
+  expectDim(r.dim("x", 0), {0, 1, 2, 3}, {1, 1, 1, 27});
+  EXPECT_EQ(r.dim("o", 1).size(), 16);
+}
+
 TEST(Reduction, KeptDimensions) {
   const auto strided = [](const ReductionOptions& options) {
     return mirrored(R"("x": {"shape": [12, 100], "kind": "input"})", R"("o": {"shape": [4, 100]})", R"({"op": "slice", "in": ["x"], "out": ["o"], "attrs": {"dim": 0, "step": 3}})", options);

@@ -249,6 +249,18 @@ TEST_F(NormalForm, EntriesOfMasksMayBeInfinite) {
   EXPECT_EQ(a.kind(inside), TermKind::kFunction);
 }
 
+// 0 times minus infinity has no value, and minus infinity minus itself none either.
+TEST_F(NormalForm, EntriesOfMasksNeitherVanishNorCancel) {
+  const Term m = f(Function::kMaskEntry, {}, {0, 1});
+  EXPECT_EQ(a.mul(m, c(2)), m);
+  for (const Term masked : {m, a.add(x, m)}) {
+    EXPECT_THROW(a.mul(c(0), masked), Unsupported);
+    EXPECT_THROW(a.mul(masked, c(-1)), Unsupported);
+    EXPECT_THROW(a.mul(masked, y), Unsupported);
+    EXPECT_THROW(a.mul(masked, masked), Unsupported);
+  }
+}
+
 TEST_F(NormalForm, MasksAddedToThemselvesAreTheSameMasks) {
   const Term m = f(Function::kMaskEntry, {}, {0, 1}), other = f(Function::kMaskEntry, {}, {1, 2});
   EXPECT_EQ(a.add(m, m), m);

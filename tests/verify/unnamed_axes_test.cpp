@@ -44,6 +44,42 @@ TEST_P(UnnamedAxis, ARightPlanIsProved) {
             Verdict::kEquivalent);
 }
 
+// The last rank has the first block.
+TEST_P(UnnamedAxis, ARightPlanWithTheBlocksBackwardIsProved) {
+  const int dp = GetParam();
+  Draft d = blocks(dp, "", viewOf("x", "z", dp) + R"(, {"op": "square", "in": ["z"], "out": ["o"]})", "", viewOf("x", "z", 1) + R"(, {"op": "mul", "in": ["z", "z"], "out": ["o"]})");
+  Json& in = d.plan["lineage"][0]["shards"][0];
+  in["box"] = {{4 * dp - 4, 4 * dp}};
+  in["step"] = {{"dp", {-4}}};
+  EXPECT_EQ(verdictOf(d), Verdict::kNotEquivalent);
+  Json& out = d.plan["lineage"][1]["shards"][0];
+  out["box"] = {{dp - 1, dp}, {0, 4}};
+  out["step"] = {{"dp", {-1, 0}}};
+  EXPECT_EQ(verdictOf(d), Verdict::kEquivalent);
+}
+
+// Rank 0 receives once for each microbatch, rank 1 names each of them and sends b in the last one: two tensors that are no microbatch's own.
+TEST(UnnamedMicrobatches, APartnerThatSendsSomethingElseInOne) {
+  for (const std::string last : {"a", "b"}) {
+    std::string sends;
+    for (int k = 0; k < 8; ++k) {
+      sends += (k > 0 ? ", " : "") + std::string(R"({"op": "send", "comm": "c", "to": {"pp": 0}, "out": [], "in": [")") + (k == 7 ? last : "a") + R"("], "mb": )" + number(k) + "}";
+    }
+    const Draft d = test::draft(R"({"tensors": {"a": {"shape": [4], "kind": "input"}, "b": {"shape": [4], "kind": "input"}, "u": {"shape": [1, 4]}, "o": {"shape": [8, 4]}},
+                                    "nodes": [{"op": "unsqueeze", "in": ["a"], "out": ["u"], "attrs": {"dim": 0}}, {"op": "expand", "in": ["u"], "out": ["o"], "attrs": {"size": [8, 4]}}],
+                                    "outputs": ["o"]})",
+                                R"({"mesh": [["pp", 2]], "microbatches": 8,
+                                    "programs": [{"at": {"pp": 0}, "tensors": {"r": {"shape": [4], "per_mb": true}, "o": {"shape": [1, 4], "per_mb": true}},
+                                                  "nodes": [{"op": "recv", "comm": "c", "from": {"pp": 1}, "in": [], "out": ["r"], "mb": "*"},
+                                                            {"op": "unsqueeze", "in": ["r"], "out": ["o"], "attrs": {"dim": 0}, "mb": "*"}]},
+                                                 {"at": {"pp": 1}, "tensors": {"a": {"shape": [4], "kind": "input"}, "b": {"shape": [4], "kind": "input"}}, "nodes": [)" + sends + R"(]}],
+                                    "lineage": [{"tensor": "a", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "a", "at": {"pp": 1}}]}]},
+                                                {"tensor": "b", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "b", "at": {"pp": 1}}]}]},
+                                                {"tensor": "o", "role": "output", "shards": [{"box": [[0, 1], [0, 4]], "step": {"mb": [1, 0]}, "parts": [{"local": "o", "at": {"pp": 0}}]}]}]})");
+    EXPECT_EQ(verdictOf(d), last == "a" ? Verdict::kEquivalent : Verdict::kNotEquivalent);
+  }
+}
+
 // The model adds block 0 to every block, the plan each rank's own.
 TEST_P(UnnamedAxis, SliceOfOneBlock) {
   const int dp = GetParam();

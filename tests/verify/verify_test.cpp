@@ -72,6 +72,77 @@ TEST(Verify, AnEarlyDefectIsAVerdictAndNothingIsProved) {
   EXPECT_EQ(report.outputsProved, 0u);
 }
 
+// The determinant of [a b c] at rows i, j, k vanishes wherever two of them coincide. With (i, j) in one flattened dimension, [n n, n] has two dimensions and
+// three positions of one class: were only two told apart, it would be proved to be zero.
+TEST(Verify, PositionsOfAFlattenedDimensionAreToldApart) {
+  const auto determinant = [](const std::string& rows) {
+    std::string tensors, nodes, sum;
+    int k = 0;
+    for (const std::string term : {"abc", "bca", "cab", "acb", "bac", "cba"}) {
+      const std::string n = std::to_string(k);
+      tensors += R"("p)" + n + R"(": {"shape": [6, 6]}, "f)" + n + R"(": {"shape": [36]}, "t)" + n + R"(": {"shape": [36, 6]}, )";
+      nodes += R"({"op": "einsum", "in": [")" + term.substr(0, 1) + R"(", ")" + term.substr(1, 1) + R"("], "out": ["p)" + n + R"("], "attrs": {"equation": "i,j->ij"}}, )";
+      nodes += R"({"op": "view", "in": ["p)" + n + R"("], "out": ["f)" + n + R"("], "attrs": {"size": [36]}}, )";
+      nodes += R"({"op": "einsum", "in": ["f)" + n + R"(", ")" + term.substr(2) + R"("], "out": ["t)" + n + R"("], "attrs": {"equation": "i,j->ij"}}, )";
+      if (k > 0) {
+        tensors += R"("s)" + n + R"(": {"shape": [36, 6]}, )";
+        nodes += std::string(R"({"op": ")") + (k < 3 ? "add" : "sub") + R"(", "in": [")" + sum + R"(", "t)" + n + R"("], "out": ["s)" + n + R"("]}, )";
+      }
+      sum = (k > 0 ? "s" : "t") + n;
+      ++k;
+    }
+    return std::pair{tensors + R"("o": {"shape": [36, 6]})", nodes + R"({"op": ")" + rows + R"(", "in": ["s5"], "out": ["o"])" + (rows == "mul" ? R"(, "attrs": {"scalar": 0})" : "") + "}"};
+  };
+  const std::string inputs = R"("a": {"shape": [6], "kind": "input"}, "b": {"shape": [6], "kind": "input"}, "c": {"shape": [6], "kind": "input"})";
+  const auto [tensors, nodes] = determinant("identity");
+  const auto [zeroTensors, zeroNodes] = determinant("mul");
+  EXPECT_EQ(verified(test::oneRank(inputs, tensors, nodes, tensors, nodes)).verdict, Verdict::kEquivalent);
+  EXPECT_EQ(verified(test::oneRank(inputs, tensors, nodes, zeroTensors, zeroNodes)).verdict, Verdict::kNotEquivalent);
+}
+
+// Four ranks add up the same indices: 4 i names row 4 i, which no symmetry of rows carries to another.
+TEST(Verify, SumsOfIndicesNameRowsOfTheirOwn) {
+  Draft d = test::draft(R"({"tensors": {"i": {"shape": [3], "kind": "input", "dtype": "int64"}, "w": {"shape": [100, 2], "kind": "parameter"}, "zeros": {"shape": [98, 2], "kind": "constant", "value": 0},
+                                        "first": {"shape": [1, 2]}, "fifth": {"shape": [1, 2]}, "table": {"shape": [100, 2]}, "e": {"shape": [3, 2]}},
+                            "nodes": [{"op": "slice", "in": ["w"], "out": ["first"], "attrs": {"dim": 0, "start": 0, "stop": 1}},
+                                      {"op": "slice", "in": ["w"], "out": ["fifth"], "attrs": {"dim": 0, "start": 4, "stop": 5}},
+                                      {"op": "cat", "in": ["first", "fifth", "zeros"], "out": ["table"], "attrs": {"dim": 0}},
+                                      {"op": "embedding", "in": ["i", "table"], "out": ["e"]}],
+                            "outputs": ["e"]})",
+                        R"({"mesh": [["tp", 4]],
+                            "programs": [{"tensors": {"i": {"shape": [3], "kind": "input", "dtype": "int64"}, "w": {"shape": [100, 2], "kind": "parameter"},
+                                                      "i4": {"shape": [3], "dtype": "int64"}, "e": {"shape": [3, 2]}},
+                                          "nodes": [{"op": "all_reduce", "in": ["i"], "out": ["i4"], "comm": "c", "group": ["tp"]}, {"op": "embedding", "in": ["i4", "w"], "out": ["e"]}]}],
+                            "lineage": [{"tensor": "i", "role": "input", "shards": [{"box": [[0, 3]], "parts": [{"local": "i"}]}]},
+                                        {"tensor": "w", "role": "input", "shards": [{"box": [[0, 100], [0, 2]], "parts": [{"local": "w"}]}]},
+                                        {"tensor": "e", "role": "output", "shards": [{"box": [[0, 3], [0, 2]], "parts": [{"local": "e"}]}]}]})");
+  EXPECT_EQ(verified(d).verdict, Verdict::kNotEquivalent);
+}
+
+// In the upper right block of a causal mask whole rows are minus infinity, and so is their maximum.
+TEST(Verify, TheExponentialOfAMaximumOfMaskEntriesMayBeZero) {
+  const Draft d = test::oneRank(R"("t": {"shape": [1, 64], "kind": "input", "dtype": "int64"}, "x": {"shape": [1, 1, 64], "kind": "input"})", R"("o": {"shape": [1, 1, 64]})",
+                                R"({"op": "identity", "in": ["x"], "out": ["o"]})",
+                                R"("m": {"shape": [1, 1, 64, 64]}, "s": {"shape": [1, 1, 64, 32]}, "a": {"shape": [1, 1, 64]}, "e": {"shape": [1, 1, 64]}, "z": {"shape": [1, 1, 64]}, "o": {"shape": [1, 1, 64]})",
+                                R"({"op": "create_mask", "in": ["t"], "out": ["m"]}, {"op": "slice", "in": ["m"], "out": ["s"], "attrs": {"dim": 3, "start": 32}},
+                                   {"op": "amax", "in": ["s"], "out": ["a"], "attrs": {"dim": 3}}, {"op": "exp", "in": ["a"], "out": ["e"]},
+                                   {"op": "mul", "in": ["x", "e"], "out": ["z"]}, {"op": "div", "in": ["z", "e"], "out": ["o"]})");
+  EXPECT_EQ(verified(d).verdict, Verdict::kNotEquivalent);
+}
+
+// All groups of experts restrict nothing, whatever the bias.
+TEST(Verify, AllGroupsOfExpertsAreNoRestriction) {
+  const auto gate = [](const std::string& groups) {
+    return R"({"op": "moe_gate", "in": ["x", "w", "b"], "out": ["o", "i"], "attrs": {"score_func": "sigmoid", "topk": 3)" + groups + "}}";
+  };
+  const auto verdict = [&](const std::string& groups) {
+    const std::string results = R"("o": {"shape": [4, 3]}, "i": {"shape": [4, 3], "dtype": "int64"})";
+    return verified(test::oneRank(R"("x": {"shape": [4, 16], "kind": "input"}, "w": {"shape": [8, 16], "kind": "input"}, "b": {"shape": [8], "kind": "input"})", results, gate(""), results, gate(groups))).verdict;
+  };
+  EXPECT_EQ(verdict(R"(, "n_groups": 4, "topk_groups": 4)"), Verdict::kEquivalent);
+  EXPECT_EQ(verdict(R"(, "n_groups": 4, "topk_groups": 3)"), Verdict::kNotEquivalent);
+}
+
 TEST(Verify, ALineageThatRestrictsInputsIsAnInputError) {
   Draft d = test::twoRanks();
   d.plan["lineage"].push_back(Json::parse(R"({"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}]}]})"));

@@ -80,7 +80,7 @@ class Plan:
 
     def __init__(self, name):
         self.name = name
-        self.json = read_json(PLANS / name)
+        self.json = read_json(PLANS / name)   # an absolute path is taken as it is
         self._touched = []
         self._fresh = itertools.count()
 
@@ -117,6 +117,11 @@ class Plan:
 
     def touch(self, *nodes):
         self._touched.extend(nodes)
+
+    def at(self, pointer):
+        """The node at a JSON pointer."""
+        _, _, program, _, node = pointer.split("/")
+        return self.programs[int(program)]["nodes"][int(node)]
 
     def touch_readers(self, program, tensor):
         self.touch(*[n for n in self.programs[program]["nodes"] if tensor in operands(n)])
@@ -347,6 +352,8 @@ class Runner:
 def family(name):
     """llama.half_the_checkpoints.3 -> llama.half_the_checkpoints; chunk_off_by_one.pp0.1 -> chunk_off_by_one"""
     words = name.split(".")
+    if words[0] == "mutation":   # the matrix chooses its cases itself
+        return name
     return ".".join(words[:3] if words[0] == "wrong_checkpoint" else words[:2] if words[0] in ("llama", "moe", "tp8") else words[:1])
 
 

@@ -1,0 +1,25 @@
+// A plan file as a JSON document that can be edited and written again. What is not edited comes out as it went in: keys keep their order, decimals
+// their digits. Layout is that of `shardproof generate` (a line for each tensor, node and lineage entry), so that plans can be compared line by line.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace shardproof::mutate {
+
+// Decimals are held as nlohmann's binary values, which JSON text cannot contain: as doubles they would lose digits.
+using Json = nlohmann::ordered_json;
+
+// Throws InputError. A name that ends in ".gz" is gunzipped.
+Json readDocument(const std::string& file);
+std::string documentText(const Json& document);
+// `text`, compressed if the name asks for it; replaces the file atomically. Throws std::runtime_error.
+void writeDocument(const std::string& file, const std::string& text);
+
+Json decimal(const std::string& text);
+bool isNumber(const Json& value);
+double numberOf(const Json& value);
+// value * factor / divisor: an integer if that is one, else the shortest decimal.
+Json scaled(const Json& value, std::int64_t factor, std::int64_t divisor = 1);
+
+}  // namespace shardproof::mutate

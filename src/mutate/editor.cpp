@@ -1,0 +1,124 @@
+#include "mutate/editor.h"
+
+#include <algorithm>
+
+namespace shardproof::mutate {
+namespace {
+
+Json& nodesOf(Json& plan, int program) { return plan.at("programs").at(static_cast<std::size_t>(program)).at("nodes"); }
+
+std::int64_t sizeOf(const Json& plan, const std::string& axis) {
+  for (const Json& a : plan.at("mesh"))
+    if (a.at(0) == axis) return a.at(1).get<std::int64_t>();
+  return 1;
+}
+
+}  // namespace
+
+Editor::Handle Editor::hold(NodeRef ref) {
+  held_.push_back(ref);
+  return held_.size() - 1;
+}
+std::vector<Editor::Handle> Editor::hold(const std::vector<NodeRef>& refs) {
+  std::vector<Handle> handles;
+  for (const NodeRef ref : refs) handles.push_back(hold(ref));
+  return handles;
+}
+
+Json& Editor::node(Handle h) { return nodesOf(plan_, held_[h].program).at(static_cast<std::size_t>(held_[h].node)); }
+Json& Editor::touch(Handle h) {
+  touched_.push_back(h);
+  return node(h);
+}
+
+std::vector<NodeRef> Editor::touched() const {
+  std::vector<NodeRef> refs;
+  for (const Handle h : touched_) refs.push_back(held_[h]);
+  std::sort(refs.begin(), refs.end());
+  refs.erase(std::unique(refs.begin(), refs.end()), refs.end());
+  return refs;
+}
+
+Editor::Handle Editor::insertAt(NodeRef position, Json made) {
+  Json& list = nodesOf(plan_, position.program);
+  list.insert(list.begin() + position.node, std::move(made));
+  for (NodeRef& ref : held_)
+    if (ref.program == position.program && ref.node >= position.node) ++ref.node;
+  const Handle h = hold(position);
+  touched_.push_back(h);
+  return h;
+}
+
+Editor::Handle Editor::insertBefore(Handle h, Json made) {
+  if (node(h).contains("mb")) made["mb"] = node(h).at("mb");
+  return insertAt(held_[h], std::move(made));
+}
+Editor::Handle Editor::insertAfter(Handle h, Json made) {
+  if (node(h).contains("mb")) made["mb"] = node(h).at("mb");
+  return insertAt({held_[h].program, held_[h].node + 1}, std::move(made));
+}
+
+Json& Editor::tensors(int program) { return plan_.at("programs").at(static_cast<std::size_t>(program)).at("tensors"); }
+
+std::string Editor::fresh(Handle h, const std::string& like, const std::string& suffix, const std::vector<std::int64_t>* shape) {
+  const int program = held_[h].program;
+  Json& declared = tensors(program);
+  const std::string base(declared.contains(like) ? like : std::string(stem(like)));
+  // Results that each microbatch has a name of its own for keep it so.
+  std::string& name = fresh_[{program, base, suffix}];
+  if (!name.empty()) return name;
+  name = base + "." + suffix;
+  for (int i = 2; declared.contains(name); ++i) name = base + "." + suffix + std::to_string(i);
+  Json made = declared.at(base);
+  for (const char* field : {"kind", "value", "per_mb"}) made.erase(field);
+  if (node(h).contains("mb")) made["per_mb"] = true;
+  if (shape != nullptr) made["shape"] = *shape;
+  declared[name] = std::move(made);
+  return name;
+}
+
+Json& Editor::becomes(Handle h, const std::string& op) {
+  Json& n = touch(h);
+  n["op"] = op;
+  for (const char* field : {"attrs", "comm", "tag", "group", "group_at"}) n.erase(field);
+  return n;
+}
+
+int splitAxis(Json& plan, int program, const std::string& axis) {
+  Json& programs = plan.at("programs");
+  const Json whole = programs.at(static_cast<std::size_t>(program));
+  std::vector<Json> made;
+  for (std::int64_t c = 0; c < sizeOf(plan, axis); ++c) {
+    Json each = whole;
+    each["at"] = Json::object();
+    for (const Json& a : plan.at("mesh")) {   // in the mesh's order
+      const std::string name = a.at(0).get<std::string>();
+      if (name == axis) each["at"][name] = c;
+      else if (whole.contains("at") && whole.at("at").contains(name)) each["at"][name] = whole.at("at").at(name);
+    }
+    made.push_back(std::move(each));
+  }
+  programs.erase(programs.begin() + program);
+  for (std::size_t i = 0; i < made.size(); ++i) programs.insert(programs.begin() + program + static_cast<std::ptrdiff_t>(i), std::move(made[i]));
+  return program;
+}
+
+int splitOffLast(Json& plan, int program, const std::vector<std::string>& axes) {
+  for (const std::string& axis : axes) program = splitAxis(plan, program, axis) + static_cast<int>(sizeOf(plan, axis)) - 1;
+  return program;
+}
+
+std::vector<Editor::Handle> splitMicrobatches(Json& plan, Editor& editor, Editor::Handle h) {
+  const Json whole = editor.node(h);
+  if (!whole.contains("mb") || whole.at("mb") != "*") return {h};
+  std::vector<Editor::Handle> handles{h};
+  editor.touch(h)["mb"] = 0;
+  const auto count = plan.value("microbatches", std::int64_t{1});
+  for (std::int64_t k = 1; k < count; ++k) {
+    handles.push_back(editor.insertAfter(handles.back(), whole));
+    editor.node(handles.back())["mb"] = k;
+  }
+  return handles;
+}
+
+}  // namespace shardproof::mutate

@@ -1,0 +1,533 @@
+#include "mutate/plan_graph.h"
+
+#include <algorithm>
+
+#include "shardproof/error.h"
+#include "util/json_pointer.h"
+
+namespace shardproof::mutate {
+namespace {
+
+const std::set<std::string>& operatorsWithFixedGradient() {
+  // Linear in their operand, so that the gradient needs no values.
+  static const std::set<std::string> ops{"add",     "sub",       "neg",     "identity", "to",      "contiguous", "float", "view",
+                                         "reshape", "transpose", "permute", "expand",   "unsqueeze", "squeeze",  "slice", "select",
+                                         "chunk",   "cat",       "pad",     "sum",      "mean",    "apply_mask", "dropout"};
+  return ops;
+}
+
+std::string sameLine(const Json& node) {
+  Json key = node;
+  for (const char* field : {"mb", "out", "loc"}) key.erase(field);
+  for (Json& operand : key["in"])
+    if (operand.is_string()) operand = std::string(stem(operand.get_ref<const std::string&>()));
+  return key.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+bool wants(const Json& node, std::size_t result) {
+  const Json& out = node.at("out");
+  return result < out.size() && !out[result].is_null();
+}
+
+}  // namespace
+
+std::string pointerTo(NodeRef ref) { return "/programs/" + std::to_string(ref.program) + "/nodes/" + std::to_string(ref.node); }
+
+const std::string& opOf(const Json& node) { return node.at("op").get_ref<const std::string&>(); }
+
+const Json& attributeOf(const Json& node, const char* name) {
+  static const Json null;
+  const auto attrs = node.find("attrs");
+  if (attrs == node.end()) return null;
+  const auto it = attrs->find(name);
+  return it == attrs->end() ? null : *it;
+}
+
+bool isCommunication(const Json& node) { return node.contains("comm"); }
+bool isCollective(const Json& node) { return isCommunication(node) && opOf(node) != "send" && opOf(node) != "recv" && opOf(node) != "broadcast"; }
+bool isBackward(const Json& node) { return opOf(node).ends_with("_backward"); }
+bool isSum(const Json& node) { return attributeOf(node, "reduce").is_null() || attributeOf(node, "reduce") == "sum"; }
+bool isIdentity(const std::string& op) { return op == "identity" || op == "to" || op == "contiguous" || op == "float"; }
+
+std::string_view stem(std::string_view operand) {
+  const std::size_t at = operand.rfind('#');
+  return at == std::string_view::npos ? operand : operand.substr(0, at);
+}
+
+bool valueMatters(const Json& node, std::size_t operand) {
+  const std::string& op = opOf(node);
+  if (node.at("in").at(operand).is_null()) return false;
+  if (!isBackward(node)) return op != "create_mask" && op != "amax" && op != "amin";
+  const std::string base = op.substr(0, op.size() - std::string_view("_backward").size());
+  if (base == "multiref") return true;
+  const std::size_t gradients = base == "apply_rotary_emb" || base == "moe_gate" ? 2 : 1;
+  if (operand < gradients) return true;
+  const std::size_t own = operand - gradients;   // of the operator's operands
+  if (operatorsWithFixedGradient().contains(base) || !attributeOf(node, "scalar").is_null()) return base == "pow";
+  if (base == "mul" || base == "matmul" || base == "linear") return own < 2 && wants(node, 1 - own);
+  if (base == "div") return own == 1 || wants(node, 1);
+  if (base == "embedding") return own == 0;
+  if (base == "apply_rotary_emb") return own == 2;
+  if (base == "rms_norm" || base == "layer_norm") return own == 0 || (own == 1 && wants(node, 0));
+  return true;
+}
+
+PlanGraph::PlanGraph(const Json& plan, const std::string& file) : plan_(plan) {
+  try {
+    if (plan.at("format") != "shardproof-plan") throw InputError(file, "/format", "expected \"shardproof-plan\"");
+    for (const Json& axis : plan.at("mesh")) axes_.emplace_back(axis.at(0).get<std::string>(), axis.at(1).get<std::int64_t>());
+    if (axes_.size() > 60) throw InputError(file, "/mesh", "too many axes");
+    if (plan.contains("microbatches")) microbatches_ = plan.at("microbatches").get<std::int64_t>();
+    readPrograms();
+    findLines();
+    findSiblings();
+    readLineage();
+    propagate();
+    numberValues();
+  } catch (const Json::exception& error) {
+    // What exactly is missing is for `verify` to say, which reads every field.
+    throw InputError(file, "", std::string("not a plan that can be mutated: ") + error.what());
+  }
+}
+
+const Json& PlanGraph::nodesOf(int program) const { return in(program).json->at("nodes"); }
+
+std::int64_t PlanGraph::axisSize(const std::string& axis) const {
+  for (const auto& [name, size] : axes_)
+    if (name == axis) return size;
+  return 1;
+}
+
+PlanGraph::Mask PlanGraph::axisBit(const std::string& axis) const {
+  for (std::size_t i = 0; i < axes_.size(); ++i)
+    if (axes_[i].first == axis) return axes_[i].second > 1 ? Mask{1} << i : 0;
+  return axis == "mb" && microbatches_ > 1 ? Mask{1} << axes_.size() : 0;
+}
+
+void PlanGraph::readPrograms() {
+  for (const Json& json : plan_.at("programs")) {
+    Program program{.json = &json};
+    if (json.contains("at"))
+      for (const auto& [axis, c] : json.at("at").items()) program.at[axis] = c.get<std::int64_t>();
+    for (const auto& [name, tensor] : json.at("tensors").items()) {
+      program.tensors[name].declared = &tensor;
+      program.order.push_back(name);
+    }
+    programs_.push_back(std::move(program));
+    const int p = programs() - 1;
+    for (int n = 0; n < nodes(p); ++n) {
+      const Json& node = this->node({p, n});
+      opOf(node);
+      for (const Json& operand : node.at("in")) {
+        if (Tensor* t = find(p, operand); t != nullptr && (t->readers.empty() || t->readers.back() != n)) t->readers.push_back(n);
+      }
+      for (const Json& result : node.at("out")) {
+        if (Tensor* t = find(p, result)) t->producers.push_back(n);
+      }
+      if (isCommunication(node)) byComm_[node.at("comm").get<std::string>()].push_back({p, n});
+    }
+  }
+}
+
+void PlanGraph::findLines() {
+  for (int p = 0; p < programs(); ++p) {
+    Program& program = programs_[static_cast<std::size_t>(p)];
+    std::unordered_map<std::string, int> index;
+    for (int n = 0; n < nodes(p); ++n) {
+      const Json& node = this->node({p, n});
+      program.line.push_back(-1);
+      if (!node.contains("mb") || !node.at("mb").is_number_integer()) continue;
+      const auto [it, isNew] = index.emplace(sameLine(node), static_cast<int>(program.lines.size()));
+      if (isNew) program.lines.emplace_back();
+      program.line.back() = it->second;
+      program.lines[static_cast<std::size_t>(it->second)].push_back(n);
+    }
+  }
+}
+
+void PlanGraph::findSiblings() {
+  // The same operators and collectives in the same order: the same stage. Messages between stages have ids of their own on each rank in some plans.
+  std::map<std::string, std::vector<int>> stages;
+  for (int p = 0; p < programs(); ++p) {
+    std::string key;
+    for (const Json& node : nodesOf(p)) {
+      key += opOf(node) + ' ';
+      if (isCollective(node)) key += node.at("comm").get_ref<const std::string&>();
+      key += '\n';
+    }
+    stages[key].push_back(p);
+  }
+  for (const auto& [key, members] : stages)
+    for (const int p : members) programs_[static_cast<std::size_t>(p)].siblings = members;
+}
+
+PlanGraph::Tensor* PlanGraph::find(int program, const Json& operand) {
+  if (!operand.is_string()) return nullptr;
+  auto& tensors = programs_[static_cast<std::size_t>(program)].tensors;
+  const std::string& name = operand.get_ref<const std::string&>();
+  auto it = tensors.find(name);
+  if (it == tensors.end()) it = tensors.find(std::string(stem(name)));
+  return it == tensors.end() ? nullptr : &it->second;
+}
+
+const PlanGraph::Tensor& PlanGraph::find(int program, std::string_view name) const {
+  static const Tensor none;
+  const auto& tensors = in(program).tensors;
+  auto it = tensors.find(std::string(name));
+  if (it == tensors.end()) it = tensors.find(std::string(stem(name)));
+  return it == tensors.end() ? none : it->second;
+}
+
+std::vector<NodeRef> PlanGraph::all(const std::function<bool(NodeRef)>& wanted) const {
+  std::vector<NodeRef> found;
+  for (int p = 0; p < programs(); ++p)
+    for (int n = 0; n < nodes(p); ++n)
+      if (const NodeRef ref{p, n}; wanted(ref)) found.push_back(ref);
+  return found;
+}
+
+std::optional<std::int64_t> PlanGraph::at(int program, const std::string& axis) const {
+  const auto it = in(program).at.find(axis);
+  return it == in(program).at.end() ? std::nullopt : std::optional(it->second);
+}
+
+std::vector<std::string> PlanGraph::freeAxes(int program) const {
+  std::vector<std::string> free;
+  for (const auto& [axis, size] : axes_)
+    if (size > 1 && !at(program, axis)) free.push_back(axis);
+  return free;
+}
+
+const Json& PlanGraph::tensor(int program, std::string_view name) const {
+  static const Json none = Json::object();
+  const Json* declared = find(program, name).declared;
+  return declared == nullptr ? none : *declared;
+}
+bool PlanGraph::isGiven(int program, std::string_view name) const { return tensor(program, name).contains("kind"); }
+bool PlanGraph::alike(int program, std::string_view a, std::string_view b) const {
+  const Json &x = tensor(program, a), &y = tensor(program, b);
+  for (const char* field : {"shape", "dtype", "per_mb"})
+    if (x.contains(field) != y.contains(field) || (x.contains(field) && x.at(field) != y.at(field))) return false;
+  return true;
+}
+std::vector<std::int64_t> PlanGraph::shape(int program, std::string_view name) const {
+  return tensor(program, name).at("shape").get<std::vector<std::int64_t>>();
+}
+
+namespace {
+std::vector<NodeRef> refs(int program, const std::vector<int>& nodes) {
+  std::vector<NodeRef> found;
+  for (const int n : nodes) found.push_back({program, n});
+  return found;
+}
+}  // namespace
+
+std::vector<NodeRef> PlanGraph::producers(int program, std::string_view name) const { return refs(program, find(program, name).producers); }
+std::vector<NodeRef> PlanGraph::readers(int program, std::string_view name) const { return refs(program, find(program, name).readers); }
+std::optional<NodeRef> PlanGraph::producer(int program, std::string_view name) const {
+  const auto& list = find(program, name).producers;
+  return list.empty() ? std::nullopt : std::optional(NodeRef{program, list.front()});
+}
+
+std::vector<std::string> PlanGraph::groupAxes(NodeRef ref) const {
+  const Json& n = node(ref);
+  if (n.contains("group")) return n.at("group").get<std::vector<std::string>>();
+  std::vector<std::string> named;
+  if (n.contains("group_at"))
+    for (const Json& member : n.at("group_at"))
+      for (const auto& [axis, c] : member.items())
+        if (std::find(named.begin(), named.end(), axis) == named.end()) named.push_back(axis);
+  return named;
+}
+
+std::int64_t PlanGraph::groupSize(NodeRef ref) const {
+  const Json& n = node(ref);
+  if (n.contains("group_at")) return static_cast<std::int64_t>(n.at("group_at").size());
+  std::int64_t size = 1;
+  for (const std::string& axis : groupAxes(ref)) size *= axisSize(axis);
+  return size;
+}
+
+PlanGraph::Mask PlanGraph::groupMask(NodeRef ref) const {
+  Mask mask = 0;
+  for (const std::string& axis : groupAxes(ref)) mask |= axisBit(axis);
+  return mask;
+}
+
+// Whether some rank of a's program and some rank of b's can be in one group.
+bool PlanGraph::meets(NodeRef a, NodeRef b) const {
+  const std::vector<std::string> group = groupAxes(a);
+  for (const auto& [axis, c] : in(a.program).at) {
+    if (std::find(group.begin(), group.end(), axis) != group.end()) continue;
+    const auto other = at(b.program, axis);
+    if (other && *other != c) return false;
+  }
+  return true;
+}
+
+std::vector<NodeRef> PlanGraph::copies(NodeRef ref) const {
+  std::vector<NodeRef> found;
+  const auto add = [&](NodeRef r) {
+    if (std::find(found.begin(), found.end(), r) == found.end()) found.push_back(r);
+  };
+  const auto addWithMicrobatches = [&](NodeRef r) {
+    add(r);
+    const int line = in(r.program).line[static_cast<std::size_t>(r.node)];
+    if (line < 0) return;
+    for (const int n : in(r.program).lines[static_cast<std::size_t>(line)]) add({r.program, n});
+  };
+  addWithMicrobatches(ref);
+  for (const int p : in(ref.program).siblings) addWithMicrobatches({p, ref.node});
+  if (isCollective(node(ref)))
+    for (std::size_t i = 0; i < found.size(); ++i)   // members of members' groups too
+      for (const NodeRef r : byComm_.at(node(ref).at("comm").get<std::string>()))
+        if (opOf(node(r)) == opOf(node(ref)) && meets(found[i], r)) addWithMicrobatches(r);
+  return found;
+}
+
+bool PlanGraph::isFirstCopy(NodeRef ref) const {
+  const std::vector<NodeRef> same = copies(ref);
+  return *std::min_element(same.begin(), same.end()) == ref;
+}
+
+std::vector<NodeRef> PlanGraph::partners(NodeRef ref) const {
+  const Json& n = node(ref);
+  const char* wanted = opOf(n) == "send" ? "recv" : "send";
+  std::vector<NodeRef> found;
+  for (const NodeRef r : byComm_.at(n.at("comm").get<std::string>())) {
+    const Json& other = node(r);
+    if (opOf(other) == wanted && other.contains("mb") == n.contains("mb") && (!n.contains("mb") || other.at("mb") == n.at("mb"))) found.push_back(r);
+  }
+  return found;
+}
+
+std::string PlanGraph::corresponding(int from, std::string_view name, int to) const {
+  const std::string own(stem(name)), instance(name.substr(own.size()));
+  if (from == to) return std::string(name);
+  const auto lookUp = [&](const std::vector<int>& list, const char* field) -> std::string {
+    for (const int n : list) {
+      if (n >= nodes(to)) return {};
+      const Json &here = node({from, n}).at(field), &there = node({to, n}).at(field);
+      for (std::size_t i = 0; i < here.size() && i < there.size(); ++i)
+        if (here[i].is_string() && stem(here[i].get_ref<const std::string&>()) == own && there[i].is_string())
+          return std::string(stem(there[i].get_ref<const std::string&>())) + instance;
+    }
+    return {};
+  };
+  const std::string found = lookUp(find(from, own).producers, "out");
+  return found.empty() ? lookUp(find(from, own).readers, "in") : found;
+}
+
+void PlanGraph::readLineage() {
+  for (const Json& entry : plan_.at("lineage")) {
+    const std::string& role = entry.at("role").get_ref<const std::string&>();
+    if (role != "input" && role != "output") continue;
+    const Json& shards = entry.at("shards");
+    for (const Json& shard : shards) {
+      for (const Json& part : shard.at("parts")) {
+        Mask mask = 0;
+        std::set<std::string> cut;
+        const auto varies = [&](const std::string& axis) {
+          mask |= axisBit(axis);
+          cut.insert(axis);
+        };
+        if (shard.contains("step"))
+          for (const auto& [axis, step] : shard.at("step").items())
+            if (std::any_of(step.begin(), step.end(), [](const Json& s) { return s != 0; })) varies(axis);
+        if (shard.contains("sum"))
+          for (const Json& axis : shard.at("sum")) varies(axis.get<std::string>());
+        const Json at = part.value("at", Json::object());
+        for (const auto& [axis, c] : at.items())
+          for (const Json& other : shards) {
+            const Json otherAt = other.at("parts").at(0).value("at", Json::object());
+            if (otherAt.contains(axis) && otherAt.at(axis) != c && other.at("box") != shard.at("box")) varies(axis);
+          }
+        for (int p = 0; p < programs(); ++p) {
+          const bool meant = std::all_of(at.items().begin(), at.items().end(), [&](const auto& item) {
+            const auto own = this->at(p, item.key());
+            return !own || *own == item.value().template get<std::int64_t>();
+          });
+          Tensor* t = meant ? find(p, part.at("local")) : nullptr;
+          if (t == nullptr) continue;
+          if (role == "output") t->live = true;
+          else t->varies |= mask;
+          if (role == "input" && t->declared->value("kind", "") == "input")
+            for (const std::string& axis : cut)
+              if (axis != "mb" && axisBit(axis) != 0) dataAxes_.insert(axis);
+        }
+      }
+    }
+  }
+}
+
+void PlanGraph::propagate() {
+  // Both ways until nothing changes: ranks of different stages depend on each other through messages.
+  for (bool changed = true; changed;) {
+    changed = false;
+    const auto raise = [&](auto& value, auto with) {
+      if ((value | with) != value) {
+        value = value | with;
+        changed = true;
+      }
+    };
+    const auto set = [&](bool& value, bool with) {
+      changed = changed || (with && !value);
+      value = value || with;
+    };
+    for (int p = 0; p < programs(); ++p) {
+      for (int n = 0; n < nodes(p); ++n) {
+        const Json& node = this->node({p, n});
+        bool after = isBackward(node);
+        Mask varies = 0;
+        const auto from = [&](const Tensor* t) {
+          if (t == nullptr) return;
+          after = after || t->afterBackward;
+          varies |= t->varies;
+        };
+        for (std::size_t i = 0; i < node.at("in").size(); ++i) {
+          const Json& operand = node.at("in")[i];
+          if (const Tensor* t = find(p, operand)) after = after || t->afterBackward;
+          // A maximum varies, even if that matters to nobody in the end.
+          if (valueMatters(node, i) || opOf(node) == "amax" || opOf(node) == "amin") from(find(p, operand));
+        }
+        if (opOf(node) == "recv")
+          for (const NodeRef sender : partners({p, n})) from(find(sender.program, this->node(sender).at("in").at(0)));
+        // Ranks of the stage that do the same with other attributes (a window of the vocabulary, an index of a piece).
+        for (const int q : in(p).siblings)
+          if (q != p && this->node({q, n}).value("attrs", Json()) != node.value("attrs", Json()))
+            for (const auto& [axis, c] : in(p).at)
+              if (this->at(q, axis) != c) varies |= axisBit(axis);
+        if (opOf(node) == "all_reduce" || opOf(node) == "all_gather") varies &= ~groupMask({p, n});
+        if (opOf(node) == "reduce_scatter" || opOf(node) == "all_to_all") varies |= groupMask({p, n});
+        for (const Json& result : node.at("out"))
+          if (Tensor* t = find(p, result)) {
+            set(t->afterBackward, after);
+            const bool perMicrobatch = t->declared->value("per_mb", false);
+            // What exists once holds no microbatch's own value, unless only one microbatch makes it.
+            raise(t->varies, perMicrobatch || (node.contains("mb") && node.at("mb").is_number_integer()) ? varies : varies & ~axisBit("mb"));
+          }
+      }
+    }
+    for (int p = programs(); p-- > 0;) {
+      for (int n = nodes(p); n-- > 0;) {
+        const Json& node = this->node({p, n});
+        bool live = false;
+        for (const Json& result : node.at("out"))
+          if (const Tensor* t = find(p, result)) live = live || t->live;
+        if (isCommunication(node) && !live)
+          for (const NodeRef r : byComm_.at(node.at("comm").get<std::string>()))
+            for (const Json& result : this->node(r).at("out"))
+              if (const Tensor* t = find(r.program, result)) live = live || t->live;
+        if (!live) continue;
+        for (std::size_t i = 0; i < node.at("in").size(); ++i)
+          if (Tensor* t = find(p, node.at("in")[i]); t != nullptr && valueMatters(node, i)) set(t->live, true);
+      }
+    }
+  }
+}
+
+void PlanGraph::numberValues() {
+  for (int p = 0; p < programs(); ++p) {
+    Program& program = programs_[static_cast<std::size_t>(p)];
+    std::map<std::string, int> numbers;
+    const auto number = [&](const std::string& key) { return numbers.emplace(key, static_cast<int>(numbers.size())).first->second; };
+    const auto of = [&](const Json& operand) -> std::string {
+      Tensor* t = find(p, operand);
+      if (t == nullptr) return "none";
+      const std::string& name = operand.get_ref<const std::string&>();
+      if (t->valueNumber < 0) t->valueNumber = number("given " + std::string(stem(name)));
+      return std::to_string(t->valueNumber) + (name.find('#') == std::string::npos ? "" : name.substr(stem(name).size()));
+    };
+    for (int n = 0; n < nodes(p); ++n) {
+      const Json& node = this->node({p, n});
+      const bool passes = isIdentity(opOf(node)) || opOf(node) == "multiref";
+      std::string key = opOf(node);
+      if (opOf(node) == "recv") key += " " + node.at("comm").get<std::string>();
+      for (const char* field : {"attrs", "group", "group_at"})
+        if (node.contains(field)) key += " " + Json(node.at(field)).dump(-1, ' ', false, Json::error_handler_t::replace);
+      for (const Json& operand : node.at("in")) key += " " + of(operand);
+      // Several microbatches of one line, with results of their own in some plans, are no repetition.
+      bool first = true, repeated = false;
+      for (std::size_t i = 0; i < node.at("out").size(); ++i) {
+        Tensor* t = find(p, node.at("out")[i]);
+        if (t == nullptr || t->valueNumber >= 0) continue;
+        if (!t->declared->value("per_mb", false) && node.contains("mb")) {
+          t->valueNumber = number("microbatch " + node.at("out")[i].get<std::string>());
+          continue;
+        }
+        if (passes) {
+          const Tensor* source = find(p, node.at("in").at(0));
+          if (source != nullptr && node.at("in").at(0).get_ref<const std::string&>().find('#') == std::string::npos) {
+            t->valueNumber = source->valueNumber;
+            continue;
+          }
+        }
+        const std::string resultKey = key + " -> " + std::to_string(i);
+        if (first) repeated = numbers.contains(resultKey);
+        first = false;
+        t->valueNumber = number(resultKey);
+      }
+      if (repeated) program.repeated.insert(n);
+    }
+    // The other microbatches' nodes of a program in issue order.
+    for (const int n : std::set<int>(program.repeated))
+      if (const int line = program.line[static_cast<std::size_t>(n)]; line >= 0)
+        program.repeated.insert(program.lines[static_cast<std::size_t>(line)].begin(), program.lines[static_cast<std::size_t>(line)].end());
+  }
+}
+
+bool PlanGraph::afterBackward(NodeRef ref) const {
+  const Json& n = node(ref);
+  if (isBackward(n)) return true;
+  const auto any = [&](const Json& list) {
+    return std::any_of(list.begin(), list.end(),
+                       [&](const Json& t) { return t.is_string() && find(ref.program, t.get_ref<const std::string&>()).afterBackward; });
+  };
+  return any(n.at("in")) || any(n.at("out"));
+}
+
+bool PlanGraph::isLive(NodeRef ref) const {
+  const auto results = [&](NodeRef r) {
+    const Json& out = node(r).at("out");
+    return std::any_of(out.begin(), out.end(), [&](const Json& t) { return t.is_string() && find(r.program, t.get_ref<const std::string&>()).live; });
+  };
+  if (opOf(node(ref)) == "send") {
+    const auto receivers = partners(ref);
+    return std::any_of(receivers.begin(), receivers.end(), results);
+  }
+  return results(ref);
+}
+bool PlanGraph::isLive(int program, std::string_view name) const { return find(program, name).live; }
+
+std::set<std::string> PlanGraph::variesOver(int program, std::string_view name) const {
+  const Mask mask = find(program, name).varies;
+  std::set<std::string> found;
+  for (const auto& [axis, size] : axes_)
+    if ((mask & axisBit(axis)) != 0) found.insert(axis);
+  if ((mask & axisBit("mb")) != 0) found.insert("mb");
+  return found;
+}
+
+int PlanGraph::valueNumber(int program, std::string_view name) const { return find(program, name).valueNumber; }
+bool PlanGraph::isRepeated(NodeRef ref) const { return in(ref.program).repeated.contains(ref.node); }
+
+bool PlanGraph::sameStage(int program, int other) const {
+  const auto& siblings = in(program).siblings;
+  return std::find(siblings.begin(), siblings.end(), other) != siblings.end();
+}
+
+std::set<NodeRef> PlanGraph::ancestors(int program, std::string_view name) const {
+  std::set<NodeRef> found;
+  std::vector<NodeRef> open = producers(program, name);
+  while (!open.empty()) {
+    const NodeRef ref = open.back();
+    open.pop_back();
+    if (!found.insert(ref).second) continue;
+    for (const Json& operand : node(ref).at("in"))
+      if (operand.is_string())
+        for (const NodeRef r : producers(program, operand.get_ref<const std::string&>())) open.push_back(r);
+  }
+  return found;
+}
+
+}  // namespace shardproof::mutate

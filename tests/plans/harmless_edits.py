@@ -538,7 +538,7 @@ def main():
     skip_unless_shared(LLAMA, MOE, LLAMA_TP8)
     runner = Runner(sys.argv[1])
     cases(runner)
-    return runner.run(most_open=25)
+    return runner.run(most_open=12)
 
 
 if __name__ == "__main__":

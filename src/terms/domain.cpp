@@ -35,7 +35,7 @@ class Signs {
         const int s = algebra_.constantValue(t).sign();
         return s > 0 ? Sign::kPositive : s == 0 ? Sign::kNonNegative : Sign::kUnknown;
       }
-      case TermKind::kExp: return mayBeInfinite(algebra_.arguments(t)[0]) ? Sign::kNonNegative : Sign::kPositive;   // exp(-inf) is 0
+      case TermKind::kExp: return algebra_.mayBeInfinite(algebra_.arguments(t)[0]) ? Sign::kNonNegative : Sign::kPositive;   // exp(-inf) is 0
       case TermKind::kSqrt:
       case TermKind::kIndicator: return Sign::kNonNegative;
       case TermKind::kFunction:
@@ -70,24 +70,6 @@ class Signs {
         return sign;
       }
       default: return Sign::kUnknown;
-    }
-  }
-
-  // Through an entry of a mask, also as the largest of several.
-  bool mayBeInfinite(Term t) const {
-    switch (algebra_.kind(t)) {
-      case TermKind::kFunction: {
-        const ops::Function f = algebra_.function(t);
-        if (f == ops::Function::kMaskEntry) return true;
-        const auto arguments = algebra_.arguments(t);
-        return ops::isSymmetric(f) && std::any_of(arguments.begin(), arguments.end(), [&](Term a) { return mayBeInfinite(a); });
-      }
-      case TermKind::kSum:
-      case TermKind::kProduct: {
-        const auto parts = algebra_.parts(t);
-        return std::any_of(parts.begin(), parts.end(), [&](const auto& part) { return mayBeInfinite(part.term); });
-      }
-      default: return false;
     }
   }
 

@@ -115,4 +115,6 @@ std::size_t TermAlgebra::memoryBytes() const { return store_->memoryBytes(); }
 
 Term TermAlgebra::expand(Term t, std::size_t budget) { return {store_->expand(t.id, budget)}; }
 
+bool TermAlgebra::mayBeInfinite(Term t) const { return store_->mayBeInfinite(t.id); }
+
 }  // namespace shardproof

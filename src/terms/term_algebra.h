@@ -88,6 +88,8 @@ class TermAlgebra {
   std::size_t termCount() const;
   std::size_t memoryBytes() const;
   // A readable rendering; `variableName` labels variables; cut off with "..." after `limit` characters.
+  // May the value be minus infinity, through an entry of a mask, also as the largest of several?
+  bool mayBeInfinite(Term t) const;
   std::string toString(Term t, const std::vector<std::string>& variableNames, std::size_t limit = 400) const;
 
   // The full normal form: expanded to a polynomial over atoms (variables, opaque applications on normalised arguments, reciprocals of

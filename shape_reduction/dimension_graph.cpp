@@ -2,42 +2,17 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 #include <string>
 
 #include "ops/registry.h"
 #include "shape_reduction/reduction.h"
 #include "shardproof/error.h"
+#include "util/union_find.h"
 
 namespace shardproof {
 
 namespace {
-
-class UnionFind {
- public:
-  std::int32_t add() {
-    parent_.push_back(static_cast<std::int32_t>(parent_.size()));
-    return parent_.back();
-  }
-  std::int32_t find(std::int32_t v) {
-    auto i = static_cast<std::size_t>(v);
-    while (parent_[i] != static_cast<std::int32_t>(i)) {
-      parent_[i] = parent_[static_cast<std::size_t>(parent_[i])];
-      i = static_cast<std::size_t>(parent_[i]);
-    }
-    return static_cast<std::int32_t>(i);
-  }
-  void unite(std::int32_t a, std::int32_t b) {
-    a = find(a);
-    b = find(b);
-    if (a != b) parent_[static_cast<std::size_t>(std::max(a, b))] = std::min(a, b);
-  }
-  std::size_t size() const { return parent_.size(); }
-
- private:
-  std::vector<std::int32_t> parent_;
-};
 
 std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
 
@@ -443,7 +418,7 @@ class Builder {
   const Stage& stage_;
   const Problem& problem_;
   DimensionGraph graph_;
-  UnionFind dims_;
+  UnionFind<std::int32_t> dims_;
   std::vector<std::int64_t> sizes_;
   std::vector<Flags> flags_, groupFlags_;
   std::vector<std::vector<std::int32_t>> dimVars_;
@@ -460,7 +435,7 @@ class Builder {
   std::vector<bool> flat_;
   bool changed_ = false;
   std::vector<std::int32_t> firstLine_;
-  UnionFind lineUnion_;
+  UnionFind<std::int32_t> lineUnion_;
   std::vector<Segment> segments_;
   std::vector<DimensionGraph::Cut> cuts_;
 };

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 #include <string>
 
 #include "shape_reduction/dimension_graph.h"
 #include "shardproof/error.h"
+#include "util/union_find.h"
 
 namespace shardproof {
 
@@ -42,7 +42,7 @@ class Reducer {
         const std::int64_t size = starts_[l][i + 1] - starts_[l][i];
         std::int64_t multiplicity = 1;
         if (!retained(l, starts_[l][i], multiplicity)) continue;
-        const std::int32_t c = find(firstPiece_[l] + static_cast<std::int32_t>(i));
+        const std::int32_t c = classes_.find(firstPiece_[l] + static_cast<std::int32_t>(i));
         const auto [it, inserted] = ids.emplace(c, static_cast<std::int32_t>(made.classes.size()));
         if (inserted) made.classes.push_back({size, std::min(size, needed(c))});
         if (made.classes[at(it->second)].size != size) throw std::logic_error("pieces of different sizes run together");
@@ -247,19 +247,18 @@ class Reducer {
       firstPiece_[l] = pieces;
       pieces += static_cast<std::int32_t>(starts_[l].size()) - 1;
     }
-    parent_.resize(static_cast<std::size_t>(pieces));
-    std::iota(parent_.begin(), parent_.end(), 0);
+    classes_ = UnionFind<std::int32_t>(static_cast<std::size_t>(pieces));
     for (const Segment& s : graph_.segments) {
       auto i = index(s.lineA, s.loA), j = index(s.lineB, s.loB);
       const auto end = index(s.lineA, s.loA + s.length);
-      for (; i < end; ++i, ++j) unite(firstPiece_[at(s.lineA)] + static_cast<std::int32_t>(i), firstPiece_[at(s.lineB)] + static_cast<std::int32_t>(j));
+      for (; i < end; ++i, ++j) classes_.unite(firstPiece_[at(s.lineA)] + static_cast<std::int32_t>(i), firstPiece_[at(s.lineB)] + static_cast<std::int32_t>(j));
     }
-    summed_.assign(parent_.size(), 0);
-    absolute_.assign(parent_.size(), 0);
-    variables_.assign(parent_.size(), 0);
+    summed_.assign(classes_.size(), 0);
+    absolute_.assign(classes_.size(), 0);
+    variables_.assign(classes_.size(), 0);
     for (std::size_t l = 0; l < n; ++l) {
       for (std::size_t i = 0; i + 1 < starts_[l].size(); ++i) {
-        const std::int32_t c = find(firstPiece_[l] + static_cast<std::int32_t>(i));
+        const std::int32_t c = classes_.find(firstPiece_[l] + static_cast<std::int32_t>(i));
         if (graph_.lines[l].summed) summed_[at(c)] = 1;
         if (graph_.lines[l].absolute) absolute_[at(c)] = 1;
       }
@@ -267,7 +266,7 @@ class Reducer {
     classesOfLine_.resize(n);
     for (std::size_t l = 0; l < n; ++l) {
       std::set<std::int32_t> classes;
-      for (std::size_t i = 0; i + 1 < starts_[l].size(); ++i) classes.insert(find(firstPiece_[l] + static_cast<std::int32_t>(i)));
+      for (std::size_t i = 0; i + 1 < starts_[l].size(); ++i) classes.insert(classes_.find(firstPiece_[l] + static_cast<std::int32_t>(i)));
       classesOfLine_[l].assign(classes.begin(), classes.end());
     }
   }
@@ -313,7 +312,7 @@ class Reducer {
       const std::int64_t lo = starts_[l][i], size = starts_[l][i + 1] - lo;
       std::int64_t multiplicity = 1;
       if (!retained(l, lo, multiplicity)) continue;
-      const std::int32_t c = find(firstPiece_[l] + static_cast<std::int32_t>(i));
+      const std::int32_t c = classes_.find(firstPiece_[l] + static_cast<std::int32_t>(i));
       const std::int64_t count = std::min(size, needed(c));
       if (count < size) {
         mostVariables_ = std::max(mostVariables_, std::max(1, variables_[at(c)]));
@@ -333,7 +332,7 @@ class Reducer {
     for (std::size_t i = 0; i + 1 < starts_[l].size(); ++i) {
       const std::int64_t lo = starts_[l][i], size = starts_[l][i + 1] - lo;
       if (starts_[l][i + 1] == kUnboundedValues && !values.empty()) break;   // indices that no table has
-      const std::int32_t c = find(firstPiece_[l] + static_cast<std::int32_t>(i));
+      const std::int32_t c = classes_.find(firstPiece_[l] + static_cast<std::int32_t>(i));
       for (std::int64_t e = 0; e < std::min(size, apart(c)); ++e) values.push_back(lo + e);
     }
     return values;
@@ -409,11 +408,6 @@ class Reducer {
     const auto& starts = starts_[at(line)];
     return static_cast<std::size_t>(std::lower_bound(starts.begin(), starts.end(), position) - starts.begin());
   }
-  std::int32_t find(std::int32_t p) {
-    while (parent_[at(p)] != p) p = parent_[at(p)] = parent_[at(parent_[at(p)])];
-    return p;
-  }
-  void unite(std::int32_t a, std::int32_t b) { parent_[at(find(a))] = find(b); }
 
   static constexpr std::size_t kMostCuts = 400'000;
 
@@ -426,7 +420,7 @@ class Reducer {
   std::vector<std::vector<std::size_t>> relations_;
   std::vector<std::vector<std::int64_t>> starts_;
   std::vector<std::int32_t> firstPiece_;
-  std::vector<std::int32_t> parent_;
+  UnionFind<std::int32_t> classes_;         // of pieces
   std::vector<char> summed_, absolute_;
   std::vector<int> variables_;
   std::vector<std::vector<std::int32_t>> classesOfLine_;

@@ -13,6 +13,7 @@
 #include "shape_reduction/reduction.h"
 #include "shardproof/error.h"
 #include "stages/stage.h"
+#include "util/union_find.h"
 
 namespace shardproof {
 
@@ -40,6 +41,7 @@ class StageRunner {
     Element logical, parallel;
   };
   const std::vector<Pair>& pairs() const { return pairs_; }
+  // Empty when it was dropped after its last use (evaluateSide).
   const ops::TensorValue<A>& value(std::int32_t tensor) const { return values_[at(tensor)]; }
 
   // `between` is called when the logical side is done and the plan's begins.
@@ -99,8 +101,7 @@ class StageRunner {
         slots += value.positions() * value.planes();
       }
     }
-    parent_.resize(at(slots));
-    std::iota(parent_.begin(), parent_.end(), std::int64_t{0});
+    slots_ = UnionFind<std::int64_t>(at(slots));
   }
 
   void fillConstant(const StageTensor& tensor, Value& value) {
@@ -151,11 +152,6 @@ class StageRunner {
     }
   }
 
-  std::int64_t find(std::int64_t v) {
-    while (parent_[at(v)] != v) v = parent_[at(v)] = parent_[at(parent_[at(v)])];
-    return v;
-  }
-
   static bool single(const Equation& e) { return e.parts.size() == 1 && e.parts[0].second == 1; }
 
   // logical == local, element by element: the same unknown.
@@ -164,29 +160,26 @@ class StageRunner {
       if (!single(e)) continue;
       const std::int32_t local = e.parts[0].first;
       forEachElement(e, local, [&](std::int64_t l, std::int64_t p) {
-        const std::int64_t a = find(base_[at(e.logical)] + l), b = find(base_[at(local)] + p);
-        if (a != b) parent_[at(b)] = a;
+        slots_.unite(base_[at(local)] + p, base_[at(e.logical)] + l);
       });
     }
-    known_.assign(parent_.size(), 0);
-    element_.resize(parent_.size());
+    known_.assign(slots_.size(), 0);
+    element_.resize(slots_.size());
   }
 
   void settle(std::int64_t slot, Element value) {
-    const std::int64_t root = find(slot);
+    const std::int64_t root = slots_.find(slot);
     known_[at(root)] = 1;
     element_[at(root)] = value;
   }
 
   void supplyLogical(const Supply& supply) {
-    logicalClass_.assign(parent_.size(), 0);
     for (std::size_t t = 0; t < stage_.tensors.size(); ++t) {
       if (!stage_.tensors[t].logical || stage_.tensors[t].origin != Origin::kVariable) continue;
       Value& value = values_[t];
       const std::int64_t n = value.positions() * value.planes();
       for (std::int64_t i = 0; i < n; ++i) {
-        const std::int64_t root = find(base_[t] + i);
-        logicalClass_[at(root)] = 1;
+        const std::int64_t root = slots_.find(base_[t] + i);
         if (!known_[at(root)]) settle(root, supply(static_cast<std::int32_t>(t), i));
         value.data.push_back(element_[at(root)]);
       }
@@ -198,8 +191,7 @@ class StageRunner {
     for (std::size_t t = 0; t < stage_.tensors.size(); ++t) {
       if (!stage_.tensors[t].logical || stage_.tensors[t].origin == Origin::kVariable || base_[t] < 0 || values_[t].data.empty()) continue;
       for (std::size_t i = 0; i < values_[t].data.size(); ++i) {
-        const std::int64_t root = find(base_[t] + static_cast<std::int64_t>(i));
-        logicalClass_[at(root)] = 1;
+        const std::int64_t root = slots_.find(base_[t] + static_cast<std::int64_t>(i));
         if (!known_[at(root)]) settle(root, values_[t].data[i]);
       }
     }
@@ -211,7 +203,7 @@ class StageRunner {
       const std::int64_t n = value.positions() * value.planes();
       if (tensor.origin == Origin::kBoundary) {
         for (std::int64_t i = 0; i < n; ++i) {
-          const std::int64_t root = find(base_[t] + i);
+          const std::int64_t root = slots_.find(base_[t] + i);
           if (!known_[at(root)]) settle(root, supply(static_cast<std::int32_t>(t), i));
           value.data.push_back(element_[at(root)]);
         }
@@ -236,7 +228,7 @@ class StageRunner {
       for (std::size_t k = 0; k < e.parts.size(); ++k) {
         forEachElement(e, e.parts[k].first, [&](std::int64_t l, std::int64_t p) {
           if (k == 0) logicalIndex.push_back(l);
-          slots[k].push_back(find(base_[at(e.parts[k].first)] + p));
+          slots[k].push_back(slots_.find(base_[at(e.parts[k].first)] + p));
         });
       }
       for (std::size_t i = 0; i < logicalIndex.size(); ++i) {
@@ -401,8 +393,8 @@ class StageRunner {
   std::vector<Value> values_;
   std::vector<char> inEquation_;        // tensors of assumptions and claims
   std::vector<std::int64_t> base_;      // first slot of each logical or boundary tensor's elements
-  std::vector<std::int64_t> parent_;    // union-find over slots
-  std::vector<char> known_, logicalClass_;
+  UnionFind<std::int64_t> slots_;       // equal elements
+  std::vector<char> known_;
   std::vector<Element> element_;        // of each class root
   std::vector<Pair> pairs_;
   bool dropped_ = false;

@@ -9,6 +9,7 @@
 
 #include <boost/graph/strong_components.hpp>
 
+#include "ops/attributes.h"
 #include "ops/registry.h"
 #include "plan/join.h"
 #include "shardproof/error.h"
@@ -20,12 +21,6 @@ namespace {
 
 // Enough to see what is wrong; a plan with one wrong program may have thousands.
 constexpr std::size_t kMostDefects = 50;
-
-std::string shapeText(const Shape& shape) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
-  return text + "]";
-}
 
 const CommunicationSpec& specOf(const Program& program, const Node& node) {
   return program.communications[static_cast<std::size_t>(node.communication)];
@@ -50,13 +45,13 @@ Shape communicationShape(const CommunicationSpec& spec, const Shape& in, std::in
   Shape out = in;
   const auto dimension = [&](std::int32_t dim) -> std::int64_t& {
     const auto rank = static_cast<std::int32_t>(in.size());
-    if (dim < -rank || dim >= rank) throw ShapeError("dimension " + std::to_string(dim) + " does not exist in an operand of shape " + shapeText(in));
+    if (dim < -rank || dim >= rank) throw ShapeError("dimension " + std::to_string(dim) + " does not exist in an operand of shape " + ops::toText(in));
     return out[static_cast<std::size_t>(dim < 0 ? dim + rank : dim)];
   };
   const auto split = [&](std::int32_t dim) {
     std::int64_t& size = dimension(dim);
     if (size % groupSize != 0) {
-      throw ShapeError("dimension " + std::to_string(dim) + " of shape " + shapeText(in) + " is not divisible by the group's " +
+      throw ShapeError("dimension " + std::to_string(dim) + " of shape " + ops::toText(in) + " is not divisible by the group's " +
                        std::to_string(groupSize) + " members");
     }
     size /= groupSize;
@@ -94,8 +89,8 @@ void checkPlanShapes(const Join& join, std::vector<Defect>& defects) {
           const Shape shape = communicationShape(spec, graph.tensors[static_cast<std::size_t>(in[0].tensor)].shape, size);
           const Tensor& result = graph.tensors[static_cast<std::size_t>(out[0])];
           if (shape != result.shape) {
-            report("result '" + problem.names.text(result.name) + "' is declared with shape " + shapeText(result.shape) + ", but the operator produces " +
-                   shapeText(shape));
+            report("result '" + problem.names.text(result.name) + "' is declared with shape " + ops::toText(result.shape) + ", but the operator produces " +
+                   ops::toText(shape));
           }
           continue;
         }
@@ -113,8 +108,8 @@ void checkPlanShapes(const Join& join, std::vector<Defect>& defects) {
           if (out[i] < 0) continue;
           const Tensor& t = graph.tensors[static_cast<std::size_t>(out[i])];
           if (!fitsDeclared(results[i].shape, t.shape, op.scalarMayBeOne)) {
-            report("result '" + problem.names.text(t.name) + "' is declared with shape " + shapeText(t.shape) + ", but the operator produces " +
-                   shapeText(results[i].shape));
+            report("result '" + problem.names.text(t.name) + "' is declared with shape " + ops::toText(t.shape) + ", but the operator produces " +
+                   ops::toText(results[i].shape));
           } else if (t.element != results[i].element) {
             report("result '" + problem.names.text(t.name) + "' is declared with another kind of element (integer, real or complex) than the operator produces");
           }
@@ -336,7 +331,7 @@ void checkCommunication(const Join& join, std::vector<Defect>& defects) {
           else if (otherSpec.dim != spec.dim || otherSpec.odim != spec.odim) mismatch = "works along another dimension";
           else if (spec.kind == Communication::kBroadcast && mesh.with(member, otherSpec.peer) != root) mismatch = "names another root";
           else if (shapeOf(other, partner).shape != shapeOf(program, node).shape)
-            mismatch = "has shape " + shapeText(shapeOf(other, partner).shape) + " where rank " + std::to_string(rank) + " has " + shapeText(shapeOf(program, node).shape);
+            mismatch = "has shape " + ops::toText(shapeOf(other, partner).shape) + " where rank " + std::to_string(rank) + " has " + ops::toText(shapeOf(program, node).shape);
           else if (shapeOf(other, partner).element != shapeOf(program, node).element) mismatch = "has another kind of element";
           if (!mismatch.empty()) {
             Defect& defect = report(m, "rank " + std::to_string(member) + " joins communication " + comm + " but " + mismatch);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 #include <string>
 
@@ -11,6 +10,7 @@
 #include "ops/registry.h"
 #include "plan/checks.h"
 #include "shardproof/error.h"
+#include "util/union_find.h"
 
 namespace shardproof {
 
@@ -25,19 +25,6 @@ bool compatible(const Coordinates& a, const Coordinates& b) {
   }
   return true;
 }
-
-class UnionFind {
- public:
-  explicit UnionFind(std::size_t n) : parent_(n) { std::iota(parent_.begin(), parent_.end(), 0U); }
-  std::uint32_t find(std::uint32_t v) {
-    while (parent_[v] != v) v = parent_[v] = parent_[parent_[v]];
-    return v;
-  }
-  void unite(std::uint32_t a, std::uint32_t b) { parent_[find(a)] = find(b); }
-
- private:
-  std::vector<std::uint32_t> parent_;
-};
 
 }  // namespace
 
@@ -303,7 +290,7 @@ void Join::orderFamilies() {
   const Plan& plan = problem_.plan;
   std::size_t vertices = 0;
   for (const Program& program : plan.programs) vertices += program.graph.nodes.size();
-  UnionFind joined(vertices);
+  UnionFind<std::uint32_t> joined(vertices);
   for (const std::int64_t rank : representativeRanks()) {
     const std::int32_t p = programOf(rank);
     const Program& program = plan.programs[static_cast<std::size_t>(p)];

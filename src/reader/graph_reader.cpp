@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "ops/attributes.h"
 #include "ops/registry.h"
 #include "reader/communication_reader.h"
 #include "shardproof/error.h"
@@ -72,7 +73,7 @@ void readNested(const Value& value, const Shape& shape, std::size_t dim, Element
     return;
   }
   if (value.kind() != ValueKind::kArray || static_cast<std::int64_t>(value.size()) != shape[dim]) {
-    value.expected("a list of length " + std::to_string(shape[dim]) + ", as the shape is " + shapeText(shape));
+    value.expected("a list of length " + std::to_string(shape[dim]) + ", as the shape is " + ops::toText(shape));
   }
   for (const Value inner : value) readNested(inner, shape, dim + 1, element, out);
 }
@@ -138,12 +139,6 @@ std::string_view elementName(ElementKind kind) {
     case ElementKind::kComplex: return "complex";
   }
   return "unknown";
-}
-
-std::string shapeText(const Shape& shape) {
-  std::string out = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) out += (i > 0 ? ", " : "") + std::to_string(shape[i]);
-  return out + "]";
 }
 
 // --- TensorIndex ---

@@ -40,7 +40,6 @@ class GraphReader {
 
 // "real", "integer" or "complex".
 std::string_view elementName(ElementKind kind);
-std::string shapeText(const Shape& shape);  // "[2, 3]"
 
 // The tensors of one graph by name.
 class TensorIndex {

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/attributes.h"
 #include "reader/output_coverage.h"
 #include "shardproof/error.h"
 #include "util/json_pointer.h"
@@ -53,7 +54,7 @@ class LineageResolver {
   void resolveShard(const LineageEntry& entry, const Tensor& tensor, Shard& shard) {
     if (shard.box.size() != tensor.shape.size()) {
       fail(shardPointer() + "/box", "found " + std::to_string(shard.box.size()) + " ranges, expected " + std::to_string(tensor.shape.size()) +
-                                        ", as the shape is " + shapeText(tensor.shape));
+                                        ", as the shape is " + ops::toText(tensor.shape));
     }
     resolveParts(shard);
     PerMicrobatch perMicrobatch;
@@ -112,8 +113,8 @@ class LineageResolver {
     extent.reserve(shard.box.size());
     for (const auto& [low, high] : shard.box) extent.push_back(high - low);
     if (extent == local.shape) return;
-    failPart(p, "/local", "the box holds " + shapeText(extent) + " elements, expected the shape of \"" + names_.text(local.name) + "\" in /programs/" +
-                              std::to_string(program) + ", which is " + shapeText(local.shape));
+    failPart(p, "/local", "the box holds " + ops::toText(extent) + " elements, expected the shape of \"" + names_.text(local.name) + "\" in /programs/" +
+                              std::to_string(program) + ", which is " + ops::toText(local.shape));
   }
 
   // An assumption about a tensor that the plan computes could contradict the computation, and would then prove anything.
@@ -237,8 +238,8 @@ class LineageResolver {
       }
       const std::vector<std::int64_t> gap = firstUncovered(tensor.shape, std::move(boxes));
       if (!gap.empty()) {
-        fail("/lineage", "the lineage of the model's output \"" + names_.text(tensor.name) + "\" leaves out the element at " + shapeText(gap) +
-                             ", expected shards of role \"output\" that cover the whole tensor of shape " + shapeText(tensor.shape));
+        fail("/lineage", "the lineage of the model's output \"" + names_.text(tensor.name) + "\" leaves out the element at " + ops::toText(gap) +
+                             ", expected shards of role \"output\" that cover the whole tensor of shape " + ops::toText(tensor.shape));
       }
     }
   }

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/attributes.h"
 #include "ops/registry.h"
 #include "reader/file_header.h"
 #include "reader/graph_reader.h"
@@ -183,7 +184,7 @@ class ModelResolver {
     const std::string by = "as operator \"" + op.name + "\" at " + Model::nodePointer(n) + " produces";
     const std::string pointer = model_.tensorPointer(result, names_);
     if (!fitsDeclared(inferred.shape, t.shape, op.scalarMayBeOne)) {
-      fail(pointer + "/shape", "found the shape " + shapeText(t.shape) + ", expected " + shapeText(inferred.shape) + ", " + by);
+      fail(pointer + "/shape", "found the shape " + ops::toText(t.shape) + ", expected " + ops::toText(inferred.shape) + ", " + by);
     }
     if (t.elementDeclared && t.element != inferred.element) {
       fail(pointer + "/dtype", "found a dtype of " + std::string(elementName(t.element)) + " elements, expected " +

@@ -137,7 +137,7 @@ class Reducer {
       }
       // Half of the coordinates kept apart tell an element, the other half a summand (see apart()). A local operator's own rank is one more
       // coordinate of the axis.
-      const int most = (AxisLump::kRepresentatives - 1) / 2 - (iteration.logical ? 0 : 1);
+      const int most = AxisLump::kApart / 2 - (iteration.logical ? 0 : 1);
       for (const auto& [lump, count] : touching) {
         if (count > most) throw NotSymmetric("a summand involves more coordinates of an interchangeable axis than are kept apart");
       }
@@ -164,7 +164,9 @@ class Reducer {
     for (std::size_t l = 0; l < n; ++l) {
       const auto line = static_cast<std::int32_t>(l);
       for (const Blocks& b : blocks_[l]) {
-        for (std::int64_t c = 1; c < AxisLump::kRepresentatives; ++c) graph_.segments.push_back({line, 0, line, c * b.unit, b.unit, true});
+        for (const auto& [c, stands] : stage_.lumps[at(b.lump)].kept) {
+          if (c > 0) graph_.segments.push_back({line, 0, line, c * b.unit, b.unit, true});
+        }
       }
     }
     for (std::size_t i = 0; i < graph_.segments.size(); ++i) {
@@ -183,10 +185,12 @@ class Reducer {
         }
         for (std::int64_t p = 1; p < size; ++p) cut(line, p);
       }
-      std::int64_t base = 0;
       for (const Blocks& b : blocks_[l]) {
-        for (std::int64_t c = 1; c <= AxisLump::kRepresentatives; ++c) cut(line, base + c * b.unit);
-        cut(line, base + b.count * b.unit);
+        for (const auto& [c, stands] : stage_.lumps[at(b.lump)].kept) {
+          cut(line, c * b.unit);
+          cut(line, (c + 1) * b.unit);
+        }
+        cut(line, b.count * b.unit);
       }
     }
     for (const DimensionGraph::Cut& c : graph_.cuts) cut(c.line, c.position);
@@ -213,10 +217,14 @@ class Reducer {
     for (std::size_t l = 0; l < cuts_.size(); ++l) {
       for (std::int64_t position : cuts_[l]) {
         for (const Blocks& b : blocks_[l]) {
-          const std::int64_t firstDropped = AxisLump::kRepresentatives * b.unit, end = b.unit * b.count;
-          if (position > firstDropped && position < end) throw NotSymmetric("one block of an interchangeable axis is addressed by itself");
-          if (position >= firstDropped) break;
+          const AxisLump& lump = stage_.lumps[at(b.lump)];
+          if (position >= b.unit * b.count) break;
+          const std::int64_t c = position / b.unit;
           position %= b.unit;
+          if (lump.multiplicity(c) > 0) continue;
+          const bool endsKeptOne = position == 0 && lump.multiplicity(c - 1) > 0;
+          if (!endsKeptOne) throw NotSymmetric("one block of an interchangeable axis is addressed by itself");
+          break;
         }
       }
     }
@@ -228,8 +236,9 @@ class Reducer {
     for (const Blocks& b : blocks_[line]) {
       if (position >= b.unit * b.count) return true;   // beyond the blocks: an ordinary position
       const std::int64_t c = position / b.unit;
-      if (c >= AxisLump::kRepresentatives) return false;
-      multiplicity *= stage_.lumps[at(b.lump)].multiplicity(static_cast<std::int32_t>(c));
+      const std::int64_t blocks = stage_.lumps[at(b.lump)].multiplicity(c);
+      if (blocks == 0) return false;
+      multiplicity *= blocks;
       position -= c * b.unit;
     }
     return true;

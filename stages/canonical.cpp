@@ -9,10 +9,6 @@
 
 namespace shardproof {
 
-std::size_t Stage::logicalNodes() const {
-  return static_cast<std::size_t>(std::count_if(nodes.begin(), nodes.end(), [](const StageNode& n) { return n.logical; }));
-}
-
 namespace {
 
 // Appends integers and texts so that no two different sequences give the same bytes: every list is preceded by its length.
@@ -80,8 +76,12 @@ void put(Bytes& bytes, const Attributes& attributes) {
 std::string canonicalForm(const Stage& stage, const Problem& problem) {
   Bytes bytes;
   bytes.list(stage.lumps, [&](const AxisLump& l) {
-    // Which axis it is does not matter, only how many coordinates it lumps.
+    // Which axis it is does not matter, only which coordinates stand for how many.
     bytes.number(l.size);
+    bytes.list(l.kept, [&](const auto& k) {
+      bytes.number(k.first);
+      bytes.number(k.second);
+    });
   });
   bytes.list(stage.tensors, [&](const StageTensor& t) {
     bytes.number(((static_cast<std::int64_t>(t.origin) * 2 + t.info.absent) * 4 + static_cast<std::int64_t>(t.info.element)) * 2 + t.logical);

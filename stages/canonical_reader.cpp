@@ -24,7 +24,7 @@ class FormReader {
   StageOfForm run() {
     problem_ = std::make_unique<Problem>();
     problem_->plan.programs.emplace_back();
-    readList([&] { stage_.lumps.push_back({0, static_cast<std::int32_t>(number(1, std::numeric_limits<std::int32_t>::max()))}); });
+    readList([&] { readLump(); });
     readList([&] { readTensor(); });
     written_.resize(stage_.tensors.size());
     for (std::size_t t = 0; t < stage_.tensors.size(); ++t) written_[t] = stage_.tensors[t].origin != Origin::kComputed;
@@ -42,6 +42,22 @@ class FormReader {
   }
 
  private:
+  void readLump() {
+    AxisLump lump;
+    lump.size = static_cast<std::int32_t>(number(1, std::numeric_limits<std::int32_t>::max()));
+    std::int64_t next = 0, total = 0;
+    readList([&] {
+      const std::int64_t c = number(next, lump.size - 1);
+      if (next == 0 && c != 0) throw DamagedForm("an axis without its coordinate 0");
+      const std::int64_t stands = number(1, lump.size - total);
+      lump.kept.emplace_back(static_cast<std::int32_t>(c), stands);
+      next = c + 1;
+      total += stands;
+    });
+    if (total != lump.size) throw DamagedForm("the coordinates of an axis stand for more or fewer than it has");
+    stage_.lumps.push_back(std::move(lump));
+  }
+
   std::int64_t number(std::int64_t least = std::numeric_limits<std::int64_t>::min(), std::int64_t most = std::numeric_limits<std::int64_t>::max()) {
     std::uint64_t u = 0;
     for (int shift = 0;; shift += 7) {

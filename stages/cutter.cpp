@@ -1,6 +1,7 @@
 #include "stages/cutter.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <span>
 #include <unordered_map>
@@ -13,9 +14,11 @@ namespace shardproof {
 
 namespace {
 
-// Thrown when an axis that was lumped turns out to be told apart; the cut starts again with all its coordinates.
+// Thrown when axes that were lumped turn out to be told apart; the cut starts again with all their coordinates.
 struct NotInterchangeable {
-  std::int32_t axis;
+  explicit NotInterchangeable(std::int32_t axis) : axes{axis} {}
+  explicit NotInterchangeable(std::vector<std::int32_t> axes_) : axes(std::move(axes_)) {}
+  std::vector<std::int32_t> axes;
 };
 
 struct InstanceHash {
@@ -27,15 +30,55 @@ struct InstanceHash {
   }
 };
 
+// How an axis is enumerated in a cut. A cut begins with kWhole where that leaves something out, and goes on to the next where it must.
+enum class Lumping : std::uint8_t {
+  kWhole,     // the stage meets nothing that names a coordinate of the axis: all are alike
+  kClasses,   // the coordinates that the whole plan does not tell apart are alike (Join::alike)
+  kNone,
+};
+
+// The coordinates of one axis in a cut.
+struct AxisCoordinates {
+  AxisCoordinates() = default;
+  AxisCoordinates(const Join& join, std::int32_t axis, std::int32_t size, Lumping lumping_) : lumping(lumping_) {
+    if (lumping == Lumping::kNone) {
+      all.resize(static_cast<std::size_t>(size));
+      std::iota(all.begin(), all.end(), 0);
+      claimed = all;
+      return;
+    }
+    const auto& classes = lumping == Lumping::kClasses ? join.alike().classes(axis) : std::vector<std::vector<std::int32_t>>{};
+    lump = lumping == Lumping::kWhole ? AxisLump::whole(axis, size) : AxisLump::ofClasses(axis, size, classes);
+    for (const auto& [c, stands] : lump.kept) all.push_back(c);
+    // The claim at one of several alike coordinates is the claim at all of them.
+    if (lumping == Lumping::kWhole) claimed = {0};
+    for (const auto& alike : classes) claimed.push_back(alike.front());
+  }
+  // The next lumping that leaves something out.
+  static Lumping after(Lumping lumping, const Join& join, std::int32_t axis) {
+    if (lumping != Lumping::kWhole || axis == kMicrobatchAxis) return Lumping::kNone;
+    const auto& classes = join.alike().classes(axis);
+    const bool some = std::any_of(classes.begin(), classes.end(), [](const auto& alike) { return alike.size() > AxisLump::kApart + 1; });
+    return some ? Lumping::kClasses : Lumping::kNone;
+  }
+  std::int64_t multiplicity(std::int32_t c) const { return lumping == Lumping::kNone ? 1 : lump.multiplicity(c); }
+
+  Lumping lumping = Lumping::kNone;
+  std::vector<std::int32_t> all, claimed;
+  AxisLump lump;
+};
+
 class Cutter {
  public:
-  Cutter(const Join& join, std::vector<std::int32_t> entries, const CutOptions& options, std::vector<char> lumpAxis, bool lumpMicrobatches)
-      : join_(join), plan_(join.problem().plan), model_(join.problem().model.graph), mesh_(join.mesh()), entries_(std::move(entries)),
-        options_(options), lumpAxis_(std::move(lumpAxis)), lumpMicrobatches_(lumpMicrobatches) {
-    for (std::int32_t a = 0; a < mesh_.axes(); ++a) {
-      if (lumpAxis_[static_cast<std::size_t>(a)]) stage_.lumps.push_back({a, mesh_.size(a)});
+  // `lumping`: of each axis, that of microbatches last.
+  Cutter(const Join& join, std::vector<std::int32_t> entries, const CutOptions& options, const std::vector<Lumping>& lumping)
+      : join_(join), plan_(join.problem().plan), model_(join.problem().model.graph), mesh_(join.mesh()), entries_(std::move(entries)), options_(options) {
+    for (std::int32_t a = 0; a < mesh_.axes(); ++a) axes_.emplace_back(join, a, mesh_.size(a), lumping[static_cast<std::size_t>(a)]);
+    axes_.emplace_back(join, kMicrobatchAxis, plan_.microbatches, lumping.back());
+    for (const AxisCoordinates& axis : axes_) {
+      if (axis.lumping != Lumping::kNone) stage_.lumps.push_back(axis.lump);
     }
-    if (lumpMicrobatches_) stage_.lumps.push_back({kMicrobatchAxis, plan_.microbatches});
+    lumpMicrobatches_ = axes_.back().lumping != Lumping::kNone;
   }
 
   Stage run() {
@@ -52,13 +95,23 @@ class Cutter {
   using Order = std::pair<std::int64_t, std::int32_t>;
   Order order(std::int32_t entry) const { return {join_.entryKey(entry), entry}; }
 
-  bool lumped(std::int32_t axis) const {
-    return axis == kMicrobatchAxis ? lumpMicrobatches_ : lumpAxis_[static_cast<std::size_t>(axis)] != 0;
+  const AxisCoordinates& coordinatesOf(std::int32_t axis) const { return axis == kMicrobatchAxis ? axes_.back() : axes_[static_cast<std::size_t>(axis)]; }
+  bool lumped(std::int32_t axis) const { return coordinatesOf(axis).lumping != Lumping::kNone; }
+
+  // A program that names a coordinate of an axis tells it from the others. Where no program, group, partner or lineage part that the stage meets
+  // does so, shifting all ranks of the stage along the axis meets the same programs, partners and lineage again: P covers a rank without naming the axis,
+  // so it covers the shifted one.
+  void keepApartWhatIsNamed(std::int32_t program) const {
+    std::vector<std::int32_t> named;
+    for (std::int32_t a = 0; a < mesh_.axes(); ++a) {
+      if (coordinatesOf(a).lumping == Lumping::kWhole && join_.names(program, a)) named.push_back(a);
+    }
+    if (!named.empty()) throw NotInterchangeable(std::move(named));
   }
-  std::int32_t axisSize(std::int32_t axis) const { return axis == kMicrobatchAxis ? plan_.microbatches : mesh_.size(axis); }
-  std::int32_t enumerated(std::int32_t axis) const { return lumped(axis) ? AxisLump::kRepresentatives : axisSize(axis); }
-  std::int64_t multiplicity(std::int32_t axis, std::int32_t c) const {
-    return lumped(axis) ? AxisLump{axis, axisSize(axis)}.multiplicity(c) : 1;
+  void keepApartWhatIsNamed(const Coordinates& at) const {
+    for (const auto& [axis, c] : at) {
+      if (coordinatesOf(axis).lumping == Lumping::kWhole) throw NotInterchangeable(axis);
+    }
   }
 
   // May this stage assume entry f? Any strict linear order on entries makes the chain of proofs well-founded; this one is by position in
@@ -110,6 +163,7 @@ class Cutter {
   };
   // `coordinates`: a value for each of axes.outer.
   Family instantiate(const Shard& shard, const ShardAxes& axes, const std::vector<std::int32_t>& coordinates) const {
+    for (const Part& part : shard.parts) keepApartWhatIsNamed(part.at);
     Family family;
     family.box = shard.box;
     for (const auto& [axis, offsets] : shard.step) {
@@ -125,7 +179,7 @@ class Cutter {
         if (stage_.lumps[l].axis == axis) family.step.push_back({static_cast<std::int32_t>(l), static_cast<std::int32_t>(c), offsets});
       }
     }
-    std::vector<std::int32_t> summed(axes.summed.size(), 0);
+    std::vector<std::size_t> summed(axes.summed.size(), 0);   // indices into the axes' coordinates
     for (;;) {
       std::int64_t mult = 1, rank = 0;
       std::int32_t microbatch = -1;
@@ -135,23 +189,25 @@ class Cutter {
       };
       for (std::size_t i = 0; i < axes.outer.size(); ++i) place(axes.outer[i], coordinates[i]);
       for (std::size_t i = 0; i < axes.summed.size(); ++i) {
-        place(axes.summed[i], summed[i]);
-        mult *= multiplicity(axes.summed[i], summed[i]);
+        const AxisCoordinates& along = coordinatesOf(axes.summed[i]);
+        place(axes.summed[i], along.all[summed[i]]);
+        mult *= along.multiplicity(along.all[summed[i]]);
       }
       for (const Part& part : shard.parts) {
         LocalInstance instance;
         instance.rank = static_cast<std::int32_t>(mesh_.with(rank, part.at));
         instance.program = join_.programOf(instance.rank);
+        keepApartWhatIsNamed(instance.program);
         instance.tensor = join_.findTensor(instance.program, part.local);
         const Tensor& tensor = plan_.programs[static_cast<std::size_t>(instance.program)].graph.tensors[static_cast<std::size_t>(instance.tensor)];
         if (tensor.perMicrobatch) {
-          if (part.microbatch >= 0 && lumpMicrobatches_) throw NotInterchangeable{kMicrobatchAxis};
+          if (part.microbatch >= 0 && lumpMicrobatches_) throw NotInterchangeable(kMicrobatchAxis);
           instance.microbatch = part.microbatch >= 0 ? part.microbatch : microbatch;
         }
         family.parts.emplace_back(instance, mult);
       }
       std::size_t i = summed.size();
-      while (i-- > 0 && ++summed[i] == enumerated(axes.summed[i])) summed[i] = 0;
+      while (i-- > 0 && ++summed[i] == coordinatesOf(axes.summed[i]).all.size()) summed[i] = 0;
       if (i == static_cast<std::size_t>(-1)) break;
     }
     return family;
@@ -191,14 +247,15 @@ class Cutter {
       for (std::size_t s = 0; s < entry.shards.size(); ++s) {
         const Shard& shard = entry.shards[s];
         const ShardAxes axes = axesOf(shard);
-        std::vector<std::int32_t> c(axes.outer.size(), 0);
+        std::vector<std::size_t> at(axes.outer.size(), 0);   // indices into the axes' claimed coordinates
+        std::vector<std::int32_t> c(at.size(), 0);
         for (;;) {
+          for (std::size_t i = 0; i < at.size(); ++i) c[i] = coordinatesOf(axes.outer[i]).claimed[at[i]];
           BoundEquation claim{e, static_cast<std::int32_t>(s), instantiate(shard, axes, c), {}};
           for (const auto& [instance, mult] : claim.family.parts) claim.ids.push_back(visit(instance));
           claims_.push_back(std::move(claim));
-          // The claim at one coordinate of an interchangeable axis is the claim at all of them.
-          std::size_t i = c.size();
-          while (i-- > 0 && ++c[i] == (lumped(axes.outer[i]) ? 1 : axisSize(axes.outer[i]))) c[i] = 0;
+          std::size_t i = at.size();
+          while (i-- > 0 && ++at[i] == coordinatesOf(axes.outer[i]).claimed.size()) at[i] = 0;
           if (i == static_cast<std::size_t>(-1)) break;
         }
       }
@@ -267,6 +324,7 @@ class Cutter {
   // Decides what a local tensor is. Returns its producing node (new or known to be new) when the slice goes on through it.
   std::int32_t settle(std::int32_t id, std::vector<LocalInstance>& todo) {
     const LocalInstance instance = instances_[static_cast<std::size_t>(id)];
+    keepApartWhatIsNamed(instance.program);
     const Graph& graph = plan_.programs[static_cast<std::size_t>(instance.program)].graph;
     const Tensor& tensor = graph.tensors[static_cast<std::size_t>(instance.tensor)];
     if (instance.microbatch <= kShapeOnly + 1) {
@@ -286,7 +344,7 @@ class Cutter {
     if (producer.node < 0) throw Unsupported("a local tensor that is never produced");   // the join reports it
     const Node& node = graph.nodes[static_cast<std::size_t>(producer.node)];
     const std::int32_t microbatch = node.microbatch == kEachMicrobatch ? instance.microbatch : node.microbatch;
-    if (node.microbatch >= 0 && lumpMicrobatches_) throw NotInterchangeable{kMicrobatchAxis};
+    if (node.microbatch >= 0 && lumpMicrobatches_) throw NotInterchangeable(kMicrobatchAxis);
     const NodeKey key{instance.program, producer.node, instance.rank, microbatch};
     const auto [it, inserted] = nodeOf_.emplace(key, static_cast<std::int32_t>(localNodes_.size()));
     producerOfId_[static_cast<std::size_t>(id)] = it->second;
@@ -309,7 +367,7 @@ class Cutter {
         const Tensor& operandTensor = graph.tensors[static_cast<std::size_t>(operands[i].tensor)];
         LocalInstance operand{instance.program, operands[i].tensor, instance.rank, -1};
         if (operandTensor.perMicrobatch) {
-          if (operands[i].microbatch >= 0 && lumpMicrobatches_) throw NotInterchangeable{kMicrobatchAxis};
+          if (operands[i].microbatch >= 0 && lumpMicrobatches_) throw NotInterchangeable(kMicrobatchAxis);
           operand.microbatch = operands[i].microbatch >= 0 ? operands[i].microbatch : microbatch;
         }
         // What only lends its shape needs no value: an instance of its own, which is not sliced.
@@ -335,10 +393,10 @@ class Cutter {
       sources = {made.rank};
       for (const std::int32_t axis : spec.groupAxes) {
         // Only a symmetric combination keeps the members of a lumped axis interchangeable.
-        if (lumped(axis) && spec.kind != Communication::kAllReduce) throw NotInterchangeable{axis};
+        if (lumped(axis) && spec.kind != Communication::kAllReduce) throw NotInterchangeable(axis);
         std::vector<std::int64_t> wider;
         for (const std::int64_t member : sources) {
-          for (std::int32_t c = 0; c < enumerated(axis); ++c) wider.push_back(mesh_.with(member, axis, c));
+          for (const std::int32_t c : coordinatesOf(axis).all) wider.push_back(mesh_.with(member, axis, c));
         }
         sources = std::move(wider);
       }
@@ -348,7 +406,7 @@ class Cutter {
       const std::int64_t member = sources[i];
       std::int64_t mult = 1;
       if (spec.groupAt.empty()) {
-        for (const std::int32_t axis : spec.groupAxes) mult *= multiplicity(axis, mesh_.coordinate(member, axis));
+        for (const std::int32_t axis : spec.groupAxes) mult *= coordinatesOf(axis).multiplicity(mesh_.coordinate(member, axis));
       }
       if (member == made.rank) made.member = static_cast<std::int32_t>(i);
       const std::int32_t p = join_.programOf(member);
@@ -363,7 +421,7 @@ class Cutter {
       const Operand& operand = program.graph.in(other)[0];
       LocalInstance instance{p, operand.tensor, static_cast<std::int32_t>(member), -1};
       // Also where what is sent is the same in all microbatches: the partner of another one may send something else.
-      if ((operand.microbatch >= 0 || other.microbatch >= 0) && lumpMicrobatches_) throw NotInterchangeable{kMicrobatchAxis};
+      if ((operand.microbatch >= 0 || other.microbatch >= 0) && lumpMicrobatches_) throw NotInterchangeable(kMicrobatchAxis);
       if (program.graph.tensors[static_cast<std::size_t>(operand.tensor)].perMicrobatch) {
         const std::int32_t otherMicrobatch = other.microbatch == kEachMicrobatch ? made.microbatch : other.microbatch;
         instance.microbatch = operand.microbatch >= 0 ? operand.microbatch : otherMicrobatch;
@@ -380,9 +438,10 @@ class Cutter {
       if (!usable(mention.entry)) continue;
       const Shard& shard = plan_.lineage[static_cast<std::size_t>(mention.entry)].shards[static_cast<std::size_t>(mention.shard)];
       const Part& part = shard.parts[static_cast<std::size_t>(mention.part)];
+      keepApartWhatIsNamed(part.at);
       if (!std::all_of(part.at.begin(), part.at.end(), [&](const auto& c) { return mesh_.coordinate(instance.rank, c.first) == c.second; })) continue;
       if (part.microbatch >= 0 && part.microbatch != instance.microbatch) continue;
-      if (part.microbatch >= 0 && lumpMicrobatches_) throw NotInterchangeable{kMicrobatchAxis};
+      if (part.microbatch >= 0 && lumpMicrobatches_) throw NotInterchangeable(kMicrobatchAxis);
       const ShardAxes axes = axesOf(shard);
       std::vector<std::int32_t> c;
       for (const std::int32_t axis : axes.outer) c.push_back(axis == kMicrobatchAxis ? instance.microbatch : mesh_.coordinate(instance.rank, axis));
@@ -634,8 +693,8 @@ class Cutter {
   const MeshView& mesh_;
   std::vector<std::int32_t> entries_;
   const CutOptions& options_;
-  std::vector<char> lumpAxis_;
-  bool lumpMicrobatches_;
+  std::vector<AxisCoordinates> axes_;                        // of the mesh, and of microbatches
+  bool lumpMicrobatches_ = false;
   Stage stage_;
   std::unordered_map<std::int32_t, Order> maxKey_;
 
@@ -661,18 +720,19 @@ class Cutter {
 
 Stage cutStages(const Join& join, const std::vector<std::int32_t>& entries, const CutOptions& options) {
   const Plan& plan = join.problem().plan;
-  std::vector<char> lumpAxis(plan.mesh.size(), 0);
   // Lumping pays only where something is left to lump.
-  for (std::size_t a = 0; a < plan.mesh.size(); ++a) {
-    lumpAxis[a] = options.lump && join.unnamed(static_cast<std::int32_t>(a)) && plan.mesh[a].size > AxisLump::kRepresentatives;
-  }
-  bool lumpMicrobatches = options.lump && plan.microbatches > AxisLump::kRepresentatives;
+  const auto first = [&](std::int32_t size) { return options.lump && size > AxisLump::kApart + 1 ? Lumping::kWhole : Lumping::kNone; };
+  std::vector<Lumping> lumping;
+  for (const MeshAxis& axis : plan.mesh) lumping.push_back(first(axis.size));
+  lumping.push_back(first(plan.microbatches));
   for (;;) {
     try {
-      return Cutter(join, entries, options, lumpAxis, lumpMicrobatches).run();
-    } catch (const NotInterchangeable& axis) {
-      if (axis.axis == kMicrobatchAxis) lumpMicrobatches = false;
-      else lumpAxis[static_cast<std::size_t>(axis.axis)] = 0;
+      return Cutter(join, entries, options, lumping).run();
+    } catch (const NotInterchangeable& apart) {
+      for (const std::int32_t axis : apart.axes) {
+        Lumping& l = axis == kMicrobatchAxis ? lumping.back() : lumping[static_cast<std::size_t>(axis)];
+        l = AxisCoordinates::after(l, join, axis);
+      }
     }
   }
 }

@@ -11,13 +11,20 @@
 
 namespace shardproof {
 
-// What a mesh axis (or the microbatch axis) is enumerated by in a stage. Either every coordinate, or - on an axis all of whose coordinates
-// are alike - two explicit ones and one that stands for all others (docs/soundness.md, "Lumping").
+// What a mesh axis (or the microbatch axis) is enumerated by in a stage. Either every coordinate, or - where many coordinates are alike - of each class
+// of alike ones two explicit ones and one that stands for all others (docs/soundness.md, "Interchangeable axes").
 struct AxisLump {
+  static constexpr std::int32_t kApart = 2;   // coordinates of a class that stand for themselves, where there are more than kApart + 1
   std::int32_t axis = 0;        // kMicrobatchAxis for microbatches
   std::int32_t size = 1;        // how many coordinates there are
-  static constexpr std::int32_t kRepresentatives = 3;   // coordinates 0, 1, 2; the last stands for size - 2 of them
-  std::int64_t multiplicity(std::int32_t coordinate) const { return coordinate == kRepresentatives - 1 ? size - (kRepresentatives - 1) : 1; }
+  // The coordinates that the stage has, ascending, 0 among them, and how many each of them stands for.
+  std::vector<std::pair<std::int32_t, std::int64_t>> kept;
+  // All coordinates alike.
+  static AxisLump whole(std::int32_t axis, std::int32_t size);
+  // `classes` of alike ones.
+  static AxisLump ofClasses(std::int32_t axis, std::int32_t size, const std::vector<std::vector<std::int32_t>>& classes);
+  // 0: not kept.
+  std::int64_t multiplicity(std::int64_t coordinate) const;
   friend bool operator==(const AxisLump&, const AxisLump&) = default;
 };
 

@@ -597,7 +597,7 @@ class StageChecker {
       factors = std::max({factors, degree(algebra, p.logical), degree(algebra, p.parallel)});
     }
     // Of a lumped axis two coordinates are kept apart, no more.
-    if (!stage_.lumps.empty() && factors > AxisLump::kRepresentatives - 1) throw NotSymmetric("the proof multiplies more factors than coordinates of an interchangeable axis are kept apart");
+    if (!stage_.lumps.empty() && factors > AxisLump::kApart) throw NotSymmetric("the proof multiplies more factors than coordinates of an interchangeable axis are kept apart");
     return static_cast<int>(std::min<std::int64_t>((factors - 1) * reduced_.mostVariables, kMostExtraPositions + 1));
   }
 

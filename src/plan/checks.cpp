@@ -309,9 +309,8 @@ void checkCommunication(const Join& join, std::vector<Defect>& defects) {
       for (const std::int32_t m : microbatches) {
         bool stop = false;
         for (const std::int64_t member : group) {
-          bool representative = true;
-          for (std::int32_t a = 0; a < mesh.axes(); ++a) representative = representative && (!join.unnamed(a) || mesh.coordinate(member, a) == mesh.coordinate(rank, a));
-          if (!representative || (pointToPoint && member == rank)) continue;
+          // What meets an alike member meets this one: both run the same, and no group names either.
+          if (!join.representative(member) || (pointToPoint && member == rank)) continue;
           const auto found = join.partners(member, spec, m, rank);
           if (found.size() != 1) {
             const std::string what = pointToPoint ? (spec.kind == Communication::kSend ? "receive" : "send") : communicationName(spec.kind);

@@ -30,7 +30,8 @@ bool compatible(const Coordinates& a, const Coordinates& b) {
 
 Join::Join(const Problem& problem) : problem_(problem), mesh_(problem.plan.mesh) {
   indexPrograms();
-  findUnnamedAxes();
+  alike_ = AlikeCoordinates(problem.plan, mesh_, programOfRank_);
+  findNamedAxes();
   indexMentions();
   checkInputLineage();
   checkPlanShapes(*this, defects_);
@@ -77,21 +78,18 @@ void Join::indexPrograms() {
   }
 }
 
-void Join::findUnnamedAxes() {
-  unnamed_.assign(static_cast<std::size_t>(mesh_.axes()), 1);
-  const auto name = [&](const Coordinates& at) {
-    for (const auto& [axis, c] : at) unnamed_[static_cast<std::size_t>(axis)] = 0;
-  };
-  for (const Program& program : problem_.plan.programs) {
-    name(program.at);
-    for (const CommunicationSpec& spec : program.communications) {
+void Join::findNamedAxes() {
+  const auto axes = static_cast<std::size_t>(mesh_.axes());
+  const std::vector<Program>& programs = problem_.plan.programs;
+  programNames_.assign(programs.size() * axes, 0);
+  for (std::size_t p = 0; p < programs.size(); ++p) {
+    const auto name = [&](const Coordinates& at) {
+      for (const auto& [axis, c] : at) programNames_[p * axes + static_cast<std::size_t>(axis)] = 1;
+    };
+    name(programs[p].at);
+    for (const CommunicationSpec& spec : programs[p].communications) {
       for (const Coordinates& at : spec.groupAt) name(at);
       name(spec.peer);
-    }
-  }
-  for (const LineageEntry& entry : problem_.plan.lineage) {
-    for (const Shard& shard : entry.shards) {
-      for (const Part& part : shard.parts) name(part.at);
     }
   }
 }
@@ -277,11 +275,16 @@ std::vector<std::int32_t> Join::partners(std::int64_t member, const Communicatio
 std::vector<std::int64_t> Join::representativeRanks() const {
   std::vector<std::int64_t> ranks;
   for (std::int64_t r = 0; r < mesh_.ranks(); ++r) {
-    bool representative = true;
-    for (std::int32_t a = 0; a < mesh_.axes() && representative; ++a) representative = !unnamed(a) || mesh_.coordinate(r, a) == 0;
-    if (representative) ranks.push_back(r);
+    if (representative(r)) ranks.push_back(r);
   }
   return ranks;
+}
+
+bool Join::representative(std::int64_t rank) const {
+  for (std::int32_t a = 0; a < mesh_.axes(); ++a) {
+    if (!alike_.standsForItsClass(a, mesh_.coordinate(rank, a))) return false;
+  }
+  return true;
 }
 
 // Joins meeting communication nodes into one vertex, then orders the strong components. Components rather than vertices: families may form

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "plan/alike.h"
 #include "plan/family_graph.h"
 #include "plan/mesh.h"
 #include "shardproof/graph.h"
@@ -58,7 +59,7 @@ class Join {
   // The nodes of `member` that meet the communication `spec` which `requester` issues for `microbatch` (-1: once). A plan without
   // defects has exactly one.
   std::vector<std::int32_t> partners(std::int64_t member, const CommunicationSpec& spec, std::int32_t microbatch, std::int64_t requester) const;
-  // Ranks with coordinate 0 on every unnamed axis: what holds for them holds for all.
+  // Ranks all of whose coordinates stand for their class of alike ones: what holds for them holds for all.
   std::vector<std::int64_t> representativeRanks() const;
   // Calls f(rank) for every rank that agrees with `at`.
   template <class F>
@@ -76,8 +77,13 @@ class Join {
     }
     for (const std::int64_t r : ranks) f(r);
   }
-  // True when no program, group, root, peer or lineage part of the plan names a coordinate of this axis: all its coordinates are alike.
-  bool unnamed(std::int32_t axis) const { return unnamed_[static_cast<std::size_t>(axis)]; }
+  bool representative(std::int64_t rank) const;
+  const AlikeCoordinates& alike() const { return alike_; }
+  // True when the program's `at`, or a group, root or peer of its communications, names a coordinate of this axis. A program that does not runs
+  // on all coordinates of the axis or on none, and does the same on all of them.
+  bool names(std::int32_t program, std::int32_t axis) const {
+    return programNames_[static_cast<std::size_t>(program) * static_cast<std::size_t>(mesh_.axes()) + static_cast<std::size_t>(axis)] != 0;
+  }
   std::span<const Mention> mentions(std::int32_t program, std::int32_t tensor) const;
   std::int64_t entryKey(std::int32_t entry) const { return entryKeys_[static_cast<std::size_t>(entry)]; }
   // Operator instances the plan stands for (program nodes times free ranks and microbatches).
@@ -97,7 +103,7 @@ class Join {
     std::uint32_t firstVertex = 0;
   };
   void indexPrograms();
-  void findUnnamedAxes();
+  void findNamedAxes();
   void indexMentions();
   void checkInputLineage();
   void orderFamilies();
@@ -106,7 +112,8 @@ class Join {
   MeshView mesh_;
   std::vector<std::int32_t> programOfRank_;
   std::vector<ProgramIndex> programs_;
-  std::vector<char> unnamed_;
+  AlikeCoordinates alike_;
+  std::vector<char> programNames_;             // programs x axes
   std::vector<Defect> defects_;
   FamilyGraph families_;
   std::vector<std::int64_t> vertexOrder_;      // topological position of each vertex's strong component

@@ -398,17 +398,24 @@ class Verification {
     CutOptions cut;
     cut.maxNodes = 2 * kMostEndToEndNodes;
     cut.inputsOnly = true;
-    // In a large plan first the output that the first refuted lemma reaches soonest; that is often enough and always less.
+    // In a large plan first the output that the first refuted lemma reaches soonest; that is often enough and always less. From the inputs where that
+    // is not too much, else from the lemmas before the refuted one.
     const std::int32_t nearest = first >= 0 && join_->operatorInstances() > kManyInstances ? nearestOutput(first) : -1;
+    CutOptions fromLemmas = cut;
+    fromLemmas.inputsOnly = false;
+    fromLemmas.onlyBefore = first;
     std::optional<StageOutcome> outcome;
-    if (nearest >= 0) outcome = evaluate(nearest == first ? std::vector{first} : std::vector{nearest, first}, cut);
-    const bool near = outcome && violates(*outcome, {nearest});
-    if (!near) outcome = evaluate(all, cut);
-    endToEndFromInputs_ = outcome.has_value();
-    if (!outcome && first >= 0) {
-      cut.inputsOnly = false;
-      cut.onlyBefore = first;
-      outcome = evaluate(outputs, cut);
+    bool near = false;
+    if (nearest >= 0) {
+      outcome = evaluate(nearest == first ? std::vector{first} : std::vector{nearest, first}, cut);
+      endToEndFromInputs_ = outcome.has_value();
+      if (!outcome) outcome = evaluate({nearest}, fromLemmas);
+      near = outcome && violates(*outcome, {nearest});
+    }
+    if (!near) {
+      outcome = evaluate(all, cut);
+      endToEndFromInputs_ = outcome.has_value();
+      if (!outcome && first >= 0) outcome = evaluate(outputs, fromLemmas);
     }
     report_.statistics.secondsByPhase["end-to-end"] += since(start);
     if (!outcome) return false;

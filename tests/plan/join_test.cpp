@@ -52,8 +52,10 @@ TEST(Join, AnInstanceHasTheProducerOfItsMicrobatch) {
 TEST(Join, KnowsWhichAxesNothingNames) {
   const auto problem = test::read(test::pipeline());
   const Join join(*problem);
-  EXPECT_FALSE(join.unnamed(0));
-  EXPECT_TRUE(join.unnamed(1));
+  EXPECT_EQ(join.alike().classes(0).size(), 2u);
+  EXPECT_EQ(join.alike().classes(1).size(), 1u);
+  EXPECT_TRUE(join.names(0, 0));
+  EXPECT_FALSE(join.names(0, 1));
   EXPECT_EQ(join.representativeRanks(), (Ranks{0, 2}));
   Ranks visited;
   join.forEachRank({{1, 1}}, [&](std::int64_t r) { visited.push_back(r); });
@@ -62,7 +64,7 @@ TEST(Join, KnowsWhichAxesNothingNames) {
   test::Draft named = test::pipeline();   // a lineage part that names a coordinate tells the coordinates apart
   named.plan["lineage"].push_back(Json::parse(R"({"tensor": "s", "role": "checkpoint", "shards": [{"box": [], "parts": [{"local": "s", "at": {"pp": 1, "tp": 0}}]}]})"));
   const auto problem2 = test::read(named);
-  EXPECT_FALSE(Join(*problem2).unnamed(1));
+  EXPECT_EQ(Join(*problem2).alike().classes(1).size(), 2u);
 }
 
 TEST(Join, GroupsAreInRankOrderHoweverTheAxesAreListed) {

@@ -118,7 +118,7 @@ TEST(Canonical, EveryFieldThatDecidesAProofCounts) {
       [](Stage& s) { s.assumptions[0].box[0].first += 1; },
       [](Stage& s) { s.assumptions.pop_back(); },
       [](Stage& s) { s.claims.push_back(s.assumptions.back()), s.assumptions.pop_back(); },
-      [](Stage& s) { s.lumps.push_back({0, 8}); },
+      [](Stage& s) { s.lumps.push_back(AxisLump::whole(0, 8)); },
   };
   for (std::size_t i = 0; i < edits.size(); ++i) {
     Stage edited = stage;
@@ -126,11 +126,12 @@ TEST(Canonical, EveryFieldThatDecidesAProofCounts) {
     EXPECT_NE(canonicalForm(edited, *c.problem), form) << "edit " << i;
   }
   Stage lumped = stage;
-  lumped.lumps.push_back({0, 8});
+  lumped.lumps.push_back(AxisLump::whole(0, 8));
   lumped.claims[0].step.push_back({0, 0, {1, 0}});
   const std::string lumpedForm = canonicalForm(lumped, *c.problem);
   const std::vector<std::function<void(Stage&)>> lumpedEdits{
-      [](Stage& s) { s.lumps[0].size = 16; },
+      [](Stage& s) { s.lumps[0] = AxisLump::ofClasses(0, 8, {{0, 1, 2, 3, 4, 6, 7}, {5}}); },
+      [](Stage& s) { s.lumps[0] = AxisLump::whole(0, 16); },
       [](Stage& s) { s.claims[0].step[0].coordinate = 1; },
       [](Stage& s) { s.claims[0].step[0].offset = {0, 1}; },
       [](Stage& s) { s.claims[0].step[0].lump = 1; },
@@ -154,9 +155,9 @@ TEST(Canonical, NamesRanksAndPlacesDoNotCount) {
   for (StageNode& n : other.nodes) n.program += 1, n.node += 1, n.rank += 1, n.microbatch += 1;
   for (Equation& e : other.claims) e.entry += 1, e.shard += 1;
   EXPECT_EQ(canonicalForm(other, *c.problem), canonicalForm(c.stage, *c.problem));
-  other.lumps = {{0, 8}};
+  other.lumps = {AxisLump::whole(0, 8)};
   const std::string form = canonicalForm(other, *c.problem);
-  other.lumps = {{3, 8}};
+  other.lumps = {AxisLump::whole(3, 8)};
   EXPECT_EQ(canonicalForm(other, *c.problem), form);
 }
 

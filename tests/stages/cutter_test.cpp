@@ -178,8 +178,8 @@ TEST(Cutter, SumsOverAxesAndMicrobatches) {
 TEST(Cutter, LumpedAxesStandForTheirCoordinatesWithWeights) {
   const auto c = test::cut(rowSums(8, 8), 1);
   ASSERT_EQ(c.stage.lumps.size(), 2u);
-  EXPECT_EQ(c.stage.lumps[0], (AxisLump{0, 8}));
-  EXPECT_EQ(c.stage.lumps[1], (AxisLump{kMicrobatchAxis, 8}));
+  EXPECT_EQ(c.stage.lumps[0], AxisLump::whole(0, 8));
+  EXPECT_EQ(c.stage.lumps[1], AxisLump::whole(kMicrobatchAxis, 8));
   const Equation& claim = c.stage.claims[0];
   ASSERT_EQ(claim.parts.size(), 9u);
   std::multiset<std::int64_t> weights;
@@ -278,17 +278,41 @@ TEST(Cutter, ALineagePartThatNamesAMicrobatchUnlumpsMicrobatches) {
   EXPECT_EQ(c.stage.lumps[0].axis, 0);
 }
 
-TEST(Cutter, ANamedAxisIsNotLumped) {
+// Each coordinate of dp has a program of its own, and all are the same but those of `other`.
+Draft aProgramEach(const std::vector<int>& other) {
   Draft d = rowSums(8, 8);
   d.program(0)["at"] = {{"dp", 0}};
-  Json rest = d.program(0);
+  const Json same = d.program(0);
   for (int r = 1; r < 8; ++r) {
-    rest["at"]["dp"] = r;
-    d.plan["programs"].push_back(rest);
+    d.plan["programs"].push_back(same);
+    d.program(static_cast<std::size_t>(r))["at"]["dp"] = r;
   }
-  const auto c = test::cut(d, 1);
-  ASSERT_EQ(c.stage.lumps.size(), 1u);
-  EXPECT_EQ(c.stage.lumps[0].axis, kMicrobatchAxis);
+  for (const int r : other) d.node(static_cast<std::size_t>(r), 0)["op"] = "mean";
+  return d;
+}
+
+TEST(Cutter, CoordinatesWithTheSameProgramAreLumped) {
+  const auto c = test::cut(aProgramEach({}), 1);
+  ASSERT_EQ(c.stage.lumps.size(), 2u);
+  EXPECT_EQ(c.stage.lumps[0], AxisLump::whole(0, 8));
+}
+
+TEST(Cutter, ACoordinateWithAProgramOfItsOwnIsKept) {
+  const auto c = test::cut(aProgramEach({5}), 1);
+  ASSERT_EQ(c.stage.lumps.size(), 2u);
+  EXPECT_EQ(c.stage.lumps[0].kept, (std::vector<std::pair<std::int32_t, std::int64_t>>{{0, 1}, {1, 1}, {2, 5}, {5, 1}}));
+  EXPECT_EQ(checkStage(c.stage, *c.problem, {}).verdict, StageVerdict::kRefuted);
+}
+
+TEST(Cutter, TooFewAlikeCoordinatesAreNotLumped) {
+  const auto c = test::cut(aProgramEach({1, 3, 5, 7}), 1);   // two classes of four
+  ASSERT_EQ(c.stage.lumps.size(), 2u);
+  EXPECT_EQ(c.stage.lumps[0].kept, (std::vector<std::pair<std::int32_t, std::int64_t>>{{0, 1}, {1, 1}, {2, 1}, {3, 1}, {4, 2}, {5, 2}}));
+  Draft d = aProgramEach({1, 3});
+  for (const std::size_t p : {5, 6, 7}) d.tensor(p, "unused") = {{"shape", {p}}, {"kind", "input"}};
+  const auto each = test::cut(d, 1);   // {0, 2, 4}, {1, 3}, {5}, {6}, {7}
+  ASSERT_EQ(each.stage.lumps.size(), 1u);
+  EXPECT_EQ(each.stage.lumps[0].axis, kMicrobatchAxis);
 }
 
 }  // namespace

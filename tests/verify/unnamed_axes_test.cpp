@@ -1,5 +1,7 @@
 // Plans over an axis that nothing names, of which only some coordinates are looked at. Each wrong plan here is right at coordinate 0, so it
 // passes unless the stage is found not to be symmetric in the axis.
+#include <random>
+
 #include <gtest/gtest.h>
 
 #include "shardproof/verify.h"
@@ -148,6 +150,88 @@ TEST_P(UnnamedAxis, ConstantsListedElementByElement) {
     EXPECT_EQ(verdictOf(d), Verdict::kNotEquivalent) << block;
     d.model["tensors"]["c"]["value"] = same;   // the same number everywhere: right
     EXPECT_EQ(verdictOf(d), Verdict::kEquivalent) << block;
+  }
+}
+
+// ---- programs that name coordinates ----
+
+const char* const kSquares = R"(, {"op": "square", "in": ["z"], "out": ["o"]})";
+const char* const kSameSquares = R"(, {"op": "mul", "in": ["z", "z"], "out": ["o"]})";
+const char* const kCubes = R"(, {"op": "pow", "in": ["z"], "out": ["o"], "attrs": {"scalar": 3}})";
+
+// o = z^2; each coordinate of dp has a program of its own, made of the nodes given for it.
+Draft programEach(const std::vector<const char*>& nodes) {
+  const int dp = static_cast<int>(nodes.size());
+  Draft d = blocks(dp, "", viewOf("x", "z", dp) + kSquares, "", "");
+  const Json empty = d.program(0);
+  for (int r = 0; r < dp; ++r) {
+    const auto p = static_cast<std::size_t>(r);
+    if (r > 0) d.plan["programs"].push_back(empty);
+    d.program(p)["at"]["dp"] = r;
+    d.program(p)["nodes"] = Json::parse("[" + viewOf("x", "z", 1) + nodes[p] + "]");
+  }
+  return d;
+}
+
+TEST_P(UnnamedAxis, OneCoordinateWithAnotherProgram) {
+  const int dp = GetParam();
+  for (int other = 0; other < dp; ++other) {
+    std::vector<const char*> nodes(static_cast<std::size_t>(dp), kSquares);
+    nodes[static_cast<std::size_t>(other)] = kSameSquares;
+    EXPECT_EQ(verdictOf(programEach(nodes)), Verdict::kEquivalent) << other;
+    nodes[static_cast<std::size_t>(other)] = kCubes;
+    EXPECT_EQ(verdictOf(programEach(nodes)), Verdict::kNotEquivalent) << other;
+  }
+}
+
+TEST_P(UnnamedAxis, SeveralClassesOfPrograms) {
+  const int dp = 2 * GetParam();
+  std::mt19937 random(17);
+  for (int round = 0; round < 12; ++round) {
+    std::vector<const char*> nodes;
+    for (int r = 0; r < dp; ++r) nodes.push_back(random() % 2 == 0 ? kSquares : kSameSquares);
+    EXPECT_EQ(verdictOf(programEach(nodes)), Verdict::kEquivalent) << round;
+    nodes[random() % nodes.size()] = kCubes;
+    EXPECT_EQ(verdictOf(programEach(nodes)), Verdict::kNotEquivalent) << round;
+  }
+}
+
+// All programs are equal, but a lineage part names one coordinate and says that its tensor is something else.
+TEST_P(UnnamedAxis, ALineagePartThatNamesOneCoordinate) {
+  const int dp = GetParam();
+  Draft d = programEach(std::vector<const char*>(static_cast<std::size_t>(dp), kSquares));
+  Json shards = Json::array();
+  for (int r = 0; r < dp; ++r) {
+    shards.push_back({{"box", {{r, r + 1}, {0, 4}}}, {"parts", {{{"local", "o"}, {"at", {{"dp", r}}}}}}});
+  }
+  d.plan["lineage"][1]["shards"] = shards;
+  EXPECT_EQ(verdictOf(d), Verdict::kEquivalent);
+  for (const std::size_t r : {std::size_t{0}, static_cast<std::size_t>(dp) - 1}) {
+    Draft swapped = d;   // two coordinates trade places
+    std::swap(swapped.plan["lineage"][1]["shards"][r]["parts"], swapped.plan["lineage"][1]["shards"][1]["parts"]);
+    EXPECT_EQ(verdictOf(swapped), Verdict::kNotEquivalent) << r;
+  }
+}
+
+// t = sum of x over all ranks; what one rank adds is doubled or not.
+TEST_P(UnnamedAxis, ASumToWhichOneRankAddsSomethingElse) {
+  const int dp = GetParam();
+  for (int other = 0; other < dp; ++other) {
+    for (const char* scalar : {"1", "2"}) {
+      Draft d = test::draft(R"({"tensors": {"x": {"shape": [)" + number(4 * dp) + R"(], "kind": "input"}, "o": {"shape": []}}, "nodes": [{"op": "sum", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
+                            R"({"mesh": [["dp", )" + number(dp) + R"(]], "programs": [{"tensors": {"x": {"shape": [4], "kind": "input"}, "t": {"shape": []}, "s": {"shape": []}, "o": {"shape": []}}, "nodes": []}],
+                                "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "step": {"dp": [4]}, "parts": [{"local": "x"}]}]},
+                                            {"tensor": "o", "role": "output", "shards": [{"box": [], "parts": [{"local": "o"}]}]}]})");
+      const Json empty = d.program(0);
+      for (int r = 0; r < dp; ++r) {
+        const auto p = static_cast<std::size_t>(r);
+        if (r > 0) d.plan["programs"].push_back(empty);
+        d.program(p)["at"]["dp"] = r;
+        d.program(p)["nodes"] = Json::parse(R"([{"op": "sum", "in": ["x"], "out": ["t"]}, {"op": "mul", "in": ["t"], "out": ["s"], "attrs": {"scalar": )" + std::string(r == other ? scalar : "1") +
+                                            R"(}}, {"op": "all_reduce", "in": ["s"], "out": ["o"], "comm": "r", "group": ["dp"]}])");
+      }
+      EXPECT_EQ(verdictOf(d), scalar[0] == '1' ? Verdict::kEquivalent : Verdict::kNotEquivalent) << other;
+    }
   }
 }
 

@@ -1,0 +1,92 @@
+// Which coordinates of an axis a plan does not tell apart.
+#include "plan/alike.h"
+
+#include <gtest/gtest.h>
+
+#include "plan/join.h"
+#include "support/problems.h"
+
+namespace shardproof {
+namespace {
+
+using test::Draft;
+using test::Json;
+using Classes = std::vector<std::vector<std::int32_t>>;
+
+// Every rank of a mesh a=4 x b=2 squares its x; all have the same program.
+Draft squares() {
+  return test::draft(R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "o": {"shape": [4]}}, "nodes": [{"op": "square", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
+                     R"({"mesh": [["a", 4], ["b", 2]], "programs": [{"tensors": {"x": {"shape": [4], "kind": "input"}, "o": {"shape": [4]}}, "nodes": [{"op": "square", "in": ["x"], "out": ["o"]}]}],
+                         "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}]}]},
+                                     {"tensor": "o", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "o"}]}]}]})");
+}
+
+// A program for each coordinate of a, and one for the rank (2, 1) alone.
+Draft oneRankApart() {
+  Draft d = squares();
+  const Json same = d.program(0);
+  d.plan["programs"] = Json::array();
+  for (const char* at : {R"({"a": 0})", R"({"a": 1})", R"({"a": 3})", R"({"a": 2, "b": 0})", R"({"a": 2, "b": 1})"}) {
+    d.plan["programs"].push_back(same);
+    d.plan["programs"].back()["at"] = Json::parse(at);
+  }
+  return d;
+}
+
+Classes classesOf(const Draft& d, std::int32_t axis) {
+  const auto problem = test::read(d);
+  return Join(*problem).alike().classes(axis);
+}
+
+TEST(Alike, WithoutNamesAllAre) {
+  EXPECT_EQ(classesOf(squares(), 0), (Classes{{0, 1, 2, 3}}));
+  EXPECT_EQ(classesOf(squares(), 1), (Classes{{0, 1}}));
+}
+
+TEST(Alike, ProgramsWithTheSameContentDoNotTellApart) {
+  EXPECT_EQ(classesOf(oneRankApart(), 0), (Classes{{0, 1, 2, 3}}));
+  EXPECT_EQ(classesOf(oneRankApart(), 1), (Classes{{0, 1}}));
+}
+
+TEST(Alike, ContentDoes) {
+  const auto changed = [](const char* what, auto&& change) {
+    Draft d = oneRankApart();
+    change(d.program(4));
+    EXPECT_EQ(classesOf(d, 0), (Classes{{0, 1, 3}, {2}})) << what;
+    EXPECT_EQ(classesOf(d, 1), (Classes{{0}, {1}})) << what;
+  };
+  changed("operator", [](Json& p) { p["nodes"][0] = {{"op", "mul"}, {"in", {"x", "x"}}, {"out", {"o"}}}; });
+  changed("attribute", [](Json& p) { p["nodes"][0] = {{"op", "pow"}, {"in", {"x"}}, {"out", {"o"}}, {"attrs", {{"scalar", 2}}}}; });
+  changed("a tensor more", [](Json& p) { p["tensors"]["y"] = {{"shape", {1}}, {"kind", "input"}}; });
+  changed("kind", [](Json& p) { p["tensors"]["x"]["kind"] = "parameter"; });
+}
+
+TEST(Alike, SourceLocationsAreNotContent) {
+  Draft d = oneRankApart();
+  d.program(4)["nodes"][0]["loc"] = "elsewhere.py:1";
+  EXPECT_EQ(classesOf(d, 0).size(), 1u);
+}
+
+TEST(Alike, LineagePartsTellApart) {
+  Draft d = squares();
+  d.entry(1)["shards"][0]["parts"][0]["at"] = {{"a", 1}};
+  EXPECT_EQ(classesOf(d, 0), (Classes{{0, 2, 3}, {1}}));
+  EXPECT_EQ(classesOf(d, 1), (Classes{{0, 1}}));
+}
+
+TEST(Alike, RootsAndListedGroupsTellApart) {
+  Draft d = squares();
+  d.program(0)["nodes"][0] = Json::parse(R"({"op": "all_reduce", "in": ["x"], "out": ["o"], "comm": "c", "group_at": [{"a": 0}, {"a": 1}, {"a": 2}, {"a": 3}]})");
+  EXPECT_EQ(classesOf(d, 0), (Classes{{0}, {1}, {2}, {3}}));
+  EXPECT_EQ(classesOf(d, 1), (Classes{{0, 1}}));
+}
+
+TEST(Alike, RanksThatStandForTheOthers) {
+  Draft d = oneRankApart();
+  d.program(4)["nodes"][0] = {{"op", "mul"}, {"in", {"x", "x"}}, {"out", {"o"}}};
+  const auto problem = test::read(d);
+  EXPECT_EQ(Join(*problem).representativeRanks(), (std::vector<std::int64_t>{0, 1, 4, 5}));
+}
+
+}  // namespace
+}  // namespace shardproof

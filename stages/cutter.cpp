@@ -450,28 +450,18 @@ class Cutter {
       key.insert(key.end(), c.begin(), c.end());
       if (!boundKeys_.insert(key).second) continue;   // the same equation, met through another of its parts
       BoundEquation made{mention.entry, mention.shard, instantiate(shard, axes, c), {}};
-      // Stated twice, it would look over-determined.
-      const bool known = std::any_of(bound_.begin(), bound_.end(), [&](const BoundEquation& b) {
+      // A sum that is stated twice would look over-determined.
+      const bool known = made.family.parts.size() > 1 && std::any_of(bound_.begin(), bound_.end(), [&](const BoundEquation& b) {
         return plan_.lineage[static_cast<std::size_t>(b.entry)].tensor == plan_.lineage[static_cast<std::size_t>(made.entry)].tensor &&
                b.family.box == made.family.box && b.family.parts == made.family.parts;
       });
-      if (!known || made.family.parts.size() == 1) bound_.push_back(std::move(made));
+      if (!known) bound_.push_back(std::move(made));
     }
     if (any) origins_[static_cast<std::size_t>(id)] = Origin::kBoundary;
     return any;
   }
 
   // ---- logical slice ----------------------------------------------------------------------------------------------------------------
-
-  void producersOfModel() {
-    if (!modelProducer_.empty()) return;
-    modelProducer_.assign(model_.tensors.size(), -1);
-    for (std::size_t n = 0; n < model_.nodes.size(); ++n) {
-      for (const std::int32_t t : model_.out(model_.nodes[n])) {
-        if (t >= 0) modelProducer_[static_cast<std::size_t>(t)] = static_cast<std::int32_t>(n);
-      }
-    }
-  }
 
   // The operands that a logical operator's results depend on: what only lends its shape (the operand of view_backward) is left a variable.
   std::span<const Operand> relevantOperands(const Node& node) const {
@@ -487,7 +477,7 @@ class Cutter {
       const std::int32_t t = stack.back();
       stack.pop_back();
       if (stop.contains(t) && !(passStart && std::find(from.begin(), from.end(), t) != from.end())) continue;
-      const std::int32_t n = modelProducer_[static_cast<std::size_t>(t)];
+      const std::int32_t n = join_.modelProducer(t);
       if (n < 0) continue;
       for (const Operand& operand : relevantOperands(model_.nodes[static_cast<std::size_t>(n)])) {
         if (operand.present() && seen.insert(operand.tensor).second) stack.push_back(operand.tensor);
@@ -497,7 +487,6 @@ class Cutter {
   }
 
   void chooseLogicalCut() {
-    producersOfModel();
     std::vector<std::int32_t> claimed;
     for (const std::int32_t e : entries_) claimed.push_back(plan_.lineage[static_cast<std::size_t>(e)].tensor);
     cut_.clear();
@@ -521,7 +510,7 @@ class Cutter {
       std::vector<std::int32_t> opened;
       if (!hidden.empty()) {
         for (const std::int32_t t : reached_) {
-          if (!cut_.contains(t) || modelProducer_[static_cast<std::size_t>(t)] < 0) continue;
+          if (!cut_.contains(t) || join_.modelProducer(t) < 0) continue;
           const auto above = reach({t}, {}, true);
           if (std::any_of(hidden.begin(), hidden.end(), [&](std::int32_t h) { return h != t && above.contains(h); })) opened.push_back(t);
         }
@@ -535,7 +524,7 @@ class Cutter {
   // of them: it stops at their common source instead, and they are computed from it.
   std::int32_t sourceOf(std::int32_t t) const {
     for (;;) {
-      const std::int32_t n = modelProducer_[static_cast<std::size_t>(t)];
+      const std::int32_t n = join_.modelProducer(t);
       if (n < 0) return t;
       const Node& node = model_.nodes[static_cast<std::size_t>(n)];
       const auto operands = model_.in(node);
@@ -560,7 +549,7 @@ class Cutter {
       if (seen.insert(start).second) stack.push_back({start});
       while (!stack.empty()) {
         Frame& frame = stack.back();
-        const std::int32_t n = cut_.contains(frame.tensor) ? -1 : modelProducer_[static_cast<std::size_t>(frame.tensor)];
+        const std::int32_t n = cut_.contains(frame.tensor) ? -1 : join_.modelProducer(frame.tensor);
         if (n >= 0) {
           const auto operands = relevantOperands(model_.nodes[static_cast<std::size_t>(n)]);
           if (frame.next < operands.size()) {
@@ -710,7 +699,6 @@ class Cutter {
   std::vector<BoundEquation> claims_, bound_;
   std::set<std::vector<std::int64_t>> boundKeys_;
 
-  std::vector<std::int32_t> modelProducer_;
   std::unordered_set<std::int32_t> cut_, reached_;
   std::unordered_map<std::int32_t, std::int32_t> logicalIds_, shapeOnlyIds_;
   std::unordered_map<LocalInstance, std::int32_t, InstanceHash> stageIds_;

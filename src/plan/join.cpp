@@ -29,6 +29,7 @@ bool compatible(const Coordinates& a, const Coordinates& b) {
 }  // namespace
 
 Join::Join(const Problem& problem) : problem_(problem), mesh_(problem.plan.mesh) {
+  indexModel();
   indexPrograms();
   alike_ = AlikeCoordinates(problem.plan, mesh_, programOfRank_);
   findNamedAxes();
@@ -39,6 +40,16 @@ Join::Join(const Problem& problem) : problem_(problem), mesh_(problem.plan.mesh)
   if (defects_.empty()) checkCommunication(*this, defects_);
   if (defects_.empty()) checkDeadlock(*this, defects_);
   if (defects_.empty()) orderFamilies();
+}
+
+void Join::indexModel() {
+  const Graph& graph = problem_.model.graph;
+  modelProducers_.assign(graph.tensors.size(), -1);
+  for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
+    for (const std::int32_t t : graph.out(graph.nodes[n])) {
+      if (t >= 0) modelProducers_[static_cast<std::size_t>(t)] = static_cast<std::int32_t>(n);
+    }
+  }
 }
 
 void Join::indexPrograms() {

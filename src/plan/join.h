@@ -84,6 +84,8 @@ class Join {
   bool names(std::int32_t program, std::int32_t axis) const {
     return programNames_[static_cast<std::size_t>(program) * static_cast<std::size_t>(mesh_.axes()) + static_cast<std::size_t>(axis)] != 0;
   }
+  // The model's node that produces a logical tensor; -1: none does.
+  std::int32_t modelProducer(std::int32_t tensor) const { return modelProducers_[static_cast<std::size_t>(tensor)]; }
   std::span<const Mention> mentions(std::int32_t program, std::int32_t tensor) const;
   std::int64_t entryKey(std::int32_t entry) const { return entryKeys_[static_cast<std::size_t>(entry)]; }
   // Operator instances the plan stands for (program nodes times free ranks and microbatches).
@@ -102,6 +104,7 @@ class Join {
     std::vector<Mention> mentions;
     std::uint32_t firstVertex = 0;
   };
+  void indexModel();
   void indexPrograms();
   void findNamedAxes();
   void indexMentions();
@@ -110,6 +113,7 @@ class Join {
 
   const Problem& problem_;
   MeshView mesh_;
+  std::vector<std::int32_t> modelProducers_;
   std::vector<std::int32_t> programOfRank_;
   std::vector<ProgramIndex> programs_;
   AlikeCoordinates alike_;

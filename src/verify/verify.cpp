@@ -32,6 +32,11 @@ constexpr int kMostRounds = 12;
 // The end-to-end evaluation in numbers is made from the plan's inputs while it has at most this many operator instances, and from the
 // lemmas before the first failure otherwise.
 constexpr std::size_t kMostEndToEndNodes = 150'000;
+// A stage that was merged with failed ones may have this many local tensors, and all those of a round together so many times as many tensors and
+// operators as the first round's stages had (and some): beyond that a proof is out of reach, and cutting alone takes minutes.
+constexpr std::size_t kMostMergedTensors = 200'000;
+constexpr std::size_t kMostGrowth = 4;
+constexpr std::size_t kGrowthAllowance = 1'000'000;
 constexpr double kManyInstances = 20'000;   // of the plan: one output is evaluated before all are
 
 using Clock = std::chrono::steady_clock;
@@ -116,6 +121,9 @@ class Verification {
     std::sort(todo.begin(), todo.end(), [&](std::int32_t a, std::int32_t b) { return order(a) < order(b); });
     topological_ = todo;
     for (int round = 0;; ++round) {
+      merging_ = round > 0;
+      if (round == 1) budget_ = kMostGrowth * cutSize_ + kGrowthAllowance;
+      cutSize_ = 0;
       cutAndProve(todo);
       if (cancelled() || !report_.defects.empty()) break;
       if (round == 0) {
@@ -166,6 +174,7 @@ class Verification {
   struct CutResult {
     std::unique_ptr<Stage> stage;
     std::string form, failure;
+    double secondsForForm = 0;
     std::optional<CyclicWait> cycle;
     std::exception_ptr error;
   };
@@ -177,9 +186,12 @@ class Verification {
     cut.excluded = &excluded_;
     cut.deepened = state.deepened;
     cut.lump = state.lump;
+    if (merging_) cut.maxNodes = kMostMergedTensors;
     try {
       result.stage = std::make_unique<Stage>(cutStage(*join_, e, cut));
+      const auto start = Clock::now();
       result.form = canonicalForm(*result.stage, problem_);
+      result.secondsForForm = since(start);
     } catch (const Unsupported& error) {
       result.failure = error.what();
     } catch (const CyclicWait& cycle) {
@@ -198,6 +210,11 @@ class Verification {
     for (std::size_t from = 0; from < todo.size() && !cancelled(); from += kBatch) {
       const std::size_t count = std::min(kBatch, todo.size() - from);
       std::vector<CutResult> results(count);
+      if (merging_ && cutSize_ > budget_) {
+        for (CutResult& result : results) result.failure = "too many stages would have to be merged with failed ones";
+        for (std::size_t i = 0; i < count; ++i) enterClass(todo[from + i], std::move(results[i]));
+        continue;
+      }
 #pragma omp parallel for schedule(dynamic, 4) num_threads(options_.jobs) if (count > 8)
       for (std::size_t i = 0; i < count; ++i) {
         if (!cancelled()) results[i] = cutOne(todo[from + i]);
@@ -217,6 +234,8 @@ class Verification {
     if (result.cycle) reportCycle(*result.cycle);
     if (result.stage && !result.form.empty()) {
       Stage& stage = *result.stage;
+      report_.statistics.secondsByPhase["threads/classify"] += result.secondsForForm;
+      cutSize_ += stage.nodes.size() + stage.tensors.size();
       state.used = stage.usedEntries;
       report.assumptions = stage.usedEntries;
       report.logicalNodes = stage.logicalNodes();
@@ -287,6 +306,7 @@ class Verification {
     if (!known) return false;
     state.decided = true;
     state.outcome = std::move(*known);
+    state.representative.reset();
     ++report_.statistics.classesFromCache;
     return true;
   }
@@ -321,6 +341,7 @@ class Verification {
           if (options_.progress) options_.progress(done, order.size(), "proving");
         },
         pool);
+    for (const std::size_t c : order) classes_[c].representative.reset();   // there may be thousands
     if (proofs()) proofs()->flush();
     report_.statistics.workersLost += statistics.workersLost;
     peakWorkerBytes_ = std::max(peakWorkerBytes_, statistics.peakWorkerBytes);
@@ -357,18 +378,13 @@ class Verification {
 
   // Outputs of the model all of whose `output` entries are proved, and that have one.
   std::size_t outputsProved(const std::vector<char>& proved) const {
-    std::size_t count = 0;
-    for (const std::int32_t output : problem_.model.outputs) {
-      bool any = false, all = true;
-      for (std::size_t e = 0; e < plan_.lineage.size(); ++e) {
-        const LineageEntry& entry = plan_.lineage[e];
-        if (entry.tensor != output || entry.role != Role::kOutput) continue;
-        any = true;
-        all = all && proved[e];
-      }
-      count += any && all;
+    std::vector<char> claimed(problem_.model.graph.tensors.size(), 0), failed(claimed.size(), 0);
+    for (std::size_t e = 0; e < plan_.lineage.size(); ++e) {
+      const LineageEntry& entry = plan_.lineage[e];
+      if (entry.role == Role::kOutput) (proved[e] ? claimed : failed)[index(entry.tensor)] = 1;
     }
-    return count;
+    return static_cast<std::size_t>(std::count_if(problem_.model.outputs.begin(), problem_.model.outputs.end(),
+                                                  [&](std::int32_t output) { return claimed[index(output)] && !failed[index(output)]; }));
   }
   bool allOutputsProved() const {
     const auto proved = chain();
@@ -626,6 +642,8 @@ class Verification {
   bool evaluated_ = false;               // ... from the plan's inputs, to an end
   std::int32_t endToEndEntry_ = -1;
   std::size_t peakWorkerBytes_ = 0;
+  bool merging_ = false;                 // past the first round
+  std::size_t cutSize_ = 0, budget_ = 0; // tensors and operators of the stages cut in this round; how many there may be
 };
 
 }  // namespace

@@ -145,11 +145,13 @@ class ConfigClient : public reader::StreamClient {
 
  private:
   void add(Configuration configuration, const Value& entry) {
-    if (configurations_.size() >= kMostConfigurations) entry.fail("more than " + std::to_string(kMostConfigurations) + " configurations");
+    if (configurations_.size() >= kMostConfigurations) failTooMany(entry);
     if (!names_.insert(configuration.name).second)
       entry.fail("there is another configuration of the name \"" + configuration.name + "\", expected different ones (the field \"name\")");
     configurations_.push_back(std::move(configuration));
   }
+
+  [[noreturn]] static void failTooMany(const Value& entry) { entry.fail("more than " + std::to_string(kMostConfigurations) + " configurations"); }
 
   void readPlans(const Value& entry) {
     static constexpr std::array<std::string_view, 6> kKeys = {"plan", "model", "name", "expect", "mutate", "skip_invalid"};
@@ -233,6 +235,9 @@ class ConfigClient : public reader::StreamClient {
       if (axis.choices.size() > 1) return true;
       return name.empty() && (i >= inherited || axis.option == "arch" || axis.option == "size");
     };
+    std::size_t combinations = bugs.size();
+    for (const Axis& axis : axes)
+      if ((combinations *= axis.choices.size()) > kMostConfigurations) failTooMany(entry);
     std::vector<std::size_t> at(axes.size(), 0);
     std::size_t valid = 0, all = 0;
     std::string reason;

@@ -16,8 +16,9 @@ struct Column {
   const char* title;
   std::size_t width;
 };
-constexpr std::array kColumns = {Column{"ranks", 9}, Column{"outputs", 11}, Column{"stages", 8}, Column{"classes", 8}, Column{"cached", 8},
-                                 Column{"gen s", 8}, Column{"verify s", 9}, Column{"MB", 7}};
+// Numbers, to the right, each with two blanks before it at least.
+constexpr std::array kColumns = {Column{"ranks", 7}, Column{"outputs", 11}, Column{"stages", 7}, Column{"classes", 7}, Column{"cached", 6},
+                                 Column{"generate s", 10}, Column{"verify s", 8}, Column{"MB", 6}};
 constexpr std::size_t kVerdictWidth = 14;   // "not equivalent"
 
 const char* markOf(Outcome outcome) {
@@ -88,7 +89,7 @@ Table::Table(const std::vector<Result>& results) : nameWidth_(4) {
 
 std::string Table::header() const {
   std::string text = padded("", 6) + padded("name", nameWidth_) + "  " + padded("verdict", kVerdictWidth);
-  for (const Column& column : kColumns) text += alignedRight(column.title, column.width);
+  for (const Column& column : kColumns) text += "  " + alignedRight(column.title, column.width);
   return text + "\n";
 }
 
@@ -99,7 +100,7 @@ std::string Table::row(const Result& result) const {
   if (result.verdict)
     cells = {grouped(f.ranks), grouped(f.outputsProved) + "/" + grouped(f.outputs), grouped(f.stages), grouped(f.classes), grouped(f.classesFromCache),
              tenths(result.generateSeconds), tenths(result.verifySeconds), grouped((f.peakMemoryBytes + (1u << 20) - 1) >> 20)};
-  for (std::size_t i = 0; i < cells.size(); ++i) text += alignedRight(cells[i], kColumns[i].width);
+  for (std::size_t i = 0; i < cells.size(); ++i) text += "  " + alignedRight(cells[i], kColumns[i].width);
   return trimmed(text + "  " + noteOf(result)) + "\n";
 }
 

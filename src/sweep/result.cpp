@@ -222,7 +222,7 @@ void takeOver(Sweep& now, const Sweep& before) {
   for (const Result& result : before.results) byName.emplace(result.name, &result);
   for (Result& result : now.results) {
     const auto it = byName.find(result.name);
-    if (it == byName.end()) continue;
+    if (it == byName.end() || result.state != State::kNotRun) continue;
     const Result& old = *it->second;
     if (old.configuration != result.configuration || !stillStands(old)) continue;
     const Verdict expect = result.expect;   // what is expected may have changed: the verdict stands all the same

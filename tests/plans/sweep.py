@@ -133,7 +133,8 @@ def mixed_verdicts(runner):
 
     sweep.config(plans=["bad.plan.json", "good.plan.json"])
     sweep.run(expected=NOT_EQUIVALENT)
-    sweep.config(plans=[{"plan": "bad.plan.json", "expect": "not-equivalent"}, "good.plan.json"])
+    # The bug put into the plan by the sweep itself, which leaves the file as it is.
+    sweep.config(plans=[{"plan": "bad.plan.json", "expect": "not-equivalent"}, {"plan": "good.plan.json", "mutate": {"bug": name}, "expect": "not-equivalent"}, "good.plan.json"])
     sweep.run(expected=EQUIVALENT)
     return f"{len(outcomes)} configurations"
 

@@ -11,7 +11,7 @@ import time
 import xml.etree.ElementTree
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from plan_edit import EQUIVALENT, INPUT_ERROR, INTERNAL, NOT_EQUIVALENT, ROOT, RUN_LIMIT, UNDECIDED, USAGE, Failure, Runner  # noqa: E402
+from plan_edit import EQUIVALENT, INPUT_ERROR, INTERNAL, NOT_EQUIVALENT, ROOT, RUN_LIMIT, UNDECIDED, USAGE, Failure, Runner, children  # noqa: E402
 
 MLP = {"arch": "mlp", "dp": 2, "tp": 2}
 SMALL = {"arch": "llama3", "layers": 2, "dim": 8, "hidden": 16, "heads": 2, "kv-heads": 2, "seq": 4, "vocab": 16, "tp": 2}
@@ -159,11 +159,11 @@ def killed_and_resumed(runner, seed):
     sweep = Sweep(runner, **GRID)
     whole = sweep.run()
     sweep.json.unlink()
-    kills = 0
-    while kills < 40:
+    kills, done = 0, set()
+    while kills < 6 or not done:   # later and later, as a loaded machine is slow
         with sweep.start("--resume") as process:
             try:
-                process.wait(chance.uniform(0.02, 0.6))
+                process.wait(chance.uniform(0.02, 0.4) * (1 + kills / 4))
             except subprocess.TimeoutExpired:
                 process.kill()
                 kills += 1
@@ -171,12 +171,14 @@ def killed_and_resumed(runner, seed):
         if process.returncode >= 0:
             break
         if report is not None:
-            before = {r["name"] for r in report["configurations"] if r["state"] == "done"}
-            expect(not report["complete"] or len(before) == 9, "complete, but not all is done")
-    expect(process.returncode == EQUIVALENT and report["complete"], f"exit {process.returncode} after {kills} kills")
-    expect(lasting(report) == lasting(whole), "the result differs from that of one run")
-    expect(report["summary"]["resumed"] > 0, "nothing was taken over")
-    again = sweep.run("--resume", leaves_nothing=False)   # a killed process cannot clean up
+            now = {r["name"] for r in report["configurations"] if r["state"] == "done"}
+            expect(done <= now, f"lost: {done - now}")
+            expect(not report["complete"] or len(now) == 9, "complete, but not all is done")
+            done = now
+    report = sweep.run("--resume", leaves_nothing=False)   # a killed process cannot clean up
+    expect(report["complete"] and lasting(report) == lasting(whole), "the result differs from that of one run")
+    expect(report["summary"]["resumed"] >= len(done) > 0, f"{len(done)} were done, {report['summary']['resumed']} were taken over")
+    again = sweep.run("--resume", leaves_nothing=False)
     expect(again["summary"]["resumed"] == 9 and again["summary"]["as_expected"] == 9, str(again["summary"]))
     return f"{kills} kills, {report['summary']['resumed']} of 9 taken over by the last run"
 
@@ -291,14 +293,11 @@ def one_that_dies(runner):
     """A process that is killed (the system out of memory, say) is one configuration's loss."""
     sweep = Sweep(runner, configurations=[{**SMALL, "name": "large", "layers": 60, "dp": 2, "pp": 2}, {**SMALL, "name": "next"}])
     with sweep.start() as process:
-        children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
         end = time.monotonic() + 20
         found = []
         while not found and process.poll() is None and time.monotonic() < end:
-            found = children.read_text().split()
-            time.sleep(0.002)
-        time.sleep(0.05)
-        os.kill(int(found[0]), signal.SIGKILL)
+            found = children(process.pid)
+        os.kill(found[0], signal.SIGKILL)
         out, err = process.communicate(timeout=RUN_LIMIT)
     expect(process.returncode == INTERNAL, f"exit {process.returncode}: {out} {err}")
     rows = sweep.rows()

@@ -172,11 +172,16 @@ class Runner {
     sweep_.program = {{"version", kVersion}, {"proofs", proofVersion()}, {"checker", arguments.checker},
                       {"timeout_seconds", arguments.options.timeoutSeconds}, {"memory_megabytes", arguments.options.memoryMegabytes}};
     // A rebuilt program of the same version may generate or find other things.
-    if (const auto program = sweep::describeFile("/proc/self/exe")) sweep_.program["build"] = {{"bytes", program->bytes}, {"crc32", program->crc}};
+    const auto program = sweep::describeFile("/proc/self/exe");
+    if (program) sweep_.program["build"] = {{"bytes", program->bytes}, {"crc32", program->crc}};
     for (const sweep::Configuration& configuration : configurations_) sweep_.results.push_back(resultOf(configuration));
     judgeInvalid();
     if (!arguments.baseline.empty()) before_ = sweep::readSweep(arguments.baseline);
-    if (std::error_code ignored; arguments.resume && fs::exists(arguments.json, ignored)) takeOver(sweep_, sweep::readSweep(arguments.json));
+    if (std::error_code ignored; arguments.resume && fs::exists(arguments.json, ignored)) {
+      const sweep::Sweep done = sweep::readSweep(arguments.json);
+      if (program) takeOver(sweep_, done);
+      else writeDiagnostic("warning: /proc/self/exe cannot be read, so it is not known whether " + arguments.json + " is of this program; everything is run again");
+    }
   }
 
   int list() {

@@ -91,7 +91,9 @@ def lasting(report):
 def example(runner):
     """The one of the documentation."""
     sweep = Sweep(runner)
-    (sweep.directory / "c.json").write_text((ROOT / "docs" / "example_sweep.json").read_text())
+    text = (ROOT / "docs" / "example_sweep.json").read_text()
+    expect("".join(f"    {line}\n" for line in text.splitlines()) in (ROOT / "docs" / "sweep.md").read_text(), "docs/sweep.md shows another example")
+    (sweep.directory / "c.json").write_text(text)
     report = sweep.run()
     expect(report["complete"] and report["summary"]["as_expected"] == 9 and report["summary"]["skipped"] == 2, str(report["summary"]))
     expect(report["summary"]["classes_from_cache"] > report["summary"]["classes"] / 3, "proofs are not shared: " + str(report["summary"]))

@@ -54,7 +54,7 @@ std::string noteOf(const Result& result) {
   return result.resumed ? note + (note.empty() ? "" : "; ") + "from the earlier run" : note;
 }
 
-std::string tenths(double value) {
+std::string hundredths(double value) {
   std::array<char, 40> text{};
   std::snprintf(text.data(), text.size(), "%.2f", value);
   return text.data();
@@ -99,7 +99,7 @@ std::string Table::row(const Result& result) const {
   std::array<std::string, kColumns.size()> cells;
   if (result.verdict)
     cells = {grouped(f.ranks), grouped(f.outputsProved) + "/" + grouped(f.outputs), grouped(f.stages), grouped(f.classes), grouped(f.classesFromCache),
-             tenths(result.generateSeconds), tenths(result.verifySeconds), grouped((f.peakMemoryBytes + (1u << 20) - 1) >> 20)};
+             result.generateSeconds > 0 ? hundredths(result.generateSeconds) : "", hundredths(result.verifySeconds), grouped((f.peakMemoryBytes + (1u << 20) - 1) >> 20)};
   for (std::size_t i = 0; i < cells.size(); ++i) text += "  " + alignedRight(cells[i], kColumns[i].width);
   return trimmed(text + "  " + noteOf(result)) + "\n";
 }

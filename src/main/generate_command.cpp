@@ -36,12 +36,8 @@ int runGenerate(const Arguments& arguments) {
 
 }  // namespace
 
-void addGenerateCommand(CLI::App& app, std::function<int()>& run) {
-  const auto arguments = std::make_shared<Arguments>();
-  generate::Options& o = arguments->options;
-  CLI::App* command = app.add_subcommand("generate", "Write the model and the plan of a whole training step of a real architecture");
+void addGeneratorOptions(CLI::App* command, generate::Options& o) {
   command->add_option("ARCH", o.architecture, "mlp, gpt or llama3")->required()->check(CLI::IsMember(generate::architectures()))->type_name("");
-  command->add_option("-o,--output", arguments->prefix, "Writes PREFIX.model.json and PREFIX.plan.json")->required()->type_name("PREFIX");
 
   const CLI::Range size(std::int64_t{1}, std::int64_t{1} << 40);
   const auto sized = [&](const char* name, std::int64_t& value, const char* help) {
@@ -90,6 +86,13 @@ void addGenerateCommand(CLI::App& app, std::function<int()>& run) {
 
   command->add_option("--checkpoints", o.checkpoints, "Lemmas in the lineage: all tensors, layers and parameters only, or none")
       ->check(CLI::IsMember({"all", "layers", "none"}))->capture_default_str()->type_name("WHICH");
+}
+
+void addGenerateCommand(CLI::App& app, std::function<int()>& run) {
+  const auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand("generate", "Write the model and the plan of a whole training step of a real architecture");
+  addGeneratorOptions(command, arguments->options);
+  command->add_option("-o,--output", arguments->prefix, "Writes PREFIX.model.json and PREFIX.plan.json")->required()->type_name("PREFIX");
   command->footer("Options that contradict each other or cannot be met are reported with exit code 1.");
   command->callback([arguments, &run] { run = [arguments] { return runGenerate(*arguments); }; });
 }

@@ -12,6 +12,7 @@
 #include "main/generate_command.h"
 #include "main/mutate_command.h"
 #include "main/streams.h"
+#include "main/sweep_command.h"
 #include "main/verify_command.h"
 #include "main/version.h"
 #include "shardproof/error.h"
@@ -31,6 +32,7 @@ int runCommandLine(int argc, char** argv) {
   addGenerateCommand(app, run);
   addMutateCommand(app, run);
   addCacheCommand(app, run);
+  addSweepCommand(app, run);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -1,7 +1,5 @@
 #include "main/verify_command.h"
 
-#include <algorithm>
-#include <chrono>
 #include <exception>
 #include <filesystem>
 #include <memory>
@@ -18,12 +16,13 @@
 #include "main/progress.h"
 #include "main/streams.h"
 #include "main/validators.h"
-#include "reader/reader.h"
+#include "reader/plan_files.h"
 #include "report/file.h"
 #include "report/json.h"
 #include "report/text.h"
 #include "shardproof/error.h"
 #include "shardproof/verify.h"
+#include "verify/verify_files.h"
 
 namespace shardproof {
 namespace {
@@ -36,17 +35,6 @@ struct Arguments {
   VerifyOptions options;
 };
 
-// What there is to report when the interruption came before any proof.
-Report nothingDone(const Problem& problem) {
-  Report report;
-  report.model = problem.model.file;
-  report.plan = problem.plan.file;
-  report.reason = "interrupted";
-  report.interrupted = true;
-  report.outputs = problem.model.outputs.size();
-  return report;
-}
-
 // A directory stands for the plans in it, in the order of their names.
 std::vector<std::string> planFiles(const std::vector<std::string>& given) {
   std::vector<std::string> files;
@@ -56,12 +44,7 @@ std::vector<std::string> planFiles(const std::vector<std::string>& given) {
       files.push_back(path);
       continue;
     }
-    std::vector<std::string> found;
-    for (std::filesystem::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
-      const std::string file = entry->path().string();
-      if ((file.ends_with(".plan.json") || file.ends_with(".plan.json.gz")) && !entry->is_directory()) found.push_back(file);
-    }
-    std::sort(found.begin(), found.end());
+    std::vector<std::string> found = reader::plansIn(path);
     if (found.empty()) found.push_back(path);   // an input error, of this one only
     files.insert(files.end(), found.begin(), found.end());
   }
@@ -83,14 +66,8 @@ void deliver(const std::function<void(std::ostream&)>& write, const std::functio
 }
 
 Report verifyPlan(const Arguments& arguments, const std::string& plan, Progress& progress) {
-  const auto start = std::chrono::steady_clock::now();
-  progress.update(0, 0, "reading");
   if (std::error_code ignored; std::filesystem::is_directory(plan, ignored)) throw InputError(plan, "", "found a directory that holds no *.plan.json or *.plan.json.gz that can be listed, expected plans");
-  const auto problem = readProblem(arguments.model.empty() ? std::nullopt : std::optional(arguments.model), plan);
-  const double reading = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-
-  Report report = interrupted() ? nothingDone(*problem) : verify(*problem, arguments.options);
-  if (report.statistics.secondsByPhase.emplace("read", reading).second) report.statistics.secondsTotal += reading;
+  Report report = verifyFiles(arguments.model, plan, arguments.options).report;
   progress.clear();
   return report;
 }
@@ -171,20 +148,24 @@ int runVerify(Arguments arguments) {
 
 }  // namespace
 
+void addVerifyLimits(CLI::App* command, VerifyOptions& options, std::string& checker) {
+  command->add_option("-j,--jobs", options.jobs, "Worker processes; 0: one per core")
+      ->check(CLI::Range(0, 1024))->capture_default_str()->type_name("N");
+  command->add_option("-t,--timeout", options.timeoutSeconds, "Time for one proof, in seconds")
+      ->check(secondsRange())->capture_default_str()->type_name("S");
+  command->add_option("--memory", options.memoryMegabytes, "Memory that a worker may use, in MB")
+      ->check(CLI::Range(16, 100'000'000))->capture_default_str()->type_name("MB");
+  command->add_option("--checker", checker, "auto: normal forms first, Z3 for what they leave; z3: everything goes to Z3")
+      ->check(CLI::IsMember({"auto", "z3"}))->capture_default_str()->type_name("NAME");
+}
+
 void addVerifyCommand(CLI::App& app, std::function<int()>& run) {
   const auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand("verify", "Prove that a plan computes what its model says, or show where it does not");
   command->add_option("-p,--plan", arguments->plans, "The plan: what each rank runs (*.plan.json or .json.gz). Several may be given, and directories of them")
       ->required()->type_name("FILE")->allow_extra_args(false);
   command->add_option("-m,--model", arguments->model, "The logical model, for all plans (default: the file that the plan names, beside it)")->type_name("FILE");
-  command->add_option("-j,--jobs", arguments->options.jobs, "Worker processes; 0: one per core")
-      ->check(CLI::Range(0, 1024))->capture_default_str()->type_name("N");
-  command->add_option("-t,--timeout", arguments->options.timeoutSeconds, "Time for one proof, in seconds")
-      ->check(secondsRange())->capture_default_str()->type_name("S");
-  command->add_option("--memory", arguments->options.memoryMegabytes, "Memory that a worker may use, in MB")
-      ->check(CLI::Range(16, 100'000'000))->capture_default_str()->type_name("MB");
-  command->add_option("--checker", arguments->checker, "auto: normal forms first, Z3 for what they leave; z3: everything goes to Z3")
-      ->check(CLI::IsMember({"auto", "z3"}))->capture_default_str()->type_name("NAME");
+  addVerifyLimits(command, arguments->options, arguments->checker);
   CLI::Option* noClasses = command->add_flag("--no-classes", arguments->noClasses, "Prove every stage, also those that differ only in names");
   command->add_option("--cache", arguments->cache, "Look proofs up in this file, and leave new ones there; made if there is none")->type_name("FILE")->excludes(noClasses);
   command->add_option("--json", arguments->json, "Write the complete report to this file as JSON")->type_name("FILE");

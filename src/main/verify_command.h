@@ -3,10 +3,16 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <string>
+
+#include "shardproof/verify.h"
 
 namespace shardproof {
 
 // Adds the subcommand; `run` becomes what main calls for its exit code if the subcommand was chosen.
 void addVerifyCommand(CLI::App& app, std::function<int()>& run);
+
+// The options that `verify` and `sweep` have in common: workers, limits, checker ("auto" or "z3").
+void addVerifyLimits(CLI::App* command, VerifyOptions& options, std::string& checker);
 
 }  // namespace shardproof

@@ -12,18 +12,16 @@
 
 namespace shardproof {
 
-namespace {
-
 // A plan may come from anywhere, so it may only name what lies beside it.
-std::string modelBeside(const Plan& plan) {
+std::string modelBeside(const std::string& planFile, const std::string& model) {
   namespace fs = std::filesystem;
-  const auto fail = [&](const std::string& message) -> void { throw InputError(plan.file, "/model", message); };
-  if (plan.modelFile.empty()) fail("the plan names no model, expected the file name of one (or the option --model)");
-  const fs::path named(plan.modelFile);
-  bool inside = named.is_relative() && plan.modelFile.find('\0') == std::string::npos;
+  const auto fail = [&](const std::string& message) -> void { throw InputError(planFile, "/model", message); };
+  if (model.empty()) fail("the plan names no model, expected the file name of one (or the option --model)");
+  const fs::path named(model);
+  bool inside = named.is_relative() && model.find('\0') == std::string::npos;
   for (const fs::path& component : named) inside = inside && component != "..";
-  if (!inside) fail("found \"" + plan.modelFile + "\", expected a path inside the plan's directory (or the option --model)");
-  const fs::path file = fs::path(plan.file).parent_path() / named;
+  if (!inside) fail("found \"" + model + "\", expected a path inside the plan's directory (or the option --model)");
+  const fs::path file = fs::path(planFile).parent_path() / named;
   std::error_code error;
   if (!fs::is_regular_file(file, error)) {
     fail("there is no file \"" + file.string() + "\": put the model beside the plan, or name it with --model");
@@ -31,12 +29,10 @@ std::string modelBeside(const Plan& plan) {
   return file.string();
 }
 
-}  // namespace
-
 std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile, const std::string& planFile) {
   auto problem = std::make_unique<Problem>();
   reader::readPlan(planFile, *problem);  // first, as it may name the model
-  reader::readModel(modelFile ? *modelFile : modelBeside(problem->plan), *problem);
+  reader::readModel(modelFile ? *modelFile : modelBeside(planFile, problem->plan.modelFile), *problem);
   const reader::PlanIndex index = reader::resolvePrograms(*problem);
   inferLocalElements(*problem);
   reader::resolveLineage(*problem, index);

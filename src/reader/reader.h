@@ -20,4 +20,7 @@ namespace shardproof {
 // `modelFile` absent: the model that the plan names, beside the plan. Throws InputError.
 std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile, const std::string& planFile);
 
+// The file of the model that a plan names; throws InputError where the name leads elsewhere than beside the plan, or to nothing.
+std::string modelBeside(const std::string& planFile, const std::string& model);
+
 }  // namespace shardproof

@@ -93,6 +93,7 @@ std::string Value::pointer() const {
 }
 
 void Value::fail(const std::string& message) const { throw InputError(document_->place_.file(), pointer(), message); }
+void Value::failAt(const std::string& pointer, const std::string& message) const { throw InputError(document_->place_.file(), pointer, message); }
 void Value::expected(const std::string& what) const { fail("found " + describe() + ", expected " + what); }
 
 std::string Value::describe() const {
@@ -141,6 +142,13 @@ Rational Value::number() const {
   } catch (const std::invalid_argument& error) {
     fail("cannot read the number " + std::string(text) + ": " + error.what());
   }
+}
+
+std::string Value::numberText(const std::string& what) const {
+  const Document::Entry& e = document_->entries_[index_];
+  if (e.kind == ValueKind::kInteger) return std::to_string(e.integer);
+  if (e.kind != ValueKind::kDecimal) expected(what);
+  return std::string(document_->slice(e.textBegin, e.textLength));
 }
 
 std::string_view Value::string() const {

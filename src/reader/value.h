@@ -29,6 +29,7 @@ class Value {
   std::int64_t integer(std::int64_t low = std::numeric_limits<std::int64_t>::min(),
                        std::int64_t high = std::numeric_limits<std::int64_t>::max()) const;
   Rational number() const;             // exact
+  std::string numberText(const std::string& what) const;   // as it is written; `what` was expected
   std::string_view string() const;     // valid as long as the value
   std::string_view name() const;       // a string that is not empty
 
@@ -44,6 +45,7 @@ class Value {
   std::string describe() const;        // "the string \"x\"", for messages
   std::string pointer() const;
   [[noreturn]] void fail(const std::string& message) const;
+  [[noreturn]] void failAt(const std::string& pointer, const std::string& message) const;   // of the same file
   [[noreturn]] void expected(const std::string& what) const;  // "found ..., expected WHAT"
 
   class Iterator {

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "report/format.h"
 #include "report/totals.h"
 
 namespace shardproof {
@@ -23,41 +24,6 @@ constexpr std::size_t kMaxNames = 6;
 constexpr std::size_t kMaxDefects = 10;
 constexpr std::size_t kMaxRankRanges = 8;
 
-// Names come from files: control characters in them must not reach a terminal.
-std::string printable(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x20 && byte != 0x7f) {
-      result += c;
-      continue;
-    }
-    std::array<char, 8> escaped{};
-    std::snprintf(escaped.data(), escaped.size(), "\\x%02x", byte);
-    result += escaped.data();
-  }
-  return result;
-}
-
-std::string grouped(std::size_t value) {
-  const std::string digits = std::to_string(value);
-  std::string text;
-  for (std::size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
-    text += digits[i];
-  }
-  return text;
-}
-
-std::string grouped(double value) {
-  if (value >= 0 && value < 1e15) return grouped(static_cast<std::size_t>(std::llround(value)));
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.3g", value);
-  return text.data();
-}
-
-std::string counted(std::size_t n, const char* one, const char* many) { return grouped(n) + " " + (n == 1 ? one : many); }
-
 // All digits that the double has: two values that differ must not look the same.
 std::string exact(double value) {
   if (std::isnan(value)) return "nan";
@@ -65,26 +31,6 @@ std::string exact(double value) {
   std::array<char, 40> text{};
   const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
   return {text.data(), end};
-}
-
-std::string seconds(double value) {
-  std::array<char, 40> text{};
-  if (value < 60) std::snprintf(text.data(), text.size(), value < 1 ? "%.2f s" : "%.1f s", value);
-  else std::snprintf(text.data(), text.size(), "%lld min %02lld s", std::llround(value) / 60, std::llround(value) % 60);
-  return text.data();
-}
-
-std::string megabytes(std::size_t bytes) { return grouped((bytes + (1u << 20) - 1) >> 20) + " MB"; }
-
-// Width in characters, not in bytes: UTF-8 continuation bytes take no column.
-std::size_t columns(std::string_view text) {
-  return static_cast<std::size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
-}
-
-std::string padded(std::string text, std::size_t width) {
-  if (const std::size_t now = columns(text); now < width) text.append(width - now, ' ');
-  return text;
 }
 
 std::string nameList(const std::vector<std::string>& names) {

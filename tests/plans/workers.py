@@ -8,25 +8,9 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from plan_edit import EQUIVALENT, LLAMA, MOE, MOE_128, NOT_EQUIVALENT, PLANS, RUN_LIMIT, UNDECIDED, Failure, Plan, Runner, expect_code, skip_unless_shared  # noqa: E402
+from plan_edit import EQUIVALENT, LLAMA, MOE, MOE_128, NOT_EQUIVALENT, PLANS, RUN_LIMIT, UNDECIDED, Failure, Plan, Runner, children, expect_code, skip_unless_shared  # noqa: E402
 
 LONG = (MOE_128, "--no-classes")   # runs for seconds: every stage for itself
-
-
-def children(pid):
-    """Processes whose parent this is, from /proc."""
-    found = []
-    for entry in pathlib.Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            # The name may hold spaces and parentheses; the fields that count follow the last one.
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == pid and fields[0] != "Z":
-            found.append(int(entry.name))
-    return found
 
 
 class Running:

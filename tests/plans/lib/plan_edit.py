@@ -258,6 +258,22 @@ def plan_pointers(defect):
     return [n["pointer"] for n in defect["nodes"] if n.get("in", "plan") == "plan"]
 
 
+def children(pid):
+    """Processes whose parent this is, from /proc."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            # The name may hold spaces and parentheses; the fields that count follow the last one.
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid and fields[0] != "Z":
+            found.append(int(entry.name))
+    return found
+
+
 class Failure(Exception):
     """A case that did not come out as it must."""
 

@@ -1,6 +1,7 @@
 #include "stages/cutter.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <set>
 #include <span>
@@ -133,6 +134,11 @@ class Cutter {
   struct ShardAxes {
     std::vector<std::int32_t> outer, summed;   // axes and kMicrobatchAxis
   };
+  const ShardAxes& axesOf(std::int32_t entry, std::int32_t shard) {
+    const auto [it, inserted] = shardAxes_.try_emplace({entry, shard});
+    if (inserted) it->second = axesOf(plan_.lineage[static_cast<std::size_t>(entry)].shards[static_cast<std::size_t>(shard)]);
+    return it->second;
+  }
   ShardAxes axesOf(const Shard& shard) const {
     ShardAxes axes;
     const auto add = [&](std::int32_t axis) {
@@ -239,6 +245,12 @@ class Cutter {
     std::vector<std::int32_t> in, out;   // ids of local tensors
     std::vector<std::int64_t> multiplicity;
     std::int32_t member = 0;
+    bool received = false;   // the result of a collective that another member computes in this stage
+  };
+  struct MeetingKey {
+    std::int32_t comm, firstRank, lastRank, microbatch;
+    std::int64_t tag;
+    friend auto operator<=>(const MeetingKey&, const MeetingKey&) = default;
   };
 
   void sliceLocal() {
@@ -246,7 +258,7 @@ class Cutter {
       const LineageEntry& entry = plan_.lineage[static_cast<std::size_t>(e)];
       for (std::size_t s = 0; s < entry.shards.size(); ++s) {
         const Shard& shard = entry.shards[s];
-        const ShardAxes axes = axesOf(shard);
+        const ShardAxes& axes = axesOf(e, static_cast<std::int32_t>(s));
         std::vector<std::size_t> at(axes.outer.size(), 0);   // indices into the axes' claimed coordinates
         std::vector<std::int32_t> c(at.size(), 0);
         for (;;) {
@@ -382,7 +394,27 @@ class Cutter {
     return it->second;
   }
 
-  void expandCommunication(LocalNode& made, const Node& node, std::vector<LocalInstance>& todo) const {
+  // All members of an all_reduce or all_gather get the same result: the members were found to agree on group, order, reduction and dimension before anything was
+  // cut. So one of them computes it in a stage, and the others receive it: of n members n operands are visited, not n times n.
+  bool shareResult(LocalNode& made, const CommunicationSpec& spec, const std::vector<std::int64_t>& members, std::vector<LocalInstance>& todo) {
+    if (spec.kind != Communication::kAllReduce && spec.kind != Communication::kAllGather) return false;
+    const MeetingKey key{static_cast<std::int32_t>(spec.comm.value), static_cast<std::int32_t>(members.front()), static_cast<std::int32_t>(members.back()),
+                         spec.tag ? -1 : made.microbatch, spec.tag.value_or(0)};
+    const auto [it, first] = firstOfMeeting_.emplace(key, static_cast<std::int32_t>(localNodes_.size()));
+    if (first) return false;
+    const LocalNode& other = localNodes_[static_cast<std::size_t>(it->second)];
+    if (join_.partners(other.rank, spec, made.microbatch, made.rank) != std::vector{other.node}) return false;
+    const Graph& graph = plan_.programs[static_cast<std::size_t>(other.program)].graph;
+    const std::int32_t result = graph.out(graph.nodes[static_cast<std::size_t>(other.node)])[0];
+    if (result < 0) return false;
+    const bool perMicrobatch = graph.tensors[static_cast<std::size_t>(result)].perMicrobatch;
+    todo.push_back({other.program, result, other.rank, perMicrobatch ? other.microbatch : -1});
+    made.multiplicity.push_back(1);
+    made.received = true;
+    return true;
+  }
+
+  void expandCommunication(LocalNode& made, const Node& node, std::vector<LocalInstance>& todo) {
     const CommunicationSpec& spec = plan_.programs[static_cast<std::size_t>(made.program)].communications[static_cast<std::size_t>(node.communication)];
     std::vector<std::int64_t> sources;
     if (spec.kind == Communication::kReceive || spec.kind == Communication::kBroadcast) {
@@ -402,6 +434,7 @@ class Cutter {
       }
       std::sort(sources.begin(), sources.end());
     }
+    if (shareResult(made, spec, sources, todo)) return;
     for (std::size_t i = 0; i < sources.size(); ++i) {
       const std::int64_t member = sources[i];
       std::int64_t mult = 1;
@@ -442,14 +475,19 @@ class Cutter {
       if (!std::all_of(part.at.begin(), part.at.end(), [&](const auto& c) { return mesh_.coordinate(instance.rank, c.first) == c.second; })) continue;
       if (part.microbatch >= 0 && part.microbatch != instance.microbatch) continue;
       if (part.microbatch >= 0 && lumpMicrobatches_) throw NotInterchangeable(kMicrobatchAxis);
-      const ShardAxes axes = axesOf(shard);
-      std::vector<std::int32_t> c;
-      for (const std::int32_t axis : axes.outer) c.push_back(axis == kMicrobatchAxis ? instance.microbatch : mesh_.coordinate(instance.rank, axis));
+      const ShardAxes& axes = axesOf(mention.entry, mention.shard);
       any = true;
-      std::vector<std::int64_t> key{mention.entry, mention.shard};
-      key.insert(key.end(), c.begin(), c.end());
+      // An equation is its shard at the coordinates of its own axes: those that parts name or that it sums over are the same in all parts of all.
+      NodeKey key{mention.entry, mention.shard, 0, -1};
+      coordinates_.clear();
+      for (const std::int32_t axis : axes.outer) {
+        const std::int32_t c = axis == kMicrobatchAxis ? instance.microbatch : mesh_.coordinate(instance.rank, axis);
+        coordinates_.push_back(c);
+        if (axis == kMicrobatchAxis) key.microbatch = c;
+        else key.rank = static_cast<std::int32_t>(mesh_.with(key.rank, axis, c));
+      }
       if (!boundKeys_.insert(key).second) continue;   // the same equation, met through another of its parts
-      BoundEquation made{mention.entry, mention.shard, instantiate(shard, axes, c), {}};
+      BoundEquation made{mention.entry, mention.shard, instantiate(shard, axes, coordinates_), {}};
       // A sum that is stated twice would look over-determined.
       const bool known = made.family.parts.size() > 1 && std::any_of(bound_.begin(), bound_.end(), [&](const BoundEquation& b) {
         return plan_.lineage[static_cast<std::size_t>(b.entry)].tensor == plan_.lineage[static_cast<std::size_t>(made.entry)].tensor &&
@@ -654,7 +692,7 @@ class Cutter {
       made.member = from.member;
       if (node.communication >= 0) {
         const CommunicationSpec& spec = plan_.programs[static_cast<std::size_t>(from.program)].communications[static_cast<std::size_t>(node.communication)];
-        made.communication = spec.kind;
+        made.communication = from.received ? Communication::kBroadcast : spec.kind;
         made.reduction = spec.reduction;
         made.dim = spec.dim;
         made.odim = spec.odim;
@@ -696,8 +734,11 @@ class Cutter {
   std::vector<std::int32_t> producerOfId_;                   // local tensor -> index into localNodes_, -1
   std::vector<char> finished_;                               // of each local node: all its operands are visited
   std::unordered_map<NodeKey, std::int32_t, NodeKeyHash> nodeOf_;
+  std::map<MeetingKey, std::int32_t> firstOfMeeting_;         // local nodes
   std::vector<BoundEquation> claims_, bound_;
-  std::set<std::vector<std::int64_t>> boundKeys_;
+  std::unordered_set<NodeKey, NodeKeyHash> boundKeys_;       // entry, shard, rank and microbatch of its own axes' coordinates
+  std::map<std::pair<std::int32_t, std::int32_t>, ShardAxes> shardAxes_;
+  std::vector<std::int32_t> coordinates_;
 
   std::unordered_set<std::int32_t> cut_, reached_;
   std::unordered_map<std::int32_t, std::int32_t> logicalIds_, shapeOnlyIds_;

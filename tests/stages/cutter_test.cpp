@@ -245,7 +245,14 @@ TEST(Cutter, AGatherTellsCoordinatesApart) {
   const auto c = test::cut(d, 1);
   EXPECT_TRUE(c.stage.lumps.empty());
   EXPECT_EQ(c.stage.claims.size(), 8u);
-  EXPECT_EQ(c.stage.nodes.back().in.size(), 8u);
+  // One member computes what all of them get.
+  std::size_t gathers = 0, receives = 0;
+  for (const StageNode& n : c.stage.nodes) {
+    gathers += n.communication == Communication::kAllGather && n.in.size() == 8;
+    receives += n.communication == Communication::kBroadcast && n.in.size() == 1;
+  }
+  EXPECT_EQ(gathers, 1u);
+  EXPECT_EQ(receives, 7u);
   EXPECT_EQ(checkStage(c.stage, *c.problem, {}).verdict, StageVerdict::kProved);
 }
 
@@ -256,6 +263,35 @@ TEST(Cutter, AnAllToAllTellsCoordinatesApart) {
   const auto c = test::cut(d, 1);
   EXPECT_TRUE(c.stage.lumps.empty());
   EXPECT_EQ(checkStage(c.stage, *c.problem, {}).verdict, StageVerdict::kProved);
+}
+
+// Two groups of four, and twice the same communication by its tag: only members of one meeting share its result.
+TEST(Cutter, MeetingsAreNotMixedUp) {
+  Draft d = test::draft(R"({"tensors": {"x": {"shape": [2], "kind": "input"}, "y": {"shape": [2], "kind": "input"}, "o": {"shape": [2]}, "p": {"shape": [2]}},
+                            "nodes": [{"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": 3}}, {"op": "mul", "in": ["y"], "out": ["p"], "attrs": {"scalar": 3}}], "outputs": ["o", "p"]})",
+                        R"({"mesh": [["dp", 2], ["tp", 3]], "programs": [{"tensors": {"x": {"shape": [1], "kind": "input"}, "y": {"shape": [1], "kind": "input"}, "a": {"shape": [1]}, "b": {"shape": [1]}},
+                             "nodes": [{"op": "all_reduce", "in": ["x"], "out": ["a"], "comm": "r", "tag": 1, "group": ["tp"]},
+                                       {"op": "all_reduce", "in": ["y"], "out": ["b"], "comm": "r", "tag": 2, "group": ["tp"]}]}],
+                            "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "x"}]}]},
+                                        {"tensor": "y", "role": "input", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "y"}]}]},
+                                        {"tensor": "o", "role": "output", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "a"}]}]},
+                                        {"tensor": "p", "role": "output", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "b"}]}]}]})");
+  const auto problem = test::read(d);
+  const Join join(*problem);
+  ASSERT_TRUE(join.defects().empty());
+  const Stage stage = cutStages(join, {2, 3}, {});
+  std::size_t reduces = 0, receives = 0;
+  for (const StageNode& n : stage.nodes) {
+    reduces += n.communication == Communication::kAllReduce && n.in.size() == 3;
+    receives += n.communication == Communication::kBroadcast;
+  }
+  EXPECT_EQ(reduces, 4u);
+  EXPECT_EQ(receives, 8u);
+  EXPECT_EQ(checkStage(stage, *problem, {}).verdict, StageVerdict::kProved);
+  d.entry(3)["shards"][0]["parts"][0]["local"] = "a";
+  const auto wrong = test::read(d);
+  const Join wrongJoin(*wrong);
+  EXPECT_EQ(checkStage(cutStages(wrongJoin, {2, 3}, {}), *wrong, {}).verdict, StageVerdict::kRefuted);
 }
 
 TEST(Cutter, ANamedMicrobatchUnlumpsMicrobatchesOnly) {

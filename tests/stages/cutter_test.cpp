@@ -30,7 +30,7 @@ Origin originOf(const test::Cut& c, const std::string& name, std::int32_t rank =
 TEST(Cutter, StopsAtLineageThatItMayAssume) {
   const auto c = test::cut(test::pipeline(), 5);   // s, from t
   EXPECT_EQ(c.stage.usedEntries, (Entries{4}));
-  EXPECT_EQ(opsOf(c.stage, false), (Names{"add", "add", "all_reduce", "all_reduce"}));   // tp is small: each of its ranks has a claim
+  EXPECT_EQ(opsOf(c.stage, false), (Names{"add", "add", "all_reduce", "broadcast"}));   // tp is small: each of its ranks has a claim, and receives what one computes
   EXPECT_EQ(originOf(c, "t", 2, 0), Origin::kBoundary);
   ASSERT_EQ(c.stage.claims.size(), 2u);
   ASSERT_EQ(c.stage.assumptions.size(), 1u);

@@ -113,6 +113,7 @@ class AttributeTable {
 
 struct Model {
   std::string file, name;
+  std::string sha256;                         // of the file's text, as it was read (gunzipped)
   Graph graph;
   std::vector<std::int32_t> outputs;          // tensor indices
   std::string tensorPointer(std::int32_t tensor, const Names& names) const;  // "/tensors/t1.0"
@@ -155,6 +156,7 @@ struct LineageEntry {
 
 struct Plan {
   std::string file, name, modelFile;          // modelFile: as the plan names it, may be empty
+  std::string sha256;                         // of the file's text, as it was read (gunzipped)
   std::vector<MeshAxis> mesh;                 // slowest first
   std::int32_t microbatches = 1;
   std::vector<Program> programs;

@@ -11,6 +11,7 @@
 namespace shardproof {
 
 class ProofStore;   // src/cache/proof_store.h
+struct ProofRecord; // src/certificate/proof_record.h
 
 enum class Checker : std::uint8_t {
   kAuto,   // normal forms first, Z3 for what they leave
@@ -24,6 +25,7 @@ struct VerifyOptions {
   Checker checker = Checker::kAuto;
   bool shareClasses = true;      // false (--no-classes): every stage is proved by itself
   ProofStore* proofs = nullptr;  // where proofs are looked up and left; not asked without shareClasses
+  ProofRecord* record = nullptr; // filled where the plan is equivalent; not without shareClasses
   const std::atomic<bool>* cancel = nullptr;   // set from a signal handler: finish with a partial report
   // Called from the main process only: stages done, stages in all, what is being done.
   std::function<void(std::size_t, std::size_t, const char*)> progress;

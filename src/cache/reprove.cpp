@@ -14,8 +14,10 @@ namespace {
 
 constexpr std::size_t kBatch = 256;   // rows in memory at once
 
+}  // namespace
+
 // The first `count` of a random order. Not std::sample or std::shuffle: what these draw from a seed differs between libraries.
-std::vector<std::int64_t> draw(std::vector<std::int64_t> ids, std::size_t count, std::uint64_t seed) {
+std::vector<std::int64_t> drawSample(std::vector<std::int64_t> ids, std::size_t count, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   count = std::min(count, ids.size());
   for (std::size_t i = 0; i < count; ++i) std::swap(ids[i], ids[i + random() % (ids.size() - i)]);
@@ -24,36 +26,34 @@ std::vector<std::int64_t> draw(std::vector<std::int64_t> ids, std::size_t count,
   return ids;
 }
 
-// Empty when the row's proof is made again; the rest is what is wrong with it.
-std::string wrongWith(const CacheRow& row, const CheckOptions& check) {
+NotProvedAgain whyNotProvedAgain(const std::string& form, const std::optional<StoredProof>& proof, const CheckOptions& check) {
   try {
-    const StageOfForm read = readCanonicalForm(row.form);
-    if (canonicalForm(read.stage, *read.problem) != row.form) return "its stage is not the one that its form describes";
+    const StageOfForm read = readCanonicalForm(form);
+    if (canonicalForm(read.stage, *read.problem) != form) return {"its stage is not the one that its form describes"};
     const StageOutcome outcome = checkStage(read.stage, *read.problem, check);
     if (outcome.verdict == StageVerdict::kRefuted) {
-      return "its stage is refuted" + (outcome.counterexample ? ": " + outcome.counterexample->element + " differs" : std::string());
+      return {"its stage is refuted" + (outcome.counterexample ? ": " + outcome.counterexample->element + " differs" : std::string())};
     }
-    if (outcome.verdict != StageVerdict::kProved) return "its stage is not proved" + (outcome.reason.empty() ? "" : ": " + outcome.reason);
+    if (outcome.verdict != StageVerdict::kProved) return {"its stage is not proved" + (outcome.reason.empty() ? "" : ": " + outcome.reason), true};
+    if (!proof) return {};
     // Other names may have been listed, but what is listed for both must be the same.
     const StoredProof again = storedProof(read.stage, *read.problem, outcome);
-    if (again.method != row.proof.method) return std::string("it is proved by ") + toString(again.method) + ", not by " + toString(row.proof.method);
-    for (const auto& stored : row.proof.shapes) {
+    if (again.method != proof->method) return {std::string("it is proved by ") + toString(again.method) + ", not by " + toString(proof->method)};
+    for (const auto& stored : proof->shapes) {
       const auto same = std::find_if(again.shapes.begin(), again.shapes.end(), [&](const auto& s) { return s.tensor == stored.tensor; });
-      if (same != again.shapes.end() && same->shape != stored.shape) return "it is proved with other reduced shapes";
+      if (same != again.shapes.end() && same->shape != stored.shape) return {"it is proved with other reduced shapes"};
     }
     return {};
   } catch (const DamagedForm& error) {
-    return std::string("its form cannot be read: ") + error.what();
+    return {std::string("its form cannot be read: ") + error.what()};
   } catch (const NotSymmetric& error) {
-    return std::string("its stage is not proved: ") + error.what();
+    return {std::string("its stage is not proved: ") + error.what()};
   } catch (const std::bad_alloc&) {
     throw;   // the pool's to tell
   } catch (const std::exception& error) {
-    return std::string("its stage cannot be executed: ") + error.what();
+    return {std::string("its stage cannot be executed: ") + error.what()};
   }
 }
-
-}  // namespace
 
 bool ReproveResult::anyWrong() const {
   return std::any_of(failures.begin(), failures.end(), [](const Failure& f) { return !f.limits; });
@@ -63,7 +63,7 @@ ReproveResult reprove(CacheFile& file, const ReproveOptions& options) {
   ReproveResult result;
   const std::vector<std::int64_t> all = file.ids(proofVersion());
   result.rows = all.size();
-  const std::vector<std::int64_t> drawn = draw(all, options.sample, options.seed);
+  const std::vector<std::int64_t> drawn = drawSample(all, options.sample, options.seed);
   for (std::size_t start = 0; start < drawn.size() && !(options.pool.cancel && options.pool.cancel->load()); start += kBatch) {
     std::vector<CacheRow> rows;
     for (std::size_t i = start; i < std::min(start + kBatch, drawn.size()); ++i) rows.push_back(file.row(drawn[i]));
@@ -80,7 +80,7 @@ ReproveResult reprove(CacheFile& file, const ReproveOptions& options) {
           check.checker = rows[i].checker;
           check.timeoutSeconds = options.pool.timeoutSeconds;
           check.memoryMegabytes = options.pool.memoryMegabytes;
-          return wrongWith(rows[i], check);
+          return whyNotProvedAgain(rows[i].form, rows[i].proof, check).why;
         },
         [&](std::size_t i, const TaskResult& task) {
           ++result.drawn;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,16 @@ struct ReproveResult {
   std::vector<Failure> failures;
   bool anyWrong() const;               // a stored proof that does not hold
 };
+
+// Why the stage of a canonical form is not proved again; empty where it is. With `proof` it must be by that method, and with the reduced shapes that it lists.
+struct NotProvedAgain {
+  std::string why;
+  bool undecided = false;              // neither proved nor refuted: another checker, or more time, may prove it
+};
+NotProvedAgain whyNotProvedAgain(const std::string& form, const std::optional<StoredProof>& proof, const CheckOptions& check);
+
+// `count` of the ids, ascending: another seed draws others, the same one the same.
+std::vector<std::int64_t> drawSample(std::vector<std::int64_t> ids, std::size_t count, std::uint64_t seed);
 
 // Throws CacheError.
 ReproveResult reprove(CacheFile& file, const ReproveOptions& options);

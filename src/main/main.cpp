@@ -8,6 +8,7 @@
 #include <string>
 
 #include "main/cache_command.h"
+#include "main/check_log_command.h"
 #include "main/exit_codes.h"
 #include "main/generate_command.h"
 #include "main/mutate_command.h"
@@ -33,6 +34,7 @@ int runCommandLine(int argc, char** argv) {
   addMutateCommand(app, run);
   addCacheCommand(app, run);
   addSweepCommand(app, run);
+  addCheckLogCommand(app, run);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -11,11 +11,13 @@
 #include <vector>
 
 #include "cache/cache_file.h"
+#include "certificate/proof_log.h"
 #include "main/exit_codes.h"
 #include "main/interrupt.h"
 #include "main/progress.h"
 #include "main/streams.h"
 #include "main/validators.h"
+#include "main/version.h"
 #include "reader/plan_files.h"
 #include "report/file.h"
 #include "report/json.h"
@@ -29,7 +31,7 @@ namespace {
 
 struct Arguments {
   std::vector<std::string> plans;
-  std::string model, json, cache;
+  std::string model, json, cache, certify;
   std::string checker = "auto";
   bool noClasses = false, quiet = false;
   VerifyOptions options;
@@ -51,30 +53,44 @@ std::vector<std::string> planFiles(const std::vector<std::string>& given) {
   return files;
 }
 
-// The two results do not depend on each other: if one cannot be written the other still is.
-void deliver(const std::function<void(std::ostream&)>& write, const std::function<std::string()>& json, const Arguments& arguments) {
+// The results do not depend on each other: if one cannot be written the others still are. `log` is a proof log's text, or empty.
+void deliver(const std::function<void(std::ostream&)>& write, const std::function<std::string()>& json, const Arguments& arguments, const std::string& log = {}) {
   std::exception_ptr failure;
-  try {
+  const auto attempt = [&](auto&& result) {
+    try {
+      result();
+    } catch (const std::exception&) {
+      if (!failure) failure = std::current_exception();
+    }
+  };
+  attempt([&] {
     std::ostringstream text;
     write(text);
     writeStandardOutput(text.str());
-  } catch (const std::exception&) {
-    failure = std::current_exception();
-  }
-  if (!arguments.json.empty()) writeFileAtomically(arguments.json, json());
+  });
+  if (!arguments.json.empty()) attempt([&] { writeFileAtomically(arguments.json, json()); });
+  if (!log.empty()) attempt([&] { writeFileAtomically(arguments.certify, log); });
   if (failure) std::rethrow_exception(failure);
 }
 
-Report verifyPlan(const Arguments& arguments, const std::string& plan, Progress& progress) {
+// `log`: becomes the proof log's text, where one is asked for and there is something to certify.
+Report verifyPlan(const Arguments& arguments, const std::string& plan, Progress& progress, std::string* log = nullptr) {
   if (std::error_code ignored; std::filesystem::is_directory(plan, ignored)) throw InputError(plan, "", "found a directory that holds no *.plan.json or *.plan.json.gz that can be listed, expected plans");
-  Report report = verifyFiles(arguments.model, plan, arguments.options).report;
+  VerifyOptions options = arguments.options;
+  ProofRecord record;
+  if (log && !arguments.certify.empty()) options.record = &record;
+  VerifiedFiles done = verifyFiles(arguments.model, plan, options);
   progress.clear();
-  return report;
+  if (!record.entries.empty()) *log = proofLogText(makeProofLog(*done.problem, record, options.checker, kVersion, arguments.certify));
+  return std::move(done.report);
 }
 
 int runOne(const Arguments& arguments, const std::string& plan, Progress& progress) {
-  const Report report = verifyPlan(arguments, plan, progress);
-  deliver([&](std::ostream& out) { writeText(out, report, arguments.quiet); }, [&] { return jsonText(report); }, arguments);
+  std::string log;
+  const Report report = verifyPlan(arguments, plan, progress, &log);
+  deliver([&](std::ostream& out) { writeText(out, report, arguments.quiet); }, [&] { return jsonText(report); }, arguments, log);
+  // A log of an earlier run is left alone: it says by digests which files it is about.
+  if (!arguments.certify.empty() && log.empty()) writeDiagnostic(arguments.certify + ": not written: the plan is " + toString(report.verdict) + ", so there is nothing to certify");
   return exitCodeFor(report, interruptingSignal());
 }
 
@@ -116,9 +132,15 @@ int runSeveral(const Arguments& arguments, const std::vector<std::string>& plans
 }
 
 int runVerify(Arguments arguments) {
-  if (!arguments.json.empty()) checkWritable(arguments.json);  // not after an hour's work
+  // Not after an hour's work.
+  if (!arguments.json.empty()) checkWritable(arguments.json);
+  if (!arguments.certify.empty()) checkWritable(arguments.certify);
   catchInterrupts();
   const std::vector<std::string> plans = planFiles(arguments.plans);
+  if (!arguments.certify.empty() && plans.size() > 1) {
+    writeDiagnostic("--certify writes the proof log of one plan, but " + std::to_string(plans.size()) + " were given");
+    return kExitUsage;
+  }
   Progress progress(!arguments.quiet);
   arguments.options.checker = arguments.checker == "z3" ? Checker::kZ3 : Checker::kAuto;
   arguments.options.shareClasses = !arguments.noClasses;
@@ -169,6 +191,8 @@ void addVerifyCommand(CLI::App& app, std::function<int()>& run) {
   CLI::Option* noClasses = command->add_flag("--no-classes", arguments->noClasses, "Prove every stage, also those that differ only in names");
   command->add_option("--cache", arguments->cache, "Look proofs up in this file, and leave new ones there; made if there is none")->type_name("FILE")->excludes(noClasses);
   command->add_option("--json", arguments->json, "Write the complete report to this file as JSON")->type_name("FILE");
+  command->add_option("--certify", arguments->certify, "Where the plan is equivalent, write a proof log to this file (.json or .json.gz), for `shardproof check-log`")
+      ->type_name("FILE")->excludes(noClasses);
   command->add_flag("-q,--quiet", arguments->quiet, "Print the verdict's line only");
   command->footer(kExitCodesHelp);
   command->callback([arguments, &run] { run = [arguments] { return runVerify(*arguments); }; });

@@ -106,10 +106,11 @@ class Handler {
 
 }  // namespace
 
-void readJson(const std::string& file, StreamClient& client) {
+std::string readJson(const std::string& file, StreamClient& client) {
   TextSource source(file);
   Handler handler(file, client);
   nlohmann::json::sax_parse(TextIterator(&source), TextIterator(), &handler);
+  return source.sha256();
 }
 
 }  // namespace shardproof::reader

@@ -24,7 +24,7 @@ class StreamClient {
   virtual void close(int state, const Place& place) = 0;
 };
 
-// Throws InputError with place and byte position on anything that is not JSON.
-void readJson(const std::string& file, StreamClient& client);
+// Returns the SHA-256 of the text that was read, all of it. Throws InputError with place and byte position on anything that is not JSON.
+std::string readJson(const std::string& file, StreamClient& client);
 
 }  // namespace shardproof::reader

@@ -222,7 +222,7 @@ class ModelResolver {
 void readModel(const std::string& file, Problem& problem) {
   problem.model.file = file;
   ModelClient client(problem);
-  readJson(file, client);
+  problem.model.sha256 = readJson(file, client);
   ModelResolver(problem).run();
 }
 

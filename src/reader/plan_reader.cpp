@@ -244,7 +244,7 @@ class PlanClient : public StreamClient {
 void readPlan(const std::string& file, Problem& problem) {
   problem.plan.file = file;
   PlanClient client(problem);
-  readJson(file, client);
+  problem.plan.sha256 = readJson(file, client);
 }
 
 }  // namespace shardproof::reader

@@ -46,6 +46,7 @@ bool TextSource::refill() {
     return false;
   }
   bytesRead_ += static_cast<std::size_t>(got);
+  digest_.update({buffer_.data(), static_cast<std::size_t>(got)});
   next_ = buffer_.data();
   end_ = next_ + got;
   return true;

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "util/sha256.h"
+
 struct gzFile_s;
 
 namespace shardproof::reader {
@@ -22,6 +24,7 @@ class TextSource {
   }
   char peek() const { return *next_; }
   void advance() { ++next_; }
+  std::string sha256() { return digest_.hex(); }   // of the text that was read; to be asked once, at the end
 
  private:
   struct Close {
@@ -37,6 +40,7 @@ class TextSource {
   const char* next_ = nullptr;
   const char* end_ = nullptr;
   std::size_t bytesRead_ = 0;
+  Sha256 digest_;
 };
 
 // What the JSON parser reads from: an input iterator over a TextSource. The default one is the end.

@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 
 #include "cache/proof_store.h"
+#include "certificate/proof_record.h"
 #include "checker/checker.h"
 #include "plan/join.h"
 #include "shape_reduction/reduction.h"
@@ -571,6 +572,7 @@ class Verification {
     // A report that proved no output says nothing about the plan.
     if (all && report_.outputsProved == report_.outputs && report_.outputs > 0) {
       report_.verdict = Verdict::kEquivalent;
+      if (options_.record && options_.shareClasses) record(proved, *options_.record);
       return;
     }
     if (differs_ || refutedOutput(proved)) {
@@ -584,6 +586,23 @@ class Verification {
                      : report_.outputsProved == report_.outputs ? "lineage that places a dropout's mask, or an output's, is not proved"
                                                : std::to_string(report_.outputs - report_.outputsProved) + " of " + std::to_string(report_.outputs) +
                                                   " outputs could not be decided";
+  }
+
+  // What the verdict rests on, for a proof log.
+  void record(const std::vector<char>& proved, ProofRecord& record) const {
+    record = {};
+    record.entries.resize(entries_.size());
+    std::vector<std::int32_t> number(classes_.size(), -1);
+    for (const std::int32_t e : topological_) {
+      if (!proved[index(e)]) continue;
+      const EntryState& state = entries_[index(e)];
+      std::int32_t& id = number[index(state.classId)];
+      if (id < 0) {
+        id = static_cast<std::int32_t>(record.classes.size());
+        record.classes.push_back({*classes_[index(state.classId)].form, classes_[index(state.classId)].outcome.method});
+      }
+      record.entries[index(e)] = {true, id, state.used, join_->entryKey(e), state.lump};
+    }
   }
 
   // An output whose stage differs although everything it assumes is proved from the inputs. Only where the numbers could not be run from end

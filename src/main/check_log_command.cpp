@@ -1,0 +1,120 @@
+#include "main/check_log_command.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <thread>
+
+#include "certificate/check_log.h"
+#include "certificate/proof_log.h"
+#include "main/exit_codes.h"
+#include "main/interrupt.h"
+#include "main/progress.h"
+#include "main/streams.h"
+#include "main/validators.h"
+#include "reader/reader.h"
+#include "shardproof/error.h"
+
+namespace shardproof {
+namespace {
+
+struct Arguments {
+  std::string log, plan, model, checker;
+  std::optional<std::size_t> sample;
+  int jobs = 0;
+  bool noReprove = false, quiet = false;
+  CheckLogOptions options;
+};
+
+std::string counted(std::size_t n, const char* one, const char* many) { return std::to_string(n) + " " + (n == 1 ? one : many); }
+
+// As the log names it, from where the log is. It may name anything, so nothing but a file is opened.
+std::string besideLog(const std::string& log, const ProofLog::File& file, const char* what) {
+  const std::string path = (std::filesystem::path(log).parent_path() / file.path).string();
+  std::error_code error;
+  if (file.path.find('\0') != std::string::npos || !std::filesystem::is_regular_file(path, error)) {
+    throw InputError(log, std::string("/") + what + "/file", "there is no file \"" + path + "\": give it with --" + what);
+  }
+  return path;
+}
+
+std::string foundations(const CheckLogResult& result, const Arguments& arguments) {
+  std::string text = counted(result.lemmas, "lemma", "lemmas") + ", " + counted(result.proofs, "proof", "proofs");
+  if (result.provedAgain == result.proofs) return text + (result.proofs == 1 ? ", made again" : ", all made again");
+  if (arguments.noReprove) return text + ", none made again: that the stages hold is only what the log says";
+  return text + ", " + std::to_string(result.provedAgain) + " made again: that the other stages hold is only what the log says";
+}
+
+int runCheckLog(Arguments arguments) {
+  catchInterrupts();
+  Progress progress(!arguments.quiet);
+  CheckLogOptions& options = arguments.options;
+  options.pool.cancel = &interrupted();
+  options.pool.jobs = arguments.jobs > 0 ? arguments.jobs : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  options.sample = arguments.noReprove ? std::optional(std::size_t{0}) : arguments.sample;
+  if (!arguments.checker.empty()) options.checker = arguments.checker == "z3" ? Checker::kZ3 : Checker::kAuto;
+  options.progress = [&](std::size_t done, std::size_t all, const char* doing) { progress.update(done, all, doing); };
+
+  progress.update(0, 0, "reading");
+  const ProofLog log = readProofLog(arguments.log);
+  const std::string plan = arguments.plan.empty() ? besideLog(arguments.log, log.plan, "plan") : arguments.plan;
+  const std::string model = arguments.model.empty() ? besideLog(arguments.log, log.model, "model") : arguments.model;
+  const auto problem = readProblem(model, plan);
+  const CheckLogResult result = checkLog(log, *problem, options);
+  progress.clear();
+
+  std::string text;
+  for (const auto& finding : result.findings) {
+    text += std::string(finding.limits ? "LOG NOT CONFIRMED: " : "LOG DOES NOT HOLD: ") + finding.place + ": " + finding.why + "\n";
+    if (arguments.quiet) break;
+  }
+  if (result.holds()) {
+    text += "LOG HOLDS: plan " + plan + " computes what model " + model + " says, for every input (" + counted(problem->model.outputs.size(), "output", "outputs") + "; " +
+            foundations(result, arguments) + ")\n";
+  } else if (text.empty()) {
+    text += "LOG NOT CONFIRMED: interrupted\n";
+  }
+  writeStandardOutput(text);
+  if (result.anyWrong()) return kExitNotEquivalent;
+  if (result.interrupted && interruptingSignal() != 0) return kExitSignal + interruptingSignal();
+  return result.holds() ? kExitEquivalent : kExitUndecided;
+}
+
+constexpr const char* kCodes =
+    "Exit codes:\n"
+    "  0    the log holds\n"
+    "  10   it does not: it is not about this model and plan, or something in it is not so\n"
+    "  5    a proof could not be made again within the limits\n"
+    "  1    wrong usage\n"
+    "  2    the log, the model or the plan cannot be read, or the log is of another version\n"
+    "  6    internal error, or out of memory\n"
+    "  130, 143   interrupted";
+
+}  // namespace
+
+void addCheckLogCommand(CLI::App& app, std::function<int()>& run) {
+  const auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand("check-log", "Replay a proof log (shardproof verify --certify) against its model and plan");
+  command->add_option("LOG", arguments->log, "The proof log")->required()->type_name("");
+  command->add_option("-p,--plan", arguments->plan, "The plan (default: where the log says, from the log's directory)")->type_name("FILE");
+  command->add_option("-m,--model", arguments->model, "The model (default: where the log says, from the log's directory)")->type_name("FILE");
+  CLI::Option* sample = command->add_option("--sample", arguments->sample, "Make only so many proofs again, drawn at random (default: all)")
+      ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 40))->type_name("N");
+  command->add_option("--seed", arguments->options.seed, "Another seed draws another sample")->capture_default_str()->type_name("N")->needs(sample);
+  command->add_flag("--no-reprove", arguments->noReprove, "Make no proof again: look at files, stages and chain only")->excludes(sample);
+  command->add_option("--checker", arguments->checker, "auto or z3: make the proofs again with this checker (default: the one of the log)")
+      ->check(CLI::IsMember({"auto", "z3"}))->type_name("NAME");
+  command->add_option("-j,--jobs", arguments->jobs, "Worker processes; 0: one per core")->check(CLI::Range(0, 1024))->capture_default_str()->type_name("N");
+  command->add_option("-t,--timeout", arguments->options.pool.timeoutSeconds, "Time for one proof, in seconds")
+      ->check(secondsRange())->capture_default_str()->type_name("S");
+  command->add_option("--memory", arguments->options.pool.memoryMegabytes, "Memory that a worker may use, in MB")
+      ->check(CLI::Range(16, 100'000'000))->capture_default_str()->type_name("MB");
+  command->add_flag("-q,--quiet", arguments->quiet, "Print one line only");
+  command->footer(kCodes);
+  command->callback([arguments, &run] { run = [arguments] { return runCheckLog(*arguments); }; });
+}
+
+}  // namespace shardproof

@@ -158,7 +158,7 @@ class LogCheck {
       for (const Shard& shard : entry.shards) {
         std::vector<std::int64_t> sizes;
         for (const auto& [axis, offsets] : shard.step) sizes.push_back(axis == kMicrobatchAxis ? plan_.microbatches : plan_.mesh[at(axis)].size);
-        appendBoxes(shard, sizes, boxes);
+        reader::appendBoxes(shard, sizes, boxes);
       }
     }
     const auto gap = reader::firstUncovered(tensor.shape, boxes);

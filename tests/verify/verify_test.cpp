@@ -214,6 +214,21 @@ TEST(Verify, AWrongLemmaProvesNothing) {
   EXPECT_NE(stageOf(report, 1).verdict, StageVerdict::kProved);
 }
 
+// Two lemmas that cannot both be true would prove anything: that a equals h and that b, which is a + 1, does, make a - b nothing.
+TEST(Verify, ContradictoryLemmasProveNothing) {
+  Draft d = test::oneRank(R"("x": {"shape": [4], "kind": "input"}, "c": {"shape": [4], "kind": "constant", "value": 1})", R"("h": {"shape": [4]}, "o": {"shape": [4]})",
+                          R"({"op": "square", "in": ["x"], "out": ["h"]}, {"op": "sub", "in": ["h", "h"], "out": ["o"]})", R"("a": {"shape": [4]}, "b": {"shape": [4]}, "o": {"shape": [4]})",
+                          R"({"op": "square", "in": ["x"], "out": ["a"]}, {"op": "add", "in": ["a", "c"], "out": ["b"]}, {"op": "sub", "in": ["a", "b"], "out": ["o"]})");
+  for (const char* local : {"a", "b"}) {
+    d.plan["lineage"].push_back(Json{{"tensor", "h"}, {"role", "checkpoint"}, {"shards", {{{"box", {{0, 4}}}, {"parts", {{{"local", local}}}}}}}});
+  }
+  const Report report = verified(d);
+  EXPECT_EQ(report.verdict, Verdict::kNotEquivalent);
+  EXPECT_EQ(report.outputsProved, 0u);
+  EXPECT_EQ(stageOf(report, 2).verdict, StageVerdict::kProved);
+  EXPECT_EQ(stageOf(report, 3).verdict, StageVerdict::kRefuted);
+}
+
 // A lemma that cannot be proved is left out, and the output is proved from further upstream.
 TEST(Verify, AnUnprovableLemmaIsPassedOver) {
   Draft d = undecidable();

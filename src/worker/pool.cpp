@@ -39,6 +39,8 @@
 #include <thread>
 #include <utility>
 
+#include "worker/coverage.h"
+
 namespace shardproof {
 namespace {
 
@@ -146,6 +148,7 @@ static_assert(sizeof(MessageHeader) == 16, "sent as bytes: no padding");
 
 // Allocates nothing: called when there is no memory left.
 void sendMessage(int fd, MessageKind kind, std::string_view payload) {
+  keepCoverage();
   const MessageHeader header{kind, payload.size()};
   if (!writeAll(fd, &header, sizeof header) || !writeAll(fd, payload.data(), payload.size())) ::_exit(kWorkerFailed);
 }

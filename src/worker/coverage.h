@@ -1,0 +1,17 @@
+// Line coverage (scripts/coverage) of code that runs in workers: gcov writes its counts when a process exits, and workers are killed.
+#pragma once
+
+#ifdef SHARDPROOF_COVERAGE
+#include <gcov.h>
+#endif
+
+namespace shardproof {
+
+inline void keepCoverage() {
+#ifdef SHARDPROOF_COVERAGE
+  __gcov_dump();
+  __gcov_reset();   // what was written is not to be counted again
+#endif
+}
+
+}  // namespace shardproof

@@ -182,8 +182,9 @@ class LogCheck {
   // Empty where the stage that model and plan give for this entry, under the assumptions that the log states, is the one of its class.
   std::string whyOtherStage(std::int32_t e, std::vector<char>& excluded) const {
     const ProofRecord::Entry& logged = proof(e);
-    // Everything else is forbidden; what the log allows the cutter still uses only where it comes before this entry.
-    for (const std::int32_t f : logged.assumes) excluded[at(f)] = 0;
+    // Whatever the log forbids, a stage that may assume less proves no less. What it does not forbid the cutter assumes only where it comes before this entry.
+    const auto& forbidden = log_.forbidden[at(logged.forbidden)];
+    for (const std::int32_t f : forbidden) excluded[at(f)] = 1;
     CutOptions cut;
     cut.excluded = &excluded;
     cut.lump = logged.lump;
@@ -197,7 +198,7 @@ class LogCheck {
     } catch (const std::exception& error) {
       why = std::string("its stage cannot be cut: ") + error.what();
     }
-    for (const std::int32_t f : logged.assumes) excluded[at(f)] = 1;
+    for (const std::int32_t f : forbidden) excluded[at(f)] = 0;
     return why;
   }
 
@@ -214,7 +215,7 @@ class LogCheck {
       std::vector<std::exception_ptr> errors(count);   // must not leave a parallel region
 #pragma omp parallel num_threads(std::max(1, options_.pool.jobs)) if (count > 8)
       {
-        std::vector<char> excluded(plan_.lineage.size(), 1);
+        std::vector<char> excluded(plan_.lineage.size(), 0);
 #pragma omp for schedule(dynamic, 4)
         for (std::size_t i = 0; i < count; ++i) {
           try {

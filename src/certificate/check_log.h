@@ -1,4 +1,4 @@
-// Replays a proof log against its model and plan: every stage is cut again with exactly the assumptions that the log states, must be the one that the log says was
+// Replays a proof log against its model and plan: every stage is cut again, must assume what the log states and be the one that the log says was
 // proved, and is proved again from its canonical form; that the lemmas reach from the inputs to the outputs is found by a walk of its own. Of the verifier
 // (src/verify/, src/cache/) nothing is used or believed. docs/certificate.md says what that leaves to be trusted.
 #pragma once

@@ -48,6 +48,7 @@ class LogClient : public StreamClient {
     if (key == "classes") return classesSeen_ = true, kClasses;
     if (key == "lineage") return lineageSeen_ = true, kLineage;
     if (key == "outputs") return outputsSeen_ = true, kOutputs;
+    if (key == "forbidden") return forbiddenSeen_ = true, kForbidden;
     return kWhole;
   }
 
@@ -57,6 +58,7 @@ class LogClient : public StreamClient {
       case kClasses: readClass(v); break;
       case kLineage: readEntry(v); break;
       case kOutputs: readOutput(v); break;
+      case kForbidden: log_.forbidden.push_back(readIds(v)); break;
       default: v.expected("an object (a proof log)");
     }
   }
@@ -74,6 +76,7 @@ class LogClient : public StreamClient {
     need(!log_.plan.sha256.empty(), "plan");
     need(verdictSeen_, "verdict");
     need(classesSeen_, "classes");
+    need(forbiddenSeen_, "forbidden");
     need(lineageSeen_, "lineage");
     need(positioningSeen_, "positioning");
     need(outputsSeen_, "outputs");
@@ -81,7 +84,7 @@ class LogClient : public StreamClient {
   }
 
  private:
-  enum State { kLog = 1, kClasses, kLineage, kOutputs };
+  enum State { kLog = 1, kClasses, kLineage, kOutputs, kForbidden };
 
   void field(std::string_view key, const Value& v) {
     if (header_.read(key, v)) return;
@@ -103,7 +106,7 @@ class LogClient : public StreamClient {
     } else if (key == "positioning") {
       for (const Value id : v.expectArray()) log_.positioning.push_back(static_cast<std::int32_t>(id.integer(0, kMost)));
       positioningSeen_ = true;
-    } else if (key == "classes" || key == "lineage" || key == "outputs") {
+    } else if (key == "classes" || key == "forbidden" || key == "lineage" || key == "outputs") {
       v.expectArray();
     } else {
       v.fail("unknown field \"" + std::string(key) + "\"");
@@ -130,7 +133,7 @@ class LogClient : public StreamClient {
   }
 
   void readEntry(const Value& v) {
-    static const std::vector<std::string_view> kFields{"entry", "tensor", "role", "proved", "class", "assumes", "key", "lumped"};
+    static const std::vector<std::string_view> kFields{"entry", "tensor", "role", "proved", "class", "assumes", "forbidden", "key", "lumped"};
     static const std::vector<std::string_view> kGiven{"entry", "tensor", "role"}, kUnproved{"entry", "tensor", "role", "proved"};
     v.expectFields(kFields);
     const std::string place = "/lineage/" + std::to_string(log_.lineage.size());
@@ -145,6 +148,7 @@ class LogClient : public StreamClient {
     } else {
       made.proof.classId = static_cast<std::int32_t>(v.require("class").integer(0, kMost));
       made.proof.assumes = readIds(v.require("assumes"));
+      made.proof.forbidden = static_cast<std::int32_t>(v.require("forbidden").integer(0, kMost));
       made.proof.key = v.require("key").integer();
       made.proof.lump = v.require("lumped").boolean();
     }
@@ -165,15 +169,17 @@ class LogClient : public StreamClient {
       const ProofRecord::Entry& proof = log_.lineage[e].proof;
       if (!within(proof.assumes)) place.fail("/lineage/" + std::to_string(e) + " assumes an entry that the log does not have");
       if (proof.proved && static_cast<std::size_t>(proof.classId) >= log_.classes.size()) place.fail("/lineage/" + std::to_string(e) + " is of a class that the log does not have");
+      if (proof.proved && static_cast<std::size_t>(proof.forbidden) >= log_.forbidden.size()) place.fail("/lineage/" + std::to_string(e) + " was cut without a set of entries that the log does not have");
     }
     bool known = within(log_.positioning);
+    for (const auto& set : log_.forbidden) known = known && within(set);
     for (const auto& output : log_.outputs) known = known && within(output.entries);
-    if (!known) place.fail("\"positioning\" or \"outputs\" names an entry that the log does not have");
+    if (!known) place.fail("\"positioning\", \"outputs\" or \"forbidden\" names an entry that the log does not have");
   }
 
   ProofLog& log_;
   reader::FileHeader header_;
-  bool checkerSeen_ = false, verdictSeen_ = false, classesSeen_ = false, lineageSeen_ = false, positioningSeen_ = false, outputsSeen_ = false;
+  bool forbiddenSeen_ = false, checkerSeen_ = false, verdictSeen_ = false, classesSeen_ = false, lineageSeen_ = false, positioningSeen_ = false, outputsSeen_ = false;
 };
 
 }  // namespace

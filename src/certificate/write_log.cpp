@@ -35,6 +35,7 @@ Json toJson(const ProofLog::Entry& entry, std::size_t number) {
   if (!entry.proof.proved) return json;
   json["class"] = entry.proof.classId;
   json["assumes"] = entry.proof.assumes;
+  json["forbidden"] = entry.proof.forbidden;
   json["key"] = entry.proof.key;
   json["lumped"] = entry.proof.lump;
   return json;
@@ -70,6 +71,7 @@ ProofLog makeProofLog(const Problem& problem, const ProofRecord& record, Checker
   log.model = {relativeTo(file, problem.model.file), problem.model.sha256};
   log.plan = {relativeTo(file, plan.file), plan.sha256};
   for (const ProofRecord::Class& c : record.classes) log.classes.push_back({c.method, sha256Hex(c.form), c.form});
+  log.forbidden = record.forbidden;
   std::map<std::int32_t, std::vector<std::int32_t>> goals;
   for (std::size_t e = 0; e < plan.lineage.size(); ++e) {
     const LineageEntry& entry = plan.lineage[e];
@@ -93,7 +95,7 @@ std::string proofLogText(const ProofLog& log) {
   list("classes", log.classes.size(), [&](std::size_t c) {
     return Json{{"class", c}, {"method", toString(log.classes[c].method)}, {"sha256", log.classes[c].sha256}, {"form", base64(log.classes[c].form)}};
   });
-  text += ",\n";
+  text += ",\n\"forbidden\": " + textOf(log.forbidden) + ",\n";
   list("lineage", log.lineage.size(), [&](std::size_t e) { return toJson(log.lineage[e], e); });
   text += ",\n\"positioning\": " + textOf(log.positioning) + ",\n";
   list("outputs", log.outputs.size(), [&](std::size_t o) { return Json{{"tensor", log.outputs[o].tensor}, {"entries", log.outputs[o].entries}}; });

@@ -78,6 +78,7 @@ class Verification {
     std::string cutFailure;              // why no stage could be cut
     std::vector<std::int32_t> deepened;  // entries that its stage reaches past, sorted
     int depth = 0;                       // how often it was deepened
+    std::int32_t forbidden = 0;          // what it was not to assume when it was cut last (ProofRecord::forbidden)
     bool lump = true;                    // interchangeable axes are lumped in its stage
   };
   struct ClassState {
@@ -238,6 +239,7 @@ class Verification {
       report_.statistics.secondsByPhase["threads/classify"] += result.secondsForForm;
       cutSize_ += stage.nodes.size() + stage.tensors.size();
       state.used = stage.usedEntries;
+      if (options_.record) state.forbidden = forbiddenNow(state);
       report.assumptions = stage.usedEntries;
       report.logicalNodes = stage.logicalNodes();
       report.parallelNodes = stage.parallelNodes();
@@ -255,6 +257,18 @@ class Verification {
       state.classId = it->second;
     }
     report.classId = state.classId;
+  }
+
+  // The number of the set of entries that a stage may not assume which is cut now.
+  std::int32_t forbiddenNow(const EntryState& state) {
+    std::vector<std::int32_t> set = state.deepened;
+    for (std::size_t f = 0; f < excluded_.size(); ++f) {
+      if (excluded_[f]) set.push_back(static_cast<std::int32_t>(f));
+    }
+    std::sort(set.begin(), set.end());
+    set.erase(std::unique(set.begin(), set.end()), set.end());
+    const auto [it, inserted] = forbidden_.emplace(std::move(set), static_cast<std::int32_t>(forbidden_.size()));
+    return it->second;
   }
 
   void reportCycle(const CyclicWait& cycle) {
@@ -592,7 +606,10 @@ class Verification {
   void record(const std::vector<char>& proved, ProofRecord& record) const {
     record = {};
     record.entries.resize(entries_.size());
-    std::vector<std::int32_t> number(classes_.size(), -1);
+    std::vector<std::int32_t> number(classes_.size(), -1), numberOfSet(forbidden_.size(), -1);
+    numberOfSet[0] = 0;
+    std::vector<const std::vector<std::int32_t>*> sets(forbidden_.size());
+    for (const auto& [set, n] : forbidden_) sets[index(n)] = &set;
     for (const std::int32_t e : topological_) {
       if (!proved[index(e)]) continue;
       const EntryState& state = entries_[index(e)];
@@ -601,7 +618,12 @@ class Verification {
         id = static_cast<std::int32_t>(record.classes.size());
         record.classes.push_back({*classes_[index(state.classId)].form, classes_[index(state.classId)].outcome.method});
       }
-      record.entries[index(e)] = {true, id, state.used, join_->entryKey(e), state.lump};
+      std::int32_t& set = numberOfSet[index(state.forbidden)];
+      if (set < 0) {
+        set = static_cast<std::int32_t>(record.forbidden.size());
+        record.forbidden.push_back(*sets[index(state.forbidden)]);
+      }
+      record.entries[index(e)] = {true, id, state.used, set, join_->entryKey(e), state.lump};
     }
   }
 
@@ -650,6 +672,7 @@ class Verification {
   std::unique_ptr<Join> join_;
   std::vector<EntryState> entries_;
   std::vector<char> excluded_;
+  std::map<std::vector<std::int32_t>, std::int32_t> forbidden_{{{}, 0}};   // each set that was met, by number; for options_.record
   std::vector<std::int32_t> topological_;
   std::vector<ClassState> classes_;
   std::unordered_map<std::string, std::int32_t> classOfForm_;

@@ -49,7 +49,7 @@ Certified forged(const Draft& d) {
     ProofRecord::Entry entry;
     if (plan.lineage[e].role != Role::kInput) {
       const Stage stage = cutStage(join, static_cast<std::int32_t>(e), {});
-      entry = {true, static_cast<std::int32_t>(record.classes.size()), stage.usedEntries, join.entryKey(static_cast<std::int32_t>(e)), true};
+      entry = {true, static_cast<std::int32_t>(record.classes.size()), stage.usedEntries, 0, join.entryKey(static_cast<std::int32_t>(e)), true};
       record.classes.push_back({canonicalForm(stage, *made.problem), Method::kNormalForm});
     }
     record.entries.push_back(std::move(entry));
@@ -97,6 +97,9 @@ TEST_F(PipelineLog, TheOtherCheckerMayMakeTheProofs) {
 
 TEST_F(PipelineLog, AnAssumptionIsDropped) {
   proof(5).assumes = {};
+  expectRejected(c, "/lineage/5", "its stage assumes 4, but none in the log");
+  c.log.forbidden.push_back({2, 3, 4});
+  proof(5).forbidden = 1;
   expectRejected(c, "/lineage/5", "another than that of /classes/");
 }
 
@@ -277,6 +280,29 @@ TEST(CheckLog, WrongLineageIsLeftOutOfTheChain) {
   EXPECT_FALSE(c.log.lineage[4].proof.proved);
   EXPECT_EQ(c.log.lineage[5].proof.assumes, std::vector<std::int32_t>{3});
   EXPECT_TRUE(check(c).holds());
+  // The stage is the one that was cut because the sums had failed.
+  ASSERT_EQ(c.log.forbidden.size(), 2u);
+  EXPECT_EQ(c.log.forbidden[1], (std::vector<std::int32_t>{4, 5}));   // the output's own stage had failed too
+  EXPECT_EQ(c.log.lineage[5].proof.forbidden, 1);
+  EXPECT_EQ(c.log.lineage[2].proof.forbidden, 0);
+  Certified changed = certified(d);
+  changed.log.lineage[5].proof.forbidden = 0;
+  expectRejected(changed, "/lineage/5", "its stage assumes 3, 4, but 3 in the log");
+}
+
+// A lemma about one rank tells the coordinates of its axis apart, wherever a stage meets it.
+TEST(CheckLog, LineageAboutOneRank) {
+  Draft d = test::draft(R"({"tensors": {"x": {"shape": [8], "kind": "input"}, "h": {"shape": [8]}, "o": {"shape": [8]}},
+      "nodes": [{"op": "square", "in": ["x"], "out": ["h"]}, {"op": "neg", "in": ["h"], "out": ["o"]}], "outputs": ["o"]})",
+                        R"({"mesh": [["dp", 8]], "programs": [{"tensors": {"x": {"shape": [1], "kind": "input"}, "h": {"shape": [1]}, "o": {"shape": [1]}},
+        "nodes": [{"op": "square", "in": ["x"], "out": ["h"]}, {"op": "neg", "in": ["h"], "out": ["o"]}]}],
+       "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "x"}]}]},
+                   {"tensor": "h", "role": "checkpoint", "shards": [{"box": [[5, 6]], "parts": [{"local": "h", "at": {"dp": 5}}]}]},
+                   {"tensor": "h", "role": "checkpoint", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "h"}]}]},
+                   {"tensor": "o", "role": "output", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "o"}]}]}]})");
+  const Certified c = certified(d);
+  const CheckLogResult r = check(c);
+  EXPECT_TRUE(r.holds()) << r.findings[0].place << ": " << r.findings[0].why;
 }
 
 TEST(CheckLog, WhatPlacesADropoutIsProved) {

@@ -19,8 +19,9 @@ ProofLog smallLog(const std::string& file) {
   log.model = {"m.json", "aa"};
   log.plan = {"../p.json", "bb"};
   log.classes = {{Method::kSolver, "cc", std::string("\0\xff form", 7)}, {Method::kPolynomial, "dd", ""}};
-  log.lineage = {{"x \"quoted\"", Role::kInput, {}}, {"h", Role::kCheckpoint, {}}, {"h", Role::kCheckpoint, {true, 0, {}, 7, false}}, {"o", Role::kOutput, {true, 1, {2}, 9, true}}};
+  log.lineage = {{"x \"quoted\"", Role::kInput, {}}, {"h", Role::kCheckpoint, {}}, {"h", Role::kCheckpoint, {true, 0, {}, 1, 7, false}}, {"o", Role::kOutput, {true, 1, {2}, 0, 9, true}}};
   log.positioning = {2, 0, 2};
+  log.forbidden = {{}, {0, 1}};
   log.outputs = {{"o", {3}}};
   return log;
 }
@@ -67,6 +68,8 @@ TEST_F(ProofLogFile, WhatIsWrittenIsRead) {
     EXPECT_EQ(again.lineage[0].tensor, log.lineage[0].tensor);
     EXPECT_FALSE(again.lineage[1].proof.proved);
     EXPECT_EQ(again.lineage[2].proof.key, 7);
+    EXPECT_EQ(again.lineage[2].proof.forbidden, 1);
+    EXPECT_EQ(again.forbidden, log.forbidden);
     EXPECT_FALSE(again.lineage[2].proof.lump);
     EXPECT_EQ(again.lineage[3].proof.assumes, std::vector<std::int32_t>{2});
     EXPECT_EQ(again.positioning, log.positioning);
@@ -93,6 +96,8 @@ TEST_F(ProofLogFile, WhatIsNoLog) {
   expectRefused("\"assumes\":[2]", "\"assumes\":[2,2]", "ascending");
   expectRefused("\"assumes\":[2]", "\"assumes\":[-1]", "/lineage/3/assumes/0");
   expectRefused("\"class\":1,\"assumes\"", "\"class\":2,\"assumes\"", "of a class that the log does not have");
+  expectRefused("[[],[0,1]]", "[[],[0,9]]", "names an entry");
+  expectRefused("[[],[0,1]]", "[[]]", "was cut without a set");
   expectRefused("\"entries\":[3]", "\"entries\":[4]", "names an entry");
   expectRefused("\"entry\":\"/lineage/1\"", "\"entry\":\"/lineage/2\"", "/lineage/1/entry");
   expectRefused("\"class\":1,\"method\"", "\"class\":0,\"method\"", "/classes/1/class");

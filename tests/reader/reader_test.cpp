@@ -14,6 +14,7 @@
 
 #include "ops/registry.h"
 #include "shardproof/error.h"
+#include "util/sha256.h"
 
 namespace shardproof {
 namespace {
@@ -199,6 +200,16 @@ TEST_F(ReaderTest, AFullReductionMayBeDeclaredWithOneElement) {
 TEST_F(ReaderTest, ReadsGzip) {
   const std::string model = writeGzip("m.json.gz", kModelText);
   EXPECT_EQ(readProblem(model, writeGzip("p.json.gz", kPlanText))->plan.programs.size(), 2u);
+}
+
+// To the last byte, also those after the outermost value: a proof log names files so.
+TEST_F(ReaderTest, DigestsAreOfTheWholeText) {
+  const auto plain = read(kModelText, std::string(kPlanText) + " \n");
+  EXPECT_EQ(plain->model.sha256, sha256Hex(kModelText));
+  EXPECT_EQ(plain->plan.sha256, sha256Hex(std::string(kPlanText) + " \n"));
+  const auto compressed = readProblem(writeGzip("m.json.gz", kModelText), writeGzip("p.json.gz", kPlanText));
+  EXPECT_EQ(compressed->model.sha256, plain->model.sha256);
+  EXPECT_EQ(compressed->plan.sha256, sha256Hex(kPlanText));
 }
 
 TEST_F(ReaderTest, TruncatedGzipIsAnError) {

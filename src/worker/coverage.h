@@ -2,7 +2,9 @@
 #pragma once
 
 #ifdef SHARDPROOF_COVERAGE
+extern "C" {   // the header does not say so itself
 #include <gcov.h>
+}
 #endif
 
 namespace shardproof {

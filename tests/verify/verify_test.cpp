@@ -120,6 +120,19 @@ TEST(Verify, SumsOfIndicesNameRowsOfTheirOwn) {
 }
 
 // Complex numbers have no order: nothing that rests on the largest of them is proved.
+// Rows of a table that stand for one another in a proof are none that a constant names.
+TEST(Verify, AConstantIndexNamesARowOfItsOwn) {
+  const std::string inputs = R"("w": {"shape": [50, 3], "kind": "parameter"}, "i": {"shape": [2], "kind": "constant", "dtype": "int64", "value": [7, 30]})";
+  const std::string looked = R"({"op": "embedding", "in": ["i", "w"], "out": ["o"]})", tensors = R"("o": {"shape": [2, 3]})";
+  const Draft d = test::oneRank(inputs, tensors, looked, tensors, looked);
+  EXPECT_EQ(verified(d).verdict, Verdict::kEquivalent);
+  for (const char* rows : {"[8, 30]", "[7, 7]", "[30, 7]", "[49, 30]"}) {
+    Draft other = d;
+    other.tensor(0, "i")["value"] = Json::parse(rows);
+    EXPECT_EQ(verified(other).verdict, Verdict::kNotEquivalent) << rows;
+  }
+}
+
 TEST(Verify, TheLargestOfComplexNumbersHasNoMeaning) {
   const std::string inputs = R"("q": {"shape": [1, 8, 2, 4], "kind": "input"}, "k": {"shape": [1, 8, 2, 4], "kind": "input"}, "f": {"shape": [8, 2], "kind": "input", "dtype": "complex64"})";
   const std::string results = R"("q2": {"shape": [1, 8, 2, 4]}, "k2": {"shape": [1, 8, 2, 4]})";

@@ -26,6 +26,7 @@ struct VerifyOptions {
   bool shareClasses = true;      // false (--no-classes): every stage is proved by itself
   ProofStore* proofs = nullptr;  // where proofs are looked up and left; not asked without shareClasses
   ProofRecord* record = nullptr; // filled where the plan is equivalent; not without shareClasses
+  std::string smt2Directory;     // --smt2: where every obligation is written as SMT-LIB; prepared by prepareObligationDirectory; empty: nowhere
   const std::atomic<bool>* cancel = nullptr;   // set from a signal handler: finish with a partial report
   // Called from the main process only: stages done, stages in all, what is being done.
   std::function<void(std::size_t, std::size_t, const char*)> progress;

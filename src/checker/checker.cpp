@@ -9,6 +9,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "checker/obligation.h"
+#include "checker/stopwatch.h"
 #include "shape_reduction/reduction.h"
 #include "shardproof/error.h"
 #include "smt/solver.h"
@@ -29,30 +31,10 @@ constexpr double kSteady = 1.0 / 8;
 constexpr std::int64_t kMostConfirmedElements = 300'000;
 constexpr std::int64_t kManyElements = 100'000;            // a stage whose proof is work enough to look at numbers first
 constexpr double kMostConfirmedTotal = 50e6;                // in all of its tensors
-constexpr double kMostIteration = 1e8;                      // combinations of indices in one operator, as terms
-constexpr double kMostConfirmedIteration = 2e6;             // ... and as numbers at full sequence length
+constexpr double kMostConfirmedIteration = 2e6;             // combinations of indices in one operator, as numbers at full sequence length
 constexpr std::size_t kShownAssignments = 40;
 constexpr std::size_t kExpansionBudget = 200'000;
 constexpr std::size_t kDomainBudget = 20'000;
-// Beyond this many positions kept apart the polynomial form gives up rather than grow the stage.
-constexpr int kMostExtraPositions = 6;
-
-class Stopwatch {
- public:
-  explicit Stopwatch(double& into) : into_(into), start_(std::chrono::steady_clock::now()) {}
-  ~Stopwatch() { into_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-
- private:
-  double& into_;
-  std::chrono::steady_clock::time_point start_;
-};
-
-struct FreeElement {
-  std::int32_t tensor;
-  std::int64_t index;
-};
 
 class StageChecker {
  public:
@@ -92,7 +74,7 @@ class StageChecker {
       return;
     }
     if (totalElements() > kManyElements && differsAtFirstSight() && refuteInNumbers()) return;
-    TermAlgebra algebra(TermAlgebra::Mode::kNormalized, maxTerms());
+    TermAlgebra algebra(TermAlgebra::Mode::kNormalized, mostTerms(options_.memoryMegabytes));
     Terms terms(stage_, reduced_, problem_, algebra);
     execute(terms, algebra);
     const auto unequal = differing(terms);
@@ -106,7 +88,7 @@ class StageChecker {
     }
     if ((!undefined_.empty() || fingerprintsDiffer()) && refuteInNumbers()) return;
     if (!undefined_.empty()) throw Unsupported(undefined_);
-    if (proveExpanded(terms, algebra, unequal)) return;
+    if (proveExpanded(algebra, unequal)) return;
     // A stage that only the solver may decide is worth the positions that its verdict needs.
     decideBySolver();
   }
@@ -125,7 +107,7 @@ class StageChecker {
   // The terms as they are executed, without any normal form, on a reduction wide enough for a proof that may expand them.
   void decideBySolver() {
     if (options_.checker == Checker::kZ3) {   // the solver is told to look only where both sides are defined
-      TermAlgebra algebra(TermAlgebra::Mode::kNormalized, maxTerms());
+      TermAlgebra algebra(TermAlgebra::Mode::kNormalized, mostTerms(options_.memoryMegabytes));
       Terms terms(stage_, reduced_, problem_, algebra);
       execute(terms, algebra);
       undefined_ = undefinedInPlan(algebra);
@@ -134,26 +116,13 @@ class StageChecker {
         return;
       }
     }
-    for (;;) {
-      TermAlgebra algebra(TermAlgebra::Mode::kRaw, maxTerms());
-      Terms terms(stage_, reduced_, problem_, algebra);
-      execute(terms, algebra);
-      const int extra = neededExtra(terms, algebra, false);
-      if (extra <= reductionOptions_.extraPositions) {
-        solve(terms, algebra, differing(terms));
-        return;
-      }
-      if (extra > kMostExtraPositions) throw Unsupported("a proof by the solver would need more positions kept apart than is tractable");
-      ReductionOptions wider = reductionOptions_;
-      wider.extraPositions = extra;
-      reduce(wider);
-      describeShapes();
-    }
-  }
-
-  std::size_t maxTerms() const {
-    // Some 64 bytes a term with its share of the tables.
-    return std::max<std::size_t>(1'000'000, options_.memoryMegabytes * std::size_t{1024} * 1024 / 64);
+    Obligation obligation = buildObligation(stage_, problem_, reductionOptions_, Positions::kConclusive, mostTerms(options_.memoryMegabytes), outcome_.seconds);
+    reduced_ = std::move(obligation.reduced);
+    reductionOptions_ = obligation.reduction;
+    free_ = std::move(obligation.free);
+    dropped_ = obligation.droppedAssumption;
+    describeShapes();
+    solve(obligation);
   }
 
   void reduce(const ReductionOptions& options) {
@@ -508,60 +477,11 @@ class StageChecker {
 
   // ---- polynomial form --------------------------------------------------------------------------------------------------------------
 
-  // An upper bound on how many atoms a monomial of the expansion multiplies together, before anything cancels.
-  static std::int64_t degree(const TermAlgebra& algebra, Term root) {
-    std::unordered_map<std::uint32_t, std::int64_t> known;
-    std::vector<Term> stack{root};
-    while (!stack.empty()) {
-      const Term t = stack.back();
-      if (known.contains(t.id)) {
-        stack.pop_back();
-        continue;
-      }
-      const TermKind kind = algebra.kind(t);
-      if (kind != TermKind::kSum && kind != TermKind::kProduct) {
-        std::int64_t inner = 1;
-        bool ready = true;
-        if (kind == TermKind::kExp || kind == TermKind::kSqrt || kind == TermKind::kFunction || kind == TermKind::kIndicator) {
-          // Inside an atom its argument is compared as a polynomial of its own.
-          for (const Term a : algebra.arguments(t)) {
-            const auto it = known.find(a.id);
-            if (it == known.end()) {
-              stack.push_back(a);
-              ready = false;
-            } else {
-              inner = std::max(inner, it->second);
-            }
-          }
-        }
-        if (!ready) continue;
-        known[t.id] = kind == TermKind::kConstant ? 0 : inner;
-        stack.pop_back();
-        continue;
-      }
-      bool ready = true;
-      std::int64_t sum = 0, most = 0;
-      for (const auto& part : algebra.parts(t)) {
-        const auto it = known.find(part.term.id);
-        if (it == known.end()) {
-          stack.push_back(part.term);
-          ready = false;
-          continue;
-        }
-        most = std::max(most, it->second);
-        const double e = std::abs(part.factor.toDouble());
-        sum += static_cast<std::int64_t>(std::ceil(e)) * it->second;
-      }
-      if (!ready) continue;
-      known[t.id] = kind == TermKind::kSum ? most : sum;
-      stack.pop_back();
-    }
-    return known.at(root.id);
-  }
-
-  bool proveExpanded(const Terms& terms, TermAlgebra& algebra, const std::vector<std::pair<Term, Term>>& unequal) {
+  // Expanding multiplies summands together: a monomial of k factors may involve k times as many positions of a lump as one summand. So many must be kept
+  // apart before the identity says something about the full size.
+  bool proveExpanded(TermAlgebra& algebra, const std::vector<std::pair<Term, Term>>& unequal) {
     if (!expandedEqual(algebra, unequal)) return false;
-    int extra = neededExtra(terms, algebra, true);
+    const int extra = extraPositionsFor(unequal, algebra, stage_, reduced_);
     if (extra > reductionOptions_.extraPositions) {
       if (extra > kMostExtraPositions) {
         refusal_ = "the expanded form multiplies more factors than positions can be kept apart";
@@ -572,10 +492,11 @@ class StageChecker {
         ReductionOptions wider = before;
         wider.extraPositions = extra;
         reduce(wider);
-        TermAlgebra fresh(TermAlgebra::Mode::kNormalized, maxTerms());
+        TermAlgebra fresh(TermAlgebra::Mode::kNormalized, mostTerms(options_.memoryMegabytes));
         Terms again(stage_, reduced_, problem_, fresh);
         execute(again, fresh);
-        if (!expandedEqual(fresh, differing(again)) || neededExtra(again, fresh, true) > extra) throw Unsupported("the expanded form could not be confirmed with more positions kept apart");
+        const auto left = differing(again);
+        if (!expandedEqual(fresh, left) || extraPositionsFor(left, fresh, stage_, reduced_) > extra) throw Unsupported("the expanded form could not be confirmed with more positions kept apart");
       } catch (const Unsupported& error) {
         refusal_ = error.what();
         reduce(before);
@@ -586,19 +507,6 @@ class StageChecker {
     outcome_.method = Method::kPolynomial;
     describeShapes();
     return true;
-  }
-
-  // Expanding (or a solver, which knows no form) multiplies summands together: a monomial of k factors may involve k times as many
-  // positions of a lump as one summand. So many must be kept apart before the identity says something about the full size.
-  int neededExtra(const Terms& terms, const TermAlgebra& algebra, bool onlyUnequal) const {
-    std::int64_t factors = 1;
-    for (const auto& p : terms.pairs()) {
-      if (onlyUnequal && p.logical == p.parallel) continue;   // equal without expanding
-      factors = std::max({factors, degree(algebra, p.logical), degree(algebra, p.parallel)});
-    }
-    // Of a lumped axis two coordinates are kept apart, no more.
-    if (!stage_.lumps.empty() && factors > AxisLump::kApart) throw NotSymmetric("the proof multiplies more factors than coordinates of an interchangeable axis are kept apart");
-    return static_cast<int>(std::min<std::int64_t>((factors - 1) * reduced_.mostVariables, kMostExtraPositions + 1));
   }
 
   bool expandedEqual(TermAlgebra& algebra, const std::vector<std::pair<Term, Term>>& unequal) {
@@ -614,25 +522,19 @@ class StageChecker {
 
   // ---- solver -----------------------------------------------------------------------------------------------------------------------
 
-  void solve(const Terms& terms, TermAlgebra& algebra, const std::vector<std::pair<Term, Term>>& unequal) {
-    std::vector<std::pair<Term, Term>> obligations = unequal;
-    if (options_.checker == Checker::kZ3) {   // even what hash-consing made identical is asked
-      obligations.clear();
-      std::unordered_set<std::uint64_t> seen;
-      for (const auto& p : terms.pairs()) {
-        if (seen.insert((std::uint64_t{p.logical.id} << 32) | p.parallel.id).second) obligations.emplace_back(p.logical, p.parallel);
-      }
+  void solve(const Obligation& obligation) {
+    std::vector<std::pair<Term, Term>> asked;
+    bool unequal = false;
+    for (const Obligation::Pair& p : obligation.pairs) {
+      unequal = unequal || p.logical != p.parallel;
+      if (options_.checker == Checker::kZ3 || p.logical != p.parallel) asked.emplace_back(p.logical, p.parallel);   // z3: even what is one term is asked
     }
     SmtResult result;
     {
       Stopwatch watch(outcome_.seconds["solve"]);
-      result = findDifference(algebra, obligations, static_cast<unsigned>(options_.timeoutSeconds * 1000 * 0.8), static_cast<unsigned>(options_.memoryMegabytes));
+      result = findDifference(obligation.terms, asked, static_cast<unsigned>(options_.timeoutSeconds * 1000 * 0.8), static_cast<unsigned>(options_.memoryMegabytes));
     }
     if (result.verdict == SmtVerdict::kUnsat) {
-      if (neededExtra(terms, algebra, false) > reductionOptions_.extraPositions) {
-        outcome_.reason = "Z3 proves the reduced stage, but too few positions are kept apart to conclude for the full size";
-        return;
-      }
       outcome_.verdict = StageVerdict::kProved;
       outcome_.method = Method::kSolver;
       return;
@@ -657,10 +559,10 @@ class StageChecker {
         }
       }
       outcome_.reason = "Z3 finds a difference only for other functions than the real ones";
-      if (!unequal.empty() && refuteInNumbers()) return;
+      if (unequal && refuteInNumbers()) return;
     } else {
       outcome_.reason = result.reason;
-      if (!unequal.empty() && options_.checker == Checker::kZ3 && refuteInNumbers()) return;
+      if (unequal && options_.checker == Checker::kZ3 && refuteInNumbers()) return;
     }
     if (dropped_) outcome_.reason += "; assumed lineage that is over-determined was left out";
     if (!refusal_.empty()) outcome_.reason += (outcome_.reason.empty() ? "" : "; ") + refusal_;
@@ -668,32 +570,7 @@ class StageChecker {
 
   // ---- names ------------------------------------------------------------------------------------------------------------------------
 
-  std::string tensorName(std::int32_t t) const {
-    const StageTensor& tensor = stage_.tensors[static_cast<std::size_t>(t)];
-    if (tensor.logical) return problem_.names.text(problem_.model.graph.tensors[static_cast<std::size_t>(tensor.tensor)].name);
-    std::string name = "local " + problem_.names.text(problem_.plan.programs[static_cast<std::size_t>(tensor.program)].graph.tensors[static_cast<std::size_t>(tensor.tensor)].name) +
-                       "@rank " + std::to_string(tensor.rank);
-    if (tensor.microbatch >= 0) name += " microbatch " + std::to_string(tensor.microbatch);
-    return name;
-  }
-
-  std::string elementName(std::int32_t t, std::int64_t index) const {
-    const StageTensor& tensor = stage_.tensors[static_cast<std::size_t>(t)];
-    const auto& dims = reduced_.dims[static_cast<std::size_t>(t)];
-    std::string suffix;
-    if (tensor.info.element == ElementKind::kComplex) {
-      suffix = index % 2 == 0 ? ".real" : ".imag";
-      index /= 2;
-    }
-    std::vector<std::int64_t> positions(dims.size());
-    for (std::size_t d = dims.size(); d-- > 0;) {
-      positions[d] = dims[d]->position[static_cast<std::size_t>(index % dims[d]->size())];
-      index /= dims[d]->size();
-    }
-    std::string text = tensorName(t) + "[";
-    for (std::size_t d = 0; d < positions.size(); ++d) text += (d ? ", " : "") + std::to_string(positions[d]);
-    return text + "]" + suffix;
-  }
+  std::string elementName(std::int32_t t, std::int64_t index) const { return shardproof::elementName(stage_, problem_, reduced_, t, index); }
 
   void describeShapes() {
     outcome_.reducedShapes.clear();

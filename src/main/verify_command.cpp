@@ -24,6 +24,7 @@
 #include "report/text.h"
 #include "shardproof/error.h"
 #include "shardproof/verify.h"
+#include "verify/obligation_files.h"
 #include "verify/verify_files.h"
 
 namespace shardproof {
@@ -141,6 +142,13 @@ int runVerify(Arguments arguments) {
     writeDiagnostic("--certify writes the proof log of one plan, but " + std::to_string(plans.size()) + " were given");
     return kExitUsage;
   }
+  if (const std::string& directory = arguments.options.smt2Directory; !directory.empty()) {
+    if (plans.size() != 1) {
+      writeDiagnostic("--smt2 takes one plan");
+      return kExitUsage;
+    }
+    prepareObligationDirectory(directory);
+  }
   Progress progress(!arguments.quiet);
   arguments.options.checker = arguments.checker == "z3" ? Checker::kZ3 : Checker::kAuto;
   arguments.options.shareClasses = !arguments.noClasses;
@@ -193,6 +201,8 @@ void addVerifyCommand(CLI::App& app, std::function<int()>& run) {
   command->add_option("--json", arguments->json, "Write the complete report to this file as JSON")->type_name("FILE");
   command->add_option("--certify", arguments->certify, "Where the plan is equivalent, write a proof log to this file (.json or .json.gz), for `shardproof check-log`")
       ->type_name("FILE")->excludes(noClasses);
+  command->add_option("--smt2", arguments->options.smt2Directory, "Write every obligation to this directory as SMT-LIB 2, with an index; one that an earlier run filled is emptied first")
+      ->type_name("DIR");
   command->add_flag("-q,--quiet", arguments->quiet, "Print the verdict's line only");
   command->footer(kExitCodesHelp);
   command->callback([arguments, &run] { run = [arguments] { return runVerify(*arguments); }; });

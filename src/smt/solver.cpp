@@ -1,157 +1,123 @@
 #include "smt/solver.h"
 
-#include <unordered_map>
+#include <algorithm>
+#include <chrono>
+#include <stdexcept>
+#include <vector>
 
 #include <z3++.h>
 
 #include "shardproof/error.h"
+#include "smt/query.h"
 
 namespace shardproof {
 
 namespace {
 
-class Translator {
+// The expressions of a query in Z3. Operands stand before what uses them, so one pass suffices.
+class Translation {
  public:
-  Translator(const TermAlgebra& algebra, z3::context& context, z3::solver& solver) : algebra_(algebra), c_(context), solver_(solver) {}
-
-  // Terms are deep: translated without recursion.
-  z3::expr translate(Term root) {
-    std::vector<Term> stack{root};
-    while (!stack.empty()) {
-      const Term t = stack.back();
-      if (done_.contains(t.id)) {
-        stack.pop_back();
-        continue;
-      }
-      bool ready = true;
-      for (const Term child : children(t)) {
-        if (!done_.contains(child.id)) {
-          stack.push_back(child);
-          ready = false;
-        }
-      }
-      if (!ready) continue;
-      done_.emplace(t.id, build(t));
-      stack.pop_back();
+  Translation(const SmtQuery& query, z3::context& context) : query_(query), c_(context) {
+    for (const SmtQuery::Symbol& s : query.symbols) {
+      z3::sort_vector sorts(c_);
+      for (std::uint32_t i = 0; i < s.arity; ++i) sorts.push_back(c_.real_sort());
+      functions_.push_back(c_.function(s.name.c_str(), sorts, s.result == SmtSort::kInteger ? c_.int_sort() : c_.real_sort()));
     }
-    return done_.at(root.id);
+    expressions_.reserve(query.nodes.size());
+    for (const SmtQuery::Node& n : query.nodes) {
+      expressions_.push_back(build(n));
+      if (n.kind == SmtKind::kVariable) variables_.emplace(n.data, expressions_.back());
+    }
   }
 
+  const z3::expr& operator[](std::uint32_t node) const { return expressions_[node]; }
   const std::map<std::uint32_t, z3::expr>& variables() const { return variables_; }
 
- private:
-  std::vector<Term> children(Term t) const {
-    switch (algebra_.kind(t)) {
-      case TermKind::kSum:
-      case TermKind::kProduct: {
-        std::vector<Term> result;
-        for (const auto& part : algebra_.parts(t)) result.push_back(part.term);
-        return result;
-      }
-      case TermKind::kExp:
-      case TermKind::kSqrt:
-      case TermKind::kFunction:
-      case TermKind::kIndicator: return algebra_.arguments(t);
-      default: return {};
-    }
-  }
-
   // Numerator and denominator apart: Z3 4.8.12 reads a text such as "1e-05" as 1/0.
-  z3::expr number(const Rational& r) {
+  z3::expr number(const Rational& r, SmtSort sort) const {
+    if (sort == SmtSort::kInteger) return c_.int_val(r.toString().c_str());
     z3::expr n = c_.real_val(r.numeratorString().c_str());
     return r.isInteger() ? n : n / c_.real_val(r.denominatorString().c_str());
   }
-  z3::expr real(const z3::expr& e) { return e.is_int() ? z3::to_real(e) : e; }
 
-  z3::expr build(Term t) {
-    switch (algebra_.kind(t)) {
-      case TermKind::kConstant: return number(algebra_.constantValue(t));
-      case TermKind::kNegativeInfinity: throw Unsupported("minus infinity outside of an exponential");
-      case TermKind::kVariable: {
-        const std::uint32_t v = algebra_.variableIndex(t);
-        const std::string name = "x" + std::to_string(v);
-        z3::expr e = algebra_.variableIsInteger(v) ? c_.int_const(name.c_str()) : c_.real_const(name.c_str());
-        variables_.emplace(v, e);
-        return e;
+ private:
+  z3::expr build(const SmtQuery::Node& n) {
+    z3::expr_vector operands(c_);
+    for (const std::uint32_t o : query_.operandsOf(n)) operands.push_back(expressions_[o]);
+    switch (n.kind) {
+      case SmtKind::kNumber: return number(query_.numbers[n.data], n.sort);
+      case SmtKind::kVariable: {
+        const std::string name = "x" + std::to_string(n.data);
+        return n.sort == SmtSort::kInteger ? c_.int_const(name.c_str()) : c_.real_const(name.c_str());
       }
-      case TermKind::kSum: {
-        z3::expr sum = number(algebra_.constantValue(t));
-        for (const auto& part : algebra_.parts(t)) {
-          const z3::expr e = real(done_.at(part.term.id));
-          sum = sum + (part.factor.isOne() ? e : number(part.factor) * e);
-        }
-        return sum;
-      }
-      case TermKind::kProduct: {
-        z3::expr product = c_.real_val(1);
-        for (const auto& part : algebra_.parts(t)) product = product * power(part.term, part.factor);
+      case SmtKind::kSum: return z3::sum(operands);
+      case SmtKind::kProduct: {
+        std::vector<Z3_ast> factors;
+        for (unsigned i = 0; i < operands.size(); ++i) factors.push_back(operands[static_cast<int>(i)]);
+        const z3::expr product(c_, Z3_mk_mul(c_, static_cast<unsigned>(factors.size()), factors.data()));
+        c_.check_error();
         return product;
       }
-      case TermKind::kExp: {
-        const z3::expr e = c_.function("exp", c_.real_sort(), c_.real_sort())(real(done_.at(algebra_.arguments(t)[0].id)));
-        solver_.add(e > 0);
-        return e;
-      }
-      case TermKind::kSqrt: {
-        const z3::expr x = real(done_.at(algebra_.arguments(t)[0].id));
-        const z3::expr e = c_.function("sqrt", c_.real_sort(), c_.real_sort())(x);
-        // Both sides are compared only where the model is defined, and there every argument of a root is positive.
-        solver_.add(x > 0 && e > 0 && e * e == x);
-        return e;
-      }
-      case TermKind::kFunction: {
-        const auto arguments = algebra_.arguments(t);
-        std::string name = std::string("f_") + ops::name(algebra_.function(t));
-        for (const std::int64_t p : algebra_.parameters(t)) name += "_" + std::to_string(p);
-        name += "/" + std::to_string(arguments.size());
-        z3::sort_vector sorts(c_);
-        z3::expr_vector values(c_);
-        for (const Term a : arguments) {
-          sorts.push_back(c_.real_sort());
-          values.push_back(real(done_.at(a.id)));
-        }
-        const bool integer = algebra_.function(t) == ops::Function::kGateChoice;
-        return c_.function(name.c_str(), sorts, integer ? c_.int_sort() : c_.real_sort())(values);
-      }
-      case TermKind::kIndicator: {
-        const z3::expr index = done_.at(algebra_.arguments(t)[0].id);
-        const z3::expr value = index.is_int() ? c_.int_val(static_cast<int64_t>(algebra_.parameters(t)[0])) : c_.real_val(static_cast<int64_t>(algebra_.parameters(t)[0]));
-        return z3::ite(index == value, c_.real_val(1), c_.real_val(0));
-      }
+      case SmtKind::kToReal: return z3::to_real(operands[0]);
+      case SmtKind::kApply: return functions_[n.data](operands);
+      case SmtKind::kEqual: return operands[0] == operands[1];
+      case SmtKind::kGreater: return operands[0] > operands[1];
+      case SmtKind::kIndicator: return z3::ite(operands[0], c_.real_val(1), c_.real_val(0));
     }
-    throw std::logic_error("unknown term kind");
+    throw std::logic_error("unknown kind of expression");
   }
 
-  z3::expr power(Term base, const Rational& exponent) {
-    const z3::expr x = real(done_.at(base.id));
-    if (!exponent.fitsInt64()) {
-      // base^(p/2) or exp(a)^q: an uninterpreted function of the base that is at least positive.
-      const z3::expr e = c_.function(("pow_" + exponent.toString()).c_str(), c_.real_sort(), c_.real_sort())(x);
-      solver_.add(e > 0);
-      if ((exponent * Rational(2)).fitsInt64()) solver_.add(e * e == integerPower(x, (exponent * Rational(2)).toInt64()));
-      return e;
-    }
-    return integerPower(x, exponent.toInt64());
-  }
-  z3::expr integerPower(const z3::expr& x, std::int64_t n) {
-    if (n < 0) {
-      // 1/x as a fresh-by-name number: Z3's own division is total and would say nothing about x = 0, which neither side is defined for.
-      const z3::expr inverse = c_.function("inverse", c_.real_sort(), c_.real_sort())(x);
-      solver_.add(x * inverse == 1);
-      return integerPower(inverse, -n);
-    }
-    if (n > 64) throw Unsupported("a power above 64 for the solver");
-    z3::expr result = c_.real_val(1);
-    for (std::int64_t i = 0; i < n; ++i) result = i == 0 ? x : result * x;
-    return result;
-  }
-
-  const TermAlgebra& algebra_;
+  const SmtQuery& query_;
   z3::context& c_;
-  z3::solver& solver_;
-  std::unordered_map<std::uint32_t, z3::expr> done_;
+  std::vector<z3::func_decl> functions_;
+  std::vector<z3::expr> expressions_;
   std::map<std::uint32_t, z3::expr> variables_;
 };
+
+// What is left of the time for one question.
+class Deadline {
+ public:
+  explicit Deadline(unsigned milliseconds) : end_(std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds)) {}
+
+  z3::check_result check(z3::solver& solver, unsigned parts = 1) const {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end_ - std::chrono::steady_clock::now()).count();
+    if (left <= 0) return z3::unknown;
+    z3::params params(solver.ctx());
+    params.set("timeout", std::max(1U, static_cast<unsigned>(left) / parts));
+    solver.set(params);
+    return solver.check();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point end_;
+};
+
+z3::solver solverOf(const std::vector<std::uint32_t>& facts, const Translation& translation, z3::context& context) {
+  z3::solver solver(context);
+  for (const std::uint32_t fact : facts) solver.add(translation[fact]);
+  return solver;
+}
+
+// Whether some assignment and some functions satisfy all facts. Z3 is slow to find them where many roots and reciprocals depend on the same variables. So a
+// few points are tried before: once variables have values, and the functions that no fact ties to their arguments, each fact is about one root or reciprocal.
+z3::check_result satisfiable(const SmtQuery& query, const Translation& translation, z3::context& context, const Deadline& deadline) {
+  constexpr unsigned kPoints = 3;
+  for (unsigned point = 0; point < kPoints && !query.facts.empty(); ++point) {
+    z3::solver solver = solverOf(query.facts, translation, context);
+    for (std::uint32_t i = 0; i < query.nodes.size(); ++i) {
+      const SmtQuery::Node& n = query.nodes[i];
+      if (n.kind == SmtKind::kVariable && n.sort == SmtSort::kReal) {
+        const int eighths = 1 + static_cast<int>((n.data * 7 + point * 3) % 11);   // unequal for neighbours
+        solver.add(translation[i] == context.real_val(point == 1 && n.data % 2 == 1 ? -eighths : eighths, 8));
+      } else if (n.kind == SmtKind::kApply && query.symbols[n.data].constant) {
+        solver.add(translation[i] == translation.number(*query.symbols[n.data].constant, n.sort));
+      }
+    }
+    if (deadline.check(solver, 4) == z3::sat) return z3::sat;
+  }
+  z3::solver solver = solverOf(query.facts, translation, context);
+  return deadline.check(solver);
+}
 
 }  // namespace
 
@@ -161,38 +127,25 @@ SmtResult findDifference(const TermAlgebra& algebra, const std::vector<std::pair
   try {
     z3::set_param("memory_max_size", static_cast<int>(memoryMegabytes));
     z3::context context;
-    z3::solver solver(context);
-    z3::params params(context);
-    params.set("timeout", timeoutMilliseconds);
-    solver.set(params);
-    Translator translator(algebra, context, solver);
+    const Deadline deadline(timeoutMilliseconds);
+    const SmtQuery query = buildQuery(algebra, pairs);
+    const Translation translation(query, context);
+    z3::solver solver = solverOf(query.facts, translation, context);
     z3::expr_vector differences(context);
-    for (const auto& [a, b] : pairs) {
-      z3::expr x = translator.translate(a), y = translator.translate(b);
-      if (x.is_int() != y.is_int()) {
-        if (x.is_int()) x = z3::to_real(x);
-        if (y.is_int()) y = z3::to_real(y);
-      }
-      differences.push_back(x != y);
-    }
-    // Are the side conditions satisfiable at all? Contradictory ones would prove anything.
-    const z3::check_result domain = solver.check();
-    if (domain == z3::unsat) {
-      result.reason = "no input satisfies the side conditions (reciprocals and roots that are defined nowhere)";
-      return result;
-    }
+    for (const auto& [a, b] : query.claims) differences.push_back(translation[a] != translation[b]);
     solver.add(z3::mk_or(differences));
-    const z3::check_result outcome = solver.check();
+    const z3::check_result outcome = deadline.check(solver);
     if (outcome == z3::unsat) {
-      if (domain == z3::unknown) {
-        result.reason = "Z3 cannot tell whether the side conditions are satisfiable";
-        return result;
+      // Are the side conditions satisfiable at all? Contradictory ones would prove anything.
+      switch (satisfiable(query, translation, context, deadline)) {
+        case z3::sat: result.verdict = SmtVerdict::kUnsat; break;
+        case z3::unsat: result.reason = "no input satisfies the side conditions (reciprocals and roots that are defined nowhere)"; break;
+        default: result.reason = "Z3 cannot tell whether the side conditions are satisfiable";
       }
-      result.verdict = SmtVerdict::kUnsat;
     } else if (outcome == z3::sat) {
       result.verdict = SmtVerdict::kSat;
       const z3::model model = solver.get_model();
-      for (const auto& [v, e] : translator.variables()) {
+      for (const auto& [v, e] : translation.variables()) {
         const z3::expr value = model.eval(e, true);
         double number = 0;
         if (value.is_numeral(number)) result.model[v] = number;

@@ -37,20 +37,12 @@ std::string numberText(double value) {
   return error == std::errc() ? std::string(buffer.data(), end) : "?";
 }
 
-Defect describeFailure(const Join& join, const Stage& stage, const StageOutcome& outcome) {
+std::string claimText(const Join& join, const Stage& stage, const Equation& claim) {
   const Problem& problem = join.problem();
-  Defect defect;
-  defect.kind = DefectKind::kLineage;
-  const Equation& claim = stage.claims[static_cast<std::size_t>(std::clamp<std::int32_t>(outcome.claim, 0, static_cast<std::int32_t>(stage.claims.size()) - 1))];
-  const auto& logical = stage.tensors[static_cast<std::size_t>(claim.logical)];
-  defect.tensor = problem.names.text(problem.model.graph.tensors[static_cast<std::size_t>(logical.tensor)].name);
   std::string parts;
-  std::set<std::int64_t> ranks;
   std::size_t shown = 0;
   for (const auto& [part, multiplicity] : claim.parts) {
     const StageTensor& local = stage.tensors[static_cast<std::size_t>(part)];
-    ranks.insert(local.rank);
-    if (local.microbatch >= 0 && claim.parts.size() == 1) defect.microbatch = local.microbatch;
     if (++shown > 8) continue;
     parts += (parts.empty() ? "" : " + ");
     if (multiplicity != 1) parts += std::to_string(multiplicity) + " * ";
@@ -59,7 +51,24 @@ Defect describeFailure(const Join& join, const Stage& stage, const StageOutcome&
              (local.microbatch >= 0 ? " microbatch " + std::to_string(local.microbatch) : std::string()) + ")";
   }
   if (shown > 8) parts += " + ... (" + std::to_string(claim.parts.size()) + " parts)";
-  defect.lineage = boxText(defect.tensor, claim) + " == " + parts;
+  const StageTensor& logical = stage.tensors[static_cast<std::size_t>(claim.logical)];
+  return boxText(problem.names.text(problem.model.graph.tensors[static_cast<std::size_t>(logical.tensor)].name), claim) + " == " + parts;
+}
+
+Defect describeFailure(const Join& join, const Stage& stage, const StageOutcome& outcome) {
+  const Problem& problem = join.problem();
+  Defect defect;
+  defect.kind = DefectKind::kLineage;
+  const Equation& claim = stage.claims[static_cast<std::size_t>(std::clamp<std::int32_t>(outcome.claim, 0, static_cast<std::int32_t>(stage.claims.size()) - 1))];
+  const auto& logical = stage.tensors[static_cast<std::size_t>(claim.logical)];
+  defect.tensor = problem.names.text(problem.model.graph.tensors[static_cast<std::size_t>(logical.tensor)].name);
+  std::set<std::int64_t> ranks;
+  for (const auto& part : claim.parts) {
+    const StageTensor& local = stage.tensors[static_cast<std::size_t>(part.first)];
+    ranks.insert(local.rank);
+    if (local.microbatch >= 0 && claim.parts.size() == 1) defect.microbatch = local.microbatch;
+  }
+  defect.lineage = claimText(join, stage, claim);
   defect.ranks.assign(ranks.begin(), ranks.end());
   const Role role = problem.plan.lineage[static_cast<std::size_t>(claim.entry)].role;
   defect.message = std::string(role == Role::kOutput ? "output '" : "tensor '") + defect.tensor + "' of the plan is not what the model computes (lineage entry /lineage/" +

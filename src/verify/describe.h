@@ -12,6 +12,8 @@
 namespace shardproof {
 
 Defect describeFailure(const Join& join, const Stage& stage, const StageOutcome& outcome);
+// What a claim says: "y[4:8, 0:8] == y on rank 0 (dp=0 tp=0 microbatch 1)".
+std::string claimText(const Join& join, const Stage& stage, const Equation& claim);
 std::string numberText(double value);
 
 }  // namespace shardproof

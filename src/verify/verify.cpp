@@ -21,6 +21,7 @@
 #include "stages/cutter.h"
 #include "stages/stage.h"
 #include "verify/describe.h"
+#include "verify/obligation_files.h"
 #include "worker/pool.h"
 
 namespace shardproof {
@@ -62,6 +63,7 @@ class Verification {
     } else {
       prove();
     }
+    if (!options_.smt2Directory.empty()) writeObligationFiles();
     report_.statistics.secondsTotal = since(start);
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
@@ -85,6 +87,7 @@ class Verification {
     std::unique_ptr<Stage> representative;
     const std::string* form = nullptr;   // the key of classOfForm_, which does not move
     std::int32_t entry = -1;
+    std::vector<std::int32_t> entries;   // all that ever were in it
     bool decided = false;
     StageOutcome outcome;
     std::size_t size = 0;
@@ -255,6 +258,7 @@ class Verification {
         classes_.push_back(std::move(made));
       }
       state.classId = it->second;
+      classes_[index(it->second)].entries.push_back(e);
     }
     report.classId = state.classId;
   }
@@ -321,9 +325,14 @@ class Verification {
     if (!known) return false;
     state.decided = true;
     state.outcome = std::move(*known);
-    state.representative.reset();
+    release(state);
     ++report_.statistics.classesFromCache;
     return true;
+  }
+
+  // A decided class is needed again only where its obligation is written; there may be thousands.
+  void release(ClassState& state) const {
+    if (options_.smt2Directory.empty()) state.representative.reset();
   }
 
   void runClasses() {
@@ -356,11 +365,33 @@ class Verification {
           if (options_.progress) options_.progress(done, order.size(), "proving");
         },
         pool);
-    for (const std::size_t c : order) classes_[c].representative.reset();   // there may be thousands
+    for (const std::size_t c : order) release(classes_[c]);
     if (proofs()) proofs()->flush();
     report_.statistics.workersLost += statistics.workersLost;
     peakWorkerBytes_ = std::max(peakWorkerBytes_, statistics.peakWorkerBytes);
     report_.statistics.secondsByPhase["prove"] += since(start);
+  }
+
+  void writeObligationFiles() {
+    const auto start = Clock::now();
+    std::vector<ObligationClass> classes;
+    for (const ClassState& c : classes_) {
+      const std::set<std::int32_t> entries(c.entries.begin(), c.entries.end());   // one that is cut again may come out the same
+      classes.push_back({c.representative.get(), &c.outcome, {entries.begin(), entries.end()}, false});
+    }
+    std::vector<std::pair<std::int32_t, std::string>> without;
+    for (const std::int32_t e : topological_) {
+      const EntryState& state = entries_[index(e)];
+      if (state.classId >= 0) classes[index(state.classId)].final = true;
+      else without.emplace_back(e, state.cutFailure.empty() ? "not cut before the run ended" : state.cutFailure);
+    }
+    PoolOptions pool;
+    pool.jobs = options_.jobs;
+    pool.timeoutSeconds = options_.timeoutSeconds;
+    pool.memoryMegabytes = options_.memoryMegabytes;
+    pool.cancel = options_.cancel;
+    writeObligations(options_.smt2Directory, *join_, classes, without, pool, options_.progress);
+    report_.statistics.secondsByPhase["obligations"] += since(start);
   }
 
   const StageOutcome* outcomeOf(std::int32_t e) const {

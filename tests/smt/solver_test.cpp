@@ -102,6 +102,30 @@ TEST_F(Solver, ContradictorySideConditionsProveNothing) {
   EXPECT_NE(result.reason.find("no input satisfies the side conditions"), std::string::npos) << result.reason;
 }
 
+// The sums of hundreds of exponentials, each with its reciprocal, as in a cross entropy: that all of them can be defined at once is found with time to spare.
+TEST_F(Solver, SideConditionsOfManyReciprocalsAreSatisfiable) {
+  Pairs pairs;
+  for (int row = 0; row < 8; ++row) {
+    std::vector<Term> exps;
+    for (int i = 0; i < 40; ++i) exps.push_back(terms.exp(real()));
+    const Term inverse = terms.power(terms.sum(exps, {}), -2);
+    pairs.emplace_back(terms.mul(exps[0], inverse), terms.mul(inverse, exps[0]));
+    pairs.emplace_back(terms.power(inverse, -1), terms.power(terms.power(terms.sum(exps, {}), -2), -1));
+  }
+  EXPECT_EQ(solve(pairs, 10000).verdict, SmtVerdict::kUnsat);
+}
+
+TEST_F(Solver, KnownValuesOfFunctions) {
+  const Term x = real(), zero = difference(x, x);
+  const auto of = [&](ops::Function f, Term t) { return terms.apply(f, {}, std::vector<Term>{t}); };
+  EXPECT_EQ(solve({{terms.exp(zero), number(1)}, {of(ops::Function::kSigmoid, zero), number(1, 2)}, {of(ops::Function::kTanh, zero), zero},
+                   {of(ops::Function::kNormalCdf, zero), number(1, 2)}, {of(ops::Function::kLog, terms.add(zero, number(1))), number(0)}})
+                .verdict,
+            SmtVerdict::kUnsat);
+  EXPECT_EQ(solve({{of(ops::Function::kStep, terms.mul(x, x)), number(0)}}).verdict, SmtVerdict::kSat);
+  EXPECT_EQ(solve({{of(ops::Function::kStep, terms.scale(Rational(-1), terms.mul(x, x))), number(0)}}).verdict, SmtVerdict::kUnsat);
+}
+
 TEST_F(Solver, UnknownHasAReason) {
   const Term a = real();
   SmtResult result = solve({{terms.negativeInfinity(), a}});

@@ -1,0 +1,228 @@
+#include "checker/obligation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+
+#include <nlohmann/json.hpp>
+
+#include "checker/stopwatch.h"
+#include "shardproof/error.h"
+#include "smt/smtlib.h"
+#include "stages/runner.h"
+
+namespace shardproof {
+
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+const std::string& nameOf(const Problem& problem, const StageTensor& tensor) {
+  const Graph& graph = tensor.logical ? problem.model.graph : problem.plan.programs[at(tensor.program)].graph;
+  return problem.names.text(graph.tensors[at(tensor.tensor)].name);
+}
+
+// An upper bound on how many atoms a monomial of the expansion multiplies together, before anything cancels.
+std::int64_t degree(const TermAlgebra& algebra, Term root, std::unordered_map<std::uint32_t, std::int64_t>& known) {
+  std::vector<Term> stack{root};
+  while (!stack.empty()) {
+    const Term t = stack.back();
+    if (known.contains(t.id)) {
+      stack.pop_back();
+      continue;
+    }
+    const TermKind kind = algebra.kind(t);
+    if (kind != TermKind::kSum && kind != TermKind::kProduct) {
+      std::int64_t inner = 1;
+      bool ready = true;
+      if (kind == TermKind::kExp || kind == TermKind::kSqrt || kind == TermKind::kFunction || kind == TermKind::kIndicator) {
+        // Inside an atom its argument is compared as a polynomial of its own.
+        for (const Term a : algebra.arguments(t)) {
+          const auto it = known.find(a.id);
+          if (it == known.end()) {
+            stack.push_back(a);
+            ready = false;
+          } else {
+            inner = std::max(inner, it->second);
+          }
+        }
+      }
+      if (!ready) continue;
+      known[t.id] = kind == TermKind::kConstant ? 0 : inner;
+      stack.pop_back();
+      continue;
+    }
+    bool ready = true;
+    std::int64_t sum = 0, most = 0;
+    for (const auto& part : algebra.parts(t)) {
+      const auto it = known.find(part.term.id);
+      if (it == known.end()) {
+        stack.push_back(part.term);
+        ready = false;
+        continue;
+      }
+      most = std::max(most, it->second);
+      const double e = std::abs(part.factor.toDouble());
+      sum += static_cast<std::int64_t>(std::ceil(e)) * it->second;
+    }
+    if (!ready) continue;
+    known[t.id] = kind == TermKind::kSum ? most : sum;
+    stack.pop_back();
+  }
+  return known.at(root.id);
+}
+
+// On one reduction: executed, paired, and told whether that is conclusive.
+Obligation execute(const Stage& stage, const Problem& problem, const ReductionOptions& options, std::size_t maxTerms, std::map<std::string, double>& seconds) {
+  Obligation o;
+  o.terms = TermAlgebra(TermAlgebra::Mode::kRaw, maxTerms);
+  o.reduction = options;
+  {
+    Stopwatch watch(seconds["reduce"]);
+    o.reduced = reduceStage(stage, problem, options);
+  }
+  if (o.reduced.largestIteration > kMostIteration) throw Unsupported("an operator of the reduced stage runs through too many combinations of indices");
+  Stopwatch watch(seconds["execute"]);
+  StageRunner<TermAlgebra> runner(stage, o.reduced, problem, o.terms);
+  runner.run([&](std::int32_t tensor, std::int64_t index) {
+    o.free.push_back({tensor, index});
+    return o.terms.variable(stage.tensors[at(tensor)].info.element == ElementKind::kInteger);
+  });
+  o.droppedAssumption = runner.droppedAssumption();
+  std::unordered_set<std::uint64_t> seen;
+  for (const auto& p : runner.pairs()) {
+    if (seen.insert((std::uint64_t{p.logical.id} << 32) | p.parallel.id).second) o.pairs.push_back({p.claim, p.logicalIndex, p.logical, p.parallel});
+  }
+  return o;
+}
+
+std::vector<std::pair<Term, Term>> termsOf(const Obligation& o) {
+  std::vector<std::pair<Term, Term>> terms;
+  for (const Obligation::Pair& p : o.pairs) terms.emplace_back(p.logical, p.parallel);
+  return terms;
+}
+
+}  // namespace
+
+std::size_t mostTerms(std::size_t megabytes) {
+  // Some 64 bytes a term with its share of the tables.
+  return std::max<std::size_t>(1'000'000, megabytes * std::size_t{1024} * 1024 / 64);
+}
+
+int extraPositionsFor(const std::vector<std::pair<Term, Term>>& pairs, const TermAlgebra& algebra, const Stage& stage, const ReducedStage& reduced) {
+  std::int64_t factors = 1;
+  std::unordered_map<std::uint32_t, std::int64_t> known;
+  for (const auto& [a, b] : pairs) factors = std::max({factors, degree(algebra, a, known), degree(algebra, b, known)});
+  // Of a lumped axis two coordinates are kept apart, no more.
+  if (!stage.lumps.empty() && factors > AxisLump::kApart) {
+    throw NotSymmetric("the proof multiplies more factors than coordinates of an interchangeable axis are kept apart");
+  }
+  return static_cast<int>(std::min<std::int64_t>((factors - 1) * reduced.mostVariables, kMostExtraPositions + 1));
+}
+
+Obligation buildObligation(const Stage& stage, const Problem& problem, const ReductionOptions& atLeast, Positions positions, std::size_t maxTerms,
+                           std::map<std::string, double>& seconds) {
+  ReductionOptions options = atLeast;
+  try {
+    for (;;) {
+      Obligation o = execute(stage, problem, options, maxTerms, seconds);
+      const int extra = extraPositionsFor(termsOf(o), o.terms, stage, o.reduced);
+      if (extra <= options.extraPositions) return o;
+      if (extra > kMostExtraPositions) throw Unsupported("a proof by the solver would need more positions kept apart than is tractable");
+      options.extraPositions = extra;
+    }
+  } catch (const Unsupported&) {
+    if (positions == Positions::kConclusive) throw;
+  } catch (const NotSymmetric&) {
+    if (positions == Positions::kConclusive) throw;
+  }
+  Obligation o = execute(stage, problem, atLeast, maxTerms, seconds);
+  o.conclusive = false;
+  return o;
+}
+
+std::string elementName(const Stage& stage, const Problem& problem, const ReducedStage& reduced, std::int32_t t, std::int64_t index) {
+  const StageTensor& tensor = stage.tensors[at(t)];
+  std::string text = nameOf(problem, tensor);
+  if (!tensor.logical) {
+    text = "local " + text + "@rank " + std::to_string(tensor.rank);
+    if (tensor.microbatch >= 0) text += " microbatch " + std::to_string(tensor.microbatch);
+  }
+  const auto& dims = reduced.dims[at(t)];
+  std::string suffix;
+  if (tensor.info.element == ElementKind::kComplex) {
+    suffix = index % 2 == 0 ? ".real" : ".imag";
+    index /= 2;
+  }
+  std::vector<std::int64_t> positions(dims.size());
+  for (std::size_t d = dims.size(); d-- > 0;) {
+    positions[d] = dims[d]->position[at(index % dims[d]->size())];
+    index /= dims[d]->size();
+  }
+  text += "[";
+  for (std::size_t d = 0; d < positions.size(); ++d) text += (d ? ", " : "") + std::to_string(positions[d]);
+  return text + "]" + suffix;
+}
+
+WrittenObligation writeObligation(const Stage& stage, const Problem& problem, const ObligationNotes& notes, std::size_t memoryMegabytes, std::size_t mostBytes) {
+  WrittenObligation written;
+  try {
+    std::map<std::string, double> seconds;
+    const Obligation o = buildObligation(stage, problem, ReductionOptions{}, Positions::kTractable, mostTerms(memoryMegabytes), seconds);
+    const SmtQuery query = buildQuery(o.terms, termsOf(o));
+    written.logic = logicOf(query);
+    written.conclusive = o.conclusive;
+    written.pairs = o.pairs.size();
+    for (const Obligation::Pair& p : o.pairs) written.identical += p.logical == p.parallel;
+    for (const SmtQuery::Symbol& s : query.symbols) {
+      if (!s.lawless) written.functions.push_back(s.name);
+    }
+    // A refutation is an assignment of the true functions, which satisfy every fact; a proof by normal forms holds for all functions with the laws that these
+    // know. So `unsat` is known only where the script says all of them.
+    written.status = notes.refuted && !o.reduced.lumpsAbsolute ? "sat" : notes.proved && written.functions.empty() ? "unsat" : "unknown";
+    SmtLibNotes script;
+    script.head = notes.head;
+    script.head.push_back(o.conclusive ? "unsat: the equation holds at the full size of the tensors, wherever both sides are defined"
+                                       : "unsat: the equation holds for the positions below. Fewer are kept apart than a solver's proof at full size needs, but those that the normal form needs");
+    if (!written.functions.empty()) {
+      std::string names;
+      for (const std::string& f : written.functions) names += " " + f;
+      script.head.push_back("sat need not mean that the two sides differ: more holds for these functions than is said here:" + names);
+    }
+    if (o.droppedAssumption) script.head.push_back("sat need not mean that the two sides differ: assumed lineage that is over-determined was left out");
+    script.status = written.status;
+    script.variable = [&](std::uint32_t v) { return elementName(stage, problem, o.reduced, o.free[v].tensor, o.free[v].index); };
+    script.claim = [&](std::size_t i) { return elementName(stage, problem, o.reduced, stage.claims[o.pairs[i].claim].logical, o.pairs[i].logicalIndex); };
+    written.text = smtLibText(query, script, mostBytes);
+  } catch (const Unsupported& error) {
+    written.missing = error.what();
+  } catch (const NotSymmetric& error) {
+    written.missing = error.what();
+  }
+  return written;
+}
+
+std::string serialize(const WrittenObligation& w) {
+  const nlohmann::json j{w.text, w.missing, w.status, w.logic, w.conclusive, w.pairs, w.identical, w.functions};
+  const auto bytes = nlohmann::json::to_cbor(j);
+  return {bytes.begin(), bytes.end()};
+}
+
+WrittenObligation deserializeObligation(const std::string& text) {
+  const nlohmann::json j = nlohmann::json::from_cbor(text);
+  WrittenObligation w;
+  w.text = j.at(0).get<std::string>();
+  w.missing = j.at(1).get<std::string>();
+  w.status = j.at(2).get<std::string>();
+  w.logic = j.at(3).get<std::string>();
+  w.conclusive = j.at(4).get<bool>();
+  w.pairs = j.at(5).get<std::size_t>();
+  w.identical = j.at(6).get<std::size_t>();
+  w.functions = j.at(7).get<std::vector<std::string>>();
+  return w;
+}
+
+}  // namespace shardproof

@@ -18,6 +18,9 @@ namespace shardproof {
 
 namespace {
 
+// More than for the expanded form, which grows with each position as no solver's input does; the reduction's own limits bound the stage.
+constexpr int kMostExtraForSolver = 24;
+
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 const std::string& nameOf(const Problem& problem, const StageTensor& tensor) {
@@ -120,7 +123,7 @@ int extraPositionsFor(const std::vector<std::pair<Term, Term>>& pairs, const Ter
   if (!stage.lumps.empty() && factors > AxisLump::kApart) {
     throw NotSymmetric("the proof multiplies more factors than coordinates of an interchangeable axis are kept apart");
   }
-  return static_cast<int>(std::min<std::int64_t>((factors - 1) * reduced.mostVariables, kMostExtraPositions + 1));
+  return static_cast<int>(std::min<std::int64_t>((factors - 1) * reduced.mostVariables, kMostExtraForSolver + 1));
 }
 
 Obligation buildObligation(const Stage& stage, const Problem& problem, const ReductionOptions& atLeast, Positions positions, std::size_t maxTerms,
@@ -131,7 +134,7 @@ Obligation buildObligation(const Stage& stage, const Problem& problem, const Red
       Obligation o = execute(stage, problem, options, maxTerms, seconds);
       const int extra = extraPositionsFor(termsOf(o), o.terms, stage, o.reduced);
       if (extra <= options.extraPositions) return o;
-      if (extra > kMostExtraPositions) throw Unsupported("a proof by the solver would need more positions kept apart than is tractable");
+      if (extra > kMostExtraForSolver) throw Unsupported("a proof by the solver would need more positions kept apart than is tractable");
       options.extraPositions = extra;
     }
   } catch (const Unsupported&) {

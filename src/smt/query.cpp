@@ -116,8 +116,17 @@ class QueryBuilder {
         for (const std::int64_t p : algebra_.parameters(t)) name += "_" + std::to_string(p);
         name += "/" + std::to_string(arguments.size());   // a maximum of three is another function than one of two
         const auto known = valueAt(f);
-        const NodeId value = apply(name, arguments, f == ops::Function::kGateChoice ? SmtSort::kInteger : SmtSort::kReal, known ? known->second : Rational(1), isLawless(f));
+        const NodeId value = apply(name, arguments, f == ops::Function::kGateChoice ? SmtSort::kInteger : SmtSort::kReal, known ? std::optional(known->second) : isExtremum(f) ? std::nullopt : std::optional(Rational(1)), isLawless(f));
         if (known) factAbout(name, known->first, known->second);
+        if (isExtremum(f)) {
+          std::vector<NodeId> one;
+          for (const NodeId a : arguments) {
+            const bool most = f == ops::Function::kMaximum;
+            fact(node(SmtKind::kAtLeast, SmtSort::kBoolean, 0, {most ? value : a, most ? a : value}));
+            one.push_back(node(SmtKind::kEqual, SmtSort::kBoolean, 0, {value, a}));
+          }
+          fact(node(SmtKind::kOr, SmtSort::kBoolean, 0, one));
+        }
         return value;
       }
       case TermKind::kIndicator: {
@@ -133,12 +142,12 @@ class QueryBuilder {
   static bool isLawless(ops::Function f) {
     switch (f) {
       case ops::Function::kLog:
-      case ops::Function::kMaximum:
-      case ops::Function::kMinimum:
       case ops::Function::kMaskEntry: return false;
       default: return true;
     }
   }
+
+  static bool isExtremum(ops::Function f) { return f == ops::Function::kMaximum || f == ops::Function::kMinimum; }
 
   // The one value of a function that both forms of terms fold.
   static std::optional<std::pair<std::int64_t, Rational>> valueAt(ops::Function f) {

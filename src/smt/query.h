@@ -25,6 +25,8 @@ enum class SmtKind : std::uint8_t {
   kApply,       // data: index into symbols; operands are real
   kEqual,       // two operands of one sort
   kGreater,     // two reals
+  kAtLeast,     // two reals
+  kOr,          // booleans
   kIndicator,   // 1 if the operand, a boolean, holds, else 0
 };
 
@@ -54,7 +56,7 @@ struct SmtQuery {
 };
 
 // exp, roots, reciprocals and the opaque functions become uninterpreted functions with the facts that hold for them: exp(x) > 0; x > 0, sqrt(x) > 0 and
-// sqrt(x)^2 = x; x (1/x) = 1; exp(0) = 1 and the like. Throws Unsupported for terms that no solver can be told (minus infinity outside of an exponential, powers above 64).
+// sqrt(x)^2 = x; x (1/x) = 1; exp(0) = 1 and the like; a maximum is one of its arguments and none is larger. Throws Unsupported for terms that no solver can be told (minus infinity outside of an exponential, powers above 64).
 SmtQuery buildQuery(const TermAlgebra& algebra, const std::vector<std::pair<Term, Term>>& pairs);
 
 }  // namespace shardproof

@@ -128,6 +128,8 @@ class Writer {
       case SmtKind::kApply: return n.count == 0 ? query_.symbols[n.data].name : call(query_.symbols[n.data].name, n);
       case SmtKind::kEqual: return call("=", n);
       case SmtKind::kGreater: return call(">", n);
+      case SmtKind::kAtLeast: return call(">=", n);
+      case SmtKind::kOr: return call("or", n);
       case SmtKind::kIndicator: return "(ite " + text_[query_.operandsOf(n)[0]] + " 1.0 0.0)";
     }
     throw std::logic_error("unknown kind of expression");

@@ -62,6 +62,8 @@ class Translation {
       case SmtKind::kApply: return functions_[n.data](operands);
       case SmtKind::kEqual: return operands[0] == operands[1];
       case SmtKind::kGreater: return operands[0] > operands[1];
+      case SmtKind::kAtLeast: return operands[0] >= operands[1];
+      case SmtKind::kOr: return z3::mk_or(operands);
       case SmtKind::kIndicator: return z3::ite(operands[0], c_.real_val(1), c_.real_val(0));
     }
     throw std::logic_error("unknown kind of expression");

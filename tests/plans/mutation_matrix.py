@@ -189,10 +189,15 @@ def write_table(path, bugs, outcomes):
         outcome = ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items())) or "applies to none of the plans"
         named = f"{sum(r[2] for r in results)} of {len(results)}" if results else ""
         lines.append(f"| `{name}` | {does} | {source} | {summary(combinations)} | {outcome} | {named} |")
+    write_between(path, "outcomes", lines)
+
+
+def write_between(path, what, lines):
+    """Replaces what stands between the two comments of this name in a document."""
     path = pathlib.Path(path)
-    before, rest = path.read_text().split("<!-- outcomes -->\n", 1)
-    after = rest.split("<!-- end of outcomes -->\n", 1)[1]
-    path.write_text(before + "<!-- outcomes -->\n" + "\n".join(lines) + "\n<!-- end of outcomes -->\n" + after)
+    before, rest = path.read_text().split(f"<!-- {what} -->\n", 1)
+    after = rest.split(f"<!-- end of {what} -->\n", 1)[1]
+    path.write_text(before + f"<!-- {what} -->\n" + "\n".join(lines) + f"\n<!-- end of {what} -->\n" + after)
 
 
 def main():

@@ -114,7 +114,7 @@ def ask_cvc5(cvc5, directory, tally):
         if o["file"] is None:
             with tally.lock:
                 tally.missing[o["missing"]] += 1
-            outcome["undecided"] += 1
+            outcome["undecided"] += o["final"]
             continue
         answer = cvc5.answer(directory / o["file"], tally)
         wrong = contradiction(o, answer)
@@ -125,6 +125,8 @@ def ask_cvc5(cvc5, directory, tally):
         laws = bool(o["functions_with_more_laws"])
         with tally.lock:
             tally.obligations[(o["verdict"], laws, answer)] += 1
+        if not o["final"]:   # cut again: the plan's verdict does not rest on it
+            continue
         outcome["refuted" if answer == "sat" and not laws else "proved" if answer == "unsat" and o["conclusive"] else
                 "time-out" if answer == "time-out" else "undecided"] += 1
     for first in ("refuted", "time-out", "undecided", "proved"):   # one stage that differs is a plan that differs from its lineage
@@ -183,7 +185,7 @@ def counts(counter):
 
 def write_tables(path, tally, bugs):
     lines = ["| plans | auto | z3 | cvc5 |", "| --- | --- | --- | --- |"]
-    order = [row for row in tally.plans if row.startswith("right: ")] + [b for b, _, _ in bugs if b in tally.plans]
+    order = sorted(row for row in tally.plans if row.startswith("right: ")) + [b for b, _, _ in bugs if b in tally.plans]
     for row in order:
         lines.append(f"| {row if row.startswith('right: ') else f'`{row}`'} | " + " | ".join(counts(tally.plans[row][c]) for c in CHECKERS) + " |")
     matrix.write_between(path, "plans", lines)

@@ -468,7 +468,7 @@ class StageChecker {
     runner.run([&](std::int32_t tensor, std::int64_t) {
       const std::size_t i = next++;
       double value = trial.values[i];
-      if (i == input) value = isInteger(tensor) ? value - 1 : value * 1.5 + 0.25;
+      if (i == input) value = isInteger(tensor) ? value - 1 : value * 1.5 + (value < 0 ? -0.25 : 0.25);   // another value, whatever it was
       return value;
     });
     const auto& p = runner.pairs()[trial.pair];

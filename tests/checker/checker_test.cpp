@@ -196,6 +196,13 @@ TEST(Checker, EverythingByZ3) {
   EXPECT_DOUBLE_EQ(outcome.counterexample->parallel, a * a + 3 * a * b + b * b);
 }
 
+// Every input that makes a difference is listed, whatever value it was given. (-1/2 was once taken for one that changes nothing.)
+TEST(Checker, NoInputThatMattersIsLeftOut) {
+  const StageOutcome outcome = check(square("[4]", "3"), byZ3());
+  ASSERT_EQ(outcome.verdict, StageVerdict::kRefuted);
+  EXPECT_EQ(outcome.counterexample->assignment.size(), 2u);
+}
+
 // ---- undecided, and why ----
 
 // tanh is odd, but for the proof it is any function: the numbers agree, Z3's counterexample is none.

@@ -143,6 +143,77 @@ TEST_F(CommandTest, ReaderThatGoesAway) {
   EXPECT_TRUE(content("code") == "6\n" || content("code") == "0\n") << content("code");  // 0: it was written before the reader went
 }
 
+// ---- obligations for other solvers ----
+
+TEST_F(CommandTest, EveryObligationIsWrittenAndListed) {
+  makeDemo();
+  for (const char* plan : {"mlp.plan.json", "mlp_dropped_all_reduce.plan.json"}) {
+    ASSERT_NE(run(std::string("verify -q --plan ") + plan + " --smt2 made/here --json r.json").code, 6);
+    const auto index = nlohmann::json::parse(content("made/here/index.json")), report = nlohmann::json::parse(content("r.json"));
+    EXPECT_EQ(index["complete"], true);
+    EXPECT_EQ(index["obligations"].size(), report["statistics"]["classes"]);
+    std::size_t files = 0, stages = 0;
+    for (const auto& o : index["obligations"]) {
+      const std::string text = content("made/here/" + o["file"].get<std::string>());
+      EXPECT_EQ(text.size(), o["bytes"]);
+      EXPECT_TRUE(has(text, "(set-info :status " + o["status"].get<std::string>() + ")"));
+      EXPECT_TRUE(has(text, "(check-sat)"));
+      EXPECT_TRUE(has(text, "; stage: /lineage/" + std::to_string(o["stages"][0]["entry"].get<int>())));
+      stages += o["stages"].size();
+      ++files;
+    }
+    // What an earlier run left is gone: nothing is there but what is listed.
+    EXPECT_EQ(files + 1, static_cast<std::size_t>(std::distance(fs::directory_iterator(path("made/here")), fs::directory_iterator())));
+    EXPECT_EQ(stages + index["stages_without_obligation"].size(), report["stages"].size());
+  }
+}
+
+TEST_F(CommandTest, ObligationsDoNotDependOnTheNumberOfJobs) {
+  makeDemo();
+  ASSERT_EQ(run("verify -q --plan mlp.plan.json --smt2 one --jobs 1").code, 0);
+  ASSERT_EQ(run("verify -q --plan mlp.plan.json --smt2 three --jobs 3").code, 0);
+  for (const auto& entry : fs::directory_iterator(path("one"))) {
+    const std::string name = entry.path().filename().string();
+    EXPECT_EQ(content("one/" + name), content("three/" + name)) << name;
+  }
+}
+
+TEST_F(CommandTest, DirectoriesThatObligationsMustNotGoTo) {
+  makeDemo();
+  fs::create_directory(path("other"));
+  std::ofstream(path("other/class_00000.smt2")) << "mine";
+  auto r = run("verify -q --plan mlp.plan.json --smt2 other");
+  EXPECT_EQ(r.code, 6);
+  EXPECT_TRUE(has(r.err, "holds files that no earlier run left")) << r.err;
+  EXPECT_EQ(r.out, "");
+  EXPECT_EQ(content("other/class_00000.smt2"), "mine");
+  EXPECT_FALSE(fs::exists(path("other/index.json")));
+
+  r = run("verify -q --plan mlp.plan.json --smt2 mlp.plan.json");
+  EXPECT_EQ(r.code, 6);
+  EXPECT_TRUE(has(r.err, "is no directory")) << r.err;
+  r = run("verify -q --plan mlp.plan.json --smt2 /proc/none/at/all");
+  EXPECT_EQ(r.code, 6);
+  EXPECT_TRUE(has(r.err, "/proc/none/at/all")) << r.err;
+  r = run("verify -q --plan mlp.plan.json --plan mlp.plan.json --smt2 d");
+  EXPECT_EQ(r.code, 1);
+  EXPECT_TRUE(has(r.err, "--smt2 takes one plan")) << r.err;
+}
+
+// An index names files to be removed: none outside of the directory, and none that a run would not have made.
+TEST_F(CommandTest, AnIndexRemovesNothingElse) {
+  makeDemo();
+  fs::create_directory(path("d"));
+  std::ofstream(path("victim.smt2")) << "mine";
+  std::ofstream(path("d/notes.txt")) << "mine";
+  std::ofstream(path("d/index.json")) << R"({"format": "shardproof-obligations", "version": 1, "obligations": [{"file": "../victim.smt2"}, {"file": "class_/../../victim.smt2"},
+                                             {"file": "notes.txt"}, {"file": 3}, 4, {}]})";
+  EXPECT_EQ(run("verify -q --plan mlp.plan.json --smt2 d").code, 0);
+  EXPECT_EQ(content("victim.smt2"), "mine");
+  EXPECT_EQ(content("d/notes.txt"), "mine");
+  EXPECT_EQ(nlohmann::json::parse(content("d/index.json"))["complete"], true);
+}
+
 TEST_F(CommandTest, MutateListsBugsAndTheirPlaces) {
   makeDemo();
   const auto all = run("mutate --list");

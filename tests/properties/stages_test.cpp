@@ -318,7 +318,7 @@ void compare(Choices& c, Counts& counts) {
     if (onAnEdge(terms->algebra, values)) return;   // seen in the raw terms; in the normal form it may have been folded
     double largest = 1;
     for (const auto& [id, value] : values.known()) largest = std::max(largest, std::isnan(value) ? INFINITY : std::abs(value));
-    if (!(largest < 1e6)) continue;   // an exponential that overflows
+    if (!(largest < 1e6) || values.extreme()) continue;   // an exponential that overflows
     for (std::size_t i = 0; i < direct.size(); ++i) {
       if (!std::isfinite(direct[i])) continue;
       if (!(std::abs(found[i] - direct[i]) <= 1e-8 * largest)) {

@@ -16,6 +16,10 @@ namespace shardproof::test {
 inline double fractionalPower(DoubleAlgebra&, double base, const Rational& exponent) { return std::pow(base, exponent.toDouble()); }
 inline ModularAlgebra::Element fractionalPower(ModularAlgebra&, ModularAlgebra::Element, const Rational&) { throw Unsupported("a root of a fingerprint"); }
 
+// The normal form has exp(a - b) as exp(a) exp(b)^-1, and each of these may be beyond what doubles hold.
+inline bool beyondDoubles(double power) { return power != 0 ? !(std::abs(power) < 1e100 && std::abs(power) > 1e-100) : true; }
+inline bool beyondDoubles(const ModularAlgebra::Element&) { return false; }
+
 template <class A>
 class TermValues {
  public:
@@ -28,6 +32,8 @@ class TermValues {
     known_.emplace(t.id, value);
     return value;
   }
+  // Some power on the way was too large or too small.
+  bool extreme() const { return extreme_; }
   // Every value that was met on the way.
   const std::unordered_map<std::uint32_t, Element>& known() const { return known_; }
 
@@ -46,8 +52,9 @@ class TermValues {
         Element product = algebra_.constant(Rational(1));
         for (const auto& part : terms_.parts(t)) {
           const Element base = of(part.term);
-          product = algebra_.mul(product, part.factor.fitsInt64() ? algebra_.power(base, static_cast<int>(2 * part.factor.toInt64()))
-                                                                  : fractionalPower(algebra_, base, part.factor));
+          const Element factor = part.factor.fitsInt64() ? algebra_.power(base, static_cast<int>(2 * part.factor.toInt64())) : fractionalPower(algebra_, base, part.factor);
+          extreme_ = extreme_ || (terms_.kind(part.term) == TermKind::kExp && beyondDoubles(factor));
+          product = algebra_.mul(product, factor);
         }
         return product;
       }
@@ -67,6 +74,7 @@ class TermValues {
   A& algebra_;
   const std::vector<Element>& point_;
   std::unordered_map<std::uint32_t, Element> known_;
+  bool extreme_ = false;
 };
 
 }  // namespace shardproof::test

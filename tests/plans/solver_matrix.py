@@ -21,7 +21,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import mutation_matrix as matrix  # noqa: E402
 from plan_edit import EQUIVALENT, LLAMA, NOT_EQUIVALENT, PLANS, SLOW, UNDECIDED, Failure, Runner, expect_code  # noqa: E402
 
-QUERY_SECONDS = 10 if SLOW else 2        # for cvc5, one obligation
+QUERY_SECONDS = 10 if SLOW else 1        # for cvc5, one obligation
 STAGE_SECONDS = 10 if SLOW else 2        # for Z3, one stage
 RUN_SECONDS = 60 if SLOW else 30         # for a run of `verify --checker z3`
 

@@ -11,6 +11,7 @@
 #include "main/check_log_command.h"
 #include "main/exit_codes.h"
 #include "main/generate_command.h"
+#include "main/interrupt.h"
 #include "main/mutate_command.h"
 #include "main/streams.h"
 #include "main/sweep_command.h"
@@ -61,7 +62,8 @@ int main(int argc, char** argv) {
     return runCommandLine(argc, argv);
   } catch (const InputError& error) {
     writeDiagnostic(error.what());
-    return kExitInput;
+    // A read that a signal broke off says nothing about the file.
+    return interruptingSignal() != 0 ? kExitSignal + interruptingSignal() : kExitInput;
   } catch (const std::bad_alloc&) {
     writeDiagnostic("internal error: out of memory");
   } catch (const std::exception& error) {

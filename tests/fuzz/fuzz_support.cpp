@@ -105,6 +105,13 @@ std::string word(Random& random) {
   return words[below(random, words.size())];
 }
 
+// Everywhere at once: a size that all shapes have, an operator on both sides.
+void replaceAll(const std::vector<Place>& places, const Json& what, const Json& with) {
+  for (const Place& p : places) {
+    if (*p.value == what) *p.value = with;
+  }
+}
+
 void edit(Json& document, Random& random) {
   std::vector<Place> places;
   collect(document, nullptr, places);
@@ -116,12 +123,22 @@ void edit(Json& document, Random& random) {
     return nullptr;
   };
   const auto string = [](const Json& v) { return v.is_string(); };
-  switch (below(random, 12)) {
+  switch (below(random, 16)) {
+    case 12:
+    case 13:
+      if (Json* v = anyWhere([](const Json& x) { return x.is_number_integer() && x > 0 && x < 1000; })) {
+        constexpr std::int64_t kSizes[] = {1, 2, 3, 4, 5, 6, 8, 12};
+        replaceAll(places, Json(*v), kSizes[below(random, std::size(kSizes))]);
+      }
+      break;
+    case 14:
+      if (Json* v = anyWhere(string)) replaceAll(places, Json(*v), word(random));
+      break;
     case 0:
       if (Json* v = anyWhere([](const Json& x) { return x.is_number(); })) *v = awkwardNumber(random);
       break;
     case 1:
-      if (Json* v = anyWhere([](const Json& x) { return x.is_number_integer() && x < std::numeric_limits<std::int32_t>::max(); })) {
+      if (Json* v = anyWhere([](const Json& x) { return x.is_number_integer() && x < (1LL << 40) && x > -(1LL << 40); })) {
         *v = v->get<std::int64_t>() + (below(random, 2) == 0 ? 1 : -1);
       }
       break;
@@ -207,12 +224,22 @@ std::string joinInput(const ModelAndPlan& files) {
   return files.model == demoModel() ? files.plan : files.model + std::string(kSeparator) + files.plan;
 }
 
-std::string mutateJson(std::string_view text, std::uint32_t seed) {
+namespace {
+
+void editSome(Json& document, std::uint32_t seed) {
   Random random(seed);
+  for (std::size_t i = 0, n = 1 + below(random, 3); i < n; ++i) edit(document, random);
+}
+
+std::string textOf(const Json& document) { return document.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+}  // namespace
+
+std::string mutateJson(std::string_view text, std::uint32_t seed) {
   Json document = Json::parse(text, nullptr, false);
   if (document.is_discarded()) return {};
-  for (std::size_t i = 0, n = 1 + below(random, 3); i < n; ++i) edit(document, random);
-  return document.dump(-1, ' ', false, Json::error_handler_t::replace);
+  editSome(document, seed);
+  return textOf(document);
 }
 
 std::size_t mutateDocument(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed) {
@@ -223,17 +250,21 @@ std::size_t mutateDocument(std::uint8_t* data, std::size_t size, std::size_t mos
   return LLVMFuzzerMutate(data, size, most);
 }
 
-std::size_t mutateModelAndPlan(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed) {
-  if (seed % 4 != 0) {
-    ModelAndPlan files = splitInput({reinterpret_cast<const char*>(data), size});
-    std::string& file = seed / 4 % 3 == 0 ? files.model : files.plan;
-    std::string changed = mutateJson(file, seed / 12);
-    if (!changed.empty()) {
-      file = std::move(changed);
-      if (const std::size_t n = store(joinInput(files), data, most)) return n;
-    }
+std::size_t mutateModelAndPlan(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed, bool (*wanted)(const ModelAndPlan&)) {
+  if (seed % 4 == 0) return LLVMFuzzerMutate(data, size, most);
+  ModelAndPlan files = splitInput({reinterpret_cast<const char*>(data), size});
+  const Json model = Json::parse(files.model, nullptr, false), plan = Json::parse(files.plan, nullptr, false);
+  if (model.is_discarded() || plan.is_discarded()) return LLVMFuzzerMutate(data, size, most);
+  constexpr unsigned kTries = 12;
+  for (unsigned i = 0; i < (wanted == nullptr ? 1 : kTries); ++i) {
+    Json both = Json::array({model, plan});   // as one document: some edits are made on both sides
+    editSome(both, seed / 4 + i * 7919);
+    if (!both.is_array() || both.size() != 2) continue;
+    files = {textOf(both[0]), textOf(both[1])};
+    if (wanted == nullptr || wanted(files)) break;
   }
-  return LLVMFuzzerMutate(data, size, most);
+  const std::size_t n = store(joinInput(files), data, most);
+  return n > 0 ? n : LLVMFuzzerMutate(data, size, most);
 }
 
 void require(bool holds, const char* property, const std::string& detail) {

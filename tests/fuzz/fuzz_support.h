@@ -23,12 +23,13 @@ ModelAndPlan splitInput(std::string_view data);
 std::string joinInput(const ModelAndPlan& files);
 
 // Changes one or a few values of a JSON document: numbers to awkward ones, strings and keys to others of the document, subtrees dropped, doubled,
-// swapped or copied to another place. What is no JSON is left alone: an empty result. The same seed makes the same change.
+// swapped or copied to another place; some everywhere at once. What is no JSON is left alone: an empty result. The same seed makes the same change.
 std::string mutateJson(std::string_view text, std::uint32_t seed);
 
 // LLVMFuzzerCustomMutator for plans alone, and for a model and a plan. One time in four, and for what is no JSON, libFuzzer's own mutations of bytes.
+// `wanted`: other changes are tried until it says yes, a few times.
 std::size_t mutateDocument(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed);
-std::size_t mutateModelAndPlan(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed);
+std::size_t mutateModelAndPlan(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed, bool (*wanted)(const ModelAndPlan&) = nullptr);
 
 // A property that does not hold: says which, and aborts, which the fuzzer reports with the input.
 void require(bool holds, const char* property, const std::string& detail = {});

@@ -3,6 +3,7 @@
 //   a stage and the one that is read from its canonical form have the same form, and the same verdict;
 //   what is proved down to the inputs does not differ in numbers when both whole sides are evaluated (not a proof, but bugs in the proofs show so).
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <string_view>
 
@@ -119,13 +120,21 @@ void verifyInProcess(const Problem& problem) {
   }
 }
 
+// nullptr where it is none, or too large.
+std::unique_ptr<Problem> read(const fuzz::ModelAndPlan& files) {
+  try {
+    auto problem = readProblem(fuzz::writeInput("model.json", files.model), fuzz::writeInput("plan.json", files.plan));
+    return isSmall(*problem) ? std::move(problem) : nullptr;
+  } catch (const InputError&) {
+    return nullptr;
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const auto files = fuzz::splitInput({reinterpret_cast<const char*>(data), size});
   try {
-    const auto problem = readProblem(fuzz::writeInput("model.json", files.model), fuzz::writeInput("plan.json", files.plan));
-    if (isSmall(*problem)) verifyInProcess(*problem);
+    if (const auto problem = read(fuzz::splitInput({reinterpret_cast<const char*>(data), size}))) verifyInProcess(*problem);
   } catch (const InputError&) {
   } catch (const CyclicWait&) {   // a defect of the plan
   }
@@ -133,5 +142,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 }
 
 extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed) {
-  return fuzz::mutateModelAndPlan(data, size, most, seed);
+  return fuzz::mutateModelAndPlan(data, size, most, seed, [](const fuzz::ModelAndPlan& files) { return read(files) != nullptr; });
 }

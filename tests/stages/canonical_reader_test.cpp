@@ -40,7 +40,6 @@ struct Decision {
   StageVerdict verdict = StageVerdict::kUndecided;
   StoredProof proof;
   std::int32_t claim = -1;
-  friend bool operator==(const Decision&, const Decision&) = default;
 };
 Decision decide(const Stage& stage, const Problem& problem, Checker checker) {
   CheckOptions options;

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "cache/proof_store.h"
 #include "checker/checker.h"
 #include "shape_reduction/reduction.h"
@@ -157,6 +159,20 @@ TEST(CanonicalReader, LengthsAreNotBelieved) {
   huge += std::string("\xFE\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F", 9);   // so many tensors
   EXPECT_THROW(readCanonicalForm(huge), DamagedForm);
   EXPECT_THROW(readCanonicalForm(""), DamagedForm);
+}
+
+// Found by tests/fuzz: whatever runs an operator trusts the shapes of its tensors.
+TEST(CanonicalReader, ResultsThatTheirOperatorDoesNotProduceAreRefused) {
+  for (const Shape& shape : {Shape{}, Shape{2}, Shape{2, 7}, Shape{2, 8, 1}}) {
+    auto c = test::cut(dropouts(1, 1), 1);
+    const auto computed = std::find_if(c.stage.nodes.begin(), c.stage.nodes.end(), [](const StageNode& n) { return !n.logical; });
+    ASSERT_NE(computed, c.stage.nodes.end());
+    c.stage.tensors[static_cast<std::size_t>(computed->out[0])].info.shape = shape;
+    EXPECT_THROW(readCanonicalForm(canonicalForm(c.stage, *c.problem)), DamagedForm);
+    auto other = test::cut(dropouts(1, 1), 1);
+    other.stage.tensors[static_cast<std::size_t>(computed->out[0])].info.element = ElementKind::kComplex;
+    EXPECT_THROW(readCanonicalForm(canonicalForm(other.stage, *other.problem)), DamagedForm);
+  }
 }
 
 }  // namespace

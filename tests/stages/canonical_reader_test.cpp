@@ -1,11 +1,10 @@
 // A stage read back from its canonical form is the same proof problem: what the checker says about it does not depend on anything that the form leaves out.
+#include <algorithm>
 #include <map>
 #include <random>
 #include <set>
 
 #include <gtest/gtest.h>
-
-#include <algorithm>
 
 #include "cache/proof_store.h"
 #include "checker/checker.h"

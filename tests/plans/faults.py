@@ -15,7 +15,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from plan_edit import EQUIVALENT, INPUT_ERROR, INTERNAL, NOT_EQUIVALENT, ROOT, UNDECIDED, Failure, Runner  # noqa: E402
+from plan_edit import EQUIVALENT, INPUT_ERROR, INTERNAL, NOT_EQUIVALENT, ROOT, UNDECIDED, Failure, Runner, children  # noqa: E402
 
 LIMIT = 120
 GPT = ("gpt", "--layers", "2", "--dim", "16", "--heads", "2", "--seq", "4", "--vocab", "16", "--dp", "2", "--tp", "2", "--microbatches", "2")
@@ -78,17 +78,6 @@ class Place:
         verdict = json.loads(self.report.read_text())["verdict"]
         expect(not verdicts or verdict in verdicts, f"the report says {verdict}")
         return verdict
-
-
-def children(pid):
-    found = []
-    for entry in pathlib.Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[1]) == pid and fields[0] != "Z":
-                    found.append(int(entry.name))
-    return found
 
 
 def expect_gone(pids):

@@ -74,7 +74,11 @@ class FormReader {
     return n;
   }
   // A list has at most as many items as there are bytes left: nothing is reserved for a length that is not true.
-  std::size_t length() { return at(number(0, static_cast<std::int64_t>(bytes_.size() - next_))); }
+  std::size_t length() {
+    const std::size_t n = at(number(0));
+    if (n > bytes_.size() - next_) throw DamagedForm("a list is longer than the rest");
+    return n;
+  }
   template <class F>
   void readList(F&& item) {
     const std::size_t n = length();

@@ -174,5 +174,16 @@ TEST(CanonicalReader, ResultsThatTheirOperatorDoesNotProduceAreRefused) {
   }
 }
 
+// Found by tests/fuzz: a text whose length counts the bytes of the length itself reached beyond the end.
+TEST(CanonicalReader, ALengthDoesNotCountItself) {
+  const auto c = test::cut(dropouts(1, 1), 1);
+  const std::string form = canonicalForm(c.stage, *c.problem);
+  const std::size_t name = form.find("dropout");
+  ASSERT_NE(name, std::string::npos);
+  std::string cut = form.substr(0, name + 7);
+  cut[name - 1] = static_cast<char>(2 * 8);   // one byte more than there is
+  EXPECT_THROW(readCanonicalForm(cut), DamagedForm);
+}
+
 }  // namespace
 }  // namespace shardproof

@@ -191,7 +191,7 @@ TEST_P(HugeSizesTest, AreAnErrorOfTheModel) {
     test::read(model, R"({"mesh": [], "programs": [{"at": {}, "tensors": {}, "nodes": []}], "lineage": []})");
     FAIL() << "no error";
   } catch (const InputError& error) {
-    EXPECT_TRUE(error.pointer().starts_with("/nodes/0") || error.pointer() == "/tensors/y/shape") << error.what();
+    EXPECT_TRUE(error.pointer().starts_with("/nodes/0") || error.pointer().starts_with("/tensors/y/shape")) << error.what();
   }
 }
 

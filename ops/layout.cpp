@@ -496,7 +496,10 @@ struct Pad {
     needReal(s, 0);
     Shape shape = shapeOf(s, 0);
     const std::vector<Side> pad = sides(s.attributes, shape.size());
-    for (std::size_t d = 0; d < shape.size(); ++d) shape[d] += pad[d].left + pad[d].right;
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+      if (__builtin_add_overflow(shape[d], pad[d].left, &shape[d]) || __builtin_add_overflow(shape[d], pad[d].right, &shape[d]))
+        throw ShapeError("the padded dimension exceeds 64 bits");
+    }
     return {like(s, std::move(shape))};
   }
   static void relate(const Signature& s, std::span<const TensorInfo* const>, Relations& relations) {

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "ops/registry.h"
+#include "shardproof/error.h"
+#include "util/shapes.h"
 
 namespace shardproof {
 
@@ -72,7 +74,11 @@ class FormReader {
     return n;
   }
   // A list has at most as many items as there are bytes left: nothing is reserved for a length that is not true.
-  std::size_t length() { return at(number(0, static_cast<std::int64_t>(bytes_.size() - next_))); }
+  std::size_t length() {
+    const std::size_t n = at(number(0));
+    if (n > bytes_.size() - next_) throw DamagedForm("a list is longer than the rest");
+    return n;
+  }
   template <class F>
   void readList(F&& item) {
     const std::size_t n = length();
@@ -198,12 +204,31 @@ class FormReader {
     stage_.nodes.push_back(std::move(n));
   }
 
+  // Everything that runs an operator goes by its tensors' shapes.
+  void checkOperator(const StageNode& n, const ops::OperatorInfo& op) const {
+    const Attributes& attributes = problem_->attributes.at(n.attributes);
+    op.validate(attributes, n.in.size(), n.out.size());
+    std::vector<const ops::TensorInfo*> operands;
+    for (const std::int32_t t : n.in) operands.push_back(t < 0 ? nullptr : &stage_.tensors[at(t)].info);
+    const auto results = op.infer({attributes, operands, n.out.size()});
+    for (std::size_t i = 0; i < n.out.size(); ++i) {
+      if (n.out[i] < 0) continue;
+      const ops::TensorInfo& written = stage_.tensors[at(n.out[i])].info;
+      if (i >= results.size() || !fitsDeclared(results[i].shape, written.shape, op.scalarMayBeOne) || results[i].element != written.element) {
+        throw DamagedForm("a result of another shape or kind than its operator produces");
+      }
+    }
+  }
+
   void checkSignature(const StageNode& n) const {
     if (n.communication == Communication::kNone) {
       try {
-        ops::Registry::instance().at(n.op).validate(problem_->attributes.at(n.attributes), n.in.size(), n.out.size());
+        checkOperator(n, ops::Registry::instance().at(n.op));
       } catch (const std::invalid_argument& error) {
         throw DamagedForm(error.what());
+      } catch (const ShapeError& error) {
+        throw DamagedForm(error.what());
+      } catch (const Unsupported&) {   // as in a plan: such a stage is undecided
       }
       return;
     }

@@ -8,13 +8,10 @@
 namespace shardproof {
 
 // The input cannot be read as a verification problem (exit code 2). `what()` is one line:
-// FILE: POINTER: what was found, what was expected.
+// FILE: POINTER: what was found, what was expected. Control characters are shown by their codes, and what is very long is shortened.
 class InputError : public std::runtime_error {
  public:
-  InputError(std::string file, std::string pointer, const std::string& message)
-      : std::runtime_error(file + ": " + (pointer.empty() ? std::string("/") : pointer) + ": " + message),
-        file_(std::move(file)),
-        pointer_(std::move(pointer)) {}
+  InputError(std::string file, std::string pointer, const std::string& message);
   const std::string& file() const noexcept { return file_; }
   const std::string& pointer() const noexcept { return pointer_; }
 

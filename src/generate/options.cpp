@@ -1,6 +1,8 @@
 #include "generate/options.h"
 
+#include <algorithm>
 #include <cctype>
+#include <initializer_list>
 
 namespace shardproof::generate {
 namespace {
@@ -73,6 +75,22 @@ void checkHeads(const Options& o) {
   divides("tp", o.tp, "heads", o.heads);
   if (o.kvHeads % o.tp != 0 && o.tp % o.kvHeads != 0)
     fail(show("kv-heads", o.kvHeads) + " is neither a multiple nor a divisor of " + show("tp", o.tp));
+}
+
+// Sizes that make files which nobody could read: they must fit somewhere, and each tensor's elements into 64 bits.
+void checkSizes(const Options& o) {
+  constexpr std::int64_t kMostBlocks = 1 << 20;   // some gigabytes
+  if (o.layers > kMostBlocks / o.microbatches)
+    fail(show("layers", o.layers) + " times " + show("microbatches", o.microbatches) + " is more than " + std::to_string(kMostBlocks));
+  const auto fits = [](std::initializer_list<std::int64_t> factors) {
+    std::int64_t product = 1;
+    for (const std::int64_t f : factors)
+      if (__builtin_mul_overflow(product, f, &product)) return false;
+    return product <= std::int64_t{1} << 62;
+  };
+  const std::int64_t widest = std::max({o.dim, o.hidden, o.vocabulary}), sequence = std::max<std::int64_t>(o.sequence, 1), heads = std::max<std::int64_t>(o.heads, 1);
+  if (!fits({o.batch, sequence, widest, 4}) || !fits({o.batch, heads, sequence, sequence}) || !fits({widest, std::max(o.dim, o.hidden), 4}))
+    fail("with these sizes a tensor has more than 2^62 elements");
 }
 
 }  // namespace
@@ -167,6 +185,7 @@ Options complete(Options o) {
     if (o.tp == 1) fail("--sequence-parallel needs --tp of at least 2");
     divides("tp", o.tp, "seq", o.sequence);
   }
+  checkSizes(o);
   if (o.zero > 0 && o.dp == 1) fail("--zero " + std::to_string(o.zero) + " needs --dp of at least 2");
   return o;
 }

@@ -27,9 +27,8 @@ int runGenerate(const Arguments& arguments) {
     writeDiagnostic(std::string("generate: ") + error.what());
     return kExitUsage;
   }
-  checkWritable(plan);   // not a model without its plan
-  writeFileAtomically(model, files.model);
-  writeFileAtomically(plan, files.plan);
+  const FileText texts[] = {{model, files.model}, {plan, files.plan}};
+  writeFilesAtomically(texts);   // not a model without its plan
   writeStandardOutput(model + "\n" + plan + "\n");
   return 0;
 }

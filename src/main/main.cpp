@@ -1,6 +1,9 @@
 // The command line. Only this folder prints and exits: results on standard output, everything else on standard error.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <csignal>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <new>
@@ -11,6 +14,7 @@
 #include "main/check_log_command.h"
 #include "main/exit_codes.h"
 #include "main/generate_command.h"
+#include "main/interrupt.h"
 #include "main/mutate_command.h"
 #include "main/streams.h"
 #include "main/sweep_command.h"
@@ -51,17 +55,15 @@ int runCommandLine(int argc, char** argv) {
   return run();
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  claimStandardStreams();
+int runGuarded(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away is an error of writing, with its exit code
   std::signal(SIGXFSZ, SIG_IGN);  // so is a limit on the size of files (ulimit -f)
   try {
     return runCommandLine(argc, argv);
   } catch (const InputError& error) {
     writeDiagnostic(error.what());
-    return kExitInput;
+    // A read that a signal broke off says nothing about the file.
+    return interruptingSignal() != 0 ? kExitSignal + interruptingSignal() : kExitInput;
   } catch (const std::bad_alloc&) {
     writeDiagnostic("internal error: out of memory");
   } catch (const std::exception& error) {
@@ -70,4 +72,18 @@ int main(int argc, char** argv) {
     writeDiagnostic("internal error of unknown kind");
   }
   return kExitInternal;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  claimStandardStreams();
+  // A library that calls exit() by itself (OpenMP's, when it gets no memory) would choose the exit code, and 1 is wrong usage.
+  static bool finished = false;
+  ::on_exit([](int, void* done) {
+    if (!*static_cast<bool*>(done)) ::_exit(kExitInternal);
+  }, &finished);
+  const int code = runGuarded(argc, argv);
+  finished = true;
+  return code;
 }

@@ -10,6 +10,7 @@
 #include "mutate/mutate.h"
 #include "report/file.h"
 #include "shardproof/error.h"
+#include "util/printable.h"
 
 namespace shardproof {
 namespace {
@@ -34,7 +35,7 @@ int runList(const Arguments& arguments) {
     const mutate::Json plan = mutate::readDocument(arguments.plan);
     const mutate::PlanGraph graph(plan, arguments.plan);
     for (const mutate::Bug& bug : mutate::bugs()) {
-      const std::string count = std::to_string(bug.sites(graph).size());
+      const std::string count = std::to_string(mutate::sitesOf(bug, graph, arguments.plan).size());
       text += line(bug, std::string(5 - std::min<std::size_t>(count.size(), 5), ' ') + count + " places  ");
     }
   }
@@ -63,7 +64,9 @@ int runMutate(const Arguments& arguments) {
   text += made.sites == 1 ? " place)\n" : " places)\n";
   for (const mutate::NodeRef ref : made.touched) {
     const auto& node = plan.at("programs").at(static_cast<std::size_t>(ref.program)).at("nodes").at(static_cast<std::size_t>(ref.node));
-    text += mutate::pointerTo(ref) + "  " + mutate::opOf(node) + (node.contains("loc") ? "  " + node.at("loc").get<std::string>() : "") + "\n";
+    const auto location = node.find("loc");
+    text += mutate::pointerTo(ref) + "  " + printable(mutate::opOf(node)) +
+            (location != node.end() && location->is_string() ? "  " + printable(location->get_ref<const std::string&>()) : "") + "\n";
   }
   writeStandardOutput(text);
   return 0;

@@ -109,7 +109,7 @@ int runSeveral(const Arguments& arguments, const std::vector<std::string>& plans
     } catch (const InputError& error) {
       result.error = error.what();
       result.inputError = true;
-      code = worse(code, kExitInput);
+      code = worse(code, interrupted() ? kExitSignal + interruptingSignal() : kExitInput);   // as in main()
     } catch (const std::bad_alloc&) {
       result.error = plan + ": out of memory";
       code = worse(code, kExitInternal);

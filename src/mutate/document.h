@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "shardproof/error.h"
+
 namespace shardproof::mutate {
 
 // Decimals are held as nlohmann's binary values, which JSON text cannot contain: as doubles they would lose digits.
@@ -15,6 +17,17 @@ Json readDocument(const std::string& file);
 std::string documentText(const Json& document);
 // `text`, compressed if the name asks for it; replaces the file atomically. Throws std::runtime_error.
 void writeDocument(const std::string& file, const std::string& text);
+
+// Runs what reads a document as a plan: where it is none, what the library throws becomes an InputError. What exactly is missing is for `verify` to say,
+// which reads every field.
+template <class F>
+auto asPlan(const std::string& file, F&& f) {
+  try {
+    return f();
+  } catch (const Json::exception& error) {
+    throw InputError(file, "", std::string("not a plan that can be mutated: ") + error.what());
+  }
+}
 
 Json decimal(const std::string& text);
 bool isNumber(const Json& value);

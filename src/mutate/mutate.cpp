@@ -23,10 +23,14 @@ const Bug& findBug(const std::string& name) {
   throw MutationError("there is no bug '" + name + "'; --list names them");
 }
 
+std::vector<NodeRef> sitesOf(const Bug& bug, const PlanGraph& graph, const std::string& file) {
+  return asPlan(file, [&] { return bug.sites(graph); });
+}
+
 Mutation mutate(Json& plan, const std::string& file, const Bug& bug, const Choice& choice) {
   const Json before = plan;
   const PlanGraph graph(before, file);
-  const std::vector<NodeRef> sites = bug.sites(graph);
+  const std::vector<NodeRef> sites = sitesOf(bug, graph, file);
   if (sites.empty()) throw MutationError("bug '" + std::string(bug.name) + "' does not apply anywhere in this plan: " + std::string(bug.does));
   Mutation made{.site = sites.front(), .sites = sites.size()};
   if (!choice.at.empty()) {
@@ -43,7 +47,7 @@ Mutation mutate(Json& plan, const std::string& file, const Bug& bug, const Choic
     made.site = sites[std::mt19937_64(*choice.seed)() % sites.size()];
   }
   Editor editor(plan);
-  bug.apply(graph, made.site, plan, editor);
+  asPlan(file, [&] { bug.apply(graph, made.site, plan, editor); });
   made.touched = editor.touched();
   return made;
 }

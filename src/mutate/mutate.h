@@ -37,6 +37,9 @@ struct Bug {
 const std::vector<Bug>& bugs();
 const Bug& findBug(const std::string& name);   // throws MutationError
 
+// Every node of `graph` where the bug applies. Throws InputError when the plan turns out to be none.
+std::vector<NodeRef> sitesOf(const Bug& bug, const PlanGraph& graph, const std::string& file);
+
 struct Mutation {
   NodeRef site = {};                 // in the plan as it was
   std::size_t sites = 0;             // how many there were to choose from

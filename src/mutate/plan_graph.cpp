@@ -73,7 +73,7 @@ bool valueMatters(const Json& node, std::size_t operand) {
 }
 
 PlanGraph::PlanGraph(const Json& plan, const std::string& file) : plan_(plan) {
-  try {
+  asPlan(file, [&] {
     if (plan.at("format") != "shardproof-plan") throw InputError(file, "/format", "expected \"shardproof-plan\"");
     for (const Json& axis : plan.at("mesh")) axes_.emplace_back(axis.at(0).get<std::string>(), axis.at(1).get<std::int64_t>());
     if (axes_.size() > 60) throw InputError(file, "/mesh", "too many axes");
@@ -84,10 +84,7 @@ PlanGraph::PlanGraph(const Json& plan, const std::string& file) : plan_(plan) {
     readLineage();
     propagate();
     numberValues();
-  } catch (const Json::exception& error) {
-    // What exactly is missing is for `verify` to say, which reads every field.
-    throw InputError(file, "", std::string("not a plan that can be mutated: ") + error.what());
-  }
+  });
 }
 
 const Json& PlanGraph::nodesOf(int program) const { return in(program).json->at("nodes"); }

@@ -2,6 +2,7 @@
 #include "plan/elements.h"
 #include "reader/reader.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "reader/lineage_resolver.h"
@@ -12,7 +13,15 @@
 
 namespace shardproof {
 
-// A plan may come from anywhere, so it may only name what lies beside it.
+namespace {
+
+bool isInside(const std::filesystem::path& file, const std::filesystem::path& directory) {
+  return !directory.empty() && std::mismatch(directory.begin(), directory.end(), file.begin(), file.end()).first == directory.end();
+}
+
+}  // namespace
+
+// A plan may come from anywhere, so it may only name what lies beside it, or beside the file that it is a symbolic link to.
 std::string modelBeside(const std::string& planFile, const std::string& model) {
   namespace fs = std::filesystem;
   const auto fail = [&](const std::string& message) -> void { throw InputError(planFile, "/model", message); };
@@ -25,6 +34,12 @@ std::string modelBeside(const std::string& planFile, const std::string& model) {
   std::error_code error;
   if (!fs::is_regular_file(file, error)) {
     fail("there is no file \"" + file.string() + "\": put the model beside the plan, or name it with --model");
+  }
+  // Symbolic links may stay in the plan's directory, or lead to where the plan's own leads.
+  const fs::path parent = fs::path(planFile).parent_path();
+  const fs::path real = fs::canonical(file, error), directory = fs::canonical(parent.empty() ? "." : parent, error), realPlan = fs::canonical(planFile, error);
+  if (error || !(isInside(real, directory) || isInside(real, realPlan.parent_path()))) {
+    fail("\"" + file.string() + "\" is a symbolic link that leads out of the plan's directory, expected a file inside it (or the option --model)");
   }
   return file.string();
 }

@@ -7,9 +7,12 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <stdexcept>
 #include <string_view>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 namespace shardproof {
 namespace {
@@ -20,12 +23,16 @@ namespace {
 
 class OutputFile {
  public:
+  OutputFile() = default;
   OutputFile(const std::string& path, int flags) : fd_(::open(path.c_str(), flags | O_WRONLY | O_CLOEXEC, 0666)) {}
+  OutputFile(OutputFile&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  OutputFile& operator=(OutputFile&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
   ~OutputFile() {
     if (fd_ >= 0) ::close(fd_);
   }
-  OutputFile(const OutputFile&) = delete;
-  OutputFile& operator=(const OutputFile&) = delete;
   bool isOpen() const { return fd_ >= 0; }
   int get() const { return fd_; }
 
@@ -40,22 +47,12 @@ class OutputFile {
     return true;
   }
   bool close() {
-    const int fd = fd_;
-    fd_ = -1;
+    const int fd = std::exchange(fd_, -1);
     return ::close(fd) == 0 || errno == EINTR;
   }
 
  private:
-  int fd_;
-};
-
-// Removes the file unless it has been renamed.
-struct TemporaryFile {
-  std::string path;
-  bool kept = false;
-  ~TemporaryFile() {
-    if (!kept && !path.empty()) ::unlink(path.c_str());
-  }
+  int fd_ = -1;
 };
 
 std::string directoryOf(const std::string& path) {
@@ -76,36 +73,102 @@ void writeDirectly(const std::string& path, const std::string& text) {
   if (!file.write(text) || !file.close()) fail(path, "cannot write", errno);
 }
 
+// The new content of one file: written in full by the constructor, put in its place by commit().
+class Replacement {
+ public:
+  explicit Replacement(const FileText& file) : path_(file.path), text_(file.text) {
+    struct stat existing {};
+    exists_ = ::stat(path_.c_str(), &existing) == 0;
+    mode_ = existing.st_mode;
+    if (exists_ && S_ISDIR(mode_)) fail(path_, "cannot write", EISDIR);
+    direct_ = exists_ && !S_ISREG(mode_);
+    target_ = exists_ && !direct_ ? resolve(path_) : path_;
+    if (direct_ || writeUnnamed()) return;
+    writeNamed();
+  }
+  ~Replacement() {
+    if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  }
+  Replacement(const Replacement&) = delete;
+  Replacement& operator=(const Replacement&) = delete;
+
+  void commit() {
+    if (direct_) return writeDirectly(path_, text_);
+    if (unnamed_.isOpen() && !giveName()) writeNamed();
+    if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail(path_, "cannot rename the finished file to it", errno);
+    temporary_.clear();
+    // The new name survives a crash of the machine once its directory is written; some file systems cannot do that, which loses nothing now.
+    const int directory = ::open(directoryOf(target_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (directory >= 0) {
+      (void)::fsync(directory);
+      ::close(directory);
+    }
+  }
+
+ private:
+  void fill(const OutputFile& file) const {
+    if (exists_) (void)::fchmod(file.get(), mode_ & 07777);  // best effort: only the owner may
+    if (!file.write(text_) || ::fsync(file.get()) != 0) fail(path_, "cannot write", errno);
+  }
+
+  // A file that is in no directory yet, and is gone if this process is killed. False where the file system has none.
+  bool writeUnnamed() {
+    unnamed_ = OutputFile(directoryOf(target_), O_TMPFILE);
+    if (!unnamed_.isOpen()) return false;
+    fill(unnamed_);
+    return true;
+  }
+
+  std::string temporaryName(int i) const { return target_ + "." + std::to_string(::getpid()) + "." + std::to_string(i) + ".tmp"; }
+
+  // A link cannot replace a file, so the name is a temporary one first. False where there is no /proc.
+  bool giveName() {
+    const std::string from = "/proc/self/fd/" + std::to_string(unnamed_.get());
+    for (int i = 0; i < kMostNames; ++i) {
+      const std::string name = temporaryName(i);
+      if (::linkat(AT_FDCWD, from.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0) {
+        temporary_ = name;
+        return true;
+      }
+      if (errno != EEXIST) break;
+    }
+    return false;
+  }
+
+  void writeNamed() {
+    for (int i = 0;; ++i) {
+      OutputFile file(temporaryName(i), O_CREAT | O_EXCL);
+      if (!file.isOpen()) {
+        if (errno == EEXIST && i < kMostNames) continue;
+        fail(path_, "cannot create a file in its directory", errno);
+      }
+      temporary_ = temporaryName(i);
+      fill(file);
+      if (!file.close()) fail(path_, "cannot write", errno);
+      return;
+    }
+  }
+
+  static constexpr int kMostNames = 100;
+  const std::string& path_;
+  const std::string& text_;
+  bool exists_ = false, direct_ = false;
+  mode_t mode_ = 0;
+  std::string target_, temporary_;   // temporary_: to be removed, if there is one
+  OutputFile unnamed_;
+};
+
 }  // namespace
 
 void writeFileAtomically(const std::string& path, const std::string& text) {
-  struct stat existing {};
-  const bool exists = ::stat(path.c_str(), &existing) == 0;
-  if (exists && S_ISDIR(existing.st_mode)) fail(path, "cannot write", EISDIR);
-  if (exists && !S_ISREG(existing.st_mode)) return writeDirectly(path, text);
+  const FileText file{path, text};
+  writeFilesAtomically({&file, 1});
+}
 
-  const std::string target = exists ? resolve(path) : path;
-  TemporaryFile temporary;
-  for (int i = 0;; ++i) {
-    const std::string name = target + "." + std::to_string(::getpid()) + "." + std::to_string(i) + ".tmp";
-    OutputFile file(name, O_CREAT | O_EXCL);
-    if (!file.isOpen()) {
-      if (errno == EEXIST && i < 100) continue;
-      fail(path, "cannot create a file in its directory", errno);
-    }
-    temporary.path = name;
-    if (exists) (void)::fchmod(file.get(), existing.st_mode & 07777);  // best effort: only the owner may
-    if (!file.write(text) || ::fsync(file.get()) != 0 || !file.close()) fail(path, "cannot write", errno);
-    break;
-  }
-  if (::rename(temporary.path.c_str(), target.c_str()) != 0) fail(path, "cannot rename the finished file to it", errno);
-  temporary.kept = true;
-  // The new name survives a crash of the machine once its directory is written; some file systems cannot do that, which loses nothing now.
-  const int directory = ::open(directoryOf(target).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (directory >= 0) {
-    (void)::fsync(directory);
-    ::close(directory);
-  }
+void writeFilesAtomically(std::span<const FileText> files) {
+  std::vector<std::unique_ptr<Replacement>> replacements;
+  for (const FileText& file : files) replacements.push_back(std::make_unique<Replacement>(file));
+  for (const auto& replacement : replacements) replacement->commit();
 }
 
 void checkWritable(const std::string& path) {
@@ -118,7 +181,12 @@ void checkWritable(const std::string& path) {
       return;
     }
   }
-  if (::access(directoryOf(exists ? resolve(path) : path).c_str(), W_OK | X_OK) != 0) fail(path, "cannot create a file in its directory", errno);
+  // By trying: permissions are not all that there is (full disks, directories of the system, file systems that may only be read).
+  const std::string target = exists ? resolve(path) : path;
+  if (OutputFile(directoryOf(target), O_TMPFILE).isOpen()) return;
+  const std::string name = target + "." + std::to_string(::getpid()) + ".tmp";
+  if (!OutputFile(name, O_CREAT | O_EXCL).isOpen()) fail(path, "cannot create a file in its directory", errno);
+  ::unlink(name.c_str());
 }
 
 }  // namespace shardproof

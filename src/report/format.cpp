@@ -7,21 +7,6 @@
 
 namespace shardproof {
 
-std::string printable(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x20 && byte != 0x7f) {
-      result += c;
-      continue;
-    }
-    std::array<char, 8> escaped{};
-    std::snprintf(escaped.data(), escaped.size(), "\\x%02x", byte);
-    result += escaped.data();
-  }
-  return result;
-}
-
 std::string grouped(std::size_t value) {
   const std::string digits = std::to_string(value);
   std::string text;

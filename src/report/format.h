@@ -5,10 +5,9 @@
 #include <string>
 #include <string_view>
 
-namespace shardproof {
+#include "util/printable.h"   // of names
 
-// Names come from files: control characters in them must not reach a terminal.
-std::string printable(std::string_view text);
+namespace shardproof {
 
 std::string grouped(std::size_t value);   // 1,380,352
 std::string grouped(double value);

@@ -325,6 +325,10 @@ TEST(GenerateOptions, ContradictionsAreRefused) {
   EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.dropout = "0.1"; }), "llama3 has no --dropout"));
   EXPECT_TRUE(has(refused(mlp(), [](Options& o) { o.padVocabulary = 2; }), "no vocabulary"));
   EXPECT_TRUE(has(refused(mlp(), [](Options& o) { o.tp = 2, o.vocabularyParallel = true; }), "no vocabulary"));
+  EXPECT_TRUE(has(refused(gpt(), [](Options& o) { o.layers = std::int64_t{1} << 40; }), "--layers 1099511627776 times --microbatches 1 is more than"));
+  EXPECT_TRUE(has(refused(gpt(), [](Options& o) { o.vocabulary = o.dim = std::int64_t{1} << 40; }), "more than 2^62 elements"));
+  EXPECT_TRUE(has(refused(gpt(), [](Options& o) { o.sequence = std::int64_t{1} << 40; }), "more than 2^62 elements"));
+  EXPECT_TRUE(has(refused(mlp(), [](Options& o) { o.batch = o.hidden = std::int64_t{1} << 40; }), "more than 2^62 elements"));
   // Only the layout shows that no dimension divides.
   Options o = llama();
   o.dp = 3;

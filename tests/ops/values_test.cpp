@@ -296,7 +296,7 @@ TEST_F(OperatorValues, MixtureOfExperts) {
       }
       std::vector<std::size_t> order(groups);
       std::iota(order.begin(), order.end(), std::size_t{0});
-      const auto score = [&](std::size_t g) { return biased ? c[2 * g] + c[2 * g + 1] : std::max(c[2 * g], c[2 * g + 1]); };
+      const auto score = [&, biased = biased](std::size_t g) { return biased ? c[2 * g] + c[2 * g + 1] : std::max(c[2 * g], c[2 * g + 1]); };
       std::sort(order.begin(), order.end(), [&](std::size_t g, std::size_t h) { return score(g) > score(h); });
       std::vector<std::size_t> competing;
       for (std::size_t g = 0; g < best; ++g) competing.insert(competing.end(), {2 * order[g], 2 * order[g] + 1});

@@ -8,7 +8,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from plan_edit import EQUIVALENT, LLAMA, MOE, MOE_128, NOT_EQUIVALENT, PLANS, RUN_LIMIT, UNDECIDED, Failure, Plan, Runner, children, expect_code, skip_unless_shared  # noqa: E402
+from plan_edit import EQUIVALENT, LLAMA, MOE, MOE_128, PLANS, RUN_LIMIT, UNDECIDED, Failure, Plan, Runner, children, expect_code, skip_unless_shared  # noqa: E402
 
 LONG = (MOE_128, "--no-classes")   # runs for seconds: every stage for itself
 
@@ -151,32 +151,6 @@ def no_memory(runner):
     return f"{result.report['verdict']}, {result.seconds:.1f} s"
 
 
-def jobs_agree(runner, plan_name, *options):
-    verdicts = {}
-    for jobs in (1, 2, 4):
-        result = runner.verify(PLANS / plan_name, None, *options, jobs=jobs)
-        expect_code(result, EQUIVALENT)
-        verdicts[jobs] = [(s["tensor"], s["role"], s["entry"], s["verdict"], s["method"], s["class"], s["logical_nodes"], s["parallel_nodes"],
-                           s["reduced_shapes"]) for s in result.report["stages"]]
-    if not verdicts[1] == verdicts[2] == verdicts[4]:
-        raise Failure("the reports of 1, 2 and 4 jobs differ")
-    return f"{len(verdicts[1])} stages"
-
-
-def jobs_agree_on_defects(runner):
-    plan = Plan(LLAMA)
-    node = plan.node(0, "pow")
-    node["attrs"]["scalar"] = 3
-    reports = {}
-    for jobs in (1, 2, 4):
-        result = runner.verify_plan(plan, jobs=jobs)
-        expect_code(result, NOT_EQUIVALENT)
-        reports[jobs] = ([(s["entry"], s["verdict"]) for s in result.report["stages"]], result.report["defects"])
-    if not reports[1] == reports[2] == reports[4]:
-        raise Failure("the defects of 1, 2 and 4 jobs differ")
-    return f"{len(reports[1][1])} defects"
-
-
 def interrupted(runner, number, pause):
     plan, *options = LONG
     with Running(runner, PLANS / plan, *options, "--jobs", 2) as run:
@@ -232,10 +206,6 @@ def main():
     runner.case("no_time.moe", no_time, MOE)
     runner.case("no_time.one_large_proof", no_time_for_one_large_proof)
     runner.case("no_memory", no_memory)
-    runner.case("jobs_agree.llama", jobs_agree, LLAMA)
-    runner.case("jobs_agree.llama_no_classes", jobs_agree, LLAMA, "--no-classes")
-    runner.case("jobs_agree.moe", jobs_agree, MOE)
-    runner.case("jobs_agree.defects", jobs_agree_on_defects)
     runner.case("interrupted.SIGINT", interrupted, signal.SIGINT, 0.1)
     runner.case("interrupted.SIGTERM", interrupted, signal.SIGTERM, 0.1)
     runner.case("interrupted.at_once", interrupted, signal.SIGINT, 0)

@@ -1,4 +1,5 @@
 // A stage read back from its canonical form is the same proof problem: what the checker says about it does not depend on anything that the form leaves out.
+#include <algorithm>
 #include <map>
 #include <random>
 #include <set>
@@ -40,7 +41,6 @@ struct Decision {
   StageVerdict verdict = StageVerdict::kUndecided;
   StoredProof proof;
   std::int32_t claim = -1;
-  friend bool operator==(const Decision&, const Decision&) = default;
 };
 Decision decide(const Stage& stage, const Problem& problem, Checker checker) {
   CheckOptions options;
@@ -158,6 +158,31 @@ TEST(CanonicalReader, LengthsAreNotBelieved) {
   huge += std::string("\xFE\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F", 9);   // so many tensors
   EXPECT_THROW(readCanonicalForm(huge), DamagedForm);
   EXPECT_THROW(readCanonicalForm(""), DamagedForm);
+}
+
+// Found by tests/fuzz: whatever runs an operator trusts the shapes of its tensors.
+TEST(CanonicalReader, ResultsThatTheirOperatorDoesNotProduceAreRefused) {
+  for (const Shape& shape : {Shape{}, Shape{2}, Shape{2, 7}, Shape{2, 8, 1}}) {
+    auto c = test::cut(dropouts(1, 1), 1);
+    const auto computed = std::find_if(c.stage.nodes.begin(), c.stage.nodes.end(), [](const StageNode& n) { return !n.logical; });
+    ASSERT_NE(computed, c.stage.nodes.end());
+    c.stage.tensors[static_cast<std::size_t>(computed->out[0])].info.shape = shape;
+    EXPECT_THROW(readCanonicalForm(canonicalForm(c.stage, *c.problem)), DamagedForm);
+    auto other = test::cut(dropouts(1, 1), 1);
+    other.stage.tensors[static_cast<std::size_t>(computed->out[0])].info.element = ElementKind::kComplex;
+    EXPECT_THROW(readCanonicalForm(canonicalForm(other.stage, *other.problem)), DamagedForm);
+  }
+}
+
+// Found by tests/fuzz: a text whose length counts the bytes of the length itself reached beyond the end.
+TEST(CanonicalReader, ALengthDoesNotCountItself) {
+  const auto c = test::cut(dropouts(1, 1), 1);
+  const std::string form = canonicalForm(c.stage, *c.problem);
+  const std::size_t name = form.find("dropout");
+  ASSERT_NE(name, std::string::npos);
+  std::string cut = form.substr(0, name + 7);
+  cut[name - 1] = static_cast<char>(2 * 8);   // one byte more than there is
+  EXPECT_THROW(readCanonicalForm(cut), DamagedForm);
 }
 
 }  // namespace

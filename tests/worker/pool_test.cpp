@@ -206,7 +206,7 @@ TEST_F(PoolTest, TimeOutKillsTheTaskWithoutRetry) {
 }
 
 TEST_F(PoolTest, MemoryLimit) {
-#ifdef __SANITIZE_ADDRESS__
+#ifdef SHARDPROOF_SANITIZED
   GTEST_SKIP() << "the sanitizer reserves all address space at the start";
 #endif
   PoolOptions options = withJobs(2);

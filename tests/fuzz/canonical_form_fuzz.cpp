@@ -1,0 +1,41 @@
+// Bytes to a stage, as a proof cache holds them; and with SHARDPROOF_FUZZ_FORGED=1 in the environment what `shardproof cache verify` does with it. That is no
+// part of every run because forged forms are known on which it leaves its arrays (docs/reliability.md); it happens in a worker, whose crash is reported.
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+#include "checker/checker.h"
+#include "fuzz_support.h"
+#include "shape_reduction/reduction.h"
+#include "shardproof/error.h"
+#include "stages/canonical_reader.h"
+
+using namespace shardproof;
+
+namespace {
+
+bool isSmall(const Stage& stage) {
+  return stage.nodes.size() <= 100 && std::all_of(stage.tensors.begin(), stage.tensors.end(), [](const StageTensor& t) {
+    std::int64_t elements = 1;
+    for (const std::int64_t d : t.info.shape) elements = d > 0 && elements > 2000 / d ? 2001 : elements * d;
+    return elements <= 2000;
+  });
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  try {
+    const StageOfForm read = readCanonicalForm({reinterpret_cast<const char*>(data), size});
+    const std::string form = canonicalForm(read.stage, *read.problem);
+    const StageOfForm again = readCanonicalForm(form);
+    fuzz::require(canonicalForm(again.stage, *again.problem) == form, "a form's stage has the same form");
+    static const bool forged = std::getenv("SHARDPROOF_FUZZ_FORGED") != nullptr;
+    if (!forged || !isSmall(read.stage) || reduceStage(read.stage, *read.problem, {}).largestIteration > 200'000) return 0;
+    CheckOptions options;
+    options.timeoutSeconds = 0.2;
+    checkStage(read.stage, *read.problem, options);
+  } catch (const std::exception&) {   // reprove.cpp says what
+  }
+  return 0;
+}

@@ -1,0 +1,1 @@
+// Nothing: the target that holds this file is there for its precompiled headers (tests/CMakeLists.txt).

@@ -111,7 +111,13 @@ class Reducer {
       if (!c.fromLineage && !blocks_[at(c.line)].empty()) throw NotSymmetric(kAddressed);
     }
     for (const Segment& s : graph_.segments) {
-      if (s.fromLineage) continue;
+      if (s.fromLineage) {
+        // A rank's tensor that holds several blocks keeps them all: its own line knows nothing of them.
+        if (holdsBlocks(s.lineA, s.loA, s.length) || holdsBlocks(s.lineB, s.loB, s.length)) {
+          throw NotSymmetric("a lineage box covers all blocks of an interchangeable axis and is a part of its dimension");
+        }
+        continue;
+      }
       // Whole on one side and a part of a longer line on the other shifts the blocks (pad, cat).
       if (blocks_[at(s.lineA)].empty() && blocks_[at(s.lineB)].empty()) continue;
       for (const auto& [line, lo] : {std::pair{s.lineA, s.loA}, std::pair{s.lineB, s.loB}}) {
@@ -142,6 +148,16 @@ class Reducer {
         if (count > most) throw NotSymmetric("a summand involves more coordinates of an interchangeable axis than are kept apart");
       }
     }
+  }
+
+  // Does a stretch of a line reach beyond a single block (of each axis that has blocks there)?
+  bool holdsBlocks(std::int32_t line, std::int64_t lo, std::int64_t length) const {
+    for (const Blocks& b : blocks_[at(line)]) {
+      if (lo >= b.unit * b.count) return false;
+      lo %= b.unit;
+      if (lo + length > b.unit) return true;
+    }
+    return false;
   }
 
   // ---- cuts -------------------------------------------------------------------------------------------------------------------------

@@ -309,8 +309,10 @@ void checkCommunication(const Join& join, std::vector<Defect>& defects) {
       for (const std::int32_t m : microbatches) {
         bool stop = false;
         for (const std::int64_t member : group) {
-          // What meets an alike member meets this one: both run the same, and no group names either.
-          if (!join.representative(member) || (pointToPoint && member == rank)) continue;
+          // What meets an alike member meets this one: both run the same, and no group names either. But a root is partly a member's own coordinates, so
+          // members that are alike may mean several.
+          if (spec.kind != Communication::kBroadcast && !join.representative(member)) continue;
+          if (pointToPoint && member == rank) continue;
           const auto found = join.partners(member, spec, m, rank);
           if (found.size() != 1) {
             const std::string what = pointToPoint ? (spec.kind == Communication::kSend ? "receive" : "send") : communicationName(spec.kind);

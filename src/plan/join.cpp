@@ -280,6 +280,17 @@ std::vector<std::int32_t> Join::partners(std::int64_t member, const Communicatio
     }
     found.push_back(n);
   }
+  // Several groups that have both ranks may share a comm id: they are instances apart, told by their members.
+  if (found.size() > 1 && wanted == spec.kind) {
+    const auto members = [&](const CommunicationSpec& s, std::int64_t rank) {
+      std::vector<std::int64_t> group = groupOf(s, rank);
+      std::sort(group.begin(), group.end());
+      return group;
+    };
+    const std::vector<std::int64_t> group = members(spec, requester);
+    const auto meets = [&](std::int32_t n) { return members(program.communications[static_cast<std::size_t>(program.graph.nodes[static_cast<std::size_t>(n)].communication)], member) == group; };
+    if (std::any_of(found.begin(), found.end(), meets)) std::erase_if(found, [&](std::int32_t n) { return !meets(n); });
+  }
   return found;
 }
 

@@ -294,6 +294,37 @@ TEST(Checks, Broadcast) {
   expectDefect(d, DefectKind::kCollective, {0}, {"/programs/0/nodes/0"}, "rank 1 never issues the matching broadcast");
 }
 
+// A root that names only some of the group's axes is another rank for members that differ in the others, also where these are alike.
+TEST(Checks, BroadcastOverAnAxisThatItsRootDoesNotName) {
+  for (const int dp : {1, 2, 5}) {
+    Draft d = broadcast();
+    d.plan["mesh"].insert(d.plan["mesh"].begin(), Json::array({"dp", dp}));
+    EXPECT_TRUE(defectsOf(d).empty());
+    for (std::size_t p = 0; p < 2; ++p) d.node(p, 0)["group"] = {"dp", "tp"};
+    if (dp == 1) EXPECT_TRUE(defectsOf(d).empty());
+    else expectDefect(d, DefectKind::kCollective, {0, 2}, {"/programs/0/nodes/0", "/programs/0/nodes/0"}, "rank 2 joins communication 'b' but names another root");
+  }
+}
+
+// Groups that share a comm id are instances apart.
+TEST(Checks, OneCommIdForSeveralGroups) {
+  Draft d = meeting(kAllReduce);
+  d.plan["mesh"].insert(d.plan["mesh"].begin(), Json::array({"dp", 3}));
+  const auto add = [&](const char* group, const std::string& result) {
+    for (std::size_t p = 0; p < 2; ++p) {
+      d.tensor(p, result) = d.tensor(p, "y");
+      d.program(p)["nodes"].push_back(d.node(p, 0));
+      d.program(p)["nodes"].back()["out"] = {result};
+      d.program(p)["nodes"].back()["group"] = Json::parse(group);
+    }
+  };
+  add(R"(["dp"])", "z");
+  add(R"(["dp", "tp"])", "w");
+  EXPECT_TRUE(defectsOf(d).empty());
+  add(R"(["tp", "dp"])", "v");
+  expectDefect(d, DefectKind::kCollective, {0}, {"/programs/0/nodes/2"}, "rank 0 issues the matching all_reduce of communication 'c' 2 times");
+}
+
 TEST(Checks, SendAndReceive) {
   Draft d = test::pipeline();
   d.node(1, 0)["comm"] = "other";

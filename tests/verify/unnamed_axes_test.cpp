@@ -235,6 +235,36 @@ TEST_P(UnnamedAxis, ASumToWhichOneRankAddsSomethingElse) {
   }
 }
 
+// Each rank has its own block, and besides a copy of all blocks that is not the whole dimension: the copy keeps what the lumped blocks drop.
+TEST_P(UnnamedAxis, ABoxThatHoldsAllBlocks) {
+  const int dp = GetParam();
+  const std::string n = number(4 * dp), longer = number(4 * dp + 4);
+  for (const char* op : {"square", "neg"}) {
+    const Draft d = test::draft(R"({"tensors": {"x": {"shape": [)" + longer + R"(], "kind": "input"}, "o": {"shape": [)" + longer + R"(]}}, "nodes": [{"op": "square", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
+                                R"({"mesh": [["dp", )" + number(dp) + R"(]], "programs": [{"tensors": {
+                                      "x": {"shape": [4], "kind": "input"}, "y": {"shape": [)" + n + R"(], "kind": "input"}, "o": {"shape": [4]}, "p": {"shape": [)" + n + R"(]}},
+                                      "nodes": [{"op": "square", "in": ["x"], "out": ["o"]}, {"op": ")" + op + R"(", "in": ["y"], "out": ["p"]}]}],
+                                    "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[4, 8]], "step": {"dp": [4]}, "parts": [{"local": "x"}]}, {"box": [[0, )" + n + R"(]], "parts": [{"local": "y"}]}]},
+                                                {"tensor": "o", "role": "output", "shards": [{"box": [[4, 8]], "step": {"dp": [4]}, "parts": [{"local": "o"}]}, {"box": [[0, )" + n + R"(]], "parts": [{"local": "p"}]}]}]})");
+    EXPECT_EQ(verdictOf(d), op[0] == 's' ? Verdict::kEquivalent : Verdict::kNotEquivalent);
+  }
+}
+
+// Blocks of tp within those of dp. One lineage cuts along both axes, the other along dp alone.
+TEST_P(UnnamedAxis, ABoxThatHoldsTheInnerBlocks) {
+  const int dp = GetParam();
+  const std::string n = number(2 * dp * 4);
+  for (const char* op : {"square", "neg"}) {
+    const Draft d = test::draft(R"({"tensors": {"x": {"shape": [)" + n + R"(], "kind": "input"}, "o": {"shape": [)" + n + R"(]}}, "nodes": [{"op": "square", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
+                                R"({"mesh": [["dp", )" + number(dp) + R"(], ["tp", 4]], "programs": [{"tensors": {
+                                      "x": {"shape": [2], "kind": "input"}, "y": {"shape": [8], "kind": "input"}, "o": {"shape": [2]}, "p": {"shape": [8]}},
+                                      "nodes": [{"op": "square", "in": ["x"], "out": ["o"]}, {"op": ")" + op + R"(", "in": ["y"], "out": ["p"]}]}],
+                                    "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"dp": [8], "tp": [2]}, "parts": [{"local": "x"}]}, {"box": [[0, 8]], "step": {"dp": [8]}, "parts": [{"local": "y"}]}]},
+                                                {"tensor": "o", "role": "output", "shards": [{"box": [[0, 2]], "step": {"dp": [8], "tp": [2]}, "parts": [{"local": "o"}]}, {"box": [[0, 8]], "step": {"dp": [8]}, "parts": [{"local": "p"}]}]}]})");
+    EXPECT_EQ(verdictOf(d), op[0] == 's' ? Verdict::kEquivalent : Verdict::kNotEquivalent);
+  }
+}
+
 // 2 and 3 coordinates are never lumped; 4 leaves one block out, which is where an off-by-one would hide.
 INSTANTIATE_TEST_SUITE_P(Sizes, UnnamedAxis, testing::Values(3, 4, 5, 8));
 

@@ -19,7 +19,8 @@ class AlikeCoordinates {
   // The classes of an axis: each ascending, ordered by their first coordinates. One class: nothing names a coordinate of the axis.
   const std::vector<std::vector<std::int32_t>>& classes(std::int32_t axis) const { return classes_[static_cast<std::size_t>(axis)]; }
   // The first coordinate of its class stands for the class.
-  bool standsForItsClass(std::int32_t axis, std::int32_t coordinate) const { return first_[static_cast<std::size_t>(axis)][static_cast<std::size_t>(coordinate)] == coordinate; }
+  std::int32_t firstOfClass(std::int32_t axis, std::int32_t coordinate) const { return first_[static_cast<std::size_t>(axis)][static_cast<std::size_t>(coordinate)]; }
+  bool standsForItsClass(std::int32_t axis, std::int32_t coordinate) const { return firstOfClass(axis, coordinate) == coordinate; }
 
  private:
   std::vector<std::vector<std::vector<std::int32_t>>> classes_;   // axis -> class -> coordinates

@@ -333,6 +333,17 @@ void Join::orderFamilies() {
       }
     }
   }
+  // Only representative ranks were looked at: the programs of ranks like them are ordered with theirs.
+  std::set<std::pair<std::int32_t, std::int32_t>> alike;
+  for (std::int64_t rank = 0; rank < mesh_.ranks(); ++rank) {
+    std::int64_t first = rank;
+    for (std::int32_t a = 0; a < mesh_.axes(); ++a) first = mesh_.with(first, a, alike_.firstOfClass(a, mesh_.coordinate(rank, a)));
+    if (programOf(first) != programOf(rank)) alike.emplace(programOf(first), programOf(rank));
+  }
+  for (const auto& [p, q] : alike) {
+    const auto n = static_cast<std::uint32_t>(plan.programs[static_cast<std::size_t>(p)].graph.nodes.size());   // both have the same nodes
+    for (std::uint32_t i = 0; i < n; ++i) joined.unite(programs_[static_cast<std::size_t>(p)].firstVertex + i, programs_[static_cast<std::size_t>(q)].firstVertex + i);
+  }
   std::vector<std::pair<FamilyGraph::Vertex, FamilyGraph::Vertex>> edges;
   for (std::size_t p = 0; p < plan.programs.size(); ++p) {
     const Graph& graph = plan.programs[p].graph;

@@ -1,6 +1,8 @@
 // Look-ups of the joined plan, input lineage that would restrict inputs, and the order in which lineage may be assumed.
 #include "plan/join.h"
 
+#include <algorithm>
+#include <random>
 #include <set>
 
 #include <gtest/gtest.h>
@@ -201,6 +203,28 @@ TEST(LemmaOrder, DoesNotDependOnThePositionInTheFile) {
   const Join join(*problem);
   EXPECT_LT(join.entryKey(4), join.entryKey(3));
   EXPECT_LT(join.entryKey(3), join.entryKey(2));
+}
+
+// Every rank has a program of its own, in any order in the file. Communication is looked at on one of the alike ranks, the order is that of all.
+TEST(LemmaOrder, DoesNotDependOnTheOrderOfPrograms) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 8; ++round) {
+    test::Draft d = test::pipeline();
+    d.plan["mesh"].insert(d.plan["mesh"].begin(), Json::array({"dp", 5}));
+    std::vector<Json> programs;
+    for (std::size_t p = 0; p < 2; ++p) {
+      for (int dp = 0; dp < 5; ++dp) {
+        programs.push_back(d.program(p));
+        programs.back()["at"]["dp"] = dp;
+      }
+    }
+    std::shuffle(programs.begin(), programs.end(), random);
+    d.plan["programs"] = programs;
+    const auto problem = test::read(d);
+    const Join join(*problem);
+    EXPECT_TRUE(join.defects().empty());
+    for (std::int32_t e = 2; e < 5; ++e) EXPECT_LT(join.entryKey(e), join.entryKey(e + 1)) << round;
+  }
 }
 
 // Families that run in a circle though their instances do not: no entry of the circle may be assumed by another on the strength of its key.

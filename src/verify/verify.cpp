@@ -617,6 +617,7 @@ class Verification {
     // A report that proved no output says nothing about the plan.
     if (all && report_.outputsProved == report_.outputs && report_.outputs > 0) {
       report_.verdict = Verdict::kEquivalent;
+      report_.interrupted = false;   // it came too late to change anything
       if (options_.record && options_.shareClasses) record(proved, *options_.record);
       return;
     }

@@ -79,7 +79,6 @@ class Cutter {
     for (const AxisCoordinates& axis : axes_) {
       if (axis.lumping != Lumping::kNone) stage_.lumps.push_back(axis.lump);
     }
-    lumpMicrobatches_ = axes_.back().lumping != Lumping::kNone;
   }
 
   Stage run() {
@@ -207,7 +206,7 @@ class Cutter {
         instance.tensor = join_.findTensor(instance.program, part.local);
         const Tensor& tensor = plan_.programs[static_cast<std::size_t>(instance.program)].graph.tensors[static_cast<std::size_t>(instance.tensor)];
         if (tensor.perMicrobatch) {
-          if (part.microbatch >= 0 && lumpMicrobatches_) throw NotInterchangeable(kMicrobatchAxis);
+          if (part.microbatch >= 0 && lumped(kMicrobatchAxis)) throw NotInterchangeable(kMicrobatchAxis);
           instance.microbatch = part.microbatch >= 0 ? part.microbatch : microbatch;
         }
         family.parts.emplace_back(instance, mult);
@@ -356,7 +355,7 @@ class Cutter {
     if (producer.node < 0) throw Unsupported("a local tensor that is never produced");   // the join reports it
     const Node& node = graph.nodes[static_cast<std::size_t>(producer.node)];
     const std::int32_t microbatch = node.microbatch == kEachMicrobatch ? instance.microbatch : node.microbatch;
-    if (node.microbatch >= 0 && lumpMicrobatches_) throw NotInterchangeable(kMicrobatchAxis);
+    if (node.microbatch >= 0 && lumped(kMicrobatchAxis)) throw NotInterchangeable(kMicrobatchAxis);
     const NodeKey key{instance.program, producer.node, instance.rank, microbatch};
     const auto [it, inserted] = nodeOf_.emplace(key, static_cast<std::int32_t>(localNodes_.size()));
     producerOfId_[static_cast<std::size_t>(id)] = it->second;
@@ -379,7 +378,7 @@ class Cutter {
         const Tensor& operandTensor = graph.tensors[static_cast<std::size_t>(operands[i].tensor)];
         LocalInstance operand{instance.program, operands[i].tensor, instance.rank, -1};
         if (operandTensor.perMicrobatch) {
-          if (operands[i].microbatch >= 0 && lumpMicrobatches_) throw NotInterchangeable(kMicrobatchAxis);
+          if (operands[i].microbatch >= 0 && lumped(kMicrobatchAxis)) throw NotInterchangeable(kMicrobatchAxis);
           operand.microbatch = operands[i].microbatch >= 0 ? operands[i].microbatch : microbatch;
         }
         // What only lends its shape needs no value: an instance of its own, which is not sliced.
@@ -454,7 +453,7 @@ class Cutter {
       const Operand& operand = program.graph.in(other)[0];
       LocalInstance instance{p, operand.tensor, static_cast<std::int32_t>(member), -1};
       // Also where what is sent is the same in all microbatches: the partner of another one may send something else.
-      if ((operand.microbatch >= 0 || other.microbatch >= 0) && lumpMicrobatches_) throw NotInterchangeable(kMicrobatchAxis);
+      if ((operand.microbatch >= 0 || other.microbatch >= 0) && lumped(kMicrobatchAxis)) throw NotInterchangeable(kMicrobatchAxis);
       if (program.graph.tensors[static_cast<std::size_t>(operand.tensor)].perMicrobatch) {
         const std::int32_t otherMicrobatch = other.microbatch == kEachMicrobatch ? made.microbatch : other.microbatch;
         instance.microbatch = operand.microbatch >= 0 ? operand.microbatch : otherMicrobatch;
@@ -474,7 +473,7 @@ class Cutter {
       keepApartWhatIsNamed(part.at);
       if (!std::all_of(part.at.begin(), part.at.end(), [&](const auto& c) { return mesh_.coordinate(instance.rank, c.first) == c.second; })) continue;
       if (part.microbatch >= 0 && part.microbatch != instance.microbatch) continue;
-      if (part.microbatch >= 0 && lumpMicrobatches_) throw NotInterchangeable(kMicrobatchAxis);
+      if (part.microbatch >= 0 && lumped(kMicrobatchAxis)) throw NotInterchangeable(kMicrobatchAxis);
       const ShardAxes& axes = axesOf(mention.entry, mention.shard);
       any = true;
       // An equation is its shard at the coordinates of its own axes: those that parts name or that it sums over are the same in all parts of all.
@@ -721,7 +720,6 @@ class Cutter {
   std::vector<std::int32_t> entries_;
   const CutOptions& options_;
   std::vector<AxisCoordinates> axes_;                        // of the mesh, and of microbatches
-  bool lumpMicrobatches_ = false;
   Stage stage_;
   std::unordered_map<std::int32_t, Order> maxKey_;
 

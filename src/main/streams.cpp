@@ -6,22 +6,10 @@
 #include <cerrno>
 #include <cstring>
 #include <stdexcept>
-#include <string_view>
+
+#include "util/write_all.h"
 
 namespace shardproof {
-namespace {
-
-bool writeAll(int fd, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t n = ::write(fd, text.data(), text.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return false;
-    text.remove_prefix(static_cast<std::size_t>(n));
-  }
-  return true;
-}
-
-}  // namespace
 
 void claimStandardStreams() {
   for (int fd = 0; fd <= 2; ++fd) {

@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "util/write_all.h"
+
 namespace shardproof {
 namespace {
 
@@ -37,15 +39,7 @@ class OutputFile {
   int get() const { return fd_; }
 
   // These return false with errno set.
-  bool write(std::string_view text) const {
-    while (!text.empty()) {
-      const ssize_t n = ::write(fd_, text.data(), text.size());
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return false;
-      text.remove_prefix(static_cast<std::size_t>(n));
-    }
-    return true;
-  }
+  bool write(std::string_view text) const { return writeAll(fd_, text); }
   bool close() {
     const int fd = std::exchange(fd_, -1);
     return ::close(fd) == 0 || errno == EINTR;

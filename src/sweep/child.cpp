@@ -14,22 +14,14 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "util/write_all.h"
+
 namespace shardproof::sweep {
 namespace {
 
 constexpr int kFailed = 1;
 
 [[noreturn]] void fail(const char* doing) { throw std::runtime_error(std::string(doing) + ": " + std::strerror(errno)); }
-
-bool writeAll(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return false;
-    bytes.remove_prefix(static_cast<std::size_t>(n));
-  }
-  return true;
-}
 
 [[noreturn]] void runWork(const std::function<std::string()>& work, int fd, pid_t parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -38,7 +30,7 @@ bool writeAll(int fd, std::string_view bytes) {
     // The length comes first: an answer that was cut off must not pass for one.
     const std::string answer = work();
     const std::uint64_t length = answer.size();
-    if (!writeAll(fd, {reinterpret_cast<const char*>(&length), sizeof length}) || !writeAll(fd, answer)) ::_exit(kFailed);
+    if (!writeAll(fd, bytesOf(length)) || !writeAll(fd, answer)) ::_exit(kFailed);
   } catch (...) {
     ::_exit(kFailed);
   }

@@ -319,6 +319,15 @@ class Verification {
     runClasses();
   }
 
+  PoolOptions poolOptions(int jobs, double timeoutSeconds) const {
+    PoolOptions pool;
+    pool.jobs = jobs;
+    pool.timeoutSeconds = timeoutSeconds;
+    pool.memoryMegabytes = options_.memoryMegabytes;
+    pool.cancel = options_.cancel;
+    return pool;
+  }
+
   ProofStore* proofs() const { return options_.shareClasses ? options_.proofs : nullptr; }
   bool recall(ClassState& state) {
     auto known = proofs() ? proofs()->recall(*state.form, options_.checker, *state.representative, problem_) : std::nullopt;
@@ -342,11 +351,7 @@ class Verification {
       if (!classes_[c].decided && !recall(classes_[c])) order.push_back(c);
     }
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return classes_[a].size > classes_[b].size; });
-    PoolOptions pool;
-    pool.jobs = options_.jobs;
-    pool.timeoutSeconds = options_.timeoutSeconds;
-    pool.memoryMegabytes = options_.memoryMegabytes;
-    pool.cancel = options_.cancel;
+    const PoolOptions pool = poolOptions(options_.jobs, options_.timeoutSeconds);
     std::size_t done = 0;
     const auto statistics = runPool(
         order, [&](std::size_t c) { return serialize(decide(*classes_[c].representative, false)); },
@@ -385,11 +390,7 @@ class Verification {
       if (state.classId >= 0) classes[index(state.classId)].final = true;
       else without.emplace_back(e, state.cutFailure.empty() ? "not cut before the run ended" : state.cutFailure);
     }
-    PoolOptions pool;
-    pool.jobs = options_.jobs;
-    pool.timeoutSeconds = options_.timeoutSeconds;
-    pool.memoryMegabytes = options_.memoryMegabytes;
-    pool.cancel = options_.cancel;
+    const PoolOptions pool = poolOptions(options_.jobs, options_.timeoutSeconds);
     writeObligations(options_.smt2Directory, *join_, classes, without, pool, options_.progress);
     report_.statistics.secondsByPhase["obligations"] += since(start);
   }
@@ -528,11 +529,7 @@ class Verification {
 
   StageOutcome runEndToEnd(const Stage& stage) {
     StageOutcome outcome;
-    PoolOptions pool;
-    pool.jobs = 1;
-    pool.timeoutSeconds = options_.timeoutSeconds * 2;
-    pool.memoryMegabytes = options_.memoryMegabytes;
-    pool.cancel = options_.cancel;
+    const PoolOptions pool = poolOptions(1, options_.timeoutSeconds * 2);
     const auto statistics = runPool({0}, [&](std::size_t) { return serialize(decide(stage, true)); },
                                     [&](std::size_t, const TaskResult& result) {
                                       if (result.outcome == TaskOutcome::kDone) outcome = deserialize(result.payload);

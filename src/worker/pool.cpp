@@ -39,6 +39,7 @@
 #include <thread>
 #include <utility>
 
+#include "util/write_all.h"
 #include "worker/coverage.h"
 
 namespace shardproof {
@@ -98,18 +99,6 @@ bool readAll(int fd, void* data, std::size_t size) {
   return true;
 }
 
-bool writeAll(int fd, const void* data, std::size_t size) {
-  const auto* bytes = static_cast<const char*>(data);
-  while (size > 0) {
-    const ssize_t n = ::write(fd, bytes, size);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    bytes += n;
-    size -= static_cast<std::size_t>(n);
-  }
-  return true;
-}
-
 // A worker that died is found by EPIPE on its pipe, which must not end this process; and its exit status must not be thrown away, as it is when
 // we were started with SIGCHLD ignored. Restored at the end: the library leaves no trace in the caller's process.
 class SignalDispositions {
@@ -150,7 +139,7 @@ static_assert(sizeof(MessageHeader) == 16, "sent as bytes: no padding");
 void sendMessage(int fd, MessageKind kind, std::string_view payload) {
   keepCoverage();
   const MessageHeader header{kind, payload.size()};
-  if (!writeAll(fd, &header, sizeof header) || !writeAll(fd, payload.data(), payload.size())) ::_exit(kWorkerFailed);
+  if (!writeAll(fd, bytesOf(header)) || !writeAll(fd, payload)) ::_exit(kWorkerFailed);
 }
 
 // False when the limit cannot be set.
@@ -170,7 +159,7 @@ bool limitMemory(std::size_t megabytes) {
 // If the machine itself runs out of memory, the kernel should take a worker and not the run.
 void volunteerForOutOfMemoryKiller() {
   const FileDescriptor file(::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC));
-  if (file.get() >= 0) (void)writeAll(file.get(), "500", 3);  // best effort
+  if (file.get() >= 0) (void)writeAll(file.get(), "500");  // best effort
 }
 
 [[noreturn]] void runWorker(int tasks, int results, pid_t parent, std::size_t memoryMegabytes,
@@ -289,7 +278,7 @@ class Pool {
         Attempt next = std::move(pending_.front());
         pending_.pop_front();
         const std::uint64_t task = next.task;
-        if (writeAll(slot->tasks.get(), &task, sizeof task)) {
+        if (writeAll(slot->tasks.get(), bytesOf(task))) {
           slot->deadline = deadline();
           slot->used = true;
           ++next.attempts;

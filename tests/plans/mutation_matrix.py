@@ -200,12 +200,18 @@ def write_between(path, what, lines):
     path.write_text(before + f"<!-- {what} -->\n" + "\n".join(lines) + f"\n<!-- end of {what} -->\n" + after)
 
 
+def document_to_write():
+    """The file after --write, which is taken out of the command line; None without."""
+    if "--write" not in sys.argv:
+        return None
+    at = sys.argv.index("--write")
+    file = sys.argv[at + 1]
+    del sys.argv[at:at + 2]
+    return file
+
+
 def main():
-    table = None
-    if "--write" in sys.argv:
-        at = sys.argv.index("--write")
-        table = sys.argv[at + 1]
-        del sys.argv[at:at + 2]
+    table = document_to_write()
     runner = Runner(sys.argv[1])
     bugs = known_bugs(runner)
     outcomes = Outcomes()

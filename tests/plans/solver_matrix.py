@@ -201,11 +201,7 @@ def write_tables(path, tally, bugs):
 
 
 def main():
-    table = None
-    if "--write" in sys.argv:
-        at = sys.argv.index("--write")
-        table = sys.argv[at + 1]
-        del sys.argv[at:at + 2]
+    table = matrix.document_to_write()
     program = shutil.which("cvc5")
     if program is None:
         print("no cvc5 on the path: scripts/setup installs it")

@@ -4,7 +4,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -67,6 +69,37 @@ void writeDirectly(const std::string& path, const std::string& text) {
   if (!file.write(text) || !file.close()) fail(path, "cannot write", errno);
 }
 
+// While one lives, a signal that would end the process does so only afterwards: between the moments in which a file gets its names, it would leave one with
+// a temporary name, or the first of several that belong together. Only what ends the process by default is held, and handlers rather than a mask, as other
+// threads may exist, which would take a process's signal. To be made by one thread at a time.
+class HeldSignals {
+ public:
+  HeldSignals() {
+    struct sigaction hold {};
+    hold.sa_handler = [](int number) { arrived_ = number; };
+    hold.sa_flags = SA_RESTART;
+    sigfillset(&hold.sa_mask);
+    arrived_ = 0;
+    for (std::size_t i = 0; i < kNumbers.size(); ++i) {
+      held_[i] = ::sigaction(kNumbers[i], nullptr, &before_[i]) == 0 && (before_[i].sa_flags & SA_SIGINFO) == 0 && before_[i].sa_handler == SIG_DFL &&
+                 ::sigaction(kNumbers[i], &hold, nullptr) == 0;
+    }
+  }
+  ~HeldSignals() {
+    for (std::size_t i = 0; i < kNumbers.size(); ++i)
+      if (held_[i]) ::sigaction(kNumbers[i], &before_[i], nullptr);
+    if (arrived_ != 0) ::raise(arrived_);
+  }
+  HeldSignals(const HeldSignals&) = delete;
+  HeldSignals& operator=(const HeldSignals&) = delete;
+
+ private:
+  static constexpr std::array kNumbers = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+  static inline volatile std::sig_atomic_t arrived_ = 0;
+  std::array<struct sigaction, kNumbers.size()> before_{};
+  std::array<bool, kNumbers.size()> held_{};
+};
+
 // The new content of one file: written in full by the constructor, put in its place by commit().
 class Replacement {
  public:
@@ -86,11 +119,10 @@ class Replacement {
   Replacement(const Replacement&) = delete;
   Replacement& operator=(const Replacement&) = delete;
 
+  bool isDirect() const { return direct_; }
   void commit() {
     if (direct_) return writeDirectly(path_, text_);
-    if (unnamed_.isOpen() && !giveName()) writeNamed();
-    if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail(path_, "cannot rename the finished file to it", errno);
-    temporary_.clear();
+    if (!unnamed_.isOpen() || exists_ || !link(target_)) takePlace();
     // The new name survives a crash of the machine once its directory is written; some file systems cannot do that, which loses nothing now.
     const int directory = ::open(directoryOf(target_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (directory >= 0) {
@@ -115,13 +147,23 @@ class Replacement {
 
   std::string temporaryName(int i) const { return target_ + "." + std::to_string(::getpid()) + "." + std::to_string(i) + ".tmp"; }
 
-  // A link cannot replace a file, so the name is a temporary one first. False where there is no /proc.
-  bool giveName() {
+  // By way of a temporary name, as a link cannot replace a file.
+  void takePlace() {
+    if (unnamed_.isOpen() && !giveTemporaryName()) writeNamed();
+    if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail(path_, "cannot rename the finished file to it", errno);
+    temporary_.clear();
+  }
+
+  // Gives the unnamed file a name that is not taken. False, with errno set, where it is, or where there is no /proc.
+  bool link(const std::string& name) const {
     const std::string from = "/proc/self/fd/" + std::to_string(unnamed_.get());
+    return ::linkat(AT_FDCWD, from.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0;
+  }
+
+  bool giveTemporaryName() {
     for (int i = 0; i < kMostNames; ++i) {
-      const std::string name = temporaryName(i);
-      if (::linkat(AT_FDCWD, from.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0) {
-        temporary_ = name;
+      if (link(temporaryName(i))) {
+        temporary_ = temporaryName(i);
         return true;
       }
       if (errno != EEXIST) break;
@@ -162,7 +204,14 @@ void writeFileAtomically(const std::string& path, const std::string& text) {
 void writeFilesAtomically(std::span<const FileText> files) {
   std::vector<std::unique_ptr<Replacement>> replacements;
   for (const FileText& file : files) replacements.push_back(std::make_unique<Replacement>(file));
-  for (const auto& replacement : replacements) replacement->commit();
+  {
+    const HeldSignals held;
+    for (const auto& replacement : replacements)
+      if (!replacement->isDirect()) replacement->commit();
+  }
+  // These may wait for whoever reads a pipe, so signals must end them.
+  for (const auto& replacement : replacements)
+    if (replacement->isDirect()) replacement->commit();
 }
 
 void checkWritable(const std::string& path) {

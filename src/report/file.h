@@ -7,8 +7,8 @@
 namespace shardproof {
 
 // Writes a new file in the same directory and renames it. Throws std::runtime_error with the path and what the system said, and leaves no other file
-// behind; also if the process is killed meanwhile, where the file system can have files without a name (ext4, xfs, btrfs, tmpfs). A symbolic link is
-// followed; what is not a regular file (a pipe, /dev/stdout) is written directly, as renaming would replace the device.
+// behind; also if a signal ends the process meanwhile, where the file system can have files without a name (ext4, xfs, btrfs, tmpfs), but for SIGKILL
+// between the two system calls that replace an old file, which leaves the whole new one beside it. A symbolic link is followed; what is not a regular file (a pipe, /dev/stdout) is written directly, as renaming would replace the device.
 void writeFileAtomically(const std::string& path, const std::string& text);
 
 struct FileText {

@@ -8,7 +8,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from plan_edit import EQUIVALENT, LLAMA, MOE, MOE_128, PLANS, RUN_LIMIT, UNDECIDED, Failure, Plan, Runner, children, expect_code, skip_unless_shared  # noqa: E402
+from plan_edit import EQUIVALENT, LLAMA, MOE, MOE_128, PLANS, RUN_LIMIT, UNDECIDED, Failure, Plan, Runner, children, expect_code, is_running, skip_unless_shared  # noqa: E402
 
 LONG = (MOE_128, "--no-classes")   # runs for seconds: every stage for itself
 
@@ -170,7 +170,7 @@ def interrupted(runner, number, pause):
         raise Failure("no partial report, or one that claims a verdict: " + out[:200])
     if took > 5:
         raise Failure(f"took {took:.1f} s to end")
-    left = [p for p in workers if pathlib.Path(f"/proc/{p}").exists()]
+    left = [p for p in workers if is_running(p)]
     if left:
         raise Failure(f"workers {left} are left behind")
     proved = sum(s["verdict"] == "proved" for s in report["stages"])
@@ -186,7 +186,7 @@ def parent_killed(runner):
         run.process.communicate()
     end = time.monotonic() + 5
     while time.monotonic() < end:
-        left = [p for p in workers if pathlib.Path(f"/proc/{p}").exists()]
+        left = [p for p in workers if is_running(p)]
         if not left:
             return f"{len(workers)} workers ended too"
         time.sleep(0.02)

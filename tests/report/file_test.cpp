@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -11,6 +12,7 @@
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
+#include <vector>
 
 namespace shardproof {
 namespace {
@@ -108,6 +110,44 @@ TEST_F(FileTest, FailingWriteKeepsTheOldFile) {
   EXPECT_EQ(message, path("r") + ": cannot write: File too large");
   EXPECT_EQ(content(path("r")), "old");
   EXPECT_EQ(entries(), 1u);
+}
+
+// Two files are replaced again and again by a process that a signal ends at some moment: they belong together, and nothing is left beside them.
+TEST_F(FileTest, ASignalBetweenTwoFilesIsHeld) {
+  const std::string first = path("a"), second = path("b");
+  for (int round = 0; round < 60; ++round) {
+    writeFilesAtomically(std::vector<FileText>{{first, "0"}, {second, "0"}});
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      for (int i = 1;; ++i) {
+        const std::string text = std::to_string(i);
+        writeFilesAtomically(std::vector<FileText>{{first, text}, {second, text}});
+      }
+    }
+    ::usleep(static_cast<useconds_t>(2000 + 37 * round));
+    ::kill(child, round % 2 ? SIGTERM : SIGHUP);
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == (round % 2 ? SIGTERM : SIGHUP)) << status;
+    EXPECT_EQ(content(first), content(second));
+    EXPECT_EQ(entries(), 2u);
+  }
+}
+
+TEST_F(FileTest, APipeThatNobodyReadsCanBeInterrupted) {
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    writeFileAtomically(path("pipe"), "x");
+    ::_exit(0);
+  }
+  ::usleep(20'000);
+  ::kill(child, SIGTERM);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
 }
 
 TEST_F(FileTest, DevicesAreWrittenNotReplaced) {

@@ -294,38 +294,39 @@ class StageChecker {
     return true;
   }
 
-  // The whole plan, from end to end: which of its claims differ? Reported as refuted when any does.
+  // From end to end: which of the claims differ? Reported as refuted when any does.
   void evaluateEndToEnd() {
     Stopwatch watch(outcome_.seconds["refute"]);
     ReductionOptions options;
     options.numbersOnly = true;
     reduceAgain(options);
     std::optional<Trial> trial = searchClaims();
+    outcome_.reason = kNoDifferenceFound;
     if (!anyOutput(differing_)) {
-      // More positions kept apart show more, where they can be afforded.
+      // More positions kept apart show more, where they can be afforded; otherwise it is not known whether there is a difference.
       options.numbersOnly = false;
       try {
         reduceAgain(options);
+        expectAffordable();
         if (auto more = searchClaims()) trial = std::move(more);
-      } catch (const Unsupported&) {
+      } catch (const Unsupported& tooLarge) {
+        outcome_.reason = tooLarge.what();
       }
     }
-    if (anyOutput(differing_) && reduced_.lumpsAbsolute) {
+    outcome_.shortenedMask = anyOutput(differing_) && reduced_.lumpsAbsolute;
+    if (outcome_.shortenedMask && options_.wholeMasks) {
       const std::set<std::int32_t> before = differing_;
       try {
         reduceWhole(options);
+        outcome_.shortenedMask = false;
         std::erase_if(differing_, [&](std::int32_t c) { return isOutput(c); });
         if (auto exact = searchClaims()) trial = std::move(exact);
       } catch (const Unsupported&) {
-        outcome_.shortenedMask = true;
         differing_ = before;
-        reduceAgain(options);
       }
     }
-    if (!trial || differing_.empty()) {
-      outcome_.reason = kNoDifferenceFound;
-      return;
-    }
+    if (!trial || differing_.empty()) return;
+    outcome_.reason.clear();
     std::set<std::int32_t> entries;
     for (const std::int32_t c : differing_) entries.insert(stage_.claims[static_cast<std::size_t>(c)].entry);
     outcome_.differingEntries.assign(entries.begin(), entries.end());
@@ -372,8 +373,11 @@ class StageChecker {
     options.keepAbsolute = true;
     options.maxElements = kMostConfirmedElements;
     reduceAgain(options);
+    expectAffordable();
+  }
+  void expectAffordable() const {
     if (static_cast<double>(totalElements()) > kMostConfirmedTotal || reduced_.largestIteration > kMostConfirmedIteration) {
-      throw Unsupported("too many elements to evaluate at full sequence length");
+      throw Unsupported("too many elements to be evaluated in numbers");
     }
   }
 

@@ -39,9 +39,11 @@ struct CheckOptions {
   Checker checker = Checker::kAuto;
   double timeoutSeconds = 60;              // for the solver; the pool bounds the whole
   std::size_t memoryMegabytes = 4096;
-  // The stage is the whole plan: evaluate it in numbers only. It only decides whether a difference that a stage has shown reaches an output. Where
-  // the causal masks could only be lumped (hence are not quite causal) the outcome says so (StageOutcome::shortenedMask).
+  // The stage is the whole plan, or what leads to one output: evaluate it in numbers only. It only decides whether a difference that a stage has shown
+  // reaches an output. Causal masks are lumped where they can be (hence are not quite causal), and then the outcome says so (StageOutcome::shortenedMask).
+  // With `wholeMasks` what an output shows so is looked for again with whole masks, which is far more work; it still says so where that cannot be afforded.
   bool endToEnd = false;
+  bool wholeMasks = false;
 };
 
 // The reason of an end-to-end outcome that evaluated both sides and found them equal.

@@ -6,29 +6,9 @@
 namespace shardproof {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
 
 }  // namespace
-
-double DoubleAlgebra::noisy(double x) {
-  // Small integers are exact; among them are indices, which must stay what they are.
-  if (!std::isfinite(x) || (x == std::floor(x) && std::abs(x) < 0x1p31)) return x;
-  state_ ^= state_ << 13;   // Marsaglia's xorshift
-  state_ ^= state_ >> 7;
-  state_ ^= state_ << 17;
-  const double unit = static_cast<double>(static_cast<std::int64_t>(state_)) * 0x1p-63;   // in [-1, 1)
-  return x + x * (unit * kNoise);
-}
-
-double DoubleAlgebra::negativeInfinity() { return -kInfinity; }
-
-double DoubleAlgebra::mul(double a, double b) {
-  if ((a == 0 && b == -kInfinity) || (a == -kInfinity && b == 0)) return 0;
-  return rounded(a * b);
-}
-
-double DoubleAlgebra::scale(const Rational& factor, double a) { return mul(factor.toDouble(), a); }
 
 double DoubleAlgebra::sum(std::span<const double> terms, std::span<const std::int64_t> weights) {
   // Neumaier's compensated sum: a difference found between two orders of summation must not be rounding.

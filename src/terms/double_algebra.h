@@ -6,7 +6,9 @@
 // than rounding.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "ops/functions.h"
@@ -21,10 +23,13 @@ class DoubleAlgebra {
   DoubleAlgebra() = default;
   explicit DoubleAlgebra(std::uint64_t seed) : state_(seed | 1) {}
   double constant(const Rational& value) { return value.toDouble(); }
-  double negativeInfinity();
+  double negativeInfinity() { return -kInfinity; }
   double add(double a, double b) { return rounded(a + b); }
-  double mul(double a, double b);          // 0 * -inf is 0: a masked entry contributes nothing
-  double scale(const Rational& factor, double a);
+  double mul(double a, double b) {         // 0 * -inf is 0: a masked entry contributes nothing
+    if ((a == 0 && b == -kInfinity) || (a == -kInfinity && b == 0)) return 0;
+    return rounded(a * b);
+  }
+  double scale(const Rational& factor, double a) { return mul(factor.toDouble(), a); }
   double sum(std::span<const double> terms, std::span<const std::int64_t> weights);  // compensated
   double power(double base, int halves);
   double exp(double a);
@@ -33,8 +38,18 @@ class DoubleAlgebra {
   bool isZero(double a) const { return a == 0; }
 
  private:
+  static constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
   double rounded(double x) { return state_ == 0 ? x : noisy(x); }
-  double noisy(double x);
+  double noisy(double x) {
+    // Small integers are exact; among them are indices, which must stay what they are.
+    if (std::abs(x) < 0x1p31 ? x == static_cast<double>(static_cast<std::int64_t>(x)) : !std::isfinite(x)) return x;
+    state_ ^= state_ << 13;   // Marsaglia's xorshift
+    state_ ^= state_ >> 7;
+    state_ ^= state_ << 17;
+    const double unit = static_cast<double>(static_cast<std::int64_t>(state_)) * 0x1p-63;   // in [-1, 1)
+    return x + x * (unit * kNoise);
+  }
 
   std::uint64_t state_ = 0;   // of the noise; 0: none
 };

@@ -65,6 +65,10 @@ bool isDigit(char c) { return c >= '0' && c <= '9'; }
 
 Rational::Rational(std::int64_t n, std::int64_t d) {
   if (d == 0) throw std::domain_error("a rational with denominator zero");
+  if (d == 1) {
+    num_ = n;
+    return;
+  }
   const std::uint64_t g = std::gcd(magnitude(n), magnitude(d));
   // Through 128 bits, because -kMin does not fit 64.
   Int128 num = static_cast<Int128>(n) / static_cast<Int128>(g);
@@ -173,6 +177,7 @@ std::int64_t Rational::toInt64() const {
 
 double Rational::toDouble() const {
   if (big_) return big_->get_d();
+  if (den_ == 1) return static_cast<double>(num_);
   // The wider type rounds once where two conversions and a division would round three times.
   return static_cast<double>(static_cast<long double>(num_) / static_cast<long double>(den_));
 }

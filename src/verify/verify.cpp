@@ -285,12 +285,15 @@ class Verification {
     if (report_.defects.empty()) report_.defects.push_back(std::move(defect));
   }
 
-  StageOutcome decide(const Stage& stage, bool endToEnd) const {
+  CheckOptions checkOptions() const {
     CheckOptions check;
     check.checker = options_.checker;
     check.timeoutSeconds = options_.timeoutSeconds;
     check.memoryMegabytes = options_.memoryMegabytes;
-    check.endToEnd = endToEnd;
+    return check;
+  }
+
+  StageOutcome decide(const Stage& stage, const CheckOptions& check) const {
     try {
       return checkStage(stage, problem_, check);
     } catch (const NotSymmetric& why) {
@@ -352,9 +355,10 @@ class Verification {
     }
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return classes_[a].size > classes_[b].size; });
     const PoolOptions pool = poolOptions(options_.jobs, options_.timeoutSeconds);
+    const CheckOptions check = checkOptions();
     std::size_t done = 0;
     const auto statistics = runPool(
-        order, [&](std::size_t c) { return serialize(decide(*classes_[c].representative, false)); },
+        order, [&](std::size_t c) { return serialize(decide(*classes_[c].representative, check)); },
         [&](std::size_t c, const TaskResult& result) {
           ClassState& state = classes_[c];
           state.decided = true;
@@ -470,15 +474,15 @@ class Verification {
     std::optional<StageOutcome> outcome;
     bool near = false;
     if (nearest >= 0) {
-      outcome = evaluate(nearest == first ? std::vector{first} : std::vector{nearest, first}, cut);
+      outcome = evaluateAndConfirm(nearest == first ? std::vector{first} : std::vector{nearest, first}, cut);
       endToEndFromInputs_ = outcome.has_value();
-      if (!outcome) outcome = evaluate({nearest}, fromLemmas);
+      if (!outcome) outcome = evaluateAndConfirm({nearest}, fromLemmas);
       near = outcome && violates(*outcome, {nearest});
     }
     if (!near) {
-      outcome = evaluate(all, cut);
+      outcome = evaluateAndConfirm(all, cut);
       endToEndFromInputs_ = outcome.has_value();
-      if (!outcome && first >= 0) outcome = evaluate(outputs, fromLemmas);
+      if (!outcome && first >= 0) outcome = evaluateAndConfirm(outputs, fromLemmas);
     }
     report_.statistics.secondsByPhase["end-to-end"] += since(start);
     if (!outcome) return false;
@@ -508,8 +512,43 @@ class Verification {
     return -1;
   }
 
+  // As evaluate(), with lumped causal masks first; what outputs show so is confirmed with whole ones: on the one of these outputs that takes the least to
+  // compute, and only where that one does not show it, on all. Where this cannot be afforded the outcome says that the mask is shortened.
+  std::optional<StageOutcome> evaluateAndConfirm(const std::vector<std::int32_t>& claimed, const CutOptions& cut) {
+    auto outcome = evaluate(claimed, cut);
+    const std::int32_t least = outcome && outcome->shortenedMask ? leastOutput(outcome->differingEntries, cut) : -1;
+    if (least < 0) return outcome;
+    const auto alone = evaluate({least}, cut, true);
+    if (!alone || alone->shortenedMask) return outcome;
+    if (violates(*alone, {least})) {
+      outcome->shortenedMask = false;
+      endToEndEntry_ = least;
+      return outcome;
+    }
+    if (claimed.size() == 1) return alone;
+    auto exact = evaluate(claimed, cut, true);
+    return exact && (exact->verdict == StageVerdict::kRefuted || exact->reason == kNoDifferenceFound) ? exact : outcome;
+  }
+
+  // The output among the entries that fewest operators lead to, or -1.
+  std::int32_t leastOutput(const std::vector<std::int32_t>& entries, CutOptions cut) const {
+    std::int32_t least = -1;
+    for (const std::int32_t e : entries) {
+      if (plan_.lineage[index(e)].role != Role::kOutput) continue;
+      try {
+        const std::size_t nodes = cutStages(*join_, {e}, cut).nodes.size();
+        if (least >= 0 && nodes >= cut.maxNodes) continue;
+        least = e;
+        cut.maxNodes = nodes;   // one that needs more need not be cut to its end
+      } catch (const Unsupported&) {
+      } catch (const CyclicWait&) {
+      }
+    }
+    return least;
+  }
+
   // In numbers, as one stage; nothing when it is too large.
-  std::optional<StageOutcome> evaluate(const std::vector<std::int32_t>& claimed, CutOptions cut) {
+  std::optional<StageOutcome> evaluate(const std::vector<std::int32_t>& claimed, CutOptions cut, bool wholeMasks = false) {
     for (;;) {
       std::unique_ptr<Stage> stage;
       try {
@@ -521,16 +560,19 @@ class Verification {
         return std::nullopt;
       }
       if (stage->nodes.size() > kMostEndToEndNodes) return std::nullopt;
-      StageOutcome outcome = runEndToEnd(*stage);
+      StageOutcome outcome = runEndToEnd(*stage, wholeMasks);
       if (!outcome.notSymmetric || !cut.lump) return outcome;
       cut.lump = false;
     }
   }
 
-  StageOutcome runEndToEnd(const Stage& stage) {
+  StageOutcome runEndToEnd(const Stage& stage, bool wholeMasks) {
     StageOutcome outcome;
+    CheckOptions check = checkOptions();
+    check.endToEnd = true;
+    check.wholeMasks = wholeMasks;
     const PoolOptions pool = poolOptions(1, options_.timeoutSeconds * 2);
-    const auto statistics = runPool({0}, [&](std::size_t) { return serialize(decide(stage, true)); },
+    const auto statistics = runPool({0}, [&](std::size_t) { return serialize(decide(stage, check)); },
                                     [&](std::size_t, const TaskResult& result) {
                                       if (result.outcome == TaskOutcome::kDone) outcome = deserialize(result.payload);
                                       else outcome.reason = result.reason;

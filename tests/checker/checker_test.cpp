@@ -178,6 +178,30 @@ TEST(Checker, RefuteOnlyNeverProves) {
   EXPECT_EQ(outcome.differingEntries, (std::vector<std::int32_t>{2}));
 }
 
+// x times the number of positions that a causal mask leaves: the lower triangle's. Lumped, the mask leaves another number.
+Draft countOfMask(const std::string& count) {
+  const std::string x = R"("t": {"shape": [1, 64], "kind": "input", "dtype": "int64"}, "x": {"shape": [], "kind": "input"})";
+  return oneRank(x, R"("m": {"shape": [1, 1, 64, 64]}, "e": {"shape": [1, 1, 64, 64]}, "n": {"shape": []}, "o": {"shape": []})",
+                 R"({"op": "create_mask", "in": ["t"], "out": ["m"]}, {"op": "exp", "in": ["m"], "out": ["e"]}, {"op": "sum", "in": ["e"], "out": ["n"]},
+                    {"op": "mul", "in": ["x", "n"], "out": ["o"]})",
+                 R"("o": {"shape": []})", R"({"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": )" + count + "}}");
+}
+
+TEST(Checker, WhatALumpedMaskShowsIsConfirmedWithAWholeOne) {
+  CheckOptions options;
+  options.endToEnd = true;
+  for (const char* count : {"2080", "2081"}) {
+    options.wholeMasks = false;
+    StageOutcome outcome = check(countOfMask(count), options);
+    EXPECT_EQ(outcome.verdict, StageVerdict::kRefuted) << count;
+    EXPECT_TRUE(outcome.shortenedMask) << count;
+    options.wholeMasks = true;
+    outcome = check(countOfMask(count), options);
+    EXPECT_FALSE(outcome.shortenedMask) << count;
+    EXPECT_EQ(outcome.verdict, count == std::string("2081") ? StageVerdict::kRefuted : StageVerdict::kUndecided) << count;
+  }
+}
+
 // ---- everything by the solver ----
 
 TEST(Checker, EverythingByZ3) {

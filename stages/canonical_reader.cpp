@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ops/registry.h"
+#include "plan/checks.h"
 #include "shardproof/error.h"
 #include "util/shapes.h"
 
@@ -38,6 +39,11 @@ class FormReader {
       }
     }
     readList([&] { stage_.assumptions.push_back(readEquation()); });
+    for (const Equation& e : stage_.assumptions) {
+      if (std::any_of(e.parts.begin(), e.parts.end(), [&](const auto& p) { return stage_.tensors[at(p.first)].origin != Origin::kBoundary; })) {
+        throw DamagedForm("an assumption about a local tensor that is given otherwise");
+      }
+    }
     if (next_ != bytes_.size()) throw DamagedForm("there is more after its end");
     stage_.entry = 0;
     return {std::move(problem_), std::move(stage_)};
@@ -114,7 +120,13 @@ class FormReader {
     t.info.element = static_cast<ElementKind>(kind / 2 % 4);
     t.info.absent = kind / 8 % 2 != 0;
     t.origin = static_cast<Origin>(kind / 16);
-    t.info.shape = numbers(0);
+    const bool ofModel = t.origin == Origin::kVariable, ofPlan = t.origin == Origin::kBoundary || t.origin == Origin::kUnbound;
+    if (t.logical ? ofPlan : ofModel) throw DamagedForm("a tensor that is given in a way in which its side has none");
+    t.info.shape = numbers(1);   // as in a plan, no tensor is without elements, and they can be counted
+    std::int64_t elements = 1;
+    for (const std::int64_t d : t.info.shape) {
+      if (__builtin_mul_overflow(elements, d, &elements)) throw DamagedForm("a tensor of more than 2^63 elements");
+    }
     t.tensor = static_cast<std::int32_t>(stage_.tensors.size());
     if (!t.logical) t.program = 0, t.rank = 0;
     Tensor tensor;
@@ -126,15 +138,7 @@ class FormReader {
       ConstantValue value;
       value.fill = number(0, 1) != 0;
       readList([&] { value.elements.push_back(rational()); });
-      // `fill`: one element; else as many as the shape says, counted without overflow.
-      auto rest = static_cast<std::int64_t>(value.elements.size());
-      bool zero = false;
-      for (const std::int64_t d : t.info.shape) {
-        zero = zero || d == 0;
-        if (!value.fill && d > 0 && rest % d != 0) throw DamagedForm("a constant has another number of elements than its shape");
-        if (!value.fill && d > 0) rest /= d;
-      }
-      if (value.fill || !zero ? rest != 1 : rest != 0) throw DamagedForm("a constant has another number of elements than its shape");
+      if (static_cast<std::int64_t>(value.elements.size()) != (value.fill ? 1 : elements)) throw DamagedForm("a constant has another number of elements than its shape");
       tensor.kind = TensorKind::kConstant;
       tensor.constant = static_cast<std::int32_t>(graph.constants.size());
       graph.constants.push_back(std::move(value));
@@ -232,16 +236,36 @@ class FormReader {
       }
       return;
     }
-    // A mesh axis or group of one may have no multiplicities; otherwise there is one for each member.
+    checkCommunication(n);
+  }
+
+  // Of the members' tensors as the join requires them of a plan (plan/checks.h).
+  void checkCommunication(const StageNode& n) const {
+    const auto members = static_cast<std::int64_t>(n.in.size());
+    // A group of one may have no multiplicities; otherwise there is one for each member.
     if (n.in.empty() || n.out.size() != 1 || (!n.multiplicity.empty() && n.multiplicity.size() != n.in.size())) throw DamagedForm("a communication of no members");
-    if (n.out[0] < 0) return;
-    const Shape& out = stage_.tensors[at(n.out[0])].info.shape;
-    const auto rank = static_cast<std::int64_t>(out.size());
-    const auto within = [&](std::int64_t d) { return d >= -rank && d < rank; };
     const bool cuts = n.communication == Communication::kAllGather || n.communication == Communication::kReduceScatter || n.communication == Communication::kAllToAll;
-    if (cuts && (!within(n.dim) || (n.communication == Communication::kAllToAll && !within(n.odim)))) throw DamagedForm("a communication along no dimension");
+    if (cuts && n.member >= members) throw DamagedForm("a communication without the member whose result it is");
+    std::int64_t total = 0;
+    for (const std::int64_t m : n.multiplicity) {
+      if (m < 1 || m > std::numeric_limits<std::int32_t>::max() || (cuts && m != 1)) throw DamagedForm("a communication's member stands for an impossible number of others");
+      total += m;
+    }
+    if (total > std::numeric_limits<std::int32_t>::max()) throw DamagedForm("a communication of too many members");
+    if (n.out[0] < 0) return;
+    const ops::TensorInfo &first = stage_.tensors[at(n.in[0])].info, &out = stage_.tensors[at(n.out[0])].info;
     for (const std::int32_t t : n.in) {
-      if (stage_.tensors[at(t)].info.shape.size() != out.size()) throw DamagedForm("a communication between tensors of different rank");
+      const ops::TensorInfo& in = stage_.tensors[at(t)].info;
+      if (in.shape != first.shape || in.element != out.element) throw DamagedForm("a communication between tensors of different shapes or kinds");
+    }
+    CommunicationSpec spec;
+    spec.kind = n.communication;
+    spec.dim = n.dim;
+    spec.odim = n.odim;
+    try {
+      if (communicationShape(spec, first.shape, members) != out.shape) throw DamagedForm("a communication's result has another shape than it produces");
+    } catch (const ShapeError& error) {
+      throw DamagedForm(error.what());
     }
   }
 
@@ -261,14 +285,16 @@ class FormReader {
     readList([&] {
       const std::int32_t part = tensor();
       const StageTensor& local = stage_.tensors[at(part)];
-      if (local.logical || local.info.shape.size() != shape.size()) throw DamagedForm("a lineage part that does not fit its box");
+      bool fits = !local.logical && local.info.shape.size() == shape.size() && local.info.element == stage_.tensors[at(e.logical)].info.element;
+      for (std::size_t d = 0; fits && d < shape.size(); ++d) fits = e.box[d].second - e.box[d].first == local.info.shape[d];
+      if (!fits) throw DamagedForm("a lineage part that does not fit its box");
       e.parts.emplace_back(part, number());
     });
     if (e.parts.empty()) throw DamagedForm("lineage without parts");
     readList([&] {
       Equation::Step step;
       step.lump = static_cast<std::int32_t>(number(0, static_cast<std::int64_t>(stage_.lumps.size()) - 1));
-      step.coordinate = static_cast<std::int32_t>(number(0, std::numeric_limits<std::int32_t>::max()));
+      step.coordinate = static_cast<std::int32_t>(number(0, stage_.lumps[at(step.lump)].size - 1));
       step.offset = numbers();
       if (step.offset.size() != shape.size()) throw DamagedForm("a lineage step of another rank than its tensor");
       e.step.push_back(std::move(step));

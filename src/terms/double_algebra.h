@@ -26,8 +26,9 @@ class DoubleAlgebra {
   double negativeInfinity() { return -kInfinity; }
   double add(double a, double b) { return rounded(a + b); }
   double mul(double a, double b) {         // 0 * -inf is 0: a masked entry contributes nothing
-    if ((a == 0 && b == -kInfinity) || (a == -kInfinity && b == 0)) return 0;
-    return rounded(a * b);
+    const double product = a * b;
+    if (std::isnan(product) && ((a == 0 && b == -kInfinity) || (a == -kInfinity && b == 0))) return 0;
+    return rounded(product);
   }
   double scale(const Rational& factor, double a) { return mul(factor.toDouble(), a); }
   double sum(std::span<const double> terms, std::span<const std::int64_t> weights);  // compensated

@@ -14,6 +14,7 @@ import sys
 import threading
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+from document import write_between  # noqa: E402
 from plan_edit import EQUIVALENT, NOT_EQUIVALENT, SLOW, UNDECIDED, USAGE, Failure, Plan, Runner, expect_code, operands, plan_pointers  # noqa: E402
 
 DEFECTS_LOOKED_AT = 3
@@ -190,14 +191,6 @@ def write_table(path, bugs, outcomes):
         named = f"{sum(r[2] for r in results)} of {len(results)}" if results else ""
         lines.append(f"| `{name}` | {does} | {source} | {summary(combinations)} | {outcome} | {named} |")
     write_between(path, "outcomes", lines)
-
-
-def write_between(path, what, lines):
-    """Replaces what stands between the two comments of this name in a document."""
-    path = pathlib.Path(path)
-    before, rest = path.read_text().split(f"<!-- {what} -->\n", 1)
-    after = rest.split(f"<!-- end of {what} -->\n", 1)[1]
-    path.write_text(before + f"<!-- {what} -->\n" + "\n".join(lines) + f"\n<!-- end of {what} -->\n" + after)
 
 
 def document_to_write():

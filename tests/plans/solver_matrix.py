@@ -3,7 +3,8 @@
 Plans that are right (the first real plan where it is there, generated ones) and plans with the bugs of `shardproof mutate`. No two checkers may contradict
 each other: one proves what another refutes. What one could not decide, or not in its time, is counted as such. docs/solvers.md says what is comparable.
 
-`--write docs/solvers.md` (behind the program's path) writes the tables of that file, from whatever was run.
+`--write docs/solvers.md` (behind the program's path) writes the tables of that file, from whatever was run. SHARDPROOF_SLOW_TESTS=1: more plans and all
+bugs. SHARDPROOF_QUERY_SECONDS: how long a solver may take for one obligation.
 """
 import collections
 import hashlib
@@ -19,11 +20,12 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import mutation_matrix as matrix  # noqa: E402
+from document import write_between  # noqa: E402
 from plan_edit import EQUIVALENT, LLAMA, NOT_EQUIVALENT, PLANS, SLOW, UNDECIDED, Failure, Runner, expect_code  # noqa: E402
 
-QUERY_SECONDS = 10 if SLOW else 1        # for cvc5, one obligation
-STAGE_SECONDS = 10 if SLOW else 2        # for Z3, one stage
-RUN_SECONDS = 60 if SLOW else 30         # for a run of `verify --checker z3`
+QUERY_SECONDS = int(os.environ.get("SHARDPROOF_QUERY_SECONDS", 10 if SLOW else 1))   # for cvc5, one obligation
+STAGE_SECONDS = max(QUERY_SECONDS, 2)    # for Z3, one stage
+RUN_SECONDS = max(6 * QUERY_SECONDS, 30) # for a run of `verify --checker z3`
 
 # As small as the architecture allows: what is looked at is whether solvers agree, and they need time.
 PLANS_OF = {
@@ -188,7 +190,7 @@ def write_tables(path, tally, bugs):
     order = sorted(row for row in tally.plans if row.startswith("right: ")) + [b for b, _, _ in bugs if b in tally.plans]
     for row in order:
         lines.append(f"| {row if row.startswith('right: ') else f'`{row}`'} | " + " | ".join(counts(tally.plans[row][c]) for c in CHECKERS) + " |")
-    matrix.write_between(path, "plans", lines)
+    write_between(path, "plans", lines)
     lines = ["| our verdict | all laws stated | unsat | sat | unknown | time-out |", "| --- | --- | --- | --- | --- | --- |"]
     for verdict in ("proved", "refuted", "undecided"):
         for laws in (False, True):
@@ -197,7 +199,7 @@ def write_tables(path, tally, bugs):
                 lines.append(f"| {verdict} | {'no' if laws else 'yes'} | " + " | ".join(map(str, row.values())) + " |")
     lines += ["", f"{len(tally.seconds)} different obligations were answered, in {statistics.median(tally.seconds):.3f} s in the median and {max(tally.seconds):.1f} s at most; "
               f"the limit was {QUERY_SECONDS} s. Not written: {counts(tally.missing) or 'none'}."]
-    matrix.write_between(path, "obligations", lines)
+    write_between(path, "obligations", lines)
 
 
 def main():

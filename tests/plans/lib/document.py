@@ -1,0 +1,14 @@
+"""Tables that scripts write into documents."""
+import pathlib
+
+
+def write_between(path, what, lines):
+    """Replaces what stands between the two comments of this name in a document. Throws ValueError where there are none."""
+    path = pathlib.Path(path)
+    begin, end = f"<!-- {what} -->\n", f"<!-- end of {what} -->\n"
+    text = path.read_text()
+    before, found, rest = text.partition(begin)
+    _, ended, after = rest.partition(end)
+    if not found or not ended:
+        raise ValueError(f"{path} has no place for {what}")
+    path.write_text(before + begin + "\n".join(lines) + "\n" + end + after)

@@ -120,6 +120,8 @@ struct Model {
   static std::string nodePointer(std::int32_t node) { return "/nodes/" + std::to_string(node); }
 };
 
+// Of a plan's mesh. Far beyond any cluster; a larger mesh is a typing error that would otherwise show as exhausted memory.
+constexpr std::int64_t kMaxRanks = std::int64_t{1} << 20;
 struct MeshAxis {
   std::string name;
   std::int32_t size = 1;

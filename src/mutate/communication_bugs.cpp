@@ -59,7 +59,7 @@ void gatherInsteadOfReduce(const PlanGraph& graph, NodeRef site, Json&, Editor& 
     const std::string whole = result(node, 0);
     auto shape = graph.shape(ref.program, whole);
     const std::int64_t n = graph.groupSize(site);
-    shape[0] *= n;
+    shape.at(0) *= n;
     const std::string gathered = editor.fresh(h, whole, "gathered", &shape);
     node["op"] = "all_gather";
     node["attrs"] = Json{{"dim", 0}};
@@ -108,7 +108,7 @@ void reduceScatterInsteadOfReduce(const PlanGraph& graph, NodeRef site, Json&, E
     const int dim = divisibleDimension(graph, site, operand(node, 0));
     const std::int64_t n = graph.groupSize(site);
     auto shape = graph.shape(ref.program, whole);
-    shape[static_cast<std::size_t>(dim)] /= n;
+    shape.at(static_cast<std::size_t>(dim)) /= n;
     const std::string piece = editor.fresh(h, whole, "piece", &shape);
     node["op"] = "reduce_scatter";
     node["attrs"]["dim"] = dim;
@@ -123,7 +123,7 @@ void reduceScatterInsteadOfReduce(const PlanGraph& graph, NodeRef site, Json&, E
 std::string otherAxis(const PlanGraph& graph, NodeRef ref) {
   const Json& n = graph.node(ref);
   if (!n.contains("group") || n.at("group").size() != 1) return {};
-  const std::string own = graph.groupAxes(ref).front();
+  const std::string own = graph.groupAxes(ref).at(0);
   const bool anySize = opOf(n) == "all_reduce";
   std::string found;
   for (const auto& [axis, size] : graph.axes()) {

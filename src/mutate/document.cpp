@@ -13,6 +13,8 @@
 #include "reader/text_source.h"
 #include "report/file.h"
 #include "shardproof/error.h"
+#include "shardproof/graph.h"
+#include "util/json_pointer.h"
 
 namespace shardproof::mutate {
 namespace {
@@ -146,6 +148,40 @@ std::string documentText(const Json& document) {
 
 void writeDocument(const std::string& file, const std::string& text) {
   writeFileAtomically(file, file.ends_with(".gz") ? compressed(text) : text);
+}
+
+namespace {
+
+// The first integer beyond what bugs can compute with, and where it is; constants' values and seeds are only copied.
+const Json* tooLarge(const Json& value, std::string& pointer) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;
+  if (value.is_number_unsigned() ? value.get<std::uint64_t>() > static_cast<std::uint64_t>(kMost) : value.is_number_integer() && value.get<std::int64_t>() < -kMost) return &value;
+  if (!value.is_structured()) return nullptr;
+  std::size_t i = 0;
+  for (auto it = value.begin(); it != value.end(); ++it, ++i) {
+    if (value.is_object() && (it.key() == "value" || it.key() == "seed")) continue;
+    if (const Json* found = tooLarge(*it, pointer)) {
+      pointer.insert(0, "/" + (value.is_object() ? escapePointer(it.key()) : std::to_string(i)));
+      return found;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void checkSizes(const Json& plan, const std::string& file) {
+  asPlan(file, [&] {
+    std::string pointer;
+    if (const Json* found = tooLarge(plan, pointer)) throw InputError(file, pointer, "found " + found->dump() + ", expected at most 2^40 in a plan that is to be mutated");
+    std::int64_t ranks = 1;
+    for (const Json& axis : plan.at("mesh")) {
+      const auto size = axis.at(1).get<std::int64_t>();
+      if (size < 1 || size > kMaxRanks || (ranks *= size) > kMaxRanks) {
+        throw InputError(file, "/mesh", "found " + plan.at("mesh").dump() + ", expected at most " + std::to_string(kMaxRanks) + " ranks");
+      }
+    }
+  });
 }
 
 Json decimal(const std::string& text) { return Json::binary(std::vector<std::uint8_t>(text.begin(), text.end())); }

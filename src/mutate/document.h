@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <string>
 
 #include "shardproof/error.h"
@@ -26,8 +27,13 @@ auto asPlan(const std::string& file, F&& f) {
     return f();
   } catch (const Json::exception& error) {
     throw InputError(file, "", std::string("not a plan that can be mutated: ") + error.what());
+  } catch (const std::out_of_range& error) {   // of at(), where a tensor has fewer dimensions than its reader needs
+    throw InputError(file, "", std::string("not a plan that can be mutated: ") + error.what());
   }
 }
+
+// Throws InputError where a size, coordinate or attribute of a plan is so large that what bugs add to it or multiply it by could leave 64 bits.
+void checkSizes(const Json& plan, const std::string& file);
 
 Json decimal(const std::string& text);
 bool isNumber(const Json& value);

@@ -96,7 +96,7 @@ void shiftPositions(const PlanGraph& graph, NodeRef site, Json&, Editor& editor)
     const std::size_t slot = angles(n);
     const std::string table = operand(n, slot), base(stem(table));
     auto shape = graph.shape(editor.where(h).program, table);
-    const std::int64_t all = shape[0], half = all / 2;
+    const std::int64_t all = shape.at(0), half = all / 2;
     shape[0] = all - half;
     const std::string tail = editor.fresh(h, base, "late", &shape);
     shape[0] = half;
@@ -126,7 +126,7 @@ void padAndSlice(const PlanGraph& graph, NodeRef site, Json&, Editor& editor) {
     auto shape = graph.shape(editor.where(h).program, own);
     const auto dim = attributeOf(n, "dim").get<std::int64_t>();
     const std::size_t d = static_cast<std::size_t>(dim < 0 ? dim + static_cast<std::int64_t>(shape.size()) : dim);
-    const std::int64_t size = shape[d];
+    const std::int64_t size = shape.at(d);
     const std::string cut = editor.fresh(h, own, "sliced");
     shape[d] += 1;
     const std::string padded = editor.fresh(h, own, "padded", &shape);

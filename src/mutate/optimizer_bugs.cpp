@@ -1,5 +1,8 @@
 // The end of the step: norm and clipping of gradients, the optimizer, sharded states.
 #include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "mutate/bug_helpers.h"
 
@@ -8,16 +11,21 @@ namespace {
 
 // ---- the norm over all gradients ----
 
-// The `grad_norm` nodes of the program that a tensor is made from, through squares, sums and reductions.
+// The `grad_norm` nodes of the program that a tensor is made from, through squares, sums and reductions. The plan may be any document: each node is visited once,
+// also where it reads its own result.
 std::vector<NodeRef> normsIn(const PlanGraph& graph, int program, const std::string& tensor) {
   std::vector<NodeRef> found;
-  for (const NodeRef r : graph.producers(program, tensor)) {
-    const Json& n = graph.node(r);
-    if (opOf(n) == "grad_norm") found.push_back(r);
-    if (opOf(n) != "square" && opOf(n) != "add" && opOf(n) != "all_reduce" && !isIdentity(opOf(n))) continue;
-    for (std::size_t i = 0; i < n.at("in").size(); ++i) {
-      const auto more = normsIn(graph, program, operand(n, i));
-      found.insert(found.end(), more.begin(), more.end());
+  std::set<std::string> visited;
+  std::vector<std::string> todo{tensor};
+  while (!todo.empty()) {
+    const std::string next = todo.back();
+    todo.pop_back();
+    if (!visited.insert(next).second) continue;
+    for (const NodeRef r : graph.producers(program, next)) {
+      const Json& n = graph.node(r);
+      if (opOf(n) == "grad_norm") found.push_back(r);
+      if (opOf(n) != "square" && opOf(n) != "add" && opOf(n) != "all_reduce" && !isIdentity(opOf(n))) continue;
+      for (std::size_t i = n.at("in").size(); i-- > 0;) todo.push_back(operand(n, i));
     }
   }
   return found;
@@ -123,7 +131,7 @@ std::optional<NodeRef> shardedBefore(const PlanGraph& graph, NodeRef ref) {
   auto maker = graph.producer(ref.program, operand(graph.node(ref), 0));
   if (!maker || opOf(graph.node(*maker)) != "reduce_scatter" || !graph.oncePerStep(*maker) || graph.groupAxes(*maker).size() != 1) return std::nullopt;
   const auto free = graph.freeAxes(ref.program);
-  return std::find(free.begin(), free.end(), graph.groupAxes(*maker).front()) == free.end() ? std::nullopt : maker;
+  return std::find(free.begin(), free.end(), graph.groupAxes(*maker).at(0)) == free.end() ? std::nullopt : maker;
 }
 
 // What follows goes on with the stage's own gradient.
@@ -149,7 +157,7 @@ void scatterBeforeTied(const PlanGraph& graph, NodeRef site, Json& plan, Editor&
   for (const NodeRef ref : graph.copies(site))
     if (!graph.sameStage(ref.program, site.program) && shardedBefore(graph, ref)) others.push_back(ref);
   std::sort(others.begin(), others.end());
-  const std::string axis = graph.groupAxes(*shardedBefore(graph, site)).front();
+  const std::string axis = graph.groupAxes(*shardedBefore(graph, site)).at(0);
   const auto ranks = static_cast<int>(graph.axisSize(axis));
   int added = 0;
   std::vector<int> first;

@@ -14,8 +14,7 @@ namespace shardproof::reader {
 
 namespace {
 
-// Far beyond any cluster; a larger mesh is a typing error that would otherwise show as exhausted memory.
-constexpr std::int64_t kMaxRanks = std::int64_t{1} << 20;
+// As kMaxRanks: far beyond any run.
 constexpr std::int64_t kMaxMicrobatches = std::int64_t{1} << 20;
 
 std::vector<MeshAxis> readMesh(const Value& value) {

@@ -102,6 +102,28 @@ TEST(PlanGraph, KnowsGradients) {
     }
 }
 
+// Sizes that a bug could push beyond 64 bits.
+TEST(PlanGraph, SizesNearTwoToThe63AreAnInputError) {
+  const auto complaint = [](const char* mesh, const char* size) {
+    const std::string text = R"({"format": "shardproof-plan", "version": 1, "mesh": )" + std::string(mesh) + R"(, "lineage": [], "programs": [{"at": {}, "tensors": {"a/b": {"shape": [1, )" +
+                             size + R"(]}}, "nodes": []}]})";
+    try {
+      const Json plan = Json::parse(text);
+      const PlanGraph graph(plan, "p.json");
+    } catch (const InputError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(complaint("[]", "1099511627776"), "");
+  EXPECT_EQ(complaint("[]", "1099511627777"), "p.json: /programs/0/tensors/a~1b/shape/1: found 1099511627777, expected at most 2^40 in a plan that is to be mutated");
+  EXPECT_NE(complaint("[]", "18446744073709551615"), "");
+  EXPECT_NE(complaint("[]", "-9223372036854775808"), "");
+  EXPECT_EQ(complaint(R"([["a", 1024], ["b", 1024]])", "1"), "");
+  EXPECT_NE(complaint(R"([["a", 1024], ["b", 1025]])", "1"), "");
+  EXPECT_NE(complaint(R"([["a", 0]])", "1"), "");
+}
+
 TEST(PlanGraph, WhatIsNoPlanIsAnInputError) {
   const Json noFormat = Json::parse(R"({"programs": []})"), model = Json::parse(R"({"format": "shardproof-model"})");
   const Json noNodes = Json::parse(R"({"format": "shardproof-plan", "mesh": [], "programs": [{"at": {}, "tensors": {}}], "lineage": []})");

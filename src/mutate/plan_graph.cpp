@@ -73,9 +73,9 @@ bool valueMatters(const Json& node, std::size_t operand) {
 }
 
 PlanGraph::PlanGraph(const Json& plan, const std::string& file) : plan_(plan) {
-  checkSizes(plan, file);
   asPlan(file, [&] {
     if (plan.at("format") != "shardproof-plan") throw InputError(file, "/format", "expected \"shardproof-plan\"");
+    checkSizes(plan, file);
     for (const Json& axis : plan.at("mesh")) axes_.emplace_back(axis.at(0).get<std::string>(), axis.at(1).get<std::int64_t>());
     if (axes_.size() > 60) throw InputError(file, "/mesh", "too many axes");
     if (plan.contains("microbatches")) microbatches_ = plan.at("microbatches").get<std::int64_t>();

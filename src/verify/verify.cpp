@@ -488,7 +488,7 @@ class Verification {
     if (!outcome) return false;
     endToEnd_ = *outcome;
     violated_.insert(outcome->differingEntries.begin(), outcome->differingEntries.end());
-    evaluated_ = endToEndFromInputs_ && (outcome->verdict == StageVerdict::kRefuted || outcome->reason == kNoDifferenceFound);
+    evaluated_ = endToEndFromInputs_ && ended(*outcome);
     for (const std::int32_t e : outputs) {
       if (endToEndEntry_ < 0 && violated_.contains(e)) endToEndEntry_ = e;
     }
@@ -519,7 +519,7 @@ class Verification {
     const std::int32_t least = outcome && outcome->shortenedMask ? leastOutput(outcome->differingEntries, cut) : -1;
     if (least < 0) return outcome;
     const auto alone = evaluate({least}, cut, true);
-    if (!alone || alone->shortenedMask) return outcome;
+    if (!alone || !ended(*alone) || alone->shortenedMask) return outcome;
     if (violates(*alone, {least})) {
       outcome->shortenedMask = false;
       endToEndEntry_ = least;
@@ -527,8 +527,11 @@ class Verification {
     }
     if (claimed.size() == 1) return alone;
     auto exact = evaluate(claimed, cut, true);
-    return exact && (exact->verdict == StageVerdict::kRefuted || exact->reason == kNoDifferenceFound) ? exact : outcome;
+    return exact && ended(*exact) ? exact : outcome;
   }
+
+  // Whether both sides were evaluated to the end, with a difference or without.
+  static bool ended(const StageOutcome& outcome) { return outcome.verdict == StageVerdict::kRefuted || outcome.reason == kNoDifferenceFound; }
 
   // The output among the entries that fewest operators lead to, or -1.
   std::int32_t leastOutput(const std::vector<std::int32_t>& entries, CutOptions cut) const {

@@ -1,6 +1,7 @@
 #include "report/file.h"
 
 #include <gtest/gtest.h>
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -35,6 +36,12 @@ class FileTest : public ::testing::Test {
     return text.str();
   }
   std::size_t entries() const { return static_cast<std::size_t>(std::distance(fs::directory_iterator(dir_), {})); }
+  // Otherwise what a signal ends while it writes stays, under its temporary name.
+  bool hasUnnamedFiles() const {
+    const int file = ::open(dir_.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+    if (file >= 0) ::close(file);
+    return file >= 0;
+  }
   static std::string failure(const std::string& file, const std::string& text = "x") {
     try {
       writeFileAtomically(file, text);
@@ -131,7 +138,9 @@ TEST_F(FileTest, ASignalBetweenTwoFilesIsHeld) {
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == (round % 2 ? SIGTERM : SIGHUP)) << status;
     EXPECT_EQ(content(first), content(second));
-    EXPECT_EQ(entries(), 2u);
+    if (hasUnnamedFiles()) {
+      EXPECT_EQ(entries(), 2u);
+    }
   }
 }
 

@@ -1,8 +1,10 @@
 // A stage read back from its canonical form is the same proof problem: what the checker says about it does not depend on anything that the form leaves out.
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <random>
 #include <set>
+#include <string_view>
 
 #include <gtest/gtest.h>
 
@@ -172,6 +174,46 @@ TEST(CanonicalReader, ResultsThatTheirOperatorDoesNotProduceAreRefused) {
     other.stage.tensors[static_cast<std::size_t>(computed->out[0])].info.element = ElementKind::kComplex;
     EXPECT_THROW(readCanonicalForm(canonicalForm(other.stage, *other.problem)), DamagedForm);
   }
+}
+
+// Ranks scale their shards and gather them.
+Draft gathered() {
+  return test::draft(R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "y": {"shape": [4]}}, "outputs": ["y"], "nodes": [{"op": "mul", "in": ["x"], "out": ["y"], "attrs": {"scalar": 2}}]})",
+                     R"({"mesh": [["tp", 2]], "programs": [{"tensors": {"x": {"shape": [2], "kind": "input"}, "a": {"shape": [2]}, "y": {"shape": [4]}},
+                         "nodes": [{"op": "mul", "in": ["x"], "out": ["a"], "attrs": {"scalar": 2}}, {"op": "all_gather", "in": ["a"], "out": ["y"], "attrs": {"dim": 0}, "comm": "c", "group": ["tp"]}]}],
+                         "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"tp": [2]}, "parts": [{"local": "x"}]}]},
+                                     {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "y"}]}]}]})");
+}
+
+// Found by tests/fuzz: whatever runs a stage trusts that each side's tensors are given as its tensors are, that members of a communication agree, and that
+// lineage fits its tensors.
+TEST(CanonicalReader, WhatNoPlanHasIsRefused) {
+  const auto refused = [](const char* what, const std::function<void(Stage&)>& damage) {
+    auto c = test::cut(gathered(), 1);
+    damage(c.stage);
+    const std::string form = canonicalForm(c.stage, *c.problem);
+    if (std::string_view(what).empty()) EXPECT_NO_THROW(readCanonicalForm(form));
+    else EXPECT_THROW(readCanonicalForm(form), DamagedForm) << what;
+  };
+  const auto first = [](Stage& stage, Origin origin) -> StageTensor& {
+    return *std::find_if(stage.tensors.begin(), stage.tensors.end(), [&](const StageTensor& t) { return t.origin == origin; });
+  };
+  const auto gather = [](Stage& stage) -> StageNode& {
+    return *std::find_if(stage.nodes.begin(), stage.nodes.end(), [&](const StageNode& n) { return n.communication == Communication::kAllGather; });
+  };
+  refused("", [](Stage&) {});
+  refused("no elements", [&](Stage& s) { first(s, Origin::kVariable).info.shape = {0}; });
+  refused("more than 2^63 elements", [&](Stage& s) { first(s, Origin::kVariable).info.shape = {std::int64_t{1} << 40, std::int64_t{1} << 40}; });
+  refused("a local variable", [&](Stage& s) { first(s, Origin::kBoundary).origin = Origin::kVariable; });
+  refused("a logical boundary", [&](Stage& s) { first(s, Origin::kVariable).origin = Origin::kBoundary; });
+  refused("an assumption about what is computed", [&](Stage& s) { s.assumptions[0].parts[0].first = s.claims[0].parts[0].first, s.assumptions[0].box = s.claims[0].box; });
+  refused("a part that does not fit its box", [&](Stage& s) { s.assumptions[0].box[0].second -= 1; });
+  refused("members of different shapes", [&](Stage& s) { s.tensors[static_cast<std::size_t>(gather(s).in[1])].info.shape = {1}; });
+  refused("a result of another shape", [&](Stage& s) { gather(s).in.pop_back(), gather(s).multiplicity.pop_back(); });
+  refused("no such member", [&](Stage& s) { gather(s).member = 2; });
+  refused("a member that stands for none", [&](Stage& s) { gather(s).multiplicity[0] = 0; });
+  refused("a member that stands for two", [&](Stage& s) { gather(s).multiplicity[0] = 2; });
+  refused("no such dimension", [&](Stage& s) { gather(s).dim = 1; });
 }
 
 // Found by tests/fuzz: a text whose length counts the bytes of the length itself reached beyond the end.

@@ -171,17 +171,15 @@ const Json* tooLarge(const Json& value, std::string& pointer) {
 }  // namespace
 
 void checkSizes(const Json& plan, const std::string& file) {
-  asPlan(file, [&] {
-    std::string pointer;
-    if (const Json* found = tooLarge(plan, pointer)) throw InputError(file, pointer, "found " + found->dump() + ", expected at most 2^40 in a plan that is to be mutated");
-    std::int64_t ranks = 1;
-    for (const Json& axis : plan.at("mesh")) {
-      const auto size = axis.at(1).get<std::int64_t>();
-      if (size < 1 || size > kMaxRanks || (ranks *= size) > kMaxRanks) {
-        throw InputError(file, "/mesh", "found " + plan.at("mesh").dump() + ", expected at most " + std::to_string(kMaxRanks) + " ranks");
-      }
+  std::string pointer;
+  if (const Json* found = tooLarge(plan, pointer)) throw InputError(file, pointer, "found " + found->dump() + ", expected at most 2^40 in a plan that is to be mutated");
+  std::int64_t ranks = 1;
+  for (const Json& axis : plan.at("mesh")) {
+    const auto size = axis.at(1).get<std::int64_t>();
+    if (size < 1 || size > kMaxRanks || (ranks *= size) > kMaxRanks) {
+      throw InputError(file, "/mesh", "found " + plan.at("mesh").dump() + ", expected at most " + std::to_string(kMaxRanks) + " ranks");
     }
-  });
+  }
 }
 
 Json decimal(const std::string& text) { return Json::binary(std::vector<std::uint8_t>(text.begin(), text.end())); }

@@ -23,16 +23,17 @@ void writeDocument(const std::string& file, const std::string& text);
 // which reads every field.
 template <class F>
 auto asPlan(const std::string& file, F&& f) {
+  const auto refused = [&](const std::exception& why) { return InputError(file, "", std::string("not a plan that can be mutated: ") + why.what()); };
   try {
     return f();
   } catch (const Json::exception& error) {
-    throw InputError(file, "", std::string("not a plan that can be mutated: ") + error.what());
+    throw refused(error);
   } catch (const std::out_of_range& error) {   // of at(), where a tensor has fewer dimensions than its reader needs
-    throw InputError(file, "", std::string("not a plan that can be mutated: ") + error.what());
+    throw refused(error);
   }
 }
 
-// Throws InputError where a size, coordinate or attribute of a plan is so large that what bugs add to it or multiply it by could leave 64 bits.
+// Throws InputError where a size, coordinate or attribute of a plan is so large that what bugs add to it or multiply it by could leave 64 bits; to be called within asPlan().
 void checkSizes(const Json& plan, const std::string& file);
 
 Json decimal(const std::string& text);

@@ -258,28 +258,28 @@ def plan_pointers(defect):
     return [n["pointer"] for n in defect["nodes"] if n.get("in", "plan") == "plan"]
 
 
-def process_state(pid):
-    """The state's letter and the parent of a process, from /proc; nothing where there is no such process."""
+def parent_of(pid):
+    """The parent of a process that still does anything, from /proc; None where it has ended.
+
+    One that has ended may stay listed for as long as its parent does not ask for it, which for orphans is the system's first process, in a container often one
+    that never does.
+    """
     try:
         # The name may hold spaces and parentheses; the fields that count follow the last one.
         state, parent = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
     except OSError:
         return None
-    return state, int(parent)
+    return None if state in "ZX" else int(parent)
 
 
 def is_running(pid):
-    """Whether the process still does anything: one that has ended may stay listed for as long as its parent does not ask for it, which for orphans is the
-    system's first process, in a container often one that never does."""
-    state = process_state(pid)
-    return state is not None and state[0] not in "ZX"
+    return parent_of(pid) is not None
 
 
 def children(pid):
     """Running processes whose parent this is."""
     listed = [int(entry.name) for entry in pathlib.Path("/proc").iterdir() if entry.name.isdigit()]
-    states = {p: process_state(p) for p in listed}
-    return [p for p, state in states.items() if state and state[1] == pid and state[0] not in "ZX"]
+    return [p for p in listed if parent_of(p) == pid]
 
 
 class Failure(Exception):

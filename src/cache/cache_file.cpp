@@ -214,14 +214,12 @@ std::vector<std::int64_t> CacheFile::ids(const std::string& version) {
   });
 }
 
-CacheRow CacheFile::row(std::int64_t id) {
-  return guarded([&] {
+std::optional<CacheRow> CacheFile::row(std::int64_t id) {
+  return guarded([&]() -> std::optional<CacheRow> {
     sqlite::Statement s(*database_, std::string("SELECT ") + kColumns + " FROM proofs WHERE id = ?");
     s.bind(1, id);
-    if (s.step()) return decode(s, true);
-    CacheRow gone;
-    gone.id = id;
-    return gone;
+    if (!s.step()) return std::nullopt;
+    return decode(s, true);
   });
 }
 

@@ -76,7 +76,7 @@ class CacheFile {
 
   CacheStatistics statistics();
   std::vector<std::int64_t> ids(const std::string& version);
-  CacheRow row(std::int64_t id);
+  std::optional<CacheRow> row(std::int64_t id);   // none: another process has removed it
   // Removes rows of other versions and damaged ones, and what the options say.
   PruneResult prune(const PruneOptions& options);
 

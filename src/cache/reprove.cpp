@@ -60,13 +60,25 @@ bool ReproveResult::anyWrong() const {
 }
 
 ReproveResult reprove(CacheFile& file, const ReproveOptions& options) {
-  ReproveResult result;
   const std::vector<std::int64_t> all = file.ids(proofVersion());
+  ReproveResult result = reprove(file, drawSample(all, options.sample, options.seed), options.pool);
   result.rows = all.size();
-  const std::vector<std::int64_t> drawn = drawSample(all, options.sample, options.seed);
-  for (std::size_t start = 0; start < drawn.size() && !(options.pool.cancel && options.pool.cancel->load()); start += kBatch) {
+  return result;
+}
+
+ReproveResult reprove(CacheFile& file, const std::vector<std::int64_t>& drawn, const PoolOptions& pool) {
+  ReproveResult result;
+  for (std::size_t start = 0; start < drawn.size() && !(pool.cancel && pool.cancel->load()); start += kBatch) {
     std::vector<CacheRow> rows;
-    for (std::size_t i = start; i < std::min(start + kBatch, drawn.size()); ++i) rows.push_back(file.row(drawn[i]));
+    for (std::size_t i = start; i < std::min(start + kBatch, drawn.size()); ++i) {
+      // Others may prune the cache meanwhile, and give the numbers of removed rows to new ones.
+      auto row = file.row(drawn[i]);
+      if (row && (!row->sound || row->version == proofVersion())) {
+        rows.push_back(std::move(*row));
+      } else {
+        ++result.removed;
+      }
+    }
     std::vector<std::size_t> order(rows.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return rows[a].form.size() > rows[b].form.size(); });
@@ -78,8 +90,8 @@ ReproveResult reprove(CacheFile& file, const ReproveOptions& options) {
           if (!rows[i].sound) return std::string("its content is not what was written");
           CheckOptions check;
           check.checker = rows[i].checker;
-          check.timeoutSeconds = options.pool.timeoutSeconds;
-          check.memoryMegabytes = options.pool.memoryMegabytes;
+          check.timeoutSeconds = pool.timeoutSeconds;
+          check.memoryMegabytes = pool.memoryMegabytes;
           return whyNotProvedAgain(rows[i].form, rows[i].proof, check).why;
         },
         [&](std::size_t i, const TaskResult& task) {
@@ -89,7 +101,7 @@ ReproveResult reprove(CacheFile& file, const ReproveOptions& options) {
           if (task.outcome != TaskOutcome::kDone && wrong[i].empty()) wrong[i] = "not decided";
           result.held += wrong[i].empty();
         },
-        options.pool);
+        pool);
     for (std::size_t i = 0; i < rows.size(); ++i) {
       if (!wrong[i].empty()) result.failures.push_back({rows[i].id, limits[i] != 0, wrong[i]});
     }

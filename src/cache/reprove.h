@@ -21,6 +21,7 @@ struct ReproveOptions {
 struct ReproveResult {
   std::size_t rows = 0;                // of this version: those that may be used
   std::size_t drawn = 0, held = 0;
+  std::size_t removed = 0;             // that were to be proved again, but another process has removed them meanwhile
   struct Failure {
     std::int64_t row;
     bool limits;                       // not proved again for want of time or memory, which says nothing about the proof
@@ -42,5 +43,7 @@ std::vector<std::int64_t> drawSample(std::vector<std::int64_t> ids, std::size_t 
 
 // Throws CacheError.
 ReproveResult reprove(CacheFile& file, const ReproveOptions& options);
+// The rows with these numbers; the result's `rows` is not set.
+ReproveResult reprove(CacheFile& file, const std::vector<std::int64_t>& drawn, const PoolOptions& pool);
 
 }  // namespace shardproof

@@ -75,7 +75,8 @@ int runReprove(Arguments arguments) {
     const ReproveResult r = reprove(file, arguments.reprove);
     std::string text;
     for (const auto& failure : r.failures) text += "row " + std::to_string(failure.row) + (failure.limits ? ": not decided: " : ": DOES NOT HOLD: ") + failure.reason + "\n";
-    text += arguments.file + ": " + std::to_string(r.held) + " of " + counted(r.drawn, "proof", "proofs") + " proved again (of " + std::to_string(r.rows) + " of this version)\n";
+    text += arguments.file + ": " + std::to_string(r.held) + " of " + counted(r.drawn, "proof", "proofs") + " proved again (of " + std::to_string(r.rows) + " of this version" +
+            (r.removed > 0 ? ", " + std::to_string(r.removed) + " removed by another process meanwhile" : "") + ")\n";
     writeStandardOutput(text);
     if (r.anyWrong()) return int{kExitNotEquivalent};
     if (interruptingSignal() != 0) return kExitSignal + interruptingSignal();

@@ -74,6 +74,25 @@ TEST_F(ReproveTest, RowsOfOtherVersionsAreNotDrawn) {
   EXPECT_TRUE(r.failures.empty());
 }
 
+// Between drawing and reading, another process may prune the cache, and a third one write to it: the numbers of removed rows are used again.
+TEST_F(ReproveTest, RowsThatAreRemovedMeanwhileAreNotWrong) {
+  keep(test::smallDraft(), 2);
+  keep(test::smallDraft(), 3);
+  const auto drawn = cache_.ids(proofVersion());
+  ASSERT_EQ(drawn.size(), 2u);
+  sqlite::Database other(file_, sqlite::Access::kWrite, 1000);
+  other.execute("DELETE FROM proofs WHERE id = " + std::to_string(drawn[0]));
+  ReproveResult r = reprove(cache_, drawn, PoolOptions{});
+  EXPECT_EQ(r.removed, 1u);
+  EXPECT_EQ(r.drawn, 1u);
+  EXPECT_EQ(r.held, 1u);
+  EXPECT_TRUE(r.failures.empty());
+  other.execute("UPDATE proofs SET version = 'another', check_sum = 0");   // unsound, too: it cannot be told which of the two it is
+  r = reprove(cache_, drawn, PoolOptions{});
+  EXPECT_EQ(r.removed, 1u);
+  EXPECT_TRUE(r.anyWrong());
+}
+
 TEST_F(ReproveTest, TheSeedDrawsTheSample) {
   for (const std::int64_t width : {2, 4, 6, 8, 10, 12, 14, 16, 18, 20}) keep(test::smallDraft(width), 2, Checker::kAuto, Method::kPolynomial);
   const auto rows = [&](std::uint64_t seed) {

@@ -211,7 +211,7 @@ TEST_F(PipelineLog, ALumpedAxisOrNot) {
   expectRejected(c, "/lineage/2", "another than that of");
 }
 
-TEST(CheckLog, AFailedStageThatIsCalledProved) {
+TEST(CheckLog, ARefutedStageThatIsCalledProved) {
   Draft d = test::pipeline();
   d.node(1, 3)["attrs"] = {{"reduce", "mean"}};
   const Certified c = forged(d);

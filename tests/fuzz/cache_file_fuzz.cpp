@@ -53,13 +53,13 @@ void use(const std::string& path) {
     CacheFile file(path, sqlite::Access::kWrite, 0);
     file.statistics();
     for (const std::int64_t id : file.ids(proofVersion())) {
-      const CacheRow row = file.row(id);
+      const CacheRow row = file.row(id).value();
       const auto found = file.find(row.form, row.checker);
       fuzz::require(found.id < 0 || isProof(found.proof.method, row.checker), "what is found is a proof that the checker may have made");
       if (row.sound) file.write({{row.form + "x", row.checker, row.proof}}, {id});
     }
     const PruneResult pruned = file.prune({.maxBytes = 30'000, .olderThanDays = 1.0});
-    for (const std::int64_t id : file.ids(proofVersion())) fuzz::require(file.row(id).sound, "damaged rows do not outlive prune", std::to_string(pruned.left));
+    for (const std::int64_t id : file.ids(proofVersion())) fuzz::require(file.row(id).value().sound, "damaged rows do not outlive prune", std::to_string(pruned.left));
   } catch (const CacheError&) {
   }
 }

@@ -8,7 +8,6 @@ import json
 import os
 import pathlib
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +16,8 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from plan_edit import EQUIVALENT, INPUT_ERROR, INTERNAL, NOT_EQUIVALENT, ROOT, UNDECIDED, Failure, Runner, children, is_running  # noqa: E402
 
-LIMIT = 120
+LIMIT = 120      # seconds for one run
+ATTEMPTS = 20    # to hit a worker while it works
 GPT = ("gpt", "--layers", "2", "--dim", "16", "--heads", "2", "--seq", "4", "--vocab", "16", "--dp", "2", "--tp", "2", "--microbatches", "2")
 LARGE = ("gpt", "--layers", "16", "--dp", "2", "--tp", "2", "--pp", "2", "--microbatches", "4", "--schedule", "1f1b")   # a plan of some megabytes
 
@@ -89,17 +89,13 @@ def expect_gone(pids):
     raise Failure("workers are left behind")
 
 
-def without_root(program, runner):
-    """A copy of the program that anybody may run, and what makes a child process one that permissions bind."""
+def bound_by_permissions(program):
+    """The command for a program that permissions bind: for root without the rights that pass over them. None where those cannot be given up."""
     if os.geteuid() != 0:
-        return program, {}
-
-    def give_up():
-        os.setgroups([])
-        os.setgid(65534)
-        os.setuid(65534)
-    runner.directory.chmod(0o755)
-    return shutil.copy(program, runner.path("shardproof")), {"preexec_fn": give_up, "cwd": "/"}
+        return [program]
+    command = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]
+    allowed = subprocess.run([*command, "true"], stderr=subprocess.DEVNULL, check=False).returncode == 0
+    return [*command, program] if allowed else None
 
 
 # ---- full disks ----
@@ -173,22 +169,23 @@ def unwritable(runner):
     place = Place(runner)
     closed = place.directory / "closed"
     closed.mkdir(mode=0o555)
-    program, rights = without_root(runner.program, runner)
+    bound = bound_by_permissions(runner.program)
     tried = 0
-    for bad in (place.plan, place.directory / "none", pathlib.Path("/proc"), pathlib.Path("/proc/self/fd"), closed):
+    for bad in (place.plan, place.directory / "none", pathlib.Path("/proc"), pathlib.Path("/proc/self/fd"), *([closed] if bound else [])):
+        program, *first = bound if bad == closed else [runner.program]
         for arguments in (("verify", "--plan", place.plan, "--json", bad / "r.json"), ("generate", *GPT, "-o", bad / "g"),
                           ("mutate", place.plan, "--bug", "missing_all_reduce", "-o", bad / "m.json")):
             start = time.monotonic()
-            done = execute(runner, *arguments, program=program, **(rights if bad == closed else {}))
+            done = execute(runner, *first, *arguments, program=program)
             expect(done.code == INTERNAL, f"{arguments[0]} to {bad}: exit {done.code}: {done.err}")
             expect(str(bad) in done.err and len(done.err.splitlines()) == 1 and not done.out, f"{arguments[0]} to {bad}: {done.out}{done.err}")
             tried += 1
-        done = execute(runner, "verify", "-q", "--plan", place.plan, "--cache", bad / "c.db", program=program, **(rights if bad == closed else {}))
+        done = execute(runner, *first, "verify", "-q", "--plan", place.plan, "--cache", bad / "c.db", program=program)
         expect(done.code == EQUIVALENT and "going on without it" in done.err, f"--cache in {bad}: exit {done.code}: {done.err}")
         tried += 1
     place.expect_only("closed")
     expect(not list(closed.iterdir()), "something was written into a closed directory")
-    return f"{tried} tried"
+    return f"{tried} tried" + ("" if bound else "; none that permissions close, because root's rights cannot be given up here")
 
 
 # ---- readers that go away ----
@@ -361,27 +358,34 @@ def one_large_proof(runner, size):
 
 def run_and(place, runner, act, *options):
     """A run to whose first worker `act` happens."""
-    process = subprocess.Popen([runner.program, "verify", "--plan", str(place.plan), "--json", str(place.report), "--jobs", "1", *options], stdin=subprocess.DEVNULL,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    hit = 0
-    while process.poll() is None and not hit:
-        for worker in children(process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                act(worker)
-                hit = worker
-    out, err = process.communicate(timeout=LIMIT)
-    expect(hit, "there was no worker to be hit")
-    expect_gone([hit])
-    place.expect_only("report.json")
-    return Done(process.returncode, out, err), json.loads(place.report.read_text())
+    for _ in range(ATTEMPTS):
+        process = subprocess.Popen([runner.program, "verify", "--plan", str(place.plan), "--json", str(place.report), "--jobs", "1", *options], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        hit = 0
+        while process.poll() is None and not hit:
+            for worker in children(process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    act(worker)
+                    hit = worker
+        out, err = process.communicate(timeout=LIMIT)
+        if hit:
+            expect_gone([hit])
+            place.expect_only("report.json")
+            return Done(process.returncode, out, err), json.loads(place.report.read_text())
+    raise Failure("there was no worker to be hit")
 
 
 def worker_killed(runner, number):
     """Its class is tried again in a fresh process."""
-    done, report = run_and(Place(runner, *GPT), runner, lambda worker: os.kill(worker, number), "--no-classes")
-    expect(done.code == EQUIVALENT and report["verdict"] == "equivalent", f"exit {done.code}: {done.out}")
-    expect(report["statistics"]["workers_lost"] == 1 and "1 worker process crashed" in done.out, "the loss is not told")
-    return "equivalent, 1 worker lost"
+    place = Place(runner, *GPT)
+    for _ in range(ATTEMPTS):
+        done, report = run_and(place, runner, lambda worker: os.kill(worker, number), "--no-classes")
+        expect(done.code == EQUIVALENT and report["verdict"] == "equivalent", f"exit {done.code}: {done.out}")
+        lost = report["statistics"]["workers_lost"]
+        expect(lost in (0, 1) and ("1 worker process crashed" in done.out) == (lost == 1), f"{lost} workers lost, but: {done.out}")
+        if lost:   # otherwise the signal came when it had done everything
+            return "equivalent, 1 worker lost"
+    raise Failure(f"no loss is told in {ATTEMPTS} runs")
 
 
 def expect_undecided(done, report, reason):

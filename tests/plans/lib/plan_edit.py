@@ -12,6 +12,7 @@ import os
 import pathlib
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -286,8 +287,17 @@ class Failure(Exception):
     """A case that did not come out as it must."""
 
 
+def default_signals():
+    """For the programs that are run: a shell that runs tests in the background has them ignore signals, nohup another one, and so on to children."""
+    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
 class Runner:
     def __init__(self, program, jobs=None):
+        default_signals()
         self.program = str(pathlib.Path(program).resolve())
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="shardproof-plans-"))
         self.jobs = jobs or max(1, min(4, os.cpu_count() or 1))

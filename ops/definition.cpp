@@ -230,6 +230,7 @@ OperatorInfo makeForward(const Interface& interface, const Infer& infer, const R
   op.name = interface.name;
   op.scalarMayBeOne = interface.scalarMayBeOne;
   op.rearranges = interface.rearranges;
+  op.sums = interface.sums;
   op.followsLogicalPosition = interface.followsLogicalPosition;
   op.validate = [interface](const Attributes& attributes, std::size_t operands, std::size_t results) {
     named(interface.name, [&] {

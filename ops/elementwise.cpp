@@ -370,7 +370,9 @@ void defineElementwise(Catalog& catalog) {
   back.everyOperandOptional = true;
   define<MultiRefBackward>(catalog, back);
 
-  define<Binary<Add>>(catalog, binaryInterface("add", true, false));
+  Interface sum = binaryInterface("add", true, false);
+  sum.sums = true;
+  define<Binary<Add>>(catalog, sum);
   define<Binary<Sub>>(catalog, binaryInterface("sub", true, false));
   define<Binary<Mul>>(catalog, binaryInterface("mul", false, false));
   define<Binary<Div>>(catalog, binaryInterface("div", false, true));

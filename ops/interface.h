@@ -27,6 +27,7 @@ struct Interface {
   bool separate = false;   // of the operands that have gradients, result r reads operand r only
   bool scalarMayBeOne = false;
   bool rearranges = false;   // OperatorInfo::rearranges
+  bool sums = false;         // OperatorInfo::sums
   bool followsLogicalPosition = false;   // OperatorInfo::followsLogicalPosition
   // What concerns several attributes, or attributes and numbers of operands. Throws std::invalid_argument.
   std::function<void(const Attributes&, std::size_t operands, std::size_t results)> check = nullptr;

@@ -47,6 +47,9 @@ struct OperatorInfo {
   // the other.
   bool rearranges = false;
 
+  // Two operands of equal shape, without attributes: the result is their sum, element by element. Sums of such sums may be made at once.
+  bool sums = false;
+
   // Where relate() says `absolute`, the position meant is the logical tensor's, also on a rank that holds a piece of it (dropout's mask).
   bool followsLogicalPosition = false;
 

@@ -22,6 +22,13 @@ inline const auto& evaluationOf(const ops::OperatorInfo& op, const TermAlgebra*)
 inline const auto& evaluationOf(const ops::OperatorInfo& op, const DoubleAlgebra*) { return op.doubles; }
 inline const auto& evaluationOf(const ops::OperatorInfo& op, const ModularAlgebra*) { return op.modular; }
 
+// Whether a sum made term by term holds every partial sum with all its parts: then n additions one after the other cost O(n^2).
+template <class A>
+bool storesPartialSums(const A& algebra) {
+  if constexpr (requires { algebra.storesPartialSums(); }) return algebra.storesPartialSums();
+  return false;
+}
+
 template <class A>
 class StageRunner {
  public:
@@ -60,24 +67,89 @@ class StageRunner {
   static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
   using Value = ops::TensorValue<A>;
 
-  // Results that nothing reads any more are dropped, except those that equations speak of.
-  void evaluateSide(bool logical) {
-    std::vector<std::int32_t> lastUse(stage_.tensors.size(), -1);
-    for (std::size_t i = 0; i < stage_.nodes.size(); ++i) {
-      for (const std::int32_t t : stage_.nodes[i].in) {
-        if (t >= 0) lastUse[at(t)] = static_cast<std::int32_t>(i);
+  // What is done at once: a node, or a tree of additions whose inner results nothing else reads, at its root. Addition is associative and commutative, and a
+  // sum of many terms has the value, in each algebra, of the additions one by one.
+  struct Step {
+    std::size_t node;
+    std::vector<std::int32_t> reads;
+    bool tree = false;
+  };
+
+  bool isSum(const StageNode& node) const {
+    if (node.communication != Communication::kNone || !ops::Registry::instance().at(node.op).sums || node.in.size() != 2 || node.out.size() != 1) return false;
+    const std::int32_t result = node.out[0];
+    if (node.in[0] < 0 || node.in[1] < 0 || result < 0 || !problem_.attributes.at(node.attributes).empty()) return false;
+    return reduced_.dims[at(node.in[0])] == reduced_.dims[at(result)] && reduced_.dims[at(node.in[1])] == reduced_.dims[at(result)];
+  }
+
+  std::vector<Step> stepsOf(bool logical) const {
+    std::vector<Step> steps;
+    const bool trees = storesPartialSums(algebra_);
+    std::vector<std::int32_t> uses(stage_.tensors.size(), 0), inner(stage_.tensors.size(), -1);   // inner: the step of a tree that so far ends with the tensor
+    for (const StageNode& node : stage_.nodes) {
+      for (const std::int32_t t : node.in) {
+        if (t >= 0) ++uses[at(t)];
       }
     }
     for (std::size_t i = 0; i < stage_.nodes.size(); ++i) {
       const StageNode& node = stage_.nodes[i];
       if (node.logical != logical) continue;
-      evaluate(node);
-      for (const std::int32_t t : node.in) {
-        if (t < 0 || lastUse[at(t)] != static_cast<std::int32_t>(i) || inEquation_[at(t)] || stage_.tensors[at(t)].origin != Origin::kComputed) continue;
+      Step step{i, node.in};
+      if (trees && isSum(node)) {
+        step.tree = true;
+        step.reads.clear();
+        for (const std::int32_t t : node.in) {
+          const std::int32_t before = uses[at(t)] == 1 && !inEquation_[at(t)] ? inner[at(t)] : -1;
+          if (before < 0) {
+            step.reads.push_back(t);
+            continue;
+          }
+          auto& below = steps[at(before)].reads;
+          if (below.size() > step.reads.size()) below.swap(step.reads);   // the longer list is never copied: trees of any shape cost O(n log n)
+          step.reads.insert(step.reads.end(), below.begin(), below.end());
+          below.clear();
+        }
+        inner[at(node.out[0])] = static_cast<std::int32_t>(steps.size());
+      }
+      steps.push_back(std::move(step));
+    }
+    std::erase_if(steps, [](const Step& s) { return s.tree && s.reads.empty(); });
+    return steps;
+  }
+
+  // Results that nothing reads any more are dropped, except those that equations speak of.
+  void evaluateSide(bool logical) {
+    const std::vector<Step> steps = stepsOf(logical);
+    std::vector<std::size_t> lastUse(stage_.tensors.size(), steps.size());
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      for (const std::int32_t t : steps[i].reads) {
+        if (t >= 0) lastUse[at(t)] = i;
+      }
+    }
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      const StageNode& node = stage_.nodes[steps[i].node];
+      if (steps[i].tree) {
+        addUp(steps[i].reads, values_[at(node.out[0])]);
+      } else {
+        evaluate(node);
+      }
+      for (const std::int32_t t : steps[i].reads) {
+        if (t < 0 || lastUse[at(t)] != i || inEquation_[at(t)] || stage_.tensors[at(t)].origin != Origin::kComputed) continue;
         values_[at(t)].data = {};
       }
     }
   }
+
+  void addUp(const std::vector<std::int32_t>& summands, Value& out) {
+    out.data.clear();
+    out.data.reserve(at(out.positions() * out.planes()));
+    std::vector<Element> terms(summands.size());
+    for (std::size_t k = 0; k < at(out.positions() * out.planes()); ++k) {
+      for (std::size_t i = 0; i < summands.size(); ++i) terms[i] = values_[at(summands[i])].data.at(k);
+      out.data.push_back(algebra_.sum(terms, {}));
+    }
+  }
+
   void prepare() {
     inEquation_.assign(stage_.tensors.size(), 0);
     for (const auto* equations : {&stage_.assumptions, &stage_.claims}) {

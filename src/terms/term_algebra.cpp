@@ -55,6 +55,8 @@ Term TermAlgebra::sum(std::span<const Term> terms, std::span<const std::int64_t>
   return {store_->mode == Mode::kNormalized ? store_->sum(terms, weights) : store_->rawSum(terms, weights)};
 }
 
+bool TermAlgebra::storesPartialSums() const { return store_->mode == Mode::kNormalized; }
+
 void TermAlgebra::recordPartial(Term base, int halves) {
   // How often an operation is applied does not matter for where it is defined: 1/x and 1/x^2 are alike, sqrt(x) and x^(3/2) too.
   const int kind = halves == 0 ? 0 : (halves % 2 != 0 ? 1 : 2) * (halves < 0 ? -1 : 1);

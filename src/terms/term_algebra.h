@@ -59,6 +59,7 @@ class TermAlgebra {
   Term mul(Term a, Term b);
   Term scale(const Rational& factor, Term a);
   Term sum(std::span<const Term> terms, std::span<const std::int64_t> weights);
+  bool storesPartialSums() const;
   Term power(Term base, int halves);
   Term exp(Term a);
   Term apply(ops::Function f, std::span<const std::int64_t> params, std::span<const Term> arguments);

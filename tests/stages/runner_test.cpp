@@ -10,6 +10,7 @@
 #include "shape_reduction/reduction.h"
 #include "support/problems.h"
 #include "terms/double_algebra.h"
+#include "terms/term_algebra.h"
 
 namespace shardproof {
 namespace {
@@ -195,6 +196,95 @@ TEST(Runner, AnEquationThatIsStatedTwiceIsNotOverDetermined) {
   const auto r = run(d, 6);
   EXPECT_FALSE(r->runner->droppedAssumption());
   EXPECT_TRUE(r->paired());
+}
+
+// ---- trees of additions ----
+
+struct TermRun {
+  test::Cut cut;
+  ReducedStage reduced;
+  TermAlgebra algebra;
+  bool equal = true;
+};
+
+TermRun inTerms(const Draft& d, std::int32_t entry) {
+  TermRun r{test::cut(d, entry), {}, TermAlgebra(), true};
+  ReductionOptions whole;
+  whole.extraPositions = 64;
+  r.reduced = reduceStage(r.cut.stage, *r.cut.problem, whole);
+  StageRunner<TermAlgebra> runner(r.cut.stage, r.reduced, *r.cut.problem, r.algebra);
+  runner.run([&](std::int32_t, std::int64_t) { return r.algebra.variable(false); });
+  r.equal = !runner.pairs().empty();
+  for (const auto& p : runner.pairs()) r.equal = r.equal && p.logical == p.parallel;
+  return r;
+}
+
+std::string tensors(const std::string& names, const std::string& rest) {
+  std::string text;
+  for (const char name : names) text += (text.empty() ? "" : ", ") + std::string("\"") + name + "\": {\"shape\": [2]" + rest + "}";
+  return text;
+}
+
+Draft sums(const std::string& modelNodes, const std::string& planNodes) {
+  return test::oneRank(tensors("abcd", R"(, "kind": "input")"), tensors("pqrso", ""), modelNodes, tensors("pqrso", ""), planNodes);
+}
+
+std::string node(const std::string& op, const std::string& a, const std::string& b, const std::string& out, const std::string& attributes = "{}") {
+  return R"({"op": ")" + op + R"(", "in": [")" + a + R"(", ")" + b + R"("], "out": [")" + out + R"("], "attrs": )" + attributes + "}";
+}
+
+TEST(Runner, TreesOfAdditionsAreTheirSums) {
+  const std::string chain = node("add", "a", "b", "p") + ", " + node("add", "p", "c", "q") + ", " + node("add", "q", "d", "o");
+  const std::string balanced = node("add", "d", "c", "p") + ", " + node("add", "b", "a", "q") + ", " + node("add", "p", "q", "o");
+  EXPECT_TRUE(inTerms(sums(chain, balanced), 4).equal);
+  const std::string without = node("add", "a", "b", "p") + ", " + node("add", "p", "c", "q") + ", " + node("add", "q", "a", "o");
+  EXPECT_FALSE(inTerms(sums(chain, without), 4).equal);
+  EXPECT_FALSE(inTerms(sums(without, chain), 4).equal);
+}
+
+TEST(Runner, WhatIsReadTwiceOrIsNoPlainSumIsNotPartOfATree) {
+  // 2 (a + b) + c: read by the same node, by another addition, and by something else.
+  const std::string twice = node("add", "a", "b", "p") + ", " + node("add", "p", "p", "q") + ", " + node("add", "q", "c", "o");
+  const std::string apart = node("add", "a", "b", "p") + ", " + node("add", "p", "c", "q") + ", " + node("add", "q", "p", "o");
+  const std::string scaled = node("add", "c", "a", "p", R"({"alpha": 2})") + ", " + node("add", "p", "b", "q", R"({"alpha": 2})") + ", " + node("sub", "q", "c", "r") +
+                             ", " + node("add", "c", "r", "o");
+  for (const auto& one : {twice, apart, scaled}) {
+    for (const auto& other : {twice, apart, scaled}) EXPECT_TRUE(inTerms(sums(one, other), 4).equal) << one << other;
+  }
+  const std::string once = node("add", "a", "b", "p") + ", " + node("add", "p", "c", "q") + ", " + node("add", "q", "b", "o");
+  for (const auto& one : {twice, apart, scaled}) EXPECT_FALSE(inTerms(sums(one, once), 4).equal) << one;
+}
+
+// What a smaller shape broadcasts is no part of a tree: its elements are others.
+TEST(Runner, BroadcastSumsAreNotPartOfATree) {
+  Draft d = sums(node("add", "a", "b", "p") + ", " + node("add", "p", "c", "o"), node("add", "b", "c", "p") + ", " + node("add", "a", "p", "o"));
+  for (auto* t : {&d.model["tensors"], &d.plan["programs"][0]["tensors"]}) {
+    (*t)["c"]["shape"] = {1};
+    (*t)["b"]["shape"] = {1};
+  }
+  d.plan["programs"][0]["tensors"]["p"]["shape"] = {1};
+  for (auto& entry : d.plan["lineage"]) {
+    if (entry["tensor"] == "b" || entry["tensor"] == "c") entry["shards"][0]["box"] = {{0, 1}};
+  }
+  EXPECT_TRUE(inTerms(d, 4).equal);
+}
+
+// A norm over all parameters adds up as many squares as there are parameters, one by one.
+TEST(Runner, ALongChainOfAdditionsIsNotQuadratic) {
+  constexpr int kSummands = 2000;
+  const auto chain = [&](bool backwards) {
+    std::string nodes = node("mul", "a", "b", "m0") + ", " + node("add", "m0", "m0", "s0");
+    for (int i = 1; i < kSummands; ++i) {
+      const std::string n = std::to_string(i), before = std::to_string(i - 1);
+      nodes += ", " + node("mul", "m" + before, i % 2 != 0 ? "a" : "b", "m" + n) + ", " + (backwards ? node("add", "m" + n, "s" + before, "s" + n) : node("add", "s" + before, "m" + n, "s" + n));
+    }
+    return nodes + ", " + node("add", "s" + std::to_string(kSummands - 1), "c", "o");
+  };
+  std::string results = tensors("o", "");
+  for (int i = 0; i < kSummands; ++i) results += R"(, "m)" + std::to_string(i) + R"(": {"shape": [2]}, "s)" + std::to_string(i) + R"(": {"shape": [2]})";
+  const TermRun r = inTerms(test::oneRank(tensors("abc", R"(, "kind": "input")"), results, chain(false), results, chain(true)), 3);
+  EXPECT_TRUE(r.equal);
+  EXPECT_LT(r.algebra.memoryBytes(), std::size_t{1} << 20);
 }
 
 TEST(Runner, ConstantsListedElementByElement) {

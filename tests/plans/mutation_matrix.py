@@ -6,7 +6,6 @@ a node that the bug touched, one that reads what it makes, or, where it is commu
 import collections
 import os
 
-os.environ.setdefault("SHARDPROOF_CASE_LIMIT", "60" if os.environ.get("SHARDPROOF_SLOW_TESTS") == "1" else "30")   # before the helpers read it
 
 import pathlib
 import subprocess

@@ -390,17 +390,21 @@ class StageRunner {
       case Communication::kReduceScatter: {
         const bool ordered = node.reduction == Reduction::kMax || node.reduction == Reduction::kMin;
         if (ordered && out.element == ElementKind::kComplex) throw Unsupported("the largest or smallest of complex numbers");
-        Value reduced = values_[at(node.in[0])];
-        std::vector<Element> elements(node.in.size());
-        for (std::size_t i = 0; i < reduced.data.size(); ++i) {
-          for (std::size_t k = 0; k < node.in.size(); ++k) elements[k] = values_[at(node.in[k])].data[i];
-          reduced.data[i] = combine(node, elements);
-        }
-        if (node.communication == Communication::kAllReduce) {
-          out.data = std::move(reduced.data);
-        } else {
+        // Of what is scattered only this member's part is combined: of n members n parts are, not n times n.
+        std::vector<Value> parts(node.communication == Communication::kReduceScatter ? node.in.size() : 0, out);
+        for (std::size_t k = 0; k < parts.size(); ++k) {
+          const Value& in = values_[at(node.in[k])];
           const std::size_t d = resolve(node.dim);
-          copyStretch(reduced, d, reduced.dims[d].reducedBound(node.member * out.dims[d].full), out, d, 0, extents(out));
+          copyStretch(in, d, in.dims[d].reducedBound(node.member * out.dims[d].full), parts[k], d, 0, extents(out));
+        }
+        const auto part = [&](std::size_t k) -> const std::vector<Element>& { return parts.empty() ? values_[at(node.in[k])].data : parts[k].data; };
+        for (std::size_t k = 0; k < node.in.size(); ++k) {
+          if (part(k).size() != out.data.size()) throw std::logic_error("the members of a communication have operands of different sizes");
+        }
+        std::vector<Element> elements(node.in.size());
+        for (std::size_t i = 0; i < out.data.size(); ++i) {
+          for (std::size_t k = 0; k < node.in.size(); ++k) elements[k] = part(k)[i];
+          out.data[i] = combine(node, elements);
         }
         break;
       }

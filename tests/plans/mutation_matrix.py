@@ -4,9 +4,6 @@ a node that the bug touched, one that reads what it makes, or, where it is commu
 `--write docs/bugs.md` (behind the program's path) writes the outcomes into the table of that file, from whatever was run.
 """
 import collections
-import os
-
-
 import pathlib
 import subprocess
 import sys

@@ -40,7 +40,8 @@ class FormReader {
     }
     readList([&] { stage_.assumptions.push_back(readEquation()); });
     for (const Equation& e : stage_.assumptions) {
-      if (std::any_of(e.parts.begin(), e.parts.end(), [&](const auto& p) { return stage_.tensors[at(p.first)].origin != Origin::kBoundary; })) {
+      const auto given = [&](const auto& p) { return stage_.tensors[at(p.first)].origin == Origin::kBoundary || stage_.tensors[at(p.first)].origin == Origin::kConstant; };
+      if (!std::all_of(e.parts.begin(), e.parts.end(), given)) {
         throw DamagedForm("an assumption about a local tensor that is given otherwise");
       }
     }
@@ -241,9 +242,17 @@ class FormReader {
 
   // Of the members' tensors as the join requires them of a plan (plan/checks.h).
   void checkCommunication(const StageNode& n) const {
-    const auto members = static_cast<std::int64_t>(n.in.size());
+    auto members = static_cast<std::int64_t>(n.in.size());
     // A group of one may have no multiplicities; otherwise there is one for each member.
     if (n.in.empty() || n.out.size() != 1 || (!n.multiplicity.empty() && n.multiplicity.size() != n.in.size())) throw DamagedForm("a communication of no members");
+    // A reduce_scatter of one operand takes a part of what is combined already: one of as many as fit.
+    if (n.communication == Communication::kReduceScatter && members == 1 && n.out[0] >= 0) {
+      const Shape &whole = stage_.tensors[at(n.in[0])].info.shape, &part = stage_.tensors[at(n.out[0])].info.shape;
+      const std::int64_t dim = n.dim < 0 ? n.dim + static_cast<std::int64_t>(part.size()) : n.dim;
+      if (dim >= 0 && dim < static_cast<std::int64_t>(part.size()) && part.size() == whole.size()) {
+        members = std::max<std::int64_t>(1, whole[at(dim)] / std::max<std::int64_t>(1, part[at(dim)]));
+      }
+    }
     const bool cuts = n.communication == Communication::kAllGather || n.communication == Communication::kReduceScatter || n.communication == Communication::kAllToAll;
     if (cuts && n.member >= members) throw DamagedForm("a communication without the member whose result it is");
     std::int64_t total = 0;

@@ -244,7 +244,7 @@ class Cutter {
     std::vector<std::int32_t> in, out;   // ids of local tensors
     std::vector<std::int64_t> multiplicity;
     std::int32_t member = 0;
-    bool received = false;   // the result of a collective that another member computes in this stage
+    Communication communication = Communication::kNone;   // what it is in the stage
   };
   struct MeetingKey {
     std::int32_t comm, firstRank, lastRank, microbatch;
@@ -332,10 +332,17 @@ class Cutter {
   // LocalInstance::microbatch of an operand whose value does not matter: kShapeOnly minus the microbatch (-1 and up).
   static constexpr std::int32_t kShapeOnly = -1000;
 
+  // LocalInstance::tensor of what the members of a reduce_scatter add up, before each takes its part: this minus the node of the member that stands in the
+  // instance. No tensor of the plan; it has the shape of that node's operand.
+  static constexpr std::int32_t kCombined = -2;
+  static bool isCombined(const LocalInstance& instance) { return instance.tensor <= kCombined; }
+  static std::int32_t combiningNode(const LocalInstance& instance) { return kCombined - instance.tensor; }
+
   // Decides what a local tensor is. Returns its producing node (new or known to be new) when the slice goes on through it.
   std::int32_t settle(std::int32_t id, std::vector<LocalInstance>& todo) {
     const LocalInstance instance = instances_[static_cast<std::size_t>(id)];
     keepApartWhatIsNamed(instance.program);
+    if (isCombined(instance)) return settleCombined(id, instance, todo);
     const Graph& graph = plan_.programs[static_cast<std::size_t>(instance.program)].graph;
     const Tensor& tensor = graph.tensors[static_cast<std::size_t>(instance.tensor)];
     if (instance.microbatch <= kShapeOnly + 1) {
@@ -393,54 +400,95 @@ class Cutter {
     return it->second;
   }
 
-  // All members of an all_reduce or all_gather get the same result: the members were found to agree on group, order, reduction and dimension before anything was
-  // cut. So one of them computes it in a stage, and the others receive it: of n members n operands are visited, not n times n.
-  bool shareResult(LocalNode& made, const CommunicationSpec& spec, const std::vector<std::int64_t>& members, std::vector<LocalInstance>& todo) {
-    if (spec.kind != Communication::kAllReduce && spec.kind != Communication::kAllGather) return false;
+  // The sum (mean, maximum, minimum) of the members' operands, from which each takes its part.
+  std::int32_t settleCombined(std::int32_t id, const LocalInstance& instance, std::vector<LocalInstance>& todo) {
+    const auto made = static_cast<std::int32_t>(localNodes_.size());
+    producerOfId_[static_cast<std::size_t>(id)] = made;
+    LocalNode node{instance.program, combiningNode(instance), instance.rank, instance.microbatch, {}, {id}, {}, 0, Communication::kAllReduce};
+    const Program& program = plan_.programs[static_cast<std::size_t>(node.program)];
+    const CommunicationSpec& spec = program.communications[static_cast<std::size_t>(program.graph.nodes[static_cast<std::size_t>(node.node)].communication)];
+    addMembers(node, spec, membersOf(node, spec), todo);
+    node.in.assign(todo.size(), -1);
+    std::vector<std::size_t> slots(todo.size());
+    std::iota(slots.begin(), slots.end(), std::size_t{0});
+    localNodes_.push_back(std::move(node));
+    finished_.push_back(0);
+    presentSlots_.push_back(std::move(slots));
+    return made;
+  }
+
+  // What the members of a collective have in common is computed once in a stage: the result of an all_reduce or all_gather by the member that comes first, from which
+  // the others receive it, and what a reduce_scatter adds up. The members were found to agree on group, order, reduction and dimension before
+  // anything was cut. So of n members n operands are visited, not n times n.
+  bool share(LocalNode& made, const CommunicationSpec& spec, const std::vector<std::int64_t>& members, std::vector<LocalInstance>& todo) {
+    const bool scatters = spec.kind == Communication::kReduceScatter && members.size() > 1;
+    if (!scatters && spec.kind != Communication::kAllReduce && spec.kind != Communication::kAllGather) return false;
     const MeetingKey key{static_cast<std::int32_t>(spec.comm.value), static_cast<std::int32_t>(members.front()), static_cast<std::int32_t>(members.back()),
                          spec.tag ? -1 : made.microbatch, spec.tag.value_or(0)};
     const auto [it, first] = firstOfMeeting_.emplace(key, static_cast<std::int32_t>(localNodes_.size()));
-    if (first) return false;
-    const LocalNode& other = localNodes_[static_cast<std::size_t>(it->second)];
-    if (join_.partners(other.rank, spec, made.microbatch, made.rank) != std::vector{other.node}) return false;
-    const Graph& graph = plan_.programs[static_cast<std::size_t>(other.program)].graph;
-    const std::int32_t result = graph.out(graph.nodes[static_cast<std::size_t>(other.node)])[0];
-    if (result < 0) return false;
-    const bool perMicrobatch = graph.tensors[static_cast<std::size_t>(result)].perMicrobatch;
-    todo.push_back({other.program, result, other.rank, perMicrobatch ? other.microbatch : -1});
+    if (first && !scatters) return false;
+    const LocalNode& other = first ? made : localNodes_[static_cast<std::size_t>(it->second)];
+    if (!first && join_.partners(other.rank, spec, made.microbatch, made.rank) != std::vector{other.node}) return false;
+    if (scatters) {
+      if (other.microbatch != made.microbatch) return false;
+      todo.push_back({other.program, kCombined - other.node, other.rank, other.microbatch});
+      made.member = placeIn(members, made.rank);
+    } else {
+      const Graph& graph = plan_.programs[static_cast<std::size_t>(other.program)].graph;
+      const std::int32_t result = graph.out(graph.nodes[static_cast<std::size_t>(other.node)])[0];
+      if (result < 0) return false;
+      const bool perMicrobatch = graph.tensors[static_cast<std::size_t>(result)].perMicrobatch;
+      todo.push_back({other.program, result, other.rank, perMicrobatch ? other.microbatch : -1});
+      made.communication = Communication::kBroadcast;
+    }
     made.multiplicity.push_back(1);
-    made.received = true;
     return true;
+  }
+
+  // 0 for who is no member: the receiver of a message or a broadcast.
+  static std::int32_t placeIn(const std::vector<std::int64_t>& members, std::int64_t rank) {
+    const auto it = std::find(members.begin(), members.end(), rank);
+    return it == members.end() ? 0 : static_cast<std::int32_t>(it - members.begin());
   }
 
   void expandCommunication(LocalNode& made, const Node& node, std::vector<LocalInstance>& todo) {
     const CommunicationSpec& spec = plan_.programs[static_cast<std::size_t>(made.program)].communications[static_cast<std::size_t>(node.communication)];
-    std::vector<std::int64_t> sources;
-    if (spec.kind == Communication::kReceive || spec.kind == Communication::kBroadcast) {
-      sources = {mesh_.with(made.rank, spec.peer)};
-    } else if (!spec.groupAt.empty()) {
-      sources = join_.groupOf(spec, made.rank);
-    } else {
-      sources = {made.rank};
-      for (const std::int32_t axis : spec.groupAxes) {
-        // Only a symmetric combination keeps the members of a lumped axis interchangeable.
-        if (lumped(axis) && spec.kind != Communication::kAllReduce) throw NotInterchangeable(axis);
-        std::vector<std::int64_t> wider;
-        for (const std::int64_t member : sources) {
-          for (const std::int32_t c : coordinatesOf(axis).all) wider.push_back(mesh_.with(member, axis, c));
-        }
-        sources = std::move(wider);
-      }
-      std::sort(sources.begin(), sources.end());
+    made.communication = spec.kind;
+    const std::vector<std::int64_t>& members = membersOf(made, spec);
+    if (!share(made, spec, members, todo)) addMembers(made, spec, members, todo);
+  }
+
+  // In group order; of a message or a broadcast the rank that it comes from. Stands until the next call.
+  const std::vector<std::int64_t>& membersOf(const LocalNode& made, const CommunicationSpec& spec) {
+    if (spec.kind == Communication::kReceive || spec.kind == Communication::kBroadcast) return members_ = {mesh_.with(made.rank, spec.peer)};
+    if (!spec.groupAt.empty()) return members_ = join_.groupOf(spec, made.rank);
+    // Only a symmetric combination keeps the members of a lumped axis interchangeable.
+    for (const std::int32_t axis : spec.groupAxes) {
+      if (lumped(axis) && spec.kind != Communication::kAllReduce) throw NotInterchangeable(axis);
     }
-    if (shareResult(made, spec, sources, todo)) return;
-    for (std::size_t i = 0; i < sources.size(); ++i) {
-      const std::int64_t member = sources[i];
+    std::int64_t origin = made.rank;
+    for (const std::int32_t axis : spec.groupAxes) origin = mesh_.with(origin, axis, 0);
+    std::vector<std::int64_t>& members = groups_[{spec.groupAxes, origin}];   // once for all of them
+    if (!members.empty()) return members;
+    members = {origin};
+    for (const std::int32_t axis : spec.groupAxes) {
+      std::vector<std::int64_t> wider;
+      for (const std::int64_t member : members) {
+        for (const std::int32_t c : coordinatesOf(axis).all) wider.push_back(mesh_.with(member, axis, c));
+      }
+      members = std::move(wider);
+    }
+    std::sort(members.begin(), members.end());
+    return members;
+  }
+
+  void addMembers(LocalNode& made, const CommunicationSpec& spec, const std::vector<std::int64_t>& members, std::vector<LocalInstance>& todo) const {
+    made.member = placeIn(members, made.rank);
+    for (const std::int64_t member : members) {
       std::int64_t mult = 1;
       if (spec.groupAt.empty()) {
         for (const std::int32_t axis : spec.groupAxes) mult *= coordinatesOf(axis).multiplicity(mesh_.coordinate(member, axis));
       }
-      if (member == made.rank) made.member = static_cast<std::int32_t>(i);
       const std::int32_t p = join_.programOf(member);
       const Program& program = plan_.programs[static_cast<std::size_t>(p)];
       std::int32_t partner = made.node;
@@ -649,11 +697,13 @@ class Cutter {
   std::int32_t localTensor(const LocalInstance& instance, Origin origin) {
     const auto [it, inserted] = stageIds_.emplace(instance, static_cast<std::int32_t>(stage_.tensors.size()));
     if (inserted) {
-      const Tensor& tensor = plan_.programs[static_cast<std::size_t>(instance.program)].graph.tensors[static_cast<std::size_t>(instance.tensor)];
+      const Graph& graph = plan_.programs[static_cast<std::size_t>(instance.program)].graph;
+      const std::int32_t shapedLike = isCombined(instance) ? graph.in(graph.nodes[static_cast<std::size_t>(combiningNode(instance))])[0].tensor : instance.tensor;
+      const Tensor& tensor = graph.tensors[static_cast<std::size_t>(shapedLike)];
       StageTensor made;
       made.info = {tensor.shape, tensor.element};
       made.origin = origin;
-      made.tensor = instance.tensor;
+      made.tensor = shapedLike;
       made.program = instance.program;
       made.rank = instance.rank;
       made.microbatch = std::max(instance.microbatch, -1);
@@ -691,8 +741,8 @@ class Cutter {
       made.member = from.member;
       if (node.communication >= 0) {
         const CommunicationSpec& spec = plan_.programs[static_cast<std::size_t>(from.program)].communications[static_cast<std::size_t>(node.communication)];
-        made.communication = from.received ? Communication::kBroadcast : spec.kind;
-        made.reduction = spec.reduction;
+        made.communication = from.communication;
+        if (made.communication != Communication::kReduceScatter || from.in.size() > 1) made.reduction = spec.reduction;   // one operand: it is combined already
         made.dim = spec.dim;
         made.odim = spec.odim;
       }
@@ -737,6 +787,8 @@ class Cutter {
   std::unordered_set<NodeKey, NodeKeyHash> boundKeys_;       // entry, shard, rank and microbatch of its own axes' coordinates
   std::map<std::pair<std::int32_t, std::int32_t>, ShardAxes> shardAxes_;
   std::vector<std::int32_t> coordinates_;
+  std::vector<std::int64_t> members_;
+  std::map<std::pair<std::vector<std::int32_t>, std::int64_t>, std::vector<std::int64_t>> groups_;   // axes, first rank
 
   std::unordered_set<std::int32_t> cut_, reached_;
   std::unordered_map<std::int32_t, std::int32_t> logicalIds_, shapeOnlyIds_;

@@ -168,7 +168,7 @@ class StageRunner {
       for (const ops::ReducedDim* d : reduced_.dims[t]) value.dims.push_back(*d);
       if (tensor.origin == Origin::kConstant) fillConstant(tensor, value);
       const bool given = tensor.origin == Origin::kVariable || tensor.origin == Origin::kBoundary;
-      if (given || (tensor.logical && inEquation_[t])) {
+      if (given || ((tensor.logical || isLocalConstant(static_cast<std::int32_t>(t))) && inEquation_[t])) {
         base_[t] = slots;
         slots += value.positions() * value.planes();
       }
@@ -226,17 +226,32 @@ class StageRunner {
 
   static bool single(const Equation& e) { return e.parts.size() == 1 && e.parts[0].second == 1; }
 
+  // Lineage may have constants of a rank among its parts. Their elements are known before anything else is.
+  bool isLocalConstant(std::int32_t t) const { return !stage_.tensors[at(t)].logical && stage_.tensors[at(t)].origin == Origin::kConstant; }
+
+  // The slot of an element of an equation's tensor. What has none (a local tensor that the stage computes) cannot be assumed to be anything.
+  std::int64_t slotOf(std::int32_t tensor, std::int64_t element) const {
+    if (base_[at(tensor)] < 0) throw std::logic_error("an assumption about a tensor that is computed");
+    return base_[at(tensor)] + element;
+  }
+
   // logical == local, element by element: the same unknown.
   void unite() {
     for (const Equation& e : stage_.assumptions) {
       if (!single(e)) continue;
       const std::int32_t local = e.parts[0].first;
-      forEachElement(e, local, [&](std::int64_t l, std::int64_t p) {
-        slots_.unite(base_[at(local)] + p, base_[at(e.logical)] + l);
-      });
+      if (isLocalConstant(local)) {   // the logical tensor keeps the value that it has otherwise
+        dropped_ = true;
+        continue;
+      }
+      forEachElement(e, local, [&](std::int64_t l, std::int64_t p) { slots_.unite(slotOf(local, p), slotOf(e.logical, l)); });
     }
     known_.assign(slots_.size(), 0);
     element_.resize(slots_.size());
+    for (std::size_t t = 0; t < stage_.tensors.size(); ++t) {
+      if (!isLocalConstant(static_cast<std::int32_t>(t)) || base_[t] < 0) continue;
+      for (std::size_t i = 0; i < values_[t].data.size(); ++i) settle(base_[t] + static_cast<std::int64_t>(i), values_[t].data[i]);
+    }
   }
 
   void settle(std::int64_t slot, Element value) {
@@ -300,7 +315,7 @@ class StageRunner {
       for (std::size_t k = 0; k < e.parts.size(); ++k) {
         forEachElement(e, e.parts[k].first, [&](std::int64_t l, std::int64_t p) {
           if (k == 0) logicalIndex.push_back(l);
-          slots[k].push_back(slots_.find(base_[at(e.parts[k].first)] + p));
+          slots[k].push_back(slots_.find(slotOf(e.parts[k].first, p)));
         });
       }
       for (std::size_t i = 0; i < logicalIndex.size(); ++i) {

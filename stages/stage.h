@@ -49,7 +49,8 @@ struct StageNode {
   OperatorId op;                             // invalid for communication
   AttributesId attributes;
   std::vector<std::int32_t> in, out;         // stage tensors, -1: absent
-  // Communication: one member's result from all members' operands, in group order.
+  // Communication: one member's result from all members' operands, in group order. A reduce_scatter of one operand takes this member's part of it: what the
+  // members add up is then the result of an all_reduce, made once in the stage.
   Communication communication = Communication::kNone;
   Reduction reduction = Reduction::kSum;
   std::int32_t dim = 0, odim = 0;

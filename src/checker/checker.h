@@ -19,7 +19,7 @@ namespace shardproof {
 // runner.h, and the values of enumerations that a form holds: Origin, ElementKind, Communication, Reduction), in shape_reduction/, src/terms/, src/smt/ and
 // src/checker/. Changes of the cutter and of the chain need not raise it: they work anew in every run. For what an operator means there is
 // ops::kOperatorVersion.
-constexpr int kCheckerVersion = 2;
+constexpr int kCheckerVersion = 3;
 
 struct StageOutcome {
   StageVerdict verdict = StageVerdict::kUndecided;

@@ -68,6 +68,10 @@ Shape communicationShape(const CommunicationSpec& spec, const Shape& in, std::in
   return out;
 }
 
+namespace {
+constexpr const char* kOtherElement = "' is declared with another kind of element (integer, real or complex) than the operator produces";
+}  // namespace
+
 void checkPlanShapes(const Join& join, std::vector<Defect>& defects) {
   const Problem& problem = join.problem();
   for (std::size_t p = 0; p < problem.plan.programs.size(); ++p) {
@@ -91,6 +95,8 @@ void checkPlanShapes(const Join& join, std::vector<Defect>& defects) {
           if (shape != result.shape) {
             report("result '" + problem.names.text(result.name) + "' is declared with shape " + ops::toText(result.shape) + ", but the operator produces " +
                    ops::toText(shape));
+          } else if (result.element != graph.tensors[static_cast<std::size_t>(in[0].tensor)].element) {
+            report("result '" + problem.names.text(result.name) + kOtherElement);
           }
           continue;
         }
@@ -111,7 +117,7 @@ void checkPlanShapes(const Join& join, std::vector<Defect>& defects) {
             report("result '" + problem.names.text(t.name) + "' is declared with shape " + ops::toText(t.shape) + ", but the operator produces " +
                    ops::toText(results[i].shape));
           } else if (t.element != results[i].element) {
-            report("result '" + problem.names.text(t.name) + "' is declared with another kind of element (integer, real or complex) than the operator produces");
+            report("result '" + problem.names.text(t.name) + kOtherElement);
           }
         }
       } catch (const ShapeError& error) {
@@ -230,9 +236,9 @@ void checkAssignments(const Join& join, std::vector<Defect>& defects) {
             break;
           }
           // Within one microbatch (or in an issue-ordered program) node order is the order of execution. Across microbatches it says nothing.
-          const bool ordered = program.issueOrder || producer->microbatch == node.microbatch || producer->microbatch == kOnce ||
-                               node.microbatch == kOnce || (producer->microbatch == kEachMicrobatch && m == node.microbatch) ||
-                               (node.microbatch == kEachMicrobatch && operand.microbatch < 0 && tensor.perMicrobatch);
+          // A node that runs for each microbatch runs for the producer's, too.
+          const bool ordered = program.issueOrder || producer->microbatch == node.microbatch || producer->microbatch == kOnce || node.microbatch == kOnce ||
+                               node.microbatch == kEachMicrobatch || (producer->microbatch == kEachMicrobatch && m == node.microbatch);
           if (ordered && producer->node >= static_cast<std::int32_t>(n)) {
             unproduced("which is produced only later, by " + Plan::nodePointer(pi, producer->node), producer);
             break;
@@ -357,14 +363,17 @@ void checkDeadlock(const Join& join, std::vector<Defect>& defects) {
   }
   const std::int32_t microbatches = everyMicrobatch ? problem.plan.microbatches : 1;
 
-  using Key = std::tuple<std::int32_t, std::int64_t, std::int32_t>;   // comm, tag or microbatch, group
+  // Of those that Join::partners takes for one: comm; kind, of a message its sender; tag or microbatch, and which of them; group.
+  using Key = std::tuple<std::int32_t, Communication, std::int64_t, bool, std::int64_t, std::int32_t>;
   std::map<std::vector<std::int64_t>, std::int32_t> groups;
   std::map<Key, std::uint32_t> meetings;
   std::vector<std::pair<std::int32_t, std::int32_t>> someNode;       // of each meeting
   std::vector<std::int64_t> someRank;
   std::vector<std::pair<FamilyGraph::Vertex, FamilyGraph::Vertex>> waits;
   const auto meetingOf = [&](std::int64_t rank, std::int32_t p, std::int32_t n, const CommunicationSpec& spec, std::int32_t groupId, std::int32_t microbatch) {
-    const Key key{spec.comm.value, spec.tag ? *spec.tag + problem.plan.microbatches + 1 : microbatch, groupId};
+    const bool receives = spec.kind == Communication::kReceive;
+    const std::int64_t sender = receives ? join.mesh().with(rank, spec.peer) : spec.kind == Communication::kSend ? rank : -1;
+    const Key key{spec.comm.value, receives ? Communication::kSend : spec.kind, sender, spec.tag.has_value(), spec.tag.value_or(microbatch), groupId};
     const auto [it, inserted] = meetings.emplace(key, static_cast<std::uint32_t>(meetings.size()));
     if (inserted) {
       someNode.emplace_back(p, n);
@@ -387,13 +396,20 @@ void checkDeadlock(const Join& join, std::vector<Defect>& defects) {
     }
     for (std::int32_t m = 0; m < (program.issueOrder ? 1 : microbatches); ++m) {
       std::int64_t previous = -1;
-      for (const Event& event : events) {
-        const Node& node = program.graph.nodes[static_cast<std::size_t>(event.node)];
-        if (!program.issueOrder && !runsFor(node, m)) continue;
-        const std::int32_t microbatch = node.microbatch == kEachMicrobatch ? m : node.microbatch;
-        const std::uint32_t meeting = meetingOf(rank, p, event.node, specOf(program, node), event.group, microbatch);
+      const auto meet = [&](const Event& event, std::int32_t microbatch) {
+        const std::uint32_t meeting = meetingOf(rank, p, event.node, specOf(program, program.graph.nodes[static_cast<std::size_t>(event.node)]), event.group, microbatch);
         if (previous >= 0) waits.emplace_back(static_cast<std::uint32_t>(previous), meeting);
         previous = meeting;
+      };
+      for (const Event& event : events) {
+        const Node& node = program.graph.nodes[static_cast<std::size_t>(event.node)];
+        if (node.microbatch != kEachMicrobatch) {
+          if (program.issueOrder || runsFor(node, m)) meet(event, node.microbatch);
+        } else if (!program.issueOrder) {
+          meet(event, m);
+        } else {   // for one microbatch after the other, before anything that follows
+          for (std::int32_t each = 0; each < microbatches; ++each) meet(event, each);
+        }
       }
     }
   }

@@ -175,7 +175,7 @@ class Masks {
     return own;
   }
 
-  // The first entry that places the local tensor in one that the model drops out, and in one place only; -1: none.
+  // The first entry that places the local tensor in one that the model drops out, everywhere and in one place only; -1: none.
   std::int32_t entryOf(std::size_t program, std::int32_t tensor) {
     if (entries_.empty()) {
       for (std::size_t e = 0; e < problem_.plan.lineage.size(); ++e) {
@@ -204,9 +204,25 @@ class Masks {
         return std::equal(p.first.begin(), p.first.end(), at.begin(), at.end(), [](const auto& a, const auto& b) { return a.first == b.first; }) &&
                (p.second < 0) == (microbatch < 0);
       });
-      if (!places.empty() && once && apart) return last;
+      if (!places.empty() && once && apart && coversAll(places, own, own.graph.tensors[at(tensor)].perMicrobatch)) return last;
     }
     return -1;
+  }
+
+  // Whether places that do not overlap are all that the program's ranks (and microbatches) have: elsewhere the mask would be any, and right plans look wrong.
+  bool coversAll(const std::vector<std::pair<Coordinates, std::int32_t>>& places, const Program& program, bool perMicrobatch) const {
+    const Plan& plan = problem_.plan;
+    const auto ranks = [&](const Coordinates& named) {
+      std::int64_t n = 1;
+      for (std::size_t a = 0; a < plan.mesh.size(); ++a) {
+        if (std::none_of(named.begin(), named.end(), [&](const auto& c) { return at(c.first) == a; })) n *= plan.mesh[a].size;
+      }
+      return n;
+    };
+    const std::int64_t microbatches = perMicrobatch ? plan.microbatches : 1;
+    std::int64_t covered = 0;
+    for (const auto& [named, microbatch] : places) covered += ranks(named) * (microbatch < 0 ? microbatches : 1);
+    return covered == ranks(program.at) * microbatches;
   }
 
   Problem& problem_;

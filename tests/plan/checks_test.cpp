@@ -267,6 +267,7 @@ TEST(Checks, OtherReductionDimensionShapeOrElement) {
 
   d = meeting(kAllReduce);
   d.tensor(1, "i") = Json::parse(R"({"shape": [4], "kind": "input", "dtype": "int64"})");
+  d.tensor(0, "y")["dtype"] = "float32";
   d.tensor(1, "y")["dtype"] = "int64";
   d.node(1, 0)["in"] = {"i"};
   expectDefect(d, DefectKind::kCollective, {0, 1}, {"/programs/0/nodes/0", "/programs/1/nodes/0"}, "has another kind of element");

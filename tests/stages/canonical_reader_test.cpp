@@ -185,6 +185,40 @@ Draft gathered() {
                                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "y"}]}]}]})");
 }
 
+// Ranks add up what each of them has, and each keeps its half.
+Draft scattered() {
+  return test::draft(R"({"tensors": {"x": {"shape": [2, 4], "kind": "input"}, "y": {"shape": [4]}}, "outputs": ["y"], "nodes": [{"op": "sum", "in": ["x"], "out": ["y"], "attrs": {"dim": 0}}]})",
+                     R"({"mesh": [["tp", 2]], "programs": [{"tensors": {"x": {"shape": [1, 4], "kind": "input"}, "a": {"shape": [4]}, "y": {"shape": [2]}},
+                         "nodes": [{"op": "view", "in": ["x"], "out": ["a"], "attrs": {"size": [4]}}, {"op": "reduce_scatter", "in": ["a"], "out": ["y"], "attrs": {"dim": 0}, "comm": "c", "group": ["tp"]}]}],
+                         "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 1], [0, 4]], "step": {"tp": [1, 0]}, "parts": [{"local": "x"}]}]},
+                                     {"tensor": "y", "role": "output", "shards": [{"box": [[0, 2]], "step": {"tp": [2]}, "parts": [{"local": "y"}]}]}]})");
+}
+
+TEST(CanonicalReader, APartOfWhatIsCombined) {
+  const auto c = test::cut(scattered(), 1);
+  const std::string form = canonicalForm(c.stage, *c.problem);
+  const StageOfForm read = readCanonicalForm(form);
+  EXPECT_EQ(canonicalForm(read.stage, *read.problem), form);
+  for (const Checker checker : {Checker::kAuto, Checker::kZ3}) {
+    const Decision of = decide(c.stage, *c.problem, checker);
+    EXPECT_EQ(of.verdict, StageVerdict::kProved);
+    expectSame(decide(read.stage, *read.problem, checker), of, "a part");
+  }
+  const auto refused = [](const char* what, const std::function<void(Stage&, StageNode&)>& damage) {
+    auto damaged = test::cut(scattered(), 1);
+    auto& nodes = damaged.stage.nodes;
+    damage(damaged.stage, *std::find_if(nodes.begin(), nodes.end(), [](const StageNode& n) { return n.communication == Communication::kReduceScatter; }));
+    EXPECT_THROW(readCanonicalForm(canonicalForm(damaged.stage, *damaged.problem)), DamagedForm) << what;
+  };
+  const auto shape = [](Stage& stage, std::int32_t t) -> Shape& { return stage.tensors[static_cast<std::size_t>(t)].info.shape; };
+  refused("no such part", [](Stage&, StageNode& n) { n.member = 2; });
+  refused("no such dimension", [](Stage&, StageNode& n) { n.dim = 1; });
+  refused("parts that do not make the whole", [&](Stage& s, StageNode& n) { shape(s, n.out[0]) = {3}; });
+  refused("a part that is longer than the whole", [&](Stage& s, StageNode& n) { shape(s, n.out[0]) = {5}; });
+  refused("a part of no elements", [&](Stage& s, StageNode& n) { shape(s, n.out[0]) = {0}; });
+  refused("a part with more dimensions", [&](Stage& s, StageNode& n) { shape(s, n.out[0]) = {2, 1}; });
+}
+
 // Found by tests/fuzz: whatever runs a stage trusts that each side's tensors are given as its tensors are, that members of a communication agree, and that
 // lineage fits its tensors.
 TEST(CanonicalReader, WhatNoPlanHasIsRefused) {

@@ -105,6 +105,29 @@ TEST(Runner, ReduceScatterGivesTheMembersOwnPiece) {
   EXPECT_TRUE(r->paired());
 }
 
+// What a reduce_scatter adds up is made once in a stage, and each member takes its part in group order.
+TEST(Runner, ReduceScatterIsCombinedOnce) {
+  const std::map<std::string, std::pair<std::string, Values>> cases{
+      {"sum", {"sum", {6, 8, 10, 12}}}, {"mean", {"mean", {3, 4, 5, 6}}}, {"max", {"amax", {5, 6, 7, 8}}}, {"min", {"amin", {1, 2, 3, 4}}}};
+  for (const auto& [reduce, expected] : cases) {
+    for (const bool turned : {false, true}) {
+      const std::string group = turned ? R"("group_at": [{"tp": 1}, {"tp": 0}])" : R"("group": ["tp"])";
+      const std::string shards = turned ? R"([{"box": [[0, 1], [2, 4]], "step": {"tp": [0, -2]}, "parts": [{"local": "y"}]}])"
+                                        : R"([{"box": [[0, 1], [0, 2]], "step": {"tp": [0, 2]}, "parts": [{"local": "y"}]}])";
+      const auto r = run(communication(R"({"op": "reduce_scatter", "in": ["x"], "out": ["y"], "comm": "c", )" + group + R"(, "attrs": {"dim": -1, "reduce": ")" + reduce + R"("}})", "[1, 2]",
+                                       R"({"op": ")" + expected.first + R"(", "in": ["x"], "out": ["o"], "attrs": {"dim": 0, "keepdim": true}})", "[1, 4]", shards),
+                         1);
+      const Values& all = expected.second;
+      EXPECT_EQ(r->value("y", turned ? 1 : 0), (Values{all[0], all[1]})) << reduce << group;
+      EXPECT_EQ(r->value("y", turned ? 0 : 1), (Values{all[2], all[3]})) << reduce << group;
+      EXPECT_TRUE(r->paired()) << reduce << group;
+      std::size_t operands = 0;
+      for (const StageNode& n : r->cut.stage.nodes) operands += n.communication == Communication::kNone ? 0 : n.in.size();
+      EXPECT_EQ(operands, 4u);   // two are added up, and each takes its part of one
+    }
+  }
+}
+
 TEST(Runner, AllToAll) {
   auto r = run(communication(R"({"op": "all_to_all", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"], "attrs": {"idim": 1, "odim": 0}})", "[2, 2]", R"({"op": "identity", "in": ["x"], "out": ["o"]})", "[2, 4]",
                              R"([{"box": [[0, 2], [0, 2]], "step": {"tp": [0, 2]}, "parts": [{"local": "y"}]}])"),

@@ -1,0 +1,35 @@
+"""Small plans with their verdicts, each of which once had another: tests/plans/small, one file for each, with why."""
+import json
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+from plan_edit import EQUIVALENT, NOT_EQUIVALENT, ROOT, UNDECIDED, Failure, Runner, expect_code  # noqa: E402
+
+PLANS = ROOT / "tests" / "plans" / "small"
+CODES = {"equivalent": EQUIVALENT, "not-equivalent": NOT_EQUIVALENT, "undecided": UNDECIDED}
+
+
+def check(runner, file):
+    case = json.loads(file.read_text())
+    directory = runner.path(file.stem)
+    directory.mkdir()
+    plan, model = directory / "p.plan.json", directory / case["plan"]["model"]
+    plan.write_text(json.dumps(case["plan"]))
+    model.write_text(json.dumps(case["model"]))
+    result = runner.verify(plan, model)
+    expect_code(result, CODES[case["expected"]])
+    if result.report["statistics"]["workers_lost"]:
+        raise Failure("a worker process crashed: " + result.summary())
+    return case["expected"]
+
+
+def main():
+    runner = Runner(sys.argv[1])
+    for file in sorted(PLANS.glob("*.json")):
+        runner.case(file.stem, check, file)
+    return runner.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,6 +2,8 @@
 // produced, every member of a group joins exactly once, no cyclic wait. Each violation is a defect of the plan, hence a verdict.
 #pragma once
 
+#include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "shardproof/graph.h"
@@ -16,6 +18,9 @@ void checkAssignments(const Join& join, std::vector<Defect>& defects);
 void checkCommunication(const Join& join, std::vector<Defect>& defects);
 // Every rank runs its program in issue order and waits at each communication until all members arrive.
 void checkDeadlock(const Join& join, std::vector<Defect>& defects);
+
+// No instance of these nodes (program, node) waits for its own result; others are not in the way.
+void checkDataCycles(const Join& join, const std::vector<std::pair<std::int32_t, std::int32_t>>& nodes, std::vector<Defect>& defects);
 
 // The result's shape of a communication node; throws ShapeError. `groupSize` is the number of members.
 Shape communicationShape(const CommunicationSpec& spec, const Shape& in, std::int64_t groupSize);

@@ -109,7 +109,7 @@ class Join {
   void findNamedAxes();
   void indexMentions();
   void checkInputLineage();
-  void orderFamilies();
+  std::vector<std::pair<std::int32_t, std::int32_t>> orderFamilies();
 
   const Problem& problem_;
   MeshView mesh_;

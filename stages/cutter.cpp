@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <span>
 #include <unordered_map>
@@ -246,9 +247,13 @@ class Cutter {
     std::int32_t member = 0;
     Communication communication = Communication::kNone;   // what it is in the stage
   };
+  using Members = std::vector<std::int64_t>;
   struct MeetingKey {
-    std::int32_t comm, firstRank, lastRank, microbatch;
-    std::int64_t tag;
+    std::int32_t comm;
+    Communication kind;
+    const Members* members;      // one for each list of ranks: groups_
+    std::int32_t microbatch;
+    std::optional<std::int64_t> tag;
     friend auto operator<=>(const MeetingKey&, const MeetingKey&) = default;
   };
 
@@ -420,11 +425,10 @@ class Cutter {
   // What the members of a collective have in common is computed once in a stage: the result of an all_reduce or all_gather by the member that comes first, from which
   // the others receive it, and what a reduce_scatter adds up. The members were found to agree on group, order, reduction and dimension before
   // anything was cut. So of n members n operands are visited, not n times n.
-  bool share(LocalNode& made, const CommunicationSpec& spec, const std::vector<std::int64_t>& members, std::vector<LocalInstance>& todo) {
+  bool share(LocalNode& made, const CommunicationSpec& spec, const Members& members, std::vector<LocalInstance>& todo) {
     const bool scatters = spec.kind == Communication::kReduceScatter && members.size() > 1;
     if (!scatters && spec.kind != Communication::kAllReduce && spec.kind != Communication::kAllGather) return false;
-    const MeetingKey key{static_cast<std::int32_t>(spec.comm.value), static_cast<std::int32_t>(members.front()), static_cast<std::int32_t>(members.back()),
-                         spec.tag ? -1 : made.microbatch, spec.tag.value_or(0)};
+    const MeetingKey key{static_cast<std::int32_t>(spec.comm.value), spec.kind, &members, spec.tag ? -1 : made.microbatch, spec.tag};
     const auto [it, first] = firstOfMeeting_.emplace(key, static_cast<std::int32_t>(localNodes_.size()));
     if (first && !scatters) return false;
     const LocalNode& other = first ? made : localNodes_[static_cast<std::size_t>(it->second)];
@@ -454,23 +458,23 @@ class Cutter {
   void expandCommunication(LocalNode& made, const Node& node, std::vector<LocalInstance>& todo) {
     const CommunicationSpec& spec = plan_.programs[static_cast<std::size_t>(made.program)].communications[static_cast<std::size_t>(node.communication)];
     made.communication = spec.kind;
-    const std::vector<std::int64_t>& members = membersOf(made, spec);
+    const Members& members = membersOf(made, spec);
     if (!share(made, spec, members, todo)) addMembers(made, spec, members, todo);
   }
 
-  // In group order; of a message or a broadcast the rank that it comes from. Stands until the next call.
-  const std::vector<std::int64_t>& membersOf(const LocalNode& made, const CommunicationSpec& spec) {
-    if (spec.kind == Communication::kReceive || spec.kind == Communication::kBroadcast) return members_ = {mesh_.with(made.rank, spec.peer)};
-    if (!spec.groupAt.empty()) return members_ = join_.groupOf(spec, made.rank);
+  // In group order; of a message or a broadcast the rank that it comes from. Equal lists are one object.
+  const Members& membersOf(const LocalNode& made, const CommunicationSpec& spec) {
+    if (spec.kind == Communication::kReceive || spec.kind == Communication::kBroadcast) return *groups_.insert({mesh_.with(made.rank, spec.peer)}).first;
+    if (!spec.groupAt.empty()) return *groups_.insert(join_.groupOf(spec, made.rank)).first;
     // Only a symmetric combination keeps the members of a lumped axis interchangeable.
     for (const std::int32_t axis : spec.groupAxes) {
       if (lumped(axis) && spec.kind != Communication::kAllReduce) throw NotInterchangeable(axis);
     }
     std::int64_t origin = made.rank;
     for (const std::int32_t axis : spec.groupAxes) origin = mesh_.with(origin, axis, 0);
-    std::vector<std::int64_t>& members = groups_[{spec.groupAxes, origin}];   // once for all of them
-    if (!members.empty()) return members;
-    members = {origin};
+    const Members*& known = groupsOfAxes_[{spec.groupAxes, origin}];   // once for all of them
+    if (known) return *known;
+    Members members{origin};
     for (const std::int32_t axis : spec.groupAxes) {
       std::vector<std::int64_t> wider;
       for (const std::int64_t member : members) {
@@ -479,7 +483,8 @@ class Cutter {
       members = std::move(wider);
     }
     std::sort(members.begin(), members.end());
-    return members;
+    known = &*groups_.insert(std::move(members)).first;
+    return *known;
   }
 
   void addMembers(LocalNode& made, const CommunicationSpec& spec, const std::vector<std::int64_t>& members, std::vector<LocalInstance>& todo) const {
@@ -787,8 +792,8 @@ class Cutter {
   std::unordered_set<NodeKey, NodeKeyHash> boundKeys_;       // entry, shard, rank and microbatch of its own axes' coordinates
   std::map<std::pair<std::int32_t, std::int32_t>, ShardAxes> shardAxes_;
   std::vector<std::int32_t> coordinates_;
-  std::vector<std::int64_t> members_;
-  std::map<std::pair<std::vector<std::int32_t>, std::int64_t>, std::vector<std::int64_t>> groups_;   // axes, first rank
+  std::set<Members> groups_;
+  std::map<std::pair<std::vector<std::int32_t>, std::int64_t>, const Members*> groupsOfAxes_;   // axes, first rank
 
   std::unordered_set<std::int32_t> cut_, reached_;
   std::unordered_map<std::int32_t, std::int32_t> logicalIds_, shapeOnlyIds_;

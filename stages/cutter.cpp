@@ -450,7 +450,7 @@ class Cutter {
   }
 
   // 0 for who is no member: the receiver of a message or a broadcast.
-  static std::int32_t placeIn(const std::vector<std::int64_t>& members, std::int64_t rank) {
+  static std::int32_t placeIn(const Members& members, std::int64_t rank) {
     const auto it = std::find(members.begin(), members.end(), rank);
     return it == members.end() ? 0 : static_cast<std::int32_t>(it - members.begin());
   }
@@ -476,7 +476,7 @@ class Cutter {
     if (known) return *known;
     Members members{origin};
     for (const std::int32_t axis : spec.groupAxes) {
-      std::vector<std::int64_t> wider;
+      Members wider;
       for (const std::int64_t member : members) {
         for (const std::int32_t c : coordinatesOf(axis).all) wider.push_back(mesh_.with(member, axis, c));
       }
@@ -487,7 +487,7 @@ class Cutter {
     return *known;
   }
 
-  void addMembers(LocalNode& made, const CommunicationSpec& spec, const std::vector<std::int64_t>& members, std::vector<LocalInstance>& todo) const {
+  void addMembers(LocalNode& made, const CommunicationSpec& spec, const Members& members, std::vector<LocalInstance>& todo) const {
     made.member = placeIn(members, made.rank);
     for (const std::int64_t member : members) {
       std::int64_t mult = 1;

@@ -22,6 +22,8 @@ namespace {
 // Enough to see what is wrong; a plan with one wrong program may have thousands.
 constexpr std::size_t kMostDefects = 50;
 
+constexpr const char* kOtherElement = "' is declared with another kind of element (integer, real or complex) than the operator produces";
+
 const CommunicationSpec& specOf(const Program& program, const Node& node) {
   return program.communications[static_cast<std::size_t>(node.communication)];
 }
@@ -67,10 +69,6 @@ Shape communicationShape(const CommunicationSpec& spec, const Shape& in, std::in
   }
   return out;
 }
-
-namespace {
-constexpr const char* kOtherElement = "' is declared with another kind of element (integer, real or complex) than the operator produces";
-}  // namespace
 
 void checkPlanShapes(const Join& join, std::vector<Defect>& defects) {
   const Problem& problem = join.problem();

@@ -50,13 +50,7 @@ class Instances {
     for (const auto& [key, id] : ids_) {
       if (!cyclic[met.find(id)]) continue;
       const auto& [rank, node, microbatch] = key;
-      Defect defect;
-      defect.kind = DefectKind::kDeadlock;
-      defect.nodes.push_back(join_.place(join_.programOf(rank), node));
-      defect.message = defect.nodes.front().pointer + " (" + defect.nodes.front().op + "): waits, through other operators, for its own result";
-      defect.ranks = {rank};
-      if (microbatch >= 0) defect.microbatch = microbatch;
-      defects.push_back(std::move(defect));
+      defects.push_back(dataCycle(join_, join_.programOf(rank), node, rank, microbatch));
       return;   // one leads to the circle; there may be thousands
     }
   }
@@ -97,11 +91,9 @@ class Instances {
       if (!operand.present()) continue;
       const bool perMicrobatch = graph.tensors[static_cast<std::size_t>(operand.tensor)].perMicrobatch;
       const std::int32_t wanted = !perMicrobatch ? -1 : operand.microbatch >= 0 ? operand.microbatch : microbatch;
-      for (const Producer& producer : join_.producers(join_.programOf(rank), operand.tensor)) {
-        if (perMicrobatch && producer.microbatch != kEachMicrobatch && producer.microbatch != wanted) continue;
-        const auto it = ids_.find(Key{rank, producer.node, producer.microbatch == kEachMicrobatch ? wanted : producer.microbatch});
-        if (it != ids_.end()) f(it->second);
-      }
+      const Producer producer = join_.producerOf({join_.programOf(rank), operand.tensor, static_cast<std::int32_t>(rank), wanted});
+      const auto it = ids_.find(Key{rank, producer.node, producer.microbatch == kEachMicrobatch ? wanted : producer.microbatch});
+      if (it != ids_.end()) f(it->second);
     }
   }
 
@@ -111,6 +103,16 @@ class Instances {
 };
 
 }  // namespace
+
+Defect dataCycle(const Join& join, std::int32_t program, std::int32_t node, std::int64_t rank, std::int32_t microbatch) {
+  Defect defect;
+  defect.kind = DefectKind::kDeadlock;
+  defect.nodes.push_back(join.place(program, node));
+  defect.message = defect.nodes.front().pointer + " (" + defect.nodes.front().op + "): waits, through other operators, for its own result";
+  defect.ranks = {rank};
+  if (microbatch >= 0) defect.microbatch = microbatch;
+  return defect;
+}
 
 void checkDataCycles(const Join& join, const std::vector<std::pair<std::int32_t, std::int32_t>>& nodes, std::vector<Defect>& defects) {
   if (!nodes.empty()) Instances(join, nodes).report(defects);

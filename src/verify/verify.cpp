@@ -15,6 +15,7 @@
 #include "cache/proof_store.h"
 #include "certificate/proof_record.h"
 #include "checker/checker.h"
+#include "plan/checks.h"
 #include "plan/join.h"
 #include "shape_reduction/reduction.h"
 #include "shardproof/error.h"
@@ -276,13 +277,7 @@ class Verification {
   }
 
   void reportCycle(const CyclicWait& cycle) {
-    Defect defect;
-    defect.kind = DefectKind::kDeadlock;
-    defect.nodes.push_back(join_->place(cycle.program, cycle.node));
-    defect.message = defect.nodes.front().pointer + " (" + defect.nodes.front().op + "): waits, through other operators, for its own result";
-    defect.ranks = {cycle.rank};
-    if (cycle.microbatch >= 0) defect.microbatch = cycle.microbatch;
-    if (report_.defects.empty()) report_.defects.push_back(std::move(defect));
+    if (report_.defects.empty()) report_.defects.push_back(dataCycle(*join_, cycle.program, cycle.node, cycle.rank, cycle.microbatch));
   }
 
   CheckOptions checkOptions() const {

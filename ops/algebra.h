@@ -11,6 +11,7 @@
 //   Element exp(Element);
 //   Element apply(ops::Function, std::span<const std::int64_t> params, std::span<const Element>);
 //   Element indicator(Element index, std::int64_t value);   // 1 where the integer `index` equals value, else 0
+//   Element select(Element indicator, Element);        // the element where the indicator is 1, else 0, also where the element has no value: a lookup
 //   bool isZero(Element) const;                        // certainly zero (a shortcut only, false is always allowed)
 //
 // Models: terms (src/terms/term_algebra.h: proof), integers modulo 2^61-1 (src/terms/modular_algebra.h: fingerprints), doubles

@@ -116,6 +116,13 @@ class Differentiable {
 
   // An integer index does not move under an infinitesimal change of anything.
   Element indicator(Element index, std::int64_t value) { return passive(base_.indicator(index.value, value)); }
+  Element select(Element chosen, Element x) {
+    const Base value = base_.select(chosen.value, x.value);
+    if (x.node < 0) return passive(value);
+    const std::int32_t node = open();
+    edges_.push_back({x.node, kSelects, chosen.value});
+    return {value, node};
+  }
 
   // The adjoints of the first `variables` nodes (which must have been opened by variable()), given those of some nodes.
   std::vector<Base> adjoints(std::span<const std::pair<std::int32_t, Base>> seeds, std::size_t variables) {
@@ -147,6 +154,8 @@ class Differentiable {
         if (e.factor >= 0) {
           const Rational& factor = factors_[at(e.factor)];
           contribute(e.parent, factor.isOne() ? adjoint : base_.scale(factor, adjoint));
+        } else if (e.factor == kSelects) {
+          contribute(e.parent, base_.select(e.slope, adjoint));
         } else if (!base_.isZero(e.slope)) {
           contribute(e.parent, base_.mul(adjoint, e.slope));
         }
@@ -158,9 +167,11 @@ class Differentiable {
  private:
   struct Edge {
     std::int32_t parent;
-    std::int32_t factor;   // index into factors_, or -1: `slope` counts
+    std::int32_t factor;   // index into factors_, or -1: `slope` counts, or kSelects: `slope` is an indicator
     Base slope;
   };
+
+  static constexpr std::int32_t kSelects = -2;
 
   std::int32_t open() {
     first_.push_back(edges_.size());

@@ -65,7 +65,7 @@ struct Embedding {
         weights.clear();
         for (Index v = 0; v < rows; ++v) {
           if (e.algebra.isZero(chosen[at(v)])) continue;
-          terms.push_back(e.algebra.mul(chosen[at(v)], w.data[at(v * width + c)]));
+          terms.push_back(e.algebra.select(chosen[at(v)], w.data[at(v * width + c)]));
           weights.push_back(table.weight[at(v)]);
         }
         out.data.push_back(terms.empty() ? e.algebra.constant(Rational(0)) : e.algebra.sum(std::span<const typename A::Element>(terms), weights));

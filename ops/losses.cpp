@@ -52,7 +52,7 @@ struct CrossEntropy {
       for (std::size_t v = 0; v < size; ++v) {
         const Element& logit = x.data[n * size + v];
         exps[v] = a.exp(logit);
-        chosen[v] = a.mul(a.indicator(labels.data[n], classes.position[v]), logit);
+        chosen[v] = a.select(a.indicator(labels.data[n], classes.position[v]), logit);
       }
       const std::array<Element, 1> total{weightedSum(a, exps, weights)};
       const Element log = a.apply(Function::kLog, {}, std::span<const Element>(total));

@@ -116,7 +116,7 @@ struct MoeGate {
         const Element index = a.apply(Function::kGateChoice, params, std::span<const Element>(choice));
         if (indices != nullptr) indices->data.push_back(index);
         if (weights == nullptr) continue;
-        for (std::size_t i = 0; i < row; ++i) terms[i] = a.mul(a.indicator(index, static_cast<std::int64_t>(i)), scores[i]);
+        for (std::size_t i = 0; i < row; ++i) terms[i] = a.select(a.indicator(index, static_cast<std::int64_t>(i)), scores[i]);
         chosen.push_back(weightedSum(a, terms, {}));
       }
       if (weights == nullptr) continue;
@@ -212,23 +212,22 @@ struct MoeExperts {
     const std::int64_t start = integer(e.attributes, "local_expert_start");
     const Index k = slots.size(), experts_ = experts.size(), f = hidden.size(), d = down.dims[1].size();
     y.data.clear();
-    std::vector<Element> routed(at(k * experts_)), terms;
+    std::vector<Element> chosen(at(k * experts_)), terms;
     std::vector<std::int64_t> counts;
     for (Index n = 0; n < tokens.size(); ++n) {
       for (Index j = 0; j < k; ++j)
         for (Index i = 0; i < experts_; ++i)
-          routed[at(j * experts_ + i)] =
-              a.mul(a.indicator(indices.data[at(n * k + j)], start + experts.position[at(i)]), weights.data[at(n * k + j)]);
+          chosen[at(j * experts_ + i)] = a.indicator(indices.data[at(n * k + j)], start + experts.position[at(i)]);
       for (Index c = 0; c < d; ++c) {
         terms.clear();
         counts.clear();
         for (Index j = 0; j < k; ++j)
           for (Index i = 0; i < experts_; ++i) {
-            const Element& route = routed[at(j * experts_ + i)];
-            if (a.isZero(route)) continue;
+            const Element& expert = chosen[at(j * experts_ + i)];
+            if (a.isZero(expert)) continue;
             for (Index q = 0; q < f; ++q) {
               const Element out = a.mul(down.data[at((i * d + c) * f + q)], h.data[at((n * experts_ + i) * f + q)]);
-              terms.push_back(a.mul(route, out));
+              terms.push_back(a.select(expert, a.mul(weights.data[at(n * k + j)], out)));
               counts.push_back(checkedProduct(checkedProduct(slots.weight[at(j)], experts.weight[at(i)]), hidden.weight[at(q)]));
             }
           }

@@ -280,12 +280,14 @@ class Reducer {
     }
     summed_.assign(classes_.size(), 0);
     absolute_.assign(classes_.size(), 0);
+    lookedUp_.assign(classes_.size(), 0);
     variables_.assign(classes_.size(), 0);
     for (std::size_t l = 0; l < n; ++l) {
       for (std::size_t i = 0; i + 1 < starts_[l].size(); ++i) {
         const std::int32_t c = classes_.find(firstPiece_[l] + static_cast<std::int32_t>(i));
         if (graph_.lines[l].summed) summed_[at(c)] = 1;
         if (graph_.lines[l].absolute) absolute_[at(c)] = 1;
+        if (graph_.lines[l].size == kUnboundedValues) lookedUp_[at(c)] = 1;
       }
     }
     classesOfLine_.resize(n);
@@ -325,7 +327,9 @@ class Reducer {
   // something is summed each summand may involve as many again: with fewer than both together, sums that differ at full size (x0 - mean,
   // x1 - mean) could become multiples of one another. Where nothing is summed every position stands for itself.
   std::int64_t apart(std::int32_t c) const {
-    if (options_.numbersOnly) return 1;
+    // In numbers: an index that looks something up needs several rows to choose from (with one, all tokens are the same and attention does not depend on
+    // scores), and order shows between two positions only.
+    if (options_.numbersOnly) return lookedUp_[at(c)] ? 3 : absolute_[at(c)] ? 2 : 1;
     const std::int64_t variables = std::max(1, variables_[at(c)]);
     return (summed_[at(c)] ? 2 * variables : variables) + options_.extraPositions;
   }
@@ -465,7 +469,7 @@ class Reducer {
   std::vector<std::vector<std::int64_t>> starts_;
   std::vector<std::int32_t> firstPiece_;
   UnionFind<std::int32_t> classes_;         // of pieces
-  std::vector<char> summed_, absolute_;
+  std::vector<char> summed_, absolute_, lookedUp_;   // lookedUp_: rows of a table
   std::vector<int> variables_;
   std::vector<std::vector<std::int32_t>> classesOfLine_;
   int mostVariables_ = 0;

@@ -114,15 +114,16 @@ class FormReader {
   }
 
   void readTensor() {
-    const std::int64_t kind = number(0, (((static_cast<std::int64_t>(Origin::kUnbound) * 2 + 1) * 4 + 3) * 3 + 2) * 2 + 1);
+    const std::int64_t kind = number(0, (((static_cast<std::int64_t>(Origin::kUnbound) * 2 + 1) * 4 + 3) * TensorFacts::kCodes + TensorFacts::kCodes - 1) * 2 + 1);
     StageTensor t;
     t.logical = kind % 2 != 0;
-    t.defined = static_cast<Defined>(kind / 2 % 3);
-    if (kind / 6 % 4 > static_cast<std::int64_t>(ElementKind::kComplex)) throw DamagedForm("an unknown kind of element");
-    t.info.element = static_cast<ElementKind>(kind / 6 % 4);
-    t.info.absent = kind / 24 % 2 != 0;
-    t.origin = static_cast<Origin>(kind / 48);
-    if (t.defined != Defined::kAlways && !(t.logical && t.origin == Origin::kVariable)) throw DamagedForm("a tensor that may be undefined and is no variable of the model's side");
+    t.facts = TensorFacts::of(kind / 2 % TensorFacts::kCodes);
+    const std::int64_t rest = kind / 2 / TensorFacts::kCodes;
+    if (rest % 4 > static_cast<std::int64_t>(ElementKind::kComplex)) throw DamagedForm("an unknown kind of element");
+    t.info.element = static_cast<ElementKind>(rest % 4);
+    t.info.absent = rest / 4 % 2 != 0;
+    t.origin = static_cast<Origin>(rest / 8);
+    if (!(t.facts == TensorFacts{}) && !(t.logical && t.origin == Origin::kVariable)) throw DamagedForm("facts about a tensor that is no variable of the model's side");
     const bool ofModel = t.origin == Origin::kVariable, ofPlan = t.origin == Origin::kBoundary || t.origin == Origin::kUnbound;
     if (t.logical ? ofPlan : ofModel) throw DamagedForm("a tensor that is given in a way in which its side has none");
     t.info.shape = numbers(1);   // as in a plan, no tensor is without elements, and they can be counted

@@ -683,6 +683,11 @@ class Cutter {
     }
   }
 
+  TensorFacts factsOf(std::int32_t t) const {
+    if (options_.facts) return options_.facts->at(static_cast<std::size_t>(t));
+    return model_.tensors[static_cast<std::size_t>(t)].kind == TensorKind::kProduced ? TensorFacts::unknown() : TensorFacts{};
+  }
+
   // A tensor of its own with the shape of a logical one: the latter may be computed only later in the stage.
   std::int32_t shapeOnlyTensor(std::int32_t t) { return addLogical(shapeOnlyIds_, t, Origin::kVariable); }
 
@@ -698,7 +703,7 @@ class Cutter {
       StageTensor made;
       made.info = {tensor.shape, tensor.element};
       made.logical = true;
-      if (origin == Origin::kVariable && tensor.kind == TensorKind::kProduced) made.defined = options_.partial ? Defined::kUnknown : Defined::kWhereAssumed;
+      if (origin == Origin::kVariable) made.facts = factsOf(t);
       made.tensor = t;
       made.origin = origin;
       stage_.tensors.push_back(std::move(made));

@@ -22,8 +22,8 @@ struct CutOptions {
   std::int32_t onlyBefore = -1;
   // Coordinates of interchangeable axes are lumped (false: enumerate everything).
   bool lump = true;
-  // Intermediate tensors of the model at which the slice stops are taken for ones that may be undefined (Defined::kUnknown).
-  bool partial = false;
+  // What is known of the model's tensors for every input (checker/model_facts.h). Without it, of intermediate ones: nothing.
+  const ModelFacts* facts = nullptr;
   std::size_t maxNodes = 2'000'000;
 };
 

@@ -57,8 +57,6 @@ class StageRunner {
     Element logical, parallel;
   };
   const std::vector<Pair>& pairs() const { return pairs_; }
-  // Is some assumed lineage about the element?
-  bool isAssumed(std::uint32_t number) const { return assumed_[at(number)] != 0; }
   // What Condition::Kind::kDefined numbers: the element of a logical tensor, row-major over its reduced positions and planes.
   std::pair<std::int32_t, std::int64_t> definedElement(std::uint32_t number) const {
     std::int32_t t = 0;
@@ -257,9 +255,7 @@ class StageRunner {
 
   // logical == local, element by element: the same unknown.
   void unite() {
-    assumed_.assign(slots_.size(), 0);
     for (const Equation& e : stage_.assumptions) {
-      forEachElement(e, e.parts[0].first, [&](std::int64_t l, std::int64_t) { assumed_[at(slotOf(e.logical, l))] = 1; });
       if (!single(e)) continue;
       const std::int32_t local = e.parts[0].first;
       if (isLocalConstant(local)) {   // the logical tensor keeps the value that it has otherwise
@@ -292,10 +288,7 @@ class StageRunner {
         if (!known_[at(root)]) settle(root, supply(static_cast<std::int32_t>(t), i));
         Element element = element_[at(root)];
         if constexpr (kConditions) {
-          const Defined defined = stage_.tensors[t].defined;
-          if (defined == Defined::kUnknown || (defined == Defined::kWhereAssumed && !assumed_[at(base_[t] + i)])) {
-            element.condition = algebra_.defined(static_cast<std::uint32_t>(base_[t] + i));
-          }
+          if (!stage_.tensors[t].facts.total) element.condition = algebra_.defined(static_cast<std::uint32_t>(base_[t] + i));
         }
         value.data.push_back(element);
       }
@@ -555,7 +548,6 @@ class StageRunner {
   bool dropped_ = false;
   static constexpr ConditionSet kNoGuard = ~ConditionSet{0};
   std::vector<ConditionSet> guards_;    // of each slot
-  std::vector<char> assumed_;           // ... whether it is a logical element in the box of an assumed equation
   std::unordered_map<std::int64_t, ConditionSet> firstCondition_;
   ConditionSet required_ = 0;           // of every claim
 };

@@ -26,7 +26,6 @@ struct StoredProof {
   };
   Method method = Method::kNone;
   std::vector<Reduced> shapes;
-  bool total = false;                       // StageOutcome::total
   friend bool operator==(const StoredProof&, const StoredProof&) = default;
 };
 

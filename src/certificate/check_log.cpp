@@ -9,6 +9,7 @@
 
 #include "cache/cache_file.h"
 #include "cache/reprove.h"
+#include "checker/model_facts.h"
 #include "plan/join.h"
 #include "reader/output_coverage.h"
 #include "shardproof/error.h"
@@ -35,7 +36,7 @@ std::string listed(const std::vector<std::int32_t>& ids) {
 class LogCheck {
  public:
   LogCheck(const ProofLog& log, const Problem& problem, const CheckLogOptions& options)
-      : log_(log), problem_(problem), plan_(problem.plan), options_(options), join_(problem) {}
+      : log_(log), problem_(problem), plan_(problem.plan), options_(options), join_(problem), facts_(modelFacts(problem)) {}
 
   CheckLogResult run() {
     if (log_.version != proofVersion()) {
@@ -188,7 +189,7 @@ class LogCheck {
     CutOptions cut;
     cut.excluded = &excluded;
     cut.lump = logged.lump;
-    cut.partial = logged.partial;
+    cut.facts = &facts_;
     std::string why;
     try {
       const Stage stage = cutStage(join_, e, cut);
@@ -276,6 +277,7 @@ class LogCheck {
   const Plan& plan_;
   const CheckLogOptions& options_;
   Join join_;
+  ModelFacts facts_;
   CheckLogResult result_;
 };
 

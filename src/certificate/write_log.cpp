@@ -38,7 +38,6 @@ Json toJson(const ProofLog::Entry& entry, std::size_t number) {
   json["forbidden"] = entry.proof.forbidden;
   json["key"] = entry.proof.key;
   json["lumped"] = entry.proof.lump;
-  json["partial"] = entry.proof.partial;
   return json;
 }
 

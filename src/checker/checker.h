@@ -25,9 +25,6 @@ struct StageOutcome {
   StageVerdict verdict = StageVerdict::kUndecided;
   Method method = Method::kNone;
   std::string reason;
-  // kProved: the model's side of each claim is defined for every value of what the stage starts from. Then the claimed tensor is defined for every input if
-  // that is (docs/soundness.md, "Definedness").
-  bool total = false;
   bool shortenedMask = false;              // the numbers of the counterexample were computed with a lumped mask
   // kRefuted: the first claim that differs, and where.
   std::int32_t claim = -1;

@@ -92,7 +92,7 @@ Obligation execute(const Stage& stage, const Problem& problem, const ReductionOp
   StageRunner<TermAlgebra> runner(stage, o.reduced, problem, o.terms);
   runner.run([&](std::int32_t tensor, std::int64_t index) {
     o.free.push_back({tensor, index});
-    return o.terms.variable(stage.tensors[at(tensor)].info.element == ElementKind::kInteger);
+    return o.terms.variable(stage.tensors[at(tensor)].info.element == ElementKind::kInteger, stage.tensors[at(tensor)].facts);
   });
   o.droppedAssumption = runner.droppedAssumption();
   std::unordered_set<std::uint64_t> seen;

@@ -31,7 +31,7 @@ ConditionSet Conditions::intern(std::vector<std::uint32_t> sorted) {
   return it->second;
 }
 
-ConditionSet Conditions::single(const Condition& condition) { return intern({idOf(condition)}); }
+ConditionSet Conditions::single(const Condition& condition) { return of({condition}); }
 
 ConditionSet Conditions::unite(ConditionSet a, ConditionSet b) {
   if (a == b || b == 0) return a;
@@ -46,19 +46,12 @@ ConditionSet Conditions::unite(ConditionSet a, ConditionSet b) {
   return made;
 }
 
-ConditionSet Conditions::maybe(ConditionSet a) {
-  if (a == 0) return 0;
-  if (const auto it = maybe_.find(a); it != maybe_.end()) return it->second;
+ConditionSet Conditions::of(const std::vector<Condition>& conditions) {
   std::vector<std::uint32_t> ids;
-  for (Condition c : members(a)) {
-    c.maybe = true;
-    ids.push_back(idOf(c));
-  }
+  for (const Condition& c : conditions) ids.push_back(idOf(c));
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
-  const ConditionSet made = intern(std::move(ids));
-  maybe_.emplace(a, made);
-  return made;
+  return intern(std::move(ids));
 }
 
 std::vector<Condition> Conditions::members(ConditionSet a) const {

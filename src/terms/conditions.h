@@ -26,9 +26,8 @@ struct Condition {
   };
   Kind kind = Kind::kNonZero;
   std::uint32_t subject = 0;
-  // Of a value that was multiplied by an indicator [i = v]: a lookup needs it only where the indicator is 1, a product with a one-hot matrix always. A plan
-  // needs it therefore, and a model's value says nothing about it.
-  bool maybe = false;
+  // A term, 0 or 1, or 0 for none: the condition counts only where it is 1. A lookup needs the row that it takes, and no other.
+  std::uint32_t guard = 0;
   friend auto operator<=>(const Condition&, const Condition&) = default;
 };
 
@@ -38,13 +37,22 @@ class Conditions {
   ConditionSet single(const Condition& condition);
   // Throws Unsupported beyond a limit on the size of all sets together.
   ConditionSet unite(ConditionSet a, ConditionSet b);
-  // The same conditions, each only perhaps needed.
-  ConditionSet maybe(ConditionSet a);
+  // The same conditions where the indicator, a term, is 1. `both` gives the guard of what has one already.
+  template <class Both>
+  ConditionSet guarded(ConditionSet a, std::uint32_t indicator, Both&& both) {
+    if (a == 0) return 0;
+    const std::uint64_t key = (std::uint64_t{a} << 32) | indicator;
+    if (const auto it = guarded_.find(key); it != guarded_.end()) return it->second;
+    std::vector<Condition> all = members(a);
+    for (Condition& c : all) c.guard = both(c.guard);
+    return guarded_.emplace(key, of(all)).first->second;
+  }
   std::vector<Condition> members(ConditionSet a) const;
   std::span<const std::uint32_t> ids(ConditionSet a) const;   // ascending; of equal conditions equal
   const Condition& at(std::uint32_t id) const { return all_[id]; }
 
  private:
+  ConditionSet of(const std::vector<Condition>& conditions);
   ConditionSet intern(std::vector<std::uint32_t> sorted);
   std::uint32_t idOf(const Condition& condition);
 
@@ -52,8 +60,7 @@ class Conditions {
   std::map<Condition, std::uint32_t> idOf_;
   std::map<std::vector<std::uint32_t>, ConditionSet> setOf_;
   std::vector<const std::vector<std::uint32_t>*> sets_;           // keys of setOf_, which do not move
-  std::unordered_map<std::uint64_t, ConditionSet> united_;
-  std::unordered_map<ConditionSet, ConditionSet> maybe_;
+  std::unordered_map<std::uint64_t, ConditionSet> united_, guarded_;
   std::size_t words_ = 0;
 };
 

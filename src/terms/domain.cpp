@@ -9,12 +9,6 @@
 
 namespace shardproof {
 
-namespace {
-
-enum class Sign : std::uint8_t { kUnknown, kNonNegative, kPositive };
-
-}  // namespace
-
 // What is known of a term's sign for every value of its variables (where it is defined).
 class Domain::Signs {
  public:
@@ -34,6 +28,7 @@ class Domain::Signs {
         const int s = algebra_.constantValue(t).sign();
         return s > 0 ? Sign::kPositive : s == 0 ? Sign::kNonNegative : Sign::kUnknown;
       }
+      case TermKind::kVariable: return algebra_.variableSign(algebra_.variableIndex(t));
       case TermKind::kExp: return algebra_.mayBeInfinite(algebra_.arguments(t)[0]) ? Sign::kNonNegative : Sign::kPositive;   // exp(-inf) is 0
       case TermKind::kSqrt:
       case TermKind::kIndicator: return Sign::kNonNegative;
@@ -86,6 +81,8 @@ ConditionSet Domain::of(Term base, int halves) {
   return set;
 }
 
+Sign Domain::sign(Term t) const { return signs_->of(t); }
+
 // A product is zero when a factor is; a sum up to a constant factor.
 void Domain::nonZero(Term t, ConditionSet& set) {
   if (algebra_.kind(t) == TermKind::kConstant && !algebra_.constantValue(t).isZero()) return;
@@ -103,7 +100,7 @@ void Domain::nonZero(Term t, ConditionSet& set) {
   }
   if (signs_->of(t) == Sign::kPositive) return;
   if (algebra_.kind(t) == TermKind::kSum && signs_->of(algebra_.scale(Rational(-1), t)) == Sign::kPositive) return;
-  set = algebra_.conditions().unite(set, algebra_.conditions().single({Condition::Kind::kNonZero, t.id, false}));
+  set = algebra_.conditions().unite(set, algebra_.conditions().single({Condition::Kind::kNonZero, t.id, 0}));
 }
 
 void Domain::nonNegative(Term t, ConditionSet& set) {
@@ -112,27 +109,26 @@ void Domain::nonNegative(Term t, ConditionSet& set) {
     const Rational lead = algebra_.parts(t)[0].factor;
     t = algebra_.scale((lead.sign() < 0 ? -lead : lead).inverse(), t);
   }
-  set = algebra_.conditions().unite(set, algebra_.conditions().single({Condition::Kind::kNonNegative, t.id, false}));
+  set = algebra_.conditions().unite(set, algebra_.conditions().single({Condition::Kind::kNonNegative, t.id, 0}));
 }
 
 std::optional<Condition> uncovered(TermAlgebra& algebra, ConditionSet model, ConditionSet plan, std::size_t budget) {
   if (plan == 0) return std::nullopt;
   const Conditions& conditions = algebra.conditions();
-  std::set<std::pair<Condition::Kind, std::uint32_t>> given, expanded;
-  for (const Condition& c : conditions.members(model)) {
-    if (!c.maybe) given.emplace(c.kind, c.subject);
-  }
+  std::set<Condition> given, expanded;
+  for (const Condition& c : conditions.members(model)) given.insert(c);
+  const auto among = [](const std::set<Condition>& known, const Condition& c) { return known.contains(c) || known.contains({c.kind, c.subject, 0}); };
   const auto expand = [&](std::uint32_t subject) { return algebra.expand(Term{subject}, budget).id; };
   for (const Condition& c : conditions.members(plan)) {
-    if (given.contains({c.kind, c.subject})) continue;
+    if (among(given, c)) continue;
     if (c.kind == Condition::Kind::kDefined) return c;
     try {
       if (expanded.empty()) {
-        for (const auto& [kind, subject] : given) {
-          if (kind != Condition::Kind::kDefined) expanded.emplace(kind, expand(subject));
+        for (const Condition& g : given) {
+          if (g.kind != Condition::Kind::kDefined) expanded.insert({g.kind, expand(g.subject), g.guard});
         }
       }
-      if (expanded.contains({c.kind, expand(c.subject)})) continue;
+      if (among(expanded, {c.kind, expand(c.subject), c.guard})) continue;
     } catch (const Unsupported&) {   // too large to expand: not shown to be covered
     }
     return c;
@@ -142,7 +138,7 @@ std::optional<Condition> uncovered(TermAlgebra& algebra, ConditionSet model, Con
 
 std::optional<Condition> impossible(TermAlgebra& algebra, ConditionSet set, std::size_t budget) {
   for (const Condition& c : algebra.conditions().members(set)) {
-    if (c.kind == Condition::Kind::kDefined || c.maybe) continue;
+    if (c.kind == Condition::Kind::kDefined || c.guard != 0) continue;
     try {
       const Term t = algebra.expand(Term{c.subject}, budget);
       if (algebra.kind(t) != TermKind::kConstant) continue;

@@ -18,6 +18,8 @@ class Domain {
   ~Domain();
   // What base^(halves/2), or for halves = 0 the logarithm, needs of `base` and does not always have, for any value of its variables at which it is defined.
   ConditionSet of(Term base, int halves);
+  // Known for every value of the variables.
+  Sign sign(Term t) const;
 
  private:
   class Signs;
@@ -28,7 +30,7 @@ class Domain {
   std::unique_ptr<Signs> signs_;
 };
 
-// The first condition of `plan` that is not met wherever all of `model` are: neither among them (conditions that the model needs only perhaps do not count), nor
+// The first condition of `plan` that is not met wherever all of `model` are: neither among them, without a guard or with the same, nor
 // after expanding both. `budget` bounds the expansion; what cannot be expanded is not covered. Works on a normalised algebra.
 std::optional<Condition> uncovered(TermAlgebra& algebra, ConditionSet model, ConditionSet plan, std::size_t budget);
 

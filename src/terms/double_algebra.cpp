@@ -1,5 +1,6 @@
 #include "terms/double_algebra.h"
 
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -57,7 +58,9 @@ double DoubleAlgebra::exp(double a) {
 }
 
 double DoubleAlgebra::apply(ops::Function f, std::span<const std::int64_t> params, std::span<const double> arguments) {
-  return rounded(ops::evaluate(f, params, arguments));
+  const double value = ops::evaluate(f, params, arguments);
+  if (f == ops::Function::kStep || f == ops::Function::kGateChoice) decisions_ = decisions_ * 0x9E3779B97F4A7C15ULL + std::bit_cast<std::uint64_t>(value) + 1;
+  return rounded(value);
 }
 
 }  // namespace shardproof

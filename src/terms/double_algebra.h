@@ -36,7 +36,10 @@ class DoubleAlgebra {
   double exp(double a);
   double apply(ops::Function f, std::span<const std::int64_t> params, std::span<const double> arguments);
   double indicator(double index, std::int64_t value);
+  double select(double indicator, double x) { return indicator == 0 ? 0 : mul(indicator, x); }
   bool isZero(double a) const { return a == 0; }
+  // A hash of the way every threshold and choice went, in order: two evaluations of one thing that differ here have met a tie, where neither is to be believed.
+  std::uint64_t decisions() const { return decisions_; }
 
  private:
   static constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -53,6 +56,7 @@ class DoubleAlgebra {
   }
 
   std::uint64_t state_ = 0;   // of the noise; 0: none
+  std::uint64_t decisions_ = 0;
 };
 
 }  // namespace shardproof

@@ -33,6 +33,7 @@ class ModularAlgebra {
   Element exp(Element a);
   Element apply(ops::Function f, std::span<const std::int64_t> params, std::span<const Element> arguments);
   Element indicator(Element index, std::int64_t value);
+  Element select(Element indicator, Element x) { return isZero(indicator) ? Element{} : mul(indicator, x); }
   bool isZero(Element a) const { return !a.negativeInfinity && a.value == 0; }
 };
 

@@ -1,6 +1,5 @@
 #include "terms/term_algebra.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "terms/domain.h"
@@ -30,7 +29,13 @@ TermAlgebra& TermAlgebra::operator=(TermAlgebra&& other) noexcept {
   return *this;
 }
 
-Term TermAlgebra::variable(bool integer) { return {store_->newVariable(integer)}; }
+Term TermAlgebra::variable(bool integer, const TensorFacts& facts) {
+  const TermId id = store_->newVariable(integer);
+  store_->variableSign.push_back(facts.sign);
+  if (facts.mayBeInfinite) store_->nodes[id].meta |= Store::kMasked;
+  return {id};
+}
+Sign TermAlgebra::variableSign(std::uint32_t variable) const { return store_->variableSign.at(variable); }
 std::size_t TermAlgebra::variableCount() const { return store_->integerVariable.size(); }
 bool TermAlgebra::variableIsInteger(std::uint32_t variable) const { return store_->integerVariable.at(variable); }
 
@@ -50,25 +55,8 @@ Term TermAlgebra::mul(Term a, Term b) {
       throw Unsupported("minus infinity (the entry of a mask) times a term that is not a positive constant");
     }
   }
-  const auto needed = [&](Term t, Term by) { return t.condition != 0 && mayVanish(by) ? conditions_->maybe(t.condition) : t.condition; };
-  const ConditionSet condition = a.condition == 0 && b.condition == 0 ? 0 : conditions_->unite(needed(a, b), needed(b, a));
+  const ConditionSet condition = conditions_->unite(a.condition, b.condition);
   return {store_->mode == Mode::kNormalized ? store_->multiply(a.id, b.id) : store_->rawMultiply(a.id, b.id), condition};
-}
-
-// Is the term zero wherever some index has another value: an indicator, a multiple of one, a sum of such?
-bool TermAlgebra::mayVanish(Term t) const {
-  switch (kind(t)) {
-    case TermKind::kIndicator: return true;
-    case TermKind::kProduct: {
-      const auto p = parts(t);
-      return std::any_of(p.begin(), p.end(), [&](const Part& part) { return part.factor.sign() > 0 && mayVanish(part.term); });
-    }
-    case TermKind::kSum: {
-      const auto p = parts(t);
-      return constantValue(t).isZero() && std::all_of(p.begin(), p.end(), [&](const Part& part) { return mayVanish(part.term); });
-    }
-    default: return false;
-  }
 }
 
 Term TermAlgebra::scale(const Rational& factor, Term a) {
@@ -115,6 +103,18 @@ Term TermAlgebra::apply(ops::Function f, std::span<const std::int64_t> params, s
 
 Term TermAlgebra::indicator(Term index, std::int64_t value) {
   return {store_->mode == Mode::kNormalized ? store_->indicator(index.id, value) : store_->rawIndicator(index.id, value), index.condition};
+}
+
+Term TermAlgebra::select(Term indicator, Term t) {
+  Term selected = mul(indicator, t);
+  if (t.condition == 0) return selected;
+  if (kind(indicator) != TermKind::kIndicator) {   // a constant, whose element is known to be looked up or not
+    if (indicator.id == Store::kZeroTerm) selected.condition = indicator.condition;
+    return selected;
+  }
+  const auto both = [&](std::uint32_t guard) { return guard == 0 ? indicator.id : store_->multiply(guard, indicator.id); };
+  selected.condition = conditions_->unite(indicator.condition, conditions_->guarded(t.condition, indicator.id, both));
+  return selected;
 }
 
 bool TermAlgebra::isZero(Term t) const { return t.id == Store::kZeroTerm && t.condition == 0; }   // what is skipped would lose its conditions

@@ -14,6 +14,7 @@
 
 #include "ops/functions.h"
 #include "shardproof/rational.h"
+#include "stages/facts.h"
 #include "terms/conditions.h"
 
 namespace shardproof {
@@ -50,7 +51,9 @@ class TermAlgebra {
   TermAlgebra& operator=(TermAlgebra&&) noexcept;
 
   // A fresh variable; `label` numbers it for the caller (variable ids are dense, 0, 1, 2, ... in order of creation).
-  Term variable(bool integer);
+  // `facts`: what is known of its value; that it is total says nothing here.
+  Term variable(bool integer, const TensorFacts& facts = {});
+  Sign variableSign(std::uint32_t variable) const;
   std::size_t variableCount() const;
   bool variableIsInteger(std::uint32_t variable) const;
 
@@ -66,6 +69,8 @@ class TermAlgebra {
   Term exp(Term a);
   Term apply(ops::Function f, std::span<const std::int64_t> params, std::span<const Term> arguments);
   Term indicator(Term index, std::int64_t value);
+  // The product; the conditions of `t` are needed only where the indicator is 1.
+  Term select(Term indicator, Term t);
   bool isZero(Term t) const;
 
   // Every operation above unites the conditions of its operands and adds those of its own: of base^(halves/2) with a negative or odd `halves`, and of a
@@ -73,7 +78,7 @@ class TermAlgebra {
   Conditions& conditions() { return *conditions_; }
   const Conditions& conditions() const { return *conditions_; }
   // The condition that a value exists which the caller numbers.
-  ConditionSet defined(std::uint32_t number) { return conditions_->single({Condition::Kind::kDefined, number, false}); }
+  ConditionSet defined(std::uint32_t number) { return conditions_->single({Condition::Kind::kDefined, number, 0}); }
 
   // --- inspection (for the checker, the solver and messages) ---
   TermKind kind(Term t) const;
@@ -101,7 +106,6 @@ class TermAlgebra {
  private:
   struct Store;
   ConditionSet partial(Term base, int halves);
-  bool mayVanish(Term t) const;
   ConditionSet conditionsOf(std::span<const Term> terms);
 
   std::unique_ptr<Store> store_;

@@ -204,6 +204,7 @@ struct TermAlgebra::Store {
   std::size_t used = 0;
   RationalPool rationals;
   std::vector<bool> integerVariable;
+  std::vector<Sign> variableSign;
   std::vector<std::unique_ptr<std::vector<Entry>>> spare;
   std::vector<std::uint32_t> payload;                    // the words of the term being interned
   std::unordered_map<TermId, Primitive> primitives;      // of the sums that are not primitive themselves

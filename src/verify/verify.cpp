@@ -15,6 +15,7 @@
 #include "cache/proof_store.h"
 #include "certificate/proof_record.h"
 #include "checker/checker.h"
+#include "checker/model_facts.h"
 #include "plan/checks.h"
 #include "plan/join.h"
 #include "shape_reduction/reduction.h"
@@ -56,6 +57,7 @@ class Verification {
     const auto start = Clock::now();
     describeInput();
     join_ = std::make_unique<Join>(problem_);
+    facts_ = modelFacts(problem_);
     report_.statistics.secondsByPhase["join"] = since(start);
     report_.statistics.operatorInstances = join_->operatorInstances();
     if (!join_->defects().empty()) {
@@ -83,7 +85,6 @@ class Verification {
     int depth = 0;                       // how often it was deepened
     std::int32_t forbidden = 0;          // what it was not to assume when it was cut last (ProofRecord::forbidden)
     bool lump = true;                    // interchangeable axes are lumped in its stage
-    bool partial = false;                // what it assumes may be undefined somewhere (CutOptions::partial)
   };
   struct ClassState {
     std::unique_ptr<Stage> representative;
@@ -132,7 +133,6 @@ class Verification {
       if (round == 1) budget_ = kMostGrowth * cutSize_ + kGrowthAllowance;
       cutSize_ = 0;
       cutAndProve(todo);
-      cutPartial();
       if (cancelled() || !report_.defects.empty()) break;
       if (round == 0) {
         firstFailures_ = failures();
@@ -191,10 +191,10 @@ class Verification {
     const EntryState& state = entries_[index(e)];
     CutResult result;
     CutOptions cut;
+    cut.facts = &facts_;
     cut.excluded = &excluded_;
     cut.deepened = state.deepened;
     cut.lump = state.lump;
-    cut.partial = state.partial;
     if (merging_) cut.maxNodes = kMostMergedTensors;
     try {
       result.stage = std::make_unique<Stage>(cutStage(*join_, e, cut));
@@ -320,20 +320,6 @@ class Verification {
     runClasses();
   }
 
-  // A stage that was proved as if all that it assumes were defined for every input, and rests on a lemma about a tensor that may not be, is cut and proved again
-  // with that in mind. Whether lemmas are total does not depend on it, so once is enough.
-  void cutPartial() {
-    std::vector<std::int32_t> again;
-    const Chain links = chain();
-    for (const std::int32_t e : topological_) {
-      EntryState& state = entries_[index(e)];
-      if (!holds(e) || state.partial || assumesTotal(links, e)) continue;
-      state.partial = true;
-      again.push_back(e);
-    }
-    if (!again.empty() && !cancelled()) cutAndProve(again);
-  }
-
   PoolOptions poolOptions(int jobs, double timeoutSeconds) const {
     PoolOptions pool;
     pool.jobs = jobs;
@@ -428,26 +414,15 @@ class Verification {
     return failed;
   }
 
-  // The chain: an entry is proved when its stage is and all entries that the stage assumed are, down to the inputs. Its tensor is total, that is defined
-  // for every input of the model, when the stage's side of the model is wherever what it assumes is, and all that is total. A stage that takes what it
-  // assumes for defined needs it to be total. Assumed entries come strictly earlier in `topological_`, so one pass suffices.
-  struct Chain {
-    std::vector<char> proved, total;   // by entry
-  };
-  Chain chain() const {
-    Chain links{std::vector<char>(plan_.lineage.size(), 0), std::vector<char>(plan_.lineage.size(), 0)};
-    for (std::size_t e = 0; e < plan_.lineage.size(); ++e) links.total[e] = plan_.lineage[e].role == Role::kInput;   // what is given is defined
+  // The chain: an entry is proved when its stage is and all entries that the stage assumed are, down to the inputs. Assumed entries come
+  // strictly earlier in `topological_`, so one pass suffices.
+  std::vector<char> chain() const {
+    std::vector<char> proved(plan_.lineage.size(), 0);
     for (const std::int32_t e : topological_) {
-      const EntryState& state = entries_[index(e)];
-      const bool total = assumesTotal(links, e);
-      links.total[index(e)] = holds(e) && total && outcomeOf(e)->total;
-      links.proved[index(e)] = holds(e) && (total || state.partial) && std::all_of(state.used.begin(), state.used.end(), [&](std::int32_t f) { return links.proved[index(f)] != 0; });
+      const auto& used = entries_[index(e)].used;
+      proved[index(e)] = holds(e) && std::all_of(used.begin(), used.end(), [&](std::int32_t f) { return proved[index(f)] != 0; });
     }
-    return links;
-  }
-  bool assumesTotal(const Chain& links, std::int32_t e) const {
-    const auto& used = entries_[index(e)].used;
-    return std::all_of(used.begin(), used.end(), [&](std::int32_t f) { return links.total[index(f)] != 0; });
+    return proved;
   }
 
   // Outputs of the model all of whose `output` entries are proved, and that have one.
@@ -461,7 +436,7 @@ class Verification {
                                                   [&](std::int32_t output) { return claimed[index(output)] && !failed[index(output)]; }));
   }
   bool allOutputsProved() const {
-    const auto proved = chain().proved;
+    const auto proved = chain();
     bool all = outputsProved(proved) == problem_.model.outputs.size();
     // An `output` entry of a tensor that is not among the model's outputs is a goal all the same.
     for (std::size_t e = 0; e < plan_.lineage.size(); ++e) all = all && (plan_.lineage[e].role != Role::kOutput || proved[e]);
@@ -510,6 +485,12 @@ class Verification {
     report_.statistics.secondsByPhase["end-to-end"] += since(start);
     if (!outcome) return false;
     endToEnd_ = *outcome;
+    if (outcome->shortenedMask) {   // a difference that was seen only with another mask than the causal one is none
+      for (const std::int32_t e : outputs) {
+        if (suspected_ < 0 && violates(*outcome, {e})) suspected_ = e;
+      }
+      return false;
+    }
     violated_.insert(outcome->differingEntries.begin(), outcome->differingEntries.end());
     evaluated_ = endToEndFromInputs_ && ended(*outcome);
     for (const std::int32_t e : outputs) {
@@ -635,7 +616,7 @@ class Verification {
   }
 
   void conclude() {
-    const auto proved = chain().proved;
+    const auto proved = chain();
     report_.outputsProved = outputsProved(proved);
     const bool all = allOutputsProved();
     for (const std::int32_t e : topological_) {
@@ -656,8 +637,7 @@ class Verification {
       }
       if (outcome->verdict == StageVerdict::kProved && !proved[index(e)]) {
         report.verdict = StageVerdict::kUndecided;
-        const bool rests = std::all_of(state.used.begin(), state.used.end(), [&](std::int32_t f) { return proved[index(f)] != 0; });
-        report.reason = rests ? "its proof relies on lineage of a tensor that is not defined for every input" : "its proof relies on lineage that is not proved";
+        report.reason = "its proof relies on lineage that is not proved";
       }
     }
     // A lemma that failed where it stands is wrong even when nothing relies on it any more.
@@ -698,6 +678,10 @@ class Verification {
                      : report_.outputsProved == report_.outputs ? "lineage that places a dropout's mask, or an output's, is not proved"
                                                : std::to_string(report_.outputs - report_.outputsProved) + " of " + std::to_string(report_.outputs) +
                                                   " outputs could not be decided";
+    if (suspected_ >= 0) {
+      report_.reason += "; output '" + tensorName(plan_.lineage[index(suspected_)].tensor) +
+                        "' differs when causal masks are shortened, which is too large to be confirmed at full length";
+    }
   }
 
   // What the verdict rests on, for a proof log.
@@ -721,7 +705,7 @@ class Verification {
         set = static_cast<std::int32_t>(record.forbidden.size());
         record.forbidden.push_back(*sets[index(state.forbidden)]);
       }
-      record.entries[index(e)] = {true, id, state.used, set, join_->entryKey(e), state.lump, state.partial};
+      record.entries[index(e)] = {true, id, state.used, set, join_->entryKey(e), state.lump};
     }
   }
 
@@ -768,6 +752,7 @@ class Verification {
   VerifyOptions options_;
   Report report_;
   std::unique_ptr<Join> join_;
+  ModelFacts facts_;
   std::vector<EntryState> entries_;
   std::vector<char> excluded_;
   std::map<std::vector<std::int32_t>, std::int32_t> forbidden_{{{}, 0}};   // each set that was met, by number; for options_.record
@@ -781,6 +766,7 @@ class Verification {
   std::set<std::int32_t> violated_;      // entries that the end-to-end evaluation found wrong
   bool evaluated_ = false;               // ... from the plan's inputs, to an end
   std::int32_t endToEndEntry_ = -1;
+  std::int32_t suspected_ = -1;          // an output that differs with a shortened causal mask, which nothing has confirmed
   std::size_t peakWorkerBytes_ = 0;
   bool merging_ = false;                 // past the first round
   std::size_t cutSize_ = 0, budget_ = 0; // tensors and operators of the stages cut in this round; how many there may be

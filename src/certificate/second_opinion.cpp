@@ -17,6 +17,9 @@ namespace {
 // Beyond so many operators on single coordinates a stage is not cut for execution.
 constexpr std::size_t kMostNodes = 200'000;
 
+// Of the time for one attempt: execution stops by itself before the pool stops it, and tells what it has found by then. The cut takes the rest.
+constexpr double kSampleShare = 0.7;
+
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 std::string packed(const nlohmann::json& j) {
@@ -116,8 +119,10 @@ class SecondOpinions {
     cut.lump = false;
     cut.maxNodes = kMostNodes;
     unreduced::SampleOutcome outcome;
+    unreduced::SampleOptions sample = options_.sample;
+    sample.seconds = options_.timeoutSeconds * kSampleShare;
     try {
-      return sampleStage(cutStage(join_, entry, cut), problem_, options_.sample);
+      return sampleStage(cutStage(join_, entry, cut), problem_, sample);
     } catch (const Unsupported& error) {
       outcome.reason = error.what();
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "checker/checker.h"
 
@@ -16,7 +17,8 @@ enum class SecondMethod : std::uint8_t {
 
 const char* toString(SecondMethod);
 
-// The other methods than the one that proved the class, the likeliest to succeed first. (Where the expanded form proved it the normal form had failed, and where Z3
+// The other methods than the one that proved the class, those that share least with it first: solvers know none of our rewriting rules, which normal and expanded
+// forms share. (Where the expanded form proved it the normal form had failed, and where Z3
 // did both had; with `--checker z3` nothing else was tried.)
 std::vector<SecondMethod> methodsBesides(Method method, Checker checker);
 

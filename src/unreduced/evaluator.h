@@ -5,6 +5,7 @@
 // of the program there are the stage itself and the arithmetic of one number (terms/double_algebra.h, terms/modular_algebra.h).
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -154,11 +155,11 @@ template <class A>
 class Evaluator {
  public:
   using Element = typename A::Element;
+  using Clock = std::chrono::steady_clock;
   using Supply = std::function<Element(ElementOf)>;   // the value of a free element
 
-  // `most`: elements that may be asked for, counted with repetition.
-  Evaluator(const Stage& stage, const Problem& problem, Binding& binding, A& algebra, Supply supply, std::uint64_t most)
-      : stage_(stage), problem_(problem), binding_(binding), algebra_(algebra), supply_(std::move(supply)), left_(most), producer_(stage.tensors.size(), {-1, 0}),
+  Evaluator(const Stage& stage, const Problem& problem, Binding& binding, A& algebra, Supply supply)
+      : stage_(stage), problem_(problem), binding_(binding), algebra_(algebra), supply_(std::move(supply)), producer_(stage.tensors.size(), {-1, 0}),
         known_(stage.tensors.size()), definitions_(stage.nodes.size(), nullptr) {
     for (std::size_t n = 0; n < stage.nodes.size(); ++n) {
       const StageNode& node = stage.nodes[n];
@@ -172,25 +173,33 @@ class Evaluator {
   const Problem& problem() const { return problem_; }
   A& algebra() { return algebra_; }
   std::uint64_t left() const { return left_; }
-  // Sets what may still be asked for; what is known stays known.
-  void allow(std::uint64_t most) { left_ = most; }
+  // How many elements may be asked for from now on, counted with repetition, and until when. What is known stays known.
+  void allow(std::uint64_t most, Clock::time_point until) {
+    left_ = most;
+    until_ = until;
+  }
 
   // Throws TooMuch, Unsupported.
   Element element(std::int32_t t, Index flat) {
     if (left_ == 0) throw TooMuch("it is made from too many elements");
     --left_;
+    if (left_ % kClockInterval == 0 && Clock::now() > until_) throw TooMuch("it is made from too many elements for the time");
     const StageTensor& tensor = stage_.tensors[at(t)];
     switch (tensor.origin) {
       case Origin::kConstant: return constant(tensor, flat);
       case Origin::kVariable: return supply_(binding_.canonical({t, flat}));
       case Origin::kUnbound: return supply_({t, flat});
       case Origin::kBoundary:
+        // Asked anew each time, which is quicker than to look it up.
+        if (const Binding::Value v = binding_.local({t, flat}); v.kind == Binding::Value::Kind::kFree) return supply_(v.element);
+        else if (v.kind == Binding::Value::Kind::kElement) return element(v.element.tensor, v.element.flat);
+        break;
       case Origin::kComputed: break;
     }
     auto& known = known_[at(t)];
     if (const auto it = known.find(flat); it != known.end()) return it->second;
     if (++depth_ > kMostDeep) throw TooMuch("it is made by too many operators one after the other");
-    const Element value = tensor.origin == Origin::kBoundary ? boundary({t, flat}) : computed(t, flat);
+    const Element value = tensor.origin == Origin::kBoundary ? difference({t, flat}) : computed(t, flat);
     --depth_;
     known.emplace(flat, value);
     return value;
@@ -201,6 +210,7 @@ class Evaluator {
  private:
   friend class NodeView<A>;
   static constexpr int kMostDeep = 3000;
+  static constexpr std::uint64_t kClockInterval = 4096;
 
   Element constant(const StageTensor& tensor, Index flat) {
     const Graph& graph = tensor.logical ? problem_.model.graph : problem_.plan.programs[at(tensor.program)].graph;
@@ -209,13 +219,9 @@ class Evaluator {
     return algebra_.constant(value.elements[value.fill ? 0 : at(flat)]);
   }
 
-  Element boundary(ElementOf e) {
+  // An assumed sum without its other parts.
+  Element difference(ElementOf e) {
     const Binding::Value v = binding_.local(e);
-    switch (v.kind) {
-      case Binding::Value::Kind::kFree: return supply_(v.element);
-      case Binding::Value::Kind::kElement: return element(v.element.tensor, v.element.flat);
-      case Binding::Value::Kind::kDifference: break;
-    }
     Sum<A> sum(algebra_);
     sum.add({&algebra_, element(v.element.tensor, v.element.flat)});
     for (const auto& [part, multiplicity] : v.subtract) sum.add(Number<A>{&algebra_, element(part.tensor, part.flat)}.times(Rational(-multiplicity)));
@@ -290,7 +296,8 @@ class Evaluator {
   Binding& binding_;
   A& algebra_;
   Supply supply_;
-  std::uint64_t left_;
+  std::uint64_t left_ = 0;
+  Clock::time_point until_;
   int depth_ = 0;
   std::vector<std::pair<std::int32_t, std::size_t>> producer_;   // by tensor: node and result
   std::vector<std::unordered_map<Index, Element>> known_;        // by tensor

@@ -1,6 +1,7 @@
 #include "unreduced/sample.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -20,6 +21,7 @@ constexpr std::uint64_t kNoisyRuns = 3, kMovedRuns = 2;
 constexpr double kSteady = 1.0 / 8;       // what noise may change of a difference that is one
 constexpr double kRounding = 1e-9;        // relative; below it nobody asks for the cause
 constexpr double kMove = 0x1p-10;
+constexpr double kFieldShare = 0.35;      // of the time
 
 std::uint64_t mix(std::uint64_t h, std::uint64_t v) {   // splitmix64's finaliser
   h += v + 0x9e3779b97f4a7c15ULL;
@@ -48,16 +50,19 @@ class Sampler {
   SampleOutcome run() {
     choosePositions();
     outcome_.asked = static_cast<int>(places_.size());
-    std::vector<char> inField(places_.size(), 0), agreed(places_.size(), 0), open(places_.size(), 1);
+    std::vector<char> agreed(places_.size(), 0), open(places_.size(), 1);
+    until_ = start_ + part(kFieldShare);
     const auto field = residues(0, open);
     for (std::size_t i = 0; i < places_.size(); ++i) {
-      inField[i] = field[i].known && field[i].logical == field[i].parallel;
+      places_[i].sameInField = field[i].known && field[i].logical == field[i].parallel;
       if (field[i].undefinedInPlan && !binding_.overdetermined() && dividesByZero(i)) {
         outcome_.difference = {places_[i].claim, nameOf(places_[i].logical), doubles(kDraws[0], 0, open)[i].logical, std::numeric_limits<double>::quiet_NaN()};
         return std::move(outcome_);
       }
     }
-
+    // What costs least first, so that what does not fit leaves out as few as it can.
+    until_ = start_ + part(1);
+    std::stable_sort(places_.begin(), places_.end(), [](const Place& a, const Place& b) { return a.cost < b.cost; });
     for (const Draw& draw : kDraws) {
       const bool smallest = draw.scale == kDraws[2].scale;
       for (std::size_t i = 0; i < open.size(); ++i) open[i] = !smallest || !agreed[i];
@@ -67,7 +72,7 @@ class Sampler {
     }
     for (std::size_t i = 0; i < places_.size(); ++i) {
       outcome_.agreed += agreed[i];
-      outcome_.agreedInField += agreed[i] && inField[i];
+      outcome_.agreedInField += agreed[i] && places_[i].sameInField;
     }
     if (outcome_.agreed == outcome_.asked) outcome_.reason.clear();
     else if (outcome_.reason.empty()) outcome_.reason = binding_.overdetermined() ? "assumed lineage is over-determined" : "the model is not defined at the values drawn";
@@ -80,6 +85,8 @@ class Sampler {
     std::int32_t claim;
     ElementOf logical;
     std::vector<std::pair<ElementOf, std::int64_t>> parts;
+    bool sameInField = false;
+    std::uint64_t cost = 0;          // elements that it asked for, or would have
   };
   template <class A>
   struct Values {
@@ -170,13 +177,15 @@ class Sampler {
   template <class A, class F>
   std::vector<Values<A>> evaluate(A algebra, F&& supply, const std::vector<char>& open) {
     std::vector<Values<A>> values(places_.size());
-    Evaluator<A> evaluator(stage_, problem_, binding_, algebra, supply, 0);
+    Evaluator<A> evaluator(stage_, problem_, binding_, algebra, supply);
     std::uint64_t left = options_.mostElements;
+    const bool first = std::is_same_v<A, ModularAlgebra> && !costsKnown_;
+    costsKnown_ = true;
     const std::uint64_t each = std::max<std::uint64_t>(1, left / 2);   // one place must not use up what the others need
     for (std::size_t i = 0; i < places_.size(); ++i) {
-      if (!open[i] || left == 0) continue;
+      if (!open[i] || left == 0 || Clock::now() > until_) continue;
       const std::uint64_t allowed = std::min(left, each);
-      evaluator.allow(allowed);
+      evaluator.allow(allowed, until_);
       bool inPlan = false;
       try {
         Values<A> v;
@@ -201,6 +210,7 @@ class Sampler {
       }
       evaluator.recover();
       left -= allowed - evaluator.left();
+      if (first) places_[i].cost = values[i].known ? allowed - evaluator.left() : std::numeric_limits<std::uint64_t>::max();
     }
     return values;
   }
@@ -264,9 +274,15 @@ class Sampler {
     return text + "]" + (planes == 1 ? "" : e.flat % 2 == 0 ? ".real" : ".imag");
   }
 
+  using Clock = std::chrono::steady_clock;
+  Clock::duration part(double of) const { return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.seconds * of)); }
+
   const Stage& stage_;
   const Problem& problem_;
   const SampleOptions& options_;
+  const Clock::time_point start_ = Clock::now();
+  Clock::time_point until_ = start_;
+  bool costsKnown_ = false;
   Binding binding_;
   std::vector<std::int64_t> bounds_;
   std::map<std::int64_t, std::vector<Index>> integers_;   // by bound

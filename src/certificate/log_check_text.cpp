@@ -78,7 +78,7 @@ std::string logCheckJson(const ProofLog& log, const CheckLogResult& result) {
     c["proved_again_by"] = e.provedBy ? nlohmann::ordered_json(toString(*e.provedBy)) : nlohmann::ordered_json();
     c["failed"] = nlohmann::ordered_json::array();
     for (const auto& [method, why] : e.failed) c["failed"].push_back({{"method", toString(method)}, {"why", why}});
-    if (e.entry >= 0) {
+    if (e.attempted) {
       auto& x = c["execution"];
       x["entry"] = "/lineage/" + std::to_string(e.entry);
       x["positions"] = e.executed.asked;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 
 #include <nlohmann/json.hpp>
 
@@ -17,8 +18,9 @@ namespace {
 // Beyond so many operators on single coordinates a stage is not cut for execution.
 constexpr std::size_t kMostNodes = 200'000;
 
-// Of the time for one attempt: execution stops by itself before the pool stops it, and tells what it has found by then. The cut takes the rest.
-constexpr double kSampleShare = 0.7;
+// Execution stops by itself after so much of the time for one attempt, as processor time, and tells what it has found by then; the cut takes the rest. The pool
+// stops it after so much more on the clock.
+constexpr double kSampleShare = 0.7, kWallClock = 4;
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
@@ -32,7 +34,14 @@ class SecondOpinions {
   SecondOpinions(const ProofLog& log, const Problem& problem, const Join& join, const std::vector<std::size_t>& classes, const SecondOpinionOptions& options,
                  PoolOptions pool, const std::function<void(std::size_t, std::size_t, const char*)>& progress)
       : log_(log), problem_(problem), join_(join), options_(options), pool_(std::move(pool)), progress_(progress), evidence_(classes.size()) {
-    for (std::size_t i = 0; i < classes.size(); ++i) evidence_[i].classId = classes[i];
+    std::map<std::size_t, std::int32_t> first;   // entry by class
+    for (std::size_t e = 0; e < log.lineage.size(); ++e) {
+      if (log.lineage[e].proof.proved) first.emplace(at(log.lineage[e].proof.classId), static_cast<std::int32_t>(e));
+    }
+    for (std::size_t i = 0; i < classes.size(); ++i) {
+      evidence_[i].classId = classes[i];
+      evidence_[i].entry = first.at(classes[i]);
+    }
     pool_.timeoutSeconds = options.timeoutSeconds;
   }
 
@@ -71,9 +80,15 @@ class SecondOpinions {
     std::size_t done = 0;
     runPool(
         tasks,
-        [&](std::size_t i) {
+        [&](std::size_t i) -> std::string {
           const StageOfForm read = readCanonicalForm(classOf(i).form);
-          const StageOutcome outcome = checkStageBy(read.stage, *read.problem, methodsOf(i)[round], check);
+          StageOutcome outcome = checkStageBy(read.stage, *read.problem, methodsOf(i)[round], check);
+          // Some proofs need more coordinates of an interchangeable axis than a stage keeps: the stage with all of them is then as good.
+          try {
+            if (outcome.notSymmetric) outcome = checkStageBy(unlumped(evidence_[i].entry), problem_, methodsOf(i)[round], check);
+          } catch (const Unsupported& error) {
+            return error.what();
+          }
           return outcome.verdict == StageVerdict::kProved ? std::string() : outcome.reason.empty() ? "not decided" : outcome.reason;
         },
         [&](std::size_t i, const TaskResult& task) {
@@ -89,44 +104,46 @@ class SecondOpinions {
   // ---- execution: the stage of one entry, cut again with every coordinate of every axis -----------------------------------------------
 
   void execute() {
-    for (std::size_t e = log_.lineage.size(); e-- > 0;) {
-      const auto& proof = log_.lineage[e].proof;
-      if (!proof.proved) continue;
-      for (ClassEvidence& c : evidence_) {
-        if (c.classId == at(proof.classId)) c.entry = static_cast<std::int32_t>(e);
-      }
-    }
     std::vector<std::size_t> tasks;
     for (std::size_t i = 0; i < evidence_.size(); ++i) tasks.push_back(i);
     sort(tasks);
+    PoolOptions pool = pool_;
+    pool.timeoutSeconds *= kWallClock;
     std::size_t done = 0;
     runPool(
         tasks, [&](std::size_t i) { return packed(toJson(executed(evidence_[i].entry))); },
         [&](std::size_t i, const TaskResult& task) {
           if (progress_) progress_(++done, tasks.size(), "executing");
+          if (task.outcome == TaskOutcome::kCancelled) return;
+          evidence_[i].attempted = true;
           if (task.outcome == TaskOutcome::kDone) evidence_[i].executed = fromJson(nlohmann::json::from_cbor(task.payload));
           else evidence_[i].executed.reason = task.reason.empty() ? "not decided" : task.reason;
         },
-        pool_);
+        pool);
   }
 
-  unreduced::SampleOutcome executed(std::int32_t entry) const {
-    const ProofRecord::Entry& logged = log_.lineage[at(entry)].proof;
+  // Of one entry, with what the log says that its stage may not assume, and every coordinate of every axis. Throws Unsupported.
+  Stage unlumped(std::int32_t entry) const {
     std::vector<char> excluded(problem_.plan.lineage.size(), 0);
-    for (const std::int32_t f : log_.forbidden[at(logged.forbidden)]) excluded[at(f)] = 1;
+    for (const std::int32_t f : log_.forbidden[at(log_.lineage[at(entry)].proof.forbidden)]) excluded[at(f)] = 1;
     CutOptions cut;
     cut.excluded = &excluded;
     cut.lump = false;
     cut.maxNodes = kMostNodes;
-    unreduced::SampleOutcome outcome;
+    return cutStage(join_, entry, cut);
+  }
+
+  unreduced::SampleOutcome executed(std::int32_t entry) const {
     unreduced::SampleOptions sample = options_.sample;
     sample.seconds = options_.timeoutSeconds * kSampleShare;
+    sample.mostElements = static_cast<std::uint64_t>(static_cast<double>(sample.mostElements) * options_.timeoutSeconds);
     try {
-      return sampleStage(cutStage(join_, entry, cut), problem_, sample);
+      return sampleStage(unlumped(entry), problem_, sample);
     } catch (const Unsupported& error) {
+      unreduced::SampleOutcome outcome;
       outcome.reason = error.what();
+      return outcome;
     }
-    return outcome;
   }
 
   // Numbers as text: they may be none.

@@ -21,14 +21,15 @@ struct SecondOpinionOptions {
   std::optional<SecondMethod> only;        // try this method on every class, also where it is the one that proved it, and ...
   bool execution = true;                   // ... execute, or not
   bool methods = true;                     // false: no proof by another method
-  unreduced::SampleOptions sample;
+  unreduced::SampleOptions sample;         // mostElements: in each second; seconds: not read, a part of timeoutSeconds is
 };
 
 struct ClassEvidence {
   std::size_t classId = 0;
   std::optional<SecondMethod> provedBy;    // another method that succeeds
   std::vector<std::pair<SecondMethod, std::string>> failed;   // those that were tried before it, and why they do not
-  std::int32_t entry = -1;                 // whose stage was executed
+  std::int32_t entry = -1;                 // whose stage was executed: the first of the class
+  bool attempted = false;                  // it was
   unreduced::SampleOutcome executed;       // executed.difference: the class is refuted
   bool any() const { return provedBy || executed.agreed > 0; }
 };

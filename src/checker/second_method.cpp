@@ -96,6 +96,7 @@ StageOutcome checkStageBy(const Stage& stage, const Problem& problem, SecondMeth
   } catch (const Unsupported& error) {
     outcome.reason = error.what();
   } catch (const NotSymmetric& error) {
+    outcome.notSymmetric = true;
     outcome.reason = error.what();
   }
   return outcome;

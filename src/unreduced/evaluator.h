@@ -5,7 +5,8 @@
 // of the program there are the stage itself and the arithmetic of one number (terms/double_algebra.h, terms/modular_algebra.h).
 #pragma once
 
-#include <chrono>
+#include <ctime>
+
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -27,6 +28,13 @@
 #include "unreduced/positions.h"
 
 namespace shardproof::unreduced {
+
+// Seconds of processor time of this thread: what an evaluation may cost does not depend on what else the machine does.
+inline double processorSeconds() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+}
 
 // Too many elements for what one evaluation may cost.
 class TooMuch : public std::runtime_error {
@@ -155,7 +163,6 @@ template <class A>
 class Evaluator {
  public:
   using Element = typename A::Element;
-  using Clock = std::chrono::steady_clock;
   using Supply = std::function<Element(ElementOf)>;   // the value of a free element
 
   Evaluator(const Stage& stage, const Problem& problem, Binding& binding, A& algebra, Supply supply)
@@ -173,8 +180,9 @@ class Evaluator {
   const Problem& problem() const { return problem_; }
   A& algebra() { return algebra_; }
   std::uint64_t left() const { return left_; }
-  // How many elements may be asked for from now on, counted with repetition, and until when. What is known stays known.
-  void allow(std::uint64_t most, Clock::time_point until) {
+  // How many elements may be asked for from now on, counted with repetition, and until which of processorSeconds(). What is
+  // known stays known.
+  void allow(std::uint64_t most, double until) {
     left_ = most;
     until_ = until;
   }
@@ -183,7 +191,7 @@ class Evaluator {
   Element element(std::int32_t t, Index flat) {
     if (left_ == 0) throw TooMuch("it is made from too many elements");
     --left_;
-    if (left_ % kClockInterval == 0 && Clock::now() > until_) throw TooMuch("it is made from too many elements for the time");
+    if (left_ % kClockInterval == 0 && processorSeconds() > until_) throw TooMuch("it is made from too many elements for the time");
     const StageTensor& tensor = stage_.tensors[at(t)];
     switch (tensor.origin) {
       case Origin::kConstant: return constant(tensor, flat);
@@ -297,7 +305,7 @@ class Evaluator {
   A& algebra_;
   Supply supply_;
   std::uint64_t left_ = 0;
-  Clock::time_point until_;
+  double until_ = 0;
   int depth_ = 0;
   std::vector<std::pair<std::int32_t, std::size_t>> producer_;   // by tensor: node and result
   std::vector<std::unordered_map<Index, Element>> known_;        // by tensor

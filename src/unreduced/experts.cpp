@@ -6,7 +6,7 @@ namespace {
 
 using ops::Function;
 
-enum Shared { kLogit, kExponentials, kChosenSum, kTowardChosen, kTowardScores, kScoreSlopes, kGate, kUp, kHidden };
+enum Shared { kLogit, kChoice, kExponentials, kChosenSum, kTowardChosen, kTowardScores, kScoreSlopes, kGate, kUp, kHidden };
 
 // x [n, d], w [e, d], [bias [e]] from operand `first` on.
 template <class A>
@@ -21,7 +21,7 @@ class Gate {
     const N s = score(token, chosen(token, slot));
     return (sigmoid_ ? s * chosenSum(token).power(-2) : s).times(scale_);
   }
-  N index(Index token, Index slot) const { return {&n_.algebra(), choice(token, slot)}; }
+  N index(Index token, Index slot) const { return choice(token, slot); }
 
   // With operand 0 as the gradient of the weights. Of x[token, c] and of w[expert, c].
   N ofInput(Index flat) const {
@@ -53,7 +53,10 @@ class Gate {
     return logit(token, e).exp() * total.power(-2);
   }
   // One function of the row of scores plus bias. Where the groups restrict nothing it is told so: as many groups as slots, or all, hold the best.
-  typename A::Element choice(Index token, Index slot) const {
+  N choice(Index token, Index slot) const {
+    return n_.shared(kChoice, token * topk_ + slot, [&] { return choose(token, slot); });
+  }
+  N choose(Index token, Index slot) const {
     const bool bias = n_.has(first_ + 2);
     const Index groups = ops::integer(n_.attributes(), "n_groups", 1), best = ops::integer(n_.attributes(), "topk_groups", 1);
     const bool restricted = best < groups && (bias || best < topk_);
@@ -63,10 +66,10 @@ class Gate {
       row.push_back(bias ? (s + n_.in(first_ + 2, e)).value : s.value);
     }
     const std::int64_t parameters[] = {slot, topk_, restricted ? groups : 1, restricted ? best : 1, restricted && bias ? 1 : 0};
-    return n_.algebra().apply(Function::kGateChoice, parameters, row);
+    return {&n_.algebra(), n_.algebra().apply(Function::kGateChoice, parameters, row)};
   }
   Index chosen(Index token, Index slot) const {
-    const auto e = NodeView<A>::integerOf(choice(token, slot));
+    const auto e = NodeView<A>::integerOf(choice(token, slot).value);
     if (!e || *e < 0 || *e >= experts_) throw Unsupported("a choice that is no expert");
     return *e;
   }

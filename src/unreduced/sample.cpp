@@ -1,7 +1,6 @@
 #include "unreduced/sample.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -51,7 +50,7 @@ class Sampler {
     choosePositions();
     outcome_.asked = static_cast<int>(places_.size());
     std::vector<char> agreed(places_.size(), 0), open(places_.size(), 1);
-    until_ = start_ + part(kFieldShare);
+    until_ = start_ + options_.seconds * kFieldShare;
     const auto field = residues(0, open);
     for (std::size_t i = 0; i < places_.size(); ++i) {
       places_[i].sameInField = field[i].known && field[i].logical == field[i].parallel;
@@ -60,9 +59,7 @@ class Sampler {
         return std::move(outcome_);
       }
     }
-    // What costs least first, so that what does not fit leaves out as few as it can.
-    until_ = start_ + part(1);
-    std::stable_sort(places_.begin(), places_.end(), [](const Place& a, const Place& b) { return a.cost < b.cost; });
+    until_ = start_ + options_.seconds;
     for (const Draw& draw : kDraws) {
       const bool smallest = draw.scale == kDraws[2].scale;
       for (std::size_t i = 0; i < open.size(); ++i) open[i] = !smallest || !agreed[i];
@@ -86,7 +83,6 @@ class Sampler {
     ElementOf logical;
     std::vector<std::pair<ElementOf, std::int64_t>> parts;
     bool sameInField = false;
-    std::uint64_t cost = 0;          // elements that it asked for, or would have
   };
   template <class A>
   struct Values {
@@ -173,46 +169,62 @@ class Sampler {
     return !draw.positive && (h & 1) != 0 ? -x : x;
   }
 
-  // Both sides at each open place. What cannot be evaluated stays unknown.
+  // Both sides at each open place: first those that are made from few elements, then as many of the others as still fit. What cannot be evaluated stays unknown.
   template <class A, class F>
   std::vector<Values<A>> evaluate(A algebra, F&& supply, const std::vector<char>& open) {
     std::vector<Values<A>> values(places_.size());
     Evaluator<A> evaluator(stage_, problem_, binding_, algebra, supply);
     std::uint64_t left = options_.mostElements;
-    const bool first = std::is_same_v<A, ModularAlgebra> && !costsKnown_;
-    costsKnown_ = true;
-    const std::uint64_t each = std::max<std::uint64_t>(1, left / 2);   // one place must not use up what the others need
+    std::vector<std::size_t> todo;
     for (std::size_t i = 0; i < places_.size(); ++i) {
-      if (!open[i] || left == 0 || Clock::now() > until_) continue;
-      const std::uint64_t allowed = std::min(left, each);
-      evaluator.allow(allowed, until_);
-      bool inPlan = false;
-      try {
-        Values<A> v;
-        v.logical = evaluator.element(places_[i].logical.tensor, places_[i].logical.flat);
-        inPlan = true;
-        std::vector<typename A::Element> parts;
-        std::vector<std::int64_t> weights;
-        for (const auto& [part, multiplicity] : places_[i].parts) {
-          parts.push_back(evaluator.element(part.tensor, part.flat));
-          weights.push_back(multiplicity);
-        }
-        v.parallel = parts.size() == 1 && weights[0] == 1 ? parts[0] : algebra.sum(parts, weights);
-        v.known = true;
-        values[i] = v;
-      } catch (const Unsupported& error) {
-        if (outcome_.reason.empty()) outcome_.reason = error.what();
-      } catch (const TooMuch& error) {
-        if (outcome_.reason.empty()) outcome_.reason = error.what();
-      } catch (const Undefined& error) {
-        values[i].undefinedInPlan = inPlan;
-        if (outcome_.reason.empty()) outcome_.reason = error.what();
+      if (open[i]) todo.push_back(i);
+    }
+    const std::uint64_t few = left / (2 * std::max<std::size_t>(1, todo.size()));
+    for (const bool whatIsLeft : {false, true}) {
+      std::vector<std::size_t> unfinished;
+      for (const std::size_t i : todo) {
+        const std::uint64_t allowed = whatIsLeft ? left : std::min(left, few);
+        if (allowed == 0 || processorSeconds() > until_) break;
+        evaluator.allow(allowed, until_);
+        if (!evaluateAt(evaluator, places_[i], values[i])) unfinished.push_back(i);
+        left -= allowed - evaluator.left();
       }
-      evaluator.recover();
-      left -= allowed - evaluator.left();
-      if (first) places_[i].cost = values[i].known ? allowed - evaluator.left() : std::numeric_limits<std::uint64_t>::max();
+      todo = std::move(unfinished);
     }
     return values;
+  }
+
+  // False: not with so many elements.
+  template <class A>
+  bool evaluateAt(Evaluator<A>& evaluator, const Place& place, Values<A>& values) {
+    bool inPlan = false;
+    const auto leave = [&](const std::exception& error) {
+      evaluator.recover();
+      if (outcome_.reason.empty()) outcome_.reason = error.what();
+    };
+    try {
+      Values<A> v;
+      v.logical = evaluator.element(place.logical.tensor, place.logical.flat);
+      inPlan = true;
+      std::vector<typename A::Element> parts;
+      std::vector<std::int64_t> weights;
+      for (const auto& [part, multiplicity] : place.parts) {
+        parts.push_back(evaluator.element(part.tensor, part.flat));
+        weights.push_back(multiplicity);
+      }
+      v.parallel = parts.size() == 1 && weights[0] == 1 ? parts[0] : evaluator.algebra().sum(parts, weights);
+      v.known = true;
+      values = v;
+    } catch (const TooMuch& error) {
+      leave(error);
+      return false;
+    } catch (const Undefined& error) {
+      values.undefinedInPlan = inPlan;
+      leave(error);
+    } catch (const Unsupported& error) {
+      leave(error);
+    }
+    return true;
   }
 
   std::vector<Values<DoubleAlgebra>> doubles(const Draw& draw, std::uint64_t noise, const std::vector<char>& open) {
@@ -274,15 +286,11 @@ class Sampler {
     return text + "]" + (planes == 1 ? "" : e.flat % 2 == 0 ? ".real" : ".imag");
   }
 
-  using Clock = std::chrono::steady_clock;
-  Clock::duration part(double of) const { return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.seconds * of)); }
-
   const Stage& stage_;
   const Problem& problem_;
   const SampleOptions& options_;
-  const Clock::time_point start_ = Clock::now();
-  Clock::time_point until_ = start_;
-  bool costsKnown_ = false;
+  const double start_ = processorSeconds();
+  double until_ = start_;
   Binding binding_;
   std::vector<std::int64_t> bounds_;
   std::map<std::int64_t, std::vector<Index>> integers_;   // by bound

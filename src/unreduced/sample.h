@@ -19,7 +19,7 @@ struct SampleOptions {
   std::uint64_t seed = 1;
   int positions = 16;                          // that are looked at
   std::uint64_t mostElements = 8'000'000;      // that one evaluation of all of them may ask for, counted with repetition
-  double seconds = 1;                          // for all evaluations; which positions are left out for want of it depends on the machine
+  double seconds = 1;                          // of processor time, for all evaluations
 };
 
 struct SampleOutcome {

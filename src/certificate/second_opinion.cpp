@@ -19,8 +19,8 @@ namespace {
 constexpr std::size_t kMostNodes = 200'000;
 
 // Execution stops by itself after so much of the time for one attempt, as processor time, and tells what it has found by then; the cut takes the rest. The pool
-// stops it after so much more on the clock.
-constexpr double kSampleShare = 0.7, kWallClock = 4;
+// stops it after so many times that on the clock, which other processes share.
+constexpr double kSampleShare = 0.7, kWallClock = 10;
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 

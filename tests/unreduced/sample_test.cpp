@@ -71,6 +71,42 @@ TEST(Sample, WrongCollectivesAndWrongBoxesDiffer) {
   EXPECT_TRUE(sample(d, 2).difference);
 }
 
+// Three ranks that hold two rows each of x [6, 9], one collective, and what it gives them of `modelNode`'s o.
+Draft collective(const std::string& node, const std::string& local, const std::string& modelNode, const std::string& o, const std::string& shards) {
+  return test::draft(R"({"tensors": {"x": {"shape": [6, 9], "kind": "input"}, "v": {"shape": [3, 2, 9]}, "o": {"shape": )" + o + R"(}}, "nodes": [)" + modelNode + R"(], "outputs": ["o"]})",
+                     R"({"mesh": [["tp", 3]], "programs": [{"tensors": {"x": {"shape": [2, 9], "kind": "input"}, "y": {"shape": )" + local + R"(}}, "nodes": [)" + node +
+                         R"(]}], "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2], [0, 9]], "step": {"tp": [2, 0]}, "parts": [{"local": "x"}]}]},
+                        {"tensor": "o", "role": "output", "shards": )" + shards + "}]}");
+}
+
+TEST(Sample, EachCollective) {
+  const std::string same = R"({"op": "view", "in": ["x"], "out": ["v"], "attrs": {"size": [3, 2, 9]}}, {"op": "identity", "in": ["x"], "out": ["o"]})";
+  const auto gathered = [&](const std::string& group) {
+    return collective(R"({"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "c", )" + group + R"(, "attrs": {"dim": 0}})", "[6, 9]", same, "[6, 9]",
+                      R"([{"box": [[0, 6], [0, 9]], "parts": [{"local": "y"}]}])");
+  };
+  expectAgreement(sample(gathered(R"("group": ["tp"])")));
+  EXPECT_TRUE(sample(gathered(R"("group_at": [{"tp": 0}, {"tp": 2}, {"tp": 1}])")).difference);
+
+  const auto exchanged = [&](int step) {
+    return collective(R"({"op": "all_to_all", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"], "attrs": {"idim": 1, "odim": 0}})", "[6, 3]", same, "[6, 9]",
+                      R"([{"box": [[0, 6], [)" + std::to_string(step > 0 ? 0 : 6) + ", " + std::to_string(step > 0 ? 3 : 9) + R"(]], "step": {"tp": [0, )" + std::to_string(step) +
+                          R"(]}, "parts": [{"local": "y"}]}])");
+  };
+  expectAgreement(sample(exchanged(3)));
+  EXPECT_TRUE(sample(exchanged(-3)).difference);
+
+  const auto scattered = [&](const std::string& reduce, const std::string& op, int step) {
+    return collective(R"({"op": "reduce_scatter", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"], "attrs": {"dim": 1, "reduce": ")" + reduce + R"("}})", "[2, 3]",
+                      R"({"op": "view", "in": ["x"], "out": ["v"], "attrs": {"size": [3, 2, 9]}}, {"op": ")" + op + R"(", "in": ["v"], "out": ["o"], "attrs": {"dim": 0}})", "[2, 9]",
+                      R"([{"box": [[0, 2], [)" + std::to_string(step > 0 ? 0 : 6) + ", " + std::to_string(step > 0 ? 3 : 9) + R"(]], "step": {"tp": [0, )" + std::to_string(step) +
+                          R"(]}, "parts": [{"local": "y"}]}])");
+  };
+  for (const auto& [reduce, op] : {std::pair("sum", "sum"), std::pair("mean", "mean"), std::pair("max", "amax"), std::pair("min", "amin")}) expectAgreement(sample(scattered(reduce, op, 3)));
+  EXPECT_TRUE(sample(scattered("sum", "mean", 3)).difference);
+  EXPECT_TRUE(sample(scattered("sum", "sum", -3)).difference);
+}
+
 // With an equation more than there are unknowns the values do not satisfy the assumptions, and different sides say nothing.
 TEST(Sample, OverdeterminedLineageRefutesNothing) {
   Draft d = test::overDetermined();

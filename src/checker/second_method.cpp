@@ -71,9 +71,9 @@ const char* toString(SecondMethod method) {
 }
 
 std::vector<SecondMethod> methodsBesides(Method method, Checker checker) {
-  if (checker == Checker::kZ3) return {SecondMethod::kNormalForm, SecondMethod::kCvc5, SecondMethod::kExpandedForm};
+  if (checker == Checker::kZ3) return {SecondMethod::kNormalForm, SecondMethod::kExpandedForm, SecondMethod::kCvc5};
   switch (method) {
-    case Method::kNormalForm: return {SecondMethod::kZ3, SecondMethod::kCvc5, SecondMethod::kExpandedForm};
+    case Method::kNormalForm: return {SecondMethod::kZ3, SecondMethod::kExpandedForm, SecondMethod::kCvc5};
     case Method::kPolynomial: return {SecondMethod::kZ3, SecondMethod::kCvc5};
     default: return {SecondMethod::kCvc5};
   }

@@ -17,9 +17,9 @@ enum class SecondMethod : std::uint8_t {
 
 const char* toString(SecondMethod);
 
-// The other methods than the one that proved the class, those that share least with it first: solvers know none of our rewriting rules, which normal and expanded
-// forms share. (Where the expanded form proved it the normal form had failed, and where Z3
-// did both had; with `--checker z3` nothing else was tried.)
+// The other methods than the one that proved the class, in the order in which they are worth trying. A solver knows none of our rewriting rules, so Z3 comes before the
+// expanded form; what Z3 has no time for cvc5 seldom has, so it comes last. (Where the expanded form proved a class the normal form had failed, and where Z3 did
+// both had; with `--checker z3` nothing else was tried.)
 std::vector<SecondMethod> methodsBesides(Method method, Checker checker);
 
 // Proved (outcome.method says in general by what) or undecided with the reason; never refuted: a difference that a solver finds may be one of other functions

@@ -7,7 +7,8 @@
 
 namespace shardproof {
 
-// How many classes were proved by what, and what independent evidence there is for them; empty where none was looked for. Ends with a newline.
+// How many classes were proved by what, and what independent evidence there is for them; empty
+// where none was looked for. Ends with a newline.
 std::string evidenceText(const ProofLog& log, const CheckLogResult& result);
 
 // JSON of format "shardproof-log-check", version 1 (docs/certificate.md).

@@ -5,8 +5,13 @@
 
 namespace shardproof::unreduced {
 
-Binding::Binding(const Stage& stage) : stage_(stage), singles_(stage.tensors.size()), sums_(stage.tensors.size()), bridges_(stage.tensors.size()) {
-  if (!stage.lumps.empty()) throw Unsupported("coordinates of interchangeable axes are lumped in the stage");
+Binding::Binding(const Stage& stage)
+    : stage_(stage),
+      singles_(stage.tensors.size()),
+      sums_(stage.tensors.size()),
+      bridges_(stage.tensors.size()) {
+  if (!stage.lumps.empty())
+    throw Unsupported("coordinates of interchangeable axes are lumped in the stage");
   for (std::size_t e = 0; e < stage.assumptions.size(); ++e) {
     const Equation& equation = stage.assumptions[e];
     const auto id = static_cast<std::int32_t>(e);
@@ -16,11 +21,13 @@ Binding::Binding(const Stage& stage) : stage_(stage), singles_(stage.tensors.siz
       if (tensor(equation.parts[0].first).origin == Origin::kConstant) overdetermined_ = true;
       continue;
     }
-    for (std::size_t k = 0; k < equation.parts.size(); ++k) sums_[at(equation.parts[k].first)].push_back({id, static_cast<std::int32_t>(k)});
+    for (std::size_t k = 0; k < equation.parts.size(); ++k)
+      sums_[at(equation.parts[k].first)].push_back({id, static_cast<std::int32_t>(k)});
   }
   for (const auto& equations : singles_) {
     if (equations.size() < 2) continue;
-    for (const std::int32_t e : equations) bridges_[at(stage.assumptions[at(e)].logical)].push_back(e);
+    for (const std::int32_t e : equations)
+      bridges_[at(stage.assumptions[at(e)].logical)].push_back(e);
   }
 }
 
@@ -31,7 +38,8 @@ ElementOf Binding::logicalOf(const Equation& e, ElementOf local) const {
   return {e.logical, ravel(tensor(e.logical).info.shape, p) * n + local.flat % n};
 }
 
-std::optional<ElementOf> Binding::localOf(const Equation& e, std::int32_t part, ElementOf logical) const {
+std::optional<ElementOf> Binding::localOf(const Equation& e, std::int32_t part,
+                                          ElementOf logical) const {
   const Index n = planes(logical.tensor);
   Position p = unravel(tensor(logical.tensor).info.shape, logical.flat / n);
   for (std::size_t d = 0; d < p.rank(); ++d) {
@@ -42,7 +50,8 @@ std::optional<ElementOf> Binding::localOf(const Equation& e, std::int32_t part, 
   return ElementOf{local, ravel(tensor(local).info.shape, p) * n + logical.flat % n};
 }
 
-// Only local tensors with several equations make different logical elements one, so there mostly is nothing to walk through.
+// Only local tensors with several equations make different logical elements one, so there mostly is
+// nothing to walk through.
 ElementOf Binding::representative(ElementOf start) {
   std::set<ElementOf> logical{start};
   std::vector<ElementOf> next{start};
@@ -68,7 +77,9 @@ ElementOf Binding::representative(ElementOf start) {
   return free ? *free : *computed;
 }
 
-ElementOf Binding::canonical(ElementOf logical) { return bridges_[at(logical.tensor)].empty() ? logical : representative(logical); }
+ElementOf Binding::canonical(ElementOf logical) {
+  return bridges_[at(logical.tensor)].empty() ? logical : representative(logical);
+}
 
 std::optional<ElementOf> Binding::logicalValue(ElementOf local) {
   const auto& equations = singles_[at(local.tensor)];
@@ -77,16 +88,21 @@ std::optional<ElementOf> Binding::logicalValue(ElementOf local) {
   return equations.size() == 1 && bridges_[at(l.tensor)].empty() ? l : representative(l);
 }
 
-bool Binding::bound(ElementOf e) const { return tensor(e.tensor).origin != Origin::kBoundary || !singles_[at(e.tensor)].empty(); }
+bool Binding::bound(ElementOf e) const {
+  return tensor(e.tensor).origin != Origin::kBoundary || !singles_[at(e.tensor)].empty();
+}
 
-// Which part of a sum at one element is the difference: the last that is nothing else, that stands in no equation before and that occurs once.
+// Which part of a sum at one element is the difference: the last that is nothing else, that stands
+// in no equation before and that occurs once.
 std::optional<std::size_t> Binding::solvedFor(std::int32_t equation, ElementOf logical) const {
   const Equation& e = stage_.assumptions[at(equation)];
   std::vector<ElementOf> parts;
-  for (std::size_t k = 0; k < e.parts.size(); ++k) parts.push_back(*localOf(e, static_cast<std::int32_t>(k), logical));
+  for (std::size_t k = 0; k < e.parts.size(); ++k)
+    parts.push_back(*localOf(e, static_cast<std::int32_t>(k), logical));
   for (std::size_t k = parts.size(); k-- > 0;) {
     if (bound(parts[k]) || std::count(parts.begin(), parts.end(), parts[k]) != 1) continue;
-    // A local tensor is of the size of the box, so an earlier equation about the tensor is one about this element.
+    // A local tensor is of the size of the box, so an earlier equation about the tensor is one
+    // about this element.
     if (sums_[at(parts[k].tensor)].front().equation == equation) return k;
   }
   return std::nullopt;
@@ -97,9 +113,11 @@ Binding::Value Binding::local(ElementOf e) {
   if (const auto logical = logicalValue(e)) {
     value.kind = Value::Kind::kElement;
     value.element = *logical;
-    // A sum of which every part is something else already is an equation more than there are unknowns.
+    // A sum of which every part is something else already is an equation more than there are
+    // unknowns.
     for (const Mention& m : sums_[at(e.tensor)]) {
-      if (!solvedFor(m.equation, logicalOf(stage_.assumptions[at(m.equation)], e))) overdetermined_ = true;
+      if (!solvedFor(m.equation, logicalOf(stage_.assumptions[at(m.equation)], e)))
+        overdetermined_ = true;
     }
     return value;
   }
@@ -114,7 +132,9 @@ Binding::Value Binding::local(ElementOf e) {
       value.element = logical;
       value.divide = equation.parts[*solved].second;
       for (std::size_t k = 0; k < equation.parts.size(); ++k) {
-        if (k != *solved) value.subtract.emplace_back(*localOf(equation, static_cast<std::int32_t>(k), logical), equation.parts[k].second);
+        if (k != *solved)
+          value.subtract.emplace_back(*localOf(equation, static_cast<std::int32_t>(k), logical),
+                                      equation.parts[k].second);
       }
     }
   }

@@ -1,4 +1,5 @@
-// linear, matmul, einsum: sums of products over labelled dimensions, and their gradients, which are such sums as well (docs/operators.md, "Linear algebra").
+// linear, matmul, einsum: sums of products over labelled dimensions, and their gradients, which are
+// such sums as well (docs/operators.md, "Linear algebra").
 #include <algorithm>
 
 #include "unreduced/definitions.h"
@@ -23,10 +24,12 @@ Labels ofLinear(std::size_t rank) {
 }
 
 Labels ofMatmul(const Shape& a, const Shape& b) {
-  constexpr int kRow = 1000, kColumn = 1001, kInner = 1002;   // leading dimensions are labelled from the last one on
+  constexpr int kRow = 1000, kColumn = 1001,
+                kInner = 1002;  // leading dimensions are labelled from the last one on
   Labels l;
   l.operands.resize(2);
-  const std::size_t leadA = a.size() > 2 ? a.size() - 2 : 0, leadB = b.size() > 2 ? b.size() - 2 : 0, lead = std::max(leadA, leadB);
+  const std::size_t leadA = a.size() > 2 ? a.size() - 2 : 0,
+                    leadB = b.size() > 2 ? b.size() - 2 : 0, lead = std::max(leadA, leadB);
   for (std::size_t d = 0; d < lead; ++d) {
     const int label = static_cast<int>(lead - 1 - d);
     const bool inA = d + leadA >= lead, inB = d + leadB >= lead;
@@ -62,9 +65,11 @@ struct Factor {
   const std::vector<int>* labels;
 };
 
-// The sum over all labels that `own` does not have, of the product of the factors, at the position `flat` of a tensor labelled `own`.
+// The sum over all labels that `own` does not have, of the product of the factors, at the position
+// `flat` of a tensor labelled `own`.
 template <class A>
-Number<A> contracted(const NodeView<A>& n, const std::vector<Factor>& factors, const std::vector<int>& own, const Shape& ownShape, Index flat) {
+Number<A> contracted(const NodeView<A>& n, const std::vector<Factor>& factors,
+                     const std::vector<int>& own, const Shape& ownShape, Index flat) {
   std::map<int, Index> sizes, fixed;
   for (const Factor& f : factors) {
     for (std::size_t d = 0; d < f.labels->size(); ++d) {
@@ -90,7 +95,8 @@ Number<A> contracted(const NodeView<A>& n, const std::vector<Factor>& factors, c
       const int label = (*factors[f].labels)[d];
       if (label < 0) continue;
       if (const auto it = fixed.find(label); it != fixed.end()) start[f] += it->second * step;
-      for (std::size_t i = 0; i < inner.size(); ++i) stride[f][i] += innerLabels[i] == label ? step : 0;
+      for (std::size_t i = 0; i < inner.size(); ++i)
+        stride[f][i] += innerLabels[i] == label ? step : 0;
     }
   }
   std::vector<std::size_t> dims(inner.size());
@@ -142,10 +148,18 @@ void defineContractions(DefinitionTable& table) {
     for (Index j = i; j < elementsOf(n.shape(0)); j += columns) sum.add(n.in(0, j));
     return sum.value();
   });
-  table.add("matmul", [](const auto& n, std::size_t, Index i) { return value(n, ofMatmul(n.shape(0), n.shape(1)), i); });
-  table.add("matmul_backward", [](const auto& n, std::size_t r, Index i) { return gradient(n, ofMatmul(n.shape(1), n.shape(2)), r, i); });
-  table.add("einsum", [](const auto& n, std::size_t, Index i) { return value(n, ofEinsum(ops::text(n.attributes(), "equation")), i); });
-  table.add("einsum_backward", [](const auto& n, std::size_t r, Index i) { return gradient(n, ofEinsum(ops::text(n.attributes(), "equation")), r, i); });
+  table.add("matmul", [](const auto& n, std::size_t, Index i) {
+    return value(n, ofMatmul(n.shape(0), n.shape(1)), i);
+  });
+  table.add("matmul_backward", [](const auto& n, std::size_t r, Index i) {
+    return gradient(n, ofMatmul(n.shape(1), n.shape(2)), r, i);
+  });
+  table.add("einsum", [](const auto& n, std::size_t, Index i) {
+    return value(n, ofEinsum(ops::text(n.attributes(), "equation")), i);
+  });
+  table.add("einsum_backward", [](const auto& n, std::size_t r, Index i) {
+    return gradient(n, ofEinsum(ops::text(n.attributes(), "equation")), r, i);
+  });
 }
 
 }  // namespace shardproof::unreduced

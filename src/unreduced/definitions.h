@@ -1,5 +1,6 @@
-// The families of operators, each element by element, written from docs/operators.md and from nothing else of the program. A gradient is written out, not
-// derived: it is the formula of the textbook, summed over the results that the operand's element has a part in.
+// The families of operators, each element by element, written from docs/operators.md and from
+// nothing else of the program. A gradient is written out, not derived: it is the formula of the
+// textbook, summed over the results that the operand's element has a part in.
 #pragma once
 
 #include <map>
@@ -37,13 +38,16 @@ void defineTraining(DefinitionTable& table);
 inline Index broadcastFrom(const Shape& operand, const Position& p) {
   const std::size_t front = p.rank() - operand.size();
   Index flat = 0;
-  for (std::size_t d = 0; d < operand.size(); ++d) flat = flat * operand[d] + (operand[d] == 1 ? 0 : p[front + d]);
+  for (std::size_t d = 0; d < operand.size(); ++d)
+    flat = flat * operand[d] + (operand[d] == 1 ? 0 : p[front + d]);
   return flat;
 }
 
-// The sum of f(flat) over the elements of `result` that the operand's element `flat` was broadcast to.
+// The sum of f(flat) over the elements of `result` that the operand's element `flat` was broadcast
+// to.
 template <class A, class F>
-Number<A> overBroadcast(const NodeView<A>& n, const Shape& operand, const Shape& result, Index flat, F&& f) {
+Number<A> overBroadcast(const NodeView<A>& n, const Shape& operand, const Shape& result, Index flat,
+                        F&& f) {
   if (operand == result) return f(flat);
   const Position own = unravel(operand, flat);
   const std::size_t front = result.size() - operand.size();

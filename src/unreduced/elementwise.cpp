@@ -10,7 +10,9 @@ using ops::Function;
 template <class F, class D>
 void unary(DefinitionTable& table, const std::string& name, F value, D slope) {
   table.add(name, [value](const auto& n, std::size_t, Index i) { return value(n.in(0, i), n); });
-  table.add(name + "_backward", [slope](const auto& n, std::size_t, Index i) { return n.in(0, i) * slope(n.in(1, i), n); });
+  table.add(name + "_backward", [slope](const auto& n, std::size_t, Index i) {
+    return n.in(0, i) * slope(n.in(1, i), n);
+  });
 }
 
 // The gradients' operands are: the result's gradient, x, y (or x alone with `scalar`).
@@ -22,11 +24,14 @@ void binary(DefinitionTable& table, const std::string& name, F value, D slope) {
     return value(n.in(0, broadcastFrom(n.shape(0), p)), n.in(1, broadcastFrom(n.shape(1), p)), n);
   });
   table.add(name + "_backward", [slope](const auto& n, std::size_t r, Index i) {
-    if (!n.has(2)) return n.in(0, i) * slope(n.in(1, i), n.constant(ops::number(n.attributes(), "scalar")), 0, n);
+    if (!n.has(2))
+      return n.in(0, i) *
+             slope(n.in(1, i), n.constant(ops::number(n.attributes(), "scalar")), 0, n);
     const Shape& result = n.shape(0);
     return overBroadcast(n, n.shape(1 + r), result, i, [&](Index j) {
       const Position p = unravel(result, j);
-      return n.in(0, j) * slope(n.in(1, broadcastFrom(n.shape(1), p)), n.in(2, broadcastFrom(n.shape(2), p)), r, n);
+      return n.in(0, j) * slope(n.in(1, broadcastFrom(n.shape(1), p)),
+                                n.in(2, broadcastFrom(n.shape(2), p)), r, n);
     });
   });
 }
@@ -34,14 +39,19 @@ void binary(DefinitionTable& table, const std::string& name, F value, D slope) {
 // Half the argument of the tanh approximation of gelu, and its slope: c (x + 0.044715 x^3).
 const Rational kCubic(44715, 1000000);
 
-bool approximate(const Attributes& attributes) { return ops::text(attributes, "approximate", "none") == "tanh"; }
+bool approximate(const Attributes& attributes) {
+  return ops::text(attributes, "approximate", "none") == "tanh";
+}
 
-int halvesOf(const Attributes& attributes) { return static_cast<int>((ops::number(attributes, "scalar") * Rational(2)).toInt64()); }
+int halvesOf(const Attributes& attributes) {
+  return static_cast<int>((ops::number(attributes, "scalar") * Rational(2)).toInt64());
+}
 
 }  // namespace
 
 void defineElementwise(DefinitionTable& table) {
-  for (const char* name : {"identity", "to", "contiguous", "float", "multiref", "identity_backward", "to_backward", "contiguous_backward", "float_backward"}) {
+  for (const char* name : {"identity", "to", "contiguous", "float", "multiref", "identity_backward",
+                           "to_backward", "contiguous_backward", "float_backward"}) {
     table.add(name, [](const auto& n, std::size_t, Index i) { return n.in(0, i); });
   }
   table.add("multiref_backward", [](const auto& n, std::size_t, Index i) {
@@ -52,24 +62,46 @@ void defineElementwise(DefinitionTable& table) {
     return sum.value();
   });
 
-  const auto alpha = [](const auto& n) { return ops::number(n.attributes(), "alpha", Rational(1)); };
+  const auto alpha = [](const auto& n) {
+    return ops::number(n.attributes(), "alpha", Rational(1));
+  };
   binary(
       table, "add", [alpha](auto x, auto y, const auto& n) { return x + y.times(alpha(n)); },
-      [alpha](auto, auto, std::size_t r, const auto& n) { return n.constant(r == 0 ? Rational(1) : alpha(n)); });
+      [alpha](auto, auto, std::size_t r, const auto& n) {
+        return n.constant(r == 0 ? Rational(1) : alpha(n));
+      });
   binary(
       table, "sub", [alpha](auto x, auto y, const auto& n) { return x - y.times(alpha(n)); },
-      [alpha](auto, auto, std::size_t r, const auto& n) { return n.constant(r == 0 ? Rational(1) : -alpha(n)); });
-  binary(table, "mul", [](auto x, auto y, const auto&) { return x * y; }, [](auto x, auto y, std::size_t r, const auto&) { return r == 0 ? y : x; });
+      [alpha](auto, auto, std::size_t r, const auto& n) {
+        return n.constant(r == 0 ? Rational(1) : -alpha(n));
+      });
+  binary(
+      table, "mul", [](auto x, auto y, const auto&) { return x * y; },
+      [](auto x, auto y, std::size_t r, const auto&) { return r == 0 ? y : x; });
   binary(
       table, "div", [](auto x, auto y, const auto&) { return x * y.power(-2); },
-      [](auto x, auto y, std::size_t r, const auto&) { return r == 0 ? y.power(-2) : x.times(Rational(-1)) * y.power(-4); });
+      [](auto x, auto y, std::size_t r, const auto&) {
+        return r == 0 ? y.power(-2) : x.times(Rational(-1)) * y.power(-4);
+      });
 
-  unary(table, "neg", [](auto x, const auto&) { return x.times(Rational(-1)); }, [](auto, const auto& n) { return n.constant(Rational(-1)); });
-  unary(table, "square", [](auto x, const auto&) { return x * x; }, [](auto x, const auto&) { return x.times(Rational(2)); });
-  unary(table, "exp", [](auto x, const auto&) { return x.exp(); }, [](auto x, const auto&) { return x.exp(); });
-  unary(table, "log", [](auto x, const auto&) { return x.apply(Function::kLog); }, [](auto x, const auto&) { return x.power(-2); });
-  unary(table, "sqrt", [](auto x, const auto&) { return x.power(1); }, [](auto x, const auto&) { return x.power(-1).times(Rational(1, 2)); });
-  unary(table, "rsqrt", [](auto x, const auto&) { return x.power(-1); }, [](auto x, const auto&) { return x.power(-3).times(Rational(-1, 2)); });
+  unary(
+      table, "neg", [](auto x, const auto&) { return x.times(Rational(-1)); },
+      [](auto, const auto& n) { return n.constant(Rational(-1)); });
+  unary(
+      table, "square", [](auto x, const auto&) { return x * x; },
+      [](auto x, const auto&) { return x.times(Rational(2)); });
+  unary(
+      table, "exp", [](auto x, const auto&) { return x.exp(); },
+      [](auto x, const auto&) { return x.exp(); });
+  unary(
+      table, "log", [](auto x, const auto&) { return x.apply(Function::kLog); },
+      [](auto x, const auto&) { return x.power(-2); });
+  unary(
+      table, "sqrt", [](auto x, const auto&) { return x.power(1); },
+      [](auto x, const auto&) { return x.power(-1).times(Rational(1, 2)); });
+  unary(
+      table, "rsqrt", [](auto x, const auto&) { return x.power(-1); },
+      [](auto x, const auto&) { return x.power(-3).times(Rational(-1, 2)); });
   unary(
       table, "sigmoid", [](auto x, const auto&) { return x.apply(Function::kSigmoid); },
       [](auto x, const auto&) {
@@ -88,7 +120,9 @@ void defineElementwise(DefinitionTable& table) {
         const auto s = x.apply(Function::kSigmoid);
         return s + x * s * (x.of(1) - s);
       });
-  unary(table, "relu", [](auto x, const auto&) { return x * x.apply(Function::kStep); }, [](auto x, const auto&) { return x.apply(Function::kStep); });
+  unary(
+      table, "relu", [](auto x, const auto&) { return x * x.apply(Function::kStep); },
+      [](auto x, const auto&) { return x.apply(Function::kStep); });
   unary(
       table, "gelu",
       [](auto x, const auto& n) {
@@ -97,11 +131,13 @@ void defineElementwise(DefinitionTable& table) {
         return x.times(Rational(1, 2)) * (x.of(1) + u.apply(Function::kTanh));
       },
       [](auto x, const auto& n) {
-        if (!approximate(n.attributes())) return x.apply(Function::kNormalCdf) + x * x.apply(Function::kNormalPdf);
+        if (!approximate(n.attributes()))
+          return x.apply(Function::kNormalCdf) + x * x.apply(Function::kNormalPdf);
         const auto c = n.apply(Function::kSqrtTwoOverPi);
         const auto t = (c * (x + (x * x * x).times(kCubic))).apply(Function::kTanh);
         const auto inner = c * (x.of(1) + (x * x).times(kCubic * Rational(3)));
-        return (x.of(1) + t).times(Rational(1, 2)) + x.times(Rational(1, 2)) * (x.of(1) - t * t) * inner;
+        return (x.of(1) + t).times(Rational(1, 2)) +
+               x.times(Rational(1, 2)) * (x.of(1) - t * t) * inner;
       });
   unary(
       table, "pow", [](auto x, const auto& n) { return x.power(halvesOf(n.attributes())); },
@@ -118,8 +154,10 @@ void defineElementwise(DefinitionTable& table) {
     if (!n.has(mask)) throw Unsupported("dropout without its mask");
     return n.integer(mask, i) == 1 ? n.in(value, i).times((Rational(1) - p).inverse()) : n.zero();
   };
-  table.add("dropout", [dropped](const auto& n, std::size_t, Index i) { return dropped(n, 0, 1, i); });
-  table.add("dropout_backward", [dropped](const auto& n, std::size_t, Index i) { return dropped(n, 0, 2, i); });
+  table.add("dropout",
+            [dropped](const auto& n, std::size_t, Index i) { return dropped(n, 0, 1, i); });
+  table.add("dropout_backward",
+            [dropped](const auto& n, std::size_t, Index i) { return dropped(n, 0, 2, i); });
 }
 
 }  // namespace shardproof::unreduced

@@ -6,7 +6,18 @@ namespace {
 
 using ops::Function;
 
-enum Shared { kLogit, kChoice, kExponentials, kChosenSum, kTowardChosen, kTowardScores, kScoreSlopes, kGate, kUp, kHidden };
+enum Shared {
+  kLogit,
+  kChoice,
+  kExponentials,
+  kChosenSum,
+  kTowardChosen,
+  kTowardScores,
+  kScoreSlopes,
+  kGate,
+  kUp,
+  kHidden
+};
 
 // x [n, d], w [e, d], [bias [e]] from operand `first` on.
 template <class A>
@@ -14,8 +25,13 @@ class Gate {
  public:
   using N = Number<A>;
   Gate(const NodeView<A>& n, std::size_t first)
-      : n_(n), first_(first), d_(n.shape(first)[1]), experts_(n.shape(first + 1)[0]), topk_(ops::integer(n.attributes(), "topk")),
-        sigmoid_(ops::text(n.attributes(), "score_func") == "sigmoid"), scale_(ops::number(n.attributes(), "route_scale", Rational(1))) {}
+      : n_(n),
+        first_(first),
+        d_(n.shape(first)[1]),
+        experts_(n.shape(first + 1)[0]),
+        topk_(ops::integer(n.attributes(), "topk")),
+        sigmoid_(ops::text(n.attributes(), "score_func") == "sigmoid"),
+        scale_(ops::number(n.attributes(), "route_scale", Rational(1))) {}
 
   N weight(Index token, Index slot) const {
     const N s = score(token, chosen(token, slot));
@@ -26,12 +42,14 @@ class Gate {
   // With operand 0 as the gradient of the weights. Of x[token, c] and of w[expert, c].
   N ofInput(Index flat) const {
     Sum<A> sum = n_.sum();
-    for (Index e = 0; e < experts_; ++e) sum.add(ofLogit(flat / d_, e) * n_.in(first_ + 1, e * d_ + flat % d_));
+    for (Index e = 0; e < experts_; ++e)
+      sum.add(ofLogit(flat / d_, e) * n_.in(first_ + 1, e * d_ + flat % d_));
     return sum.value();
   }
   N ofWeight(Index flat) const {
     Sum<A> sum = n_.sum();
-    for (Index token = 0; token < n_.shape(first_)[0]; ++token) sum.add(ofLogit(token, flat / d_) * n_.in(first_, token * d_ + flat % d_));
+    for (Index token = 0; token < n_.shape(first_)[0]; ++token)
+      sum.add(ofLogit(token, flat / d_) * n_.in(first_, token * d_ + flat % d_));
     return sum.value();
   }
 
@@ -39,7 +57,8 @@ class Gate {
   N logit(Index token, Index e) const {
     return n_.shared(kLogit, token * experts_ + e, [&] {
       Sum<A> sum = n_.sum();
-      for (Index c = 0; c < d_; ++c) sum.add(n_.in(first_, token * d_ + c) * n_.in(first_ + 1, e * d_ + c));
+      for (Index c = 0; c < d_; ++c)
+        sum.add(n_.in(first_, token * d_ + c) * n_.in(first_ + 1, e * d_ + c));
       return sum.value();
     });
   }
@@ -52,20 +71,23 @@ class Gate {
     });
     return logit(token, e).exp() * total.power(-2);
   }
-  // One function of the row of scores plus bias. Where the groups restrict nothing it is told so: as many groups as slots, or all, hold the best.
+  // One function of the row of scores plus bias. Where the groups restrict nothing it is told so:
+  // as many groups as slots, or all, hold the best.
   N choice(Index token, Index slot) const {
     return n_.shared(kChoice, token * topk_ + slot, [&] { return choose(token, slot); });
   }
   N choose(Index token, Index slot) const {
     const bool bias = n_.has(first_ + 2);
-    const Index groups = ops::integer(n_.attributes(), "n_groups", 1), best = ops::integer(n_.attributes(), "topk_groups", 1);
+    const Index groups = ops::integer(n_.attributes(), "n_groups", 1),
+                best = ops::integer(n_.attributes(), "topk_groups", 1);
     const bool restricted = best < groups && (bias || best < topk_);
     std::vector<typename A::Element> row;
     for (Index e = 0; e < experts_; ++e) {
       const N s = score(token, e);
       row.push_back(bias ? (s + n_.in(first_ + 2, e)).value : s.value);
     }
-    const std::int64_t parameters[] = {slot, topk_, restricted ? groups : 1, restricted ? best : 1, restricted && bias ? 1 : 0};
+    const std::int64_t parameters[] = {slot, topk_, restricted ? groups : 1, restricted ? best : 1,
+                                       restricted && bias ? 1 : 0};
     return {&n_.algebra(), n_.algebra().apply(Function::kGateChoice, parameters, row)};
   }
   Index chosen(Index token, Index slot) const {
@@ -96,7 +118,8 @@ class Gate {
       const N inverse = chosenSum(token).power(-2);
       const N toward = n_.shared(kTowardChosen, token, [&] {
         Sum<A> all = n_.sum();
-        for (Index slot = 0; slot < topk_; ++slot) all.add(n_.in(0, token * topk_ + slot) * score(token, chosen(token, slot)));
+        for (Index slot = 0; slot < topk_; ++slot)
+          all.add(n_.in(0, token * topk_ + slot) * score(token, chosen(token, slot)));
         return all.value();
       });
       return ((sum.value() - toward * inverse) * inverse).times(scale_);
@@ -120,13 +143,20 @@ class Gate {
   Rational scale_;
 };
 
-// x [n, d], indices [n, k], weights [n, k], gate [E, f, d], up [E, f, d], down [E, d, f] from operand `first` on; with a gradient y's is operand 0.
+// x [n, d], indices [n, k], weights [n, k], gate [E, f, d], up [E, f, d], down [E, d, f] from
+// operand `first` on; with a gradient y's is operand 0.
 template <class A>
 class Experts {
  public:
   using N = Number<A>;
   Experts(const NodeView<A>& n, std::size_t first)
-      : n_(n), first_(first), tokens_(n.shape(first)[0]), d_(n.shape(first)[1]), k_(n.shape(first + 1)[1]), experts_(n.shape(first + 3)[0]), f_(n.shape(first + 3)[1]),
+      : n_(n),
+        first_(first),
+        tokens_(n.shape(first)[0]),
+        d_(n.shape(first)[1]),
+        k_(n.shape(first + 1)[1]),
+        experts_(n.shape(first + 3)[0]),
+        f_(n.shape(first + 3)[1]),
         start_(ops::integer(n.attributes(), "local_expert_start")) {}
 
   N value(Index flat) const {
@@ -135,7 +165,9 @@ class Experts {
     for (Index j = 0; j < k_; ++j) {
       const auto e = expert(token, j);
       if (!e) continue;
-      for (Index q = 0; q < f_; ++q) sum.add(n_.in(first_ + 2, token * k_ + j) * n_.in(first_ + 5, (*e * d_ + c) * f_ + q) * hidden(token, *e, q));
+      for (Index q = 0; q < f_; ++q)
+        sum.add(n_.in(first_ + 2, token * k_ + j) * n_.in(first_ + 5, (*e * d_ + c) * f_ + q) *
+                hidden(token, *e, q));
     }
     return sum.value();
   }
@@ -159,7 +191,8 @@ class Experts {
   N projected(std::size_t operand, int what, Index token, Index e, Index q) const {
     return n_.shared(what, (token * experts_ + e) * f_ + q, [&] {
       Sum<A> sum = n_.sum();
-      for (Index c = 0; c < d_; ++c) sum.add(n_.in(first_, token * d_ + c) * n_.in(operand, (e * f_ + q) * d_ + c));
+      for (Index c = 0; c < d_; ++c)
+        sum.add(n_.in(first_, token * d_ + c) * n_.in(operand, (e * f_ + q) * d_ + c));
       return sum.value();
     });
   }
@@ -183,7 +216,8 @@ class Experts {
   N towardHidden(Index token, Index e, Index q) const {
     return n_.shared(kHidden, (token * experts_ + e) * f_ + q, [&] {
       Sum<A> sum = n_.sum();
-      for (Index c = 0; c < d_; ++c) sum.add(n_.in(0, token * d_ + c) * n_.in(first_ + 5, (e * d_ + c) * f_ + q));
+      for (Index c = 0; c < d_; ++c)
+        sum.add(n_.in(0, token * d_ + c) * n_.in(first_ + 5, (e * d_ + c) * f_ + q));
       return sum.value();
     });
   }
@@ -196,20 +230,23 @@ class Experts {
   N ofDown(Index e, Index c, Index q) const {
     Sum<A> sum = n_.sum();
     for (Index token = 0; token < tokens_; ++token) {
-      if (const auto r = route(token, e)) sum.add(*r * n_.in(0, token * d_ + c) * hidden(token, e, q));
+      if (const auto r = route(token, e))
+        sum.add(*r * n_.in(0, token * d_ + c) * hidden(token, e, q));
     }
     return sum.value();
   }
   // Of gate or up at (token, e, q): h = silu(gate) up.
   N ofProjected(Index token, Index e, Index q, const N& routed, bool ofGate) const {
-    const N a = gate(token, e, q), s = a.apply(Function::kSigmoid), toward = routed * towardHidden(token, e, q);
+    const N a = gate(token, e, q), s = a.apply(Function::kSigmoid),
+            toward = routed * towardHidden(token, e, q);
     return ofGate ? toward * up(token, e, q) * (s + a * s * (s.of(1) - s)) : toward * a * s;
   }
   N ofProjection(Index flat, bool ofGate) const {
     const Index e = flat / (f_ * d_), q = flat / d_ % f_, c = flat % d_;
     Sum<A> sum = n_.sum();
     for (Index token = 0; token < tokens_; ++token) {
-      if (const auto r = route(token, e)) sum.add(ofProjected(token, e, q, *r, ofGate) * n_.in(first_, token * d_ + c));
+      if (const auto r = route(token, e))
+        sum.add(ofProjected(token, e, q, *r, ofGate) * n_.in(first_, token * d_ + c));
     }
     return sum.value();
   }
@@ -243,8 +280,10 @@ void defineExperts(DefinitionTable& table) {
     const Gate gate(n, 2);
     return r == 0 ? gate.ofInput(i) : gate.ofWeight(i);
   });
-  table.add("moe_experts", [](const auto& n, std::size_t, Index i) { return Experts(n, 0).value(i); });
-  table.add("moe_experts_backward", [](const auto& n, std::size_t r, Index i) { return Experts(n, 1).gradient(r, i); });
+  table.add("moe_experts",
+            [](const auto& n, std::size_t, Index i) { return Experts(n, 0).value(i); });
+  table.add("moe_experts_backward",
+            [](const auto& n, std::size_t r, Index i) { return Experts(n, 1).gradient(r, i); });
 }
 
 }  // namespace shardproof::unreduced

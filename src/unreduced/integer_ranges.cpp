@@ -22,11 +22,15 @@ struct Lookup {
 std::vector<Lookup> lookupsOf(const Stage& stage, const Problem& problem, const StageNode& node) {
   std::string_view name = ops::Registry::instance().at(node.op).name;
   constexpr std::string_view kBackward = "_backward";
-  const std::size_t first = name.ends_with(kBackward) ? 1 : 0;   // of those with one result, gradients come first
+  const std::size_t first =
+      name.ends_with(kBackward) ? 1 : 0;  // of those with one result, gradients come first
   if (first == 1) name.remove_suffix(kBackward.size());
   const Attributes& a = problem.attributes.at(node.attributes);
-  const auto shape = [&](std::size_t k) -> const Shape& { return stage.tensors[at(node.in.at(first + k))].info.shape; };
-  if (name == "embedding") return {{first, ops::has(a, "stop") ? ops::integer(a, "stop") : shape(1)[0]}};
+  const auto shape = [&](std::size_t k) -> const Shape& {
+    return stage.tensors[at(node.in.at(first + k))].info.shape;
+  };
+  if (name == "embedding")
+    return {{first, ops::has(a, "stop") ? ops::integer(a, "stop") : shape(1)[0]}};
   if (name == "one_hot") return {{first, ops::integer(a, "stop")}};
   if (name == "cross_entropy") return {{first + 1, shape(0).back()}};
   if (name == "moe_experts") return {{first + 1, ops::integer(a, "n_routed_experts")}};
@@ -39,7 +43,8 @@ std::vector<Lookup> lookupsOf(const Stage& stage, const Problem& problem, const 
 std::vector<std::int64_t> integerBounds(const Stage& stage, const Problem& problem) {
   std::vector<std::int64_t> bounds(stage.tensors.size(), 0);
   const auto raise = [&](std::int32_t t, std::int64_t bound) {
-    if (t >= 0 && stage.tensors[at(t)].info.element == ElementKind::kInteger) bounds[at(t)] = std::max(bounds[at(t)], bound);
+    if (t >= 0 && stage.tensors[at(t)].info.element == ElementKind::kInteger)
+      bounds[at(t)] = std::max(bounds[at(t)], bound);
   };
   for (const StageNode& node : stage.nodes) {
     if (node.communication != Communication::kNone) continue;

@@ -1,4 +1,5 @@
-// Operators that move elements, and their gradients, which move them back (docs/operators.md, "Layout").
+// Operators that move elements, and their gradients, which move them back (docs/operators.md,
+// "Layout").
 #include <algorithm>
 
 #include "unreduced/definitions.h"
@@ -8,10 +9,12 @@ namespace {
 
 // Row-major order stays as it is.
 template <class N>
-auto same(const N& n, std::size_t, Index i) { return n.in(0, i); }
+auto same(const N& n, std::size_t, Index i) {
+  return n.in(0, i);
+}
 
-// `place(attributes, operand's shape, position in the result)` -> position in the operand. Its gradient by `back`, the other way round: nullopt where the
-// operand's element is in no result.
+// `place(attributes, operand's shape, position in the result)` -> position in the operand. Its
+// gradient by `back`, the other way round: nullopt where the operand's element is in no result.
 template <class Place, class Back>
 void moved(DefinitionTable& table, const std::string& name, Place place, Back back) {
   table.add(name, [place](const auto& n, std::size_t, Index i) {
@@ -28,7 +31,8 @@ void moved(DefinitionTable& table, const std::string& name, Place place, Back ba
 struct Slice {
   std::size_t dim;
   Index start, stop, step;
-  Slice(const Attributes& a, const Shape& shape) : dim(dimension(ops::integer(a, "dim"), shape.size())) {
+  Slice(const Attributes& a, const Shape& shape)
+      : dim(dimension(ops::integer(a, "dim"), shape.size())) {
     const Index size = shape[dim];
     const auto bound = [&](const char* key, Index otherwise) {
       const Index v = ops::integer(a, key, otherwise);
@@ -49,7 +53,8 @@ std::vector<Index> padsBefore(const Attributes& a, std::size_t rank) {
 }
 
 Position swapped(const Attributes& a, const Shape& shape, Position p) {
-  std::swap(p[dimension(ops::integer(a, "dim0"), shape.size())], p[dimension(ops::integer(a, "dim1"), shape.size())]);
+  std::swap(p[dimension(ops::integer(a, "dim0"), shape.size())],
+            p[dimension(ops::integer(a, "dim1"), shape.size())]);
   return p;
 }
 
@@ -58,9 +63,12 @@ Position swapped(const Attributes& a, const Shape& shape, Position p) {
 void defineLayout(DefinitionTable& table) {
   for (const std::string name : {"view", "reshape", "unsqueeze", "squeeze"}) {
     table.add(name, [](const auto& n, std::size_t r, Index i) { return same(n, r, i); });
-    table.add(name + "_backward", [](const auto& n, std::size_t r, Index i) { return same(n, r, i); });
+    table.add(name + "_backward",
+              [](const auto& n, std::size_t r, Index i) { return same(n, r, i); });
   }
-  moved(table, "transpose", swapped, [](const Attributes& a, const Shape& s, const Position& p) { return std::optional(swapped(a, s, p)); });
+  moved(table, "transpose", swapped, [](const Attributes& a, const Shape& s, const Position& p) {
+    return std::optional(swapped(a, s, p));
+  });
   moved(
       table, "permute",
       [](const Attributes& a, const Shape& s, const Position& p) {
@@ -77,7 +85,8 @@ void defineLayout(DefinitionTable& table) {
       });
   table.add("expand", [](const auto& n, std::size_t, Index i) {
     const Index planes = n.planes(0);
-    return n.in(0, broadcastFrom(n.shape(0), unravel(n.resultShape(0), i / planes)) * planes + i % planes);
+    return n.in(
+        0, broadcastFrom(n.shape(0), unravel(n.resultShape(0), i / planes)) * planes + i % planes);
   });
   table.add("expand_backward", [](const auto& n, std::size_t, Index i) {
     return overBroadcast(n, n.shape(1), n.shape(0), i, [&](Index j) { return n.in(0, j); });
@@ -119,12 +128,16 @@ void defineLayout(DefinitionTable& table) {
       [](const Attributes& a, const Shape& s, const Position& p) {
         const std::size_t dim = dimension(ops::integer(a, "dim"), s.size());
         Position q(s.size());
-        for (std::size_t d = 0; d < s.size(); ++d) q[d] = d < dim ? p[d] : d > dim ? p[d - 1] : static_cast<Index>(dimension(ops::integer(a, "index"), at(s[d])));
+        for (std::size_t d = 0; d < s.size(); ++d)
+          q[d] = d < dim   ? p[d]
+                 : d > dim ? p[d - 1]
+                           : static_cast<Index>(dimension(ops::integer(a, "index"), at(s[d])));
         return q;
       },
       [](const Attributes& a, const Shape& s, const Position& p) -> std::optional<Position> {
         const std::size_t dim = dimension(ops::integer(a, "dim"), s.size());
-        if (p[dim] != static_cast<Index>(dimension(ops::integer(a, "index"), at(s[dim])))) return std::nullopt;
+        if (p[dim] != static_cast<Index>(dimension(ops::integer(a, "index"), at(s[dim]))))
+          return std::nullopt;
         Position q(s.size() - 1);
         for (std::size_t d = 0; d < s.size(); ++d) {
           if (d != dim) q[d < dim ? d : d - 1] = p[d];
@@ -151,7 +164,8 @@ void defineLayout(DefinitionTable& table) {
     Position p = unravel(n.resultShape(0), i);
     for (std::size_t d = 0; d < s.size(); ++d) {
       p[d] -= before[d];
-      if (p[d] < 0 || p[d] >= s[d]) return n.constant(ops::number(n.attributes(), "value", Rational(0)));
+      if (p[d] < 0 || p[d] >= s[d])
+        return n.constant(ops::number(n.attributes(), "value", Rational(0)));
     }
     return n.in(0, p);
   });

@@ -1,4 +1,5 @@
-// Tables, masks and rotary embedding (docs/operators.md, "Embedding and attention"; one_hot from "Losses").
+// Tables, masks and rotary embedding (docs/operators.md, "Embedding and attention"; one_hot from
+// "Losses").
 #include "unreduced/definitions.h"
 
 namespace shardproof::unreduced {
@@ -31,7 +32,8 @@ void defineLookups(DefinitionTable& table) {
     return sum.value();
   });
   table.add("one_hot", [](const auto& n, std::size_t, Index i) {
-    const Index width = ops::integer(n.attributes(), "stop") - ops::integer(n.attributes(), "start");
+    const Index width =
+        ops::integer(n.attributes(), "stop") - ops::integer(n.attributes(), "start");
     return n.constant(Rational(rowOf(n, 0, i / width, width) == i % width ? 1 : 0));
   });
   table.add("create_mask", [](const auto& n, std::size_t, Index i) {
@@ -48,7 +50,8 @@ void defineLookups(DefinitionTable& table) {
     return overBroadcast(n, n.shape(1), n.shape(0), i, [&](Index j) { return n.in(0, j); });
   });
 
-  // q, k [b, s, h, d], freqs complex [s, d/2]: pairs (2j, 2j+1) times freqs[s, j], for a gradient times its conjugate. `x`: the operand that is turned.
+  // q, k [b, s, h, d], freqs complex [s, d/2]: pairs (2j, 2j+1) times freqs[s, j], for a gradient
+  // times its conjugate. `x`: the operand that is turned.
   const auto turned = [](const auto& n, std::size_t x, std::size_t freqs, Index i, bool conjugate) {
     const Shape& s = n.shape(x);
     const Index d = s[3], within = i % d, sequence = i / (d * s[2]) % s[1];
@@ -57,9 +60,12 @@ void defineLookups(DefinitionTable& table) {
     const auto a = n.in(x, i - within % 2), b = n.in(x, i - within % 2 + 1);
     return within % 2 == 0 ? a * re - b * im : a * im + b * re;
   };
-  table.add("apply_rotary_emb", [turned](const auto& n, std::size_t r, Index i) { return turned(n, r, 2, i, false); });
+  table.add("apply_rotary_emb",
+            [turned](const auto& n, std::size_t r, Index i) { return turned(n, r, 2, i, false); });
   // Operands: the gradients of both results, q, k, freqs.
-  table.add("apply_rotary_emb_backward", [turned](const auto& n, std::size_t r, Index i) { return n.has(r) ? turned(n, r, 4, i, true) : n.zero(); });
+  table.add("apply_rotary_emb_backward", [turned](const auto& n, std::size_t r, Index i) {
+    return n.has(r) ? turned(n, r, 4, i, true) : n.zero();
+  });
 }
 
 }  // namespace shardproof::unreduced

@@ -34,7 +34,8 @@ Shape keptShape(const Shape& shape, const std::vector<std::size_t>& dims) {
 Position unreducedPosition(const Shape& shape, const std::vector<std::size_t>& dims, Index flat) {
   const Position kept = unravel(keptShape(shape, dims), flat);
   Position p(shape.size());
-  for (std::size_t d = 0, k = 0; d < shape.size(); ++d) p[d] = std::find(dims.begin(), dims.end(), d) == dims.end() ? kept[k++] : 0;
+  for (std::size_t d = 0, k = 0; d < shape.size(); ++d)
+    p[d] = std::find(dims.begin(), dims.end(), d) == dims.end() ? kept[k++] : 0;
   return p;
 }
 
@@ -55,7 +56,8 @@ Index countOf(const Shape& shape, const std::vector<std::size_t>& dims) {
 
 // The sum of f(flat) over the stretch of operand x that `p` lies in.
 template <class A, class F>
-Number<A> overRow(const NodeView<A>& n, const Shape& shape, const std::vector<std::size_t>& dims, Position p, F&& f) {
+Number<A> overRow(const NodeView<A>& n, const Shape& shape, const std::vector<std::size_t>& dims,
+                  Position p, F&& f) {
   Sum<A> sum = n.sum();
   forEach(shape, dims, p, [&] { sum.add(f(ravel(shape, p))); });
   return sum.value();
@@ -66,7 +68,8 @@ void defineReductions(DefinitionTable& table) {
     table.add(name, [mean](const auto& n, std::size_t, Index i) {
       const Shape& s = n.shape(0);
       const auto dims = reducedDims(n.attributes(), s.size());
-      const auto sum = overRow(n, s, dims, unreducedPosition(s, dims, i), [&](Index j) { return n.in(0, j); });
+      const auto sum =
+          overRow(n, s, dims, unreducedPosition(s, dims, i), [&](Index j) { return n.in(0, j); });
       return mean ? sum.times(Rational(1, countOf(s, dims))) : sum;
     });
     table.add(name + "_backward", [mean](const auto& n, std::size_t, Index i) {
@@ -93,12 +96,17 @@ void defineReductions(DefinitionTable& table) {
   extremum("amax", Function::kMaximum);
   extremum("amin", Function::kMinimum);
   // Operand k, row with number `row`: the sum of exponentials.
-  const auto exponentials = [](const auto& n, std::size_t k, const std::vector<std::size_t>& dims, Index row) {
+  const auto exponentials = [](const auto& n, std::size_t k, const std::vector<std::size_t>& dims,
+                               Index row) {
     const Shape& s = n.shape(k);
-    return n.shared(kExponentials, row, [&] { return overRow(n, s, dims, unreducedPosition(s, dims, row), [&](Index j) { return n.in(k, j).exp(); }); });
+    return n.shared(kExponentials, row, [&] {
+      return overRow(n, s, dims, unreducedPosition(s, dims, row),
+                     [&](Index j) { return n.in(k, j).exp(); });
+    });
   };
   table.add("logsumexp", [exponentials](const auto& n, std::size_t, Index i) {
-    return exponentials(n, 0, reducedDims(n.attributes(), n.shape(0).size()), i).apply(Function::kLog);
+    return exponentials(n, 0, reducedDims(n.attributes(), n.shape(0).size()), i)
+        .apply(Function::kLog);
   });
   table.add("logsumexp_backward", [exponentials](const auto& n, std::size_t, Index i) {
     const auto dims = reducedDims(n.attributes(), n.shape(1).size());
@@ -107,7 +115,9 @@ void defineReductions(DefinitionTable& table) {
   });
   table.add("softmax", [exponentials](const auto& n, std::size_t, Index i) {
     const auto dims = reducedDims(n.attributes(), n.shape(0).size());
-    return n.in(0, i).exp() * exponentials(n, 0, dims, reducedFlat(n.shape(0), dims, unravel(n.shape(0), i))).power(-2);
+    return n.in(0, i).exp() *
+           exponentials(n, 0, dims, reducedFlat(n.shape(0), dims, unravel(n.shape(0), i)))
+               .power(-2);
   });
   // y_i (g_i - sum_j g_j y_j)
   table.add("softmax_backward", [exponentials](const auto& n, std::size_t, Index i) {
@@ -115,28 +125,38 @@ void defineReductions(DefinitionTable& table) {
     const auto dims = reducedDims(n.attributes(), s.size());
     const Index row = reducedFlat(s, dims, unravel(s, i));
     const auto inverse = exponentials(n, 1, dims, row).power(-2);
-    const auto weighted = n.shared(kWeighted, row, [&] { return overRow(n, s, dims, unreducedPosition(s, dims, row), [&](Index j) { return n.in(0, j) * n.in(1, j).exp(); }); });
+    const auto weighted = n.shared(kWeighted, row, [&] {
+      return overRow(n, s, dims, unreducedPosition(s, dims, row),
+                     [&](Index j) { return n.in(0, j) * n.in(1, j).exp(); });
+    });
     return n.in(1, i).exp() * inverse * (n.in(0, i) - weighted * inverse);
   });
   table.add("log_softmax", [exponentials](const auto& n, std::size_t, Index i) {
     const auto dims = reducedDims(n.attributes(), n.shape(0).size());
-    return n.in(0, i) - exponentials(n, 0, dims, reducedFlat(n.shape(0), dims, unravel(n.shape(0), i))).apply(Function::kLog);
+    return n.in(0, i) -
+           exponentials(n, 0, dims, reducedFlat(n.shape(0), dims, unravel(n.shape(0), i)))
+               .apply(Function::kLog);
   });
   table.add("log_softmax_backward", [exponentials](const auto& n, std::size_t, Index i) {
     const Shape& s = n.shape(1);
     const auto dims = reducedDims(n.attributes(), s.size());
     const Index row = reducedFlat(s, dims, unravel(s, i));
-    const auto total = n.shared(kGradient, row, [&] { return overRow(n, s, dims, unreducedPosition(s, dims, row), [&](Index j) { return n.in(0, j); }); });
+    const auto total = n.shared(kGradient, row, [&] {
+      return overRow(n, s, dims, unreducedPosition(s, dims, row),
+                     [&](Index j) { return n.in(0, j); });
+    });
     return n.in(0, i) - n.in(1, i).exp() * exponentials(n, 1, dims, row).power(-2) * total;
   });
 }
 
-// (x - mean) / sqrt(variance + eps) w + b over the last dimension; for rms_norm without the mean. `x` is the operand that x is, w follows it.
+// (x - mean) / sqrt(variance + eps) w + b over the last dimension; for rms_norm without the mean.
+// `x` is the operand that x is, w follows it.
 struct Norm {
   bool centred;
 
   template <class A>
-  static Number<A> rowSum(const NodeView<A>& n, Index row, Index d, const std::function<Number<A>(Index)>& f) {
+  static Number<A> rowSum(const NodeView<A>& n, Index row, Index d,
+                          const std::function<Number<A>(Index)>& f) {
     Sum<A> sum = n.sum();
     for (Index j = 0; j < d; ++j) sum.add(f(row * d + j));
     return sum.value();
@@ -144,7 +164,9 @@ struct Norm {
   template <class A>
   Number<A> mean(const NodeView<A>& n, std::size_t x, Index row, Index d) const {
     if (!centred) return n.zero();
-    return n.shared(kMean, row, [&] { return rowSum<A>(n, row, d, [&](Index j) { return n.in(x, j); }).times(Rational(1, d)); });
+    return n.shared(kMean, row, [&] {
+      return rowSum<A>(n, row, d, [&](Index j) { return n.in(x, j); }).times(Rational(1, d));
+    });
   }
   template <class A>
   Number<A> deviation(const NodeView<A>& n, std::size_t x, Index flat, Index d) const {
@@ -158,7 +180,8 @@ struct Norm {
         const auto v = deviation(n, x, j, d);
         return v * v;
       });
-      return (squares.times(Rational(1, d)) + n.constant(ops::number(n.attributes(), "eps"))).power(-1);
+      return (squares.times(Rational(1, d)) + n.constant(ops::number(n.attributes(), "eps")))
+          .power(-1);
     });
   }
   template <class A>
@@ -171,18 +194,24 @@ struct Norm {
   template <class A>
   Number<A> gradient(const NodeView<A>& n, std::size_t r, Index i) const {
     const Index d = n.shape(1).back();
-    if (r > 0) {   // w and b are the same in all rows
+    if (r > 0) {  // w and b are the same in all rows
       Sum<A> sum = n.sum();
-      for (Index j = i; j < elementsOf(n.shape(1)); j += d) sum.add(r == 1 ? n.in(0, j) * deviation(n, 1, j, d) * inverse(n, 1, j / d, d) : n.in(0, j));
+      for (Index j = i; j < elementsOf(n.shape(1)); j += d)
+        sum.add(r == 1 ? n.in(0, j) * deviation(n, 1, j, d) * inverse(n, 1, j / d, d) : n.in(0, j));
       return sum.value();
     }
     const Index row = i / d;
     const auto scaled = [&](Index j) { return n.in(0, j) * n.in(2, j % d); };
     const auto inv = inverse(n, 1, row, d);
-    const auto along = n.shared(kGradientTimes, row, [&] { return rowSum<A>(n, row, d, [&](Index j) { return scaled(j) * deviation(n, 1, j, d); }).times(Rational(1, d)); });
+    const auto along = n.shared(kGradientTimes, row, [&] {
+      return rowSum<A>(n, row, d, [&](Index j) { return scaled(j) * deviation(n, 1, j, d); })
+          .times(Rational(1, d));
+    });
     const auto direct = scaled(i) - deviation(n, 1, i, d) * inv * inv * along;
     if (!centred) return inv * direct;
-    return inv * (direct - n.shared(kGradient, row, [&] { return rowSum<A>(n, row, d, scaled).times(Rational(1, d)); }));
+    return inv * (direct - n.shared(kGradient, row, [&] {
+             return rowSum<A>(n, row, d, scaled).times(Rational(1, d));
+           }));
   }
 };
 
@@ -204,7 +233,9 @@ void defineCrossEntropy(DefinitionTable& table) {
   table.add("cross_entropy", [=](const auto& n, std::size_t, Index i) {
     const Index v = n.shape(0).back(), rows = elementsOf(n.shape(0)) / v;
     const std::string reduction = ops::text(n.attributes(), "reduction", "mean");
-    const auto loss = [&](Index row) { return exponentials(n, 0, row).apply(Function::kLog) - n.in(0, row * v + label(n, 1, row, v)); };
+    const auto loss = [&](Index row) {
+      return exponentials(n, 0, row).apply(Function::kLog) - n.in(0, row * v + label(n, 1, row, v));
+    };
     if (reduction == "none") return loss(i);
     auto sum = n.sum();
     for (Index row = 0; row < rows; ++row) sum.add(loss(row));
@@ -226,8 +257,12 @@ void defineRows(DefinitionTable& table) {
   defineReductions(table);
   for (const bool centred : {true, false}) {
     const std::string name = centred ? "layer_norm" : "rms_norm";
-    table.add(name, [norm = Norm{centred}](const auto& n, std::size_t, Index i) { return norm.value(n, i); });
-    table.add(name + "_backward", [norm = Norm{centred}](const auto& n, std::size_t r, Index i) { return norm.gradient(n, r, i); });
+    table.add(name, [norm = Norm{centred}](const auto& n, std::size_t, Index i) {
+      return norm.value(n, i);
+    });
+    table.add(name + "_backward", [norm = Norm{centred}](const auto& n, std::size_t r, Index i) {
+      return norm.gradient(n, r, i);
+    });
   }
   defineCrossEntropy(table);
 }

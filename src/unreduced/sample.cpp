@@ -17,34 +17,39 @@ namespace shardproof::unreduced {
 namespace {
 
 constexpr std::uint64_t kNoisyRuns = 3, kMovedRuns = 2;
-constexpr double kSteady = 1.0 / 8;       // what noise may change of a difference that is one
-constexpr double kRounding = 1e-9;        // relative; below it nobody asks for the cause
+constexpr double kSteady = 1.0 / 8;  // what noise may change of a difference that is one
+constexpr double kRounding = 1e-9;   // relative; below it nobody asks for the cause
 constexpr double kMove = 0x1p-10;
-constexpr double kFieldShare = 0.35;      // of the time
+constexpr double kFieldShare = 0.35;  // of the time
 
-std::uint64_t mix(std::uint64_t h, std::uint64_t v) {   // splitmix64's finaliser
+std::uint64_t mix(std::uint64_t h, std::uint64_t v) {  // splitmix64's finaliser
   h += v + 0x9e3779b97f4a7c15ULL;
   h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9ULL;
   h = (h ^ (h >> 27)) * 0x94d049bb133111ebULL;
   return h ^ (h >> 31);
 }
 
-double unit(std::uint64_t h) { return static_cast<double>(h >> 11) * 0x1p-53; }   // [0, 1)
+double unit(std::uint64_t h) { return static_cast<double>(h >> 11) * 0x1p-53; }  // [0, 1)
 
 // How free reals are drawn.
 struct Draw {
   double scale;
   bool positive;
-  std::uint64_t moved = 0;     // another number moves them a little
+  std::uint64_t moved = 0;  // another number moves them a little
 };
 
-// Signed values; positive ones, at which roots and logarithms are defined; small ones, at which nothing overflows.
+// Signed values; positive ones, at which roots and logarithms are defined; small ones, at which
+// nothing overflows.
 constexpr Draw kDraws[] = {{0.25, false}, {1.0 / 16, true}, {1.0 / 256, true}};
 
 class Sampler {
  public:
   Sampler(const Stage& stage, const Problem& problem, const SampleOptions& options)
-      : stage_(stage), problem_(problem), options_(options), binding_(stage), bounds_(integerBounds(stage, problem)) {}
+      : stage_(stage),
+        problem_(problem),
+        options_(options),
+        binding_(stage),
+        bounds_(integerBounds(stage, problem)) {}
 
   SampleOutcome run() {
     choosePositions();
@@ -55,7 +60,9 @@ class Sampler {
     for (std::size_t i = 0; i < places_.size(); ++i) {
       places_[i].sameInField = field[i].known && field[i].logical == field[i].parallel;
       if (field[i].undefinedInPlan && !binding_.overdetermined() && dividesByZero(i)) {
-        outcome_.difference = {places_[i].claim, nameOf(places_[i].logical), doubles(kDraws[0], 0, open)[i].logical, std::numeric_limits<double>::quiet_NaN()};
+        outcome_.difference = {places_[i].claim, nameOf(places_[i].logical),
+                               doubles(kDraws[0], 0, open)[i].logical,
+                               std::numeric_limits<double>::quiet_NaN()};
         return std::move(outcome_);
       }
     }
@@ -64,7 +71,8 @@ class Sampler {
       const bool smallest = draw.scale == kDraws[2].scale;
       for (std::size_t i = 0; i < open.size(); ++i) open[i] = !smallest || !agreed[i];
       const auto values = doubles(draw, 0, open);
-      for (std::size_t i = 0; i < values.size() && !outcome_.difference; ++i) judge(i, values[i], draw, smallest, agreed[i]);
+      for (std::size_t i = 0; i < values.size() && !outcome_.difference; ++i)
+        judge(i, values[i], draw, smallest, agreed[i]);
       if (outcome_.difference) return std::move(outcome_);
     }
     for (std::size_t i = 0; i < places_.size(); ++i) {
@@ -72,7 +80,9 @@ class Sampler {
       outcome_.agreedInField += agreed[i] && places_[i].sameInField;
     }
     if (outcome_.agreed == outcome_.asked) outcome_.reason.clear();
-    else if (outcome_.reason.empty()) outcome_.reason = binding_.overdetermined() ? "assumed lineage is over-determined" : "the model is not defined at the values drawn";
+    else if (outcome_.reason.empty())
+      outcome_.reason = binding_.overdetermined() ? "assumed lineage is over-determined"
+                                                  : "the model is not defined at the values drawn";
     return std::move(outcome_);
   }
 
@@ -87,7 +97,8 @@ class Sampler {
   template <class A>
   struct Values {
     bool known = false;
-    bool undefinedInPlan = false;    // in the prime field: the plan divides by zero, the model does not
+    bool undefinedInPlan =
+        false;  // in the prime field: the plan divides by zero, the model does not
     typename A::Element logical{}, parallel{};
   };
 
@@ -101,7 +112,8 @@ class Sampler {
       const Equation& e = stage_.claims[at(c)];
       const StageTensor& tensor = stage_.tensors[at(e.logical)];
       const Shape& shape = tensor.info.shape;
-      const Index planes = tensor.info.element == ElementKind::kComplex ? 2 : 1, plane = static_cast<Index>(random() % at(planes));
+      const Index planes = tensor.info.element == ElementKind::kComplex ? 2 : 1,
+                  plane = static_cast<Index>(random() % at(planes));
       Position whole(shape.size()), inside(shape.size());
       for (std::size_t d = 0; d < shape.size(); ++d) {
         inside[d] = choose(random, e.box[d].first, e.box[d].second) - e.box[d].first;
@@ -109,9 +121,13 @@ class Sampler {
       }
       Place place{c, {e.logical, ravel(shape, whole) * planes + plane}, {}};
       for (const auto& [local, multiplicity] : e.parts) {
-        place.parts.emplace_back(ElementOf{local, ravel(stage_.tensors[at(local)].info.shape, inside) * planes + plane}, multiplicity);
+        place.parts.emplace_back(
+            ElementOf{local, ravel(stage_.tensors[at(local)].info.shape, inside) * planes + plane},
+            multiplicity);
       }
-      const auto same = [&](const Place& p) { return p.claim == place.claim && p.logical == place.logical; };
+      const auto same = [&](const Place& p) {
+        return p.claim == place.claim && p.logical == place.logical;
+      };
       if (std::none_of(places_.begin(), places_.end(), same)) places_.push_back(std::move(place));
     }
   }
@@ -135,8 +151,13 @@ class Sampler {
     return lo + static_cast<Index>(random() % static_cast<std::uint64_t>(hi - lo));
   }
 
-  bool isInteger(ElementOf e) const { return stage_.tensors[at(e.tensor)].info.element == ElementKind::kInteger; }
-  std::uint64_t hash(ElementOf e) const { return mix(mix(options_.seed, static_cast<std::uint64_t>(e.tensor)), static_cast<std::uint64_t>(e.flat)); }
+  bool isInteger(ElementOf e) const {
+    return stage_.tensors[at(e.tensor)].info.element == ElementKind::kInteger;
+  }
+  std::uint64_t hash(ElementOf e) const {
+    return mix(mix(options_.seed, static_cast<std::uint64_t>(e.tensor)),
+               static_cast<std::uint64_t>(e.flat));
+  }
   Index integer(ElementOf e) {
     auto& values = integers_[bounds_[at(e.tensor)]];
     if (values.empty()) values = integersBelow(bounds_[at(e.tensor)]);
@@ -146,12 +167,15 @@ class Sampler {
     return evaluate(
         ModularAlgebra(),
         [&](ElementOf e) {
-          return ModularAlgebra::Element{isInteger(e) ? static_cast<std::uint64_t>(integer(e)) : mix(hash(e), draw) % ModularAlgebra::kPrime, false};
+          return ModularAlgebra::Element{isInteger(e) ? static_cast<std::uint64_t>(integer(e))
+                                                      : mix(hash(e), draw) % ModularAlgebra::kPrime,
+                                         false};
         },
         open);
   }
-  // What is zero for all reals is zero in the prime field, where doubles see what rounding leaves of it. The other way round it need not be: the order of
-  // residues and their roots are not those of reals, but then it is zero for some draws only.
+  // What is zero for all reals is zero in the prime field, where doubles see what rounding leaves
+  // of it. The other way round it need not be: the order of residues and their roots are not those
+  // of reals, but then it is zero for some draws only.
   bool dividesByZero(std::size_t i) {
     constexpr std::uint64_t kFieldDraws = 16;
     std::vector<char> only(places_.size(), 0);
@@ -169,7 +193,8 @@ class Sampler {
     return !draw.positive && (h & 1) != 0 ? -x : x;
   }
 
-  // Both sides at each open place: first those that are made from few elements, then as many of the others as still fit. What cannot be evaluated stays unknown.
+  // Both sides at each open place: first those that are made from few elements, then as many of the
+  // others as still fit. What cannot be evaluated stays unknown.
   template <class A, class F>
   std::vector<Values<A>> evaluate(A algebra, F&& supply, const std::vector<char>& open) {
     std::vector<Values<A>> values(places_.size());
@@ -212,7 +237,8 @@ class Sampler {
         parts.push_back(evaluator.element(part.tensor, part.flat));
         weights.push_back(multiplicity);
       }
-      v.parallel = parts.size() == 1 && weights[0] == 1 ? parts[0] : evaluator.algebra().sum(parts, weights);
+      v.parallel =
+          parts.size() == 1 && weights[0] == 1 ? parts[0] : evaluator.algebra().sum(parts, weights);
       v.known = true;
       values = v;
     } catch (const TooMuch& error) {
@@ -227,30 +253,36 @@ class Sampler {
     return true;
   }
 
-  std::vector<Values<DoubleAlgebra>> doubles(const Draw& draw, std::uint64_t noise, const std::vector<char>& open) {
-    return evaluate(noise == 0 ? DoubleAlgebra() : DoubleAlgebra(noise), [&](ElementOf e) { return real(e, draw); }, open);
+  std::vector<Values<DoubleAlgebra>> doubles(const Draw& draw, std::uint64_t noise,
+                                             const std::vector<char>& open) {
+    return evaluate(
+        noise == 0 ? DoubleAlgebra() : DoubleAlgebra(noise),
+        [&](ElementOf e) { return real(e, draw); }, open);
   }
 
   static bool masked(double x) { return x == -std::numeric_limits<double>::infinity(); }
   // Minus infinity is a value: the entry of a mask. Anything else that is not finite is none.
   static bool defined(double x) { return std::isfinite(x) || masked(x); }
 
-  void judge(std::size_t i, const Values<DoubleAlgebra>& v, const Draw& draw, bool smallest, char& agreed) {
+  void judge(std::size_t i, const Values<DoubleAlgebra>& v, const Draw& draw, bool smallest,
+             char& agreed) {
     if (!v.known || !defined(v.logical)) return;
     if (!defined(v.parallel)) {
-      if (!smallest) return;                              // with larger values it may be overflow
+      if (!smallest) return;  // with larger values it may be overflow
     } else if (masked(v.logical) || masked(v.parallel)) {
       if (v.logical == v.parallel) {
         agreed = 1;
         return;
       }
-    } else if (std::abs(v.logical - v.parallel) <= kRounding * (std::abs(v.logical) + std::abs(v.parallel))) {
+    } else if (std::abs(v.logical - v.parallel) <=
+               kRounding * (std::abs(v.logical) + std::abs(v.parallel))) {
       agreed = 1;
       return;
     }
     if (binding_.overdetermined()) return;
     if (!stays(i, v, draw)) {
-      agreed = agreed || (std::isfinite(v.logical) && std::isfinite(v.parallel));   // no more than rounding
+      agreed = agreed ||
+               (std::isfinite(v.logical) && std::isfinite(v.parallel));  // no more than rounding
       return;
     }
     outcome_.difference = {places_[i].claim, nameOf(places_[i].logical), v.logical, v.parallel};
@@ -263,7 +295,10 @@ class Sampler {
     const auto again = [&](const Draw& d, std::uint64_t noise, double most) {
       const Values<DoubleAlgebra> v = doubles(d, noise, only)[i];
       if (!v.known || !defined(v.logical)) return false;
-      if (!std::isfinite(gap)) return std::isfinite(v.logical) == std::isfinite(first.logical) && defined(v.parallel) == defined(first.parallel) && !std::isfinite(v.logical - v.parallel);
+      if (!std::isfinite(gap))
+        return std::isfinite(v.logical) == std::isfinite(first.logical) &&
+               defined(v.parallel) == defined(first.parallel) &&
+               !std::isfinite(v.logical - v.parallel);
       return std::abs((v.logical - v.parallel) - gap) <= most * std::abs(gap);
     };
     for (std::uint64_t k = 1; k <= kNoisyRuns; ++k) {
@@ -281,7 +316,8 @@ class Sampler {
     const StageTensor& tensor = stage_.tensors[at(e.tensor)];
     const Index planes = tensor.info.element == ElementKind::kComplex ? 2 : 1;
     const Position p = unravel(tensor.info.shape, e.flat / planes);
-    std::string text = problem_.names.text(problem_.model.graph.tensors[at(tensor.tensor)].name) + "[";
+    std::string text =
+        problem_.names.text(problem_.model.graph.tensors[at(tensor.tensor)].name) + "[";
     for (std::size_t d = 0; d < p.rank(); ++d) text += (d ? ", " : "") + std::to_string(p[d]);
     return text + "]" + (planes == 1 ? "" : e.flat % 2 == 0 ? ".real" : ".imag");
   }
@@ -293,14 +329,15 @@ class Sampler {
   double until_ = start_;
   Binding binding_;
   std::vector<std::int64_t> bounds_;
-  std::map<std::int64_t, std::vector<Index>> integers_;   // by bound
+  std::map<std::int64_t, std::vector<Index>> integers_;  // by bound
   std::vector<Place> places_;
   SampleOutcome outcome_;
 };
 
 }  // namespace
 
-SampleOutcome sampleStage(const Stage& stage, const Problem& problem, const SampleOptions& options) {
+SampleOutcome sampleStage(const Stage& stage, const Problem& problem,
+                          const SampleOptions& options) {
   try {
     return Sampler(stage, problem, options).run();
   } catch (const Unsupported& error) {

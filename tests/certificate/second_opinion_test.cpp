@@ -1,4 +1,5 @@
-// Independent evidence: there is some for each class of a right plan, none for a class that is wrong, and what execution refutes makes the log wrong.
+// Independent evidence: there is some for each class of a right plan, none for a class that is
+// wrong, and what execution refutes makes the log wrong.
 #include "certificate/second_opinion.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +16,8 @@ namespace {
 using test::Draft;
 using test::Json;
 
-constexpr SecondMethod kAll[] = {SecondMethod::kNormalForm, SecondMethod::kExpandedForm, SecondMethod::kZ3, SecondMethod::kCvc5};
+constexpr SecondMethod kAll[] = {SecondMethod::kNormalForm, SecondMethod::kExpandedForm,
+                                 SecondMethod::kZ3, SecondMethod::kCvc5};
 
 struct Logged {
   std::unique_ptr<Problem> problem;
@@ -44,7 +46,8 @@ Logged certified(const Draft& d) {
   options.jobs = 1;
   options.record = &record;
   const Report report = verify(*problem, options);
-  if (report.verdict != Verdict::kEquivalent) throw std::logic_error("the test's plan is not equivalent: " + report.reason);
+  if (report.verdict != Verdict::kEquivalent)
+    throw std::logic_error("the test's plan is not equivalent: " + report.reason);
   return logged(std::move(problem), record);
 }
 
@@ -57,7 +60,8 @@ Logged forged(const Draft& d) {
     ProofRecord::Entry entry;
     if (problem->plan.lineage[e].role != Role::kInput) {
       const Stage stage = cutStage(join, static_cast<std::int32_t>(e), {});
-      entry = {true, static_cast<std::int32_t>(record.classes.size()), stage.usedEntries, 0, join.entryKey(static_cast<std::int32_t>(e)), true};
+      entry = {true, static_cast<std::int32_t>(record.classes.size()), stage.usedEntries,
+               0,    join.entryKey(static_cast<std::int32_t>(e)),      true};
       record.classes.push_back({canonicalForm(stage, *problem), Method::kNormalForm});
     }
     record.entries.push_back(std::move(entry));
@@ -84,7 +88,8 @@ TEST(SecondOpinion, EachClassOfARightPlanHasBothKinds) {
   }
 }
 
-// Interchangeable axes are lumped in the stages that are proved; executed is what has all coordinates.
+// Interchangeable axes are lumped in the stages that are proved; executed is what has all
+// coordinates.
 TEST(SecondOpinion, ExecutionHasEveryCoordinate) {
   Draft d = test::pipeline();
   d.model["tensors"]["x"]["shape"][0] = 64;
@@ -97,12 +102,15 @@ TEST(SecondOpinion, ExecutionHasEveryCoordinate) {
     if (n["op"] != "add") continue;
     for (int k = 2; k < 16; ++k) {
       const std::string out = k == 15 ? "s0" : "a" + std::to_string(k);
-      nodes.push_back({{"op", "add"}, {"in", {"a" + std::to_string(k - 1), "t#" + std::to_string(k)}}, {"out", {out}}});
+      nodes.push_back({{"op", "add"},
+                       {"in", {"a" + std::to_string(k - 1), "t#" + std::to_string(k)}},
+                       {"out", {out}}});
       d.program(1)["tensors"]["a" + std::to_string(k - 1)] = {{"shape", Json::array()}};
     }
   }
   d.program(1)["nodes"] = nodes;
-  for (const ClassEvidence& e : certified(d).evidence(patient())) EXPECT_EQ(e.executed.agreed, e.executed.asked) << e.executed.reason;
+  for (const ClassEvidence& e : certified(d).evidence(patient()))
+    EXPECT_EQ(e.executed.agreed, e.executed.asked) << e.executed.reason;
 }
 
 TEST(SecondOpinion, AWrongClassIsRefutedByExecutionAndProvedByNoMethod) {
@@ -127,9 +135,11 @@ TEST(SecondOpinion, AWrongClassIsRefutedByExecutionAndProvedByNoMethod) {
 
 // tanh(-x) = -tanh(x): true, and known to no proof, but numbers agree.
 TEST(SecondOpinion, WhatNoMethodProvesIsExecuted) {
-  const Logged l = forged(test::oneRank(R"("x": {"shape": [], "kind": "input"})", R"("o": {"shape": []})", R"({"op": "tanh", "in": ["x"], "out": ["o"]})",
-                                        R"("n": {"shape": []}, "t": {"shape": []}, "o": {"shape": []})",
-                                        R"({"op": "neg", "in": ["x"], "out": ["n"]}, {"op": "tanh", "in": ["n"], "out": ["t"]}, {"op": "neg", "in": ["t"], "out": ["o"]})"));
+  const Logged l = forged(test::oneRank(
+      R"("x": {"shape": [], "kind": "input"})", R"("o": {"shape": []})",
+      R"({"op": "tanh", "in": ["x"], "out": ["o"]})",
+      R"("n": {"shape": []}, "t": {"shape": []}, "o": {"shape": []})",
+      R"({"op": "neg", "in": ["x"], "out": ["n"]}, {"op": "tanh", "in": ["n"], "out": ["t"]}, {"op": "neg", "in": ["t"], "out": ["o"]})"));
   const auto evidence = l.evidence(patient());
   ASSERT_EQ(evidence.size(), 1u);
   EXPECT_FALSE(evidence[0].provedBy);
@@ -146,8 +156,12 @@ TEST(SecondOpinion, CheckLogSaysWhatThereIs) {
   EXPECT_TRUE(all.holds());
   EXPECT_EQ(all.evidence.size(), l.log.classes.size());
   const std::string text = evidenceText(l.log, all);
-  EXPECT_NE(text.find("Independent evidence: " + std::to_string(l.log.classes.size()) + " proofs"), std::string::npos) << text;
-  EXPECT_NE(text.find("proved by normal forms; again by Z3, executed at full size"), std::string::npos) << text;
+  EXPECT_NE(text.find("Independent evidence: " + std::to_string(l.log.classes.size()) + " proofs"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("proved by normal forms; again by Z3, executed at full size"),
+            std::string::npos)
+      << text;
   const Json j = Json::parse(logCheckJson(l.log, all));
   EXPECT_EQ(j["format"], "shardproof-log-check");
   EXPECT_TRUE(j["holds"].get<bool>());

@@ -13,7 +13,8 @@ namespace {
 using test::Draft;
 using test::oneRank;
 
-constexpr SecondMethod kAll[] = {SecondMethod::kNormalForm, SecondMethod::kExpandedForm, SecondMethod::kZ3, SecondMethod::kCvc5};
+constexpr SecondMethod kAll[] = {SecondMethod::kNormalForm, SecondMethod::kExpandedForm,
+                                 SecondMethod::kZ3, SecondMethod::kCvc5};
 
 StageOutcome check(const Draft& d, SecondMethod method) {
   const auto c = test::cut(d, test::lastEntry(d));
@@ -24,18 +25,21 @@ StageOutcome check(const Draft& d, SecondMethod method) {
 bool proves(const Draft& d, SecondMethod method) {
   const StageOutcome outcome = check(d, method);
   EXPECT_NE(outcome.verdict, StageVerdict::kRefuted);
-  EXPECT_EQ(outcome.reason.empty(), outcome.verdict == StageVerdict::kProved) << toString(method) << ": " << outcome.reason;
+  EXPECT_EQ(outcome.reason.empty(), outcome.verdict == StageVerdict::kProved)
+      << toString(method) << ": " << outcome.reason;
   return outcome.verdict == StageVerdict::kProved;
 }
 
 // o = (a + b)^2 in the model; the plan multiplies it out, with `twice` a b.
 Draft square(const std::string& twice) {
   const std::string t = R"({"shape": [5]})", given = R"({"shape": [5], "kind": "input"})";
-  return oneRank(R"("a": )" + given + R"(, "b": )" + given, R"("s": )" + t + R"(, "o": )" + t, R"({"op": "add", "in": ["a", "b"], "out": ["s"]}, {"op": "square", "in": ["s"], "out": ["o"]})",
-                 R"("aa": )" + t + R"(, "ab": )" + t + R"(, "bb": )" + t + R"(, "u": )" + t + R"(, "o": )" + t,
-                 R"({"op": "square", "in": ["a"], "out": ["aa"]}, {"op": "mul", "in": ["a", "b"], "out": ["ab"]}, {"op": "square", "in": ["b"], "out": ["bb"]},
+  return oneRank(
+      R"("a": )" + given + R"(, "b": )" + given, R"("s": )" + t + R"(, "o": )" + t,
+      R"({"op": "add", "in": ["a", "b"], "out": ["s"]}, {"op": "square", "in": ["s"], "out": ["o"]})",
+      R"("aa": )" + t + R"(, "ab": )" + t + R"(, "bb": )" + t + R"(, "u": )" + t + R"(, "o": )" + t,
+      R"({"op": "square", "in": ["a"], "out": ["aa"]}, {"op": "mul", "in": ["a", "b"], "out": ["ab"]}, {"op": "square", "in": ["b"], "out": ["bb"]},
                     {"op": "add", "in": ["aa", "ab"], "out": ["u"], "attrs": {"alpha": )" +
-                     twice + R"(}}, {"op": "add", "in": ["u", "bb"], "out": ["o"]})");
+          twice + R"(}}, {"op": "add", "in": ["u", "bb"], "out": ["o"]})");
 }
 
 TEST(SecondMethod, WhatNeedsMultiplyingOut) {
@@ -57,10 +61,14 @@ TEST(SecondMethod, CollectivesToo) {
   for (const SecondMethod m : kAll) EXPECT_FALSE(proves(d, m)) << toString(m);
 }
 
-// x / x is 1 wherever it is defined; a solver is told to look only there, so each method asks for the plan's definedness besides.
+// x / x is 1 wherever it is defined; a solver is told to look only there, so each method asks for
+// the plan's definedness besides.
 TEST(SecondMethod, APlanThatIsDefinedAtFewerPointsIsProvedByNone) {
-  const Draft d = oneRank(R"("x": {"shape": [3], "kind": "input"}, "y": {"shape": [3], "kind": "input"})", R"("o": {"shape": [3]})", R"({"op": "identity", "in": ["y"], "out": ["o"]})",
-                          R"("q": {"shape": [3]}, "o": {"shape": [3]})", R"({"op": "div", "in": ["x", "x"], "out": ["q"]}, {"op": "mul", "in": ["q", "y"], "out": ["o"]})");
+  const Draft d = oneRank(
+      R"("x": {"shape": [3], "kind": "input"}, "y": {"shape": [3], "kind": "input"})",
+      R"("o": {"shape": [3]})", R"({"op": "identity", "in": ["y"], "out": ["o"]})",
+      R"("q": {"shape": [3]}, "o": {"shape": [3]})",
+      R"({"op": "div", "in": ["x", "x"], "out": ["q"]}, {"op": "mul", "in": ["q", "y"], "out": ["o"]})");
   for (const SecondMethod m : kAll) EXPECT_FALSE(proves(d, m)) << toString(m);
 }
 
@@ -68,7 +76,9 @@ TEST(SecondMethod, OthersThanTheOneThatProved) {
   for (const Method proved : {Method::kNormalForm, Method::kPolynomial, Method::kSolver}) {
     const auto others = methodsBesides(proved, Checker::kAuto);
     EXPECT_FALSE(others.empty());
-    const SecondMethod same = proved == Method::kNormalForm ? SecondMethod::kNormalForm : proved == Method::kPolynomial ? SecondMethod::kExpandedForm : SecondMethod::kZ3;
+    const SecondMethod same = proved == Method::kNormalForm   ? SecondMethod::kNormalForm
+                              : proved == Method::kPolynomial ? SecondMethod::kExpandedForm
+                                                              : SecondMethod::kZ3;
     EXPECT_EQ(std::count(others.begin(), others.end(), same), 0);
   }
   const auto besidesZ3 = methodsBesides(Method::kSolver, Checker::kZ3);

@@ -1,4 +1,5 @@
-// cvc5 gives the verdicts that Z3 gives on the same questions, proves nothing from contradictory side conditions, and keeps to its time.
+// cvc5 gives the verdicts that Z3 gives on the same questions, proves nothing from contradictory
+// side conditions, and keeps to its time.
 #include "smt/cvc5_solver.h"
 
 #include <chrono>
@@ -17,7 +18,9 @@ class Cvc5 : public testing::Test {
   Term real() { return terms.variable(false); }
   Term integer() { return terms.variable(true); }
   Term number(std::int64_t n, std::int64_t d = 1) { return terms.constant(Rational(n, d)); }
-  SmtResult solve(const Pairs& pairs, unsigned milliseconds = 20000) { return findDifferenceByCvc5(terms, pairs, milliseconds); }
+  SmtResult solve(const Pairs& pairs, unsigned milliseconds = 20000) {
+    return findDifferenceByCvc5(terms, pairs, milliseconds);
+  }
   // Both solvers say this.
   void expectBoth(const Pairs& pairs, SmtVerdict verdict) {
     const SmtResult here = solve(pairs), there = findDifference(terms, pairs, 20000, 2048);
@@ -31,7 +34,10 @@ class Cvc5 : public testing::Test {
 TEST_F(Cvc5, EqualAndUnequalPolynomials) {
   const Term a = real(), b = real();
   const Term left = terms.power(terms.add(a, b), 4), crossed = terms.mul(a, b);
-  const auto right = [&](std::int64_t twice) { return terms.add(terms.add(terms.power(a, 4), terms.scale(Rational(twice), crossed)), terms.power(b, 4)); };
+  const auto right = [&](std::int64_t twice) {
+    return terms.add(terms.add(terms.power(a, 4), terms.scale(Rational(twice), crossed)),
+                     terms.power(b, 4));
+  };
   expectBoth({{left, right(2)}}, SmtVerdict::kUnsat);
   expectBoth({{left, right(3)}}, SmtVerdict::kSat);
   expectBoth({{a, a}, {left, right(3)}}, SmtVerdict::kSat);
@@ -54,7 +60,9 @@ TEST_F(Cvc5, SmallRationals) {
 
 TEST_F(Cvc5, FactsAboutFunctions) {
   const Term a = real(), b = real();
-  const auto tanh = [&](Term t) { return terms.apply(ops::Function::kTanh, {}, std::vector<Term>{t}); };
+  const auto tanh = [&](Term t) {
+    return terms.apply(ops::Function::kTanh, {}, std::vector<Term>{t});
+  };
   expectBoth({{tanh(terms.add(a, b)), tanh(terms.add(b, a))}}, SmtVerdict::kUnsat);
   expectBoth({{tanh(a), tanh(b)}}, SmtVerdict::kSat);
   expectBoth({{terms.mul(a, terms.power(a, -2)), number(1)}}, SmtVerdict::kUnsat);
@@ -70,7 +78,8 @@ TEST_F(Cvc5, ContradictorySideConditionsProveNothing) {
   const Term left = terms.add(terms.power(x, 1), terms.power(terms.scale(Rational(-1), x), 1));
   const SmtResult result = solve({{left, number(7)}});
   EXPECT_EQ(result.verdict, SmtVerdict::kUnknown);
-  EXPECT_NE(result.reason.find("no input satisfies the side conditions"), std::string::npos) << result.reason;
+  EXPECT_NE(result.reason.find("no input satisfies the side conditions"), std::string::npos)
+      << result.reason;
 }
 
 TEST_F(Cvc5, UnknownHasAReason) {
@@ -111,7 +120,8 @@ TEST(Decide, UnsatCountsOnlyWhereTheFactsCanBeMet) {
   told.difference.verdict = SmtVerdict::kUnsat;
   for (const SmtVerdict facts : {SmtVerdict::kSat, SmtVerdict::kUnsat, SmtVerdict::kUnknown}) {
     told.facts.verdict = facts;
-    EXPECT_EQ(decide(query, told, "it", 1000).verdict, facts == SmtVerdict::kSat ? SmtVerdict::kUnsat : SmtVerdict::kUnknown);
+    EXPECT_EQ(decide(query, told, "it", 1000).verdict,
+              facts == SmtVerdict::kSat ? SmtVerdict::kUnsat : SmtVerdict::kUnknown);
   }
   told.difference = {SmtVerdict::kUnknown, "tired", {}};
   EXPECT_EQ(decide(query, told, "it", 1000).reason, "it: tired");

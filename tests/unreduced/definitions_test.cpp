@@ -1,5 +1,6 @@
-// Every operator's definition by elements, written from docs/operators.md, against its evaluation over whole tensors (ops/), which the proofs are made with:
-// two definitions, each call of tests/ops/cases.cpp at random shapes, forward and backward, in doubles.
+// Every operator's definition by elements, written from docs/operators.md, against its evaluation
+// over whole tensors (ops/), which the proofs are made with: two definitions, each call of
+// tests/ops/cases.cpp at random shapes, forward and backward, in doubles.
 #include "unreduced/evaluator.h"
 
 #include <cmath>
@@ -53,13 +54,16 @@ void compare(const Call& call, ops::testing::Random& random) {
     if (node.in[i] >= 0) operandOf[at(node.in[i])] = i;
   }
   Binding binding(one.stage);
-  Evaluator<DoubleAlgebra> evaluator(one.stage, one.problem, binding, algebra, [&](ElementOf e) { return operands[operandOf[at(e.tensor)]].data.at(at(e.flat)); });
+  Evaluator<DoubleAlgebra> evaluator(one.stage, one.problem, binding, algebra, [&](ElementOf e) {
+    return operands[operandOf[at(e.tensor)]].data.at(at(e.flat));
+  });
   evaluator.allow(100'000'000, 1e12);
   for (std::size_t r = 0; r < node.out.size(); ++r) {
     if (node.out[r] < 0) continue;
     for (std::size_t i = 0; i < expected[r].data.size(); ++i) {
       const double found = evaluator.element(node.out[r], static_cast<Index>(i));
-      ASSERT_TRUE(agree(found, expected[r].data[i])) << "result " << r << " element " << i << ": " << found << " and " << expected[r].data[i];
+      ASSERT_TRUE(agree(found, expected[r].data[i]))
+          << "result " << r << " element " << i << ": " << found << " and " << expected[r].data[i];
     }
   }
 }
@@ -80,14 +84,16 @@ TEST(Definitions, AreThoseThatProofsAreMadeWith) {
       std::vector<Call> calls{call};
       if (ops::testing::hasBackward(call)) calls.push_back(ops::testing::backwardCall(call));
       for (const Call& c : calls) {
-        if (drawsItsMask(c)) continue;   // masks are inputs before a stage is cut (src/plan/dropout_masks.h)
+        if (drawsItsMask(c))
+          continue;  // masks are inputs before a stage is cut (src/plan/dropout_masks.h)
         ASSERT_NO_FATAL_FAILURE(compare(c, random));
         seen.insert(c.op);
       }
     }
   }
   for (std::size_t i = 0; i < ops::Registry::instance().size(); ++i) {
-    const std::string& name = ops::Registry::instance().at(OperatorId(static_cast<std::uint32_t>(i))).name;
+    const std::string& name =
+        ops::Registry::instance().at(OperatorId(static_cast<std::uint32_t>(i))).name;
     EXPECT_TRUE(seen.contains(name)) << name << " is not compared";
     EXPECT_NE(definitionsOf(name), nullptr) << name;
   }

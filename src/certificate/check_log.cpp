@@ -1,6 +1,8 @@
 #include "certificate/check_log.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <exception>
 #include <map>
 #include <numeric>
@@ -45,7 +47,7 @@ class LogCheck {
     using Step = void (LogCheck::*)();
     // The cheap ones first; each may rely on those before it.
     for (const Step step : {&LogCheck::checkFiles, &LogCheck::checkJoin, &LogCheck::checkLineage, &LogCheck::checkChain, &LogCheck::checkGoals, &LogCheck::checkClasses,
-                            &LogCheck::checkStages, &LogCheck::proveAgain}) {
+                            &LogCheck::checkStages, &LogCheck::proveAgain, &LogCheck::seekEvidence}) {
       result_.interrupted = cancelled();
       if (result_.interrupted) break;
       (this->*step)();
@@ -234,11 +236,16 @@ class LogCheck {
     }
   }
 
-  void proveAgain() {
+  // The classes that are to be proved again, ascending.
+  std::vector<std::size_t> drawnClasses() const {
     std::vector<std::int64_t> drawn(log_.classes.size());
     std::iota(drawn.begin(), drawn.end(), std::int64_t{0});
     if (options_.sample) drawn = drawSample(std::move(drawn), *options_.sample, options_.seed);
-    std::vector<std::size_t> order(drawn.begin(), drawn.end());
+    return {drawn.begin(), drawn.end()};
+  }
+
+  void proveAgain() {
+    std::vector<std::size_t> order = drawnClasses();
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return log_.classes[a].form.size() > log_.classes[b].form.size(); });
     CheckOptions check;
     check.checker = options_.checker.value_or(log_.checker);
@@ -260,6 +267,24 @@ class LogCheck {
         },
         options_.pool);
     for (auto& [c, why] : wrong) fail(classPlace(static_cast<std::int64_t>(c)), why.first, why.second);
+  }
+
+  // No class needs it; one that execution refutes is wrong, whatever proved it.
+  void seekEvidence() {
+    if (!options_.second) return;
+    result_.evidence = secondOpinions(log_, problem_, join_, drawnClasses(), *options_.second, options_.pool, options_.progress);
+    for (const ClassEvidence& e : result_.evidence) {
+      if (!e.executed.difference) continue;
+      const auto& d = *e.executed.difference;
+      fail(classPlace(static_cast<std::int64_t>(e.classId)), "its stage is refuted by executing that of " + entryPlace(e.entry) + " at full size: " + d.element + " is " +
+                                                                 shown(d.logical) + " in the model and " + shown(d.parallel) + " in the plan");
+    }
+  }
+  static std::string shown(double x) {
+    if (std::isnan(x)) return "undefined";
+    char text[40];
+    std::snprintf(text, sizeof text, "%.8g", x);
+    return text;
   }
 
   // A worker's answer: empty, or one of the two letters and why. Normal forms give the same answer each time, so what they leave open now was never proved by them;

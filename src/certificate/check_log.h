@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "certificate/proof_log.h"
+#include "certificate/second_opinion.h"
 #include "worker/pool.h"
 
 namespace shardproof {
@@ -18,6 +19,7 @@ struct CheckLogOptions {
   std::optional<std::size_t> sample;      // prove only so many classes again, drawn at random; 0: none. Absent: all
   std::uint64_t seed = 0;
   std::optional<Checker> checker;         // absent: the one that the log was made with
+  std::optional<SecondOpinionOptions> second = SecondOpinionOptions{};   // of the classes that are proved again; absent: none
   PoolOptions pool;
   std::function<void(std::size_t, std::size_t, const char*)> progress;   // done, in all, doing what
 };
@@ -31,6 +33,7 @@ struct CheckLogResult {
   std::vector<Finding> findings;          // empty: the log holds; nothing is looked at after the first step that finds something
   std::size_t lemmas = 0;                 // entries that the log calls proved, each with its stage
   std::size_t proofs = 0, provedAgain = 0;   // classes
+  std::vector<ClassEvidence> evidence;    // of the classes that were proved again; empty where it was not looked for
   bool interrupted = false;
   bool holds() const { return findings.empty() && !interrupted; }
   bool anyWrong() const;

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "certificate/check_log.h"
+#include "certificate/log_check_text.h"
 #include "certificate/proof_log.h"
 #include "main/exit_codes.h"
 #include "main/interrupt.h"
@@ -16,18 +17,22 @@
 #include "main/streams.h"
 #include "main/validators.h"
 #include "reader/reader.h"
+#include "report/file.h"
 #include "shardproof/error.h"
 
 namespace shardproof {
 namespace {
 
 struct Arguments {
-  std::string log, plan, model, checker;
+  std::string log, plan, model, checker, json, second = "auto";
   std::optional<std::size_t> sample;
   int jobs = 0;
   bool noReprove = false, quiet = false;
+  SecondOpinionOptions secondOptions;
   CheckLogOptions options;
 };
+
+constexpr SecondMethod kMethods[] = {SecondMethod::kNormalForm, SecondMethod::kExpandedForm, SecondMethod::kZ3, SecondMethod::kCvc5};
 
 std::string counted(std::size_t n, const char* one, const char* many) { return std::to_string(n) + " " + (n == 1 ? one : many); }
 
@@ -48,6 +53,23 @@ std::string foundations(const CheckLogResult& result, const Arguments& arguments
   return text + ", " + std::to_string(result.provedAgain) + " made again: that the other stages hold is only what the log says";
 }
 
+// By the names of --second.
+std::optional<SecondOpinionOptions> secondOf(const Arguments& arguments) {
+  if (arguments.second == "off") return std::nullopt;
+  SecondOpinionOptions second = arguments.secondOptions;
+  if (arguments.second == "auto") return second;
+  second.execution = second.methods = false;
+  if (arguments.second == "execution") {
+    second.execution = true;
+    return second;
+  }
+  second.methods = true;
+  for (const SecondMethod method : kMethods) {
+    if (arguments.second == toString(method)) second.only = method;
+  }
+  return second;
+}
+
 int runCheckLog(Arguments arguments) {
   catchInterrupts();
   Progress progress(!arguments.quiet);
@@ -56,8 +78,10 @@ int runCheckLog(Arguments arguments) {
   options.pool.jobs = arguments.jobs > 0 ? arguments.jobs : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   options.sample = arguments.noReprove ? std::optional(std::size_t{0}) : arguments.sample;
   if (!arguments.checker.empty()) options.checker = arguments.checker == "z3" ? Checker::kZ3 : Checker::kAuto;
+  options.second = secondOf(arguments);
   options.progress = [&](std::size_t done, std::size_t all, const char* doing) { progress.update(done, all, doing); };
 
+  if (!arguments.json.empty()) checkWritable(arguments.json);
   progress.update(0, 0, "reading");
   const ProofLog log = readProofLog(arguments.log);
   const std::string plan = arguments.plan.empty() ? besideLog(arguments.log, log.plan, "plan") : arguments.plan;
@@ -66,7 +90,9 @@ int runCheckLog(Arguments arguments) {
   const CheckLogResult result = checkLog(log, *problem, options);
   progress.clear();
 
-  std::string text;
+  if (!arguments.json.empty()) writeFileAtomically(arguments.json, logCheckJson(log, result));
+  std::string text = arguments.quiet ? "" : evidenceText(log, result);
+  const std::size_t before = text.size();
   for (const auto& finding : result.findings) {
     text += std::string(finding.limits ? "LOG NOT CONFIRMED: " : "LOG DOES NOT HOLD: ") + finding.place + ": " + finding.why + "\n";
     if (arguments.quiet) break;
@@ -74,7 +100,7 @@ int runCheckLog(Arguments arguments) {
   if (result.holds()) {
     text += "LOG HOLDS: plan " + plan + " computes what model " + model + " says, for every input (" + counted(problem->model.outputs.size(), "output", "outputs") + "; " +
             foundations(result, arguments) + ")\n";
-  } else if (text.empty()) {
+  } else if (text.size() == before) {
     text += "LOG NOT CONFIRMED: interrupted\n";
   }
   writeStandardOutput(text);
@@ -107,6 +133,12 @@ void addCheckLogCommand(CLI::App& app, std::function<int()>& run) {
   command->add_flag("--no-reprove", arguments->noReprove, "Make no proof again: look at files, stages and chain only")->excludes(sample);
   command->add_option("--checker", arguments->checker, "auto or z3: make the proofs again with this checker (default: the one of the log)")
       ->check(CLI::IsMember({"auto", "z3"}))->type_name("NAME");
+  command->add_option("--second", arguments->second,
+                      "auto: look for independent evidence besides each proof, by other methods and by execution at full size; or by one of them only; or off")
+      ->check(CLI::IsMember({"auto", "off", "normal-form", "expanded-form", "z3", "cvc5", "execution"}))->capture_default_str()->type_name("WHAT");
+  command->add_option("--second-timeout", arguments->secondOptions.timeoutSeconds, "Time for one attempt at independent evidence, in seconds")
+      ->check(secondsRange())->capture_default_str()->type_name("S");
+  command->add_option("--json", arguments->json, "Write what was found to this file, class by class")->type_name("FILE");
   command->add_option("-j,--jobs", arguments->jobs, "Worker processes; 0: one per core")->check(CLI::Range(0, 1024))->capture_default_str()->type_name("N");
   command->add_option("-t,--timeout", arguments->options.pool.timeoutSeconds, "Time for one proof, in seconds")
       ->check(secondsRange())->capture_default_str()->type_name("S");

@@ -1,13 +1,12 @@
 #include "smt/solver.h"
 
-#include <algorithm>
-#include <chrono>
 #include <stdexcept>
 #include <vector>
 
 #include <z3++.h>
 
 #include "shardproof/error.h"
+#include "smt/decide.h"
 #include "smt/query.h"
 
 namespace shardproof {
@@ -76,94 +75,62 @@ class Translation {
   std::map<std::uint32_t, z3::expr> variables_;
 };
 
-// What is left of the time for one question.
-class Deadline {
+class Z3Questions : public SolverQuestions {
  public:
-  explicit Deadline(unsigned milliseconds) : end_(std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds)) {}
+  Z3Questions(const SmtQuery& query, z3::context& context) : query_(query), context_(context), translation_(query, context) {}
 
-  z3::check_result check(z3::solver& solver, unsigned parts = 1) const {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end_ - std::chrono::steady_clock::now()).count();
-    if (left <= 0) return z3::unknown;
-    z3::params params(solver.ctx());
-    params.set("timeout", std::max(1U, static_cast<unsigned>(left) / parts));
+  SolverAnswer ask(bool different, const std::vector<Pinned>& pinned, unsigned milliseconds) override {
+    z3::solver solver(context_);
+    for (const std::uint32_t fact : query_.facts) solver.add(translation_[fact]);
+    for (const auto& [node, value] : pinned) solver.add(translation_[node] == translation_.number(value, query_.nodes[node].sort));
+    if (different) {
+      z3::expr_vector differences(context_);
+      for (const auto& [a, b] : query_.claims) differences.push_back(translation_[a] != translation_[b]);
+      solver.add(z3::mk_or(differences));
+    }
+    z3::params params(context_);
+    params.set("timeout", milliseconds);
     solver.set(params);
-    return solver.check();
+    switch (solver.check()) {
+      case z3::unsat: return {SmtVerdict::kUnsat, {}, {}};
+      case z3::unknown: return {SmtVerdict::kUnknown, solver.reason_unknown(), {}};
+      case z3::sat: break;
+    }
+    return {SmtVerdict::kSat, {}, different ? values(solver.get_model()) : std::map<std::uint32_t, double>{}};
   }
 
  private:
-  std::chrono::steady_clock::time_point end_;
-};
-
-z3::solver solverOf(const std::vector<std::uint32_t>& facts, const Translation& translation, z3::context& context) {
-  z3::solver solver(context);
-  for (const std::uint32_t fact : facts) solver.add(translation[fact]);
-  return solver;
-}
-
-// Whether some assignment and some functions satisfy all facts. Z3 is slow to find them where many roots and reciprocals depend on the same variables. So a
-// few points are tried before: once variables have values, and the functions that no fact ties to their arguments, each fact is about one root or reciprocal.
-z3::check_result satisfiable(const SmtQuery& query, const Translation& translation, z3::context& context, const Deadline& deadline) {
-  constexpr unsigned kPoints = 3;
-  for (unsigned point = 0; point < kPoints && !query.facts.empty(); ++point) {
-    z3::solver solver = solverOf(query.facts, translation, context);
-    for (std::uint32_t i = 0; i < query.nodes.size(); ++i) {
-      const SmtQuery::Node& n = query.nodes[i];
-      if (n.kind == SmtKind::kVariable && n.sort == SmtSort::kReal) {
-        const int eighths = 1 + static_cast<int>((n.data * 7 + point * 3) % 11);   // unequal for neighbours
-        solver.add(translation[i] == context.real_val(point == 1 && n.data % 2 == 1 ? -eighths : eighths, 8));
-      } else if (n.kind == SmtKind::kApply && query.symbols[n.data].constant) {
-        solver.add(translation[i] == translation.number(*query.symbols[n.data].constant, n.sort));
-      }
+  std::map<std::uint32_t, double> values(const z3::model& model) const {
+    std::map<std::uint32_t, double> result;
+    for (const auto& [v, e] : translation_.variables()) {
+      const z3::expr value = model.eval(e, true);
+      double number = 0;
+      if (value.is_numeral(number)) result[v] = number;
+      else if (value.is_algebraic()) result[v] = std::stod(value.get_decimal_string(17));
     }
-    if (deadline.check(solver, 4) == z3::sat) return z3::sat;
+    return result;
   }
-  z3::solver solver = solverOf(query.facts, translation, context);
-  return deadline.check(solver);
-}
+
+  const SmtQuery& query_;
+  z3::context& context_;
+  Translation translation_;
+};
 
 }  // namespace
 
 SmtResult findDifference(const TermAlgebra& algebra, const std::vector<std::pair<Term, Term>>& pairs, unsigned timeoutMilliseconds,
                          unsigned memoryMegabytes) {
-  SmtResult result;
   try {
     z3::set_param("memory_max_size", static_cast<int>(memoryMegabytes));
     z3::context context;
-    const Deadline deadline(timeoutMilliseconds);
     const SmtQuery query = buildQuery(algebra, pairs);
-    const Translation translation(query, context);
-    z3::solver solver = solverOf(query.facts, translation, context);
-    z3::expr_vector differences(context);
-    for (const auto& [a, b] : query.claims) differences.push_back(translation[a] != translation[b]);
-    solver.add(z3::mk_or(differences));
-    const z3::check_result outcome = deadline.check(solver);
-    if (outcome == z3::unsat) {
-      // Are the side conditions satisfiable at all? Contradictory ones would prove anything.
-      switch (satisfiable(query, translation, context, deadline)) {
-        case z3::sat: result.verdict = SmtVerdict::kUnsat; break;
-        case z3::unsat: result.reason = "no input satisfies the side conditions (reciprocals and roots that are defined nowhere)"; break;
-        default: result.reason = "Z3 cannot tell whether the side conditions are satisfiable";
-      }
-    } else if (outcome == z3::sat) {
-      result.verdict = SmtVerdict::kSat;
-      const z3::model model = solver.get_model();
-      for (const auto& [v, e] : translation.variables()) {
-        const z3::expr value = model.eval(e, true);
-        double number = 0;
-        if (value.is_numeral(number)) result.model[v] = number;
-        else if (value.is_algebraic()) result.model[v] = std::stod(value.get_decimal_string(17));
-      }
-    } else {
-      result.reason = "Z3: " + solver.reason_unknown();
-    }
+    Z3Questions questions(query, context);
+    return decide(query, questions, "Z3", timeoutMilliseconds);
   } catch (const z3::exception& error) {
-    result.verdict = SmtVerdict::kUnknown;
-    result.reason = std::string("Z3: ") + error.msg();
+    return {SmtVerdict::kUnknown, std::string("Z3: ") + error.msg(), {}};
   } catch (const Unsupported& error) {
-    result.verdict = SmtVerdict::kUnknown;
-    result.reason = std::string("for Z3: ") + error.what();
+    return {SmtVerdict::kUnknown, std::string("for Z3: ") + error.what(), {}};
   }
-  return result;
 }
 
 std::string solverVersion() {

@@ -1,4 +1,4 @@
-// Z3, behind a handful of calls; the only folder that knows it. Terms go in, a verdict with a reason comes out.
+// Z3, behind a handful of calls; the only folder that knows it. Terms go in, a verdict with a reason comes out. cvc5_solver.h asks cvc5 the same.
 #pragma once
 
 #include <cstdint>

@@ -53,17 +53,23 @@ def true_logs(runner):
     for architecture, name in ((SMALL, "log.json"), (SEVERAL_AXES, "log.json.gz"), (MLP, "log.json")):
         plan, log = certified(runner, *architecture, name=name)
         lemmas = len([e for e in read(log)["lineage"] if e.get("proved")])
-        done = check(runner, log)
+        found = log.with_name("found.json")
+        done = check(runner, log, "--json", found)
         expect(f"{lemmas} lemmas" in done.out and "all made again" in done.out, done.out)
+        # Each class of a right plan has some independent evidence.
+        classes = json.loads(found.read_text())["classes"]
+        expect(len(classes) == len(read(log)["classes"]) and f"Independent evidence: {len(classes)} proofs" in done.out, done.out)
+        expect(all(c["evidence"] for c in classes), f"no evidence for {[c for c in classes if not c['evidence']][:2]}")
+        expect(not any("differs_at" in c["execution"] for c in classes), done.out)
         # The directory as a whole may move; the log alone not, unless it is told where plan and model are.
         moved = plan.parent.with_name(plan.parent.name + "-moved")
         plan.parent.rename(moved)
         plan, log = moved / plan.name, moved / log.name
-        check(runner, log)
+        expect("Independent" not in check(runner, log, "--second", "off").out, "evidence that nobody asked for")
         away = runner.path(log.name)
         shutil.copy(log, away)
         check(runner, away, expected=INPUT_ERROR, says="give it with --plan")
-        check(runner, away, "--plan", plan, "--model", moved / "g.model.json")
+        check(runner, away, "--plan", plan, "--model", moved / "g.model.json", "--second", "off")
         sizes.append(f"{log.stat().st_size} bytes")
     return ", ".join(sizes)
 

@@ -1,0 +1,127 @@
+#include "checker/second_method.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "checker/obligation.h"
+#include "checker/stopwatch.h"
+#include "shardproof/error.h"
+#include "smt/cvc5_solver.h"
+#include "smt/solver.h"
+#include "stages/runner.h"
+#include "terms/domain.h"
+#include "terms/term_algebra.h"
+
+namespace shardproof {
+
+namespace {
+
+constexpr std::size_t kExpansionBudget =
+    1'000'000;  // in monomials; the time of the task is the limit that counts
+constexpr std::size_t kDomainBudget = 20'000;
+
+// Both sides in the normal form, on the reduction that it needs: are they the same, and is the plan
+// defined where the model is? Throws Unsupported where the second is not shown.
+bool equalInNormalForm(const Stage& stage, const Problem& problem, const CheckOptions& options,
+                       StageOutcome& outcome) {
+  ReducedStage reduced;
+  {
+    Stopwatch watch(outcome.seconds["reduce"]);
+    reduced = reduceStage(stage, problem, ReductionOptions{});
+  }
+  if (reduced.largestIteration > kMostIteration)
+    throw Unsupported(
+        "an operator of the reduced stage runs through too many combinations of indices");
+  Stopwatch watch(outcome.seconds["execute"]);
+  TermAlgebra algebra(TermAlgebra::Mode::kNormalized, mostTerms(options.memoryMegabytes));
+  StageRunner<TermAlgebra> runner(stage, reduced, problem, algebra);
+  std::size_t modelUses = 0;
+  runner.run(
+      [&](std::int32_t t, std::int64_t) {
+        return algebra.variable(stage.tensors[static_cast<std::size_t>(t)].info.element ==
+                                ElementKind::kInteger);
+      },
+      [&] { modelUses = algebra.partialUses().size(); });
+  const bool equal = std::all_of(runner.pairs().begin(), runner.pairs().end(),
+                                 [](const auto& p) { return p.logical == p.parallel; });
+  if (uncoveredUse(algebra, modelUses, kDomainBudget))
+    throw Unsupported("it is not shown that the plan is defined wherever the model is");
+  return equal;
+}
+
+// By what the solver or the expansion says of the obligation: empty, or why it is not proved.
+std::string whyNot(Obligation& o, SecondMethod method, const CheckOptions& options,
+                   StageOutcome& outcome) {
+  if (method == SecondMethod::kExpandedForm) {
+    Stopwatch watch(outcome.seconds["expand"]);
+    const bool equal = std::all_of(o.pairs.begin(), o.pairs.end(), [&](const Obligation::Pair& p) {
+      return o.terms.expand(p.logical, kExpansionBudget) ==
+             o.terms.expand(p.parallel, kExpansionBudget);
+    });
+    return equal ? "" : "the expanded forms of the two sides differ";
+  }
+  std::vector<std::pair<Term, Term>> pairs;
+  for (const Obligation::Pair& p : o.pairs) pairs.emplace_back(p.logical, p.parallel);
+  Stopwatch watch(outcome.seconds["solve"]);
+  const auto milliseconds = static_cast<unsigned>(options.timeoutSeconds * 1000 * 0.8);
+  const SmtResult result = method == SecondMethod::kZ3
+                               ? findDifference(o.terms, pairs, milliseconds,
+                                                static_cast<unsigned>(options.memoryMegabytes))
+                               : findDifferenceByCvc5(o.terms, pairs, milliseconds);
+  if (result.verdict == SmtVerdict::kUnsat) return {};
+  return result.verdict == SmtVerdict::kSat
+             ? "a difference for some functions, if not for the real ones"
+             : result.reason;
+}
+
+}  // namespace
+
+const char* toString(SecondMethod method) {
+  switch (method) {
+    case SecondMethod::kNormalForm: return "normal-form";
+    case SecondMethod::kExpandedForm: return "expanded-form";
+    case SecondMethod::kZ3: return "z3";
+    case SecondMethod::kCvc5: return "cvc5";
+  }
+  return "";
+}
+
+std::vector<SecondMethod> methodsBesides(Method method, Checker checker) {
+  if (checker == Checker::kZ3)
+    return {SecondMethod::kNormalForm, SecondMethod::kExpandedForm, SecondMethod::kCvc5};
+  switch (method) {
+    case Method::kNormalForm:
+      return {SecondMethod::kZ3, SecondMethod::kExpandedForm, SecondMethod::kCvc5};
+    case Method::kPolynomial: return {SecondMethod::kZ3, SecondMethod::kCvc5};
+    default: return {SecondMethod::kCvc5};
+  }
+}
+
+StageOutcome checkStageBy(const Stage& stage, const Problem& problem, SecondMethod method,
+                          const CheckOptions& options) {
+  StageOutcome outcome;
+  try {
+    const bool equal = equalInNormalForm(stage, problem, options, outcome);
+    if (method == SecondMethod::kNormalForm) {
+      if (!equal) outcome.reason = "the normal forms of the two sides differ";
+    } else {
+      Obligation o = buildObligation(stage, problem, ReductionOptions{}, Positions::kConclusive,
+                                     mostTerms(options.memoryMegabytes), outcome.seconds);
+      outcome.reason = whyNot(o, method, options, outcome);
+    }
+    if (outcome.reason.empty()) {
+      outcome.verdict = StageVerdict::kProved;
+      outcome.method = method == SecondMethod::kNormalForm     ? Method::kNormalForm
+                       : method == SecondMethod::kExpandedForm ? Method::kPolynomial
+                                                               : Method::kSolver;
+    }
+  } catch (const Unsupported& error) {
+    outcome.reason = error.what();
+  } catch (const NotSymmetric& error) {
+    outcome.notSymmetric = true;
+    outcome.reason = error.what();
+  }
+  return outcome;
+}
+
+}  // namespace shardproof

@@ -1,5 +1,8 @@
 #include "terms/domain.h"
 
+#include <algorithm>
+#include <map>
+#include <optional>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -61,10 +64,41 @@ class Domain::Signs {
           if (part.factor.sign() < 0 || term == Sign::kUnknown) return Sign::kUnknown;
           if (term == Sign::kPositive) sign = Sign::kPositive;
         }
-        return sign;
+        return sign == Sign::kNonNegative && someChoiceIsTaken(t) ? Sign::kPositive : sign;
       }
       default: return Sign::kUnknown;
     }
+  }
+
+  // sum over i of [c = i] x_i with all x_i positive, where c is the choice of one of so many and all are there: one of the summands is positive. Other parts of
+  // the sum are not negative.
+  bool someChoiceIsTaken(Term sum) {
+    std::map<std::uint32_t, std::set<std::int64_t>> taken;   // by the choice
+    for (const auto& part : algebra_.parts(sum)) {
+      std::optional<Term> indicator;
+      bool positive = true;
+      const auto factor = [&](Term t) {
+        if (algebra_.kind(t) == TermKind::kIndicator && !indicator) indicator = t;
+        else positive = positive && of(t) == Sign::kPositive;
+      };
+      if (algebra_.kind(part.term) == TermKind::kProduct) {
+        for (const auto& p : algebra_.parts(part.term)) {
+          positive = positive && (algebra_.kind(p.term) != TermKind::kIndicator || p.factor.isOne());
+          factor(p.term);
+        }
+      } else {
+        factor(part.term);
+      }
+      if (!indicator || !positive) continue;
+      const Term choice = algebra_.arguments(*indicator)[0];
+      if (algebra_.kind(choice) == TermKind::kFunction && algebra_.function(choice) == ops::Function::kGateChoice) {
+        taken[choice.id].insert(algebra_.parameters(*indicator)[0]);
+      }
+    }
+    return std::any_of(taken.begin(), taken.end(), [&](const auto& t) {
+      const auto experts = static_cast<std::int64_t>(algebra_.arguments(Term{t.first}).size());
+      return static_cast<std::int64_t>(t.second.size()) == experts && *t.second.begin() == 0 && *t.second.rbegin() == experts - 1;
+    });
   }
 
   const TermAlgebra& algebra_;

@@ -31,9 +31,20 @@ namespace shardproof::ops {
 // problem is constant (docs/soundness.md, "Lumping"): `weight` is the size of the class, `position` its first member. Classes are
 // listed by increasing `position`. An unreduced dimension has weight 1 and position 0, 1, 2, ... throughout.
 struct ReducedDim {
+  // Where a reduced position lies in one factor of the dimension, for operators that compare positions (ops/positions.h).
+  struct Place {
+    std::int32_t piece = 0;      // class of the pieces that run together with this one, also on other dimensions
+    std::int64_t start = 0;      // of the piece, in the factor
+    std::int64_t offset = 0;     // in the piece
+    bool lumped = false;         // some positions of the piece are not kept apart
+    bool stands = false;         // ... and this one stands for them
+  };
   std::int64_t full = 1;
   std::vector<std::int64_t> position{0};
   std::vector<std::int64_t> weight{1};
+  // For each reduced position its place in each of `factors` factors, outermost first. Empty where nothing is lumped, or no operator compares positions.
+  std::size_t factors = 0;
+  std::vector<Place> places;
 
   std::int64_t size() const { return static_cast<std::int64_t>(position.size()); }
   bool lumped() const { return size() != full; }
@@ -41,7 +52,9 @@ struct ReducedDim {
   // every dimension at every bound that occurs on it.
   std::int64_t reducedBound(std::int64_t bound) const;
   static ReducedDim whole(std::int64_t n);   // nothing reduced
-  friend bool operator==(const ReducedDim&, const ReducedDim&) = default;
+  std::span<const Place> placesOf(std::int64_t index) const { return std::span(places).subspan(static_cast<std::size_t>(index) * factors, factors); }
+  // The same positions with the same weights; places follow from them within one stage.
+  friend bool operator==(const ReducedDim& a, const ReducedDim& b) { return a.full == b.full && a.position == b.position && a.weight == b.weight; }
 };
 
 // Products of weights count positions of an iteration space, which may be larger than any one tensor. Throws Unsupported on overflow.

@@ -2,6 +2,7 @@
 #include <stdexcept>
 
 #include "ops/definition.h"
+#include "ops/positions.h"
 
 namespace shardproof::ops {
 namespace {
@@ -74,8 +75,8 @@ struct Embedding {
 };
 
 // create_mask: tokens [b, s], optionally anything -> [1, 1, s, s]: 0 where column <= row, minus infinity elsewhere. Only the length of
-// the sequence is read. Where the sequence is lumped, an entry between two classes is an opaque function of their first positions:
-// what is proved then holds for every mask, causal or not.
+// the sequence is read. An entry is the comparison of two positions (ops/positions.h): known between different pieces of the sequence and on the diagonal,
+// an opaque function of both within a lumped piece. What is proved then holds for every mask inside of such pieces, causal or not.
 struct CreateMask {
   static Interface interface() {
     return {.name = "create_mask", .maxOperands = 2, .optionalOperands = {1}, .differentiable = false};
@@ -99,10 +100,10 @@ struct CreateMask {
     expectDims(out.dims, expected);
     const auto zero = e.algebra.constant(Rational(0)), infinity = e.algebra.negativeInfinity();
     out.data.clear();
-    for (const std::int64_t row : sequence.position)
-      for (const std::int64_t column : sequence.position) {
-        const std::array<std::int64_t, 2> params{row, column};
-        out.data.push_back(sequence.lumped() ? e.algebra.apply(Function::kMaskEntry, params, {}) : column <= row ? zero : infinity);
+    for (Index row = 0; row < sequence.size(); ++row)
+      for (Index column = 0; column < sequence.size(); ++column) {
+        const PositionOrder order = comparePositions(sequence, row, column);
+        out.data.push_back(!order.sign ? e.algebra.apply(Function::kMaskEntry, order.params, {}) : *order.sign >= 0 ? zero : infinity);
       }
   }
 };

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/positions.h"
 #include "shardproof/error.h"
 
 namespace shardproof::ops {
@@ -145,7 +146,7 @@ double evaluate(Function f, std::span<const std::int64_t> params, std::span<cons
       }
       return gateChoice(params, arguments);
     // By the lumps' first positions: some mask, not the causal one (functions.h).
-    case Function::kMaskEntry: return params[1] <= params[0] ? 0 : -std::numeric_limits<double>::infinity();
+    case Function::kMaskEntry: return orderOfOffsets(params) >= 0 ? 0 : -std::numeric_limits<double>::infinity();
     case Function::kDropoutMask: return dropoutBit(params);
   }
   throw std::invalid_argument("unknown function");

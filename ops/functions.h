@@ -16,7 +16,8 @@ enum class Function : std::uint8_t {
   kMaximum, kMinimum,
   // params {slot, topk, groups, topkGroups, sumOfTwoBest}; arguments: the row of choice scores, in order. Result: the expert's index (integer).
   kGateChoice,
-  // params {row, column}: the entry of a causal mask between two positions of one lumped piece of the sequence (see create_mask)
+  // params: two positions of one lumped piece of a sequence (PositionOrder::params in ops/positions.h). 0 where the first is not before the second, else
+  // minus infinity: the entry of a causal mask.
   kMaskEntry,
   // params {seed, numerator of p, denominator of p, position in the operand...}: the keep mask of dropout, 0 or 1
   kDropoutMask,

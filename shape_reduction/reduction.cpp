@@ -318,6 +318,7 @@ class Reducer {
 
   struct Elements {
     std::vector<std::int64_t> position, weight;
+    std::vector<ops::ReducedDim::Place> places;   // of one line: one for each position
   };
 
   // Positions of a class that are kept apart. An element of a tensor is told by as many positions as it has index variables, and where
@@ -346,9 +347,24 @@ class Reducer {
       for (std::int64_t e = 0; e < count; ++e) {
         elements.position.push_back(lo + e);
         elements.weight.push_back(ops::checkedProduct(multiplicity, e + 1 == count ? size - e : 1));
+        elements.places.push_back({c, lo, e, count < size, count < size && e + 1 == count});
       }
     }
     return elements;
+  }
+
+  // The places of a product of lines of which `dim` has the outer ones: one more factor, the innermost.
+  static void appendPlaces(ops::ReducedDim& dim, const std::vector<ops::ReducedDim::Place>& inner) {
+    std::vector<ops::ReducedDim::Place> product;
+    for (std::int64_t i = 0; i < dim.size(); ++i) {
+      for (const ops::ReducedDim::Place& p : inner) {
+        const auto outer = dim.placesOf(i);
+        product.insert(product.end(), outer.begin(), outer.end());
+        product.push_back(p);
+      }
+    }
+    dim.places = std::move(product);
+    ++dim.factors;
   }
 
   // Values of an index that the reduced stage tells apart from all others (a value that stands for a whole lump of table rows is none).
@@ -377,6 +393,8 @@ class Reducer {
           dim->full = graph_.groupSize[at(g)];
           dim->position = {0};
           dim->weight = {1};
+          const auto& lines = graph_.linesOfGroup[at(g)];
+          const bool compared = std::any_of(lines.begin(), lines.end(), [&](std::int32_t l) { return graph_.lines[at(l)].absolute; });
           for (const std::int32_t l : graph_.linesOfGroup[at(g)]) {
             if (!done[at(l)]) {
               perLine[at(l)] = reduceLine(at(l));
@@ -391,6 +409,7 @@ class Reducer {
                 product.weight.push_back(ops::checkedProduct(dim->weight[i], line.weight[j]));
               }
             }
+            if (compared) appendPlaces(*dim, line.places);
             dim->position = std::move(product.position);
             dim->weight = std::move(product.weight);
           }

@@ -84,7 +84,7 @@ std::string canonicalForm(const Stage& stage, const Problem& problem) {
     });
   });
   bytes.list(stage.tensors, [&](const StageTensor& t) {
-    bytes.number(((static_cast<std::int64_t>(t.origin) * 2 + t.info.absent) * 4 + static_cast<std::int64_t>(t.info.element)) * 2 + t.logical);
+    bytes.number((((static_cast<std::int64_t>(t.origin) * 2 + t.info.absent) * 4 + static_cast<std::int64_t>(t.info.element)) * 3 + static_cast<std::int64_t>(t.defined)) * 2 + t.logical);
     bytes.numbers(t.info.shape);
     if (t.origin == Origin::kConstant) {
       const Graph& graph = t.logical ? problem.model.graph : problem.plan.programs[static_cast<std::size_t>(t.program)].graph;

@@ -114,13 +114,15 @@ class FormReader {
   }
 
   void readTensor() {
-    const std::int64_t kind = number(0, ((static_cast<std::int64_t>(Origin::kUnbound) * 2 + 1) * 4 + 3) * 2 + 1);
+    const std::int64_t kind = number(0, (((static_cast<std::int64_t>(Origin::kUnbound) * 2 + 1) * 4 + 3) * 3 + 2) * 2 + 1);
     StageTensor t;
     t.logical = kind % 2 != 0;
-    if (kind / 2 % 4 > static_cast<std::int64_t>(ElementKind::kComplex)) throw DamagedForm("an unknown kind of element");
-    t.info.element = static_cast<ElementKind>(kind / 2 % 4);
-    t.info.absent = kind / 8 % 2 != 0;
-    t.origin = static_cast<Origin>(kind / 16);
+    t.defined = static_cast<Defined>(kind / 2 % 3);
+    if (kind / 6 % 4 > static_cast<std::int64_t>(ElementKind::kComplex)) throw DamagedForm("an unknown kind of element");
+    t.info.element = static_cast<ElementKind>(kind / 6 % 4);
+    t.info.absent = kind / 24 % 2 != 0;
+    t.origin = static_cast<Origin>(kind / 48);
+    if (t.defined != Defined::kAlways && !(t.logical && t.origin == Origin::kVariable)) throw DamagedForm("a tensor that may be undefined and is no variable of the model's side");
     const bool ofModel = t.origin == Origin::kVariable, ofPlan = t.origin == Origin::kBoundary || t.origin == Origin::kUnbound;
     if (t.logical ? ofPlan : ofModel) throw DamagedForm("a tensor that is given in a way in which its side has none");
     t.info.shape = numbers(1);   // as in a plan, no tensor is without elements, and they can be counted

@@ -27,7 +27,7 @@ struct InstanceHash {
   std::size_t operator()(const LocalInstance& i) const noexcept {
     std::uint64_t h = static_cast<std::uint32_t>(i.tensor);
     h = h * 0x9E3779B97F4A7C15ULL + static_cast<std::uint32_t>(i.rank);
-    h = h * 0x9E3779B97F4A7C15ULL + static_cast<std::uint32_t>(i.microbatch);
+    h = h * 0x9E3779B97F4A7C15ULL + i.microbatch.hash() + (i.shapeOnly ? std::uint64_t{1} << 32 : 0);
     return h ^ (h >> 29);
   }
 };
@@ -151,7 +151,7 @@ class Cutter {
       if (!named) add(a);
     }
     const bool microbatches = std::any_of(shard.parts.begin(), shard.parts.end(), [&](const Part& p) {
-      if (p.microbatch >= 0) return false;
+      if (p.microbatch.isOne()) return false;
       const std::int64_t rank = mesh_.with(0, p.at);
       const std::int32_t program = join_.programOf(rank);
       const std::int32_t t = join_.findTensor(program, p.local);
@@ -167,8 +167,8 @@ class Cutter {
     std::vector<std::pair<std::int64_t, std::int64_t>> box;
     std::vector<Equation::Step> step;
   };
-  // `coordinates`: a value for each of axes.outer.
-  Family instantiate(const Shard& shard, const ShardAxes& axes, const std::vector<std::int32_t>& coordinates) const {
+  // `logical`: the tensor. `coordinates`: a value for each of axes.outer.
+  Family instantiate(std::int32_t logical, const Shard& shard, const ShardAxes& axes, const std::vector<std::int32_t>& coordinates) const {
     for (const Part& part : shard.parts) keepApartWhatIsNamed(part.at);
     Family family;
     family.box = shard.box;
@@ -177,20 +177,28 @@ class Cutter {
       if (it == axes.outer.end()) continue;
       const std::int64_t c = coordinates[static_cast<std::size_t>(it - axes.outer.begin())];
       for (std::size_t d = 0; d < offsets.size(); ++d) {
-        family.box[d].first += c * offsets[d];
-        family.box[d].second += c * offsets[d];
+        std::int64_t moved = 0;
+        if (__builtin_mul_overflow(c, offsets[d], &moved) || __builtin_add_overflow(family.box[d].first, moved, &family.box[d].first) ||
+            __builtin_add_overflow(family.box[d].second, moved, &family.box[d].second)) {
+          throw std::logic_error("the place of a lineage box overflows");
+        }
       }
       if (!lumped(axis) || std::all_of(offsets.begin(), offsets.end(), [](std::int64_t o) { return o == 0; })) continue;
       for (std::size_t l = 0; l < stage_.lumps.size(); ++l) {
         if (stage_.lumps[l].axis == axis) family.step.push_back({static_cast<std::int32_t>(l), static_cast<std::int32_t>(c), offsets});
       }
     }
+    // The reader has checked the boxes of all coordinates: one outside belongs to a coordinate that there is not, and a read there would be a shifted one.
+    const Shape& whole = model_.tensors[static_cast<std::size_t>(logical)].shape;
+    for (std::size_t d = 0; d < family.box.size(); ++d) {
+      if (family.box[d].first < 0 || family.box[d].second > whole.at(d)) throw std::logic_error("a lineage box lies outside its tensor");
+    }
     std::vector<std::size_t> summed(axes.summed.size(), 0);   // indices into the axes' coordinates
     for (;;) {
       std::int64_t mult = 1, rank = 0;
-      std::int32_t microbatch = -1;
+      Microbatch microbatch;
       const auto place = [&](std::int32_t axis, std::int32_t c) {
-        if (axis == kMicrobatchAxis) microbatch = c;
+        if (axis == kMicrobatchAxis) microbatch = Microbatch::of(c);
         else rank = mesh_.with(rank, axis, c);
       };
       for (std::size_t i = 0; i < axes.outer.size(); ++i) place(axes.outer[i], coordinates[i]);
@@ -207,8 +215,9 @@ class Cutter {
         instance.tensor = join_.findTensor(instance.program, part.local);
         const Tensor& tensor = plan_.programs[static_cast<std::size_t>(instance.program)].graph.tensors[static_cast<std::size_t>(instance.tensor)];
         if (tensor.perMicrobatch) {
-          if (part.microbatch >= 0 && lumped(kMicrobatchAxis)) throw NotInterchangeable(kMicrobatchAxis);
-          instance.microbatch = part.microbatch >= 0 ? part.microbatch : microbatch;
+          if (part.microbatch.isOne() && lumped(kMicrobatchAxis)) throw NotInterchangeable(kMicrobatchAxis);
+          instance.microbatch = part.microbatch.orElse(microbatch);
+          if (!instance.microbatch.isOne()) throw std::logic_error("lineage reads a tensor of each microbatch for none");
         }
         family.parts.emplace_back(instance, mult);
       }
@@ -225,7 +234,8 @@ class Cutter {
     std::vector<std::int32_t> ids;
   };
   struct NodeKey {
-    std::int32_t program, node, rank, microbatch;
+    std::int32_t program, node, rank;
+    Microbatch microbatch;
     friend bool operator==(const NodeKey&, const NodeKey&) = default;
   };
   struct NodeKeyHash {
@@ -241,7 +251,8 @@ class Cutter {
     Origin origin = Origin::kComputed;
   };
   struct LocalNode {
-    std::int32_t program, node, rank, microbatch;
+    std::int32_t program, node, rank;
+    Microbatch microbatch;
     std::vector<std::int32_t> in, out;   // ids of local tensors
     std::vector<std::int64_t> multiplicity;
     std::int32_t member = 0;
@@ -252,7 +263,7 @@ class Cutter {
     std::int32_t comm;
     Communication kind;
     const Members* members;      // one for each list of ranks: groups_
-    std::int32_t microbatch;
+    Microbatch microbatch;
     std::optional<std::int64_t> tag;
     friend auto operator<=>(const MeetingKey&, const MeetingKey&) = default;
   };
@@ -267,7 +278,7 @@ class Cutter {
         std::vector<std::int32_t> c(at.size(), 0);
         for (;;) {
           for (std::size_t i = 0; i < at.size(); ++i) c[i] = coordinatesOf(axes.outer[i]).claimed[at[i]];
-          BoundEquation claim{e, static_cast<std::int32_t>(s), instantiate(shard, axes, c), {}};
+          BoundEquation claim{e, static_cast<std::int32_t>(s), instantiate(entry.tensor, shard, axes, c), {}};
           for (const auto& [instance, mult] : claim.family.parts) claim.ids.push_back(visit(instance));
           claims_.push_back(std::move(claim));
           std::size_t i = at.size();
@@ -334,9 +345,6 @@ class Cutter {
   // Operand slot of the k-th present operand of a node.
   std::size_t slot(std::int32_t node, std::size_t k) const { return presentSlots_[static_cast<std::size_t>(node)][k]; }
 
-  // LocalInstance::microbatch of an operand whose value does not matter: kShapeOnly minus the microbatch (-1 and up).
-  static constexpr std::int32_t kShapeOnly = -1000;
-
   // LocalInstance::tensor of what the members of a reduce_scatter add up, before each takes its part: this minus the node of the member that stands in the
   // instance. No tensor of the plan; it has the shape of that node's operand.
   static constexpr std::int32_t kCombined = -2;
@@ -350,7 +358,7 @@ class Cutter {
     if (isCombined(instance)) return settleCombined(id, instance, todo);
     const Graph& graph = plan_.programs[static_cast<std::size_t>(instance.program)].graph;
     const Tensor& tensor = graph.tensors[static_cast<std::size_t>(instance.tensor)];
-    if (instance.microbatch <= kShapeOnly + 1) {
+    if (instance.shapeOnly) {
       origins_[static_cast<std::size_t>(id)] = Origin::kUnbound;
       return -1;
     }
@@ -366,8 +374,9 @@ class Cutter {
     const Producer producer = join_.producerOf(instance);
     if (producer.node < 0) throw Unsupported("a local tensor that is never produced");   // the join reports it
     const Node& node = graph.nodes[static_cast<std::size_t>(producer.node)];
-    const std::int32_t microbatch = node.microbatch == kEachMicrobatch ? instance.microbatch : node.microbatch;
-    if (node.microbatch >= 0 && lumped(kMicrobatchAxis)) throw NotInterchangeable(kMicrobatchAxis);
+    const Microbatch microbatch = node.microbatch.at(instance.microbatch);
+    if (node.microbatch.isEach() && !microbatch.isOne()) throw std::logic_error("an operator that runs for each microbatch is asked for none");
+    if (node.microbatch.isOne() && lumped(kMicrobatchAxis)) throw NotInterchangeable(kMicrobatchAxis);
     const NodeKey key{instance.program, producer.node, instance.rank, microbatch};
     const auto [it, inserted] = nodeOf_.emplace(key, static_cast<std::int32_t>(localNodes_.size()));
     producerOfId_[static_cast<std::size_t>(id)] = it->second;
@@ -388,13 +397,13 @@ class Cutter {
       for (std::size_t i = 0; i < operands.size(); ++i) {
         if (!operands[i].present()) continue;
         const Tensor& operandTensor = graph.tensors[static_cast<std::size_t>(operands[i].tensor)];
-        LocalInstance operand{instance.program, operands[i].tensor, instance.rank, -1};
+        LocalInstance operand{instance.program, operands[i].tensor, instance.rank, Microbatch::none()};
         if (operandTensor.perMicrobatch) {
-          if (operands[i].microbatch >= 0 && lumped(kMicrobatchAxis)) throw NotInterchangeable(kMicrobatchAxis);
-          operand.microbatch = operands[i].microbatch >= 0 ? operands[i].microbatch : microbatch;
+          if (operands[i].microbatch.isOne() && lumped(kMicrobatchAxis)) throw NotInterchangeable(kMicrobatchAxis);
+          operand.microbatch = operands[i].microbatch.orElse(microbatch);
         }
         // What only lends its shape needs no value: an instance of its own, which is not sliced.
-        if (i > 0 && ops::Registry::instance().at(node.op).rearranges) operand.microbatch = kShapeOnly - operand.microbatch;
+        if (i > 0 && ops::Registry::instance().at(node.op).rearranges) operand.shapeOnly = true;
         todo.push_back(operand);
         slots.push_back(i);
       }
@@ -428,7 +437,7 @@ class Cutter {
   bool share(LocalNode& made, const CommunicationSpec& spec, const Members& members, std::vector<LocalInstance>& todo) {
     const bool scatters = spec.kind == Communication::kReduceScatter && members.size() > 1;
     if (!scatters && spec.kind != Communication::kAllReduce && spec.kind != Communication::kAllGather) return false;
-    const MeetingKey key{static_cast<std::int32_t>(spec.comm.value), spec.kind, &members, spec.tag ? -1 : made.microbatch, spec.tag};
+    const MeetingKey key{static_cast<std::int32_t>(spec.comm.value), spec.kind, &members, spec.tag ? Microbatch::none() : made.microbatch, spec.tag};
     const auto [it, first] = firstOfMeeting_.emplace(key, static_cast<std::int32_t>(localNodes_.size()));
     if (first && !scatters) return false;
     const LocalNode& other = first ? made : localNodes_[static_cast<std::size_t>(it->second)];
@@ -442,7 +451,7 @@ class Cutter {
       const std::int32_t result = graph.out(graph.nodes[static_cast<std::size_t>(other.node)])[0];
       if (result < 0) return false;
       const bool perMicrobatch = graph.tensors[static_cast<std::size_t>(result)].perMicrobatch;
-      todo.push_back({other.program, result, other.rank, perMicrobatch ? other.microbatch : -1});
+      todo.push_back({other.program, result, other.rank, perMicrobatch ? other.microbatch : Microbatch::none()});
       made.communication = Communication::kBroadcast;
     }
     made.multiplicity.push_back(1);
@@ -504,12 +513,11 @@ class Cutter {
       }
       const Node& other = program.graph.nodes[static_cast<std::size_t>(partner)];
       const Operand& operand = program.graph.in(other)[0];
-      LocalInstance instance{p, operand.tensor, static_cast<std::int32_t>(member), -1};
+      LocalInstance instance{p, operand.tensor, static_cast<std::int32_t>(member), Microbatch::none()};
       // Also where what is sent is the same in all microbatches: the partner of another one may send something else.
-      if ((operand.microbatch >= 0 || other.microbatch >= 0) && lumped(kMicrobatchAxis)) throw NotInterchangeable(kMicrobatchAxis);
+      if ((operand.microbatch.isOne() || other.microbatch.isOne()) && lumped(kMicrobatchAxis)) throw NotInterchangeable(kMicrobatchAxis);
       if (program.graph.tensors[static_cast<std::size_t>(operand.tensor)].perMicrobatch) {
-        const std::int32_t otherMicrobatch = other.microbatch == kEachMicrobatch ? made.microbatch : other.microbatch;
-        instance.microbatch = operand.microbatch >= 0 ? operand.microbatch : otherMicrobatch;
+        instance.microbatch = operand.microbatch.orElse(other.microbatch.at(made.microbatch));
       }
       todo.push_back(instance);
       made.multiplicity.push_back(mult);
@@ -525,21 +533,21 @@ class Cutter {
       const Part& part = shard.parts[static_cast<std::size_t>(mention.part)];
       keepApartWhatIsNamed(part.at);
       if (!std::all_of(part.at.begin(), part.at.end(), [&](const auto& c) { return mesh_.coordinate(instance.rank, c.first) == c.second; })) continue;
-      if (part.microbatch >= 0 && part.microbatch != instance.microbatch) continue;
-      if (part.microbatch >= 0 && lumped(kMicrobatchAxis)) throw NotInterchangeable(kMicrobatchAxis);
+      if (part.microbatch.isOne() && part.microbatch != instance.microbatch) continue;
+      if (part.microbatch.isOne() && lumped(kMicrobatchAxis)) throw NotInterchangeable(kMicrobatchAxis);
       const ShardAxes& axes = axesOf(mention.entry, mention.shard);
       any = true;
       // An equation is its shard at the coordinates of its own axes: those that parts name or that it sums over are the same in all parts of all.
-      NodeKey key{mention.entry, mention.shard, 0, -1};
+      NodeKey key{mention.entry, mention.shard, 0, Microbatch::none()};
       coordinates_.clear();
       for (const std::int32_t axis : axes.outer) {
-        const std::int32_t c = axis == kMicrobatchAxis ? instance.microbatch : mesh_.coordinate(instance.rank, axis);
+        const std::int32_t c = axis == kMicrobatchAxis ? instance.microbatch.number() : mesh_.coordinate(instance.rank, axis);
         coordinates_.push_back(c);
-        if (axis == kMicrobatchAxis) key.microbatch = c;
+        if (axis == kMicrobatchAxis) key.microbatch = instance.microbatch;
         else key.rank = static_cast<std::int32_t>(mesh_.with(key.rank, axis, c));
       }
       if (!boundKeys_.insert(key).second) continue;   // the same equation, met through another of its parts
-      BoundEquation made{mention.entry, mention.shard, instantiate(shard, axes, coordinates_), {}};
+      BoundEquation made{mention.entry, mention.shard, instantiate(plan_.lineage[static_cast<std::size_t>(mention.entry)].tensor, shard, axes, coordinates_), {}};
       // A sum that is stated twice would look over-determined.
       const bool known = made.family.parts.size() > 1 && std::any_of(bound_.begin(), bound_.end(), [&](const BoundEquation& b) {
         return plan_.lineage[static_cast<std::size_t>(b.entry)].tensor == plan_.lineage[static_cast<std::size_t>(made.entry)].tensor &&
@@ -690,6 +698,7 @@ class Cutter {
       StageTensor made;
       made.info = {tensor.shape, tensor.element};
       made.logical = true;
+      if (origin == Origin::kVariable && tensor.kind == TensorKind::kProduced) made.defined = options_.partial ? Defined::kUnknown : Defined::kWhereAssumed;
       made.tensor = t;
       made.origin = origin;
       stage_.tensors.push_back(std::move(made));
@@ -711,7 +720,7 @@ class Cutter {
       made.tensor = shapedLike;
       made.program = instance.program;
       made.rank = instance.rank;
-      made.microbatch = std::max(instance.microbatch, -1);
+      made.microbatch = instance.microbatch;
       stage_.tensors.push_back(std::move(made));
     }
     return it->second;

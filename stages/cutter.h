@@ -22,15 +22,18 @@ struct CutOptions {
   std::int32_t onlyBefore = -1;
   // Coordinates of interchangeable axes are lumped (false: enumerate everything).
   bool lump = true;
+  // Intermediate tensors of the model at which the slice stops are taken for ones that may be undefined (Defined::kUnknown).
+  bool partial = false;
   std::size_t maxNodes = 2'000'000;
 };
 
 // Operators that wait for one another's results, across microbatches or ranks: the plan cannot run.
 class CyclicWait : public std::runtime_error {
  public:
-  CyclicWait(std::int32_t program_, std::int32_t node_, std::int32_t rank_, std::int32_t microbatch_)
+  CyclicWait(std::int32_t program_, std::int32_t node_, std::int32_t rank_, Microbatch microbatch_)
       : std::runtime_error("an operator waits for its own result"), program(program_), node(node_), rank(rank_), microbatch(microbatch_) {}
-  std::int32_t program, node, rank, microbatch;
+  std::int32_t program, node, rank;
+  Microbatch microbatch;
 };
 
 // Cuts the stage of one entry. Throws Unsupported when it would exceed maxNodes, CyclicWait.

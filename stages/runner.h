@@ -1,5 +1,9 @@
 // Executes a reduced stage over any algebra: binds inputs through the assumed lineage, runs both sides, and pairs up what the claims say
 // is equal.
+//
+// Over terms every element also carries the conditions under which it exists. Assumed lineage says of a local element that it exists, and equals the logical
+// one, where the logical one is defined. So the local element carries the logical one's conditions (Guards), and where equations make several logical elements
+// one unknown, every claim carries the conditions of all of these: only where they are all defined are they all equal.
 #pragma once
 
 #include <algorithm>
@@ -7,12 +11,15 @@
 #include <functional>
 #include <numeric>
 #include <stdexcept>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "ops/registry.h"
 #include "shape_reduction/reduction.h"
 #include "shardproof/error.h"
 #include "stages/stage.h"
+#include "terms/conditions.h"
 #include "util/union_find.h"
 
 namespace shardproof {
@@ -39,6 +46,8 @@ class StageRunner {
   StageRunner(const Stage& stage, const ReducedStage& reduced, const Problem& problem, A& algebra)
       : stage_(stage), reduced_(reduced), problem_(problem), algebra_(algebra) {}
 
+  static constexpr bool kConditions = requires(Element e) { e.condition; };   // elements carry conditions
+
   // Some assumed equation could not be used (the stage then knows less than it may: a proof stands, a refutation does not).
   bool droppedAssumption() const { return dropped_; }
   // What claim equations pair up.
@@ -48,6 +57,16 @@ class StageRunner {
     Element logical, parallel;
   };
   const std::vector<Pair>& pairs() const { return pairs_; }
+  // Is some assumed lineage about the element?
+  bool isAssumed(std::uint32_t number) const { return assumed_[at(number)] != 0; }
+  // What Condition::Kind::kDefined numbers: the element of a logical tensor, row-major over its reduced positions and planes.
+  std::pair<std::int32_t, std::int64_t> definedElement(std::uint32_t number) const {
+    std::int32_t t = 0;
+    for (std::size_t i = 0; i < base_.size(); ++i) {
+      if (base_[i] >= 0 && base_[i] <= std::int64_t{number} && (base_[at(t)] < 0 || base_[i] >= base_[at(t)])) t = static_cast<std::int32_t>(i);
+    }
+    return {t, std::int64_t{number} - base_[at(t)]};
+  }
   // Empty when it was dropped after its last use (evaluateSide).
   const ops::TensorValue<A>& value(std::int32_t tensor) const { return values_[at(tensor)]; }
 
@@ -58,6 +77,7 @@ class StageRunner {
     supplyLogical(supply);
     evaluateSide(true);
     if (between) between();
+    if constexpr (kConditions) guard();
     bindLocal(supply);
     evaluateSide(false);
     pairUp();
@@ -237,7 +257,9 @@ class StageRunner {
 
   // logical == local, element by element: the same unknown.
   void unite() {
+    assumed_.assign(slots_.size(), 0);
     for (const Equation& e : stage_.assumptions) {
+      forEachElement(e, e.parts[0].first, [&](std::int64_t l, std::int64_t) { assumed_[at(slotOf(e.logical, l))] = 1; });
       if (!single(e)) continue;
       const std::int32_t local = e.parts[0].first;
       if (isLocalConstant(local)) {   // the logical tensor keeps the value that it has otherwise
@@ -268,9 +290,46 @@ class StageRunner {
       for (std::int64_t i = 0; i < n; ++i) {
         const std::int64_t root = slots_.find(base_[t] + i);
         if (!known_[at(root)]) settle(root, supply(static_cast<std::int32_t>(t), i));
-        value.data.push_back(element_[at(root)]);
+        Element element = element_[at(root)];
+        if constexpr (kConditions) {
+          const Defined defined = stage_.tensors[t].defined;
+          if (defined == Defined::kUnknown || (defined == Defined::kWhereAssumed && !assumed_[at(base_[t] + i)])) {
+            element.condition = algebra_.defined(static_cast<std::uint32_t>(base_[t] + i));
+          }
+        }
+        value.data.push_back(element);
       }
     }
+  }
+
+  // The conditions of each local element that an equation makes equal to a logical one; those of all claims.
+  void guard() {
+    guards_.assign(slots_.size(), kNoGuard);
+    std::vector<std::int64_t> first(slots_.size(), -1);   // of each class: a logical element of it
+    for (const Equation& e : stage_.assumptions) {
+      if (!single(e) || isLocalConstant(e.parts[0].first)) continue;
+      const Value& whole = values_[at(e.logical)];
+      if (whole.data.empty()) throw std::logic_error("an assumed logical tensor has no value");
+      forEachElement(e, e.parts[0].first, [&](std::int64_t l, std::int64_t p) {
+        const std::int64_t local = slotOf(e.parts[0].first, p), logical = slotOf(e.logical, l), root = slots_.find(local);
+        const ConditionSet condition = whole.data[at(l)].condition;
+        if (guards_[at(local)] == kNoGuard) guards_[at(local)] = condition;
+        if (first[at(root)] < 0) {
+          first[at(root)] = logical;
+          firstCondition_[root] = condition;
+        } else if (first[at(root)] != logical) {
+          required_ = algebra_.conditions().unite(required_, algebra_.conditions().unite(firstCondition_[root], condition));
+        }
+      });
+    }
+  }
+
+  Element localElement(std::int64_t slot) {
+    Element element = element_[at(slots_.find(slot))];
+    if constexpr (kConditions) {
+      if (guards_[at(slot)] != kNoGuard) element.condition = guards_[at(slot)];
+    }
+    return element;
   }
 
   void bindLocal(const Supply& supply) {
@@ -292,7 +351,7 @@ class StageRunner {
         for (std::int64_t i = 0; i < n; ++i) {
           const std::int64_t root = slots_.find(base_[t] + i);
           if (!known_[at(root)]) settle(root, supply(static_cast<std::int32_t>(t), i));
-          value.data.push_back(element_[at(root)]);
+          value.data.push_back(localElement(base_[t] + i));
         }
       } else if (tensor.origin == Origin::kUnbound) {
         for (std::int64_t i = 0; i < n; ++i) value.data.push_back(supply(static_cast<std::int32_t>(t), i));
@@ -334,8 +393,12 @@ class StageRunner {
         for (std::size_t k = 0; k < e.parts.size(); ++k) {
           if (k == chosen) continue;
           const std::int64_t root = slots[k][i];
-          if (!known_[at(root)]) settle(root, supply(e.parts[k].first, indexIn(e, k, i)));
-          terms.push_back(algebra_.scale(Rational(-e.parts[k].second), element_[at(root)]));
+          if (!known_[at(root)]) {
+            Element free = supply(e.parts[k].first, indexIn(e, k, i));
+            if constexpr (kConditions) free.condition = terms[0].condition;   // the parts exist where their sum is said to
+            settle(root, free);
+          }
+          terms.push_back(algebra_.scale(Rational(-e.parts[k].second), localElement(slotOf(e.parts[k].first, indexIn(e, k, i)))));
         }
         settle(slots[chosen][i], algebra_.scale(Rational(1, e.parts[chosen].second), algebra_.sum(terms, {})));
       }
@@ -471,7 +534,8 @@ class StageRunner {
       std::vector<Element> elements(e.parts.size());
       for (std::size_t i = 0; i < logical.size(); ++i) {
         for (std::size_t k = 0; k < e.parts.size(); ++k) elements[k] = values_[at(e.parts[k].first)].data[at(local[k][i])];
-        const Element parallel = single(e) ? elements[0] : algebra_.sum(elements, weights);
+        Element parallel = single(e) ? elements[0] : algebra_.sum(elements, weights);
+        if constexpr (kConditions) parallel.condition = algebra_.conditions().unite(parallel.condition, required_);
         pairs_.push_back({c, logical[i], whole.data[at(logical[i])], parallel});
       }
     }
@@ -489,6 +553,11 @@ class StageRunner {
   std::vector<Element> element_;        // of each class root
   std::vector<Pair> pairs_;
   bool dropped_ = false;
+  static constexpr ConditionSet kNoGuard = ~ConditionSet{0};
+  std::vector<ConditionSet> guards_;    // of each slot
+  std::vector<char> assumed_;           // ... whether it is a logical element in the box of an assumed equation
+  std::unordered_map<std::int64_t, ConditionSet> firstCondition_;
+  ConditionSet required_ = 0;           // of every claim
 };
 
 }  // namespace shardproof

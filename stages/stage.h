@@ -36,12 +36,22 @@ enum class Origin : std::uint8_t {
   kUnbound,      // a local input that no lineage mentions: anything
 };
 
+// For which inputs of the model the elements of a logical variable are known to be defined (docs/soundness.md, "Definedness"). Where they are not, what the
+// plan's side does with an element is held against what the model's side does with it.
+enum class Defined : std::uint8_t {
+  kAlways,        // it is given, or no logical variable
+  kWhereAssumed,  // an intermediate tensor: all elements that assumed lineage is about, as the lemmas are about total tensors; of the others nothing is known
+  kUnknown,       // an intermediate tensor, some lemma about which may be about a tensor that is not total: of no element
+};
+
 struct StageTensor {
   ops::TensorInfo info;
   Origin origin = Origin::kComputed;
   bool logical = false;
+  Defined defined = Defined::kAlways;
   std::int32_t tensor = -1;       // index in the model or in the program
-  std::int32_t program = -1, rank = -1, microbatch = -1;   // local tensors: which instance (messages only)
+  std::int32_t program = -1, rank = -1;   // local tensors: which instance (messages only)
+  Microbatch microbatch;
 };
 
 struct StageNode {
@@ -57,7 +67,8 @@ struct StageNode {
   std::int32_t member = 0;                   // this rank's place in the group
   std::vector<std::int64_t> multiplicity;    // how many members each operand stands for
   std::int32_t program = -1, node = -1;      // where it stands in the plan (or model), for messages
-  std::int32_t rank = -1, microbatch = -1;
+  std::int32_t rank = -1;
+  Microbatch microbatch;
 };
 
 // logical[box] == sum over parts of multiplicity * local.

@@ -2,11 +2,13 @@
 // Flat arrays and 32-bit ids throughout; docs/format.md says what the fields mean.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <variant>
 #include <vector>
@@ -45,16 +47,46 @@ struct Tensor {
   NameId gradientOf;                          // model only, for messages
 };
 
+// A microbatch, or that there is none, or that each is meant. Not a number: no arithmetic is possible with "none" and "each", which once were -1 and -2
+// and were multiplied by a step.
+class Microbatch {
+ public:
+  constexpr Microbatch() = default;                       // none
+  static constexpr Microbatch none() { return {}; }
+  static constexpr Microbatch each() { return Microbatch(kEach); }
+  // Throws std::logic_error for what is no microbatch.
+  static constexpr Microbatch of(std::int32_t number) {
+    if (number < 0) throw std::logic_error("a microbatch with a negative number");
+    return Microbatch(number);
+  }
+  constexpr bool isNone() const { return value_ == kNone; }
+  constexpr bool isEach() const { return value_ == kEach; }
+  constexpr bool isOne() const { return value_ >= 0; }
+  // Throws std::logic_error where none or each is meant.
+  constexpr std::int32_t number() const {
+    if (!isOne()) throw std::logic_error("the number of no microbatch was asked for");
+    return value_;
+  }
+  // This one where it is one, else `other`.
+  constexpr Microbatch orElse(Microbatch other) const { return isOne() ? *this : other; }
+  // What an instance that runs for `instance` of something that is for this one runs for.
+  constexpr Microbatch at(Microbatch instance) const { return isEach() ? instance : *this; }
+  friend constexpr auto operator<=>(Microbatch, Microbatch) = default;
+  // For tables by content only.
+  constexpr std::uint32_t hash() const { return static_cast<std::uint32_t>(value_); }
+
+ private:
+  static constexpr std::int32_t kNone = -1, kEach = -2;
+  explicit constexpr Microbatch(std::int32_t value) : value_(value) {}
+  std::int32_t value_ = kNone;
+};
+
 // A node's reading of a tensor. In a plan `name#k` reads microbatch k's instance.
 struct Operand {
   std::int32_t tensor = -1;  // index into the graph's tensors; -1: the operand is absent (null)
-  std::int32_t microbatch = -1;  // -1: the node's own
+  Microbatch microbatch;     // none: the node's own
   bool present() const { return tensor >= 0; }
 };
-
-// When a plan's node runs.
-constexpr std::int32_t kOnce = -1;              // no `mb`: once per rank
-constexpr std::int32_t kEachMicrobatch = -2;    // "*": once for each microbatch
 
 // One coordinate assignment, e.g. {"pp": 1, "tp": 0}; axes are indices into Plan::mesh. Sorted by axis.
 using Coordinates = std::vector<std::pair<std::int32_t, std::int32_t>>;
@@ -83,7 +115,7 @@ struct Node {
   std::uint32_t firstOut = 0, outCount = 0;   // into Graph::results
   AttributesId attributes;                    // always valid (the empty set is interned too)
   NameId location;                            // optional `loc`
-  std::int32_t microbatch = kOnce;            // plan only
+  Microbatch microbatch;                      // plan only. None: no `mb`, once per rank; each: "*", of a plan with several microbatches
   std::int32_t communication = -1;            // plan only: index into Program::communications
 };
 
@@ -147,7 +179,7 @@ enum class Role : std::uint8_t { kInput, kOutput, kCheckpoint };
 struct Part {
   NameId local;                               // the local tensor's name: found in the program of each rank that is meant
   Coordinates at;
-  std::int32_t microbatch = -1;               // "mb": k; -1: not fixed
+  Microbatch microbatch;                      // "mb": k; none: not fixed
 };
 
 struct Shard {

@@ -61,13 +61,15 @@ std::optional<std::string> expanded(std::string_view bytes, std::int64_t length)
 std::string shapesText(const StoredProof& proof) {
   nlohmann::json list = nlohmann::json::array();
   for (const auto& s : proof.shapes) list.push_back({s.tensor, s.shape});
-  return list.dump();
+  return nlohmann::json{{"shapes", std::move(list)}, {"total", proof.total}}.dump();
 }
 
 // False where the text is none of shapesText's.
 bool readShapes(std::string_view text, StoredProof& proof) {
   try {
-    for (const auto& s : nlohmann::json::parse(text)) proof.shapes.push_back({s.at(0).get<std::int32_t>(), s.at(1).get<Shape>()});
+    const auto details = nlohmann::json::parse(text);
+    proof.total = details.at("total").get<bool>();
+    for (const auto& s : details.at("shapes")) proof.shapes.push_back({s.at(0).get<std::int32_t>(), s.at(1).get<Shape>()});
     return true;
   } catch (const nlohmann::json::exception&) {
     return false;

@@ -12,6 +12,7 @@ bool isProof(Method method, Checker checker) {
 StoredProof storedProof(const Stage& stage, const Problem& problem, const StageOutcome& outcome) {
   StoredProof proof;
   proof.method = outcome.method;
+  proof.total = outcome.total;
   const auto shown = shownTensors(stage, problem);
   for (std::size_t i = 0; i < std::min(shown.size(), outcome.reducedShapes.size()); ++i) proof.shapes.push_back({shown[i].first, outcome.reducedShapes[i].reduced});
   return proof;
@@ -21,6 +22,7 @@ StageOutcome provedOutcome(const Stage& stage, const Problem& problem, const Sto
   StageOutcome outcome;
   outcome.verdict = StageVerdict::kProved;
   outcome.method = proof.method;
+  outcome.total = proof.total;
   std::map<std::int32_t, const Shape*> reduced;
   for (const auto& s : proof.shapes) reduced.emplace(s.tensor, &s.shape);
   for (auto& [t, name] : shownTensors(stage, problem)) {

@@ -26,6 +26,7 @@ struct StoredProof {
   };
   Method method = Method::kNone;
   std::vector<Reduced> shapes;
+  bool total = false;                       // StageOutcome::total
   friend bool operator==(const StoredProof&, const StoredProof&) = default;
 };
 

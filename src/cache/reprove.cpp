@@ -38,6 +38,7 @@ NotProvedAgain whyNotProvedAgain(const std::string& form, const std::optional<St
     if (!proof) return {};
     // Other names may have been listed, but what is listed for both must be the same.
     const StoredProof again = storedProof(read.stage, *read.problem, outcome);
+    if (again.total != proof->total) return {std::string("the model's side is ") + (again.total ? "" : "not ") + "defined for every value, which the row says otherwise"};
     if (again.method != proof->method) return {std::string("it is proved by ") + toString(again.method) + ", not by " + toString(proof->method)};
     for (const auto& stored : proof->shapes) {
       const auto same = std::find_if(again.shapes.begin(), again.shapes.end(), [&](const auto& s) { return s.tensor == stored.tensor; });

@@ -188,6 +188,7 @@ class LogCheck {
     CutOptions cut;
     cut.excluded = &excluded;
     cut.lump = logged.lump;
+    cut.partial = logged.partial;
     std::string why;
     try {
       const Stage stage = cutStage(join_, e, cut);

@@ -22,6 +22,7 @@ struct ProofRecord {
     std::int32_t forbidden = 0;           // into `forbidden`
     std::int64_t key = 0;                 // its place in the order of lemmas (Join::entryKey)
     bool lump = true;                     // coordinates of interchangeable axes were lumped when its stage was cut (CutOptions::lump)
+    bool partial = false;                 // ... and what it assumes was taken for tensors that may be undefined (CutOptions::partial)
   };
   std::vector<Class> classes;
   // Sets of entries that some stage was not to assume although they come before it: they had failed, or the stage had to reach further up. Sorted, each once; the

@@ -133,7 +133,7 @@ class LogClient : public StreamClient {
   }
 
   void readEntry(const Value& v) {
-    static const std::vector<std::string_view> kFields{"entry", "tensor", "role", "proved", "class", "assumes", "forbidden", "key", "lumped"};
+    static const std::vector<std::string_view> kFields{"entry", "tensor", "role", "proved", "class", "assumes", "forbidden", "key", "lumped", "partial"};
     static const std::vector<std::string_view> kGiven{"entry", "tensor", "role"}, kUnproved{"entry", "tensor", "role", "proved"};
     v.expectFields(kFields);
     const std::string place = "/lineage/" + std::to_string(log_.lineage.size());
@@ -151,6 +151,7 @@ class LogClient : public StreamClient {
       made.proof.forbidden = static_cast<std::int32_t>(v.require("forbidden").integer(0, kMost));
       made.proof.key = v.require("key").integer();
       made.proof.lump = v.require("lumped").boolean();
+      made.proof.partial = v.require("partial").boolean();
     }
     log_.lineage.push_back(std::move(made));
   }

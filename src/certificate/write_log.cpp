@@ -38,6 +38,7 @@ Json toJson(const ProofLog::Entry& entry, std::size_t number) {
   json["forbidden"] = entry.proof.forbidden;
   json["key"] = entry.proof.key;
   json["lumped"] = entry.proof.lump;
+  json["partial"] = entry.proof.partial;
   return json;
 }
 

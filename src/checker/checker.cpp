@@ -78,7 +78,7 @@ class StageChecker {
     Terms terms(stage_, reduced_, problem_, algebra);
     execute(terms, algebra);
     const auto unequal = differing(terms);
-    undefined_ = undefinedInPlan(algebra);
+    undefined_ = undefinedInPlan(terms, algebra);
     if (unequal.empty() && undefined_.empty()) {
       // Flattened sums and products are compared summand by summand, and a summand involves at most as many positions of a lump as the
       // reduction kept apart (shape_reduction/reduction.h), so the identity holds at full size.
@@ -93,15 +93,59 @@ class StageChecker {
     decideBySolver();
   }
 
-  // Terms are compared as expressions; that the plan has a value wherever the model has one is shown besides. Empty, or what is missing.
-  std::string undefinedInPlan(TermAlgebra& algebra) {
+  // Terms are compared as expressions; that the plan has a value wherever the model has one is shown besides, element by element. Empty, or what is missing.
+  std::string undefinedInPlan(const Terms& terms, TermAlgebra& algebra) {
     Stopwatch watch(outcome_.seconds["check"]);
-    const auto use = uncoveredUse(algebra, modelUses_, kDomainBudget);
-    if (!use) return {};
+    std::set<std::pair<ConditionSet, ConditionSet>> seen;
+    bool partial = false;
+    outcome_.total = true;
+    for (const auto& pair : terms.pairs()) {
+      if ((pair.logical.condition == 0 && pair.parallel.condition == 0) || !seen.emplace(pair.logical.condition, pair.parallel.condition).second) continue;
+      for (const Condition& c : algebra.conditions().members(pair.logical.condition)) partial = partial || c.kind != Condition::Kind::kDefined || !terms.isAssumed(c.subject);
+      const std::string element = elementName(stage_.claims[pair.claim].logical, pair.logicalIndex);
+      if (const auto never = impossible(algebra, pair.logical.condition, kDomainBudget)) {
+        throw Unsupported("the model has no value at " + element + " for any input: it " + describe(*never, terms, algebra));
+      }
+      if (const auto missing = uncovered(algebra, pair.logical.condition, pair.parallel.condition, kDomainBudget)) {
+        return "at " + element + " the plan " + describe(*missing, terms, algebra) + ", the model does not: where that is not defined the plan has no value and the model has";
+      }
+    }
+    outcome_.total = !partial;
+    if (partial) expectSomeValue(terms);
+    return {};
+  }
+
+  std::string describe(const Condition& c, const Terms& terms, const TermAlgebra& algebra) const {
+    if (c.kind == Condition::Kind::kDefined) {
+      const auto [tensor, index] = terms.definedElement(c.subject);
+      return "uses " + elementName(tensor, index);
+    }
     std::vector<std::string> names;
     for (const FreeElement& e : free_) names.push_back(elementName(e.tensor, e.index));
-    return std::string("the plan ") + (use->halves == 0 ? "takes the logarithm of " : use->halves % 2 != 0 ? "takes a root of " : "divides by ") +
-           algebra.toString(use->base, names, 120) + ", the model does not: where that is not defined the plan has no value and the model has";
+    return (c.kind == Condition::Kind::kNonZero ? "divides by (or takes the logarithm of) " : "takes a root (or the logarithm) of ") +
+           algebra.toString(Term{c.subject}, names, 120);
+  }
+
+  // Conditions that cannot all be met would make any claim true. Each claimed element of the model must have a value at some point; where none is found
+  // the claim is not proved.
+  void expectSomeValue(const Terms& terms) {
+    constexpr int kMostDraws = 64;
+    std::set<std::pair<std::size_t, std::int64_t>> missing;
+    for (const auto& pair : terms.pairs()) {
+      if (pair.logical.condition != 0) missing.emplace(pair.claim, pair.logicalIndex);
+    }
+    for (int k = 0; k < kMostDraws && !missing.empty(); ++k) {
+      std::mt19937_64 random(0xD1B54A32D192ED03ULL + static_cast<std::uint64_t>(k));
+      DoubleAlgebra algebra;
+      Doubles runner(stage_, reduced_, problem_, algebra);
+      runner.run([&](std::int32_t tensor, std::int64_t) { return isInteger(tensor) ? static_cast<double>(drawIndex(random, tensor)) : drawReal(random, k); });
+      for (const auto& pair : runner.pairs()) {
+        if (!std::isnan(pair.logical)) missing.erase({pair.claim, pair.logicalIndex});
+      }
+    }
+    if (missing.empty()) return;
+    const auto& [claim, index] = *missing.begin();
+    throw Unsupported("no input was found at which the model has a value at " + elementName(stage_.claims[claim].logical, index));
   }
 
   // The terms as they are executed, without any normal form, on a reduction wide enough for a proof that may expand them.
@@ -110,7 +154,7 @@ class StageChecker {
       TermAlgebra algebra(TermAlgebra::Mode::kNormalized, mostTerms(options_.memoryMegabytes));
       Terms terms(stage_, reduced_, problem_, algebra);
       execute(terms, algebra);
-      undefined_ = undefinedInPlan(algebra);
+      undefined_ = undefinedInPlan(terms, algebra);
       if (!undefined_.empty()) {
         if (!refuteInNumbers()) throw Unsupported(undefined_);
         return;
@@ -136,12 +180,10 @@ class StageChecker {
   void execute(Terms& terms, TermAlgebra& algebra) {
     Stopwatch watch(outcome_.seconds["execute"]);
     free_.clear();
-    terms.run(
-        [&](std::int32_t tensor, std::int64_t index) {
-          free_.push_back({tensor, index});
-          return algebra.variable(isInteger(tensor));
-        },
-        [&] { modelUses_ = algebra.partialUses().size(); });
+    terms.run([&](std::int32_t tensor, std::int64_t index) {
+      free_.push_back({tensor, index});
+      return algebra.variable(isInteger(tensor));
+    });
     dropped_ = terms.droppedAssumption();
   }
 
@@ -595,7 +637,6 @@ class StageChecker {
   std::set<std::int32_t> differing_;       // end to end: the claims that some attempt made differ
   bool reducedForProof_ = false;
   bool dropped_ = false;
-  std::size_t modelUses_ = 0;              // partial operations of the logical side, of the last execution
   std::string undefined_;                  // why the plan may be undefined where the model is not
   std::string refusal_;
 };

@@ -19,12 +19,15 @@ namespace shardproof {
 // runner.h, and the values of enumerations that a form holds: Origin, ElementKind, Communication, Reduction), in shape_reduction/, src/terms/, src/smt/ and
 // src/checker/. Changes of the cutter and of the chain need not raise it: they work anew in every run. For what an operator means there is
 // ops::kOperatorVersion.
-constexpr int kCheckerVersion = 3;
+constexpr int kCheckerVersion = 4;
 
 struct StageOutcome {
   StageVerdict verdict = StageVerdict::kUndecided;
   Method method = Method::kNone;
   std::string reason;
+  // kProved: the model's side of each claim is defined for every value of what the stage starts from. Then the claimed tensor is defined for every input if
+  // that is (docs/soundness.md, "Definedness").
+  bool total = false;
   bool shortenedMask = false;              // the numbers of the counterexample were computed with a lumped mask
   // kRefuted: the first claim that differs, and where.
   std::int32_t claim = -1;

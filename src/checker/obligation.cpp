@@ -152,7 +152,7 @@ std::string elementName(const Stage& stage, const Problem& problem, const Reduce
   std::string text = nameOf(problem, tensor);
   if (!tensor.logical) {
     text = "local " + text + "@rank " + std::to_string(tensor.rank);
-    if (tensor.microbatch >= 0) text += " microbatch " + std::to_string(tensor.microbatch);
+    if (tensor.microbatch.isOne()) text += " microbatch " + std::to_string(tensor.microbatch.number());
   }
   const auto& dims = reduced.dims[at(t)];
   std::string suffix;

@@ -17,6 +17,7 @@ std::string serialize(const StageOutcome& outcome) {
   j["differing_entries"] = outcome.differingEntries;
   j["not_symmetric"] = outcome.notSymmetric;
   j["shortened_mask"] = outcome.shortenedMask;
+  j["total"] = outcome.total;
   j["seconds"] = outcome.seconds;
   for (const ReducedShape& s : outcome.reducedShapes) j["shapes"].push_back({s.tensor, s.full, s.reduced});
   if (outcome.counterexample) {
@@ -44,6 +45,7 @@ StageOutcome deserialize(const std::string& text) {
   outcome.differingEntries = j.at("differing_entries").get<std::vector<std::int32_t>>();
   outcome.notSymmetric = j.at("not_symmetric").get<bool>();
   outcome.shortenedMask = j.at("shortened_mask").get<bool>();
+  outcome.total = j.at("total").get<bool>();
   outcome.seconds = j.at("seconds").get<std::map<std::string, double>>();
   if (j.contains("shapes")) {
     for (const json& s : j["shapes"]) outcome.reducedShapes.push_back({s[0].get<std::string>(), s[1].get<Shape>(), s[2].get<Shape>()});

@@ -37,8 +37,8 @@ Defect defectAt(const Join& join, DefectKind kind, std::int32_t program, std::in
   return defect;
 }
 
-bool runsFor(const Node& node, std::int32_t microbatch) {
-  return node.microbatch == kEachMicrobatch || node.microbatch == kOnce || node.microbatch == microbatch;
+bool runsFor(const Node& node, Microbatch microbatch) {
+  return !node.microbatch.isOne() || node.microbatch == microbatch;
 }
 
 }  // namespace
@@ -150,8 +150,8 @@ void checkAssignments(const Join& join, std::vector<Defect>& defects) {
       }
       for (std::size_t i = 0; i < producers.size(); ++i) {
         const Producer& a = producers[i];
-        if (!tensor.perMicrobatch && a.microbatch == kEachMicrobatch && microbatches > 1) twice(a, a, ", once in each microbatch, but exists once per rank");
-        if (tensor.perMicrobatch && a.microbatch == kOnce) {
+        if (!tensor.perMicrobatch && a.microbatch.isEach()) twice(a, a, ", once in each microbatch, but exists once per rank");
+        if (tensor.perMicrobatch && a.microbatch.isNone()) {
           Defect defect = defectAt(join, DefectKind::kUnproduced, pi, a.node,
                                    "writes '" + problem.names.text(tensor.name) + "', which exists once per microbatch, without saying for which microbatch");
           defect.tensor = problem.names.text(tensor.name);
@@ -159,7 +159,7 @@ void checkAssignments(const Join& join, std::vector<Defect>& defects) {
         }
         for (std::size_t j = i + 1; j < producers.size(); ++j) {
           const Producer& b = producers[j];
-          const bool overlap = !tensor.perMicrobatch || a.microbatch == b.microbatch || a.microbatch == kEachMicrobatch || b.microbatch == kEachMicrobatch;
+          const bool overlap = !tensor.perMicrobatch || a.microbatch == b.microbatch || a.microbatch.isEach() || b.microbatch.isEach();
           if (overlap) {
             twice(a, b, "");
             i = producers.size();
@@ -174,27 +174,27 @@ void checkAssignments(const Join& join, std::vector<Defect>& defects) {
       const auto mentions = join.mentions(pi, static_cast<std::int32_t>(t));
       if (mentions.empty() || tensor.kind != TensorKind::kProduced) continue;
       const auto producers = join.producers(pi, static_cast<std::int32_t>(t));
-      const auto producedFor = [&](std::int32_t m) {
-        return std::any_of(producers.begin(), producers.end(), [&](const Producer& q) { return m < 0 || q.microbatch == kEachMicrobatch || q.microbatch == m; });
+      const auto producedFor = [&](Microbatch m) {
+        return std::any_of(producers.begin(), producers.end(), [&](const Producer& q) { return m.isNone() || q.microbatch.isEach() || q.microbatch == m; });
       };
       for (const Mention& mention : mentions) {
         const Part& part = problem.plan.lineage[static_cast<std::size_t>(mention.entry)].shards[static_cast<std::size_t>(mention.shard)].parts[static_cast<std::size_t>(mention.part)];
-        std::int32_t missing = -2;
-        if (!tensor.perMicrobatch || part.microbatch >= 0) {
+        std::optional<Microbatch> missing;
+        if (!tensor.perMicrobatch || part.microbatch.isOne()) {
           if (!producedFor(part.microbatch)) missing = part.microbatch;
         } else {
-          for (std::int32_t m = 0; m < microbatches && missing == -2; ++m) {
-            if (!producedFor(m)) missing = m;
+          for (std::int32_t m = 0; m < microbatches && !missing; ++m) {
+            if (!producedFor(Microbatch::of(m))) missing = Microbatch::of(m);
           }
         }
-        if (missing == -2) continue;
+        if (!missing) continue;
         Defect defect;
         defect.kind = DefectKind::kUnproduced;
         defect.tensor = problem.names.text(tensor.name);
         defect.message = "lineage entry /lineage/" + std::to_string(mention.entry) + "/shards/" + std::to_string(mention.shard) + " names local tensor '" +
                          defect.tensor + "', which no node of /programs/" + std::to_string(p) + " produces" +
-                         (missing >= 0 ? " for microbatch " + std::to_string(missing) : "");
-        if (missing >= 0) defect.microbatch = missing;
+                         (missing->isOne() ? " for microbatch " + std::to_string(missing->number()) : "");
+        if (missing->isOne()) defect.microbatch = missing->number();
         join.forEachRank(program.at, [&](std::int64_t r) { defect.ranks.push_back(r); });
         defects.push_back(std::move(defect));
         break;
@@ -214,29 +214,29 @@ void checkAssignments(const Join& join, std::vector<Defect>& defects) {
           defects.push_back(std::move(defect));
         };
         const auto producers = join.producers(pi, operand.tensor);
-        std::vector<std::int32_t> wanted;
+        std::vector<Microbatch> wanted;
         if (!tensor.perMicrobatch) {
-          wanted = {kOnce};
-        } else if (operand.microbatch >= 0) {
+          wanted = {Microbatch::none()};
+        } else if (operand.microbatch.isOne()) {
           wanted = {operand.microbatch};
-        } else if (node.microbatch == kEachMicrobatch) {
-          for (std::int32_t m = 0; m < microbatches; ++m) wanted.push_back(m);
+        } else if (node.microbatch.isEach()) {
+          for (std::int32_t m = 0; m < microbatches; ++m) wanted.push_back(Microbatch::of(m));
         } else {
           wanted = {node.microbatch};
         }
-        for (const std::int32_t m : wanted) {
+        for (const Microbatch m : wanted) {
           const Producer* producer = nullptr;
           for (const Producer& candidate : producers) {
-            if (!tensor.perMicrobatch || candidate.microbatch == kEachMicrobatch || candidate.microbatch == m) producer = &candidate;
+            if (!tensor.perMicrobatch || candidate.microbatch.isEach() || candidate.microbatch == m) producer = &candidate;
           }
           if (!producer) {
-            unproduced(m >= 0 ? "which is never produced on this rank for microbatch " + std::to_string(m) : "which is never produced on this rank", nullptr);
+            unproduced(m.isOne() ? "which is never produced on this rank for microbatch " + std::to_string(m.number()) : "which is never produced on this rank", nullptr);
             break;
           }
           // Within one microbatch (or in an issue-ordered program) node order is the order of execution. Across microbatches it says nothing.
           // A node that runs for each microbatch runs for the producer's, too.
-          const bool ordered = program.issueOrder || producer->microbatch == node.microbatch || producer->microbatch == kOnce || node.microbatch == kOnce ||
-                               node.microbatch == kEachMicrobatch || (producer->microbatch == kEachMicrobatch && m == node.microbatch);
+          const bool ordered = program.issueOrder || producer->microbatch == node.microbatch || producer->microbatch.isNone() || !node.microbatch.isOne() ||
+                               (producer->microbatch.isEach() && m == node.microbatch);
           if (ordered && producer->node >= static_cast<std::int32_t>(n)) {
             unproduced("which is produced only later, by " + Plan::nodePointer(pi, producer->node), producer);
             break;
@@ -253,7 +253,7 @@ void checkCommunication(const Join& join, std::vector<Defect>& defects) {
   std::unordered_set<NameId> named;   // communications of which some node names its microbatch
   for (const Program& program : problem.plan.programs) {
     for (const Node& node : program.graph.nodes) {
-      if (node.communication >= 0 && node.microbatch >= 0) named.insert(specOf(program, node).comm);
+      if (node.communication >= 0 && node.microbatch.isOne()) named.insert(specOf(program, node).comm);
     }
   }
   for (const std::int64_t rank : join.representativeRanks()) {
@@ -266,51 +266,50 @@ void checkCommunication(const Join& join, std::vector<Defect>& defects) {
       const CommunicationSpec& spec = specOf(program, node);
       const bool pointToPoint = spec.kind == Communication::kSend || spec.kind == Communication::kReceive;
       const DefectKind kind = pointToPoint ? DefectKind::kSendReceive : DefectKind::kCollective;
-      const auto report = [&](std::int32_t microbatch, const std::string& message) -> Defect& {
+      const auto report = [&](Microbatch microbatch, const std::string& message) -> Defect& {
         Defect defect = defectAt(join, kind, p, static_cast<std::int32_t>(n), message);
         defect.ranks = {rank};
-        if (microbatch >= 0) defect.microbatch = microbatch;
+        if (microbatch.isOne()) defect.microbatch = microbatch.number();
         defects.push_back(std::move(defect));
         return defects.back();
       };
-      if (spec.tag && node.microbatch == kEachMicrobatch && problem.plan.microbatches > 1) {
-        report(-1, "joins communication '" + problem.names.text(spec.comm) + "' once per microbatch, but its tag makes them all the same one");
+      if (spec.tag && node.microbatch.isEach()) {
+        report(Microbatch::none(), "joins communication '" + problem.names.text(spec.comm) + "' once per microbatch, but its tag makes them all the same one");
         continue;
       }
       const auto group = join.groupOf(spec, rank);
       const std::string comm = "'" + problem.names.text(spec.comm) + "'";
       if (pointToPoint && mesh.with(rank, spec.peer) == rank) {
-        report(-1, "communicates with its own rank");
+        report(Microbatch::none(), "communicates with its own rank");
         continue;
       }
       if (std::find(group.begin(), group.end(), rank) == group.end()) {
-        report(-1, "rank " + std::to_string(rank) + " is not in the group that it lists for communication " + comm);
+        report(Microbatch::none(), "rank " + std::to_string(rank) + " is not in the group that it lists for communication " + comm);
         continue;
       }
       const std::int64_t root = mesh.with(rank, spec.peer);
       if (spec.kind == Communication::kBroadcast) {
         if (std::find(group.begin(), group.end(), root) == group.end()) {
-          report(-1, "the root of broadcast " + comm + ", rank " + std::to_string(root) + ", is not in its group");
+          report(Microbatch::none(), "the root of broadcast " + comm + ", rank " + std::to_string(root) + ", is not in its group");
           continue;
         }
         const bool isRoot = root == rank;
         if ((node.inCount == 1) != isRoot || (node.outCount == 1) == isRoot) {
-          report(-1, isRoot ? "the root of a broadcast has one operand and no result" : "a receiver of a broadcast has one result and no operand");
+          report(Microbatch::none(), isRoot ? "the root of a broadcast has one operand and no result" : "a receiver of a broadcast has one result and no operand");
           continue;
         }
       }
       // One microbatch stands for all unless some node of this communication names its microbatch.
-      std::vector<std::int32_t> microbatches{node.microbatch};
-      if (node.microbatch == kEachMicrobatch) {
-        microbatches.assign(named.contains(spec.comm) ? static_cast<std::size_t>(problem.plan.microbatches) : 1, 0);
-        std::iota(microbatches.begin(), microbatches.end(), 0);
+      std::vector<Microbatch> microbatches{node.microbatch.at(Microbatch::of(0))};
+      if (node.microbatch.isEach() && named.contains(spec.comm)) {
+        for (std::int32_t m = 1; m < problem.plan.microbatches; ++m) microbatches.push_back(Microbatch::of(m));
       }
       const auto shapeOf = [](const Program& q, const Node& c) -> const Tensor& {
         const auto in = q.graph.in(c);
         const auto out = q.graph.out(c);
         return q.graph.tensors[static_cast<std::size_t>(!in.empty() ? in[0].tensor : out[0])];
       };
-      for (const std::int32_t m : microbatches) {
+      for (const Microbatch m : microbatches) {
         bool stop = false;
         for (const std::int64_t member : group) {
           // What meets an alike member meets this one: both run the same, and no group names either. But a root is partly a member's own coordinates, so
@@ -357,21 +356,21 @@ void checkDeadlock(const Join& join, std::vector<Defect>& defects) {
   bool everyMicrobatch = false;
   for (const Program& program : problem.plan.programs) {
     everyMicrobatch = everyMicrobatch || program.issueOrder;
-    for (const Node& node : program.graph.nodes) everyMicrobatch = everyMicrobatch || (node.communication >= 0 && node.microbatch >= 0);
+    for (const Node& node : program.graph.nodes) everyMicrobatch = everyMicrobatch || (node.communication >= 0 && node.microbatch.isOne());
   }
   const std::int32_t microbatches = everyMicrobatch ? problem.plan.microbatches : 1;
 
   // Of those that Join::partners takes for one: comm; kind, of a message its sender; tag or microbatch, and which of them; group.
-  using Key = std::tuple<std::int32_t, Communication, std::int64_t, bool, std::int64_t, std::int32_t>;
+  using Key = std::tuple<std::int32_t, Communication, std::int64_t, std::int64_t, Microbatch, std::int32_t>;   // with a tag: each
   std::map<std::vector<std::int64_t>, std::int32_t> groups;
   std::map<Key, std::uint32_t> meetings;
   std::vector<std::pair<std::int32_t, std::int32_t>> someNode;       // of each meeting
   std::vector<std::int64_t> someRank;
   std::vector<std::pair<FamilyGraph::Vertex, FamilyGraph::Vertex>> waits;
-  const auto meetingOf = [&](std::int64_t rank, std::int32_t p, std::int32_t n, const CommunicationSpec& spec, std::int32_t groupId, std::int32_t microbatch) {
+  const auto meetingOf = [&](std::int64_t rank, std::int32_t p, std::int32_t n, const CommunicationSpec& spec, std::int32_t groupId, Microbatch microbatch) {
     const bool receives = spec.kind == Communication::kReceive;
     const std::int64_t sender = receives ? join.mesh().with(rank, spec.peer) : spec.kind == Communication::kSend ? rank : -1;
-    const Key key{spec.comm.value, receives ? Communication::kSend : spec.kind, sender, spec.tag.has_value(), spec.tag.value_or(microbatch), groupId};
+    const Key key{spec.comm.value, receives ? Communication::kSend : spec.kind, sender, spec.tag.value_or(0), spec.tag ? Microbatch::each() : microbatch, groupId};
     const auto [it, inserted] = meetings.emplace(key, static_cast<std::uint32_t>(meetings.size()));
     if (inserted) {
       someNode.emplace_back(p, n);
@@ -394,19 +393,19 @@ void checkDeadlock(const Join& join, std::vector<Defect>& defects) {
     }
     for (std::int32_t m = 0; m < (program.issueOrder ? 1 : microbatches); ++m) {
       std::int64_t previous = -1;
-      const auto meet = [&](const Event& event, std::int32_t microbatch) {
+      const auto meet = [&](const Event& event, Microbatch microbatch) {
         const std::uint32_t meeting = meetingOf(rank, p, event.node, specOf(program, program.graph.nodes[static_cast<std::size_t>(event.node)]), event.group, microbatch);
         if (previous >= 0) waits.emplace_back(static_cast<std::uint32_t>(previous), meeting);
         previous = meeting;
       };
       for (const Event& event : events) {
         const Node& node = program.graph.nodes[static_cast<std::size_t>(event.node)];
-        if (node.microbatch != kEachMicrobatch) {
-          if (program.issueOrder || runsFor(node, m)) meet(event, node.microbatch);
+        if (!node.microbatch.isEach()) {
+          if (program.issueOrder || runsFor(node, Microbatch::of(m))) meet(event, node.microbatch);
         } else if (!program.issueOrder) {
-          meet(event, m);
+          meet(event, Microbatch::of(m));
         } else {   // for one microbatch after the other, before anything that follows
-          for (std::int32_t each = 0; each < microbatches; ++each) meet(event, each);
+          for (std::int32_t each = 0; each < microbatches; ++each) meet(event, Microbatch::of(each));
         }
       }
     }

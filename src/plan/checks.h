@@ -23,7 +23,7 @@ void checkDeadlock(const Join& join, std::vector<Defect>& defects);
 void checkDataCycles(const Join& join, const std::vector<std::pair<std::int32_t, std::int32_t>>& nodes, std::vector<Defect>& defects);
 
 // An instance that does; `microbatch` -1: it runs once.
-Defect dataCycle(const Join& join, std::int32_t program, std::int32_t node, std::int64_t rank, std::int32_t microbatch);
+Defect dataCycle(const Join& join, std::int32_t program, std::int32_t node, std::int64_t rank, Microbatch microbatch);
 
 // The result's shape of a communication node; throws ShapeError. `groupSize` is the number of members.
 Shape communicationShape(const CommunicationSpec& spec, const Shape& in, std::int64_t groupSize);

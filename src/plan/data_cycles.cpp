@@ -24,7 +24,7 @@ class Instances {
     for (const auto& [p, n] : nodes) ofProgram[static_cast<std::size_t>(p)].push_back(n);
     for (const std::int64_t rank : join.representativeRanks()) {
       for (const std::int32_t n : ofProgram[static_cast<std::size_t>(join.programOf(rank))]) {
-        for (const std::int32_t m : microbatchesOf(nodeAt(rank, n))) ids_.emplace(Key{rank, n, m}, static_cast<std::uint32_t>(ids_.size()));
+        for (const Microbatch m : microbatchesOf(nodeAt(rank, n))) ids_.emplace(Key{rank, n, m}, static_cast<std::uint32_t>(ids_.size()));
       }
     }
   }
@@ -56,14 +56,14 @@ class Instances {
   }
 
  private:
-  using Key = std::tuple<std::int64_t, std::int32_t, std::int32_t>;   // rank, node, microbatch
+  using Key = std::tuple<std::int64_t, std::int32_t, Microbatch>;   // rank, node, microbatch
 
   const Node& nodeAt(std::int64_t rank, std::int32_t n) const { return programAt(rank).graph.nodes[static_cast<std::size_t>(n)]; }
   const Program& programAt(std::int64_t rank) const { return plan_.programs[static_cast<std::size_t>(join_.programOf(rank))]; }
-  std::vector<std::int32_t> microbatchesOf(const Node& node) const {
-    if (node.microbatch != kEachMicrobatch) return {node.microbatch};
-    std::vector<std::int32_t> all;
-    for (std::int32_t m = 0; m < plan_.microbatches; ++m) all.push_back(m);
+  std::vector<Microbatch> microbatchesOf(const Node& node) const {
+    if (!node.microbatch.isEach()) return {node.microbatch};
+    std::vector<Microbatch> all;
+    for (std::int32_t m = 0; m < plan_.microbatches; ++m) all.push_back(Microbatch::of(m));
     return all;
   }
 
@@ -76,8 +76,7 @@ class Instances {
     for (const std::int64_t member : join_.groupOf(spec, rank)) {
       if (member == rank) continue;
       for (const std::int32_t other : join_.partners(member, spec, microbatch, rank)) {
-        const std::int32_t named = nodeAt(member, other).microbatch;
-        const auto it = ids_.find(Key{member, other, named == kEachMicrobatch ? microbatch : named});
+        const auto it = ids_.find(Key{member, other, nodeAt(member, other).microbatch.at(microbatch)});
         if (it != ids_.end()) met.unite(id, it->second);
       }
     }
@@ -90,9 +89,9 @@ class Instances {
     for (const Operand& operand : graph.in(nodeAt(rank, n))) {
       if (!operand.present()) continue;
       const bool perMicrobatch = graph.tensors[static_cast<std::size_t>(operand.tensor)].perMicrobatch;
-      const std::int32_t wanted = !perMicrobatch ? -1 : operand.microbatch >= 0 ? operand.microbatch : microbatch;
+      const Microbatch wanted = perMicrobatch ? operand.microbatch.orElse(microbatch) : Microbatch::none();
       const Producer producer = join_.producerOf({join_.programOf(rank), operand.tensor, static_cast<std::int32_t>(rank), wanted});
-      const auto it = ids_.find(Key{rank, producer.node, producer.microbatch == kEachMicrobatch ? wanted : producer.microbatch});
+      const auto it = ids_.find(Key{rank, producer.node, producer.microbatch.at(wanted)});
       if (it != ids_.end()) f(it->second);
     }
   }
@@ -104,13 +103,13 @@ class Instances {
 
 }  // namespace
 
-Defect dataCycle(const Join& join, std::int32_t program, std::int32_t node, std::int64_t rank, std::int32_t microbatch) {
+Defect dataCycle(const Join& join, std::int32_t program, std::int32_t node, std::int64_t rank, Microbatch microbatch) {
   Defect defect;
   defect.kind = DefectKind::kDeadlock;
   defect.nodes.push_back(join.place(program, node));
   defect.message = defect.nodes.front().pointer + " (" + defect.nodes.front().op + "): waits, through other operators, for its own result";
   defect.ranks = {rank};
-  if (microbatch >= 0) defect.microbatch = microbatch;
+  if (microbatch.isOne()) defect.microbatch = microbatch.number();
   return defect;
 }
 

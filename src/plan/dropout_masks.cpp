@@ -38,14 +38,14 @@ class Masks {
       const Node node = model.nodes[i];
       if (!draws(node)) continue;
       const Shape shape = model.tensors[at(model.in(node)[0].tensor)].shape;
-      give(model, model.nodes[i], {logicalMask(node, shape), -1});
+      give(model, model.nodes[i], {logicalMask(node, shape), Microbatch::none()});
     }
     for (std::size_t p = 0; p < problem_.plan.programs.size(); ++p) {
       Graph& graph = problem_.plan.programs[p].graph;
       for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
         const Node node = graph.nodes[i];
         if (!draws(node)) continue;
-        if (const auto mask = localMask(p, node)) give(graph, graph.nodes[i], {*mask, -1});
+        if (const auto mask = localMask(p, node)) give(graph, graph.nodes[i], {*mask, Microbatch::none()});
       }
     }
     for (auto& [tensor, shards] : shards_) problem_.plan.lineage.push_back({tensor, Role::kInput, std::move(shards)});
@@ -118,7 +118,7 @@ class Masks {
     std::vector<std::int32_t> candidates;
     const auto in = graph.in(node);
     for (std::size_t i = in.size(); i-- > 0;)   // what is dropped out first: backward it is the same tensor as forward
-      if (in[i].present() && (in[i].microbatch < 0 || in[i].microbatch == node.microbatch)) candidates.push_back(in[i].tensor);
+      if (in[i].present() && (!in[i].microbatch.isOne() || in[i].microbatch == node.microbatch)) candidates.push_back(in[i].tensor);
     for (const std::int32_t t : graph.out(node))
       if (t >= 0) candidates.push_back(t);
     for (const std::int32_t t : candidates) {
@@ -192,7 +192,7 @@ class Masks {
     for (auto [it, end] = entries_.equal_range(name); it != end; ++it) {
       if (it->second == last) continue;
       last = it->second;
-      std::vector<std::pair<Coordinates, std::int32_t>> places;
+      std::vector<std::pair<Coordinates, Microbatch>> places;
       for (const Shard& shard : problem_.plan.lineage[at(last)].shards)
         for (const Part& part : shard.parts)
           if (part.local == name)
@@ -203,7 +203,7 @@ class Masks {
       const auto apart = std::all_of(places.begin(), places.end(), [&](const auto& p) {
         const auto& [at, microbatch] = places.front();
         return std::equal(p.first.begin(), p.first.end(), at.begin(), at.end(), [](const auto& a, const auto& b) { return a.first == b.first; }) &&
-               (p.second < 0) == (microbatch < 0);
+               p.second.isOne() == microbatch.isOne();
       });
       if (!places.empty() && once && apart && coversAll(places, own, own.graph.tensors[at(tensor)].perMicrobatch)) return last;
     }
@@ -211,7 +211,7 @@ class Masks {
   }
 
   // Whether places that do not overlap are all that the program's ranks (and microbatches) have: elsewhere the mask would be any, and right plans look wrong.
-  bool coversAll(const std::vector<std::pair<Coordinates, std::int32_t>>& places, const Program& program, bool perMicrobatch) const {
+  bool coversAll(const std::vector<std::pair<Coordinates, Microbatch>>& places, const Program& program, bool perMicrobatch) const {
     const Plan& plan = problem_.plan;
     const auto ranks = [&](const Coordinates& named) {
       std::int64_t n = 1;
@@ -222,7 +222,7 @@ class Masks {
     };
     const std::int64_t microbatches = perMicrobatch ? plan.microbatches : 1;
     std::int64_t covered = 0;
-    for (const auto& [named, microbatch] : places) covered += ranks(named) * (microbatch < 0 ? microbatches : 1);
+    for (const auto& [named, microbatch] : places) covered += ranks(named) * (microbatch.isOne() ? 1 : microbatches);
     return covered == ranks(program.at) * microbatches;
   }
 

@@ -186,7 +186,7 @@ void Join::checkInputLineage() {
           const Part& partA = a.parts[static_cast<std::size_t>(inputs[i].part)];
           const Part& partB = b.parts[static_cast<std::size_t>(inputs[j].part)];
           if (!compatible(partA.at, partB.at)) continue;
-          if (partA.microbatch >= 0 && partB.microbatch >= 0 && partA.microbatch != partB.microbatch) continue;
+          if (partA.microbatch.isOne() && partB.microbatch.isOne() && partA.microbatch != partB.microbatch) continue;
           const bool sameSource = entryA.tensor == entryB.tensor && a.box == b.box && a.step == b.step && a.parts.size() == 1 &&
                                   b.parts.size() == 1 && a.sum.empty() && b.sum.empty();
           if (sameSource) continue;
@@ -214,7 +214,7 @@ std::span<const Producer> Join::producers(std::int32_t program, std::int32_t ten
 
 Producer Join::producerOf(const LocalInstance& instance) const {
   for (const Producer& producer : producers(instance.program, instance.tensor)) {
-    if (instance.microbatch < 0 || producer.microbatch == kEachMicrobatch || producer.microbatch == instance.microbatch) return producer;
+    if (instance.microbatch.isNone() || producer.microbatch.isEach() || producer.microbatch == instance.microbatch) return producer;
   }
   return {};
 }
@@ -257,7 +257,7 @@ bool Join::inGroup(const CommunicationSpec& spec, std::int64_t rank, std::int64_
   return true;
 }
 
-std::vector<std::int32_t> Join::partners(std::int64_t member, const CommunicationSpec& spec, std::int32_t microbatch,
+std::vector<std::int32_t> Join::partners(std::int64_t member, const CommunicationSpec& spec, Microbatch microbatch,
                                          std::int64_t requester) const {
   const std::int32_t p = programOf(member);
   const Program& program = problem_.plan.programs[static_cast<std::size_t>(p)];
@@ -272,7 +272,7 @@ std::vector<std::int32_t> Join::partners(std::int64_t member, const Communicatio
     const Node& node = program.graph.nodes[static_cast<std::size_t>(n)];
     const CommunicationSpec& other = program.communications[static_cast<std::size_t>(node.communication)];
     if (other.kind != wanted || other.tag != spec.tag) continue;
-    if (!spec.tag && node.microbatch != microbatch && !(microbatch >= 0 && node.microbatch == kEachMicrobatch)) continue;
+    if (!spec.tag && node.microbatch != microbatch && !(microbatch.isOne() && node.microbatch.isEach())) continue;
     if (wanted == Communication::kSend || wanted == Communication::kReceive) {
       if (mesh_.with(member, other.peer) != requester) continue;
     } else {
@@ -323,7 +323,7 @@ std::vector<std::pair<std::int32_t, std::int32_t>> Join::orderFamilies() {
       const Node& node = program.graph.nodes[n];
       if (node.communication < 0) continue;
       const CommunicationSpec& spec = program.communications[static_cast<std::size_t>(node.communication)];
-      const std::int32_t mb = node.microbatch == kEachMicrobatch ? 0 : node.microbatch;
+      const Microbatch mb = node.microbatch.at(Microbatch::of(0));
       for (const std::int64_t member : groupOf(spec, rank)) {
         if (member == rank) continue;
         for (const std::int32_t other : partners(member, spec, mb, rank)) {
@@ -400,7 +400,7 @@ double Join::operatorInstances() const {
       const bool fixed = std::any_of(program.at.begin(), program.at.end(), [&](const auto& c) { return c.first == a; });
       if (!fixed) ranks *= mesh_.size(a);
     }
-    for (const Node& node : program.graph.nodes) total += ranks * (node.microbatch == kEachMicrobatch ? problem_.plan.microbatches : 1);
+    for (const Node& node : program.graph.nodes) total += ranks * (node.microbatch.isEach() ? problem_.plan.microbatches : 1);
   }
   return total;
 }

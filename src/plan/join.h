@@ -18,19 +18,20 @@
 
 namespace shardproof {
 
-// One instance of a local tensor. `microbatch` is -1 for tensors that exist once per rank.
+// One instance of a local tensor. No microbatch for tensors that exist once per rank.
 struct LocalInstance {
   std::int32_t program = -1;
   std::int32_t tensor = -1;
   std::int32_t rank = -1;
-  std::int32_t microbatch = -1;
+  Microbatch microbatch;
+  bool shapeOnly = false;           // an operand of which only the shape matters: it has no value, nor a producer
   friend bool operator==(const LocalInstance&, const LocalInstance&) = default;
 };
 
 struct Producer {
   std::int32_t node = -1;
   std::int32_t result = -1;       // position among the node's results
-  std::int32_t microbatch = kOnce;  // the node's `mb`
+  Microbatch microbatch;          // the node's `mb`
 };
 
 // Where a lineage part mentions a local tensor family.
@@ -56,9 +57,9 @@ class Join {
   // The ranks of the group of a communication node on `rank`, in group order. With a lumped axis the caller enumerates itself.
   std::vector<std::int64_t> groupOf(const CommunicationSpec& spec, std::int64_t rank) const;
   bool inGroup(const CommunicationSpec& spec, std::int64_t rank, std::int64_t other) const;
-  // The nodes of `member` that meet the communication `spec` which `requester` issues for `microbatch` (-1: once). A plan without
+  // The nodes of `member` that meet the communication `spec` which `requester` issues for `microbatch` (none: once). A plan without
   // defects has exactly one.
-  std::vector<std::int32_t> partners(std::int64_t member, const CommunicationSpec& spec, std::int32_t microbatch, std::int64_t requester) const;
+  std::vector<std::int32_t> partners(std::int64_t member, const CommunicationSpec& spec, Microbatch microbatch, std::int64_t requester) const;
   // Ranks all of whose coordinates stand for their class of alike ones: what holds for them holds for all.
   std::vector<std::int64_t> representativeRanks() const;
   // Calls f(rank) for every rank that agrees with `at`.

@@ -108,12 +108,12 @@ AttributeValue readAttribute(const Value& value) {
   value.expected("a number, a string, true, false or a list of integers");
 }
 
-std::int32_t readMicrobatch(const Value& value) {
+Microbatch readMicrobatch(const Value& value) {
   if (value.kind() == ValueKind::kString) {
     if (value.string() != "*") value.expected("\"*\" or the number of a microbatch");
-    return kEachMicrobatch;
+    return Microbatch::each();
   }
-  return static_cast<std::int32_t>(value.integer(0, std::numeric_limits<std::int32_t>::max()));
+  return Microbatch::of(static_cast<std::int32_t>(value.integer(0, std::numeric_limits<std::int32_t>::max())));
 }
 
 std::string unknownOperator(std::string_view op) {
@@ -231,7 +231,7 @@ void GraphReader::readOperands(const Value& value, Node& node) {
   node.inCount = static_cast<std::uint32_t>(in.size());
   for (const Value v : in) {
     refuseNull(v);
-    graph_->operands.push_back({nameOf(v), -1});
+    graph_->operands.push_back({nameOf(v), Microbatch::none()});
   }
   node.firstOut = static_cast<std::uint32_t>(graph_->results.size());
   node.outCount = static_cast<std::uint32_t>(out.size());

@@ -69,8 +69,8 @@ class LineageResolver {
     for (std::size_t p = 0; p < shard.parts.size(); ++p) {
       Part& part = shard.parts[p];
       index_.axes.resolve(part.at, [&] { return shardPointer() + "/parts/" + std::to_string(p) + "/at"; });
-      if (part.microbatch >= plan_.microbatches) {
-        failPart(p, "/mb", "found microbatch " + std::to_string(part.microbatch) + ", expected one from 0 to " + std::to_string(plan_.microbatches - 1));
+      if (part.microbatch.isOne() && part.microbatch.number() >= plan_.microbatches) {
+        failPart(p, "/mb", "found microbatch " + std::to_string(part.microbatch.number()) + ", expected one from 0 to " + std::to_string(plan_.microbatches - 1));
       }
       // An axis that one part names is no coordinate of the shard, so a part that does not name it means no rank at all.
       const Coordinates& first = shard.parts.front().at;
@@ -95,10 +95,10 @@ class LineageResolver {
       }
       const Tensor& t = plan_.programs[static_cast<std::size_t>(program)].graph.tensors[static_cast<std::size_t>(local)];
       checkExtent(shard, p, t, program);
-      if (part.microbatch >= 0 && !t.perMicrobatch) {
+      if (part.microbatch.isOne() && !t.perMicrobatch) {
         failPart(p, "/mb", "found a microbatch for \"" + names_.text(part.local) + "\", which is not \"per_mb\" in /programs/" + std::to_string(program));
       }
-      const bool free = part.microbatch < 0 && t.perMicrobatch;
+      const bool free = part.microbatch.isNone() && t.perMicrobatch;
       (free ? seen.free : seen.other) = true;
       if (seen.free && seen.other) {
         failPart(p, "", "found parts of which some hold one tensor per microbatch and some do not (\"" + names_.text(part.local) + "\" in /programs/" +

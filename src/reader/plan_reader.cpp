@@ -51,7 +51,7 @@ Part readPart(const Value& value, Names& names) {
   part.local = names.intern(value.require("local").name());
   if (const auto at = value.find("at")) part.at = readCoordinates(*at, names);
   if (const auto microbatch = value.find("mb")) {
-    part.microbatch = static_cast<std::int32_t>(microbatch->integer(0, std::numeric_limits<std::int32_t>::max()));
+    part.microbatch = Microbatch::of(static_cast<std::int32_t>(microbatch->integer(0, std::numeric_limits<std::int32_t>::max())));
   }
   return part;
 }

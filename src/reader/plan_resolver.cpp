@@ -100,9 +100,9 @@ class ProgramResolver {
 
   void resolveNode(std::int32_t n) {
     Graph& g = program_.graph;
-    const Node& node = g.nodes[static_cast<std::size_t>(n)];
-    if (node.microbatch >= plan_.microbatches) {
-      fail(n, "/mb", "found microbatch " + std::to_string(node.microbatch) + ", expected " + microbatchRange());
+    Node& node = g.nodes[static_cast<std::size_t>(n)];
+    if (node.microbatch.isOne() && node.microbatch.number() >= plan_.microbatches) {
+      fail(n, "/mb", "found microbatch " + std::to_string(node.microbatch.number()) + ", expected " + microbatchRange());
     }
     bool perMicrobatch = false;
     for (std::uint32_t i = 0; i < node.inCount; ++i) {
@@ -117,9 +117,10 @@ class ProgramResolver {
       resolveResult(n, i, node, result);
       perMicrobatch = perMicrobatch || tensor(result).perMicrobatch;
     }
-    if (program_.issueOrder && perMicrobatch && node.microbatch == kEachMicrobatch) {
+    if (program_.issueOrder && perMicrobatch && node.microbatch.isEach()) {
       fail(n, "/mb", "found \"*\" in a program with \"order\": \"issue\", expected the number of one microbatch");
     }
+    if (plan_.microbatches == 1) node.microbatch = node.microbatch.at(Microbatch::of(0));   // "*" of one microbatch is that one
     if (node.communication >= 0) resolveCommunication(n, node);
   }
 
@@ -134,7 +135,7 @@ class ProgramResolver {
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), k);
     if (error != std::errc() || end != digits.data() + digits.size() || k < 0) return false;
     operand.tensor = index_.find(names_.find(text.substr(0, hash)));
-    operand.microbatch = k;
+    operand.microbatch = Microbatch::of(k);
     return operand.tensor >= 0;
   }
 
@@ -148,9 +149,9 @@ class ProgramResolver {
       fail(n, place(), "found \"" + text + "\", expected the name of a tensor of this program");
     }
     const bool perMicrobatch = tensor(operand.tensor).perMicrobatch;
-    if (operand.microbatch >= 0 && !perMicrobatch) fail(n, place(), "found \"" + text + "\", but that tensor is not \"per_mb\"");
-    if (operand.microbatch >= plan_.microbatches) fail(n, place(), "found \"" + text + "\", expected a microbatch, " + microbatchRange());
-    if (operand.microbatch < 0 && perMicrobatch && node.microbatch == kOnce) {
+    if (operand.microbatch.isOne() && !perMicrobatch) fail(n, place(), "found \"" + text + "\", but that tensor is not \"per_mb\"");
+    if (operand.microbatch.isOne() && operand.microbatch.number() >= plan_.microbatches) fail(n, place(), "found \"" + text + "\", expected a microbatch, " + microbatchRange());
+    if (operand.microbatch.isNone() && perMicrobatch && node.microbatch.isNone()) {
       fail(n, place(), "found the \"per_mb\" tensor \"" + text + "\" in a node without \"mb\", expected \"" + text + "#k\" (or \"mb\" on the node)");
     }
   }
@@ -164,7 +165,7 @@ class ProgramResolver {
       if (splitMicrobatch(text, operand)) fail(n, place(), "found \"" + text + "\", expected a result without \"#\": a node writes its own microbatch");
       fail(n, place(), "found \"" + text + "\", expected the name of a tensor of this program");
     }
-    if (tensor(result).perMicrobatch && node.microbatch == kOnce) {
+    if (tensor(result).perMicrobatch && node.microbatch.isNone()) {
       fail(n, place(), "found the \"per_mb\" tensor \"" + text + "\" as a result of a node without \"mb\", expected \"mb\" on the node");
     }
     produced_[static_cast<std::size_t>(result)] = true;

@@ -1,7 +1,5 @@
 #include "terms/domain.h"
 
-#include <algorithm>
-#include <map>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -14,10 +12,11 @@ namespace shardproof {
 namespace {
 
 enum class Sign : std::uint8_t { kUnknown, kNonNegative, kPositive };
-enum class Condition : std::uint8_t { kNonZero, kNonNegative };
+
+}  // namespace
 
 // What is known of a term's sign for every value of its variables (where it is defined).
-class Signs {
+class Domain::Signs {
  public:
   explicit Signs(const TermAlgebra& algebra) : algebra_(algebra) {}
 
@@ -77,75 +76,79 @@ class Signs {
   std::unordered_map<std::uint32_t, Sign> known_;
 };
 
-class Domain {
- public:
-  explicit Domain(TermAlgebra& algebra) : algebra_(algebra), signs_(algebra) {}
+Domain::Domain(TermAlgebra& algebra) : algebra_(algebra), signs_(std::make_unique<Signs>(algebra)) {}
+Domain::~Domain() = default;
 
-  using Key = std::pair<Condition, std::uint32_t>;
+ConditionSet Domain::of(Term base, int halves) {
+  ConditionSet set = 0;
+  if (halves % 2 != 0 || halves == 0) nonNegative(base, set);
+  if (halves <= 0) nonZero(base, set);
+  return set;
+}
 
-  // The conditions of one use that do not always hold.
-  std::vector<Key> conditions(const TermAlgebra::PartialUse& use) {
-    std::vector<Key> keys;
-    if (use.halves % 2 != 0 || use.halves == 0) nonNegative(use.base, keys);
-    if (use.halves <= 0) nonZero(use.base, keys);
-    return keys;
+// A product is zero when a factor is; a sum up to a constant factor.
+void Domain::nonZero(Term t, ConditionSet& set) {
+  if (algebra_.kind(t) == TermKind::kConstant && !algebra_.constantValue(t).isZero()) return;
+  if (algebra_.kind(t) == TermKind::kProduct) {
+    for (const auto& part : algebra_.parts(t)) nonZero(part.term, set);
+    return;
   }
-
- private:
-  // A product is zero when a factor is; a sum up to a constant factor.
-  void nonZero(Term t, std::vector<Key>& keys) {
-    if (algebra_.kind(t) == TermKind::kProduct) {
-      for (const auto& part : algebra_.parts(t)) nonZero(part.term, keys);
+  if (algebra_.kind(t) == TermKind::kSum) {
+    const auto parts = algebra_.parts(t);
+    if (parts.size() == 1 && algebra_.constantValue(t).isZero()) {
+      nonZero(parts[0].term, set);
       return;
     }
-    if (algebra_.kind(t) == TermKind::kSum) {
-      const auto parts = algebra_.parts(t);
-      if (parts.size() == 1 && algebra_.constantValue(t).isZero()) {
-        nonZero(parts[0].term, keys);
-        return;
-      }
-      t = algebra_.scale(parts[0].factor.inverse(), t);
-    }
-    if (signs_.of(t) == Sign::kPositive) return;
-    if (algebra_.kind(t) == TermKind::kSum && signs_.of(algebra_.scale(Rational(-1), t)) == Sign::kPositive) return;
-    keys.emplace_back(Condition::kNonZero, t.id);
+    t = algebra_.scale(parts[0].factor.inverse(), t);
   }
+  if (signs_->of(t) == Sign::kPositive) return;
+  if (algebra_.kind(t) == TermKind::kSum && signs_->of(algebra_.scale(Rational(-1), t)) == Sign::kPositive) return;
+  set = algebra_.conditions().unite(set, algebra_.conditions().single({Condition::Kind::kNonZero, t.id, false}));
+}
 
-  void nonNegative(Term t, std::vector<Key>& keys) {
-    if (signs_.of(t) != Sign::kUnknown) return;
-    if (algebra_.kind(t) == TermKind::kSum) {
-      const Rational lead = algebra_.parts(t)[0].factor;
-      t = algebra_.scale((lead.sign() < 0 ? -lead : lead).inverse(), t);
-    }
-    keys.emplace_back(Condition::kNonNegative, t.id);
+void Domain::nonNegative(Term t, ConditionSet& set) {
+  if (signs_->of(t) != Sign::kUnknown) return;
+  if (algebra_.kind(t) == TermKind::kSum) {
+    const Rational lead = algebra_.parts(t)[0].factor;
+    t = algebra_.scale((lead.sign() < 0 ? -lead : lead).inverse(), t);
   }
+  set = algebra_.conditions().unite(set, algebra_.conditions().single({Condition::Kind::kNonNegative, t.id, false}));
+}
 
-  TermAlgebra& algebra_;
-  Signs signs_;
-};
-
-}  // namespace
-
-std::optional<TermAlgebra::PartialUse> uncoveredUse(TermAlgebra& algebra, std::size_t modelUses, std::size_t budget) {
-  const std::vector<TermAlgebra::PartialUse> uses = algebra.partialUses();
-  if (uses.size() == modelUses) return std::nullopt;   // no other operation than the model's own, term by term
-  Domain domain(algebra);
-  std::set<Domain::Key> model;
-  for (std::size_t i = 0; i < modelUses; ++i) {
-    for (const auto& key : domain.conditions(uses[i])) model.insert(key);
+std::optional<Condition> uncovered(TermAlgebra& algebra, ConditionSet model, ConditionSet plan, std::size_t budget) {
+  if (plan == 0) return std::nullopt;
+  const Conditions& conditions = algebra.conditions();
+  std::set<std::pair<Condition::Kind, std::uint32_t>> given, expanded;
+  for (const Condition& c : conditions.members(model)) {
+    if (!c.maybe) given.emplace(c.kind, c.subject);
   }
-  std::set<Domain::Key> expanded;   // filled when first needed
-  for (std::size_t i = modelUses; i < uses.size(); ++i) {
-    for (const auto& key : domain.conditions(uses[i])) {
-      if (model.contains(key)) continue;
-      try {
-        if (expanded.empty()) {
-          for (const auto& [condition, id] : model) expanded.emplace(condition, algebra.expand(Term{id}, budget).id);
+  const auto expand = [&](std::uint32_t subject) { return algebra.expand(Term{subject}, budget).id; };
+  for (const Condition& c : conditions.members(plan)) {
+    if (given.contains({c.kind, c.subject})) continue;
+    if (c.kind == Condition::Kind::kDefined) return c;
+    try {
+      if (expanded.empty()) {
+        for (const auto& [kind, subject] : given) {
+          if (kind != Condition::Kind::kDefined) expanded.emplace(kind, expand(subject));
         }
-        if (expanded.contains({key.first, algebra.expand(Term{key.second}, budget).id})) continue;
-      } catch (const Unsupported&) {   // too large to expand: not shown to be covered
       }
-      return uses[i];
+      if (expanded.contains({c.kind, expand(c.subject)})) continue;
+    } catch (const Unsupported&) {   // too large to expand: not shown to be covered
+    }
+    return c;
+  }
+  return std::nullopt;
+}
+
+std::optional<Condition> impossible(TermAlgebra& algebra, ConditionSet set, std::size_t budget) {
+  for (const Condition& c : algebra.conditions().members(set)) {
+    if (c.kind == Condition::Kind::kDefined || c.maybe) continue;
+    try {
+      const Term t = algebra.expand(Term{c.subject}, budget);
+      if (algebra.kind(t) != TermKind::kConstant) continue;
+      const int sign = algebra.constantValue(t).sign();
+      if (c.kind == Condition::Kind::kNonZero ? sign == 0 : sign < 0) return c;
+    } catch (const Unsupported&) {   // not known
     }
   }
   return std::nullopt;

@@ -1,17 +1,39 @@
 // Where terms are defined. A proof compares two sides as expressions, and rewriting may remove a division or a root from one of them; so it
-// must be known besides that the plan is defined wherever the model is.
+// must be known besides that the plan's value is defined wherever the model's is.
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 
+#include "terms/conditions.h"
 #include "terms/term_algebra.h"
 
 namespace shardproof {
 
-// The first partial operation (division, root, logarithm) among algebra.partialUses() from index `modelUses` on whose condition neither
-// always holds nor is implied by one of the first `modelUses`. `budget` bounds the expansion of terms that are compared.
-// Works on a normalised algebra.
-std::optional<TermAlgebra::PartialUse> uncoveredUse(TermAlgebra& algebra, std::size_t modelUses, std::size_t budget);
+// Makes conditions of partial operations. Of one algebra.
+class Domain {
+ public:
+  explicit Domain(TermAlgebra& algebra);
+  ~Domain();
+  // What base^(halves/2), or for halves = 0 the logarithm, needs of `base` and does not always have, for any value of its variables at which it is defined.
+  ConditionSet of(Term base, int halves);
+
+ private:
+  class Signs;
+  void nonZero(Term t, ConditionSet& set);
+  void nonNegative(Term t, ConditionSet& set);
+
+  TermAlgebra& algebra_;
+  std::unique_ptr<Signs> signs_;
+};
+
+// The first condition of `plan` that is not met wherever all of `model` are: neither among them (conditions that the model needs only perhaps do not count), nor
+// after expanding both. `budget` bounds the expansion; what cannot be expanded is not covered. Works on a normalised algebra.
+std::optional<Condition> uncovered(TermAlgebra& algebra, ConditionSet model, ConditionSet plan, std::size_t budget);
+
+// A condition of the set that no value of the variables meets: a divisor that is zero when it is multiplied out, the root of a negative number. Nothing where
+// none is found, which does not say that they can be met, let alone all together.
+std::optional<Condition> impossible(TermAlgebra& algebra, ConditionSet set, std::size_t budget);
 
 }  // namespace shardproof

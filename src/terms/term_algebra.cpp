@@ -1,5 +1,9 @@
 #include "terms/term_algebra.h"
 
+#include <algorithm>
+#include <utility>
+
+#include "terms/domain.h"
 #include "terms/term_store.h"
 
 namespace shardproof {
@@ -14,10 +18,17 @@ std::vector<TermId> ids(std::span<const Term> terms) {
 
 }  // namespace
 
-TermAlgebra::TermAlgebra(Mode mode, std::size_t maxTerms) : store_(std::make_unique<Store>(mode, maxTerms)) {}
+TermAlgebra::TermAlgebra(Mode mode, std::size_t maxTerms) : store_(std::make_unique<Store>(mode, maxTerms)), conditions_(std::make_unique<Conditions>()) {}
 TermAlgebra::~TermAlgebra() = default;
-TermAlgebra::TermAlgebra(TermAlgebra&&) noexcept = default;
-TermAlgebra& TermAlgebra::operator=(TermAlgebra&&) noexcept = default;
+// The domain knows its algebra by address: another one is made when needed.
+TermAlgebra::TermAlgebra(TermAlgebra&& other) noexcept : store_(std::move(other.store_)), conditions_(std::move(other.conditions_)) { other.domain_.reset(); }
+TermAlgebra& TermAlgebra::operator=(TermAlgebra&& other) noexcept {
+  store_ = std::move(other.store_);
+  conditions_ = std::move(other.conditions_);
+  domain_.reset();
+  other.domain_.reset();
+  return *this;
+}
 
 Term TermAlgebra::variable(bool integer) { return {store_->newVariable(integer)}; }
 std::size_t TermAlgebra::variableCount() const { return store_->integerVariable.size(); }
@@ -39,7 +50,25 @@ Term TermAlgebra::mul(Term a, Term b) {
       throw Unsupported("minus infinity (the entry of a mask) times a term that is not a positive constant");
     }
   }
-  return {store_->mode == Mode::kNormalized ? store_->multiply(a.id, b.id) : store_->rawMultiply(a.id, b.id)};
+  const auto needed = [&](Term t, Term by) { return t.condition != 0 && mayVanish(by) ? conditions_->maybe(t.condition) : t.condition; };
+  const ConditionSet condition = a.condition == 0 && b.condition == 0 ? 0 : conditions_->unite(needed(a, b), needed(b, a));
+  return {store_->mode == Mode::kNormalized ? store_->multiply(a.id, b.id) : store_->rawMultiply(a.id, b.id), condition};
+}
+
+// Is the term zero wherever some index has another value: an indicator, a multiple of one, a sum of such?
+bool TermAlgebra::mayVanish(Term t) const {
+  switch (kind(t)) {
+    case TermKind::kIndicator: return true;
+    case TermKind::kProduct: {
+      const auto p = parts(t);
+      return std::any_of(p.begin(), p.end(), [&](const Part& part) { return part.factor.sign() > 0 && mayVanish(part.term); });
+    }
+    case TermKind::kSum: {
+      const auto p = parts(t);
+      return constantValue(t).isZero() && std::all_of(p.begin(), p.end(), [&](const Part& part) { return mayVanish(part.term); });
+    }
+    default: return false;
+  }
 }
 
 Term TermAlgebra::scale(const Rational& factor, Term a) {
@@ -48,39 +77,47 @@ Term TermAlgebra::scale(const Rational& factor, Term a) {
     throw Unsupported("minus infinity (the entry of a mask) times a number that is not positive");
   }
   const Code c = store_->rationals.encode(factor);
-  return {store_->mode == Mode::kNormalized ? store_->scale(c, a.id) : store_->rawScale(c, a.id)};
+  return {store_->mode == Mode::kNormalized ? store_->scale(c, a.id) : store_->rawScale(c, a.id), a.condition};
 }
 
 Term TermAlgebra::sum(std::span<const Term> terms, std::span<const std::int64_t> weights) {
-  return {store_->mode == Mode::kNormalized ? store_->sum(terms, weights) : store_->rawSum(terms, weights)};
+  return {store_->mode == Mode::kNormalized ? store_->sum(terms, weights) : store_->rawSum(terms, weights), conditionsOf(terms)};
 }
 
 bool TermAlgebra::storesPartialSums() const { return store_->mode == Mode::kNormalized; }
 
-void TermAlgebra::recordPartial(Term base, int halves) {
-  // How often an operation is applied does not matter for where it is defined: 1/x and 1/x^2 are alike, sqrt(x) and x^(3/2) too.
-  const int kind = halves == 0 ? 0 : (halves % 2 != 0 ? 1 : 2) * (halves < 0 ? -1 : 1);
-  if (store_->kind(base.id) != TermKind::kConstant && partialSeen_.emplace(base.id, kind).second) partialUses_.push_back({base, kind});
+ConditionSet TermAlgebra::partial(Term base, int halves) {
+  if (store_->mode == Mode::kRaw || store_->kind(base.id) == TermKind::kConstant) return base.condition;   // of constants: known, or refused
+  if (!domain_) domain_ = std::make_unique<Domain>(*this);
+  return conditions_->unite(base.condition, domain_->of(base, halves));
+}
+
+ConditionSet TermAlgebra::conditionsOf(std::span<const Term> terms) {
+  ConditionSet all = 0;
+  for (const Term t : terms) {
+    if (t.condition != all) all = conditions_->unite(all, t.condition);
+  }
+  return all;
 }
 
 Term TermAlgebra::power(Term base, int halves) {
-  if (halves < 0 || halves % 2 != 0) recordPartial(base, halves);
-  return {store_->mode == Mode::kNormalized ? store_->power(base.id, halves) : store_->rawPower(base.id, halves)};
+  const TermId id = store_->mode == Mode::kNormalized ? store_->power(base.id, halves) : store_->rawPower(base.id, halves);
+  return {id, halves < 0 || halves % 2 != 0 ? partial(base, halves) : base.condition};
 }
 
-Term TermAlgebra::exp(Term a) { return {store_->mode == Mode::kNormalized ? store_->exp(a.id) : store_->rawExp(a.id)}; }
+Term TermAlgebra::exp(Term a) { return {store_->mode == Mode::kNormalized ? store_->exp(a.id) : store_->rawExp(a.id), a.condition}; }
 
 Term TermAlgebra::apply(ops::Function f, std::span<const std::int64_t> params, std::span<const Term> arguments) {
-  if (f == ops::Function::kLog) recordPartial(arguments[0], 0);
   const std::vector<TermId> a = ids(arguments);
-  return {store_->mode == Mode::kNormalized ? store_->apply(f, params, a) : store_->rawApply(f, params, a)};
+  const TermId id = store_->mode == Mode::kNormalized ? store_->apply(f, params, a) : store_->rawApply(f, params, a);
+  return {id, f == ops::Function::kLog ? partial(arguments[0], 0) : conditionsOf(arguments)};
 }
 
 Term TermAlgebra::indicator(Term index, std::int64_t value) {
-  return {store_->mode == Mode::kNormalized ? store_->indicator(index.id, value) : store_->rawIndicator(index.id, value)};
+  return {store_->mode == Mode::kNormalized ? store_->indicator(index.id, value) : store_->rawIndicator(index.id, value), index.condition};
 }
 
-bool TermAlgebra::isZero(Term t) const { return t.id == Store::kZeroTerm; }
+bool TermAlgebra::isZero(Term t) const { return t.id == Store::kZeroTerm && t.condition == 0; }   // what is skipped would lose its conditions
 
 TermKind TermAlgebra::kind(Term t) const { return store_->kind(t.id); }
 

@@ -8,20 +8,22 @@
 
 #include <cstdint>
 #include <memory>
-#include <set>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "ops/functions.h"
 #include "shardproof/rational.h"
+#include "terms/conditions.h"
 
 namespace shardproof {
 
+class Domain;
+
 struct Term {  // a handle into the algebra's store
   std::uint32_t id = 0;
-  friend bool operator==(Term, Term) = default;
+  ConditionSet condition = 0;   // under which the value exists that the term was made for (terms/conditions.h); no part of the term
+  friend bool operator==(Term a, Term b) { return a.id == b.id; }
 };
 
 enum class TermKind : std::uint8_t {
@@ -66,13 +68,12 @@ class TermAlgebra {
   Term indicator(Term index, std::int64_t value);
   bool isZero(Term t) const;
 
-  // Where an operation is not defined for every real argument: base^(halves/2) with a negative or odd `halves`, or a logarithm (halves 0).
-  // Rewriting may make such an operation disappear from a term (x * x^-1 = 1); the list remembers it. In order of use, without repeats.
-  struct PartialUse {
-    Term base;
-    int halves;
-  };
-  const std::vector<PartialUse>& partialUses() const { return partialUses_; }
+  // Every operation above unites the conditions of its operands and adds those of its own: of base^(halves/2) with a negative or odd `halves`, and of a
+  // logarithm. Not in raw mode.
+  Conditions& conditions() { return *conditions_; }
+  const Conditions& conditions() const { return *conditions_; }
+  // The condition that a value exists which the caller numbers.
+  ConditionSet defined(std::uint32_t number) { return conditions_->single({Condition::Kind::kDefined, number, false}); }
 
   // --- inspection (for the checker, the solver and messages) ---
   TermKind kind(Term t) const;
@@ -99,11 +100,13 @@ class TermAlgebra {
 
  private:
   struct Store;
-  void recordPartial(Term base, int halves);
+  ConditionSet partial(Term base, int halves);
+  bool mayVanish(Term t) const;
+  ConditionSet conditionsOf(std::span<const Term> terms);
 
   std::unique_ptr<Store> store_;
-  std::vector<PartialUse> partialUses_;
-  std::set<std::pair<std::uint32_t, int>> partialSeen_;
+  std::unique_ptr<Conditions> conditions_;
+  std::unique_ptr<Domain> domain_;   // made when first needed
 };
 
 }  // namespace shardproof

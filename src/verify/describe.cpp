@@ -48,7 +48,7 @@ std::string claimText(const Join& join, const Stage& stage, const Equation& clai
     if (multiplicity != 1) parts += std::to_string(multiplicity) + " * ";
     parts += problem.names.text(problem.plan.programs[static_cast<std::size_t>(local.program)].graph.tensors[static_cast<std::size_t>(local.tensor)].name) +
              " on rank " + std::to_string(local.rank) + " (" + coordinatesText(problem.plan, join.mesh(), local.rank) +
-             (local.microbatch >= 0 ? " microbatch " + std::to_string(local.microbatch) : std::string()) + ")";
+             (local.microbatch.isOne() ? " microbatch " + std::to_string(local.microbatch.number()) : std::string()) + ")";
   }
   if (shown > 8) parts += " + ... (" + std::to_string(claim.parts.size()) + " parts)";
   const StageTensor& logical = stage.tensors[static_cast<std::size_t>(claim.logical)];
@@ -66,7 +66,7 @@ Defect describeFailure(const Join& join, const Stage& stage, const StageOutcome&
   for (const auto& part : claim.parts) {
     const StageTensor& local = stage.tensors[static_cast<std::size_t>(part.first)];
     ranks.insert(local.rank);
-    if (local.microbatch >= 0 && claim.parts.size() == 1) defect.microbatch = local.microbatch;
+    if (local.microbatch.isOne() && claim.parts.size() == 1) defect.microbatch = local.microbatch.number();
   }
   defect.lineage = claimText(join, stage, claim);
   defect.ranks.assign(ranks.begin(), ranks.end());

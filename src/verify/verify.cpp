@@ -84,6 +84,7 @@ class Verification {
     int depth = 0;                       // how often it was deepened
     std::int32_t forbidden = 0;          // what it was not to assume when it was cut last (ProofRecord::forbidden)
     bool lump = true;                    // interchangeable axes are lumped in its stage
+    bool partial = false;                // what it assumes may be undefined somewhere (CutOptions::partial)
   };
   struct ClassState {
     std::unique_ptr<Stage> representative;
@@ -132,6 +133,7 @@ class Verification {
       if (round == 1) budget_ = kMostGrowth * cutSize_ + kGrowthAllowance;
       cutSize_ = 0;
       cutAndProve(todo);
+      cutPartial();
       if (cancelled() || !report_.defects.empty()) break;
       if (round == 0) {
         firstFailures_ = failures();
@@ -193,6 +195,7 @@ class Verification {
     cut.excluded = &excluded_;
     cut.deepened = state.deepened;
     cut.lump = state.lump;
+    cut.partial = state.partial;
     if (merging_) cut.maxNodes = kMostMergedTensors;
     try {
       result.stage = std::make_unique<Stage>(cutStage(*join_, e, cut));
@@ -318,6 +321,20 @@ class Verification {
     runClasses();
   }
 
+  // A stage that was proved as if all that it assumes were defined for every input, and rests on a lemma about a tensor that may not be, is cut and proved again
+  // with that in mind. Whether lemmas are total does not depend on it, so once is enough.
+  void cutPartial() {
+    std::vector<std::int32_t> again;
+    const Chain links = chain();
+    for (const std::int32_t e : topological_) {
+      EntryState& state = entries_[index(e)];
+      if (!holds(e) || state.partial || assumesTotal(links, e)) continue;
+      state.partial = true;
+      again.push_back(e);
+    }
+    if (!again.empty() && !cancelled()) cutAndProve(again);
+  }
+
   PoolOptions poolOptions(int jobs, double timeoutSeconds) const {
     PoolOptions pool;
     pool.jobs = jobs;
@@ -413,15 +430,26 @@ class Verification {
     return failed;
   }
 
-  // The chain: an entry is proved when its stage is and all entries that the stage assumed are, down to the inputs. Assumed entries come
-  // strictly earlier in `topological_`, so one pass suffices.
-  std::vector<char> chain() const {
-    std::vector<char> proved(plan_.lineage.size(), 0);
+  // The chain: an entry is proved when its stage is and all entries that the stage assumed are, down to the inputs. Its tensor is total, that is defined
+  // for every input of the model, when the stage's side of the model is wherever what it assumes is, and all that is total. A stage that takes what it
+  // assumes for defined needs it to be total. Assumed entries come strictly earlier in `topological_`, so one pass suffices.
+  struct Chain {
+    std::vector<char> proved, total;   // by entry
+  };
+  Chain chain() const {
+    Chain links{std::vector<char>(plan_.lineage.size(), 0), std::vector<char>(plan_.lineage.size(), 0)};
+    for (std::size_t e = 0; e < plan_.lineage.size(); ++e) links.total[e] = plan_.lineage[e].role == Role::kInput;   // what is given is defined
     for (const std::int32_t e : topological_) {
-      const auto& used = entries_[index(e)].used;
-      proved[index(e)] = holds(e) && std::all_of(used.begin(), used.end(), [&](std::int32_t f) { return proved[index(f)] != 0; });
+      const EntryState& state = entries_[index(e)];
+      const bool total = assumesTotal(links, e);
+      links.total[index(e)] = holds(e) && total && outcomeOf(e)->total;
+      links.proved[index(e)] = holds(e) && (total || state.partial) && std::all_of(state.used.begin(), state.used.end(), [&](std::int32_t f) { return links.proved[index(f)] != 0; });
     }
-    return proved;
+    return links;
+  }
+  bool assumesTotal(const Chain& links, std::int32_t e) const {
+    const auto& used = entries_[index(e)].used;
+    return std::all_of(used.begin(), used.end(), [&](std::int32_t f) { return links.total[index(f)] != 0; });
   }
 
   // Outputs of the model all of whose `output` entries are proved, and that have one.
@@ -435,7 +463,7 @@ class Verification {
                                                   [&](std::int32_t output) { return claimed[index(output)] && !failed[index(output)]; }));
   }
   bool allOutputsProved() const {
-    const auto proved = chain();
+    const auto proved = chain().proved;
     bool all = outputsProved(proved) == problem_.model.outputs.size();
     // An `output` entry of a tensor that is not among the model's outputs is a goal all the same.
     for (std::size_t e = 0; e < plan_.lineage.size(); ++e) all = all && (plan_.lineage[e].role != Role::kOutput || proved[e]);
@@ -609,7 +637,7 @@ class Verification {
   }
 
   void conclude() {
-    const auto proved = chain();
+    const auto proved = chain().proved;
     report_.outputsProved = outputsProved(proved);
     const bool all = allOutputsProved();
     for (const std::int32_t e : topological_) {
@@ -630,7 +658,8 @@ class Verification {
       }
       if (outcome->verdict == StageVerdict::kProved && !proved[index(e)]) {
         report.verdict = StageVerdict::kUndecided;
-        report.reason = "its proof relies on lineage that is not proved";
+        const bool rests = std::all_of(state.used.begin(), state.used.end(), [&](std::int32_t f) { return proved[index(f)] != 0; });
+        report.reason = rests ? "its proof relies on lineage of a tensor that is not defined for every input" : "its proof relies on lineage that is not proved";
       }
     }
     // A lemma that failed where it stands is wrong even when nothing relies on it any more.
@@ -694,7 +723,7 @@ class Verification {
         set = static_cast<std::int32_t>(record.forbidden.size());
         record.forbidden.push_back(*sets[index(state.forbidden)]);
       }
-      record.entries[index(e)] = {true, id, state.used, set, join_->entryKey(e), state.lump};
+      record.entries[index(e)] = {true, id, state.used, set, join_->entryKey(e), state.lump, state.partial};
     }
   }
 

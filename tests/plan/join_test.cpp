@@ -29,8 +29,8 @@ TEST(Join, FindsProgramsTensorsAndProducers) {
   EXPECT_EQ(join.findTensor(0, problem->plan.programs[1].graph.tensors[static_cast<std::size_t>(t)].name), -1);
   ASSERT_EQ(join.producers(1, t).size(), 1u);
   EXPECT_EQ(join.producers(1, t)[0].node, 1);
-  EXPECT_EQ(join.producerOf({1, t, 3, 1}).node, 1);
-  EXPECT_EQ(join.producerOf({0, localTensor(*problem, 0, "x"), 0, 0}).node, -1);
+  EXPECT_EQ(join.producerOf({1, t, 3, Microbatch::of(1)}).node, 1);
+  EXPECT_EQ(join.producerOf({0, localTensor(*problem, 0, "x"), 0, Microbatch::of(0)}).node, -1);
   EXPECT_EQ(join.operatorInstances(), 2 * 2 * 2 + 2 * (2 + 2 + 1 + 1));
   EXPECT_EQ(join.place(1, 1).pointer, "/programs/1/nodes/1");
   EXPECT_EQ(join.place(1, 1).op, "sum");
@@ -47,8 +47,8 @@ TEST(Join, AnInstanceHasTheProducerOfItsMicrobatch) {
   const auto problem = test::read(d);
   const Join join(*problem);
   const std::int32_t t = localTensor(*problem, 1, "t");
-  EXPECT_EQ(join.producerOf({1, t, 2, 0}).node, 1);
-  EXPECT_EQ(join.producerOf({1, t, 2, 1}).node, 4);
+  EXPECT_EQ(join.producerOf({1, t, 2, Microbatch::of(0)}).node, 1);
+  EXPECT_EQ(join.producerOf({1, t, 2, Microbatch::of(1)}).node, 4);
 }
 
 TEST(Join, KnowsWhichAxesNothingNames) {
@@ -101,9 +101,9 @@ TEST(Join, PartnersOfSendAndReceive) {
   const CommunicationSpec& send = communicationOf(*problem, 0, 1);
   EXPECT_EQ(join.groupOf(send, 1), (Ranks{1, 3}));
   EXPECT_EQ(join.groupOf(communicationOf(*problem, 1, 0), 3), (Ranks{1, 3}));
-  EXPECT_EQ(join.partners(3, send, 1, 1), (Nodes{0}));
-  EXPECT_EQ(join.partners(3, send, -1, 1), (Nodes{}));   // once is another meeting than once per microbatch
-  EXPECT_EQ(join.partners(2, send, 1, 1), (Nodes{}));    // rank 2 receives from rank 0
+  EXPECT_EQ(join.partners(3, send, Microbatch::of(1), 1), (Nodes{0}));
+  EXPECT_EQ(join.partners(3, send, Microbatch::none(), 1), (Nodes{}));   // once is another meeting than once per microbatch
+  EXPECT_EQ(join.partners(2, send, Microbatch::of(1), 1), (Nodes{}));    // rank 2 receives from rank 0
 }
 
 TEST(Join, ATagTakesTheMicrobatchsPlace) {
@@ -125,8 +125,8 @@ TEST(Join, ATagTakesTheMicrobatchsPlace) {
   const auto problem = test::read(d);
   const Join join(*problem);
   ASSERT_TRUE(join.defects().empty()) << join.defects()[0].message;
-  EXPECT_EQ(join.partners(2, communicationOf(*problem, 0, 1), 0, 0), (Nodes{0}));   // tag 10
-  EXPECT_EQ(join.partners(2, communicationOf(*problem, 0, 2), 1, 0), (Nodes{1}));   // tag 11
+  EXPECT_EQ(join.partners(2, communicationOf(*problem, 0, 1), Microbatch::of(0), 0), (Nodes{0}));   // tag 10
+  EXPECT_EQ(join.partners(2, communicationOf(*problem, 0, 2), Microbatch::of(1), 0), (Nodes{1}));   // tag 11
 }
 
 TEST(Join, MentionsAreFoundOnThePartsPrograms) {

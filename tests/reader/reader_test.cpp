@@ -127,12 +127,12 @@ TEST_F(ReaderTest, ReadsPrograms) {
   ASSERT_EQ(p.graph.nodes.size(), 5u);
   EXPECT_EQ(p.graph.nodes[0].op, ops::Registry::instance().find("linear"));
   EXPECT_EQ(p.graph.nodes[0].op, problem->model.graph.nodes[0].op);
-  EXPECT_EQ(p.graph.nodes[0].microbatch, kEachMicrobatch);
-  EXPECT_EQ(p.graph.nodes[3].microbatch, kOnce);
-  EXPECT_EQ(plan.programs[1].graph.nodes[2].microbatch, 1);
+  EXPECT_EQ(p.graph.nodes[0].microbatch, Microbatch::each());
+  EXPECT_EQ(p.graph.nodes[3].microbatch, Microbatch::none());
+  EXPECT_EQ(plan.programs[1].graph.nodes[2].microbatch, Microbatch::of(1));
   EXPECT_EQ(p.graph.nodes[2].attributes, problem->model.graph.nodes[1].attributes);
   EXPECT_EQ(p.graph.in(p.graph.nodes[3])[1].tensor, 3);
-  EXPECT_EQ(p.graph.in(p.graph.nodes[3])[1].microbatch, 1);
+  EXPECT_EQ(p.graph.in(p.graph.nodes[3])[1].microbatch, Microbatch::of(1));
   EXPECT_EQ(p.graph.constants[0].elements.size(), 12u);
   EXPECT_EQ(p.graph.constants[0].elements[11], Rational(1, 10));
 }
@@ -163,7 +163,7 @@ TEST_F(ReaderTest, ReadsLineage) {
   EXPECT_EQ(plan.lineage[0].role, Role::kInput);
   using Steps = std::vector<std::pair<std::int32_t, Shape>>;
   EXPECT_EQ(x.step, (Steps{{0, {4, 0}}, {kMicrobatchAxis, {2, 0}}}));  // the step of 0 along tp is gone
-  EXPECT_EQ(plan.lineage[2].shards.at(0).parts.at(0).microbatch, 0);
+  EXPECT_EQ(plan.lineage[2].shards.at(0).parts.at(0).microbatch, Microbatch::of(0));
   EXPECT_EQ(plan.lineage[2].shards.at(1).sum, std::vector<std::int32_t>{kMicrobatchAxis});
   EXPECT_EQ(plan.lineage[2].shards.at(1).parts.at(0).at, (Coordinates{{0, 0}, {1, 1}}));
   EXPECT_EQ(plan.lineage[3].tensor, 4);
@@ -192,7 +192,7 @@ TEST_F(ReaderTest, ANameWithANumberSignIsItselfFirst) {
   const auto problem = read(kModelText, replaced(kPlanText, R"("in": ["y#0", "y#1"])", R"("in": ["a#0", "y#1"])"));
   const Graph& g = problem->plan.programs[0].graph;
   EXPECT_EQ(g.in(g.nodes[3])[0].tensor, 7);
-  EXPECT_EQ(g.in(g.nodes[3])[0].microbatch, -1);
+  EXPECT_EQ(g.in(g.nodes[3])[0].microbatch, Microbatch::none());
 }
 
 TEST_F(ReaderTest, AFullReductionMayBeDeclaredWithOneElement) {

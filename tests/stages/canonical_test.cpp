@@ -150,9 +150,9 @@ TEST(Canonical, NamesRanksAndPlacesDoNotCount) {
   other.usedEntries = {1, 2, 3};
   for (StageTensor& t : other.tensors) {
     if (t.origin == Origin::kConstant) continue;   // its value is looked up by these
-    t.tensor += 1, t.program += 1, t.rank += 1, t.microbatch += 1;
+    t.tensor += 1, t.program += 1, t.rank += 1, t.microbatch = Microbatch::of(7);
   }
-  for (StageNode& n : other.nodes) n.program += 1, n.node += 1, n.rank += 1, n.microbatch += 1;
+  for (StageNode& n : other.nodes) n.program += 1, n.node += 1, n.rank += 1, n.microbatch = Microbatch::of(7);
   for (Equation& e : other.claims) e.entry += 1, e.shard += 1;
   EXPECT_EQ(canonicalForm(other, *c.problem), canonicalForm(c.stage, *c.problem));
   other.lumps = {AxisLump::whole(0, 8)};

@@ -168,7 +168,7 @@ TEST(Cutter, SumsOverAxesAndMicrobatches) {
   for (const auto& [t, multiplicity] : claim.parts) {
     EXPECT_EQ(multiplicity, 1);
     const StageTensor& local = c.stage.tensors[static_cast<std::size_t>(t)];
-    instances.emplace(local.rank, local.microbatch);
+    instances.emplace(local.rank, local.microbatch.number());
   }
   EXPECT_EQ(instances.size(), 6u);
   EXPECT_TRUE(c.stage.lumps.empty());   // nothing to gain from 2 and 3 coordinates

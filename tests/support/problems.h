@@ -115,7 +115,7 @@ inline std::int32_t findIn(const Stage& stage, const Problem& problem, const std
     if (tensor.logical != (rank < 0)) continue;
     const Graph& graph = tensor.logical ? problem.model.graph : problem.plan.programs[static_cast<std::size_t>(tensor.program)].graph;
     if (problem.names.text(graph.tensors[static_cast<std::size_t>(tensor.tensor)].name) != name) continue;
-    if (rank >= 0 && (tensor.rank != rank || (microbatch >= 0 && tensor.microbatch != microbatch))) continue;
+    if (rank >= 0 && (tensor.rank != rank || (microbatch >= 0 && tensor.microbatch != Microbatch::of(microbatch)))) continue;
     return static_cast<std::int32_t>(t);
   }
   return -1;

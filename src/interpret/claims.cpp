@@ -42,7 +42,7 @@ std::vector<Claim> claimsOf(const Programs& programs, std::int32_t entryIndex) {
     // The coordinates: axes that the parts leave open, and microbatches where the parts range over them.
     const Part& first = shard.parts.front();
     const std::int64_t someRank = mesh.moved(0, first.at);
-    const bool eachMicrobatch = first.microbatch < 0 && programs.program(someRank).graph.tensors[at(tensorOf(first, someRank))].perMicrobatch;
+    const bool eachMicrobatch = first.microbatch.isNone() && programs.program(someRank).graph.tensors[at(tensorOf(first, someRank))].perMicrobatch;
     std::vector<std::int32_t> kept, summed;
     std::vector<std::int64_t> keptSizes, summedSizes;
     const auto coordinate = [&](std::int32_t axis, std::int64_t size) {
@@ -88,7 +88,7 @@ std::vector<Claim> claimsOf(const Programs& programs, std::int32_t entryIndex) {
           const std::int64_t rank = mesh.moved(mesh.moved(0, part.at), where);
           const std::int32_t tensor = tensorOf(part, rank);
           const Graph& graph = programs.program(rank).graph;
-          const std::int64_t own = part.microbatch >= 0 ? part.microbatch : graph.tensors[at(tensor)].perMicrobatch ? microbatch : -1;
+          const std::int64_t own = part.microbatch.isOne() ? part.microbatch.number() : graph.tensors[at(tensor)].perMicrobatch ? microbatch : -1;
           if (claim.parts.empty()) claim.microbatch = static_cast<std::int32_t>(own);
           const std::int32_t slot = programs.slotOf(programs.layout(rank), graph, tensor, static_cast<std::int32_t>(own));
           if (graph.tensors[at(tensor)].kind == TensorKind::kProduced && !programs.layout(rank).produced[at(slot)])

@@ -133,7 +133,7 @@ class Counter {
     meter_.add(kept - made);
     for (const Operand& o : graph.in(node)) {
       if (!o.present()) continue;
-      const std::int32_t slot = setup_.programs.slotOf(layout, graph, o.tensor, o.microbatch >= 0 ? o.microbatch : i.microbatch);
+      const std::int32_t slot = setup_.programs.slotOf(layout, graph, o.tensor, o.microbatch.isOne() ? o.microbatch.number() : i.microbatch);
       if (--reads_[at(rank)][at(slot)] > 0 || graph.tensors[at(o.tensor)].kind != TensorKind::kProduced) continue;   // a given one may be shared
       meter_.add(-bytesOf(graph.tensors[at(o.tensor)]));
     }

@@ -80,7 +80,7 @@ std::int32_t Programs::operandSlot(std::int64_t rank, std::int32_t instance, std
   const Graph& graph = program(rank).graph;
   const Instance& i = layout(rank).instances[at(instance)];
   const Operand& o = graph.in(graph.nodes[at(i.node)])[operand];
-  return o.present() ? slotOf(layout(rank), graph, o.tensor, o.microbatch >= 0 ? o.microbatch : i.microbatch) : -1;
+  return o.present() ? slotOf(layout(rank), graph, o.tensor, o.microbatch.isOne() ? o.microbatch.number() : i.microbatch) : -1;
 }
 
 std::int32_t Programs::resultSlot(std::int64_t rank, std::int32_t instance, std::size_t result) const {
@@ -115,8 +115,9 @@ void Programs::layOut(std::int32_t p) {
     layout.tensorByName.emplace(graph.tensors[t].name, static_cast<std::int32_t>(t));
   }
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
-    const std::int32_t mb = graph.nodes[n].microbatch;
-    for (std::int32_t m = 0; m < (mb == kEachMicrobatch ? microbatches : 1); ++m) layout.instances.push_back({static_cast<std::int32_t>(n), mb == kEachMicrobatch ? m : mb});
+    const Microbatch mb = graph.nodes[n].microbatch;
+    for (std::int32_t m = 0; m < (mb.isEach() ? microbatches : 1); ++m)
+      layout.instances.push_back({static_cast<std::int32_t>(n), mb.isEach() ? m : mb.isOne() ? mb.number() : -1});
   }
   // One microbatch after the other needs the least memory; what runs once goes as soon as it can.
   if (!program.issueOrder)
@@ -146,7 +147,7 @@ void Programs::layOut(std::int32_t p) {
     const Instance& instance = layout.instances[i];
     for (const Operand& o : graph.in(graph.nodes[at(instance.node)])) {
       if (!o.present()) continue;
-      const std::int32_t slot = slotOf(layout, graph, o.tensor, o.microbatch >= 0 ? o.microbatch : instance.microbatch);
+      const std::int32_t slot = slotOf(layout, graph, o.tensor, o.microbatch.isOne() ? o.microbatch.number() : instance.microbatch);
       ++layout.reads[at(slot)];
       if (!program.issueOrder && producers[at(slot)] >= 0) edges.emplace_back(producers[at(slot)], static_cast<std::int32_t>(i));
     }
@@ -192,10 +193,10 @@ void Programs::checkReads(std::int32_t p, const std::vector<std::int32_t>& produ
       const Instance& reader = layout.instances[at(i)];
       for (const Operand& o : graph.in(graph.nodes[n])) {
         if (!o.present() || graph.tensors[at(o.tensor)].kind != TensorKind::kProduced) continue;
-        const std::int32_t producer = producers[at(slotOf(layout, graph, o.tensor, o.microbatch >= 0 ? o.microbatch : reader.microbatch))];
+        const std::int32_t producer = producers[at(slotOf(layout, graph, o.tensor, o.microbatch.isOne() ? o.microbatch.number() : reader.microbatch))];
         const auto fail = [&](const std::string& why) {
           throw CannotRun(Plan::nodePointer(p, static_cast<std::int32_t>(n)) + ": reads local tensor '" + problem_.names.text(graph.tensors[at(o.tensor)].name) + "'" +
-                          (o.microbatch >= 0       ? " of microbatch " + std::to_string(o.microbatch)
+                          (o.microbatch.isOne()    ? " of microbatch " + std::to_string(o.microbatch.number())
                            : reader.microbatch >= 0 ? " of microbatch " + std::to_string(reader.microbatch)
                                                     : "") +
                           ", which " + why);

@@ -66,7 +66,7 @@ class Runner {
         in_.push_back(nullptr);
         continue;
       }
-      const std::int32_t slot = programs_.slotOf(layout, graph, o.tensor, o.microbatch >= 0 ? o.microbatch : i.microbatch);
+      const std::int32_t slot = programs_.slotOf(layout, graph, o.tensor, o.microbatch.isOne() ? o.microbatch.number() : i.microbatch);
       in_.push_back(&values[at(slot)]);
     }
     Value<T> mask;
@@ -83,7 +83,7 @@ class Runner {
     for (std::size_t r = 0; r < view.out.size(); ++r)
       if (view.out[r] >= 0) produce(rank, programs_.slotOf(layout, graph, view.out[r], i.microbatch), std::move(results[r]));
     for (const Operand& o : view.in)
-      if (o.present()) release(rank, programs_.slotOf(layout, graph, o.tensor, o.microbatch >= 0 ? o.microbatch : i.microbatch));
+      if (o.present()) release(rank, programs_.slotOf(layout, graph, o.tensor, o.microbatch.isOne() ? o.microbatch.number() : i.microbatch));
   }
 
   void communicate(const Meeting& meeting) {
@@ -195,7 +195,7 @@ class Runner {
       if (placement == nullptr && tensor >= 0) placement = setup_.placementOf(programs_.slot(rank, programs_.slotOf(layout, graph, tensor, microbatch)));
     };
     for (std::size_t k = view.in.size(); k-- > 0;)
-      if (view.in[k].present()) look(view.in[k].tensor, view.in[k].microbatch >= 0 ? view.in[k].microbatch : i.microbatch);
+      if (view.in[k].present()) look(view.in[k].tensor, view.in[k].microbatch.isOne() ? view.in[k].microbatch.number() : i.microbatch);
     for (const std::int32_t t : view.out) look(t, i.microbatch);
     const Shape& extent = in_.back() != nullptr ? in_.back()->shape : in_.front()->shape;
     if (placement != nullptr && placement->tensor >= 0) {

@@ -17,7 +17,14 @@ using Clock = std::chrono::steady_clock;
 using interpret::Agreement;
 using interpret::Array;
 
-// Inputs that random numbers are not: all zero, all one, few small numbers with many zeros.
+constexpr int kSpecialKinds = 5, kWide = 3;   // from kWide on they are ordinary numbers
+
+double wide(int kind, Random& random) {
+  const double size = std::exp2(static_cast<double>(random.between(-4000, 4000)) / 1000);
+  return kind == kWide || random.chance(60) ? size : -size;
+}
+
+// Inputs that random numbers are not: all zero, all one, few small numbers with many zeros; positive ones, and any, over some orders of magnitude.
 std::map<std::string, Array> specialInputs(const Problem& problem, int kind, Random& random) {
   std::map<std::string, Array> inputs;
   for (const Tensor& t : problem.model.graph.tensors) {
@@ -25,7 +32,7 @@ std::map<std::string, Array> specialInputs(const Problem& problem, int kind, Ran
     Array array{t.shape, t.element, {}};
     std::int64_t n = 1;
     for (const std::int64_t d : t.shape) n *= d;
-    for (std::int64_t i = 0; i < n; ++i) array.data.push_back(kind == 0 ? 0 : kind == 1 ? 1 : random.pick({0.0, 0.0, 1.0, -1.0, 2.0, -0.5}));
+    for (std::int64_t i = 0; i < n; ++i) array.data.push_back(kind == 0 ? 0 : kind == 1 ? 1 : kind == 2 ? random.pick({0.0, 0.0, 1.0, -1.0, 2.0, -0.5}) : wide(kind, random));
     inputs.emplace(problem.names.text(t.name), std::move(array));
   }
   return inputs;
@@ -49,6 +56,8 @@ std::string describe(const Problem& problem, const interpret::Result& result) {
     if (!e.reason.empty()) return e.reason;
   return result.reason;
 }
+
+constexpr int kConfirmations = 120;
 
 // Where everything is zero, parts of a sum that are drawn at random leave the rounding of their sum beside a value that is exactly zero.
 bool isTiny(const Problem& problem, const interpret::Result& result) {
@@ -74,15 +83,16 @@ void findTruth(const Problem& problem, const JudgeOptions& options, int trials, 
   if (to.truth != Truth::kRight && to.truth != Truth::kUnknown) return;
   Random random("special", options.seed, 0);
   run.trials = 1;
-  for (int kind = 0; kind < 5; ++kind) {
+  for (int draw = 0; draw < kSpecialKinds + (trials > options.trials ? trials / 2 : 0); ++draw) {
+    const int kind = draw < kSpecialKinds ? draw : kWide + draw % 2;
     const auto inputs = specialInputs(problem, kind, random);
     run.inputs = &inputs;
-    run.seed = options.seed + static_cast<std::uint64_t>(kind);
+    run.seed = options.seed + static_cast<std::uint64_t>(draw);
     const interpret::Result special = interpret::execute(problem, run);
     const Agreement found = special.outputs(problem.plan);
     if (found == Agreement::kDiffers && !isTiny(problem, special)) {
-      to.truth = Truth::kThin;
-      to.truthReason = "with special inputs (" + std::to_string(kind) + "): " + describe(problem, special);
+      to.truth = kind < kWide ? Truth::kThin : Truth::kWrong;
+      to.truthReason = (kind < kWide ? "with special inputs (" + std::to_string(kind) + "): " : "") + describe(problem, special);
       return;
     }
   }
@@ -90,7 +100,8 @@ void findTruth(const Problem& problem, const JudgeOptions& options, int trials, 
 
 void findVerdict(const Problem& problem, const JudgeOptions& options, Judgement& to) {
   VerifyOptions verifying;
-  verifying.inProcess = true;
+  verifying.inProcess = !options.forked;
+  verifying.jobs = 1;
   verifying.timeoutSeconds = options.solverSeconds;
   verifying.proofs = options.proofs;
   const Report report = verify(problem, verifying);
@@ -144,7 +155,7 @@ Judgement judge(const Case& made, const JudgeOptions& options) {
     if (result.truth == Truth::kRight && result.verdict == Verdict3::kNotEquivalent) {
       JudgeOptions more = options;
       more.seed += 1000;
-      findTruth(*problem, more, 40 * options.trials, result);
+      findTruth(*problem, more, kConfirmations, result);
     }
   } catch (const std::exception& error) {
     result.finding = Finding::kInternal;

@@ -32,6 +32,7 @@ struct JudgeOptions {
   std::uint64_t seed = 1;
   int trials = 3;
   double solverSeconds = 1;
+  bool forked = false;        // verify as users do, in processes that are killed when their time is over
 };
 
 Judgement judge(const Case& made, const JudgeOptions& options);

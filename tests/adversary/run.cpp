@@ -185,8 +185,9 @@ struct Session::Impl {
 Session::Session() : impl_(std::make_unique<Impl>()) {}
 Session::~Session() = default;
 
-std::vector<Judged> Session::run(const std::string& family, std::uint64_t seed, std::uint64_t index) {
+std::vector<Judged> Session::run(const std::string& family, std::uint64_t seed, std::uint64_t index, bool forked) {
   JudgeOptions options;
+  options.forked = forked;
   options.seed = seed + index * 7919;
   Random random(family, seed, index);
   if (family == "cache") return impl_->cached(random, options);

@@ -32,7 +32,8 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   // The plans that belong to this index, one for most families. The same ones for the same arguments, but for what a store of many plans remembers.
-  std::vector<Judged> run(const std::string& family, std::uint64_t seed, std::uint64_t index);
+  // `forked`: with worker processes that are killed in time, for plans that take too long without.
+  std::vector<Judged> run(const std::string& family, std::uint64_t seed, std::uint64_t index, bool forked = false);
 
  private:
   struct Impl;

@@ -22,6 +22,7 @@ class Shrinker {
       smaller = programs() || smaller;
       smaller = nodes() || smaller;
       smaller = attempt([](Case& c) { dropUnused(c); }) || smaller;
+      smaller = attempt([](Case& c) { dropUnused(c, false); }) || smaller;
       smaller = skips() || smaller;
       smaller = fields() || smaller;
       smaller = mesh() || smaller;
@@ -178,7 +179,7 @@ class Shrinker {
   }
 
   // Tensors that nothing names, nodes of the model whose results nobody reads, given tensors that are not read.
-  static void dropUnused(Case& c) {
+  static void dropUnused(Case& c, bool inputsToo = true) {
     for (bool more = true; more;) {
       more = false;
       std::set<std::string> used;
@@ -204,7 +205,8 @@ class Shrinker {
     for (const Json& o : c.model["outputs"]) named.insert(o.get<std::string>());
     Json& lineage = c.plan["lineage"];
     for (std::size_t e = lineage.size(); e-- > 0;)
-      if (lineage[e]["role"] == "input" && !named.contains(lineage[e]["tensor"].get<std::string>())) erase(lineage, e);
+      if (inputsToo && lineage[e]["role"] == "input" && !named.contains(lineage[e]["tensor"].get<std::string>())) erase(lineage, e);
+    for (const Json& e : lineage) named.insert(e["tensor"].get<std::string>());
     dropTensors(c.model, named);
     for (const Json& e : lineage)
       for (const Json& s : e["shards"])

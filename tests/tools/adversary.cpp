@@ -36,7 +36,7 @@ struct Arguments {
   std::uint64_t plans = 2000, seed = 1;
   std::int64_t index = -1;
   std::string family, write, json;
-  double seconds = 0, planSeconds = 60;
+  double seconds = 0, planSeconds = 20;
   int jobs = 2;
   bool shrink = true;
 };
@@ -89,7 +89,8 @@ Json recordOf(const Task& task, const Judged& judged) {
   return record;
 }
 
-[[noreturn]] void work(const std::vector<Task>& tasks, std::size_t from, std::size_t stride, const Arguments& a, int fd) {
+// `again`: the first plan took too long in this process; now its proofs are made in processes that can be killed.
+[[noreturn]] void work(const std::vector<Task>& tasks, std::size_t from, std::size_t stride, const Arguments& a, int fd, bool again) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const rlimit limit{std::uint64_t{6} << 30, std::uint64_t{6} << 30};
   ::setrlimit(RLIMIT_AS, &limit);
@@ -98,7 +99,7 @@ Json recordOf(const Task& task, const Judged& judged) {
     for (std::size_t t = from; t < tasks.size(); t += stride) {
       const Task& task = tasks[t];
       try {
-        for (const Judged& judged : session.run(task.family, a.seed, task.index)) send(fd, recordOf(task, judged));
+        for (const Judged& judged : session.run(task.family, a.seed, task.index, again && t == from)) send(fd, recordOf(task, judged));
       } catch (const std::exception& error) {
         send(fd, {{"family", task.family}, {"index", task.index}, {"failure", error.what()}});
       }
@@ -114,6 +115,7 @@ struct Worker {
   pid_t pid = -1;
   int fd = -1;
   std::size_t next = 0, stride = 1;
+  bool again = false;
   std::string buffer = {};
   Clock::time_point since = {};
 };
@@ -169,7 +171,7 @@ class Run {
       for (Worker& w : workers_) {
         const auto it = std::find_if(polled.begin(), polled.end(), [&](const pollfd& p) { return p.fd == w.fd; });
         if (w.fd >= 0 && it != polled.end() && it->revents != 0) receive(w);
-        else if (w.fd >= 0 && seconds(w.since) > a_.planSeconds) lose(w, "no verdict within " + std::to_string(static_cast<int>(a_.planSeconds)) + " s");
+        else if (w.fd >= 0 && seconds(w.since) > (w.again ? 4 : 1) * a_.planSeconds) lose(w, "no verdict within " + std::to_string(static_cast<int>(4 * a_.planSeconds)) + " s");
       }
       if (terminal && seconds(shown) > 1) {
         shown = Clock::now();
@@ -197,7 +199,7 @@ class Run {
       ::close(fds[0]);
       for (const Worker& other : workers_)
         if (other.fd >= 0) ::close(other.fd);
-      work(tasks_, w.next, w.stride, a_, fds[1]);
+      work(tasks_, w.next, w.stride, a_, fds[1], w.again);
     }
     ::close(fds[1]);
     w.pid = pid;
@@ -235,6 +237,7 @@ class Run {
       w.buffer.erase(0, line + 1);
       if (record.contains("done")) {
         w.next += w.stride;
+        w.again = false;
         w.since = Clock::now();
       } else {
         take(record);
@@ -246,10 +249,15 @@ class Run {
   void lose(Worker& w, std::string why) {
     const Task task = tasks_[w.next];
     const int status = end(w);
-    if (why.empty()) why = WIFSIGNALED(status) ? "ended by signal " + std::to_string(WTERMSIG(status)) : "ended with exit code " + std::to_string(WEXITSTATUS(status));
-    tally_.findings.push_back({{"family", task.family}, {"index", task.index}, {"finding", "no answer"}, {"reason", why}});
-    std::cout << "finding: " << task.family << " " << task.index << ": " << why << std::endl;
-    w.next += w.stride;
+    if (!why.empty() && !w.again) {
+      w.again = true;
+    } else {   // a crash, or too late also with processes that are killed in time
+      if (why.empty()) why = WIFSIGNALED(status) ? "ended by signal " + std::to_string(WTERMSIG(status)) : "ended with exit code " + std::to_string(WEXITSTATUS(status));
+      tally_.findings.push_back({{"family", task.family}, {"index", task.index}, {"finding", "no answer"}, {"reason", why}});
+      std::cout << "finding: " << task.family << " " << task.index << ": " << why << std::endl;
+      w.next += w.stride;
+      w.again = false;
+    }
     begin(w);
   }
 
@@ -362,7 +370,7 @@ int main(int argc, char** argv) {
   app.add_option("--family", a.family, "this one only");
   app.add_option("--index", a.index, "this plan only");
   app.add_option("--seconds", a.seconds, "stop after so many");
-  app.add_option("--plan-seconds", a.planSeconds, "a plan that takes longer is a finding");
+  app.add_option("--plan-seconds", a.planSeconds, "a plan that takes longer is proved in processes that are killed; four times as long is a finding");
   app.add_option("--jobs", a.jobs, "worker processes");
   app.add_option("--write", a.write, "write findings, made small, to this directory");
   app.add_option("--json", a.json, "write the table and the findings to this file");

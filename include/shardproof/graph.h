@@ -119,6 +119,13 @@ struct Node {
   std::int32_t communication = -1;            // plan only: index into Program::communications
 };
 
+// A dropout node that was given the mask which it draws as an operand of its own (src/plan/dropout_masks.h), and a backward one also a null result for it. What the
+// file says of it: everything but that last operand (and result), with these attributes.
+struct DrawnMask {
+  std::int32_t node = -1;
+  AttributesId attributes;
+};
+
 // The logical model, or the body of one program of a plan.
 struct Graph {
   std::vector<Tensor> tensors;
@@ -126,6 +133,7 @@ struct Graph {
   std::vector<Operand> operands;
   std::vector<std::int32_t> results;          // tensor index, -1: absent (null)
   std::vector<ConstantValue> constants;
+  std::vector<DrawnMask> drawnMasks;
 
   std::span<const Operand> in(const Node& n) const { return {operands.data() + n.firstIn, n.inCount}; }
   std::span<const std::int32_t> out(const Node& n) const { return {results.data() + n.firstOut, n.outCount}; }

@@ -20,6 +20,10 @@ enum class Checker : std::uint8_t {
 
 struct VerifyOptions {
   int jobs = 0;                  // worker processes; 0: one per core
+  // Stages are checked in the caller's process, one after the other, and none is forked: for callers that verify thousands of small plans. Exceptions in a
+  // check are contained as a lost worker is (Statistics::workersLost), but only the solver keeps to the limit of time, nothing to that of memory, and a
+  // crash is the caller's. `jobs` does not count then.
+  bool inProcess = false;
   double timeoutSeconds = 60;    // per class
   std::size_t memoryMegabytes = 4096;  // per worker
   Checker checker = Checker::kAuto;

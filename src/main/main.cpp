@@ -16,6 +16,7 @@
 #include "main/generate_command.h"
 #include "main/interrupt.h"
 #include "main/mutate_command.h"
+#include "main/run_command.h"
 #include "main/streams.h"
 #include "main/sweep_command.h"
 #include "main/verify_command.h"
@@ -34,6 +35,7 @@ int runCommandLine(int argc, char** argv) {
   app.footer(std::string("shardproof COMMAND --help tells a command's options.\n\n") + kExitCodesHelp);
   std::function<int()> run;
   addVerifyCommand(app, run);
+  addRunCommand(app, run);
   addGenerateCommand(app, run);
   addMutateCommand(app, run);
   addCacheCommand(app, run);

@@ -76,6 +76,7 @@ class Masks {
       node.firstOut = results;
       ++node.outCount;
     }
+    graph.drawnMasks.push_back({static_cast<std::int32_t>(&node - graph.nodes.data()), node.attributes});
     Attributes attributes = problem_.attributes.at(node.attributes);
     attributes.erase("seed");
     node.attributes = problem_.attributes.intern(std::move(attributes));

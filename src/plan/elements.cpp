@@ -1,6 +1,7 @@
 #include "plan/elements.h"
 
-#include <unordered_map>
+#include <map>
+#include <optional>
 
 #include "ops/registry.h"
 #include "shardproof/error.h"
@@ -8,8 +9,15 @@
 namespace shardproof {
 
 void inferLocalElements(Problem& problem) {
-  // What a communication carries: all members of one id agree (the join checks it), so what one member knows the others get.
-  std::unordered_map<NameId, ElementKind> carried;
+  // What a communication carries: all members of one meeting agree (the join checks it), so a member without an operand gets what another knows. Of one name, kind and
+  // tag: communications of one name and different kinds do not meet, and may carry different things. Who has an operand has that one's kind of element.
+  struct Meeting {
+    NameId comm;
+    Communication kind;
+    std::optional<std::int64_t> tag;
+    auto operator<=>(const Meeting&) const = default;
+  };
+  std::map<Meeting, ElementKind> carried;
   const auto pass = [&] {
     bool changed = false;
     const auto set = [&](Graph& graph, std::int32_t t, ElementKind element) {
@@ -26,12 +34,15 @@ void inferLocalElements(Problem& problem) {
         const auto in = graph.in(node);
         const auto out = graph.out(node);
         if (node.communication >= 0) {
-          const NameId comm = program.communications[static_cast<std::size_t>(node.communication)].comm;
+          const CommunicationSpec& spec = program.communications[static_cast<std::size_t>(node.communication)];
+          const Meeting meeting{spec.comm, spec.kind == Communication::kReceive ? Communication::kSend : spec.kind, spec.tag};
           if (!in.empty() && in[0].present()) {
             const ElementKind element = graph.tensors[static_cast<std::size_t>(in[0].tensor)].element;
-            if (element != ElementKind::kReal && carried.emplace(comm, element).second) changed = true;
+            if (element != ElementKind::kReal && carried.emplace(meeting, element).second) changed = true;
+            if (!out.empty() && out[0] >= 0) set(graph, out[0], element);
+          } else if (const auto it = carried.find(meeting); it != carried.end() && !out.empty() && out[0] >= 0) {
+            set(graph, out[0], it->second);
           }
-          if (const auto it = carried.find(comm); it != carried.end() && !out.empty() && out[0] >= 0) set(graph, out[0], it->second);
           continue;
         }
         infos.assign(in.size(), {});

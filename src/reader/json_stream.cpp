@@ -106,9 +106,9 @@ class Handler {
 
 }  // namespace
 
-std::string readJson(const std::string& file, StreamClient& client) {
-  TextSource source(file);
-  Handler handler(file, client);
+std::string readJson(const Input& input, StreamClient& client) {
+  TextSource source(input);
+  Handler handler(input.name, client);
   nlohmann::json::sax_parse(TextIterator(&source), TextIterator(), &handler);
   return source.sha256();
 }

@@ -1,4 +1,4 @@
-// Reads a JSON file in one pass. The client decides at each object or array whether to be shown its members one by one (large ones: all
+// Reads a JSON text in one pass. The client decides at each object or array whether to be shown its members one by one (large ones: all
 // nodes of a program) or to be given it whole (small ones: one node). Memory is that of the largest value given whole.
 #pragma once
 
@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "reader/place.h"
+#include "reader/text_source.h"
 #include "reader/value.h"
 
 namespace shardproof::reader {
@@ -25,6 +26,6 @@ class StreamClient {
 };
 
 // Returns the SHA-256 of the text that was read, all of it. Throws InputError with place and byte position on anything that is not JSON.
-std::string readJson(const std::string& file, StreamClient& client);
+std::string readJson(const Input& input, StreamClient& client);
 
 }  // namespace shardproof::reader

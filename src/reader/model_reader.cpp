@@ -219,10 +219,10 @@ class ModelResolver {
 
 }  // namespace
 
-void readModel(const std::string& file, Problem& problem) {
-  problem.model.file = file;
+void readModel(const Input& input, Problem& problem) {
+  problem.model.file = input.name;
   ModelClient client(problem);
-  problem.model.sha256 = readJson(file, client);
+  problem.model.sha256 = readJson(input, client);
   ModelResolver(problem).run();
 }
 

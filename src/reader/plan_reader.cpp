@@ -240,10 +240,10 @@ class PlanClient : public StreamClient {
 
 }  // namespace
 
-void readPlan(const std::string& file, Problem& problem) {
-  problem.plan.file = file;
+void readPlan(const Input& input, Problem& problem) {
+  problem.plan.file = input.name;
   PlanClient client(problem);
-  problem.plan.sha256 = readJson(file, client);
+  problem.plan.sha256 = readJson(input, client);
 }
 
 }  // namespace shardproof::reader

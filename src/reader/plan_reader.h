@@ -2,13 +2,12 @@
 // later.
 #pragma once
 
-#include <string>
-
+#include "reader/text_source.h"
 #include "shardproof/graph.h"
 
 namespace shardproof::reader {
 
 // Fills problem.plan, with unresolved ids (graph_reader.h). Throws InputError.
-void readPlan(const std::string& file, Problem& problem);
+void readPlan(const Input& input, Problem& problem);
 
 }  // namespace shardproof::reader

@@ -44,14 +44,31 @@ std::string modelBeside(const std::string& planFile, const std::string& model) {
   return file.string();
 }
 
+namespace {
+
+// What is left to do when both texts are read.
+void resolve(Problem& problem) {
+  const reader::PlanIndex index = reader::resolvePrograms(problem);
+  inferLocalElements(problem);
+  reader::resolveLineage(problem, index);
+  giveDropoutMasks(problem);
+}
+
+}  // namespace
+
 std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile, const std::string& planFile) {
   auto problem = std::make_unique<Problem>();
   reader::readPlan(planFile, *problem);  // first, as it may name the model
   reader::readModel(modelFile ? *modelFile : modelBeside(planFile, problem->plan.modelFile), *problem);
-  const reader::PlanIndex index = reader::resolvePrograms(*problem);
-  inferLocalElements(*problem);
-  reader::resolveLineage(*problem, index);
-  giveDropoutMasks(*problem);
+  resolve(*problem);
+  return problem;
+}
+
+std::unique_ptr<Problem> readProblemText(std::string_view model, std::string_view plan) {
+  auto problem = std::make_unique<Problem>();
+  reader::readPlan({"the plan", plan}, *problem);
+  reader::readModel({"the model", model}, *problem);
+  resolve(*problem);
   return problem;
 }
 

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "shardproof/graph.h"
 
@@ -19,6 +20,9 @@ namespace shardproof {
 
 // `modelFile` absent: the model that the plan names, beside the plan. Throws InputError.
 std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile, const std::string& planFile);
+
+// The same from texts in memory. The name of a model in the plan has no effect; messages speak of "the model" and "the plan" in place of files.
+std::unique_ptr<Problem> readProblemText(std::string_view model, std::string_view plan);
 
 // The file of the model that a plan names; throws InputError where the name leads elsewhere than beside the plan, or to nothing.
 std::string modelBeside(const std::string& planFile, const std::string& model);

@@ -17,14 +17,24 @@ void TextSource::Close::operator()(gzFile_s* handle) const { gzclose_r(handle); 
 
 void TextSource::fail(const std::string& message) const { throw InputError(file_, "", message); }
 
-TextSource::TextSource(const std::string& file) : file_(file), compressed_(file.ends_with(".gz")), buffer_(kChunk) {
+TextSource::TextSource(const Input& input) : file_(input.name), text_(input.text) {
+  if (text_) return;
+  compressed_ = file_.ends_with(".gz");
+  buffer_.resize(kChunk);
   errno = 0;
-  handle_.reset(gzopen(file.c_str(), "rb"));
+  handle_.reset(gzopen(file_.c_str(), "rb"));
   if (!handle_) fail(std::string("cannot open the file: ") + std::strerror(errno == 0 ? ENOMEM : errno));
   gzbuffer(handle_.get(), kChunk);
 }
 
 bool TextSource::refill() {
+  if (text_) {
+    next_ = text_->data();
+    end_ = next_ + text_->size();
+    digest_.update(*text_);
+    text_ = std::string_view();   // given out once
+    return next_ != end_;
+  }
   errno = 0;
   const int got = gzread(handle_.get(), buffer_.data(), static_cast<unsigned>(buffer_.size()));
   const int systemError = errno;

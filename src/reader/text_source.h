@@ -1,10 +1,13 @@
-// The bytes of an input file, gunzipped on the way when its name ends in ".gz". The only place that opens input files.
+// The bytes of an input file, gunzipped on the way when its name ends in ".gz"; or a text that is in memory already. The only place that opens input files.
 #pragma once
 
 #include <cstddef>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "util/sha256.h"
@@ -13,9 +16,17 @@ struct gzFile_s;
 
 namespace shardproof::reader {
 
+// What is read: a file, or a text, which is to stay where it is meanwhile. `name` is what messages call it.
+struct Input {
+  Input(std::string file) : name(std::move(file)) {}  // NOLINT: a file's name is the usual input
+  Input(std::string name_, std::string_view text_) : name(std::move(name_)), text(text_) {}
+  std::string name;
+  std::optional<std::string_view> text;
+};
+
 class TextSource {
  public:
-  explicit TextSource(const std::string& file);  // throws InputError when it cannot be opened
+  explicit TextSource(const Input& input);  // throws InputError when it cannot be opened
 
   // True when there is no further byte. Throws InputError when the file cannot be read or its compression is damaged.
   bool atEnd() {
@@ -37,6 +48,7 @@ class TextSource {
   bool compressed_ = false;
   std::unique_ptr<gzFile_s, Close> handle_;
   std::vector<char> buffer_;
+  std::optional<std::string_view> text_;   // what is in memory and not yet given out
   const char* next_ = nullptr;
   const char* end_ = nullptr;
   std::size_t bytesRead_ = 0;

@@ -50,6 +50,7 @@ double since(Clock::time_point start) { return std::chrono::duration<double>(Clo
 class Verification {
  public:
   Verification(const Problem& problem, const VerifyOptions& options) : problem_(problem), plan_(problem.plan), options_(options) {
+    if (options_.inProcess) options_.jobs = 1;
     if (options_.jobs <= 0) options_.jobs = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   }
 
@@ -323,6 +324,7 @@ class Verification {
   PoolOptions poolOptions(int jobs, double timeoutSeconds) const {
     PoolOptions pool;
     pool.jobs = jobs;
+    pool.inProcess = options_.inProcess;
     pool.timeoutSeconds = timeoutSeconds;
     pool.memoryMegabytes = options_.memoryMegabytes;
     pool.cancel = options_.cancel;

@@ -478,10 +478,43 @@ class Pool {
   PoolStatistics statistics_;
 };
 
+// PoolOptions::inProcess: what a worker does with exceptions, without the worker.
+TaskResult runHere(std::size_t task, const std::function<std::string(std::size_t)>& work) {
+  TaskResult result;
+  result.attempts = 1;
+  result.outcome = TaskOutcome::kCrashed;
+  try {
+    result.payload = work(task);
+    result.outcome = TaskOutcome::kDone;
+  } catch (const std::bad_alloc&) {
+    result.outcome = TaskOutcome::kOutOfMemory;
+    result.reason = "out of memory";
+  } catch (const std::exception& error) {
+    result.reason = *error.what() == '\0' ? "an exception without a message" : error.what();
+  } catch (...) {
+    result.reason = "an exception of unknown type";
+  }
+  return result;
+}
+
+PoolStatistics runAllHere(const std::vector<std::size_t>& order, const std::function<std::string(std::size_t)>& work,
+                          const std::function<void(std::size_t, const TaskResult&)>& done, const PoolOptions& options) {
+  PoolStatistics statistics;
+  for (const std::size_t task : order) {
+    TaskResult result;
+    if (options.cancel && options.cancel->load()) result.reason = "interrupted";
+    else result = runHere(task, work);
+    statistics.workersLost += result.attempts > 0 && result.outcome != TaskOutcome::kDone ? 1 : 0;
+    done(task, result);
+  }
+  return statistics;
+}
+
 }  // namespace
 
 PoolStatistics runPool(const std::vector<std::size_t>& order, const std::function<std::string(std::size_t)>& work,
                        const std::function<void(std::size_t, const TaskResult&)>& done, const PoolOptions& options) {
+  if (options.inProcess) return runAllHere(order, work, done, options);
   const SignalDispositions signals;
   return Pool(work, done, options).run(order);
 }

@@ -13,6 +13,9 @@ namespace shardproof {
 
 struct PoolOptions {
   int jobs = 1;
+  // No process is forked: tasks run one after the other in the caller's. An exception costs the task what a lost worker would, without the retry; but
+  // limits of time and memory are not kept, and a crash is the caller's own.
+  bool inProcess = false;
   double timeoutSeconds = 60;          // wall clock per attempt of one task
   std::size_t memoryMegabytes = 4096;  // address space a worker may add to what it inherited
   const std::atomic<bool>* cancel = nullptr;

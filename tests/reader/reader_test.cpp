@@ -169,6 +169,17 @@ TEST_F(ReaderTest, ReadsLineage) {
   EXPECT_EQ(plan.lineage[3].tensor, 4);
 }
 
+TEST_F(ReaderTest, TextsInMemoryAreReadAsFilesAre) {
+  const auto fromFiles = read(kModelText, kPlanText);
+  const auto problem = readProblemText(kModelText, kPlanText);
+  EXPECT_EQ(problem->model.sha256, fromFiles->model.sha256);
+  EXPECT_EQ(problem->plan.sha256, fromFiles->plan.sha256);
+  EXPECT_EQ(problem->plan.lineage.size(), fromFiles->plan.lineage.size());
+  EXPECT_EQ(problem->plan.file, "the plan");
+  EXPECT_THROW(readProblemText("", kPlanText), InputError);
+  EXPECT_THROW(readProblemText(kModelText, std::string_view(kPlanText).substr(0, 100)), InputError);
+}
+
 TEST_F(ReaderTest, KeysComeInAnyOrder) {
   std::string plan = kPlanText;
   const std::string mesh = R"("mesh": [["dp", 2], ["tp", 2]], "microbatches": 2,)";

@@ -95,6 +95,37 @@ TEST_F(PoolTest, ManyTasksOnFewWorkers) {
   }
 }
 
+TEST_F(PoolTest, InProcessNoneIsForkedAndExceptionsCostTheirTaskOnly) {
+  PoolOptions options = withJobs(2);
+  options.inProcess = true;
+  const pid_t self = ::getpid();
+  const Run r = run(4, [&](std::size_t task) -> std::string {
+    if (task == 1) throw std::bad_alloc();
+    if (task == 2) throw std::logic_error("a broken assumption");
+    return ::getpid() == self ? "here" : "elsewhere";
+  }, options);
+  EXPECT_EQ(r.results.at(0).payload, "here");
+  EXPECT_EQ(r.results.at(1).outcome, TaskOutcome::kOutOfMemory);
+  EXPECT_EQ(r.results.at(2).outcome, TaskOutcome::kCrashed);
+  EXPECT_EQ(r.results.at(2).reason, "a broken assumption");
+  EXPECT_EQ(r.results.at(3).outcome, TaskOutcome::kDone);
+  EXPECT_EQ(r.statistics.workersLost, 2u);
+}
+
+TEST_F(PoolTest, InProcessWhatComesAfterACancelIsNotRun) {
+  std::atomic<bool> cancel = false;
+  PoolOptions options;
+  options.inProcess = true;
+  options.cancel = &cancel;
+  const Run r = run(3, [&](std::size_t task) {
+    cancel = task == 1;
+    return std::string("done");
+  }, options);
+  EXPECT_EQ(r.results.at(1).outcome, TaskOutcome::kDone);
+  EXPECT_EQ(r.results.at(2).outcome, TaskOutcome::kCancelled);
+  EXPECT_EQ(r.statistics.workersLost, 0u);
+}
+
 TEST_F(PoolTest, NoTasks) { EXPECT_EQ(run(0, [](std::size_t) { return std::string(); }).results.size(), 0u); }
 
 TEST_F(PoolTest, WorksInAnotherProcess) {

@@ -1,0 +1,26 @@
+// What lineage says, written out: one equation for each shard and each value of the coordinates over which it does not sum.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "interpret/programs.h"
+
+namespace shardproof::interpret {
+
+// logical[low ... low + extent) = sum of the parts.
+struct Claim {
+  std::int32_t entry = -1, shard = -1;
+  std::int32_t microbatch = -1;                    // the coordinate, or the one that the first part fixes
+  Shape low, extent;
+  struct Part {
+    std::int64_t rank = -1;
+    std::int32_t slot = -1;                        // of the rank's program
+  };
+  std::vector<Part> parts;
+};
+
+// Of one entry, in the order of shards and coordinates. Throws CannotRun for a part that no node produces.
+std::vector<Claim> claimsOf(const Programs& programs, std::int32_t entry);
+
+}  // namespace shardproof::interpret

@@ -1,0 +1,11 @@
+// Memory and operations of a run, from declared shapes alone.
+#pragma once
+
+#include "interpret/interpret.h"
+#include "interpret/setup.h"
+
+namespace shardproof::interpret {
+
+Cost cost(const Setup& setup);
+
+}  // namespace shardproof::interpret

@@ -1,0 +1,26 @@
+// From distances to a judgement: is a difference one of the two computations, or of rounding?
+//
+// Doubles that are nearly equal agree. All else is looked at again: in long doubles, whose rounding is 2048 times smaller, at the same inputs, and at inputs that are
+// moved a little, twice. What rounding makes shrinks; what comes from a tie, a kink or a threshold goes away; what is left is a difference.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "interpret/compare.h"
+#include "interpret/interpret.h"
+
+namespace shardproof::interpret {
+
+constexpr double kAgreeDouble = 0x1p-40;        // distances up to here are taken for rounding at once
+constexpr double kAgreeLong = 0x1p-51;          // as far above the rounding of long doubles
+
+struct Judgement {
+  Agreement agreement = Agreement::kUnknown;
+  std::string reason;
+};
+
+// `first`: in doubles; `again`: in long doubles at the same inputs; `moved`: in long doubles at moved ones. `close`: some decision was made by less than rounding.
+Judgement judge(const Comparison& first, const Comparison& again, const std::vector<Comparison>& moved, bool close);
+
+}  // namespace shardproof::interpret

@@ -1,0 +1,2 @@
+#define SHARDPROOF_PROCESSOR avx512
+#include "interpret/product_kernel.h"

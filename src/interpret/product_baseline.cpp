@@ -1,0 +1,2 @@
+#define SHARDPROOF_PROCESSOR baseline
+#include "interpret/product_kernel.h"

@@ -1,0 +1,14 @@
+// What a run found, for people and as JSON.
+#pragma once
+
+#include <ostream>
+#include <string>
+
+#include "interpret/interpret.h"
+
+namespace shardproof::interpret {
+
+void writeText(std::ostream& out, const Problem& problem, const Result& result, const Options& options);
+std::string jsonText(const Problem& problem, const Result& result, const Options& options);
+
+}  // namespace shardproof::interpret

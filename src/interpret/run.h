@@ -1,0 +1,46 @@
+// One run of a problem in one arithmetic: the model on whole arrays, then the plan rank by rank. Each lineage entry is compared as soon as its parts are there,
+// and every array goes after its last use.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "interpret/call.h"
+#include "interpret/compare.h"
+#include "interpret/draw.h"
+#include "interpret/setup.h"
+
+namespace shardproof::interpret {
+
+// Out of time, or cancelled.
+class Stopped : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+struct Limits {
+  std::int64_t maxBytes = 0;
+  std::chrono::steady_clock::time_point end = std::chrono::steady_clock::time_point::max();
+  const std::atomic<bool>* cancel = nullptr;
+};
+
+struct Arrays {               // Options::keep
+  std::map<std::string, Array>* model = nullptr;
+  std::map<std::string, Array>* local = nullptr;
+};
+
+struct RunResult {
+  std::map<std::int32_t, Comparison> entries;   // by index into the plan's lineage
+  double flops = 0;
+  std::int64_t peakBytes = 0;
+  std::int64_t closeDecisions = 0;              // Context::closeDecisions
+};
+
+// Throws CannotRun, Stopped, TooLarge; std::logic_error where the model itself cannot be run.
+template <class T>
+RunResult run(const Setup& setup, const Draw& draw, double tolerance, const Limits& limits, const Arrays& keep = {});
+
+}  // namespace shardproof::interpret

@@ -1,0 +1,202 @@
+#include "adversary/judge.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <map>
+
+#include "interpret/interpret.h"
+#include "reader/reader.h"
+#include "shardproof/error.h"
+
+namespace shardproof::adversary {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using interpret::Agreement;
+using interpret::Array;
+
+constexpr int kSpecialKinds = 5, kWide = 3;   // from kWide on they are ordinary numbers
+
+double wide(int kind, Random& random) {
+  const double size = std::exp2(static_cast<double>(random.between(-4000, 4000)) / 1000);
+  return kind == kWide || random.chance(60) ? size : -size;
+}
+
+// Inputs that random numbers are not: all zero, all one, few small numbers with many zeros; positive ones, and any, over some orders of magnitude.
+std::map<std::string, Array> specialInputs(const Problem& problem, int kind, Random& random) {
+  std::map<std::string, Array> inputs;
+  for (const Tensor& t : problem.model.graph.tensors) {
+    if ((t.kind != TensorKind::kInput && t.kind != TensorKind::kParameter) || t.element != ElementKind::kReal) continue;
+    Array array{t.shape, t.element, {}};
+    std::int64_t n = 1;
+    for (const std::int64_t d : t.shape) n *= d;
+    for (std::int64_t i = 0; i < n; ++i) array.data.push_back(kind == 0 ? 0 : kind == 1 ? 1 : kind == 2 ? random.pick({0.0, 0.0, 1.0, -1.0, 2.0, -0.5}) : wide(kind, random));
+    inputs.emplace(problem.names.text(t.name), std::move(array));
+  }
+  return inputs;
+}
+
+std::string digits(double value) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.17g", value);
+  return text;
+}
+
+std::string describe(const Problem& problem, const interpret::Result& result) {
+  if (result.status == interpret::Status::kCannotRun || result.status == interpret::Status::kRefused) return result.reason;
+  for (const interpret::EntryResult& e : result.entries) {
+    if (!e.difference || problem.plan.lineage[static_cast<std::size_t>(e.entry)].role != Role::kOutput) continue;
+    std::string where = "output entry " + std::to_string(e.entry) + " at [";
+    for (const std::int64_t p : e.difference->position) where += (where.back() == '[' ? "" : ", ") + std::to_string(p);
+    return where + "]: the model has " + digits(e.difference->logical) + ", the plan " + digits(e.difference->parallel);
+  }
+  for (const interpret::EntryResult& e : result.entries)
+    if (!e.reason.empty()) return e.reason;
+  return result.reason;
+}
+
+constexpr int kConfirmations = 120;
+
+// Where everything is zero, parts of a sum that are drawn at random leave the rounding of their sum beside a value that is exactly zero.
+bool isTiny(const Problem& problem, const interpret::Result& result) {
+  return result.status == interpret::Status::kRun && std::all_of(result.entries.begin(), result.entries.end(), [&](const interpret::EntryResult& e) {
+    const bool counts = e.agreement == Agreement::kDiffers && problem.plan.lineage[static_cast<std::size_t>(e.entry)].role == Role::kOutput;
+    return !counts || (e.difference && std::abs(e.difference->logical - e.difference->parallel) < 1e-13);
+  });
+}
+
+void findTruth(const Problem& problem, const JudgeOptions& options, int trials, Judgement& to) {
+  interpret::Options run;
+  run.seed = options.seed;
+  run.trials = trials;
+  run.checkpoints = false;
+  run.seconds = 20;
+  run.maxBytes = std::int64_t{1} << 30;
+  const interpret::Result result = interpret::execute(problem, run);
+  const Agreement ordinary = result.outputs(problem.plan);
+  if (result.status == interpret::Status::kCannotRun) to.truth = Truth::kCannotRun;
+  else if (ordinary == Agreement::kDiffers) to.truth = Truth::kWrong;
+  else to.truth = ordinary == Agreement::kAgrees ? Truth::kRight : Truth::kUnknown;
+  if (to.truth != Truth::kRight) to.truthReason = describe(problem, result);
+  if (to.truth != Truth::kRight && to.truth != Truth::kUnknown) return;
+  Random random("special", options.seed, 0);
+  run.trials = 1;
+  for (int draw = 0; draw < kSpecialKinds + (trials > options.trials ? trials / 2 : 0); ++draw) {
+    const int kind = draw < kSpecialKinds ? draw : kWide + draw % 2;
+    const auto inputs = specialInputs(problem, kind, random);
+    run.inputs = &inputs;
+    run.seed = options.seed + static_cast<std::uint64_t>(draw);
+    const interpret::Result special = interpret::execute(problem, run);
+    const Agreement found = special.outputs(problem.plan);
+    if (found == Agreement::kDiffers && !isTiny(problem, special)) {
+      to.truth = kind < kWide ? Truth::kThin : Truth::kWrong;
+      to.truthReason = (kind < kWide ? "with special inputs (" + std::to_string(kind) + "): " : "") + describe(problem, special);
+      return;
+    }
+  }
+}
+
+void findVerdict(const Problem& problem, const JudgeOptions& options, Judgement& to) {
+  VerifyOptions verifying;
+  verifying.inProcess = !options.forked;
+  verifying.jobs = 1;
+  verifying.timeoutSeconds = options.solverSeconds;
+  verifying.proofs = options.proofs;
+  const Report report = verify(problem, verifying);
+  if (report.verdict == Verdict::kEquivalent) to.verdict = Verdict3::kEquivalent;
+  else if (report.verdict == Verdict::kNotEquivalent) to.verdict = Verdict3::kNotEquivalent;
+  else to.verdict = Verdict3::kUndecided;
+  if (!report.defects.empty()) {
+    const Defect& d = report.defects.front();
+    to.reason = std::string(shardproof::toString(d.kind)) + ": " + d.message;
+    to.structural = d.kind != DefectKind::kLineage;
+  } else if (to.verdict == Verdict3::kUndecided) {
+    to.reason = report.reason;
+    for (const StageReport& s : report.stages)
+      if (s.verdict == StageVerdict::kUndecided && s.reason.find("relies on lineage") == std::string::npos) to.reason = s.reason;
+  } else if (to.verdict == Verdict3::kNotEquivalent) {
+    to.reason = report.reason;
+  }
+  if (report.statistics.workersLost > 0) {
+    to.finding = Finding::kInternal;
+    for (const StageReport& s : report.stages)
+      if (!s.reason.empty()) to.reason += "; " + s.reason;
+  }
+}
+
+}  // namespace
+
+Judgement judge(const Case& made, const JudgeOptions& options) {
+  Judgement result;
+  std::unique_ptr<Problem> problem;
+  try {
+    problem = readProblemText(made.model.dump(), made.plan.dump());
+  } catch (const InputError& error) {
+    result.reason = error.what();
+    return result;
+  }
+  const auto start = Clock::now();
+  try {
+    findVerdict(*problem, options, result);
+  } catch (const InputError& error) {   // only the join can see it
+    result.reason = error.what();
+    return result;
+  } catch (const std::exception& error) {
+    result.finding = Finding::kInternal;
+    result.reason = std::string("verify: ") + error.what();
+  }
+  const auto middle = Clock::now();
+  result.verifySeconds = std::chrono::duration<double>(middle - start).count();
+  try {
+    findTruth(*problem, options, options.trials, result);
+    // Before a right plan is called a false alarm, or a proof is believed: more draws, for what is wrong in rare places only.
+    if (result.truth == Truth::kRight && result.verdict == Verdict3::kNotEquivalent) {
+      JudgeOptions more = options;
+      more.seed += 1000;
+      findTruth(*problem, more, kConfirmations, result);
+    }
+  } catch (const std::exception& error) {
+    result.finding = Finding::kInternal;
+    result.truthReason = std::string("execute: ") + error.what();
+  }
+  result.executeSeconds = std::chrono::duration<double>(Clock::now() - middle).count();
+  if (result.finding != Finding::kNothing) return result;
+  const bool wrong = result.truth == Truth::kWrong || result.truth == Truth::kThin || result.truth == Truth::kCannotRun;
+  if (wrong && result.verdict == Verdict3::kEquivalent) result.finding = Finding::kUnsound;
+  if (result.truth == Truth::kRight && result.verdict == Verdict3::kNotEquivalent) result.finding = Finding::kFalseAlarm;
+  return result;
+}
+
+const char* toString(Truth truth) {
+  switch (truth) {
+    case Truth::kRight: return "right";
+    case Truth::kWrong: return "wrong";
+    case Truth::kThin: return "wrong at special inputs";
+    case Truth::kCannotRun: return "cannot run";
+    case Truth::kUnknown: return "unknown";
+    case Truth::kNone: return "input error";
+  }
+  return "";
+}
+const char* toString(Verdict3 verdict) {
+  switch (verdict) {
+    case Verdict3::kEquivalent: return "equivalent";
+    case Verdict3::kNotEquivalent: return "not equivalent";
+    case Verdict3::kUndecided: return "undecided";
+    case Verdict3::kNone: return "none";
+  }
+  return "";
+}
+const char* toString(Finding finding) {
+  switch (finding) {
+    case Finding::kNothing: return "";
+    case Finding::kUnsound: return "unsound";
+    case Finding::kFalseAlarm: return "false alarm";
+    case Finding::kInternal: return "internal error";
+  }
+  return "";
+}
+
+}  // namespace shardproof::adversary

@@ -20,7 +20,8 @@ constexpr int kStyles = 6;
 class Execution {
  public:
   Execution(const Options& options, const Setup& setup, const Cost& estimate, Result& result)
-      : options_(options), setup_(setup), estimate_(estimate), agree_(estimate.flops < kLargeFlops ? kAgreeSmall : kAgreeLarge), result_(result) {
+      : options_(options), setup_(setup), estimate_(estimate), agree_(estimate.flops < kLargeFlops ? kAgreeSmall : kAgreeLarge), result_(result), threads_(estimate.flops) {
+    limits_.threads = &threads_;
     limits_.maxBytes = options.maxBytes;
     limits_.cancel = options.cancel;
     if (options.seconds > 0) limits_.end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.seconds));
@@ -154,6 +155,7 @@ class Execution {
   const double agree_;      // distances up to here are rounding
   Result& result_;
   Limits limits_;
+  Threads threads_;
 };
 
 }  // namespace

@@ -1,8 +1,9 @@
-// The plan's schedule is run with sizes in place of arrays: what shares a buffer is counted several times, so the estimate is one from above. Where the schedule is
+// Model and schedule are run with sizes in place of arrays, which share buffers where they surely will; so the estimate is one from above. Where the schedule is
 // too long for that, everything is counted as if it were alive at once.
 #include "interpret/cost.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
@@ -77,123 +78,215 @@ Cost nodeCost(const Problem& problem, const Graph& graph, const Node& node, cons
   return c;
 }
 
-struct Meter {
-  double alive = 0, peak = 0;
-  void add(double bytes, double beside = 0) {
-    alive += bytes;
-    peak = std::max(peak, alive + beside);
+// Buffers by number, with how many arrays have each.
+class Buffers {
+ public:
+  std::int32_t make(double bytes) {
+    bytes_.push_back(bytes);
+    holders_.push_back(0);
+    return static_cast<std::int32_t>(bytes_.size()) - 1;
   }
+  void hold(std::int32_t b) {
+    if (b >= 0 && holders_[at(b)]++ == 0) alive_ += bytes_[at(b)];
+    peak_ = std::max(peak_, alive_);
+  }
+  void drop(std::int32_t b) {
+    if (b >= 0 && --holders_[at(b)] == 0) alive_ -= bytes_[at(b)];
+  }
+  void beside(double bytes) { peak_ = std::max(peak_, alive_ + bytes); }   // for a moment
+  double peak() const { return peak_; }
+
+ private:
+  std::vector<double> bytes_;
+  std::vector<std::int32_t> holders_;
+  double alive_ = 0, peak_ = 0;
 };
 
-// The schedule's host.
-class Counter {
+// Operators whose first operand's elements are the result's, and stay where they are.
+bool shares(std::string_view op) {
+  constexpr std::string_view list[] = {"identity", "to", "contiguous", "multiref", "float", "view", "reshape", "squeeze", "unsqueeze"};
+  if (op.ends_with("_backward")) op.remove_suffix(9);
+  return std::find(std::begin(list), std::end(list), op) != std::end(list);
+}
+
+// A run with sizes in place of arrays: the model, then the schedule, whose host this is.
+class Rehearsal {
  public:
-  Counter(const Setup& setup, double base) : setup_(setup), problem_(setup.problem) {
-    meter_.add(base);
+  explicit Rehearsal(const Setup& setup) : setup_(setup), problem_(setup.problem), programs_(setup.programs) {}
+
+  Cost model() {
+    const Graph& graph = problem_.model.graph;
+    uses_.assign(graph.tensors.size(), 0);
+    logical_.assign(graph.tensors.size(), -1);
+    for (const NodeView& view : setup_.model.nodes)
+      for (const Operand& o : view.in)
+        if (o.present()) ++uses_[at(o.tensor)];
+    for (const Claim& claim : setup_.claims) ++uses_[at(tensorOf(claim))];
+    for (std::size_t t = 0; t < graph.tensors.size(); ++t)
+      if (graph.tensors[t].kind != TensorKind::kProduced && !setup_.model.added[t]) store(static_cast<std::int32_t>(t), buffers_.make(bytesOf(graph.tensors[t])));
+    for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
+      const NodeView& view = setup_.model.nodes[n];
+      const Cost c = nodeCost(problem_, graph, graph.nodes[n], view);
+      total_.flops += c.flops;
+      buffers_.beside(c.bytes);
+      const bool same = shares(ops::Registry::instance().at(graph.nodes[n].op).name) && !view.in.empty() && view.in[0].present();
+      for (const std::int32_t t : view.out)
+        if (t >= 0) store(t, same ? logical_[at(view.in[0].tensor)] : buffers_.make(bytesOf(graph.tensors[at(t)])));
+      for (const Operand& o : view.in)
+        if (o.present()) release(o.tensor);
+    }
+    total_.bytes = buffers_.peak();
+    return total_;
+  }
+
+  Cost plan() {
     for (std::size_t p = 0; p < problem_.plan.programs.size(); ++p) {
       const Graph& graph = problem_.plan.programs[p].graph;
       costs_.emplace_back();
-      for (std::size_t n = 0; n < graph.nodes.size(); ++n) costs_.back().push_back(nodeCost(problem_, graph, graph.nodes[n], setup.plans[p].nodes[n]));
+      for (std::size_t n = 0; n < graph.nodes.size(); ++n) costs_.back().push_back(nodeCost(problem_, graph, graph.nodes[n], setup_.plans[p].nodes[n]));
     }
-    const std::int64_t ranks = setup.programs.mesh().ranks();
-    std::set<std::tuple<std::int32_t, Shape, Shape>> pieces;
+    remaining_.resize(setup_.compared);
+    sums_.assign(setup_.compared, -1);
+    for (std::size_t c = 0; c < setup_.compared; ++c) remaining_[c] = static_cast<std::int32_t>(setup_.claims[c].parts.size());
+    const std::int64_t ranks = programs_.mesh().ranks();
     for (std::int64_t r = 0; r < ranks; ++r) {
-      const ProgramLayout& layout = setup.programs.layout(r);
-      reads_.push_back(layout.reads);
-      for (std::int32_t s = 0; s < layout.slots(); ++s) {
-        const Tensor& tensor = setup.programs.program(r).graph.tensors[at(layout.tensorOfSlot[at(s)])];
-        if (tensor.kind == TensorKind::kProduced || layout.reads[at(s)] == 0) continue;
-        const std::int32_t source = setup.sourceOf(setup.programs.slot(r, s));
-        if (source >= 0 && setup.claims[at(source)].parts.size() == 1) {   // shared by all that have the same piece
-          const Claim& claim = setup.claims[at(source)];
-          if (!pieces.emplace(problem_.plan.lineage[at(claim.entry)].tensor, claim.low, claim.extent).second) continue;
-        }
-        meter_.add(bytesOf(tensor));
-      }
+      reads_.push_back(programs_.layout(r).reads);
+      local_.emplace_back(reads_.back().size(), -1);
     }
+    for (std::int64_t r = 0; r < ranks; ++r) give(r);
+    for (std::size_t c = setup_.compared; c < setup_.claims.size(); ++c) release(tensorOf(setup_.claims[c]));
+    runSchedule(programs_, *this);
+    total_.bytes = buffers_.peak();
+    return total_;
   }
+
+  // --- the schedule's host ---
 
   void compute(std::int64_t rank, std::int32_t instance) {
-    const auto p = at(setup_.programs.programOf(rank));
-    const Graph& graph = problem_.plan.programs[p].graph;
-    const Instance& i = setup_.programs.layout(rank).instances[at(instance)];
-    const Cost& c = costs_[p][at(i.node)];
-    flops += c.flops;
-    const Node& node = graph.nodes[at(i.node)];
-    const ProgramLayout& layout = setup_.programs.layout(rank);
-    double made = 0, kept = 0;
-    for (const std::int32_t t : graph.out(node)) {
-      if (t < 0) continue;
-      const std::int32_t slot = setup_.programs.slotOf(layout, graph, t, i.microbatch);
-      const double bytes = bytesOf(graph.tensors[at(t)]);
-      made += bytes;
-      if (reads_[at(rank)][at(slot)] > 0) kept += bytes;
+    const Node& node = programs_.node(rank, instance);
+    count(rank, instance);
+    const bool same = node.inCount > 0 && shares(ops::Registry::instance().at(node.op).name);
+    const std::int32_t first = same ? programs_.operandSlot(rank, instance, 0) : -1;
+    for (std::uint32_t r = 0; r < node.outCount; ++r) {
+      const std::int32_t slot = programs_.resultSlot(rank, instance, r);
+      if (slot >= 0) produce(rank, slot, first >= 0 ? local_[at(rank)][at(first)] : buffers_.make(bytesOf(tensorOf(rank, slot))));
     }
-    meter_.add(made, c.bytes);
-    meter_.add(kept - made);
-    for (const Operand& o : graph.in(node)) {
-      if (!o.present()) continue;
-      const std::int32_t slot = setup_.programs.slotOf(layout, graph, o.tensor, o.microbatch.isOne() ? o.microbatch.number() : i.microbatch);
-      if (--reads_[at(rank)][at(slot)] > 0 || graph.tensors[at(o.tensor)].kind != TensorKind::kProduced) continue;   // a given one may be shared
-      meter_.add(-bytesOf(graph.tensors[at(o.tensor)]));
-    }
+    releaseOperands(rank, instance);
   }
-  void communicate(const Meeting& meeting) {
-    for (const Member& m : meeting.members) compute(m.rank, m.instance);
-  }
-  double peak() const { return meter_.peak; }
 
-  double flops = 0;
+  void communicate(const Meeting& meeting) {
+    std::int32_t shared = -1;   // what all members get, where it is one array
+    for (const Member& m : meeting.members) {
+      count(m.rank, m.instance);
+      const Communication kind = programs_.communication(m.rank, m.instance)->kind;
+      if ((kind == Communication::kSend || kind == Communication::kBroadcast) && programs_.node(m.rank, m.instance).inCount == 1)
+        shared = local_[at(m.rank)][at(programs_.operandSlot(m.rank, m.instance, 0))];
+    }
+    for (const Member& m : meeting.members) {
+      if (programs_.node(m.rank, m.instance).outCount == 0) continue;
+      const std::int32_t slot = programs_.resultSlot(m.rank, m.instance, 0);
+      const Communication kind = programs_.communication(m.rank, m.instance)->kind;
+      if (kind == Communication::kReduceScatter || kind == Communication::kAllToAll || shared < 0) shared = buffers_.make(bytesOf(tensorOf(m.rank, slot)));
+      produce(m.rank, slot, shared);
+    }
+    for (const Member& m : meeting.members) releaseOperands(m.rank, m.instance);
+  }
 
  private:
+  std::int32_t tensorOf(const Claim& claim) const { return problem_.plan.lineage[at(claim.entry)].tensor; }
+  const Tensor& tensorOf(std::int64_t rank, std::int32_t slot) const { return programs_.program(rank).graph.tensors[at(programs_.layout(rank).tensorOfSlot[at(slot)])]; }
+
+  void store(std::int32_t t, std::int32_t buffer) {
+    buffers_.hold(buffer);
+    if (uses_[at(t)] == 0) buffers_.drop(buffer);
+    else logical_[at(t)] = buffer;
+  }
+  void release(std::int32_t t) {
+    if (--uses_[at(t)] == 0) buffers_.drop(logical_[at(t)]);
+  }
+
+  void give(std::int64_t rank) {
+    const ProgramLayout& layout = programs_.layout(rank);
+    for (std::int32_t slot = 0; slot < layout.slots(); ++slot) {
+      const Tensor& tensor = tensorOf(rank, slot);
+      const std::int64_t number = programs_.slot(rank, slot);
+      if (tensor.kind == TensorKind::kProduced || (layout.reads[at(slot)] == 0 && setup_.claimsOfSlot(number).empty())) continue;
+      const std::int32_t source = setup_.sourceOf(number);
+      if (source < 0 || setup_.claims[at(source)].parts.size() != 1) {
+        produce(rank, slot, buffers_.make(bytesOf(tensor)));
+        continue;
+      }
+      const Claim& claim = setup_.claims[at(source)];
+      if (claim.extent == problem_.model.graph.tensors[at(tensorOf(claim))].shape) {
+        produce(rank, slot, logical_[at(tensorOf(claim))]);
+        continue;
+      }
+      const auto [it, added] = pieces_.try_emplace({tensorOf(claim), claim.low, claim.extent}, -1);
+      if (added) it->second = buffers_.make(bytesOf(tensor));
+      produce(rank, slot, it->second);
+    }
+  }
+
+  void count(std::int64_t rank, std::int32_t instance) {
+    const Cost& c = costs_[at(programs_.programOf(rank))][at(programs_.layout(rank).instances[at(instance)].node)];
+    total_.flops += c.flops;
+    buffers_.beside(c.bytes);
+  }
+
+  void produce(std::int64_t rank, std::int32_t slot, std::int32_t buffer) {
+    buffers_.hold(buffer);
+    for (const std::int32_t c : setup_.claimsOfSlot(programs_.slot(rank, slot))) {
+      if (sums_[at(c)] < 0) sums_[at(c)] = setup_.claims[at(c)].parts.size() == 1 ? buffer : buffers_.make(2 * bytesOf(tensorOf(rank, slot)));
+      if (remaining_[at(c)] == static_cast<std::int32_t>(setup_.claims[at(c)].parts.size())) buffers_.hold(sums_[at(c)]);
+      if (--remaining_[at(c)] > 0) continue;
+      buffers_.drop(sums_[at(c)]);
+      release(tensorOf(setup_.claims[at(c)]));
+    }
+    if (reads_[at(rank)][at(slot)] == 0) buffers_.drop(buffer);
+    else local_[at(rank)][at(slot)] = buffer;
+  }
+
+  void releaseOperands(std::int64_t rank, std::int32_t instance) {
+    const Node& node = programs_.node(rank, instance);
+    for (std::uint32_t i = 0; i < node.inCount; ++i) {
+      const std::int32_t slot = programs_.operandSlot(rank, instance, i);
+      if (slot >= 0 && --reads_[at(rank)][at(slot)] == 0) buffers_.drop(local_[at(rank)][at(slot)]);
+    }
+  }
+
   const Setup& setup_;
   const Problem& problem_;
-  Meter meter_;
-  std::vector<std::vector<Cost>> costs_;
-  std::vector<std::vector<std::int32_t>> reads_;
+  const Programs& programs_;
+  Buffers buffers_;
+  Cost total_;
+  std::vector<std::int64_t> uses_;                       // of the model's tensors, as in a run
+  std::vector<std::int32_t> logical_;                    // their buffers
+  std::vector<std::vector<Cost>> costs_;                 // by program and node
+  std::vector<std::vector<std::int32_t>> reads_, local_; // by rank and slot
+  std::vector<std::int32_t> remaining_, sums_;           // by claim
+  std::map<std::tuple<std::int32_t, Shape, Shape>, std::int32_t> pieces_;
 };
 
 }  // namespace
 
 Cost cost(const Setup& setup) {
-  const Problem& problem = setup.problem;
-  Cost total;
-  // The model, and what of it stays for the plan.
-  const Graph& graph = problem.model.graph;
-  std::vector<std::int64_t> uses(graph.tensors.size(), 0);
-  for (const NodeView& view : setup.model.nodes)
-    for (const Operand& o : view.in)
-      if (o.present()) ++uses[at(o.tensor)];
-  for (const Claim& claim : setup.claims) ++uses[at(problem.plan.lineage[at(claim.entry)].tensor)];
-  Meter meter;
-  for (std::size_t t = 0; t < graph.tensors.size(); ++t)
-    if (graph.tensors[t].kind != TensorKind::kProduced && uses[t] > 0) meter.add(bytesOf(graph.tensors[t]));
-  for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
-    const NodeView& view = setup.model.nodes[n];
-    const Cost c = nodeCost(problem, graph, graph.nodes[n], view);
-    total.flops += c.flops;
-    for (const std::int32_t t : view.out)
-      if (t >= 0) meter.add(bytesOf(graph.tensors[at(t)]), c.bytes);
-    for (const std::int32_t t : view.out)
-      if (t >= 0 && uses[at(t)] == 0) meter.add(-bytesOf(graph.tensors[at(t)]));
-    for (const Operand& o : view.in)
-      if (o.present() && --uses[at(o.tensor)] == 0) meter.add(-bytesOf(graph.tensors[at(o.tensor)]));
-  }
+  Rehearsal rehearsal(setup);
+  Cost total = rehearsal.model();
   double instances = 0;
   for (std::int64_t r = 0; r < setup.programs.mesh().ranks(); ++r) instances += static_cast<double>(setup.programs.layout(r).instances.size());
-  if (instances <= kMostInstances) {
-    Counter counter(setup, meter.alive);
-    runSchedule(setup.programs, counter);
-    total.bytes = std::max(meter.peak, counter.peak());
-    total.flops += counter.flops;
-    return total;
-  }
-  total.bytes = meter.peak;
+  if (instances <= kMostInstances) return rehearsal.plan();
+  total.bytes += keptBytes(setup);
+  return total;
+}
+
+double keptBytes(const Setup& setup) {
+  double bytes = 0;
+  for (const Tensor& t : setup.problem.model.graph.tensors) bytes += bytesOf(t);
   for (std::int64_t r = 0; r < setup.programs.mesh().ranks(); ++r) {
     const ProgramLayout& layout = setup.programs.layout(r);
-    for (const std::int32_t t : layout.tensorOfSlot) total.bytes += bytesOf(setup.programs.program(r).graph.tensors[at(t)]);
+    for (const std::int32_t t : layout.tensorOfSlot) bytes += bytesOf(setup.programs.program(r).graph.tensors[at(t)]);
   }
-  return total;
+  return bytes;
 }
 
 Cost cost(const Problem& problem) { return cost(Setup(problem, {})); }

@@ -7,5 +7,7 @@
 namespace shardproof::interpret {
 
 Cost cost(const Setup& setup);
+// Of every tensor, each on each rank and for each microbatch: what Options::keep keeps.
+double keptBytes(const Setup& setup);
 
 }  // namespace shardproof::interpret

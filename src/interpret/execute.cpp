@@ -19,7 +19,9 @@ constexpr int kStyles = 6;
 
 class Execution {
  public:
-  Execution(const Problem& problem, const Options& options, const Setup& setup, Result& result) : problem_(problem), options_(options), setup_(setup), result_(result) {
+  Execution(const Options& options, const Setup& setup, const Cost& estimate, Result& result)
+      : options_(options), setup_(setup), estimate_(estimate), agree_(estimate.flops < kLargeFlops ? kAgreeSmall : kAgreeLarge), result_(result), threads_(estimate.flops) {
+    limits_.threads = &threads_;
     limits_.maxBytes = options.maxBytes;
     limits_.cancel = options.cancel;
     if (options.seconds > 0) limits_.end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.seconds));
@@ -64,11 +66,12 @@ class Execution {
     Arrays keep;
     if (options_.keep && number + 1 == options_.trials) keep = {&result_.model, &result_.local};
     const bool field = options_.arithmetic == Arithmetic::kPrimeField;
-    const RunResult first = field ? run<Field>(setup_, draw, 0, limits_, keep) : run<double>(setup_, draw, kAgreeDouble, limits_, keep);
+    const RunResult first = field ? run<Field>(setup_, draw, 0, limits_, keep) : run<double>(setup_, draw, agree_, limits_, keep);
     count(first);
     std::vector<EntryResult*> suspects;
     for (EntryResult& entry : result_.entries) {
       const Comparison& c = first.entries.at(entry.entry);
+      entry.distance = std::max(entry.distance, c.worst);
       if (c.unknown.empty() && !c.first) {
         entry.compared += c.compared;
         entry.undefined += c.undefined;
@@ -106,46 +109,53 @@ class Execution {
     }
   }
 
+  // What was seen in doubles, in a longer type and at moved inputs; in doubles alone where the longer type would take too long or too much memory.
   void lookAgain(const RunResult& first, const std::vector<EntryResult*>& suspects, int number, const Draw& draw) {
-    const bool only = std::all_of(suspects.begin(), suspects.end(), [&](const EntryResult* e) { return !first.entries.at(e->entry).unknown.empty(); });
-    RunResult again;
-    std::vector<RunResult> moved;
-    if (!only) {
-      again = run<long double>(setup_, draw, kAgreeLong, limits_);
-      count(again);
-      for (const std::uint64_t way : {1, 2}) {
-        // Only what stays is worth moving.
-        const bool any = std::any_of(suspects.begin(), suspects.end(), [&](const EntryResult* e) {
-          const Comparison& c = first.entries.at(e->entry);
-          return c.unknown.empty() && judge(c, again.entries.at(e->entry), {}, false).agreement == Agreement::kDiffers;
-        });
-        if (!any) break;
-        Draw other = draw;
-        other.moved = mixed(way);
-        moved.push_back(run<long double>(setup_, other, kAgreeLong, limits_));
-        count(moved.back());
-      }
-    }
-    bool close = first.closeDecisions > 0 || again.closeDecisions > 0;
-    for (const RunResult& m : moved) close = close || m.closeDecisions > 0;
+    std::vector<EntryResult*> candidates;
     for (EntryResult* entry : suspects) {
       const Comparison& c = first.entries.at(entry->entry);
-      if (!c.unknown.empty()) {
-        settle(*entry, c, {Agreement::kUnknown, c.unknown}, c.first, number);
-        continue;
+      if (c.unknown.empty()) candidates.push_back(entry);
+      else settle(*entry, c, {Agreement::kUnknown, c.unknown}, c.first, number);
+    }
+    if (candidates.empty()) return;
+    std::optional<RunResult> again;
+    if (estimate_.flops <= kNoLongFlops) {
+      try {
+        again = run<long double>(setup_, draw, kAgreeLong, limits_);
+        count(*again);
+      } catch (const TooLarge&) {
       }
+    }
+    const auto judged = [&](const EntryResult& entry, const std::vector<Comparison>& others, bool close) {
+      const Comparison& c = first.entries.at(entry.entry);
+      return again ? judge(c, again->entries.at(entry.entry), others, close) : judgeInDoubles(c, others, close);
+    };
+    std::vector<RunResult> moved;
+    for (const std::uint64_t way : {1, 2}) {
+      // Only what stays is worth moving.
+      if (std::none_of(candidates.begin(), candidates.end(), [&](const EntryResult* e) { return judged(*e, {}, false).agreement == Agreement::kDiffers; })) break;
+      Draw other = draw;
+      other.moved = mixed(way);
+      moved.push_back(again ? run<long double>(setup_, other, kAgreeLong, limits_) : run<double>(setup_, other, agree_, limits_));
+      count(moved.back());
+    }
+    bool close = first.closeDecisions > 0 || (again && again->closeDecisions > 0);
+    for (const RunResult& m : moved) close = close || m.closeDecisions > 0;
+    for (EntryResult* entry : candidates) {
       std::vector<Comparison> others;
       for (const RunResult& m : moved) others.push_back(m.entries.at(entry->entry));
-      const Comparison& precise = again.entries.at(entry->entry);
-      settle(*entry, precise, judge(c, precise, others, close), precise.first ? precise.first : c.first, number);
+      const Comparison& seen = again ? again->entries.at(entry->entry) : first.entries.at(entry->entry);
+      settle(*entry, seen, judged(*entry, others, close), seen.first ? seen.first : first.entries.at(entry->entry).first, number);
     }
   }
 
-  const Problem& problem_;
   const Options& options_;
   const Setup& setup_;
+  const Cost estimate_;
+  const double agree_;      // distances up to here are rounding
   Result& result_;
   Limits limits_;
+  Threads threads_;
 };
 
 }  // namespace
@@ -182,14 +192,15 @@ Result execute(const Problem& problem, const Options& options) {
   };
   try {
     const Setup setup(problem, options);
-    const Cost estimate = cost(setup);
+    Cost estimate = cost(setup);
+    if (options.keep) estimate.bytes += keptBytes(setup);
     if (estimate.bytes > static_cast<double>(options.maxBytes)) {
       result.status = Status::kRefused;
       result.reason = "needs up to " + std::to_string(static_cast<std::int64_t>(estimate.bytes / (1 << 20))) + " MB of arrays at once, more than the limit of " + std::to_string(options.maxBytes >> 20) + " MB";
       unknownAll();
       return result;
     }
-    Execution execution(problem, options, setup, result);
+    Execution execution(options, setup, estimate, result);
     try {
       execution.go();
       result.status = Status::kRun;

@@ -59,6 +59,7 @@ struct EntryResult {
   Agreement agreement = Agreement::kUnknown;
   std::int64_t compared = 0;                    // elements that were compared, over all trials
   std::int64_t undefined = 0;                   // elements at which the model has no value: nothing is asked of the plan
+  double distance = 0;                          // the largest relative one that was seen in the arithmetic that was asked for; infinite: no value in the plan
   std::optional<Difference> difference;
   std::string reason;                           // for kUnknown
 };

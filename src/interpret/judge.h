@@ -12,8 +12,11 @@
 
 namespace shardproof::interpret {
 
-constexpr double kAgreeDouble = 0x1p-40;        // distances up to here are taken for rounding at once
-constexpr double kAgreeLong = 0x1p-51;          // as far above the rounding of long doubles
+// Distances up to here are taken for rounding at once. What is large sums more, over more layers, and cannot so easily be computed again.
+constexpr double kAgreeSmall = 0x1p-40, kAgreeLarge = 0x1p-33, kAgreeLong = 0x1p-51;
+constexpr double kLargeFlops = 1e9;
+// From so many operations on nothing is computed again in long doubles, which take a hundred times as long.
+constexpr double kNoLongFlops = 3e10;
 
 struct Judgement {
   Agreement agreement = Agreement::kUnknown;
@@ -22,5 +25,7 @@ struct Judgement {
 
 // `first`: in doubles; `again`: in long doubles at the same inputs; `moved`: in long doubles at moved ones. `close`: some decision was made by less than rounding.
 Judgement judge(const Comparison& first, const Comparison& again, const std::vector<Comparison>& moved, bool close);
+// Without long doubles: only what is a million times rounding, and stays at moved inputs, is a difference.
+Judgement judgeInDoubles(const Comparison& first, const std::vector<Comparison>& moved, bool close);
 
 }  // namespace shardproof::interpret

@@ -152,7 +152,7 @@ std::string jsonText(const Problem& problem, const Result& result, const Options
   Json entries = Json::array();
   for (const EntryResult& e : result.entries) {
     Json entry{{"entry", e.entry}, {"tensor", words.tensor(e)}, {"role", words.role(e) == Role::kOutput ? "output" : "checkpoint"}, {"agreement", nameOf(e.agreement)},
-               {"compared", e.compared}, {"undefined", e.undefined}, {"reason", e.reason}};
+               {"compared", e.compared}, {"undefined", e.undefined}, {"distance", jsonNumber(e.distance)}, {"reason", e.reason}};
     if (e.difference) {
       const Difference& d = *e.difference;
       entry["difference"] = {{"shard", d.shard}, {"rank", d.rank}, {"microbatch", d.microbatch >= 0 ? Json(d.microbatch) : Json(nullptr)}, {"position", d.position},

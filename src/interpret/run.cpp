@@ -119,6 +119,7 @@ class Runner {
  private:
   void checkLimits() {
     if (limits_.cancel != nullptr && limits_.cancel->load(std::memory_order_relaxed)) throw Stopped("cancelled");
+    if (limits_.threads != nullptr) limits_.threads->adapt();
     if ((++steps_ & 15) == 0 && limits_.end != std::chrono::steady_clock::time_point::max() && std::chrono::steady_clock::now() > limits_.end) throw Stopped("out of time");
   }
 

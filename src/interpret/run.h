@@ -12,6 +12,7 @@
 #include "interpret/compare.h"
 #include "interpret/draw.h"
 #include "interpret/setup.h"
+#include "interpret/threads.h"
 
 namespace shardproof::interpret {
 
@@ -25,6 +26,7 @@ struct Limits {
   std::int64_t maxBytes = 0;
   std::chrono::steady_clock::time_point end = std::chrono::steady_clock::time_point::max();
   const std::atomic<bool>* cancel = nullptr;
+  Threads* threads = nullptr;
 };
 
 struct Arrays {               // Options::keep

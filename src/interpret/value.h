@@ -120,6 +120,6 @@ inline Shape stridesOf(const Shape& shape) {
 }
 
 // From so many elements on a loop is worth several threads.
-constexpr std::int64_t kParallelFrom = std::int64_t{1} << 15;
+constexpr std::int64_t kParallelFrom = std::int64_t{1} << 16;
 
 }  // namespace shardproof::interpret

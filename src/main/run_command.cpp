@@ -27,6 +27,7 @@ struct Arguments {
   int trials = 1;
   double seconds = 0;
   std::int64_t megabytes = 8192;
+  bool noCheckpoints = false;
 };
 
 // "model/NAME", "rank0/NAME", "rank0/mb1/NAME".
@@ -58,6 +59,7 @@ int runRun(const Arguments& arguments) {
   options.arithmetic = arguments.field == "prime" ? interpret::Arithmetic::kPrimeField : interpret::Arithmetic::kDoubles;
   options.seconds = arguments.seconds;
   options.maxBytes = arguments.megabytes << 20;
+  options.checkpoints = !arguments.noCheckpoints;
   options.keep = !arguments.outputs.empty();
   options.cancel = &interrupted();
   const interpret::Result result = interpret::execute(*problem, options);
@@ -91,6 +93,7 @@ void addRunCommand(CLI::App& app, std::function<int()>& run) {
   command->add_option("-t,--timeout", arguments->seconds, "Stop after so many seconds (default: none)")->check(secondsRange())->type_name("S");
   command->add_option("--memory", arguments->megabytes, "Memory of all arrays that are alive at once; a plan that needs more is not executed, in MB")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{100'000'000}))->capture_default_str()->type_name("MB");
+  command->add_flag("--no-checkpoints", arguments->noCheckpoints, "Compare outputs only: fewer arrays need be kept");
   command->add_option("--json", arguments->json, "Write the complete report to this file as JSON")->type_name("FILE");
   command->footer(
       "Exit codes:\n"

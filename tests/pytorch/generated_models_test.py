@@ -12,6 +12,7 @@ import zlib
 import support   # first of these: changes to the interpreter that has PyTorch
 import torch
 
+import executor
 from operator_cases import Random
 from reference_models import ARCHITECTURES, GivenDropout
 
@@ -71,8 +72,8 @@ def option(options, name, otherwise):
 class Step:
     """One training step in PyTorch, from the same values as the model."""
 
-    def __init__(self, architecture, sizes, options, graph, r):
-        """`graph`: of it, only the names of parameters, their gradients and dropouts are used."""
+    def __init__(self, architecture, sizes, options, graph, r, evaluate=support.evaluate):
+        """`graph`: of it, only the names of parameters, their gradients and dropouts are used. `evaluate`: whose dropout masks they are."""
         self.model = ARCHITECTURES[architecture](**{key.replace("-", "_"): n for key, n in sizes.items()})
         inputs = self.model.random_inputs(r)
         self.values = dict(inputs)
@@ -95,7 +96,7 @@ class Step:
         else:
             optimizer = torch.optim.SGD(named.values(), **settings)
 
-        self.set_masks(graph)
+        self.set_masks(graph, evaluate)
         loss = self.model(**inputs)
         loss.backward()
         self.expected = {"loss": loss.detach()}
@@ -112,14 +113,14 @@ class Step:
                 for state in ("exp_avg", "exp_avg_sq"):
                     self.expected[f"{name}.{state}.new"] = optimizer.state[p][state]
 
-    def set_masks(self, graph):
+    def set_masks(self, graph, evaluate):
         """Dropout masks are the model's own: those it has drawn are given to PyTorch."""
         dropouts = [module for module in self.model.modules() if isinstance(module, GivenDropout) and module.p != 0]
         results = [node["out"][0] for node in graph["nodes"] if node["op"] == "dropout"]
         if len(dropouts) != len(results):
             raise AssertionError(f"the model has {len(results)} dropouts, PyTorch's {len(dropouts)}")
         if results:
-            drawn = support.evaluate(graph, self.values, results)
+            drawn = evaluate(graph, self.values, results)
             for module, name in zip(dropouts, results):
                 module.mask = (drawn[name] != 0).double()
 
@@ -140,10 +141,29 @@ class GeneratedModelsTest(unittest.TestCase):
             problem = support.difference(found[name], expected)
             self.assertIsNone(problem, f"{name}: {problem}")
 
+    def compare_executed(self, architecture, sizes, options):
+        """The plain executor: the model computes what PyTorch computes, and so does the plan, rank by rank."""
+        with tempfile.TemporaryDirectory() as directory:
+            prefix = pathlib.Path(directory) / "g"
+            given = [f"--{key}={n}" for key, n in sizes.items()]
+            support.run(support.SHARDPROOF, "generate", architecture, "-o", prefix, *given, *options)
+            graph, plan = (json.loads(pathlib.Path(f"{prefix}.{kind}.json").read_text()) for kind in ("model", "plan"))
+        def evaluate(model, inputs, wanted):   # the masks are the same whatever the inputs are
+            found = executor.execute(model, inputs, plan)
+            return {name: found["model/" + name] for name in wanted}
+        step = Step(architecture, sizes, options, graph, Random(zlib.crc32(f"{sizes} {options}".encode())), evaluate)
+        found = executor.execute(graph, step.values, plan)
+        for name, expected in step.expected.items():
+            problem = support.difference(found["model/" + name], expected)
+            self.assertIsNone(problem, f"{name}: {problem}")
+        self.assertTrue(any(name.startswith("rank0/") for name in found))
+
     def compare_variants(self, architecture):
         for sizes, options in VARIANTS[architecture]:
             with self.subTest(architecture=architecture, sizes=sizes, options=" ".join(options)):
                 self.compare(architecture, SIZES[architecture] | sizes, options)
+            with self.subTest(architecture=architecture, sizes=sizes, options=" ".join(options), executed=True):
+                self.compare_executed(architecture, SIZES[architecture] | sizes, options)
 
     def test_mlp(self):
         self.compare_variants("mlp")

@@ -1,5 +1,7 @@
 """Every operator of the registry, forward and backward, in doubles, at random shapes and attributes, against PyTorch and its autograd.
 
+Both implementations are compared: the operators of ops/, with which proofs are made, and the plain executor's (src/interpret/).
+
 An operator without a generator in operator_cases.py fails, so does an attribute that no case sets or leaves out. What is not compared:
 
     dropout with 0 < p < 1    the mask is an opaque function of seed, p and position, not PyTorch's generator. Compared is PyTorch's formula for the mask
@@ -16,6 +18,7 @@ import zlib
 import support   # first of these: changes to the interpreter that has PyTorch
 import torch
 
+import executor
 import operator_cases
 from operator_cases import MAY_BE_ONE, WITHOUT_BACKWARD, Case, Random
 
@@ -49,9 +52,9 @@ class Model:
         self.nodes.append({"op": op, "in": operands, "out": results, "attrs": attributes})
         return results
 
-    def evaluate(self):
+    def evaluate(self, evaluate):
         model = {"format": "shardproof-model", "version": 1, "tensors": self.tensors, "nodes": self.nodes, "outputs": self.outputs}
-        return support.evaluate(model, self.inputs)
+        return evaluate(model, self.inputs)
 
 
 @dataclasses.dataclass
@@ -121,6 +124,8 @@ def add_case(r, model, case):
 
 
 class OperatorsTest(unittest.TestCase):
+    evaluate = staticmethod(support.evaluate)
+
     @classmethod
     def setUpClass(cls):
         cls.registry = json.loads(support.run(support.EVALUATE_MODEL, "--operators"))
@@ -130,7 +135,7 @@ class OperatorsTest(unittest.TestCase):
             r = Random(zlib.crc32(op.encode()) ^ SEED)
             for _ in range(CASES):
                 cls.comparisons += add_case(r, cls.model, generator(r, op))
-        cls.found = cls.model.evaluate()
+        cls.found = cls.model.evaluate(cls.evaluate)
 
     def test_every_operator_computes_what_pytorch_computes(self):
         for c in self.comparisons:
@@ -181,6 +186,7 @@ class OperatorsTest(unittest.TestCase):
 
 class DropoutTest(unittest.TestCase):
     """0 < p < 1: the mask is the operator's own."""
+    evaluate = staticmethod(support.evaluate)
 
     def test_the_drawn_mask_is_applied_as_pytorch_does(self):
         r, model, drawn = Random(SEED), Model(), []
@@ -191,7 +197,7 @@ class DropoutTest(unittest.TestCase):
             y, = model.node("dropout", operands, attributes, [shape])
             dx, = model.node("dropout_backward", [model.given(gradient), *operands], attributes, [shape])
             drawn.append((x, gradient, p, y, dx))
-        found = model.evaluate()
+        found = model.evaluate(self.evaluate)
         kept = 0
         for x, gradient, p, y, dx in drawn:
             mask = (found[y] != 0).double()
@@ -210,10 +216,18 @@ class DropoutTest(unittest.TestCase):
         first = mask_of(r.positive(shape), p=0.5, seed=1)
         again = mask_of(r.positive(shape), p=0.5, seed=1)
         others = [mask_of(r.positive(shape), p=0.5, seed=2), mask_of(r.positive(shape), p=0.25, seed=1)]
-        found = {name: t != 0 for name, t in model.evaluate().items()}
+        found = {name: t != 0 for name, t in model.evaluate(self.evaluate).items()}
         self.assertTrue(torch.equal(found[first], found[again]))
         for other in others:
             self.assertFalse(torch.equal(found[first], found[other]))
+
+
+class ExecutorOperatorsTest(OperatorsTest):
+    evaluate = staticmethod(executor.evaluate)
+
+
+class ExecutorDropoutTest(DropoutTest):
+    evaluate = staticmethod(executor.evaluate)
 
 
 if __name__ == "__main__":

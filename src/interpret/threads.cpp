@@ -1,0 +1,56 @@
+#include "interpret/threads.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace shardproof::interpret {
+namespace {
+
+constexpr double kWorthThreads = 1e7;
+constexpr auto kInterval = std::chrono::milliseconds(300);
+
+}  // namespace
+
+int othersRunning() {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen("/proc/loadavg", "r"), std::fclose);
+  double a = 0, b = 0, c = 0;
+  int running = 0;
+  // Three averages, then how many tasks are runnable at this moment: this thread is one of them.
+  if (!file || std::fscanf(file.get(), "%lf %lf %lf %d/", &a, &b, &c, &running) != 4) return 0;
+  return std::max(0, running - 1);
+}
+
+#ifdef _OPENMP
+Threads::Threads(double work) : before_(omp_get_max_threads()), most_(work < kWorthThreads ? 1 : std::min(before_, omp_get_num_procs())), next_(std::chrono::steady_clock::now()) { choose(); }
+Threads::~Threads() { omp_set_num_threads(before_); }
+
+void Threads::choose() {
+  // Others that run for a moment only are no reason to give up: the least of a few looks.
+  int others = 0;
+  if (most_ > 1) {
+    others = othersRunning();
+    for (int i = 0; i < 2 && others > 0; ++i) others = std::min(others, othersRunning());
+  }
+  omp_set_num_threads(std::max(1, most_ - others));
+}
+
+void Threads::adapt() {
+  if (most_ == 1) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_) return;
+  next_ = now + kInterval;
+  choose();
+}
+#else
+Threads::Threads(double) {}
+Threads::~Threads() = default;
+void Threads::choose() {}
+void Threads::adapt() {}
+#endif
+
+}  // namespace shardproof::interpret

@@ -94,6 +94,7 @@ struct Graph {
   std::vector<Operand> operands;
   std::vector<std::int32_t> results;          // tensor index, -1: absent (null)
   std::vector<ConstantValue> constants;
+  std::size_t tensorsAdded = 0;               // at the end of `tensors`, that no file has (Problem::drawn)
 
   std::span<const Operand> in(const Node& n) const { return {operands.data() + n.firstIn, n.inCount}; }
   std::span<const std::int32_t> out(const Node& n) const { return {results.data() + n.firstOut, n.outCount}; }
@@ -104,6 +105,7 @@ class AttributeTable {
  public:
   AttributesId intern(Attributes attributes);
   const Attributes& at(AttributesId id) const { return *sets_.at(id.index()); }
+  std::size_t size() const { return sets_.size(); }   // ids run from 0
   const std::string& canonicalText(AttributesId id) const { return texts_.at(id.index()); }  // equal text iff equal set
  private:
   std::map<std::string, AttributesId> ids_;
@@ -171,12 +173,22 @@ struct Plan {
   }
 };
 
+// A dropout node that draws its mask: the reader gives it the mask as its last operand (src/plan/dropout_masks.h).
+struct DrawnMask {
+  std::int32_t program = -1;                  // -1: the model
+  std::int32_t node = -1;
+  AttributesId written;                       // as the file has them, with the seed
+};
+
 // Everything that was read, with the tables that model and plan share.
 struct Problem {
   Names names;
   AttributeTable attributes;
   Model model;
   Plan plan;
+  // What the reader added for dropout, so that the files can be written again without it.
+  std::vector<DrawnMask> drawn;
+  std::size_t lineageAdded = 0;               // entries at the end of plan.lineage
 };
 
 }  // namespace shardproof

@@ -16,6 +16,7 @@
 #include "main/generate_command.h"
 #include "main/interrupt.h"
 #include "main/mutate_command.h"
+#include "main/shrink_command.h"
 #include "main/streams.h"
 #include "main/sweep_command.h"
 #include "main/verify_command.h"
@@ -36,6 +37,7 @@ int runCommandLine(int argc, char** argv) {
   addVerifyCommand(app, run);
   addGenerateCommand(app, run);
   addMutateCommand(app, run);
+  addShrinkCommand(app, run);
   addCacheCommand(app, run);
   addSweepCommand(app, run);
   addCheckLogCommand(app, run);

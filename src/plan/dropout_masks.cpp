@@ -38,6 +38,7 @@ class Masks {
       const Node node = model.nodes[i];
       if (!draws(node)) continue;
       const Shape shape = model.tensors[at(model.in(node)[0].tensor)].shape;
+      problem_.drawn.push_back({-1, static_cast<std::int32_t>(i), node.attributes});
       give(model, model.nodes[i], {logicalMask(node, shape), -1});
     }
     for (std::size_t p = 0; p < problem_.plan.programs.size(); ++p) {
@@ -45,9 +46,13 @@ class Masks {
       for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
         const Node node = graph.nodes[i];
         if (!draws(node)) continue;
-        if (const auto mask = localMask(p, node)) give(graph, graph.nodes[i], {*mask, -1});
+        const auto mask = localMask(p, node);
+        if (!mask) continue;
+        problem_.drawn.push_back({static_cast<std::int32_t>(p), static_cast<std::int32_t>(i), node.attributes});
+        give(graph, graph.nodes[i], {*mask, -1});
       }
     }
+    problem_.lineageAdded = shards_.size();
     for (auto& [tensor, shards] : shards_) problem_.plan.lineage.push_back({tensor, Role::kInput, std::move(shards)});
   }
 
@@ -95,6 +100,7 @@ class Masks {
     mask.elementDeclared = true;
     mask.perMicrobatch = perMicrobatch;
     graph.tensors.push_back(std::move(mask));
+    ++graph.tensorsAdded;
     return static_cast<std::int32_t>(graph.tensors.size()) - 1;
   }
 

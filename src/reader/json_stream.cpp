@@ -106,11 +106,22 @@ class Handler {
 
 }  // namespace
 
-std::string readJson(const std::string& file, StreamClient& client) {
-  TextSource source(file);
+namespace {
+std::string readAll(const std::string& file, TextSource& source, StreamClient& client) {
   Handler handler(file, client);
   nlohmann::json::sax_parse(TextIterator(&source), TextIterator(), &handler);
   return source.sha256();
+}
+}  // namespace
+
+std::string readJson(const std::string& file, StreamClient& client) {
+  TextSource source(file);
+  return readAll(file, source, client);
+}
+
+std::string readJson(const std::string& file, std::string_view text, StreamClient& client) {
+  TextSource source(file, text);
+  return readAll(file, source, client);
 }
 
 }  // namespace shardproof::reader

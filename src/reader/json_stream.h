@@ -26,5 +26,7 @@ class StreamClient {
 
 // Returns the SHA-256 of the text that was read, all of it. Throws InputError with place and byte position on anything that is not JSON.
 std::string readJson(const std::string& file, StreamClient& client);
+// The same of a text in memory; `file` is what messages call it.
+std::string readJson(const std::string& file, std::string_view text, StreamClient& client);
 
 }  // namespace shardproof::reader

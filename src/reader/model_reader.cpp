@@ -219,10 +219,10 @@ class ModelResolver {
 
 }  // namespace
 
-void readModel(const std::string& file, Problem& problem) {
+void readModel(const std::string& file, Problem& problem, const std::string* text) {
   problem.model.file = file;
   ModelClient client(problem);
-  problem.model.sha256 = readJson(file, client);
+  problem.model.sha256 = text != nullptr ? readJson(file, *text, client) : readJson(file, client);
   ModelResolver(problem).run();
 }
 

@@ -7,7 +7,7 @@
 
 namespace shardproof::reader {
 
-// Fills problem.model. Throws InputError.
-void readModel(const std::string& file, Problem& problem);
+// Fills problem.model; from `text` where one is given, and then `file` is its name in messages. Throws InputError.
+void readModel(const std::string& file, Problem& problem, const std::string* text = nullptr);
 
 }  // namespace shardproof::reader

@@ -240,10 +240,10 @@ class PlanClient : public StreamClient {
 
 }  // namespace
 
-void readPlan(const std::string& file, Problem& problem) {
+void readPlan(const std::string& file, Problem& problem, const std::string* text) {
   problem.plan.file = file;
   PlanClient client(problem);
-  problem.plan.sha256 = readJson(file, client);
+  problem.plan.sha256 = text != nullptr ? readJson(file, *text, client) : readJson(file, client);
 }
 
 }  // namespace shardproof::reader

@@ -8,7 +8,7 @@
 
 namespace shardproof::reader {
 
-// Fills problem.plan, with unresolved ids (graph_reader.h). Throws InputError.
-void readPlan(const std::string& file, Problem& problem);
+// Fills problem.plan, with unresolved ids (graph_reader.h); from `text` where one is given, and then `file` is its name in messages. Throws InputError.
+void readPlan(const std::string& file, Problem& problem, const std::string* text = nullptr);
 
 }  // namespace shardproof::reader

@@ -19,6 +19,14 @@ bool isInside(const std::filesystem::path& file, const std::filesystem::path& di
   return !directory.empty() && std::mismatch(directory.begin(), directory.end(), file.begin(), file.end()).first == directory.end();
 }
 
+// Both files are in `problem`, as they are written.
+void resolve(Problem& problem) {
+  const reader::PlanIndex index = reader::resolvePrograms(problem);
+  inferLocalElements(problem);
+  reader::resolveLineage(problem, index);
+  giveDropoutMasks(problem);
+}
+
 }  // namespace
 
 // A plan may come from anywhere, so it may only name what lies beside it, or beside the file that it is a symbolic link to.
@@ -48,10 +56,15 @@ std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile
   auto problem = std::make_unique<Problem>();
   reader::readPlan(planFile, *problem);  // first, as it may name the model
   reader::readModel(modelFile ? *modelFile : modelBeside(planFile, problem->plan.modelFile), *problem);
-  const reader::PlanIndex index = reader::resolvePrograms(*problem);
-  inferLocalElements(*problem);
-  reader::resolveLineage(*problem, index);
-  giveDropoutMasks(*problem);
+  resolve(*problem);
+  return problem;
+}
+
+std::unique_ptr<Problem> readProblem(const NamedText& model, const NamedText& plan) {
+  auto problem = std::make_unique<Problem>();
+  reader::readPlan(plan.file, *problem, &plan.text);
+  reader::readModel(model.file, *problem, &model.text);
+  resolve(*problem);
   return problem;
 }
 

@@ -20,6 +20,13 @@ namespace shardproof {
 // `modelFile` absent: the model that the plan names, beside the plan. Throws InputError.
 std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile, const std::string& planFile);
 
+// The same of two texts in memory, under the names that messages use. Throws InputError.
+struct NamedText {
+  std::string file;
+  const std::string& text;
+};
+std::unique_ptr<Problem> readProblem(const NamedText& model, const NamedText& plan);
+
 // The file of the model that a plan names; throws InputError where the name leads elsewhere than beside the plan, or to nothing.
 std::string modelBeside(const std::string& planFile, const std::string& model);
 

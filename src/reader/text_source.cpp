@@ -24,7 +24,10 @@ TextSource::TextSource(const std::string& file) : file_(file), compressed_(file.
   gzbuffer(handle_.get(), kChunk);
 }
 
+TextSource::TextSource(const std::string& file, std::string_view text) : file_(file), next_(text.data()), end_(text.data() + text.size()) { digest_.update(text); }
+
 bool TextSource::refill() {
+  if (!handle_) return false;   // all of the text was there at once
   errno = 0;
   const int got = gzread(handle_.get(), buffer_.data(), static_cast<unsigned>(buffer_.size()));
   const int systemError = errno;

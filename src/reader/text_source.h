@@ -5,6 +5,7 @@
 #include <iterator>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "util/sha256.h"
@@ -16,6 +17,8 @@ namespace shardproof::reader {
 class TextSource {
  public:
   explicit TextSource(const std::string& file);  // throws InputError when it cannot be opened
+  // A text that is in memory already, called `file` in messages; it must outlive this object.
+  TextSource(const std::string& file, std::string_view text);
 
   // True when there is no further byte. Throws InputError when the file cannot be read or its compression is damaged.
   bool atEnd() {

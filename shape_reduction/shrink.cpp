@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -28,7 +29,6 @@ namespace {
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 constexpr std::int64_t kSmall = 3;            // sizes up to this stay: 1, 2 and 3 are also factors of another kind (squares, pairs)
-constexpr std::size_t kMostDistinct = 24;     // lines that are asked to have different sizes
 constexpr std::int32_t kWhole = std::numeric_limits<std::int32_t>::max();
 
 double elementsOf(const Shape& shape) {
@@ -130,35 +130,55 @@ void addSteps(const PlanRelations& relations, const KeptRanks& kept, IntegerProg
   }
 }
 
-// Sizes that differ show a transposition; those of one line cannot.
-void addDistinct(const PlanLines& lines, const std::vector<char>& free, IntegerProgram& program) {
-  struct Candidate {
-    std::int64_t uses;
-    LinearSum total;
-  };
-  std::vector<Candidate> candidates;
-  std::set<LinearSum> seen;
+// Sizes that differ show a transposition: wished for between all lines of one tensor. Those that most tensors have stay smallest.
+void addDistinct(const PlanRelations& relations, const std::vector<char>& free, IntegerProgram& program) {
+  const PlanLines& lines = relations.lines;
+  std::map<LinearSum, std::int32_t> known;
+  std::vector<std::pair<std::int64_t, LinearSum>> sums;                  // uses
+  std::vector<std::int32_t> sumOfLine(lines.lines(), -1);
   for (std::size_t l = 0; l < lines.lines(); ++l) {
+    const std::int64_t full = lines.fullSizeOfLine(static_cast<std::int32_t>(l));
+    if (full == PlanLines::kUnbounded || full <= kSmall) continue;
     LinearSum total = lines.total(static_cast<std::int32_t>(l));
     std::int64_t uses = 0;
-    bool mayChange = false;
-    for (const auto& [c, n] : total.terms) {
-      uses += lines.classes()[at(c)].uses;
-      mayChange = mayChange || free[at(c)];
-    }
-    if (lines.fullSizeOfLine(static_cast<std::int32_t>(l)) == PlanLines::kUnbounded || !mayChange || !seen.insert(total).second) continue;
-    candidates.push_back({uses, std::move(total)});
+    for (const auto& [c, n] : total.terms) uses += lines.classes()[at(c)].uses;
+    const auto [it, inserted] = known.emplace(total, static_cast<std::int32_t>(sums.size()));
+    if (inserted) sums.emplace_back(uses, std::move(total));
+    sumOfLine[l] = it->second;
   }
-  std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.uses > b.uses; });
-  if (candidates.size() > kMostDistinct) candidates.resize(kMostDistinct);
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
-    for (std::size_t j = 0; j < i; ++j) {
-      LinearSum difference = candidates[i].total;
-      difference.add(candidates[j].total, -1);
-      const bool up = std::any_of(difference.terms.begin(), difference.terms.end(), [](const auto& t) { return t.second > 0; });
-      const bool down = std::any_of(difference.terms.begin(), difference.terms.end(), [](const auto& t) { return t.second < 0; });
-      if (up && down) program.apart.push_back(std::move(difference));   // otherwise they differ anyway
+  std::set<std::vector<std::int32_t>> seen;
+  std::set<std::pair<std::int32_t, std::int32_t>> together;
+  const auto meet = [&](const GraphDims& graph) {
+    for (const auto& dims : graph.ofTensor) {
+      std::vector<std::int32_t> own;
+      for (const PlanLines::Dim d : dims) own.push_back(lines.group(d));
+      if (!seen.insert(own).second) continue;
+      std::set<std::int32_t> sumsHere;
+      for (const PlanLines::Dim d : dims) {
+        for (const std::int32_t line : lines.linesOf(d)) {
+          if (sumOfLine[at(line)] >= 0) sumsHere.insert(sumOfLine[at(line)]);
+        }
+      }
+      for (const std::int32_t a : sumsHere) {
+        for (const std::int32_t b : sumsHere) together.emplace(a, b);
+      }
     }
+  };
+  meet(relations.model);
+  for (const GraphDims& p : relations.programs) meet(p);
+  std::vector<std::int32_t> order(sums.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return sums[at(a)].first > sums[at(b)].first; });
+  std::vector<std::int32_t> listed(sums.size(), -1);
+  for (const std::int32_t s : order) {
+    std::vector<std::size_t> others;
+    for (auto it = together.lower_bound({s, 0}); it != together.end() && it->first == s; ++it) {
+      if (it->second != s && listed[at(it->second)] >= 0) others.push_back(at(listed[at(it->second)]));
+    }
+    const bool mayChange = std::any_of(sums[at(s)].second.terms.begin(), sums[at(s)].second.terms.end(), [&](const auto& t) { return free[at(t.first)] != 0; });
+    if (!mayChange) others.clear();
+    listed[at(s)] = static_cast<std::int32_t>(program.distinct.size());
+    program.distinct.emplace_back(sums[at(s)].second, std::move(others));
   }
 }
 
@@ -177,7 +197,7 @@ Attempt attempt(const Problem& problem, const std::vector<std::int32_t>& perClas
   addGates(result.relations, program);
   addSteps(result.relations, result.kept, program);
   result.factors.emplace(problem, result.kept, result.relations, program);
-  addDistinct(lines, free, program);
+  addDistinct(result.relations, free, program);
   const IntegerSolution solution = minimize(program, options.seconds);
   if (!solution.solved) throw Unsupported("no smaller sizes were found: " + solution.reason);
   lines.assign({solution.values.begin(), solution.values.begin() + static_cast<std::ptrdiff_t>(free.size())});

@@ -1,6 +1,7 @@
 #include "shape_reduction/shrink_scalars.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <set>
 
@@ -131,6 +132,25 @@ SizeFactors::SizeFactors(const Problem& problem, const KeptRanks& kept, const Pl
   for (const GraphDims& p : relations.programs) {
     for (const auto& dims : p.ofTensor) products.add(dims);
   }
+  // Lines of what a step is given and of no parameter.
+  std::set<std::int32_t> data, parameters;
+  const auto gather = [&](TensorKind kind, std::set<std::int32_t>& to) {
+    for (std::size_t t = 0; t < problem.model.graph.tensors.size(); ++t) {
+      if (problem.model.graph.tensors[t].kind != kind) continue;
+      for (const PlanLines::Dim d : relations.model.ofTensor[t]) to.insert(lines.linesOf(d).begin(), lines.linesOf(d).end());
+    }
+  };
+  gather(TensorKind::kInput, data);
+  gather(TensorKind::kParameter, parameters);
+  for (std::size_t p = 0; p < relations.programs.size(); ++p) {
+    const auto& dims = relations.programs[p].ofTensor;
+    for (std::size_t t = 0; t < dims.size(); ++t) {
+      const TensorKind kind = problem.plan.programs[p].graph.tensors[t].kind;
+      if (kind != TensorKind::kInput && kind != TensorKind::kParameter) continue;
+      for (const PlanLines::Dim d : dims[t]) (kind == TensorKind::kInput ? data : parameters).insert(lines.linesOf(d).begin(), lines.linesOf(d).end());
+    }
+  }
+  std::erase_if(data, [&](std::int32_t l) { return parameters.contains(l); });
   const auto keepLine = [&](std::int32_t line) {
     LinearSum sum = lines.total(line);
     sum.constant -= lines.fullSizeOfLine(line);
@@ -152,6 +172,12 @@ SizeFactors::SizeFactors(const Problem& problem, const KeptRanks& kept, const Pl
       if (oneSided) unexplained_.push_back(std::to_string(n));
       continue;
     }
+    // What differs between the sides is most often how many samples or tokens there are.
+    std::set<Lines> likely;
+    std::copy_if(candidates->begin(), candidates->end(), std::inserter(likely, likely.end()), [&](const Lines& own) {
+      return std::all_of(own.begin(), own.end(), [&](std::int32_t l) { return data.contains(l); });
+    });
+    if (!likely.empty()) candidates = &likely;
     meaning.lines = *candidates->begin();
     if (oneSided && candidates->size() > 1) {
       for (const Lines& other : *candidates) {

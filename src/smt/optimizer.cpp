@@ -46,9 +46,20 @@ bool meets(const IntegerProgram& program, const std::vector<std::int64_t>& value
          });
 }
 
-IntegerSolution solve(const IntegerProgram& program, bool wishes, unsigned milliseconds) {
+constexpr int kMostRaised = 8;   // times that one sum is made larger
+
+bool boundsMeet(const IntegerProgram& program) {
+  return std::all_of(program.variables.begin(), program.variables.end(), [](const auto& v) { return v.first <= v.second; });
+}
+
+IntegerSolution solve(const IntegerProgram& program, unsigned milliseconds) {
   IntegerSolution solution;
   for (const auto& [low, high] : program.variables) solution.values.push_back(low);
+  if (program.zero.empty() && program.notNegative.empty() && program.among.empty()) {
+    solution.solved = boundsMeet(program);
+    if (!solution.solved) solution.reason = "unsatisfiable";
+    return solution;
+  }
   z3::context c;
   z3::optimize optimizer(c);
   z3::params params(c);
@@ -79,9 +90,6 @@ IntegerSolution solve(const IntegerProgram& program, bool wishes, unsigned milli
     for (const std::int64_t v : values) any = any || e == number(v);
     optimizer.add(any);
   }
-  if (wishes) {
-    for (const LinearSum& s : program.apart) optimizer.add_soft(expression(s) != number(0), 1);
-  }
   LinearSum objective;
   for (const auto& [v, coefficient] : program.objective.terms) {
     if (variables[static_cast<std::size_t>(v)]) objective.add(v, coefficient);
@@ -107,19 +115,60 @@ IntegerSolution solve(const IntegerProgram& program, bool wishes, unsigned milli
   return solution;
 }
 
+// Raises `sum` above `value`: where it is one variable by its bound, so that Z3 need not know of it.
+void raise(IntegerProgram& program, const LinearSum& sum, std::int64_t value) {
+  if (sum.terms.size() == 1 && sum.terms[0].second > 0) {
+    const std::int64_t rest = value - sum.constant, coefficient = sum.terms[0].second;
+    std::int64_t& low = program.variables[static_cast<std::size_t>(sum.terms[0].first)].first;
+    low = std::max(low, (rest >= 0 ? rest / coefficient : -((-rest + coefficient - 1) / coefficient)) + 1);
+    return;
+  }
+  LinearSum more = sum;
+  more.constant -= value + 1;
+  program.notNegative.push_back(std::move(more));
+}
+
 }  // namespace
 
-IntegerSolution minimize(const IntegerProgram& program, double seconds) {
-  const auto milliseconds = static_cast<unsigned>(std::max(1.0, seconds * 1000 / 2));
-  IntegerSolution solution;
+IntegerSolution minimize(const IntegerProgram& wanted, double seconds) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto left = [&] {
+    const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return static_cast<unsigned>(std::max(0.0, (seconds - spent) * 1000));
+  };
+  IntegerSolution best;
   try {
-    solution = solve(program, true, milliseconds);
-    if (!solution.solved && solution.reason != "unsatisfiable" && !program.apart.empty()) solution = solve(program, false, milliseconds);
+    IntegerProgram program = wanted;
+    best = solve(program, std::max(1U, left()));
+    std::vector<char> constrained(wanted.variables.size(), 0);
+    const auto mark = [&](const LinearSum& sum) {
+      for (const auto& [v, coefficient] : sum.terms) constrained[static_cast<std::size_t>(v)] = 1;
+    };
+    for (const auto* list : {&wanted.zero, &wanted.notNegative}) std::for_each(list->begin(), list->end(), mark);
+    for (const auto& a : wanted.among) mark(a.first);
+    // Wishes one after another: a sum that equals an earlier one becomes larger, where that can be.
+    for (const auto& [own, others] : wanted.distinct) {
+      for (int raised = 0; best.solved && raised < kMostRaised && left() > 0; ++raised) {
+        const std::int64_t value = own.value(best.values);
+        const bool taken = std::any_of(others.begin(), others.end(), [&](std::size_t other) { return wanted.distinct[other].first.value(best.values) == value; });
+        if (!taken) break;
+        IntegerProgram next = program;
+        raise(next, own, value);
+        if (!boundsMeet(next)) break;
+        IntegerSolution solution = best;
+        const bool alone = own.terms.size() == 1 && !constrained[static_cast<std::size_t>(own.terms[0].first)];
+        if (alone) solution.values[static_cast<std::size_t>(own.terms[0].first)] = next.variables[static_cast<std::size_t>(own.terms[0].first)].first;
+        else solution = solve(next, left());
+        if (!solution.solved) break;
+        if (!alone) mark(own);
+        program = std::move(next);
+        best = std::move(solution);
+      }
+    }
   } catch (const z3::exception& error) {
-    solution.solved = false;
-    solution.reason = error.msg();
+    if (!best.solved) best.reason = error.msg();
   }
-  return solution;
+  return best;
 }
 
 }  // namespace shardproof

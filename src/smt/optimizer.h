@@ -1,4 +1,4 @@
-// Small integer programs, solved by Z3's optimizer: linear equations and bounds, differences that are wished for, and a sum to be made least.
+// Small integer programs, solved by Z3's optimizer: linear equations and bounds, sums that should be distinct, and one to be made least.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,8 @@ struct IntegerProgram {
   std::vector<LinearSum> zero;                                               // each is 0
   std::vector<LinearSum> notNegative;                                        // each is at least 0
   std::vector<std::pair<LinearSum, std::vector<std::int64_t>>> among;        // the sum is one of the values
-  std::vector<LinearSum> apart;                                              // as many as can be are not 0; comes before the objective
+  // Each sum differs from those before it that are listed with it, where that can be.
+  std::vector<std::pair<LinearSum, std::vector<std::size_t>>> distinct;
   LinearSum objective;                                                       // as small as can be; coefficients are not negative
 };
 
@@ -35,7 +36,9 @@ struct IntegerSolution {
   std::vector<std::int64_t> values;      // of all variables
 };
 
-// Deterministic but for the time limit. Where the wishes of `apart` take too long they are dropped. Never throws for a solver failure.
+// Least first, then larger where sums that should be distinct are not: each is raised just above those that come before it, and the rest is made least again. So the
+// result is the least one under the bounds that distinctness needed, not the least of all distinct ones, which would be a search. Deterministic but for the time
+// limit, at which it ends with what it has. Never throws for a solver failure.
 IntegerSolution minimize(const IntegerProgram& program, double seconds);
 
 }  // namespace shardproof

@@ -44,6 +44,22 @@ void PlanLines::regroup(std::vector<Dim> a, std::vector<Dim> b) { regroups_.push
 
 void PlanLines::drop(Dim d, std::int64_t lo, std::int64_t length) { drops_.push_back({d, lo, d, lo, length}); }
 
+std::vector<char> PlanLines::structured() {
+  std::vector<char> result(sizes_.size(), 0);
+  const auto mark = [&](Dim d) { result[at(dims_.find(d))] = 1; };
+  for (const Range& r : ranges_) mark(r.whole), mark(r.part);
+  for (const auto* list : {&stretches_, &drops_}) {
+    for (const Stretch& s : *list) mark(s.a), mark(s.b);
+  }
+  for (const Regroup& r : regroups_) {
+    for (const auto* side : {&r.a, &r.b}) std::for_each(side->begin(), side->end(), mark);
+  }
+  std::for_each(keep_.begin(), keep_.end(), mark);
+  std::for_each(telling_.begin(), telling_.end(), mark);
+  for (const auto& c : cuts_) mark(c.first);
+  return result;
+}
+
 void PlanLines::close() {
   makeGroups();
   factorize();
@@ -393,6 +409,16 @@ LinearSum PlanLines::before(std::int32_t line, std::int64_t position) const {
     if (!classes_[at(c)].dropped) sum.terms.emplace_back(c, n);
   }
   return sum;
+}
+
+PlanLines::OnLine PlanLines::onLine(Dim d, std::int64_t lo, std::int64_t length, std::vector<std::int32_t>& inner) const {
+  const std::int32_t g = group(d);
+  const std::size_t top = topLevel(g, length);
+  const std::int64_t unit = stride(g, top);
+  if (lo % unit != 0 || length % unit != 0) throw Unsupported("a stretch of a dimension does not follow the factors that a view takes it apart into");
+  const auto& lines = linesOf(d);
+  inner.assign(lines.end() - static_cast<std::ptrdiff_t>(top), lines.end());
+  return {lines[lines.size() - 1 - top], lo / unit % factorSize(g, top), length / unit};
 }
 
 std::vector<std::int64_t> PlanLines::digits(Dim d, std::int64_t position) const {

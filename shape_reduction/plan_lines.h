@@ -42,6 +42,10 @@ class PlanLines {
   // A number that names a position.
   void cut(Dim d, std::int64_t position) { cuts_.emplace_back(d, position); }
 
+  // One dimension of all that run together so far, and which of these have a structure of their own: bounds, factors, or positions that must stay.
+  Dim root(Dim d) { return dims_.find(d); }
+  std::vector<char> structured();
+
   // Takes everything apart. Throws Unsupported where a dimension that is dropped in part cannot be.
   void close();
 
@@ -62,6 +66,12 @@ class PlanLines {
   // How many positions a line has, and how many there are before a cut of it, as a sum of classes.
   LinearSum total(std::int32_t line) const { return before(line, lineSize_[at(line)]); }
   LinearSum before(std::int32_t line, std::int64_t position) const;
+  // A stretch of a dimension lies on one line, and covers the lines inside it. Throws Unsupported where it does not.
+  struct OnLine {
+    std::int32_t line;
+    std::int64_t lo, length;
+  };
+  OnLine onLine(Dim d, std::int64_t lo, std::int64_t length, std::vector<std::int32_t>& inner) const;
   // A bound of a dimension: its digit on each line, outermost first. Throws Unsupported where a digit is no cut.
   std::vector<std::int64_t> digits(Dim d, std::int64_t position) const;
 
@@ -90,11 +100,6 @@ class PlanLines {
     std::vector<std::int32_t> a, b;
     friend auto operator<=>(const Regroup&, const Regroup&) = default;
   };
-  struct OnLine {                      // a stretch of a dimension, on its line
-    std::int32_t line;
-    std::int64_t lo, length;
-  };
-
   static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
   void makeGroups();
   void makeFlat(std::int32_t g);

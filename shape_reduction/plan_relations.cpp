@@ -130,7 +130,11 @@ class Collector {
         to_.programs[p].fits.push_back(node.communication < 0 ? relateCall(program.graph, to_.programs[p], node) : relateCommunication(program, to_.programs[p], node));
       }
     }
-    for (const LineageEntry& entry : plan_.lineage) relateEntry(entry);
+    for (std::size_t e = 0; e < plan_.lineage.size(); ++e) {
+      for (std::size_t s = 0; s < plan_.lineage[e].shards.size(); ++s) relateShard(e, s);
+    }
+    chooseTilings();
+    for (std::size_t e = 0; e < plan_.lineage.size(); ++e) dropWhatGoes(e);
     std::sort(to_.gates.begin(), to_.gates.end());
     to_.gates.erase(std::unique(to_.gates.begin(), to_.gates.end()), to_.gates.end());
     to_.moves.assign(moves_.begin(), moves_.end());
@@ -283,8 +287,8 @@ class Collector {
       const std::size_t gathered = at(spec.kind == Communication::kAllToAll ? spec.odim : spec.dim), scattered = at(spec.dim);
       for (std::size_t d = 0; d < x.size(); ++d) {
         if (gathers && scatters && d == gathered && d == scattered) relateExchange(x[d], y[d], stay);
-        else if (gathers && d == gathered) relatePieces(y[d], x[d], stay);
-        else if (scatters && d == scattered) relatePieces(x[d], y[d], stay);
+        else if (gathers && d == gathered) sharePieces(spec, y[d], x[d], stay);
+        else if (scatters && d == scattered) sharePieces(spec, x[d], y[d], stay);
         else lines_.equal(x[d], y[d]);
       }
       if (dims.values[at(a)] >= 0 && dims.values[at(b)] >= 0) lines_.equal(dims.values[at(a)], dims.values[at(b)]);
@@ -299,6 +303,12 @@ class Collector {
     return 1;
   }
 
+  // A gather or scatter: shares of one dimension, over one axis after another.
+  void sharePieces(const CommunicationSpec& spec, Dim whole, Dim part, const std::vector<char>& stay) {
+    if (!spec.groupAt.empty()) return relatePieces(whole, part, stay);
+    shareOut(whole, 0, part, {spec.groupAxes.rbegin(), spec.groupAxes.rend()});
+  }
+
   // An all_to_all along one dimension: all pieces on both sides are equal.
   void relateExchange(Dim x, Dim y, const std::vector<char>& stay) {
     const std::int64_t piece = lines_.fullSize(x) / static_cast<std::int64_t>(stay.size());
@@ -309,52 +319,157 @@ class Collector {
 
   // ---- lineage ----
 
-  // The coordinates of a shard that move its box or choose a program: those axes, that its parts do not name.
-  void relateEntry(const LineageEntry& entry) {
+  void relateShard(std::size_t e, std::size_t s) {
+    const LineageEntry& entry = plan_.lineage[e];
+    const Shard& shard = entry.shards[s];
     const auto& logical = to_.model.ofTensor[at(entry.tensor)];
-    std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> held(logical.size()), all(logical.size());
-    for (const Shard& shard : entry.shards) {
-      relateShard(entry, shard);
-      for (std::size_t d = 0; d < logical.size(); ++d) {
-        cover(shard, d, true, held[d]);
-        cover(shard, d, false, all[d]);
-      }
+    // All parts hold the same box.
+    const GraphDims* first = nullptr;
+    std::int32_t firstTensor = -1;
+    for (const Part& part : shard.parts) {
+      forEachLocal(part, [&](const GraphDims& dims, std::int32_t tensor) {
+        const Dim own = dims.values[at(tensor)], whole = to_.model.values[at(entry.tensor)];
+        if (own >= 0 && whole >= 0) lines_.equal(own, whole);
+        if (first == nullptr) {
+          first = &dims;
+          firstTensor = tensor;
+          return;
+        }
+        for (std::size_t d = 0; d < logical.size(); ++d) lines_.equal(dims.ofTensor[at(tensor)][d], first->ofTensor[at(firstTensor)][d]);
+      });
     }
-    for (std::size_t d = 0; d < logical.size(); ++d) dropTheRest(logical[d], held[d], all[d]);
-  }
-
-  void relateShard(const LineageEntry& entry, const Shard& shard) {
-    const auto& logical = to_.model.ofTensor[at(entry.tensor)];
+    if (first == nullptr) return;
+    for (std::size_t d = 0; d < logical.size(); ++d) {
+      const Dim part = first->ofTensor[at(firstTensor)][d];
+      const auto steps = stepsAlong(shard, d);
+      if (steps.empty()) {
+        lines_.range(logical[d], shard.box[d].first, part);
+        continue;
+      }
+      std::int64_t next = lines_.fullSize(part);
+      const bool even = std::all_of(steps.begin(), steps.end(), [&](const auto& step) {
+        const bool follows = step.second == next;
+        next = follows ? next * axisSize(step.first) : next;
+        return follows;
+      });
+      if (!even) {
+        makePieces(shard, d, logical[d], part);
+        continue;
+      }
+      std::vector<std::int32_t> axes;
+      for (const auto& step : steps) axes.push_back(step.first);
+      to_.evenBoxes[{e, s, d}] = shareOut(logical[d], shard.box[d].first, part, axes);
+    }
     for (const auto& [axis, offsets] : shard.step) {
       if (std::count_if(offsets.begin(), offsets.end(), [](std::int64_t o) { return o != 0; }) > 1 && static_cast<std::int64_t>(kept_.of(axis).size()) < axisSize(axis)) {
         throw Unsupported("lineage of '" + name(entry) + "' steps along two dimensions at once over an axis of which ranks are left out");
       }
     }
-    for (std::size_t d = 0; d < logical.size(); ++d) {
-      std::vector<std::pair<std::int32_t, std::int64_t>> steps;
-      for (const auto& [axis, offsets] : shard.step) {
-        if (offsets[d] != 0) steps.emplace_back(axis, offsets[d]);
-      }
-      std::vector<std::int64_t> lows{shard.box[d].first};
-      for (const auto& [axis, offset] : steps) {
-        std::vector<std::int64_t> more;
-        for (const std::int64_t lo : lows) {
-          for (const std::int32_t c : kept_.of(axis)) more.push_back(lo + c * offset);
+  }
+
+  // Axes that move a shard's box along one dimension, the least step first.
+  static std::vector<std::pair<std::int32_t, std::int64_t>> stepsAlong(const Shard& shard, std::size_t d) {
+    std::vector<std::pair<std::int32_t, std::int64_t>> steps;
+    for (const auto& [axis, offsets] : shard.step) {
+      if (offsets[d] != 0) steps.emplace_back(axis, offsets[d]);
+    }
+    std::stable_sort(steps.begin(), steps.end(), [](const auto& a, const auto& b) { return std::abs(a.second) < std::abs(b.second); });
+    return steps;
+  }
+
+  // ---- shares ----
+
+  // `part` is what one rank has of a stretch of `whole` that begins at lo, shared evenly over the axes, the fastest first. Each axis shares a dimension of its own: over
+  // two axes, one that is made of the parts of the first. Returns that of which one coordinate's share is a part, for each axis.
+  std::vector<std::pair<std::int32_t, Dim>> shareOut(Dim whole, std::int64_t lo, Dim part, const std::vector<std::int32_t>& axes) {
+    std::vector<std::pair<std::int32_t, Dim>> shares;
+    std::vector<std::int32_t> several;
+    for (const std::int32_t axis : axes) {
+      if (axisSize(axis) > 1) several.push_back(axis);
+    }
+    if (several.empty()) {
+      lines_.range(whole, lo, part);
+      return shares;
+    }
+    for (std::size_t i = 0; i < several.size(); ++i) {
+      const bool last = i + 1 == several.size();
+      const Dim next = last ? whole : lines_.add(lines_.fullSize(part) * axisSize(several[i]));
+      tilings_.push_back({next, last ? lo : 0, part, several[i], axisSize(several[i]), static_cast<std::int64_t>(kept_.of(several[i]).size())});
+      shares.emplace_back(several[i], part);
+      part = next;
+    }
+    return shares;
+  }
+
+  // A share has a size of its own if nothing else is known of its dimension: no bound, no factor, and it is shared over the same axis wherever it is. All others are
+  // pieces of the whole. Small ones first: what they make up together may be a share again.
+  void chooseTilings() {
+    std::map<std::int64_t, std::vector<Tiling>> bySize;
+    for (const Tiling& t : tilings_) bySize[lines_.fullSize(t.part)].push_back(t);
+    for (const auto& [size, tilings] : bySize) {
+      const std::vector<char> structured = lines_.structured();
+      std::map<Dim, std::vector<Tiling>> byPart;
+      for (const Tiling& t : tilings) byPart[lines_.root(t.part)].push_back(t);
+      for (const auto& [part, own] : byPart) {
+        const Tiling& first = own.front();
+        const bool shared = !structured[at(part)] && std::all_of(own.begin(), own.end(), [&](const Tiling& t) { return t.axis == first.axis; });
+        if (!shared) {
+          for (const Tiling& t : own) relatePieces(t);
+          continue;
         }
-        lows = std::move(more);
-      }
-      if (!steps.empty()) moves_.insert({logical[d], shard.box[d].first, steps});
-      for (const Part& part : shard.parts) {
-        forEachLocal(part, [&](const GraphDims& dims, std::int32_t tensor) {
-          for (const std::int64_t lo : lows) lines_.range(logical[d], lo, dims.ofTensor[at(tensor)][d]);
-        });
+        const std::int64_t length = size * first.fullCount;
+        for (const Tiling& t : own) {
+          if (t.lo == 0 && first.lo == 0 && lines_.fullSize(t.whole) == length && lines_.fullSize(first.whole) == length) lines_.equal(t.whole, first.whole);
+          else lines_.stretch(first.whole, first.lo, t.whole, t.lo, length);
+        }
+        to_.tilings.push_back(first);
       }
     }
-    for (const Part& part : shard.parts) {
-      forEachLocal(part, [&](const GraphDims& dims, std::int32_t tensor) {
-        const Dim own = dims.values[at(tensor)], whole = to_.model.values[at(entry.tensor)];
-        if (own >= 0 && whole >= 0) lines_.equal(own, whole);
-      });
+    // The largest first, so that the size of a whole is known before those of its shares.
+    std::reverse(to_.tilings.begin(), to_.tilings.end());
+  }
+
+  void relatePieces(const Tiling& t) {
+    const std::int64_t size = lines_.fullSize(t.part);
+    for (std::int32_t c = 0; c < t.fullCount; ++c) {
+      if (kept_.newCoordinate(t.axis, c) >= 0) {
+        lines_.range(t.whole, t.lo + c * size, t.part);
+        continue;
+      }
+      std::int32_t end = c;
+      while (end < t.fullCount && kept_.newCoordinate(t.axis, end) < 0) ++end;
+      lines_.drop(t.whole, t.lo + c * size, (end - c) * size);
+      c = end - 1;
+    }
+  }
+
+  // Boxes with gaps or overlaps.
+  void makePieces(const Shard& shard, std::size_t d, Dim whole, Dim part) {
+    const auto steps = stepsAlong(shard, d);
+    std::vector<std::int64_t> lows{shard.box[d].first};
+    for (const auto& [axis, offset] : steps) {
+      std::vector<std::int64_t> more;
+      for (const std::int64_t lo : lows) {
+        for (const std::int32_t c : kept_.of(axis)) more.push_back(lo + c * offset);
+      }
+      lows = std::move(more);
+    }
+    moves_.insert({whole, shard.box[d].first, steps});
+    for (const std::int64_t lo : lows) lines_.range(whole, lo, part);
+  }
+
+  void dropWhatGoes(std::size_t e) {
+    const LineageEntry& entry = plan_.lineage[e];
+    const auto& logical = to_.model.ofTensor[at(entry.tensor)];
+    for (std::size_t d = 0; d < logical.size(); ++d) {
+      std::vector<std::pair<std::int64_t, std::int64_t>> held, all;
+      for (std::size_t s = 0; s < entry.shards.size(); ++s) {
+        // What is shared evenly has been seen to.
+        const bool even = to_.evenBoxes.contains({e, s, d});
+        cover(entry.shards[s], d, !even, held);
+        cover(entry.shards[s], d, false, all);
+      }
+      dropTheRest(logical[d], held, all);
     }
   }
 
@@ -443,6 +558,7 @@ class Collector {
   PlanLines& lines_;
   std::map<std::tuple<NameId, std::int64_t, Shape>, std::pair<std::vector<Dim>, Dim>> members_;
   std::set<Moves> moves_;
+  std::vector<Tiling> tilings_;
   std::vector<std::unordered_map<NameId, std::int32_t>> tensorByName_;
 };
 

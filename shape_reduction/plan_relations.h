@@ -2,6 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "shape_reduction/kept_ranks.h"
@@ -32,12 +36,25 @@ struct Moves {
   friend auto operator<=>(const Moves&, const Moves&) = default;
 };
 
+// A stretch of a dimension that the coordinates of an axis share evenly, where the share has no structure of its own (a shard of optimizer states, the rows of a
+// batch). Bounds between shares are then no bounds of the plan, only multiples of the share: how many heads lie on one shard of a weight may change.
+struct Tiling {
+  PlanLines::Dim whole = -1;
+  std::int64_t lo = 0;
+  PlanLines::Dim part = -1;
+  std::int32_t axis = -1;
+  std::int64_t fullCount = 1, newCount = 1;    // shares, and those that stay
+};
+
 struct PlanRelations {
   PlanLines lines;
   GraphDims model;
   std::vector<GraphDims> programs;             // empty for programs that no kept rank runs
   std::vector<Gate> gates;
   std::vector<Moves> moves;                    // each once
+  std::vector<Tiling> tilings;                 // one for each kind of share, wholes before what is shared of them
+  // For (entry, shard, dimension) of a box that steps evenly: by which dimension's size over each axis.
+  std::map<std::tuple<std::size_t, std::size_t, std::size_t>, std::vector<std::pair<std::int32_t, PlanLines::Dim>>> evenBoxes;
 };
 
 // Collected and closed. Throws Unsupported where the kept ranks do not make a plan of their own.

@@ -55,6 +55,11 @@ struct Attempt {
   std::optional<SizeFactors> factors;
 };
 
+// Where what the axes of a tiling share lies.
+PlanLines::OnLine stretchOf(const PlanRelations& relations, const Tiling& t, std::vector<std::int32_t>& inner) {
+  return relations.lines.onLine(t.whole, t.lo, relations.lines.fullSize(t.part) * t.fullCount, inner);
+}
+
 // Experts to choose among: a multiple of the groups, more than are taken where there were more, at least two in a group.
 void addGates(const PlanRelations& relations, IntegerProgram& program) {
   for (const Gate& gate : relations.gates) {
@@ -76,6 +81,57 @@ void addGates(const PlanRelations& relations, IntegerProgram& program) {
     choice.add(inGroup, competing / perGroup);
     choice.constant = -gate.topk - (competing > gate.topk ? 1 : 0);
     program.notNegative.push_back(std::move(choice));
+  }
+}
+
+// What is shared can be shared among those that stay. A stretch that covers other lines (heads of several positions) is a product: one of its lines is made a multiple
+// of the shares, as far as lines of a fixed size do not see to that, and the sizes of the shares follow (shareSizes).
+void addTilings(const PlanRelations& relations, IntegerProgram& program) {
+  const PlanLines& lines = relations.lines;
+  const auto isFixed = [&](const LinearSum& sum) {
+    return std::all_of(sum.terms.begin(), sum.terms.end(), [&](const auto& t) { return program.variables[at(t.first)].first == program.variables[at(t.first)].second; });
+  };
+  for (const Tiling& t : relations.tilings) {
+    std::vector<std::int32_t> inner;
+    const auto on = stretchOf(relations, t, inner);
+    LinearSum stretch = lines.before(on.line, on.lo + on.length);
+    stretch.add(lines.before(on.line, on.lo), -1);
+    const LinearSum part = lines.total(lines.linesOf(t.part).front());
+    for (const auto& [c, n] : part.terms) {
+      auto& [low, high] = program.variables[at(c)];
+      if (lines.fullSize(t.part) > 1) low = std::min<std::int64_t>(low, 2), high = std::max(high, on.length);
+    }
+    if (inner.empty()) {
+      program.zero.push_back(stretch.add(part, -t.newCount));
+      continue;
+    }
+    std::vector<std::pair<std::int64_t, LinearSum>> factors{{on.length, std::move(stretch)}};
+    for (const std::int32_t line : inner) factors.emplace_back(lines.fullSizeOfLine(line), lines.total(line));
+    std::int64_t fixed = 1;
+    for (const auto& [full, sum] : factors) fixed *= isFixed(sum) ? full : 1;
+    const std::int64_t multiple = t.newCount / std::gcd(t.newCount, fixed);
+    if (multiple == 1) continue;
+    std::erase_if(factors, [&](const auto& f) { return isFixed(f.second); });
+    if (factors.empty()) throw Unsupported("ranks share a dimension that cannot be shared by fewer");
+    auto& largest = *std::max_element(factors.begin(), factors.end(), [](const auto& x, const auto& y) { return x.first < y.first; });
+    const auto units = static_cast<std::int32_t>(program.variables.size());
+    program.variables.emplace_back(1, largest.first);
+    program.zero.push_back(largest.second.add(units, -multiple));
+  }
+}
+
+void shareSizes(const PlanRelations& relations, std::vector<std::int64_t>& sizes) {
+  const PlanLines& lines = relations.lines;
+  for (const Tiling& t : relations.tilings) {
+    std::vector<std::int32_t> inner;
+    const auto on = stretchOf(relations, t, inner);
+    if (inner.empty()) continue;   // it was an equation of the program
+    std::int64_t length = lines.before(on.line, on.lo + on.length).value(sizes) - lines.before(on.line, on.lo).value(sizes);
+    for (const std::int32_t line : inner) length *= lines.total(line).value(sizes);
+    if (length % t.newCount != 0) throw Unsupported("a dimension of " + std::to_string(length) + " positions cannot be shared by " + std::to_string(t.newCount) + " ranks");
+    const LinearSum own = lines.total(lines.linesOf(t.part).front());
+    if (own.terms.size() != 1) throw Unsupported("a dimension that several axes share is taken apart by a view");
+    sizes[at(own.terms.front().first)] = length / t.newCount;   // one line, one piece: it has no structure
   }
 }
 
@@ -195,12 +251,15 @@ Attempt attempt(const Problem& problem, const std::vector<std::int32_t>& perClas
     if (!c.dropped) program.objective.terms.emplace_back(static_cast<std::int32_t>(free.size()) - 1, std::max<std::int64_t>(1, c.uses));
   }
   addGates(result.relations, program);
+  addTilings(result.relations, program);
   addSteps(result.relations, result.kept, program);
   result.factors.emplace(problem, result.kept, result.relations, program);
   addDistinct(result.relations, free, program);
   const IntegerSolution solution = minimize(program, options.seconds);
   if (!solution.solved) throw Unsupported("no smaller sizes were found: " + solution.reason);
-  lines.assign({solution.values.begin(), solution.values.begin() + static_cast<std::ptrdiff_t>(free.size())});
+  std::vector<std::int64_t> sizes(solution.values.begin(), solution.values.begin() + static_cast<std::ptrdiff_t>(free.size()));
+  shareSizes(result.relations, sizes);
+  lines.assign(sizes);
   return result;
 }
 
@@ -221,12 +280,15 @@ std::vector<std::int32_t> fewRanks(const Problem& problem, const ShrinkOptions& 
   std::stable_sort(shrinkable.begin(), shrinkable.end(), [&](std::size_t a, std::size_t b) { return plan.mesh[a].size > plan.mesh[b].size; });
   for (const std::size_t a : shrinkable) {
     const auto& classes = alike.classes(static_cast<std::int32_t>(a));
-    for (std::int32_t k = std::max(2, options.ranks);; ++k) {
+    // Twice as many rather than one more, where there is room: sizes are mostly powers of two.
+    const std::int32_t few = std::max(2, options.ranks);
+    for (std::int32_t i = 0;; ++i) {
+      const std::int32_t k = i == 0 ? few : i == 1 ? 2 * few : few + i - 1;
       std::int64_t now = 0;
       for (const auto& c : classes) now += std::min<std::int64_t>(static_cast<std::int64_t>(c.size()), k);
       const bool collides = std::any_of(sizes.begin(), sizes.end(), [&](const auto& s) { return s.first == now && s.second != plan.mesh[a].size; });
-      if (collides && now < plan.mesh[a].size) continue;
-      result[a] = k;
+      if ((collides || now >= plan.mesh[a].size) && k <= plan.mesh[a].size) continue;
+      if (now < plan.mesh[a].size) result[a] = k;
       sizes.emplace(now, plan.mesh[a].size);
       break;
     }

@@ -92,9 +92,10 @@ class Products {
 };
 
 // The new values of all products of axes and microbatches whose full value is n.
-std::set<std::int64_t> productsOfAxes(const Plan& plan, const KeptRanks& kept, std::int64_t n) {
+std::set<std::int64_t> productsOfAxes(const Plan& plan, const KeptRanks& kept, const std::set<std::int32_t>* among, std::int64_t n) {
   std::vector<std::pair<std::int64_t, std::int64_t>> axes;   // full size, new size
   for (std::size_t a = 0; a < plan.mesh.size(); ++a) {
+    if (among != nullptr && !among->contains(static_cast<std::int32_t>(a))) continue;
     if (plan.mesh[a].size > 1) axes.emplace_back(plan.mesh[a].size, kept.ofAxis[a].size());
   }
   if (plan.microbatches > 1) axes.emplace_back(plan.microbatches, kept.microbatches.size());
@@ -132,7 +133,7 @@ SizeFactors::SizeFactors(const Problem& problem, const KeptRanks& kept, const Pl
   for (const GraphDims& p : relations.programs) {
     for (const auto& dims : p.ofTensor) products.add(dims);
   }
-  // Lines of what a step is given and of no parameter.
+  // Lines of what a step is given and of no parameter, but of indices (tokens, labels) all: there may be a table of positions.
   std::set<std::int32_t> data, parameters;
   const auto gather = [&](TensorKind kind, std::set<std::int32_t>& to) {
     for (std::size_t t = 0; t < problem.model.graph.tensors.size(); ++t) {
@@ -151,6 +152,21 @@ SizeFactors::SizeFactors(const Problem& problem, const KeptRanks& kept, const Pl
     }
   }
   std::erase_if(data, [&](std::int32_t l) { return parameters.contains(l); });
+  const auto addIndices = [&](const Graph& graph, const GraphDims& dims) {
+    for (std::size_t t = 0; t < dims.ofTensor.size(); ++t) {
+      if (graph.tensors[t].kind != TensorKind::kInput || graph.tensors[t].element != ElementKind::kInteger) continue;
+      for (const PlanLines::Dim d : dims.ofTensor[t]) data.insert(lines.linesOf(d).begin(), lines.linesOf(d).end());
+    }
+  };
+  addIndices(problem.model.graph, relations.model);
+  for (std::size_t p = 0; p < relations.programs.size(); ++p) addIndices(problem.plan.programs[p].graph, relations.programs[p]);
+  std::set<std::int32_t> dataAxes;
+  for (const LineageEntry& entry : problem.plan.lineage) {
+    if (entry.role != Role::kInput || problem.model.graph.tensors[at(entry.tensor)].kind != TensorKind::kInput) continue;
+    for (const Shard& shard : entry.shards) {
+      for (const auto& step : shard.step) dataAxes.insert(step.first);
+    }
+  }
   const auto keepLine = [&](std::int32_t line) {
     LinearSum sum = lines.total(line);
     sum.constant -= lines.fullSizeOfLine(line);
@@ -159,25 +175,40 @@ SizeFactors::SizeFactors(const Problem& problem, const KeptRanks& kept, const Pl
   for (const auto& [n, use] : uses) {
     const bool oneSided = use.model != use.plan;
     Meaning meaning;
+    const std::set<Lines>* candidates = products.of(n);
+    // What differs between the sides is most often how many samples or tokens there are.
+    std::set<Lines> likely;
+    if (candidates != nullptr) {
+      std::copy_if(candidates->begin(), candidates->end(), std::inserter(likely, likely.end()), [&](const Lines& own) {
+        return std::all_of(own.begin(), own.end(), [&](std::int32_t l) { return data.contains(l); });
+      });
+      if (!likely.empty()) candidates = &likely;
+    }
     if (oneSided && use.plan) {
-      const std::set<std::int64_t> values = productsOfAxes(problem.plan, kept, n);
+      // Most likely those that samples are divided over.
+      std::set<std::int64_t> values = productsOfAxes(problem.plan, kept, &dataAxes, n);
+      if (values.size() != 1) values = productsOfAxes(problem.plan, kept, nullptr, n);
       if (values.size() > 1) throw Unsupported("the factor " + std::to_string(n) + " of the plan may stand for different axes or microbatches, of which ranks would be left out");
       if (values.size() == 1) {
+        // As many samples or tokens as ranks: they come to be as many again, so that it does not matter which are meant.
+        for (const Lines& own : likely) {
+          if (own.size() != 1 && *values.begin() != n) throw Unsupported("the factor " + std::to_string(n) + " of the plan may stand for ranks or for samples");
+          if (own.size() != 1) {
+            std::for_each(own.begin(), own.end(), keepLine);
+            continue;
+          }
+          LinearSum sum = lines.total(own[0]);
+          sum.constant -= *values.begin();
+          program.zero.push_back(std::move(sum));
+        }
         meaning_[n] = {*values.begin(), {}};
         continue;
       }
     }
-    const std::set<Lines>* candidates = products.of(n);
     if (candidates == nullptr) {
       if (oneSided) unexplained_.push_back(std::to_string(n));
       continue;
     }
-    // What differs between the sides is most often how many samples or tokens there are.
-    std::set<Lines> likely;
-    std::copy_if(candidates->begin(), candidates->end(), std::inserter(likely, likely.end()), [&](const Lines& own) {
-      return std::all_of(own.begin(), own.end(), [&](std::int32_t l) { return data.contains(l); });
-    });
-    if (!likely.empty()) candidates = &likely;
     meaning.lines = *candidates->begin();
     if (oneSided && candidates->size() > 1) {
       for (const Lines& other : *candidates) {

@@ -62,7 +62,7 @@ class Rewriter {
       }
       rewrite(program.graph, relations_.programs[p]);
     }
-    for (const LineageEntry& entry : from.lineage) to.lineage.push_back(lineage(entry));
+    for (std::size_t e = 0; e < from.lineage.size(); ++e) to.lineage.push_back(lineage(e));
     for (DrawnMask d : problem_.drawn) {
       const bool model = d.program < 0;
       if (!model) d.program = newProgram[at(d.program)];
@@ -74,10 +74,12 @@ class Rewriter {
     for (auto& [axis, c] : coordinates) c = kept_.newCoordinate(axis, c);
   }
 
-  LineageEntry lineage(const LineageEntry& from) const {
+  LineageEntry lineage(std::size_t e) const {
+    const LineageEntry& from = problem_.plan.lineage[e];
     LineageEntry entry{from.tensor, from.role, {}};
     const auto& dims = relations_.model.ofTensor[at(from.tensor)];
-    for (const Shard& old : from.shards) {
+    for (std::size_t s = 0; s < from.shards.size(); ++s) {
+      const Shard& old = from.shards[s];
       Shard shard = old;
       std::erase_if(shard.parts, [&](const Part& part) { return !kept_.keeps(part.at) || (part.microbatch >= 0 && kept_.newCoordinate(kMicrobatchAxis, part.microbatch) < 0); });
       if (shard.parts.empty()) continue;
@@ -85,10 +87,26 @@ class Rewriter {
         renumber(part.at);
         if (part.microbatch >= 0) part.microbatch = kept_.newCoordinate(kMicrobatchAxis, part.microbatch);
       }
-      for (std::size_t d = 0; d < dims.size(); ++d) place(old, d, dims[d], shard);
+      for (std::size_t d = 0; d < dims.size(); ++d) {
+        const auto even = relations_.evenBoxes.find({e, s, d});
+        if (even == relations_.evenBoxes.end()) place(old, d, dims[d], shard);
+        else share(old, d, dims[d], even->second, shard);
+      }
       entry.shards.push_back(std::move(shard));
     }
     return entry;
+  }
+
+  // Boxes one after another over the coordinates that stay.
+  void share(const Shard& old, std::size_t d, PlanLines::Dim dim, const std::vector<std::pair<std::int32_t, PlanLines::Dim>>& shares, Shard& shard) const {
+    for (auto& step : shard.step) step.second[d] = 0;
+    for (const auto& [axis, part] : shares) {
+      const auto it = std::find_if(shard.step.begin(), shard.step.end(), [axis = axis](const auto& step) { return step.first == axis; });
+      it->second[d] = lines_.newSize(part);
+    }
+    const std::int64_t lo = lines_.newPosition(dim, old.box[d].first);
+    const std::int64_t size = shares.empty() ? lines_.newPosition(dim, old.box[d].second) - lo : lines_.newSize(shares.front().second);
+    shard.box[d] = {lo, lo + size};
   }
 
   // Where the box lies along dimension d, at the first kept coordinates, and how it steps from one kept coordinate to the next.

@@ -4,9 +4,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
+#include <map>
 #include <optional>
+#include <tuple>
 
 #include <z3++.h>
+
+#include "util/union_find.h"
 
 namespace shardproof {
 
@@ -52,14 +57,9 @@ bool boundsMeet(const IntegerProgram& program) {
   return std::all_of(program.variables.begin(), program.variables.end(), [](const auto& v) { return v.first <= v.second; });
 }
 
-IntegerSolution solve(const IntegerProgram& program, unsigned milliseconds) {
+IntegerSolution solveWithZ3(const IntegerProgram& program, unsigned milliseconds) {
   IntegerSolution solution;
   for (const auto& [low, high] : program.variables) solution.values.push_back(low);
-  if (program.zero.empty() && program.notNegative.empty() && program.among.empty()) {
-    solution.solved = boundsMeet(program);
-    if (!solution.solved) solution.reason = "unsatisfiable";
-    return solution;
-  }
   z3::context c;
   z3::optimize optimizer(c);
   z3::params params(c);
@@ -115,6 +115,93 @@ IntegerSolution solve(const IntegerProgram& program, unsigned milliseconds) {
   return solution;
 }
 
+// Constraints that share no variable are programs of their own, and layers that are alike make the same one many times: each is solved once.
+class Solver {
+ public:
+  // The answer, of which every part is the least one.
+  IntegerSolution solve(const IntegerProgram& program, const std::function<unsigned()>& millisecondsLeft) {
+    IntegerSolution solution;
+    if (!boundsMeet(program)) {
+      solution.reason = "unsatisfiable";
+      return solution;
+    }
+    for (const auto& [low, high] : program.variables) solution.values.push_back(low);
+    std::vector<std::int64_t> weight(program.variables.size(), 0);
+    for (const auto& [v, coefficient] : program.objective.terms) weight[static_cast<std::size_t>(v)] = coefficient;
+    for (Component& c : componentsOf(program)) {
+      for (const std::int32_t v : c.variables) {
+        c.program.objective.terms.emplace_back(static_cast<std::int32_t>(c.program.variables.size()), weight[static_cast<std::size_t>(v)]);
+        c.program.variables.push_back(program.variables[static_cast<std::size_t>(v)]);
+      }
+      std::erase_if(c.program.objective.terms, [](const auto& t) { return t.second == 0; });
+      const auto [it, inserted] = solved_.try_emplace(Key{c.program.variables, c.program.zero, c.program.notNegative, c.program.among, c.program.objective});
+      if (inserted) {
+        const unsigned milliseconds = millisecondsLeft();
+        if (milliseconds > 0) it->second = solveWithZ3(c.program, milliseconds);
+        else it->second.reason = "out of time";
+      }
+      if (!it->second.solved) {
+        solution.reason = it->second.reason;
+        if (solution.reason != "unsatisfiable") solved_.erase(it);   // with more time, perhaps
+        return solution;
+      }
+      for (std::size_t i = 0; i < c.variables.size(); ++i) solution.values[static_cast<std::size_t>(c.variables[i])] = it->second.values[i];
+    }
+    solution.solved = true;
+    return solution;
+  }
+
+ private:
+  using Key = std::tuple<std::vector<std::pair<std::int64_t, std::int64_t>>, std::vector<LinearSum>, std::vector<LinearSum>,
+                         std::vector<std::pair<LinearSum, std::vector<std::int64_t>>>, LinearSum>;
+  struct Component {
+    std::vector<std::int32_t> variables;   // ascending: of the whole program
+    IntegerProgram program;
+  };
+
+  static std::vector<Component> componentsOf(const IntegerProgram& program) {
+    UnionFind<std::int32_t> joined(program.variables.size());
+    std::vector<char> named(program.variables.size(), 0);
+    const auto forEachSum = [&](auto&& f) {
+      for (const LinearSum& s : program.zero) f(s, 0, nullptr);
+      for (const LinearSum& s : program.notNegative) f(s, 1, nullptr);
+      for (const auto& [s, values] : program.among) f(s, 2, &values);
+    };
+    forEachSum([&](const LinearSum& s, int, const std::vector<std::int64_t>*) {
+      for (const auto& t : s.terms) {
+        named[static_cast<std::size_t>(t.first)] = 1;
+        joined.unite(t.first, s.terms.front().first);
+      }
+    });
+    std::vector<Component> components;
+    std::vector<std::int32_t> componentOf(program.variables.size(), -1), place(program.variables.size(), -1);
+    for (std::size_t v = 0; v < named.size(); ++v) {
+      if (!named[v]) continue;
+      std::int32_t& c = componentOf[static_cast<std::size_t>(joined.find(static_cast<std::int32_t>(v)))];
+      if (c < 0) {
+        c = static_cast<std::int32_t>(components.size());
+        components.emplace_back();
+      }
+      place[v] = static_cast<std::int32_t>(components[static_cast<std::size_t>(c)].variables.size());
+      components[static_cast<std::size_t>(c)].variables.push_back(static_cast<std::int32_t>(v));
+    }
+    forEachSum([&](const LinearSum& s, int kind, const std::vector<std::int64_t>* values) {
+      if (s.terms.empty() && components.empty()) components.emplace_back();
+      const std::int32_t c = s.terms.empty() ? 0 : componentOf[static_cast<std::size_t>(joined.find(s.terms.front().first))];
+      LinearSum own;
+      own.constant = s.constant;
+      for (const auto& [v, coefficient] : s.terms) own.terms.emplace_back(place[static_cast<std::size_t>(v)], coefficient);   // places ascend with variables
+      IntegerProgram& to = components[static_cast<std::size_t>(c)].program;
+      if (kind == 0) to.zero.push_back(std::move(own));
+      else if (kind == 1) to.notNegative.push_back(std::move(own));
+      else to.among.emplace_back(std::move(own), *values);
+    });
+    return components;
+  }
+
+  std::map<Key, IntegerSolution> solved_;
+};
+
 // Raises `sum` above `value`: where it is one variable by its bound, so that Z3 need not know of it.
 void raise(IntegerProgram& program, const LinearSum& sum, std::int64_t value) {
   if (sum.terms.size() == 1 && sum.terms[0].second > 0) {
@@ -132,14 +219,15 @@ void raise(IntegerProgram& program, const LinearSum& sum, std::int64_t value) {
 
 IntegerSolution minimize(const IntegerProgram& wanted, double seconds) {
   const auto start = std::chrono::steady_clock::now();
-  const auto left = [&] {
+  const std::function<unsigned()> left = [&] {
     const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return static_cast<unsigned>(std::max(0.0, (seconds - spent) * 1000));
   };
   IntegerSolution best;
+  Solver solver;
   try {
     IntegerProgram program = wanted;
-    best = solve(program, std::max(1U, left()));
+    best = solver.solve(program, left);
     std::vector<char> constrained(wanted.variables.size(), 0);
     const auto mark = [&](const LinearSum& sum) {
       for (const auto& [v, coefficient] : sum.terms) constrained[static_cast<std::size_t>(v)] = 1;
@@ -158,7 +246,7 @@ IntegerSolution minimize(const IntegerProgram& wanted, double seconds) {
         IntegerSolution solution = best;
         const bool alone = own.terms.size() == 1 && !constrained[static_cast<std::size_t>(own.terms[0].first)];
         if (alone) solution.values[static_cast<std::size_t>(own.terms[0].first)] = next.variables[static_cast<std::size_t>(own.terms[0].first)].first;
-        else solution = solve(next, left());
+        else solution = solver.solve(next, left);
         if (!solution.solved) break;
         if (!alone) mark(own);
         program = std::move(next);

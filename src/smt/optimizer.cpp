@@ -6,6 +6,7 @@
 #include <chrono>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <tuple>
 
@@ -215,9 +216,42 @@ void raise(IntegerProgram& program, const LinearSum& sum, std::int64_t value) {
   program.notNegative.push_back(std::move(more));
 }
 
+// Variables that one equation alone names and that are in it as others are in equal ones (the shards of a hundred weights of one shape) are one variable.
+std::vector<std::int32_t> mergeAlike(IntegerProgram& program) {
+  std::vector<std::int32_t> alias(program.variables.size());
+  std::iota(alias.begin(), alias.end(), 0);
+  std::vector<int> named(program.variables.size(), 0);
+  const auto count = [&](const LinearSum& sum) {
+    for (const auto& t : sum.terms) ++named[static_cast<std::size_t>(t.first)];
+  };
+  for (const auto* list : {&program.zero, &program.notNegative}) std::for_each(list->begin(), list->end(), count);
+  for (const auto& a : program.among) count(a.first);
+  std::map<std::tuple<LinearSum, std::int64_t, std::pair<std::int64_t, std::int64_t>>, std::int32_t> first;
+  std::erase_if(program.zero, [&](const LinearSum& sum) {
+    const auto own = std::find_if(sum.terms.begin(), sum.terms.end(), [&](const auto& t) { return named[static_cast<std::size_t>(t.first)] == 1; });
+    if (own == sum.terms.end() || sum.terms.size() < 2) return false;
+    LinearSum rest = sum;
+    rest.add(own->first, -own->second);
+    const auto [it, inserted] = first.try_emplace({std::move(rest), own->second, program.variables[static_cast<std::size_t>(own->first)]}, own->first);
+    alias[static_cast<std::size_t>(own->first)] = it->second;
+    return !inserted;
+  });
+  const auto rename = [&](LinearSum& sum) {
+    LinearSum renamed;
+    renamed.constant = sum.constant;
+    for (const auto& [v, coefficient] : sum.terms) renamed.add(alias[static_cast<std::size_t>(v)], coefficient);
+    sum = std::move(renamed);
+  };
+  rename(program.objective);
+  for (auto& d : program.distinct) rename(d.first);
+  return alias;
+}
+
 }  // namespace
 
-IntegerSolution minimize(const IntegerProgram& wanted, double seconds) {
+IntegerSolution minimize(const IntegerProgram& original, double seconds) {
+  IntegerProgram wanted = original;
+  const std::vector<std::int32_t> alias = mergeAlike(wanted);
   const auto start = std::chrono::steady_clock::now();
   const std::function<unsigned()> left = [&] {
     const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -255,6 +289,11 @@ IntegerSolution minimize(const IntegerProgram& wanted, double seconds) {
     }
   } catch (const z3::exception& error) {
     if (!best.solved) best.reason = error.msg();
+  }
+  for (std::size_t v = 0; v < best.values.size(); ++v) best.values[v] = best.values[static_cast<std::size_t>(alias[v])];
+  if (best.solved && !meets(original, best.values)) {
+    best.solved = false;
+    best.reason = "the optimizer's answer does not meet the constraints";
   }
   return best;
 }

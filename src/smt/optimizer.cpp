@@ -270,22 +270,21 @@ IntegerSolution minimize(const IntegerProgram& original, double seconds) {
     for (const auto& a : wanted.among) mark(a.first);
     // Wishes one after another: a sum that equals an earlier one becomes larger, where that can be.
     for (const auto& [own, others] : wanted.distinct) {
-      for (int raised = 0; best.solved && raised < kMostRaised && left() > 0; ++raised) {
-        const std::int64_t value = own.value(best.values);
-        const bool taken = std::any_of(others.begin(), others.end(), [&](std::size_t other) { return wanted.distinct[other].first.value(best.values) == value; });
-        if (!taken) break;
-        IntegerProgram next = program;
-        raise(next, own, value);
-        if (!boundsMeet(next)) break;
-        IntegerSolution solution = best;
-        const bool alone = own.terms.size() == 1 && !constrained[static_cast<std::size_t>(own.terms[0].first)];
-        if (alone) solution.values[static_cast<std::size_t>(own.terms[0].first)] = next.variables[static_cast<std::size_t>(own.terms[0].first)].first;
+      const auto taken = [&, &sum = own, &with = others](const std::vector<std::int64_t>& values) {
+        return std::any_of(with.begin(), with.end(), [&](std::size_t other) { return wanted.distinct[other].first.value(values) == sum.value(values); });
+      };
+      IntegerProgram next = program;
+      IntegerSolution solution = best;
+      for (int raised = 0; solution.solved && raised < kMostRaised && left() > 0 && taken(solution.values); ++raised) {
+        raise(next, own, own.value(solution.values));
+        const auto only = static_cast<std::size_t>(own.terms.empty() ? 0 : own.terms[0].first);
+        if (own.terms.size() == 1 && !constrained[only] && boundsMeet(next)) solution.values[only] = next.variables[only].first;
         else solution = solver.solve(next, left);
-        if (!solution.solved) break;
-        if (!alone) mark(own);
-        program = std::move(next);
-        best = std::move(solution);
       }
+      if (!solution.solved || taken(solution.values)) continue;   // larger for nothing
+      if (program.notNegative.size() != next.notNegative.size()) mark(own);
+      program = std::move(next);
+      best = std::move(solution);
     }
   } catch (const z3::exception& error) {
     if (!best.solved) best.reason = error.msg();

@@ -35,16 +35,6 @@ const char* kindOf(TensorKind kind) {
 
 const char* roleOf(Role role) { return role == Role::kInput ? "input" : role == Role::kOutput ? "output" : "checkpoint"; }
 
-const char* reductionOf(Reduction reduction) {
-  switch (reduction) {
-    case Reduction::kMean: return "mean";
-    case Reduction::kMax: return "max";
-    case Reduction::kMin: return "min";
-    case Reduction::kSum: break;
-  }
-  return "sum";
-}
-
 class ProblemWriter {
  public:
   explicit ProblemWriter(const Problem& problem) : problem_(problem) {
@@ -154,8 +144,8 @@ class ProblemWriter {
       else json_.text(name(graph, t));
     }
     json_.endList();
-    if (spec == nullptr) attributes(problem_.attributes.at(node.attributes));
-    else communication(*spec);
+    attributes(problem_.attributes.at(node.attributes));
+    if (spec != nullptr) communication(*spec);
     if (node.microbatch == kEachMicrobatch) json_.key("mb").text("*");
     if (node.microbatch >= 0) json_.key("mb").number(node.microbatch);
     if (node.location.valid()) json_.key("loc").text(text(node.location));
@@ -189,16 +179,8 @@ class ProblemWriter {
     json_.endObject();
   }
 
+  // Its attributes are with those of all nodes.
   void communication(const CommunicationSpec& spec) {
-    const bool reduces = spec.kind == Communication::kAllReduce || spec.kind == Communication::kReduceScatter;
-    const bool alongDim = spec.kind == Communication::kAllGather || spec.kind == Communication::kReduceScatter;
-    if (alongDim || spec.kind == Communication::kAllToAll || (reduces && spec.reduction != Reduction::kSum)) {
-      json_.key("attrs").beginObject();
-      if (alongDim) json_.key("dim").number(spec.dim);
-      if (spec.kind == Communication::kAllToAll) json_.key("idim").number(spec.dim).key("odim").number(spec.odim);
-      if (reduces && spec.reduction != Reduction::kSum) json_.key("reduce").text(reductionOf(spec.reduction));
-      json_.endObject();
-    }
     json_.key("comm").text(text(spec.comm));
     if (spec.tag) json_.key("tag").number(*spec.tag);
     if (spec.kind == Communication::kSend || spec.kind == Communication::kReceive) {

@@ -9,19 +9,13 @@
 #include "ops/registry.h"
 #include "shape_reduction/shrink_scalars.h"
 #include "shardproof/error.h"
+#include "writer/write_problem.h"
 
 namespace shardproof {
 
 namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
-bool hasDecimal(const Rational& r) {
-  mpz_class rest(r.denominatorString());
-  while (mpz_even_p(rest.get_mpz_t())) rest /= 2;
-  while (mpz_divisible_ui_p(rest.get_mpz_t(), 5)) rest /= 5;
-  return rest == 1;
-}
 
 class Rewriter {
  public:

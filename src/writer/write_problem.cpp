@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -242,15 +243,28 @@ class ProblemWriter {
 
 }  // namespace
 
-std::string decimalText(const Rational& number) {
-  if (number.isInteger()) return number.numeratorString();
-  // The least power of ten that the denominator divides.
-  mpz_class rest(number.denominatorString()), factor = 1;
+namespace {
+
+// The least power of ten that the denominator divides; none divides others.
+std::optional<unsigned long> decimalDigits(const Rational& number) {
+  mpz_class rest(number.denominatorString());
   unsigned long twos = 0, fives = 0;
   while (mpz_even_p(rest.get_mpz_t())) rest /= 2, ++twos;
   while (mpz_divisible_ui_p(rest.get_mpz_t(), 5)) rest /= 5, ++fives;
-  if (rest != 1) throw Unsupported("the number " + number.toString() + " has no finite decimal, so no file can say it exactly");
-  const unsigned long digits = std::max(twos, fives);
+  if (rest != 1) return std::nullopt;
+  return std::max(twos, fives);
+}
+
+}  // namespace
+
+bool hasDecimal(const Rational& number) { return number.isInteger() || decimalDigits(number).has_value(); }
+
+std::string decimalText(const Rational& number) {
+  if (number.isInteger()) return number.numeratorString();
+  const auto found = decimalDigits(number);
+  if (!found) throw Unsupported("the number " + number.toString() + " has no finite decimal, so no file can say it exactly");
+  const unsigned long digits = *found;
+  mpz_class factor;
   mpz_ui_pow_ui(factor.get_mpz_t(), 10, digits);
   const mpz_class scaled = mpz_class(number.numeratorString()) * (factor / mpz_class(number.denominatorString()));
   std::string text = mpz_class(abs(scaled)).get_str();

@@ -7,6 +7,8 @@
 
 namespace shardproof {
 
+// Whether some decimal is exactly this number: no other prime than 2 and 5 divides its denominator.
+bool hasDecimal(const Rational& number);
 // A number as JSON has it, exactly. Throws Unsupported for one that no decimal says (1/3).
 std::string decimalText(const Rational& number);
 

@@ -156,6 +156,7 @@ class SecondOpinions {
     CutOptions cut;
     cut.excluded = &excluded;
     cut.lump = false;
+    cut.facts = &facts_;
     cut.maxNodes = kMostNodes;
     return cutStage(join_, entry, cut);
   }

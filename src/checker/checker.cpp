@@ -588,7 +588,7 @@ class StageChecker {
 
   // ---- solver -----------------------------------------------------------------------------------------------------------------------
 
-  void solve(const Obligation& obligation) {
+  void solve(Obligation& obligation) {
     std::vector<std::pair<Term, Term>> asked;
     bool unequal = false;
     for (const Obligation::Pair& p : obligation.pairs) {
@@ -598,7 +598,9 @@ class StageChecker {
     SmtResult result;
     {
       Stopwatch watch(outcome_.seconds["solve"]);
-      result = findDifference(obligation.terms, asked, static_cast<unsigned>(options_.timeoutSeconds * 1000 * 0.8), static_cast<unsigned>(options_.memoryMegabytes));
+      result = askByDomain(obligation.terms, asked, options_.timeoutSeconds * 0.8, [&](const std::vector<std::pair<Term, Term>>& some, unsigned milliseconds) {
+        return findDifference(obligation.terms, some, milliseconds, static_cast<unsigned>(options_.memoryMegabytes));
+      });
     }
     if (result.verdict == SmtVerdict::kUnsat) {
       outcome_.verdict = StageVerdict::kProved;

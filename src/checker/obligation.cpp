@@ -1,6 +1,8 @@
 #include "checker/obligation.h"
 
 #include <algorithm>
+#include <set>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <optional>
@@ -13,6 +15,7 @@
 #include "shardproof/error.h"
 #include "smt/smtlib.h"
 #include "stages/runner.h"
+#include "terms/domain.h"
 
 namespace shardproof {
 
@@ -109,6 +112,83 @@ std::vector<std::pair<Term, Term>> termsOf(const Obligation& o) {
 }
 
 }  // namespace
+
+namespace {
+
+// The terms that are divided by, or of which a root or logarithm is taken, in what leads to a term, but those for which that is always possible.
+class Restrictions {
+ public:
+  explicit Restrictions(TermAlgebra& terms) : terms_(terms), domain_(terms) {}
+  const std::set<std::pair<std::uint32_t, int>>& of(Term root) {
+    std::vector<Term> stack{root};
+    while (!stack.empty()) {
+      const Term t = stack.back();
+      if (known_.contains(t.id)) {
+        stack.pop_back();
+        continue;
+      }
+      std::vector<Term> below;
+      std::set<std::pair<std::uint32_t, int>> own;
+      const TermKind kind = terms_.kind(t);
+      if (kind == TermKind::kSum || kind == TermKind::kProduct) {
+        for (const auto& part : terms_.parts(t)) {
+          below.push_back(part.term);
+          if (kind == TermKind::kProduct) add(part.term, part.factor.sign() < 0 ? (part.factor.isInteger() ? -2 : -1) : part.factor.isInteger() ? 2 : 1, own);
+        }
+      } else if (kind != TermKind::kConstant && kind != TermKind::kVariable && kind != TermKind::kNegativeInfinity) {
+        below = terms_.arguments(t);
+        if (kind == TermKind::kSqrt) add(below[0], 1, own);
+        if (kind == TermKind::kFunction && terms_.function(t) == ops::Function::kLog) add(below[0], 0, own);
+      }
+      const std::size_t before = stack.size();
+      for (const Term b : below) {
+        if (!known_.contains(b.id)) stack.push_back(b);
+      }
+      if (stack.size() > before) continue;
+      for (const Term b : below) own.insert(known_.at(b.id).begin(), known_.at(b.id).end());
+      known_.emplace(t.id, std::move(own));
+      stack.pop_back();
+    }
+    return known_.at(root.id);
+  }
+
+ private:
+  void add(Term base, int halves, std::set<std::pair<std::uint32_t, int>>& own) {
+    if (halves == 2 || terms_.kind(base) == TermKind::kExp || domain_.of(base, halves) == 0) return;
+    own.emplace(base.id, halves);
+  }
+  TermAlgebra& terms_;
+  Domain domain_;
+  std::unordered_map<std::uint32_t, std::set<std::pair<std::uint32_t, int>>> known_;
+};
+
+}  // namespace
+
+SmtResult askByDomain(TermAlgebra& terms, const std::vector<std::pair<Term, Term>>& pairs, double seconds,
+                      const std::function<SmtResult(const std::vector<std::pair<Term, Term>>&, unsigned)>& ask) {
+  const auto start = std::chrono::steady_clock::now();
+  std::map<std::set<std::pair<std::uint32_t, int>>, std::vector<std::pair<Term, Term>>> groups;
+  Restrictions restrictions(terms);
+  for (const auto& pair : pairs) {
+    auto both = restrictions.of(pair.first);
+    const auto& other = restrictions.of(pair.second);
+    both.insert(other.begin(), other.end());
+    groups[std::move(both)].push_back(pair);
+  }
+  SmtResult result;
+  result.verdict = SmtVerdict::kUnsat;   // nothing is asked of no pairs
+  for (const auto& [domain, asked] : groups) {
+    const double left = seconds - std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (left <= 0) {
+      result.verdict = SmtVerdict::kUnknown;
+      result.reason = "timeout";
+      return result;
+    }
+    result = ask(asked, static_cast<unsigned>(left * 1000));
+    if (result.verdict != SmtVerdict::kUnsat) return result;
+  }
+  return result;
+}
 
 std::size_t mostTerms(std::size_t megabytes) {
   // Some 64 bytes a term with its share of the tables.

@@ -4,12 +4,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "shape_reduction/reduction.h"
+#include "smt/solver.h"
 #include "stages/stage.h"
 #include "terms/term_algebra.h"
 
@@ -36,6 +38,12 @@ struct Obligation {
   // (docs/soundness.md, "Lumping of positions").
   bool conclusive = true;
 };
+
+// Asks a solver about all pairs, those together that are defined for the same values: the facts that it is told of a division or a root hold where that is
+// defined, and what one pair divides by must not keep another from being looked at where it is zero. `ask` gets pairs and milliseconds; `seconds` are for
+// all questions together. Unsat if all are, else the first answer that is not.
+SmtResult askByDomain(TermAlgebra& terms, const std::vector<std::pair<Term, Term>>& pairs, double seconds,
+                      const std::function<SmtResult(const std::vector<std::pair<Term, Term>>&, unsigned)>& ask);
 
 enum class Positions : std::uint8_t {
   kConclusive,   // as many as a solver's proof needs, or Unsupported

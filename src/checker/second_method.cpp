@@ -1,6 +1,7 @@
 #include "checker/second_method.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "checker/obligation.h"
@@ -35,17 +36,20 @@ bool equalInNormalForm(const Stage& stage, const Problem& problem, const CheckOp
   Stopwatch watch(outcome.seconds["execute"]);
   TermAlgebra algebra(TermAlgebra::Mode::kNormalized, mostTerms(options.memoryMegabytes));
   StageRunner<TermAlgebra> runner(stage, reduced, problem, algebra);
-  std::size_t modelUses = 0;
-  runner.run(
-      [&](std::int32_t t, std::int64_t) {
-        return algebra.variable(stage.tensors[static_cast<std::size_t>(t)].info.element ==
-                                ElementKind::kInteger);
-      },
-      [&] { modelUses = algebra.partialUses().size(); });
-  const bool equal = std::all_of(runner.pairs().begin(), runner.pairs().end(),
-                                 [](const auto& p) { return p.logical == p.parallel; });
-  if (uncoveredUse(algebra, modelUses, kDomainBudget))
-    throw Unsupported("it is not shown that the plan is defined wherever the model is");
+  runner.run([&](std::int32_t t, std::int64_t) {
+    const StageTensor& tensor = stage.tensors[static_cast<std::size_t>(t)];
+    return algebra.variable(tensor.info.element == ElementKind::kInteger, tensor.facts);
+  });
+  bool equal = true;
+  std::set<std::pair<ConditionSet, ConditionSet>> seen;
+  for (const auto& p : runner.pairs()) {
+    equal = equal && p.logical == p.parallel;
+    if (p.parallel.condition == 0 ||
+        !seen.emplace(p.logical.condition, p.parallel.condition).second)
+      continue;
+    if (uncovered(algebra, p.logical.condition, p.parallel.condition, kDomainBudget))
+      throw Unsupported("it is not shown that the plan is defined wherever the model is");
+  }
   return equal;
 }
 
@@ -63,11 +67,14 @@ std::string whyNot(Obligation& o, SecondMethod method, const CheckOptions& optio
   std::vector<std::pair<Term, Term>> pairs;
   for (const Obligation::Pair& p : o.pairs) pairs.emplace_back(p.logical, p.parallel);
   Stopwatch watch(outcome.seconds["solve"]);
-  const auto milliseconds = static_cast<unsigned>(options.timeoutSeconds * 1000 * 0.8);
-  const SmtResult result = method == SecondMethod::kZ3
-                               ? findDifference(o.terms, pairs, milliseconds,
+  const SmtResult result =
+      askByDomain(o.terms, pairs, options.timeoutSeconds * 0.8,
+                  [&](const std::vector<std::pair<Term, Term>>& asked, unsigned milliseconds) {
+                    return method == SecondMethod::kZ3
+                               ? findDifference(o.terms, asked, milliseconds,
                                                 static_cast<unsigned>(options.memoryMegabytes))
-                               : findDifferenceByCvc5(o.terms, pairs, milliseconds);
+                               : findDifferenceByCvc5(o.terms, asked, milliseconds);
+                  });
   if (result.verdict == SmtVerdict::kUnsat) return {};
   return result.verdict == SmtVerdict::kSat
              ? "a difference for some functions, if not for the real ones"

@@ -101,9 +101,9 @@ class QueryBuilder {
       case TermKind::kSqrt: {
         const NodeId x = real(done_.at(algebra_.arguments(t)[0].id));
         const NodeId e = apply("f_sqrt", {x}, SmtSort::kReal, std::nullopt, true);
-        // Both sides are compared only where the model is defined, and there every argument of a root is positive.
-        fact(positive(x));
-        fact(positive(e));
+        // Both sides are compared only where the model is defined, and there no argument of a root is negative.
+        fact(notNegative(x));
+        fact(notNegative(e));
         fact(node(SmtKind::kEqual, SmtSort::kBoolean, 0, {product({e, e}), x}));
         return e;
       }
@@ -168,7 +168,7 @@ class QueryBuilder {
     if (exponent.fitsInt64()) return appendIntegerPower(x, exponent.toInt64(), factors);
     // base^(p/2) or exp(a)^q: an uninterpreted function of the base that is at least positive.
     const NodeId e = apply("f_pow_" + exponent.toString(), {x}, SmtSort::kReal, std::nullopt, false);
-    fact(positive(e));
+    fact(exponent.sign() > 0 ? notNegative(e) : positive(e));
     if (const Rational twice = exponent * Rational(2); twice.fitsInt64()) {
       std::vector<NodeId> square;
       appendIntegerPower(x, twice.toInt64(), square);
@@ -193,6 +193,7 @@ class QueryBuilder {
     if (factors.empty()) return number(Rational(1));
     return factors.size() == 1 ? factors[0] : node(SmtKind::kProduct, SmtSort::kReal, 0, factors);
   }
+  NodeId notNegative(NodeId x) { return node(SmtKind::kAtLeast, SmtSort::kBoolean, 0, {x, number(Rational(0))}); }
   NodeId positive(NodeId x) { return node(SmtKind::kGreater, SmtSort::kBoolean, 0, {x, number(Rational(0))}); }
   NodeId real(NodeId x) { return sort(x) == SmtSort::kInteger ? node(SmtKind::kToReal, SmtSort::kReal, 0, {x}) : x; }
   SmtSort sort(NodeId x) const { return query_.nodes[x].sort; }

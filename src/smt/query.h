@@ -55,7 +55,7 @@ struct SmtQuery {
   std::span<const std::uint32_t> operandsOf(const Node& n) const { return {operands.data() + n.first, n.count}; }
 };
 
-// exp, roots, reciprocals and the opaque functions become uninterpreted functions with the facts that hold for them: exp(x) > 0; x > 0, sqrt(x) > 0 and
+// exp, roots, reciprocals and the opaque functions become uninterpreted functions with the facts that hold for them: exp(x) > 0; x >= 0, sqrt(x) >= 0 and
 // sqrt(x)^2 = x; x (1/x) = 1; exp(0) = 1 and the like; a maximum is one of its arguments and none is larger. Throws Unsupported for terms that no solver can be told (minus infinity outside of an exponential, powers above 64).
 SmtQuery buildQuery(const TermAlgebra& algebra, const std::vector<std::pair<Term, Term>>& pairs);
 

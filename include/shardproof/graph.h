@@ -134,6 +134,7 @@ struct Graph {
   std::vector<std::int32_t> results;          // tensor index, -1: absent (null)
   std::vector<ConstantValue> constants;
   std::vector<DrawnMask> drawnMasks;
+  std::size_t tensorsAdded = 0;               // at the end of `tensors`, that no file has: masks of dropout
 
   std::span<const Operand> in(const Node& n) const { return {operands.data() + n.firstIn, n.inCount}; }
   std::span<const std::int32_t> out(const Node& n) const { return {results.data() + n.firstOut, n.outCount}; }
@@ -144,6 +145,7 @@ class AttributeTable {
  public:
   AttributesId intern(Attributes attributes);
   const Attributes& at(AttributesId id) const { return *sets_.at(id.index()); }
+  std::size_t size() const { return sets_.size(); }   // ids run from 0
   const std::string& canonicalText(AttributesId id) const { return texts_.at(id.index()); }  // equal text iff equal set
  private:
   std::map<std::string, AttributesId> ids_;
@@ -217,6 +219,7 @@ struct Problem {
   AttributeTable attributes;
   Model model;
   Plan plan;
+  std::size_t lineageAdded = 0;               // entries at the end of plan.lineage that no file has: they place the masks of dropout (Graph::drawnMasks)
 };
 
 }  // namespace shardproof

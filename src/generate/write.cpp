@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <set>
 
-#include "generate/json_writer.h"
 #include "generate/schedule.h"
+#include "writer/json_writer.h"
 
 namespace shardproof::generate {
 namespace {

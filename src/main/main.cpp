@@ -17,6 +17,7 @@
 #include "main/interrupt.h"
 #include "main/mutate_command.h"
 #include "main/run_command.h"
+#include "main/shrink_command.h"
 #include "main/streams.h"
 #include "main/sweep_command.h"
 #include "main/verify_command.h"
@@ -38,6 +39,7 @@ int runCommandLine(int argc, char** argv) {
   addRunCommand(app, run);
   addGenerateCommand(app, run);
   addMutateCommand(app, run);
+  addShrinkCommand(app, run);
   addCacheCommand(app, run);
   addSweepCommand(app, run);
   addCheckLogCommand(app, run);

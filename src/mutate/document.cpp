@@ -9,12 +9,12 @@
 #include <string_view>
 #include <vector>
 
-#include "generate/json_writer.h"
 #include "reader/text_source.h"
 #include "report/file.h"
 #include "shardproof/error.h"
 #include "shardproof/graph.h"
 #include "util/json_pointer.h"
+#include "writer/json_writer.h"
 
 namespace shardproof::mutate {
 namespace {
@@ -79,8 +79,7 @@ class Builder {
   std::vector<Json*> open_;   // containers are complete before their parent gets another member, so these stay valid
 };
 
-void write(generate::JsonWriter& out, const Json& value, int depth, std::string_view key) {
-  using generate::JsonWriter;
+void write(JsonWriter& out, const Json& value, int depth, std::string_view key) {
   const bool lines = depth == 0 || key == "programs" || key == "tensors" || key == "nodes" || (depth == 1 && key == "lineage");
   const auto style = lines ? JsonWriter::kLines : JsonWriter::kInline;
   switch (value.type()) {
@@ -141,7 +140,7 @@ Json readDocument(const std::string& file) {
 }
 
 std::string documentText(const Json& document) {
-  generate::JsonWriter out;
+  JsonWriter out;
   write(out, document, 0, "");
   return out.take();
 }

@@ -45,9 +45,12 @@ class Masks {
       for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
         const Node node = graph.nodes[i];
         if (!draws(node)) continue;
-        if (const auto mask = localMask(p, node)) give(graph, graph.nodes[i], {*mask, Microbatch::none()});
+        const auto mask = localMask(p, node);
+        if (!mask) continue;
+        give(graph, graph.nodes[i], {*mask, Microbatch::none()});
       }
     }
+    problem_.lineageAdded = shards_.size();
     for (auto& [tensor, shards] : shards_) problem_.plan.lineage.push_back({tensor, Role::kInput, std::move(shards)});
   }
 
@@ -96,6 +99,7 @@ class Masks {
     mask.elementDeclared = true;
     mask.perMicrobatch = perMicrobatch;
     graph.tensors.push_back(std::move(mask));
+    ++graph.tensorsAdded;
     return static_cast<std::int32_t>(graph.tensors.size()) - 1;
   }
 

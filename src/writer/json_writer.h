@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace shardproof::generate {
+namespace shardproof {
 
 class JsonWriter {
  public:
@@ -101,4 +101,4 @@ class JsonWriter {
   bool afterKey_ = false;
 };
 
-}  // namespace shardproof::generate
+}  // namespace shardproof

@@ -1,0 +1,591 @@
+// Operators say themselves how their dimensions run together (ops/relations.h); what is added here is what they need not say for a proof: all pieces of a chunk or a
+// scattered dimension are equal, a gate has experts to choose from. An operator that has an attribute which is not known here to be free of sizes
+// keeps all its dimensions as they are.
+#include "shape_reduction/plan_relations.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+
+#include "ops/attributes.h"
+#include "ops/registry.h"
+#include "plan/checks.h"
+#include "shardproof/error.h"
+#include "util/shapes.h"
+
+namespace shardproof {
+
+namespace {
+
+using Dim = PlanLines::Dim;
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+std::string forwardName(const std::string& op) {
+  constexpr std::string_view kSuffix = "_backward";
+  return op.ends_with(kSuffix) ? op.substr(0, op.size() - kSuffix.size()) : op;
+}
+
+// Attributes that name dimensions, or numbers that are no positions. (Factors are seen to in shrink_scalars.cpp.)
+bool freeOfSizes(const std::string& key) {
+  static const std::set<std::string, std::less<>> kKeys{
+      "alpha", "approximate", "beta1", "beta2", "dampening", "dim", "dim0", "dim1", "dims", "eps", "equation", "index", "keepdim", "lr", "max_norm", "mode",
+      "momentum", "n_groups", "nesterov", "p", "parts", "reduction", "route_scale", "scalar", "score_func", "seed", "step", "topk", "topk_groups", "value", "weight_decay"};
+  return kKeys.contains(key);
+}
+
+// What one operator call states, on the dimensions of its tensors.
+class CallRelations final : public ops::Relations {
+ public:
+  CallRelations(PlanLines& lines, const std::string& op, std::size_t operands, std::vector<const std::vector<Dim>*> dims, std::vector<Dim> values,
+                const std::vector<ops::TensorInfo>& results)
+      : lines_(lines), operands_(operands), dims_(std::move(dims)), values_(std::move(values)), results_(results) {
+    // The experts of a gate are an ordered row for a proof; here they may be fewer (Gate).
+    if (op == "moe_gate") gate_ = 1;
+    if (op == "moe_gate_backward") gate_ = 3;
+    dropout_ = op == "dropout" || op == "dropout_backward";
+  }
+
+  void equal(ops::DimRef a, ops::DimRef b) override {
+    const Dim x = dim(a), y = dim(b);
+    if (x >= 0 && y >= 0) lines_.equal(x, y);
+  }
+  void range(ops::DimRef whole, std::int64_t lo, ops::DimRef part) override {
+    const Dim x = dim(whole), y = dim(part);
+    if (x < 0 || y < 0) return;
+    lines_.range(x, lo, y);
+    if (whole.dim == ops::kValues) lines_.telling(y);
+  }
+  void regroup(std::span<const ops::DimRef> a, std::span<const ops::DimRef> b) override {
+    std::vector<Dim> x, y;
+    for (const ops::DimRef d : a) x.push_back(dim(d));
+    for (const ops::DimRef d : b) y.push_back(dim(d));
+    lines_.regroup(std::move(x), std::move(y));
+  }
+  void pairs(ops::DimRef whole, ops::DimRef half) override {
+    const Dim two = lines_.add(2);
+    lines_.keep(two);
+    lines_.regroup({dim(whole)}, {dim(half), two});
+  }
+  void summed(ops::DimRef) override {}
+  void keep(ops::DimRef d) override {
+    if (d.slot == gate_ && d.dim == 0) return;
+    // Which bits a mask has is no matter of sizes.
+    if (dropout_ && d.slot < static_cast<int>(operands_)) return;
+    if (const Dim x = dim(d); x >= 0) lines_.keep(x);
+  }
+  void absolute(ops::DimRef d) override {
+    if (const Dim x = dim(d); x >= 0 && !dropout_) lines_.telling(x);
+  }
+  void iterates(std::span<const ops::DimRef>) override {}
+  void virtualTensor(int slot, const Shape& shape) override {
+    std::vector<Dim> dims;
+    for (const std::int64_t n : shape) dims.push_back(lines_.add(n));
+    virtual_[slot] = std::move(dims);
+  }
+
+ private:
+  Dim dim(ops::DimRef d) {
+    if (const auto it = virtual_.find(d.slot); it != virtual_.end()) return d.dim == ops::kValues ? -1 : it->second.at(at(d.dim));
+    const auto* dims = dims_.at(at(d.slot));
+    if (dims == nullptr) {   // a result that nobody wants still ties its operands together
+      virtualTensor(d.slot, results_.at(at(d.slot) - operands_).shape);
+      return dim(d);
+    }
+    return d.dim == ops::kValues ? values_[at(d.slot)] : dims->at(at(d.dim));
+  }
+
+  PlanLines& lines_;
+  std::size_t operands_;
+  std::vector<const std::vector<Dim>*> dims_;   // by slot; null: absent
+  std::vector<Dim> values_;
+  const std::vector<ops::TensorInfo>& results_;
+  int gate_ = -2;
+  bool dropout_ = false;
+  std::map<int, std::vector<Dim>> virtual_;
+};
+
+class Collector {
+ public:
+  Collector(const Problem& problem, const KeptRanks& kept, PlanRelations& to)
+      : problem_(problem), plan_(problem.plan), mesh_(problem.plan.mesh), kept_(kept), to_(to), lines_(to.lines) {}
+
+  void run() {
+    to_.model = addGraph(problem_.model.graph);
+    to_.programs.resize(plan_.programs.size());
+    for (std::size_t p = 0; p < plan_.programs.size(); ++p) {
+      if (kept_.keeps(plan_.programs[p].at)) to_.programs[p] = addGraph(plan_.programs[p].graph);
+    }
+    for (const Node& node : problem_.model.graph.nodes) to_.model.fits.push_back(relateCall(problem_.model.graph, to_.model, node));
+    for (std::size_t p = 0; p < plan_.programs.size(); ++p) {
+      if (!kept_.keeps(plan_.programs[p].at)) continue;
+      const Program& program = plan_.programs[p];
+      for (const Node& node : program.graph.nodes) {
+        to_.programs[p].fits.push_back(node.communication < 0 ? relateCall(program.graph, to_.programs[p], node) : relateCommunication(program, to_.programs[p], node));
+      }
+    }
+    for (std::size_t e = 0; e < plan_.lineage.size(); ++e) {
+      for (std::size_t s = 0; s < plan_.lineage[e].shards.size(); ++s) relateShard(e, s);
+    }
+    chooseTilings();
+    for (std::size_t e = 0; e < plan_.lineage.size(); ++e) dropWhatGoes(e);
+    std::sort(to_.gates.begin(), to_.gates.end());
+    to_.gates.erase(std::unique(to_.gates.begin(), to_.gates.end()), to_.gates.end());
+    to_.moves.assign(moves_.begin(), moves_.end());
+  }
+
+ private:
+  GraphDims addGraph(const Graph& graph) {
+    GraphDims dims;
+    for (const Tensor& t : graph.tensors) {
+      std::vector<Dim> own;
+      for (const std::int64_t n : t.shape) own.push_back(lines_.add(n));
+      dims.values.push_back(t.element == ElementKind::kInteger ? lines_.add(PlanLines::kUnbounded) : -1);
+      if (t.constant >= 0) addConstant(graph.constants[at(t.constant)], own, dims.values.back());
+      dims.ofTensor.push_back(std::move(own));
+    }
+    return dims;
+  }
+
+  // A constant that lists its elements has no element to spare; one that is an index names a row.
+  void addConstant(const ConstantValue& value, const std::vector<Dim>& dims, Dim values) {
+    if (!value.fill) {
+      for (const Dim d : dims) lines_.keep(d);
+    }
+    if (values < 0) return;
+    for (const Rational& r : value.elements) {
+      if (!r.fitsInt64() || r.toInt64() < 0 || r.toInt64() >= PlanLines::kUnbounded) continue;
+      lines_.cut(values, r.toInt64());
+      lines_.cut(values, r.toInt64() + 1);
+    }
+  }
+
+  char relateCall(const Graph& graph, const GraphDims& dims, const Node& node) {
+    const ops::OperatorInfo& op = ops::Registry::instance().at(node.op);
+    const auto in = graph.in(node);
+    const auto out = graph.out(node);
+    std::vector<ops::TensorInfo> infos(in.size());
+    std::vector<const ops::TensorInfo*> operands(in.size(), nullptr), results(out.size(), nullptr);
+    std::vector<const std::vector<Dim>*> slots;
+    std::vector<Dim> values;
+    const auto slot = [&](std::int32_t tensor) {
+      slots.push_back(tensor < 0 ? nullptr : &dims.ofTensor[at(tensor)]);
+      values.push_back(tensor < 0 ? -1 : dims.values[at(tensor)]);
+    };
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      slot(in[i].tensor);
+      if (!in[i].present()) continue;
+      infos[i] = {graph.tensors[at(in[i].tensor)].shape, graph.tensors[at(in[i].tensor)].element};
+      operands[i] = &infos[i];
+    }
+    const Attributes& attributes = problem_.attributes.at(node.attributes);
+    const ops::Signature signature{attributes, operands, out.size()};
+    std::vector<ops::TensorInfo> inferred;
+    bool fits = true;
+    try {
+      inferred = op.infer(signature);
+    } catch (const ShapeError&) {
+      fits = false;
+    } catch (const Unsupported&) {
+      fits = false;
+    }
+    for (std::size_t i = 0; i < out.size() && fits; ++i) {
+      slot(out[i]);
+      if (out[i] < 0) continue;
+      const Tensor& t = graph.tensors[at(out[i])];
+      fits = i < inferred.size() && fitsDeclared(inferred[i].shape, t.shape, op.scalarMayBeOne);
+      if (!fits) break;
+      inferred[i].shape = t.shape;   // [1] for []
+      results[i] = &inferred[i];
+    }
+    if (!fits) return 0;
+    const SizedAttribute sized = sizedAttribute(op.name);
+    const bool known = std::all_of(attributes.begin(), attributes.end(), [&](const auto& a) { return sized != SizedAttribute::kNone || freeOfSizes(a.first); });
+    if (!known) {
+      for (const auto* s : slots) {
+        if (s == nullptr) continue;
+        for (const Dim d : *s) lines_.keep(d);
+      }
+    }
+    CallRelations relations(lines_, op.name, in.size(), slots, values, inferred);
+    op.relate(signature, results, relations);
+    const std::size_t first = firstForwardOperand(op.name);
+    if (forwardName(op.name) == "chunk") relateChunk(attributes, *slots.at(first), first == 0 ? slots.at(in.size()) : slots.at(0));
+    if (forwardName(op.name) == "moe_gate") {
+      to_.gates.push_back({slots.at(first + 1)->at(0), ops::integer(attributes, "n_groups", 1), ops::integer(attributes, "topk_groups", 1), ops::integer(attributes, "topk")});
+    }
+    if (sized == SizedAttribute::kExperts) lines_.cut(values.at(first + 1), ops::integer(attributes, "n_routed_experts"));
+    return 1;
+  }
+
+  // All pieces are as large as the one that is taken.
+  void relateChunk(const Attributes& attributes, const std::vector<Dim>& whole, const std::vector<Dim>* piece) {
+    if (piece == nullptr) return;
+    const std::int64_t named = ops::integer(attributes, "dim");
+    const std::size_t d = at(named < 0 ? named + static_cast<std::int64_t>(whole.size()) : named);
+    const std::int64_t size = lines_.fullSize(piece->at(d));
+    for (std::int64_t i = 0; i < ops::integer(attributes, "parts"); ++i) lines_.range(whole.at(d), i * size, piece->at(d));
+  }
+
+  // The places of the members that stay, among `size`.
+  std::vector<char> membersThatStay(const CommunicationSpec& spec, std::int64_t& size) const {
+    if (!spec.groupAt.empty()) {
+      size = static_cast<std::int64_t>(spec.groupAt.size());
+      std::vector<char> stay;
+      for (const Coordinates& c : spec.groupAt) stay.push_back(kept_.keeps(c));
+      return stay;
+    }
+    std::vector<char> stay{1};
+    for (const std::int32_t axis : spec.groupAxes) {   // sorted: rank order
+      std::vector<char> wider;
+      for (const char s : stay) {
+        for (std::int32_t c = 0; c < mesh_.size(axis); ++c) wider.push_back(s && kept_.newCoordinate(axis, c) >= 0);
+      }
+      stay = std::move(wider);
+    }
+    size = static_cast<std::int64_t>(stay.size());
+    return stay;
+  }
+
+  // `part` is piece i of `whole`, for each member i that stays; the others' pieces go.
+  void relatePieces(Dim whole, Dim part, const std::vector<char>& stay) {
+    const std::int64_t size = lines_.fullSize(part);
+    for (std::size_t i = 0; i < stay.size(); ++i) {
+      if (stay[i]) {
+        lines_.range(whole, static_cast<std::int64_t>(i) * size, part);
+        continue;
+      }
+      std::size_t end = i;
+      while (end < stay.size() && !stay[end]) ++end;
+      lines_.drop(whole, static_cast<std::int64_t>(i) * size, static_cast<std::int64_t>(end - i) * size);
+      i = end - 1;
+    }
+  }
+
+  char relateCommunication(const Program& program, const GraphDims& dims, const Node& node) {
+    const CommunicationSpec& spec = program.communications[at(node.communication)];
+    const auto in = program.graph.in(node);
+    const auto out = program.graph.out(node);
+    const std::int32_t a = in.empty() ? -1 : in[0].tensor, b = out.empty() ? -1 : out[0];
+    if (a >= 0 && b >= 0) {
+      std::int64_t size = 0;
+      const std::vector<char> stay = membersThatStay(spec, size);
+      try {
+        if (communicationShape(spec, program.graph.tensors[at(a)].shape, size) != program.graph.tensors[at(b)].shape) return 0;
+      } catch (const ShapeError&) {
+        return 0;
+      }
+      const auto &x = dims.ofTensor[at(a)], &y = dims.ofTensor[at(b)];
+      const bool gathers = spec.kind == Communication::kAllGather || spec.kind == Communication::kAllToAll;
+      const bool scatters = spec.kind == Communication::kReduceScatter || spec.kind == Communication::kAllToAll;
+      const std::size_t gathered = at(spec.kind == Communication::kAllToAll ? spec.odim : spec.dim), scattered = at(spec.dim);
+      for (std::size_t d = 0; d < x.size(); ++d) {
+        if (gathers && scatters && d == gathered && d == scattered) relateExchange(x[d], y[d], stay);
+        else if (gathers && d == gathered) sharePieces(spec, y[d], x[d], stay);
+        else if (scatters && d == scattered) sharePieces(spec, x[d], y[d], stay);
+        else lines_.equal(x[d], y[d]);
+      }
+      if (dims.values[at(a)] >= 0 && dims.values[at(b)] >= 0) lines_.equal(dims.values[at(a)], dims.values[at(b)]);
+    }
+    // Members have equal shapes.
+    const std::int32_t t = a >= 0 ? a : b;
+    const auto [it, first] = members_.try_emplace({spec.comm, spec.tag.value_or(std::numeric_limits<std::int64_t>::min()), program.graph.tensors[at(t)].shape},
+                                                  dims.ofTensor[at(t)], dims.values[at(t)]);
+    if (first) return 1;
+    for (std::size_t d = 0; d < it->second.first.size(); ++d) lines_.equal(it->second.first[d], dims.ofTensor[at(t)][d]);
+    if (it->second.second >= 0 && dims.values[at(t)] >= 0) lines_.equal(it->second.second, dims.values[at(t)]);
+    return 1;
+  }
+
+  // A gather or scatter: shares of one dimension, over one axis after another.
+  void sharePieces(const CommunicationSpec& spec, Dim whole, Dim part, const std::vector<char>& stay) {
+    if (!spec.groupAt.empty()) return relatePieces(whole, part, stay);
+    shareOut(whole, 0, part, {spec.groupAxes.rbegin(), spec.groupAxes.rend()});
+  }
+
+  // An all_to_all along one dimension: all pieces on both sides are equal.
+  void relateExchange(Dim x, Dim y, const std::vector<char>& stay) {
+    const std::int64_t piece = lines_.fullSize(x) / static_cast<std::int64_t>(stay.size());
+    const Dim one = lines_.add(piece);
+    relatePieces(x, one, stay);
+    relatePieces(y, one, stay);
+  }
+
+  // ---- lineage ----
+
+  void relateShard(std::size_t e, std::size_t s) {
+    const LineageEntry& entry = plan_.lineage[e];
+    const Shard& shard = entry.shards[s];
+    const auto& logical = to_.model.ofTensor[at(entry.tensor)];
+    // All parts hold the same box.
+    const GraphDims* first = nullptr;
+    std::int32_t firstTensor = -1;
+    for (const Part& part : shard.parts) {
+      forEachLocal(part, [&](const GraphDims& dims, std::int32_t tensor) {
+        const Dim own = dims.values[at(tensor)], whole = to_.model.values[at(entry.tensor)];
+        if (own >= 0 && whole >= 0) lines_.equal(own, whole);
+        if (first == nullptr) {
+          first = &dims;
+          firstTensor = tensor;
+          return;
+        }
+        for (std::size_t d = 0; d < logical.size(); ++d) lines_.equal(dims.ofTensor[at(tensor)][d], first->ofTensor[at(firstTensor)][d]);
+      });
+    }
+    if (first == nullptr) return;
+    for (std::size_t d = 0; d < logical.size(); ++d) {
+      const Dim part = first->ofTensor[at(firstTensor)][d];
+      const auto steps = stepsAlong(shard, d);
+      if (steps.empty()) {
+        lines_.range(logical[d], shard.box[d].first, part);
+        continue;
+      }
+      std::int64_t next = lines_.fullSize(part);
+      const bool even = std::all_of(steps.begin(), steps.end(), [&](const auto& step) {
+        const bool follows = step.second == next;
+        next = follows ? next * axisSize(step.first) : next;
+        return follows;
+      });
+      if (!even) {
+        makePieces(shard, d, logical[d], part);
+        continue;
+      }
+      std::vector<std::int32_t> axes;
+      for (const auto& step : steps) axes.push_back(step.first);
+      to_.evenBoxes[{e, s, d}] = shareOut(logical[d], shard.box[d].first, part, axes);
+    }
+    for (const auto& [axis, offsets] : shard.step) {
+      if (std::count_if(offsets.begin(), offsets.end(), [](std::int64_t o) { return o != 0; }) > 1 && static_cast<std::int64_t>(kept_.of(axis).size()) < axisSize(axis)) {
+        throw Unsupported("lineage of '" + name(entry) + "' steps along two dimensions at once over an axis of which ranks are left out");
+      }
+    }
+  }
+
+  // Axes that move a shard's box along one dimension, the least step first.
+  static std::vector<std::pair<std::int32_t, std::int64_t>> stepsAlong(const Shard& shard, std::size_t d) {
+    std::vector<std::pair<std::int32_t, std::int64_t>> steps;
+    for (const auto& [axis, offsets] : shard.step) {
+      if (offsets[d] != 0) steps.emplace_back(axis, offsets[d]);
+    }
+    std::stable_sort(steps.begin(), steps.end(), [](const auto& a, const auto& b) { return std::abs(a.second) < std::abs(b.second); });
+    return steps;
+  }
+
+  // ---- shares ----
+
+  // `part` is what one rank has of a stretch of `whole` that begins at lo, shared evenly over the axes, the fastest first. Each axis shares a dimension of its own: over
+  // two axes, one that is made of the parts of the first. Returns that of which one coordinate's share is a part, for each axis.
+  std::vector<std::pair<std::int32_t, Dim>> shareOut(Dim whole, std::int64_t lo, Dim part, const std::vector<std::int32_t>& axes) {
+    std::vector<std::pair<std::int32_t, Dim>> shares;
+    std::vector<std::int32_t> several;
+    for (const std::int32_t axis : axes) {
+      if (axisSize(axis) > 1) several.push_back(axis);
+    }
+    if (several.empty()) {
+      lines_.range(whole, lo, part);
+      return shares;
+    }
+    for (std::size_t i = 0; i < several.size(); ++i) {
+      const bool last = i + 1 == several.size();
+      const Dim next = last ? whole : lines_.add(lines_.fullSize(part) * axisSize(several[i]));
+      tilings_.push_back({next, last ? lo : 0, part, several[i], axisSize(several[i]), static_cast<std::int64_t>(kept_.of(several[i]).size())});
+      shares.emplace_back(several[i], part);
+      part = next;
+    }
+    return shares;
+  }
+
+  // A share has a size of its own if nothing else is known of its dimension: no bound, no factor, and it is shared over the same axis wherever it is. All others are
+  // pieces of the whole. Small ones first: what they make up together may be a share again.
+  void chooseTilings() {
+    std::map<std::int64_t, std::vector<Tiling>> bySize;
+    for (const Tiling& t : tilings_) bySize[lines_.fullSize(t.part)].push_back(t);
+    for (const auto& [size, tilings] : bySize) {
+      const std::vector<char> structured = lines_.structured();
+      std::map<Dim, std::vector<Tiling>> byPart;
+      for (const Tiling& t : tilings) byPart[lines_.root(t.part)].push_back(t);
+      for (const auto& [part, own] : byPart) {
+        const Tiling& first = own.front();
+        const bool shared = !structured[at(part)] && std::all_of(own.begin(), own.end(), [&](const Tiling& t) { return t.axis == first.axis; });
+        if (!shared) {
+          for (const Tiling& t : own) relatePieces(t);
+          continue;
+        }
+        const std::int64_t length = size * first.fullCount;
+        for (const Tiling& t : own) {
+          if (t.lo == 0 && first.lo == 0 && lines_.fullSize(t.whole) == length && lines_.fullSize(first.whole) == length) lines_.equal(t.whole, first.whole);
+          else lines_.stretch(first.whole, first.lo, t.whole, t.lo, length);
+        }
+        to_.tilings.push_back(first);
+      }
+    }
+    // The largest first, so that the size of a whole is known before those of its shares.
+    std::reverse(to_.tilings.begin(), to_.tilings.end());
+  }
+
+  void relatePieces(const Tiling& t) {
+    const std::int64_t size = lines_.fullSize(t.part);
+    for (std::int32_t c = 0; c < t.fullCount; ++c) {
+      if (kept_.newCoordinate(t.axis, c) >= 0) {
+        lines_.range(t.whole, t.lo + c * size, t.part);
+        continue;
+      }
+      std::int32_t end = c;
+      while (end < t.fullCount && kept_.newCoordinate(t.axis, end) < 0) ++end;
+      lines_.drop(t.whole, t.lo + c * size, (end - c) * size);
+      c = end - 1;
+    }
+  }
+
+  // Boxes with gaps or overlaps.
+  void makePieces(const Shard& shard, std::size_t d, Dim whole, Dim part) {
+    const auto steps = stepsAlong(shard, d);
+    std::vector<std::int64_t> lows{shard.box[d].first};
+    for (const auto& [axis, offset] : steps) {
+      std::vector<std::int64_t> more;
+      for (const std::int64_t lo : lows) {
+        for (const std::int32_t c : kept_.of(axis)) more.push_back(lo + c * offset);
+      }
+      lows = std::move(more);
+    }
+    moves_.insert({whole, shard.box[d].first, steps});
+    for (const std::int64_t lo : lows) lines_.range(whole, lo, part);
+  }
+
+  void dropWhatGoes(std::size_t e) {
+    const LineageEntry& entry = plan_.lineage[e];
+    const auto& logical = to_.model.ofTensor[at(entry.tensor)];
+    for (std::size_t d = 0; d < logical.size(); ++d) {
+      std::vector<std::pair<std::int64_t, std::int64_t>> held, all;
+      for (std::size_t s = 0; s < entry.shards.size(); ++s) {
+        // What is shared evenly has been seen to.
+        const bool even = to_.evenBoxes.contains({e, s, d});
+        cover(entry.shards[s], d, !even, held);
+        cover(entry.shards[s], d, false, all);
+      }
+      dropTheRest(logical[d], held, all);
+    }
+  }
+
+  // The part's tensor in each kept program that some kept rank which is meant runs.
+  template <class F>
+  void forEachLocal(const Part& part, F&& f) {
+    for (std::size_t p = 0; p < plan_.programs.size(); ++p) {
+      const Coordinates& own = plan_.programs[p].at;
+      const bool meets = std::all_of(part.at.begin(), part.at.end(), [&](const auto& c) {
+        return std::all_of(own.begin(), own.end(), [&](const auto& o) { return o.first != c.first || o.second == c.second; });
+      });
+      if (!meets || !kept_.keeps(own) || !kept_.keeps(part.at)) continue;
+      const std::int32_t tensor = find(p, part.local);
+      if (tensor >= 0) f(to_.programs[p], tensor);
+    }
+  }
+
+  std::int32_t find(std::size_t program, NameId local) {
+    if (tensorByName_.empty()) tensorByName_.resize(plan_.programs.size());
+    auto& index = tensorByName_[program];
+    if (index.empty()) {
+      const auto& tensors = plan_.programs[program].graph.tensors;
+      for (std::size_t t = 0; t < tensors.size(); ++t) index.emplace(tensors[t].name, static_cast<std::int32_t>(t));
+    }
+    const auto it = index.find(local);
+    return it == index.end() ? -1 : it->second;
+  }
+
+  std::int64_t axisSize(std::int32_t axis) const { return axis == kMicrobatchAxis ? plan_.microbatches : mesh_.size(axis); }
+  const std::string& name(const LineageEntry& entry) const { return problem_.names.text(problem_.model.graph.tensors[at(entry.tensor)].name); }
+
+  // The stretches of dimension d that a shard's boxes cover, at the kept coordinates or at all.
+  void cover(const Shard& shard, std::size_t d, bool keptOnly, std::vector<std::pair<std::int64_t, std::int64_t>>& to) const {
+    if (keptOnly && !kept_.keeps(shard.parts.front().at)) return;
+    std::vector<std::pair<std::int64_t, std::int32_t>> steps;   // least first: boxes that adjoin become one
+    for (const auto& [axis, offsets] : shard.step) {
+      if (offsets[d] != 0) steps.emplace_back(offsets[d], axis);
+    }
+    std::sort(steps.begin(), steps.end(), [](const auto& a, const auto& b) { return std::abs(a.first) < std::abs(b.first); });
+    std::vector<std::pair<std::int64_t, std::int64_t>> boxes{shard.box[d]};
+    for (const auto& [offset, axis] : steps) {
+      const std::int64_t size = axisSize(axis);
+      const bool everyOne = !keptOnly || static_cast<std::int64_t>(kept_.of(axis).size()) == size;
+      if (everyOne && boxes.size() == 1 && std::abs(offset) <= boxes[0].second - boxes[0].first) {
+        (offset > 0 ? boxes[0].second : boxes[0].first) += offset * (size - 1);
+        continue;
+      }
+      std::vector<std::pair<std::int64_t, std::int64_t>> more;
+      for (std::int64_t c = 0; c < size; ++c) {
+        if (keptOnly && kept_.newCoordinate(axis, static_cast<std::int32_t>(c)) < 0) continue;
+        for (const auto& [lo, hi] : boxes) more.emplace_back(lo + c * offset, hi + c * offset);
+      }
+      boxes = merged(std::move(more));
+    }
+    to.insert(to.end(), boxes.begin(), boxes.end());
+  }
+
+  static std::vector<std::pair<std::int64_t, std::int64_t>> merged(std::vector<std::pair<std::int64_t, std::int64_t>> list) {
+    std::sort(list.begin(), list.end());
+    std::vector<std::pair<std::int64_t, std::int64_t>> result;
+    for (const auto& box : list) {
+      if (!result.empty() && box.first <= result.back().second) result.back().second = std::max(result.back().second, box.second);
+      else result.push_back(box);
+    }
+    return result;
+  }
+
+  // What the full plan holds of a dimension and the kept ranks do not.
+  void dropTheRest(Dim d, const std::vector<std::pair<std::int64_t, std::int64_t>>& held, const std::vector<std::pair<std::int64_t, std::int64_t>>& all) {
+    const auto kept = merged(held);
+    for (auto [lo, hi] : merged(all)) {
+      for (const auto& [a, b] : kept) {
+        if (b <= lo || a >= hi) continue;
+        if (a > lo) lines_.drop(d, lo, a - lo);
+        lo = b;
+      }
+      if (lo < hi) lines_.drop(d, lo, hi - lo);
+    }
+  }
+
+  const Problem& problem_;
+  const Plan& plan_;
+  MeshView mesh_;
+  const KeptRanks& kept_;
+  PlanRelations& to_;
+  PlanLines& lines_;
+  std::map<std::tuple<NameId, std::int64_t, Shape>, std::pair<std::vector<Dim>, Dim>> members_;
+  std::set<Moves> moves_;
+  std::vector<Tiling> tilings_;
+  std::vector<std::unordered_map<NameId, std::int32_t>> tensorByName_;
+};
+
+}  // namespace
+
+SizedAttribute sizedAttribute(const std::string& op) {
+  const std::string name = forwardName(op);
+  if (name == "view" || name == "reshape" || name == "expand") return SizedAttribute::kResultShape;
+  if (name == "slice") return SizedAttribute::kSlice;
+  if (name == "select") return SizedAttribute::kSelect;
+  if (name == "pad") return SizedAttribute::kPad;
+  if (name == "embedding" || name == "one_hot") return SizedAttribute::kWindow;
+  if (name == "moe_experts") return SizedAttribute::kExperts;
+  return SizedAttribute::kNone;
+}
+
+std::size_t firstForwardOperand(const std::string& op) {
+  const std::string name = forwardName(op);
+  if (name == op) return 0;
+  return name == "moe_gate" || name == "apply_rotary_emb" ? 2 : 1;
+}
+
+PlanRelations relatePlan(const Problem& problem, const KeptRanks& kept) {
+  PlanRelations result;
+  Collector(problem, kept, result).run();
+  result.lines.close();
+  return result;
+}
+
+}  // namespace shardproof

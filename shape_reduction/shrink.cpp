@@ -1,0 +1,414 @@
+// Steps: choose which ranks stay (kept_ranks), collect what sizes must meet on these (plan_relations), let the optimizer choose the sizes, write the problem with them
+// and read it again, so that every rule of the reader holds. Where some ranks cannot be left out, axes are tried one by one, and all of their ranks stay at worst.
+#include "shape_reduction/shrink.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <set>
+
+#include "ops/registry.h"
+#include "plan/alike.h"
+#include "reader/reader.h"
+#include "shape_reduction/kept_ranks.h"
+#include "shape_reduction/plan_relations.h"
+#include "shape_reduction/shrink_scalars.h"
+#include "shape_reduction/shrunk_problem.h"
+#include "shardproof/error.h"
+#include "smt/optimizer.h"
+#include "util/shapes.h"
+#include "writer/write_problem.h"
+
+namespace shardproof {
+
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+constexpr std::int64_t kSmall = 3;            // sizes up to this stay: 1, 2 and 3 are also factors of another kind (squares, pairs)
+constexpr std::int32_t kWhole = std::numeric_limits<std::int32_t>::max();
+
+double elementsOf(const Shape& shape) {
+  return std::accumulate(shape.begin(), shape.end(), 1.0, [](double a, std::int64_t b) { return a * static_cast<double>(b); });
+}
+
+double elementsOf(const Problem& problem) {
+  double total = 0;
+  for (const Tensor& t : problem.model.graph.tensors) total += elementsOf(t.shape);
+  for (const Program& program : problem.plan.programs) {
+    double ranks = 1;
+    for (std::size_t a = 0; a < problem.plan.mesh.size(); ++a) {
+      if (std::none_of(program.at.begin(), program.at.end(), [a](const auto& c) { return at(c.first) == a; })) ranks *= problem.plan.mesh[a].size;
+    }
+    for (const Tensor& t : program.graph.tensors) total += ranks * elementsOf(t.shape) * (t.perMicrobatch ? problem.plan.microbatches : 1);
+  }
+  return total;
+}
+
+// One choice of the ranks that stay, with the sizes that were found for it.
+struct Attempt {
+  KeptRanks kept;
+  PlanRelations relations;
+  std::optional<SizeFactors> factors;
+};
+
+// Where what the axes of a tiling share lies.
+PlanLines::OnLine stretchOf(const PlanRelations& relations, const Tiling& t, std::vector<std::int32_t>& inner) {
+  return relations.lines.onLine(t.whole, t.lo, relations.lines.fullSize(t.part) * t.fullCount, inner);
+}
+
+// Experts to choose among: a multiple of the groups, more than are taken where there were more, at least two in a group.
+void addGates(const PlanRelations& relations, IntegerProgram& program) {
+  for (const Gate& gate : relations.gates) {
+    const auto& lines = relations.lines.linesOf(gate.experts);
+    if (lines.size() != 1) {
+      for (const std::int32_t line : lines) {
+        LinearSum whole = relations.lines.total(line);
+        whole.constant -= relations.lines.fullSizeOfLine(line);
+        program.zero.push_back(std::move(whole));
+      }
+      continue;
+    }
+    const std::int64_t full = relations.lines.fullSize(gate.experts), perGroup = full / gate.groups, competing = perGroup * (gate.groups > 1 ? gate.bestGroups : gate.groups);
+    const auto inGroup = static_cast<std::int32_t>(program.variables.size());
+    program.variables.emplace_back(std::min<std::int64_t>(2, perGroup), perGroup);
+    LinearSum multiple = relations.lines.total(lines[0]);
+    program.zero.push_back(multiple.add(inGroup, -gate.groups));
+    LinearSum choice;
+    choice.add(inGroup, competing / perGroup);
+    choice.constant = -gate.topk - (competing > gate.topk ? 1 : 0);
+    program.notNegative.push_back(std::move(choice));
+  }
+}
+
+// What is shared can be shared among those that stay. A stretch that covers other lines (heads of several positions) is a product: one of its lines is made a multiple
+// of the shares, as far as lines of a fixed size do not see to that, and the sizes of the shares follow (shareSizes).
+void addTilings(const PlanRelations& relations, IntegerProgram& program) {
+  const PlanLines& lines = relations.lines;
+  const auto isFixed = [&](const LinearSum& sum) {
+    return std::all_of(sum.terms.begin(), sum.terms.end(), [&](const auto& t) { return program.variables[at(t.first)].first == program.variables[at(t.first)].second; });
+  };
+  for (const Tiling& t : relations.tilings) {
+    std::vector<std::int32_t> inner;
+    const auto on = stretchOf(relations, t, inner);
+    LinearSum stretch = lines.before(on.line, on.lo + on.length);
+    stretch.add(lines.before(on.line, on.lo), -1);
+    const LinearSum part = lines.total(lines.linesOf(t.part).front());
+    for (const auto& [c, n] : part.terms) {
+      auto& [low, high] = program.variables[at(c)];
+      if (lines.fullSize(t.part) > 1) low = std::min<std::int64_t>(low, 2), high = std::max(high, on.length);
+    }
+    if (inner.empty()) {
+      program.zero.push_back(stretch.add(part, -t.newCount));
+      continue;
+    }
+    std::vector<std::pair<std::int64_t, LinearSum>> factors{{on.length, std::move(stretch)}};
+    for (const std::int32_t line : inner) factors.emplace_back(lines.fullSizeOfLine(line), lines.total(line));
+    std::int64_t fixed = 1;
+    for (const auto& [full, sum] : factors) fixed *= isFixed(sum) ? full : 1;
+    const std::int64_t multiple = t.newCount / std::gcd(t.newCount, fixed);
+    if (multiple == 1) continue;
+    std::erase_if(factors, [&](const auto& f) { return isFixed(f.second); });
+    if (factors.empty()) throw Unsupported("ranks share a dimension that cannot be shared by fewer");
+    auto& largest = *std::max_element(factors.begin(), factors.end(), [](const auto& x, const auto& y) { return x.first < y.first; });
+    const auto units = static_cast<std::int32_t>(program.variables.size());
+    program.variables.emplace_back(1, largest.first);
+    program.zero.push_back(largest.second.add(units, -multiple));
+  }
+}
+
+void shareSizes(const PlanRelations& relations, std::vector<std::int64_t>& sizes) {
+  const PlanLines& lines = relations.lines;
+  for (const Tiling& t : relations.tilings) {
+    std::vector<std::int32_t> inner;
+    const auto on = stretchOf(relations, t, inner);
+    if (inner.empty()) continue;   // it was an equation of the program
+    std::int64_t length = lines.before(on.line, on.lo + on.length).value(sizes) - lines.before(on.line, on.lo).value(sizes);
+    for (const std::int32_t line : inner) length *= lines.total(line).value(sizes);
+    if (length % t.newCount != 0) throw Unsupported("a dimension of " + std::to_string(length) + " positions cannot be shared by " + std::to_string(t.newCount) + " ranks");
+    const LinearSum own = lines.total(lines.linesOf(t.part).front());
+    if (own.terms.size() != 1) throw Unsupported("a dimension that several axes share is taken apart by a view");
+    sizes[at(own.terms.front().first)] = length / t.newCount;   // one line, one piece: it has no structure
+  }
+}
+
+// A box steps evenly over the kept coordinates of each axis.
+void addSteps(const PlanRelations& relations, const KeptRanks& kept, IntegerProgram& program) {
+  const PlanLines& lines = relations.lines;
+  std::set<LinearSum> added;
+  for (const Moves& m : relations.moves) {
+    std::vector<std::pair<std::vector<std::int64_t>, std::int64_t>> places{{{}, m.lo}};   // new coordinates, full position
+    for (const auto& [axis, step] : m.steps) {
+      std::vector<std::pair<std::vector<std::int64_t>, std::int64_t>> more;
+      for (const auto& [coordinates, lo] : places) {
+        for (std::size_t k = 0; k < kept.of(axis).size(); ++k) {
+          more.emplace_back(coordinates, lo + kept.of(axis)[k] * step);
+          more.back().first.push_back(static_cast<std::int64_t>(k));
+        }
+      }
+      places = std::move(more);
+    }
+    // Only where it moves along one line; otherwise the steps are checked once sizes are known.
+    const std::vector<std::int64_t> first = lines.digits(m.dim, places.front().second);
+    std::set<std::size_t> moving;
+    std::vector<std::vector<std::int64_t>> digits;
+    for (const auto& place : places) {
+      digits.push_back(lines.digits(m.dim, place.second));
+      for (std::size_t i = 0; i < first.size(); ++i) {
+        if (digits.back()[i] != first[i]) moving.insert(i);
+      }
+    }
+    if (moving.size() != 1) continue;
+    const std::size_t on = *moving.begin();
+    const std::int32_t line = lines.linesOf(m.dim)[on];
+    const auto sumAt = [&](std::size_t i) { return lines.before(line, digits[i][on]); };
+    // places[i] with one coordinate 1 and all others 0, per axis
+    std::vector<std::size_t> unit(m.steps.size(), 0);
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      const auto& c = places[i].first;
+      const auto one = std::find(c.begin(), c.end(), 1);
+      if (one != c.end() && std::accumulate(c.begin(), c.end(), std::int64_t{0}) == 1) unit[static_cast<std::size_t>(one - c.begin())] = i;
+    }
+    const LinearSum base = sumAt(0);
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      LinearSum off = sumAt(i);
+      off.add(base, -1);
+      for (std::size_t a = 0; a < unit.size(); ++a) {
+        if (places[i].first[a] == 0) continue;
+        off.add(sumAt(unit[a]), -places[i].first[a]);
+        off.add(base, places[i].first[a]);
+      }
+      if (!off.terms.empty() && added.insert(off).second) program.zero.push_back(std::move(off));
+    }
+  }
+}
+
+// Sizes that differ show a transposition: wished for between all lines of one tensor. Those that most tensors have stay smallest.
+void addDistinct(const PlanRelations& relations, const std::vector<char>& free, IntegerProgram& program) {
+  const PlanLines& lines = relations.lines;
+  std::map<LinearSum, std::int32_t> known;
+  std::vector<std::pair<std::int64_t, LinearSum>> sums;                  // uses
+  std::vector<std::int32_t> sumOfLine(lines.lines(), -1);
+  for (std::size_t l = 0; l < lines.lines(); ++l) {
+    const std::int64_t full = lines.fullSizeOfLine(static_cast<std::int32_t>(l));
+    if (full == PlanLines::kUnbounded || full <= kSmall) continue;
+    LinearSum total = lines.total(static_cast<std::int32_t>(l));
+    std::int64_t uses = 0;
+    for (const auto& [c, n] : total.terms) uses += lines.classes()[at(c)].uses;
+    const auto [it, inserted] = known.emplace(total, static_cast<std::int32_t>(sums.size()));
+    if (inserted) sums.emplace_back(uses, std::move(total));
+    sumOfLine[l] = it->second;
+  }
+  std::set<std::vector<std::int32_t>> seen;
+  std::set<std::pair<std::int32_t, std::int32_t>> together;
+  const auto meet = [&](const GraphDims& graph) {
+    for (const auto& dims : graph.ofTensor) {
+      std::vector<std::int32_t> own;
+      for (const PlanLines::Dim d : dims) own.push_back(lines.group(d));
+      if (!seen.insert(own).second) continue;
+      std::set<std::int32_t> sumsHere;
+      for (const PlanLines::Dim d : dims) {
+        for (const std::int32_t line : lines.linesOf(d)) {
+          if (sumOfLine[at(line)] >= 0) sumsHere.insert(sumOfLine[at(line)]);
+        }
+      }
+      for (const std::int32_t a : sumsHere) {
+        for (const std::int32_t b : sumsHere) together.emplace(a, b);
+      }
+    }
+  };
+  meet(relations.model);
+  for (const GraphDims& p : relations.programs) meet(p);
+  std::vector<std::int32_t> order(sums.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return sums[at(a)].first > sums[at(b)].first; });
+  std::vector<std::int32_t> listed(sums.size(), -1);
+  for (const std::int32_t s : order) {
+    std::vector<std::size_t> others;
+    for (auto it = together.lower_bound({s, 0}); it != together.end() && it->first == s; ++it) {
+      if (it->second != s && listed[at(it->second)] >= 0) others.push_back(at(listed[at(it->second)]));
+    }
+    const bool mayChange = std::any_of(sums[at(s)].second.terms.begin(), sums[at(s)].second.terms.end(), [&](const auto& t) { return free[at(t.first)] != 0; });
+    if (!mayChange) others.clear();
+    listed[at(s)] = static_cast<std::int32_t>(program.distinct.size());
+    program.distinct.emplace_back(sums[at(s)].second, std::move(others));
+  }
+}
+
+Attempt attempt(const Problem& problem, const std::vector<std::int32_t>& perClass, const ShrinkOptions& options) {
+  Attempt result{keepRanks(problem, perClass), {}, {}};
+  result.relations = relatePlan(problem, result.kept);
+  PlanLines& lines = result.relations.lines;
+  IntegerProgram program;
+  std::vector<char> free;
+  for (const PlanLines::Class& c : lines.classes()) {
+    const std::int64_t least = c.dropped ? 0 : c.fixed || c.size <= kSmall ? c.size : std::min(c.size, std::max(options.positions, c.telling ? options.tellingPositions : 0));
+    program.variables.emplace_back(least, c.dropped ? 0 : c.fixed ? c.size : std::max(least, c.size <= kSmall ? least : c.size));
+    free.push_back(program.variables.back().first < program.variables.back().second);
+    if (!c.dropped) program.objective.terms.emplace_back(static_cast<std::int32_t>(free.size()) - 1, std::max<std::int64_t>(1, c.uses));
+  }
+  addGates(result.relations, program);
+  addTilings(result.relations, program);
+  addSteps(result.relations, result.kept, program);
+  result.factors.emplace(problem, result.kept, result.relations, program);
+  addDistinct(result.relations, free, program);
+  const IntegerSolution solution = minimize(program, options.seconds);
+  if (!solution.solved) throw Unsupported("no smaller sizes were found: " + solution.reason);
+  std::vector<std::int64_t> sizes(solution.values.begin(), solution.values.begin() + static_cast<std::ptrdiff_t>(free.size()));
+  shareSizes(result.relations, sizes);
+  lines.assign(sizes);
+  return result;
+}
+
+// How many coordinates of each class stay: few, where there are more than three, and so that axes of different sizes still have different ones.
+std::vector<std::int32_t> fewRanks(const Problem& problem, const ShrinkOptions& options) {
+  const Plan& plan = problem.plan;
+  const std::vector<std::int32_t> whole(plan.mesh.size(), kWhole);
+  const KeptRanks all = keepRanks(problem, whole);
+  const AlikeCoordinates alike(plan, MeshView(plan.mesh), all.programOfRank);
+  std::vector<std::int32_t> result = whole;
+  std::set<std::pair<std::int64_t, std::int64_t>> sizes{{plan.microbatches, plan.microbatches}};   // new, full
+  std::vector<std::size_t> shrinkable;
+  for (std::size_t a = 0; a < plan.mesh.size(); ++a) {
+    const auto& classes = alike.classes(static_cast<std::int32_t>(a));
+    if (std::any_of(classes.begin(), classes.end(), [](const auto& c) { return c.size() > at(kSmall); })) shrinkable.push_back(a);
+    else sizes.emplace(plan.mesh[a].size, plan.mesh[a].size);
+  }
+  std::stable_sort(shrinkable.begin(), shrinkable.end(), [&](std::size_t a, std::size_t b) { return plan.mesh[a].size > plan.mesh[b].size; });
+  for (const std::size_t a : shrinkable) {
+    const auto& classes = alike.classes(static_cast<std::int32_t>(a));
+    // Twice as many rather than one more, where there is room: sizes are mostly powers of two.
+    const std::int32_t few = std::max(2, options.ranks);
+    for (std::int32_t i = 0;; ++i) {
+      const std::int32_t k = i == 0 ? few : i == 1 ? 2 * few : few + i - 1;
+      std::int64_t now = 0;
+      for (const auto& c : classes) now += std::min<std::int64_t>(static_cast<std::int64_t>(c.size()), k);
+      const bool collides = std::any_of(sizes.begin(), sizes.end(), [&](const auto& s) { return s.first == now && s.second != plan.mesh[a].size; });
+      if ((collides || now >= plan.mesh[a].size) && k <= plan.mesh[a].size) continue;
+      if (now < plan.mesh[a].size) result[a] = k;
+      sizes.emplace(now, plan.mesh[a].size);
+      break;
+    }
+  }
+  return result;
+}
+
+Attempt smallest(const Problem& problem, const ShrinkOptions& options, std::vector<std::string>& notes) {
+  const std::vector<std::int32_t> few = fewRanks(problem, options);
+  std::vector<std::int32_t> chosen(few.size(), kWhole);
+  std::vector<std::size_t> axes;
+  for (std::size_t a = 0; a < few.size(); ++a) {
+    if (few[a] != kWhole) axes.push_back(a);
+  }
+  if (axes.empty()) return attempt(problem, chosen, options);
+  try {
+    return attempt(problem, few, options);
+  } catch (const Unsupported& error) {
+    if (axes.size() == 1) {
+      notes.push_back("axis " + problem.plan.mesh[axes[0]].name + " keeps its ranks: " + error.what());
+      return attempt(problem, chosen, options);
+    }
+  }
+  // One after another, the largest first.
+  std::stable_sort(axes.begin(), axes.end(), [&](std::size_t a, std::size_t b) { return problem.plan.mesh[a].size > problem.plan.mesh[b].size; });
+  std::optional<Attempt> best;
+  for (const std::size_t a : axes) {
+    std::vector<std::int32_t> next = chosen;
+    next[a] = few[a];
+    try {
+      best = attempt(problem, next, options);
+      chosen = std::move(next);
+    } catch (const Unsupported& error) {
+      notes.push_back("axis " + problem.plan.mesh[a].name + " keeps its ranks: " + error.what());
+    }
+  }
+  return best ? std::move(*best) : attempt(problem, chosen, options);
+}
+
+// What the operator made of its operands before, it makes of them now: a mistake of the rewriting must not look like one of the plan.
+void checkGraph(const Problem& problem, const Graph& graph, const std::vector<char>& fits, const std::string& where) {
+  for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    if (node.communication >= 0 || !fits[n]) continue;
+    const ops::OperatorInfo& op = ops::Registry::instance().at(node.op);
+    std::vector<ops::TensorInfo> infos(node.inCount);
+    std::vector<const ops::TensorInfo*> operands(node.inCount, nullptr);
+    for (std::size_t i = 0; i < node.inCount; ++i) {
+      const Operand& o = graph.in(node)[i];
+      if (!o.present()) continue;
+      infos[i] = {graph.tensors[at(o.tensor)].shape, graph.tensors[at(o.tensor)].element};
+      operands[i] = &infos[i];
+    }
+    const std::string place = where + "/nodes/" + std::to_string(n) + " (" + op.name + ")";
+    try {
+      const auto results = op.infer({problem.attributes.at(node.attributes), operands, node.outCount});
+      for (std::size_t i = 0; i < node.outCount; ++i) {
+        const std::int32_t t = graph.out(node)[i];
+        if (t >= 0 && !fitsDeclared(results[i].shape, graph.tensors[at(t)].shape, op.scalarMayBeOne)) throw Unsupported(place + " does not fit the smaller sizes");
+      }
+    } catch (const ShapeError& error) {
+      throw Unsupported(place + " does not fit the smaller sizes: " + error.what());
+    }
+  }
+}
+
+void describe(const Problem& problem, const Attempt& a, Shrunk& shrunk) {
+  const Plan& plan = problem.plan;
+  for (std::size_t i = 0; i < plan.mesh.size(); ++i) shrunk.changes.push_back({"axis " + plan.mesh[i].name, plan.mesh[i].size, static_cast<std::int64_t>(a.kept.ofAxis[i].size())});
+  if (plan.microbatches > 1) shrunk.changes.push_back({"microbatches", plan.microbatches, static_cast<std::int64_t>(a.kept.microbatches.size())});
+  std::set<std::vector<std::int32_t>> seen;
+  const auto& tensors = problem.model.graph.tensors;
+  for (const bool given : {true, false}) {   // inputs and parameters are what people know
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      if ((tensors[t].kind != TensorKind::kProduced) != given) continue;
+      for (std::size_t d = 0; d < tensors[t].shape.size(); ++d) {
+        const PlanLines::Dim dim = a.relations.model.ofTensor[t][d];
+        if (tensors[t].shape[d] == 1 || !seen.insert(a.relations.lines.linesOf(dim)).second) continue;
+        shrunk.changes.push_back({"dimension " + std::to_string(d) + " of '" + problem.names.text(tensors[t].name) + "'", tensors[t].shape[d], a.relations.lines.newSize(dim)});
+      }
+    }
+  }
+}
+
+}  // namespace
+
+Shrunk shrinkProblem(const Problem& problem, const ShrinkOptions& options) {
+  Shrunk shrunk;
+  const Attempt best = smallest(problem, options, shrunk.notes);
+  const auto factor = [&](const Rational& r) { return best.factors->mapped(r, best.relations.lines); };
+  std::unique_ptr<Problem> small = withNewSizes(problem, best.kept, best.relations, factor);
+  shrunk.modelText = modelText(*small);
+  shrunk.planText = planText(*small, problem.plan.modelFile);
+  try {
+    shrunk.problem = readProblemText(shrunk.modelText, shrunk.planText);
+  } catch (const InputError& error) {
+    throw Unsupported(std::string("the smaller plan cannot be read: ") + error.what());
+  }
+  const Problem& result = *shrunk.problem;
+  checkGraph(result, result.model.graph, best.relations.model.fits, "the model's ");
+  std::size_t p = 0;
+  for (std::size_t full = 0; full < problem.plan.programs.size(); ++full) {
+    if (!best.kept.keeps(problem.plan.programs[full].at)) continue;
+    checkGraph(result, result.plan.programs[p].graph, best.relations.programs[full].fits, "/programs/" + std::to_string(p));
+    ++p;
+  }
+  for (const std::string& n : best.factors->unexplained()) shrunk.notes.push_back("the factor " + n + " (or 1/" + n + ") of one side alone is no product of sizes and stays");
+  shrunk.factorsExplained = best.factors->unexplained().empty();
+  // Entries of the file keep their order; those for dropout's masks are made anew.
+  const std::size_t written = problem.plan.lineage.size() - problem.lineageAdded;
+  const bool sameMasks = result.plan.lineage.size() == problem.plan.lineage.size();
+  for (std::size_t e = 0; e < result.plan.lineage.size(); ++e) shrunk.entryOf.push_back(e < written || sameMasks ? static_cast<std::int32_t>(e) : -1);
+  describe(problem, best, shrunk);
+  shrunk.fullElements = elementsOf(problem);
+  shrunk.elements = elementsOf(result);
+  if (options.maxElements > 0 && shrunk.elements > options.maxElements) {
+    throw Unsupported("the least sizes that were found leave " + std::to_string(static_cast<std::int64_t>(shrunk.elements)) + " elements in all tensors, more than the limit of " +
+                      std::to_string(static_cast<std::int64_t>(options.maxElements)));
+  }
+  return shrunk;
+}
+
+}  // namespace shardproof

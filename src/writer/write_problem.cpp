@@ -1,0 +1,285 @@
+// Why it is right: it is the reader's inverse, field by field, and tests/writer compares what is read again with what was written, for generated plans and
+// for the real ones. Only what the reader forgets is lost: the exact dtype (its kind is kept), "source", and fields that say what is the default.
+#include "writer/write_problem.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+
+#include "ops/registry.h"
+#include "shardproof/error.h"
+#include "writer/json_writer.h"
+
+namespace shardproof {
+namespace {
+
+const char* dtypeOf(ElementKind kind) {
+  switch (kind) {
+    case ElementKind::kInteger: return "int64";
+    case ElementKind::kComplex: return "complex64";
+    case ElementKind::kReal: break;
+  }
+  return "float32";
+}
+
+const char* kindOf(TensorKind kind) {
+  switch (kind) {
+    case TensorKind::kInput: return "input";
+    case TensorKind::kParameter: return "parameter";
+    case TensorKind::kConstant: return "constant";
+    case TensorKind::kProduced: break;
+  }
+  return "";
+}
+
+const char* roleOf(Role role) { return role == Role::kInput ? "input" : role == Role::kOutput ? "output" : "checkpoint"; }
+
+class ProblemWriter {
+ public:
+  explicit ProblemWriter(const Problem& problem) : problem_(problem) {
+    const auto note = [&](std::int32_t program, const Graph& graph) {
+      for (const DrawnMask& d : graph.drawnMasks) drawn_[{program, d.node}] = d.attributes;
+    };
+    note(-1, problem.model.graph);
+    for (std::size_t p = 0; p < problem.plan.programs.size(); ++p) note(static_cast<std::int32_t>(p), problem.plan.programs[p].graph);
+  }
+
+  std::string model() {
+    const Model& m = problem_.model;
+    header("shardproof-model", m.name);
+    tensors(m.graph);
+    nodes(-1, m.graph, {});
+    json_.key("outputs").beginList();
+    for (const std::int32_t t : m.outputs) json_.text(name(m.graph, t));
+    json_.endList();
+    return json_.endObject().take();
+  }
+
+  std::string plan(const std::string& modelFile) {
+    const Plan& p = problem_.plan;
+    header("shardproof-plan", p.name);
+    if (!modelFile.empty()) json_.key("model").text(modelFile);
+    json_.key("mesh").beginList();
+    for (const MeshAxis& axis : p.mesh) json_.beginList().text(axis.name).number(axis.size).endList();
+    json_.endList().key("microbatches").number(p.microbatches).key("programs").beginList(JsonWriter::kLines);
+    for (std::size_t i = 0; i < p.programs.size(); ++i) {
+      const Program& program = p.programs[i];
+      json_.beginObject();
+      if (!program.at.empty()) coordinates("at", program.at);
+      if (program.issueOrder) json_.key("order").text("issue");
+      tensors(program.graph);
+      nodes(static_cast<std::int32_t>(i), program.graph, program.communications);
+      json_.endObject();
+    }
+    json_.endList().key("lineage").beginList(JsonWriter::kLines);
+    for (std::size_t e = 0; e + problem_.lineageAdded < p.lineage.size(); ++e) entry(p.lineage[e]);
+    return json_.endList().endObject().take();
+  }
+
+ private:
+  const std::string& text(NameId id) const { return problem_.names.text(id); }
+  const std::string& name(const Graph& graph, std::int32_t tensor) const { return text(graph.tensors[static_cast<std::size_t>(tensor)].name); }
+  const std::string& axisName(std::int32_t axis) const {
+    static const std::string kMicrobatch = "mb";
+    return axis == kMicrobatchAxis ? kMicrobatch : problem_.plan.mesh[static_cast<std::size_t>(axis)].name;
+  }
+
+  void header(const char* format, const std::string& title) {
+    json_.beginObject(JsonWriter::kLines).key("format").text(format).key("version").number(1);
+    if (!title.empty()) json_.key("name").text(title);
+  }
+
+  void tensors(const Graph& graph) {
+    json_.key("tensors").beginObject(JsonWriter::kLines);
+    for (std::size_t i = 0; i + graph.tensorsAdded < graph.tensors.size(); ++i) {
+      const Tensor& t = graph.tensors[i];
+      json_.key(text(t.name)).beginObject().key("shape").integers(t.shape);
+      if (t.kind != TensorKind::kProduced) json_.key("kind").text(kindOf(t.kind));
+      if (t.elementDeclared) json_.key("dtype").text(dtypeOf(t.element));
+      if (t.constant >= 0) {
+        const ConstantValue& value = graph.constants[static_cast<std::size_t>(t.constant)];
+        json_.key("value");
+        std::size_t next = 0;
+        if (value.fill) json_.raw(decimalText(value.elements.front()));
+        else nested(value, t.shape, 0, next);
+      }
+      if (t.gradientOf.valid()) json_.key("grad_of").text(text(t.gradientOf));
+      if (t.perMicrobatch) json_.key("per_mb").flag(true);
+      json_.endObject();
+    }
+    json_.endObject();
+  }
+
+  void nested(const ConstantValue& value, const Shape& shape, std::size_t dim, std::size_t& next) {
+    if (dim == shape.size()) {
+      json_.raw(decimalText(value.elements.at(next++)));
+      return;
+    }
+    json_.beginList();
+    for (std::int64_t i = 0; i < shape[dim]; ++i) nested(value, shape, dim + 1, next);
+    json_.endList();
+  }
+
+  void nodes(std::int32_t program, const Graph& graph, const std::vector<CommunicationSpec>& communications) {
+    json_.key("nodes").beginList(JsonWriter::kLines);
+    for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
+      Node node = graph.nodes[n];
+      if (const auto it = drawn_.find({program, static_cast<std::int32_t>(n)}); it != drawn_.end()) {
+        // The mask is the last operand, and backward it has a (null) result of its own.
+        node.attributes = it->second;
+        if (node.outCount == node.inCount - 1 && node.inCount > 2) --node.outCount;
+        --node.inCount;
+      }
+      write(graph, node, node.communication < 0 ? nullptr : &communications[static_cast<std::size_t>(node.communication)]);
+    }
+    json_.endList();
+  }
+
+  void write(const Graph& graph, const Node& node, const CommunicationSpec* spec) {
+    json_.beginObject().key("op").text(spec == nullptr ? ops::Registry::instance().at(node.op).name : communicationText(spec->kind)).key("in").beginList();
+    for (const Operand& o : graph.in(node)) {
+      if (!o.present()) json_.raw("null");
+      else json_.text(o.microbatch.isOne() ? name(graph, o.tensor) + "#" + std::to_string(o.microbatch.number()) : name(graph, o.tensor));
+    }
+    json_.endList().key("out").beginList();
+    for (const std::int32_t t : graph.out(node)) {
+      if (t < 0) json_.raw("null");
+      else json_.text(name(graph, t));
+    }
+    json_.endList();
+    attributes(problem_.attributes.at(node.attributes));
+    if (spec != nullptr) communication(*spec);
+    if (node.microbatch.isEach()) json_.key("mb").text("*");
+    if (node.microbatch.isOne()) json_.key("mb").number(node.microbatch.number());
+    if (node.location.valid()) json_.key("loc").text(text(node.location));
+    json_.endObject();
+  }
+
+  static const char* communicationText(Communication kind) {
+    switch (kind) {
+      case Communication::kAllReduce: return "all_reduce";
+      case Communication::kAllGather: return "all_gather";
+      case Communication::kReduceScatter: return "reduce_scatter";
+      case Communication::kAllToAll: return "all_to_all";
+      case Communication::kBroadcast: return "broadcast";
+      case Communication::kSend: return "send";
+      case Communication::kReceive: return "recv";
+      case Communication::kNone: break;
+    }
+    throw std::logic_error("a communication without a kind");
+  }
+
+  void attributes(const Attributes& all) {
+    if (all.empty()) return;
+    json_.key("attrs").beginObject();
+    for (const auto& [key, value] : all) {
+      json_.key(key);
+      if (const auto* flag = std::get_if<bool>(&value)) json_.flag(*flag);
+      else if (const auto* number = std::get_if<Rational>(&value)) json_.raw(decimalText(*number));
+      else if (const auto* words = std::get_if<std::string>(&value)) json_.text(*words);
+      else json_.integers(std::get<std::vector<std::int64_t>>(value));
+    }
+    json_.endObject();
+  }
+
+  // Its attributes are with those of all nodes.
+  void communication(const CommunicationSpec& spec) {
+    json_.key("comm").text(text(spec.comm));
+    if (spec.tag) json_.key("tag").number(*spec.tag);
+    if (spec.kind == Communication::kSend || spec.kind == Communication::kReceive) {
+      coordinates(spec.kind == Communication::kSend ? "to" : "from", spec.peer);
+      return;
+    }
+    if (spec.groupAt.empty()) {
+      json_.key("group").beginList();
+      for (const std::int32_t axis : spec.groupAxes) json_.text(axisName(axis));
+      json_.endList();
+    } else {
+      json_.key("group_at").beginList();
+      for (const Coordinates& at : spec.groupAt) coordinates(nullptr, at);
+      json_.endList();
+    }
+    if (spec.kind == Communication::kBroadcast) coordinates("root", spec.peer);
+  }
+
+  void coordinates(const char* key, const Coordinates& at) {
+    if (key != nullptr) json_.key(key);
+    json_.beginObject();
+    for (const auto& [axis, c] : at) json_.key(axisName(axis)).number(c);
+    json_.endObject();
+  }
+
+  void entry(const LineageEntry& e) {
+    json_.beginObject().key("tensor").text(name(problem_.model.graph, e.tensor)).key("role").text(roleOf(e.role)).key("shards").beginList();
+    for (const Shard& shard : e.shards) {
+      json_.beginObject().key("box").beginList();
+      for (const auto& [low, high] : shard.box) json_.integers({low, high});
+      json_.endList();
+      if (!shard.step.empty()) {
+        json_.key("step").beginObject();
+        for (const auto& [axis, offsets] : shard.step) json_.key(axisName(axis)).integers(offsets);
+        json_.endObject();
+      }
+      json_.key("parts").beginList();
+      for (const Part& part : shard.parts) {
+        json_.beginObject().key("local").text(text(part.local));
+        if (!part.at.empty()) coordinates("at", part.at);
+        if (part.microbatch.isOne()) json_.key("mb").number(part.microbatch.number());
+        json_.endObject();
+      }
+      json_.endList();
+      if (!shard.sum.empty()) {
+        json_.key("sum").beginList();
+        for (const std::int32_t axis : shard.sum) json_.text(axisName(axis));
+        json_.endList();
+      }
+      json_.endObject();
+    }
+    json_.endList().endObject();
+  }
+
+  const Problem& problem_;
+  std::map<std::pair<std::int32_t, std::int32_t>, AttributesId> drawn_;   // (program, node) -> as the file has them
+  JsonWriter json_;
+};
+
+}  // namespace
+
+namespace {
+
+// The least power of ten that the denominator divides; none divides others.
+std::optional<unsigned long> decimalDigits(const Rational& number) {
+  mpz_class rest(number.denominatorString());
+  unsigned long twos = 0, fives = 0;
+  while (mpz_even_p(rest.get_mpz_t())) rest /= 2, ++twos;
+  while (mpz_divisible_ui_p(rest.get_mpz_t(), 5)) rest /= 5, ++fives;
+  if (rest != 1) return std::nullopt;
+  return std::max(twos, fives);
+}
+
+}  // namespace
+
+bool hasDecimal(const Rational& number) { return number.isInteger() || decimalDigits(number).has_value(); }
+
+std::string decimalText(const Rational& number) {
+  if (number.isInteger()) return number.numeratorString();
+  const auto found = decimalDigits(number);
+  if (!found) throw Unsupported("the number " + number.toString() + " has no finite decimal, so no file can say it exactly");
+  const unsigned long digits = *found;
+  mpz_class factor;
+  mpz_ui_pow_ui(factor.get_mpz_t(), 10, digits);
+  const mpz_class scaled = mpz_class(number.numeratorString()) * (factor / mpz_class(number.denominatorString()));
+  std::string text = mpz_class(abs(scaled)).get_str();
+  constexpr unsigned long kMostZeros = 30;
+  if (digits > text.size() + kMostZeros) return (sgn(scaled) < 0 ? "-" : "") + text + "e-" + std::to_string(digits);
+  if (text.size() <= digits) text.insert(0, digits + 1 - text.size(), '0');
+  text.insert(text.size() - digits, 1, '.');
+  return (sgn(scaled) < 0 ? "-" : "") + text;
+}
+
+std::string modelText(const Problem& problem) { return ProblemWriter(problem).model(); }
+std::string planText(const Problem& problem, const std::string& modelFile) { return ProblemWriter(problem).plan(modelFile); }
+
+}  // namespace shardproof

@@ -1,0 +1,209 @@
+#include "shape_reduction/shrink.h"
+
+#include <gtest/gtest.h>
+
+#include "ops/attributes.h"
+#include "ops/registry.h"
+#include "shardproof/error.h"
+#include "shardproof/verify.h"
+#include "support/problems.h"
+
+namespace shardproof {
+namespace {
+
+using test::draft;
+using test::Draft;
+using test::Json;
+
+Verdict verdictOf(const Problem& problem) {
+  VerifyOptions options;
+  options.jobs = 1;
+  return verify(problem, options).verdict;
+}
+
+const Tensor& local(const Problem& p, const std::string& name, std::int32_t program = 0) {
+  return p.plan.programs[static_cast<std::size_t>(program)].graph.tensors[static_cast<std::size_t>(test::localTensor(p, program, name))];
+}
+const Tensor& logical(const Problem& p, const std::string& name) { return p.model.graph.tensors[static_cast<std::size_t>(test::modelTensor(p, name))]; }
+const Attributes& attributesOf(const Problem& p, std::size_t node, std::int32_t program = 0) {
+  const Graph& g = program < 0 ? p.model.graph : p.plan.programs[static_cast<std::size_t>(program)].graph;
+  return p.attributes.at(g.nodes[node].attributes);
+}
+
+// The mean of squares over 40 rows; 8 ranks have five rows each, add up and divide by what stands in for 40.
+Draft meanOverRanks() {
+  return draft(R"({"tensors": {"x": {"shape": [40, 6], "kind": "input"}, "s": {"shape": [40, 6]}, "y": {"shape": [6]}},
+                   "nodes": [{"op": "square", "in": ["x"], "out": ["s"]}, {"op": "mean", "in": ["s"], "out": ["y"], "attrs": {"dim": 0}}], "outputs": ["y"]})",
+               R"({"mesh": [["dp", 8]], "programs": [{
+                   "tensors": {"x": {"shape": [5, 6], "kind": "input"}, "s": {"shape": [5, 6]}, "m": {"shape": [6]}, "a": {"shape": [6]}, "y": {"shape": [6]}},
+                   "nodes": [{"op": "square", "in": ["x"], "out": ["s"]}, {"op": "mean", "in": ["s"], "out": ["m"], "attrs": {"dim": 0}},
+                             {"op": "all_reduce", "in": ["m"], "out": ["a"], "comm": "c", "group": ["dp"]},
+                             {"op": "mul", "in": ["a"], "out": ["y"], "attrs": {"scalar": 0.125}}]}],
+                   "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 5], [0, 6]], "step": {"dp": [5, 0]}, "parts": [{"local": "x"}]}]},
+                               {"tensor": "y", "role": "output", "shards": [{"box": [[0, 6]], "parts": [{"local": "y"}]}]}]})");
+}
+
+TEST(Shrink, FactorsFollowTheRanksThatTheyStandFor) {
+  const auto full = test::read(meanOverRanks());
+  ASSERT_EQ(verdictOf(*full), Verdict::kEquivalent);
+  const Shrunk s = shrinkProblem(*full);
+  EXPECT_EQ(s.problem->plan.ranks(), 2);
+  EXPECT_EQ(local(*s.problem, "x").shape[0] * 2, logical(*s.problem, "x").shape[0]);
+  EXPECT_EQ(ops::number(attributesOf(*s.problem, 3), "scalar"), Rational(1, 2));
+  EXPECT_TRUE(s.factorsExplained);
+  EXPECT_EQ(verdictOf(*s.problem), Verdict::kEquivalent);
+  EXPECT_LT(s.elements, s.fullElements / 10);
+  EXPECT_EQ(s.entryOf, (std::vector<std::int32_t>{0, 1}));
+}
+
+TEST(Shrink, WithoutADecimalTheOperatorDivides) {
+  Draft d = meanOverRanks();
+  ShrinkOptions options;
+  options.ranks = 3;
+  const Shrunk s = shrinkProblem(*test::read(d), options);
+  EXPECT_EQ(s.problem->plan.ranks(), 3);
+  EXPECT_EQ(ops::Registry::instance().at(s.problem->plan.programs[0].graph.nodes[3].op).name, "div");
+  EXPECT_EQ(verdictOf(*s.problem), Verdict::kEquivalent);
+}
+
+TEST(Shrink, WrongScalesStayWrong) {
+  Draft d = meanOverRanks();
+  d.node(0, 3)["attrs"]["scalar"] = 0.0625;
+  const Shrunk s = shrinkProblem(*test::read(d));
+  EXPECT_EQ(verdictOf(*s.problem), Verdict::kNotEquivalent);
+  EXPECT_FALSE(s.factorsExplained);   // no product of sizes is 16
+  ASSERT_FALSE(s.notes.empty());
+  d = meanOverRanks();
+  d.node(0, 2)["op"] = "identity";
+  for (const char* key : {"comm", "group"}) d.node(0, 2).erase(key);
+  EXPECT_EQ(verdictOf(*shrinkProblem(*test::read(d)).problem), Verdict::kNotEquivalent);
+}
+
+// Two axes of eight ranks: the factor could be either, and is taken for the one that divides the samples.
+TEST(Shrink, AFactorIsTakenForTheAxisThatDividesTheSamples) {
+  Draft d = meanOverRanks();
+  d.plan["mesh"] = Json::parse(R"([["tp", 8], ["dp", 8]])");
+  d.plan["programs"][0]["at"] = Json::object();
+  ShrinkOptions options;
+  const Shrunk s = shrinkProblem(*test::read(d), options);
+  EXPECT_EQ(s.problem->plan.mesh[1].size, 2);
+  EXPECT_EQ(verdictOf(*s.problem), Verdict::kEquivalent);
+}
+
+TEST(Shrink, ACoordinateUnlikeTheOthersStays) {
+  Draft d = meanOverRanks();
+  Json own = d.program(0), others = d.program(0);
+  d.plan["programs"] = Json::array();
+  for (int c = 0; c < 8; ++c) {
+    Json program = c == 5 ? own : others;
+    program["at"] = {{"dp", c}};
+    if (c == 5) program["nodes"][0] = Json::parse(R"({"op": "mul", "in": ["x", "x"], "out": ["s"]})");
+    d.plan["programs"].push_back(program);
+  }
+  const Shrunk right = shrinkProblem(*test::read(d));
+  EXPECT_EQ(right.problem->plan.ranks(), 3);   // 0 and 1 for those that are alike, and 5
+  EXPECT_EQ(ops::Registry::instance().at(right.problem->plan.programs[2].graph.nodes[0].op).name, "mul");
+  EXPECT_EQ(verdictOf(*right.problem), Verdict::kEquivalent);
+  d.node(5, 0) = Json::parse(R"({"op": "identity", "in": ["x"], "out": ["s"]})");
+  EXPECT_EQ(verdictOf(*shrinkProblem(*test::read(d)).problem), Verdict::kNotEquivalent);
+}
+
+// Two halves that are put together again; `stop` of the first.
+Draft halves(int stop) {
+  Draft d = draft(R"({"tensors": {"x": {"shape": [4096, 6], "kind": "input"}, "y": {"shape": [4096, 6]}}, "nodes": [{"op": "neg", "in": ["x"], "out": ["y"]}], "outputs": ["y"]})",
+                  R"({"mesh": [["a", 1]], "programs": [{
+                      "tensors": {"x": {"shape": [4096, 6], "kind": "input"}, "l": {"shape": [2048, 6]}, "r": {"shape": [2048, 6]}, "c": {"shape": [4096, 6]}, "y": {"shape": [4096, 6]}},
+                      "nodes": [{"op": "slice", "in": ["x"], "out": ["l"], "attrs": {"dim": 0, "stop": 2048}},
+                                {"op": "slice", "in": ["x"], "out": ["r"], "attrs": {"dim": 0, "start": 2048}},
+                                {"op": "cat", "in": ["l", "r"], "out": ["c"], "attrs": {"dim": 0}}, {"op": "neg", "in": ["c"], "out": ["y"]}]}],
+                      "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4096], [0, 6]], "parts": [{"local": "x"}]}]},
+                                  {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4096], [0, 6]], "parts": [{"local": "y"}]}]}]})");
+  d.node(0, 0)["attrs"] = {{"dim", 0}, {"start", stop - 2048}, {"stop", stop}};
+  return d;
+}
+
+TEST(Shrink, ABoundThatIsOneOffStaysOneOff) {
+  const Shrunk right = shrinkProblem(*test::read(halves(2048)));
+  EXPECT_LE(logical(*right.problem, "x").shape[0], 8);
+  EXPECT_EQ(verdictOf(*right.problem), Verdict::kEquivalent);
+  const Shrunk wrong = shrinkProblem(*test::read(halves(2049)));
+  EXPECT_LE(logical(*wrong.problem, "x").shape[0], 4096);
+  EXPECT_EQ(ops::integer(attributesOf(*wrong.problem, 0), "start"), 1);
+  EXPECT_EQ(ops::integer(attributesOf(*wrong.problem, 0), "stop"), local(*wrong.problem, "l").shape[0] + 1);
+  EXPECT_EQ(verdictOf(*wrong.problem), Verdict::kNotEquivalent);
+}
+
+// A table of 1000 rows in two windows; the second begins at `start`.
+TEST(Shrink, WindowsOfATableKeepThreeRowsAndTheirPlaces) {
+  for (const int start : {500, 499}) {
+    Draft d = draft(R"({"tensors": {"i": {"shape": [64], "kind": "input", "dtype": "int64"}, "w": {"shape": [1000, 32], "kind": "parameter"}, "y": {"shape": [64, 32]}},
+                        "nodes": [{"op": "embedding", "in": ["i", "w"], "out": ["y"]}], "outputs": ["y"]})",
+                    R"({"mesh": [["tp", 2]], "programs": [
+                        {"at": {"tp": 0}, "tensors": {"i": {"shape": [64], "kind": "input", "dtype": "int64"}, "w": {"shape": [500, 32], "kind": "parameter"}, "p": {"shape": [64, 32]}, "y": {"shape": [64, 32]}},
+                         "nodes": [{"op": "embedding", "in": ["i", "w"], "out": ["p"], "attrs": {"start": 0, "stop": 500}}, {"op": "all_reduce", "in": ["p"], "out": ["y"], "comm": "c", "group": ["tp"]}]},
+                        {"at": {"tp": 1}, "tensors": {"i": {"shape": [64], "kind": "input", "dtype": "int64"}, "w": {"shape": [500, 32], "kind": "parameter"}, "p": {"shape": [64, 32]}, "y": {"shape": [64, 32]}},
+                         "nodes": [{"op": "embedding", "in": ["i", "w"], "out": ["p"], "attrs": {"start": 500, "stop": 1000}}, {"op": "all_reduce", "in": ["p"], "out": ["y"], "comm": "c", "group": ["tp"]}]}],
+                        "lineage": [{"tensor": "i", "role": "input", "shards": [{"box": [[0, 64]], "parts": [{"local": "i"}]}]},
+                                    {"tensor": "w", "role": "input", "shards": [{"box": [[0, 500], [0, 32]], "parts": [{"local": "w", "at": {"tp": 0}}]}, {"box": [[500, 1000], [0, 32]], "parts": [{"local": "w", "at": {"tp": 1}}]}]},
+                                    {"tensor": "y", "role": "output", "shards": [{"box": [[0, 64], [0, 32]], "parts": [{"local": "y"}]}]}]})");
+    d.node(1, 0)["attrs"] = {{"start", start}, {"stop", start + 500}};
+    const Shrunk s = shrinkProblem(*test::read(d));
+    EXPECT_GE(local(*s.problem, "w").shape[0], 3);
+    EXPECT_LE(logical(*s.problem, "i").shape[0], 3);
+    EXPECT_EQ(verdictOf(*s.problem), start == 500 ? Verdict::kEquivalent : Verdict::kNotEquivalent) << start;
+  }
+}
+
+// A square weight is no square any more where nothing says that it must be one: a transposition would not show.
+TEST(Shrink, SizesOfOneTensorDiffer) {
+  const auto problem = test::read(R"({"tensors": {"x": {"shape": [64, 64], "kind": "input"}, "w": {"shape": [64, 64], "kind": "parameter"}, "y": {"shape": [64, 64]}},
+                                      "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["y"]}], "outputs": ["y"]})",
+                                  R"({"mesh": [["a", 1]], "programs": [{"tensors": {"x": {"shape": [64, 64], "kind": "input"}, "w": {"shape": [64, 64], "kind": "parameter"}, "y": {"shape": [64, 64]}},
+                                      "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["y"]}]}],
+                                      "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 64], [0, 64]], "parts": [{"local": "x"}]}]},
+                                                  {"tensor": "w", "role": "input", "shards": [{"box": [[0, 64], [0, 64]], "parts": [{"local": "w"}]}]},
+                                                  {"tensor": "y", "role": "output", "shards": [{"box": [[0, 64], [0, 64]], "parts": [{"local": "y"}]}]}]})");
+  const Shrunk s = shrinkProblem(*problem);
+  for (const char* name : {"x", "w", "y"}) EXPECT_NE(logical(*s.problem, name).shape[0], logical(*s.problem, name).shape[1]) << name;
+  EXPECT_EQ(verdictOf(*s.problem), Verdict::kEquivalent);
+}
+
+// Optimizer states shared over eight ranks: 4 rows each of 32 that are heads of several positions in a view.
+TEST(Shrink, SharesNeedNotFollowTheHeads) {
+  const auto problem = test::read(
+      R"({"tensors": {"w": {"shape": [32, 10], "kind": "parameter"}, "g": {"shape": [32, 10], "kind": "input"}, "v": {"shape": [4, 8, 10]}, "h": {"shape": [4, 10]}, "n": {"shape": [32, 10]}},
+          "nodes": [{"op": "sgd", "in": ["w", "g"], "out": ["n"], "attrs": {"lr": 0.1}}, {"op": "view", "in": ["n"], "out": ["v"], "attrs": {"size": [4, 8, 10]}},
+                    {"op": "sum", "in": ["v"], "out": ["h"], "attrs": {"dim": 1}}], "outputs": ["h", "n"]})",
+      R"({"mesh": [["dp", 8]], "programs": [{
+          "tensors": {"w": {"shape": [4, 10], "kind": "parameter"}, "g": {"shape": [4, 10], "kind": "input"}, "n": {"shape": [4, 10]}, "a": {"shape": [32, 10]}, "v": {"shape": [4, 8, 10]}, "h": {"shape": [4, 10]}},
+          "nodes": [{"op": "sgd", "in": ["w", "g"], "out": ["n"], "attrs": {"lr": 0.1}}, {"op": "all_gather", "in": ["n"], "out": ["a"], "comm": "c", "group": ["dp"], "attrs": {"dim": 0}},
+                    {"op": "view", "in": ["a"], "out": ["v"], "attrs": {"size": [4, -1, 10]}}, {"op": "sum", "in": ["v"], "out": ["h"], "attrs": {"dim": 1}}]}],
+          "lineage": [{"tensor": "w", "role": "input", "shards": [{"box": [[0, 4], [0, 10]], "step": {"dp": [4, 0]}, "parts": [{"local": "w"}]}]},
+                      {"tensor": "g", "role": "input", "shards": [{"box": [[0, 4], [0, 10]], "step": {"dp": [4, 0]}, "parts": [{"local": "g"}]}]},
+                      {"tensor": "n", "role": "output", "shards": [{"box": [[0, 4], [0, 10]], "step": {"dp": [4, 0]}, "parts": [{"local": "n"}]}]},
+                      {"tensor": "h", "role": "output", "shards": [{"box": [[0, 4], [0, 10]], "parts": [{"local": "h"}]}]}]})");
+  ASSERT_EQ(verdictOf(*problem), Verdict::kEquivalent);
+  const Shrunk s = shrinkProblem(*problem);
+  EXPECT_EQ(s.problem->plan.ranks(), 2);
+  EXPECT_EQ(local(*s.problem, "a").shape[0], 2 * local(*s.problem, "w").shape[0]);
+  EXPECT_EQ(verdictOf(*s.problem), Verdict::kEquivalent);
+}
+
+TEST(Shrink, SaysWhyItCannot) {
+  ShrinkOptions options;
+  options.maxElements = 1;
+  EXPECT_THROW(shrinkProblem(*test::read(meanOverRanks()), options), Unsupported);
+}
+
+// A plan with a wrong shape cannot run; nor can the smaller one.
+TEST(Shrink, AWrongShapeStaysWrong) {
+  Draft d = meanOverRanks();
+  d.tensor(0, "a")["shape"] = {6, 1};
+  d.tensor(0, "y")["shape"] = {6};
+  const auto full = test::read(d);
+  ASSERT_EQ(verdictOf(*full), Verdict::kNotEquivalent);
+  EXPECT_EQ(verdictOf(*shrinkProblem(*full).problem), Verdict::kNotEquivalent);
+}
+
+}  // namespace
+}  // namespace shardproof

@@ -271,7 +271,8 @@ struct Pow {
   template <class A>
   static typename A::Element apply(A& a, typename A::Element x, const Attributes& attributes) {
     const Rational halves = number(attributes, "scalar") * Rational(2);
-    if (halves.isZero()) return a.constant(Rational(1));
+    // x^0 is 1 wherever there is an x: what is said of the value is said of x too.
+    if (halves.isZero()) return a.add(a.scale(Rational(0), x), a.constant(Rational(1)));
     return a.power(x, static_cast<int>(halves.toInt64()));
   }
 };

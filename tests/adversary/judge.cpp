@@ -119,7 +119,7 @@ void findVerdict(const Problem& problem, const JudgeOptions& options, Judgement&
   } else if (to.verdict == Verdict3::kNotEquivalent) {
     to.reason = report.reason;
   }
-  if (report.statistics.workersLost > 0) {
+  if (report.statistics.workersLost > 0 && !options.forked) {   // forked: killed when their time was over
     to.finding = Finding::kInternal;
     for (const StageReport& s : report.stages)
       if (!s.reason.empty()) to.reason += "; " + s.reason;

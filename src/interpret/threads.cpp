@@ -15,10 +15,12 @@ constexpr double kWorthThreads = 1e7;
 constexpr auto kInterval = std::chrono::milliseconds(300);
 
 #ifdef _OPENMP
-int ompThreads() { return std::min(omp_get_max_threads(), omp_get_num_procs()); }
+int ompThreads() { return omp_get_max_threads(); }
+int processors() { return omp_get_num_procs(); }
 void setThreads(int n) { omp_set_num_threads(n); }
 #else
 int ompThreads() { return 1; }
+int processors() { return 1; }
 void setThreads(int) {}
 #endif
 
@@ -33,7 +35,7 @@ int othersRunning() {
   return std::max(0, running - 1);
 }
 
-Threads::Threads(double work) : before_(ompThreads()), most_(work < kWorthThreads ? 1 : before_), next_(std::chrono::steady_clock::now()) { choose(); }
+Threads::Threads(double work) : before_(ompThreads()), most_(work < kWorthThreads ? 1 : std::min(before_, processors())), next_(std::chrono::steady_clock::now()) { choose(); }
 Threads::~Threads() { setThreads(before_); }
 
 void Threads::choose() {

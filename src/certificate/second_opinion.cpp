@@ -1,5 +1,7 @@
 #include "certificate/second_opinion.h"
 
+#include "checker/model_facts.h"
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -39,6 +41,7 @@ class SecondOpinions {
       : log_(log),
         problem_(problem),
         join_(join),
+        facts_(modelFacts(problem)),
         options_(options),
         pool_(std::move(pool)),
         progress_(progress),
@@ -206,6 +209,7 @@ class SecondOpinions {
   const ProofLog& log_;
   const Problem& problem_;
   const Join& join_;
+  ModelFacts facts_;
   const SecondOpinionOptions& options_;
   PoolOptions pool_;
   const std::function<void(std::size_t, std::size_t, const char*)>& progress_;

@@ -95,7 +95,7 @@ void forEach(std::int64_t n, const F& f) {
 
 // f(row) for all rows of so much work each.
 template <class F>
-void forEachRow(std::int64_t rows, std::int64_t work, const F& f) {
+void forEachRow(std::int64_t rows, [[maybe_unused]] std::int64_t work, const F& f) {
 #pragma omp parallel for schedule(static) if (rows > 1 && rows * work >= kParallelFrom)
   for (std::int64_t i = 0; i < rows; ++i) f(i);
 }

@@ -8,6 +8,7 @@
 #include "interpret/judge.h"
 #include "interpret/run.h"
 #include "interpret/setup.h"
+#include "shardproof/error.h"
 
 namespace shardproof::interpret {
 namespace {
@@ -217,7 +218,9 @@ Result execute(const Problem& problem, const Options& options) {
     result.status = Status::kCannotRun;
     result.reason = cannot.what();
     unknownAll();
-  } catch (const std::logic_error& error) {
+  } catch (const InputError&) {
+    throw;
+  } catch (const std::exception& error) {   // what the reader should have kept from here; memory
     result.status = Status::kRefused;
     result.reason = error.what();
     unknownAll();

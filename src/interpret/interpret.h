@@ -86,7 +86,8 @@ struct Result {
   Agreement outputs(const Plan& plan) const;
 };
 
-// Never throws for a wrong plan. Throws InputError for inputs that do not fit the model.
+// Never throws for a wrong plan. Throws InputError for inputs that do not fit the model, and for input lineage that gives a local tensor two sources (as the
+// join does, which need not have seen the problem).
 Result execute(const Problem& problem, const Options& options);
 
 // Bytes that `execute` would have alive at once, and operations; an estimate from above.

@@ -142,7 +142,7 @@ void writeText(std::ostream& out, const Problem& problem, const Result& result, 
   out << "Compared: " << grouped(outputs.elements) << " elements of " << counted(outputs.all, "output entry", "output entries");
   if (checkpoints.all > 0) out << ", " << grouped(checkpoints.elements) << " of " << counted(checkpoints.all, "checkpoint", "checkpoints");
   out << "\nTime:     " << seconds(result.seconds);
-  if (result.flops > 0 && result.seconds > 0) out << ", " << number(std::round(result.flops / 1e7) / 100) << " GFLOP in contractions";
+  if (result.flops >= 1e7) out << ", " << number(std::round(result.flops / 1e7) / 100) << " GFLOP in contractions";
   out << "\nMemory:   " << megabytes(at(result.peakBytes)) << " of arrays at most\n";
   if (field) out << "\nModulo a prime only agreement means something: not all laws of the real functions hold there.\n";
 }

@@ -14,6 +14,16 @@ namespace {
 constexpr double kWorthThreads = 1e7;
 constexpr auto kInterval = std::chrono::milliseconds(300);
 
+#ifdef _OPENMP
+int ompThreads() { return omp_get_max_threads(); }
+int processors() { return omp_get_num_procs(); }
+void setThreads(int n) { omp_set_num_threads(n); }
+#else
+int ompThreads() { return 1; }
+int processors() { return 1; }
+void setThreads(int) {}
+#endif
+
 }  // namespace
 
 int othersRunning() {
@@ -25,9 +35,8 @@ int othersRunning() {
   return std::max(0, running - 1);
 }
 
-#ifdef _OPENMP
-Threads::Threads(double work) : before_(omp_get_max_threads()), most_(work < kWorthThreads ? 1 : std::min(before_, omp_get_num_procs())), next_(std::chrono::steady_clock::now()) { choose(); }
-Threads::~Threads() { omp_set_num_threads(before_); }
+Threads::Threads(double work) : before_(ompThreads()), most_(work < kWorthThreads ? 1 : std::min(before_, processors())), next_(std::chrono::steady_clock::now()) { choose(); }
+Threads::~Threads() { setThreads(before_); }
 
 void Threads::choose() {
   // Others that run for a moment only are no reason to give up: the least of a few looks.
@@ -36,7 +45,7 @@ void Threads::choose() {
     others = othersRunning();
     for (int i = 0; i < 2 && others > 0; ++i) others = std::min(others, othersRunning());
   }
-  omp_set_num_threads(std::max(1, most_ - others));
+  setThreads(std::max(1, most_ - others));
 }
 
 void Threads::adapt() {
@@ -46,11 +55,5 @@ void Threads::adapt() {
   next_ = now + kInterval;
   choose();
 }
-#else
-Threads::Threads(double) {}
-Threads::~Threads() = default;
-void Threads::choose() {}
-void Threads::adapt() {}
-#endif
 
 }  // namespace shardproof::interpret

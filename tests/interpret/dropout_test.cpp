@@ -64,6 +64,19 @@ TEST(Dropout, TheResultsPlaceServesAsWell) {
   EXPECT_EQ(outputsOf(d), Agreement::kAgrees);
 }
 
+TEST(Dropout, TwoPlacesAreNone) {
+  Draft d = halves();
+  Json other = d.entry(2);   // the microbatches the other way round
+  other["shards"][0]["box"][0] = {2, 4};
+  other["shards"][0]["step"]["mb"] = {-2, 0};
+  d.plan["lineage"].push_back(other);
+  const auto problem = test::read(d);
+  const Result result = execute(*problem, {});
+  EXPECT_EQ(result.outputs(problem->plan), Agreement::kUnknown);
+  EXPECT_NE(result.entries[1].reason.find("two things"), std::string::npos) << result.entries[1].reason;
+  EXPECT_EQ(result.entries.back().agreement, Agreement::kDiffers);   // what it says is wrong besides
+}
+
 TEST(Dropout, WithoutAPlaceNothingIsKnown) {
   Draft d = halves();
   // On the ranks y is dropped out twice over, under names that no lineage has.

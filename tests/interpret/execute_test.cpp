@@ -209,6 +209,31 @@ TEST(Execute, ADifferenceAtAKinkOnlyIsNone) {
   EXPECT_EQ(execute(*problem, options).outputs(problem->plan), Agreement::kDiffers);
 }
 
+TEST(Execute, ADifferenceAtATieGoesAwayWhenInputsMove) {
+  // The slope of relu is 0 at 0; 1 - relu'(-x) is 1 there, and the same elsewhere.
+  const std::string inputs = R"("x": {"shape": [8], "kind": "input"}, "z": {"shape": [8], "kind": "input"}, "g": {"shape": [8], "kind": "input"})";
+  const std::string tensors = R"("d": {"shape": [8]}, "o": {"shape": [8]}, "m": {"shape": [8]}, "s": {"shape": [8]})";
+  const std::string difference = R"({"op": "sub", "in": ["x", "z"], "out": ["d"]}, {"op": "neg", "in": ["d"], "out": ["m"]}, )";
+  const auto problem = test::read(test::oneRank(inputs, tensors, difference + R"({"op": "neg", "in": ["d"], "out": ["s"]}, {"op": "relu_backward", "in": ["g", "d"], "out": ["o"]})",
+                                                tensors, difference + R"({"op": "relu_backward", "in": ["g", "m"], "out": ["s"]}, {"op": "sub", "in": ["g", "s"], "out": ["o"]})"));
+  EXPECT_EQ(execute(*problem, {}).outputs(problem->plan), Agreement::kAgrees);
+  const std::map<std::string, Array> ties{{"x", {{8}, ElementKind::kReal, {1, 2, 3, 4, 5, 6, 7, 8}}}, {"z", {{8}, ElementKind::kReal, {0, 2, 0, 0, 5, 0, 0, 0}}}};
+  Options options;
+  options.inputs = &ties;
+  const Result result = execute(*problem, options);
+  EXPECT_EQ(result.outputs(problem->plan), Agreement::kUnknown);
+  EXPECT_NE(result.entries[0].reason.find("goes away when the inputs are moved"), std::string::npos) << result.entries[0].reason;
+}
+
+TEST(Execute, ADecisionByLessThanRoundingIsNoDifference) {
+  // 10 (x / 10) - x is 0; what rounding makes of it decides the slope.
+  const std::string nodes = R"({"op": "mul", "in": ["x"], "out": ["a"], "attrs": {"scalar": 0.1}}, {"op": "mul", "in": ["a"], "out": ["b"], "attrs": {"scalar": 10}}, {"op": "sub", "in": ["b", "x"], "out": ["c"]}, )";
+  const std::string more = R"(, "c": {"shape": [64]})";
+  const Draft d = unary("[64]", nodes + R"({"op": "relu_backward", "in": ["x", "c"], "out": ["o"]})",
+                        nodes + R"({"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": 0}})", more);
+  EXPECT_EQ(outputsOf(d), Agreement::kUnknown);
+}
+
 TEST(Execute, InputsThatDoNotFitAreRefused) {
   const auto problem = test::read(test::pipeline());
   const auto with = [&](const std::string& name, Array array) {
@@ -269,6 +294,19 @@ TEST(Execute, CostIsFromAbove) {
   EXPECT_GE(estimate.bytes, static_cast<double>(result.peakBytes));
   EXPECT_GE(estimate.flops, result.flops);
   EXPECT_LT(estimate.bytes, 100.0 * static_cast<double>(result.peakBytes));
+}
+
+TEST(Execute, CostCountsWhatAllRanksHoldAtOnce) {
+  // Each of 8 ranks blows its number up, and needs the array after they have all met.
+  Draft d = test::draft(R"({"tensors": {"x": {"shape": [1], "kind": "input"}, "y": {"shape": [1]}}, "nodes": [{"op": "mul", "in": ["x"], "out": ["y"], "attrs": {"scalar": 1000}}], "outputs": ["y"]})",
+                        R"({"mesh": [["r", 8]], "programs": [{"order": "issue", "tensors": {"x": {"shape": [1], "kind": "input"}, "b": {"shape": [1000]}, "m": {"shape": [1]}, "s": {"shape": [1]}, "y": {"shape": [1]}},
+      "nodes": [{"op": "expand", "in": ["x"], "out": ["b"], "attrs": {"size": [1000]}}, {"op": "all_reduce", "in": ["x"], "out": ["m"], "comm": "c", "group": ["r"]}, {"op": "sum", "in": ["b"], "out": ["y"]}]}],
+     "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 1]], "parts": [{"local": "x"}]}]}, {"tensor": "y", "role": "output", "shards": [{"box": [[0, 1]], "parts": [{"local": "y"}]}]}]})");
+  const auto problem = test::read(d);
+  const Result result = execute(*problem, {});
+  EXPECT_EQ(result.outputs(problem->plan), Agreement::kAgrees);
+  EXPECT_GE(result.peakBytes, 8 * 8000);
+  EXPECT_GE(cost(*problem).bytes, static_cast<double>(result.peakBytes));
 }
 
 TEST(Execute, CancelStops) {

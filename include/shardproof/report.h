@@ -88,6 +88,22 @@ struct Statistics {
   std::size_t workersLost = 0;          // crashed, killed or over their limits
 };
 
+// What a second opinion said (src/verify/confirm.h).
+struct Confirmation {
+  enum class Outcome : std::uint8_t {
+    kNotExecuted,   // `text` says why
+    kAgrees,        // the plan, or a smaller one, agreed with its model at random inputs
+    kDiffers,       // ... did not, and neither does the verdict say that it should
+    kDisagrees,     // it was proved, and did not agree: an error of this program
+    kNoValue,       // the model has no value at some output for any of the inputs
+  };
+  Outcome outcome = Outcome::kNotExecuted;
+  std::string text;                     // one sentence: what was executed, or why not
+  std::string modelText, planText;      // kDisagrees, of a smaller plan: the files to report
+  double seconds = 0;
+};
+const char* toString(Confirmation::Outcome);
+
 struct Report {
   std::string model, plan;              // files
   Verdict verdict = Verdict::kUndecided;
@@ -97,6 +113,7 @@ struct Report {
   std::vector<StageReport> stages;
   std::vector<Defect> defects;
   Statistics statistics;
+  std::optional<Confirmation> confirmation;   // where one was asked for
 };
 
 // One of several plans that a run was given: its report, or why there is none.

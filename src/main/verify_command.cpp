@@ -1,10 +1,14 @@
 #include "main/verify_command.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <exception>
 #include <filesystem>
 #include <memory>
 #include <new>
 #include <optional>
+#include <map>
 #include <sstream>
 #include <string>
 #include <system_error>
@@ -24,6 +28,7 @@
 #include "report/text.h"
 #include "shardproof/error.h"
 #include "shardproof/verify.h"
+#include "verify/confirm.h"
 #include "verify/obligation_files.h"
 #include "verify/verify_files.h"
 
@@ -35,6 +40,7 @@ struct Arguments {
   std::string model, json, cache, certify;
   std::string checker = "auto";
   bool noClasses = false, quiet = false;
+  double confirmSeconds = 1;   // 0: off
   VerifyOptions options;
 };
 
@@ -74,6 +80,22 @@ void deliver(const std::function<void(std::ostream&)>& write, const std::functio
   if (failure) std::rethrow_exception(failure);
 }
 
+// A plan that cannot run, or of which nothing is known, is not executed.
+bool worthExecuting(const Report& report) {
+  if (report.verdict == Verdict::kNotEquivalent) return std::all_of(report.defects.begin(), report.defects.end(), [](const Defect& d) { return d.kind == DefectKind::kLineage; });
+  return report.verdict == Verdict::kEquivalent;
+}
+
+// Leaves the files to report in the working directory, where they are not the user's own.
+void reportDisagreement(const Report& report) {
+  const Confirmation& c = *report.confirmation;
+  if (c.outcome != Confirmation::Outcome::kDisagrees || c.planText.empty()) return;
+  const std::string stem = "shardproof-disagreement-" + std::to_string(::getpid());
+  writeFileAtomically(stem + ".model.json", c.modelText);
+  writeFileAtomically(stem + ".plan.json", c.planText);
+  writeDiagnostic("the smaller plan that disagrees is in " + stem + ".model.json and " + stem + ".plan.json");
+}
+
 // `log`: becomes the proof log's text, where one is asked for and there is something to certify.
 Report verifyPlan(const Arguments& arguments, const std::string& plan, Progress& progress, std::string* log = nullptr) {
   if (std::error_code ignored; std::filesystem::is_directory(plan, ignored)) throw InputError(plan, "", "found a directory that holds no *.plan.json or *.plan.json.gz that can be listed, expected plans");
@@ -81,6 +103,16 @@ Report verifyPlan(const Arguments& arguments, const std::string& plan, Progress&
   ProofRecord record;
   if (log && !arguments.certify.empty()) options.record = &record;
   VerifiedFiles done = verifyFiles(arguments.model, plan, options);
+  if (arguments.confirmSeconds > 0 && !done.report.interrupted && done.problem && worthExecuting(done.report)) {
+    progress.update(0, 1, "executing");
+    ConfirmOptions confirmOptions;
+    confirmOptions.seconds = arguments.confirmSeconds;
+    confirmOptions.memoryMegabytes = options.memoryMegabytes;
+    confirmOptions.cancel = options.cancel;
+    confirm(*done.problem, done.report, confirmOptions);
+    if (done.report.verdict != Verdict::kEquivalent) record.entries.clear();
+    reportDisagreement(done.report);
+  }
   progress.clear();
   if (!record.entries.empty()) *log = proofLogText(makeProofLog(*done.problem, record, options.checker, kVersion, arguments.certify));
   return std::move(done.report);
@@ -196,6 +228,8 @@ void addVerifyCommand(CLI::App& app, std::function<int()>& run) {
       ->required()->type_name("FILE")->allow_extra_args(false);
   command->add_option("-m,--model", arguments->model, "The logical model, for all plans (default: the file that the plan names, beside it)")->type_name("FILE");
   addVerifyLimits(command, arguments->options, arguments->checker);
+  command->add_option("--confirm", arguments->confirmSeconds, "Time for executing the plan, or a smaller one, at random inputs after the verdict, in seconds; 0 or off: not at all")
+      ->transform(CLI::Transformer(std::map<std::string, std::string>{{"off", "0"}}))->check(CLI::Range(0.0, 86400.0))->capture_default_str();
   CLI::Option* noClasses = command->add_flag("--no-classes", arguments->noClasses, "Prove every stage, also those that differ only in names");
   command->add_option("--cache", arguments->cache, "Look proofs up in this file, and leave new ones there; made if there is none")->type_name("FILE")->excludes(noClasses);
   command->add_option("--json", arguments->json, "Write the complete report to this file as JSON")->type_name("FILE");

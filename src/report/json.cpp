@@ -80,6 +80,14 @@ Json toJson(const Statistics& statistics) {
 
 }  // namespace
 
+namespace {
+
+Json toJson(const Confirmation& c) {
+  return {{"outcome", toString(c.outcome)}, {"text", c.text}, {"seconds", number(c.seconds)}};
+}
+
+}  // namespace
+
 Json toJson(const Report& report) {
   Json stages = Json::array();
   for (const auto& stage : report.stages) stages.push_back(toJson(stage));
@@ -88,6 +96,7 @@ Json toJson(const Report& report) {
   return {{"format", "shardproof-report"},
           {"version", 1},
           {"verdict", toString(report.verdict)},
+          {"confirmation", report.confirmation ? toJson(*report.confirmation) : Json(nullptr)},
           {"reason", report.reason},
           {"interrupted", report.interrupted},
           {"model", report.model},

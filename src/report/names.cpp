@@ -46,6 +46,17 @@ const char* toString(DefectKind kind) {
   return "lineage";
 }
 
+const char* toString(Confirmation::Outcome outcome) {
+  switch (outcome) {
+    case Confirmation::Outcome::kNotExecuted: return "not-executed";
+    case Confirmation::Outcome::kAgrees: return "agrees";
+    case Confirmation::Outcome::kDiffers: return "differs";
+    case Confirmation::Outcome::kDisagrees: return "disagrees";
+    case Confirmation::Outcome::kNoValue: return "no-value";
+  }
+  return "not-executed";
+}
+
 const char* toString(Role role) {
   switch (role) {
     case Role::kInput: return "input";

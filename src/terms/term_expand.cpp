@@ -58,14 +58,19 @@ TermId TermAlgebra::Store::expandNode(TermId t) {
       // All factors together first: what cancels need not be multiplied out.
       ProductBuilder b(*this);
       const std::uint32_t n = length(t);
+      // A factor that came out of an expansion counts as expanded although its argument, which is in that form already, was never asked for.
+      const auto argument = [&](TermId factor) {
+        const auto it = expanded.find(nodes[factor].data);
+        return it == expanded.end() ? TermId{nodes[factor].data} : it->second;
+      };
       for (std::uint32_t i = 0; i < n; ++i) {
         const Entry e = parts(t).entry(i);
         if (kind(e.term) == TermKind::kExp) {
-          multiplyByExp(b, expanded.at(nodes[e.term].data), e.code);
+          multiplyByExp(b, argument(e.term), e.code);
         } else if (kind(e.term) == TermKind::kSqrt) {
           if (!RationalPool::isSmall(e.code)) throw Unsupported("a square root is raised to a power that is not a small integer");
           const std::int64_t k = RationalPool::small(e.code);
-          const TermId base = expanded.at(nodes[e.term].data);
+          const TermId base = argument(e.term);
           if (k - (k & 1) != 0) multiplyBy(b, base, rationals.encode((k - (k & 1)) / 2));
           if ((k & 1) != 0) multiplyByRoot(b, base);
         } else {

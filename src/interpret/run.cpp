@@ -19,7 +19,8 @@ const std::vector<Kernel<T>>& kernels() {
   static const std::vector<Kernel<T>> table = [] {
     std::vector<Kernel<T>> k;
     const ops::Registry& registry = ops::Registry::instance();
-    for (std::size_t i = 0; i < registry.size(); ++i) k.push_back(findKernel<T>(registry.at(OperatorId(static_cast<std::int64_t>(i))).name));
+    for (std::size_t i = 0; i < registry.size(); ++i)
+      k.push_back(findKernel<T>(registry.at(OperatorId(static_cast<std::int64_t>(i))).name));
     return k;
   }();
   return table;
@@ -27,15 +28,24 @@ const std::vector<Kernel<T>>& kernels() {
 
 // Reductions to one number may be declared [1] where they yield [].
 bool mayBeOne(std::string_view op) {
-  constexpr std::string_view list[] = {"sum", "mean", "amax", "amin", "logsumexp", "cross_entropy", "grad_norm"};
+  constexpr std::string_view list[] = {"sum",       "mean",          "amax",     "amin",
+                                       "logsumexp", "cross_entropy", "grad_norm"};
   return std::find(std::begin(list), std::end(list), op) != std::end(list);
 }
 
 template <class T>
 class Runner {
  public:
-  Runner(const Setup& setup, const Draw& draw, double tolerance, const Limits& limits, const Arrays& keep)
-      : setup_(setup), problem_(setup.problem), programs_(setup.programs), draw_(draw), tolerance_(tolerance), limits_(limits), keep_(keep), context_{memory_} {
+  Runner(const Setup& setup, const Draw& draw, double tolerance, const Limits& limits,
+         const Arrays& keep)
+      : setup_(setup),
+        problem_(setup.problem),
+        programs_(setup.programs),
+        draw_(draw),
+        tolerance_(tolerance),
+        limits_(limits),
+        keep_(keep),
+        context_{memory_} {
     memory_.limit = limits.maxBytes;
   }
 
@@ -66,7 +76,8 @@ class Runner {
         in_.push_back(nullptr);
         continue;
       }
-      const std::int32_t slot = programs_.slotOf(layout, graph, o.tensor, o.microbatch >= 0 ? o.microbatch : i.microbatch);
+      const std::int32_t slot = programs_.slotOf(layout, graph, o.tensor,
+                                                 o.microbatch >= 0 ? o.microbatch : i.microbatch);
       in_.push_back(&values[at(slot)]);
     }
     Value<T> mask;
@@ -81,9 +92,13 @@ class Runner {
     std::vector<Value<T>> results = std::move(out_);
     out_.clear();
     for (std::size_t r = 0; r < view.out.size(); ++r)
-      if (view.out[r] >= 0) produce(rank, programs_.slotOf(layout, graph, view.out[r], i.microbatch), std::move(results[r]));
+      if (view.out[r] >= 0)
+        produce(rank, programs_.slotOf(layout, graph, view.out[r], i.microbatch),
+                std::move(results[r]));
     for (const Operand& o : view.in)
-      if (o.present()) release(rank, programs_.slotOf(layout, graph, o.tensor, o.microbatch >= 0 ? o.microbatch : i.microbatch));
+      if (o.present())
+        release(rank, programs_.slotOf(layout, graph, o.tensor,
+                                       o.microbatch >= 0 ? o.microbatch : i.microbatch));
   }
 
   void communicate(const Meeting& meeting) {
@@ -91,36 +106,48 @@ class Runner {
     std::vector<const Value<T>*> operands;
     for (const Member& m : meeting.members) {
       const bool gives = programs_.node(m.rank, m.instance).inCount == 1;
-      operands.push_back(gives ? &local_[at(m.rank)][at(programs_.operandSlot(m.rank, m.instance, 0))] : nullptr);
+      operands.push_back(
+          gives ? &local_[at(m.rank)][at(programs_.operandSlot(m.rank, m.instance, 0))] : nullptr);
     }
     const Member& first = meeting.members.front();
     std::vector<Value<T>> results;
     try {
-      results = communicated(context_, *programs_.communication(first.rank, first.instance), operands);
+      results =
+          communicated(context_, *programs_.communication(first.rank, first.instance), operands);
     } catch (const Misfit& misfit) {
       throw CannotRun(programs_.place(first.rank, first.instance) + ": " + misfit.what());
     } catch (const NoMeaning& nothing) {
-      for (std::size_t m = 0; m < meeting.members.size(); ++m) results.push_back(meaningless(declared(meeting.members[m]), nothing.what()));
+      for (std::size_t m = 0; m < meeting.members.size(); ++m)
+        results.push_back(meaningless(declared(meeting.members[m]), nothing.what()));
     }
     operands.clear();
     for (std::size_t m = 0; m < meeting.members.size(); ++m) {
       const Member& member = meeting.members[m];
       if (programs_.node(member.rank, member.instance).outCount == 0) continue;
       const Tensor& tensor = declared(member);
-      if (results[m].shape != tensor.shape || (tensor.elementDeclared && results[m].element != tensor.element))
-        throw CannotRun(programs_.place(member.rank, member.instance) + ": the result '" + problem_.names.text(tensor.name) + "' is declared with shape " + text(tensor.shape) +
-                        ", but the communication gives " + text(results[m].shape) + (results[m].element != tensor.element ? " of another kind of element" : ""));
-      produce(member.rank, programs_.resultSlot(member.rank, member.instance, 0), std::move(results[m]));
+      if (results[m].shape != tensor.shape ||
+          (tensor.elementDeclared && results[m].element != tensor.element))
+        throw CannotRun(
+            programs_.place(member.rank, member.instance) + ": the result '" +
+            problem_.names.text(tensor.name) + "' is declared with shape " + text(tensor.shape) +
+            ", but the communication gives " + text(results[m].shape) +
+            (results[m].element != tensor.element ? " of another kind of element" : ""));
+      produce(member.rank, programs_.resultSlot(member.rank, member.instance, 0),
+              std::move(results[m]));
     }
     for (const Member& m : meeting.members)
-      if (programs_.node(m.rank, m.instance).inCount == 1) release(m.rank, programs_.operandSlot(m.rank, m.instance, 0));
+      if (programs_.node(m.rank, m.instance).inCount == 1)
+        release(m.rank, programs_.operandSlot(m.rank, m.instance, 0));
   }
 
  private:
   void checkLimits() {
-    if (limits_.cancel != nullptr && limits_.cancel->load(std::memory_order_relaxed)) throw Stopped("cancelled");
+    if (limits_.cancel != nullptr && limits_.cancel->load(std::memory_order_relaxed))
+      throw Stopped("cancelled");
     if (limits_.threads != nullptr) limits_.threads->adapt();
-    if ((++steps_ & 15) == 0 && limits_.end != std::chrono::steady_clock::time_point::max() && std::chrono::steady_clock::now() > limits_.end) throw Stopped("out of time");
+    if ((++steps_ & 15) == 0 && limits_.end != std::chrono::steady_clock::time_point::max() &&
+        std::chrono::steady_clock::now() > limits_.end)
+      throw Stopped("out of time");
   }
 
   const Tensor& declared(const Member& m) const {
@@ -138,13 +165,18 @@ class Runner {
 
   void checkDeclared(const Node& node, const Tensor& tensor, Value<T>& value) const {
     const std::string_view op = ops::Registry::instance().at(node.op).name;
-    if (!value) throw Misfit("there is no such result as '" + problem_.names.text(tensor.name) + "'");
+    if (!value)
+      throw Misfit("there is no such result as '" + problem_.names.text(tensor.name) + "'");
     if (value.shape != tensor.shape) {
       if (!(value.shape.empty() && tensor.shape == Shape{1} && mayBeOne(op)))
-        throw Misfit("the result '" + problem_.names.text(tensor.name) + "' is declared with shape " + text(tensor.shape) + ", but the operator gives " + text(value.shape));
+        throw Misfit("the result '" + problem_.names.text(tensor.name) +
+                     "' is declared with shape " + text(tensor.shape) +
+                     ", but the operator gives " + text(value.shape));
       value.shape = tensor.shape;
     }
-    if (tensor.elementDeclared && value.element != tensor.element) throw Misfit("the result '" + problem_.names.text(tensor.name) + "' is declared with another kind of element than the operator gives");
+    if (tensor.elementDeclared && value.element != tensor.element)
+      throw Misfit("the result '" + problem_.names.text(tensor.name) +
+                   "' is declared with another kind of element than the operator gives");
   }
 
   // in_ -> out_. `mask`: an operand to be added.
@@ -152,7 +184,7 @@ class Runner {
     const Kernel<T> kernel = kernels<T>()[node.op.index()];
     const std::string& name = ops::Registry::instance().at(node.op).name;
     out_.clear();
-    out_.resize(std::max<std::size_t>(view.out.size(), 6));   // kernels may fill all that they have
+    out_.resize(std::max<std::size_t>(view.out.size(), 6));  // kernels may fill all that they have
     wanted_.clear();
     for (const std::int32_t t : view.out) wanted_.push_back(t >= 0);
     std::shared_ptr<const std::string> unknown;
@@ -183,29 +215,39 @@ class Runner {
   }
 
   static std::uint64_t maskKey(const Attributes& attributes, const Shape& shape) {
-    return keyOf("mask " + std::to_string(integerOf(attributes, "seed")) + " " + numberOf(attributes, "p").toString() + " " + text(shape));
+    return keyOf("mask " + std::to_string(integerOf(attributes, "seed")) + " " +
+                 numberOf(attributes, "p").toString() + " " + text(shape));
   }
 
-  // The piece of a logical mask that belongs where the operand (or the result) lies: of a gradient, first where the forward operand lies.
+  // The piece of a logical mask that belongs where the operand (or the result) lies: of a gradient,
+  // first where the forward operand lies.
   Value<T> localMask(std::int64_t rank, std::int32_t instance, const NodeView& view) {
     const ProgramLayout& layout = programs_.layout(rank);
     const Graph& graph = programs_.program(rank).graph;
     const Instance& i = layout.instances[at(instance)];
     const Placement* placement = nullptr;
     const auto look = [&](std::int32_t tensor, std::int32_t microbatch) {
-      if (placement == nullptr && tensor >= 0) placement = setup_.placementOf(programs_.slot(rank, programs_.slotOf(layout, graph, tensor, microbatch)));
+      if (placement == nullptr && tensor >= 0)
+        placement = setup_.placementOf(
+            programs_.slot(rank, programs_.slotOf(layout, graph, tensor, microbatch)));
     };
     for (std::size_t k = view.in.size(); k-- > 0;)
-      if (view.in[k].present()) look(view.in[k].tensor, view.in[k].microbatch >= 0 ? view.in[k].microbatch : i.microbatch);
+      if (view.in[k].present())
+        look(view.in[k].tensor, view.in[k].microbatch >= 0 ? view.in[k].microbatch : i.microbatch);
     for (const std::int32_t t : view.out) look(t, i.microbatch);
     const Shape& extent = in_.back() != nullptr ? in_.back()->shape : in_.front()->shape;
     if (placement != nullptr && placement->tensor >= 0) {
       const Shape& whole = problem_.model.graph.tensors[at(placement->tensor)].shape;
-      if (whole.size() == extent.size()) return drawnMask<T>(memory_, maskKey(problem_.attributes.at(view.attributes), whole), whole, placement->low, extent, draw_);
+      if (whole.size() == extent.size())
+        return drawnMask<T>(memory_, maskKey(problem_.attributes.at(view.attributes), whole), whole,
+                            placement->low, extent, draw_);
     }
-    Value<T> mask = drawnMask<T>(memory_, mixed(static_cast<std::uint64_t>(rank) + 1), extent, Shape(extent.size(), 0), extent, draw_);
-    mask.unknown = std::make_shared<const std::string>(programs_.place(rank, instance) + ": no lineage says for which positions the mask is drawn" +
-                                                        (placement != nullptr ? ", or it says two things" : ""));
+    Value<T> mask = drawnMask<T>(memory_, mixed(static_cast<std::uint64_t>(rank) + 1), extent,
+                                 Shape(extent.size(), 0), extent, draw_);
+    mask.unknown = std::make_shared<const std::string>(
+        programs_.place(rank, instance) +
+        ": no lineage says for which positions the mask is drawn" +
+        (placement != nullptr ? ", or it says two things" : ""));
     return mask;
   }
 
@@ -220,29 +262,36 @@ class Runner {
       for (const Operand& o : view.in)
         if (o.present()) ++logicalReads_[at(o.tensor)];
     // Needed by the plan: once for each claim.
-    for (const Claim& claim : setup_.claims) ++logicalReads_[at(problem_.plan.lineage[at(claim.entry)].tensor)];
+    for (const Claim& claim : setup_.claims)
+      ++logicalReads_[at(problem_.plan.lineage[at(claim.entry)].tensor)];
     for (std::size_t t = 0; t < graph.tensors.size(); ++t) {
       const Tensor& tensor = graph.tensors[t];
       if (tensor.kind == TensorKind::kProduced || setup_.model.added[t]) continue;
-      logical_[t] = tensor.kind == TensorKind::kConstant ? constant(graph, tensor) : input(static_cast<std::int32_t>(t), tensor);
+      logical_[t] = tensor.kind == TensorKind::kConstant
+                        ? constant(graph, tensor)
+                        : input(static_cast<std::int32_t>(t), tensor);
       stored(static_cast<std::int32_t>(t));
     }
     for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
       checkLimits();
       const NodeView& view = setup_.model.nodes[n];
       in_.clear();
-      for (const Operand& o : view.in) in_.push_back(o.present() ? &logical_[at(o.tensor)] : nullptr);
+      for (const Operand& o : view.in)
+        in_.push_back(o.present() ? &logical_[at(o.tensor)] : nullptr);
       Value<T> mask;
       try {
         if (view.draws) {
           const Shape& whole = in_.back() != nullptr ? in_.back()->shape : in_.front()->shape;
-          mask = drawnMask<T>(memory_, maskKey(problem_.attributes.at(view.attributes), whole), whole, Shape(whole.size(), 0), whole, draw_);
+          mask = drawnMask<T>(memory_, maskKey(problem_.attributes.at(view.attributes), whole),
+                              whole, Shape(whole.size(), 0), whole, draw_);
         }
         apply(graph.nodes[n], view, mask ? &mask : nullptr);
         for (std::size_t r = 0; r < view.out.size(); ++r)
-          if (view.out[r] >= 0) checkDeclared(graph.nodes[n], graph.tensors[at(view.out[r])], out_[r]);
+          if (view.out[r] >= 0)
+            checkDeclared(graph.nodes[n], graph.tensors[at(view.out[r])], out_[r]);
       } catch (const Misfit& misfit) {
-        throw std::logic_error("the model's " + Model::nodePointer(static_cast<std::int32_t>(n)) + ": " + misfit.what());
+        throw std::logic_error("the model's " + Model::nodePointer(static_cast<std::int32_t>(n)) +
+                               ": " + misfit.what());
       }
       for (std::size_t r = 0; r < view.out.size(); ++r) {
         if (view.out[r] < 0) continue;
@@ -278,7 +327,9 @@ class Runner {
     Value<T> v(memory_, tensor.shape, tensor.element);
     T* to = v.writable();
     if (value.fill) std::fill(to, to + v.size(), fromRational<T>(value.elements.at(0)));
-    else std::transform(value.elements.begin(), value.elements.end(), to, [](const Rational& r) { return fromRational<T>(r); });
+    else
+      std::transform(value.elements.begin(), value.elements.end(), to,
+                     [](const Rational& r) { return fromRational<T>(r); });
     return v;
   }
 
@@ -291,13 +342,21 @@ class Runner {
         T* to = v.writable();
         for (std::int64_t i = 0; i < v.size(); ++i) {
           const double x = it->second.data[at(i)];
-          if constexpr (kIsField<T>) to[i] = std::isfinite(x) ? fromRational<T>(Rational::fromDouble(x)) : x < 0 ? minusInfinity<T>() : undefined<T>();
-          else to[i] = static_cast<T>(tensor.element == ElementKind::kInteger ? x : x * moveOf(key, i, draw_));
+          if constexpr (kIsField<T>)
+            to[i] = std::isfinite(x) ? fromRational<T>(Rational::fromDouble(x))
+                    : x < 0          ? minusInfinity<T>()
+                                     : undefined<T>();
+          else
+            to[i] = static_cast<T>(
+                tensor.element == ElementKind::kInteger ? x : x * moveOf(key, i, draw_));
         }
         return v;
       }
     }
-    return drawn<T>(memory_, {tensor.shape, tensor.element, setup_.uses.ofModel(t), tensor.kind == TensorKind::kParameter, key}, draw_);
+    return drawn<T>(memory_,
+                    {tensor.shape, tensor.element, setup_.uses.ofModel(t),
+                     tensor.kind == TensorKind::kParameter, key},
+                    draw_);
   }
 
   // --- the plan ---
@@ -308,7 +367,8 @@ class Runner {
     reads_.resize(at(ranks));
     remaining_.assign(setup_.compared, 0);
     sums_.resize(setup_.compared);
-    for (std::size_t c = 0; c < setup_.compared; ++c) remaining_[c] = static_cast<std::int32_t>(setup_.claims[c].parts.size());
+    for (std::size_t c = 0; c < setup_.compared; ++c)
+      remaining_[c] = static_cast<std::int32_t>(setup_.claims[c].parts.size());
     for (std::int64_t r = 0; r < ranks; ++r) {
       local_[at(r)].resize(at(programs_.layout(r).slots()));
       reads_[at(r)] = programs_.layout(r).reads;
@@ -318,7 +378,8 @@ class Runner {
     for (std::int64_t r = 0; r < ranks; ++r) give(r);
     pieces_.clear();
     constants_.clear();
-    for (std::size_t c = setup_.compared; c < setup_.claims.size(); ++c) releaseLogical(problem_.plan.lineage[at(setup_.claims[c].entry)].tensor);
+    for (std::size_t c = setup_.compared; c < setup_.claims.size(); ++c)
+      releaseLogical(problem_.plan.lineage[at(setup_.claims[c].entry)].tensor);
     runSchedule(programs_, *this);
   }
 
@@ -333,7 +394,8 @@ class Runner {
       if (tensor.kind == TensorKind::kProduced || setup_.plans[p].added[at(t)]) continue;
       const std::int64_t number = programs_.slot(rank, slot);
       const std::int32_t source = setup_.sourceOf(number);
-      const bool needed = layout.reads[at(slot)] > 0 || !setup_.claimsOfSlot(number).empty() || keep_.local != nullptr;
+      const bool needed = layout.reads[at(slot)] > 0 || !setup_.claimsOfSlot(number).empty() ||
+                          keep_.local != nullptr;
       if (tensor.kind == TensorKind::kConstant) {
         if (!needed) continue;
         Value<T>& value = constants_[p][t];
@@ -352,8 +414,14 @@ class Runner {
 
   // A local tensor that nothing is said of, or the free part of a sum.
   Value<T> own(std::int64_t rank, std::int32_t slot, const Tensor& tensor, std::int32_t t) {
-    const std::uint64_t key = mixed(keyOf(problem_.names.text(tensor.name)) + static_cast<std::uint64_t>(rank) * 1000003 + static_cast<std::uint64_t>(slot));
-    return drawn<T>(memory_, {tensor.shape, tensor.element, setup_.uses.ofLocal(programs_.programOf(rank), t), tensor.kind == TensorKind::kParameter, key}, draw_);
+    const std::uint64_t key =
+        mixed(keyOf(problem_.names.text(tensor.name)) + static_cast<std::uint64_t>(rank) * 1000003 +
+              static_cast<std::uint64_t>(slot));
+    return drawn<T>(
+        memory_,
+        {tensor.shape, tensor.element, setup_.uses.ofLocal(programs_.programOf(rank), t),
+         tensor.kind == TensorKind::kParameter, key},
+        draw_);
   }
 
   // The box of the logical tensor; ranks that have the same piece share it.
@@ -387,7 +455,8 @@ class Runner {
       }
       Value<T> value = own(part.rank, part.slot, tensor, t);
       Value<T> less(memory_, rest.shape, rest.element);
-      for (std::int64_t i = 0; i < rest.size(); ++i) less.writable()[i] = rest.data()[i] - value.data()[i];
+      for (std::int64_t i = 0; i < rest.size(); ++i)
+        less.writable()[i] = rest.data()[i] - value.data()[i];
       rest = std::move(less);
       produce(part.rank, part.slot, std::move(value));
     }
@@ -448,15 +517,15 @@ class Runner {
   Context context_;
   RunResult result_;
   std::uint64_t steps_ = 0;
-  const Graph* graph_ = nullptr;                             // whose node is being run
+  const Graph* graph_ = nullptr;  // whose node is being run
   std::vector<const Value<T>*> in_;
   std::vector<Value<T>> out_;
   std::vector<char> wanted_;
   std::vector<Value<T>> logical_;
   std::vector<std::int32_t> logicalReads_;
-  std::vector<std::vector<Value<T>>> local_;                 // by rank and slot
+  std::vector<std::vector<Value<T>>> local_;  // by rank and slot
   std::vector<std::vector<std::int32_t>> reads_;
-  std::vector<std::int32_t> remaining_;                      // by claim: parts that are not there
+  std::vector<std::int32_t> remaining_;  // by claim: parts that are not there
   std::vector<Value<T>> sums_;
   std::map<std::tuple<std::int32_t, Shape, Shape>, Value<T>> pieces_;
   std::vector<std::map<std::int32_t, Value<T>>> constants_;  // by program
@@ -466,12 +535,14 @@ class Runner {
 }  // namespace
 
 template <class T>
-RunResult run(const Setup& setup, const Draw& draw, double tolerance, const Limits& limits, const Arrays& keep) {
+RunResult run(const Setup& setup, const Draw& draw, double tolerance, const Limits& limits,
+              const Arrays& keep) {
   return Runner<T>(setup, draw, tolerance, limits, keep).go();
 }
 
 template RunResult run<double>(const Setup&, const Draw&, double, const Limits&, const Arrays&);
-template RunResult run<long double>(const Setup&, const Draw&, double, const Limits&, const Arrays&);
+template RunResult run<long double>(const Setup&, const Draw&, double, const Limits&,
+                                    const Arrays&);
 template RunResult run<Field>(const Setup&, const Draw&, double, const Limits&, const Arrays&);
 
 }  // namespace shardproof::interpret

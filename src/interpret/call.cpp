@@ -23,11 +23,21 @@ const V& attributeOf(const Attributes& a, std::string_view key) {
 }  // namespace
 
 bool hasAttribute(const Attributes& a, std::string_view key) { return a.find(key) != a.end(); }
-bool flagOf(const Attributes& a, std::string_view key, bool otherwise) { return hasAttribute(a, key) ? attributeOf<bool>(a, key) : otherwise; }
-std::int64_t integerOf(const Attributes& a, std::string_view key) { return attributeOf<Rational>(a, key).toInt64(); }
-std::int64_t integerOf(const Attributes& a, std::string_view key, std::int64_t otherwise) { return hasAttribute(a, key) ? integerOf(a, key) : otherwise; }
-Rational numberOf(const Attributes& a, std::string_view key) { return attributeOf<Rational>(a, key); }
-Rational numberOf(const Attributes& a, std::string_view key, const Rational& otherwise) { return hasAttribute(a, key) ? numberOf(a, key) : otherwise; }
+bool flagOf(const Attributes& a, std::string_view key, bool otherwise) {
+  return hasAttribute(a, key) ? attributeOf<bool>(a, key) : otherwise;
+}
+std::int64_t integerOf(const Attributes& a, std::string_view key) {
+  return attributeOf<Rational>(a, key).toInt64();
+}
+std::int64_t integerOf(const Attributes& a, std::string_view key, std::int64_t otherwise) {
+  return hasAttribute(a, key) ? integerOf(a, key) : otherwise;
+}
+Rational numberOf(const Attributes& a, std::string_view key) {
+  return attributeOf<Rational>(a, key);
+}
+Rational numberOf(const Attributes& a, std::string_view key, const Rational& otherwise) {
+  return hasAttribute(a, key) ? numberOf(a, key) : otherwise;
+}
 std::string textOf(const Attributes& a, std::string_view key, std::string_view otherwise) {
   return hasAttribute(a, key) ? attributeOf<std::string>(a, key) : std::string(otherwise);
 }
@@ -39,15 +49,19 @@ std::vector<std::int64_t> integersOf(const Attributes& a, std::string_view key) 
 
 std::size_t dimensionOf(std::int64_t dim, std::size_t rank) {
   const auto r = static_cast<std::int64_t>(rank);
-  if (dim < -r || dim >= r) throw Misfit("dimension " + std::to_string(dim) + " does not exist in an operand of " + std::to_string(rank) + " dimensions");
+  if (dim < -r || dim >= r)
+    throw Misfit("dimension " + std::to_string(dim) + " does not exist in an operand of " +
+                 std::to_string(rank) + " dimensions");
   return static_cast<std::size_t>(dim < 0 ? dim + r : dim);
 }
 
 Shape broadcastOf(const Shape& a, const Shape& b) {
   Shape shape(std::max(a.size(), b.size()));
-  for (std::size_t d = 0; d < shape.size(); ++d) {   // from the last dimension on
-    const std::int64_t m = d < a.size() ? a[a.size() - 1 - d] : 1, n = d < b.size() ? b[b.size() - 1 - d] : 1;
-    if (m != n && m != 1 && n != 1) throw Misfit("shapes " + text(a) + " and " + text(b) + " cannot be broadcast together");
+  for (std::size_t d = 0; d < shape.size(); ++d) {  // from the last dimension on
+    const std::int64_t m = d < a.size() ? a[a.size() - 1 - d] : 1,
+                       n = d < b.size() ? b[b.size() - 1 - d] : 1;
+    if (m != n && m != 1 && n != 1)
+      throw Misfit("shapes " + text(a) + " and " + text(b) + " cannot be broadcast together");
     shape[shape.size() - 1 - d] = m == 1 ? n : m;
   }
   return shape;
@@ -56,7 +70,8 @@ Shape broadcastOf(const Shape& a, const Shape& b) {
 Shape broadcastStrides(const Shape& operand, const Shape& result) {
   const Shape own = stridesOf(operand);
   Shape strides(result.size(), 0);
-  for (std::size_t d = 0; d < operand.size(); ++d) strides[result.size() - operand.size() + d] = operand[d] == 1 ? 0 : own[d];
+  for (std::size_t d = 0; d < operand.size(); ++d)
+    strides[result.size() - operand.size() + d] = operand[d] == 1 ? 0 : own[d];
   return strides;
 }
 
@@ -92,7 +107,8 @@ std::pair<std::int64_t, std::int64_t> Walk::start(std::int64_t run) const {
 }
 
 template <class T>
-Value<T> strided(const Call<T>& c, const Value<T>& x, Shape shape, const Shape& strides, std::int64_t offset) {
+Value<T> strided(const Call<T>& c, const Value<T>& x, Shape shape, const Shape& strides,
+                 std::int64_t offset) {
   const std::int64_t planes = x.planes();
   const Walk walk(shape, strides, Shape(shape.size(), 0));
   Value<T> y = c.make(std::move(shape), x.element);
@@ -117,12 +133,14 @@ Value<T> strided(const Call<T>& c, const Value<T>& x, Shape shape, const Shape& 
 }
 
 template <class T>
-Value<T> scattered(const Call<T>& c, const Value<T>& g, Shape shape, const Shape& strides, std::int64_t offset) {
+Value<T> scattered(const Call<T>& c, const Value<T>& g, Shape shape, const Shape& strides,
+                   std::int64_t offset) {
   Value<T> x = filled(c, std::move(shape), T(0));
   const Walk walk(g.shape, strides, Shape(g.shape.size(), 0));
   const T* from = g.data();
   T* to = x.writable() + offset;
-  for (std::int64_t run = 0; run < walk.runs; ++run) {   // by one thread: runs may meet where something was repeated
+  for (std::int64_t run = 0; run < walk.runs;
+       ++run) {  // by one thread: runs may meet where something was repeated
     const T* p = from + run * walk.length;
     T* q = to + walk.start(run).first;
     if (walk.strideA == 0) {
@@ -153,7 +171,8 @@ Value<T> permuted(const Call<T>& c, const Value<T>& x, const std::vector<std::si
   return inOrder ? x.as(std::move(shape)) : strided(c, x, std::move(shape), strides, 0);
 }
 
-// Sums of 256 numbers by four running sums, then pairwise: the error grows with the logarithm of the length.
+// Sums of 256 numbers by four running sums, then pairwise: the error grows with the logarithm of
+// the length.
 template <class T>
 T sumOf(const T* x, std::int64_t n, std::int64_t stride) {
   if (n > 256) {
@@ -189,7 +208,8 @@ Value<T> summed(const Call<T>& c, const Value<T>& x, const std::vector<char>& di
   if (first == end) return x.as(std::move(result));
   Value<T> source = x;
   std::int64_t outer = 1, n = 1, inner = 1;
-  if (std::any_of(dims.begin() + static_cast<std::ptrdiff_t>(first), dims.begin() + static_cast<std::ptrdiff_t>(end), [](char d) { return !d; })) {
+  if (std::any_of(dims.begin() + static_cast<std::ptrdiff_t>(first),
+                  dims.begin() + static_cast<std::ptrdiff_t>(end), [](char d) { return !d; })) {
     std::vector<std::size_t> order;
     for (std::size_t d = 0; d < dims.size(); ++d)
       if (!dims[d]) order.push_back(d), outer *= x.shape[d];
@@ -197,28 +217,34 @@ Value<T> summed(const Call<T>& c, const Value<T>& x, const std::vector<char>& di
       if (dims[d]) order.push_back(d), n *= x.shape[d];
     source = permuted(c, x, order);
   } else {
-    for (std::size_t d = 0; d < dims.size(); ++d) (d < first ? outer : d < end ? n : inner) *= x.shape[d];
+    for (std::size_t d = 0; d < dims.size(); ++d)
+      (d < first ? outer : d < end ? n : inner) *= x.shape[d];
   }
   Value<T> y = c.make(std::move(result));
   const T* from = source.data();
   T* to = y.writable();
   if (inner == 1) {
-    if (outer == 1 && n >= 4 * kParallelFrom) {   // one long sum, in blocks
+    if (outer == 1 && n >= 4 * kParallelFrom) {  // one long sum, in blocks
       constexpr std::int64_t block = 1 << 14;
       const std::int64_t blocks = (n + block - 1) / block;
       std::vector<T> parts(static_cast<std::size_t>(blocks));
-      forEachRow(blocks, block, [&](std::int64_t b) { parts[static_cast<std::size_t>(b)] = sumOf(from + b * block, std::min(block, n - b * block)); });
+      forEachRow(blocks, block, [&](std::int64_t b) {
+        parts[static_cast<std::size_t>(b)] =
+            sumOf(from + b * block, std::min(block, n - b * block));
+      });
       to[0] = sumOf(parts.data(), blocks);
     } else {
       forEachRow(outer, n, [&](std::int64_t o) { to[o] = sumOf(from + o * n, n); });
     }
     return y;
   }
-  // Columns: strips of rows are added up, so that memory is read in order; 64 rows at a time bound the error.
+  // Columns: strips of rows are added up, so that memory is read in order; 64 rows at a time bound
+  // the error.
   constexpr std::int64_t kStrip = 256, kRows = 64;
   const std::int64_t strips = (inner + kStrip - 1) / kStrip;
   forEachRow(outer * strips, n * kStrip, [&](std::int64_t task) {
-    const std::int64_t o = task / strips, begin = task % strips * kStrip, width = std::min(kStrip, inner - begin);
+    const std::int64_t o = task / strips, begin = task % strips * kStrip,
+                       width = std::min(kStrip, inner - begin);
     const T* p = from + o * n * inner + begin;
     T* q = to + o * inner + begin;
     T part[kStrip];
@@ -242,7 +268,8 @@ Value<T> summedTo(const Call<T>& c, const Value<T>& x, const Shape& shape) {
   if (x.shape == shape) return x;
   const std::size_t lead = x.shape.size() - shape.size();
   std::vector<char> dims(x.shape.size(), 0);
-  for (std::size_t d = 0; d < dims.size(); ++d) dims[d] = d < lead || (shape[d - lead] == 1 && x.shape[d] != 1);
+  for (std::size_t d = 0; d < dims.size(); ++d)
+    dims[d] = d < lead || (shape[d - lead] == 1 && x.shape[d] != 1);
   return summed(c, x, dims).as(shape);
 }
 
@@ -267,13 +294,13 @@ Kernel<T> findKernel(std::string_view name) {
   return it == kernels.end() ? nullptr : it->second;
 }
 
-#define SHARDPROOF_INSTANTIATE(T)                                                                                           \
-  template Value<T> strided(const Call<T>&, const Value<T>&, Shape, const Shape&, std::int64_t);                           \
-  template Value<T> scattered(const Call<T>&, const Value<T>&, Shape, const Shape&, std::int64_t);                         \
-  template Value<T> permuted(const Call<T>&, const Value<T>&, const std::vector<std::size_t>&);                            \
-  template T sumOf(const T*, std::int64_t, std::int64_t);                                                                  \
-  template Value<T> summed(const Call<T>&, const Value<T>&, const std::vector<char>&);                                     \
-  template Value<T> summedTo(const Call<T>&, const Value<T>&, const Shape&);                                               \
+#define SHARDPROOF_INSTANTIATE(T)                                                                  \
+  template Value<T> strided(const Call<T>&, const Value<T>&, Shape, const Shape&, std::int64_t);   \
+  template Value<T> scattered(const Call<T>&, const Value<T>&, Shape, const Shape&, std::int64_t); \
+  template Value<T> permuted(const Call<T>&, const Value<T>&, const std::vector<std::size_t>&);    \
+  template T sumOf(const T*, std::int64_t, std::int64_t);                                          \
+  template Value<T> summed(const Call<T>&, const Value<T>&, const std::vector<char>&);             \
+  template Value<T> summedTo(const Call<T>&, const Value<T>&, const Shape&);                       \
   template Kernel<T> findKernel(std::string_view);
 SHARDPROOF_INSTANTIATE(double)
 SHARDPROOF_INSTANTIATE(long double)

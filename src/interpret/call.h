@@ -1,5 +1,6 @@
-// One application of an operator: what a kernel gets and gives, and the helpers that all kernels share. Kernels check that their operands fit, since a
-// plan may declare anything, and throw Misfit where not.
+// One application of an operator: what a kernel gets and gives, and the helpers that all kernels
+// share. Kernels check that their operands fit, since a plan may declare anything, and throw Misfit
+// where not.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,8 @@ namespace shardproof::interpret {
 struct Context {
   Memory& memory;
   double flops = 0;
-  // Decisions (slopes, maxima of choices) that rounding may have made: a difference that follows one is none. See compare.h.
+  // Decisions (slopes, maxima of choices) that rounding may have made: a difference that follows
+  // one is none. See compare.h.
   std::int64_t closeDecisions = 0;
 };
 
@@ -27,20 +29,28 @@ template <class T>
 struct Call {
   Context& context;
   const Attributes& attributes;
-  std::span<const Value<T>* const> in;   // nullptr: absent
-  std::span<const char> wanted;          // for each result that the node lists
-  std::vector<Value<T>>& out;            // as many, empty; a kernel fills those that are wanted (and may fill others)
+  std::span<const Value<T>* const> in;  // nullptr: absent
+  std::span<const char> wanted;         // for each result that the node lists
+  std::vector<Value<T>>&
+      out;  // as many, empty; a kernel fills those that are wanted (and may fill others)
 
   const Value<T>& operand(std::size_t i) const {
-    if (i >= in.size() || in[i] == nullptr) throw Misfit("operand " + std::to_string(i) + " is absent");
+    if (i >= in.size() || in[i] == nullptr)
+      throw Misfit("operand " + std::to_string(i) + " is absent");
     return *in[i];
   }
   bool present(std::size_t i) const { return i < in.size() && in[i] != nullptr; }
   bool wants(std::size_t r) const { return r < wanted.size() && wanted[r] != 0; }
-  Value<T> make(Shape shape, ElementKind element = ElementKind::kReal) const { return Value<T>(context.memory, std::move(shape), element); }
+  Value<T> make(Shape shape, ElementKind element = ElementKind::kReal) const {
+    return Value<T>(context.memory, std::move(shape), element);
+  }
   const Value<T>& real(std::size_t i) const { return ofKind(i, ElementKind::kReal, "real"); }
-  const Value<T>& integer(std::size_t i) const { return ofKind(i, ElementKind::kInteger, "integer"); }
-  const Value<T>& complex(std::size_t i) const { return ofKind(i, ElementKind::kComplex, "complex"); }
+  const Value<T>& integer(std::size_t i) const {
+    return ofKind(i, ElementKind::kInteger, "integer");
+  }
+  const Value<T>& complex(std::size_t i) const {
+    return ofKind(i, ElementKind::kComplex, "complex");
+  }
   // The gradient of a result of the forward operator. [1] may stand for [].
   const Value<T>& gradient(std::size_t i, const Shape& expected) const {
     const Value<T>& g = real(i);
@@ -48,14 +58,20 @@ struct Call {
     return g;
   }
   void expect(std::size_t i, const Shape& expected, bool holds) const {
-    if (!holds) throw Misfit("operand " + std::to_string(i) + " has shape " + text(operand(i).shape) + ", expected " + text(expected));
+    if (!holds)
+      throw Misfit("operand " + std::to_string(i) + " has shape " + text(operand(i).shape) +
+                   ", expected " + text(expected));
   }
-  void expect(std::size_t i, const Shape& expected) const { expect(i, expected, operand(i).shape == expected); }
+  void expect(std::size_t i, const Shape& expected) const {
+    expect(i, expected, operand(i).shape == expected);
+  }
 
  private:
   const Value<T>& ofKind(std::size_t i, ElementKind kind, const char* name) const {
     const Value<T>& v = operand(i);
-    if (v.element != kind) throw Misfit("operand " + std::to_string(i) + " holds another kind of element, expected " + name + " ones");
+    if (v.element != kind)
+      throw Misfit("operand " + std::to_string(i) + " holds another kind of element, expected " +
+                   name + " ones");
     return v;
   }
 };
@@ -78,7 +94,8 @@ std::int64_t integerOf(const Attributes& a, std::string_view key, std::int64_t o
 Rational numberOf(const Attributes& a, std::string_view key);
 Rational numberOf(const Attributes& a, std::string_view key, const Rational& otherwise);
 std::string textOf(const Attributes& a, std::string_view key, std::string_view otherwise);
-std::vector<std::int64_t> integersOf(const Attributes& a, std::string_view key);   // one integer is a list of one
+std::vector<std::int64_t> integersOf(const Attributes& a,
+                                     std::string_view key);  // one integer is a list of one
 
 // A dimension counted from the end where negative.
 std::size_t dimensionOf(std::int64_t dim, std::size_t rank);
@@ -110,7 +127,8 @@ Value<T> mapped(const Call<T>& c, const Value<T>& x, const F& f) {
 }
 
 template <class T, class F>
-Value<T> mapped(const Call<T>& c, const Value<T>& x, const Value<T>& y, const F& f) {   // of one shape
+Value<T> mapped(const Call<T>& c, const Value<T>& x, const Value<T>& y,
+                const F& f) {  // of one shape
   Value<T> z = c.make(x.shape, x.element);
   const T *a = x.data(), *b = y.data();
   T* to = z.writable();
@@ -126,13 +144,15 @@ Value<T> filled(const Call<T>& c, Shape shape, T value) {
   return y;
 }
 
-// Up to any number of dimensions, the last innermost: f(offset of a, offset of b, length) for each run of positions along the last collapsed dimension, whose
-// strides are given back. Strides of 0 repeat. `row` counts the runs.
+// Up to any number of dimensions, the last innermost: f(offset of a, offset of b, length) for each
+// run of positions along the last collapsed dimension, whose strides are given back. Strides of 0
+// repeat. `row` counts the runs.
 struct Walk {
-  Shape shape, a, b;          // collapsed: neighbours that both operands walk through without a jump are one
+  Shape shape, a,
+      b;  // collapsed: neighbours that both operands walk through without a jump are one
   std::int64_t runs = 1, length = 1, strideA = 0, strideB = 0;
   Walk(const Shape& shape, const Shape& stridesA, const Shape& stridesB);
-  std::pair<std::int64_t, std::int64_t> start(std::int64_t run) const;   // offsets in a and in b
+  std::pair<std::int64_t, std::int64_t> start(std::int64_t run) const;  // offsets in a and in b
 };
 
 // Strides with which an operand is read in a result that it is broadcast to.
@@ -162,10 +182,12 @@ Value<T> broadcastMap(const Call<T>& c, const Value<T>& x, const Value<T>& y, co
 
 // The elements at offset + strides * position, for all positions of `shape`.
 template <class T>
-Value<T> strided(const Call<T>& c, const Value<T>& x, Shape shape, const Shape& strides, std::int64_t offset);
+Value<T> strided(const Call<T>& c, const Value<T>& x, Shape shape, const Shape& strides,
+                 std::int64_t offset);
 // Its transpose: what is read twice is added up, what is not read is 0. The result has `shape`.
 template <class T>
-Value<T> scattered(const Call<T>& c, const Value<T>& g, Shape shape, const Shape& strides, std::int64_t offset);
+Value<T> scattered(const Call<T>& c, const Value<T>& g, Shape shape, const Shape& strides,
+                   std::int64_t offset);
 template <class T>
 Value<T> permuted(const Call<T>& c, const Value<T>& x, const std::vector<std::size_t>& order);
 

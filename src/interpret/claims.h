@@ -1,4 +1,5 @@
-// What lineage says, written out: one equation for each shard and each value of the coordinates over which it does not sum.
+// What lineage says, written out: one equation for each shard and each value of the coordinates
+// over which it does not sum.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +12,17 @@ namespace shardproof::interpret {
 // logical[low ... low + extent) = sum of the parts.
 struct Claim {
   std::int32_t entry = -1, shard = -1;
-  std::int32_t microbatch = -1;                    // the coordinate, or the one that the first part fixes
+  std::int32_t microbatch = -1;  // the coordinate, or the one that the first part fixes
   Shape low, extent;
   struct Part {
     std::int64_t rank = -1;
-    std::int32_t slot = -1;                        // of the rank's program
+    std::int32_t slot = -1;  // of the rank's program
   };
   std::vector<Part> parts;
 };
 
-// Of one entry, in the order of shards and coordinates. Throws CannotRun for a part that no node produces.
+// Of one entry, in the order of shards and coordinates. Throws CannotRun for a part that no node
+// produces.
 std::vector<Claim> claimsOf(const Programs& programs, std::int32_t entry);
 
 }  // namespace shardproof::interpret

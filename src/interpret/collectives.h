@@ -7,9 +7,11 @@
 
 namespace shardproof::interpret {
 
-// `operands` and the results in group order. Of a broadcast or a message only the root's (the sender's) operand is there, and it is given back to all.
-// Throws Misfit where shapes or kinds differ or cannot be split, NoMeaning for the mean of integers and the largest of complex numbers.
+// `operands` and the results in group order. Of a broadcast or a message only the root's (the
+// sender's) operand is there, and it is given back to all. Throws Misfit where shapes or kinds
+// differ or cannot be split, NoMeaning for the mean of integers and the largest of complex numbers.
 template <class T>
-std::vector<Value<T>> communicated(Context& context, const CommunicationSpec& spec, const std::vector<const Value<T>*>& operands);
+std::vector<Value<T>> communicated(Context& context, const CommunicationSpec& spec,
+                                   const std::vector<const Value<T>*>& operands);
 
 }  // namespace shardproof::interpret

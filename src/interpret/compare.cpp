@@ -16,7 +16,7 @@ constexpr double kSurroundings = 0x1p-10;
 
 bool hasValue(Field x) { return !x.undefined(); }
 template <class T>
-bool hasValue(T x) {   // minus infinity is a mask's; plus infinity is an overflow
+bool hasValue(T x) {  // minus infinity is a mask's; plus infinity is an overflow
   return !std::isnan(x) && x != std::numeric_limits<T>::infinity();
 }
 
@@ -29,7 +29,7 @@ double distance(T a, T b, double surroundings) {
     if (!std::isfinite(a) || !std::isfinite(b)) return kInfinity;
     const double difference = toDouble(std::abs(a - b));
     const double size = std::max({toDouble(std::abs(a)), toDouble(std::abs(b)), surroundings});
-    return difference / size;   // size is not 0: a and b differ
+    return difference / size;  // size is not 0: a and b differ
   }
 }
 
@@ -44,7 +44,8 @@ void Comparison::merge(const Comparison& other) {
 }
 
 template <class T>
-void compare(const Claim& claim, const Value<T>& logical, const Value<T>& local, double tolerance, Comparison& to) {
+void compare(const Claim& claim, const Value<T>& logical, const Value<T>& local, double tolerance,
+             Comparison& to) {
   if (const auto& unknown = logical.unknown ? logical.unknown : local.unknown) {
     if (to.unknown.empty()) to.unknown = *unknown;
     return;
@@ -61,7 +62,7 @@ void compare(const Claim& claim, const Value<T>& logical, const Value<T>& local,
       if (std::isfinite(b[i])) largest = std::max(largest, toDouble(std::abs(b[i])));
   }
   const double surroundings = largest * kSurroundings;
-  std::int64_t from = -1;   // where the first difference is, in `local`
+  std::int64_t from = -1;  // where the first difference is, in `local`
   T logicalThere{}, localThere{};
   const std::int64_t length = walk.length * planes;
   for (std::int64_t run = 0; run < walk.runs; ++run) {
@@ -103,8 +104,10 @@ void compare(const Claim& claim, const Value<T>& logical, const Value<T>& local,
   to.first = std::move(d);
 }
 
-template void compare(const Claim&, const Value<double>&, const Value<double>&, double, Comparison&);
-template void compare(const Claim&, const Value<long double>&, const Value<long double>&, double, Comparison&);
+template void compare(const Claim&, const Value<double>&, const Value<double>&, double,
+                      Comparison&);
+template void compare(const Claim&, const Value<long double>&, const Value<long double>&, double,
+                      Comparison&);
 template void compare(const Claim&, const Value<Field>&, const Value<Field>&, double, Comparison&);
 
 }  // namespace shardproof::interpret

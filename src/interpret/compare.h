@@ -1,5 +1,6 @@
-// Is the plan's array the model's? Element by element, wherever the model has a value. How far two numbers are apart is measured against their own size and,
-// so that sums that nearly cancel are not judged by their last digits, a small part of the largest number around them.
+// Is the plan's array the model's? Element by element, wherever the model has a value. How far two
+// numbers are apart is measured against their own size and, so that sums that nearly cancel are not
+// judged by their last digits, a small part of the largest number around them.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +17,18 @@ namespace shardproof::interpret {
 // Of one lineage entry, in one run.
 struct Comparison {
   std::int64_t compared = 0, undefined = 0;
-  double worst = 0;                       // the largest distance; infinity: the plan has no value where the model has one
-  std::optional<Difference> first;        // the first element that is further away than `tolerance`
-  std::string unknown;                    // why nothing can be said of some of it
+  double worst =
+      0;  // the largest distance; infinity: the plan has no value where the model has one
+  std::optional<Difference> first;  // the first element that is further away than `tolerance`
+  std::string unknown;              // why nothing can be said of some of it
 
   void merge(const Comparison& other);
 };
 
-// Compares the claim's box of `logical` with `local`, which has its extent. In the prime field the distance is 0 or 1.
+// Compares the claim's box of `logical` with `local`, which has its extent. In the prime field the
+// distance is 0 or 1.
 template <class T>
-void compare(const Claim& claim, const Value<T>& logical, const Value<T>& local, double tolerance, Comparison& to);
+void compare(const Claim& claim, const Value<T>& logical, const Value<T>& local, double tolerance,
+             Comparison& to);
 
 }  // namespace shardproof::interpret

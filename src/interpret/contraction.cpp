@@ -1,4 +1,5 @@
-// linear, matmul, einsum and their gradients, as batches of products of matrices (docs/operators.md, "Linear algebra").
+// linear, matmul, einsum and their gradients, as batches of products of matrices
+// (docs/operators.md, "Linear algebra").
 #include <algorithm>
 #include <map>
 #include <string>
@@ -11,7 +12,8 @@ namespace {
 
 template <class T>
 void run(Call<T>& c, const Product<T>& p) {
-  c.context.flops += 2.0 * static_cast<double>(p.batches) * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
+  c.context.flops += 2.0 * static_cast<double>(p.batches) * static_cast<double>(p.m) *
+                     static_cast<double>(p.n) * static_cast<double>(p.k);
   multiply(p);
 }
 
@@ -25,7 +27,8 @@ struct LinearSizes {
 template <class T>
 LinearSizes linearSizes(const Call<T>& c, std::size_t first) {
   const Shape &x = c.real(first).shape, &w = c.real(first + 1).shape;
-  if (x.empty()) throw Misfit("operand " + std::to_string(first) + " has shape [], expected [..., k]");
+  if (x.empty())
+    throw Misfit("operand " + std::to_string(first) + " has shape [], expected [..., k]");
   LinearSizes s;
   s.k = x.back();
   c.expect(first + 1, {w.empty() ? 1 : w[0], s.k}, w.size() == 2 && w[1] == s.k);
@@ -44,7 +47,13 @@ template <class T>
 void linear(Call<T>& c) {
   const LinearSizes s = linearSizes(c, 0);
   Value<T> y = c.make(s.result);
-  run(c, Product<T>{.m = s.rows, .n = s.n, .k = s.k, .a = c.operand(0).data(), .b = c.operand(1).data(), .c = y.writable(), .transposeB = true});
+  run(c, Product<T>{.m = s.rows,
+                    .n = s.n,
+                    .k = s.k,
+                    .a = c.operand(0).data(),
+                    .b = c.operand(1).data(),
+                    .c = y.writable(),
+                    .transposeB = true});
   if (c.present(2)) {
     const T* bias = c.operand(2).data();
     T* to = y.writable();
@@ -62,11 +71,22 @@ void linearBackward(Call<T>& c) {
   const Value<T>&x = c.operand(1), &w = c.operand(2);
   if (c.wants(0)) {
     c.out[0] = c.make(x.shape);
-    run(c, Product<T>{.m = s.rows, .n = s.k, .k = s.n, .a = g.data(), .b = w.data(), .c = c.out[0].writable()});
+    run(c, Product<T>{.m = s.rows,
+                      .n = s.k,
+                      .k = s.n,
+                      .a = g.data(),
+                      .b = w.data(),
+                      .c = c.out[0].writable()});
   }
   if (c.wants(1)) {
     c.out[1] = c.make(w.shape);
-    run(c, Product<T>{.m = s.n, .n = s.k, .k = s.rows, .a = g.data(), .b = x.data(), .c = c.out[1].writable(), .transposeA = true});
+    run(c, Product<T>{.m = s.n,
+                      .n = s.k,
+                      .k = s.rows,
+                      .a = g.data(),
+                      .b = x.data(),
+                      .c = c.out[1].writable(),
+                      .transposeA = true});
   }
   if (c.wants(2)) c.out[2] = summed(c, g.as({s.rows, s.n}), {1, 0}).as({s.n});
 }
@@ -74,21 +94,25 @@ void linearBackward(Call<T>& c) {
 // --- matmul ---
 
 struct MatmulSizes {
-  Shape a, b, result;        // a and b with a row or column added to vectors
-  Shape batch;               // the leading dimensions, broadcast
+  Shape a, b, result;  // a and b with a row or column added to vectors
+  Shape batch;         // the leading dimensions, broadcast
   std::int64_t m, n, k;
-  Shape full;                // result with that row and column
+  Shape full;  // result with that row and column
 };
 
 MatmulSizes matmulSizes(const Shape& a, const Shape& b) {
   MatmulSizes s{.a = a, .b = b, .result = {}, .batch = {}, .m = 1, .n = 1, .k = 1, .full = {}};
-  if (a.empty() || b.empty()) throw Misfit("matmul of shapes " + text(a) + " and " + text(b) + ", expected at least one dimension each");
+  if (a.empty() || b.empty())
+    throw Misfit("matmul of shapes " + text(a) + " and " + text(b) +
+                 ", expected at least one dimension each");
   if (a.size() == 1) s.a = {1, a[0]};
   if (b.size() == 1) s.b = {b[0], 1};
   s.m = s.a[s.a.size() - 2];
   s.k = s.a.back();
   s.n = s.b.back();
-  if (s.b[s.b.size() - 2] != s.k) throw Misfit("matmul of shapes " + text(a) + " and " + text(b) + ": the inner dimensions differ");
+  if (s.b[s.b.size() - 2] != s.k)
+    throw Misfit("matmul of shapes " + text(a) + " and " + text(b) +
+                 ": the inner dimensions differ");
   s.batch = broadcastOf(Shape(s.a.begin(), s.a.end() - 2), Shape(s.b.begin(), s.b.end() - 2));
   s.full = s.batch;
   s.full.insert(s.full.end(), {s.m, s.n});
@@ -100,12 +124,20 @@ MatmulSizes matmulSizes(const Shape& a, const Shape& b) {
 
 // C[batch] = A B with leading dimensions broadcast to `batch`.
 template <class T>
-Value<T> batched(Call<T>& c, const Value<T>& a, const Value<T>& b, const Shape& batch, std::int64_t m, std::int64_t n, std::int64_t k, bool transposeA, bool transposeB) {
+Value<T> batched(Call<T>& c, const Value<T>& a, const Value<T>& b, const Shape& batch,
+                 std::int64_t m, std::int64_t n, std::int64_t k, bool transposeA, bool transposeB) {
   Shape shape = batch;
   shape.insert(shape.end(), {m, n});
   Value<T> y = c.make(shape);
   const Shape leadA(a.shape.begin(), a.shape.end() - 2), leadB(b.shape.begin(), b.shape.end() - 2);
-  Product<T> p{.m = m, .n = n, .k = k, .a = a.data(), .b = b.data(), .c = y.writable(), .transposeA = transposeA, .transposeB = transposeB};
+  Product<T> p{.m = m,
+               .n = n,
+               .k = k,
+               .a = a.data(),
+               .b = b.data(),
+               .c = y.writable(),
+               .transposeA = transposeA,
+               .transposeB = transposeB};
   // One B for all batches of an A that is not transposed: one tall product.
   if (!transposeA && positionsOf(leadB) == 1 && leadA == batch) {
     p.m = m * positionsOf(batch);
@@ -140,8 +172,12 @@ void matmulBackward(Call<T>& c) {
   const Value<T>&a = c.real(1), &b = c.real(2);
   const MatmulSizes s = matmulSizes(a.shape, b.shape);
   const Value<T> g = c.gradient(0, s.result).as(s.full);
-  if (c.wants(0)) c.out[0] = summedTo(c, batched(c, g, b.as(s.b), s.batch, s.m, s.k, s.n, false, true), s.a).as(a.shape);
-  if (c.wants(1)) c.out[1] = summedTo(c, batched(c, a.as(s.a), g, s.batch, s.k, s.n, s.m, true, false), s.b).as(b.shape);
+  if (c.wants(0))
+    c.out[0] =
+        summedTo(c, batched(c, g, b.as(s.b), s.batch, s.m, s.k, s.n, false, true), s.a).as(a.shape);
+  if (c.wants(1))
+    c.out[1] =
+        summedTo(c, batched(c, a.as(s.a), g, s.batch, s.k, s.n, s.m, true, false), s.b).as(b.shape);
 }
 
 // --- einsum ---
@@ -149,7 +185,7 @@ void matmulBackward(Call<T>& c) {
 template <class T>
 struct Lettered {
   Value<T> value;
-  std::string letters;   // one for each dimension
+  std::string letters;  // one for each dimension
 };
 
 struct Equation {
@@ -171,7 +207,8 @@ Equation parse(const std::string& text) {
       e.operands.emplace_back();
     } else if ((ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z')) {
       std::string& term = right ? e.result : e.operands.back();
-      if (term.find(ch) != std::string::npos) throw Misfit("equation '" + text + "' has a letter twice in one term");
+      if (term.find(ch) != std::string::npos)
+        throw Misfit("equation '" + text + "' has a letter twice in one term");
       term += ch;
     } else {
       throw Misfit("equation '" + text + "' has the character '" + std::string(1, ch) + "'");
@@ -209,8 +246,10 @@ Lettered<T> reduced(Call<T>& c, const Lettered<T>& x, const std::string& wanted)
 
 // Sums over the letters that both have and `wanted` has not.
 template <class T>
-Lettered<T> contracted(Call<T>& c, const Lettered<T>& left, const Lettered<T>& right, const std::string& wanted) {
-  const Lettered<T> a = reduced(c, left, wanted + right.letters), b = reduced(c, right, wanted + left.letters);
+Lettered<T> contracted(Call<T>& c, const Lettered<T>& left, const Lettered<T>& right,
+                       const std::string& wanted) {
+  const Lettered<T> a = reduced(c, left, wanted + right.letters),
+                    b = reduced(c, right, wanted + left.letters);
   std::string batch, inner, rows, columns;
   std::int64_t batches = 1, k = 1, m = 1, n = 1;
   for (std::size_t d = 0; d < a.letters.size(); ++d) {
@@ -223,7 +262,8 @@ Lettered<T> contracted(Call<T>& c, const Lettered<T>& left, const Lettered<T>& r
   for (std::size_t d = 0; d < b.letters.size(); ++d) {
     if (!has(a.letters, b.letters[d])) columns += b.letters[d], n *= b.value.shape[d];
   }
-  const Lettered<T> x = arranged(c, a, batch + rows + inner), y = arranged(c, b, batch + inner + columns);
+  const Lettered<T> x = arranged(c, a, batch + rows + inner),
+                    y = arranged(c, b, batch + inner + columns);
   Lettered<T> z;
   z.letters = batch + rows + columns;
   Shape shape;
@@ -232,12 +272,22 @@ Lettered<T> contracted(Call<T>& c, const Lettered<T>& left, const Lettered<T>& r
     shape.push_back(d != std::string::npos ? x.value.shape[d] : y.value.shape[y.letters.find(l)]);
   }
   z.value = c.make(shape);
-  run(c, Product<T>{.m = m, .n = n, .k = k, .a = x.value.data(), .b = y.value.data(), .c = z.value.writable(), .batches = batches, .strideA = m * k, .strideB = k * n, .strideC = m * n});
+  run(c, Product<T>{.m = m,
+                    .n = n,
+                    .k = k,
+                    .a = x.value.data(),
+                    .b = y.value.data(),
+                    .c = z.value.writable(),
+                    .batches = batches,
+                    .strideA = m * k,
+                    .strideB = k * n,
+                    .strideC = m * n});
   return z;
 }
 
 template <class T>
-Value<T> contractAll(Call<T>& c, const std::vector<Lettered<T>>& factors, const std::string& result) {
+Value<T> contractAll(Call<T>& c, const std::vector<Lettered<T>>& factors,
+                     const std::string& result) {
   Lettered<T> left = factors[0];
   for (std::size_t i = 1; i < factors.size(); ++i) {
     std::string wanted = result;
@@ -249,21 +299,28 @@ Value<T> contractAll(Call<T>& c, const std::vector<Lettered<T>>& factors, const 
 }
 
 template <class T>
-std::map<char, std::int64_t> einsumOperands(const Call<T>& c, const Equation& e, std::size_t first, std::vector<Lettered<T>>& operands) {
+std::map<char, std::int64_t> einsumOperands(const Call<T>& c, const Equation& e, std::size_t first,
+                                            std::vector<Lettered<T>>& operands) {
   if (c.in.size() - first != e.operands.size())
-    throw Misfit("the equation has " + std::to_string(e.operands.size()) + " operands, the node " + std::to_string(c.in.size() - first));
+    throw Misfit("the equation has " + std::to_string(e.operands.size()) + " operands, the node " +
+                 std::to_string(c.in.size() - first));
   std::map<char, std::int64_t> sizes;
   for (std::size_t i = 0; i < e.operands.size(); ++i) {
     const Value<T>& x = c.real(first + i);
-    if (x.shape.size() != e.operands[i].size()) throw Misfit("operand " + std::to_string(first + i) + " has shape " + text(x.shape) + ", but the equation names '" + e.operands[i] + "'");
+    if (x.shape.size() != e.operands[i].size())
+      throw Misfit("operand " + std::to_string(first + i) + " has shape " + text(x.shape) +
+                   ", but the equation names '" + e.operands[i] + "'");
     for (std::size_t d = 0; d < x.shape.size(); ++d) {
       const auto [it, added] = sizes.emplace(e.operands[i][d], x.shape[d]);
-      if (!added && it->second != x.shape[d]) throw Misfit(std::string("the letter '") + e.operands[i][d] + "' has two sizes, " + std::to_string(it->second) + " and " + std::to_string(x.shape[d]));
+      if (!added && it->second != x.shape[d])
+        throw Misfit(std::string("the letter '") + e.operands[i][d] + "' has two sizes, " +
+                     std::to_string(it->second) + " and " + std::to_string(x.shape[d]));
     }
     operands.push_back({x, e.operands[i]});
   }
   for (const char l : e.result)
-    if (!sizes.contains(l)) throw Misfit(std::string("the result's letter '") + l + "' is in no operand");
+    if (!sizes.contains(l))
+      throw Misfit(std::string("the result's letter '") + l + "' is in no operand");
   return sizes;
 }
 
@@ -301,7 +358,10 @@ void einsumBackward(Call<T>& c) {
       kept.push_back(shared ? operands[i].value.shape[d] : 1);
     }
     const Value<T> d = contractAll(c, factors, own).as(kept);
-    c.out[i] = d.shape == operands[i].value.shape ? d : strided(c, d, operands[i].value.shape, broadcastStrides(kept, operands[i].value.shape), 0);
+    c.out[i] = d.shape == operands[i].value.shape
+                   ? d
+                   : strided(c, d, operands[i].value.shape,
+                             broadcastStrides(kept, operands[i].value.shape), 0);
   }
 }
 

@@ -1,5 +1,6 @@
-// Model and schedule are run with sizes in place of arrays, which share buffers where they surely will; so the estimate is one from above. Where the schedule is
-// too long for that, everything is counted as if it were alive at once.
+// Model and schedule are run with sizes in place of arrays, which share buffers where they surely
+// will; so the estimate is one from above. Where the schedule is too long for that, everything is
+// counted as if it were alive at once.
 #include "interpret/cost.h"
 
 #include <algorithm>
@@ -16,7 +17,7 @@
 namespace shardproof::interpret {
 namespace {
 
-constexpr double kMostInstances = 3e6;   // more are not simulated
+constexpr double kMostInstances = 3e6;  // more are not simulated
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
@@ -33,7 +34,8 @@ Cost nodeCost(const Problem& problem, const Graph& graph, const Node& node, cons
   double numbers = 0;
   const auto shape = [&](std::size_t i) -> const Shape& {
     static const Shape none;
-    return i < view.in.size() && view.in[i].present() ? graph.tensors[at(view.in[i].tensor)].shape : none;
+    return i < view.in.size() && view.in[i].present() ? graph.tensors[at(view.in[i].tensor)].shape
+                                                      : none;
   };
   for (const Operand& o : view.in)
     if (o.present()) numbers += numbersOf(graph.tensors[at(o.tensor)]);
@@ -53,13 +55,19 @@ Cost nodeCost(const Problem& problem, const Graph& graph, const Node& node, cons
   const auto size = [](const Shape& s) { return static_cast<double>(positionsOf(s)); };
   double products = 0;
   if (op == "linear" || op == "moe_gate") {
-    if (!shape(first + 1).empty()) products = size(shape(first)) * static_cast<double>(shape(first + 1)[0]);
+    if (!shape(first + 1).empty())
+      products = size(shape(first)) * static_cast<double>(shape(first + 1)[0]);
   } else if (op == "matmul") {
-    if (shape(first).size() > 0 && shape(first + 1).size() > 1) products = size(shape(first)) * static_cast<double>(shape(first + 1).back());
-    if (shape(first).size() < shape(first + 1).size() && shape(first).size() > 0) products *= size(shape(first + 1)) / std::max(1.0, static_cast<double>(shape(first + 1).back()) * static_cast<double>(shape(first).back()));
+    if (shape(first).size() > 0 && shape(first + 1).size() > 1)
+      products = size(shape(first)) * static_cast<double>(shape(first + 1).back());
+    if (shape(first).size() < shape(first + 1).size() && shape(first).size() > 0)
+      products *=
+          size(shape(first + 1)) / std::max(1.0, static_cast<double>(shape(first + 1).back()) *
+                                                     static_cast<double>(shape(first).back()));
   } else if (op == "moe_experts") {
     const Shape &x = shape(first), &indices = shape(first + 1), &gate = shape(first + 3);
-    if (x.size() == 2 && indices.size() == 2 && gate.size() == 3) products = 3 * size(x) * static_cast<double>(indices[1]) * static_cast<double>(gate[1]);
+    if (x.size() == 2 && indices.size() == 2 && gate.size() == 3)
+      products = 3 * size(x) * static_cast<double>(indices[1]) * static_cast<double>(gate[1]);
   } else if (op == "einsum") {
     products = 1;
     std::set<char> seen;
@@ -69,7 +77,8 @@ Cost nodeCost(const Problem& problem, const Graph& graph, const Node& node, cons
       if (ch == '-') break;
       if (ch == ',') ++operand, dim = 0;
       if ((ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z')) {
-        if (dim < shape(operand).size() && seen.insert(ch).second) products *= static_cast<double>(shape(operand)[dim]);
+        if (dim < shape(operand).size() && seen.insert(ch).second)
+          products *= static_cast<double>(shape(operand)[dim]);
         ++dim;
       }
     }
@@ -93,7 +102,7 @@ class Buffers {
   void drop(std::int32_t b) {
     if (b >= 0 && --holders_[at(b)] == 0) alive_ -= bytes_[at(b)];
   }
-  void beside(double bytes) { peak_ = std::max(peak_, alive_ + bytes); }   // for a moment
+  void beside(double bytes) { peak_ = std::max(peak_, alive_ + bytes); }  // for a moment
   double peak() const { return peak_; }
 
  private:
@@ -104,7 +113,8 @@ class Buffers {
 
 // Operators whose first operand's elements are the result's, and stay where they are.
 bool shares(std::string_view op) {
-  constexpr std::string_view list[] = {"identity", "to", "contiguous", "multiref", "float", "view", "reshape", "squeeze", "unsqueeze"};
+  constexpr std::string_view list[] = {"identity", "to",      "contiguous", "multiref", "float",
+                                       "view",     "reshape", "squeeze",    "unsqueeze"};
   if (op.ends_with("_backward")) op.remove_suffix(9);
   return std::find(std::begin(list), std::end(list), op) != std::end(list);
 }
@@ -112,7 +122,8 @@ bool shares(std::string_view op) {
 // A run with sizes in place of arrays: the model, then the schedule, whose host this is.
 class Rehearsal {
  public:
-  explicit Rehearsal(const Setup& setup) : setup_(setup), problem_(setup.problem), programs_(setup.programs) {}
+  explicit Rehearsal(const Setup& setup)
+      : setup_(setup), problem_(setup.problem), programs_(setup.programs) {}
 
   Cost model() {
     const Graph& graph = problem_.model.graph;
@@ -123,15 +134,19 @@ class Rehearsal {
         if (o.present()) ++uses_[at(o.tensor)];
     for (const Claim& claim : setup_.claims) ++uses_[at(tensorOf(claim))];
     for (std::size_t t = 0; t < graph.tensors.size(); ++t)
-      if (graph.tensors[t].kind != TensorKind::kProduced && !setup_.model.added[t]) store(static_cast<std::int32_t>(t), buffers_.make(bytesOf(graph.tensors[t])));
+      if (graph.tensors[t].kind != TensorKind::kProduced && !setup_.model.added[t])
+        store(static_cast<std::int32_t>(t), buffers_.make(bytesOf(graph.tensors[t])));
     for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
       const NodeView& view = setup_.model.nodes[n];
       const Cost c = nodeCost(problem_, graph, graph.nodes[n], view);
       total_.flops += c.flops;
       buffers_.beside(c.bytes);
-      const bool same = shares(ops::Registry::instance().at(graph.nodes[n].op).name) && !view.in.empty() && view.in[0].present();
+      const bool same = shares(ops::Registry::instance().at(graph.nodes[n].op).name) &&
+                        !view.in.empty() && view.in[0].present();
       for (const std::int32_t t : view.out)
-        if (t >= 0) store(t, same ? logical_[at(view.in[0].tensor)] : buffers_.make(bytesOf(graph.tensors[at(t)])));
+        if (t >= 0)
+          store(t, same ? logical_[at(view.in[0].tensor)]
+                        : buffers_.make(bytesOf(graph.tensors[at(t)])));
       for (const Operand& o : view.in)
         if (o.present()) release(o.tensor);
     }
@@ -143,18 +158,22 @@ class Rehearsal {
     for (std::size_t p = 0; p < problem_.plan.programs.size(); ++p) {
       const Graph& graph = problem_.plan.programs[p].graph;
       costs_.emplace_back();
-      for (std::size_t n = 0; n < graph.nodes.size(); ++n) costs_.back().push_back(nodeCost(problem_, graph, graph.nodes[n], setup_.plans[p].nodes[n]));
+      for (std::size_t n = 0; n < graph.nodes.size(); ++n)
+        costs_.back().push_back(
+            nodeCost(problem_, graph, graph.nodes[n], setup_.plans[p].nodes[n]));
     }
     remaining_.resize(setup_.compared);
     sums_.assign(setup_.compared, -1);
-    for (std::size_t c = 0; c < setup_.compared; ++c) remaining_[c] = static_cast<std::int32_t>(setup_.claims[c].parts.size());
+    for (std::size_t c = 0; c < setup_.compared; ++c)
+      remaining_[c] = static_cast<std::int32_t>(setup_.claims[c].parts.size());
     const std::int64_t ranks = programs_.mesh().ranks();
     for (std::int64_t r = 0; r < ranks; ++r) {
       reads_.push_back(programs_.layout(r).reads);
       local_.emplace_back(reads_.back().size(), -1);
     }
     for (std::int64_t r = 0; r < ranks; ++r) give(r);
-    for (std::size_t c = setup_.compared; c < setup_.claims.size(); ++c) release(tensorOf(setup_.claims[c]));
+    for (std::size_t c = setup_.compared; c < setup_.claims.size(); ++c)
+      release(tensorOf(setup_.claims[c]));
     runSchedule(programs_, *this);
     total_.bytes = buffers_.peak();
     return total_;
@@ -169,32 +188,41 @@ class Rehearsal {
     const std::int32_t first = same ? programs_.operandSlot(rank, instance, 0) : -1;
     for (std::uint32_t r = 0; r < node.outCount; ++r) {
       const std::int32_t slot = programs_.resultSlot(rank, instance, r);
-      if (slot >= 0) produce(rank, slot, first >= 0 ? local_[at(rank)][at(first)] : buffers_.make(bytesOf(tensorOf(rank, slot))));
+      if (slot >= 0)
+        produce(rank, slot,
+                first >= 0 ? local_[at(rank)][at(first)]
+                           : buffers_.make(bytesOf(tensorOf(rank, slot))));
     }
     releaseOperands(rank, instance);
   }
 
   void communicate(const Meeting& meeting) {
-    std::int32_t shared = -1;   // what all members get, where it is one array
+    std::int32_t shared = -1;  // what all members get, where it is one array
     for (const Member& m : meeting.members) {
       count(m.rank, m.instance);
       const Communication kind = programs_.communication(m.rank, m.instance)->kind;
-      if ((kind == Communication::kSend || kind == Communication::kBroadcast) && programs_.node(m.rank, m.instance).inCount == 1)
+      if ((kind == Communication::kSend || kind == Communication::kBroadcast) &&
+          programs_.node(m.rank, m.instance).inCount == 1)
         shared = local_[at(m.rank)][at(programs_.operandSlot(m.rank, m.instance, 0))];
     }
     for (const Member& m : meeting.members) {
       if (programs_.node(m.rank, m.instance).outCount == 0) continue;
       const std::int32_t slot = programs_.resultSlot(m.rank, m.instance, 0);
       const Communication kind = programs_.communication(m.rank, m.instance)->kind;
-      if (kind == Communication::kReduceScatter || kind == Communication::kAllToAll || shared < 0) shared = buffers_.make(bytesOf(tensorOf(m.rank, slot)));
+      if (kind == Communication::kReduceScatter || kind == Communication::kAllToAll || shared < 0)
+        shared = buffers_.make(bytesOf(tensorOf(m.rank, slot)));
       produce(m.rank, slot, shared);
     }
     for (const Member& m : meeting.members) releaseOperands(m.rank, m.instance);
   }
 
  private:
-  std::int32_t tensorOf(const Claim& claim) const { return problem_.plan.lineage[at(claim.entry)].tensor; }
-  const Tensor& tensorOf(std::int64_t rank, std::int32_t slot) const { return programs_.program(rank).graph.tensors[at(programs_.layout(rank).tensorOfSlot[at(slot)])]; }
+  std::int32_t tensorOf(const Claim& claim) const {
+    return problem_.plan.lineage[at(claim.entry)].tensor;
+  }
+  const Tensor& tensorOf(std::int64_t rank, std::int32_t slot) const {
+    return programs_.program(rank).graph.tensors[at(programs_.layout(rank).tensorOfSlot[at(slot)])];
+  }
 
   void store(std::int32_t t, std::int32_t buffer) {
     buffers_.hold(buffer);
@@ -210,7 +238,9 @@ class Rehearsal {
     for (std::int32_t slot = 0; slot < layout.slots(); ++slot) {
       const Tensor& tensor = tensorOf(rank, slot);
       const std::int64_t number = programs_.slot(rank, slot);
-      if (tensor.kind == TensorKind::kProduced || (layout.reads[at(slot)] == 0 && setup_.claimsOfSlot(number).empty())) continue;
+      if (tensor.kind == TensorKind::kProduced ||
+          (layout.reads[at(slot)] == 0 && setup_.claimsOfSlot(number).empty()))
+        continue;
       const std::int32_t source = setup_.sourceOf(number);
       if (source < 0 || setup_.claims[at(source)].parts.size() != 1) {
         produce(rank, slot, buffers_.make(bytesOf(tensor)));
@@ -228,7 +258,8 @@ class Rehearsal {
   }
 
   void count(std::int64_t rank, std::int32_t instance) {
-    const Cost& c = costs_[at(programs_.programOf(rank))][at(programs_.layout(rank).instances[at(instance)].node)];
+    const Cost& c = costs_[at(programs_.programOf(rank))]
+                          [at(programs_.layout(rank).instances[at(instance)].node)];
     total_.flops += c.flops;
     buffers_.beside(c.bytes);
   }
@@ -236,8 +267,12 @@ class Rehearsal {
   void produce(std::int64_t rank, std::int32_t slot, std::int32_t buffer) {
     buffers_.hold(buffer);
     for (const std::int32_t c : setup_.claimsOfSlot(programs_.slot(rank, slot))) {
-      if (sums_[at(c)] < 0) sums_[at(c)] = setup_.claims[at(c)].parts.size() == 1 ? buffer : buffers_.make(2 * bytesOf(tensorOf(rank, slot)));
-      if (remaining_[at(c)] == static_cast<std::int32_t>(setup_.claims[at(c)].parts.size())) buffers_.hold(sums_[at(c)]);
+      if (sums_[at(c)] < 0)
+        sums_[at(c)] = setup_.claims[at(c)].parts.size() == 1
+                           ? buffer
+                           : buffers_.make(2 * bytesOf(tensorOf(rank, slot)));
+      if (remaining_[at(c)] == static_cast<std::int32_t>(setup_.claims[at(c)].parts.size()))
+        buffers_.hold(sums_[at(c)]);
       if (--remaining_[at(c)] > 0) continue;
       buffers_.drop(sums_[at(c)]);
       release(tensorOf(setup_.claims[at(c)]));
@@ -259,11 +294,11 @@ class Rehearsal {
   const Programs& programs_;
   Buffers buffers_;
   Cost total_;
-  std::vector<std::int64_t> uses_;                       // of the model's tensors, as in a run
-  std::vector<std::int32_t> logical_;                    // their buffers
-  std::vector<std::vector<Cost>> costs_;                 // by program and node
-  std::vector<std::vector<std::int32_t>> reads_, local_; // by rank and slot
-  std::vector<std::int32_t> remaining_, sums_;           // by claim
+  std::vector<std::int64_t> uses_;                        // of the model's tensors, as in a run
+  std::vector<std::int32_t> logical_;                     // their buffers
+  std::vector<std::vector<Cost>> costs_;                  // by program and node
+  std::vector<std::vector<std::int32_t>> reads_, local_;  // by rank and slot
+  std::vector<std::int32_t> remaining_, sums_;            // by claim
   std::map<std::tuple<std::int32_t, Shape, Shape>, std::int32_t> pieces_;
 };
 
@@ -273,7 +308,8 @@ Cost cost(const Setup& setup) {
   Rehearsal rehearsal(setup);
   Cost total = rehearsal.model();
   double instances = 0;
-  for (std::int64_t r = 0; r < setup.programs.mesh().ranks(); ++r) instances += static_cast<double>(setup.programs.layout(r).instances.size());
+  for (std::int64_t r = 0; r < setup.programs.mesh().ranks(); ++r)
+    instances += static_cast<double>(setup.programs.layout(r).instances.size());
   if (instances <= kMostInstances) return rehearsal.plan();
   total.bytes += keptBytes(setup);
   return total;
@@ -284,7 +320,8 @@ double keptBytes(const Setup& setup) {
   for (const Tensor& t : setup.problem.model.graph.tensors) bytes += bytesOf(t);
   for (std::int64_t r = 0; r < setup.programs.mesh().ranks(); ++r) {
     const ProgramLayout& layout = setup.programs.layout(r);
-    for (const std::int32_t t : layout.tensorOfSlot) bytes += bytesOf(setup.programs.program(r).graph.tensors[at(t)]);
+    for (const std::int32_t t : layout.tensorOfSlot)
+      bytes += bytesOf(setup.programs.program(r).graph.tensors[at(t)]);
   }
   return bytes;
 }

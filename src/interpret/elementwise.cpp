@@ -45,7 +45,7 @@ void multirefBackward(Call<T>& c) {
 // --- binary, or with a number ---
 
 template <class T>
-struct Second {   // the second operand: a tensor or the attribute `scalar`
+struct Second {  // the second operand: a tensor or the attribute `scalar`
   explicit Second(const Call<T>& c, std::size_t at) : given(c.present(at)) {
     if (!given) number = fromRational<T>(numberOf(c.attributes, "scalar"));
   }
@@ -99,16 +99,19 @@ void mulBackward(Call<T>& c) {
   const Second<T> y(c, 2);
   const auto product = [](T a, T b) { return a * b; };
   if (c.wants(0)) {
-    if (y.given) c.out[0] = summedTo(c, broadcastMap(c, g, c.operand(2), product), c.operand(1).shape);
+    if (y.given)
+      c.out[0] = summedTo(c, broadcastMap(c, g, c.operand(2), product), c.operand(1).shape);
     else c.out[0] = mapped(c, g, [k = y.number](T a) { return a * k; });
   }
-  if (c.wants(1)) c.out[1] = summedTo(c, broadcastMap(c, g, c.operand(1), product), c.operand(2).shape);
+  if (c.wants(1))
+    c.out[1] = summedTo(c, broadcastMap(c, g, c.operand(1), product), c.operand(2).shape);
 }
 
 template <class T>
 void div(Call<T>& c) {
   const Second<T> y(c, 1);
-  if (y.given) c.out[0] = broadcastMap(c, c.real(0), c.real(1), [](T a, T b) { return divide(a, b); });
+  if (y.given)
+    c.out[0] = broadcastMap(c, c.real(0), c.real(1), [](T a, T b) { return divide(a, b); });
   else c.out[0] = mapped(c, c.real(0), [k = y.number](T a) { return divide(a, k); });
 }
 
@@ -117,12 +120,17 @@ void divBackward(Call<T>& c) {
   const Value<T>& g = binaryGradient(c);
   const Second<T> y(c, 2);
   if (c.wants(0)) {
-    if (y.given) c.out[0] = summedTo(c, broadcastMap(c, g, c.operand(2), [](T a, T b) { return divide(a, b); }), c.operand(1).shape);
+    if (y.given)
+      c.out[0] =
+          summedTo(c, broadcastMap(c, g, c.operand(2), [](T a, T b) { return divide(a, b); }),
+                   c.operand(1).shape);
     else c.out[0] = mapped(c, g, [k = y.number](T a) { return divide(a, k); });
   }
-  if (c.wants(1)) {   // -g x / y^2
-    const Value<T> ratio = broadcastMap(c, c.operand(1), c.operand(2), [](T a, T b) { return -divide(a, b * b); });
-    c.out[1] = summedTo(c, broadcastMap(c, g, ratio, [](T a, T b) { return a * b; }), c.operand(2).shape);
+  if (c.wants(1)) {  // -g x / y^2
+    const Value<T> ratio =
+        broadcastMap(c, c.operand(1), c.operand(2), [](T a, T b) { return -divide(a, b * b); });
+    c.out[1] =
+        summedTo(c, broadcastMap(c, g, ratio, [](T a, T b) { return a * b; }), c.operand(2).shape);
   }
 }
 
@@ -148,7 +156,7 @@ struct Log {
   static T value(T x) { return logOf(x); }
   static T slope(T x) {
     if constexpr (!kIsField<T>) {
-      if (!(x > 0)) return undefined<T>();   // where there is no value there is no slope
+      if (!(x > 0)) return undefined<T>();  // where there is no value there is no slope
     }
     return divide(T(1), x);
   }
@@ -161,7 +169,7 @@ struct Sqrt {
 template <class T>
 struct Rsqrt {
   static T value(T x) { return inverseRootOf(x); }
-  static T slope(T x) {   // -1/2 x^(-3/2)
+  static T slope(T x) {  // -1/2 x^(-3/2)
     const T r = inverseRootOf(x);
     return divide(-(r * r * r), T(2));
   }
@@ -201,7 +209,8 @@ void unaryBackward(Call<T>& c) {
   c.out[0] = mapped(c, c.gradient(0, x.shape), x, [](T g, T a) { return g * F<T>::slope(a); });
 }
 
-// Which side of 0 an element lies on may be a matter of rounding: nearer than this and not 0 itself.
+// Which side of 0 an element lies on may be a matter of rounding: nearer than this and not 0
+// itself.
 template <class T>
 void countCloseToZero(Context& context, const Value<T>& x) {
   if constexpr (!kIsField<T>) {
@@ -209,7 +218,8 @@ void countCloseToZero(Context& context, const Value<T>& x) {
     std::int64_t close = 0;
     const std::int64_t n = x.size();
 #pragma omp parallel for schedule(static) reduction(+ : close) if (n >= kParallelFrom)
-    for (std::int64_t i = 0; i < n; ++i) close += std::abs(p[i]) < static_cast<T>(1e-13) && p[i] != 0;
+    for (std::int64_t i = 0; i < n; ++i)
+      close += std::abs(p[i]) < static_cast<T>(1e-13) && p[i] != 0;
     context.closeDecisions += close;
   }
 }
@@ -240,8 +250,10 @@ void gelu(Call<T>& c) {
     c.out[0] = mapped(c, x, [](T a) { return a * normalCdf(a); });
     return;
   }
-  const T k = rootOfTwoOverPi<T>(), cubic = fromRational<T>(Rational(44715, 1000000)), half = fromRational<T>(Rational(1, 2));
-  c.out[0] = mapped(c, x, [=](T a) { return half * a * (T(1) + tanhOf(k * (a + cubic * a * a * a))); });
+  const T k = rootOfTwoOverPi<T>(), cubic = fromRational<T>(Rational(44715, 1000000)),
+          half = fromRational<T>(Rational(1, 2));
+  c.out[0] =
+      mapped(c, x, [=](T a) { return half * a * (T(1) + tanhOf(k * (a + cubic * a * a * a))); });
 }
 template <class T>
 void geluBackward(Call<T>& c) {
@@ -251,7 +263,8 @@ void geluBackward(Call<T>& c) {
     c.out[0] = mapped(c, g, x, [](T d, T a) { return d * (normalCdf(a) + a * normalPdf(a)); });
     return;
   }
-  const T k = rootOfTwoOverPi<T>(), cubic = fromRational<T>(Rational(44715, 1000000)), half = fromRational<T>(Rational(1, 2));
+  const T k = rootOfTwoOverPi<T>(), cubic = fromRational<T>(Rational(44715, 1000000)),
+          half = fromRational<T>(Rational(1, 2));
   c.out[0] = mapped(c, g, x, [=](T d, T a) {
     const T t = tanhOf(k * (a + cubic * a * a * a));
     const T inner = k * (T(1) + T(3) * cubic * a * a);
@@ -259,7 +272,9 @@ void geluBackward(Call<T>& c) {
   });
 }
 
-std::int64_t halvesOf(const Attributes& attributes) { return (numberOf(attributes, "scalar") * Rational(2)).toInt64(); }
+std::int64_t halvesOf(const Attributes& attributes) {
+  return (numberOf(attributes, "scalar") * Rational(2)).toInt64();
+}
 
 template <class T>
 void pow(Call<T>& c) {
@@ -277,7 +292,8 @@ void powBackward(Call<T>& c) {
   });
 }
 
-// With a mask: x [mask = 1] / (1 - p). The mask that is drawn is made by who runs the node (masks.h), so that here there always is one.
+// With a mask: x [mask = 1] / (1 - p). The mask that is drawn is made by who runs the node
+// (masks.h), so that here there always is one.
 template <class T>
 void dropped(Call<T>& c, const Value<T>& x, std::size_t maskAt) {
   const Rational p = numberOf(c.attributes, "p");
@@ -311,9 +327,12 @@ void dropoutBackward(Call<T>& c) {
 
 template <class T>
 void addElementwise(std::vector<NamedKernel<T>>& k) {
-  for (const char* name : {"identity", "to", "contiguous", "multiref"}) k.push_back({name, identity<T>});
+  for (const char* name : {"identity", "to", "contiguous", "multiref"})
+    k.push_back({name, identity<T>});
   k.push_back({"float", floating<T>});
-  for (const char* name : {"identity_backward", "to_backward", "contiguous_backward", "float_backward"}) k.push_back({name, identityBackward<T>});
+  for (const char* name :
+       {"identity_backward", "to_backward", "contiguous_backward", "float_backward"})
+    k.push_back({name, identityBackward<T>});
   k.push_back({"multiref_backward", multirefBackward<T>});
   k.push_back({"add", sum<T, 1>});
   k.push_back({"add_backward", sumBackward<T, 1>});

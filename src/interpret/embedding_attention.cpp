@@ -1,4 +1,5 @@
-// embedding, causal masks, rotary embeddings and their gradients (docs/operators.md, "Embedding and attention").
+// embedding, causal masks, rotary embeddings and their gradients (docs/operators.md, "Embedding and
+// attention").
 #include <algorithm>
 
 #include "interpret/call.h"
@@ -13,10 +14,13 @@ struct Table {
 template <class T>
 Table tableOf(const Call<T>& c, std::size_t at) {
   const Shape& w = c.real(at).shape;
-  if (w.size() != 2) throw Misfit("operand " + std::to_string(at) + " has shape " + text(w) + ", expected [rows, d]");
+  if (w.size() != 2)
+    throw Misfit("operand " + std::to_string(at) + " has shape " + text(w) +
+                 ", expected [rows, d]");
   Table t{.start = integerOf(c.attributes, "start", 0), .rows = w[0], .width = w[1]};
   if (hasAttribute(c.attributes, "stop") && integerOf(c.attributes, "stop") - t.start != t.rows)
-    throw Misfit("'start' and 'stop' are not as far apart as the table has rows, " + std::to_string(t.rows));
+    throw Misfit("'start' and 'stop' are not as far apart as the table has rows, " +
+                 std::to_string(t.rows));
   return t;
 }
 
@@ -32,8 +36,12 @@ void embedding(Call<T>& c) {
   forEachRow(ids.positions(), t.width, [&](std::int64_t i) {
     const std::int64_t id = toIndex(index[i]);
     const bool there = id != kNoIndex && id >= t.start && id - t.start < t.rows;
-    if (there) std::copy(rows + (id - t.start) * t.width, rows + (id - t.start + 1) * t.width, to + i * t.width);
-    else std::fill(to + i * t.width, to + (i + 1) * t.width, isUndefined(index[i]) ? undefined<T>() : T(0));
+    if (there)
+      std::copy(rows + (id - t.start) * t.width, rows + (id - t.start + 1) * t.width,
+                to + i * t.width);
+    else
+      std::fill(to + i * t.width, to + (i + 1) * t.width,
+                isUndefined(index[i]) ? undefined<T>() : T(0));
   });
   c.out[0] = std::move(y);
 }
@@ -67,7 +75,8 @@ void createMask(Call<T>& c) {
   Value<T> y = c.make({1, 1, s, s});
   T* to = y.writable();
   forEachRow(s, s, [=](std::int64_t row) {
-    for (std::int64_t column = 0; column < s; ++column) to[row * s + column] = column <= row ? T(0) : minusInfinity<T>();
+    for (std::int64_t column = 0; column < s; ++column)
+      to[row * s + column] = column <= row ? T(0) : minusInfinity<T>();
   });
   c.out[0] = std::move(y);
 }
@@ -110,15 +119,20 @@ Value<T> turned(const Call<T>& c, const Value<T>& x, const Value<T>& freqs, bool
 template <class T>
 const Value<T>& rotaryOperand(const Call<T>& c, std::size_t at, const Value<T>& freqs) {
   const Value<T>& x = c.real(at);
-  if (x.shape.size() != 4 || x.shape[3] % 2 != 0) throw Misfit("operand " + std::to_string(at) + " has shape " + text(x.shape) + ", expected [b, s, h, d] with an even d");
+  if (x.shape.size() != 4 || x.shape[3] % 2 != 0)
+    throw Misfit("operand " + std::to_string(at) + " has shape " + text(x.shape) +
+                 ", expected [b, s, h, d] with an even d");
   const Shape expected{x.shape[1], x.shape[3] / 2};
-  if (freqs.shape != expected) throw Misfit("freqs have shape " + text(freqs.shape) + ", expected " + text(expected));
+  if (freqs.shape != expected)
+    throw Misfit("freqs have shape " + text(freqs.shape) + ", expected " + text(expected));
   return x;
 }
 
 template <class T>
 void sameLead(const Value<T>& q, const Value<T>& k) {
-  if (q.shape[0] != k.shape[0]) throw Misfit("q has shape " + text(q.shape) + ", k " + text(k.shape) + ": they differ in batch");
+  if (q.shape[0] != k.shape[0])
+    throw Misfit("q has shape " + text(q.shape) + ", k " + text(k.shape) +
+                 ": they differ in batch");
 }
 
 template <class T>
@@ -130,7 +144,8 @@ void rotary(Call<T>& c) {
   if (c.wants(1)) c.out[1] = turned(c, k, freqs, false);
 }
 
-// Operands: gradients of both results (either may be absent: 0), q, k, freqs. The transpose of a rotation and scaling turns back.
+// Operands: gradients of both results (either may be absent: 0), q, k, freqs. The transpose of a
+// rotation and scaling turns back.
 template <class T>
 void rotaryBackward(Call<T>& c) {
   const Value<T>& freqs = c.complex(4);

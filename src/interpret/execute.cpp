@@ -21,11 +21,18 @@ constexpr int kStyles = 6;
 class Execution {
  public:
   Execution(const Options& options, const Setup& setup, const Cost& estimate, Result& result)
-      : options_(options), setup_(setup), estimate_(estimate), agree_(estimate.flops < kLargeFlops ? kAgreeSmall : kAgreeLarge), result_(result), threads_(estimate.flops) {
+      : options_(options),
+        setup_(setup),
+        estimate_(estimate),
+        agree_(estimate.flops < kLargeFlops ? kAgreeSmall : kAgreeLarge),
+        result_(result),
+        threads_(estimate.flops) {
     limits_.threads = &threads_;
     limits_.maxBytes = options.maxBytes;
     limits_.cancel = options.cancel;
-    if (options.seconds > 0) limits_.end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.seconds));
+    if (options.seconds > 0)
+      limits_.end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                       std::chrono::duration<double>(options.seconds));
   }
 
   void go() {
@@ -34,7 +41,8 @@ class Execution {
       result_.entries.back().entry = e;
     }
     for (int t = 0; t < options_.trials; ++t) trial(t, drawOf(t, 0));
-    for (int style = 1; style < kStyles && !everywhereCompared(); ++style) trial(options_.trials, drawOf(options_.trials + style, style));
+    for (int style = 1; style < kStyles && !everywhereCompared(); ++style)
+      trial(options_.trials, drawOf(options_.trials + style, style));
     for (EntryResult& entry : result_.entries) {
       if (entry.agreement != Agreement::kUnknown || !entry.reason.empty()) continue;
       if (entry.compared > 0) entry.agreement = Agreement::kAgrees;
@@ -42,7 +50,8 @@ class Execution {
     }
   }
 
-  // Out of time: what was compared counts, but agreement of some trials is only known where there was one.
+  // Out of time: what was compared counts, but agreement of some trials is only known where there
+  // was one.
   void stopped() {
     for (EntryResult& entry : result_.entries) {
       if (entry.agreement != Agreement::kUnknown || !entry.reason.empty()) continue;
@@ -52,10 +61,14 @@ class Execution {
   }
 
  private:
-  Draw drawOf(int trial, int style) const { return {.seed = mixed(options_.seed * 0x9e3779b97f4a7c15u + static_cast<std::uint64_t>(trial)), .style = style}; }
+  Draw drawOf(int trial, int style) const {
+    return {.seed = mixed(options_.seed * 0x9e3779b97f4a7c15u + static_cast<std::uint64_t>(trial)),
+            .style = style};
+  }
 
   bool everywhereCompared() const {
-    return std::all_of(result_.entries.begin(), result_.entries.end(), [](const EntryResult& e) { return e.compared > 0 || !e.reason.empty(); });
+    return std::all_of(result_.entries.begin(), result_.entries.end(),
+                       [](const EntryResult& e) { return e.compared > 0 || !e.reason.empty(); });
   }
 
   void count(const RunResult& run) {
@@ -67,7 +80,8 @@ class Execution {
     Arrays keep;
     if (options_.keep && number + 1 == options_.trials) keep = {&result_.model, &result_.local};
     const bool field = options_.arithmetic == Arithmetic::kPrimeField;
-    const RunResult first = field ? run<Field>(setup_, draw, 0, limits_, keep) : run<double>(setup_, draw, agree_, limits_, keep);
+    const RunResult first = field ? run<Field>(setup_, draw, 0, limits_, keep)
+                                  : run<double>(setup_, draw, agree_, limits_, keep);
     count(first);
     std::vector<EntryResult*> suspects;
     for (EntryResult& entry : result_.entries) {
@@ -85,7 +99,8 @@ class Execution {
     ++result_.trials;
   }
 
-  void settle(EntryResult& entry, const Comparison& c, const Judgement& judgement, const std::optional<Difference>& difference, int number) {
+  void settle(EntryResult& entry, const Comparison& c, const Judgement& judgement,
+              const std::optional<Difference>& difference, int number) {
     if (judgement.agreement != Agreement::kUnknown) {
       entry.compared += c.compared;
       entry.undefined += c.undefined;
@@ -106,12 +121,19 @@ class Execution {
   void inField(const RunResult& first, const std::vector<EntryResult*>& suspects, int number) {
     for (EntryResult* entry : suspects) {
       const Comparison& c = first.entries.at(entry->entry);
-      settle(*entry, c, {Agreement::kUnknown, !c.unknown.empty() ? c.unknown : "differs modulo the prime, where not all laws of the real functions hold"}, c.first, number);
+      settle(*entry, c,
+             {Agreement::kUnknown,
+              !c.unknown.empty()
+                  ? c.unknown
+                  : "differs modulo the prime, where not all laws of the real functions hold"},
+             c.first, number);
     }
   }
 
-  // What was seen in doubles, in a longer type and at moved inputs; in doubles alone where the longer type would take too long or too much memory.
-  void lookAgain(const RunResult& first, const std::vector<EntryResult*>& suspects, int number, const Draw& draw) {
+  // What was seen in doubles, in a longer type and at moved inputs; in doubles alone where the
+  // longer type would take too long or too much memory.
+  void lookAgain(const RunResult& first, const std::vector<EntryResult*>& suspects, int number,
+                 const Draw& draw) {
     std::vector<EntryResult*> candidates;
     for (EntryResult* entry : suspects) {
       const Comparison& c = first.entries.at(entry->entry);
@@ -127,17 +149,23 @@ class Execution {
       } catch (const TooLarge&) {
       }
     }
-    const auto judged = [&](const EntryResult& entry, const std::vector<Comparison>& others, bool close) {
+    const auto judged = [&](const EntryResult& entry, const std::vector<Comparison>& others,
+                            bool close) {
       const Comparison& c = first.entries.at(entry.entry);
-      return again ? judge(c, again->entries.at(entry.entry), others, close) : judgeInDoubles(c, others, close);
+      return again ? judge(c, again->entries.at(entry.entry), others, close)
+                   : judgeInDoubles(c, others, close);
     };
     std::vector<RunResult> moved;
     for (const std::uint64_t way : {1, 2}) {
       // Only what stays is worth moving.
-      if (std::none_of(candidates.begin(), candidates.end(), [&](const EntryResult* e) { return judged(*e, {}, false).agreement == Agreement::kDiffers; })) break;
+      if (std::none_of(candidates.begin(), candidates.end(), [&](const EntryResult* e) {
+            return judged(*e, {}, false).agreement == Agreement::kDiffers;
+          }))
+        break;
       Draw other = draw;
       other.moved = mixed(way);
-      moved.push_back(again ? run<long double>(setup_, other, kAgreeLong, limits_) : run<double>(setup_, other, agree_, limits_));
+      moved.push_back(again ? run<long double>(setup_, other, kAgreeLong, limits_)
+                            : run<double>(setup_, other, agree_, limits_));
       count(moved.back());
     }
     bool close = first.closeDecisions > 0 || (again && again->closeDecisions > 0);
@@ -145,15 +173,17 @@ class Execution {
     for (EntryResult* entry : candidates) {
       std::vector<Comparison> others;
       for (const RunResult& m : moved) others.push_back(m.entries.at(entry->entry));
-      const Comparison& seen = again ? again->entries.at(entry->entry) : first.entries.at(entry->entry);
-      settle(*entry, seen, judged(*entry, others, close), seen.first ? seen.first : first.entries.at(entry->entry).first, number);
+      const Comparison& seen =
+          again ? again->entries.at(entry->entry) : first.entries.at(entry->entry);
+      settle(*entry, seen, judged(*entry, others, close),
+             seen.first ? seen.first : first.entries.at(entry->entry).first, number);
     }
   }
 
   const Options& options_;
   const Setup& setup_;
   const Cost estimate_;
-  const double agree_;      // distances up to here are rounding
+  const double agree_;  // distances up to here are rounding
   Result& result_;
   Limits limits_;
   Threads threads_;
@@ -197,7 +227,10 @@ Result execute(const Problem& problem, const Options& options) {
     if (options.keep) estimate.bytes += keptBytes(setup);
     if (estimate.bytes > static_cast<double>(options.maxBytes)) {
       result.status = Status::kRefused;
-      result.reason = "needs up to " + std::to_string(static_cast<std::int64_t>(estimate.bytes / (1 << 20))) + " MB of arrays at once, more than the limit of " + std::to_string(options.maxBytes >> 20) + " MB";
+      result.reason = "needs up to " +
+                      std::to_string(static_cast<std::int64_t>(estimate.bytes / (1 << 20))) +
+                      " MB of arrays at once, more than the limit of " +
+                      std::to_string(options.maxBytes >> 20) + " MB";
       unknownAll();
       return result;
     }
@@ -220,7 +253,7 @@ Result execute(const Problem& problem, const Options& options) {
     unknownAll();
   } catch (const InputError&) {
     throw;
-  } catch (const std::exception& error) {   // what the reader should have kept from here; memory
+  } catch (const std::exception& error) {  // what the reader should have kept from here; memory
     result.status = Status::kRefused;
     result.reason = error.what();
     unknownAll();

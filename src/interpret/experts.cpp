@@ -13,7 +13,8 @@ namespace {
 
 template <class T>
 void run(const Call<T>& c, const Product<T>& p) {
-  c.context.flops += 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
+  c.context.flops +=
+      2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
   multiply(p);
 }
 
@@ -25,25 +26,39 @@ struct Gate {
 template <class T>
 Gate gateOf(const Call<T>& c, std::size_t first) {
   const Shape &x = c.real(first).shape, &w = c.real(first + 1).shape;
-  if (x.size() != 2) throw Misfit("operand " + std::to_string(first) + " has shape " + text(x) + ", expected [n, d]");
+  if (x.size() != 2)
+    throw Misfit("operand " + std::to_string(first) + " has shape " + text(x) +
+                 ", expected [n, d]");
   c.expect(first + 1, {w.empty() ? 1 : w[0], x[1]}, w.size() == 2 && w[1] == x[1]);
-  Gate g{.tokens = x[0], .experts = w[0], .width = x[1], .topk = integerOf(c.attributes, "topk"), .groups = integerOf(c.attributes, "n_groups", 1),
-         .best = integerOf(c.attributes, "topk_groups", 1), .sigmoid = textOf(c.attributes, "score_func", "") == "sigmoid"};
+  Gate g{.tokens = x[0],
+         .experts = w[0],
+         .width = x[1],
+         .topk = integerOf(c.attributes, "topk"),
+         .groups = integerOf(c.attributes, "n_groups", 1),
+         .best = integerOf(c.attributes, "topk_groups", 1),
+         .sigmoid = textOf(c.attributes, "score_func", "") == "sigmoid"};
   const bool bias = c.present(first + 2);
   if (bias) {
     c.real(first + 2);
     c.expect(first + 2, {g.experts});
   }
-  if (g.experts % g.groups != 0) throw Misfit("found " + std::to_string(g.experts) + " experts, expected a multiple of n_groups, " + std::to_string(g.groups));
-  if (bias && g.groups > 1 && g.experts / g.groups < 2) throw Misfit("found groups of one expert, expected at least two in each (with a bias)");
+  if (g.experts % g.groups != 0)
+    throw Misfit("found " + std::to_string(g.experts) +
+                 " experts, expected a multiple of n_groups, " + std::to_string(g.groups));
+  if (bias && g.groups > 1 && g.experts / g.groups < 2)
+    throw Misfit("found groups of one expert, expected at least two in each (with a bias)");
   const std::int64_t competing = g.groups > 1 ? g.experts / g.groups * g.best : g.experts;
-  if (g.topk > competing) throw Misfit("found topk " + std::to_string(g.topk) + ", expected at most the " + std::to_string(competing) + " experts that compete");
+  if (g.topk > competing)
+    throw Misfit("found topk " + std::to_string(g.topk) + ", expected at most the " +
+                 std::to_string(competing) + " experts that compete");
   return g;
 }
 
-// The positions of the k largest, best first; the smaller index wins a tie. `close`: counts decisions that rounding may have made.
+// The positions of the k largest, best first; the smaller index wins a tie. `close`: counts
+// decisions that rounding may have made.
 template <class T>
-std::vector<std::int64_t> largest(const std::vector<T>& x, const std::vector<std::int64_t>& among, std::int64_t k, std::int64_t& close) {
+std::vector<std::int64_t> largest(const std::vector<T>& x, const std::vector<std::int64_t>& among,
+                                  std::int64_t k, std::int64_t& close) {
   std::vector<std::int64_t> order = among;
   std::sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
     const T &u = x[static_cast<std::size_t>(a)], &v = x[static_cast<std::size_t>(b)];
@@ -51,7 +66,8 @@ std::vector<std::int64_t> largest(const std::vector<T>& x, const std::vector<std
   });
   if constexpr (!kIsField<T>) {
     for (std::int64_t i = 0; i < k && i + 1 < static_cast<std::int64_t>(order.size()); ++i) {
-      const T u = x[static_cast<std::size_t>(order[static_cast<std::size_t>(i)])], v = x[static_cast<std::size_t>(order[static_cast<std::size_t>(i + 1)])];
+      const T u = x[static_cast<std::size_t>(order[static_cast<std::size_t>(i)])],
+              v = x[static_cast<std::size_t>(order[static_cast<std::size_t>(i + 1)])];
       close += u != v && std::abs(u - v) <= static_cast<T>(1e-12) * (std::abs(u) + std::abs(v));
     }
   }
@@ -59,10 +75,13 @@ std::vector<std::int64_t> largest(const std::vector<T>& x, const std::vector<std
   return order;
 }
 
-// The experts of one token by their choice scores, best first; empty where the scores have no value.
+// The experts of one token by their choice scores, best first; empty where the scores have no
+// value.
 template <class T>
-std::vector<std::int64_t> choose(const Gate& g, const std::vector<T>& choice, bool bias, std::int64_t& close) {
-  if (std::any_of(choice.begin(), choice.end(), [](const T& s) { return isUndefined(s); })) return {};
+std::vector<std::int64_t> choose(const Gate& g, const std::vector<T>& choice, bool bias,
+                                 std::int64_t& close) {
+  if (std::any_of(choice.begin(), choice.end(), [](const T& s) { return isUndefined(s); }))
+    return {};
   std::vector<std::int64_t> competing(static_cast<std::size_t>(g.experts));
   std::iota(competing.begin(), competing.end(), 0);
   if (g.groups > 1) {
@@ -72,11 +91,14 @@ std::vector<std::int64_t> choose(const Gate& g, const std::vector<T>& choice, bo
     std::iota(groups.begin(), groups.end(), 0);
     for (std::int64_t i = 0; i < g.groups; ++i) {
       std::vector<T> members(choice.begin() + i * size, choice.begin() + (i + 1) * size);
-      std::sort(members.begin(), members.end(), [](const T& a, const T& b) { return lessThan(b, a); });
+      std::sort(members.begin(), members.end(),
+                [](const T& a, const T& b) { return lessThan(b, a); });
       scores.push_back(bias ? members[0] + members[1] : members[0]);
     }
     const std::vector<std::int64_t> chosen = largest(scores, groups, g.best, close);
-    std::erase_if(competing, [&](std::int64_t e) { return std::find(chosen.begin(), chosen.end(), e / size) == chosen.end(); });
+    std::erase_if(competing, [&](std::int64_t e) {
+      return std::find(chosen.begin(), chosen.end(), e / size) == chosen.end();
+    });
   }
   return largest(choice, competing, g.topk, close);
 }
@@ -84,22 +106,31 @@ std::vector<std::int64_t> choose(const Gate& g, const std::vector<T>& choice, bo
 template <class T>
 Value<T> logitsOf(const Call<T>& c, const Gate& g, std::size_t first) {
   Value<T> logits = c.make({g.tokens, g.experts});
-  run(c, Product<T>{.m = g.tokens, .n = g.experts, .k = g.width, .a = c.operand(first).data(), .b = c.operand(first + 1).data(), .c = logits.writable(), .transposeB = true});
+  run(c, Product<T>{.m = g.tokens,
+                    .n = g.experts,
+                    .k = g.width,
+                    .a = c.operand(first).data(),
+                    .b = c.operand(first + 1).data(),
+                    .c = logits.writable(),
+                    .transposeB = true});
   return logits;
 }
 
 // Of one token: its scores and the chosen experts.
 template <class T>
-std::vector<std::int64_t> route(const Call<T>& c, const Gate& g, const T* logits, const T* bias, std::vector<T>& scores, std::vector<T>& choice) {
+std::vector<std::int64_t> route(const Call<T>& c, const Gate& g, const T* logits, const T* bias,
+                                std::vector<T>& scores, std::vector<T>& choice) {
   if (g.sigmoid) {
-    for (std::int64_t e = 0; e < g.experts; ++e) scores[static_cast<std::size_t>(e)] = sigmoidOf(logits[e]);
+    for (std::int64_t e = 0; e < g.experts; ++e)
+      scores[static_cast<std::size_t>(e)] = sigmoidOf(logits[e]);
   } else {
     T sum;
     exponentials(logits, g.experts, 1, scores.data(), sum);
     const T factor = divide(T(1), sum);
     for (T& s : scores) s *= factor;
   }
-  for (std::size_t e = 0; e < scores.size(); ++e) choice[e] = bias == nullptr ? scores[e] : scores[e] + bias[e];
+  for (std::size_t e = 0; e < scores.size(); ++e)
+    choice[e] = bias == nullptr ? scores[e] : scores[e] + bias[e];
   return choose(g, choice, bias != nullptr, c.context.closeDecisions);
 }
 
@@ -108,11 +139,13 @@ void moeGate(Call<T>& c) {
   const Gate g = gateOf(c, 0);
   const T scale = fromRational<T>(numberOf(c.attributes, "route_scale", Rational(1)));
   const Value<T> logits = logitsOf(c, g, 0);
-  Value<T> weights = c.make({g.tokens, g.topk}), indices = c.make({g.tokens, g.topk}, ElementKind::kInteger);
+  Value<T> weights = c.make({g.tokens, g.topk}),
+           indices = c.make({g.tokens, g.topk}, ElementKind::kInteger);
   T *w = weights.writable(), *index = indices.writable();
   std::vector<T> scores(static_cast<std::size_t>(g.experts)), choice(scores);
   for (std::int64_t n = 0; n < g.tokens; ++n) {
-    const auto chosen = route(c, g, logits.data() + n * g.experts, c.present(2) ? c.operand(2).data() : nullptr, scores, choice);
+    const auto chosen = route(c, g, logits.data() + n * g.experts,
+                              c.present(2) ? c.operand(2).data() : nullptr, scores, choice);
     T sum = T(0);
     for (const std::int64_t e : chosen) sum += scores[static_cast<std::size_t>(e)];
     for (std::int64_t j = 0; j < g.topk; ++j) {
@@ -141,7 +174,8 @@ void moeGateBackward(Call<T>& c) {
   Value<T> dLogits = c.make({g.tokens, g.experts});
   std::vector<T> scores(static_cast<std::size_t>(g.experts)), choice(scores), ds(scores);
   for (std::int64_t n = 0; n < g.tokens; ++n) {
-    const auto chosen = route(c, g, logits.data() + n * g.experts, c.present(4) ? c.operand(4).data() : nullptr, scores, choice);
+    const auto chosen = route(c, g, logits.data() + n * g.experts,
+                              c.present(4) ? c.operand(4).data() : nullptr, scores, choice);
     const T* dw = gradient.data() + n * g.topk;
     T* to = dLogits.writable() + n * g.experts;
     if (chosen.empty()) {
@@ -155,7 +189,8 @@ void moeGateBackward(Call<T>& c) {
       sum += s;
       along += dw[j] * s;
     }
-    for (std::int64_t j = 0; j < g.topk; ++j) {   // of s_j / sum: (dw_j - sum_i dw_i s_i / sum) / sum
+    for (std::int64_t j = 0; j < g.topk;
+         ++j) {  // of s_j / sum: (dw_j - sum_i dw_i s_i / sum) / sum
       T& d = ds[static_cast<std::size_t>(chosen[static_cast<std::size_t>(j)])];
       d = (g.sigmoid ? divide(dw[j] - divide(along, sum), sum) : dw[j]) * scale;
     }
@@ -169,11 +204,22 @@ void moeGateBackward(Call<T>& c) {
   }
   if (c.wants(0)) {
     c.out[0] = c.make({g.tokens, g.width});
-    run(c, Product<T>{.m = g.tokens, .n = g.width, .k = g.experts, .a = dLogits.data(), .b = c.operand(3).data(), .c = c.out[0].writable()});
+    run(c, Product<T>{.m = g.tokens,
+                      .n = g.width,
+                      .k = g.experts,
+                      .a = dLogits.data(),
+                      .b = c.operand(3).data(),
+                      .c = c.out[0].writable()});
   }
   if (c.wants(1)) {
     c.out[1] = c.make({g.experts, g.width});
-    run(c, Product<T>{.m = g.experts, .n = g.width, .k = g.tokens, .a = dLogits.data(), .b = c.operand(2).data(), .c = c.out[1].writable(), .transposeA = true});
+    run(c, Product<T>{.m = g.experts,
+                      .n = g.width,
+                      .k = g.tokens,
+                      .a = dLogits.data(),
+                      .b = c.operand(2).data(),
+                      .c = c.out[1].writable(),
+                      .transposeA = true});
   }
 }
 
@@ -185,11 +231,22 @@ struct ExpertSizes {
 
 template <class T>
 ExpertSizes expertSizes(const Call<T>& c, std::size_t at) {
-  const Shape &x = c.real(at).shape, &indices = c.integer(at + 1).shape, &gate = c.real(at + 3).shape;
-  if (x.size() != 2) throw Misfit("operand " + std::to_string(at) + " has shape " + text(x) + ", expected [n, d]");
-  if (indices.size() != 2 || indices[0] != x[0]) throw Misfit("the indices have shape " + text(indices) + ", expected [" + std::to_string(x[0]) + ", k]");
-  if (gate.size() != 3) throw Misfit("operand " + std::to_string(at + 3) + " has shape " + text(gate) + ", expected [E, f, d]");
-  ExpertSizes s{.tokens = x[0], .width = x[1], .slots = indices[1], .experts = 0, .hidden = gate[1], .first = integerOf(c.attributes, "local_expert_start")};
+  const Shape &x = c.real(at).shape, &indices = c.integer(at + 1).shape,
+              &gate = c.real(at + 3).shape;
+  if (x.size() != 2)
+    throw Misfit("operand " + std::to_string(at) + " has shape " + text(x) + ", expected [n, d]");
+  if (indices.size() != 2 || indices[0] != x[0])
+    throw Misfit("the indices have shape " + text(indices) + ", expected [" + std::to_string(x[0]) +
+                 ", k]");
+  if (gate.size() != 3)
+    throw Misfit("operand " + std::to_string(at + 3) + " has shape " + text(gate) +
+                 ", expected [E, f, d]");
+  ExpertSizes s{.tokens = x[0],
+                .width = x[1],
+                .slots = indices[1],
+                .experts = 0,
+                .hidden = gate[1],
+                .first = integerOf(c.attributes, "local_expert_start")};
   s.experts = integerOf(c.attributes, "local_expert_end") - s.first;
   for (const std::size_t i : {2, 4, 5}) c.real(at + i);
   c.expect(at + 2, indices);
@@ -204,7 +261,8 @@ struct Routed {
 };
 
 template <class T>
-std::vector<std::vector<Routed>> routed(const ExpertSizes& s, const T* indices, std::vector<char>& lost) {
+std::vector<std::vector<Routed>> routed(const ExpertSizes& s, const T* indices,
+                                        std::vector<char>& lost) {
   std::vector<std::vector<Routed>> list(static_cast<std::size_t>(s.experts));
   lost.assign(static_cast<std::size_t>(s.tokens), 0);
   for (std::int64_t n = 0; n < s.tokens; ++n)
@@ -212,13 +270,15 @@ std::vector<std::vector<Routed>> routed(const ExpertSizes& s, const T* indices, 
       const T i = indices[n * s.slots + j];
       if (isUndefined(i)) lost[static_cast<std::size_t>(n)] = 1;
       const std::int64_t e = toIndex(i);
-      if (e != kNoIndex && e >= s.first && e - s.first < s.experts) list[static_cast<std::size_t>(e - s.first)].push_back({n, j});
+      if (e != kNoIndex && e >= s.first && e - s.first < s.experts)
+        list[static_cast<std::size_t>(e - s.first)].push_back({n, j});
     }
   return list;
 }
 
 template <class T>
-Value<T> rowsOf(const Call<T>& c, const T* x, const std::vector<Routed>& tokens, std::int64_t width) {
+Value<T> rowsOf(const Call<T>& c, const T* x, const std::vector<Routed>& tokens,
+                std::int64_t width) {
   Value<T> rows = c.make({static_cast<std::int64_t>(tokens.size()), width});
   T* to = rows.writable();
   for (const Routed& r : tokens) {
@@ -230,16 +290,25 @@ Value<T> rowsOf(const Call<T>& c, const T* x, const std::vector<Routed>& tokens,
 
 // A [m, k] times B [k, n], or the transpose of either.
 template <class T>
-Value<T> times(const Call<T>& c, const T* a, const T* b, std::int64_t m, std::int64_t n, std::int64_t k, bool transposeA, bool transposeB) {
+Value<T> times(const Call<T>& c, const T* a, const T* b, std::int64_t m, std::int64_t n,
+               std::int64_t k, bool transposeA, bool transposeB) {
   Value<T> y = c.make({m, n});
-  run(c, Product<T>{.m = m, .n = n, .k = k, .a = a, .b = b, .c = y.writable(), .transposeA = transposeA, .transposeB = transposeB});
+  run(c, Product<T>{.m = m,
+                    .n = n,
+                    .k = k,
+                    .a = a,
+                    .b = b,
+                    .c = y.writable(),
+                    .transposeA = transposeA,
+                    .transposeB = transposeB});
   return y;
 }
 
 template <class T>
 void moeExperts(Call<T>& c) {
   const ExpertSizes s = expertSizes(c, 0);
-  const T *x = c.operand(0).data(), *weights = c.operand(2).data(), *gate = c.operand(3).data(), *up = c.operand(4).data(), *down = c.operand(5).data();
+  const T *x = c.operand(0).data(), *weights = c.operand(2).data(), *gate = c.operand(3).data(),
+          *up = c.operand(4).data(), *down = c.operand(5).data();
   Value<T> y = filled(c, {s.tokens, s.width}, T(0));
   T* to = y.writable();
   std::vector<char> lost;
@@ -249,33 +318,43 @@ void moeExperts(Call<T>& c) {
     const auto n = static_cast<std::int64_t>(tokens.size());
     if (n == 0) continue;
     const Value<T> rows = rowsOf(c, x, tokens, s.width);
-    const Value<T> a = times(c, rows.data(), gate + e * s.hidden * s.width, n, s.hidden, s.width, false, true);
-    const Value<T> u = times(c, rows.data(), up + e * s.hidden * s.width, n, s.hidden, s.width, false, true);
+    const Value<T> a =
+        times(c, rows.data(), gate + e * s.hidden * s.width, n, s.hidden, s.width, false, true);
+    const Value<T> u =
+        times(c, rows.data(), up + e * s.hidden * s.width, n, s.hidden, s.width, false, true);
     const Value<T> h = mapped(c, a, u, [](T p, T q) { return p * sigmoidOf(p) * q; });
-    const Value<T> out = times(c, h.data(), down + e * s.width * s.hidden, n, s.width, s.hidden, false, true);
+    const Value<T> out =
+        times(c, h.data(), down + e * s.width * s.hidden, n, s.width, s.hidden, false, true);
     for (std::int64_t i = 0; i < n; ++i) {
       const Routed& r = tokens[static_cast<std::size_t>(i)];
       const T weight = weights[r.token * s.slots + r.slot];
-      for (std::int64_t d = 0; d < s.width; ++d) to[r.token * s.width + d] += weight * out.data()[i * s.width + d];
+      for (std::int64_t d = 0; d < s.width; ++d)
+        to[r.token * s.width + d] += weight * out.data()[i * s.width + d];
     }
   }
   for (std::int64_t n = 0; n < s.tokens; ++n)
-    if (lost[static_cast<std::size_t>(n)]) std::fill(to + n * s.width, to + (n + 1) * s.width, undefined<T>());
+    if (lost[static_cast<std::size_t>(n)])
+      std::fill(to + n * s.width, to + (n + 1) * s.width, undefined<T>());
   c.out[0] = std::move(y);
 }
 
-// Operands: gradient of y, then x, indices, weights, gate, up, down; results for the latter six. With h = silu(a) u and o = down h, y += weight o.
+// Operands: gradient of y, then x, indices, weights, gate, up, down; results for the latter six.
+// With h = silu(a) u and o = down h, y += weight o.
 template <class T>
 void moeExpertsBackward(Call<T>& c) {
   const ExpertSizes s = expertSizes(c, 1);
   if (c.wants(1)) throw NoMeaning("indices have no gradient");
   const Value<T>& g = c.gradient(0, {s.tokens, s.width});
-  const T *dy = g.data(), *x = c.operand(1).data(), *weights = c.operand(3).data(), *gate = c.operand(4).data(), *up = c.operand(5).data(), *down = c.operand(6).data();
-  Value<T> dx = filled(c, {s.tokens, s.width}, T(0)), dWeights = filled(c, {s.tokens, s.slots}, T(0)), dGate = filled(c, c.operand(4).shape, T(0)),
-           dUp = filled(c, c.operand(5).shape, T(0)), dDown = filled(c, c.operand(6).shape, T(0));
+  const T *dy = g.data(), *x = c.operand(1).data(), *weights = c.operand(3).data(),
+          *gate = c.operand(4).data(), *up = c.operand(5).data(), *down = c.operand(6).data();
+  Value<T> dx = filled(c, {s.tokens, s.width}, T(0)),
+           dWeights = filled(c, {s.tokens, s.slots}, T(0)),
+           dGate = filled(c, c.operand(4).shape, T(0)), dUp = filled(c, c.operand(5).shape, T(0)),
+           dDown = filled(c, c.operand(6).shape, T(0));
   std::vector<char> lost;
   const auto lists = routed(s, c.operand(2).data(), lost);
-  if (std::any_of(lost.begin(), lost.end(), [](char l) { return l != 0; })) throw NoMeaning("an index has no value");
+  if (std::any_of(lost.begin(), lost.end(), [](char l) { return l != 0; }))
+    throw NoMeaning("an index has no value");
   for (std::int64_t e = 0; e < s.experts; ++e) {
     const std::vector<Routed>& tokens = lists[static_cast<std::size_t>(e)];
     const auto n = static_cast<std::int64_t>(tokens.size());
@@ -285,8 +364,10 @@ void moeExpertsBackward(Call<T>& c) {
     const Value<T> a = times(c, rows.data(), gate + e * size, n, s.hidden, s.width, false, true);
     const Value<T> u = times(c, rows.data(), up + e * size, n, s.hidden, s.width, false, true);
     const Value<T> h = mapped(c, a, u, [](T p, T q) { return p * sigmoidOf(p) * q; });
-    const Value<T> back = times(c, gradients.data(), down + e * size, n, s.hidden, s.width, false, false);   // dy down
-    Value<T> weighted = c.make({n, s.width}), da = c.make({n, s.hidden}), du = c.make({n, s.hidden});
+    const Value<T> back =
+        times(c, gradients.data(), down + e * size, n, s.hidden, s.width, false, false);  // dy down
+    Value<T> weighted = c.make({n, s.width}), da = c.make({n, s.hidden}),
+             du = c.make({n, s.hidden});
     for (std::int64_t i = 0; i < n; ++i) {
       const Routed& r = tokens[static_cast<std::size_t>(i)];
       const T weight = weights[r.token * s.slots + r.slot];
@@ -299,17 +380,24 @@ void moeExpertsBackward(Call<T>& c) {
         da.writable()[at] = dh * u.data()[at] * sigma * (T(1) + p * (T(1) - sigma));
       }
       dWeights.writable()[r.token * s.slots + r.slot] += dot;
-      for (std::int64_t d = 0; d < s.width; ++d) weighted.writable()[i * s.width + d] = weight * gradients.data()[i * s.width + d];
+      for (std::int64_t d = 0; d < s.width; ++d)
+        weighted.writable()[i * s.width + d] = weight * gradients.data()[i * s.width + d];
     }
-    const auto put = [&](Value<T>& whole, const Value<T>& part) { std::copy(part.data(), part.data() + size, whole.writable() + e * size); };
-    if (c.wants(5)) put(dDown, times(c, weighted.data(), h.data(), s.width, s.hidden, n, true, false));
+    const auto put = [&](Value<T>& whole, const Value<T>& part) {
+      std::copy(part.data(), part.data() + size, whole.writable() + e * size);
+    };
+    if (c.wants(5))
+      put(dDown, times(c, weighted.data(), h.data(), s.width, s.hidden, n, true, false));
     if (c.wants(3)) put(dGate, times(c, da.data(), rows.data(), s.hidden, s.width, n, true, false));
     if (c.wants(4)) put(dUp, times(c, du.data(), rows.data(), s.hidden, s.width, n, true, false));
     if (c.wants(0)) {
-      const Value<T> viaGate = times(c, da.data(), gate + e * size, n, s.width, s.hidden, false, false), viaUp = times(c, du.data(), up + e * size, n, s.width, s.hidden, false, false);
+      const Value<T> viaGate =
+                         times(c, da.data(), gate + e * size, n, s.width, s.hidden, false, false),
+                     viaUp = times(c, du.data(), up + e * size, n, s.width, s.hidden, false, false);
       for (std::int64_t i = 0; i < n; ++i) {
         T* to = dx.writable() + tokens[static_cast<std::size_t>(i)].token * s.width;
-        for (std::int64_t d = 0; d < s.width; ++d) to[d] += viaGate.data()[i * s.width + d] + viaUp.data()[i * s.width + d];
+        for (std::int64_t d = 0; d < s.width; ++d)
+          to[d] += viaGate.data()[i * s.width + d] + viaUp.data()[i * s.width + d];
       }
     }
   }

@@ -1,7 +1,9 @@
 // From distances to a judgement: is a difference one of the two computations, or of rounding?
 //
-// Doubles that are nearly equal agree. All else is looked at again: in long doubles, whose rounding is 2048 times smaller, at the same inputs, and at inputs that are
-// moved a little, twice. What rounding makes shrinks; what comes from a tie, a kink or a threshold goes away; what is left is a difference.
+// Doubles that are nearly equal agree. All else is looked at again: in long doubles, whose rounding
+// is 2048 times smaller, at the same inputs, and at inputs that are moved a little, twice. What
+// rounding makes shrinks; what comes from a tie, a kink or a threshold goes away; what is left is a
+// difference.
 #pragma once
 
 #include <string>
@@ -12,10 +14,12 @@
 
 namespace shardproof::interpret {
 
-// Distances up to here are taken for rounding at once. What is large sums more, over more layers, and cannot so easily be computed again.
+// Distances up to here are taken for rounding at once. What is large sums more, over more layers,
+// and cannot so easily be computed again.
 constexpr double kAgreeSmall = 0x1p-40, kAgreeLarge = 0x1p-33, kAgreeLong = 0x1p-51;
 constexpr double kLargeFlops = 1e9;
-// From so many operations on nothing is computed again in long doubles, which take a hundred times as long.
+// From so many operations on nothing is computed again in long doubles, which take a hundred times
+// as long.
 constexpr double kNoLongFlops = 3e10;
 
 struct Judgement {
@@ -23,9 +27,12 @@ struct Judgement {
   std::string reason;
 };
 
-// `first`: in doubles; `again`: in long doubles at the same inputs; `moved`: in long doubles at moved ones. `close`: some decision was made by less than rounding.
-Judgement judge(const Comparison& first, const Comparison& again, const std::vector<Comparison>& moved, bool close);
-// Without long doubles: only what is a million times rounding, and stays at moved inputs, is a difference.
+// `first`: in doubles; `again`: in long doubles at the same inputs; `moved`: in long doubles at
+// moved ones. `close`: some decision was made by less than rounding.
+Judgement judge(const Comparison& first, const Comparison& again,
+                const std::vector<Comparison>& moved, bool close);
+// Without long doubles: only what is a million times rounding, and stays at moved inputs, is a
+// difference.
 Judgement judgeInDoubles(const Comparison& first, const std::vector<Comparison>& moved, bool close);
 
 }  // namespace shardproof::interpret

@@ -1,5 +1,5 @@
-// Operators that only move elements, and their gradients (docs/operators.md, "Layout"). Each but `cat` and `pad` reads its operand with strides and an
-// offset; its gradient writes with the same.
+// Operators that only move elements, and their gradients (docs/operators.md, "Layout"). Each but
+// `cat` and `pad` reads its operand with strides and an offset; its gradient writes with the same.
 #include <algorithm>
 
 #include "interpret/call.h"
@@ -35,7 +35,8 @@ Shape viewOf(const Shape& x, const Attributes& attributes) {
 
 Reading transposeOf(const Shape& x, const Attributes& a) {
   Reading r{x, stridesOf(x)};
-  const std::size_t d0 = dimensionOf(integerOf(a, "dim0"), x.size()), d1 = dimensionOf(integerOf(a, "dim1"), x.size());
+  const std::size_t d0 = dimensionOf(integerOf(a, "dim0"), x.size()),
+                    d1 = dimensionOf(integerOf(a, "dim1"), x.size());
   std::swap(r.shape[d0], r.shape[d1]);
   std::swap(r.strides[d0], r.strides[d1]);
   return r;
@@ -52,25 +53,31 @@ Reading permuteOf(const Shape& x, const Attributes& a) {
     r.shape.push_back(x[d]);
     r.strides.push_back(own[d]);
   }
-  if (dims.size() != x.size()) throw Misfit("'dims' has " + std::to_string(dims.size()) + " entries, expected " + std::to_string(x.size()));
+  if (dims.size() != x.size())
+    throw Misfit("'dims' has " + std::to_string(dims.size()) + " entries, expected " +
+                 std::to_string(x.size()));
   return r;
 }
 
 Reading expandOf(const Shape& x, const Attributes& a) {
   Reading r;
   r.shape = integersOf(a, "size");
-  if (r.shape.size() < x.size()) throw Misfit("'size' has fewer dimensions than the operand of shape " + text(x));
+  if (r.shape.size() < x.size())
+    throw Misfit("'size' has fewer dimensions than the operand of shape " + text(x));
   const Shape own = stridesOf(x);
   const std::size_t lead = r.shape.size() - x.size();
   r.strides.assign(r.shape.size(), 0);
   for (std::size_t d = 0; d < r.shape.size(); ++d) {
     if (d < lead) {
-      if (r.shape[d] < 1) throw Misfit("'size' is " + text(r.shape) + ", expected sizes of at least 1 for new dimensions");
+      if (r.shape[d] < 1)
+        throw Misfit("'size' is " + text(r.shape) +
+                     ", expected sizes of at least 1 for new dimensions");
       continue;
     }
     const std::int64_t n = x[d - lead];
     if (r.shape[d] == -1) r.shape[d] = n;
-    if (r.shape[d] != n && (n != 1 || r.shape[d] < 1)) throw Misfit("shape " + text(x) + " cannot be expanded to " + text(r.shape));
+    if (r.shape[d] != n && (n != 1 || r.shape[d] < 1))
+      throw Misfit("shape " + text(x) + " cannot be expanded to " + text(r.shape));
     if (n != 1) r.strides[d] = own[d - lead];
   }
   return r;
@@ -107,9 +114,12 @@ Reading sliceOf(const Shape& x, const Attributes& a) {
   Reading r{x, stridesOf(x)};
   const std::size_t d = dimensionOf(integerOf(a, "dim"), x.size());
   const std::int64_t n = x[d], step = integerOf(a, "step", 1);
-  const auto bound = [n](std::int64_t i) { return std::clamp<std::int64_t>(i < 0 ? i + n : i, 0, n); };
+  const auto bound = [n](std::int64_t i) {
+    return std::clamp<std::int64_t>(i < 0 ? i + n : i, 0, n);
+  };
   const std::int64_t start = bound(integerOf(a, "start", 0)), stop = bound(integerOf(a, "stop", n));
-  if (start >= stop) throw Misfit("the slice of a dimension of size " + std::to_string(n) + " is empty");
+  if (start >= stop)
+    throw Misfit("the slice of a dimension of size " + std::to_string(n) + " is empty");
   r.shape[d] = (stop - start - 1) / step + 1;
   r.offset = start * r.strides[d];
   r.strides[d] *= step;
@@ -120,7 +130,9 @@ Reading selectOf(const Shape& x, const Attributes& a) {
   Reading r{x, stridesOf(x)};
   const std::size_t d = dimensionOf(integerOf(a, "dim"), x.size());
   const std::int64_t given = integerOf(a, "index"), index = given < 0 ? given + x[d] : given;
-  if (index < 0 || index >= x[d]) throw Misfit("index " + std::to_string(given) + " does not exist in a dimension of size " + std::to_string(x[d]));
+  if (index < 0 || index >= x[d])
+    throw Misfit("index " + std::to_string(given) + " does not exist in a dimension of size " +
+                 std::to_string(x[d]));
   r.offset = index * r.strides[d];
   r.shape.erase(r.shape.begin() + static_cast<std::ptrdiff_t>(d));
   r.strides.erase(r.strides.begin() + static_cast<std::ptrdiff_t>(d));
@@ -131,8 +143,11 @@ Reading chunkOf(const Shape& x, const Attributes& a) {
   Reading r{x, stridesOf(x)};
   const std::size_t d = dimensionOf(integerOf(a, "dim"), x.size());
   const std::int64_t parts = integerOf(a, "parts"), index = integerOf(a, "index");
-  if (parts < 1 || x[d] % parts != 0) throw Misfit("a dimension of size " + std::to_string(x[d]) + " cannot be cut into " + std::to_string(parts) + " equal pieces");
-  if (index < 0 || index >= parts) throw Misfit("there is no piece " + std::to_string(index) + " of " + std::to_string(parts));
+  if (parts < 1 || x[d] % parts != 0)
+    throw Misfit("a dimension of size " + std::to_string(x[d]) + " cannot be cut into " +
+                 std::to_string(parts) + " equal pieces");
+  if (index < 0 || index >= parts)
+    throw Misfit("there is no piece " + std::to_string(index) + " of " + std::to_string(parts));
   r.shape[d] = x[d] / parts;
   r.offset = index * r.shape[d] * r.strides[d];
   return r;
@@ -140,7 +155,7 @@ Reading chunkOf(const Shape& x, const Attributes& a) {
 
 using Rule = Reading (*)(const Shape&, const Attributes&);
 
-bool inPlace(const Reading& r, const Shape& x) {   // the operand's elements, all of them, in order
+bool inPlace(const Reading& r, const Shape& x) {  // the operand's elements, all of them, in order
   if (r.offset != 0 || positionsOf(r.shape) != positionsOf(x)) return false;
   const Shape dense = stridesOf(r.shape);
   for (std::size_t d = 0; d < r.shape.size(); ++d)
@@ -185,7 +200,8 @@ Shape catShape(const Call<T>& c, std::size_t first, std::size_t dim) {
     Shape expected = shape;
     if (x.shape.size() == shape.size()) expected[dim] = x.shape[dim];
     c.expect(i, expected);
-    if (x.element != c.operand(first).element) throw Misfit("operands hold different kinds of element");
+    if (x.element != c.operand(first).element)
+      throw Misfit("operands hold different kinds of element");
     shape[dim] += x.shape[dim];
   }
   return shape;
@@ -214,7 +230,9 @@ void cat(Call<T>& c) {
     const std::int64_t row = x.shape[dim] * pieces.inner * planes;
     const T* from = x.data();
     T* to = y.writable() + at;
-    forEachRow(pieces.outer, row, [=](std::int64_t o) { std::copy(from + o * row, from + (o + 1) * row, to + o * whole); });
+    forEachRow(pieces.outer, row, [=](std::int64_t o) {
+      std::copy(from + o * row, from + (o + 1) * row, to + o * whole);
+    });
     at += row;
   }
   c.out[0] = std::move(y);
@@ -239,9 +257,13 @@ struct Padding {
   Shape shape;
   std::int64_t offset = 0;
   Padding(const Shape& x, const Attributes& a) : shape(x) {
-    if (textOf(a, "mode", "constant") != "constant") throw NoMeaning("padding of another mode than 'constant'");
+    if (textOf(a, "mode", "constant") != "constant")
+      throw NoMeaning("padding of another mode than 'constant'");
     const std::vector<std::int64_t> pad = integersOf(a, "pad");
-    if (pad.size() % 2 != 0 || pad.size() / 2 > x.size()) throw Misfit("'pad' has " + std::to_string(pad.size()) + " entries, expected pairs for at most " + std::to_string(x.size()) + " dimensions");
+    if (pad.size() % 2 != 0 || pad.size() / 2 > x.size())
+      throw Misfit("'pad' has " + std::to_string(pad.size()) +
+                   " entries, expected pairs for at most " + std::to_string(x.size()) +
+                   " dimensions");
     Shape before(x.size(), 0);
     for (std::size_t i = 0; i < pad.size(); i += 2) {
       const std::size_t d = x.size() - 1 - i / 2;
@@ -264,7 +286,8 @@ void pad(Call<T>& c) {
   T* to = y.writable() + p.offset;
   forEachRow(walk.runs, walk.length, [&](std::int64_t run) {
     const auto [a, b] = walk.start(run);
-    for (std::int64_t i = 0; i < walk.length; ++i) to[b + i * walk.strideB] = from[a + i * walk.strideA];
+    for (std::int64_t i = 0; i < walk.length; ++i)
+      to[b + i * walk.strideB] = from[a + i * walk.strideA];
   });
   c.out[0] = std::move(y);
 }
@@ -281,7 +304,8 @@ void padBackward(Call<T>& c) {
 template <class T>
 void addLayout(std::vector<NamedKernel<T>>& k) {
   for (const char* name : {"view", "reshape"}) k.push_back({name, view<T>});
-  for (const char* name : {"view_backward", "reshape_backward"}) k.push_back({name, viewBackward<T>});
+  for (const char* name : {"view_backward", "reshape_backward"})
+    k.push_back({name, viewBackward<T>});
   k.push_back({"transpose", read<T, transposeOf>});
   k.push_back({"transpose_backward", readBackward<T, transposeOf>});
   k.push_back({"permute", read<T, permuteOf>});

@@ -17,8 +17,9 @@ struct Lines {
   std::int64_t start(std::int64_t line) const { return line / inner * n * inner + line % inner; }
 };
 
-// exp(x_i - m) and their sum, with m the largest x, so that nothing overflows; in the field, which has no order, m = 0. A line of minus infinities has no value.
-// Gives back log(sum_i exp(x_i)); e may be nullptr.
+// exp(x_i - m) and their sum, with m the largest x, so that nothing overflows; in the field, which
+// has no order, m = 0. A line of minus infinities has no value. Gives back log(sum_i exp(x_i)); e
+// may be nullptr.
 template <class T>
 T exponentials(const T* x, std::int64_t n, std::int64_t stride, T* e, T& sum) {
   T m = T(0);

@@ -13,7 +13,8 @@ struct LossSizes {
 template <class T>
 LossSizes lossSizes(const Call<T>& c, std::size_t first) {
   const Shape& x = c.real(first).shape;
-  if (x.empty()) throw Misfit("operand " + std::to_string(first) + " has shape [], expected [..., classes]");
+  if (x.empty())
+    throw Misfit("operand " + std::to_string(first) + " has shape [], expected [..., classes]");
   LossSizes s;
   s.classes = x.back();
   s.lead = Shape(x.begin(), x.end() - 1);
@@ -74,7 +75,8 @@ void crossEntropyBackward(Call<T>& c) {
 template <class T>
 void oneHot(Call<T>& c) {
   const Value<T>& ids = c.integer(0);
-  const std::int64_t start = integerOf(c.attributes, "start"), width = integerOf(c.attributes, "stop") - start;
+  const std::int64_t start = integerOf(c.attributes, "start"),
+                     width = integerOf(c.attributes, "stop") - start;
   if (width < 1) throw Misfit("'stop' is not above 'start'");
   Shape shape = ids.shape;
   shape.push_back(width);
@@ -83,7 +85,8 @@ void oneHot(Call<T>& c) {
   T* to = y.writable();
   forEachRow(ids.positions(), width, [&](std::int64_t row) {
     const std::int64_t id = toIndex(from[row]);
-    for (std::int64_t i = 0; i < width; ++i) to[row * width + i] = isUndefined(from[row]) ? from[row] : T(id == start + i ? 1 : 0);
+    for (std::int64_t i = 0; i < width; ++i)
+      to[row * width + i] = isUndefined(from[row]) ? from[row] : T(id == start + i ? 1 : 0);
   });
   c.out[0] = std::move(y);
 }

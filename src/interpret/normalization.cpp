@@ -1,4 +1,5 @@
-// softmax, log_softmax, layer_norm, rms_norm and their gradients (docs/operators.md, "Normalisation").
+// softmax, log_softmax, layer_norm, rms_norm and their gradients (docs/operators.md,
+// "Normalisation").
 #include "interpret/call.h"
 #include "interpret/lines.h"
 
@@ -44,7 +45,8 @@ void softmaxBackward(Call<T>& c) {
     const std::int64_t at = lines.start(line), step = lines.inner;
     T sum = T(0);
     for (std::int64_t i = 0; i < lines.n; ++i) sum += dy[at + i * step] * to[at + i * step];
-    for (std::int64_t i = 0; i < lines.n; ++i) to[at + i * step] = to[at + i * step] * (dy[at + i * step] - sum);
+    for (std::int64_t i = 0; i < lines.n; ++i)
+      to[at + i * step] = to[at + i * step] * (dy[at + i * step] - sum);
   });
   c.out[0] = std::move(y);
 }
@@ -60,7 +62,8 @@ void logSoftmax(Call<T>& c) {
     const std::int64_t at = lines.start(line);
     T sum;
     const T total = exponentials<T>(from + at, lines.n, lines.inner, nullptr, sum);
-    for (std::int64_t i = 0; i < lines.n; ++i) to[at + i * lines.inner] = from[at + i * lines.inner] - total;
+    for (std::int64_t i = 0; i < lines.n; ++i)
+      to[at + i * lines.inner] = from[at + i * lines.inner] - total;
   });
   c.out[0] = std::move(y);
 }
@@ -77,7 +80,8 @@ void logSoftmaxBackward(Call<T>& c) {
   forEachRow(lines.count(), lines.n, [&](std::int64_t line) {
     const std::int64_t at = lines.start(line), step = lines.inner;
     const T sum = sumOf(dy + at, lines.n, step);
-    for (std::int64_t i = 0; i < lines.n; ++i) to[at + i * step] = dy[at + i * step] - to[at + i * step] * sum;
+    for (std::int64_t i = 0; i < lines.n; ++i)
+      to[at + i * step] = dy[at + i * step] - to[at + i * step] * sum;
   });
   c.out[0] = std::move(y);
 }
@@ -91,7 +95,8 @@ struct NormSizes {
 template <class T>
 NormSizes normSizes(const Call<T>& c, std::size_t first) {
   const Shape& x = c.real(first).shape;
-  if (x.empty()) throw Misfit("operand " + std::to_string(first) + " has shape [], expected [..., d]");
+  if (x.empty())
+    throw Misfit("operand " + std::to_string(first) + " has shape [], expected [..., d]");
   NormSizes s;
   s.d = x.back();
   s.rows = positionsOf(x) / s.d;
@@ -112,7 +117,8 @@ T normalized(const T* x, std::int64_t d, T eps, T* to) {
   for (std::int64_t i = 0; i < d; ++i) to[i] = x[i] - mean;
   T squares[4] = {T(0), T(0), T(0), T(0)};
   for (std::int64_t i = 0; i < d; ++i) squares[i & 3] += to[i] * to[i];
-  const T factor = inverseRootOf(((squares[0] + squares[1]) + (squares[2] + squares[3])) * inverseD + eps);
+  const T factor =
+      inverseRootOf(((squares[0] + squares[1]) + (squares[2] + squares[3])) * inverseD + eps);
   for (std::int64_t i = 0; i < d; ++i) to[i] *= factor;
   return factor;
 }
@@ -122,7 +128,8 @@ void norm(Call<T>& c) {
   const NormSizes s = normSizes(c, 0);
   const T eps = fromRational<T>(numberOf(c.attributes, "eps"));
   Value<T> y = c.make(c.operand(0).shape);
-  const T *x = c.operand(0).data(), *w = c.operand(1).data(), *b = c.present(2) ? c.operand(2).data() : nullptr;
+  const T *x = c.operand(0).data(), *w = c.operand(1).data(),
+          *b = c.present(2) ? c.operand(2).data() : nullptr;
   T* to = y.writable();
   forEachRow(s.rows, s.d * 2, [&](std::int64_t row) {
     T* line = to + row * s.d;
@@ -134,7 +141,8 @@ void norm(Call<T>& c) {
   c.out[0] = std::move(y);
 }
 
-// With n the normalized x, f the factor and h = g w: dx = f (h - [mean(h)] - n mean(h n)), dw = sum of g n over rows, db = sum of g.
+// With n the normalized x, f the factor and h = g w: dx = f (h - [mean(h)] - n mean(h n)), dw = sum
+// of g n over rows, db = sum of g.
 template <class T, bool centred>
 void normBackward(Call<T>& c) {
   const NormSizes s = normSizes(c, 1);
@@ -145,7 +153,7 @@ void normBackward(Call<T>& c) {
   T *to = dx.writable(), *n = products.writable();
   const T inverseD = fromRational<T>(Rational(1, s.d));
   forEachRow(s.rows, s.d * 4, [&](std::int64_t row) {
-    const T *gradient = dy + row * s.d;
+    const T* gradient = dy + row * s.d;
     T *line = to + row * s.d, *normal = n + row * s.d;
     const T factor = normalized<T, centred>(x + row * s.d, s.d, eps, normal);
     T mean = T(0), along = T(0);

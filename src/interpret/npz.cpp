@@ -1,4 +1,5 @@
-// The format of the arrays: NEP 1 of NumPy (https://numpy.org/neps/nep-0001-npy-format.html). libzip reads and writes the archive.
+// The format of the arrays: NEP 1 of NumPy (https://numpy.org/neps/nep-0001-npy-format.html).
+// libzip reads and writes the archive.
 #include "interpret/npz.h"
 
 #include <zip.h>
@@ -16,7 +17,8 @@
 namespace shardproof::interpret {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "arrays are written as they lie in memory");
+static_assert(std::endian::native == std::endian::little,
+              "arrays are written as they lie in memory");
 
 constexpr std::int64_t kMostExact = std::int64_t{1} << 53;
 
@@ -71,13 +73,15 @@ class HeaderParser {
       }
       accept(',');
     }
-    if (!type || !order || !shape) throw std::invalid_argument("the header lacks 'descr', 'fortran_order' or 'shape'");
+    if (!type || !order || !shape)
+      throw std::invalid_argument("the header lacks 'descr', 'fortran_order' or 'shape'");
     return h;
   }
 
  private:
   void blanks() {
-    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t')) ++at_;
+    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t'))
+      ++at_;
   }
   bool accept(char ch) {
     blanks();
@@ -86,7 +90,10 @@ class HeaderParser {
     return true;
   }
   void expect(char ch) {
-    if (!accept(ch)) throw std::invalid_argument(std::string("the header is not understood: expected '") + ch + "' at character " + std::to_string(at_) + " (structured types are not supported)");
+    if (!accept(ch))
+      throw std::invalid_argument(std::string("the header is not understood: expected '") + ch +
+                                  "' at character " + std::to_string(at_) +
+                                  " (structured types are not supported)");
   }
   std::string quoted() {
     blanks();
@@ -117,11 +124,12 @@ class HeaderParser {
       std::int64_t n = 0;
       const std::size_t start = at_;
       while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9') {
-        if (__builtin_mul_overflow(n, 10, &n) || __builtin_add_overflow(n, text_[at_] - '0', &n)) throw std::invalid_argument("a size is too large");
+        if (__builtin_mul_overflow(n, 10, &n) || __builtin_add_overflow(n, text_[at_] - '0', &n))
+          throw std::invalid_argument("a size is too large");
         ++at_;
       }
       if (at_ == start) throw std::invalid_argument("'shape' is not a tuple of sizes");
-      if (at_ < text_.size() && text_[at_] == 'L') ++at_;   // of Python 2
+      if (at_ < text_.size() && text_[at_] == 'L') ++at_;  // of Python 2
       shape.push_back(n);
       accept(',');
     }
@@ -132,7 +140,7 @@ class HeaderParser {
   std::size_t at_ = 0;
 };
 
-double half(std::uint16_t bits) {   // IEEE 754 binary16
+double half(std::uint16_t bits) {  // IEEE 754 binary16
   const int exponent = bits >> 10 & 31, fraction = bits & 1023;
   const double magnitude = exponent == 0    ? std::ldexp(fraction, -24)
                            : exponent == 31 ? (fraction == 0 ? HUGE_VAL : std::nan(""))
@@ -148,15 +156,20 @@ double numberAt(const char* p, bool swapped) {
   N n;
   std::memcpy(&n, bytes, sizeof(N));
   if constexpr (std::is_integral_v<N> && sizeof(N) == 8) {
-    const bool exact = std::is_signed_v<N> ? static_cast<std::int64_t>(n) <= kMostExact && static_cast<std::int64_t>(n) >= -kMostExact : static_cast<std::uint64_t>(n) <= static_cast<std::uint64_t>(kMostExact);
-    if (!exact) throw std::invalid_argument("found " + std::to_string(n) + ", expected whole numbers up to 2^53 in magnitude");
+    const bool exact = std::is_signed_v<N> ? static_cast<std::int64_t>(n) <= kMostExact &&
+                                                 static_cast<std::int64_t>(n) >= -kMostExact
+                                           : static_cast<std::uint64_t>(n) <=
+                                                 static_cast<std::uint64_t>(kMostExact);
+    if (!exact)
+      throw std::invalid_argument("found " + std::to_string(n) +
+                                  ", expected whole numbers up to 2^53 in magnitude");
   }
   return static_cast<double>(n);
 }
 
 struct Type {
   ElementKind element = ElementKind::kReal;
-  std::size_t size = 0;                          // of one number; a complex element has two
+  std::size_t size = 0;  // of one number; a complex element has two
   double (*read)(const char*, bool) = nullptr;
 };
 
@@ -165,7 +178,10 @@ Type typeOf(const std::string& name) {
   const auto is = [&](const char* k) { return kind == k; };
   if (is("f8")) return {ElementKind::kReal, 8, numberAt<double>};
   if (is("f4")) return {ElementKind::kReal, 4, numberAt<float>};
-  if (is("f2")) return {ElementKind::kReal, 2, [](const char* p, bool swapped) { return half(static_cast<std::uint16_t>(numberAt<std::uint16_t>(p, swapped))); }};
+  if (is("f2"))
+    return {ElementKind::kReal, 2, [](const char* p, bool swapped) {
+              return half(static_cast<std::uint16_t>(numberAt<std::uint16_t>(p, swapped)));
+            }};
   if (is("c16")) return {ElementKind::kComplex, 8, numberAt<double>};
   if (is("c8")) return {ElementKind::kComplex, 4, numberAt<float>};
   if (is("i1")) return {ElementKind::kInteger, 1, numberAt<std::int8_t>};
@@ -176,7 +192,8 @@ Type typeOf(const std::string& name) {
   if (is("u2")) return {ElementKind::kInteger, 2, numberAt<std::uint16_t>};
   if (is("u4")) return {ElementKind::kInteger, 4, numberAt<std::uint32_t>};
   if (is("u8")) return {ElementKind::kInteger, 8, numberAt<std::uint64_t>};
-  throw std::invalid_argument("found elements of type '" + name + "', expected booleans, integers, floats or complex numbers");
+  throw std::invalid_argument("found elements of type '" + name +
+                              "', expected booleans, integers, floats or complex numbers");
 }
 
 // Where an element in row-major order lies if the first dimension is the fastest.
@@ -193,10 +210,15 @@ std::size_t fortranOffset(const Shape& shape, std::size_t element) {
 }
 
 Array parseNpy(const std::string& bytes) {
-  if (bytes.size() < 10 || bytes.compare(0, 6, "\x93NUMPY") != 0) throw std::invalid_argument("is not a NumPy array (.npy)");
-  const auto byte = [&](std::size_t i) { return static_cast<std::size_t>(static_cast<unsigned char>(bytes[i])); };
+  if (bytes.size() < 10 || bytes.compare(0, 6, "\x93NUMPY") != 0)
+    throw std::invalid_argument("is not a NumPy array (.npy)");
+  const auto byte = [&](std::size_t i) {
+    return static_cast<std::size_t>(static_cast<unsigned char>(bytes[i]));
+  };
   const std::size_t wide = byte(6) >= 2 ? 4 : 2;
-  if (byte(6) < 1 || byte(6) > 3) throw std::invalid_argument("has version " + std::to_string(byte(6)) + " of the .npy format, expected 1 to 3");
+  if (byte(6) < 1 || byte(6) > 3)
+    throw std::invalid_argument("has version " + std::to_string(byte(6)) +
+                                " of the .npy format, expected 1 to 3");
   std::size_t length = 0;
   if (bytes.size() < 8 + wide) throw std::invalid_argument("ends inside its header");
   for (std::size_t i = wide; i-- > 0;) length = length << 8 | byte(8 + i);
@@ -212,18 +234,22 @@ Array parseNpy(const std::string& bytes) {
   const std::size_t planes = type.element == ElementKind::kComplex ? 2 : 1;
   std::size_t count = planes, all = 0;
   for (const std::int64_t n : header.shape)
-    if (__builtin_mul_overflow(count, static_cast<std::size_t>(n), &count)) throw std::invalid_argument("has too many elements");
+    if (__builtin_mul_overflow(count, static_cast<std::size_t>(n), &count))
+      throw std::invalid_argument("has too many elements");
   if (__builtin_mul_overflow(count, type.size, &all) || all != bytes.size() - start - length)
-    throw std::invalid_argument("has " + std::to_string(bytes.size() - start - length) + " bytes of data, which is not what its shape and type need");
+    throw std::invalid_argument("has " + std::to_string(bytes.size() - start - length) +
+                                " bytes of data, which is not what its shape and type need");
   array.data.resize(count);
   const char* data = bytes.data() + start + length;
   if (!header.fortran) {
-    for (std::size_t i = 0; i < count; ++i) array.data[i] = type.read(data + i * type.size, swapped);
+    for (std::size_t i = 0; i < count; ++i)
+      array.data[i] = type.read(data + i * type.size, swapped);
     return array;
   }
   for (std::size_t i = 0; i < count; i += planes) {
     const std::size_t offset = fortranOffset(header.shape, i / planes) * planes;
-    for (std::size_t k = 0; k < planes; ++k) array.data[i + k] = type.read(data + (offset + k) * type.size, swapped);
+    for (std::size_t k = 0; k < planes; ++k)
+      array.data[i + k] = type.read(data + (offset + k) * type.size, swapped);
   }
   return array;
 }
@@ -240,8 +266,11 @@ std::map<std::string, Array> readNpz(const std::string& file) {
     const auto index = static_cast<zip_uint64_t>(i);
     zip_stat_t stat;
     zip_stat_init(&stat);
-    if (zip_stat_index(archive.get(), index, 0, &stat) != 0 || (stat.valid & ZIP_STAT_NAME) == 0 || (stat.valid & ZIP_STAT_SIZE) == 0)
-      throw InputError(file, "", "entry " + std::to_string(i) + " of the archive cannot be read: " + zip_strerror(archive.get()));
+    if (zip_stat_index(archive.get(), index, 0, &stat) != 0 || (stat.valid & ZIP_STAT_NAME) == 0 ||
+        (stat.valid & ZIP_STAT_SIZE) == 0)
+      throw InputError(file, "",
+                       "entry " + std::to_string(i) +
+                           " of the archive cannot be read: " + zip_strerror(archive.get()));
     std::string name = stat.name;
     if (name.ends_with(".npy")) name.resize(name.size() - 4);
     try {
@@ -259,8 +288,11 @@ std::map<std::string, Array> readNpz(const std::string& file) {
         bytes.resize(had + static_cast<std::size_t>(got));
         if (got == 0 || bytes.size() > stat.size) break;
       }
-      if (bytes.size() != stat.size) throw std::invalid_argument("has " + std::to_string(bytes.size()) + " bytes, the archive says " + std::to_string(stat.size));
-      if (!arrays.emplace(name, parseNpy(bytes)).second) throw std::invalid_argument("is there twice");
+      if (bytes.size() != stat.size)
+        throw std::invalid_argument("has " + std::to_string(bytes.size()) +
+                                    " bytes, the archive says " + std::to_string(stat.size));
+      if (!arrays.emplace(name, parseNpy(bytes)).second)
+        throw std::invalid_argument("is there twice");
     } catch (const std::invalid_argument& error) {
       throw InputError(file, "/" + name, std::string("the array \"") + name + "\" " + error.what());
     }
@@ -270,17 +302,26 @@ std::map<std::string, Array> readNpz(const std::string& file) {
 
 void writeNpz(const std::string& file, const std::map<std::string, const Array*>& arrays) {
   int code = 0;
-  const auto fail = [&](const std::string& why) { throw std::runtime_error(file + ": cannot be written: " + why); };
+  const auto fail = [&](const std::string& why) {
+    throw std::runtime_error(file + ": cannot be written: " + why);
+  };
   Archive archive(zip_open(file.c_str(), ZIP_CREATE | ZIP_TRUNCATE, &code));
   if (!archive) fail(zipError(code));
   // Both live until the archive is closed: only then is it written.
   std::vector<std::unique_ptr<std::string>> headers;
   std::vector<std::unique_ptr<std::vector<std::int64_t>>> integers;
   for (const auto& [name, array] : arrays) {
-    const bool whole = array->element == ElementKind::kInteger && std::all_of(array->data.begin(), array->data.end(), [](double x) { return std::abs(x) <= static_cast<double>(kMostExact); });
+    const bool whole = array->element == ElementKind::kInteger &&
+                       std::all_of(array->data.begin(), array->data.end(), [](double x) {
+                         return std::abs(x) <= static_cast<double>(kMostExact);
+                       });
     std::string shape = "(";
     for (const std::int64_t n : array->shape) shape += std::to_string(n) + ",";
-    std::string header = std::string("{'descr': '") + (whole ? "<i8" : array->element == ElementKind::kComplex ? "<c16" : "<f8") + "', 'fortran_order': False, 'shape': " + shape + "), }";
+    std::string header = std::string("{'descr': '") +
+                         (whole                                     ? "<i8"
+                          : array->element == ElementKind::kComplex ? "<c16"
+                                                                    : "<f8") +
+                         "', 'fortran_order': False, 'shape': " + shape + "), }";
     while ((header.size() + 11) % 64 != 0) header += ' ';
     header += '\n';
     auto text = std::make_unique<std::string>(std::string("\x93NUMPY\x01\x00", 8));
@@ -290,7 +331,8 @@ void writeNpz(const std::string& file, const std::map<std::string, const Array*>
     const void* data = array->data.data();
     if (whole) {
       integers.push_back(std::make_unique<std::vector<std::int64_t>>(array->data.size()));
-      std::transform(array->data.begin(), array->data.end(), integers.back()->begin(), [](double x) { return static_cast<std::int64_t>(x); });
+      std::transform(array->data.begin(), array->data.end(), integers.back()->begin(),
+                     [](double x) { return static_cast<std::int64_t>(x); });
       data = integers.back()->data();
     }
     zip_buffer_fragment_t fragments[2];
@@ -301,12 +343,15 @@ void writeNpz(const std::string& file, const std::map<std::string, const Array*>
     headers.push_back(std::move(text));
     zip_source_t* source = zip_source_buffer_fragment(archive.get(), fragments, 2, 0);
     if (source == nullptr) fail(zip_strerror(archive.get()));
-    const zip_int64_t index = zip_file_add(archive.get(), (name + ".npy").c_str(), source, ZIP_FL_ENC_UTF_8);
+    const zip_int64_t index =
+        zip_file_add(archive.get(), (name + ".npy").c_str(), source, ZIP_FL_ENC_UTF_8);
     if (index < 0) {
       zip_source_free(source);
       fail("\"" + name + "\": " + zip_strerror(archive.get()));
     }
-    if (zip_set_file_compression(archive.get(), static_cast<zip_uint64_t>(index), ZIP_CM_STORE, 0) != 0) fail(zip_strerror(archive.get()));
+    if (zip_set_file_compression(archive.get(), static_cast<zip_uint64_t>(index), ZIP_CM_STORE,
+                                 0) != 0)
+      fail(zip_strerror(archive.get()));
   }
   if (zip_close(archive.get()) != 0) fail(zip_strerror(archive.get()));
   archive.release();

@@ -16,10 +16,13 @@ using One = void (*)(const Product<double>&);
 One chosen() {
 #ifdef SHARDPROOF_PRODUCT_X86
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512cd"))
     return avx512::multiplyOne;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")) return avx2::multiplyOne;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+      __builtin_cpu_supports("bmi2"))
+    return avx2::multiplyOne;
 #endif
   return baseline::multiplyOne;
 }
@@ -45,7 +48,8 @@ Product<T> batch(const Product<T>& p, std::int64_t i) {
 // Too small for anything but a loop.
 template <class T>
 void tiny(const Product<T>& p) {
-  const std::int64_t ai = p.transposeA ? 1 : p.k, al = p.transposeA ? p.m : 1, bl = p.transposeB ? 1 : p.n, bj = p.transposeB ? p.k : 1;
+  const std::int64_t ai = p.transposeA ? 1 : p.k, al = p.transposeA ? p.m : 1,
+                     bl = p.transposeB ? 1 : p.n, bj = p.transposeB ? p.k : 1;
   for (std::int64_t i = 0; i < p.m; ++i)
     for (std::int64_t j = 0; j < p.n; ++j) {
       T s = p.a[i * ai] * p.b[j * bj];
@@ -54,7 +58,8 @@ void tiny(const Product<T>& p) {
     }
 }
 
-// Rows of C by threads. B is read along its rows (transposed once if need be), in strips of columns that stay in the cache.
+// Rows of C by threads. B is read along its rows (transposed once if need be), in strips of columns
+// that stay in the cache.
 template <class T>
 void byLoops(const Product<T>& p) {
   std::vector<T> turned;
@@ -62,24 +67,28 @@ void byLoops(const Product<T>& p) {
   if (p.transposeB) {
     turned.resize(static_cast<std::size_t>(p.k * p.n));
     for (std::int64_t j = 0; j < p.n; ++j)
-      for (std::int64_t l = 0; l < p.k; ++l) turned[static_cast<std::size_t>(l * p.n + j)] = p.b[j * p.k + l];
+      for (std::int64_t l = 0; l < p.k; ++l)
+        turned[static_cast<std::size_t>(l * p.n + j)] = p.b[j * p.k + l];
     b = turned.data();
   }
-  bool special = false;   // the field's two values that are no numbers: then element by element
+  bool special = false;  // the field's two values that are no numbers: then element by element
   if constexpr (kIsField<T>) {
-    const auto any = [](const T* x, std::int64_t n) { return std::any_of(x, x + n, [](T v) { return v.special(); }); };
+    const auto any = [](const T* x, std::int64_t n) {
+      return std::any_of(x, x + n, [](T v) { return v.special(); });
+    };
     special = any(p.a, p.m * p.k) || any(p.b, p.k * p.n);
   }
   constexpr std::int64_t kStrip = 128;
   const std::int64_t strips = (p.n + kStrip - 1) / kStrip;
 #pragma omp parallel for schedule(dynamic) if (p.m * p.n * p.k > 20000)
   for (std::int64_t task = 0; task < p.m * strips; ++task) {
-    const std::int64_t i = task % p.m, begin = task / p.m * kStrip, width = std::min(kStrip, p.n - begin);
+    const std::int64_t i = task % p.m, begin = task / p.m * kStrip,
+                       width = std::min(kStrip, p.n - begin);
     const T* a = p.a + (p.transposeA ? i : i * p.k);
     const std::int64_t step = p.transposeA ? p.m : 1;
     T* c = p.c + i * p.n + begin;
     if constexpr (kIsField<T>) {
-      if (!special) {   // products below 2^122: 60 of them fit
+      if (!special) {  // products below 2^122: 60 of them fit
         Wide sums[kStrip];
         for (std::int64_t j = 0; j < width; ++j) sums[j] = 0;
         for (std::int64_t l = 0; l < p.k; ++l) {
@@ -106,11 +115,12 @@ void byLoops(const Product<T>& p) {
 
 template <class T>
 void inBatches(const Product<T>& p, const auto& one) {
-  const double work = static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
+  const double work =
+      static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
   const bool small = work <= 2000;
   // Many that are small go to the threads as wholes, few large ones are divided.
   if (p.batches >= threads() && p.batches > 1 && work < 3e7) {
-#pragma omp parallel for schedule(static) if (work * static_cast<double>(p.batches) > 20000)
+#pragma omp parallel for schedule(static) if (work * static_cast <double>(p.batches) > 20000)
     for (std::int64_t i = 0; i < p.batches; ++i) {
       if (small) tiny(batch(p, i));
       else one(batch(p, i));

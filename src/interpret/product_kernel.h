@@ -1,5 +1,6 @@
-// Included once for each processor, with SHARDPROOF_PROCESSOR its namespace. Eigen's own namespace is renamed with it: its templates are compiled differently
-// in each, and the linker would otherwise take any one of them for all.
+// Included once for each processor, with SHARDPROOF_PROCESSOR its namespace. Eigen's own namespace
+// is renamed with it: its templates are compiled differently in each, and the linker would
+// otherwise take any one of them for all.
 #define SHARDPROOF_JOIN(a, b) a##b
 #define SHARDPROOF_EIGEN(processor) SHARDPROOF_JOIN(Eigen_, processor)
 #define Eigen SHARDPROOF_EIGEN(SHARDPROOF_PROCESSOR)

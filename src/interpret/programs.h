@@ -1,5 +1,6 @@
-// The plan as its ranks run it: which program each rank has, where its tensors are kept, in which order its nodes may run, and which communications meet. Made
-// once for all trials; everything that keeps a plan from running and shows without numbers is found here, as docs/format.md states it.
+// The plan as its ranks run it: which program each rank has, where its tensors are kept, in which
+// order its nodes may run, and which communications meet. Made once for all trials; everything that
+// keeps a plan from running and shows without numbers is found here, as docs/format.md states it.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +26,12 @@ class Mesh {
   std::int64_t ranks() const { return ranks_; }
   std::size_t axes() const { return sizes_.size(); }
   std::int64_t size(std::size_t axis) const { return sizes_[axis]; }
-  std::int64_t coordinate(std::int64_t rank, std::size_t axis) const { return rank / strides_[axis] % sizes_[axis]; }
-  std::int64_t moved(std::int64_t rank, std::size_t axis, std::int64_t to) const { return rank + (to - coordinate(rank, axis)) * strides_[axis]; }
+  std::int64_t coordinate(std::int64_t rank, std::size_t axis) const {
+    return rank / strides_[axis] % sizes_[axis];
+  }
+  std::int64_t moved(std::int64_t rank, std::size_t axis, std::int64_t to) const {
+    return rank + (to - coordinate(rank, axis)) * strides_[axis];
+  }
   std::int64_t moved(std::int64_t rank, const Coordinates& to) const;
   bool at(std::int64_t rank, const Coordinates& where) const;
 
@@ -42,15 +47,15 @@ struct Instance {
 
 // What all ranks of a program share. A tensor has one slot, or one for each microbatch.
 struct ProgramLayout {
-  std::vector<std::int32_t> firstSlot;                       // by tensor
+  std::vector<std::int32_t> firstSlot;  // by tensor
   std::vector<std::int32_t> tensorOfSlot;
   std::unordered_map<NameId, std::int32_t> tensorByName;
-  std::vector<Instance> instances;                           // in the order in which a rank prefers them
-  std::vector<std::int32_t> waitsFor;                        // for each instance: how many others must be done before
-  std::vector<std::uint32_t> firstNext;                      // for each instance: where its part of `next` begins
-  std::vector<std::int32_t> next;                            // instances that wait for it
-  std::vector<std::int32_t> reads;                           // by slot: how often it is read
-  std::vector<char> produced;                                // by slot: whether a node does
+  std::vector<Instance> instances;       // in the order in which a rank prefers them
+  std::vector<std::int32_t> waitsFor;    // for each instance: how many others must be done before
+  std::vector<std::uint32_t> firstNext;  // for each instance: where its part of `next` begins
+  std::vector<std::int32_t> next;        // instances that wait for it
+  std::vector<std::int32_t> reads;       // by slot: how often it is read
+  std::vector<char> produced;            // by slot: whether a node does
   std::int32_t slots() const { return static_cast<std::int32_t>(tensorOfSlot.size()); }
 };
 
@@ -66,22 +71,34 @@ struct Meeting {
 
 class Programs {
  public:
-  // Throws CannotRun: double assignment, tensors that are read and never produced or only later, communications without partner or with partners that mean
-  // something else.
+  // Throws CannotRun: double assignment, tensors that are read and never produced or only later,
+  // communications without partner or with partners that mean something else.
   explicit Programs(const Problem& problem);
 
   const Problem& problem() const { return problem_; }
   const Mesh& mesh() const { return mesh_; }
-  std::int32_t programOf(std::int64_t rank) const { return programOf_[static_cast<std::size_t>(rank)]; }
-  const Program& program(std::int64_t rank) const { return problem_.plan.programs[static_cast<std::size_t>(programOf(rank))]; }
-  const ProgramLayout& layout(std::int64_t rank) const { return layouts_[static_cast<std::size_t>(programOf(rank))]; }
-  const ProgramLayout& layoutOf(std::int32_t program) const { return layouts_[static_cast<std::size_t>(program)]; }
+  std::int32_t programOf(std::int64_t rank) const {
+    return programOf_[static_cast<std::size_t>(rank)];
+  }
+  const Program& program(std::int64_t rank) const {
+    return problem_.plan.programs[static_cast<std::size_t>(programOf(rank))];
+  }
+  const ProgramLayout& layout(std::int64_t rank) const {
+    return layouts_[static_cast<std::size_t>(programOf(rank))];
+  }
+  const ProgramLayout& layoutOf(std::int32_t program) const {
+    return layouts_[static_cast<std::size_t>(program)];
+  }
   const Node& node(std::int64_t rank, std::int32_t instance) const;
-  const CommunicationSpec* communication(std::int64_t rank, std::int32_t instance) const;   // nullptr: an operator
+  const CommunicationSpec* communication(std::int64_t rank,
+                                         std::int32_t instance) const;  // nullptr: an operator
   // All slots of all ranks, numbered through.
-  std::int64_t slot(std::int64_t rank, std::int32_t slot) const { return firstSlotOfRank_[static_cast<std::size_t>(rank)] + slot; }
+  std::int64_t slot(std::int64_t rank, std::int32_t slot) const {
+    return firstSlotOfRank_[static_cast<std::size_t>(rank)] + slot;
+  }
   std::int64_t slots() const { return firstSlotOfRank_.back(); }
-  std::int32_t slotOf(const ProgramLayout& layout, const Graph& graph, std::int32_t tensor, std::int32_t microbatch) const {
+  std::int32_t slotOf(const ProgramLayout& layout, const Graph& graph, std::int32_t tensor,
+                      std::int32_t microbatch) const {
     const auto t = static_cast<std::size_t>(tensor);
     return layout.firstSlot[t] + (graph.tensors[t].perMicrobatch ? microbatch : 0);
   }
@@ -90,7 +107,10 @@ class Programs {
   std::int32_t resultSlot(std::int64_t rank, std::int32_t instance, std::size_t result) const;
 
   const std::vector<Meeting>& meetings() const { return meetings_; }
-  std::int32_t meetingOf(std::int64_t rank, std::int32_t instance) const { return meetingOf_[static_cast<std::size_t>(firstInstance_[static_cast<std::size_t>(rank)] + instance)]; }
+  std::int32_t meetingOf(std::int64_t rank, std::int32_t instance) const {
+    return meetingOf_[static_cast<std::size_t>(firstInstance_[static_cast<std::size_t>(rank)] +
+                                               instance)];
+  }
 
   // "/programs/0/nodes/3 (linear) on rank 2 (dp=1 tp=0), microbatch 1"
   std::string place(std::int64_t rank, std::int32_t instance) const;
@@ -98,7 +118,8 @@ class Programs {
 
  private:
   void layOut(std::int32_t program);
-  void checkReads(std::int32_t program, const std::vector<std::int32_t>& producers, const std::vector<std::vector<std::int32_t>>& instancesOf) const;
+  void checkReads(std::int32_t program, const std::vector<std::int32_t>& producers,
+                  const std::vector<std::vector<std::int32_t>>& instancesOf) const;
   void meet();
   std::vector<std::int64_t> groupOf(std::int64_t rank, const CommunicationSpec& spec) const;
   void checkMeeting(const Meeting& meeting) const;

@@ -7,8 +7,8 @@ namespace {
 
 struct Reduced {
   std::vector<char> dims;
-  Shape kept, result;         // with the reduced dimensions as 1; as the operator gives it
-  std::int64_t count = 1;     // elements in one sum
+  Shape kept, result;      // with the reduced dimensions as 1; as the operator gives it
+  std::int64_t count = 1;  // elements in one sum
   Reduced(const Shape& x, const Attributes& a) : dims(x.size(), 1), kept(x) {
     if (hasAttribute(a, "dim")) {
       dims.assign(x.size(), 0);
@@ -74,7 +74,8 @@ void extreme(Call<T>& c) {
   forEachRow(rows.shape[0], r.count, [&](std::int64_t row) {
     const T* p = from + row * r.count;
     T m = p[0];
-    for (std::int64_t i = 1; i < r.count; ++i) m = largest ? maximumOf(m, p[i]) : minimumOf(m, p[i]);
+    for (std::int64_t i = 1; i < r.count; ++i)
+      m = largest ? maximumOf(m, p[i]) : minimumOf(m, p[i]);
     to[row] = m;
   });
   c.out[0] = std::move(y);
@@ -99,7 +100,8 @@ void logsumexp(Call<T>& c) {
   c.out[0] = logSumExp(c, x, Reduced(x.shape, c.attributes));
 }
 
-// g exp(x - logsumexp), in the field g exp(x) / sum exp(x): there exp(a - b) is not exp(a) / exp(b).
+// g exp(x - logsumexp), in the field g exp(x) / sum exp(x): there exp(a - b) is not exp(a) /
+// exp(b).
 template <class T>
 void logsumexpBackward(Call<T>& c) {
   const Value<T>& x = c.real(1);
@@ -110,7 +112,8 @@ void logsumexpBackward(Call<T>& c) {
     const Value<T> e = mapped(c, x, [](T a) { return expOf(a); });
     probabilities = broadcastMap(c, e, summed(c, e, r.dims), [](T a, T b) { return divide(a, b); });
   } else {
-    probabilities = broadcastMap(c, x, logSumExp(c, x, r).as(r.kept), [](T a, T b) { return expOf(a - b); });
+    probabilities =
+        broadcastMap(c, x, logSumExp(c, x, r).as(r.kept), [](T a, T b) { return expOf(a - b); });
   }
   c.out[0] = broadcastMap(c, probabilities, g, [](T a, T b) { return a * b; });
 }

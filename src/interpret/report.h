@@ -8,7 +8,8 @@
 
 namespace shardproof::interpret {
 
-void writeText(std::ostream& out, const Problem& problem, const Result& result, const Options& options);
+void writeText(std::ostream& out, const Problem& problem, const Result& result,
+               const Options& options);
 std::string jsonText(const Problem& problem, const Result& result, const Options& options);
 
 }  // namespace shardproof::interpret

@@ -1,5 +1,6 @@
-// One run of a problem in one arithmetic: the model on whole arrays, then the plan rank by rank. Each lineage entry is compared as soon as its parts are there,
-// and every array goes after its last use.
+// One run of a problem in one arithmetic: the model on whole arrays, then the plan rank by rank.
+// Each lineage entry is compared as soon as its parts are there, and every array goes after its
+// last use.
 #pragma once
 
 #include <chrono>
@@ -29,20 +30,21 @@ struct Limits {
   Threads* threads = nullptr;
 };
 
-struct Arrays {               // Options::keep
+struct Arrays {  // Options::keep
   std::map<std::string, Array>* model = nullptr;
   std::map<std::string, Array>* local = nullptr;
 };
 
 struct RunResult {
-  std::map<std::int32_t, Comparison> entries;   // by index into the plan's lineage
+  std::map<std::int32_t, Comparison> entries;  // by index into the plan's lineage
   double flops = 0;
   std::int64_t peakBytes = 0;
-  std::int64_t closeDecisions = 0;              // Context::closeDecisions
+  std::int64_t closeDecisions = 0;  // Context::closeDecisions
 };
 
 // Throws CannotRun, Stopped, TooLarge; std::logic_error where the model itself cannot be run.
 template <class T>
-RunResult run(const Setup& setup, const Draw& draw, double tolerance, const Limits& limits, const Arrays& keep = {});
+RunResult run(const Setup& setup, const Draw& draw, double tolerance, const Limits& limits,
+              const Arrays& keep = {});
 
 }  // namespace shardproof::interpret

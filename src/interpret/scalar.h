@@ -1,5 +1,6 @@
-// What kernels need of a number, for each arithmetic: doubles, long doubles and the prime field. Where a function has no value the result is "no value"
-// (a nan): also 1/0 and log(0), so that an infinity always comes from a mask, or from an overflow.
+// What kernels need of a number, for each arithmetic: doubles, long doubles and the prime field.
+// Where a function has no value the result is "no value" (a nan): also 1/0 and log(0), so that an
+// infinity always comes from a mask, or from an overflow.
 #pragma once
 
 #include <cmath>
@@ -17,9 +18,19 @@ template <class T>
 inline constexpr bool kIsField = std::is_same_v<T, Field>;
 
 // The opaque functions, by number: the hash of a prime-field argument begins with it.
-enum class Opaque : std::uint64_t { kExp = 1, kLog, kRoot, kSigmoid, kTanh, kNormalCdf, kNormalPdf, kStep, kConstant };
+enum class Opaque : std::uint64_t {
+  kExp = 1,
+  kLog,
+  kRoot,
+  kSigmoid,
+  kTanh,
+  kNormalCdf,
+  kNormalPdf,
+  kStep,
+  kConstant
+};
 
-inline std::uint64_t mixed(std::uint64_t x) {   // Steele, Lea, Flood 2014: SplitMix64's finaliser
+inline std::uint64_t mixed(std::uint64_t x) {  // Steele, Lea, Flood 2014: SplitMix64's finaliser
   x += 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
@@ -74,7 +85,7 @@ inline std::int64_t toIndex(Field x) {
   return Field::kPrime - x.v <= limit ? -static_cast<std::int64_t>(Field::kPrime - x.v) : kNoIndex;
 }
 
-inline Field inverse(Field x) {   // Fermat
+inline Field inverse(Field x) {  // Fermat
   if (x.special() || x.v == 0) return Field::raw(Field::kUndefined);
   Field result(1), power = x;
   for (std::uint64_t e = Field::kPrime - 2; e != 0; e >>= 1) {
@@ -109,7 +120,8 @@ T divide(T a, T b) {
 
 template <class T>
 T expOf(T x) {
-  if constexpr (kIsField<T>) return x.infinite() ? Field(0) : x.v == 0 ? Field(1) : hashed(Opaque::kExp, x);
+  if constexpr (kIsField<T>)
+    return x.infinite() ? Field(0) : x.v == 0 ? Field(1) : hashed(Opaque::kExp, x);
   else return std::exp(x);
 }
 template <class T>
@@ -158,15 +170,20 @@ T rootOfTwoOverPi() {
   else return static_cast<T>(0.797884560802865355879892119868763737L);
 }
 
-// 1 where x > 0, else 0. The field has no order: a hash decides, the same way for the same argument.
+// 1 where x > 0, else 0. The field has no order: a hash decides, the same way for the same
+// argument.
 template <class T>
 T stepOf(T x) {
-  if constexpr (kIsField<T>) return x.special() ? undefined<T>() : x.v == 0 ? x : Field::raw(hashed(Opaque::kStep, x).v & 1);
+  if constexpr (kIsField<T>)
+    return x.special() ? undefined<T>() : x.v == 0 ? x : Field::raw(hashed(Opaque::kStep, x).v & 1);
   else return std::isnan(x) ? x : static_cast<T>(x > 0 ? 1 : 0);
 }
 
-// An order of representatives stands for the order of reals: maxima nest, repeat and commute as they do.
-inline bool lessThan(Field a, Field b) { return a.infinite() ? !b.infinite() : !b.infinite() && a.v < b.v; }
+// An order of representatives stands for the order of reals: maxima nest, repeat and commute as
+// they do.
+inline bool lessThan(Field a, Field b) {
+  return a.infinite() ? !b.infinite() : !b.infinite() && a.v < b.v;
+}
 inline bool lessThan(double a, double b) { return a < b; }
 inline bool lessThan(long double a, long double b) { return a < b; }
 template <class T>
@@ -185,7 +202,8 @@ T minimumOf(T a, T b) {
 template <class T>
 T integerPower(T x, std::int64_t n) {
   T result = static_cast<T>(1), power = n < 0 ? divide(static_cast<T>(1), x) : x;
-  for (std::uint64_t e = n < 0 ? static_cast<std::uint64_t>(-n) : static_cast<std::uint64_t>(n); e != 0; e >>= 1) {
+  for (std::uint64_t e = n < 0 ? static_cast<std::uint64_t>(-n) : static_cast<std::uint64_t>(n);
+       e != 0; e >>= 1) {
     if (e & 1) result = result * power;
     if (e > 1) power = power * power;
   }

@@ -1,5 +1,6 @@
-// Runs the ranks' programs: each until it blocks on a communication, then others. What computing and communicating mean is the host's affair, so that the same
-// schedule serves every arithmetic, and the estimate of memory.
+// Runs the ranks' programs: each until it blocks on a communication, then others. What computing
+// and communicating mean is the host's affair, so that the same schedule serves every arithmetic,
+// and the estimate of memory.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +14,22 @@
 namespace shardproof::interpret {
 
 // Names the communications that wait for one another.
-[[noreturn]] void reportDeadlock(const Programs& programs, const std::vector<std::vector<std::int32_t>>& waitsFor, const std::vector<char>& waiting);
+[[noreturn]] void reportDeadlock(const Programs& programs,
+                                 const std::vector<std::vector<std::int32_t>>& waitsFor,
+                                 const std::vector<char>& waiting);
 
-// host.compute(rank, instance) and host.communicate(meeting), each once, when what it needs is there. Throws CannotRun where the ranks wait for each other.
+// host.compute(rank, instance) and host.communicate(meeting), each once, when what it needs is
+// there. Throws CannotRun where the ranks wait for each other.
 template <class Host>
 void runSchedule(const Programs& programs, Host& host) {
   const auto ranks = static_cast<std::size_t>(programs.mesh().ranks());
   using Ready = std::priority_queue<std::int32_t, std::vector<std::int32_t>, std::greater<>>;
   std::vector<Ready> ready(ranks);
   std::vector<std::vector<std::int32_t>> waitsFor(ranks);
-  std::vector<std::int32_t> missing;                 // by meeting: members that have not arrived
+  std::vector<std::int32_t> missing;  // by meeting: members that have not arrived
   std::vector<char> waiting(programs.meetings().size(), 0);
-  for (const Meeting& m : programs.meetings()) missing.push_back(static_cast<std::int32_t>(m.members.size()));
+  for (const Meeting& m : programs.meetings())
+    missing.push_back(static_cast<std::int32_t>(m.members.size()));
   std::vector<std::size_t> runnable;
   std::int64_t left = 0;
   for (std::size_t r = ranks; r-- > 0;) {
@@ -39,7 +44,8 @@ void runSchedule(const Programs& programs, Host& host) {
     const ProgramLayout& layout = programs.layout(static_cast<std::int64_t>(r));
     const auto i = static_cast<std::size_t>(instance);
     for (std::uint32_t e = layout.firstNext[i]; e < layout.firstNext[i + 1]; ++e)
-      if (--waitsFor[r][static_cast<std::size_t>(layout.next[e])] == 0) ready[r].push(layout.next[e]);
+      if (--waitsFor[r][static_cast<std::size_t>(layout.next[e])] == 0)
+        ready[r].push(layout.next[e]);
   };
   while (!runnable.empty()) {
     const std::size_t r = runnable.back();

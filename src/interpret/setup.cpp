@@ -15,13 +15,15 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 }  // namespace
 
 GraphView::GraphView(const Problem& problem, const Graph& graph) : added(graph.tensors.size(), 0) {
-  const OperatorId dropout = ops::Registry::instance().find("dropout"), backward = ops::Registry::instance().find("dropout_backward");
+  const OperatorId dropout = ops::Registry::instance().find("dropout"),
+                   backward = ops::Registry::instance().find("dropout_backward");
   for (const Node& node : graph.nodes) {
     NodeView view{graph.in(node), graph.out(node), node.attributes};
     if (node.communication < 0 && (node.op == dropout || node.op == backward)) {
       const Rational p = numberOf(problem.attributes.at(node.attributes), "p");
       const std::size_t mask = node.op == dropout ? 1 : 2;
-      view.draws = !p.isZero() && !p.isOne() && (view.in.size() <= mask || !view.in[mask].present());
+      view.draws =
+          !p.isZero() && !p.isOne() && (view.in.size() <= mask || !view.in[mask].present());
     }
     nodes.push_back(view);
   }
@@ -35,17 +37,20 @@ GraphView::GraphView(const Problem& problem, const Graph& graph) : added(graph.t
   }
 }
 
-Setup::Setup(const Problem& p, const Options& options) : problem(p), programs(p), uses(p), model(p, p.model.graph), given(options.inputs) {
+Setup::Setup(const Problem& p, const Options& options)
+    : problem(p), programs(p), uses(p), model(p, p.model.graph), given(options.inputs) {
   for (const Program& program : problem.plan.programs) plans.emplace_back(problem, program.graph);
   checkGiven();
   const auto add = [&](std::size_t e) {
-    for (Claim& claim : claimsOf(programs, static_cast<std::int32_t>(e))) claims.push_back(std::move(claim));
+    for (Claim& claim : claimsOf(programs, static_cast<std::int32_t>(e)))
+      claims.push_back(std::move(claim));
   };
   for (std::size_t e = 0; e < problem.plan.lineage.size(); ++e) {
     const Role role = problem.plan.lineage[e].role;
     if (role == Role::kInput) continue;
     if (role == Role::kCheckpoint && !options.checkpoints) {
-      claimsOf(programs, static_cast<std::int32_t>(e));   // whether its parts are produced is asked all the same
+      claimsOf(programs, static_cast<std::int32_t>(
+                             e));  // whether its parts are produced is asked all the same
       continue;
     }
     entries.push_back(static_cast<std::int32_t>(e));
@@ -53,7 +58,9 @@ Setup::Setup(const Problem& p, const Options& options) : problem(p), programs(p)
   }
   compared = claims.size();
   for (std::size_t e = 0; e < problem.plan.lineage.size(); ++e)
-    if (problem.plan.lineage[e].role == Role::kInput && !model.added[at(problem.plan.lineage[e].tensor)]) add(e);
+    if (problem.plan.lineage[e].role == Role::kInput &&
+        !model.added[at(problem.plan.lineage[e].tensor)])
+      add(e);
   indexMentions();
   bindSources();
   findPlacements();
@@ -63,30 +70,46 @@ void Setup::checkGiven() const {
   if (given == nullptr) return;
   const auto& tensors = problem.model.graph.tensors;
   for (const auto& [name, array] : *given) {
-    const auto fail = [&, n = name](const std::string& message) { throw InputError(problem.model.file, "/tensors/" + n, message); };
+    const auto fail = [&, n = name](const std::string& message) {
+      throw InputError(problem.model.file, "/tensors/" + n, message);
+    };
     const NameId id = problem.names.find(name);
-    const auto it = std::find_if(tensors.begin(), tensors.end(), [&](const Tensor& t) { return t.name == id; });
-    if (!id.valid() || it == tensors.end()) fail("found values for \"" + name + "\", expected the name of an input or a parameter of the model");
-    if (it->kind != TensorKind::kInput && it->kind != TensorKind::kParameter) fail("found values for a tensor that is neither an input nor a parameter of the model");
-    if (array.shape != it->shape) fail("found values of shape " + text(array.shape) + ", expected " + text(it->shape));
-    if (array.element == ElementKind::kComplex ? it->element != ElementKind::kComplex : it->element == ElementKind::kComplex)
-      fail(it->element == ElementKind::kComplex ? "found real values, expected complex ones" : "found complex values, expected real ones");
-    if (static_cast<std::int64_t>(array.data.size()) != positionsOf(it->shape) * planesOf(it->element)) fail("found " + std::to_string(array.data.size()) + " numbers, which do not fill the shape");
-    if (it->element == ElementKind::kInteger && std::any_of(array.data.begin(), array.data.end(), [](double x) { return toIndex(x) == kNoIndex; }))
+    const auto it =
+        std::find_if(tensors.begin(), tensors.end(), [&](const Tensor& t) { return t.name == id; });
+    if (!id.valid() || it == tensors.end())
+      fail("found values for \"" + name +
+           "\", expected the name of an input or a parameter of the model");
+    if (it->kind != TensorKind::kInput && it->kind != TensorKind::kParameter)
+      fail("found values for a tensor that is neither an input nor a parameter of the model");
+    if (array.shape != it->shape)
+      fail("found values of shape " + text(array.shape) + ", expected " + text(it->shape));
+    if (array.element == ElementKind::kComplex ? it->element != ElementKind::kComplex
+                                               : it->element == ElementKind::kComplex)
+      fail(it->element == ElementKind::kComplex ? "found real values, expected complex ones"
+                                                : "found complex values, expected real ones");
+    if (static_cast<std::int64_t>(array.data.size()) !=
+        positionsOf(it->shape) * planesOf(it->element))
+      fail("found " + std::to_string(array.data.size()) + " numbers, which do not fill the shape");
+    if (it->element == ElementKind::kInteger &&
+        std::any_of(array.data.begin(), array.data.end(),
+                    [](double x) { return toIndex(x) == kNoIndex; }))
       fail("found numbers that are not whole, expected integers");
   }
 }
 
 void Setup::indexMentions() {
   firstMention_.assign(at(programs.slots()) + 1, 0);
-  const auto slot = [&](const Claim::Part& part) { return at(programs.slot(part.rank, part.slot)); };
+  const auto slot = [&](const Claim::Part& part) {
+    return at(programs.slot(part.rank, part.slot));
+  };
   for (std::size_t c = 0; c < compared; ++c)
     for (const Claim::Part& part : claims[c].parts) ++firstMention_[slot(part) + 1];
   for (std::size_t i = 1; i < firstMention_.size(); ++i) firstMention_[i] += firstMention_[i - 1];
   mentions_.resize(firstMention_.back());
   std::vector<std::size_t> next(firstMention_.begin(), firstMention_.end() - 1);
   for (std::size_t c = 0; c < compared; ++c)
-    for (const Claim::Part& part : claims[c].parts) mentions_[next[slot(part)]++] = static_cast<std::int32_t>(c);
+    for (const Claim::Part& part : claims[c].parts)
+      mentions_[next[slot(part)]++] = static_cast<std::int32_t>(c);
 }
 
 // Two sources of one local tensor would restrict the model's inputs to those on which they agree.
@@ -98,13 +121,20 @@ void Setup::bindSources() {
       std::int32_t& source = source_[at(programs.slot(part.rank, part.slot))];
       if (source >= 0) {
         const Claim& other = claims[at(source)];
-        const bool same = claim.parts.size() == 1 && other.parts.size() == 1 && claim.low == other.low &&
-                          problem.plan.lineage[at(claim.entry)].tensor == problem.plan.lineage[at(other.entry)].tensor;
+        const bool same = claim.parts.size() == 1 && other.parts.size() == 1 &&
+                          claim.low == other.low &&
+                          problem.plan.lineage[at(claim.entry)].tensor ==
+                              problem.plan.lineage[at(other.entry)].tensor;
         if (same) continue;
         const std::int32_t tensor = programs.layout(part.rank).tensorOfSlot[at(part.slot)];
-        throw InputError(problem.plan.file, "/lineage/" + std::to_string(claim.entry) + "/shards/" + std::to_string(claim.shard),
-                         "found a second source of local tensor '" + problem.names.text(programs.program(part.rank).graph.tensors[at(tensor)].name) + "' on " + programs.rankText(part.rank) +
-                             ", expected one for each local input: the first is /lineage/" + std::to_string(other.entry) + "/shards/" + std::to_string(other.shard));
+        throw InputError(
+            problem.plan.file,
+            "/lineage/" + std::to_string(claim.entry) + "/shards/" + std::to_string(claim.shard),
+            "found a second source of local tensor '" +
+                problem.names.text(programs.program(part.rank).graph.tensors[at(tensor)].name) +
+                "' on " + programs.rankText(part.rank) +
+                ", expected one for each local input: the first is /lineage/" +
+                std::to_string(other.entry) + "/shards/" + std::to_string(other.shard));
       }
       source = static_cast<std::int32_t>(c);
     }
@@ -117,7 +147,7 @@ const Placement* Setup::placementOf(std::int64_t slot) const {
 }
 
 void Setup::findPlacements() {
-  std::set<std::int32_t> dropped;   // tensors of the model whose positions are a mask's
+  std::set<std::int32_t> dropped;  // tensors of the model whose positions are a mask's
   for (const NodeView& node : model.nodes) {
     if (!node.draws) continue;
     for (const Operand& o : node.in)
@@ -132,9 +162,11 @@ void Setup::findPlacements() {
     const Shape& whole = problem.model.graph.tensors[at(tensor)].shape;
     for (const Claim& claim : claimsOf(programs, static_cast<std::int32_t>(e))) {
       for (const Claim::Part& part : claim.parts) {
-        const auto [it, added] = placements_.try_emplace(programs.slot(part.rank, part.slot), Placement{tensor, claim.low});
+        const auto [it, added] = placements_.try_emplace(programs.slot(part.rank, part.slot),
+                                                         Placement{tensor, claim.low});
         if (added || it->second.tensor < 0) continue;
-        const bool same = it->second.low == claim.low && problem.model.graph.tensors[at(it->second.tensor)].shape == whole;
+        const bool same = it->second.low == claim.low &&
+                          problem.model.graph.tensors[at(it->second.tensor)].shape == whole;
         if (!same) it->second.tensor = -2;
       }
     }

@@ -19,7 +19,7 @@ struct NodeView {
   std::span<const Operand> in;
   std::span<const std::int32_t> out;
   AttributesId attributes;
-  bool draws = false;      // a dropout that draws its own mask
+  bool draws = false;  // a dropout that draws its own mask
 };
 
 // Of one graph: the views of its nodes, and tensors that are not the file's.
@@ -31,27 +31,28 @@ struct GraphView {
 
 // Where a local tensor lies in one that the model drops out.
 struct Placement {
-  std::int32_t tensor = -1;   // -1: none; -2: lineage says two things
+  std::int32_t tensor = -1;  // -1: none; -2: lineage says two things
   Shape low;
 };
 
 class Setup {
  public:
-  // Throws CannotRun for what keeps the plan from running, InputError for inputs that do not fit the model and for input lineage that gives a local tensor
-  // two sources.
+  // Throws CannotRun for what keeps the plan from running, InputError for inputs that do not fit
+  // the model and for input lineage that gives a local tensor two sources.
   Setup(const Problem& problem, const Options& options);
 
   const Problem& problem;
   const Programs programs;
   const Uses uses;
   const GraphView model;
-  std::vector<GraphView> plans;                         // by program
-  std::vector<Claim> claims;                            // all that are compared, then those of role input
-  std::size_t compared = 0;                             // how many of them are compared
-  std::vector<std::int32_t> entries;                    // that are compared, in the order of the plan
+  std::vector<GraphView> plans;       // by program
+  std::vector<Claim> claims;          // all that are compared, then those of role input
+  std::size_t compared = 0;           // how many of them are compared
+  std::vector<std::int32_t> entries;  // that are compared, in the order of the plan
   const std::map<std::string, Array>* given = nullptr;
 
-  // Claims (by index) in which a slot is a part, with multiplicity; only of those that are compared.
+  // Claims (by index) in which a slot is a part, with multiplicity; only of those that are
+  // compared.
   std::span<const std::int32_t> claimsOfSlot(std::int64_t slot) const {
     const auto s = static_cast<std::size_t>(slot);
     return {mentions_.data() + firstMention_[s], firstMention_[s + 1] - firstMention_[s]};
@@ -60,8 +61,12 @@ class Setup {
   std::int32_t sourceOf(std::int64_t slot) const { return source_[static_cast<std::size_t>(slot)]; }
   // For slots of ranks whose programs drop something out.
   const Placement* placementOf(std::int64_t slot) const;
-  bool isOutputOf(std::int32_t entry) const { return problem.plan.lineage[static_cast<std::size_t>(entry)].role == Role::kOutput; }
-  std::string tensorName(std::int32_t logical) const { return problem.names.text(problem.model.graph.tensors[static_cast<std::size_t>(logical)].name); }
+  bool isOutputOf(std::int32_t entry) const {
+    return problem.plan.lineage[static_cast<std::size_t>(entry)].role == Role::kOutput;
+  }
+  std::string tensorName(std::int32_t logical) const {
+    return problem.names.text(problem.model.graph.tensors[static_cast<std::size_t>(logical)].name);
+  }
 
  private:
   void checkGiven() const;

@@ -27,7 +27,8 @@ void setThreads(int) {}
 }  // namespace
 
 int othersRunning() {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen("/proc/loadavg", "r"), std::fclose);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen("/proc/loadavg", "r"),
+                                                             std::fclose);
   double a = 0, b = 0, c = 0;
   int running = 0;
   // Three averages, then how many tasks are runnable at this moment: this thread is one of them.
@@ -35,7 +36,12 @@ int othersRunning() {
   return std::max(0, running - 1);
 }
 
-Threads::Threads(double work) : before_(ompThreads()), most_(work < kWorthThreads ? 1 : std::min(before_, processors())), next_(std::chrono::steady_clock::now()) { choose(); }
+Threads::Threads(double work)
+    : before_(ompThreads()),
+      most_(work < kWorthThreads ? 1 : std::min(before_, processors())),
+      next_(std::chrono::steady_clock::now()) {
+  choose();
+}
 Threads::~Threads() { setThreads(before_); }
 
 void Threads::choose() {

@@ -1,5 +1,6 @@
-// How many threads loops over large arrays may use: as many as there are processors that nobody else keeps busy. OpenMP's threads wait for one another by
-// spinning, so one that does not get a processor makes all others wait: on a busy machine two threads can be ten times slower than one.
+// How many threads loops over large arrays may use: as many as there are processors that nobody
+// else keeps busy. OpenMP's threads wait for one another by spinning, so one that does not get a
+// processor makes all others wait: on a busy machine two threads can be ten times slower than one.
 #pragma once
 
 #include <chrono>
@@ -24,7 +25,8 @@ class Threads {
   std::chrono::steady_clock::time_point next_;
 };
 
-// Tasks of other processes, and of other threads of this one, that want a processor now; 0 where the system does not say.
+// Tasks of other processes, and of other threads of this one, that want a processor now; 0 where
+// the system does not say.
 int othersRunning();
 
 }  // namespace shardproof::interpret

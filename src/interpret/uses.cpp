@@ -13,8 +13,9 @@ namespace {
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 bool moves(std::string_view op) {
-  constexpr std::string_view list[] = {"identity", "to",     "contiguous", "float",   "multiref", "view",   "reshape", "transpose",
-                                       "permute",  "expand", "unsqueeze",  "squeeze", "slice",    "select", "cat",     "chunk"};
+  constexpr std::string_view list[] = {
+      "identity", "to",     "contiguous", "float",   "multiref", "view",   "reshape", "transpose",
+      "permute",  "expand", "unsqueeze",  "squeeze", "slice",    "select", "cat",     "chunk"};
   return std::find(std::begin(list), std::end(list), op) != std::end(list);
 }
 
@@ -31,7 +32,8 @@ Uses::Uses(const Problem& problem) {
   ofModels_.resize(all);
   ofPlans_.resize(all);
   collect(problem, problem.model.graph, 0, true);
-  for (std::size_t p = 0; p < first_.size(); ++p) collect(problem, problem.plan.programs[p].graph, first_[p], false);
+  for (std::size_t p = 0; p < first_.size(); ++p)
+    collect(problem, problem.plan.programs[p].graph, first_[p], false);
   uses_.resize(all);
   for (std::size_t i = 0; i < all; ++i) {
     // The model decides; where it does not, all pieces that the plan looks up together.
@@ -44,8 +46,9 @@ Uses::Uses(const Problem& problem) {
         use.low = std::max(r.mayLow, r.mustLow);
         use.high = std::min(r.mayHigh, r.mustHigh);
       }
-    } else if (r.may) {   // a table of some rows gives zeros for the others: one on each side
-      use = {true, r.loose ? r.mayLow - 1 : r.mayLow, r.loose ? r.mayHigh + 1 : r.mayHigh, use.positive};
+    } else if (r.may) {  // a table of some rows gives zeros for the others: one on each side
+      use = {true, r.loose ? r.mayLow - 1 : r.mayLow, r.loose ? r.mayHigh + 1 : r.mayHigh,
+             use.positive};
     }
   }
 }
@@ -75,7 +78,8 @@ void Uses::connect(const Problem& problem) {
     for (const Node& node : program.graph.nodes) {
       if (node.communication < 0) continue;
       const CommunicationSpec& spec = program.communications[at(node.communication)];
-      if (spec.kind == Communication::kAllReduce || spec.kind == Communication::kReduceScatter) continue;
+      if (spec.kind == Communication::kAllReduce || spec.kind == Communication::kReduceScatter)
+        continue;
       const auto join = [&](std::int32_t t) {
         if (t < 0) return;
         const auto [it, added] = carried.emplace(spec.comm, first_[p] + at(t));
@@ -84,7 +88,8 @@ void Uses::connect(const Problem& problem) {
       for (const Operand& o : program.graph.in(node)) join(o.tensor);
       for (const std::int32_t t : program.graph.out(node)) join(t);
     }
-    for (std::size_t t = 0; t < program.graph.tensors.size(); ++t) byName[program.graph.tensors[t].name].push_back(first_[p] + t);
+    for (std::size_t t = 0; t < program.graph.tensors.size(); ++t)
+      byName[program.graph.tensors[t].name].push_back(first_[p] + t);
   }
   for (const LineageEntry& entry : problem.plan.lineage) {
     if (entry.role != Role::kInput) continue;
@@ -101,16 +106,21 @@ void Uses::collect(const Problem& problem, const Graph& graph, std::size_t first
     if (node.communication >= 0) continue;
     std::string_view op = ops::Registry::instance().at(node.op).name;
     const Attributes& attributes = problem.attributes.at(node.attributes);
-    std::size_t shift = 0;   // of a gradient operator: its forward operator's operands come after the gradients of the results
+    std::size_t shift = 0;  // of a gradient operator: its forward operator's operands come after
+                            // the gradients of the results
     if (op.ends_with("_backward")) {
       op.remove_suffix(9);
       shift = op == "moe_gate" || op == "apply_rotary_emb" ? 2 : 1;
     }
     const auto in = graph.in(node);
     const auto operand = [&](std::size_t i) -> Ranges* {
-      return i + shift < in.size() && in[i + shift].present() ? &ranges[find(first + at(in[i + shift].tensor))] : nullptr;
+      return i + shift < in.size() && in[i + shift].present()
+                 ? &ranges[find(first + at(in[i + shift].tensor))]
+                 : nullptr;
     };
-    const auto shapeOf = [&](std::size_t i) -> const Shape& { return graph.tensors[at(in[i + shift].tensor)].shape; };
+    const auto shapeOf = [&](std::size_t i) -> const Shape& {
+      return graph.tensors[at(in[i + shift].tensor)].shape;
+    };
     const auto must = [](Ranges* r, std::int64_t low, std::int64_t high) {
       if (r == nullptr) return;
       r->mustLow = r->must ? std::max(r->mustLow, low) : low;
@@ -128,7 +138,8 @@ void Uses::collect(const Problem& problem, const Graph& graph, std::size_t first
     const auto positive = [](Ranges* r) {
       if (r != nullptr) r->positive = true;
     };
-    if (op == "embedding" && operand(0) != nullptr && operand(1) != nullptr && !shapeOf(1).empty()) {
+    if (op == "embedding" && operand(0) != nullptr && operand(1) != nullptr &&
+        !shapeOf(1).empty()) {
       const std::int64_t start = integerOf(attributes, "start", 0);
       may(operand(0), start, start + shapeOf(1)[0], hasAttribute(attributes, "start"));
     } else if (op == "one_hot") {
@@ -139,7 +150,8 @@ void Uses::collect(const Problem& problem, const Graph& graph, std::size_t first
       must(operand(1), 0, integerOf(attributes, "n_routed_experts"));
     } else if (op == "dropout") {
       must(operand(1), 0, 2);
-    } else if (op == "log" || op == "sqrt" || op == "rsqrt" || (op == "pow" && !numberOf(attributes, "scalar").isInteger())) {
+    } else if (op == "log" || op == "sqrt" || op == "rsqrt" ||
+               (op == "pow" && !numberOf(attributes, "scalar").isInteger())) {
       positive(operand(0));
     } else if (op == "adamw") {
       positive(operand(3));

@@ -1,5 +1,7 @@
-// What tensors are used for, as far as it says which values make sense to draw for them: indices must lie within the tables that they look up, and what a
-// root is taken of must be positive. Followed backwards through operators and communications that only move elements, in the model and in all programs.
+// What tensors are used for, as far as it says which values make sense to draw for them: indices
+// must lie within the tables that they look up, and what a root is taken of must be positive.
+// Followed backwards through operators and communications that only move elements, in the model and
+// in all programs.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +13,20 @@ namespace shardproof::interpret {
 
 struct Use {
   bool ranged = false;
-  std::int64_t low = 0, high = 8;    // integers: [low, high)
+  std::int64_t low = 0, high = 8;  // integers: [low, high)
   bool positive = false;
 };
 
 class Uses {
  public:
   explicit Uses(const Problem& problem);
-  const Use& ofModel(std::int32_t tensor) const { return uses_[find(static_cast<std::size_t>(tensor))]; }
-  const Use& ofLocal(std::int32_t program, std::int32_t tensor) const { return uses_[find(first_[static_cast<std::size_t>(program)] + static_cast<std::size_t>(tensor))]; }
+  const Use& ofModel(std::int32_t tensor) const {
+    return uses_[find(static_cast<std::size_t>(tensor))];
+  }
+  const Use& ofLocal(std::int32_t program, std::int32_t tensor) const {
+    return uses_[find(first_[static_cast<std::size_t>(program)] +
+                      static_cast<std::size_t>(tensor))];
+  }
 
  private:
   std::size_t find(std::size_t i) const;
@@ -34,7 +41,7 @@ class Uses {
     bool positive = false;
   };
   mutable std::vector<std::size_t> parent_;
-  std::vector<std::size_t> first_;     // of each program's tensors; the model's come first
+  std::vector<std::size_t> first_;  // of each program's tensors; the model's come first
   std::vector<Ranges> ofModels_, ofPlans_;
   std::vector<Use> uses_;
 };

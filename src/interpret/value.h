@@ -1,5 +1,6 @@
-// The arrays that the executor computes with: whole, row-major, in any of its three arithmetics. A buffer is written once and then shared, so that
-// what only looks at another shape of the same elements (views, copies, replicas of a parameter) costs nothing.
+// The arrays that the executor computes with: whole, row-major, in any of its three arithmetics. A
+// buffer is written once and then shared, so that what only looks at another shape of the same
+// elements (views, copies, replicas of a parameter) costs nothing.
 #pragma once
 
 #include <atomic>
@@ -23,7 +24,8 @@ class Misfit : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Something that is well formed but has no meaning that the executor knows: what depends on it is unknown, not wrong.
+// Something that is well formed but has no meaning that the executor knows: what depends on it is
+// unknown, not wrong.
 class NoMeaning : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -37,9 +39,11 @@ class TooLarge : public std::runtime_error {
 
 // Bytes of all buffers that are alive. One thread allocates; the counters may be read by others.
 struct Memory {
-  std::int64_t alive = 0, peak = 0, limit = 0;   // limit 0: none
+  std::int64_t alive = 0, peak = 0, limit = 0;  // limit 0: none
   void take(std::int64_t bytes) {
-    if (limit != 0 && alive + bytes > limit) throw TooLarge("arrays of more than " + std::to_string(limit >> 20) + " MB would be alive at once");
+    if (limit != 0 && alive + bytes > limit)
+      throw TooLarge("arrays of more than " + std::to_string(limit >> 20) +
+                     " MB would be alive at once");
     alive += bytes;
     if (alive > peak) peak = alive;
   }
@@ -51,7 +55,8 @@ class Buffer {
   static_assert(std::is_trivially_copyable_v<T>);
   Buffer(Memory& memory, std::int64_t size) : memory_(memory), size_(size) {
     memory_.take(bytes());
-    data_ = static_cast<T*>(std::aligned_alloc(64, static_cast<std::size_t>((bytes() + 63) / 64 * 64)));
+    data_ =
+        static_cast<T*>(std::aligned_alloc(64, static_cast<std::size_t>((bytes() + 63) / 64 * 64)));
     if (data_ == nullptr) {
       memory_.alive -= bytes();
       throw std::bad_alloc();
@@ -68,7 +73,9 @@ class Buffer {
   std::int64_t size() const { return size_; }
 
  private:
-  std::int64_t bytes() const { return (size_ > 0 ? size_ : 1) * static_cast<std::int64_t>(sizeof(T)); }
+  std::int64_t bytes() const {
+    return (size_ > 0 ? size_ : 1) * static_cast<std::int64_t>(sizeof(T));
+  }
   Memory& memory_;
   std::int64_t size_;
   T* data_ = nullptr;
@@ -81,25 +88,32 @@ inline std::int64_t positionsOf(const Shape& shape) {
 }
 
 // Two numbers for a complex element, real part first.
-inline std::int64_t planesOf(ElementKind element) { return element == ElementKind::kComplex ? 2 : 1; }
+inline std::int64_t planesOf(ElementKind element) {
+  return element == ElementKind::kComplex ? 2 : 1;
+}
 
 template <class T>
 struct Value {
   Shape shape;
   ElementKind element = ElementKind::kReal;
   std::shared_ptr<Buffer<T>> buffer;
-  std::shared_ptr<const std::string> unknown;   // why the elements mean nothing; nullptr: they are what the definition says
+  std::shared_ptr<const std::string>
+      unknown;  // why the elements mean nothing; nullptr: they are what the definition says
 
   Value() = default;
   Value(Memory& memory, Shape s, ElementKind e = ElementKind::kReal)
-      : shape(std::move(s)), element(e), buffer(std::make_shared<Buffer<T>>(memory, positionsOf(shape) * planesOf(e))) {}
+      : shape(std::move(s)),
+        element(e),
+        buffer(std::make_shared<Buffer<T>>(memory, positionsOf(shape) * planesOf(e))) {}
   explicit operator bool() const { return buffer != nullptr; }
   std::int64_t positions() const { return positionsOf(shape); }
   std::int64_t planes() const { return planesOf(element); }
   std::int64_t size() const { return buffer->size(); }
   const T* data() const { return buffer->data(); }
-  T* writable() { return buffer->data(); }   // only by who made the buffer, before anyone else sees it
-  Value as(Shape other) const {              // the same elements in another shape of as many
+  T* writable() {
+    return buffer->data();
+  }                              // only by who made the buffer, before anyone else sees it
+  Value as(Shape other) const {  // the same elements in another shape of as many
     Value v = *this;
     v.shape = std::move(other);
     return v;
@@ -108,7 +122,8 @@ struct Value {
 
 inline std::string text(const Shape& shape) {
   std::string s = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) s += (i > 0 ? ", " : "") + std::to_string(shape[i]);
+  for (std::size_t i = 0; i < shape.size(); ++i)
+    s += (i > 0 ? ", " : "") + std::to_string(shape[i]);
   return s + "]";
 }
 

@@ -34,11 +34,14 @@ struct Arguments {
 std::map<std::string, const Array*> namedArrays(const interpret::Result& result) {
   std::map<std::string, const Array*> arrays;
   for (const auto& [name, array] : result.model) arrays["model/" + name] = &array;
-  for (const auto& [name, array] : result.local) {   // NAME@RANK or NAME@RANK#MICROBATCH: the name may have such characters, numbers have not
+  for (const auto& [name, array] : result.local) {  // NAME@RANK or NAME@RANK#MICROBATCH: the name
+                                                    // may have such characters, numbers have not
     const std::size_t place = name.rfind('@');
     const std::string rank = name.substr(place + 1);
     const std::size_t hash = rank.find('#');
-    arrays["rank" + rank.substr(0, hash) + "/" + (hash == std::string::npos ? "" : "mb" + rank.substr(hash + 1) + "/") + name.substr(0, place)] = &array;
+    arrays["rank" + rank.substr(0, hash) + "/" +
+           (hash == std::string::npos ? "" : "mb" + rank.substr(hash + 1) + "/") +
+           name.substr(0, place)] = &array;
   }
   return arrays;
 }
@@ -47,7 +50,8 @@ int runRun(const Arguments& arguments) {
   for (const std::string& file : {arguments.json, arguments.outputs})
     if (!file.empty()) checkWritable(file);
   catchInterrupts();
-  const auto problem = readProblem(arguments.model.empty() ? std::nullopt : std::optional(arguments.model), arguments.plan);
+  const auto problem = readProblem(
+      arguments.model.empty() ? std::nullopt : std::optional(arguments.model), arguments.plan);
   std::map<std::string, Array> inputs;
   interpret::Options options;
   if (!arguments.inputs.empty()) {
@@ -56,7 +60,8 @@ int runRun(const Arguments& arguments) {
   }
   options.seed = arguments.seed;
   options.trials = arguments.trials;
-  options.arithmetic = arguments.field == "prime" ? interpret::Arithmetic::kPrimeField : interpret::Arithmetic::kDoubles;
+  options.arithmetic = arguments.field == "prime" ? interpret::Arithmetic::kPrimeField
+                                                  : interpret::Arithmetic::kDoubles;
   options.seconds = arguments.seconds;
   options.maxBytes = arguments.megabytes << 20;
   options.checkpoints = !arguments.noCheckpoints;
@@ -66,9 +71,11 @@ int runRun(const Arguments& arguments) {
   std::ostringstream text;
   interpret::writeText(text, *problem, result, options);
   writeStandardOutput(text.str());
-  if (!arguments.json.empty()) writeFileAtomically(arguments.json, interpret::jsonText(*problem, result, options));
+  if (!arguments.json.empty())
+    writeFileAtomically(arguments.json, interpret::jsonText(*problem, result, options));
   if (!arguments.outputs.empty()) {
-    if (result.model.empty()) writeDiagnostic(arguments.outputs + ": not written: nothing was executed to the end");
+    if (result.model.empty())
+      writeDiagnostic(arguments.outputs + ": not written: nothing was executed to the end");
     else interpret::writeNpz(arguments.outputs, namedArrays(result));
   }
   const Agreement outputs = result.outputs(problem->plan);
@@ -81,20 +88,54 @@ int runRun(const Arguments& arguments) {
 
 void addRunCommand(CLI::App& app, std::function<int()>& run) {
   const auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand("run", "Execute a model and a plan on numbers, at full size, and compare outputs and lineage");
-  command->add_option("-p,--plan", arguments->plan, "The plan: what each rank runs")->required()->type_name("FILE");
-  command->add_option("-m,--model", arguments->model, "The logical model (default: the file that the plan names, beside it)")->type_name("FILE");
-  command->add_option("--seed", arguments->seed, "Of the inputs that are drawn")->capture_default_str()->type_name("N");
-  command->add_option("--trials", arguments->trials, "How many times inputs are drawn")->check(CLI::Range(1, 1'000'000))->capture_default_str()->type_name("K");
-  command->add_option("--inputs", arguments->inputs, "Values of inputs and parameters of the model, by name; what is not there is drawn")->type_name("FILE.npz");
-  command->add_option("--outputs", arguments->outputs, "Write every tensor here: model/NAME, rank0/NAME, rank0/mb1/NAME")->type_name("FILE.npz");
-  command->add_option("--field", arguments->field, "doubles: the true functions; prime: integers modulo 2^61 - 1, where agreement is exact and a difference means nothing")
-      ->check(CLI::IsMember({"doubles", "prime"}))->capture_default_str()->type_name("NAME");
-  command->add_option("-t,--timeout", arguments->seconds, "Stop after so many seconds (default: none)")->check(secondsRange())->type_name("S");
-  command->add_option("--memory", arguments->megabytes, "Memory of all arrays that are alive at once; a plan that needs more is not executed, in MB")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{100'000'000}))->capture_default_str()->type_name("MB");
-  command->add_flag("--no-checkpoints", arguments->noCheckpoints, "Compare outputs only: fewer arrays need be kept");
-  command->add_option("--json", arguments->json, "Write the complete report to this file as JSON")->type_name("FILE");
+  CLI::App* command = app.add_subcommand(
+      "run",
+      "Execute a model and a plan on numbers, at full size, and compare outputs and lineage");
+  command->add_option("-p,--plan", arguments->plan, "The plan: what each rank runs")
+      ->required()
+      ->type_name("FILE");
+  command
+      ->add_option("-m,--model", arguments->model,
+                   "The logical model (default: the file that the plan names, beside it)")
+      ->type_name("FILE");
+  command->add_option("--seed", arguments->seed, "Of the inputs that are drawn")
+      ->capture_default_str()
+      ->type_name("N");
+  command->add_option("--trials", arguments->trials, "How many times inputs are drawn")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str()
+      ->type_name("K");
+  command
+      ->add_option(
+          "--inputs", arguments->inputs,
+          "Values of inputs and parameters of the model, by name; what is not there is drawn")
+      ->type_name("FILE.npz");
+  command
+      ->add_option("--outputs", arguments->outputs,
+                   "Write every tensor here: model/NAME, rank0/NAME, rank0/mb1/NAME")
+      ->type_name("FILE.npz");
+  command
+      ->add_option("--field", arguments->field,
+                   "doubles: the true functions; prime: integers modulo 2^61 - 1, where agreement "
+                   "is exact and a difference means nothing")
+      ->check(CLI::IsMember({"doubles", "prime"}))
+      ->capture_default_str()
+      ->type_name("NAME");
+  command
+      ->add_option("-t,--timeout", arguments->seconds, "Stop after so many seconds (default: none)")
+      ->check(secondsRange())
+      ->type_name("S");
+  command
+      ->add_option("--memory", arguments->megabytes,
+                   "Memory of all arrays that are alive at once; a plan that needs more is not "
+                   "executed, in MB")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{100'000'000}))
+      ->capture_default_str()
+      ->type_name("MB");
+  command->add_flag("--no-checkpoints", arguments->noCheckpoints,
+                    "Compare outputs only: fewer arrays need be kept");
+  command->add_option("--json", arguments->json, "Write the complete report to this file as JSON")
+      ->type_name("FILE");
   command->footer(
       "Exit codes:\n"
       "  0    all outputs agree on these inputs\n"

@@ -8,13 +8,16 @@ namespace shardproof::interpret {
 namespace {
 
 template <class T>
-std::vector<std::vector<double>> results(const CommunicationSpec& spec, const std::vector<Array>& operands, std::vector<Shape>* shapes = nullptr) {
+std::vector<std::vector<double>> results(const CommunicationSpec& spec,
+                                         const std::vector<Array>& operands,
+                                         std::vector<Shape>* shapes = nullptr) {
   static Memory memory;
   Context context{memory};
   std::vector<Value<T>> values;
   for (const Array& a : operands) {
     values.emplace_back(memory, a.shape, a.element);
-    for (std::size_t i = 0; i < a.data.size(); ++i) values.back().writable()[i] = testing::fromDouble<T>(a.data[i]);
+    for (std::size_t i = 0; i < a.data.size(); ++i)
+      values.back().writable()[i] = testing::fromDouble<T>(a.data[i]);
   }
   std::vector<const Value<T>*> pointers;
   for (const Value<T>& v : values) pointers.push_back(&v);
@@ -27,7 +30,8 @@ std::vector<std::vector<double>> results(const CommunicationSpec& spec, const st
   return found;
 }
 
-CommunicationSpec spec(Communication kind, Reduction reduction = Reduction::kSum, std::int32_t dim = 0, std::int32_t odim = 0) {
+CommunicationSpec spec(Communication kind, Reduction reduction = Reduction::kSum,
+                       std::int32_t dim = 0, std::int32_t odim = 0) {
   CommunicationSpec s;
   s.kind = kind;
   s.reduction = reduction;
@@ -37,43 +41,68 @@ CommunicationSpec spec(Communication kind, Reduction reduction = Reduction::kSum
 }
 
 using Lists = std::vector<std::vector<double>>;
-const Array kA = testing::array({2, 2}, {1, 2, 3, 4}), kB = testing::array({2, 2}, {10, -20, 30, -40});
+const Array kA = testing::array({2, 2}, {1, 2, 3, 4}),
+            kB = testing::array({2, 2}, {10, -20, 30, -40});
 
 TEST(Collectives, Reductions) {
-  EXPECT_EQ(results<double>(spec(Communication::kAllReduce), {kA, kB}), (Lists{{11, -18, 33, -36}, {11, -18, 33, -36}}));
-  EXPECT_EQ(results<double>(spec(Communication::kAllReduce, Reduction::kMean), {kA, kB})[0], (std::vector<double>{5.5, -9, 16.5, -18}));
-  EXPECT_EQ(results<double>(spec(Communication::kAllReduce, Reduction::kMax), {kA, kB})[0], (std::vector<double>{10, 2, 30, 4}));
-  EXPECT_EQ(results<double>(spec(Communication::kAllReduce, Reduction::kMin), {kA, kB})[1], (std::vector<double>{1, -20, 3, -40}));
-  EXPECT_EQ(results<Field>(spec(Communication::kAllReduce), {kA, kA})[0], (std::vector<double>{2, 4, 6, 8}));
-  EXPECT_EQ(results<long double>(spec(Communication::kAllReduce), {kA, kA})[0], (std::vector<double>{2, 4, 6, 8}));
+  EXPECT_EQ(results<double>(spec(Communication::kAllReduce), {kA, kB}),
+            (Lists{{11, -18, 33, -36}, {11, -18, 33, -36}}));
+  EXPECT_EQ(results<double>(spec(Communication::kAllReduce, Reduction::kMean), {kA, kB})[0],
+            (std::vector<double>{5.5, -9, 16.5, -18}));
+  EXPECT_EQ(results<double>(spec(Communication::kAllReduce, Reduction::kMax), {kA, kB})[0],
+            (std::vector<double>{10, 2, 30, 4}));
+  EXPECT_EQ(results<double>(spec(Communication::kAllReduce, Reduction::kMin), {kA, kB})[1],
+            (std::vector<double>{1, -20, 3, -40}));
+  EXPECT_EQ(results<Field>(spec(Communication::kAllReduce), {kA, kA})[0],
+            (std::vector<double>{2, 4, 6, 8}));
+  EXPECT_EQ(results<long double>(spec(Communication::kAllReduce), {kA, kA})[0],
+            (std::vector<double>{2, 4, 6, 8}));
 }
 
 TEST(Collectives, PiecesGoWhereTheyBelong) {
-  EXPECT_EQ(results<double>(spec(Communication::kAllGather, Reduction::kSum, 0), {kA, kB})[1], (std::vector<double>{1, 2, 3, 4, 10, -20, 30, -40}));
-  EXPECT_EQ(results<double>(spec(Communication::kAllGather, Reduction::kSum, -1), {kA, kB})[0], (std::vector<double>{1, 2, 10, -20, 3, 4, 30, -40}));
-  EXPECT_EQ(results<double>(spec(Communication::kReduceScatter, Reduction::kSum, 0), {kA, kB}), (Lists{{11, -18}, {33, -36}}));
-  EXPECT_EQ(results<double>(spec(Communication::kReduceScatter, Reduction::kMax, 1), {kA, kB}), (Lists{{10, 30}, {2, 4}}));
+  EXPECT_EQ(results<double>(spec(Communication::kAllGather, Reduction::kSum, 0), {kA, kB})[1],
+            (std::vector<double>{1, 2, 3, 4, 10, -20, 30, -40}));
+  EXPECT_EQ(results<double>(spec(Communication::kAllGather, Reduction::kSum, -1), {kA, kB})[0],
+            (std::vector<double>{1, 2, 10, -20, 3, 4, 30, -40}));
+  EXPECT_EQ(results<double>(spec(Communication::kReduceScatter, Reduction::kSum, 0), {kA, kB}),
+            (Lists{{11, -18}, {33, -36}}));
+  EXPECT_EQ(results<double>(spec(Communication::kReduceScatter, Reduction::kMax, 1), {kA, kB}),
+            (Lists{{10, 30}, {2, 4}}));
   std::vector<Shape> shapes;
-  EXPECT_EQ(results<double>(spec(Communication::kAllToAll, Reduction::kSum, 0, 1), {kA, kB}, &shapes), (Lists{{1, 2, 10, -20}, {3, 4, 30, -40}}));
+  EXPECT_EQ(
+      results<double>(spec(Communication::kAllToAll, Reduction::kSum, 0, 1), {kA, kB}, &shapes),
+      (Lists{{1, 2, 10, -20}, {3, 4, 30, -40}}));
   EXPECT_EQ(shapes[0], (Shape{1, 4}));
   EXPECT_EQ(results<double>(spec(Communication::kBroadcast), {kA}), (Lists{{1, 2, 3, 4}}));
 }
 
 TEST(Collectives, ComplexNumbersStayPairs) {
-  const Array a = testing::array({2, 1}, {1, 2, 3, 4}, ElementKind::kComplex), b = testing::array({2, 1}, {5, 6, 7, 8}, ElementKind::kComplex);
-  EXPECT_EQ(results<double>(spec(Communication::kAllGather, Reduction::kSum, 1), {a, b})[0], (std::vector<double>{1, 2, 5, 6, 3, 4, 7, 8}));
-  EXPECT_EQ(results<double>(spec(Communication::kReduceScatter, Reduction::kSum, 0), {a, b}), (Lists{{6, 8}, {10, 12}}));
-  EXPECT_THROW(results<double>(spec(Communication::kAllReduce, Reduction::kMax), {a, b}), NoMeaning);
+  const Array a = testing::array({2, 1}, {1, 2, 3, 4}, ElementKind::kComplex),
+              b = testing::array({2, 1}, {5, 6, 7, 8}, ElementKind::kComplex);
+  EXPECT_EQ(results<double>(spec(Communication::kAllGather, Reduction::kSum, 1), {a, b})[0],
+            (std::vector<double>{1, 2, 5, 6, 3, 4, 7, 8}));
+  EXPECT_EQ(results<double>(spec(Communication::kReduceScatter, Reduction::kSum, 0), {a, b}),
+            (Lists{{6, 8}, {10, 12}}));
+  EXPECT_THROW(results<double>(spec(Communication::kAllReduce, Reduction::kMax), {a, b}),
+               NoMeaning);
 }
 
 TEST(Collectives, WhatDoesNotFitIsRefused) {
-  EXPECT_THROW(results<double>(spec(Communication::kAllReduce), {kA, testing::array({4}, {1, 2, 3, 4})}), Misfit);
-  EXPECT_THROW(results<double>(spec(Communication::kAllReduce), {kA, testing::array({2, 2}, {1, 2, 3, 4}, ElementKind::kInteger)}), Misfit);
+  EXPECT_THROW(
+      results<double>(spec(Communication::kAllReduce), {kA, testing::array({4}, {1, 2, 3, 4})}),
+      Misfit);
+  EXPECT_THROW(results<double>(spec(Communication::kAllReduce),
+                               {kA, testing::array({2, 2}, {1, 2, 3, 4}, ElementKind::kInteger)}),
+               Misfit);
   EXPECT_THROW(results<double>(spec(Communication::kReduceScatter), {kA, kA, kA}), Misfit);
-  EXPECT_THROW(results<double>(spec(Communication::kAllGather, Reduction::kSum, 2), {kA, kA}), Misfit);
+  EXPECT_THROW(results<double>(spec(Communication::kAllGather, Reduction::kSum, 2), {kA, kA}),
+               Misfit);
   const Array integers = testing::array({2}, {1, 2}, ElementKind::kInteger);
-  EXPECT_THROW(results<double>(spec(Communication::kAllReduce, Reduction::kMean), {integers, integers}), NoMeaning);
-  EXPECT_EQ(results<double>(spec(Communication::kAllReduce), {integers, integers})[0], (std::vector<double>{2, 4}));
+  EXPECT_THROW(
+      results<double>(spec(Communication::kAllReduce, Reduction::kMean), {integers, integers}),
+      NoMeaning);
+  EXPECT_EQ(results<double>(spec(Communication::kAllReduce), {integers, integers})[0],
+            (std::vector<double>{2, 4}));
 }
 
 }  // namespace

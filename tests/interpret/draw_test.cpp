@@ -14,7 +14,8 @@ std::vector<double> numbers(const Value<double>& v) { return {v.data(), v.data()
 
 class Drawing : public ::testing::Test {
  protected:
-  std::vector<double> draw(const Shape& shape, ElementKind element, const Use& use, bool parameter, const Draw& d = {}, std::uint64_t key = 5) {
+  std::vector<double> draw(const Shape& shape, ElementKind element, const Use& use, bool parameter,
+                           const Draw& d = {}, std::uint64_t key = 5) {
     return numbers(drawn<double>(memory_, {shape, element, use, parameter, key}, d));
   }
   Memory memory_;
@@ -26,7 +27,8 @@ TEST_F(Drawing, IndicesCoverTheirRange) {
   EXPECT_EQ(seen.size(), 10u);
   EXPECT_EQ(*seen.begin(), 3);
   EXPECT_EQ(*seen.rbegin(), 12);
-  const auto few = draw({10}, ElementKind::kInteger, {.ranged = true, .low = 0, .high = 100000}, false);
+  const auto few =
+      draw({10}, ElementKind::kInteger, {.ranged = true, .low = 0, .high = 100000}, false);
   EXPECT_EQ(std::set<double>(few.begin(), few.end()).size(), 10u) << "no value comes twice";
 }
 
@@ -40,7 +42,8 @@ TEST_F(Drawing, ParametersKeepTheSizeOfWhatTheyMultiply) {
 TEST_F(Drawing, FrequenciesLieOnTheUnitCircle) {
   const auto f = draw({30}, ElementKind::kComplex, {}, false);
   ASSERT_EQ(f.size(), 60u);
-  for (std::size_t i = 0; i < f.size(); i += 2) EXPECT_NEAR(f[i] * f[i] + f[i + 1] * f[i + 1], 1, 1e-14);
+  for (std::size_t i = 0; i < f.size(); i += 2)
+    EXPECT_NEAR(f[i] * f[i] + f[i + 1] * f[i + 1], 1, 1e-14);
 }
 
 TEST_F(Drawing, StylesChooseSigns) {
@@ -53,29 +56,34 @@ TEST_F(Drawing, StylesChooseSigns) {
   EXPECT_EQ(sign(draw({50}, ElementKind::kReal, {.positive = true}, false)), 1);
   EXPECT_EQ(sign(draw({50}, ElementKind::kReal, {}, false, {.style = 1})), 1);
   std::set<int> signs;
-  for (std::uint64_t key = 0; key < 20; ++key) signs.insert(sign(draw({50}, ElementKind::kReal, {}, false, {.style = 2}, key)));
+  for (std::uint64_t key = 0; key < 20; ++key)
+    signs.insert(sign(draw({50}, ElementKind::kReal, {}, false, {.style = 2}, key)));
   EXPECT_EQ(signs, (std::set<int>{1, 2}));
 }
 
 TEST_F(Drawing, MovedALittleAndOnlyReals) {
-  const auto x = draw({100}, ElementKind::kReal, {}, false), y = draw({100}, ElementKind::kReal, {}, false, {.moved = 7});
+  const auto x = draw({100}, ElementKind::kReal, {}, false),
+             y = draw({100}, ElementKind::kReal, {}, false, {.moved = 7});
   for (std::size_t i = 0; i < x.size(); ++i) {
     EXPECT_NE(x[i], y[i]);
     EXPECT_LE(std::abs(x[i] - y[i]), 1e-3 * std::abs(x[i]) * (1 + 1e-9));
   }
-  EXPECT_EQ(draw({100}, ElementKind::kInteger, {}, false), draw({100}, ElementKind::kInteger, {}, false, {.moved = 7}));
+  EXPECT_EQ(draw({100}, ElementKind::kInteger, {}, false),
+            draw({100}, ElementKind::kInteger, {}, false, {.moved = 7}));
 }
 
 TEST_F(Drawing, AMaskBelongsToLogicalPositions) {
   const Shape whole{6, 8};
-  const auto all = numbers(drawnMask<double>(memory_, 9, whole, {0, 0}, whole, {})), part = numbers(drawnMask<double>(memory_, 9, whole, {2, 4}, {3, 4}, {}));
+  const auto all = numbers(drawnMask<double>(memory_, 9, whole, {0, 0}, whole, {})),
+             part = numbers(drawnMask<double>(memory_, 9, whole, {2, 4}, {3, 4}, {}));
   for (std::size_t i = 0; i < 3; ++i)
     for (std::size_t j = 0; j < 4; ++j) EXPECT_EQ(part[i * 4 + j], all[(i + 2) * 8 + j + 4]);
   EXPECT_EQ(std::set<double>(all.begin(), all.end()), (std::set<double>{0, 1}));
   EXPECT_NE(all, numbers(drawnMask<double>(memory_, 10, whole, {0, 0}, whole, {})));
 }
 
-// What is looked up is drawn so that it can be: through moves, communication and lineage, on both sides.
+// What is looked up is drawn so that it can be: through moves, communication and lineage, on both
+// sides.
 TEST(Uses, RangesFollowMoves) {
   const auto problem = test::read(
       R"({"tensors": {"ids": {"shape": [4, 2], "kind": "input", "dtype": "int64"}, "w": {"shape": [10, 3], "kind": "parameter"}, "t": {"shape": [2, 4]}, "o": {"shape": [2, 4, 3]},
@@ -94,13 +102,17 @@ TEST(Uses, RangesFollowMoves) {
                       {"tensor": "v", "role": "input", "shards": [{"box": [[0, 3]], "parts": [{"local": "v"}]}]},
                       {"tensor": "loss", "role": "output", "shards": [{"box": [], "parts": [{"local": "loss"}]}]}]})");
   const Uses uses(*problem);
-  const auto model = [&](const char* name) { return uses.ofModel(test::modelTensor(*problem, name)); };
-  const auto local = [&](const char* name) { return uses.ofLocal(0, test::localTensor(*problem, 0, name)); };
+  const auto model = [&](const char* name) {
+    return uses.ofModel(test::modelTensor(*problem, name));
+  };
+  const auto local = [&](const char* name) {
+    return uses.ofLocal(0, test::localTensor(*problem, 0, name));
+  };
   EXPECT_EQ(model("ids").high, 10);
   EXPECT_EQ(local("ids").high, 10);
   EXPECT_EQ(local("all").high, 10);
   EXPECT_EQ(model("labels").high, 3);
-  EXPECT_EQ(local("free").low, 19);    // one on each side of what is looked up
+  EXPECT_EQ(local("free").low, 19);  // one on each side of what is looked up
   EXPECT_EQ(local("free").high, 25);
   EXPECT_TRUE(model("v").positive);
   EXPECT_TRUE(local("v").positive);

@@ -32,9 +32,9 @@ TEST(Execute, ARightPlanAgreesOnEveryElement) {
   const Result result = execute(*problem, {});
   ASSERT_EQ(result.status, Status::kRun) << result.reason;
   EXPECT_EQ(result.outputs(problem->plan), Agreement::kAgrees);
-  EXPECT_EQ(entryOf(result, 2).compared, 48);   // y, on pp 0
+  EXPECT_EQ(entryOf(result, 2).compared, 48);  // y, on pp 0
   EXPECT_EQ(entryOf(result, 4).compared, 1);
-  EXPECT_EQ(entryOf(result, 5).compared, 2);    // s is on both tp ranks of pp 1
+  EXPECT_EQ(entryOf(result, 5).compared, 2);  // s is on both tp ranks of pp 1
   EXPECT_EQ(result.trials, 1);
   EXPECT_GT(result.flops, 0);
   EXPECT_GT(result.peakBytes, 0);
@@ -42,11 +42,12 @@ TEST(Execute, ARightPlanAgreesOnEveryElement) {
 
 TEST(Execute, TheFirstDifferenceIsNamed) {
   Draft d = test::pipeline();
-  d.plan["lineage"][2]["shards"][0]["step"]["mb"] = {0, 0};   // y of microbatch 1 is said to be the rows of microbatch 0
+  d.plan["lineage"][2]["shards"][0]["step"]["mb"] = {
+      0, 0};  // y of microbatch 1 is said to be the rows of microbatch 0
   const auto problem = test::read(d);
   const Result result = execute(*problem, {});
   ASSERT_EQ(result.status, Status::kRun);
-  EXPECT_EQ(result.outputs(problem->plan), Agreement::kAgrees);   // a checkpoint is no output
+  EXPECT_EQ(result.outputs(problem->plan), Agreement::kAgrees);  // a checkpoint is no output
   const EntryResult& wrong = entryOf(result, 2);
   EXPECT_EQ(wrong.agreement, Agreement::kDiffers);
   ASSERT_TRUE(wrong.difference);
@@ -97,8 +98,9 @@ TEST(Execute, WhatCannotRunSaysWhere) {
 
 // Two ranks that each send before they receive: a rendezvous never comes about.
 Draft exchange(bool crossed) {
-  Draft d = test::draft(R"({"tensors": {"x": {"shape": [2], "kind": "input"}}, "nodes": [], "outputs": ["x"]})",
-                        R"({"mesh": [["tp", 2]], "programs": [
+  Draft d = test::draft(
+      R"({"tensors": {"x": {"shape": [2], "kind": "input"}}, "nodes": [], "outputs": ["x"]})",
+      R"({"mesh": [["tp", 2]], "programs": [
       {"at": {"tp": 0}, "order": "issue", "tensors": {"x": {"shape": [2], "kind": "input"}, "y": {"shape": [2]}},
        "nodes": [{"op": "send", "in": ["x"], "out": [], "comm": "a", "to": {"tp": 1}}, {"op": "recv", "in": [], "out": ["y"], "comm": "b", "from": {"tp": 1}}]},
       {"at": {"tp": 1}, "order": "issue", "tensors": {"x": {"shape": [2], "kind": "input"}, "y": {"shape": [2]}},
@@ -118,8 +120,9 @@ TEST(Execute, ADeadlockIsFound) {
 
 TEST(Execute, MicrobatchesHaveNoOrderAmongThemselvesUnlessIssued) {
   // Rank 0 lists microbatch 0 first, rank 1 microbatch 1: in issue order they wait for one another.
-  Draft d = test::draft(R"({"tensors": {"x": {"shape": [4], "kind": "input"}}, "nodes": [], "outputs": ["x"]})",
-                        R"({"mesh": [["tp", 2]], "microbatches": 2, "programs": [
+  Draft d = test::draft(
+      R"({"tensors": {"x": {"shape": [4], "kind": "input"}}, "nodes": [], "outputs": ["x"]})",
+      R"({"mesh": [["tp", 2]], "microbatches": 2, "programs": [
       {"at": {"tp": 0}, "tensors": {"x": {"shape": [2], "kind": "input", "per_mb": true}, "y": {"shape": [4], "per_mb": true}},
        "nodes": [{"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "a", "group": ["tp"], "attrs": {"dim": 0}, "mb": 0},
                  {"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "a", "group": ["tp"], "attrs": {"dim": 0}, "mb": 1}]},
@@ -134,32 +137,44 @@ TEST(Execute, MicrobatchesHaveNoOrderAmongThemselvesUnlessIssued) {
 }
 
 // y = f(x) in the model; the plan's nodes compute "o" from the same x.
-Draft unary(const std::string& shape, const std::string& modelNodes, const std::string& planNodes, const std::string& more = "") {
-  const std::string tensors = R"("a": {"shape": )" + shape + R"(}, "b": {"shape": )" + shape + R"(}, "o": {"shape": )" + shape + "}" + more;
-  return test::oneRank(R"("x": {"shape": )" + shape + R"(, "kind": "input"})", tensors, modelNodes, tensors, planNodes);
+Draft unary(const std::string& shape, const std::string& modelNodes, const std::string& planNodes,
+            const std::string& more = "") {
+  const std::string tensors = R"("a": {"shape": )" + shape + R"(}, "b": {"shape": )" + shape +
+                              R"(}, "o": {"shape": )" + shape + "}" + more;
+  return test::oneRank(R"("x": {"shape": )" + shape + R"(, "kind": "input"})", tensors, modelNodes,
+                       tensors, planNodes);
 }
-const std::string kFill = R"({"op": "neg", "in": ["x"], "out": ["a"]}, {"op": "neg", "in": ["x"], "out": ["b"]}, )";
+const std::string kFill =
+    R"({"op": "neg", "in": ["x"], "out": ["a"]}, {"op": "neg", "in": ["x"], "out": ["b"]}, )";
 
 TEST(Execute, RoundingIsNoDifference) {
   // (x + 1e9) - 1e9 loses nine digits.
-  const Draft d = unary("[64]", R"({"op": "neg", "in": ["x"], "out": ["a"]}, {"op": "neg", "in": ["x"], "out": ["b"]}, {"op": "identity", "in": ["x"], "out": ["o"]})",
-                        R"({"op": "add", "in": ["x"], "out": ["a"], "attrs": {"scalar": 1e9}}, {"op": "sub", "in": ["a"], "out": ["o"], "attrs": {"scalar": 1e9}}, {"op": "neg", "in": ["x"], "out": ["b"]})");
+  const Draft d = unary(
+      "[64]",
+      R"({"op": "neg", "in": ["x"], "out": ["a"]}, {"op": "neg", "in": ["x"], "out": ["b"]}, {"op": "identity", "in": ["x"], "out": ["o"]})",
+      R"({"op": "add", "in": ["x"], "out": ["a"], "attrs": {"scalar": 1e9}}, {"op": "sub", "in": ["a"], "out": ["o"], "attrs": {"scalar": 1e9}}, {"op": "neg", "in": ["x"], "out": ["b"]})");
   EXPECT_EQ(outputsOf(d), Agreement::kAgrees);
 }
 
 TEST(Execute, ASmallDifferenceIsOne) {
-  // 1e-11 of the value: far below what nine lost digits of the test above come to, and yet a difference.
-  const Draft d = unary("[64]", kFill + R"({"op": "identity", "in": ["x"], "out": ["o"]})", kFill + R"({"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": 1.00000000001}})");
+  // 1e-11 of the value: far below what nine lost digits of the test above come to, and yet a
+  // difference.
+  const Draft d = unary(
+      "[64]", kFill + R"({"op": "identity", "in": ["x"], "out": ["o"]})",
+      kFill + R"({"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": 1.00000000001}})");
   EXPECT_EQ(outputsOf(d), Agreement::kDiffers);
 }
 
 TEST(Execute, WhereTheModelHasNoValueNothingIsAsked) {
   // log has a value where x > 0 only; the plan has one everywhere.
-  const auto problem = test::read(unary("[64]", kFill + R"({"op": "log", "in": ["x"], "out": ["o"]})",
-                                        R"({"op": "square", "in": ["x"], "out": ["a"]}, {"op": "log", "in": ["a"], "out": ["b"]}, {"op": "div", "in": ["b"], "out": ["o"], "attrs": {"scalar": 2}})"));
+  const auto problem = test::read(unary(
+      "[64]", kFill + R"({"op": "log", "in": ["x"], "out": ["o"]})",
+      R"({"op": "square", "in": ["x"], "out": ["a"]}, {"op": "log", "in": ["a"], "out": ["b"]}, {"op": "div", "in": ["b"], "out": ["o"], "attrs": {"scalar": 2}})"));
   const std::map<std::string, Array> inputs{{"x", {{64}, ElementKind::kReal, [] {
                                                      std::vector<double> v;
-                                                     for (int i = 0; i < 64; ++i) v.push_back((i % 3 == 0 ? -1 : 1) * (0.1 + 0.01 * i));
+                                                     for (int i = 0; i < 64; ++i)
+                                                       v.push_back((i % 3 == 0 ? -1 : 1) *
+                                                                   (0.1 + 0.01 * i));
                                                      return v;
                                                    }()}}};
   Options options;
@@ -171,9 +186,12 @@ TEST(Execute, WhereTheModelHasNoValueNothingIsAsked) {
 }
 
 TEST(Execute, WhereThePlanHasNoValueItIsWrong) {
-  const auto problem = test::read(unary("[64]", R"({"op": "square", "in": ["x"], "out": ["a"]}, {"op": "log", "in": ["a"], "out": ["b"]}, {"op": "div", "in": ["b"], "out": ["o"], "attrs": {"scalar": 2}})",
-                                        kFill + R"({"op": "log", "in": ["x"], "out": ["o"]})"));
-  const std::map<std::string, Array> inputs{{"x", {{64}, ElementKind::kReal, std::vector<double>(64, -0.7)}}};
+  const auto problem = test::read(unary(
+      "[64]",
+      R"({"op": "square", "in": ["x"], "out": ["a"]}, {"op": "log", "in": ["a"], "out": ["b"]}, {"op": "div", "in": ["b"], "out": ["o"], "attrs": {"scalar": 2}})",
+      kFill + R"({"op": "log", "in": ["x"], "out": ["o"]})"));
+  const std::map<std::string, Array> inputs{
+      {"x", {{64}, ElementKind::kReal, std::vector<double>(64, -0.7)}}};
   Options options;
   options.inputs = &inputs;
   const Result result = execute(*problem, options);
@@ -183,7 +201,8 @@ TEST(Execute, WhereThePlanHasNoValueItIsWrong) {
 }
 
 TEST(Execute, AModelWithoutAnyValueDecidesNothing) {
-  const std::string zero = R"({"op": "sub", "in": ["x", "x"], "out": ["a"]}, {"op": "div", "in": ["x", "a"], "out": ["o"]}, {"op": "neg", "in": ["x"], "out": ["b"]})";
+  const std::string zero =
+      R"({"op": "sub", "in": ["x", "x"], "out": ["a"]}, {"op": "div", "in": ["x", "a"], "out": ["o"]}, {"op": "neg", "in": ["x"], "out": ["b"]})";
   const auto problem = test::read(unary("[8]", zero, zero));
   const Result result = execute(*problem, {});
   EXPECT_EQ(result.outputs(problem->plan), Agreement::kUnknown);
@@ -191,17 +210,23 @@ TEST(Execute, AModelWithoutAnyValueDecidesNothing) {
 }
 
 TEST(Execute, InputsOfOneSignAreTriedWhereBothGiveNothing) {
-  // The sum of logarithms of all elements: no value unless all are positive. What is logged is no input, so its sign is not asked for.
-  const std::string nodes = R"({"op": "mul", "in": ["x"], "out": ["a"], "attrs": {"scalar": 3}}, {"op": "log", "in": ["a"], "out": ["b"]}, {"op": "sum", "in": ["b"], "out": ["s"]}, {"op": "mul", "in": ["x", "s"], "out": ["o"]})";
+  // The sum of logarithms of all elements: no value unless all are positive. What is logged is no
+  // input, so its sign is not asked for.
+  const std::string nodes =
+      R"({"op": "mul", "in": ["x"], "out": ["a"], "attrs": {"scalar": 3}}, {"op": "log", "in": ["a"], "out": ["b"]}, {"op": "sum", "in": ["b"], "out": ["s"]}, {"op": "mul", "in": ["x", "s"], "out": ["o"]})";
   EXPECT_EQ(outputsOf(unary("[8]", nodes, nodes, R"(, "s": {"shape": []})")), Agreement::kAgrees);
 }
 
 TEST(Execute, ADifferenceAtAKinkOnlyIsNone) {
-  // The slope of relu at 0 against that of another function: at inputs of exactly 0, and nowhere else.
-  const std::string model = R"({"op": "neg", "in": ["x"], "out": ["a"]}, {"op": "neg", "in": ["a"], "out": ["b"]}, {"op": "relu_backward", "in": ["b", "x"], "out": ["o"]})";
-  const std::string plan = R"({"op": "sigmoid", "in": ["x"], "out": ["a"]}, {"op": "relu", "in": ["x"], "out": ["b"]}, {"op": "div", "in": ["b", "x"], "out": ["c"]}, {"op": "mul", "in": ["c", "x"], "out": ["o"]})";
+  // The slope of relu at 0 against that of another function: at inputs of exactly 0, and nowhere
+  // else.
+  const std::string model =
+      R"({"op": "neg", "in": ["x"], "out": ["a"]}, {"op": "neg", "in": ["a"], "out": ["b"]}, {"op": "relu_backward", "in": ["b", "x"], "out": ["o"]})";
+  const std::string plan =
+      R"({"op": "sigmoid", "in": ["x"], "out": ["a"]}, {"op": "relu", "in": ["x"], "out": ["b"]}, {"op": "div", "in": ["b", "x"], "out": ["c"]}, {"op": "mul", "in": ["c", "x"], "out": ["o"]})";
   const auto problem = test::read(unary("[8]", model, plan, R"(, "c": {"shape": [8]})"));
-  const std::map<std::string, Array> zeros{{"x", {{8}, ElementKind::kReal, std::vector<double>(8, 0.0)}}};
+  const std::map<std::string, Array> zeros{
+      {"x", {{8}, ElementKind::kReal, std::vector<double>(8, 0.0)}}};
   Options options;
   options.inputs = &zeros;
   EXPECT_EQ(execute(*problem, {}).outputs(problem->plan), Agreement::kAgrees);
@@ -211,26 +236,39 @@ TEST(Execute, ADifferenceAtAKinkOnlyIsNone) {
 
 TEST(Execute, ADifferenceAtATieGoesAwayWhenInputsMove) {
   // The slope of relu is 0 at 0; 1 - relu'(-x) is 1 there, and the same elsewhere.
-  const std::string inputs = R"("x": {"shape": [8], "kind": "input"}, "z": {"shape": [8], "kind": "input"}, "g": {"shape": [8], "kind": "input"})";
-  const std::string tensors = R"("d": {"shape": [8]}, "o": {"shape": [8]}, "m": {"shape": [8]}, "s": {"shape": [8]})";
-  const std::string difference = R"({"op": "sub", "in": ["x", "z"], "out": ["d"]}, {"op": "neg", "in": ["d"], "out": ["m"]}, )";
-  const auto problem = test::read(test::oneRank(inputs, tensors, difference + R"({"op": "neg", "in": ["d"], "out": ["s"]}, {"op": "relu_backward", "in": ["g", "d"], "out": ["o"]})",
-                                                tensors, difference + R"({"op": "relu_backward", "in": ["g", "m"], "out": ["s"]}, {"op": "sub", "in": ["g", "s"], "out": ["o"]})"));
+  const std::string inputs =
+      R"("x": {"shape": [8], "kind": "input"}, "z": {"shape": [8], "kind": "input"}, "g": {"shape": [8], "kind": "input"})";
+  const std::string tensors =
+      R"("d": {"shape": [8]}, "o": {"shape": [8]}, "m": {"shape": [8]}, "s": {"shape": [8]})";
+  const std::string difference =
+      R"({"op": "sub", "in": ["x", "z"], "out": ["d"]}, {"op": "neg", "in": ["d"], "out": ["m"]}, )";
+  const auto problem = test::read(test::oneRank(
+      inputs, tensors,
+      difference +
+          R"({"op": "neg", "in": ["d"], "out": ["s"]}, {"op": "relu_backward", "in": ["g", "d"], "out": ["o"]})",
+      tensors,
+      difference +
+          R"({"op": "relu_backward", "in": ["g", "m"], "out": ["s"]}, {"op": "sub", "in": ["g", "s"], "out": ["o"]})"));
   EXPECT_EQ(execute(*problem, {}).outputs(problem->plan), Agreement::kAgrees);
-  const std::map<std::string, Array> ties{{"x", {{8}, ElementKind::kReal, {1, 2, 3, 4, 5, 6, 7, 8}}}, {"z", {{8}, ElementKind::kReal, {0, 2, 0, 0, 5, 0, 0, 0}}}};
+  const std::map<std::string, Array> ties{
+      {"x", {{8}, ElementKind::kReal, {1, 2, 3, 4, 5, 6, 7, 8}}},
+      {"z", {{8}, ElementKind::kReal, {0, 2, 0, 0, 5, 0, 0, 0}}}};
   Options options;
   options.inputs = &ties;
   const Result result = execute(*problem, options);
   EXPECT_EQ(result.outputs(problem->plan), Agreement::kUnknown);
-  EXPECT_NE(result.entries[0].reason.find("goes away when the inputs are moved"), std::string::npos) << result.entries[0].reason;
+  EXPECT_NE(result.entries[0].reason.find("goes away when the inputs are moved"), std::string::npos)
+      << result.entries[0].reason;
 }
 
 TEST(Execute, ADecisionByLessThanRoundingIsNoDifference) {
   // 10 (x / 10) - x is 0; what rounding makes of it decides the slope.
-  const std::string nodes = R"({"op": "mul", "in": ["x"], "out": ["a"], "attrs": {"scalar": 0.1}}, {"op": "mul", "in": ["a"], "out": ["b"], "attrs": {"scalar": 10}}, {"op": "sub", "in": ["b", "x"], "out": ["c"]}, )";
+  const std::string nodes =
+      R"({"op": "mul", "in": ["x"], "out": ["a"], "attrs": {"scalar": 0.1}}, {"op": "mul", "in": ["a"], "out": ["b"], "attrs": {"scalar": 10}}, {"op": "sub", "in": ["b", "x"], "out": ["c"]}, )";
   const std::string more = R"(, "c": {"shape": [64]})";
-  const Draft d = unary("[64]", nodes + R"({"op": "relu_backward", "in": ["x", "c"], "out": ["o"]})",
-                        nodes + R"({"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": 0}})", more);
+  const Draft d =
+      unary("[64]", nodes + R"({"op": "relu_backward", "in": ["x", "c"], "out": ["o"]})",
+            nodes + R"({"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": 0}})", more);
   EXPECT_EQ(outputsOf(d), Agreement::kUnknown);
 }
 
@@ -247,14 +285,17 @@ TEST(Execute, InputsThatDoNotFitAreRefused) {
   EXPECT_THROW(with("x", {{4, 8}, ElementKind::kReal, std::vector<double>(32)}), InputError);
   EXPECT_THROW(with("x", {{8, 4}, ElementKind::kReal, std::vector<double>(31)}), InputError);
   EXPECT_THROW(with("x", {{8, 4}, ElementKind::kComplex, std::vector<double>(64)}), InputError);
-  EXPECT_EQ(with("x", {{8, 4}, ElementKind::kInteger, std::vector<double>(32, 2)}).status, Status::kRun);
+  EXPECT_EQ(with("x", {{8, 4}, ElementKind::kInteger, std::vector<double>(32, 2)}).status,
+            Status::kRun);
 }
 
 TEST(Execute, GivenInputsAreUsedAndArraysKept) {
   const auto problem = test::read(test::pipeline());
   std::vector<double> x;
   for (int i = 0; i < 32; ++i) x.push_back(i);
-  const std::map<std::string, Array> inputs{{"x", {{8, 4}, ElementKind::kReal, x}}, {"w", {{6, 4}, ElementKind::kReal, std::vector<double>(24, 1)}}};
+  const std::map<std::string, Array> inputs{
+      {"x", {{8, 4}, ElementKind::kReal, x}},
+      {"w", {{6, 4}, ElementKind::kReal, std::vector<double>(24, 1)}}};
   Options options;
   options.inputs = &inputs;
   options.keep = true;
@@ -298,8 +339,9 @@ TEST(Execute, CostIsFromAbove) {
 
 TEST(Execute, CostCountsWhatAllRanksHoldAtOnce) {
   // Each of 8 ranks blows its number up, and needs the array after they have all met.
-  Draft d = test::draft(R"({"tensors": {"x": {"shape": [1], "kind": "input"}, "y": {"shape": [1]}}, "nodes": [{"op": "mul", "in": ["x"], "out": ["y"], "attrs": {"scalar": 1000}}], "outputs": ["y"]})",
-                        R"({"mesh": [["r", 8]], "programs": [{"order": "issue", "tensors": {"x": {"shape": [1], "kind": "input"}, "b": {"shape": [1000]}, "m": {"shape": [1]}, "s": {"shape": [1]}, "y": {"shape": [1]}},
+  Draft d = test::draft(
+      R"({"tensors": {"x": {"shape": [1], "kind": "input"}, "y": {"shape": [1]}}, "nodes": [{"op": "mul", "in": ["x"], "out": ["y"], "attrs": {"scalar": 1000}}], "outputs": ["y"]})",
+      R"({"mesh": [["r", 8]], "programs": [{"order": "issue", "tensors": {"x": {"shape": [1], "kind": "input"}, "b": {"shape": [1000]}, "m": {"shape": [1]}, "s": {"shape": [1]}, "y": {"shape": [1]}},
       "nodes": [{"op": "expand", "in": ["x"], "out": ["b"], "attrs": {"size": [1000]}}, {"op": "all_reduce", "in": ["x"], "out": ["m"], "comm": "c", "group": ["r"]}, {"op": "sum", "in": ["b"], "out": ["y"]}]}],
      "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 1]], "parts": [{"local": "x"}]}]}, {"tensor": "y", "role": "output", "shards": [{"box": [[0, 1]], "parts": [{"local": "y"}]}]}]})");
   const auto problem = test::read(d);
@@ -322,16 +364,19 @@ TEST(Execute, ModuloAPrimeEqualityIsExactAndDifferencesMeanNothing) {
   options.arithmetic = Arithmetic::kPrimeField;
   EXPECT_EQ(outputsOf(test::pipeline(), options), Agreement::kAgrees);
   // exp(x)^2 = exp(2x) holds for reals only.
-  const Draft law = unary("[8]", R"({"op": "exp", "in": ["x"], "out": ["a"]}, {"op": "square", "in": ["a"], "out": ["o"]}, {"op": "neg", "in": ["x"], "out": ["b"]})",
-                          R"({"op": "mul", "in": ["x"], "out": ["a"], "attrs": {"scalar": 2}}, {"op": "exp", "in": ["a"], "out": ["o"]}, {"op": "neg", "in": ["x"], "out": ["b"]})");
+  const Draft law = unary(
+      "[8]",
+      R"({"op": "exp", "in": ["x"], "out": ["a"]}, {"op": "square", "in": ["a"], "out": ["o"]}, {"op": "neg", "in": ["x"], "out": ["b"]})",
+      R"({"op": "mul", "in": ["x"], "out": ["a"], "attrs": {"scalar": 2}}, {"op": "exp", "in": ["a"], "out": ["o"]}, {"op": "neg", "in": ["x"], "out": ["b"]})");
   EXPECT_EQ(outputsOf(law), Agreement::kAgrees);
   EXPECT_EQ(outputsOf(law, options), Agreement::kUnknown);
 }
 
 // A logical input that a rank holds as a sum: parts are any that add up.
 TEST(Execute, InputsGivenAsSumsAreDivided) {
-  Draft d = test::draft(R"({"tensors": {"x": {"shape": [6], "kind": "input"}, "y": {"shape": [6]}}, "nodes": [{"op": "square", "in": ["x"], "out": ["y"]}], "outputs": ["y"]})",
-                        R"({"mesh": [["tp", 3]], "programs": [{"tensors": {"p": {"shape": [6], "kind": "input"}, "x": {"shape": [6]}, "y": {"shape": [6]}},
+  Draft d = test::draft(
+      R"({"tensors": {"x": {"shape": [6], "kind": "input"}, "y": {"shape": [6]}}, "nodes": [{"op": "square", "in": ["x"], "out": ["y"]}], "outputs": ["y"]})",
+      R"({"mesh": [["tp", 3]], "programs": [{"tensors": {"p": {"shape": [6], "kind": "input"}, "x": {"shape": [6]}, "y": {"shape": [6]}},
       "nodes": [{"op": "all_reduce", "in": ["p"], "out": ["x"], "comm": "a", "group": ["tp"]}, {"op": "square", "in": ["x"], "out": ["y"]}]}],
      "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 6]], "parts": [{"local": "p"}], "sum": ["tp"]}]},
                  {"tensor": "y", "role": "output", "shards": [{"box": [[0, 6]], "parts": [{"local": "y"}]}]}]})");
@@ -341,13 +386,14 @@ TEST(Execute, InputsGivenAsSumsAreDivided) {
   d.node(0, 1)["out"] = {"x"};
   d.node(0, 0)["in"] = {"x"};
   d.node(0, 1)["in"] = {"p"};
-  std::swap(d.node(0, 0), d.node(0, 1));   // the sum of squares is not the square of the sum
+  std::swap(d.node(0, 0), d.node(0, 1));  // the sum of squares is not the square of the sum
   EXPECT_EQ(outputsOf(d), Agreement::kDiffers);
   Options options;
   options.keep = true;
   const Result result = executed(d, options);
   const auto& parts = result.local;
-  EXPECT_NEAR(parts.at("p@0").data[2] + parts.at("p@1").data[2] + parts.at("p@2").data[2], result.model.at("x").data[2], 1e-12);
+  EXPECT_NEAR(parts.at("p@0").data[2] + parts.at("p@1").data[2] + parts.at("p@2").data[2],
+              result.model.at("x").data[2], 1e-12);
   EXPECT_NE(parts.at("p@0").data, parts.at("p@1").data);
 }
 
@@ -360,11 +406,13 @@ TEST(Execute, LocalInputsWithoutLineageAreAny) {
 
 TEST(Execute, TwoSourcesOfOneInputAreAnInputError) {
   Draft d = test::twoRanks();
-  d.plan["lineage"].push_back(test::Json::parse(R"({"tensor": "x", "role": "input", "shards": [{"box": [[4, 8]], "parts": [{"local": "x", "at": {"tp": 0}}]}]})"));
+  d.plan["lineage"].push_back(test::Json::parse(
+      R"({"tensor": "x", "role": "input", "shards": [{"box": [[4, 8]], "parts": [{"local": "x", "at": {"tp": 0}}]}]})"));
   EXPECT_THROW(executed(d), InputError);
   d = test::twoRanks();
-  d.plan["lineage"].push_back(test::Json::parse(R"({"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x", "at": {"tp": 0}}]}]})"));
-  EXPECT_EQ(outputsOf(d), Agreement::kAgrees);   // the same source said twice
+  d.plan["lineage"].push_back(test::Json::parse(
+      R"({"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x", "at": {"tp": 0}}]}]})"));
+  EXPECT_EQ(outputsOf(d), Agreement::kAgrees);  // the same source said twice
 }
 
 }  // namespace

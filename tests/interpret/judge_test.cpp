@@ -15,7 +15,9 @@ Comparison seen(double worst, std::int64_t compared = 10) {
   c.worst = worst;
   return c;
 }
-Agreement of(double first, double again, std::vector<Comparison> moved, bool close = false) { return judge(seen(first), seen(again), moved, close).agreement; }
+Agreement of(double first, double again, std::vector<Comparison> moved, bool close = false) {
+  return judge(seen(first), seen(again), moved, close).agreement;
+}
 
 TEST(Judge, RoundingShrinksInALongerType) {
   EXPECT_EQ(of(1e-11, 1e-11 / 2048, {}), Agreement::kAgrees);
@@ -42,9 +44,12 @@ TEST(Judge, ADifferenceAfterACloseDecisionIsNone) {
 }
 
 TEST(Judge, InDoublesOnlyWhatIsFarAboveRounding) {
-  EXPECT_EQ(judgeInDoubles(seen(1e-2), {seen(1e-2), seen(2e-2)}, false).agreement, Agreement::kDiffers);
-  EXPECT_EQ(judgeInDoubles(seen(1e-2), {seen(1e-2), seen(1e-9)}, false).agreement, Agreement::kUnknown);
-  EXPECT_EQ(judgeInDoubles(seen(1e-7), {seen(1e-7), seen(1e-7)}, false).agreement, Agreement::kUnknown);
+  EXPECT_EQ(judgeInDoubles(seen(1e-2), {seen(1e-2), seen(2e-2)}, false).agreement,
+            Agreement::kDiffers);
+  EXPECT_EQ(judgeInDoubles(seen(1e-2), {seen(1e-2), seen(1e-9)}, false).agreement,
+            Agreement::kUnknown);
+  EXPECT_EQ(judgeInDoubles(seen(1e-7), {seen(1e-7), seen(1e-7)}, false).agreement,
+            Agreement::kUnknown);
 }
 
 }  // namespace

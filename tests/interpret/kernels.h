@@ -12,11 +12,17 @@
 
 namespace shardproof::interpret::testing {
 
-inline Array array(Shape shape, std::vector<double> data, ElementKind element = ElementKind::kReal) { return {std::move(shape), element, std::move(data)}; }
+inline Array array(Shape shape, std::vector<double> data,
+                   ElementKind element = ElementKind::kReal) {
+  return {std::move(shape), element, std::move(data)};
+}
 
 template <class T>
 T fromDouble(double x) {
-  if constexpr (kIsField<T>) return std::isfinite(x) ? fromRational<T>(Rational::fromDouble(x)) : x < 0 ? minusInfinity<T>() : undefined<T>();
+  if constexpr (kIsField<T>)
+    return std::isfinite(x) ? fromRational<T>(Rational::fromDouble(x))
+           : x < 0          ? minusInfinity<T>()
+                            : undefined<T>();
   else return static_cast<T>(x);
 }
 
@@ -27,7 +33,9 @@ struct Given {
 };
 
 template <class T>
-std::vector<Array> runKernel(const std::string& name, const Attributes& attributes, const std::vector<Given>& operands, std::vector<char> wanted, Context* shared = nullptr) {
+std::vector<Array> runKernel(const std::string& name, const Attributes& attributes,
+                             const std::vector<Given>& operands, std::vector<char> wanted,
+                             Context* shared = nullptr) {
   static Memory memory;
   Context own{memory};
   Context& context = shared != nullptr ? *shared : own;
@@ -39,8 +47,10 @@ std::vector<Array> runKernel(const std::string& name, const Attributes& attribut
       continue;
     }
     values[i] = Value<T>(memory, operands[i].array.shape, operands[i].array.element);
-    if (values[i].size() != static_cast<std::int64_t>(operands[i].array.data.size())) throw std::logic_error("the test's operand does not fill its shape");
-    for (std::size_t k = 0; k < operands[i].array.data.size(); ++k) values[i].writable()[k] = fromDouble<T>(operands[i].array.data[k]);
+    if (values[i].size() != static_cast<std::int64_t>(operands[i].array.data.size()))
+      throw std::logic_error("the test's operand does not fill its shape");
+    for (std::size_t k = 0; k < operands[i].array.data.size(); ++k)
+      values[i].writable()[k] = fromDouble<T>(operands[i].array.data[k]);
     in.push_back(&values[i]);
   }
   const Kernel<T> kernel = findKernel<T>(name);
@@ -54,7 +64,8 @@ std::vector<Array> runKernel(const std::string& name, const Attributes& attribut
     if (!out[r]) throw std::logic_error(name + " did not make result " + std::to_string(r));
     results[r].shape = out[r].shape;
     results[r].element = out[r].element;
-    for (std::int64_t k = 0; k < out[r].size(); ++k) results[r].data.push_back(toDouble(out[r].data()[k]));
+    for (std::int64_t k = 0; k < out[r].size(); ++k)
+      results[r].data.push_back(toDouble(out[r].data()[k]));
   }
   return results;
 }

@@ -1,4 +1,5 @@
-// The executor's kernels against the operators of ops/, which were written apart from them: every call of tests/ops/cases.cpp and its gradient, in doubles.
+// The executor's kernels against the operators of ops/, which were written apart from them: every
+// call of tests/ops/cases.cpp and its gradient, in doubles.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,15 +13,18 @@ namespace {
 
 using ops::testing::Call;
 
-std::vector<testing::Given> given(const Call& call, const std::vector<ops::TensorValue<DoubleAlgebra>>& operands) {
+std::vector<testing::Given> given(const Call& call,
+                                  const std::vector<ops::TensorValue<DoubleAlgebra>>& operands) {
   std::vector<testing::Given> list;
-  for (std::size_t i = 0; i < call.in.size(); ++i) list.push_back({{call.in[i].shape, call.in[i].element, operands[i].data}, call.in[i].present});
+  for (std::size_t i = 0; i < call.in.size(); ++i)
+    list.push_back({{call.in[i].shape, call.in[i].element, operands[i].data}, call.in[i].present});
   return list;
 }
 
 bool draws(const Call& call) {
-  return call.op.starts_with("dropout") && call.in.size() == (call.op.ends_with("_backward") ? 2u : 1u) && !ops::number(call.attributes, "p").isZero() &&
-         !ops::number(call.attributes, "p").isOne();
+  return call.op.starts_with("dropout") &&
+         call.in.size() == (call.op.ends_with("_backward") ? 2u : 1u) &&
+         !ops::number(call.attributes, "p").isZero() && !ops::number(call.attributes, "p").isOne();
 }
 
 template <class T>
@@ -31,10 +35,13 @@ void compareCall(const Call& call, ops::testing::Random& random, double toleranc
   const auto expected = ops::testing::run(algebra, call, operands);
   std::vector<char> wanted;
   for (const ops::TensorInfo& info : infos) wanted.push_back(!info.absent);
-  const std::vector<Array> found = testing::runKernel<T>(call.op, call.attributes, given(call, operands), wanted);
+  const std::vector<Array> found =
+      testing::runKernel<T>(call.op, call.attributes, given(call, operands), wanted);
   for (std::size_t r = 0; r < found.size(); ++r) {
     if (!wanted[r]) continue;
-    ASSERT_TRUE(found[r].shape == infos[r].shape || (infos[r].shape.empty() && found[r].shape == Shape{1})) << ops::testing::describe(call) << " result " << r << " has shape " << text(found[r].shape);
+    ASSERT_TRUE(found[r].shape == infos[r].shape ||
+                (infos[r].shape.empty() && found[r].shape == Shape{1}))
+        << ops::testing::describe(call) << " result " << r << " has shape " << text(found[r].shape);
     ASSERT_EQ(found[r].element, infos[r].element) << ops::testing::describe(call);
     ASSERT_EQ(found[r].data.size(), expected[r].data.size()) << ops::testing::describe(call);
     double scale = 0;
@@ -43,7 +50,9 @@ void compareCall(const Call& call, ops::testing::Random& random, double toleranc
     for (std::size_t i = 0; i < found[r].data.size(); ++i) {
       const double a = found[r].data[i], b = expected[r].data[i];
       if (a == b || (std::isnan(a) && std::isnan(b))) continue;
-      ASSERT_LE(std::abs(a - b), tolerance * std::max(scale, 1e-3)) << ops::testing::describe(call) << " result " << r << " element " << i << ": " << a << ", ops says " << b;
+      ASSERT_LE(std::abs(a - b), tolerance * std::max(scale, 1e-3))
+          << ops::testing::describe(call) << " result " << r << " element " << i << ": " << a
+          << ", ops says " << b;
     }
   }
 }
@@ -57,7 +66,7 @@ TEST(Mutual, EveryOperatorAndGradientMeansTheSame) {
       if (ops::testing::hasBackward(forward)) calls.push_back(ops::testing::backwardCall(forward));
       for (const Call& call : calls) {
         seen.insert(call.op);
-        if (draws(call)) continue;   // whose mask it is, is another matter: dropout_test.cpp
+        if (draws(call)) continue;  // whose mask it is, is another matter: dropout_test.cpp
         SCOPED_TRACE(ops::testing::describe(call));
         compareCall<double>(call, random, 1e-11);
         compareCall<long double>(call, random, 1e-11);

@@ -18,7 +18,8 @@ namespace {
 using testing::array;
 
 std::string header(const std::string& type, const std::string& shape, bool fortran = false) {
-  std::string text = "{'descr': '" + type + "', 'fortran_order': " + (fortran ? "True" : "False") + ", 'shape': " + shape + ", }";
+  std::string text = "{'descr': '" + type + "', 'fortran_order': " + (fortran ? "True" : "False") +
+                     ", 'shape': " + shape + ", }";
   while ((text.size() + 11) % 64 != 0) text += ' ';
   text += '\n';
   std::string bytes("\x93NUMPY\x01\x00", 8);
@@ -41,7 +42,8 @@ class Npz : public ::testing::Test {
     const std::string file = directory_.write("a.npz", "");
     std::remove(file.c_str());
     zip_t* z = zip_open(file.c_str(), ZIP_CREATE, nullptr);
-    zip_file_add(z, name.c_str(), zip_source_buffer(z, npy.data(), npy.size(), 0), ZIP_FL_ENC_UTF_8);
+    zip_file_add(z, name.c_str(), zip_source_buffer(z, npy.data(), npy.size(), 0),
+                 ZIP_FL_ENC_UTF_8);
     if (zip_close(z) != 0) throw std::runtime_error("the test cannot write its archive");
     return file;
   }
@@ -61,37 +63,55 @@ class Npz : public ::testing::Test {
 };
 
 TEST_F(Npz, WhatIsWrittenIsRead) {
-  const Array reals = array({2, 3}, {1.5, -2, 0, 1e300, -std::numeric_limits<double>::infinity(), 5e-324}), integers = array({3}, {1, -2, 1e15}, ElementKind::kInteger),
+  const Array reals = array({2, 3},
+                            {1.5, -2, 0, 1e300, -std::numeric_limits<double>::infinity(), 5e-324}),
+              integers = array({3}, {1, -2, 1e15}, ElementKind::kInteger),
               complex = array({1, 2}, {1, 2, 3, 4}, ElementKind::kComplex), scalar = array({}, {7});
   const std::string file = path("w.npz");
-  writeNpz(file, {{"model/a", &reals}, {"rank0/mb1/i", &integers}, {"\xc3\xa9#1", &complex}, {"s", &scalar}});
+  writeNpz(
+      file,
+      {{"model/a", &reals}, {"rank0/mb1/i", &integers}, {"\xc3\xa9#1", &complex}, {"s", &scalar}});
   const auto found = readNpz(file);
   ASSERT_EQ(found.size(), 4u);
-  for (const auto& [name, expected] : std::map<std::string, Array>{{"model/a", reals}, {"rank0/mb1/i", integers}, {"\xc3\xa9#1", complex}, {"s", scalar}}) {
+  for (const auto& [name, expected] : std::map<std::string, Array>{
+           {"model/a", reals}, {"rank0/mb1/i", integers}, {"\xc3\xa9#1", complex}, {"s", scalar}}) {
     ASSERT_TRUE(found.contains(name)) << name;
     EXPECT_EQ(found.at(name).shape, expected.shape);
     EXPECT_EQ(found.at(name).element, expected.element);
     EXPECT_EQ(found.at(name).data, expected.data);
   }
-  writeNpz(file, {{"only", &scalar}});   // the file is replaced
+  writeNpz(file, {{"only", &scalar}});  // the file is replaced
   EXPECT_EQ(readNpz(file).size(), 1u);
 }
 
 TEST_F(Npz, EveryTypeAndOrder) {
-  EXPECT_EQ(read(header("<f8", "(2,)") + bytesOf<double>({1.25, -3})).data, (std::vector<double>{1.25, -3}));
-  EXPECT_EQ(read(header("<f4", "(2,)") + bytesOf<float>({1.25F, -3})).data, (std::vector<double>{1.25, -3}));
-  EXPECT_EQ(read(header("<f2", "(4,)") + bytesOf<std::uint16_t>({0x3c00, 0xc000, 0x0001, 0x7c00})).data, (std::vector<double>{1, -2, std::ldexp(1, -24), HUGE_VAL}));
-  EXPECT_EQ(read(header(">f8", "(1,)") + std::string("\x3f\xf8\0\0\0\0\0\0", 8)).data, (std::vector<double>{1.5}));
-  EXPECT_EQ(read(header("<c8", "(1,)") + bytesOf<float>({1, -2})).data, (std::vector<double>{1, -2}));
+  EXPECT_EQ(read(header("<f8", "(2,)") + bytesOf<double>({1.25, -3})).data,
+            (std::vector<double>{1.25, -3}));
+  EXPECT_EQ(read(header("<f4", "(2,)") + bytesOf<float>({1.25F, -3})).data,
+            (std::vector<double>{1.25, -3}));
+  EXPECT_EQ(
+      read(header("<f2", "(4,)") + bytesOf<std::uint16_t>({0x3c00, 0xc000, 0x0001, 0x7c00})).data,
+      (std::vector<double>{1, -2, std::ldexp(1, -24), HUGE_VAL}));
+  EXPECT_EQ(read(header(">f8", "(1,)") + std::string("\x3f\xf8\0\0\0\0\0\0", 8)).data,
+            (std::vector<double>{1.5}));
+  EXPECT_EQ(read(header("<c8", "(1,)") + bytesOf<float>({1, -2})).data,
+            (std::vector<double>{1, -2}));
   EXPECT_EQ(read(header("<c8", "(1,)") + bytesOf<float>({1, -2})).element, ElementKind::kComplex);
-  EXPECT_EQ(read(header("|i1", "(2,)") + bytesOf<std::int8_t>({-1, 5})).data, (std::vector<double>{-1, 5}));
-  EXPECT_EQ(read(header("<i2", "(1,)") + bytesOf<std::int16_t>({-300})).data, (std::vector<double>{-300}));
-  EXPECT_EQ(read(header("<i4", "(1,)") + bytesOf<std::int32_t>({-70000})).data, (std::vector<double>{-70000}));
-  EXPECT_EQ(read(header("<i8", "(1,)") + bytesOf<std::int64_t>({std::int64_t{1} << 53})).data, (std::vector<double>{0x1p53}));
-  EXPECT_EQ(read(header("|u1", "(1,)") + bytesOf<std::uint8_t>({200})).data, (std::vector<double>{200}));
+  EXPECT_EQ(read(header("|i1", "(2,)") + bytesOf<std::int8_t>({-1, 5})).data,
+            (std::vector<double>{-1, 5}));
+  EXPECT_EQ(read(header("<i2", "(1,)") + bytesOf<std::int16_t>({-300})).data,
+            (std::vector<double>{-300}));
+  EXPECT_EQ(read(header("<i4", "(1,)") + bytesOf<std::int32_t>({-70000})).data,
+            (std::vector<double>{-70000}));
+  EXPECT_EQ(read(header("<i8", "(1,)") + bytesOf<std::int64_t>({std::int64_t{1} << 53})).data,
+            (std::vector<double>{0x1p53}));
+  EXPECT_EQ(read(header("|u1", "(1,)") + bytesOf<std::uint8_t>({200})).data,
+            (std::vector<double>{200}));
   EXPECT_EQ(read(header("|b1", "(2,)") + std::string("\1\0", 2)).data, (std::vector<double>{1, 0}));
-  EXPECT_EQ(read(header("<u4", "(1,)") + bytesOf<std::uint32_t>({4000000000U})).data, (std::vector<double>{4e9}));
-  EXPECT_EQ(read(header("<u8", "(1,)") + bytesOf<std::uint64_t>({7})).element, ElementKind::kInteger);
+  EXPECT_EQ(read(header("<u4", "(1,)") + bytesOf<std::uint32_t>({4000000000U})).data,
+            (std::vector<double>{4e9}));
+  EXPECT_EQ(read(header("<u8", "(1,)") + bytesOf<std::uint64_t>({7})).element,
+            ElementKind::kInteger);
   EXPECT_EQ(read(header("<f8", "()") + bytesOf<double>({2})).shape, Shape{});
 }
 
@@ -105,11 +125,14 @@ TEST_F(Npz, FortranOrderIsTurned) {
     for (int j = 0; j < 3; ++j)
       for (int k = 0; k < 2; ++k) expected.push_back(100 * i + 10 * j + k);
   EXPECT_EQ(read(header("<f8", "(2, 3, 2)", true) + bytesOf(numbers)).data, expected);
-  EXPECT_EQ(read(header("<c16", "(1, 2)", true) + bytesOf<double>({1, 2, 3, 4})).data, (std::vector<double>{1, 2, 3, 4}));
+  EXPECT_EQ(read(header("<c16", "(1, 2)", true) + bytesOf<double>({1, 2, 3, 4})).data,
+            (std::vector<double>{1, 2, 3, 4}));
 }
 
 TEST_F(Npz, WhatIsNotUnderstoodIsNamed) {
-  const auto has = [](const std::string& message, const std::string& part) { EXPECT_NE(message.find(part), std::string::npos) << message; };
+  const auto has = [](const std::string& message, const std::string& part) {
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  };
   has(error("nonsense"), "not a NumPy array");
   has(error(header("<f8", "(2,)") + bytesOf<double>({1})), "8 bytes of data");
   has(error(header("<f8", "(2,)") + bytesOf<double>({1, 2, 3})), "24 bytes of data");
@@ -121,7 +144,9 @@ TEST_F(Npz, WhatIsNotUnderstoodIsNamed) {
   has(error(header("<f8", "(a,)")), "tuple of sizes");
   has(error(std::string("\x93NUMPY\x09\x00\x01\x00 ", 11)), "version 9");
   has(error(std::string("\x93NUMPY\x01\x00\xff\xff{}", 12)), "ends inside its header");
-  has(error(header("<f8", "(1,)").replace(header("<f8", "(1,)").find("descr"), 5, "other") + bytesOf<double>({1})), "unknown key");
+  has(error(header("<f8", "(1,)").replace(header("<f8", "(1,)").find("descr"), 5, "other") +
+            bytesOf<double>({1})),
+      "unknown key");
   EXPECT_THROW(readNpz(path("empty.npz") + ".missing"), InputError);
 }
 
@@ -142,7 +167,7 @@ TEST_F(Npz, DamagedArchivesAreInputErrors) {
     const std::string part = path("changed.npz");
     std::ofstream(part, std::ios::binary) << changed;
     try {
-      readNpz(part);   // what does not matter may be changed
+      readNpz(part);  // what does not matter may be changed
     } catch (const InputError&) {
     }
   }

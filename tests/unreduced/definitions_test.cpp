@@ -24,13 +24,19 @@ struct OneNode {
     const auto in = ops::testing::infosOf(call), out = ops::testing::inferResults(call);
     for (std::size_t i = 0; i < call.in.size(); ++i) {
       node.in.push_back(call.in[i].present ? static_cast<std::int32_t>(stage.tensors.size()) : -1);
-      if (call.in[i].present) stage.tensors.push_back({.info = in[i], .origin = Origin::kUnbound});
+      if (call.in[i].present) add(in[i], Origin::kUnbound);
     }
     for (const ops::TensorInfo& info : out) {
       node.out.push_back(info.absent ? -1 : static_cast<std::int32_t>(stage.tensors.size()));
-      if (!info.absent) stage.tensors.push_back({.info = info, .origin = Origin::kComputed});
+      if (!info.absent) add(info, Origin::kComputed);
     }
     stage.nodes.push_back(node);
+  }
+  void add(const ops::TensorInfo& info, Origin origin) {
+    StageTensor tensor;
+    tensor.info = info;
+    tensor.origin = origin;
+    stage.tensors.push_back(tensor);
   }
   Problem problem;
   Stage stage;

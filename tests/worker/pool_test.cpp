@@ -99,7 +99,7 @@ TEST_F(PoolTest, InProcessNoneIsForkedAndExceptionsCostTheirTaskOnly) {
   PoolOptions options = withJobs(2);
   options.inProcess = true;
   const pid_t self = ::getpid();
-  const Run r = run(4, [&](std::size_t task) -> std::string {
+  const auto r = run(4, [&](std::size_t task) -> std::string {
     if (task == 1) throw std::bad_alloc();
     if (task == 2) throw std::logic_error("a broken assumption");
     return ::getpid() == self ? "here" : "elsewhere";

@@ -31,7 +31,7 @@ class Description {
         for (const auto& [lo, hi] : s.box) text += " " + std::to_string(lo) + ":" + std::to_string(hi);
         for (const auto& [axis, offsets] : s.step) text += " step " + std::to_string(axis) + list(offsets);
         for (const std::int32_t axis : s.sum) text += " sum " + std::to_string(axis);
-        for (const Part& part : s.parts) text += " part " + p_.names.text(part.local) + at(part.at) + std::to_string(part.microbatch);
+        for (const Part& part : s.parts) text += " part " + p_.names.text(part.local) + at(part.at) + microbatch(part.microbatch);
         out_.push_back(std::move(text));
       }
     }
@@ -45,6 +45,7 @@ class Description {
     ((text << values << ' '), ...);
     out_.push_back(text.str());
   }
+  static std::string microbatch(Microbatch m) { return m.isOne() ? std::to_string(m.number()) : m.isEach() ? "*" : "-"; }
   static std::string list(const Shape& shape) {
     std::string text;
     for (const std::int64_t n : shape) text += "," + std::to_string(n);
@@ -69,9 +70,9 @@ class Description {
     }
     for (const Node& n : g.nodes) {
       std::ostringstream text;
-      text << (n.communication < 0 ? ops::Registry::instance().at(n.op).name : "communication") << ' ' << n.microbatch << ' ' << p_.attributes.canonicalText(n.attributes) << ' '
+      text << (n.communication < 0 ? ops::Registry::instance().at(n.op).name : "communication") << ' ' << microbatch(n.microbatch) << ' ' << p_.attributes.canonicalText(n.attributes) << ' '
            << (n.location.valid() ? p_.names.text(n.location) : "");
-      for (const Operand& o : g.in(n)) text << " in " << name(g, o.tensor) << '#' << o.microbatch;
+      for (const Operand& o : g.in(n)) text << " in " << name(g, o.tensor) << '#' << microbatch(o.microbatch);
       for (const std::int32_t t : g.out(n)) text << " out " << name(g, t);
       if (n.communication >= 0) {
         const CommunicationSpec& c = program->communications[static_cast<std::size_t>(n.communication)];

@@ -100,7 +100,6 @@ struct Confirmation {
   Outcome outcome = Outcome::kNotExecuted;
   std::string text;                     // one sentence: what was executed, or why not
   std::string modelText, planText;      // kDisagrees, of a smaller plan: the files to report
-  double seconds = 0;
 };
 const char* toString(Confirmation::Outcome);
 

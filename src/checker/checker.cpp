@@ -38,6 +38,7 @@ constexpr double kMostConfirmedIteration = 2e8;             // combinations of i
 constexpr std::size_t kShownAssignments = 40;
 constexpr std::size_t kExpansionBudget = 200'000;
 constexpr std::size_t kDomainBudget = 20'000;
+constexpr std::size_t kImpossibleBudget = 500;              // what cancels to nothing does so in few steps, or it is left to numbers
 
 class StageChecker {
  public:
@@ -100,12 +101,13 @@ class StageChecker {
   std::string undefinedInPlan(const Terms& terms, TermAlgebra& algebra) {
     Stopwatch watch(outcome_.seconds["check"]);
     std::set<std::pair<ConditionSet, ConditionSet>> seen;
+    std::set<Condition> looked;
     bool partial = false;
     for (const auto& pair : terms.pairs()) {
       if ((pair.logical.condition == 0 && pair.parallel.condition == 0) || !seen.emplace(pair.logical.condition, pair.parallel.condition).second) continue;
       for (const Condition& c : algebra.conditions().members(pair.logical.condition)) partial = partial || c.kind != Condition::Kind::kDefined;
       const std::string element = elementName(stage_.claims[pair.claim].logical, pair.logicalIndex);
-      if (const auto never = impossible(algebra, pair.logical.condition, kDomainBudget)) {
+      if (const auto never = impossible(algebra, pair.logical.condition, kImpossibleBudget, looked)) {
         throw Unsupported("the model has no value at " + element + " for any input: it " + describe(*never, terms, algebra));
       }
       if (const auto missing = uncovered(algebra, pair.logical.condition, pair.parallel.condition, kDomainBudget)) {
@@ -411,14 +413,18 @@ class StageChecker {
     std::optional<Trial> first;
     int found = 0;
     const auto start = std::chrono::steady_clock::now();
-    for (const int k : kSmallFirst) {
+    constexpr int kRounds = 3;                                // of these, while they cost little: a choice among experts may differ for few inputs only
+    constexpr double kLittleSeconds = 0.5;
+    for (int i = 0; i < kRounds * static_cast<int>(std::size(kSmallFirst)); ++i) {
+      const int period = static_cast<int>(std::size(kSmallFirst)), k = kSmallFirst[i % period] + i / period * period;
+      if (i >= period && std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() > kLittleSeconds) break;
       Trial trial;
       const bool differs = attemptAtRandom(k, trial);
       const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       if (differs) {
         differing_.insert(trial.claims.begin(), trial.claims.end());
         if (!first) first = std::move(trial);
-        if (anyOutput(differing_) && (++found == kMostFound || elapsed > kEnoughSeconds)) break;
+        if (anyOutput(differing_) && (options_.wholeMasks || ++found == kMostFound || elapsed > kEnoughSeconds)) break;   // whole masks only confirm
       }
       if (elapsed > kMostSeconds) break;
     }
@@ -487,7 +493,7 @@ class StageChecker {
   }
 
   bool searchDifference(Trial& trial) {
-    constexpr int kAttempts = 12;
+    constexpr int kAttempts = 16;
     for (int k = 0; k < kAttempts; ++k) {
       if (attemptAtRandom(k, trial)) return true;
     }

@@ -83,7 +83,7 @@ Json toJson(const Statistics& statistics) {
 namespace {
 
 Json toJson(const Confirmation& c) {
-  return {{"outcome", toString(c.outcome)}, {"text", c.text}, {"seconds", number(c.seconds)}};
+  return {{"outcome", toString(c.outcome)}, {"text", c.text}};
 }
 
 }  // namespace

@@ -218,7 +218,7 @@ void writeDetails(std::ostream& out, const Report& report) {
   writeWrongLineage(out, report);
   writeUndecided(out, report);
   writeStatistics(out, report.statistics);
-  if (report.confirmation) out << "Run:    " << printable(report.confirmation->text) << " (" << seconds(report.confirmation->seconds) << ")\n";
+  if (report.confirmation) out << "Run:    " << printable(report.confirmation->text) << "\n";
 }
 
 }  // namespace

@@ -170,8 +170,9 @@ std::optional<Condition> uncovered(TermAlgebra& algebra, ConditionSet model, Con
   return std::nullopt;
 }
 
-std::optional<Condition> impossible(TermAlgebra& algebra, ConditionSet set, std::size_t budget) {
+std::optional<Condition> impossible(TermAlgebra& algebra, ConditionSet set, std::size_t budget, std::set<Condition>& known) {
   for (const Condition& c : algebra.conditions().members(set)) {
+    if (!known.insert(c).second) continue;
     if (c.kind == Condition::Kind::kDefined || c.guard != 0) continue;
     try {
       const Term t = algebra.expand(Term{c.subject}, budget);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "terms/conditions.h"
 #include "terms/term_algebra.h"
@@ -36,6 +37,7 @@ std::optional<Condition> uncovered(TermAlgebra& algebra, ConditionSet model, Con
 
 // A condition of the set that no value of the variables meets: a divisor that is zero when it is multiplied out, the root of a negative number. Nothing where
 // none is found, which does not say that they can be met, let alone all together.
-std::optional<Condition> impossible(TermAlgebra& algebra, ConditionSet set, std::size_t budget);
+// Conditions in `known` are passed over, the others are added to it.
+std::optional<Condition> impossible(TermAlgebra& algebra, ConditionSet set, std::size_t budget, std::set<Condition>& known);
 
 }  // namespace shardproof

@@ -176,7 +176,8 @@ void confirm(const Problem& problem, Report& report, const ConfirmOptions& optio
   made.text = answer.text;
   made.modelText = answer.model;
   made.planText = answer.plan;
-  made.seconds = since(start);
+  report.statistics.secondsByPhase["confirm"] = since(start);
+  report.statistics.secondsTotal += since(start);
   if (report.verdict == Verdict::kEquivalent) {
     if (made.outcome == Confirmation::Outcome::kDisagrees) {
       report.verdict = Verdict::kUndecided;

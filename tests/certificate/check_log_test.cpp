@@ -45,10 +45,13 @@ Certified forged(const Draft& d) {
   const Join join(*made.problem);
   ProofRecord record;
   const Plan& plan = made.problem->plan;
+  const ModelFacts facts = modelFacts(*made.problem);
+  CutOptions informed;
+  informed.facts = &facts;
   for (std::size_t e = 0; e < plan.lineage.size(); ++e) {
     ProofRecord::Entry entry;
     if (plan.lineage[e].role != Role::kInput) {
-      const Stage stage = cutStage(join, static_cast<std::int32_t>(e), {});
+      const Stage stage = cutStage(join, static_cast<std::int32_t>(e), informed);
       entry = {true, static_cast<std::int32_t>(record.classes.size()), stage.usedEntries, 0, join.entryKey(static_cast<std::int32_t>(e)), true};
       record.classes.push_back({canonicalForm(stage, *made.problem), Method::kNormalForm});
     }

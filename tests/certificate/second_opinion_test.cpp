@@ -56,10 +56,13 @@ Logged forged(const Draft& d) {
   auto problem = test::read(d);
   const Join join(*problem);
   ProofRecord record;
+  const ModelFacts facts = modelFacts(*problem);
+  CutOptions informed;
+  informed.facts = &facts;
   for (std::size_t e = 0; e < problem->plan.lineage.size(); ++e) {
     ProofRecord::Entry entry;
     if (problem->plan.lineage[e].role != Role::kInput) {
-      const Stage stage = cutStage(join, static_cast<std::int32_t>(e), {});
+      const Stage stage = cutStage(join, static_cast<std::int32_t>(e), informed);
       entry = {true, static_cast<std::int32_t>(record.classes.size()), stage.usedEntries,
                0,    join.entryKey(static_cast<std::int32_t>(e)),      true};
       record.classes.push_back({canonicalForm(stage, *problem), Method::kNormalForm});

@@ -46,7 +46,7 @@ def execute(runner, *arguments, limit=RUN_LIMIT, **keywords):
 
 def verify(runner, *plans, options=(), expected=EQUIVALENT, **keywords):
     report = runner.path("report.json")
-    done = execute(runner, "verify", *[a for p in plans for a in ("--plan", p)], "--json", report, "--jobs", 1, *options, **keywords)
+    done = execute(runner, "verify", *[a for p in plans for a in ("--plan", p)], "--json", report, "--jobs", 1, "--confirm", "off", *options, **keywords)
     done.report = json.loads(report.read_text()) if report.is_file() and report.stat().st_size else None
     report.unlink(missing_ok=True)
     expect(done.code == expected, f"expected exit {expected}, got {done.code}: {done.out[:300]} {done.err[:300]}")

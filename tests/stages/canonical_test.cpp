@@ -46,7 +46,10 @@ Forms formsOf(const Draft& d) {
   const auto problem = test::read(d);
   const Join join(*problem);
   if (!join.defects().empty()) throw std::logic_error(join.defects().front().message);
-  return {canonicalForm(cutStage(join, 2, {}), *problem), canonicalForm(cutStage(join, 4, {}), *problem)};
+  const ModelFacts facts = modelFacts(*problem);
+  CutOptions options;
+  options.facts = &facts;
+  return {canonicalForm(cutStage(join, 2, options), *problem), canonicalForm(cutStage(join, 4, options), *problem)};
 }
 
 TEST(Canonical, EqualLayersHaveEqualForms) {

@@ -17,6 +17,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ops/registry.h"
+#include "checker/model_facts.h"
 #include "plan/join.h"
 #include "reader/reader.h"
 #include "shardproof/error.h"
@@ -142,7 +143,10 @@ struct Cut {
 inline Cut cut(std::unique_ptr<Problem> problem, std::int32_t entry, const CutOptions& options = {}) {
   auto join = std::make_unique<Join>(*problem);
   if (!join->defects().empty()) throw std::logic_error("the test's plan has a defect: " + join->defects().front().message);
-  Stage stage = cutStage(*join, entry, options);
+  const ModelFacts facts = modelFacts(*problem);
+  CutOptions informed = options;
+  if (!informed.facts) informed.facts = &facts;
+  Stage stage = cutStage(*join, entry, informed);
   return {std::move(problem), std::move(join), std::move(stage)};
 }
 inline Cut cut(const Draft& d, std::int32_t entry, const CutOptions& options = {}) { return cut(read(d), entry, options); }

@@ -30,8 +30,8 @@ TEST(Functions, TrueValues) {
   EXPECT_EQ(value(Function::kStep, {1e-300}), 1);
   EXPECT_EQ(value(Function::kMaximum, {1, 3, 2}), 3);
   EXPECT_EQ(value(Function::kMinimum, {1, -3, 2}), -3);
-  EXPECT_EQ(value(Function::kMaskEntry, {}, {1, 0}), 0);
-  EXPECT_EQ(value(Function::kMaskEntry, {}, {0, 1}), -std::numeric_limits<double>::infinity());
+  EXPECT_EQ(value(Function::kMaskEntry, {}, {0, 1, 0, 0, 0}), 0);   // offsets 1 and 0 in one piece
+  EXPECT_EQ(value(Function::kMaskEntry, {}, {0, 0, 0, 1, 0}), -std::numeric_limits<double>::infinity());
   EXPECT_THROW(value(Function::kSigmoid, {1, 2}), std::invalid_argument);
   for (const Function f : {Function::kStep, Function::kMaximum, Function::kMinimum, Function::kSigmoid}) {
     EXPECT_TRUE(std::isnan(value(f, {std::nan("")}))) << ops::name(f);

@@ -117,7 +117,7 @@ TEST_F(PoolTest, InProcessWhatComesAfterACancelIsNotRun) {
   PoolOptions options;
   options.inProcess = true;
   options.cancel = &cancel;
-  const Run r = run(3, [&](std::size_t task) {
+  const auto r = run(3, [&](std::size_t task) {
     cancel = task == 1;
     return std::string("done");
   }, options);

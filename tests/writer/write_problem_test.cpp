@@ -14,7 +14,7 @@ class Description {
  public:
   explicit Description(const Problem& p) : p_(p) {}
   std::vector<std::string> lines() {
-    add("model", p_.model.name, p_.drawn.size(), p_.lineageAdded);
+    add("model", p_.model.name, p_.model.graph.drawnMasks.size(), p_.lineageAdded);
     graph(p_.model.graph, nullptr);
     for (const std::int32_t t : p_.model.outputs) add("output", name(p_.model.graph, t));
     add("plan", p_.plan.name, p_.plan.modelFile, p_.plan.microbatches);
@@ -120,7 +120,7 @@ TEST(WriteProblem, GeneratedPlansAreTheSameWhenReadAgain) {
 
 TEST(WriteProblem, MasksOfDropoutAreLeftOutAgain) {
   const auto problem = generated([](auto& o) { o.architecture = "gpt"; o.hidden = 0; o.dropout = "0.1"; });
-  ASSERT_GT(problem->drawn.size(), 0u);
+  ASSERT_GT(problem->model.graph.drawnMasks.size(), 0u);
   EXPECT_EQ(modelText(*problem).find("dropout mask"), std::string::npos);
   EXPECT_NE(modelText(*problem).find("\"seed\": "), std::string::npos);
   expectSameAgain(*problem);

@@ -329,7 +329,7 @@ class Reducer {
   std::int64_t apart(std::int32_t c) const {
     // In numbers: an index that looks something up needs several rows to choose from (with one, all tokens are the same and attention does not depend on
     // scores), and order shows between two positions only.
-    if (options_.numbersOnly) return lookedUp_[at(c)] ? 3 : absolute_[at(c)] ? 2 : 1;
+    if (options_.numbersOnly) return lookedUp_[at(c)] || absolute_[at(c)] ? 2 : 1;
     const std::int64_t variables = std::max(1, variables_[at(c)]);
     return (summed_[at(c)] ? 2 * variables : variables) + options_.extraPositions;
   }

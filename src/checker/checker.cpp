@@ -34,6 +34,8 @@ constexpr double kSteady = 1.0 / 8;
 constexpr std::int64_t kMostConfirmedElements = 20'000'000;
 constexpr std::int64_t kManyElements = 100'000;            // a stage whose proof is work enough to look at numbers first
 constexpr double kMostConfirmedTotal = 300e6;               // in all of its tensors
+constexpr std::int64_t kMostStageElements = 300'000;       // the same of one stage, or of what is no mask
+constexpr double kMostStageTotal = 50e6, kMostStageIteration = 2e6;
 constexpr double kMostConfirmedIteration = 2e8;             // combinations of indices in one operator, as numbers at full sequence length
 constexpr std::size_t kShownAssignments = 40;
 constexpr std::size_t kExpansionBudget = 200'000;
@@ -438,12 +440,15 @@ class StageChecker {
 
   void reduceWhole(ReductionOptions options) {
     options.keepAbsolute = true;
-    options.maxElements = kMostConfirmedElements;
+    options.maxElements = options_.endToEnd ? kMostConfirmedElements : kMostStageElements;
     reduceAgain(options);
     expectAffordable();
   }
+  // From end to end a difference decides; of one stage it is a hint, and not worth as much.
   void expectAffordable() const {
-    if (static_cast<double>(totalElements()) > kMostConfirmedTotal || reduced_.largestIteration > kMostConfirmedIteration) {
+    const bool whole = options_.endToEnd && options_.wholeMasks;
+    if (static_cast<double>(totalElements()) > (whole ? kMostConfirmedTotal : kMostStageTotal) ||
+        reduced_.largestIteration > (whole ? kMostConfirmedIteration : kMostStageIteration)) {
       throw Unsupported("too many elements to be evaluated in numbers");
     }
   }
@@ -493,7 +498,7 @@ class StageChecker {
   }
 
   bool searchDifference(Trial& trial) {
-    constexpr int kAttempts = 16;
+    constexpr int kAttempts = 10;
     for (int k = 0; k < kAttempts; ++k) {
       if (attemptAtRandom(k, trial)) return true;
     }

@@ -183,7 +183,7 @@ def forged_cache(runner):
     database.close()
     false_plan = wrong(plan)
     verify(runner, false_plan, expected=NOT_EQUIVALENT)
-    verify(runner, false_plan, options=("--cache", cache, "--confirm", "off", "--certify", log), expected=EQUIVALENT)
+    verify(runner, false_plan, options=("--cache", cache, "--certify", log), expected=EQUIVALENT)
     done = refused(runner, log, says="/classes/")
     expect("refuted" in done.out, done.out)
 

@@ -645,7 +645,8 @@ def main():
     runner = Runner(sys.argv[1])
     cases(runner)
     runner.slow("tp8.gather_members_exchanged")
-    return runner.run(most_open=25 if SLOW else 0)
+    # Windows shifted in a vocabulary: the difference shows with a shortened mask only, which refutes nothing any more.
+    return runner.run(most_open=25 if SLOW else 8)
 
 
 if __name__ == "__main__":

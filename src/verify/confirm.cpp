@@ -1,6 +1,8 @@
 #include "verify/confirm.h"
 
+#ifdef _OPENMP
 #include <omp.h>
+#endif
 
 #include <algorithm>
 #include <chrono>
@@ -157,7 +159,9 @@ void confirm(const Problem& problem, Report& report, const ConfirmOptions& optio
   runPool(
       {0},
       [&](std::size_t) {
+#ifdef _OPENMP
         omp_set_num_threads(1);   // the parent's threads are not in this process
+#endif
         const Answer a = Execution(problem, options).run();
         const auto bytes = json::to_cbor(json{static_cast<int>(a.outcome), a.text, a.model, a.plan});
         return std::string(bytes.begin(), bytes.end());

@@ -90,7 +90,7 @@ def main():
             runner.case(f"{name}_from_the_inputs", itself, model, False)
     runner.case("changed_node_with_checkpoints", changed_node, True)
     runner.case("changed_node_from_the_inputs", changed_node, False)
-    return runner.run(most_open=2)
+    return runner.run()
 
 
 if __name__ == "__main__":

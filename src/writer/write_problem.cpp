@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "ops/registry.h"
+#include "plan/join.h"
 #include "shardproof/error.h"
 #include "writer/json_writer.h"
 
@@ -138,7 +139,7 @@ class ProblemWriter {
   }
 
   void write(const Graph& graph, const Node& node, const CommunicationSpec* spec) {
-    json_.beginObject().key("op").text(spec == nullptr ? ops::Registry::instance().at(node.op).name : communicationText(spec->kind)).key("in").beginList();
+    json_.beginObject().key("op").text(spec == nullptr ? ops::Registry::instance().at(node.op).name : communicationName(spec->kind)).key("in").beginList();
     for (const Operand& o : graph.in(node)) {
       if (!o.present()) json_.raw("null");
       else json_.text(o.microbatch.isOne() ? name(graph, o.tensor) + "#" + std::to_string(o.microbatch.number()) : name(graph, o.tensor));
@@ -155,20 +156,6 @@ class ProblemWriter {
     if (node.microbatch.isOne()) json_.key("mb").number(node.microbatch.number());
     if (node.location.valid()) json_.key("loc").text(text(node.location));
     json_.endObject();
-  }
-
-  static const char* communicationText(Communication kind) {
-    switch (kind) {
-      case Communication::kAllReduce: return "all_reduce";
-      case Communication::kAllGather: return "all_gather";
-      case Communication::kReduceScatter: return "reduce_scatter";
-      case Communication::kAllToAll: return "all_to_all";
-      case Communication::kBroadcast: return "broadcast";
-      case Communication::kSend: return "send";
-      case Communication::kReceive: return "recv";
-      case Communication::kNone: break;
-    }
-    throw std::logic_error("a communication without a kind");
   }
 
   void attributes(const Attributes& all) {

@@ -410,13 +410,15 @@ def worker_without_memory(runner):
 
 def no_memory(runner, jobs, limits):
     """The whole program with ever less memory: done, undecided, or an error that says so. Never a crash, never another verdict."""
-    place = Place(runner, *GPT)
+    place = Place(runner, *(LARGE if jobs == 1 else GPT))
     codes = {}
     for megabytes in limits:
         place.report.unlink(missing_ok=True)
         done = execute(runner, "verify", "--plan", place.plan, "--json", place.report, "--jobs", jobs, preexec_fn=limited(AS=megabytes << 20))
-        # Not even enough to load the program and OpenMP's library, which comes before main().
-        if done.code == 127 or "shared lib" in done.err or (jobs == 1 and done.code == 1 and "libgomp" in done.err):
+        # Not even enough to load the program and its libraries, which comes before main(): then it cannot say its version either.
+        if done.code < 0 or done.code == 127 or "shared lib" in done.err or (jobs == 1 and done.code == 1 and "libgomp" in done.err):
+            version = execute(runner, "--version", preexec_fn=limited(AS=megabytes << 20))
+            expect(version.code != 0, f"exit {done.code} with {megabytes} MB, in which the program can be loaded: {done.err}")
             break
         expect(done.code in (EQUIVALENT, UNDECIDED, INTERNAL), f"exit {done.code} with {megabytes} MB: {done.err}")
         expect(done.code != INTERNAL or "memory" in done.err or "Thread creation failed" in done.err, f"{megabytes} MB: {done.err}")
@@ -522,7 +524,7 @@ def main():
     runner.case("worker_crashed.segv", worker_killed, signal.SIGSEGV)
     runner.case("worker_never_returns.stopped", worker_stopped)
     runner.case("worker_without_memory.limit", worker_without_memory)
-    runner.case("no_memory.one_job", no_memory, 1, (4000, 300, 200, 150, 100, 80, 60, 50, 40, 35, 30))
+    runner.case("no_memory.one_job", no_memory, 1, (4000, 300, 200, 180, 160, 150, 140, 130, 120, 115, 110, 105, 100, 95, 90))
     runner.case("no_memory_for_threads.many_jobs", no_memory, 16, (3000, 300, 240, 200, 150, 100))
     runner.case("no_descriptors.limits", no_descriptors)
     runner.case("at_once_report.runs", one_report_file, 24)

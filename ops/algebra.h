@@ -13,6 +13,8 @@
 //   Element indicator(Element index, std::int64_t value);   // 1 where the integer `index` equals value, else 0
 //   Element select(Element indicator, Element);        // the element where the indicator is 1, else 0, also where the element has no value: a lookup
 //   bool isZero(Element) const;                        // certainly zero (a shortcut only, false is always allowed)
+// and, where its elements are numbers,
+//   std::optional<std::int64_t> known(Element index) const;   // the integer that `index` is: indicator(index, v) is 0 for every other v
 //
 // Models: terms (src/terms/term_algebra.h: proof), integers modulo 2^61-1 (src/terms/modular_algebra.h: fingerprints), doubles
 // (src/terms/double_algebra.h: counterexamples), and Differentiable<A> (ops/differentiate.h: gradients of any of them).

@@ -116,6 +116,11 @@ class Differentiable {
 
   // An integer index does not move under an infinitesimal change of anything.
   Element indicator(Element index, std::int64_t value) { return passive(base_.indicator(index.value, value)); }
+  auto known(Element index) const
+    requires requires(const A& base, typename A::Element x) { base.known(x); }
+  {
+    return base_.known(index.value);
+  }
   Element select(Element chosen, Element x) {
     const Base value = base_.select(chosen.value, x.value);
     if (x.node < 0) return passive(value);

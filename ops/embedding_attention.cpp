@@ -59,11 +59,12 @@ struct Embedding {
     std::vector<typename A::Element> chosen(at(rows)), terms;
     std::vector<std::int64_t> weights;
     for (const auto& id : ids.data) {
-      for (Index v = 0; v < rows; ++v) chosen[at(v)] = e.algebra.indicator(id, start + table.position[at(v)]);
+      const auto [from, to] = rowsOf(e.algebra, table, start, id);
+      for (Index v = from; v < to; ++v) chosen[at(v)] = e.algebra.indicator(id, start + table.position[at(v)]);
       for (Index c = 0; c < width; ++c) {
         terms.clear();
         weights.clear();
-        for (Index v = 0; v < rows; ++v) {
+        for (Index v = from; v < to; ++v) {
           if (e.algebra.isZero(chosen[at(v)])) continue;
           terms.push_back(e.algebra.select(chosen[at(v)], w.data[at(v * width + c)]));
           weights.push_back(table.weight[at(v)]);

@@ -1,6 +1,7 @@
 // Index arithmetic over reduced dimensions, shared by the operators.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -69,6 +70,20 @@ typename A::Element weightedSum(A& algebra, const std::vector<typename A::Elemen
 template <class A>
 typename A::Element subtract(A& algebra, typename A::Element a, typename A::Element b) {
   return algebra.add(a, algebra.scale(Rational(-1), b));
+}
+
+// The rows [first, second) of a table, whose first full position has the number `start`, that can have the number `index`: all, or where the algebra knows
+// the index the one row or none.
+template <class A>
+std::pair<Index, Index> rowsOf(const A& algebra, const ReducedDim& table, std::int64_t start, typename A::Element index) {
+  if constexpr (requires { algebra.known(index); }) {
+    if (const auto known = algebra.known(index)) {
+      const auto row = std::lower_bound(table.position.begin(), table.position.end(), *known - start);
+      const Index v = row - table.position.begin();
+      return {v, row != table.position.end() && *row == *known - start ? v + 1 : v};
+    }
+  }
+  return {0, table.size()};
 }
 
 // One factor of a contraction: a tensor and, for each of its dimensions, the label it is indexed by (-1: a broadcast dimension of size 1).

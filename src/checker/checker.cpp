@@ -36,7 +36,7 @@ constexpr std::int64_t kManyElements = 100'000;            // a stage whose proo
 constexpr double kMostConfirmedTotal = 300e6;               // in all of its tensors
 constexpr std::int64_t kMostStageElements = 300'000;       // the same of one stage, or of what is no mask
 constexpr double kMostStageTotal = 50e6, kMostStageIteration = 2e6;
-constexpr double kMostConfirmedIteration = 2e8;             // combinations of indices in one operator, as numbers at full sequence length
+constexpr double kMostConfirmedIteration = 1e9;             // combinations of indices in one operator, as numbers at full sequence length
 constexpr std::size_t kShownAssignments = 40;
 constexpr std::size_t kExpansionBudget = 200'000;
 constexpr std::size_t kDomainBudget = 20'000;

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 
 #include "ops/functions.h"
@@ -38,10 +39,15 @@ class DoubleAlgebra {
   double indicator(double index, std::int64_t value);
   double select(double indicator, double x) { return indicator == 0 ? 0 : mul(indicator, x); }
   bool isZero(double a) const { return a == 0; }
+  std::optional<std::int64_t> known(double index) const {
+    if (!(std::abs(index) < kLargestIndex) || index != std::trunc(index)) return std::nullopt;
+    return static_cast<std::int64_t>(index);
+  }
   // A hash of the way every threshold and choice went, in order: two evaluations of one thing that differ here have met a tie, where neither is to be believed.
   std::uint64_t decisions() const { return decisions_; }
 
  private:
+  static constexpr double kLargestIndex = 0x1p53;   // integers are exact below
   static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
   double rounded(double x) { return state_ == 0 ? x : noisy(x); }

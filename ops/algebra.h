@@ -15,6 +15,8 @@
 //   bool isZero(Element) const;                        // certainly zero (a shortcut only, false is always allowed)
 // and, where its elements are numbers,
 //   std::optional<std::int64_t> known(Element index) const;   // the integer that `index` is: indicator(index, v) is 0 for every other v
+// and, where they are doubles,
+//   double dot(std::span<const double* const> rows, std::size_t n);   // the sum over i < n of the products of rows[...][i]
 //
 // Models: terms (src/terms/term_algebra.h: proof), integers modulo 2^61-1 (src/terms/modular_algebra.h: fingerprints), doubles
 // (src/terms/double_algebra.h: counterexamples), and Differentiable<A> (ops/differentiate.h: gradients of any of them).

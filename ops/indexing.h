@@ -93,6 +93,46 @@ struct Factor {
   std::vector<int> labels;
 };
 
+// The same for an algebra of numbers, in two steps: what a factor has for one place of the result is laid out in a row, once for all places that need it, then
+// each place is a product of rows. False, and nothing done, where the rows would be many times as large as the factors.
+template <class A>
+bool contractNumbers(A& algebra, const std::vector<Factor<A>>& factors, const std::vector<std::vector<Index>>& outerOffsets,
+                     const std::vector<std::vector<Index>>& innerOffsets, const std::vector<std::int64_t>& weights, TensorValue<A>& result) {
+  constexpr std::size_t kMostRepeated = 16;
+  constexpr std::int64_t kExact = std::int64_t{1} << 53;   // integers are doubles up to here
+  const std::size_t outer = outerOffsets[0].size(), inner = innerOffsets[0].size();
+  std::vector<double> weightRow(weights.begin(), weights.end());
+  if (std::any_of(weights.begin(), weights.end(), [](std::int64_t w) { return w > kExact; })) return false;
+  std::vector<std::vector<double>> packed(factors.size());
+  std::vector<std::vector<Index>> rowOf(factors.size());   // for each place of the result, where its row begins
+  for (std::size_t f = 0; f < factors.size(); ++f) {
+    const auto& data = factors[f].tensor->data;
+    std::vector<Index> starts(data.size(), -1);
+    std::size_t rows = 0;
+    rowOf[f].reserve(outer);
+    for (const Index o : outerOffsets[f]) {
+      Index& start = starts[at(o)];
+      if (start < 0) start = static_cast<Index>(rows++ * inner);
+      rowOf[f].push_back(start);
+    }
+    if (rows * inner > kMostRepeated * data.size()) return false;
+    packed[f].resize(rows * inner);
+    for (std::size_t o = 0; o < data.size(); ++o) {
+      if (starts[o] < 0) continue;
+      double* row = packed[f].data() + starts[o];
+      for (std::size_t i = 0; i < inner; ++i) row[i] = data[o + at(innerOffsets[f][i])];
+    }
+  }
+  std::vector<const double*> rows(factors.size() + (weightRow.empty() ? 0 : 1), weightRow.data());
+  result.data.clear();
+  result.data.reserve(outer);
+  for (std::size_t o = 0; o < outer; ++o) {
+    for (std::size_t f = 0; f < factors.size(); ++f) rows[f] = packed[f].data() + rowOf[f][o];
+    result.data.push_back(algebra.dot(std::span<const double* const>(rows), inner));
+  }
+  return true;
+}
+
 // result[resultLabels] = sum over all other labels of the product of the factors, every sum with its weights. Labels are 0..n-1;
 // a label must have the same reduced dimension wherever it stands.
 template <class A>
@@ -144,6 +184,9 @@ void contract(A& algebra, const std::vector<Factor<A>>& factors, const std::vect
   }
   const std::vector<std::int64_t> weights = weightsOf(inner);
   const Index outerCount = countOf(outer), innerCount = countOf(inner);
+  if constexpr (requires { algebra.dot(std::span<const double* const>(), std::size_t{}); }) {
+    if (contractNumbers(algebra, factors, outerOffsets, innerOffsets, weights, result)) return;
+  }
   std::vector<typename A::Element> terms;
   result.data.clear();
   result.data.reserve(at(outerCount));

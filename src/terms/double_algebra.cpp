@@ -1,5 +1,6 @@
 #include "terms/double_algebra.h"
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -28,6 +29,78 @@ double DoubleAlgebra::sum(std::span<const double> terms, std::span<const std::in
   if (state_ == 0) return total + compensation;
   // The sum is compensated, its terms' order does not matter: one rounding, of the largest partial sum at most.
   return rounded(total + compensation);
+}
+
+namespace {
+
+// Sums in several lanes, each compensated (Knuth's two-sum, which needs no comparison), that a compiler computes side by side.
+struct Lanes {
+  static constexpr std::size_t kLanes = 4;
+  std::array<double, kLanes> total{}, error{}, squares{};
+  double sum() const {
+    double s = 0, c = 0;
+    for (std::size_t l = 0; l < kLanes; ++l) {
+      const double next = s + total[l], part = next - s;
+      c += (s - (next - part)) + (total[l] - part) + error[l];
+      s = next;
+    }
+    return s + c;
+  }
+  void add(std::size_t lane, double x) {
+    const double next = total[lane] + x, part = next - total[lane];
+    error[lane] += (total[lane] - (next - part)) + (x - part);
+    total[lane] = next;
+  }
+};
+
+template <bool kSquares, class Product>
+Lanes sumOfProducts(std::size_t n, const Product& product) {
+  Lanes lanes;
+  const auto take = [&](std::size_t lane, double x) {
+    lanes.add(lane, x);
+    // What is an integer has not been rounded. Larger than 2^51 everything is "rounded" by this: it is one anyway.
+    if constexpr (kSquares) {
+      constexpr double kShift = 0x1.8p52;
+      lanes.squares[lane] += (x + kShift) - kShift == x && std::abs(x) < 0x1p31 ? 0 : x * x;
+    }
+  };
+  std::size_t i = 0;
+  for (; i + Lanes::kLanes <= n; i += Lanes::kLanes) {
+    for (std::size_t l = 0; l < Lanes::kLanes; ++l) take(l, product(i + l));
+  }
+  for (; i < n; ++i) take(0, product(i));
+  return lanes;
+}
+
+template <bool kSquares>
+Lanes sumOfProducts(std::span<const double* const> rows, std::size_t n) {
+  if (rows.size() == 2) return sumOfProducts<kSquares>(n, [a = rows[0], b = rows[1]](std::size_t i) { return a[i] * b[i]; });
+  if (rows.size() == 3) return sumOfProducts<kSquares>(n, [a = rows[0], b = rows[1], c = rows[2]](std::size_t i) { return a[i] * b[i] * c[i]; });
+  return sumOfProducts<kSquares>(n, [rows](std::size_t i) {
+    double x = 1;
+    for (const double* row : rows) x *= row[i];
+    return x;
+  });
+}
+
+}  // namespace
+
+double DoubleAlgebra::dot(std::span<const double* const> rows, std::size_t n) {
+  const Lanes lanes = state_ == 0 ? sumOfProducts<false>(rows, n) : sumOfProducts<true>(rows, n);
+  const double total = lanes.sum();
+  if (!std::isfinite(total)) {   // masks, and what has no value: one by one
+    double plain = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+      double x = 1;
+      for (const double* row : rows) x = mul(x, row[i]);
+      plain += x;
+    }
+    return plain;
+  }
+  if (state_ == 0) return total;
+  double squares = 0;
+  for (const double s : lanes.squares) squares += s;
+  return squares == 0 ? total : rounded(total) + std::sqrt(squares) * (unit() * kNoise);
 }
 
 double DoubleAlgebra::power(double base, int halves) {

@@ -33,6 +33,8 @@ class DoubleAlgebra {
   }
   double scale(const Rational& factor, double a) { return mul(factor.toDouble(), a); }
   double sum(std::span<const double> terms, std::span<const std::int64_t> weights);  // compensated
+  // The same of products, in contiguous memory. With a seed it is changed once, by as much as changes of the products would have come to together.
+  double dot(std::span<const double* const> rows, std::size_t n);
   double power(double base, int halves);
   double exp(double a);
   double apply(ops::Function f, std::span<const std::int64_t> params, std::span<const double> arguments);
@@ -54,11 +56,14 @@ class DoubleAlgebra {
   double noisy(double x) {
     // Small integers are exact; among them are indices, which must stay what they are.
     if (std::abs(x) < 0x1p31 ? x == static_cast<double>(static_cast<std::int64_t>(x)) : !std::isfinite(x)) return x;
+    return x + x * (unit() * kNoise);
+  }
+  // At random in [-1, 1).
+  double unit() {
     state_ ^= state_ << 13;   // Marsaglia's xorshift
     state_ ^= state_ >> 7;
     state_ ^= state_ << 17;
-    const double unit = static_cast<double>(static_cast<std::int64_t>(state_)) * 0x1p-63;   // in [-1, 1)
-    return x + x * (unit * kNoise);
+    return static_cast<double>(static_cast<std::int64_t>(state_)) * 0x1p-63;
   }
 
   std::uint64_t state_ = 0;   // of the noise; 0: none

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <random>
 
 #include "shardproof/error.h"
 #include "terms/double_algebra.h"
@@ -70,6 +71,56 @@ TEST(Functions, ChoiceOfExperts) {
   EXPECT_THROW(choose(0, 3, 4, 1, 0), std::invalid_argument);
   EXPECT_THROW(choose(2, 2, 1, 1, 0), std::invalid_argument);
   EXPECT_THROW(choose(0, 2, 3, 1, 0), std::invalid_argument);
+}
+
+double dotOf(DoubleAlgebra& algebra, const std::vector<std::vector<double>>& rows) {
+  std::vector<const double*> pointers;
+  for (const auto& row : rows) pointers.push_back(row.data());
+  return algebra.dot(std::span<const double* const>(pointers), rows[0].size());
+}
+
+TEST(Doubles, SumsOfProductsAreThoseOfTheirTerms) {
+  std::mt19937_64 random(1);
+  std::uniform_real_distribution<double> draw(-1, 1);
+  for (std::size_t factors = 1; factors <= 4; ++factors) {
+    for (const std::size_t n : {0, 1, 3, 4, 5, 130}) {
+      std::vector<std::vector<double>> rows(factors, std::vector<double>(n));
+      for (auto& row : rows) {
+        for (double& x : row) x = draw(random);
+      }
+      DoubleAlgebra algebra;
+      std::vector<double> terms(n, 1);
+      for (std::size_t i = 0; i < n; ++i) {
+        for (const auto& row : rows) terms[i] = algebra.mul(terms[i], row[i]);
+      }
+      EXPECT_NEAR(dotOf(algebra, rows), algebra.sum(terms, {}), 1e-15 * static_cast<double>(n)) << factors << " factors, " << n << " terms";
+    }
+  }
+  DoubleAlgebra algebra;
+  EXPECT_EQ(dotOf(algebra, {{1e17, 1, -1e17}, {1, 1, 1}}), 1);                    // compensated
+  EXPECT_EQ(dotOf(algebra, {{1e17, 0, 0, 0, 1, -1e17}, {1, 1, 1, 1, 1, 1}}), 1);  // also across lanes
+  EXPECT_EQ(dotOf(algebra, {{0, 2}, {-kInfinity, 3}}), 6);                        // a masked entry contributes nothing
+  EXPECT_EQ(dotOf(algebra, {{1, 2}, {-kInfinity, 3}}), -kInfinity);
+  EXPECT_TRUE(std::isnan(dotOf(algebra, {{0, 2}, {std::nan(""), 3}})));
+}
+
+TEST(Doubles, NoiseOfASumOfProductsIsThatOfItsTerms) {
+  std::vector<double> a(100), b(100, 1.25);
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] = (i % 2 == 0 ? 1 : -1) * (1 + static_cast<double>(i) / 1024);
+  double together = 0, apart = 0;
+  DoubleAlgebra plain;
+  const double exact = dotOf(plain, {a, b});
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    DoubleAlgebra first(seed * 77), second(seed * 99);
+    together += std::pow(dotOf(first, {a, b}) - exact, 2);
+    std::vector<double> terms;
+    for (std::size_t i = 0; i < a.size(); ++i) terms.push_back(second.mul(a[i], b[i]));
+    apart += std::pow(second.sum(terms, {}) - exact, 2);
+  }
+  EXPECT_GT(together, 0.5 * apart);
+  EXPECT_LT(together, 2 * apart);
+  DoubleAlgebra noisy(5);
+  EXPECT_EQ(dotOf(noisy, {{3, 4}, {5, 6}}), 39);   // integers are exact
 }
 
 TEST(Doubles, Arithmetic) {

@@ -1,13 +1,9 @@
 #include "plan/checks.h"
 
 #include <algorithm>
-#include <map>
-#include <numeric>
+#include <optional>
 #include <string>
-#include <tuple>
 #include <unordered_set>
-
-#include <boost/graph/strong_components.hpp>
 
 #include "ops/attributes.h"
 #include "ops/registry.h"
@@ -35,10 +31,6 @@ Defect defectAt(const Join& join, DefectKind kind, std::int32_t program, std::in
   defect.message = defect.nodes.front().pointer + " (" + defect.nodes.front().op + "): " + std::move(message);
   join.forEachRank(join.problem().plan.programs[static_cast<std::size_t>(program)].at, [&](std::int64_t r) { defect.ranks.push_back(r); });
   return defect;
-}
-
-bool runsFor(const Node& node, Microbatch microbatch) {
-  return !node.microbatch.isOne() || node.microbatch == microbatch;
 }
 
 }  // namespace
@@ -348,89 +340,6 @@ void checkCommunication(const Join& join, std::vector<Defect>& defects) {
         if (stop) break;
       }
     }
-  }
-}
-
-void checkDeadlock(const Join& join, std::vector<Defect>& defects) {
-  const Problem& problem = join.problem();
-  bool everyMicrobatch = false;
-  for (const Program& program : problem.plan.programs) {
-    everyMicrobatch = everyMicrobatch || program.issueOrder;
-    for (const Node& node : program.graph.nodes) everyMicrobatch = everyMicrobatch || (node.communication >= 0 && node.microbatch.isOne());
-  }
-  const std::int32_t microbatches = everyMicrobatch ? problem.plan.microbatches : 1;
-
-  // Of those that Join::partners takes for one: comm; kind, of a message its sender; tag or microbatch, and which of them; group.
-  using Key = std::tuple<std::int32_t, Communication, std::int64_t, std::int64_t, Microbatch, std::int32_t>;   // with a tag: each
-  std::map<std::vector<std::int64_t>, std::int32_t> groups;
-  std::map<Key, std::uint32_t> meetings;
-  std::vector<std::pair<std::int32_t, std::int32_t>> someNode;       // of each meeting
-  std::vector<std::int64_t> someRank;
-  std::vector<std::pair<FamilyGraph::Vertex, FamilyGraph::Vertex>> waits;
-  const auto meetingOf = [&](std::int64_t rank, std::int32_t p, std::int32_t n, const CommunicationSpec& spec, std::int32_t groupId, Microbatch microbatch) {
-    const bool receives = spec.kind == Communication::kReceive;
-    const std::int64_t sender = receives ? join.mesh().with(rank, spec.peer) : spec.kind == Communication::kSend ? rank : -1;
-    const Key key{spec.comm.value, receives ? Communication::kSend : spec.kind, sender, spec.tag.value_or(0), spec.tag ? Microbatch::each() : microbatch, groupId};
-    const auto [it, inserted] = meetings.emplace(key, static_cast<std::uint32_t>(meetings.size()));
-    if (inserted) {
-      someNode.emplace_back(p, n);
-      someRank.push_back(rank);
-    }
-    return it->second;
-  };
-  for (const std::int64_t rank : join.representativeRanks()) {
-    const std::int32_t p = join.programOf(rank);
-    const Program& program = problem.plan.programs[static_cast<std::size_t>(p)];
-    struct Event {
-      std::int32_t node, group;
-    };
-    std::vector<Event> events;
-    for (std::size_t n = 0; n < program.graph.nodes.size(); ++n) {
-      const Node& node = program.graph.nodes[n];
-      if (node.communication < 0) continue;
-      const auto group = join.groupOf(specOf(program, node), rank);
-      events.push_back({static_cast<std::int32_t>(n), groups.emplace(group, static_cast<std::int32_t>(groups.size())).first->second});
-    }
-    for (std::int32_t m = 0; m < (program.issueOrder ? 1 : microbatches); ++m) {
-      std::int64_t previous = -1;
-      const auto meet = [&](const Event& event, Microbatch microbatch) {
-        const std::uint32_t meeting = meetingOf(rank, p, event.node, specOf(program, program.graph.nodes[static_cast<std::size_t>(event.node)]), event.group, microbatch);
-        if (previous >= 0) waits.emplace_back(static_cast<std::uint32_t>(previous), meeting);
-        previous = meeting;
-      };
-      for (const Event& event : events) {
-        const Node& node = program.graph.nodes[static_cast<std::size_t>(event.node)];
-        if (!node.microbatch.isEach()) {
-          if (program.issueOrder || runsFor(node, Microbatch::of(m))) meet(event, node.microbatch);
-        } else if (!program.issueOrder) {
-          meet(event, Microbatch::of(m));
-        } else {   // for one microbatch after the other, before anything that follows
-          for (std::int32_t each = 0; each < microbatches; ++each) meet(event, Microbatch::of(each));
-        }
-      }
-    }
-  }
-  const FamilyGraph graph(meetings.size(), waits);
-  if (meetings.empty()) return;
-  std::vector<std::uint32_t> component(meetings.size(), 0);
-  const auto components = static_cast<std::size_t>(boost::strong_components(
-      graph, boost::make_iterator_property_map(component.begin(), get(boost::vertex_index, graph))));
-  std::vector<std::vector<std::uint32_t>> members(components);
-  for (std::size_t v = 0; v < meetings.size(); ++v) members[component[v]].push_back(static_cast<std::uint32_t>(v));
-  for (const auto& cycle : members) {
-    if (cycle.size() < 2) continue;
-    Defect defect;
-    defect.kind = DefectKind::kDeadlock;
-    defect.message = "cyclic wait: ranks issue these " + std::to_string(cycle.size()) + " communications in orders that wait for one another";
-    for (const std::uint32_t v : cycle) {
-      if (defect.nodes.size() >= 8) break;
-      defect.nodes.push_back(join.place(someNode[v].first, someNode[v].second));
-      defect.ranks.push_back(someRank[v]);
-    }
-    std::sort(defect.ranks.begin(), defect.ranks.end());
-    defect.ranks.erase(std::unique(defect.ranks.begin(), defect.ranks.end()), defect.ranks.end());
-    defects.push_back(std::move(defect));
-    if (defects.size() >= kMostDefects) return;
   }
 }
 

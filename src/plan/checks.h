@@ -8,6 +8,7 @@
 
 #include "shardproof/graph.h"
 #include "shardproof/report.h"
+#include "util/union_find.h"
 
 namespace shardproof {
 
@@ -16,13 +17,12 @@ class Join;
 void checkPlanShapes(const Join& join, std::vector<Defect>& defects);
 void checkAssignments(const Join& join, std::vector<Defect>& defects);
 void checkCommunication(const Join& join, std::vector<Defect>& defects);
-// Every rank runs its program in issue order and waits at each communication until all members arrive.
-void checkDeadlock(const Join& join, std::vector<Defect>& defects);
+// No rank waits for ever (deadlock.cpp says for what it may wait). In two steps: nodes (program, node) of which some instances may be on a circle of waiting,
+// where `families` numbers the nodes of all programs in one row and has joined those that meet; then whether some instances are.
+std::vector<std::pair<std::int32_t, std::int32_t>> nodesThatMayWait(const Join& join, UnionFind<std::uint32_t>& families);
+void checkDeadlock(const Join& join, const std::vector<std::pair<std::int32_t, std::int32_t>>& nodes, std::vector<Defect>& defects);
 
-// No instance of these nodes (program, node) waits for its own result; others are not in the way.
-void checkDataCycles(const Join& join, const std::vector<std::pair<std::int32_t, std::int32_t>>& nodes, std::vector<Defect>& defects);
-
-// An instance that does; `microbatch` -1: it runs once.
+// An instance that waits for its own result; `microbatch` none: it runs once.
 Defect dataCycle(const Join& join, std::int32_t program, std::int32_t node, std::int64_t rank, Microbatch microbatch);
 
 // The result's shape of a communication node; throws ShapeError. `groupSize` is the number of members.

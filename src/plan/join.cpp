@@ -38,8 +38,7 @@ Join::Join(const Problem& problem) : problem_(problem), mesh_(problem.plan.mesh)
   checkPlanShapes(*this, defects_);
   checkAssignments(*this, defects_);
   if (defects_.empty()) checkCommunication(*this, defects_);
-  if (defects_.empty()) checkDeadlock(*this, defects_);
-  if (defects_.empty()) checkDataCycles(*this, orderFamilies(), defects_);
+  if (defects_.empty()) checkDeadlock(*this, orderFamilies(), defects_);
 }
 
 void Join::indexModel() {
@@ -310,7 +309,7 @@ bool Join::representative(std::int64_t rank) const {
 }
 
 // Joins meeting communication nodes into one vertex, then orders the strong components. Components rather than vertices: families may form
-// cycles that their instances do not (then no member of the cycle may assume another, which is safe). Returns the nodes (program, node) on such cycles.
+// cycles that their instances do not (then no member of the cycle may assume another, which is safe). Returns the nodes (program, node) that may wait for themselves.
 std::vector<std::pair<std::int32_t, std::int32_t>> Join::orderFamilies() {
   const Plan& plan = problem_.plan;
   std::size_t vertices = 0;
@@ -345,7 +344,6 @@ std::vector<std::pair<std::int32_t, std::int32_t>> Join::orderFamilies() {
     for (std::uint32_t i = 0; i < n; ++i) joined.unite(programs_[static_cast<std::size_t>(p)].firstVertex + i, programs_[static_cast<std::size_t>(q)].firstVertex + i);
   }
   std::vector<std::pair<FamilyGraph::Vertex, FamilyGraph::Vertex>> edges;
-  std::vector<char> cyclic(vertices, 0);
   for (std::size_t p = 0; p < plan.programs.size(); ++p) {
     const Graph& graph = plan.programs[p].graph;
     for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
@@ -355,7 +353,6 @@ std::vector<std::pair<std::int32_t, std::int32_t>> Join::orderFamilies() {
         for (const Producer& producer : producers(static_cast<std::int32_t>(p), operand.tensor)) {
           const std::uint32_t from = joined.find(programs_[p].firstVertex + static_cast<std::uint32_t>(producer.node));
           if (from != to) edges.emplace_back(from, to);
-          else cyclic[to] = 1;
         }
       }
     }
@@ -380,16 +377,7 @@ std::vector<std::pair<std::int32_t, std::int32_t>> Join::orderFamilies() {
       }
     }
   }
-  for (const auto& [from, to] : edges) {
-    if (component[from] == component[to]) cyclic[from] = cyclic[to] = 1;
-  }
-  std::vector<std::pair<std::int32_t, std::int32_t>> inCircles;
-  for (std::size_t p = 0; p < plan.programs.size(); ++p) {
-    for (std::size_t n = 0; n < plan.programs[p].graph.nodes.size(); ++n) {
-      if (cyclic[joined.find(programs_[p].firstVertex + static_cast<std::uint32_t>(n))]) inCircles.emplace_back(static_cast<std::int32_t>(p), static_cast<std::int32_t>(n));
-    }
-  }
-  return inCircles;
+  return nodesThatMayWait(*this, joined);
 }
 
 double Join::operatorInstances() const {

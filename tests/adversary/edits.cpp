@@ -41,9 +41,10 @@ class Editor {
 
   std::string inGraph(Json& graph, const std::string& where) {
     if (graph["nodes"].empty()) return {};
-    static constexpr std::array<Change, 15> kChanges{&Editor::attribute, &Editor::attribute,  &Editor::swapOperands, &Editor::otherOperand, &Editor::otherOperand,
+    static constexpr std::array<Change, 16> kChanges{&Editor::attribute, &Editor::attribute,  &Editor::swapOperands, &Editor::otherOperand, &Editor::otherOperand,
                                                      &Editor::otherOperator, &Editor::group,    &Editor::partner,      &Editor::dropped,      &Editor::twice,
-                                                     &Editor::microbatch,    &Editor::scaled,   &Editor::constant,     &Editor::swapNodes,    &Editor::tag};
+                                                     &Editor::microbatch,    &Editor::scaled,   &Editor::constant,     &Editor::swapNodes,    &Editor::tag,
+                                                     &Editor::issued};
     const Change change = kChanges[random_.index(kChanges.size())];
     const std::size_t n = random_.index(graph["nodes"].size());
     const std::string node = graph["nodes"][n]["op"].get<std::string>() + " " + std::to_string(n);
@@ -150,7 +151,8 @@ class Editor {
     const Json& tensors = graph["tensors"];
     const std::string name = operand, own = base(tensors, name);
     if (!tensors.contains(own)) return {};
-    if (own != name && random_.chance(50)) {   // another microbatch's
+    const bool ofOneMicrobatch = node.contains("mb") && node["mb"].is_number() && tensors[own].value("per_mb", false);
+    if (random_.chance(own != name ? 50 : ofOneMicrobatch ? 25 : 0)) {   // another microbatch's
       operand = own + "#" + std::to_string(random_.below(plan_.value("microbatches", 1)));
       return operand == name ? std::string() : "reads " + operand.get<std::string>() + " for " + name;
     }
@@ -305,6 +307,21 @@ class Editor {
     if (n + 1 >= nodes.size()) return {};
     std::swap(nodes[n], nodes[n + 1]);
     return "after the next one";
+  }
+
+  // The rank reaches its communications in another order.
+  std::string issued(Json& graph, Json&, std::size_t) {
+    Json& nodes = graph["nodes"];
+    std::vector<std::size_t> all;
+    for (std::size_t n = 0; n < nodes.size(); ++n)
+      if (nodes[n].contains("comm")) all.push_back(n);
+    if (all.size() < 2) return {};
+    const std::size_t from = random_.pick(all), to = random_.pick(all);
+    if (from == to) return {};
+    const auto begin = nodes.begin(), a = begin + static_cast<std::ptrdiff_t>(from), b = begin + static_cast<std::ptrdiff_t>(to);
+    if (from < to) std::rotate(a, a + 1, b + 1);
+    else std::rotate(b, a, a + 1);
+    return "communication " + std::to_string(from) + " is issued in place of " + std::to_string(to);
   }
 
   std::string tag(Json&, Json& node, std::size_t) {

@@ -120,9 +120,9 @@ class Cutter {
   bool usable(std::int32_t f) const {
     const LineageEntry& entry = plan_.lineage[static_cast<std::size_t>(f)];
     if (entry.role == Role::kInput) return true;
-    if (options_.inputsOnly || (options_.excluded && (*options_.excluded)[static_cast<std::size_t>(f)])) return false;
+    if (options_.proved) return (*options_.proved)[static_cast<std::size_t>(f)] && !maxKey_.contains(f);
+    if (options_.excluded && (*options_.excluded)[static_cast<std::size_t>(f)]) return false;
     if (std::binary_search(options_.deepened.begin(), options_.deepened.end(), f)) return false;
-    if (options_.onlyBefore >= 0 && !(order(f) < order(options_.onlyBefore))) return false;
     for (const auto& [e, key] : maxKey_) {
       if (!(order(f) < key)) return false;
     }
@@ -531,6 +531,8 @@ class Cutter {
       if (!usable(mention.entry)) continue;
       const Shard& shard = plan_.lineage[static_cast<std::size_t>(mention.entry)].shards[static_cast<std::size_t>(mention.shard)];
       const Part& part = shard.parts[static_cast<std::size_t>(mention.part)];
+      const bool sums = shard.parts.size() > 1 || !shard.sum.empty();
+      if (options_.proved && sums && plan_.lineage[static_cast<std::size_t>(mention.entry)].role != Role::kInput) continue;
       keepApartWhatIsNamed(part.at);
       if (!std::all_of(part.at.begin(), part.at.end(), [&](const auto& c) { return mesh_.coordinate(instance.rank, c.first) == c.second; })) continue;
       if (part.microbatch.isOne() && part.microbatch != instance.microbatch) continue;
@@ -588,6 +590,7 @@ class Cutter {
     std::vector<std::int32_t> claimed;
     for (const std::int32_t e : entries_) claimed.push_back(plan_.lineage[static_cast<std::size_t>(e)].tensor);
     cut_.clear();
+    if (options_.proved) return;
     std::unordered_map<std::int32_t, std::vector<std::int32_t>> perInstance;   // local id -> logical tensors it is bound to
     for (const BoundEquation& equation : bound_) {
       const std::int32_t tensor = sourceOf(plan_.lineage[static_cast<std::size_t>(equation.entry)].tensor);
@@ -664,7 +667,7 @@ class Cutter {
     for (const std::int32_t t : claimed) walk(t);
     for (const BoundEquation& equation : bound_) {
       const std::int32_t t = plan_.lineage[static_cast<std::size_t>(equation.entry)].tensor;
-      if (seen.contains(sourceOf(t))) walk(t);   // what the lineage names, computed from its source
+      if (options_.proved || seen.contains(sourceOf(t))) walk(t);   // what the lineage names, computed from its source
     }
     for (const std::int32_t n : nodes) {
       const Node& node = model_.nodes[static_cast<std::size_t>(n)];

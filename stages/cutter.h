@@ -16,10 +16,9 @@ struct CutOptions {
   const std::vector<char>* excluded = nullptr;
   // More entries that this stage may not assume, so that it reaches further up.
   std::vector<std::int32_t> deepened;
-  // Assume input lineage only: the slices reach the plan's inputs.
-  bool inputsOnly = false;
-  // Assume only entries that come before this one (-1: no such limit).
-  std::int32_t onlyBefore = -1;
+  // For evaluation in numbers: the model from its inputs, the plan from what these entries, which are proved, say of it. What they name has then the values
+  // that it really has at the inputs: a difference is one of the whole plan. Sums are not assumed, as they do not say what their parts are.
+  const std::vector<char>* proved = nullptr;
   // Coordinates of interchangeable axes are lumped (false: enumerate everything).
   bool lump = true;
   // What is known of the model's tensors for every input (checker/model_facts.h). Without it, of intermediate ones: nothing.

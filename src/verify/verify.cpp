@@ -447,7 +447,7 @@ class Verification {
     return all;
   }
 
-  // Evaluates both whole sides in numbers, from the plan's inputs to its outputs: does a failed lemma show in an output?
+  // Evaluates both sides in numbers, the model from its inputs, the plan from what is proved, to the outputs: does a failed lemma show in one?
   bool endToEndDiffers() {
     const auto start = Clock::now();
     std::vector<std::int32_t> outputs;
@@ -462,31 +462,27 @@ class Verification {
     for (const std::int32_t e : firstFailures_) {
       if (plan_.lineage[index(e)].role != Role::kOutput) all.push_back(e);
     }
+    // What is proved need not be computed on all ranks again, unless the place of a dropout's mask is in doubt, and with it what a proof means.
+    std::vector<char> known = chain();
+    if (std::any_of(plan_.positioning.begin(), plan_.positioning.end(), [&](std::int32_t e) { return plan_.lineage[index(e)].role != Role::kInput && !known[index(e)]; })) {
+      std::fill(known.begin(), known.end(), 0);
+    }
     CutOptions cut;
     cut.maxNodes = 2 * kMostEndToEndNodes;
-    cut.inputsOnly = true;
-    // In a large plan first the output that the first refuted lemma reaches soonest; that is often enough and always less. From the inputs where that
-    // is not too much, else from the lemmas before the refuted one.
+    cut.proved = &known;
+    // In a large plan first the output that the first failed lemma reaches soonest; that is often enough and always less.
+    if (first < 0 && !firstFailures_.empty()) first = firstFailures_.front();
     const std::int32_t nearest = first >= 0 && join_->operatorInstances() > kManyInstances ? nearestOutput(first) : -1;
-    CutOptions fromLemmas = cut;
-    fromLemmas.inputsOnly = false;
-    fromLemmas.onlyBefore = first;
     std::optional<StageOutcome> outcome;
-    bool near = false;
-    if (nearest >= 0) {
-      outcome = evaluateAndConfirm(nearest == first ? std::vector{first} : std::vector{nearest, first}, cut);
-      endToEndFromInputs_ = outcome.has_value();
-      if (!outcome) outcome = evaluateAndConfirm({nearest}, fromLemmas);
-      near = outcome && violates(*outcome, {nearest});
-    }
-    if (!near) {
-      outcome = evaluateAndConfirm(all, cut);
-      endToEndFromInputs_ = outcome.has_value();
-      if (!outcome && first >= 0) outcome = evaluateAndConfirm(outputs, fromLemmas);
+    if (nearest >= 0) outcome = evaluateAndConfirm(nearest == first ? std::vector{first} : std::vector{nearest, first}, cut);
+    bool decisive = outcome && violates(*outcome, {nearest}) && !outcome->shortenedMask;
+    if (!decisive) {
+      auto whole = evaluateAndConfirm(all, cut);
+      decisive = whole.has_value();
+      if (whole) outcome = std::move(whole);
     }
     report_.statistics.secondsByPhase["end-to-end"] += since(start);
     if (!outcome) return false;
-    endToEnd_ = *outcome;
     if (outcome->shortenedMask) {   // a difference that was seen only with another mask than the causal one is none
       for (const std::int32_t e : outputs) {
         if (suspected_ < 0 && violates(*outcome, {e})) suspected_ = e;
@@ -494,7 +490,7 @@ class Verification {
       return false;
     }
     violated_.insert(outcome->differingEntries.begin(), outcome->differingEntries.end());
-    evaluated_ = endToEndFromInputs_ && ended(*outcome);
+    evaluated_ = decisive && ended(*outcome);
     for (const std::int32_t e : outputs) {
       if (endToEndEntry_ < 0 && violated_.contains(e)) endToEndEntry_ = e;
     }
@@ -669,7 +665,7 @@ class Verification {
       if (options_.record && options_.shareClasses) record(proved, *options_.record);
       return;
     }
-    if (differs_ || refutedOutput(proved)) {
+    if (differs_ || refutedOutput()) {
       report_.verdict = Verdict::kNotEquivalent;
       listDefects();
       return;
@@ -711,15 +707,13 @@ class Verification {
     }
   }
 
-  // An output whose stage differs although everything it assumes is proved from the inputs. Only where the numbers could not be run from end
-  // to end; otherwise those decide.
-  bool refutedOutput(const std::vector<char>& proved) const {
+  // An output whose stage reaches the plan's inputs, and differs. One that assumes lemmas begins at values that the plan may never have. Only where the numbers
+  // could not be run from end to end; otherwise those decide.
+  bool refutedOutput() const {
     if (evaluated_) return false;
     return std::any_of(topological_.begin(), topological_.end(), [&](std::int32_t e) {
       const StageOutcome* outcome = outcomeOf(e);
-      const auto& used = entries_[index(e)].used;
-      return plan_.lineage[index(e)].role == Role::kOutput && outcome && outcome->verdict == StageVerdict::kRefuted &&
-             std::all_of(used.begin(), used.end(), [&](std::int32_t f) { return proved[index(f)] != 0; });
+      return plan_.lineage[index(e)].role == Role::kOutput && outcome && outcome->verdict == StageVerdict::kRefuted && entries_[index(e)].used.empty();
     });
   }
 
@@ -744,8 +738,7 @@ class Verification {
     }
     if (differs_ && !report_.defects.empty() && endToEndEntry_ >= 0) {
       Defect& first = report_.defects.front();
-      first.message += std::string(endToEnd_.shortenedMask ? "; evaluated from the inputs with a shortened causal mask, " : "; ") +
-                       "it shows in output '" + tensorName(plan_.lineage[index(endToEndEntry_)].tensor) + "'";
+      first.message += "; it shows in output '" + tensorName(plan_.lineage[index(endToEndEntry_)].tensor) + "'";
     }
   }
 
@@ -763,10 +756,9 @@ class Verification {
   std::unordered_map<std::string, std::int32_t> classOfForm_;
   std::vector<std::int32_t> firstFailures_;
   std::vector<Failure> firstOutcomes_;
-  bool differs_ = false, endToEndFromInputs_ = false;
-  StageOutcome endToEnd_;
+  bool differs_ = false;
   std::set<std::int32_t> violated_;      // entries that the end-to-end evaluation found wrong
-  bool evaluated_ = false;               // ... from the plan's inputs, to an end
+  bool evaluated_ = false;               // ... to an end
   std::int32_t endToEndEntry_ = -1;
   std::int32_t suspected_ = -1;          // an output that differs with a shortened causal mask, which nothing has confirmed
   std::size_t peakWorkerBytes_ = 0;

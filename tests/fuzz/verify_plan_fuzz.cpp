@@ -109,7 +109,8 @@ void verifyInProcess(const Problem& problem) {
   }
   if (outputs.empty()) return;
   CutOptions whole;
-  whole.inputsOnly = true;
+  const std::vector<char> none(lineage.size(), 0);
+  whole.proved = &none;   // from the inputs
   whole.lump = false;
   whole.maxNodes = kMostNodes;
   try {

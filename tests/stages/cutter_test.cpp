@@ -74,14 +74,29 @@ TEST(Cutter, ExcludedDeepenedAndLaterEntriesAreNotAssumed) {
   EXPECT_EQ(test::cut(d, 5, options).stage.usedEntries, (Entries{3}));
   options.deepened = {3};
   EXPECT_EQ(test::cut(d, 5, options).stage.usedEntries, (Entries{2}));
-  CutOptions inputs;
-  inputs.inputsOnly = true;
-  const auto whole = test::cut(d, 5, inputs);
+}
+
+// For evaluation in numbers the model begins at its inputs and the plan at what is proved, other than sums.
+TEST(Cutter, ModelFromItsInputsAndPlanFromWhatIsProved) {
+  const Draft d = test::pipeline();
+  std::vector<char> proved(d.plan["lineage"].size(), 0);
+  CutOptions options;
+  options.proved = &proved;
+  const auto whole = test::cut(d, 5, options);
   EXPECT_TRUE(whole.stage.usedEntries.empty());
   EXPECT_EQ(opsOf(whole.stage, true), (Names{"linear", "sum"}));
-  CutOptions before;
-  before.onlyBefore = 3;
-  EXPECT_EQ(test::cut(d, 5, before).stage.usedEntries, (Entries{2}));
+  const std::size_t all = whole.stage.nodes.size();
+  proved[3] = 1;   // y where it was received
+  const auto from = test::cut(d, 5, options);
+  EXPECT_EQ(from.stage.usedEntries, (Entries{3}));
+  EXPECT_EQ(opsOf(from.stage, true), (Names{"linear", "sum"}));
+  EXPECT_LT(from.stage.nodes.size(), all);
+  EXPECT_EQ(originOf(from, "x"), Origin::kVariable);
+  EXPECT_EQ(originOf(from, "y"), Origin::kComputed);
+  EXPECT_EQ(originOf(from, "y", 3, 1), Origin::kBoundary);
+  proved[3] = 0;
+  proved[4] = 1;   // the sums over microbatches: not what their parts are
+  EXPECT_EQ(test::cut(d, 5, options).stage.nodes.size(), all);
 }
 
 // Two entries say the same about one tensor. They have the same key; the later may use the earlier, never the other way round.
@@ -103,8 +118,9 @@ TEST(Cutter, ALocalInputThatNoLineageMentionsIsArbitrary) {
 }
 
 TEST(Cutter, SizeLimit) {
+  const std::vector<char> proved(test::pipeline().plan["lineage"].size(), 0);
   CutOptions options;
-  options.inputsOnly = true;
+  options.proved = &proved;
   options.maxNodes = 3;
   EXPECT_THROW(test::cut(test::pipeline(), 5, options), Unsupported);
 }

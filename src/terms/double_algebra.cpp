@@ -33,6 +33,7 @@ double DoubleAlgebra::sum(std::span<const double> terms, std::span<const std::in
 double DoubleAlgebra::power(double base, int halves) {
   // Not infinity: with the other sign it would pass for a mask.
   if (base == 0 && halves < 0) return kUndefined;
+  if (std::isinf(base) && halves != 2) return kUndefined;
   if (halves % 2 == 0) {
     switch (halves / 2) {
       case 0: return 1;

@@ -26,7 +26,7 @@ std::string number(double x) {
 
 // All that is too far away is no more than rounding may make it.
 bool vanishes(const Comparison& c, double part) {
-  return std::isfinite(c.worst) && c.apart <= part * c.reach;
+  return std::isfinite(c.worst) && c.reach > 0 && c.apart <= part * c.reach;
 }
 std::string vanishing(const Comparison& c) {
   return "a difference of " + number(c.apart) + " where numbers up to " + number(c.reach) +

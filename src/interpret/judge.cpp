@@ -36,6 +36,7 @@ std::string vanishing(const Comparison& c) {
 // A difference of this size, at inputs that are moved a little.
 Judgement stays(double size, const std::vector<Comparison>& moved, double rounding, bool close) {
   for (const Comparison& m : moved) {
+    if (!m.unknown.empty()) return {Agreement::kUnknown, m.unknown};
     if (m.compared > 0 && m.worst > std::max(rounding, 1e-3 * std::min(size, 1.0))) continue;
     return {Agreement::kUnknown,
             m.compared == 0 ? "the model has no value when the inputs are moved a little"

@@ -236,8 +236,13 @@ class Runner {
     return m;
   }
 
+  // An infinity that is no mask's is an overflow: a number that this arithmetic does not have, of which nothing follows.
   void measure(Value<T>& v, double from = 0) const {
-    if (measures_) v.reach = std::max({v.reach, from, largest(v)});
+    if (!measures_) return;
+    v.reach = std::max({v.reach, from, largest(v)});
+    if constexpr (!kIsField<T>) {
+      if (!v.masked && !v.unknown && std::any_of(v.data(), v.data() + v.size(), [](T x) { return std::isinf(x); })) v.unknown = overflow_;
+    }
   }
 
   // Products of the two largest operands are among what is added up in a contraction, and may be larger than all that is seen before and after.
@@ -455,6 +460,7 @@ class Runner {
       std::int64_t offset = 0;
       for (std::size_t d = 0; d < strides.size(); ++d) offset += claim.low[d] * strides[d];
       shared = strided(call, whole, claim.extent, strides, offset);
+      shared.masked = whole.masked;
       measure(shared);
     }
     return shared;
@@ -474,6 +480,7 @@ class Runner {
       Value<T> value = own(part.rank, part.slot, tensor, t);
       Value<T> less(memory_, rest.shape, rest.element);
       for (std::int64_t i = 0; i < rest.size(); ++i) less.writable()[i] = rest.data()[i] - value.data()[i];
+      less.masked = rest.masked;
       measure(less, std::max(rest.reach, value.reach));
       rest = std::move(less);
       produce(part.rank, part.slot, std::move(value));
@@ -515,6 +522,7 @@ class Runner {
       T* to = more.writable();
       forEach(more.size(), [=](std::int64_t i) { to[i] = a[i] + b[i]; });
       more.unknown = sum.unknown ? sum.unknown : value.unknown;
+      more.masked = sum.masked || value.masked;
       measure(more, std::max(sum.reach, value.reach));
       sum = std::move(more);
     }
@@ -536,7 +544,8 @@ class Runner {
   Context context_;
   RunResult result_;
   std::uint64_t steps_ = 0;
-  bool measures_ = false;                                    // Value::reach
+  bool measures_ = false;                                    // Value::reach, and overflows
+  const std::shared_ptr<const std::string> overflow_ = std::make_shared<const std::string>("numbers are too large for floating point");
   const Graph* graph_ = nullptr;                             // whose node is being run
   std::vector<const Value<T>*> in_;
   std::vector<Value<T>> out_;

@@ -322,7 +322,9 @@ struct Dropout {
       return;
     }
     if (p.isOne()) {
-      out.data.assign(x.data.size(), e.algebra.constant(Rational(0)));
+      // Zero wherever there is an x: what is said of the value is said of x too.
+      out.data.clear();
+      for (const auto& value : x.data) out.data.push_back(e.algebra.scale(Rational(0), value));
       return;
     }
     const Rational scale = (Rational(1) - p).inverse();

@@ -8,7 +8,7 @@ namespace {
 
 // logits [..., V], labels [...] (integers in [0, V)) -> log(sum_v exp(x_v)) - x_label at each position; `reduction`: mean (default) or sum
 // over all positions, or none. The classes are the last dimension (PyTorch has them second, which is the same for [N, V]). x_label is
-// sum_v [label = v] x_v. The labels must be classes: PyTorch's ignore_index is not part of this operator.
+// sum_v [label = v] x_v. The labels must be classes, and there is no value where one is not (Relations::within): PyTorch's ignore_index is not part of this operator.
 struct CrossEntropy {
   static Interface interface() {
     return {.name = "cross_entropy",
@@ -35,6 +35,7 @@ struct CrossEntropy {
       else relations.summed(ref(0, d));
     }
     relations.range({1, kValues}, 0, ref(0, rank));
+    relations.within({1, kValues}, shapeOf(s, 0)[rank]);
     relations.summed(ref(0, rank));
   }
   template <class A>

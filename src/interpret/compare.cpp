@@ -39,6 +39,8 @@ void Comparison::merge(const Comparison& other) {
   compared += other.compared;
   undefined += other.undefined;
   worst = std::max(worst, other.worst);
+  apart = std::max(apart, other.apart);
+  reach = std::max(reach, other.reach);
   if (!first) first = other.first;
   if (unknown.empty()) unknown = other.unknown;
 }
@@ -62,6 +64,7 @@ void compare(const Claim& claim, const Value<T>& logical, const Value<T>& local,
       if (std::isfinite(b[i])) largest = std::max(largest, toDouble(std::abs(b[i])));
   }
   const double surroundings = largest * kSurroundings;
+  to.reach = std::max({to.reach, logical.reach, local.reach});
   std::int64_t from = -1;  // where the first difference is, in `local`
   T logicalThere{}, localThere{};
   const std::int64_t length = walk.length * planes;
@@ -81,7 +84,11 @@ void compare(const Claim& claim, const Value<T>& logical, const Value<T>& local,
       ++to.compared;
       const double far = distance(x, y, surroundings);
       to.worst = std::max(to.worst, far);
-      if (far > tolerance && from < 0) {
+      if (far <= tolerance) continue;
+      if constexpr (!kIsField<T>) {
+        if (std::isfinite(far)) to.apart = std::max(to.apart, toDouble(std::abs(x - y)));
+      }
+      if (from < 0) {
         from = run * length + i;
         logicalThere = x;
         localThere = y;

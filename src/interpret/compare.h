@@ -19,6 +19,8 @@ struct Comparison {
   std::int64_t compared = 0, undefined = 0;
   double worst =
       0;  // the largest distance; infinity: the plan has no value where the model has one
+  double apart = 0;  // |a - b| of those further away than `tolerance`, the largest that is a number
+  double reach = 0;  // Value::reach of what was compared; 0: not measured
   std::optional<Difference> first;  // the first element that is further away than `tolerance`
   std::string unknown;              // why nothing can be said of some of it
 

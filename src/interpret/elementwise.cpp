@@ -228,8 +228,8 @@ template <class T>
 void relu(Call<T>& c) {
   const Value<T>& x = c.real(0);
   c.out[0] = mapped(c, x, [](T a) {
-    if constexpr (kIsField<T>) return a.infinite() ? T(0) : a * stepOf(a);
-    else return std::isnan(a) ? a : a > 0 ? a : T(0);
+    if constexpr (kIsField<T>) return a * stepOf(a);
+    else return a > 0 ? a : a * T(0) + T(0);  // minus infinity is no number
   });
 }
 template <class T>
@@ -287,7 +287,8 @@ void powBackward(Call<T>& c) {
   const Value<T>& x = c.real(1);
   const T exponent = fromRational<T>(Rational(halves, 2));
   c.out[0] = mapped(c, c.gradient(0, x.shape), x, [=](T g, T a) {
-    if (halves == 0) return isUndefined(a) ? a : g * T(0);
+    if (halves == 0) return g * T(0);  // the slope of 1 and of x needs no x
+    if (halves == 2) return g;
     return g * (exponent * powerOf(a, halves - 2));
   });
 }
@@ -298,7 +299,7 @@ template <class T>
 void dropped(Call<T>& c, const Value<T>& x, std::size_t maskAt) {
   const Rational p = numberOf(c.attributes, "p");
   if (p.isOne()) {
-    c.out[0] = filled(c, x.shape, T(0));
+    c.out[0] = mapped(c, x, [](T a) { return a * T(0) + T(0); });  // 0 where x has a value
     return;
   }
   const T keep = fromRational<T>((Rational(1) - p).inverse());

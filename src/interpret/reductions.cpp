@@ -13,7 +13,6 @@ struct Reduced {
     if (hasAttribute(a, "dim")) {
       dims.assign(x.size(), 0);
       for (const std::int64_t dim : integersOf(a, "dim")) {
-        if (x.empty() && (dim == 0 || dim == -1)) continue;
         char& reduced = dims[dimensionOf(dim, x.size())];
         if (reduced) throw Misfit("'dim' names a dimension twice");
         reduced = 1;

@@ -40,6 +40,8 @@ class Runner {
   }
 
   RunResult go() {
+    // Only where rounding has to be told from a difference: not in the first run.
+    measures_ = std::is_same_v<T, long double> || (!kIsField<T> && draw_.moved != 0);
     for (const std::int32_t e : setup_.entries) result_.entries[e];
     runModel();
     runPlan();
@@ -74,7 +76,10 @@ class Runner {
       if (view.draws) mask = localMask(rank, instance, view);
       apply(node, view, mask ? &mask : nullptr);
       for (std::size_t r = 0; r < view.out.size(); ++r)
-        if (view.out[r] >= 0) checkDeclared(node, graph.tensors[at(view.out[r])], out_[r]);
+        if (view.out[r] >= 0) {
+          checkDeclared(node, graph.tensors[at(view.out[r])], out_[r]);
+          checkKind(rank, view.out[r], out_[r]);
+        }
     } catch (const Misfit& misfit) {
       throw CannotRun(programs_.place(rank, instance) + ": " + misfit.what());
     }
@@ -102,6 +107,12 @@ class Runner {
     } catch (const NoMeaning& nothing) {
       for (std::size_t m = 0; m < meeting.members.size(); ++m) results.push_back(meaningless(declared(meeting.members[m]), nothing.what()));
     }
+    double reach = 0;
+    bool masked = false;
+    for (const Value<T>* v : operands) {
+      reach = std::max(reach, v == nullptr ? 0 : v->reach);
+      masked = masked || (v != nullptr && v->masked);
+    }
     operands.clear();
     for (std::size_t m = 0; m < meeting.members.size(); ++m) {
       const Member& member = meeting.members[m];
@@ -110,6 +121,13 @@ class Runner {
       if (results[m].shape != tensor.shape || (tensor.elementDeclared && results[m].element != tensor.element))
         throw CannotRun(programs_.place(member.rank, member.instance) + ": the result '" + problem_.names.text(tensor.name) + "' is declared with shape " + text(tensor.shape) +
                         ", but the communication gives " + text(results[m].shape) + (results[m].element != tensor.element ? " of another kind of element" : ""));
+      try {
+        checkKind(member.rank, programs_.program(member.rank).graph.out(programs_.node(member.rank, member.instance))[0], results[m]);
+      } catch (const Misfit& misfit) {
+        throw CannotRun(programs_.place(member.rank, member.instance) + ": " + misfit.what());
+      }
+      results[m].masked = masked;
+      measure(results[m], reach);
       produce(member.rank, programs_.resultSlot(member.rank, member.instance, 0), std::move(results[m]));
     }
     for (const Member& m : meeting.members)
@@ -147,6 +165,14 @@ class Runner {
     if (tensor.elementDeclared && value.element != tensor.element) throw Misfit("the result '" + problem_.names.text(tensor.name) + "' is declared with another kind of element than the operator gives");
   }
 
+  // What is not declared follows from what produces it. A tensor is of one kind on all ranks that run the program and for all microbatches.
+  void checkKind(std::int64_t rank, std::int32_t t, const Value<T>& value) {
+    auto& kinds = kinds_[at(programs_.programOf(rank))];
+    const auto [it, added] = kinds.emplace(t, value.element);
+    if (!added && it->second != value.element)
+      throw Misfit("the result '" + problem_.names.text(programs_.program(rank).graph.tensors[at(t)].name) + "' holds another kind of element than what else is produced under that name");
+  }
+
   // in_ -> out_. `mask`: an operand to be added.
   void apply(const Node& node, const NodeView& view, const Value<T>* mask) {
     const Kernel<T> kernel = kernels<T>()[node.op.index()];
@@ -174,6 +200,64 @@ class Runner {
     }
     if (unknown)
       for (Value<T>& v : out_) v.unknown = unknown;
+    if (std::any_of(in_.begin(), in_.end(), [](const Value<T>* v) { return v != nullptr && v->masked; }) || name == "create_mask") refusePlusInfinity();
+    if (measures_) measureResults();
+  }
+
+  // Minus infinity is a mask's. What would be plus infinity, a negative multiple or a square of it, is an operation that needs a number, and must not come back as
+  // minus infinity or as the 0 of an exponential.
+  void refusePlusInfinity() {
+    if constexpr (!kIsField<T>) {
+      for (Value<T>& v : out_) {
+        if (!v || v.element == ElementKind::kInteger) continue;
+        const T* p = v.data();
+        v.masked = std::any_of(p, p + v.size(), [](T x) { return x == -std::numeric_limits<T>::infinity(); });
+        if (std::none_of(p, p + v.size(), [](T x) { return x == std::numeric_limits<T>::infinity(); })) continue;
+        Value<T> other(memory_, v.shape, v.element);   // the buffer may be an operand's
+        std::transform(p, p + v.size(), other.writable(), [](T x) { return x == std::numeric_limits<T>::infinity() ? undefined<T>() : x; });
+        other.unknown = v.unknown;
+        other.masked = v.masked;
+        other.reach = v.reach;
+        v = std::move(other);
+      }
+    }
+  }
+
+  // --- Value::reach ---
+
+  static double largest(const Value<T>& v) {
+    double m = 0;
+    if constexpr (!kIsField<T>) {
+      if (v.element == ElementKind::kInteger) return 0;   // indices are not computed with
+      const T* p = v.data();
+      for (std::int64_t i = 0; i < v.size(); ++i)
+        if (std::isfinite(p[i])) m = std::max(m, toDouble(std::abs(p[i])));
+    }
+    return m;
+  }
+
+  // An infinity that is no mask's is an overflow: a number that this arithmetic does not have, of which nothing follows.
+  void measure(Value<T>& v, double from = 0) const {
+    if (!measures_) return;
+    v.reach = std::max({v.reach, from, largest(v)});
+    if constexpr (!kIsField<T>) {
+      if (!v.masked && !v.unknown && std::any_of(v.data(), v.data() + v.size(), [](T x) { return std::isinf(x); })) v.unknown = overflow_;
+    }
+  }
+
+  // Products of the two largest operands are among what is added up in a contraction, and may be larger than all that is seen before and after.
+  void measureResults() {
+    double from = 0, first = 0, second = 0;
+    for (const Value<T>* v : in_) {
+      if (v == nullptr) continue;
+      from = std::max(from, v->reach);
+      const double m = largest(*v);
+      second = std::max(second, std::min(m, first));
+      first = std::max(first, m);
+    }
+    from = std::max(from, first * second);
+    for (Value<T>& v : out_)
+      if (v) measure(v, from);
   }
 
   void fillUnknown(const NodeView& view, const std::string& why) {
@@ -225,6 +309,7 @@ class Runner {
       const Tensor& tensor = graph.tensors[t];
       if (tensor.kind == TensorKind::kProduced || setup_.model.added[t]) continue;
       logical_[t] = tensor.kind == TensorKind::kConstant ? constant(graph, tensor) : input(static_cast<std::int32_t>(t), tensor);
+      measure(logical_[t]);
       stored(static_cast<std::int32_t>(t));
     }
     for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
@@ -293,6 +378,7 @@ class Runner {
           const double x = it->second.data[at(i)];
           if constexpr (kIsField<T>) to[i] = std::isfinite(x) ? fromRational<T>(Rational::fromDouble(x)) : x < 0 ? minusInfinity<T>() : undefined<T>();
           else to[i] = static_cast<T>(tensor.element == ElementKind::kInteger ? x : x * moveOf(key, i, draw_));
+          v.masked = v.masked || (std::isinf(x) && x < 0);
         }
         return v;
       }
@@ -314,6 +400,7 @@ class Runner {
       reads_[at(r)] = programs_.layout(r).reads;
     }
     constants_.resize(problem_.plan.programs.size());
+    kinds_.resize(problem_.plan.programs.size());
     divided_.assign(setup_.claims.size(), 0);
     for (std::int64_t r = 0; r < ranks; ++r) give(r);
     pieces_.clear();
@@ -338,6 +425,7 @@ class Runner {
         if (!needed) continue;
         Value<T>& value = constants_[p][t];
         if (!value) value = constant(program.graph, tensor);
+        measure(value);
         produce(rank, slot, value);
       } else if (source < 0) {
         if (needed) produce(rank, slot, own(rank, slot, tensor, t));
@@ -353,7 +441,9 @@ class Runner {
   // A local tensor that nothing is said of, or the free part of a sum.
   Value<T> own(std::int64_t rank, std::int32_t slot, const Tensor& tensor, std::int32_t t) {
     const std::uint64_t key = mixed(keyOf(problem_.names.text(tensor.name)) + static_cast<std::uint64_t>(rank) * 1000003 + static_cast<std::uint64_t>(slot));
-    return drawn<T>(memory_, {tensor.shape, tensor.element, setup_.uses.ofLocal(programs_.programOf(rank), t), tensor.kind == TensorKind::kParameter, key}, draw_);
+    Value<T> value = drawn<T>(memory_, {tensor.shape, tensor.element, setup_.uses.ofLocal(programs_.programOf(rank), t), tensor.kind == TensorKind::kParameter, key}, draw_);
+    measure(value);
+    return value;
   }
 
   // The box of the logical tensor; ranks that have the same piece share it.
@@ -370,6 +460,8 @@ class Runner {
       std::int64_t offset = 0;
       for (std::size_t d = 0; d < strides.size(); ++d) offset += claim.low[d] * strides[d];
       shared = strided(call, whole, claim.extent, strides, offset);
+      shared.masked = whole.masked;
+      measure(shared);
     }
     return shared;
   }
@@ -388,6 +480,8 @@ class Runner {
       Value<T> value = own(part.rank, part.slot, tensor, t);
       Value<T> less(memory_, rest.shape, rest.element);
       for (std::int64_t i = 0; i < rest.size(); ++i) less.writable()[i] = rest.data()[i] - value.data()[i];
+      less.masked = rest.masked;
+      measure(less, std::max(rest.reach, value.reach));
       rest = std::move(less);
       produce(part.rank, part.slot, std::move(value));
     }
@@ -428,6 +522,8 @@ class Runner {
       T* to = more.writable();
       forEach(more.size(), [=](std::int64_t i) { to[i] = a[i] + b[i]; });
       more.unknown = sum.unknown ? sum.unknown : value.unknown;
+      more.masked = sum.masked || value.masked;
+      measure(more, std::max(sum.reach, value.reach));
       sum = std::move(more);
     }
     if (--remaining_[at(c)] > 0) return;
@@ -448,6 +544,8 @@ class Runner {
   Context context_;
   RunResult result_;
   std::uint64_t steps_ = 0;
+  bool measures_ = false;                                    // Value::reach, and overflows
+  const std::shared_ptr<const std::string> overflow_ = std::make_shared<const std::string>("numbers are too large for floating point");
   const Graph* graph_ = nullptr;                             // whose node is being run
   std::vector<const Value<T>*> in_;
   std::vector<Value<T>> out_;
@@ -455,6 +553,7 @@ class Runner {
   std::vector<Value<T>> logical_;
   std::vector<std::int32_t> logicalReads_;
   std::vector<std::vector<Value<T>>> local_;                 // by rank and slot
+  std::vector<std::map<std::int32_t, ElementKind>> kinds_;   // of what was produced, by program and tensor
   std::vector<std::vector<std::int32_t>> reads_;
   std::vector<std::int32_t> remaining_;                      // by claim: parts that are not there
   std::vector<Value<T>> sums_;

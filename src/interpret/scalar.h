@@ -115,7 +115,7 @@ T fromRational(const Rational& r) {
 template <class T>
 T divide(T a, T b) {
   if constexpr (kIsField<T>) return a * inverse(b);
-  else return b == 0 ? undefined<T>() : a / b;
+  else return b == 0 || std::isinf(b) ? undefined<T>() : a / b;
 }
 
 template <class T>
@@ -137,7 +137,7 @@ T rootOf(T x) {
 template <class T>
 T inverseRootOf(T x) {
   if constexpr (kIsField<T>) return inverse(rootOf(x));
-  else return x > 0 ? 1 / std::sqrt(x) : undefined<T>();
+  else return x > 0 && !std::isinf(x) ? 1 / std::sqrt(x) : undefined<T>();
 }
 template <class T>
 T sigmoidOf(T x) {
@@ -210,10 +210,11 @@ T integerPower(T x, std::int64_t n) {
   return result;
 }
 
-// x^(halves / 2); x^0 is 1 wherever x has a value.
+// x^(halves / 2); x^0 is 1 wherever x is a number.
 template <class T>
 T powerOf(T x, std::int64_t halves) {
   if (isUndefined(x)) return x;
+  if (halves == 0) return x * T(0) + T(1);
   return halves % 2 == 0 ? integerPower(x, halves / 2) : integerPower(rootOf(x), halves);
 }
 

@@ -106,6 +106,7 @@ double DoubleAlgebra::dot(std::span<const double* const> rows, std::size_t n) {
 double DoubleAlgebra::power(double base, int halves) {
   // Not infinity: with the other sign it would pass for a mask.
   if (base == 0 && halves < 0) return kUndefined;
+  if (std::isinf(base) && halves != 2) return kUndefined;
   if (halves % 2 == 0) {
     switch (halves / 2) {
       case 0: return 1;

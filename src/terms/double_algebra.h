@@ -26,10 +26,10 @@ class DoubleAlgebra {
   double constant(const Rational& value) { return value.toDouble(); }
   double negativeInfinity() { return -kInfinity; }
   double add(double a, double b) { return rounded(a + b); }
-  double mul(double a, double b) {         // 0 * -inf is 0: a masked entry contributes nothing
+  // Of minus infinity only positive multiples are anything, as in the proof: 0 * -inf is nan, and so is what would be plus infinity.
+  double mul(double a, double b) {
     const double product = a * b;
-    if (std::isnan(product) && ((a == 0 && b == -kInfinity) || (a == -kInfinity && b == 0))) return 0;
-    return rounded(product);
+    return product == kInfinity ? std::numeric_limits<double>::quiet_NaN() : rounded(product);
   }
   double scale(const Rational& factor, double a) { return mul(factor.toDouble(), a); }
   double sum(std::span<const double> terms, std::span<const std::int64_t> weights);  // compensated

@@ -29,7 +29,6 @@ constexpr double kFlopsPerSecond = 1e9;         // that are counted on: small ar
 constexpr double kMostElements = 2e8;           // of a smaller plan
 constexpr double kShrinkShare = 0.5;            // of the time, for making it
 constexpr int kTrials = 3;
-constexpr double kVanishing = 1e-13;            // what is drawn is around 1: so small a value is a difference of equal ones
 constexpr double kSlackSeconds = 10;            // until a process that does not keep to its time is killed
 
 double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -120,10 +119,6 @@ class Execution {
     for (const interpret::EntryResult& e : result.entries) {
       ++outputs;
       elements += static_cast<std::size_t>(e.compared);
-      if (e.agreement == interpret::Agreement::kDiffers && e.difference && std::abs(e.difference->logical) < kVanishing && std::abs(e.difference->parallel) < kVanishing) {
-        unknown = "values that vanish up to rounding were not told apart";
-        continue;
-      }
       if (e.agreement == interpret::Agreement::kDiffers) {
         std::string text = what + " disagrees at output '" + outputName(problem, e.entry) + "'";
         if (e.difference) {

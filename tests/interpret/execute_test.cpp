@@ -156,6 +156,72 @@ TEST(Execute, RoundingIsNoDifference) {
   EXPECT_EQ(outputsOf(d), Agreement::kAgrees);
 }
 
+TEST(Execute, AnOverflowDecidesNothing) {
+  // log(exp(40000)) is 40000, and no number is as large as exp(40000).
+  const auto problem = test::read(unary("[2]", kFill + R"({"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": 40000}})",
+                                        R"({"op": "mul", "in": ["x"], "out": ["a"], "attrs": {"scalar": 40000}}, {"op": "exp", "in": ["a"], "out": ["b"]}, {"op": "log", "in": ["b"], "out": ["o"]})"));
+  const std::map<std::string, Array> ones{{"x", {{2}, ElementKind::kReal, {1, 1}}}};
+  Options options;
+  options.inputs = &ones;
+  const Result result = execute(*problem, options);
+  EXPECT_EQ(result.outputs(problem->plan), Agreement::kUnknown);
+  EXPECT_NE(result.entries[0].reason.find("too large"), std::string::npos) << result.entries[0].reason;
+}
+
+TEST(Execute, WhatWouldBePlusInfinityHasNoValue) {
+  // - -m is no mask, and exp(- m m) no 0.
+  const auto decided = [](const std::string& nodes) {
+    const std::string tensors = R"("m": {"shape": [1, 1, 4, 4]}, "a": {"shape": [1, 1, 4, 4]}, "b": {"shape": [1, 1, 4, 4]}, "o": {"shape": [1, 1, 4, 4]})";
+    const std::string all = R"({"op": "create_mask", "in": ["x"], "out": ["m"]}, )" + nodes;
+    const auto problem = test::read(test::oneRank(R"("x": {"shape": [1, 4], "kind": "input", "dtype": "int64"})", tensors, all, tensors, all));
+    return execute(*problem, {}).entries.back().undefined;
+  };
+  EXPECT_EQ(decided(R"({"op": "exp", "in": ["m"], "out": ["a"]}, {"op": "neg", "in": ["a"], "out": ["b"]}, {"op": "neg", "in": ["b"], "out": ["o"]})"), 0);
+  EXPECT_EQ(decided(R"({"op": "neg", "in": ["m"], "out": ["a"]}, {"op": "neg", "in": ["a"], "out": ["b"]}, {"op": "identity", "in": ["b"], "out": ["o"]})"), 6);
+  EXPECT_EQ(decided(R"({"op": "square", "in": ["m"], "out": ["a"]}, {"op": "neg", "in": ["a"], "out": ["b"]}, {"op": "exp", "in": ["b"], "out": ["o"]})"), 6);
+}
+
+TEST(Execute, WhatCancelsIsRounding) {
+  // log(exp(x)) - x and x - x: rounding on one side, 0 on the other.
+  const Draft d = unary(
+      "[64]", R"({"op": "neg", "in": ["x"], "out": ["a"]}, {"op": "neg", "in": ["x"], "out": ["b"]}, {"op": "sub", "in": ["x", "x"], "out": ["o"]})",
+      R"({"op": "exp", "in": ["x"], "out": ["a"]}, {"op": "log", "in": ["a"], "out": ["b"]}, {"op": "sub", "in": ["b", "x"], "out": ["o"]})");
+  EXPECT_EQ(outputsOf(d), Agreement::kAgrees);
+}
+
+TEST(Execute, WhatIsNotZeroIsNotRoundingOfZero) {
+  const auto scaled = [](const char* by) {
+    return unary("[64]", kFill + R"({"op": "sub", "in": ["x", "x"], "out": ["o"]})", kFill + R"({"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": )" + by + "}}");
+  };
+  EXPECT_EQ(outputsOf(scaled("1e-6")), Agreement::kDiffers);
+  EXPECT_EQ(outputsOf(scaled("1e-12")), Agreement::kDiffers);
+  EXPECT_EQ(outputsOf(scaled("1e-20")), Agreement::kUnknown);   // not agreement
+}
+
+TEST(Execute, AllThatIsSmallIsNoRounding) {
+  // Everything is of the size 1e-30, and the plan has twice the model's.
+  const auto problem = test::read(unary("[8]", kFill + R"({"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": 0.25}})",
+                                        kFill + R"({"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": 0.5}})"));
+  const std::map<std::string, Array> tiny{{"x", {{8}, ElementKind::kReal, std::vector<double>(8, 1e-30)}}};
+  Options options;
+  options.inputs = &tiny;
+  EXPECT_EQ(execute(*problem, options).outputs(problem->plan), Agreement::kDiffers);
+}
+
+TEST(Execute, ATensorIsOfOneKindForAllMicrobatches) {
+  Draft d = test::draft(
+      R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "y": {"shape": [4]}}, "nodes": [{"op": "neg", "in": ["x"], "out": ["y"]}], "outputs": ["y"]})",
+      R"({"mesh": [], "microbatches": 2, "programs": [{"tensors": {"x": {"shape": [4], "kind": "input"}, "i": {"shape": [4], "kind": "input", "dtype": "int64"}, "u": {"shape": [4], "per_mb": true}, "y": {"shape": [4]}},
+       "nodes": [{"op": "identity", "in": ["x"], "out": ["u"], "mb": 0}, {"op": "identity", "in": ["i"], "out": ["u"], "mb": 1}, {"op": "neg", "in": ["u#0"], "out": ["y"]}]}],
+     "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}]}]},
+                 {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "y"}]}]}]})");
+  const Result result = executed(d);
+  EXPECT_EQ(result.status, Status::kCannotRun);
+  EXPECT_NE(result.reason.find("another kind of element"), std::string::npos) << result.reason;
+  d.node(0, 1)["in"][0] = "x";
+  EXPECT_EQ(outputsOf(d), Agreement::kAgrees);
+}
+
 TEST(Execute, ASmallDifferenceIsOne) {
   // 1e-11 of the value: far below what nine lost digits of the test above come to, and yet a
   // difference.

@@ -43,6 +43,41 @@ TEST(Judge, ADifferenceAfterACloseDecisionIsNone) {
   EXPECT_EQ(of(1e-12, 1e-17, {}, true), Agreement::kAgrees);
 }
 
+// Both sides cancel, or one is 0: distances are all of the size.
+Comparison cancelled(double apart, double reach) {
+  Comparison c = seen(1);
+  c.apart = apart;
+  c.reach = reach;
+  return c;
+}
+
+TEST(Judge, WhereAllCancelsTheDistanceItselfShrinks) {
+  const auto of = [](double first, double again, double reach) {
+    const Comparison m = cancelled(again, reach);
+    return judge(cancelled(first, 0), m, {m, m}, false).agreement;
+  };
+  EXPECT_EQ(of(1e-17, 5e-21, 1), Agreement::kAgrees);
+  EXPECT_EQ(of(1e-12, 5e-16, 1e5), Agreement::kAgrees);
+  // Small, but it does not shrink: a difference, or chance.
+  EXPECT_EQ(of(5e-21, 5e-21, 1), Agreement::kUnknown);
+  EXPECT_EQ(of(1e-20, 1e-20, 1), Agreement::kUnknown);
+  // More than rounding makes of what was computed with.
+  EXPECT_EQ(of(1e-14, 1e-14, 1), Agreement::kDiffers);
+  EXPECT_EQ(of(1e-20, 1e-20, 1e-6), Agreement::kDiffers);
+  EXPECT_EQ(of(1e-3, 1e-3, 1e3), Agreement::kDiffers);
+  // Nothing was measured.
+  EXPECT_EQ(of(1e-17, 5e-21, 0), Agreement::kDiffers);
+  // No value is no small one.
+  Comparison none = cancelled(0, 1);
+  none.worst = kNoValue;
+  EXPECT_EQ(judge(none, none, {none, none}, false).agreement, Agreement::kDiffers);
+}
+
+TEST(Judge, InDoublesWhatCancelsIsNotToldApart) {
+  EXPECT_EQ(judgeInDoubles(cancelled(1e-17, 0), {cancelled(1e-17, 1), cancelled(1e-17, 1)}, false).agreement, Agreement::kUnknown);
+  EXPECT_EQ(judgeInDoubles(cancelled(1e-9, 0), {cancelled(1e-9, 1), cancelled(1e-9, 1)}, false).agreement, Agreement::kDiffers);
+}
+
 TEST(Judge, InDoublesOnlyWhatIsFarAboveRounding) {
   EXPECT_EQ(judgeInDoubles(seen(1e-2), {seen(1e-2), seen(2e-2)}, false).agreement,
             Agreement::kDiffers);

@@ -262,6 +262,31 @@ TEST(Kernels, NoValueIsNotSwallowed) {
   EXPECT_TRUE(std::isnan(value("softmax", {of({2}, {-kInf, -kInf})}, {{"dim", Rational(0)}})));
   EXPECT_TRUE(std::isnan(value("cross_entropy", {of({2}, {1, 2}), of({}, {2}, kInt)})));
   EXPECT_TRUE(std::isnan(value("mul", {of({}, {0}), of({}, {std::nan("")})})));
+  EXPECT_TRUE(std::isnan(value("dropout", {of({}, {std::nan("")})}, {{"p", Rational(1)}})));
+  EXPECT_TRUE(std::isnan(value("pow", {of({}, {std::nan("")})}, {{"scalar", Rational(0)}})));
+  // A gradient that the definition gives without x is there where x is not.
+  const Given nowhere = of({}, {std::nan("")});
+  EXPECT_EQ(value("pow_backward", {of({}, {3}), nowhere}, {{"scalar", Rational(0)}}), 0);
+  EXPECT_EQ(value("pow_backward", {of({}, {3}), nowhere}, {{"scalar", Rational(1)}}), 3);
+}
+
+// A mask's entry is no number (docs/operators.md).
+TEST(Kernels, ZeroTimesMinusInfinityHasNoValue) {
+  const auto value = [](const char* op, std::vector<Given> in, Attributes a = {}) {
+    return runKernel<double>(op, a, in, {1})[0].data[0];
+  };
+  const Given masked = of({}, {-kInf});
+  EXPECT_TRUE(std::isnan(value("mul", {of({}, {0}), masked})));
+  EXPECT_TRUE(std::isnan(value("mul", {masked}, {{"scalar", Rational(0)}})));
+  EXPECT_TRUE(std::isnan(value("matmul", {of({1, 2}, {0, 1}), of({2, 1}, {-kInf, 2})})));
+  EXPECT_TRUE(std::isnan(value("relu", {masked})));
+  EXPECT_TRUE(std::isnan(value("div", {of({}, {1}), masked})));
+  EXPECT_TRUE(std::isnan(value("pow", {masked}, {{"scalar", Rational(0)}})));
+  EXPECT_TRUE(std::isnan(value("dropout", {masked}, {{"p", Rational(1)}})));
+  EXPECT_TRUE(std::isnan(value("dropout", {masked, of({}, {0}, kInt)}, {{"p", Rational(1, 2)}})));
+  EXPECT_EQ(value("dropout", {masked, of({}, {1}, kInt)}, {{"p", Rational(1, 2)}}), -kInf);
+  EXPECT_EQ(value("mul", {of({}, {2}), masked}), -kInf);
+  EXPECT_EQ(value("exp", {masked}), 0);
 }
 
 // What does not fit is refused, whatever a plan declares.
@@ -288,6 +313,8 @@ TEST(Kernels, OperandsThatDoNotFitAreRefused) {
   refused("cat", {matrix, two}, {{"dim", Rational(0)}});
   refused("pad", {two}, {{"pad", List{1, 1, 1, 1}}});
   refused("sum", {two}, {{"dim", List{1}}});
+  for (const char* op : {"sum", "mean", "amax", "amin", "logsumexp"})
+    for (const std::int64_t dim : {0, -1}) refused(op, {of({}, {1})}, {{"dim", List{dim}}});
   refused("sum", {two}, {{"dim", List{0, -1}}});
   refused("linear", {two, of({2, 3}, {1, 2, 3, 4, 5, 6})});
   refused("linear", {two, matrix, three});

@@ -126,8 +126,15 @@ TEST(Doubles, NoiseOfASumOfProductsIsThatOfItsTerms) {
 TEST(Doubles, Arithmetic) {
   DoubleAlgebra d;
   const double inf = d.negativeInfinity();
-  EXPECT_EQ(d.mul(0, inf), 0);
-  EXPECT_EQ(d.mul(inf, 0), 0);
+  EXPECT_TRUE(std::isnan(d.mul(0, inf)));   // a mask's entry is no number: the model decides nothing there
+  EXPECT_TRUE(std::isnan(d.mul(inf, 0)));
+  EXPECT_TRUE(std::isnan(d.scale(Rational(0), inf)));
+  EXPECT_EQ(d.select(0, inf), 0);           // what a lookup does not look up
+  EXPECT_EQ(d.mul(2, inf), -kInfinity);
+  EXPECT_TRUE(std::isnan(d.mul(-1, inf)));
+  EXPECT_TRUE(std::isnan(d.mul(inf, inf)));
+  EXPECT_TRUE(std::isnan(d.power(inf, 4)));
+  EXPECT_TRUE(std::isnan(d.power(inf, -2)));
   EXPECT_TRUE(std::isnan(d.mul(0, kInfinity)));
   EXPECT_TRUE(std::isnan(d.mul(0, std::nan(""))));
   EXPECT_EQ(d.add(inf, 1), -kInfinity);

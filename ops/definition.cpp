@@ -93,9 +93,6 @@ class PresentOnly final : public Relations {
   void range(DimRef whole, std::int64_t lo, DimRef part) override {
     if (is(whole) && is(part)) to_.range(whole, lo, part);
   }
-  void within(DimRef values, std::int64_t bound) override {
-    if (is(values)) to_.within(values, bound);
-  }
   void regroup(std::span<const DimRef> a, std::span<const DimRef> b) override {
     const auto all = [this](std::span<const DimRef> s) { return std::all_of(s.begin(), s.end(), [this](DimRef d) { return is(d); }); };
     if (all(a) && all(b)) to_.regroup(a, b);
@@ -153,7 +150,6 @@ class BackwardRelations final : public Relations {
     unite(whole, part);
     to_.range(map(whole), lo, map(part));
   }
-  void within(DimRef values, std::int64_t bound) override { to_.within(map(values), bound); }
   void regroup(std::span<const DimRef> a, std::span<const DimRef> b) override {
     for (const DimRef d : a) unite(d, a[0]);
     for (const DimRef d : b) unite(d, a[0]);

@@ -8,7 +8,8 @@ namespace {
 
 // logits [..., V], labels [...] (integers in [0, V)) -> log(sum_v exp(x_v)) - x_label at each position; `reduction`: mean (default) or sum
 // over all positions, or none. The classes are the last dimension (PyTorch has them second, which is the same for [N, V]). x_label is
-// sum_v [label = v] x_v. The labels must be classes, and there is no value where one is not (Relations::within): PyTorch's ignore_index is not part of this operator.
+// sum_v [label = v] x_v. The labels must be classes, and there is no value where one is not: the loss is
+// multiplied by s / s, where s = sum_v [label = v] is 1 or 0. PyTorch's ignore_index is not part of this operator.
 struct CrossEntropy {
   static Interface interface() {
     return {.name = "cross_entropy",
@@ -35,7 +36,6 @@ struct CrossEntropy {
       else relations.summed(ref(0, d));
     }
     relations.range({1, kValues}, 0, ref(0, rank));
-    relations.within({1, kValues}, shapeOf(s, 0)[rank]);
     relations.summed(ref(0, rank));
   }
   template <class A>
@@ -48,16 +48,18 @@ struct CrossEntropy {
     const ReducedDim& classes = x.dims.back();
     const std::vector<std::int64_t> weights = weightsOf(std::span(&classes, 1));
     const auto size = static_cast<std::size_t>(classes.size());
-    std::vector<Element> losses, exps(size), chosen(size);
+    std::vector<Element> losses, exps(size), isLabel(size), chosen(size);
     for (std::size_t n = 0; n < labels.data.size(); ++n) {
       for (std::size_t v = 0; v < size; ++v) {
         const Element& logit = x.data[n * size + v];
         exps[v] = a.exp(logit);
-        chosen[v] = a.select(a.indicator(labels.data[n], classes.position[v]), logit);
+        isLabel[v] = a.indicator(labels.data[n], classes.position[v]);
+        chosen[v] = a.select(isLabel[v], logit);
       }
       const std::array<Element, 1> total{weightedSum(a, exps, weights)};
       const Element log = a.apply(Function::kLog, {}, std::span<const Element>(total));
-      losses.push_back(subtract(a, log, weightedSum(a, chosen, weights)));
+      const Element isClass = weightedSum(a, isLabel, weights);
+      losses.push_back(a.mul(subtract(a, log, weightedSum(a, chosen, weights)), a.mul(isClass, a.power(isClass, -2))));
     }
     const std::string reduction = text(e.attributes, "reduction", "mean");
     if (reduction == "none" && !labels.dims.empty()) {

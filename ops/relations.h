@@ -27,9 +27,6 @@ class Relations {
   // Position i of `part` is position lo + i of `whole`, for all of part (size of `part` known from its shape). With whole.dim == kValues
   // and part a table dimension: value lo + i.
   virtual void range(DimRef whole, std::int64_t lo, DimRef part) = 0;
-  // Every element of this integer tensor is one of 0 .. bound - 1: for any other the operator has no meaning (a label that is no class). What is not said is
-  // defined for every integer.
-  virtual void within(DimRef values, std::int64_t bound) = 0;
   // The two lists of dimensions are row-major regroupings of one another (view).
   virtual void regroup(std::span<const DimRef> a, std::span<const DimRef> b) = 0;
   // Positions 2j and 2j+1 of `whole` go with position j of `half`: the reduction lumps only whole pairs, so that a reduced `whole` lists

@@ -152,27 +152,11 @@ class Builder {
     unique(ranges_);
     unique(stretches_);
     unique(regroups_);
-    boundValues();
     for (std::size_t t = 0; t < dimVars_.size(); ++t) {
       std::vector<std::int32_t> groups;
       for (const std::int32_t d : dimVars_[t]) groups.push_back(groupOf_[at(d)]);
       graph_.dimOfTensor.push_back(std::move(groups));
       graph_.valuesOfTensor.push_back(valueVars_[t] < 0 ? -1 : groupOf_[at(valueVars_[t])]);
-    }
-  }
-
-  // What the model says of its labels holds of all integers that are the same ones; where it does not hold the model has no value. What an operator of a rank asks
-  // of its own has to follow from that: nothing else keeps its operand from being another number, and then the plan has no value where the model has one.
-  void boundValues() {
-    graph_.boundOfValues.assign(graph_.groupSize.size(), -1);
-    for (const ValueBound& b : valueBounds_) {
-      std::int64_t& bound = graph_.boundOfValues[at(groupOf_[at(b.values)])];
-      if (b.logical) bound = bound < 0 ? b.bound : std::min(bound, b.bound);
-    }
-    for (const ValueBound& b : valueBounds_) {
-      const std::int64_t bound = graph_.boundOfValues[at(groupOf_[at(b.values)])];
-      if (!b.logical && (bound < 0 || bound > b.bound))
-        throw Unsupported("an operator of a rank needs integers below " + std::to_string(b.bound) + ", which nothing in the model says they are");
     }
   }
 
@@ -446,12 +430,6 @@ class Builder {
   std::vector<RegroupRelation> regroups_;
   std::vector<const Equation*> equations_;
   std::vector<std::pair<bool, std::vector<std::vector<std::int32_t>>>> iterations_;
-  struct ValueBound {
-    std::int32_t values;
-    std::int64_t bound;
-    bool logical;
-  };
-  std::vector<ValueBound> valueBounds_;
   std::vector<std::int32_t> groupOf_;
   std::vector<std::vector<std::int64_t>> bounds_;
   std::vector<bool> flat_;
@@ -479,9 +457,6 @@ class NodeRelations : public ops::Relations {
     if (x < 0 || y < 0) return;
     builder_.relateRange(x, lo, y, false);
     same_.emplace_back(key(whole), key(part));
-  }
-  void within(ops::DimRef values, std::int64_t bound) override {
-    if (const std::int32_t x = var(values); x >= 0) builder_.valueBounds_.push_back({x, bound, node_.logical});
   }
   void regroup(std::span<const ops::DimRef> a, std::span<const ops::DimRef> b) override {
     RegroupRelation relation;

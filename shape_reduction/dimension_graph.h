@@ -43,7 +43,6 @@ struct DimensionGraph {
   // For each stage tensor and dimension, its lines, outermost first (a flat dimension has one).
   std::vector<std::vector<std::int32_t>> dimOfTensor;      // -> dimension group
   std::vector<std::int32_t> valuesOfTensor;                // group of an integer tensor's range of values, else -1
-  std::vector<std::int64_t> boundOfValues;                 // by group: the model has a value only where these integers are below it; -1: for all
   std::vector<std::vector<std::int32_t>> linesOfGroup;     // outermost first
   std::vector<std::int64_t> groupSize;
   std::vector<Line> lines;

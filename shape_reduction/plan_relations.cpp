@@ -62,7 +62,6 @@ class CallRelations final : public ops::Relations {
     lines_.range(x, lo, y);
     if (whole.dim == ops::kValues) lines_.telling(y);
   }
-  void within(ops::DimRef, std::int64_t) override {}
   void regroup(std::span<const ops::DimRef> a, std::span<const ops::DimRef> b) override {
     std::vector<Dim> x, y;
     for (const ops::DimRef d : a) x.push_back(dim(d));

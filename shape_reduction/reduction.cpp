@@ -428,12 +428,7 @@ class Reducer {
     }
     for (std::size_t t = 0; t < graph_.valuesOfTensor.size(); ++t) {
       reduced.values.emplace_back();
-      const std::int32_t g = graph_.valuesOfTensor[t];
-      if (g < 0) continue;
-      std::vector<std::int64_t>& values = reduced.values.back();
-      values = singleValues(at(graph_.linesOfGroup[at(g)].front()));
-      // With any other the model has no value, so a difference there is none.
-      if (const std::int64_t bound = graph_.boundOfValues[at(g)]; bound >= 0) std::erase_if(values, [&](std::int64_t v) { return v >= bound; });
+      if (graph_.valuesOfTensor[t] >= 0) reduced.values.back() = singleValues(at(graph_.linesOfGroup[at(graph_.valuesOfTensor[t])].front()));
     }
     for (const auto& iteration : graph_.iterations) {
       double combinations = 1;

@@ -39,6 +39,8 @@ constexpr double kMostStageTotal = 50e6, kMostStageIteration = 2e6;
 constexpr double kMostConfirmedIteration = 1e9;             // combinations of indices in one operator, as numbers at full sequence length
 constexpr std::size_t kShownAssignments = 40;
 constexpr std::size_t kExpansionBudget = 200'000;
+constexpr double kSolverShare = 0.6;
+constexpr double kExpansionShare = 0.2;                     // of the time for a stage: the solver has the most of the rest
 constexpr std::size_t kDomainBudget = 20'000;
 constexpr std::size_t kImpossibleBudget = 500;              // what cancels to nothing does so in few steps, or it is left to numbers
 
@@ -270,6 +272,11 @@ class StageChecker {
       return value;
     });
     if (runner.droppedAssumption()) return false;   // the values might not be ones that the assumed lineage allows
+    // Lineage says nothing of a local element where the model has no value: there it has one that is not known here.
+    undefinedCounts = undefinedCounts && std::none_of(stage_.assumptions.begin(), stage_.assumptions.end(), [&](const Equation& e) {
+      const auto& values = runner.value(e.logical).data;
+      return std::any_of(values.begin(), values.end(), [](double x) { return std::isnan(x); });
+    });
     std::vector<Candidate> candidates;
     for (std::size_t i = 0; i < runner.pairs().size(); ++i) {
       const auto& p = runner.pairs()[i];
@@ -588,9 +595,13 @@ class StageChecker {
 
   bool expandedEqual(TermAlgebra& algebra, const std::vector<std::pair<Term, Term>>& unequal) {
     Stopwatch watch(outcome_.seconds["expand"]);
+    const auto start = std::chrono::steady_clock::now();
     try {
-      return std::all_of(unequal.begin(), unequal.end(),
-                         [&](const auto& p) { return algebra.expand(p.first, kExpansionBudget) == algebra.expand(p.second, kExpansionBudget); });
+      return std::all_of(unequal.begin(), unequal.end(), [&](const auto& p) {
+        if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() > kExpansionShare * options_.timeoutSeconds)
+          throw Unsupported("expanding the terms takes too long");
+        return algebra.expand(p.first, kExpansionBudget) == algebra.expand(p.second, kExpansionBudget);
+      });
     } catch (const Unsupported& error) {
       refusal_ = error.what();
       return false;
@@ -609,7 +620,7 @@ class StageChecker {
     SmtResult result;
     {
       Stopwatch watch(outcome_.seconds["solve"]);
-      result = askByDomain(obligation.terms, asked, options_.timeoutSeconds * 0.8, [&](const std::vector<std::pair<Term, Term>>& some, unsigned milliseconds) {
+      result = askByDomain(obligation.terms, asked, options_.timeoutSeconds * kSolverShare, [&](const std::vector<std::pair<Term, Term>>& some, unsigned milliseconds) {
         return findDifference(obligation.terms, some, milliseconds, static_cast<unsigned>(options_.memoryMegabytes));
       });
     }

@@ -2,12 +2,18 @@
 // works for raw terms as well, and then products of sums are multiplied out. Sound for the same reasons as there: distribution is a ring axiom,
 // and the one further rule (reduceReciprocals) is argued where it stands. Not complete for fractions over several different denominators.
 //
-// The budget counts every monomial that is written, also the intermediate ones, so it bounds the time as well.
+// The budget counts every monomial that is written, also the intermediate ones, and long ones more than once, so it bounds the time as well.
 #include <algorithm>
 
 #include "terms/term_store.h"
 
 namespace shardproof {
+
+namespace {
+
+constexpr std::uint32_t kFactorsOfOne = 8;   // a monomial counts as one more for so many factors: it is sorted and stored
+
+}  // namespace
 
 void TermAlgebra::Store::charge(std::size_t monomials) {
   if (monomials > budgetLeft) throw Unsupported("expanding a term needs more than the budget of " + std::to_string(budgetGiven) + " monomials");
@@ -127,6 +133,7 @@ TermId TermAlgebra::Store::multiplyOut(TermId t) {
 
 TermId TermAlgebra::Store::multiplyMonomials(TermId a, TermId b) {
   const TermId product = multiply(a, b);
+  charge(kind(product) == TermKind::kProduct ? length(product) / kFactorsOfOne : 0);
   // A square root that met itself brings its base back, which may be a sum.
   return isFlat(product) ? product : multiplyOut(product);
 }
@@ -143,6 +150,7 @@ TermId TermAlgebra::Store::distribute(TermId product) {
   const auto append = [&](std::vector<Entry>& polynomial, TermId t, Code c) {
     SumBuilder b(*this);
     addTo(b, t, c);
+    charge(b.entries->size());
     polynomial.insert(polynomial.end(), b.entries->begin(), b.entries->end());
     if (b.constant != kZero) polynomial.push_back({kOneTerm, b.constant});
   };
@@ -156,7 +164,6 @@ TermId TermAlgebra::Store::distribute(TermId product) {
     for (std::int64_t k = RationalPool::small(s.code); k > 0; --k) {
       next.clear();
       for (const Entry& u : polynomial) {
-        charge(factor.size());
         for (const Entry& v : factor) append(next, multiplyMonomials(u.term, v.term), rationals.multiply(u.code, v.code));
       }
       sortAndMerge(next);

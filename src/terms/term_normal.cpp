@@ -256,8 +256,7 @@ void TermAlgebra::Store::multiplyByRoot(ProductBuilder& b, TermId base) {
 // special atoms:
 //   sqrt(x)^2 = x where sqrt(x) is defined. The exponent becomes 0 or 1, the rest goes to x.
 //   exp(log x) = x where log x is defined. The exponent becomes a fraction in [0, 1), the rest goes to x.
-//   [i = v]^n = [i = v] and step(x)^n = step(x) for n >= 1, both being 0 or 1. A negative n divides by zero where they vanish; that is
-//     refused, since no plan can mean it.
+//   [i = v]^n = [i = v] and step(x)^n = step(x) for n >= 1, both being 0 or 1, and likewise 1 / [i = v]^n = 1 / [i = v]: where that exists, all are 1.
 //   [i = v] [i = w] = 0 for v != w.
 void TermAlgebra::Store::settle(ProductBuilder& b) {
   sortAndMerge(*b.entries);
@@ -272,8 +271,7 @@ void TermAlgebra::Store::settle(ProductBuilder& b) {
       switch (kind(e.term)) {
         case TermKind::kIndicator:
         case TermKind::kFunction:
-          if (rationals.sign(e.code) < 0) throw Unsupported("division by an indicator or a step function");
-          entries[i].code = kOne;
+          entries[i].code = rationals.sign(e.code) < 0 ? RationalPool::kMinusOne : kOne;
           break;
         case TermKind::kSqrt: {
           if (e.code == kOne) break;

@@ -40,7 +40,6 @@ class Recorder final : public Relations {
 
   void equal(DimRef a, DimRef b) override { equals.emplace_back(key(a), key(b)); }
   void range(DimRef whole, std::int64_t lo, DimRef part) override { ranges.push_back({key(whole), lo, key(part)}); }
-  void within(DimRef, std::int64_t) override {}
   void regroup(std::span<const DimRef> a, std::span<const DimRef> b) override {
     std::vector<Key> x, y;
     for (const DimRef d : a) x.push_back(key(d));

@@ -138,29 +138,5 @@ TEST(DimensionGraph, ValuesOfIndicesFollowTheirTable) {
   EXPECT_EQ(g.graph.valuesOfTensor[w], -1);
 }
 
-// The loss of some labels in the model, and of perhaps others on a rank.
-Draft losses(const std::string& labels, const std::string& ofModel) {
-  const std::string inputs = R"("x": {"shape": [4, 3], "kind": "input"}, "y": {"shape": [4], "kind": "input", "dtype": "int64"}, "z": {"shape": [4], "kind": "input", "dtype": "int64"})";
-  const std::string results = R"("a": {"shape": [4, 3]}, "o": {"shape": [4]})", copy = R"({"op": "neg", "in": ["x"], "out": ["a"]}, )";
-  return oneRank(inputs, results, copy + R"({"op": "cross_entropy", "in": ["a", ")" + ofModel + R"("], "out": ["o"], "attrs": {"reduction": "none"}})", results,
-                 copy + R"({"op": "cross_entropy", "in": ["a", ")" + labels + R"("], "out": ["o"], "attrs": {"reduction": "none"}})");
-}
-
-TEST(DimensionGraph, LabelsAreWithinTheModelsClasses) {
-  const Draft d = losses("y", "y");
-  const auto g = graphed(d, test::lastEntry(d));
-  const auto bound = [&](const std::string& name, std::int32_t rank) {
-    const std::int32_t values = g.graph.valuesOfTensor[static_cast<std::size_t>(test::findIn(g.cut.stage, *g.cut.problem, name, rank))];
-    return g.graph.boundOfValues[static_cast<std::size_t>(values)];
-  };
-  EXPECT_EQ(bound("y", -1), 3);
-  EXPECT_EQ(bound("y", 0), 3);
-}
-
-TEST(DimensionGraph, ARanksLabelsThatTheModelDoesNotCallClassesAreRefused) {
-  const Draft d = losses("z", "y");
-  EXPECT_THROW(graphed(d, test::lastEntry(d)), Unsupported);
-}
-
 }  // namespace
 }  // namespace shardproof

@@ -289,7 +289,8 @@ TEST_F(NormalForm, Indicators) {
   EXPECT_EQ(a.mul(is2, a.indicator(i, 3)), c(0));
   EXPECT_EQ(mul({is2, x, a.indicator(i, 3)}), c(0));
   EXPECT_FALSE(a.isZero(a.mul(is2, a.indicator(j, 3))));
-  EXPECT_THROW(inv(is2), Unsupported);
+  EXPECT_EQ(a.mul(is2, inv(is2)), c(1));   // where 1 / [i = 2] exists
+  EXPECT_EQ(a.power(is2, -6), inv(is2));
   EXPECT_EQ(a.indicator(sum({i, j, c(2)}), 5), a.indicator(a.add(i, j), 3));
   EXPECT_THROW(a.indicator(a.add(i, a.constant(Rational::parse("1e30"))), 0), Unsupported);
   const Term g = f(Function::kGateChoice, {x, y}, {0, 1, 1, 1, 0});

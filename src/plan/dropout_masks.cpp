@@ -47,7 +47,7 @@ class Masks {
         if (!draws(node)) continue;
         const auto mask = localMask(p, node);
         if (!mask) continue;
-        give(graph, graph.nodes[i], {*mask, Microbatch::none()});
+        give(graph, graph.nodes[i], *mask);
       }
     }
     problem_.lineageAdded = shards_.size();
@@ -117,18 +117,19 @@ class Masks {
     return logical_[key] = addMask(problem_.model.graph, name, shape, false);
   }
 
-  std::optional<std::int32_t> localMask(std::size_t program, const Node& node) {
+  // Read for the microbatch for which the tensor is read whose positions it has.
+  std::optional<Operand> localMask(std::size_t program, const Node& node) {
     const Graph& graph = problem_.plan.programs[program].graph;
-    std::vector<std::int32_t> candidates;
+    std::vector<Operand> candidates;
     const auto in = graph.in(node);
     for (std::size_t i = in.size(); i-- > 0;)   // what is dropped out first: backward it is the same tensor as forward
-      if (in[i].present() && (!in[i].microbatch.isOne() || in[i].microbatch == node.microbatch)) candidates.push_back(in[i].tensor);
+      if (in[i].present()) candidates.push_back(in[i]);
     for (const std::int32_t t : graph.out(node))
-      if (t >= 0) candidates.push_back(t);
-    for (const std::int32_t t : candidates) {
-      const std::int32_t entry = entryOf(program, t);
+      if (t >= 0) candidates.push_back({t, Microbatch::none()});
+    for (const Operand& o : candidates) {
+      const std::int32_t entry = entryOf(program, o.tensor);
       if (entry < 0) continue;
-      return localMask(program, node, t, problem_.plan.lineage[at(entry)]);
+      return Operand{localMask(program, node, o.tensor, problem_.plan.lineage[at(entry)]), o.microbatch};
     }
     return std::nullopt;
   }

@@ -2,6 +2,8 @@
 
 #include <map>
 #include <optional>
+#include <set>
+#include <string>
 
 #include "ops/registry.h"
 #include "shardproof/error.h"
@@ -16,6 +18,9 @@ void inferLocalElements(Problem& problem) {
     Communication kind;
     std::optional<std::int64_t> tag;
     auto operator<=>(const Meeting&) const = default;
+  };
+  const auto meetingOf = [](const CommunicationSpec& spec) {
+    return Meeting{spec.comm, spec.kind == Communication::kReceive ? Communication::kSend : spec.kind, spec.tag};
   };
   std::map<Meeting, ElementKind> carried;
   const auto pass = [&] {
@@ -35,7 +40,7 @@ void inferLocalElements(Problem& problem) {
         const auto out = graph.out(node);
         if (node.communication >= 0) {
           const CommunicationSpec& spec = program.communications[static_cast<std::size_t>(node.communication)];
-          const Meeting meeting{spec.comm, spec.kind == Communication::kReceive ? Communication::kSend : spec.kind, spec.tag};
+          const Meeting meeting = meetingOf(spec);
           if (!in.empty() && in[0].present()) {
             const ElementKind element = graph.tensors[static_cast<std::size_t>(in[0].tensor)].element;
             if (element != ElementKind::kReal && carried.emplace(meeting, element).second) changed = true;
@@ -67,6 +72,31 @@ void inferLocalElements(Problem& problem) {
   };
   // Reals need no pass of their own; every other kind travels at most once through each communication between programs.
   for (std::size_t i = 0; i <= problem.plan.programs.size() && pass(); ++i) {
+  }
+
+  // Several groups may use one name. Where one sends this and another that, who only receives has to say what it is.
+  std::map<Meeting, std::set<ElementKind>> sent;
+  for (const Program& program : problem.plan.programs) {
+    for (const Node& node : program.graph.nodes) {
+      const auto in = program.graph.in(node);
+      if (node.communication < 0 || in.empty() || !in[0].present()) continue;
+      sent[meetingOf(program.communications[static_cast<std::size_t>(node.communication)])].insert(program.graph.tensors[static_cast<std::size_t>(in[0].tensor)].element);
+    }
+  }
+  for (std::size_t p = 0; p < problem.plan.programs.size(); ++p) {
+    const Program& program = problem.plan.programs[p];
+    for (std::size_t n = 0; n < program.graph.nodes.size(); ++n) {
+      const Node& node = program.graph.nodes[n];
+      const auto in = program.graph.in(node);
+      const auto out = program.graph.out(node);
+      if (node.communication < 0 || (!in.empty() && in[0].present()) || out.empty() || out[0] < 0) continue;
+      const Tensor& received = program.graph.tensors[static_cast<std::size_t>(out[0])];
+      const CommunicationSpec& spec = program.communications[static_cast<std::size_t>(node.communication)];
+      if (received.elementDeclared || sent[meetingOf(spec)].size() <= 1) continue;
+      throw InputError(problem.plan.file, "/programs/" + std::to_string(p) + "/nodes/" + std::to_string(n) + "/out/0",
+                       "'" + problem.names.text(received.name) + "' has no dtype, and different kinds of element (real, integer or complex) are sent under the name '" +
+                           problem.names.text(spec.comm) + "'; expected the dtype of what is received");
+    }
   }
 }
 

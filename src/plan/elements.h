@@ -6,6 +6,7 @@
 namespace shardproof {
 
 // Sets Tensor::element of every produced local tensor without a declared dtype. What contradicts an operator is left for the join to report.
+// Throws InputError where a member that only receives has no dtype, and members send different kinds under the name.
 void inferLocalElements(Problem& problem);
 
 }  // namespace shardproof

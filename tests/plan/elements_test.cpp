@@ -59,5 +59,28 @@ TEST(Elements, ADeclaredDtypeStandsAndIsReported) {
   EXPECT_NE(join.defects()[0].message.find("another kind of element"), std::string::npos) << join.defects()[0].message;
 }
 
+// Another pair uses the name for reals: each receiver says what it gets.
+TEST(Elements, WhereDifferentKindsAreSentUnderOneNameReceiversSayWhich) {
+  test::Draft d = choice();
+  d.plan["mesh"] = test::Json::parse(R"([["pp", 2], ["dp", 2]])");
+  for (auto& program : d.plan["programs"]) program["at"]["dp"] = 0;
+  test::Json sender = d.plan["programs"][0], receiver = d.plan["programs"][1];
+  sender["at"]["dp"] = receiver["at"]["dp"] = 1;
+  sender["tensors"]["v"] = test::Json::parse(R"({"shape": [4, 2]})");
+  sender["nodes"][1] = test::Json::parse(R"({"op": "neg", "in": ["g"], "out": ["v"]})");
+  receiver["tensors"]["v"] = test::Json::parse(R"({"shape": [4, 2]})");
+  d.plan["programs"].push_back(sender);
+  d.plan["programs"].push_back(receiver);
+  try {
+    test::read(d);
+    ADD_FAILURE() << "it was read";
+  } catch (const InputError& error) {
+    EXPECT_NE(std::string(error.what()).find("/programs/1/nodes/0/out/0: 'v' has no dtype"), std::string::npos) << error.what();
+  }
+  d.plan["programs"][1]["tensors"]["v"]["dtype"] = "int64";
+  d.plan["programs"][3]["tensors"]["v"]["dtype"] = "float32";
+  EXPECT_TRUE(Join(*test::read(d)).defects().empty());
+}
+
 }  // namespace
 }  // namespace shardproof

@@ -119,7 +119,7 @@ double evaluate(Function f, std::span<const std::int64_t> params, std::span<cons
       return e / (1 + e);
     }
     case Function::kTanh: return std::tanh(one());
-    case Function::kLog: return std::log(one());
+    case Function::kLog: return one() > 0 ? std::log(one()) : std::numeric_limits<double>::quiet_NaN();   // of zero there is none, minus infinity is no value of it
     case Function::kNormalCdf: return 0.5 * std::erfc(-one() * 0.70710678118654752440);
     case Function::kNormalPdf: {
       const double x = one();

@@ -201,7 +201,18 @@ class Runner {
     if (unknown)
       for (Value<T>& v : out_) v.unknown = unknown;
     if (std::any_of(in_.begin(), in_.end(), [](const Value<T>* v) { return v != nullptr && v->masked; }) || name == "create_mask") refusePlusInfinity();
-    if (measures_) measureResults();
+    if (!measures_) return;
+    measureResults();
+    if (name == "exp" || name == "sigmoid" || name == "softmax") refuseZero();
+  }
+
+  // These are positive, however small, but of a mask: a zero of theirs is an underflow, of which nothing follows either.
+  void refuseZero() {
+    if constexpr (!kIsField<T>) {
+      if (std::any_of(in_.begin(), in_.end(), [](const Value<T>* v) { return v != nullptr && v->masked; })) return;
+      for (Value<T>& v : out_)
+        if (v && !v.unknown && std::any_of(v.data(), v.data() + v.size(), [](T x) { return x == 0; })) v.unknown = underflow_;
+    }
   }
 
   // Minus infinity is a mask's. What would be plus infinity, a negative multiple or a square of it, is an operation that needs a number, and must not come back as
@@ -544,8 +555,9 @@ class Runner {
   Context context_;
   RunResult result_;
   std::uint64_t steps_ = 0;
-  bool measures_ = false;                                    // Value::reach, and overflows
+  bool measures_ = false;                                    // Value::reach, overflows and underflows
   const std::shared_ptr<const std::string> overflow_ = std::make_shared<const std::string>("numbers are too large for floating point");
+  const std::shared_ptr<const std::string> underflow_ = std::make_shared<const std::string>("numbers are too small for floating point");
   const Graph* graph_ = nullptr;                             // whose node is being run
   std::vector<const Value<T>*> in_;
   std::vector<Value<T>> out_;

@@ -127,8 +127,10 @@ double DoubleAlgebra::indicator(double index, std::int64_t value) {
 }
 
 double DoubleAlgebra::exp(double a) {
+  // The true value is finite and not zero; what follows from an infinite one, or from zero, would be wrong. Of minus infinity it is zero.
+  constexpr double kSmallest = 1e-290;
   const double result = std::exp(a);
-  return result == kInfinity ? kUndefined : rounded(result);  // the true value is finite; what follows from an infinite one would be wrong
+  return result == kInfinity || (result < kSmallest && a != -kInfinity) ? kUndefined : rounded(result);
 }
 
 double DoubleAlgebra::apply(ops::Function f, std::span<const std::int64_t> params, std::span<const double> arguments) {

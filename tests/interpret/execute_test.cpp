@@ -168,6 +168,17 @@ TEST(Execute, AnOverflowDecidesNothing) {
   EXPECT_NE(result.entries[0].reason.find("too large"), std::string::npos) << result.entries[0].reason;
 }
 
+TEST(Execute, AnUnderflowDecidesNothing) {
+  const auto problem = test::read(unary("[2]", kFill + R"({"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": -40000}})",
+                                        R"({"op": "mul", "in": ["x"], "out": ["a"], "attrs": {"scalar": -40000}}, {"op": "exp", "in": ["a"], "out": ["b"]}, {"op": "log", "in": ["b"], "out": ["o"]})"));
+  const std::map<std::string, Array> ones{{"x", {{2}, ElementKind::kReal, {1, 1}}}};
+  Options options;
+  options.inputs = &ones;
+  const Result result = execute(*problem, options);
+  EXPECT_EQ(result.outputs(problem->plan), Agreement::kUnknown);
+  EXPECT_NE(result.entries[0].reason.find("too small"), std::string::npos) << result.entries[0].reason;
+}
+
 TEST(Execute, WhatWouldBePlusInfinityHasNoValue) {
   // - -m is no mask, and exp(- m m) no 0.
   const auto decided = [](const std::string& nodes) {

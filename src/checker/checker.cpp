@@ -273,7 +273,8 @@ class StageChecker {
     });
     if (runner.droppedAssumption()) return false;   // the values might not be ones that the assumed lineage allows
     // Lineage says nothing of a local element where the model has no value: there it has one that is not known here.
-    undefinedCounts = undefinedCounts && std::none_of(stage_.assumptions.begin(), stage_.assumptions.end(), [&](const Equation& e) {
+    // And a number that a double cannot hold is no number that does not exist.
+    undefinedCounts = undefinedCounts && !algebra.outOfRange() && std::none_of(stage_.assumptions.begin(), stage_.assumptions.end(), [&](const Equation& e) {
       const auto& values = runner.value(e.logical).data;
       return std::any_of(values.begin(), values.end(), [](double x) { return std::isnan(x); });
     });

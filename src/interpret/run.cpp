@@ -281,7 +281,7 @@ class Runner {
     return keyOf("mask " + std::to_string(integerOf(attributes, "seed")) + " " + numberOf(attributes, "p").toString() + " " + text(shape));
   }
 
-  // The piece of a logical mask that belongs where the operand (or the result) lies: of a gradient, first where the forward operand lies.
+  // The piece of a logical mask that belongs where what is dropped out lies, or the result.
   Value<T> localMask(std::int64_t rank, std::int32_t instance, const NodeView& view) {
     const ProgramLayout& layout = programs_.layout(rank);
     const Graph& graph = programs_.program(rank).graph;
@@ -290,9 +290,20 @@ class Runner {
     const auto look = [&](std::int32_t tensor, std::int32_t microbatch) {
       if (placement == nullptr && tensor >= 0) placement = setup_.placementOf(programs_.slot(rank, programs_.slotOf(layout, graph, tensor, microbatch)));
     };
-    for (std::size_t k = view.in.size(); k-- > 0;)
-      if (view.in[k].present()) look(view.in[k].tensor, view.in[k].microbatch.isOne() ? view.in[k].microbatch.number() : i.microbatch);
-    for (const std::int32_t t : view.out) look(t, i.microbatch);
+    const Operand& dropped = view.in.back();
+    look(dropped.tensor, dropped.microbatch.isOne() ? dropped.microbatch.number() : i.microbatch);
+    if (view.in.size() == 1) {
+      look(view.out[0], i.microbatch);
+    } else if (!dropped.microbatch.isOne()) {   // backward: what the dropout gave that read the same
+      const std::vector<NodeView>& views = setup_.plans.at(at(programs_.programOf(rank))).nodes;
+      const Node& own = graph.nodes[at(&view - views.data())];
+      for (std::size_t n = 0; n < views.size(); ++n) {
+        const NodeView& forward = views[n];
+        if (!forward.draws || forward.in.size() != 1 || forward.in[0].tensor != dropped.tensor || forward.in[0].microbatch.isOne() || graph.nodes[n].microbatch != own.microbatch) continue;
+        const Attributes &x = problem_.attributes.at(forward.attributes), &y = problem_.attributes.at(view.attributes);
+        if (integerOf(x, "seed") == integerOf(y, "seed") && numberOf(x, "p") == numberOf(y, "p")) look(forward.out[0], i.microbatch);
+      }
+    }
     const Shape& extent = in_.back() != nullptr ? in_.back()->shape : in_.front()->shape;
     if (placement != nullptr && placement->tensor >= 0) {
       const Shape& whole = problem_.model.graph.tensors[at(placement->tensor)].shape;

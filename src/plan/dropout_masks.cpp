@@ -42,6 +42,10 @@ class Masks {
     }
     for (std::size_t p = 0; p < problem_.plan.programs.size(); ++p) {
       Graph& graph = problem_.plan.programs[p].graph;
+      forwards_.clear();
+      for (const Node& node : graph.nodes) {
+        if (node.op == forward_ && draws(node)) forwards_.push_back(node);
+      }
       for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
         const Node node = graph.nodes[i];
         if (!draws(node)) continue;
@@ -117,21 +121,32 @@ class Masks {
     return logical_[key] = addMask(problem_.model.graph, name, shape, false);
   }
 
-  // Read for the microbatch for which the tensor is read whose positions it has.
+  // What says the positions is what is dropped out, or what comes out of that. Backward it is the operand that was dropped out: nothing else depends on it, so
+  // only its own lineage, or that of the result of the dropout that read it, shows that it is the right one. The mask is read for the microbatch for which that is.
   std::optional<Operand> localMask(std::size_t program, const Node& node) {
     const Graph& graph = problem_.plan.programs[program].graph;
-    std::vector<Operand> candidates;
-    const auto in = graph.in(node);
-    for (std::size_t i = in.size(); i-- > 0;)   // what is dropped out first: backward it is the same tensor as forward
-      if (in[i].present()) candidates.push_back(in[i]);
-    for (const std::int32_t t : graph.out(node))
-      if (t >= 0) candidates.push_back({t, Microbatch::none()});
+    const Operand dropped = graph.in(node).back();
+    std::vector<Operand> candidates{dropped};
+    if (node.op == forward_) {
+      candidates.push_back({graph.out(node)[0], Microbatch::none()});
+    } else if (!dropped.microbatch.isOne()) {
+      for (const Node& forward : forwards_) {
+        const Operand& read = graph.in(forward)[0];
+        if (read.tensor == dropped.tensor && !read.microbatch.isOne() && forward.microbatch == node.microbatch && sameMask(forward, node))
+          candidates.push_back({graph.out(forward)[0], Microbatch::none()});
+      }
+    }
     for (const Operand& o : candidates) {
-      const std::int32_t entry = entryOf(program, o.tensor);
+      const std::int32_t entry = o.present() ? entryOf(program, o.tensor) : -1;
       if (entry < 0) continue;
       return Operand{localMask(program, node, o.tensor, problem_.plan.lineage[at(entry)]), o.microbatch};
     }
     return std::nullopt;
+  }
+
+  bool sameMask(const Node& a, const Node& b) const {
+    const Attributes &x = problem_.attributes.at(a.attributes), &y = problem_.attributes.at(b.attributes);
+    return ops::integer(x, "seed") == ops::integer(y, "seed") && ops::number(x, "p") == ops::number(y, "p");
   }
 
   std::int32_t localMask(std::size_t program, const Node& node, std::int32_t tensor, const LineageEntry& entry) {
@@ -233,6 +248,7 @@ class Masks {
 
   Problem& problem_;
   OperatorId forward_, backward_;
+  std::vector<Node> forwards_;                             // of the program that is being seen to: its dropouts, as they were
   std::set<std::int32_t> positioned_;                      // logical tensors that share their positions with a mask
   std::multimap<NameId, std::int32_t> entries_;                  // local tensor -> lineage entries that place it in one of these
   std::map<Key, std::int32_t> logical_;

@@ -27,7 +27,7 @@ void inferLocalElements(Problem& problem) {
     bool changed = false;
     const auto set = [&](Graph& graph, std::int32_t t, ElementKind element) {
       Tensor& tensor = graph.tensors[static_cast<std::size_t>(t)];
-      if (tensor.elementDeclared || tensor.kind != TensorKind::kProduced || tensor.element == element) return;
+      if (tensor.elementDeclared || tensor.kind != TensorKind::kProduced || tensor.element != ElementKind::kReal || element == ElementKind::kReal) return;
       tensor.element = element;
       changed = true;
     };
@@ -70,8 +70,8 @@ void inferLocalElements(Problem& problem) {
     }
     return changed;
   };
-  // Reals need no pass of their own; every other kind travels at most once through each communication between programs.
-  for (std::size_t i = 0; i <= problem.plan.programs.size() && pass(); ++i) {
+  // What is not known yet counts as real, and each tensor becomes something else once at most, so this ends.
+  while (pass()) {
   }
 
   // Several groups may use one name. Where one sends this and another that, who only receives has to say what it is.

@@ -103,22 +103,33 @@ double DoubleAlgebra::dot(std::span<const double* const> rows, std::size_t n) {
   return squares == 0 ? total : rounded(total) + std::sqrt(squares) * (unit() * kNoise);
 }
 
+namespace {
+
+double powerOf(double base, int halves) {
+  if (halves % 2 == 0) {
+    switch (halves / 2) {
+      case 2: return base * base;
+      case -1: return 1 / base;
+      default: return std::pow(base, halves / 2);
+    }
+  }
+  const double root = std::sqrt(base);
+  if (halves == 1) return root;
+  return halves == -1 ? 1 / root : std::pow(root, halves);
+}
+
+}  // namespace
+
 double DoubleAlgebra::power(double base, int halves) {
   // Not infinity: with the other sign it would pass for a mask.
   if (base == 0 && halves < 0) return kUndefined;
   if (std::isinf(base) && halves != 2) return kUndefined;
-  if (halves % 2 == 0) {
-    switch (halves / 2) {
-      case 0: return 1;
-      case 1: return base;
-      case 2: return rounded(base * base);
-      case -1: return rounded(1 / base);
-      default: return rounded(std::pow(base, halves / 2));
-    }
-  }
-  const double root = std::sqrt(base);
-  if (halves == 1) return rounded(root);
-  return rounded(halves == -1 ? 1 / root : std::pow(root, halves));
+  if (halves == 0) return 1;
+  if (halves == 2) return base;
+  const double result = powerOf(base, halves);
+  if (std::isinf(result)) return overflow();
+  if (std::abs(result) < kSmallest && base != 0) return underflow(result);
+  return rounded(result);
 }
 
 double DoubleAlgebra::indicator(double index, std::int64_t value) {
@@ -127,10 +138,10 @@ double DoubleAlgebra::indicator(double index, std::int64_t value) {
 }
 
 double DoubleAlgebra::exp(double a) {
-  // The true value is finite and not zero; what follows from an infinite one, or from zero, would be wrong. Of minus infinity it is zero.
-  constexpr double kSmallest = 1e-290;
   const double result = std::exp(a);
-  return result == kInfinity || (result < kSmallest && a != -kInfinity) ? kUndefined : rounded(result);
+  if (result == kInfinity) return overflow();
+  if (result < kSmallest && a != -kInfinity) return underflow(1);
+  return rounded(result);
 }
 
 double DoubleAlgebra::apply(ops::Function f, std::span<const std::int64_t> params, std::span<const double> arguments) {

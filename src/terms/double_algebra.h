@@ -29,7 +29,9 @@ class DoubleAlgebra {
   // Of minus infinity only positive multiples are anything, as in the proof: 0 * -inf is nan, and so is what would be plus infinity.
   double mul(double a, double b) {
     const double product = a * b;
-    return product == kInfinity ? std::numeric_limits<double>::quiet_NaN() : rounded(product);
+    if (std::abs(product) < kSmallest && a != 0 && b != 0) return underflow(product);
+    if (std::isinf(product)) return product < 0 && (std::isinf(a) || std::isinf(b)) ? product : overflow(std::isfinite(a) && std::isfinite(b));
+    return rounded(product);
   }
   double scale(const Rational& factor, double a) { return mul(factor.toDouble(), a); }
   double sum(std::span<const double> terms, std::span<const std::int64_t> weights);  // compensated
@@ -47,8 +49,21 @@ class DoubleAlgebra {
   }
   // A hash of the way every threshold and choice went, in order: two evaluations of one thing that differ here have met a tie, where neither is to be believed.
   std::uint64_t decisions() const { return decisions_; }
+  // Some number was too large or too small for a double. What is too large is no number afterwards, although it is one; what is too small is zero, or with noise
+  // any other small number, so that a difference which comes of it does not stay.
+  bool outOfRange() const { return outOfRange_; }
 
  private:
+  static constexpr double kSmallest = 1e-290;
+  double underflow(double x) {
+    outOfRange_ = true;
+    if (state_ == 0) return 0;
+    return std::copysign(kSmallest * (1 + unit() / 2), x);
+  }
+  double overflow(bool ofNumbers = true) {
+    outOfRange_ = outOfRange_ || ofNumbers;
+    return std::numeric_limits<double>::quiet_NaN();
+  }
   static constexpr double kLargestIndex = 0x1p53;   // integers are exact below
   static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -68,6 +83,7 @@ class DoubleAlgebra {
 
   std::uint64_t state_ = 0;   // of the noise; 0: none
   std::uint64_t decisions_ = 0;
+  bool outOfRange_ = false;
 };
 
 }  // namespace shardproof

@@ -450,10 +450,15 @@ class Verification {
   // Evaluates both sides in numbers, the model from its inputs, the plan from what is proved, to the outputs: does a failed lemma show in one?
   bool endToEndDiffers() {
     const auto start = Clock::now();
+    // What is proved need not be computed on all ranks again, nor asked again, unless the place of a dropout's mask is in doubt, and with it what a proof means.
+    std::vector<char> known = chain();
+    if (std::any_of(plan_.positioning.begin(), plan_.positioning.end(), [&](std::int32_t e) { return plan_.lineage[index(e)].role != Role::kInput && !known[index(e)]; })) {
+      std::fill(known.begin(), known.end(), 0);
+    }
     std::vector<std::int32_t> outputs;
     std::int32_t first = -1;   // refuted
     for (const std::int32_t e : topological_) {
-      if (plan_.lineage[index(e)].role == Role::kOutput) outputs.push_back(e);
+      if (plan_.lineage[index(e)].role == Role::kOutput && !known[index(e)]) outputs.push_back(e);
       const StageOutcome* outcome = outcomeOf(e);
       if (first < 0 && outcome && outcome->verdict == StageVerdict::kRefuted) first = e;
     }
@@ -461,11 +466,6 @@ class Verification {
     std::vector<std::int32_t> all = outputs;
     for (const std::int32_t e : firstFailures_) {
       if (plan_.lineage[index(e)].role != Role::kOutput) all.push_back(e);
-    }
-    // What is proved need not be computed on all ranks again, unless the place of a dropout's mask is in doubt, and with it what a proof means.
-    std::vector<char> known = chain();
-    if (std::any_of(plan_.positioning.begin(), plan_.positioning.end(), [&](std::int32_t e) { return plan_.lineage[index(e)].role != Role::kInput && !known[index(e)]; })) {
-      std::fill(known.begin(), known.end(), 0);
     }
     CutOptions cut;
     cut.maxNodes = 2 * kMostEndToEndNodes;

@@ -29,9 +29,11 @@ double wide(int kind, Random& random) {
 std::map<std::string, Array> specialInputs(const Problem& problem, int kind, Random& random) {
   std::map<std::string, Array> inputs;
   for (const Tensor& t : problem.model.graph.tensors) {
-    if ((t.kind != TensorKind::kInput && t.kind != TensorKind::kParameter) || t.element != (kind == kIntegers ? ElementKind::kInteger : ElementKind::kReal)) continue;
+    if (t.kind != TensorKind::kInput && t.kind != TensorKind::kParameter) continue;
+    const bool complex = t.element == ElementKind::kComplex;   // which the executor draws on the unit circle
+    if (complex ? kind < kWide : t.element != (kind == kIntegers ? ElementKind::kInteger : ElementKind::kReal)) continue;
     Array array{t.shape, t.element, {}};
-    std::int64_t n = 1;
+    std::int64_t n = complex ? 2 : 1;
     for (const std::int64_t d : t.shape) n *= d;
     for (std::int64_t i = 0; i < n; ++i) array.data.push_back(kind == 0 ? 0 : kind == 1 ? 1 : kind == 2 ? random.pick({0.0, 0.0, 1.0, -1.0, 2.0, -0.5}) : kind == kIntegers ? static_cast<double>(random.between(-1, 9)) : wide(kind, random));
     inputs.emplace(problem.names.text(t.name), std::move(array));

@@ -7,7 +7,8 @@
 namespace shardproof {
 
 // Gives every dropout (and dropout_backward) that draws a mask an operand with it: in the model an input for each seed, p and shape; in the plan a local input whose
-// lineage is that of the node's operand or result, where lineage says which piece of a tensor that the model drops out it is. A plan's node without such
+// lineage is that of what the node drops out, or of the result (backward: of the dropout that read the same), where lineage says which piece of a tensor that the model
+// drops out it is. A plan's node without such
 // lineage is left as it is; what depends on it is undecided.
 void giveDropoutMasks(Problem& problem);
 

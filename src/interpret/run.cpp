@@ -204,6 +204,7 @@ class Runner {
     if (!measures_) return;
     measureResults();
     if (name == "exp" || name == "sigmoid" || name == "softmax") refuseZero();
+    if (name == "exp") refuseOne();
   }
 
   // These are positive, however small, but of a mask: a zero of theirs is an underflow, of which nothing follows either.
@@ -212,6 +213,17 @@ class Runner {
       if (std::any_of(in_.begin(), in_.end(), [](const Value<T>* v) { return v != nullptr && v->masked; })) return;
       for (Value<T>& v : out_)
         if (v && !v.unknown && std::any_of(v.data(), v.data() + v.size(), [](T x) { return x == 0; })) v.unknown = underflow_;
+    }
+  }
+
+  // An exponential is 1 at 0 alone: what has been rounded to 1 would have no logarithm of its logarithm.
+  void refuseOne() {
+    if constexpr (!kIsField<T>) {
+      const Value<T>& x = *in_[0];
+      Value<T>& y = out_[0];
+      if (y.unknown || x.size() != y.size()) return;
+      for (std::int64_t i = 0; i < y.size() && !y.unknown; ++i)
+        if (y.data()[i] == 1 && x.data()[i] != 0) y.unknown = underflow_;
     }
   }
 

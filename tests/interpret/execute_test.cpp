@@ -179,6 +179,18 @@ TEST(Execute, AnUnderflowDecidesNothing) {
   EXPECT_NE(result.entries[0].reason.find("too small"), std::string::npos) << result.entries[0].reason;
 }
 
+TEST(Execute, WhatIsRoundedToOneDecidesNothing) {
+  // log(log(exp(exp(-300)))) is -300; exp(exp(-300)) is 1 in every floating point.
+  Draft d = unary("[2]", kFill + R"({"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": 1}})",
+                  R"({"op": "exp", "in": ["x"], "out": ["a"]}, {"op": "exp", "in": ["a"], "out": ["b"]}, {"op": "log", "in": ["b"], "out": ["c"]}, {"op": "log", "in": ["c"], "out": ["o"]})");
+  d.tensor(0, "c") = d.tensor(0, "a");
+  const auto problem = test::read(d);
+  const std::map<std::string, Array> small{{"x", {{2}, ElementKind::kReal, {-300, -300}}}};
+  Options options;
+  options.inputs = &small;
+  EXPECT_EQ(execute(*problem, options).outputs(problem->plan), Agreement::kUnknown);
+}
+
 TEST(Execute, WhatWouldBePlusInfinityHasNoValue) {
   // - -m is no mask, and exp(- m m) no 0.
   const auto decided = [](const std::string& nodes) {

@@ -156,27 +156,19 @@ TEST(Execute, RoundingIsNoDifference) {
   EXPECT_EQ(outputsOf(d), Agreement::kAgrees);
 }
 
-TEST(Execute, AnOverflowDecidesNothing) {
-  // log(exp(40000)) is 40000, and no number is as large as exp(40000).
-  const auto problem = test::read(unary("[2]", kFill + R"({"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": 40000}})",
-                                        R"({"op": "mul", "in": ["x"], "out": ["a"], "attrs": {"scalar": 40000}}, {"op": "exp", "in": ["a"], "out": ["b"]}, {"op": "log", "in": ["b"], "out": ["o"]})"));
-  const std::map<std::string, Array> ones{{"x", {{2}, ElementKind::kReal, {1, 1}}}};
-  Options options;
-  options.inputs = &ones;
-  const Result result = execute(*problem, options);
-  EXPECT_EQ(result.outputs(problem->plan), Agreement::kUnknown);
-  EXPECT_NE(result.entries[0].reason.find("too large"), std::string::npos) << result.entries[0].reason;
-}
-
-TEST(Execute, AnUnderflowDecidesNothing) {
-  const auto problem = test::read(unary("[2]", kFill + R"({"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": -40000}})",
-                                        R"({"op": "mul", "in": ["x"], "out": ["a"], "attrs": {"scalar": -40000}}, {"op": "exp", "in": ["a"], "out": ["b"]}, {"op": "log", "in": ["b"], "out": ["o"]})"));
-  const std::map<std::string, Array> ones{{"x", {{2}, ElementKind::kReal, {1, 1}}}};
-  Options options;
-  options.inputs = &ones;
-  const Result result = execute(*problem, options);
-  EXPECT_EQ(result.outputs(problem->plan), Agreement::kUnknown);
-  EXPECT_NE(result.entries[0].reason.find("too small"), std::string::npos) << result.entries[0].reason;
+TEST(Execute, AnOverflowOrUnderflowDecidesNothing) {
+  // log(exp(40000)) is 40000, and no number is as large as exp(40000), or as small as its reciprocal.
+  for (const auto& [scale, why] : {std::pair("40000", "too large"), std::pair("-40000", "too small")}) {
+    const std::string scaled = R"("attrs": {"scalar": )" + std::string(scale) + "}}";
+    const auto problem = test::read(unary("[2]", kFill + R"({"op": "mul", "in": ["x"], "out": ["o"], )" + scaled,
+                                          R"({"op": "mul", "in": ["x"], "out": ["a"], )" + scaled + R"(, {"op": "exp", "in": ["a"], "out": ["b"]}, {"op": "log", "in": ["b"], "out": ["o"]})"));
+    const std::map<std::string, Array> ones{{"x", {{2}, ElementKind::kReal, {1, 1}}}};
+    Options options;
+    options.inputs = &ones;
+    const Result result = execute(*problem, options);
+    EXPECT_EQ(result.outputs(problem->plan), Agreement::kUnknown);
+    EXPECT_NE(result.entries[0].reason.find(why), std::string::npos) << result.entries[0].reason;
+  }
 }
 
 TEST(Execute, WhatIsRoundedToOneDecidesNothing) {

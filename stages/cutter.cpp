@@ -587,10 +587,10 @@ class Cutter {
   }
 
   void chooseLogicalCut() {
+    cut_.clear();
+    if (options_.proved) return;   // the model begins at its inputs
     std::vector<std::int32_t> claimed;
     for (const std::int32_t e : entries_) claimed.push_back(plan_.lineage[static_cast<std::size_t>(e)].tensor);
-    cut_.clear();
-    if (options_.proved) return;
     std::unordered_map<std::int32_t, std::vector<std::int32_t>> perInstance;   // local id -> logical tensors it is bound to
     for (const BoundEquation& equation : bound_) {
       const std::int32_t tensor = sourceOf(plan_.lineage[static_cast<std::size_t>(equation.entry)].tensor);

@@ -3,26 +3,17 @@
 
 #include <gtest/gtest.h>
 
-#include "support/problems.h"
+#include "plan/defects.h"
 
 namespace shardproof {
 namespace {
 
-using Ranks = std::vector<std::int64_t>;
-using Pointers = std::vector<std::string>;
+using test::defectsOf;
 using test::Draft;
 using test::Json;
-
-std::vector<Defect> defectsOf(const Draft& d) {
-  const auto problem = test::read(d);
-  return Join(*problem).defects();
-}
-
-Pointers pointersOf(const Defect& defect) {
-  Pointers list;
-  for (const NodePlace& place : defect.nodes) list.push_back(place.pointer);
-  return list;
-}
+using test::Pointers;
+using test::pointersOf;
+using test::Ranks;
 
 // The first defect, with what its message must contain.
 void expectDefect(const Draft& d, DefectKind kind, const Ranks& ranks, const Pointers& pointers, const std::string& message) {

@@ -7,23 +7,17 @@
 
 #include "interpret/interpret.h"
 #include "plan/checks.h"
-#include "support/problems.h"
+#include "plan/defects.h"
 
 namespace shardproof {
 namespace {
 
-using Ranks = std::vector<std::int64_t>;
-using Pointers = std::vector<std::string>;
+using test::defectsOf;
 using test::Draft;
 using test::Json;
-
-std::vector<Defect> defectsOf(const Problem& problem) { return Join(problem).defects(); }
-
-Pointers pointersOf(const Defect& defect) {
-  Pointers list;
-  for (const NodePlace& place : defect.nodes) list.push_back(place.pointer);
-  return list;
-}
+using test::Pointers;
+using test::pointersOf;
+using test::Ranks;
 
 bool executes(const Problem& problem) { return interpret::execute(problem, {}).status == interpret::Status::kRun; }
 

@@ -23,6 +23,8 @@ struct Context {
   // Decisions (slopes, maxima of choices) that rounding may have made: a difference that follows
   // one is none. See compare.h.
   std::int64_t closeDecisions = 0;
+  // Values of sigmoid and tanh that are nearly 1 in size, whatever exactly the argument is.
+  std::int64_t saturated = 0;
 };
 
 template <class T>

@@ -209,21 +209,6 @@ void unaryBackward(Call<T>& c) {
   c.out[0] = mapped(c, c.gradient(0, x.shape), x, [](T g, T a) { return g * F<T>::slope(a); });
 }
 
-// Which side of 0 an element lies on may be a matter of rounding: nearer than this and not 0
-// itself.
-template <class T>
-void countCloseToZero(Context& context, const Value<T>& x) {
-  if constexpr (!kIsField<T>) {
-    const T* p = x.data();
-    std::int64_t close = 0;
-    const std::int64_t n = x.size();
-#pragma omp parallel for schedule(static) reduction(+ : close) if (n >= kParallelFrom)
-    for (std::int64_t i = 0; i < n; ++i)
-      close += std::abs(p[i]) < static_cast<T>(1e-13) && p[i] != 0;
-    context.closeDecisions += close;
-  }
-}
-
 template <class T>
 void relu(Call<T>& c) {
   const Value<T>& x = c.real(0);
@@ -235,7 +220,6 @@ void relu(Call<T>& c) {
 template <class T>
 void reluBackward(Call<T>& c) {
   const Value<T>& x = c.real(1);
-  countCloseToZero(c.context, x);
   c.out[0] = mapped(c, c.gradient(0, x.shape), x, [](T g, T a) {
     if constexpr (kIsField<T>) return a.infinite() ? g * T(0) : g * stepOf(a);
     else return g * stepOf(a);

@@ -73,6 +73,7 @@ class Execution {
 
   void count(const RunResult& run) {
     result_.flops += run.flops;
+    result_.saturated += run.saturated;
     result_.peakBytes = std::max(result_.peakBytes, run.peakBytes);
   }
 

@@ -76,6 +76,7 @@ struct Result {
   std::string reason;
   int trials = 0;                               // that were completed
   std::vector<EntryResult> entries;             // one for each entry of role output, and of checkpoints where asked; in the order of the plan
+  std::int64_t saturated = 0;                   // values of sigmoid and tanh so near to 1 in size that agreement behind them says little of their arguments
   double seconds = 0, flops = 0;                // contractions count two for each product
   std::int64_t peakBytes = 0;
   std::map<std::string, Array> model;           // with Options::keep: every tensor of the model

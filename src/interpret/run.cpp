@@ -48,6 +48,7 @@ class Runner {
     result_.flops = context_.flops;
     result_.peakBytes = memory_.peak;
     result_.closeDecisions = context_.closeDecisions;
+    result_.saturated = context_.saturated;
     return std::move(result_);
   }
 
@@ -201,10 +202,33 @@ class Runner {
     if (unknown)
       for (Value<T>& v : out_) v.unknown = unknown;
     if (std::any_of(in_.begin(), in_.end(), [](const Value<T>* v) { return v != nullptr && v->masked; }) || name == "create_mask") refusePlusInfinity();
+    if (name == "sigmoid" || name == "tanh") countSaturated();
     if (!measures_) return;
+    countAtSingularity(name);
     measureResults();
     if (name == "exp" || name == "sigmoid" || name == "softmax") refuseZero();
     if (name == "exp") refuseOne();
+  }
+
+  // Near their limits of 0 or 1 in size these functions hide all differences of their arguments: agreement behind them says little.
+  void countSaturated() {
+    if constexpr (!kIsField<T>) {
+      const Value<T>& y = out_[0];
+      context_.saturated += std::count_if(y.data(), y.data() + y.size(), [](T v) { return 1 - std::abs(v) < static_cast<T>(0x1p-20); });
+    }
+  }
+
+  // What should be 0 and is a few roundings instead: whether these operators have a value there, and which, is rounding's decision. `relu` decides by the sign.
+  void countAtSingularity(std::string_view name) {
+    static const std::map<std::string_view, std::size_t> kOperands{{"log", 0}, {"log_backward", 1}, {"sqrt", 0}, {"sqrt_backward", 1}, {"rsqrt", 0}, {"rsqrt_backward", 1},
+                                                                   {"pow", 0}, {"pow_backward", 1}, {"div", 1}, {"div_backward", 2}, {"relu", 0}, {"relu_backward", 1}};
+    if constexpr (!kIsField<T>) {
+      const auto it = kOperands.find(name);
+      if (it == kOperands.end() || it->second >= in_.size() || in_[it->second] == nullptr) return;
+      const Value<T>& x = *in_[it->second];
+      const T vanished = static_cast<T>(x.reach) * 16 * std::numeric_limits<T>::epsilon();
+      context_.closeDecisions += std::count_if(x.data(), x.data() + x.size(), [&](T v) { return v != 0 && std::abs(v) <= vanished; });
+    }
   }
 
   // These are positive, however small, but of a mask: a zero of theirs is an underflow, of which nothing follows either.

@@ -40,6 +40,7 @@ struct RunResult {
   double flops = 0;
   std::int64_t peakBytes = 0;
   std::int64_t closeDecisions = 0;  // Context::closeDecisions
+  std::int64_t saturated = 0;       // Context::saturated
 };
 
 // Throws CannotRun, Stopped, TooLarge; std::logic_error where the model itself cannot be run.

@@ -75,6 +75,7 @@ void findTruth(const Problem& problem, const JudgeOptions& options, int trials, 
   else if (ordinary == Agreement::kDiffers) to.truth = Truth::kWrong;
   else to.truth = ordinary == Agreement::kAgrees ? Truth::kRight : Truth::kUnknown;
   if (to.truth != Truth::kRight) to.truthReason = describe(problem, result);
+  to.saturated = result.saturated > 0;
   if (to.truth != Truth::kRight && to.truth != Truth::kUnknown) return;
   Random random("special", options.seed, 0);
   run.trials = 1;
@@ -151,6 +152,10 @@ Judgement judge(const Case& made, const JudgeOptions& options) {
       JudgeOptions more = options;
       more.seed += 1000;
       findTruth(*problem, more, kConfirmations, result);
+      if (result.truth == Truth::kRight && result.saturated) {
+        result.truth = Truth::kUnknown;
+        result.truthReason = "a sigmoid or tanh at its limit hides what differs before it";
+      }
     }
   } catch (const std::exception& error) {
     result.finding = Finding::kInternal;

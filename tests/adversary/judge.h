@@ -24,6 +24,7 @@ struct Judgement {
   std::string truthReason;    // where it differs, why it cannot run or could not be told
   std::string reason;         // of the verdict: the defect, or why it is undecided
   double verifySeconds = 0, executeSeconds = 0;
+  bool saturated = false;     // interpret::Result::saturated
   bool structural = false;    // not equivalent for a reason found before any proof
 };
 

@@ -123,7 +123,7 @@ struct Worker {
 struct Tally {
   std::map<std::string, std::map<std::string, std::map<std::string, std::uint64_t>>> counts, unedited;   // family, truth, verdict
   std::map<std::string, std::map<std::string, std::uint64_t>> undecided, unknown;               // family, reason
-  std::vector<Json> findings;
+  std::vector<Json> findings, slow;
   std::map<std::string, double> verify, execute;
   std::uint64_t plans = 0, edited = 0, failures = 0;
   std::string failure;
@@ -252,7 +252,14 @@ class Run {
     if (!why.empty() && !w.again) {
       w.again = true;
     } else {   // a crash, or too late also with processes that are killed in time
-      if (why.empty()) why = WIFSIGNALED(status) ? "ended by signal " + std::to_string(WTERMSIG(status)) : "ended with exit code " + std::to_string(WEXITSTATUS(status));
+      if (!why.empty()) {   // limits are for each stage; many that are undecided take many of them
+        tally_.slow.push_back({{"family", task.family}, {"index", task.index}, {"reason", why}});
+        w.next += w.stride;
+        w.again = false;
+        begin(w);
+        return;
+      }
+      why = WIFSIGNALED(status) ? "ended by signal " + std::to_string(WTERMSIG(status)) : "ended with exit code " + std::to_string(WEXITSTATUS(status));
       tally_.findings.push_back({{"family", task.family}, {"index", task.index}, {"finding", "no answer"}, {"reason", why}});
       std::cout << "finding: " << task.family << " " << task.index << ": " << why << std::endl;
       w.next += w.stride;
@@ -334,7 +341,7 @@ Json jsonOf(const Arguments& a, const Tally& t) {
   Json findings = Json::array();
   for (const Json& f : t.findings) findings.push_back(f);
   return {{"format", "shardproof-adversary"}, {"version", 1}, {"seed", a.seed}, {"plans", t.plans}, {"edited", t.edited}, {"seconds", t.seconds}, {"counts", t.counts}, {"unedited", t.unedited},
-          {"undecided", t.undecided}, {"unknown", t.unknown}, {"failures", t.failures}, {"verify_seconds", t.verify}, {"execute_seconds", t.execute}, {"findings", findings}};
+          {"undecided", t.undecided}, {"unknown", t.unknown}, {"failures", t.failures}, {"slow", t.slow}, {"verify_seconds", t.verify}, {"execute_seconds", t.execute}, {"findings", findings}};
 }
 
 void printTable(const Tally& t) {
@@ -357,6 +364,7 @@ void printTable(const Tally& t) {
     }
   }
   std::printf("\n%lu plans in %.1f s, %lu of them edited; %zu findings", static_cast<unsigned long>(t.plans), t.seconds, static_cast<unsigned long>(t.edited), t.findings.size());
+  if (!t.slow.empty()) std::printf("; %zu without a verdict in time, the first: %s", t.slow.size(), t.slow.front().dump().c_str());
   if (t.failures > 0) std::printf("; %lu plans could not be made, the last: %s", static_cast<unsigned long>(t.failures), t.failure.c_str());
   std::printf("\n");
 }
@@ -370,7 +378,7 @@ int main(int argc, char** argv) {
   app.add_option("--family", a.family, "this one only");
   app.add_option("--index", a.index, "this plan only");
   app.add_option("--seconds", a.seconds, "stop after so many");
-  app.add_option("--plan-seconds", a.planSeconds, "a plan that takes longer is proved in processes that are killed; four times as long is a finding");
+  app.add_option("--plan-seconds", a.planSeconds, "a plan that takes longer is proved in processes that are killed; four times as long is counted as slow");
   app.add_option("--jobs", a.jobs, "worker processes");
   app.add_option("--write", a.write, "write findings, made small, to this directory");
   app.add_option("--json", a.json, "write the table and the findings to this file");

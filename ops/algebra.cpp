@@ -13,13 +13,15 @@ namespace shardproof::ops {
 
 std::int64_t ReducedDim::reducedBound(std::int64_t bound) const {
   if (bound < 0 || bound > full)
-    throw std::logic_error("bound " + std::to_string(bound) + " lies outside a dimension of " + std::to_string(full));
+    throw std::logic_error("bound " + std::to_string(bound) + " lies outside a dimension of " +
+                           std::to_string(full));
   const auto end = std::lower_bound(position.begin(), position.end(), bound);
   const auto count = end - position.begin();
-  // The classes before the bound must hold exactly the positions before it: otherwise some class straddles the bound and the slice
-  // has no image.
+  // The classes before the bound must hold exactly the positions before it: otherwise some class
+  // straddles the bound and the slice has no image.
   if (std::accumulate(weight.begin(), weight.begin() + count, std::int64_t{0}) != bound)
-    throw std::logic_error("the reduction did not cut a dimension of " + std::to_string(full) + " at " + std::to_string(bound));
+    throw std::logic_error("the reduction did not cut a dimension of " + std::to_string(full) +
+                           " at " + std::to_string(bound));
   return count;
 }
 
@@ -52,7 +54,8 @@ std::vector<Index> rowMajorStrides(std::span<const ReducedDim> dims) {
 
 std::int64_t checkedProduct(std::int64_t a, std::int64_t b) {
   std::int64_t product = 0;
-  if (__builtin_mul_overflow(a, b, &product)) throw Unsupported("an iteration space of 2^63 or more positions");
+  if (__builtin_mul_overflow(a, b, &product))
+    throw Unsupported("an iteration space of 2^63 or more positions");
   return product;
 }
 
@@ -73,18 +76,22 @@ std::vector<std::int64_t> weightsOf(std::span<const ReducedDim> dims) {
   return all;
 }
 
-void inconsistent(const std::string& what) { throw std::logic_error("the reduced shapes contradict the operator: " + what); }
+void inconsistent(const std::string& what) {
+  throw std::logic_error("the reduced shapes contradict the operator: " + what);
+}
 
 void expectDim(const ReducedDim& found, const ReducedDim& expected) {
   if (found == expected) return;
-  inconsistent("found a dimension of " + std::to_string(found.full) + " reduced to positions " + toText(found.position) + " weights " +
-               toText(found.weight) + ", expected " + std::to_string(expected.full) + " reduced to positions " + toText(expected.position) +
-               " weights " + toText(expected.weight));
+  inconsistent("found a dimension of " + std::to_string(found.full) + " reduced to positions " +
+               toText(found.position) + " weights " + toText(found.weight) + ", expected " +
+               std::to_string(expected.full) + " reduced to positions " +
+               toText(expected.position) + " weights " + toText(expected.weight));
 }
 
 void expectDims(std::span<const ReducedDim> found, std::span<const ReducedDim> expected) {
   if (found.size() != expected.size())
-    inconsistent("found " + std::to_string(found.size()) + " dimensions, expected " + std::to_string(expected.size()));
+    inconsistent("found " + std::to_string(found.size()) + " dimensions, expected " +
+                 std::to_string(expected.size()));
   for (std::size_t d = 0; d < found.size(); ++d) expectDim(found[d], expected[d]);
 }
 
@@ -106,7 +113,8 @@ std::vector<ReducedDim> broadcastDims(std::span<const std::vector<ReducedDim>* c
   return result;
 }
 
-std::vector<Index> broadcastStrides(std::span<const ReducedDim> operand, std::span<const ReducedDim> result) {
+std::vector<Index> broadcastStrides(std::span<const ReducedDim> operand,
+                                    std::span<const ReducedDim> result) {
   std::vector<Index> strides(result.size(), 0);
   const std::vector<Index> own = rowMajorStrides(operand);
   for (std::size_t d = 0; d < operand.size(); ++d) {

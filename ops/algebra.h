@@ -1,4 +1,5 @@
-// The element types over which every operator is defined once (docs/design.md, "One definition, several algebras").
+// The element types over which every operator is defined once (docs/design.md, "One definition,
+// several algebras").
 //
 // An Algebra has a type `Element` (small, copyable) and these members:
 //
@@ -6,20 +7,24 @@
 //   Element negativeInfinity();                        // masks: absorbs in sums, exp of it is 0
 //   Element add(Element, Element);  Element mul(Element, Element);
 //   Element scale(const Rational&, Element);
-//   Element sum(std::span<const Element>, std::span<const std::int64_t> weights);   // weights empty: all 1
-//   Element power(Element, int halves);                // x^(halves/2), exactly: x^2 is power(x, 4), rsqrt is power(x, -1)
-//   Element exp(Element);
-//   Element apply(ops::Function, std::span<const std::int64_t> params, std::span<const Element>);
-//   Element indicator(Element index, std::int64_t value);   // 1 where the integer `index` equals value, else 0
-//   Element select(Element indicator, Element);        // the element where the indicator is 1, else 0, also where the element has no value: a lookup
-//   bool isZero(Element) const;                        // certainly zero (a shortcut only, false is always allowed)
+//   Element sum(std::span<const Element>, std::span<const std::int64_t> weights);   // weights
+//   empty: all 1 Element power(Element, int halves);                // x^(halves/2), exactly: x^2
+//   is power(x, 4), rsqrt is power(x, -1) Element exp(Element); Element apply(ops::Function,
+//   std::span<const std::int64_t> params, std::span<const Element>); Element indicator(Element
+//   index, std::int64_t value);   // 1 where the integer `index` equals value, else 0 Element
+//   select(Element indicator, Element);        // the element where the indicator is 1, else 0,
+//   also where the element has no value: a lookup bool isZero(Element) const; // certainly zero (a
+//   shortcut only, false is always allowed)
 // and, where its elements are numbers,
-//   std::optional<std::int64_t> known(Element index) const;   // the integer that `index` is: indicator(index, v) is 0 for every other v
+//   std::optional<std::int64_t> known(Element index) const;   // the integer that `index` is:
+//   indicator(index, v) is 0 for every other v
 // and, where they are doubles,
-//   double dot(std::span<const double* const> rows, std::size_t n);   // the sum over i < n of the products of rows[...][i]
+//   double dot(std::span<const double* const> rows, std::size_t n);   // the sum over i < n of the
+//   products of rows[...][i]
 //
-// Models: terms (src/terms/term_algebra.h: proof), integers modulo 2^61-1 (src/terms/modular_algebra.h: fingerprints), doubles
-// (src/terms/double_algebra.h: counterexamples), and Differentiable<A> (ops/differentiate.h: gradients of any of them).
+// Models: terms (src/terms/term_algebra.h: proof), integers modulo 2^61-1
+// (src/terms/modular_algebra.h: fingerprints), doubles (src/terms/double_algebra.h:
+// counterexamples), and Differentiable<A> (ops/differentiate.h: gradients of any of them).
 #pragma once
 
 #include <cstdint>
@@ -32,41 +37,50 @@
 
 namespace shardproof::ops {
 
-// One dimension of a reduced tensor. Each reduced element stands for a class of full positions on which every tensor of the reduced
-// problem is constant (docs/soundness.md, "Lumping"): `weight` is the size of the class, `position` its first member. Classes are
-// listed by increasing `position`. An unreduced dimension has weight 1 and position 0, 1, 2, ... throughout.
+// One dimension of a reduced tensor. Each reduced element stands for a class of full positions on
+// which every tensor of the reduced problem is constant (docs/soundness.md, "Lumping"): `weight` is
+// the size of the class, `position` its first member. Classes are listed by increasing `position`.
+// An unreduced dimension has weight 1 and position 0, 1, 2, ... throughout.
 struct ReducedDim {
-  // Where a reduced position lies in one factor of the dimension, for operators that compare positions (ops/positions.h).
+  // Where a reduced position lies in one factor of the dimension, for operators that compare
+  // positions (ops/positions.h).
   struct Place {
-    std::int32_t piece = 0;      // class of the pieces that run together with this one, also on other dimensions
-    std::int64_t start = 0;      // of the piece, in the factor
-    std::int64_t offset = 0;     // in the piece
-    bool lumped = false;         // some positions of the piece are not kept apart
-    bool stands = false;         // ... and this one stands for them
+    std::int32_t piece =
+        0;  // class of the pieces that run together with this one, also on other dimensions
+    std::int64_t start = 0;   // of the piece, in the factor
+    std::int64_t offset = 0;  // in the piece
+    bool lumped = false;      // some positions of the piece are not kept apart
+    bool stands = false;      // ... and this one stands for them
   };
   std::int64_t full = 1;
   std::vector<std::int64_t> position{0};
   std::vector<std::int64_t> weight{1};
-  // For each reduced position its place in each of `factors` factors, outermost first. Empty where nothing is lumped, or no operator compares positions.
+  // For each reduced position its place in each of `factors` factors, outermost first. Empty where
+  // nothing is lumped, or no operator compares positions.
   std::size_t factors = 0;
   std::vector<Place> places;
 
   std::int64_t size() const { return static_cast<std::int64_t>(position.size()); }
   bool lumped() const { return size() != full; }
-  // How many reduced elements lie before the full position `bound`: the image of a slice bound. Exact because the reduction cuts
-  // every dimension at every bound that occurs on it.
+  // How many reduced elements lie before the full position `bound`: the image of a slice bound.
+  // Exact because the reduction cuts every dimension at every bound that occurs on it.
   std::int64_t reducedBound(std::int64_t bound) const;
-  static ReducedDim whole(std::int64_t n);   // nothing reduced
-  std::span<const Place> placesOf(std::int64_t index) const { return std::span(places).subspan(static_cast<std::size_t>(index) * factors, factors); }
+  static ReducedDim whole(std::int64_t n);  // nothing reduced
+  std::span<const Place> placesOf(std::int64_t index) const {
+    return std::span(places).subspan(static_cast<std::size_t>(index) * factors, factors);
+  }
   // The same positions with the same weights; places follow from them within one stage.
-  friend bool operator==(const ReducedDim& a, const ReducedDim& b) { return a.full == b.full && a.position == b.position && a.weight == b.weight; }
+  friend bool operator==(const ReducedDim& a, const ReducedDim& b) {
+    return a.full == b.full && a.position == b.position && a.weight == b.weight;
+  }
 };
 
-// Products of weights count positions of an iteration space, which may be larger than any one tensor. Throws Unsupported on overflow.
+// Products of weights count positions of an iteration space, which may be larger than any one
+// tensor. Throws Unsupported on overflow.
 std::int64_t checkedProduct(std::int64_t a, std::int64_t b);
 
-// A tensor of elements: row-major over the reduced dimensions. A complex tensor holds two consecutive elements (real, imaginary)
-// for each position.
+// A tensor of elements: row-major over the reduced dimensions. A complex tensor holds two
+// consecutive elements (real, imaginary) for each position.
 template <class A>
 struct TensorValue {
   std::vector<ReducedDim> dims;
@@ -81,7 +95,8 @@ struct TensorValue {
   }
 };
 
-// One evaluation of an operator: operands (nullptr: absent), and results with `dims` set and `data` to be filled (nullptr: not wanted).
+// One evaluation of an operator: operands (nullptr: absent), and results with `dims` set and `data`
+// to be filled (nullptr: not wanted).
 template <class A>
 struct Evaluation {
   A& algebra;

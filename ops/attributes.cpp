@@ -15,30 +15,44 @@ std::string describe(const AttributeValue& value) {
 
 const char* describe(AttributeType type) {
   switch (type) {
-    case AttributeType::kFlag: return "true or false";
-    case AttributeType::kInteger: return "an integer";
-    case AttributeType::kNumber: return "a number";
-    case AttributeType::kText: return "a string";
-    case AttributeType::kIntegers: return "a list of integers";
-    case AttributeType::kIntegerOrIntegers: return "an integer or a non-empty list of integers";
+    case AttributeType::kFlag:
+      return "true or false";
+    case AttributeType::kInteger:
+      return "an integer";
+    case AttributeType::kNumber:
+      return "a number";
+    case AttributeType::kText:
+      return "a string";
+    case AttributeType::kIntegers:
+      return "a list of integers";
+    case AttributeType::kIntegerOrIntegers:
+      return "an integer or a non-empty list of integers";
   }
   return "";
 }
 
-[[noreturn]] void fail(std::string_view key, const AttributeValue& found, const std::string& expected) {
-  throw std::invalid_argument("attribute '" + std::string(key) + "': found " + describe(found) + ", expected " + expected);
+[[noreturn]] void fail(std::string_view key, const AttributeValue& found,
+                       const std::string& expected) {
+  throw std::invalid_argument("attribute '" + std::string(key) + "': found " + describe(found) +
+                              ", expected " + expected);
 }
 
 bool fits(AttributeType type, const AttributeValue& value) {
   const Rational* r = std::get_if<Rational>(&value);
   const auto* list = std::get_if<std::vector<std::int64_t>>(&value);
   switch (type) {
-    case AttributeType::kFlag: return std::holds_alternative<bool>(value);
-    case AttributeType::kInteger: return r != nullptr && r->fitsInt64();
-    case AttributeType::kNumber: return r != nullptr;
-    case AttributeType::kText: return std::holds_alternative<std::string>(value);
-    case AttributeType::kIntegers: return list != nullptr;
-    case AttributeType::kIntegerOrIntegers: return (r != nullptr && r->fitsInt64()) || (list != nullptr && !list->empty());
+    case AttributeType::kFlag:
+      return std::holds_alternative<bool>(value);
+    case AttributeType::kInteger:
+      return r != nullptr && r->fitsInt64();
+    case AttributeType::kNumber:
+      return r != nullptr;
+    case AttributeType::kText:
+      return std::holds_alternative<std::string>(value);
+    case AttributeType::kIntegers:
+      return list != nullptr;
+    case AttributeType::kIntegerOrIntegers:
+      return (r != nullptr && r->fitsInt64()) || (list != nullptr && !list->empty());
   }
   return false;
 }
@@ -55,7 +69,8 @@ const AttributeValue* find(const Attributes& attributes, std::string_view key) {
 
 const AttributeValue& need(const Attributes& attributes, std::string_view key) {
   const AttributeValue* value = find(attributes, key);
-  if (value == nullptr) throw std::invalid_argument("attribute '" + std::string(key) + "' is missing");
+  if (value == nullptr)
+    throw std::invalid_argument("attribute '" + std::string(key) + "' is missing");
   return *value;
 }
 
@@ -76,17 +91,20 @@ std::string toText(const std::vector<std::int64_t>& list) {
 
 void checkAttributes(const std::vector<AttributeRule>& rules, const Attributes& attributes) {
   for (const auto& [key, value] : attributes) {
-    const auto rule = std::find_if(rules.begin(), rules.end(), [&k = key](const AttributeRule& r) { return r.key == k; });
+    const auto rule = std::find_if(rules.begin(), rules.end(),
+                                   [&k = key](const AttributeRule& r) { return r.key == k; });
     if (rule == rules.end()) {
       std::string known;
       for (const AttributeRule& r : rules) known += (known.empty() ? "" : ", ") + r.key;
-      throw std::invalid_argument("unknown attribute '" + key + "', expected " + (known.empty() ? "no attributes" : "only: " + known));
+      throw std::invalid_argument("unknown attribute '" + key + "', expected " +
+                                  (known.empty() ? "no attributes" : "only: " + known));
     }
     if (!fits(rule->type, value)) fail(key, value, describe(rule->type));
     if (const Rational* r = std::get_if<Rational>(&value)) checkRange(*rule, value, *r);
     if (const auto* list = std::get_if<std::vector<std::int64_t>>(&value))
       for (const std::int64_t entry : *list) checkRange(*rule, value, Rational(entry));
-    if (const std::string* s = std::get_if<std::string>(&value); s != nullptr && !rule->choices.empty()) {
+    if (const std::string* s = std::get_if<std::string>(&value);
+        s != nullptr && !rule->choices.empty()) {
       if (std::find(rule->choices.begin(), rule->choices.end(), *s) == rule->choices.end()) {
         std::string all;
         for (const std::string& c : rule->choices) all += (all.empty() ? "\"" : ", \"") + c + "\"";
@@ -96,10 +114,13 @@ void checkAttributes(const std::vector<AttributeRule>& rules, const Attributes& 
   }
   for (const AttributeRule& r : rules)
     if (r.required && !has(attributes, r.key))
-      throw std::invalid_argument("attribute '" + r.key + "' is missing, expected " + describe(r.type));
+      throw std::invalid_argument("attribute '" + r.key + "' is missing, expected " +
+                                  describe(r.type));
 }
 
-bool has(const Attributes& attributes, std::string_view key) { return find(attributes, key) != nullptr; }
+bool has(const Attributes& attributes, std::string_view key) {
+  return find(attributes, key) != nullptr;
+}
 
 bool flag(const Attributes& attributes, std::string_view key, bool otherwise) {
   const AttributeValue* v = find(attributes, key);

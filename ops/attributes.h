@@ -1,4 +1,5 @@
-// Attribute rules: each operator lists the attributes it has, and everything else is an error. Accessors read what the rules admitted.
+// Attribute rules: each operator lists the attributes it has, and everything else is an error.
+// Accessors read what the rules admitted.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +13,32 @@
 
 namespace shardproof::ops {
 
-enum class AttributeType : std::uint8_t { kFlag, kInteger, kNumber, kText, kIntegers, kIntegerOrIntegers };
+enum class AttributeType : std::uint8_t {
+  kFlag,
+  kInteger,
+  kNumber,
+  kText,
+  kIntegers,
+  kIntegerOrIntegers
+};
 
 struct AttributeRule {
   std::string key;
   AttributeType type = AttributeType::kInteger;
   bool required = false;
-  std::optional<Rational> min = std::nullopt;   // inclusive; for numbers and for each entry of a list
+  std::optional<Rational> min =
+      std::nullopt;  // inclusive; for numbers and for each entry of a list
   std::optional<Rational> max = std::nullopt;
-  std::vector<std::string> choices = {};        // for text
+  std::vector<std::string> choices = {};  // for text
 };
 
-// Throws std::invalid_argument for an unknown, missing, ill-typed or out-of-range attribute, saying what was found and expected.
+// Throws std::invalid_argument for an unknown, missing, ill-typed or out-of-range attribute, saying
+// what was found and expected.
 void checkAttributes(const std::vector<AttributeRule>& rules, const Attributes& attributes);
 
 bool has(const Attributes& attributes, std::string_view key);
-// These throw std::invalid_argument when the attribute is missing (without default) or of another type.
+// These throw std::invalid_argument when the attribute is missing (without default) or of another
+// type.
 bool flag(const Attributes& attributes, std::string_view key, bool otherwise);
 std::int64_t integer(const Attributes& attributes, std::string_view key);
 std::int64_t integer(const Attributes& attributes, std::string_view key, std::int64_t otherwise);

@@ -29,13 +29,16 @@ std::string countText(std::size_t least, std::size_t most) {
 
 void checkCount(const char* what, std::size_t found, std::size_t least, std::size_t most) {
   if (found < least || found > most)
-    throw std::invalid_argument("found " + std::to_string(found) + " " + what + ", expected " + countText(least, most));
+    throw std::invalid_argument("found " + std::to_string(found) + " " + what + ", expected " +
+                                countText(least, most));
 }
 
-std::vector<TensorInfo> inferForward(const Interface& interface, const Infer& infer, const Signature& s) {
+std::vector<TensorInfo> inferForward(const Interface& interface, const Infer& infer,
+                                     const Signature& s) {
   for (std::size_t i = 0; i < s.in.size(); ++i) {
     const auto& optional = interface.optionalOperands;
-    if (s.in[i] == nullptr && !interface.everyOperandOptional && std::find(optional.begin(), optional.end(), i) == optional.end())
+    if (s.in[i] == nullptr && !interface.everyOperandOptional &&
+        std::find(optional.begin(), optional.end(), i) == optional.end())
       throw ShapeError("operand " + std::to_string(i) + " is absent (null), expected a tensor");
   }
   return infer(s);
@@ -47,17 +50,20 @@ struct ForwardCall {
   std::vector<TensorInfo> results;
 };
 
-bool sameButForOnes(const Shape& a, const Shape& b) { return elements(a) == 1 && elements(b) == 1 && a.size() <= 1 && b.size() <= 1; }
+bool sameButForOnes(const Shape& a, const Shape& b) {
+  return elements(a) == 1 && elements(b) == 1 && a.size() <= 1 && b.size() <= 1;
+}
 
 ForwardCall forwardCall(const Interface& interface, const Infer& infer, const Signature& s) {
   const std::size_t results = interface.minResults;
   if (s.in.size() < results + interface.minOperands)
-    throw ShapeError("found " + std::to_string(s.in.size()) + " operands, expected " + std::to_string(results) +
-                     " gradients and the operands of " + interface.name);
+    throw ShapeError("found " + std::to_string(s.in.size()) + " operands, expected " +
+                     std::to_string(results) + " gradients and the operands of " + interface.name);
   ForwardCall call;
   call.in = s.in.subspan(results);
   if (s.results != call.in.size())
-    throw ShapeError("found " + std::to_string(s.results) + " results, expected one (or null) for each of the " +
+    throw ShapeError("found " + std::to_string(s.results) +
+                     " results, expected one (or null) for each of the " +
                      std::to_string(call.in.size()) + " operands of " + interface.name);
   const Signature forward{s.attributes, call.in, results};
   call.results = inferForward(interface, infer, forward);
@@ -67,10 +73,15 @@ ForwardCall forwardCall(const Interface& interface, const Infer& infer, const Si
     if (g == nullptr) continue;
     any = true;
     TensorInfo& y = call.results[r];
-    if (y.element != ElementKind::kReal) throw ShapeError("operand " + std::to_string(r) + " is the gradient of integers, expected null");
-    if (g->element != ElementKind::kReal) throw ShapeError("the gradient, operand " + std::to_string(r) + ", does not hold real numbers");
+    if (y.element != ElementKind::kReal)
+      throw ShapeError("operand " + std::to_string(r) +
+                       " is the gradient of integers, expected null");
+    if (g->element != ElementKind::kReal)
+      throw ShapeError("the gradient, operand " + std::to_string(r) +
+                       ", does not hold real numbers");
     if (g->shape != y.shape && !(interface.scalarMayBeOne && sameButForOnes(g->shape, y.shape)))
-      throw ShapeError("the gradient, operand " + std::to_string(r) + ", has shape " + toText(g->shape) + ", expected " + toText(y.shape));
+      throw ShapeError("the gradient, operand " + std::to_string(r) + ", has shape " +
+                       toText(g->shape) + ", expected " + toText(y.shape));
     y.shape = g->shape;
   }
   if (!any) throw ShapeError("every gradient is absent (null), expected at least one");
@@ -79,11 +90,13 @@ ForwardCall forwardCall(const Interface& interface, const Infer& infer, const Si
 
 bool hasGradient(const Interface& interface, const TensorInfo* operand, std::size_t i) {
   const auto& without = interface.withoutGradient;
-  return operand != nullptr && operand->element == ElementKind::kReal && std::find(without.begin(), without.end(), i) == without.end();
+  return operand != nullptr && operand->element == ElementKind::kReal &&
+         std::find(without.begin(), without.end(), i) == without.end();
 }
 
-// Drops relations to slots that hold no tensor. Nothing may be lost through them: operators relate operands to one another directly
-// where several results exist, and absent results of a backward call are replaced by virtual tensors.
+// Drops relations to slots that hold no tensor. Nothing may be lost through them: operators relate
+// operands to one another directly where several results exist, and absent results of a backward
+// call are replaced by virtual tensors.
 class PresentOnly final : public Relations {
  public:
   PresentOnly(Relations& to, std::vector<bool> present) : to_(to), present_(std::move(present)) {}
@@ -94,7 +107,9 @@ class PresentOnly final : public Relations {
     if (is(whole) && is(part)) to_.range(whole, lo, part);
   }
   void regroup(std::span<const DimRef> a, std::span<const DimRef> b) override {
-    const auto all = [this](std::span<const DimRef> s) { return std::all_of(s.begin(), s.end(), [this](DimRef d) { return is(d); }); };
+    const auto all = [this](std::span<const DimRef> s) {
+      return std::all_of(s.begin(), s.end(), [this](DimRef d) { return is(d); });
+    };
     if (all(a) && all(b)) to_.regroup(a, b);
   }
   void pairs(DimRef whole, DimRef half) override {
@@ -111,7 +126,8 @@ class PresentOnly final : public Relations {
   }
   void iterates(std::span<const DimRef> dims) override {
     std::vector<DimRef> some;
-    std::copy_if(dims.begin(), dims.end(), std::back_inserter(some), [this](DimRef d) { return is(d); });
+    std::copy_if(dims.begin(), dims.end(), std::back_inserter(some),
+                 [this](DimRef d) { return is(d); });
     to_.iterates(some);
   }
   void virtualTensor(int slot, const Shape& shape) override { to_.virtualTensor(slot, shape); }
@@ -122,15 +138,18 @@ class PresentOnly final : public Relations {
   std::vector<bool> present_;
 };
 
-// Carries the relations of a forward call over to the slots of the backward call (results are played by their gradients), and works
-// out what the backward call sums over.
+// Carries the relations of a forward call over to the slots of the backward call (results are
+// played by their gradients), and works out what the backward call sums over.
 //
-// y[r] = sum over s of f, with r the result's dimensions and s the summed ones. The gradient of an operand X at p is the sum, over all
-// (r, s) in which the forward call reads X at p, of g[r] times a derivative. A dimension of r that runs with a dimension of X (equal, a range or
-// a regrouping of it) is fixed by p; every other dimension of r is summed, and so may be every s (softmax: X runs with s and with r at once).
+// y[r] = sum over s of f, with r the result's dimensions and s the summed ones. The gradient of an
+// operand X at p is the sum, over all (r, s) in which the forward call reads X at p, of g[r] times
+// a derivative. A dimension of r that runs with a dimension of X (equal, a range or a regrouping of
+// it) is fixed by p; every other dimension of r is summed, and so may be every s (softmax: X runs
+// with s and with r at once).
 class BackwardRelations final : public Relations {
  public:
-  BackwardRelations(Relations& to, const Signature& backward, const ForwardCall& call, std::size_t results)
+  BackwardRelations(Relations& to, const Signature& backward, const ForwardCall& call,
+                    std::size_t results)
       : to_(to), operands_(call.in.size()), results_(results) {
     const std::size_t real = results_ + 2 * operands_;
     for (std::size_t i = 0; i < operands_; ++i) slot_.push_back(static_cast<int>(results_ + i));
@@ -163,20 +182,25 @@ class BackwardRelations final : public Relations {
   void keep(DimRef d) override { to_.keep(map(d)); }
   void absolute(DimRef d) override { to_.absolute(map(d)); }
   void iterates(std::span<const DimRef> dims) override { to_.iterates(map(dims)); }
-  void virtualTensor(int slot, const Shape& shape) override { to_.virtualTensor(mapSlot(slot), shape); }
+  void virtualTensor(int slot, const Shape& shape) override {
+    to_.virtualTensor(mapSlot(slot), shape);
+  }
 
-  void finish(const Interface& interface, const Signature& backward, const ForwardCall& call, const std::vector<bool>& wanted) {
+  void finish(const Interface& interface, const Signature& backward, const ForwardCall& call,
+              const std::vector<bool>& wanted) {
     for (std::size_t r = 0; r < results_; ++r) {
       if (backward.in[r] == nullptr) continue;  // nothing flows back from this result
       std::set<Key> seen;
       for (std::size_t d = 0; d < call.results[r].shape.size(); ++d) {
         const DimRef dim = ref(operands_ + r, d);
         const Key c = find(key(dim));
-        bool sums = !seen.insert(c).second;  // two dimensions of one result that run together: p fixes only one of them
+        bool sums = !seen.insert(c).second;  // two dimensions of one result that run together: p
+                                             // fixes only one of them
         for (std::size_t i = 0; i < operands_ && !sums; ++i) {
           if (!wanted[i] || (interface.separate && i != r)) continue;
           bool fixed = false;
-          for (std::size_t x = 0; x < call.in[i]->shape.size() && !fixed; ++x) fixed = find(key(ref(i, x))) == c;
+          for (std::size_t x = 0; x < call.in[i]->shape.size() && !fixed; ++x)
+            fixed = find(key(ref(i, x))) == c;
           sums = !fixed;
         }
         if (sums) to_.summed(map(dim));
@@ -184,7 +208,8 @@ class BackwardRelations final : public Relations {
     }
     for (std::size_t i = 0; i < operands_; ++i) {
       if (!wanted[i]) continue;
-      for (std::size_t d = 0; d < call.in[i]->shape.size(); ++d) to_.equal(ref(results_ + operands_ + i, d), ref(results_ + i, d));
+      for (std::size_t d = 0; d < call.in[i]->shape.size(); ++d)
+        to_.equal(ref(results_ + operands_ + i, d), ref(results_ + i, d));
     }
   }
 
@@ -192,7 +217,8 @@ class BackwardRelations final : public Relations {
   using Key = std::pair<int, int>;
   static Key key(DimRef d) { return {d.slot, d.dim}; }
   Key find(Key k) const {
-    for (auto it = parent_.find(k); it != parent_.end() && it->second != k; it = parent_.find(k)) k = it->second;
+    for (auto it = parent_.find(k); it != parent_.end() && it->second != k; it = parent_.find(k))
+      k = it->second;
     return k;
   }
   void unite(DimRef a, DimRef b) {
@@ -200,7 +226,8 @@ class BackwardRelations final : public Relations {
     if (x != y) parent_[x] = y;
   }
   int mapSlot(int slot) const {
-    return at(slot) < slot_.size() ? slot_[at(slot)] : firstOwnVirtual_ + (slot - static_cast<int>(slot_.size()));
+    return at(slot) < slot_.size() ? slot_[at(slot)]
+                                   : firstOwnVirtual_ + (slot - static_cast<int>(slot_.size()));
   }
   DimRef map(DimRef d) const { return {mapSlot(d.slot), d.dim}; }
   std::vector<DimRef> map(std::span<const DimRef> dims) const {
@@ -211,12 +238,13 @@ class BackwardRelations final : public Relations {
 
   Relations& to_;
   std::size_t operands_, results_;
-  std::vector<int> slot_;   // of the forward call -> of the backward call
+  std::vector<int> slot_;  // of the forward call -> of the backward call
   int firstOwnVirtual_ = 0;
   std::map<Key, Key> parent_;
 };
 
-std::vector<bool> presence(std::span<const TensorInfo* const> in, std::span<const TensorInfo* const> out) {
+std::vector<bool> presence(std::span<const TensorInfo* const> in,
+                           std::span<const TensorInfo* const> out) {
   std::vector<bool> present;
   for (const TensorInfo* t : in) present.push_back(t != nullptr);
   for (const TensorInfo* t : out) present.push_back(t != nullptr);
@@ -232,7 +260,8 @@ OperatorInfo makeForward(const Interface& interface, const Infer& infer, const R
   op.rearranges = interface.rearranges;
   op.sums = interface.sums;
   op.followsLogicalPosition = interface.followsLogicalPosition;
-  op.validate = [interface](const Attributes& attributes, std::size_t operands, std::size_t results) {
+  op.validate = [interface](const Attributes& attributes, std::size_t operands,
+                            std::size_t results) {
     named(interface.name, [&] {
       checkAttributes(interface.attributes, attributes);
       checkCount("operands", operands, interface.minOperands, interface.maxOperands);
@@ -243,7 +272,8 @@ OperatorInfo makeForward(const Interface& interface, const Infer& infer, const R
   op.infer = [interface, infer](const Signature& s) {
     return named(interface.name, [&] { return inferForward(interface, infer, s); });
   };
-  op.relate = [interface, relate](const Signature& s, std::span<const TensorInfo* const> out, Relations& relations) {
+  op.relate = [interface, relate](const Signature& s, std::span<const TensorInfo* const> out,
+                                  Relations& relations) {
     named(interface.name, [&] {
       PresentOnly present(relations, presence(s.in, out));
       relate(s, out, present);
@@ -255,14 +285,17 @@ OperatorInfo makeForward(const Interface& interface, const Infer& infer, const R
 OperatorInfo makeBackward(const Interface& interface, const Infer& infer, const Relate& relate) {
   OperatorInfo op;
   op.name = interface.name + "_backward";
-  op.rearranges = interface.rearranges;   // the gradient is arranged back
+  op.rearranges = interface.rearranges;  // the gradient is arranged back
   op.followsLogicalPosition = interface.followsLogicalPosition;
-  op.validate = [interface, name = op.name](const Attributes& attributes, std::size_t operands, std::size_t results) {
+  op.validate = [interface, name = op.name](const Attributes& attributes, std::size_t operands,
+                                            std::size_t results) {
     named(name, [&] {
       const std::size_t gradients = interface.minResults;
       checkAttributes(interface.attributes, attributes);
-      const std::size_t most = interface.maxOperands == kAnyNumber ? kAnyNumber : interface.maxOperands + gradients;
-      checkCount("operands (gradients, then operands)", operands, interface.minOperands + gradients, most);
+      const std::size_t most =
+          interface.maxOperands == kAnyNumber ? kAnyNumber : interface.maxOperands + gradients;
+      checkCount("operands (gradients, then operands)", operands, interface.minOperands + gradients,
+                 most);
       checkCount("results", results, operands - gradients, operands - gradients);
       if (interface.check) interface.check(attributes, operands - gradients, gradients);
     });
@@ -280,14 +313,17 @@ OperatorInfo makeBackward(const Interface& interface, const Infer& infer, const 
       return results;
     });
   };
-  op.relate = [interface, infer, relate, name = op.name](const Signature& s, std::span<const TensorInfo* const> out, Relations& relations) {
+  op.relate = [interface, infer, relate, name = op.name](const Signature& s,
+                                                         std::span<const TensorInfo* const> out,
+                                                         Relations& relations) {
     named(name, [&] {
       const ForwardCall call = forwardCall(interface, infer, s);
       std::vector<bool> wanted(call.in.size());
       for (std::size_t i = 0; i < call.in.size(); ++i) {
         wanted[i] = i < out.size() && out[i] != nullptr;
         if (wanted[i] && !hasGradient(interface, call.in[i], i))
-          throw Unsupported("result " + std::to_string(i) + ": operand " + std::to_string(i) + " of " + interface.name + " has no gradient");
+          throw Unsupported("result " + std::to_string(i) + ": operand " + std::to_string(i) +
+                            " of " + interface.name + " has no gradient");
       }
       PresentOnly present(relations, presence(s.in, out));
       BackwardRelations backward(present, s, call, interface.minResults);
@@ -307,15 +343,19 @@ const Shape& shapeOf(const Signature& s, std::size_t i) { return s.in[i]->shape;
 namespace {
 const char* describe(ElementKind kind) {
   switch (kind) {
-    case ElementKind::kReal: return "real numbers";
-    case ElementKind::kInteger: return "integers";
-    case ElementKind::kComplex: return "complex numbers";
+    case ElementKind::kReal:
+      return "real numbers";
+    case ElementKind::kInteger:
+      return "integers";
+    case ElementKind::kComplex:
+      return "complex numbers";
   }
   return "";
 }
 void needKind(const Signature& s, std::size_t i, ElementKind kind) {
   if (s.in[i]->element != kind)
-    throw ShapeError("operand " + std::to_string(i) + " holds " + describe(s.in[i]->element) + ", expected " + describe(kind));
+    throw ShapeError("operand " + std::to_string(i) + " holds " + describe(s.in[i]->element) +
+                     ", expected " + describe(kind));
 }
 }  // namespace
 
@@ -325,22 +365,26 @@ void needComplex(const Signature& s, std::size_t i) { needKind(s, i, ElementKind
 
 void needRank(const Signature& s, std::size_t i, std::size_t rank, const char* expected) {
   if (shapeOf(s, i).size() != rank)
-    throw ShapeError("operand " + std::to_string(i) + " has shape " + toText(shapeOf(s, i)) + ", expected " + expected);
+    throw ShapeError("operand " + std::to_string(i) + " has shape " + toText(shapeOf(s, i)) +
+                     ", expected " + expected);
 }
 
 std::size_t dimIndex(std::int64_t dim, std::size_t rank) {
   const auto n = static_cast<std::int64_t>(rank);
   if (dim < -n || dim >= n)
     throw ShapeError("found dimension " + std::to_string(dim) + ", expected " +
-                     (n == 0 ? std::string("none (a scalar)") : std::to_string(-n) + " to " + std::to_string(n - 1)));
+                     (n == 0 ? std::string("none (a scalar)")
+                             : std::to_string(-n) + " to " + std::to_string(n - 1)));
   return static_cast<std::size_t>(dim < 0 ? dim + n : dim);
 }
 
 Shape broadcastShapes(const Shape& a, const Shape& b) {
   Shape result(std::max(a.size(), b.size()), 1);
   for (std::size_t d = 0; d < result.size(); ++d) {
-    const std::int64_t x = d < a.size() ? a[a.size() - 1 - d] : 1, y = d < b.size() ? b[b.size() - 1 - d] : 1;
-    if (x != y && x != 1 && y != 1) throw ShapeError("shapes " + toText(a) + " and " + toText(b) + " do not broadcast");
+    const std::int64_t x = d < a.size() ? a[a.size() - 1 - d] : 1,
+                       y = d < b.size() ? b[b.size() - 1 - d] : 1;
+    if (x != y && x != 1 && y != 1)
+      throw ShapeError("shapes " + toText(a) + " and " + toText(b) + " do not broadcast");
     result[result.size() - 1 - d] = x == 1 ? y : x;
   }
   return result;
@@ -349,17 +393,20 @@ Shape broadcastShapes(const Shape& a, const Shape& b) {
 std::int64_t elements(const Shape& shape) {
   std::int64_t n = 1;
   for (const std::int64_t d : shape)
-    if (__builtin_mul_overflow(n, d, &n)) throw ShapeError("shape " + toText(shape) + " has too many elements");
+    if (__builtin_mul_overflow(n, d, &n))
+      throw ShapeError("shape " + toText(shape) + " has too many elements");
   return n;
 }
 
 void equalTensors(const Signature& s, std::size_t operand, int otherSlot, Relations& relations) {
-  for (std::size_t d = 0; d < shapeOf(s, operand).size(); ++d) relations.equal(ref(operand, d), ref(otherSlot, d));
+  for (std::size_t d = 0; d < shapeOf(s, operand).size(); ++d)
+    relations.equal(ref(operand, d), ref(otherSlot, d));
   if (s.in[operand]->element == ElementKind::kInteger)
     relations.equal({static_cast<int>(operand), kValues}, {otherSlot, kValues});
 }
 
-void equalBroadcast(const Signature& s, std::size_t operand, int resultSlot, const Shape& result, Relations& relations) {
+void equalBroadcast(const Signature& s, std::size_t operand, int resultSlot, const Shape& result,
+                    Relations& relations) {
   const Shape& own = shapeOf(s, operand);
   const std::size_t lead = result.size() - own.size();
   for (std::size_t d = 0; d < own.size(); ++d)

@@ -1,14 +1,16 @@
 // How an operator becomes an OperatorInfo. A family file writes one struct per operator:
 //
 //   struct Softmax {
-//     static Interface interface();                                    // name, attributes, numbers of operands and results, gradient
-//     static std::vector<TensorInfo> infer(const Signature&);          // shape rule; throws ShapeError (found, expected)
-//     static void relate(const Signature&, std::span<const TensorInfo* const> out, Relations&);   // reduction rule
-//     template <class A> static void eval(Evaluation<A>&);             // the meaning
+//     static Interface interface();                                    // name, attributes, numbers
+//     of operands and results, gradient static std::vector<TensorInfo> infer(const Signature&); //
+//     shape rule; throws ShapeError (found, expected) static void relate(const Signature&,
+//     std::span<const TensorInfo* const> out, Relations&);   // reduction rule template <class A>
+//     static void eval(Evaluation<A>&);             // the meaning
 //   };
 //
-// and hands it to define<Softmax>(catalog). That also defines softmax_backward from the same eval, by automatic differentiation
-// (differentiate.h). Messages need not name the operator: it is prefixed here.
+// and hands it to define<Softmax>(catalog). That also defines softmax_backward from the same eval,
+// by automatic differentiation (differentiate.h). Messages need not name the operator: it is
+// prefixed here.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +30,8 @@ namespace shardproof::ops {
 
 using Catalog = std::vector<OperatorInfo>;
 using Infer = std::function<std::vector<TensorInfo>(const Signature&)>;
-using Relate = std::function<void(const Signature&, std::span<const TensorInfo* const>, Relations&)>;
+using Relate =
+    std::function<void(const Signature&, std::span<const TensorInfo* const>, Relations&)>;
 
 OperatorInfo makeForward(const Interface& interface, const Infer& infer, const Relate& relate);
 OperatorInfo makeBackward(const Interface& interface, const Infer& infer, const Relate& relate);
@@ -43,8 +46,12 @@ void define(Catalog& catalog, const Interface& interface = Op::interface()) {
   if (!interface.differentiable) return;
   OperatorInfo backward = makeBackward(interface, Op::infer, Op::relate);
   backward.terms = [interface](Evaluation<TermAlgebra>& e) { evaluateBackward<Op>(e, interface); };
-  backward.doubles = [interface](Evaluation<DoubleAlgebra>& e) { evaluateBackward<Op>(e, interface); };
-  backward.modular = [interface](Evaluation<ModularAlgebra>& e) { evaluateBackward<Op>(e, interface); };
+  backward.doubles = [interface](Evaluation<DoubleAlgebra>& e) {
+    evaluateBackward<Op>(e, interface);
+  };
+  backward.modular = [interface](Evaluation<ModularAlgebra>& e) {
+    evaluateBackward<Op>(e, interface);
+  };
   catalog.push_back(std::move(backward));
 }
 
@@ -64,13 +71,18 @@ std::int64_t elements(const Shape& shape);
 
 // --- helpers for reduction rules ---
 
-inline int slotOfResult(const Signature& s, std::size_t result) { return static_cast<int>(s.in.size() + result); }
-inline DimRef ref(std::size_t slot, std::size_t dim) { return {static_cast<int>(slot), static_cast<int>(dim)}; }
+inline int slotOfResult(const Signature& s, std::size_t result) {
+  return static_cast<int>(s.in.size() + result);
+}
+inline DimRef ref(std::size_t slot, std::size_t dim) {
+  return {static_cast<int>(slot), static_cast<int>(dim)};
+}
 inline DimRef ref(int slot, std::size_t dim) { return {slot, static_cast<int>(dim)}; }
 // All dimensions of two tensors of the same shape, and their values if they hold integers.
 void equalTensors(const Signature& s, std::size_t operand, int otherSlot, Relations& relations);
 // A broadcast operand: dimensions of equal size, aligned at the end, go together.
-void equalBroadcast(const Signature& s, std::size_t operand, int resultSlot, const Shape& result, Relations& relations);
+void equalBroadcast(const Signature& s, std::size_t operand, int resultSlot, const Shape& result,
+                    Relations& relations);
 
 // --- families ---
 

@@ -1,10 +1,13 @@
-// Gradients by automatic differentiation in reverse, over any algebra: an operator's eval runs on Differentiable<A>, which records for
-// each value how it depends on others; adjoints then flow back along the record. Exact: over terms the result is a term.
+// Gradients by automatic differentiation in reverse, over any algebra: an operator's eval runs on
+// Differentiable<A>, which records for each value how it depends on others; adjoints then flow back
+// along the record. Exact: over terms the result is a term.
 //
-// Reduced dimensions. Let L = sum over full positions p of g(p) y(p), a number, so that the gradient of an operand x is dL/dx. On
-// inputs that are constant on every class (docs/soundness.md), L is the sum over reduced elements o of weight(o) g(o) y(o). Its derivative
-// by the reduced element e of x moves all weight(e) positions of the class at once, and is therefore weight(e) times the gradient at any one of them.
-// Hence: seed with weight(o) g(o), divide by weight(e). Operands that were broadcast are summed back because their elements were
+// Reduced dimensions. Let L = sum over full positions p of g(p) y(p), a number, so that the
+// gradient of an operand x is dL/dx. On inputs that are constant on every class
+// (docs/soundness.md), L is the sum over reduced elements o of weight(o) g(o) y(o). Its derivative
+// by the reduced element e of x moves all weight(e) positions of the class at once, and is
+// therefore weight(e) times the gradient at any one of them. Hence: seed with weight(o) g(o),
+// divide by weight(e). Operands that were broadcast are summed back because their elements were
 // used many times.
 //
 // Reverse accumulation: Griewank and Walther, Evaluating Derivatives, chapter 3.
@@ -31,7 +34,7 @@ class Differentiable {
   using Base = typename A::Element;
   struct Element {
     Base value{};
-    std::int32_t node = -1;   // -1: does not depend on anything that is differentiated
+    std::int32_t node = -1;  // -1: does not depend on anything that is differentiated
   };
 
   explicit Differentiable(A& base) : base_(base) {}
@@ -82,7 +85,8 @@ class Differentiable {
     const Base value = base_.sum(std::span<const Base>(values), weights);
     if (!active) return passive(value);
     const std::int32_t node = open();
-    for (std::size_t i = 0; i < terms.size(); ++i) edge(terms[i].node, Rational(weights.empty() ? 1 : weights[i]));
+    for (std::size_t i = 0; i < terms.size(); ++i)
+      edge(terms[i].node, Rational(weights.empty() ? 1 : weights[i]));
     return {value, node};
   }
 
@@ -90,7 +94,9 @@ class Differentiable {
   Element power(Element x, int halves) {
     const Base value = base_.power(x.value, halves);
     if (x.node < 0 || halves == 0) return passive(value);
-    const Base slope = halves == 2 ? base_.constant(Rational(1)) : base_.scale(Rational(halves, 2), base_.power(x.value, halves - 2));
+    const Base slope = halves == 2
+                           ? base_.constant(Rational(1))
+                           : base_.scale(Rational(halves, 2), base_.power(x.value, halves - 2));
     return dependent(value, x.node, slope);
   }
 
@@ -99,7 +105,8 @@ class Differentiable {
     return x.node < 0 ? passive(value) : dependent(value, x.node, value);
   }
 
-  Element apply(Function f, std::span<const std::int64_t> params, std::span<const Element> arguments) {
+  Element apply(Function f, std::span<const std::int64_t> params,
+                std::span<const Element> arguments) {
     std::vector<Base> values;
     values.reserve(arguments.size());
     bool active = false;
@@ -115,12 +122,13 @@ class Differentiable {
   }
 
   // An integer index does not move under an infinitesimal change of anything.
-  Element indicator(Element index, std::int64_t value) { return passive(base_.indicator(index.value, value)); }
-  auto known(Element index) const
-    requires requires(const A& base, typename A::Element x) { base.known(x); }
-  {
-    return base_.known(index.value);
+  Element indicator(Element index, std::int64_t value) {
+    return passive(base_.indicator(index.value, value));
   }
+  auto known(Element index) const requires requires(const A& base, typename A::Element x) {
+    base.known(x);
+  }
+  { return base_.known(index.value); }
   Element select(Element chosen, Element x) {
     const Base value = base_.select(chosen.value, x.value);
     if (x.node < 0) return passive(value);
@@ -129,9 +137,12 @@ class Differentiable {
     return {value, node};
   }
 
-  // The adjoints of the first `variables` nodes (which must have been opened by variable()), given those of some nodes.
-  std::vector<Base> adjoints(std::span<const std::pair<std::int32_t, Base>> seeds, std::size_t variables) {
-    // Contributions to one node are collected and added up in one n-ary sum: sums of sums would only cost terms.
+  // The adjoints of the first `variables` nodes (which must have been opened by variable()), given
+  // those of some nodes.
+  std::vector<Base> adjoints(std::span<const std::pair<std::int32_t, Base>> seeds,
+                             std::size_t variables) {
+    // Contributions to one node are collected and added up in one n-ary sum: sums of sums would
+    // only cost terms.
     struct Contribution {
       Base value;
       std::int32_t next;
@@ -149,9 +160,11 @@ class Differentiable {
     for (std::size_t n = first_.size(); n-- > 0;) {
       if (head[n] < 0) continue;
       terms.clear();
-      for (std::int32_t c = head[n]; c >= 0; c = pool[at(c)].next) terms.push_back(pool[at(c)].value);
+      for (std::int32_t c = head[n]; c >= 0; c = pool[at(c)].next)
+        terms.push_back(pool[at(c)].value);
       std::reverse(terms.begin(), terms.end());
-      const Base adjoint = terms.size() == 1 ? terms[0] : base_.sum(std::span<const Base>(terms), {});
+      const Base adjoint =
+          terms.size() == 1 ? terms[0] : base_.sum(std::span<const Base>(terms), {});
       if (n < variables) result[n] = adjoint;
       const std::size_t end = n + 1 < first_.size() ? first_[n + 1] : edges_.size();
       for (std::size_t i = first_[n]; i < end; ++i) {
@@ -172,7 +185,8 @@ class Differentiable {
  private:
   struct Edge {
     std::int32_t parent;
-    std::int32_t factor;   // index into factors_, or -1: `slope` counts, or kSelects: `slope` is an indicator
+    std::int32_t
+        factor;  // index into factors_, or -1: `slope` counts, or kSelects: `slope` is an indicator
     Base slope;
   };
 
@@ -200,29 +214,38 @@ class Differentiable {
     return {value, node};
   }
 
-  // The derivative of a function by its only argument; nothing where it is constant almost everywhere.
-  std::optional<Base> derivative(Function f, const Base& value, const std::vector<Base>& arguments) {
+  // The derivative of a function by its only argument; nothing where it is constant almost
+  // everywhere.
+  std::optional<Base> derivative(Function f, const Base& value,
+                                 const std::vector<Base>& arguments) {
     const Base one = base_.constant(Rational(1));
     const auto minus = [this](const Base& x) { return base_.scale(Rational(-1), x); };
     switch (f) {
-      case Function::kSigmoid: return base_.mul(value, base_.add(one, minus(value)));
-      case Function::kTanh: return base_.add(one, minus(base_.power(value, 4)));
-      case Function::kLog: return base_.power(arguments[0], -2);
-      case Function::kNormalCdf: return base_.apply(Function::kNormalPdf, {}, std::span<const Base>(arguments));
-      case Function::kNormalPdf: return minus(base_.mul(arguments[0], value));
+      case Function::kSigmoid:
+        return base_.mul(value, base_.add(one, minus(value)));
+      case Function::kTanh:
+        return base_.add(one, minus(base_.power(value, 4)));
+      case Function::kLog:
+        return base_.power(arguments[0], -2);
+      case Function::kNormalCdf:
+        return base_.apply(Function::kNormalPdf, {}, std::span<const Base>(arguments));
+      case Function::kNormalPdf:
+        return minus(base_.mul(arguments[0], value));
       case Function::kStep:
       case Function::kSqrtTwoOverPi:
       case Function::kGateChoice:
       case Function::kMaskEntry:
-      case Function::kDropoutMask: return std::nullopt;
+      case Function::kDropoutMask:
+        return std::nullopt;
       case Function::kMaximum:
-      case Function::kMinimum: break;
+      case Function::kMinimum:
+        break;
     }
     throw Unsupported(std::string("no derivative of ") + name(f));
   }
 
   A& base_;
-  std::vector<std::size_t> first_;   // node -> its first edge
+  std::vector<std::size_t> first_;  // node -> its first edge
   std::vector<Edge> edges_;
   std::vector<Rational> factors_{Rational(1)};
 };
@@ -231,7 +254,9 @@ class Differentiable {
 template <class Op, class A>
 bool contractGradients(Evaluation<A>& e, std::size_t results, std::size_t operands) {
   const std::span<const TensorValue<A>* const> given(e.in.data() + results, operands);
-  if (e.in[0] == nullptr || std::any_of(given.begin(), given.end(), [](const auto* x) { return x == nullptr; })) return false;
+  if (e.in[0] == nullptr ||
+      std::any_of(given.begin(), given.end(), [](const auto* x) { return x == nullptr; }))
+    return false;
   std::vector<TensorValue<A>*> none(1, nullptr);
   const std::vector<const TensorValue<A>*> in(given.begin(), given.end());
   const Evaluation<A> forward{e.algebra, e.attributes, in, none};
@@ -239,17 +264,21 @@ bool contractGradients(Evaluation<A>& e, std::size_t results, std::size_t operan
   for (std::size_t i = 0; i < operands; ++i) {
     if (e.out[i] == nullptr) continue;
     expectDims(e.out[i]->dims, given[i]->dims);
-    if (given[i]->element != ElementKind::kReal || !contractGradient(e.algebra, products, *e.in[0], given, i, *e.out[i])) return false;
+    if (given[i]->element != ElementKind::kReal ||
+        !contractGradient(e.algebra, products, *e.in[0], given, i, *e.out[i]))
+      return false;
   }
   return true;
 }
 
-// Evaluates NAME_backward of the operator Op: e.in are the gradients of its results (nullptr: none), then its operands; e.out line up with its operands.
+// Evaluates NAME_backward of the operator Op: e.in are the gradients of its results (nullptr:
+// none), then its operands; e.out line up with its operands.
 template <class Op, class A>
 void evaluateBackward(Evaluation<A>& e, const Interface& interface) {
   using D = Differentiable<A>;
   const std::size_t results = interface.minResults;
-  if (e.in.size() < results || e.out.size() != e.in.size() - results) throw std::logic_error("backward: results do not line up with operands");
+  if (e.in.size() < results || e.out.size() != e.in.size() - results)
+    throw std::logic_error("backward: results do not line up with operands");
   const std::size_t operands = e.in.size() - results;
   if constexpr (requires(const Evaluation<A>& f) { Op::products(f); }) {
     if (contractGradients<Op>(e, results, operands)) return;
@@ -263,14 +292,17 @@ void evaluateBackward(Evaluation<A>& e, const Interface& interface) {
   for (std::size_t i = 0; i < operands; ++i) {
     const TensorValue<A>* x = e.in[results + i];
     if (x == nullptr) {
-      if (e.out[i] != nullptr) throw Unsupported(interface.name + "_backward: a gradient of an absent operand");
+      if (e.out[i] != nullptr)
+        throw Unsupported(interface.name + "_backward: a gradient of an absent operand");
       continue;
     }
     const bool wanted = e.out[i] != nullptr;
     if (wanted) {
       if (x->element != ElementKind::kReal ||
-          std::find(interface.withoutGradient.begin(), interface.withoutGradient.end(), i) != interface.withoutGradient.end())
-        throw Unsupported(interface.name + "_backward: operand " + std::to_string(i) + " has no gradient");
+          std::find(interface.withoutGradient.begin(), interface.withoutGradient.end(), i) !=
+              interface.withoutGradient.end())
+        throw Unsupported(interface.name + "_backward: operand " + std::to_string(i) +
+                          " has no gradient");
       expectDims(e.out[i]->dims, x->dims);
       firstVariable[i] = static_cast<std::int32_t>(variables);
       variables += x->data.size();
@@ -278,7 +310,8 @@ void evaluateBackward(Evaluation<A>& e, const Interface& interface) {
     operandValues[i].dims = x->dims;
     operandValues[i].element = x->element;
     operandValues[i].data.reserve(x->data.size());
-    for (const auto& value : x->data) operandValues[i].data.push_back(wanted ? tape.variable(value) : D::passive(value));
+    for (const auto& value : x->data)
+      operandValues[i].data.push_back(wanted ? tape.variable(value) : D::passive(value));
     in[i] = &operandValues[i];
   }
 
@@ -293,12 +326,14 @@ void evaluateBackward(Evaluation<A>& e, const Interface& interface) {
   Evaluation<D> forward{tape, e.attributes, in, out};
   Op::eval(forward);
 
-  // Factors that all weights share are cancelled before they are multiplied in. Where the Jacobian is diagonal they cancel entirely.
+  // Factors that all weights share are cancelled before they are multiplied in. Where the Jacobian
+  // is diagonal they cancel entirely.
   bool diagonal = interface.pointwise && out[0] != nullptr;
   for (std::size_t i = 0; i < operands; ++i)
-    if (e.out[i] != nullptr && out[0] != nullptr && e.in[results + i]->dims != out[0]->dims) diagonal = false;
+    if (e.out[i] != nullptr && out[0] != nullptr && e.in[results + i]->dims != out[0]->dims)
+      diagonal = false;
   std::vector<std::vector<std::int64_t>> seedWeights(results);
-  std::int64_t common = 0;   // 0: not all equal (or not yet known)
+  std::int64_t common = 0;  // 0: not all equal (or not yet known)
   if (!diagonal) {
     bool uniform = true;
     for (std::size_t r = 0; r < results; ++r) {
@@ -306,15 +341,19 @@ void evaluateBackward(Evaluation<A>& e, const Interface& interface) {
       seedWeights[r] = weightsOf(out[r]->dims);
       const std::int64_t w = seedWeights[r].empty() ? 1 : seedWeights[r][0];
       if (common == 0) common = w;
-      uniform = uniform && w == common && std::all_of(seedWeights[r].begin(), seedWeights[r].end(), [&](std::int64_t v) { return v == w; });
+      uniform = uniform && w == common &&
+                std::all_of(seedWeights[r].begin(), seedWeights[r].end(),
+                            [&](std::int64_t v) { return v == w; });
     }
     if (!uniform) common = 1;
-    else for (auto& w : seedWeights) w.clear();
+    else
+      for (auto& w : seedWeights) w.clear();
   }
   std::vector<std::pair<std::int32_t, typename A::Element>> seeds;
   for (std::size_t r = 0; r < results; ++r) {
     if (out[r] == nullptr) continue;
-    if (out[r]->data.size() != e.in[r]->data.size()) throw std::logic_error("backward: a gradient does not have its result's size");
+    if (out[r]->data.size() != e.in[r]->data.size())
+      throw std::logic_error("backward: a gradient does not have its result's size");
     for (std::size_t i = 0; i < e.in[r]->data.size(); ++i) {
       const auto& g = e.in[r]->data[i];
       const std::int64_t w = seedWeights[r].empty() ? 1 : seedWeights[r][i];
@@ -325,7 +364,8 @@ void evaluateBackward(Evaluation<A>& e, const Interface& interface) {
   for (std::size_t i = 0; i < operands; ++i) {
     if (e.out[i] == nullptr) continue;
     const TensorValue<A>& x = *e.in[results + i];
-    const std::vector<std::int64_t> own = diagonal ? std::vector<std::int64_t>{} : weightsOf(x.dims);
+    const std::vector<std::int64_t> own =
+        diagonal ? std::vector<std::int64_t>{} : weightsOf(x.dims);
     const std::int64_t numerator = diagonal ? 1 : std::max<std::int64_t>(common, 1);
     e.out[i]->data.clear();
     e.out[i]->data.reserve(x.data.size());

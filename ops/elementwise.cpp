@@ -1,4 +1,5 @@
-// Elementwise operators. Meanings as in the PyTorch documentation (torch.add, torch.nn.functional.silu, ...), over the reals.
+// Elementwise operators. Meanings as in the PyTorch documentation (torch.add,
+// torch.nn.functional.silu, ...), over the reals.
 #include <stdexcept>
 
 #include "ops/definition.h"
@@ -6,9 +7,12 @@
 namespace shardproof::ops {
 namespace {
 
-std::vector<TensorInfo> sameAsFirst(const Signature& s) { return {TensorInfo{shapeOf(s, 0), s.in[0]->element}}; }
+std::vector<TensorInfo> sameAsFirst(const Signature& s) {
+  return {TensorInfo{shapeOf(s, 0), s.in[0]->element}};
+}
 
-// The operand itself: identity, to, contiguous (any element kind), float (reals only: an index is not a number here).
+// The operand itself: identity, to, contiguous (any element kind), float (reals only: an index is
+// not a number here).
 struct Copy {
   static std::vector<TensorInfo> infer(const Signature& s) { return sameAsFirst(s); }
   static void relate(const Signature& s, std::span<const TensorInfo* const>, Relations& relations) {
@@ -36,7 +40,8 @@ struct CopyBackward {
     if (present(s, 1)) {
       needReal(s, 1);
       if (shapeOf(s, 1) != shapeOf(s, 0))
-        throw ShapeError("the gradient has shape " + toText(shapeOf(s, 0)) + ", expected " + toText(shapeOf(s, 1)));
+        throw ShapeError("the gradient has shape " + toText(shapeOf(s, 0)) + ", expected " +
+                         toText(shapeOf(s, 1)));
     }
     return sameAsFirst(s);
   }
@@ -52,7 +57,9 @@ struct CopyBackward {
 
 // As many copies of the operand as there are results.
 struct MultiRef {
-  static std::vector<TensorInfo> infer(const Signature& s) { return std::vector<TensorInfo>(s.results, sameAsFirst(s)[0]); }
+  static std::vector<TensorInfo> infer(const Signature& s) {
+    return std::vector<TensorInfo>(s.results, sameAsFirst(s)[0]);
+  }
   static void relate(const Signature& s, std::span<const TensorInfo* const>, Relations& relations) {
     for (std::size_t r = 0; r < s.results; ++r) equalTensors(s, 0, slotOfResult(s, r), relations);
   }
@@ -66,7 +73,8 @@ struct MultiRef {
   }
 };
 
-// Operands: the gradients of the copies, null where a copy has none (the original operand is not listed). Result: their sum.
+// Operands: the gradients of the copies, null where a copy has none (the original operand is not
+// listed). Result: their sum.
 struct MultiRefBackward {
   static const TensorInfo* first(const Signature& s) {
     for (std::size_t i = 0; i < s.in.size(); ++i)
@@ -79,7 +87,8 @@ struct MultiRefBackward {
       if (s.in[i] == nullptr) continue;
       needReal(s, i);
       if (shapeOf(s, i) != g->shape)
-        throw ShapeError("gradient " + std::to_string(i) + " has shape " + toText(shapeOf(s, i)) + ", expected " + toText(g->shape));
+        throw ShapeError("gradient " + std::to_string(i) + " has shape " + toText(shapeOf(s, i)) +
+                         ", expected " + toText(g->shape));
     }
     return {*g};
   }
@@ -109,31 +118,36 @@ struct MultiRefBackward {
 
 struct Add {
   template <class A>
-  static typename A::Element apply(A& a, typename A::Element x, typename A::Element y, const Rational& alpha) {
+  static typename A::Element apply(A& a, typename A::Element x, typename A::Element y,
+                                   const Rational& alpha) {
     return a.add(x, alpha.isOne() ? y : a.scale(alpha, y));
   }
 };
 struct Sub {
   template <class A>
-  static typename A::Element apply(A& a, typename A::Element x, typename A::Element y, const Rational& alpha) {
+  static typename A::Element apply(A& a, typename A::Element x, typename A::Element y,
+                                   const Rational& alpha) {
     return a.add(x, a.scale(-alpha, y));
   }
 };
 struct Mul {
   template <class A>
-  static typename A::Element apply(A& a, typename A::Element x, typename A::Element y, const Rational&) {
+  static typename A::Element apply(A& a, typename A::Element x, typename A::Element y,
+                                   const Rational&) {
     return a.mul(x, y);
   }
 };
 struct Div {
   template <class A>
-  static typename A::Element apply(A& a, typename A::Element x, typename A::Element y, const Rational&) {
+  static typename A::Element apply(A& a, typename A::Element x, typename A::Element y,
+                                   const Rational&) {
     return a.mul(x, a.power(y, -2));
   }
 };
 
-// x op y with PyTorch's broadcasting, or x op scalar. add and sub: the second is multiplied by `alpha`.
-// Errors: shapes that do not broadcast, operands that are not real, both or neither of y and `scalar`, div by the scalar 0.
+// x op y with PyTorch's broadcasting, or x op scalar. add and sub: the second is multiplied by
+// `alpha`. Errors: shapes that do not broadcast, operands that are not real, both or neither of y
+// and `scalar`, div by the scalar 0.
 template <class F>
 struct Binary {
   static std::vector<TensorInfo> infer(const Signature& s) {
@@ -142,8 +156,10 @@ struct Binary {
     needReal(s, 1);
     return {TensorInfo{broadcastShapes(shapeOf(s, 0), shapeOf(s, 1))}};
   }
-  static void relate(const Signature& s, std::span<const TensorInfo* const> out, Relations& relations) {
-    for (std::size_t i = 0; i < s.in.size(); ++i) equalBroadcast(s, i, slotOfResult(s, 0), out[0]->shape, relations);
+  static void relate(const Signature& s, std::span<const TensorInfo* const> out,
+                     Relations& relations) {
+    for (std::size_t i = 0; i < s.in.size(); ++i)
+      equalBroadcast(s, i, slotOfResult(s, 0), out[0]->shape, relations);
   }
   template <class A>
   static void eval(Evaluation<A>& e) {
@@ -153,10 +169,12 @@ struct Binary {
     if (e.in.size() == 1) {
       const Rational scalar = number(e.attributes, "scalar");
       expectDims(out.dims, e.in[0]->dims);
-      // A multiplication by a number is a scaling, which the proof's normal form moves freely through sums.
+      // A multiplication by a number is a scaling, which the proof's normal form moves freely
+      // through sums.
       for (const auto& x : e.in[0]->data) {
         if constexpr (std::is_same_v<F, Mul>) out.data.push_back(e.algebra.scale(scalar, x));
-        else if constexpr (std::is_same_v<F, Div>) out.data.push_back(e.algebra.scale(scalar.inverse(), x));
+        else if constexpr (std::is_same_v<F, Div>)
+          out.data.push_back(e.algebra.scale(scalar.inverse(), x));
         else out.data.push_back(F::apply(e.algebra, x, e.algebra.constant(scalar), alpha));
       }
       return;
@@ -164,8 +182,11 @@ struct Binary {
     const TensorValue<A>&x = *e.in[0], &y = *e.in[1];
     const std::array<const std::vector<ReducedDim>*, 2> dims{&x.dims, &y.dims};
     expectDims(out.dims, broadcastDims(dims));
-    walk<2>(sizesOf(out.dims), {broadcastStrides(x.dims, out.dims), broadcastStrides(y.dims, out.dims)},
-            [&](const std::array<Index, 2>& o) { out.data.push_back(F::apply(e.algebra, x.data[at(o[0])], y.data[at(o[1])], alpha)); });
+    walk<2>(sizesOf(out.dims),
+            {broadcastStrides(x.dims, out.dims), broadcastStrides(y.dims, out.dims)},
+            [&](const std::array<Index, 2>& o) {
+              out.data.push_back(F::apply(e.algebra, x.data[at(o[0])], y.data[at(o[1])], alpha));
+            });
   }
 };
 
@@ -179,8 +200,10 @@ Interface binaryInterface(const char* name, bool alpha, bool nonZero) {
   if (alpha) i.attributes.push_back({.key = "alpha", .type = AttributeType::kNumber});
   i.check = [nonZero](const Attributes& attributes, std::size_t operands, std::size_t) {
     if (has(attributes, "scalar") != (operands == 1))
-      throw std::invalid_argument("found " + std::to_string(operands) + (operands == 1 ? " operand" : " operands") +
-                                  (operands == 1 ? " and no 'scalar'" : " and 'scalar'") + ", expected two operands, or one and 'scalar'");
+      throw std::invalid_argument("found " + std::to_string(operands) +
+                                  (operands == 1 ? " operand" : " operands") +
+                                  (operands == 1 ? " and no 'scalar'" : " and 'scalar'") +
+                                  ", expected two operands, or one and 'scalar'");
     if (nonZero && operands == 1 && number(attributes, "scalar").isZero())
       throw std::invalid_argument("attribute 'scalar': found 0, expected another divisor");
   };
@@ -204,7 +227,8 @@ struct Unary {
     expectDims(e.out[0]->dims, e.in[0]->dims);
     e.out[0]->data.clear();
     e.out[0]->data.reserve(e.in[0]->data.size());
-    for (const auto& x : e.in[0]->data) e.out[0]->data.push_back(F::apply(e.algebra, x, e.attributes));
+    for (const auto& x : e.in[0]->data)
+      e.out[0]->data.push_back(F::apply(e.algebra, x, e.attributes));
   }
 };
 
@@ -216,53 +240,76 @@ typename A::Element call(A& a, Function f, typename A::Element x) {
 
 struct Neg {
   template <class A>
-  static typename A::Element apply(A& a, typename A::Element x, const Attributes&) { return a.scale(Rational(-1), x); }
+  static typename A::Element apply(A& a, typename A::Element x, const Attributes&) {
+    return a.scale(Rational(-1), x);
+  }
 };
 struct Exp {
   template <class A>
-  static typename A::Element apply(A& a, typename A::Element x, const Attributes&) { return a.exp(x); }
+  static typename A::Element apply(A& a, typename A::Element x, const Attributes&) {
+    return a.exp(x);
+  }
 };
 struct Log {
   template <class A>
-  static typename A::Element apply(A& a, typename A::Element x, const Attributes&) { return call(a, Function::kLog, x); }
+  static typename A::Element apply(A& a, typename A::Element x, const Attributes&) {
+    return call(a, Function::kLog, x);
+  }
 };
 struct Sqrt {
   template <class A>
-  static typename A::Element apply(A& a, typename A::Element x, const Attributes&) { return a.power(x, 1); }
+  static typename A::Element apply(A& a, typename A::Element x, const Attributes&) {
+    return a.power(x, 1);
+  }
 };
 struct Rsqrt {
   template <class A>
-  static typename A::Element apply(A& a, typename A::Element x, const Attributes&) { return a.power(x, -1); }
+  static typename A::Element apply(A& a, typename A::Element x, const Attributes&) {
+    return a.power(x, -1);
+  }
 };
 struct Square {
   template <class A>
-  static typename A::Element apply(A& a, typename A::Element x, const Attributes&) { return a.power(x, 4); }
+  static typename A::Element apply(A& a, typename A::Element x, const Attributes&) {
+    return a.power(x, 4);
+  }
 };
 struct Sigmoid {
   template <class A>
-  static typename A::Element apply(A& a, typename A::Element x, const Attributes&) { return call(a, Function::kSigmoid, x); }
+  static typename A::Element apply(A& a, typename A::Element x, const Attributes&) {
+    return call(a, Function::kSigmoid, x);
+  }
 };
 struct Tanh {
   template <class A>
-  static typename A::Element apply(A& a, typename A::Element x, const Attributes&) { return call(a, Function::kTanh, x); }
+  static typename A::Element apply(A& a, typename A::Element x, const Attributes&) {
+    return call(a, Function::kTanh, x);
+  }
 };
 // x sigmoid(x)
 struct Silu {
   template <class A>
-  static typename A::Element apply(A& a, typename A::Element x, const Attributes&) { return a.mul(x, call(a, Function::kSigmoid, x)); }
+  static typename A::Element apply(A& a, typename A::Element x, const Attributes&) {
+    return a.mul(x, call(a, Function::kSigmoid, x));
+  }
 };
 // max(x, 0) = x [x > 0]; derivative 0 at 0, as in PyTorch
 struct Relu {
   template <class A>
-  static typename A::Element apply(A& a, typename A::Element x, const Attributes&) { return a.mul(x, call(a, Function::kStep, x)); }
+  static typename A::Element apply(A& a, typename A::Element x, const Attributes&) {
+    return a.mul(x, call(a, Function::kStep, x));
+  }
 };
-// approximate = "none": x Phi(x); "tanh": x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). Hendrycks and Gimpel, arXiv 1606.08415.
+// approximate = "none": x Phi(x); "tanh": x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). Hendrycks
+// and Gimpel, arXiv 1606.08415.
 struct Gelu {
   template <class A>
   static typename A::Element apply(A& a, typename A::Element x, const Attributes& attributes) {
-    if (text(attributes, "approximate", "none") == "none") return a.mul(x, call(a, Function::kNormalCdf, x));
+    if (text(attributes, "approximate", "none") == "none")
+      return a.mul(x, call(a, Function::kNormalCdf, x));
     const auto inner = a.add(x, a.scale(Rational(44715, 1000000), a.power(x, 6)));
-    const auto t = call(a, Function::kTanh, a.mul(a.apply(Function::kSqrtTwoOverPi, {}, {}), inner));
+    const auto t =
+        call(a, Function::kTanh, a.mul(a.apply(Function::kSqrtTwoOverPi, {}, {}), inner));
     return a.scale(Rational(1, 2), a.mul(x, a.add(a.constant(Rational(1)), t)));
   }
 };
@@ -277,8 +324,9 @@ struct Pow {
   }
 };
 
-// Each element times the keep mask, divided by 1 - p. Operand 1, if present, is the mask: integers of the first operand's shape, 1 where the
-// element is kept. Otherwise the mask is an opaque function of the seed, of p and of the element's full position in the operand. p = 0 is the
+// Each element times the keep mask, divided by 1 - p. Operand 1, if present, is the mask: integers
+// of the first operand's shape, 1 where the element is kept. Otherwise the mask is an opaque
+// function of the seed, of p and of the element's full position in the operand. p = 0 is the
 // identity, p = 1 gives zeros (torch.nn.functional.dropout).
 struct Dropout {
   static bool masks(const Attributes& attributes) {
@@ -289,7 +337,9 @@ struct Dropout {
     needReal(s, 0);
     if (present(s, 1)) {
       needInteger(s, 1);
-      if (shapeOf(s, 1) != shapeOf(s, 0)) throw ShapeError("the mask has shape " + toText(shapeOf(s, 1)) + ", expected " + toText(shapeOf(s, 0)));
+      if (shapeOf(s, 1) != shapeOf(s, 0))
+        throw ShapeError("the mask has shape " + toText(shapeOf(s, 1)) + ", expected " +
+                         toText(shapeOf(s, 0)));
     }
     return {TensorInfo{shapeOf(s, 0)}};
   }
@@ -329,19 +379,24 @@ struct Dropout {
     }
     const Rational scale = (Rational(1) - p).inverse();
     out.data.clear();
-    const auto push = [&](std::size_t k, typename A::Element keeps) { out.data.push_back(e.algebra.scale(scale, e.algebra.mul(keeps, x.data[k]))); };
+    const auto push = [&](std::size_t k, typename A::Element keeps) {
+      out.data.push_back(e.algebra.scale(scale, e.algebra.mul(keeps, x.data[k])));
+    };
     if (e.in.size() > 1 && e.in[1] != nullptr) {
       expectDims(e.in[1]->dims, x.dims);
-      for (std::size_t k = 0; k < x.data.size(); ++k) push(k, e.algebra.indicator(e.in[1]->data[k], 1));
+      for (std::size_t k = 0; k < x.data.size(); ++k)
+        push(k, e.algebra.indicator(e.in[1]->data[k], 1));
       return;
     }
-    const Rational numerator = Rational::parse(p.numeratorString()), denominator = Rational::parse(p.denominatorString());
-    if (!numerator.fitsInt64() || !denominator.fitsInt64()) throw Unsupported("dropout: p = " + p.toString() + " has too many digits");
+    const Rational numerator = Rational::parse(p.numeratorString()),
+                   denominator = Rational::parse(p.denominatorString());
+    if (!numerator.fitsInt64() || !denominator.fitsInt64())
+      throw Unsupported("dropout: p = " + p.toString() + " has too many digits");
     for (const ReducedDim& d : x.dims)
       if (d.lumped()) inconsistent("a dimension of dropout is reduced");
     std::vector<std::int64_t> params(3 + x.dims.size(), 0);
     params[0] = integer(e.attributes, "seed");
-    params[1] = numerator.toInt64();   // masks for different p differ, whatever the seed
+    params[1] = numerator.toInt64();  // masks for different p differ, whatever the seed
     params[2] = denominator.toInt64();
     const std::vector<Index> sizes = sizesOf(x.dims);
     for (std::size_t k = 0; k < x.data.size(); ++k) {
@@ -358,17 +413,28 @@ struct Dropout {
 template <class F>
 void unary(Catalog& catalog, const char* name, std::vector<AttributeRule> attributes = {},
            std::function<void(const Attributes&, std::size_t, std::size_t)> check = nullptr) {
-  define<Unary<F>>(catalog, {.name = name, .attributes = std::move(attributes), .pointwise = true, .check = std::move(check)});
+  define<Unary<F>>(catalog, {.name = name,
+                             .attributes = std::move(attributes),
+                             .pointwise = true,
+                             .check = std::move(check)});
 }
 
 }  // namespace
 
 void defineElementwise(Catalog& catalog) {
-  for (const char* name : {"identity", "to", "contiguous"}) define<Copy>(catalog, {.name = name, .differentiable = false, .rearranges = true});
+  for (const char* name : {"identity", "to", "contiguous"})
+    define<Copy>(catalog, {.name = name, .differentiable = false, .rearranges = true});
   define<Float>(catalog, {.name = "float", .differentiable = false, .rearranges = true});
-  for (const char* name : {"identity_backward", "to_backward", "contiguous_backward", "float_backward"})
-    define<CopyBackward>(catalog, {.name = name, .maxOperands = 2, .optionalOperands = {1}, .differentiable = false, .rearranges = true});
-  define<MultiRef>(catalog, {.name = "multiref", .maxResults = kAnyNumber, .differentiable = false, .rearranges = true});
+  for (const char* name :
+       {"identity_backward", "to_backward", "contiguous_backward", "float_backward"})
+    define<CopyBackward>(catalog, {.name = name,
+                                   .maxOperands = 2,
+                                   .optionalOperands = {1},
+                                   .differentiable = false,
+                                   .rearranges = true});
+  define<MultiRef>(
+      catalog,
+      {.name = "multiref", .maxResults = kAnyNumber, .differentiable = false, .rearranges = true});
   Interface back{.name = "multiref_backward", .maxOperands = kAnyNumber, .differentiable = false};
   back.everyOperandOptional = true;
   define<MultiRefBackward>(catalog, back);
@@ -390,25 +456,38 @@ void defineElementwise(Catalog& catalog) {
   unary<Tanh>(catalog, "tanh");
   unary<Silu>(catalog, "silu");
   unary<Relu>(catalog, "relu");
-  unary<Gelu>(catalog, "gelu", {{.key = "approximate", .type = AttributeType::kText, .choices = {"none", "tanh"}}});
+  unary<Gelu>(catalog, "gelu",
+              {{.key = "approximate", .type = AttributeType::kText, .choices = {"none", "tanh"}}});
   unary<Pow>(catalog, "pow",
-             {{.key = "scalar", .type = AttributeType::kNumber, .required = true, .min = Rational(-1000), .max = Rational(1000)}},
+             {{.key = "scalar",
+               .type = AttributeType::kNumber,
+               .required = true,
+               .min = Rational(-1000),
+               .max = Rational(1000)}},
              [](const Attributes& attributes, std::size_t, std::size_t) {
                const Rational scalar = number(attributes, "scalar");
                if (!(scalar * Rational(2)).isInteger())
-                 throw std::invalid_argument("attribute 'scalar': found " + scalar.toString() + ", expected an integer or half-integer");
+                 throw std::invalid_argument("attribute 'scalar': found " + scalar.toString() +
+                                             ", expected an integer or half-integer");
              });
-  define<Dropout>(catalog, {.name = "dropout",
-                            .attributes = {{.key = "p", .type = AttributeType::kNumber, .required = true, .min = Rational(0), .max = Rational(1)},
-                                           {.key = "seed", .type = AttributeType::kInteger}},
-                            .maxOperands = 2,
-                            .optionalOperands = {1},
-                            .pointwise = true,
-                            .followsLogicalPosition = true,
-                            .check = [](const Attributes& attributes, std::size_t operands, std::size_t) {
-                              if (Dropout::masks(attributes) && operands < 2 && !has(attributes, "seed"))
-                                throw std::invalid_argument("attribute 'seed' is missing, expected an integer when p is not 0 or 1 and there is no mask");
-                            }});
+  define<Dropout>(catalog,
+                  {.name = "dropout",
+                   .attributes = {{.key = "p",
+                                   .type = AttributeType::kNumber,
+                                   .required = true,
+                                   .min = Rational(0),
+                                   .max = Rational(1)},
+                                  {.key = "seed", .type = AttributeType::kInteger}},
+                   .maxOperands = 2,
+                   .optionalOperands = {1},
+                   .pointwise = true,
+                   .followsLogicalPosition = true,
+                   .check = [](const Attributes& attributes, std::size_t operands, std::size_t) {
+                     if (Dropout::masks(attributes) && operands < 2 && !has(attributes, "seed"))
+                       throw std::invalid_argument(
+                           "attribute 'seed' is missing, expected an integer when p is not 0 or 1 "
+                           "and there is no mask");
+                   }});
 }
 
 }  // namespace shardproof::ops

@@ -7,32 +7,40 @@
 namespace shardproof::ops {
 namespace {
 
-// embedding: ids (any shape, integers), weight [rows, d] holding rows [start, stop) of a table -> [..., d]: row ids - start where
-// start <= ids < stop, else zeros. Written as a sum over the table, sum_v [ids = start + v] weight[v] (docs/design.md, "Discrete choices"), so that a table cut
-// into shards is a sum cut into pieces. The entries [ids = v] are treated as an arbitrary matrix that is constant on classes, which the one-hot
-// matrix of every integer input is an instance of at full size; hence the weights. Errors: rows other than stop - start.
+// embedding: ids (any shape, integers), weight [rows, d] holding rows [start, stop) of a table ->
+// [..., d]: row ids - start where start <= ids < stop, else zeros. Written as a sum over the table,
+// sum_v [ids = start + v] weight[v] (docs/design.md, "Discrete choices"), so that a table cut into
+// shards is a sum cut into pieces. The entries [ids = v] are treated as an arbitrary matrix that is
+// constant on classes, which the one-hot matrix of every integer input is an instance of at full
+// size; hence the weights. Errors: rows other than stop - start.
 struct Embedding {
   static Interface interface() {
-    return {.name = "embedding",
-            .attributes = {{.key = "start", .min = Rational(0)}, {.key = "stop", .min = Rational(1)}},
-            .minOperands = 2,
-            .maxOperands = 2,
-            .check = [](const Attributes& attributes, std::size_t, std::size_t) {
-              if (has(attributes, "start") != has(attributes, "stop"))
-                throw std::invalid_argument("found one of the attributes 'start' and 'stop', expected both or neither");
-              if (has(attributes, "start") && integer(attributes, "start") >= integer(attributes, "stop"))
-                throw std::invalid_argument("attribute 'stop': found " + std::to_string(integer(attributes, "stop")) + ", expected more than 'start', " +
-                                            std::to_string(integer(attributes, "start")));
-            }};
+    return {
+        .name = "embedding",
+        .attributes = {{.key = "start", .min = Rational(0)}, {.key = "stop", .min = Rational(1)}},
+        .minOperands = 2,
+        .maxOperands = 2,
+        .check = [](const Attributes& attributes, std::size_t, std::size_t) {
+          if (has(attributes, "start") != has(attributes, "stop"))
+            throw std::invalid_argument(
+                "found one of the attributes 'start' and 'stop', expected both or neither");
+          if (has(attributes, "start") &&
+              integer(attributes, "start") >= integer(attributes, "stop"))
+            throw std::invalid_argument(
+                "attribute 'stop': found " + std::to_string(integer(attributes, "stop")) +
+                ", expected more than 'start', " + std::to_string(integer(attributes, "start")));
+        }};
   }
   static std::vector<TensorInfo> infer(const Signature& s) {
     needInteger(s, 0);
     needReal(s, 1);
     needRank(s, 1, 2, "[rows, d]");
     const Shape& w = shapeOf(s, 1);
-    const std::int64_t rows = integer(s.attributes, "stop", w[0]) - integer(s.attributes, "start", 0);
+    const std::int64_t rows =
+        integer(s.attributes, "stop", w[0]) - integer(s.attributes, "start", 0);
     if (rows != w[0])
-      throw ShapeError("the weight has shape " + toText(w) + ", expected " + toText({rows, w[1]}) + " for the rows from start to stop");
+      throw ShapeError("the weight has shape " + toText(w) + ", expected " + toText({rows, w[1]}) +
+                       " for the rows from start to stop");
     Shape shape = shapeOf(s, 0);
     shape.push_back(w[1]);
     return {TensorInfo{std::move(shape)}};
@@ -60,7 +68,8 @@ struct Embedding {
     std::vector<std::int64_t> weights;
     for (const auto& id : ids.data) {
       const auto [from, to] = rowsOf(e.algebra, table, start, id);
-      for (Index v = from; v < to; ++v) chosen[at(v)] = e.algebra.indicator(id, start + table.position[at(v)]);
+      for (Index v = from; v < to; ++v)
+        chosen[at(v)] = e.algebra.indicator(id, start + table.position[at(v)]);
       for (Index c = 0; c < width; ++c) {
         terms.clear();
         weights.clear();
@@ -69,18 +78,23 @@ struct Embedding {
           terms.push_back(e.algebra.select(chosen[at(v)], w.data[at(v * width + c)]));
           weights.push_back(table.weight[at(v)]);
         }
-        out.data.push_back(terms.empty() ? e.algebra.constant(Rational(0)) : e.algebra.sum(std::span<const typename A::Element>(terms), weights));
+        out.data.push_back(
+            terms.empty() ? e.algebra.constant(Rational(0))
+                          : e.algebra.sum(std::span<const typename A::Element>(terms), weights));
       }
     }
   }
 };
 
-// create_mask: tokens [b, s], optionally anything -> [1, 1, s, s]: 0 where column <= row, minus infinity elsewhere. Only the length of
-// the sequence is read. An entry is the comparison of two positions (ops/positions.h): known between different pieces of the sequence and on the diagonal,
-// an opaque function of both within a lumped piece. What is proved then holds for every mask inside of such pieces, causal or not.
+// create_mask: tokens [b, s], optionally anything -> [1, 1, s, s]: 0 where column <= row, minus
+// infinity elsewhere. Only the length of the sequence is read. An entry is the comparison of two
+// positions (ops/positions.h): known between different pieces of the sequence and on the diagonal,
+// an opaque function of both within a lumped piece. What is proved then holds for every mask inside
+// of such pieces, causal or not.
 struct CreateMask {
   static Interface interface() {
-    return {.name = "create_mask", .maxOperands = 2, .optionalOperands = {1}, .differentiable = false};
+    return {
+        .name = "create_mask", .maxOperands = 2, .optionalOperands = {1}, .differentiable = false};
   }
   static std::vector<TensorInfo> infer(const Signature& s) {
     needRank(s, 0, 2, "[b, s]");
@@ -104,7 +118,9 @@ struct CreateMask {
     for (Index row = 0; row < sequence.size(); ++row)
       for (Index column = 0; column < sequence.size(); ++column) {
         const PositionOrder order = comparePositions(sequence, row, column);
-        out.data.push_back(!order.sign ? e.algebra.apply(Function::kMaskEntry, order.params, {}) : *order.sign >= 0 ? zero : infinity);
+        out.data.push_back(!order.sign ? e.algebra.apply(Function::kMaskEntry, order.params, {})
+                           : *order.sign >= 0 ? zero
+                                              : infinity);
       }
   }
 };
@@ -112,15 +128,21 @@ struct CreateMask {
 // apply_mask: x + mask with broadcasting. The mask gets no gradient.
 struct ApplyMask {
   static Interface interface() {
-    return {.name = "apply_mask", .minOperands = 2, .maxOperands = 2, .withoutGradient = {1}, .pointwise = true};
+    return {.name = "apply_mask",
+            .minOperands = 2,
+            .maxOperands = 2,
+            .withoutGradient = {1},
+            .pointwise = true};
   }
   static std::vector<TensorInfo> infer(const Signature& s) {
     needReal(s, 0);
     needReal(s, 1);
     return {TensorInfo{broadcastShapes(shapeOf(s, 0), shapeOf(s, 1))}};
   }
-  static void relate(const Signature& s, std::span<const TensorInfo* const> out, Relations& relations) {
-    for (std::size_t i = 0; i < 2; ++i) equalBroadcast(s, i, slotOfResult(s, 0), out[0]->shape, relations);
+  static void relate(const Signature& s, std::span<const TensorInfo* const> out,
+                     Relations& relations) {
+    for (std::size_t i = 0; i < 2; ++i)
+      equalBroadcast(s, i, slotOfResult(s, 0), out[0]->shape, relations);
   }
   template <class A>
   static void eval(Evaluation<A>& e) {
@@ -129,16 +151,25 @@ struct ApplyMask {
     const std::array<const std::vector<ReducedDim>*, 2> dims{&x.dims, &mask.dims};
     expectDims(out.dims, broadcastDims(dims));
     out.data.clear();
-    walk<2>(sizesOf(out.dims), {broadcastStrides(x.dims, out.dims), broadcastStrides(mask.dims, out.dims)},
-            [&](const std::array<Index, 2>& o) { out.data.push_back(e.algebra.add(x.data[at(o[0])], mask.data[at(o[1])])); });
+    walk<2>(sizesOf(out.dims),
+            {broadcastStrides(x.dims, out.dims), broadcastStrides(mask.dims, out.dims)},
+            [&](const std::array<Index, 2>& o) {
+              out.data.push_back(e.algebra.add(x.data[at(o[0])], mask.data[at(o[1])]));
+            });
   }
 };
 
-// apply_rotary_emb: q [b, s, h, d], k [b, s, h', d], freqs complex [s, d/2] -> q and k with the pairs (2j, 2j+1) of the last dimension,
-// as complex numbers, multiplied by freqs[s, j] (Su et al., arXiv 2104.09864). freqs gets no gradient.
+// apply_rotary_emb: q [b, s, h, d], k [b, s, h', d], freqs complex [s, d/2] -> q and k with the
+// pairs (2j, 2j+1) of the last dimension, as complex numbers, multiplied by freqs[s, j] (Su et al.,
+// arXiv 2104.09864). freqs gets no gradient.
 struct ApplyRotaryEmb {
   static Interface interface() {
-    return {.name = "apply_rotary_emb", .minOperands = 3, .maxOperands = 3, .minResults = 2, .maxResults = 2, .withoutGradient = {2},
+    return {.name = "apply_rotary_emb",
+            .minOperands = 3,
+            .maxOperands = 3,
+            .minResults = 2,
+            .maxResults = 2,
+            .withoutGradient = {2},
             .separate = true};
   }
   static std::vector<TensorInfo> infer(const Signature& s) {
@@ -150,7 +181,8 @@ struct ApplyRotaryEmb {
       needReal(s, i);
       const Shape& x = shapeOf(s, i);
       if (x.size() != 4 || x[1] != f[0] || x[3] != 2 * f[1])
-        throw ShapeError("operand " + std::to_string(i) + " has shape " + toText(x) + ", expected [b, " + std::to_string(f[0]) + ", h, " +
+        throw ShapeError("operand " + std::to_string(i) + " has shape " + toText(x) +
+                         ", expected [b, " + std::to_string(f[0]) + ", h, " +
                          std::to_string(2 * f[1]) + "] to fit freqs " + toText(f));
       results.push_back({x});
     }

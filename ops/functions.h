@@ -1,5 +1,5 @@
-// Opaque functions: what the proof knows of them is only that equal arguments give equal results (and their derivative, where one
-// exists). The doubles algebra evaluates the true function.
+// Opaque functions: what the proof knows of them is only that equal arguments give equal results
+// (and their derivative, where one exists). The doubles algebra evaluates the true function.
 #pragma once
 
 #include <cstdint>
@@ -9,25 +9,36 @@ namespace shardproof::ops {
 
 enum class Function : std::uint8_t {
   // one argument
-  kSigmoid, kTanh, kLog, kNormalCdf, kNormalPdf, kStep,  // kStep(x) = 1 for x > 0, else 0
+  kSigmoid,
+  kTanh,
+  kLog,
+  kNormalCdf,
+  kNormalPdf,
+  kStep,  // kStep(x) = 1 for x > 0, else 0
   // no argument: irrational constants
   kSqrtTwoOverPi,
   // any number of arguments, order irrelevant
-  kMaximum, kMinimum,
-  // params {slot, topk, groups, topkGroups, sumOfTwoBest}; arguments: the row of choice scores, in order. Result: the expert's index (integer).
+  kMaximum,
+  kMinimum,
+  // params {slot, topk, groups, topkGroups, sumOfTwoBest}; arguments: the row of choice scores, in
+  // order. Result: the expert's index (integer).
   kGateChoice,
-  // params: two positions of one lumped piece of a sequence (PositionOrder::params in ops/positions.h). 0 where the first is not before the second, else
+  // params: two positions of one lumped piece of a sequence (PositionOrder::params in
+  // ops/positions.h). 0 where the first is not before the second, else
   // minus infinity: the entry of a causal mask.
   kMaskEntry,
-  // params {seed, numerator of p, denominator of p, position in the operand...}: the keep mask of dropout, 0 or 1
+  // params {seed, numerator of p, denominator of p, position in the operand...}: the keep mask of
+  // dropout, 0 or 1
   kDropoutMask,
 };
 
 const char* name(Function f);
 // True when the order of the arguments does not matter.
 bool isSymmetric(Function f);
-// The true value, but for kMaskEntry: inside a lump the causal mask has no single value, so this gives the entries of another mask (whole
-// lumps are open or closed). What is computed with it must be confirmed with the dimension unlumped.
-double evaluate(Function f, std::span<const std::int64_t> params, std::span<const double> arguments);
+// The true value, but for kMaskEntry: inside a lump the causal mask has no single value, so this
+// gives the entries of another mask (whole lumps are open or closed). What is computed with it must
+// be confirmed with the dimension unlumped.
+double evaluate(Function f, std::span<const std::int64_t> params,
+                std::span<const double> arguments);
 
 }  // namespace shardproof::ops

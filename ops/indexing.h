@@ -18,19 +18,22 @@ std::vector<Index> sizesOf(std::span<const ReducedDim> dims);
 Index countOf(std::span<const ReducedDim> dims);
 std::vector<Index> rowMajorStrides(std::span<const ReducedDim> dims);
 
-// For each element (row-major over dims) how many full positions it stands for; empty when that is 1 for all of them.
+// For each element (row-major over dims) how many full positions it stands for; empty when that is
+// 1 for all of them.
 std::vector<std::int64_t> weightsOf(std::span<const ReducedDim> dims);
 
-// Throws std::logic_error: the reduction handed over dimensions that contradict the operator's own rule. Going on would compute
-// something else than the operator, so this is never ignored.
+// Throws std::logic_error: the reduction handed over dimensions that contradict the operator's own
+// rule. Going on would compute something else than the operator, so this is never ignored.
 void expectDim(const ReducedDim& found, const ReducedDim& expected);
 void expectDims(std::span<const ReducedDim> found, std::span<const ReducedDim> expected);
 [[noreturn]] void inconsistent(const std::string& what);
 
-// PyTorch's broadcasting, decided on full sizes (a dimension of full size 8 lumped to one element is not broadcast).
+// PyTorch's broadcasting, decided on full sizes (a dimension of full size 8 lumped to one element
+// is not broadcast).
 std::vector<ReducedDim> broadcastDims(std::span<const std::vector<ReducedDim>* const> operands);
 // Strides that read `operand` while walking over `result`, 0 along broadcast dimensions.
-std::vector<Index> broadcastStrides(std::span<const ReducedDim> operand, std::span<const ReducedDim> result);
+std::vector<Index> broadcastStrides(std::span<const ReducedDim> operand,
+                                    std::span<const ReducedDim> result);
 
 // The image of the stretch [lo, hi) of a dimension.
 ReducedDim stretch(const ReducedDim& whole, Index lo, Index hi);
@@ -62,9 +65,11 @@ inline std::size_t at(Index i) { return static_cast<std::size_t>(i); }
 
 // A row of elements summed with weights (empty: all 1).
 template <class A>
-typename A::Element weightedSum(A& algebra, const std::vector<typename A::Element>& terms, const std::vector<std::int64_t>& weights) {
+typename A::Element weightedSum(A& algebra, const std::vector<typename A::Element>& terms,
+                                const std::vector<std::int64_t>& weights) {
   if (terms.size() == 1 && weights.empty()) return terms[0];
-  return algebra.sum(std::span<const typename A::Element>(terms), std::span<const std::int64_t>(weights));
+  return algebra.sum(std::span<const typename A::Element>(terms),
+                     std::span<const std::int64_t>(weights));
 }
 
 template <class A>
@@ -72,13 +77,15 @@ typename A::Element subtract(A& algebra, typename A::Element a, typename A::Elem
   return algebra.add(a, algebra.scale(Rational(-1), b));
 }
 
-// The rows [first, second) of a table, whose first full position has the number `start`, that can have the number `index`: all, or where the algebra knows
-// the index the one row or none.
+// The rows [first, second) of a table, whose first full position has the number `start`, that can
+// have the number `index`: all, or where the algebra knows the index the one row or none.
 template <class A>
-std::pair<Index, Index> rowsOf(const A& algebra, const ReducedDim& table, std::int64_t start, typename A::Element index) {
+std::pair<Index, Index> rowsOf(const A& algebra, const ReducedDim& table, std::int64_t start,
+                               typename A::Element index) {
   if constexpr (requires { algebra.known(index); }) {
     if (const auto known = algebra.known(index)) {
-      const auto row = std::lower_bound(table.position.begin(), table.position.end(), *known - start);
+      const auto row =
+          std::lower_bound(table.position.begin(), table.position.end(), *known - start);
       const Index v = row - table.position.begin();
       return {v, row != table.position.end() && *row == *known - start ? v + 1 : v};
     }
@@ -86,25 +93,31 @@ std::pair<Index, Index> rowsOf(const A& algebra, const ReducedDim& table, std::i
   return {0, table.size()};
 }
 
-// One factor of a contraction: a tensor and, for each of its dimensions, the label it is indexed by (-1: a broadcast dimension of size 1).
+// One factor of a contraction: a tensor and, for each of its dimensions, the label it is indexed by
+// (-1: a broadcast dimension of size 1).
 template <class A>
 struct Factor {
   const TensorValue<A>* tensor;
   std::vector<int> labels;
 };
 
-// The same for an algebra of numbers, in two steps: what a factor has for one place of the result is laid out in a row, once for all places that need it, then
-// each place is a product of rows. False, and nothing done, where the rows would be many times as large as the factors.
+// The same for an algebra of numbers, in two steps: what a factor has for one place of the result
+// is laid out in a row, once for all places that need it, then each place is a product of rows.
+// False, and nothing done, where the rows would be many times as large as the factors.
 template <class A>
-bool contractNumbers(A& algebra, const std::vector<Factor<A>>& factors, const std::vector<std::vector<Index>>& outerOffsets,
-                     const std::vector<std::vector<Index>>& innerOffsets, const std::vector<std::int64_t>& weights, TensorValue<A>& result) {
+bool contractNumbers(A& algebra, const std::vector<Factor<A>>& factors,
+                     const std::vector<std::vector<Index>>& outerOffsets,
+                     const std::vector<std::vector<Index>>& innerOffsets,
+                     const std::vector<std::int64_t>& weights, TensorValue<A>& result) {
   constexpr std::size_t kMostRepeated = 16;
-  constexpr std::int64_t kExact = std::int64_t{1} << 53;   // integers are doubles up to here
+  constexpr std::int64_t kExact = std::int64_t{1} << 53;  // integers are doubles up to here
   const std::size_t outer = outerOffsets[0].size(), inner = innerOffsets[0].size();
   std::vector<double> weightRow(weights.begin(), weights.end());
-  if (std::any_of(weights.begin(), weights.end(), [](std::int64_t w) { return w > kExact; })) return false;
+  if (std::any_of(weights.begin(), weights.end(), [](std::int64_t w) { return w > kExact; }))
+    return false;
   std::vector<std::vector<double>> packed(factors.size());
-  std::vector<std::vector<Index>> rowOf(factors.size());   // for each place of the result, where its row begins
+  std::vector<std::vector<Index>> rowOf(
+      factors.size());  // for each place of the result, where its row begins
   for (std::size_t f = 0; f < factors.size(); ++f) {
     const auto& data = factors[f].tensor->data;
     std::vector<Index> starts(data.size(), -1);
@@ -133,10 +146,11 @@ bool contractNumbers(A& algebra, const std::vector<Factor<A>>& factors, const st
   return true;
 }
 
-// result[resultLabels] = sum over all other labels of the product of the factors, every sum with its weights. Labels are 0..n-1;
-// a label must have the same reduced dimension wherever it stands.
+// result[resultLabels] = sum over all other labels of the product of the factors, every sum with
+// its weights. Labels are 0..n-1; a label must have the same reduced dimension wherever it stands.
 template <class A>
-void contract(A& algebra, const std::vector<Factor<A>>& factors, const std::vector<int>& resultLabels, TensorValue<A>& result) {
+void contract(A& algebra, const std::vector<Factor<A>>& factors,
+              const std::vector<int>& resultLabels, TensorValue<A>& result) {
   std::vector<const ReducedDim*> dimOf;
   for (const Factor<A>& f : factors) {
     for (std::size_t d = 0; d < f.labels.size(); ++d) {
@@ -170,7 +184,8 @@ void contract(A& algebra, const std::vector<Factor<A>>& factors, const std::vect
         if (labels[i] >= 0 && f.labels[d] == labels[i]) strides[i] += own[d];
     return strides;
   };
-  // Offsets of each factor for every outer and every inner index tuple; their sum is the element's place.
+  // Offsets of each factor for every outer and every inner index tuple; their sum is the element's
+  // place.
   const auto offsetsOf = [](std::span<const ReducedDim> dims, const std::vector<Index>& strides) {
     std::vector<Index> offsets;
     const std::vector<Index> sizes = sizesOf(dims);
@@ -193,32 +208,39 @@ void contract(A& algebra, const std::vector<Factor<A>>& factors, const std::vect
   for (Index o = 0; o < outerCount; ++o) {
     terms.clear();
     for (Index i = 0; i < innerCount; ++i) {
-      typename A::Element product = factors[0].tensor->data[at(outerOffsets[0][at(o)] + innerOffsets[0][at(i)])];
+      typename A::Element product =
+          factors[0].tensor->data[at(outerOffsets[0][at(o)] + innerOffsets[0][at(i)])];
       for (std::size_t f = 1; f < factors.size(); ++f)
-        product = algebra.mul(product, factors[f].tensor->data[at(outerOffsets[f][at(o)] + innerOffsets[f][at(i)])]);
+        product = algebra.mul(
+            product, factors[f].tensor->data[at(outerOffsets[f][at(o)] + innerOffsets[f][at(i)])]);
       terms.push_back(product);
     }
     result.data.push_back(inner.empty() ? terms[0] : weightedSum(algebra, terms, weights));
   }
 }
 
-// How a contraction names the dimensions of its operands (-1: broadcast) and of its result, for full sizes and for reduced dimensions alike.
+// How a contraction names the dimensions of its operands (-1: broadcast) and of its result, for
+// full sizes and for reduced dimensions alike.
 struct ContractionLabels {
   std::vector<std::vector<int>> operands;
   std::vector<int> result;
 };
 
-// An operator whose result is a sum of products of its operands, each product contracted: `summands` lists the operands of each.
+// An operator whose result is a sum of products of its operands, each product contracted:
+// `summands` lists the operands of each.
 struct SumOfProducts {
   std::vector<std::vector<std::size_t>> summands;
   ContractionLabels labels;
 };
 
-// The gradient of one operand of a sum of products, given that of the result. The result is linear in the operand, so the gradient is the product of the result's
-// gradient and the other factors, contracted to the operand's labels: the sum runs over full positions (with the weights of reduced ones), which is what
-// automatic differentiation of the same sum gives (ops/differentiate.h). False where a label of the operand stands in nothing else (its gradient repeats along it).
+// The gradient of one operand of a sum of products, given that of the result. The result is linear
+// in the operand, so the gradient is the product of the result's gradient and the other factors,
+// contracted to the operand's labels: the sum runs over full positions (with the weights of reduced
+// ones), which is what automatic differentiation of the same sum gives (ops/differentiate.h). False
+// where a label of the operand stands in nothing else (its gradient repeats along it).
 template <class A>
-bool contractGradient(A& algebra, const SumOfProducts& products, const TensorValue<A>& gradient, std::span<const TensorValue<A>* const> operands, std::size_t wanted,
+bool contractGradient(A& algebra, const SumOfProducts& products, const TensorValue<A>& gradient,
+                      std::span<const TensorValue<A>* const> operands, std::size_t wanted,
                       TensorValue<A>& result) {
   std::vector<Factor<A>> factors{{&gradient, products.labels.result}};
   for (const auto& summand : products.summands) {
@@ -230,7 +252,10 @@ bool contractGradient(A& algebra, const SumOfProducts& products, const TensorVal
   }
   const std::vector<int>& own = products.labels.operands[wanted];
   for (const int label : own) {
-    const bool stands = label < 0 || std::any_of(factors.begin(), factors.end(), [&](const Factor<A>& f) { return std::find(f.labels.begin(), f.labels.end(), label) != f.labels.end(); });
+    const bool stands =
+        label < 0 || std::any_of(factors.begin(), factors.end(), [&](const Factor<A>& f) {
+          return std::find(f.labels.begin(), f.labels.end(), label) != f.labels.end();
+        });
     if (!stands) return false;
   }
   contract<A>(algebra, factors, own, result);

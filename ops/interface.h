@@ -17,19 +17,21 @@ struct Interface {
   std::vector<AttributeRule> attributes = {};
   std::size_t minOperands = 1, maxOperands = 1;
   std::size_t minResults = 1, maxResults = 1;
-  std::vector<std::size_t> optionalOperands = {};   // may be null
+  std::vector<std::size_t> optionalOperands = {};  // may be null
   bool everyOperandOptional = false;
-  bool differentiable = true;                       // NAME_backward is defined too (needs a fixed number of results)
-  std::vector<std::size_t> withoutGradient = {};    // operands for which no gradient exists (integers never have one)
-  // One result, each element of which reads only the elements at its own position of the operands: where nothing is broadcast, the
-  // Jacobian is diagonal.
+  bool differentiable = true;  // NAME_backward is defined too (needs a fixed number of results)
+  std::vector<std::size_t> withoutGradient =
+      {};  // operands for which no gradient exists (integers never have one)
+  // One result, each element of which reads only the elements at its own position of the operands:
+  // where nothing is broadcast, the Jacobian is diagonal.
   bool pointwise = false;
-  bool separate = false;   // of the operands that have gradients, result r reads operand r only
+  bool separate = false;  // of the operands that have gradients, result r reads operand r only
   bool scalarMayBeOne = false;
-  bool rearranges = false;   // OperatorInfo::rearranges
-  bool sums = false;         // OperatorInfo::sums
-  bool followsLogicalPosition = false;   // OperatorInfo::followsLogicalPosition
-  // What concerns several attributes, or attributes and numbers of operands. Throws std::invalid_argument.
+  bool rearranges = false;              // OperatorInfo::rearranges
+  bool sums = false;                    // OperatorInfo::sums
+  bool followsLogicalPosition = false;  // OperatorInfo::followsLogicalPosition
+  // What concerns several attributes, or attributes and numbers of operands. Throws
+  // std::invalid_argument.
   std::function<void(const Attributes&, std::size_t operands, std::size_t results)> check = nullptr;
 };
 

@@ -1,5 +1,6 @@
-// Operators that only move elements. Meanings as in the PyTorch documentation (torch.Tensor.view, torch.cat, torch.nn.functional.pad, ...).
-// Elements of any kind pass through; a complex position moves with both of its planes.
+// Operators that only move elements. Meanings as in the PyTorch documentation (torch.Tensor.view,
+// torch.cat, torch.nn.functional.pad, ...). Elements of any kind pass through; a complex position
+// moves with both of its planes.
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
@@ -9,7 +10,9 @@
 namespace shardproof::ops {
 namespace {
 
-TensorInfo like(const Signature& s, Shape shape) { return TensorInfo{std::move(shape), s.in[0]->element}; }
+TensorInfo like(const Signature& s, Shape shape) {
+  return TensorInfo{std::move(shape), s.in[0]->element};
+}
 
 void equalValues(const Signature& s, std::size_t operand, Relations& relations) {
   if (s.in[operand]->element == ElementKind::kInteger)
@@ -18,7 +21,8 @@ void equalValues(const Signature& s, std::size_t operand, Relations& relations) 
 
 // Fills `out` by reading `x` with the given strides (in positions) from `base`.
 template <class A>
-void gather(const TensorValue<A>& x, Index base, const std::vector<Index>& strides, TensorValue<A>& out) {
+void gather(const TensorValue<A>& x, Index base, const std::vector<Index>& strides,
+            TensorValue<A>& out) {
   const Index planes = x.planes();
   out.data.clear();
   out.data.reserve(at(out.positions() * planes));
@@ -27,16 +31,21 @@ void gather(const TensorValue<A>& x, Index base, const std::vector<Index>& strid
   });
 }
 
-// view, reshape: the same elements in row-major order under another shape. `size`: one entry may be -1. Errors: another number of elements.
+// view, reshape: the same elements in row-major order under another shape. `size`: one entry may be
+// -1. Errors: another number of elements.
 struct View {
   static Interface interface() {
     return {.name = "view",
-            .attributes = {{.key = "size", .type = AttributeType::kIntegers, .required = true, .min = Rational(-1)}},
+            .attributes = {{.key = "size",
+                            .type = AttributeType::kIntegers,
+                            .required = true,
+                            .min = Rational(-1)}},
             .rearranges = true,
             .check = [](const Attributes& attributes, std::size_t, std::size_t) {
               const Shape size = integers(attributes, "size");
               if (std::count(size.begin(), size.end(), -1) > 1)
-                throw std::invalid_argument("attribute 'size': found " + toText(size) + ", expected at most one -1");
+                throw std::invalid_argument("attribute 'size': found " + toText(size) +
+                                            ", expected at most one -1");
             }};
   }
   static std::vector<TensorInfo> infer(const Signature& s) {
@@ -47,17 +56,21 @@ struct View {
     known.erase(std::remove(known.begin(), known.end(), -1), known.end());
     const std::int64_t total = elements(x), fixed = elements(known);
     if (known.size() != size.size()) {
-      if (fixed == 0 || total % fixed != 0) throw ShapeError("shape " + toText(x) + " cannot be viewed as " + toText(wanted));
+      if (fixed == 0 || total % fixed != 0)
+        throw ShapeError("shape " + toText(x) + " cannot be viewed as " + toText(wanted));
       *std::find(size.begin(), size.end(), -1) = total / fixed;
     }
     if (elements(size) != total)
-      throw ShapeError("shape " + toText(x) + " has " + std::to_string(total) + " elements, expected " + toText(wanted) + " with " +
+      throw ShapeError("shape " + toText(x) + " has " + std::to_string(total) +
+                       " elements, expected " + toText(wanted) + " with " +
                        std::to_string(elements(size)));
     return {like(s, std::move(size))};
   }
-  // The shapes are matched from the left into the smallest groups of equal products: row-major order makes each group's dimensions regroup
-  // among themselves. Dimensions of size 1 carry no position.
-  static void relate(const Signature& s, std::span<const TensorInfo* const> out, Relations& relations) {
+  // The shapes are matched from the left into the smallest groups of equal products: row-major
+  // order makes each group's dimensions regroup among themselves. Dimensions of size 1 carry no
+  // position.
+  static void relate(const Signature& s, std::span<const TensorInfo* const> out,
+                     Relations& relations) {
     const Shape &x = shapeOf(s, 0), &y = out[0]->shape;
     const int result = slotOfResult(s, 0);
     equalValues(s, 0, relations);
@@ -68,7 +81,7 @@ struct View {
     while (true) {
       skipOnes(x, i);
       skipOnes(y, j);
-      if (i == x.size() || j == y.size()) break;   // equal products: both end together
+      if (i == x.size() || j == y.size()) break;  // equal products: both end together
       std::vector<DimRef> a{ref(0, i)}, b{ref(result, j)};
       std::int64_t left = x[i++], right = y[j++];
       while (left != right) {
@@ -91,11 +104,14 @@ struct View {
     const TensorValue<A>& x = *e.in[0];
     TensorValue<A>& out = *e.out[0];
     if (x.positions() != out.positions())
-      throw Unsupported("view: " + std::to_string(x.positions()) + " reduced positions cannot become " + std::to_string(out.positions()));
-    // Each reduced element must stand for the same number of positions, starting with the same one, on both sides. (A class of
-    // positions is a product of classes, so that its first member is the tuple of first members.)
+      throw Unsupported("view: " + std::to_string(x.positions()) +
+                        " reduced positions cannot become " + std::to_string(out.positions()));
+    // Each reduced element must stand for the same number of positions, starting with the same one,
+    // on both sides. (A class of positions is a product of classes, so that its first member is the
+    // tuple of first members.)
     const Places a = places(x.dims), b = places(out.dims);
-    if (a.full != b.full || a.first != b.first || a.weight != b.weight) inconsistent("a view does not keep its classes of positions");
+    if (a.full != b.full || a.first != b.first || a.weight != b.weight)
+      inconsistent("a view does not keep its classes of positions");
     out.data = x.data;
   }
 
@@ -122,25 +138,30 @@ struct View {
   }
 };
 
-// Shared by transpose, permute, expand, unsqueeze and squeeze: result dimension r is operand dimension source(r), or is new (kNew).
+// Shared by transpose, permute, expand, unsqueeze and squeeze: result dimension r is operand
+// dimension source(r), or is new (kNew).
 constexpr std::size_t kNew = static_cast<std::size_t>(-1);
 
-void relateSources(const Signature& s, const Shape& out, const std::vector<std::size_t>& source, Relations& relations) {
+void relateSources(const Signature& s, const Shape& out, const std::vector<std::size_t>& source,
+                   Relations& relations) {
   equalValues(s, 0, relations);
   for (std::size_t r = 0; r < source.size(); ++r)
-    if (source[r] != kNew && shapeOf(s, 0)[source[r]] == out[r]) relations.equal(ref(0, source[r]), ref(slotOfResult(s, 0), r));
+    if (source[r] != kNew && shapeOf(s, 0)[source[r]] == out[r])
+      relations.equal(ref(0, source[r]), ref(slotOfResult(s, 0), r));
 }
 
 template <class A>
 void evalSources(Evaluation<A>& e, const std::vector<std::size_t>& source) {
   const TensorValue<A>& x = *e.in[0];
   TensorValue<A>& out = *e.out[0];
-  if (out.dims.size() != source.size()) inconsistent("found " + std::to_string(out.dims.size()) + " dimensions, expected " + std::to_string(source.size()));
+  if (out.dims.size() != source.size())
+    inconsistent("found " + std::to_string(out.dims.size()) + " dimensions, expected " +
+                 std::to_string(source.size()));
   const std::vector<Index> own = rowMajorStrides(x.dims);
   std::vector<Index> strides(source.size(), 0);
   for (std::size_t r = 0; r < source.size(); ++r) {
     if (source[r] == kNew) continue;
-    if (x.dims[source[r]].full == 1 && out.dims[r].full != 1) continue;   // expanded
+    if (x.dims[source[r]].full == 1 && out.dims[r].full != 1) continue;  // expanded
     expectDim(out.dims[r], x.dims[source[r]]);
     strides[r] = own[source[r]];
   }
@@ -152,12 +173,15 @@ std::size_t rankOf(const Signature& s) { return shapeOf(s, 0).size(); }
 // transpose: swaps `dim0` and `dim1`.
 struct Transpose {
   static Interface interface() {
-    return {.name = "transpose", .attributes = {{.key = "dim0", .required = true}, {.key = "dim1", .required = true}}, .rearranges = true};
+    return {.name = "transpose",
+            .attributes = {{.key = "dim0", .required = true}, {.key = "dim1", .required = true}},
+            .rearranges = true};
   }
   static std::vector<std::size_t> source(const Attributes& attributes, std::size_t rank) {
     std::vector<std::size_t> from(rank);
     for (std::size_t d = 0; d < rank; ++d) from[d] = d;
-    std::swap(from[dimIndex(integer(attributes, "dim0"), rank)], from[dimIndex(integer(attributes, "dim1"), rank)]);
+    std::swap(from[dimIndex(integer(attributes, "dim0"), rank)],
+              from[dimIndex(integer(attributes, "dim1"), rank)]);
     return from;
   }
   static std::vector<TensorInfo> infer(const Signature& s) {
@@ -165,7 +189,8 @@ struct Transpose {
     for (const std::size_t d : source(s.attributes, rankOf(s))) shape.push_back(shapeOf(s, 0)[d]);
     return {like(s, std::move(shape))};
   }
-  static void relate(const Signature& s, std::span<const TensorInfo* const> out, Relations& relations) {
+  static void relate(const Signature& s, std::span<const TensorInfo* const> out,
+                     Relations& relations) {
     relateSources(s, out[0]->shape, source(s.attributes, rankOf(s)), relations);
   }
   template <class A>
@@ -177,7 +202,9 @@ struct Transpose {
 // permute: result dimension r is operand dimension dims[r]. Errors: `dims` is not a permutation.
 struct Permute {
   static Interface interface() {
-    return {.name = "permute", .attributes = {{.key = "dims", .type = AttributeType::kIntegers, .required = true}}, .rearranges = true};
+    return {.name = "permute",
+            .attributes = {{.key = "dims", .type = AttributeType::kIntegers, .required = true}},
+            .rearranges = true};
   }
   static std::vector<std::size_t> source(const Attributes& attributes, std::size_t rank) {
     std::vector<std::size_t> from;
@@ -185,7 +212,8 @@ struct Permute {
     std::vector<std::size_t> sorted = from;
     std::sort(sorted.begin(), sorted.end());
     if (sorted.size() != rank || std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
-      throw ShapeError("found dims " + toText(integers(attributes, "dims")) + ", expected a permutation of " + std::to_string(rank) + " dimensions");
+      throw ShapeError("found dims " + toText(integers(attributes, "dims")) +
+                       ", expected a permutation of " + std::to_string(rank) + " dimensions");
     return from;
   }
   static std::vector<TensorInfo> infer(const Signature& s) {
@@ -193,7 +221,8 @@ struct Permute {
     for (const std::size_t d : source(s.attributes, rankOf(s))) shape.push_back(shapeOf(s, 0)[d]);
     return {like(s, std::move(shape))};
   }
-  static void relate(const Signature& s, std::span<const TensorInfo* const> out, Relations& relations) {
+  static void relate(const Signature& s, std::span<const TensorInfo* const> out,
+                     Relations& relations) {
     relateSources(s, out[0]->shape, source(s.attributes, rankOf(s)), relations);
   }
   template <class A>
@@ -202,10 +231,15 @@ struct Permute {
   }
 };
 
-// expand: dimensions of size 1 are repeated to `size`, new ones may be put in front; -1 leaves a dimension as it is.
+// expand: dimensions of size 1 are repeated to `size`, new ones may be put in front; -1 leaves a
+// dimension as it is.
 struct Expand {
   static Interface interface() {
-    return {.name = "expand", .attributes = {{.key = "size", .type = AttributeType::kIntegers, .required = true, .min = Rational(-1)}}};
+    return {.name = "expand",
+            .attributes = {{.key = "size",
+                            .type = AttributeType::kIntegers,
+                            .required = true,
+                            .min = Rational(-1)}}};
   }
   static std::vector<std::size_t> source(std::size_t rank, std::size_t resultRank) {
     std::vector<std::size_t> from(resultRank, kNew);
@@ -228,31 +262,39 @@ struct Expand {
     }
     return {like(s, std::move(size))};
   }
-  static void relate(const Signature& s, std::span<const TensorInfo* const> out, Relations& relations) {
+  static void relate(const Signature& s, std::span<const TensorInfo* const> out,
+                     Relations& relations) {
     relateSources(s, out[0]->shape, source(rankOf(s), out[0]->shape.size()), relations);
   }
   template <class A>
   static void eval(Evaluation<A>& e) {
-    if (e.out[0]->dims.size() < e.in[0]->dims.size()) inconsistent("an expanded tensor has fewer dimensions");
+    if (e.out[0]->dims.size() < e.in[0]->dims.size())
+      inconsistent("an expanded tensor has fewer dimensions");
     evalSources(e, source(e.in[0]->dims.size(), e.out[0]->dims.size()));
   }
 };
 
 // unsqueeze: a dimension of size 1 at `dim` (counted in the result).
 struct Unsqueeze {
-  static Interface interface() { return {.name = "unsqueeze", .attributes = {{.key = "dim", .required = true}}, .rearranges = true}; }
+  static Interface interface() {
+    return {
+        .name = "unsqueeze", .attributes = {{.key = "dim", .required = true}}, .rearranges = true};
+  }
   static std::vector<std::size_t> source(const Attributes& attributes, std::size_t rank) {
     const std::size_t place = dimIndex(integer(attributes, "dim"), rank + 1);
     std::vector<std::size_t> from;
-    for (std::size_t r = 0; r <= rank; ++r) from.push_back(r == place ? kNew : r - (r > place ? 1 : 0));
+    for (std::size_t r = 0; r <= rank; ++r)
+      from.push_back(r == place ? kNew : r - (r > place ? 1 : 0));
     return from;
   }
   static std::vector<TensorInfo> infer(const Signature& s) {
     Shape shape;
-    for (const std::size_t d : source(s.attributes, rankOf(s))) shape.push_back(d == kNew ? 1 : shapeOf(s, 0)[d]);
+    for (const std::size_t d : source(s.attributes, rankOf(s)))
+      shape.push_back(d == kNew ? 1 : shapeOf(s, 0)[d]);
     return {like(s, std::move(shape))};
   }
-  static void relate(const Signature& s, std::span<const TensorInfo* const> out, Relations& relations) {
+  static void relate(const Signature& s, std::span<const TensorInfo* const> out,
+                     Relations& relations) {
     relateSources(s, out[0]->shape, source(s.attributes, rankOf(s)), relations);
   }
   template <class A>
@@ -264,10 +306,13 @@ struct Unsqueeze {
   }
 };
 
-// squeeze: without `dim` (an integer or a list) all dimensions of size 1 go, with it those of them that have size 1.
+// squeeze: without `dim` (an integer or a list) all dimensions of size 1 go, with it those of them
+// that have size 1.
 struct Squeeze {
   static Interface interface() {
-    return {.name = "squeeze", .attributes = {{.key = "dim", .type = AttributeType::kIntegerOrIntegers}}, .rearranges = true};
+    return {.name = "squeeze",
+            .attributes = {{.key = "dim", .type = AttributeType::kIntegerOrIntegers}},
+            .rearranges = true};
   }
   static std::vector<std::size_t> source(const Attributes& attributes, const Shape& x) {
     std::vector<bool> may(x.size(), !has(attributes, "dim"));
@@ -280,10 +325,12 @@ struct Squeeze {
   }
   static std::vector<TensorInfo> infer(const Signature& s) {
     Shape shape;
-    for (const std::size_t d : source(s.attributes, shapeOf(s, 0))) shape.push_back(shapeOf(s, 0)[d]);
+    for (const std::size_t d : source(s.attributes, shapeOf(s, 0)))
+      shape.push_back(shapeOf(s, 0)[d]);
     return {like(s, std::move(shape))};
   }
-  static void relate(const Signature& s, std::span<const TensorInfo* const> out, Relations& relations) {
+  static void relate(const Signature& s, std::span<const TensorInfo* const> out,
+                     Relations& relations) {
     relateSources(s, out[0]->shape, source(s.attributes, shapeOf(s, 0)), relations);
   }
   template <class A>
@@ -294,11 +341,15 @@ struct Squeeze {
   }
 };
 
-// slice: x[..., start:stop:step, ...] along `dim`, with Python's rules for negative and large bounds. Errors: an empty result.
+// slice: x[..., start:stop:step, ...] along `dim`, with Python's rules for negative and large
+// bounds. Errors: an empty result.
 struct Slice {
   static Interface interface() {
     return {.name = "slice",
-            .attributes = {{.key = "dim", .required = true}, {.key = "start"}, {.key = "stop"}, {.key = "step", .min = Rational(1)}}};
+            .attributes = {{.key = "dim", .required = true},
+                           {.key = "start"},
+                           {.key = "stop"},
+                           {.key = "step", .min = Rational(1)}}};
   }
   struct Bounds {
     std::size_t dim;
@@ -308,13 +359,16 @@ struct Slice {
     Bounds b{};
     b.dim = dimIndex(integer(attributes, "dim"), x.size());
     const std::int64_t n = x[b.dim];
-    const auto clamp = [n](std::int64_t v) { return std::clamp<std::int64_t>(v < 0 ? v + n : v, 0, n); };
+    const auto clamp = [n](std::int64_t v) {
+      return std::clamp<std::int64_t>(v < 0 ? v + n : v, 0, n);
+    };
     b.start = clamp(integer(attributes, "start", 0));
     b.stop = clamp(integer(attributes, "stop", std::numeric_limits<std::int64_t>::max()));
     b.step = integer(attributes, "step", 1);
     if (b.start >= b.stop)
-      throw ShapeError("the slice [" + std::to_string(b.start) + ", " + std::to_string(b.stop) + ") of dimension " + std::to_string(b.dim) +
-                       " of shape " + toText(x) + " is empty, expected at least one position");
+      throw ShapeError("the slice [" + std::to_string(b.start) + ", " + std::to_string(b.stop) +
+                       ") of dimension " + std::to_string(b.dim) + " of shape " + toText(x) +
+                       " is empty, expected at least one position");
     b.count = (b.stop - b.start - 1) / b.step + 1;
     return b;
   }
@@ -365,14 +419,16 @@ struct Slice {
 // select: x[..., index, ...] along `dim`, which disappears.
 struct Select {
   static Interface interface() {
-    return {.name = "select", .attributes = {{.key = "dim", .required = true}, {.key = "index", .required = true}}};
+    return {.name = "select",
+            .attributes = {{.key = "dim", .required = true}, {.key = "index", .required = true}}};
   }
   static std::pair<std::size_t, std::int64_t> place(const Attributes& attributes, const Shape& x) {
     const std::size_t dim = dimIndex(integer(attributes, "dim"), x.size());
     const std::int64_t index = integer(attributes, "index");
     if (index < -x[dim] || index >= x[dim])
-      throw ShapeError("found index " + std::to_string(index) + " into dimension " + std::to_string(dim) + " of shape " + toText(x) +
-                       ", expected " + std::to_string(-x[dim]) + " to " + std::to_string(x[dim] - 1));
+      throw ShapeError("found index " + std::to_string(index) + " into dimension " +
+                       std::to_string(dim) + " of shape " + toText(x) + ", expected " +
+                       std::to_string(-x[dim]) + " to " + std::to_string(x[dim] - 1));
     return {dim, index < 0 ? index + x[dim] : index};
   }
   static std::vector<TensorInfo> infer(const Signature& s) {
@@ -408,23 +464,28 @@ struct Select {
   }
 };
 
-// cat: operands one after another along `dim`. Errors: shapes that differ elsewhere, operands of different kinds.
+// cat: operands one after another along `dim`. Errors: shapes that differ elsewhere, operands of
+// different kinds.
 struct Cat {
   static Interface interface() {
-    return {.name = "cat", .attributes = {{.key = "dim", .required = true}}, .maxOperands = kAnyNumber};
+    return {
+        .name = "cat", .attributes = {{.key = "dim", .required = true}}, .maxOperands = kAnyNumber};
   }
   static std::vector<TensorInfo> infer(const Signature& s) {
     Shape shape = shapeOf(s, 0);
     const std::size_t dim = dimIndex(integer(s.attributes, "dim"), shape.size());
     for (std::size_t i = 1; i < s.in.size(); ++i) {
       Shape other = shapeOf(s, i);
-      if (s.in[i]->element != s.in[0]->element) throw ShapeError("operands 0 and " + std::to_string(i) + " hold elements of different kinds");
+      if (s.in[i]->element != s.in[0]->element)
+        throw ShapeError("operands 0 and " + std::to_string(i) +
+                         " hold elements of different kinds");
       const bool ranks = other.size() == shape.size();
       const std::int64_t own = ranks ? other[dim] : 0;
       if (ranks) other[dim] = shape[dim];
       if (other != shape)
-        throw ShapeError("operand " + std::to_string(i) + " has shape " + toText(shapeOf(s, i)) + ", expected that of operand 0, " +
-                         toText(shapeOf(s, 0)) + ", but for dimension " + std::to_string(dim));
+        throw ShapeError("operand " + std::to_string(i) + " has shape " + toText(shapeOf(s, i)) +
+                         ", expected that of operand 0, " + toText(shapeOf(s, 0)) +
+                         ", but for dimension " + std::to_string(dim));
       shape[dim] += own;
     }
     return {like(s, std::move(shape))};
@@ -446,7 +507,8 @@ struct Cat {
   static void eval(Evaluation<A>& e) {
     TensorValue<A>& out = *e.out[0];
     const std::size_t dim = dimIndex(integer(e.attributes, "dim"), e.in[0]->dims.size());
-    if (out.dims.size() != e.in[0]->dims.size()) inconsistent("cat changes the number of dimensions");
+    if (out.dims.size() != e.in[0]->dims.size())
+      inconsistent("cat changes the number of dimensions");
     const std::vector<Index> strides = rowMajorStrides(out.dims);
     const Index planes = out.planes();
     out.data.assign(at(out.positions() * planes), typename A::Element{});
@@ -459,26 +521,34 @@ struct Cat {
       const Index base = out.dims[dim].reducedBound(offset) * strides[dim];
       Index k = 0;
       walk<1>(sizesOf(x->dims), {strides}, [&](const std::array<Index, 1>& o) {
-        for (Index p = 0; p < planes; ++p) out.data[at((base + o[0]) * planes + p)] = x->data[at(k++)];
+        for (Index p = 0; p < planes; ++p)
+          out.data[at((base + o[0]) * planes + p)] = x->data[at(k++)];
       });
       offset += size;
       filled += x->dims[dim].size();
     }
-    if (offset != out.dims[dim].full || filled != out.dims[dim].size()) inconsistent("the operands of cat do not fill its result");
+    if (offset != out.dims[dim].full || filled != out.dims[dim].size())
+      inconsistent("the operands of cat do not fill its result");
   }
 };
 
-// pad: zeros (or `value`) around the operand; `pad` lists (left, right) pairs from the last dimension on, as torch.nn.functional.pad
-// with mode = "constant". Errors: negative pads (a slice says that), more pairs than dimensions, operands that are not real.
+// pad: zeros (or `value`) around the operand; `pad` lists (left, right) pairs from the last
+// dimension on, as torch.nn.functional.pad with mode = "constant". Errors: negative pads (a slice
+// says that), more pairs than dimensions, operands that are not real.
 struct Pad {
   static Interface interface() {
     return {.name = "pad",
-            .attributes = {{.key = "pad", .type = AttributeType::kIntegers, .required = true, .min = Rational(0)},
+            .attributes = {{.key = "pad",
+                            .type = AttributeType::kIntegers,
+                            .required = true,
+                            .min = Rational(0)},
                            {.key = "value", .type = AttributeType::kNumber},
                            {.key = "mode", .type = AttributeType::kText, .choices = {"constant"}}},
             .check = [](const Attributes& attributes, std::size_t, std::size_t) {
               const Shape pad = integers(attributes, "pad");
-              if (pad.size() % 2 != 0) throw std::invalid_argument("attribute 'pad': found " + toText(pad) + ", expected pairs");
+              if (pad.size() % 2 != 0)
+                throw std::invalid_argument("attribute 'pad': found " + toText(pad) +
+                                            ", expected pairs");
             }};
   }
   struct Side {
@@ -487,9 +557,11 @@ struct Pad {
   static std::vector<Side> sides(const Attributes& attributes, std::size_t rank) {
     const Shape pad = integers(attributes, "pad");
     if (pad.size() / 2 > rank)
-      throw ShapeError("found pad " + toText(pad) + ", expected at most " + std::to_string(rank) + " pairs");
+      throw ShapeError("found pad " + toText(pad) + ", expected at most " + std::to_string(rank) +
+                       " pairs");
     std::vector<Side> all(rank);
-    for (std::size_t i = 0; i < pad.size() / 2; ++i) all[rank - 1 - i] = {pad[2 * i], pad[2 * i + 1]};
+    for (std::size_t i = 0; i < pad.size() / 2; ++i)
+      all[rank - 1 - i] = {pad[2 * i], pad[2 * i + 1]};
     return all;
   }
   static std::vector<TensorInfo> infer(const Signature& s) {
@@ -497,7 +569,8 @@ struct Pad {
     Shape shape = shapeOf(s, 0);
     const std::vector<Side> pad = sides(s.attributes, shape.size());
     for (std::size_t d = 0; d < shape.size(); ++d) {
-      if (__builtin_add_overflow(shape[d], pad[d].left, &shape[d]) || __builtin_add_overflow(shape[d], pad[d].right, &shape[d]))
+      if (__builtin_add_overflow(shape[d], pad[d].left, &shape[d]) ||
+          __builtin_add_overflow(shape[d], pad[d].right, &shape[d]))
         throw ShapeError("the padded dimension exceeds 64 bits");
     }
     return {like(s, std::move(shape))};
@@ -520,17 +593,21 @@ struct Pad {
     Index base = 0;
     for (std::size_t d = 0; d < pad.size(); ++d) {
       const std::int64_t size = x.dims[d].full;
-      if (out.dims[d].full != pad[d].left + size + pad[d].right) inconsistent("a padded dimension has another size");
+      if (out.dims[d].full != pad[d].left + size + pad[d].right)
+        inconsistent("a padded dimension has another size");
       expectDim(x.dims[d], stretch(out.dims[d], pad[d].left, pad[d].left + size));
       base += out.dims[d].reducedBound(pad[d].left) * strides[d];
     }
-    out.data.assign(at(out.positions()), e.algebra.constant(number(e.attributes, "value", Rational(0))));
+    out.data.assign(at(out.positions()),
+                    e.algebra.constant(number(e.attributes, "value", Rational(0))));
     Index k = 0;
-    walk<1>(sizesOf(x.dims), {strides}, [&](const std::array<Index, 1>& o) { out.data[at(base + o[0])] = x.data[at(k++)]; });
+    walk<1>(sizesOf(x.dims), {strides},
+            [&](const std::array<Index, 1>& o) { out.data[at(base + o[0])] = x.data[at(k++)]; });
   }
 };
 
-// chunk: the index-th of `parts` equal pieces along `dim`. Errors: the size is not divisible by `parts`.
+// chunk: the index-th of `parts` equal pieces along `dim`. Errors: the size is not divisible by
+// `parts`.
 struct Chunk {
   static Interface interface() {
     return {.name = "chunk",
@@ -539,7 +616,9 @@ struct Chunk {
                            {.key = "index", .required = true, .min = Rational(0)}},
             .check = [](const Attributes& attributes, std::size_t, std::size_t) {
               if (integer(attributes, "index") >= integer(attributes, "parts"))
-                throw std::invalid_argument("attribute 'index': found " + std::to_string(integer(attributes, "index")) + ", expected less than 'parts', " +
+                throw std::invalid_argument("attribute 'index': found " +
+                                            std::to_string(integer(attributes, "index")) +
+                                            ", expected less than 'parts', " +
                                             std::to_string(integer(attributes, "parts")));
             }};
   }
@@ -551,7 +630,8 @@ struct Chunk {
     const std::size_t dim = dimIndex(integer(attributes, "dim"), x.size());
     const std::int64_t parts = integer(attributes, "parts");
     if (x[dim] % parts != 0)
-      throw ShapeError("dimension " + std::to_string(dim) + " of shape " + toText(x) + " has no " + std::to_string(parts) + " equal pieces");
+      throw ShapeError("dimension " + std::to_string(dim) + " of shape " + toText(x) + " has no " +
+                       std::to_string(parts) + " equal pieces");
     const std::int64_t size = x[dim] / parts;
     return {dim, integer(attributes, "index") * size, size};
   }

@@ -1,5 +1,6 @@
-// Contractions: linear, matmul, einsum (torch.nn.functional.linear, torch.matmul, torch.einsum). Each one names the dimensions of its
-// operands by labels and leaves the rest to contract() (indexing.h).
+// Contractions: linear, matmul, einsum (torch.nn.functional.linear, torch.matmul, torch.einsum).
+// Each one names the dimensions of its operands by labels and leaves the rest to contract()
+// (indexing.h).
 #include <algorithm>
 #include <stdexcept>
 
@@ -17,25 +18,31 @@ Shape fullShape(const TensorValue<A>& x) {
   return shape;
 }
 
-// Equal labels are equal dimensions; labels that the result lacks are summed. Operands are related to one another directly.
+// Equal labels are equal dimensions; labels that the result lacks are summed. Operands are related
+// to one another directly.
 void relateLabels(const Labels& labels, int resultSlot, Relations& relations) {
   std::vector<std::pair<int, DimRef>> first;
   const auto tie = [&](int label, DimRef dim) {
     if (label < 0) return;
-    const auto known = std::find_if(first.begin(), first.end(), [label](const auto& p) { return p.first == label; });
+    const auto known = std::find_if(first.begin(), first.end(),
+                                    [label](const auto& p) { return p.first == label; });
     if (known == first.end()) first.emplace_back(label, dim);
     else relations.equal(known->second, dim);
   };
   for (std::size_t i = 0; i < labels.operands.size(); ++i)
-    for (std::size_t d = 0; d < labels.operands[i].size(); ++d) tie(labels.operands[i][d], ref(i, d));
+    for (std::size_t d = 0; d < labels.operands[i].size(); ++d)
+      tie(labels.operands[i][d], ref(i, d));
   for (std::size_t d = 0; d < labels.result.size(); ++d) tie(labels.result[d], ref(resultSlot, d));
   for (const auto& [label, dim] : first)
-    if (std::find(labels.result.begin(), labels.result.end(), label) == labels.result.end()) relations.summed(dim);
+    if (std::find(labels.result.begin(), labels.result.end(), label) == labels.result.end())
+      relations.summed(dim);
 }
 
 // linear: x [..., k], w [n, k], optional bias [n] -> x w^T + bias [..., n].
 struct Linear {
-  static Interface interface() { return {.name = "linear", .minOperands = 2, .maxOperands = 3, .optionalOperands = {2}}; }
+  static Interface interface() {
+    return {.name = "linear", .minOperands = 2, .maxOperands = 3, .optionalOperands = {2}};
+  }
   static Labels labels(std::size_t rank) {
     Labels l;
     l.operands.resize(2);
@@ -55,10 +62,13 @@ struct Linear {
     needRank(s, 1, 2, "[n, k]");
     const Shape &x = shapeOf(s, 0), &w = shapeOf(s, 1);
     if (x.empty() || x.back() != w[1])
-      throw ShapeError("operand 0 has shape " + toText(x) + ", expected [..., " + std::to_string(w[1]) + "] to fit weight " + toText(w));
+      throw ShapeError("operand 0 has shape " + toText(x) + ", expected [..., " +
+                       std::to_string(w[1]) + "] to fit weight " + toText(w));
     if (present(s, 2)) {
       needReal(s, 2);
-      if (shapeOf(s, 2) != Shape{w[0]}) throw ShapeError("the bias has shape " + toText(shapeOf(s, 2)) + ", expected " + toText({w[0]}));
+      if (shapeOf(s, 2) != Shape{w[0]})
+        throw ShapeError("the bias has shape " + toText(shapeOf(s, 2)) + ", expected " +
+                         toText({w[0]}));
     }
     Shape shape = x;
     shape.back() = w[0];
@@ -90,15 +100,18 @@ struct Linear {
     if (e.in.size() < 3 || e.in[2] == nullptr) return;
     const TensorValue<A>& bias = *e.in[2];
     expectDims(bias.dims, std::span(out.dims).last(1));
-    for (std::size_t k = 0; k < out.data.size(); ++k) out.data[k] = e.algebra.add(out.data[k], bias.data[k % bias.data.size()]);
+    for (std::size_t k = 0; k < out.data.size(); ++k)
+      out.data[k] = e.algebra.add(out.data[k], bias.data[k % bias.data.size()]);
   }
 };
 
-// matmul: a [..., m, k], b [..., k, n] -> [..., m, n]; leading dimensions broadcast; a vector on either side is a row or a column whose
-// dimension disappears.
+// matmul: a [..., m, k], b [..., k, n] -> [..., m, n]; leading dimensions broadcast; a vector on
+// either side is a row or a column whose dimension disappears.
 struct MatMul {
   static Interface interface() { return {.name = "matmul", .minOperands = 2, .maxOperands = 2}; }
-  static Shape batch(const Shape& x) { return x.size() <= 2 ? Shape{} : Shape(x.begin(), x.end() - 2); }
+  static Shape batch(const Shape& x) {
+    return x.size() <= 2 ? Shape{} : Shape(x.begin(), x.end() - 2);
+  }
   static Labels labels(const Shape& a, const Shape& b) {
     const Shape shape = broadcastShapes(batch(a), batch(b));
     const int lead = static_cast<int>(shape.size()), m = lead, k = lead + 1, n = lead + 2;
@@ -130,8 +143,10 @@ struct MatMul {
     needReal(s, 0);
     needReal(s, 1);
     const Shape &a = shapeOf(s, 0), &b = shapeOf(s, 1);
-    const std::string text = "shapes " + toText(a) + " and " + toText(b) + " do not multiply, expected [..., m, k] and [..., k, n]";
-    if (a.empty() || b.empty() || a.back() != (b.size() == 1 ? b[0] : b[b.size() - 2])) throw ShapeError(text);
+    const std::string text = "shapes " + toText(a) + " and " + toText(b) +
+                             " do not multiply, expected [..., m, k] and [..., k, n]";
+    if (a.empty() || b.empty() || a.back() != (b.size() == 1 ? b[0] : b[b.size() - 2]))
+      throw ShapeError(text);
     Shape shape = broadcastShapes(batch(a), batch(b));
     if (a.size() > 1) shape.push_back(a[a.size() - 2]);
     if (b.size() > 1) shape.push_back(b.back());
@@ -147,12 +162,14 @@ struct MatMul {
   template <class A>
   static void eval(Evaluation<A>& e) {
     const Labels l = labels(fullShape(*e.in[0]), fullShape(*e.in[1]));
-    contract<A>(e.algebra, {{e.in[0], l.operands[0]}, {e.in[1], l.operands[1]}}, l.result, *e.out[0]);
+    contract<A>(e.algebra, {{e.in[0], l.operands[0]}, {e.in[1], l.operands[1]}}, l.result,
+                *e.out[0]);
   }
 };
 
-// einsum: `equation` with an explicit "->". Errors: an ellipsis, a letter that stands twice in one operand (a diagonal) or in the result,
-// a result letter that no operand has, sizes of one letter that differ (1 is not broadcast).
+// einsum: `equation` with an explicit "->". Errors: an ellipsis, a letter that stands twice in one
+// operand (a diagonal) or in the result, a result letter that no operand has, sizes of one letter
+// that differ (1 is not broadcast).
 struct Einsum {
   static Interface interface() {
     return {.name = "einsum",
@@ -161,15 +178,17 @@ struct Einsum {
             .check = [](const Attributes& attributes, std::size_t operands, std::size_t) {
               const Labels l = labels(attributes);
               if (l.operands.size() != operands)
-                throw std::invalid_argument("attribute 'equation': found " + std::to_string(l.operands.size()) + " operands, expected " +
-                                            std::to_string(operands));
+                throw std::invalid_argument("attribute 'equation': found " +
+                                            std::to_string(l.operands.size()) +
+                                            " operands, expected " + std::to_string(operands));
             }};
   }
   static Labels labels(const Attributes& attributes) {
     std::string equation = text(attributes, "equation");
     equation.erase(std::remove(equation.begin(), equation.end(), ' '), equation.end());
     const auto fail = [&](const std::string& expected) {
-      throw std::invalid_argument("attribute 'equation': found \"" + equation + "\", expected " + expected);
+      throw std::invalid_argument("attribute 'equation': found \"" + equation + "\", expected " +
+                                  expected);
     };
     const std::size_t arrow = equation.find("->");
     if (arrow == std::string::npos) fail("an explicit ->");
@@ -189,14 +208,16 @@ struct Einsum {
       }
       const int i = label(c);
       auto& own = l.operands.back();
-      if (std::find(own.begin(), own.end(), i) != own.end()) fail("each letter once in an operand (diagonals are unsupported)");
+      if (std::find(own.begin(), own.end(), i) != own.end())
+        fail("each letter once in an operand (diagonals are unsupported)");
       own.push_back(i);
     }
     const std::size_t known = letters.size();
     for (const char c : equation.substr(arrow + 2)) {
       const int i = label(c);
       if (at(i) >= known) fail("result letters that stand in an operand");
-      if (std::find(l.result.begin(), l.result.end(), i) != l.result.end()) fail("each letter once in the result");
+      if (std::find(l.result.begin(), l.result.end(), i) != l.result.end())
+        fail("each letter once in the result");
       l.result.push_back(i);
     }
     return l;
@@ -208,14 +229,16 @@ struct Einsum {
       needReal(s, i);
       const Shape& x = shapeOf(s, i);
       if (i >= l.operands.size() || x.size() != l.operands[i].size())
-        throw ShapeError("operand " + std::to_string(i) + " has shape " + toText(x) + ", which does not fit the equation \"" +
-                         text(s.attributes, "equation") + "\"");
+        throw ShapeError("operand " + std::to_string(i) + " has shape " + toText(x) +
+                         ", which does not fit the equation \"" + text(s.attributes, "equation") +
+                         "\"");
       for (std::size_t d = 0; d < x.size(); ++d) {
         const std::size_t k = at(l.operands[i][d]);
         if (sizes.size() <= k) sizes.resize(k + 1, -1);
         if (sizes[k] >= 0 && sizes[k] != x[d])
-          throw ShapeError("dimension " + std::to_string(d) + " of operand " + std::to_string(i) + " has size " + std::to_string(x[d]) +
-                           ", expected " + std::to_string(sizes[k]) + " as for the same letter before");
+          throw ShapeError("dimension " + std::to_string(d) + " of operand " + std::to_string(i) +
+                           " has size " + std::to_string(x[d]) + ", expected " +
+                           std::to_string(sizes[k]) + " as for the same letter before");
         sizes[k] = x[d];
       }
     }

@@ -1,4 +1,5 @@
-// cross_entropy (torch.nn.functional.cross_entropy with class indices, without weights or label smoothing).
+// cross_entropy (torch.nn.functional.cross_entropy with class indices, without weights or label
+// smoothing).
 #include <stdexcept>
 
 #include "ops/definition.h"
@@ -6,14 +7,18 @@
 namespace shardproof::ops {
 namespace {
 
-// logits [..., V], labels [...] (integers in [0, V)) -> log(sum_v exp(x_v)) - x_label at each position; `reduction`: mean (default) or sum
-// over all positions, or none. The classes are the last dimension (PyTorch has them second, which is the same for [N, V]). x_label is
-// sum_v [label = v] x_v. The labels must be classes, and there is no value where one is not: the loss is
-// multiplied by s / s, where s = sum_v [label = v] is 1 or 0. PyTorch's ignore_index is not part of this operator.
+// logits [..., V], labels [...] (integers in [0, V)) -> log(sum_v exp(x_v)) - x_label at each
+// position; `reduction`: mean (default) or sum over all positions, or none. The classes are the
+// last dimension (PyTorch has them second, which is the same for [N, V]). x_label is sum_v [label =
+// v] x_v. The labels must be classes, and there is no value where one is not: the loss is
+// multiplied by s / s, where s = sum_v [label = v] is 1 or 0. PyTorch's ignore_index is not part of
+// this operator.
 struct CrossEntropy {
   static Interface interface() {
     return {.name = "cross_entropy",
-            .attributes = {{.key = "reduction", .type = AttributeType::kText, .choices = {"mean", "sum", "none"}}},
+            .attributes = {{.key = "reduction",
+                            .type = AttributeType::kText,
+                            .choices = {"mean", "sum", "none"}}},
             .minOperands = 2,
             .maxOperands = 2,
             .scalarMayBeOne = true};
@@ -24,7 +29,9 @@ struct CrossEntropy {
     const Shape& x = shapeOf(s, 0);
     if (x.empty()) throw ShapeError("operand 0 has shape [], expected [..., V]");
     const Shape lead(x.begin(), x.end() - 1);
-    if (shapeOf(s, 1) != lead) throw ShapeError("the labels have shape " + toText(shapeOf(s, 1)) + ", expected " + toText(lead));
+    if (shapeOf(s, 1) != lead)
+      throw ShapeError("the labels have shape " + toText(shapeOf(s, 1)) + ", expected " +
+                       toText(lead));
     return {TensorInfo{text(s.attributes, "reduction", "mean") == "none" ? lead : Shape{}}};
   }
   static void relate(const Signature& s, std::span<const TensorInfo* const>, Relations& relations) {
@@ -59,7 +66,8 @@ struct CrossEntropy {
       const std::array<Element, 1> total{weightedSum(a, exps, weights)};
       const Element log = a.apply(Function::kLog, {}, std::span<const Element>(total));
       const Element isClass = weightedSum(a, isLabel, weights);
-      losses.push_back(a.mul(subtract(a, log, weightedSum(a, chosen, weights)), a.mul(isClass, a.power(isClass, -2))));
+      losses.push_back(a.mul(subtract(a, log, weightedSum(a, chosen, weights)),
+                             a.mul(isClass, a.power(isClass, -2))));
     }
     const std::string reduction = text(e.attributes, "reduction", "mean");
     if (reduction == "none" && !labels.dims.empty()) {

@@ -1,5 +1,6 @@
-// softmax, log_softmax (torch.softmax, ...), layer_norm (Ba et al., arXiv 1607.06450; torch.nn.functional.layer_norm), rms_norm (Zhang and
-// Sennrich, arXiv 1910.07467; torch.nn.functional.rms_norm).
+// softmax, log_softmax (torch.softmax, ...), layer_norm (Ba et al., arXiv 1607.06450;
+// torch.nn.functional.layer_norm), rms_norm (Zhang and Sennrich, arXiv 1910.07467;
+// torch.nn.functional.rms_norm).
 #include <stdexcept>
 
 #include "ops/definition.h"
@@ -7,7 +8,8 @@
 namespace shardproof::ops {
 namespace {
 
-// Calls f(offset of the row's first element, stride within the row) for each row of `dims` along `dim`.
+// Calls f(offset of the row's first element, stride within the row) for each row of `dims` along
+// `dim`.
 template <class F>
 void rows(std::span<const ReducedDim> dims, std::size_t dim, F&& f) {
   const std::vector<Index> strides = rowMajorStrides(dims);
@@ -16,11 +18,13 @@ void rows(std::span<const ReducedDim> dims, std::size_t dim, F&& f) {
   walk<1>(sizes, {strides}, [&](const std::array<Index, 1>& o) { f(o[0], strides[dim]); });
 }
 
-// softmax: exp(x_i) / sum_j exp(x_j) along `dim`; log_softmax: x_i - log(sum_j exp(x_j)). Minus infinity is allowed where a finite element remains.
+// softmax: exp(x_i) / sum_j exp(x_j) along `dim`; log_softmax: x_i - log(sum_j exp(x_j)). Minus
+// infinity is allowed where a finite element remains.
 template <bool kLogarithm>
 struct Softmax {
   static Interface interface() {
-    return {.name = kLogarithm ? "log_softmax" : "softmax", .attributes = {{.key = "dim", .required = true}}};
+    return {.name = kLogarithm ? "log_softmax" : "softmax",
+            .attributes = {{.key = "dim", .required = true}}};
   }
   static std::vector<TensorInfo> infer(const Signature& s) {
     needReal(s, 0);
@@ -42,30 +46,37 @@ struct Softmax {
     std::vector<typename A::Element> exps;
     rows(x.dims, dim, [&](Index first, Index stride) {
       exps.clear();
-      for (Index i = 0; i < x.dims[dim].size(); ++i) exps.push_back(e.algebra.exp(x.data[at(first + i * stride)]));
+      for (Index i = 0; i < x.dims[dim].size(); ++i)
+        exps.push_back(e.algebra.exp(x.data[at(first + i * stride)]));
       const auto total = weightedSum(e.algebra, exps, weights);
       if constexpr (kLogarithm) {
         const std::array<typename A::Element, 1> argument{total};
-        const auto log = e.algebra.apply(Function::kLog, {}, std::span<const typename A::Element>(argument));
+        const auto log =
+            e.algebra.apply(Function::kLog, {}, std::span<const typename A::Element>(argument));
         for (Index i = 0; i < x.dims[dim].size(); ++i) {
           const std::size_t k = at(first + i * stride);
           out.data[k] = subtract(e.algebra, x.data[k], log);
         }
       } else {
         const auto inverse = e.algebra.power(total, -2);
-        for (Index i = 0; i < x.dims[dim].size(); ++i) out.data[at(first + i * stride)] = e.algebra.mul(exps[at(i)], inverse);
+        for (Index i = 0; i < x.dims[dim].size(); ++i)
+          out.data[at(first + i * stride)] = e.algebra.mul(exps[at(i)], inverse);
       }
     });
   }
 };
 
 // Operands x [..., d], w [d], optional b [d]; over the last dimension:
-// layer_norm: (x - mean) / sqrt(variance + eps) * w + b, the variance divided by d; rms_norm: x / sqrt(mean(x^2) + eps) * w + b.
+// layer_norm: (x - mean) / sqrt(variance + eps) * w + b, the variance divided by d; rms_norm: x /
+// sqrt(mean(x^2) + eps) * w + b.
 template <bool kCentred>
 struct Norm {
   static Interface interface() {
     return {.name = kCentred ? "layer_norm" : "rms_norm",
-            .attributes = {{.key = "eps", .type = AttributeType::kNumber, .required = true, .min = Rational(0)}},
+            .attributes = {{.key = "eps",
+                            .type = AttributeType::kNumber,
+                            .required = true,
+                            .min = Rational(0)}},
             .minOperands = 2,
             .maxOperands = 3,
             .optionalOperands = {2}};
@@ -78,7 +89,8 @@ struct Norm {
       if (!present(s, i)) continue;
       needReal(s, i);
       if (shapeOf(s, i) != Shape{x.back()})
-        throw ShapeError("operand " + std::to_string(i) + " has shape " + toText(shapeOf(s, i)) + ", expected " + toText({x.back()}));
+        throw ShapeError("operand " + std::to_string(i) + " has shape " + toText(shapeOf(s, i)) +
+                         ", expected " + toText({x.back()}));
     }
     return {TensorInfo{x}};
   }
@@ -114,7 +126,8 @@ struct Norm {
       }
       squares.clear();
       for (const Element& v : row) squares.push_back(a.power(v, 4));
-      const Element inverse = a.power(a.add(a.scale(share, weightedSum(a, squares, weights)), eps), -1);
+      const Element inverse =
+          a.power(a.add(a.scale(share, weightedSum(a, squares, weights)), eps), -1);
       for (std::size_t i = 0; i < row.size(); ++i) {
         Element y = a.mul(a.mul(row[i], inverse), w.data[i]);
         if (b != nullptr) y = a.add(y, b->data[i]);

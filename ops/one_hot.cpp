@@ -1,5 +1,6 @@
-// one_hot: labels to indicators, over the whole vocabulary or a window of it (torch.nn.functional.one_hot of ids - start, where ids outside the
-// window give zeros, as in Megatron-LM's vocabulary-parallel cross entropy).
+// one_hot: labels to indicators, over the whole vocabulary or a window of it
+// (torch.nn.functional.one_hot of ids - start, where ids outside the window give zeros, as in
+// Megatron-LM's vocabulary-parallel cross entropy).
 #include <stdexcept>
 
 #include "ops/definition.h"
@@ -7,16 +8,19 @@
 namespace shardproof::ops {
 namespace {
 
-// ids [...] -> [..., stop - start]: 1 where ids = start + position, else 0. Errors: ids that are not integers, an empty window.
+// ids [...] -> [..., stop - start]: 1 where ids = start + position, else 0. Errors: ids that are
+// not integers, an empty window.
 struct OneHot {
   static Interface interface() {
     Interface i{.name = "one_hot",
-                .attributes = {{.key = "start", .required = true, .min = Rational(0)}, {.key = "stop", .required = true, .min = Rational(1)}},
+                .attributes = {{.key = "start", .required = true, .min = Rational(0)},
+                               {.key = "stop", .required = true, .min = Rational(1)}},
                 .differentiable = false};
     i.check = [](const Attributes& attributes, std::size_t, std::size_t) {
       if (integer(attributes, "start") >= integer(attributes, "stop"))
-        throw std::invalid_argument("attribute 'stop': found " + std::to_string(integer(attributes, "stop")) + ", expected more than 'start', " +
-                                    std::to_string(integer(attributes, "start")));
+        throw std::invalid_argument(
+            "attribute 'stop': found " + std::to_string(integer(attributes, "stop")) +
+            ", expected more than 'start', " + std::to_string(integer(attributes, "start")));
     };
     return i;
   }
@@ -39,7 +43,8 @@ struct OneHot {
     const std::int64_t start = integer(e.attributes, "start");
     out.data.clear();
     for (const auto& id : ids.data)
-      for (const std::int64_t position : out.dims.back().position) out.data.push_back(e.algebra.indicator(id, start + position));
+      for (const std::int64_t position : out.dims.back().position)
+        out.data.push_back(e.algebra.indicator(id, start + position));
   }
 };
 

@@ -1,5 +1,6 @@
-// An operator: its meaning, shape rule, reduction rule and attributes in one place. Families of operators live in ops/*.cpp, one file each;
-// `registry.h` finds them by name. Sources of the definitions: docs/operators.md.
+// An operator: its meaning, shape rule, reduction rule and attributes in one place. Families of
+// operators live in ops/*.cpp, one file each; `registry.h` finds them by name. Sources of the
+// definitions: docs/operators.md.
 #pragma once
 
 #include <functional>
@@ -24,8 +25,9 @@ namespace shardproof::ops {
 struct TensorInfo {
   Shape shape;
   ElementKind element = ElementKind::kReal;
-  // Set by infer() on a result that does not exist: the gradient of an integer, of an absent operand or of a mask. The node must list
-  // null in its place; relate() throws Unsupported if it does not.
+  // Set by infer() on a result that does not exist: the gradient of an integer, of an absent
+  // operand or of a mask. The node must list null in its place; relate() throws Unsupported if it
+  // does not.
   bool absent = false;
 };
 
@@ -33,34 +35,38 @@ struct TensorInfo {
 struct Signature {
   const Attributes& attributes;
   std::span<const TensorInfo* const> in;
-  std::size_t results = 1;                 // how many results the node lists (multiref has as many as it likes)
+  std::size_t results = 1;  // how many results the node lists (multiref has as many as it likes)
 };
 
 struct OperatorInfo {
   std::string name;
 
-  // infer() may say [] where files declare [1] (a full reduction: both are one number). The two are the same shape for the results
-  // of this operator; its evaluation accepts either.
+  // infer() may say [] where files declare [1] (a full reduction: both are one number). The two are
+  // the same shape for the results of this operator; its evaluation accepts either.
   bool scalarMayBeOne = false;
 
-  // Each result holds exactly the first operand's elements, in some arrangement (identity, view, transpose, ...): knowing one is knowing
-  // the other.
+  // Each result holds exactly the first operand's elements, in some arrangement (identity, view,
+  // transpose, ...): knowing one is knowing the other.
   bool rearranges = false;
 
-  // Two operands of equal shape, without attributes: the result is their sum, element by element. Sums of such sums may be made at once.
+  // Two operands of equal shape, without attributes: the result is their sum, element by element.
+  // Sums of such sums may be made at once.
   bool sums = false;
 
-  // Where relate() says `absolute`, the position meant is the logical tensor's, also on a rank that holds a piece of it (dropout's mask).
+  // Where relate() says `absolute`, the position meant is the logical tensor's, also on a rank that
+  // holds a piece of it (dropout's mask).
   bool followsLogicalPosition = false;
 
-  // Checks attribute names, types and ranges, and the numbers of operands and results. Throws std::invalid_argument with a sentence that
-  // says what was found and what was expected. An unknown attribute is always an error.
+  // Checks attribute names, types and ranges, and the numbers of operands and results. Throws
+  // std::invalid_argument with a sentence that says what was found and what was expected. An
+  // unknown attribute is always an error.
   std::function<void(const Attributes&, std::size_t operands, std::size_t results)> validate;
 
   // Shapes and element kinds of all results. Throws ShapeError.
   std::function<std::vector<TensorInfo>(const Signature&)> infer;
 
-  // Reduction rule; `out` are the inferred results (nullptr where the node's result is absent). Throws Unsupported.
+  // Reduction rule; `out` are the inferred results (nullptr where the node's result is absent).
+  // Throws Unsupported.
   std::function<void(const Signature&, std::span<const TensorInfo* const> out, Relations&)> relate;
 
   // The meaning, over each algebra.

@@ -1,5 +1,6 @@
-// The training step, one parameter at a time: grad_norm, clip_grad, sgd, adamw (torch.nn.utils.clip_grad_norm_, torch.optim.SGD,
-// torch.optim.AdamW). Forward only. Everything but the norm works element by element, so a parameter, its gradient and its states may be cut in
+// The training step, one parameter at a time: grad_norm, clip_grad, sgd, adamw
+// (torch.nn.utils.clip_grad_norm_, torch.optim.SGD, torch.optim.AdamW). Forward only. Everything
+// but the norm works element by element, so a parameter, its gradient and its states may be cut in
 // any way as long as it is the same way.
 #include <stdexcept>
 
@@ -13,12 +14,14 @@ std::vector<TensorInfo> sameShapes(const Signature& s, std::size_t operands, std
   for (std::size_t i = 0; i < operands; ++i) {
     needReal(s, i);
     if (shapeOf(s, i) != shapeOf(s, 0))
-      throw ShapeError("operand " + std::to_string(i) + " has shape " + toText(shapeOf(s, i)) + ", expected " + toText(shapeOf(s, 0)));
+      throw ShapeError("operand " + std::to_string(i) + " has shape " + toText(shapeOf(s, i)) +
+                       ", expected " + toText(shapeOf(s, 0)));
   }
   return std::vector<TensorInfo>(results, TensorInfo{shapeOf(s, 0)});
 }
 
-void relateElementwise(const Signature& s, std::size_t operands, std::size_t results, Relations& relations) {
+void relateElementwise(const Signature& s, std::size_t operands, std::size_t results,
+                       Relations& relations) {
   for (std::size_t i = 1; i < operands; ++i) equalTensors(s, i, 0, relations);
   for (std::size_t r = 0; r < results; ++r) equalTensors(s, 0, slotOfResult(s, r), relations);
 }
@@ -34,18 +37,27 @@ void expectAlike(const Evaluation<A>& e, std::size_t operands) {
   }
 }
 
-AttributeRule numberRule(const char* key, std::int64_t min, std::optional<Rational> max = std::nullopt, bool required = false) {
-  return {.key = key, .type = AttributeType::kNumber, .required = required, .min = Rational(min), .max = std::move(max)};
+AttributeRule numberRule(const char* key, std::int64_t min,
+                         std::optional<Rational> max = std::nullopt, bool required = false) {
+  return {.key = key,
+          .type = AttributeType::kNumber,
+          .required = required,
+          .min = Rational(min),
+          .max = std::move(max)};
 }
 
 void belowOne(const Attributes& attributes, const char* key) {
-  if (number(attributes, key, Rational(0)).isOne()) throw std::invalid_argument(std::string("attribute '") + key + "': found 1, expected less than 1");
+  if (number(attributes, key, Rational(0)).isOne())
+    throw std::invalid_argument(std::string("attribute '") + key +
+                                "': found 1, expected less than 1");
 }
 
-// g -> []: sqrt(sum of squares of all elements), torch.linalg.vector_norm(g, 2). The norm over several gradients, or over the shards of
-// one, is the root of the sum of the squares.
+// g -> []: sqrt(sum of squares of all elements), torch.linalg.vector_norm(g, 2). The norm over
+// several gradients, or over the shards of one, is the root of the sum of the squares.
 struct GradNorm {
-  static Interface interface() { return {.name = "grad_norm", .differentiable = false, .scalarMayBeOne = true}; }
+  static Interface interface() {
+    return {.name = "grad_norm", .differentiable = false, .scalarMayBeOne = true};
+  }
   static std::vector<TensorInfo> infer(const Signature& s) {
     needReal(s, 0);
     return {TensorInfo{Shape{}}};
@@ -83,27 +95,35 @@ struct ClipGrad {
       throw ShapeError("operand 1 has shape " + toText(shapeOf(s, 1)) + ", expected the norm, []");
     return {TensorInfo{shapeOf(s, 0)}};
   }
-  static void relate(const Signature& s, std::span<const TensorInfo* const>, Relations& relations) { relateElementwise(s, 1, 1, relations); }
+  static void relate(const Signature& s, std::span<const TensorInfo* const>, Relations& relations) {
+    relateElementwise(s, 1, 1, relations);
+  }
   template <class A>
   static void eval(Evaluation<A>& e) {
     A& a = e.algebra;
     expectAlike(e, 1);
     const Rational eps = number(e.attributes, "eps", Rational(1, 1000000));
-    const auto ratio = a.scale(number(e.attributes, "max_norm"), a.power(a.add(e.in[1]->data[0], a.constant(eps)), -2));
+    const auto ratio = a.scale(number(e.attributes, "max_norm"),
+                               a.power(a.add(e.in[1]->data[0], a.constant(eps)), -2));
     const std::array<typename A::Element, 2> candidates{a.constant(Rational(1)), ratio};
-    const auto factor = a.apply(Function::kMinimum, {}, std::span<const typename A::Element>(candidates));
+    const auto factor =
+        a.apply(Function::kMinimum, {}, std::span<const typename A::Element>(candidates));
     for (const auto& x : e.in[0]->data) e.out[0]->data.push_back(a.mul(x, factor));
   }
 };
 
-// p, g [, momentum buffer b] -> p' [, b']: d = g + weight_decay p; with a buffer b' = momentum b + (1 - dampening) d, and d becomes b', or
-// d + momentum b' with `nesterov`; p' = p - lr d. The buffer is present exactly if momentum is not 0 (PyTorch's first step, which starts the
-// buffer with d, is the one with dampening 0 and a buffer of zeros).
+// p, g [, momentum buffer b] -> p' [, b']: d = g + weight_decay p; with a buffer b' = momentum b +
+// (1 - dampening) d, and d becomes b', or d + momentum b' with `nesterov`; p' = p - lr d. The
+// buffer is present exactly if momentum is not 0 (PyTorch's first step, which starts the buffer
+// with d, is the one with dampening 0 and a buffer of zeros).
 struct Sgd {
   static Interface interface() {
     Interface i{.name = "sgd",
-                .attributes = {numberRule("lr", 0, std::nullopt, true), numberRule("momentum", 0), {.key = "dampening", .type = AttributeType::kNumber},
-                               numberRule("weight_decay", 0), {.key = "nesterov", .type = AttributeType::kFlag}},
+                .attributes = {numberRule("lr", 0, std::nullopt, true),
+                               numberRule("momentum", 0),
+                               {.key = "dampening", .type = AttributeType::kNumber},
+                               numberRule("weight_decay", 0),
+                               {.key = "nesterov", .type = AttributeType::kFlag}},
                 .minOperands = 2,
                 .maxOperands = 3,
                 .maxResults = 2,
@@ -112,14 +132,22 @@ struct Sgd {
       const bool momentum = !number(attributes, "momentum", Rational(0)).isZero();
       const std::size_t expected = momentum ? 3 : 2;
       if (operands != expected || results != expected - 1)
-        throw std::invalid_argument("found " + std::to_string(operands) + " operands and " + std::to_string(results) + " results, expected " +
-                                    (momentum ? "parameter, gradient and momentum buffer, and two results" : "parameter and gradient, and one result"));
-      if (flag(attributes, "nesterov", false) && (!momentum || !number(attributes, "dampening", Rational(0)).isZero()))
-        throw std::invalid_argument("attribute 'nesterov': found true, expected it only with a momentum and without dampening");
+        throw std::invalid_argument(
+            "found " + std::to_string(operands) + " operands and " + std::to_string(results) +
+            " results, expected " +
+            (momentum ? "parameter, gradient and momentum buffer, and two results"
+                      : "parameter and gradient, and one result"));
+      if (flag(attributes, "nesterov", false) &&
+          (!momentum || !number(attributes, "dampening", Rational(0)).isZero()))
+        throw std::invalid_argument(
+            "attribute 'nesterov': found true, expected it only with a momentum and without "
+            "dampening");
     };
     return i;
   }
-  static std::vector<TensorInfo> infer(const Signature& s) { return sameShapes(s, s.in.size(), s.in.size() - 1); }
+  static std::vector<TensorInfo> infer(const Signature& s) {
+    return sameShapes(s, s.in.size(), s.in.size() - 1);
+  }
   static void relate(const Signature& s, std::span<const TensorInfo* const>, Relations& relations) {
     relateElementwise(s, s.in.size(), s.in.size() - 1, relations);
   }
@@ -127,13 +155,16 @@ struct Sgd {
   static void eval(Evaluation<A>& e) {
     A& a = e.algebra;
     expectAlike(e, e.in.size());
-    const Rational lr = number(e.attributes, "lr"), decay = number(e.attributes, "weight_decay", Rational(0));
-    const Rational momentum = number(e.attributes, "momentum", Rational(0)), dampening = number(e.attributes, "dampening", Rational(0));
+    const Rational lr = number(e.attributes, "lr"),
+                   decay = number(e.attributes, "weight_decay", Rational(0));
+    const Rational momentum = number(e.attributes, "momentum", Rational(0)),
+                   dampening = number(e.attributes, "dampening", Rational(0));
     for (std::size_t i = 0; i < e.in[0]->data.size(); ++i) {
       const auto p = e.in[0]->data[i];
       auto d = a.add(e.in[1]->data[i], a.scale(decay, p));
       if (e.in.size() == 3) {
-        const auto buffer = a.add(a.scale(momentum, e.in[2]->data[i]), a.scale(Rational(1) - dampening, d));
+        const auto buffer =
+            a.add(a.scale(momentum, e.in[2]->data[i]), a.scale(Rational(1) - dampening, d));
         if (e.out[1] != nullptr) e.out[1]->data.push_back(buffer);
         d = flag(e.attributes, "nesterov", false) ? a.add(d, a.scale(momentum, buffer)) : buffer;
       }
@@ -142,15 +173,23 @@ struct Sgd {
   }
 };
 
-// p, g, m, v -> p', m', v' at step t (1 for the first): m' = beta1 m + (1 - beta1) g; v' = beta2 v + (1 - beta2) g^2;
-// p' = (1 - lr weight_decay) p - lr (m' / (1 - beta1^t)) / (sqrt(v' / (1 - beta2^t)) + eps). Loshchilov and Hutter, arXiv 1711.05101.
+// p, g, m, v -> p', m', v' at step t (1 for the first): m' = beta1 m + (1 - beta1) g; v' = beta2 v
+// + (1 - beta2) g^2; p' = (1 - lr weight_decay) p - lr (m' / (1 - beta1^t)) / (sqrt(v' / (1 -
+// beta2^t)) + eps). Loshchilov and Hutter, arXiv 1711.05101.
 struct AdamW {
-  static constexpr std::int64_t kMostSteps = 10000;   // beta^t is an exact fraction, with digits in proportion to t
+  static constexpr std::int64_t kMostSteps =
+      10000;  // beta^t is an exact fraction, with digits in proportion to t
   static Interface interface() {
     Interface i{.name = "adamw",
-                .attributes = {numberRule("lr", 0, std::nullopt, true), numberRule("beta1", 0, Rational(1)), numberRule("beta2", 0, Rational(1)),
-                               numberRule("eps", 0), numberRule("weight_decay", 0),
-                               {.key = "step", .required = true, .min = Rational(1), .max = Rational(kMostSteps)}},
+                .attributes = {numberRule("lr", 0, std::nullopt, true),
+                               numberRule("beta1", 0, Rational(1)),
+                               numberRule("beta2", 0, Rational(1)),
+                               numberRule("eps", 0),
+                               numberRule("weight_decay", 0),
+                               {.key = "step",
+                                .required = true,
+                                .min = Rational(1),
+                                .max = Rational(kMostSteps)}},
                 .minOperands = 4,
                 .maxOperands = 4,
                 .minResults = 3,
@@ -163,23 +202,31 @@ struct AdamW {
     return i;
   }
   static std::vector<TensorInfo> infer(const Signature& s) { return sameShapes(s, 4, 3); }
-  static void relate(const Signature& s, std::span<const TensorInfo* const>, Relations& relations) { relateElementwise(s, 4, 3, relations); }
+  static void relate(const Signature& s, std::span<const TensorInfo* const>, Relations& relations) {
+    relateElementwise(s, 4, 3, relations);
+  }
   template <class A>
   static void eval(Evaluation<A>& e) {
     A& a = e.algebra;
     expectAlike(e, 4);
-    const Rational one(1), lr = number(e.attributes, "lr"), decay = number(e.attributes, "weight_decay", Rational(1, 100));
-    const Rational beta1 = number(e.attributes, "beta1", Rational(9, 10)), beta2 = number(e.attributes, "beta2", Rational(999, 1000));
+    const Rational one(1), lr = number(e.attributes, "lr"),
+                           decay = number(e.attributes, "weight_decay", Rational(1, 100));
+    const Rational beta1 = number(e.attributes, "beta1", Rational(9, 10)),
+                   beta2 = number(e.attributes, "beta2", Rational(999, 1000));
     const Rational eps = number(e.attributes, "eps", Rational(1, 100000000));
     const std::int64_t step = integer(e.attributes, "step");
-    const Rational first = (one - beta1.pow(step)).inverse(), second = (one - beta2.pow(step)).inverse();
+    const Rational first = (one - beta1.pow(step)).inverse(),
+                   second = (one - beta2.pow(step)).inverse();
     for (std::size_t i = 0; i < e.in[0]->data.size(); ++i) {
       const auto p = e.in[0]->data[i], g = e.in[1]->data[i];
       const auto mean = a.add(a.scale(beta1, e.in[2]->data[i]), a.scale(one - beta1, g));
-      const auto square = a.add(a.scale(beta2, e.in[3]->data[i]), a.scale(one - beta2, a.power(g, 4)));
+      const auto square =
+          a.add(a.scale(beta2, e.in[3]->data[i]), a.scale(one - beta2, a.power(g, 4)));
       const auto denominator = a.add(a.power(a.scale(second, square), 1), a.constant(eps));
       const auto update = a.mul(a.scale(lr * first, mean), a.power(denominator, -2));
-      if (e.out[0] != nullptr) e.out[0]->data.push_back(a.add(a.scale(one - lr * decay, p), a.scale(Rational(-1), update)));
+      if (e.out[0] != nullptr)
+        e.out[0]->data.push_back(
+            a.add(a.scale(one - lr * decay, p), a.scale(Rational(-1), update)));
       if (e.out[1] != nullptr) e.out[1]->data.push_back(mean);
       if (e.out[2] != nullptr) e.out[2]->data.push_back(square);
     }

@@ -1,5 +1,6 @@
-// Reductions over whole dimensions: sum, mean, amax, amin, logsumexp (torch.sum, torch.mean, ...). `dim`: an integer or a list, absent: all dimensions;
-// `keepdim` leaves them with size 1. Errors: dimensions out of range or listed twice, operands that are not real.
+// Reductions over whole dimensions: sum, mean, amax, amin, logsumexp (torch.sum, torch.mean, ...).
+// `dim`: an integer or a list, absent: all dimensions; `keepdim` leaves them with size 1. Errors:
+// dimensions out of range or listed twice, operands that are not real.
 #include <stdexcept>
 
 #include "ops/definition.h"
@@ -12,7 +13,8 @@ std::vector<bool> reducedDims(const Attributes& attributes, std::size_t rank) {
   if (!has(attributes, "dim")) return reduced;
   for (const std::int64_t d : integers(attributes, "dim")) {
     const std::size_t i = dimIndex(d, rank);
-    if (reduced[i]) throw ShapeError("dimension " + std::to_string(i) + " is listed twice in 'dim'");
+    if (reduced[i])
+      throw ShapeError("dimension " + std::to_string(i) + " is listed twice in 'dim'");
     reduced[i] = true;
   }
   return reduced;
@@ -21,34 +23,39 @@ std::vector<bool> reducedDims(const Attributes& attributes, std::size_t rank) {
 // sum over the lumps with their weights
 struct Sum {
   template <class A>
-  static typename A::Element apply(A& a, const std::vector<typename A::Element>& x, const std::vector<std::int64_t>& weights, std::int64_t) {
+  static typename A::Element apply(A& a, const std::vector<typename A::Element>& x,
+                                   const std::vector<std::int64_t>& weights, std::int64_t) {
     return weightedSum(a, x, weights);
   }
 };
 // the sum divided by the full number of positions
 struct Mean {
   template <class A>
-  static typename A::Element apply(A& a, const std::vector<typename A::Element>& x, const std::vector<std::int64_t>& weights, std::int64_t full) {
+  static typename A::Element apply(A& a, const std::vector<typename A::Element>& x,
+                                   const std::vector<std::int64_t>& weights, std::int64_t full) {
     return a.scale(Rational(1, full), weightedSum(a, x, weights));
   }
 };
 // An extremum does not see how often a value occurs.
 struct Amax {
   template <class A>
-  static typename A::Element apply(A& a, const std::vector<typename A::Element>& x, const std::vector<std::int64_t>&, std::int64_t) {
+  static typename A::Element apply(A& a, const std::vector<typename A::Element>& x,
+                                   const std::vector<std::int64_t>&, std::int64_t) {
     return a.apply(Function::kMaximum, {}, std::span<const typename A::Element>(x));
   }
 };
 struct Amin {
   template <class A>
-  static typename A::Element apply(A& a, const std::vector<typename A::Element>& x, const std::vector<std::int64_t>&, std::int64_t) {
+  static typename A::Element apply(A& a, const std::vector<typename A::Element>& x,
+                                   const std::vector<std::int64_t>&, std::int64_t) {
     return a.apply(Function::kMinimum, {}, std::span<const typename A::Element>(x));
   }
 };
 // log(sum(exp(x)))
 struct LogSumExp {
   template <class A>
-  static typename A::Element apply(A& a, const std::vector<typename A::Element>& x, const std::vector<std::int64_t>& weights, std::int64_t) {
+  static typename A::Element apply(A& a, const std::vector<typename A::Element>& x,
+                                   const std::vector<std::int64_t>& weights, std::int64_t) {
     std::vector<typename A::Element> exps;
     for (const auto& v : x) exps.push_back(a.exp(v));
     const std::array<typename A::Element, 1> total{weightedSum(a, exps, weights)};
@@ -111,7 +118,8 @@ struct Reduce {
     std::vector<typename A::Element> row;
     walk<1>(sizesOf(outer), {outerStrides}, [&](const std::array<Index, 1>& o) {
       row.clear();
-      walk<1>(innerSizes, {innerStrides}, [&](const std::array<Index, 1>& i) { row.push_back(x.data[at(o[0] + i[0])]); });
+      walk<1>(innerSizes, {innerStrides},
+              [&](const std::array<Index, 1>& i) { row.push_back(x.data[at(o[0] + i[0])]); });
       out.data.push_back(F::apply(e.algebra, row, weights, full));
     });
   }
@@ -120,7 +128,9 @@ struct Reduce {
 template <class F>
 void reduction(Catalog& catalog, const char* name, bool dimRequired, bool differentiable) {
   define<Reduce<F>>(catalog, {.name = name,
-                              .attributes = {{.key = "dim", .type = AttributeType::kIntegerOrIntegers, .required = dimRequired},
+                              .attributes = {{.key = "dim",
+                                              .type = AttributeType::kIntegerOrIntegers,
+                                              .required = dimRequired},
                                              {.key = "keepdim", .type = AttributeType::kFlag}},
                               .differentiable = differentiable,
                               .scalarMayBeOne = true});

@@ -42,13 +42,16 @@ Registry::Registry() {
   defineLosses(operators_);
   defineOptimizer(operators_);
   defineOneHot(operators_);
-  std::sort(operators_.begin(), operators_.end(), [](const OperatorInfo& a, const OperatorInfo& b) { return a.name < b.name; });
+  std::sort(operators_.begin(), operators_.end(),
+            [](const OperatorInfo& a, const OperatorInfo& b) { return a.name < b.name; });
 }
 
 OperatorId Registry::find(std::string_view name) const {
-  const auto it = std::lower_bound(operators_.begin(), operators_.end(), name,
-                                   [](const OperatorInfo& op, std::string_view n) { return op.name < n; });
-  return it == operators_.end() || it->name != name ? OperatorId() : OperatorId(it - operators_.begin());
+  const auto it =
+      std::lower_bound(operators_.begin(), operators_.end(), name,
+                       [](const OperatorInfo& op, std::string_view n) { return op.name < n; });
+  return it == operators_.end() || it->name != name ? OperatorId()
+                                                    : OperatorId(it - operators_.begin());
 }
 
 std::vector<std::string> Registry::similar(std::string_view name) const {

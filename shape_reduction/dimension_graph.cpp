@@ -16,7 +16,8 @@ namespace {
 
 std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
 
-// Dimension variables before grouping: one per dimension of every tensor, plus the values of integer tensors.
+// Dimension variables before grouping: one per dimension of every tensor, plus the values of
+// integer tensors.
 struct RangeRelation {
   std::int32_t whole;
   std::int64_t lo;
@@ -24,7 +25,7 @@ struct RangeRelation {
   bool fromLineage;
   friend auto operator<=>(const RangeRelation&, const RangeRelation&) = default;
 };
-struct StretchRelation {   // stretches of two dimensions (all_to_all)
+struct StretchRelation {  // stretches of two dimensions (all_to_all)
   std::int32_t a;
   std::int64_t loA;
   std::int32_t b;
@@ -45,7 +46,8 @@ class Builder {
       std::vector<std::int32_t> dims;
       for (const std::int64_t n : tensor.info.shape) dims.push_back(newDim(n));
       dimVars_.push_back(std::move(dims));
-      valueVars_.push_back(tensor.info.element == ElementKind::kInteger ? newDim(kUnboundedValues) : -1);
+      valueVars_.push_back(tensor.info.element == ElementKind::kInteger ? newDim(kUnboundedValues)
+                                                                        : -1);
       if (tensor.origin == Origin::kConstant) {
         keepUnlessFill(tensor, dimVars_.back());
         if (valueVars_.back() >= 0) singleOutValues(tensor, valueVars_.back());
@@ -71,17 +73,22 @@ class Builder {
 
   // A constant given element by element has no two positions known to be alike.
   void keepUnlessFill(const StageTensor& tensor, const std::vector<std::int32_t>& dims) {
-    const Graph& graph = tensor.logical ? problem_.model.graph : problem_.plan.programs[at(tensor.program)].graph;
+    const Graph& graph =
+        tensor.logical ? problem_.model.graph : problem_.plan.programs[at(tensor.program)].graph;
     if (graph.constants[at(graph.tensors[at(tensor.tensor)].constant)].fill) return;
     for (const std::int32_t d : dims) flags_[at(d)].keep = true;
   }
 
-  // A constant index names one row of its table, which must not disappear in a lump: the range of values is cut around it.
+  // A constant index names one row of its table, which must not disappear in a lump: the range of
+  // values is cut around it.
   void singleOutValues(const StageTensor& tensor, std::int32_t values) {
-    const Graph& graph = tensor.logical ? problem_.model.graph : problem_.plan.programs[at(tensor.program)].graph;
+    const Graph& graph =
+        tensor.logical ? problem_.model.graph : problem_.plan.programs[at(tensor.program)].graph;
     std::set<std::int64_t> distinct;
-    for (const Rational& r : graph.constants[at(graph.tensors[at(tensor.tensor)].constant)].elements) {
-      if (r.fitsInt64() && r.toInt64() >= 0 && r.toInt64() < kUnboundedValues) distinct.insert(r.toInt64());
+    for (const Rational& r :
+         graph.constants[at(graph.tensors[at(tensor.tensor)].constant)].elements) {
+      if (r.fitsInt64() && r.toInt64() >= 0 && r.toInt64() < kUnboundedValues)
+        distinct.insert(r.toInt64());
     }
     for (const std::int64_t v : distinct) valueCuts_.emplace_back(values, v);
   }
@@ -93,9 +100,11 @@ class Builder {
     for (const auto& [part, multiplicity] : e.parts) {
       const auto& local = dimVars_[at(part)];
       const auto& logical = dimVars_[at(e.logical)];
-      if (local.size() != e.box.size() || logical.size() != e.box.size()) throw Unsupported("lineage relates tensors of different rank");
+      if (local.size() != e.box.size() || logical.size() != e.box.size())
+        throw Unsupported("lineage relates tensors of different rank");
       for (std::size_t d = 0; d < e.box.size(); ++d) {
-        if (sizes_[at(local[d])] != e.box[d].second - e.box[d].first) throw Unsupported("lineage relates a box and a local tensor of different shapes");
+        if (sizes_[at(local[d])] != e.box[d].second - e.box[d].first)
+          throw Unsupported("lineage relates a box and a local tensor of different shapes");
         relateRange(logical[d], e.box[d].first, local[d], true);
       }
       if (valueVars_[at(part)] >= 0 && valueVars_[at(e.logical)] >= 0) {
@@ -107,7 +116,8 @@ class Builder {
   }
 
   void relateRange(std::int32_t whole, std::int64_t lo, std::int32_t part, bool fromLineage) {
-    if (lo < 0 || sizes_[at(whole)] - lo < sizes_[at(part)]) throw Unsupported("a stretch lies outside its dimension");
+    if (lo < 0 || sizes_[at(whole)] - lo < sizes_[at(part)])
+      throw Unsupported("a stretch lies outside its dimension");
     if (lo == 0 && sizes_[at(whole)] == sizes_[at(part)]) dims_.unite(whole, part);
     else ranges_.push_back({whole, lo, part, fromLineage});
   }
@@ -143,7 +153,8 @@ class Builder {
       for (std::int32_t& d : r.a) d = groupOf_[at(d)];
       for (std::int32_t& d : r.b) d = groupOf_[at(d)];
     }
-    // A sum of indices is no index that runs with its operands: the rows that it may name are told apart.
+    // A sum of indices is no index that runs with its operands: the rows that it may name are told
+    // apart.
     for (const std::int32_t v : summedValues_) {
       for (const RangeRelation& r : ranges_) {
         if (r.whole == groupOf_[at(v)]) groupFlags_[at(r.part)].keep = true;
@@ -160,9 +171,11 @@ class Builder {
     }
   }
 
-  // ---- row-major factors ------------------------------------------------------------------------------------------------------------
-  // bounds_[g] is a chain of strides 1 < s1 | s2 | ... < n at which the dimension is taken apart. Where no such chain exists for all that is
-  // related, the dimension becomes flat: one factor, every position kept.
+  // ---- row-major factors
+  // ------------------------------------------------------------------------------------------------------------
+  // bounds_[g] is a chain of strides 1 < s1 | s2 | ... < n at which the dimension is taken apart.
+  // Where no such chain exists for all that is related, the dimension becomes flat: one factor,
+  // every position kept.
 
   void makeFlat(std::int32_t g) {
     if (flat_[at(g)]) return;
@@ -177,7 +190,8 @@ class Builder {
     auto& chain = bounds_[at(g)];
     if (std::find(chain.begin(), chain.end(), s) != chain.end()) return;
     const bool fits = n != kUnboundedValues && n % s == 0 &&
-                      std::all_of(chain.begin(), chain.end(), [&](std::int64_t b) { return b % s == 0 || s % b == 0; });
+                      std::all_of(chain.begin(), chain.end(),
+                                  [&](std::int64_t b) { return b % s == 0 || s % b == 0; });
     if (!fits) {
       makeFlat(g);
       return;
@@ -224,8 +238,10 @@ class Builder {
     }
   }
 
-  void closeStretch(std::int32_t a, std::int64_t loA, std::int32_t b, std::int64_t loB, std::int64_t length) {
-    // Flat dimensions keep every position; a relative must be a single factor for the cuts to carry over, hence flat too when it has more.
+  void closeStretch(std::int32_t a, std::int64_t loA, std::int32_t b, std::int64_t loB,
+                    std::int64_t length) {
+    // Flat dimensions keep every position; a relative must be a single factor for the cuts to carry
+    // over, hence flat too when it has more.
     if (flat_[at(a)] && !bounds_[at(b)].empty()) makeFlat(b);
     if (flat_[at(b)] && !bounds_[at(a)].empty()) makeFlat(a);
     for (int side = 0; side < 2; ++side) {
@@ -242,7 +258,7 @@ class Builder {
           }
         } else {
           const std::int64_t lo = side == 0 ? loA : loB;
-          if (lo / s != (lo + length - 1) / s) {   // straddles two blocks of the outer factor
+          if (lo / s != (lo + length - 1) / s) {  // straddles two blocks of the outer factor
             makeFlat(a);
             makeFlat(b);
           }
@@ -259,21 +275,28 @@ class Builder {
     do {
       changed_ = false;
       for (const RegroupRelation& r : regroups_) closeRegroup(r);
-      for (const RangeRelation& r : ranges_) closeStretch(r.whole, r.lo, r.part, 0, graph_.groupSize[at(r.part)]);
+      for (const RangeRelation& r : ranges_)
+        closeStretch(r.whole, r.lo, r.part, 0, graph_.groupSize[at(r.part)]);
       for (const StretchRelation& r : stretches_) closeStretch(r.a, r.loA, r.b, r.loB, r.length);
     } while (changed_);
   }
 
-  // ---- lines ------------------------------------------------------------------------------------------------------------------------
+  // ---- lines
+  // ------------------------------------------------------------------------------------------------------------------------
 
   // Factor j (innermost is 0) of group g: its line, size and stride.
   std::size_t levels(std::int32_t g) const { return bounds_[at(g)].size() + 1; }
-  std::int64_t stride(std::int32_t g, std::size_t level) const { return level == 0 ? 1 : bounds_[at(g)][level - 1]; }
+  std::int64_t stride(std::int32_t g, std::size_t level) const {
+    return level == 0 ? 1 : bounds_[at(g)][level - 1];
+  }
   std::int64_t factorSize(std::int32_t g, std::size_t level) const {
-    const std::int64_t end = level + 1 == levels(g) ? graph_.groupSize[at(g)] : bounds_[at(g)][level];
+    const std::int64_t end =
+        level + 1 == levels(g) ? graph_.groupSize[at(g)] : bounds_[at(g)][level];
     return end / stride(g, level);
   }
-  std::int32_t rawLine(std::int32_t g, std::size_t level) const { return firstLine_[at(g)] + static_cast<std::int32_t>(level); }
+  std::int32_t rawLine(std::int32_t g, std::size_t level) const {
+    return firstLine_[at(g)] + static_cast<std::int32_t>(level);
+  }
 
   void layLines() {
     std::vector<Line> raw;
@@ -281,12 +304,15 @@ class Builder {
       firstLine_.push_back(static_cast<std::int32_t>(raw.size()));
       for (std::size_t j = 0; j < levels(static_cast<std::int32_t>(g)); ++j) {
         lineUnion_.add();
-        raw.push_back({factorSize(static_cast<std::int32_t>(g), j), groupFlags_[g].summed, groupFlags_[g].keep || flat_[g], groupFlags_[g].absolute});
+        raw.push_back({factorSize(static_cast<std::int32_t>(g), j), groupFlags_[g].summed,
+                       groupFlags_[g].keep || flat_[g], groupFlags_[g].absolute});
       }
     }
     for (const RegroupRelation& r : regroups_) matchRegroup(r);
-    for (const RangeRelation& r : ranges_) matchStretch(r.whole, r.lo, r.part, 0, graph_.groupSize[at(r.part)], r.fromLineage);
-    for (const StretchRelation& r : stretches_) matchStretch(r.a, r.loA, r.b, r.loB, r.length, false);
+    for (const RangeRelation& r : ranges_)
+      matchStretch(r.whole, r.lo, r.part, 0, graph_.groupSize[at(r.part)], r.fromLineage);
+    for (const StretchRelation& r : stretches_)
+      matchStretch(r.a, r.loA, r.b, r.loB, r.length, false);
 
     std::vector<std::int32_t> lineId(raw.size(), -1);
     const auto lineOf = [&](std::int32_t l) {
@@ -299,14 +325,16 @@ class Builder {
     };
     for (std::size_t l = 0; l < raw.size(); ++l) {
       Line& line = graph_.lines[at(lineOf(static_cast<std::int32_t>(l)))];
-      if (line.size != raw[l].size) throw std::logic_error("factors of different sizes were matched");
+      if (line.size != raw[l].size)
+        throw std::logic_error("factors of different sizes were matched");
       line.summed = line.summed || raw[l].summed;
       line.keep = line.keep || raw[l].keep;
       line.absolute = line.absolute || raw[l].absolute;
     }
     for (std::size_t g = 0; g < graph_.groupSize.size(); ++g) {
       std::vector<std::int32_t> lines;
-      for (std::size_t j = levels(static_cast<std::int32_t>(g)); j-- > 0;) lines.push_back(lineOf(rawLine(static_cast<std::int32_t>(g), j)));
+      for (std::size_t j = levels(static_cast<std::int32_t>(g)); j-- > 0;)
+        lines.push_back(lineOf(rawLine(static_cast<std::int32_t>(g), j)));
       graph_.linesOfGroup.push_back(std::move(lines));
     }
     for (Segment& s : segments_) {
@@ -322,13 +350,15 @@ class Builder {
       graph_.segments.push_back(s);
     }
     std::sort(graph_.segments.begin(), graph_.segments.end());
-    graph_.segments.erase(std::unique(graph_.segments.begin(), graph_.segments.end()), graph_.segments.end());
+    graph_.segments.erase(std::unique(graph_.segments.begin(), graph_.segments.end()),
+                          graph_.segments.end());
     for (const auto& [d, v] : valueCuts_) {
       const std::int32_t line = graph_.linesOfGroup[at(groupOf_[at(d)])].front();
       graph_.cuts.push_back({line, v, false});
       graph_.cuts.push_back({line, v + 1, false});
     }
-    for (const DimensionGraph::Cut& c : cuts_) graph_.cuts.push_back({lineOf(c.line), c.position, c.fromLineage});
+    for (const DimensionGraph::Cut& c : cuts_)
+      graph_.cuts.push_back({lineOf(c.line), c.position, c.fromLineage});
     for (const Equation* e : equations_) boxesOf(*e, lineOf);
     std::set<std::pair<bool, std::vector<DimensionGraph::Variable>>> seen;
     for (const auto& [logical, variables] : iterations_) {
@@ -338,13 +368,15 @@ class Builder {
         for (const std::int32_t d : variable) dims.insert(graph_.linesOfGroup[at(groupOf_[at(d)])]);
         iteration.variables.emplace_back(dims.begin(), dims.end());
       }
-      if (seen.emplace(logical, iteration.variables).second) graph_.iterations.push_back(std::move(iteration));
+      if (seen.emplace(logical, iteration.variables).second)
+        graph_.iterations.push_back(std::move(iteration));
     }
   }
 
   void matchRegroup(const RegroupRelation& r) {
     const auto flatten = [&](const std::vector<std::int32_t>& side) {
-      std::vector<std::pair<std::int32_t, std::int64_t>> factors;   // outermost first, without those of size 1
+      std::vector<std::pair<std::int32_t, std::int64_t>>
+          factors;  // outermost first, without those of size 1
       for (const std::int32_t g : side) {
         for (std::size_t j = levels(g); j-- > 0;) {
           if (factorSize(g, j) > 1) factors.emplace_back(rawLine(g, j), factorSize(g, j));
@@ -352,29 +384,39 @@ class Builder {
       }
       return factors;
     };
-    if (std::any_of(r.a.begin(), r.a.end(), [&](std::int32_t g) { return flat_[at(g)]; })) return;   // every position is kept on both sides
+    if (std::any_of(r.a.begin(), r.a.end(), [&](std::int32_t g) { return flat_[at(g)]; }))
+      return;  // every position is kept on both sides
     const auto a = flatten(r.a), b = flatten(r.b);
-    if (a.size() != b.size()) throw Unsupported("a view regroups dimensions in a way that has no common factors");
+    if (a.size() != b.size())
+      throw Unsupported("a view regroups dimensions in a way that has no common factors");
     for (std::size_t i = 0; i < a.size(); ++i) {
-      if (a[i].second != b[i].second) throw Unsupported("a view regroups dimensions in a way that has no common factors");
+      if (a[i].second != b[i].second)
+        throw Unsupported("a view regroups dimensions in a way that has no common factors");
       lineUnion_.unite(a[i].first, b[i].first);
     }
   }
 
-  void matchStretch(std::int32_t a, std::int64_t loA, std::int32_t b, std::int64_t loB, std::int64_t length, bool fromLineage) {
-    // Levels whose stride is below the length run together; the topmost of them as a stretch, the ones below as a whole.
+  void matchStretch(std::int32_t a, std::int64_t loA, std::int32_t b, std::int64_t loB,
+                    std::int64_t length, bool fromLineage) {
+    // Levels whose stride is below the length run together; the topmost of them as a stretch, the
+    // ones below as a whole.
     std::size_t top = 0;
     while (top + 1 < levels(a) && stride(a, top + 1) < length) ++top;
     std::size_t topB = 0;
     while (topB + 1 < levels(b) && stride(b, topB + 1) < length) ++topB;
-    if (top != topB) throw Unsupported("a stretch of a dimension does not follow the factors that a view takes it apart into");
+    if (top != topB)
+      throw Unsupported(
+          "a stretch of a dimension does not follow the factors that a view takes it apart into");
     for (std::size_t j = 0; j < top; ++j) {
-      if (stride(a, j) != stride(b, j) || factorSize(a, j) != factorSize(b, j)) throw std::logic_error("unequal factors");
+      if (stride(a, j) != stride(b, j) || factorSize(a, j) != factorSize(b, j))
+        throw std::logic_error("unequal factors");
       lineUnion_.unite(rawLine(a, j), rawLine(b, j));
     }
     const std::int64_t s = stride(a, top);
-    const std::int64_t offsetA = loA / s % factorSize(a, top), offsetB = loB / s % factorSize(b, top);
-    segments_.push_back({rawLine(a, top), offsetA, rawLine(b, top), offsetB, length / s, fromLineage});
+    const std::int64_t offsetA = loA / s % factorSize(a, top),
+                       offsetB = loB / s % factorSize(b, top);
+    segments_.push_back(
+        {rawLine(a, top), offsetA, rawLine(b, top), offsetB, length / s, fromLineage});
     for (const auto& [g, lo] : {std::pair{a, loA}, std::pair{b, loB}}) {
       for (std::size_t j = top + 1; j < levels(g); ++j) {
         const std::int64_t q = lo / stride(g, j) % factorSize(g, j);
@@ -392,14 +434,20 @@ class Builder {
       const std::int64_t lo = e.box[d].first, length = e.box[d].second - lo;
       for (std::size_t j = 0; j < levels(g); ++j) {
         const std::int64_t s = stride(g, j), size = factorSize(g, j);
-        BoxOnLine box{lineOf(rawLine(g, j)), lo / s % size, std::min(size, std::max<std::int64_t>(1, length / s)), {}};
+        BoxOnLine box{lineOf(rawLine(g, j)),
+                      lo / s % size,
+                      std::min(size, std::max<std::int64_t>(1, length / s)),
+                      {}};
         for (const Equation::Step& step : e.step) {
           const std::int64_t offset = step.offset[d];
           if (offset == 0) continue;
           const bool here = offset % s == 0 && (j + 1 == levels(g) || offset < stride(g, j + 1));
-          if (offset < 0) throw NotSymmetric("lineage steps backward along an interchangeable axis");
+          if (offset < 0)
+            throw NotSymmetric("lineage steps backward along an interchangeable axis");
           if (here) box.moves.push_back({step.lump, step.coordinate, offset / s});
-          else if (offset % s != 0) throw NotSymmetric("lineage steps along an interchangeable axis by a stretch that a view takes apart");
+          else if (offset % s != 0)
+            throw NotSymmetric(
+                "lineage steps along an interchangeable axis by a stretch that a view takes apart");
         }
         graph_.boxes.push_back(std::move(box));
       }
@@ -443,12 +491,15 @@ class Builder {
 // Collects what one operator call states, on the stage's dimension variables.
 class NodeRelations : public ops::Relations {
  public:
-  NodeRelations(Builder& builder, const StageNode& node, const std::vector<ops::TensorInfo>& results) : builder_(builder), node_(node), results_(results) {}
+  NodeRelations(Builder& builder, const StageNode& node,
+                const std::vector<ops::TensorInfo>& results)
+      : builder_(builder), node_(node), results_(results) {}
 
   void equal(ops::DimRef a, ops::DimRef b) override {
     const std::int32_t x = var(a), y = var(b);
     if (x < 0 || y < 0) return;
-    if (builder_.sizes_[at(x)] != builder_.sizes_[at(y)]) throw std::logic_error("operator relates dimensions of different sizes");
+    if (builder_.sizes_[at(x)] != builder_.sizes_[at(y)])
+      throw std::logic_error("operator relates dimensions of different sizes");
     builder_.dims_.unite(x, y);
     same_.emplace_back(key(a), key(b));
   }
@@ -500,13 +551,16 @@ class NodeRelations : public ops::Relations {
     virtual_[slot] = std::move(dims);
   }
 
-  // The index variables of each result: its own dimensions and those that are summed, dimensions that run together being one. Dimensions
-  // are told apart by slot, not by tensor: an operand that is given twice (x x^T) runs through two variables. And one result may run twice
-  // along one operand's dimension (the rows and columns of a causal mask): two variables.
+  // The index variables of each result: its own dimensions and those that are summed, dimensions
+  // that run together being one. Dimensions are told apart by slot, not by tensor: an operand that
+  // is given twice (x x^T) runs through two variables. And one result may run twice along one
+  // operand's dimension (the rows and columns of a causal mask): two variables.
   std::vector<std::vector<std::vector<std::int32_t>>> variables() {
     std::map<Key, Key> representative;
     const auto find = [&](Key k) {
-      for (auto it = representative.find(k); it != representative.end() && it->second != k; it = representative.find(k)) k = it->second;
+      for (auto it = representative.find(k); it != representative.end() && it->second != k;
+           it = representative.find(k))
+        k = it->second;
       return k;
     };
     for (const auto& [x, y] : same_) {
@@ -516,7 +570,8 @@ class NodeRelations : public ops::Relations {
     std::vector<std::vector<std::vector<std::int32_t>>> result;
     for (std::size_t r = 0; r < node_.out.size(); ++r) {
       if (node_.out[r] < 0) continue;
-      std::map<Key, std::pair<std::set<std::int32_t>, int>> classes;   // its dimensions, how many variables it is
+      std::map<Key, std::pair<std::set<std::int32_t>, int>>
+          classes;  // its dimensions, how many variables it is
       const auto slot = static_cast<int>(node_.in.size() + r);
       const auto rank = static_cast<int>(builder_.dimVars_[at(node_.out[r])].size());
       for (int d = 0; d < rank; ++d) ++classes[find({slot, d})].second;
@@ -541,7 +596,8 @@ class NodeRelations : public ops::Relations {
       std::vector<std::vector<std::int32_t>> variables;
       for (const auto& [root, members] : classes) {
         if (members.first.empty()) continue;
-        for (int i = 0; i < members.second; ++i) variables.emplace_back(members.first.begin(), members.first.end());
+        for (int i = 0; i < members.second; ++i)
+          variables.emplace_back(members.first.begin(), members.first.end());
       }
       result.push_back(std::move(variables));
     }
@@ -549,15 +605,17 @@ class NodeRelations : public ops::Relations {
   }
 
  private:
-  using Key = std::pair<int, int>;   // slot, dimension
+  using Key = std::pair<int, int>;  // slot, dimension
   static Key key(ops::DimRef d) { return {d.slot, d.dim}; }
 
   std::int32_t var(ops::DimRef ref) {
     const auto operands = static_cast<int>(node_.in.size());
-    if (const auto it = virtual_.find(ref.slot); it != virtual_.end()) return ref.dim == ops::kValues ? -1 : it->second.at(at(ref.dim));
+    if (const auto it = virtual_.find(ref.slot); it != virtual_.end())
+      return ref.dim == ops::kValues ? -1 : it->second.at(at(ref.dim));
     std::int32_t tensor = -1;
     if (ref.slot < operands) tensor = node_.in.at(at(ref.slot));
-    else if (ref.slot - operands < static_cast<int>(node_.out.size())) tensor = node_.out.at(at(ref.slot - operands));
+    else if (ref.slot - operands < static_cast<int>(node_.out.size()))
+      tensor = node_.out.at(at(ref.slot - operands));
     else throw std::logic_error("operator names a slot that it has not declared");
     if (tensor < 0) {
       // A result that this stage does not need still ties its operands together.
@@ -565,7 +623,8 @@ class NodeRelations : public ops::Relations {
       virtualTensor(ref.slot, results_.at(at(ref.slot - operands)).shape);
       return var(ref);
     }
-    return ref.dim == ops::kValues ? builder_.valueVars_[at(tensor)] : builder_.dimVars_[at(tensor)].at(at(ref.dim));
+    return ref.dim == ops::kValues ? builder_.valueVars_[at(tensor)]
+                                   : builder_.dimVars_[at(tensor)].at(at(ref.dim));
   }
 
   Builder& builder_;
@@ -595,24 +654,32 @@ void Builder::relateNode(const StageNode& node) {
   NodeRelations relations(*this, node, results);
   op.relate(signature, out, relations);
   if (!node.logical && op.followsLogicalPosition && relations.anyAbsolute()) {
-    throw Unsupported(op.name + " on a rank follows the logical position of its operand, which the rank's own tensor does not tell");
+    throw Unsupported(op.name +
+                      " on a rank follows the logical position of its operand, which the rank's "
+                      "own tensor does not tell");
   }
-  for (auto& variables : relations.variables()) iterations_.emplace_back(node.logical, std::move(variables));
+  for (auto& variables : relations.variables())
+    iterations_.emplace_back(node.logical, std::move(variables));
 }
 
 void Builder::relateCommunication(const StageNode& node) {
   const std::int32_t result = node.out.at(0);
   if (result < 0) return;
   const auto& out = dimVars_[at(result)];
-  const auto resolve = [&](std::int32_t dim) { return at(dim < 0 ? dim + static_cast<std::int32_t>(out.size()) : dim); };
+  const auto resolve = [&](std::int32_t dim) {
+    return at(dim < 0 ? dim + static_cast<std::int32_t>(out.size()) : dim);
+  };
   for (std::size_t i = 0; i < node.in.size(); ++i) {
     const auto& in = dimVars_[at(node.in[i])];
     const auto index = static_cast<std::int64_t>(i);
     for (std::size_t d = 0; d < out.size(); ++d) {
       const std::int64_t inSize = sizes_[at(in[d])], outSize = sizes_[at(out[d])];
-      const bool gathers = (node.communication == Communication::kAllGather && d == resolve(node.dim)) ||
-                           (node.communication == Communication::kAllToAll && d == resolve(node.odim));
-      const bool scatters = (node.communication == Communication::kReduceScatter || node.communication == Communication::kAllToAll) && d == resolve(node.dim);
+      const bool gathers =
+          (node.communication == Communication::kAllGather && d == resolve(node.dim)) ||
+          (node.communication == Communication::kAllToAll && d == resolve(node.odim));
+      const bool scatters = (node.communication == Communication::kReduceScatter ||
+                             node.communication == Communication::kAllToAll) &&
+                            d == resolve(node.dim);
       if (gathers && scatters) {
         const std::int64_t piece = inSize / static_cast<std::int64_t>(node.in.size());
         stretches_.push_back({out[d], index * piece, in[d], node.member * piece, piece});
@@ -624,10 +691,14 @@ void Builder::relateCommunication(const StageNode& node) {
         dims_.unite(in[d], out[d]);
       }
     }
-    if (valueVars_[at(result)] >= 0) dims_.unite(valueVars_[at(result)], valueVars_[at(node.in[i])]);
+    if (valueVars_[at(result)] >= 0)
+      dims_.unite(valueVars_[at(result)], valueVars_[at(node.in[i])]);
   }
-  const bool reduces = node.communication == Communication::kAllReduce || node.communication == Communication::kReduceScatter;
-  if (reduces && valueVars_[at(result)] >= 0 && (node.reduction == Reduction::kSum || node.reduction == Reduction::kMean)) summedValues_.push_back(valueVars_[at(result)]);
+  const bool reduces = node.communication == Communication::kAllReduce ||
+                       node.communication == Communication::kReduceScatter;
+  if (reduces && valueVars_[at(result)] >= 0 &&
+      (node.reduction == Reduction::kSum || node.reduction == Reduction::kMean))
+    summedValues_.push_back(valueVars_[at(result)]);
   std::vector<std::vector<std::int32_t>> variables;
   for (const std::int32_t d : out) variables.push_back({d});
   iterations_.emplace_back(false, std::move(variables));
@@ -635,6 +706,8 @@ void Builder::relateCommunication(const StageNode& node) {
 
 }  // namespace
 
-DimensionGraph buildDimensionGraph(const Stage& stage, const Problem& problem) { return Builder(stage, problem).run(); }
+DimensionGraph buildDimensionGraph(const Stage& stage, const Problem& problem) {
+  return Builder(stage, problem).run();
+}
 
 }  // namespace shardproof

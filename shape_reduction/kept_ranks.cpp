@@ -16,13 +16,15 @@ std::vector<std::int32_t> programsOfRanks(const Plan& plan, const MeshView& mesh
     std::vector<std::int64_t> ranks{mesh.with(0, plan.programs[p].at)};
     for (std::int32_t axis = 0; axis < mesh.axes(); ++axis) {
       const auto& at = plan.programs[p].at;
-      if (std::any_of(at.begin(), at.end(), [axis](const auto& c) { return c.first == axis; })) continue;
+      if (std::any_of(at.begin(), at.end(), [axis](const auto& c) { return c.first == axis; }))
+        continue;
       const std::size_t n = ranks.size();
       for (std::int32_t c = 1; c < mesh.size(axis); ++c) {
         for (std::size_t i = 0; i < n; ++i) ranks.push_back(mesh.with(ranks[i], axis, c));
       }
     }
-    for (const std::int64_t r : ranks) result[static_cast<std::size_t>(r)] = static_cast<std::int32_t>(p);
+    for (const std::int64_t r : ranks)
+      result[static_cast<std::size_t>(r)] = static_cast<std::int32_t>(p);
   }
   return result;
 }
@@ -36,7 +38,8 @@ std::int32_t KeptRanks::newCoordinate(std::int32_t axis, std::int32_t coordinate
 }
 
 bool KeptRanks::keeps(const Coordinates& at) const {
-  return std::all_of(at.begin(), at.end(), [this](const auto& c) { return newCoordinate(c.first, c.second) >= 0; });
+  return std::all_of(at.begin(), at.end(),
+                     [this](const auto& c) { return newCoordinate(c.first, c.second) >= 0; });
 }
 
 KeptRanks keepRanks(const Problem& problem, const std::vector<std::int32_t>& perClass) {
@@ -48,7 +51,8 @@ KeptRanks keepRanks(const Problem& problem, const std::vector<std::int32_t>& per
   for (std::int32_t axis = 0; axis < mesh.axes(); ++axis) {
     std::vector<std::int32_t> stay;
     for (const auto& cls : alike.classes(axis)) {
-      const auto most = std::min<std::size_t>(cls.size(), static_cast<std::size_t>(perClass[static_cast<std::size_t>(axis)]));
+      const auto most = std::min<std::size_t>(
+          cls.size(), static_cast<std::size_t>(perClass[static_cast<std::size_t>(axis)]));
       stay.insert(stay.end(), cls.begin(), cls.begin() + static_cast<std::ptrdiff_t>(most));
     }
     std::sort(stay.begin(), stay.end());

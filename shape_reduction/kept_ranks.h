@@ -10,19 +10,23 @@
 namespace shardproof {
 
 struct KeptRanks {
-  std::vector<std::vector<std::int32_t>> ofAxis;    // for each axis the coordinates that stay, ascending
-  std::vector<std::int32_t> microbatches;           // those that stay, ascending
-  std::vector<std::int32_t> programOfRank;          // of the full mesh
+  std::vector<std::vector<std::int32_t>>
+      ofAxis;                               // for each axis the coordinates that stay, ascending
+  std::vector<std::int32_t> microbatches;   // those that stay, ascending
+  std::vector<std::int32_t> programOfRank;  // of the full mesh
 
-  const std::vector<std::int32_t>& of(std::int32_t axis) const { return axis == kMicrobatchAxis ? microbatches : ofAxis[static_cast<std::size_t>(axis)]; }
+  const std::vector<std::int32_t>& of(std::int32_t axis) const {
+    return axis == kMicrobatchAxis ? microbatches : ofAxis[static_cast<std::size_t>(axis)];
+  }
   // The place of a coordinate among those that stay; -1: it goes.
   std::int32_t newCoordinate(std::int32_t axis, std::int32_t coordinate) const;
   // Whether a program's ranks, or some of them, stay.
   bool keeps(const Coordinates& at) const;
 };
 
-// Of each class of coordinates that the plan does not tell apart (src/plan/alike.h) the first `perClass`, of all others every one: a defect may be there and nowhere
-// else. `perClass[axis]`: at least 2; what is not less than the class keeps it whole.
+// Of each class of coordinates that the plan does not tell apart (src/plan/alike.h) the first
+// `perClass`, of all others every one: a defect may be there and nowhere else. `perClass[axis]`: at
+// least 2; what is not less than the class keeps it whole.
 KeptRanks keepRanks(const Problem& problem, const std::vector<std::int32_t>& perClass);
 
 }  // namespace shardproof

@@ -28,21 +28,29 @@ PlanLines::Dim PlanLines::add(std::int64_t size) {
 }
 
 void PlanLines::equal(Dim a, Dim b) {
-  if (sizes_[at(a)] != sizes_[at(b)]) throw std::logic_error("dimensions of different sizes were said to be equal");
+  if (sizes_[at(a)] != sizes_[at(b)])
+    throw std::logic_error("dimensions of different sizes were said to be equal");
   dims_.unite(a, b);
 }
 
 void PlanLines::range(Dim whole, std::int64_t lo, Dim part) {
-  if (lo < 0 || sizes_[at(whole)] - lo < sizes_[at(part)]) throw Unsupported("a stretch lies outside its dimension");
+  if (lo < 0 || sizes_[at(whole)] - lo < sizes_[at(part)])
+    throw Unsupported("a stretch lies outside its dimension");
   if (lo == 0 && sizes_[at(whole)] == sizes_[at(part)]) dims_.unite(whole, part);
   else ranges_.push_back({whole, lo, part});
 }
 
-void PlanLines::stretch(Dim a, std::int64_t loA, Dim b, std::int64_t loB, std::int64_t length) { stretches_.push_back({a, loA, b, loB, length}); }
+void PlanLines::stretch(Dim a, std::int64_t loA, Dim b, std::int64_t loB, std::int64_t length) {
+  stretches_.push_back({a, loA, b, loB, length});
+}
 
-void PlanLines::regroup(std::vector<Dim> a, std::vector<Dim> b) { regroups_.push_back({std::move(a), std::move(b)}); }
+void PlanLines::regroup(std::vector<Dim> a, std::vector<Dim> b) {
+  regroups_.push_back({std::move(a), std::move(b)});
+}
 
-void PlanLines::drop(Dim d, std::int64_t lo, std::int64_t length) { drops_.push_back({d, lo, d, lo, length}); }
+void PlanLines::drop(Dim d, std::int64_t lo, std::int64_t length) {
+  drops_.push_back({d, lo, d, lo, length});
+}
 
 std::vector<char> PlanLines::structured() {
   std::vector<char> result(sizes_.size(), 0);
@@ -97,13 +105,15 @@ void PlanLines::makeGroups() {
     }
   }
   sortUnique(ranges_);
-  for (const Range& r : ranges_) stretches_.push_back({r.whole, r.lo, r.part, 0, groupSize_[at(r.part)]});
+  for (const Range& r : ranges_)
+    stretches_.push_back({r.whole, r.lo, r.part, 0, groupSize_[at(r.part)]});
   sortUnique(stretches_);
   sortUnique(drops_);
   sortUnique(regroups_);
 }
 
-// ---- row-major factors, as in dimension_graph.cpp: a chain of strides for each dimension; where none fits, the dimension is flat, and stays as it is ----
+// ---- row-major factors, as in dimension_graph.cpp: a chain of strides for each dimension; where
+// none fits, the dimension is flat, and stays as it is ----
 
 void PlanLines::makeFlat(std::int32_t g) {
   if (flat_[at(g)]) return;
@@ -117,7 +127,9 @@ void PlanLines::addBound(std::int32_t g, std::int64_t s) {
   if (flat_[at(g)] || s <= 1 || s >= n) return;
   auto& chain = bounds_[at(g)];
   if (std::binary_search(chain.begin(), chain.end(), s)) return;
-  const bool fits = n != kUnbounded && n % s == 0 && std::all_of(chain.begin(), chain.end(), [&](std::int64_t b) { return b % s == 0 || s % b == 0; });
+  const bool fits = n != kUnbounded && n % s == 0 &&
+                    std::all_of(chain.begin(), chain.end(),
+                                [&](std::int64_t b) { return b % s == 0 || s % b == 0; });
   if (!fits) return makeFlat(g);
   chain.insert(std::upper_bound(chain.begin(), chain.end(), s), s);
   changed_ = true;
@@ -173,7 +185,7 @@ void PlanLines::closeStretch(const Stretch& s) {
         addBound(s.b, unit);
         if (flat_[at(s.a)] || flat_[at(s.b)]) break;
       } else if (lo / unit != (lo + s.length - 1) / unit) {
-        return bothFlat();   // straddles two blocks of the outer factor
+        return bothFlat();  // straddles two blocks of the outer factor
       }
     }
   }
@@ -205,7 +217,8 @@ std::size_t PlanLines::topLevel(std::int32_t g, std::int64_t length) const {
 
 void PlanLines::matchRegroup(const Regroup& r) {
   const auto factors = [&](const std::vector<std::int32_t>& side) {
-    std::vector<std::pair<std::int32_t, std::int64_t>> list;   // outermost first, without those of size 1
+    std::vector<std::pair<std::int32_t, std::int64_t>>
+        list;  // outermost first, without those of size 1
     for (const std::int32_t g : side) {
       for (std::size_t j = levels(g); j-- > 0;) {
         if (factorSize(g, j) > 1) list.emplace_back(rawLine(g, j), factorSize(g, j));
@@ -213,7 +226,7 @@ void PlanLines::matchRegroup(const Regroup& r) {
     }
     return list;
   };
-  if (flat_[at(r.a.front())]) return;   // then all of them are, and keep their sizes
+  if (flat_[at(r.a.front())]) return;  // then all of them are, and keep their sizes
   const auto a = factors(r.a), b = factors(r.b);
   bool same = a.size() == b.size();
   for (std::size_t i = 0; same && i < a.size(); ++i) same = a[i].second == b[i].second;
@@ -223,9 +236,12 @@ void PlanLines::matchRegroup(const Regroup& r) {
 
 void PlanLines::matchStretch(const Stretch& s) {
   const std::size_t top = topLevel(s.a, s.length);
-  if (top != topLevel(s.b, s.length)) throw Unsupported("a stretch of a dimension does not follow the factors that a view takes it apart into");
+  if (top != topLevel(s.b, s.length))
+    throw Unsupported(
+        "a stretch of a dimension does not follow the factors that a view takes it apart into");
   for (std::size_t j = 0; j < top; ++j) {
-    if (stride(s.a, j) != stride(s.b, j) || factorSize(s.a, j) != factorSize(s.b, j)) throw std::logic_error("unequal factors");
+    if (stride(s.a, j) != stride(s.b, j) || factorSize(s.a, j) != factorSize(s.b, j))
+      throw std::logic_error("unequal factors");
     lineUnion_.unite(rawLine(s.a, j), rawLine(s.b, j));
   }
   const std::int64_t unit = stride(s.a, top);
@@ -241,20 +257,24 @@ void PlanLines::matchStretch(const Stretch& s) {
   }
 }
 
-// What is dropped lies on one line. Below the outermost one it does so only where every block of the lines outside it drops the same.
+// What is dropped lies on one line. Below the outermost one it does so only where every block of
+// the lines outside it drops the same.
 void PlanLines::dropOnLines() {
-  std::map<std::tuple<std::int32_t, std::int64_t, std::int64_t>, std::int64_t> blocks;   // (line, offset, length) -> in how many
+  std::map<std::tuple<std::int32_t, std::int64_t, std::int64_t>, std::int64_t>
+      blocks;  // (line, offset, length) -> in how many
   for (const Stretch& s : drops_) {
     std::size_t level = levels(s.a) - 1;
-    while (level > 0 && (s.loA % stride(s.a, level) != 0 || s.length % stride(s.a, level) != 0)) --level;
+    while (level > 0 && (s.loA % stride(s.a, level) != 0 || s.length % stride(s.a, level) != 0))
+      --level;
     const std::int64_t unit = stride(s.a, level), size = factorSize(s.a, level);
     std::int64_t& count = blocks[{rawLine(s.a, level), s.loA / unit % size, s.length / unit}];
     if (++count < groupSize_[at(s.a)] / (unit * size)) continue;
     droppedOnLine_.push_back({rawLine(s.a, level), s.loA / unit % size, s.length / unit});
-    count = -1;   // done
+    count = -1;  // done
   }
   for (const auto& [key, count] : blocks) {
-    if (count >= 0) throw Unsupported("the ranks left out hold a part of a dimension that a view takes apart");
+    if (count >= 0)
+      throw Unsupported("the ranks left out hold a part of a dimension that a view takes apart");
   }
 }
 
@@ -272,10 +292,11 @@ void PlanLines::layLines() {
   for (const Regroup& r : regroups_) matchRegroup(r);
   for (const Stretch& s : stretches_) matchStretch(s);
   dropOnLines();
-  for (const auto& [d, position] : cuts_) {   // digits below the top one, too
+  for (const auto& [d, position] : cuts_) {  // digits below the top one, too
     const std::int32_t g = group(d);
     for (std::size_t j = 0; j < levels(g); ++j) {
-      const std::int64_t digit = j + 1 == levels(g) ? position / stride(g, j) : position / stride(g, j) % factorSize(g, j);
+      const std::int64_t digit =
+          j + 1 == levels(g) ? position / stride(g, j) : position / stride(g, j) % factorSize(g, j);
       lineCuts_.emplace_back(rawLine(g, j), digit);
     }
   }
@@ -289,7 +310,8 @@ void PlanLines::layLines() {
       lineKeep_.push_back(0);
       lineTelling_.push_back(0);
     }
-    if (lineSize_[at(line)] != rawSize[at(raw)]) throw std::logic_error("factors of different sizes were matched");
+    if (lineSize_[at(line)] != rawSize[at(raw)])
+      throw std::logic_error("factors of different sizes were matched");
     return line;
   };
   for (std::size_t raw = 0; raw < rawSize.size(); ++raw) {
@@ -316,12 +338,15 @@ void PlanLines::cutLines() {
   std::size_t count = 0;
   const auto insert = [&](std::int32_t line, std::int64_t position) {
     if (!cuts[at(line)].insert(position).second) return;
-    if (++count > kMostCuts) throw Unsupported("the bounds of the plan do not line up: more than " + std::to_string(kMostCuts) + " pieces");
+    if (++count > kMostCuts)
+      throw Unsupported("the bounds of the plan do not line up: more than " +
+                        std::to_string(kMostCuts) + " pieces");
     work.emplace_back(line, position);
   };
   for (std::size_t s = 0; s < segments_.size(); ++s) {
     onLine[at(segments_[s].first.line)].push_back(s);
-    if (segments_[s].second.line != segments_[s].first.line) onLine[at(segments_[s].second.line)].push_back(s);
+    if (segments_[s].second.line != segments_[s].first.line)
+      onLine[at(segments_[s].second.line)].push_back(s);
   }
   for (std::size_t l = 0; l < lineSize_.size(); ++l) {
     insert(static_cast<std::int32_t>(l), 0);
@@ -344,7 +369,8 @@ void PlanLines::cutLines() {
     for (const std::size_t s : onLine[at(line)]) {
       const auto& [a, b] = segments_[s];
       for (const auto& [x, y] : {std::pair{&a, &b}, std::pair{&b, &a}}) {
-        if (x->line == line && position >= x->lo && position <= x->lo + x->length) insert(y->line, y->lo + (position - x->lo));
+        if (x->line == line && position >= x->lo && position <= x->lo + x->length)
+          insert(y->line, y->lo + (position - x->lo));
       }
     }
   }
@@ -354,7 +380,8 @@ void PlanLines::cutLines() {
 std::size_t PlanLines::cutIndex(std::int32_t line, std::int64_t position) const {
   const auto& cuts = cutsOfLine_[at(line)];
   const auto it = std::lower_bound(cuts.begin(), cuts.end(), position);
-  if (it == cuts.end() || *it != position) throw Unsupported("a bound lies inside a piece of its dimension");
+  if (it == cuts.end() || *it != position)
+    throw Unsupported("a bound lies inside a piece of its dimension");
   return static_cast<std::size_t>(it - cuts.begin());
 }
 
@@ -366,9 +393,11 @@ void PlanLines::makeClasses() {
     for (std::size_t i = 0; i + 1 < cuts.size(); ++i) pieces.add();
   }
   for (const auto& [a, b] : segments_) {
-    const std::size_t i = cutIndex(a.line, a.lo), j = cutIndex(b.line, b.lo), n = cutIndex(a.line, a.lo + a.length) - i;
+    const std::size_t i = cutIndex(a.line, a.lo), j = cutIndex(b.line, b.lo),
+                      n = cutIndex(a.line, a.lo + a.length) - i;
     for (std::size_t k = 0; k < n; ++k) {
-      pieces.unite(firstPiece[at(a.line)] + static_cast<std::int32_t>(i + k), firstPiece[at(b.line)] + static_cast<std::int32_t>(j + k));
+      pieces.unite(firstPiece[at(a.line)] + static_cast<std::int32_t>(i + k),
+                   firstPiece[at(b.line)] + static_cast<std::int32_t>(j + k));
     }
   }
   std::vector<std::int32_t> id(pieces.size(), -1);
@@ -381,7 +410,8 @@ void PlanLines::makeClasses() {
         classes_.push_back({.size = cutsOfLine_[l][i + 1] - cutsOfLine_[l][i]});
       }
       Class& cls = classes_[at(c)];
-      if (lineKeep_[l] || lineSize_[l] == kUnbounded) cls.fixed = cls.fixed || lineKeep_[l] || i + 2 == cutsOfLine_[l].size();
+      if (lineKeep_[l] || lineSize_[l] == kUnbounded)
+        cls.fixed = cls.fixed || lineKeep_[l] || i + 2 == cutsOfLine_[l].size();
       cls.telling = cls.telling || lineTelling_[l];
       cls.uses += lineUses_[l];
       own.push_back(c);
@@ -389,33 +419,43 @@ void PlanLines::makeClasses() {
     classOfPiece_.push_back(std::move(own));
   }
   for (const OnLine& d : droppedOnLine_) {
-    for (std::size_t i = cutIndex(d.line, d.lo), end = cutIndex(d.line, d.lo + d.length); i < end; ++i) classes_[at(classOfPiece_[at(d.line)][i])].dropped = true;
+    for (std::size_t i = cutIndex(d.line, d.lo), end = cutIndex(d.line, d.lo + d.length); i < end;
+         ++i)
+      classes_[at(classOfPiece_[at(d.line)][i])].dropped = true;
   }
   for (std::size_t l = 0; l < lineSize_.size(); ++l) {
-    if (std::all_of(classOfPiece_[l].begin(), classOfPiece_[l].end(), [&](std::int32_t c) { return classes_[at(c)].dropped; })) {
-      throw Unsupported("a dimension of " + std::to_string(lineSize_[l]) + " positions would have none left");
+    if (std::all_of(classOfPiece_[l].begin(), classOfPiece_[l].end(),
+                    [&](std::int32_t c) { return classes_[at(c)].dropped; })) {
+      throw Unsupported("a dimension of " + std::to_string(lineSize_[l]) +
+                        " positions would have none left");
     }
   }
   for (const Class& c : classes_) {
-    if (c.dropped && c.fixed) throw Unsupported("a dimension that must stay as it is lies in part on ranks that are left out");
+    if (c.dropped && c.fixed)
+      throw Unsupported(
+          "a dimension that must stay as it is lies in part on ranks that are left out");
   }
 }
 
 LinearSum PlanLines::before(std::int32_t line, std::int64_t position) const {
   LinearSum sum;
   std::map<std::int32_t, std::int64_t> counts;
-  for (std::size_t i = 0, end = cutIndex(line, position); i < end; ++i) ++counts[classOfPiece_[at(line)][i]];
+  for (std::size_t i = 0, end = cutIndex(line, position); i < end; ++i)
+    ++counts[classOfPiece_[at(line)][i]];
   for (const auto& [c, n] : counts) {
     if (!classes_[at(c)].dropped) sum.terms.emplace_back(c, n);
   }
   return sum;
 }
 
-PlanLines::OnLine PlanLines::onLine(Dim d, std::int64_t lo, std::int64_t length, std::vector<std::int32_t>& inner) const {
+PlanLines::OnLine PlanLines::onLine(Dim d, std::int64_t lo, std::int64_t length,
+                                    std::vector<std::int32_t>& inner) const {
   const std::int32_t g = group(d);
   const std::size_t top = topLevel(g, length);
   const std::int64_t unit = stride(g, top);
-  if (lo % unit != 0 || length % unit != 0) throw Unsupported("a stretch of a dimension does not follow the factors that a view takes it apart into");
+  if (lo % unit != 0 || length % unit != 0)
+    throw Unsupported(
+        "a stretch of a dimension does not follow the factors that a view takes it apart into");
   const auto& lines = linesOf(d);
   inner.assign(lines.end() - static_cast<std::ptrdiff_t>(top), lines.end());
   return {lines[lines.size() - 1 - top], lo / unit % factorSize(g, top), length / unit};
@@ -424,7 +464,9 @@ PlanLines::OnLine PlanLines::onLine(Dim d, std::int64_t lo, std::int64_t length,
 std::vector<std::int64_t> PlanLines::digits(Dim d, std::int64_t position) const {
   const std::int32_t g = group(d);
   std::vector<std::int64_t> result;
-  for (std::size_t j = levels(g); j-- > 0;) result.push_back(j + 1 == levels(g) ? position / stride(g, j) : position / stride(g, j) % factorSize(g, j));
+  for (std::size_t j = levels(g); j-- > 0;)
+    result.push_back(j + 1 == levels(g) ? position / stride(g, j)
+                                        : position / stride(g, j) % factorSize(g, j));
   for (std::size_t i = 0; i < result.size(); ++i) cutIndex(linesOfGroup_[at(g)][i], result[i]);
   return result;
 }
@@ -433,7 +475,8 @@ void PlanLines::assign(const std::vector<std::int64_t>& sizeOfClass) {
   newCuts_.clear();
   for (const auto& pieces : classOfPiece_) {
     std::vector<std::int64_t> cuts{0};
-    for (const std::int32_t c : pieces) cuts.push_back(cuts.back() + (classes_[at(c)].dropped ? 0 : sizeOfClass[at(c)]));
+    for (const std::int32_t c : pieces)
+      cuts.push_back(cuts.back() + (classes_[at(c)].dropped ? 0 : sizeOfClass[at(c)]));
     newCuts_.push_back(std::move(cuts));
   }
 }
@@ -448,7 +491,9 @@ std::int64_t PlanLines::newPosition(Dim d, std::int64_t position) const {
   const std::vector<std::int64_t> digit = digits(d, position);
   const auto& lines = linesOf(d);
   std::int64_t result = 0;
-  for (std::size_t i = 0; i < lines.size(); ++i) result = result * newSizeOfLine(lines[i]) + newCuts_[at(lines[i])][cutIndex(lines[i], digit[i])];
+  for (std::size_t i = 0; i < lines.size(); ++i)
+    result =
+        result * newSizeOfLine(lines[i]) + newCuts_[at(lines[i])][cutIndex(lines[i], digit[i])];
   return result;
 }
 

@@ -1,11 +1,15 @@
-// The dimensions of a whole problem (all tensors of the model and of every program) as lines of pieces whose sizes may be chosen anew.
+// The dimensions of a whole problem (all tensors of the model and of every program) as lines of
+// pieces whose sizes may be chosen anew.
 //
-// As in the reduction of a stage (dimension_graph.h), dimensions that run together are one, a view takes dimensions apart into row-major factors, and each factor is a
-// line of positions that is cut at every bound that occurs on it. Here the result is not an image of one stage with weights but the integer program of a
-// smaller plan: a line is its pieces one after another, in their order, and each piece may have any size. Whatever sizes are chosen, all that was collected holds again
-// for the new sizes: equal dimensions stay equal, a stretch of a dimension stays the stretch between the same two bounds (one that is a position off stays a
-// position off, because the piece between the two bounds has a position still), and a view regroups the same factors. That is the reason for pieces: no constraint is
-// left that multiplies sizes.
+// As in the reduction of a stage (dimension_graph.h), dimensions that run together are one, a view
+// takes dimensions apart into row-major factors, and each factor is a line of positions that is cut
+// at every bound that occurs on it. Here the result is not an image of one stage with weights but
+// the integer program of a smaller plan: a line is its pieces one after another, in their order,
+// and each piece may have any size. Whatever sizes are chosen, all that was collected holds again
+// for the new sizes: equal dimensions stay equal, a stretch of a dimension stays the stretch
+// between the same two bounds (one that is a position off stays a position off, because the piece
+// between the two bounds has a position still), and a view regroups the same factors. That is the
+// reason for pieces: no constraint is left that multiplies sizes.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +24,9 @@ namespace shardproof {
 
 class PlanLines {
  public:
-  using Dim = std::int32_t;                                        // a dimension, as add() numbered it
-  static constexpr std::int64_t kUnbounded = std::int64_t{1} << 62;   // "size" of an index tensor's range of values
+  using Dim = std::int32_t;  // a dimension, as add() numbered it
+  static constexpr std::int64_t kUnbounded = std::int64_t{1}
+                                             << 62;  // "size" of an index tensor's range of values
 
   // ---- what is collected, before close() ----
   Dim add(std::int64_t size);
@@ -42,7 +47,8 @@ class PlanLines {
   // A number that names a position.
   void cut(Dim d, std::int64_t position) { cuts_.emplace_back(d, position); }
 
-  // One dimension of all that run together so far, and which of these have a structure of their own: bounds, factors, or positions that must stay.
+  // One dimension of all that run together so far, and which of these have a structure of their
+  // own: bounds, factors, or positions that must stay.
   Dim root(Dim d) { return dims_.find(d); }
   std::vector<char> structured();
 
@@ -50,12 +56,12 @@ class PlanLines {
   void close();
 
   // ---- the integer program, after close() ----
-  struct Class {                       // pieces of one size: a variable of the program
-    std::int64_t size = 0;             // at full size
-    bool dropped = false;              // size 0 from now on
-    bool fixed = false;                // keeps its full size
+  struct Class {            // pieces of one size: a variable of the program
+    std::int64_t size = 0;  // at full size
+    bool dropped = false;   // size 0 from now on
+    bool fixed = false;     // keeps its full size
     bool telling = false;
-    std::int64_t uses = 0;             // dimensions of tensors that have such a piece
+    std::int64_t uses = 0;  // dimensions of tensors that have such a piece
   };
   const std::vector<Class>& classes() const { return classes_; }
   // The lines of a dimension, outermost first; of all dimensions that run together the same ones.
@@ -66,13 +72,16 @@ class PlanLines {
   // How many positions a line has, and how many there are before a cut of it, as a sum of classes.
   LinearSum total(std::int32_t line) const { return before(line, lineSize_[at(line)]); }
   LinearSum before(std::int32_t line, std::int64_t position) const;
-  // A stretch of a dimension lies on one line, and covers the lines inside it. Throws Unsupported where it does not.
+  // A stretch of a dimension lies on one line, and covers the lines inside it. Throws Unsupported
+  // where it does not.
   struct OnLine {
     std::int32_t line;
     std::int64_t lo, length;
   };
-  OnLine onLine(Dim d, std::int64_t lo, std::int64_t length, std::vector<std::int32_t>& inner) const;
-  // A bound of a dimension: its digit on each line, outermost first. Throws Unsupported where a digit is no cut.
+  OnLine onLine(Dim d, std::int64_t lo, std::int64_t length,
+                std::vector<std::int32_t>& inner) const;
+  // A bound of a dimension: its digit on each line, outermost first. Throws Unsupported where a
+  // digit is no cut.
   std::vector<std::int64_t> digits(Dim d, std::int64_t position) const;
 
   // ---- the smaller sizes ----
@@ -108,9 +117,13 @@ class PlanLines {
   void closeStretch(const Stretch& s);
   void factorize();
   std::size_t levels(std::int32_t g) const { return bounds_[at(g)].size() + 1; }
-  std::int64_t stride(std::int32_t g, std::size_t level) const { return level == 0 ? 1 : bounds_[at(g)][level - 1]; }
+  std::int64_t stride(std::int32_t g, std::size_t level) const {
+    return level == 0 ? 1 : bounds_[at(g)][level - 1];
+  }
   std::int64_t factorSize(std::int32_t g, std::size_t level) const;
-  std::int32_t rawLine(std::int32_t g, std::size_t level) const { return firstLine_[at(g)] + static_cast<std::int32_t>(level); }
+  std::int32_t rawLine(std::int32_t g, std::size_t level) const {
+    return firstLine_[at(g)] + static_cast<std::int32_t>(level);
+  }
   std::size_t topLevel(std::int32_t g, std::int64_t length) const;
   void matchRegroup(const Regroup& r);
   void matchStretch(const Stretch& s);
@@ -131,7 +144,8 @@ class PlanLines {
   std::vector<std::int32_t> groupOf_;
   std::vector<std::int64_t> groupSize_, groupUses_;
   std::vector<char> groupKeep_, groupTelling_, flat_;
-  std::vector<std::vector<std::int64_t>> bounds_;      // per group: strides 1 < s1 | s2 | ... at which it is taken apart
+  std::vector<std::vector<std::int64_t>>
+      bounds_;  // per group: strides 1 < s1 | s2 | ... at which it is taken apart
   bool changed_ = false;
   std::vector<std::int32_t> firstLine_;
   UnionFind<std::int32_t> lineUnion_;

@@ -1,6 +1,7 @@
-// Operators say themselves how their dimensions run together (ops/relations.h); what is added here is what they need not say for a proof: all pieces of a chunk or a
-// scattered dimension are equal, a gate has experts to choose from. An operator that has an attribute which is not known here to be free of sizes
-// keeps all its dimensions as they are.
+// Operators say themselves how their dimensions run together (ops/relations.h); what is added here
+// is what they need not say for a proof: all pieces of a chunk or a scattered dimension are equal,
+// a gate has experts to choose from. An operator that has an attribute which is not known here to
+// be free of sizes keeps all its dimensions as they are.
 #include "shape_reduction/plan_relations.h"
 
 #include <algorithm>
@@ -32,20 +33,29 @@ std::string forwardName(const std::string& op) {
   return op.ends_with(kSuffix) ? op.substr(0, op.size() - kSuffix.size()) : op;
 }
 
-// Attributes that name dimensions, or numbers that are no positions. (Factors are seen to in shrink_scalars.cpp.)
+// Attributes that name dimensions, or numbers that are no positions. (Factors are seen to in
+// shrink_scalars.cpp.)
 bool freeOfSizes(const std::string& key) {
   static const std::set<std::string, std::less<>> kKeys{
-      "alpha", "approximate", "beta1", "beta2", "dampening", "dim", "dim0", "dim1", "dims", "eps", "equation", "index", "keepdim", "lr", "max_norm", "mode",
-      "momentum", "n_groups", "nesterov", "p", "parts", "reduction", "route_scale", "scalar", "score_func", "seed", "step", "topk", "topk_groups", "value", "weight_decay"};
+      "alpha",       "approximate", "beta1",       "beta2",      "dampening", "dim",     "dim0",
+      "dim1",        "dims",        "eps",         "equation",   "index",     "keepdim", "lr",
+      "max_norm",    "mode",        "momentum",    "n_groups",   "nesterov",  "p",       "parts",
+      "reduction",   "route_scale", "scalar",      "score_func", "seed",      "step",    "topk",
+      "topk_groups", "value",       "weight_decay"};
   return kKeys.contains(key);
 }
 
 // What one operator call states, on the dimensions of its tensors.
 class CallRelations final : public ops::Relations {
  public:
-  CallRelations(PlanLines& lines, const std::string& op, std::size_t operands, std::vector<const std::vector<Dim>*> dims, std::vector<Dim> values,
+  CallRelations(PlanLines& lines, const std::string& op, std::size_t operands,
+                std::vector<const std::vector<Dim>*> dims, std::vector<Dim> values,
                 const std::vector<ops::TensorInfo>& results)
-      : lines_(lines), operands_(operands), dims_(std::move(dims)), values_(std::move(values)), results_(results) {
+      : lines_(lines),
+        operands_(operands),
+        dims_(std::move(dims)),
+        values_(std::move(values)),
+        results_(results) {
     // The experts of a gate are an ordered row for a proof; here they may be fewer (Gate).
     if (op == "moe_gate") gate_ = 1;
     if (op == "moe_gate_backward") gate_ = 3;
@@ -92,9 +102,10 @@ class CallRelations final : public ops::Relations {
 
  private:
   Dim dim(ops::DimRef d) {
-    if (const auto it = virtual_.find(d.slot); it != virtual_.end()) return d.dim == ops::kValues ? -1 : it->second.at(at(d.dim));
+    if (const auto it = virtual_.find(d.slot); it != virtual_.end())
+      return d.dim == ops::kValues ? -1 : it->second.at(at(d.dim));
     const auto* dims = dims_.at(at(d.slot));
-    if (dims == nullptr) {   // a result that nobody wants still ties its operands together
+    if (dims == nullptr) {  // a result that nobody wants still ties its operands together
       virtualTensor(d.slot, results_.at(at(d.slot) - operands_).shape);
       return dim(d);
     }
@@ -103,7 +114,7 @@ class CallRelations final : public ops::Relations {
 
   PlanLines& lines_;
   std::size_t operands_;
-  std::vector<const std::vector<Dim>*> dims_;   // by slot; null: absent
+  std::vector<const std::vector<Dim>*> dims_;  // by slot; null: absent
   std::vector<Dim> values_;
   const std::vector<ops::TensorInfo>& results_;
   int gate_ = -2;
@@ -114,7 +125,12 @@ class CallRelations final : public ops::Relations {
 class Collector {
  public:
   Collector(const Problem& problem, const KeptRanks& kept, PlanRelations& to)
-      : problem_(problem), plan_(problem.plan), mesh_(problem.plan.mesh), kept_(kept), to_(to), lines_(to.lines) {}
+      : problem_(problem),
+        plan_(problem.plan),
+        mesh_(problem.plan.mesh),
+        kept_(kept),
+        to_(to),
+        lines_(to.lines) {}
 
   void run() {
     to_.model = addGraph(problem_.model.graph);
@@ -122,12 +138,15 @@ class Collector {
     for (std::size_t p = 0; p < plan_.programs.size(); ++p) {
       if (kept_.keeps(plan_.programs[p].at)) to_.programs[p] = addGraph(plan_.programs[p].graph);
     }
-    for (const Node& node : problem_.model.graph.nodes) to_.model.fits.push_back(relateCall(problem_.model.graph, to_.model, node));
+    for (const Node& node : problem_.model.graph.nodes)
+      to_.model.fits.push_back(relateCall(problem_.model.graph, to_.model, node));
     for (std::size_t p = 0; p < plan_.programs.size(); ++p) {
       if (!kept_.keeps(plan_.programs[p].at)) continue;
       const Program& program = plan_.programs[p];
       for (const Node& node : program.graph.nodes) {
-        to_.programs[p].fits.push_back(node.communication < 0 ? relateCall(program.graph, to_.programs[p], node) : relateCommunication(program, to_.programs[p], node));
+        to_.programs[p].fits.push_back(node.communication < 0
+                                           ? relateCall(program.graph, to_.programs[p], node)
+                                           : relateCommunication(program, to_.programs[p], node));
       }
     }
     for (std::size_t e = 0; e < plan_.lineage.size(); ++e) {
@@ -146,7 +165,8 @@ class Collector {
     for (const Tensor& t : graph.tensors) {
       std::vector<Dim> own;
       for (const std::int64_t n : t.shape) own.push_back(lines_.add(n));
-      dims.values.push_back(t.element == ElementKind::kInteger ? lines_.add(PlanLines::kUnbounded) : -1);
+      dims.values.push_back(t.element == ElementKind::kInteger ? lines_.add(PlanLines::kUnbounded)
+                                                               : -1);
       if (t.constant >= 0) addConstant(graph.constants[at(t.constant)], own, dims.values.back());
       dims.ofTensor.push_back(std::move(own));
     }
@@ -201,12 +221,14 @@ class Collector {
       const Tensor& t = graph.tensors[at(out[i])];
       fits = i < inferred.size() && fitsDeclared(inferred[i].shape, t.shape, op.scalarMayBeOne);
       if (!fits) break;
-      inferred[i].shape = t.shape;   // [1] for []
+      inferred[i].shape = t.shape;  // [1] for []
       results[i] = &inferred[i];
     }
     if (!fits) return 0;
     const SizedAttribute sized = sizedAttribute(op.name);
-    const bool known = std::all_of(attributes.begin(), attributes.end(), [&](const auto& a) { return sized != SizedAttribute::kNone || freeOfSizes(a.first); });
+    const bool known = std::all_of(attributes.begin(), attributes.end(), [&](const auto& a) {
+      return sized != SizedAttribute::kNone || freeOfSizes(a.first);
+    });
     if (!known) {
       for (const auto* s : slots) {
         if (s == nullptr) continue;
@@ -216,21 +238,27 @@ class Collector {
     CallRelations relations(lines_, op.name, in.size(), slots, values, inferred);
     op.relate(signature, results, relations);
     const std::size_t first = firstForwardOperand(op.name);
-    if (forwardName(op.name) == "chunk") relateChunk(attributes, *slots.at(first), first == 0 ? slots.at(in.size()) : slots.at(0));
+    if (forwardName(op.name) == "chunk")
+      relateChunk(attributes, *slots.at(first), first == 0 ? slots.at(in.size()) : slots.at(0));
     if (forwardName(op.name) == "moe_gate") {
-      to_.gates.push_back({slots.at(first + 1)->at(0), ops::integer(attributes, "n_groups", 1), ops::integer(attributes, "topk_groups", 1), ops::integer(attributes, "topk")});
+      to_.gates.push_back({slots.at(first + 1)->at(0), ops::integer(attributes, "n_groups", 1),
+                           ops::integer(attributes, "topk_groups", 1),
+                           ops::integer(attributes, "topk")});
     }
-    if (sized == SizedAttribute::kExperts) lines_.cut(values.at(first + 1), ops::integer(attributes, "n_routed_experts"));
+    if (sized == SizedAttribute::kExperts)
+      lines_.cut(values.at(first + 1), ops::integer(attributes, "n_routed_experts"));
     return 1;
   }
 
   // All pieces are as large as the one that is taken.
-  void relateChunk(const Attributes& attributes, const std::vector<Dim>& whole, const std::vector<Dim>* piece) {
+  void relateChunk(const Attributes& attributes, const std::vector<Dim>& whole,
+                   const std::vector<Dim>* piece) {
     if (piece == nullptr) return;
     const std::int64_t named = ops::integer(attributes, "dim");
     const std::size_t d = at(named < 0 ? named + static_cast<std::int64_t>(whole.size()) : named);
     const std::int64_t size = lines_.fullSize(piece->at(d));
-    for (std::int64_t i = 0; i < ops::integer(attributes, "parts"); ++i) lines_.range(whole.at(d), i * size, piece->at(d));
+    for (std::int64_t i = 0; i < ops::integer(attributes, "parts"); ++i)
+      lines_.range(whole.at(d), i * size, piece->at(d));
   }
 
   // The places of the members that stay, among `size`.
@@ -242,10 +270,11 @@ class Collector {
       return stay;
     }
     std::vector<char> stay{1};
-    for (const std::int32_t axis : spec.groupAxes) {   // sorted: rank order
+    for (const std::int32_t axis : spec.groupAxes) {  // sorted: rank order
       std::vector<char> wider;
       for (const char s : stay) {
-        for (std::int32_t c = 0; c < mesh_.size(axis); ++c) wider.push_back(s && kept_.newCoordinate(axis, c) >= 0);
+        for (std::int32_t c = 0; c < mesh_.size(axis); ++c)
+          wider.push_back(s && kept_.newCoordinate(axis, c) >= 0);
       }
       stay = std::move(wider);
     }
@@ -263,7 +292,8 @@ class Collector {
       }
       std::size_t end = i;
       while (end < stay.size() && !stay[end]) ++end;
-      lines_.drop(whole, static_cast<std::int64_t>(i) * size, static_cast<std::int64_t>(end - i) * size);
+      lines_.drop(whole, static_cast<std::int64_t>(i) * size,
+                  static_cast<std::int64_t>(end - i) * size);
       i = end - 1;
     }
   }
@@ -277,34 +307,46 @@ class Collector {
       std::int64_t size = 0;
       const std::vector<char> stay = membersThatStay(spec, size);
       try {
-        if (communicationShape(spec, program.graph.tensors[at(a)].shape, size) != program.graph.tensors[at(b)].shape) return 0;
+        if (communicationShape(spec, program.graph.tensors[at(a)].shape, size) !=
+            program.graph.tensors[at(b)].shape)
+          return 0;
       } catch (const ShapeError&) {
         return 0;
       }
       const auto &x = dims.ofTensor[at(a)], &y = dims.ofTensor[at(b)];
-      const bool gathers = spec.kind == Communication::kAllGather || spec.kind == Communication::kAllToAll;
-      const bool scatters = spec.kind == Communication::kReduceScatter || spec.kind == Communication::kAllToAll;
-      const std::size_t gathered = at(spec.kind == Communication::kAllToAll ? spec.odim : spec.dim), scattered = at(spec.dim);
+      const bool gathers =
+          spec.kind == Communication::kAllGather || spec.kind == Communication::kAllToAll;
+      const bool scatters =
+          spec.kind == Communication::kReduceScatter || spec.kind == Communication::kAllToAll;
+      const std::size_t gathered = at(spec.kind == Communication::kAllToAll ? spec.odim : spec.dim),
+                        scattered = at(spec.dim);
       for (std::size_t d = 0; d < x.size(); ++d) {
-        if (gathers && scatters && d == gathered && d == scattered) relateExchange(x[d], y[d], stay);
+        if (gathers && scatters && d == gathered && d == scattered)
+          relateExchange(x[d], y[d], stay);
         else if (gathers && d == gathered) sharePieces(spec, y[d], x[d], stay);
         else if (scatters && d == scattered) sharePieces(spec, x[d], y[d], stay);
         else lines_.equal(x[d], y[d]);
       }
-      if (dims.values[at(a)] >= 0 && dims.values[at(b)] >= 0) lines_.equal(dims.values[at(a)], dims.values[at(b)]);
+      if (dims.values[at(a)] >= 0 && dims.values[at(b)] >= 0)
+        lines_.equal(dims.values[at(a)], dims.values[at(b)]);
     }
     // Members have equal shapes.
     const std::int32_t t = a >= 0 ? a : b;
-    const auto [it, first] = members_.try_emplace({spec.comm, spec.tag.value_or(std::numeric_limits<std::int64_t>::min()), program.graph.tensors[at(t)].shape},
-                                                  dims.ofTensor[at(t)], dims.values[at(t)]);
+    const auto [it, first] = members_.try_emplace(
+        {spec.comm, spec.tag.value_or(std::numeric_limits<std::int64_t>::min()),
+         program.graph.tensors[at(t)].shape},
+        dims.ofTensor[at(t)], dims.values[at(t)]);
     if (first) return 1;
-    for (std::size_t d = 0; d < it->second.first.size(); ++d) lines_.equal(it->second.first[d], dims.ofTensor[at(t)][d]);
-    if (it->second.second >= 0 && dims.values[at(t)] >= 0) lines_.equal(it->second.second, dims.values[at(t)]);
+    for (std::size_t d = 0; d < it->second.first.size(); ++d)
+      lines_.equal(it->second.first[d], dims.ofTensor[at(t)][d]);
+    if (it->second.second >= 0 && dims.values[at(t)] >= 0)
+      lines_.equal(it->second.second, dims.values[at(t)]);
     return 1;
   }
 
   // A gather or scatter: shares of one dimension, over one axis after another.
-  void sharePieces(const CommunicationSpec& spec, Dim whole, Dim part, const std::vector<char>& stay) {
+  void sharePieces(const CommunicationSpec& spec, Dim whole, Dim part,
+                   const std::vector<char>& stay) {
     if (!spec.groupAt.empty()) return relatePieces(whole, part, stay);
     shareOut(whole, 0, part, {spec.groupAxes.rbegin(), spec.groupAxes.rend()});
   }
@@ -335,7 +377,8 @@ class Collector {
           firstTensor = tensor;
           return;
         }
-        for (std::size_t d = 0; d < logical.size(); ++d) lines_.equal(dims.ofTensor[at(tensor)][d], first->ofTensor[at(firstTensor)][d]);
+        for (std::size_t d = 0; d < logical.size(); ++d)
+          lines_.equal(dims.ofTensor[at(tensor)][d], first->ofTensor[at(firstTensor)][d]);
       });
     }
     if (first == nullptr) return;
@@ -361,27 +404,37 @@ class Collector {
       to_.evenBoxes[{e, s, d}] = shareOut(logical[d], shard.box[d].first, part, axes);
     }
     for (const auto& [axis, offsets] : shard.step) {
-      if (std::count_if(offsets.begin(), offsets.end(), [](std::int64_t o) { return o != 0; }) > 1 && static_cast<std::int64_t>(kept_.of(axis).size()) < axisSize(axis)) {
-        throw Unsupported("lineage of '" + name(entry) + "' steps along two dimensions at once over an axis of which ranks are left out");
+      if (std::count_if(offsets.begin(), offsets.end(), [](std::int64_t o) { return o != 0; }) >
+              1 &&
+          static_cast<std::int64_t>(kept_.of(axis).size()) < axisSize(axis)) {
+        throw Unsupported(
+            "lineage of '" + name(entry) +
+            "' steps along two dimensions at once over an axis of which ranks are left out");
       }
     }
   }
 
   // Axes that move a shard's box along one dimension, the least step first.
-  static std::vector<std::pair<std::int32_t, std::int64_t>> stepsAlong(const Shard& shard, std::size_t d) {
+  static std::vector<std::pair<std::int32_t, std::int64_t>> stepsAlong(const Shard& shard,
+                                                                       std::size_t d) {
     std::vector<std::pair<std::int32_t, std::int64_t>> steps;
     for (const auto& [axis, offsets] : shard.step) {
       if (offsets[d] != 0) steps.emplace_back(axis, offsets[d]);
     }
-    std::stable_sort(steps.begin(), steps.end(), [](const auto& a, const auto& b) { return std::abs(a.second) < std::abs(b.second); });
+    std::stable_sort(steps.begin(), steps.end(), [](const auto& a, const auto& b) {
+      return std::abs(a.second) < std::abs(b.second);
+    });
     return steps;
   }
 
   // ---- shares ----
 
-  // `part` is what one rank has of a stretch of `whole` that begins at lo, shared evenly over the axes, the fastest first. Each axis shares a dimension of its own: over
-  // two axes, one that is made of the parts of the first. Returns that of which one coordinate's share is a part, for each axis.
-  std::vector<std::pair<std::int32_t, Dim>> shareOut(Dim whole, std::int64_t lo, Dim part, const std::vector<std::int32_t>& axes) {
+  // `part` is what one rank has of a stretch of `whole` that begins at lo, shared evenly over the
+  // axes, the fastest first. Each axis shares a dimension of its own: over two axes, one that is
+  // made of the parts of the first. Returns that of which one coordinate's share is a part, for
+  // each axis.
+  std::vector<std::pair<std::int32_t, Dim>> shareOut(Dim whole, std::int64_t lo, Dim part,
+                                                     const std::vector<std::int32_t>& axes) {
     std::vector<std::pair<std::int32_t, Dim>> shares;
     std::vector<std::int32_t> several;
     for (const std::int32_t axis : axes) {
@@ -394,15 +447,17 @@ class Collector {
     for (std::size_t i = 0; i < several.size(); ++i) {
       const bool last = i + 1 == several.size();
       const Dim next = last ? whole : lines_.add(lines_.fullSize(part) * axisSize(several[i]));
-      tilings_.push_back({next, last ? lo : 0, part, several[i], axisSize(several[i]), static_cast<std::int64_t>(kept_.of(several[i]).size())});
+      tilings_.push_back({next, last ? lo : 0, part, several[i], axisSize(several[i]),
+                          static_cast<std::int64_t>(kept_.of(several[i]).size())});
       shares.emplace_back(several[i], part);
       part = next;
     }
     return shares;
   }
 
-  // A share has a size of its own if nothing else is known of its dimension: no bound, no factor, and it is shared over the same axis wherever it is. All others are
-  // pieces of the whole. Small ones first: what they make up together may be a share again.
+  // A share has a size of its own if nothing else is known of its dimension: no bound, no factor,
+  // and it is shared over the same axis wherever it is. All others are pieces of the whole. Small
+  // ones first: what they make up together may be a share again.
   void chooseTilings() {
     std::map<std::int64_t, std::vector<Tiling>> bySize;
     for (const Tiling& t : tilings_) bySize[lines_.fullSize(t.part)].push_back(t);
@@ -412,14 +467,18 @@ class Collector {
       for (const Tiling& t : tilings) byPart[lines_.root(t.part)].push_back(t);
       for (const auto& [part, own] : byPart) {
         const Tiling& first = own.front();
-        const bool shared = !structured[at(part)] && std::all_of(own.begin(), own.end(), [&](const Tiling& t) { return t.axis == first.axis; });
+        const bool shared = !structured[at(part)] &&
+                            std::all_of(own.begin(), own.end(),
+                                        [&](const Tiling& t) { return t.axis == first.axis; });
         if (!shared) {
           for (const Tiling& t : own) relatePieces(t);
           continue;
         }
         const std::int64_t length = size * first.fullCount;
         for (const Tiling& t : own) {
-          if (t.lo == 0 && first.lo == 0 && lines_.fullSize(t.whole) == length && lines_.fullSize(first.whole) == length) lines_.equal(t.whole, first.whole);
+          if (t.lo == 0 && first.lo == 0 && lines_.fullSize(t.whole) == length &&
+              lines_.fullSize(first.whole) == length)
+            lines_.equal(t.whole, first.whole);
           else lines_.stretch(first.whole, first.lo, t.whole, t.lo, length);
         }
         to_.tilings.push_back(first);
@@ -479,7 +538,9 @@ class Collector {
     for (std::size_t p = 0; p < plan_.programs.size(); ++p) {
       const Coordinates& own = plan_.programs[p].at;
       const bool meets = std::all_of(part.at.begin(), part.at.end(), [&](const auto& c) {
-        return std::all_of(own.begin(), own.end(), [&](const auto& o) { return o.first != c.first || o.second == c.second; });
+        return std::all_of(own.begin(), own.end(), [&](const auto& o) {
+          return o.first != c.first || o.second == c.second;
+        });
       });
       if (!meets || !kept_.keeps(own) || !kept_.keeps(part.at)) continue;
       const std::int32_t tensor = find(p, part.local);
@@ -492,23 +553,31 @@ class Collector {
     auto& index = tensorByName_[program];
     if (index.empty()) {
       const auto& tensors = plan_.programs[program].graph.tensors;
-      for (std::size_t t = 0; t < tensors.size(); ++t) index.emplace(tensors[t].name, static_cast<std::int32_t>(t));
+      for (std::size_t t = 0; t < tensors.size(); ++t)
+        index.emplace(tensors[t].name, static_cast<std::int32_t>(t));
     }
     const auto it = index.find(local);
     return it == index.end() ? -1 : it->second;
   }
 
-  std::int64_t axisSize(std::int32_t axis) const { return axis == kMicrobatchAxis ? plan_.microbatches : mesh_.size(axis); }
-  const std::string& name(const LineageEntry& entry) const { return problem_.names.text(problem_.model.graph.tensors[at(entry.tensor)].name); }
+  std::int64_t axisSize(std::int32_t axis) const {
+    return axis == kMicrobatchAxis ? plan_.microbatches : mesh_.size(axis);
+  }
+  const std::string& name(const LineageEntry& entry) const {
+    return problem_.names.text(problem_.model.graph.tensors[at(entry.tensor)].name);
+  }
 
   // The stretches of dimension d that a shard's boxes cover, at the kept coordinates or at all.
-  void cover(const Shard& shard, std::size_t d, bool keptOnly, std::vector<std::pair<std::int64_t, std::int64_t>>& to) const {
+  void cover(const Shard& shard, std::size_t d, bool keptOnly,
+             std::vector<std::pair<std::int64_t, std::int64_t>>& to) const {
     if (keptOnly && !kept_.keeps(shard.parts.front().at)) return;
-    std::vector<std::pair<std::int64_t, std::int32_t>> steps;   // least first: boxes that adjoin become one
+    std::vector<std::pair<std::int64_t, std::int32_t>>
+        steps;  // least first: boxes that adjoin become one
     for (const auto& [axis, offsets] : shard.step) {
       if (offsets[d] != 0) steps.emplace_back(offsets[d], axis);
     }
-    std::sort(steps.begin(), steps.end(), [](const auto& a, const auto& b) { return std::abs(a.first) < std::abs(b.first); });
+    std::sort(steps.begin(), steps.end(),
+              [](const auto& a, const auto& b) { return std::abs(a.first) < std::abs(b.first); });
     std::vector<std::pair<std::int64_t, std::int64_t>> boxes{shard.box[d]};
     for (const auto& [offset, axis] : steps) {
       const std::int64_t size = axisSize(axis);
@@ -527,18 +596,21 @@ class Collector {
     to.insert(to.end(), boxes.begin(), boxes.end());
   }
 
-  static std::vector<std::pair<std::int64_t, std::int64_t>> merged(std::vector<std::pair<std::int64_t, std::int64_t>> list) {
+  static std::vector<std::pair<std::int64_t, std::int64_t>> merged(
+      std::vector<std::pair<std::int64_t, std::int64_t>> list) {
     std::sort(list.begin(), list.end());
     std::vector<std::pair<std::int64_t, std::int64_t>> result;
     for (const auto& box : list) {
-      if (!result.empty() && box.first <= result.back().second) result.back().second = std::max(result.back().second, box.second);
+      if (!result.empty() && box.first <= result.back().second)
+        result.back().second = std::max(result.back().second, box.second);
       else result.push_back(box);
     }
     return result;
   }
 
   // What the full plan holds of a dimension and the kept ranks do not.
-  void dropTheRest(Dim d, const std::vector<std::pair<std::int64_t, std::int64_t>>& held, const std::vector<std::pair<std::int64_t, std::int64_t>>& all) {
+  void dropTheRest(Dim d, const std::vector<std::pair<std::int64_t, std::int64_t>>& held,
+                   const std::vector<std::pair<std::int64_t, std::int64_t>>& all) {
     const auto kept = merged(held);
     for (auto [lo, hi] : merged(all)) {
       for (const auto& [a, b] : kept) {

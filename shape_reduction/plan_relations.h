@@ -1,4 +1,5 @@
-// What a problem says about the sizes of its dimensions: of every operator, communication and lineage entry, collected on PlanLines.
+// What a problem says about the sizes of its dimensions: of every operator, communication and
+// lineage entry, collected on PlanLines.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,9 @@ namespace shardproof {
 // The dimensions of one graph's tensors. A program's tensors have the same shapes on all its ranks.
 struct GraphDims {
   std::vector<std::vector<PlanLines::Dim>> ofTensor;
-  std::vector<PlanLines::Dim> values;          // an integer tensor's range of values, else -1
-  std::vector<char> fits;                      // per node: shapes are those that the operator makes. A plan with others is wrong, and stays so
+  std::vector<PlanLines::Dim> values;  // an integer tensor's range of values, else -1
+  std::vector<char> fits;  // per node: shapes are those that the operator makes. A plan with others
+                           // is wrong, and stays so
 };
 
 // Experts that a gate chooses among.
@@ -32,36 +34,50 @@ struct Gate {
 struct Moves {
   PlanLines::Dim dim;
   std::int64_t lo;
-  std::vector<std::pair<std::int32_t, std::int64_t>> steps;   // (axis, positions per coordinate), not 0
+  std::vector<std::pair<std::int32_t, std::int64_t>>
+      steps;  // (axis, positions per coordinate), not 0
   friend auto operator<=>(const Moves&, const Moves&) = default;
 };
 
-// A stretch of a dimension that the coordinates of an axis share evenly, where the share has no structure of its own (a shard of optimizer states, the rows of a
-// batch). Bounds between shares are then no bounds of the plan, only multiples of the share: how many heads lie on one shard of a weight may change.
+// A stretch of a dimension that the coordinates of an axis share evenly, where the share has no
+// structure of its own (a shard of optimizer states, the rows of a batch). Bounds between shares
+// are then no bounds of the plan, only multiples of the share: how many heads lie on one shard of a
+// weight may change.
 struct Tiling {
   PlanLines::Dim whole = -1;
   std::int64_t lo = 0;
   PlanLines::Dim part = -1;
   std::int32_t axis = -1;
-  std::int64_t fullCount = 1, newCount = 1;    // shares, and those that stay
+  std::int64_t fullCount = 1, newCount = 1;  // shares, and those that stay
 };
 
 struct PlanRelations {
   PlanLines lines;
   GraphDims model;
-  std::vector<GraphDims> programs;             // empty for programs that no kept rank runs
+  std::vector<GraphDims> programs;  // empty for programs that no kept rank runs
   std::vector<Gate> gates;
-  std::vector<Moves> moves;                    // each once
-  std::vector<Tiling> tilings;                 // one for each kind of share, wholes before what is shared of them
-  // For (entry, shard, dimension) of a box that steps evenly: by which dimension's size over each axis.
-  std::map<std::tuple<std::size_t, std::size_t, std::size_t>, std::vector<std::pair<std::int32_t, PlanLines::Dim>>> evenBoxes;
+  std::vector<Moves> moves;     // each once
+  std::vector<Tiling> tilings;  // one for each kind of share, wholes before what is shared of them
+  // For (entry, shard, dimension) of a box that steps evenly: by which dimension's size over each
+  // axis.
+  std::map<std::tuple<std::size_t, std::size_t, std::size_t>,
+           std::vector<std::pair<std::int32_t, PlanLines::Dim>>>
+      evenBoxes;
 };
 
 // Collected and closed. Throws Unsupported where the kept ranks do not make a plan of their own.
 PlanRelations relatePlan(const Problem& problem, const KeptRanks& kept);
 
 // An operator's attribute that counts or names positions, which must change with them.
-enum class SizedAttribute : std::uint8_t { kNone, kResultShape, kSlice, kSelect, kPad, kWindow, kExperts };
+enum class SizedAttribute : std::uint8_t {
+  kNone,
+  kResultShape,
+  kSlice,
+  kSelect,
+  kPad,
+  kWindow,
+  kExperts
+};
 // Of a forward operator or its gradient.
 SizedAttribute sizedAttribute(const std::string& op);
 // Where a node's forward operands begin: after the gradients of a backward operator's results.

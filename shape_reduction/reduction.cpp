@@ -15,7 +15,8 @@ namespace {
 
 std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
 
-// Blocks of a line that interchangeable coordinates own: coordinate c of the lump owns [c * unit, (c + 1) * unit). Outermost first.
+// Blocks of a line that interchangeable coordinates own: coordinate c of the lump owns [c * unit,
+// (c + 1) * unit). Outermost first.
 struct Blocks {
   std::int32_t lump;
   std::int64_t unit;
@@ -45,7 +46,8 @@ class Reducer {
         const std::int32_t c = classes_.find(firstPiece_[l] + static_cast<std::int32_t>(i));
         const auto [it, inserted] = ids.emplace(c, static_cast<std::int32_t>(made.classes.size()));
         if (inserted) made.classes.push_back({size, std::min(size, needed(c))});
-        if (made.classes[at(it->second)].size != size) throw std::logic_error("pieces of different sizes run together");
+        if (made.classes[at(it->second)].size != size)
+          throw std::logic_error("pieces of different sizes run together");
         made.lines[l].push_back(it->second);
       }
     }
@@ -63,10 +65,13 @@ class Reducer {
     countVariables();
   }
 
-  // ---- lumped axes ------------------------------------------------------------------------------------------------------------------
-  // Permuting the coordinates of a lumped axis must be a symmetry of the logical side too: it permutes equal blocks of the logical lines.
-  // That holds when every box on such a line lies within one block (its coordinate's own) or covers them all, when no operator addresses
-  // absolute positions of the line, and when a summand touches at most as many coordinates as are kept apart.
+  // ---- lumped axes
+  // ------------------------------------------------------------------------------------------------------------------
+  // Permuting the coordinates of a lumped axis must be a symmetry of the logical side too: it
+  // permutes equal blocks of the logical lines. That holds when every box on such a line lies
+  // within one block (its coordinate's own) or covers them all, when no operator addresses absolute
+  // positions of the line, and when a summand touches at most as many coordinates as are kept
+  // apart.
   void findBlocks() {
     blocks_.resize(graph_.lines.size());
     std::vector<std::vector<const BoxOnLine*>> boxes(graph_.lines.size());
@@ -76,45 +81,61 @@ class Reducer {
       for (const BoxOnLine* box : boxes[l]) {
         for (const auto& move : box->moves) {
           const auto [it, inserted] = units.emplace(move.lump, move.unit);
-          if (!inserted && it->second != move.unit) throw NotSymmetric("lineage cuts one dimension by different steps along an axis");
+          if (!inserted && it->second != move.unit)
+            throw NotSymmetric("lineage cuts one dimension by different steps along an axis");
         }
       }
       if (units.empty()) continue;
-      if (graph_.lines[l].keep) throw NotSymmetric("a dimension that is cut along an interchangeable axis must be kept whole");
-      if (graph_.lines[l].absolute) throw NotSymmetric("absolute positions matter on a dimension that is cut along an interchangeable axis");
+      if (graph_.lines[l].keep)
+        throw NotSymmetric(
+            "a dimension that is cut along an interchangeable axis must be kept whole");
+      if (graph_.lines[l].absolute)
+        throw NotSymmetric(
+            "absolute positions matter on a dimension that is cut along an interchangeable axis");
       auto& blocks = blocks_[l];
-      for (const auto& [lump, unit] : units) blocks.push_back({lump, unit, stage_.lumps[at(lump)].size});
-      std::sort(blocks.begin(), blocks.end(), [](const Blocks& a, const Blocks& b) { return a.unit > b.unit; });
+      for (const auto& [lump, unit] : units)
+        blocks.push_back({lump, unit, stage_.lumps[at(lump)].size});
+      std::sort(blocks.begin(), blocks.end(),
+                [](const Blocks& a, const Blocks& b) { return a.unit > b.unit; });
       std::int64_t room = graph_.lines[l].size;
       for (const Blocks& b : blocks) {
-        if (b.unit * b.count > room) throw NotSymmetric("the blocks of interchangeable axes overlap");
+        if (b.unit * b.count > room)
+          throw NotSymmetric("the blocks of interchangeable axes overlap");
         room = b.unit;
       }
       for (const BoxOnLine* box : boxes[l]) {
         std::int64_t lo = box->lo;
         for (const Blocks& b : blocks) {
-          const auto move = std::find_if(box->moves.begin(), box->moves.end(), [&](const auto& m) { return m.lump == b.lump; });
+          const auto move = std::find_if(box->moves.begin(), box->moves.end(),
+                                         [&](const auto& m) { return m.lump == b.lump; });
           if (move != box->moves.end()) {
             lo -= move->coordinate * b.unit;
-            if (lo < 0 || lo + box->length > b.unit) throw NotSymmetric("a lineage box does not lie within its coordinate's block");
+            if (lo < 0 || lo + box->length > b.unit)
+              throw NotSymmetric("a lineage box does not lie within its coordinate's block");
           } else {
             const bool covers = lo <= 0 && lo + box->length >= b.unit * b.count;
             const bool apart = lo >= b.unit * b.count;
-            if (!covers && !apart) throw NotSymmetric("a lineage box covers some blocks of an interchangeable axis but not others");
-            break;   // covers (or misses) all blocks inside as well
+            if (!covers && !apart)
+              throw NotSymmetric(
+                  "a lineage box covers some blocks of an interchangeable axis but not others");
+            break;  // covers (or misses) all blocks inside as well
           }
         }
       }
     }
-    const char* const kAddressed = "an operator takes a stretch of a dimension that is cut along an interchangeable axis";
+    const char* const kAddressed =
+        "an operator takes a stretch of a dimension that is cut along an interchangeable axis";
     for (const DimensionGraph::Cut& c : graph_.cuts) {
       if (!c.fromLineage && !blocks_[at(c.line)].empty()) throw NotSymmetric(kAddressed);
     }
     for (const Segment& s : graph_.segments) {
       if (s.fromLineage) {
-        // A rank's tensor that holds several blocks keeps them all: its own line knows nothing of them.
+        // A rank's tensor that holds several blocks keeps them all: its own line knows nothing of
+        // them.
         if (holdsBlocks(s.lineA, s.loA, s.length) || holdsBlocks(s.lineB, s.loB, s.length)) {
-          throw NotSymmetric("a lineage box covers all blocks of an interchangeable axis and is a part of its dimension");
+          throw NotSymmetric(
+              "a lineage box covers all blocks of an interchangeable axis and is a part of its "
+              "dimension");
         }
         continue;
       }
@@ -137,15 +158,18 @@ class Reducer {
         }
         for (const std::int32_t lump : lumps) {
           touching[lump] += DimensionGraph::Iteration::positions(variable, [&](std::int32_t l) {
-            return std::any_of(blocks_[at(l)].begin(), blocks_[at(l)].end(), [&](const Blocks& b) { return b.lump == lump; });
+            return std::any_of(blocks_[at(l)].begin(), blocks_[at(l)].end(),
+                               [&](const Blocks& b) { return b.lump == lump; });
           });
         }
       }
-      // Half of the coordinates kept apart tell an element, the other half a summand (see apart()). A local operator's own rank is one more
-      // coordinate of the axis.
+      // Half of the coordinates kept apart tell an element, the other half a summand (see apart()).
+      // A local operator's own rank is one more coordinate of the axis.
       const int most = AxisLump::kApart / 2 - (iteration.logical ? 0 : 1);
       for (const auto& [lump, count] : touching) {
-        if (count > most) throw NotSymmetric("a summand involves more coordinates of an interchangeable axis than are kept apart");
+        if (count > most)
+          throw NotSymmetric(
+              "a summand involves more coordinates of an interchangeable axis than are kept apart");
       }
     }
   }
@@ -160,7 +184,8 @@ class Reducer {
     return false;
   }
 
-  // ---- cuts -------------------------------------------------------------------------------------------------------------------------
+  // ---- cuts
+  // -------------------------------------------------------------------------------------------------------------------------
 
   void cutLines() {
     const std::size_t n = graph_.lines.size();
@@ -168,11 +193,14 @@ class Reducer {
     relations_.resize(n);
     std::vector<std::pair<std::int32_t, std::int64_t>> todo;
     const auto cut = [&](std::int32_t line, std::int64_t position) {
-      if (position < 0 || position > graph_.lines[at(line)].size) throw std::logic_error("cut outside a dimension");
+      if (position < 0 || position > graph_.lines[at(line)].size)
+        throw std::logic_error("cut outside a dimension");
       if (cuts_[at(line)].insert(position).second) {
         todo.emplace_back(line, position);
         if (++cutCount_ > kMostCuts) {
-          throw Unsupported("no faithful reduction of a tractable size: bounds that do not line up cut a dimension into single positions");
+          throw Unsupported(
+              "no faithful reduction of a tractable size: bounds that do not line up cut a "
+              "dimension into single positions");
         }
       }
     };
@@ -187,7 +215,8 @@ class Reducer {
     }
     for (std::size_t i = 0; i < graph_.segments.size(); ++i) {
       relations_[at(graph_.segments[i].lineA)].push_back(i);
-      if (graph_.segments[i].lineB != graph_.segments[i].lineA) relations_[at(graph_.segments[i].lineB)].push_back(i);
+      if (graph_.segments[i].lineB != graph_.segments[i].lineA)
+        relations_[at(graph_.segments[i].lineB)].push_back(i);
     }
     for (std::size_t l = 0; l < n; ++l) {
       const auto line = static_cast<std::int32_t>(l);
@@ -197,7 +226,9 @@ class Reducer {
       const bool keep = graph_.lines[l].keep || (options_.keepAbsolute && graph_.lines[l].absolute);
       if (keep && size != kUnboundedValues) {
         if (size > options_.maxKeptDimension) {
-          throw Unsupported("a dimension of size " + std::to_string(size) + " would have to be kept whole (limit " + std::to_string(options_.maxKeptDimension) + ")");
+          throw Unsupported("a dimension of size " + std::to_string(size) +
+                            " would have to be kept whole (limit " +
+                            std::to_string(options_.maxKeptDimension) + ")");
         }
         for (std::int64_t p = 1; p < size; ++p) cut(line, p);
       }
@@ -221,14 +252,17 @@ class Reducer {
       todo.pop_back();
       for (const std::size_t i : relations_[at(line)]) {
         const Segment& s = graph_.segments[i];
-        if (s.lineA == line && position > s.loA && position < s.loA + s.length) cut(s.lineB, position - s.loA + s.loB);
-        if (s.lineB == line && position > s.loB && position < s.loB + s.length) cut(s.lineA, position - s.loB + s.loA);
+        if (s.lineA == line && position > s.loA && position < s.loA + s.length)
+          cut(s.lineB, position - s.loA + s.loB);
+        if (s.lineB == line && position > s.loB && position < s.loB + s.length)
+          cut(s.lineA, position - s.loB + s.loA);
       }
     }
     checkDroppedBlocks();
   }
 
-  // Blocks that no coordinate of the stage stands for are dropped, so nothing may address a place inside them.
+  // Blocks that no coordinate of the stage stands for are dropped, so nothing may address a place
+  // inside them.
   void checkDroppedBlocks() const {
     for (std::size_t l = 0; l < cuts_.size(); ++l) {
       for (std::int64_t position : cuts_[l]) {
@@ -239,18 +273,20 @@ class Reducer {
           position %= b.unit;
           if (lump.multiplicity(c) > 0) continue;
           const bool endsKeptOne = position == 0 && lump.multiplicity(c - 1) > 0;
-          if (!endsKeptOne) throw NotSymmetric("one block of an interchangeable axis is addressed by itself");
+          if (!endsKeptOne)
+            throw NotSymmetric("one block of an interchangeable axis is addressed by itself");
           break;
         }
       }
     }
   }
 
-  // Is the piece that starts at `position` of a blocked line kept, and how many blocks does it stand for?
+  // Is the piece that starts at `position` of a blocked line kept, and how many blocks does it
+  // stand for?
   bool retained(std::size_t line, std::int64_t position, std::int64_t& multiplicity) const {
     multiplicity = 1;
     for (const Blocks& b : blocks_[line]) {
-      if (position >= b.unit * b.count) return true;   // beyond the blocks: an ordinary position
+      if (position >= b.unit * b.count) return true;  // beyond the blocks: an ordinary position
       const std::int64_t c = position / b.unit;
       const std::int64_t blocks = stage_.lumps[at(b.lump)].multiplicity(c);
       if (blocks == 0) return false;
@@ -260,7 +296,8 @@ class Reducer {
     return true;
   }
 
-  // ---- pieces and their classes -----------------------------------------------------------------------------------------------------
+  // ---- pieces and their classes
+  // -----------------------------------------------------------------------------------------------------
 
   void classifyPieces() {
     const std::size_t n = graph_.lines.size();
@@ -276,7 +313,9 @@ class Reducer {
     for (const Segment& s : graph_.segments) {
       auto i = index(s.lineA, s.loA), j = index(s.lineB, s.loB);
       const auto end = index(s.lineA, s.loA + s.length);
-      for (; i < end; ++i, ++j) classes_.unite(firstPiece_[at(s.lineA)] + static_cast<std::int32_t>(i), firstPiece_[at(s.lineB)] + static_cast<std::int32_t>(j));
+      for (; i < end; ++i, ++j)
+        classes_.unite(firstPiece_[at(s.lineA)] + static_cast<std::int32_t>(i),
+                       firstPiece_[at(s.lineB)] + static_cast<std::int32_t>(j));
     }
     summed_.assign(classes_.size(), 0);
     absolute_.assign(classes_.size(), 0);
@@ -293,48 +332,60 @@ class Reducer {
     classesOfLine_.resize(n);
     for (std::size_t l = 0; l < n; ++l) {
       std::set<std::int32_t> classes;
-      for (std::size_t i = 0; i + 1 < starts_[l].size(); ++i) classes.insert(classes_.find(firstPiece_[l] + static_cast<std::int32_t>(i)));
+      for (std::size_t i = 0; i + 1 < starts_[l].size(); ++i)
+        classes.insert(classes_.find(firstPiece_[l] + static_cast<std::int32_t>(i)));
       classesOfLine_[l].assign(classes.begin(), classes.end());
     }
   }
 
-  // How many index variables of one summand may range over pieces of a class: that many positions must be kept apart.
+  // How many index variables of one summand may range over pieces of a class: that many positions
+  // must be kept apart.
   void countVariables() {
     for (const auto& iteration : graph_.iterations) {
       std::map<std::int32_t, int> touching;
       for (const auto& variable : iteration.variables) {
         std::set<std::int32_t> classes;
         for (const auto& lines : variable) {
-          for (const std::int32_t l : lines) classes.insert(classesOfLine_[at(l)].begin(), classesOfLine_[at(l)].end());
+          for (const std::int32_t l : lines)
+            classes.insert(classesOfLine_[at(l)].begin(), classesOfLine_[at(l)].end());
         }
         for (const std::int32_t c : classes) {
-          touching[c] += DimensionGraph::Iteration::positions(
-              variable, [&](std::int32_t l) { return std::binary_search(classesOfLine_[at(l)].begin(), classesOfLine_[at(l)].end(), c); });
+          touching[c] += DimensionGraph::Iteration::positions(variable, [&](std::int32_t l) {
+            return std::binary_search(classesOfLine_[at(l)].begin(), classesOfLine_[at(l)].end(),
+                                      c);
+          });
         }
       }
-      for (const auto& [c, count] : touching) variables_[at(c)] = std::max(variables_[at(c)], count);
+      for (const auto& [c, count] : touching)
+        variables_[at(c)] = std::max(variables_[at(c)], count);
     }
   }
 
-  // ---- reduced dimensions -----------------------------------------------------------------------------------------------------------
+  // ---- reduced dimensions
+  // -----------------------------------------------------------------------------------------------------------
 
   struct Elements {
     std::vector<std::int64_t> position, weight;
-    std::vector<ops::ReducedDim::Place> places;   // of one line: one for each position
+    std::vector<ops::ReducedDim::Place> places;  // of one line: one for each position
   };
 
-  // Positions of a class that are kept apart. An element of a tensor is told by as many positions as it has index variables, and where
-  // something is summed each summand may involve as many again: with fewer than both together, sums that differ at full size (x0 - mean,
-  // x1 - mean) could become multiples of one another. Where nothing is summed every position stands for itself.
+  // Positions of a class that are kept apart. An element of a tensor is told by as many positions
+  // as it has index variables, and where something is summed each summand may involve as many
+  // again: with fewer than both together, sums that differ at full size (x0 - mean, x1 - mean)
+  // could become multiples of one another. Where nothing is summed every position stands for
+  // itself.
   std::int64_t apart(std::int32_t c) const {
-    // In numbers: an index that looks something up needs several rows to choose from (with one, all tokens are the same and attention does not depend on
-    // scores), and order shows between two positions only.
+    // In numbers: an index that looks something up needs several rows to choose from (with one, all
+    // tokens are the same and attention does not depend on scores), and order shows between two
+    // positions only.
     if (options_.numbersOnly) return lookedUp_[at(c)] || absolute_[at(c)] ? 2 : 1;
     const std::int64_t variables = std::max(1, variables_[at(c)]);
     return (summed_[at(c)] ? 2 * variables : variables) + options_.extraPositions;
   }
   // And with the one that stands for all others.
-  std::int64_t needed(std::int32_t c) const { return summed_[at(c)] || options_.numbersOnly ? apart(c) + 1 : apart(c); }
+  std::int64_t needed(std::int32_t c) const {
+    return summed_[at(c)] || options_.numbersOnly ? apart(c) + 1 : apart(c);
+  }
 
   Elements reduceLine(std::size_t l) {
     Elements elements;
@@ -357,7 +408,8 @@ class Reducer {
     return elements;
   }
 
-  // The places of a product of lines of which `dim` has the outer ones: one more factor, the innermost.
+  // The places of a product of lines of which `dim` has the outer ones: one more factor, the
+  // innermost.
   static void appendPlaces(ops::ReducedDim& dim, const std::vector<ops::ReducedDim::Place>& inner) {
     std::vector<ops::ReducedDim::Place> product;
     for (std::int64_t i = 0; i < dim.size(); ++i) {
@@ -371,12 +423,14 @@ class Reducer {
     ++dim.factors;
   }
 
-  // Values of an index that the reduced stage tells apart from all others (a value that stands for a whole lump of table rows is none).
+  // Values of an index that the reduced stage tells apart from all others (a value that stands for
+  // a whole lump of table rows is none).
   std::vector<std::int64_t> singleValues(std::size_t l) {
     std::vector<std::int64_t> values;
     for (std::size_t i = 0; i + 1 < starts_[l].size(); ++i) {
       const std::int64_t lo = starts_[l][i], size = starts_[l][i + 1] - lo;
-      if (starts_[l][i + 1] == kUnboundedValues && !values.empty()) break;   // indices that no table has
+      if (starts_[l][i + 1] == kUnboundedValues && !values.empty())
+        break;  // indices that no table has
       const std::int32_t c = classes_.find(firstPiece_[l] + static_cast<std::int32_t>(i));
       for (std::int64_t e = 0; e < std::min(size, apart(c)); ++e) values.push_back(lo + e);
     }
@@ -398,18 +452,23 @@ class Reducer {
           dim->position = {0};
           dim->weight = {1};
           const auto& lines = graph_.linesOfGroup[at(g)];
-          const bool compared = std::any_of(lines.begin(), lines.end(), [&](std::int32_t l) { return graph_.lines[at(l)].absolute; });
+          const bool compared = std::any_of(lines.begin(), lines.end(), [&](std::int32_t l) {
+            return graph_.lines[at(l)].absolute;
+          });
           for (const std::int32_t l : graph_.linesOfGroup[at(g)]) {
             if (!done[at(l)]) {
               perLine[at(l)] = reduceLine(at(l));
               done[at(l)] = 1;
             }
             const Elements& line = perLine[at(l)];
-            if (static_cast<std::int64_t>(dim->position.size() * line.position.size()) > options_.maxElements) throw tooLarge();
+            if (static_cast<std::int64_t>(dim->position.size() * line.position.size()) >
+                options_.maxElements)
+              throw tooLarge();
             Elements product;
             for (std::size_t i = 0; i < dim->position.size(); ++i) {
               for (std::size_t j = 0; j < line.position.size(); ++j) {
-                product.position.push_back(dim->position[i] * graph_.lines[at(l)].size + line.position[j]);
+                product.position.push_back(dim->position[i] * graph_.lines[at(l)].size +
+                                           line.position[j]);
                 product.weight.push_back(ops::checkedProduct(dim->weight[i], line.weight[j]));
               }
             }
@@ -428,7 +487,9 @@ class Reducer {
     }
     for (std::size_t t = 0; t < graph_.valuesOfTensor.size(); ++t) {
       reduced.values.emplace_back();
-      if (graph_.valuesOfTensor[t] >= 0) reduced.values.back() = singleValues(at(graph_.linesOfGroup[at(graph_.valuesOfTensor[t])].front()));
+      if (graph_.valuesOfTensor[t] >= 0)
+        reduced.values.back() =
+            singleValues(at(graph_.linesOfGroup[at(graph_.valuesOfTensor[t])].front()));
     }
     for (const auto& iteration : graph_.iterations) {
       double combinations = 1;
@@ -436,7 +497,8 @@ class Reducer {
         double longest = 1;
         for (const auto& lines : variable) {
           double length = 1;
-          for (const std::int32_t l : lines) length *= static_cast<double>(perLine[at(l)].position.size());
+          for (const std::int32_t l : lines)
+            length *= static_cast<double>(perLine[at(l)].position.size());
           longest = std::max(longest, length);
         }
         combinations *= longest;
@@ -449,12 +511,14 @@ class Reducer {
   }
 
   Unsupported tooLarge() const {
-    return Unsupported("the reduced stage is too large: more than " + std::to_string(options_.maxElements) + " elements in one tensor");
+    return Unsupported("the reduced stage is too large: more than " +
+                       std::to_string(options_.maxElements) + " elements in one tensor");
   }
 
   std::size_t index(std::int32_t line, std::int64_t position) const {
     const auto& starts = starts_[at(line)];
-    return static_cast<std::size_t>(std::lower_bound(starts.begin(), starts.end(), position) - starts.begin());
+    return static_cast<std::size_t>(std::lower_bound(starts.begin(), starts.end(), position) -
+                                    starts.begin());
   }
 
   static constexpr std::size_t kMostCuts = 400'000;
@@ -468,8 +532,8 @@ class Reducer {
   std::vector<std::vector<std::size_t>> relations_;
   std::vector<std::vector<std::int64_t>> starts_;
   std::vector<std::int32_t> firstPiece_;
-  UnionFind<std::int32_t> classes_;         // of pieces
-  std::vector<char> summed_, absolute_, lookedUp_;   // lookedUp_: rows of a table
+  UnionFind<std::int32_t> classes_;                 // of pieces
+  std::vector<char> summed_, absolute_, lookedUp_;  // lookedUp_: rows of a table
   std::vector<int> variables_;
   std::vector<std::vector<std::int32_t>> classesOfLine_;
   int mostVariables_ = 0;
@@ -478,11 +542,13 @@ class Reducer {
 
 }  // namespace
 
-SizeProgram sizeProgram(const Stage& stage, const Problem& problem, const ReductionOptions& options) {
+SizeProgram sizeProgram(const Stage& stage, const Problem& problem,
+                        const ReductionOptions& options) {
   return Reducer(stage, problem, options).program();
 }
 
-ReducedStage reduceStage(const Stage& stage, const Problem& problem, const ReductionOptions& options) {
+ReducedStage reduceStage(const Stage& stage, const Problem& problem,
+                         const ReductionOptions& options) {
   return Reducer(stage, problem, options).run();
 }
 

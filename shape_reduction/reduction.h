@@ -1,9 +1,12 @@
-// Shape reduction: from a stage at full size to a small image of it that is exact in both directions (docs/soundness.md, "Lumping").
+// Shape reduction: from a stage at full size to a small image of it that is exact in both
+// directions (docs/soundness.md, "Lumping").
 //
-// Every dimension is cut at all bounds that occur on it; the positions of a piece are alike, so the reduced stage keeps a few of them and,
-// where something is summed over the piece, one more that stands for all others with its weight. A counterexample of the reduced stage is
-// one of the full stage (inputs that repeat along the lumps). Conversely an identity of the reduced stage holds at full size because an
-// element and one of its summands together involve no more positions of a piece than were kept apart.
+// Every dimension is cut at all bounds that occur on it; the positions of a piece are alike, so the
+// reduced stage keeps a few of them and, where something is summed over the piece, one more that
+// stands for all others with its weight. A counterexample of the reduced stage is one of the full
+// stage (inputs that repeat along the lumps). Conversely an identity of the reduced stage holds at
+// full size because an element and one of its summands together involve no more positions of a
+// piece than were kept apart.
 #pragma once
 
 #include <cstdint>
@@ -17,54 +20,67 @@
 namespace shardproof {
 
 struct ReductionOptions {
-  // Positions kept apart in each piece beyond what the stage's own summands need (the polynomial form multiplies summands together).
+  // Positions kept apart in each piece beyond what the stage's own summands need (the polynomial
+  // form multiplies summands together).
   int extraPositions = 0;
-  // For evaluation in numbers only, never for a proof: a counterexample may repeat its inputs as often as it likes, so each piece keeps one
-  // position and, where it has more, one that stands for all others.
+  // For evaluation in numbers only, never for a proof: a counterexample may repeat its inputs as
+  // often as it likes, so each piece keeps one position and, where it has more, one that stands for
+  // all others.
   bool numbersOnly = false;
-  // Dimensions whose absolute position matters (causal masks) keep their full size: needed to evaluate them in numbers.
+  // Dimensions whose absolute position matters (causal masks) keep their full size: needed to
+  // evaluate them in numbers.
   bool keepAbsolute = false;
-  std::int64_t maxKeptDimension = 1 << 16;      // a dimension that must be kept and is larger makes the stage undecided
-  std::int64_t maxElements = 3'000'000;         // of one reduced tensor
+  std::int64_t maxKeptDimension =
+      1 << 16;  // a dimension that must be kept and is larger makes the stage undecided
+  std::int64_t maxElements = 3'000'000;  // of one reduced tensor
 };
 
 struct ReducedStage {
   // For each stage tensor, its reduced dimensions; shared between tensors of equal dimensions.
   std::vector<std::vector<const ops::ReducedDim*>> dims;
   std::vector<std::unique_ptr<ops::ReducedDim>> storage;
-  // For each integer stage tensor, index values that the reduced tables tell apart (a counterexample draws indices from these).
+  // For each integer stage tensor, index values that the reduced tables tell apart (a
+  // counterexample draws indices from these).
   std::vector<std::vector<std::int64_t>> values;
-  // The most index variables of one summand that range over a lumped piece (0: nothing was lumped). Twice as many positions, and the
-  // options' extra ones, are kept apart.
+  // The most index variables of one summand that range over a lumped piece (0: nothing was lumped).
+  // Twice as many positions, and the options' extra ones, are kept apart.
   int mostVariables = 0;
-  // How many combinations of index variables the largest operator runs through, roughly: what evaluating it costs.
+  // How many combinations of index variables the largest operator runs through, roughly: what
+  // evaluating it costs.
   double largestIteration = 0;
-  bool lumpsAbsolute = false;                   // a dimension whose absolute position matters was lumped
+  bool lumpsAbsolute = false;  // a dimension whose absolute position matters was lumped
 };
 
-// The lumping of an axis is not a symmetry of this stage after all: cut it again with all coordinates of `axis`.
+// The lumping of an axis is not a symmetry of this stage after all: cut it again with all
+// coordinates of `axis`.
 class NotSymmetric : public std::runtime_error {
  public:
   explicit NotSymmetric(const std::string& why) : std::runtime_error(why) {}
 };
 
-// The choice of sizes as an integer program, before it is solved: for each class of pieces that run together, how many of its positions the
-// reduced stage keeps, at least `needed`; a line is the sum of its pieces, a dimension the product of its lines. Lower bounds alone have
-// a least solution, which is what reduceStage reads off; this form is there for whoever wants to check that with an optimiser.
+// The choice of sizes as an integer program, before it is solved: for each class of pieces that run
+// together, how many of its positions the reduced stage keeps, at least `needed`; a line is the sum
+// of its pieces, a dimension the product of its lines. Lower bounds alone have a least solution,
+// which is what reduceStage reads off; this form is there for whoever wants to check that with an
+// optimiser.
 struct SizeProgram {
   struct Class {
-    std::int64_t size = 0;                      // of each piece of the class, at full size
-    std::int64_t needed = 0;                    // at most `size`
+    std::int64_t size = 0;    // of each piece of the class, at full size
+    std::int64_t needed = 0;  // at most `size`
   };
   std::vector<Class> classes;
-  std::vector<std::vector<std::int32_t>> lines;        // the classes of a line's kept pieces, in order
-  std::vector<std::vector<std::int32_t>> dimensions;   // the lines of each dimension that some tensor has, outermost first
+  std::vector<std::vector<std::int32_t>> lines;  // the classes of a line's kept pieces, in order
+  std::vector<std::vector<std::int32_t>>
+      dimensions;  // the lines of each dimension that some tensor has, outermost first
 };
 
 // Throws as reduceStage does.
-SizeProgram sizeProgram(const Stage& stage, const Problem& problem, const ReductionOptions& options);
+SizeProgram sizeProgram(const Stage& stage, const Problem& problem,
+                        const ReductionOptions& options);
 
-// Throws Unsupported when no faithful reduction of a tractable size exists (the stage is undecided and says why), NotSymmetric as above.
-ReducedStage reduceStage(const Stage& stage, const Problem& problem, const ReductionOptions& options);
+// Throws Unsupported when no faithful reduction of a tractable size exists (the stage is undecided
+// and says why), NotSymmetric as above.
+ReducedStage reduceStage(const Stage& stage, const Problem& problem,
+                         const ReductionOptions& options);
 
 }  // namespace shardproof

@@ -1,5 +1,7 @@
-// Steps: choose which ranks stay (kept_ranks), collect what sizes must meet on these (plan_relations), let the optimizer choose the sizes, write the problem with them
-// and read it again, so that every rule of the reader holds. Where some ranks cannot be left out, axes are tried one by one, and all of their ranks stay at worst.
+// Steps: choose which ranks stay (kept_ranks), collect what sizes must meet on these
+// (plan_relations), let the optimizer choose the sizes, write the problem with them and read it
+// again, so that every rule of the reader holds. Where some ranks cannot be left out, axes are
+// tried one by one, and all of their ranks stay at worst.
 #include "shape_reduction/shrink.h"
 
 #include <algorithm>
@@ -28,11 +30,13 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-constexpr std::int64_t kSmall = 3;            // sizes up to this stay: 1, 2 and 3 are also factors of another kind (squares, pairs)
+constexpr std::int64_t kSmall =
+    3;  // sizes up to this stay: 1, 2 and 3 are also factors of another kind (squares, pairs)
 constexpr std::int32_t kWhole = std::numeric_limits<std::int32_t>::max();
 
 double elementsOf(const Shape& shape) {
-  return std::accumulate(shape.begin(), shape.end(), 1.0, [](double a, std::int64_t b) { return a * static_cast<double>(b); });
+  return std::accumulate(shape.begin(), shape.end(), 1.0,
+                         [](double a, std::int64_t b) { return a * static_cast<double>(b); });
 }
 
 double elementsOf(const Problem& problem) {
@@ -41,9 +45,12 @@ double elementsOf(const Problem& problem) {
   for (const Program& program : problem.plan.programs) {
     double ranks = 1;
     for (std::size_t a = 0; a < problem.plan.mesh.size(); ++a) {
-      if (std::none_of(program.at.begin(), program.at.end(), [a](const auto& c) { return at(c.first) == a; })) ranks *= problem.plan.mesh[a].size;
+      if (std::none_of(program.at.begin(), program.at.end(),
+                       [a](const auto& c) { return at(c.first) == a; }))
+        ranks *= problem.plan.mesh[a].size;
     }
-    for (const Tensor& t : program.graph.tensors) total += ranks * elementsOf(t.shape) * (t.perMicrobatch ? problem.plan.microbatches : 1);
+    for (const Tensor& t : program.graph.tensors)
+      total += ranks * elementsOf(t.shape) * (t.perMicrobatch ? problem.plan.microbatches : 1);
   }
   return total;
 }
@@ -56,11 +63,14 @@ struct Attempt {
 };
 
 // Where what the axes of a tiling share lies.
-PlanLines::OnLine stretchOf(const PlanRelations& relations, const Tiling& t, std::vector<std::int32_t>& inner) {
-  return relations.lines.onLine(t.whole, t.lo, relations.lines.fullSize(t.part) * t.fullCount, inner);
+PlanLines::OnLine stretchOf(const PlanRelations& relations, const Tiling& t,
+                            std::vector<std::int32_t>& inner) {
+  return relations.lines.onLine(t.whole, t.lo, relations.lines.fullSize(t.part) * t.fullCount,
+                                inner);
 }
 
-// Experts to choose among: a multiple of the groups, more than are taken where there were more, at least two in a group.
+// Experts to choose among: a multiple of the groups, more than are taken where there were more, at
+// least two in a group.
 void addGates(const PlanRelations& relations, IntegerProgram& program) {
   for (const Gate& gate : relations.gates) {
     const auto& lines = relations.lines.linesOf(gate.experts);
@@ -72,7 +82,8 @@ void addGates(const PlanRelations& relations, IntegerProgram& program) {
       }
       continue;
     }
-    const std::int64_t full = relations.lines.fullSize(gate.experts), perGroup = full / gate.groups, competing = perGroup * (gate.groups > 1 ? gate.bestGroups : gate.groups);
+    const std::int64_t full = relations.lines.fullSize(gate.experts), perGroup = full / gate.groups,
+                       competing = perGroup * (gate.groups > 1 ? gate.bestGroups : gate.groups);
     const auto inGroup = static_cast<std::int32_t>(program.variables.size());
     program.variables.emplace_back(std::min<std::int64_t>(2, perGroup), perGroup);
     LinearSum multiple = relations.lines.total(lines[0]);
@@ -84,12 +95,15 @@ void addGates(const PlanRelations& relations, IntegerProgram& program) {
   }
 }
 
-// What is shared can be shared among those that stay. A stretch that covers other lines (heads of several positions) is a product: one of its lines is made a multiple
-// of the shares, as far as lines of a fixed size do not see to that, and the sizes of the shares follow (shareSizes).
+// What is shared can be shared among those that stay. A stretch that covers other lines (heads of
+// several positions) is a product: one of its lines is made a multiple of the shares, as far as
+// lines of a fixed size do not see to that, and the sizes of the shares follow (shareSizes).
 void addTilings(const PlanRelations& relations, IntegerProgram& program) {
   const PlanLines& lines = relations.lines;
   const auto isFixed = [&](const LinearSum& sum) {
-    return std::all_of(sum.terms.begin(), sum.terms.end(), [&](const auto& t) { return program.variables[at(t.first)].first == program.variables[at(t.first)].second; });
+    return std::all_of(sum.terms.begin(), sum.terms.end(), [&](const auto& t) {
+      return program.variables[at(t.first)].first == program.variables[at(t.first)].second;
+    });
   };
   for (const Tiling& t : relations.tilings) {
     std::vector<std::int32_t> inner;
@@ -99,21 +113,26 @@ void addTilings(const PlanRelations& relations, IntegerProgram& program) {
     const LinearSum part = lines.total(lines.linesOf(t.part).front());
     for (const auto& [c, n] : part.terms) {
       auto& [low, high] = program.variables[at(c)];
-      if (lines.fullSize(t.part) > 1) low = std::min<std::int64_t>(low, 2), high = std::max(high, on.length);
+      if (lines.fullSize(t.part) > 1)
+        low = std::min<std::int64_t>(low, 2), high = std::max(high, on.length);
     }
     if (inner.empty()) {
       program.zero.push_back(stretch.add(part, -t.newCount));
       continue;
     }
     std::vector<std::pair<std::int64_t, LinearSum>> factors{{on.length, std::move(stretch)}};
-    for (const std::int32_t line : inner) factors.emplace_back(lines.fullSizeOfLine(line), lines.total(line));
+    for (const std::int32_t line : inner)
+      factors.emplace_back(lines.fullSizeOfLine(line), lines.total(line));
     std::int64_t fixed = 1;
     for (const auto& [full, sum] : factors) fixed *= isFixed(sum) ? full : 1;
     const std::int64_t multiple = t.newCount / std::gcd(t.newCount, fixed);
     if (multiple == 1) continue;
     std::erase_if(factors, [&](const auto& f) { return isFixed(f.second); });
-    if (factors.empty()) throw Unsupported("ranks share a dimension that cannot be shared by fewer");
-    auto& largest = *std::max_element(factors.begin(), factors.end(), [](const auto& x, const auto& y) { return x.first < y.first; });
+    if (factors.empty())
+      throw Unsupported("ranks share a dimension that cannot be shared by fewer");
+    auto& largest =
+        *std::max_element(factors.begin(), factors.end(),
+                          [](const auto& x, const auto& y) { return x.first < y.first; });
     const auto units = static_cast<std::int32_t>(program.variables.size());
     program.variables.emplace_back(1, largest.first);
     program.zero.push_back(largest.second.add(units, -multiple));
@@ -125,13 +144,18 @@ void shareSizes(const PlanRelations& relations, std::vector<std::int64_t>& sizes
   for (const Tiling& t : relations.tilings) {
     std::vector<std::int32_t> inner;
     const auto on = stretchOf(relations, t, inner);
-    if (inner.empty()) continue;   // it was an equation of the program
-    std::int64_t length = lines.before(on.line, on.lo + on.length).value(sizes) - lines.before(on.line, on.lo).value(sizes);
+    if (inner.empty()) continue;  // it was an equation of the program
+    std::int64_t length = lines.before(on.line, on.lo + on.length).value(sizes) -
+                          lines.before(on.line, on.lo).value(sizes);
     for (const std::int32_t line : inner) length *= lines.total(line).value(sizes);
-    if (length % t.newCount != 0) throw Unsupported("a dimension of " + std::to_string(length) + " positions cannot be shared by " + std::to_string(t.newCount) + " ranks");
+    if (length % t.newCount != 0)
+      throw Unsupported("a dimension of " + std::to_string(length) +
+                        " positions cannot be shared by " + std::to_string(t.newCount) + " ranks");
     const LinearSum own = lines.total(lines.linesOf(t.part).front());
-    if (own.terms.size() != 1) throw Unsupported("a dimension that several axes share is taken apart by a view");
-    sizes[at(own.terms.front().first)] = length / t.newCount;   // one line, one piece: it has no structure
+    if (own.terms.size() != 1)
+      throw Unsupported("a dimension that several axes share is taken apart by a view");
+    sizes[at(own.terms.front().first)] =
+        length / t.newCount;  // one line, one piece: it has no structure
   }
 }
 
@@ -140,7 +164,8 @@ void addSteps(const PlanRelations& relations, const KeptRanks& kept, IntegerProg
   const PlanLines& lines = relations.lines;
   std::set<LinearSum> added;
   for (const Moves& m : relations.moves) {
-    std::vector<std::pair<std::vector<std::int64_t>, std::int64_t>> places{{{}, m.lo}};   // new coordinates, full position
+    std::vector<std::pair<std::vector<std::int64_t>, std::int64_t>> places{
+        {{}, m.lo}};  // new coordinates, full position
     for (const auto& [axis, step] : m.steps) {
       std::vector<std::pair<std::vector<std::int64_t>, std::int64_t>> more;
       for (const auto& [coordinates, lo] : places) {
@@ -170,7 +195,8 @@ void addSteps(const PlanRelations& relations, const KeptRanks& kept, IntegerProg
     for (std::size_t i = 0; i < places.size(); ++i) {
       const auto& c = places[i].first;
       const auto one = std::find(c.begin(), c.end(), 1);
-      if (one != c.end() && std::accumulate(c.begin(), c.end(), std::int64_t{0}) == 1) unit[static_cast<std::size_t>(one - c.begin())] = i;
+      if (one != c.end() && std::accumulate(c.begin(), c.end(), std::int64_t{0}) == 1)
+        unit[static_cast<std::size_t>(one - c.begin())] = i;
     }
     const LinearSum base = sumAt(0);
     for (std::size_t i = 0; i < places.size(); ++i) {
@@ -186,11 +212,13 @@ void addSteps(const PlanRelations& relations, const KeptRanks& kept, IntegerProg
   }
 }
 
-// Sizes that differ show a transposition: wished for between all lines of one tensor. Those that most tensors have stay smallest.
-void addDistinct(const PlanRelations& relations, const std::vector<char>& free, IntegerProgram& program) {
+// Sizes that differ show a transposition: wished for between all lines of one tensor. Those that
+// most tensors have stay smallest.
+void addDistinct(const PlanRelations& relations, const std::vector<char>& free,
+                 IntegerProgram& program) {
   const PlanLines& lines = relations.lines;
   std::map<LinearSum, std::int32_t> known;
-  std::vector<std::pair<std::int64_t, LinearSum>> sums;                  // uses
+  std::vector<std::pair<std::int64_t, LinearSum>> sums;  // uses
   std::vector<std::int32_t> sumOfLine(lines.lines(), -1);
   for (std::size_t l = 0; l < lines.lines(); ++l) {
     const std::int64_t full = lines.fullSizeOfLine(static_cast<std::int32_t>(l));
@@ -224,31 +252,47 @@ void addDistinct(const PlanRelations& relations, const std::vector<char>& free, 
   for (const GraphDims& p : relations.programs) meet(p);
   std::vector<std::int32_t> order(sums.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return sums[at(a)].first > sums[at(b)].first; });
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+    return sums[at(a)].first > sums[at(b)].first;
+  });
   std::vector<std::int32_t> listed(sums.size(), -1);
   for (const std::int32_t s : order) {
     std::vector<std::size_t> others;
     for (auto it = together.lower_bound({s, 0}); it != together.end() && it->first == s; ++it) {
-      if (it->second != s && listed[at(it->second)] >= 0) others.push_back(at(listed[at(it->second)]));
+      if (it->second != s && listed[at(it->second)] >= 0)
+        others.push_back(at(listed[at(it->second)]));
     }
-    const bool mayChange = std::any_of(sums[at(s)].second.terms.begin(), sums[at(s)].second.terms.end(), [&](const auto& t) { return free[at(t.first)] != 0; });
+    const bool mayChange =
+        std::any_of(sums[at(s)].second.terms.begin(), sums[at(s)].second.terms.end(),
+                    [&](const auto& t) { return free[at(t.first)] != 0; });
     if (!mayChange) others.clear();
     listed[at(s)] = static_cast<std::int32_t>(program.distinct.size());
     program.distinct.emplace_back(sums[at(s)].second, std::move(others));
   }
 }
 
-Attempt attempt(const Problem& problem, const std::vector<std::int32_t>& perClass, const ShrinkOptions& options) {
+Attempt attempt(const Problem& problem, const std::vector<std::int32_t>& perClass,
+                const ShrinkOptions& options) {
   Attempt result{keepRanks(problem, perClass), {}, {}};
   result.relations = relatePlan(problem, result.kept);
   PlanLines& lines = result.relations.lines;
   IntegerProgram program;
   std::vector<char> free;
   for (const PlanLines::Class& c : lines.classes()) {
-    const std::int64_t least = c.dropped ? 0 : c.fixed || c.size <= kSmall ? c.size : std::min(c.size, std::max(options.positions, c.telling ? options.tellingPositions : 0));
-    program.variables.emplace_back(least, c.dropped ? 0 : c.fixed ? c.size : std::max(least, c.size <= kSmall ? least : c.size));
+    const std::int64_t least =
+        c.dropped ? 0
+        : c.fixed || c.size <= kSmall
+            ? c.size
+            : std::min(c.size,
+                       std::max(options.positions, c.telling ? options.tellingPositions : 0));
+    program.variables.emplace_back(least, c.dropped ? 0
+                                          : c.fixed
+                                              ? c.size
+                                              : std::max(least, c.size <= kSmall ? least : c.size));
     free.push_back(program.variables.back().first < program.variables.back().second);
-    if (!c.dropped) program.objective.terms.emplace_back(static_cast<std::int32_t>(free.size()) - 1, std::max<std::int64_t>(1, c.uses));
+    if (!c.dropped)
+      program.objective.terms.emplace_back(static_cast<std::int32_t>(free.size()) - 1,
+                                           std::max<std::int64_t>(1, c.uses));
   }
   addGates(result.relations, program);
   addTilings(result.relations, program);
@@ -257,27 +301,34 @@ Attempt attempt(const Problem& problem, const std::vector<std::int32_t>& perClas
   addDistinct(result.relations, free, program);
   const IntegerSolution solution = minimize(program, options.seconds);
   if (!solution.solved) throw Unsupported("no smaller sizes were found: " + solution.reason);
-  std::vector<std::int64_t> sizes(solution.values.begin(), solution.values.begin() + static_cast<std::ptrdiff_t>(free.size()));
+  std::vector<std::int64_t> sizes(
+      solution.values.begin(), solution.values.begin() + static_cast<std::ptrdiff_t>(free.size()));
   shareSizes(result.relations, sizes);
   lines.assign(sizes);
   return result;
 }
 
-// How many coordinates of each class stay: few, where there are more than three, and so that axes of different sizes still have different ones.
+// How many coordinates of each class stay: few, where there are more than three, and so that axes
+// of different sizes still have different ones.
 std::vector<std::int32_t> fewRanks(const Problem& problem, const ShrinkOptions& options) {
   const Plan& plan = problem.plan;
   const std::vector<std::int32_t> whole(plan.mesh.size(), kWhole);
   const KeptRanks all = keepRanks(problem, whole);
   const AlikeCoordinates alike(plan, MeshView(plan.mesh), all.programOfRank);
   std::vector<std::int32_t> result = whole;
-  std::set<std::pair<std::int64_t, std::int64_t>> sizes{{plan.microbatches, plan.microbatches}};   // new, full
+  std::set<std::pair<std::int64_t, std::int64_t>> sizes{
+      {plan.microbatches, plan.microbatches}};  // new, full
   std::vector<std::size_t> shrinkable;
   for (std::size_t a = 0; a < plan.mesh.size(); ++a) {
     const auto& classes = alike.classes(static_cast<std::int32_t>(a));
-    if (std::any_of(classes.begin(), classes.end(), [](const auto& c) { return c.size() > at(kSmall); })) shrinkable.push_back(a);
+    if (std::any_of(classes.begin(), classes.end(),
+                    [](const auto& c) { return c.size() > at(kSmall); }))
+      shrinkable.push_back(a);
     else sizes.emplace(plan.mesh[a].size, plan.mesh[a].size);
   }
-  std::stable_sort(shrinkable.begin(), shrinkable.end(), [&](std::size_t a, std::size_t b) { return plan.mesh[a].size > plan.mesh[b].size; });
+  std::stable_sort(shrinkable.begin(), shrinkable.end(), [&](std::size_t a, std::size_t b) {
+    return plan.mesh[a].size > plan.mesh[b].size;
+  });
   for (const std::size_t a : shrinkable) {
     const auto& classes = alike.classes(static_cast<std::int32_t>(a));
     // Twice as many rather than one more, where there is room: sizes are mostly powers of two.
@@ -285,8 +336,11 @@ std::vector<std::int32_t> fewRanks(const Problem& problem, const ShrinkOptions& 
     for (std::int32_t i = 0;; ++i) {
       const std::int32_t k = i == 0 ? few : i == 1 ? 2 * few : few + i - 1;
       std::int64_t now = 0;
-      for (const auto& c : classes) now += std::min<std::int64_t>(static_cast<std::int64_t>(c.size()), k);
-      const bool collides = std::any_of(sizes.begin(), sizes.end(), [&](const auto& s) { return s.first == now && s.second != plan.mesh[a].size; });
+      for (const auto& c : classes)
+        now += std::min<std::int64_t>(static_cast<std::int64_t>(c.size()), k);
+      const bool collides = std::any_of(sizes.begin(), sizes.end(), [&](const auto& s) {
+        return s.first == now && s.second != plan.mesh[a].size;
+      });
       if ((collides || now >= plan.mesh[a].size) && k <= plan.mesh[a].size) continue;
       if (now < plan.mesh[a].size) result[a] = k;
       sizes.emplace(now, plan.mesh[a].size);
@@ -296,7 +350,8 @@ std::vector<std::int32_t> fewRanks(const Problem& problem, const ShrinkOptions& 
   return result;
 }
 
-Attempt smallest(const Problem& problem, const ShrinkOptions& options, std::vector<std::string>& notes) {
+Attempt smallest(const Problem& problem, const ShrinkOptions& options,
+                 std::vector<std::string>& notes) {
   const std::vector<std::int32_t> few = fewRanks(problem, options);
   std::vector<std::int32_t> chosen(few.size(), kWhole);
   std::vector<std::size_t> axes;
@@ -308,12 +363,15 @@ Attempt smallest(const Problem& problem, const ShrinkOptions& options, std::vect
     return attempt(problem, few, options);
   } catch (const Unsupported& error) {
     if (axes.size() == 1) {
-      notes.push_back("axis " + problem.plan.mesh[axes[0]].name + " keeps its ranks: " + error.what());
+      notes.push_back("axis " + problem.plan.mesh[axes[0]].name +
+                      " keeps its ranks: " + error.what());
       return attempt(problem, chosen, options);
     }
   }
   // One after another, the largest first.
-  std::stable_sort(axes.begin(), axes.end(), [&](std::size_t a, std::size_t b) { return problem.plan.mesh[a].size > problem.plan.mesh[b].size; });
+  std::stable_sort(axes.begin(), axes.end(), [&](std::size_t a, std::size_t b) {
+    return problem.plan.mesh[a].size > problem.plan.mesh[b].size;
+  });
   std::optional<Attempt> best;
   for (const std::size_t a : axes) {
     std::vector<std::int32_t> next = chosen;
@@ -328,8 +386,10 @@ Attempt smallest(const Problem& problem, const ShrinkOptions& options, std::vect
   return best ? std::move(*best) : attempt(problem, chosen, options);
 }
 
-// What the operator made of its operands before, it makes of them now: a mistake of the rewriting must not look like one of the plan.
-void checkGraph(const Problem& problem, const Graph& graph, const std::vector<char>& fits, const std::string& where) {
+// What the operator made of its operands before, it makes of them now: a mistake of the rewriting
+// must not look like one of the plan.
+void checkGraph(const Problem& problem, const Graph& graph, const std::vector<char>& fits,
+                const std::string& where) {
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
     if (node.communication >= 0 || !fits[n]) continue;
@@ -344,10 +404,13 @@ void checkGraph(const Problem& problem, const Graph& graph, const std::vector<ch
     }
     const std::string place = where + "/nodes/" + std::to_string(n) + " (" + op.name + ")";
     try {
-      const auto results = op.infer({problem.attributes.at(node.attributes), operands, node.outCount});
+      const auto results =
+          op.infer({problem.attributes.at(node.attributes), operands, node.outCount});
       for (std::size_t i = 0; i < node.outCount; ++i) {
         const std::int32_t t = graph.out(node)[i];
-        if (t >= 0 && !fitsDeclared(results[i].shape, graph.tensors[at(t)].shape, op.scalarMayBeOne)) throw Unsupported(place + " does not fit the smaller sizes");
+        if (t >= 0 &&
+            !fitsDeclared(results[i].shape, graph.tensors[at(t)].shape, op.scalarMayBeOne))
+          throw Unsupported(place + " does not fit the smaller sizes");
       }
     } catch (const ShapeError& error) {
       throw Unsupported(place + " does not fit the smaller sizes: " + error.what());
@@ -357,17 +420,24 @@ void checkGraph(const Problem& problem, const Graph& graph, const std::vector<ch
 
 void describe(const Problem& problem, const Attempt& a, Shrunk& shrunk) {
   const Plan& plan = problem.plan;
-  for (std::size_t i = 0; i < plan.mesh.size(); ++i) shrunk.changes.push_back({"axis " + plan.mesh[i].name, plan.mesh[i].size, static_cast<std::int64_t>(a.kept.ofAxis[i].size())});
-  if (plan.microbatches > 1) shrunk.changes.push_back({"microbatches", plan.microbatches, static_cast<std::int64_t>(a.kept.microbatches.size())});
+  for (std::size_t i = 0; i < plan.mesh.size(); ++i)
+    shrunk.changes.push_back({"axis " + plan.mesh[i].name, plan.mesh[i].size,
+                              static_cast<std::int64_t>(a.kept.ofAxis[i].size())});
+  if (plan.microbatches > 1)
+    shrunk.changes.push_back(
+        {"microbatches", plan.microbatches, static_cast<std::int64_t>(a.kept.microbatches.size())});
   std::set<std::vector<std::int32_t>> seen;
   const auto& tensors = problem.model.graph.tensors;
-  for (const bool given : {true, false}) {   // inputs and parameters are what people know
+  for (const bool given : {true, false}) {  // inputs and parameters are what people know
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       if ((tensors[t].kind != TensorKind::kProduced) != given) continue;
       for (std::size_t d = 0; d < tensors[t].shape.size(); ++d) {
         const PlanLines::Dim dim = a.relations.model.ofTensor[t][d];
-        if (tensors[t].shape[d] == 1 || !seen.insert(a.relations.lines.linesOf(dim)).second) continue;
-        shrunk.changes.push_back({"dimension " + std::to_string(d) + " of '" + problem.names.text(tensors[t].name) + "'", tensors[t].shape[d], a.relations.lines.newSize(dim)});
+        if (tensors[t].shape[d] == 1 || !seen.insert(a.relations.lines.linesOf(dim)).second)
+          continue;
+        shrunk.changes.push_back(
+            {"dimension " + std::to_string(d) + " of '" + problem.names.text(tensors[t].name) + "'",
+             tensors[t].shape[d], a.relations.lines.newSize(dim)});
       }
     }
   }
@@ -378,7 +448,9 @@ void describe(const Problem& problem, const Attempt& a, Shrunk& shrunk) {
 Shrunk shrinkProblem(const Problem& problem, const ShrinkOptions& options) {
   Shrunk shrunk;
   const Attempt best = smallest(problem, options, shrunk.notes);
-  const auto factor = [&](const Rational& r) { return best.factors->mapped(r, best.relations.lines); };
+  const auto factor = [&](const Rational& r) {
+    return best.factors->mapped(r, best.relations.lines);
+  };
   std::unique_ptr<Problem> small = withNewSizes(problem, best.kept, best.relations, factor);
   shrunk.modelText = modelText(*small);
   shrunk.planText = planText(*small, problem.plan.modelFile);
@@ -392,20 +464,26 @@ Shrunk shrinkProblem(const Problem& problem, const ShrinkOptions& options) {
   std::size_t p = 0;
   for (std::size_t full = 0; full < problem.plan.programs.size(); ++full) {
     if (!best.kept.keeps(problem.plan.programs[full].at)) continue;
-    checkGraph(result, result.plan.programs[p].graph, best.relations.programs[full].fits, "/programs/" + std::to_string(p));
+    checkGraph(result, result.plan.programs[p].graph, best.relations.programs[full].fits,
+               "/programs/" + std::to_string(p));
     ++p;
   }
-  for (const std::string& n : best.factors->unexplained()) shrunk.notes.push_back("the factor " + n + " (or 1/" + n + ") of one side alone is no product of sizes and stays");
+  for (const std::string& n : best.factors->unexplained())
+    shrunk.notes.push_back("the factor " + n + " (or 1/" + n +
+                           ") of one side alone is no product of sizes and stays");
   shrunk.factorsExplained = best.factors->unexplained().empty();
   // Entries of the file keep their order; those for dropout's masks are made anew.
   const std::size_t written = problem.plan.lineage.size() - problem.lineageAdded;
   const bool sameMasks = result.plan.lineage.size() == problem.plan.lineage.size();
-  for (std::size_t e = 0; e < result.plan.lineage.size(); ++e) shrunk.entryOf.push_back(e < written || sameMasks ? static_cast<std::int32_t>(e) : -1);
+  for (std::size_t e = 0; e < result.plan.lineage.size(); ++e)
+    shrunk.entryOf.push_back(e < written || sameMasks ? static_cast<std::int32_t>(e) : -1);
   describe(problem, best, shrunk);
   shrunk.fullElements = elementsOf(problem);
   shrunk.elements = elementsOf(result);
   if (options.maxElements > 0 && shrunk.elements > options.maxElements) {
-    throw Unsupported("the least sizes that were found leave " + std::to_string(static_cast<std::int64_t>(shrunk.elements)) + " elements in all tensors, more than the limit of " +
+    throw Unsupported("the least sizes that were found leave " +
+                      std::to_string(static_cast<std::int64_t>(shrunk.elements)) +
+                      " elements in all tensors, more than the limit of " +
                       std::to_string(static_cast<std::int64_t>(options.maxElements)));
   }
   return shrunk;

@@ -1,10 +1,13 @@
-// A plan that is too large to run made smaller as a plan: fewer ranks of an axis whose coordinates are all alike, and the least sizes of batch, sequence, heads,
-// hidden, vocabulary and experts that all operators, shards, windows and groups of the whole plan admit (Z3's integer optimizer chooses them). What comes out is a
-// model and a plan that anyone can read and run, for the plain executor and for bug reports. No proof rests on it.
+// A plan that is too large to run made smaller as a plan: fewer ranks of an axis whose coordinates
+// are all alike, and the least sizes of batch, sequence, heads, hidden, vocabulary and experts that
+// all operators, shards, windows and groups of the whole plan admit (Z3's integer optimizer chooses
+// them). What comes out is a model and a plan that anyone can read and run, for the plain executor
+// and for bug reports. No proof rests on it.
 //
-// A right plan stays right: every constraint between sizes is kept (plan_lines.h), and so are factors that stand for sizes (shrink_scalars.h). A wrong one nearly
-// always stays wrong: no coordinate goes that is unlike another that stays, no position that a bound singles out, no order, no look-up with less than three rows, and
-// sizes that differ still differ where they can.
+// A right plan stays right: every constraint between sizes is kept (plan_lines.h), and so are
+// factors that stand for sizes (shrink_scalars.h). A wrong one nearly always stays wrong: no
+// coordinate goes that is unlike another that stays, no position that a bound singles out, no
+// order, no look-up with less than three rows, and sizes that differ still differ where they can.
 #pragma once
 
 #include <cstdint>
@@ -17,28 +20,33 @@
 namespace shardproof {
 
 struct ShrinkOptions {
-  std::int64_t positions = 2;           // left of a piece of a dimension; those with at most three keep them all
-  std::int64_t tellingPositions = 3;    // the same where order is seen (a mask) or rows are looked up
-  std::int32_t ranks = 2;               // left of coordinates that are alike, where there are more than three; one more where two axes would become equal
-  double maxElements = 0;               // of all tensors of all ranks together, and of the model's; 0: no limit
-  double seconds = 5;                   // for the optimizer
+  std::int64_t positions =
+      2;  // left of a piece of a dimension; those with at most three keep them all
+  std::int64_t tellingPositions = 3;  // the same where order is seen (a mask) or rows are looked up
+  std::int32_t ranks = 2;  // left of coordinates that are alike, where there are more than three;
+                           // one more where two axes would become equal
+  double maxElements = 0;  // of all tensors of all ranks together, and of the model's; 0: no limit
+  double seconds = 5;      // for the optimizer
 };
 
 struct Shrunk {
-  std::unique_ptr<Problem> problem;     // as the reader makes it of the two texts
+  std::unique_ptr<Problem> problem;  // as the reader makes it of the two texts
   std::string modelText, planText;
 
-  // What became of what: an axis, the microbatches, or a dimension of a logical tensor (and all that run with it).
+  // What became of what: an axis, the microbatches, or a dimension of a logical tensor (and all
+  // that run with it).
   struct Change {
-    std::string what;                   // "axis dp", "microbatches", "dimension 0 of 'x'"
+    std::string what;  // "axis dp", "microbatches", "dimension 0 of 'x'"
     std::int64_t full = 0, shrunk = 0;
   };
-  std::vector<Change> changes;          // also where both are equal
-  std::vector<std::string> notes;       // what was left as it is although it may stand for a size
-  bool factorsExplained = true;         // false: some factor of one side alone is no product of sizes; if it does stand for one, a right plan became a wrong one
+  std::vector<Change> changes;     // also where both are equal
+  std::vector<std::string> notes;  // what was left as it is although it may stand for a size
+  bool factorsExplained = true;  // false: some factor of one side alone is no product of sizes; if
+                                 // it does stand for one, a right plan became a wrong one
   // The entry of the full plan's lineage that each entry stands for.
   std::vector<std::int32_t> entryOf;
-  double fullElements = 0, elements = 0;   // of all tensors of all ranks (and microbatches), and of the model's
+  double fullElements = 0,
+         elements = 0;  // of all tensors of all ranks (and microbatches), and of the model's
 };
 
 // Throws Unsupported, with the reason, where no smaller plan of the same kind can be made.

@@ -26,10 +26,11 @@ std::optional<std::int64_t> wholeNumber(const Rational& r) {
 
 struct Uses {
   bool model = false, plan = false;
-  bool asDecimal = false;   // 1/n must have a finite decimal: no operator divides instead
+  bool asDecimal = false;  // 1/n must have a finite decimal: no operator divides instead
 };
 
-void collect(const Problem& problem, const Graph& graph, bool inModel, std::map<std::int64_t, Uses>& uses) {
+void collect(const Problem& problem, const Graph& graph, bool inModel,
+             std::map<std::int64_t, Uses>& uses) {
   const auto use = [&](const Rational& r, bool mayDivide) {
     const auto n = wholeNumber(r);
     if (!n) return;
@@ -43,7 +44,8 @@ void collect(const Problem& problem, const Graph& graph, bool inModel, std::map<
     const char* key = factorAttribute(op);
     if (key == nullptr) continue;
     const Attributes& attributes = problem.attributes.at(node.attributes);
-    if (ops::has(attributes, key)) use(ops::number(attributes, key), std::string_view(key) == "scalar");
+    if (ops::has(attributes, key))
+      use(ops::number(attributes, key), std::string_view(key) == "scalar");
   }
   for (const Tensor& t : graph.tensors) {
     if (t.constant < 0 || t.element != ElementKind::kReal) continue;
@@ -52,12 +54,13 @@ void collect(const Problem& problem, const Graph& graph, bool inModel, std::map<
   }
 }
 
-using Lines = std::vector<std::int32_t>;   // sorted; those of size 1 left out
+using Lines = std::vector<std::int32_t>;  // sorted; those of size 1 left out
 
 // The lines of neighbouring dimensions whose sizes multiply to a wanted number.
 class Products {
  public:
-  Products(const PlanLines& lines, const std::map<std::int64_t, Uses>& wanted) : lines_(lines), wanted_(wanted) {}
+  Products(const PlanLines& lines, const std::map<std::int64_t, Uses>& wanted)
+      : lines_(lines), wanted_(wanted) {}
   void add(const std::vector<PlanLines::Dim>& dims) {
     std::vector<std::int32_t> groups;
     for (const PlanLines::Dim d : dims) groups.push_back(lines_.group(d));
@@ -92,8 +95,9 @@ class Products {
 };
 
 // The new values of all products of axes and microbatches whose full value is n.
-std::set<std::int64_t> productsOfAxes(const Plan& plan, const KeptRanks& kept, const std::set<std::int32_t>* among, std::int64_t n) {
-  std::vector<std::pair<std::int64_t, std::int64_t>> axes;   // full size, new size
+std::set<std::int64_t> productsOfAxes(const Plan& plan, const KeptRanks& kept,
+                                      const std::set<std::int32_t>* among, std::int64_t n) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> axes;  // full size, new size
   for (std::size_t a = 0; a < plan.mesh.size(); ++a) {
     if (among != nullptr && !among->contains(static_cast<std::int32_t>(a))) continue;
     if (plan.mesh[a].size > 1) axes.emplace_back(plan.mesh[a].size, kept.ofAxis[a].size());
@@ -116,13 +120,15 @@ std::set<std::int64_t> productsOfAxes(const Plan& plan, const KeptRanks& kept, c
 }  // namespace
 
 const char* factorAttribute(const std::string& op) {
-  static const std::map<std::string, const char*, std::less<>> kOperators{{"mul", "scalar"}, {"div", "scalar"}, {"mul_backward", "scalar"}, {"div_backward", "scalar"},
-                                                                         {"add", "alpha"}, {"sub", "alpha"}, {"add_backward", "alpha"}, {"sub_backward", "alpha"}};
+  static const std::map<std::string, const char*, std::less<>> kOperators{
+      {"mul", "scalar"}, {"div", "scalar"}, {"mul_backward", "scalar"}, {"div_backward", "scalar"},
+      {"add", "alpha"},  {"sub", "alpha"},  {"add_backward", "alpha"},  {"sub_backward", "alpha"}};
   const auto it = kOperators.find(op);
   return it == kOperators.end() ? nullptr : it->second;
 }
 
-SizeFactors::SizeFactors(const Problem& problem, const KeptRanks& kept, const PlanRelations& relations, IntegerProgram& program) {
+SizeFactors::SizeFactors(const Problem& problem, const KeptRanks& kept,
+                         const PlanRelations& relations, IntegerProgram& program) {
   std::map<std::int64_t, Uses> uses;
   collect(problem, problem.model.graph, true, uses);
   for (const Program& p : problem.plan.programs) collect(problem, p.graph, false, uses);
@@ -133,12 +139,14 @@ SizeFactors::SizeFactors(const Problem& problem, const KeptRanks& kept, const Pl
   for (const GraphDims& p : relations.programs) {
     for (const auto& dims : p.ofTensor) products.add(dims);
   }
-  // Lines of what a step is given and of no parameter, but of indices (tokens, labels) all: there may be a table of positions.
+  // Lines of what a step is given and of no parameter, but of indices (tokens, labels) all: there
+  // may be a table of positions.
   std::set<std::int32_t> data, parameters;
   const auto gather = [&](TensorKind kind, std::set<std::int32_t>& to) {
     for (std::size_t t = 0; t < problem.model.graph.tensors.size(); ++t) {
       if (problem.model.graph.tensors[t].kind != kind) continue;
-      for (const PlanLines::Dim d : relations.model.ofTensor[t]) to.insert(lines.linesOf(d).begin(), lines.linesOf(d).end());
+      for (const PlanLines::Dim d : relations.model.ofTensor[t])
+        to.insert(lines.linesOf(d).begin(), lines.linesOf(d).end());
     }
   };
   gather(TensorKind::kInput, data);
@@ -148,21 +156,29 @@ SizeFactors::SizeFactors(const Problem& problem, const KeptRanks& kept, const Pl
     for (std::size_t t = 0; t < dims.size(); ++t) {
       const TensorKind kind = problem.plan.programs[p].graph.tensors[t].kind;
       if (kind != TensorKind::kInput && kind != TensorKind::kParameter) continue;
-      for (const PlanLines::Dim d : dims[t]) (kind == TensorKind::kInput ? data : parameters).insert(lines.linesOf(d).begin(), lines.linesOf(d).end());
+      for (const PlanLines::Dim d : dims[t])
+        (kind == TensorKind::kInput ? data : parameters)
+            .insert(lines.linesOf(d).begin(), lines.linesOf(d).end());
     }
   }
   std::erase_if(data, [&](std::int32_t l) { return parameters.contains(l); });
   const auto addIndices = [&](const Graph& graph, const GraphDims& dims) {
     for (std::size_t t = 0; t < dims.ofTensor.size(); ++t) {
-      if (graph.tensors[t].kind != TensorKind::kInput || graph.tensors[t].element != ElementKind::kInteger) continue;
-      for (const PlanLines::Dim d : dims.ofTensor[t]) data.insert(lines.linesOf(d).begin(), lines.linesOf(d).end());
+      if (graph.tensors[t].kind != TensorKind::kInput ||
+          graph.tensors[t].element != ElementKind::kInteger)
+        continue;
+      for (const PlanLines::Dim d : dims.ofTensor[t])
+        data.insert(lines.linesOf(d).begin(), lines.linesOf(d).end());
     }
   };
   addIndices(problem.model.graph, relations.model);
-  for (std::size_t p = 0; p < relations.programs.size(); ++p) addIndices(problem.plan.programs[p].graph, relations.programs[p]);
+  for (std::size_t p = 0; p < relations.programs.size(); ++p)
+    addIndices(problem.plan.programs[p].graph, relations.programs[p]);
   std::set<std::int32_t> dataAxes;
   for (const LineageEntry& entry : problem.plan.lineage) {
-    if (entry.role != Role::kInput || problem.model.graph.tensors[at(entry.tensor)].kind != TensorKind::kInput) continue;
+    if (entry.role != Role::kInput ||
+        problem.model.graph.tensors[at(entry.tensor)].kind != TensorKind::kInput)
+      continue;
     for (const Shard& shard : entry.shards) {
       for (const auto& step : shard.step) dataAxes.insert(step.first);
     }
@@ -179,20 +195,28 @@ SizeFactors::SizeFactors(const Problem& problem, const KeptRanks& kept, const Pl
     // What differs between the sides is most often how many samples or tokens there are.
     std::set<Lines> likely;
     if (candidates != nullptr) {
-      std::copy_if(candidates->begin(), candidates->end(), std::inserter(likely, likely.end()), [&](const Lines& own) {
-        return std::all_of(own.begin(), own.end(), [&](std::int32_t l) { return data.contains(l); });
-      });
+      std::copy_if(candidates->begin(), candidates->end(), std::inserter(likely, likely.end()),
+                   [&](const Lines& own) {
+                     return std::all_of(own.begin(), own.end(),
+                                        [&](std::int32_t l) { return data.contains(l); });
+                   });
       if (!likely.empty()) candidates = &likely;
     }
     if (oneSided && use.plan) {
       // Most likely those that samples are divided over.
       std::set<std::int64_t> values = productsOfAxes(problem.plan, kept, &dataAxes, n);
       if (values.size() != 1) values = productsOfAxes(problem.plan, kept, nullptr, n);
-      if (values.size() > 1) throw Unsupported("the factor " + std::to_string(n) + " of the plan may stand for different axes or microbatches, of which ranks would be left out");
+      if (values.size() > 1)
+        throw Unsupported("the factor " + std::to_string(n) +
+                          " of the plan may stand for different axes or microbatches, of which "
+                          "ranks would be left out");
       if (values.size() == 1) {
-        // As many samples or tokens as ranks: they come to be as many again, so that it does not matter which are meant.
+        // As many samples or tokens as ranks: they come to be as many again, so that it does not
+        // matter which are meant.
         for (const Lines& own : likely) {
-          if (own.size() != 1 && *values.begin() != n) throw Unsupported("the factor " + std::to_string(n) + " of the plan may stand for ranks or for samples");
+          if (own.size() != 1 && *values.begin() != n)
+            throw Unsupported("the factor " + std::to_string(n) +
+                              " of the plan may stand for ranks or for samples");
           if (own.size() != 1) {
             std::for_each(own.begin(), own.end(), keepLine);
             continue;
@@ -242,7 +266,8 @@ Rational SizeFactors::mapped(const Rational& factor, const PlanLines& lines) con
   if (it == meaning_.end()) return factor;
   std::int64_t value = it->second.factor;
   for (const std::int32_t line : it->second.lines) value *= lines.newSizeOfLine(line);
-  return factor.isInteger() ? factor / Rational(*n) * Rational(value) : factor * Rational(*n) / Rational(value);
+  return factor.isInteger() ? factor / Rational(*n) * Rational(value)
+                            : factor * Rational(*n) / Rational(value);
 }
 
 }  // namespace shardproof

@@ -19,13 +19,21 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 class Rewriter {
  public:
-  Rewriter(const Problem& problem, const KeptRanks& kept, const PlanRelations& relations, const std::function<Rational(const Rational&)>& factor)
-      : problem_(problem), kept_(kept), relations_(relations), lines_(relations.lines), factor_(factor), to_(std::make_unique<Problem>()) {}
+  Rewriter(const Problem& problem, const KeptRanks& kept, const PlanRelations& relations,
+           const std::function<Rational(const Rational&)>& factor)
+      : problem_(problem),
+        kept_(kept),
+        relations_(relations),
+        lines_(relations.lines),
+        factor_(factor),
+        to_(std::make_unique<Problem>()) {}
 
   std::unique_ptr<Problem> run() {
     // Ids stay what they are: all names and attribute sets, in their order.
-    for (std::size_t i = 0; i < problem_.names.size(); ++i) to_->names.intern(problem_.names.text(NameId(static_cast<std::int64_t>(i))));
-    for (std::size_t i = 0; i < problem_.attributes.size(); ++i) to_->attributes.intern(problem_.attributes.at(AttributesId(static_cast<std::int64_t>(i))));
+    for (std::size_t i = 0; i < problem_.names.size(); ++i)
+      to_->names.intern(problem_.names.text(NameId(static_cast<std::int64_t>(i))));
+    for (std::size_t i = 0; i < problem_.attributes.size(); ++i)
+      to_->attributes.intern(problem_.attributes.at(AttributesId(static_cast<std::int64_t>(i))));
     to_->model = problem_.model;
     to_->lineageAdded = problem_.lineageAdded;
     rewrite(to_->model.graph, relations_.model);
@@ -40,7 +48,8 @@ class Rewriter {
     to.file = from.file;
     to.name = from.name;
     to.modelFile = from.modelFile;
-    for (std::size_t a = 0; a < from.mesh.size(); ++a) to.mesh.push_back({from.mesh[a].name, static_cast<std::int32_t>(kept_.ofAxis[a].size())});
+    for (std::size_t a = 0; a < from.mesh.size(); ++a)
+      to.mesh.push_back({from.mesh[a].name, static_cast<std::int32_t>(kept_.ofAxis[a].size())});
     to.microbatches = static_cast<std::int32_t>(kept_.microbatches.size());
     for (std::size_t p = 0; p < from.programs.size(); ++p) {
       if (!kept_.keeps(from.programs[p].at)) continue;
@@ -48,7 +57,8 @@ class Rewriter {
       Program& program = to.programs.back();
       renumber(program.at);
       for (CommunicationSpec& spec : program.communications) {
-        std::erase_if(spec.groupAt, [&](const Coordinates& member) { return !kept_.keeps(member); });
+        std::erase_if(spec.groupAt,
+                      [&](const Coordinates& member) { return !kept_.keeps(member); });
         for (Coordinates& member : spec.groupAt) renumber(member);
         renumber(spec.peer);
       }
@@ -68,11 +78,17 @@ class Rewriter {
     for (std::size_t s = 0; s < from.shards.size(); ++s) {
       const Shard& old = from.shards[s];
       Shard shard = old;
-      std::erase_if(shard.parts, [&](const Part& part) { return !kept_.keeps(part.at) || (part.microbatch.isOne() && kept_.newCoordinate(kMicrobatchAxis, part.microbatch.number()) < 0); });
+      std::erase_if(shard.parts, [&](const Part& part) {
+        return !kept_.keeps(part.at) ||
+               (part.microbatch.isOne() &&
+                kept_.newCoordinate(kMicrobatchAxis, part.microbatch.number()) < 0);
+      });
       if (shard.parts.empty()) continue;
       for (Part& part : shard.parts) {
         renumber(part.at);
-        if (part.microbatch.isOne()) part.microbatch = Microbatch::of(kept_.newCoordinate(kMicrobatchAxis, part.microbatch.number()));
+        if (part.microbatch.isOne())
+          part.microbatch =
+              Microbatch::of(kept_.newCoordinate(kMicrobatchAxis, part.microbatch.number()));
       }
       for (std::size_t d = 0; d < dims.size(); ++d) {
         const auto even = relations_.evenBoxes.find({e, s, d});
@@ -85,18 +101,23 @@ class Rewriter {
   }
 
   // Boxes one after another over the coordinates that stay.
-  void share(const Shard& old, std::size_t d, PlanLines::Dim dim, const std::vector<std::pair<std::int32_t, PlanLines::Dim>>& shares, Shard& shard) const {
+  void share(const Shard& old, std::size_t d, PlanLines::Dim dim,
+             const std::vector<std::pair<std::int32_t, PlanLines::Dim>>& shares,
+             Shard& shard) const {
     for (auto& step : shard.step) step.second[d] = 0;
     for (const auto& [axis, part] : shares) {
-      const auto it = std::find_if(shard.step.begin(), shard.step.end(), [axis = axis](const auto& step) { return step.first == axis; });
+      const auto it = std::find_if(shard.step.begin(), shard.step.end(),
+                                   [axis = axis](const auto& step) { return step.first == axis; });
       it->second[d] = lines_.newSize(part);
     }
     const std::int64_t lo = lines_.newPosition(dim, old.box[d].first);
-    const std::int64_t size = shares.empty() ? lines_.newPosition(dim, old.box[d].second) - lo : lines_.newSize(shares.front().second);
+    const std::int64_t size = shares.empty() ? lines_.newPosition(dim, old.box[d].second) - lo
+                                             : lines_.newSize(shares.front().second);
     shard.box[d] = {lo, lo + size};
   }
 
-  // Where the box lies along dimension d, at the first kept coordinates, and how it steps from one kept coordinate to the next.
+  // Where the box lies along dimension d, at the first kept coordinates, and how it steps from one
+  // kept coordinate to the next.
   void place(const Shard& old, std::size_t d, PlanLines::Dim dim, Shard& shard) const {
     std::int64_t base = old.box[d].first;
     for (const auto& [axis, offsets] : old.step) base += kept_.of(axis).front() * offsets[d];
@@ -104,7 +125,10 @@ class Rewriter {
     for (std::size_t s = 0; s < old.step.size(); ++s) {
       const auto& [axis, offsets] = old.step[s];
       const auto& coordinates = kept_.of(axis);
-      const std::int64_t step = offsets[d] == 0 || coordinates.size() < 2 ? 0 : lines_.newPosition(dim, base + (coordinates[1] - coordinates[0]) * offsets[d]) - lo;
+      const std::int64_t step =
+          offsets[d] == 0 || coordinates.size() < 2
+              ? 0
+              : lines_.newPosition(dim, base + (coordinates[1] - coordinates[0]) * offsets[d]) - lo;
       shard.step[s].second[d] = step;
     }
     checkSteps(old, d, dim, shard, lo);
@@ -112,20 +136,25 @@ class Rewriter {
     shard.box[d] = {lo, lines_.newPosition(dim, base + old.box[d].second - old.box[d].first)};
   }
 
-  void checkSteps(const Shard& old, std::size_t d, PlanLines::Dim dim, const Shard& shard, std::int64_t lo) const {
-    std::vector<std::pair<std::int64_t, std::int64_t>> places{{old.box[d].first, lo}};   // at full size, as the new steps say
+  void checkSteps(const Shard& old, std::size_t d, PlanLines::Dim dim, const Shard& shard,
+                  std::int64_t lo) const {
+    std::vector<std::pair<std::int64_t, std::int64_t>> places{
+        {old.box[d].first, lo}};  // at full size, as the new steps say
     for (std::size_t s = 0; s < old.step.size(); ++s) {
       const auto& [axis, offsets] = old.step[s];
       if (offsets[d] == 0) continue;
       std::vector<std::pair<std::int64_t, std::int64_t>> more;
       const auto& coordinates = kept_.of(axis);
       for (const auto& [full, now] : places) {
-        for (std::size_t k = 0; k < coordinates.size(); ++k) more.emplace_back(full + coordinates[k] * offsets[d], now + static_cast<std::int64_t>(k) * shard.step[s].second[d]);
+        for (std::size_t k = 0; k < coordinates.size(); ++k)
+          more.emplace_back(full + coordinates[k] * offsets[d],
+                            now + static_cast<std::int64_t>(k) * shard.step[s].second[d]);
       }
       places = std::move(more);
     }
     for (const auto& [full, now] : places) {
-      if (lines_.newPosition(dim, full) != now) throw Unsupported("a lineage box does not step evenly at the smaller sizes");
+      if (lines_.newPosition(dim, full) != now)
+        throw Unsupported("a lineage box does not step evenly at the smaller sizes");
     }
   }
 
@@ -133,17 +162,21 @@ class Rewriter {
 
   void rewrite(Graph& graph, const GraphDims& dims) {
     for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
-      if (dims.fits[n] && graph.nodes[n].communication < 0) rewriteNode(graph, dims, graph.nodes[n]);
+      if (dims.fits[n] && graph.nodes[n].communication < 0)
+        rewriteNode(graph, dims, graph.nodes[n]);
     }
     for (std::size_t t = 0; t < graph.tensors.size(); ++t) {
       Tensor& tensor = graph.tensors[t];
-      for (std::size_t d = 0; d < tensor.shape.size(); ++d) tensor.shape[d] = lines_.newSize(dims.ofTensor[t][d]);
+      for (std::size_t d = 0; d < tensor.shape.size(); ++d)
+        tensor.shape[d] = lines_.newSize(dims.ofTensor[t][d]);
       if (tensor.constant < 0) continue;
       ConstantValue& value = graph.constants[at(tensor.constant)];
-      if (tensor.element == ElementKind::kReal && value.fill) value.elements.front() = factor_(value.elements.front());
+      if (tensor.element == ElementKind::kReal && value.fill)
+        value.elements.front() = factor_(value.elements.front());
       if (dims.values[t] < 0) continue;
       for (Rational& r : value.elements) {
-        if (r.fitsInt64() && r.toInt64() >= 0 && r.toInt64() < PlanLines::kUnbounded) r = Rational(lines_.newPosition(dims.values[t], r.toInt64()));
+        if (r.fitsInt64() && r.toInt64() >= 0 && r.toInt64() < PlanLines::kUnbounded)
+          r = Rational(lines_.newPosition(dims.values[t], r.toInt64()));
       }
     }
   }
@@ -157,23 +190,40 @@ class Rewriter {
     // Single results: forward the node's own, backward the gradient's place.
     const auto result = [&] { return first == 0 ? graph.out(node)[0] : operand(0); };
     switch (sizedAttribute(op)) {
-      case SizedAttribute::kResultShape: resultShape(now, dims, result()); break;
-      case SizedAttribute::kSlice: slice(now, graph.tensors[at(operand(first))].shape, dims.ofTensor[at(operand(first))]); break;
-      case SizedAttribute::kSelect: select(now, graph.tensors[at(operand(first))].shape, dims.ofTensor[at(operand(first))]); break;
+      case SizedAttribute::kResultShape:
+        resultShape(now, dims, result());
+        break;
+      case SizedAttribute::kSlice:
+        slice(now, graph.tensors[at(operand(first))].shape, dims.ofTensor[at(operand(first))]);
+        break;
+      case SizedAttribute::kSelect:
+        select(now, graph.tensors[at(operand(first))].shape, dims.ofTensor[at(operand(first))]);
+        break;
       case SizedAttribute::kPad:
         if (result() >= 0) pad(now, dims.ofTensor[at(operand(first))], dims.ofTensor[at(result())]);
         break;
-      case SizedAttribute::kWindow: positions(now, {"start", "stop"}, dims.values[at(operand(first))]); break;
-      case SizedAttribute::kExperts: positions(now, {"local_expert_start", "local_expert_end", "n_routed_experts"}, dims.values[at(operand(first + 1))]); break;
-      case SizedAttribute::kNone: break;
+      case SizedAttribute::kWindow:
+        positions(now, {"start", "stop"}, dims.values[at(operand(first))]);
+        break;
+      case SizedAttribute::kExperts:
+        positions(now, {"local_expert_start", "local_expert_end", "n_routed_experts"},
+                  dims.values[at(operand(first + 1))]);
+        break;
+      case SizedAttribute::kNone:
+        break;
     }
     if (const char* key = factorAttribute(op); key != nullptr && ops::has(old, key)) {
       Rational value = factor_(ops::number(old, key));
       // 1/3 has no decimal; dividing by 3 says the same.
       if (!hasDecimal(value)) {
-        const std::map<std::string, std::string> kInverse{{"mul", "div"}, {"div", "mul"}, {"mul_backward", "div_backward"}, {"div_backward", "mul_backward"}};
+        const std::map<std::string, std::string> kInverse{{"mul", "div"},
+                                                          {"div", "mul"},
+                                                          {"mul_backward", "div_backward"},
+                                                          {"div_backward", "mul_backward"}};
         const auto it = kInverse.find(op);
-        if (it == kInverse.end()) throw Unsupported("the factor " + value.toString() + " of " + op + " has no finite decimal");
+        if (it == kInverse.end())
+          throw Unsupported("the factor " + value.toString() + " of " + op +
+                            " has no finite decimal");
         node.op = ops::Registry::instance().find(it->second);
         value = value.inverse();
       }
@@ -199,8 +249,9 @@ class Rewriter {
   }
 
   // A bound at or beyond the end, as it is often written, stays beyond it.
-  void slice(Attributes& attributes, const Shape& x, const std::vector<PlanLines::Dim>& dims) const {
-    if (ops::integer(attributes, "step", 1) != 1) return;   // such a dimension keeps its size
+  void slice(Attributes& attributes, const Shape& x,
+             const std::vector<PlanLines::Dim>& dims) const {
+    if (ops::integer(attributes, "step", 1) != 1) return;  // such a dimension keeps its size
     const std::size_t d = dimension(attributes, x.size());
     for (const char* key : {"start", "stop"}) {
       if (!ops::has(attributes, key)) continue;
@@ -211,13 +262,15 @@ class Rewriter {
     }
   }
 
-  void select(Attributes& attributes, const Shape& x, const std::vector<PlanLines::Dim>& dims) const {
+  void select(Attributes& attributes, const Shape& x,
+              const std::vector<PlanLines::Dim>& dims) const {
     const std::size_t d = dimension(attributes, x.size());
     const std::int64_t index = ops::integer(attributes, "index");
     attributes["index"] = Rational(lines_.newPosition(dims[d], index < 0 ? index + x[d] : index));
   }
 
-  void pad(Attributes& attributes, const std::vector<PlanLines::Dim>& x, const std::vector<PlanLines::Dim>& y) const {
+  void pad(Attributes& attributes, const std::vector<PlanLines::Dim>& x,
+           const std::vector<PlanLines::Dim>& y) const {
     Shape pad = ops::integers(attributes, "pad");
     for (std::size_t i = 0; i < pad.size() / 2; ++i) {
       const std::size_t d = x.size() - 1 - i;
@@ -227,9 +280,11 @@ class Rewriter {
     attributes["pad"] = pad;
   }
 
-  void positions(Attributes& attributes, std::initializer_list<const char*> keys, PlanLines::Dim values) const {
+  void positions(Attributes& attributes, std::initializer_list<const char*> keys,
+                 PlanLines::Dim values) const {
     for (const char* key : keys) {
-      if (ops::has(attributes, key)) attributes[key] = Rational(lines_.newPosition(values, ops::integer(attributes, key)));
+      if (ops::has(attributes, key))
+        attributes[key] = Rational(lines_.newPosition(values, ops::integer(attributes, key)));
     }
   }
 
@@ -243,7 +298,9 @@ class Rewriter {
 
 }  // namespace
 
-std::unique_ptr<Problem> withNewSizes(const Problem& problem, const KeptRanks& kept, const PlanRelations& relations, const std::function<Rational(const Rational&)>& factor) {
+std::unique_ptr<Problem> withNewSizes(const Problem& problem, const KeptRanks& kept,
+                                      const PlanRelations& relations,
+                                      const std::function<Rational(const Rational&)>& factor) {
   return Rewriter(problem, kept, relations, factor).run();
 }
 

@@ -10,7 +10,10 @@
 
 namespace shardproof {
 
-// `relations.lines` have their new sizes; `factor` gives the new value of a factor. Throws Unsupported for lineage that does not step evenly any more.
-std::unique_ptr<Problem> withNewSizes(const Problem& problem, const KeptRanks& kept, const PlanRelations& relations, const std::function<Rational(const Rational&)>& factor);
+// `relations.lines` have their new sizes; `factor` gives the new value of a factor. Throws
+// Unsupported for lineage that does not step evenly any more.
+std::unique_ptr<Problem> withNewSizes(const Problem& problem, const KeptRanks& kept,
+                                      const PlanRelations& relations,
+                                      const std::function<Rational(const Rational&)>& factor);
 
 }  // namespace shardproof

@@ -11,7 +11,8 @@ namespace shardproof {
 
 namespace {
 
-// Appends integers and texts so that no two different sequences give the same bytes: every list is preceded by its length.
+// Appends integers and texts so that no two different sequences give the same bytes: every list is
+// preceded by its length.
 class Bytes {
  public:
   void number(std::int64_t n) {
@@ -70,9 +71,11 @@ void put(Bytes& bytes, const Attributes& attributes) {
 
 }  // namespace
 
-// Ids of operators, attribute sets, names and constants mean nothing outside their problem and their build: forms of several problems, and of the runs
-// before this one, are compared with each other, so all of these are written out. A pair of operator and attributes is written at its first use,
-// and named by its number in the order of first uses from then on. canonical_reader.cpp reads this back.
+// Ids of operators, attribute sets, names and constants mean nothing outside their problem and
+// their build: forms of several problems, and of the runs before this one, are compared with each
+// other, so all of these are written out. A pair of operator and attributes is written at its first
+// use, and named by its number in the order of first uses from then on. canonical_reader.cpp reads
+// this back.
 std::string canonicalForm(const Stage& stage, const Problem& problem) {
   Bytes bytes;
   bytes.list(stage.lumps, [&](const AxisLump& l) {
@@ -84,11 +87,19 @@ std::string canonicalForm(const Stage& stage, const Problem& problem) {
     });
   });
   bytes.list(stage.tensors, [&](const StageTensor& t) {
-    bytes.number((((static_cast<std::int64_t>(t.origin) * 2 + t.info.absent) * 4 + static_cast<std::int64_t>(t.info.element)) * TensorFacts::kCodes + t.facts.code()) * 2 + t.logical);
+    bytes.number((((static_cast<std::int64_t>(t.origin) * 2 + t.info.absent) * 4 +
+                   static_cast<std::int64_t>(t.info.element)) *
+                      TensorFacts::kCodes +
+                  t.facts.code()) *
+                     2 +
+                 t.logical);
     bytes.numbers(t.info.shape);
     if (t.origin == Origin::kConstant) {
-      const Graph& graph = t.logical ? problem.model.graph : problem.plan.programs[static_cast<std::size_t>(t.program)].graph;
-      const ConstantValue& value = graph.constants[static_cast<std::size_t>(graph.tensors[static_cast<std::size_t>(t.tensor)].constant)];
+      const Graph& graph = t.logical
+                               ? problem.model.graph
+                               : problem.plan.programs[static_cast<std::size_t>(t.program)].graph;
+      const ConstantValue& value = graph.constants[static_cast<std::size_t>(
+          graph.tensors[static_cast<std::size_t>(t.tensor)].constant)];
       bytes.number(value.fill ? 1 : 0);
       bytes.list(value.elements, [&](const Rational& r) { bytes.text(r.toString()); });
     }
@@ -97,7 +108,8 @@ std::string canonicalForm(const Stage& stage, const Problem& problem) {
   bytes.list(stage.nodes, [&](const StageNode& n) {
     bytes.number(static_cast<std::int64_t>(n.communication) * 2 + n.logical);
     if (n.communication == Communication::kNone) {
-      const auto [it, first] = operations.emplace(std::pair(n.op, n.attributes), static_cast<std::int64_t>(operations.size()));
+      const auto [it, first] = operations.emplace(std::pair(n.op, n.attributes),
+                                                  static_cast<std::int64_t>(operations.size()));
       bytes.number(it->second);
       if (first) {
         bytes.text(ops::Registry::instance().at(n.op).name);
@@ -115,9 +127,7 @@ std::string canonicalForm(const Stage& stage, const Problem& problem) {
     }
   });
   bytes.list(stage.claims, [&](const Equation& e) { put(bytes, e); });
-  bytes.list(stage.assumptions, [&](const Equation& e) {
-    put(bytes, e);
-  });
+  bytes.list(stage.assumptions, [&](const Equation& e) { put(bytes, e); });
   return bytes.take();
 }
 

@@ -1,5 +1,6 @@
-// The inverse of canonical.cpp. The bytes come from a file, so nothing about them is taken for granted: whatever does not lead to a stage on which reduction and
-// execution stay within their arrays is refused.
+// The inverse of canonical.cpp. The bytes come from a file, so nothing about them is taken for
+// granted: whatever does not lead to a stage on which reduction and execution stay within their
+// arrays is refused.
 #include "stages/canonical_reader.h"
 
 #include <algorithm>
@@ -30,17 +31,23 @@ class FormReader {
     readList([&] { readLump(); });
     readList([&] { readTensor(); });
     written_.resize(stage_.tensors.size());
-    for (std::size_t t = 0; t < stage_.tensors.size(); ++t) written_[t] = stage_.tensors[t].origin != Origin::kComputed;
+    for (std::size_t t = 0; t < stage_.tensors.size(); ++t)
+      written_[t] = stage_.tensors[t].origin != Origin::kComputed;
     readList([&] { readNode(); });
     readList([&] { stage_.claims.push_back(readEquation()); });
     for (const Equation& e : stage_.claims) {
-      if (!written_[at(e.logical)] || std::any_of(e.parts.begin(), e.parts.end(), [&](const auto& p) { return !written_[at(p.first)]; })) {
+      if (!written_[at(e.logical)] ||
+          std::any_of(e.parts.begin(), e.parts.end(),
+                      [&](const auto& p) { return !written_[at(p.first)]; })) {
         throw DamagedForm("a claim about what nothing computes");
       }
     }
     readList([&] { stage_.assumptions.push_back(readEquation()); });
     for (const Equation& e : stage_.assumptions) {
-      const auto given = [&](const auto& p) { return stage_.tensors[at(p.first)].origin == Origin::kBoundary || stage_.tensors[at(p.first)].origin == Origin::kConstant; };
+      const auto given = [&](const auto& p) {
+        return stage_.tensors[at(p.first)].origin == Origin::kBoundary ||
+               stage_.tensors[at(p.first)].origin == Origin::kConstant;
+      };
       if (!std::all_of(e.parts.begin(), e.parts.end(), given)) {
         throw DamagedForm("an assumption about a local tensor that is given otherwise");
       }
@@ -63,11 +70,13 @@ class FormReader {
       next = c + 1;
       total += stands;
     });
-    if (total != lump.size) throw DamagedForm("the coordinates of an axis stand for more or fewer than it has");
+    if (total != lump.size)
+      throw DamagedForm("the coordinates of an axis stand for more or fewer than it has");
     stage_.lumps.push_back(std::move(lump));
   }
 
-  std::int64_t number(std::int64_t least = std::numeric_limits<std::int64_t>::min(), std::int64_t most = std::numeric_limits<std::int64_t>::max()) {
+  std::int64_t number(std::int64_t least = std::numeric_limits<std::int64_t>::min(),
+                      std::int64_t most = std::numeric_limits<std::int64_t>::max()) {
     std::uint64_t u = 0;
     for (int shift = 0;; shift += 7) {
       if (next_ == bytes_.size()) throw DamagedForm("it ends too early");
@@ -80,7 +89,8 @@ class FormReader {
     if (n < least || n > most) throw DamagedForm("a number is out of range");
     return n;
   }
-  // A list has at most as many items as there are bytes left: nothing is reserved for a length that is not true.
+  // A list has at most as many items as there are bytes left: nothing is reserved for a length that
+  // is not true.
   std::size_t length() {
     const std::size_t n = at(number(0));
     if (n > bytes_.size() - next_) throw DamagedForm("a list is longer than the rest");
@@ -92,7 +102,8 @@ class FormReader {
     for (std::size_t i = 0; i < n; ++i) item();
   }
   template <class T = std::int64_t>
-  std::vector<T> numbers(std::int64_t least = std::numeric_limits<T>::min(), std::int64_t most = std::numeric_limits<T>::max()) {
+  std::vector<T> numbers(std::int64_t least = std::numeric_limits<T>::min(),
+                         std::int64_t most = std::numeric_limits<T>::max()) {
     std::vector<T> list;
     readList([&] { list.push_back(static_cast<T>(number(least, most))); });
     return list;
@@ -106,30 +117,46 @@ class FormReader {
   Rational rational() {
     const std::string s = text();
     const std::size_t slash = s.find('/');
-    const auto digits = [](std::string_view part) { return !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; }); };
-    const std::string_view all = s, above = all.substr(0, slash), unsignedAbove = above.substr(above.starts_with('-') ? 1 : 0);
+    const auto digits = [](std::string_view part) {
+      return !part.empty() &&
+             std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
+    };
+    const std::string_view all = s, above = all.substr(0, slash),
+                           unsignedAbove = above.substr(above.starts_with('-') ? 1 : 0);
     const std::string_view below = slash == std::string::npos ? "1" : all.substr(slash + 1);
-    if (!digits(unsignedAbove) || !digits(below) || below.find_first_not_of('0') == std::string_view::npos) throw DamagedForm("a number is none");
+    if (!digits(unsignedAbove) || !digits(below) ||
+        below.find_first_not_of('0') == std::string_view::npos)
+      throw DamagedForm("a number is none");
     return Rational(mpq_class(mpz_class(std::string(above)), mpz_class(std::string(below))));
   }
 
   void readTensor() {
-    const std::int64_t kind = number(0, (((static_cast<std::int64_t>(Origin::kUnbound) * 2 + 1) * 4 + 3) * TensorFacts::kCodes + TensorFacts::kCodes - 1) * 2 + 1);
+    const std::int64_t kind = number(
+        0, (((static_cast<std::int64_t>(Origin::kUnbound) * 2 + 1) * 4 + 3) * TensorFacts::kCodes +
+            TensorFacts::kCodes - 1) *
+                   2 +
+               1);
     StageTensor t;
     t.logical = kind % 2 != 0;
     t.facts = TensorFacts::of(kind / 2 % TensorFacts::kCodes);
     const std::int64_t rest = kind / 2 / TensorFacts::kCodes;
-    if (rest % 4 > static_cast<std::int64_t>(ElementKind::kComplex)) throw DamagedForm("an unknown kind of element");
+    if (rest % 4 > static_cast<std::int64_t>(ElementKind::kComplex))
+      throw DamagedForm("an unknown kind of element");
     t.info.element = static_cast<ElementKind>(rest % 4);
     t.info.absent = rest / 4 % 2 != 0;
     t.origin = static_cast<Origin>(rest / 8);
-    if (!(t.facts == TensorFacts{}) && !(t.logical && t.origin == Origin::kVariable)) throw DamagedForm("facts about a tensor that is no variable of the model's side");
-    const bool ofModel = t.origin == Origin::kVariable, ofPlan = t.origin == Origin::kBoundary || t.origin == Origin::kUnbound;
-    if (t.logical ? ofPlan : ofModel) throw DamagedForm("a tensor that is given in a way in which its side has none");
-    t.info.shape = numbers(1);   // as in a plan, no tensor is without elements, and they can be counted
+    if (!(t.facts == TensorFacts{}) && !(t.logical && t.origin == Origin::kVariable))
+      throw DamagedForm("facts about a tensor that is no variable of the model's side");
+    const bool ofModel = t.origin == Origin::kVariable,
+               ofPlan = t.origin == Origin::kBoundary || t.origin == Origin::kUnbound;
+    if (t.logical ? ofPlan : ofModel)
+      throw DamagedForm("a tensor that is given in a way in which its side has none");
+    t.info.shape =
+        numbers(1);  // as in a plan, no tensor is without elements, and they can be counted
     std::int64_t elements = 1;
     for (const std::int64_t d : t.info.shape) {
-      if (__builtin_mul_overflow(elements, d, &elements)) throw DamagedForm("a tensor of more than 2^63 elements");
+      if (__builtin_mul_overflow(elements, d, &elements))
+        throw DamagedForm("a tensor of more than 2^63 elements");
     }
     t.tensor = static_cast<std::int32_t>(stage_.tensors.size());
     if (!t.logical) t.program = 0, t.rank = 0;
@@ -142,13 +169,16 @@ class FormReader {
       ConstantValue value;
       value.fill = number(0, 1) != 0;
       readList([&] { value.elements.push_back(rational()); });
-      if (static_cast<std::int64_t>(value.elements.size()) != (value.fill ? 1 : elements)) throw DamagedForm("a constant has another number of elements than its shape");
+      if (static_cast<std::int64_t>(value.elements.size()) != (value.fill ? 1 : elements))
+        throw DamagedForm("a constant has another number of elements than its shape");
       tensor.kind = TensorKind::kConstant;
       tensor.constant = static_cast<std::int32_t>(graph.constants.size());
       graph.constants.push_back(std::move(value));
     }
-    // Both graphs have as many tensors as the stage, so that a stage tensor's index is its index there too.
-    for (Graph* g : {&problem_->model.graph, &problem_->plan.programs[0].graph}) g->tensors.push_back(g == &graph ? tensor : Tensor{});
+    // Both graphs have as many tensors as the stage, so that a stage tensor's index is its index
+    // there too.
+    for (Graph* g : {&problem_->model.graph, &problem_->plan.programs[0].graph})
+      g->tensors.push_back(g == &graph ? tensor : Tensor{});
     stage_.tensors.push_back(std::move(t));
   }
 
@@ -158,17 +188,28 @@ class FormReader {
       std::string key = text();
       AttributeValue value;
       switch (number(0, 3)) {
-        case 0: value = number(0, 1) != 0; break;
-        case 1: value = rational(); break;
-        case 2: value = text(); break;
-        default: value = numbers(); break;
+        case 0:
+          value = number(0, 1) != 0;
+          break;
+        case 1:
+          value = rational();
+          break;
+        case 2:
+          value = text();
+          break;
+        default:
+          value = numbers();
+          break;
       }
       attributes.insert_or_assign(std::move(key), std::move(value));
     });
     return attributes;
   }
 
-  std::int32_t tensor(std::int32_t least = 0) { return static_cast<std::int32_t>(number(least, static_cast<std::int64_t>(stage_.tensors.size()) - 1)); }
+  std::int32_t tensor(std::int32_t least = 0) {
+    return static_cast<std::int32_t>(
+        number(least, static_cast<std::int64_t>(stage_.tensors.size()) - 1));
+  }
 
   void readNode() {
     StageNode n;
@@ -194,11 +235,13 @@ class FormReader {
     readList([&] { n.in.push_back(tensor(least)); });
     readList([&] { n.out.push_back(tensor(-1)); });
     for (const std::int32_t t : n.in) {
-      if (t >= 0 && (!written_[at(t)] || stage_.tensors[at(t)].logical != n.logical)) throw DamagedForm("an operator reads what is not there");
+      if (t >= 0 && (!written_[at(t)] || stage_.tensors[at(t)].logical != n.logical))
+        throw DamagedForm("an operator reads what is not there");
     }
     for (const std::int32_t t : n.out) {
       if (t < 0) continue;
-      if (written_[at(t)] || stage_.tensors[at(t)].logical != n.logical) throw DamagedForm("an operator writes what is there");
+      if (written_[at(t)] || stage_.tensors[at(t)].logical != n.logical)
+        throw DamagedForm("an operator writes what is there");
       written_[at(t)] = 1;
     }
     if (communicates) {
@@ -217,12 +260,15 @@ class FormReader {
     const Attributes& attributes = problem_->attributes.at(n.attributes);
     op.validate(attributes, n.in.size(), n.out.size());
     std::vector<const ops::TensorInfo*> operands;
-    for (const std::int32_t t : n.in) operands.push_back(t < 0 ? nullptr : &stage_.tensors[at(t)].info);
+    for (const std::int32_t t : n.in)
+      operands.push_back(t < 0 ? nullptr : &stage_.tensors[at(t)].info);
     const auto results = op.infer({attributes, operands, n.out.size()});
     for (std::size_t i = 0; i < n.out.size(); ++i) {
       if (n.out[i] < 0) continue;
       const ops::TensorInfo& written = stage_.tensors[at(n.out[i])].info;
-      if (i >= results.size() || !fitsDeclared(results[i].shape, written.shape, op.scalarMayBeOne) || results[i].element != written.element) {
+      if (i >= results.size() ||
+          !fitsDeclared(results[i].shape, written.shape, op.scalarMayBeOne) ||
+          results[i].element != written.element) {
         throw DamagedForm("a result of another shape or kind than its operator produces");
       }
     }
@@ -236,7 +282,7 @@ class FormReader {
         throw DamagedForm(error.what());
       } catch (const ShapeError& error) {
         throw DamagedForm(error.what());
-      } catch (const Unsupported&) {   // as in a plan: such a stage is undecided
+      } catch (const Unsupported&) {  // as in a plan: such a stage is undecided
       }
       return;
     }
@@ -247,35 +293,48 @@ class FormReader {
   void checkCommunication(const StageNode& n) const {
     auto members = static_cast<std::int64_t>(n.in.size());
     // A group of one may have no multiplicities; otherwise there is one for each member.
-    if (n.in.empty() || n.out.size() != 1 || (!n.multiplicity.empty() && n.multiplicity.size() != n.in.size())) throw DamagedForm("a communication of no members");
-    // A reduce_scatter of one operand takes a part of what is combined already: one of as many as fit.
+    if (n.in.empty() || n.out.size() != 1 ||
+        (!n.multiplicity.empty() && n.multiplicity.size() != n.in.size()))
+      throw DamagedForm("a communication of no members");
+    // A reduce_scatter of one operand takes a part of what is combined already: one of as many as
+    // fit.
     if (n.communication == Communication::kReduceScatter && members == 1 && n.out[0] >= 0) {
-      const Shape &whole = stage_.tensors[at(n.in[0])].info.shape, &part = stage_.tensors[at(n.out[0])].info.shape;
+      const Shape &whole = stage_.tensors[at(n.in[0])].info.shape,
+                  &part = stage_.tensors[at(n.out[0])].info.shape;
       const std::int64_t dim = n.dim < 0 ? n.dim + static_cast<std::int64_t>(part.size()) : n.dim;
       if (dim >= 0 && dim < static_cast<std::int64_t>(part.size()) && part.size() == whole.size()) {
-        members = std::max<std::int64_t>(1, whole[at(dim)] / std::max<std::int64_t>(1, part[at(dim)]));
+        members =
+            std::max<std::int64_t>(1, whole[at(dim)] / std::max<std::int64_t>(1, part[at(dim)]));
       }
     }
-    const bool cuts = n.communication == Communication::kAllGather || n.communication == Communication::kReduceScatter || n.communication == Communication::kAllToAll;
-    if (cuts && n.member >= members) throw DamagedForm("a communication without the member whose result it is");
+    const bool cuts = n.communication == Communication::kAllGather ||
+                      n.communication == Communication::kReduceScatter ||
+                      n.communication == Communication::kAllToAll;
+    if (cuts && n.member >= members)
+      throw DamagedForm("a communication without the member whose result it is");
     std::int64_t total = 0;
     for (const std::int64_t m : n.multiplicity) {
-      if (m < 1 || m > std::numeric_limits<std::int32_t>::max() || (cuts && m != 1)) throw DamagedForm("a communication's member stands for an impossible number of others");
+      if (m < 1 || m > std::numeric_limits<std::int32_t>::max() || (cuts && m != 1))
+        throw DamagedForm("a communication's member stands for an impossible number of others");
       total += m;
     }
-    if (total > std::numeric_limits<std::int32_t>::max()) throw DamagedForm("a communication of too many members");
+    if (total > std::numeric_limits<std::int32_t>::max())
+      throw DamagedForm("a communication of too many members");
     if (n.out[0] < 0) return;
-    const ops::TensorInfo &first = stage_.tensors[at(n.in[0])].info, &out = stage_.tensors[at(n.out[0])].info;
+    const ops::TensorInfo &first = stage_.tensors[at(n.in[0])].info,
+                          &out = stage_.tensors[at(n.out[0])].info;
     for (const std::int32_t t : n.in) {
       const ops::TensorInfo& in = stage_.tensors[at(t)].info;
-      if (in.shape != first.shape || in.element != out.element) throw DamagedForm("a communication between tensors of different shapes or kinds");
+      if (in.shape != first.shape || in.element != out.element)
+        throw DamagedForm("a communication between tensors of different shapes or kinds");
     }
     CommunicationSpec spec;
     spec.kind = n.communication;
     spec.dim = n.dim;
     spec.odim = n.odim;
     try {
-      if (communicationShape(spec, first.shape, members) != out.shape) throw DamagedForm("a communication's result has another shape than it produces");
+      if (communicationShape(spec, first.shape, members) != out.shape)
+        throw DamagedForm("a communication's result has another shape than it produces");
     } catch (const ShapeError& error) {
       throw DamagedForm(error.what());
     }
@@ -290,25 +349,30 @@ class FormReader {
       const std::int64_t low = number(0);
       e.box.emplace_back(low, number(low));
     });
-    if (!stage_.tensors[at(e.logical)].logical || e.box.size() != shape.size()) throw DamagedForm("a lineage box of another rank than its tensor");
+    if (!stage_.tensors[at(e.logical)].logical || e.box.size() != shape.size())
+      throw DamagedForm("a lineage box of another rank than its tensor");
     for (std::size_t d = 0; d < shape.size(); ++d) {
       if (e.box[d].second > shape[d]) throw DamagedForm("a lineage box outside its tensor");
     }
     readList([&] {
       const std::int32_t part = tensor();
       const StageTensor& local = stage_.tensors[at(part)];
-      bool fits = !local.logical && local.info.shape.size() == shape.size() && local.info.element == stage_.tensors[at(e.logical)].info.element;
-      for (std::size_t d = 0; fits && d < shape.size(); ++d) fits = e.box[d].second - e.box[d].first == local.info.shape[d];
+      bool fits = !local.logical && local.info.shape.size() == shape.size() &&
+                  local.info.element == stage_.tensors[at(e.logical)].info.element;
+      for (std::size_t d = 0; fits && d < shape.size(); ++d)
+        fits = e.box[d].second - e.box[d].first == local.info.shape[d];
       if (!fits) throw DamagedForm("a lineage part that does not fit its box");
       e.parts.emplace_back(part, number());
     });
     if (e.parts.empty()) throw DamagedForm("lineage without parts");
     readList([&] {
       Equation::Step step;
-      step.lump = static_cast<std::int32_t>(number(0, static_cast<std::int64_t>(stage_.lumps.size()) - 1));
+      step.lump =
+          static_cast<std::int32_t>(number(0, static_cast<std::int64_t>(stage_.lumps.size()) - 1));
       step.coordinate = static_cast<std::int32_t>(number(0, stage_.lumps[at(step.lump)].size - 1));
       step.offset = numbers();
-      if (step.offset.size() != shape.size()) throw DamagedForm("a lineage step of another rank than its tensor");
+      if (step.offset.size() != shape.size())
+        throw DamagedForm("a lineage step of another rank than its tensor");
       e.step.push_back(std::move(step));
     });
     return e;
@@ -319,7 +383,7 @@ class FormReader {
   std::unique_ptr<Problem> problem_;
   Stage stage_;
   std::vector<std::pair<OperatorId, AttributesId>> operations_;
-  std::vector<char> written_;              // stage tensors that have a value before the node that is read next
+  std::vector<char> written_;  // stage tensors that have a value before the node that is read next
 };
 
 }  // namespace

@@ -16,7 +16,8 @@ namespace shardproof {
 
 namespace {
 
-// Thrown when axes that were lumped turn out to be told apart; the cut starts again with all their coordinates.
+// Thrown when axes that were lumped turn out to be told apart; the cut starts again with all their
+// coordinates.
 struct NotInterchangeable {
   explicit NotInterchangeable(std::int32_t axis) : axes{axis} {}
   explicit NotInterchangeable(std::vector<std::int32_t> axes_) : axes(std::move(axes_)) {}
@@ -27,30 +28,35 @@ struct InstanceHash {
   std::size_t operator()(const LocalInstance& i) const noexcept {
     std::uint64_t h = static_cast<std::uint32_t>(i.tensor);
     h = h * 0x9E3779B97F4A7C15ULL + static_cast<std::uint32_t>(i.rank);
-    h = h * 0x9E3779B97F4A7C15ULL + i.microbatch.hash() + (i.shapeOnly ? std::uint64_t{1} << 32 : 0);
+    h = h * 0x9E3779B97F4A7C15ULL + i.microbatch.hash() +
+        (i.shapeOnly ? std::uint64_t{1} << 32 : 0);
     return h ^ (h >> 29);
   }
 };
 
-// How an axis is enumerated in a cut. A cut begins with kWhole where that leaves something out, and goes on to the next where it must.
+// How an axis is enumerated in a cut. A cut begins with kWhole where that leaves something out, and
+// goes on to the next where it must.
 enum class Lumping : std::uint8_t {
-  kWhole,     // the stage meets nothing that names a coordinate of the axis: all are alike
-  kClasses,   // the coordinates that the whole plan does not tell apart are alike (Join::alike)
+  kWhole,    // the stage meets nothing that names a coordinate of the axis: all are alike
+  kClasses,  // the coordinates that the whole plan does not tell apart are alike (Join::alike)
   kNone,
 };
 
 // The coordinates of one axis in a cut.
 struct AxisCoordinates {
   AxisCoordinates() = default;
-  AxisCoordinates(const Join& join, std::int32_t axis, std::int32_t size, Lumping lumping_) : lumping(lumping_) {
+  AxisCoordinates(const Join& join, std::int32_t axis, std::int32_t size, Lumping lumping_)
+      : lumping(lumping_) {
     if (lumping == Lumping::kNone) {
       all.resize(static_cast<std::size_t>(size));
       std::iota(all.begin(), all.end(), 0);
       claimed = all;
       return;
     }
-    const auto& classes = lumping == Lumping::kClasses ? join.alike().classes(axis) : std::vector<std::vector<std::int32_t>>{};
-    lump = lumping == Lumping::kWhole ? AxisLump::whole(axis, size) : AxisLump::ofClasses(axis, size, classes);
+    const auto& classes = lumping == Lumping::kClasses ? join.alike().classes(axis)
+                                                       : std::vector<std::vector<std::int32_t>>{};
+    lump = lumping == Lumping::kWhole ? AxisLump::whole(axis, size)
+                                      : AxisLump::ofClasses(axis, size, classes);
     for (const auto& [c, stands] : lump.kept) all.push_back(c);
     // The claim at one of several alike coordinates is the claim at all of them.
     if (lumping == Lumping::kWhole) claimed = {0};
@@ -60,10 +66,14 @@ struct AxisCoordinates {
   static Lumping after(Lumping lumping, const Join& join, std::int32_t axis) {
     if (lumping != Lumping::kWhole || axis == kMicrobatchAxis) return Lumping::kNone;
     const auto& classes = join.alike().classes(axis);
-    const bool some = std::any_of(classes.begin(), classes.end(), [](const auto& alike) { return alike.size() > AxisLump::kApart + 1; });
+    const bool some = std::any_of(classes.begin(), classes.end(), [](const auto& alike) {
+      return alike.size() > AxisLump::kApart + 1;
+    });
     return some ? Lumping::kClasses : Lumping::kNone;
   }
-  std::int64_t multiplicity(std::int32_t c) const { return lumping == Lumping::kNone ? 1 : lump.multiplicity(c); }
+  std::int64_t multiplicity(std::int32_t c) const {
+    return lumping == Lumping::kNone ? 1 : lump.multiplicity(c);
+  }
 
   Lumping lumping = Lumping::kNone;
   std::vector<std::int32_t> all, claimed;
@@ -73,9 +83,16 @@ struct AxisCoordinates {
 class Cutter {
  public:
   // `lumping`: of each axis, that of microbatches last.
-  Cutter(const Join& join, std::vector<std::int32_t> entries, const CutOptions& options, const std::vector<Lumping>& lumping)
-      : join_(join), plan_(join.problem().plan), model_(join.problem().model.graph), mesh_(join.mesh()), entries_(std::move(entries)), options_(options) {
-    for (std::int32_t a = 0; a < mesh_.axes(); ++a) axes_.emplace_back(join, a, mesh_.size(a), lumping[static_cast<std::size_t>(a)]);
+  Cutter(const Join& join, std::vector<std::int32_t> entries, const CutOptions& options,
+         const std::vector<Lumping>& lumping)
+      : join_(join),
+        plan_(join.problem().plan),
+        model_(join.problem().model.graph),
+        mesh_(join.mesh()),
+        entries_(std::move(entries)),
+        options_(options) {
+    for (std::int32_t a = 0; a < mesh_.axes(); ++a)
+      axes_.emplace_back(join, a, mesh_.size(a), lumping[static_cast<std::size_t>(a)]);
     axes_.emplace_back(join, kMicrobatchAxis, plan_.microbatches, lumping.back());
     for (const AxisCoordinates& axis : axes_) {
       if (axis.lumping != Lumping::kNone) stage_.lumps.push_back(axis.lump);
@@ -96,16 +113,20 @@ class Cutter {
   using Order = std::pair<std::int64_t, std::int32_t>;
   Order order(std::int32_t entry) const { return {join_.entryKey(entry), entry}; }
 
-  const AxisCoordinates& coordinatesOf(std::int32_t axis) const { return axis == kMicrobatchAxis ? axes_.back() : axes_[static_cast<std::size_t>(axis)]; }
+  const AxisCoordinates& coordinatesOf(std::int32_t axis) const {
+    return axis == kMicrobatchAxis ? axes_.back() : axes_[static_cast<std::size_t>(axis)];
+  }
   bool lumped(std::int32_t axis) const { return coordinatesOf(axis).lumping != Lumping::kNone; }
 
-  // A program that names a coordinate of an axis tells it from the others. Where no program, group, partner or lineage part that the stage meets
-  // does so, shifting all ranks of the stage along the axis meets the same programs, partners and lineage again: P covers a rank without naming the axis,
-  // so it covers the shifted one.
+  // A program that names a coordinate of an axis tells it from the others. Where no program, group,
+  // partner or lineage part that the stage meets does so, shifting all ranks of the stage along the
+  // axis meets the same programs, partners and lineage again: P covers a rank without naming the
+  // axis, so it covers the shifted one.
   void keepApartWhatIsNamed(std::int32_t program) const {
     std::vector<std::int32_t> named;
     for (std::int32_t a = 0; a < mesh_.axes(); ++a) {
-      if (coordinatesOf(a).lumping == Lumping::kWhole && join_.names(program, a)) named.push_back(a);
+      if (coordinatesOf(a).lumping == Lumping::kWhole && join_.names(program, a))
+        named.push_back(a);
     }
     if (!named.empty()) throw NotInterchangeable(std::move(named));
   }
@@ -115,12 +136,14 @@ class Cutter {
     }
   }
 
-  // May this stage assume entry f? Any strict linear order on entries makes the chain of proofs well-founded; this one is by position in
-  // the joined plan, then by index, so that what a stage meets upstream is usable.
+  // May this stage assume entry f? Any strict linear order on entries makes the chain of proofs
+  // well-founded; this one is by position in the joined plan, then by index, so that what a stage
+  // meets upstream is usable.
   bool usable(std::int32_t f) const {
     const LineageEntry& entry = plan_.lineage[static_cast<std::size_t>(f)];
     if (entry.role == Role::kInput) return true;
-    if (options_.proved) return (*options_.proved)[static_cast<std::size_t>(f)] && !maxKey_.contains(f);
+    if (options_.proved)
+      return (*options_.proved)[static_cast<std::size_t>(f)] && !maxKey_.contains(f);
     if (options_.excluded && (*options_.excluded)[static_cast<std::size_t>(f)]) return false;
     if (std::binary_search(options_.deepened.begin(), options_.deepened.end(), f)) return false;
     for (const auto& [e, key] : maxKey_) {
@@ -129,20 +152,24 @@ class Cutter {
     return true;
   }
 
-  // ---- coordinates of a shard -------------------------------------------------------------------------------------------------------
+  // ---- coordinates of a shard
+  // -------------------------------------------------------------------------------------------------------
 
   struct ShardAxes {
-    std::vector<std::int32_t> outer, summed;   // axes and kMicrobatchAxis
+    std::vector<std::int32_t> outer, summed;  // axes and kMicrobatchAxis
   };
   const ShardAxes& axesOf(std::int32_t entry, std::int32_t shard) {
     const auto [it, inserted] = shardAxes_.try_emplace({entry, shard});
-    if (inserted) it->second = axesOf(plan_.lineage[static_cast<std::size_t>(entry)].shards[static_cast<std::size_t>(shard)]);
+    if (inserted)
+      it->second = axesOf(
+          plan_.lineage[static_cast<std::size_t>(entry)].shards[static_cast<std::size_t>(shard)]);
     return it->second;
   }
   ShardAxes axesOf(const Shard& shard) const {
     ShardAxes axes;
     const auto add = [&](std::int32_t axis) {
-      (std::binary_search(shard.sum.begin(), shard.sum.end(), axis) ? axes.summed : axes.outer).push_back(axis);
+      (std::binary_search(shard.sum.begin(), shard.sum.end(), axis) ? axes.summed : axes.outer)
+          .push_back(axis);
     };
     for (std::int32_t a = 0; a < mesh_.axes(); ++a) {
       const bool named = std::any_of(shard.parts.begin(), shard.parts.end(), [&](const Part& p) {
@@ -150,13 +177,16 @@ class Cutter {
       });
       if (!named) add(a);
     }
-    const bool microbatches = std::any_of(shard.parts.begin(), shard.parts.end(), [&](const Part& p) {
-      if (p.microbatch.isOne()) return false;
-      const std::int64_t rank = mesh_.with(0, p.at);
-      const std::int32_t program = join_.programOf(rank);
-      const std::int32_t t = join_.findTensor(program, p.local);
-      return plan_.programs[static_cast<std::size_t>(program)].graph.tensors[static_cast<std::size_t>(t)].perMicrobatch;
-    });
+    const bool microbatches =
+        std::any_of(shard.parts.begin(), shard.parts.end(), [&](const Part& p) {
+          if (p.microbatch.isOne()) return false;
+          const std::int64_t rank = mesh_.with(0, p.at);
+          const std::int32_t program = join_.programOf(rank);
+          const std::int32_t t = join_.findTensor(program, p.local);
+          return plan_.programs[static_cast<std::size_t>(program)]
+              .graph.tensors[static_cast<std::size_t>(t)]
+              .perMicrobatch;
+        });
     if (microbatches) add(kMicrobatchAxis);
     return axes;
   }
@@ -168,7 +198,8 @@ class Cutter {
     std::vector<Equation::Step> step;
   };
   // `logical`: the tensor. `coordinates`: a value for each of axes.outer.
-  Family instantiate(std::int32_t logical, const Shard& shard, const ShardAxes& axes, const std::vector<std::int32_t>& coordinates) const {
+  Family instantiate(std::int32_t logical, const Shard& shard, const ShardAxes& axes,
+                     const std::vector<std::int32_t>& coordinates) const {
     for (const Part& part : shard.parts) keepApartWhatIsNamed(part.at);
     Family family;
     family.box = shard.box;
@@ -178,22 +209,29 @@ class Cutter {
       const std::int64_t c = coordinates[static_cast<std::size_t>(it - axes.outer.begin())];
       for (std::size_t d = 0; d < offsets.size(); ++d) {
         std::int64_t moved = 0;
-        if (__builtin_mul_overflow(c, offsets[d], &moved) || __builtin_add_overflow(family.box[d].first, moved, &family.box[d].first) ||
+        if (__builtin_mul_overflow(c, offsets[d], &moved) ||
+            __builtin_add_overflow(family.box[d].first, moved, &family.box[d].first) ||
             __builtin_add_overflow(family.box[d].second, moved, &family.box[d].second)) {
           throw std::logic_error("the place of a lineage box overflows");
         }
       }
-      if (!lumped(axis) || std::all_of(offsets.begin(), offsets.end(), [](std::int64_t o) { return o == 0; })) continue;
+      if (!lumped(axis) ||
+          std::all_of(offsets.begin(), offsets.end(), [](std::int64_t o) { return o == 0; }))
+        continue;
       for (std::size_t l = 0; l < stage_.lumps.size(); ++l) {
-        if (stage_.lumps[l].axis == axis) family.step.push_back({static_cast<std::int32_t>(l), static_cast<std::int32_t>(c), offsets});
+        if (stage_.lumps[l].axis == axis)
+          family.step.push_back(
+              {static_cast<std::int32_t>(l), static_cast<std::int32_t>(c), offsets});
       }
     }
-    // The reader has checked the boxes of all coordinates: one outside belongs to a coordinate that there is not, and a read there would be a shifted one.
+    // The reader has checked the boxes of all coordinates: one outside belongs to a coordinate that
+    // there is not, and a read there would be a shifted one.
     const Shape& whole = model_.tensors[static_cast<std::size_t>(logical)].shape;
     for (std::size_t d = 0; d < family.box.size(); ++d) {
-      if (family.box[d].first < 0 || family.box[d].second > whole.at(d)) throw std::logic_error("a lineage box lies outside its tensor");
+      if (family.box[d].first < 0 || family.box[d].second > whole.at(d))
+        throw std::logic_error("a lineage box lies outside its tensor");
     }
-    std::vector<std::size_t> summed(axes.summed.size(), 0);   // indices into the axes' coordinates
+    std::vector<std::size_t> summed(axes.summed.size(), 0);  // indices into the axes' coordinates
     for (;;) {
       std::int64_t mult = 1, rank = 0;
       Microbatch microbatch;
@@ -213,11 +251,14 @@ class Cutter {
         instance.program = join_.programOf(instance.rank);
         keepApartWhatIsNamed(instance.program);
         instance.tensor = join_.findTensor(instance.program, part.local);
-        const Tensor& tensor = plan_.programs[static_cast<std::size_t>(instance.program)].graph.tensors[static_cast<std::size_t>(instance.tensor)];
+        const Tensor& tensor = plan_.programs[static_cast<std::size_t>(instance.program)]
+                                   .graph.tensors[static_cast<std::size_t>(instance.tensor)];
         if (tensor.perMicrobatch) {
-          if (part.microbatch.isOne() && lumped(kMicrobatchAxis)) throw NotInterchangeable(kMicrobatchAxis);
+          if (part.microbatch.isOne() && lumped(kMicrobatchAxis))
+            throw NotInterchangeable(kMicrobatchAxis);
           instance.microbatch = part.microbatch.orElse(microbatch);
-          if (!instance.microbatch.isOne()) throw std::logic_error("lineage reads a tensor of each microbatch for none");
+          if (!instance.microbatch.isOne())
+            throw std::logic_error("lineage reads a tensor of each microbatch for none");
         }
         family.parts.emplace_back(instance, mult);
       }
@@ -244,7 +285,8 @@ class Cutter {
     }
   };
 
-  // ---- local slice ------------------------------------------------------------------------------------------------------------------
+  // ---- local slice
+  // ------------------------------------------------------------------------------------------------------------------
 
   struct LocalState {
     std::int32_t id = -1;
@@ -253,16 +295,16 @@ class Cutter {
   struct LocalNode {
     std::int32_t program, node, rank;
     Microbatch microbatch;
-    std::vector<std::int32_t> in, out;   // ids of local tensors
+    std::vector<std::int32_t> in, out;  // ids of local tensors
     std::vector<std::int64_t> multiplicity;
     std::int32_t member = 0;
-    Communication communication = Communication::kNone;   // what it is in the stage
+    Communication communication = Communication::kNone;  // what it is in the stage
   };
   using Members = std::vector<std::int64_t>;
   struct MeetingKey {
     std::int32_t comm;
     Communication kind;
-    const Members* members;      // one for each list of ranks: groups_
+    const Members* members;  // one for each list of ranks: groups_
     Microbatch microbatch;
     std::optional<std::int64_t> tag;
     friend auto operator<=>(const MeetingKey&, const MeetingKey&) = default;
@@ -274,12 +316,16 @@ class Cutter {
       for (std::size_t s = 0; s < entry.shards.size(); ++s) {
         const Shard& shard = entry.shards[s];
         const ShardAxes& axes = axesOf(e, static_cast<std::int32_t>(s));
-        std::vector<std::size_t> at(axes.outer.size(), 0);   // indices into the axes' claimed coordinates
+        std::vector<std::size_t> at(axes.outer.size(),
+                                    0);  // indices into the axes' claimed coordinates
         std::vector<std::int32_t> c(at.size(), 0);
         for (;;) {
-          for (std::size_t i = 0; i < at.size(); ++i) c[i] = coordinatesOf(axes.outer[i]).claimed[at[i]];
-          BoundEquation claim{e, static_cast<std::int32_t>(s), instantiate(entry.tensor, shard, axes, c), {}};
-          for (const auto& [instance, mult] : claim.family.parts) claim.ids.push_back(visit(instance));
+          for (std::size_t i = 0; i < at.size(); ++i)
+            c[i] = coordinatesOf(axes.outer[i]).claimed[at[i]];
+          BoundEquation claim{
+              e, static_cast<std::int32_t>(s), instantiate(entry.tensor, shard, axes, c), {}};
+          for (const auto& [instance, mult] : claim.family.parts)
+            claim.ids.push_back(visit(instance));
           claims_.push_back(std::move(claim));
           std::size_t i = at.size();
           while (i-- > 0 && ++at[i] == coordinatesOf(axes.outer[i]).claimed.size()) at[i] = 0;
@@ -290,13 +336,16 @@ class Cutter {
   }
 
   std::int32_t idOf(const LocalInstance& instance, bool& fresh) {
-    const auto [it, inserted] = local_.emplace(instance, static_cast<std::int32_t>(instances_.size()));
+    const auto [it, inserted] =
+        local_.emplace(instance, static_cast<std::int32_t>(instances_.size()));
     fresh = inserted;
     if (inserted) {
       instances_.push_back(instance);
       origins_.push_back(Origin::kComputed);
       producerOfId_.push_back(-1);
-      if (instances_.size() > options_.maxNodes) throw Unsupported("the stage is too large: more than " + std::to_string(options_.maxNodes) + " local tensors");
+      if (instances_.size() > options_.maxNodes)
+        throw Unsupported("the stage is too large: more than " + std::to_string(options_.maxNodes) +
+                          " local tensors");
     }
     return it->second;
   }
@@ -307,7 +356,7 @@ class Cutter {
     const std::int32_t root = idOf(start, fresh);
     if (!fresh) return root;
     struct Frame {
-      std::int32_t node;       // index into localNodes_, -1: settled
+      std::int32_t node;  // index into localNodes_, -1: settled
       std::vector<LocalInstance> todo;
       std::size_t next = 0;
     };
@@ -332,7 +381,8 @@ class Cutter {
       const std::int32_t id = idOf(instance, isNew);
       localNodes_[static_cast<std::size_t>(frame.node)].in[slot(frame.node, frame.next - 1)] = id;
       if (isNew && open(id)) continue;
-      // Not opened now: finished, without producer, or still open further down the stack, which is a cycle.
+      // Not opened now: finished, without producer, or still open further down the stack, which is
+      // a cycle.
       const std::int32_t producer = producerOfId_[static_cast<std::size_t>(id)];
       if (producer >= 0 && !finished_[static_cast<std::size_t>(producer)]) throwCycle(producer);
     }
@@ -343,15 +393,21 @@ class Cutter {
     throw CyclicWait(n.program, n.node, n.rank, n.microbatch);
   }
   // Operand slot of the k-th present operand of a node.
-  std::size_t slot(std::int32_t node, std::size_t k) const { return presentSlots_[static_cast<std::size_t>(node)][k]; }
+  std::size_t slot(std::int32_t node, std::size_t k) const {
+    return presentSlots_[static_cast<std::size_t>(node)][k];
+  }
 
-  // LocalInstance::tensor of what the members of a reduce_scatter add up, before each takes its part: this minus the node of the member that stands in the
-  // instance. No tensor of the plan; it has the shape of that node's operand.
+  // LocalInstance::tensor of what the members of a reduce_scatter add up, before each takes its
+  // part: this minus the node of the member that stands in the instance. No tensor of the plan; it
+  // has the shape of that node's operand.
   static constexpr std::int32_t kCombined = -2;
   static bool isCombined(const LocalInstance& instance) { return instance.tensor <= kCombined; }
-  static std::int32_t combiningNode(const LocalInstance& instance) { return kCombined - instance.tensor; }
+  static std::int32_t combiningNode(const LocalInstance& instance) {
+    return kCombined - instance.tensor;
+  }
 
-  // Decides what a local tensor is. Returns its producing node (new or known to be new) when the slice goes on through it.
+  // Decides what a local tensor is. Returns its producing node (new or known to be new) when the
+  // slice goes on through it.
   std::int32_t settle(std::int32_t id, std::vector<LocalInstance>& todo) {
     const LocalInstance instance = instances_[static_cast<std::size_t>(id)];
     keepApartWhatIsNamed(instance.program);
@@ -372,19 +428,31 @@ class Cutter {
       return -1;
     }
     const Producer producer = join_.producerOf(instance);
-    if (producer.node < 0) throw Unsupported("a local tensor that is never produced");   // the join reports it
+    if (producer.node < 0)
+      throw Unsupported("a local tensor that is never produced");  // the join reports it
     const Node& node = graph.nodes[static_cast<std::size_t>(producer.node)];
     const Microbatch microbatch = node.microbatch.at(instance.microbatch);
-    if (node.microbatch.isEach() && !microbatch.isOne()) throw std::logic_error("an operator that runs for each microbatch is asked for none");
-    if (node.microbatch.isOne() && lumped(kMicrobatchAxis)) throw NotInterchangeable(kMicrobatchAxis);
+    if (node.microbatch.isEach() && !microbatch.isOne())
+      throw std::logic_error("an operator that runs for each microbatch is asked for none");
+    if (node.microbatch.isOne() && lumped(kMicrobatchAxis))
+      throw NotInterchangeable(kMicrobatchAxis);
     const NodeKey key{instance.program, producer.node, instance.rank, microbatch};
     const auto [it, inserted] = nodeOf_.emplace(key, static_cast<std::int32_t>(localNodes_.size()));
     producerOfId_[static_cast<std::size_t>(id)] = it->second;
     if (!inserted) {
-      localNodes_[static_cast<std::size_t>(it->second)].out[static_cast<std::size_t>(producer.result)] = id;
-      return -1;   // its operands are visited already (or wait for this very result: a cycle, which the caller sees)
+      localNodes_[static_cast<std::size_t>(it->second)]
+          .out[static_cast<std::size_t>(producer.result)] = id;
+      return -1;  // its operands are visited already (or wait for this very result: a cycle, which
+                  // the caller sees)
     }
-    LocalNode made{instance.program, producer.node, instance.rank, microbatch, {}, std::vector<std::int32_t>(node.outCount, -1), {}, 0};
+    LocalNode made{instance.program,
+                   producer.node,
+                   instance.rank,
+                   microbatch,
+                   {},
+                   std::vector<std::int32_t>(node.outCount, -1),
+                   {},
+                   0};
     made.out[static_cast<std::size_t>(producer.result)] = id;
     std::vector<std::size_t> slots;
     if (node.communication >= 0) {
@@ -397,9 +465,11 @@ class Cutter {
       for (std::size_t i = 0; i < operands.size(); ++i) {
         if (!operands[i].present()) continue;
         const Tensor& operandTensor = graph.tensors[static_cast<std::size_t>(operands[i].tensor)];
-        LocalInstance operand{instance.program, operands[i].tensor, instance.rank, Microbatch::none()};
+        LocalInstance operand{instance.program, operands[i].tensor, instance.rank,
+                              Microbatch::none()};
         if (operandTensor.perMicrobatch) {
-          if (operands[i].microbatch.isOne() && lumped(kMicrobatchAxis)) throw NotInterchangeable(kMicrobatchAxis);
+          if (operands[i].microbatch.isOne() && lumped(kMicrobatchAxis))
+            throw NotInterchangeable(kMicrobatchAxis);
           operand.microbatch = operands[i].microbatch.orElse(microbatch);
         }
         // What only lends its shape needs no value: an instance of its own, which is not sliced.
@@ -415,12 +485,22 @@ class Cutter {
   }
 
   // The sum (mean, maximum, minimum) of the members' operands, from which each takes its part.
-  std::int32_t settleCombined(std::int32_t id, const LocalInstance& instance, std::vector<LocalInstance>& todo) {
+  std::int32_t settleCombined(std::int32_t id, const LocalInstance& instance,
+                              std::vector<LocalInstance>& todo) {
     const auto made = static_cast<std::int32_t>(localNodes_.size());
     producerOfId_[static_cast<std::size_t>(id)] = made;
-    LocalNode node{instance.program, combiningNode(instance), instance.rank, instance.microbatch, {}, {id}, {}, 0, Communication::kAllReduce};
+    LocalNode node{instance.program,
+                   combiningNode(instance),
+                   instance.rank,
+                   instance.microbatch,
+                   {},
+                   {id},
+                   {},
+                   0,
+                   Communication::kAllReduce};
     const Program& program = plan_.programs[static_cast<std::size_t>(node.program)];
-    const CommunicationSpec& spec = program.communications[static_cast<std::size_t>(program.graph.nodes[static_cast<std::size_t>(node.node)].communication)];
+    const CommunicationSpec& spec = program.communications[static_cast<std::size_t>(
+        program.graph.nodes[static_cast<std::size_t>(node.node)].communication)];
     addMembers(node, spec, membersOf(node, spec), todo);
     node.in.assign(todo.size(), -1);
     std::vector<std::size_t> slots(todo.size());
@@ -431,17 +511,25 @@ class Cutter {
     return made;
   }
 
-  // What the members of a collective have in common is computed once in a stage: the result of an all_reduce or all_gather by the member that comes first, from which
-  // the others receive it, and what a reduce_scatter adds up. The members were found to agree on group, order, reduction and dimension before
-  // anything was cut. So of n members n operands are visited, not n times n.
-  bool share(LocalNode& made, const CommunicationSpec& spec, const Members& members, std::vector<LocalInstance>& todo) {
+  // What the members of a collective have in common is computed once in a stage: the result of an
+  // all_reduce or all_gather by the member that comes first, from which the others receive it, and
+  // what a reduce_scatter adds up. The members were found to agree on group, order, reduction and
+  // dimension before anything was cut. So of n members n operands are visited, not n times n.
+  bool share(LocalNode& made, const CommunicationSpec& spec, const Members& members,
+             std::vector<LocalInstance>& todo) {
     const bool scatters = spec.kind == Communication::kReduceScatter && members.size() > 1;
-    if (!scatters && spec.kind != Communication::kAllReduce && spec.kind != Communication::kAllGather) return false;
-    const MeetingKey key{static_cast<std::int32_t>(spec.comm.value), spec.kind, &members, spec.tag ? Microbatch::none() : made.microbatch, spec.tag};
-    const auto [it, first] = firstOfMeeting_.emplace(key, static_cast<std::int32_t>(localNodes_.size()));
+    if (!scatters && spec.kind != Communication::kAllReduce &&
+        spec.kind != Communication::kAllGather)
+      return false;
+    const MeetingKey key{static_cast<std::int32_t>(spec.comm.value), spec.kind, &members,
+                         spec.tag ? Microbatch::none() : made.microbatch, spec.tag};
+    const auto [it, first] =
+        firstOfMeeting_.emplace(key, static_cast<std::int32_t>(localNodes_.size()));
     if (first && !scatters) return false;
     const LocalNode& other = first ? made : localNodes_[static_cast<std::size_t>(it->second)];
-    if (!first && join_.partners(other.rank, spec, made.microbatch, made.rank) != std::vector{other.node}) return false;
+    if (!first &&
+        join_.partners(other.rank, spec, made.microbatch, made.rank) != std::vector{other.node})
+      return false;
     if (scatters) {
       if (other.microbatch != made.microbatch) return false;
       todo.push_back({other.program, kCombined - other.node, other.rank, other.microbatch});
@@ -451,7 +539,8 @@ class Cutter {
       const std::int32_t result = graph.out(graph.nodes[static_cast<std::size_t>(other.node)])[0];
       if (result < 0) return false;
       const bool perMicrobatch = graph.tensors[static_cast<std::size_t>(result)].perMicrobatch;
-      todo.push_back({other.program, result, other.rank, perMicrobatch ? other.microbatch : Microbatch::none()});
+      todo.push_back({other.program, result, other.rank,
+                      perMicrobatch ? other.microbatch : Microbatch::none()});
       made.communication = Communication::kBroadcast;
     }
     made.multiplicity.push_back(1);
@@ -465,15 +554,19 @@ class Cutter {
   }
 
   void expandCommunication(LocalNode& made, const Node& node, std::vector<LocalInstance>& todo) {
-    const CommunicationSpec& spec = plan_.programs[static_cast<std::size_t>(made.program)].communications[static_cast<std::size_t>(node.communication)];
+    const CommunicationSpec& spec =
+        plan_.programs[static_cast<std::size_t>(made.program)]
+            .communications[static_cast<std::size_t>(node.communication)];
     made.communication = spec.kind;
     const Members& members = membersOf(made, spec);
     if (!share(made, spec, members, todo)) addMembers(made, spec, members, todo);
   }
 
-  // In group order; of a message or a broadcast the rank that it comes from. Equal lists are one object.
+  // In group order; of a message or a broadcast the rank that it comes from. Equal lists are one
+  // object.
   const Members& membersOf(const LocalNode& made, const CommunicationSpec& spec) {
-    if (spec.kind == Communication::kReceive || spec.kind == Communication::kBroadcast) return *groups_.insert({mesh_.with(made.rank, spec.peer)}).first;
+    if (spec.kind == Communication::kReceive || spec.kind == Communication::kBroadcast)
+      return *groups_.insert({mesh_.with(made.rank, spec.peer)}).first;
     if (!spec.groupAt.empty()) return *groups_.insert(join_.groupOf(spec, made.rank)).first;
     // Only a symmetric combination keeps the members of a lumped axis interchangeable.
     for (const std::int32_t axis : spec.groupAxes) {
@@ -481,13 +574,14 @@ class Cutter {
     }
     std::int64_t origin = made.rank;
     for (const std::int32_t axis : spec.groupAxes) origin = mesh_.with(origin, axis, 0);
-    const Members*& known = groupsOfAxes_[{spec.groupAxes, origin}];   // once for all of them
+    const Members*& known = groupsOfAxes_[{spec.groupAxes, origin}];  // once for all of them
     if (known) return *known;
     Members members{origin};
     for (const std::int32_t axis : spec.groupAxes) {
       Members wider;
       for (const std::int64_t member : members) {
-        for (const std::int32_t c : coordinatesOf(axis).all) wider.push_back(mesh_.with(member, axis, c));
+        for (const std::int32_t c : coordinatesOf(axis).all)
+          wider.push_back(mesh_.with(member, axis, c));
       }
       members = std::move(wider);
     }
@@ -496,26 +590,33 @@ class Cutter {
     return *known;
   }
 
-  void addMembers(LocalNode& made, const CommunicationSpec& spec, const Members& members, std::vector<LocalInstance>& todo) const {
+  void addMembers(LocalNode& made, const CommunicationSpec& spec, const Members& members,
+                  std::vector<LocalInstance>& todo) const {
     made.member = placeIn(members, made.rank);
     for (const std::int64_t member : members) {
       std::int64_t mult = 1;
       if (spec.groupAt.empty()) {
-        for (const std::int32_t axis : spec.groupAxes) mult *= coordinatesOf(axis).multiplicity(mesh_.coordinate(member, axis));
+        for (const std::int32_t axis : spec.groupAxes)
+          mult *= coordinatesOf(axis).multiplicity(mesh_.coordinate(member, axis));
       }
       const std::int32_t p = join_.programOf(member);
       const Program& program = plan_.programs[static_cast<std::size_t>(p)];
       std::int32_t partner = made.node;
       if (member != made.rank) {
         const auto found = join_.partners(member, spec, made.microbatch, made.rank);
-        if (found.size() != 1) throw Unsupported("a communication has no single partner");   // the join would have reported it
+        if (found.size() != 1)
+          throw Unsupported(
+              "a communication has no single partner");  // the join would have reported it
         partner = found[0];
       }
       const Node& other = program.graph.nodes[static_cast<std::size_t>(partner)];
       const Operand& operand = program.graph.in(other)[0];
-      LocalInstance instance{p, operand.tensor, static_cast<std::int32_t>(member), Microbatch::none()};
-      // Also where what is sent is the same in all microbatches: the partner of another one may send something else.
-      if ((operand.microbatch.isOne() || other.microbatch.isOne()) && lumped(kMicrobatchAxis)) throw NotInterchangeable(kMicrobatchAxis);
+      LocalInstance instance{p, operand.tensor, static_cast<std::int32_t>(member),
+                             Microbatch::none()};
+      // Also where what is sent is the same in all microbatches: the partner of another one may
+      // send something else.
+      if ((operand.microbatch.isOne() || other.microbatch.isOne()) && lumped(kMicrobatchAxis))
+        throw NotInterchangeable(kMicrobatchAxis);
       if (program.graph.tensors[static_cast<std::size_t>(operand.tensor)].perMicrobatch) {
         instance.microbatch = operand.microbatch.orElse(other.microbatch.at(made.microbatch));
       }
@@ -529,58 +630,82 @@ class Cutter {
     bool any = false;
     for (const Mention& mention : join_.mentions(instance.program, instance.tensor)) {
       if (!usable(mention.entry)) continue;
-      const Shard& shard = plan_.lineage[static_cast<std::size_t>(mention.entry)].shards[static_cast<std::size_t>(mention.shard)];
+      const Shard& shard = plan_.lineage[static_cast<std::size_t>(mention.entry)]
+                               .shards[static_cast<std::size_t>(mention.shard)];
       const Part& part = shard.parts[static_cast<std::size_t>(mention.part)];
       const bool sums = shard.parts.size() > 1 || !shard.sum.empty();
-      if (options_.proved && sums && plan_.lineage[static_cast<std::size_t>(mention.entry)].role != Role::kInput) continue;
+      if (options_.proved && sums &&
+          plan_.lineage[static_cast<std::size_t>(mention.entry)].role != Role::kInput)
+        continue;
       keepApartWhatIsNamed(part.at);
-      if (!std::all_of(part.at.begin(), part.at.end(), [&](const auto& c) { return mesh_.coordinate(instance.rank, c.first) == c.second; })) continue;
+      if (!std::all_of(part.at.begin(), part.at.end(), [&](const auto& c) {
+            return mesh_.coordinate(instance.rank, c.first) == c.second;
+          }))
+        continue;
       if (part.microbatch.isOne() && part.microbatch != instance.microbatch) continue;
-      if (part.microbatch.isOne() && lumped(kMicrobatchAxis)) throw NotInterchangeable(kMicrobatchAxis);
+      if (part.microbatch.isOne() && lumped(kMicrobatchAxis))
+        throw NotInterchangeable(kMicrobatchAxis);
       const ShardAxes& axes = axesOf(mention.entry, mention.shard);
       any = true;
-      // An equation is its shard at the coordinates of its own axes: those that parts name or that it sums over are the same in all parts of all.
+      // An equation is its shard at the coordinates of its own axes: those that parts name or that
+      // it sums over are the same in all parts of all.
       NodeKey key{mention.entry, mention.shard, 0, Microbatch::none()};
       coordinates_.clear();
       for (const std::int32_t axis : axes.outer) {
-        const std::int32_t c = axis == kMicrobatchAxis ? instance.microbatch.number() : mesh_.coordinate(instance.rank, axis);
+        const std::int32_t c = axis == kMicrobatchAxis ? instance.microbatch.number()
+                                                       : mesh_.coordinate(instance.rank, axis);
         coordinates_.push_back(c);
         if (axis == kMicrobatchAxis) key.microbatch = instance.microbatch;
         else key.rank = static_cast<std::int32_t>(mesh_.with(key.rank, axis, c));
       }
-      if (!boundKeys_.insert(key).second) continue;   // the same equation, met through another of its parts
-      BoundEquation made{mention.entry, mention.shard, instantiate(plan_.lineage[static_cast<std::size_t>(mention.entry)].tensor, shard, axes, coordinates_), {}};
+      if (!boundKeys_.insert(key).second)
+        continue;  // the same equation, met through another of its parts
+      BoundEquation made{mention.entry,
+                         mention.shard,
+                         instantiate(plan_.lineage[static_cast<std::size_t>(mention.entry)].tensor,
+                                     shard, axes, coordinates_),
+                         {}};
       // A sum that is stated twice would look over-determined.
-      const bool known = made.family.parts.size() > 1 && std::any_of(bound_.begin(), bound_.end(), [&](const BoundEquation& b) {
-        return plan_.lineage[static_cast<std::size_t>(b.entry)].tensor == plan_.lineage[static_cast<std::size_t>(made.entry)].tensor &&
-               b.family.box == made.family.box && b.family.parts == made.family.parts;
-      });
+      const bool known = made.family.parts.size() > 1 &&
+                         std::any_of(bound_.begin(), bound_.end(), [&](const BoundEquation& b) {
+                           return plan_.lineage[static_cast<std::size_t>(b.entry)].tensor ==
+                                      plan_.lineage[static_cast<std::size_t>(made.entry)].tensor &&
+                                  b.family.box == made.family.box &&
+                                  b.family.parts == made.family.parts;
+                         });
       if (!known) bound_.push_back(std::move(made));
     }
     if (any) origins_[static_cast<std::size_t>(id)] = Origin::kBoundary;
     return any;
   }
 
-  // ---- logical slice ----------------------------------------------------------------------------------------------------------------
+  // ---- logical slice
+  // ----------------------------------------------------------------------------------------------------------------
 
-  // The operands that a logical operator's results depend on: what only lends its shape (the operand of view_backward) is left a variable.
+  // The operands that a logical operator's results depend on: what only lends its shape (the
+  // operand of view_backward) is left a variable.
   std::span<const Operand> relevantOperands(const Node& node) const {
     const auto operands = model_.in(node);
-    return ops::Registry::instance().at(node.op).rearranges && !operands.empty() ? operands.first(1) : operands;
+    return ops::Registry::instance().at(node.op).rearranges && !operands.empty() ? operands.first(1)
+                                                                                 : operands;
   }
 
   // Tensors reached backward from `from` (itself included) without passing through `stop`.
-  std::unordered_set<std::int32_t> reach(const std::vector<std::int32_t>& from, const std::unordered_set<std::int32_t>& stop, bool passStart) const {
+  std::unordered_set<std::int32_t> reach(const std::vector<std::int32_t>& from,
+                                         const std::unordered_set<std::int32_t>& stop,
+                                         bool passStart) const {
     std::unordered_set<std::int32_t> seen(from.begin(), from.end());
     std::vector<std::int32_t> stack(from.begin(), from.end());
     while (!stack.empty()) {
       const std::int32_t t = stack.back();
       stack.pop_back();
-      if (stop.contains(t) && !(passStart && std::find(from.begin(), from.end(), t) != from.end())) continue;
+      if (stop.contains(t) && !(passStart && std::find(from.begin(), from.end(), t) != from.end()))
+        continue;
       const std::int32_t n = join_.modelProducer(t);
       if (n < 0) continue;
       for (const Operand& operand : relevantOperands(model_.nodes[static_cast<std::size_t>(n)])) {
-        if (operand.present() && seen.insert(operand.tensor).second) stack.push_back(operand.tensor);
+        if (operand.present() && seen.insert(operand.tensor).second)
+          stack.push_back(operand.tensor);
       }
     }
     return seen;
@@ -588,32 +713,41 @@ class Cutter {
 
   void chooseLogicalCut() {
     cut_.clear();
-    if (options_.proved) return;   // the model begins at its inputs
+    if (options_.proved) return;  // the model begins at its inputs
     std::vector<std::int32_t> claimed;
-    for (const std::int32_t e : entries_) claimed.push_back(plan_.lineage[static_cast<std::size_t>(e)].tensor);
-    std::unordered_map<std::int32_t, std::vector<std::int32_t>> perInstance;   // local id -> logical tensors it is bound to
+    for (const std::int32_t e : entries_)
+      claimed.push_back(plan_.lineage[static_cast<std::size_t>(e)].tensor);
+    std::unordered_map<std::int32_t, std::vector<std::int32_t>>
+        perInstance;  // local id -> logical tensors it is bound to
     for (const BoundEquation& equation : bound_) {
-      const std::int32_t tensor = sourceOf(plan_.lineage[static_cast<std::size_t>(equation.entry)].tensor);
+      const std::int32_t tensor =
+          sourceOf(plan_.lineage[static_cast<std::size_t>(equation.entry)].tensor);
       cut_.insert(tensor);
       for (const auto& [instance, mult] : equation.family.parts) {
         const auto it = local_.find(instance);
         if (it != local_.end()) perInstance[it->second].push_back(tensor);
       }
     }
-    // A claim about a tensor that is itself assumed (two lineages of one gradient) needs no logical operator.
+    // A claim about a tensor that is itself assumed (two lineages of one gradient) needs no logical
+    // operator.
     for (;;) {
       reached_ = reach(claimed, cut_, false);
-      // A local tensor none of whose logical tensors the claim reaches: something between hides it. Compute the hiding ones instead.
+      // A local tensor none of whose logical tensors the claim reaches: something between hides it.
+      // Compute the hiding ones instead.
       std::unordered_set<std::int32_t> hidden;
       for (const auto& [id, tensors] : perInstance) {
-        if (std::none_of(tensors.begin(), tensors.end(), [&](std::int32_t t) { return reached_.contains(t); })) hidden.insert(tensors.begin(), tensors.end());
+        if (std::none_of(tensors.begin(), tensors.end(),
+                         [&](std::int32_t t) { return reached_.contains(t); }))
+          hidden.insert(tensors.begin(), tensors.end());
       }
       std::vector<std::int32_t> opened;
       if (!hidden.empty()) {
         for (const std::int32_t t : reached_) {
           if (!cut_.contains(t) || join_.modelProducer(t) < 0) continue;
           const auto above = reach({t}, {}, true);
-          if (std::any_of(hidden.begin(), hidden.end(), [&](std::int32_t h) { return h != t && above.contains(h); })) opened.push_back(t);
+          if (std::any_of(hidden.begin(), hidden.end(),
+                          [&](std::int32_t h) { return h != t && above.contains(h); }))
+            opened.push_back(t);
         }
       }
       if (opened.empty()) break;
@@ -621,22 +755,26 @@ class Cutter {
     }
   }
 
-  // Copies and rearrangements of one tensor (multiref, float, view, ...) must not become unrelated variables when the slice stops at several
-  // of them: it stops at their common source instead, and they are computed from it.
+  // Copies and rearrangements of one tensor (multiref, float, view, ...) must not become unrelated
+  // variables when the slice stops at several of them: it stops at their common source instead, and
+  // they are computed from it.
   std::int32_t sourceOf(std::int32_t t) const {
     for (;;) {
       const std::int32_t n = join_.modelProducer(t);
       if (n < 0) return t;
       const Node& node = model_.nodes[static_cast<std::size_t>(n)];
       const auto operands = model_.in(node);
-      if (operands.empty() || !operands[0].present() || !ops::Registry::instance().at(node.op).rearranges) return t;
+      if (operands.empty() || !operands[0].present() ||
+          !ops::Registry::instance().at(node.op).rearranges)
+        return t;
       t = operands[0].tensor;
     }
   }
 
   void buildLogical() {
     std::vector<std::int32_t> claimed;
-    for (const std::int32_t e : entries_) claimed.push_back(plan_.lineage[static_cast<std::size_t>(e)].tensor);
+    for (const std::int32_t e : entries_)
+      claimed.push_back(plan_.lineage[static_cast<std::size_t>(e)].tensor);
     std::vector<std::int32_t> nodes;
     std::unordered_set<std::int32_t> nodeSeen;
     // Canonical order: operands first, starting at the claim.
@@ -655,7 +793,8 @@ class Cutter {
           const auto operands = relevantOperands(model_.nodes[static_cast<std::size_t>(n)]);
           if (frame.next < operands.size()) {
             const Operand& operand = operands[frame.next++];
-            if (operand.present() && seen.insert(operand.tensor).second) stack.push_back({operand.tensor});
+            if (operand.present() && seen.insert(operand.tensor).second)
+              stack.push_back({operand.tensor});
             continue;
           }
           if (nodeSeen.insert(n).second) nodes.push_back(n);
@@ -667,7 +806,8 @@ class Cutter {
     for (const std::int32_t t : claimed) walk(t);
     for (const BoundEquation& equation : bound_) {
       const std::int32_t t = plan_.lineage[static_cast<std::size_t>(equation.entry)].tensor;
-      if (options_.proved || seen.contains(sourceOf(t))) walk(t);   // what the lineage names, computed from its source
+      if (options_.proved || seen.contains(sourceOf(t)))
+        walk(t);  // what the lineage names, computed from its source
     }
     for (const std::int32_t n : nodes) {
       const Node& node = model_.nodes[static_cast<std::size_t>(n)];
@@ -679,27 +819,40 @@ class Cutter {
       const std::size_t relevant = relevantOperands(node).size();
       for (const Operand& operand : model_.in(node)) {
         const bool shapeOnly = made.in.size() >= relevant;
-        made.in.push_back(!operand.present() ? -1 : shapeOnly ? shapeOnlyTensor(operand.tensor) : logicalTensor(operand.tensor, false));
+        made.in.push_back(!operand.present() ? -1
+                          : shapeOnly        ? shapeOnlyTensor(operand.tensor)
+                                             : logicalTensor(operand.tensor, false));
       }
-      for (const std::int32_t t : model_.out(node)) made.out.push_back(t >= 0 && seen.contains(t) && !cut_.contains(t) ? logicalTensor(t, true) : -1);
+      for (const std::int32_t t : model_.out(node))
+        made.out.push_back(t >= 0 && seen.contains(t) && !cut_.contains(t) ? logicalTensor(t, true)
+                                                                           : -1);
       stage_.nodes.push_back(std::move(made));
     }
   }
 
   TensorFacts factsOf(std::int32_t t) const {
     if (options_.facts) return options_.facts->at(static_cast<std::size_t>(t));
-    return model_.tensors[static_cast<std::size_t>(t)].kind == TensorKind::kProduced ? TensorFacts::unknown() : TensorFacts{};
+    return model_.tensors[static_cast<std::size_t>(t)].kind == TensorKind::kProduced
+               ? TensorFacts::unknown()
+               : TensorFacts{};
   }
 
-  // A tensor of its own with the shape of a logical one: the latter may be computed only later in the stage.
-  std::int32_t shapeOnlyTensor(std::int32_t t) { return addLogical(shapeOnlyIds_, t, Origin::kVariable); }
+  // A tensor of its own with the shape of a logical one: the latter may be computed only later in
+  // the stage.
+  std::int32_t shapeOnlyTensor(std::int32_t t) {
+    return addLogical(shapeOnlyIds_, t, Origin::kVariable);
+  }
 
   std::int32_t logicalTensor(std::int32_t t, bool computed) {
     const bool constant = model_.tensors[static_cast<std::size_t>(t)].kind == TensorKind::kConstant;
-    return addLogical(logicalIds_, t, constant ? Origin::kConstant : computed ? Origin::kComputed : Origin::kVariable);
+    return addLogical(logicalIds_, t,
+                      constant   ? Origin::kConstant
+                      : computed ? Origin::kComputed
+                                 : Origin::kVariable);
   }
 
-  std::int32_t addLogical(std::unordered_map<std::int32_t, std::int32_t>& ids, std::int32_t t, Origin origin) {
+  std::int32_t addLogical(std::unordered_map<std::int32_t, std::int32_t>& ids, std::int32_t t,
+                          Origin origin) {
     const auto [it, inserted] = ids.emplace(t, static_cast<std::int32_t>(stage_.tensors.size()));
     if (inserted) {
       const Tensor& tensor = model_.tensors[static_cast<std::size_t>(t)];
@@ -714,13 +867,18 @@ class Cutter {
     return it->second;
   }
 
-  // ---- assembly ---------------------------------------------------------------------------------------------------------------------
+  // ---- assembly
+  // ---------------------------------------------------------------------------------------------------------------------
 
   std::int32_t localTensor(const LocalInstance& instance, Origin origin) {
-    const auto [it, inserted] = stageIds_.emplace(instance, static_cast<std::int32_t>(stage_.tensors.size()));
+    const auto [it, inserted] =
+        stageIds_.emplace(instance, static_cast<std::int32_t>(stage_.tensors.size()));
     if (inserted) {
       const Graph& graph = plan_.programs[static_cast<std::size_t>(instance.program)].graph;
-      const std::int32_t shapedLike = isCombined(instance) ? graph.in(graph.nodes[static_cast<std::size_t>(combiningNode(instance))])[0].tensor : instance.tensor;
+      const std::int32_t shapedLike =
+          isCombined(instance)
+              ? graph.in(graph.nodes[static_cast<std::size_t>(combiningNode(instance))])[0].tensor
+              : instance.tensor;
       const Tensor& tensor = graph.tensors[static_cast<std::size_t>(shapedLike)];
       StageTensor made;
       made.info = {tensor.shape, tensor.element};
@@ -743,7 +901,11 @@ class Cutter {
     made.shard = from.shard;
     for (const auto& [instance, mult] : from.family.parts) {
       const auto it = local_.find(instance);
-      made.parts.emplace_back(localTensor(instance, it == local_.end() ? Origin::kBoundary : origins_[static_cast<std::size_t>(it->second)]), mult);
+      made.parts.emplace_back(
+          localTensor(instance, it == local_.end()
+                                    ? Origin::kBoundary
+                                    : origins_[static_cast<std::size_t>(it->second)]),
+          mult);
     }
     return made;
   }
@@ -751,7 +913,8 @@ class Cutter {
   void buildLocal() {
     for (const std::int32_t n : order_) {
       const LocalNode& from = localNodes_[static_cast<std::size_t>(n)];
-      const Node& node = plan_.programs[static_cast<std::size_t>(from.program)].graph.nodes[static_cast<std::size_t>(from.node)];
+      const Node& node = plan_.programs[static_cast<std::size_t>(from.program)]
+                             .graph.nodes[static_cast<std::size_t>(from.node)];
       StageNode made;
       made.op = node.op;
       made.attributes = node.attributes;
@@ -762,25 +925,33 @@ class Cutter {
       made.multiplicity = from.multiplicity;
       made.member = from.member;
       if (node.communication >= 0) {
-        const CommunicationSpec& spec = plan_.programs[static_cast<std::size_t>(from.program)].communications[static_cast<std::size_t>(node.communication)];
+        const CommunicationSpec& spec =
+            plan_.programs[static_cast<std::size_t>(from.program)]
+                .communications[static_cast<std::size_t>(node.communication)];
         made.communication = from.communication;
-        if (made.communication != Communication::kReduceScatter || from.in.size() > 1) made.reduction = spec.reduction;   // one operand: it is combined already
+        if (made.communication != Communication::kReduceScatter || from.in.size() > 1)
+          made.reduction = spec.reduction;  // one operand: it is combined already
         made.dim = spec.dim;
         made.odim = spec.odim;
       }
       const auto id = [&](std::int32_t local) {
-        return local < 0 ? -1 : localTensor(instances_[static_cast<std::size_t>(local)], origins_[static_cast<std::size_t>(local)]);
+        return local < 0 ? -1
+                         : localTensor(instances_[static_cast<std::size_t>(local)],
+                                       origins_[static_cast<std::size_t>(local)]);
       };
       for (const std::int32_t t : from.in) made.in.push_back(id(t));
       // A result that is a boundary elsewhere in the stage is not computed here.
-      for (const std::int32_t t : from.out) made.out.push_back(t >= 0 && origins_[static_cast<std::size_t>(t)] == Origin::kComputed ? id(t) : -1);
+      for (const std::int32_t t : from.out)
+        made.out.push_back(
+            t >= 0 && origins_[static_cast<std::size_t>(t)] == Origin::kComputed ? id(t) : -1);
       stage_.nodes.push_back(std::move(made));
     }
     for (const BoundEquation& claim : claims_) stage_.claims.push_back(equation(claim));
     std::set<std::int32_t> used;
     for (const BoundEquation& bound : bound_) {
       stage_.assumptions.push_back(equation(bound));
-      if (plan_.lineage[static_cast<std::size_t>(bound.entry)].role != Role::kInput) used.insert(bound.entry);
+      if (plan_.lineage[static_cast<std::size_t>(bound.entry)].role != Role::kInput)
+        used.insert(bound.entry);
     }
     stage_.usedEntries.assign(used.begin(), used.end());
   }
@@ -791,7 +962,7 @@ class Cutter {
   const MeshView& mesh_;
   std::vector<std::int32_t> entries_;
   const CutOptions& options_;
-  std::vector<AxisCoordinates> axes_;                        // of the mesh, and of microbatches
+  std::vector<AxisCoordinates> axes_;  // of the mesh, and of microbatches
   Stage stage_;
   std::unordered_map<std::int32_t, Order> maxKey_;
 
@@ -801,16 +972,18 @@ class Cutter {
   std::vector<LocalNode> localNodes_;
   std::vector<std::vector<std::size_t>> presentSlots_;
   std::vector<std::int32_t> order_;
-  std::vector<std::int32_t> producerOfId_;                   // local tensor -> index into localNodes_, -1
-  std::vector<char> finished_;                               // of each local node: all its operands are visited
+  std::vector<std::int32_t> producerOfId_;  // local tensor -> index into localNodes_, -1
+  std::vector<char> finished_;              // of each local node: all its operands are visited
   std::unordered_map<NodeKey, std::int32_t, NodeKeyHash> nodeOf_;
-  std::map<MeetingKey, std::int32_t> firstOfMeeting_;         // local nodes
+  std::map<MeetingKey, std::int32_t> firstOfMeeting_;  // local nodes
   std::vector<BoundEquation> claims_, bound_;
-  std::unordered_set<NodeKey, NodeKeyHash> boundKeys_;       // entry, shard, rank and microbatch of its own axes' coordinates
+  std::unordered_set<NodeKey, NodeKeyHash>
+      boundKeys_;  // entry, shard, rank and microbatch of its own axes' coordinates
   std::map<std::pair<std::int32_t, std::int32_t>, ShardAxes> shardAxes_;
   std::vector<std::int32_t> coordinates_;
   std::set<Members> groups_;
-  std::map<std::pair<std::vector<std::int32_t>, std::int64_t>, const Members*> groupsOfAxes_;   // axes, first rank
+  std::map<std::pair<std::vector<std::int32_t>, std::int64_t>, const Members*>
+      groupsOfAxes_;  // axes, first rank
 
   std::unordered_set<std::int32_t> cut_, reached_;
   std::unordered_map<std::int32_t, std::int32_t> logicalIds_, shapeOnlyIds_;
@@ -819,10 +992,13 @@ class Cutter {
 
 }  // namespace
 
-Stage cutStages(const Join& join, const std::vector<std::int32_t>& entries, const CutOptions& options) {
+Stage cutStages(const Join& join, const std::vector<std::int32_t>& entries,
+                const CutOptions& options) {
   const Plan& plan = join.problem().plan;
   // Lumping pays only where something is left to lump.
-  const auto first = [&](std::int32_t size) { return options.lump && size > AxisLump::kApart + 1 ? Lumping::kWhole : Lumping::kNone; };
+  const auto first = [&](std::int32_t size) {
+    return options.lump && size > AxisLump::kApart + 1 ? Lumping::kWhole : Lumping::kNone;
+  };
   std::vector<Lumping> lumping;
   for (const MeshAxis& axis : plan.mesh) lumping.push_back(first(axis.size));
   lumping.push_back(first(plan.microbatches));
@@ -831,13 +1007,16 @@ Stage cutStages(const Join& join, const std::vector<std::int32_t>& entries, cons
       return Cutter(join, entries, options, lumping).run();
     } catch (const NotInterchangeable& apart) {
       for (const std::int32_t axis : apart.axes) {
-        Lumping& l = axis == kMicrobatchAxis ? lumping.back() : lumping[static_cast<std::size_t>(axis)];
+        Lumping& l =
+            axis == kMicrobatchAxis ? lumping.back() : lumping[static_cast<std::size_t>(axis)];
         l = AxisCoordinates::after(l, join, axis);
       }
     }
   }
 }
 
-Stage cutStage(const Join& join, std::int32_t entry, const CutOptions& options) { return cutStages(join, {entry}, options); }
+Stage cutStage(const Join& join, std::int32_t entry, const CutOptions& options) {
+  return cutStages(join, {entry}, options);
+}
 
 }  // namespace shardproof

@@ -1,5 +1,5 @@
-// Cuts stages out of the joined plan by backward slicing (docs/design.md, "Stages"). Both slices stop at tensors whose lineage is
-// established by an entry that the stage may assume.
+// Cuts stages out of the joined plan by backward slicing (docs/design.md, "Stages"). Both slices
+// stop at tensors whose lineage is established by an entry that the stage may assume.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,20 @@
 namespace shardproof {
 
 struct CutOptions {
-  // Lineage entries that may not be assumed (they failed, or the caller wants the stage to reach further up).
+  // Lineage entries that may not be assumed (they failed, or the caller wants the stage to reach
+  // further up).
   const std::vector<char>* excluded = nullptr;
   // More entries that this stage may not assume, so that it reaches further up.
   std::vector<std::int32_t> deepened;
-  // For evaluation in numbers: the model from its inputs, the plan from what these entries, which are proved, say of it. What they name has then the values
-  // that it really has at the inputs: a difference is one of the whole plan. Sums are not assumed, as they do not say what their parts are.
+  // For evaluation in numbers: the model from its inputs, the plan from what these entries, which
+  // are proved, say of it. What they name has then the values that it really has at the inputs: a
+  // difference is one of the whole plan. Sums are not assumed, as they do not say what their parts
+  // are.
   const std::vector<char>* proved = nullptr;
   // Coordinates of interchangeable axes are lumped (false: enumerate everything).
   bool lump = true;
-  // What is known of the model's tensors for every input (checker/model_facts.h). Without it, of intermediate ones: nothing.
+  // What is known of the model's tensors for every input (checker/model_facts.h). Without it, of
+  // intermediate ones: nothing.
   const ModelFacts* facts = nullptr;
   std::size_t maxNodes = 2'000'000;
 };
@@ -30,7 +34,11 @@ struct CutOptions {
 class CyclicWait : public std::runtime_error {
  public:
   CyclicWait(std::int32_t program_, std::int32_t node_, std::int32_t rank_, Microbatch microbatch_)
-      : std::runtime_error("an operator waits for its own result"), program(program_), node(node_), rank(rank_), microbatch(microbatch_) {}
+      : std::runtime_error("an operator waits for its own result"),
+        program(program_),
+        node(node_),
+        rank(rank_),
+        microbatch(microbatch_) {}
   std::int32_t program, node, rank;
   Microbatch microbatch;
 };
@@ -39,6 +47,7 @@ class CyclicWait : public std::runtime_error {
 Stage cutStage(const Join& join, std::int32_t entry, const CutOptions& options);
 
 // One stage whose claims are those of several entries (the whole plan, from its inputs).
-Stage cutStages(const Join& join, const std::vector<std::int32_t>& entries, const CutOptions& options);
+Stage cutStages(const Join& join, const std::vector<std::int32_t>& entries,
+                const CutOptions& options);
 
 }  // namespace shardproof

@@ -1,9 +1,11 @@
-// Executes a reduced stage over any algebra: binds inputs through the assumed lineage, runs both sides, and pairs up what the claims say
-// is equal.
+// Executes a reduced stage over any algebra: binds inputs through the assumed lineage, runs both
+// sides, and pairs up what the claims say is equal.
 //
-// Over terms every element also carries the conditions under which it exists. Assumed lineage says of a local element that it exists, and equals the logical
-// one, where the logical one is defined. So the local element carries the logical one's conditions (Guards), and where equations make several logical elements
-// one unknown, every claim carries the conditions of all of these: only where they are all defined are they all equal.
+// Over terms every element also carries the conditions under which it exists. Assumed lineage says
+// of a local element that it exists, and equals the logical one, where the logical one is defined.
+// So the local element carries the logical one's conditions (Guards), and where equations make
+// several logical elements one unknown, every claim carries the conditions of all of these: only
+// where they are all defined are they all equal.
 #pragma once
 
 #include <algorithm>
@@ -25,11 +27,18 @@
 namespace shardproof {
 
 // The operator's evaluation over one algebra.
-inline const auto& evaluationOf(const ops::OperatorInfo& op, const TermAlgebra*) { return op.terms; }
-inline const auto& evaluationOf(const ops::OperatorInfo& op, const DoubleAlgebra*) { return op.doubles; }
-inline const auto& evaluationOf(const ops::OperatorInfo& op, const ModularAlgebra*) { return op.modular; }
+inline const auto& evaluationOf(const ops::OperatorInfo& op, const TermAlgebra*) {
+  return op.terms;
+}
+inline const auto& evaluationOf(const ops::OperatorInfo& op, const DoubleAlgebra*) {
+  return op.doubles;
+}
+inline const auto& evaluationOf(const ops::OperatorInfo& op, const ModularAlgebra*) {
+  return op.modular;
+}
 
-// Whether a sum made term by term holds every partial sum with all its parts: then n additions one after the other cost O(n^2).
+// Whether a sum made term by term holds every partial sum with all its parts: then n additions one
+// after the other cost O(n^2).
 template <class A>
 bool storesPartialSums(const A& algebra) {
   if constexpr (requires { algebra.storesPartialSums(); }) return algebra.storesPartialSums();
@@ -40,28 +49,35 @@ template <class A>
 class StageRunner {
  public:
   using Element = typename A::Element;
-  // A fresh value for element `index` (row-major over reduced positions and planes) of a free stage tensor.
+  // A fresh value for element `index` (row-major over reduced positions and planes) of a free stage
+  // tensor.
   using Supply = std::function<Element(std::int32_t tensor, std::int64_t index)>;
 
   StageRunner(const Stage& stage, const ReducedStage& reduced, const Problem& problem, A& algebra)
       : stage_(stage), reduced_(reduced), problem_(problem), algebra_(algebra) {}
 
-  static constexpr bool kConditions = requires(Element e) { e.condition; };   // elements carry conditions
+  static constexpr bool kConditions = requires(Element e) {
+    e.condition;
+  };  // elements carry conditions
 
-  // Some assumed equation could not be used (the stage then knows less than it may: a proof stands, a refutation does not).
+  // Some assumed equation could not be used (the stage then knows less than it may: a proof stands,
+  // a refutation does not).
   bool droppedAssumption() const { return dropped_; }
   // What claim equations pair up.
   struct Pair {
     std::size_t claim;
-    std::int64_t logicalIndex;    // row-major over the reduced logical tensor's positions and planes
+    std::int64_t logicalIndex;  // row-major over the reduced logical tensor's positions and planes
     Element logical, parallel;
   };
   const std::vector<Pair>& pairs() const { return pairs_; }
-  // What Condition::Kind::kDefined numbers: the element of a logical tensor, row-major over its reduced positions and planes.
+  // What Condition::Kind::kDefined numbers: the element of a logical tensor, row-major over its
+  // reduced positions and planes.
   std::pair<std::int32_t, std::int64_t> definedElement(std::uint32_t number) const {
     std::int32_t t = 0;
     for (std::size_t i = 0; i < base_.size(); ++i) {
-      if (base_[i] >= 0 && base_[i] <= std::int64_t{number} && (base_[at(t)] < 0 || base_[i] >= base_[at(t)])) t = static_cast<std::int32_t>(i);
+      if (base_[i] >= 0 && base_[i] <= std::int64_t{number} &&
+          (base_[at(t)] < 0 || base_[i] >= base_[at(t)]))
+        t = static_cast<std::int32_t>(i);
     }
     return {t, std::int64_t{number} - base_[at(t)]};
   }
@@ -85,8 +101,9 @@ class StageRunner {
   static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
   using Value = ops::TensorValue<A>;
 
-  // What is done at once: a node, or a tree of additions whose inner results nothing else reads, at its root. Addition is associative and commutative, and a
-  // sum of many terms has the value, in each algebra, of the additions one by one.
+  // What is done at once: a node, or a tree of additions whose inner results nothing else reads, at
+  // its root. Addition is associative and commutative, and a sum of many terms has the value, in
+  // each algebra, of the additions one by one.
   struct Step {
     std::size_t node;
     std::vector<std::int32_t> reads;
@@ -94,16 +111,23 @@ class StageRunner {
   };
 
   bool isSum(const StageNode& node) const {
-    if (node.communication != Communication::kNone || !ops::Registry::instance().at(node.op).sums || node.in.size() != 2 || node.out.size() != 1) return false;
+    if (node.communication != Communication::kNone || !ops::Registry::instance().at(node.op).sums ||
+        node.in.size() != 2 || node.out.size() != 1)
+      return false;
     const std::int32_t result = node.out[0];
-    if (node.in[0] < 0 || node.in[1] < 0 || result < 0 || !problem_.attributes.at(node.attributes).empty()) return false;
-    return reduced_.dims[at(node.in[0])] == reduced_.dims[at(result)] && reduced_.dims[at(node.in[1])] == reduced_.dims[at(result)];
+    if (node.in[0] < 0 || node.in[1] < 0 || result < 0 ||
+        !problem_.attributes.at(node.attributes).empty())
+      return false;
+    return reduced_.dims[at(node.in[0])] == reduced_.dims[at(result)] &&
+           reduced_.dims[at(node.in[1])] == reduced_.dims[at(result)];
   }
 
   std::vector<Step> stepsOf(bool logical) const {
     std::vector<Step> steps;
     const bool trees = storesPartialSums(algebra_);
-    std::vector<std::int32_t> uses(stage_.tensors.size(), 0), inner(stage_.tensors.size(), -1);   // inner: the step of a tree that so far ends with the tensor
+    std::vector<std::int32_t> uses(stage_.tensors.size(), 0),
+        inner(stage_.tensors.size(),
+              -1);  // inner: the step of a tree that so far ends with the tensor
     for (const StageNode& node : stage_.nodes) {
       for (const std::int32_t t : node.in) {
         if (t >= 0) ++uses[at(t)];
@@ -123,7 +147,9 @@ class StageRunner {
             continue;
           }
           auto& below = steps[at(before)].reads;
-          if (below.size() > step.reads.size()) below.swap(step.reads);   // the longer list is never copied: trees of any shape cost O(n log n)
+          if (below.size() > step.reads.size())
+            below.swap(
+                step.reads);  // the longer list is never copied: trees of any shape cost O(n log n)
           step.reads.insert(step.reads.end(), below.begin(), below.end());
           below.clear();
         }
@@ -152,7 +178,9 @@ class StageRunner {
         evaluate(node);
       }
       for (const std::int32_t t : steps[i].reads) {
-        if (t < 0 || lastUse[at(t)] != i || inEquation_[at(t)] || stage_.tensors[at(t)].origin != Origin::kComputed) continue;
+        if (t < 0 || lastUse[at(t)] != i || inEquation_[at(t)] ||
+            stage_.tensors[at(t)].origin != Origin::kComputed)
+          continue;
         values_[at(t)].data = {};
       }
     }
@@ -163,7 +191,8 @@ class StageRunner {
     out.data.reserve(at(out.positions() * out.planes()));
     std::vector<Element> terms(summands.size());
     for (std::size_t k = 0; k < at(out.positions() * out.planes()); ++k) {
-      for (std::size_t i = 0; i < summands.size(); ++i) terms[i] = values_[at(summands[i])].data.at(k);
+      for (std::size_t i = 0; i < summands.size(); ++i)
+        terms[i] = values_[at(summands[i])].data.at(k);
       out.data.push_back(algebra_.sum(terms, {}));
     }
   }
@@ -186,7 +215,8 @@ class StageRunner {
       for (const ops::ReducedDim* d : reduced_.dims[t]) value.dims.push_back(*d);
       if (tensor.origin == Origin::kConstant) fillConstant(tensor, value);
       const bool given = tensor.origin == Origin::kVariable || tensor.origin == Origin::kBoundary;
-      if (given || ((tensor.logical || isLocalConstant(static_cast<std::int32_t>(t))) && inEquation_[t])) {
+      if (given ||
+          ((tensor.logical || isLocalConstant(static_cast<std::int32_t>(t))) && inEquation_[t])) {
         base_[t] = slots;
         slots += value.positions() * value.planes();
       }
@@ -195,7 +225,8 @@ class StageRunner {
   }
 
   void fillConstant(const StageTensor& tensor, Value& value) {
-    const Graph& graph = tensor.logical ? problem_.model.graph : problem_.plan.programs[at(tensor.program)].graph;
+    const Graph& graph =
+        tensor.logical ? problem_.model.graph : problem_.plan.programs[at(tensor.program)].graph;
     const ConstantValue& constant = graph.constants[at(graph.tensors[at(tensor.tensor)].constant)];
     if (tensor.info.element == ElementKind::kComplex) throw Unsupported("complex constants");
     const std::int64_t n = value.positions();
@@ -220,7 +251,8 @@ class StageRunner {
   void forEachElement(const Equation& e, std::int32_t local, F&& f) const {
     const Value& whole = values_[at(e.logical)];
     const Value& part = values_[at(local)];
-    if (whole.element != part.element) throw std::logic_error("lineage relates tensors of different kinds of element");
+    if (whole.element != part.element)
+      throw std::logic_error("lineage relates tensors of different kinds of element");
     const std::size_t rank = part.dims.size();
     std::vector<std::int64_t> start(rank), index(rank, 0);
     for (std::size_t d = 0; d < rank; ++d) {
@@ -230,13 +262,16 @@ class StageRunner {
       start[d] = first - positions.begin();
       const std::int64_t count = std::lower_bound(first, positions.end(), e.box[d].second) - first;
       bool same = count == part.dims[d].size();
-      for (std::int64_t i = 0; same && i < count; ++i) same = whole.dims[d].position[at(start[d] + i)] - e.box[d].first == part.dims[d].position[at(i)];
+      for (std::int64_t i = 0; same && i < count; ++i)
+        same = whole.dims[d].position[at(start[d] + i)] - e.box[d].first ==
+               part.dims[d].position[at(i)];
       if (!same) throw std::logic_error("a reduced lineage box does not match its local tensor");
     }
     const std::int64_t planes = part.planes(), n = part.positions();
     for (std::int64_t i = 0; i < n; ++i) {
       std::int64_t flat = 0;
-      for (std::size_t d = 0; d < rank; ++d) flat = flat * whole.dims[d].size() + start[d] + index[d];
+      for (std::size_t d = 0; d < rank; ++d)
+        flat = flat * whole.dims[d].size() + start[d] + index[d];
       for (std::int64_t p = 0; p < planes; ++p) f(flat * planes + p, i * planes + p);
       for (std::size_t d = rank; d-- > 0 && ++index[d] == part.dims[d].size();) index[d] = 0;
     }
@@ -244,12 +279,17 @@ class StageRunner {
 
   static bool single(const Equation& e) { return e.parts.size() == 1 && e.parts[0].second == 1; }
 
-  // Lineage may have constants of a rank among its parts. Their elements are known before anything else is.
-  bool isLocalConstant(std::int32_t t) const { return !stage_.tensors[at(t)].logical && stage_.tensors[at(t)].origin == Origin::kConstant; }
+  // Lineage may have constants of a rank among its parts. Their elements are known before anything
+  // else is.
+  bool isLocalConstant(std::int32_t t) const {
+    return !stage_.tensors[at(t)].logical && stage_.tensors[at(t)].origin == Origin::kConstant;
+  }
 
-  // The slot of an element of an equation's tensor. What has none (a local tensor that the stage computes) cannot be assumed to be anything.
+  // The slot of an element of an equation's tensor. What has none (a local tensor that the stage
+  // computes) cannot be assumed to be anything.
   std::int64_t slotOf(std::int32_t tensor, std::int64_t element) const {
-    if (base_[at(tensor)] < 0) throw std::logic_error("an assumption about a tensor that is computed");
+    if (base_[at(tensor)] < 0)
+      throw std::logic_error("an assumption about a tensor that is computed");
     return base_[at(tensor)] + element;
   }
 
@@ -258,17 +298,20 @@ class StageRunner {
     for (const Equation& e : stage_.assumptions) {
       if (!single(e)) continue;
       const std::int32_t local = e.parts[0].first;
-      if (isLocalConstant(local)) {   // the logical tensor keeps the value that it has otherwise
+      if (isLocalConstant(local)) {  // the logical tensor keeps the value that it has otherwise
         dropped_ = true;
         continue;
       }
-      forEachElement(e, local, [&](std::int64_t l, std::int64_t p) { slots_.unite(slotOf(local, p), slotOf(e.logical, l)); });
+      forEachElement(e, local, [&](std::int64_t l, std::int64_t p) {
+        slots_.unite(slotOf(local, p), slotOf(e.logical, l));
+      });
     }
     known_.assign(slots_.size(), 0);
     element_.resize(slots_.size());
     for (std::size_t t = 0; t < stage_.tensors.size(); ++t) {
       if (!isLocalConstant(static_cast<std::int32_t>(t)) || base_[t] < 0) continue;
-      for (std::size_t i = 0; i < values_[t].data.size(); ++i) settle(base_[t] + static_cast<std::int64_t>(i), values_[t].data[i]);
+      for (std::size_t i = 0; i < values_[t].data.size(); ++i)
+        settle(base_[t] + static_cast<std::int64_t>(i), values_[t].data[i]);
     }
   }
 
@@ -288,30 +331,34 @@ class StageRunner {
         if (!known_[at(root)]) settle(root, supply(static_cast<std::int32_t>(t), i));
         Element element = element_[at(root)];
         if constexpr (kConditions) {
-          if (!stage_.tensors[t].facts.total) element.condition = algebra_.defined(static_cast<std::uint32_t>(base_[t] + i));
+          if (!stage_.tensors[t].facts.total)
+            element.condition = algebra_.defined(static_cast<std::uint32_t>(base_[t] + i));
         }
         value.data.push_back(element);
       }
     }
   }
 
-  // The conditions of each local element that an equation makes equal to a logical one; those of all claims.
+  // The conditions of each local element that an equation makes equal to a logical one; those of
+  // all claims.
   void guard() {
     guards_.assign(slots_.size(), kNoGuard);
-    std::vector<std::int64_t> first(slots_.size(), -1);   // of each class: a logical element of it
+    std::vector<std::int64_t> first(slots_.size(), -1);  // of each class: a logical element of it
     for (const Equation& e : stage_.assumptions) {
       if (!single(e) || isLocalConstant(e.parts[0].first)) continue;
       const Value& whole = values_[at(e.logical)];
       if (whole.data.empty()) throw std::logic_error("an assumed logical tensor has no value");
       forEachElement(e, e.parts[0].first, [&](std::int64_t l, std::int64_t p) {
-        const std::int64_t local = slotOf(e.parts[0].first, p), logical = slotOf(e.logical, l), root = slots_.find(local);
+        const std::int64_t local = slotOf(e.parts[0].first, p), logical = slotOf(e.logical, l),
+                           root = slots_.find(local);
         const ConditionSet condition = whole.data[at(l)].condition;
         if (guards_[at(local)] == kNoGuard) guards_[at(local)] = condition;
         if (first[at(root)] < 0) {
           first[at(root)] = logical;
           firstCondition_[root] = condition;
         } else if (first[at(root)] != logical) {
-          required_ = algebra_.conditions().unite(required_, algebra_.conditions().unite(firstCondition_[root], condition));
+          required_ = algebra_.conditions().unite(
+              required_, algebra_.conditions().unite(firstCondition_[root], condition));
         }
       });
     }
@@ -326,9 +373,12 @@ class StageRunner {
   }
 
   void bindLocal(const Supply& supply) {
-    // A logical tensor that is computed (or constant) gives its value to the local elements that equal it.
+    // A logical tensor that is computed (or constant) gives its value to the local elements that
+    // equal it.
     for (std::size_t t = 0; t < stage_.tensors.size(); ++t) {
-      if (!stage_.tensors[t].logical || stage_.tensors[t].origin == Origin::kVariable || base_[t] < 0 || values_[t].data.empty()) continue;
+      if (!stage_.tensors[t].logical || stage_.tensors[t].origin == Origin::kVariable ||
+          base_[t] < 0 || values_[t].data.empty())
+        continue;
       for (std::size_t i = 0; i < values_[t].data.size(); ++i) {
         const std::int64_t root = slots_.find(base_[t] + static_cast<std::int64_t>(i));
         if (!known_[at(root)]) settle(root, values_[t].data[i]);
@@ -347,18 +397,20 @@ class StageRunner {
           value.data.push_back(localElement(base_[t] + i));
         }
       } else if (tensor.origin == Origin::kUnbound) {
-        for (std::int64_t i = 0; i < n; ++i) value.data.push_back(supply(static_cast<std::int32_t>(t), i));
+        for (std::int64_t i = 0; i < n; ++i)
+          value.data.push_back(supply(static_cast<std::int32_t>(t), i));
       }
     }
   }
 
-  // logical == sum of parts: all parts but one are free, that one is the difference. The one must not be determined otherwise: an
-  // equation without such a part is dropped, which only weakens what is assumed.
+  // logical == sum of parts: all parts but one are free, that one is the difference. The one must
+  // not be determined otherwise: an equation without such a part is dropped, which only weakens
+  // what is assumed.
   void solveSums(const Supply& supply) {
     for (const Equation& e : stage_.assumptions) {
       if (single(e)) continue;
       const Value& whole = values_[at(e.logical)];
-      if (whole.data.empty()) {   // nothing of the stage reaches this tensor
+      if (whole.data.empty()) {  // nothing of the stage reaches this tensor
         dropped_ = true;
         continue;
       }
@@ -375,7 +427,8 @@ class StageRunner {
         for (std::size_t k = e.parts.size(); k-- > 0 && chosen == e.parts.size();) {
           const std::int64_t root = slots[k][i];
           bool unique = !known_[at(root)];
-          for (std::size_t j = 0; unique && j < e.parts.size(); ++j) unique = j == k || slots[j][i] != root;
+          for (std::size_t j = 0; unique && j < e.parts.size(); ++j)
+            unique = j == k || slots[j][i] != root;
           if (unique) chosen = k;
         }
         if (chosen == e.parts.size()) {
@@ -388,17 +441,22 @@ class StageRunner {
           const std::int64_t root = slots[k][i];
           if (!known_[at(root)]) {
             Element free = supply(e.parts[k].first, indexIn(e, k, i));
-            if constexpr (kConditions) free.condition = terms[0].condition;   // the parts exist where their sum is said to
+            if constexpr (kConditions)
+              free.condition = terms[0].condition;  // the parts exist where their sum is said to
             settle(root, free);
           }
-          terms.push_back(algebra_.scale(Rational(-e.parts[k].second), localElement(slotOf(e.parts[k].first, indexIn(e, k, i)))));
+          terms.push_back(algebra_.scale(Rational(-e.parts[k].second),
+                                         localElement(slotOf(e.parts[k].first, indexIn(e, k, i)))));
         }
-        settle(slots[chosen][i], algebra_.scale(Rational(1, e.parts[chosen].second), algebra_.sum(terms, {})));
+        settle(slots[chosen][i],
+               algebra_.scale(Rational(1, e.parts[chosen].second), algebra_.sum(terms, {})));
       }
     }
   }
   // The i-th element that forEachElement visits is the local tensor's own i-th.
-  static std::int64_t indexIn(const Equation&, std::size_t, std::size_t i) { return static_cast<std::int64_t>(i); }
+  static std::int64_t indexIn(const Equation&, std::size_t, std::size_t i) {
+    return static_cast<std::int64_t>(i);
+  }
 
   void evaluate(const StageNode& node) {
     if (node.communication != Communication::kNone) {
@@ -412,24 +470,31 @@ class StageRunner {
     ops::Evaluation<A> evaluation{algebra_, problem_.attributes.at(node.attributes), in, out};
     evaluationOf(ops::Registry::instance().at(node.op), &algebra_)(evaluation);
     for (const Value* v : out) {
-      if (v && static_cast<std::int64_t>(v->data.size()) != v->positions() * v->planes()) throw std::logic_error("an operator did not fill its result");
+      if (v && static_cast<std::int64_t>(v->data.size()) != v->positions() * v->planes())
+        throw std::logic_error("an operator did not fill its result");
     }
   }
 
   Element combine(const StageNode& node, const std::vector<Element>& members) {
     switch (node.reduction) {
-      case Reduction::kSum: return algebra_.sum(members, node.multiplicity);
+      case Reduction::kSum:
+        return algebra_.sum(members, node.multiplicity);
       case Reduction::kMean:
-        return algebra_.scale(Rational(1, std::accumulate(node.multiplicity.begin(), node.multiplicity.end(), std::int64_t{0})),
-                              algebra_.sum(members, node.multiplicity));
-      case Reduction::kMax: return algebra_.apply(ops::Function::kMaximum, {}, members);
-      case Reduction::kMin: return algebra_.apply(ops::Function::kMinimum, {}, members);
+        return algebra_.scale(
+            Rational(1, std::accumulate(node.multiplicity.begin(), node.multiplicity.end(),
+                                        std::int64_t{0})),
+            algebra_.sum(members, node.multiplicity));
+      case Reduction::kMax:
+        return algebra_.apply(ops::Function::kMaximum, {}, members);
+      case Reduction::kMin:
+        return algebra_.apply(ops::Function::kMinimum, {}, members);
     }
     throw std::logic_error("unknown reduction");
   }
 
   // Copies a stretch of `count` reduced positions along `dim` of one tensor to another.
-  static void copyStretch(const Value& from, std::size_t fromDim, std::int64_t fromStart, Value& to, std::size_t toDim, std::int64_t toStart,
+  static void copyStretch(const Value& from, std::size_t fromDim, std::int64_t fromStart, Value& to,
+                          std::size_t toDim, std::int64_t toStart,
                           const std::vector<std::int64_t>& extent) {
     const std::size_t rank = extent.size();
     std::vector<std::int64_t> index(rank, 0);
@@ -442,7 +507,8 @@ class StageRunner {
         f = f * from.dims[d].size() + index[d] + (d == fromDim ? fromStart : 0);
         t = t * to.dims[d].size() + index[d] + (d == toDim ? toStart : 0);
       }
-      for (std::int64_t p = 0; p < planes; ++p) to.data[at(t * planes + p)] = from.data[at(f * planes + p)];
+      for (std::int64_t p = 0; p < planes; ++p)
+        to.data[at(t * planes + p)] = from.data[at(f * planes + p)];
       for (std::size_t d = rank; d-- > 0 && ++index[d] == extent[d];) index[d] = 0;
     }
   }
@@ -452,25 +518,37 @@ class StageRunner {
     if (result < 0) return;
     Value& out = values_[at(result)];
     const auto members = static_cast<std::int64_t>(node.in.size());
-    const auto resolve = [&](std::int32_t dim) { return at(dim < 0 ? dim + static_cast<std::int64_t>(out.dims.size()) : dim); };
+    const auto resolve = [&](std::int32_t dim) {
+      return at(dim < 0 ? dim + static_cast<std::int64_t>(out.dims.size()) : dim);
+    };
     out.data.assign(at(out.positions() * out.planes()), algebra_.constant(Rational(0)));
     switch (node.communication) {
       case Communication::kReceive:
-      case Communication::kBroadcast: out.data = values_[at(node.in[0])].data; break;
+      case Communication::kBroadcast:
+        out.data = values_[at(node.in[0])].data;
+        break;
       case Communication::kAllReduce:
       case Communication::kReduceScatter: {
         const bool ordered = node.reduction == Reduction::kMax || node.reduction == Reduction::kMin;
-        if (ordered && out.element == ElementKind::kComplex) throw Unsupported("the largest or smallest of complex numbers");
-        // Of what is scattered only this member's part is combined: of n members n parts are, not n times n.
-        std::vector<Value> parts(node.communication == Communication::kReduceScatter ? node.in.size() : 0, out);
+        if (ordered && out.element == ElementKind::kComplex)
+          throw Unsupported("the largest or smallest of complex numbers");
+        // Of what is scattered only this member's part is combined: of n members n parts are, not n
+        // times n.
+        std::vector<Value> parts(
+            node.communication == Communication::kReduceScatter ? node.in.size() : 0, out);
         for (std::size_t k = 0; k < parts.size(); ++k) {
           const Value& in = values_[at(node.in[k])];
           const std::size_t d = resolve(node.dim);
-          copyStretch(in, d, in.dims[d].reducedBound(node.member * out.dims[d].full), parts[k], d, 0, extents(out));
+          copyStretch(in, d, in.dims[d].reducedBound(node.member * out.dims[d].full), parts[k], d,
+                      0, extents(out));
         }
-        const auto part = [&](std::size_t k) -> const std::vector<Element>& { return parts.empty() ? values_[at(node.in[k])].data : parts[k].data; };
+        const auto part = [&](std::size_t k) -> const std::vector<Element>& {
+          return parts.empty() ? values_[at(node.in[k])].data : parts[k].data;
+        };
         for (std::size_t k = 0; k < node.in.size(); ++k) {
-          if (part(k).size() != out.data.size()) throw std::logic_error("the members of a communication have operands of different sizes");
+          if (part(k).size() != out.data.size())
+            throw std::logic_error(
+                "the members of a communication have operands of different sizes");
         }
         std::vector<Element> elements(node.in.size());
         for (std::size_t i = 0; i < out.data.size(); ++i) {
@@ -492,7 +570,8 @@ class StageRunner {
         for (std::int64_t k = 0; k < members; ++k) {
           const Value& in = values_[at(node.in[at(k)])];
           const std::int64_t piece = in.dims[i].full / members;
-          const std::int64_t lo = in.dims[i].reducedBound(node.member * piece), hi = in.dims[i].reducedBound((node.member + 1) * piece);
+          const std::int64_t lo = in.dims[i].reducedBound(node.member * piece),
+                             hi = in.dims[i].reducedBound((node.member + 1) * piece);
           std::vector<std::int64_t> extent = extents(in);
           extent[i] = hi - lo;
           const std::int64_t placed = i == o ? piece : in.dims[o].full;
@@ -500,9 +579,11 @@ class StageRunner {
         }
         break;
       }
-      default: throw std::logic_error("unknown communication");
+      default:
+        throw std::logic_error("unknown communication");
     }
-    if (static_cast<std::int64_t>(out.data.size()) != out.positions() * out.planes()) throw std::logic_error("a communication changed its operand's size");
+    if (static_cast<std::int64_t>(out.data.size()) != out.positions() * out.planes())
+      throw std::logic_error("a communication changed its operand's size");
   }
   static std::vector<std::int64_t> extents(const Value& v) {
     std::vector<std::int64_t> e;
@@ -526,9 +607,11 @@ class StageRunner {
       }
       std::vector<Element> elements(e.parts.size());
       for (std::size_t i = 0; i < logical.size(); ++i) {
-        for (std::size_t k = 0; k < e.parts.size(); ++k) elements[k] = values_[at(e.parts[k].first)].data[at(local[k][i])];
+        for (std::size_t k = 0; k < e.parts.size(); ++k)
+          elements[k] = values_[at(e.parts[k].first)].data[at(local[k][i])];
         Element parallel = single(e) ? elements[0] : algebra_.sum(elements, weights);
-        if constexpr (kConditions) parallel.condition = algebra_.conditions().unite(parallel.condition, required_);
+        if constexpr (kConditions)
+          parallel.condition = algebra_.conditions().unite(parallel.condition, required_);
         pairs_.push_back({c, logical[i], whole.data[at(logical[i])], parallel});
       }
     }
@@ -539,17 +622,17 @@ class StageRunner {
   const Problem& problem_;
   A& algebra_;
   std::vector<Value> values_;
-  std::vector<char> inEquation_;        // tensors of assumptions and claims
-  std::vector<std::int64_t> base_;      // first slot of each logical or boundary tensor's elements
-  UnionFind<std::int64_t> slots_;       // equal elements
+  std::vector<char> inEquation_;    // tensors of assumptions and claims
+  std::vector<std::int64_t> base_;  // first slot of each logical or boundary tensor's elements
+  UnionFind<std::int64_t> slots_;   // equal elements
   std::vector<char> known_;
-  std::vector<Element> element_;        // of each class root
+  std::vector<Element> element_;  // of each class root
   std::vector<Pair> pairs_;
   bool dropped_ = false;
   static constexpr ConditionSet kNoGuard = ~ConditionSet{0};
-  std::vector<ConditionSet> guards_;    // of each slot
+  std::vector<ConditionSet> guards_;  // of each slot
   std::unordered_map<std::int64_t, ConditionSet> firstCondition_;
-  ConditionSet required_ = 0;           // of every claim
+  ConditionSet required_ = 0;  // of every claim
 };
 
 }  // namespace shardproof

@@ -1,5 +1,6 @@
-// A stage: one lineage entry's claim, the slices of model and plan that it depends on, and the lineage assumed where the slices stop.
-// Self-contained: everything that decides the proof is in here by value or interned id, names and ranks only for messages.
+// A stage: one lineage entry's claim, the slices of model and plan that it depends on, and the
+// lineage assumed where the slices stop. Self-contained: everything that decides the proof is in
+// here by value or interned id, names and ranks only for messages.
 #pragma once
 
 #include <cstdint>
@@ -12,54 +13,59 @@
 
 namespace shardproof {
 
-// What a mesh axis (or the microbatch axis) is enumerated by in a stage. Either every coordinate, or - where many coordinates are alike - of each class
-// of alike ones two explicit ones and one that stands for all others (docs/soundness.md, "Interchangeable axes").
+// What a mesh axis (or the microbatch axis) is enumerated by in a stage. Either every coordinate,
+// or - where many coordinates are alike - of each class of alike ones two explicit ones and one
+// that stands for all others (docs/soundness.md, "Interchangeable axes").
 struct AxisLump {
-  static constexpr std::int32_t kApart = 2;   // coordinates of a class that stand for themselves, where there are more than kApart + 1
-  std::int32_t axis = 0;        // kMicrobatchAxis for microbatches
-  std::int32_t size = 1;        // how many coordinates there are
-  // The coordinates that the stage has, ascending, 0 among them, and how many each of them stands for.
+  static constexpr std::int32_t kApart =
+      2;  // coordinates of a class that stand for themselves, where there are more than kApart + 1
+  std::int32_t axis = 0;  // kMicrobatchAxis for microbatches
+  std::int32_t size = 1;  // how many coordinates there are
+  // The coordinates that the stage has, ascending, 0 among them, and how many each of them stands
+  // for.
   std::vector<std::pair<std::int32_t, std::int64_t>> kept;
   // All coordinates alike.
   static AxisLump whole(std::int32_t axis, std::int32_t size);
   // `classes` of alike ones.
-  static AxisLump ofClasses(std::int32_t axis, std::int32_t size, const std::vector<std::vector<std::int32_t>>& classes);
+  static AxisLump ofClasses(std::int32_t axis, std::int32_t size,
+                            const std::vector<std::vector<std::int32_t>>& classes);
   // 0: not kept.
   std::int64_t multiplicity(std::int64_t coordinate) const;
   friend bool operator==(const AxisLump&, const AxisLump&) = default;
 };
 
 enum class Origin : std::uint8_t {
-  kComputed,     // by a stage node
+  kComputed,  // by a stage node
   kConstant,
-  kVariable,     // free: a model input, or a logical tensor at which the logical slice stops
-  kBoundary,     // a local tensor that assumed lineage defines
-  kUnbound,      // a local input that no lineage mentions: anything
+  kVariable,  // free: a model input, or a logical tensor at which the logical slice stops
+  kBoundary,  // a local tensor that assumed lineage defines
+  kUnbound,   // a local input that no lineage mentions: anything
 };
 
 struct StageTensor {
   ops::TensorInfo info;
   Origin origin = Origin::kComputed;
   bool logical = false;
-  TensorFacts facts;              // of a logical variable; of anything else nothing
-  std::int32_t tensor = -1;       // index in the model or in the program
-  std::int32_t program = -1, rank = -1;   // local tensors: which instance (messages only)
+  TensorFacts facts;                     // of a logical variable; of anything else nothing
+  std::int32_t tensor = -1;              // index in the model or in the program
+  std::int32_t program = -1, rank = -1;  // local tensors: which instance (messages only)
   Microbatch microbatch;
 };
 
 struct StageNode {
   bool logical = false;
-  OperatorId op;                             // invalid for communication
+  OperatorId op;  // invalid for communication
   AttributesId attributes;
-  std::vector<std::int32_t> in, out;         // stage tensors, -1: absent
-  // Communication: one member's result from all members' operands, in group order. A reduce_scatter of one operand takes this member's part of it: what the
-  // members add up is then the result of an all_reduce, made once in the stage.
+  std::vector<std::int32_t> in, out;  // stage tensors, -1: absent
+  // Communication: one member's result from all members' operands, in group order. A reduce_scatter
+  // of one operand takes this member's part of it: what the members add up is then the result of an
+  // all_reduce, made once in the stage.
   Communication communication = Communication::kNone;
   Reduction reduction = Reduction::kSum;
   std::int32_t dim = 0, odim = 0;
-  std::int32_t member = 0;                   // this rank's place in the group
-  std::vector<std::int64_t> multiplicity;    // how many members each operand stands for
-  std::int32_t program = -1, node = -1;      // where it stands in the plan (or model), for messages
+  std::int32_t member = 0;                 // this rank's place in the group
+  std::vector<std::int64_t> multiplicity;  // how many members each operand stands for
+  std::int32_t program = -1, node = -1;    // where it stands in the plan (or model), for messages
   std::int32_t rank = -1;
   Microbatch microbatch;
 };
@@ -68,30 +74,32 @@ struct StageNode {
 struct Equation {
   // How the box moves along a lumped axis, and the coordinate that this equation is for.
   struct Step {
-    std::int32_t lump = 0;                   // index into Stage::lumps
+    std::int32_t lump = 0;  // index into Stage::lumps
     std::int32_t coordinate = 0;
-    Shape offset;                            // per dimension and coordinate, not all zero
+    Shape offset;  // per dimension and coordinate, not all zero
   };
-  std::int32_t logical = -1;                 // stage tensor
+  std::int32_t logical = -1;  // stage tensor
   std::vector<std::pair<std::int64_t, std::int64_t>> box;
-  std::vector<std::pair<std::int32_t, std::int64_t>> parts;   // stage tensor, multiplicity
+  std::vector<std::pair<std::int32_t, std::int64_t>> parts;  // stage tensor, multiplicity
   std::vector<Step> step;
   std::int32_t entry = -1, shard = -1;
 };
 
 struct Stage {
-  std::int32_t entry = -1;                   // the claim's lineage entry
+  std::int32_t entry = -1;  // the claim's lineage entry
   std::vector<StageTensor> tensors;
-  std::vector<StageNode> nodes;              // logical ones first, each side in an order of execution
+  std::vector<StageNode> nodes;  // logical ones first, each side in an order of execution
   std::vector<Equation> claims, assumptions;
   std::vector<AxisLump> lumps;
-  std::vector<std::int32_t> usedEntries;     // lineage entries that `assumptions` comes from, sorted, without those of role input
+  std::vector<std::int32_t> usedEntries;  // lineage entries that `assumptions` comes from, sorted,
+                                          // without those of role input
   std::size_t logicalNodes() const;
   std::size_t parallelNodes() const { return nodes.size() - logicalNodes(); }
 };
 
-// The stage as bytes with names replaced by position. Two stages with equal forms have the same proof, whatever problems they are of: operators,
-// attributes, full shapes, wiring, constants and lineage are all in it. stages/canonical_reader.h makes a stage of it again.
+// The stage as bytes with names replaced by position. Two stages with equal forms have the same
+// proof, whatever problems they are of: operators, attributes, full shapes, wiring, constants and
+// lineage are all in it. stages/canonical_reader.h makes a stage of it again.
 std::string canonicalForm(const Stage& stage, const Problem& problem);
 
 }  // namespace shardproof

@@ -1,5 +1,6 @@
-// A verification problem in memory: the logical model, the plan's programs (families of instances, never copies) and the lineage.
-// Flat arrays and 32-bit ids throughout; docs/format.md says what the fields mean.
+// A verification problem in memory: the logical model, the plan's programs (families of instances,
+// never copies) and the lineage. Flat arrays and 32-bit ids throughout; docs/format.md says what
+// the fields mean.
 #pragma once
 
 #include <compare>
@@ -21,7 +22,8 @@ namespace shardproof {
 using Shape = std::vector<std::int64_t>;
 
 enum class TensorKind : std::uint8_t { kProduced, kInput, kParameter, kConstant };
-// What an element of a tensor is: precision is out of scope, so every floating type is "a real number".
+// What an element of a tensor is: precision is out of scope, so every floating type is "a real
+// number".
 enum class ElementKind : std::uint8_t { kReal, kInteger, kComplex };
 
 // The value of a `constant`: one number that fills the tensor, or every element in row-major order.
@@ -41,17 +43,18 @@ struct Tensor {
   Shape shape;
   TensorKind kind = TensorKind::kProduced;
   ElementKind element = ElementKind::kReal;
-  bool elementDeclared = false;               // the file gives a dtype; otherwise it follows from the producing operator
-  bool perMicrobatch = false;                 // plan only
-  std::int32_t constant = -1;                 // index into Graph::constants
-  NameId gradientOf;                          // model only, for messages
+  bool elementDeclared =
+      false;  // the file gives a dtype; otherwise it follows from the producing operator
+  bool perMicrobatch = false;  // plan only
+  std::int32_t constant = -1;  // index into Graph::constants
+  NameId gradientOf;           // model only, for messages
 };
 
-// A microbatch, or that there is none, or that each is meant. Not a number: no arithmetic is possible with "none" and "each", which once were -1 and -2
-// and were multiplied by a step.
+// A microbatch, or that there is none, or that each is meant. Not a number: no arithmetic is
+// possible with "none" and "each", which once were -1 and -2 and were multiplied by a step.
 class Microbatch {
  public:
-  constexpr Microbatch() = default;                       // none
+  constexpr Microbatch() = default;  // none
   static constexpr Microbatch none() { return {}; }
   static constexpr Microbatch each() { return Microbatch(kEach); }
   // Throws std::logic_error for what is no microbatch.
@@ -88,11 +91,19 @@ struct Operand {
   bool present() const { return tensor >= 0; }
 };
 
-// One coordinate assignment, e.g. {"pp": 1, "tp": 0}; axes are indices into Plan::mesh. Sorted by axis.
+// One coordinate assignment, e.g. {"pp": 1, "tp": 0}; axes are indices into Plan::mesh. Sorted by
+// axis.
 using Coordinates = std::vector<std::pair<std::int32_t, std::int32_t>>;
 
 enum class Communication : std::uint8_t {
-  kNone, kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kSend, kReceive
+  kNone,
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kBroadcast,
+  kSend,
+  kReceive
 };
 enum class Reduction : std::uint8_t { kSum, kMean, kMax, kMin };
 
@@ -100,27 +111,29 @@ enum class Reduction : std::uint8_t { kSum, kMean, kMax, kMin };
 struct CommunicationSpec {
   Communication kind = Communication::kNone;
   NameId comm;
-  std::optional<std::int64_t> tag;            // where given, stands in the microbatch's place
-  std::vector<std::int32_t> groupAxes;        // "group"
-  std::vector<Coordinates> groupAt;           // "group_at", in group order; empty when groupAxes is used
-  Coordinates peer;                           // broadcast: root; send: to; receive: from
+  std::optional<std::int64_t> tag;      // where given, stands in the microbatch's place
+  std::vector<std::int32_t> groupAxes;  // "group"
+  std::vector<Coordinates> groupAt;     // "group_at", in group order; empty when groupAxes is used
+  Coordinates peer;                     // broadcast: root; send: to; receive: from
   Reduction reduction = Reduction::kSum;
-  std::int32_t dim = 0;                       // all_gather, reduce_scatter; all_to_all: idim
-  std::int32_t odim = 0;                      // all_to_all
+  std::int32_t dim = 0;   // all_gather, reduce_scatter; all_to_all: idim
+  std::int32_t odim = 0;  // all_to_all
 };
 
 struct Node {
-  OperatorId op;                              // invalid for communication nodes
-  std::uint32_t firstIn = 0, inCount = 0;     // into Graph::operands
-  std::uint32_t firstOut = 0, outCount = 0;   // into Graph::results
-  AttributesId attributes;                    // always valid (the empty set is interned too)
-  NameId location;                            // optional `loc`
-  Microbatch microbatch;                      // plan only. None: no `mb`, once per rank; each: "*", of a plan with several microbatches
-  std::int32_t communication = -1;            // plan only: index into Program::communications
+  OperatorId op;                             // invalid for communication nodes
+  std::uint32_t firstIn = 0, inCount = 0;    // into Graph::operands
+  std::uint32_t firstOut = 0, outCount = 0;  // into Graph::results
+  AttributesId attributes;                   // always valid (the empty set is interned too)
+  NameId location;                           // optional `loc`
+  Microbatch microbatch;  // plan only. None: no `mb`, once per rank; each: "*", of a plan with
+                          // several microbatches
+  std::int32_t communication = -1;  // plan only: index into Program::communications
 };
 
-// A dropout node that was given the mask which it draws as an operand of its own (src/plan/dropout_masks.h), and a backward one also a null result for it. What the
-// file says of it: everything but that last operand (and result), with these attributes.
+// A dropout node that was given the mask which it draws as an operand of its own
+// (src/plan/dropout_masks.h), and a backward one also a null result for it. What the file says of
+// it: everything but that last operand (and result), with these attributes.
 struct DrawnMask {
   std::int32_t node = -1;
   AttributesId attributes;
@@ -129,15 +142,19 @@ struct DrawnMask {
 // The logical model, or the body of one program of a plan.
 struct Graph {
   std::vector<Tensor> tensors;
-  std::vector<Node> nodes;                    // in file order
+  std::vector<Node> nodes;  // in file order
   std::vector<Operand> operands;
-  std::vector<std::int32_t> results;          // tensor index, -1: absent (null)
+  std::vector<std::int32_t> results;  // tensor index, -1: absent (null)
   std::vector<ConstantValue> constants;
   std::vector<DrawnMask> drawnMasks;
-  std::size_t tensorsAdded = 0;               // at the end of `tensors`, that no file has: masks of dropout
+  std::size_t tensorsAdded = 0;  // at the end of `tensors`, that no file has: masks of dropout
 
-  std::span<const Operand> in(const Node& n) const { return {operands.data() + n.firstIn, n.inCount}; }
-  std::span<const std::int32_t> out(const Node& n) const { return {results.data() + n.firstOut, n.outCount}; }
+  std::span<const Operand> in(const Node& n) const {
+    return {operands.data() + n.firstIn, n.inCount};
+  }
+  std::span<const std::int32_t> out(const Node& n) const {
+    return {results.data() + n.firstOut, n.outCount};
+  }
 };
 
 // Interned attribute sets, shared by model and plan so that equal sets have equal ids.
@@ -145,8 +162,10 @@ class AttributeTable {
  public:
   AttributesId intern(Attributes attributes);
   const Attributes& at(AttributesId id) const { return *sets_.at(id.index()); }
-  std::size_t size() const { return sets_.size(); }   // ids run from 0
-  const std::string& canonicalText(AttributesId id) const { return texts_.at(id.index()); }  // equal text iff equal set
+  std::size_t size() const { return sets_.size(); }  // ids run from 0
+  const std::string& canonicalText(AttributesId id) const {
+    return texts_.at(id.index());
+  }  // equal text iff equal set
  private:
   std::map<std::string, AttributesId> ids_;
   std::vector<std::unique_ptr<Attributes>> sets_;
@@ -155,14 +174,15 @@ class AttributeTable {
 
 struct Model {
   std::string file, name;
-  std::string sha256;                         // of the file's text, as it was read (gunzipped)
+  std::string sha256;  // of the file's text, as it was read (gunzipped)
   Graph graph;
-  std::vector<std::int32_t> outputs;          // tensor indices
+  std::vector<std::int32_t> outputs;                                         // tensor indices
   std::string tensorPointer(std::int32_t tensor, const Names& names) const;  // "/tensors/t1.0"
   static std::string nodePointer(std::int32_t node) { return "/nodes/" + std::to_string(node); }
 };
 
-// Of a plan's mesh. Far beyond any cluster; a larger mesh is a typing error that would otherwise show as exhausted memory.
+// Of a plan's mesh. Far beyond any cluster; a larger mesh is a typing error that would otherwise
+// show as exhausted memory.
 constexpr std::int64_t kMaxRanks = std::int64_t{1} << 20;
 struct MeshAxis {
   std::string name;
@@ -170,42 +190,45 @@ struct MeshAxis {
 };
 
 struct Program {
-  Coordinates at;                             // the fixed axes
+  Coordinates at;  // the fixed axes
   Graph graph;
   std::vector<CommunicationSpec> communications;
-  bool issueOrder = false;                    // "order": "issue"
+  bool issueOrder = false;  // "order": "issue"
 };
 
 enum class Role : std::uint8_t { kInput, kOutput, kCheckpoint };
 
 struct Part {
-  NameId local;                               // the local tensor's name: found in the program of each rank that is meant
+  NameId local;  // the local tensor's name: found in the program of each rank that is meant
   Coordinates at;
-  Microbatch microbatch;                      // "mb": k; none: not fixed
+  Microbatch microbatch;  // "mb": k; none: not fixed
 };
 
 struct Shard {
-  std::vector<std::pair<std::int64_t, std::int64_t>> box;       // half-open, per dimension of the logical tensor
-  std::vector<std::pair<std::int32_t, Shape>> step;             // axis (or kMicrobatchAxis) -> offset per dimension
+  std::vector<std::pair<std::int64_t, std::int64_t>>
+      box;  // half-open, per dimension of the logical tensor
+  std::vector<std::pair<std::int32_t, Shape>>
+      step;  // axis (or kMicrobatchAxis) -> offset per dimension
   std::vector<Part> parts;
-  std::vector<std::int32_t> sum;                                // axes (or kMicrobatchAxis), sorted
+  std::vector<std::int32_t> sum;  // axes (or kMicrobatchAxis), sorted
 };
-constexpr std::int32_t kMicrobatchAxis = 1 << 20;               // "mb" where an axis index is expected
+constexpr std::int32_t kMicrobatchAxis = 1 << 20;  // "mb" where an axis index is expected
 
 struct LineageEntry {
-  std::int32_t tensor = -1;                   // logical tensor
+  std::int32_t tensor = -1;  // logical tensor
   Role role = Role::kCheckpoint;
   std::vector<Shard> shards;
 };
 
 struct Plan {
-  std::string file, name, modelFile;          // modelFile: as the plan names it, may be empty
-  std::string sha256;                         // of the file's text, as it was read (gunzipped)
-  std::vector<MeshAxis> mesh;                 // slowest first
+  std::string file, name, modelFile;  // modelFile: as the plan names it, may be empty
+  std::string sha256;                 // of the file's text, as it was read (gunzipped)
+  std::vector<MeshAxis> mesh;         // slowest first
   std::int32_t microbatches = 1;
   std::vector<Program> programs;
   std::vector<LineageEntry> lineage;
-  // Entries that say which part of a dropout's mask a rank draws (src/plan/dropout_masks.h): a verdict that rests on them needs them proved.
+  // Entries that say which part of a dropout's mask a rank draws (src/plan/dropout_masks.h): a
+  // verdict that rests on them needs them proved.
   std::vector<std::int32_t> positioning;
   std::int64_t ranks() const;
   static std::string nodePointer(std::int32_t program, std::int32_t node) {
@@ -219,7 +242,8 @@ struct Problem {
   AttributeTable attributes;
   Model model;
   Plan plan;
-  std::size_t lineageAdded = 0;               // entries at the end of plan.lineage that no file has: they place the masks of dropout (Graph::drawnMasks)
+  std::size_t lineageAdded = 0;  // entries at the end of plan.lineage that no file has: they place
+                                 // the masks of dropout (Graph::drawnMasks)
 };
 
 }  // namespace shardproof

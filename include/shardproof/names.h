@@ -1,4 +1,5 @@
-// Interned strings: every name of a problem (tensors, communication ids, attributes, source locations) is stored once.
+// Interned strings: every name of a problem (tensors, communication ids, attributes, source
+// locations) is stored once.
 #pragma once
 
 #include <cstdint>
@@ -49,5 +50,7 @@ class Names {
 
 template <class Tag>
 struct std::hash<shardproof::Id<Tag>> {
-  std::size_t operator()(shardproof::Id<Tag> id) const noexcept { return std::hash<std::int32_t>()(id.value); }
+  std::size_t operator()(shardproof::Id<Tag> id) const noexcept {
+    return std::hash<std::int32_t>()(id.value);
+  }
 };

@@ -16,111 +16,123 @@ enum class Verdict : std::uint8_t { kEquivalent, kNotEquivalent, kUndecided };
 // kWrongLineage: a checkpoint that does not hold although the outputs do.
 enum class StageVerdict : std::uint8_t { kProved, kRefuted, kUndecided, kWrongLineage };
 
-// How a stage was decided. kNormalForm: flattened terms are identical; kPolynomial: expanded terms are identical; kSolver: Z3;
-// kNumeric: a counterexample in doubles (refuted); kNone: not decided.
+// How a stage was decided. kNormalForm: flattened terms are identical; kPolynomial: expanded terms
+// are identical; kSolver: Z3; kNumeric: a counterexample in doubles (refuted); kNone: not decided.
 enum class Method : std::uint8_t { kNone, kNormalForm, kPolynomial, kSolver, kNumeric };
 
 struct ReducedShape {
-  std::string tensor;       // logical tensor's name, or "local NAME"
+  std::string tensor;  // logical tensor's name, or "local NAME"
   Shape full, reduced;
 };
 
 // One place in the plan or the model that a message points to.
 struct NodePlace {
   bool inPlan = true;
-  std::string pointer;      // JSON pointer, e.g. "/programs/0/nodes/17"
+  std::string pointer;  // JSON pointer, e.g. "/programs/0/nodes/17"
   std::string op;
-  std::string location;     // `loc`, may be empty
+  std::string location;  // `loc`, may be empty
 };
 
-struct Assignment {         // one element of an input of the stage
-  std::string element;      // e.g. "t494.1[0, 3, 17]" (full-size position in the logical tensor) or "local t12.1@rank 3[0, 1]"
+struct Assignment {     // one element of an input of the stage
+  std::string element;  // e.g. "t494.1[0, 3, 17]" (full-size position in the logical tensor) or
+                        // "local t12.1@rank 3[0, 1]"
   double value = 0;
 };
 
 struct Counterexample {
-  std::vector<Assignment> assignment;   // only the elements that the differing element depends on, at most a few dozen
-  std::size_t omitted = 0;              // how many more there are
-  std::string element;                  // the first differing element: "t551.1[0, 0, 0]"
-  double logical = 0, parallel = 0;     // its value in the model and in the plan
-  bool endToEnd = false;                // the assignment is to the plan's own inputs, not to intermediate tensors
+  std::vector<Assignment>
+      assignment;  // only the elements that the differing element depends on, at most a few dozen
+  std::size_t omitted = 0;           // how many more there are
+  std::string element;               // the first differing element: "t551.1[0, 0, 0]"
+  double logical = 0, parallel = 0;  // its value in the model and in the plan
+  bool endToEnd = false;  // the assignment is to the plan's own inputs, not to intermediate tensors
 };
 
 struct StageReport {
-  std::string tensor;                   // logical tensor
+  std::string tensor;  // logical tensor
   Role role = Role::kCheckpoint;
-  std::int32_t entry = -1;              // index into the plan's lineage
+  std::int32_t entry = -1;  // index into the plan's lineage
   StageVerdict verdict = StageVerdict::kUndecided;
   Method method = Method::kNone;
-  std::string reason;                   // for undecided (and what was wrong, for refuted)
-  std::int32_t classId = -1;            // stages with equal canonical form share it
+  std::string reason;         // for undecided (and what was wrong, for refuted)
+  std::int32_t classId = -1;  // stages with equal canonical form share it
   std::size_t logicalNodes = 0;
-  std::size_t parallelNodes = 0;        // operator instances that were executed for the class's representative
-  double seconds = 0;                   // of the class's proof; 0 for stages that shared it
+  std::size_t parallelNodes =
+      0;               // operator instances that were executed for the class's representative
+  double seconds = 0;  // of the class's proof; 0 for stages that shared it
   std::vector<ReducedShape> reducedShapes;
   std::vector<std::int32_t> assumptions;  // lineage entries that the proof uses
 };
 
-// kLineage: an output (or a checkpoint that explains it) does not hold. The others are found before any solving.
+// kLineage: an output (or a checkpoint that explains it) does not hold. The others are found before
+// any solving.
 enum class DefectKind : std::uint8_t {
-  kLineage, kShape, kDoubleAssignment, kUnproduced, kCollective, kSendReceive, kDeadlock
+  kLineage,
+  kShape,
+  kDoubleAssignment,
+  kUnproduced,
+  kCollective,
+  kSendReceive,
+  kDeadlock
 };
 
 struct Defect {
   DefectKind kind = DefectKind::kLineage;
-  std::string message;                  // one sentence
-  std::string tensor;                   // logical tensor (kLineage) or local tensor
-  std::string lineage;                  // the claim, readable: "t551.1[0:128, 0:128, 0:4096] == t551.1 on pp 0, tp 0"
+  std::string message;  // one sentence
+  std::string tensor;   // logical tensor (kLineage) or local tensor
+  std::string
+      lineage;  // the claim, readable: "t551.1[0:128, 0:128, 0:4096] == t551.1 on pp 0, tp 0"
   std::vector<std::int64_t> ranks;
   std::optional<std::int32_t> microbatch;
-  std::vector<NodePlace> nodes;         // where to look, most likely first
+  std::vector<NodePlace> nodes;  // where to look, most likely first
   std::optional<Counterexample> counterexample;
 };
 
 struct Statistics {
   std::size_t programNodes = 0, lineageEntries = 0, ranks = 0, microbatches = 0;
-  double operatorInstances = 0;         // program nodes times their free ranks and microbatches
+  double operatorInstances = 0;  // program nodes times their free ranks and microbatches
   std::size_t stages = 0, classes = 0;
-  std::size_t classesFromCache = 0;     // of these, those whose proof was stored already
+  std::size_t classesFromCache = 0;  // of these, those whose proof was stored already
   double secondsTotal = 0;
-  std::map<std::string, double> secondsByPhase;   // "read", "join", "cut", "reduce", "execute", "check", ...
-  std::size_t peakMemoryBytes = 0;      // main process and largest worker together
-  std::size_t workersLost = 0;          // crashed, killed or over their limits
+  std::map<std::string, double>
+      secondsByPhase;               // "read", "join", "cut", "reduce", "execute", "check", ...
+  std::size_t peakMemoryBytes = 0;  // main process and largest worker together
+  std::size_t workersLost = 0;      // crashed, killed or over their limits
 };
 
 // What a second opinion said (src/verify/confirm.h).
 struct Confirmation {
   enum class Outcome : std::uint8_t {
-    kNotExecuted,   // `text` says why
-    kAgrees,        // the plan, or a smaller one, agreed with its model at random inputs
-    kDiffers,       // ... did not, and neither does the verdict say that it should
-    kDisagrees,     // it was proved, and did not agree: an error of this program
-    kNoValue,       // the model has no value at some output for any of the inputs
+    kNotExecuted,  // `text` says why
+    kAgrees,       // the plan, or a smaller one, agreed with its model at random inputs
+    kDiffers,      // ... did not, and neither does the verdict say that it should
+    kDisagrees,    // it was proved, and did not agree: an error of this program
+    kNoValue,      // the model has no value at some output for any of the inputs
   };
   Outcome outcome = Outcome::kNotExecuted;
-  std::string text;                     // one sentence: what was executed, or why not
-  std::string modelText, planText;      // kDisagrees, of a smaller plan: the files to report
+  std::string text;                 // one sentence: what was executed, or why not
+  std::string modelText, planText;  // kDisagrees, of a smaller plan: the files to report
 };
 const char* toString(Confirmation::Outcome);
 
 struct Report {
-  std::string model, plan;              // files
+  std::string model, plan;  // files
   Verdict verdict = Verdict::kUndecided;
-  std::string reason;                   // why undecided
-  bool interrupted = false;             // Ctrl-C: a partial report
+  std::string reason;        // why undecided
+  bool interrupted = false;  // Ctrl-C: a partial report
   std::size_t outputs = 0, outputsProved = 0;
   std::vector<StageReport> stages;
   std::vector<Defect> defects;
   Statistics statistics;
-  std::optional<Confirmation> confirmation;   // where one was asked for
+  std::optional<Confirmation> confirmation;  // where one was asked for
 };
 
 // One of several plans that a run was given: its report, or why there is none.
 struct PlanResult {
-  std::string plan;                     // file
+  std::string plan;  // file
   std::optional<Report> report;
-  std::string error;                    // without a report: one sentence
-  bool inputError = false;              // ... about model or plan, not about the program
+  std::string error;        // without a report: one sentence
+  bool inputError = false;  // ... about model or plan, not about the program
 };
 
 const char* toString(Verdict);

@@ -10,33 +10,38 @@
 
 namespace shardproof {
 
-class ProofStore;   // src/cache/proof_store.h
-struct ProofRecord; // src/certificate/proof_record.h
+class ProofStore;    // src/cache/proof_store.h
+struct ProofRecord;  // src/certificate/proof_record.h
 
 enum class Checker : std::uint8_t {
-  kAuto,   // normal forms first, Z3 for what they leave
-  kZ3,     // everything goes to Z3
+  kAuto,  // normal forms first, Z3 for what they leave
+  kZ3,    // everything goes to Z3
 };
 
 struct VerifyOptions {
-  int jobs = 0;                  // worker processes; 0: one per core
-  // Stages are checked in the caller's process, one after the other, and none is forked: for callers that verify thousands of small plans. Exceptions in a
-  // check are contained as a lost worker is (Statistics::workersLost), but only the solver keeps to the limit of time, nothing to that of memory, and a
-  // crash is the caller's. `jobs` does not count then.
+  int jobs = 0;  // worker processes; 0: one per core
+  // Stages are checked in the caller's process, one after the other, and none is forked: for
+  // callers that verify thousands of small plans. Exceptions in a check are contained as a lost
+  // worker is (Statistics::workersLost), but only the solver keeps to the limit of time, nothing to
+  // that of memory, and a crash is the caller's. `jobs` does not count then.
   bool inProcess = false;
-  double timeoutSeconds = 60;    // per class
+  double timeoutSeconds = 60;          // per class
   std::size_t memoryMegabytes = 4096;  // per worker
   Checker checker = Checker::kAuto;
-  bool shareClasses = true;      // false (--no-classes): every stage is proved by itself
-  ProofStore* proofs = nullptr;  // where proofs are looked up and left; not asked without shareClasses
-  ProofRecord* record = nullptr; // filled where the plan is equivalent; not without shareClasses
-  std::string smt2Directory;     // --smt2: where every obligation is written as SMT-LIB; prepared by prepareObligationDirectory; empty: nowhere
-  const std::atomic<bool>* cancel = nullptr;   // set from a signal handler: finish with a partial report
+  bool shareClasses = true;  // false (--no-classes): every stage is proved by itself
+  ProofStore* proofs =
+      nullptr;  // where proofs are looked up and left; not asked without shareClasses
+  ProofRecord* record = nullptr;  // filled where the plan is equivalent; not without shareClasses
+  std::string smt2Directory;  // --smt2: where every obligation is written as SMT-LIB; prepared by
+                              // prepareObligationDirectory; empty: nowhere
+  const std::atomic<bool>* cancel =
+      nullptr;  // set from a signal handler: finish with a partial report
   // Called from the main process only: stages done, stages in all, what is being done.
   std::function<void(std::size_t, std::size_t, const char*)> progress;
 };
 
-// Never throws for a wrong plan: that is a verdict. Throws InputError where only the join can see an input error.
+// Never throws for a wrong plan: that is a verdict. Throws InputError where only the join can see
+// an input error.
 Report verify(const Problem& problem, const VerifyOptions& options);
 
 }  // namespace shardproof

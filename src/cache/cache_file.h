@@ -1,5 +1,6 @@
-// The proof cache's file: an SQLite database with one table. Every function but the constructors may be called by several processes on one file at once; all
-// throw CacheError when the file does not let them do their work.
+// The proof cache's file: an SQLite database with one table. Every function but the constructors
+// may be called by several processes on one file at once; all throw CacheError when the file does
+// not let them do their work.
 #pragma once
 
 #include <chrono>
@@ -15,7 +16,8 @@
 
 namespace shardproof {
 
-// kNoCache: the file is missing, is no database, or one of something else, or is damaged. kUnusable: locked, not readable, not writable, full.
+// kNoCache: the file is missing, is no database, or one of something else, or is damaged.
+// kUnusable: locked, not readable, not writable, full.
 class CacheError : public std::runtime_error {
  public:
   enum class Kind : std::uint8_t { kNoCache, kUnusable };
@@ -23,7 +25,8 @@ class CacheError : public std::runtime_error {
   Kind kind;
 };
 
-// What proofs depend on besides the stage and the checker asked for: a row of another version is never used.
+// What proofs depend on besides the stage and the checker asked for: a row of another version is
+// never used.
 std::string proofVersion();
 
 struct CacheRow {
@@ -32,7 +35,7 @@ struct CacheRow {
   Checker checker = Checker::kAuto;
   StoredProof proof;
   std::string form;
-  bool sound = false;     // its content is what was written; if not, only `id` is to be relied on
+  bool sound = false;  // its content is what was written; if not, only `id` is to be relied on
 };
 
 struct CacheStatistics {
@@ -45,8 +48,8 @@ struct CacheStatistics {
 };
 
 struct PruneOptions {
-  std::optional<std::int64_t> maxBytes;     // of the file
-  std::optional<double> olderThanDays;      // not used for so long
+  std::optional<std::int64_t> maxBytes;  // of the file
+  std::optional<double> olderThanDays;   // not used for so long
 };
 
 struct PruneResult {
@@ -56,13 +59,14 @@ struct PruneResult {
 
 class CacheFile {
  public:
-  // kCreate makes the file, or the table in an empty one. Others want it to be there. Waits so long for other processes.
+  // kCreate makes the file, or the table in an empty one. Others want it to be there. Waits so long
+  // for other processes.
   CacheFile(std::string path, sqlite::Access access, int busyMilliseconds = 10'000);
 
   struct Found {
-    std::int64_t id = -1;                   // -1: none
+    std::int64_t id = -1;  // -1: none
     StoredProof proof;
-    bool damaged = false;                   // a row that might have been it is none any more
+    bool damaged = false;  // a row that might have been it is none any more
   };
   Found find(const std::string& form, Checker checker);
 
@@ -71,12 +75,13 @@ class CacheFile {
     Checker checker = Checker::kAuto;
     StoredProof proof;
   };
-  // One transaction: new proofs (those that another process has added meanwhile are left as they are), and rows that were used.
+  // One transaction: new proofs (those that another process has added meanwhile are left as they
+  // are), and rows that were used.
   void write(const std::vector<New>& proofs, const std::vector<std::int64_t>& used);
 
   CacheStatistics statistics();
   std::vector<std::int64_t> ids(const std::string& version);
-  std::optional<CacheRow> row(std::int64_t id);   // none: another process has removed it
+  std::optional<CacheRow> row(std::int64_t id);  // none: another process has removed it
   // Removes rows of other versions and damaged ones, and what the options say.
   PruneResult prune(const PruneOptions& options);
 
@@ -92,7 +97,8 @@ class CacheFile {
   std::optional<sqlite::Database> database_;
 };
 
-// The store that `verify --cache` uses. Whatever goes wrong with the file is noted, and the file is not asked again for what it cannot do.
+// The store that `verify --cache` uses. Whatever goes wrong with the file is noted, and the file is
+// not asked again for what it cannot do.
 class CacheFileStore : public ProofStore {
  public:
   explicit CacheFileStore(const std::string& path);
@@ -104,7 +110,7 @@ class CacheFileStore : public ProofStore {
 
  private:
   std::string path_;
-  std::optional<CacheFile> file_;           // none: not to be used any more
+  std::optional<CacheFile> file_;  // none: not to be used any more
   bool writable_ = true;
   bool damagedRows_ = false;
   std::chrono::steady_clock::time_point flushed_ = std::chrono::steady_clock::now();

@@ -6,14 +6,16 @@ namespace shardproof {
 
 bool isProof(Method method, Checker checker) {
   if (checker == Checker::kZ3) return method == Method::kSolver;
-  return method == Method::kNormalForm || method == Method::kPolynomial || method == Method::kSolver;
+  return method == Method::kNormalForm || method == Method::kPolynomial ||
+         method == Method::kSolver;
 }
 
 StoredProof storedProof(const Stage& stage, const Problem& problem, const StageOutcome& outcome) {
   StoredProof proof;
   proof.method = outcome.method;
   const auto shown = shownTensors(stage, problem);
-  for (std::size_t i = 0; i < std::min(shown.size(), outcome.reducedShapes.size()); ++i) proof.shapes.push_back({shown[i].first, outcome.reducedShapes[i].reduced});
+  for (std::size_t i = 0; i < std::min(shown.size(), outcome.reducedShapes.size()); ++i)
+    proof.shapes.push_back({shown[i].first, outcome.reducedShapes[i].reduced});
   return proof;
 }
 
@@ -26,19 +28,24 @@ StageOutcome provedOutcome(const Stage& stage, const Problem& problem, const Sto
   for (auto& [t, name] : shownTensors(stage, problem)) {
     // Where the other plan gave two tensors one name, only the first was listed.
     const auto it = reduced.find(t);
-    if (it != reduced.end()) outcome.reducedShapes.push_back({std::move(name), stage.tensors[static_cast<std::size_t>(t)].info.shape, *it->second});
+    if (it != reduced.end())
+      outcome.reducedShapes.push_back(
+          {std::move(name), stage.tensors[static_cast<std::size_t>(t)].info.shape, *it->second});
   }
   return outcome;
 }
 
-std::optional<StageOutcome> ProofStore::recall(const std::string& form, Checker checker, const Stage& stage, const Problem& problem) {
+std::optional<StageOutcome> ProofStore::recall(const std::string& form, Checker checker,
+                                               const Stage& stage, const Problem& problem) {
   const auto proof = find(form, checker);
   if (!proof) return std::nullopt;
   return provedOutcome(stage, problem, *proof);
 }
 
-void ProofStore::remember(const std::string& form, Checker checker, const Stage& stage, const Problem& problem, const StageOutcome& outcome) {
-  if (outcome.verdict == StageVerdict::kProved && isProof(outcome.method, checker)) add(form, checker, storedProof(stage, problem, outcome));
+void ProofStore::remember(const std::string& form, Checker checker, const Stage& stage,
+                          const Problem& problem, const StageOutcome& outcome) {
+  if (outcome.verdict == StageVerdict::kProved && isProof(outcome.method, checker))
+    add(form, checker, storedProof(stage, problem, outcome));
 }
 
 std::optional<StoredProof> MemoryStore::find(const std::string& form, Checker checker) {

@@ -1,6 +1,7 @@
-// Where proofs of stages are kept: between the plans of one run in memory, between runs in a file (sqlite_store.h). A proof is found by the stage's whole
-// canonical form and by the checker that was asked for; a store holds proofs only, never a refutation or a time-out. Why a proof that is found may
-// be believed: docs/soundness.md, "The proof cache".
+// Where proofs of stages are kept: between the plans of one run in memory, between runs in a file
+// (sqlite_store.h). A proof is found by the stage's whole canonical form and by the checker that
+// was asked for; a store holds proofs only, never a refutation or a time-out. Why a proof that is
+// found may be believed: docs/soundness.md, "The proof cache".
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@
 
 namespace shardproof {
 
-// What is told about a proof. Tensors are named by their places in the stage: their names are others in another plan.
+// What is told about a proof. Tensors are named by their places in the stage: their names are
+// others in another plan.
 struct StoredProof {
   struct Reduced {
     std::int32_t tensor = 0;
@@ -29,10 +31,12 @@ struct StoredProof {
   friend bool operator==(const StoredProof&, const StoredProof&) = default;
 };
 
-// Is this a proof that a run with this checker may have made? Z3's are the only ones that `--checker z3` makes.
+// Is this a proof that a run with this checker may have made? Z3's are the only ones that
+// `--checker z3` makes.
 bool isProof(Method method, Checker checker);
 
-// From what the checker found out, and back to what it would have said about this stage (but for the time). `stage` has the form that the proof is kept by.
+// From what the checker found out, and back to what it would have said about this stage (but for
+// the time). `stage` has the form that the proof is kept by.
 StoredProof storedProof(const Stage& stage, const Problem& problem, const StageOutcome& outcome);
 StageOutcome provedOutcome(const Stage& stage, const Problem& problem, const StoredProof& proof);
 
@@ -40,17 +44,20 @@ class ProofStore {
  public:
   virtual ~ProofStore() = default;
   // The outcome of the stored proof of `form`, which is the form of `stage`.
-  std::optional<StageOutcome> recall(const std::string& form, Checker checker, const Stage& stage, const Problem& problem);
+  std::optional<StageOutcome> recall(const std::string& form, Checker checker, const Stage& stage,
+                                     const Problem& problem);
   // Keeps `outcome` if it is a proof.
-  void remember(const std::string& form, Checker checker, const Stage& stage, const Problem& problem, const StageOutcome& outcome);
+  void remember(const std::string& form, Checker checker, const Stage& stage,
+                const Problem& problem, const StageOutcome& outcome);
 
   // None of these throws, whatever happens to the store: it may lose proofs.
   virtual std::optional<StoredProof> find(const std::string& form, Checker checker) = 0;
   virtual void add(const std::string& form, Checker checker, const StoredProof& proof) = 0;
-  virtual void flush() {}               // everything that was added is in its place, or given up
+  virtual void flush() {}  // everything that was added is in its place, or given up
 };
 
-// For the plans of one run. What it does not have it asks the store behind it, if there is one, which gets all proofs as well.
+// For the plans of one run. What it does not have it asks the store behind it, if there is one,
+// which gets all proofs as well.
 class MemoryStore : public ProofStore {
  public:
   explicit MemoryStore(ProofStore* behind = nullptr) : behind_(behind) {}

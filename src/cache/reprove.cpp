@@ -12,12 +12,14 @@ namespace shardproof {
 
 namespace {
 
-constexpr std::size_t kBatch = 256;   // rows in memory at once
+constexpr std::size_t kBatch = 256;  // rows in memory at once
 
 }  // namespace
 
-// The first `count` of a random order. Not std::sample or std::shuffle: what these draw from a seed differs between libraries.
-std::vector<std::int64_t> drawSample(std::vector<std::int64_t> ids, std::size_t count, std::uint64_t seed) {
+// The first `count` of a random order. Not std::sample or std::shuffle: what these draw from a seed
+// differs between libraries.
+std::vector<std::int64_t> drawSample(std::vector<std::int64_t> ids, std::size_t count,
+                                     std::uint64_t seed) {
   std::mt19937_64 random(seed);
   count = std::min(count, ids.size());
   for (std::size_t i = 0; i < count; ++i) std::swap(ids[i], ids[i + random() % (ids.size() - i)]);
@@ -26,22 +28,32 @@ std::vector<std::int64_t> drawSample(std::vector<std::int64_t> ids, std::size_t 
   return ids;
 }
 
-NotProvedAgain whyNotProvedAgain(const std::string& form, const std::optional<StoredProof>& proof, const CheckOptions& check) {
+NotProvedAgain whyNotProvedAgain(const std::string& form, const std::optional<StoredProof>& proof,
+                                 const CheckOptions& check) {
   try {
     const StageOfForm read = readCanonicalForm(form);
-    if (canonicalForm(read.stage, *read.problem) != form) return {"its stage is not the one that its form describes"};
+    if (canonicalForm(read.stage, *read.problem) != form)
+      return {"its stage is not the one that its form describes"};
     const StageOutcome outcome = checkStage(read.stage, *read.problem, check);
     if (outcome.verdict == StageVerdict::kRefuted) {
-      return {"its stage is refuted" + (outcome.counterexample ? ": " + outcome.counterexample->element + " differs" : std::string())};
+      return {"its stage is refuted" + (outcome.counterexample
+                                            ? ": " + outcome.counterexample->element + " differs"
+                                            : std::string())};
     }
-    if (outcome.verdict != StageVerdict::kProved) return {"its stage is not proved" + (outcome.reason.empty() ? "" : ": " + outcome.reason), true};
+    if (outcome.verdict != StageVerdict::kProved)
+      return {"its stage is not proved" + (outcome.reason.empty() ? "" : ": " + outcome.reason),
+              true};
     if (!proof) return {};
     // Other names may have been listed, but what is listed for both must be the same.
     const StoredProof again = storedProof(read.stage, *read.problem, outcome);
-    if (again.method != proof->method) return {std::string("it is proved by ") + toString(again.method) + ", not by " + toString(proof->method)};
+    if (again.method != proof->method)
+      return {std::string("it is proved by ") + toString(again.method) + ", not by " +
+              toString(proof->method)};
     for (const auto& stored : proof->shapes) {
-      const auto same = std::find_if(again.shapes.begin(), again.shapes.end(), [&](const auto& s) { return s.tensor == stored.tensor; });
-      if (same != again.shapes.end() && same->shape != stored.shape) return {"it is proved with other reduced shapes"};
+      const auto same = std::find_if(again.shapes.begin(), again.shapes.end(),
+                                     [&](const auto& s) { return s.tensor == stored.tensor; });
+      if (same != again.shapes.end() && same->shape != stored.shape)
+        return {"it is proved with other reduced shapes"};
     }
     return {};
   } catch (const DamagedForm& error) {
@@ -49,7 +61,7 @@ NotProvedAgain whyNotProvedAgain(const std::string& form, const std::optional<St
   } catch (const NotSymmetric& error) {
     return {std::string("its stage is not proved: ") + error.what()};
   } catch (const std::bad_alloc&) {
-    throw;   // the pool's to tell
+    throw;  // the pool's to tell
   } catch (const std::exception& error) {
     return {std::string("its stage cannot be executed: ") + error.what()};
   }
@@ -66,9 +78,11 @@ ReproveResult reprove(CacheFile& file, const ReproveOptions& options) {
   return result;
 }
 
-ReproveResult reprove(CacheFile& file, const std::vector<std::int64_t>& drawn, const PoolOptions& pool) {
+ReproveResult reprove(CacheFile& file, const std::vector<std::int64_t>& drawn,
+                      const PoolOptions& pool) {
   ReproveResult result;
-  for (std::size_t start = 0; start < drawn.size() && !(pool.cancel && pool.cancel->load()); start += kBatch) {
+  for (std::size_t start = 0; start < drawn.size() && !(pool.cancel && pool.cancel->load());
+       start += kBatch) {
     std::vector<CacheRow> rows;
     for (std::size_t i = start; i < std::min(start + kBatch, drawn.size()); ++i) {
       // Others may prune the cache meanwhile, and give the numbers of removed rows to new ones.
@@ -81,7 +95,9 @@ ReproveResult reprove(CacheFile& file, const std::vector<std::int64_t>& drawn, c
     }
     std::vector<std::size_t> order(rows.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return rows[a].form.size() > rows[b].form.size(); });
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return rows[a].form.size() > rows[b].form.size();
+    });
     std::vector<std::string> wrong(rows.size());
     std::vector<char> limits(rows.size(), 0);
     runPool(

@@ -9,8 +9,8 @@ namespace {
 [[noreturn]] void fail(sqlite3* handle, int code) {
   const int primary = code & 0xFF;
   const auto kind = primary == SQLITE_NOTADB || primary == SQLITE_CORRUPT ? Error::Kind::kDamaged
-                    : primary == SQLITE_BUSY || primary == SQLITE_LOCKED ? Error::Kind::kLocked
-                                                                         : Error::Kind::kOther;
+                    : primary == SQLITE_BUSY || primary == SQLITE_LOCKED  ? Error::Kind::kLocked
+                                                                          : Error::Kind::kOther;
   throw Error(kind, handle ? sqlite3_errmsg(handle) : sqlite3_errstr(code));
 }
 
@@ -19,10 +19,12 @@ namespace {
 void Database::Close::operator()(sqlite3* handle) const { sqlite3_close_v2(handle); }
 
 Database::Database(const std::string& file, Access access, int busyMilliseconds) {
-  const int flags = access == Access::kRead ? SQLITE_OPEN_READONLY : access == Access::kWrite ? SQLITE_OPEN_READWRITE : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
+  const int flags = access == Access::kRead    ? SQLITE_OPEN_READONLY
+                    : access == Access::kWrite ? SQLITE_OPEN_READWRITE
+                                               : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
   sqlite3* handle = nullptr;
   const int code = sqlite3_open_v2(file.c_str(), &handle, flags, nullptr);
-  handle_.reset(handle);   // there is one even when opening failed
+  handle_.reset(handle);  // there is one even when opening failed
   if (code != SQLITE_OK) fail(handle, code);
   sqlite3_extended_result_codes(handle, 1);
   sqlite3_busy_timeout(handle, busyMilliseconds);
@@ -51,25 +53,33 @@ void Statement::Finalize::operator()(sqlite3_stmt* statement) const { sqlite3_fi
 
 Statement::Statement(const Database& database, const std::string& sql) : database_(&database) {
   sqlite3_stmt* statement = nullptr;
-  const int code = sqlite3_prepare_v2(database.handle(), sql.c_str(), static_cast<int>(sql.size()), &statement, nullptr);
+  const int code = sqlite3_prepare_v2(database.handle(), sql.c_str(), static_cast<int>(sql.size()),
+                                      &statement, nullptr);
   if (code != SQLITE_OK) fail(database.handle(), code);
   statement_.reset(statement);
 }
 
 Statement& Statement::bind(int index, std::int64_t value) {
-  if (const int code = sqlite3_bind_int64(statement_.get(), index, value); code != SQLITE_OK) fail(database_->handle(), code);
+  if (const int code = sqlite3_bind_int64(statement_.get(), index, value); code != SQLITE_OK)
+    fail(database_->handle(), code);
   return *this;
 }
 
 Statement& Statement::bindText(int index, std::string_view text) {
-  if (const int code = sqlite3_bind_text64(statement_.get(), index, text.data(), text.size(), SQLITE_STATIC, SQLITE_UTF8); code != SQLITE_OK) fail(database_->handle(), code);
+  if (const int code = sqlite3_bind_text64(statement_.get(), index, text.data(), text.size(),
+                                           SQLITE_STATIC, SQLITE_UTF8);
+      code != SQLITE_OK)
+    fail(database_->handle(), code);
   return *this;
 }
 
 Statement& Statement::bindBlob(int index, std::string_view bytes) {
   // A null pointer would be bound as NULL, not as an empty blob.
   const char* data = bytes.empty() ? "" : bytes.data();
-  if (const int code = sqlite3_bind_blob64(statement_.get(), index, data, bytes.size(), SQLITE_STATIC); code != SQLITE_OK) fail(database_->handle(), code);
+  if (const int code =
+          sqlite3_bind_blob64(statement_.get(), index, data, bytes.size(), SQLITE_STATIC);
+      code != SQLITE_OK)
+    fail(database_->handle(), code);
   return *this;
 }
 
@@ -91,12 +101,15 @@ void Statement::reset() {
   sqlite3_clear_bindings(statement_.get());
 }
 
-std::int64_t Statement::integer(int column) const { return sqlite3_column_int64(statement_.get(), column); }
+std::int64_t Statement::integer(int column) const {
+  return sqlite3_column_int64(statement_.get(), column);
+}
 
 std::string_view Statement::bytes(int column) const {
   const void* data = sqlite3_column_blob(statement_.get(), column);
   const int size = sqlite3_column_bytes(statement_.get(), column);
-  return data ? std::string_view(static_cast<const char*>(data), static_cast<std::size_t>(size)) : std::string_view();
+  return data ? std::string_view(static_cast<const char*>(data), static_cast<std::size_t>(size))
+              : std::string_view();
 }
 
 Transaction::~Transaction() {

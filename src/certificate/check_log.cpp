@@ -38,16 +38,25 @@ std::string listed(const std::vector<std::int32_t>& ids) {
 class LogCheck {
  public:
   LogCheck(const ProofLog& log, const Problem& problem, const CheckLogOptions& options)
-      : log_(log), problem_(problem), plan_(problem.plan), options_(options), join_(problem), facts_(modelFacts(problem)) {}
+      : log_(log),
+        problem_(problem),
+        plan_(problem.plan),
+        options_(options),
+        join_(problem),
+        facts_(modelFacts(problem)) {}
 
   CheckLogResult run() {
     if (log_.version != proofVersion()) {
-      throw InputError(log_.file, "/rules", "found proofs made by \"" + log_.version + "\", expected \"" + proofVersion() + "\", which is what this program can replay");
+      throw InputError(log_.file, "/rules",
+                       "found proofs made by \"" + log_.version + "\", expected \"" +
+                           proofVersion() + "\", which is what this program can replay");
     }
     using Step = void (LogCheck::*)();
     // The cheap ones first; each may rely on those before it.
-    for (const Step step : {&LogCheck::checkFiles, &LogCheck::checkJoin, &LogCheck::checkLineage, &LogCheck::checkChain, &LogCheck::checkGoals, &LogCheck::checkClasses,
-                            &LogCheck::checkStages, &LogCheck::proveAgain, &LogCheck::seekEvidence}) {
+    for (const Step step :
+         {&LogCheck::checkFiles, &LogCheck::checkJoin, &LogCheck::checkLineage,
+          &LogCheck::checkChain, &LogCheck::checkGoals, &LogCheck::checkClasses,
+          &LogCheck::checkStages, &LogCheck::proveAgain, &LogCheck::seekEvidence}) {
       result_.interrupted = cancelled();
       if (result_.interrupted) break;
       (this->*step)();
@@ -60,14 +69,21 @@ class LogCheck {
  private:
   bool cancelled() const { return options_.pool.cancel && options_.pool.cancel->load(); }
   void fail(std::string place, std::string why, bool limits = false) {
-    if (result_.findings.size() < kMostFindings) result_.findings.push_back({std::move(place), std::move(why), limits});
+    if (result_.findings.size() < kMostFindings)
+      result_.findings.push_back({std::move(place), std::move(why), limits});
   }
   const ProofRecord::Entry& proof(std::int64_t e) const { return log_.lineage[at(e)].proof; }
-  const std::string& tensorName(std::int32_t t) const { return problem_.names.text(problem_.model.graph.tensors[at(t)].name); }
+  const std::string& tensorName(std::int32_t t) const {
+    return problem_.names.text(problem_.model.graph.tensors[at(t)].name);
+  }
 
   void checkFiles() {
-    const auto compare = [&](const char* place, const std::string& file, const std::string& now, const std::string& then) {
-      if (now != then) fail(place, file + " has another content than the one that the log is about (its SHA-256 is " + now + ")");
+    const auto compare = [&](const char* place, const std::string& file, const std::string& now,
+                             const std::string& then) {
+      if (now != then)
+        fail(place, file +
+                        " has another content than the one that the log is about (its SHA-256 is " +
+                        now + ")");
     };
     compare("/model/sha256", problem_.model.file, problem_.model.sha256, log_.model.sha256);
     compare("/plan/sha256", plan_.file, plan_.sha256, log_.plan.sha256);
@@ -80,23 +96,32 @@ class LogCheck {
   // The log speaks of the plan's entries, all of them and in their order.
   void checkLineage() {
     if (log_.lineage.size() != plan_.lineage.size()) {
-      return fail("/lineage", "has " + std::to_string(log_.lineage.size()) + " entries, but the plan's lineage " + std::to_string(plan_.lineage.size()));
+      return fail("/lineage", "has " + std::to_string(log_.lineage.size()) +
+                                  " entries, but the plan's lineage " +
+                                  std::to_string(plan_.lineage.size()));
     }
     for (std::size_t e = 0; e < log_.lineage.size(); ++e) {
       const ProofLog::Entry& entry = log_.lineage[e];
       const LineageEntry& real = plan_.lineage[e];
       const std::string place = entryPlace(static_cast<std::int64_t>(e));
-      if (entry.tensor != tensorName(real.tensor)) fail(place + "/tensor", "is \"" + entry.tensor + "\", but \"" + tensorName(real.tensor) + "\" in the plan");
-      if (entry.role != real.role) fail(place + "/role", std::string("is \"") + toString(entry.role) + "\", but \"" + toString(real.role) + "\" in the plan");
+      if (entry.tensor != tensorName(real.tensor))
+        fail(place + "/tensor",
+             "is \"" + entry.tensor + "\", but \"" + tensorName(real.tensor) + "\" in the plan");
+      if (entry.role != real.role)
+        fail(place + "/role", std::string("is \"") + toString(entry.role) + "\", but \"" +
+                                  toString(real.role) + "\" in the plan");
       if (!entry.proof.proved) continue;
       ++result_.lemmas;
       const std::int64_t key = join_.entryKey(static_cast<std::int32_t>(e));
-      if (entry.proof.key != key) fail(place + "/key", "is " + std::to_string(entry.proof.key) + ", but " + std::to_string(key) + " in the joined plan");
+      if (entry.proof.key != key)
+        fail(place + "/key", "is " + std::to_string(entry.proof.key) + ", but " +
+                                 std::to_string(key) + " in the joined plan");
     }
   }
 
-  // Every lemma rests on proved ones, and none on itself: entries leave in an order in which what they assume has left before. Nothing is taken from the order
-  // of lemmas that the cutter keeps to; this looks at the log's edges alone.
+  // Every lemma rests on proved ones, and none on itself: entries leave in an order in which what
+  // they assume has left before. Nothing is taken from the order of lemmas that the cutter keeps
+  // to; this looks at the log's edges alone.
   void checkChain() {
     const std::size_t n = log_.lineage.size();
     std::vector<std::size_t> waitsFor(n, 0);
@@ -106,8 +131,12 @@ class LogCheck {
       const auto entry = static_cast<std::int32_t>(e);
       if (!proof(entry).proved) continue;
       for (const std::int32_t f : proof(entry).assumes) {
-        if (log_.lineage[at(f)].role == Role::kInput) fail(entryPlace(entry) + "/assumes", "names " + std::to_string(f) + ", which is given and not to be proved");
-        else if (!proof(f).proved) fail(entryPlace(entry) + "/assumes", "names " + std::to_string(f) + ", which the log does not call proved");
+        if (log_.lineage[at(f)].role == Role::kInput)
+          fail(entryPlace(entry) + "/assumes",
+               "names " + std::to_string(f) + ", which is given and not to be proved");
+        else if (!proof(f).proved)
+          fail(entryPlace(entry) + "/assumes",
+               "names " + std::to_string(f) + ", which the log does not call proved");
         else waiting[at(f)].push_back(entry), ++waitsFor[e];
       }
       if (waitsFor[e] == 0) ready.push_back(entry);
@@ -129,43 +158,58 @@ class LogCheck {
     std::set<std::int32_t> seen;
     while (seen.insert(e).second) {
       const auto& assumed = proof(e).assumes;
-      e = *std::find_if(assumed.begin(), assumed.end(), [&](std::int32_t f) { return waitsFor[at(f)] > 0; });
+      e = *std::find_if(assumed.begin(), assumed.end(),
+                        [&](std::int32_t f) { return waitsFor[at(f)] > 0; });
     }
     fail(entryPlace(e) + "/assumes", "leads back to the entry itself");
   }
 
-  // Proved entries cover every element of every output, and all that the verdict rests on besides is proved.
+  // Proved entries cover every element of every output, and all that the verdict rests on besides
+  // is proved.
   void checkGoals() {
     const auto& outputs = problem_.model.outputs;
-    if (outputs.empty()) fail("/outputs", "the model names no outputs, so there is nothing that could be equivalent");
-    if (log_.outputs.size() != outputs.size()) return fail("/outputs", "has " + std::to_string(log_.outputs.size()) + " outputs, but the model " + std::to_string(outputs.size()));
+    if (outputs.empty())
+      fail("/outputs", "the model names no outputs, so there is nothing that could be equivalent");
+    if (log_.outputs.size() != outputs.size())
+      return fail("/outputs", "has " + std::to_string(log_.outputs.size()) +
+                                  " outputs, but the model " + std::to_string(outputs.size()));
     for (std::size_t o = 0; o < outputs.size(); ++o) checkOutput(o, outputs[o]);
     for (std::size_t e = 0; e < plan_.lineage.size(); ++e) {
-      if (plan_.lineage[e].role == Role::kOutput && !log_.lineage[e].proof.proved) fail(entryPlace(static_cast<std::int64_t>(e)), "is an output and not proved");
+      if (plan_.lineage[e].role == Role::kOutput && !log_.lineage[e].proof.proved)
+        fail(entryPlace(static_cast<std::int64_t>(e)), "is an output and not proved");
     }
-    if (log_.positioning != plan_.positioning) fail("/positioning", "is " + listed(log_.positioning) + ", but " + listed(plan_.positioning) + " in the plan");
+    if (log_.positioning != plan_.positioning)
+      fail("/positioning", "is " + listed(log_.positioning) + ", but " + listed(plan_.positioning) +
+                               " in the plan");
     for (const std::int32_t e : plan_.positioning) {
-      if (plan_.lineage[at(e)].role != Role::kInput && !proof(e).proved) fail(entryPlace(e), "says which part of a dropout's mask a rank draws, and is not proved");
+      if (plan_.lineage[at(e)].role != Role::kInput && !proof(e).proved)
+        fail(entryPlace(e), "says which part of a dropout's mask a rank draws, and is not proved");
     }
   }
 
   void checkOutput(std::size_t o, std::int32_t output) {
     const std::string place = "/outputs/" + std::to_string(o);
     const Tensor& tensor = problem_.model.graph.tensors[at(output)];
-    if (log_.outputs[o].tensor != tensorName(output)) return fail(place + "/tensor", "is \"" + log_.outputs[o].tensor + "\", but \"" + tensorName(output) + "\" in the model");
+    if (log_.outputs[o].tensor != tensorName(output))
+      return fail(place + "/tensor", "is \"" + log_.outputs[o].tensor + "\", but \"" +
+                                         tensorName(output) + "\" in the model");
     std::vector<reader::Box> boxes;
     for (const std::int32_t e : log_.outputs[o].entries) {
       const LineageEntry& entry = plan_.lineage[at(e)];
-      if (entry.tensor != output || entry.role != Role::kOutput) return fail(place + "/entries", "names " + std::to_string(e) + ", which is no output lineage of this tensor");
-      if (!proof(e).proved) return fail(place + "/entries", "names " + std::to_string(e) + ", which is not proved");
+      if (entry.tensor != output || entry.role != Role::kOutput)
+        return fail(place + "/entries",
+                    "names " + std::to_string(e) + ", which is no output lineage of this tensor");
+      if (!proof(e).proved)
+        return fail(place + "/entries", "names " + std::to_string(e) + ", which is not proved");
       for (const Shard& shard : entry.shards) {
         std::vector<std::int64_t> sizes;
-        for (const auto& [axis, offsets] : shard.step) sizes.push_back(axis == kMicrobatchAxis ? plan_.microbatches : plan_.mesh[at(axis)].size);
+        for (const auto& [axis, offsets] : shard.step)
+          sizes.push_back(axis == kMicrobatchAxis ? plan_.microbatches : plan_.mesh[at(axis)].size);
         reader::appendBoxes(shard, sizes, boxes);
       }
     }
     const auto gap = reader::firstUncovered(tensor.shape, boxes);
-    const bool none = boxes.empty() && tensor.shape.empty();   // a scalar has no position to name
+    const bool none = boxes.empty() && tensor.shape.empty();  // a scalar has no position to name
     if (none || !gap.empty()) fail(place + "/entries", "do not cover the whole tensor");
   }
 
@@ -178,14 +222,17 @@ class LogCheck {
     for (std::size_t c = 0; c < log_.classes.size(); ++c) {
       const std::string place = classPlace(static_cast<std::int64_t>(c));
       if (!used[c]) fail(place, "no entry is of this class");
-      if (sha256Hex(log_.classes[c].form) != log_.classes[c].sha256) fail(place + "/sha256", "is not the digest of the form");
+      if (sha256Hex(log_.classes[c].form) != log_.classes[c].sha256)
+        fail(place + "/sha256", "is not the digest of the form");
     }
   }
 
-  // Empty where the stage that model and plan give for this entry, under the assumptions that the log states, is the one of its class.
+  // Empty where the stage that model and plan give for this entry, under the assumptions that the
+  // log states, is the one of its class.
   std::string whyOtherStage(std::int32_t e, std::vector<char>& excluded) const {
     const ProofRecord::Entry& logged = proof(e);
-    // Whatever the log forbids, a stage that may assume less proves no less. What it does not forbid the cutter assumes only where it comes before this entry.
+    // Whatever the log forbids, a stage that may assume less proves no less. What it does not
+    // forbid the cutter assumes only where it comes before this entry.
     const auto& forbidden = log_.forbidden[at(logged.forbidden)];
     for (const std::int32_t f : forbidden) excluded[at(f)] = 1;
     CutOptions cut;
@@ -195,8 +242,12 @@ class LogCheck {
     std::string why;
     try {
       const Stage stage = cutStage(join_, e, cut);
-      if (stage.usedEntries != logged.assumes) why = "its stage assumes " + listed(stage.usedEntries) + ", but " + listed(logged.assumes) + " in the log";
-      else if (canonicalForm(stage, problem_) != log_.classes[at(logged.classId)].form) why = "the stage that model and plan give for it is another than that of " + classPlace(logged.classId);
+      if (stage.usedEntries != logged.assumes)
+        why = "its stage assumes " + listed(stage.usedEntries) + ", but " + listed(logged.assumes) +
+              " in the log";
+      else if (canonicalForm(stage, problem_) != log_.classes[at(logged.classId)].form)
+        why = "the stage that model and plan give for it is another than that of " +
+              classPlace(logged.classId);
     } catch (const std::bad_alloc&) {
       throw;
     } catch (const std::exception& error) {
@@ -212,11 +263,12 @@ class LogCheck {
       if (log_.lineage[e].proof.proved) todo.push_back(static_cast<std::int32_t>(e));
     }
     constexpr std::size_t kBatch = 512;
-    for (std::size_t from = 0; from < todo.size() && !cancelled() && result_.findings.empty(); from += kBatch) {
+    for (std::size_t from = 0; from < todo.size() && !cancelled() && result_.findings.empty();
+         from += kBatch) {
       if (options_.progress) options_.progress(from, todo.size(), "cutting");
       const std::size_t count = std::min(kBatch, todo.size() - from);
       std::vector<std::string> why(count);
-      std::vector<std::exception_ptr> errors(count);   // must not leave a parallel region
+      std::vector<std::exception_ptr> errors(count);  // must not leave a parallel region
 #pragma omp parallel num_threads(std::max(1, options_.pool.jobs)) if (count > 8)
       {
         std::vector<char> excluded(plan_.lineage.size(), 0);
@@ -246,12 +298,15 @@ class LogCheck {
 
   void proveAgain() {
     std::vector<std::size_t> order = drawnClasses();
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return log_.classes[a].form.size() > log_.classes[b].form.size(); });
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return log_.classes[a].form.size() > log_.classes[b].form.size();
+    });
     CheckOptions check;
     check.checker = options_.checker.value_or(log_.checker);
     check.timeoutSeconds = options_.pool.timeoutSeconds;
     check.memoryMegabytes = options_.pool.memoryMegabytes;
-    std::map<std::size_t, std::pair<std::string, bool>> wrong;   // by class, so that the findings are in the log's order
+    std::map<std::size_t, std::pair<std::string, bool>>
+        wrong;  // by class, so that the findings are in the log's order
     std::size_t done = 0;
     runPool(
         order, [&](std::size_t c) { return answer(log_.classes[c], check); },
@@ -262,22 +317,29 @@ class LogCheck {
             ++result_.provedAgain;
             return;
           }
-          if (task.outcome == TaskOutcome::kDone) wrong[c] = {task.payload.substr(1), task.payload.front() == kUndecided};
-          else wrong[c] = {"is not proved again: " + task.reason, task.outcome != TaskOutcome::kCrashed};
+          if (task.outcome == TaskOutcome::kDone)
+            wrong[c] = {task.payload.substr(1), task.payload.front() == kUndecided};
+          else
+            wrong[c] = {"is not proved again: " + task.reason,
+                        task.outcome != TaskOutcome::kCrashed};
         },
         options_.pool);
-    for (auto& [c, why] : wrong) fail(classPlace(static_cast<std::int64_t>(c)), why.first, why.second);
+    for (auto& [c, why] : wrong)
+      fail(classPlace(static_cast<std::int64_t>(c)), why.first, why.second);
   }
 
   // No class needs it; one that execution refutes is wrong, whatever proved it.
   void seekEvidence() {
     if (!options_.second) return;
-    result_.evidence = secondOpinions(log_, problem_, join_, drawnClasses(), *options_.second, options_.pool, options_.progress);
+    result_.evidence = secondOpinions(log_, problem_, join_, drawnClasses(), *options_.second,
+                                      options_.pool, options_.progress);
     for (const ClassEvidence& e : result_.evidence) {
       if (!e.executed.difference) continue;
       const auto& d = *e.executed.difference;
-      fail(classPlace(static_cast<std::int64_t>(e.classId)), "its stage is refuted by executing that of " + entryPlace(e.entry) + " at full size: " + d.element + " is " +
-                                                                 shown(d.logical) + " in the model and " + shown(d.parallel) + " in the plan");
+      fail(classPlace(static_cast<std::int64_t>(e.classId)),
+           "its stage is refuted by executing that of " + entryPlace(e.entry) +
+               " at full size: " + d.element + " is " + shown(d.logical) + " in the model and " +
+               shown(d.parallel) + " in the plan");
     }
   }
   static std::string shown(double x) {
@@ -287,14 +349,18 @@ class LogCheck {
     return text;
   }
 
-  // A worker's answer: empty, or one of the two letters and why. Normal forms give the same answer each time, so what they leave open now was never proved by them;
-  // with a solver in it that is a matter of time.
+  // A worker's answer: empty, or one of the two letters and why. Normal forms give the same answer
+  // each time, so what they leave open now was never proved by them; with a solver in it that is a
+  // matter of time.
   static constexpr char kUndecided = 'u', kWrong = 'w';
   std::string answer(const ProofLog::Class& cls, const CheckOptions& check) const {
     const bool sameChecker = check.checker == log_.checker;
-    const auto again = whyNotProvedAgain(cls.form, sameChecker ? std::optional(StoredProof{cls.method, {}}) : std::nullopt, check);
+    const auto again = whyNotProvedAgain(
+        cls.form, sameChecker ? std::optional(StoredProof{cls.method, {}}) : std::nullopt, check);
     if (again.why.empty()) return {};
-    return (again.undecided && (!sameChecker || cls.method == Method::kSolver) ? kUndecided : kWrong) + again.why;
+    return (again.undecided && (!sameChecker || cls.method == Method::kSolver) ? kUndecided
+                                                                               : kWrong) +
+           again.why;
   }
 
   const ProofLog& log_;
@@ -312,6 +378,9 @@ bool CheckLogResult::anyWrong() const {
   return std::any_of(findings.begin(), findings.end(), [](const Finding& f) { return !f.limits; });
 }
 
-CheckLogResult checkLog(const ProofLog& log, const Problem& problem, const CheckLogOptions& options) { return LogCheck(log, problem, options).run(); }
+CheckLogResult checkLog(const ProofLog& log, const Problem& problem,
+                        const CheckLogOptions& options) {
+  return LogCheck(log, problem, options).run();
+}
 
 }  // namespace shardproof

@@ -16,20 +16,28 @@ constexpr int kVersion = 1;
 
 const char* words(SecondMethod method) {
   switch (method) {
-    case SecondMethod::kNormalForm: return "normal forms";
-    case SecondMethod::kExpandedForm: return "expanded forms";
-    case SecondMethod::kZ3: return "Z3";
-    case SecondMethod::kCvc5: return "cvc5";
+    case SecondMethod::kNormalForm:
+      return "normal forms";
+    case SecondMethod::kExpandedForm:
+      return "expanded forms";
+    case SecondMethod::kZ3:
+      return "Z3";
+    case SecondMethod::kCvc5:
+      return "cvc5";
   }
   return "";
 }
 
 const char* words(Method method) {
   switch (method) {
-    case Method::kNormalForm: return "normal forms";
-    case Method::kPolynomial: return "expanded forms";
-    case Method::kSolver: return "Z3";
-    default: return "nothing";
+    case Method::kNormalForm:
+      return "normal forms";
+    case Method::kPolynomial:
+      return "expanded forms";
+    case Method::kSolver:
+      return "Z3";
+    default:
+      return "nothing";
   }
 }
 

@@ -1,4 +1,5 @@
-// What an "equivalent" verdict rests on, as the verifier has it at the end of a run: a proof log is written from it.
+// What an "equivalent" verdict rests on, as the verifier has it at the end of a run: a proof log is
+// written from it.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +12,25 @@ namespace shardproof {
 
 struct ProofRecord {
   struct Class {
-    std::string form;                     // canonical
+    std::string form;  // canonical
     Method method = Method::kNone;
   };
   // One for each lineage entry of the plan.
   struct Entry {
-    bool proved = false;                  // down to the inputs; never set for role input
-    std::int32_t classId = -1;            // into `classes`
-    std::vector<std::int32_t> assumes;    // entries that its stage assumes, sorted, without those of role input
-    std::int32_t forbidden = 0;           // into `forbidden`
-    std::int64_t key = 0;                 // its place in the order of lemmas (Join::entryKey)
-    bool lump = true;                     // coordinates of interchangeable axes were lumped when its stage was cut (CutOptions::lump)
+    bool proved = false;        // down to the inputs; never set for role input
+    std::int32_t classId = -1;  // into `classes`
+    std::vector<std::int32_t>
+        assumes;  // entries that its stage assumes, sorted, without those of role input
+    std::int32_t forbidden = 0;  // into `forbidden`
+    std::int64_t key = 0;        // its place in the order of lemmas (Join::entryKey)
+    bool lump = true;  // coordinates of interchangeable axes were lumped when its stage was cut
+                       // (CutOptions::lump)
   };
   std::vector<Class> classes;
-  // Sets of entries that some stage was not to assume although they come before it: they had failed, or the stage had to reach further up. Sorted, each once; the
-  // first is empty.
+  // Sets of entries that some stage was not to assume although they come before it: they had
+  // failed, or the stage had to reach further up. Sorted, each once; the first is empty.
   std::vector<std::vector<std::int32_t>> forbidden{{}};
-  std::vector<Entry> entries;             // empty: the verdict was another
+  std::vector<Entry> entries;  // empty: the verdict was another
 };
 
 }  // namespace shardproof

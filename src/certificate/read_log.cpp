@@ -54,12 +54,23 @@ class LogClient : public StreamClient {
 
   void value(int state, std::string_view key, const Value& v) override {
     switch (state) {
-      case kLog: field(key, v); break;
-      case kClasses: readClass(v); break;
-      case kLineage: readEntry(v); break;
-      case kOutputs: readOutput(v); break;
-      case kForbidden: log_.forbidden.push_back(readIds(v)); break;
-      default: v.expected("an object (a proof log)");
+      case kLog:
+        field(key, v);
+        break;
+      case kClasses:
+        readClass(v);
+        break;
+      case kLineage:
+        readEntry(v);
+        break;
+      case kOutputs:
+        readOutput(v);
+        break;
+      case kForbidden:
+        log_.forbidden.push_back(readIds(v));
+        break;
+      default:
+        v.expected("an object (a proof log)");
     }
   }
 
@@ -104,7 +115,8 @@ class LogClient : public StreamClient {
       if (v.string() != "equivalent") v.expected("\"equivalent\": nothing else is certified");
       verdictSeen_ = true;
     } else if (key == "positioning") {
-      for (const Value id : v.expectArray()) log_.positioning.push_back(static_cast<std::int32_t>(id.integer(0, kMost)));
+      for (const Value id : v.expectArray())
+        log_.positioning.push_back(static_cast<std::int32_t>(id.integer(0, kMost)));
       positioningSeen_ = true;
     } else if (key == "classes" || key == "forbidden" || key == "lineage" || key == "outputs") {
       v.expectArray();
@@ -122,9 +134,12 @@ class LogClient : public StreamClient {
   void readClass(const Value& v) {
     static const std::vector<std::string_view> kFields{"class", "method", "sha256", "form"};
     v.expectFields(kFields);
-    if (v.require("class").integer() != static_cast<std::int64_t>(log_.classes.size())) v.require("class").expected(std::to_string(log_.classes.size()));
+    if (v.require("class").integer() != static_cast<std::int64_t>(log_.classes.size()))
+      v.require("class").expected(std::to_string(log_.classes.size()));
     ProofLog::Class made;
-    made.method = named(v.require("method"), {Method::kNormalForm, Method::kPolynomial, Method::kSolver}, "a method of proof");
+    made.method =
+        named(v.require("method"), {Method::kNormalForm, Method::kPolynomial, Method::kSolver},
+              "a method of proof");
     made.sha256 = v.require("sha256").name();
     auto form = fromBase64(v.require("form").string());
     if (!form) v.require("form").expected("base64 text");
@@ -133,14 +148,17 @@ class LogClient : public StreamClient {
   }
 
   void readEntry(const Value& v) {
-    static const std::vector<std::string_view> kFields{"entry", "tensor", "role", "proved", "class", "assumes", "forbidden", "key", "lumped"};
-    static const std::vector<std::string_view> kGiven{"entry", "tensor", "role"}, kUnproved{"entry", "tensor", "role", "proved"};
+    static const std::vector<std::string_view> kFields{
+        "entry", "tensor", "role", "proved", "class", "assumes", "forbidden", "key", "lumped"};
+    static const std::vector<std::string_view> kGiven{"entry", "tensor", "role"},
+        kUnproved{"entry", "tensor", "role", "proved"};
     v.expectFields(kFields);
     const std::string place = "/lineage/" + std::to_string(log_.lineage.size());
     if (v.require("entry").string() != place) v.require("entry").expected("\"" + place + "\"");
     ProofLog::Entry made;
     made.tensor = v.require("tensor").name();
-    made.role = named(v.require("role"), {Role::kInput, Role::kOutput, Role::kCheckpoint}, "\"input\", \"output\" or \"checkpoint\"");
+    made.role = named(v.require("role"), {Role::kInput, Role::kOutput, Role::kCheckpoint},
+                      "\"input\", \"output\" or \"checkpoint\"");
     if (made.role == Role::kInput) {
       v.expectFields(kGiven);
     } else if (made.proof.proved = v.require("proved").boolean(); !made.proof.proved) {
@@ -158,28 +176,40 @@ class LogClient : public StreamClient {
   void readOutput(const Value& v) {
     static const std::vector<std::string_view> kFields{"tensor", "entries"};
     v.expectFields(kFields);
-    log_.outputs.push_back({std::string(v.require("tensor").name()), readIds(v.require("entries"))});
+    log_.outputs.push_back(
+        {std::string(v.require("tensor").name()), readIds(v.require("entries"))});
   }
 
   // The lists may come in any order, so this can be said only at the end.
   void checkIds(const Place& place) const {
     const auto most = static_cast<std::int32_t>(log_.lineage.size());
-    const auto within = [&](const std::vector<std::int32_t>& ids) { return std::all_of(ids.begin(), ids.end(), [&](std::int32_t id) { return id < most; }); };
+    const auto within = [&](const std::vector<std::int32_t>& ids) {
+      return std::all_of(ids.begin(), ids.end(), [&](std::int32_t id) { return id < most; });
+    };
     for (std::size_t e = 0; e < log_.lineage.size(); ++e) {
       const ProofRecord::Entry& proof = log_.lineage[e].proof;
-      if (!within(proof.assumes)) place.fail("/lineage/" + std::to_string(e) + " assumes an entry that the log does not have");
-      if (proof.proved && static_cast<std::size_t>(proof.classId) >= log_.classes.size()) place.fail("/lineage/" + std::to_string(e) + " is of a class that the log does not have");
-      if (proof.proved && static_cast<std::size_t>(proof.forbidden) >= log_.forbidden.size()) place.fail("/lineage/" + std::to_string(e) + " was cut without a set of entries that the log does not have");
+      if (!within(proof.assumes))
+        place.fail("/lineage/" + std::to_string(e) +
+                   " assumes an entry that the log does not have");
+      if (proof.proved && static_cast<std::size_t>(proof.classId) >= log_.classes.size())
+        place.fail("/lineage/" + std::to_string(e) + " is of a class that the log does not have");
+      if (proof.proved && static_cast<std::size_t>(proof.forbidden) >= log_.forbidden.size())
+        place.fail("/lineage/" + std::to_string(e) +
+                   " was cut without a set of entries that the log does not have");
     }
     bool known = within(log_.positioning);
     for (const auto& set : log_.forbidden) known = known && within(set);
     for (const auto& output : log_.outputs) known = known && within(output.entries);
-    if (!known) place.fail("\"positioning\", \"outputs\" or \"forbidden\" names an entry that the log does not have");
+    if (!known)
+      place.fail(
+          "\"positioning\", \"outputs\" or \"forbidden\" names an entry that the log does not "
+          "have");
   }
 
   ProofLog& log_;
   reader::FileHeader header_;
-  bool forbiddenSeen_ = false, checkerSeen_ = false, verdictSeen_ = false, classesSeen_ = false, lineageSeen_ = false, positioningSeen_ = false, outputsSeen_ = false;
+  bool forbiddenSeen_ = false, checkerSeen_ = false, verdictSeen_ = false, classesSeen_ = false,
+       lineageSeen_ = false, positioningSeen_ = false, outputsSeen_ = false;
 };
 
 }  // namespace

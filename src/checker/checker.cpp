@@ -24,29 +24,38 @@ namespace shardproof {
 
 namespace {
 
-// A difference in numbers counts when so many noisy evaluations change it by at most this part of itself.
+// A difference in numbers counts when so many noisy evaluations change it by at most this part of
+// itself.
 constexpr std::uint64_t kNoisyRuns = 3;
-// And it must stay when every real input moves by up to so much of itself: where the inputs meet a tie, a kink or a threshold, it does not.
+// And it must stay when every real input moves by up to so much of itself: where the inputs meet a
+// tie, a kink or a threshold, it does not.
 constexpr std::uint64_t kMovedRuns = 2;
 constexpr double kMove = 0x1p-20;
 constexpr double kSteady = 1.0 / 8;
-// A stage with a causal mask is evaluated at full sequence length up to this many elements in a tensor.
+// A stage with a causal mask is evaluated at full sequence length up to this many elements in a
+// tensor.
 constexpr std::int64_t kMostConfirmedElements = 20'000'000;
-constexpr std::int64_t kManyElements = 100'000;            // a stage whose proof is work enough to look at numbers first
-constexpr double kMostConfirmedTotal = 300e6;               // in all of its tensors
-constexpr std::int64_t kMostStageElements = 300'000;       // the same of one stage, or of what is no mask
+constexpr std::int64_t kManyElements =
+    100'000;  // a stage whose proof is work enough to look at numbers first
+constexpr double kMostConfirmedTotal = 300e6;  // in all of its tensors
+constexpr std::int64_t kMostStageElements =
+    300'000;  // the same of one stage, or of what is no mask
 constexpr double kMostStageTotal = 50e6, kMostStageIteration = 2e6;
-constexpr double kMostConfirmedIteration = 1e9;             // combinations of indices in one operator, as numbers at full sequence length
+constexpr double kMostConfirmedIteration =
+    1e9;  // combinations of indices in one operator, as numbers at full sequence length
 constexpr std::size_t kShownAssignments = 40;
 constexpr std::size_t kExpansionBudget = 200'000;
 constexpr double kSolverShare = 0.6;
-constexpr double kExpansionShare = 0.2;                     // of the time for a stage: the solver has the most of the rest
+constexpr double kExpansionShare =
+    0.2;  // of the time for a stage: the solver has the most of the rest
 constexpr std::size_t kDomainBudget = 20'000;
-constexpr std::size_t kImpossibleBudget = 500;              // what cancels to nothing does so in few steps, or it is left to numbers
+constexpr std::size_t kImpossibleBudget =
+    500;  // what cancels to nothing does so in few steps, or it is left to numbers
 
 class StageChecker {
  public:
-  StageChecker(const Stage& stage, const Problem& problem, const CheckOptions& options) : stage_(stage), problem_(problem), options_(options) {}
+  StageChecker(const Stage& stage, const Problem& problem, const CheckOptions& options)
+      : stage_(stage), problem_(problem), options_(options) {}
 
   StageOutcome run() {
     try {
@@ -69,7 +78,9 @@ class StageChecker {
     }
     try {
       reduce(ReductionOptions{});
-      if (reduced_.largestIteration > kMostIteration) throw Unsupported("an operator of the reduced stage runs through too many combinations of indices");
+      if (reduced_.largestIteration > kMostIteration)
+        throw Unsupported(
+            "an operator of the reduced stage runs through too many combinations of indices");
     } catch (const Unsupported&) {
       // Too large for a proof; in numbers a difference may still be found.
       if (options_.checker == Checker::kZ3 || !refuteInNumbers()) throw;
@@ -88,8 +99,9 @@ class StageChecker {
     const auto unequal = differing(terms);
     undefined_ = undefinedInPlan(terms, algebra);
     if (unequal.empty() && undefined_.empty()) {
-      // Flattened sums and products are compared summand by summand, and a summand involves at most as many positions of a lump as the
-      // reduction kept apart (shape_reduction/reduction.h), so the identity holds at full size.
+      // Flattened sums and products are compared summand by summand, and a summand involves at most
+      // as many positions of a lump as the reduction kept apart (shape_reduction/reduction.h), so
+      // the identity holds at full size.
       outcome_.verdict = StageVerdict::kProved;
       outcome_.method = Method::kNormalForm;
       return;
@@ -101,21 +113,30 @@ class StageChecker {
     decideBySolver();
   }
 
-  // Terms are compared as expressions; that the plan has a value wherever the model has one is shown besides, element by element. Empty, or what is missing.
+  // Terms are compared as expressions; that the plan has a value wherever the model has one is
+  // shown besides, element by element. Empty, or what is missing.
   std::string undefinedInPlan(const Terms& terms, TermAlgebra& algebra) {
     Stopwatch watch(outcome_.seconds["check"]);
     std::set<std::pair<ConditionSet, ConditionSet>> seen;
     std::set<Condition> looked;
     bool partial = false;
     for (const auto& pair : terms.pairs()) {
-      if ((pair.logical.condition == 0 && pair.parallel.condition == 0) || !seen.emplace(pair.logical.condition, pair.parallel.condition).second) continue;
-      for (const Condition& c : algebra.conditions().members(pair.logical.condition)) partial = partial || c.kind != Condition::Kind::kDefined;
+      if ((pair.logical.condition == 0 && pair.parallel.condition == 0) ||
+          !seen.emplace(pair.logical.condition, pair.parallel.condition).second)
+        continue;
+      for (const Condition& c : algebra.conditions().members(pair.logical.condition))
+        partial = partial || c.kind != Condition::Kind::kDefined;
       const std::string element = elementName(stage_.claims[pair.claim].logical, pair.logicalIndex);
-      if (const auto never = impossible(algebra, pair.logical.condition, kImpossibleBudget, looked)) {
-        throw Unsupported("the model has no value at " + element + " for any input: it " + describe(*never, terms, algebra));
+      if (const auto never =
+              impossible(algebra, pair.logical.condition, kImpossibleBudget, looked)) {
+        throw Unsupported("the model has no value at " + element + " for any input: it " +
+                          describe(*never, terms, algebra));
       }
-      if (const auto missing = uncovered(algebra, pair.logical.condition, pair.parallel.condition, kDomainBudget)) {
-        return "at " + element + " the plan " + describe(*missing, terms, algebra) + ", the model does not: where that is not defined the plan has no value and the model has";
+      if (const auto missing =
+              uncovered(algebra, pair.logical.condition, pair.parallel.condition, kDomainBudget)) {
+        return "at " + element + " the plan " + describe(*missing, terms, algebra) +
+               ", the model does not: where that is not defined the plan has no value and the "
+               "model has";
       }
     }
     if (partial) expectSomeValue(terms);
@@ -129,12 +150,13 @@ class StageChecker {
     }
     std::vector<std::string> names;
     for (const FreeElement& e : free_) names.push_back(elementName(e.tensor, e.index));
-    return (c.kind == Condition::Kind::kNonZero ? "divides by (or takes the logarithm of) " : "takes a root (or the logarithm) of ") +
+    return (c.kind == Condition::Kind::kNonZero ? "divides by (or takes the logarithm of) "
+                                                : "takes a root (or the logarithm) of ") +
            algebra.toString(Term{c.subject}, names, 120);
   }
 
-  // Conditions that cannot all be met would make any claim true. Each claimed element of the model must have a value at some point; where none is found
-  // the claim is not proved.
+  // Conditions that cannot all be met would make any claim true. Each claimed element of the model
+  // must have a value at some point; where none is found the claim is not proved.
   void expectSomeValue(const Terms& terms) {
     constexpr int kMostDraws = 64;
     std::set<std::pair<std::size_t, std::int64_t>> missing;
@@ -145,19 +167,25 @@ class StageChecker {
       std::mt19937_64 random(0xD1B54A32D192ED03ULL + static_cast<std::uint64_t>(k));
       DoubleAlgebra algebra;
       Doubles runner(stage_, reduced_, problem_, algebra);
-      runner.run([&](std::int32_t tensor, std::int64_t) { return isInteger(tensor) ? static_cast<double>(drawIndex(random, tensor)) : drawReal(random, k, true); });
+      runner.run([&](std::int32_t tensor, std::int64_t) {
+        return isInteger(tensor) ? static_cast<double>(drawIndex(random, tensor))
+                                 : drawReal(random, k, true);
+      });
       for (const auto& pair : runner.pairs()) {
         if (!std::isnan(pair.logical)) missing.erase({pair.claim, pair.logicalIndex});
       }
     }
     if (missing.empty()) return;
     const auto& [claim, index] = *missing.begin();
-    throw Unsupported("no input was found at which the model has a value at " + elementName(stage_.claims[claim].logical, index));
+    throw Unsupported("no input was found at which the model has a value at " +
+                      elementName(stage_.claims[claim].logical, index));
   }
 
-  // The terms as they are executed, without any normal form, on a reduction wide enough for a proof that may expand them.
+  // The terms as they are executed, without any normal form, on a reduction wide enough for a proof
+  // that may expand them.
   void decideBySolver() {
-    if (options_.checker == Checker::kZ3) {   // the solver is told to look only where both sides are defined
+    if (options_.checker ==
+        Checker::kZ3) {  // the solver is told to look only where both sides are defined
       TermAlgebra algebra(TermAlgebra::Mode::kNormalized, mostTerms(options_.memoryMegabytes));
       Terms terms(stage_, reduced_, problem_, algebra);
       execute(terms, algebra);
@@ -167,7 +195,9 @@ class StageChecker {
         return;
       }
     }
-    Obligation obligation = buildObligation(stage_, problem_, reductionOptions_, Positions::kConclusive, mostTerms(options_.memoryMegabytes), outcome_.seconds);
+    Obligation obligation =
+        buildObligation(stage_, problem_, reductionOptions_, Positions::kConclusive,
+                        mostTerms(options_.memoryMegabytes), outcome_.seconds);
     reduced_ = std::move(obligation.reduced);
     reductionOptions_ = obligation.reduction;
     free_ = std::move(obligation.free);
@@ -182,14 +212,17 @@ class StageChecker {
     reductionOptions_ = options;
   }
 
-  bool isInteger(std::int32_t tensor) const { return stage_.tensors[static_cast<std::size_t>(tensor)].info.element == ElementKind::kInteger; }
+  bool isInteger(std::int32_t tensor) const {
+    return stage_.tensors[static_cast<std::size_t>(tensor)].info.element == ElementKind::kInteger;
+  }
 
   void execute(Terms& terms, TermAlgebra& algebra) {
     Stopwatch watch(outcome_.seconds["execute"]);
     free_.clear();
     terms.run([&](std::int32_t tensor, std::int64_t index) {
       free_.push_back({tensor, index});
-      return algebra.variable(isInteger(tensor), stage_.tensors[static_cast<std::size_t>(tensor)].facts);
+      return algebra.variable(isInteger(tensor),
+                              stage_.tensors[static_cast<std::size_t>(tensor)].facts);
     });
     dropped_ = terms.droppedAssumption();
   }
@@ -199,14 +232,17 @@ class StageChecker {
     std::unordered_set<std::uint64_t> seen;
     for (const auto& pair : terms.pairs()) {
       if (pair.logical == pair.parallel) continue;
-      if (seen.insert((std::uint64_t{pair.logical.id} << 32) | pair.parallel.id).second) unequal.emplace_back(pair.logical, pair.parallel);
+      if (seen.insert((std::uint64_t{pair.logical.id} << 32) | pair.parallel.id).second)
+        unequal.emplace_back(pair.logical, pair.parallel);
     }
     return unequal;
   }
 
-  // ---- fingerprints -----------------------------------------------------------------------------------------------------------------
+  // ---- fingerprints
+  // -----------------------------------------------------------------------------------------------------------------
 
-  // A hint only: equal fingerprints make a difference very unlikely, so the search for one in doubles is spared.
+  // A hint only: equal fingerprints make a difference very unlikely, so the search for one in
+  // doubles is spared.
   bool fingerprintsDiffer() {
     Stopwatch watch(outcome_.seconds["check"]);
     try {
@@ -214,27 +250,34 @@ class StageChecker {
       StageRunner<ModularAlgebra> runner(stage_, reduced_, problem_, algebra);
       std::mt19937_64 random(0x5eed);
       runner.run([&](std::int32_t tensor, std::int64_t) {
-        return ModularAlgebra::Element{isInteger(tensor) ? static_cast<std::uint64_t>(drawIndex(random, tensor)) : random() % ModularAlgebra::kPrime, false};
+        return ModularAlgebra::Element{isInteger(tensor)
+                                           ? static_cast<std::uint64_t>(drawIndex(random, tensor))
+                                           : random() % ModularAlgebra::kPrime,
+                                       false};
       });
-      return std::any_of(runner.pairs().begin(), runner.pairs().end(), [](const auto& p) { return !(p.logical == p.parallel); });
+      return std::any_of(runner.pairs().begin(), runner.pairs().end(),
+                         [](const auto& p) { return !(p.logical == p.parallel); });
     } catch (const Unsupported&) {
       return true;
     }
   }
 
-  // ---- counterexamples --------------------------------------------------------------------------------------------------------------
+  // ---- counterexamples
+  // --------------------------------------------------------------------------------------------------------------
 
   using Doubles = StageRunner<DoubleAlgebra>;
 
-  // Attempts with values so small that no exponential overflows: only in these does "not a number" mean "not defined".
+  // Attempts with values so small that no exponential overflows: only in these does "not a number"
+  // mean "not defined".
   static constexpr int kSmallAttempt = 4;
   static constexpr double kTiny = 1.0 / 256;
   static bool tiny(int attempt) { return attempt % 8 == 3 || attempt % 8 == 4 || attempt % 8 == 7; }
-  static constexpr int kGridAttempts = 8;   // those after them are off the grid
+  static constexpr int kGridAttempts = 8;  // those after them are off the grid
 
-  // Values near rational points: small multiples of 1/16, away from zero. Later attempts are positive (square roots and logarithms are
-  // defined there) and smaller (so that a changed epsilon shows). `offGrid`: beside these points. Sums and differences of multiples of 1/16 are often exactly
-  // zero, where a slope has no side: among hundreds of elements some always are.
+  // Values near rational points: small multiples of 1/16, away from zero. Later attempts are
+  // positive (square roots and logarithms are defined there) and smaller (so that a changed epsilon
+  // shows). `offGrid`: beside these points. Sums and differences of multiples of 1/16 are often
+  // exactly zero, where a slope has no side: among hundreds of elements some always are.
   static double drawReal(std::mt19937_64& random, int attempt, bool offGrid) {
     double magnitude = static_cast<double>(1 + random() % 32) / 16.0;
     if (offGrid) magnitude += (static_cast<double>(random() >> 11) * 0x1p-53 - 0.5) / 32.0;
@@ -256,12 +299,14 @@ class StageChecker {
     std::int64_t logicalIndex = 0;
     std::size_t pair = 0;
     double logical = 0, parallel = 0;
-    std::set<std::int32_t> claims;       // all that differ
+    std::set<std::int32_t> claims;  // all that differ
   };
 
-  // Evaluates both sides with the true functions. True when they really differ: when noise that is thousands of times larger than rounding
-  // (terms/double_algebra.h) leaves the difference as it is.
-  bool attempt(const std::function<double(std::int32_t, std::int64_t, std::size_t)>& supply, Trial& trial, bool undefinedCounts) {
+  // Evaluates both sides with the true functions. True when they really differ: when noise that is
+  // thousands of times larger than rounding (terms/double_algebra.h) leaves the difference as it
+  // is.
+  bool attempt(const std::function<double(std::int32_t, std::int64_t, std::size_t)>& supply,
+               Trial& trial, bool undefinedCounts) {
     trial = {};
     DoubleAlgebra algebra;
     Doubles runner(stage_, reduced_, problem_, algebra);
@@ -271,18 +316,22 @@ class StageChecker {
       trial.values.push_back(value);
       return value;
     });
-    if (runner.droppedAssumption()) return false;   // the values might not be ones that the assumed lineage allows
-    // Lineage says nothing of a local element where the model has no value: there it has one that is not known here.
-    // And a number that a double cannot hold is no number that does not exist.
-    undefinedCounts = undefinedCounts && !algebra.outOfRange() && std::none_of(stage_.assumptions.begin(), stage_.assumptions.end(), [&](const Equation& e) {
-      const auto& values = runner.value(e.logical).data;
-      return std::any_of(values.begin(), values.end(), [](double x) { return std::isnan(x); });
-    });
+    if (runner.droppedAssumption())
+      return false;  // the values might not be ones that the assumed lineage allows
+    // Lineage says nothing of a local element where the model has no value: there it has one that
+    // is not known here. And a number that a double cannot hold is no number that does not exist.
+    undefinedCounts =
+        undefinedCounts && !algebra.outOfRange() &&
+        std::none_of(stage_.assumptions.begin(), stage_.assumptions.end(), [&](const Equation& e) {
+          const auto& values = runner.value(e.logical).data;
+          return std::any_of(values.begin(), values.end(), [](double x) { return std::isnan(x); });
+        });
     std::vector<Candidate> candidates;
     for (std::size_t i = 0; i < runner.pairs().size(); ++i) {
       const auto& p = runner.pairs()[i];
-      if (std::isnan(p.logical)) continue;          // the model itself is undefined here
-      if (std::isnan(p.parallel) ? undefinedCounts : p.logical != p.parallel) candidates.push_back({i, p.logical, p.parallel});
+      if (std::isnan(p.logical)) continue;  // the model itself is undefined here
+      if (std::isnan(p.parallel) ? undefinedCounts : p.logical != p.parallel)
+        candidates.push_back({i, p.logical, p.parallel});
     }
     for (std::uint64_t seed = 1; seed <= kNoisyRuns && !candidates.empty(); ++seed) {
       DoubleAlgebra noisy(seed * 0x9E3779B97F4A7C15ULL);
@@ -293,7 +342,9 @@ class StageChecker {
         refusal_ = "the sides differ only where some threshold or choice is a tie";
         return false;
       }
-      std::erase_if(candidates, [&](const Candidate& c) { return !staysDifferent(c, again.pairs()[c.pair].logical, again.pairs()[c.pair].parallel); });
+      std::erase_if(candidates, [&](const Candidate& c) {
+        return !staysDifferent(c, again.pairs()[c.pair].logical, again.pairs()[c.pair].parallel);
+      });
     }
     for (std::uint64_t seed = 1; seed <= kMovedRuns && !candidates.empty(); ++seed) {
       std::mt19937_64 random(seed);
@@ -302,13 +353,18 @@ class StageChecker {
       std::size_t next = 0;
       again.run([&](std::int32_t tensor, std::int64_t) {
         const double value = trial.values[next++];
-        return isInteger(tensor) ? value : value * (1 + kMove * (static_cast<double>(random() >> 11) * 0x1p-52 - 1));
+        return isInteger(tensor)
+                   ? value
+                   : value * (1 + kMove * (static_cast<double>(random() >> 11) * 0x1p-52 - 1));
       });
-      std::erase_if(candidates, [&](const Candidate& c) { return !staysDifferent(c, again.pairs()[c.pair].logical, again.pairs()[c.pair].parallel); });
+      std::erase_if(candidates, [&](const Candidate& c) {
+        return !staysDifferent(c, again.pairs()[c.pair].logical, again.pairs()[c.pair].parallel);
+      });
     }
     for (const Candidate& c : candidates) {
       const auto& p = runner.pairs()[c.pair];
-      if (trial.claims.insert(static_cast<std::int32_t>(p.claim)).second && trial.claims.size() == 1) {
+      if (trial.claims.insert(static_cast<std::int32_t>(p.claim)).second &&
+          trial.claims.size() == 1) {
         trial.claim = static_cast<std::int32_t>(p.claim);
         trial.logicalIndex = p.logicalIndex;
         trial.logical = p.logical;
@@ -324,19 +380,22 @@ class StageChecker {
     double logical, parallel;
   };
 
-  // Is the difference the same with noise as without? Were both sides equal, the noise would make a difference of its own that is thousands
-  // of times larger than the one that rounding made.
+  // Is the difference the same with noise as without? Were both sides equal, the noise would make a
+  // difference of its own that is thousands of times larger than the one that rounding made.
   static bool staysDifferent(const Candidate& c, double logical, double parallel) {
     if (std::isnan(logical)) return false;
     if (!std::isfinite(c.logical) || !std::isfinite(c.parallel)) {
-      const auto same = [](double x, double y) { return std::isnan(x) ? std::isnan(y) : std::isinf(x) ? x == y : std::isfinite(y); };
+      const auto same = [](double x, double y) {
+        return std::isnan(x) ? std::isnan(y) : std::isinf(x) ? x == y : std::isfinite(y);
+      };
       return same(c.logical, logical) && same(c.parallel, parallel);
     }
     const double gap = c.logical - c.parallel;
     return std::abs((logical - parallel) - gap) <= kSteady * std::abs(gap);
   }
 
-  // First on the smallest image of the stage, then on the one that the proof was tried on, which tells more positions apart.
+  // First on the smallest image of the stage, then on the one that the proof was tried on, which
+  // tells more positions apart.
   bool refuteInNumbers() {
     Stopwatch watch(outcome_.seconds["refute"]);
     const ReductionOptions proof = reductionOptions_;
@@ -353,13 +412,17 @@ class StageChecker {
     Trial trial;
     if (!searchDifference(trial)) return false;
     if (reduced_.lumpsAbsolute) {
-      // The dimension is kept whole to confirm what was found with another mask, or nothing is refuted.
+      // The dimension is kept whole to confirm what was found with another mask, or nothing is
+      // refuted.
       try {
         reduceWhole(options);
       } catch (const Unsupported&) {
-        // Not a refutation of this stage, but reason enough not to look for a proof: the end-to-end evaluation decides.
+        // Not a refutation of this stage, but reason enough not to look for a proof: the end-to-end
+        // evaluation decides.
         outcome_.shortenedMask = true;
-        throw Unsupported("the sides differ with a shortened causal mask; at full sequence length the stage is too large to confirm it");
+        throw Unsupported(
+            "the sides differ with a shortened causal mask; at full sequence length the stage is "
+            "too large to confirm it");
       }
       if (!searchDifference(trial)) return false;
     }
@@ -376,7 +439,8 @@ class StageChecker {
     std::optional<Trial> trial = searchClaims();
     outcome_.reason = kNoDifferenceFound;
     if (!anyOutput(differing_)) {
-      // More positions kept apart show more, where they can be afforded; otherwise it is not known whether there is a difference.
+      // More positions kept apart show more, where they can be afforded; otherwise it is not known
+      // whether there is a difference.
       options.numbersOnly = false;
       try {
         reduceAgain(options);
@@ -401,14 +465,18 @@ class StageChecker {
     if (!trial || differing_.empty()) return;
     outcome_.reason.clear();
     std::set<std::int32_t> entries;
-    for (const std::int32_t c : differing_) entries.insert(stage_.claims[static_cast<std::size_t>(c)].entry);
+    for (const std::int32_t c : differing_)
+      entries.insert(stage_.claims[static_cast<std::size_t>(c)].entry);
     outcome_.differingEntries.assign(entries.begin(), entries.end());
     outcome_.verdict = StageVerdict::kRefuted;
     outcome_.method = Method::kNumeric;
   }
 
   bool isOutput(std::int32_t claim) const {
-    return problem_.plan.lineage[static_cast<std::size_t>(stage_.claims[static_cast<std::size_t>(claim)].entry)].role == Role::kOutput;
+    return problem_.plan
+               .lineage[static_cast<std::size_t>(
+                   stage_.claims[static_cast<std::size_t>(claim)].entry)]
+               .role == Role::kOutput;
   }
   bool anyOutput(const std::set<std::int32_t>& claims) const {
     return std::any_of(claims.begin(), claims.end(), [&](std::int32_t c) { return isOutput(c); });
@@ -418,23 +486,33 @@ class StageChecker {
   std::optional<Trial> searchClaims() {
     // From end to end, exponentials overflow with all but small values.
     constexpr int kSmallFirst[] = {3, 4, 7, 2, 0, 1, 5, 6};
-    constexpr int kMostFound = 3;                             // attempts for claims that only some inputs refute, and their time
-    constexpr double kEnoughSeconds = 0.5, kMostSeconds = 4;  // ... once an output differs, and when none does
+    constexpr int kMostFound =
+        3;  // attempts for claims that only some inputs refute, and their time
+    constexpr double kEnoughSeconds = 0.5,
+                     kMostSeconds = 4;  // ... once an output differs, and when none does
     std::optional<Trial> first;
     int found = 0;
     const auto start = std::chrono::steady_clock::now();
-    constexpr int kRounds = 3;                                // of these, while they cost little: a choice among experts may differ for few inputs only
+    constexpr int kRounds = 3;  // of these, while they cost little: a choice among experts may
+                                // differ for few inputs only
     constexpr double kLittleSeconds = 0.5;
     for (int i = 0; i < kRounds * static_cast<int>(std::size(kSmallFirst)); ++i) {
-      const int period = static_cast<int>(std::size(kSmallFirst)), k = kSmallFirst[i % period] + i / period * period;
-      if (i >= period && std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() > kLittleSeconds) break;
+      const int period = static_cast<int>(std::size(kSmallFirst)),
+                k = kSmallFirst[i % period] + i / period * period;
+      if (i >= period &&
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() >
+              kLittleSeconds)
+        break;
       Trial trial;
       const bool differs = attemptAtRandom(k, trial);
-      const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      const double elapsed =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       if (differs) {
         differing_.insert(trial.claims.begin(), trial.claims.end());
         if (!first) first = std::move(trial);
-        if (anyOutput(differing_) && (options_.wholeMasks || ++found == kMostFound || elapsed > kEnoughSeconds)) break;   // whole masks only confirm
+        if (anyOutput(differing_) &&
+            (options_.wholeMasks || ++found == kMostFound || elapsed > kEnoughSeconds))
+          break;  // whole masks only confirm
       }
       if (elapsed > kMostSeconds) break;
     }
@@ -489,19 +567,24 @@ class StageChecker {
     return attempt(
         [&](std::int32_t tensor, std::int64_t, std::size_t) {
           if (isInteger(tensor)) return static_cast<double>(drawIndex(random, tensor));
-          // From end to end small means: as large as what training starts from, so that nothing saturates or drowns in an epsilon.
+          // From end to end small means: as large as what training starts from, so that nothing
+          // saturates or drowns in an epsilon.
           const double value = drawReal(random, k, options_.endToEnd || k >= kGridAttempts);
           return options_.endToEnd && tiny(k) ? value / kTiny / fanIn(tensor) : value;
         },
         trial, tiny(k));
   }
 
-  // What a product with this tensor sums over, where it is a matrix of parameters: its last dimension. (Reduced positions repeat, so sums grow with their
-  // length, not with its root.)
+  // What a product with this tensor sums over, where it is a matrix of parameters: its last
+  // dimension. (Reduced positions repeat, so sums grow with their length, not with its root.)
   double fanIn(std::int32_t t) const {
     const StageTensor& tensor = stage_.tensors[static_cast<std::size_t>(t)];
-    const Graph& graph = tensor.logical ? problem_.model.graph : problem_.plan.programs[static_cast<std::size_t>(tensor.program)].graph;
-    const bool matrix = graph.tensors[static_cast<std::size_t>(tensor.tensor)].kind == TensorKind::kParameter && tensor.info.shape.size() > 1;
+    const Graph& graph =
+        tensor.logical ? problem_.model.graph
+                       : problem_.plan.programs[static_cast<std::size_t>(tensor.program)].graph;
+    const bool matrix =
+        graph.tensors[static_cast<std::size_t>(tensor.tensor)].kind == TensorKind::kParameter &&
+        tensor.info.shape.size() > 1;
     return matrix ? static_cast<double>(std::max<std::int64_t>(1, tensor.info.shape.back())) : 1;
   }
 
@@ -521,12 +604,14 @@ class StageChecker {
     Counterexample example;
     example.logical = trial.logical;
     example.parallel = trial.parallel;
-    example.element = elementName(stage_.claims[static_cast<std::size_t>(trial.claim)].logical, trial.logicalIndex);
+    example.element = elementName(stage_.claims[static_cast<std::size_t>(trial.claim)].logical,
+                                  trial.logicalIndex);
     listAssignment(trial, example);
     outcome_.counterexample = std::move(example);
   }
 
-  // Lists only the inputs that the differing element depends on: those whose change changes either side.
+  // Lists only the inputs that the differing element depends on: those whose change changes either
+  // side.
   void listAssignment(const Trial& trial, Counterexample& example) {
     std::vector<std::size_t> relevant;
     if (trial.values.size() <= kMostProbed) {
@@ -540,7 +625,8 @@ class StageChecker {
     }
     for (const std::size_t i : relevant) {
       if (example.assignment.size() == kShownAssignments) break;
-      example.assignment.push_back({elementName(trial.elements[i].tensor, trial.elements[i].index), trial.values[i]});
+      example.assignment.push_back(
+          {elementName(trial.elements[i].tensor, trial.elements[i].index), trial.values[i]});
     }
     example.omitted = relevant.size() - example.assignment.size();
   }
@@ -553,17 +639,22 @@ class StageChecker {
     runner.run([&](std::int32_t tensor, std::int64_t) {
       const std::size_t i = next++;
       double value = trial.values[i];
-      if (i == input) value = isInteger(tensor) ? value - 1 : value * 1.5 + (value < 0 ? -0.25 : 0.25);   // another value, whatever it was
+      if (i == input)
+        value = isInteger(tensor)
+                    ? value - 1
+                    : value * 1.5 + (value < 0 ? -0.25 : 0.25);  // another value, whatever it was
       return value;
     });
     const auto& p = runner.pairs()[trial.pair];
     return p.logical != trial.logical || p.parallel != trial.parallel;
   }
 
-  // ---- polynomial form --------------------------------------------------------------------------------------------------------------
+  // ---- polynomial form
+  // --------------------------------------------------------------------------------------------------------------
 
-  // Expanding multiplies summands together: a monomial of k factors may involve k times as many positions of a lump as one summand. So many must be kept
-  // apart before the identity says something about the full size.
+  // Expanding multiplies summands together: a monomial of k factors may involve k times as many
+  // positions of a lump as one summand. So many must be kept apart before the identity says
+  // something about the full size.
   bool proveExpanded(TermAlgebra& algebra, const std::vector<std::pair<Term, Term>>& unequal) {
     if (!expandedEqual(algebra, unequal)) return false;
     const int extra = extraPositionsFor(unequal, algebra, stage_, reduced_);
@@ -581,7 +672,9 @@ class StageChecker {
         Terms again(stage_, reduced_, problem_, fresh);
         execute(again, fresh);
         const auto left = differing(again);
-        if (!expandedEqual(fresh, left) || extraPositionsFor(left, fresh, stage_, reduced_) > extra) throw Unsupported("the expanded form could not be confirmed with more positions kept apart");
+        if (!expandedEqual(fresh, left) || extraPositionsFor(left, fresh, stage_, reduced_) > extra)
+          throw Unsupported(
+              "the expanded form could not be confirmed with more positions kept apart");
       } catch (const Unsupported& error) {
         refusal_ = error.what();
         reduce(before);
@@ -599,9 +692,11 @@ class StageChecker {
     const auto start = std::chrono::steady_clock::now();
     try {
       return std::all_of(unequal.begin(), unequal.end(), [&](const auto& p) {
-        if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() > kExpansionShare * options_.timeoutSeconds)
+        if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() >
+            kExpansionShare * options_.timeoutSeconds)
           throw Unsupported("expanding the terms takes too long");
-        return algebra.expand(p.first, kExpansionBudget) == algebra.expand(p.second, kExpansionBudget);
+        return algebra.expand(p.first, kExpansionBudget) ==
+               algebra.expand(p.second, kExpansionBudget);
       });
     } catch (const Unsupported& error) {
       refusal_ = error.what();
@@ -609,21 +704,26 @@ class StageChecker {
     }
   }
 
-  // ---- solver -----------------------------------------------------------------------------------------------------------------------
+  // ---- solver
+  // -----------------------------------------------------------------------------------------------------------------------
 
   void solve(Obligation& obligation) {
     std::vector<std::pair<Term, Term>> asked;
     bool unequal = false;
     for (const Obligation::Pair& p : obligation.pairs) {
       unequal = unequal || p.logical != p.parallel;
-      if (options_.checker == Checker::kZ3 || p.logical != p.parallel) asked.emplace_back(p.logical, p.parallel);   // z3: even what is one term is asked
+      if (options_.checker == Checker::kZ3 || p.logical != p.parallel)
+        asked.emplace_back(p.logical, p.parallel);  // z3: even what is one term is asked
     }
     SmtResult result;
     {
       Stopwatch watch(outcome_.seconds["solve"]);
-      result = askByDomain(obligation.terms, asked, options_.timeoutSeconds * kSolverShare, [&](const std::vector<std::pair<Term, Term>>& some, unsigned milliseconds) {
-        return findDifference(obligation.terms, some, milliseconds, static_cast<unsigned>(options_.memoryMegabytes));
-      });
+      result =
+          askByDomain(obligation.terms, asked, options_.timeoutSeconds * kSolverShare,
+                      [&](const std::vector<std::pair<Term, Term>>& some, unsigned milliseconds) {
+                        return findDifference(obligation.terms, some, milliseconds,
+                                              static_cast<unsigned>(options_.memoryMegabytes));
+                      });
     }
     if (result.verdict == SmtVerdict::kUnsat) {
       outcome_.verdict = StageVerdict::kProved;
@@ -640,7 +740,9 @@ class StageChecker {
               if (!isInteger(tensor)) return value;
               // An index that stands for a lump of table rows is no index.
               const auto& values = reduced_.values[static_cast<std::size_t>(tensor)];
-              if (std::find(values.begin(), values.end(), static_cast<std::int64_t>(value)) != values.end()) return value;
+              if (std::find(values.begin(), values.end(), static_cast<std::int64_t>(value)) !=
+                  values.end())
+                return value;
               return values.empty() ? 0.0 : static_cast<double>(values.front());
             },
             trial, false);
@@ -659,15 +761,20 @@ class StageChecker {
     if (!refusal_.empty()) outcome_.reason += (outcome_.reason.empty() ? "" : "; ") + refusal_;
   }
 
-  // ---- names ------------------------------------------------------------------------------------------------------------------------
+  // ---- names
+  // ------------------------------------------------------------------------------------------------------------------------
 
-  std::string elementName(std::int32_t t, std::int64_t index) const { return shardproof::elementName(stage_, problem_, reduced_, t, index); }
+  std::string elementName(std::int32_t t, std::int64_t index) const {
+    return shardproof::elementName(stage_, problem_, reduced_, t, index);
+  }
 
   void describeShapes() {
     outcome_.reducedShapes.clear();
     for (auto& [t, name] : shownTensors(stage_, problem_)) {
-      ReducedShape shape{std::move(name), stage_.tensors[static_cast<std::size_t>(t)].info.shape, {}};
-      for (const ops::ReducedDim* d : reduced_.dims[static_cast<std::size_t>(t)]) shape.reduced.push_back(d->size());
+      ReducedShape shape{
+          std::move(name), stage_.tensors[static_cast<std::size_t>(t)].info.shape, {}};
+      for (const ops::ReducedDim* d : reduced_.dims[static_cast<std::size_t>(t)])
+        shape.reduced.push_back(d->size());
       outcome_.reducedShapes.push_back(std::move(shape));
     }
   }
@@ -679,28 +786,35 @@ class StageChecker {
   ReducedStage reduced_;
   ReductionOptions reductionOptions_;
   std::vector<FreeElement> free_;
-  std::set<std::int32_t> differing_;       // end to end: the claims that some attempt made differ
+  std::set<std::int32_t> differing_;  // end to end: the claims that some attempt made differ
   bool reducedForProof_ = false;
   bool dropped_ = false;
-  std::string undefined_;                  // why the plan may be undefined where the model is not
+  std::string undefined_;  // why the plan may be undefined where the model is not
   std::string refusal_;
 };
 
 }  // namespace
 
-std::vector<std::pair<std::int32_t, std::string>> shownTensors(const Stage& stage, const Problem& problem) {
-  constexpr std::size_t kMostShown = 64;   // a message, not an archive
+std::vector<std::pair<std::int32_t, std::string>> shownTensors(const Stage& stage,
+                                                               const Problem& problem) {
+  constexpr std::size_t kMostShown = 64;  // a message, not an archive
   std::vector<std::pair<std::int32_t, std::string>> shown;
   std::unordered_set<std::string> seen;
   for (std::size_t t = 0; t < stage.tensors.size() && shown.size() < kMostShown; ++t) {
     const StageTensor& tensor = stage.tensors[t];
-    const Graph& graph = tensor.logical ? problem.model.graph : problem.plan.programs[static_cast<std::size_t>(tensor.program)].graph;
-    const std::string name = (tensor.logical ? "" : "local ") + problem.names.text(graph.tensors[static_cast<std::size_t>(tensor.tensor)].name);
+    const Graph& graph =
+        tensor.logical ? problem.model.graph
+                       : problem.plan.programs[static_cast<std::size_t>(tensor.program)].graph;
+    const std::string name =
+        (tensor.logical ? "" : "local ") +
+        problem.names.text(graph.tensors[static_cast<std::size_t>(tensor.tensor)].name);
     if (seen.insert(name).second) shown.emplace_back(static_cast<std::int32_t>(t), name);
   }
   return shown;
 }
 
-StageOutcome checkStage(const Stage& stage, const Problem& problem, const CheckOptions& options) { return StageChecker(stage, problem, options).run(); }
+StageOutcome checkStage(const Stage& stage, const Problem& problem, const CheckOptions& options) {
+  return StageChecker(stage, problem, options).run();
+}
 
 }  // namespace shardproof

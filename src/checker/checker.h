@@ -1,4 +1,5 @@
-// Decides one stage: reduces its shapes, executes both sides, and compares (docs/design.md, "The checker").
+// Decides one stage: reduces its shapes, executes both sides, and compares (docs/design.md, "The
+// checker").
 #pragma once
 
 #include <cstdint>
@@ -14,34 +15,41 @@
 
 namespace shardproof {
 
-// Part of what proofs are stored under (src/cache/), so that none is believed after a change that might have made it differently. To be raised with every
-// change that can turn "proved" into anything else for some stage, or that reads or writes canonical forms in another way: in stages/ (canonical.cpp,
-// runner.h, and the values of enumerations that a form holds: Origin, ElementKind, Communication, Reduction), in shape_reduction/, src/terms/, src/smt/ and
-// src/checker/. Changes of the cutter and of the chain need not raise it: they work anew in every run. For what an operator means there is
-// ops::kOperatorVersion.
+// Part of what proofs are stored under (src/cache/), so that none is believed after a change that
+// might have made it differently. To be raised with every change that can turn "proved" into
+// anything else for some stage, or that reads or writes canonical forms in another way: in stages/
+// (canonical.cpp, runner.h, and the values of enumerations that a form holds: Origin, ElementKind,
+// Communication, Reduction), in shape_reduction/, src/terms/, src/smt/ and src/checker/. Changes of
+// the cutter and of the chain need not raise it: they work anew in every run. For what an operator
+// means there is ops::kOperatorVersion.
 constexpr int kCheckerVersion = 4;
 
 struct StageOutcome {
   StageVerdict verdict = StageVerdict::kUndecided;
   Method method = Method::kNone;
   std::string reason;
-  bool shortenedMask = false;              // the numbers of the counterexample were computed with a lumped mask
+  bool shortenedMask = false;  // the numbers of the counterexample were computed with a lumped mask
   // kRefuted: the first claim that differs, and where.
   std::int32_t claim = -1;
-  std::vector<std::int32_t> differingEntries;  // end to end: the lineage entries of all claims that some attempt made differ, sorted
-  bool notSymmetric = false;               // undecided because an axis that looked interchangeable is not: cut again without lumped axes
+  std::vector<std::int32_t> differingEntries;  // end to end: the lineage entries of all claims that
+                                               // some attempt made differ, sorted
+  bool notSymmetric = false;  // undecided because an axis that looked interchangeable is not: cut
+                              // again without lumped axes
   std::optional<Counterexample> counterexample;
   std::vector<ReducedShape> reducedShapes;
-  std::map<std::string, double> seconds;   // by phase: "reduce", "execute", "check", "refute", "expand", "solve"
+  std::map<std::string, double>
+      seconds;  // by phase: "reduce", "execute", "check", "refute", "expand", "solve"
 };
 
 struct CheckOptions {
   Checker checker = Checker::kAuto;
-  double timeoutSeconds = 60;              // for the solver; the pool bounds the whole
+  double timeoutSeconds = 60;  // for the solver; the pool bounds the whole
   std::size_t memoryMegabytes = 4096;
-  // The stage is the whole plan, or what leads to one output: evaluate it in numbers only. It only decides whether a difference that a stage has shown
-  // reaches an output. Causal masks are lumped where they can be (hence are not quite causal), and then the outcome says so (StageOutcome::shortenedMask).
-  // With `wholeMasks` what an output shows so is looked for again with whole masks, which is far more work; it still says so where that cannot be afforded.
+  // The stage is the whole plan, or what leads to one output: evaluate it in numbers only. It only
+  // decides whether a difference that a stage has shown reaches an output. Causal masks are lumped
+  // where they can be (hence are not quite causal), and then the outcome says so
+  // (StageOutcome::shortenedMask). With `wholeMasks` what an output shows so is looked for again
+  // with whole masks, which is far more work; it still says so where that cannot be afforded.
   bool endToEnd = false;
   bool wholeMasks = false;
 };
@@ -49,11 +57,14 @@ struct CheckOptions {
 // The reason of an end-to-end outcome that evaluated both sides and found them equal.
 inline constexpr const char* kNoDifferenceFound = "no input was found on which the sides differ";
 
-// Never throws Unsupported (that is kUndecided with the reason). Throws NotSymmetric when the stage must be cut without lumped axes.
+// Never throws Unsupported (that is kUndecided with the reason). Throws NotSymmetric when the stage
+// must be cut without lumped axes.
 StageOutcome checkStage(const Stage& stage, const Problem& problem, const CheckOptions& options);
 
-// The tensors whose shapes an outcome lists, in that order: stage tensor and the name it is shown by.
-std::vector<std::pair<std::int32_t, std::string>> shownTensors(const Stage& stage, const Problem& problem);
+// The tensors whose shapes an outcome lists, in that order: stage tensor and the name it is shown
+// by.
+std::vector<std::pair<std::int32_t, std::string>> shownTensors(const Stage& stage,
+                                                               const Problem& problem);
 
 // A message of a worker to the main process.
 std::string serialize(const StageOutcome& outcome);

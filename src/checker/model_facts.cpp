@@ -18,11 +18,17 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 class Facts {
  public:
-  explicit Facts(const Problem& problem) : problem_(problem), model_(problem.model.graph), facts_(model_.tensors.size()), producer_(facts_.size(), -1), kind_(facts_.size(), -1) {}
+  explicit Facts(const Problem& problem)
+      : problem_(problem),
+        model_(problem.model.graph),
+        facts_(model_.tensors.size()),
+        producer_(facts_.size(), -1),
+        kind_(facts_.size(), -1) {}
 
   ModelFacts run() {
     for (std::size_t t = 0; t < facts_.size(); ++t) {
-      if (model_.tensors[t].kind == TensorKind::kConstant) facts_[t].sign = signOf(model_.constants[at(model_.tensors[t].constant)]);
+      if (model_.tensors[t].kind == TensorKind::kConstant)
+        facts_[t].sign = signOf(model_.constants[at(model_.tensors[t].constant)]);
     }
     for (std::size_t n = 0; n < model_.nodes.size(); ++n) {
       const Node& node = model_.nodes[n];
@@ -32,7 +38,9 @@ class Facts {
       }
       const Key key = keyOf(node);
       auto known = known_.find(key);
-      if (known == known_.end()) known = known_.emplace(key, Known{static_cast<std::int64_t>(known_.size()), factsOf(node)}).first;
+      if (known == known_.end())
+        known = known_.emplace(key, Known{static_cast<std::int64_t>(known_.size()), factsOf(node)})
+                    .first;
       for (std::size_t r = 0; r < results.size(); ++r) {
         if (results[r] < 0) continue;
         facts_[at(results[r])] = known->second.results[r];
@@ -43,8 +51,9 @@ class Facts {
   }
 
  private:
-  // Nodes with equal keys have results of which the same is known: operator, attributes, and of each operand its shape and kind of element, its facts,
-  // which of the operands are one tensor, and where it may be infinite or is a constant what it is.
+  // Nodes with equal keys have results of which the same is known: operator, attributes, and of
+  // each operand its shape and kind of element, its facts, which of the operands are one tensor,
+  // and where it may be infinite or is a constant what it is.
   using Key = std::vector<std::int64_t>;
   struct Known {
     std::int64_t number;
@@ -68,7 +77,8 @@ class Facts {
   }
 
   Key keyOf(const Node& node) {
-    Key key{static_cast<std::int64_t>(node.op.value), static_cast<std::int64_t>(node.attributes.value)};
+    Key key{static_cast<std::int64_t>(node.op.value),
+            static_cast<std::int64_t>(node.attributes.value)};
     const auto operands = model_.in(node);
     for (std::size_t i = 0; i < operands.size(); ++i) {
       if (!operands[i].present()) {
@@ -87,13 +97,17 @@ class Facts {
       key.push_back(facts_[at(t)].code());
       key.push_back(facts_[at(t)].mayBeInfinite ? kind_[at(t)] : -1);
       const ConstantValue* fill = fillOf(t);
-      key.push_back(fill ? fills_.emplace(fill->elements[0].toString(), static_cast<std::int64_t>(fills_.size())).first->second : -1);
+      key.push_back(fill ? fills_
+                               .emplace(fill->elements[0].toString(),
+                                        static_cast<std::int64_t>(fills_.size()))
+                               .first->second
+                         : -1);
     }
     key.push_back(-2);
     for (const std::int32_t t : model_.out(node)) {
       key.push_back(t >= 0);
       if (t < 0) continue;
-      const Tensor& tensor = model_.tensors[at(t)];   // a declared [1] where the operator says []
+      const Tensor& tensor = model_.tensors[at(t)];  // a declared [1] where the operator says []
       key.push_back(static_cast<std::int64_t>(tensor.shape.size()));
     }
     return key;
@@ -110,11 +124,12 @@ class Facts {
     return static_cast<std::int32_t>(stage.tensors.size()) - 1;
   }
 
-  // The operand as a stage tensor. What may be infinite is computed, each time anew: two such operands that have something in common are then executed as if
-  // they had not, which knows less.
+  // The operand as a stage tensor. What may be infinite is computed, each time anew: two such
+  // operands that have something in common are then executed as if they had not, which knows less.
   std::int32_t operand(Stage& stage, std::int32_t t) const {
     if (fillOf(t)) return add(stage, t, Origin::kConstant);
-    if (!facts_[at(t)].mayBeInfinite || producer_[at(t)] < 0) return add(stage, t, Origin::kVariable);
+    if (!facts_[at(t)].mayBeInfinite || producer_[at(t)] < 0)
+      return add(stage, t, Origin::kVariable);
     if (stage.nodes.size() > kMostNodes) throw Unsupported("too much leads to an entry of a mask");
     const auto made = this->node(stage, model_.nodes[at(producer_[at(t)])]);
     const auto results = model_.out(model_.nodes[at(producer_[at(t)])]);
@@ -133,7 +148,8 @@ class Facts {
       if (o.present() && !ids.contains(o.tensor)) ids.emplace(o.tensor, operand(stage, o.tensor));
       made.in.push_back(o.present() ? ids.at(o.tensor) : -1);
     }
-    for (const std::int32_t t : model_.out(from)) made.out.push_back(t >= 0 ? add(stage, t, Origin::kComputed) : -1);
+    for (const std::int32_t t : model_.out(from))
+      made.out.push_back(t >= 0 ? add(stage, t, Origin::kComputed) : -1);
     stage.nodes.push_back(std::move(made));
     return stage.nodes.back().out;
   }
@@ -141,7 +157,9 @@ class Facts {
   std::vector<TensorFacts> factsOf(const Node& from) const {
     const auto results = model_.out(from);
     TensorFacts none = TensorFacts::unknown();
-    for (const Operand& o : model_.in(from)) none.mayBeInfinite = none.mayBeInfinite || (o.present() && facts_[at(o.tensor)].mayBeInfinite);
+    for (const Operand& o : model_.in(from))
+      none.mayBeInfinite =
+          none.mayBeInfinite || (o.present() && facts_[at(o.tensor)].mayBeInfinite);
     std::vector<TensorFacts> found(results.size(), none);
     try {
       Stage stage;
@@ -157,7 +175,9 @@ class Facts {
         return algebra.variable(tensor.info.element == ElementKind::kInteger, tensor.facts);
       });
       for (std::size_t r = 0; r < results.size(); ++r) {
-        if (results[r] >= 0) found[r] = factsOf(runner.value(made[r]), model_.tensors[at(results[r])].element, algebra);
+        if (results[r] >= 0)
+          found[r] =
+              factsOf(runner.value(made[r]), model_.tensors[at(results[r])].element, algebra);
       }
     } catch (const Unsupported&) {
     } catch (const NotSymmetric&) {
@@ -165,14 +185,19 @@ class Facts {
     return found;
   }
 
-  // Of a lumped sequence the position that stands for several is passed over where others of its piece are kept: whatever several positions of the piece have
-  // to do with each other, those have (docs/soundness.md, "Lumping of positions"), and what stands for several has no diagonal.
-  static TensorFacts factsOf(const ops::TensorValue<TermAlgebra>& value, ElementKind element, TermAlgebra& algebra) {
-    TensorFacts facts{.total = true, .mayBeInfinite = false, .sign = element == ElementKind::kReal ? Sign::kPositive : Sign::kUnknown};
+  // Of a lumped sequence the position that stands for several is passed over where others of its
+  // piece are kept: whatever several positions of the piece have to do with each other, those have
+  // (docs/soundness.md, "Lumping of positions"), and what stands for several has no diagonal.
+  static TensorFacts factsOf(const ops::TensorValue<TermAlgebra>& value, ElementKind element,
+                             TermAlgebra& algebra) {
+    TensorFacts facts{.total = true,
+                      .mayBeInfinite = false,
+                      .sign = element == ElementKind::kReal ? Sign::kPositive : Sign::kUnknown};
     const Domain domain(algebra);
     for (std::size_t i = 0; i < value.data.size(); ++i) {
       const Term t = value.data[i];
-      facts.mayBeInfinite = facts.mayBeInfinite || algebra.mayBeInfinite(t) || algebra.kind(t) == TermKind::kNegativeInfinity;
+      facts.mayBeInfinite = facts.mayBeInfinite || algebra.mayBeInfinite(t) ||
+                            algebra.kind(t) == TermKind::kNegativeInfinity;
       if (standsForOthers(value, static_cast<std::int64_t>(i) / value.planes())) continue;
       facts.total = facts.total && t.condition == 0;
       facts.sign = std::min(facts.sign, domain.sign(t));
@@ -201,7 +226,7 @@ class Facts {
   const Graph& model_;
   ModelFacts facts_;
   std::vector<std::int32_t> producer_;
-  std::vector<std::int64_t> kind_;              // of each produced tensor: which of the known results it is
+  std::vector<std::int64_t> kind_;  // of each produced tensor: which of the known results it is
   std::map<Key, Known> known_;
   std::map<std::string, std::int64_t> fills_;
 };

@@ -1,11 +1,11 @@
 #include "checker/obligation.h"
 
 #include <algorithm>
-#include <set>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -21,18 +21,22 @@ namespace shardproof {
 
 namespace {
 
-// More than for the expanded form, which grows with each position as no solver's input does; the reduction's own limits bound the stage.
+// More than for the expanded form, which grows with each position as no solver's input does; the
+// reduction's own limits bound the stage.
 constexpr int kMostExtraForSolver = 24;
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 const std::string& nameOf(const Problem& problem, const StageTensor& tensor) {
-  const Graph& graph = tensor.logical ? problem.model.graph : problem.plan.programs[at(tensor.program)].graph;
+  const Graph& graph =
+      tensor.logical ? problem.model.graph : problem.plan.programs[at(tensor.program)].graph;
   return problem.names.text(graph.tensors[at(tensor.tensor)].name);
 }
 
-// An upper bound on how many atoms a monomial of the expansion multiplies together, before anything cancels.
-std::int64_t degree(const TermAlgebra& algebra, Term root, std::unordered_map<std::uint32_t, std::int64_t>& known) {
+// An upper bound on how many atoms a monomial of the expansion multiplies together, before anything
+// cancels.
+std::int64_t degree(const TermAlgebra& algebra, Term root,
+                    std::unordered_map<std::uint32_t, std::int64_t>& known) {
   std::vector<Term> stack{root};
   while (!stack.empty()) {
     const Term t = stack.back();
@@ -44,7 +48,8 @@ std::int64_t degree(const TermAlgebra& algebra, Term root, std::unordered_map<st
     if (kind != TermKind::kSum && kind != TermKind::kProduct) {
       std::int64_t inner = 1;
       bool ready = true;
-      if (kind == TermKind::kExp || kind == TermKind::kSqrt || kind == TermKind::kFunction || kind == TermKind::kIndicator) {
+      if (kind == TermKind::kExp || kind == TermKind::kSqrt || kind == TermKind::kFunction ||
+          kind == TermKind::kIndicator) {
         // Inside an atom its argument is compared as a polynomial of its own.
         for (const Term a : algebra.arguments(t)) {
           const auto it = known.find(a.id);
@@ -82,7 +87,8 @@ std::int64_t degree(const TermAlgebra& algebra, Term root, std::unordered_map<st
 }
 
 // On one reduction: executed, paired, and told whether that is conclusive.
-Obligation execute(const Stage& stage, const Problem& problem, const ReductionOptions& options, std::size_t maxTerms, std::map<std::string, double>& seconds) {
+Obligation execute(const Stage& stage, const Problem& problem, const ReductionOptions& options,
+                   std::size_t maxTerms, std::map<std::string, double>& seconds) {
   Obligation o;
   o.terms = TermAlgebra(TermAlgebra::Mode::kRaw, maxTerms);
   o.reduction = options;
@@ -90,17 +96,21 @@ Obligation execute(const Stage& stage, const Problem& problem, const ReductionOp
     Stopwatch watch(seconds["reduce"]);
     o.reduced = reduceStage(stage, problem, options);
   }
-  if (o.reduced.largestIteration > kMostIteration) throw Unsupported("an operator of the reduced stage runs through too many combinations of indices");
+  if (o.reduced.largestIteration > kMostIteration)
+    throw Unsupported(
+        "an operator of the reduced stage runs through too many combinations of indices");
   Stopwatch watch(seconds["execute"]);
   StageRunner<TermAlgebra> runner(stage, o.reduced, problem, o.terms);
   runner.run([&](std::int32_t tensor, std::int64_t index) {
     o.free.push_back({tensor, index});
-    return o.terms.variable(stage.tensors[at(tensor)].info.element == ElementKind::kInteger, stage.tensors[at(tensor)].facts);
+    return o.terms.variable(stage.tensors[at(tensor)].info.element == ElementKind::kInteger,
+                            stage.tensors[at(tensor)].facts);
   });
   o.droppedAssumption = runner.droppedAssumption();
   std::unordered_set<std::uint64_t> seen;
   for (const auto& p : runner.pairs()) {
-    if (seen.insert((std::uint64_t{p.logical.id} << 32) | p.parallel.id).second) o.pairs.push_back({p.claim, p.logicalIndex, p.logical, p.parallel});
+    if (seen.insert((std::uint64_t{p.logical.id} << 32) | p.parallel.id).second)
+      o.pairs.push_back({p.claim, p.logicalIndex, p.logical, p.parallel});
   }
   return o;
 }
@@ -115,7 +125,8 @@ std::vector<std::pair<Term, Term>> termsOf(const Obligation& o) {
 
 namespace {
 
-// The terms that are divided by, or of which a root or logarithm is taken, in what leads to a term, but those for which that is always possible.
+// The terms that are divided by, or of which a root or logarithm is taken, in what leads to a term,
+// but those for which that is always possible.
 class Restrictions {
  public:
   explicit Restrictions(TermAlgebra& terms) : terms_(terms), domain_(terms) {}
@@ -133,12 +144,19 @@ class Restrictions {
       if (kind == TermKind::kSum || kind == TermKind::kProduct) {
         for (const auto& part : terms_.parts(t)) {
           below.push_back(part.term);
-          if (kind == TermKind::kProduct) add(part.term, part.factor.sign() < 0 ? (part.factor.isInteger() ? -2 : -1) : part.factor.isInteger() ? 2 : 1, own);
+          if (kind == TermKind::kProduct)
+            add(part.term,
+                part.factor.sign() < 0    ? (part.factor.isInteger() ? -2 : -1)
+                : part.factor.isInteger() ? 2
+                                          : 1,
+                own);
         }
-      } else if (kind != TermKind::kConstant && kind != TermKind::kVariable && kind != TermKind::kNegativeInfinity) {
+      } else if (kind != TermKind::kConstant && kind != TermKind::kVariable &&
+                 kind != TermKind::kNegativeInfinity) {
         below = terms_.arguments(t);
         if (kind == TermKind::kSqrt) add(below[0], 1, own);
-        if (kind == TermKind::kFunction && terms_.function(t) == ops::Function::kLog) add(below[0], 0, own);
+        if (kind == TermKind::kFunction && terms_.function(t) == ops::Function::kLog)
+          add(below[0], 0, own);
       }
       const std::size_t before = stack.size();
       for (const Term b : below) {
@@ -164,8 +182,9 @@ class Restrictions {
 
 }  // namespace
 
-SmtResult askByDomain(TermAlgebra& terms, const std::vector<std::pair<Term, Term>>& pairs, double seconds,
-                      const std::function<SmtResult(const std::vector<std::pair<Term, Term>>&, unsigned)>& ask) {
+SmtResult askByDomain(
+    TermAlgebra& terms, const std::vector<std::pair<Term, Term>>& pairs, double seconds,
+    const std::function<SmtResult(const std::vector<std::pair<Term, Term>>&, unsigned)>& ask) {
   const auto start = std::chrono::steady_clock::now();
   std::map<std::set<std::pair<std::uint32_t, int>>, std::vector<std::pair<Term, Term>>> groups;
   Restrictions restrictions(terms);
@@ -176,9 +195,10 @@ SmtResult askByDomain(TermAlgebra& terms, const std::vector<std::pair<Term, Term
     groups[std::move(both)].push_back(pair);
   }
   SmtResult result;
-  result.verdict = SmtVerdict::kUnsat;   // nothing is asked of no pairs
+  result.verdict = SmtVerdict::kUnsat;  // nothing is asked of no pairs
   for (const auto& [domain, asked] : groups) {
-    const double left = seconds - std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double left =
+        seconds - std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (left <= 0) {
       result.verdict = SmtVerdict::kUnknown;
       result.reason = "timeout";
@@ -195,26 +215,34 @@ std::size_t mostTerms(std::size_t megabytes) {
   return std::max<std::size_t>(1'000'000, megabytes * std::size_t{1024} * 1024 / 64);
 }
 
-int extraPositionsFor(const std::vector<std::pair<Term, Term>>& pairs, const TermAlgebra& algebra, const Stage& stage, const ReducedStage& reduced) {
+int extraPositionsFor(const std::vector<std::pair<Term, Term>>& pairs, const TermAlgebra& algebra,
+                      const Stage& stage, const ReducedStage& reduced) {
   std::int64_t factors = 1;
   std::unordered_map<std::uint32_t, std::int64_t> known;
-  for (const auto& [a, b] : pairs) factors = std::max({factors, degree(algebra, a, known), degree(algebra, b, known)});
+  for (const auto& [a, b] : pairs)
+    factors = std::max({factors, degree(algebra, a, known), degree(algebra, b, known)});
   // Of a lumped axis two coordinates are kept apart, no more.
   if (!stage.lumps.empty() && factors > AxisLump::kApart) {
-    throw NotSymmetric("the proof multiplies more factors than coordinates of an interchangeable axis are kept apart");
+    throw NotSymmetric(
+        "the proof multiplies more factors than coordinates of an interchangeable axis are kept "
+        "apart");
   }
-  return static_cast<int>(std::min<std::int64_t>((factors - 1) * reduced.mostVariables, kMostExtraForSolver + 1));
+  return static_cast<int>(
+      std::min<std::int64_t>((factors - 1) * reduced.mostVariables, kMostExtraForSolver + 1));
 }
 
-Obligation buildObligation(const Stage& stage, const Problem& problem, const ReductionOptions& atLeast, Positions positions, std::size_t maxTerms,
-                           std::map<std::string, double>& seconds) {
+Obligation buildObligation(const Stage& stage, const Problem& problem,
+                           const ReductionOptions& atLeast, Positions positions,
+                           std::size_t maxTerms, std::map<std::string, double>& seconds) {
   ReductionOptions options = atLeast;
   try {
     for (;;) {
       Obligation o = execute(stage, problem, options, maxTerms, seconds);
       const int extra = extraPositionsFor(termsOf(o), o.terms, stage, o.reduced);
       if (extra <= options.extraPositions) return o;
-      if (extra > kMostExtraForSolver) throw Unsupported("a proof by the solver would need more positions kept apart than is tractable");
+      if (extra > kMostExtraForSolver)
+        throw Unsupported(
+            "a proof by the solver would need more positions kept apart than is tractable");
       options.extraPositions = extra;
     }
   } catch (const Unsupported&) {
@@ -227,12 +255,14 @@ Obligation buildObligation(const Stage& stage, const Problem& problem, const Red
   return o;
 }
 
-std::string elementName(const Stage& stage, const Problem& problem, const ReducedStage& reduced, std::int32_t t, std::int64_t index) {
+std::string elementName(const Stage& stage, const Problem& problem, const ReducedStage& reduced,
+                        std::int32_t t, std::int64_t index) {
   const StageTensor& tensor = stage.tensors[at(t)];
   std::string text = nameOf(problem, tensor);
   if (!tensor.logical) {
     text = "local " + text + "@rank " + std::to_string(tensor.rank);
-    if (tensor.microbatch.isOne()) text += " microbatch " + std::to_string(tensor.microbatch.number());
+    if (tensor.microbatch.isOne())
+      text += " microbatch " + std::to_string(tensor.microbatch.number());
   }
   const auto& dims = reduced.dims[at(t)];
   std::string suffix;
@@ -246,15 +276,19 @@ std::string elementName(const Stage& stage, const Problem& problem, const Reduce
     index /= dims[d]->size();
   }
   text += "[";
-  for (std::size_t d = 0; d < positions.size(); ++d) text += (d ? ", " : "") + std::to_string(positions[d]);
+  for (std::size_t d = 0; d < positions.size(); ++d)
+    text += (d ? ", " : "") + std::to_string(positions[d]);
   return text + "]" + suffix;
 }
 
-WrittenObligation writeObligation(const Stage& stage, const Problem& problem, const ObligationNotes& notes, std::size_t memoryMegabytes, std::size_t mostBytes) {
+WrittenObligation writeObligation(const Stage& stage, const Problem& problem,
+                                  const ObligationNotes& notes, std::size_t memoryMegabytes,
+                                  std::size_t mostBytes) {
   WrittenObligation written;
   try {
     std::map<std::string, double> seconds;
-    const Obligation o = buildObligation(stage, problem, ReductionOptions{}, Positions::kTractable, mostTerms(memoryMegabytes), seconds);
+    const Obligation o = buildObligation(stage, problem, ReductionOptions{}, Positions::kTractable,
+                                         mostTerms(memoryMegabytes), seconds);
     const SmtQuery query = buildQuery(o.terms, termsOf(o));
     written.logic = logicOf(query);
     written.conclusive = o.conclusive;
@@ -263,22 +297,40 @@ WrittenObligation writeObligation(const Stage& stage, const Problem& problem, co
     for (const SmtQuery::Symbol& s : query.symbols) {
       if (!s.lawless) written.functions.push_back(s.name);
     }
-    // A refutation is an assignment of the true functions, which satisfy every fact; a proof by normal forms holds for all functions with the laws that these
-    // know. So `unsat` is known only where the script says all of them.
-    written.status = notes.refuted && !o.reduced.lumpsAbsolute ? "sat" : notes.proved && written.functions.empty() ? "unsat" : "unknown";
+    // A refutation is an assignment of the true functions, which satisfy every fact; a proof by
+    // normal forms holds for all functions with the laws that these know. So `unsat` is known only
+    // where the script says all of them.
+    written.status = notes.refuted && !o.reduced.lumpsAbsolute   ? "sat"
+                     : notes.proved && written.functions.empty() ? "unsat"
+                                                                 : "unknown";
     SmtLibNotes script;
     script.head = notes.head;
-    script.head.push_back(o.conclusive ? "unsat: the equation holds at the full size of the tensors, wherever both sides are defined"
-                                       : "unsat: the equation holds for the positions below. Fewer are kept apart than a solver's proof at full size needs, but those that the normal form needs");
+    script.head.push_back(
+        o.conclusive
+            ? "unsat: the equation holds at the full size of the tensors, wherever both sides are "
+              "defined"
+            : "unsat: the equation holds for the positions below. Fewer are kept apart than a "
+              "solver's proof at full size needs, but those that the normal form needs");
     if (!written.functions.empty()) {
       std::string names;
       for (const std::string& f : written.functions) names += " " + f;
-      script.head.push_back("sat need not mean that the two sides differ: more holds for these functions than is said here:" + names);
+      script.head.push_back(
+          "sat need not mean that the two sides differ: more holds for these functions than is "
+          "said here:" +
+          names);
     }
-    if (o.droppedAssumption) script.head.push_back("sat need not mean that the two sides differ: assumed lineage that is over-determined was left out");
+    if (o.droppedAssumption)
+      script.head.push_back(
+          "sat need not mean that the two sides differ: assumed lineage that is over-determined "
+          "was left out");
     script.status = written.status;
-    script.variable = [&](std::uint32_t v) { return elementName(stage, problem, o.reduced, o.free[v].tensor, o.free[v].index); };
-    script.claim = [&](std::size_t i) { return elementName(stage, problem, o.reduced, stage.claims[o.pairs[i].claim].logical, o.pairs[i].logicalIndex); };
+    script.variable = [&](std::uint32_t v) {
+      return elementName(stage, problem, o.reduced, o.free[v].tensor, o.free[v].index);
+    };
+    script.claim = [&](std::size_t i) {
+      return elementName(stage, problem, o.reduced, stage.claims[o.pairs[i].claim].logical,
+                         o.pairs[i].logicalIndex);
+    };
     written.text = smtLibText(query, script, mostBytes);
   } catch (const Unsupported& error) {
     written.missing = error.what();
@@ -289,7 +341,8 @@ WrittenObligation writeObligation(const Stage& stage, const Problem& problem, co
 }
 
 std::string serialize(const WrittenObligation& w) {
-  const nlohmann::json j{w.text, w.missing, w.status, w.logic, w.conclusive, w.pairs, w.identical, w.functions};
+  const nlohmann::json j{w.text,       w.missing, w.status,    w.logic,
+                         w.conclusive, w.pairs,   w.identical, w.functions};
   const auto bytes = nlohmann::json::to_cbor(j);
   return {bytes.begin(), bytes.end()};
 }

@@ -1,5 +1,6 @@
-// What a solver is asked about one stage: both sides executed as terms that nothing has rewritten, on a reduction of the stage's shapes. `--checker z3`
-// gives it to Z3 (checker.cpp), `--smt2` writes it (writeObligation).
+// What a solver is asked about one stage: both sides executed as terms that nothing has rewritten,
+// on a reduction of the stage's shapes. `--checker z3` gives it to Z3 (checker.cpp), `--smt2`
+// writes it (writeObligation).
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,7 @@ namespace shardproof {
 
 struct FreeElement {
   std::int32_t tensor;
-  std::int64_t index;    // row-major over reduced positions and planes
+  std::int64_t index;  // row-major over reduced positions and planes
 };
 
 struct Obligation {
@@ -29,59 +30,73 @@ struct Obligation {
     Term logical, parallel;
   };
   TermAlgebra terms{TermAlgebra::Mode::kRaw};
-  std::vector<Pair> pairs;             // claimed to be equal, each combination of terms once
-  std::vector<FreeElement> free;       // what variable i of the terms stands for
+  std::vector<Pair> pairs;        // claimed to be equal, each combination of terms once
+  std::vector<FreeElement> free;  // what variable i of the terms stands for
   bool droppedAssumption = false;
   ReducedStage reduced;
   ReductionOptions reduction;
-  // So many positions are kept apart that a solver's proof of the reduced stage is one at full size, whatever the solver multiplies out
-  // (docs/soundness.md, "Lumping of positions").
+  // So many positions are kept apart that a solver's proof of the reduced stage is one at full
+  // size, whatever the solver multiplies out (docs/soundness.md, "Lumping of positions").
   bool conclusive = true;
 };
 
-// Asks a solver about all pairs, those together that are defined for the same values: the facts that it is told of a division or a root hold where that is
-// defined, and what one pair divides by must not keep another from being looked at where it is zero. `ask` gets pairs and milliseconds; `seconds` are for
-// all questions together. Unsat if all are, else the first answer that is not.
-SmtResult askByDomain(TermAlgebra& terms, const std::vector<std::pair<Term, Term>>& pairs, double seconds,
-                      const std::function<SmtResult(const std::vector<std::pair<Term, Term>>&, unsigned)>& ask);
+// Asks a solver about all pairs, those together that are defined for the same values: the facts
+// that it is told of a division or a root hold where that is defined, and what one pair divides by
+// must not keep another from being looked at where it is zero. `ask` gets pairs and milliseconds;
+// `seconds` are for all questions together. Unsat if all are, else the first answer that is not.
+SmtResult askByDomain(
+    TermAlgebra& terms, const std::vector<std::pair<Term, Term>>& pairs, double seconds,
+    const std::function<SmtResult(const std::vector<std::pair<Term, Term>>&, unsigned)>& ask);
 
 enum class Positions : std::uint8_t {
-  kConclusive,   // as many as a solver's proof needs, or Unsupported
-  kTractable,    // ... or, where those are too many, as many as the normal form needs: `conclusive` says which
+  kConclusive,  // as many as a solver's proof needs, or Unsupported
+  kTractable,   // ... or, where those are too many, as many as the normal form needs: `conclusive`
+                // says which
 };
 
-// Seconds by phase are added to `seconds` ("reduce", "execute"). Throws Unsupported and NotSymmetric as checkStage's parts do.
-Obligation buildObligation(const Stage& stage, const Problem& problem, const ReductionOptions& atLeast, Positions positions, std::size_t maxTerms,
-                           std::map<std::string, double>& seconds);
+// Seconds by phase are added to `seconds` ("reduce", "execute"). Throws Unsupported and
+// NotSymmetric as checkStage's parts do.
+Obligation buildObligation(const Stage& stage, const Problem& problem,
+                           const ReductionOptions& atLeast, Positions positions,
+                           std::size_t maxTerms, std::map<std::string, double>& seconds);
 
 // Combinations of indices that one operator may run through as terms.
 constexpr double kMostIteration = 1e8;
 // As many terms as fit into so much memory.
 std::size_t mostTerms(std::size_t megabytes);
 
-// How many positions must be kept apart beyond what the stage's own summands need, when `pairs` are compared by multiplying out. Throws NotSymmetric.
-int extraPositionsFor(const std::vector<std::pair<Term, Term>>& pairs, const TermAlgebra& algebra, const Stage& stage, const ReducedStage& reduced);
+// How many positions must be kept apart beyond what the stage's own summands need, when `pairs` are
+// compared by multiplying out. Throws NotSymmetric.
+int extraPositionsFor(const std::vector<std::pair<Term, Term>>& pairs, const TermAlgebra& algebra,
+                      const Stage& stage, const ReducedStage& reduced);
 // Beyond this many nothing is multiplied out rather than the stage grown.
 constexpr int kMostExtraPositions = 6;
 
-// An element as messages name it, by its full-size position: "y[4, 0]", "local y.part@rank 0 microbatch 1[0, 1]".
-std::string elementName(const Stage& stage, const Problem& problem, const ReducedStage& reduced, std::int32_t tensor, std::int64_t index);
+// An element as messages name it, by its full-size position: "y[4, 0]", "local y.part@rank 0
+// microbatch 1[0, 1]".
+std::string elementName(const Stage& stage, const Problem& problem, const ReducedStage& reduced,
+                        std::int32_t tensor, std::int64_t index);
 
 // The obligation as a script of SMT-LIB 2, or why there is none.
 struct WrittenObligation {
-  std::string text, missing;           // one of them is empty
+  std::string text, missing;  // one of them is empty
   std::string status, logic;
   bool conclusive = false;
-  std::size_t pairs = 0, identical = 0;      // identical: already one term on both sides
-  std::vector<std::string> functions;        // uninterpreted ones of which normal forms know more than the script says
+  std::size_t pairs = 0, identical = 0;  // identical: already one term on both sides
+  std::vector<std::string>
+      functions;  // uninterpreted ones of which normal forms know more than the script says
 };
 
 struct ObligationNotes {
-  std::vector<std::string> head;       // comments
-  bool proved = false, refuted = false;      // by our own checker, with numbers that are defined on both sides if refuted
+  std::vector<std::string> head;  // comments
+  bool proved = false,
+       refuted =
+           false;  // by our own checker, with numbers that are defined on both sides if refuted
 };
 
-WrittenObligation writeObligation(const Stage& stage, const Problem& problem, const ObligationNotes& notes, std::size_t memoryMegabytes, std::size_t mostBytes);
+WrittenObligation writeObligation(const Stage& stage, const Problem& problem,
+                                  const ObligationNotes& notes, std::size_t memoryMegabytes,
+                                  std::size_t mostBytes);
 
 // A message of a worker to the main process.
 std::string serialize(const WrittenObligation& written);

@@ -85,10 +85,14 @@ std::string whyNot(Obligation& o, SecondMethod method, const CheckOptions& optio
 
 const char* toString(SecondMethod method) {
   switch (method) {
-    case SecondMethod::kNormalForm: return "normal-form";
-    case SecondMethod::kExpandedForm: return "expanded-form";
-    case SecondMethod::kZ3: return "z3";
-    case SecondMethod::kCvc5: return "cvc5";
+    case SecondMethod::kNormalForm:
+      return "normal-form";
+    case SecondMethod::kExpandedForm:
+      return "expanded-form";
+    case SecondMethod::kZ3:
+      return "z3";
+    case SecondMethod::kCvc5:
+      return "cvc5";
   }
   return "";
 }
@@ -99,8 +103,10 @@ std::vector<SecondMethod> methodsBesides(Method method, Checker checker) {
   switch (method) {
     case Method::kNormalForm:
       return {SecondMethod::kZ3, SecondMethod::kExpandedForm, SecondMethod::kCvc5};
-    case Method::kPolynomial: return {SecondMethod::kZ3, SecondMethod::kCvc5};
-    default: return {SecondMethod::kCvc5};
+    case Method::kPolynomial:
+      return {SecondMethod::kZ3, SecondMethod::kCvc5};
+    default:
+      return {SecondMethod::kCvc5};
   }
 }
 

@@ -18,7 +18,8 @@ std::string serialize(const StageOutcome& outcome) {
   j["not_symmetric"] = outcome.notSymmetric;
   j["shortened_mask"] = outcome.shortenedMask;
   j["seconds"] = outcome.seconds;
-  for (const ReducedShape& s : outcome.reducedShapes) j["shapes"].push_back({s.tensor, s.full, s.reduced});
+  for (const ReducedShape& s : outcome.reducedShapes)
+    j["shapes"].push_back({s.tensor, s.full, s.reduced});
   if (outcome.counterexample) {
     const Counterexample& c = *outcome.counterexample;
     json e;
@@ -46,13 +47,16 @@ StageOutcome deserialize(const std::string& text) {
   outcome.shortenedMask = j.at("shortened_mask").get<bool>();
   outcome.seconds = j.at("seconds").get<std::map<std::string, double>>();
   if (j.contains("shapes")) {
-    for (const json& s : j["shapes"]) outcome.reducedShapes.push_back({s[0].get<std::string>(), s[1].get<Shape>(), s[2].get<Shape>()});
+    for (const json& s : j["shapes"])
+      outcome.reducedShapes.push_back(
+          {s[0].get<std::string>(), s[1].get<Shape>(), s[2].get<Shape>()});
   }
   if (j.contains("counterexample")) {
     const json& e = j["counterexample"];
     Counterexample c;
     if (e.contains("assignment")) {
-      for (const json& a : e["assignment"]) c.assignment.push_back({a[0].get<std::string>(), a[1].get<double>()});
+      for (const json& a : e["assignment"])
+        c.assignment.push_back({a[0].get<std::string>(), a[1].get<double>()});
     }
     c.omitted = e.at("omitted").get<std::size_t>();
     c.element = e.at("element").get<std::string>();

@@ -1,4 +1,5 @@
-// The forward pass of each architecture, everything up to the loss, written with the builder. `options` are complete.
+// The forward pass of each architecture, everything up to the loss, written with the builder.
+// `options` are complete.
 #pragma once
 
 #include "generate/builder.h"

@@ -11,7 +11,9 @@ std::string Builder::saved(int chunk, const std::string& local) {
   // A parameter that was gathered for the forward pass was freed after it: gathered again.
   const Tensor* t = program(chunk).tensors.find(local);
   const auto shard = [&] { return program(chunk).tensors.find(local + ".shard"); };
-  if (options_.zero != 3 || t == nullptr || !t->kind.empty() || t->logical != local || shard() == nullptr || shard()->kind != "parameter") return local;
+  if (options_.zero != 3 || t == nullptr || !t->kind.empty() || t->logical != local ||
+      shard() == nullptr || shard()->kind != "parameter")
+    return local;
   const std::string again = local + ".again";
   const Tensor& logical = out_.tensors.at(local);
   declareLocal(chunk, again, local, logical.shape, Layout(t->layout), true);
@@ -72,7 +74,8 @@ void Builder::addGradient(ValueId to, const std::string& logical, const std::str
   declareLogical(sum, v.shape);
   declareLocal(v.chunk, localSum, sum, v.shape, layout, true);
   model("add", {v.gradient, logical}, {sum}, {}, location_);
-  backwardNodes(v.chunk).push_back({.op = "add", .in = {v.localGradient, local}, .out = {localSum}, .location = location_});
+  backwardNodes(v.chunk).push_back(
+      {.op = "add", .in = {v.localGradient, local}, .out = {localSum}, .location = location_});
   checkpoint(v.chunk, localSum, v.boundary);
   v.gradient = sum;
   v.localGradient = localSum;
@@ -85,19 +88,29 @@ void Builder::backward(ValueId loss) {
   at(loss).gradient = at(loss).localGradient = one;
   for (std::size_t i = record_.size(); i-- > 0;) {
     const Record record = record_[i];
-    const bool wanted = std::any_of(record.out.begin(), record.out.end(), [&](ValueId v) { return !at(v).gradient.empty(); });
+    const bool wanted = std::any_of(record.out.begin(), record.out.end(),
+                                    [&](ValueId v) { return !at(v).gradient.empty(); });
     if (!wanted) continue;
     location_ = record.location;
-    if (options_.recompute && record.layer >= 0 && !layers_[static_cast<std::size_t>(record.layer)].recomputed)
+    if (options_.recompute && record.layer >= 0 &&
+        !layers_[static_cast<std::size_t>(record.layer)].recomputed)
       recompute(layers_[static_cast<std::size_t>(record.layer)]);
     switch (record.kind) {
-      case Kind::kOperator: backwardOperator(record); break;
-      case Kind::kLoss: backwardLoss(record); break;
+      case Kind::kOperator:
+        backwardOperator(record);
+        break;
+      case Kind::kLoss:
+        backwardLoss(record);
+        break;
       case Kind::kEnterTp:
       case Kind::kReduceOverTp:
       case Kind::kScatter:
-      case Kind::kGather: backwardCommunication(record); break;
-      case Kind::kMove: backwardMove(record); break;
+      case Kind::kGather:
+        backwardCommunication(record);
+        break;
+      case Kind::kMove:
+        backwardMove(record);
+        break;
     }
   }
 }
@@ -123,14 +136,20 @@ void Builder::backwardOperator(const Record& record) {
     declareLocal(record.chunk, localOut.back(), logicalOut.back(), at(v).shape, layout, true);
   }
   const Value& first = at(record.out[0]);
-  model(record.op + "_backward", logicalIn, logicalOut, logicalAttributes(record.attributes, first.shape, options_.tp), location_);
-  backwardNodes(record.chunk).push_back({.op = record.op + "_backward", .in = localIn, .out = localOut,
-                                         .attributes = withShape(record.attributes, localShape(first.shape, first.layout)), .location = location_});
+  model(record.op + "_backward", logicalIn, logicalOut,
+        logicalAttributes(record.attributes, first.shape, options_.tp), location_);
+  backwardNodes(record.chunk)
+      .push_back({.op = record.op + "_backward",
+                  .in = localIn,
+                  .out = localOut,
+                  .attributes = withShape(record.attributes, localShape(first.shape, first.layout)),
+                  .location = location_});
   for (std::size_t i = 0; i < record.in.size(); ++i) {
     if (localOut[i].empty()) continue;
-    // The gradient of a shared key-value head is a sum over its ranks that the model has formed before it goes on; a proof through a whole layer
-    // would have to multiply all of it out.
-    checkpoint(record.chunk, localOut[i], at(record.in[i]).layout.copies > 1 || first.layout.copies > 1);
+    // The gradient of a shared key-value head is a sum over its ranks that the model has formed
+    // before it goes on; a proof through a whole layer would have to multiply all of it out.
+    checkpoint(record.chunk, localOut[i],
+               at(record.in[i]).layout.copies > 1 || first.layout.copies > 1);
     addGradient(record.in[i], logicalOut[i], localOut[i]);
   }
 }
@@ -139,8 +158,12 @@ void Builder::backwardLoss(const Record& record) {
   const Value& loss = at(record.out[0]);
   const std::string own = loss.logical + ".microbatch", ownGradient = own + ".grad";
   declareLocal(record.chunk, ownGradient, "", {}, {}, true);
-  backwardNodes(record.chunk).push_back({.op = "div_backward", .in = {loss.localGradient, own}, .out = {ownGradient},
-                                         .attributes = {attribute("scalar", options_.splits())}, .location = location_});
+  backwardNodes(record.chunk)
+      .push_back({.op = "div_backward",
+                  .in = {loss.localGradient, own},
+                  .out = {ownGradient},
+                  .attributes = {attribute("scalar", options_.splits())},
+                  .location = location_});
   if (cutVocabulary(record.in)) {
     backwardCutCrossEntropy(record, ownGradient);
     return;
@@ -160,7 +183,7 @@ void Builder::backwardCommunication(const Record& record) {
     op = layout.tp >= 0 ? "reduce_scatter" : "all_reduce";
     dim = layout.tp;
   } else if (record.kind == Kind::kGather) {
-    op = "chunk";   // every rank has the whole gradient
+    op = "chunk";  // every rank has the whole gradient
     dim = layout.tp;
     name += ".piece";
     attributes = {attribute("parts", options_.tp), attributePerTp("index", 0, 1)};

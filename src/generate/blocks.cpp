@@ -18,10 +18,12 @@ std::string decimal(double value) {
 // The first (layers mod chunks) chunks have one more.
 int Blocks::chunkOf(std::int64_t layer) const {
   const std::int64_t each = o_.layers / o_.chunks(), more = o_.layers % o_.chunks();
-  return static_cast<int>(layer < more * (each + 1) ? layer / (each + 1) : more + (layer - more * (each + 1)) / each);
+  return static_cast<int>(layer < more * (each + 1) ? layer / (each + 1)
+                                                    : more + (layer - more * (each + 1)) / each);
 }
 
-ValueId Blocks::layers(ValueId x, const std::function<void(int)>& enterChunk, const std::function<ValueId(ValueId, const std::string&)>& layer) {
+ValueId Blocks::layers(ValueId x, const std::function<void(int)>& enterChunk,
+                       const std::function<ValueId(ValueId, const std::string&)>& layer) {
   for (std::int64_t i = 0; i < o_.layers; ++i) {
     const std::string name = "layers." + std::to_string(i);
     const int chunk = chunkOf(i);
@@ -39,7 +41,8 @@ ValueId Blocks::layers(ValueId x, const std::function<void(int)>& enterChunk, co
   return x;
 }
 
-ValueId Blocks::columns(ValueId x, const std::string& weight, std::int64_t to, const std::string& name, bool bias, int copies) {
+ValueId Blocks::columns(ValueId x, const std::string& weight, std::int64_t to,
+                        const std::string& name, bool bias, int copies) {
   Shape shape = b_.shape(x);
   const std::int64_t from = shape.back();
   shape.back() = to;
@@ -62,10 +65,12 @@ ValueId Blocks::rows(ValueId x, const std::string& name, std::int64_t to, bool b
   layout.sumTp = true;
   const ValueId y = b_.reduceOverTp(b_.apply("linear", {x, w}, {}, {name, shape, layout}));
   if (!bias) return y;
-  return like("add", {y, b_.parameter(name + ".bias", {to}, {}, o_.sequenceParallel)}, name + ".biased");
+  return like("add", {y, b_.parameter(name + ".bias", {to}, {}, o_.sequenceParallel)},
+              name + ".biased");
 }
 
-ValueId Blocks::like(const std::string& op, const std::vector<ValueId>& in, const std::string& name, const std::vector<Attribute>& attributes) {
+ValueId Blocks::like(const std::string& op, const std::vector<ValueId>& in, const std::string& name,
+                     const std::vector<Attribute>& attributes) {
   return b_.apply(op, in, attributes, {name, b_.shape(in[0]), b_.layout(in[0])});
 }
 
@@ -75,20 +80,28 @@ ValueId Blocks::swapped(ValueId x, int a, int b, const std::string& name) {
   std::swap(shape[static_cast<std::size_t>(a)], shape[static_cast<std::size_t>(b)]);
   for (int* dim : {&layout.batch, &layout.tp})
     if (*dim == a || *dim == b) *dim = *dim == a ? b : a;
-  return b_.apply("transpose", {x}, {attribute("dim0", a), attribute("dim1", b)}, {name, shape, layout});
+  return b_.apply("transpose", {x}, {attribute("dim0", a), attribute("dim1", b)},
+                  {name, shape, layout});
 }
 
-ValueId Blocks::reshaped(const std::string& op, ValueId x, const Shape& shape, int tp, const std::string& name) {
-  return b_.apply(op, {x}, {attributeShape("size")}, {name, shape, {.batch = 0, .tp = tp, .copies = b_.layout(x).copies}});
+ValueId Blocks::reshaped(const std::string& op, ValueId x, const Shape& shape, int tp,
+                         const std::string& name) {
+  return b_.apply(op, {x}, {attributeShape("size")},
+                  {name, shape, {.batch = 0, .tp = tp, .copies = b_.layout(x).copies}});
 }
 
 ValueId Blocks::attend(ValueId q, ValueId k, ValueId v, ValueId mask, const std::string& name) {
   const Shape heads = b_.shape(q);
   k = swapped(k, 2, 3, name + ".k.transposed");
-  ValueId scores = b_.apply("matmul", {q, k}, {}, {name + ".products", {heads[0], heads[1], heads[2], heads[2]}, b_.layout(q)});
-  scores = like("mul", {scores}, name + ".scores", {attributeNumber("scalar", decimal(1 / std::sqrt(static_cast<double>(heads[3]))))});
+  ValueId scores =
+      b_.apply("matmul", {q, k}, {},
+               {name + ".products", {heads[0], heads[1], heads[2], heads[2]}, b_.layout(q)});
+  scores = like("mul", {scores}, name + ".scores",
+                {attributeNumber("scalar", decimal(1 / std::sqrt(static_cast<double>(heads[3]))))});
   scores = like("apply_mask", {scores, mask}, name + ".masked");
-  const ValueId weights = dropout(like("softmax", {scores}, name + ".weights", {attribute("dim", -1)}), name + ".weights.dropout");
+  const ValueId weights =
+      dropout(like("softmax", {scores}, name + ".weights", {attribute("dim", -1)}),
+              name + ".weights.dropout");
   ValueId y = b_.apply("matmul", {weights, v}, {}, {name + ".mixed", heads, b_.layout(q)});
   y = swapped(y, 1, 2, name + ".mixed.tokens");
   return reshaped("reshape", y, {heads[0], heads[2], heads[1] * heads[3]}, 2, name + ".joined");
@@ -96,7 +109,8 @@ ValueId Blocks::attend(ValueId q, ValueId k, ValueId v, ValueId mask, const std:
 
 ValueId Blocks::dropout(ValueId x, const std::string& name) {
   if (o_.dropout == "0") return x;
-  return like("dropout", {x}, name, {attributeNumber("p", o_.dropout), attribute("seed", ++dropouts_)});
+  return like("dropout", {x}, name,
+              {attributeNumber("p", o_.dropout), attribute("seed", ++dropouts_)});
 }
 
 ValueId Blocks::causalMask(ValueId tokens) {
@@ -111,7 +125,8 @@ ValueId Blocks::embedding(ValueId tokens, const std::string& table, const std::s
   }
   const std::int64_t window = o_.vocabulary / o_.tp;
   const ValueId w = b_.parameter(table, {o_.vocabulary, o_.dim}, {.tp = 0});
-  return b_.apply("embedding", {tokens, w}, {attributePerTp("start", 0, window), attributePerTp("stop", window, window)},
+  return b_.apply("embedding", {tokens, w},
+                  {attributePerTp("start", 0, window), attributePerTp("stop", window, window)},
                   {name, stream, {.batch = 0, .sumTp = true}});
 }
 
@@ -121,7 +136,9 @@ ValueId Blocks::loss(ValueId x, const std::string& table) {
   const Layout cut{.tp = o_.vocabularyParallel ? 0 : -1};
   const ValueId entered = o_.vocabularyParallel ? b_.enterTp(x) : b_.gatherSequence(x);
   const ValueId w = b_.parameter(table, {o_.vocabulary, o_.dim}, cut);
-  const ValueId logits = b_.apply("linear", {entered, w}, {}, {"output", shape, {.batch = 0, .tp = o_.vocabularyParallel ? 2 : -1}});
+  const ValueId logits =
+      b_.apply("linear", {entered, w}, {},
+               {"output", shape, {.batch = 0, .tp = o_.vocabularyParallel ? 2 : -1}});
   go("loss");
   const ValueId labels = b_.input("labels", {o_.batch, o_.sequence}, "int64", {.batch = 0});
   return b_.meanLoss("cross_entropy", {logits, labels}, {}, "loss");

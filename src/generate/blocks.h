@@ -1,4 +1,5 @@
-// What architectures are made of: projections cut over tp, attention, embedding and head, and the walk over the layers of a pipeline.
+// What architectures are made of: projections cut over tp, attention, embedding and head, and the
+// walk over the layers of a pipeline.
 #pragma once
 
 #include <functional>
@@ -16,20 +17,27 @@ class Blocks {
  protected:
   void go(const std::string& location) { b_.setLocation(location); }
 
-  // All layers, each on its stage. `enterChunk` makes what a stage has of its own, `layer` one layer.
-  ValueId layers(ValueId x, const std::function<void(int)>& enterChunk, const std::function<ValueId(ValueId, const std::string&)>& layer);
+  // All layers, each on its stage. `enterChunk` makes what a stage has of its own, `layer` one
+  // layer.
+  ValueId layers(ValueId x, const std::function<void(int)>& enterChunk,
+                 const std::function<ValueId(ValueId, const std::string&)>& layer);
 
-  // x w^T (+ bias) with the result's columns cut over tp; x has entered the cut region. `copies`: neighbouring ranks share columns.
-  ValueId columns(ValueId x, const std::string& weight, std::int64_t to, const std::string& name, bool bias = false, int copies = 1);
+  // x w^T (+ bias) with the result's columns cut over tp; x has entered the cut region. `copies`:
+  // neighbouring ranks share columns.
+  ValueId columns(ValueId x, const std::string& weight, std::int64_t to, const std::string& name,
+                  bool bias = false, int copies = 1);
   // x w^T with x's columns cut over tp, summed up over tp, then the bias.
   ValueId rows(ValueId x, const std::string& name, std::int64_t to, bool bias = false);
   // Elementwise: shape and layout of the first operand.
-  ValueId like(const std::string& op, const std::vector<ValueId>& in, const std::string& name, const std::vector<Attribute>& attributes = {});
+  ValueId like(const std::string& op, const std::vector<ValueId>& in, const std::string& name,
+               const std::vector<Attribute>& attributes = {});
   ValueId swapped(ValueId x, int a, int b, const std::string& name);
   // view, reshape, expand: the result is cut over tp along `tp`, by as many copies as x.
-  ValueId reshaped(const std::string& op, ValueId x, const Shape& shape, int tp, const std::string& name);
+  ValueId reshaped(const std::string& op, ValueId x, const Shape& shape, int tp,
+                   const std::string& name);
 
-  // softmax(q k^T / sqrt(head) + mask) v for heads in dimension 1; the result has the heads side by side: [batch, sequence, heads * head].
+  // softmax(q k^T / sqrt(head) + mask) v for heads in dimension 1; the result has the heads side by
+  // side: [batch, sequence, heads * head].
   ValueId attend(ValueId q, ValueId k, ValueId v, ValueId mask, const std::string& name);
   ValueId dropout(ValueId x, const std::string& name);
   ValueId causalMask(ValueId tokens);

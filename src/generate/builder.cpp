@@ -5,14 +5,24 @@
 
 namespace shardproof::generate {
 
-Attribute attribute(std::string key, std::int64_t value) { return {.key = std::move(key), .json = std::to_string(value)}; }
-Attribute attributeText(std::string key, const std::string& value) { return {.key = std::move(key), .json = '"' + value + '"'}; }
-Attribute attributeNumber(std::string key, std::string decimal) { return {.key = std::move(key), .json = std::move(decimal)}; }
-Attribute attributeFlag(std::string key, bool value) { return {.key = std::move(key), .json = value ? "true" : "false"}; }
+Attribute attribute(std::string key, std::int64_t value) {
+  return {.key = std::move(key), .json = std::to_string(value)};
+}
+Attribute attributeText(std::string key, const std::string& value) {
+  return {.key = std::move(key), .json = '"' + value + '"'};
+}
+Attribute attributeNumber(std::string key, std::string decimal) {
+  return {.key = std::move(key), .json = std::move(decimal)};
+}
+Attribute attributeFlag(std::string key, bool value) {
+  return {.key = std::move(key), .json = value ? "true" : "false"};
+}
 Attribute attributePerTp(std::string key, std::int64_t first, std::int64_t perTp) {
   return {.key = std::move(key), .json = std::to_string(first), .perTp = perTp};
 }
-Attribute attributeShape(std::string key) { return {.key = std::move(key), .json = {}, .shape = true}; }
+Attribute attributeShape(std::string key) {
+  return {.key = std::move(key), .json = {}, .shape = true};
+}
 Attribute attributeIntegers(std::string key, const std::vector<std::int64_t>& values) {
   std::string json = "[";
   for (const std::int64_t v : values) json += (json.size() > 1 ? ", " : "") + std::to_string(v);
@@ -26,7 +36,8 @@ std::vector<Attribute> withShape(std::vector<Attribute> attributes, const Shape&
 }
 
 // The model's window covers what all tp ranks' windows cover together.
-std::vector<Attribute> logicalAttributes(std::vector<Attribute> attributes, const Shape& shape, std::int64_t tp) {
+std::vector<Attribute> logicalAttributes(std::vector<Attribute> attributes, const Shape& shape,
+                                         std::int64_t tp) {
   for (Attribute& a : attributes) {
     if (a.perTp == 0) continue;
     if (a.key == "stop") a.json = std::to_string(std::stoll(a.json) + a.perTp * (tp - 1));
@@ -35,7 +46,9 @@ std::vector<Attribute> logicalAttributes(std::vector<Attribute> attributes, cons
   return withShape(std::move(attributes), shape);
 }
 
-Builder::Builder(const Options& options) : options_(options) { out_.programs.resize(static_cast<std::size_t>(options.pp)); }
+Builder::Builder(const Options& options) : options_(options) {
+  out_.programs.resize(static_cast<std::size_t>(options.pp));
+}
 
 void Builder::beginLayer() {
   layer_ = static_cast<int>(layers_.size());
@@ -51,7 +64,9 @@ Shape Builder::localShape(const Shape& shape, const Layout& layout) const {
   const auto cut = [&](int dim, std::int64_t pieces) {
     if (dim < 0) return;
     std::int64_t& n = local.at(static_cast<std::size_t>(dim));
-    if (n % pieces != 0) throw OptionError("a dimension of size " + std::to_string(n) + " cannot be cut into " + std::to_string(pieces) + " equal pieces");
+    if (n % pieces != 0)
+      throw OptionError("a dimension of size " + std::to_string(n) + " cannot be cut into " +
+                        std::to_string(pieces) + " equal pieces");
     n /= pieces;
   };
   cut(layout.batch, options_.splits());
@@ -71,17 +86,23 @@ ValueId Builder::addValue(Value value) {
   return static_cast<ValueId>(values_.size() - 1);
 }
 
-void Builder::declareLogical(const std::string& name, const Shape& shape, const std::string& gradOf) {
+void Builder::declareLogical(const std::string& name, const Shape& shape,
+                             const std::string& gradOf) {
   out_.tensors.add({.name = name, .shape = shape, .gradOf = gradOf});
 }
 
-Tensor& Builder::declareLocal(int chunk, const std::string& name, const std::string& logical, const Shape& shape, const Layout& layout, bool perMicrobatch) {
-  return program(chunk).tensors.add(
-      {.name = name, .shape = localShape(shape, layout), .perMicrobatch = perMicrobatch, .logical = logical, .layout = layout});
+Tensor& Builder::declareLocal(int chunk, const std::string& name, const std::string& logical,
+                              const Shape& shape, const Layout& layout, bool perMicrobatch) {
+  return program(chunk).tensors.add({.name = name,
+                                     .shape = localShape(shape, layout),
+                                     .perMicrobatch = perMicrobatch,
+                                     .logical = logical,
+                                     .layout = layout});
 }
 
 void Builder::checkpoint(int chunk, const std::string& local, bool boundary) {
-  if (options_.checkpoints == "all" || (options_.checkpoints == "layers" && boundary)) claim(chunk, local);
+  if (options_.checkpoints == "all" || (options_.checkpoints == "layers" && boundary))
+    claim(chunk, local);
 }
 
 void Builder::claim(int chunk, const std::string& local) {
@@ -96,22 +117,34 @@ void Builder::inputPiece(const std::string& logical, int chunk, const std::strin
   out_.lineage[it->second].pieces.push_back({local, rankOf(chunk)});
 }
 
-void Builder::model(const std::string& op, std::vector<std::string> in, std::vector<std::string> out, std::vector<Attribute> attributes,
+void Builder::model(const std::string& op, std::vector<std::string> in,
+                    std::vector<std::string> out, std::vector<Attribute> attributes,
                     const std::string& location) {
-  out_.nodes.push_back({.op = op, .in = std::move(in), .out = std::move(out), .attributes = std::move(attributes), .location = location});
+  out_.nodes.push_back({.op = op,
+                        .in = std::move(in),
+                        .out = std::move(out),
+                        .attributes = std::move(attributes),
+                        .location = location});
 }
 
-void Builder::step(int chunk, const std::string& op, std::vector<std::string> in, std::vector<std::string> out, std::vector<Attribute> attributes,
+void Builder::step(int chunk, const std::string& op, std::vector<std::string> in,
+                   std::vector<std::string> out, std::vector<Attribute> attributes,
                    const std::string& location) {
-  program(chunk).step.push_back(
-      {.op = op, .in = std::move(in), .out = std::move(out), .attributes = std::move(attributes), .location = location, .runs = Runs::kOnce});
+  program(chunk).step.push_back({.op = op,
+                                 .in = std::move(in),
+                                 .out = std::move(out),
+                                 .attributes = std::move(attributes),
+                                 .location = location,
+                                 .runs = Runs::kOnce});
 }
 
-Node Builder::communication(const std::string& op, const std::string& in, const std::string& out, std::vector<std::string> group) {
+Node Builder::communication(const std::string& op, const std::string& in, const std::string& out,
+                            std::vector<std::string> group) {
   Node node{.op = op, .location = location_, .group = std::move(group)};
   if (!in.empty()) node.in.push_back(in);
   if (!out.empty()) node.out.push_back(out);
-  // One id for each place in the program; ranks of other stages never join the group, but a reader of the plan should see which is which.
+  // One id for each place in the program; ranks of other stages never join the group, but a reader
+  // of the plan should see which is which.
   node.comm = op + "." + (out.empty() ? in : out);
   return node;
 }

@@ -1,16 +1,24 @@
-// Writes model and plan at the same time. Each call of the architecture appends one logical operator and, from the layouts of its operands and
-// results, the operator that every rank of the pipeline stage runs on its piece. Calls that only move data (reduceOverTp, ...) append
-// communication to the plan and nothing to the model. All are recorded; `backward` walks the record from the end and emits the gradients,
-// `finish` the reduction of the gradients and the optimizer's step.
+// Writes model and plan at the same time. Each call of the architecture appends one logical
+// operator and, from the layouts of its operands and results, the operator that every rank of the
+// pipeline stage runs on its piece. Calls that only move data (reduceOverTp, ...) append
+// communication to the plan and nothing to the model. All are recorded; `backward` walks the record
+// from the end and emits the gradients, `finish` the reduction of the gradients and the optimizer's
+// step.
 //
 // Right plans come from four conventions, which are Megatron-LM's:
-// * A replicated value that goes into a column-split operator has a gradient that is a partial sum over tp; `enterTp` marks the place, and
-//   its backward is the all-reduce. `reduceOverTp` is the all-reduce after a row-split operator; its backward is the identity.
-// * With sequence parallelism these are an all-gather (backward: reduce-scatter) and a reduce-scatter (backward: all-gather), and what lies
-//   between works on a piece of the sequence: the parameters there have gradients that are partial sums over tp.
-// * The loss is a mean: each microbatch of each dp rank divides its own mean by their number, so gradients are summed over microbatches
+// * A replicated value that goes into a column-split operator has a gradient that is a partial sum
+// over tp; `enterTp` marks the place, and
+//   its backward is the all-reduce. `reduceOverTp` is the all-reduce after a row-split operator;
+//   its backward is the identity.
+// * With sequence parallelism these are an all-gather (backward: reduce-scatter) and a
+// reduce-scatter (backward: all-gather), and what lies
+//   between works on a piece of the sequence: the parameters there have gradients that are partial
+//   sums over tp.
+// * The loss is a mean: each microbatch of each dp rank divides its own mean by their number, so
+// gradients are summed over microbatches
 //   and over dp.
-// * A gradient that arrives from several consumers is added up in the order of arrival, in the model and in the plan alike.
+// * A gradient that arrives from several consumers is added up in the order of arrival, in the
+// model and in the plan alike.
 #pragma once
 
 #include <functional>
@@ -33,13 +41,15 @@ Attribute attributeFlag(std::string key, bool value);
 Attribute attributeIntegers(std::string key, const std::vector<std::int64_t>& values);
 Attribute attributePerTp(std::string key, std::int64_t first, std::int64_t perTp);
 Attribute attributeShape(std::string key);
-// What a node of a rank, and of the model, has in place of attributes that follow the shape of its result or the rank.
+// What a node of a rank, and of the model, has in place of attributes that follow the shape of its
+// result or the rank.
 std::vector<Attribute> withShape(std::vector<Attribute> attributes, const Shape& shape);
-std::vector<Attribute> logicalAttributes(std::vector<Attribute> attributes, const Shape& shape, std::int64_t tp);
+std::vector<Attribute> logicalAttributes(std::vector<Attribute> attributes, const Shape& shape,
+                                         std::int64_t tp);
 
 struct Result {
   std::string name;
-  Shape shape;      // logical
+  Shape shape;  // logical
   Layout layout;
 };
 
@@ -56,32 +66,44 @@ class Builder {
   void endLayer();
 
   // The local tensor of an input on this chunk's ranks.
-  ValueId input(const std::string& name, const Shape& shape, const std::string& dtype, const Layout& layout);
-  // `gradientOverTp`: the parameter is replicated over tp and each rank has only a part of its gradient. Asked for again, it is the same parameter; on
-  // another stage that has a copy of its own, and the gradients of both are added up (tied embeddings).
-  ValueId parameter(const std::string& name, const Shape& shape, const Layout& layout, bool gradientOverTp = false);
+  ValueId input(const std::string& name, const Shape& shape, const std::string& dtype,
+                const Layout& layout);
+  // `gradientOverTp`: the parameter is replicated over tp and each rank has only a part of its
+  // gradient. Asked for again, it is the same parameter; on another stage that has a copy of its
+  // own, and the gradients of both are added up (tied embeddings).
+  ValueId parameter(const std::string& name, const Shape& shape, const Layout& layout,
+                    bool gradientOverTp = false);
 
-  std::vector<ValueId> apply(const std::string& op, const std::vector<ValueId>& in, const std::vector<Attribute>& attributes,
+  std::vector<ValueId> apply(const std::string& op, const std::vector<ValueId>& in,
+                             const std::vector<Attribute>& attributes,
                              const std::vector<Result>& results);
-  ValueId apply(const std::string& op, const std::vector<ValueId>& in, const std::vector<Attribute>& attributes, const Result& result) {
+  ValueId apply(const std::string& op, const std::vector<ValueId>& in,
+                const std::vector<Attribute>& attributes, const Result& result) {
     return apply(op, in, attributes, std::vector<Result>{result}).front();
   }
   // An operator without gradient.
-  ValueId applyFixed(const std::string& op, const std::vector<ValueId>& in, const std::vector<Attribute>& attributes, const Result& result);
-  // The loss: `op` averages over everything, in the model over the whole batch and in the plan over a microbatch. The cross entropy of logits that
-  // are cut over tp becomes Megatron-LM's: maximum, sum of exponentials and the label's logit are all-reduced.
-  ValueId meanLoss(const std::string& op, const std::vector<ValueId>& in, const std::vector<Attribute>& attributes, const std::string& name);
+  ValueId applyFixed(const std::string& op, const std::vector<ValueId>& in,
+                     const std::vector<Attribute>& attributes, const Result& result);
+  // The loss: `op` averages over everything, in the model over the whole batch and in the plan over
+  // a microbatch. The cross entropy of logits that are cut over tp becomes Megatron-LM's: maximum,
+  // sum of exponentials and the label's logit are all-reduced.
+  ValueId meanLoss(const std::string& op, const std::vector<ValueId>& in,
+                   const std::vector<Attribute>& attributes, const std::string& name);
 
-  ValueId enterTp(ValueId value);        // replicated (or sequence piece) -> replicated, gradient partial over tp
-  ValueId reduceOverTp(ValueId value, bool whole = false);   // partial over tp -> replicated (or, unless `whole`, sequence piece)
-  // Where every tp rank does the same work: between replicated and sequence pieces. Nothing without sequence parallelism.
+  ValueId enterTp(
+      ValueId value);  // replicated (or sequence piece) -> replicated, gradient partial over tp
+  ValueId reduceOverTp(
+      ValueId value,
+      bool whole = false);  // partial over tp -> replicated (or, unless `whole`, sequence piece)
+  // Where every tp rank does the same work: between replicated and sequence pieces. Nothing without
+  // sequence parallelism.
   ValueId scatterSequence(ValueId value);
   ValueId gatherSequence(ValueId value);
-  ValueId toChunk(ValueId value, int chunk);   // send and receive where the rank is another one
+  ValueId toChunk(ValueId value, int chunk);  // send and receive where the rank is another one
 
   const Shape& shape(ValueId v) const { return values_.at(static_cast<std::size_t>(v)).shape; }
   const Layout& layout(ValueId v) const { return values_.at(static_cast<std::size_t>(v)).layout; }
-  void markBoundary(ValueId v);          // kept by --checkpoints layers, with its gradient
+  void markBoundary(ValueId v);  // kept by --checkpoints layers, with its gradient
 
   void backward(ValueId loss);
   Generated finish();
@@ -93,18 +115,18 @@ class Builder {
     Layout layout = {};
     int chunk = 0;
     bool needsGradient = false, perMicrobatch = true, boundary = false;
-    bool gradientSumTp = false;                    // gradients are partial sums over tp
+    bool gradientSumTp = false;  // gradients are partial sums over tp
     int parameter = -1;
-    std::string gradient = {}, localGradient = {};           // what has arrived so far; empty: nothing
+    std::string gradient = {}, localGradient = {};  // what has arrived so far; empty: nothing
   };
   struct Parameter {
     std::string name = {};
     ValueId value = -1;
     int chunk = 0;
-    Layout layout = {}, stepLayout = {};                     // as used, and as the optimizer holds it
-    std::string local = {};                             // what the optimizer updates
+    Layout layout = {}, stepLayout = {};  // as used, and as the optimizer holds it
+    std::string local = {};               // what the optimizer updates
     bool gradientOverTp = false;
-    int tiedTo = -1;                                    // the parameter that this is another stage's copy of
+    int tiedTo = -1;  // the parameter that this is another stage's copy of
   };
   enum class Kind { kOperator, kLoss, kEnterTp, kReduceOverTp, kScatter, kGather, kMove };
   struct Record {
@@ -117,7 +139,7 @@ class Builder {
   };
   struct Layer {
     int chunk = 0;
-    std::size_t begin = 0, end = 0;                // in the chunk's forward nodes
+    std::size_t begin = 0, end = 0;  // in the chunk's forward nodes
     bool recomputed = false;
   };
 
@@ -127,24 +149,30 @@ class Builder {
   std::vector<Node>& forwardNodes(int chunk) { return program(chunk).forward[chunk]; }
   std::vector<Node>& backwardNodes(int chunk) { return program(chunk).backward[chunk]; }
   Shape localShape(const Shape& shape, const Layout& layout) const;
-  std::string fresh(const std::string& name);      // name, name.2, name.3, ... in the model
+  std::string fresh(const std::string& name);  // name, name.2, name.3, ... in the model
 
   ValueId addValue(Value value);
-  Tensor& declareLocal(int chunk, const std::string& name, const std::string& logical, const Shape& shape, const Layout& layout, bool perMicrobatch);
+  Tensor& declareLocal(int chunk, const std::string& name, const std::string& logical,
+                       const Shape& shape, const Layout& layout, bool perMicrobatch);
   void declareLogical(const std::string& name, const Shape& shape, const std::string& gradOf = "");
   void checkpoint(int chunk, const std::string& local, bool boundary);
   void claim(int chunk, const std::string& local);
   void inputPiece(const std::string& logical, int chunk, const std::string& local);
-  Node communication(const std::string& op, const std::string& in, const std::string& out, std::vector<std::string> group);
+  Node communication(const std::string& op, const std::string& in, const std::string& out,
+                     std::vector<std::string> group);
 
   ValueId moved(Kind kind, ValueId from, Value to, Node node, int dim);
   int shardedDimension(const std::string& name, const Shape& shape, const Layout& layout) const;
   bool cutVocabulary(const std::vector<ValueId>& in) const;
-  std::string localTensor(const std::string& name, const Shape& shape, const Layout& layout, const std::string& logical = "");
-  void cutCrossEntropy(const std::vector<ValueId>& in, const std::string& own, const std::string& name);
+  std::string localTensor(const std::string& name, const Shape& shape, const Layout& layout,
+                          const std::string& logical = "");
+  void cutCrossEntropy(const std::vector<ValueId>& in, const std::string& own,
+                       const std::string& name);
   void backwardCutCrossEntropy(const Record& record, const std::string& ownGradient);
 
-  std::string saved(int chunk, const std::string& local);   // what the backward pass reads in place of a forward tensor
+  std::string saved(
+      int chunk,
+      const std::string& local);  // what the backward pass reads in place of a forward tensor
   void recompute(Layer& layer);
   void addGradient(ValueId to, const std::string& logical, const std::string& local);
   std::string localGradientName(const std::string& logical, const Layout& layout) const;
@@ -154,17 +182,20 @@ class Builder {
   void backwardCommunication(const Record& record);
   void backwardMove(const Record& record);
 
-  void accumulate(int chunk, const std::string& from, const std::string& to, const std::string& logical, const Shape& shape, Layout layout);
-  std::string stepCommunication(Parameter& p, const std::string& op, const std::string& in, const std::string& out, Layout layout,
+  void accumulate(int chunk, const std::string& from, const std::string& to,
+                  const std::string& logical, const Shape& shape, Layout layout);
+  std::string stepCommunication(Parameter& p, const std::string& op, const std::string& in,
+                                const std::string& out, Layout layout,
                                 std::vector<std::string> group);
   void reduceGradients();
   void reduceTied();
   void clipGradients();
   void optimizerStep();
   void output(const std::string& logical, int chunk, const std::string& local);
-  void model(const std::string& op, std::vector<std::string> in, std::vector<std::string> out, std::vector<Attribute> attributes,
-             const std::string& location);
-  void step(int chunk, const std::string& op, std::vector<std::string> in, std::vector<std::string> out, std::vector<Attribute> attributes,
+  void model(const std::string& op, std::vector<std::string> in, std::vector<std::string> out,
+             std::vector<Attribute> attributes, const std::string& location);
+  void step(int chunk, const std::string& op, std::vector<std::string> in,
+            std::vector<std::string> out, std::vector<Attribute> attributes,
             const std::string& location);
 
   Options options_;
@@ -173,12 +204,13 @@ class Builder {
   std::vector<Parameter> parameters_;
   std::vector<Record> record_;
   std::vector<Layer> layers_;
-  std::map<std::string, int> used_;                              // names of the model, how often each base was asked for
+  std::map<std::string, int> used_;  // names of the model, how often each base was asked for
   std::map<std::pair<int, std::string>, std::string> saved_;
-  std::map<std::string, std::size_t> inputEntries_;              // lineage of what is given, by logical tensor
-  std::set<std::pair<int, std::string>> claimed_;                // local tensors with a checkpoint, by pp coordinate
+  std::map<std::string, std::size_t> inputEntries_;  // lineage of what is given, by logical tensor
+  std::set<std::pair<int, std::string>>
+      claimed_;  // local tensors with a checkpoint, by pp coordinate
   std::set<std::string> comms_;
-  std::vector<std::string> finalGradients_;                      // of parameters, in their order: logical, and local
+  std::vector<std::string> finalGradients_;  // of parameters, in their order: logical, and local
   std::vector<std::string> finalLocalGradients_;
   std::string location_;
   int chunk_ = 0, layer_ = -1, nextComm_ = 0;

@@ -1,4 +1,5 @@
-// The calls of an architecture that only move data: communication in the plan, nothing in the model.
+// The calls of an architecture that only move data: communication in the plan, nothing in the
+// model.
 #include "generate/builder.h"
 
 namespace shardproof::generate {
@@ -13,7 +14,12 @@ ValueId Builder::moved(Kind kind, ValueId from, Value to, Node node, int dim) {
     checkpoint(chunk_, to.local, false);
   }
   const ValueId out = addValue(std::move(to));
-  record_.push_back({.kind = kind, .in = {from}, .out = {out}, .location = location_, .chunk = chunk_, .layer = layer_});
+  record_.push_back({.kind = kind,
+                     .in = {from},
+                     .out = {out},
+                     .location = location_,
+                     .chunk = chunk_,
+                     .layer = layer_});
   return out;
 }
 
@@ -37,7 +43,8 @@ ValueId Builder::reduceOverTp(ValueId value, bool whole) {
   reduced.layout.sumTp = false;
   reduced.local = reduced.logical;
   if (scatter) reduced.layout.tp = 1;
-  Node node = communication(scatter ? "reduce_scatter" : "all_reduce", at(value).local, reduced.local, {"tp"});
+  Node node = communication(scatter ? "reduce_scatter" : "all_reduce", at(value).local,
+                            reduced.local, {"tp"});
   return moved(Kind::kReduceOverTp, value, std::move(reduced), std::move(node), scatter ? 1 : -1);
 }
 
@@ -46,7 +53,10 @@ ValueId Builder::scatterSequence(ValueId value) {
   Value piece = at(value);
   piece.layout.tp = 1;
   piece.local += ".piece";
-  Node node{.op = "chunk", .in = {at(value).local}, .out = {piece.local}, .attributes = {attribute("parts", options_.tp), attributePerTp("index", 0, 1)},
+  Node node{.op = "chunk",
+            .in = {at(value).local},
+            .out = {piece.local},
+            .attributes = {attribute("parts", options_.tp), attributePerTp("index", 0, 1)},
             .location = location_};
   return moved(Kind::kScatter, value, std::move(piece), std::move(node), 1);
 }
@@ -66,7 +76,8 @@ ValueId Builder::toChunk(ValueId value, int chunk) {
   Value there = at(value);
   there.gradient = there.localGradient = {};
   there.chunk = chunk;
-  Node send = communication("send", there.local, "", {}), receive = communication("recv", "", there.local, {});
+  Node send = communication("send", there.local, "", {}),
+       receive = communication("recv", "", there.local, {});
   send.comm = receive.comm = "forward." + there.local;
   send.peerField = "to";
   send.peer = rankOf(chunk);
@@ -77,7 +88,8 @@ ValueId Builder::toChunk(ValueId value, int chunk) {
   forwardNodes(chunk).push_back(std::move(receive));
   checkpoint(chunk, there.local, true);
   const ValueId out = addValue(std::move(there));
-  record_.push_back({.kind = Kind::kMove, .in = {value}, .out = {out}, .location = location_, .chunk = chunk});
+  record_.push_back(
+      {.kind = Kind::kMove, .in = {value}, .out = {out}, .location = location_, .chunk = chunk});
   return out;
 }
 

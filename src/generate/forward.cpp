@@ -1,12 +1,15 @@
-// The calls of an architecture that add inputs, parameters and operators: each appends to the model and to one stage's program.
+// The calls of an architecture that add inputs, parameters and operators: each appends to the model
+// and to one stage's program.
 #include "generate/builder.h"
 
 #include <stdexcept>
 
 namespace shardproof::generate {
 
-ValueId Builder::input(const std::string& name, const Shape& shape, const std::string& dtype, const Layout& layout) {
-  if (out_.tensors.find(name) == nullptr) out_.tensors.add({.name = name, .shape = shape, .kind = "input", .dtype = dtype});
+ValueId Builder::input(const std::string& name, const Shape& shape, const std::string& dtype,
+                       const Layout& layout) {
+  if (out_.tensors.find(name) == nullptr)
+    out_.tensors.add({.name = name, .shape = shape, .kind = "input", .dtype = dtype});
   const bool perMicrobatch = layout.batch >= 0;
   if (program(chunk_).tensors.find(name) == nullptr) {
     Tensor& t = declareLocal(chunk_, name, name, shape, layout, perMicrobatch);
@@ -14,21 +17,30 @@ ValueId Builder::input(const std::string& name, const Shape& shape, const std::s
     t.dtype = dtype;
     inputPiece(name, chunk_, name);
   }
-  return addValue({.logical = name, .local = name, .shape = shape, .layout = layout, .chunk = chunk_, .perMicrobatch = perMicrobatch});
+  return addValue({.logical = name,
+                   .local = name,
+                   .shape = shape,
+                   .layout = layout,
+                   .chunk = chunk_,
+                   .perMicrobatch = perMicrobatch});
 }
 
-// ZeRO's shards are flat buffers in the frameworks; here they are pieces along one dimension, the first that divides.
-int Builder::shardedDimension(const std::string& name, const Shape& shape, const Layout& layout) const {
+// ZeRO's shards are flat buffers in the frameworks; here they are pieces along one dimension, the
+// first that divides.
+int Builder::shardedDimension(const std::string& name, const Shape& shape,
+                              const Layout& layout) const {
   const Shape local = localShape(shape, layout);
   for (std::size_t d = 0; d < local.size(); ++d)
     if (local[d] % options_.dp == 0) return static_cast<int>(d);
   std::string sizes;
   for (const std::int64_t n : local) sizes += (sizes.empty() ? "" : ", ") + std::to_string(n);
-  throw OptionError("--zero " + std::to_string(options_.zero) + ": " + name + " is [" + sizes + "] on a rank, and none of that divides into --dp " +
+  throw OptionError("--zero " + std::to_string(options_.zero) + ": " + name + " is [" + sizes +
+                    "] on a rank, and none of that divides into --dp " +
                     std::to_string(options_.dp) + " equal pieces");
 }
 
-ValueId Builder::parameter(const std::string& name, const Shape& shape, const Layout& layout, bool gradientOverTp) {
+ValueId Builder::parameter(const std::string& name, const Shape& shape, const Layout& layout,
+                           bool gradientOverTp) {
   int tiedTo = -1;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (parameters_[i].name != name) continue;
@@ -36,7 +48,12 @@ ValueId Builder::parameter(const std::string& name, const Shape& shape, const La
     tiedTo = static_cast<int>(i);
   }
   const bool sharded = options_.zero > 0 && options_.dp > 1;
-  Parameter p{.name = name, .chunk = chunk_, .layout = layout, .stepLayout = layout, .local = name, .gradientOverTp = gradientOverTp && options_.tp > 1,
+  Parameter p{.name = name,
+              .chunk = chunk_,
+              .layout = layout,
+              .stepLayout = layout,
+              .local = name,
+              .gradientOverTp = gradientOverTp && options_.tp > 1,
               .tiedTo = tiedTo};
   if (sharded) {
     p.stepLayout.dp = shardedDimension(name, shape, layout);
@@ -57,18 +74,27 @@ ValueId Builder::parameter(const std::string& name, const Shape& shape, const La
     forwardNodes(chunk_).push_back(std::move(node));
     checkpoint(chunk_, name, false);
   }
-  p.value = addValue({.logical = name, .local = name, .shape = shape, .layout = layout, .chunk = chunk_, .needsGradient = true,
-                      .perMicrobatch = gathered, .gradientSumTp = p.gradientOverTp, .parameter = static_cast<int>(parameters_.size())});
+  p.value = addValue({.logical = name,
+                      .local = name,
+                      .shape = shape,
+                      .layout = layout,
+                      .chunk = chunk_,
+                      .needsGradient = true,
+                      .perMicrobatch = gathered,
+                      .gradientSumTp = p.gradientOverTp,
+                      .parameter = static_cast<int>(parameters_.size())});
   parameters_.push_back(p);
   return p.value;
 }
 
-std::vector<ValueId> Builder::apply(const std::string& op, const std::vector<ValueId>& in, const std::vector<Attribute>& attributes,
+std::vector<ValueId> Builder::apply(const std::string& op, const std::vector<ValueId>& in,
+                                    const std::vector<Attribute>& attributes,
                                     const std::vector<Result>& results) {
   std::vector<std::string> logicalIn, localIn, logicalOut, localOut;
   bool needsGradient = false;
   for (const ValueId v : in) {
-    if (at(v).chunk != chunk_) throw std::logic_error(op + ": operand " + at(v).logical + " is on another stage");
+    if (at(v).chunk != chunk_)
+      throw std::logic_error(op + ": operand " + at(v).logical + " is on another stage");
     logicalIn.push_back(at(v).logical);
     localIn.push_back(at(v).local);
     needsGradient = needsGradient || at(v).needsGradient;
@@ -83,18 +109,38 @@ std::vector<ValueId> Builder::apply(const std::string& op, const std::vector<Val
     declareLocal(chunk_, local, logical, r.shape, layout, true);
     logicalOut.push_back(logical);
     localOut.push_back(local);
-    out.push_back(addValue({.logical = logical, .local = local, .shape = r.shape, .layout = layout, .chunk = chunk_, .needsGradient = needsGradient}));
+    out.push_back(addValue({.logical = logical,
+                            .local = local,
+                            .shape = r.shape,
+                            .layout = layout,
+                            .chunk = chunk_,
+                            .needsGradient = needsGradient}));
   }
-  model(op, logicalIn, logicalOut, logicalAttributes(attributes, results[0].shape, options_.tp), location_);
-  const std::vector<Attribute> localAttributes = withShape(attributes, localShape(results[0].shape, results[0].layout));
-  forwardNodes(chunk_).push_back({.op = op, .in = localIn, .out = localOut, .attributes = localAttributes, .location = location_});
-  if (op == "dropout") claim(chunk_, localIn[0]);   // lineage says for which positions the mask is drawn, so it is always there
+  model(op, logicalIn, logicalOut, logicalAttributes(attributes, results[0].shape, options_.tp),
+        location_);
+  const std::vector<Attribute> localAttributes =
+      withShape(attributes, localShape(results[0].shape, results[0].layout));
+  forwardNodes(chunk_).push_back({.op = op,
+                                  .in = localIn,
+                                  .out = localOut,
+                                  .attributes = localAttributes,
+                                  .location = location_});
+  if (op == "dropout")
+    claim(chunk_,
+          localIn[0]);  // lineage says for which positions the mask is drawn, so it is always there
   for (const std::string& local : localOut) checkpoint(chunk_, local, false);
-  record_.push_back({.op = op, .in = in, .out = out, .attributes = attributes, .location = location_, .chunk = chunk_, .layer = layer_});
+  record_.push_back({.op = op,
+                     .in = in,
+                     .out = out,
+                     .attributes = attributes,
+                     .location = location_,
+                     .chunk = chunk_,
+                     .layer = layer_});
   return out;
 }
 
-ValueId Builder::applyFixed(const std::string& op, const std::vector<ValueId>& in, const std::vector<Attribute>& attributes, const Result& result) {
+ValueId Builder::applyFixed(const std::string& op, const std::vector<ValueId>& in,
+                            const std::vector<Attribute>& attributes, const Result& result) {
   // Every stage makes its own; the model has it once.
   const bool first = out_.tensors.find(result.name) == nullptr;
   std::vector<std::string> logicalIn, localIn;
@@ -106,16 +152,26 @@ ValueId Builder::applyFixed(const std::string& op, const std::vector<ValueId>& i
   if (program(chunk_).tensors.find(local) != nullptr) local += ".chunk" + std::to_string(chunk_);
   if (first) {
     declareLogical(result.name, result.shape);
-    model(op, logicalIn, {result.name}, logicalAttributes(attributes, result.shape, options_.tp), location_);
+    model(op, logicalIn, {result.name}, logicalAttributes(attributes, result.shape, options_.tp),
+          location_);
   }
   declareLocal(chunk_, local, result.name, result.shape, result.layout, true);
   forwardNodes(chunk_).push_back(
-      {.op = op, .in = localIn, .out = {local}, .attributes = withShape(attributes, localShape(result.shape, result.layout)), .location = location_});
+      {.op = op,
+       .in = localIn,
+       .out = {local},
+       .attributes = withShape(attributes, localShape(result.shape, result.layout)),
+       .location = location_});
   checkpoint(chunk_, local, false);
-  return addValue({.logical = result.name, .local = local, .shape = result.shape, .layout = result.layout, .chunk = chunk_});
+  return addValue({.logical = result.name,
+                   .local = local,
+                   .shape = result.shape,
+                   .layout = result.layout,
+                   .chunk = chunk_});
 }
 
-ValueId Builder::meanLoss(const std::string& op, const std::vector<ValueId>& in, const std::vector<Attribute>& attributes, const std::string& name) {
+ValueId Builder::meanLoss(const std::string& op, const std::vector<ValueId>& in,
+                          const std::vector<Attribute>& attributes, const std::string& name) {
   std::vector<std::string> logicalIn, localIn;
   for (const ValueId v : in) {
     logicalIn.push_back(at(v).logical);
@@ -127,12 +183,28 @@ ValueId Builder::meanLoss(const std::string& op, const std::vector<ValueId>& in,
   declareLocal(chunk_, own, "", {}, {}, true);
   declareLocal(chunk_, part, name, {}, {.sumDp = true, .sumMb = true}, true);
   if (cutVocabulary(in)) cutCrossEntropy(in, own, name);
-  else forwardNodes(chunk_).push_back({.op = op, .in = localIn, .out = {own}, .attributes = attributes, .location = location_});
-  forwardNodes(chunk_).push_back(
-      {.op = "div", .in = {own}, .out = {part}, .attributes = {attribute("scalar", options_.splits())}, .location = location_});
+  else
+    forwardNodes(chunk_).push_back(
+        {.op = op, .in = localIn, .out = {own}, .attributes = attributes, .location = location_});
+  forwardNodes(chunk_).push_back({.op = "div",
+                                  .in = {own},
+                                  .out = {part},
+                                  .attributes = {attribute("scalar", options_.splits())},
+                                  .location = location_});
   checkpoint(chunk_, part, true);
-  const ValueId loss = addValue({.logical = name, .local = part, .shape = {}, .layout = {.sumDp = true, .sumMb = true}, .chunk = chunk_, .needsGradient = true});
-  record_.push_back({.kind = Kind::kLoss, .op = op, .in = in, .out = {loss}, .attributes = attributes, .location = location_, .chunk = chunk_});
+  const ValueId loss = addValue({.logical = name,
+                                 .local = part,
+                                 .shape = {},
+                                 .layout = {.sumDp = true, .sumMb = true},
+                                 .chunk = chunk_,
+                                 .needsGradient = true});
+  record_.push_back({.kind = Kind::kLoss,
+                     .op = op,
+                     .in = in,
+                     .out = {loss},
+                     .attributes = attributes,
+                     .location = location_,
+                     .chunk = chunk_});
   return loss;
 }
 

@@ -6,7 +6,8 @@
 namespace shardproof::generate {
 
 Tensor& Tensors::add(Tensor tensor) {
-  if (!index_.emplace(tensor.name, list_.size()).second) throw std::logic_error("the generator made two tensors called '" + tensor.name + "'");
+  if (!index_.emplace(tensor.name, list_.size()).second)
+    throw std::logic_error("the generator made two tensors called '" + tensor.name + "'");
   list_.push_back(std::move(tensor));
   return list_.back();
 }

@@ -1,5 +1,6 @@
-// A generated problem before it is written: the logical model, one program for each pipeline rank, and the lineage. Only what the generator
-// needs of the format (docs/format.md); the reader checks what is written like any other input.
+// A generated problem before it is written: the logical model, one program for each pipeline rank,
+// and the lineage. Only what the generator needs of the format (docs/format.md); the reader checks
+// what is written like any other input.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +15,15 @@ using Shape = std::vector<std::int64_t>;
 
 // How a local tensor lies in its logical one. Every axis that is not mentioned replicates it.
 struct Layout {
-  int batch = -1;         // the dimension cut over dp and, within a dp rank, over microbatches
-  int tp = -1;            // the dimension cut over tp
-  int copies = 1;         // this many neighbouring tp ranks hold the same piece of `tp` (replicated key-value heads)
-  int tpInner = -1;       // with copies: the dimension that these ranks cut among themselves
-  int dp = -1;            // the dimension cut over dp within what tp leaves (ZeRO); never together with `batch`
-  bool sumTp = false;     // logical = sum over tp of local; with copies: over those that hold one piece
+  int batch = -1;    // the dimension cut over dp and, within a dp rank, over microbatches
+  int tp = -1;       // the dimension cut over tp
+  int copies = 1;    // this many neighbouring tp ranks hold the same piece of `tp` (replicated
+                     // key-value heads)
+  int tpInner = -1;  // with copies: the dimension that these ranks cut among themselves
+  int dp =
+      -1;  // the dimension cut over dp within what tp leaves (ZeRO); never together with `batch`
+  bool sumTp =
+      false;  // logical = sum over tp of local; with copies: over those that hold one piece
   bool sumDp = false;
   bool sumMb = false;
 };
@@ -27,14 +31,15 @@ struct Layout {
 struct Attribute {
   std::string key = {};
   std::string json = {};  // the value as JSON; with `perTp` an integer
-  std::int64_t perTp = 0;   // added for each tp coordinate: the program then exists once for each of them
-  bool shape = false;       // the value is the first result's shape instead (view, expand)
+  std::int64_t perTp =
+      0;  // added for each tp coordinate: the program then exists once for each of them
+  bool shape = false;  // the value is the first result's shape instead (view, expand)
 };
 
 struct Tensor {
   std::string name = {};
   Shape shape = {};
-  std::string kind = {};  // empty: produced
+  std::string kind = {};   // empty: produced
   std::string dtype = {};  // empty: float32
   std::string value = {};  // of constants
   std::string gradOf = {};
@@ -44,7 +49,7 @@ struct Tensor {
   Layout layout = {};
 };
 
-enum class Runs { kOnce, kEach };   // once, or for each microbatch
+enum class Runs { kOnce, kEach };  // once, or for each microbatch
 
 struct Node {
   std::string op = {};
@@ -54,11 +59,11 @@ struct Node {
   Runs runs = Runs::kEach;
   // Communication.
   std::string comm = {};
-  std::vector<std::string> group = {};         // mesh axes; or one of
-  std::vector<int> stages = {};                // the ranks with these pp coordinates and otherwise this rank's
-  int neighbours = 0;                          // the tp ranks that hold copies of one piece
-  std::string peerField = {};  // "to", "from"
-  int peer = 0;            // its pp coordinate
+  std::vector<std::string> group = {};  // mesh axes; or one of
+  std::vector<int> stages = {};  // the ranks with these pp coordinates and otherwise this rank's
+  int neighbours = 0;            // the tp ranks that hold copies of one piece
+  std::string peerField = {};    // "to", "from"
+  int peer = 0;                  // its pp coordinate
 };
 
 // Adds up one tensor over the microbatches.
@@ -70,7 +75,7 @@ struct Accumulation {
 
 class Tensors {
  public:
-  Tensor& add(Tensor tensor);   // throws std::logic_error if the name is taken
+  Tensor& add(Tensor tensor);  // throws std::logic_error if the name is taken
   Tensor* find(const std::string& name);
   const Tensor& at(const std::string& name) const { return list_.at(index_.at(name)); }
   const std::vector<Tensor>& list() const { return list_; }
@@ -80,7 +85,8 @@ class Tensors {
   std::unordered_map<std::string, std::size_t> index_ = {};
 };
 
-// What one pipeline rank runs. A chunk is a run of layers; a rank has one, or several when the schedule is interleaved.
+// What one pipeline rank runs. A chunk is a run of layers; a rank has one, or several when the
+// schedule is interleaved.
 struct Program {
   Tensors tensors = {};
   std::map<int, std::vector<Node>> forward = {}, backward = {};  // by chunk
@@ -88,9 +94,9 @@ struct Program {
   std::vector<Node> step = {};  // once, after the last microbatch
 };
 
-struct Piece {             // one shard of one lineage entry
+struct Piece {  // one shard of one lineage entry
   std::string local = {};
-  int rank = 0;            // pp coordinate
+  int rank = 0;  // pp coordinate
 };
 struct Lineage {
   std::string logical = {}, role = {};

@@ -1,4 +1,5 @@
-// Llama 3 (arXiv 2407.21783): RMSNorm before each block, rotary positions, grouped-query attention, SwiGLU, no biases, a head of its own.
+// Llama 3 (arXiv 2407.21783): RMSNorm before each block, rotary positions, grouped-query attention,
+// SwiGLU, no biases, a head of its own.
 #include <algorithm>
 
 #include "generate/architecture.h"
@@ -44,8 +45,10 @@ class Llama : Blocks {
     const ValueId entered = b_.enterTp(norm(x, name + ".ffn_norm"));
     go(name + ".feed_forward");
     const std::string ffn = name + ".feed_forward";
-    const ValueId gate = like("silu", {columns(entered, ffn + ".w1", o_.hidden, ffn + ".w1")}, ffn + ".gate");
-    const ValueId product = like("mul", {gate, columns(entered, ffn + ".w3", o_.hidden, ffn + ".w3")}, ffn + ".product");
+    const ValueId gate =
+        like("silu", {columns(entered, ffn + ".w1", o_.hidden, ffn + ".w1")}, ffn + ".gate");
+    const ValueId product = like(
+        "mul", {gate, columns(entered, ffn + ".w3", o_.hidden, ffn + ".w3")}, ffn + ".product");
     return like("add", {x, rows(product, ffn + ".w2", o_.dim)}, name + ".out");
   }
 
@@ -61,23 +64,30 @@ class Llama : Blocks {
     const ValueId q = project(".wq", ".q", o_.heads, 1);
     const ValueId k = project(".wk", ".k", o_.kvHeads, copies);
     const ValueId v = project(".wv", ".v", o_.kvHeads, copies);
-    const std::vector<ValueId> rotated = b_.apply(
-        "apply_rotary_emb", {q, k, freqs_}, {},
-        std::vector<Result>{{name + ".q.rotated", b_.shape(q), b_.layout(q)}, {name + ".k.rotated", b_.shape(k), b_.layout(k)}});
+    const std::vector<ValueId> rotated =
+        b_.apply("apply_rotary_emb", {q, k, freqs_}, {},
+                 std::vector<Result>{{name + ".q.rotated", b_.shape(q), b_.layout(q)},
+                                     {name + ".k.rotated", b_.shape(k), b_.layout(k)}});
     const ValueId heads = swapped(rotated[0], 1, 2, name + ".q.heads");
-    return rows(attend(heads, spread(rotated[1], name + ".k"), spread(v, name + ".v"), mask_, name), name + ".wo", o_.dim);
+    return rows(attend(heads, spread(rotated[1], name + ".k"), spread(v, name + ".v"), mask_, name),
+                name + ".wo", o_.dim);
   }
 
-  // Each key-value head serves `group` query heads; ranks that share one serve their own among these.
+  // Each key-value head serves `group` query heads; ranks that share one serve their own among
+  // these.
   ValueId spread(ValueId kv, const std::string& name) {
     const std::int64_t head = o_.dim / o_.heads, group = o_.heads / o_.kvHeads;
     kv = swapped(kv, 1, 2, name + ".heads");
     if (group == 1) return kv;
     Layout layout = b_.layout(kv);
-    kv = b_.apply("unsqueeze", {kv}, {attribute("dim", 2)}, {name + ".single", {o_.batch, o_.kvHeads, 1, o_.sequence, head}, layout});
+    kv = b_.apply("unsqueeze", {kv}, {attribute("dim", 2)},
+                  {name + ".single", {o_.batch, o_.kvHeads, 1, o_.sequence, head}, layout});
     layout.tpInner = 2;
-    kv = b_.apply("expand", {kv}, {attributeShape("size")}, {name + ".repeated", {o_.batch, o_.kvHeads, group, o_.sequence, head}, layout});
-    return b_.apply("reshape", {kv}, {attributeShape("size")}, {name + ".spread", {o_.batch, o_.heads, o_.sequence, head}, {.batch = 0, .tp = 1}});
+    kv = b_.apply("expand", {kv}, {attributeShape("size")},
+                  {name + ".repeated", {o_.batch, o_.kvHeads, group, o_.sequence, head}, layout});
+    return b_.apply(
+        "reshape", {kv}, {attributeShape("size")},
+        {name + ".spread", {o_.batch, o_.heads, o_.sequence, head}, {.batch = 0, .tp = 1}});
   }
 
   ValueId tokens_ = -1, freqs_ = -1, mask_ = -1;
@@ -85,6 +95,8 @@ class Llama : Blocks {
 
 }  // namespace
 
-ValueId buildLlama(Builder& builder, const Options& options) { return Llama(builder, options).forward(); }
+ValueId buildLlama(Builder& builder, const Options& options) {
+  return Llama(builder, options).forward();
+}
 
 }  // namespace shardproof::generate

@@ -1,4 +1,5 @@
-// A stack of two-layer perceptrons with a mean squared error: the smallest thing that has everything of a training step.
+// A stack of two-layer perceptrons with a mean squared error: the smallest thing that has
+// everything of a training step.
 #include "generate/architecture.h"
 #include "generate/blocks.h"
 
@@ -12,10 +13,12 @@ class Mlp : Blocks {
   ValueId forward() {
     go("input");
     ValueId x = b_.input("x", {o_.batch, o_.dim}, "", {.batch = 0});
-    x = layers(x, [&](int chunk) { b_.setChunk(chunk); }, [&](ValueId in, const std::string& name) {
-      const ValueId up = columns(b_.enterTp(in), name + ".up", o_.hidden, name + ".up");
-      return rows(like("silu", {up}, name + ".silu"), name + ".down", o_.dim);
-    });
+    x = layers(
+        x, [&](int chunk) { b_.setChunk(chunk); },
+        [&](ValueId in, const std::string& name) {
+          const ValueId up = columns(b_.enterTp(in), name + ".up", o_.hidden, name + ".up");
+          return rows(like("silu", {up}, name + ".silu"), name + ".down", o_.dim);
+        });
     go("loss");
     const ValueId target = b_.input("target", {o_.batch, o_.dim}, "", {.batch = 0});
     const ValueId difference = like("sub", {x, target}, "difference");
@@ -25,6 +28,8 @@ class Mlp : Blocks {
 
 }  // namespace
 
-ValueId buildMlp(Builder& builder, const Options& options) { return Mlp(builder, options).forward(); }
+ValueId buildMlp(Builder& builder, const Options& options) {
+  return Mlp(builder, options).forward();
+}
 
 }  // namespace shardproof::generate

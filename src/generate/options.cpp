@@ -13,9 +13,10 @@ struct Preset {
   std::int64_t layers, dim, hidden, heads, kvHeads, sequence, vocabulary;
 };
 
-// gpt: GPT-2 (Radford et al. 2019, table 2; the sizes of the released models) and GPT-3 (arXiv 2005.14165, table 2.1, where 1.3B has 24 heads of 128, which do not
-// make its width of 2048, and 13B a width of 5140, which 40 heads of 128 do not make: 16 heads and 5120 here).
-// llama3: arXiv 2407.21783, table 3.
+// gpt: GPT-2 (Radford et al. 2019, table 2; the sizes of the released models) and GPT-3 (arXiv
+// 2005.14165, table 2.1, where 1.3B has 24 heads of 128, which do not make its width of 2048, and
+// 13B a width of 5140, which 40 heads of 128 do not make: 16 heads and 5120 here). llama3: arXiv
+// 2407.21783, table 3.
 constexpr Preset kPresets[] = {
     {"mlp", "small", 2, 16, 32, 0, 0, 0, 0},
     {"gpt", "small", 12, 768, 0, 12, 0, 1024, 50257},
@@ -37,10 +38,13 @@ constexpr Preset kPresets[] = {
 
 [[noreturn]] void fail(const std::string& message) { throw OptionError(message); }
 
-std::string show(const char* option, std::int64_t value) { return std::string("--") + option + " " + std::to_string(value); }
+std::string show(const char* option, std::int64_t value) {
+  return std::string("--") + option + " " + std::to_string(value);
+}
 
 void divides(const char* part, std::int64_t pieces, const char* whole, std::int64_t size) {
-  if (size % pieces != 0) fail(show(whole, size) + " does not divide into " + show(part, pieces) + " equal pieces");
+  if (size % pieces != 0)
+    fail(show(whole, size) + " does not divide into " + show(part, pieces) + " equal pieces");
 }
 
 void checkDecimal(const char* option, const std::string& text) {
@@ -51,7 +55,7 @@ void checkDecimal(const char* option, const std::string& text) {
     digits = i - from;
     return digits > 0;
   };
-  bool good = eat() && (digits == 1 || text[0] != '0');   // JSON has no leading zeros
+  bool good = eat() && (digits == 1 || text[0] != '0');  // JSON has no leading zeros
   if (good && i < text.size() && text[i] == '.') {
     ++i;
     good = eat();
@@ -61,35 +65,48 @@ void checkDecimal(const char* option, const std::string& text) {
     if (i < text.size() && (text[i] == '-' || text[i] == '+')) ++i;
     good = eat() && digits <= 3;
   }
-  if (!good || i != text.size()) fail(std::string("--") + option + " " + text + ": expected a number that is not negative, like 0.1 or 1e-4");
+  if (!good || i != text.size())
+    fail(std::string("--") + option + " " + text +
+         ": expected a number that is not negative, like 0.1 or 1e-4");
 }
 
-bool isZero(const std::string& decimal) { return decimal.find_first_not_of("0.") == std::string::npos; }
+bool isZero(const std::string& decimal) {
+  return decimal.find_first_not_of("0.") == std::string::npos;
+}
 
 // Attention heads, key-value heads, positions.
 void checkHeads(const Options& o) {
-  if (o.dim % o.heads != 0) fail(show("dim", o.dim) + " is not a multiple of " + show("heads", o.heads));
+  if (o.dim % o.heads != 0)
+    fail(show("dim", o.dim) + " is not a multiple of " + show("heads", o.heads));
   if (o.architecture == "llama3" && (o.dim / o.heads) % 2 != 0)
-    fail("rotary embedding needs an even number of dimensions for each head, found " + std::to_string(o.dim / o.heads));
-  if (o.heads % o.kvHeads != 0) fail(show("heads", o.heads) + " is not a multiple of " + show("kv-heads", o.kvHeads));
+    fail("rotary embedding needs an even number of dimensions for each head, found " +
+         std::to_string(o.dim / o.heads));
+  if (o.heads % o.kvHeads != 0)
+    fail(show("heads", o.heads) + " is not a multiple of " + show("kv-heads", o.kvHeads));
   divides("tp", o.tp, "heads", o.heads);
   if (o.kvHeads % o.tp != 0 && o.tp % o.kvHeads != 0)
-    fail(show("kv-heads", o.kvHeads) + " is neither a multiple nor a divisor of " + show("tp", o.tp));
+    fail(show("kv-heads", o.kvHeads) + " is neither a multiple nor a divisor of " +
+         show("tp", o.tp));
 }
 
-// Sizes that make files which nobody could read: they must fit somewhere, and each tensor's elements into 64 bits.
+// Sizes that make files which nobody could read: they must fit somewhere, and each tensor's
+// elements into 64 bits.
 void checkSizes(const Options& o) {
-  constexpr std::int64_t kMostBlocks = 1 << 20;   // some gigabytes
+  constexpr std::int64_t kMostBlocks = 1 << 20;  // some gigabytes
   if (o.layers > kMostBlocks / o.microbatches)
-    fail(show("layers", o.layers) + " times " + show("microbatches", o.microbatches) + " is more than " + std::to_string(kMostBlocks));
+    fail(show("layers", o.layers) + " times " + show("microbatches", o.microbatches) +
+         " is more than " + std::to_string(kMostBlocks));
   const auto fits = [](std::initializer_list<std::int64_t> factors) {
     std::int64_t product = 1;
     for (const std::int64_t f : factors)
       if (__builtin_mul_overflow(product, f, &product)) return false;
     return product <= std::int64_t{1} << 62;
   };
-  const std::int64_t widest = std::max({o.dim, o.hidden, o.vocabulary}), sequence = std::max<std::int64_t>(o.sequence, 1), heads = std::max<std::int64_t>(o.heads, 1);
-  if (!fits({o.batch, sequence, widest, 4}) || !fits({o.batch, heads, sequence, sequence}) || !fits({widest, std::max(o.dim, o.hidden), 4}))
+  const std::int64_t widest = std::max({o.dim, o.hidden, o.vocabulary}),
+                     sequence = std::max<std::int64_t>(o.sequence, 1),
+                     heads = std::max<std::int64_t>(o.heads, 1);
+  if (!fits({o.batch, sequence, widest, 4}) || !fits({o.batch, heads, sequence, sequence}) ||
+      !fits({widest, std::max(o.dim, o.hidden), 4}))
     fail("with these sizes a tensor has more than 2^62 elements");
 }
 
@@ -112,7 +129,9 @@ std::vector<std::string> presetsOf(const std::string& architecture) {
 Options complete(Options o) {
   const Preset* preset = nullptr;
   for (const Preset& p : kPresets)
-    if (o.architecture == p.architecture && (o.size == p.size || (o.size.empty() && preset == nullptr))) preset = &p;
+    if (o.architecture == p.architecture &&
+        (o.size == p.size || (o.size.empty() && preset == nullptr)))
+      preset = &p;
   if (presetsOf(o.architecture).empty()) {
     std::string known;
     for (const std::string& name : architectures()) known += (known.empty() ? "" : ", ") + name;
@@ -120,7 +139,8 @@ Options complete(Options o) {
   }
   if (preset == nullptr) {
     std::string known;
-    for (const std::string& size : presetsOf(o.architecture)) known += (known.empty() ? "" : ", ") + size;
+    for (const std::string& size : presetsOf(o.architecture))
+      known += (known.empty() ? "" : ", ") + size;
     fail("unknown --size " + o.size + ", " + o.architecture + " has " + known);
   }
   const bool transformer = o.architecture != "mlp";
@@ -152,23 +172,30 @@ Options complete(Options o) {
 
   constexpr std::int64_t kMostRanks = std::int64_t{1} << 20;
   for (const std::int64_t degree : {o.dp, o.tp, o.pp, o.microbatches})
-    if (degree < 1 || degree > kMostRanks) fail("--dp, --tp, --pp and --microbatches must be between 1 and " + std::to_string(kMostRanks));
-  if (o.dp * o.tp > kMostRanks || o.dp * o.tp * o.pp > kMostRanks) fail("more than " + std::to_string(kMostRanks) + " ranks");
+    if (degree < 1 || degree > kMostRanks)
+      fail("--dp, --tp, --pp and --microbatches must be between 1 and " +
+           std::to_string(kMostRanks));
+  if (o.dp * o.tp > kMostRanks || o.dp * o.tp * o.pp > kMostRanks)
+    fail("more than " + std::to_string(kMostRanks) + " ranks");
 
   if (o.batch == 0) o.batch = o.splits();
   if (o.batch % o.splits() != 0)
-    fail(show("batch", o.batch) + " does not divide into " + show("dp", o.dp) + " times " + show("microbatches", o.microbatches) + " equal pieces");
+    fail(show("batch", o.batch) + " does not divide into " + show("dp", o.dp) + " times " +
+         show("microbatches", o.microbatches) + " equal pieces");
 
   if (o.schedule == "interleaved") {
     if (o.pp == 1) fail("--schedule interleaved needs --pp of at least 2");
     if (o.virtualStages < 2) fail("--schedule interleaved needs --virtual-stages of at least 2");
-    if (o.microbatches % o.pp != 0) fail("--schedule interleaved: " + show("microbatches", o.microbatches) + " must be a multiple of " + show("pp", o.pp));
+    if (o.microbatches % o.pp != 0)
+      fail("--schedule interleaved: " + show("microbatches", o.microbatches) +
+           " must be a multiple of " + show("pp", o.pp));
   } else if (o.virtualStages != 1) {
     fail(show("virtual-stages", o.virtualStages) + " needs --schedule interleaved");
   }
   if (o.schedule == "1f1b" && o.pp == 1) fail("--schedule 1f1b needs --pp of at least 2");
   if (o.layers < o.chunks())
-    fail(show("layers", o.layers) + " is less than the number of pipeline stages, " + std::to_string(o.chunks()));
+    fail(show("layers", o.layers) + " is less than the number of pipeline stages, " +
+         std::to_string(o.chunks()));
 
   divides("tp", o.tp, "hidden", o.hidden);
   if (transformer) checkHeads(o);
@@ -176,8 +203,10 @@ Options complete(Options o) {
     if (!transformer) fail(o.architecture + " has no vocabulary for --vocab-parallel");
     if (o.tp == 1) fail("--vocab-parallel needs --tp of at least 2");
   }
-  if (!transformer && o.padVocabulary != 1) fail(o.architecture + " has no vocabulary for --pad-vocab-multiple");
-  // Megatron-LM's rule: the padding is rows of the table like others, in the softmax too, so the model has them as well.
+  if (!transformer && o.padVocabulary != 1)
+    fail(o.architecture + " has no vocabulary for --pad-vocab-multiple");
+  // Megatron-LM's rule: the padding is rows of the table like others, in the softmax too, so the
+  // model has them as well.
   const std::int64_t multiple = o.padVocabulary * (o.vocabularyParallel ? o.tp : 1);
   o.vocabulary = (o.vocabulary + multiple - 1) / multiple * multiple;
   if (o.sequenceParallel) {
@@ -186,7 +215,8 @@ Options complete(Options o) {
     divides("tp", o.tp, "seq", o.sequence);
   }
   checkSizes(o);
-  if (o.zero > 0 && o.dp == 1) fail("--zero " + std::to_string(o.zero) + " needs --dp of at least 2");
+  if (o.zero > 0 && o.dp == 1)
+    fail("--zero " + std::to_string(o.zero) + " needs --dp of at least 2");
   return o;
 }
 

@@ -1,4 +1,5 @@
-// The order in which pipeline ranks run their forward and backward blocks, and their messages between them.
+// The order in which pipeline ranks run their forward and backward blocks, and their messages
+// between them.
 #pragma once
 
 #include <vector>
@@ -12,7 +13,8 @@ struct Block {
   int chunk = 0, microbatch = 0;
 };
 
-// The blocks of one rank in order: 1f1b (Narayanan et al., arXiv 2006.09503) and interleaved (arXiv 2104.04473), as Megatron-LM orders them.
+// The blocks of one rank in order: 1f1b (Narayanan et al., arXiv 2006.09503) and interleaved (arXiv
+// 2104.04473), as Megatron-LM orders them.
 std::vector<Block> scheduleOf(const Options& options, int rank);
 
 enum class Action { kReceive, kCompute, kSend };
@@ -21,9 +23,11 @@ struct Event {
   Block block;
 };
 
-// For each rank, everything in order. Frameworks post sends and receives in batches, so that neighbours that exchange in both directions do not wait
-// for one another; in a plan each message waits for its peer. So the step is played through with a clock (a backward block takes twice as
-// long as a forward block), and each rank has its messages in the order in which they become ready: one order for all ranks, so no circle of waits.
+// For each rank, everything in order. Frameworks post sends and receives in batches, so that
+// neighbours that exchange in both directions do not wait for one another; in a plan each message
+// waits for its peer. So the step is played through with a clock (a backward block takes twice as
+// long as a forward block), and each rank has its messages in the order in which they become ready:
+// one order for all ranks, so no circle of waits.
 std::vector<std::vector<Event>> timeline(const Options& options);
 
 }  // namespace shardproof::generate

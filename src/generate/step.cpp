@@ -1,4 +1,5 @@
-// After the last microbatch: reduction of the gradients, their global norm and clipping, the optimizer, and what is claimed as output.
+// After the last microbatch: reduction of the gradients, their global norm and clipping, the
+// optimizer, and what is claimed as output.
 #include "generate/builder.h"
 
 #include <algorithm>
@@ -6,14 +7,16 @@
 
 namespace shardproof::generate {
 
-void Builder::accumulate(int chunk, const std::string& from, const std::string& to, const std::string& logical, const Shape& shape, Layout layout) {
+void Builder::accumulate(int chunk, const std::string& from, const std::string& to,
+                         const std::string& logical, const Shape& shape, Layout layout) {
   layout.sumMb = false;
   declareLocal(chunk, to, logical, shape, layout, false);
   program(chunk).accumulations.push_back({from, to, location_, chunk});
   checkpoint(chunk, to, true);
 }
 
-std::string Builder::stepCommunication(Parameter& p, const std::string& op, const std::string& in, const std::string& out, Layout layout,
+std::string Builder::stepCommunication(Parameter& p, const std::string& op, const std::string& in,
+                                       const std::string& out, Layout layout,
                                        std::vector<std::string> group) {
   const Value& v = at(p.value);
   declareLocal(p.chunk, out, program(p.chunk).tensors.at(in).logical, v.shape, layout, false);
@@ -52,7 +55,8 @@ void Builder::reduceGradients() {
     if (overDp && options_.zero < 2) {
       layout.sumDp = false;
       if (options_.zero == 1) layout.dp = p.stepLayout.dp;
-      local = stepCommunication(p, options_.zero == 1 ? "reduce_scatter" : "all_reduce", local, base + ".dp", layout, {"dp"});
+      local = stepCommunication(p, options_.zero == 1 ? "reduce_scatter" : "all_reduce", local,
+                                base + ".dp", layout, {"dp"});
     }
     if (layout.sumTp) {
       layout.sumTp = false;
@@ -67,10 +71,12 @@ void Builder::reduceGradients() {
     finalLocalGradients_.push_back(local);
   }
   reduceTied();
-  for (std::size_t i = 0; i < parameters_.size(); ++i) out_.tensors.find(finalGradients_[i])->gradOf = parameters_[i].name;
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    out_.tensors.find(finalGradients_[i])->gradOf = parameters_[i].name;
 }
 
-// Both stages have the sum of the two gradients, in the model and in the plan: each has one of them so far.
+// Both stages have the sum of the two gradients, in the model and in the plan: each has one of them
+// so far.
 void Builder::reduceTied() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (parameters_[i].tiedTo < 0) continue;
@@ -98,14 +104,16 @@ void Builder::reduceTied() {
 
 void Builder::clipGradients() {
   location_ = "clip_grad_norm";
-  // Squares of all norms are added up: in the model in one chain; in the plan first what is cut alike on one stage, then over the axes it is
-  // cut over, so that a replicated parameter counts once, then over the stages.
+  // Squares of all norms are added up: in the model in one chain; in the plan first what is cut
+  // alike on one stage, then over the axes it is cut over, so that a replicated parameter counts
+  // once, then over the stages.
   const auto scalar = [&](const std::string& name) { declareLogical(name, {}); };
   std::string total;
-  std::vector<std::map<std::vector<std::string>, std::vector<std::string>>> squares(out_.programs.size());
+  std::vector<std::map<std::vector<std::string>, std::vector<std::string>>> squares(
+      out_.programs.size());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& p = parameters_[i];
-    if (p.tiedTo >= 0) continue;   // counts once
+    if (p.tiedTo >= 0) continue;  // counts once
     const std::string norm = p.name + ".grad.norm", square = norm + ".square";
     scalar(norm);
     scalar(square);
@@ -120,7 +128,7 @@ void Builder::clipGradients() {
     declareLocal(p.chunk, squared, copies > 1 ? "" : square, {}, layout, false);
     step(p.chunk, "grad_norm", {finalLocalGradients_[i]}, {norm}, {}, location_);
     step(p.chunk, "square", {norm}, {squared}, {}, location_);
-    if (copies > 1) {   // so that the sum over tp has each piece once
+    if (copies > 1) {  // so that the sum over tp has each piece once
       declareLocal(p.chunk, square, square, {}, layout, false);
       step(p.chunk, "div", {squared}, {square}, {attribute("scalar", copies)}, location_);
     }
@@ -151,7 +159,8 @@ void Builder::clipGradients() {
       }
       return sum;
     };
-    const auto reduce = [&](const std::string& in, const std::string& out, const std::string& logical, const std::vector<std::string>& axes) {
+    const auto reduce = [&](const std::string& in, const std::string& out,
+                            const std::string& logical, const std::vector<std::string>& axes) {
       declareLocal(rank, out, logical, {}, {}, false);
       Node node = communication("all_reduce", in, out, axes);
       node.runs = Runs::kOnce;
@@ -180,8 +189,10 @@ void Builder::clipGradients() {
     if (p.tiedTo < 0) declareLogical(clipped, full);
     declareLocal(p.chunk, clipped, clipped, full, p.stepLayout, false);
     const std::vector<Attribute> attributes{attributeNumber("max_norm", options_.clip)};
-    if (p.tiedTo < 0) model("clip_grad", {finalGradients_[i], "grad_norm"}, {clipped}, attributes, location_);
-    step(p.chunk, "clip_grad", {finalLocalGradients_[i], "grad_norm"}, {clipped}, attributes, location_);
+    if (p.tiedTo < 0)
+      model("clip_grad", {finalGradients_[i], "grad_norm"}, {clipped}, attributes, location_);
+    step(p.chunk, "clip_grad", {finalLocalGradients_[i], "grad_norm"}, {clipped}, attributes,
+         location_);
     checkpoint(p.chunk, clipped, true);
     finalGradients_[i] = finalLocalGradients_[i] = clipped;
   }
@@ -193,7 +204,8 @@ void Builder::optimizerStep() {
     Parameter& p = parameters_[i];
     const Shape& full = at(p.value).shape;
     std::vector<std::string> states;
-    std::vector<Attribute> attributes{attributeNumber("lr", options_.learningRate), attributeNumber("weight_decay", options_.weightDecay)};
+    std::vector<Attribute> attributes{attributeNumber("lr", options_.learningRate),
+                                      attributeNumber("weight_decay", options_.weightDecay)};
     if (options_.optimizer == "adamw") {
       states = {p.name + ".exp_avg", p.name + ".exp_avg_sq"};
       attributes.push_back(attribute("step", 1));
@@ -231,7 +243,8 @@ void Builder::optimizerStep() {
 }
 
 void Builder::output(const std::string& logical, int chunk, const std::string& local) {
-  if (std::find(out_.outputs.begin(), out_.outputs.end(), logical) == out_.outputs.end()) out_.outputs.push_back(logical);
+  if (std::find(out_.outputs.begin(), out_.outputs.end(), logical) == out_.outputs.end())
+    out_.outputs.push_back(logical);
   out_.lineage.push_back({logical, "output", {{local, rankOf(chunk)}}});
 }
 
@@ -240,7 +253,8 @@ Generated Builder::finish() {
     if (record.kind != Kind::kLoss) continue;
     const Value& loss = at(record.out[0]);
     location_ = loss.logical;
-    accumulate(loss.chunk, loss.local, loss.logical + ".sum", loss.logical, {}, {.sumDp = options_.dp > 1});
+    accumulate(loss.chunk, loss.local, loss.logical + ".sum", loss.logical, {},
+               {.sumDp = options_.dp > 1});
     std::string local = loss.logical + ".sum";
     if (options_.dp > 1) {
       declareLocal(loss.chunk, loss.logical, loss.logical, {}, {}, false);
@@ -252,7 +266,8 @@ Generated Builder::finish() {
     output(loss.logical, loss.chunk, local);
   }
   reduceGradients();
-  for (std::size_t i = 0; i < parameters_.size(); ++i) output(finalGradients_[i], parameters_[i].chunk, finalLocalGradients_[i]);
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    output(finalGradients_[i], parameters_[i].chunk, finalLocalGradients_[i]);
   if (options_.clip != "0") clipGradients();
   optimizerStep();
   return std::move(out_);

@@ -52,10 +52,15 @@ void writeNode(JsonWriter& json, const Node& node, int microbatch, std::int64_t 
   if (!node.stages.empty() || node.neighbours > 0) {
     json.key("group_at").beginList();
     for (const int stage : node.stages) json.beginObject().key("pp").number(stage).endObject();
-    for (int k = 0; k < node.neighbours; ++k) json.beginObject().key("tp").number(tpRank / node.neighbours * node.neighbours + k).endObject();
+    for (int k = 0; k < node.neighbours; ++k)
+      json.beginObject()
+          .key("tp")
+          .number(tpRank / node.neighbours * node.neighbours + k)
+          .endObject();
     json.endList();
   }
-  if (!node.peerField.empty()) json.key(node.peerField).beginObject().key("pp").number(node.peer).endObject();
+  if (!node.peerField.empty())
+    json.key(node.peerField).beginObject().key("pp").number(node.peer).endObject();
   if (microbatch == kEveryMicrobatch) json.key("mb").text("*");
   if (microbatch >= 0) json.key("mb").number(microbatch);
   if (!node.location.empty()) json.key("loc").text(node.location);
@@ -64,22 +69,37 @@ void writeNode(JsonWriter& json, const Node& node, int microbatch, std::int64_t 
 
 class PlanWriter {
  public:
-  PlanWriter(const Generated& generated, const Options& options) : generated_(generated), options_(options) {
+  PlanWriter(const Generated& generated, const Options& options)
+      : generated_(generated), options_(options) {
     if (options.schedule != "gpipe") timeline_ = timeline(options);
   }
 
   std::string write(const std::string& modelFile) {
-    json_.beginObject(JsonWriter::kLines).key("format").text("shardproof-plan").key("version").number(1).key("name").text(options_.architecture);
+    json_.beginObject(JsonWriter::kLines)
+        .key("format")
+        .text("shardproof-plan")
+        .key("version")
+        .number(1)
+        .key("name")
+        .text(options_.architecture);
     json_.key("model").text(modelFile).key("mesh").beginList();
-    const auto axis = [&](const char* name, std::int64_t size) { json_.beginList().text(name).number(size).endList(); };
+    const auto axis = [&](const char* name, std::int64_t size) {
+      json_.beginList().text(name).number(size).endList();
+    };
     axis("pp", options_.pp);
     axis("dp", options_.dp);
     axis("tp", options_.tp);
-    json_.endList().key("microbatches").number(options_.microbatches).key("programs").beginList(JsonWriter::kLines);
+    json_.endList()
+        .key("microbatches")
+        .number(options_.microbatches)
+        .key("programs")
+        .beginList(JsonWriter::kLines);
     for (std::size_t rank = 0; rank < generated_.programs.size(); ++rank) {
-      // Ranks of one stage differ at most by their place among the tp ranks: windows of the vocabulary, pieces of a sequence, whom they share heads with.
+      // Ranks of one stage differ at most by their place among the tp ranks: windows of the
+      // vocabulary, pieces of a sequence, whom they share heads with.
       const bool alike = !differsOverTp(generated_.programs[rank]);
-      for (std::int64_t tp = 0; tp < (alike ? 1 : options_.tp); ++tp) writeProgram(static_cast<int>(rank), alike ? -1 : tp);
+      for (std::int64_t tp = 0; tp < (alike ? 1 : options_.tp); ++tp)
+        writeProgram(static_cast<int>(rank), alike ? -1 : tp);
     }
     json_.endList().key("lineage").beginList(JsonWriter::kLines);
     for (const Lineage& entry : generated_.lineage) writeLineage(entry);
@@ -89,7 +109,8 @@ class PlanWriter {
  private:
   static bool differsOverTp(const Program& program) {
     const auto differs = [](const Node& node) {
-      return node.neighbours > 0 || std::any_of(node.attributes.begin(), node.attributes.end(), [](const Attribute& a) { return a.perTp != 0; });
+      return node.neighbours > 0 || std::any_of(node.attributes.begin(), node.attributes.end(),
+                                                [](const Attribute& a) { return a.perTp != 0; });
     };
     for (const auto* chunks : {&program.forward, &program.backward})
       for (const auto& [chunk, nodes] : *chunks)
@@ -128,9 +149,12 @@ class PlanWriter {
   }
 
   void writeSchedule(const Program& program, int rank) {
-    const auto actionOf = [](const Node& n) { return n.op == "recv" ? Action::kReceive : n.op == "send" ? Action::kSend : Action::kCompute; };
+    const auto actionOf = [](const Node& n) {
+      return n.op == "recv" ? Action::kReceive : n.op == "send" ? Action::kSend : Action::kCompute;
+    };
     for (const Event& event : timeline_[static_cast<std::size_t>(rank)]) {
-      for (const Node& node : (event.block.forward ? program.forward : program.backward).at(event.block.chunk))
+      for (const Node& node :
+           (event.block.forward ? program.forward : program.backward).at(event.block.chunk))
         if (actionOf(node) == event.action) writeNode(json_, node, event.block.microbatch, tpRank_);
       if (event.action != Action::kCompute || event.block.forward) continue;
       for (const Accumulation& a : program.accumulations)
@@ -138,31 +162,56 @@ class PlanWriter {
     }
   }
 
-  static std::string partial(const Accumulation& a, int k) { return a.to + "." + std::to_string(k); }
+  static std::string partial(const Accumulation& a, int k) {
+    return a.to + "." + std::to_string(k);
+  }
 
-  std::string runningTotal(const Accumulation& a, int k) const { return k + 1 == static_cast<int>(options_.microbatches) ? a.to : partial(a, k); }
+  std::string runningTotal(const Accumulation& a, int k) const {
+    return k + 1 == static_cast<int>(options_.microbatches) ? a.to : partial(a, k);
+  }
 
   void writeAccumulations(const Accumulation& a) {
     const int last = static_cast<int>(options_.microbatches) - 1;
     const auto instance = [&](int k) { return a.from + "#" + std::to_string(k); };
-    if (last == 0) writeNode(json_, {.op = "identity", .in = {instance(0)}, .out = {a.to}, .location = a.location}, kNoMicrobatch, 0);
+    if (last == 0)
+      writeNode(json_,
+                {.op = "identity", .in = {instance(0)}, .out = {a.to}, .location = a.location},
+                kNoMicrobatch, 0);
     for (int k = 1; k <= last; ++k)
-      writeNode(json_, {.op = "add", .in = {k == 1 ? instance(0) : runningTotal(a, k - 1), instance(k)}, .out = {runningTotal(a, k)}, .location = a.location},
+      writeNode(json_,
+                {.op = "add",
+                 .in = {k == 1 ? instance(0) : runningTotal(a, k - 1), instance(k)},
+                 .out = {runningTotal(a, k)},
+                 .location = a.location},
                 kNoMicrobatch, 0);
   }
   // After microbatch k's backward block; microbatches are finished in order.
   void accumulateInOrder(const Accumulation& a, int k) {
     const int last = static_cast<int>(options_.microbatches) - 1;
-    if (last == 0) writeNode(json_, {.op = "identity", .in = {a.from}, .out = {a.to}, .location = a.location}, 0, 0);
+    if (last == 0)
+      writeNode(json_, {.op = "identity", .in = {a.from}, .out = {a.to}, .location = a.location}, 0,
+                0);
     if (k == 0) return;
-    writeNode(json_, {.op = "add", .in = {k == 1 ? a.from + "#0" : runningTotal(a, k - 1), a.from}, .out = {runningTotal(a, k)}, .location = a.location}, k, 0);
+    writeNode(json_,
+              {.op = "add",
+               .in = {k == 1 ? a.from + "#0" : runningTotal(a, k - 1), a.from},
+               .out = {runningTotal(a, k)},
+               .location = a.location},
+              k, 0);
   }
 
   void writeLineage(const Lineage& entry) {
     const Shape& full = generated_.tensors.at(entry.logical).shape;
-    json_.beginObject().key("tensor").text(entry.logical).key("role").text(entry.role).key("shards").beginList();
+    json_.beginObject()
+        .key("tensor")
+        .text(entry.logical)
+        .key("role")
+        .text(entry.role)
+        .key("shards")
+        .beginList();
     for (const Piece& piece : entry.pieces) {
-      const Tensor& local = generated_.programs[static_cast<std::size_t>(piece.rank)].tensors.at(piece.local);
+      const Tensor& local =
+          generated_.programs[static_cast<std::size_t>(piece.rank)].tensors.at(piece.local);
       const Layout& at = local.layout;
       if (at.copies == 1) {
         writeShard(full, local, piece, {});
@@ -178,14 +227,18 @@ class PlanWriter {
     json_.endList().endObject();
   }
 
-  // `tpRanks`: the ranks whose tensors are added up, all with the same box; empty: all tp ranks, told apart by step or sum.
-  void writeShard(const Shape& full, const Tensor& local, const Piece& piece, const std::vector<std::int64_t>& tpRanks) {
+  // `tpRanks`: the ranks whose tensors are added up, all with the same box; empty: all tp ranks,
+  // told apart by step or sum.
+  void writeShard(const Shape& full, const Tensor& local, const Piece& piece,
+                  const std::vector<std::int64_t>& tpRanks) {
     const Layout& at = local.layout;
     json_.beginObject().key("box").beginList();
     for (std::size_t d = 0; d < local.shape.size(); ++d) {
       std::int64_t from = 0;
-      if (!tpRanks.empty() && at.tp == static_cast<int>(d)) from = tpRanks[0] / at.copies * (full[d] * at.copies / options_.tp);
-      if (!tpRanks.empty() && at.tpInner == static_cast<int>(d)) from = tpRanks[0] % at.copies * local.shape[d];
+      if (!tpRanks.empty() && at.tp == static_cast<int>(d))
+        from = tpRanks[0] / at.copies * (full[d] * at.copies / options_.tp);
+      if (!tpRanks.empty() && at.tpInner == static_cast<int>(d))
+        from = tpRanks[0] % at.copies * local.shape[d];
       json_.integers({from, from + local.shape[d]});
     }
     json_.endList();
@@ -198,7 +251,9 @@ class PlanWriter {
       offset[static_cast<std::size_t>(dim)] = by;
       json_.key(axis).integers(offset);
     };
-    const auto extent = [](const Shape& shape, int dim) { return dim < 0 ? 0 : shape[static_cast<std::size_t>(dim)]; };
+    const auto extent = [](const Shape& shape, int dim) {
+      return dim < 0 ? 0 : shape[static_cast<std::size_t>(dim)];
+    };
     moves("dp", at.batch, extent(local.shape, at.batch) * options_.microbatches, options_.dp);
     moves("mb", at.batch, extent(local.shape, at.batch), options_.microbatches);
     if (tpRanks.empty()) moves("tp", at.tp, extent(full, at.tp) / options_.tp, options_.tp);
@@ -231,7 +286,7 @@ class PlanWriter {
 
   const Generated& generated_;
   const Options& options_;
-  std::vector<std::vector<Event>> timeline_;   // by pp coordinate
+  std::vector<std::vector<Event>> timeline_;  // by pp coordinate
   JsonWriter json_;
   std::int64_t tpRank_ = 0;
 };
@@ -240,7 +295,13 @@ class PlanWriter {
 
 std::string modelText(const Generated& generated, const Options& options) {
   JsonWriter json;
-  json.beginObject(JsonWriter::kLines).key("format").text("shardproof-model").key("version").number(1).key("name").text(options.architecture);
+  json.beginObject(JsonWriter::kLines)
+      .key("format")
+      .text("shardproof-model")
+      .key("version")
+      .number(1)
+      .key("name")
+      .text(options.architecture);
   json.key("tensors").beginObject(JsonWriter::kLines);
   for (const Tensor& t : generated.tensors.list()) writeTensor(json, t);
   json.endObject().key("nodes").beginList(JsonWriter::kLines);
@@ -250,7 +311,8 @@ std::string modelText(const Generated& generated, const Options& options) {
   return json.endObject().take();
 }
 
-std::string planText(const Generated& generated, const Options& options, const std::string& modelFile) {
+std::string planText(const Generated& generated, const Options& options,
+                     const std::string& modelFile) {
   return PlanWriter(generated, options).write(modelFile);
 }
 

@@ -9,6 +9,7 @@
 namespace shardproof::generate {
 
 std::string modelText(const Generated& generated, const Options& options);
-std::string planText(const Generated& generated, const Options& options, const std::string& modelFile);
+std::string planText(const Generated& generated, const Options& options,
+                     const std::string& modelFile);
 
 }  // namespace shardproof::generate

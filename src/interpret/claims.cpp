@@ -10,7 +10,8 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 // All combinations of the values of some coordinates, the last fastest.
 class Combinations {
  public:
-  explicit Combinations(std::vector<std::int64_t> sizes) : sizes_(std::move(sizes)), values_(sizes_.size(), 0) {}
+  explicit Combinations(std::vector<std::int64_t> sizes)
+      : sizes_(std::move(sizes)), values_(sizes_.size(), 0) {}
   const std::vector<std::int64_t>& values() const { return values_; }
   bool next() {
     for (std::size_t i = sizes_.size(); i-- > 0;) {
@@ -36,13 +37,18 @@ std::vector<Claim> claimsOf(const Programs& programs, std::int32_t entryIndex) {
     const auto tensorOf = [&](const Part& part, std::int64_t rank) {
       const ProgramLayout& layout = programs.layout(rank);
       const auto it = layout.tensorByName.find(part.local);
-      if (it == layout.tensorByName.end()) throw CannotRun("/lineage/" + std::to_string(entryIndex) + ": " + programs.rankText(rank) + " has no tensor '" + problem.names.text(part.local) + "'");
+      if (it == layout.tensorByName.end())
+        throw CannotRun("/lineage/" + std::to_string(entryIndex) + ": " + programs.rankText(rank) +
+                        " has no tensor '" + problem.names.text(part.local) + "'");
       return it->second;
     };
-    // The coordinates: axes that the parts leave open, and microbatches where the parts range over them.
+    // The coordinates: axes that the parts leave open, and microbatches where the parts range over
+    // them.
     const Part& first = shard.parts.front();
     const std::int64_t someRank = mesh.moved(0, first.at);
-    const bool eachMicrobatch = first.microbatch.isNone() && programs.program(someRank).graph.tensors[at(tensorOf(first, someRank))].perMicrobatch;
+    const bool eachMicrobatch =
+        first.microbatch.isNone() &&
+        programs.program(someRank).graph.tensors[at(tensorOf(first, someRank))].perMicrobatch;
     std::vector<std::int32_t> kept, summed;
     std::vector<std::int64_t> keptSizes, summedSizes;
     const auto coordinate = [&](std::int32_t axis, std::int64_t size) {
@@ -51,7 +57,8 @@ std::vector<Claim> claimsOf(const Programs& programs, std::int32_t entryIndex) {
       (sums ? summedSizes : keptSizes).push_back(size);
     };
     for (std::size_t a = 0; a < mesh.axes(); ++a) {
-      const bool named = std::any_of(first.at.begin(), first.at.end(), [&](const auto& c) { return at(c.first) == a; });
+      const bool named = std::any_of(first.at.begin(), first.at.end(),
+                                     [&](const auto& c) { return at(c.first) == a; });
       if (!named) coordinate(static_cast<std::int32_t>(a), mesh.size(a));
     }
     if (eachMicrobatch) coordinate(kMicrobatchAxis, problem.plan.microbatches);
@@ -67,7 +74,8 @@ std::vector<Claim> claimsOf(const Programs& programs, std::int32_t entryIndex) {
       }
       Coordinates where;
       std::int64_t microbatch = -1;
-      const auto place = [&](const std::vector<std::int32_t>& axes, const std::vector<std::int64_t>& values) {
+      const auto place = [&](const std::vector<std::int32_t>& axes,
+                             const std::vector<std::int64_t>& values) {
         for (std::size_t i = 0; i < axes.size(); ++i) {
           if (axes[i] == kMicrobatchAxis) microbatch = values[i];
           else where.emplace_back(axes[i], static_cast<std::int32_t>(values[i]));
@@ -76,7 +84,8 @@ std::vector<Claim> claimsOf(const Programs& programs, std::int32_t entryIndex) {
       for (std::size_t i = 0; i < kept.size(); ++i) {
         for (const auto& [axis, offset] : shard.step) {
           if (axis != kept[i]) continue;
-          for (std::size_t d = 0; d < claim.low.size(); ++d) claim.low[d] += outer.values()[i] * offset[d];
+          for (std::size_t d = 0; d < claim.low.size(); ++d)
+            claim.low[d] += outer.values()[i] * offset[d];
         }
       }
       Combinations inner(summedSizes);
@@ -88,11 +97,17 @@ std::vector<Claim> claimsOf(const Programs& programs, std::int32_t entryIndex) {
           const std::int64_t rank = mesh.moved(mesh.moved(0, part.at), where);
           const std::int32_t tensor = tensorOf(part, rank);
           const Graph& graph = programs.program(rank).graph;
-          const std::int64_t own = part.microbatch.isOne() ? part.microbatch.number() : graph.tensors[at(tensor)].perMicrobatch ? microbatch : -1;
+          const std::int64_t own = part.microbatch.isOne() ? part.microbatch.number()
+                                   : graph.tensors[at(tensor)].perMicrobatch ? microbatch
+                                                                             : -1;
           if (claim.parts.empty()) claim.microbatch = static_cast<std::int32_t>(own);
-          const std::int32_t slot = programs.slotOf(programs.layout(rank), graph, tensor, static_cast<std::int32_t>(own));
-          if (graph.tensors[at(tensor)].kind == TensorKind::kProduced && !programs.layout(rank).produced[at(slot)])
-            throw CannotRun("/lineage/" + std::to_string(entryIndex) + "/shards/" + std::to_string(s) + ": no node produces '" + problem.names.text(part.local) + "' on " + programs.rankText(rank) +
+          const std::int32_t slot =
+              programs.slotOf(programs.layout(rank), graph, tensor, static_cast<std::int32_t>(own));
+          if (graph.tensors[at(tensor)].kind == TensorKind::kProduced &&
+              !programs.layout(rank).produced[at(slot)])
+            throw CannotRun("/lineage/" + std::to_string(entryIndex) + "/shards/" +
+                            std::to_string(s) + ": no node produces '" +
+                            problem.names.text(part.local) + "' on " + programs.rankText(rank) +
                             (own >= 0 ? " for microbatch " + std::to_string(own) : ""));
           claim.parts.push_back({rank, slot});
         }

@@ -5,12 +5,13 @@
 // rounding makes shrinks; what comes from a tie, a kink or a threshold goes away; what is left is a
 // difference.
 //
-// Where everything cancels, both sides are rounding, or one is and the other is exactly 0: they differ
-// by all of their size, in either type. There the distance itself has to shrink, and to be no more than
-// rounding makes of the numbers that were computed with (Value::reach). Both are asked: a small part of
-// what cancelled may be all of a value that was meant to be so small, but that does not shrink; and
-// distances that shrink are of rounding only as far as rounding goes. What does not shrink and is no larger
-// than rounding is not told apart: not agreement, as it may be a difference, nor a difference.
+// Where everything cancels, both sides are rounding, or one is and the other is exactly 0: they
+// differ by all of their size, in either type. There the distance itself has to shrink, and to be
+// no more than rounding makes of the numbers that were computed with (Value::reach). Both are
+// asked: a small part of what cancelled may be all of a value that was meant to be so small, but
+// that does not shrink; and distances that shrink are of rounding only as far as rounding goes.
+// What does not shrink and is no larger than rounding is not told apart: not agreement, as it may
+// be a difference, nor a difference.
 #pragma once
 
 #include <string>

@@ -1,6 +1,8 @@
-// Order. Within one microbatch nodes are listed in the order in which they run, nodes that run once are part of every microbatch's list. Computation may
-// run as soon as what it reads is there: reading what the same list produces only later is found before. Communications of a list are issued one after the
-// other, each when the one before is done. In a program in issue order there is one list, of everything.
+// Order. Within one microbatch nodes are listed in the order in which they run, nodes that run once
+// are part of every microbatch's list. Computation may run as soon as what it reads is there:
+// reading what the same list produces only later is found before. Communications of a list are
+// issued one after the other, each when the one before is done. In a program in issue order there
+// is one list, of everything.
 #include "interpret/programs.h"
 
 #include <algorithm>
@@ -27,19 +29,29 @@ std::int64_t Mesh::moved(std::int64_t rank, const Coordinates& to) const {
 }
 
 bool Mesh::at(std::int64_t rank, const Coordinates& where) const {
-  return std::all_of(where.begin(), where.end(), [&](const auto& c) { return coordinate(rank, static_cast<std::size_t>(c.first)) == c.second; });
+  return std::all_of(where.begin(), where.end(), [&](const auto& c) {
+    return coordinate(rank, static_cast<std::size_t>(c.first)) == c.second;
+  });
 }
 
 const char* nameOf(Communication kind) {
   switch (kind) {
-    case Communication::kAllReduce: return "all_reduce";
-    case Communication::kAllGather: return "all_gather";
-    case Communication::kReduceScatter: return "reduce_scatter";
-    case Communication::kAllToAll: return "all_to_all";
-    case Communication::kBroadcast: return "broadcast";
-    case Communication::kSend: return "send";
-    case Communication::kReceive: return "recv";
-    case Communication::kNone: break;
+    case Communication::kAllReduce:
+      return "all_reduce";
+    case Communication::kAllGather:
+      return "all_gather";
+    case Communication::kReduceScatter:
+      return "reduce_scatter";
+    case Communication::kAllToAll:
+      return "all_to_all";
+    case Communication::kBroadcast:
+      return "broadcast";
+    case Communication::kSend:
+      return "send";
+    case Communication::kReceive:
+      return "recv";
+    case Communication::kNone:
+      break;
   }
   return "none";
 }
@@ -64,26 +76,33 @@ Programs::Programs(const Problem& problem) : problem_(problem), mesh_(problem.pl
   firstSlotOfRank_ = firstInstance_ = {0};
   for (std::int64_t r = 0; r < mesh_.ranks(); ++r) {
     firstSlotOfRank_.push_back(firstSlotOfRank_.back() + layout(r).slots());
-    firstInstance_.push_back(firstInstance_.back() + static_cast<std::int64_t>(layout(r).instances.size()));
+    firstInstance_.push_back(firstInstance_.back() +
+                             static_cast<std::int64_t>(layout(r).instances.size()));
   }
   meet();
 }
 
-const Node& Programs::node(std::int64_t rank, std::int32_t instance) const { return program(rank).graph.nodes[at(layout(rank).instances[at(instance)].node)]; }
+const Node& Programs::node(std::int64_t rank, std::int32_t instance) const {
+  return program(rank).graph.nodes[at(layout(rank).instances[at(instance)].node)];
+}
 
 const CommunicationSpec* Programs::communication(std::int64_t rank, std::int32_t instance) const {
   const Node& n = node(rank, instance);
   return n.communication < 0 ? nullptr : &program(rank).communications[at(n.communication)];
 }
 
-std::int32_t Programs::operandSlot(std::int64_t rank, std::int32_t instance, std::size_t operand) const {
+std::int32_t Programs::operandSlot(std::int64_t rank, std::int32_t instance,
+                                   std::size_t operand) const {
   const Graph& graph = program(rank).graph;
   const Instance& i = layout(rank).instances[at(instance)];
   const Operand& o = graph.in(graph.nodes[at(i.node)])[operand];
-  return o.present() ? slotOf(layout(rank), graph, o.tensor, o.microbatch.isOne() ? o.microbatch.number() : i.microbatch) : -1;
+  return o.present() ? slotOf(layout(rank), graph, o.tensor,
+                              o.microbatch.isOne() ? o.microbatch.number() : i.microbatch)
+                     : -1;
 }
 
-std::int32_t Programs::resultSlot(std::int64_t rank, std::int32_t instance, std::size_t result) const {
+std::int32_t Programs::resultSlot(std::int64_t rank, std::int32_t instance,
+                                  std::size_t result) const {
   const Graph& graph = program(rank).graph;
   const Instance& i = layout(rank).instances[at(instance)];
   const std::int32_t t = graph.out(graph.nodes[at(i.node)])[result];
@@ -93,15 +112,20 @@ std::int32_t Programs::resultSlot(std::int64_t rank, std::int32_t instance, std:
 std::string Programs::rankText(std::int64_t rank) const {
   std::string s = "rank " + std::to_string(rank);
   if (mesh_.axes() == 0) return s;
-  for (std::size_t a = 0; a < mesh_.axes(); ++a) s += (a == 0 ? " (" : " ") + problem_.plan.mesh[a].name + "=" + std::to_string(mesh_.coordinate(rank, a));
+  for (std::size_t a = 0; a < mesh_.axes(); ++a)
+    s += (a == 0 ? " (" : " ") + problem_.plan.mesh[a].name + "=" +
+         std::to_string(mesh_.coordinate(rank, a));
   return s + ")";
 }
 
 std::string Programs::place(std::int64_t rank, std::int32_t instance) const {
   const Instance& i = layout(rank).instances[at(instance)];
   const CommunicationSpec* spec = communication(rank, instance);
-  const std::string op = spec != nullptr ? nameOf(spec->kind) : ops::Registry::instance().at(node(rank, instance).op).name;
-  return Plan::nodePointer(programOf(rank), i.node) + " (" + op + ") on " + rankText(rank) + (i.microbatch >= 0 ? ", microbatch " + std::to_string(i.microbatch) : "");
+  const std::string op = spec != nullptr
+                             ? nameOf(spec->kind)
+                             : ops::Registry::instance().at(node(rank, instance).op).name;
+  return Plan::nodePointer(programOf(rank), i.node) + " (" + op + ") on " + rankText(rank) +
+         (i.microbatch >= 0 ? ", microbatch " + std::to_string(i.microbatch) : "");
 }
 
 void Programs::layOut(std::int32_t p) {
@@ -111,17 +135,23 @@ void Programs::layOut(std::int32_t p) {
   ProgramLayout& layout = layouts_[at(p)];
   for (std::size_t t = 0; t < graph.tensors.size(); ++t) {
     layout.firstSlot.push_back(layout.slots());
-    layout.tensorOfSlot.insert(layout.tensorOfSlot.end(), graph.tensors[t].perMicrobatch ? at(microbatches) : 1, static_cast<std::int32_t>(t));
+    layout.tensorOfSlot.insert(layout.tensorOfSlot.end(),
+                               graph.tensors[t].perMicrobatch ? at(microbatches) : 1,
+                               static_cast<std::int32_t>(t));
     layout.tensorByName.emplace(graph.tensors[t].name, static_cast<std::int32_t>(t));
   }
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
     const Microbatch mb = graph.nodes[n].microbatch;
     for (std::int32_t m = 0; m < (mb.isEach() ? microbatches : 1); ++m)
-      layout.instances.push_back({static_cast<std::int32_t>(n), mb.isEach() ? m : mb.isOne() ? mb.number() : -1});
+      layout.instances.push_back({static_cast<std::int32_t>(n), mb.isEach()  ? m
+                                                                : mb.isOne() ? mb.number()
+                                                                             : -1});
   }
   // One microbatch after the other needs the least memory; what runs once goes as soon as it can.
   if (!program.issueOrder)
-    std::stable_sort(layout.instances.begin(), layout.instances.end(), [](const Instance& a, const Instance& b) { return a.microbatch < b.microbatch; });
+    std::stable_sort(
+        layout.instances.begin(), layout.instances.end(),
+        [](const Instance& a, const Instance& b) { return a.microbatch < b.microbatch; });
 
   std::vector<std::int32_t> producers(layout.tensorOfSlot.size(), -1);
   std::vector<std::vector<std::int32_t>> instancesOf(graph.nodes.size());
@@ -132,9 +162,15 @@ void Programs::layOut(std::int32_t p) {
       if (t < 0) continue;
       const Tensor& tensor = graph.tensors[at(t)];
       std::int32_t& producer = producers[at(slotOf(layout, graph, t, instance.microbatch))];
-      const std::string what = Plan::nodePointer(p, instance.node) + ": local tensor '" + problem_.names.text(tensor.name) + "' ";
-      if (tensor.kind != TensorKind::kProduced) throw CannotRun(what + "is produced, although it is an input, a parameter or a constant");
-      if (producer >= 0) throw CannotRun(what + "is produced twice" + (instance.microbatch >= 0 ? ", also for microbatch " + std::to_string(instance.microbatch) : ""));
+      const std::string what = Plan::nodePointer(p, instance.node) + ": local tensor '" +
+                               problem_.names.text(tensor.name) + "' ";
+      if (tensor.kind != TensorKind::kProduced)
+        throw CannotRun(what + "is produced, although it is an input, a parameter or a constant");
+      if (producer >= 0)
+        throw CannotRun(what + "is produced twice" +
+                        (instance.microbatch >= 0
+                             ? ", also for microbatch " + std::to_string(instance.microbatch)
+                             : ""));
       producer = static_cast<std::int32_t>(i);
     }
   }
@@ -147,13 +183,17 @@ void Programs::layOut(std::int32_t p) {
     const Instance& instance = layout.instances[i];
     for (const Operand& o : graph.in(graph.nodes[at(instance.node)])) {
       if (!o.present()) continue;
-      const std::int32_t slot = slotOf(layout, graph, o.tensor, o.microbatch.isOne() ? o.microbatch.number() : instance.microbatch);
+      const std::int32_t slot =
+          slotOf(layout, graph, o.tensor,
+                 o.microbatch.isOne() ? o.microbatch.number() : instance.microbatch);
       ++layout.reads[at(slot)];
-      if (!program.issueOrder && producers[at(slot)] >= 0) edges.emplace_back(producers[at(slot)], static_cast<std::int32_t>(i));
+      if (!program.issueOrder && producers[at(slot)] >= 0)
+        edges.emplace_back(producers[at(slot)], static_cast<std::int32_t>(i));
     }
   }
   if (program.issueOrder) {
-    for (std::size_t i = 1; i < layout.instances.size(); ++i) edges.emplace_back(static_cast<std::int32_t>(i) - 1, static_cast<std::int32_t>(i));
+    for (std::size_t i = 1; i < layout.instances.size(); ++i)
+      edges.emplace_back(static_cast<std::int32_t>(i) - 1, static_cast<std::int32_t>(i));
   } else {
     std::vector<std::pair<std::int32_t, std::int32_t>> issued;
     for (std::int32_t m = 0; m < microbatches; ++m) {
@@ -184,7 +224,8 @@ void Programs::layOut(std::int32_t p) {
   for (const auto& [from, to] : edges) layout.next[position[at(from)]++] = to;
 }
 
-void Programs::checkReads(std::int32_t p, const std::vector<std::int32_t>& producers, const std::vector<std::vector<std::int32_t>>& instancesOf) const {
+void Programs::checkReads(std::int32_t p, const std::vector<std::int32_t>& producers,
+                          const std::vector<std::vector<std::int32_t>>& instancesOf) const {
   const Program& program = problem_.plan.programs[at(p)];
   const Graph& graph = program.graph;
   const ProgramLayout& layout = layouts_[at(p)];
@@ -193,24 +234,31 @@ void Programs::checkReads(std::int32_t p, const std::vector<std::int32_t>& produ
       const Instance& reader = layout.instances[at(i)];
       for (const Operand& o : graph.in(graph.nodes[n])) {
         if (!o.present() || graph.tensors[at(o.tensor)].kind != TensorKind::kProduced) continue;
-        const std::int32_t producer = producers[at(slotOf(layout, graph, o.tensor, o.microbatch.isOne() ? o.microbatch.number() : reader.microbatch))];
+        const std::int32_t producer =
+            producers[at(slotOf(layout, graph, o.tensor,
+                                o.microbatch.isOne() ? o.microbatch.number() : reader.microbatch))];
         const auto fail = [&](const std::string& why) {
-          throw CannotRun(Plan::nodePointer(p, static_cast<std::int32_t>(n)) + ": reads local tensor '" + problem_.names.text(graph.tensors[at(o.tensor)].name) + "'" +
-                          (o.microbatch.isOne()    ? " of microbatch " + std::to_string(o.microbatch.number())
-                           : reader.microbatch >= 0 ? " of microbatch " + std::to_string(reader.microbatch)
-                                                    : "") +
-                          ", which " + why);
+          throw CannotRun(
+              Plan::nodePointer(p, static_cast<std::int32_t>(n)) + ": reads local tensor '" +
+              problem_.names.text(graph.tensors[at(o.tensor)].name) + "'" +
+              (o.microbatch.isOne()     ? " of microbatch " + std::to_string(o.microbatch.number())
+               : reader.microbatch >= 0 ? " of microbatch " + std::to_string(reader.microbatch)
+                                        : "") +
+              ", which " + why);
         };
         if (producer < 0) fail("no node produces");
         const Instance& made = layout.instances[at(producer)];
-        const bool oneList = program.issueOrder || made.microbatch < 0 || reader.microbatch < 0 || made.microbatch == reader.microbatch;
-        if (oneList && made.node >= static_cast<std::int32_t>(n)) fail("is produced only later, by " + Plan::nodePointer(p, made.node));
+        const bool oneList = program.issueOrder || made.microbatch < 0 || reader.microbatch < 0 ||
+                             made.microbatch == reader.microbatch;
+        if (oneList && made.node >= static_cast<std::int32_t>(n))
+          fail("is produced only later, by " + Plan::nodePointer(p, made.node));
       }
     }
   }
 }
 
-std::vector<std::int64_t> Programs::groupOf(std::int64_t rank, const CommunicationSpec& spec) const {
+std::vector<std::int64_t> Programs::groupOf(std::int64_t rank,
+                                            const CommunicationSpec& spec) const {
   std::vector<std::int64_t> group;
   if (!spec.groupAt.empty()) {
     for (const Coordinates& where : spec.groupAt) group.push_back(mesh_.moved(rank, where));
@@ -220,7 +268,8 @@ std::vector<std::int64_t> Programs::groupOf(std::int64_t rank, const Communicati
   for (const std::int32_t axis : spec.groupAxes) {
     std::vector<std::int64_t> wider;
     for (const std::int64_t r : group)
-      for (std::int64_t c = 0; c < mesh_.size(at(axis)); ++c) wider.push_back(mesh_.moved(r, at(axis), c));
+      for (std::int64_t c = 0; c < mesh_.size(at(axis)); ++c)
+        wider.push_back(mesh_.moved(r, at(axis), c));
     group = std::move(wider);
   }
   std::sort(group.begin(), group.end());
@@ -228,8 +277,10 @@ std::vector<std::int64_t> Programs::groupOf(std::int64_t rank, const Communicati
 }
 
 void Programs::meet() {
-  // What makes communications one: comm, kind, tag or microbatch, and the group; of messages sender and receiver.
-  using Key = std::tuple<std::int32_t, Communication, bool, std::int64_t, std::vector<std::int64_t>>;
+  // What makes communications one: comm, kind, tag or microbatch, and the group; of messages sender
+  // and receiver.
+  using Key =
+      std::tuple<std::int32_t, Communication, bool, std::int64_t, std::vector<std::int64_t>>;
   std::map<Key, std::int32_t> keys;
   meetingOf_.assign(at(firstInstance_.back()), -1);
   for (std::int64_t rank = 0; rank < mesh_.ranks(); ++rank) {
@@ -238,20 +289,25 @@ void Programs::meet() {
       const auto instance = static_cast<std::int32_t>(i);
       const CommunicationSpec* spec = communication(rank, instance);
       if (spec == nullptr) continue;
-      const bool sends = spec->kind == Communication::kSend, message = sends || spec->kind == Communication::kReceive;
+      const bool sends = spec->kind == Communication::kSend,
+                 message = sends || spec->kind == Communication::kReceive;
       std::vector<std::int64_t> group;
       if (message) {
         const std::int64_t peer = mesh_.moved(rank, spec->peer);
-        if (peer == rank) throw CannotRun(place(rank, instance) + ": communicates with its own rank");
-        group = sends ? std::vector<std::int64_t>{rank, peer} : std::vector<std::int64_t>{peer, rank};
+        if (peer == rank)
+          throw CannotRun(place(rank, instance) + ": communicates with its own rank");
+        group =
+            sends ? std::vector<std::int64_t>{rank, peer} : std::vector<std::int64_t>{peer, rank};
       } else {
         group = groupOf(rank, *spec);
-        if (std::find(group.begin(), group.end(), rank) == group.end()) throw CannotRun(place(rank, instance) + ": the rank is not in the group that it lists");
+        if (std::find(group.begin(), group.end(), rank) == group.end())
+          throw CannotRun(place(rank, instance) + ": the rank is not in the group that it lists");
       }
       std::vector<std::int64_t> members = group;
       if (!message) std::sort(members.begin(), members.end());
       const Communication kind = message ? Communication::kSend : spec->kind;
-      const Key key{spec->comm.value, kind, spec->tag.has_value(), spec->tag ? *spec->tag : own.instances[i].microbatch, members};
+      const Key key{spec->comm.value, kind, spec->tag.has_value(),
+                    spec->tag ? *spec->tag : own.instances[i].microbatch, members};
       const auto [it, added] = keys.emplace(key, static_cast<std::int32_t>(meetings_.size()));
       if (added) {
         meetings_.emplace_back();
@@ -259,10 +315,15 @@ void Programs::meet() {
       }
       Meeting& meeting = meetings_[at(it->second)];
       for (std::size_t g = 0; g < group.size(); ++g) {
-        if (meeting.members[g].rank != group[g]) throw CannotRun(place(rank, instance) + ": lists the group in another order than another member");
+        if (meeting.members[g].rank != group[g])
+          throw CannotRun(place(rank, instance) +
+                          ": lists the group in another order than another member");
         if (group[g] != rank) continue;
         if (meeting.members[g].instance >= 0)
-          throw CannotRun(place(rank, instance) + ": joins communication '" + problem_.names.text(spec->comm) + "' twice, also by " + Plan::nodePointer(programOf(rank), own.instances[at(meeting.members[g].instance)].node));
+          throw CannotRun(place(rank, instance) + ": joins communication '" +
+                          problem_.names.text(spec->comm) + "' twice, also by " +
+                          Plan::nodePointer(programOf(rank),
+                                            own.instances[at(meeting.members[g].instance)].node));
         meeting.members[g].instance = instance;
       }
       meetingOf_[at(firstInstance_[at(rank)] + instance)] = it->second;
@@ -272,20 +333,32 @@ void Programs::meet() {
 }
 
 void Programs::checkMeeting(const Meeting& meeting) const {
-  const auto joined = std::find_if(meeting.members.begin(), meeting.members.end(), [](const Member& m) { return m.instance >= 0; });
+  const auto joined = std::find_if(meeting.members.begin(), meeting.members.end(),
+                                   [](const Member& m) { return m.instance >= 0; });
   const CommunicationSpec& first = *communication(joined->rank, joined->instance);
   for (const Member& m : meeting.members) {
-    if (m.instance < 0) throw CannotRun(place(joined->rank, joined->instance) + ": " + rankText(m.rank) + " never joins communication '" + problem_.names.text(first.comm) + "'");
+    if (m.instance < 0)
+      throw CannotRun(place(joined->rank, joined->instance) + ": " + rankText(m.rank) +
+                      " never joins communication '" + problem_.names.text(first.comm) + "'");
     const CommunicationSpec& spec = *communication(m.rank, m.instance);
-    const auto fail = [&](const std::string& why) { throw CannotRun(place(m.rank, m.instance) + ": " + why + " than " + place(joined->rank, joined->instance)); };
+    const auto fail = [&](const std::string& why) {
+      throw CannotRun(place(m.rank, m.instance) + ": " + why + " than " +
+                      place(joined->rank, joined->instance));
+    };
     if (spec.reduction != first.reduction) fail("reduces otherwise");
     if (spec.dim != first.dim || spec.odim != first.odim) fail("works along another dimension");
     if (spec.kind != Communication::kBroadcast) continue;
     const std::int64_t root = mesh_.moved(m.rank, spec.peer);
     if (root != mesh_.moved(joined->rank, first.peer)) fail("names another root");
-    if (std::none_of(meeting.members.begin(), meeting.members.end(), [&](const Member& o) { return o.rank == root; })) throw CannotRun(place(m.rank, m.instance) + ": the root is not in the group");
+    if (std::none_of(meeting.members.begin(), meeting.members.end(),
+                     [&](const Member& o) { return o.rank == root; }))
+      throw CannotRun(place(m.rank, m.instance) + ": the root is not in the group");
     const Node& n = node(m.rank, m.instance);
-    if ((n.inCount == 1) != (m.rank == root)) throw CannotRun(place(m.rank, m.instance) + (m.rank == root ? ": the root of a broadcast has one operand and no result" : ": a receiver of a broadcast has one result and no operand"));
+    if ((n.inCount == 1) != (m.rank == root))
+      throw CannotRun(place(m.rank, m.instance) +
+                      (m.rank == root
+                           ? ": the root of a broadcast has one operand and no result"
+                           : ": a receiver of a broadcast has one result and no operand"));
   }
 }
 

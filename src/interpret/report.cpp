@@ -5,8 +5,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "report/format.h"
 #include "interpret/programs.h"
+#include "report/format.h"
 
 namespace shardproof::interpret {
 namespace {

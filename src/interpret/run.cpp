@@ -19,7 +19,8 @@ const std::vector<Kernel<T>>& kernels() {
   static const std::vector<Kernel<T>> table = [] {
     std::vector<Kernel<T>> k;
     const ops::Registry& registry = ops::Registry::instance();
-    for (std::size_t i = 0; i < registry.size(); ++i) k.push_back(findKernel<T>(registry.at(OperatorId(static_cast<std::int64_t>(i))).name));
+    for (std::size_t i = 0; i < registry.size(); ++i)
+      k.push_back(findKernel<T>(registry.at(OperatorId(static_cast<std::int64_t>(i))).name));
     return k;
   }();
   return table;
@@ -27,15 +28,24 @@ const std::vector<Kernel<T>>& kernels() {
 
 // Reductions to one number may be declared [1] where they yield [].
 bool mayBeOne(std::string_view op) {
-  constexpr std::string_view list[] = {"sum", "mean", "amax", "amin", "logsumexp", "cross_entropy", "grad_norm"};
+  constexpr std::string_view list[] = {"sum",       "mean",          "amax",     "amin",
+                                       "logsumexp", "cross_entropy", "grad_norm"};
   return std::find(std::begin(list), std::end(list), op) != std::end(list);
 }
 
 template <class T>
 class Runner {
  public:
-  Runner(const Setup& setup, const Draw& draw, double tolerance, const Limits& limits, const Arrays& keep)
-      : setup_(setup), problem_(setup.problem), programs_(setup.programs), draw_(draw), tolerance_(tolerance), limits_(limits), keep_(keep), context_{memory_} {
+  Runner(const Setup& setup, const Draw& draw, double tolerance, const Limits& limits,
+         const Arrays& keep)
+      : setup_(setup),
+        problem_(setup.problem),
+        programs_(setup.programs),
+        draw_(draw),
+        tolerance_(tolerance),
+        limits_(limits),
+        keep_(keep),
+        context_{memory_} {
     memory_.limit = limits.maxBytes;
   }
 
@@ -69,7 +79,8 @@ class Runner {
         in_.push_back(nullptr);
         continue;
       }
-      const std::int32_t slot = programs_.slotOf(layout, graph, o.tensor, o.microbatch.isOne() ? o.microbatch.number() : i.microbatch);
+      const std::int32_t slot = programs_.slotOf(
+          layout, graph, o.tensor, o.microbatch.isOne() ? o.microbatch.number() : i.microbatch);
       in_.push_back(&values[at(slot)]);
     }
     Value<T> mask;
@@ -87,9 +98,14 @@ class Runner {
     std::vector<Value<T>> results = std::move(out_);
     out_.clear();
     for (std::size_t r = 0; r < view.out.size(); ++r)
-      if (view.out[r] >= 0) produce(rank, programs_.slotOf(layout, graph, view.out[r], i.microbatch), std::move(results[r]));
+      if (view.out[r] >= 0)
+        produce(rank, programs_.slotOf(layout, graph, view.out[r], i.microbatch),
+                std::move(results[r]));
     for (const Operand& o : view.in)
-      if (o.present()) release(rank, programs_.slotOf(layout, graph, o.tensor, o.microbatch.isOne() ? o.microbatch.number() : i.microbatch));
+      if (o.present())
+        release(rank,
+                programs_.slotOf(layout, graph, o.tensor,
+                                 o.microbatch.isOne() ? o.microbatch.number() : i.microbatch));
   }
 
   void communicate(const Meeting& meeting) {
@@ -97,16 +113,19 @@ class Runner {
     std::vector<const Value<T>*> operands;
     for (const Member& m : meeting.members) {
       const bool gives = programs_.node(m.rank, m.instance).inCount == 1;
-      operands.push_back(gives ? &local_[at(m.rank)][at(programs_.operandSlot(m.rank, m.instance, 0))] : nullptr);
+      operands.push_back(
+          gives ? &local_[at(m.rank)][at(programs_.operandSlot(m.rank, m.instance, 0))] : nullptr);
     }
     const Member& first = meeting.members.front();
     std::vector<Value<T>> results;
     try {
-      results = communicated(context_, *programs_.communication(first.rank, first.instance), operands);
+      results =
+          communicated(context_, *programs_.communication(first.rank, first.instance), operands);
     } catch (const Misfit& misfit) {
       throw CannotRun(programs_.place(first.rank, first.instance) + ": " + misfit.what());
     } catch (const NoMeaning& nothing) {
-      for (std::size_t m = 0; m < meeting.members.size(); ++m) results.push_back(meaningless(declared(meeting.members[m]), nothing.what()));
+      for (std::size_t m = 0; m < meeting.members.size(); ++m)
+        results.push_back(meaningless(declared(meeting.members[m]), nothing.what()));
     }
     double reach = 0;
     bool masked = false;
@@ -119,27 +138,39 @@ class Runner {
       const Member& member = meeting.members[m];
       if (programs_.node(member.rank, member.instance).outCount == 0) continue;
       const Tensor& tensor = declared(member);
-      if (results[m].shape != tensor.shape || (tensor.elementDeclared && results[m].element != tensor.element))
-        throw CannotRun(programs_.place(member.rank, member.instance) + ": the result '" + problem_.names.text(tensor.name) + "' is declared with shape " + text(tensor.shape) +
-                        ", but the communication gives " + text(results[m].shape) + (results[m].element != tensor.element ? " of another kind of element" : ""));
+      if (results[m].shape != tensor.shape ||
+          (tensor.elementDeclared && results[m].element != tensor.element))
+        throw CannotRun(
+            programs_.place(member.rank, member.instance) + ": the result '" +
+            problem_.names.text(tensor.name) + "' is declared with shape " + text(tensor.shape) +
+            ", but the communication gives " + text(results[m].shape) +
+            (results[m].element != tensor.element ? " of another kind of element" : ""));
       try {
-        checkKind(member.rank, programs_.program(member.rank).graph.out(programs_.node(member.rank, member.instance))[0], results[m]);
+        checkKind(member.rank,
+                  programs_.program(member.rank)
+                      .graph.out(programs_.node(member.rank, member.instance))[0],
+                  results[m]);
       } catch (const Misfit& misfit) {
         throw CannotRun(programs_.place(member.rank, member.instance) + ": " + misfit.what());
       }
       results[m].masked = masked;
       measure(results[m], reach);
-      produce(member.rank, programs_.resultSlot(member.rank, member.instance, 0), std::move(results[m]));
+      produce(member.rank, programs_.resultSlot(member.rank, member.instance, 0),
+              std::move(results[m]));
     }
     for (const Member& m : meeting.members)
-      if (programs_.node(m.rank, m.instance).inCount == 1) release(m.rank, programs_.operandSlot(m.rank, m.instance, 0));
+      if (programs_.node(m.rank, m.instance).inCount == 1)
+        release(m.rank, programs_.operandSlot(m.rank, m.instance, 0));
   }
 
  private:
   void checkLimits() {
-    if (limits_.cancel != nullptr && limits_.cancel->load(std::memory_order_relaxed)) throw Stopped("cancelled");
+    if (limits_.cancel != nullptr && limits_.cancel->load(std::memory_order_relaxed))
+      throw Stopped("cancelled");
     if (limits_.threads != nullptr) limits_.threads->adapt();
-    if ((++steps_ & 15) == 0 && limits_.end != std::chrono::steady_clock::time_point::max() && std::chrono::steady_clock::now() > limits_.end) throw Stopped("out of time");
+    if ((++steps_ & 15) == 0 && limits_.end != std::chrono::steady_clock::time_point::max() &&
+        std::chrono::steady_clock::now() > limits_.end)
+      throw Stopped("out of time");
   }
 
   const Tensor& declared(const Member& m) const {
@@ -157,21 +188,29 @@ class Runner {
 
   void checkDeclared(const Node& node, const Tensor& tensor, Value<T>& value) const {
     const std::string_view op = ops::Registry::instance().at(node.op).name;
-    if (!value) throw Misfit("there is no such result as '" + problem_.names.text(tensor.name) + "'");
+    if (!value)
+      throw Misfit("there is no such result as '" + problem_.names.text(tensor.name) + "'");
     if (value.shape != tensor.shape) {
       if (!(value.shape.empty() && tensor.shape == Shape{1} && mayBeOne(op)))
-        throw Misfit("the result '" + problem_.names.text(tensor.name) + "' is declared with shape " + text(tensor.shape) + ", but the operator gives " + text(value.shape));
+        throw Misfit("the result '" + problem_.names.text(tensor.name) +
+                     "' is declared with shape " + text(tensor.shape) +
+                     ", but the operator gives " + text(value.shape));
       value.shape = tensor.shape;
     }
-    if (tensor.elementDeclared && value.element != tensor.element) throw Misfit("the result '" + problem_.names.text(tensor.name) + "' is declared with another kind of element than the operator gives");
+    if (tensor.elementDeclared && value.element != tensor.element)
+      throw Misfit("the result '" + problem_.names.text(tensor.name) +
+                   "' is declared with another kind of element than the operator gives");
   }
 
-  // What is not declared follows from what produces it. A tensor is of one kind on all ranks that run the program and for all microbatches.
+  // What is not declared follows from what produces it. A tensor is of one kind on all ranks that
+  // run the program and for all microbatches.
   void checkKind(std::int64_t rank, std::int32_t t, const Value<T>& value) {
     auto& kinds = kinds_[at(programs_.programOf(rank))];
     const auto [it, added] = kinds.emplace(t, value.element);
     if (!added && it->second != value.element)
-      throw Misfit("the result '" + problem_.names.text(programs_.program(rank).graph.tensors[at(t)].name) + "' holds another kind of element than what else is produced under that name");
+      throw Misfit("the result '" +
+                   problem_.names.text(programs_.program(rank).graph.tensors[at(t)].name) +
+                   "' holds another kind of element than what else is produced under that name");
   }
 
   // in_ -> out_. `mask`: an operand to be added.
@@ -179,7 +218,7 @@ class Runner {
     const Kernel<T> kernel = kernels<T>()[node.op.index()];
     const std::string& name = ops::Registry::instance().at(node.op).name;
     out_.clear();
-    out_.resize(std::max<std::size_t>(view.out.size(), 6));   // kernels may fill all that they have
+    out_.resize(std::max<std::size_t>(view.out.size(), 6));  // kernels may fill all that they have
     wanted_.clear();
     for (const std::int32_t t : view.out) wanted_.push_back(t >= 0);
     std::shared_ptr<const std::string> unknown;
@@ -201,46 +240,69 @@ class Runner {
     }
     if (unknown)
       for (Value<T>& v : out_) v.unknown = unknown;
-    if (std::any_of(in_.begin(), in_.end(), [](const Value<T>* v) { return v != nullptr && v->masked; }) || name == "create_mask") refusePlusInfinity();
+    if (std::any_of(in_.begin(), in_.end(),
+                    [](const Value<T>* v) { return v != nullptr && v->masked; }) ||
+        name == "create_mask")
+      refusePlusInfinity();
     if (name == "sigmoid" || name == "tanh") countSaturated();
     if (!measures_) return;
-    countAtSingularity(name);
+    refuseSingularity(name, call.attributes);
     measureResults();
     if (name == "exp" || name == "sigmoid" || name == "softmax") refuseZero();
     if (name == "exp") refuseOne();
   }
 
-  // Near their limits of 0 or 1 in size these functions hide all differences of their arguments: agreement behind them says little.
+  // Near their limits of 0 or 1 in size these functions hide all differences of their arguments:
+  // agreement behind them says little.
   void countSaturated() {
     if constexpr (!kIsField<T>) {
       const Value<T>& y = out_[0];
-      context_.saturated += std::count_if(y.data(), y.data() + y.size(), [](T v) { return 1 - std::abs(v) < static_cast<T>(0x1p-20); });
+      context_.saturated += std::count_if(y.data(), y.data() + y.size(), [](T v) {
+        return 1 - std::abs(v) < static_cast<T>(0x1p-20);
+      });
     }
   }
 
-  // What should be 0 and is a few roundings instead: whether these operators have a value there, and which, is rounding's decision. `relu` decides by the sign.
-  void countAtSingularity(std::string_view name) {
-    static const std::map<std::string_view, std::size_t> kOperands{{"log", 0}, {"log_backward", 1}, {"sqrt", 0}, {"sqrt_backward", 1}, {"rsqrt", 0}, {"rsqrt_backward", 1},
-                                                                   {"pow", 0}, {"pow_backward", 1}, {"div", 1}, {"div_backward", 2}, {"relu", 0}, {"relu_backward", 1}};
+  // What should be 0 and is a few roundings instead: whether these operators have a value there,
+  // and which, is rounding's decision.
+  void refuseSingularity(std::string_view name, const Attributes& attributes) {
+    static const std::map<std::string_view, std::size_t> kOperands{
+        {"log", 0},           {"log_backward", 1}, {"sqrt", 0},           {"sqrt_backward", 1},
+        {"rsqrt", 0},         {"pow", 0},          {"rsqrt_backward", 1}, {"pow_backward", 1},
+        {"relu_backward", 1}, {"div", 1},          {"div_backward", 2}};
     if constexpr (!kIsField<T>) {
       const auto it = kOperands.find(name);
       if (it == kOperands.end() || it->second >= in_.size() || in_[it->second] == nullptr) return;
+      if (name.starts_with("pow")) {
+        const Rational exponent = numberOf(attributes, "scalar");
+        if (exponent.isInteger() && !(exponent < Rational(0))) return;
+      }
       const Value<T>& x = *in_[it->second];
       const T vanished = static_cast<T>(x.reach) * 16 * std::numeric_limits<T>::epsilon();
-      context_.closeDecisions += std::count_if(x.data(), x.data() + x.size(), [&](T v) { return v != 0 && std::abs(v) <= vanished; });
+      if (std::none_of(x.data(), x.data() + x.size(),
+                       [&](T v) { return v != 0 && std::abs(v) <= vanished; }))
+        return;
+      for (Value<T>& v : out_)
+        if (v && !v.unknown) v.unknown = vanished_;
     }
   }
 
-  // These are positive, however small, but of a mask: a zero of theirs is an underflow, of which nothing follows either.
+  // These are positive, however small, but of a mask: a zero of theirs is an underflow, of which
+  // nothing follows either.
   void refuseZero() {
     if constexpr (!kIsField<T>) {
-      if (std::any_of(in_.begin(), in_.end(), [](const Value<T>* v) { return v != nullptr && v->masked; })) return;
+      if (std::any_of(in_.begin(), in_.end(),
+                      [](const Value<T>* v) { return v != nullptr && v->masked; }))
+        return;
       for (Value<T>& v : out_)
-        if (v && !v.unknown && std::any_of(v.data(), v.data() + v.size(), [](T x) { return x == 0; })) v.unknown = underflow_;
+        if (v && !v.unknown &&
+            std::any_of(v.data(), v.data() + v.size(), [](T x) { return x == 0; }))
+          v.unknown = underflow_;
     }
   }
 
-  // An exponential is 1 at 0 alone: what has been rounded to 1 would have no logarithm of its logarithm.
+  // An exponential is 1 at 0 alone: what has been rounded to 1 would have no logarithm of its
+  // logarithm.
   void refuseOne() {
     if constexpr (!kIsField<T>) {
       const Value<T>& x = *in_[0];
@@ -251,17 +313,23 @@ class Runner {
     }
   }
 
-  // Minus infinity is a mask's. What would be plus infinity, a negative multiple or a square of it, is an operation that needs a number, and must not come back as
-  // minus infinity or as the 0 of an exponential.
+  // Minus infinity is a mask's. What would be plus infinity, a negative multiple or a square of it,
+  // is an operation that needs a number, and must not come back as minus infinity or as the 0 of an
+  // exponential.
   void refusePlusInfinity() {
     if constexpr (!kIsField<T>) {
       for (Value<T>& v : out_) {
         if (!v || v.element == ElementKind::kInteger) continue;
         const T* p = v.data();
-        v.masked = std::any_of(p, p + v.size(), [](T x) { return x == -std::numeric_limits<T>::infinity(); });
-        if (std::none_of(p, p + v.size(), [](T x) { return x == std::numeric_limits<T>::infinity(); })) continue;
-        Value<T> other(memory_, v.shape, v.element);   // the buffer may be an operand's
-        std::transform(p, p + v.size(), other.writable(), [](T x) { return x == std::numeric_limits<T>::infinity() ? undefined<T>() : x; });
+        v.masked = std::any_of(p, p + v.size(),
+                               [](T x) { return x == -std::numeric_limits<T>::infinity(); });
+        if (std::none_of(p, p + v.size(),
+                         [](T x) { return x == std::numeric_limits<T>::infinity(); }))
+          continue;
+        Value<T> other(memory_, v.shape, v.element);  // the buffer may be an operand's
+        std::transform(p, p + v.size(), other.writable(), [](T x) {
+          return x == std::numeric_limits<T>::infinity() ? undefined<T>() : x;
+        });
         other.unknown = v.unknown;
         other.masked = v.masked;
         other.reach = v.reach;
@@ -275,7 +343,7 @@ class Runner {
   static double largest(const Value<T>& v) {
     double m = 0;
     if constexpr (!kIsField<T>) {
-      if (v.element == ElementKind::kInteger) return 0;   // indices are not computed with
+      if (v.element == ElementKind::kInteger) return 0;  // indices are not computed with
       const T* p = v.data();
       for (std::int64_t i = 0; i < v.size(); ++i)
         if (std::isfinite(p[i])) m = std::max(m, toDouble(std::abs(p[i])));
@@ -283,16 +351,20 @@ class Runner {
     return m;
   }
 
-  // An infinity that is no mask's is an overflow: a number that this arithmetic does not have, of which nothing follows.
+  // An infinity that is no mask's is an overflow: a number that this arithmetic does not have, of
+  // which nothing follows.
   void measure(Value<T>& v, double from = 0) const {
     if (!measures_) return;
     v.reach = std::max({v.reach, from, largest(v)});
     if constexpr (!kIsField<T>) {
-      if (!v.masked && !v.unknown && std::any_of(v.data(), v.data() + v.size(), [](T x) { return std::isinf(x); })) v.unknown = overflow_;
+      if (!v.masked && !v.unknown &&
+          std::any_of(v.data(), v.data() + v.size(), [](T x) { return std::isinf(x); }))
+        v.unknown = overflow_;
     }
   }
 
-  // Products of the two largest operands are among what is added up in a contraction, and may be larger than all that is seen before and after.
+  // Products of the two largest operands are among what is added up in a contraction, and may be
+  // larger than all that is seen before and after.
   void measureResults() {
     double from = 0, first = 0, second = 0;
     for (const Value<T>* v : in_) {
@@ -314,7 +386,8 @@ class Runner {
   }
 
   static std::uint64_t maskKey(const Attributes& attributes, const Shape& shape) {
-    return keyOf("mask " + std::to_string(integerOf(attributes, "seed")) + " " + numberOf(attributes, "p").toString() + " " + text(shape));
+    return keyOf("mask " + std::to_string(integerOf(attributes, "seed")) + " " +
+                 numberOf(attributes, "p").toString() + " " + text(shape));
   }
 
   // The piece of a logical mask that belongs where what is dropped out lies, or the result.
@@ -324,30 +397,41 @@ class Runner {
     const Instance& i = layout.instances[at(instance)];
     const Placement* placement = nullptr;
     const auto look = [&](std::int32_t tensor, std::int32_t microbatch) {
-      if (placement == nullptr && tensor >= 0) placement = setup_.placementOf(programs_.slot(rank, programs_.slotOf(layout, graph, tensor, microbatch)));
+      if (placement == nullptr && tensor >= 0)
+        placement = setup_.placementOf(
+            programs_.slot(rank, programs_.slotOf(layout, graph, tensor, microbatch)));
     };
     const Operand& dropped = view.in.back();
     look(dropped.tensor, dropped.microbatch.isOne() ? dropped.microbatch.number() : i.microbatch);
     if (view.in.size() == 1) {
       look(view.out[0], i.microbatch);
-    } else if (!dropped.microbatch.isOne()) {   // backward: what the dropout gave that read the same
+    } else if (!dropped.microbatch.isOne()) {  // backward: what the dropout gave that read the same
       const std::vector<NodeView>& views = setup_.plans.at(at(programs_.programOf(rank))).nodes;
       const Node& own = graph.nodes[at(&view - views.data())];
       for (std::size_t n = 0; n < views.size(); ++n) {
         const NodeView& forward = views[n];
-        if (!forward.draws || forward.in.size() != 1 || forward.in[0].tensor != dropped.tensor || forward.in[0].microbatch.isOne() || graph.nodes[n].microbatch != own.microbatch) continue;
-        const Attributes &x = problem_.attributes.at(forward.attributes), &y = problem_.attributes.at(view.attributes);
-        if (integerOf(x, "seed") == integerOf(y, "seed") && numberOf(x, "p") == numberOf(y, "p")) look(forward.out[0], i.microbatch);
+        if (!forward.draws || forward.in.size() != 1 || forward.in[0].tensor != dropped.tensor ||
+            forward.in[0].microbatch.isOne() || graph.nodes[n].microbatch != own.microbatch)
+          continue;
+        const Attributes &x = problem_.attributes.at(forward.attributes),
+                         &y = problem_.attributes.at(view.attributes);
+        if (integerOf(x, "seed") == integerOf(y, "seed") && numberOf(x, "p") == numberOf(y, "p"))
+          look(forward.out[0], i.microbatch);
       }
     }
     const Shape& extent = in_.back() != nullptr ? in_.back()->shape : in_.front()->shape;
     if (placement != nullptr && placement->tensor >= 0) {
       const Shape& whole = problem_.model.graph.tensors[at(placement->tensor)].shape;
-      if (whole.size() == extent.size()) return drawnMask<T>(memory_, maskKey(problem_.attributes.at(view.attributes), whole), whole, placement->low, extent, draw_);
+      if (whole.size() == extent.size())
+        return drawnMask<T>(memory_, maskKey(problem_.attributes.at(view.attributes), whole), whole,
+                            placement->low, extent, draw_);
     }
-    Value<T> mask = drawnMask<T>(memory_, mixed(static_cast<std::uint64_t>(rank) + 1), extent, Shape(extent.size(), 0), extent, draw_);
-    mask.unknown = std::make_shared<const std::string>(programs_.place(rank, instance) + ": no lineage says for which positions the mask is drawn" +
-                                                        (placement != nullptr ? ", or it says two things" : ""));
+    Value<T> mask = drawnMask<T>(memory_, mixed(static_cast<std::uint64_t>(rank) + 1), extent,
+                                 Shape(extent.size(), 0), extent, draw_);
+    mask.unknown = std::make_shared<const std::string>(
+        programs_.place(rank, instance) +
+        ": no lineage says for which positions the mask is drawn" +
+        (placement != nullptr ? ", or it says two things" : ""));
     return mask;
   }
 
@@ -362,11 +446,14 @@ class Runner {
       for (const Operand& o : view.in)
         if (o.present()) ++logicalReads_[at(o.tensor)];
     // Needed by the plan: once for each claim.
-    for (const Claim& claim : setup_.claims) ++logicalReads_[at(problem_.plan.lineage[at(claim.entry)].tensor)];
+    for (const Claim& claim : setup_.claims)
+      ++logicalReads_[at(problem_.plan.lineage[at(claim.entry)].tensor)];
     for (std::size_t t = 0; t < graph.tensors.size(); ++t) {
       const Tensor& tensor = graph.tensors[t];
       if (tensor.kind == TensorKind::kProduced || setup_.model.added[t]) continue;
-      logical_[t] = tensor.kind == TensorKind::kConstant ? constant(graph, tensor) : input(static_cast<std::int32_t>(t), tensor);
+      logical_[t] = tensor.kind == TensorKind::kConstant
+                        ? constant(graph, tensor)
+                        : input(static_cast<std::int32_t>(t), tensor);
       measure(logical_[t]);
       stored(static_cast<std::int32_t>(t));
     }
@@ -374,18 +461,22 @@ class Runner {
       checkLimits();
       const NodeView& view = setup_.model.nodes[n];
       in_.clear();
-      for (const Operand& o : view.in) in_.push_back(o.present() ? &logical_[at(o.tensor)] : nullptr);
+      for (const Operand& o : view.in)
+        in_.push_back(o.present() ? &logical_[at(o.tensor)] : nullptr);
       Value<T> mask;
       try {
         if (view.draws) {
           const Shape& whole = in_.back() != nullptr ? in_.back()->shape : in_.front()->shape;
-          mask = drawnMask<T>(memory_, maskKey(problem_.attributes.at(view.attributes), whole), whole, Shape(whole.size(), 0), whole, draw_);
+          mask = drawnMask<T>(memory_, maskKey(problem_.attributes.at(view.attributes), whole),
+                              whole, Shape(whole.size(), 0), whole, draw_);
         }
         apply(graph.nodes[n], view, mask ? &mask : nullptr);
         for (std::size_t r = 0; r < view.out.size(); ++r)
-          if (view.out[r] >= 0) checkDeclared(graph.nodes[n], graph.tensors[at(view.out[r])], out_[r]);
+          if (view.out[r] >= 0)
+            checkDeclared(graph.nodes[n], graph.tensors[at(view.out[r])], out_[r]);
       } catch (const Misfit& misfit) {
-        throw std::logic_error("the model's " + Model::nodePointer(static_cast<std::int32_t>(n)) + ": " + misfit.what());
+        throw std::logic_error("the model's " + Model::nodePointer(static_cast<std::int32_t>(n)) +
+                               ": " + misfit.what());
       }
       for (std::size_t r = 0; r < view.out.size(); ++r) {
         if (view.out[r] < 0) continue;
@@ -421,7 +512,9 @@ class Runner {
     Value<T> v(memory_, tensor.shape, tensor.element);
     T* to = v.writable();
     if (value.fill) std::fill(to, to + v.size(), fromRational<T>(value.elements.at(0)));
-    else std::transform(value.elements.begin(), value.elements.end(), to, [](const Rational& r) { return fromRational<T>(r); });
+    else
+      std::transform(value.elements.begin(), value.elements.end(), to,
+                     [](const Rational& r) { return fromRational<T>(r); });
     return v;
   }
 
@@ -434,14 +527,22 @@ class Runner {
         T* to = v.writable();
         for (std::int64_t i = 0; i < v.size(); ++i) {
           const double x = it->second.data[at(i)];
-          if constexpr (kIsField<T>) to[i] = std::isfinite(x) ? fromRational<T>(Rational::fromDouble(x)) : x < 0 ? minusInfinity<T>() : undefined<T>();
-          else to[i] = static_cast<T>(tensor.element == ElementKind::kInteger ? x : x * moveOf(key, i, draw_));
+          if constexpr (kIsField<T>)
+            to[i] = std::isfinite(x) ? fromRational<T>(Rational::fromDouble(x))
+                    : x < 0          ? minusInfinity<T>()
+                                     : undefined<T>();
+          else
+            to[i] = static_cast<T>(
+                tensor.element == ElementKind::kInteger ? x : x * moveOf(key, i, draw_));
           v.masked = v.masked || (std::isinf(x) && x < 0);
         }
         return v;
       }
     }
-    return drawn<T>(memory_, {tensor.shape, tensor.element, setup_.uses.ofModel(t), tensor.kind == TensorKind::kParameter, key}, draw_);
+    return drawn<T>(memory_,
+                    {tensor.shape, tensor.element, setup_.uses.ofModel(t),
+                     tensor.kind == TensorKind::kParameter, key},
+                    draw_);
   }
 
   // --- the plan ---
@@ -452,7 +553,8 @@ class Runner {
     reads_.resize(at(ranks));
     remaining_.assign(setup_.compared, 0);
     sums_.resize(setup_.compared);
-    for (std::size_t c = 0; c < setup_.compared; ++c) remaining_[c] = static_cast<std::int32_t>(setup_.claims[c].parts.size());
+    for (std::size_t c = 0; c < setup_.compared; ++c)
+      remaining_[c] = static_cast<std::int32_t>(setup_.claims[c].parts.size());
     for (std::int64_t r = 0; r < ranks; ++r) {
       local_[at(r)].resize(at(programs_.layout(r).slots()));
       reads_[at(r)] = programs_.layout(r).reads;
@@ -463,7 +565,8 @@ class Runner {
     for (std::int64_t r = 0; r < ranks; ++r) give(r);
     pieces_.clear();
     constants_.clear();
-    for (std::size_t c = setup_.compared; c < setup_.claims.size(); ++c) releaseLogical(problem_.plan.lineage[at(setup_.claims[c].entry)].tensor);
+    for (std::size_t c = setup_.compared; c < setup_.claims.size(); ++c)
+      releaseLogical(problem_.plan.lineage[at(setup_.claims[c].entry)].tensor);
     runSchedule(programs_, *this);
   }
 
@@ -478,7 +581,8 @@ class Runner {
       if (tensor.kind == TensorKind::kProduced || setup_.plans[p].added[at(t)]) continue;
       const std::int64_t number = programs_.slot(rank, slot);
       const std::int32_t source = setup_.sourceOf(number);
-      const bool needed = layout.reads[at(slot)] > 0 || !setup_.claimsOfSlot(number).empty() || keep_.local != nullptr;
+      const bool needed = layout.reads[at(slot)] > 0 || !setup_.claimsOfSlot(number).empty() ||
+                          keep_.local != nullptr;
       if (tensor.kind == TensorKind::kConstant) {
         if (!needed) continue;
         Value<T>& value = constants_[p][t];
@@ -498,8 +602,14 @@ class Runner {
 
   // A local tensor that nothing is said of, or the free part of a sum.
   Value<T> own(std::int64_t rank, std::int32_t slot, const Tensor& tensor, std::int32_t t) {
-    const std::uint64_t key = mixed(keyOf(problem_.names.text(tensor.name)) + static_cast<std::uint64_t>(rank) * 1000003 + static_cast<std::uint64_t>(slot));
-    Value<T> value = drawn<T>(memory_, {tensor.shape, tensor.element, setup_.uses.ofLocal(programs_.programOf(rank), t), tensor.kind == TensorKind::kParameter, key}, draw_);
+    const std::uint64_t key =
+        mixed(keyOf(problem_.names.text(tensor.name)) + static_cast<std::uint64_t>(rank) * 1000003 +
+              static_cast<std::uint64_t>(slot));
+    Value<T> value =
+        drawn<T>(memory_,
+                 {tensor.shape, tensor.element, setup_.uses.ofLocal(programs_.programOf(rank), t),
+                  tensor.kind == TensorKind::kParameter, key},
+                 draw_);
     measure(value);
     return value;
   }
@@ -537,7 +647,8 @@ class Runner {
       }
       Value<T> value = own(part.rank, part.slot, tensor, t);
       Value<T> less(memory_, rest.shape, rest.element);
-      for (std::int64_t i = 0; i < rest.size(); ++i) less.writable()[i] = rest.data()[i] - value.data()[i];
+      for (std::int64_t i = 0; i < rest.size(); ++i)
+        less.writable()[i] = rest.data()[i] - value.data()[i];
       less.masked = rest.masked;
       measure(less, std::max(rest.reach, value.reach));
       rest = std::move(less);
@@ -602,19 +713,24 @@ class Runner {
   Context context_;
   RunResult result_;
   std::uint64_t steps_ = 0;
-  bool measures_ = false;                                    // Value::reach, overflows and underflows
-  const std::shared_ptr<const std::string> overflow_ = std::make_shared<const std::string>("numbers are too large for floating point");
-  const std::shared_ptr<const std::string> underflow_ = std::make_shared<const std::string>("numbers are too small for floating point");
-  const Graph* graph_ = nullptr;                             // whose node is being run
+  bool measures_ = false;  // Value::reach, overflows and underflows
+  const std::shared_ptr<const std::string> overflow_ =
+      std::make_shared<const std::string>("numbers are too large for floating point");
+  const std::shared_ptr<const std::string> vanished_ = std::make_shared<const std::string>(
+      "a number that vanishes up to rounding is divided by, or has its root or logarithm taken");
+  const std::shared_ptr<const std::string> underflow_ =
+      std::make_shared<const std::string>("numbers are too small for floating point");
+  const Graph* graph_ = nullptr;  // whose node is being run
   std::vector<const Value<T>*> in_;
   std::vector<Value<T>> out_;
   std::vector<char> wanted_;
   std::vector<Value<T>> logical_;
   std::vector<std::int32_t> logicalReads_;
-  std::vector<std::vector<Value<T>>> local_;                 // by rank and slot
-  std::vector<std::map<std::int32_t, ElementKind>> kinds_;   // of what was produced, by program and tensor
+  std::vector<std::vector<Value<T>>> local_;  // by rank and slot
+  std::vector<std::map<std::int32_t, ElementKind>>
+      kinds_;  // of what was produced, by program and tensor
   std::vector<std::vector<std::int32_t>> reads_;
-  std::vector<std::int32_t> remaining_;                      // by claim: parts that are not there
+  std::vector<std::int32_t> remaining_;  // by claim: parts that are not there
   std::vector<Value<T>> sums_;
   std::map<std::tuple<std::int32_t, Shape, Shape>, Value<T>> pieces_;
   std::vector<std::map<std::int32_t, Value<T>>> constants_;  // by program
@@ -624,12 +740,14 @@ class Runner {
 }  // namespace
 
 template <class T>
-RunResult run(const Setup& setup, const Draw& draw, double tolerance, const Limits& limits, const Arrays& keep) {
+RunResult run(const Setup& setup, const Draw& draw, double tolerance, const Limits& limits,
+              const Arrays& keep) {
   return Runner<T>(setup, draw, tolerance, limits, keep).go();
 }
 
 template RunResult run<double>(const Setup&, const Draw&, double, const Limits&, const Arrays&);
-template RunResult run<long double>(const Setup&, const Draw&, double, const Limits&, const Arrays&);
+template RunResult run<long double>(const Setup&, const Draw&, double, const Limits&,
+                                    const Arrays&);
 template RunResult run<Field>(const Setup&, const Draw&, double, const Limits&, const Arrays&);
 
 }  // namespace shardproof::interpret

@@ -98,10 +98,10 @@ struct Value {
   ElementKind element = ElementKind::kReal;
   std::shared_ptr<Buffer<T>> buffer;
   std::shared_ptr<const std::string>
-      unknown;  // why the elements mean nothing; nullptr: they are what the definition says
+      unknown;          // why the elements mean nothing; nullptr: they are what the definition says
   bool masked = false;  // minus infinity may be among the elements
-  // What was computed with: the largest number among the elements, what they were computed from, and
-  // the products on the way. Rounding is a part of this, whatever cancelled. 0: not measured.
+  // What was computed with: the largest number among the elements, what they were computed from,
+  // and the products on the way. Rounding is a part of this, whatever cancelled. 0: not measured.
   double reach = 0;
 
   Value() = default;

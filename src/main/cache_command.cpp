@@ -25,7 +25,9 @@ struct Arguments {
   ReproveOptions reprove;
 };
 
-std::string counted(std::size_t n, const char* one, const char* many) { return std::to_string(n) + " " + (n == 1 ? one : many); }
+std::string counted(std::size_t n, const char* one, const char* many) {
+  return std::to_string(n) + " " + (n == 1 ? one : many);
+}
 
 // Runs `f` on the file; what is wrong with the file itself is an error of the input.
 template <class F>
@@ -44,9 +46,11 @@ int runStats(const Arguments& arguments) {
     const CacheStatistics statistics = file.statistics();
     std::size_t rows = 0;
     for (const auto& [version, v] : statistics.versions) rows += v.rows;
-    std::string text = arguments.file + ": " + counted(rows, "proof", "proofs") + ", " + std::to_string(statistics.fileBytes) + " bytes\n";
+    std::string text = arguments.file + ": " + counted(rows, "proof", "proofs") + ", " +
+                       std::to_string(statistics.fileBytes) + " bytes\n";
     for (const auto& [version, v] : statistics.versions) {
-      text += "  " + version + (version == proofVersion() ? "" : " (not used by this program)") + ": " + counted(v.rows, "proof", "proofs") + ", " + std::to_string(v.bytes) +
+      text += "  " + version + (version == proofVersion() ? "" : " (not used by this program)") +
+              ": " + counted(v.rows, "proof", "proofs") + ", " + std::to_string(v.bytes) +
               " bytes, used " + counted(static_cast<std::size_t>(v.hits), "time", "times") + "\n";
     }
     writeStandardOutput(text);
@@ -60,9 +64,12 @@ int runPrune(const Arguments& arguments) {
     if (arguments.maxBytes) options.maxBytes = static_cast<std::int64_t>(*arguments.maxBytes);
     options.olderThanDays = arguments.days;
     const PruneResult r = file.prune(options);
-    writeStandardOutput(arguments.file + ": removed " + counted(r.otherVersions, "proof", "proofs") + " of other versions, " + std::to_string(r.damaged) + " damaged, " +
-                        std::to_string(r.old) + " unused for too long, " + std::to_string(r.forSize) + " for the size; " + counted(r.left, "proof is", "proofs are") + " left, " +
-                        std::to_string(r.bytesBefore) + " bytes became " + std::to_string(r.bytesAfter) + "\n");
+    writeStandardOutput(
+        arguments.file + ": removed " + counted(r.otherVersions, "proof", "proofs") +
+        " of other versions, " + std::to_string(r.damaged) + " damaged, " + std::to_string(r.old) +
+        " unused for too long, " + std::to_string(r.forSize) + " for the size; " +
+        counted(r.left, "proof is", "proofs are") + " left, " + std::to_string(r.bytesBefore) +
+        " bytes became " + std::to_string(r.bytesAfter) + "\n");
     return int{kExitEquivalent};
   });
 }
@@ -70,13 +77,22 @@ int runPrune(const Arguments& arguments) {
 int runReprove(Arguments arguments) {
   catchInterrupts();
   arguments.reprove.pool.cancel = &interrupted();
-  arguments.reprove.pool.jobs = arguments.jobs > 0 ? arguments.jobs : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  arguments.reprove.pool.jobs =
+      arguments.jobs > 0 ? arguments.jobs
+                         : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   return onFile(arguments.file, sqlite::Access::kRead, [&](CacheFile& file) {
     const ReproveResult r = reprove(file, arguments.reprove);
     std::string text;
-    for (const auto& failure : r.failures) text += "row " + std::to_string(failure.row) + (failure.limits ? ": not decided: " : ": DOES NOT HOLD: ") + failure.reason + "\n";
-    text += arguments.file + ": " + std::to_string(r.held) + " of " + counted(r.drawn, "proof", "proofs") + " proved again (of " + std::to_string(r.rows) + " of this version" +
-            (r.removed > 0 ? ", " + std::to_string(r.removed) + " removed by another process meanwhile" : "") + ")\n";
+    for (const auto& failure : r.failures)
+      text += "row " + std::to_string(failure.row) +
+              (failure.limits ? ": not decided: " : ": DOES NOT HOLD: ") + failure.reason + "\n";
+    text +=
+        arguments.file + ": " + std::to_string(r.held) + " of " +
+        counted(r.drawn, "proof", "proofs") + " proved again (of " + std::to_string(r.rows) +
+        " of this version" +
+        (r.removed > 0 ? ", " + std::to_string(r.removed) + " removed by another process meanwhile"
+                       : "") +
+        ")\n";
     writeStandardOutput(text);
     if (r.anyWrong()) return int{kExitNotEquivalent};
     if (interruptingSignal() != 0) return kExitSignal + interruptingSignal();
@@ -97,30 +113,62 @@ constexpr const char* kCodes =
 
 void addCacheCommand(CLI::App& app, std::function<int()>& run) {
   const auto arguments = std::make_shared<Arguments>();
-  CLI::App* cache = app.add_subcommand("cache", "Look after a proof cache (shardproof verify --cache)");
+  CLI::App* cache =
+      app.add_subcommand("cache", "Look after a proof cache (shardproof verify --cache)");
   cache->require_subcommand(1);
   const auto add = [&](const char* name, const char* help, int (*command)(const Arguments&)) {
     CLI::App* sub = cache->add_subcommand(name, help);
     sub->add_option("FILE", arguments->file, "The cache")->required()->type_name("");
     sub->footer(kCodes);
-    sub->callback([arguments, &run, command] { run = [arguments, command] { return command(*arguments); }; });
+    sub->callback(
+        [arguments, &run, command] { run = [arguments, command] { return command(*arguments); }; });
     return sub;
   };
-  add("stats", "How many proofs it holds, of which versions, how large they are and how often they were used", runStats);
+  add("stats",
+      "How many proofs it holds, of which versions, how large they are and how often they were "
+      "used",
+      runStats);
 
-  CLI::App* prune = add("prune", "Remove proofs of other versions of shardproof and damaged ones, and if asked for, more", runPrune);
-  prune->add_option("--max-size", arguments->maxBytes, "Then those unused for longest, until the file is at most this large (k, m, g: 1024-fold)")
-      ->transform(CLI::AsSizeValue(false))->type_name("BYTES");
-  prune->add_option("--days", arguments->days, "Those that no run has used for so many days")->check(CLI::Range(0.0, 1e6))->type_name("N");
+  CLI::App* prune =
+      add("prune",
+          "Remove proofs of other versions of shardproof and damaged ones, and if asked for, more",
+          runPrune);
+  prune
+      ->add_option("--max-size", arguments->maxBytes,
+                   "Then those unused for longest, until the file is at most this large (k, m, g: "
+                   "1024-fold)")
+      ->transform(CLI::AsSizeValue(false))
+      ->type_name("BYTES");
+  prune->add_option("--days", arguments->days, "Those that no run has used for so many days")
+      ->check(CLI::Range(0.0, 1e6))
+      ->type_name("N");
 
-  CLI::App* verify = add("verify", "Prove a random sample again, from the stages that the cache holds", [](const Arguments& a) { return runReprove(a); });
-  verify->add_option("--sample", arguments->reprove.sample, "How many proofs")->check(CLI::Range(std::size_t{1}, std::size_t{1} << 40))->capture_default_str()->type_name("N");
-  verify->add_option("--seed", arguments->reprove.seed, "Another seed draws another sample")->capture_default_str()->type_name("N");
-  verify->add_option("-j,--jobs", arguments->jobs, "Worker processes; 0: one per core")->check(CLI::Range(0, 1024))->capture_default_str()->type_name("N");
-  verify->add_option("-t,--timeout", arguments->reprove.pool.timeoutSeconds, "Time for one proof, in seconds")
-      ->check(secondsRange())->capture_default_str()->type_name("S");
-  verify->add_option("--memory", arguments->reprove.pool.memoryMegabytes, "Memory that a worker may use, in MB")
-      ->check(CLI::Range(16, 100'000'000))->capture_default_str()->type_name("MB");
+  CLI::App* verify =
+      add("verify", "Prove a random sample again, from the stages that the cache holds",
+          [](const Arguments& a) { return runReprove(a); });
+  verify->add_option("--sample", arguments->reprove.sample, "How many proofs")
+      ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 40))
+      ->capture_default_str()
+      ->type_name("N");
+  verify->add_option("--seed", arguments->reprove.seed, "Another seed draws another sample")
+      ->capture_default_str()
+      ->type_name("N");
+  verify->add_option("-j,--jobs", arguments->jobs, "Worker processes; 0: one per core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str()
+      ->type_name("N");
+  verify
+      ->add_option("-t,--timeout", arguments->reprove.pool.timeoutSeconds,
+                   "Time for one proof, in seconds")
+      ->check(secondsRange())
+      ->capture_default_str()
+      ->type_name("S");
+  verify
+      ->add_option("--memory", arguments->reprove.pool.memoryMegabytes,
+                   "Memory that a worker may use, in MB")
+      ->check(CLI::Range(16, 100'000'000))
+      ->capture_default_str()
+      ->type_name("MB");
 }
 
 }  // namespace shardproof

@@ -32,25 +32,34 @@ struct Arguments {
   CheckLogOptions options;
 };
 
-constexpr SecondMethod kMethods[] = {SecondMethod::kNormalForm, SecondMethod::kExpandedForm, SecondMethod::kZ3, SecondMethod::kCvc5};
+constexpr SecondMethod kMethods[] = {SecondMethod::kNormalForm, SecondMethod::kExpandedForm,
+                                     SecondMethod::kZ3, SecondMethod::kCvc5};
 
-std::string counted(std::size_t n, const char* one, const char* many) { return std::to_string(n) + " " + (n == 1 ? one : many); }
+std::string counted(std::size_t n, const char* one, const char* many) {
+  return std::to_string(n) + " " + (n == 1 ? one : many);
+}
 
-// As the log names it, from where the log is. It may name anything, so nothing but a file is opened.
+// As the log names it, from where the log is. It may name anything, so nothing but a file is
+// opened.
 std::string besideLog(const std::string& log, const ProofLog::File& file, const char* what) {
   const std::string path = (std::filesystem::path(log).parent_path() / file.path).string();
   std::error_code error;
   if (file.path.find('\0') != std::string::npos || !std::filesystem::is_regular_file(path, error)) {
-    throw InputError(log, std::string("/") + what + "/file", "there is no file \"" + path + "\": give it with --" + what);
+    throw InputError(log, std::string("/") + what + "/file",
+                     "there is no file \"" + path + "\": give it with --" + what);
   }
   return path;
 }
 
 std::string foundations(const CheckLogResult& result, const Arguments& arguments) {
-  std::string text = counted(result.lemmas, "lemma", "lemmas") + ", " + counted(result.proofs, "proof", "proofs");
-  if (result.provedAgain == result.proofs) return text + (result.proofs == 1 ? ", made again" : ", all made again");
-  if (arguments.noReprove) return text + ", none made again: that the stages hold is only what the log says";
-  return text + ", " + std::to_string(result.provedAgain) + " made again: that the other stages hold is only what the log says";
+  std::string text =
+      counted(result.lemmas, "lemma", "lemmas") + ", " + counted(result.proofs, "proof", "proofs");
+  if (result.provedAgain == result.proofs)
+    return text + (result.proofs == 1 ? ", made again" : ", all made again");
+  if (arguments.noReprove)
+    return text + ", none made again: that the stages hold is only what the log says";
+  return text + ", " + std::to_string(result.provedAgain) +
+         " made again: that the other stages hold is only what the log says";
 }
 
 // By the names of --second.
@@ -75,17 +84,24 @@ int runCheckLog(Arguments arguments) {
   Progress progress(!arguments.quiet);
   CheckLogOptions& options = arguments.options;
   options.pool.cancel = &interrupted();
-  options.pool.jobs = arguments.jobs > 0 ? arguments.jobs : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  options.pool.jobs = arguments.jobs > 0
+                          ? arguments.jobs
+                          : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   options.sample = arguments.noReprove ? std::optional(std::size_t{0}) : arguments.sample;
-  if (!arguments.checker.empty()) options.checker = arguments.checker == "z3" ? Checker::kZ3 : Checker::kAuto;
+  if (!arguments.checker.empty())
+    options.checker = arguments.checker == "z3" ? Checker::kZ3 : Checker::kAuto;
   options.second = secondOf(arguments);
-  options.progress = [&](std::size_t done, std::size_t all, const char* doing) { progress.update(done, all, doing); };
+  options.progress = [&](std::size_t done, std::size_t all, const char* doing) {
+    progress.update(done, all, doing);
+  };
 
   if (!arguments.json.empty()) checkWritable(arguments.json);
   progress.update(0, 0, "reading");
   const ProofLog log = readProofLog(arguments.log);
-  const std::string plan = arguments.plan.empty() ? besideLog(arguments.log, log.plan, "plan") : arguments.plan;
-  const std::string model = arguments.model.empty() ? besideLog(arguments.log, log.model, "model") : arguments.model;
+  const std::string plan =
+      arguments.plan.empty() ? besideLog(arguments.log, log.plan, "plan") : arguments.plan;
+  const std::string model =
+      arguments.model.empty() ? besideLog(arguments.log, log.model, "model") : arguments.model;
   const auto problem = readProblem(model, plan);
   const CheckLogResult result = checkLog(log, *problem, options);
   progress.clear();
@@ -94,11 +110,14 @@ int runCheckLog(Arguments arguments) {
   std::string text = arguments.quiet ? "" : evidenceText(log, result);
   const std::size_t before = text.size();
   for (const auto& finding : result.findings) {
-    text += std::string(finding.limits ? "LOG NOT CONFIRMED: " : "LOG DOES NOT HOLD: ") + finding.place + ": " + finding.why + "\n";
+    text += std::string(finding.limits ? "LOG NOT CONFIRMED: " : "LOG DOES NOT HOLD: ") +
+            finding.place + ": " + finding.why + "\n";
     if (arguments.quiet) break;
   }
   if (result.holds()) {
-    text += "LOG HOLDS: plan " + plan + " computes what model " + model + " says, for every input (" + counted(problem->model.outputs.size(), "output", "outputs") + "; " +
+    text += "LOG HOLDS: plan " + plan + " computes what model " + model +
+            " says, for every input (" +
+            counted(problem->model.outputs.size(), "output", "outputs") + "; " +
             foundations(result, arguments) + ")\n";
   } else if (text.size() == before) {
     text += "LOG NOT CONFIRMED: interrupted\n";
@@ -123,27 +142,70 @@ constexpr const char* kCodes =
 
 void addCheckLogCommand(CLI::App& app, std::function<int()>& run) {
   const auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand("check-log", "Replay a proof log (shardproof verify --certify) against its model and plan");
+  CLI::App* command = app.add_subcommand(
+      "check-log", "Replay a proof log (shardproof verify --certify) against its model and plan");
   command->add_option("LOG", arguments->log, "The proof log")->required()->type_name("");
-  command->add_option("-p,--plan", arguments->plan, "The plan (default: where the log says, from the log's directory)")->type_name("FILE");
-  command->add_option("-m,--model", arguments->model, "The model (default: where the log says, from the log's directory)")->type_name("FILE");
-  CLI::Option* sample = command->add_option("--sample", arguments->sample, "Make only so many proofs again, drawn at random (default: all)")
-      ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 40))->type_name("N");
-  command->add_option("--seed", arguments->options.seed, "Another seed draws another sample")->capture_default_str()->type_name("N")->needs(sample);
-  command->add_flag("--no-reprove", arguments->noReprove, "Make no proof again: look at files, stages and chain only")->excludes(sample);
-  command->add_option("--checker", arguments->checker, "auto or z3: make the proofs again with this checker (default: the one of the log)")
-      ->check(CLI::IsMember({"auto", "z3"}))->type_name("NAME");
-  command->add_option("--second", arguments->second,
-                      "auto: look for independent evidence besides each proof, by other methods and by execution at full size; or by one of them only; or off")
-      ->check(CLI::IsMember({"auto", "off", "normal-form", "expanded-form", "z3", "cvc5", "execution"}))->capture_default_str()->type_name("WHAT");
-  command->add_option("--second-timeout", arguments->secondOptions.timeoutSeconds, "Time for one attempt at independent evidence, in seconds")
-      ->check(secondsRange())->capture_default_str()->type_name("S");
-  command->add_option("--json", arguments->json, "Write what was found to this file, class by class")->type_name("FILE");
-  command->add_option("-j,--jobs", arguments->jobs, "Worker processes; 0: one per core")->check(CLI::Range(0, 1024))->capture_default_str()->type_name("N");
-  command->add_option("-t,--timeout", arguments->options.pool.timeoutSeconds, "Time for one proof, in seconds")
-      ->check(secondsRange())->capture_default_str()->type_name("S");
-  command->add_option("--memory", arguments->options.pool.memoryMegabytes, "Memory that a worker may use, in MB")
-      ->check(CLI::Range(16, 100'000'000))->capture_default_str()->type_name("MB");
+  command
+      ->add_option("-p,--plan", arguments->plan,
+                   "The plan (default: where the log says, from the log's directory)")
+      ->type_name("FILE");
+  command
+      ->add_option("-m,--model", arguments->model,
+                   "The model (default: where the log says, from the log's directory)")
+      ->type_name("FILE");
+  CLI::Option* sample =
+      command
+          ->add_option("--sample", arguments->sample,
+                       "Make only so many proofs again, drawn at random (default: all)")
+          ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 40))
+          ->type_name("N");
+  command->add_option("--seed", arguments->options.seed, "Another seed draws another sample")
+      ->capture_default_str()
+      ->type_name("N")
+      ->needs(sample);
+  command
+      ->add_flag("--no-reprove", arguments->noReprove,
+                 "Make no proof again: look at files, stages and chain only")
+      ->excludes(sample);
+  command
+      ->add_option(
+          "--checker", arguments->checker,
+          "auto or z3: make the proofs again with this checker (default: the one of the log)")
+      ->check(CLI::IsMember({"auto", "z3"}))
+      ->type_name("NAME");
+  command
+      ->add_option("--second", arguments->second,
+                   "auto: look for independent evidence besides each proof, by other methods and "
+                   "by execution at full size; or by one of them only; or off")
+      ->check(
+          CLI::IsMember({"auto", "off", "normal-form", "expanded-form", "z3", "cvc5", "execution"}))
+      ->capture_default_str()
+      ->type_name("WHAT");
+  command
+      ->add_option("--second-timeout", arguments->secondOptions.timeoutSeconds,
+                   "Time for one attempt at independent evidence, in seconds")
+      ->check(secondsRange())
+      ->capture_default_str()
+      ->type_name("S");
+  command
+      ->add_option("--json", arguments->json, "Write what was found to this file, class by class")
+      ->type_name("FILE");
+  command->add_option("-j,--jobs", arguments->jobs, "Worker processes; 0: one per core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str()
+      ->type_name("N");
+  command
+      ->add_option("-t,--timeout", arguments->options.pool.timeoutSeconds,
+                   "Time for one proof, in seconds")
+      ->check(secondsRange())
+      ->capture_default_str()
+      ->type_name("S");
+  command
+      ->add_option("--memory", arguments->options.pool.memoryMegabytes,
+                   "Memory that a worker may use, in MB")
+      ->check(CLI::Range(16, 100'000'000))
+      ->capture_default_str()
+      ->type_name("MB");
   command->add_flag("-q,--quiet", arguments->quiet, "Print one line only");
   command->footer(kCodes);
   command->callback([arguments, &run] { run = [arguments] { return runCheckLog(*arguments); }; });

@@ -22,21 +22,30 @@ constexpr const char* kExitCodesHelp =
     "  5    undecided: neither proved nor refuted, and the report says why\n"
     "  1    wrong usage\n"
     "  2    the model or the plan cannot be read\n"
-    "  6    internal error (also: proved, but not so when executed), out of memory, or a result could not be written\n"
+    "  6    internal error (also: proved, but not so when executed), out of memory, or a result "
+    "could not be written\n"
     "  130, 143   interrupted by Ctrl-C or SIGTERM; the report holds what was done until then";
 
-// `signal`: the one that interrupted the run, or 0. A defect that was found before an interruption stays found.
+// `signal`: the one that interrupted the run, or 0. A defect that was found before an interruption
+// stays found.
 constexpr int exitCodeFor(const Report& report, int signal) {
-  if (report.confirmation && report.confirmation->outcome == Confirmation::Outcome::kDisagrees) return kExitInternal;
+  if (report.confirmation && report.confirmation->outcome == Confirmation::Outcome::kDisagrees)
+    return kExitInternal;
   if (report.verdict == Verdict::kNotEquivalent) return kExitNotEquivalent;
   if (report.interrupted && signal != 0) return kExitSignal + signal;
   return report.verdict == Verdict::kEquivalent ? kExitEquivalent : kExitUndecided;
 }
 
-// Of two plans' codes the worse one, as the code of a run with several plans. What is wrong with the run or its input comes before what is wrong with a plan.
+// Of two plans' codes the worse one, as the code of a run with several plans. What is wrong with
+// the run or its input comes before what is wrong with a plan.
 constexpr int worse(int a, int b) {
   const auto rank = [](int code) {
-    return code == kExitInternal ? 5 : code == kExitInput ? 4 : code == kExitNotEquivalent ? 3 : code > kExitSignal ? 2 : code == kExitUndecided ? 1 : 0;
+    return code == kExitInternal        ? 5
+           : code == kExitInput         ? 4
+           : code == kExitNotEquivalent ? 3
+           : code > kExitSignal         ? 2
+           : code == kExitUndecided     ? 1
+                                        : 0;
   };
   return rank(b) > rank(a) ? b : a;
 }

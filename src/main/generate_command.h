@@ -8,7 +8,8 @@
 
 namespace shardproof {
 
-// What can be asked of the generator, by name: on the command line, and in the configurations of `shardproof sweep`. `options` must outlive `command`.
+// What can be asked of the generator, by name: on the command line, and in the configurations of
+// `shardproof sweep`. `options` must outlive `command`.
 void addGeneratorOptions(CLI::App* command, generate::Options& options);
 
 void addGenerateCommand(CLI::App& app, std::function<int()>& run);

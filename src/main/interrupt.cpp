@@ -14,7 +14,8 @@ namespace {
 std::atomic<bool> flag = false;
 std::atomic<int> signalNumber = 0;
 std::atomic<long> firstSecond = 0;
-static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free && std::atomic<long>::is_always_lock_free);
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free &&
+              std::atomic<long>::is_always_lock_free);
 
 long monotonicSeconds() {
   timespec now{};
@@ -22,13 +23,15 @@ long monotonicSeconds() {
   return now.tv_sec;
 }
 
-// `timeout` and many wrappers deliver a signal twice, to the process and to its group; that must not look like an impatient user.
+// `timeout` and many wrappers deliver a signal twice, to the process and to its group; that must
+// not look like an impatient user.
 void handle(int number) {
   if (!flag.load()) {
     firstSecond = monotonicSeconds();
     signalNumber = number;
     flag = true;
-  } else if (monotonicSeconds() - firstSecond.load() >= 2) {  // whole seconds: at least one has passed
+  } else if (monotonicSeconds() - firstSecond.load() >=
+             2) {  // whole seconds: at least one has passed
     ::_exit(kExitSignal + number);
   }
 }
@@ -41,7 +44,8 @@ void catchInterrupts() {
   sigemptyset(&action.sa_mask);
   sigaddset(&action.sa_mask, SIGINT);
   sigaddset(&action.sa_mask, SIGTERM);
-  // Also where they were ignored: a shell script starts its background jobs so, and `kill -INT` must still end one with its report.
+  // Also where they were ignored: a shell script starts its background jobs so, and `kill -INT`
+  // must still end one with its report.
   for (const int number : {SIGINT, SIGTERM}) ::sigaction(number, &action, nullptr);
 }
 

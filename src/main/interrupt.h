@@ -5,7 +5,8 @@
 
 namespace shardproof {
 
-// From now on SIGINT and SIGTERM set a flag. A second one, when the first has had a second to take effect, ends the process at once.
+// From now on SIGINT and SIGTERM set a flag. A second one, when the first has had a second to take
+// effect, ends the process at once.
 void catchInterrupts();
 
 const std::atomic<bool>& interrupted();

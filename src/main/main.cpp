@@ -1,4 +1,5 @@
-// The command line. Only this folder prints and exits: results on standard output, everything else on standard error.
+// The command line. Only this folder prints and exits: results on standard output, everything else
+// on standard error.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -29,11 +30,15 @@ namespace {
 using namespace shardproof;
 
 int runCommandLine(int argc, char** argv) {
-  CLI::App app("shardproof proves that a parallel execution plan computes what its logical model says, for every input, or shows where it does not.",
-               "shardproof");
-  app.set_version_flag("--version", std::string("shardproof ") + kVersion, "Print the version and exit");
+  CLI::App app(
+      "shardproof proves that a parallel execution plan computes what its logical model says, for "
+      "every input, or shows where it does not.",
+      "shardproof");
+  app.set_version_flag("--version", std::string("shardproof ") + kVersion,
+                       "Print the version and exit");
   app.require_subcommand(1);
-  app.footer(std::string("shardproof COMMAND --help tells a command's options.\n\n") + kExitCodesHelp);
+  app.footer(std::string("shardproof COMMAND --help tells a command's options.\n\n") +
+             kExitCodesHelp);
   std::function<int()> run;
   addVerifyCommand(app, run);
   addRunCommand(app, run);
@@ -60,7 +65,8 @@ int runCommandLine(int argc, char** argv) {
 }
 
 int runGuarded(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away is an error of writing, with its exit code
+  std::signal(SIGPIPE,
+              SIG_IGN);  // a reader that goes away is an error of writing, with its exit code
   std::signal(SIGXFSZ, SIG_IGN);  // so is a limit on the size of files (ulimit -f)
   try {
     return runCommandLine(argc, argv);
@@ -82,11 +88,14 @@ int runGuarded(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   claimStandardStreams();
-  // A library that calls exit() by itself (OpenMP's, when it gets no memory) would choose the exit code, and 1 is wrong usage.
+  // A library that calls exit() by itself (OpenMP's, when it gets no memory) would choose the exit
+  // code, and 1 is wrong usage.
   static bool finished = false;
-  ::on_exit([](int, void* done) {
-    if (!*static_cast<bool*>(done)) ::_exit(kExitInternal);
-  }, &finished);
+  ::on_exit(
+      [](int, void* done) {
+        if (!*static_cast<bool*>(done)) ::_exit(kExitInternal);
+      },
+      &finished);
   const int code = runGuarded(argc, argv);
   finished = true;
   return code;

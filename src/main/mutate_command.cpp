@@ -24,7 +24,8 @@ struct Arguments {
 std::string line(const mutate::Bug& bug, const std::string& sites) {
   std::size_t width = 0;
   for (const mutate::Bug& b : mutate::bugs()) width = std::max(width, b.name.size());
-  return std::string(bug.name) + std::string(width - bug.name.size() + 2, ' ') + sites + std::string(bug.does) + " [" + std::string(bug.source) + "]\n";
+  return std::string(bug.name) + std::string(width - bug.name.size() + 2, ' ') + sites +
+         std::string(bug.does) + " [" + std::string(bug.source) + "]\n";
 }
 
 int runList(const Arguments& arguments) {
@@ -36,7 +37,8 @@ int runList(const Arguments& arguments) {
     const mutate::PlanGraph graph(plan, arguments.plan);
     for (const mutate::Bug& bug : mutate::bugs()) {
       const std::string count = std::to_string(mutate::sitesOf(bug, graph, arguments.plan).size());
-      text += line(bug, std::string(5 - std::min<std::size_t>(count.size(), 5), ' ') + count + " places  ");
+      text += line(
+          bug, std::string(5 - std::min<std::size_t>(count.size(), 5), ' ') + count + " places  ");
     }
   }
   writeStandardOutput(text);
@@ -49,7 +51,8 @@ int runMutate(const Arguments& arguments) {
     writeDiagnostic("mutate: " + message);
     return static_cast<int>(kExitUsage);
   };
-  if (arguments.plan.empty() || arguments.bug.empty() || arguments.output.empty()) return wrong("PLAN, --bug and --output are required, or --list");
+  if (arguments.plan.empty() || arguments.bug.empty() || arguments.output.empty())
+    return wrong("PLAN, --bug and --output are required, or --list");
   mutate::Json plan;
   mutate::Mutation made;
   try {
@@ -60,13 +63,20 @@ int runMutate(const Arguments& arguments) {
     return wrong(error.what());
   }
   mutate::writeDocument(arguments.output, mutate::documentText(plan));
-  std::string text = arguments.bug + " at " + mutate::pointerTo(made.site) + " (" + std::to_string(made.sites);
+  std::string text =
+      arguments.bug + " at " + mutate::pointerTo(made.site) + " (" + std::to_string(made.sites);
   text += made.sites == 1 ? " place)\n" : " places)\n";
   for (const mutate::NodeRef ref : made.touched) {
-    const auto& node = plan.at("programs").at(static_cast<std::size_t>(ref.program)).at("nodes").at(static_cast<std::size_t>(ref.node));
+    const auto& node = plan.at("programs")
+                           .at(static_cast<std::size_t>(ref.program))
+                           .at("nodes")
+                           .at(static_cast<std::size_t>(ref.node));
     const auto location = node.find("loc");
     text += mutate::pointerTo(ref) + "  " + printable(mutate::opOf(node)) +
-            (location != node.end() && location->is_string() ? "  " + printable(location->get_ref<const std::string&>()) : "") + "\n";
+            (location != node.end() && location->is_string()
+                 ? "  " + printable(location->get_ref<const std::string&>())
+                 : "") +
+            "\n";
   }
   writeStandardOutput(text);
   return 0;
@@ -76,16 +86,31 @@ int runMutate(const Arguments& arguments) {
 
 void addMutateCommand(CLI::App& app, std::function<int()>& run) {
   const auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand("mutate", "Put a bug that a framework really had into a plan");
+  CLI::App* command =
+      app.add_subcommand("mutate", "Put a bug that a framework really had into a plan");
   command->add_option("PLAN", arguments->plan, "The plan: *.plan.json or .json.gz")->type_name("");
   command->add_option("-b,--bug", arguments->bug, "Which bug; see --list")->type_name("NAME");
-  command->add_option("-o,--output", arguments->output, "The changed plan is written to this file, compressed if the name ends in .gz")->type_name("FILE");
-  auto* at = command->add_option("--at", arguments->choice.at, "The node to put it into, as a JSON pointer (default: the first that it applies to)")
-                 ->type_name("POINTER");
-  command->add_option_function<std::uint64_t>("--seed", [arguments](const std::uint64_t& seed) { arguments->choice.seed = seed; },
-                                              "Choose the node at random; the same seed chooses the same one")->type_name("N")->excludes(at);
-  command->add_flag("--list", arguments->list, "List the bugs; with PLAN, and to how many places of it each applies");
-  command->footer("Prints the nodes that were changed, as JSON pointers into the new plan. A bug that does not apply is exit code 1.");
+  command
+      ->add_option("-o,--output", arguments->output,
+                   "The changed plan is written to this file, compressed if the name ends in .gz")
+      ->type_name("FILE");
+  auto* at =
+      command
+          ->add_option(
+              "--at", arguments->choice.at,
+              "The node to put it into, as a JSON pointer (default: the first that it applies to)")
+          ->type_name("POINTER");
+  command
+      ->add_option_function<std::uint64_t>(
+          "--seed", [arguments](const std::uint64_t& seed) { arguments->choice.seed = seed; },
+          "Choose the node at random; the same seed chooses the same one")
+      ->type_name("N")
+      ->excludes(at);
+  command->add_flag("--list", arguments->list,
+                    "List the bugs; with PLAN, and to how many places of it each applies");
+  command->footer(
+      "Prints the nodes that were changed, as JSON pointers into the new plan. A bug that does not "
+      "apply is exit code 1.");
   command->callback([arguments, &run] { run = [arguments] { return runMutate(*arguments); }; });
 }
 

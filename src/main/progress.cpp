@@ -21,7 +21,8 @@ bool isUsableTerminal() {
 }
 
 void put(const std::string& text) {
-  if (::write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // a lost progress line is no loss
+  if (::write(STDERR_FILENO, text.data(), text.size()) < 0)
+    return;  // a lost progress line is no loss
 }
 
 }  // namespace
@@ -42,7 +43,8 @@ void Progress::clear() {
   shown_ = false;
 }
 
-std::string Progress::line(std::size_t done, std::size_t all, const char* doing, std::size_t width) {
+std::string Progress::line(std::size_t done, std::size_t all, const char* doing,
+                           std::size_t width) {
   std::string text;
   if (all > 0) {
     constexpr std::size_t kBar = 24;

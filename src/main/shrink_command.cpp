@@ -27,21 +27,25 @@ struct Arguments {
 std::string summary(const Shrunk& shrunk) {
   std::string text;
   for (const Shrunk::Change& c : shrunk.changes) {
-    text += printable(c.what) + ": " + std::to_string(c.full) + (c.full == c.shrunk ? ", stays" : " -> " + std::to_string(c.shrunk)) + "\n";
+    text += printable(c.what) + ": " + std::to_string(c.full) +
+            (c.full == c.shrunk ? ", stays" : " -> " + std::to_string(c.shrunk)) + "\n";
   }
   const auto count = [](double n) {
     char digits[32];
     std::snprintf(digits, sizeof digits, "%.4g", n);
     return std::string(digits);
   };
-  text += "elements of all tensors: " + count(shrunk.fullElements) + " -> " + count(shrunk.elements) + "\n";
+  text += "elements of all tensors: " + count(shrunk.fullElements) + " -> " +
+          count(shrunk.elements) + "\n";
   for (const std::string& note : shrunk.notes) text += "note: " + printable(note) + "\n";
   return text;
 }
 
 int runShrink(const Arguments& arguments) {
-  const std::string model = arguments.prefix + ".model.json", plan = arguments.prefix + ".plan.json";
-  const auto problem = readProblem(arguments.model.empty() ? std::nullopt : std::optional(arguments.model), arguments.plan);
+  const std::string model = arguments.prefix + ".model.json",
+                    plan = arguments.prefix + ".plan.json";
+  const auto problem = readProblem(
+      arguments.model.empty() ? std::nullopt : std::optional(arguments.model), arguments.plan);
   std::optional<Shrunk> shrunk;
   try {
     shrunk = shrinkProblem(*problem, arguments.options);
@@ -49,9 +53,10 @@ int runShrink(const Arguments& arguments) {
     writeDiagnostic(arguments.plan + ": not made smaller: " + error.what());
     return kExitUndecided;
   }
-  const std::string text = planText(*shrunk->problem, std::filesystem::path(model).filename().string());
+  const std::string text =
+      planText(*shrunk->problem, std::filesystem::path(model).filename().string());
   const FileText texts[] = {{model, shrunk->modelText}, {plan, text}};
-  writeFilesAtomically(texts);   // not a model without its plan
+  writeFilesAtomically(texts);  // not a model without its plan
   writeStandardOutput(summary(*shrunk) + model + "\n" + plan + "\n");
   return 0;
 }
@@ -60,15 +65,38 @@ int runShrink(const Arguments& arguments) {
 
 void addShrinkCommand(CLI::App& app, std::function<int()>& run) {
   const auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand("shrink", "Make a plan smaller as a plan: fewer alike ranks, and the least sizes that all its operators and shards admit");
-  command->add_option("-p,--plan", arguments->plan, "The plan: *.plan.json or .json.gz")->required()->type_name("FILE");
-  command->add_option("-m,--model", arguments->model, "The logical model (default: the file that the plan names, beside it)")->type_name("FILE");
-  command->add_option("-o,--output", arguments->prefix, "PREFIX.model.json and PREFIX.plan.json are written")->required()->type_name("PREFIX");
-  command->add_option("--max-elements", arguments->options.maxElements, "Refuse a result with more elements in all tensors of all ranks; 0: no limit")
-      ->check(CLI::Range(0.0, 1e18))->type_name("N");
-  command->add_option("--ranks", arguments->options.ranks, "Ranks that stay of those that are alike")->check(CLI::Range(2, 1 << 20))->capture_default_str()->type_name("N");
-  command->add_option("--seconds", arguments->options.seconds, "Time for the optimizer")->check(secondsRange())->capture_default_str()->type_name("S");
-  command->footer("Prints what became of each axis and dimension. A plan that cannot be made smaller is exit code 5, with the reason.");
+  CLI::App* command = app.add_subcommand("shrink",
+                                         "Make a plan smaller as a plan: fewer alike ranks, and "
+                                         "the least sizes that all its operators and shards admit");
+  command->add_option("-p,--plan", arguments->plan, "The plan: *.plan.json or .json.gz")
+      ->required()
+      ->type_name("FILE");
+  command
+      ->add_option("-m,--model", arguments->model,
+                   "The logical model (default: the file that the plan names, beside it)")
+      ->type_name("FILE");
+  command
+      ->add_option("-o,--output", arguments->prefix,
+                   "PREFIX.model.json and PREFIX.plan.json are written")
+      ->required()
+      ->type_name("PREFIX");
+  command
+      ->add_option("--max-elements", arguments->options.maxElements,
+                   "Refuse a result with more elements in all tensors of all ranks; 0: no limit")
+      ->check(CLI::Range(0.0, 1e18))
+      ->type_name("N");
+  command
+      ->add_option("--ranks", arguments->options.ranks, "Ranks that stay of those that are alike")
+      ->check(CLI::Range(2, 1 << 20))
+      ->capture_default_str()
+      ->type_name("N");
+  command->add_option("--seconds", arguments->options.seconds, "Time for the optimizer")
+      ->check(secondsRange())
+      ->capture_default_str()
+      ->type_name("S");
+  command->footer(
+      "Prints what became of each axis and dimension. A plan that cannot be made smaller is exit "
+      "code 5, with the reason.");
   command->callback([arguments, &run] { run = [arguments] { return runShrink(*arguments); }; });
 }
 

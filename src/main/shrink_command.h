@@ -6,7 +6,8 @@
 
 namespace shardproof {
 
-// Adds the subcommand to `app`. When it was chosen, `run` is set to what it does, which returns the exit code.
+// Adds the subcommand to `app`. When it was chosen, `run` is set to what it does, which returns the
+// exit code.
 void addShrinkCommand(CLI::App& app, std::function<int()>& run);
 
 }  // namespace shardproof

@@ -20,9 +20,12 @@ void claimStandardStreams() {
 }
 
 void writeStandardOutput(const std::string& text) {
-  if (!writeAll(STDOUT_FILENO, text)) throw std::runtime_error(std::string("standard output: cannot write: ") + std::strerror(errno));
+  if (!writeAll(STDOUT_FILENO, text))
+    throw std::runtime_error(std::string("standard output: cannot write: ") + std::strerror(errno));
 }
 
-void writeDiagnostic(const std::string& message) { (void)writeAll(STDERR_FILENO, "shardproof: " + message + "\n"); }
+void writeDiagnostic(const std::string& message) {
+  (void)writeAll(STDERR_FILENO, "shardproof: " + message + "\n");
+}
 
 }  // namespace shardproof

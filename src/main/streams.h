@@ -5,8 +5,9 @@
 
 namespace shardproof {
 
-// If one of the descriptors 0 to 2 was closed by the caller, the next file that is opened would get its number, and results would be written
-// into that file. This puts something there on which writing fails. To be called first.
+// If one of the descriptors 0 to 2 was closed by the caller, the next file that is opened would get
+// its number, and results would be written into that file. This puts something there on which
+// writing fails. To be called first.
 void claimStandardStreams();
 
 // Throws std::runtime_error when it cannot be written (closed, full, or nobody reads).

@@ -57,7 +57,8 @@ class CommandLineOptions : public sweep::GeneratorOptions {
     addGeneratorOptions(&app, options);
     for (const CLI::Option* option : app.get_options()) {
       const bool positional = option->get_lnames().empty();
-      names_.push_back(positional ? CLI::detail::to_lower(option->get_name(true)) : option->get_lnames().front());
+      names_.push_back(positional ? CLI::detail::to_lower(option->get_name(true))
+                                  : option->get_lnames().front());
       if (positional) positionals_.insert(names_.back());
       if (option->get_expected_min() == 0) flags_.insert(names_.back());
     }
@@ -71,7 +72,8 @@ class CommandLineOptions : public sweep::GeneratorOptions {
     for (const auto& [name, value] : settings)
       if (positionals_.contains(name)) words.push_back(value);
     for (const auto& [name, value] : settings)
-      if (!positionals_.contains(name)) words.push_back("--" + name + (isFlag(name) ? "" : "=" + value));
+      if (!positionals_.contains(name))
+        words.push_back("--" + name + (isFlag(name) ? "" : "=" + value));
     return words;
   }
 
@@ -81,7 +83,7 @@ class CommandLineOptions : public sweep::GeneratorOptions {
     app.set_help_flag();
     addGeneratorOptions(&app, options);
     std::vector<std::string> words = this->words(settings);
-    std::reverse(words.begin(), words.end());   // as CLI11 wants them
+    std::reverse(words.begin(), words.end());  // as CLI11 wants them
     try {
       app.parse(words);
     } catch (const CLI::ParseError& error) {
@@ -100,7 +102,9 @@ class ScratchDirectory {
  public:
   ScratchDirectory() {
     std::string pattern = (fs::temp_directory_path() / "shardproof-sweep-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error(pattern + ": cannot create a temporary directory: " + std::strerror(errno));
+    if (::mkdtemp(pattern.data()) == nullptr)
+      throw std::runtime_error(pattern +
+                               ": cannot create a temporary directory: " + std::strerror(errno));
     path_ = pattern;
   }
   ~ScratchDirectory() {
@@ -115,8 +119,9 @@ class ScratchDirectory {
   fs::path path_;
 };
 
-// The JSON file while the sweep runs. A sweep of thousands must not spend its time on writing: a save waits until the work since the last one is a multiple of what that one took,
-// so that at most a few per cent of the time goes into it, and little is lost when the process is killed.
+// The JSON file while the sweep runs. A sweep of thousands must not spend its time on writing: a
+// save waits until the work since the last one is a multiple of what that one took, so that at most
+// a few per cent of the time goes into it, and little is lost when the process is killed.
 class Journal {
  public:
   explicit Journal(std::string file) : file_(std::move(file)) {}
@@ -128,7 +133,7 @@ class Journal {
     if (last) return writeFileAtomically(file_, sweepText(state, baseline));
     try {
       writeFileAtomically(file_, sweepText(state, baseline));
-    } catch (const std::exception& error) {   // the next save may succeed, and the last one must
+    } catch (const std::exception& error) {  // the next save may succeed, and the last one must
       if (!failed_) writeDiagnostic(std::string("warning: ") + error.what());
       failed_ = true;
     }
@@ -146,13 +151,19 @@ class Journal {
 int codeOf(const sweep::Result& result) {
   switch (outcomeOf(result)) {
     case sweep::Outcome::kPassed:
-    case sweep::Outcome::kSkipped: return kExitEquivalent;
-    case sweep::Outcome::kFailed: return kExitNotEquivalent;
-    case sweep::Outcome::kUndecided: return kExitUndecided;
-    case sweep::Outcome::kInputError: return kExitInput;
-    case sweep::Outcome::kCrashed: return kExitInternal;
+    case sweep::Outcome::kSkipped:
+      return kExitEquivalent;
+    case sweep::Outcome::kFailed:
+      return kExitNotEquivalent;
+    case sweep::Outcome::kUndecided:
+      return kExitUndecided;
+    case sweep::Outcome::kInputError:
+      return kExitInput;
+    case sweep::Outcome::kCrashed:
+      return kExitInternal;
     case sweep::Outcome::kInterrupted:
-    case sweep::Outcome::kNotRun: break;
+    case sweep::Outcome::kNotRun:
+      break;
   }
   const int signal = interruptingSignal();
   return signal != 0 ? kExitSignal + signal : kExitUndecided;
@@ -161,40 +172,59 @@ int codeOf(const sweep::Result& result) {
 // Names of files from names of configurations: the number keeps them apart.
 std::string fileNameOf(const std::string& name, std::size_t number) {
   std::string text = std::to_string(number + 1) + "_";
-  for (const char c : name.substr(0, 100)) text += std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '-' || c == '=' ? c : '_';
+  for (const char c : name.substr(0, 100))
+    text += std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '-' || c == '='
+                ? c
+                : '_';
   return text;
 }
 
 class Runner {
  public:
-  explicit Runner(const Arguments& arguments) : arguments_(arguments), configurations_(readConfig(arguments.config, known_)), progress_(!arguments.quiet), journal_(arguments.json) {
+  explicit Runner(const Arguments& arguments)
+      : arguments_(arguments),
+        configurations_(readConfig(arguments.config, known_)),
+        progress_(!arguments.quiet),
+        journal_(arguments.json) {
     sweep_.config = arguments.config;
-    sweep_.program = {{"version", kVersion}, {"proofs", proofVersion()}, {"checker", arguments.checker},
-                      {"timeout_seconds", arguments.options.timeoutSeconds}, {"memory_megabytes", arguments.options.memoryMegabytes}};
+    sweep_.program = {{"version", kVersion},
+                      {"proofs", proofVersion()},
+                      {"checker", arguments.checker},
+                      {"timeout_seconds", arguments.options.timeoutSeconds},
+                      {"memory_megabytes", arguments.options.memoryMegabytes}};
     // A rebuilt program of the same version may generate or find other things.
     const auto program = sweep::describeFile("/proc/self/exe");
     if (program) sweep_.program["build"] = {{"bytes", program->bytes}, {"crc32", program->crc}};
-    for (const sweep::Configuration& configuration : configurations_) sweep_.results.push_back(resultOf(configuration));
+    for (const sweep::Configuration& configuration : configurations_)
+      sweep_.results.push_back(resultOf(configuration));
     judgeInvalid();
     if (!arguments.baseline.empty()) before_ = sweep::readSweep(arguments.baseline);
     if (std::error_code ignored; arguments.resume && fs::exists(arguments.json, ignored)) {
       const sweep::Sweep done = sweep::readSweep(arguments.json);
       if (program) takeOver(sweep_, done);
-      else writeDiagnostic("warning: /proc/self/exe cannot be read, so it is not known whether " + arguments.json + " is of this program; everything is run again");
+      else
+        writeDiagnostic("warning: /proc/self/exe cannot be read, so it is not known whether " +
+                        arguments.json + " is of this program; everything is run again");
     }
   }
 
   int list() {
     std::size_t width = 4;
-    for (const sweep::Result& result : sweep_.results) width = std::max(width, columns(printable(result.name)));
+    for (const sweep::Result& result : sweep_.results)
+      width = std::max(width, columns(printable(result.name)));
     std::string text;
     int code = kExitEquivalent;
     for (std::size_t i = 0; i < sweep_.results.size(); ++i) {
       const sweep::Result& result = sweep_.results[i];
       const bool open = result.state == sweep::State::kNotRun;
-      text += padded(open ? "to run" : result.resumed ? "done" : toString(result.state), 13) + padded(printable(result.name), width) + "  ";
+      text += padded(open             ? "to run"
+                     : result.resumed ? "done"
+                                      : toString(result.state),
+                     13) +
+              padded(printable(result.name), width) + "  ";
       text += printable(result.reason.empty() ? doing(configurations_[i]) : result.reason);
-      if (result.expect != Verdict::kEquivalent) text += std::string("  expected: ") + toString(result.expect);
+      if (result.expect != Verdict::kEquivalent)
+        text += std::string("  expected: ") + toString(result.expect);
       text += "\n";
       if (result.state == sweep::State::kInputError) code = kExitInput;
     }
@@ -231,21 +261,26 @@ class Runner {
 
   sweep::Result runOne(std::size_t i, const fs::path& scratch) {
     const fs::path directory = arguments_.keep.empty() ? scratch : fs::path(arguments_.keep);
-    const std::string label = std::to_string(i + 1) + "/" + std::to_string(sweep_.results.size()) + " " + printable(configurations_[i].name) + ": ";
-    sweep::ExecuteOptions options{.verify = arguments_.options,
-                                  .cache = arguments_.cache.empty() ? (scratch / "proofs").string() : arguments_.cache,
-                                  .prefix = (directory / fileNameOf(configurations_[i].name, i)).string(),
-                                  .keep = !arguments_.keep.empty()};
+    const std::string label = std::to_string(i + 1) + "/" + std::to_string(sweep_.results.size()) +
+                              " " + printable(configurations_[i].name) + ": ";
+    sweep::ExecuteOptions options{
+        .verify = arguments_.options,
+        .cache = arguments_.cache.empty() ? (scratch / "proofs").string() : arguments_.cache,
+        .prefix = (directory / fileNameOf(configurations_[i].name, i)).string(),
+        .keep = !arguments_.keep.empty()};
     options.verify.cancel = &interrupted();
-    options.verify.progress = [&](std::size_t done, std::size_t all, const char* doing) { progress_.update(done, all, (label + doing).c_str()); };
+    options.verify.progress = [&](std::size_t done, std::size_t all, const char* doing) {
+      progress_.update(done, all, (label + doing).c_str());
+    };
     progress_.update(0, 0, label.c_str());
     sweep::Executed executed = executeApart(configurations_[i], options, interruptingSignal);
-    progress_.clear();   // also what the other process wrote there
+    progress_.clear();  // also what the other process wrote there
     for (const std::string& warning : executed.warnings)
       if (warned_.insert(warning).second) writeDiagnostic("warning: " + warning);
     if (!options.keep) {
       std::error_code ignored;
-      for (const char* end : {".model.json", ".plan.json"}) fs::remove(options.prefix + end, ignored);
+      for (const char* end : {".model.json", ".plan.json"})
+        fs::remove(options.prefix + end, ignored);
     }
     return std::move(executed.result);
   }
@@ -273,7 +308,8 @@ class Runner {
     sweep_.complete = true;
     for (const sweep::Result& result : sweep_.results) {
       code = worse(code, codeOf(result));
-      if (result.state == sweep::State::kNotRun || result.state == sweep::State::kInterrupted) sweep_.complete = false;
+      if (result.state == sweep::State::kNotRun || result.state == sweep::State::kInterrupted)
+        sweep_.complete = false;
     }
     sweep::Json comparison = nullptr;
     std::vector<sweep::Change> changes;
@@ -304,7 +340,8 @@ class Runner {
     if (configuration.bug) {
       text += "; mutate --bug=" + configuration.bug->name;
       if (!configuration.bug->choice.at.empty()) text += " --at=" + configuration.bug->choice.at;
-      if (configuration.bug->choice.seed) text += " --seed=" + std::to_string(*configuration.bug->choice.seed);
+      if (configuration.bug->choice.seed)
+        text += " --seed=" + std::to_string(*configuration.bug->choice.seed);
     }
     return text;
   }
@@ -326,14 +363,17 @@ int runSweep(Arguments arguments) {
     return static_cast<int>(kExitUsage);
   };
   std::error_code ignored;
-  if (!arguments.baseline.empty() && !arguments.json.empty() && fs::equivalent(arguments.baseline, arguments.json, ignored))
-    return wrong("--baseline and --json are the same file: the baseline would be gone after the first configuration");
+  if (!arguments.baseline.empty() && !arguments.json.empty() &&
+      fs::equivalent(arguments.baseline, arguments.json, ignored))
+    return wrong(
+        "--baseline and --json are the same file: the baseline would be gone after the first "
+        "configuration");
   catchInterrupts();
   arguments.options.checker = arguments.checker == "z3" ? Checker::kZ3 : Checker::kAuto;
   Runner runner(arguments);
   if (arguments.list) return runner.list();
   for (const std::string& file : {arguments.json, arguments.junit})
-    if (!file.empty()) checkWritable(file);   // not after an hour's work
+    if (!file.empty()) checkWritable(file);  // not after an hour's work
   if (!arguments.keep.empty()) fs::create_directories(arguments.keep);
   return runner.run();
 }
@@ -342,15 +382,38 @@ int runSweep(Arguments arguments) {
 
 void addSweepCommand(CLI::App& app, std::function<int()>& run) {
   const auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand("sweep", "Generate and verify many configurations, and compare them with an earlier run");
-  command->add_option("CONFIG", arguments->config, "What to run: architectures, degrees, plans (docs/sweep.md)")->required()->type_name("FILE");
+  CLI::App* command = app.add_subcommand(
+      "sweep", "Generate and verify many configurations, and compare them with an earlier run");
+  command
+      ->add_option("CONFIG", arguments->config,
+                   "What to run: architectures, degrees, plans (docs/sweep.md)")
+      ->required()
+      ->type_name("FILE");
   addVerifyLimits(command, arguments->options, arguments->checker);
-  command->add_option("--cache", arguments->cache, "Look proofs up in this file, and leave new ones there; made if there is none (default: shared within the run)")->type_name("FILE");
-  CLI::Option* json = command->add_option("--json", arguments->json, "Write all results to this file, after each configuration")->type_name("FILE");
-  command->add_option("--junit", arguments->junit, "Write the results to this file as JUnit XML")->type_name("FILE");
-  command->add_option("--baseline", arguments->baseline, "Show what differs from this JSON file of an earlier sweep")->type_name("FILE");
-  command->add_flag("--resume", arguments->resume, "Run only what the JSON file does not have yet, or has of other inputs or another version")->needs(json);
-  command->add_option("--keep", arguments->keep, "Leave generated models and plans in this directory, with the complete reports")->type_name("DIR");
+  command
+      ->add_option("--cache", arguments->cache,
+                   "Look proofs up in this file, and leave new ones there; made if there is none "
+                   "(default: shared within the run)")
+      ->type_name("FILE");
+  CLI::Option* json = command
+                          ->add_option("--json", arguments->json,
+                                       "Write all results to this file, after each configuration")
+                          ->type_name("FILE");
+  command->add_option("--junit", arguments->junit, "Write the results to this file as JUnit XML")
+      ->type_name("FILE");
+  command
+      ->add_option("--baseline", arguments->baseline,
+                   "Show what differs from this JSON file of an earlier sweep")
+      ->type_name("FILE");
+  command
+      ->add_flag("--resume", arguments->resume,
+                 "Run only what the JSON file does not have yet, or has of other inputs or another "
+                 "version")
+      ->needs(json);
+  command
+      ->add_option("--keep", arguments->keep,
+                   "Leave generated models and plans in this directory, with the complete reports")
+      ->type_name("DIR");
   command->add_flag("--list", arguments->list, "Only show what would run");
   command->add_flag("-q,--quiet", arguments->quiet, "Print the summary only");
   command->footer(kExitCodesHelp);

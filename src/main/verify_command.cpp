@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <exception>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <new>
 #include <optional>
-#include <map>
 #include <sstream>
 #include <string>
 #include <system_error>
@@ -40,7 +40,7 @@ struct Arguments {
   std::string model, json, cache, certify;
   std::string checker = "auto";
   bool noClasses = false, quiet = false;
-  double confirmSeconds = 1;   // 0: off
+  double confirmSeconds = 1;  // 0: off
   VerifyOptions options;
 };
 
@@ -54,14 +54,17 @@ std::vector<std::string> planFiles(const std::vector<std::string>& given) {
       continue;
     }
     std::vector<std::string> found = reader::plansIn(path);
-    if (found.empty()) found.push_back(path);   // an input error, of this one only
+    if (found.empty()) found.push_back(path);  // an input error, of this one only
     files.insert(files.end(), found.begin(), found.end());
   }
   return files;
 }
 
-// The results do not depend on each other: if one cannot be written the others still are. `log` is a proof log's text, or empty.
-void deliver(const std::function<void(std::ostream&)>& write, const std::function<std::string()>& json, const Arguments& arguments, const std::string& log = {}) {
+// The results do not depend on each other: if one cannot be written the others still are. `log` is
+// a proof log's text, or empty.
+void deliver(const std::function<void(std::ostream&)>& write,
+             const std::function<std::string()>& json, const Arguments& arguments,
+             const std::string& log = {}) {
   std::exception_ptr failure;
   const auto attempt = [&](auto&& result) {
     try {
@@ -82,7 +85,9 @@ void deliver(const std::function<void(std::ostream&)>& write, const std::functio
 
 // A plan that cannot run, or of which nothing is known, is not executed.
 bool worthExecuting(const Report& report) {
-  if (report.verdict == Verdict::kNotEquivalent) return std::all_of(report.defects.begin(), report.defects.end(), [](const Defect& d) { return d.kind == DefectKind::kLineage; });
+  if (report.verdict == Verdict::kNotEquivalent)
+    return std::all_of(report.defects.begin(), report.defects.end(),
+                       [](const Defect& d) { return d.kind == DefectKind::kLineage; });
   return report.verdict == Verdict::kEquivalent;
 }
 
@@ -93,17 +98,23 @@ void reportDisagreement(const Report& report) {
   const std::string stem = "shardproof-disagreement-" + std::to_string(::getpid());
   writeFileAtomically(stem + ".model.json", c.modelText);
   writeFileAtomically(stem + ".plan.json", c.planText);
-  writeDiagnostic("the smaller plan that disagrees is in " + stem + ".model.json and " + stem + ".plan.json");
+  writeDiagnostic("the smaller plan that disagrees is in " + stem + ".model.json and " + stem +
+                  ".plan.json");
 }
 
 // `log`: becomes the proof log's text, where one is asked for and there is something to certify.
-Report verifyPlan(const Arguments& arguments, const std::string& plan, Progress& progress, std::string* log = nullptr) {
-  if (std::error_code ignored; std::filesystem::is_directory(plan, ignored)) throw InputError(plan, "", "found a directory that holds no *.plan.json or *.plan.json.gz that can be listed, expected plans");
+Report verifyPlan(const Arguments& arguments, const std::string& plan, Progress& progress,
+                  std::string* log = nullptr) {
+  if (std::error_code ignored; std::filesystem::is_directory(plan, ignored))
+    throw InputError(plan, "",
+                     "found a directory that holds no *.plan.json or *.plan.json.gz that can be "
+                     "listed, expected plans");
   VerifyOptions options = arguments.options;
   ProofRecord record;
   if (log && !arguments.certify.empty()) options.record = &record;
   VerifiedFiles done = verifyFiles(arguments.model, plan, options);
-  if (arguments.confirmSeconds > 0 && !done.report.interrupted && done.problem && worthExecuting(done.report)) {
+  if (arguments.confirmSeconds > 0 && !done.report.interrupted && done.problem &&
+      worthExecuting(done.report)) {
     progress.update(0, 1, "executing");
     ConfirmOptions confirmOptions;
     confirmOptions.seconds = arguments.confirmSeconds;
@@ -114,21 +125,27 @@ Report verifyPlan(const Arguments& arguments, const std::string& plan, Progress&
     reportDisagreement(done.report);
   }
   progress.clear();
-  if (!record.entries.empty()) *log = proofLogText(makeProofLog(*done.problem, record, options.checker, kVersion, arguments.certify));
+  if (!record.entries.empty())
+    *log = proofLogText(
+        makeProofLog(*done.problem, record, options.checker, kVersion, arguments.certify));
   return std::move(done.report);
 }
 
 int runOne(const Arguments& arguments, const std::string& plan, Progress& progress) {
   std::string log;
   const Report report = verifyPlan(arguments, plan, progress, &log);
-  deliver([&](std::ostream& out) { writeText(out, report, arguments.quiet); }, [&] { return jsonText(report); }, arguments, log);
+  deliver([&](std::ostream& out) { writeText(out, report, arguments.quiet); },
+          [&] { return jsonText(report); }, arguments, log);
   // A log of an earlier run is left alone: it says by digests which files it is about.
-  if (!arguments.certify.empty() && log.empty()) writeDiagnostic(arguments.certify + ": not written: the plan is " + toString(report.verdict) + ", so there is nothing to certify");
+  if (!arguments.certify.empty() && log.empty())
+    writeDiagnostic(arguments.certify + ": not written: the plan is " + toString(report.verdict) +
+                    ", so there is nothing to certify");
   return exitCodeFor(report, interruptingSignal());
 }
 
 // What one plan does must not keep the others from being looked at.
-int runSeveral(const Arguments& arguments, const std::vector<std::string>& plans, Progress& progress) {
+int runSeveral(const Arguments& arguments, const std::vector<std::string>& plans,
+               Progress& progress) {
   std::vector<PlanResult> results;
   int code = kExitEquivalent;
   std::exception_ptr unwritten;
@@ -141,7 +158,8 @@ int runSeveral(const Arguments& arguments, const std::vector<std::string>& plans
     } catch (const InputError& error) {
       result.error = error.what();
       result.inputError = true;
-      code = worse(code, interrupted() ? kExitSignal + interruptingSignal() : kExitInput);   // as in main()
+      code = worse(
+          code, interrupted() ? kExitSignal + interruptingSignal() : kExitInput);  // as in main()
     } catch (const std::bad_alloc&) {
       result.error = plan + ": out of memory";
       code = worse(code, kExitInternal);
@@ -155,11 +173,12 @@ int runSeveral(const Arguments& arguments, const std::vector<std::string>& plans
       writeVerdictLine(line, result);
       writeStandardOutput(line.str());
     } catch (const std::exception&) {
-      unwritten = std::current_exception();   // the JSON report may still be
+      unwritten = std::current_exception();  // the JSON report may still be
     }
     results.push_back(std::move(result));
   }
-  deliver([&](std::ostream& out) { writeSummary(out, results, arguments.quiet); }, [&] { return plansJsonText(results); }, arguments);
+  deliver([&](std::ostream& out) { writeSummary(out, results, arguments.quiet); },
+          [&] { return plansJsonText(results); }, arguments);
   if (unwritten) std::rethrow_exception(unwritten);
   return code;
 }
@@ -171,7 +190,8 @@ int runVerify(Arguments arguments) {
   catchInterrupts();
   const std::vector<std::string> plans = planFiles(arguments.plans);
   if (!arguments.certify.empty() && plans.size() > 1) {
-    writeDiagnostic("--certify writes the proof log of one plan, but " + std::to_string(plans.size()) + " were given");
+    writeDiagnostic("--certify writes the proof log of one plan, but " +
+                    std::to_string(plans.size()) + " were given");
     return kExitUsage;
   }
   if (const std::string& directory = arguments.options.smt2Directory; !directory.empty()) {
@@ -185,7 +205,9 @@ int runVerify(Arguments arguments) {
   arguments.options.checker = arguments.checker == "z3" ? Checker::kZ3 : Checker::kAuto;
   arguments.options.shareClasses = !arguments.noClasses;
   arguments.options.cancel = &interrupted();
-  arguments.options.progress = [&](std::size_t done, std::size_t all, const char* doing) { progress.update(done, all, doing); };
+  arguments.options.progress = [&](std::size_t done, std::size_t all, const char* doing) {
+    progress.update(done, all, doing);
+  };
 
   std::optional<CacheFileStore> cache;
   if (!arguments.cache.empty()) cache.emplace(arguments.cache);
@@ -199,7 +221,8 @@ int runVerify(Arguments arguments) {
     for (const std::string& problem : cache->problems()) writeDiagnostic("warning: " + problem);
   };
   try {
-    const int code = plans.size() == 1 ? runOne(arguments, plans.front(), progress) : runSeveral(arguments, plans, progress);
+    const int code = plans.size() == 1 ? runOne(arguments, plans.front(), progress)
+                                       : runSeveral(arguments, plans, progress);
     tell();
     return code;
   } catch (...) {
@@ -212,30 +235,69 @@ int runVerify(Arguments arguments) {
 
 void addVerifyLimits(CLI::App* command, VerifyOptions& options, std::string& checker) {
   command->add_option("-j,--jobs", options.jobs, "Worker processes; 0: one per core")
-      ->check(CLI::Range(0, 1024))->capture_default_str()->type_name("N");
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str()
+      ->type_name("N");
   command->add_option("-t,--timeout", options.timeoutSeconds, "Time for one proof, in seconds")
-      ->check(secondsRange())->capture_default_str()->type_name("S");
+      ->check(secondsRange())
+      ->capture_default_str()
+      ->type_name("S");
   command->add_option("--memory", options.memoryMegabytes, "Memory that a worker may use, in MB")
-      ->check(CLI::Range(16, 100'000'000))->capture_default_str()->type_name("MB");
-  command->add_option("--checker", checker, "auto: normal forms first, Z3 for what they leave; z3: everything goes to Z3")
-      ->check(CLI::IsMember({"auto", "z3"}))->capture_default_str()->type_name("NAME");
+      ->check(CLI::Range(16, 100'000'000))
+      ->capture_default_str()
+      ->type_name("MB");
+  command
+      ->add_option("--checker", checker,
+                   "auto: normal forms first, Z3 for what they leave; z3: everything goes to Z3")
+      ->check(CLI::IsMember({"auto", "z3"}))
+      ->capture_default_str()
+      ->type_name("NAME");
 }
 
 void addVerifyCommand(CLI::App& app, std::function<int()>& run) {
   const auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand("verify", "Prove that a plan computes what its model says, or show where it does not");
-  command->add_option("-p,--plan", arguments->plans, "The plan: what each rank runs (*.plan.json or .json.gz). Several may be given, and directories of them")
-      ->required()->type_name("FILE")->allow_extra_args(false);
-  command->add_option("-m,--model", arguments->model, "The logical model, for all plans (default: the file that the plan names, beside it)")->type_name("FILE");
+  CLI::App* command = app.add_subcommand(
+      "verify", "Prove that a plan computes what its model says, or show where it does not");
+  command
+      ->add_option("-p,--plan", arguments->plans,
+                   "The plan: what each rank runs (*.plan.json or .json.gz). Several may be given, "
+                   "and directories of them")
+      ->required()
+      ->type_name("FILE")
+      ->allow_extra_args(false);
+  command
+      ->add_option(
+          "-m,--model", arguments->model,
+          "The logical model, for all plans (default: the file that the plan names, beside it)")
+      ->type_name("FILE");
   addVerifyLimits(command, arguments->options, arguments->checker);
-  command->add_option("--confirm", arguments->confirmSeconds, "Time for executing the plan, or a smaller one, at random inputs after the verdict, in seconds; 0 or off: not at all")
-      ->transform(CLI::Transformer(std::map<std::string, std::string>{{"off", "0"}}))->check(CLI::Range(0.0, 86400.0))->capture_default_str();
-  CLI::Option* noClasses = command->add_flag("--no-classes", arguments->noClasses, "Prove every stage, also those that differ only in names");
-  command->add_option("--cache", arguments->cache, "Look proofs up in this file, and leave new ones there; made if there is none")->type_name("FILE")->excludes(noClasses);
-  command->add_option("--json", arguments->json, "Write the complete report to this file as JSON")->type_name("FILE");
-  command->add_option("--certify", arguments->certify, "Where the plan is equivalent, write a proof log to this file (.json or .json.gz), for `shardproof check-log`")
-      ->type_name("FILE")->excludes(noClasses);
-  command->add_option("--smt2", arguments->options.smt2Directory, "Write every obligation to this directory as SMT-LIB 2, with an index; one that an earlier run filled is emptied first")
+  command
+      ->add_option("--confirm", arguments->confirmSeconds,
+                   "Time for executing the plan, or a smaller one, at random inputs after the "
+                   "verdict, in seconds; 0 or off: not at all")
+      ->transform(CLI::Transformer(std::map<std::string, std::string>{{"off", "0"}}))
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  CLI::Option* noClasses =
+      command->add_flag("--no-classes", arguments->noClasses,
+                        "Prove every stage, also those that differ only in names");
+  command
+      ->add_option("--cache", arguments->cache,
+                   "Look proofs up in this file, and leave new ones there; made if there is none")
+      ->type_name("FILE")
+      ->excludes(noClasses);
+  command->add_option("--json", arguments->json, "Write the complete report to this file as JSON")
+      ->type_name("FILE");
+  command
+      ->add_option("--certify", arguments->certify,
+                   "Where the plan is equivalent, write a proof log to this file (.json or "
+                   ".json.gz), for `shardproof check-log`")
+      ->type_name("FILE")
+      ->excludes(noClasses);
+  command
+      ->add_option("--smt2", arguments->options.smt2Directory,
+                   "Write every obligation to this directory as SMT-LIB 2, with an index; one that "
+                   "an earlier run filled is emptied first")
       ->type_name("DIR");
   command->add_flag("-q,--quiet", arguments->quiet, "Print the verdict's line only");
   command->footer(kExitCodesHelp);

@@ -9,7 +9,8 @@
 
 namespace shardproof {
 
-// Adds the subcommand; `run` becomes what main calls for its exit code if the subcommand was chosen.
+// Adds the subcommand; `run` becomes what main calls for its exit code if the subcommand was
+// chosen.
 void addVerifyCommand(CLI::App& app, std::function<int()>& run);
 
 // The options that `verify` and `sweep` have in common: workers, limits, checker ("auto" or "z3").

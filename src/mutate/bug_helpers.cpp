@@ -5,7 +5,8 @@
 namespace shardproof::mutate {
 
 std::vector<NodeRef> liveLines(const PlanGraph& graph, const std::function<bool(NodeRef)>& wanted) {
-  return graph.all([&](NodeRef ref) { return wanted(ref) && graph.isLive(ref) && graph.isFirstCopy(ref); });
+  return graph.all(
+      [&](NodeRef ref) { return wanted(ref) && graph.isLive(ref) && graph.isFirstCopy(ref); });
 }
 
 std::string operand(const Json& node, std::size_t i) {
@@ -37,14 +38,16 @@ bool hasMembersAlong(const PlanGraph& graph, NodeRef ref, const std::string& axi
     std::set<std::int64_t> seen;
     for (const NodeRef other : copies) {
       bool beside = graph.at(other.program, axis).has_value();
-      for (const auto& [a, size] : graph.axes()) beside = beside && (a == axis || graph.at(other.program, a) == graph.at(c.program, a));
+      for (const auto& [a, size] : graph.axes())
+        beside = beside && (a == axis || graph.at(other.program, a) == graph.at(c.program, a));
       if (beside) seen.insert(*graph.at(other.program, axis));
     }
     return static_cast<std::int64_t>(seen.size()) == graph.axisSize(axis);
   });
 }
 
-void rewire(Editor& editor, const std::vector<Editor::Handle>& readers, const std::string& from, const std::string& to) {
+void rewire(Editor& editor, const std::vector<Editor::Handle>& readers, const std::string& from,
+            const std::string& to) {
   const std::string own(stem(from));
   for (const Editor::Handle h : readers) {
     for (Json& in : editor.touch(h)["in"]) {
@@ -57,7 +60,8 @@ void rewire(Editor& editor, const std::vector<Editor::Handle>& readers, const st
   }
 }
 
-Json makeNode(const std::string& op, const std::vector<std::string>& in, const std::vector<std::string>& out, Json attributes) {
+Json makeNode(const std::string& op, const std::vector<std::string>& in,
+              const std::vector<std::string>& out, Json attributes) {
   Json node = Json::object();
   node["op"] = op;
   node["in"] = in;

@@ -17,16 +17,19 @@ std::string operand(const Json& node, std::size_t i);
 std::string result(const Json& node, std::size_t i);
 bool isAnyOf(const std::string& op, std::initializer_list<const char*> names);
 
-// A collective whose members have something to tell each other: more than one, with different values.
+// A collective whose members have something to tell each other: more than one, with different
+// values.
 bool mattersToMembers(const PlanGraph& graph, NodeRef ref);
 
 // Whether ranks along the whole axis run this node, so that a group over the axis is complete.
 bool hasMembersAlong(const PlanGraph& graph, NodeRef ref, const std::string& axis);
 
 // Lets the readers of `from` read `to` in its place, in one program; touches them.
-void rewire(Editor& editor, const std::vector<Editor::Handle>& readers, const std::string& from, const std::string& to);
+void rewire(Editor& editor, const std::vector<Editor::Handle>& readers, const std::string& from,
+            const std::string& to);
 
 // {"op": .., "in": .., "out": .., "attrs": ..}
-Json makeNode(const std::string& op, const std::vector<std::string>& in, const std::vector<std::string>& out, Json attributes = nullptr);
+Json makeNode(const std::string& op, const std::vector<std::string>& in,
+              const std::vector<std::string>& out, Json attributes = nullptr);
 
 }  // namespace shardproof::mutate

@@ -1,4 +1,5 @@
-// A collective that is missing, not used, of the wrong kind, over the wrong ranks, or in the wrong place.
+// A collective that is missing, not used, of the wrong kind, over the wrong ranks, or in the wrong
+// place.
 #include <algorithm>
 
 #include "mutate/bug_helpers.h"
@@ -6,9 +7,12 @@
 namespace shardproof::mutate {
 namespace {
 
-bool isOp(const PlanGraph& graph, NodeRef ref, const char* op) { return opOf(graph.node(ref)) == op && mattersToMembers(graph, ref); }
+bool isOp(const PlanGraph& graph, NodeRef ref, const char* op) {
+  return opOf(graph.node(ref)) == op && mattersToMembers(graph, ref);
+}
 
-// The dimension along which a tensor is cut into as many pieces as the group has members; -1 if there is none.
+// The dimension along which a tensor is cut into as many pieces as the group has members; -1 if
+// there is none.
 int divisibleDimension(const PlanGraph& graph, NodeRef ref, const std::string& tensor) {
   const auto shape = graph.shape(ref.program, tensor);
   const std::int64_t n = graph.groupSize(ref);
@@ -19,19 +23,25 @@ int divisibleDimension(const PlanGraph& graph, NodeRef ref, const std::string& t
 
 // ---- missing ----
 
-bool isForwardAllReduce(const PlanGraph& g, NodeRef r) { return isOp(g, r, "all_reduce") && !g.afterBackward(r); }
-bool isBackwardAllReduce(const PlanGraph& g, NodeRef r) { return isOp(g, r, "all_reduce") && g.afterBackward(r); }
+bool isForwardAllReduce(const PlanGraph& g, NodeRef r) {
+  return isOp(g, r, "all_reduce") && !g.afterBackward(r);
+}
+bool isBackwardAllReduce(const PlanGraph& g, NodeRef r) {
+  return isOp(g, r, "all_reduce") && g.afterBackward(r);
+}
 
 void becomeIdentity(const PlanGraph& graph, NodeRef site, Json&, Editor& editor) {
   for (const auto h : editor.hold(graph.copies(site))) editor.becomes(h, "identity");
 }
 
 // A gradient of a norm's weight that reaches this collective through sums only.
-bool isNormWeightGradient(const PlanGraph& graph, int program, const std::string& tensor, int depth = 0) {
+bool isNormWeightGradient(const PlanGraph& graph, int program, const std::string& tensor,
+                          int depth = 0) {
   for (const NodeRef p : graph.producers(program, tensor)) {
     const Json& n = graph.node(p);
     const std::string& op = opOf(n);
-    if (op == "rms_norm_backward" || op == "layer_norm_backward") return result(n, 0) != stem(tensor);
+    if (op == "rms_norm_backward" || op == "layer_norm_backward")
+      return result(n, 0) != stem(tensor);
     const bool passes = op == "add" || isIdentity(op) || isCollective(n);
     if (!passes || depth > 64) return false;
     return isNormWeightGradient(graph, program, operand(n, 0), depth + 1);
@@ -50,7 +60,8 @@ void dangle(const PlanGraph& graph, NodeRef site, Json&, Editor& editor) {
   }
 }
 
-// ---- wrong primitive. The shapes are made to fit, as a framework does that derives them from the primitive: nothing crashes. ----
+// ---- wrong primitive. The shapes are made to fit, as a framework does that derives them from the
+// primitive: nothing crashes. ----
 
 void gatherInsteadOfReduce(const PlanGraph& graph, NodeRef site, Json&, Editor& editor) {
   for (const auto h : editor.hold(graph.copies(site))) {
@@ -64,7 +75,8 @@ void gatherInsteadOfReduce(const PlanGraph& graph, NodeRef site, Json&, Editor& 
     node["op"] = "all_gather";
     node["attrs"] = Json{{"dim", 0}};
     node["out"] = Json::array({gathered});
-    editor.insertAfter(h, makeNode("chunk", {gathered}, {whole}, Json{{"dim", 0}, {"parts", n}, {"index", 0}}));
+    editor.insertAfter(
+        h, makeNode("chunk", {gathered}, {whole}, Json{{"dim", 0}, {"parts", n}, {"index", 0}}));
   }
 }
 
@@ -78,7 +90,10 @@ void reduceInsteadOfGather(const PlanGraph& graph, NodeRef site, Json&, Editor& 
     node["op"] = "all_reduce";
     node.erase("attrs");
     node["out"] = Json::array({reduced});
-    editor.insertAfter(h, makeNode("cat", std::vector<std::string>(static_cast<std::size_t>(graph.groupSize(site)), reduced), {whole}, Json{{"dim", dim}}));
+    editor.insertAfter(h, makeNode("cat",
+                                   std::vector<std::string>(
+                                       static_cast<std::size_t>(graph.groupSize(site)), reduced),
+                                   {whole}, Json{{"dim", dim}}));
   }
 }
 
@@ -92,12 +107,15 @@ void reduceInsteadOfReduceScatter(const PlanGraph& graph, NodeRef site, Json&, E
     node["op"] = "all_reduce";
     node["attrs"].erase("dim");
     node["out"] = Json::array({reduced});
-    editor.insertAfter(h, makeNode("chunk", {reduced}, {piece}, Json{{"dim", dim}, {"parts", graph.groupSize(site)}, {"index", 0}}));
+    editor.insertAfter(
+        h, makeNode("chunk", {reduced}, {piece},
+                    Json{{"dim", dim}, {"parts", graph.groupSize(site)}, {"index", 0}}));
   }
 }
 
 bool canScatter(const PlanGraph& g, NodeRef r) {
-  return isOp(g, r, "all_reduce") && isSum(g.node(r)) && divisibleDimension(g, r, operand(g.node(r), 0)) >= 0;
+  return isOp(g, r, "all_reduce") && isSum(g.node(r)) &&
+         divisibleDimension(g, r, operand(g.node(r), 0)) >= 0;
 }
 
 void reduceScatterInsteadOfReduce(const PlanGraph& graph, NodeRef site, Json&, Editor& editor) {
@@ -113,13 +131,16 @@ void reduceScatterInsteadOfReduce(const PlanGraph& graph, NodeRef site, Json&, E
     node["op"] = "reduce_scatter";
     node["attrs"]["dim"] = dim;
     node["out"] = Json::array({piece});
-    editor.insertAfter(h, makeNode("cat", std::vector<std::string>(static_cast<std::size_t>(n), piece), {whole}, Json{{"dim", dim}}));
+    editor.insertAfter(
+        h, makeNode("cat", std::vector<std::string>(static_cast<std::size_t>(n), piece), {whole},
+                    Json{{"dim", dim}}));
   }
 }
 
 // ---- wrong group ----
 
-// Another axis over which the same collective can run: of the same size unless that does not matter, and with a member at each place.
+// Another axis over which the same collective can run: of the same size unless that does not
+// matter, and with a member at each place.
 std::string otherAxis(const PlanGraph& graph, NodeRef ref) {
   const Json& n = graph.node(ref);
   if (!n.contains("group") || n.at("group").size() != 1) return {};
@@ -135,7 +156,8 @@ std::string otherAxis(const PlanGraph& graph, NodeRef ref) {
 
 void takeOtherGroup(const PlanGraph& graph, NodeRef site, Json&, Editor& editor) {
   const std::string axis = otherAxis(graph, site);
-  for (const auto h : editor.hold(graph.copies(site))) editor.touch(h)["group"] = Json::array({axis});
+  for (const auto h : editor.hold(graph.copies(site)))
+    editor.touch(h)["group"] = Json::array({axis});
 }
 
 // ---- wrong place: y = f(sum of x) becomes y = sum of f(x) ----
@@ -145,8 +167,9 @@ std::optional<NodeRef> nonlinearReader(const PlanGraph& graph, NodeRef ref) {
   const std::string sum = result(n, 0);
   for (const NodeRef r : graph.readers(ref.program, sum)) {
     const Json& reader = graph.node(r);
-    if (isAnyOf(opOf(reader), {"amax", "amin", "square", "sqrt", "rsqrt", "exp", "log", "sigmoid", "tanh", "silu", "relu", "gelu", "pow"}) && graph.isLive(r) &&
-        reader.value("mb", Json()) == n.value("mb", Json()))
+    if (isAnyOf(opOf(reader), {"amax", "amin", "square", "sqrt", "rsqrt", "exp", "log", "sigmoid",
+                               "tanh", "silu", "relu", "gelu", "pow"}) &&
+        graph.isLive(r) && reader.value("mb", Json()) == n.value("mb", Json()))
       return r;
   }
   return std::nullopt;
@@ -155,14 +178,16 @@ std::optional<NodeRef> nonlinearReader(const PlanGraph& graph, NodeRef ref) {
 void reduceAfterNonlinear(const PlanGraph& graph, NodeRef site, Json&, Editor& editor) {
   std::vector<std::pair<Editor::Handle, Editor::Handle>> pairs;
   for (const NodeRef ref : graph.copies(site))
-    if (const auto reader = nonlinearReader(graph, ref)) pairs.emplace_back(editor.hold(ref), editor.hold(*reader));
+    if (const auto reader = nonlinearReader(graph, ref))
+      pairs.emplace_back(editor.hold(ref), editor.hold(*reader));
   for (const auto& [reduce, reader] : pairs) {
     // A second reduction, behind the reader; the first one keeps its other readers.
     Json& after = editor.touch(reader);
     const std::string final = result(after, 0), early = editor.fresh(reader, final, "early");
     after["in"][0] = operand(editor.node(reduce), 0);
     after["out"][0] = early;
-    Json moved = makeNode("all_reduce", {early}, {final}, editor.node(reduce).value("attrs", Json()));
+    Json moved =
+        makeNode("all_reduce", {early}, {final}, editor.node(reduce).value("attrs", Json()));
     moved["comm"] = editor.node(reduce).at("comm").get<std::string>() + ".late";
     for (const char* field : {"group", "group_at"})
       if (editor.node(reduce).contains(field)) moved[field] = editor.node(reduce).at(field);
@@ -174,50 +199,90 @@ void reduceAfterNonlinear(const PlanGraph& graph, NodeRef site, Json&, Editor& e
 
 std::vector<Bug> communicationBugs() {
   return {
-      {"missing_all_reduce", "an all-reduce of the forward pass is left out: each rank goes on with its own partial sum", "TrainVerify",
-       [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return isForwardAllReduce(g, r); }); }, becomeIdentity},
+      {"missing_all_reduce",
+       "an all-reduce of the forward pass is left out: each rank goes on with its own partial sum",
+       "TrainVerify",
+       [](const PlanGraph& g) {
+         return liveLines(g, [&](NodeRef r) { return isForwardAllReduce(g, r); });
+       },
+       becomeIdentity},
       {"missing_all_reduce_backward", "an all-reduce of gradients is left out", "TrainVerify",
-       [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return isBackwardAllReduce(g, r); }); }, becomeIdentity},
-      {"dangling_all_reduce", "an all-reduce is there, but what follows reads its operand instead of its result", "TrainVerify",
+       [](const PlanGraph& g) {
+         return liveLines(g, [&](NodeRef r) { return isBackwardAllReduce(g, r); });
+       },
+       becomeIdentity},
+      {"dangling_all_reduce",
+       "an all-reduce is there, but what follows reads its operand instead of its result",
+       "TrainVerify",
        [](const PlanGraph& g) {
          return liveLines(g, [&](NodeRef r) {
            const std::string reduced = result(g.node(r), 0);
            const auto readers = g.readers(r.program, reduced);
-           return isOp(g, r, "all_reduce") && std::any_of(readers.begin(), readers.end(), [&](NodeRef reader) {
-             if (!g.isLive(reader)) return false;
-             const Json& n = g.node(reader);
-             for (std::size_t i = 0; i < n.at("in").size(); ++i)
-               if (stem(operand(n, i)) == reduced && valueMatters(n, i)) return true;
-             return false;
-           });
+           return isOp(g, r, "all_reduce") &&
+                  std::any_of(readers.begin(), readers.end(), [&](NodeRef reader) {
+                    if (!g.isLive(reader)) return false;
+                    const Json& n = g.node(reader);
+                    for (std::size_t i = 0; i < n.at("in").size(); ++i)
+                      if (stem(operand(n, i)) == reduced && valueMatters(n, i)) return true;
+                    return false;
+                  });
          });
        },
        dangle},
-      {"all_gather_for_all_reduce", "an all-gather where an all-reduce belongs; every rank goes on with the first member's part", "TrainVerify",
+      {"all_gather_for_all_reduce",
+       "an all-gather where an all-reduce belongs; every rank goes on with the first member's part",
+       "TrainVerify",
        [](const PlanGraph& g) {
-         return liveLines(g, [&](NodeRef r) { return isOp(g, r, "all_reduce") && isSum(g.node(r)) && !g.shape(r.program, result(g.node(r), 0)).empty(); });
+         return liveLines(g, [&](NodeRef r) {
+           return isOp(g, r, "all_reduce") && isSum(g.node(r)) &&
+                  !g.shape(r.program, result(g.node(r), 0)).empty();
+         });
        },
        gatherInsteadOfReduce},
-      {"all_reduce_for_all_gather", "an all-reduce where an all-gather belongs: the pieces are added up instead of put together", "TrainVerify",
-       [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return isOp(g, r, "all_gather"); }); }, reduceInsteadOfGather},
-      {"all_reduce_for_reduce_scatter", "an all-reduce where a reduce-scatter belongs; every rank goes on with the first piece", "TrainVerify",
-       [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return isOp(g, r, "reduce_scatter") && isSum(g.node(r)); }); },
+      {"all_reduce_for_all_gather",
+       "an all-reduce where an all-gather belongs: the pieces are added up instead of put together",
+       "TrainVerify",
+       [](const PlanGraph& g) {
+         return liveLines(g, [&](NodeRef r) { return isOp(g, r, "all_gather"); });
+       },
+       reduceInsteadOfGather},
+      {"all_reduce_for_reduce_scatter",
+       "an all-reduce where a reduce-scatter belongs; every rank goes on with the first piece",
+       "TrainVerify",
+       [](const PlanGraph& g) {
+         return liveLines(
+             g, [&](NodeRef r) { return isOp(g, r, "reduce_scatter") && isSum(g.node(r)); });
+       },
        reduceInsteadOfReduceScatter},
-      {"reduce_scatter_for_all_reduce", "a reduce-scatter where an all-reduce belongs; each rank repeats its own piece", "TrainVerify",
-       [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return canScatter(g, r); }); }, reduceScatterInsteadOfReduce},
+      {"reduce_scatter_for_all_reduce",
+       "a reduce-scatter where an all-reduce belongs; each rank repeats its own piece",
+       "TrainVerify",
+       [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return canScatter(g, r); }); },
+       reduceScatterInsteadOfReduce},
       {"wrong_group", "a collective runs over another axis of the mesh", "TTrace",
        [](const PlanGraph& g) {
-         return liveLines(g, [&](NodeRef r) { return isCollective(g.node(r)) && mattersToMembers(g, r) && !otherAxis(g, r).empty(); });
+         return liveLines(g, [&](NodeRef r) {
+           return isCollective(g.node(r)) && mattersToMembers(g, r) && !otherAxis(g, r).empty();
+         });
        },
        takeOtherGroup},
-      {"norm_weight_not_reduced", "the gradient of a norm's weight is left out of its all-reduce", "GraphGuard",
+      {"norm_weight_not_reduced", "the gradient of a norm's weight is left out of its all-reduce",
+       "GraphGuard",
        [](const PlanGraph& g) {
-         return liveLines(g, [&](NodeRef r) { return isBackwardAllReduce(g, r) && isNormWeightGradient(g, r.program, operand(g.node(r), 0)); });
+         return liveLines(g, [&](NodeRef r) {
+           return isBackwardAllReduce(g, r) &&
+                  isNormWeightGradient(g, r.program, operand(g.node(r), 0));
+         });
        },
        becomeIdentity},
-      {"nonlinear_of_partial_sum", "a maximum, a root, ... is taken of each rank's partial sum, and the reduction comes after it", "PyTorch 165962",
+      {"nonlinear_of_partial_sum",
+       "a maximum, a root, ... is taken of each rank's partial sum, and the reduction comes after "
+       "it",
+       "PyTorch 165962",
        [](const PlanGraph& g) {
-         return liveLines(g, [&](NodeRef r) { return isOp(g, r, "all_reduce") && isSum(g.node(r)) && nonlinearReader(g, r).has_value(); });
+         return liveLines(g, [&](NodeRef r) {
+           return isOp(g, r, "all_reduce") && isSum(g.node(r)) && nonlinearReader(g, r).has_value();
+         });
        },
        reduceAfterNonlinear},
   };

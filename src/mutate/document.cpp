@@ -55,7 +55,8 @@ class Builder {
       in.push_back(std::move(value));
       return &in.back();
     }
-    // Without the search for the key that operator[] makes: plans have thousands of tensors in one object.
+    // Without the search for the key that operator[] makes: plans have thousands of tensors in one
+    // object.
     std::vector<Json::object_t::value_type>& members = in.get_ref<Json::object_t&>();
     members.emplace_back(std::move(key_), std::move(value));
     return &members.back().second;
@@ -76,11 +77,13 @@ class Builder {
 
   std::string file_, key_;
   Json root_;
-  std::vector<Json*> open_;   // containers are complete before their parent gets another member, so these stay valid
+  std::vector<Json*> open_;  // containers are complete before their parent gets another member, so
+                             // these stay valid
 };
 
 void write(JsonWriter& out, const Json& value, int depth, std::string_view key) {
-  const bool lines = depth == 0 || key == "programs" || key == "tensors" || key == "nodes" || (depth == 1 && key == "lineage");
+  const bool lines = depth == 0 || key == "programs" || key == "tensors" || key == "nodes" ||
+                     (depth == 1 && key == "lineage");
   const auto style = lines ? JsonWriter::kLines : JsonWriter::kInline;
   switch (value.type()) {
     case Json::value_t::object:
@@ -101,22 +104,28 @@ void write(JsonWriter& out, const Json& value, int depth, std::string_view key) 
       out.raw(std::string_view(reinterpret_cast<const char*>(text.data()), text.size()));
       break;
     }
-    case Json::value_t::string: out.text(value.get_ref<const std::string&>()); break;
-    default: out.raw(value.dump());
+    case Json::value_t::string:
+      out.text(value.get_ref<const std::string&>());
+      break;
+    default:
+      out.raw(value.dump());
   }
 }
 
 std::string compressed(const std::string& text) {
   z_stream stream{};
   constexpr int kGzip = 15 + 16;
-  if (deflateInit2(&stream, Z_DEFAULT_COMPRESSION, Z_DEFLATED, kGzip, 8, Z_DEFAULT_STRATEGY) != Z_OK) throw std::bad_alloc();
+  if (deflateInit2(&stream, Z_DEFAULT_COMPRESSION, Z_DEFLATED, kGzip, 8, Z_DEFAULT_STRATEGY) !=
+      Z_OK)
+    throw std::bad_alloc();
   std::string out;
   std::vector<Bytef> buffer(256 * 1024);
   std::size_t given = 0;
   int result = Z_OK;
   do {
     if (stream.avail_in == 0 && given < text.size()) {
-      const std::size_t n = std::min<std::size_t>(text.size() - given, std::numeric_limits<uInt>::max());
+      const std::size_t n =
+          std::min<std::size_t>(text.size() - given, std::numeric_limits<uInt>::max());
       stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data() + given));
       stream.avail_in = static_cast<uInt>(n);
       given += n;
@@ -151,10 +160,13 @@ void writeDocument(const std::string& file, const std::string& text) {
 
 namespace {
 
-// The first integer beyond what bugs can compute with, and where it is; constants' values and seeds are only copied.
+// The first integer beyond what bugs can compute with, and where it is; constants' values and seeds
+// are only copied.
 const Json* tooLarge(const Json& value, std::string& pointer) {
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
-  if (value.is_number_unsigned() ? value.get<std::uint64_t>() > static_cast<std::uint64_t>(kMost) : value.is_number_integer() && value.get<std::int64_t>() < -kMost) return &value;
+  if (value.is_number_unsigned() ? value.get<std::uint64_t>() > static_cast<std::uint64_t>(kMost)
+                                 : value.is_number_integer() && value.get<std::int64_t>() < -kMost)
+    return &value;
   if (!value.is_structured()) return nullptr;
   std::size_t i = 0;
   for (auto it = value.begin(); it != value.end(); ++it, ++i) {
@@ -171,17 +183,24 @@ const Json* tooLarge(const Json& value, std::string& pointer) {
 
 void checkSizes(const Json& plan, const std::string& file) {
   std::string pointer;
-  if (const Json* found = tooLarge(plan, pointer)) throw InputError(file, pointer, "found " + found->dump() + ", expected at most 2^40 in a plan that is to be mutated");
+  if (const Json* found = tooLarge(plan, pointer))
+    throw InputError(
+        file, pointer,
+        "found " + found->dump() + ", expected at most 2^40 in a plan that is to be mutated");
   std::int64_t ranks = 1;
   for (const Json& axis : plan.at("mesh")) {
     const auto size = axis.at(1).get<std::int64_t>();
     if (size < 1 || size > kMaxRanks || (ranks *= size) > kMaxRanks) {
-      throw InputError(file, "/mesh", "found " + plan.at("mesh").dump() + ", expected at most " + std::to_string(kMaxRanks) + " ranks");
+      throw InputError(file, "/mesh",
+                       "found " + plan.at("mesh").dump() + ", expected at most " +
+                           std::to_string(kMaxRanks) + " ranks");
     }
   }
 }
 
-Json decimal(const std::string& text) { return Json::binary(std::vector<std::uint8_t>(text.begin(), text.end())); }
+Json decimal(const std::string& text) {
+  return Json::binary(std::vector<std::uint8_t>(text.begin(), text.end()));
+}
 
 bool isNumber(const Json& value) { return value.is_number() || value.is_binary(); }
 
@@ -200,7 +219,8 @@ Json scaled(const Json& value, std::int64_t factor, std::int64_t divisor) {
     if (n % divisor == 0) return n / divisor * factor;
   }
   char digits[32];
-  const double number = numberOf(value) * static_cast<double>(factor) / static_cast<double>(divisor);
+  const double number =
+      numberOf(value) * static_cast<double>(factor) / static_cast<double>(divisor);
   return decimal({digits, std::to_chars(digits, digits + sizeof digits, number).ptr});
 }
 

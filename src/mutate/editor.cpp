@@ -5,7 +5,9 @@
 namespace shardproof::mutate {
 namespace {
 
-Json& nodesOf(Json& plan, int program) { return plan.at("programs").at(static_cast<std::size_t>(program)).at("nodes"); }
+Json& nodesOf(Json& plan, int program) {
+  return plan.at("programs").at(static_cast<std::size_t>(program)).at("nodes");
+}
 
 std::int64_t sizeOf(const Json& plan, const std::string& axis) {
   for (const Json& a : plan.at("mesh"))
@@ -25,7 +27,9 @@ std::vector<Editor::Handle> Editor::hold(const std::vector<NodeRef>& refs) {
   return handles;
 }
 
-Json& Editor::node(Handle h) { return nodesOf(plan_, held_[h].program).at(static_cast<std::size_t>(held_[h].node)); }
+Json& Editor::node(Handle h) {
+  return nodesOf(plan_, held_[h].program).at(static_cast<std::size_t>(held_[h].node));
+}
 Json& Editor::touch(Handle h) {
   touched_.push_back(h);
   return node(h);
@@ -58,9 +62,12 @@ Editor::Handle Editor::insertAfter(Handle h, Json made) {
   return insertAt({held_[h].program, held_[h].node + 1}, std::move(made));
 }
 
-Json& Editor::tensors(int program) { return plan_.at("programs").at(static_cast<std::size_t>(program)).at("tensors"); }
+Json& Editor::tensors(int program) {
+  return plan_.at("programs").at(static_cast<std::size_t>(program)).at("tensors");
+}
 
-std::string Editor::fresh(Handle h, const std::string& like, const std::string& suffix, const std::vector<std::int64_t>* shape) {
+std::string Editor::fresh(Handle h, const std::string& like, const std::string& suffix,
+                          const std::vector<std::int64_t>* shape) {
   const int program = held_[h].program;
   Json& declared = tensors(program);
   const std::string base(declared.contains(like) ? like : std::string(stem(like)));
@@ -91,20 +98,24 @@ int splitAxis(Json& plan, int program, const std::string& axis) {
   for (std::int64_t c = 0; c < sizeOf(plan, axis); ++c) {
     Json each = whole;
     each["at"] = Json::object();
-    for (const Json& a : plan.at("mesh")) {   // in the mesh's order
+    for (const Json& a : plan.at("mesh")) {  // in the mesh's order
       const std::string name = a.at(0).get<std::string>();
       if (name == axis) each["at"][name] = c;
-      else if (whole.contains("at") && whole.at("at").contains(name)) each["at"][name] = whole.at("at").at(name);
+      else if (whole.contains("at") && whole.at("at").contains(name))
+        each["at"][name] = whole.at("at").at(name);
     }
     made.push_back(std::move(each));
   }
   programs.erase(programs.begin() + program);
-  for (std::size_t i = 0; i < made.size(); ++i) programs.insert(programs.begin() + program + static_cast<std::ptrdiff_t>(i), std::move(made[i]));
+  for (std::size_t i = 0; i < made.size(); ++i)
+    programs.insert(programs.begin() + program + static_cast<std::ptrdiff_t>(i),
+                    std::move(made[i]));
   return program;
 }
 
 int splitOffLast(Json& plan, int program, const std::vector<std::string>& axes) {
-  for (const std::string& axis : axes) program = splitAxis(plan, program, axis) + static_cast<int>(sizeOf(plan, axis)) - 1;
+  for (const std::string& axis : axes)
+    program = splitAxis(plan, program, axis) + static_cast<int>(sizeOf(plan, axis)) - 1;
   return program;
 }
 

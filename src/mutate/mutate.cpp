@@ -10,7 +10,8 @@ namespace shardproof::mutate {
 const std::vector<Bug>& bugs() {
   static const std::vector<Bug> all = [] {
     std::vector<Bug> list;
-    for (const auto& part : {communicationBugs(), pipelineBugs(), operatorBugs(), gradientBugs(), optimizerBugs()})
+    for (const auto& part :
+         {communicationBugs(), pipelineBugs(), operatorBugs(), gradientBugs(), optimizerBugs()})
       list.insert(list.end(), part.begin(), part.end());
     return list;
   }();
@@ -31,17 +32,22 @@ Mutation mutate(Json& plan, const std::string& file, const Bug& bug, const Choic
   const Json before = plan;
   const PlanGraph graph(before, file);
   const std::vector<NodeRef> sites = sitesOf(bug, graph, file);
-  if (sites.empty()) throw MutationError("bug '" + std::string(bug.name) + "' does not apply anywhere in this plan: " + std::string(bug.does));
+  if (sites.empty())
+    throw MutationError("bug '" + std::string(bug.name) +
+                        "' does not apply anywhere in this plan: " + std::string(bug.does));
   Mutation made{.site = sites.front(), .sites = sites.size()};
   if (!choice.at.empty()) {
     const auto isThere = [&](NodeRef site) {
       const std::vector<NodeRef> copies = graph.copies(site);
-      return std::any_of(copies.begin(), copies.end(), [&](NodeRef r) { return pointerTo(r) == choice.at; });
+      return std::any_of(copies.begin(), copies.end(),
+                         [&](NodeRef r) { return pointerTo(r) == choice.at; });
     };
     const auto it = std::find_if(sites.begin(), sites.end(), isThere);
     if (it == sites.end())
-      throw MutationError("bug '" + std::string(bug.name) + "' does not apply at " + choice.at + "; the first of " + std::to_string(sites.size()) +
-                          (sites.size() == 1 ? " place is " : " places is ") + pointerTo(sites.front()));
+      throw MutationError("bug '" + std::string(bug.name) + "' does not apply at " + choice.at +
+                          "; the first of " + std::to_string(sites.size()) +
+                          (sites.size() == 1 ? " place is " : " places is ") +
+                          pointerTo(sites.front()));
     made.site = *it;
   } else if (choice.seed) {
     made.site = sites[std::mt19937_64(*choice.seed)() % sites.size()];

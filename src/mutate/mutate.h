@@ -1,5 +1,6 @@
-// Puts a bug that a framework really had into a plan. A plan document goes in and comes out changed; what the bug is put into is a *site*, a node that the
-// bug's list of sites names. Sites where the bug would change nothing are not listed.
+// Puts a bug that a framework really had into a plan. A plan document goes in and comes out
+// changed; what the bug is put into is a *site*, a node that the bug's list of sites names. Sites
+// where the bug would change nothing are not listed.
 //
 //   document      the plan as JSON              plan_graph   what can be known of it
 //   editor        changes                       *_bugs       the bugs, by what they are about
@@ -26,8 +27,8 @@ class MutationError : public std::runtime_error {
 
 struct Bug {
   std::string_view name;
-  std::string_view does;     // one line
-  std::string_view source;   // whose it was
+  std::string_view does;    // one line
+  std::string_view source;  // whose it was
   // Every node where it applies, one for each line of the script that the plan comes from.
   std::vector<NodeRef> (*sites)(const PlanGraph&);
   // `graph` is that of the plan before the edit.
@@ -35,20 +36,21 @@ struct Bug {
 };
 
 const std::vector<Bug>& bugs();
-const Bug& findBug(const std::string& name);   // throws MutationError
+const Bug& findBug(const std::string& name);  // throws MutationError
 
-// Every node of `graph` where the bug applies. Throws InputError when the plan turns out to be none.
+// Every node of `graph` where the bug applies. Throws InputError when the plan turns out to be
+// none.
 std::vector<NodeRef> sitesOf(const Bug& bug, const PlanGraph& graph, const std::string& file);
 
 struct Mutation {
-  NodeRef site = {};                 // in the plan as it was
-  std::size_t sites = 0;             // how many there were to choose from
-  std::vector<NodeRef> touched = {}; // in the plan as it is now
+  NodeRef site = {};                  // in the plan as it was
+  std::size_t sites = 0;              // how many there were to choose from
+  std::vector<NodeRef> touched = {};  // in the plan as it is now
 };
 
 struct Choice {
-  std::string at = {};                       // a JSON pointer
-  std::optional<std::uint64_t> seed = {};   // neither: the first site
+  std::string at = {};                     // a JSON pointer
+  std::optional<std::uint64_t> seed = {};  // neither: the first site
 };
 
 // Throws MutationError, and InputError when the document is no plan.

@@ -22,19 +22,23 @@ std::optional<std::pair<std::string, std::int64_t>> wrongPeer(const PlanGraph& g
   for (const std::string& axis : graph.freeAxes(ref.program))
     if (!to.contains(axis)) return std::pair(axis, std::int64_t{1});
   for (const auto& [axis, size] : graph.axes())
-    if (size > 1 && !to.contains(axis) && graph.at(ref.program, axis)) return std::pair(axis, (*graph.at(ref.program, axis) + 1) % size);
+    if (size > 1 && !to.contains(axis) && graph.at(ref.program, axis))
+      return std::pair(axis, (*graph.at(ref.program, axis) + 1) % size);
   // Two ranks: to itself.
   for (const auto& [axis, c] : to.items())
     if (graph.at(ref.program, axis)) return std::pair(axis, *graph.at(ref.program, axis));
   return std::nullopt;
 }
 
-// An axis, not that of the message, along which ranks send different values: two of them can get each other's.
+// An axis, not that of the message, along which ranks send different values: two of them can get
+// each other's.
 std::string exchangeAxis(const PlanGraph& graph, NodeRef ref) {
   const std::vector<NodeRef> receivers = graph.partners(ref);
   if (receivers.empty()) return {};
   for (const std::string& axis : graph.variesOver(ref.program, operand(graph.node(ref), 0)))
-    if (axis != "mb" && !graph.node(ref).at("to").contains(axis) && !graph.at(ref.program, axis) && !graph.at(receivers.front().program, axis)) return axis;
+    if (axis != "mb" && !graph.node(ref).at("to").contains(axis) && !graph.at(ref.program, axis) &&
+        !graph.at(receivers.front().program, axis))
+      return axis;
   return {};
 }
 
@@ -50,7 +54,7 @@ void exchangePeers(const PlanGraph& graph, NodeRef site, Json& plan, Editor& edi
   ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
   std::set<int> programs;
   for (const NodeRef ref : ends) programs.insert(ref.program);
-  std::map<int, int> moved;   // where a program's first copy lies after the splits
+  std::map<int, int> moved;  // where a program's first copy lies after the splits
   const int added = static_cast<int>(graph.axisSize(axis)) - 1;
   int before = 0;
   for (const int p : programs) {
@@ -67,7 +71,8 @@ void exchangePeers(const PlanGraph& graph, NodeRef site, Json& plan, Editor& edi
 // ---- microbatches ----
 
 bool canShuffle(const PlanGraph& graph, NodeRef ref) {
-  return isSend(graph, ref) && graph.microbatches() > 1 && graph.node(ref).contains("mb") && !graph.node(ref).contains("tag") && !graph.partners(ref).empty() &&
+  return isSend(graph, ref) && graph.microbatches() > 1 && graph.node(ref).contains("mb") &&
+         !graph.node(ref).contains("tag") && !graph.partners(ref).empty() &&
          graph.variesOver(ref.program, operand(graph.node(ref), 0)).contains("mb");
 }
 
@@ -89,12 +94,13 @@ void shuffleMicrobatches(const PlanGraph& graph, NodeRef site, Json& plan, Edito
     }
 }
 
-// ---- layers. A layer is what lies between two tensors of the residual stream's shape, where nothing else passes from one side to the other; if its
-// operators are repeated, once the repeated part. ----
+// ---- layers. A layer is what lies between two tensors of the residual stream's shape, where
+// nothing else passes from one side to the other; if its operators are repeated, once the repeated
+// part. ----
 
 struct Segment {
-  std::string from;                // what goes in
-  std::vector<NodeRef> nodes;      // that make the sent tensor from it
+  std::string from;            // what goes in
+  std::vector<NodeRef> nodes;  // that make the sent tensor from it
 };
 
 std::optional<Segment> lastLayer(const PlanGraph& graph, NodeRef send) {
@@ -103,30 +109,35 @@ std::optional<Segment> lastLayer(const PlanGraph& graph, NodeRef send) {
   const Json microbatch = graph.node(send).value("mb", Json());
   std::vector<NodeRef> nodes;
   for (const NodeRef r : graph.ancestors(p, sent))
-    if (graph.node(r).value("mb", Json()) == microbatch || opOf(graph.node(r)) == "recv") nodes.push_back(r);
-  // Only what depends on a parameter or came from another stage is part of the stream; masks and tables of angles are not.
+    if (graph.node(r).value("mb", Json()) == microbatch || opOf(graph.node(r)) == "recv")
+      nodes.push_back(r);
+  // Only what depends on a parameter or came from another stage is part of the stream; masks and
+  // tables of angles are not.
   std::set<std::string> stream;
   for (const NodeRef r : nodes) {
     const Json& n = graph.node(r);
     bool streams = opOf(n) == "recv";
     for (std::size_t i = 0; i < n.at("in").size(); ++i) {
       const std::string t(stem(operand(n, i)));
-      streams = streams || stream.contains(t) || (!t.empty() && graph.tensor(p, t).value("kind", "") == "parameter");
+      streams = streams || stream.contains(t) ||
+                (!t.empty() && graph.tensor(p, t).value("kind", "") == "parameter");
     }
     for (const Json& t : n.at("out"))
       if (streams && t.is_string()) stream.insert(t.get<std::string>());
   }
   struct Cut {
     std::string tensor;
-    std::size_t next;     // index into nodes
+    std::size_t next;  // index into nodes
   };
   std::vector<Cut> cuts;
   // What a first stage starts from.
   if (!nodes.empty())
     for (std::size_t i = 0; i < graph.node(nodes.front()).at("in").size(); ++i)
-      if (const std::string t = operand(graph.node(nodes.front()), i); !t.empty() && graph.tensor(p, t).value("kind", "") == "input") {
+      if (const std::string t = operand(graph.node(nodes.front()), i);
+          !t.empty() && graph.tensor(p, t).value("kind", "") == "input") {
         Json given = graph.tensor(p, t), wanted = graph.tensor(p, sent);
-        if (given.at("shape") == wanted.at("shape") && !given.contains("dtype")) cuts.push_back({t, 0});
+        if (given.at("shape") == wanted.at("shape") && !given.contains("dtype"))
+          cuts.push_back({t, 0});
       }
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     const Json& n = graph.node(nodes[i]);
@@ -136,19 +147,22 @@ std::optional<Segment> lastLayer(const PlanGraph& graph, NodeRef send) {
     std::set<std::string> before;
     for (std::size_t k = 0; k <= i; ++k)
       for (const Json& made : graph.node(nodes[k]).at("out"))
-        if (made.is_string() && stream.contains(made.get<std::string>())) before.insert(made.get<std::string>());
+        if (made.is_string() && stream.contains(made.get<std::string>()))
+          before.insert(made.get<std::string>());
     before.erase(t);
     bool only = true;
     for (std::size_t k = i + 1; k < nodes.size() && only; ++k)
       for (const Json& read : graph.node(nodes[k]).at("in"))
-        only = only && !(read.is_string() && before.contains(std::string(stem(read.get_ref<const std::string&>()))));
+        only = only && !(read.is_string() &&
+                         before.contains(std::string(stem(read.get_ref<const std::string&>()))));
     if (only) cuts.push_back({t, i + 1});
   }
   if (cuts.size() < 2) return std::nullopt;
   std::vector<std::string> signatures;
   for (std::size_t k = 0; k + 1 < cuts.size(); ++k) {
     std::string s;
-    for (std::size_t i = cuts[k].next; i < cuts[k + 1].next; ++i) s += opOf(graph.node(nodes[i])) + ' ';
+    for (std::size_t i = cuts[k].next; i < cuts[k + 1].next; ++i)
+      s += opOf(graph.node(nodes[i])) + ' ';
     signatures.push_back(s);
   }
   std::size_t period = 1;
@@ -159,11 +173,14 @@ std::optional<Segment> lastLayer(const PlanGraph& graph, NodeRef send) {
   };
   while (!repeats(period)) ++period;
   const Cut& from = cuts[cuts.size() - 1 - period];
-  return Segment{from.tensor, {nodes.begin() + static_cast<std::ptrdiff_t>(from.next), nodes.begin() + static_cast<std::ptrdiff_t>(cuts.back().next)}};
+  return Segment{from.tensor,
+                 {nodes.begin() + static_cast<std::ptrdiff_t>(from.next),
+                  nodes.begin() + static_cast<std::ptrdiff_t>(cuts.back().next)}};
 }
 
 // Lets a new local tensor lie where another one of the program does, as a lemma.
-void copyLineage(Json& plan, const PlanGraph& graph, int program, const std::string& from, const std::string& to) {
+void copyLineage(Json& plan, const PlanGraph& graph, int program, const std::string& from,
+                 const std::string& to) {
   Json made = Json::array();
   const auto isThere = [&](const Json& part, const std::string& name) {
     if (part.at("local") != name) return false;
@@ -177,7 +194,8 @@ void copyLineage(Json& plan, const PlanGraph& graph, int program, const std::str
     Json shards = Json::array();
     for (Json shard : entry.at("shards")) {
       if (shard.at("parts").size() != 1) continue;
-      if (isThere(shard.at("parts")[0], to)) return;   // for another microbatch, or another rank of the stage
+      if (isThere(shard.at("parts")[0], to))
+        return;  // for another microbatch, or another rank of the stage
       if (!isThere(shard.at("parts")[0], from)) continue;
       shard["parts"][0]["local"] = to;
       shards.push_back(std::move(shard));
@@ -192,11 +210,14 @@ void copyLineage(Json& plan, const PlanGraph& graph, int program, const std::str
   for (Json& entry : made) plan["lineage"].push_back(std::move(entry));
 }
 
-bool endsStage(const PlanGraph& g, NodeRef r) { return isSend(g, r) && !g.afterBackward(r) && lastLayer(g, r).has_value(); }
+bool endsStage(const PlanGraph& g, NodeRef r) {
+  return isSend(g, r) && !g.afterBackward(r) && lastLayer(g, r).has_value();
+}
 
 void skipLayer(const PlanGraph& graph, NodeRef site, Json&, Editor& editor) {
   for (const NodeRef ref : graph.copies(site))
-    if (const auto layer = lastLayer(graph, ref)) editor.touch(editor.hold(ref))["in"][0] = layer->from;
+    if (const auto layer = lastLayer(graph, ref))
+      editor.touch(editor.hold(ref))["in"][0] = layer->from;
 }
 
 void doubleLayer(const PlanGraph& graph, NodeRef site, Json& plan, Editor& editor) {
@@ -211,7 +232,8 @@ void doubleLayer(const PlanGraph& graph, NodeRef site, Json& plan, Editor& edito
       Json again = graph.node(r);
       for (Json& in : again["in"])
         if (in.is_string())
-          if (const auto it = renamed.find(in.get<std::string>()); it != renamed.end()) in = it->second;
+          if (const auto it = renamed.find(in.get<std::string>()); it != renamed.end())
+            in = it->second;
       for (Json& out : again["out"])
         if (out.is_string()) {
           const std::string name = out.get<std::string>();
@@ -219,7 +241,8 @@ void doubleLayer(const PlanGraph& graph, NodeRef site, Json& plan, Editor& edito
         }
       if (again.contains("comm")) again["comm"] = again.at("comm").get<std::string>() + ".twice";
       // Its mask is that of the positions which lineage gives it.
-      if (opOf(again) == "dropout") copyLineage(plan, graph, copies[k].program, result(graph.node(r), 0), result(again, 0));
+      if (opOf(again) == "dropout")
+        copyLineage(plan, graph, copies[k].program, result(graph.node(r), 0), result(again, 0));
       editor.insertBefore(sends[k], std::move(again));
     }
     editor.touch(sends[k])["in"][0] = renamed.at(sent);
@@ -230,8 +253,12 @@ void doubleLayer(const PlanGraph& graph, NodeRef site, Json& plan, Editor& edito
 
 std::vector<Bug> pipelineBugs() {
   return {
-      {"wrong_pipeline_peer", "a message between stages is sent to a rank that does not wait for it", "TrainVerify",
-       [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return isSend(g, r) && wrongPeer(g, r).has_value(); }); },
+      {"wrong_pipeline_peer",
+       "a message between stages is sent to a rank that does not wait for it", "TrainVerify",
+       [](const PlanGraph& g) {
+         return liveLines(g,
+                          [&](NodeRef r) { return isSend(g, r) && wrongPeer(g, r).has_value(); });
+       },
        [](const PlanGraph& g, NodeRef site, Json&, Editor& editor) {
          for (const NodeRef ref : g.copies(site)) {
            const auto [axis, c] = *wrongPeer(g, ref);
@@ -239,13 +266,23 @@ std::vector<Bug> pipelineBugs() {
          }
        }},
       {"exchanged_pipeline_peers", "two ranks of a stage get each other's messages", "TrainVerify",
-       [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return isSend(g, r) && !exchangeAxis(g, r).empty(); }); }, exchangePeers},
-      {"shuffled_microbatches", "a stage takes the messages of two microbatches for each other's", "PyTorch 139404",
-       [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return canShuffle(g, r); }); }, shuffleMicrobatches},
-      {"layer_skipped", "layers are divided among the stages so that none runs the last one of a stage", "TTrace",
-       [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return endsStage(g, r); }); }, skipLayer},
-      {"layer_doubled", "layers are divided among the stages so that the last one of a stage runs twice", "TTrace",
-       [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return endsStage(g, r); }); }, doubleLayer},
+       [](const PlanGraph& g) {
+         return liveLines(g,
+                          [&](NodeRef r) { return isSend(g, r) && !exchangeAxis(g, r).empty(); });
+       },
+       exchangePeers},
+      {"shuffled_microbatches", "a stage takes the messages of two microbatches for each other's",
+       "PyTorch 139404",
+       [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return canShuffle(g, r); }); },
+       shuffleMicrobatches},
+      {"layer_skipped",
+       "layers are divided among the stages so that none runs the last one of a stage", "TTrace",
+       [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return endsStage(g, r); }); },
+       skipLayer},
+      {"layer_doubled",
+       "layers are divided among the stages so that the last one of a stage runs twice", "TTrace",
+       [](const PlanGraph& g) { return liveLines(g, [&](NodeRef r) { return endsStage(g, r); }); },
+       doubleLayer},
   };
 }
 

@@ -10,9 +10,10 @@ namespace {
 
 const std::set<std::string>& operatorsWithFixedGradient() {
   // Linear in their operand, so that the gradient needs no values.
-  static const std::set<std::string> ops{"add",     "sub",       "neg",     "identity", "to",      "contiguous", "float", "view",
-                                         "reshape", "transpose", "permute", "expand",   "unsqueeze", "squeeze",  "slice", "select",
-                                         "chunk",   "cat",       "pad",     "sum",      "mean",    "apply_mask", "dropout"};
+  static const std::set<std::string> ops{
+      "add",     "sub",       "neg",     "identity", "to",        "contiguous", "float",  "view",
+      "reshape", "transpose", "permute", "expand",   "unsqueeze", "squeeze",    "slice",  "select",
+      "chunk",   "cat",       "pad",     "sum",      "mean",      "apply_mask", "dropout"};
   return ops;
 }
 
@@ -31,7 +32,9 @@ bool wants(const Json& node, std::size_t result) {
 
 }  // namespace
 
-std::string pointerTo(NodeRef ref) { return "/programs/" + std::to_string(ref.program) + "/nodes/" + std::to_string(ref.node); }
+std::string pointerTo(NodeRef ref) {
+  return "/programs/" + std::to_string(ref.program) + "/nodes/" + std::to_string(ref.node);
+}
 
 const std::string& opOf(const Json& node) { return node.at("op").get_ref<const std::string&>(); }
 
@@ -44,10 +47,17 @@ const Json& attributeOf(const Json& node, const char* name) {
 }
 
 bool isCommunication(const Json& node) { return node.contains("comm"); }
-bool isCollective(const Json& node) { return isCommunication(node) && opOf(node) != "send" && opOf(node) != "recv" && opOf(node) != "broadcast"; }
+bool isCollective(const Json& node) {
+  return isCommunication(node) && opOf(node) != "send" && opOf(node) != "recv" &&
+         opOf(node) != "broadcast";
+}
 bool isBackward(const Json& node) { return opOf(node).ends_with("_backward"); }
-bool isSum(const Json& node) { return attributeOf(node, "reduce").is_null() || attributeOf(node, "reduce") == "sum"; }
-bool isIdentity(const std::string& op) { return op == "identity" || op == "to" || op == "contiguous" || op == "float"; }
+bool isSum(const Json& node) {
+  return attributeOf(node, "reduce").is_null() || attributeOf(node, "reduce") == "sum";
+}
+bool isIdentity(const std::string& op) {
+  return op == "identity" || op == "to" || op == "contiguous" || op == "float";
+}
 
 std::string_view stem(std::string_view operand) {
   const std::size_t at = operand.rfind('#');
@@ -62,8 +72,9 @@ bool valueMatters(const Json& node, std::size_t operand) {
   if (base == "multiref") return true;
   const std::size_t gradients = base == "apply_rotary_emb" || base == "moe_gate" ? 2 : 1;
   if (operand < gradients) return true;
-  const std::size_t own = operand - gradients;   // of the operator's operands
-  if (operatorsWithFixedGradient().contains(base) || !attributeOf(node, "scalar").is_null()) return base == "pow";
+  const std::size_t own = operand - gradients;  // of the operator's operands
+  if (operatorsWithFixedGradient().contains(base) || !attributeOf(node, "scalar").is_null())
+    return base == "pow";
   if (base == "mul" || base == "matmul" || base == "linear") return own < 2 && wants(node, 1 - own);
   if (base == "div") return own == 1 || wants(node, 1);
   if (base == "embedding") return own == 0;
@@ -74,9 +85,11 @@ bool valueMatters(const Json& node, std::size_t operand) {
 
 PlanGraph::PlanGraph(const Json& plan, const std::string& file) : plan_(plan) {
   asPlan(file, [&] {
-    if (plan.at("format") != "shardproof-plan") throw InputError(file, "/format", "expected \"shardproof-plan\"");
+    if (plan.at("format") != "shardproof-plan")
+      throw InputError(file, "/format", "expected \"shardproof-plan\"");
     checkSizes(plan, file);
-    for (const Json& axis : plan.at("mesh")) axes_.emplace_back(axis.at(0).get<std::string>(), axis.at(1).get<std::int64_t>());
+    for (const Json& axis : plan.at("mesh"))
+      axes_.emplace_back(axis.at(0).get<std::string>(), axis.at(1).get<std::int64_t>());
     if (axes_.size() > 60) throw InputError(file, "/mesh", "too many axes");
     if (plan.contains("microbatches")) microbatches_ = plan.at("microbatches").get<std::int64_t>();
     readPrograms();
@@ -117,7 +130,9 @@ void PlanGraph::readPrograms() {
       const Json& node = this->node({p, n});
       opOf(node);
       for (const Json& operand : node.at("in")) {
-        if (Tensor* t = find(p, operand); t != nullptr && (t->readers.empty() || t->readers.back() != n)) t->readers.push_back(n);
+        if (Tensor* t = find(p, operand);
+            t != nullptr && (t->readers.empty() || t->readers.back() != n))
+          t->readers.push_back(n);
       }
       for (const Json& result : node.at("out")) {
         if (Tensor* t = find(p, result)) t->producers.push_back(n);
@@ -135,7 +150,8 @@ void PlanGraph::findLines() {
       const Json& node = this->node({p, n});
       program.line.push_back(-1);
       if (!node.contains("mb") || !node.at("mb").is_number_integer()) continue;
-      const auto [it, isNew] = index.emplace(sameLine(node), static_cast<int>(program.lines.size()));
+      const auto [it, isNew] =
+          index.emplace(sameLine(node), static_cast<int>(program.lines.size()));
       if (isNew) program.lines.emplace_back();
       program.line.back() = it->second;
       program.lines[static_cast<std::size_t>(it->second)].push_back(n);
@@ -144,7 +160,8 @@ void PlanGraph::findLines() {
 }
 
 void PlanGraph::findSiblings() {
-  // The same operators and collectives in the same order: the same stage. Messages between stages have ids of their own on each rank in some plans.
+  // The same operators and collectives in the same order: the same stage. Messages between stages
+  // have ids of their own on each rank in some plans.
   std::map<std::string, std::vector<int>> stages;
   for (int p = 0; p < programs(); ++p) {
     std::string key;
@@ -201,11 +218,14 @@ const Json& PlanGraph::tensor(int program, std::string_view name) const {
   const Json* declared = find(program, name).declared;
   return declared == nullptr ? none : *declared;
 }
-bool PlanGraph::isGiven(int program, std::string_view name) const { return tensor(program, name).contains("kind"); }
+bool PlanGraph::isGiven(int program, std::string_view name) const {
+  return tensor(program, name).contains("kind");
+}
 bool PlanGraph::alike(int program, std::string_view a, std::string_view b) const {
   const Json &x = tensor(program, a), &y = tensor(program, b);
   for (const char* field : {"shape", "dtype", "per_mb"})
-    if (x.contains(field) != y.contains(field) || (x.contains(field) && x.at(field) != y.at(field))) return false;
+    if (x.contains(field) != y.contains(field) || (x.contains(field) && x.at(field) != y.at(field)))
+      return false;
   return true;
 }
 std::vector<std::int64_t> PlanGraph::shape(int program, std::string_view name) const {
@@ -220,8 +240,12 @@ std::vector<NodeRef> refs(int program, const std::vector<int>& nodes) {
 }
 }  // namespace
 
-std::vector<NodeRef> PlanGraph::producers(int program, std::string_view name) const { return refs(program, find(program, name).producers); }
-std::vector<NodeRef> PlanGraph::readers(int program, std::string_view name) const { return refs(program, find(program, name).readers); }
+std::vector<NodeRef> PlanGraph::producers(int program, std::string_view name) const {
+  return refs(program, find(program, name).producers);
+}
+std::vector<NodeRef> PlanGraph::readers(int program, std::string_view name) const {
+  return refs(program, find(program, name).readers);
+}
 std::optional<NodeRef> PlanGraph::producer(int program, std::string_view name) const {
   const auto& list = find(program, name).producers;
   return list.empty() ? std::nullopt : std::optional(NodeRef{program, list.front()});
@@ -277,7 +301,7 @@ std::vector<NodeRef> PlanGraph::copies(NodeRef ref) const {
   addWithMicrobatches(ref);
   for (const int p : in(ref.program).siblings) addWithMicrobatches({p, ref.node});
   if (isCollective(node(ref)))
-    for (std::size_t i = 0; i < found.size(); ++i)   // members of members' groups too
+    for (std::size_t i = 0; i < found.size(); ++i)  // members of members' groups too
       for (const NodeRef r : byComm_.at(node(ref).at("comm").get<std::string>()))
         if (opOf(node(r)) == opOf(node(ref)) && meets(found[i], r)) addWithMicrobatches(r);
   return found;
@@ -294,7 +318,9 @@ std::vector<NodeRef> PlanGraph::partners(NodeRef ref) const {
   std::vector<NodeRef> found;
   for (const NodeRef r : byComm_.at(n.at("comm").get<std::string>())) {
     const Json& other = node(r);
-    if (opOf(other) == wanted && other.contains("mb") == n.contains("mb") && (!n.contains("mb") || other.at("mb") == n.at("mb"))) found.push_back(r);
+    if (opOf(other) == wanted && other.contains("mb") == n.contains("mb") &&
+        (!n.contains("mb") || other.at("mb") == n.at("mb")))
+      found.push_back(r);
   }
   return found;
 }
@@ -307,7 +333,8 @@ std::string PlanGraph::corresponding(int from, std::string_view name, int to) co
       if (n >= nodes(to)) return {};
       const Json &here = node({from, n}).at(field), &there = node({to, n}).at(field);
       for (std::size_t i = 0; i < here.size() && i < there.size(); ++i)
-        if (here[i].is_string() && stem(here[i].get_ref<const std::string&>()) == own && there[i].is_string())
+        if (here[i].is_string() && stem(here[i].get_ref<const std::string&>()) == own &&
+            there[i].is_string())
           return std::string(stem(there[i].get_ref<const std::string&>())) + instance;
     }
     return {};
@@ -331,20 +358,24 @@ void PlanGraph::readLineage() {
         };
         if (shard.contains("step"))
           for (const auto& [axis, step] : shard.at("step").items())
-            if (std::any_of(step.begin(), step.end(), [](const Json& s) { return s != 0; })) varies(axis);
+            if (std::any_of(step.begin(), step.end(), [](const Json& s) { return s != 0; }))
+              varies(axis);
         if (shard.contains("sum"))
           for (const Json& axis : shard.at("sum")) varies(axis.get<std::string>());
         const Json at = part.value("at", Json::object());
         for (const auto& [axis, c] : at.items())
           for (const Json& other : shards) {
             const Json otherAt = other.at("parts").at(0).value("at", Json::object());
-            if (otherAt.contains(axis) && otherAt.at(axis) != c && other.at("box") != shard.at("box")) varies(axis);
+            if (otherAt.contains(axis) && otherAt.at(axis) != c &&
+                other.at("box") != shard.at("box"))
+              varies(axis);
           }
         for (int p = 0; p < programs(); ++p) {
-          const bool meant = std::all_of(at.items().begin(), at.items().end(), [&](const auto& item) {
-            const auto own = this->at(p, item.key());
-            return !own || *own == item.value().template get<std::int64_t>();
-          });
+          const bool meant =
+              std::all_of(at.items().begin(), at.items().end(), [&](const auto& item) {
+                const auto own = this->at(p, item.key());
+                return !own || *own == item.value().template get<std::int64_t>();
+              });
           Tensor* t = meant ? find(p, part.at("local")) : nullptr;
           if (t == nullptr) continue;
           if (role == "output") t->live = true;
@@ -359,7 +390,8 @@ void PlanGraph::readLineage() {
 }
 
 void PlanGraph::propagate() {
-  // Both ways until nothing changes: ranks of different stages depend on each other through messages.
+  // Both ways until nothing changes: ranks of different stages depend on each other through
+  // messages.
   for (bool changed = true; changed;) {
     changed = false;
     const auto raise = [&](auto& value, auto with) {
@@ -386,23 +418,31 @@ void PlanGraph::propagate() {
           const Json& operand = node.at("in")[i];
           if (const Tensor* t = find(p, operand)) after = after || t->afterBackward;
           // A maximum varies, even if that matters to nobody in the end.
-          if (valueMatters(node, i) || opOf(node) == "amax" || opOf(node) == "amin") from(find(p, operand));
+          if (valueMatters(node, i) || opOf(node) == "amax" || opOf(node) == "amin")
+            from(find(p, operand));
         }
         if (opOf(node) == "recv")
-          for (const NodeRef sender : partners({p, n})) from(find(sender.program, this->node(sender).at("in").at(0)));
-        // Ranks of the stage that do the same with other attributes (a window of the vocabulary, an index of a piece).
+          for (const NodeRef sender : partners({p, n}))
+            from(find(sender.program, this->node(sender).at("in").at(0)));
+        // Ranks of the stage that do the same with other attributes (a window of the vocabulary, an
+        // index of a piece).
         for (const int q : in(p).siblings)
           if (q != p && this->node({q, n}).value("attrs", Json()) != node.value("attrs", Json()))
             for (const auto& [axis, c] : in(p).at)
               if (this->at(q, axis) != c) varies |= axisBit(axis);
         if (opOf(node) == "all_reduce" || opOf(node) == "all_gather") varies &= ~groupMask({p, n});
-        if (opOf(node) == "reduce_scatter" || opOf(node) == "all_to_all") varies |= groupMask({p, n});
+        if (opOf(node) == "reduce_scatter" || opOf(node) == "all_to_all")
+          varies |= groupMask({p, n});
         for (const Json& result : node.at("out"))
           if (Tensor* t = find(p, result)) {
             set(t->afterBackward, after);
             const bool perMicrobatch = t->declared->value("per_mb", false);
-            // What exists once holds no microbatch's own value, unless only one microbatch makes it.
-            raise(t->varies, perMicrobatch || (node.contains("mb") && node.at("mb").is_number_integer()) ? varies : varies & ~axisBit("mb"));
+            // What exists once holds no microbatch's own value, unless only one microbatch makes
+            // it.
+            raise(t->varies,
+                  perMicrobatch || (node.contains("mb") && node.at("mb").is_number_integer())
+                      ? varies
+                      : varies & ~axisBit("mb"));
           }
       }
     }
@@ -418,7 +458,8 @@ void PlanGraph::propagate() {
               if (const Tensor* t = find(r.program, result)) live = live || t->live;
         if (!live) continue;
         for (std::size_t i = 0; i < node.at("in").size(); ++i)
-          if (Tensor* t = find(p, node.at("in")[i]); t != nullptr && valueMatters(node, i)) set(t->live, true);
+          if (Tensor* t = find(p, node.at("in")[i]); t != nullptr && valueMatters(node, i))
+            set(t->live, true);
       }
     }
   }
@@ -428,13 +469,16 @@ void PlanGraph::numberValues() {
   for (int p = 0; p < programs(); ++p) {
     Program& program = programs_[static_cast<std::size_t>(p)];
     std::map<std::string, int> numbers;
-    const auto number = [&](const std::string& key) { return numbers.emplace(key, static_cast<int>(numbers.size())).first->second; };
+    const auto number = [&](const std::string& key) {
+      return numbers.emplace(key, static_cast<int>(numbers.size())).first->second;
+    };
     const auto of = [&](const Json& operand) -> std::string {
       Tensor* t = find(p, operand);
       if (t == nullptr) return "none";
       const std::string& name = operand.get_ref<const std::string&>();
       if (t->valueNumber < 0) t->valueNumber = number("given " + std::string(stem(name)));
-      return std::to_string(t->valueNumber) + (name.find('#') == std::string::npos ? "" : name.substr(stem(name).size()));
+      return std::to_string(t->valueNumber) +
+             (name.find('#') == std::string::npos ? "" : name.substr(stem(name).size()));
     };
     for (int n = 0; n < nodes(p); ++n) {
       const Json& node = this->node({p, n});
@@ -442,9 +486,11 @@ void PlanGraph::numberValues() {
       std::string key = opOf(node);
       if (opOf(node) == "recv") key += " " + node.at("comm").get<std::string>();
       for (const char* field : {"attrs", "group", "group_at"})
-        if (node.contains(field)) key += " " + Json(node.at(field)).dump(-1, ' ', false, Json::error_handler_t::replace);
+        if (node.contains(field))
+          key += " " + Json(node.at(field)).dump(-1, ' ', false, Json::error_handler_t::replace);
       for (const Json& operand : node.at("in")) key += " " + of(operand);
-      // Several microbatches of one line, with results of their own in some plans, are no repetition.
+      // Several microbatches of one line, with results of their own in some plans, are no
+      // repetition.
       bool first = true, repeated = false;
       for (std::size_t i = 0; i < node.at("out").size(); ++i) {
         Tensor* t = find(p, node.at("out")[i]);
@@ -455,7 +501,8 @@ void PlanGraph::numberValues() {
         }
         if (passes) {
           const Tensor* source = find(p, node.at("in").at(0));
-          if (source != nullptr && node.at("in").at(0).get_ref<const std::string&>().find('#') == std::string::npos) {
+          if (source != nullptr &&
+              node.at("in").at(0).get_ref<const std::string&>().find('#') == std::string::npos) {
             t->valueNumber = source->valueNumber;
             continue;
           }
@@ -470,7 +517,8 @@ void PlanGraph::numberValues() {
     // The other microbatches' nodes of a program in issue order.
     for (const int n : std::set<int>(program.repeated))
       if (const int line = program.line[static_cast<std::size_t>(n)]; line >= 0)
-        program.repeated.insert(program.lines[static_cast<std::size_t>(line)].begin(), program.lines[static_cast<std::size_t>(line)].end());
+        program.repeated.insert(program.lines[static_cast<std::size_t>(line)].begin(),
+                                program.lines[static_cast<std::size_t>(line)].end());
   }
 }
 
@@ -478,8 +526,9 @@ bool PlanGraph::afterBackward(NodeRef ref) const {
   const Json& n = node(ref);
   if (isBackward(n)) return true;
   const auto any = [&](const Json& list) {
-    return std::any_of(list.begin(), list.end(),
-                       [&](const Json& t) { return t.is_string() && find(ref.program, t.get_ref<const std::string&>()).afterBackward; });
+    return std::any_of(list.begin(), list.end(), [&](const Json& t) {
+      return t.is_string() && find(ref.program, t.get_ref<const std::string&>()).afterBackward;
+    });
   };
   return any(n.at("in")) || any(n.at("out"));
 }
@@ -487,7 +536,9 @@ bool PlanGraph::afterBackward(NodeRef ref) const {
 bool PlanGraph::isLive(NodeRef ref) const {
   const auto results = [&](NodeRef r) {
     const Json& out = node(r).at("out");
-    return std::any_of(out.begin(), out.end(), [&](const Json& t) { return t.is_string() && find(r.program, t.get_ref<const std::string&>()).live; });
+    return std::any_of(out.begin(), out.end(), [&](const Json& t) {
+      return t.is_string() && find(r.program, t.get_ref<const std::string&>()).live;
+    });
   };
   if (opOf(node(ref)) == "send") {
     const auto receivers = partners(ref);
@@ -495,7 +546,9 @@ bool PlanGraph::isLive(NodeRef ref) const {
   }
   return results(ref);
 }
-bool PlanGraph::isLive(int program, std::string_view name) const { return find(program, name).live; }
+bool PlanGraph::isLive(int program, std::string_view name) const {
+  return find(program, name).live;
+}
 
 std::set<std::string> PlanGraph::variesOver(int program, std::string_view name) const {
   const Mask mask = find(program, name).varies;
@@ -506,8 +559,12 @@ std::set<std::string> PlanGraph::variesOver(int program, std::string_view name) 
   return found;
 }
 
-int PlanGraph::valueNumber(int program, std::string_view name) const { return find(program, name).valueNumber; }
-bool PlanGraph::isRepeated(NodeRef ref) const { return in(ref.program).repeated.contains(ref.node); }
+int PlanGraph::valueNumber(int program, std::string_view name) const {
+  return find(program, name).valueNumber;
+}
+bool PlanGraph::isRepeated(NodeRef ref) const {
+  return in(ref.program).repeated.contains(ref.node);
+}
 
 bool PlanGraph::sameStage(int program, int other) const {
   const auto& siblings = in(program).siblings;
@@ -523,7 +580,8 @@ std::set<NodeRef> PlanGraph::ancestors(int program, std::string_view name) const
     if (!found.insert(ref).second) continue;
     for (const Json& operand : node(ref).at("in"))
       if (operand.is_string())
-        for (const NodeRef r : producers(program, operand.get_ref<const std::string&>())) open.push_back(r);
+        for (const NodeRef r : producers(program, operand.get_ref<const std::string&>()))
+          open.push_back(r);
   }
   return found;
 }

@@ -10,51 +10,67 @@ namespace shardproof {
 namespace {
 
 bool same(const Tensor& a, const Tensor& b) {
-  return std::tie(a.name, a.shape, a.kind, a.element, a.elementDeclared, a.perMicrobatch, a.constant) ==
-         std::tie(b.name, b.shape, b.kind, b.element, b.elementDeclared, b.perMicrobatch, b.constant);
+  return std::tie(a.name, a.shape, a.kind, a.element, a.elementDeclared, a.perMicrobatch,
+                  a.constant) == std::tie(b.name, b.shape, b.kind, b.element, b.elementDeclared,
+                                          b.perMicrobatch, b.constant);
 }
 bool same(const Node& a, const Node& b) {
-  return std::tie(a.op, a.firstIn, a.inCount, a.firstOut, a.outCount, a.attributes, a.microbatch, a.communication) ==
-         std::tie(b.op, b.firstIn, b.inCount, b.firstOut, b.outCount, b.attributes, b.microbatch, b.communication);
+  return std::tie(a.op, a.firstIn, a.inCount, a.firstOut, a.outCount, a.attributes, a.microbatch,
+                  a.communication) == std::tie(b.op, b.firstIn, b.inCount, b.firstOut, b.outCount,
+                                               b.attributes, b.microbatch, b.communication);
 }
-bool same(const Operand& a, const Operand& b) { return a.tensor == b.tensor && a.microbatch == b.microbatch; }
-bool same(const ConstantValue& a, const ConstantValue& b) { return a.fill == b.fill && a.elements == b.elements; }
+bool same(const Operand& a, const Operand& b) {
+  return a.tensor == b.tensor && a.microbatch == b.microbatch;
+}
+bool same(const ConstantValue& a, const ConstantValue& b) {
+  return a.fill == b.fill && a.elements == b.elements;
+}
 bool same(const CommunicationSpec& a, const CommunicationSpec& b) {
-  return std::tie(a.kind, a.comm, a.tag, a.groupAxes, a.groupAt, a.peer, a.reduction, a.dim, a.odim) ==
-         std::tie(b.kind, b.comm, b.tag, b.groupAxes, b.groupAt, b.peer, b.reduction, b.dim, b.odim);
+  return std::tie(a.kind, a.comm, a.tag, a.groupAxes, a.groupAt, a.peer, a.reduction, a.dim,
+                  a.odim) == std::tie(b.kind, b.comm, b.tag, b.groupAxes, b.groupAt, b.peer,
+                                      b.reduction, b.dim, b.odim);
 }
 template <class T>
 bool same(const std::vector<T>& a, const std::vector<T>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const T& x, const T& y) { return same(x, y); });
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const T& x, const T& y) { return same(x, y); });
 }
 // Where a node is in the exporter's source (`loc`) is not compared: it changes no value.
 bool sameContent(const Program& a, const Program& b) {
-  return a.issueOrder == b.issueOrder && a.graph.results == b.graph.results && same(a.graph.nodes, b.graph.nodes) && same(a.graph.operands, b.graph.operands) &&
-         same(a.graph.tensors, b.graph.tensors) && same(a.graph.constants, b.graph.constants) && same(a.communications, b.communications);
+  return a.issueOrder == b.issueOrder && a.graph.results == b.graph.results &&
+         same(a.graph.nodes, b.graph.nodes) && same(a.graph.operands, b.graph.operands) &&
+         same(a.graph.tensors, b.graph.tensors) && same(a.graph.constants, b.graph.constants) &&
+         same(a.communications, b.communications);
 }
 
 }  // namespace
 
 std::vector<std::int32_t> firstOfSameContent(const std::vector<Program>& programs) {
   std::vector<std::int32_t> first(programs.size());
-  std::map<std::tuple<std::size_t, std::size_t, std::size_t>, std::vector<std::int32_t>> distinct;   // only programs of equal sizes are compared
+  std::map<std::tuple<std::size_t, std::size_t, std::size_t>, std::vector<std::int32_t>>
+      distinct;  // only programs of equal sizes are compared
   for (std::size_t p = 0; p < programs.size(); ++p) {
     const Graph& graph = programs[p].graph;
     auto& candidates = distinct[{graph.nodes.size(), graph.tensors.size(), graph.operands.size()}];
-    const auto it = std::find_if(candidates.begin(), candidates.end(), [&](std::int32_t q) { return sameContent(programs[static_cast<std::size_t>(q)], programs[p]); });
+    const auto it = std::find_if(candidates.begin(), candidates.end(), [&](std::int32_t q) {
+      return sameContent(programs[static_cast<std::size_t>(q)], programs[p]);
+    });
     first[p] = it == candidates.end() ? static_cast<std::int32_t>(p) : *it;
     if (it == candidates.end()) candidates.push_back(first[p]);
   }
   return first;
 }
 
-AlikeCoordinates::AlikeCoordinates(const Plan& plan, const MeshView& mesh, const std::vector<std::int32_t>& programOfRank) {
+AlikeCoordinates::AlikeCoordinates(const Plan& plan, const MeshView& mesh,
+                                   const std::vector<std::int32_t>& programOfRank) {
   const auto axes = static_cast<std::size_t>(mesh.axes());
   // A coordinate that a group, root, peer or lineage part names is alike no other.
   std::vector<std::vector<char>> named(axes);
-  for (std::size_t a = 0; a < axes; ++a) named[a].assign(static_cast<std::size_t>(mesh.size(static_cast<std::int32_t>(a))), 0);
+  for (std::size_t a = 0; a < axes; ++a)
+    named[a].assign(static_cast<std::size_t>(mesh.size(static_cast<std::int32_t>(a))), 0);
   const auto name = [&](const Coordinates& at) {
-    for (const auto& [axis, c] : at) named[static_cast<std::size_t>(axis)][static_cast<std::size_t>(c)] = 1;
+    for (const auto& [axis, c] : at)
+      named[static_cast<std::size_t>(axis)][static_cast<std::size_t>(c)] = 1;
   };
   for (const Program& program : plan.programs) {
     for (const CommunicationSpec& spec : program.communications) {
@@ -75,7 +91,8 @@ AlikeCoordinates::AlikeCoordinates(const Plan& plan, const MeshView& mesh, const
     // What the ranks of a coordinate run, in the order of their other coordinates.
     std::vector<std::vector<std::int32_t>> runs(named[a].size());
     for (std::int64_t rank = 0; rank < mesh.ranks(); ++rank) {
-      runs[static_cast<std::size_t>(mesh.coordinate(rank, axis))].push_back(content[static_cast<std::size_t>(programOfRank[static_cast<std::size_t>(rank)])]);
+      runs[static_cast<std::size_t>(mesh.coordinate(rank, axis))].push_back(
+          content[static_cast<std::size_t>(programOfRank[static_cast<std::size_t>(rank)])]);
     }
     std::map<std::vector<std::int32_t>, std::size_t> classOf;
     for (std::size_t c = 0; c < runs.size(); ++c) {

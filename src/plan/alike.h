@@ -1,5 +1,6 @@
-// Which coordinates of a mesh axis the plan does not tell apart: exchanging two alike ones maps every rank to a rank with the same program content, every
-// group to a group, every partner to a partner and every lineage part to itself.
+// Which coordinates of a mesh axis the plan does not tell apart: exchanging two alike ones maps
+// every rank to a rank with the same program content, every group to a group, every partner to a
+// partner and every lineage part to itself.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +15,29 @@ class AlikeCoordinates {
  public:
   AlikeCoordinates() = default;
   // `programOfRank`: for each rank of the mesh an index into plan.programs.
-  AlikeCoordinates(const Plan& plan, const MeshView& mesh, const std::vector<std::int32_t>& programOfRank);
+  AlikeCoordinates(const Plan& plan, const MeshView& mesh,
+                   const std::vector<std::int32_t>& programOfRank);
 
-  // The classes of an axis: each ascending, ordered by their first coordinates. One class: nothing names a coordinate of the axis.
-  const std::vector<std::vector<std::int32_t>>& classes(std::int32_t axis) const { return classes_[static_cast<std::size_t>(axis)]; }
+  // The classes of an axis: each ascending, ordered by their first coordinates. One class: nothing
+  // names a coordinate of the axis.
+  const std::vector<std::vector<std::int32_t>>& classes(std::int32_t axis) const {
+    return classes_[static_cast<std::size_t>(axis)];
+  }
   // The first coordinate of its class stands for the class.
-  std::int32_t firstOfClass(std::int32_t axis, std::int32_t coordinate) const { return first_[static_cast<std::size_t>(axis)][static_cast<std::size_t>(coordinate)]; }
-  bool standsForItsClass(std::int32_t axis, std::int32_t coordinate) const { return firstOfClass(axis, coordinate) == coordinate; }
+  std::int32_t firstOfClass(std::int32_t axis, std::int32_t coordinate) const {
+    return first_[static_cast<std::size_t>(axis)][static_cast<std::size_t>(coordinate)];
+  }
+  bool standsForItsClass(std::int32_t axis, std::int32_t coordinate) const {
+    return firstOfClass(axis, coordinate) == coordinate;
+  }
 
  private:
-  std::vector<std::vector<std::vector<std::int32_t>>> classes_;   // axis -> class -> coordinates
-  std::vector<std::vector<std::int32_t>> first_;                  // axis -> coordinate -> first of its class
+  std::vector<std::vector<std::vector<std::int32_t>>> classes_;  // axis -> class -> coordinates
+  std::vector<std::vector<std::int32_t>> first_;  // axis -> coordinate -> first of its class
 };
 
-// Programs that do the same: equal but for the ranks that they run on. For each program the index of the first such one.
+// Programs that do the same: equal but for the ranks that they run on. For each program the index
+// of the first such one.
 std::vector<std::int32_t> firstOfSameContent(const std::vector<Program>& programs);
 
 }  // namespace shardproof

@@ -18,18 +18,23 @@ namespace {
 // Enough to see what is wrong; a plan with one wrong program may have thousands.
 constexpr std::size_t kMostDefects = 50;
 
-constexpr const char* kOtherElement = "' is declared with another kind of element (integer, real or complex) than the operator produces";
+constexpr const char* kOtherElement =
+    "' is declared with another kind of element (integer, real or complex) than the operator "
+    "produces";
 
 const CommunicationSpec& specOf(const Program& program, const Node& node) {
   return program.communications[static_cast<std::size_t>(node.communication)];
 }
 
-Defect defectAt(const Join& join, DefectKind kind, std::int32_t program, std::int32_t node, std::string message) {
+Defect defectAt(const Join& join, DefectKind kind, std::int32_t program, std::int32_t node,
+                std::string message) {
   Defect defect;
   defect.kind = kind;
   defect.nodes.push_back(join.place(program, node));
-  defect.message = defect.nodes.front().pointer + " (" + defect.nodes.front().op + "): " + std::move(message);
-  join.forEachRank(join.problem().plan.programs[static_cast<std::size_t>(program)].at, [&](std::int64_t r) { defect.ranks.push_back(r); });
+  defect.message =
+      defect.nodes.front().pointer + " (" + defect.nodes.front().op + "): " + std::move(message);
+  join.forEachRank(join.problem().plan.programs[static_cast<std::size_t>(program)].at,
+                   [&](std::int64_t r) { defect.ranks.push_back(r); });
   return defect;
 }
 
@@ -39,25 +44,33 @@ Shape communicationShape(const CommunicationSpec& spec, const Shape& in, std::in
   Shape out = in;
   const auto dimension = [&](std::int32_t dim) -> std::int64_t& {
     const auto rank = static_cast<std::int32_t>(in.size());
-    if (dim < -rank || dim >= rank) throw ShapeError("dimension " + std::to_string(dim) + " does not exist in an operand of shape " + ops::toText(in));
+    if (dim < -rank || dim >= rank)
+      throw ShapeError("dimension " + std::to_string(dim) +
+                       " does not exist in an operand of shape " + ops::toText(in));
     return out[static_cast<std::size_t>(dim < 0 ? dim + rank : dim)];
   };
   const auto split = [&](std::int32_t dim) {
     std::int64_t& size = dimension(dim);
     if (size % groupSize != 0) {
-      throw ShapeError("dimension " + std::to_string(dim) + " of shape " + ops::toText(in) + " is not divisible by the group's " +
-                       std::to_string(groupSize) + " members");
+      throw ShapeError("dimension " + std::to_string(dim) + " of shape " + ops::toText(in) +
+                       " is not divisible by the group's " + std::to_string(groupSize) +
+                       " members");
     }
     size /= groupSize;
   };
   switch (spec.kind) {
-    case Communication::kAllGather: dimension(spec.dim) *= groupSize; break;
-    case Communication::kReduceScatter: split(spec.dim); break;
+    case Communication::kAllGather:
+      dimension(spec.dim) *= groupSize;
+      break;
+    case Communication::kReduceScatter:
+      split(spec.dim);
+      break;
     case Communication::kAllToAll:
       split(spec.dim);
       dimension(spec.odim) *= groupSize;
       break;
-    default: break;
+    default:
+      break;
   }
   return out;
 }
@@ -73,19 +86,23 @@ void checkPlanShapes(const Join& join, std::vector<Defect>& defects) {
       const auto in = graph.in(node);
       const auto out = graph.out(node);
       const auto report = [&](const std::string& message) {
-        defects.push_back(defectAt(join, DefectKind::kShape, static_cast<std::int32_t>(p), static_cast<std::int32_t>(n), message));
+        defects.push_back(defectAt(join, DefectKind::kShape, static_cast<std::int32_t>(p),
+                                   static_cast<std::int32_t>(n), message));
       };
       try {
         if (node.communication >= 0) {
           const CommunicationSpec& spec = specOf(program, node);
-          if (in.empty() || out.empty() || in[0].tensor < 0 || out[0] < 0) continue;   // the partner checks send, recv and broadcast
+          if (in.empty() || out.empty() || in[0].tensor < 0 || out[0] < 0)
+            continue;  // the partner checks send, recv and broadcast
           const std::int64_t size = static_cast<std::int64_t>(join.groupOf(spec, someRank).size());
-          const Shape shape = communicationShape(spec, graph.tensors[static_cast<std::size_t>(in[0].tensor)].shape, size);
+          const Shape shape = communicationShape(
+              spec, graph.tensors[static_cast<std::size_t>(in[0].tensor)].shape, size);
           const Tensor& result = graph.tensors[static_cast<std::size_t>(out[0])];
           if (shape != result.shape) {
-            report("result '" + problem.names.text(result.name) + "' is declared with shape " + ops::toText(result.shape) + ", but the operator produces " +
-                   ops::toText(shape));
-          } else if (result.element != graph.tensors[static_cast<std::size_t>(in[0].tensor)].element) {
+            report("result '" + problem.names.text(result.name) + "' is declared with shape " +
+                   ops::toText(result.shape) + ", but the operator produces " + ops::toText(shape));
+          } else if (result.element !=
+                     graph.tensors[static_cast<std::size_t>(in[0].tensor)].element) {
             report("result '" + problem.names.text(result.name) + kOtherElement);
           }
           continue;
@@ -99,12 +116,14 @@ void checkPlanShapes(const Join& join, std::vector<Defect>& defects) {
           infos[i] = {t.shape, t.element};
           operands[i] = &infos[i];
         }
-        const auto results = op.infer({problem.attributes.at(node.attributes), operands, out.size()});
+        const auto results =
+            op.infer({problem.attributes.at(node.attributes), operands, out.size()});
         for (std::size_t i = 0; i < out.size(); ++i) {
           if (out[i] < 0) continue;
           const Tensor& t = graph.tensors[static_cast<std::size_t>(out[i])];
           if (!fitsDeclared(results[i].shape, t.shape, op.scalarMayBeOne)) {
-            report("result '" + problem.names.text(t.name) + "' is declared with shape " + ops::toText(t.shape) + ", but the operator produces " +
+            report("result '" + problem.names.text(t.name) + "' is declared with shape " +
+                   ops::toText(t.shape) + ", but the operator produces " +
                    ops::toText(results[i].shape));
           } else if (t.element != results[i].element) {
             report("result '" + problem.names.text(t.name) + kOtherElement);
@@ -112,7 +131,8 @@ void checkPlanShapes(const Join& join, std::vector<Defect>& defects) {
         }
       } catch (const ShapeError& error) {
         report(error.what());
-      } catch (const Unsupported&) {   // not a defect: the stages that need this operator are undecided and say why
+      } catch (const Unsupported&) {  // not a defect: the stages that need this operator are
+                                      // undecided and say why
       }
     }
   }
@@ -129,9 +149,10 @@ void checkAssignments(const Join& join, std::vector<Defect>& defects) {
       const Tensor& tensor = graph.tensors[t];
       const auto producers = join.producers(pi, static_cast<std::int32_t>(t));
       const auto twice = [&](const Producer& a, const Producer& b, const std::string& when) {
-        Defect defect = defectAt(join, DefectKind::kDoubleAssignment, pi, b.node,
-                                 "local tensor '" + problem.names.text(tensor.name) + "' is produced twice" + when + "; the first producer is " +
-                                     Plan::nodePointer(pi, a.node));
+        Defect defect =
+            defectAt(join, DefectKind::kDoubleAssignment, pi, b.node,
+                     "local tensor '" + problem.names.text(tensor.name) + "' is produced twice" +
+                         when + "; the first producer is " + Plan::nodePointer(pi, a.node));
         defect.nodes.push_back(join.place(pi, a.node));
         defect.tensor = problem.names.text(tensor.name);
         defects.push_back(std::move(defect));
@@ -142,16 +163,20 @@ void checkAssignments(const Join& join, std::vector<Defect>& defects) {
       }
       for (std::size_t i = 0; i < producers.size(); ++i) {
         const Producer& a = producers[i];
-        if (!tensor.perMicrobatch && a.microbatch.isEach()) twice(a, a, ", once in each microbatch, but exists once per rank");
+        if (!tensor.perMicrobatch && a.microbatch.isEach())
+          twice(a, a, ", once in each microbatch, but exists once per rank");
         if (tensor.perMicrobatch && a.microbatch.isNone()) {
-          Defect defect = defectAt(join, DefectKind::kUnproduced, pi, a.node,
-                                   "writes '" + problem.names.text(tensor.name) + "', which exists once per microbatch, without saying for which microbatch");
+          Defect defect = defectAt(
+              join, DefectKind::kUnproduced, pi, a.node,
+              "writes '" + problem.names.text(tensor.name) +
+                  "', which exists once per microbatch, without saying for which microbatch");
           defect.tensor = problem.names.text(tensor.name);
           defects.push_back(std::move(defect));
         }
         for (std::size_t j = i + 1; j < producers.size(); ++j) {
           const Producer& b = producers[j];
-          const bool overlap = !tensor.perMicrobatch || a.microbatch == b.microbatch || a.microbatch.isEach() || b.microbatch.isEach();
+          const bool overlap = !tensor.perMicrobatch || a.microbatch == b.microbatch ||
+                               a.microbatch.isEach() || b.microbatch.isEach();
           if (overlap) {
             twice(a, b, "");
             i = producers.size();
@@ -167,10 +192,14 @@ void checkAssignments(const Join& join, std::vector<Defect>& defects) {
       if (mentions.empty() || tensor.kind != TensorKind::kProduced) continue;
       const auto producers = join.producers(pi, static_cast<std::int32_t>(t));
       const auto producedFor = [&](Microbatch m) {
-        return std::any_of(producers.begin(), producers.end(), [&](const Producer& q) { return m.isNone() || q.microbatch.isEach() || q.microbatch == m; });
+        return std::any_of(producers.begin(), producers.end(), [&](const Producer& q) {
+          return m.isNone() || q.microbatch.isEach() || q.microbatch == m;
+        });
       };
       for (const Mention& mention : mentions) {
-        const Part& part = problem.plan.lineage[static_cast<std::size_t>(mention.entry)].shards[static_cast<std::size_t>(mention.shard)].parts[static_cast<std::size_t>(mention.part)];
+        const Part& part = problem.plan.lineage[static_cast<std::size_t>(mention.entry)]
+                               .shards[static_cast<std::size_t>(mention.shard)]
+                               .parts[static_cast<std::size_t>(mention.part)];
         std::optional<Microbatch> missing;
         if (!tensor.perMicrobatch || part.microbatch.isOne()) {
           if (!producedFor(part.microbatch)) missing = part.microbatch;
@@ -183,9 +212,11 @@ void checkAssignments(const Join& join, std::vector<Defect>& defects) {
         Defect defect;
         defect.kind = DefectKind::kUnproduced;
         defect.tensor = problem.names.text(tensor.name);
-        defect.message = "lineage entry /lineage/" + std::to_string(mention.entry) + "/shards/" + std::to_string(mention.shard) + " names local tensor '" +
-                         defect.tensor + "', which no node of /programs/" + std::to_string(p) + " produces" +
-                         (missing->isOne() ? " for microbatch " + std::to_string(missing->number()) : "");
+        defect.message =
+            "lineage entry /lineage/" + std::to_string(mention.entry) + "/shards/" +
+            std::to_string(mention.shard) + " names local tensor '" + defect.tensor +
+            "', which no node of /programs/" + std::to_string(p) + " produces" +
+            (missing->isOne() ? " for microbatch " + std::to_string(missing->number()) : "");
         if (missing->isOne()) defect.microbatch = missing->number();
         join.forEachRank(program.at, [&](std::int64_t r) { defect.ranks.push_back(r); });
         defects.push_back(std::move(defect));
@@ -199,8 +230,9 @@ void checkAssignments(const Join& join, std::vector<Defect>& defects) {
         const Tensor& tensor = graph.tensors[static_cast<std::size_t>(operand.tensor)];
         if (tensor.kind != TensorKind::kProduced) continue;
         const auto unproduced = [&](const std::string& what, const Producer* late) {
-          Defect defect = defectAt(join, DefectKind::kUnproduced, pi, static_cast<std::int32_t>(n),
-                                   "reads local tensor '" + problem.names.text(tensor.name) + "', " + what);
+          Defect defect =
+              defectAt(join, DefectKind::kUnproduced, pi, static_cast<std::int32_t>(n),
+                       "reads local tensor '" + problem.names.text(tensor.name) + "', " + what);
           if (late) defect.nodes.push_back(join.place(pi, late->node));
           defect.tensor = problem.names.text(tensor.name);
           defects.push_back(std::move(defect));
@@ -219,18 +251,25 @@ void checkAssignments(const Join& join, std::vector<Defect>& defects) {
         for (const Microbatch m : wanted) {
           const Producer* producer = nullptr;
           for (const Producer& candidate : producers) {
-            if (!tensor.perMicrobatch || candidate.microbatch.isEach() || candidate.microbatch == m) producer = &candidate;
+            if (!tensor.perMicrobatch || candidate.microbatch.isEach() || candidate.microbatch == m)
+              producer = &candidate;
           }
           if (!producer) {
-            unproduced(m.isOne() ? "which is never produced on this rank for microbatch " + std::to_string(m.number()) : "which is never produced on this rank", nullptr);
+            unproduced(m.isOne() ? "which is never produced on this rank for microbatch " +
+                                       std::to_string(m.number())
+                                 : "which is never produced on this rank",
+                       nullptr);
             break;
           }
-          // Within one microbatch (or in an issue-ordered program) node order is the order of execution. Across microbatches it says nothing.
-          // A node that runs for each microbatch runs for the producer's, too.
-          const bool ordered = program.issueOrder || producer->microbatch == node.microbatch || producer->microbatch.isNone() || !node.microbatch.isOne() ||
+          // Within one microbatch (or in an issue-ordered program) node order is the order of
+          // execution. Across microbatches it says nothing. A node that runs for each microbatch
+          // runs for the producer's, too.
+          const bool ordered = program.issueOrder || producer->microbatch == node.microbatch ||
+                               producer->microbatch.isNone() || !node.microbatch.isOne() ||
                                (producer->microbatch.isEach() && m == node.microbatch);
           if (ordered && producer->node >= static_cast<std::int32_t>(n)) {
-            unproduced("which is produced only later, by " + Plan::nodePointer(pi, producer->node), producer);
+            unproduced("which is produced only later, by " + Plan::nodePointer(pi, producer->node),
+                       producer);
             break;
           }
         }
@@ -242,10 +281,11 @@ void checkAssignments(const Join& join, std::vector<Defect>& defects) {
 void checkCommunication(const Join& join, std::vector<Defect>& defects) {
   const Problem& problem = join.problem();
   const MeshView& mesh = join.mesh();
-  std::unordered_set<NameId> named;   // communications of which some node names its microbatch
+  std::unordered_set<NameId> named;  // communications of which some node names its microbatch
   for (const Program& program : problem.plan.programs) {
     for (const Node& node : program.graph.nodes) {
-      if (node.communication >= 0 && node.microbatch.isOne()) named.insert(specOf(program, node).comm);
+      if (node.communication >= 0 && node.microbatch.isOne())
+        named.insert(specOf(program, node).comm);
     }
   }
   for (const std::int64_t rank : join.representativeRanks()) {
@@ -256,7 +296,8 @@ void checkCommunication(const Join& join, std::vector<Defect>& defects) {
       const Node& node = graph.nodes[n];
       if (node.communication < 0) continue;
       const CommunicationSpec& spec = specOf(program, node);
-      const bool pointToPoint = spec.kind == Communication::kSend || spec.kind == Communication::kReceive;
+      const bool pointToPoint =
+          spec.kind == Communication::kSend || spec.kind == Communication::kReceive;
       const DefectKind kind = pointToPoint ? DefectKind::kSendReceive : DefectKind::kCollective;
       const auto report = [&](Microbatch microbatch, const std::string& message) -> Defect& {
         Defect defect = defectAt(join, kind, p, static_cast<std::int32_t>(n), message);
@@ -266,7 +307,9 @@ void checkCommunication(const Join& join, std::vector<Defect>& defects) {
         return defects.back();
       };
       if (spec.tag && node.microbatch.isEach()) {
-        report(Microbatch::none(), "joins communication '" + problem.names.text(spec.comm) + "' once per microbatch, but its tag makes them all the same one");
+        report(Microbatch::none(),
+               "joins communication '" + problem.names.text(spec.comm) +
+                   "' once per microbatch, but its tag makes them all the same one");
         continue;
       }
       const auto group = join.groupOf(spec, rank);
@@ -276,25 +319,31 @@ void checkCommunication(const Join& join, std::vector<Defect>& defects) {
         continue;
       }
       if (std::find(group.begin(), group.end(), rank) == group.end()) {
-        report(Microbatch::none(), "rank " + std::to_string(rank) + " is not in the group that it lists for communication " + comm);
+        report(Microbatch::none(), "rank " + std::to_string(rank) +
+                                       " is not in the group that it lists for communication " +
+                                       comm);
         continue;
       }
       const std::int64_t root = mesh.with(rank, spec.peer);
       if (spec.kind == Communication::kBroadcast) {
         if (std::find(group.begin(), group.end(), root) == group.end()) {
-          report(Microbatch::none(), "the root of broadcast " + comm + ", rank " + std::to_string(root) + ", is not in its group");
+          report(Microbatch::none(), "the root of broadcast " + comm + ", rank " +
+                                         std::to_string(root) + ", is not in its group");
           continue;
         }
         const bool isRoot = root == rank;
         if ((node.inCount == 1) != isRoot || (node.outCount == 1) == isRoot) {
-          report(Microbatch::none(), isRoot ? "the root of a broadcast has one operand and no result" : "a receiver of a broadcast has one result and no operand");
+          report(Microbatch::none(),
+                 isRoot ? "the root of a broadcast has one operand and no result"
+                        : "a receiver of a broadcast has one result and no operand");
           continue;
         }
       }
       // One microbatch stands for all unless some node of this communication names its microbatch.
       std::vector<Microbatch> microbatches{node.microbatch.at(Microbatch::of(0))};
       if (node.microbatch.isEach() && named.contains(spec.comm)) {
-        for (std::int32_t m = 1; m < problem.plan.microbatches; ++m) microbatches.push_back(Microbatch::of(m));
+        for (std::int32_t m = 1; m < problem.plan.microbatches; ++m)
+          microbatches.push_back(Microbatch::of(m));
       }
       const auto shapeOf = [](const Program& q, const Node& c) -> const Tensor& {
         const auto in = q.graph.in(c);
@@ -304,16 +353,22 @@ void checkCommunication(const Join& join, std::vector<Defect>& defects) {
       for (const Microbatch m : microbatches) {
         bool stop = false;
         for (const std::int64_t member : group) {
-          // What meets an alike member meets this one: both run the same, and no group names either. But a root is partly a member's own coordinates, so
-          // members that are alike may mean several.
+          // What meets an alike member meets this one: both run the same, and no group names
+          // either. But a root is partly a member's own coordinates, so members that are alike may
+          // mean several.
           if (spec.kind != Communication::kBroadcast && !join.representative(member)) continue;
           if (pointToPoint && member == rank) continue;
           const auto found = join.partners(member, spec, m, rank);
           if (found.size() != 1) {
-            const std::string what = pointToPoint ? (spec.kind == Communication::kSend ? "receive" : "send") : communicationName(spec.kind);
-            report(m, found.empty() ? "rank " + std::to_string(member) + " never issues the matching " + what + " of communication " + comm
-                                    : "rank " + std::to_string(member) + " issues the matching " + what + " of communication " + comm + " " +
-                                          std::to_string(found.size()) + " times");
+            const std::string what = pointToPoint
+                                         ? (spec.kind == Communication::kSend ? "receive" : "send")
+                                         : communicationName(spec.kind);
+            report(m, found.empty()
+                          ? "rank " + std::to_string(member) + " never issues the matching " +
+                                what + " of communication " + comm
+                          : "rank " + std::to_string(member) + " issues the matching " + what +
+                                " of communication " + comm + " " + std::to_string(found.size()) +
+                                " times");
             stop = true;
             break;
           }
@@ -322,15 +377,23 @@ void checkCommunication(const Join& join, std::vector<Defect>& defects) {
           const Node& partner = other.graph.nodes[static_cast<std::size_t>(found[0])];
           const CommunicationSpec& otherSpec = specOf(other, partner);
           std::string mismatch;
-          if (!pointToPoint && join.groupOf(otherSpec, member) != group) mismatch = "lists another group, or the same in another order";
-          else if (otherSpec.reduction != spec.reduction) mismatch = "reduces with another operation";
-          else if (otherSpec.dim != spec.dim || otherSpec.odim != spec.odim) mismatch = "works along another dimension";
-          else if (spec.kind == Communication::kBroadcast && mesh.with(member, otherSpec.peer) != root) mismatch = "names another root";
+          if (!pointToPoint && join.groupOf(otherSpec, member) != group)
+            mismatch = "lists another group, or the same in another order";
+          else if (otherSpec.reduction != spec.reduction)
+            mismatch = "reduces with another operation";
+          else if (otherSpec.dim != spec.dim || otherSpec.odim != spec.odim)
+            mismatch = "works along another dimension";
+          else if (spec.kind == Communication::kBroadcast &&
+                   mesh.with(member, otherSpec.peer) != root)
+            mismatch = "names another root";
           else if (shapeOf(other, partner).shape != shapeOf(program, node).shape)
-            mismatch = "has shape " + ops::toText(shapeOf(other, partner).shape) + " where rank " + std::to_string(rank) + " has " + ops::toText(shapeOf(program, node).shape);
-          else if (shapeOf(other, partner).element != shapeOf(program, node).element) mismatch = "has another kind of element";
+            mismatch = "has shape " + ops::toText(shapeOf(other, partner).shape) + " where rank " +
+                       std::to_string(rank) + " has " + ops::toText(shapeOf(program, node).shape);
+          else if (shapeOf(other, partner).element != shapeOf(program, node).element)
+            mismatch = "has another kind of element";
           if (!mismatch.empty()) {
-            Defect& defect = report(m, "rank " + std::to_string(member) + " joins communication " + comm + " but " + mismatch);
+            Defect& defect = report(m, "rank " + std::to_string(member) + " joins communication " +
+                                           comm + " but " + mismatch);
             defect.nodes.push_back(join.place(q, found[0]));
             defect.ranks.push_back(member);
             stop = true;

@@ -2,18 +2,23 @@
 //
 //   * data: every node waits for the nodes that make its operands;
 //   * meetings: a communication takes place when all its members have reached it;
-//   * order: on a rank, a communication waits for those before it in a list. A program in issue order has one list, its nodes as they stand. Any other
-//     has one for each microbatch: the communications that run for that microbatch, for each, or once. Its other nodes wait for data only.
+//   * order: on a rank, a communication waits for those before it in a list. A program in issue
+//   order has one list, its nodes as they stand. Any other
+//     has one for each microbatch: the communications that run for that microbatch, for each, or
+//     once. Its other nodes wait for data only.
 //
-// All three are edges of one graph over instances (rank, node, microbatch), in which the members of a meeting are one vertex: a circle may need all of them.
-// Without a circle everything runs, in any topological order; what is on one, or behind it, never does.
+// All three are edges of one graph over instances (rank, node, microbatch), in which the members of
+// a meeting are one vertex: a circle may need all of them. Without a circle everything runs, in any
+// topological order; what is on one, or behind it, never does.
 //
-// In a program in issue order data adds nothing: single assignment and production before use have been checked in the order of its one list, so what an
-// instance reads stands earlier, and of the list only the communications matter.
+// In a program in issue order data adds nothing: single assignment and production before use have
+// been checked in the order of its one list, so what an instance reads stands earlier, and of the
+// list only the communications matter.
 //
-// The graph has too many vertices, so first its image over families: each program node, joined with those that it meets. Every edge has an image there, so
-// a circle of instances lies within the instances of one strong component of families. Right plans have hardly ever such a component. Where there is one,
-// only its instances are looked at, on representative ranks and microbatches.
+// The graph has too many vertices, so first its image over families: each program node, joined with
+// those that it meets. Every edge has an image there, so a circle of instances lies within the
+// instances of one strong component of families. Right plans have hardly ever such a component.
+// Where there is one, only its instances are looked at, on representative ranks and microbatches.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -32,7 +37,8 @@ namespace shardproof {
 
 namespace {
 
-// A plan with one wrong program may have thousands of circles; of a long one the first steps tell where to look.
+// A plan with one wrong program may have thousands of circles; of a long one the first steps tell
+// where to look.
 constexpr std::size_t kMostDefects = 50, kMostSteps = 8;
 
 using Vertex = FamilyGraph::Vertex;
@@ -41,11 +47,14 @@ using Edges = std::vector<std::pair<Vertex, Vertex>>;
 std::vector<Vertex> componentsOf(std::size_t vertices, const Edges& edges) {
   const FamilyGraph graph(vertices, edges);
   std::vector<Vertex> component(vertices, 0);
-  if (vertices > 0) boost::strong_components(graph, boost::make_iterator_property_map(component.begin(), get(boost::vertex_index, graph)));
+  if (vertices > 0)
+    boost::strong_components(graph, boost::make_iterator_property_map(
+                                        component.begin(), get(boost::vertex_index, graph)));
   return component;
 }
 
-// A rank's lists of communications, entered in node order. Tells of each entry which ones it comes right after, in all the lists that it is in.
+// A rank's lists of communications, entered in node order. Tells of each entry which ones it comes
+// right after, in all the lists that it is in.
 class Lists {
  public:
   template <class F>
@@ -56,28 +65,36 @@ class Lists {
   }
   template <class F>
   void inAll(std::uint32_t entry, F&& after) {
-    if (lastInAll_) after(*lastInAll_);   // also where each list has had another since: some microbatch may not be among them
+    if (lastInAll_)
+      after(*lastInAll_);  // also where each list has had another since: some microbatch may not be
+                           // among them
     for (const auto& [microbatch, last] : last_) after(last);
     last_.clear();
     lastInAll_ = entry;
   }
 
  private:
-  std::map<std::int32_t, std::uint32_t> last_;   // by microbatch, since the last one in all lists
+  std::map<std::int32_t, std::uint32_t> last_;  // by microbatch, since the last one in all lists
   std::optional<std::uint32_t> lastInAll_;
 };
 
-const Program& programAt(const Join& join, std::int32_t p) { return join.problem().plan.programs[static_cast<std::size_t>(p)]; }
+const Program& programAt(const Join& join, std::int32_t p) {
+  return join.problem().plan.programs[static_cast<std::size_t>(p)];
+}
 
-// Which microbatch's instance of an operand is read; none where it exists once. `own`: the node's, or of one of its instances.
+// Which microbatch's instance of an operand is read; none where it exists once. `own`: the node's,
+// or of one of its instances.
 Microbatch wantedBy(const Graph& graph, const Operand& operand, Microbatch own) {
-  return graph.tensors[static_cast<std::size_t>(operand.tensor)].perMicrobatch ? operand.microbatch.orElse(own) : Microbatch::none();
+  return graph.tensors[static_cast<std::size_t>(operand.tensor)].perMicrobatch
+             ? operand.microbatch.orElse(own)
+             : Microbatch::none();
 }
 
 // The instances of some nodes.
 class Instances {
  public:
-  Instances(const Join& join, const std::vector<std::pair<std::int32_t, std::int32_t>>& nodes) : join_(join), plan_(join.problem().plan), layouts_(plan_.programs.size()) {
+  Instances(const Join& join, const std::vector<std::pair<std::int32_t, std::int32_t>>& nodes)
+      : join_(join), plan_(join.problem().plan), layouts_(plan_.programs.size()) {
     for (const auto& [p, n] : nodes) layouts_[static_cast<std::size_t>(p)].nodes.push_back(n);
     chooseMicrobatches();
     for (std::size_t p = 0; p < layouts_.size(); ++p) {
@@ -86,21 +103,26 @@ class Instances {
       layout.offsets.assign(plan_.programs[p].graph.nodes.size(), -1);
       for (const std::int32_t n : layout.nodes) {
         layout.offsets[static_cast<std::size_t>(n)] = layout.size;
-        layout.size += nodeOf(p, n).microbatch.isEach() ? static_cast<std::int64_t>(microbatches_.size()) : 1;
+        layout.size +=
+            nodeOf(p, n).microbatch.isEach() ? static_cast<std::int64_t>(microbatches_.size()) : 1;
       }
     }
     for (const std::int64_t rank : join.representativeRanks()) enter(rank);
   }
 
   void report(std::vector<Defect>& defects) {
-    std::sort(waits_.begin(), waits_.end(), [&](const Wait& a, const Wait& b) { return std::tuple(vertexOf_[a.before], a.after, a.before, a.issued) < std::tuple(vertexOf_[b.before], b.after, b.before, b.issued); });
+    std::sort(waits_.begin(), waits_.end(), [&](const Wait& a, const Wait& b) {
+      return std::tuple(vertexOf_[a.before], a.after, a.before, a.issued) <
+             std::tuple(vertexOf_[b.before], b.after, b.before, b.issued);
+    });
     Edges edges;
-    for (const Wait& wait : waits_) edges.emplace_back(vertexOf_[wait.before], vertexOf_[wait.after]);
+    for (const Wait& wait : waits_)
+      edges.emplace_back(vertexOf_[wait.before], vertexOf_[wait.after]);
     const std::vector<Vertex> component = componentsOf(vertices_, edges);
     std::vector<std::size_t> firstWait(vertices_ + 1, 0);
     for (const auto& [from, to] : edges) ++firstWait[from + 1];
     for (std::size_t v = 0; v < vertices_; ++v) firstWait[v + 1] += firstWait[v];
-    std::vector<char> told(vertices_, 0);   // by component
+    std::vector<char> told(vertices_, 0);  // by component
     std::vector<std::size_t> reachedBy(vertices_, waits_.size());
     for (const auto& [start, next] : edges) {
       if (component[start] != component[next] || std::exchange(told[component[start]], 1)) continue;
@@ -116,24 +138,31 @@ class Instances {
     Microbatch microbatch;
   };
   struct Wait {
-    std::uint32_t before, after;   // instances
-    bool issued;                   // by the order of communications; else by data
+    std::uint32_t before, after;  // instances
+    bool issued;                  // by the order of communications; else by data
   };
-  struct Layout {                  // of a program
+  struct Layout {  // of a program
     std::vector<std::int32_t> nodes;
-    std::vector<std::int64_t> offsets;   // of all nodes; -1: not among the chosen ones
+    std::vector<std::int64_t> offsets;  // of all nodes; -1: not among the chosen ones
     std::int64_t size = 0;
   };
-  // Of those that Join::partners takes for one: comm; kind, of a message its sender; tag or microbatch, and which of them; group.
-  using Key = std::tuple<std::int32_t, Communication, std::int64_t, std::int64_t, Microbatch, std::int32_t>;   // with a tag: each
+  // Of those that Join::partners takes for one: comm; kind, of a message its sender; tag or
+  // microbatch, and which of them; group.
+  using Key = std::tuple<std::int32_t, Communication, std::int64_t, std::int64_t, Microbatch,
+                         std::int32_t>;  // with a tag: each
 
-  const Node& nodeOf(std::size_t p, std::int32_t n) const { return plan_.programs[p].graph.nodes[static_cast<std::size_t>(n)]; }
+  const Node& nodeOf(std::size_t p, std::int32_t n) const {
+    return plan_.programs[p].graph.nodes[static_cast<std::size_t>(n)];
+  }
 
-  // Microbatches that no chosen node names are alike: put the first of them in the place of each, and every edge becomes an edge, hence every circle a
-  // circle (or a walk that holds one). Not so where "*" runs in issue order: there one microbatch waits for the other.
+  // Microbatches that no chosen node names are alike: put the first of them in the place of each,
+  // and every edge becomes an edge, hence every circle a circle (or a walk that holds one). Not so
+  // where "*" runs in issue order: there one microbatch waits for the other.
   //
-  // Representative ranks are enough for the same reason: let each coordinate become the first of its class (AlikeCoordinates). Programs become programs of
-  // equal content, so data and lists stay; members of a meeting become members of one, as a group names no coordinate that is like another.
+  // Representative ranks are enough for the same reason: let each coordinate become the first of
+  // its class (AlikeCoordinates). Programs become programs of equal content, so data and lists
+  // stay; members of a meeting become members of one, as a group names no coordinate that is like
+  // another.
   void chooseMicrobatches() {
     std::vector<char> chosen(static_cast<std::size_t>(plan_.microbatches), 0);
     bool oneByOne = false;
@@ -150,7 +179,8 @@ class Instances {
     }
     bool alike = false;
     for (std::int32_t m = 0; m < plan_.microbatches; ++m) {
-      if (oneByOne || chosen[static_cast<std::size_t>(m)] || !std::exchange(alike, true)) microbatches_.push_back(m);
+      if (oneByOne || chosen[static_cast<std::size_t>(m)] || !std::exchange(alike, true))
+        microbatches_.push_back(m);
     }
   }
 
@@ -162,12 +192,16 @@ class Instances {
   }
 
   // A chosen node's instance on the rank whose instances begin at `first`; -1: not chosen.
-  std::int64_t find(std::int64_t first, const Layout& layout, std::int32_t n, const Node& node, Microbatch microbatch) const {
+  std::int64_t find(std::int64_t first, const Layout& layout, std::int32_t n, const Node& node,
+                    Microbatch microbatch) const {
     if (n < 0 || layout.offsets[static_cast<std::size_t>(n)] < 0) return -1;
     const std::int64_t id = first + layout.offsets[static_cast<std::size_t>(n)];
     if (!node.microbatch.isEach()) return id;
-    const auto it = std::lower_bound(microbatches_.begin(), microbatches_.end(), microbatch.number());
-    return it != microbatches_.end() && *it == microbatch.number() ? id + (it - microbatches_.begin()) : -1;
+    const auto it =
+        std::lower_bound(microbatches_.begin(), microbatches_.end(), microbatch.number());
+    return it != microbatches_.end() && *it == microbatch.number()
+               ? id + (it - microbatches_.begin())
+               : -1;
   }
 
   void enter(std::int64_t rank) {
@@ -178,8 +212,16 @@ class Instances {
     const auto first = static_cast<std::int64_t>(instances_.size());
     for (const std::int32_t n : layout.nodes) {
       const Node& node = nodeOf(p, n);
-      const CommunicationSpec* spec = node.communication < 0 ? nullptr : &program.communications[static_cast<std::size_t>(node.communication)];
-      const std::int32_t group = spec == nullptr ? -1 : groups_.emplace(join_.groupOf(*spec, rank), static_cast<std::int32_t>(groups_.size())).first->second;
+      const CommunicationSpec* spec =
+          node.communication < 0
+              ? nullptr
+              : &program.communications[static_cast<std::size_t>(node.communication)];
+      const std::int32_t group =
+          spec == nullptr
+              ? -1
+              : groups_
+                    .emplace(join_.groupOf(*spec, rank), static_cast<std::int32_t>(groups_.size()))
+                    .first->second;
       for (const Microbatch m : microbatchesOf(node)) {
         instances_.push_back({rank, n, m});
         vertexOf_.push_back(spec == nullptr ? vertices_++ : meeting(rank, *spec, group, m));
@@ -199,26 +241,35 @@ class Instances {
         for (const Operand& operand : program.graph.in(node)) {
           if (!operand.present()) continue;
           const Microbatch wanted = wantedBy(program.graph, operand, m);
-          const Producer producer = join_.producerOf({static_cast<std::int32_t>(p), operand.tensor, static_cast<std::int32_t>(rank), wanted});
+          const Producer producer = join_.producerOf({static_cast<std::int32_t>(p), operand.tensor,
+                                                      static_cast<std::int32_t>(rank), wanted});
           if (producer.node < 0) continue;
-          const std::int64_t before = find(first, layout, producer.node, nodeOf(p, producer.node), producer.microbatch.at(wanted));
+          const std::int64_t before = find(first, layout, producer.node, nodeOf(p, producer.node),
+                                           producer.microbatch.at(wanted));
           if (before >= 0) waits_.push_back({static_cast<std::uint32_t>(before), own, false});
         }
       }
     }
   }
 
-  Vertex meeting(std::int64_t rank, const CommunicationSpec& spec, std::int32_t group, Microbatch microbatch) {
+  Vertex meeting(std::int64_t rank, const CommunicationSpec& spec, std::int32_t group,
+                 Microbatch microbatch) {
     const bool receives = spec.kind == Communication::kReceive;
-    const std::int64_t sender = receives ? join_.mesh().with(rank, spec.peer) : spec.kind == Communication::kSend ? rank : -1;
-    const Key key{spec.comm.value, receives ? Communication::kSend : spec.kind, sender, spec.tag.value_or(0), spec.tag ? Microbatch::each() : microbatch, group};
+    const std::int64_t sender = receives ? join_.mesh().with(rank, spec.peer)
+                                : spec.kind == Communication::kSend ? rank
+                                                                    : -1;
+    const Key key{spec.comm.value,      receives ? Communication::kSend : spec.kind, sender,
+                  spec.tag.value_or(0), spec.tag ? Microbatch::each() : microbatch,  group};
     const auto [it, added] = meetings_.emplace(key, vertices_);
     if (added) ++vertices_;
     return it->second;
   }
 
-  // Waits from `start` to itself, none longer than it must be. `reachedBy`: for each vertex no wait, and again after this.
-  std::vector<Wait> shortestCircle(Vertex start, const std::vector<Vertex>& component, const std::vector<std::size_t>& firstWait, std::vector<std::size_t>& reachedBy) const {
+  // Waits from `start` to itself, none longer than it must be. `reachedBy`: for each vertex no
+  // wait, and again after this.
+  std::vector<Wait> shortestCircle(Vertex start, const std::vector<Vertex>& component,
+                                   const std::vector<std::size_t>& firstWait,
+                                   std::vector<std::size_t>& reachedBy) const {
     std::vector<Vertex> reached{start};
     for (std::size_t i = 0; reachedBy[start] == waits_.size(); ++i) {
       const Vertex v = reached[i];
@@ -244,8 +295,13 @@ class Instances {
     const Program& program = programAt(join_, p);
     const Node& node = program.graph.nodes[static_cast<std::size_t>(instance.node)];
     std::string text = Plan::nodePointer(p, instance.node) + " (" + join_.opName(p, node);
-    if (node.communication >= 0) text += " '" + join_.problem().names.text(program.communications[static_cast<std::size_t>(node.communication)].comm) + "'";
-    if (instance.microbatch.isOne()) text += ", microbatch " + std::to_string(instance.microbatch.number());
+    if (node.communication >= 0)
+      text += " '" +
+              join_.problem().names.text(
+                  program.communications[static_cast<std::size_t>(node.communication)].comm) +
+              "'";
+    if (instance.microbatch.isOne())
+      text += ", microbatch " + std::to_string(instance.microbatch.number());
     return text + ")";
   }
 
@@ -264,32 +320,38 @@ class Instances {
       defect.ranks.push_back(after.rank);
       if (i >= kMostSteps) continue;
       defect.nodes.push_back(join_.place(join_.programOf(after.rank), after.node));
-      defect.message += (i > 0 ? "; " : "") + std::string("on rank ") + std::to_string(after.rank) + " " + text(after) + (steps[i].issued ? " is issued after " : " reads what ") + text(before) +
+      defect.message += (i > 0 ? "; " : "") + std::string("on rank ") + std::to_string(after.rank) +
+                        " " + text(after) +
+                        (steps[i].issued ? " is issued after " : " reads what ") + text(before) +
                         (steps[i].issued ? "" : " makes");
     }
-    if (steps.size() > kMostSteps) defect.message += "; and so on, " + std::to_string(steps.size()) + " steps in all";
+    if (steps.size() > kMostSteps)
+      defect.message += "; and so on, " + std::to_string(steps.size()) + " steps in all";
     std::sort(defect.ranks.begin(), defect.ranks.end());
     defect.ranks.erase(std::unique(defect.ranks.begin(), defect.ranks.end()), defect.ranks.end());
-    const bool one = !microbatches.empty() && std::count(microbatches.begin(), microbatches.end(), microbatches.front()) == static_cast<std::ptrdiff_t>(microbatches.size());
+    const bool one = !microbatches.empty() &&
+                     std::count(microbatches.begin(), microbatches.end(), microbatches.front()) ==
+                         static_cast<std::ptrdiff_t>(microbatches.size());
     if (one) defect.microbatch = microbatches.front().number();
     return defect;
   }
 
   const Join& join_;
   const Plan& plan_;
-  std::vector<Layout> layouts_;              // by program
-  std::vector<std::int32_t> microbatches_;   // that stand for all
+  std::vector<Layout> layouts_;             // by program
+  std::vector<std::int32_t> microbatches_;  // that stand for all
   std::map<std::vector<std::int64_t>, std::int32_t> groups_;
   std::map<Key, Vertex> meetings_;
   std::vector<Instance> instances_;
-  std::vector<Vertex> vertexOf_;             // of each instance
+  std::vector<Vertex> vertexOf_;  // of each instance
   Vertex vertices_ = 0;
   std::vector<Wait> waits_;
 };
 
 }  // namespace
 
-std::vector<std::pair<std::int32_t, std::int32_t>> nodesThatMayWait(const Join& join, UnionFind<std::uint32_t>& families) {
+std::vector<std::pair<std::int32_t, std::int32_t>> nodesThatMayWait(
+    const Join& join, UnionFind<std::uint32_t>& families) {
   const Plan& plan = join.problem().plan;
   Edges edges;
   std::vector<char> cyclic(families.size(), 0);
@@ -307,7 +369,8 @@ std::vector<std::pair<std::int32_t, std::int32_t>> nodesThatMayWait(const Join& 
       const Node& node = graph.nodes[n];
       if (node.communication >= 0) {
         const auto after = [&](std::uint32_t before) { wait(before, first + n); };
-        if (program.issueOrder && node.microbatch.isEach()) after(first + n);   // for one microbatch after the other
+        if (program.issueOrder && node.microbatch.isEach())
+          after(first + n);  // for one microbatch after the other
         if (program.issueOrder || !node.microbatch.isOne()) lists.inAll(first + n, after);
         else lists.inOne(node.microbatch.number(), first + n, after);
       }
@@ -315,8 +378,10 @@ std::vector<std::pair<std::int32_t, std::int32_t>> nodesThatMayWait(const Join& 
       for (const Operand& operand : graph.in(node)) {
         if (!operand.present()) continue;
         const Microbatch wanted = wantedBy(graph, operand, node.microbatch);
-        for (const Producer& producer : join.producers(static_cast<std::int32_t>(p), operand.tensor)) {
-          const bool other = wanted.isOne() && producer.microbatch.isOne() && wanted != producer.microbatch;
+        for (const Producer& producer :
+             join.producers(static_cast<std::int32_t>(p), operand.tensor)) {
+          const bool other =
+              wanted.isOne() && producer.microbatch.isOne() && wanted != producer.microbatch;
           if (!other) wait(first + static_cast<std::uint32_t>(producer.node), first + n);
         }
       }
@@ -331,21 +396,26 @@ std::vector<std::pair<std::int32_t, std::int32_t>> nodesThatMayWait(const Join& 
   std::uint32_t family = 0;
   for (std::size_t p = 0; p < plan.programs.size(); ++p) {
     for (std::size_t n = 0; n < plan.programs[p].graph.nodes.size(); ++n) {
-      if (cyclic[families.find(family++)]) nodes.emplace_back(static_cast<std::int32_t>(p), static_cast<std::int32_t>(n));
+      if (cyclic[families.find(family++)])
+        nodes.emplace_back(static_cast<std::int32_t>(p), static_cast<std::int32_t>(n));
     }
   }
   return nodes;
 }
 
-void checkDeadlock(const Join& join, const std::vector<std::pair<std::int32_t, std::int32_t>>& nodes, std::vector<Defect>& defects) {
+void checkDeadlock(const Join& join,
+                   const std::vector<std::pair<std::int32_t, std::int32_t>>& nodes,
+                   std::vector<Defect>& defects) {
   if (!nodes.empty()) Instances(join, nodes).report(defects);
 }
 
-Defect dataCycle(const Join& join, std::int32_t program, std::int32_t node, std::int64_t rank, Microbatch microbatch) {
+Defect dataCycle(const Join& join, std::int32_t program, std::int32_t node, std::int64_t rank,
+                 Microbatch microbatch) {
   Defect defect;
   defect.kind = DefectKind::kDeadlock;
   defect.nodes.push_back(join.place(program, node));
-  defect.message = defect.nodes.front().pointer + " (" + defect.nodes.front().op + "): waits, through other operators, for its own result";
+  defect.message = defect.nodes.front().pointer + " (" + defect.nodes.front().op +
+                   "): waits, through other operators, for its own result";
   defect.ranks = {rank};
   if (microbatch.isOne()) defect.microbatch = microbatch.number();
   return defect;

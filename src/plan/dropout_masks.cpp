@@ -1,6 +1,7 @@
-// Why the positions may come from checkpoints, which nobody has proved yet: a plan has no other way to say for which positions a rank draws. No verdict
-// "equivalent" is given before these checkpoints are proved themselves (Plan::positioning). Why the masks may be any integers: a proof for
-// all masks holds for those that a generator of random numbers draws; only the value 1 keeps.
+// Why the positions may come from checkpoints, which nobody has proved yet: a plan has no other way
+// to say for which positions a rank draws. No verdict "equivalent" is given before these
+// checkpoints are proved themselves (Plan::positioning). Why the masks may be any integers: a proof
+// for all masks holds for those that a generator of random numbers draws; only the value 1 keeps.
 #include "plan/dropout_masks.h"
 
 #include <algorithm>
@@ -55,7 +56,8 @@ class Masks {
       }
     }
     problem_.lineageAdded = shards_.size();
-    for (auto& [tensor, shards] : shards_) problem_.plan.lineage.push_back({tensor, Role::kInput, std::move(shards)});
+    for (auto& [tensor, shards] : shards_)
+      problem_.plan.lineage.push_back({tensor, Role::kInput, std::move(shards)});
   }
 
  private:
@@ -69,21 +71,25 @@ class Masks {
     if (tensor >= 0) positioned_.insert(tensor);
   }
 
-  // The operand is appended; the gradient of a mask is absent. The seed has done its part: without it, layers that differ in nothing else are alike.
+  // The operand is appended; the gradient of a mask is absent. The seed has done its part: without
+  // it, layers that differ in nothing else are alike.
   void give(Graph& graph, Node& node, Operand mask) {
     const auto first = static_cast<std::uint32_t>(graph.operands.size());
-    for (std::uint32_t i = 0; i < node.inCount; ++i) graph.operands.push_back(graph.operands[node.firstIn + i]);
+    for (std::uint32_t i = 0; i < node.inCount; ++i)
+      graph.operands.push_back(graph.operands[node.firstIn + i]);
     graph.operands.push_back(mask);
     node.firstIn = first;
     ++node.inCount;
     if (node.op == backward_) {
       const auto results = static_cast<std::uint32_t>(graph.results.size());
-      for (std::uint32_t i = 0; i < node.outCount; ++i) graph.results.push_back(graph.results[node.firstOut + i]);
+      for (std::uint32_t i = 0; i < node.outCount; ++i)
+        graph.results.push_back(graph.results[node.firstOut + i]);
       graph.results.push_back(-1);
       node.firstOut = results;
       ++node.outCount;
     }
-    graph.drawnMasks.push_back({static_cast<std::int32_t>(&node - graph.nodes.data()), node.attributes});
+    graph.drawnMasks.push_back(
+        {static_cast<std::int32_t>(&node - graph.nodes.data()), node.attributes});
     Attributes attributes = problem_.attributes.at(node.attributes);
     attributes.erase("seed");
     node.attributes = problem_.attributes.intern(std::move(attributes));
@@ -92,7 +98,8 @@ class Masks {
   std::int32_t addMask(Graph& graph, std::string name, const Shape& shape, bool perMicrobatch) {
     const auto taken = [&] {
       const NameId id = problem_.names.find(name);
-      return id.valid() && std::any_of(graph.tensors.begin(), graph.tensors.end(), [&](const Tensor& t) { return t.name == id; });
+      return id.valid() && std::any_of(graph.tensors.begin(), graph.tensors.end(),
+                                       [&](const Tensor& t) { return t.name == id; });
     };
     while (taken()) name += "'";
     Tensor mask;
@@ -107,22 +114,26 @@ class Masks {
     return static_cast<std::int32_t>(graph.tensors.size()) - 1;
   }
 
-  using Key = std::tuple<std::string, std::string, Shape>;   // seed, p, logical shape
+  using Key = std::tuple<std::string, std::string, Shape>;  // seed, p, logical shape
   Key keyOf(const Node& node, const Shape& shape) const {
     const Attributes& attributes = problem_.attributes.at(node.attributes);
-    return {std::to_string(ops::integer(attributes, "seed")), ops::number(attributes, "p").toString(), shape};
+    return {std::to_string(ops::integer(attributes, "seed")),
+            ops::number(attributes, "p").toString(), shape};
   }
 
   std::int32_t logicalMask(const Node& node, const Shape& shape) {
     const Key key = keyOf(node, shape);
     const auto it = logical_.find(key);
     if (it != logical_.end()) return it->second;
-    const std::string name = "dropout mask (seed " + std::get<0>(key) + ", p " + std::get<1>(key) + ")";
+    const std::string name =
+        "dropout mask (seed " + std::get<0>(key) + ", p " + std::get<1>(key) + ")";
     return logical_[key] = addMask(problem_.model.graph, name, shape, false);
   }
 
-  // What says the positions is what is dropped out, or what comes out of that. Backward it is the operand that was dropped out: nothing else depends on it, so
-  // only its own lineage, or that of the result of the dropout that read it, shows that it is the right one. The mask is read for the microbatch for which that is.
+  // What says the positions is what is dropped out, or what comes out of that. Backward it is the
+  // operand that was dropped out: nothing else depends on it, so only its own lineage, or that of
+  // the result of the dropout that read it, shows that it is the right one. The mask is read for
+  // the microbatch for which that is.
   std::optional<Operand> localMask(std::size_t program, const Node& node) {
     const Graph& graph = problem_.plan.programs[program].graph;
     const Operand dropped = graph.in(node).back();
@@ -132,31 +143,40 @@ class Masks {
     } else if (!dropped.microbatch.isOne()) {
       for (const Node& forward : forwards_) {
         const Operand& read = graph.in(forward)[0];
-        if (read.tensor == dropped.tensor && !read.microbatch.isOne() && forward.microbatch == node.microbatch && sameMask(forward, node))
+        if (read.tensor == dropped.tensor && !read.microbatch.isOne() &&
+            forward.microbatch == node.microbatch && sameMask(forward, node))
           candidates.push_back({graph.out(forward)[0], Microbatch::none()});
       }
     }
     for (const Operand& o : candidates) {
       const std::int32_t entry = o.present() ? entryOf(program, o.tensor) : -1;
       if (entry < 0) continue;
-      return Operand{localMask(program, node, o.tensor, problem_.plan.lineage[at(entry)]), o.microbatch};
+      return Operand{localMask(program, node, o.tensor, problem_.plan.lineage[at(entry)]),
+                     o.microbatch};
     }
     return std::nullopt;
   }
 
   bool sameMask(const Node& a, const Node& b) const {
-    const Attributes &x = problem_.attributes.at(a.attributes), &y = problem_.attributes.at(b.attributes);
-    return ops::integer(x, "seed") == ops::integer(y, "seed") && ops::number(x, "p") == ops::number(y, "p");
+    const Attributes &x = problem_.attributes.at(a.attributes),
+                     &y = problem_.attributes.at(b.attributes);
+    return ops::integer(x, "seed") == ops::integer(y, "seed") &&
+           ops::number(x, "p") == ops::number(y, "p");
   }
 
-  std::int32_t localMask(std::size_t program, const Node& node, std::int32_t tensor, const LineageEntry& entry) {
+  std::int32_t localMask(std::size_t program, const Node& node, std::int32_t tensor,
+                         const LineageEntry& entry) {
     const Tensor local = problem_.plan.programs[program].graph.tensors[at(tensor)];
-    const std::int32_t whole = logicalMask(node, problem_.model.graph.tensors[at(entry.tensor)].shape);
+    const std::int32_t whole =
+        logicalMask(node, problem_.model.graph.tensors[at(entry.tensor)].shape);
     const auto key = std::make_tuple(program, whole, tensor);
     const auto it = local_.find(key);
     if (it != local_.end()) return it->second;
-    problem_.plan.positioning.push_back(static_cast<std::int32_t>(&entry - problem_.plan.lineage.data()));
-    const std::int32_t mask = addMask(problem_.plan.programs[program].graph, "dropout mask of " + problem_.names.text(local.name), local.shape, local.perMicrobatch);
+    problem_.plan.positioning.push_back(
+        static_cast<std::int32_t>(&entry - problem_.plan.lineage.data()));
+    const std::int32_t mask = addMask(problem_.plan.programs[program].graph,
+                                      "dropout mask of " + problem_.names.text(local.name),
+                                      local.shape, local.perMicrobatch);
     const NameId name = problem_.plan.programs[program].graph.tensors[at(mask)].name;
     for (const Shard& shard : entry.shards) {
       for (const Part& part : shard.parts) {
@@ -171,18 +191,21 @@ class Masks {
   }
 
   // The part's place on the program's ranks alone; none if it lies on others.
-  static std::optional<Shard> restricted(const Shard& shard, const Part& part, const Coordinates& program) {
+  static std::optional<Shard> restricted(const Shard& shard, const Part& part,
+                                         const Coordinates& program) {
     Shard own;
     own.box = shard.box;
     Part place = part;
     for (const auto& [axis, coordinate] : program) {
-      const auto named = std::find_if(place.at.begin(), place.at.end(), [&, a = axis](const auto& c) { return c.first == a; });
+      const auto named = std::find_if(place.at.begin(), place.at.end(),
+                                      [&, a = axis](const auto& c) { return c.first == a; });
       if (named == place.at.end()) place.at.emplace_back(axis, coordinate);
       else if (named->second != coordinate) return std::nullopt;
     }
     std::sort(place.at.begin(), place.at.end());
     for (const auto& [axis, offset] : shard.step) {
-      const auto fixed = std::find_if(place.at.begin(), place.at.end(), [&, a = axis](const auto& c) { return c.first == a; });
+      const auto fixed = std::find_if(place.at.begin(), place.at.end(),
+                                      [&, a = axis](const auto& c) { return c.first == a; });
       if (fixed == place.at.end()) {
         own.step.emplace_back(axis, offset);
         continue;
@@ -196,14 +219,16 @@ class Masks {
     return own;
   }
 
-  // The first entry that places the local tensor in one that the model drops out, everywhere and in one place only; -1: none.
+  // The first entry that places the local tensor in one that the model drops out, everywhere and in
+  // one place only; -1: none.
   std::int32_t entryOf(std::size_t program, std::int32_t tensor) {
     if (entries_.empty()) {
       for (std::size_t e = 0; e < problem_.plan.lineage.size(); ++e) {
         const LineageEntry& entry = problem_.plan.lineage[e];
         if (!positioned_.contains(entry.tensor)) continue;
         for (const Shard& shard : entry.shards)
-          for (const Part& part : shard.parts) entries_.emplace(part.local, static_cast<std::int32_t>(e));
+          for (const Part& part : shard.parts)
+            entries_.emplace(part.local, static_cast<std::int32_t>(e));
       }
     }
     const Program& own = problem_.plan.programs[program];
@@ -216,44 +241,55 @@ class Masks {
       for (const Shard& shard : problem_.plan.lineage[at(last)].shards)
         for (const Part& part : shard.parts)
           if (part.local == name)
-            if (const auto s = restricted(shard, part, own.at)) places.emplace_back(s->parts.front().at, s->parts.front().microbatch);
+            if (const auto s = restricted(shard, part, own.at))
+              places.emplace_back(s->parts.front().at, s->parts.front().microbatch);
       std::sort(places.begin(), places.end());
       const bool once = std::adjacent_find(places.begin(), places.end()) == places.end();
-      // Places that name different axes could meet, and so could one that is for all microbatches and one that is not: the mask would have two sources.
+      // Places that name different axes could meet, and so could one that is for all microbatches
+      // and one that is not: the mask would have two sources.
       const auto apart = std::all_of(places.begin(), places.end(), [&](const auto& p) {
         const auto& [at, microbatch] = places.front();
-        return std::equal(p.first.begin(), p.first.end(), at.begin(), at.end(), [](const auto& a, const auto& b) { return a.first == b.first; }) &&
+        return std::equal(p.first.begin(), p.first.end(), at.begin(), at.end(),
+                          [](const auto& a, const auto& b) { return a.first == b.first; }) &&
                p.second.isOne() == microbatch.isOne();
       });
-      if (!places.empty() && once && apart && coversAll(places, own, own.graph.tensors[at(tensor)].perMicrobatch)) return last;
+      if (!places.empty() && once && apart &&
+          coversAll(places, own, own.graph.tensors[at(tensor)].perMicrobatch))
+        return last;
     }
     return -1;
   }
 
-  // Whether places that do not overlap are all that the program's ranks (and microbatches) have: elsewhere the mask would be any, and right plans look wrong.
-  bool coversAll(const std::vector<std::pair<Coordinates, Microbatch>>& places, const Program& program, bool perMicrobatch) const {
+  // Whether places that do not overlap are all that the program's ranks (and microbatches) have:
+  // elsewhere the mask would be any, and right plans look wrong.
+  bool coversAll(const std::vector<std::pair<Coordinates, Microbatch>>& places,
+                 const Program& program, bool perMicrobatch) const {
     const Plan& plan = problem_.plan;
     const auto ranks = [&](const Coordinates& named) {
       std::int64_t n = 1;
       for (std::size_t a = 0; a < plan.mesh.size(); ++a) {
-        if (std::none_of(named.begin(), named.end(), [&](const auto& c) { return at(c.first) == a; })) n *= plan.mesh[a].size;
+        if (std::none_of(named.begin(), named.end(),
+                         [&](const auto& c) { return at(c.first) == a; }))
+          n *= plan.mesh[a].size;
       }
       return n;
     };
     const std::int64_t microbatches = perMicrobatch ? plan.microbatches : 1;
     std::int64_t covered = 0;
-    for (const auto& [named, microbatch] : places) covered += ranks(named) * (microbatch.isOne() ? 1 : microbatches);
+    for (const auto& [named, microbatch] : places)
+      covered += ranks(named) * (microbatch.isOne() ? 1 : microbatches);
     return covered == ranks(program.at) * microbatches;
   }
 
   Problem& problem_;
   OperatorId forward_, backward_;
-  std::vector<Node> forwards_;                             // of the program that is being seen to: its dropouts, as they were
-  std::set<std::int32_t> positioned_;                      // logical tensors that share their positions with a mask
-  std::multimap<NameId, std::int32_t> entries_;                  // local tensor -> lineage entries that place it in one of these
+  std::vector<Node> forwards_;  // of the program that is being seen to: its dropouts, as they were
+  std::set<std::int32_t> positioned_;  // logical tensors that share their positions with a mask
+  std::multimap<NameId, std::int32_t>
+      entries_;  // local tensor -> lineage entries that place it in one of these
   std::map<Key, std::int32_t> logical_;
   std::map<std::tuple<std::size_t, std::int32_t, std::int32_t>, std::int32_t> local_;
-  std::map<std::int32_t, std::vector<Shard>> shards_;            // by logical mask
+  std::map<std::int32_t, std::vector<Shard>> shards_;  // by logical mask
 };
 
 }  // namespace

@@ -11,8 +11,10 @@
 namespace shardproof {
 
 void inferLocalElements(Problem& problem) {
-  // What a communication carries: all members of one meeting agree (the join checks it), so a member without an operand gets what another knows. Of one name, kind and
-  // tag: communications of one name and different kinds do not meet, and may carry different things. Who has an operand has that one's kind of element.
+  // What a communication carries: all members of one meeting agree (the join checks it), so a
+  // member without an operand gets what another knows. Of one name, kind and tag: communications of
+  // one name and different kinds do not meet, and may carry different things. Who has an operand
+  // has that one's kind of element.
   struct Meeting {
     NameId comm;
     Communication kind;
@@ -20,14 +22,18 @@ void inferLocalElements(Problem& problem) {
     auto operator<=>(const Meeting&) const = default;
   };
   const auto meetingOf = [](const CommunicationSpec& spec) {
-    return Meeting{spec.comm, spec.kind == Communication::kReceive ? Communication::kSend : spec.kind, spec.tag};
+    return Meeting{spec.comm,
+                   spec.kind == Communication::kReceive ? Communication::kSend : spec.kind,
+                   spec.tag};
   };
   std::map<Meeting, ElementKind> carried;
   const auto pass = [&] {
     bool changed = false;
     const auto set = [&](Graph& graph, std::int32_t t, ElementKind element) {
       Tensor& tensor = graph.tensors[static_cast<std::size_t>(t)];
-      if (tensor.elementDeclared || tensor.kind != TensorKind::kProduced || tensor.element != ElementKind::kReal || element == ElementKind::kReal) return;
+      if (tensor.elementDeclared || tensor.kind != TensorKind::kProduced ||
+          tensor.element != ElementKind::kReal || element == ElementKind::kReal)
+        return;
       tensor.element = element;
       changed = true;
     };
@@ -39,13 +45,17 @@ void inferLocalElements(Problem& problem) {
         const auto in = graph.in(node);
         const auto out = graph.out(node);
         if (node.communication >= 0) {
-          const CommunicationSpec& spec = program.communications[static_cast<std::size_t>(node.communication)];
+          const CommunicationSpec& spec =
+              program.communications[static_cast<std::size_t>(node.communication)];
           const Meeting meeting = meetingOf(spec);
           if (!in.empty() && in[0].present()) {
-            const ElementKind element = graph.tensors[static_cast<std::size_t>(in[0].tensor)].element;
-            if (element != ElementKind::kReal && carried.emplace(meeting, element).second) changed = true;
+            const ElementKind element =
+                graph.tensors[static_cast<std::size_t>(in[0].tensor)].element;
+            if (element != ElementKind::kReal && carried.emplace(meeting, element).second)
+              changed = true;
             if (!out.empty() && out[0] >= 0) set(graph, out[0], element);
-          } else if (const auto it = carried.find(meeting); it != carried.end() && !out.empty() && out[0] >= 0) {
+          } else if (const auto it = carried.find(meeting);
+                     it != carried.end() && !out.empty() && out[0] >= 0) {
             set(graph, out[0], it->second);
           }
           continue;
@@ -59,28 +69,32 @@ void inferLocalElements(Problem& problem) {
           operands[i] = &infos[i];
         }
         try {
-          const auto results = ops::Registry::instance().at(node.op).infer({problem.attributes.at(node.attributes), operands, out.size()});
+          const auto results = ops::Registry::instance().at(node.op).infer(
+              {problem.attributes.at(node.attributes), operands, out.size()});
           for (std::size_t i = 0; i < out.size() && i < results.size(); ++i) {
             if (out[i] >= 0) set(graph, out[i], results[i].element);
           }
-        } catch (const ShapeError&) {   // the join reports it with its place
+        } catch (const ShapeError&) {  // the join reports it with its place
         } catch (const Unsupported&) {
         }
       }
     }
     return changed;
   };
-  // What is not known yet counts as real, and each tensor becomes something else once at most, so this ends.
+  // What is not known yet counts as real, and each tensor becomes something else once at most, so
+  // this ends.
   while (pass()) {
   }
 
-  // Several groups may use one name. Where one sends this and another that, who only receives has to say what it is.
+  // Several groups may use one name. Where one sends this and another that, who only receives has
+  // to say what it is.
   std::map<Meeting, std::set<ElementKind>> sent;
   for (const Program& program : problem.plan.programs) {
     for (const Node& node : program.graph.nodes) {
       const auto in = program.graph.in(node);
       if (node.communication < 0 || in.empty() || !in[0].present()) continue;
-      sent[meetingOf(program.communications[static_cast<std::size_t>(node.communication)])].insert(program.graph.tensors[static_cast<std::size_t>(in[0].tensor)].element);
+      sent[meetingOf(program.communications[static_cast<std::size_t>(node.communication)])].insert(
+          program.graph.tensors[static_cast<std::size_t>(in[0].tensor)].element);
     }
   }
   for (std::size_t p = 0; p < problem.plan.programs.size(); ++p) {
@@ -89,13 +103,19 @@ void inferLocalElements(Problem& problem) {
       const Node& node = program.graph.nodes[n];
       const auto in = program.graph.in(node);
       const auto out = program.graph.out(node);
-      if (node.communication < 0 || (!in.empty() && in[0].present()) || out.empty() || out[0] < 0) continue;
+      if (node.communication < 0 || (!in.empty() && in[0].present()) || out.empty() || out[0] < 0)
+        continue;
       const Tensor& received = program.graph.tensors[static_cast<std::size_t>(out[0])];
-      const CommunicationSpec& spec = program.communications[static_cast<std::size_t>(node.communication)];
+      const CommunicationSpec& spec =
+          program.communications[static_cast<std::size_t>(node.communication)];
       if (received.elementDeclared || sent[meetingOf(spec)].size() <= 1) continue;
-      throw InputError(problem.plan.file, "/programs/" + std::to_string(p) + "/nodes/" + std::to_string(n) + "/out/0",
-                       "'" + problem.names.text(received.name) + "' has no dtype, and different kinds of element (real, integer or complex) are sent under the name '" +
-                           problem.names.text(spec.comm) + "'; expected the dtype of what is received");
+      throw InputError(problem.plan.file,
+                       "/programs/" + std::to_string(p) + "/nodes/" + std::to_string(n) + "/out/0",
+                       "'" + problem.names.text(received.name) +
+                           "' has no dtype, and different kinds of element (real, integer or "
+                           "complex) are sent under the name '" +
+                           problem.names.text(spec.comm) +
+                           "'; expected the dtype of what is received");
     }
   }
 }

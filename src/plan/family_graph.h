@@ -1,5 +1,6 @@
-// The joined plan as a directed graph over families: one vertex per program node (nodes that meet in a communication share one), one
-// edge per data dependency. Flat arrays with Boost.Graph traits, so BGL's algorithms run on it without a copy.
+// The joined plan as a directed graph over families: one vertex per program node (nodes that meet
+// in a communication share one), one edge per data dependency. Flat arrays with Boost.Graph traits,
+// so BGL's algorithms run on it without a copy.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +25,8 @@ class FamilyGraph {
   };
   FamilyGraph() = default;
   // Edges in any order, duplicates allowed.
-  FamilyGraph(std::size_t vertices, const std::vector<std::pair<Vertex, Vertex>>& edges) : offsets_(vertices + 1, 0) {
+  FamilyGraph(std::size_t vertices, const std::vector<std::pair<Vertex, Vertex>>& edges)
+      : offsets_(vertices + 1, 0) {
     for (const auto& [s, t] : edges) ++offsets_[s + 1];
     for (std::size_t v = 0; v < vertices; ++v) offsets_[v + 1] += offsets_[v];
     targets_.resize(edges.size());
@@ -37,7 +39,8 @@ class FamilyGraph {
   std::uint64_t lastOut(Vertex v) const { return offsets_[v + 1]; }
   Vertex targetAt(std::uint64_t e) const { return targets_[e]; }
   Vertex sourceAt(std::uint64_t e) const {
-    return static_cast<Vertex>(std::upper_bound(offsets_.begin(), offsets_.end(), e) - offsets_.begin() - 1);
+    return static_cast<Vertex>(std::upper_bound(offsets_.begin(), offsets_.end(), e) -
+                               offsets_.begin() - 1);
   }
 
  private:
@@ -46,10 +49,12 @@ class FamilyGraph {
 };
 
 class FamilyOutEdgeIterator
-    : public boost::iterator_facade<FamilyOutEdgeIterator, FamilyGraph::Edge, boost::random_access_traversal_tag, FamilyGraph::Edge> {
+    : public boost::iterator_facade<FamilyOutEdgeIterator, FamilyGraph::Edge,
+                                    boost::random_access_traversal_tag, FamilyGraph::Edge> {
  public:
   FamilyOutEdgeIterator() = default;
-  FamilyOutEdgeIterator(const FamilyGraph& graph, FamilyGraph::Vertex source, std::uint64_t position)
+  FamilyOutEdgeIterator(const FamilyGraph& graph, FamilyGraph::Vertex source,
+                        std::uint64_t position)
       : graph_(&graph), source_(source), position_(position) {}
 
  private:
@@ -58,7 +63,9 @@ class FamilyOutEdgeIterator
   bool equal(const FamilyOutEdgeIterator& o) const { return position_ == o.position_; }
   void increment() { ++position_; }
   void decrement() { --position_; }
-  void advance(std::ptrdiff_t n) { position_ = static_cast<std::uint64_t>(static_cast<std::ptrdiff_t>(position_) + n); }
+  void advance(std::ptrdiff_t n) {
+    position_ = static_cast<std::uint64_t>(static_cast<std::ptrdiff_t>(position_) + n);
+  }
   std::ptrdiff_t distance_to(const FamilyOutEdgeIterator& o) const {
     return static_cast<std::ptrdiff_t>(o.position_) - static_cast<std::ptrdiff_t>(position_);
   }
@@ -69,21 +76,27 @@ class FamilyOutEdgeIterator
 
 // All edges, by position: sources are looked up, which only printing needs.
 class FamilyEdgeIterator
-    : public boost::iterator_facade<FamilyEdgeIterator, FamilyGraph::Edge, boost::forward_traversal_tag, FamilyGraph::Edge> {
+    : public boost::iterator_facade<FamilyEdgeIterator, FamilyGraph::Edge,
+                                    boost::forward_traversal_tag, FamilyGraph::Edge> {
  public:
   FamilyEdgeIterator() = default;
-  FamilyEdgeIterator(const FamilyGraph& graph, std::uint64_t position) : graph_(&graph), position_(position) {}
+  FamilyEdgeIterator(const FamilyGraph& graph, std::uint64_t position)
+      : graph_(&graph), position_(position) {}
 
  private:
   friend class boost::iterator_core_access;
-  FamilyGraph::Edge dereference() const { return {graph_->sourceAt(position_), graph_->targetAt(position_)}; }
+  FamilyGraph::Edge dereference() const {
+    return {graph_->sourceAt(position_), graph_->targetAt(position_)};
+  }
   bool equal(const FamilyEdgeIterator& o) const { return position_ == o.position_; }
   void increment() { ++position_; }
   const FamilyGraph* graph_ = nullptr;
   std::uint64_t position_ = 0;
 };
 
-struct FamilyGraphTraversal : boost::vertex_list_graph_tag, boost::incidence_graph_tag, boost::edge_list_graph_tag {};
+struct FamilyGraphTraversal : boost::vertex_list_graph_tag,
+                              boost::incidence_graph_tag,
+                              boost::edge_list_graph_tag {};
 
 }  // namespace shardproof
 
@@ -105,22 +118,31 @@ struct boost::graph_traits<shardproof::FamilyGraph> {
 
 namespace shardproof {
 
-inline std::pair<boost::counting_iterator<FamilyGraph::Vertex>, boost::counting_iterator<FamilyGraph::Vertex>> vertices(
-    const FamilyGraph& g) {
+inline std::pair<boost::counting_iterator<FamilyGraph::Vertex>,
+                 boost::counting_iterator<FamilyGraph::Vertex>>
+vertices(const FamilyGraph& g) {
   return {boost::counting_iterator<FamilyGraph::Vertex>(0),
-          boost::counting_iterator<FamilyGraph::Vertex>(static_cast<FamilyGraph::Vertex>(g.vertexCount()))};
+          boost::counting_iterator<FamilyGraph::Vertex>(
+              static_cast<FamilyGraph::Vertex>(g.vertexCount()))};
 }
 inline std::size_t num_vertices(const FamilyGraph& g) { return g.vertexCount(); }
 inline std::pair<FamilyEdgeIterator, FamilyEdgeIterator> edges(const FamilyGraph& g) {
   return {FamilyEdgeIterator(g, 0), FamilyEdgeIterator(g, g.edgeCount())};
 }
 inline std::size_t num_edges(const FamilyGraph& g) { return g.edgeCount(); }
-inline std::pair<FamilyOutEdgeIterator, FamilyOutEdgeIterator> out_edges(FamilyGraph::Vertex v, const FamilyGraph& g) {
+inline std::pair<FamilyOutEdgeIterator, FamilyOutEdgeIterator> out_edges(FamilyGraph::Vertex v,
+                                                                         const FamilyGraph& g) {
   return {FamilyOutEdgeIterator(g, v, g.firstOut(v)), FamilyOutEdgeIterator(g, v, g.lastOut(v))};
 }
-inline std::size_t out_degree(FamilyGraph::Vertex v, const FamilyGraph& g) { return g.lastOut(v) - g.firstOut(v); }
-inline FamilyGraph::Vertex source(const FamilyGraph::Edge& e, const FamilyGraph&) { return e.source; }
-inline FamilyGraph::Vertex target(const FamilyGraph::Edge& e, const FamilyGraph&) { return e.target; }
+inline std::size_t out_degree(FamilyGraph::Vertex v, const FamilyGraph& g) {
+  return g.lastOut(v) - g.firstOut(v);
+}
+inline FamilyGraph::Vertex source(const FamilyGraph::Edge& e, const FamilyGraph&) {
+  return e.source;
+}
+inline FamilyGraph::Vertex target(const FamilyGraph::Edge& e, const FamilyGraph&) {
+  return e.target;
+}
 using FamilyIndexMap = boost::typed_identity_property_map<FamilyGraph::Vertex>;
 inline FamilyIndexMap get(boost::vertex_index_t, const FamilyGraph&) { return {}; }
 

@@ -62,16 +62,20 @@ void Join::indexPrograms() {
     ProgramIndex& index = programs_[p];
     index.firstVertex = vertex;
     vertex += static_cast<std::uint32_t>(graph.nodes.size());
-    forEachRank(program.at, [&](std::int64_t rank) { programOfRank_[static_cast<std::size_t>(rank)] = static_cast<std::int32_t>(p); });
+    forEachRank(program.at, [&](std::int64_t rank) {
+      programOfRank_[static_cast<std::size_t>(rank)] = static_cast<std::int32_t>(p);
+    });
     index.tensorByName.reserve(graph.tensors.size());
-    for (std::size_t t = 0; t < graph.tensors.size(); ++t) index.tensorByName.emplace(graph.tensors[t].name, static_cast<std::int32_t>(t));
+    for (std::size_t t = 0; t < graph.tensors.size(); ++t)
+      index.tensorByName.emplace(graph.tensors[t].name, static_cast<std::int32_t>(t));
     index.producerOffsets.assign(graph.tensors.size() + 1, 0);
     for (const Node& node : graph.nodes) {
       for (const std::int32_t t : graph.out(node)) {
         if (t >= 0) ++index.producerOffsets[static_cast<std::size_t>(t) + 1];
       }
     }
-    std::partial_sum(index.producerOffsets.begin(), index.producerOffsets.end(), index.producerOffsets.begin());
+    std::partial_sum(index.producerOffsets.begin(), index.producerOffsets.end(),
+                     index.producerOffsets.begin());
     index.producers.resize(index.producerOffsets.back());
     std::vector<std::uint32_t> next(index.producerOffsets.begin(), index.producerOffsets.end() - 1);
     for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
@@ -79,10 +83,12 @@ void Join::indexPrograms() {
       const auto out = graph.out(node);
       for (std::size_t r = 0; r < out.size(); ++r) {
         if (out[r] < 0) continue;
-        index.producers[next[static_cast<std::size_t>(out[r])]++] = {static_cast<std::int32_t>(n), static_cast<std::int32_t>(r), node.microbatch};
+        index.producers[next[static_cast<std::size_t>(out[r])]++] = {
+            static_cast<std::int32_t>(n), static_cast<std::int32_t>(r), node.microbatch};
       }
       if (node.communication >= 0) {
-        index.nodesByComm[program.communications[static_cast<std::size_t>(node.communication)].comm].push_back(static_cast<std::int32_t>(n));
+        index.nodesByComm[program.communications[static_cast<std::size_t>(node.communication)].comm]
+            .push_back(static_cast<std::int32_t>(n));
       }
     }
   }
@@ -106,7 +112,8 @@ void Join::findNamedAxes() {
 
 void Join::indexMentions() {
   const Plan& plan = problem_.plan;
-  // Parts usually fix every axis that programs name; then the program follows from one rank. Otherwise all programs with the name are tried.
+  // Parts usually fix every axis that programs name; then the program follows from one rank.
+  // Otherwise all programs with the name are tried.
   std::vector<char> programNamed(static_cast<std::size_t>(mesh_.axes()), 0);
   for (const Program& program : plan.programs) {
     for (const auto& [axis, c] : program.at) programNamed[static_cast<std::size_t>(axis)] = 1;
@@ -114,7 +121,8 @@ void Join::indexMentions() {
   const auto namedCount = std::count(programNamed.begin(), programNamed.end(), 1);
   std::unordered_map<NameId, std::vector<std::pair<std::int32_t, std::int32_t>>> byName;
   for (std::size_t p = 0; p < programs_.size(); ++p) {
-    for (const auto& [tensorName, t] : programs_[p].tensorByName) byName[tensorName].emplace_back(static_cast<std::int32_t>(p), t);
+    for (const auto& [tensorName, t] : programs_[p].tensorByName)
+      byName[tensorName].emplace_back(static_cast<std::int32_t>(p), t);
   }
   for (auto& [tensorName, list] : byName) std::sort(list.begin(), list.end());
   std::vector<std::vector<std::pair<std::int32_t, Mention>>> perProgram(programs_.size());
@@ -123,23 +131,32 @@ void Join::indexMentions() {
     for (std::size_t s = 0; s < entry.shards.size(); ++s) {
       for (std::size_t k = 0; k < entry.shards[s].parts.size(); ++k) {
         const Part& part = entry.shards[s].parts[k];
-        // A shard's coordinates are the axes that no part names, so an axis that only some parts name would leave the others undefined.
+        // A shard's coordinates are the axes that no part names, so an axis that only some parts
+        // name would leave the others undefined.
         const Part& firstPart = entry.shards[s].parts.front();
-        const bool sameAxes = std::equal(part.at.begin(), part.at.end(), firstPart.at.begin(), firstPart.at.end(),
-                                         [](const auto& a, const auto& b) { return a.first == b.first; });
+        const bool sameAxes =
+            std::equal(part.at.begin(), part.at.end(), firstPart.at.begin(), firstPart.at.end(),
+                       [](const auto& a, const auto& b) { return a.first == b.first; });
         if (!sameAxes) {
-          throw InputError(plan.file, "/lineage/" + std::to_string(e) + "/shards/" + std::to_string(s) + "/parts/" + std::to_string(k) + "/at",
-                           "names other mesh axes than the shard's first part; expected all parts of a shard to name the same axes");
+          throw InputError(plan.file,
+                           "/lineage/" + std::to_string(e) + "/shards/" + std::to_string(s) +
+                               "/parts/" + std::to_string(k) + "/at",
+                           "names other mesh axes than the shard's first part; expected all parts "
+                           "of a shard to name the same axes");
         }
-        const Mention mention{static_cast<std::int32_t>(e), static_cast<std::int32_t>(s), static_cast<std::int32_t>(k)};
-        const auto fixed = std::count_if(part.at.begin(), part.at.end(), [&](const auto& c) { return programNamed[static_cast<std::size_t>(c.first)] != 0; });
+        const Mention mention{static_cast<std::int32_t>(e), static_cast<std::int32_t>(s),
+                              static_cast<std::int32_t>(k)};
+        const auto fixed = std::count_if(part.at.begin(), part.at.end(), [&](const auto& c) {
+          return programNamed[static_cast<std::size_t>(c.first)] != 0;
+        });
         if (fixed == namedCount) {
           const std::int32_t p = programOf(mesh_.with(0, part.at));
           const std::int32_t t = findTensor(p, part.local);
           if (t >= 0) perProgram[static_cast<std::size_t>(p)].emplace_back(t, mention);
         } else {
           for (const auto& [p, t] : byName[part.local]) {
-            if (compatible(plan.programs[static_cast<std::size_t>(p)].at, part.at)) perProgram[static_cast<std::size_t>(p)].emplace_back(t, mention);
+            if (compatible(plan.programs[static_cast<std::size_t>(p)].at, part.at))
+              perProgram[static_cast<std::size_t>(p)].emplace_back(t, mention);
           }
         }
       }
@@ -147,7 +164,8 @@ void Join::indexMentions() {
   }
   for (std::size_t p = 0; p < programs_.size(); ++p) {
     auto& list = perProgram[p];
-    std::stable_sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::stable_sort(list.begin(), list.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
     ProgramIndex& index = programs_[p];
     index.mentionOffsets.assign(plan.programs[p].graph.tensors.size() + 1, 0);
     index.mentions.reserve(list.size());
@@ -155,26 +173,37 @@ void Join::indexMentions() {
       ++index.mentionOffsets[static_cast<std::size_t>(t) + 1];
       index.mentions.push_back(mention);
     }
-    std::partial_sum(index.mentionOffsets.begin(), index.mentionOffsets.end(), index.mentionOffsets.begin());
+    std::partial_sum(index.mentionOffsets.begin(), index.mentionOffsets.end(),
+                     index.mentionOffsets.begin());
   }
 }
 
-// Input lineage is assumed by decree, so it must not relate elements of the model's inputs to one another: a local tensor that is said to be
-// two different pieces would make the proof hold only for inputs on which those pieces agree.
+// Input lineage is assumed by decree, so it must not relate elements of the model's inputs to one
+// another: a local tensor that is said to be two different pieces would make the proof hold only
+// for inputs on which those pieces agree.
 void Join::checkInputLineage() {
   const Plan& plan = problem_.plan;
   for (std::size_t p = 0; p < programs_.size(); ++p) {
     for (std::size_t t = 0; t < plan.programs[p].graph.tensors.size(); ++t) {
-      for (const Mention& m : mentions(static_cast<std::int32_t>(p), static_cast<std::int32_t>(t))) {
+      for (const Mention& m :
+           mentions(static_cast<std::int32_t>(p), static_cast<std::int32_t>(t))) {
         const std::int32_t logical = plan.lineage[static_cast<std::size_t>(m.entry)].tensor;
-        if (problem_.model.graph.tensors[static_cast<std::size_t>(logical)].element == plan.programs[p].graph.tensors[t].element) continue;
-        throw InputError(plan.file, "/lineage/" + std::to_string(m.entry) + "/shards/" + std::to_string(m.shard) + "/parts/" + std::to_string(m.part) + "/local",
-                         "local tensor '" + problem_.names.text(plan.programs[p].graph.tensors[t].name) +
-                             "' has another kind of element (real, integer or complex) than the logical tensor; expected the same");
+        if (problem_.model.graph.tensors[static_cast<std::size_t>(logical)].element ==
+            plan.programs[p].graph.tensors[t].element)
+          continue;
+        throw InputError(
+            plan.file,
+            "/lineage/" + std::to_string(m.entry) + "/shards/" + std::to_string(m.shard) +
+                "/parts/" + std::to_string(m.part) + "/local",
+            "local tensor '" + problem_.names.text(plan.programs[p].graph.tensors[t].name) +
+                "' has another kind of element (real, integer or complex) than the logical tensor; "
+                "expected the same");
       }
       std::vector<Mention> inputs;
-      for (const Mention& m : mentions(static_cast<std::int32_t>(p), static_cast<std::int32_t>(t))) {
-        if (plan.lineage[static_cast<std::size_t>(m.entry)].role == Role::kInput) inputs.push_back(m);
+      for (const Mention& m :
+           mentions(static_cast<std::int32_t>(p), static_cast<std::int32_t>(t))) {
+        if (plan.lineage[static_cast<std::size_t>(m.entry)].role == Role::kInput)
+          inputs.push_back(m);
       }
       for (std::size_t i = 0; i < inputs.size(); ++i) {
         for (std::size_t j = i + 1; j < inputs.size(); ++j) {
@@ -185,14 +214,22 @@ void Join::checkInputLineage() {
           const Part& partA = a.parts[static_cast<std::size_t>(inputs[i].part)];
           const Part& partB = b.parts[static_cast<std::size_t>(inputs[j].part)];
           if (!compatible(partA.at, partB.at)) continue;
-          if (partA.microbatch.isOne() && partB.microbatch.isOne() && partA.microbatch != partB.microbatch) continue;
-          const bool sameSource = entryA.tensor == entryB.tensor && a.box == b.box && a.step == b.step && a.parts.size() == 1 &&
-                                  b.parts.size() == 1 && a.sum.empty() && b.sum.empty();
+          if (partA.microbatch.isOne() && partB.microbatch.isOne() &&
+              partA.microbatch != partB.microbatch)
+            continue;
+          const bool sameSource = entryA.tensor == entryB.tensor && a.box == b.box &&
+                                  a.step == b.step && a.parts.size() == 1 && b.parts.size() == 1 &&
+                                  a.sum.empty() && b.sum.empty();
           if (sameSource) continue;
-          throw InputError(plan.file, "/lineage/" + std::to_string(inputs[j].entry) + "/shards/" + std::to_string(inputs[j].shard),
-                           "local tensor '" + problem_.names.text(partB.local) + "' already is the input piece stated at /lineage/" +
-                               std::to_string(inputs[i].entry) + "/shards/" + std::to_string(inputs[i].shard) +
-                               "; expected one source for each local input, because a second one would restrict the model's inputs");
+          throw InputError(plan.file,
+                           "/lineage/" + std::to_string(inputs[j].entry) + "/shards/" +
+                               std::to_string(inputs[j].shard),
+                           "local tensor '" + problem_.names.text(partB.local) +
+                               "' already is the input piece stated at /lineage/" +
+                               std::to_string(inputs[i].entry) + "/shards/" +
+                               std::to_string(inputs[i].shard) +
+                               "; expected one source for each local input, because a second one "
+                               "would restrict the model's inputs");
         }
       }
     }
@@ -208,12 +245,15 @@ std::int32_t Join::findTensor(std::int32_t program, NameId name) const {
 std::span<const Producer> Join::producers(std::int32_t program, std::int32_t tensor) const {
   const ProgramIndex& index = programs_[static_cast<std::size_t>(program)];
   const auto t = static_cast<std::size_t>(tensor);
-  return {index.producers.data() + index.producerOffsets[t], index.producerOffsets[t + 1] - index.producerOffsets[t]};
+  return {index.producers.data() + index.producerOffsets[t],
+          index.producerOffsets[t + 1] - index.producerOffsets[t]};
 }
 
 Producer Join::producerOf(const LocalInstance& instance) const {
   for (const Producer& producer : producers(instance.program, instance.tensor)) {
-    if (instance.microbatch.isNone() || producer.microbatch.isEach() || producer.microbatch == instance.microbatch) return producer;
+    if (instance.microbatch.isNone() || producer.microbatch.isEach() ||
+        producer.microbatch == instance.microbatch)
+      return producer;
   }
   return {};
 }
@@ -221,7 +261,8 @@ Producer Join::producerOf(const LocalInstance& instance) const {
 std::span<const Mention> Join::mentions(std::int32_t program, std::int32_t tensor) const {
   const ProgramIndex& index = programs_[static_cast<std::size_t>(program)];
   const auto t = static_cast<std::size_t>(tensor);
-  return {index.mentions.data() + index.mentionOffsets[t], index.mentionOffsets[t + 1] - index.mentionOffsets[t]};
+  return {index.mentions.data() + index.mentionOffsets[t],
+          index.mentionOffsets[t + 1] - index.mentionOffsets[t]};
 }
 
 std::vector<std::int64_t> Join::groupOf(const CommunicationSpec& spec, std::int64_t rank) const {
@@ -238,7 +279,8 @@ std::vector<std::int64_t> Join::groupOf(const CommunicationSpec& spec, std::int6
   for (const std::int32_t axis : spec.groupAxes) {
     std::vector<std::int64_t> wider;
     for (const std::int64_t member : group) {
-      for (std::int32_t c = 0; c < mesh_.size(axis); ++c) wider.push_back(mesh_.with(member, axis, c));
+      for (std::int32_t c = 0; c < mesh_.size(axis); ++c)
+        wider.push_back(mesh_.with(member, axis, c));
     }
     group = std::move(wider);
   }
@@ -248,16 +290,19 @@ std::vector<std::int64_t> Join::groupOf(const CommunicationSpec& spec, std::int6
 
 // Is `other` in the group of `rank`? Without listing it: a group of n members asks this n times.
 bool Join::inGroup(const CommunicationSpec& spec, std::int64_t rank, std::int64_t other) const {
-  if (!spec.groupAt.empty()) return std::any_of(spec.groupAt.begin(), spec.groupAt.end(), [&](const Coordinates& at) { return mesh_.with(rank, at) == other; });
+  if (!spec.groupAt.empty())
+    return std::any_of(spec.groupAt.begin(), spec.groupAt.end(),
+                       [&](const Coordinates& at) { return mesh_.with(rank, at) == other; });
   for (std::int32_t a = 0; a < mesh_.axes(); ++a) {
-    const bool free = std::find(spec.groupAxes.begin(), spec.groupAxes.end(), a) != spec.groupAxes.end();
+    const bool free =
+        std::find(spec.groupAxes.begin(), spec.groupAxes.end(), a) != spec.groupAxes.end();
     if (!free && mesh_.coordinate(rank, a) != mesh_.coordinate(other, a)) return false;
   }
   return true;
 }
 
-std::vector<std::int32_t> Join::partners(std::int64_t member, const CommunicationSpec& spec, Microbatch microbatch,
-                                         std::int64_t requester) const {
+std::vector<std::int32_t> Join::partners(std::int64_t member, const CommunicationSpec& spec,
+                                         Microbatch microbatch, std::int64_t requester) const {
   const std::int32_t p = programOf(member);
   const Program& program = problem_.plan.programs[static_cast<std::size_t>(p)];
   const auto& byComm = programs_[static_cast<std::size_t>(p)].nodesByComm;
@@ -269,9 +314,12 @@ std::vector<std::int32_t> Join::partners(std::int64_t member, const Communicatio
                                                                       : spec.kind;
   for (const std::int32_t n : it->second) {
     const Node& node = program.graph.nodes[static_cast<std::size_t>(n)];
-    const CommunicationSpec& other = program.communications[static_cast<std::size_t>(node.communication)];
+    const CommunicationSpec& other =
+        program.communications[static_cast<std::size_t>(node.communication)];
     if (other.kind != wanted || other.tag != spec.tag) continue;
-    if (!spec.tag && node.microbatch != microbatch && !(microbatch.isOne() && node.microbatch.isEach())) continue;
+    if (!spec.tag && node.microbatch != microbatch &&
+        !(microbatch.isOne() && node.microbatch.isEach()))
+      continue;
     if (wanted == Communication::kSend || wanted == Communication::kReceive) {
       if (mesh_.with(member, other.peer) != requester) continue;
     } else {
@@ -279,7 +327,8 @@ std::vector<std::int32_t> Join::partners(std::int64_t member, const Communicatio
     }
     found.push_back(n);
   }
-  // Several groups that have both ranks may share a comm id: they are instances apart, told by their members.
+  // Several groups that have both ranks may share a comm id: they are instances apart, told by
+  // their members.
   if (found.size() > 1 && wanted == spec.kind) {
     const auto members = [&](const CommunicationSpec& s, std::int64_t rank) {
       std::vector<std::int64_t> group = groupOf(s, rank);
@@ -287,8 +336,13 @@ std::vector<std::int32_t> Join::partners(std::int64_t member, const Communicatio
       return group;
     };
     const std::vector<std::int64_t> group = members(spec, requester);
-    const auto meets = [&](std::int32_t n) { return members(program.communications[static_cast<std::size_t>(program.graph.nodes[static_cast<std::size_t>(n)].communication)], member) == group; };
-    if (std::any_of(found.begin(), found.end(), meets)) std::erase_if(found, [&](std::int32_t n) { return !meets(n); });
+    const auto meets = [&](std::int32_t n) {
+      return members(program.communications[static_cast<std::size_t>(
+                         program.graph.nodes[static_cast<std::size_t>(n)].communication)],
+                     member) == group;
+    };
+    if (std::any_of(found.begin(), found.end(), meets))
+      std::erase_if(found, [&](std::int32_t n) { return !meets(n); });
   }
   return found;
 }
@@ -308,8 +362,10 @@ bool Join::representative(std::int64_t rank) const {
   return true;
 }
 
-// Joins meeting communication nodes into one vertex, then orders the strong components. Components rather than vertices: families may form
-// cycles that their instances do not (then no member of the cycle may assume another, which is safe). Returns the nodes (program, node) that may wait for themselves.
+// Joins meeting communication nodes into one vertex, then orders the strong components. Components
+// rather than vertices: families may form cycles that their instances do not (then no member of the
+// cycle may assume another, which is safe). Returns the nodes (program, node) that may wait for
+// themselves.
 std::vector<std::pair<std::int32_t, std::int32_t>> Join::orderFamilies() {
   const Plan& plan = problem_.plan;
   std::size_t vertices = 0;
@@ -321,37 +377,47 @@ std::vector<std::pair<std::int32_t, std::int32_t>> Join::orderFamilies() {
     for (std::size_t n = 0; n < program.graph.nodes.size(); ++n) {
       const Node& node = program.graph.nodes[n];
       if (node.communication < 0) continue;
-      const CommunicationSpec& spec = program.communications[static_cast<std::size_t>(node.communication)];
+      const CommunicationSpec& spec =
+          program.communications[static_cast<std::size_t>(node.communication)];
       const Microbatch mb = node.microbatch.at(Microbatch::of(0));
       for (const std::int64_t member : groupOf(spec, rank)) {
         if (member == rank) continue;
         for (const std::int32_t other : partners(member, spec, mb, rank)) {
-          joined.unite(programs_[static_cast<std::size_t>(p)].firstVertex + static_cast<std::uint32_t>(n),
-                       programs_[static_cast<std::size_t>(programOf(member))].firstVertex + static_cast<std::uint32_t>(other));
+          joined.unite(
+              programs_[static_cast<std::size_t>(p)].firstVertex + static_cast<std::uint32_t>(n),
+              programs_[static_cast<std::size_t>(programOf(member))].firstVertex +
+                  static_cast<std::uint32_t>(other));
         }
       }
     }
   }
-  // Only representative ranks were looked at: the programs of ranks like them are ordered with theirs.
+  // Only representative ranks were looked at: the programs of ranks like them are ordered with
+  // theirs.
   std::set<std::pair<std::int32_t, std::int32_t>> alike;
   for (std::int64_t rank = 0; rank < mesh_.ranks(); ++rank) {
     std::int64_t first = rank;
-    for (std::int32_t a = 0; a < mesh_.axes(); ++a) first = mesh_.with(first, a, alike_.firstOfClass(a, mesh_.coordinate(rank, a)));
+    for (std::int32_t a = 0; a < mesh_.axes(); ++a)
+      first = mesh_.with(first, a, alike_.firstOfClass(a, mesh_.coordinate(rank, a)));
     if (programOf(first) != programOf(rank)) alike.emplace(programOf(first), programOf(rank));
   }
   for (const auto& [p, q] : alike) {
-    const auto n = static_cast<std::uint32_t>(plan.programs[static_cast<std::size_t>(p)].graph.nodes.size());   // both have the same nodes
-    for (std::uint32_t i = 0; i < n; ++i) joined.unite(programs_[static_cast<std::size_t>(p)].firstVertex + i, programs_[static_cast<std::size_t>(q)].firstVertex + i);
+    const auto n = static_cast<std::uint32_t>(
+        plan.programs[static_cast<std::size_t>(p)].graph.nodes.size());  // both have the same nodes
+    for (std::uint32_t i = 0; i < n; ++i)
+      joined.unite(programs_[static_cast<std::size_t>(p)].firstVertex + i,
+                   programs_[static_cast<std::size_t>(q)].firstVertex + i);
   }
   std::vector<std::pair<FamilyGraph::Vertex, FamilyGraph::Vertex>> edges;
   for (std::size_t p = 0; p < plan.programs.size(); ++p) {
     const Graph& graph = plan.programs[p].graph;
     for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
-      const std::uint32_t to = joined.find(programs_[p].firstVertex + static_cast<std::uint32_t>(n));
+      const std::uint32_t to =
+          joined.find(programs_[p].firstVertex + static_cast<std::uint32_t>(n));
       for (const Operand& operand : graph.in(graph.nodes[n])) {
         if (!operand.present()) continue;
         for (const Producer& producer : producers(static_cast<std::int32_t>(p), operand.tensor)) {
-          const std::uint32_t from = joined.find(programs_[p].firstVertex + static_cast<std::uint32_t>(producer.node));
+          const std::uint32_t from =
+              joined.find(programs_[p].firstVertex + static_cast<std::uint32_t>(producer.node));
           if (from != to) edges.emplace_back(from, to);
         }
       }
@@ -359,20 +425,30 @@ std::vector<std::pair<std::int32_t, std::int32_t>> Join::orderFamilies() {
   }
   families_ = FamilyGraph(vertices, edges);
   std::vector<std::uint32_t> component(vertices, 0);
-  const std::size_t components = vertices == 0 ? 0 : static_cast<std::size_t>(boost::strong_components(
-      families_, boost::make_iterator_property_map(component.begin(), get(boost::vertex_index, families_))));
-  // Tarjan numbers a component after everything it reaches, so the reverse number is a topological position.
+  const std::size_t components =
+      vertices == 0 ? 0
+                    : static_cast<std::size_t>(boost::strong_components(
+                          families_, boost::make_iterator_property_map(
+                                         component.begin(), get(boost::vertex_index, families_))));
+  // Tarjan numbers a component after everything it reaches, so the reverse number is a topological
+  // position.
   vertexOrder_.resize(vertices);
   for (std::size_t v = 0; v < vertices; ++v) {
-    vertexOrder_[v] = static_cast<std::int64_t>(components) - 1 - static_cast<std::int64_t>(component[joined.find(static_cast<std::uint32_t>(v))]);
+    vertexOrder_[v] =
+        static_cast<std::int64_t>(components) - 1 -
+        static_cast<std::int64_t>(component[joined.find(static_cast<std::uint32_t>(v))]);
   }
   entryKeys_.assign(plan.lineage.size(), -1);
   for (std::size_t p = 0; p < plan.programs.size(); ++p) {
     for (std::size_t t = 0; t < plan.programs[p].graph.tensors.size(); ++t) {
-      for (const Mention& mention : mentions(static_cast<std::int32_t>(p), static_cast<std::int32_t>(t))) {
-        for (const Producer& producer : producers(static_cast<std::int32_t>(p), static_cast<std::int32_t>(t))) {
+      for (const Mention& mention :
+           mentions(static_cast<std::int32_t>(p), static_cast<std::int32_t>(t))) {
+        for (const Producer& producer :
+             producers(static_cast<std::int32_t>(p), static_cast<std::int32_t>(t))) {
           std::int64_t& key = entryKeys_[static_cast<std::size_t>(mention.entry)];
-          key = std::max(key, vertexOrder_[programs_[p].firstVertex + static_cast<std::uint32_t>(producer.node)]);
+          key = std::max(
+              key,
+              vertexOrder_[programs_[p].firstVertex + static_cast<std::uint32_t>(producer.node)]);
         }
       }
     }
@@ -385,21 +461,26 @@ double Join::operatorInstances() const {
   for (const Program& program : problem_.plan.programs) {
     double ranks = 1;
     for (std::int32_t a = 0; a < mesh_.axes(); ++a) {
-      const bool fixed = std::any_of(program.at.begin(), program.at.end(), [&](const auto& c) { return c.first == a; });
+      const bool fixed = std::any_of(program.at.begin(), program.at.end(),
+                                     [&](const auto& c) { return c.first == a; });
       if (!fixed) ranks *= mesh_.size(a);
     }
-    for (const Node& node : program.graph.nodes) total += ranks * (node.microbatch.isEach() ? problem_.plan.microbatches : 1);
+    for (const Node& node : program.graph.nodes)
+      total += ranks * (node.microbatch.isEach() ? problem_.plan.microbatches : 1);
   }
   return total;
 }
 
 std::string Join::opName(std::int32_t program, const Node& node) const {
   if (node.communication < 0) return ops::Registry::instance().at(node.op).name;
-  return communicationName(problem_.plan.programs[static_cast<std::size_t>(program)].communications[static_cast<std::size_t>(node.communication)].kind);
+  return communicationName(problem_.plan.programs[static_cast<std::size_t>(program)]
+                               .communications[static_cast<std::size_t>(node.communication)]
+                               .kind);
 }
 
 NodePlace Join::place(std::int32_t program, std::int32_t node) const {
-  const Node& n = problem_.plan.programs[static_cast<std::size_t>(program)].graph.nodes[static_cast<std::size_t>(node)];
+  const Node& n = problem_.plan.programs[static_cast<std::size_t>(program)]
+                      .graph.nodes[static_cast<std::size_t>(node)];
   NodePlace place;
   place.pointer = Plan::nodePointer(program, node);
   place.op = opName(program, n);
@@ -409,14 +490,22 @@ NodePlace Join::place(std::int32_t program, std::int32_t node) const {
 
 const char* communicationName(Communication kind) {
   switch (kind) {
-    case Communication::kAllReduce: return "all_reduce";
-    case Communication::kAllGather: return "all_gather";
-    case Communication::kReduceScatter: return "reduce_scatter";
-    case Communication::kAllToAll: return "all_to_all";
-    case Communication::kBroadcast: return "broadcast";
-    case Communication::kSend: return "send";
-    case Communication::kReceive: return "recv";
-    case Communication::kNone: break;
+    case Communication::kAllReduce:
+      return "all_reduce";
+    case Communication::kAllGather:
+      return "all_gather";
+    case Communication::kReduceScatter:
+      return "reduce_scatter";
+    case Communication::kAllToAll:
+      return "all_to_all";
+    case Communication::kBroadcast:
+      return "broadcast";
+    case Communication::kSend:
+      return "send";
+    case Communication::kReceive:
+      return "recv";
+    case Communication::kNone:
+      break;
   }
   return "none";
 }

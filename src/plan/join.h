@@ -1,8 +1,10 @@
-// The joined plan: who produces what, who meets whom, and in which order lineage may be relied on. Nothing is expanded: program nodes
-// stand for their families of instances (free mesh axes x microbatches).
+// The joined plan: who produces what, who meets whom, and in which order lineage may be relied on.
+// Nothing is expanded: program nodes stand for their families of instances (free mesh axes x
+// microbatches).
 //
-// Enters: a Problem as the reader made it. Leaves: look-ups for the slicer, the defects that show before any solving, and for each lineage
-// entry a key such that a stage may assume only entries with a smaller key.
+// Enters: a Problem as the reader made it. Leaves: look-ups for the slicer, the defects that show
+// before any solving, and for each lineage entry a key such that a stage may assume only entries
+// with a smaller key.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +26,15 @@ struct LocalInstance {
   std::int32_t tensor = -1;
   std::int32_t rank = -1;
   Microbatch microbatch;
-  bool shapeOnly = false;           // an operand of which only the shape matters: it has no value, nor a producer
+  bool shapeOnly =
+      false;  // an operand of which only the shape matters: it has no value, nor a producer
   friend bool operator==(const LocalInstance&, const LocalInstance&) = default;
 };
 
 struct Producer {
   std::int32_t node = -1;
-  std::int32_t result = -1;       // position among the node's results
-  Microbatch microbatch;          // the node's `mb`
+  std::int32_t result = -1;  // position among the node's results
+  Microbatch microbatch;     // the node's `mb`
 };
 
 // Where a lineage part mentions a local tensor family.
@@ -46,21 +49,27 @@ class Join {
 
   const Problem& problem() const { return problem_; }
   const MeshView& mesh() const { return mesh_; }
-  // Defects found before any solving; when there are any the plan is not equivalent and the rest of this object must not be used.
+  // Defects found before any solving; when there are any the plan is not equivalent and the rest of
+  // this object must not be used.
   const std::vector<Defect>& defects() const { return defects_; }
 
-  std::int32_t programOf(std::int64_t rank) const { return programOfRank_[static_cast<std::size_t>(rank)]; }
-  std::int32_t findTensor(std::int32_t program, NameId name) const;   // -1: none
+  std::int32_t programOf(std::int64_t rank) const {
+    return programOfRank_[static_cast<std::size_t>(rank)];
+  }
+  std::int32_t findTensor(std::int32_t program, NameId name) const;  // -1: none
   std::span<const Producer> producers(std::int32_t program, std::int32_t tensor) const;
   // The producer of one instance; node -1 when there is none.
   Producer producerOf(const LocalInstance& instance) const;
-  // The ranks of the group of a communication node on `rank`, in group order. With a lumped axis the caller enumerates itself.
+  // The ranks of the group of a communication node on `rank`, in group order. With a lumped axis
+  // the caller enumerates itself.
   std::vector<std::int64_t> groupOf(const CommunicationSpec& spec, std::int64_t rank) const;
   bool inGroup(const CommunicationSpec& spec, std::int64_t rank, std::int64_t other) const;
-  // The nodes of `member` that meet the communication `spec` which `requester` issues for `microbatch` (none: once). A plan without
-  // defects has exactly one.
-  std::vector<std::int32_t> partners(std::int64_t member, const CommunicationSpec& spec, Microbatch microbatch, std::int64_t requester) const;
-  // Ranks all of whose coordinates stand for their class of alike ones: what holds for them holds for all.
+  // The nodes of `member` that meet the communication `spec` which `requester` issues for
+  // `microbatch` (none: once). A plan without defects has exactly one.
+  std::vector<std::int32_t> partners(std::int64_t member, const CommunicationSpec& spec,
+                                     Microbatch microbatch, std::int64_t requester) const;
+  // Ranks all of whose coordinates stand for their class of alike ones: what holds for them holds
+  // for all.
   std::vector<std::int64_t> representativeRanks() const;
   // Calls f(rank) for every rank that agrees with `at`.
   template <class F>
@@ -80,15 +89,22 @@ class Join {
   }
   bool representative(std::int64_t rank) const;
   const AlikeCoordinates& alike() const { return alike_; }
-  // True when the program's `at`, or a group, root or peer of its communications, names a coordinate of this axis. A program that does not runs
-  // on all coordinates of the axis or on none, and does the same on all of them.
+  // True when the program's `at`, or a group, root or peer of its communications, names a
+  // coordinate of this axis. A program that does not runs on all coordinates of the axis or on
+  // none, and does the same on all of them.
   bool names(std::int32_t program, std::int32_t axis) const {
-    return programNames_[static_cast<std::size_t>(program) * static_cast<std::size_t>(mesh_.axes()) + static_cast<std::size_t>(axis)] != 0;
+    return programNames_[static_cast<std::size_t>(program) *
+                             static_cast<std::size_t>(mesh_.axes()) +
+                         static_cast<std::size_t>(axis)] != 0;
   }
   // The model's node that produces a logical tensor; -1: none does.
-  std::int32_t modelProducer(std::int32_t tensor) const { return modelProducers_[static_cast<std::size_t>(tensor)]; }
+  std::int32_t modelProducer(std::int32_t tensor) const {
+    return modelProducers_[static_cast<std::size_t>(tensor)];
+  }
   std::span<const Mention> mentions(std::int32_t program, std::int32_t tensor) const;
-  std::int64_t entryKey(std::int32_t entry) const { return entryKeys_[static_cast<std::size_t>(entry)]; }
+  std::int64_t entryKey(std::int32_t entry) const {
+    return entryKeys_[static_cast<std::size_t>(entry)];
+  }
   // Operator instances the plan stands for (program nodes times free ranks and microbatches).
   double operatorInstances() const;
   const FamilyGraph& families() const { return families_; }
@@ -118,10 +134,10 @@ class Join {
   std::vector<std::int32_t> programOfRank_;
   std::vector<ProgramIndex> programs_;
   AlikeCoordinates alike_;
-  std::vector<char> programNames_;             // programs x axes
+  std::vector<char> programNames_;  // programs x axes
   std::vector<Defect> defects_;
   FamilyGraph families_;
-  std::vector<std::int64_t> vertexOrder_;      // topological position of each vertex's strong component
+  std::vector<std::int64_t> vertexOrder_;  // topological position of each vertex's strong component
   std::vector<std::int64_t> entryKeys_;
 };
 

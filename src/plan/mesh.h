@@ -10,7 +10,8 @@ namespace shardproof {
 
 class MeshView {
  public:
-  explicit MeshView(const std::vector<MeshAxis>& mesh) : strides_(mesh.size(), 1), sizes_(mesh.size(), 1) {
+  explicit MeshView(const std::vector<MeshAxis>& mesh)
+      : strides_(mesh.size(), 1), sizes_(mesh.size(), 1) {
     for (std::size_t a = mesh.size(); a-- > 0;) {
       sizes_[a] = mesh[a].size;
       strides_[a] = ranks_;

@@ -14,8 +14,8 @@ namespace {
 struct Rule {
   std::string_view op;
   Communication kind;
-  bool collective;                 // has a group
-  std::string_view peer;           // the field with the peer's coordinates, or empty
+  bool collective;        // has a group
+  std::string_view peer;  // the field with the peer's coordinates, or empty
   std::vector<std::string_view> attributes;
 };
 
@@ -33,7 +33,8 @@ const std::array<Rule, 7>& rules() {
 }
 
 const Rule& ruleOf(Communication kind) {
-  return *std::find_if(rules().begin(), rules().end(), [&](const Rule& r) { return r.kind == kind; });
+  return *std::find_if(rules().begin(), rules().end(),
+                       [&](const Rule& r) { return r.kind == kind; });
 }
 
 void expectOnlyFields(const Rule& rule, const Value& node) {
@@ -45,7 +46,8 @@ void expectOnlyFields(const Rule& rule, const Value& node) {
 
 std::int32_t readDimension(const Value& attributes, std::string_view key) {
   constexpr std::int64_t kLimit = std::numeric_limits<std::int32_t>::max();
-  return static_cast<std::int32_t>(attributes.require(key).integer(-kLimit, kLimit));  // against the rank of the operand: plan_resolver
+  return static_cast<std::int32_t>(attributes.require(key).integer(
+      -kLimit, kLimit));  // against the rank of the operand: plan_resolver
 }
 
 Reduction readReduction(const Value& attributes) {
@@ -62,8 +64,11 @@ Reduction readReduction(const Value& attributes) {
 void readAttributes(const Rule& rule, const Value& node, CommunicationSpec& spec) {
   const auto attributes = node.find("attrs");
   if (!attributes) {
-    const bool needed = std::any_of(rule.attributes.begin(), rule.attributes.end(), [](std::string_view a) { return a != "reduce"; });
-    if (needed) node.fail("the field \"attrs\" is missing: " + std::string(rule.op) + " needs " + listNames(rule.attributes));
+    const bool needed = std::any_of(rule.attributes.begin(), rule.attributes.end(),
+                                    [](std::string_view a) { return a != "reduce"; });
+    if (needed)
+      node.fail("the field \"attrs\" is missing: " + std::string(rule.op) + " needs " +
+                listNames(rule.attributes));
     return;
   }
   if (rule.attributes.empty() && attributes->expectObject().size() > 0) {
@@ -73,20 +78,25 @@ void readAttributes(const Rule& rule, const Value& node, CommunicationSpec& spec
   spec.reduction = readReduction(*attributes);
   switch (rule.kind) {
     case Communication::kAllGather:
-    case Communication::kReduceScatter: spec.dim = readDimension(*attributes, "dim"); break;
+    case Communication::kReduceScatter:
+      spec.dim = readDimension(*attributes, "dim");
+      break;
     case Communication::kAllToAll:
       spec.dim = readDimension(*attributes, "idim");
       spec.odim = readDimension(*attributes, "odim");
       break;
-    default: break;
+    default:
+      break;
   }
 }
 
 void readGroup(const Value& node, Names& names, CommunicationSpec& spec) {
   const auto axes = node.find("group");
   const auto listed = node.find("group_at");
-  if (axes && listed) node.fail("found both \"group\" and \"group_at\", expected exactly one of them");
-  if (!axes && !listed) node.fail("found neither \"group\" nor \"group_at\", expected exactly one of them");
+  if (axes && listed)
+    node.fail("found both \"group\" and \"group_at\", expected exactly one of them");
+  if (!axes && !listed)
+    node.fail("found neither \"group\" nor \"group_at\", expected exactly one of them");
   if (axes) {
     for (const Value axis : axes->expectArray()) {
       const std::int32_t id = names.intern(axis.name()).value;
@@ -105,7 +115,8 @@ void readGroup(const Value& node, Names& names, CommunicationSpec& spec) {
 }  // namespace
 
 Communication findCommunication(std::string_view op) {
-  const auto it = std::find_if(rules().begin(), rules().end(), [&](const Rule& r) { return r.op == op; });
+  const auto it =
+      std::find_if(rules().begin(), rules().end(), [&](const Rule& r) { return r.op == op; });
   return it == rules().end() ? Communication::kNone : it->kind;
 }
 
@@ -113,7 +124,8 @@ Coordinates readCoordinates(const Value& value, Names& names) {
   Coordinates out;
   out.reserve(value.expectObject().size());
   for (const Value c : value) {
-    const auto k = static_cast<std::int32_t>(c.integer(0, std::numeric_limits<std::int32_t>::max()));
+    const auto k =
+        static_cast<std::int32_t>(c.integer(0, std::numeric_limits<std::int32_t>::max()));
     out.emplace_back(names.intern(c.key()).value, k);
   }
   return out;
@@ -132,8 +144,10 @@ CommunicationSpec readCommunication(Communication kind, const Value& node, Names
   return spec;
 }
 
-void checkCommunicationOperands(Communication kind, const Value& node, std::size_t operands, std::size_t results) {
-  const std::string found = "found " + std::to_string(operands) + " operands and " + std::to_string(results) + " results, expected ";
+void checkCommunicationOperands(Communication kind, const Value& node, std::size_t operands,
+                                std::size_t results) {
+  const std::string found = "found " + std::to_string(operands) + " operands and " +
+                            std::to_string(results) + " results, expected ";
   const bool one = operands + results == 1;
   switch (kind) {
     case Communication::kSend:
@@ -143,10 +157,12 @@ void checkCommunicationOperands(Communication kind, const Value& node, std::size
       if (!one || results != 1) node.fail(found + "no operand and one result for recv");
       break;
     case Communication::kBroadcast:
-      if (!one) node.fail(found + "one operand on the root of a broadcast, or one result on the others");
+      if (!one)
+        node.fail(found + "one operand on the root of a broadcast, or one result on the others");
       break;
     default:
-      if (operands != 1 || results != 1) node.fail(found + "one operand and one result for " + std::string(ruleOf(kind).op));
+      if (operands != 1 || results != 1)
+        node.fail(found + "one operand and one result for " + std::string(ruleOf(kind).op));
   }
 }
 

@@ -1,4 +1,5 @@
-// "format" and "version", which every file must state, so that a plan is never taken for a model and a later version never misread.
+// "format" and "version", which every file must state, so that a plan is never taken for a model
+// and a later version never misread.
 #pragma once
 
 #include <string>
@@ -15,7 +16,8 @@ class FileHeader {
   // True when `key` was one of the two.
   bool read(std::string_view key, const Value& value) {
     if (key == "format") {
-      if (value.kind() != ValueKind::kString || value.string() != format_) value.expected("\"" + format_ + "\"");
+      if (value.kind() != ValueKind::kString || value.string() != format_)
+        value.expected("\"" + format_ + "\"");
       formatSeen_ = true;
       return true;
     }

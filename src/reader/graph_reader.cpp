@@ -22,14 +22,18 @@ struct DtypeRow {
   ElementKind kind;
 };
 constexpr DtypeRow kDtypes[] = {
-    {"float32", ElementKind::kReal},     {"float64", ElementKind::kReal},       {"float16", ElementKind::kReal},
-    {"bfloat16", ElementKind::kReal},    {"float8_e4m3fn", ElementKind::kReal}, {"float8_e5m2", ElementKind::kReal},
-    {"float", ElementKind::kReal},       {"double", ElementKind::kReal},        {"half", ElementKind::kReal},
-    {"int8", ElementKind::kInteger},     {"int16", ElementKind::kInteger},      {"int32", ElementKind::kInteger},
-    {"int64", ElementKind::kInteger},    {"uint8", ElementKind::kInteger},      {"uint16", ElementKind::kInteger},
-    {"uint32", ElementKind::kInteger},   {"uint64", ElementKind::kInteger},     {"int", ElementKind::kInteger},
-    {"long", ElementKind::kInteger},     {"short", ElementKind::kInteger},      {"bool", ElementKind::kInteger},
-    {"complex64", ElementKind::kComplex}, {"complex128", ElementKind::kComplex},
+    {"float32", ElementKind::kReal},       {"float64", ElementKind::kReal},
+    {"float16", ElementKind::kReal},       {"bfloat16", ElementKind::kReal},
+    {"float8_e4m3fn", ElementKind::kReal}, {"float8_e5m2", ElementKind::kReal},
+    {"float", ElementKind::kReal},         {"double", ElementKind::kReal},
+    {"half", ElementKind::kReal},          {"int8", ElementKind::kInteger},
+    {"int16", ElementKind::kInteger},      {"int32", ElementKind::kInteger},
+    {"int64", ElementKind::kInteger},      {"uint8", ElementKind::kInteger},
+    {"uint16", ElementKind::kInteger},     {"uint32", ElementKind::kInteger},
+    {"uint64", ElementKind::kInteger},     {"int", ElementKind::kInteger},
+    {"long", ElementKind::kInteger},       {"short", ElementKind::kInteger},
+    {"bool", ElementKind::kInteger},       {"complex64", ElementKind::kComplex},
+    {"complex128", ElementKind::kComplex},
 };
 
 ElementKind readDtype(const Value& value) {
@@ -37,7 +41,9 @@ ElementKind readDtype(const Value& value) {
   for (const DtypeRow& row : kDtypes) {
     if (row.name == text) return row.kind;
   }
-  value.expected("a torch dtype: a float, int, bool or complex type such as \"float32\", \"int64\", \"bool\", \"complex64\"");
+  value.expected(
+      "a torch dtype: a float, int, bool or complex type such as \"float32\", \"int64\", \"bool\", "
+      "\"complex64\"");
 }
 
 TensorKind readKind(const Value& value) {
@@ -45,7 +51,8 @@ TensorKind readKind(const Value& value) {
   if (text == "input") return TensorKind::kInput;
   if (text == "parameter") return TensorKind::kParameter;
   if (text == "constant") return TensorKind::kConstant;
-  value.expected("\"input\", \"parameter\" or \"constant\" (or no \"kind\" for what a node produces)");
+  value.expected(
+      "\"input\", \"parameter\" or \"constant\" (or no \"kind\" for what a node produces)");
 }
 
 Shape readShape(const Value& value) {
@@ -55,7 +62,8 @@ Shape readShape(const Value& value) {
   for (const Value dim : value) {
     const std::int64_t n = dim.integer(0);
     if (n == 0) dim.fail("found a dimension of size 0: tensors without elements are not supported");
-    if (__builtin_mul_overflow(elements, n, &elements)) dim.fail("the number of elements exceeds 64 bits");
+    if (__builtin_mul_overflow(elements, n, &elements))
+      dim.fail("the number of elements exceeds 64 bits");
     shape.push_back(n);
   }
   return shape;
@@ -63,23 +71,27 @@ Shape readShape(const Value& value) {
 
 Rational readElement(const Value& value, ElementKind element) {
   Rational number = value.number();
-  if (element == ElementKind::kInteger && !number.isInteger()) value.expected("an integer, as the tensor's dtype is one");
+  if (element == ElementKind::kInteger && !number.isInteger())
+    value.expected("an integer, as the tensor's dtype is one");
   return number;
 }
 
-void readNested(const Value& value, const Shape& shape, std::size_t dim, ElementKind element, std::vector<Rational>& out) {
+void readNested(const Value& value, const Shape& shape, std::size_t dim, ElementKind element,
+                std::vector<Rational>& out) {
   if (dim == shape.size()) {
     out.push_back(readElement(value, element));
     return;
   }
   if (value.kind() != ValueKind::kArray || static_cast<std::int64_t>(value.size()) != shape[dim]) {
-    value.expected("a list of length " + std::to_string(shape[dim]) + ", as the shape is " + ops::toText(shape));
+    value.expected("a list of length " + std::to_string(shape[dim]) + ", as the shape is " +
+                   ops::toText(shape));
   }
   for (const Value inner : value) readNested(inner, shape, dim + 1, element, out);
 }
 
 ConstantValue readConstant(const Value& value, const Tensor& tensor) {
-  if (tensor.element == ElementKind::kComplex) value.fail("constants of a complex dtype are not supported, expected a parameter or an input");
+  if (tensor.element == ElementKind::kComplex)
+    value.fail("constants of a complex dtype are not supported, expected a parameter or an input");
   ConstantValue out;
   out.fill = value.kind() != ValueKind::kArray;
   if (out.fill) {
@@ -92,10 +104,13 @@ ConstantValue readConstant(const Value& value, const Tensor& tensor) {
 
 AttributeValue readAttribute(const Value& value) {
   switch (value.kind()) {
-    case ValueKind::kBool: return value.boolean();
+    case ValueKind::kBool:
+      return value.boolean();
     case ValueKind::kInteger:
-    case ValueKind::kDecimal: return value.number();
-    case ValueKind::kString: return std::string(value.string());
+    case ValueKind::kDecimal:
+      return value.number();
+    case ValueKind::kString:
+      return std::string(value.string());
     case ValueKind::kArray: {
       std::vector<std::int64_t> list;
       list.reserve(value.size());
@@ -103,7 +118,8 @@ AttributeValue readAttribute(const Value& value) {
       return list;
     }
     case ValueKind::kNull:
-    case ValueKind::kObject: break;
+    case ValueKind::kObject:
+      break;
   }
   value.expected("a number, a string, true, false or a list of integers");
 }
@@ -113,7 +129,8 @@ Microbatch readMicrobatch(const Value& value) {
     if (value.string() != "*") value.expected("\"*\" or the number of a microbatch");
     return Microbatch::each();
   }
-  return Microbatch::of(static_cast<std::int32_t>(value.integer(0, std::numeric_limits<std::int32_t>::max())));
+  return Microbatch::of(
+      static_cast<std::int32_t>(value.integer(0, std::numeric_limits<std::int32_t>::max())));
 }
 
 std::string unknownOperator(std::string_view op) {
@@ -121,22 +138,28 @@ std::string unknownOperator(std::string_view op) {
   const std::vector<std::string> similar = ops::Registry::instance().similar(op);
   if (similar.empty()) return message + ", expected one of docs/operators.md";
   message += ", did you mean ";
-  for (std::size_t i = 0; i < std::min<std::size_t>(similar.size(), 3); ++i) message += (i > 0 ? " or \"" : "\"") + similar[i] + "\"";
+  for (std::size_t i = 0; i < std::min<std::size_t>(similar.size(), 3); ++i)
+    message += (i > 0 ? " or \"" : "\"") + similar[i] + "\"";
   return message + "?";
 }
 
-// Both lists grow past 32-bit ids only in a file of some hundred GB, but an id that wrapped round would be a wrong graph.
+// Both lists grow past 32-bit ids only in a file of some hundred GB, but an id that wrapped round
+// would be a wrong graph.
 void checkCount(std::size_t count, const Value& value) {
-  if (count > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) value.fail("more than 2^31 tensors or operands in one graph");
+  if (count > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()))
+    value.fail("more than 2^31 tensors or operands in one graph");
 }
 
 }  // namespace
 
 std::string_view elementName(ElementKind kind) {
   switch (kind) {
-    case ElementKind::kReal: return "real";
-    case ElementKind::kInteger: return "integer";
-    case ElementKind::kComplex: return "complex";
+    case ElementKind::kReal:
+      return "real";
+    case ElementKind::kInteger:
+      return "integer";
+    case ElementKind::kComplex:
+      return "complex";
   }
   return "unknown";
 }
@@ -145,12 +168,14 @@ std::string_view elementName(ElementKind kind) {
 
 TensorIndex::TensorIndex(const Graph& graph) {
   sorted_.reserve(graph.tensors.size());
-  for (std::size_t i = 0; i < graph.tensors.size(); ++i) sorted_.emplace_back(graph.tensors[i].name.value, static_cast<std::int32_t>(i));
+  for (std::size_t i = 0; i < graph.tensors.size(); ++i)
+    sorted_.emplace_back(graph.tensors[i].name.value, static_cast<std::int32_t>(i));
   std::sort(sorted_.begin(), sorted_.end());
 }
 
 std::int32_t TensorIndex::find(NameId name) const {
-  const auto it = std::lower_bound(sorted_.begin(), sorted_.end(), std::pair<std::int32_t, std::int32_t>(name.value, -1));
+  const auto it = std::lower_bound(sorted_.begin(), sorted_.end(),
+                                   std::pair<std::int32_t, std::int32_t>(name.value, -1));
   return name.valid() && it != sorted_.end() && it->first == name.value ? it->second : -1;
 }
 
@@ -173,10 +198,13 @@ void GraphReader::readTensor(std::string_view name, const Value& value) {
   const auto dtype = value.find("dtype");
   if (dtype) tensor.element = readDtype(*dtype);
   tensor.elementDeclared = dtype.has_value();
-  if (const auto perMicrobatch = value.find("per_mb")) tensor.perMicrobatch = perMicrobatch->boolean();
-  if (const auto parameter = value.find("grad_of")) tensor.gradientOf = names_.intern(parameter->name());
+  if (const auto perMicrobatch = value.find("per_mb"))
+    tensor.perMicrobatch = perMicrobatch->boolean();
+  if (const auto parameter = value.find("grad_of"))
+    tensor.gradientOf = names_.intern(parameter->name());
   const auto constant = value.find("value");
-  if (constant && tensor.kind != TensorKind::kConstant) constant->fail("found a value, expected one only where \"kind\" is \"constant\"");
+  if (constant && tensor.kind != TensorKind::kConstant)
+    constant->fail("found a value, expected one only where \"kind\" is \"constant\"");
   if (tensor.kind == TensorKind::kConstant) {
     tensor.constant = static_cast<std::int32_t>(graph_->constants.size());
     graph_->constants.push_back(readConstant(value.require("value"), tensor));
@@ -193,7 +221,8 @@ void GraphReader::readNode(const Value& value) {
   if (communication == Communication::kNone) {
     readOperator(op.string(), value, node);
   } else if (source_ == Source::kModel) {
-    op.fail("found the communication operator \"" + std::string(op.string()) + "\" in the model, expected it only in a plan");
+    op.fail("found the communication operator \"" + std::string(op.string()) +
+            "\" in the model, expected it only in a plan");
   } else {
     node.communication = static_cast<std::int32_t>(communications_->size());
     communications_->push_back(readCommunication(communication, value, names_));
@@ -221,9 +250,12 @@ void GraphReader::readOperator(std::string_view op, const Value& value, Node& no
 void GraphReader::readOperands(const Value& value, Node& node) {
   const Value in = value.require("in").expectArray();
   const Value out = value.require("out").expectArray();
-  const auto nameOf = [&](const Value& v) { return v.isNull() ? -1 : names_.intern(v.name()).value; };
+  const auto nameOf = [&](const Value& v) {
+    return v.isNull() ? -1 : names_.intern(v.name()).value;
+  };
   const auto refuseNull = [&](const Value& v) {
-    if (node.communication >= 0 && v.isNull()) v.expected("a tensor, as every operand of a communication is present");
+    if (node.communication >= 0 && v.isNull())
+      v.expected("a tensor, as every operand of a communication is present");
   };
   checkCount(graph_->operands.size() + in.size(), value);
   checkCount(graph_->results.size() + out.size(), value);
@@ -245,12 +277,14 @@ Attributes GraphReader::readAttributes(const Value& node) const {
   Attributes out;
   const auto attributes = node.find("attrs");
   if (!attributes) return out;
-  for (const Value a : attributes->expectObject()) out.emplace(std::string(a.key()), readAttribute(a));
+  for (const Value a : attributes->expectObject())
+    out.emplace(std::string(a.key()), readAttribute(a));
   return out;
 }
 
 void GraphReader::checkOperator(const Value& value, const Node& node) {
-  const std::array<std::int64_t, 4> key{node.op.value, node.attributes.value, node.inCount, node.outCount};
+  const std::array<std::int64_t, 4> key{node.op.value, node.attributes.value, node.inCount,
+                                        node.outCount};
   if (valid_.contains(key)) return;
   const ops::OperatorInfo& info = ops::Registry::instance().at(node.op);
   try {

@@ -1,6 +1,8 @@
-// Tensors and nodes, as the model and every program of a plan state them. Keys come in any order, so while a file is being read every
-// id that refers to something else in it (Operand::tensor, Graph::results, an axis in Coordinates, LineageEntry::tensor, ...) holds the
-// value of that thing's NameId; the resolvers replace it once the enclosing object is complete. That keeps one copy of everything.
+// Tensors and nodes, as the model and every program of a plan state them. Keys come in any order,
+// so while a file is being read every id that refers to something else in it (Operand::tensor,
+// Graph::results, an axis in Coordinates, LineageEntry::tensor, ...) holds the value of that
+// thing's NameId; the resolvers replace it once the enclosing object is complete. That keeps one
+// copy of everything.
 #pragma once
 
 #include <array>
@@ -17,7 +19,8 @@ namespace shardproof::reader {
 class GraphReader {
  public:
   enum class Source : std::uint8_t { kModel, kProgram };
-  GraphReader(Source source, Names& names, AttributeTable& attributes) : source_(source), names_(names), attributes_(attributes) {}
+  GraphReader(Source source, Names& names, AttributeTable& attributes)
+      : source_(source), names_(names), attributes_(attributes) {}
 
   // What is read from now on goes here. `communications` is null for the model.
   void begin(Graph* graph, std::vector<CommunicationSpec>* communications);
@@ -35,7 +38,8 @@ class GraphReader {
   AttributeTable& attributes_;
   Graph* graph_ = nullptr;
   std::vector<CommunicationSpec>* communications_ = nullptr;
-  std::set<std::array<std::int64_t, 4>> valid_;  // (operator, attributes, operands, results) that passed OperatorInfo::validate
+  std::set<std::array<std::int64_t, 4>>
+      valid_;  // (operator, attributes, operands, results) that passed OperatorInfo::validate
 };
 
 // "real", "integer" or "complex".
@@ -49,7 +53,8 @@ class TensorIndex {
   std::int32_t find(NameId name) const;  // -1 when there is none
 
  private:
-  std::vector<std::pair<std::int32_t, std::int32_t>> sorted_;  // (name, tensor): thousands of programs, so compact
+  std::vector<std::pair<std::int32_t, std::int32_t>>
+      sorted_;  // (name, tensor): thousands of programs, so compact
 };
 
 }  // namespace shardproof::reader

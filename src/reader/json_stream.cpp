@@ -14,7 +14,8 @@ namespace {
 // The parser's handler (the concept nlohmann::json_sax, without its virtual calls).
 class Handler {
  public:
-  Handler(const std::string& file, StreamClient& client) : place_(file), document_(place_), client_(client), states_{StreamClient::kOutside} {}
+  Handler(const std::string& file, StreamClient& client)
+      : place_(file), document_(place_), client_(client), states_{StreamClient::kOutside} {}
 
   bool null() {
     return scalar([&](std::string_view key) { document_.addNull(key); });
@@ -26,10 +27,12 @@ class Handler {
     return scalar([&](std::string_view key) { document_.addInteger(key, n); });
   }
   bool number_unsigned(std::uint64_t n) {
-    if (n <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return number_integer(static_cast<std::int64_t>(n));
+    if (n <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
+      return number_integer(static_cast<std::int64_t>(n));
     return number_float(0, std::to_string(n));
   }
-  bool number_float(double, const std::string& text) {  // the double is rounded, the text is what was written
+  bool number_float(
+      double, const std::string& text) {  // the double is rounded, the text is what was written
     return scalar([&](std::string_view key) { document_.addDecimal(key, text); });
   }
   bool string(const std::string& text) {
@@ -44,9 +47,11 @@ class Handler {
     place_.key(k);
     return true;
   }
-  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& error) {
+  bool parse_error(std::size_t position, const std::string&,
+                   const nlohmann::detail::exception& error) {
     std::string_view reason = error.what();
-    if (const std::size_t cut = reason.find("] "); cut != std::string_view::npos) reason.remove_prefix(cut + 2);  // its own error number
+    if (const std::size_t cut = reason.find("] "); cut != std::string_view::npos)
+      reason.remove_prefix(cut + 2);  // its own error number
     place_.fail("not valid JSON at byte " + std::to_string(position) + ": " + std::string(reason));
   }
 

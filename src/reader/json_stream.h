@@ -1,5 +1,6 @@
-// Reads a JSON text in one pass. The client decides at each object or array whether to be shown its members one by one (large ones: all
-// nodes of a program) or to be given it whole (small ones: one node). Memory is that of the largest value given whole.
+// Reads a JSON text in one pass. The client decides at each object or array whether to be shown its
+// members one by one (large ones: all nodes of a program) or to be given it whole (small ones: one
+// node). Memory is that of the largest value given whole.
 #pragma once
 
 #include <string>
@@ -17,7 +18,8 @@ class StreamClient {
   static constexpr int kOutside = 0;  // the state in which the file's outermost value opens
 
   virtual ~StreamClient() = default;
-  // An object or array opens under `key` (empty in an array) of a container that is in `state`. Returns its own state (positive), or kWhole.
+  // An object or array opens under `key` (empty in an array) of a container that is in `state`.
+  // Returns its own state (positive), or kWhole.
   virtual int open(int state, std::string_view key, bool object, const Place& place) = 0;
   // A scalar, or a container for which `open` said kWhole.
   virtual void value(int state, std::string_view key, const Value& value) = 0;
@@ -25,7 +27,8 @@ class StreamClient {
   virtual void close(int state, const Place& place) = 0;
 };
 
-// Returns the SHA-256 of the text that was read, all of it. Throws InputError with place and byte position on anything that is not JSON.
+// Returns the SHA-256 of the text that was read, all of it. Throws InputError with place and byte
+// position on anything that is not JSON.
 std::string readJson(const Input& input, StreamClient& client);
 
 }  // namespace shardproof::reader

@@ -19,7 +19,9 @@ namespace {
 class ModelClient : public StreamClient {
  public:
   explicit ModelClient(Problem& problem)
-      : problem_(problem), graph_(GraphReader::Source::kModel, problem.names, problem.attributes), header_("shardproof-model") {
+      : problem_(problem),
+        graph_(GraphReader::Source::kModel, problem.names, problem.attributes),
+        header_("shardproof-model") {
     graph_.begin(&problem.model.graph, nullptr);
   }
 
@@ -32,10 +34,17 @@ class ModelClient : public StreamClient {
 
   void value(int state, std::string_view key, const Value& v) override {
     switch (state) {
-      case kTensors: graph_.readTensor(key, v); break;
-      case kNodes: graph_.readNode(v); break;
-      case kModel: field(key, v); break;
-      default: v.expected("an object (a model)");
+      case kTensors:
+        graph_.readTensor(key, v);
+        break;
+      case kNodes:
+        graph_.readNode(v);
+        break;
+      case kModel:
+        field(key, v);
+        break;
+      default:
+        v.expected("an object (a model)");
     }
   }
 
@@ -57,15 +66,19 @@ class ModelClient : public StreamClient {
     } else if (key == "source") {
       v.string();  // where the file came from: for people only
     } else if (key == "outputs") {
-      if (v.expectArray().size() == 0) v.expected("at least one output: without one there is nothing to prove");
-      for (const Value output : v) problem_.model.outputs.push_back(problem_.names.intern(output.name()).value);
+      if (v.expectArray().size() == 0)
+        v.expected("at least one output: without one there is nothing to prove");
+      for (const Value output : v)
+        problem_.model.outputs.push_back(problem_.names.intern(output.name()).value);
       outputsSeen_ = true;
     } else if (key == "tensors") {
       v.expectObject();
     } else if (key == "nodes") {
       v.expectArray();
     } else {
-      v.fail("unknown field \"" + std::string(key) + "\", expected only \"format\", \"version\", \"name\", \"source\", \"tensors\", \"nodes\" and \"outputs\"");
+      v.fail("unknown field \"" + std::string(key) +
+             "\", expected only \"format\", \"version\", \"name\", \"source\", \"tensors\", "
+             "\"nodes\" and \"outputs\"");
     }
   }
 
@@ -75,10 +88,15 @@ class ModelClient : public StreamClient {
   bool tensorsSeen_ = false, nodesSeen_ = false, outputsSeen_ = false;
 };
 
-// Names to ids, then one walk in execution order: single assignment, production before use, shapes and element kinds.
+// Names to ids, then one walk in execution order: single assignment, production before use, shapes
+// and element kinds.
 class ModelResolver {
  public:
-  explicit ModelResolver(Problem& problem) : model_(problem.model), names_(problem.names), attributes_(problem.attributes), index_(model_.graph) {}
+  explicit ModelResolver(Problem& problem)
+      : model_(problem.model),
+        names_(problem.names),
+        attributes_(problem.attributes),
+        index_(model_.graph) {}
 
   void run() {
     checkGradients();
@@ -93,15 +111,21 @@ class ModelResolver {
   }
 
  private:
-  [[noreturn]] void fail(const std::string& pointer, const std::string& message) const { throw InputError(model_.file, pointer, message); }
-  std::string quoted(std::int32_t tensor) const { return "\"" + names_.text(model_.graph.tensors[static_cast<std::size_t>(tensor)].name) + "\""; }
+  [[noreturn]] void fail(const std::string& pointer, const std::string& message) const {
+    throw InputError(model_.file, pointer, message);
+  }
+  std::string quoted(std::int32_t tensor) const {
+    return "\"" + names_.text(model_.graph.tensors[static_cast<std::size_t>(tensor)].name) + "\"";
+  }
   Tensor& tensor(std::int32_t t) { return model_.graph.tensors[static_cast<std::size_t>(t)]; }
   std::int32_t& producer(std::int32_t t) { return producer_[static_cast<std::size_t>(t)]; }
 
   // `name` is an id as the reader left it: the value of a NameId.
   std::int32_t find(std::int32_t name, const std::string& pointer) const {
     const std::int32_t t = index_.find(NameId(name));
-    if (t < 0) fail(pointer, "found \"" + names_.text(NameId(name)) + "\", expected the name of a tensor in \"tensors\"");
+    if (t < 0)
+      fail(pointer, "found \"" + names_.text(NameId(name)) +
+                        "\", expected the name of a tensor in \"tensors\"");
     return t;
   }
 
@@ -109,9 +133,11 @@ class ModelResolver {
     for (std::size_t i = 0; i < model_.graph.tensors.size(); ++i) {
       const NameId parameter = model_.graph.tensors[i].gradientOf;
       if (!parameter.valid()) continue;
-      const std::string pointer = model_.tensorPointer(static_cast<std::int32_t>(i), names_) + "/grad_of";
+      const std::string pointer =
+          model_.tensorPointer(static_cast<std::int32_t>(i), names_) + "/grad_of";
       if (tensor(find(parameter.value, pointer)).kind != TensorKind::kParameter) {
-        fail(pointer, "found \"" + names_.text(parameter) + "\", expected a tensor of kind \"parameter\"");
+        fail(pointer,
+             "found \"" + names_.text(parameter) + "\", expected a tensor of kind \"parameter\"");
       }
     }
   }
@@ -125,7 +151,9 @@ class ModelResolver {
       const std::string pointer = Model::nodePointer(n) + "/in/" + std::to_string(i);
       operand.tensor = find(operand.tensor, pointer);
       if (tensor(operand.tensor).kind == TensorKind::kProduced && producer(operand.tensor) < 0) {
-        fail(pointer, "tensor " + quoted(operand.tensor) + " is used before any node produces it, expected nodes in execution order");
+        fail(pointer,
+             "tensor " + quoted(operand.tensor) +
+                 " is used before any node produces it, expected nodes in execution order");
       }
     }
     for (std::uint32_t i = 0; i < node.outCount; ++i) {
@@ -138,10 +166,13 @@ class ModelResolver {
   void resolveResult(std::int32_t n, std::int32_t& result, const std::string& pointer) {
     result = find(result, pointer);
     if (tensor(result).kind != TensorKind::kProduced) {
-      fail(pointer, "tensor " + quoted(result) + " is declared as an input, a parameter or a constant, expected one that no declaration gives a value");
+      fail(pointer, "tensor " + quoted(result) +
+                        " is declared as an input, a parameter or a constant, expected one that no "
+                        "declaration gives a value");
     }
     if (producer(result) >= 0) {
-      fail(pointer, "tensor " + quoted(result) + " is already produced by " + Model::nodePointer(producer(result)) + ", expected one producer");
+      fail(pointer, "tensor " + quoted(result) + " is already produced by " +
+                        Model::nodePointer(producer(result)) + ", expected one producer");
     }
     producer(result) = n;
   }
@@ -150,7 +181,8 @@ class ModelResolver {
     const Graph& g = model_.graph;
     const Node& node = g.nodes[static_cast<std::size_t>(n)];
     std::vector<const ops::TensorInfo*> in;
-    for (const Operand& o : g.in(node)) in.push_back(o.present() ? &infos_[static_cast<std::size_t>(o.tensor)] : nullptr);
+    for (const Operand& o : g.in(node))
+      in.push_back(o.present() ? &infos_[static_cast<std::size_t>(o.tensor)] : nullptr);
     const ops::OperatorInfo& info = ops::Registry::instance().at(node.op);
     std::string reason;
     try {
@@ -162,7 +194,8 @@ class ModelResolver {
     } catch (const std::invalid_argument& error) {
       reason = error.what();
     }
-    fail(Model::nodePointer(n), "operator \"" + info.name + "\" does not fit its operands: " + reason);
+    fail(Model::nodePointer(n),
+         "operator \"" + info.name + "\" does not fit its operands: " + reason);
   }
 
   void checkShapes(std::int32_t n) {
@@ -170,7 +203,9 @@ class ModelResolver {
     const Node& node = g.nodes[static_cast<std::size_t>(n)];
     const std::vector<ops::TensorInfo> inferred = infer(n);
     if (inferred.size() < node.outCount) {
-      fail(Model::nodePointer(n) + "/out", "found " + std::to_string(node.outCount) + " results, expected at most " + std::to_string(inferred.size()));
+      fail(Model::nodePointer(n) + "/out", "found " + std::to_string(node.outCount) +
+                                               " results, expected at most " +
+                                               std::to_string(inferred.size()));
     }
     for (std::uint32_t i = 0; i < node.outCount; ++i) {
       const std::int32_t result = g.results[node.firstOut + i];
@@ -180,14 +215,18 @@ class ModelResolver {
 
   void checkResult(std::int32_t n, std::int32_t result, const ops::TensorInfo& inferred) {
     Tensor& t = tensor(result);
-    const ops::OperatorInfo& op = ops::Registry::instance().at(model_.graph.nodes[static_cast<std::size_t>(n)].op);
-    const std::string by = "as operator \"" + op.name + "\" at " + Model::nodePointer(n) + " produces";
+    const ops::OperatorInfo& op =
+        ops::Registry::instance().at(model_.graph.nodes[static_cast<std::size_t>(n)].op);
+    const std::string by =
+        "as operator \"" + op.name + "\" at " + Model::nodePointer(n) + " produces";
     const std::string pointer = model_.tensorPointer(result, names_);
     if (!fitsDeclared(inferred.shape, t.shape, op.scalarMayBeOne)) {
-      fail(pointer + "/shape", "found the shape " + ops::toText(t.shape) + ", expected " + ops::toText(inferred.shape) + ", " + by);
+      fail(pointer + "/shape", "found the shape " + ops::toText(t.shape) + ", expected " +
+                                   ops::toText(inferred.shape) + ", " + by);
     }
     if (t.elementDeclared && t.element != inferred.element) {
-      fail(pointer + "/dtype", "found a dtype of " + std::string(elementName(t.element)) + " elements, expected " +
+      fail(pointer + "/dtype", "found a dtype of " + std::string(elementName(t.element)) +
+                                   " elements, expected " +
                                    std::string(elementName(inferred.element)) + ", " + by);
     }
     // Exporters leave the dtype of results out; indices, for one, are still integers then.
@@ -201,7 +240,8 @@ class ModelResolver {
       const std::string pointer = "/outputs/" + std::to_string(i);
       std::int32_t& output = model_.outputs[i];
       output = find(output, pointer);
-      if (seen[static_cast<std::size_t>(output)]) fail(pointer, "output " + quoted(output) + " is listed twice");
+      if (seen[static_cast<std::size_t>(output)])
+        fail(pointer, "output " + quoted(output) + " is listed twice");
       seen[static_cast<std::size_t>(output)] = true;
       if (tensor(output).kind == TensorKind::kProduced && producer(output) < 0) {
         fail(pointer, "output " + quoted(output) + " is produced by no node");

@@ -1,4 +1,5 @@
-// Reads the logical model and checks it completely: the model is the specification, so whatever is wrong in it is an error of the input.
+// Reads the logical model and checks it completely: the model is the specification, so whatever is
+// wrong in it is an error of the input.
 #pragma once
 
 #include "reader/text_source.h"

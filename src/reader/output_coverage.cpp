@@ -6,15 +6,19 @@ namespace shardproof::reader {
 
 namespace {
 
-// Sweeps dimension `dim`: between two neighbouring edges the same boxes are active, so one recursion covers all positions there.
-bool findGap(const Shape& shape, std::size_t dim, std::vector<const Box*> boxes, std::vector<std::int64_t>& gap) {
+// Sweeps dimension `dim`: between two neighbouring edges the same boxes are active, so one
+// recursion covers all positions there.
+bool findGap(const Shape& shape, std::size_t dim, std::vector<const Box*> boxes,
+             std::vector<std::int64_t>& gap) {
   if (dim == shape.size()) return boxes.empty();
-  std::sort(boxes.begin(), boxes.end(), [dim](const Box* a, const Box* b) { return (*a)[dim].first < (*b)[dim].first; });
+  std::sort(boxes.begin(), boxes.end(),
+            [dim](const Box* a, const Box* b) { return (*a)[dim].first < (*b)[dim].first; });
   std::vector<const Box*> active;
   std::size_t next = 0;
   for (std::int64_t position = 0; position < shape[dim];) {
     std::erase_if(active, [&](const Box* b) { return (*b)[dim].second <= position; });
-    while (next < boxes.size() && (*boxes[next])[dim].first <= position) active.push_back(boxes[next++]);
+    while (next < boxes.size() && (*boxes[next])[dim].first <= position)
+      active.push_back(boxes[next++]);
     gap[dim] = position;
     if (findGap(shape, dim + 1, active, gap)) return true;
     std::int64_t edge = next < boxes.size() ? (*boxes[next])[dim].first : shape[dim];
@@ -35,7 +39,8 @@ int onlyDimension(const Shape& offsets) {
   return found;
 }
 
-// When a step moves the box along one dimension by no more than its extent, the boxes of all coordinates make one longer box.
+// When a step moves the box along one dimension by no more than its extent, the boxes of all
+// coordinates make one longer box.
 bool join(Box& box, const Shape& offsets, std::int64_t size) {
   const int d = onlyDimension(offsets);
   if (d < 0) return false;
@@ -46,7 +51,8 @@ bool join(Box& box, const Shape& offsets, std::int64_t size) {
   return true;
 }
 
-void appendMoved(std::size_t first, const Shape& offsets, std::int64_t size, std::vector<Box>& out) {
+void appendMoved(std::size_t first, const Shape& offsets, std::int64_t size,
+                 std::vector<Box>& out) {
   const std::size_t end = out.size();
   for (std::int64_t coordinate = 1; coordinate < size; ++coordinate) {
     for (std::size_t b = first; b < end && out.size() <= kMaxBoxes; ++b) {
@@ -63,12 +69,15 @@ void appendMoved(std::size_t first, const Shape& offsets, std::int64_t size, std
 
 }  // namespace
 
-void appendBoxes(const Shard& shard, const std::vector<std::int64_t>& sizes, std::vector<Box>& out) {
+void appendBoxes(const Shard& shard, const std::vector<std::int64_t>& sizes,
+                 std::vector<Box>& out) {
   Box box = shard.box;
   std::vector<std::size_t> left(shard.step.size());
   for (std::size_t s = 0; s < left.size(); ++s) left[s] = s;
-  // A box that has grown along one axis may adjoin its neighbours along the next, so until nothing joins any more.
-  while (std::erase_if(left, [&](std::size_t s) { return join(box, shard.step[s].second, sizes[s]); }) > 0) {
+  // A box that has grown along one axis may adjoin its neighbours along the next, so until nothing
+  // joins any more.
+  while (std::erase_if(
+             left, [&](std::size_t s) { return join(box, shard.step[s].second, sizes[s]); }) > 0) {
   }
   const std::size_t first = out.size();
   out.push_back(std::move(box));

@@ -1,5 +1,5 @@
-// Are all elements of a tensor inside some box of a set? An output of which a part has no lineage would otherwise be called proved although
-// nobody stated that part.
+// Are all elements of a tensor inside some box of a set? An output of which a part has no lineage
+// would otherwise be called proved although nobody stated that part.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,12 @@ using Box = std::vector<std::pair<std::int64_t, std::int64_t>>;
 
 constexpr std::size_t kMaxBoxes = std::size_t{1} << 20;
 
-// The boxes of one shard, for all values of its coordinates; `sizes` are those of the axes in `shard.step`, in that order. Adjoining ones
-// are joined. Stops after more than kMaxBoxes.
+// The boxes of one shard, for all values of its coordinates; `sizes` are those of the axes in
+// `shard.step`, in that order. Adjoining ones are joined. Stops after more than kMaxBoxes.
 void appendBoxes(const Shard& shard, const std::vector<std::int64_t>& sizes, std::vector<Box>& out);
 
-// An element of `shape` outside all boxes, or an empty list when there is none (for a scalar: use `boxes.empty()`).
+// An element of `shape` outside all boxes, or an empty list when there is none (for a scalar: use
+// `boxes.empty()`).
 std::vector<std::int64_t> firstUncovered(const Shape& shape, std::vector<Box> boxes);
 
 }  // namespace shardproof::reader

@@ -9,9 +9,11 @@ namespace shardproof::reader {
 std::vector<std::string> plansIn(const std::string& directory) {
   std::vector<std::string> found;
   std::error_code error;
-  for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
+  for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error)) {
     const std::string file = entry->path().string();
-    if ((file.ends_with(".plan.json") || file.ends_with(".plan.json.gz")) && !entry->is_directory()) found.push_back(file);
+    if ((file.ends_with(".plan.json") || file.ends_with(".plan.json.gz")) && !entry->is_directory())
+      found.push_back(file);
   }
   std::sort(found.begin(), found.end());
   return found;

@@ -24,13 +24,19 @@ std::vector<MeshAxis> readMesh(const Value& value) {
     if (axis.expectArray().size() != 2) axis.expected("a pair of an axis' name and its size");
     const Value name = *axis.begin();
     const Value size = *++axis.begin();
-    MeshAxis a{std::string(name.name()), static_cast<std::int32_t>(size.integer(1, std::numeric_limits<std::int32_t>::max()))};
-    if (a.name == "mb") name.fail("found an axis named \"mb\", which stands for the microbatches, expected another name");
-    if (std::any_of(mesh.begin(), mesh.end(), [&](const MeshAxis& b) { return b.name == a.name; })) {
+    MeshAxis a{std::string(name.name()), static_cast<std::int32_t>(size.integer(
+                                             1, std::numeric_limits<std::int32_t>::max()))};
+    if (a.name == "mb")
+      name.fail(
+          "found an axis named \"mb\", which stands for the microbatches, expected another name");
+    if (std::any_of(mesh.begin(), mesh.end(),
+                    [&](const MeshAxis& b) { return b.name == a.name; })) {
       name.fail("found the axis \"" + a.name + "\" twice");
     }
     ranks *= a.size;  // cannot overflow: below 2^20 before, and a size is below 2^31
-    if (ranks > kMaxRanks) size.fail("the mesh has more than " + std::to_string(kMaxRanks) + " ranks, which is the limit");
+    if (ranks > kMaxRanks)
+      size.fail("the mesh has more than " + std::to_string(kMaxRanks) +
+                " ranks, which is the limit");
     mesh.push_back(std::move(a));
   }
   return mesh;
@@ -51,17 +57,21 @@ Part readPart(const Value& value, Names& names) {
   part.local = names.intern(value.require("local").name());
   if (const auto at = value.find("at")) part.at = readCoordinates(*at, names);
   if (const auto microbatch = value.find("mb")) {
-    part.microbatch = Microbatch::of(static_cast<std::int32_t>(microbatch->integer(0, std::numeric_limits<std::int32_t>::max())));
+    part.microbatch = Microbatch::of(static_cast<std::int32_t>(
+        microbatch->integer(0, std::numeric_limits<std::int32_t>::max())));
   }
   return part;
 }
 
 void readBox(const Value& value, Shard& shard) {
   for (const Value range : value.expectArray()) {
-    if (range.expectArray().size() != 2) range.expected("a pair: the first index, and the one after the last");
+    if (range.expectArray().size() != 2)
+      range.expected("a pair: the first index, and the one after the last");
     const std::int64_t low = (*range.begin()).integer(0);
     const std::int64_t high = (*++range.begin()).integer(0);
-    if (low >= high) range.fail("found the empty range [" + std::to_string(low) + ", " + std::to_string(high) + "), expected at least one element");
+    if (low >= high)
+      range.fail("found the empty range [" + std::to_string(low) + ", " + std::to_string(high) +
+                 "), expected at least one element");
     shard.box.emplace_back(low, high);
   }
 }
@@ -77,7 +87,8 @@ void readSteps(const Value& value, Shard& shard, Names& names) {
 void readSum(const Value& value, Shard& shard, Names& names) {
   for (const Value axis : value.expectArray()) {
     const std::int32_t id = names.intern(axis.name()).value;
-    if (std::find(shard.sum.begin(), shard.sum.end(), id) != shard.sum.end()) axis.fail("found the axis \"" + std::string(axis.name()) + "\" twice");
+    if (std::find(shard.sum.begin(), shard.sum.end(), id) != shard.sum.end())
+      axis.fail("found the axis \"" + std::string(axis.name()) + "\" twice");
     shard.sum.push_back(id);
   }
 }
@@ -99,37 +110,60 @@ Shard readShard(const Value& value, Names& names) {
 class PlanClient : public StreamClient {
  public:
   explicit PlanClient(Problem& problem)
-      : plan_(problem.plan), names_(problem.names), graph_(GraphReader::Source::kProgram, problem.names, problem.attributes), header_("shardproof-plan") {}
+      : plan_(problem.plan),
+        names_(problem.names),
+        graph_(GraphReader::Source::kProgram, problem.names, problem.attributes),
+        header_("shardproof-plan") {}
 
   int open(int state, std::string_view key, bool object, const Place&) override {
     switch (state) {
-      case kOutside: return object ? kPlan : kWhole;
+      case kOutside:
+        return object ? kPlan : kWhole;
       case kPlan:
         if (key == "programs" && !object) return programsSeen_ = true, kPrograms;
         if (key == "lineage" && !object) return lineageSeen_ = true, kLineage;
         return kWhole;
-      case kPrograms: return object ? beginProgram() : kWhole;
+      case kPrograms:
+        return object ? beginProgram() : kWhole;
       case kProgram:
         if (key == "tensors" && object) return tensorsSeen_ = true, kTensors;
         if (key == "nodes" && !object) return nodesSeen_ = true, kNodes;
         return kWhole;
-      case kLineage: return object ? beginEntry() : kWhole;
-      case kEntry: return key == "shards" && !object ? kShards : kWhole;
-      default: return kWhole;
+      case kLineage:
+        return object ? beginEntry() : kWhole;
+      case kEntry:
+        return key == "shards" && !object ? kShards : kWhole;
+      default:
+        return kWhole;
     }
   }
 
   void value(int state, std::string_view key, const Value& v) override {
     switch (state) {
-      case kPlan: planField(key, v); break;
-      case kPrograms: v.expected("an object (a program)");
-      case kProgram: programField(key, v); break;
-      case kTensors: graph_.readTensor(key, v); break;
-      case kNodes: graph_.readNode(v); break;
-      case kLineage: v.expected("an object (a lineage entry)");
-      case kEntry: entryField(key, v); break;
-      case kShards: plan_.lineage.back().shards.push_back(readShard(v, names_)); break;
-      default: v.expected("an object (a plan)");
+      case kPlan:
+        planField(key, v);
+        break;
+      case kPrograms:
+        v.expected("an object (a program)");
+      case kProgram:
+        programField(key, v);
+        break;
+      case kTensors:
+        graph_.readTensor(key, v);
+        break;
+      case kNodes:
+        graph_.readNode(v);
+        break;
+      case kLineage:
+        v.expected("an object (a lineage entry)");
+      case kEntry:
+        entryField(key, v);
+        break;
+      case kShards:
+        plan_.lineage.back().shards.push_back(readShard(v, names_));
+        break;
+      default:
+        v.expected("an object (a plan)");
     }
   }
 
@@ -195,7 +229,8 @@ class PlanClient : public StreamClient {
       v.expectArray();
     } else {
       v.fail("unknown field \"" + std::string(key) +
-             "\", expected only \"format\", \"version\", \"name\", \"source\", \"model\", \"mesh\", \"microbatches\", \"programs\" and \"lineage\"");
+             "\", expected only \"format\", \"version\", \"name\", \"source\", \"model\", "
+             "\"mesh\", \"microbatches\", \"programs\" and \"lineage\"");
     }
   }
 
@@ -211,7 +246,8 @@ class PlanClient : public StreamClient {
     } else if (key == "nodes") {
       v.expectArray();
     } else {
-      v.fail("unknown field \"" + std::string(key) + "\", expected only \"at\", \"order\", \"tensors\" and \"nodes\"");
+      v.fail("unknown field \"" + std::string(key) +
+             "\", expected only \"at\", \"order\", \"tensors\" and \"nodes\"");
     }
   }
 
@@ -225,7 +261,8 @@ class PlanClient : public StreamClient {
     } else if (key == "shards") {
       v.expectArray();
     } else {
-      v.fail("unknown field \"" + std::string(key) + "\", expected only \"tensor\", \"role\" and \"shards\"");
+      v.fail("unknown field \"" + std::string(key) +
+             "\", expected only \"tensor\", \"role\" and \"shards\"");
     }
   }
 

@@ -1,5 +1,5 @@
-// Reads a plan as it is written. Names are still names afterwards: the mesh may follow the programs that use its axes, and the model is read
-// later.
+// Reads a plan as it is written. Names are still names afterwards: the mesh may follow the programs
+// that use its axes, and the model is read later.
 #pragma once
 
 #include "reader/text_source.h"

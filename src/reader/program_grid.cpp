@@ -23,7 +23,8 @@ ProgramGrid::ProgramGrid(const Plan& plan) {
     forEachCell(plan.programs[p].at, [&](std::size_t cell) {
       if (program_[cell] >= 0) {
         throw InputError(plan.file, "/programs/" + std::to_string(p) + "/at",
-                         "the rank at " + describeCell(plan, cell) + " is also covered by /programs/" + std::to_string(program_[cell]) +
+                         "the rank at " + describeCell(plan, cell) +
+                             " is also covered by /programs/" + std::to_string(program_[cell]) +
                              ", expected exactly one program for each rank");
       }
       program_[cell] = static_cast<std::int32_t>(p);
@@ -31,7 +32,9 @@ ProgramGrid::ProgramGrid(const Plan& plan) {
   }
   for (std::size_t cell = 0; cell < cells; ++cell) {
     if (program_[cell] >= 0) continue;
-    throw InputError(plan.file, "/programs", "no program covers the rank at " + describeCell(plan, cell) + ", expected exactly one program for each rank");
+    throw InputError(plan.file, "/programs",
+                     "no program covers the rank at " + describeCell(plan, cell) +
+                         ", expected exactly one program for each rank");
   }
 }
 

@@ -1,5 +1,6 @@
-// Which program runs on which rank, without listing ranks: only the axes that some program fixes matter, and a cell is one choice of
-// coordinates on those. All ranks of a cell run the same program.
+// Which program runs on which rank, without listing ranks: only the axes that some program fixes
+// matter, and a cell is one choice of coordinates on those. All ranks of a cell run the same
+// program.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +13,12 @@ namespace shardproof::reader {
 class ProgramGrid {
  public:
   ProgramGrid() = default;
-  // Axes in the programs' `at` must be resolved. Throws InputError when a rank has no program or two.
+  // Axes in the programs' `at` must be resolved. Throws InputError when a rank has no program or
+  // two.
   explicit ProgramGrid(const Plan& plan);
 
-  // Calls visit(program) for the ranks that agree with `at` (at least once for each program that runs on one of them).
+  // Calls visit(program) for the ranks that agree with `at` (at least once for each program that
+  // runs on one of them).
   template <class Visit>
   void forEachProgram(const Coordinates& at, Visit visit) const {
     std::int32_t last = -1;

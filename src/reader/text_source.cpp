@@ -23,7 +23,8 @@ TextSource::TextSource(const Input& input) : file_(input.name), text_(input.text
   buffer_.resize(kChunk);
   errno = 0;
   handle_.reset(gzopen(file_.c_str(), "rb"));
-  if (!handle_) fail(std::string("cannot open the file: ") + std::strerror(errno == 0 ? ENOMEM : errno));
+  if (!handle_)
+    fail(std::string("cannot open the file: ") + std::strerror(errno == 0 ? ENOMEM : errno));
   gzbuffer(handle_.get(), kChunk);
 }
 
@@ -32,7 +33,7 @@ bool TextSource::refill() {
     next_ = text_->data();
     end_ = next_ + text_->size();
     digest_.update(*text_);
-    text_ = std::string_view();   // given out once
+    text_ = std::string_view();  // given out once
     return next_ != end_;
   }
   errno = 0;
@@ -42,11 +43,14 @@ bool TextSource::refill() {
   if (got < 0) {
     int code = Z_OK;
     const char* reason = gzerror(handle_.get(), &code);
-    fail("cannot read the file" + where + ": " + (code == Z_ERRNO ? std::strerror(systemError) : reason));
+    fail("cannot read the file" + where + ": " +
+         (code == Z_ERRNO ? std::strerror(systemError) : reason));
   }
-  // zlib passes text through that is not compressed at all, and gunzips whatever looks like gzip: the name decides here.
+  // zlib passes text through that is not compressed at all, and gunzips whatever looks like gzip:
+  // the name decides here.
   if (bytesRead_ == 0 && got > 0 && (gzdirect(handle_.get()) == 0) != compressed_) {
-    fail(compressed_ ? "the name ends in .gz, but the content is not gzip data" : "found gzip data, expected JSON text (or a name that ends in .gz)");
+    fail(compressed_ ? "the name ends in .gz, but the content is not gzip data"
+                     : "found gzip data, expected JSON text (or a name that ends in .gz)");
   }
   if (got == 0) {
     // A stream that just stops is not an error for gzread, only for gzerror.

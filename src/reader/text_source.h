@@ -1,4 +1,5 @@
-// The bytes of an input file, gunzipped on the way when its name ends in ".gz"; or a text that is in memory already. The only place that opens input files.
+// The bytes of an input file, gunzipped on the way when its name ends in ".gz"; or a text that is
+// in memory already. The only place that opens input files.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,8 @@ struct gzFile_s;
 
 namespace shardproof::reader {
 
-// What is read: a file, or a text, which is to stay where it is meanwhile. `name` is what messages call it.
+// What is read: a file, or a text, which is to stay where it is meanwhile. `name` is what messages
+// call it.
 struct Input {
   Input(std::string file) : name(std::move(file)) {}  // NOLINT: a file's name is the usual input
   Input(std::string name_, std::string_view text_) : name(std::move(name_)), text(text_) {}
@@ -28,14 +30,17 @@ class TextSource {
  public:
   explicit TextSource(const Input& input);  // throws InputError when it cannot be opened
 
-  // True when there is no further byte. Throws InputError when the file cannot be read or its compression is damaged.
+  // True when there is no further byte. Throws InputError when the file cannot be read or its
+  // compression is damaged.
   bool atEnd() {
     if (next_ != end_) return false;
     return !refill();
   }
   char peek() const { return *next_; }
   void advance() { ++next_; }
-  std::string sha256() { return digest_.hex(); }   // of the text that was read; to be asked once, at the end
+  std::string sha256() {
+    return digest_.hex();
+  }  // of the text that was read; to be asked once, at the end
 
  private:
   struct Close {
@@ -48,7 +53,7 @@ class TextSource {
   bool compressed_ = false;
   std::unique_ptr<gzFile_s, Close> handle_;
   std::vector<char> buffer_;
-  std::optional<std::string_view> text_;   // what is in memory and not yet given out
+  std::optional<std::string_view> text_;  // what is in memory and not yet given out
   const char* next_ = nullptr;
   const char* end_ = nullptr;
   std::size_t bytesRead_ = 0;
@@ -76,7 +81,9 @@ class TextIterator {
     source_->advance();
     return before;
   }
-  friend bool operator==(const TextIterator& a, const TextIterator& b) { return a.done() == b.done(); }
+  friend bool operator==(const TextIterator& a, const TextIterator& b) {
+    return a.done() == b.done();
+  }
   friend bool operator!=(const TextIterator& a, const TextIterator& b) { return !(a == b); }
 
  private:

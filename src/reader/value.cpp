@@ -36,10 +36,12 @@ std::uint32_t Document::store(std::string_view text) {
 }
 
 std::uint32_t Document::add(std::string_view key, ValueKind kind) {
-  if (entries_.size() >= kNone - 1) place_.fail("a single value has more than four thousand million members");
+  if (entries_.size() >= kNone - 1)
+    place_.fail("a single value has more than four thousand million members");
   const auto index = static_cast<std::uint32_t>(entries_.size());
   const std::uint32_t keyBegin = store(key);
-  entries_.push_back({kind, open_, kNone, kNone, kNone, 0, keyBegin, static_cast<std::uint32_t>(key.size()), 0, 0, 0});
+  entries_.push_back({kind, open_, kNone, kNone, kNone, 0, keyBegin,
+                      static_cast<std::uint32_t>(key.size()), 0, 0, 0});
   if (open_ != kNone) {
     Entry& parent = entries_[open_];
     if (parent.last == kNone) {
@@ -58,7 +60,9 @@ void Document::setText(std::uint32_t entry, std::string_view text) {
   entries_[entry].textLength = static_cast<std::uint32_t>(text.size());
 }
 
-void Document::open(std::string_view key, bool object) { open_ = add(key, object ? ValueKind::kObject : ValueKind::kArray); }
+void Document::open(std::string_view key, bool object) {
+  open_ = add(key, object ? ValueKind::kObject : ValueKind::kArray);
+}
 
 bool Document::close() {
   open_ = entries_[open_].parent;
@@ -88,25 +92,41 @@ std::string Value::pointer() const {
   const Value parent(document_, e.parent);
   if (parent.kind() == ValueKind::kObject) return parent.pointer() + "/" + escapePointer(key());
   std::size_t position = 0;
-  for (std::uint32_t i = document_->entries_[e.parent].first; i != index_; i = document_->entries_[i].next) ++position;
+  for (std::uint32_t i = document_->entries_[e.parent].first; i != index_;
+       i = document_->entries_[i].next)
+    ++position;
   return parent.pointer() + "/" + std::to_string(position);
 }
 
-void Value::fail(const std::string& message) const { throw InputError(document_->place_.file(), pointer(), message); }
-void Value::failAt(const std::string& pointer, const std::string& message) const { throw InputError(document_->place_.file(), pointer, message); }
-void Value::expected(const std::string& what) const { fail("found " + describe() + ", expected " + what); }
+void Value::fail(const std::string& message) const {
+  throw InputError(document_->place_.file(), pointer(), message);
+}
+void Value::failAt(const std::string& pointer, const std::string& message) const {
+  throw InputError(document_->place_.file(), pointer, message);
+}
+void Value::expected(const std::string& what) const {
+  fail("found " + describe() + ", expected " + what);
+}
 
 std::string Value::describe() const {
   const Document::Entry& e = document_->entries_[index_];
   const std::string_view text = document_->slice(e.textBegin, e.textLength);
   switch (e.kind) {
-    case ValueKind::kNull: return "null";
-    case ValueKind::kBool: return e.integer != 0 ? "true" : "false";
-    case ValueKind::kInteger: return "the number " + std::to_string(e.integer);
-    case ValueKind::kDecimal: return "the number " + std::string(text);
-    case ValueKind::kString: return "the string \"" + std::string(text.substr(0, 60)) + (text.size() > 60 ? "..." : "") + "\"";
-    case ValueKind::kArray: return e.count == 0 ? "an empty list" : "a list of length " + std::to_string(e.count);
-    case ValueKind::kObject: return "an object";
+    case ValueKind::kNull:
+      return "null";
+    case ValueKind::kBool:
+      return e.integer != 0 ? "true" : "false";
+    case ValueKind::kInteger:
+      return "the number " + std::to_string(e.integer);
+    case ValueKind::kDecimal:
+      return "the number " + std::string(text);
+    case ValueKind::kString:
+      return "the string \"" + std::string(text.substr(0, 60)) + (text.size() > 60 ? "..." : "") +
+             "\"";
+    case ValueKind::kArray:
+      return e.count == 0 ? "an empty list" : "a list of length " + std::to_string(e.count);
+    case ValueKind::kObject:
+      return "an object";
   }
   return "a value";
 }
@@ -177,7 +197,8 @@ Value Value::expectFields(std::span<const std::string_view> known) const {
   expectObject();
   for (const Value member : *this) {
     if (std::find(known.begin(), known.end(), member.key()) == known.end()) {
-      member.fail("unknown field \"" + std::string(member.key()) + "\", expected only " + listNames(known));
+      member.fail("unknown field \"" + std::string(member.key()) + "\", expected only " +
+                  listNames(known));
     }
   }
   return *this;

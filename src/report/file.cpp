@@ -28,7 +28,8 @@ namespace {
 class OutputFile {
  public:
   OutputFile() = default;
-  OutputFile(const std::string& path, int flags) : fd_(::open(path.c_str(), flags | O_WRONLY | O_CLOEXEC, 0666)) {}
+  OutputFile(const std::string& path, int flags)
+      : fd_(::open(path.c_str(), flags | O_WRONLY | O_CLOEXEC, 0666)) {}
   OutputFile(OutputFile&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   OutputFile& operator=(OutputFile&& other) noexcept {
     std::swap(fd_, other.fd_);
@@ -69,9 +70,11 @@ void writeDirectly(const std::string& path, const std::string& text) {
   if (!file.write(text) || !file.close()) fail(path, "cannot write", errno);
 }
 
-// While one lives, a signal that would end the process does so only afterwards: between the moments in which a file gets its names, it would leave one with
-// a temporary name, or the first of several that belong together. Only what ends the process by default is held, and handlers rather than a mask, as other
-// threads may exist, which would take a process's signal. To be made by one thread at a time.
+// While one lives, a signal that would end the process does so only afterwards: between the moments
+// in which a file gets its names, it would leave one with a temporary name, or the first of several
+// that belong together. Only what ends the process by default is held, and handlers rather than a
+// mask, as other threads may exist, which would take a process's signal. To be made by one thread
+// at a time.
 class HeldSignals {
  public:
   HeldSignals() {
@@ -81,7 +84,8 @@ class HeldSignals {
     sigfillset(&hold.sa_mask);
     arrived_ = 0;
     for (std::size_t i = 0; i < kNumbers.size(); ++i) {
-      held_[i] = ::sigaction(kNumbers[i], nullptr, &before_[i]) == 0 && (before_[i].sa_flags & SA_SIGINFO) == 0 && before_[i].sa_handler == SIG_DFL &&
+      held_[i] = ::sigaction(kNumbers[i], nullptr, &before_[i]) == 0 &&
+                 (before_[i].sa_flags & SA_SIGINFO) == 0 && before_[i].sa_handler == SIG_DFL &&
                  ::sigaction(kNumbers[i], &hold, nullptr) == 0;
     }
   }
@@ -123,7 +127,8 @@ class Replacement {
   void commit() {
     if (direct_) return writeDirectly(path_, text_);
     if (!unnamed_.isOpen() || exists_ || !link(target_)) takePlace();
-    // The new name survives a crash of the machine once its directory is written; some file systems cannot do that, which loses nothing now.
+    // The new name survives a crash of the machine once its directory is written; some file systems
+    // cannot do that, which loses nothing now.
     const int directory = ::open(directoryOf(target_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (directory >= 0) {
       (void)::fsync(directory);
@@ -137,7 +142,8 @@ class Replacement {
     if (!file.write(text_) || ::fsync(file.get()) != 0) fail(path_, "cannot write", errno);
   }
 
-  // A file that is in no directory yet, and is gone if this process is killed. False where the file system has none.
+  // A file that is in no directory yet, and is gone if this process is killed. False where the file
+  // system has none.
   bool writeUnnamed() {
     unnamed_ = OutputFile(directoryOf(target_), O_TMPFILE);
     if (!unnamed_.isOpen()) return false;
@@ -145,16 +151,20 @@ class Replacement {
     return true;
   }
 
-  std::string temporaryName(int i) const { return target_ + "." + std::to_string(::getpid()) + "." + std::to_string(i) + ".tmp"; }
+  std::string temporaryName(int i) const {
+    return target_ + "." + std::to_string(::getpid()) + "." + std::to_string(i) + ".tmp";
+  }
 
   // By way of a temporary name, as a link cannot replace a file.
   void takePlace() {
     if (unnamed_.isOpen() && !giveTemporaryName()) writeNamed();
-    if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail(path_, "cannot rename the finished file to it", errno);
+    if (::rename(temporary_.c_str(), target_.c_str()) != 0)
+      fail(path_, "cannot rename the finished file to it", errno);
     temporary_.clear();
   }
 
-  // Gives the unnamed file a name that is not taken. False, with errno set, where it is, or where there is no /proc.
+  // Gives the unnamed file a name that is not taken. False, with errno set, where it is, or where
+  // there is no /proc.
   bool link(const std::string& name) const {
     const std::string from = "/proc/self/fd/" + std::to_string(unnamed_.get());
     return ::linkat(AT_FDCWD, from.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0;
@@ -190,7 +200,7 @@ class Replacement {
   const std::string& text_;
   bool exists_ = false, direct_ = false;
   mode_t mode_ = 0;
-  std::string target_, temporary_;   // temporary_: to be removed, if there is one
+  std::string target_, temporary_;  // temporary_: to be removed, if there is one
   OutputFile unnamed_;
 };
 
@@ -224,11 +234,13 @@ void checkWritable(const std::string& path) {
       return;
     }
   }
-  // By trying: permissions are not all that there is (full disks, directories of the system, file systems that may only be read).
+  // By trying: permissions are not all that there is (full disks, directories of the system, file
+  // systems that may only be read).
   const std::string target = exists ? resolve(path) : path;
   if (OutputFile(directoryOf(target), O_TMPFILE).isOpen()) return;
   const std::string name = target + "." + std::to_string(::getpid()) + ".tmp";
-  if (!OutputFile(name, O_CREAT | O_EXCL).isOpen()) fail(path, "cannot create a file in its directory", errno);
+  if (!OutputFile(name, O_CREAT | O_EXCL).isOpen())
+    fail(path, "cannot create a file in its directory", errno);
   ::unlink(name.c_str());
 }
 

@@ -24,20 +24,25 @@ std::string grouped(double value) {
   return text.data();
 }
 
-std::string counted(std::size_t n, const char* one, const char* many) { return grouped(n) + " " + (n == 1 ? one : many); }
+std::string counted(std::size_t n, const char* one, const char* many) {
+  return grouped(n) + " " + (n == 1 ? one : many);
+}
 
 std::string seconds(double value) {
   std::array<char, 40> text{};
   if (value < 60) std::snprintf(text.data(), text.size(), value < 1 ? "%.2f s" : "%.1f s", value);
-  else std::snprintf(text.data(), text.size(), "%lld min %02lld s", std::llround(value) / 60, std::llround(value) % 60);
+  else
+    std::snprintf(text.data(), text.size(), "%lld min %02lld s", std::llround(value) / 60,
+                  std::llround(value) % 60);
   return text.data();
 }
 
 std::string megabytes(std::size_t bytes) { return grouped((bytes + (1u << 20) - 1) >> 20) + " MB"; }
 
 std::size_t columns(std::string_view text) {
-  return static_cast<std::size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+  }));
 }
 
 std::string padded(std::string text, std::size_t width) {

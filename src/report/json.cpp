@@ -9,7 +9,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// JSON has no infinity and no NaN; the library would write null, which does not say which of them it was.
+// JSON has no infinity and no NaN; the library would write null, which does not say which of them
+// it was.
 Json number(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
@@ -37,28 +38,30 @@ Json toJson(const StageReport& stage) {
 
 Json toJson(const Counterexample& example) {
   Json assignment = Json::array();
-  for (const auto& item : example.assignment) assignment.push_back({{"element", item.element}, {"value", number(item.value)}});
-  return {{"assignment", std::move(assignment)},
-          {"omitted", example.omitted},
-          {"element", example.element},
-          {"logical", number(example.logical)},
-          {"parallel", number(example.parallel)},
-          {"end_to_end", example.endToEnd}};
+  for (const auto& item : example.assignment)
+    assignment.push_back({{"element", item.element}, {"value", number(item.value)}});
+  return {{"assignment", std::move(assignment)},  {"omitted", example.omitted},
+          {"element", example.element},           {"logical", number(example.logical)},
+          {"parallel", number(example.parallel)}, {"end_to_end", example.endToEnd}};
 }
 
 Json toJson(const Defect& defect) {
   Json nodes = Json::array();
   for (const auto& node : defect.nodes) {
-    nodes.push_back({{"pointer", node.pointer}, {"op", node.op}, {"loc", node.location}, {"in", node.inPlan ? "plan" : "model"}});
+    nodes.push_back({{"pointer", node.pointer},
+                     {"op", node.op},
+                     {"loc", node.location},
+                     {"in", node.inPlan ? "plan" : "model"}});
   }
-  return {{"kind", toString(defect.kind)},
-          {"message", defect.message},
-          {"tensor", defect.tensor},
-          {"lineage", defect.lineage},
-          {"ranks", defect.ranks},
-          {"microbatch", defect.microbatch ? Json(*defect.microbatch) : Json(nullptr)},
-          {"nodes", std::move(nodes)},
-          {"counterexample", defect.counterexample ? toJson(*defect.counterexample) : Json(nullptr)}};
+  return {
+      {"kind", toString(defect.kind)},
+      {"message", defect.message},
+      {"tensor", defect.tensor},
+      {"lineage", defect.lineage},
+      {"ranks", defect.ranks},
+      {"microbatch", defect.microbatch ? Json(*defect.microbatch) : Json(nullptr)},
+      {"nodes", std::move(nodes)},
+      {"counterexample", defect.counterexample ? toJson(*defect.counterexample) : Json(nullptr)}};
 }
 
 Json toJson(const Statistics& statistics) {
@@ -82,9 +85,7 @@ Json toJson(const Statistics& statistics) {
 
 namespace {
 
-Json toJson(const Confirmation& c) {
-  return {{"outcome", toString(c.outcome)}, {"text", c.text}};
-}
+Json toJson(const Confirmation& c) { return {{"outcome", toString(c.outcome)}, {"text", c.text}}; }
 
 }  // namespace
 
@@ -110,7 +111,9 @@ Json toJson(const Report& report) {
 
 namespace {
 
-std::string textOf(const Json& json) { return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n"; }
+std::string textOf(const Json& json) {
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
 
 }  // namespace
 
@@ -122,7 +125,11 @@ std::string plansJsonText(const std::vector<PlanResult>& results) {
   for (const PlanResult& result : results) {
     totals.add(result);
     if (result.report) plans.push_back(toJson(*result.report));
-    else plans.push_back({{"plan", result.plan}, {"verdict", nullptr}, {"error", result.error}, {"error_in", result.inputError ? "input" : "program"}});
+    else
+      plans.push_back({{"plan", result.plan},
+                       {"verdict", nullptr},
+                       {"error", result.error},
+                       {"error_in", result.inputError ? "input" : "program"}});
   }
   return textOf({{"format", "shardproof-reports"},
                  {"version", 1},

@@ -1,4 +1,5 @@
-// The report as JSON: complete, every other view can be made from it. docs/report.md lists the keys.
+// The report as JSON: complete, every other view can be made from it. docs/report.md lists the
+// keys.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,7 +12,8 @@ namespace shardproof {
 
 nlohmann::ordered_json toJson(const Report& report);
 
-// The same as a text that ends with a newline. Always valid UTF-8, whatever bytes a file's name has.
+// The same as a text that ends with a newline. Always valid UTF-8, whatever bytes a file's name
+// has.
 std::string jsonText(const Report& report);
 
 // Of several plans: each one's report, and what they come to together.

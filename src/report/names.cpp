@@ -5,63 +5,90 @@ namespace shardproof {
 
 const char* toString(Verdict verdict) {
   switch (verdict) {
-    case Verdict::kEquivalent: return "equivalent";
-    case Verdict::kNotEquivalent: return "not-equivalent";
-    case Verdict::kUndecided: return "undecided";
+    case Verdict::kEquivalent:
+      return "equivalent";
+    case Verdict::kNotEquivalent:
+      return "not-equivalent";
+    case Verdict::kUndecided:
+      return "undecided";
   }
   return "undecided";
 }
 
 const char* toString(StageVerdict verdict) {
   switch (verdict) {
-    case StageVerdict::kProved: return "proved";
-    case StageVerdict::kRefuted: return "refuted";
-    case StageVerdict::kUndecided: return "undecided";
-    case StageVerdict::kWrongLineage: return "wrong-lineage";
+    case StageVerdict::kProved:
+      return "proved";
+    case StageVerdict::kRefuted:
+      return "refuted";
+    case StageVerdict::kUndecided:
+      return "undecided";
+    case StageVerdict::kWrongLineage:
+      return "wrong-lineage";
   }
   return "undecided";
 }
 
 const char* toString(Method method) {
   switch (method) {
-    case Method::kNone: return "none";
-    case Method::kNormalForm: return "normal-form";
-    case Method::kPolynomial: return "polynomial";
-    case Method::kSolver: return "z3";
-    case Method::kNumeric: return "numeric";
+    case Method::kNone:
+      return "none";
+    case Method::kNormalForm:
+      return "normal-form";
+    case Method::kPolynomial:
+      return "polynomial";
+    case Method::kSolver:
+      return "z3";
+    case Method::kNumeric:
+      return "numeric";
   }
   return "none";
 }
 
 const char* toString(DefectKind kind) {
   switch (kind) {
-    case DefectKind::kLineage: return "lineage";
-    case DefectKind::kShape: return "shape";
-    case DefectKind::kDoubleAssignment: return "double-assignment";
-    case DefectKind::kUnproduced: return "unproduced";
-    case DefectKind::kCollective: return "collective";
-    case DefectKind::kSendReceive: return "send-receive";
-    case DefectKind::kDeadlock: return "deadlock";
+    case DefectKind::kLineage:
+      return "lineage";
+    case DefectKind::kShape:
+      return "shape";
+    case DefectKind::kDoubleAssignment:
+      return "double-assignment";
+    case DefectKind::kUnproduced:
+      return "unproduced";
+    case DefectKind::kCollective:
+      return "collective";
+    case DefectKind::kSendReceive:
+      return "send-receive";
+    case DefectKind::kDeadlock:
+      return "deadlock";
   }
   return "lineage";
 }
 
 const char* toString(Confirmation::Outcome outcome) {
   switch (outcome) {
-    case Confirmation::Outcome::kNotExecuted: return "not-executed";
-    case Confirmation::Outcome::kAgrees: return "agrees";
-    case Confirmation::Outcome::kDiffers: return "differs";
-    case Confirmation::Outcome::kDisagrees: return "disagrees";
-    case Confirmation::Outcome::kNoValue: return "no-value";
+    case Confirmation::Outcome::kNotExecuted:
+      return "not-executed";
+    case Confirmation::Outcome::kAgrees:
+      return "agrees";
+    case Confirmation::Outcome::kDiffers:
+      return "differs";
+    case Confirmation::Outcome::kDisagrees:
+      return "disagrees";
+    case Confirmation::Outcome::kNoValue:
+      return "no-value";
   }
   return "not-executed";
 }
 
 const char* toString(Role role) {
   switch (role) {
-    case Role::kInput: return "input";
-    case Role::kOutput: return "output";
-    case Role::kCheckpoint: return "checkpoint";
+    case Role::kInput:
+      return "input";
+    case Role::kOutput:
+      return "output";
+    case Role::kCheckpoint:
+      return "checkpoint";
   }
   return "checkpoint";
 }

@@ -35,24 +35,29 @@ std::string exact(double value) {
 
 std::string nameList(const std::vector<std::string>& names) {
   std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), kMaxNames); ++i) text += (i ? ", " : "") + printable(names[i]);
+  for (std::size_t i = 0; i < std::min(names.size(), kMaxNames); ++i)
+    text += (i ? ", " : "") + printable(names[i]);
   if (names.size() > kMaxNames) text += " and " + grouped(names.size() - kMaxNames) + " more";
   return text;
 }
 
 void writeVerdict(std::ostream& out, const Report& report) {
   const std::string plan = printable(report.plan), model = printable(report.model);
-  const std::string proved = grouped(report.outputsProved) + " of " + counted(report.outputs, "output", "outputs") + " proved";
+  const std::string proved = grouped(report.outputsProved) + " of " +
+                             counted(report.outputs, "output", "outputs") + " proved";
   switch (report.verdict) {
     case Verdict::kEquivalent:
-      out << "EQUIVALENT: plan " << plan << " computes what model " << model << " says, for every input (" << proved << ")";
+      out << "EQUIVALENT: plan " << plan << " computes what model " << model
+          << " says, for every input (" << proved << ")";
       break;
     case Verdict::kNotEquivalent:
-      out << "NOT EQUIVALENT: plan " << plan << " does not compute what model " << model << " says ("
-          << counted(report.defects.size(), "defect", "defects") << ", " << proved << ")";
+      out << "NOT EQUIVALENT: plan " << plan << " does not compute what model " << model
+          << " says (" << counted(report.defects.size(), "defect", "defects") << ", " << proved
+          << ")";
       break;
     case Verdict::kUndecided:
-      out << "UNDECIDED: whether plan " << plan << " computes what model " << model << " says could not be settled (" << proved << ")";
+      out << "UNDECIDED: whether plan " << plan << " computes what model " << model
+          << " says could not be settled (" << proved << ")";
       if (!report.reason.empty()) out << ": " << printable(report.reason);
       break;
   }
@@ -61,11 +66,16 @@ void writeVerdict(std::ostream& out, const Report& report) {
 
 const char* inWords(Method method) {
   switch (method) {
-    case Method::kNormalForm: return "plan and model reduce to the same expressions";
-    case Method::kPolynomial: return "plan and model are the same after multiplying out";
-    case Method::kSolver: return "the solver Z3 showed that no input makes them differ";
-    case Method::kNumeric: return "compared in floating point";
-    case Method::kNone: return "nothing to compute";
+    case Method::kNormalForm:
+      return "plan and model reduce to the same expressions";
+    case Method::kPolynomial:
+      return "plan and model are the same after multiplying out";
+    case Method::kSolver:
+      return "the solver Z3 showed that no input makes them differ";
+    case Method::kNumeric:
+      return "compared in floating point";
+    case Method::kNone:
+      return "nothing to compute";
   }
   return "";
 }
@@ -89,19 +99,24 @@ void writeProof(std::ostream& out, const Report& report) {
     classes.insert(id);
   }
   if (report.stages.empty()) return;
-  out << "\nProved: " << grouped(proved) << " of " << counted(report.stages.size(), "stage", "stages");
+  out << "\nProved: " << grouped(proved) << " of "
+      << counted(report.stages.size(), "stage", "stages");
   if (proved > 0) {
     out << ", by " << counted(classes.size(), "proof", "proofs");
     if (classes.size() < proved) out << " (stages that differ only in names share one)";
-    if (const auto stored = report.statistics.classesFromCache; stored > 0) out << "; " << grouped(stored) << " of " << counted(report.statistics.classes, "class", "classes") << " were proved before";
+    if (const auto stored = report.statistics.classesFromCache; stored > 0)
+      out << "; " << grouped(stored) << " of "
+          << counted(report.statistics.classes, "class", "classes") << " were proved before";
   }
   out << "\n";
   std::size_t width = 0;
-  for (const auto& [method, count] : byMethod) width = std::max(width, grouped(count.stages).size());
+  for (const auto& [method, count] : byMethod)
+    width = std::max(width, grouped(count.stages).size());
   for (const auto& [method, count] : byMethod) {
     const std::string number = grouped(count.stages);
     out << "  " << std::string(width - number.size(), ' ') << number << "  " << inWords(method);
-    if (count.classes.size() < count.stages) out << " (" << counted(count.classes.size(), "proof", "proofs") << ")";
+    if (count.classes.size() < count.stages)
+      out << " (" << counted(count.classes.size(), "proof", "proofs") << ")";
     out << "\n";
   }
 }
@@ -109,11 +124,13 @@ void writeProof(std::ostream& out, const Report& report) {
 void writeWrongLineage(std::ostream& out, const Report& report) {
   std::vector<std::string> names;
   for (const auto& stage : report.stages) {
-    if (stage.verdict == StageVerdict::kWrongLineage) names.push_back(stage.tensor + " (/lineage/" + std::to_string(stage.entry) + ")");
+    if (stage.verdict == StageVerdict::kWrongLineage)
+      names.push_back(stage.tensor + " (/lineage/" + std::to_string(stage.entry) + ")");
   }
   if (names.empty()) return;
   out << "\nWrong lineage: " << counted(names.size(), "checkpoint does", "checkpoints do")
-      << " not hold although the outputs do; the lineage is wrong there, not the plan:\n  " << nameList(names) << "\n";
+      << " not hold although the outputs do; the lineage is wrong there, not the plan:\n  "
+      << nameList(names) << "\n";
 }
 
 void writeUndecided(std::ostream& out, const Report& report) {
@@ -125,17 +142,22 @@ void writeUndecided(std::ostream& out, const Report& report) {
     byReason[stage.reason.empty() ? "no reason given" : stage.reason].push_back(stage.tensor);
   }
   if (undecided == 0) return;
-  std::vector<std::pair<std::string, std::vector<std::string>>> reasons(byReason.begin(), byReason.end());
-  std::stable_sort(reasons.begin(), reasons.end(), [](const auto& a, const auto& b) { return a.second.size() > b.second.size(); });
+  std::vector<std::pair<std::string, std::vector<std::string>>> reasons(byReason.begin(),
+                                                                        byReason.end());
+  std::stable_sort(reasons.begin(), reasons.end(),
+                   [](const auto& a, const auto& b) { return a.second.size() > b.second.size(); });
   out << "\nUndecided: " << counted(undecided, "stage", "stages") << "\n";
   for (std::size_t i = 0; i < std::min(reasons.size(), kMaxReasons); ++i) {
     const auto& [reason, names] = reasons[i];
-    out << "  " << grouped(names.size()) << "  " << printable(reason) << ": " << nameList(names) << "\n";
+    out << "  " << grouped(names.size()) << "  " << printable(reason) << ": " << nameList(names)
+        << "\n";
   }
-  if (reasons.size() > kMaxReasons) out << "  and " << counted(reasons.size() - kMaxReasons, "more reason", "more reasons") << "\n";
+  if (reasons.size() > kMaxReasons)
+    out << "  and " << counted(reasons.size() - kMaxReasons, "more reason", "more reasons") << "\n";
 }
 
-void writeNodes(std::ostream& out, const std::vector<NodePlace>& nodes, const std::string& label, const std::string& indent) {
+void writeNodes(std::ostream& out, const std::vector<NodePlace>& nodes, const std::string& label,
+                const std::string& indent) {
   const std::size_t shown = std::min(nodes.size(), kMaxNodes);
   std::size_t place = 0, op = 0;
   for (std::size_t i = 0; i < shown; ++i) {
@@ -144,7 +166,8 @@ void writeNodes(std::ostream& out, const std::vector<NodePlace>& nodes, const st
   }
   for (std::size_t i = 0; i < shown; ++i) {
     const auto& node = nodes[i];
-    out << (i == 0 ? label : indent) << (node.inPlan ? "plan   " : "model  ") << padded(printable(node.pointer), place) << "  ";
+    out << (i == 0 ? label : indent) << (node.inPlan ? "plan   " : "model  ")
+        << padded(printable(node.pointer), place) << "  ";
     if (node.location.empty()) out << printable(node.op);
     else out << padded(printable(node.op), op) << "  " << printable(node.location);
     out << "\n";
@@ -153,11 +176,13 @@ void writeNodes(std::ostream& out, const std::vector<NodePlace>& nodes, const st
 }
 
 void writeCounterexample(std::ostream& out, const Counterexample& example) {
-  out << "  differs at:  " << printable(example.element) << " is " << exact(example.logical) << " in the model, " << exact(example.parallel)
-      << " in the plan\n";
+  out << "  differs at:  " << printable(example.element) << " is " << exact(example.logical)
+      << " in the model, " << exact(example.parallel) << " in the plan\n";
   const std::size_t shown = std::min(example.assignment.size(), kMaxAssignments);
   if (shown == 0) return;
-  out << "  when:        " << (example.endToEnd ? "(values of the plan's own inputs)" : "(values of the tensors that this stage starts from)")
+  out << "  when:        "
+      << (example.endToEnd ? "(values of the plan's own inputs)"
+                           : "(values of the tensors that this stage starts from)")
       << "\n";
   std::size_t element = 0;
   for (std::size_t i = 0; i < shown; ++i) {
@@ -165,7 +190,8 @@ void writeCounterexample(std::ostream& out, const Counterexample& example) {
   }
   for (std::size_t i = 0; i < shown; ++i) {
     const std::string text = exact(example.assignment[i].value);
-    out << "    " << padded(printable(example.assignment[i].element), element) << " = " << (text.front() == '-' ? "" : " ") << text << "\n";
+    out << "    " << padded(printable(example.assignment[i].element), element) << " = "
+        << (text.front() == '-' ? "" : " ") << text << "\n";
   }
   const std::size_t more = example.assignment.size() - shown + example.omitted;
   if (more > 0) out << "    and " << grouped(more) << " more\n";
@@ -175,7 +201,9 @@ void writeDefect(std::ostream& out, const Defect& defect) {
   const std::string indent(15, ' ');
   if (!defect.lineage.empty()) out << "  claim:       " << printable(defect.lineage) << "\n";
   else if (!defect.tensor.empty()) out << "  tensor:      " << printable(defect.tensor) << "\n";
-  if (!defect.ranks.empty()) out << (defect.ranks.size() == 1 ? "  rank:        " : "  ranks:       ") << formatRanks(defect.ranks) << "\n";
+  if (!defect.ranks.empty())
+    out << (defect.ranks.size() == 1 ? "  rank:        " : "  ranks:       ")
+        << formatRanks(defect.ranks) << "\n";
   if (defect.microbatch) out << "  microbatch:  " << *defect.microbatch << "\n";
   writeNodes(out, defect.nodes, "  look at:     ", indent);
   if (defect.counterexample) writeCounterexample(out, *defect.counterexample);
@@ -184,22 +212,27 @@ void writeDefect(std::ostream& out, const Defect& defect) {
 void writeDefects(std::ostream& out, const Report& report) {
   for (std::size_t i = 0; i < std::min(report.defects.size(), kMaxDefects); ++i) {
     const Defect& defect = report.defects[i];
-    out << "\nDefect " << i + 1 << " of " << report.defects.size() << " (" << toString(defect.kind) << "): " << printable(defect.message) << "\n";
+    out << "\nDefect " << i + 1 << " of " << report.defects.size() << " (" << toString(defect.kind)
+        << "): " << printable(defect.message) << "\n";
     writeDefect(out, defect);
   }
   if (report.defects.size() > kMaxDefects) {
-    out << "\nand " << counted(report.defects.size() - kMaxDefects, "more defect", "more defects") << " (the JSON report has all)\n";
+    out << "\nand " << counted(report.defects.size() - kMaxDefects, "more defect", "more defects")
+        << " (the JSON report has all)\n";
   }
 }
 
 void writeStatistics(std::ostream& out, const Statistics& statistics) {
-  out << "\nPlan:   " << counted(statistics.ranks, "rank", "ranks") << ", " << counted(statistics.microbatches, "microbatch", "microbatches")
-      << "; " << counted(statistics.programNodes, "program node stands", "program nodes stand") << " for "
+  out << "\nPlan:   " << counted(statistics.ranks, "rank", "ranks") << ", "
+      << counted(statistics.microbatches, "microbatch", "microbatches") << "; "
+      << counted(statistics.programNodes, "program node stands", "program nodes stand") << " for "
       << grouped(statistics.operatorInstances) << " operator instances; "
       << counted(statistics.lineageEntries, "lineage entry", "lineage entries") << "\n";
   out << "Time:   " << seconds(statistics.secondsTotal);
-  std::vector<std::pair<std::string, double>> phases(statistics.secondsByPhase.begin(), statistics.secondsByPhase.end());
-  std::stable_sort(phases.begin(), phases.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::vector<std::pair<std::string, double>> phases(statistics.secondsByPhase.begin(),
+                                                     statistics.secondsByPhase.end());
+  std::stable_sort(phases.begin(), phases.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
   std::string list;
   for (const auto& [phase, time] : phases) {
     if (time >= 0.005) list += (list.empty() ? "" : ", ") + printable(phase) + " " + seconds(time);
@@ -207,7 +240,8 @@ void writeStatistics(std::ostream& out, const Statistics& statistics) {
   if (!list.empty()) out << " (" << list << ")";
   out << "\nMemory: " << megabytes(statistics.peakMemoryBytes) << " at most\n";
   if (statistics.workersLost > 0) {
-    out << "Lost:   " << counted(statistics.workersLost, "worker process", "worker processes") << " crashed or overran the limits\n";
+    out << "Lost:   " << counted(statistics.workersLost, "worker process", "worker processes")
+        << " crashed or overran the limits\n";
   }
 }
 
@@ -236,7 +270,8 @@ std::string formatRanks(std::vector<std::int64_t> ranks) {
       step = ranks[i + 1] - ranks[i];
       while (last + 1 < ranks.size() && ranks[last + 1] - ranks[last] == step) ++last;
     }
-    // Two ranks that are not neighbours are no progression yet; the second may start a range of its own.
+    // Two ranks that are not neighbours are no progression yet; the second may start a range of its
+    // own.
     if (step != 1 && last - i < 2) last = i;
     if (pieces++ > 0) text += ", ";
     text += std::to_string(ranks[i]);
@@ -267,10 +302,13 @@ void writeSummary(std::ostream& out, const std::vector<PlanResult>& results, boo
     writeDetails(out, *result.report);
   }
   if (!quiet) out << "\n";
-  out << "Plans:  " << grouped(results.size()) << ": " << grouped(totals.equivalent) << " equivalent, " << grouped(totals.notEquivalent) << " not equivalent, "
+  out << "Plans:  " << grouped(results.size()) << ": " << grouped(totals.equivalent)
+      << " equivalent, " << grouped(totals.notEquivalent) << " not equivalent, "
       << grouped(totals.undecided) << " undecided";
   if (totals.errors > 0) out << ", " << counted(totals.errors, "error", "errors");
-  out << "; " << counted(totals.classes, "class", "classes") << ", of which " << grouped(totals.classesFromCache) << " were proved before; " << seconds(totals.seconds) << "\n";
+  out << "; " << counted(totals.classes, "class", "classes") << ", of which "
+      << grouped(totals.classesFromCache) << " were proved before; " << seconds(totals.seconds)
+      << "\n";
 }
 
 }  // namespace shardproof

@@ -13,8 +13,9 @@ namespace shardproof {
 // `quiet`: the verdict's line only.
 void writeText(std::ostream& out, const Report& report, bool quiet);
 
-// Of several plans: the verdict's line of one, to be written as soon as it is known; and at the end the rest of what there is to say about those that are
-// not equivalent (not when `quiet`), and how many there were of which kind.
+// Of several plans: the verdict's line of one, to be written as soon as it is known; and at the end
+// the rest of what there is to say about those that are not equivalent (not when `quiet`), and how
+// many there were of which kind.
 void writeVerdictLine(std::ostream& out, const PlanResult& result);
 void writeSummary(std::ostream& out, const std::vector<PlanResult>& results, bool quiet);
 

@@ -18,7 +18,9 @@ struct Totals {
       return;
     }
     const Report& report = *result.report;
-    ++(report.verdict == Verdict::kEquivalent ? equivalent : report.verdict == Verdict::kNotEquivalent ? notEquivalent : undecided);
+    ++(report.verdict == Verdict::kEquivalent      ? equivalent
+       : report.verdict == Verdict::kNotEquivalent ? notEquivalent
+                                                   : undecided);
     classes += report.statistics.classes;
     classesFromCache += report.statistics.classesFromCache;
     seconds += report.statistics.secondsTotal;

@@ -75,21 +75,28 @@ class Cvc5Questions : public SolverQuestions {
                    std::vector<cvc5::Term> operands,
                    const std::vector<cvc5::Term>& functions) const {
     switch (n.kind) {
-      case SmtKind::kNumber: return number(solver, query_.numbers[n.data], n.sort);
+      case SmtKind::kNumber:
+        return number(solver, query_.numbers[n.data], n.sort);
       case SmtKind::kVariable:
         return solver.mkConst(
             n.sort == SmtSort::kInteger ? solver.getIntegerSort() : solver.getRealSort(),
             "x" + std::to_string(n.data));
-      case SmtKind::kSum: return solver.mkTerm(cvc5::ADD, operands);
-      case SmtKind::kProduct: return solver.mkTerm(cvc5::MULT, operands);
-      case SmtKind::kToReal: return solver.mkTerm(cvc5::TO_REAL, operands);
+      case SmtKind::kSum:
+        return solver.mkTerm(cvc5::ADD, operands);
+      case SmtKind::kProduct:
+        return solver.mkTerm(cvc5::MULT, operands);
+      case SmtKind::kToReal:
+        return solver.mkTerm(cvc5::TO_REAL, operands);
       case SmtKind::kApply:
         if (operands.empty()) return functions[n.data];
         operands.insert(operands.begin(), functions[n.data]);
         return solver.mkTerm(cvc5::APPLY_UF, operands);
-      case SmtKind::kEqual: return solver.mkTerm(cvc5::EQUAL, operands);
-      case SmtKind::kGreater: return solver.mkTerm(cvc5::GT, operands);
-      case SmtKind::kAtLeast: return solver.mkTerm(cvc5::GEQ, operands);
+      case SmtKind::kEqual:
+        return solver.mkTerm(cvc5::EQUAL, operands);
+      case SmtKind::kGreater:
+        return solver.mkTerm(cvc5::GT, operands);
+      case SmtKind::kAtLeast:
+        return solver.mkTerm(cvc5::GEQ, operands);
       case SmtKind::kOr:
         return operands.size() == 1 ? operands[0] : solver.mkTerm(cvc5::OR, operands);
       case SmtKind::kIndicator:

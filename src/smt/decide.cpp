@@ -68,13 +68,16 @@ SmtResult decide(const SmtQuery& query, SolverQuestions& questions, const std::s
     result.reason = solver + ": " + answer.reason;
   } else {
     switch (satisfiable(query, questions, deadline)) {
-      case SmtVerdict::kSat: result.verdict = SmtVerdict::kUnsat; break;
+      case SmtVerdict::kSat:
+        result.verdict = SmtVerdict::kUnsat;
+        break;
       case SmtVerdict::kUnsat:
         result.reason =
             "no input satisfies the side conditions (reciprocals and roots that are defined "
             "nowhere)";
         break;
-      default: result.reason = solver + " cannot tell whether the side conditions are satisfiable";
+      default:
+        result.reason = solver + " cannot tell whether the side conditions are satisfiable";
     }
   }
   return result;

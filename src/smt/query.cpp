@@ -65,35 +65,44 @@ class QueryBuilder {
       case TermKind::kExp:
       case TermKind::kSqrt:
       case TermKind::kFunction:
-      case TermKind::kIndicator: return algebra_.arguments(t);
-      default: return {};
+      case TermKind::kIndicator:
+        return algebra_.arguments(t);
+      default:
+        return {};
     }
   }
 
   NodeId build(Term t) {
     switch (algebra_.kind(t)) {
-      case TermKind::kConstant: return number(algebra_.constantValue(t));
-      case TermKind::kNegativeInfinity: throw Unsupported("minus infinity outside of an exponential");
+      case TermKind::kConstant:
+        return number(algebra_.constantValue(t));
+      case TermKind::kNegativeInfinity:
+        throw Unsupported("minus infinity outside of an exponential");
       case TermKind::kVariable: {
         const std::uint32_t v = algebra_.variableIndex(t);
-        return node(SmtKind::kVariable, algebra_.variableIsInteger(v) ? SmtSort::kInteger : SmtSort::kReal, v, {});
+        return node(SmtKind::kVariable,
+                    algebra_.variableIsInteger(v) ? SmtSort::kInteger : SmtSort::kReal, v, {});
       }
       case TermKind::kSum: {
         std::vector<NodeId> summands;
-        if (const Rational c = algebra_.constantValue(t); !c.isZero()) summands.push_back(number(c));
+        if (const Rational c = algebra_.constantValue(t); !c.isZero())
+          summands.push_back(number(c));
         for (const auto& part : algebra_.parts(t)) {
           const NodeId x = real(done_.at(part.term.id));
           summands.push_back(part.factor.isOne() ? x : product({number(part.factor), x}));
         }
-        return summands.size() == 1 ? summands[0] : node(SmtKind::kSum, SmtSort::kReal, 0, summands);
+        return summands.size() == 1 ? summands[0]
+                                    : node(SmtKind::kSum, SmtSort::kReal, 0, summands);
       }
       case TermKind::kProduct: {
         std::vector<NodeId> factors;
-        for (const auto& part : algebra_.parts(t)) appendPower(real(done_.at(part.term.id)), part.factor, factors);
+        for (const auto& part : algebra_.parts(t))
+          appendPower(real(done_.at(part.term.id)), part.factor, factors);
         return product(factors);
       }
       case TermKind::kExp: {
-        const NodeId e = apply("f_exp", {real(done_.at(algebra_.arguments(t)[0].id))}, SmtSort::kReal, Rational(1), false);
+        const NodeId e = apply("f_exp", {real(done_.at(algebra_.arguments(t)[0].id))},
+                               SmtSort::kReal, Rational(1), false);
         fact(positive(e));
         factAbout("f_exp", 0, Rational(1));
         return e;
@@ -101,7 +110,8 @@ class QueryBuilder {
       case TermKind::kSqrt: {
         const NodeId x = real(done_.at(algebra_.arguments(t)[0].id));
         const NodeId e = apply("f_sqrt", {x}, SmtSort::kReal, std::nullopt, true);
-        // Both sides are compared only where the model is defined, and there no argument of a root is negative.
+        // Both sides are compared only where the model is defined, and there no argument of a root
+        // is negative.
         fact(notNegative(x));
         fact(notNegative(e));
         fact(node(SmtKind::kEqual, SmtSort::kBoolean, 0, {product({e, e}), x}));
@@ -111,18 +121,27 @@ class QueryBuilder {
         const ops::Function f = algebra_.function(t);
         std::vector<NodeId> arguments;
         for (const Term a : algebra_.arguments(t)) arguments.push_back(real(done_.at(a.id)));
-        if (f == ops::Function::kStep) return node(SmtKind::kIndicator, SmtSort::kReal, 0, {positive(arguments[0])});
+        if (f == ops::Function::kStep)
+          return node(SmtKind::kIndicator, SmtSort::kReal, 0, {positive(arguments[0])});
         std::string name = std::string("f_") + ops::name(f);
         for (const std::int64_t p : algebra_.parameters(t)) name += "_" + std::to_string(p);
-        name += "/" + std::to_string(arguments.size());   // a maximum of three is another function than one of two
+        name +=
+            "/" + std::to_string(
+                      arguments.size());  // a maximum of three is another function than one of two
         const auto known = valueAt(f);
-        const NodeId value = apply(name, arguments, f == ops::Function::kGateChoice ? SmtSort::kInteger : SmtSort::kReal, known ? std::optional(known->second) : isExtremum(f) ? std::nullopt : std::optional(Rational(1)), isLawless(f));
+        const NodeId value = apply(
+            name, arguments, f == ops::Function::kGateChoice ? SmtSort::kInteger : SmtSort::kReal,
+            known           ? std::optional(known->second)
+            : isExtremum(f) ? std::nullopt
+                            : std::optional(Rational(1)),
+            isLawless(f));
         if (known) factAbout(name, known->first, known->second);
         if (isExtremum(f)) {
           std::vector<NodeId> one;
           for (const NodeId a : arguments) {
             const bool most = f == ops::Function::kMaximum;
-            fact(node(SmtKind::kAtLeast, SmtSort::kBoolean, 0, {most ? value : a, most ? a : value}));
+            fact(node(SmtKind::kAtLeast, SmtSort::kBoolean, 0,
+                      {most ? value : a, most ? a : value}));
             one.push_back(node(SmtKind::kEqual, SmtSort::kBoolean, 0, {value, a}));
           }
           fact(node(SmtKind::kOr, SmtSort::kBoolean, 0, one));
@@ -132,42 +151,54 @@ class QueryBuilder {
       case TermKind::kIndicator: {
         const NodeId index = done_.at(algebra_.arguments(t)[0].id);
         const NodeId value = number(Rational(algebra_.parameters(t)[0]), sort(index));
-        return node(SmtKind::kIndicator, SmtSort::kReal, 0, {node(SmtKind::kEqual, SmtSort::kBoolean, 0, {index, value})});
+        return node(SmtKind::kIndicator, SmtSort::kReal, 0,
+                    {node(SmtKind::kEqual, SmtSort::kBoolean, 0, {index, value})});
       }
     }
     throw std::logic_error("unknown term kind");
   }
 
-  // Does the normal form (src/terms/term_normal.cpp, term_raw.cpp) know of this function no more than that equal arguments give equal results?
+  // Does the normal form (src/terms/term_normal.cpp, term_raw.cpp) know of this function no more
+  // than that equal arguments give equal results?
   static bool isLawless(ops::Function f) {
     switch (f) {
       case ops::Function::kLog:
-      case ops::Function::kMaskEntry: return false;
-      default: return true;
+      case ops::Function::kMaskEntry:
+        return false;
+      default:
+        return true;
     }
   }
 
-  static bool isExtremum(ops::Function f) { return f == ops::Function::kMaximum || f == ops::Function::kMinimum; }
+  static bool isExtremum(ops::Function f) {
+    return f == ops::Function::kMaximum || f == ops::Function::kMinimum;
+  }
 
   // The one value of a function that both forms of terms fold.
   static std::optional<std::pair<std::int64_t, Rational>> valueAt(ops::Function f) {
     switch (f) {
       case ops::Function::kSigmoid:
-      case ops::Function::kNormalCdf: return std::pair{0, Rational(1, 2)};
-      case ops::Function::kTanh: return std::pair{0, Rational(0)};
-      case ops::Function::kLog: return std::pair{1, Rational(0)};
-      default: return std::nullopt;
+      case ops::Function::kNormalCdf:
+        return std::pair{0, Rational(1, 2)};
+      case ops::Function::kTanh:
+        return std::pair{0, Rational(0)};
+      case ops::Function::kLog:
+        return std::pair{1, Rational(0)};
+      default:
+        return std::nullopt;
     }
   }
   void factAbout(const std::string& function, std::int64_t argument, const Rational& value) {
-    const NodeId applied = apply(function, {number(Rational(argument))}, SmtSort::kReal, value, false);
+    const NodeId applied =
+        apply(function, {number(Rational(argument))}, SmtSort::kReal, value, false);
     fact(node(SmtKind::kEqual, SmtSort::kBoolean, 0, {applied, number(value)}));
   }
 
   void appendPower(NodeId x, const Rational& exponent, std::vector<NodeId>& factors) {
     if (exponent.fitsInt64()) return appendIntegerPower(x, exponent.toInt64(), factors);
     // base^(p/2) or exp(a)^q: an uninterpreted function of the base that is at least positive.
-    const NodeId e = apply("f_pow_" + exponent.toString(), {x}, SmtSort::kReal, std::nullopt, false);
+    const NodeId e =
+        apply("f_pow_" + exponent.toString(), {x}, SmtSort::kReal, std::nullopt, false);
     fact(exponent.sign() > 0 ? notNegative(e) : positive(e));
     if (const Rational twice = exponent * Rational(2); twice.fitsInt64()) {
       std::vector<NodeId> square;
@@ -179,9 +210,11 @@ class QueryBuilder {
 
   void appendIntegerPower(NodeId x, std::int64_t n, std::vector<NodeId>& factors) {
     if (n < 0) {
-      // 1/x as a number that is named by x: division in the solvers' logic is total and would say nothing about x = 0, which neither side is defined for.
+      // 1/x as a number that is named by x: division in the solvers' logic is total and would say
+      // nothing about x = 0, which neither side is defined for.
       const NodeId inverse = apply("f_inverse", {x}, SmtSort::kReal, std::nullopt, true);
-      fact(node(SmtKind::kEqual, SmtSort::kBoolean, 0, {product({x, inverse}), number(Rational(1))}));
+      fact(node(SmtKind::kEqual, SmtSort::kBoolean, 0,
+                {product({x, inverse}), number(Rational(1))}));
       x = inverse;
       n = -n;
     }
@@ -193,20 +226,31 @@ class QueryBuilder {
     if (factors.empty()) return number(Rational(1));
     return factors.size() == 1 ? factors[0] : node(SmtKind::kProduct, SmtSort::kReal, 0, factors);
   }
-  NodeId notNegative(NodeId x) { return node(SmtKind::kAtLeast, SmtSort::kBoolean, 0, {x, number(Rational(0))}); }
-  NodeId positive(NodeId x) { return node(SmtKind::kGreater, SmtSort::kBoolean, 0, {x, number(Rational(0))}); }
-  NodeId real(NodeId x) { return sort(x) == SmtSort::kInteger ? node(SmtKind::kToReal, SmtSort::kReal, 0, {x}) : x; }
+  NodeId notNegative(NodeId x) {
+    return node(SmtKind::kAtLeast, SmtSort::kBoolean, 0, {x, number(Rational(0))});
+  }
+  NodeId positive(NodeId x) {
+    return node(SmtKind::kGreater, SmtSort::kBoolean, 0, {x, number(Rational(0))});
+  }
+  NodeId real(NodeId x) {
+    return sort(x) == SmtSort::kInteger ? node(SmtKind::kToReal, SmtSort::kReal, 0, {x}) : x;
+  }
   SmtSort sort(NodeId x) const { return query_.nodes[x].sort; }
 
   NodeId number(const Rational& value, SmtSort as = SmtSort::kReal) {
-    const auto [it, inserted] = numbers_.emplace(value.toString(), static_cast<std::uint32_t>(query_.numbers.size()));
+    const auto [it, inserted] =
+        numbers_.emplace(value.toString(), static_cast<std::uint32_t>(query_.numbers.size()));
     if (inserted) query_.numbers.push_back(value);
     return node(SmtKind::kNumber, as, it->second, {});
   }
 
-  NodeId apply(const std::string& name, const std::vector<NodeId>& arguments, SmtSort result, const std::optional<Rational>& constant, bool lawless) {
-    const auto [it, inserted] = symbols_.emplace(name, static_cast<std::uint32_t>(query_.symbols.size()));
-    if (inserted) query_.symbols.push_back({name, static_cast<std::uint32_t>(arguments.size()), result, constant, lawless});
+  NodeId apply(const std::string& name, const std::vector<NodeId>& arguments, SmtSort result,
+               const std::optional<Rational>& constant, bool lawless) {
+    const auto [it, inserted] =
+        symbols_.emplace(name, static_cast<std::uint32_t>(query_.symbols.size()));
+    if (inserted)
+      query_.symbols.push_back(
+          {name, static_cast<std::uint32_t>(arguments.size()), result, constant, lawless});
     return node(SmtKind::kApply, result, it->second, arguments);
   }
 
@@ -215,12 +259,17 @@ class QueryBuilder {
   }
 
   // Equal content is one node.
-  NodeId node(SmtKind kind, SmtSort nodeSort, std::uint32_t data, const std::vector<NodeId>& operands) {
-    std::vector<std::uint32_t> content{static_cast<std::uint32_t>(kind) << 8 | static_cast<std::uint32_t>(nodeSort), data};
+  NodeId node(SmtKind kind, SmtSort nodeSort, std::uint32_t data,
+              const std::vector<NodeId>& operands) {
+    std::vector<std::uint32_t> content{
+        static_cast<std::uint32_t>(kind) << 8 | static_cast<std::uint32_t>(nodeSort), data};
     content.insert(content.end(), operands.begin(), operands.end());
-    const auto [it, inserted] = nodes_.emplace(std::move(content), static_cast<NodeId>(query_.nodes.size()));
+    const auto [it, inserted] =
+        nodes_.emplace(std::move(content), static_cast<NodeId>(query_.nodes.size()));
     if (inserted) {
-      query_.nodes.push_back({kind, nodeSort, data, static_cast<std::uint32_t>(query_.operands.size()), static_cast<std::uint32_t>(operands.size())});
+      query_.nodes.push_back({kind, nodeSort, data,
+                              static_cast<std::uint32_t>(query_.operands.size()),
+                              static_cast<std::uint32_t>(operands.size())});
       query_.operands.insert(query_.operands.end(), operands.begin(), operands.end());
     }
     return it->second;
@@ -236,6 +285,8 @@ class QueryBuilder {
 
 }  // namespace
 
-SmtQuery buildQuery(const TermAlgebra& algebra, const std::vector<std::pair<Term, Term>>& pairs) { return QueryBuilder(algebra).build(pairs); }
+SmtQuery buildQuery(const TermAlgebra& algebra, const std::vector<std::pair<Term, Term>>& pairs) {
+  return QueryBuilder(algebra).build(pairs);
+}
 
 }  // namespace shardproof

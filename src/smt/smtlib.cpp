@@ -23,11 +23,15 @@ std::string inComment(const std::string& text) {
 
 class Writer {
  public:
-  Writer(const SmtQuery& query, const SmtLibNotes& notes, std::size_t mostBytes) : query_(query), notes_(notes), most_(mostBytes) { countUses(); }
+  Writer(const SmtQuery& query, const SmtLibNotes& notes, std::size_t mostBytes)
+      : query_(query), notes_(notes), most_(mostBytes) {
+    countUses();
+  }
 
   std::string write() {
     for (const std::string& line : notes_.head) append("; " + inComment(line) + "\n");
-    append("(set-info :smt-lib-version 2.6)\n(set-info :status " + notes_.status + ")\n(set-logic " + std::string(logicOf(query_)) + ")\n");
+    append("(set-info :smt-lib-version 2.6)\n(set-info :status " + notes_.status +
+           ")\n(set-logic " + std::string(logicOf(query_)) + ")\n");
     declare();
     define();
     if (!query_.facts.empty()) append("; what holds wherever both sides are defined\n");
@@ -48,7 +52,9 @@ class Writer {
 
  private:
   void append(const std::string& text) {
-    if (out_.size() + text.size() > most_) throw Unsupported("as SMT-LIB it is longer than " + std::to_string(most_ / 1'000'000) + " MB");
+    if (out_.size() + text.size() > most_)
+      throw Unsupported("as SMT-LIB it is longer than " + std::to_string(most_ / 1'000'000) +
+                        " MB");
     out_ += text;
   }
 
@@ -59,13 +65,16 @@ class Writer {
       ++uses_[a];
       ++uses_[b];
     }
-    for (std::size_t i = query_.nodes.size(); i-- > 0;) {   // operands stand before: when i is reached all its uses are counted
+    for (std::size_t i = query_.nodes.size();
+         i-- > 0;) {  // operands stand before: when i is reached all its uses are counted
       if (uses_[i] == 0) continue;
       for (const std::uint32_t o : query_.operandsOf(query_.nodes[i])) ++uses_[o];
     }
   }
 
-  static const char* name(SmtSort sort) { return sort == SmtSort::kReal ? "Real" : sort == SmtSort::kInteger ? "Int" : "Bool"; }
+  static const char* name(SmtSort sort) {
+    return sort == SmtSort::kReal ? "Real" : sort == SmtSort::kInteger ? "Int" : "Bool";
+  }
 
   void declare() {
     std::vector<std::pair<std::uint32_t, SmtSort>> variables;
@@ -103,7 +112,8 @@ class Writer {
         text_[i] = std::move(written);
         continue;
       }
-      for (const std::uint32_t o : query_.operandsOf(n)) nesting[i] = std::max(nesting[i], nesting[o] + 1);
+      for (const std::uint32_t o : query_.operandsOf(n))
+        nesting[i] = std::max(nesting[i], nesting[o] + 1);
       if (uses_[i] > 1 || nesting[i] >= kMostNesting) {
         const std::string defined = "t" + std::to_string(i);
         append("(define-fun " + defined + " () " + name(n.sort) + " " + written + ")\n");
@@ -113,24 +123,35 @@ class Writer {
         text_[i] = std::move(written);
       }
       for (const std::uint32_t o : query_.operandsOf(n)) {
-        if (--uses_[o] == 0) std::string().swap(text_[o]);   // written for the last time
+        if (--uses_[o] == 0) std::string().swap(text_[o]);  // written for the last time
       }
     }
   }
 
   std::string expression(const SmtQuery::Node& n) const {
     switch (n.kind) {
-      case SmtKind::kNumber: return number(query_.numbers[n.data], n.sort);
-      case SmtKind::kVariable: return "x" + std::to_string(n.data);
-      case SmtKind::kSum: return call("+", n);
-      case SmtKind::kProduct: return call("*", n);
-      case SmtKind::kToReal: return call("to_real", n);
-      case SmtKind::kApply: return n.count == 0 ? query_.symbols[n.data].name : call(query_.symbols[n.data].name, n);
-      case SmtKind::kEqual: return call("=", n);
-      case SmtKind::kGreater: return call(">", n);
-      case SmtKind::kAtLeast: return call(">=", n);
-      case SmtKind::kOr: return call("or", n);
-      case SmtKind::kIndicator: return "(ite " + text_[query_.operandsOf(n)[0]] + " 1.0 0.0)";
+      case SmtKind::kNumber:
+        return number(query_.numbers[n.data], n.sort);
+      case SmtKind::kVariable:
+        return "x" + std::to_string(n.data);
+      case SmtKind::kSum:
+        return call("+", n);
+      case SmtKind::kProduct:
+        return call("*", n);
+      case SmtKind::kToReal:
+        return call("to_real", n);
+      case SmtKind::kApply:
+        return n.count == 0 ? query_.symbols[n.data].name : call(query_.symbols[n.data].name, n);
+      case SmtKind::kEqual:
+        return call("=", n);
+      case SmtKind::kGreater:
+        return call(">", n);
+      case SmtKind::kAtLeast:
+        return call(">=", n);
+      case SmtKind::kOr:
+        return call("or", n);
+      case SmtKind::kIndicator:
+        return "(ite " + text_[query_.operandsOf(n)[0]] + " 1.0 0.0)";
     }
     throw std::logic_error("unknown kind of expression");
   }
@@ -162,10 +183,14 @@ class Writer {
 }  // namespace
 
 const char* logicOf(const SmtQuery& query) {
-  const bool integers = std::any_of(query.nodes.begin(), query.nodes.end(), [](const SmtQuery::Node& n) { return n.sort == SmtSort::kInteger; });
+  const bool integers =
+      std::any_of(query.nodes.begin(), query.nodes.end(),
+                  [](const SmtQuery::Node& n) { return n.sort == SmtSort::kInteger; });
   return integers ? "QF_UFNIRA" : "QF_UFNRA";
 }
 
-std::string smtLibText(const SmtQuery& query, const SmtLibNotes& notes, std::size_t mostBytes) { return Writer(query, notes, mostBytes).write(); }
+std::string smtLibText(const SmtQuery& query, const SmtLibNotes& notes, std::size_t mostBytes) {
+  return Writer(query, notes, mostBytes).write();
+}
 
 }  // namespace shardproof

@@ -20,7 +20,8 @@ class Translation {
     for (const SmtQuery::Symbol& s : query.symbols) {
       z3::sort_vector sorts(c_);
       for (std::uint32_t i = 0; i < s.arity; ++i) sorts.push_back(c_.real_sort());
-      functions_.push_back(c_.function(s.name.c_str(), sorts, s.result == SmtSort::kInteger ? c_.int_sort() : c_.real_sort()));
+      functions_.push_back(c_.function(
+          s.name.c_str(), sorts, s.result == SmtSort::kInteger ? c_.int_sort() : c_.real_sort()));
     }
     expressions_.reserve(query.nodes.size());
     for (const SmtQuery::Node& n : query.nodes) {
@@ -44,26 +45,38 @@ class Translation {
     z3::expr_vector operands(c_);
     for (const std::uint32_t o : query_.operandsOf(n)) operands.push_back(expressions_[o]);
     switch (n.kind) {
-      case SmtKind::kNumber: return number(query_.numbers[n.data], n.sort);
+      case SmtKind::kNumber:
+        return number(query_.numbers[n.data], n.sort);
       case SmtKind::kVariable: {
         const std::string name = "x" + std::to_string(n.data);
-        return n.sort == SmtSort::kInteger ? c_.int_const(name.c_str()) : c_.real_const(name.c_str());
+        return n.sort == SmtSort::kInteger ? c_.int_const(name.c_str())
+                                           : c_.real_const(name.c_str());
       }
-      case SmtKind::kSum: return z3::sum(operands);
+      case SmtKind::kSum:
+        return z3::sum(operands);
       case SmtKind::kProduct: {
         std::vector<Z3_ast> factors;
-        for (unsigned i = 0; i < operands.size(); ++i) factors.push_back(operands[static_cast<int>(i)]);
-        const z3::expr product(c_, Z3_mk_mul(c_, static_cast<unsigned>(factors.size()), factors.data()));
+        for (unsigned i = 0; i < operands.size(); ++i)
+          factors.push_back(operands[static_cast<int>(i)]);
+        const z3::expr product(
+            c_, Z3_mk_mul(c_, static_cast<unsigned>(factors.size()), factors.data()));
         c_.check_error();
         return product;
       }
-      case SmtKind::kToReal: return z3::to_real(operands[0]);
-      case SmtKind::kApply: return functions_[n.data](operands);
-      case SmtKind::kEqual: return operands[0] == operands[1];
-      case SmtKind::kGreater: return operands[0] > operands[1];
-      case SmtKind::kAtLeast: return operands[0] >= operands[1];
-      case SmtKind::kOr: return z3::mk_or(operands);
-      case SmtKind::kIndicator: return z3::ite(operands[0], c_.real_val(1), c_.real_val(0));
+      case SmtKind::kToReal:
+        return z3::to_real(operands[0]);
+      case SmtKind::kApply:
+        return functions_[n.data](operands);
+      case SmtKind::kEqual:
+        return operands[0] == operands[1];
+      case SmtKind::kGreater:
+        return operands[0] > operands[1];
+      case SmtKind::kAtLeast:
+        return operands[0] >= operands[1];
+      case SmtKind::kOr:
+        return z3::mk_or(operands);
+      case SmtKind::kIndicator:
+        return z3::ite(operands[0], c_.real_val(1), c_.real_val(0));
     }
     throw std::logic_error("unknown kind of expression");
   }
@@ -77,26 +90,35 @@ class Translation {
 
 class Z3Questions : public SolverQuestions {
  public:
-  Z3Questions(const SmtQuery& query, z3::context& context) : query_(query), context_(context), translation_(query, context) {}
+  Z3Questions(const SmtQuery& query, z3::context& context)
+      : query_(query), context_(context), translation_(query, context) {}
 
-  SolverAnswer ask(bool different, const std::vector<Pinned>& pinned, unsigned milliseconds) override {
+  SolverAnswer ask(bool different, const std::vector<Pinned>& pinned,
+                   unsigned milliseconds) override {
     z3::solver solver(context_);
     for (const std::uint32_t fact : query_.facts) solver.add(translation_[fact]);
-    for (const auto& [node, value] : pinned) solver.add(translation_[node] == translation_.number(value, query_.nodes[node].sort));
+    for (const auto& [node, value] : pinned)
+      solver.add(translation_[node] == translation_.number(value, query_.nodes[node].sort));
     if (different) {
       z3::expr_vector differences(context_);
-      for (const auto& [a, b] : query_.claims) differences.push_back(translation_[a] != translation_[b]);
+      for (const auto& [a, b] : query_.claims)
+        differences.push_back(translation_[a] != translation_[b]);
       solver.add(z3::mk_or(differences));
     }
     z3::params params(context_);
     params.set("timeout", milliseconds);
     solver.set(params);
     switch (solver.check()) {
-      case z3::unsat: return {SmtVerdict::kUnsat, {}, {}};
-      case z3::unknown: return {SmtVerdict::kUnknown, solver.reason_unknown(), {}};
-      case z3::sat: break;
+      case z3::unsat:
+        return {SmtVerdict::kUnsat, {}, {}};
+      case z3::unknown:
+        return {SmtVerdict::kUnknown, solver.reason_unknown(), {}};
+      case z3::sat:
+        break;
     }
-    return {SmtVerdict::kSat, {}, different ? values(solver.get_model()) : std::map<std::uint32_t, double>{}};
+    return {SmtVerdict::kSat,
+            {},
+            different ? values(solver.get_model()) : std::map<std::uint32_t, double>{}};
   }
 
  private:
@@ -118,8 +140,9 @@ class Z3Questions : public SolverQuestions {
 
 }  // namespace
 
-SmtResult findDifference(const TermAlgebra& algebra, const std::vector<std::pair<Term, Term>>& pairs, unsigned timeoutMilliseconds,
-                         unsigned memoryMegabytes) {
+SmtResult findDifference(const TermAlgebra& algebra,
+                         const std::vector<std::pair<Term, Term>>& pairs,
+                         unsigned timeoutMilliseconds, unsigned memoryMegabytes) {
   try {
     z3::set_param("memory_max_size", static_cast<int>(memoryMegabytes));
     z3::context context;
@@ -136,7 +159,8 @@ SmtResult findDifference(const TermAlgebra& algebra, const std::vector<std::pair
 std::string solverVersion() {
   unsigned major = 0, minor = 0, build = 0, revision = 0;
   Z3_get_version(&major, &minor, &build, &revision);
-  return "Z3 " + std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(build) + "." + std::to_string(revision);
+  return "Z3 " + std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(build) +
+         "." + std::to_string(revision);
 }
 
 }  // namespace shardproof

@@ -10,20 +10,27 @@
 namespace shardproof::sweep {
 namespace {
 
-bool hasRun(const Result& result) { return result.state != State::kNotRun && result.state != State::kInterrupted; }
+bool hasRun(const Result& result) {
+  return result.state != State::kNotRun && result.state != State::kInterrupted;
+}
 
 int goodness(Outcome outcome) {
   switch (outcome) {
-    case Outcome::kPassed: return 3;
-    case Outcome::kSkipped: return 2;
+    case Outcome::kPassed:
+      return 3;
+    case Outcome::kSkipped:
+      return 2;
     case Outcome::kFailed:
-    case Outcome::kUndecided: return 1;
-    default: return 0;
+    case Outcome::kUndecided:
+      return 1;
+    default:
+      return 0;
   }
 }
 
 std::string saying(const Result& result) {
-  std::string text = result.state == State::kDone ? shardproof::toString(*result.verdict) : toString(result.state);
+  std::string text =
+      result.state == State::kDone ? shardproof::toString(*result.verdict) : toString(result.state);
   std::replace(text.begin(), text.end(), '-', ' ');
   return text;
 }
@@ -49,19 +56,28 @@ class Comparison {
   }
 
  private:
-  void add(ChangeKind kind, std::string text) { changes_.push_back({name_, kind, std::move(text)}); }
+  void add(ChangeKind kind, std::string text) {
+    changes_.push_back({name_, kind, std::move(text)});
+  }
 
   void outcome(const Result& before, const Result& now) {
     const Outcome a = outcomeOf(before), b = outcomeOf(now);
     if (a == b && before.verdict == now.verdict) return;
     std::string text = saying(before) + " -> " + saying(now);
-    if (before.expect != now.expect) text += std::string(" (expected: ") + shardproof::toString(before.expect) + " -> " + shardproof::toString(now.expect) + ")";
+    if (before.expect != now.expect)
+      text += std::string(" (expected: ") + shardproof::toString(before.expect) + " -> " +
+              shardproof::toString(now.expect) + ")";
     if (!now.reason.empty()) text += ": " + now.reason;
-    add(goodness(b) < goodness(a) ? ChangeKind::kWorse : goodness(b) > goodness(a) ? ChangeKind::kBetter : ChangeKind::kOther, std::move(text));
+    add(goodness(b) < goodness(a)   ? ChangeKind::kWorse
+        : goodness(b) > goodness(a) ? ChangeKind::kBetter
+                                    : ChangeKind::kOther,
+        std::move(text));
   }
 
   void input(const Result& before, const Result& now) {
-    if (before.configuration != now.configuration) return add(ChangeKind::kInput, "was " + before.configuration.dump() + ", is " + now.configuration.dump());
+    if (before.configuration != now.configuration)
+      return add(ChangeKind::kInput,
+                 "was " + before.configuration.dump() + ", is " + now.configuration.dump());
     if (!before.inputs || !now.inputs) return;
     for (std::size_t i = 0; i < std::min(before.inputs->size(), now.inputs->size()); ++i) {
       const InputFile &a = (*before.inputs)[i], &b = (*now.inputs)[i];
@@ -74,12 +90,15 @@ class Comparison {
       const char* name;
       std::size_t Figures::*value;
     };
-    static constexpr std::array kFields = {Field{"ranks", &Figures::ranks}, Field{"outputs", &Figures::outputs}, Field{"stages", &Figures::stages},
-                                           Field{"classes", &Figures::classes}};
+    static constexpr std::array kFields = {
+        Field{"ranks", &Figures::ranks}, Field{"outputs", &Figures::outputs},
+        Field{"stages", &Figures::stages}, Field{"classes", &Figures::classes}};
     std::string text;
     for (const Field& field : kFields) {
       const std::size_t a = before.*field.value, b = now.*field.value;
-      if (a != b) text += (text.empty() ? "" : ", ") + std::string(field.name) + " " + grouped(a) + " -> " + grouped(b);
+      if (a != b)
+        text += (text.empty() ? "" : ", ") + std::string(field.name) + " " + grouped(a) + " -> " +
+                grouped(b);
     }
     if (!text.empty()) add(ChangeKind::kCounts, std::move(text));
   }
@@ -95,7 +114,8 @@ class Comparison {
       text += ratio.data();
     }
     if (before.figures.classesFromCache != now.figures.classesFromCache)
-      text += ", classes from the cache " + grouped(before.figures.classesFromCache) + " -> " + grouped(now.figures.classesFromCache);
+      text += ", classes from the cache " + grouped(before.figures.classesFromCache) + " -> " +
+              grouped(now.figures.classesFromCache);
     add(b > a ? ChangeKind::kSlower : ChangeKind::kFaster, std::move(text));
   }
 
@@ -115,10 +135,13 @@ std::vector<Change> compare(const Sweep& before, const Sweep& now) {
     else changes.push_back({result.name, ChangeKind::kNew, saying(result)});
   }
   for (const Result& result : before.results) {
-    const bool listed = std::any_of(now.results.begin(), now.results.end(), [&](const Result& r) { return r.name == result.name; });
-    if (hasRun(result) && !listed) changes.push_back({result.name, ChangeKind::kRemoved, "was " + saying(result)});
+    const bool listed = std::any_of(now.results.begin(), now.results.end(),
+                                    [&](const Result& r) { return r.name == result.name; });
+    if (hasRun(result) && !listed)
+      changes.push_back({result.name, ChangeKind::kRemoved, "was " + saying(result)});
   }
-  std::stable_sort(changes.begin(), changes.end(), [](const Change& a, const Change& b) { return a.kind < b.kind; });
+  std::stable_sort(changes.begin(), changes.end(),
+                   [](const Change& a, const Change& b) { return a.kind < b.kind; });
   return changes;
 }
 
@@ -132,21 +155,31 @@ bool lostCoverage(const Sweep& before, const Sweep& now) {
 
 Json toJson(const std::vector<Change>& changes) {
   Json list = Json::array();
-  for (const Change& change : changes) list.push_back({{"name", change.name}, {"kind", toString(change.kind)}, {"text", change.text}});
+  for (const Change& change : changes)
+    list.push_back({{"name", change.name}, {"kind", toString(change.kind)}, {"text", change.text}});
   return list;
 }
 
 const char* toString(ChangeKind kind) {
   switch (kind) {
-    case ChangeKind::kWorse: return "worse";
-    case ChangeKind::kBetter: return "better";
-    case ChangeKind::kOther: return "other";
-    case ChangeKind::kNew: return "new";
-    case ChangeKind::kRemoved: return "removed";
-    case ChangeKind::kInput: return "input";
-    case ChangeKind::kCounts: return "counts";
-    case ChangeKind::kSlower: return "slower";
-    case ChangeKind::kFaster: return "faster";
+    case ChangeKind::kWorse:
+      return "worse";
+    case ChangeKind::kBetter:
+      return "better";
+    case ChangeKind::kOther:
+      return "other";
+    case ChangeKind::kNew:
+      return "new";
+    case ChangeKind::kRemoved:
+      return "removed";
+    case ChangeKind::kInput:
+      return "input";
+    case ChangeKind::kCounts:
+      return "counts";
+    case ChangeKind::kSlower:
+      return "slower";
+    case ChangeKind::kFaster:
+      return "faster";
   }
   return "other";
 }

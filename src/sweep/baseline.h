@@ -9,9 +9,21 @@
 
 namespace shardproof::sweep {
 
-// kWorse: the outcome is further from the expected one (as expected, then skipped, then the opposite or undecided, then no verdict at all). kOther: another outcome, neither
-// better nor worse. kInput: other options or other content of the files. kCounts: outputs, stages or classes. Time is noise unless it is far off.
-enum class ChangeKind : std::uint8_t { kWorse, kBetter, kOther, kNew, kRemoved, kInput, kCounts, kSlower, kFaster };
+// kWorse: the outcome is further from the expected one (as expected, then skipped, then the
+// opposite or undecided, then no verdict at all). kOther: another outcome, neither better nor
+// worse. kInput: other options or other content of the files. kCounts: outputs, stages or classes.
+// Time is noise unless it is far off.
+enum class ChangeKind : std::uint8_t {
+  kWorse,
+  kBetter,
+  kOther,
+  kNew,
+  kRemoved,
+  kInput,
+  kCounts,
+  kSlower,
+  kFaster
+};
 
 struct Change {
   std::string name;
@@ -26,7 +38,8 @@ constexpr double kTimeFloorSeconds = 1;
 // Sorted by kind. What was not run in one of the two is not compared.
 std::vector<Change> compare(const Sweep& before, const Sweep& now);
 
-// Was there a verdict that is now missing because the configuration is skipped? All else that became worse shows in its own outcome.
+// Was there a verdict that is now missing because the configuration is skipped? All else that
+// became worse shows in its own outcome.
 bool lostCoverage(const Sweep& before, const Sweep& now);
 
 Json toJson(const std::vector<Change>& changes);

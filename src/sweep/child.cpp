@@ -21,11 +21,13 @@ namespace {
 
 constexpr int kFailed = 1;
 
-[[noreturn]] void fail(const char* doing) { throw std::runtime_error(std::string(doing) + ": " + std::strerror(errno)); }
+[[noreturn]] void fail(const char* doing) {
+  throw std::runtime_error(std::string(doing) + ": " + std::strerror(errno));
+}
 
 [[noreturn]] void runWork(const std::function<std::string()>& work, int fd, pid_t parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(kFailed);   // the parent died before the line above
+  if (::getppid() != parent) ::_exit(kFailed);  // the parent died before the line above
   try {
     // The length comes first: an answer that was cut off must not pass for one.
     const std::string answer = work();
@@ -40,11 +42,13 @@ constexpr int kFailed = 1;
 std::string howItEnded(int status) {
   if (WIFSIGNALED(status)) {
     const int number = WTERMSIG(status);
-    std::string text = "its process was ended by signal " + std::to_string(number) + " (" + ::strsignal(number) + ")";
+    std::string text = "its process was ended by signal " + std::to_string(number) + " (" +
+                       ::strsignal(number) + ")";
     if (number == SIGKILL) text += "; the system may be out of memory";
     return text;
   }
-  return "its process ended with code " + std::to_string(WEXITSTATUS(status)) + " and without a result";
+  return "its process ended with code " + std::to_string(WEXITSTATUS(status)) +
+         " and without a result";
 }
 
 // Everything that was written until the answer is complete or nobody is left who could write.

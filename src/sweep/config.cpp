@@ -24,12 +24,12 @@ namespace fs = std::filesystem;
 using reader::Value;
 using reader::ValueKind;
 
-constexpr std::size_t kMostConfigurations = 100'000;   // a grid of more is a slip
+constexpr std::size_t kMostConfigurations = 100'000;  // a grid of more is a slip
 constexpr std::array<std::string_view, 4> kEntryKeys = {"name", "expect", "mutate", "skip_invalid"};
 
 // One of the values that an option of a grid takes, and where it stands.
 struct Choice {
-  std::string text;       // empty: a flag that is not set
+  std::string text;  // empty: a flag that is not set
   std::string pointer;
 };
 
@@ -96,13 +96,15 @@ Choice readChoice(const Value& value, bool flag) {
 }
 
 // `fields`: what may stand beside the options.
-Axis readAxis(const Value& member, const GeneratorOptions& known, std::span<const std::string_view> fields) {
+Axis readAxis(const Value& member, const GeneratorOptions& known,
+              std::span<const std::string_view> fields) {
   Axis axis{.option = std::string(member.key()), .choices = {}};
   const std::vector<std::string> names = known.names();
   if (std::find(names.begin(), names.end(), axis.option) == names.end()) {
     std::vector<std::string_view> expected(fields.begin(), fields.end());
     expected.insert(expected.end(), names.begin(), names.end());
-    member.fail("unknown field \"" + axis.option + "\", expected only " + reader::listNames(expected));
+    member.fail("unknown field \"" + axis.option + "\", expected only " +
+                reader::listNames(expected));
   }
   const bool flag = known.isFlag(axis.option);
   if (member.kind() != ValueKind::kArray) {
@@ -121,13 +123,15 @@ Axis readAxis(const Value& member, const GeneratorOptions& known, std::span<cons
 
 class ConfigClient : public reader::StreamClient {
  public:
-  ConfigClient(const std::string& file, const GeneratorOptions& known) : directory_(fs::path(file).parent_path()), known_(known) {}
+  ConfigClient(const std::string& file, const GeneratorOptions& known)
+      : directory_(fs::path(file).parent_path()), known_(known) {}
   std::vector<Configuration> take() { return std::move(configurations_); }
 
   int open(int, std::string_view, bool, const reader::Place&) override { return kWhole; }
   void close(int, const reader::Place&) override {}
   void value(int, std::string_view, const Value& config) override {
-    static constexpr std::array<std::string_view, 7> kKeys = {"format", "version", "defaults", "expect", "skip_invalid", "plans", "configurations"};
+    static constexpr std::array<std::string_view, 7> kKeys = {
+        "format", "version", "defaults", "expect", "skip_invalid", "plans", "configurations"};
     config.expectFields(kKeys);
     reader::FileHeader header("shardproof-sweep");
     for (const std::string_view key : {"format", "version"}) header.read(key, config.require(key));
@@ -135,28 +139,35 @@ class ConfigClient : public reader::StreamClient {
     if (const auto skip = config.find("skip_invalid")) common_.skipInvalid = skip->boolean();
     std::vector<Axis> defaults;
     if (const auto value = config.find("defaults"))
-      for (const Value member : value->expectObject()) defaults.push_back(readAxis(member, known_, {}));
+      for (const Value member : value->expectObject())
+        defaults.push_back(readAxis(member, known_, {}));
     if (const auto plans = config.find("plans"))
       for (const Value entry : plans->expectArray()) readPlans(entry);
     if (const auto grids = config.find("configurations"))
       for (const Value entry : grids->expectArray()) readGrid(entry, defaults);
-    if (configurations_.empty()) config.fail("there is nothing to run, expected \"plans\" or \"configurations\"");
+    if (configurations_.empty())
+      config.fail("there is nothing to run, expected \"plans\" or \"configurations\"");
   }
 
  private:
   void add(Configuration configuration, const Value& entry) {
     if (configurations_.size() >= kMostConfigurations) failTooMany(entry);
     if (!names_.insert(configuration.name).second)
-      entry.fail("there is another configuration of the name \"" + configuration.name + "\", expected different ones (the field \"name\")");
+      entry.fail("there is another configuration of the name \"" + configuration.name +
+                 "\", expected different ones (the field \"name\")");
     configurations_.push_back(std::move(configuration));
   }
 
-  [[noreturn]] static void failTooMany(const Value& entry) { entry.fail("more than " + std::to_string(kMostConfigurations) + " configurations"); }
+  [[noreturn]] static void failTooMany(const Value& entry) {
+    entry.fail("more than " + std::to_string(kMostConfigurations) + " configurations");
+  }
 
   void readPlans(const Value& entry) {
-    static constexpr std::array<std::string_view, 6> kKeys = {"plan", "model", "name", "expect", "mutate", "skip_invalid"};
+    static constexpr std::array<std::string_view, 6> kKeys = {"plan",   "model",  "name",
+                                                              "expect", "mutate", "skip_invalid"};
     const bool alone = entry.kind() == ValueKind::kString;
-    if (!alone && entry.kind() != ValueKind::kObject) entry.expected("the path of a plan, or an object");
+    if (!alone && entry.kind() != ValueKind::kObject)
+      entry.expected("the path of a plan, or an object");
     if (!alone) entry.expectFields(kKeys);
     const std::string written((alone ? entry : entry.require("plan")).name());
     const std::vector<std::string> files = plansAt(written);
@@ -166,7 +177,8 @@ class ConfigClient : public reader::StreamClient {
     std::string name;
     std::vector<std::optional<Bug>> bugs = {std::nullopt};
     if (!alone) {
-      if (const auto model = entry.find("model")) base.model = (directory_ / model->name()).string();
+      if (const auto model = entry.find("model"))
+        base.model = (directory_ / model->name()).string();
       if (const auto given = entry.find("name")) name = given->name();
       if (const auto expect = entry.find("expect")) base.expect = readExpect(*expect);
       if (const auto skip = entry.find("skip_invalid")) base.skipInvalid = skip->boolean();
@@ -177,7 +189,10 @@ class ConfigClient : public reader::StreamClient {
         Configuration c = base;
         c.plan = file;
         c.bug = bug;
-        const std::string relative = fs::path(file).lexically_relative(directory_.empty() ? fs::path(".") : directory_).string();
+        const std::string relative =
+            fs::path(file)
+                .lexically_relative(directory_.empty() ? fs::path(".") : directory_)
+                .string();
         const std::string shown = relative.empty() ? file : relative;
         c.name = name.empty() ? shown : files.size() > 1 ? name + " " + shown : name;
         if (bug && (name.empty() || bugs.size() > 1)) c.name += " " + labelOf(*bug);
@@ -188,7 +203,8 @@ class ConfigClient : public reader::StreamClient {
     }
   }
 
-  // The files that a path, a directory or a pattern stands for; at least one, so that what is not there gets a row.
+  // The files that a path, a directory or a pattern stands for; at least one, so that what is not
+  // there gets a row.
   std::vector<std::string> plansAt(const std::string& written) const {
     const std::string path = (directory_ / written).string();
     std::error_code ignored;
@@ -196,7 +212,8 @@ class ConfigClient : public reader::StreamClient {
       std::vector<std::string> found = reader::plansIn(path);
       return found.empty() ? std::vector{path} : found;
     }
-    if (fs::exists(path, ignored) || written.find_first_of("*?[") == std::string::npos) return {path};
+    if (fs::exists(path, ignored) || written.find_first_of("*?[") == std::string::npos)
+      return {path};
     glob_t matches{};
     const std::unique_ptr<glob_t, void (*)(glob_t*)> release(&matches, ::globfree);
     if (::glob(path.c_str(), 0, nullptr, &matches) != 0) return {path};
@@ -205,7 +222,9 @@ class ConfigClient : public reader::StreamClient {
 
   static std::string whyNoPlan(const std::string& file, const std::string& written) {
     std::error_code ignored;
-    if (fs::is_directory(file, ignored)) return "found a directory that holds no *.plan.json or *.plan.json.gz that can be listed, expected plans";
+    if (fs::is_directory(file, ignored))
+      return "found a directory that holds no *.plan.json or *.plan.json.gz that can be listed, "
+             "expected plans";
     if (written.find_first_of("*?[") != std::string::npos) return "no file matches";
     return "there is no such file";
   }
@@ -224,7 +243,9 @@ class ConfigClient : public reader::StreamClient {
     }
     std::vector<Axis> axes;
     for (const Axis& axis : defaults)
-      if (std::none_of(own.begin(), own.end(), [&](const Axis& a) { return a.option == axis.option; })) axes.push_back(axis);
+      if (std::none_of(own.begin(), own.end(),
+                       [&](const Axis& a) { return a.option == axis.option; }))
+        axes.push_back(axis);
     const std::size_t inherited = axes.size();
     axes.insert(axes.end(), own.begin(), own.end());
     const std::vector<std::optional<Bug>> bugs = readBugs(entry);
@@ -246,18 +267,21 @@ class ConfigClient : public reader::StreamClient {
       base.expect = expect;
       base.skipInvalid = skipInvalid;
       std::string label = name;
-      const auto append = [&](const std::string& part) { label += (label.empty() ? "" : " ") + part; };
+      const auto append = [&](const std::string& part) {
+        label += (label.empty() ? "" : " ") + part;
+      };
       std::map<std::string, std::string> places;
       for (const char* first : {"arch", "size"})
         for (std::size_t i = 0; i < axes.size(); ++i)
           if (axes[i].option == first && isNamed(i)) append(axes[i].choices[at[i]].text);
       for (std::size_t i = 0; i < axes.size(); ++i) {
         const Choice& choice = axes[i].choices[at[i]];
-        if (choice.text.empty()) continue;   // a flag that is not set
+        if (choice.text.empty()) continue;  // a flag that is not set
         const std::string& option = axes[i].option;
         base.settings.emplace_back(option, choice.text);
         places[option] = choice.pointer;
-        if (option != "arch" && option != "size" && isNamed(i)) append(known_.isFlag(option) ? option : option + "=" + choice.text);
+        if (option != "arch" && option != "size" && isNamed(i))
+          append(known_.isFlag(option) ? option : option + "=" + choice.text);
       }
       std::sort(base.settings.begin(), base.settings.end());
       base.options = parse(base.settings, places, entry);
@@ -276,7 +300,9 @@ class ConfigClient : public reader::StreamClient {
       }
       ++all;
     } while (next(at, axes));
-    if (valid == 0 && skipInvalid) entry.fail("none of the " + std::to_string(all) + " combinations can be generated, the last because: " + reason);
+    if (valid == 0 && skipInvalid)
+      entry.fail("none of the " + std::to_string(all) +
+                 " combinations can be generated, the last because: " + reason);
   }
 
   // The last option varies fastest. False when all combinations were there.
@@ -288,7 +314,9 @@ class ConfigClient : public reader::StreamClient {
     return false;
   }
 
-  generate::Options parse(const Settings& settings, const std::map<std::string, std::string>& places, const Value& entry) const {
+  generate::Options parse(const Settings& settings,
+                          const std::map<std::string, std::string>& places,
+                          const Value& entry) const {
     try {
       return known_.parse(settings);
     } catch (const generate::OptionError& error) {

@@ -30,7 +30,8 @@ struct Files {
   std::string model, plan;
 };
 
-// A file that is removed after use need not survive a crash of the machine, so it is not forced to the disk.
+// A file that is removed after use need not survive a crash of the machine, so it is not forced to
+// the disk.
 void writeFile(const std::string& path, const std::string& text, bool keep) {
   if (keep) return writeFileAtomically(path, text);
   std::ofstream file(path, std::ios::binary);
@@ -56,7 +57,8 @@ Files makeFiles(const Configuration& configuration, const ExecuteOptions& option
   Files files{.model = configuration.model, .plan = configuration.plan};
   if (configuration.options) {
     files = {.model = options.prefix + ".model.json", .plan = options.prefix + ".plan.json"};
-    const generate::Files made = generate::generate(*configuration.options, std::filesystem::path(files.model).filename().string());
+    const generate::Files made = generate::generate(
+        *configuration.options, std::filesystem::path(files.model).filename().string());
     writeFile(files.model, made.model, options.keep);
     writeFile(files.plan, made.plan, options.keep);
   }
@@ -65,37 +67,48 @@ Files makeFiles(const Configuration& configuration, const ExecuteOptions& option
 
 std::string firstLines(const std::string& text) {
   std::size_t end = 0;
-  for (std::size_t line = 0; line < kTextLines && end < text.size(); ++line) end = std::min(text.find('\n', end), text.size() - 1) + 1;
+  for (std::size_t line = 0; line < kTextLines && end < text.size(); ++line)
+    end = std::min(text.find('\n', end), text.size() - 1) + 1;
   return text.substr(0, end) + (end < text.size() ? "...\n" : "");
 }
 
 // The files as they are now, if they are known to have been so all the while.
-std::optional<std::vector<InputFile>> unchangedSince(const std::vector<std::string>& paths, std::chrono::system_clock::time_point start) {
+std::optional<std::vector<InputFile>> unchangedSince(const std::vector<std::string>& paths,
+                                                     std::chrono::system_clock::time_point start) {
   std::vector<InputFile> files;
   for (const std::string& path : paths) {
     auto file = describeFile(path);
-    if (!file || file->modified >= std::chrono::duration_cast<std::chrono::nanoseconds>(start.time_since_epoch()).count()) return std::nullopt;
+    if (!file ||
+        file->modified >=
+            std::chrono::duration_cast<std::chrono::nanoseconds>(start.time_since_epoch()).count())
+      return std::nullopt;
     files.push_back(std::move(*file));
   }
   return files;
 }
 
-void run(const Configuration& configuration, const ExecuteOptions& options, ProofStore* proofs, Result& result) {
+void run(const Configuration& configuration, const ExecuteOptions& options, ProofStore* proofs,
+         Result& result) {
   const auto wallClock = std::chrono::system_clock::now();
   const auto start = Clock::now();
-  if (options.verify.progress) options.verify.progress(0, 0, configuration.options ? "generating" : "reading");
+  if (options.verify.progress)
+    options.verify.progress(0, 0, configuration.options ? "generating" : "reading");
   const Files files = makeFiles(configuration, options);
-  result.generateSeconds = configuration.options || configuration.bug ? std::chrono::duration<double>(Clock::now() - start).count() : 0;
+  result.generateSeconds = configuration.options || configuration.bug
+                               ? std::chrono::duration<double>(Clock::now() - start).count()
+                               : 0;
 
   VerifyOptions verifyOptions = options.verify;
   verifyOptions.proofs = proofs;
   Report report = verifyFiles(files.model, files.plan, verifyOptions).report;
-  if (!configuration.options) result.inputs = unchangedSince({configuration.plan, report.model}, wallClock);
+  if (!configuration.options)
+    result.inputs = unchangedSince({configuration.plan, report.model}, wallClock);
   if (options.keep) {
     writeFileAtomically(options.prefix + ".report.json", jsonText(report));
-  } else {   // where the files lay is of no use when they are gone
+  } else {  // where the files lay is of no use when they are gone
     for (std::string* file : {&report.model, &report.plan})
-      if (file->starts_with(options.prefix)) *file = std::filesystem::path(*file).filename().string();
+      if (file->starts_with(options.prefix))
+        *file = std::filesystem::path(*file).filename().string();
   }
   setReport(result, report);
   if (report.verdict == Verdict::kEquivalent) return;
@@ -132,10 +145,12 @@ Executed execute(const Configuration& configuration, const ExecuteOptions& optio
   return executed;
 }
 
-Executed executeApart(const Configuration& configuration, const ExecuteOptions& options, const std::function<int()>& signal) {
+Executed executeApart(const Configuration& configuration, const ExecuteOptions& options,
+                      const std::function<int()>& signal) {
   const auto work = [&] {
     const Executed executed = execute(configuration, options);
-    return Json{{"result", toJson(executed.result)}, {"warnings", executed.warnings}}.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return Json{{"result", toJson(executed.result)}, {"warnings", executed.warnings}}.dump(
+        -1, ' ', false, Json::error_handler_t::replace);
   };
   const ChildEnd end = runInChild(work, signal);
   if (!end.failure.empty()) {
@@ -145,7 +160,8 @@ Executed executeApart(const Configuration& configuration, const ExecuteOptions& 
     return crashed;
   }
   const Json answer = Json::parse(end.answer);
-  return {.result = resultFromJson(answer.at("result")), .warnings = answer.at("warnings").get<std::vector<std::string>>()};
+  return {.result = resultFromJson(answer.at("result")),
+          .warnings = answer.at("warnings").get<std::vector<std::string>>()};
 }
 
 }  // namespace shardproof::sweep

@@ -11,7 +11,9 @@
 namespace shardproof::sweep {
 namespace {
 
-std::int64_t nanoseconds(const timespec& time) { return static_cast<std::int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec; }
+std::int64_t nanoseconds(const timespec& time) {
+  return static_cast<std::int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
+}
 
 }  // namespace
 
@@ -22,7 +24,8 @@ std::optional<InputFile> describeFile(const std::string& path) {
     int fd;
     ~Close() { ::close(fd); }
   } const close{fd};
-  struct stat before {}, after {};
+  struct stat before {
+  }, after{};
   if (::fstat(fd, &before) != 0 || !S_ISREG(before.st_mode)) return std::nullopt;
   InputFile file{.path = path, .bytes = 0, .modified = nanoseconds(before.st_mtim), .crc = 0};
   std::vector<unsigned char> buffer(1 << 18);
@@ -31,7 +34,8 @@ std::optional<InputFile> describeFile(const std::string& path) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return std::nullopt;
     if (n == 0) break;
-    file.crc = static_cast<std::uint32_t>(::crc32_z(file.crc, buffer.data(), static_cast<z_size_t>(n)));
+    file.crc =
+        static_cast<std::uint32_t>(::crc32_z(file.crc, buffer.data(), static_cast<z_size_t>(n)));
     file.bytes += static_cast<std::uint64_t>(n);
   }
   if (::fstat(fd, &after) != 0 || nanoseconds(after.st_mtim) != file.modified) return std::nullopt;

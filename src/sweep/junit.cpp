@@ -7,13 +7,17 @@
 namespace shardproof::sweep {
 namespace {
 
-// XML 1.0 has no place for control characters, nor for the last two code points of the first plane, however they are escaped; names of files may hold any bytes.
+// XML 1.0 has no place for control characters, nor for the last two code points of the first plane,
+// however they are escaped; names of files may hold any bytes.
 std::string xmlText(const std::string& text) {
-  const std::string utf8 = Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
+  const std::string utf8 =
+      Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace))
+          .get<std::string>();
   std::string result;
   for (std::size_t i = 0; i < utf8.size(); ++i) {
     const auto byte = static_cast<unsigned char>(utf8[i]);
-    const bool noCharacter = utf8.compare(i, 3, "\xef\xbf\xbe") == 0 || utf8.compare(i, 3, "\xef\xbf\xbf") == 0;
+    const bool noCharacter =
+        utf8.compare(i, 3, "\xef\xbf\xbe") == 0 || utf8.compare(i, 3, "\xef\xbf\xbf") == 0;
     if (noCharacter) {
       result += "\xef\xbf\xbd";
       i += 2;
@@ -33,18 +37,23 @@ std::string inSeconds(double value) {
 std::string messageOf(const Result& result, Outcome outcome) {
   switch (outcome) {
     case Outcome::kFailed: {
-      std::string text = std::string(shardproof::toString(*result.verdict)) + ", expected " + shardproof::toString(result.expect);
+      std::string text = std::string(shardproof::toString(*result.verdict)) + ", expected " +
+                         shardproof::toString(result.expect);
       const Json& defects = result.report.at("defects");
       if (!defects.empty()) text += ": " + defects.front().at("message").get<std::string>();
       return text;
     }
     case Outcome::kInterrupted:
-    case Outcome::kNotRun: return "the sweep was interrupted";
-    default: return result.reason;
+    case Outcome::kNotRun:
+      return "the sweep was interrupted";
+    default:
+      return result.reason;
   }
 }
 
-void setText(pugi::xml_node node, const char* attribute, const std::string& text) { node.append_attribute(attribute).set_value(xmlText(text).c_str()); }
+void setText(pugi::xml_node node, const char* attribute, const std::string& text) {
+  node.append_attribute(attribute).set_value(xmlText(text).c_str());
+}
 
 }  // namespace
 

@@ -7,8 +7,9 @@
 
 namespace shardproof::sweep {
 
-// <failure>: a verdict that is the opposite of the expected one. <error>: no verdict (undecided, input error, crash, interrupted, not run), so that nothing that was not
-// decided is green anywhere. <skipped>: what the sweep itself skips.
+// <failure>: a verdict that is the opposite of the expected one. <error>: no verdict (undecided,
+// input error, crash, interrupted, not run), so that nothing that was not decided is green
+// anywhere. <skipped>: what the sweep itself skips.
 std::string junitText(const Sweep& sweep);
 
 }  // namespace shardproof::sweep

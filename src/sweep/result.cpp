@@ -12,8 +12,10 @@ namespace shardproof::sweep {
 namespace {
 
 constexpr const char* kFormat = "shardproof-sweep-report";
-constexpr std::array kStates = {State::kNotRun, State::kDone, State::kInterrupted, State::kSkipped, State::kInputError, State::kCrashed};
-constexpr std::array kVerdicts = {Verdict::kEquivalent, Verdict::kNotEquivalent, Verdict::kUndecided};
+constexpr std::array kStates = {State::kNotRun,  State::kDone,       State::kInterrupted,
+                                State::kSkipped, State::kInputError, State::kCrashed};
+constexpr std::array kVerdicts = {Verdict::kEquivalent, Verdict::kNotEquivalent,
+                                  Verdict::kUndecided};
 
 // The value of `all` that is called `name`.
 template <class All>
@@ -37,7 +39,12 @@ void readReport(Result& result) {
                     .peakMemoryBytes = number(statistics, "peak_memory_bytes")};
 }
 
-Json toJson(const InputFile& file) { return {{"path", file.path}, {"bytes", file.bytes}, {"modified_ns", file.modified}, {"crc32", file.crc}}; }
+Json toJson(const InputFile& file) {
+  return {{"path", file.path},
+          {"bytes", file.bytes},
+          {"modified_ns", file.modified},
+          {"crc32", file.crc}};
+}
 
 InputFile inputFromJson(const Json& json) {
   return {.path = json.at("path").get<std::string>(),
@@ -47,16 +54,19 @@ InputFile inputFromJson(const Json& json) {
 }
 
 Json toJson(const Count& count) {
-  return {{"equivalent", count.equivalent}, {"not_equivalent", count.notEquivalent}, {"undecided", count.undecided},
-          {"skipped", count.skipped},       {"input_errors", count.inputErrors},     {"crashed", count.crashed},
-          {"interrupted", count.interrupted}, {"not_run", count.notRun},             {"as_expected", count.passed},
-          {"resumed", count.resumed},       {"classes", count.classes},              {"classes_from_cache", count.classesFromCache},
+  return {{"equivalent", count.equivalent},    {"not_equivalent", count.notEquivalent},
+          {"undecided", count.undecided},      {"skipped", count.skipped},
+          {"input_errors", count.inputErrors}, {"crashed", count.crashed},
+          {"interrupted", count.interrupted},  {"not_run", count.notRun},
+          {"as_expected", count.passed},       {"resumed", count.resumed},
+          {"classes", count.classes},          {"classes_from_cache", count.classesFromCache},
           {"seconds", count.seconds}};
 }
 
 bool stillStands(const Result& result) {
   if (result.state != State::kDone || !result.inputs) return false;
-  return std::all_of(result.inputs->begin(), result.inputs->end(), [](const InputFile& file) { return describeFile(file.path) == file; });
+  return std::all_of(result.inputs->begin(), result.inputs->end(),
+                     [](const InputFile& file) { return describeFile(file.path) == file; });
 }
 
 // nlohmann's own words without its error numbers.
@@ -76,7 +86,7 @@ Result resultOf(const Configuration& configuration) {
   if (configuration.options) {
     Json& options = result.configuration["generate"] = Json::object();
     for (const auto& [option, value] : configuration.settings) options[option] = value;
-    result.inputs.emplace();   // there are none
+    result.inputs.emplace();  // there are none
   } else {
     result.configuration["plan"] = configuration.plan;
     result.configuration["model"] = configuration.model;
@@ -93,7 +103,8 @@ void setReport(Result& result, const Report& report) {
   result.report = shardproof::toJson(report);
   Json open = Json::array();
   for (Json& stage : result.report.at("stages"))
-    if (stage.at("verdict") != shardproof::toString(StageVerdict::kProved)) open.push_back(std::move(stage));
+    if (stage.at("verdict") != shardproof::toString(StageVerdict::kProved))
+      open.push_back(std::move(stage));
   result.report.erase("stages");
   result.report["stages_not_proved"] = std::move(open);
   result.state = report.interrupted ? State::kInterrupted : State::kDone;
@@ -104,18 +115,26 @@ void setReport(Result& result, const Report& report) {
 
 Outcome outcomeOf(const Result& result) {
   switch (result.state) {
-    case State::kNotRun: return Outcome::kNotRun;
-    case State::kSkipped: return Outcome::kSkipped;
-    case State::kInputError: return Outcome::kInputError;
-    case State::kCrashed: return Outcome::kCrashed;
-    case State::kInterrupted:   // a defect that was found before the interruption stays found
-    case State::kDone: break;
+    case State::kNotRun:
+      return Outcome::kNotRun;
+    case State::kSkipped:
+      return Outcome::kSkipped;
+    case State::kInputError:
+      return Outcome::kInputError;
+    case State::kCrashed:
+      return Outcome::kCrashed;
+    case State::kInterrupted:  // a defect that was found before the interruption stays found
+    case State::kDone:
+      break;
   }
   const bool finished = result.state == State::kDone;
   switch (result.verdict.value_or(Verdict::kUndecided)) {
-    case Verdict::kUndecided: return finished ? Outcome::kUndecided : Outcome::kInterrupted;
-    case Verdict::kEquivalent: return result.expect == Verdict::kEquivalent ? Outcome::kPassed : Outcome::kFailed;
-    case Verdict::kNotEquivalent: return result.expect == Verdict::kNotEquivalent ? Outcome::kPassed : Outcome::kFailed;
+    case Verdict::kUndecided:
+      return finished ? Outcome::kUndecided : Outcome::kInterrupted;
+    case Verdict::kEquivalent:
+      return result.expect == Verdict::kEquivalent ? Outcome::kPassed : Outcome::kFailed;
+    case Verdict::kNotEquivalent:
+      return result.expect == Verdict::kNotEquivalent ? Outcome::kPassed : Outcome::kFailed;
   }
   return Outcome::kUndecided;
 }
@@ -124,14 +143,30 @@ Count countOf(const Sweep& sweep) {
   Count count;
   for (const Result& result : sweep.results) {
     switch (outcomeOf(result)) {
-      case Outcome::kNotRun: ++count.notRun; break;
-      case Outcome::kInterrupted: ++count.interrupted; break;
-      case Outcome::kSkipped: ++count.skipped; break;
-      case Outcome::kInputError: ++count.inputErrors; break;
-      case Outcome::kCrashed: ++count.crashed; break;
-      case Outcome::kUndecided: ++count.undecided; break;
-      case Outcome::kPassed: ++count.passed; [[fallthrough]];
-      case Outcome::kFailed: ++(*result.verdict == Verdict::kEquivalent ? count.equivalent : count.notEquivalent); break;
+      case Outcome::kNotRun:
+        ++count.notRun;
+        break;
+      case Outcome::kInterrupted:
+        ++count.interrupted;
+        break;
+      case Outcome::kSkipped:
+        ++count.skipped;
+        break;
+      case Outcome::kInputError:
+        ++count.inputErrors;
+        break;
+      case Outcome::kCrashed:
+        ++count.crashed;
+        break;
+      case Outcome::kUndecided:
+        ++count.undecided;
+        break;
+      case Outcome::kPassed:
+        ++count.passed;
+        [[fallthrough]];
+      case Outcome::kFailed:
+        ++(*result.verdict == Verdict::kEquivalent ? count.equivalent : count.notEquivalent);
+        break;
     }
     count.resumed += result.resumed ? 1 : 0;
     count.classes += result.figures.classes;
@@ -179,7 +214,8 @@ Result resultFromJson(const Json& json) {
   result.report = json.at("report");
   result.text = json.at("text").get<std::string>();
   readReport(result);
-  if ((result.state == State::kDone || result.state == State::kInterrupted) && !result.verdict) throw std::invalid_argument("'" + result.name + "' is done, but has no report");
+  if ((result.state == State::kDone || result.state == State::kInterrupted) && !result.verdict)
+    throw std::invalid_argument("'" + result.name + "' is done, but has no report");
   return result;
 }
 
@@ -202,12 +238,16 @@ Sweep readSweep(const std::string& file) {
   Sweep sweep;
   try {
     const Json json = Json::parse(reader::TextIterator(&source), reader::TextIterator());
-    if (!json.is_object() || json.value("format", Json()) != kFormat) throw InputError(file, "/format", std::string("expected \"") + kFormat + "\": the JSON file of a sweep");
-    if (json.at("version") != 1) throw InputError(file, "/version", "found " + json.at("version").dump() + ", expected 1");
+    if (!json.is_object() || json.value("format", Json()) != kFormat)
+      throw InputError(file, "/format",
+                       std::string("expected \"") + kFormat + "\": the JSON file of a sweep");
+    if (json.at("version") != 1)
+      throw InputError(file, "/version", "found " + json.at("version").dump() + ", expected 1");
     sweep.config = json.at("config").get<std::string>();
     sweep.program = json.at("program");
     sweep.complete = json.at("complete").get<bool>();
-    for (const Json& result : json.at("configurations")) sweep.results.push_back(resultFromJson(result));
+    for (const Json& result : json.at("configurations"))
+      sweep.results.push_back(resultFromJson(result));
   } catch (const Json::exception& error) {
     throw InputError(file, "", "not the JSON file of a sweep: " + plain(error.what()));
   } catch (const std::invalid_argument& error) {
@@ -225,7 +265,8 @@ void takeOver(Sweep& now, const Sweep& before) {
     if (it == byName.end() || result.state != State::kNotRun) continue;
     const Result& old = *it->second;
     if (old.configuration != result.configuration || !stillStands(old)) continue;
-    const Verdict expect = result.expect;   // what is expected may have changed: the verdict stands all the same
+    const Verdict expect =
+        result.expect;  // what is expected may have changed: the verdict stands all the same
     result = old;
     result.expect = expect;
     result.resumed = true;
@@ -234,26 +275,40 @@ void takeOver(Sweep& now, const Sweep& before) {
 
 const char* toString(State state) {
   switch (state) {
-    case State::kNotRun: return "not-run";
-    case State::kDone: return "done";
-    case State::kInterrupted: return "interrupted";
-    case State::kSkipped: return "skipped";
-    case State::kInputError: return "input-error";
-    case State::kCrashed: return "crashed";
+    case State::kNotRun:
+      return "not-run";
+    case State::kDone:
+      return "done";
+    case State::kInterrupted:
+      return "interrupted";
+    case State::kSkipped:
+      return "skipped";
+    case State::kInputError:
+      return "input-error";
+    case State::kCrashed:
+      return "crashed";
   }
   return "not-run";
 }
 
 const char* toString(Outcome outcome) {
   switch (outcome) {
-    case Outcome::kNotRun: return "not-run";
-    case Outcome::kPassed: return "as-expected";
-    case Outcome::kFailed: return "not-as-expected";
-    case Outcome::kUndecided: return "undecided";
-    case Outcome::kInterrupted: return "interrupted";
-    case Outcome::kSkipped: return "skipped";
-    case Outcome::kInputError: return "input-error";
-    case Outcome::kCrashed: return "crashed";
+    case Outcome::kNotRun:
+      return "not-run";
+    case Outcome::kPassed:
+      return "as-expected";
+    case Outcome::kFailed:
+      return "not-as-expected";
+    case Outcome::kUndecided:
+      return "undecided";
+    case Outcome::kInterrupted:
+      return "interrupted";
+    case Outcome::kSkipped:
+      return "skipped";
+    case Outcome::kInputError:
+      return "input-error";
+    case Outcome::kCrashed:
+      return "crashed";
   }
   return "not-run";
 }

@@ -17,22 +17,27 @@ struct Column {
   std::size_t width;
 };
 // Numbers, to the right, each with two blanks before it at least.
-constexpr std::array kColumns = {Column{"ranks", 7}, Column{"outputs", 11}, Column{"stages", 7}, Column{"classes", 7}, Column{"cached", 6},
-                                 Column{"generate s", 10}, Column{"verify s", 8}, Column{"MB", 6}};
-constexpr std::size_t kVerdictWidth = 14;   // "not equivalent"
+constexpr std::array kColumns = {
+    Column{"ranks", 7},  Column{"outputs", 11},    Column{"stages", 7},   Column{"classes", 7},
+    Column{"cached", 6}, Column{"generate s", 10}, Column{"verify s", 8}, Column{"MB", 6}};
+constexpr std::size_t kVerdictWidth = 14;  // "not equivalent"
 
 const char* markOf(Outcome outcome) {
   switch (outcome) {
-    case Outcome::kPassed: return "ok";
+    case Outcome::kPassed:
+      return "ok";
     case Outcome::kSkipped:
     case Outcome::kInterrupted:
-    case Outcome::kNotRun: return "-";
-    default: return "FAIL";
+    case Outcome::kNotRun:
+      return "-";
+    default:
+      return "FAIL";
   }
 }
 
 std::string verdictOf(const Result& result) {
-  std::string text = result.state == State::kDone ? shardproof::toString(*result.verdict) : toString(result.state);
+  std::string text =
+      result.state == State::kDone ? shardproof::toString(*result.verdict) : toString(result.state);
   std::replace(text.begin(), text.end(), '-', ' ');
   return text;
 }
@@ -41,14 +46,17 @@ std::string noteOf(const Result& result) {
   const Outcome outcome = outcomeOf(result);
   std::string note;
   if (outcome == Outcome::kPassed && result.expect == Verdict::kNotEquivalent) note = "as expected";
-  if (outcome == Outcome::kFailed && result.expect == Verdict::kNotEquivalent) note = "expected not equivalent";
+  if (outcome == Outcome::kFailed && result.expect == Verdict::kNotEquivalent)
+    note = "expected not equivalent";
   if (!result.reason.empty()) note = result.reason;
-  else if (outcome == Outcome::kFailed && result.expect == Verdict::kEquivalent && !result.report.at("defects").empty())
+  else if (outcome == Outcome::kFailed && result.expect == Verdict::kEquivalent &&
+           !result.report.at("defects").empty())
     note = result.report.at("defects").front().at("message").get<std::string>();
   note = printable(note);
   if (note.size() > kMostNoteColumns) {
     std::size_t cut = kMostNoteColumns;
-    while (cut > 0 && (static_cast<unsigned char>(note[cut]) & 0xc0) == 0x80) --cut;   // not inside a character
+    while (cut > 0 && (static_cast<unsigned char>(note[cut]) & 0xc0) == 0x80)
+      --cut;  // not inside a character
     note = note.substr(0, cut) + "...";
   }
   return result.resumed ? note + (note.empty() ? "" : "; ") + "from the earlier run" : note;
@@ -67,15 +75,24 @@ std::string trimmed(std::string text) {
 
 const char* titleOf(ChangeKind kind) {
   switch (kind) {
-    case ChangeKind::kWorse: return "worse";
-    case ChangeKind::kBetter: return "better";
-    case ChangeKind::kOther: return "another verdict";
-    case ChangeKind::kNew: return "new";
-    case ChangeKind::kRemoved: return "no longer there";
-    case ChangeKind::kInput: return "another input";
-    case ChangeKind::kCounts: return "other numbers";
-    case ChangeKind::kSlower: return "slower";
-    case ChangeKind::kFaster: return "faster";
+    case ChangeKind::kWorse:
+      return "worse";
+    case ChangeKind::kBetter:
+      return "better";
+    case ChangeKind::kOther:
+      return "another verdict";
+    case ChangeKind::kNew:
+      return "new";
+    case ChangeKind::kRemoved:
+      return "no longer there";
+    case ChangeKind::kInput:
+      return "another input";
+    case ChangeKind::kCounts:
+      return "other numbers";
+    case ChangeKind::kSlower:
+      return "slower";
+    case ChangeKind::kFaster:
+      return "faster";
   }
   return "";
 }
@@ -83,24 +100,35 @@ const char* titleOf(ChangeKind kind) {
 }  // namespace
 
 Table::Table(const std::vector<Result>& results) : nameWidth_(4) {
-  for (const Result& result : results) nameWidth_ = std::max(nameWidth_, columns(printable(result.name)));
+  for (const Result& result : results)
+    nameWidth_ = std::max(nameWidth_, columns(printable(result.name)));
   nameWidth_ = std::min(nameWidth_, kMostNameColumns);
 }
 
 std::string Table::header() const {
-  std::string text = padded("", 6) + padded("name", nameWidth_) + "  " + padded("verdict", kVerdictWidth);
+  std::string text =
+      padded("", 6) + padded("name", nameWidth_) + "  " + padded("verdict", kVerdictWidth);
   for (const Column& column : kColumns) text += "  " + alignedRight(column.title, column.width);
   return text + "\n";
 }
 
 std::string Table::row(const Result& result) const {
-  std::string text = padded(markOf(outcomeOf(result)), 6) + padded(printable(result.name), nameWidth_) + "  " + padded(verdictOf(result), kVerdictWidth);
+  std::string text = padded(markOf(outcomeOf(result)), 6) +
+                     padded(printable(result.name), nameWidth_) + "  " +
+                     padded(verdictOf(result), kVerdictWidth);
   const Figures& f = result.figures;
   std::array<std::string, kColumns.size()> cells;
   if (result.verdict)
-    cells = {grouped(f.ranks), grouped(f.outputsProved) + "/" + grouped(f.outputs), grouped(f.stages), grouped(f.classes), grouped(f.classesFromCache),
-             result.generateSeconds > 0 ? hundredths(result.generateSeconds) : "", hundredths(result.verifySeconds), grouped((f.peakMemoryBytes + (1u << 20) - 1) >> 20)};
-  for (std::size_t i = 0; i < cells.size(); ++i) text += "  " + alignedRight(cells[i], kColumns[i].width);
+    cells = {grouped(f.ranks),
+             grouped(f.outputsProved) + "/" + grouped(f.outputs),
+             grouped(f.stages),
+             grouped(f.classes),
+             grouped(f.classesFromCache),
+             result.generateSeconds > 0 ? hundredths(result.generateSeconds) : "",
+             hundredths(result.verifySeconds),
+             grouped((f.peakMemoryBytes + (1u << 20) - 1) >> 20)};
+  for (std::size_t i = 0; i < cells.size(); ++i)
+    text += "  " + alignedRight(cells[i], kColumns[i].width);
   return trimmed(text + "  " + noteOf(result)) + "\n";
 }
 
@@ -120,16 +148,21 @@ std::string changesText(const std::vector<Change>& changes, const std::string& b
   std::map<ChangeKind, std::size_t> counts;
   for (const Change& change : changes) ++counts[change.kind];
   std::string list;
-  for (const auto& [kind, count] : counts) list += (list.empty() ? "" : ", ") + grouped(count) + " " + titleOf(kind);
+  for (const auto& [kind, count] : counts)
+    list += (list.empty() ? "" : ", ") + grouped(count) + " " + titleOf(kind);
   text += list + "\n";
-  for (const Change& change : changes) text += "  " + padded(titleOf(change.kind), 16) + printable(change.name) + ": " + printable(change.text) + "\n";
+  for (const Change& change : changes)
+    text += "  " + padded(titleOf(change.kind), 16) + printable(change.name) + ": " +
+            printable(change.text) + "\n";
   return text;
 }
 
 std::string summaryText(const Sweep& sweep) {
   const Count count = countOf(sweep);
-  std::string text = "Sweep:  " + counted(sweep.results.size(), "configuration", "configurations") + ": " + grouped(count.equivalent) + " equivalent, " +
-                     grouped(count.notEquivalent) + " not equivalent, " + grouped(count.undecided) + " undecided";
+  std::string text = "Sweep:  " + counted(sweep.results.size(), "configuration", "configurations") +
+                     ": " + grouped(count.equivalent) + " equivalent, " +
+                     grouped(count.notEquivalent) + " not equivalent, " + grouped(count.undecided) +
+                     " undecided";
   const auto add = [&](std::size_t n, const char* one, const char* many) {
     if (n > 0) text += ", " + counted(n, one, many);
   };
@@ -140,7 +173,8 @@ std::string summaryText(const Sweep& sweep) {
   add(count.notRun, "not run", "not run");
   text += "; " + grouped(count.passed) + " as expected";
   if (count.resumed > 0) text += ", " + grouped(count.resumed) + " from the earlier run";
-  return text + "; " + counted(count.classes, "class", "classes") + ", of which " + grouped(count.classesFromCache) + " were proved before; " + seconds(count.seconds) + "\n";
+  return text + "; " + counted(count.classes, "class", "classes") + ", of which " +
+         grouped(count.classesFromCache) + " were proved before; " + seconds(count.seconds) + "\n";
 }
 
 }  // namespace shardproof::sweep

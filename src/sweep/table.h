@@ -1,4 +1,5 @@
-// A sweep for people: a row as soon as a configuration is done, and what there is to say at the end.
+// A sweep for people: a row as soon as a configuration is done, and what there is to say at the
+// end.
 #pragma once
 
 #include <string>
@@ -11,7 +12,7 @@ namespace shardproof::sweep {
 
 class Table {
  public:
-  explicit Table(const std::vector<Result>& results);   // for the width of the names
+  explicit Table(const std::vector<Result>& results);  // for the width of the names
   std::string header() const;
   std::string row(const Result& result) const;
 

@@ -9,7 +9,7 @@ namespace shardproof {
 
 namespace {
 
-constexpr std::size_t kMostWords = 40'000'000;   // of all sets: some 160 MB
+constexpr std::size_t kMostWords = 40'000'000;  // of all sets: some 160 MB
 
 }  // namespace
 
@@ -22,10 +22,12 @@ std::uint32_t Conditions::idOf(const Condition& condition) {
 }
 
 ConditionSet Conditions::intern(std::vector<std::uint32_t> sorted) {
-  const auto [it, inserted] = setOf_.emplace(std::move(sorted), static_cast<ConditionSet>(sets_.size()));
+  const auto [it, inserted] =
+      setOf_.emplace(std::move(sorted), static_cast<ConditionSet>(sets_.size()));
   if (inserted) {
     words_ += it->first.size();
-    if (words_ > kMostWords) throw Unsupported("too many conditions under which values are defined");
+    if (words_ > kMostWords)
+      throw Unsupported("too many conditions under which values are defined");
     sets_.push_back(&it->first);
   }
   return it->second;
@@ -40,7 +42,8 @@ ConditionSet Conditions::unite(ConditionSet a, ConditionSet b) {
   const std::uint64_t key = (std::uint64_t{a} << 32) | b;
   if (const auto it = united_.find(key); it != united_.end()) return it->second;
   std::vector<std::uint32_t> both;
-  std::set_union(sets_[a]->begin(), sets_[a]->end(), sets_[b]->begin(), sets_[b]->end(), std::back_inserter(both));
+  std::set_union(sets_[a]->begin(), sets_[a]->end(), sets_[b]->begin(), sets_[b]->end(),
+                 std::back_inserter(both));
   const ConditionSet made = intern(std::move(both));
   united_.emplace(key, made);
   return made;

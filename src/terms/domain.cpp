@@ -31,26 +31,36 @@ class Domain::Signs {
         const int s = algebra_.constantValue(t).sign();
         return s > 0 ? Sign::kPositive : s == 0 ? Sign::kNonNegative : Sign::kUnknown;
       }
-      case TermKind::kVariable: return algebra_.variableSign(algebra_.variableIndex(t));
-      case TermKind::kExp: return algebra_.mayBeInfinite(algebra_.arguments(t)[0]) ? Sign::kNonNegative : Sign::kPositive;   // exp(-inf) is 0
+      case TermKind::kVariable:
+        return algebra_.variableSign(algebra_.variableIndex(t));
+      case TermKind::kExp:
+        return algebra_.mayBeInfinite(algebra_.arguments(t)[0])
+                   ? Sign::kNonNegative
+                   : Sign::kPositive;  // exp(-inf) is 0
       case TermKind::kSqrt:
-      case TermKind::kIndicator: return Sign::kNonNegative;
+      case TermKind::kIndicator:
+        return Sign::kNonNegative;
       case TermKind::kFunction:
         switch (algebra_.function(t)) {
           case ops::Function::kSigmoid:
           case ops::Function::kNormalCdf:
           case ops::Function::kNormalPdf:
-          case ops::Function::kSqrtTwoOverPi: return Sign::kPositive;
+          case ops::Function::kSqrtTwoOverPi:
+            return Sign::kPositive;
           case ops::Function::kStep:
-          case ops::Function::kDropoutMask: return Sign::kNonNegative;
-          default: return Sign::kUnknown;
+          case ops::Function::kDropoutMask:
+            return Sign::kNonNegative;
+          default:
+            return Sign::kUnknown;
         }
       case TermKind::kProduct: {
         Sign sign = Sign::kPositive;
         for (const auto& part : algebra_.parts(t)) {
           const Sign base = of(part.term);
           const bool even = part.factor.fitsInt64() && part.factor.toInt64() % 2 == 0;
-          const Sign factor = base == Sign::kPositive ? Sign::kPositive : even || base == Sign::kNonNegative ? Sign::kNonNegative : Sign::kUnknown;
+          const Sign factor = base == Sign::kPositive              ? Sign::kPositive
+                              : even || base == Sign::kNonNegative ? Sign::kNonNegative
+                                                                   : Sign::kUnknown;
           sign = std::min(sign, factor);
         }
         return sign;
@@ -66,14 +76,15 @@ class Domain::Signs {
         }
         return sign == Sign::kNonNegative && someChoiceIsTaken(t) ? Sign::kPositive : sign;
       }
-      default: return Sign::kUnknown;
+      default:
+        return Sign::kUnknown;
     }
   }
 
-  // sum over i of [c = i] x_i with all x_i positive, where c is the choice of one of so many and all are there: one of the summands is positive. Other parts of
-  // the sum are not negative.
+  // sum over i of [c = i] x_i with all x_i positive, where c is the choice of one of so many and
+  // all are there: one of the summands is positive. Other parts of the sum are not negative.
   bool someChoiceIsTaken(Term sum) {
-    std::map<std::uint32_t, std::set<std::int64_t>> taken;   // by the choice
+    std::map<std::uint32_t, std::set<std::int64_t>> taken;  // by the choice
     for (const auto& part : algebra_.parts(sum)) {
       std::optional<Term> indicator;
       bool positive = true;
@@ -83,7 +94,8 @@ class Domain::Signs {
       };
       if (algebra_.kind(part.term) == TermKind::kProduct) {
         for (const auto& p : algebra_.parts(part.term)) {
-          positive = positive && (algebra_.kind(p.term) != TermKind::kIndicator || p.factor.isOne());
+          positive =
+              positive && (algebra_.kind(p.term) != TermKind::kIndicator || p.factor.isOne());
           factor(p.term);
         }
       } else {
@@ -91,13 +103,15 @@ class Domain::Signs {
       }
       if (!indicator || !positive) continue;
       const Term choice = algebra_.arguments(*indicator)[0];
-      if (algebra_.kind(choice) == TermKind::kFunction && algebra_.function(choice) == ops::Function::kGateChoice) {
+      if (algebra_.kind(choice) == TermKind::kFunction &&
+          algebra_.function(choice) == ops::Function::kGateChoice) {
         taken[choice.id].insert(algebra_.parameters(*indicator)[0]);
       }
     }
     return std::any_of(taken.begin(), taken.end(), [&](const auto& t) {
       const auto experts = static_cast<std::int64_t>(algebra_.arguments(Term{t.first}).size());
-      return static_cast<std::int64_t>(t.second.size()) == experts && *t.second.begin() == 0 && *t.second.rbegin() == experts - 1;
+      return static_cast<std::int64_t>(t.second.size()) == experts && *t.second.begin() == 0 &&
+             *t.second.rbegin() == experts - 1;
     });
   }
 
@@ -105,7 +119,8 @@ class Domain::Signs {
   std::unordered_map<std::uint32_t, Sign> known_;
 };
 
-Domain::Domain(TermAlgebra& algebra) : algebra_(algebra), signs_(std::make_unique<Signs>(algebra)) {}
+Domain::Domain(TermAlgebra& algebra)
+    : algebra_(algebra), signs_(std::make_unique<Signs>(algebra)) {}
 Domain::~Domain() = default;
 
 ConditionSet Domain::of(Term base, int halves) {
@@ -133,8 +148,11 @@ void Domain::nonZero(Term t, ConditionSet& set) {
     t = algebra_.scale(parts[0].factor.inverse(), t);
   }
   if (signs_->of(t) == Sign::kPositive) return;
-  if (algebra_.kind(t) == TermKind::kSum && signs_->of(algebra_.scale(Rational(-1), t)) == Sign::kPositive) return;
-  set = algebra_.conditions().unite(set, algebra_.conditions().single({Condition::Kind::kNonZero, t.id, 0}));
+  if (algebra_.kind(t) == TermKind::kSum &&
+      signs_->of(algebra_.scale(Rational(-1), t)) == Sign::kPositive)
+    return;
+  set = algebra_.conditions().unite(
+      set, algebra_.conditions().single({Condition::Kind::kNonZero, t.id, 0}));
 }
 
 void Domain::nonNegative(Term t, ConditionSet& set) {
@@ -143,34 +161,42 @@ void Domain::nonNegative(Term t, ConditionSet& set) {
     const Rational lead = algebra_.parts(t)[0].factor;
     t = algebra_.scale((lead.sign() < 0 ? -lead : lead).inverse(), t);
   }
-  set = algebra_.conditions().unite(set, algebra_.conditions().single({Condition::Kind::kNonNegative, t.id, 0}));
+  set = algebra_.conditions().unite(
+      set, algebra_.conditions().single({Condition::Kind::kNonNegative, t.id, 0}));
 }
 
-std::optional<Condition> uncovered(TermAlgebra& algebra, ConditionSet model, ConditionSet plan, std::size_t budget) {
+std::optional<Condition> uncovered(TermAlgebra& algebra, ConditionSet model, ConditionSet plan,
+                                   std::size_t budget) {
   if (plan == 0) return std::nullopt;
   const Conditions& conditions = algebra.conditions();
   std::set<Condition> given, expanded;
   for (const Condition& c : conditions.members(model)) given.insert(c);
-  const auto among = [](const std::set<Condition>& known, const Condition& c) { return known.contains(c) || known.contains({c.kind, c.subject, 0}); };
-  const auto expand = [&](std::uint32_t subject) { return algebra.expand(Term{subject}, budget).id; };
+  const auto among = [](const std::set<Condition>& known, const Condition& c) {
+    return known.contains(c) || known.contains({c.kind, c.subject, 0});
+  };
+  const auto expand = [&](std::uint32_t subject) {
+    return algebra.expand(Term{subject}, budget).id;
+  };
   for (const Condition& c : conditions.members(plan)) {
     if (among(given, c)) continue;
     if (c.kind == Condition::Kind::kDefined) return c;
     try {
       if (expanded.empty()) {
         for (const Condition& g : given) {
-          if (g.kind != Condition::Kind::kDefined) expanded.insert({g.kind, expand(g.subject), g.guard});
+          if (g.kind != Condition::Kind::kDefined)
+            expanded.insert({g.kind, expand(g.subject), g.guard});
         }
       }
       if (among(expanded, {c.kind, expand(c.subject), c.guard})) continue;
-    } catch (const Unsupported&) {   // too large to expand: not shown to be covered
+    } catch (const Unsupported&) {  // too large to expand: not shown to be covered
     }
     return c;
   }
   return std::nullopt;
 }
 
-std::optional<Condition> impossible(TermAlgebra& algebra, ConditionSet set, std::size_t budget, std::set<Condition>& known) {
+std::optional<Condition> impossible(TermAlgebra& algebra, ConditionSet set, std::size_t budget,
+                                    std::set<Condition>& known) {
   for (const Condition& c : algebra.conditions().members(set)) {
     if (!known.insert(c).second) continue;
     if (c.kind == Condition::Kind::kDefined || c.guard != 0) continue;
@@ -179,7 +205,7 @@ std::optional<Condition> impossible(TermAlgebra& algebra, ConditionSet set, std:
       if (algebra.kind(t) != TermKind::kConstant) continue;
       const int sign = algebra.constantValue(t).sign();
       if (c.kind == Condition::Kind::kNonZero ? sign == 0 : sign < 0) return c;
-    } catch (const Unsupported&) {   // not known
+    } catch (const Unsupported&) {  // not known
     }
   }
   return std::nullopt;

@@ -1,5 +1,6 @@
-// Where terms are defined. A proof compares two sides as expressions, and rewriting may remove a division or a root from one of them; so it
-// must be known besides that the plan's value is defined wherever the model's is.
+// Where terms are defined. A proof compares two sides as expressions, and rewriting may remove a
+// division or a root from one of them; so it must be known besides that the plan's value is defined
+// wherever the model's is.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,8 @@ class Domain {
  public:
   explicit Domain(TermAlgebra& algebra);
   ~Domain();
-  // What base^(halves/2), or for halves = 0 the logarithm, needs of `base` and does not always have, for any value of its variables at which it is defined.
+  // What base^(halves/2), or for halves = 0 the logarithm, needs of `base` and does not always
+  // have, for any value of its variables at which it is defined.
   ConditionSet of(Term base, int halves);
   // Known for every value of the variables.
   Sign sign(Term t) const;
@@ -31,13 +33,17 @@ class Domain {
   std::unique_ptr<Signs> signs_;
 };
 
-// The first condition of `plan` that is not met wherever all of `model` are: neither among them, without a guard or with the same, nor
-// after expanding both. `budget` bounds the expansion; what cannot be expanded is not covered. Works on a normalised algebra.
-std::optional<Condition> uncovered(TermAlgebra& algebra, ConditionSet model, ConditionSet plan, std::size_t budget);
+// The first condition of `plan` that is not met wherever all of `model` are: neither among them,
+// without a guard or with the same, nor after expanding both. `budget` bounds the expansion; what
+// cannot be expanded is not covered. Works on a normalised algebra.
+std::optional<Condition> uncovered(TermAlgebra& algebra, ConditionSet model, ConditionSet plan,
+                                   std::size_t budget);
 
-// A condition of the set that no value of the variables meets: a divisor that is zero when it is multiplied out, the root of a negative number. Nothing where
-// none is found, which does not say that they can be met, let alone all together.
-// Conditions in `known` are passed over, the others are added to it.
-std::optional<Condition> impossible(TermAlgebra& algebra, ConditionSet set, std::size_t budget, std::set<Condition>& known);
+// A condition of the set that no value of the variables meets: a divisor that is zero when it is
+// multiplied out, the root of a negative number. Nothing where none is found, which does not say
+// that they can be met, let alone all together. Conditions in `known` are passed over, the others
+// are added to it.
+std::optional<Condition> impossible(TermAlgebra& algebra, ConditionSet set, std::size_t budget,
+                                    std::set<Condition>& known);
 
 }  // namespace shardproof

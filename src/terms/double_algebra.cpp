@@ -13,7 +13,8 @@ constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
 }  // namespace
 
 double DoubleAlgebra::sum(std::span<const double> terms, std::span<const std::int64_t> weights) {
-  // Neumaier's compensated sum: a difference found between two orders of summation must not be rounding.
+  // Neumaier's compensated sum: a difference found between two orders of summation must not be
+  // rounding.
   double total = 0;
   double compensation = 0;
   double plain = 0;
@@ -27,13 +28,15 @@ double DoubleAlgebra::sum(std::span<const double> terms, std::span<const std::in
   // With an infinite term the compensation is not a number.
   if (!std::isfinite(plain)) return plain;
   if (state_ == 0) return total + compensation;
-  // The sum is compensated, its terms' order does not matter: one rounding, of the largest partial sum at most.
+  // The sum is compensated, its terms' order does not matter: one rounding, of the largest partial
+  // sum at most.
   return rounded(total + compensation);
 }
 
 namespace {
 
-// Sums in several lanes, each compensated (Knuth's two-sum, which needs no comparison), that a compiler computes side by side.
+// Sums in several lanes, each compensated (Knuth's two-sum, which needs no comparison), that a
+// compiler computes side by side.
 struct Lanes {
   static constexpr std::size_t kLanes = 4;
   std::array<double, kLanes> total{}, error{}, squares{};
@@ -58,7 +61,8 @@ Lanes sumOfProducts(std::size_t n, const Product& product) {
   Lanes lanes;
   const auto take = [&](std::size_t lane, double x) {
     lanes.add(lane, x);
-    // What is an integer has not been rounded. Larger than 2^51 everything is "rounded" by this: it is one anyway.
+    // What is an integer has not been rounded. Larger than 2^51 everything is "rounded" by this: it
+    // is one anyway.
     if constexpr (kSquares) {
       constexpr double kShift = 0x1.8p52;
       lanes.squares[lane] += (x + kShift) - kShift == x && std::abs(x) < 0x1p31 ? 0 : x * x;
@@ -74,8 +78,12 @@ Lanes sumOfProducts(std::size_t n, const Product& product) {
 
 template <bool kSquares>
 Lanes sumOfProducts(std::span<const double* const> rows, std::size_t n) {
-  if (rows.size() == 2) return sumOfProducts<kSquares>(n, [a = rows[0], b = rows[1]](std::size_t i) { return a[i] * b[i]; });
-  if (rows.size() == 3) return sumOfProducts<kSquares>(n, [a = rows[0], b = rows[1], c = rows[2]](std::size_t i) { return a[i] * b[i] * c[i]; });
+  if (rows.size() == 2)
+    return sumOfProducts<kSquares>(
+        n, [a = rows[0], b = rows[1]](std::size_t i) { return a[i] * b[i]; });
+  if (rows.size() == 3)
+    return sumOfProducts<kSquares>(
+        n, [a = rows[0], b = rows[1], c = rows[2]](std::size_t i) { return a[i] * b[i] * c[i]; });
   return sumOfProducts<kSquares>(n, [rows](std::size_t i) {
     double x = 1;
     for (const double* row : rows) x *= row[i];
@@ -88,7 +96,7 @@ Lanes sumOfProducts(std::span<const double* const> rows, std::size_t n) {
 double DoubleAlgebra::dot(std::span<const double* const> rows, std::size_t n) {
   const Lanes lanes = state_ == 0 ? sumOfProducts<false>(rows, n) : sumOfProducts<true>(rows, n);
   const double total = lanes.sum();
-  if (!std::isfinite(total)) {   // masks, and what has no value: one by one
+  if (!std::isfinite(total)) {  // masks, and what has no value: one by one
     double plain = 0;
     for (std::size_t i = 0; i < n; ++i) {
       double x = 1;
@@ -108,9 +116,12 @@ namespace {
 double powerOf(double base, int halves) {
   if (halves % 2 == 0) {
     switch (halves / 2) {
-      case 2: return base * base;
-      case -1: return 1 / base;
-      default: return std::pow(base, halves / 2);
+      case 2:
+        return base * base;
+      case -1:
+        return 1 / base;
+      default:
+        return std::pow(base, halves / 2);
     }
   }
   const double root = std::sqrt(base);
@@ -144,9 +155,11 @@ double DoubleAlgebra::exp(double a) {
   return rounded(result);
 }
 
-double DoubleAlgebra::apply(ops::Function f, std::span<const std::int64_t> params, std::span<const double> arguments) {
+double DoubleAlgebra::apply(ops::Function f, std::span<const std::int64_t> params,
+                            std::span<const double> arguments) {
   const double value = ops::evaluate(f, params, arguments);
-  if (f == ops::Function::kStep || f == ops::Function::kGateChoice) decisions_ = decisions_ * 0x9E3779B97F4A7C15ULL + std::bit_cast<std::uint64_t>(value) + 1;
+  if (f == ops::Function::kStep || f == ops::Function::kGateChoice)
+    decisions_ = decisions_ * 0x9E3779B97F4A7C15ULL + std::bit_cast<std::uint64_t>(value) + 1;
   return rounded(value);
 }
 

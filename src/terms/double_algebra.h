@@ -1,9 +1,11 @@
-// Doubles with the true functions: counterexamples, and tests against PyTorch. Minus infinity is the IEEE one. A nan anywhere says that the
-// point lies outside the domain, so it is never swallowed.
+// Doubles with the true functions: counterexamples, and tests against PyTorch. Minus infinity is
+// the IEEE one. A nan anywhere says that the point lies outside the domain, so it is never
+// swallowed.
 //
-// With a seed every result that may have been rounded is changed at random by up to kNoise of itself, some thousand times more than rounding
-// changes it (Monte Carlo arithmetic, Parker 1997). A difference between two computations that such noise leaves as it is has another cause
-// than rounding.
+// With a seed every result that may have been rounded is changed at random by up to kNoise of
+// itself, some thousand times more than rounding changes it (Monte Carlo arithmetic, Parker 1997).
+// A difference between two computations that such noise leaves as it is has another cause than
+// rounding.
 #pragma once
 
 #include <cmath>
@@ -26,20 +28,26 @@ class DoubleAlgebra {
   double constant(const Rational& value) { return value.toDouble(); }
   double negativeInfinity() { return -kInfinity; }
   double add(double a, double b) { return rounded(a + b); }
-  // Of minus infinity only positive multiples are anything, as in the proof: 0 * -inf is nan, and so is what would be plus infinity.
+  // Of minus infinity only positive multiples are anything, as in the proof: 0 * -inf is nan, and
+  // so is what would be plus infinity.
   double mul(double a, double b) {
     const double product = a * b;
     if (std::abs(product) < kSmallest && a != 0 && b != 0) return underflow(product);
-    if (std::isinf(product)) return product < 0 && (std::isinf(a) || std::isinf(b)) ? product : overflow(std::isfinite(a) && std::isfinite(b));
+    if (std::isinf(product))
+      return product < 0 && (std::isinf(a) || std::isinf(b))
+                 ? product
+                 : overflow(std::isfinite(a) && std::isfinite(b));
     return rounded(product);
   }
   double scale(const Rational& factor, double a) { return mul(factor.toDouble(), a); }
   double sum(std::span<const double> terms, std::span<const std::int64_t> weights);  // compensated
-  // The same of products, in contiguous memory. With a seed it is changed once, by as much as changes of the products would have come to together.
+  // The same of products, in contiguous memory. With a seed it is changed once, by as much as
+  // changes of the products would have come to together.
   double dot(std::span<const double* const> rows, std::size_t n);
   double power(double base, int halves);
   double exp(double a);
-  double apply(ops::Function f, std::span<const std::int64_t> params, std::span<const double> arguments);
+  double apply(ops::Function f, std::span<const std::int64_t> params,
+               std::span<const double> arguments);
   double indicator(double index, std::int64_t value);
   double select(double indicator, double x) { return indicator == 0 ? 0 : mul(indicator, x); }
   bool isZero(double a) const { return a == 0; }
@@ -47,10 +55,12 @@ class DoubleAlgebra {
     if (!(std::abs(index) < kLargestIndex) || index != std::trunc(index)) return std::nullopt;
     return static_cast<std::int64_t>(index);
   }
-  // A hash of the way every threshold and choice went, in order: two evaluations of one thing that differ here have met a tie, where neither is to be believed.
+  // A hash of the way every threshold and choice went, in order: two evaluations of one thing that
+  // differ here have met a tie, where neither is to be believed.
   std::uint64_t decisions() const { return decisions_; }
-  // Some number was too large or too small for a double. What is too large is no number afterwards, although it is one; what is too small is zero, or with noise
-  // any other small number, so that a difference which comes of it does not stay.
+  // Some number was too large or too small for a double. What is too large is no number afterwards,
+  // although it is one; what is too small is zero, or with noise any other small number, so that a
+  // difference which comes of it does not stay.
   bool outOfRange() const { return outOfRange_; }
 
  private:
@@ -64,24 +74,26 @@ class DoubleAlgebra {
     outOfRange_ = outOfRange_ || ofNumbers;
     return std::numeric_limits<double>::quiet_NaN();
   }
-  static constexpr double kLargestIndex = 0x1p53;   // integers are exact below
+  static constexpr double kLargestIndex = 0x1p53;  // integers are exact below
   static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
   double rounded(double x) { return state_ == 0 ? x : noisy(x); }
   double noisy(double x) {
     // Small integers are exact; among them are indices, which must stay what they are.
-    if (std::abs(x) < 0x1p31 ? x == static_cast<double>(static_cast<std::int64_t>(x)) : !std::isfinite(x)) return x;
+    if (std::abs(x) < 0x1p31 ? x == static_cast<double>(static_cast<std::int64_t>(x))
+                             : !std::isfinite(x))
+      return x;
     return x + x * (unit() * kNoise);
   }
   // At random in [-1, 1).
   double unit() {
-    state_ ^= state_ << 13;   // Marsaglia's xorshift
+    state_ ^= state_ << 13;  // Marsaglia's xorshift
     state_ ^= state_ >> 7;
     state_ ^= state_ << 17;
     return static_cast<double>(static_cast<std::int64_t>(state_)) * 0x1p-63;
   }
 
-  std::uint64_t state_ = 0;   // of the noise; 0: none
+  std::uint64_t state_ = 0;  // of the noise; 0: none
   std::uint64_t decisions_ = 0;
   bool outOfRange_ = false;
 };

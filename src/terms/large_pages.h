@@ -1,5 +1,6 @@
-// An allocator for the store's big arrays. Looking a term up touches one random place of a table of hundreds of megabytes; with pages of four
-// kilobytes most of the time goes to address translation, so the kernel is asked for large pages.
+// An allocator for the store's big arrays. Looking a term up touches one random place of a table of
+// hundreds of megabytes; with pages of four kilobytes most of the time goes to address translation,
+// so the kernel is asked for large pages.
 #pragma once
 
 #include <sys/mman.h>

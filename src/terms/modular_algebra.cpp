@@ -1,5 +1,6 @@
-// Fingerprints. Sums, products, reciprocals, indicators, maxima and step functions respect every identity of the cheap normal form exactly;
-// exp, logarithms and roots do so only in part, see the header.
+// Fingerprints. Sums, products, reciprocals, indicators, maxima and step functions respect every
+// identity of the cheap normal form exactly; exp, logarithms and roots do so only in part, see the
+// header.
 #include "terms/modular_algebra.h"
 
 #include <algorithm>
@@ -48,7 +49,8 @@ std::uint64_t fromInteger(std::int64_t v) {
 
 // The residue nearest to zero: integers that a model can hold keep their sign and order.
 std::int64_t centred(std::uint64_t v) {
-  return v > kPrime / 2 ? static_cast<std::int64_t>(v) - static_cast<std::int64_t>(kPrime) : static_cast<std::int64_t>(v);
+  return v > kPrime / 2 ? static_cast<std::int64_t>(v) - static_cast<std::int64_t>(kPrime)
+                        : static_cast<std::int64_t>(v);
 }
 
 std::uint64_t mix(std::uint64_t h, std::uint64_t v) {
@@ -59,7 +61,9 @@ std::uint64_t mix(std::uint64_t h, std::uint64_t v) {
   return h ^ (h >> 32);
 }
 
-[[noreturn]] void infinite(const char* what) { throw Unsupported(std::string("minus infinity ") + what); }
+[[noreturn]] void infinite(const char* what) {
+  throw Unsupported(std::string("minus infinity ") + what);
+}
 
 }  // namespace
 
@@ -78,8 +82,10 @@ Element ModularAlgebra::add(Element a, Element b) {
 
 Element ModularAlgebra::mul(Element a, Element b) {
   if (a.negativeInfinity || b.negativeInfinity) {
-    // Signs do not survive the modulus, so any factor but zero is taken for a positive one; the terms algebra judges.
-    if ((a.negativeInfinity && b.negativeInfinity) || isZero(a) || isZero(b)) infinite("times zero or itself");
+    // Signs do not survive the modulus, so any factor but zero is taken for a positive one; the
+    // terms algebra judges.
+    if ((a.negativeInfinity && b.negativeInfinity) || isZero(a) || isZero(b))
+      infinite("times zero or itself");
     return negativeInfinity();
   }
   return {times(a.value, b.value), false};
@@ -101,7 +107,8 @@ Element ModularAlgebra::sum(std::span<const Element> terms, std::span<const std:
       if (!weights.empty() && weights[i] <= 0) infinite("scaled by a number that is not positive");
       infinity = true;
     } else {
-      total = plus(total, weights.empty() ? terms[i].value : times(terms[i].value, fromInteger(weights[i])));
+      total = plus(
+          total, weights.empty() ? terms[i].value : times(terms[i].value, fromInteger(weights[i])));
     }
   }
   return infinity ? negativeInfinity() : Element{total, false};
@@ -124,16 +131,18 @@ Element ModularAlgebra::exp(Element a) {
   return {reduce(mix(0x6578705f61746f6dULL, a.value)), false};
 }
 
-Element ModularAlgebra::apply(ops::Function f, std::span<const std::int64_t> params, std::span<const Element> arguments) {
+Element ModularAlgebra::apply(ops::Function f, std::span<const std::int64_t> params,
+                              std::span<const Element> arguments) {
   using ops::Function;
   if (f == Function::kMaximum || f == Function::kMinimum) {
-    // The extremum in the order of the centred residues: associative, commutative and idempotent like the true one, and right for
-    // integers.
+    // The extremum in the order of the centred residues: associative, commutative and idempotent
+    // like the true one, and right for integers.
     Element result = negativeInfinity();
     for (const Element x : arguments) {
       if (x.negativeInfinity) {
         if (f == Function::kMinimum) infinite("in a minimum");
-      } else if (result.negativeInfinity || (f == Function::kMaximum) == (centred(x.value) > centred(result.value))) {
+      } else if (result.negativeInfinity ||
+                 (f == Function::kMaximum) == (centred(x.value) > centred(result.value))) {
         result = x;
       }
     }
@@ -145,7 +154,8 @@ Element ModularAlgebra::apply(ops::Function f, std::span<const std::int64_t> par
   const std::uint64_t half = (kPrime + 1) / 2;
   const std::uint64_t first = arguments.empty() ? 0 : arguments[0].value;
   switch (f) {
-    case Function::kStep: return {centred(first) > 0 ? std::uint64_t{1} : std::uint64_t{0}, false};
+    case Function::kStep:
+      return {centred(first) > 0 ? std::uint64_t{1} : std::uint64_t{0}, false};
     case Function::kSigmoid:
     case Function::kNormalCdf:
       if (first == 0) return {half, false};
@@ -156,15 +166,19 @@ Element ModularAlgebra::apply(ops::Function f, std::span<const std::int64_t> par
     case Function::kLog:
       if (first == 1) return {0, false};
       break;
-    default: break;
+    default:
+      break;
   }
   std::uint64_t h = mix(0x66756e6374696f6eULL, static_cast<std::uint64_t>(f));
   const bool choice = f == Function::kGateChoice && !params.empty() && !arguments.empty();
-  for (const std::int64_t p : choice ? params.subspan(1) : params) h = mix(h, static_cast<std::uint64_t>(p));
+  for (const std::int64_t p : choice ? params.subspan(1) : params)
+    h = mix(h, static_cast<std::uint64_t>(p));
   for (const Element x : arguments) h = mix(h, x.value);
-  // A choice must be the index of some expert, another for each slot: otherwise all indicators of it would vanish and every plan would
-  // look alike.
-  if (choice) return {(h % arguments.size() + static_cast<std::uint64_t>(params[0])) % arguments.size(), false};
+  // A choice must be the index of some expert, another for each slot: otherwise all indicators of
+  // it would vanish and every plan would look alike.
+  if (choice)
+    return {(h % arguments.size() + static_cast<std::uint64_t>(params[0])) % arguments.size(),
+            false};
   return {reduce(h), false};
 }
 

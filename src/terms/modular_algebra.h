@@ -1,9 +1,11 @@
-// Integers modulo the prime 2^61 - 1, opaque functions as hashes: fingerprints. They are a hint and used for nothing but to decide where
-// to look for a counterexample first.
-//   Different values:  equal rational expressions over the same atoms always agree, so a difference says "probably different". It is no
-//     more than that, because three laws of the reals have no counterpart modulo a prime: exp(a + b) = exp(a) exp(b) (no homomorphism from
-//     the additive to the multiplicative group but the trivial one; exp is a hash), the logarithm's laws (a hash), and sqrt(x)^2 = x,
-//     which holds only for the squares, half of all residues.
+// Integers modulo the prime 2^61 - 1, opaque functions as hashes: fingerprints. They are a hint and
+// used for nothing but to decide where to look for a counterexample first.
+//   Different values:  equal rational expressions over the same atoms always agree, so a difference
+//   says "probably different". It is no
+//     more than that, because three laws of the reals have no counterpart modulo a prime: exp(a +
+//     b) = exp(a) exp(b) (no homomorphism from the additive to the multiplicative group but the
+//     trivial one; exp is a hash), the logarithm's laws (a hash), and sqrt(x)^2 = x, which holds
+//     only for the squares, half of all residues.
 //   Equal values:  "probably equal", and the proof must still be found.
 #pragma once
 
@@ -31,9 +33,12 @@ class ModularAlgebra {
   Element sum(std::span<const Element> terms, std::span<const std::int64_t> weights);
   Element power(Element base, int halves);
   Element exp(Element a);
-  Element apply(ops::Function f, std::span<const std::int64_t> params, std::span<const Element> arguments);
+  Element apply(ops::Function f, std::span<const std::int64_t> params,
+                std::span<const Element> arguments);
   Element indicator(Element index, std::int64_t value);
-  Element select(Element indicator, Element x) { return isZero(indicator) ? Element{} : mul(indicator, x); }
+  Element select(Element indicator, Element x) {
+    return isZero(indicator) ? Element{} : mul(indicator, x);
+  }
   bool isZero(Element a) const { return !a.negativeInfinity && a.value == 0; }
 };
 

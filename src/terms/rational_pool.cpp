@@ -18,14 +18,17 @@ Code RationalPool::floor(Code a) {
 
 Code RationalPool::power(Code base, Code exponent) {
   if (base == kOne || exponent == kOne) return base;
-  if (!isSmall(exponent)) throw Unsupported("a constant is raised to a power that is not a small integer");
+  if (!isSmall(exponent))
+    throw Unsupported("a constant is raised to a power that is not a small integer");
   const std::int64_t e = small(exponent);
   if (base == kMinusOne) return e % 2 == 0 ? kOne : kMinusOne;
   const Rational value = decode(base);
   const mpq_class q = value.toMpq();
-  const std::size_t bits = mpz_sizeinbase(q.get_num().get_mpz_t(), 2) + mpz_sizeinbase(q.get_den().get_mpz_t(), 2);
+  const std::size_t bits =
+      mpz_sizeinbase(q.get_num().get_mpz_t(), 2) + mpz_sizeinbase(q.get_den().get_mpz_t(), 2);
   constexpr std::size_t kMaxBits = std::size_t{1} << 20;
-  if (bits * static_cast<std::size_t>(std::abs(e)) > kMaxBits) throw Unsupported("the power of a constant exceeds the memory allowed for one number");
+  if (bits * static_cast<std::size_t>(std::abs(e)) > kMaxBits)
+    throw Unsupported("the power of a constant exceeds the memory allowed for one number");
   return encode(value.pow(e));
 }
 
@@ -36,7 +39,8 @@ Code RationalPool::intern(const Rational& r) {
   for (; slots_[i] != 0; i = (i + 1) & mask) {
     if (values_[slots_[i] - 1] == r) return kPooled + slots_[i] - 1;
   }
-  if (values_.size() >= kPooled - 1) throw Unsupported("the number of distinct coefficients exceeds the memory allowed");
+  if (values_.size() >= kPooled - 1)
+    throw Unsupported("the number of distinct coefficients exceeds the memory allowed");
   values_.push_back(r);
   slots_[i] = static_cast<std::uint32_t>(values_.size());
   return kPooled + static_cast<Code>(values_.size() - 1);

@@ -1,5 +1,6 @@
-// Rationals as 32-bit codes: a small integer is its own code, anything else is an index into a pool without duplicates. So equal codes are
-// equal values, an entry of a sum or product takes eight bytes, and the arithmetic of coefficients 1, -1, 2 never leaves the registers.
+// Rationals as 32-bit codes: a small integer is its own code, anything else is an index into a pool
+// without duplicates. So equal codes are equal values, an entry of a sum or product takes eight
+// bytes, and the arithmetic of coefficients 1, -1, 2 never leaves the registers.
 #pragma once
 
 #include <cstdint>
@@ -45,13 +46,18 @@ class RationalPool {
     if (isSmall(a) && isSmall(b)) return a < b;
     return decode(a) < decode(b);
   }
-  int sign(Code a) const { return isSmall(a) ? (a > kZero) - (a < kZero) : values_[a - kPooled].sign(); }
+  int sign(Code a) const {
+    return isSmall(a) ? (a > kZero) - (a < kZero) : values_[a - kPooled].sign();
+  }
   // The largest integer that is not above the value.
   Code floor(Code a);
-  // base^exponent. Throws Unsupported when the exponent is not an integer, or when the result would not fit any sensible memory.
+  // base^exponent. Throws Unsupported when the exponent is not an integer, or when the result would
+  // not fit any sensible memory.
   Code power(Code base, Code exponent);
 
-  std::size_t memoryBytes() const { return values_.capacity() * sizeof(Rational) + slots_.capacity() * sizeof(std::uint32_t); }
+  std::size_t memoryBytes() const {
+    return values_.capacity() * sizeof(Rational) + slots_.capacity() * sizeof(std::uint32_t);
+  }
 
  private:
   static constexpr Code kPooled = 2 * static_cast<Code>(kBias);

@@ -17,10 +17,15 @@ std::vector<TermId> ids(std::span<const Term> terms) {
 
 }  // namespace
 
-TermAlgebra::TermAlgebra(Mode mode, std::size_t maxTerms) : store_(std::make_unique<Store>(mode, maxTerms)), conditions_(std::make_unique<Conditions>()) {}
+TermAlgebra::TermAlgebra(Mode mode, std::size_t maxTerms)
+    : store_(std::make_unique<Store>(mode, maxTerms)),
+      conditions_(std::make_unique<Conditions>()) {}
 TermAlgebra::~TermAlgebra() = default;
 // The domain knows its algebra by address: another one is made when needed.
-TermAlgebra::TermAlgebra(TermAlgebra&& other) noexcept : store_(std::move(other.store_)), conditions_(std::move(other.conditions_)) { other.domain_.reset(); }
+TermAlgebra::TermAlgebra(TermAlgebra&& other) noexcept
+    : store_(std::move(other.store_)), conditions_(std::move(other.conditions_)) {
+  other.domain_.reset();
+}
 TermAlgebra& TermAlgebra::operator=(TermAlgebra&& other) noexcept {
   store_ = std::move(other.store_);
   conditions_ = std::move(other.conditions_);
@@ -35,11 +40,17 @@ Term TermAlgebra::variable(bool integer, const TensorFacts& facts) {
   if (facts.mayBeInfinite) store_->nodes[id].meta |= Store::kMasked;
   return {id};
 }
-Sign TermAlgebra::variableSign(std::uint32_t variable) const { return store_->variableSign.at(variable); }
+Sign TermAlgebra::variableSign(std::uint32_t variable) const {
+  return store_->variableSign.at(variable);
+}
 std::size_t TermAlgebra::variableCount() const { return store_->integerVariable.size(); }
-bool TermAlgebra::variableIsInteger(std::uint32_t variable) const { return store_->integerVariable.at(variable); }
+bool TermAlgebra::variableIsInteger(std::uint32_t variable) const {
+  return store_->integerVariable.at(variable);
+}
 
-Term TermAlgebra::constant(const Rational& value) { return {store_->internConstant(store_->rationals.encode(value))}; }
+Term TermAlgebra::constant(const Rational& value) {
+  return {store_->internConstant(store_->rationals.encode(value))};
+}
 Term TermAlgebra::negativeInfinity() { return {Store::kInfinityTerm}; }
 
 Term TermAlgebra::add(Term a, Term b) {
@@ -50,13 +61,19 @@ Term TermAlgebra::add(Term a, Term b) {
 Term TermAlgebra::mul(Term a, Term b) {
   if (store_->mode == Mode::kNormalized) {
     // As for scale(). What is not a constant may be zero or negative.
-    const auto positive = [&](Term t) { return kind(t) == TermKind::kConstant && constantValue(t).sign() > 0; };
-    if ((store_->mayBeInfinite(a.id) && !positive(b)) || (store_->mayBeInfinite(b.id) && !positive(a))) {
-      throw Unsupported("minus infinity (the entry of a mask) times a term that is not a positive constant");
+    const auto positive = [&](Term t) {
+      return kind(t) == TermKind::kConstant && constantValue(t).sign() > 0;
+    };
+    if ((store_->mayBeInfinite(a.id) && !positive(b)) ||
+        (store_->mayBeInfinite(b.id) && !positive(a))) {
+      throw Unsupported(
+          "minus infinity (the entry of a mask) times a term that is not a positive constant");
     }
   }
   const ConditionSet condition = conditions_->unite(a.condition, b.condition);
-  return {store_->mode == Mode::kNormalized ? store_->multiply(a.id, b.id) : store_->rawMultiply(a.id, b.id), condition};
+  return {store_->mode == Mode::kNormalized ? store_->multiply(a.id, b.id)
+                                            : store_->rawMultiply(a.id, b.id),
+          condition};
 }
 
 Term TermAlgebra::scale(const Rational& factor, Term a) {
@@ -65,17 +82,21 @@ Term TermAlgebra::scale(const Rational& factor, Term a) {
     throw Unsupported("minus infinity (the entry of a mask) times a number that is not positive");
   }
   const Code c = store_->rationals.encode(factor);
-  return {store_->mode == Mode::kNormalized ? store_->scale(c, a.id) : store_->rawScale(c, a.id), a.condition};
+  return {store_->mode == Mode::kNormalized ? store_->scale(c, a.id) : store_->rawScale(c, a.id),
+          a.condition};
 }
 
 Term TermAlgebra::sum(std::span<const Term> terms, std::span<const std::int64_t> weights) {
-  return {store_->mode == Mode::kNormalized ? store_->sum(terms, weights) : store_->rawSum(terms, weights), conditionsOf(terms)};
+  return {store_->mode == Mode::kNormalized ? store_->sum(terms, weights)
+                                            : store_->rawSum(terms, weights),
+          conditionsOf(terms)};
 }
 
 bool TermAlgebra::storesPartialSums() const { return store_->mode == Mode::kNormalized; }
 
 ConditionSet TermAlgebra::partial(Term base, int halves) {
-  if (store_->mode == Mode::kRaw || store_->kind(base.id) == TermKind::kConstant) return base.condition;   // of constants: known, or refused
+  if (store_->mode == Mode::kRaw || store_->kind(base.id) == TermKind::kConstant)
+    return base.condition;  // of constants: known, or refused
   if (!domain_) domain_ = std::make_unique<Domain>(*this);
   return conditions_->unite(base.condition, domain_->of(base, halves));
 }
@@ -89,40 +110,55 @@ ConditionSet TermAlgebra::conditionsOf(std::span<const Term> terms) {
 }
 
 Term TermAlgebra::power(Term base, int halves) {
-  const TermId id = store_->mode == Mode::kNormalized ? store_->power(base.id, halves) : store_->rawPower(base.id, halves);
+  const TermId id = store_->mode == Mode::kNormalized ? store_->power(base.id, halves)
+                                                      : store_->rawPower(base.id, halves);
   return {id, halves < 0 || halves % 2 != 0 ? partial(base, halves) : base.condition};
 }
 
-Term TermAlgebra::exp(Term a) { return {store_->mode == Mode::kNormalized ? store_->exp(a.id) : store_->rawExp(a.id), a.condition}; }
+Term TermAlgebra::exp(Term a) {
+  return {store_->mode == Mode::kNormalized ? store_->exp(a.id) : store_->rawExp(a.id),
+          a.condition};
+}
 
-Term TermAlgebra::apply(ops::Function f, std::span<const std::int64_t> params, std::span<const Term> arguments) {
+Term TermAlgebra::apply(ops::Function f, std::span<const std::int64_t> params,
+                        std::span<const Term> arguments) {
   const std::vector<TermId> a = ids(arguments);
-  const TermId id = store_->mode == Mode::kNormalized ? store_->apply(f, params, a) : store_->rawApply(f, params, a);
+  const TermId id = store_->mode == Mode::kNormalized ? store_->apply(f, params, a)
+                                                      : store_->rawApply(f, params, a);
   return {id, f == ops::Function::kLog ? partial(arguments[0], 0) : conditionsOf(arguments)};
 }
 
 Term TermAlgebra::indicator(Term index, std::int64_t value) {
-  return {store_->mode == Mode::kNormalized ? store_->indicator(index.id, value) : store_->rawIndicator(index.id, value), index.condition};
+  return {store_->mode == Mode::kNormalized ? store_->indicator(index.id, value)
+                                            : store_->rawIndicator(index.id, value),
+          index.condition};
 }
 
 Term TermAlgebra::select(Term indicator, Term t) {
   Term selected = mul(indicator, t);
   if (t.condition == 0) return selected;
-  if (kind(indicator) != TermKind::kIndicator) {   // a constant, whose element is known to be looked up or not
+  if (kind(indicator) !=
+      TermKind::kIndicator) {  // a constant, whose element is known to be looked up or not
     if (indicator.id == Store::kZeroTerm) selected.condition = indicator.condition;
     return selected;
   }
-  const auto both = [&](std::uint32_t guard) { return guard == 0 ? indicator.id : store_->multiply(guard, indicator.id); };
-  selected.condition = conditions_->unite(indicator.condition, conditions_->guarded(t.condition, indicator.id, both));
+  const auto both = [&](std::uint32_t guard) {
+    return guard == 0 ? indicator.id : store_->multiply(guard, indicator.id);
+  };
+  selected.condition = conditions_->unite(indicator.condition,
+                                          conditions_->guarded(t.condition, indicator.id, both));
   return selected;
 }
 
-bool TermAlgebra::isZero(Term t) const { return t.id == Store::kZeroTerm && t.condition == 0; }   // what is skipped would lose its conditions
+bool TermAlgebra::isZero(Term t) const {
+  return t.id == Store::kZeroTerm && t.condition == 0;
+}  // what is skipped would lose its conditions
 
 TermKind TermAlgebra::kind(Term t) const { return store_->kind(t.id); }
 
 Rational TermAlgebra::constantValue(Term t) const {
-  const Code c = store_->kind(t.id) == TermKind::kSum ? store_->parts(t.id).constant : store_->nodes[t.id].data;
+  const Code c = store_->kind(t.id) == TermKind::kSum ? store_->parts(t.id).constant
+                                                      : store_->nodes[t.id].data;
   return store_->rationals.decode(c);
 }
 
@@ -132,7 +168,8 @@ std::vector<TermAlgebra::Part> TermAlgebra::parts(Term t) const {
   const Store::Parts p = store_->parts(t.id);
   std::vector<Part> result;
   result.reserve(p.size);
-  for (std::uint32_t i = 0; i < p.size; ++i) result.push_back({store_->rationals.decode(p.code(i)), {p.term(i)}});
+  for (std::uint32_t i = 0; i < p.size; ++i)
+    result.push_back({store_->rationals.decode(p.code(i)), {p.term(i)}});
   return result;
 }
 

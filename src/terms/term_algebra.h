@@ -1,9 +1,10 @@
-// The algebra of the proof: hash-consed terms with exact rational coefficients, kept in the cheap normal form of docs/design.md by
-// construction (sums and products flattened and sorted, never distributed). Equal ids are equal terms, hence equal values wherever both
-// are defined: every rewriting keeps the value wherever the term was defined, and may define it at more points (x * x^-1 = 1). Each rule's
-// argument stands beside it in term_normal.cpp and term_expand.cpp.
-// Throws Unsupported for what has no value (division by a term that is zero, minus infinity where a number is needed), and when more
-// than maxTerms terms would be stored.
+// The algebra of the proof: hash-consed terms with exact rational coefficients, kept in the cheap
+// normal form of docs/design.md by construction (sums and products flattened and sorted, never
+// distributed). Equal ids are equal terms, hence equal values wherever both are defined: every
+// rewriting keeps the value wherever the term was defined, and may define it at more points (x *
+// x^-1 = 1). Each rule's argument stands beside it in term_normal.cpp and term_expand.cpp. Throws
+// Unsupported for what has no value (division by a term that is zero, minus infinity where a number
+// is needed), and when more than maxTerms terms would be stored.
 #pragma once
 
 #include <cstdint>
@@ -23,35 +24,38 @@ class Domain;
 
 struct Term {  // a handle into the algebra's store
   std::uint32_t id = 0;
-  ConditionSet condition = 0;   // under which the value exists that the term was made for (terms/conditions.h); no part of the term
+  ConditionSet condition = 0;  // under which the value exists that the term was made for
+                               // (terms/conditions.h); no part of the term
   friend bool operator==(Term a, Term b) { return a.id == b.id; }
 };
 
 enum class TermKind : std::uint8_t {
-  kConstant,          // a rational
+  kConstant,  // a rational
   kNegativeInfinity,
-  kVariable,          // real or integer input element
-  kSum,               // constant + sum of coefficient * term; terms are neither sums nor constants
-  kProduct,           // product of base^exponent, exponent a non-zero rational (integers, except for exp and sqrt atoms)
-  kExp, kSqrt,        // of one term
-  kFunction,          // ops::Function of terms
-  kIndicator,         // [term = value]
+  kVariable,  // real or integer input element
+  kSum,       // constant + sum of coefficient * term; terms are neither sums nor constants
+  kProduct,  // product of base^exponent, exponent a non-zero rational (integers, except for exp and
+             // sqrt atoms)
+  kExp,
+  kSqrt,       // of one term
+  kFunction,   // ops::Function of terms
+  kIndicator,  // [term = value]
 };
 
 class TermAlgebra {
  public:
   using Element = Term;
   enum class Mode : std::uint8_t {
-    kNormalized,   // the cheap normal form by construction
-    kRaw,          // no simplification beyond hash-consing and constant folding: what --checker z3 is given
+    kNormalized,  // the cheap normal form by construction
+    kRaw,  // no simplification beyond hash-consing and constant folding: what --checker z3 is given
   };
   explicit TermAlgebra(Mode mode = Mode::kNormalized, std::size_t maxTerms = 200'000'000);
   ~TermAlgebra();
   TermAlgebra(TermAlgebra&&) noexcept;
   TermAlgebra& operator=(TermAlgebra&&) noexcept;
 
-  // A fresh variable; `label` numbers it for the caller (variable ids are dense, 0, 1, 2, ... in order of creation).
-  // `facts`: what is known of its value; that it is total says nothing here.
+  // A fresh variable; `label` numbers it for the caller (variable ids are dense, 0, 1, 2, ... in
+  // order of creation). `facts`: what is known of its value; that it is total says nothing here.
   Term variable(bool integer, const TensorFacts& facts = {});
   Sign variableSign(std::uint32_t variable) const;
   std::size_t variableCount() const;
@@ -59,7 +63,8 @@ class TermAlgebra {
 
   Term constant(const Rational& value);
   Term negativeInfinity();
-  // A long sum is one call of `sum`, O(n log n): adding term by term would store every partial sum, each with all its parts.
+  // A long sum is one call of `sum`, O(n log n): adding term by term would store every partial sum,
+  // each with all its parts.
   Term add(Term a, Term b);
   Term mul(Term a, Term b);
   Term scale(const Rational& factor, Term a);
@@ -67,40 +72,46 @@ class TermAlgebra {
   bool storesPartialSums() const;
   Term power(Term base, int halves);
   Term exp(Term a);
-  Term apply(ops::Function f, std::span<const std::int64_t> params, std::span<const Term> arguments);
+  Term apply(ops::Function f, std::span<const std::int64_t> params,
+             std::span<const Term> arguments);
   Term indicator(Term index, std::int64_t value);
   // The product; the conditions of `t` are needed only where the indicator is 1.
   Term select(Term indicator, Term t);
   bool isZero(Term t) const;
 
-  // Every operation above unites the conditions of its operands and adds those of its own: of base^(halves/2) with a negative or odd `halves`, and of a
-  // logarithm. Not in raw mode.
+  // Every operation above unites the conditions of its operands and adds those of its own: of
+  // base^(halves/2) with a negative or odd `halves`, and of a logarithm. Not in raw mode.
   Conditions& conditions() { return *conditions_; }
   const Conditions& conditions() const { return *conditions_; }
   // The condition that a value exists which the caller numbers.
-  ConditionSet defined(std::uint32_t number) { return conditions_->single({Condition::Kind::kDefined, number, 0}); }
+  ConditionSet defined(std::uint32_t number) {
+    return conditions_->single({Condition::Kind::kDefined, number, 0});
+  }
 
   // --- inspection (for the checker, the solver and messages) ---
   TermKind kind(Term t) const;
-  Rational constantValue(Term t) const;                       // kConstant; kSum: its constant part
-  std::uint32_t variableIndex(Term t) const;                  // kVariable
-  struct Part {                                               // of a sum: coefficient * term; of a product: term ^ exponent
+  Rational constantValue(Term t) const;       // kConstant; kSum: its constant part
+  std::uint32_t variableIndex(Term t) const;  // kVariable
+  struct Part {  // of a sum: coefficient * term; of a product: term ^ exponent
     Rational factor;
     Term term;
   };
-  std::vector<Part> parts(Term t) const;                      // kSum, kProduct
-  std::vector<Term> arguments(Term t) const;                  // kExp, kSqrt, kFunction, kIndicator
-  ops::Function function(Term t) const;                       // kFunction
-  std::vector<std::int64_t> parameters(Term t) const;         // kFunction: params; kIndicator: {value}
+  std::vector<Part> parts(Term t) const;               // kSum, kProduct
+  std::vector<Term> arguments(Term t) const;           // kExp, kSqrt, kFunction, kIndicator
+  ops::Function function(Term t) const;                // kFunction
+  std::vector<std::int64_t> parameters(Term t) const;  // kFunction: params; kIndicator: {value}
   std::size_t termCount() const;
   std::size_t memoryBytes() const;
-  // A readable rendering; `variableName` labels variables; cut off with "..." after `limit` characters.
-  // May the value be minus infinity, through an entry of a mask, also as the largest of several?
+  // A readable rendering; `variableName` labels variables; cut off with "..." after `limit`
+  // characters. May the value be minus infinity, through an entry of a mask, also as the largest of
+  // several?
   bool mayBeInfinite(Term t) const;
-  std::string toString(Term t, const std::vector<std::string>& variableNames, std::size_t limit = 400) const;
+  std::string toString(Term t, const std::vector<std::string>& variableNames,
+                       std::size_t limit = 400) const;
 
-  // The full normal form: expanded to a polynomial over atoms (variables, opaque applications on normalised arguments, reciprocals of
-  // sums, exponentials, indicators). Throws Unsupported("...budget...") when more than `budget` monomials would be needed.
+  // The full normal form: expanded to a polynomial over atoms (variables, opaque applications on
+  // normalised arguments, reciprocals of sums, exponentials, indicators). Throws
+  // Unsupported("...budget...") when more than `budget` monomials would be needed.
   Term expand(Term t, std::size_t budget);
 
  private:
@@ -110,7 +121,7 @@ class TermAlgebra {
 
   std::unique_ptr<Store> store_;
   std::unique_ptr<Conditions> conditions_;
-  std::unique_ptr<Domain> domain_;   // made when first needed
+  std::unique_ptr<Domain> domain_;  // made when first needed
 };
 
 }  // namespace shardproof

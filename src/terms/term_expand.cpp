@@ -1,8 +1,11 @@
-// The full normal form: a polynomial over atoms. Everything is rebuilt from the leaves with the constructors of the cheap normal form, so it
-// works for raw terms as well, and then products of sums are multiplied out. Sound for the same reasons as there: distribution is a ring axiom,
-// and the one further rule (reduceReciprocals) is argued where it stands. Not complete for fractions over several different denominators.
+// The full normal form: a polynomial over atoms. Everything is rebuilt from the leaves with the
+// constructors of the cheap normal form, so it works for raw terms as well, and then products of
+// sums are multiplied out. Sound for the same reasons as there: distribution is a ring axiom, and
+// the one further rule (reduceReciprocals) is argued where it stands. Not complete for fractions
+// over several different denominators.
 //
-// The budget counts every monomial that is written, also the intermediate ones, and long ones more than once, so it bounds the time as well.
+// The budget counts every monomial that is written, also the intermediate ones, and long ones more
+// than once, so it bounds the time as well.
 #include <algorithm>
 
 #include "terms/term_store.h"
@@ -11,12 +14,15 @@ namespace shardproof {
 
 namespace {
 
-constexpr std::uint32_t kFactorsOfOne = 8;   // a monomial counts as one more for so many factors: it is sorted and stored
+constexpr std::uint32_t kFactorsOfOne =
+    8;  // a monomial counts as one more for so many factors: it is sorted and stored
 
 }  // namespace
 
 void TermAlgebra::Store::charge(std::size_t monomials) {
-  if (monomials > budgetLeft) throw Unsupported("expanding a term needs more than the budget of " + std::to_string(budgetGiven) + " monomials");
+  if (monomials > budgetLeft)
+    throw Unsupported("expanding a term needs more than the budget of " +
+                      std::to_string(budgetGiven) + " monomials");
   budgetLeft -= monomials;
 }
 
@@ -51,7 +57,8 @@ TermId TermAlgebra::Store::expandNode(TermId t) {
   switch (kind(t)) {
     case TermKind::kConstant:
     case TermKind::kNegativeInfinity:
-    case TermKind::kVariable: return t;
+    case TermKind::kVariable:
+      return t;
     case TermKind::kSum: {
       SumBuilder b(*this);
       const Parts p = parts(t);  // nothing is interned before finish
@@ -64,7 +71,8 @@ TermId TermAlgebra::Store::expandNode(TermId t) {
       // All factors together first: what cancels need not be multiplied out.
       ProductBuilder b(*this);
       const std::uint32_t n = length(t);
-      // A factor that came out of an expansion counts as expanded although its argument, which is in that form already, was never asked for.
+      // A factor that came out of an expansion counts as expanded although its argument, which is
+      // in that form already, was never asked for.
       const auto argument = [&](TermId factor) {
         const auto it = expanded.find(nodes[factor].data);
         return it == expanded.end() ? TermId{nodes[factor].data} : it->second;
@@ -74,7 +82,8 @@ TermId TermAlgebra::Store::expandNode(TermId t) {
         if (kind(e.term) == TermKind::kExp) {
           multiplyByExp(b, argument(e.term), e.code);
         } else if (kind(e.term) == TermKind::kSqrt) {
-          if (!RationalPool::isSmall(e.code)) throw Unsupported("a square root is raised to a power that is not a small integer");
+          if (!RationalPool::isSmall(e.code))
+            throw Unsupported("a square root is raised to a power that is not a small integer");
           const std::int64_t k = RationalPool::small(e.code);
           const TermId base = argument(e.term);
           if (k - (k & 1) != 0) multiplyBy(b, base, rationals.encode((k - (k & 1)) / 2));
@@ -85,14 +94,17 @@ TermId TermAlgebra::Store::expandNode(TermId t) {
       }
       return multiplyOut(finish(b));
     }
-    case TermKind::kExp: return multiplyOut(exp(expanded.at(nodes[t].data)));
-    case TermKind::kSqrt: return multiplyOut(power(expanded.at(nodes[t].data), 1));
+    case TermKind::kExp:
+      return multiplyOut(exp(expanded.at(nodes[t].data)));
+    case TermKind::kSqrt:
+      return multiplyOut(power(expanded.at(nodes[t].data), 1));
     case TermKind::kFunction: {
       FunctionParts f = functionParts(t);
       for (TermId& a : f.arguments) a = expanded.at(a);
       return multiplyOut(apply(f.function, f.parameters, f.arguments));
     }
-    case TermKind::kIndicator: return indicator(expanded.at(indicatorIndex(t)), indicatorValue(t));
+    case TermKind::kIndicator:
+      return indicator(expanded.at(indicatorIndex(t)), indicatorValue(t));
   }
   return t;
 }
@@ -164,7 +176,8 @@ TermId TermAlgebra::Store::distribute(TermId product) {
     for (std::int64_t k = RationalPool::small(s.code); k > 0; --k) {
       next.clear();
       for (const Entry& u : polynomial) {
-        for (const Entry& v : factor) append(next, multiplyMonomials(u.term, v.term), rationals.multiply(u.code, v.code));
+        for (const Entry& v : factor)
+          append(next, multiplyMonomials(u.term, v.term), rationals.multiply(u.code, v.code));
       }
       sortAndMerge(next);
       polynomial.swap(next);
@@ -175,8 +188,9 @@ TermId TermAlgebra::Store::distribute(TermId product) {
   return reduceReciprocals(finish(b));
 }
 
-// Which entry of a sum counts as its leading one: the largest in the graded lexicographic order. kFree if the rule below is not to be applied
-// to this sum: because it is long, or because its monomials are not products of positive powers of atoms whose powers stay powers.
+// Which entry of a sum counts as its leading one: the largest in the graded lexicographic order.
+// kFree if the rule below is not to be applied to this sum: because it is long, or because its
+// monomials are not products of positive powers of atoms whose powers stay powers.
 std::uint32_t TermAlgebra::Store::leadingEntry(TermId sum) {
   if (const auto it = leading.find(sum); it != leading.end()) return it->second;
   constexpr std::uint32_t kLongest = 16;
@@ -193,7 +207,8 @@ std::uint32_t TermAlgebra::Store::leadingEntry(TermId sum) {
     for (std::uint32_t k = 0; k < m.size && usable; ++k) {
       const Entry e = m.entry(k);
       const TermKind base = kind(e.term);
-      usable = RationalPool::isSmall(e.code) && RationalPool::small(e.code) > 0 && base != TermKind::kSum && base != TermKind::kSqrt &&
+      usable = RationalPool::isSmall(e.code) && RationalPool::small(e.code) > 0 &&
+               base != TermKind::kSum && base != TermKind::kSqrt &&
                !(base == TermKind::kExp && special(e.term));
       degree += usable ? RationalPool::small(e.code) : 0;
       factors.push_back(e);
@@ -201,9 +216,11 @@ std::uint32_t TermAlgebra::Store::leadingEntry(TermId sum) {
     // Lexicographic with the smallest id as the most significant variable.
     bool larger = degree > bestDegree;
     if (degree == bestDegree) {
-      const auto [a, b] = std::mismatch(factors.begin(), factors.end(), bestFactors.begin(), bestFactors.end(),
-                                        [](const Entry& x, const Entry& y) { return x.term == y.term && x.code == y.code; });
-      if (a != factors.end() && b != bestFactors.end()) larger = a->term != b->term ? a->term < b->term : a->code > b->code;
+      const auto [a, b] = std::mismatch(
+          factors.begin(), factors.end(), bestFactors.begin(), bestFactors.end(),
+          [](const Entry& x, const Entry& y) { return x.term == y.term && x.code == y.code; });
+      if (a != factors.end() && b != bestFactors.end())
+        larger = a->term != b->term ? a->term < b->term : a->code > b->code;
     }
     if (larger) {
       best = i;
@@ -216,10 +233,12 @@ std::uint32_t TermAlgebra::Store::leadingEntry(TermId sum) {
   return best;
 }
 
-// Let S = c m + r be a denominator with leading monomial m. Then S^-k m u = (S^-(k-1) u - S^-k r u) / c, which holds wherever the left side is
-// defined, because that needs S != 0. Applied until no monomial contains S^-1 and m together, so that x/(x+y) + y/(x+y) becomes 1.
-// It ends: among the monomials of one power of S the new ones are smaller in a graded order, whose exponents are bounded below (those that the
-// rule lowers stay non-negative). Should that argument fail for some atom, the budget ends it.
+// Let S = c m + r be a denominator with leading monomial m. Then S^-k m u = (S^-(k-1) u - S^-k r u)
+// / c, which holds wherever the left side is defined, because that needs S != 0. Applied until no
+// monomial contains S^-1 and m together, so that x/(x+y) + y/(x+y) becomes 1. It ends: among the
+// monomials of one power of S the new ones are smaller in a graded order, whose exponents are
+// bounded below (those that the rule lowers stay non-negative). Should that argument fail for some
+// atom, the budget ends it.
 TermId TermAlgebra::Store::reduceReciprocals(TermId t) {
   const TermKind k = kind(t);
   if (k != TermKind::kSum && k != TermKind::kProduct) return t;
@@ -237,7 +256,8 @@ TermId TermAlgebra::Store::reduceReciprocals(TermId t) {
       bool divides = true;
       for (std::uint32_t f = 0; f < factors.size && divides; ++f) {
         while (at < p.size && p.term(at) < factors.term(f)) ++at;
-        divides = at < p.size && p.term(at) == factors.term(f) && !rationals.less(p.code(at), factors.code(f));
+        divides = at < p.size && p.term(at) == factors.term(f) &&
+                  !rationals.less(p.code(at), factors.code(f));
       }
       if (divides) return {p.term(i), lead};
     }

@@ -1,13 +1,16 @@
-// The cheap normal form: every constructor returns the normal form of its result, given operands in normal form.
+// The cheap normal form: every constructor returns the normal form of its result, given operands in
+// normal form.
 //
-// What "sound" means here. Each rule replaces a term by one that has the same value wherever the first is defined; the second may be defined
-// at more points (x * x^-1 = 1 also where x = 0). Rules compose, so a term's normal form has the term's value wherever the term is defined,
-// and two terms with one normal form have equal values wherever both are defined. Each rule below gives its argument; where none is
-// given it is a ring axiom of the reals.
+// What "sound" means here. Each rule replaces a term by one that has the same value wherever the
+// first is defined; the second may be defined at more points (x * x^-1 = 1 also where x = 0). Rules
+// compose, so a term's normal form has the term's value wherever the term is defined, and two terms
+// with one normal form have equal values wherever both are defined. Each rule below gives its
+// argument; where none is given it is a ring axiom of the reals.
 //
-// Minus infinity is no real number. It comes from masks, and only sum, exp, maximum and scaling by a positive number are defined on it;
-// anything else throws Unsupported. The atom kMaskEntry stands for a value that is either 0 or minus infinity; terms that may be infinite
-// on account of it are marked (mayBeInfinite), and rules that need a finite argument leave them alone.
+// Minus infinity is no real number. It comes from masks, and only sum, exp, maximum and scaling by
+// a positive number are defined on it; anything else throws Unsupported. The atom kMaskEntry stands
+// for a value that is either 0 or minus infinity; terms that may be infinite on account of it are
+// marked (mayBeInfinite), and rules that need a finite argument leave them alone.
 #include <algorithm>
 #include <limits>
 
@@ -16,7 +19,9 @@
 namespace shardproof {
 namespace {
 
-[[noreturn]] void infinite(const char* what) { throw Unsupported(std::string("minus infinity ") + what); }
+[[noreturn]] void infinite(const char* what) {
+  throw Unsupported(std::string("minus infinity ") + what);
+}
 
 }  // namespace
 
@@ -48,12 +53,13 @@ void TermAlgebra::Store::sortAndMerge(std::vector<Entry>& v) {
 
 // ---------------------------------------------------------------- sums
 
-// Adds code * t. Nested sums are flattened; scaling one scales its coefficients, which distributes over a sum of scaled terms only and
-// makes nothing larger.
+// Adds code * t. Nested sums are flattened; scaling one scales its coefficients, which distributes
+// over a sum of scaled terms only and makes nothing larger.
 void TermAlgebra::Store::addTo(SumBuilder& b, TermId t, Code c) {
   switch (kind(t)) {
     case TermKind::kConstant:
-      if (c != kZero && t != kZeroTerm) b.constant = rationals.add(b.constant, rationals.multiply(c, nodes[t].data));
+      if (c != kZero && t != kZeroTerm)
+        b.constant = rationals.add(b.constant, rationals.multiply(c, nodes[t].data));
       return;
     case TermKind::kNegativeInfinity:
       if (rationals.sign(c) <= 0) infinite("scaled by a number that is not positive");
@@ -62,8 +68,10 @@ void TermAlgebra::Store::addTo(SumBuilder& b, TermId t, Code c) {
     case TermKind::kSum: {
       if (c == kZero) return;
       const Parts p = parts(t);
-      if (p.constant != kZero) b.constant = rationals.add(b.constant, rationals.multiply(c, p.constant));
-      for (std::uint32_t i = 0; i < p.size; ++i) b.entries->push_back({p.term(i), rationals.multiply(c, p.code(i))});
+      if (p.constant != kZero)
+        b.constant = rationals.add(b.constant, rationals.multiply(c, p.constant));
+      for (std::uint32_t i = 0; i < p.size; ++i)
+        b.entries->push_back({p.term(i), rationals.multiply(c, p.code(i))});
       return;
     }
     default:
@@ -71,9 +79,11 @@ void TermAlgebra::Store::addTo(SumBuilder& b, TermId t, Code c) {
   }
 }
 
-// c m = m for c > 0 and the entry m of a mask, which is 0 or minus infinity: a mask that is added twice is the same mask.
+// c m = m for c > 0 and the entry m of a mask, which is 0 or minus infinity: a mask that is added
+// twice is the same mask.
 Code TermAlgebra::Store::maskFactor(TermId t, Code c) const {
-  const bool mask = c != kOne && mayBeInfinite(t) && kind(t) == TermKind::kFunction && functionParts(t).function == ops::Function::kMaskEntry;
+  const bool mask = c != kOne && mayBeInfinite(t) && kind(t) == TermKind::kFunction &&
+                    functionParts(t).function == ops::Function::kMaskEntry;
   return mask && rationals.sign(c) > 0 ? kOne : c;
 }
 
@@ -87,14 +97,16 @@ TermId TermAlgebra::Store::finish(SumBuilder& b) {
 
 TermId TermAlgebra::Store::sum(std::span<const Term> terms, std::span<const std::int64_t> weights) {
   SumBuilder b(*this);
-  for (std::size_t i = 0; i < terms.size(); ++i) addTo(b, terms[i].id, weights.empty() ? kOne : rationals.encode(weights[i]));
+  for (std::size_t i = 0; i < terms.size(); ++i)
+    addTo(b, terms[i].id, weights.empty() ? kOne : rationals.encode(weights[i]));
   return finish(b);
 }
 
 TermId TermAlgebra::Store::scale(Code c, TermId t) {
   if (c == kOne) return t;
   switch (kind(t)) {
-    case TermKind::kConstant: return internConstant(rationals.multiply(c, nodes[t].data));
+    case TermKind::kConstant:
+      return internConstant(rationals.multiply(c, nodes[t].data));
     case TermKind::kNegativeInfinity:
       if (rationals.sign(c) <= 0) infinite("scaled by a number that is not positive");
       return t;
@@ -102,7 +114,8 @@ TermId TermAlgebra::Store::scale(Code c, TermId t) {
       if (c == kZero) return kZeroTerm;
       Scratch entries(*this);
       const Parts p = parts(t);
-      for (std::uint32_t i = 0; i < p.size; ++i) entries->push_back({p.term(i), maskFactor(p.term(i), rationals.multiply(c, p.code(i)))});
+      for (std::uint32_t i = 0; i < p.size; ++i)
+        entries->push_back({p.term(i), maskFactor(p.term(i), rationals.multiply(c, p.code(i)))});
       return internSum(rationals.multiply(c, p.constant), *entries);
     }
     default: {
@@ -116,8 +129,9 @@ TermId TermAlgebra::Store::scale(Code c, TermId t) {
 // ---------------------------------------------------------------- products
 
 // Multiplies by t^exponent. The exponent is not zero, and an integer unless t is an exp atom.
-//   (a b)^n = a^n b^n and (a^m)^n = a^(m n) for integers m, n, wherever the left side is defined (a negative n needs a and b non-zero).
-//   Only a positive base is ever raised to a fraction, and then both laws hold as well.
+//   (a b)^n = a^n b^n and (a^m)^n = a^(m n) for integers m, n, wherever the left side is defined (a
+//   negative n needs a and b non-zero). Only a positive base is ever raised to a fraction, and then
+//   both laws hold as well.
 void TermAlgebra::Store::multiplyBy(ProductBuilder& b, TermId t, Code exponent) {
   switch (kind(t)) {
     case TermKind::kConstant:
@@ -128,7 +142,8 @@ void TermAlgebra::Store::multiplyBy(ProductBuilder& b, TermId t, Code exponent) 
         b.coefficient = rationals.multiply(b.coefficient, rationals.power(nodes[t].data, exponent));
       }
       return;
-    case TermKind::kNegativeInfinity: infinite("times a term that is not a positive constant");
+    case TermKind::kNegativeInfinity:
+      infinite("times a term that is not a positive constant");
     case TermKind::kSum: {
       if (!isProperSum(t)) {
         const Entry e = parts(t).entry(0);
@@ -148,7 +163,8 @@ void TermAlgebra::Store::multiplyBy(ProductBuilder& b, TermId t, Code exponent) 
     }
     case TermKind::kProduct: {
       const Parts p = parts(t);
-      for (std::uint32_t i = 0; i < p.size; ++i) b.entries->push_back({p.term(i), rationals.multiply(p.code(i), exponent)});
+      for (std::uint32_t i = 0; i < p.size; ++i)
+        b.entries->push_back({p.term(i), rationals.multiply(p.code(i), exponent)});
       b.special = b.special || special(t);
       return;
     }
@@ -158,8 +174,9 @@ void TermAlgebra::Store::multiplyBy(ProductBuilder& b, TermId t, Code exponent) 
   }
 }
 
-// exp(c0 + sum c_i t_i)^e = exp(1)^(c0 e) * prod exp(t_i)^(c_i e): exp of a real number is positive, so any rational exponent is defined and
-// exponents add. For t_i = minus infinity exp is 0, a positive exponent keeps it 0, and with a negative one the left side is undefined.
+// exp(c0 + sum c_i t_i)^e = exp(1)^(c0 e) * prod exp(t_i)^(c_i e): exp of a real number is
+// positive, so any rational exponent is defined and exponents add. For t_i = minus infinity exp is
+// 0, a positive exponent keeps it 0, and with a negative one the left side is undefined.
 void TermAlgebra::Store::multiplyByExp(ProductBuilder& b, TermId argument, Code exponent) {
   switch (kind(argument)) {
     case TermKind::kConstant: {
@@ -181,7 +198,8 @@ void TermAlgebra::Store::multiplyByExp(ProductBuilder& b, TermId argument, Code 
       if (constant != kZero) multiplyByExpAtom(b, kOneTerm, rationals.multiply(constant, exponent));
       return;
     }
-    default: multiplyByExpAtom(b, argument, exponent);
+    default:
+      multiplyByExpAtom(b, argument, exponent);
   }
 }
 
@@ -191,8 +209,9 @@ void TermAlgebra::Store::multiplyByExpAtom(ProductBuilder& b, TermId argument, C
   b.special = b.special || special(atom);
 }
 
-// Multiplies by sqrt(c), c > 0: sqrt(p/q) = sqrt(p q) / q, squares are taken out, and one atom for each prime remains. So sqrt(8) and
-// 2 sqrt(2) agree. Primes above the bound of trial division may stay together in one atom, which is less complete but as sound.
+// Multiplies by sqrt(c), c > 0: sqrt(p/q) = sqrt(p q) / q, squares are taken out, and one atom for
+// each prime remains. So sqrt(8) and 2 sqrt(2) agree. Primes above the bound of trial division may
+// stay together in one atom, which is less complete but as sound.
 void TermAlgebra::Store::multiplyByRootOf(ProductBuilder& b, Code positive) {
   const mpq_class q = rationals.decode(positive).toMpq();
   mpz_class n = q.get_num() * q.get_den();
@@ -217,12 +236,14 @@ void TermAlgebra::Store::multiplyByRootOf(ProductBuilder& b, Code positive) {
   } else {
     atom(n);
   }
-  b.coefficient = rationals.multiply(b.coefficient, rationals.encode(Rational(mpq_class(outside, q.get_den()))));
+  b.coefficient = rationals.multiply(b.coefficient,
+                                     rationals.encode(Rational(mpq_class(outside, q.get_den()))));
 }
 
-// Multiplies by sqrt(base). With base = c * e * r, where c is a rational and e a product of exp atoms of finite arguments:
-// sqrt(|c| e r') = sqrt(|c|) e^(1/2) sqrt(r'), r' = sign(c) r, because |c| > 0 and e > 0; both sides are defined where r' >= 0. Nothing else is
-// taken out: sqrt(x^2) is not x.
+// Multiplies by sqrt(base). With base = c * e * r, where c is a rational and e a product of exp
+// atoms of finite arguments: sqrt(|c| e r') = sqrt(|c|) e^(1/2) sqrt(r'), r' = sign(c) r, because
+// |c| > 0 and e > 0; both sides are defined where r' >= 0. Nothing else is taken out: sqrt(x^2) is
+// not x.
 void TermAlgebra::Store::multiplyByRoot(ProductBuilder& b, TermId base) {
   ProductBuilder f(*this);
   multiplyBy(f, base, kOne);
@@ -252,12 +273,12 @@ void TermAlgebra::Store::multiplyByRoot(ProductBuilder& b, TermId base) {
   b.special = true;
 }
 
-// Sorts, adds the exponents of equal bases (a^m a^n = a^(m+n), where a != 0 if m or n is negative; a^0 = 1), and simplifies the powers of
-// special atoms:
+// Sorts, adds the exponents of equal bases (a^m a^n = a^(m+n), where a != 0 if m or n is negative;
+// a^0 = 1), and simplifies the powers of special atoms:
 //   sqrt(x)^2 = x where sqrt(x) is defined. The exponent becomes 0 or 1, the rest goes to x.
-//   exp(log x) = x where log x is defined. The exponent becomes a fraction in [0, 1), the rest goes to x.
-//   [i = v]^n = [i = v] and step(x)^n = step(x) for n >= 1, both being 0 or 1, and likewise 1 / [i = v]^n = 1 / [i = v]: where that exists, all are 1.
-//   [i = v] [i = w] = 0 for v != w.
+//   exp(log x) = x where log x is defined. The exponent becomes a fraction in [0, 1), the rest goes
+//   to x. [i = v]^n = [i = v] and step(x)^n = step(x) for n >= 1, both being 0 or 1, and likewise 1
+//   / [i = v]^n = 1 / [i = v]: where that exists, all are 1. [i = v] [i = w] = 0 for v != w.
 void TermAlgebra::Store::settle(ProductBuilder& b) {
   sortAndMerge(*b.entries);
   if (!b.special) return;
@@ -275,7 +296,8 @@ void TermAlgebra::Store::settle(ProductBuilder& b) {
           break;
         case TermKind::kSqrt: {
           if (e.code == kOne) break;
-          if (!RationalPool::isSmall(e.code)) throw Unsupported("a square root is raised to a power that is not a small integer");
+          if (!RationalPool::isSmall(e.code))
+            throw Unsupported("a square root is raised to a power that is not a small integer");
           const std::int64_t k = RationalPool::small(e.code);
           const std::int64_t whole = (k - (k & 1)) / 2;
           entries[i].code = rationals.encode(k & 1);
@@ -291,7 +313,8 @@ void TermAlgebra::Store::settle(ProductBuilder& b) {
           carried = true;
           break;
         }
-        default: break;
+        default:
+          break;
       }
     }
     if (carried) sortAndMerge(entries);
@@ -299,7 +322,9 @@ void TermAlgebra::Store::settle(ProductBuilder& b) {
   for (std::size_t i = 0; i < entries.size(); ++i) {
     if (kind(entries[i].term) != TermKind::kIndicator) continue;
     for (std::size_t j = i + 1; j < entries.size(); ++j) {
-      if (kind(entries[j].term) == TermKind::kIndicator && indicatorIndex(entries[i].term) == indicatorIndex(entries[j].term)) b.zero = true;
+      if (kind(entries[j].term) == TermKind::kIndicator &&
+          indicatorIndex(entries[i].term) == indicatorIndex(entries[j].term))
+        b.zero = true;
     }
   }
 }
@@ -315,7 +340,8 @@ TermId TermAlgebra::Store::multiply(TermId a, TermId b) {
   if (kind(b) == TermKind::kConstant) return scale(nodes[b].data, a);
   const auto plain = [&](TermId t) {
     const TermKind k = kind(t);
-    return (k == TermKind::kVariable || k == TermKind::kFunction || k == TermKind::kExp) && !special(t);
+    return (k == TermKind::kVariable || k == TermKind::kFunction || k == TermKind::kExp) &&
+           !special(t);
   };
   if (a != b && plain(a) && plain(b)) {
     const Entry entries[2] = {{std::min(a, b), kOne}, {std::max(a, b), kOne}};
@@ -344,7 +370,8 @@ void TermAlgebra::Store::commonFactors(TermId sum, std::vector<Entry>& into) {
     std::uint32_t k = 0;
     for (const Entry& e : into) {
       while (k < p.size && p.term(k) < e.term) ++k;
-      if (k < p.size && p.term(k) == e.term) into[out++] = {e.term, rationals.minimum(e.code, p.code(k))};
+      if (k < p.size && p.term(k) == e.term)
+        into[out++] = {e.term, rationals.minimum(e.code, p.code(k))};
     }
     into.resize(out);
     if (into.empty()) return;
@@ -358,15 +385,17 @@ TermId TermAlgebra::Store::dividedBy(TermId t, std::span<const Entry> factors) {
   std::size_t f = 0;
   for (std::uint32_t i = 0; i < p.size; ++i) {
     Entry e = p.entry(i);
-    if (f < factors.size() && factors[f].term == e.term) e.code = rationals.add(e.code, rationals.negate(factors[f++].code));
+    if (f < factors.size() && factors[f].term == e.term)
+      e.code = rationals.add(e.code, rationals.negate(factors[f++].code));
     if (e.code != kZero) left->push_back(e);
   }
   return internProduct(*left);
 }
 
-// sum = coefficient * monomial * rest, where rest has 1 as its first coefficient and no factor common to its entries. So (8a + 8b)/8 and
-// a + b, or a x + a y and a (x + y), are the same factor, and what a numerator shares with all of a denominator cancels.
-// c m_1 + c m_2 = c (m_1 + m_2), and pulling out the monomial with the smallest exponents only divides each entry by factors it has.
+// sum = coefficient * monomial * rest, where rest has 1 as its first coefficient and no factor
+// common to its entries. So (8a + 8b)/8 and a + b, or a x + a y and a (x + y), are the same factor,
+// and what a numerator shares with all of a denominator cancels. c m_1 + c m_2 = c (m_1 + m_2), and
+// pulling out the monomial with the smallest exponents only divides each entry by factors it has.
 TermAlgebra::Store::Primitive TermAlgebra::Store::primitive(TermId sum) {
   if ((nodes[sum].meta & kPrimitive) != 0) return {kOne, kOneTerm, sum};
   if (const auto it = primitives.find(sum); it != primitives.end()) return it->second;
@@ -382,7 +411,8 @@ TermAlgebra::Store::Primitive TermAlgebra::Store::primitive(TermId sum) {
     }
     result.monomial = internProduct(*common);
     result.rest = finish(rest);
-    // Divided entries may be sums themselves, so the rest may have anything in common again, or be no sum any more.
+    // Divided entries may be sums themselves, so the rest may have anything in common again, or be
+    // no sum any more.
     if (isProperSum(result.rest)) {
       const Primitive inner = primitive(result.rest);
       result.coefficient = inner.coefficient;
@@ -400,8 +430,8 @@ TermAlgebra::Store::Primitive TermAlgebra::Store::primitive(TermId sum) {
 
 // ---------------------------------------------------------------- powers, exp, log
 
-// x^(2n) as an integer power. x^(2n+1 halves) = x^n sqrt(x): the left side is defined where x >= 0 (x > 0 for a negative power), and so is
-// the right. x^0 = 1 everywhere.
+// x^(2n) as an integer power. x^(2n+1 halves) = x^n sqrt(x): the left side is defined where x >= 0
+// (x > 0 for a negative power), and so is the right. x^0 = 1 everywhere.
 TermId TermAlgebra::Store::power(TermId base, int halves) {
   if (kind(base) == TermKind::kNegativeInfinity) infinite("raised to a power");
   if (halves == 0) return kOneTerm;
@@ -420,9 +450,10 @@ TermId TermAlgebra::Store::exp(TermId a) {
   return finish(b);
 }
 
-// log(c e r) for a rational c and a product e = prod exp(t_i)^c_i of exp atoms with finite arguments: log|c| + sum c_i t_i + log(sign(c) r), as
-// |c| > 0 and e > 0; both sides are defined where sign(c) r > 0. This is what makes logarithms of sums of exponentials agree that
-// subtract different maxima first. log(x y) is left alone for other factors: both may be negative.
+// log(c e r) for a rational c and a product e = prod exp(t_i)^c_i of exp atoms with finite
+// arguments: log|c| + sum c_i t_i + log(sign(c) r), as |c| > 0 and e > 0; both sides are defined
+// where sign(c) r > 0. This is what makes logarithms of sums of exponentials agree that subtract
+// different maxima first. log(x y) is left alone for other factors: both may be negative.
 TermId TermAlgebra::Store::logarithm(TermId a) {
   if (kind(a) == TermKind::kNegativeInfinity) infinite("as the argument of log");
   ProductBuilder f(*this);
@@ -464,18 +495,24 @@ TermId TermAlgebra::Store::foldConstants(ops::Function f, std::span<const TermId
   if (arguments.size() != 1 || kind(arguments[0]) != TermKind::kConstant) return kFree;
   const Code c = nodes[arguments[0]].data;
   switch (f) {
-    case Function::kStep: return rationals.sign(c) > 0 ? kOneTerm : kZeroTerm;
-    case Function::kTanh: return c == kZero ? kZeroTerm : kFree;
+    case Function::kStep:
+      return rationals.sign(c) > 0 ? kOneTerm : kZeroTerm;
+    case Function::kTanh:
+      return c == kZero ? kZeroTerm : kFree;
     case Function::kSigmoid:
-    case Function::kNormalCdf: return c == kZero ? internConstant(rationals.encode(Rational(1, 2))) : kFree;
+    case Function::kNormalCdf:
+      return c == kZero ? internConstant(rationals.encode(Rational(1, 2))) : kFree;
     case Function::kLog:
-      if (rationals.sign(c) <= 0) throw Unsupported("the logarithm of a number that is not positive");
+      if (rationals.sign(c) <= 0)
+        throw Unsupported("the logarithm of a number that is not positive");
       return c == kOne ? kZeroTerm : kFree;
-    default: return kFree;
+    default:
+      return kFree;
   }
 }
 
-// max(max(a, b), c) = max(a, b, c), order and repetition do not matter, and minus infinity is the neutral element of max.
+// max(max(a, b), c) = max(a, b, c), order and repetition do not matter, and minus infinity is the
+// neutral element of max.
 TermId TermAlgebra::Store::extremum(ops::Function f, std::span<const TermId> arguments) {
   const bool maximum = f == ops::Function::kMaximum;
   std::vector<TermId> flat;
@@ -488,7 +525,8 @@ TermId TermAlgebra::Store::extremum(ops::Function f, std::span<const TermId> arg
       anyInfinite = true;
     } else if (kind(t) == TermKind::kConstant) {
       const Code c = nodes[t].data;
-      if (!anyConstant || (maximum ? rationals.less(constant, c) : rationals.less(c, constant))) constant = c;
+      if (!anyConstant || (maximum ? rationals.less(constant, c) : rationals.less(c, constant)))
+        constant = c;
       anyConstant = true;
     } else {
       flat.push_back(t);
@@ -511,10 +549,12 @@ TermId TermAlgebra::Store::extremum(ops::Function f, std::span<const TermId> arg
   return flat.size() == 1 ? flat[0] : internFunction(f, {}, flat);
 }
 
-TermId TermAlgebra::Store::apply(ops::Function f, std::span<const std::int64_t> params, std::span<const TermId> arguments) {
+TermId TermAlgebra::Store::apply(ops::Function f, std::span<const std::int64_t> params,
+                                 std::span<const TermId> arguments) {
   if (ops::isSymmetric(f)) return extremum(f, arguments);
   for (const TermId t : arguments) {
-    if (kind(t) == TermKind::kNegativeInfinity) infinite((std::string("as an argument of ") + ops::name(f)).c_str());
+    if (kind(t) == TermKind::kNegativeInfinity)
+      infinite((std::string("as an argument of ") + ops::name(f)).c_str());
   }
   if (const TermId folded = foldConstants(f, arguments); folded != kFree) return folded;
   if (f == ops::Function::kLog && arguments.size() == 1) return logarithm(arguments[0]);
@@ -523,17 +563,23 @@ TermId TermAlgebra::Store::apply(ops::Function f, std::span<const std::int64_t> 
 
 bool TermAlgebra::Store::isIntegral(TermId t) const {
   switch (kind(t)) {
-    case TermKind::kVariable: return integerVariable[nodes[t].data];
-    case TermKind::kIndicator: return true;
-    case TermKind::kFunction: return functionOf(t) == ops::Function::kGateChoice || functionOf(t) == ops::Function::kStep;
-    default: return false;
+    case TermKind::kVariable:
+      return integerVariable[nodes[t].data];
+    case TermKind::kIndicator:
+      return true;
+    case TermKind::kFunction:
+      return functionOf(t) == ops::Function::kGateChoice || functionOf(t) == ops::Function::kStep;
+    default:
+      return false;
   }
 }
 
-// [c t + k = v] = [t = (v - k)/c] for a rational c != 0; if that is no integer and t always is one, it is 0.
+// [c t + k = v] = [t = (v - k)/c] for a rational c != 0; if that is no integer and t always is one,
+// it is 0.
 TermId TermAlgebra::Store::indicator(TermId index, std::int64_t value) {
   if (kind(index) == TermKind::kNegativeInfinity) infinite("as an index");
-  if (kind(index) == TermKind::kConstant) return nodes[index].data == rationals.encode(value) ? kOneTerm : kZeroTerm;
+  if (kind(index) == TermKind::kConstant)
+    return nodes[index].data == rationals.encode(value) ? kOneTerm : kZeroTerm;
   if (kind(index) != TermKind::kSum) return internIndicator(index, value);
   const Parts p = parts(index);
   Rational target = Rational(value) - rationals.decode(p.constant);

@@ -8,14 +8,19 @@ namespace {
 
 class Printer {
  public:
-  Printer(const TermAlgebra& algebra, const std::vector<std::string>& names, std::size_t limit) : algebra_(algebra), names_(names), limit_(limit) {}
+  Printer(const TermAlgebra& algebra, const std::vector<std::string>& names, std::size_t limit)
+      : algebra_(algebra), names_(names), limit_(limit) {}
 
   // Every level of nesting writes before it descends, so the limit bounds the depth, too.
   void print(Term t, bool factor) {
     if (full()) return;
     switch (algebra_.kind(t)) {
-      case TermKind::kConstant: out_ += algebra_.constantValue(t).toString(); break;
-      case TermKind::kNegativeInfinity: out_ += "-inf"; break;
+      case TermKind::kConstant:
+        out_ += algebra_.constantValue(t).toString();
+        break;
+      case TermKind::kNegativeInfinity:
+        out_ += "-inf";
+        break;
       case TermKind::kVariable: {
         const std::uint32_t v = algebra_.variableIndex(t);
         if (v < names_.size()) {
@@ -25,11 +30,21 @@ class Printer {
         }
         break;
       }
-      case TermKind::kSum: sum(t, factor); break;
-      case TermKind::kProduct: product(t); break;
-      case TermKind::kExp: call("exp", {}, t); break;
-      case TermKind::kSqrt: call("sqrt", {}, t); break;
-      case TermKind::kFunction: call(ops::name(algebra_.function(t)), algebra_.parameters(t), t); break;
+      case TermKind::kSum:
+        sum(t, factor);
+        break;
+      case TermKind::kProduct:
+        product(t);
+        break;
+      case TermKind::kExp:
+        call("exp", {}, t);
+        break;
+      case TermKind::kSqrt:
+        call("sqrt", {}, t);
+        break;
+      case TermKind::kFunction:
+        call(ops::name(algebra_.function(t)), algebra_.parameters(t), t);
+        break;
       case TermKind::kIndicator:
         out_ += "[";
         print(algebra_.arguments(t)[0], false);
@@ -115,7 +130,8 @@ class Printer {
 
 }  // namespace
 
-std::string TermAlgebra::toString(Term t, const std::vector<std::string>& variableNames, std::size_t limit) const {
+std::string TermAlgebra::toString(Term t, const std::vector<std::string>& variableNames,
+                                  std::size_t limit) const {
   Printer printer(*this, variableNames, limit);
   printer.print(t, false);
   return printer.take();

@@ -1,5 +1,6 @@
-// Raw mode: what the solver is given when nothing may be assumed of the normal form. Sums and products keep their structure; only what the
-// solver cannot express is simplified (minus infinity), and constants are folded.
+// Raw mode: what the solver is given when nothing may be assumed of the normal form. Sums and
+// products keep their structure; only what the solver cannot express is simplified (minus
+// infinity), and constants are folded.
 #include <cstdlib>
 
 #include "terms/term_store.h"
@@ -7,11 +8,14 @@
 namespace shardproof {
 namespace {
 
-[[noreturn]] void infinite(const char* what) { throw Unsupported(std::string("minus infinity ") + what); }
+[[noreturn]] void infinite(const char* what) {
+  throw Unsupported(std::string("minus infinity ") + what);
+}
 
 }  // namespace
 
-TermId TermAlgebra::Store::rawSum(std::span<const Term> terms, std::span<const std::int64_t> weights) {
+TermId TermAlgebra::Store::rawSum(std::span<const Term> terms,
+                                  std::span<const std::int64_t> weights) {
   Scratch entries(*this);
   Code constant = kZero;
   bool anyInfinite = false;
@@ -41,7 +45,8 @@ TermId TermAlgebra::Store::rawScale(Code c, TermId t) {
 TermId TermAlgebra::Store::rawMultiply(TermId a, TermId b) {
   if (kind(a) == TermKind::kConstant) return rawScale(nodes[a].data, b);
   if (kind(b) == TermKind::kConstant) return rawScale(nodes[b].data, a);
-  if (kind(a) == TermKind::kNegativeInfinity || kind(b) == TermKind::kNegativeInfinity) infinite("times a term that is not a positive constant");
+  if (kind(a) == TermKind::kNegativeInfinity || kind(b) == TermKind::kNegativeInfinity)
+    infinite("times a term that is not a positive constant");
   const Entry entries[2] = {{a, kOne}, {b, kOne}};
   return internProduct(entries);
 }
@@ -55,11 +60,14 @@ TermId TermAlgebra::Store::rawPower(TermId base, int halves) {
     if (kind(base) == TermKind::kConstant) {
       const mpq_class q = rationals.decode(nodes[base].data).toMpq();
       if (sgn(q) < 0) throw Unsupported("the square root of a negative number");
-      if (mpz_perfect_square_p(q.get_num().get_mpz_t()) && mpz_perfect_square_p(q.get_den().get_mpz_t())) {
-        e.term = internConstant(rationals.encode(Rational(mpq_class(sqrt(q.get_num()), sqrt(q.get_den())))));
+      if (mpz_perfect_square_p(q.get_num().get_mpz_t()) &&
+          mpz_perfect_square_p(q.get_den().get_mpz_t())) {
+        e.term = internConstant(
+            rationals.encode(Rational(mpq_class(sqrt(q.get_num()), sqrt(q.get_den())))));
       }
     }
-    if (e.term == base && base != kOneTerm && base != kZeroTerm) e.term = internUnary(TermKind::kSqrt, base);
+    if (e.term == base && base != kOneTerm && base != kZeroTerm)
+      e.term = internUnary(TermKind::kSqrt, base);
   }
   if (kind(e.term) == TermKind::kConstant) {
     if (e.term == kZeroTerm) {
@@ -77,10 +85,12 @@ TermId TermAlgebra::Store::rawExp(TermId a) {
   return internUnary(TermKind::kExp, a);
 }
 
-TermId TermAlgebra::Store::rawApply(ops::Function f, std::span<const std::int64_t> params, std::span<const TermId> arguments) {
+TermId TermAlgebra::Store::rawApply(ops::Function f, std::span<const std::int64_t> params,
+                                    std::span<const TermId> arguments) {
   if (!ops::isSymmetric(f)) {
     for (const TermId t : arguments) {
-      if (kind(t) == TermKind::kNegativeInfinity) infinite((std::string("as an argument of ") + ops::name(f)).c_str());
+      if (kind(t) == TermKind::kNegativeInfinity)
+        infinite((std::string("as an argument of ") + ops::name(f)).c_str());
     }
     const TermId folded = foldConstants(f, arguments);
     return folded != kFree ? folded : internFunction(f, params, arguments);
@@ -102,7 +112,8 @@ TermId TermAlgebra::Store::rawApply(ops::Function f, std::span<const std::int64_
 
 TermId TermAlgebra::Store::rawIndicator(TermId index, std::int64_t value) {
   if (kind(index) == TermKind::kNegativeInfinity) infinite("as an index");
-  if (kind(index) == TermKind::kConstant) return nodes[index].data == rationals.encode(value) ? kOneTerm : kZeroTerm;
+  if (kind(index) == TermKind::kConstant)
+    return nodes[index].data == rationals.encode(value) ? kOneTerm : kZeroTerm;
   return internIndicator(index, value);
 }
 

@@ -1,4 +1,5 @@
-// Storage: hash-consing in flat arrays. Equal content is the same id, so equality of terms is equality of ids.
+// Storage: hash-consing in flat arrays. Equal content is the same id, so equality of terms is
+// equality of ids.
 #include "terms/term_store.h"
 
 #include <algorithm>
@@ -27,7 +28,8 @@ std::uint32_t hashOf(std::uint32_t meta, std::span<const std::uint32_t> content)
 
 }  // namespace
 
-TermAlgebra::Store::Store(Mode m, std::size_t limit) : mode(m), maxTerms(limit), slots(1024, Slot{0, kFree}) {
+TermAlgebra::Store::Store(Mode m, std::size_t limit)
+    : mode(m), maxTerms(limit), slots(1024, Slot{0, kFree}) {
   internConstant(RationalPool::kZero);
   internConstant(RationalPool::kOne);
   append(0, static_cast<std::uint32_t>(TermKind::kNegativeInfinity));
@@ -35,7 +37,8 @@ TermAlgebra::Store::Store(Mode m, std::size_t limit) : mode(m), maxTerms(limit),
 
 void TermAlgebra::Store::requireRoom() const {
   if (nodes.size() >= maxTerms || nodes.size() >= kFree) {
-    throw Unsupported("the terms exceed the memory allowed for them (" + std::to_string(maxTerms) + " terms)");
+    throw Unsupported("the terms exceed the memory allowed for them (" + std::to_string(maxTerms) +
+                      " terms)");
   }
 }
 
@@ -57,7 +60,8 @@ void TermAlgebra::Store::grow() {
   slots.swap(larger);
 }
 
-TermId TermAlgebra::Store::insertAt(std::size_t slot, std::uint32_t hash, std::uint32_t data, std::uint32_t meta) {
+TermId TermAlgebra::Store::insertAt(std::size_t slot, std::uint32_t hash, std::uint32_t data,
+                                    std::uint32_t meta) {
   const TermId id = append(data, meta);
   slots[slot] = {hash, id};
   if (++used * 4 > slots.size() * 3) grow();
@@ -84,9 +88,12 @@ TermId TermAlgebra::Store::intern(std::uint32_t meta, std::span<const std::uint3
   for (; slots[i].term != kFree; i = (i + 1) & mask) {
     if (slots[i].hash != hash) continue;
     const Node n = nodes[slots[i].term];
-    // The kind and the length are part of meta, so the number of words agrees, too. (A function's number of parameters is its first word.)
+    // The kind and the length are part of meta, so the number of words agrees, too. (A function's
+    // number of parameters is its first word.)
     if ((n.meta & kIdentity) != meta) continue;
-    if (content.size() <= words.size() - n.data && std::equal(content.begin(), content.end(), words.begin() + n.data)) return slots[i].term;
+    if (content.size() <= words.size() - n.data &&
+        std::equal(content.begin(), content.end(), words.begin() + n.data))
+      return slots[i].term;
   }
   if (words.size() + content.size() > std::numeric_limits<std::uint32_t>::max()) {
     throw Unsupported("the terms exceed the memory allowed for their parts");
@@ -99,8 +106,11 @@ TermId TermAlgebra::Store::intern(std::uint32_t meta, std::span<const std::uint3
 
 TermId TermAlgebra::Store::internConstant(Code c) { return internInline(TermKind::kConstant, c); }
 
-TermId TermAlgebra::Store::internEntries(std::uint32_t meta, Code constant, std::span<const Entry> entries) {
-  if (entries.size() > kMaxLength) throw Unsupported("a term with " + std::to_string(entries.size()) + " parts exceeds the memory allowed for one");
+TermId TermAlgebra::Store::internEntries(std::uint32_t meta, Code constant,
+                                         std::span<const Entry> entries) {
+  if (entries.size() > kMaxLength)
+    throw Unsupported("a term with " + std::to_string(entries.size()) +
+                      " parts exceeds the memory allowed for one");
   bool unit = true;
   for (const Entry& e : entries) unit = unit && e.code == kOne;
   std::uint32_t local[17];
@@ -152,14 +162,17 @@ TermId TermAlgebra::Store::internProduct(std::span<const Entry> entries) {
 TermId TermAlgebra::Store::internUnary(TermKind k, TermId argument) {
   const std::size_t before = nodes.size();
   const TermId id = internInline(k, argument);
-  if (id == before && (k == TermKind::kSqrt || (kind(argument) == TermKind::kFunction && functionOf(argument) == ops::Function::kLog))) {
+  if (id == before && (k == TermKind::kSqrt || (kind(argument) == TermKind::kFunction &&
+                                                functionOf(argument) == ops::Function::kLog))) {
     nodes[id].meta |= kSpecial;
   }
   return id;
 }
 
-TermId TermAlgebra::Store::internFunction(ops::Function f, std::span<const std::int64_t> params, std::span<const TermId> arguments) {
-  if (arguments.size() > kMaxLength || params.size() > kMaxLength) throw Unsupported("a function of too many arguments for the memory allowed");
+TermId TermAlgebra::Store::internFunction(ops::Function f, std::span<const std::int64_t> params,
+                                          std::span<const TermId> arguments) {
+  if (arguments.size() > kMaxLength || params.size() > kMaxLength)
+    throw Unsupported("a function of too many arguments for the memory allowed");
   std::vector<std::uint32_t> content;
   content.reserve(1 + 2 * params.size() + arguments.size());
   content.push_back(static_cast<std::uint32_t>(f) | static_cast<std::uint32_t>(params.size()) << 8);
@@ -169,7 +182,9 @@ TermId TermAlgebra::Store::internFunction(ops::Function f, std::span<const std::
   }
   content.insert(content.end(), arguments.begin(), arguments.end());
   const std::size_t before = nodes.size();
-  const TermId id = intern(static_cast<std::uint32_t>(TermKind::kFunction) | static_cast<std::uint32_t>(arguments.size() << kLengthShift), content);
+  const TermId id = intern(static_cast<std::uint32_t>(TermKind::kFunction) |
+                               static_cast<std::uint32_t>(arguments.size() << kLengthShift),
+                           content);
   if (id == before) {
     if (f == ops::Function::kStep) nodes[id].meta |= kSpecial;
     if (f == ops::Function::kMaskEntry) nodes[id].meta |= kMasked;
@@ -182,14 +197,17 @@ TermId TermAlgebra::Store::internFunction(ops::Function f, std::span<const std::
 
 TermId TermAlgebra::Store::internIndicator(TermId index, std::int64_t value) {
   const std::uint64_t v = static_cast<std::uint64_t>(value);
-  const std::uint32_t content[3] = {index, static_cast<std::uint32_t>(v), static_cast<std::uint32_t>(v >> 32)};
-  const TermId id = intern(static_cast<std::uint32_t>(TermKind::kIndicator) | 1U << kLengthShift, content);
+  const std::uint32_t content[3] = {index, static_cast<std::uint32_t>(v),
+                                    static_cast<std::uint32_t>(v >> 32)};
+  const TermId id =
+      intern(static_cast<std::uint32_t>(TermKind::kIndicator) | 1U << kLengthShift, content);
   nodes[id].meta |= kSpecial;
   return id;
 }
 
 TermId TermAlgebra::Store::newVariable(bool integer) {
-  const TermId id = append(static_cast<std::uint32_t>(integerVariable.size()), static_cast<std::uint32_t>(TermKind::kVariable));
+  const TermId id = append(static_cast<std::uint32_t>(integerVariable.size()),
+                           static_cast<std::uint32_t>(TermKind::kVariable));
   integerVariable.push_back(integer);
   return id;
 }
@@ -199,7 +217,8 @@ TermAlgebra::Store::FunctionParts TermAlgebra::Store::functionParts(TermId t) co
   FunctionParts result{static_cast<ops::Function>(*w & 0xff), {}, {}};
   const std::uint32_t params = *w++ >> 8;
   for (std::uint32_t i = 0; i < params; ++i, w += 2) {
-    result.parameters.push_back(static_cast<std::int64_t>(w[0] | static_cast<std::uint64_t>(w[1]) << 32));
+    result.parameters.push_back(
+        static_cast<std::int64_t>(w[0] | static_cast<std::uint64_t>(w[1]) << 32));
   }
   result.arguments.assign(w, w + length(t));
   return result;
@@ -220,19 +239,28 @@ std::vector<TermId> TermAlgebra::Store::children(TermId t) const {
       break;
     }
     case TermKind::kExp:
-    case TermKind::kSqrt: result.push_back(nodes[t].data); break;
-    case TermKind::kFunction: result = functionParts(t).arguments; break;
-    case TermKind::kIndicator: result.push_back(indicatorIndex(t)); break;
+    case TermKind::kSqrt:
+      result.push_back(nodes[t].data);
+      break;
+    case TermKind::kFunction:
+      result = functionParts(t).arguments;
+      break;
+    case TermKind::kIndicator:
+      result.push_back(indicatorIndex(t));
+      break;
     case TermKind::kConstant:
     case TermKind::kNegativeInfinity:
-    case TermKind::kVariable: break;
+    case TermKind::kVariable:
+      break;
   }
   return result;
 }
 
 std::size_t TermAlgebra::Store::memoryBytes() const {
-  std::size_t bytes = nodes.capacity() * sizeof(Node) + words.capacity() * sizeof(std::uint32_t) + slots.capacity() * sizeof(Slot);
-  bytes += rationals.memoryBytes() + integerVariable.capacity() / 8 + payload.capacity() * sizeof(std::uint32_t);
+  std::size_t bytes = nodes.capacity() * sizeof(Node) + words.capacity() * sizeof(std::uint32_t) +
+                      slots.capacity() * sizeof(Slot);
+  bytes += rationals.memoryBytes() + integerVariable.capacity() / 8 +
+           payload.capacity() * sizeof(std::uint32_t);
   for (const auto& s : spare) bytes += s->capacity() * sizeof(Entry);
   // A bucket pointer, a link and the pair for each memoised term.
   bytes += primitives.size() * (sizeof(Primitive) + 24) + (expanded.size() + leading.size()) * 24;

@@ -1,9 +1,11 @@
-// The inside of TermAlgebra, private to this folder: where terms live (term_store.cpp), how the cheap normal form is built
-// (term_normal.cpp), the raw mode (term_raw.cpp), the full normal form (term_expand.cpp).
+// The inside of TermAlgebra, private to this folder: where terms live (term_store.cpp), how the
+// cheap normal form is built (term_normal.cpp), the raw mode (term_raw.cpp), the full normal form
+// (term_expand.cpp).
 //
-// A term is a record of eight bytes in `nodes`, its parts are 32-bit words in `words`, and `slots` finds it again by content. Sums and
-// products whose coefficients or exponents are all 1 hold only the ids of their parts. The product of two variables thus takes 16
-// bytes and 11 to 21 for its slot, the sum of four terms 24 and the same.
+// A term is a record of eight bytes in `nodes`, its parts are 32-bit words in `words`, and `slots`
+// finds it again by content. Sums and products whose coefficients or exponents are all 1 hold only
+// the ids of their parts. The product of two variables thus takes 16 bytes and 11 to 21 for its
+// slot, the sum of four terms 24 and the same.
 #pragma once
 
 #include <cstdint>
@@ -37,17 +39,22 @@ struct TermAlgebra::Store {
 
   // Bits of Node::meta.
   static constexpr std::uint32_t kKindMask = 0xf;
-  static constexpr std::uint32_t kUnit = 1U << 4;       // all codes are 1 and not stored
-  static constexpr std::uint32_t kShifted = 1U << 5;    // a sum whose constant is not zero: the code of it is the first word
-  static constexpr std::uint32_t kSpecial = 1U << 6;    // an atom whose powers simplify, or a product that contains one
+  static constexpr std::uint32_t kUnit = 1U << 4;  // all codes are 1 and not stored
+  static constexpr std::uint32_t kShifted =
+      1U << 5;  // a sum whose constant is not zero: the code of it is the first word
+  static constexpr std::uint32_t kSpecial =
+      1U << 6;  // an atom whose powers simplify, or a product that contains one
   static constexpr std::uint32_t kPrimitive = 1U << 7;  // a sum known to be its own primitive part
-  static constexpr std::uint32_t kMasked = 1U << 8;     // may be minus infinity, through an entry of a mask
-  static constexpr std::uint32_t kIdentity = ~(kSpecial | kPrimitive | kMasked);  // what equality looks at
+  static constexpr std::uint32_t kMasked =
+      1U << 8;  // may be minus infinity, through an entry of a mask
+  static constexpr std::uint32_t kIdentity =
+      ~(kSpecial | kPrimitive | kMasked);  // what equality looks at
   static constexpr int kLengthShift = 9;
   static constexpr std::size_t kMaxLength = (std::size_t{1} << 23) - 1;
 
   struct Node {
-    std::uint32_t data;  // where the words begin; kConstant: the code; kVariable: its number; kExp, kSqrt: the argument
+    std::uint32_t data;  // where the words begin; kConstant: the code; kVariable: its number; kExp,
+                         // kSqrt: the argument
     std::uint32_t meta;
   };
   struct Slot {
@@ -56,7 +63,8 @@ struct TermAlgebra::Store {
   };
   static constexpr TermId kFree = std::numeric_limits<TermId>::max();
 
-  // The parts of a sum or product. Points into `words`: not to be used after another term has been interned.
+  // The parts of a sum or product. Points into `words`: not to be used after another term has been
+  // interned.
   struct Parts {
     const std::uint32_t* words;
     std::uint32_t size;
@@ -72,7 +80,8 @@ struct TermAlgebra::Store {
     std::vector<TermId> arguments;
   };
 
-  // A vector of entries borrowed from the store, so that building a term allocates nothing once the algebra is warm.
+  // A vector of entries borrowed from the store, so that building a term allocates nothing once the
+  // algebra is warm.
   class Scratch {
    public:
     explicit Scratch(Store& s) : store_(s) {
@@ -127,12 +136,17 @@ struct TermAlgebra::Store {
     const Node n = nodes[t];
     const std::uint32_t* w = words.data() + n.data;
     const bool shifted = (n.meta & kShifted) != 0;
-    return {shifted ? w + 1 : w, n.meta >> kLengthShift, (n.meta & kUnit) != 0, shifted ? *w : kZero};
+    return {shifted ? w + 1 : w, n.meta >> kLengthShift, (n.meta & kUnit) != 0,
+            shifted ? *w : kZero};
   }
   // A sum that is more than a scaled term.
-  bool isProperSum(TermId t) const { return kind(t) == TermKind::kSum && (length(t) > 1 || (nodes[t].meta & kShifted) != 0); }
+  bool isProperSum(TermId t) const {
+    return kind(t) == TermKind::kSum && (length(t) > 1 || (nodes[t].meta & kShifted) != 0);
+  }
   FunctionParts functionParts(TermId t) const;
-  ops::Function functionOf(TermId t) const { return static_cast<ops::Function>(words[nodes[t].data] & 0xff); }
+  ops::Function functionOf(TermId t) const {
+    return static_cast<ops::Function>(words[nodes[t].data] & 0xff);
+  }
   TermId indicatorIndex(TermId t) const { return words[nodes[t].data]; }
   std::int64_t indicatorValue(TermId t) const;
   std::vector<TermId> children(TermId t) const;
@@ -140,10 +154,12 @@ struct TermAlgebra::Store {
   bool isIntegral(TermId t) const;
 
   TermId internConstant(Code c);
-  TermId internSum(Code constant, std::span<const Entry> entries);   // sorted and merged by the caller, no zeros
-  TermId internProduct(std::span<const Entry> entries);              // likewise
-  TermId internUnary(TermKind k, TermId argument);                   // kExp, kSqrt
-  TermId internFunction(ops::Function f, std::span<const std::int64_t> params, std::span<const TermId> arguments);
+  TermId internSum(Code constant,
+                   std::span<const Entry> entries);  // sorted and merged by the caller, no zeros
+  TermId internProduct(std::span<const Entry> entries);  // likewise
+  TermId internUnary(TermKind k, TermId argument);       // kExp, kSqrt
+  TermId internFunction(ops::Function f, std::span<const std::int64_t> params,
+                        std::span<const TermId> arguments);
   TermId internIndicator(TermId index, std::int64_t value);
   TermId newVariable(bool integer);
   std::size_t memoryBytes() const;
@@ -170,7 +186,8 @@ struct TermAlgebra::Store {
   TermId exp(TermId a);
   TermId logarithm(TermId a);
   TermId extremum(ops::Function f, std::span<const TermId> arguments);
-  TermId apply(ops::Function f, std::span<const std::int64_t> params, std::span<const TermId> arguments);
+  TermId apply(ops::Function f, std::span<const std::int64_t> params,
+               std::span<const TermId> arguments);
   TermId indicator(TermId index, std::int64_t value);
   // Shared by both modes: what folds exactly, or kFree.
   TermId foldConstants(ops::Function f, std::span<const TermId> arguments);
@@ -181,7 +198,8 @@ struct TermAlgebra::Store {
   TermId rawMultiply(TermId a, TermId b);
   TermId rawPower(TermId base, int halves);
   TermId rawExp(TermId a);
-  TermId rawApply(ops::Function f, std::span<const std::int64_t> params, std::span<const TermId> arguments);
+  TermId rawApply(ops::Function f, std::span<const std::int64_t> params,
+                  std::span<const TermId> arguments);
   TermId rawIndicator(TermId index, std::int64_t value);
 
   // --- the full normal form (term_expand.cpp) ---
@@ -206,8 +224,9 @@ struct TermAlgebra::Store {
   std::vector<bool> integerVariable;
   std::vector<Sign> variableSign;
   std::vector<std::unique_ptr<std::vector<Entry>>> spare;
-  std::vector<std::uint32_t> payload;                    // the words of the term being interned
-  std::unordered_map<TermId, Primitive> primitives;      // of the sums that are not primitive themselves
+  std::vector<std::uint32_t> payload;  // the words of the term being interned
+  std::unordered_map<TermId, Primitive>
+      primitives;  // of the sums that are not primitive themselves
   std::unordered_map<TermId, TermId> expanded;
   std::unordered_map<TermId, std::uint32_t> leading;
   std::size_t budgetLeft = 0;

@@ -231,9 +231,12 @@ class Evaluator {
       throw TooMuch("it is made from too many elements for the time");
     const StageTensor& tensor = stage_.tensors[at(t)];
     switch (tensor.origin) {
-      case Origin::kConstant: return constant(tensor, flat);
-      case Origin::kVariable: return supply_(binding_.canonical({t, flat}));
-      case Origin::kUnbound: return supply_({t, flat});
+      case Origin::kConstant:
+        return constant(tensor, flat);
+      case Origin::kVariable:
+        return supply_(binding_.canonical({t, flat}));
+      case Origin::kUnbound:
+        return supply_({t, flat});
       case Origin::kBoundary:
         // Asked anew each time, which is quicker than to look it up.
         if (const Binding::Value v = binding_.local({t, flat});
@@ -242,7 +245,8 @@ class Evaluator {
         else if (v.kind == Binding::Value::Kind::kElement)
           return element(v.element.tensor, v.element.flat);
         break;
-      case Origin::kComputed: break;
+      case Origin::kComputed:
+        break;
     }
     auto& known = known_[at(t)];
     if (const auto it = known.find(flat); it != known.end()) return it->second;
@@ -309,9 +313,13 @@ class Evaluator {
     const std::size_t d = dimension(node.dim, shape.size()), o = dimension(node.odim, shape.size());
     switch (node.communication) {
       case Communication::kReceive:
-      case Communication::kBroadcast: return element(node.in[0], flat);
-      case Communication::kReduceScatter: p[d] += node.member * shape[d]; [[fallthrough]];
-      case Communication::kAllReduce: return reduced(node, members, read);
+      case Communication::kBroadcast:
+        return element(node.in[0], flat);
+      case Communication::kReduceScatter:
+        p[d] += node.member * shape[d];
+        [[fallthrough]];
+      case Communication::kAllReduce:
+        return reduced(node, members, read);
       case Communication::kAllGather: {
         const Index each = stage_.tensors[at(node.in[0])].info.shape[d], from = p[d] / each;
         p[d] %= each;
@@ -327,7 +335,8 @@ class Evaluator {
         p[d] += node.member * piece;
         return read(from);
       }
-      default: throw Unsupported("this communication has no definition by elements");
+      default:
+        throw Unsupported("this communication has no definition by elements");
     }
   }
 
@@ -338,11 +347,14 @@ class Evaluator {
     std::int64_t count = 0;
     for (const std::int64_t m : node.multiplicity) count += m;
     switch (node.reduction) {
-      case Reduction::kSum: return algebra_.sum(elements, node.multiplicity);
+      case Reduction::kSum:
+        return algebra_.sum(elements, node.multiplicity);
       case Reduction::kMean:
         return algebra_.scale(Rational(1, count), algebra_.sum(elements, node.multiplicity));
-      case Reduction::kMax: return algebra_.apply(ops::Function::kMaximum, {}, elements);
-      case Reduction::kMin: return algebra_.apply(ops::Function::kMinimum, {}, elements);
+      case Reduction::kMax:
+        return algebra_.apply(ops::Function::kMaximum, {}, elements);
+      case Reduction::kMin:
+        return algebra_.apply(ops::Function::kMinimum, {}, elements);
     }
     throw Unsupported("an unknown reduction");
   }

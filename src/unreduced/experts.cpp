@@ -173,12 +173,18 @@ class Experts {
   }
   N gradient(std::size_t operand, Index flat) const {
     switch (operand) {
-      case 0: return ofInput(flat / d_, flat % d_);
-      case 2: return ofRoute(flat / k_, flat % k_);
-      case 3: return ofProjection(flat, true);
-      case 4: return ofProjection(flat, false);
-      case 5: return ofDown(flat / (d_ * f_), flat / f_ % d_, flat % f_);
-      default: throw Unsupported("a gradient of integers");
+      case 0:
+        return ofInput(flat / d_, flat % d_);
+      case 2:
+        return ofRoute(flat / k_, flat % k_);
+      case 3:
+        return ofProjection(flat, true);
+      case 4:
+        return ofProjection(flat, false);
+      case 5:
+        return ofDown(flat / (d_ * f_), flat / f_ % d_, flat % f_);
+      default:
+        throw Unsupported("a gradient of integers");
     }
   }
 

@@ -1,4 +1,5 @@
-// Interned attribute sets. Sharing them makes "same attributes" one integer comparison, which the classes of stages rely on.
+// Interned attribute sets. Sharing them makes "same attributes" one integer comparison, which the
+// classes of stages rely on.
 #include <string>
 #include <string_view>
 #include <utility>
@@ -33,7 +34,8 @@ struct AppendValue {
   }
 };
 
-// Injective: keys and strings are quoted, and the other kinds of value start with different characters.
+// Injective: keys and strings are quoted, and the other kinds of value start with different
+// characters.
 std::string canonical(const Attributes& attributes) {
   std::string out = "{";
   for (const auto& [key, value] : attributes) {

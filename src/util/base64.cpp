@@ -17,7 +17,9 @@ std::optional<std::string> fromBase64(std::string_view text) {
   base64_decode_ctx state{};
   base64_decode_init(&state);
   std::size_t length = bytes.size();
-  if (base64_decode_update(&state, &length, reinterpret_cast<std::uint8_t*>(bytes.data()), text.size(), text.data()) == 0) return std::nullopt;
+  if (base64_decode_update(&state, &length, reinterpret_cast<std::uint8_t*>(bytes.data()),
+                           text.size(), text.data()) == 0)
+    return std::nullopt;
   if (base64_decode_final(&state) == 0) return std::nullopt;
   bytes.resize(length);
   // White space and stray bits at the end are passed over by the decoder: one text for one value.

@@ -8,13 +8,15 @@
 namespace shardproof {
 
 std::string Model::tensorPointer(std::int32_t tensor, const Names& names) const {
-  return "/tensors/" + escapePointer(names.text(graph.tensors.at(static_cast<std::size_t>(tensor)).name));
+  return "/tensors/" +
+         escapePointer(names.text(graph.tensors.at(static_cast<std::size_t>(tensor)).name));
 }
 
 std::int64_t Plan::ranks() const {
   std::int64_t product = 1;
   for (const MeshAxis& axis : mesh) {
-    if (__builtin_mul_overflow(product, std::int64_t{axis.size}, &product)) throw std::overflow_error("the mesh has more than 2^63 ranks");
+    if (__builtin_mul_overflow(product, std::int64_t{axis.size}, &product))
+      throw std::overflow_error("the mesh has more than 2^63 ranks");
   }
   return product;
 }

@@ -1,5 +1,6 @@
-// Exact rationals. Invariant kept by every constructor: the value is in lowest terms, and big_ is set exactly when the numerator or the
-// denominator does not fit 64 bits. Equality and hash may therefore look at the representation alone.
+// Exact rationals. Invariant kept by every constructor: the value is in lowest terms, and big_ is
+// set exactly when the numerator or the denominator does not fit 64 bits. Equality and hash may
+// therefore look at the representation alone.
 #include "shardproof/rational.h"
 
 #include <cmath>
@@ -20,7 +21,9 @@ static_assert(sizeof(long) == sizeof(std::int64_t), "GMP's native integer must h
 
 bool fits(Int128 v) { return v >= kMin && v <= kMax; }
 
-std::uint64_t magnitude(std::int64_t v) { return v < 0 ? std::uint64_t{0} - static_cast<std::uint64_t>(v) : static_cast<std::uint64_t>(v); }
+std::uint64_t magnitude(std::int64_t v) {
+  return v < 0 ? std::uint64_t{0} - static_cast<std::uint64_t>(v) : static_cast<std::uint64_t>(v);
+}
 
 mpz_class toMpz(Int128 v) {
   const bool negative = v < 0;
@@ -55,7 +58,8 @@ std::uint64_t powerModulo(std::uint64_t base, std::uint64_t exponent, std::uint6
 
 std::uint64_t hashOf(const mpz_class& z) {
   std::uint64_t h = static_cast<std::uint64_t>(mpz_sgn(z.get_mpz_t()) + 2);
-  for (std::size_t i = 0; i < mpz_size(z.get_mpz_t()); ++i) h = mix(h + mpz_getlimbn(z.get_mpz_t(), static_cast<mp_size_t>(i)));
+  for (std::size_t i = 0; i < mpz_size(z.get_mpz_t()); ++i)
+    h = mix(h + mpz_getlimbn(z.get_mpz_t(), static_cast<mp_size_t>(i)));
   return h;
 }
 
@@ -98,7 +102,9 @@ Rational::Rational(const mpq_class& q) {
 }
 
 Rational::Rational(const Rational& other)
-    : num_(other.num_), den_(other.den_), big_(other.big_ ? std::make_unique<mpq_class>(*other.big_) : nullptr) {}
+    : num_(other.num_),
+      den_(other.den_),
+      big_(other.big_ ? std::make_unique<mpq_class>(*other.big_) : nullptr) {}
 
 Rational& Rational::operator=(const Rational& other) {
   if (this != &other) {
@@ -111,7 +117,8 @@ Rational& Rational::operator=(const Rational& other) {
 
 Rational Rational::parse(std::string_view text) {
   const auto fail = [&]() -> std::invalid_argument {
-    return std::invalid_argument("'" + std::string(text.substr(0, 60)) + "' is not a number in JSON's notation");
+    return std::invalid_argument("'" + std::string(text.substr(0, 60)) +
+                                 "' is not a number in JSON's notation");
   };
   std::size_t i = 0;
   const auto digits = [&](std::string& into) {
@@ -141,7 +148,9 @@ Rational Rational::parse(std::string_view text) {
     for (const char c : e) {
       value = value * 10 + (c - '0');
       // A longer exponent is no number a plan can mean, and its power of ten would eat the memory.
-      if (value > 10000) throw std::out_of_range("the exponent of '" + std::string(text.substr(0, 60)) + "' exceeds 10000");
+      if (value > 10000)
+        throw std::out_of_range("the exponent of '" + std::string(text.substr(0, 60)) +
+                                "' exceeds 10000");
     }
     exponent += below ? -value : value;
   }
@@ -157,12 +166,14 @@ Rational Rational::parse(std::string_view text) {
   mpz_class n(mantissa, 10);
   if (negative) n = -n;
   mpz_class scale;
-  mpz_ui_pow_ui(scale.get_mpz_t(), 10, static_cast<unsigned long>(exponent < 0 ? -exponent : exponent));
+  mpz_ui_pow_ui(scale.get_mpz_t(), 10,
+                static_cast<unsigned long>(exponent < 0 ? -exponent : exponent));
   return exponent < 0 ? Rational(mpq_class(n, scale)) : Rational(mpq_class(n * scale));
 }
 
 Rational Rational::fromDouble(double value) {
-  if (!std::isfinite(value)) throw std::invalid_argument("a rational cannot be infinite or not a number");
+  if (!std::isfinite(value))
+    throw std::invalid_argument("a rational cannot be infinite or not a number");
   return Rational(mpq_class(value));
 }
 
@@ -182,20 +193,27 @@ double Rational::toDouble() const {
   return static_cast<double>(static_cast<long double>(num_) / static_cast<long double>(den_));
 }
 
-mpq_class Rational::toMpq() const { return big_ ? *big_ : mpq_class(static_cast<long>(num_), static_cast<long>(den_)); }
+mpq_class Rational::toMpq() const {
+  return big_ ? *big_ : mpq_class(static_cast<long>(num_), static_cast<long>(den_));
+}
 
 std::string Rational::toString() const {
   if (big_) return big_->get_str();
   return den_ == 1 ? std::to_string(num_) : std::to_string(num_) + "/" + std::to_string(den_);
 }
 
-std::string Rational::numeratorString() const { return big_ ? big_->get_num().get_str() : std::to_string(num_); }
+std::string Rational::numeratorString() const {
+  return big_ ? big_->get_num().get_str() : std::to_string(num_);
+}
 
-std::string Rational::denominatorString() const { return big_ ? big_->get_den().get_str() : std::to_string(den_); }
+std::string Rational::denominatorString() const {
+  return big_ ? big_->get_den().get_str() : std::to_string(den_);
+}
 
 std::uint64_t Rational::hash() const {
   if (big_) return mix(hashOf(big_->get_num()) ^ (hashOf(big_->get_den()) * 31));
-  return mix(static_cast<std::uint64_t>(num_) + 0x9e3779b97f4a7c15ULL * static_cast<std::uint64_t>(den_));
+  return mix(static_cast<std::uint64_t>(num_) +
+             0x9e3779b97f4a7c15ULL * static_cast<std::uint64_t>(den_));
 }
 
 std::uint64_t Rational::modulo(std::uint64_t prime) const {
@@ -210,7 +228,8 @@ std::uint64_t Rational::modulo(std::uint64_t prime) const {
     d = static_cast<std::uint64_t>(den_) % prime;
   }
   if (d == 1) return n;
-  if (d == 0) throw std::domain_error("the denominator of " + toString() + " is a multiple of the modulus");
+  if (d == 0)
+    throw std::domain_error("the denominator of " + toString() + " is a multiple of the modulus");
   return multiplyModulo(n, powerModulo(d, prime - 2, prime), prime);
 }
 
@@ -247,10 +266,12 @@ Rational operator+(const Rational& a, const Rational& b) {
       std::int64_t sum = 0;
       if (!__builtin_add_overflow(a.num_, b.num_, &sum)) return Rational(sum);
     } else {
-      // Knuth, volume 2, 4.5.1: with g = gcd of the denominators, only a divisor of g can be common to the sum's two sides. So 64-bit
-      // gcds suffice, and the numerator stays below 2^127.
-      const std::int64_t g = static_cast<std::int64_t>(std::gcd(magnitude(a.den_), magnitude(b.den_)));
-      Int128 n = static_cast<Int128>(a.num_) * (b.den_ / g) + static_cast<Int128>(b.num_) * (a.den_ / g);
+      // Knuth, volume 2, 4.5.1: with g = gcd of the denominators, only a divisor of g can be common
+      // to the sum's two sides. So 64-bit gcds suffice, and the numerator stays below 2^127.
+      const std::int64_t g =
+          static_cast<std::int64_t>(std::gcd(magnitude(a.den_), magnitude(b.den_)));
+      Int128 n =
+          static_cast<Int128>(a.num_) * (b.den_ / g) + static_cast<Int128>(b.num_) * (a.den_ / g);
       if (n == 0) return Rational();
       std::int64_t common = 1;
       if (g != 1) {
@@ -259,7 +280,8 @@ Rational operator+(const Rational& a, const Rational& b) {
         n /= common;
       }
       const Int128 d = static_cast<Int128>(a.den_ / g) * (b.den_ / common);
-      if (fits(n) && fits(d)) return Rational::lowest(static_cast<std::int64_t>(n), static_cast<std::int64_t>(d));
+      if (fits(n) && fits(d))
+        return Rational::lowest(static_cast<std::int64_t>(n), static_cast<std::int64_t>(d));
     }
   }
   return Rational(mpq_class(a.toMpq() + b.toMpq()));
@@ -274,11 +296,15 @@ Rational operator*(const Rational& a, const Rational& b) {
       if (!__builtin_mul_overflow(a.num_, b.num_, &product)) return Rational(product);
     } else {
       if (a.num_ == 0 || b.num_ == 0) return Rational();
-      // Reducing crosswise first leaves nothing to reduce in the product. gcd(2^63, den) < 2^63 because den < 2^63.
-      const std::int64_t g = static_cast<std::int64_t>(std::gcd(magnitude(a.num_), magnitude(b.den_)));
-      const std::int64_t h = static_cast<std::int64_t>(std::gcd(magnitude(b.num_), magnitude(a.den_)));
+      // Reducing crosswise first leaves nothing to reduce in the product. gcd(2^63, den) < 2^63
+      // because den < 2^63.
+      const std::int64_t g =
+          static_cast<std::int64_t>(std::gcd(magnitude(a.num_), magnitude(b.den_)));
+      const std::int64_t h =
+          static_cast<std::int64_t>(std::gcd(magnitude(b.num_), magnitude(a.den_)));
       std::int64_t denominator = 0;
-      if (!__builtin_mul_overflow(a.num_ / g, b.num_ / h, &product) && !__builtin_mul_overflow(a.den_ / h, b.den_ / g, &denominator)) {
+      if (!__builtin_mul_overflow(a.num_ / g, b.num_ / h, &product) &&
+          !__builtin_mul_overflow(a.den_ / h, b.den_ / g, &denominator)) {
         return Rational::lowest(product, denominator);
       }
     }

@@ -4,7 +4,9 @@
 
 namespace shardproof {
 
-void Sha256::update(std::string_view bytes) { sha256_update(&state_, bytes.size(), reinterpret_cast<const std::uint8_t*>(bytes.data())); }
+void Sha256::update(std::string_view bytes) {
+  sha256_update(&state_, bytes.size(), reinterpret_cast<const std::uint8_t*>(bytes.data()));
+}
 
 std::string Sha256::hex() {
   static constexpr std::string_view kDigits = "0123456789abcdef";

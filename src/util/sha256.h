@@ -13,7 +13,7 @@ class Sha256 {
  public:
   Sha256() { sha256_init(&state_); }
   void update(std::string_view bytes);
-  std::string hex();   // 64 digits, of everything so far; starts anew
+  std::string hex();  // 64 digits, of everything so far; starts anew
 
  private:
   sha256_ctx state_{};

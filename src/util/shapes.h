@@ -5,8 +5,9 @@
 
 namespace shardproof {
 
-// Exporters declare the result of a reduction over everything as [1], PyTorch's meaning is []. Both hold the one same element, so nothing
-// is lost by taking the one for the other where the operator's evaluation does (OperatorInfo::scalarMayBeOne); any other difference is one.
+// Exporters declare the result of a reduction over everything as [1], PyTorch's meaning is []. Both
+// hold the one same element, so nothing is lost by taking the one for the other where the
+// operator's evaluation does (OperatorInfo::scalarMayBeOne); any other difference is one.
 inline bool fitsDeclared(const Shape& inferred, const Shape& declared, bool scalarMayBeOne) {
   return inferred == declared || (scalarMayBeOne && inferred.empty() && declared == Shape{1});
 }

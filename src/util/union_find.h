@@ -10,7 +10,9 @@ namespace shardproof {
 template <class Index>
 class UnionFind {
  public:
-  explicit UnionFind(std::size_t n = 0) : parent_(n) { std::iota(parent_.begin(), parent_.end(), Index{0}); }
+  explicit UnionFind(std::size_t n = 0) : parent_(n) {
+    std::iota(parent_.begin(), parent_.end(), Index{0});
+  }
   Index add() {
     parent_.push_back(static_cast<Index>(parent_.size()));
     return parent_.back();

@@ -16,7 +16,8 @@ std::string_view bytesOf(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
-// False, with errno, where the rest cannot be written; a signal that breaks a write off does not matter.
+// False, with errno, where the rest cannot be written; a signal that breaks a write off does not
+// matter.
 inline bool writeAll(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::write(fd, bytes.data(), bytes.size());

@@ -25,20 +25,24 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using nlohmann::json;
 
-constexpr double kFlopsPerSecond = 1e9;         // that are counted on: small arrays are slower than large ones, and a plan that does not end says nothing
-constexpr double kMostElements = 2e8;           // of a smaller plan
-constexpr double kShrinkShare = 0.5;            // of the time, for making it
+constexpr double kFlopsPerSecond = 1e9;  // that are counted on: small arrays are slower than large
+                                         // ones, and a plan that does not end says nothing
+constexpr double kMostElements = 2e8;    // of a smaller plan
+constexpr double kShrinkShare = 0.5;     // of the time, for making it
 constexpr int kTrials = 3;
-constexpr double kSlackSeconds = 10;            // until a process that does not keep to its time is killed
+constexpr double kSlackSeconds = 10;  // until a process that does not keep to its time is killed
 
-double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 std::string outputName(const Problem& problem, std::int32_t entry) {
   const std::int32_t t = problem.plan.lineage[static_cast<std::size_t>(entry)].tensor;
   return problem.names.text(problem.model.graph.tensors[static_cast<std::size_t>(t)].name);
 }
 
-// What the process that executes says: an outcome and why, and of a smaller plan that disagrees its files.
+// What the process that executes says: an outcome and why, and of a smaller plan that disagrees its
+// files.
 struct Answer {
   Confirmation::Outcome outcome = Confirmation::Outcome::kNotExecuted;
   std::string text, model, plan;
@@ -46,7 +50,8 @@ struct Answer {
 
 class Execution {
  public:
-  Execution(const Problem& problem, const ConfirmOptions& options) : problem_(problem), options_(options), start_(Clock::now()) {}
+  Execution(const Problem& problem, const ConfirmOptions& options)
+      : problem_(problem), options_(options), start_(Clock::now()) {}
 
   Answer run() {
     Answer answer;
@@ -57,7 +62,8 @@ class Execution {
       shrink.maxElements = kMostElements;
       const Shrunk small = shrinkProblem(problem_, shrink);
       if (!fits(*small.problem)) {
-        answer.text = "not executed: even a smaller plan, of " + grouped(small.elements) + " elements, takes longer than " + seconds();
+        answer.text = "not executed: even a smaller plan, of " + grouped(small.elements) +
+                      " elements, takes longer than " + seconds();
         return answer;
       }
       answer = judge(*small.problem, "a smaller plan (" + whatChanged(small) + ")");
@@ -66,7 +72,11 @@ class Execution {
         verifyOptions.jobs = 1;
         verifyOptions.inProcess = true;
         if (verify(*small.problem, verifyOptions).verdict != Verdict::kEquivalent) {
-          return {Confirmation::Outcome::kNotExecuted, "not confirmed: the smaller plan that was executed is not equivalent itself, so it is another plan than this one", {}, {}};
+          return {Confirmation::Outcome::kNotExecuted,
+                  "not confirmed: the smaller plan that was executed is not equivalent itself, so "
+                  "it is another plan than this one",
+                  {},
+                  {}};
         }
         answer.model = small.modelText;
         answer.plan = small.planText;
@@ -89,7 +99,8 @@ class Execution {
   }
   bool fits(const Problem& problem) const {
     const interpret::Cost cost = interpret::cost(problem);
-    return cost.flops <= left() * kFlopsPerSecond && cost.bytes <= static_cast<double>(options_.memoryMegabytes) * 1024 * 1024 / 2;
+    return cost.flops <= left() * kFlopsPerSecond &&
+           cost.bytes <= static_cast<double>(options_.memoryMegabytes) * 1024 * 1024 / 2;
   }
 
   static std::string whatChanged(const Shrunk& small) {
@@ -97,7 +108,9 @@ class Execution {
     std::size_t dimensions = 0;
     for (const Shrunk::Change& c : small.changes) {
       if (c.full == c.shrunk) continue;
-      if (c.what.starts_with("axis ") || c.what == "microbatches") axes += (axes.empty() ? "" : ", ") + c.what + " " + std::to_string(c.full) + " -> " + std::to_string(c.shrunk);
+      if (c.what.starts_with("axis ") || c.what == "microbatches")
+        axes += (axes.empty() ? "" : ", ") + c.what + " " + std::to_string(c.full) + " -> " +
+                std::to_string(c.shrunk);
       else ++dimensions;
     }
     if (dimensions > 0) axes += std::string(axes.empty() ? "" : ", ") + "shorter dimensions";
@@ -111,8 +124,11 @@ class Execution {
     options.maxBytes = static_cast<std::int64_t>(options_.memoryMegabytes) * 1024 * 1024;
     options.checkpoints = false;
     const interpret::Result result = interpret::execute(problem, options);
-    if (result.status == interpret::Status::kRefused) return {Confirmation::Outcome::kNotExecuted, what + " is not executed: " + result.reason, {}, {}};
-    if (result.status == interpret::Status::kCannotRun) return {Confirmation::Outcome::kDisagrees, what + " cannot run: " + result.reason, {}, {}};
+    if (result.status == interpret::Status::kRefused)
+      return {
+          Confirmation::Outcome::kNotExecuted, what + " is not executed: " + result.reason, {}, {}};
+    if (result.status == interpret::Status::kCannotRun)
+      return {Confirmation::Outcome::kDisagrees, what + " cannot run: " + result.reason, {}, {}};
     std::size_t elements = 0;
     std::size_t agreed = 0, outputs = 0;
     std::string unknown;
@@ -122,19 +138,36 @@ class Execution {
       if (e.agreement == interpret::Agreement::kDiffers) {
         std::string text = what + " disagrees at output '" + outputName(problem, e.entry) + "'";
         if (e.difference) {
-          text += ": the model computes " + std::to_string(e.difference->logical) + ", rank " + std::to_string(e.difference->rank) + " " + std::to_string(e.difference->parallel);
+          text += ": the model computes " + std::to_string(e.difference->logical) + ", rank " +
+                  std::to_string(e.difference->rank) + " " + std::to_string(e.difference->parallel);
         }
         return {Confirmation::Outcome::kDisagrees, std::move(text), {}, {}};
       }
       if (e.agreement == interpret::Agreement::kAgrees) ++agreed;
-      else if (e.compared == 0 && e.undefined > 0) return {Confirmation::Outcome::kNoValue, "the model has no value at output '" + outputName(problem, e.entry) + "' for any of the inputs that were tried", {}, {}};
+      else if (e.compared == 0 && e.undefined > 0)
+        return {Confirmation::Outcome::kNoValue,
+                "the model has no value at output '" + outputName(problem, e.entry) +
+                    "' for any of the inputs that were tried",
+                {},
+                {}};
       else if (unknown.empty()) unknown = e.reason;
     }
-    const std::string counts = grouped(elements) + " elements of " + std::to_string(outputs) + (outputs == 1 ? " output entry" : " output entries");
-    if (agreed == outputs && outputs > 0) return {Confirmation::Outcome::kAgrees, what + " at " + std::to_string(result.trials) + (result.trials == 1 ? " random input: " : " random inputs: ") + counts + " agree", {}, {}};
+    const std::string counts = grouped(elements) + " elements of " + std::to_string(outputs) +
+                               (outputs == 1 ? " output entry" : " output entries");
+    if (agreed == outputs && outputs > 0)
+      return {Confirmation::Outcome::kAgrees,
+              what + " at " + std::to_string(result.trials) +
+                  (result.trials == 1 ? " random input: " : " random inputs: ") + counts + " agree",
+              {},
+              {}};
     return {Confirmation::Outcome::kNotExecuted,
-            what + (result.trials == 0 ? " was not executed to its end in " + seconds() : ": " + std::to_string(agreed) + " of " + std::to_string(outputs) + " output entries agree") +
-                (unknown.empty() ? "" : "; " + unknown), {}, {}};
+            what +
+                (result.trials == 0 ? " was not executed to its end in " + seconds()
+                                    : ": " + std::to_string(agreed) + " of " +
+                                          std::to_string(outputs) + " output entries agree") +
+                (unknown.empty() ? "" : "; " + unknown),
+            {},
+            {}};
   }
 
   const Problem& problem_;
@@ -155,16 +188,18 @@ void confirm(const Problem& problem, Report& report, const ConfirmOptions& optio
       {0},
       [&](std::size_t) {
 #ifdef _OPENMP
-        omp_set_num_threads(1);   // the parent's threads are not in this process
+        omp_set_num_threads(1);  // the parent's threads are not in this process
 #endif
         const Answer a = Execution(problem, options).run();
-        const auto bytes = json::to_cbor(json{static_cast<int>(a.outcome), a.text, a.model, a.plan});
+        const auto bytes =
+            json::to_cbor(json{static_cast<int>(a.outcome), a.text, a.model, a.plan});
         return std::string(bytes.begin(), bytes.end());
       },
       [&](std::size_t, const TaskResult& result) {
         if (result.outcome == TaskOutcome::kDone) {
           const json j = json::from_cbor(result.payload);
-          answer = {static_cast<Confirmation::Outcome>(j[0].get<int>()), j[1].get<std::string>(), j[2].get<std::string>(), j[3].get<std::string>()};
+          answer = {static_cast<Confirmation::Outcome>(j[0].get<int>()), j[1].get<std::string>(),
+                    j[2].get<std::string>(), j[3].get<std::string>()};
         } else {
           answer.text = "not executed: " + result.reason;
         }
@@ -180,7 +215,9 @@ void confirm(const Problem& problem, Report& report, const ConfirmOptions& optio
   if (report.verdict == Verdict::kEquivalent) {
     if (made.outcome == Confirmation::Outcome::kDisagrees) {
       report.verdict = Verdict::kUndecided;
-      report.reason = "the plan was proved, but " + made.text + ": one of the two is an error of shardproof; please report it with these files";
+      report.reason =
+          "the plan was proved, but " + made.text +
+          ": one of the two is an error of shardproof; please report it with these files";
     } else if (made.outcome == Confirmation::Outcome::kNoValue) {
       report.verdict = Verdict::kUndecided;
       report.reason = made.text + ", so what was proved is about no input that could be found";

@@ -12,19 +12,22 @@ namespace shardproof {
 
 namespace {
 
-constexpr std::size_t kMostNodesShown = 32;        // of the plan
-constexpr std::size_t kMostModelNodesShown = 15;   // with the plan's, but always some
+constexpr std::size_t kMostNodesShown = 32;       // of the plan
+constexpr std::size_t kMostModelNodesShown = 15;  // with the plan's, but always some
 
 std::string boxText(const std::string& name, const Equation& e) {
   std::string text = name + "[";
-  for (std::size_t d = 0; d < e.box.size(); ++d) text += (d ? ", " : "") + std::to_string(e.box[d].first) + ":" + std::to_string(e.box[d].second);
+  for (std::size_t d = 0; d < e.box.size(); ++d)
+    text +=
+        (d ? ", " : "") + std::to_string(e.box[d].first) + ":" + std::to_string(e.box[d].second);
   return text + "]";
 }
 
 std::string coordinatesText(const Plan& plan, const MeshView& mesh, std::int32_t rank) {
   std::string text;
   for (std::int32_t a = 0; a < mesh.axes(); ++a) {
-    text += (a ? " " : "") + plan.mesh[static_cast<std::size_t>(a)].name + "=" + std::to_string(mesh.coordinate(rank, a));
+    text += (a ? " " : "") + plan.mesh[static_cast<std::size_t>(a)].name + "=" +
+            std::to_string(mesh.coordinate(rank, a));
   }
   return text;
 }
@@ -33,7 +36,8 @@ std::string coordinatesText(const Plan& plan, const MeshView& mesh, std::int32_t
 
 std::string numberText(double value) {
   std::array<char, 32> buffer{};
-  const auto [end, error] = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, std::chars_format::general, 8);
+  const auto [end, error] = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value,
+                                          std::chars_format::general, 8);
   return error == std::errc() ? std::string(buffer.data(), end) : "?";
 }
 
@@ -46,38 +50,52 @@ std::string claimText(const Join& join, const Stage& stage, const Equation& clai
     if (++shown > 8) continue;
     parts += (parts.empty() ? "" : " + ");
     if (multiplicity != 1) parts += std::to_string(multiplicity) + " * ";
-    parts += problem.names.text(problem.plan.programs[static_cast<std::size_t>(local.program)].graph.tensors[static_cast<std::size_t>(local.tensor)].name) +
-             " on rank " + std::to_string(local.rank) + " (" + coordinatesText(problem.plan, join.mesh(), local.rank) +
-             (local.microbatch.isOne() ? " microbatch " + std::to_string(local.microbatch.number()) : std::string()) + ")";
+    parts += problem.names.text(problem.plan.programs[static_cast<std::size_t>(local.program)]
+                                    .graph.tensors[static_cast<std::size_t>(local.tensor)]
+                                    .name) +
+             " on rank " + std::to_string(local.rank) + " (" +
+             coordinatesText(problem.plan, join.mesh(), local.rank) +
+             (local.microbatch.isOne() ? " microbatch " + std::to_string(local.microbatch.number())
+                                       : std::string()) +
+             ")";
   }
   if (shown > 8) parts += " + ... (" + std::to_string(claim.parts.size()) + " parts)";
   const StageTensor& logical = stage.tensors[static_cast<std::size_t>(claim.logical)];
-  return boxText(problem.names.text(problem.model.graph.tensors[static_cast<std::size_t>(logical.tensor)].name), claim) + " == " + parts;
+  return boxText(problem.names.text(
+                     problem.model.graph.tensors[static_cast<std::size_t>(logical.tensor)].name),
+                 claim) +
+         " == " + parts;
 }
 
 Defect describeFailure(const Join& join, const Stage& stage, const StageOutcome& outcome) {
   const Problem& problem = join.problem();
   Defect defect;
   defect.kind = DefectKind::kLineage;
-  const Equation& claim = stage.claims[static_cast<std::size_t>(std::clamp<std::int32_t>(outcome.claim, 0, static_cast<std::int32_t>(stage.claims.size()) - 1))];
+  const Equation& claim = stage.claims[static_cast<std::size_t>(std::clamp<std::int32_t>(
+      outcome.claim, 0, static_cast<std::int32_t>(stage.claims.size()) - 1))];
   const auto& logical = stage.tensors[static_cast<std::size_t>(claim.logical)];
-  defect.tensor = problem.names.text(problem.model.graph.tensors[static_cast<std::size_t>(logical.tensor)].name);
+  defect.tensor = problem.names.text(
+      problem.model.graph.tensors[static_cast<std::size_t>(logical.tensor)].name);
   std::set<std::int64_t> ranks;
   for (const auto& part : claim.parts) {
     const StageTensor& local = stage.tensors[static_cast<std::size_t>(part.first)];
     ranks.insert(local.rank);
-    if (local.microbatch.isOne() && claim.parts.size() == 1) defect.microbatch = local.microbatch.number();
+    if (local.microbatch.isOne() && claim.parts.size() == 1)
+      defect.microbatch = local.microbatch.number();
   }
   defect.lineage = claimText(join, stage, claim);
   defect.ranks.assign(ranks.begin(), ranks.end());
   const Role role = problem.plan.lineage[static_cast<std::size_t>(claim.entry)].role;
-  defect.message = std::string(role == Role::kOutput ? "output '" : "tensor '") + defect.tensor + "' of the plan is not what the model computes (lineage entry /lineage/" +
+  defect.message = std::string(role == Role::kOutput ? "output '" : "tensor '") + defect.tensor +
+                   "' of the plan is not what the model computes (lineage entry /lineage/" +
                    std::to_string(claim.entry) + "/shards/" + std::to_string(claim.shard) + ")";
-  if (outcome.verdict != StageVerdict::kRefuted) defect.message += "; this stage itself is undecided: " + outcome.reason;
+  if (outcome.verdict != StageVerdict::kRefuted)
+    defect.message += "; this stage itself is undecided: " + outcome.reason;
   defect.counterexample = outcome.counterexample;
 
-  // The operators that the differing parts are computed by, nearest to the claim first: by the number of steps between, not in the order of the stage,
-  // which follows one operand to its beginning before it comes to the next.
+  // The operators that the differing parts are computed by, nearest to the claim first: by the
+  // number of steps between, not in the order of the stage, which follows one operand to its
+  // beginning before it comes to the next.
   std::map<std::int32_t, std::size_t> producers;
   for (std::size_t i = 0; i < stage.nodes.size(); ++i)
     for (const std::int32_t t : stage.nodes[i].out)
@@ -93,16 +111,20 @@ Defect describeFailure(const Join& join, const Stage& stage, const StageOutcome&
       if (producer == producers.end() || !reached.insert(producer->second).second) continue;
       const StageNode& node = stage.nodes[producer->second];
       next.insert(next.end(), node.in.begin(), node.in.end());
-      if (listed.emplace(node.program, node.node).second && defect.nodes.size() < kMostNodesShown) defect.nodes.push_back(join.place(node.program, node.node));
+      if (listed.emplace(node.program, node.node).second && defect.nodes.size() < kMostNodesShown)
+        defect.nodes.push_back(join.place(node.program, node.node));
     }
     level = std::move(next);
   }
-  // A stage without operators relates two lineages of one tensor: then what produces the local tensors is where to look.
+  // A stage without operators relates two lineages of one tensor: then what produces the local
+  // tensors is where to look.
   if (defect.nodes.empty()) {
     for (const auto& part : claim.parts) {
       const StageTensor& local = stage.tensors[static_cast<std::size_t>(part.first)];
-      const Producer producer = join.producerOf({local.program, local.tensor, local.rank, local.microbatch});
-      if (producer.node >= 0 && listed.emplace(local.program, producer.node).second && defect.nodes.size() < kMostNodesShown) {
+      const Producer producer =
+          join.producerOf({local.program, local.tensor, local.rank, local.microbatch});
+      if (producer.node >= 0 && listed.emplace(local.program, producer.node).second &&
+          defect.nodes.size() < kMostNodesShown) {
         defect.nodes.push_back(join.place(local.program, producer.node));
       }
     }
@@ -111,7 +133,9 @@ Defect describeFailure(const Join& join, const Stage& stage, const StageOutcome&
   const std::size_t ofPlan = defect.nodes.size();
   for (std::size_t i = stage.nodes.size(); i-- > 0;) {
     const StageNode& node = stage.nodes[i];
-    if (!node.logical || (defect.nodes.size() >= kMostModelNodesShown && defect.nodes.size() >= ofPlan + 3)) continue;
+    if (!node.logical ||
+        (defect.nodes.size() >= kMostModelNodesShown && defect.nodes.size() >= ofPlan + 3))
+      continue;
     NodePlace place;
     place.inPlan = false;
     place.pointer = Model::nodePointer(node.node);

@@ -33,25 +33,30 @@ namespace {
 constexpr std::size_t kMostDefectsShown = 20;
 // Rounds of coarsening: each merges the stages that failed into those that relied on them.
 constexpr int kMostRounds = 12;
-// The end-to-end evaluation in numbers is made from the plan's inputs while it has at most this many operator instances, and from the
-// lemmas before the first failure otherwise.
+// The end-to-end evaluation in numbers is made from the plan's inputs while it has at most this
+// many operator instances, and from the lemmas before the first failure otherwise.
 constexpr std::size_t kMostEndToEndNodes = 150'000;
-// A stage that was merged with failed ones may have this many local tensors, and all those of a round together so many times as many tensors and
-// operators as the first round's stages had (and some): beyond that a proof is out of reach, and cutting alone takes minutes.
+// A stage that was merged with failed ones may have this many local tensors, and all those of a
+// round together so many times as many tensors and operators as the first round's stages had (and
+// some): beyond that a proof is out of reach, and cutting alone takes minutes.
 constexpr std::size_t kMostMergedTensors = 200'000;
 constexpr std::size_t kMostGrowth = 4;
 constexpr std::size_t kGrowthAllowance = 1'000'000;
-constexpr double kManyInstances = 20'000;   // of the plan: one output is evaluated before all are
+constexpr double kManyInstances = 20'000;  // of the plan: one output is evaluated before all are
 
 using Clock = std::chrono::steady_clock;
 
-double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 class Verification {
  public:
-  Verification(const Problem& problem, const VerifyOptions& options) : problem_(problem), plan_(problem.plan), options_(options) {
+  Verification(const Problem& problem, const VerifyOptions& options)
+      : problem_(problem), plan_(problem.plan), options_(options) {
     if (options_.inProcess) options_.jobs = 1;
-    if (options_.jobs <= 0) options_.jobs = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+    if (options_.jobs <= 0)
+      options_.jobs = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   }
 
   Report run() {
@@ -71,27 +76,29 @@ class Verification {
     report_.statistics.secondsTotal = since(start);
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
-    report_.statistics.peakMemoryBytes = static_cast<std::size_t>(usage.ru_maxrss) * 1024 + peakWorkerBytes_;
+    report_.statistics.peakMemoryBytes =
+        static_cast<std::size_t>(usage.ru_maxrss) * 1024 + peakWorkerBytes_;
     return std::move(report_);
   }
 
  private:
   struct EntryState {
-    bool needed = false;                 // has a stage at all (input lineage has none)
-    std::int32_t stage = -1;             // index into report_.stages
+    bool needed = false;      // has a stage at all (input lineage has none)
+    std::int32_t stage = -1;  // index into report_.stages
     std::int32_t classId = -1;
     std::vector<std::int32_t> used;
     std::string cutFailure;              // why no stage could be cut
     std::vector<std::int32_t> deepened;  // entries that its stage reaches past, sorted
     int depth = 0;                       // how often it was deepened
-    std::int32_t forbidden = 0;          // what it was not to assume when it was cut last (ProofRecord::forbidden)
-    bool lump = true;                    // interchangeable axes are lumped in its stage
+    std::int32_t forbidden =
+        0;             // what it was not to assume when it was cut last (ProofRecord::forbidden)
+    bool lump = true;  // interchangeable axes are lumped in its stage
   };
   struct ClassState {
     std::unique_ptr<Stage> representative;
-    const std::string* form = nullptr;   // the key of classOfForm_, which does not move
+    const std::string* form = nullptr;  // the key of classOfForm_, which does not move
     std::int32_t entry = -1;
-    std::vector<std::int32_t> entries;   // all that ever were in it
+    std::vector<std::int32_t> entries;  // all that ever were in it
     bool decided = false;
     StageOutcome outcome;
     std::size_t size = 0;
@@ -110,7 +117,9 @@ class Verification {
 
   bool cancelled() const { return options_.cancel && options_.cancel->load(); }
 
-  std::pair<std::int64_t, std::int32_t> order(std::int32_t e) const { return {join_->entryKey(e), e}; }
+  std::pair<std::int64_t, std::int32_t> order(std::int32_t e) const {
+    return {join_->entryKey(e), e};
+  }
 
   void prove() {
     entries_.resize(plan_.lineage.size());
@@ -127,7 +136,8 @@ class Verification {
       report_.stages.push_back(std::move(stage));
       todo.push_back(static_cast<std::int32_t>(e));
     }
-    std::sort(todo.begin(), todo.end(), [&](std::int32_t a, std::int32_t b) { return order(a) < order(b); });
+    std::sort(todo.begin(), todo.end(),
+              [&](std::int32_t a, std::int32_t b) { return order(a) < order(b); });
     topological_ = todo;
     for (int round = 0;; ++round) {
       merging_ = round > 0;
@@ -140,7 +150,8 @@ class Verification {
         firstOutcomes_ = snapshot(firstFailures_);
       }
       if (allOutputsProved() || round == kMostRounds) break;
-      // Also where no stage is refuted: a stage that is wrong may be too large for its own check, and is one round of numbers away from its verdict.
+      // Also where no stage is refuted: a stage that is wrong may be too large for its own check,
+      // and is one round of numbers away from its verdict.
       if (round == 0 && !firstFailures_.empty() && endToEndDiffers()) {
         differs_ = true;
         break;
@@ -156,7 +167,8 @@ class Verification {
       todo.clear();
       for (const std::int32_t e : topological_) {
         EntryState& state = entries_[index(e)];
-        const bool recut = std::any_of(state.used.begin(), state.used.end(), [&](std::int32_t f) { return excluded_[index(f)] != 0; });
+        const bool recut = std::any_of(state.used.begin(), state.used.end(),
+                                       [&](std::int32_t f) { return excluded_[index(f)] != 0; });
         if (recut || (!holds(e) && deepen(e))) todo.push_back(e);
       }
       grew = grew || !todo.empty();
@@ -165,11 +177,14 @@ class Verification {
     conclude();
   }
 
-  // A stage that fails although all that it assumes may hold may need to know how its assumptions hang together: it is cut again past them.
-  // Checkpoints get one such try, outputs as many as there are rounds.
+  // A stage that fails although all that it assumes may hold may need to know how its assumptions
+  // hang together: it is cut again past them. Checkpoints get one such try, outputs as many as
+  // there are rounds.
   bool deepen(std::int32_t e) {
     EntryState& state = entries_[index(e)];
-    if (state.used.empty() || (plan_.lineage[index(e)].role == Role::kCheckpoint && state.depth > 0)) return false;
+    if (state.used.empty() ||
+        (plan_.lineage[index(e)].role == Role::kCheckpoint && state.depth > 0))
+      return false;
     state.deepened.insert(state.deepened.end(), state.used.begin(), state.used.end());
     std::sort(state.deepened.begin(), state.deepened.end());
     ++state.depth;
@@ -177,7 +192,9 @@ class Verification {
   }
 
   static std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }
-  const std::string& tensorName(std::int32_t logical) const { return problem_.names.text(problem_.model.graph.tensors[index(logical)].name); }
+  const std::string& tensorName(std::int32_t logical) const {
+    return problem_.names.text(problem_.model.graph.tensors[index(logical)].name);
+  }
 
   // A stage as it was cut, or why it could not be.
   struct CutResult {
@@ -207,13 +224,14 @@ class Verification {
     } catch (const CyclicWait& cycle) {
       result.failure = cycle.what();
       result.cycle = cycle;
-    } catch (...) {   // must not leave a parallel region
+    } catch (...) {  // must not leave a parallel region
       result.error = std::current_exception();
     }
     return result;
   }
 
-  // Stages are cut in parallel, a batch at a time, and enter their classes in order: numbers do not depend on the number of jobs.
+  // Stages are cut in parallel, a batch at a time, and enter their classes in order: numbers do not
+  // depend on the number of jobs.
   void cutAll(const std::vector<std::int32_t>& todo) {
     constexpr std::size_t kBatch = 128;
     const auto start = Clock::now();
@@ -221,7 +239,8 @@ class Verification {
       const std::size_t count = std::min(kBatch, todo.size() - from);
       std::vector<CutResult> results(count);
       if (merging_ && cutSize_ > budget_) {
-        for (CutResult& result : results) result.failure = "too many stages would have to be merged with failed ones";
+        for (CutResult& result : results)
+          result.failure = "too many stages would have to be merged with failed ones";
         for (std::size_t i = 0; i < count; ++i) enterClass(todo[from + i], std::move(results[i]));
         continue;
       }
@@ -252,8 +271,10 @@ class Verification {
       report.logicalNodes = stage.logicalNodes();
       report.parallelNodes = stage.parallelNodes();
       std::string form = std::move(result.form);
-      if (!options_.shareClasses) form += "#" + std::to_string(e) + "#" + std::to_string(classes_.size());
-      const auto [it, inserted] = classOfForm_.emplace(std::move(form), static_cast<std::int32_t>(classes_.size()));
+      if (!options_.shareClasses)
+        form += "#" + std::to_string(e) + "#" + std::to_string(classes_.size());
+      const auto [it, inserted] =
+          classOfForm_.emplace(std::move(form), static_cast<std::int32_t>(classes_.size()));
       if (inserted) {
         ClassState made;
         made.size = stage.nodes.size() + stage.tensors.size();
@@ -276,12 +297,15 @@ class Verification {
     }
     std::sort(set.begin(), set.end());
     set.erase(std::unique(set.begin(), set.end()), set.end());
-    const auto [it, inserted] = forbidden_.emplace(std::move(set), static_cast<std::int32_t>(forbidden_.size()));
+    const auto [it, inserted] =
+        forbidden_.emplace(std::move(set), static_cast<std::int32_t>(forbidden_.size()));
     return it->second;
   }
 
   void reportCycle(const CyclicWait& cycle) {
-    if (report_.defects.empty()) report_.defects.push_back(dataCycle(*join_, cycle.program, cycle.node, cycle.rank, cycle.microbatch));
+    if (report_.defects.empty())
+      report_.defects.push_back(
+          dataCycle(*join_, cycle.program, cycle.node, cycle.rank, cycle.microbatch));
   }
 
   CheckOptions checkOptions() const {
@@ -303,8 +327,9 @@ class Verification {
     }
   }
 
-  // Cuts and decides. Stages whose axes turn out not to be interchangeable are cut again, each for itself, with all coordinates: what such a
-  // stage is made of and what it assumes may differ from what the lumped cut showed.
+  // Cuts and decides. Stages whose axes turn out not to be interchangeable are cut again, each for
+  // itself, with all coordinates: what such a stage is made of and what it assumes may differ from
+  // what the lumped cut showed.
   void cutAndProve(const std::vector<std::int32_t>& todo) {
     cutAll(todo);
     runClasses();
@@ -333,7 +358,9 @@ class Verification {
 
   ProofStore* proofs() const { return options_.shareClasses ? options_.proofs : nullptr; }
   bool recall(ClassState& state) {
-    auto known = proofs() ? proofs()->recall(*state.form, options_.checker, *state.representative, problem_) : std::nullopt;
+    auto known =
+        proofs() ? proofs()->recall(*state.form, options_.checker, *state.representative, problem_)
+                 : std::nullopt;
     if (!known) return false;
     state.decided = true;
     state.outcome = std::move(*known);
@@ -353,7 +380,9 @@ class Verification {
     for (std::size_t c = 0; c < classes_.size(); ++c) {
       if (!classes_[c].decided && !recall(classes_[c])) order.push_back(c);
     }
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return classes_[a].size > classes_[b].size; });
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return classes_[a].size > classes_[b].size;
+    });
     const PoolOptions pool = poolOptions(options_.jobs, options_.timeoutSeconds);
     const CheckOptions check = checkOptions();
     std::size_t done = 0;
@@ -364,8 +393,11 @@ class Verification {
           state.decided = true;
           if (result.outcome == TaskOutcome::kDone) {
             state.outcome = deserialize(result.payload);
-            if (proofs()) proofs()->remember(*state.form, options_.checker, *state.representative, problem_, state.outcome);
-            for (const auto& [phase, seconds] : state.outcome.seconds) report_.statistics.secondsByPhase["workers/" + phase] += seconds;
+            if (proofs())
+              proofs()->remember(*state.form, options_.checker, *state.representative, problem_,
+                                 state.outcome);
+            for (const auto& [phase, seconds] : state.outcome.seconds)
+              report_.statistics.secondsByPhase["workers/" + phase] += seconds;
           } else {
             state.outcome = {};
             state.outcome.reason = result.reason;
@@ -385,14 +417,18 @@ class Verification {
     const auto start = Clock::now();
     std::vector<ObligationClass> classes;
     for (const ClassState& c : classes_) {
-      const std::set<std::int32_t> entries(c.entries.begin(), c.entries.end());   // one that is cut again may come out the same
-      classes.push_back({c.representative.get(), &c.outcome, {entries.begin(), entries.end()}, false});
+      const std::set<std::int32_t> entries(
+          c.entries.begin(), c.entries.end());  // one that is cut again may come out the same
+      classes.push_back(
+          {c.representative.get(), &c.outcome, {entries.begin(), entries.end()}, false});
     }
     std::vector<std::pair<std::int32_t, std::string>> without;
     for (const std::int32_t e : topological_) {
       const EntryState& state = entries_[index(e)];
       if (state.classId >= 0) classes[index(state.classId)].final = true;
-      else without.emplace_back(e, state.cutFailure.empty() ? "not cut before the run ended" : state.cutFailure);
+      else
+        without.emplace_back(
+            e, state.cutFailure.empty() ? "not cut before the run ended" : state.cutFailure);
     }
     const PoolOptions pool = poolOptions(options_.jobs, options_.timeoutSeconds);
     writeObligations(options_.smt2Directory, *join_, classes, without, pool, options_.progress);
@@ -416,13 +452,16 @@ class Verification {
     return failed;
   }
 
-  // The chain: an entry is proved when its stage is and all entries that the stage assumed are, down to the inputs. Assumed entries come
-  // strictly earlier in `topological_`, so one pass suffices.
+  // The chain: an entry is proved when its stage is and all entries that the stage assumed are,
+  // down to the inputs. Assumed entries come strictly earlier in `topological_`, so one pass
+  // suffices.
   std::vector<char> chain() const {
     std::vector<char> proved(plan_.lineage.size(), 0);
     for (const std::int32_t e : topological_) {
       const auto& used = entries_[index(e)].used;
-      proved[index(e)] = holds(e) && std::all_of(used.begin(), used.end(), [&](std::int32_t f) { return proved[index(f)] != 0; });
+      proved[index(e)] = holds(e) && std::all_of(used.begin(), used.end(), [&](std::int32_t f) {
+                           return proved[index(f)] != 0;
+                         });
     }
     return proved;
   }
@@ -434,35 +473,43 @@ class Verification {
       const LineageEntry& entry = plan_.lineage[e];
       if (entry.role == Role::kOutput) (proved[e] ? claimed : failed)[index(entry.tensor)] = 1;
     }
-    return static_cast<std::size_t>(std::count_if(problem_.model.outputs.begin(), problem_.model.outputs.end(),
-                                                  [&](std::int32_t output) { return claimed[index(output)] && !failed[index(output)]; }));
+    return static_cast<std::size_t>(std::count_if(
+        problem_.model.outputs.begin(), problem_.model.outputs.end(),
+        [&](std::int32_t output) { return claimed[index(output)] && !failed[index(output)]; }));
   }
   bool allOutputsProved() const {
     const auto proved = chain();
     bool all = outputsProved(proved) == problem_.model.outputs.size();
     // An `output` entry of a tensor that is not among the model's outputs is a goal all the same.
-    for (std::size_t e = 0; e < plan_.lineage.size(); ++e) all = all && (plan_.lineage[e].role != Role::kOutput || proved[e]);
+    for (std::size_t e = 0; e < plan_.lineage.size(); ++e)
+      all = all && (plan_.lineage[e].role != Role::kOutput || proved[e]);
     // What places a dropout's mask must be true of the tensor that it places.
-    for (const std::int32_t e : plan_.positioning) all = all && (plan_.lineage[index(e)].role == Role::kInput || proved[index(e)]);
+    for (const std::int32_t e : plan_.positioning)
+      all = all && (plan_.lineage[index(e)].role == Role::kInput || proved[index(e)]);
     return all;
   }
 
-  // Evaluates both sides in numbers, the model from its inputs, the plan from what is proved, to the outputs: does a failed lemma show in one?
+  // Evaluates both sides in numbers, the model from its inputs, the plan from what is proved, to
+  // the outputs: does a failed lemma show in one?
   bool endToEndDiffers() {
     const auto start = Clock::now();
-    // What is proved need not be computed on all ranks again, nor asked again, unless the place of a dropout's mask is in doubt, and with it what a proof means.
+    // What is proved need not be computed on all ranks again, nor asked again, unless the place of
+    // a dropout's mask is in doubt, and with it what a proof means.
     std::vector<char> known = chain();
-    if (std::any_of(plan_.positioning.begin(), plan_.positioning.end(), [&](std::int32_t e) { return plan_.lineage[index(e)].role != Role::kInput && !known[index(e)]; })) {
+    if (std::any_of(plan_.positioning.begin(), plan_.positioning.end(), [&](std::int32_t e) {
+          return plan_.lineage[index(e)].role != Role::kInput && !known[index(e)];
+        })) {
       std::fill(known.begin(), known.end(), 0);
     }
     std::vector<std::int32_t> outputs;
-    std::int32_t first = -1;   // refuted
+    std::int32_t first = -1;  // refuted
     for (const std::int32_t e : topological_) {
       if (plan_.lineage[index(e)].role == Role::kOutput && !known[index(e)]) outputs.push_back(e);
       const StageOutcome* outcome = outcomeOf(e);
       if (first < 0 && outcome && outcome->verdict == StageVerdict::kRefuted) first = e;
     }
-    // The failed lemmas are looked at too: which of them are really wrong, and not just unprovable from what their stage knows?
+    // The failed lemmas are looked at too: which of them are really wrong, and not just unprovable
+    // from what their stage knows?
     std::vector<std::int32_t> all = outputs;
     for (const std::int32_t e : firstFailures_) {
       if (plan_.lineage[index(e)].role != Role::kOutput) all.push_back(e);
@@ -470,11 +517,15 @@ class Verification {
     CutOptions cut;
     cut.maxNodes = 2 * kMostEndToEndNodes;
     cut.proved = &known;
-    // In a large plan first the output that the first failed lemma reaches soonest; that is often enough and always less.
+    // In a large plan first the output that the first failed lemma reaches soonest; that is often
+    // enough and always less.
     if (first < 0 && !firstFailures_.empty()) first = firstFailures_.front();
-    const std::int32_t nearest = first >= 0 && join_->operatorInstances() > kManyInstances ? nearestOutput(first) : -1;
+    const std::int32_t nearest =
+        first >= 0 && join_->operatorInstances() > kManyInstances ? nearestOutput(first) : -1;
     std::optional<StageOutcome> outcome;
-    if (nearest >= 0) outcome = evaluateAndConfirm(nearest == first ? std::vector{first} : std::vector{nearest, first}, cut);
+    if (nearest >= 0)
+      outcome = evaluateAndConfirm(
+          nearest == first ? std::vector{first} : std::vector{nearest, first}, cut);
     bool decisive = outcome && violates(*outcome, {nearest}) && !outcome->shortenedMask;
     if (!decisive) {
       auto whole = evaluateAndConfirm(all, cut);
@@ -483,7 +534,8 @@ class Verification {
     }
     report_.statistics.secondsByPhase["end-to-end"] += since(start);
     if (!outcome) return false;
-    if (outcome->shortenedMask) {   // a difference that was seen only with another mask than the causal one is none
+    if (outcome->shortenedMask) {  // a difference that was seen only with another mask than the
+                                   // causal one is none
       for (const std::int32_t e : outputs) {
         if (suspected_ < 0 && violates(*outcome, {e})) suspected_ = e;
       }
@@ -499,7 +551,8 @@ class Verification {
 
   static bool violates(const StageOutcome& outcome, const std::vector<std::int32_t>& entries) {
     return std::any_of(entries.begin(), entries.end(), [&](std::int32_t e) {
-      return std::find(outcome.differingEntries.begin(), outcome.differingEntries.end(), e) != outcome.differingEntries.end();
+      return std::find(outcome.differingEntries.begin(), outcome.differingEntries.end(), e) !=
+             outcome.differingEntries.end();
     });
   }
 
@@ -508,17 +561,22 @@ class Verification {
     std::vector<char> reached(plan_.lineage.size(), 0);
     for (const std::int32_t e : topological_) {
       const auto& used = entries_[index(e)].used;
-      reached[index(e)] = e == lemma || std::any_of(used.begin(), used.end(), [&](std::int32_t f) { return reached[index(f)] != 0; });
+      reached[index(e)] = e == lemma || std::any_of(used.begin(), used.end(), [&](std::int32_t f) {
+                            return reached[index(f)] != 0;
+                          });
       if (reached[index(e)] && plan_.lineage[index(e)].role == Role::kOutput) return e;
     }
     return -1;
   }
 
-  // As evaluate(), with lumped causal masks first; what outputs show so is confirmed with whole ones: on the one of these outputs that takes the least to
-  // compute, and only where that one does not show it, on all. Where this cannot be afforded the outcome says that the mask is shortened.
-  std::optional<StageOutcome> evaluateAndConfirm(const std::vector<std::int32_t>& claimed, const CutOptions& cut) {
+  // As evaluate(), with lumped causal masks first; what outputs show so is confirmed with whole
+  // ones: on the one of these outputs that takes the least to compute, and only where that one does
+  // not show it, on all. Where this cannot be afforded the outcome says that the mask is shortened.
+  std::optional<StageOutcome> evaluateAndConfirm(const std::vector<std::int32_t>& claimed,
+                                                 const CutOptions& cut) {
     auto outcome = evaluate(claimed, cut);
-    const std::int32_t least = outcome && outcome->shortenedMask ? leastOutput(outcome->differingEntries, cut) : -1;
+    const std::int32_t least =
+        outcome && outcome->shortenedMask ? leastOutput(outcome->differingEntries, cut) : -1;
     if (least < 0) return outcome;
     const auto alone = evaluate({least}, cut, true);
     if (!alone || !ended(*alone) || alone->shortenedMask) return outcome;
@@ -533,7 +591,9 @@ class Verification {
   }
 
   // Whether both sides were evaluated to the end, with a difference or without.
-  static bool ended(const StageOutcome& outcome) { return outcome.verdict == StageVerdict::kRefuted || outcome.reason == kNoDifferenceFound; }
+  static bool ended(const StageOutcome& outcome) {
+    return outcome.verdict == StageVerdict::kRefuted || outcome.reason == kNoDifferenceFound;
+  }
 
   // The output among the entries that fewest operators lead to, or -1.
   std::int32_t leastOutput(const std::vector<std::int32_t>& entries, CutOptions cut) const {
@@ -544,7 +604,7 @@ class Verification {
         const std::size_t nodes = cutStages(*join_, {e}, cut).nodes.size();
         if (least >= 0 && nodes >= cut.maxNodes) continue;
         least = e;
-        cut.maxNodes = nodes;   // one that needs more need not be cut to its end
+        cut.maxNodes = nodes;  // one that needs more need not be cut to its end
       } catch (const Unsupported&) {
       } catch (const CyclicWait&) {
       }
@@ -553,7 +613,8 @@ class Verification {
   }
 
   // In numbers, as one stage; nothing when it is too large.
-  std::optional<StageOutcome> evaluate(const std::vector<std::int32_t>& claimed, CutOptions cut, bool wholeMasks = false) {
+  std::optional<StageOutcome> evaluate(const std::vector<std::int32_t>& claimed, CutOptions cut,
+                                       bool wholeMasks = false) {
     for (;;) {
       std::unique_ptr<Stage> stage;
       try {
@@ -577,12 +638,13 @@ class Verification {
     check.endToEnd = true;
     check.wholeMasks = wholeMasks;
     const PoolOptions pool = poolOptions(1, options_.timeoutSeconds * 2);
-    const auto statistics = runPool({0}, [&](std::size_t) { return serialize(decide(stage, check)); },
-                                    [&](std::size_t, const TaskResult& result) {
-                                      if (result.outcome == TaskOutcome::kDone) outcome = deserialize(result.payload);
-                                      else outcome.reason = result.reason;
-                                    },
-                                    pool);
+    const auto statistics = runPool(
+        {0}, [&](std::size_t) { return serialize(decide(stage, check)); },
+        [&](std::size_t, const TaskResult& result) {
+          if (result.outcome == TaskOutcome::kDone) outcome = deserialize(result.payload);
+          else outcome.reason = result.reason;
+        },
+        pool);
     peakWorkerBytes_ = std::max(peakWorkerBytes_, statistics.peakWorkerBytes);
     return outcome;
   }
@@ -590,7 +652,7 @@ class Verification {
   struct Failure {
     std::int32_t entry;
     StageOutcome outcome;
-    std::unique_ptr<Stage> stage;    // nullptr when it could not be cut
+    std::unique_ptr<Stage> stage;  // nullptr when it could not be cut
   };
   std::vector<Failure> snapshot(const std::vector<std::int32_t>& failed) const {
     std::vector<Failure> failures;
@@ -622,7 +684,8 @@ class Verification {
       StageReport& report = report_.stages[index(state.stage)];
       const StageOutcome* outcome = outcomeOf(e);
       if (!outcome) {
-        report.reason = state.cutFailure.empty() ? "not decided before the run ended" : state.cutFailure;
+        report.reason =
+            state.cutFailure.empty() ? "not decided before the run ended" : state.cutFailure;
         continue;
       }
       const ClassState& cls = classes_[index(state.classId)];
@@ -641,27 +704,29 @@ class Verification {
     // A lemma that failed where it stands is wrong even when nothing relies on it any more.
     for (const Failure& f : firstOutcomes_) {
       StageReport& report = report_.stages[index(entries_[index(f.entry)].stage)];
-      const bool wrong = evaluated_ ? violated_.contains(f.entry) : f.outcome.verdict == StageVerdict::kRefuted;
+      const bool wrong =
+          evaluated_ ? violated_.contains(f.entry) : f.outcome.verdict == StageVerdict::kRefuted;
       if (wrong && plan_.lineage[index(f.entry)].role == Role::kCheckpoint && all) {
         report.verdict = StageVerdict::kWrongLineage;
         report.method = f.outcome.method;
         report.reason = f.outcome.counterexample
-                            ? "the model has " + numberText(f.outcome.counterexample->logical) + " at " + f.outcome.counterexample->element +
-                                  ", the plan " + numberText(f.outcome.counterexample->parallel)
+                            ? "the model has " + numberText(f.outcome.counterexample->logical) +
+                                  " at " + f.outcome.counterexample->element + ", the plan " +
+                                  numberText(f.outcome.counterexample->parallel)
                             : f.outcome.reason;
       }
     }
     report_.statistics.stages = report_.stages.size();
     report_.statistics.classes = classes_.size();
     report_.interrupted = cancelled();
-    if (!report_.defects.empty()) {   // a cycle: the plan cannot run
+    if (!report_.defects.empty()) {  // a cycle: the plan cannot run
       report_.verdict = Verdict::kNotEquivalent;
       return;
     }
     // A report that proved no output says nothing about the plan.
     if (all && report_.outputsProved == report_.outputs && report_.outputs > 0) {
       report_.verdict = Verdict::kEquivalent;
-      report_.interrupted = false;   // it came too late to change anything
+      report_.interrupted = false;  // it came too late to change anything
       if (options_.record && options_.shareClasses) record(proved, *options_.record);
       return;
     }
@@ -671,14 +736,17 @@ class Verification {
       return;
     }
     report_.verdict = Verdict::kUndecided;
-    report_.reason = report_.interrupted       ? "the run was interrupted"
-                     : report_.outputs == 0    ? "the model names no outputs, so there is nothing to prove"
-                     : report_.outputsProved == report_.outputs ? "lineage that places a dropout's mask, or an output's, is not proved"
-                                               : std::to_string(report_.outputs - report_.outputsProved) + " of " + std::to_string(report_.outputs) +
-                                                  " outputs could not be decided";
+    report_.reason = report_.interrupted ? "the run was interrupted"
+                     : report_.outputs == 0
+                         ? "the model names no outputs, so there is nothing to prove"
+                     : report_.outputsProved == report_.outputs
+                         ? "lineage that places a dropout's mask, or an output's, is not proved"
+                         : std::to_string(report_.outputs - report_.outputsProved) + " of " +
+                               std::to_string(report_.outputs) + " outputs could not be decided";
     if (suspected_ >= 0) {
       report_.reason += "; output '" + tensorName(plan_.lineage[index(suspected_)].tensor) +
-                        "' differs when causal masks are shortened, which is too large to be confirmed at full length";
+                        "' differs when causal masks are shortened, which is too large to be "
+                        "confirmed at full length";
     }
   }
 
@@ -696,7 +764,8 @@ class Verification {
       std::int32_t& id = number[index(state.classId)];
       if (id < 0) {
         id = static_cast<std::int32_t>(record.classes.size());
-        record.classes.push_back({*classes_[index(state.classId)].form, classes_[index(state.classId)].outcome.method});
+        record.classes.push_back(
+            {*classes_[index(state.classId)].form, classes_[index(state.classId)].outcome.method});
       }
       std::int32_t& set = numberOfSet[index(state.forbidden)];
       if (set < 0) {
@@ -707,38 +776,48 @@ class Verification {
     }
   }
 
-  // An output whose stage reaches the plan's inputs, and differs. One that assumes lemmas begins at values that the plan may never have. Only where the numbers
-  // could not be run from end to end; otherwise those decide.
+  // An output whose stage reaches the plan's inputs, and differs. One that assumes lemmas begins at
+  // values that the plan may never have. Only where the numbers could not be run from end to end;
+  // otherwise those decide.
   bool refutedOutput() const {
     if (evaluated_) return false;
     return std::any_of(topological_.begin(), topological_.end(), [&](std::int32_t e) {
       const StageOutcome* outcome = outcomeOf(e);
-      return plan_.lineage[index(e)].role == Role::kOutput && outcome && outcome->verdict == StageVerdict::kRefuted && entries_[index(e)].used.empty();
+      return plan_.lineage[index(e)].role == Role::kOutput && outcome &&
+             outcome->verdict == StageVerdict::kRefuted && entries_[index(e)].used.empty();
     });
   }
 
   void listDefects() {
     const auto list = [&](auto&& wanted) {
       for (const Failure& f : firstOutcomes_) {
-        if (f.stage && wanted(f) && report_.defects.size() < kMostDefectsShown) report_.defects.push_back(describeFailure(*join_, *f.stage, f.outcome));
+        if (f.stage && wanted(f) && report_.defects.size() < kMostDefectsShown)
+          report_.defects.push_back(describeFailure(*join_, *f.stage, f.outcome));
       }
     };
-    const auto refuted = [](const Failure& f) { return f.outcome.verdict == StageVerdict::kRefuted; };
-    list([&](const Failure& f) { return refuted(f) && (!evaluated_ || violated_.contains(f.entry)); });
+    const auto refuted = [](const Failure& f) {
+      return f.outcome.verdict == StageVerdict::kRefuted;
+    };
+    list([&](const Failure& f) {
+      return refuted(f) && (!evaluated_ || violated_.contains(f.entry));
+    });
     if (report_.defects.empty()) list(refuted);
-    if (report_.defects.empty()) list([&](const Failure& f) { return violated_.contains(f.entry); });
-    if (report_.defects.empty()) {   // nothing was refuted at first: what is refuted now
+    if (report_.defects.empty())
+      list([&](const Failure& f) { return violated_.contains(f.entry); });
+    if (report_.defects.empty()) {  // nothing was refuted at first: what is refuted now
       std::vector<std::int32_t> now;
       for (const std::int32_t e : topological_) {
         const StageOutcome* outcome = outcomeOf(e);
-        if (outcome && outcome->verdict == StageVerdict::kRefuted && now.size() < 3) now.push_back(e);
+        if (outcome && outcome->verdict == StageVerdict::kRefuted && now.size() < 3)
+          now.push_back(e);
       }
       firstOutcomes_ = snapshot(now);
       list(refuted);
     }
     if (differs_ && !report_.defects.empty() && endToEndEntry_ >= 0) {
       Defect& first = report_.defects.front();
-      first.message += "; it shows in output '" + tensorName(plan_.lineage[index(endToEndEntry_)].tensor) + "'";
+      first.message +=
+          "; it shows in output '" + tensorName(plan_.lineage[index(endToEndEntry_)].tensor) + "'";
     }
   }
 
@@ -750,24 +829,30 @@ class Verification {
   ModelFacts facts_;
   std::vector<EntryState> entries_;
   std::vector<char> excluded_;
-  std::map<std::vector<std::int32_t>, std::int32_t> forbidden_{{{}, 0}};   // each set that was met, by number; for options_.record
+  std::map<std::vector<std::int32_t>, std::int32_t> forbidden_{
+      {{}, 0}};  // each set that was met, by number; for options_.record
   std::vector<std::int32_t> topological_;
   std::vector<ClassState> classes_;
   std::unordered_map<std::string, std::int32_t> classOfForm_;
   std::vector<std::int32_t> firstFailures_;
   std::vector<Failure> firstOutcomes_;
   bool differs_ = false;
-  std::set<std::int32_t> violated_;      // entries that the end-to-end evaluation found wrong
-  bool evaluated_ = false;               // ... to an end
+  std::set<std::int32_t> violated_;  // entries that the end-to-end evaluation found wrong
+  bool evaluated_ = false;           // ... to an end
   std::int32_t endToEndEntry_ = -1;
-  std::int32_t suspected_ = -1;          // an output that differs with a shortened causal mask, which nothing has confirmed
+  std::int32_t suspected_ =
+      -1;  // an output that differs with a shortened causal mask, which nothing has confirmed
   std::size_t peakWorkerBytes_ = 0;
-  bool merging_ = false;                 // past the first round
-  std::size_t cutSize_ = 0, budget_ = 0; // tensors and operators of the stages cut in this round; how many there may be
+  bool merging_ = false;  // past the first round
+  std::size_t
+      cutSize_ = 0,
+      budget_ = 0;  // tensors and operators of the stages cut in this round; how many there may be
 };
 
 }  // namespace
 
-Report verify(const Problem& problem, const VerifyOptions& options) { return Verification(problem, options).run(); }
+Report verify(const Problem& problem, const VerifyOptions& options) {
+  return Verification(problem, options).run();
+}
 
 }  // namespace shardproof

@@ -21,14 +21,20 @@ Report nothingDone(const Problem& problem) {
 
 }  // namespace
 
-VerifiedFiles verifyFiles(const std::string& model, const std::string& plan, const VerifyOptions& options) {
+VerifiedFiles verifyFiles(const std::string& model, const std::string& plan,
+                          const VerifyOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   if (options.progress) options.progress(0, 0, "reading");
-  VerifiedFiles done{.problem = readProblem(model.empty() ? std::nullopt : std::optional(model), plan), .report = {}};
-  const double reading = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  VerifiedFiles done{
+      .problem = readProblem(model.empty() ? std::nullopt : std::optional(model), plan),
+      .report = {}};
+  const double reading =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   Report& report = done.report;
-  report = options.cancel && *options.cancel ? nothingDone(*done.problem) : verify(*done.problem, options);
-  if (report.statistics.secondsByPhase.emplace("read", reading).second) report.statistics.secondsTotal += reading;
+  report = options.cancel && *options.cancel ? nothingDone(*done.problem)
+                                             : verify(*done.problem, options);
+  if (report.statistics.secondsByPhase.emplace("read", reading).second)
+    report.statistics.secondsTotal += reading;
   return done;
 }
 

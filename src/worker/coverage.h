@@ -1,8 +1,9 @@
-// Line coverage (scripts/coverage) of code that runs in workers: gcov writes its counts when a process exits, and workers are killed.
+// Line coverage (scripts/coverage) of code that runs in workers: gcov writes its counts when a
+// process exits, and workers are killed.
 #pragma once
 
 #ifdef SHARDPROOF_COVERAGE
-extern "C" {   // the header does not say so itself
+extern "C" {  // the header does not say so itself
 #include <gcov.h>
 }
 #endif
@@ -12,7 +13,7 @@ namespace shardproof {
 inline void keepCoverage() {
 #ifdef SHARDPROOF_COVERAGE
   __gcov_dump();
-  __gcov_reset();   // what was written is not to be counted again
+  __gcov_reset();  // what was written is not to be counted again
 #endif
 }
 

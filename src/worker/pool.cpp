@@ -1,14 +1,17 @@
 // The pool of worker processes.
 //
-// Each worker is a fork of this process with two pipes: task numbers go down one, length-prefixed results come back on the other. A
-// worker takes task after task, so that a run of thousands of small classes does not pay for thousands of forks; it is replaced when it is
-// lost. Processes, not threads, because a solver can crash, leak, or ignore its own time limit: only a process can be killed for certain
-// and gives back all that it took.
+// Each worker is a fork of this process with two pipes: task numbers go down one, length-prefixed
+// results come back on the other. A worker takes task after task, so that a run of thousands of
+// small classes does not pay for thousands of forks; it is replaced when it is lost. Processes, not
+// threads, because a solver can crash, leak, or ignore its own time limit: only a process can be
+// killed for certain and gives back all that it took.
 //
-// What `work` may not do: use OpenMP or any other thread of the parent. fork copies the calling thread alone; a parallel region in
-// the child would wait for team members that exist only in the parent. The parent may have used OpenMP before.
+// What `work` may not do: use OpenMP or any other thread of the parent. fork copies the calling
+// thread alone; a parallel region in the child would wait for team members that exist only in the
+// parent. The parent may have used OpenMP before.
 //
-// PR_SET_PDEATHSIG is tied to the thread that forks: runPool must be called from a thread that outlives it, as the main thread does.
+// PR_SET_PDEATHSIG is tied to the thread that forks: runPool must be called from a thread that
+// outlives it, as the main thread does.
 #include "worker/pool.h"
 
 #include <fcntl.h>
@@ -99,8 +102,9 @@ bool readAll(int fd, void* data, std::size_t size) {
   return true;
 }
 
-// A worker that died is found by EPIPE on its pipe, which must not end this process; and its exit status must not be thrown away, as it is when
-// we were started with SIGCHLD ignored. Restored at the end: the library leaves no trace in the caller's process.
+// A worker that died is found by EPIPE on its pipe, which must not end this process; and its exit
+// status must not be thrown away, as it is when we were started with SIGCHLD ignored. Restored at
+// the end: the library leaves no trace in the caller's process.
 class SignalDispositions {
  public:
   SignalDispositions() {
@@ -166,10 +170,12 @@ void volunteerForOutOfMemoryKiller() {
                             const std::function<std::string(std::size_t)>& work) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(kWorkerFailed);  // the parent died before the line above
-  // Ctrl-C reaches the whole process group; it is the parent that decides what becomes of the workers.
+  // Ctrl-C reaches the whole process group; it is the parent that decides what becomes of the
+  // workers.
   std::signal(SIGINT, SIG_IGN);
   std::signal(SIGTERM, SIG_DFL);
-  // If a library calls exit(), the parent's handlers and buffered output must not run a second time here. Handlers run last first.
+  // If a library calls exit(), the parent's handlers and buffered output must not run a second time
+  // here. Handlers run last first.
   std::atexit([] { ::_exit(kWorkerExited); });
   volunteerForOutOfMemoryKiller();
   if (!limitMemory(memoryMegabytes)) {
@@ -200,7 +206,8 @@ std::string describeExit(int status) {
   if (WIFSIGNALED(status)) {
     const int number = WTERMSIG(status);
     const char* name = ::sigabbrev_np(number);
-    return "killed by signal " + std::to_string(number) + (name ? " (SIG" + std::string(name) + ")" : "");
+    return "killed by signal " + std::to_string(number) +
+           (name ? " (SIG" + std::string(name) + ")" : "");
   }
   return "ended unexpectedly with exit code " + std::to_string(WEXITSTATUS(status));
 }
@@ -220,16 +227,16 @@ struct Attempt {
 struct Worker {
   pid_t pid = -1;
   FileDescriptor tasks, results;
-  bool used = false;                // has been given a task
-  std::optional<Attempt> current;   // what it is working on
+  bool used = false;               // has been given a task
+  std::optional<Attempt> current;  // what it is working on
   Clock::time_point deadline{};
   std::string received;
 };
 
 class Pool {
  public:
-  Pool(const std::function<std::string(std::size_t)>& work, const std::function<void(std::size_t, const TaskResult&)>& done,
-       const PoolOptions& options)
+  Pool(const std::function<std::string(std::size_t)>& work,
+       const std::function<void(std::size_t, const TaskResult&)>& done, const PoolOptions& options)
       : work_(work), done_(done), options_(options) {}
   // Also when `done` throws: no worker outlives the pool.
   ~Pool() {
@@ -240,7 +247,8 @@ class Pool {
 
   PoolStatistics run(const std::vector<std::size_t>& order) {
     for (const std::size_t task : order) pending_.push_back({task, 0, {}});
-    workers_.resize(std::min<std::size_t>(static_cast<std::size_t>(std::max(options_.jobs, 1)), order.size()));
+    workers_.resize(
+        std::min<std::size_t>(static_cast<std::size_t>(std::max(options_.jobs, 1)), order.size()));
     while (!cancelled() && (!pending_.empty() || busy())) {
       dispatch();
       if (busy()) {
@@ -265,14 +273,16 @@ class Pool {
 
   bool cancelled() const { return options_.cancel && options_.cancel->load(); }
   bool busy() const {
-    return std::any_of(workers_.begin(), workers_.end(), [](const Slot& w) { return w && w->current; });
+    return std::any_of(workers_.begin(), workers_.end(),
+                       [](const Slot& w) { return w && w->current; });
   }
 
   void dispatch() {
     for (auto& slot : workers_) {
       // A task can come back to the front of the queue at once, when its worker is found dead.
       while (!pending_.empty() && !(slot && slot->current)) {
-        // A retry runs in a fresh process: what the old one allocated or spoiled must not count against it.
+        // A retry runs in a fresh process: what the old one allocated or spoiled must not count
+        // against it.
         if (slot && slot->used && pending_.front().attempts > 0) reap(slot);
         if (!slot && !start(slot)) return;
         Attempt next = std::move(pending_.front());
@@ -298,11 +308,15 @@ class Pool {
 
   Clock::time_point deadline() const {
     constexpr double kForever = 1e9;
-    const double seconds = std::isfinite(options_.timeoutSeconds) ? std::clamp(options_.timeoutSeconds, 0.0, kForever) : kForever;
-    return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    const double seconds = std::isfinite(options_.timeoutSeconds)
+                               ? std::clamp(options_.timeoutSeconds, 0.0, kForever)
+                               : kForever;
+    return Clock::now() +
+           std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   }
 
-  // Process table or descriptors full: while other workers run, the caller waits for them; else this waits a little itself.
+  // Process table or descriptors full: while other workers run, the caller waits for them; else
+  // this waits a little itself.
   bool start(Slot& slot) {
     forkError_.clear();
     auto pause = std::chrono::milliseconds(10);
@@ -329,7 +343,8 @@ class Pool {
       return false;
     }
     if (pid == 0) {
-      // The parent's ends, also those of the other workers: a copy left open here would hide the end of a pipe from its reader.
+      // The parent's ends, also those of the other workers: a copy left open here would hide the
+      // end of a pipe from its reader.
       tasks.writeEnd.reset();
       results.readEnd.reset();
       for (auto& other : workers_) {
@@ -337,7 +352,8 @@ class Pool {
         other->tasks.reset();
         other->results.reset();
       }
-      runWorker(tasks.readEnd.get(), results.writeEnd.get(), parent, options_.memoryMegabytes, work_);
+      runWorker(tasks.readEnd.get(), results.writeEnd.get(), parent, options_.memoryMegabytes,
+                work_);
     }
     worker->pid = pid;
     worker->tasks = std::move(tasks.writeEnd);
@@ -358,11 +374,13 @@ class Pool {
       slots.push_back(&slot);
       next = std::min(next, slot->deadline);
     }
-    // A signal that sets the cancel flag just before poll() does not interrupt it, so it never sleeps for long.
+    // A signal that sets the cancel flag just before poll() does not interrupt it, so it never
+    // sleeps for long.
     constexpr auto kLongest = std::chrono::milliseconds(100);
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
     const auto wait = std::clamp(left, std::chrono::milliseconds(0), kLongest);
-    if (::poll(polled.data(), polled.size(), static_cast<int>(wait.count())) < 0) return;  // EINTR: the caller looks at the cancel flag
+    if (::poll(polled.data(), polled.size(), static_cast<int>(wait.count())) < 0)
+      return;  // EINTR: the caller looks at the cancel flag
     for (std::size_t i = 0; i < polled.size(); ++i) {
       Slot& slot = *slots[i];
       if (polled[i].revents != 0) {
@@ -370,7 +388,8 @@ class Pool {
         receive(slot);
       } else if (Clock::now() >= slot->deadline) {
         // No retry: it would be late again.
-        lose(slot, TaskOutcome::kTimedOut, "no answer within " + shortNumber(options_.timeoutSeconds) + " s", false);
+        lose(slot, TaskOutcome::kTimedOut,
+             "no answer within " + shortNumber(options_.timeoutSeconds) + " s", false);
       }
     }
   }
@@ -405,9 +424,11 @@ class Pool {
     received = std::string();  // gives the memory of a large answer back
     switch (header.kind) {
       case MessageKind::kOutOfMemory:
-        return lose(slot, TaskOutcome::kOutOfMemory, "needed more than " + std::to_string(options_.memoryMegabytes) + " MB", true);
+        return lose(slot, TaskOutcome::kOutOfMemory,
+                    "needed more than " + std::to_string(options_.memoryMegabytes) + " MB", true);
       case MessageKind::kException:
-        return lose(slot, TaskOutcome::kCrashed, payload.empty() ? "an exception without a message" : std::move(payload), true);
+        return lose(slot, TaskOutcome::kCrashed,
+                    payload.empty() ? "an exception without a message" : std::move(payload), true);
       case MessageKind::kResult:
         break;
     }
@@ -456,7 +477,8 @@ class Pool {
     }
   }
 
-  // Ends the worker if it is still there and returns its exit status: SIGKILL does not change the status of a process that already ends.
+  // Ends the worker if it is still there and returns its exit status: SIGKILL does not change the
+  // status of a process that already ends.
   int reap(Slot& slot) {
     if (!slot) return 0;
     const Slot worker = std::move(slot);
@@ -465,7 +487,8 @@ class Pool {
     rusage usage{};
     while (::wait4(worker->pid, &status, 0, &usage) < 0 && errno == EINTR) {
     }
-    statistics_.peakWorkerBytes = std::max(statistics_.peakWorkerBytes, static_cast<std::size_t>(usage.ru_maxrss) * 1024);
+    statistics_.peakWorkerBytes =
+        std::max(statistics_.peakWorkerBytes, static_cast<std::size_t>(usage.ru_maxrss) * 1024);
     return status;
   }
 
@@ -497,8 +520,10 @@ TaskResult runHere(std::size_t task, const std::function<std::string(std::size_t
   return result;
 }
 
-PoolStatistics runAllHere(const std::vector<std::size_t>& order, const std::function<std::string(std::size_t)>& work,
-                          const std::function<void(std::size_t, const TaskResult&)>& done, const PoolOptions& options) {
+PoolStatistics runAllHere(const std::vector<std::size_t>& order,
+                          const std::function<std::string(std::size_t)>& work,
+                          const std::function<void(std::size_t, const TaskResult&)>& done,
+                          const PoolOptions& options) {
   PoolStatistics statistics;
   for (const std::size_t task : order) {
     TaskResult result;
@@ -512,8 +537,10 @@ PoolStatistics runAllHere(const std::vector<std::size_t>& order, const std::func
 
 }  // namespace
 
-PoolStatistics runPool(const std::vector<std::size_t>& order, const std::function<std::string(std::size_t)>& work,
-                       const std::function<void(std::size_t, const TaskResult&)>& done, const PoolOptions& options) {
+PoolStatistics runPool(const std::vector<std::size_t>& order,
+                       const std::function<std::string(std::size_t)>& work,
+                       const std::function<void(std::size_t, const TaskResult&)>& done,
+                       const PoolOptions& options) {
   if (options.inProcess) return runAllHere(order, work, done, options);
   const SignalDispositions signals;
   return Pool(work, done, options).run(order);

@@ -1,5 +1,6 @@
-// JSON as it is written, without a document in memory: what is asked for is appended to one text. Where a list or an object is begun with kLines, each
-// of its entries gets a line of its own, so that files can be compared line by line.
+// JSON as it is written, without a document in memory: what is asked for is appended to one text.
+// Where a list or an object is begun with kLines, each of its entries gets a line of its own, so
+// that files can be compared line by line.
 #pragma once
 
 #include <charconv>
@@ -32,7 +33,8 @@ class JsonWriter {
   }
   JsonWriter& number(std::int64_t value) {
     char digits[24];
-    return raw({digits, static_cast<std::size_t>(std::to_chars(digits, digits + sizeof digits, value).ptr - digits)});
+    return raw({digits, static_cast<std::size_t>(
+                            std::to_chars(digits, digits + sizeof digits, value).ptr - digits)});
   }
   JsonWriter& flag(bool value) { return raw(value ? "true" : "false"); }
   // A value that is JSON already.

@@ -1,5 +1,7 @@
-// Why it is right: it is the reader's inverse, field by field, and tests/writer compares what is read again with what was written, for generated plans and
-// for the real ones. Only what the reader forgets is lost: the exact dtype (its kind is kept), "source", and fields that say what is the default.
+// Why it is right: it is the reader's inverse, field by field, and tests/writer compares what is
+// read again with what was written, for generated plans and for the real ones. Only what the reader
+// forgets is lost: the exact dtype (its kind is kept), "source", and fields that say what is the
+// default.
 #include "writer/write_problem.h"
 
 #include <algorithm>
@@ -18,24 +20,33 @@ namespace {
 
 const char* dtypeOf(ElementKind kind) {
   switch (kind) {
-    case ElementKind::kInteger: return "int64";
-    case ElementKind::kComplex: return "complex64";
-    case ElementKind::kReal: break;
+    case ElementKind::kInteger:
+      return "int64";
+    case ElementKind::kComplex:
+      return "complex64";
+    case ElementKind::kReal:
+      break;
   }
   return "float32";
 }
 
 const char* kindOf(TensorKind kind) {
   switch (kind) {
-    case TensorKind::kInput: return "input";
-    case TensorKind::kParameter: return "parameter";
-    case TensorKind::kConstant: return "constant";
-    case TensorKind::kProduced: break;
+    case TensorKind::kInput:
+      return "input";
+    case TensorKind::kParameter:
+      return "parameter";
+    case TensorKind::kConstant:
+      return "constant";
+    case TensorKind::kProduced:
+      break;
   }
   return "";
 }
 
-const char* roleOf(Role role) { return role == Role::kInput ? "input" : role == Role::kOutput ? "output" : "checkpoint"; }
+const char* roleOf(Role role) {
+  return role == Role::kInput ? "input" : role == Role::kOutput ? "output" : "checkpoint";
+}
 
 class ProblemWriter {
  public:
@@ -44,7 +55,8 @@ class ProblemWriter {
       for (const DrawnMask& d : graph.drawnMasks) drawn_[{program, d.node}] = d.attributes;
     };
     note(-1, problem.model.graph);
-    for (std::size_t p = 0; p < problem.plan.programs.size(); ++p) note(static_cast<std::int32_t>(p), problem.plan.programs[p].graph);
+    for (std::size_t p = 0; p < problem.plan.programs.size(); ++p)
+      note(static_cast<std::int32_t>(p), problem.plan.programs[p].graph);
   }
 
   std::string model() {
@@ -63,8 +75,13 @@ class ProblemWriter {
     header("shardproof-plan", p.name);
     if (!modelFile.empty()) json_.key("model").text(modelFile);
     json_.key("mesh").beginList();
-    for (const MeshAxis& axis : p.mesh) json_.beginList().text(axis.name).number(axis.size).endList();
-    json_.endList().key("microbatches").number(p.microbatches).key("programs").beginList(JsonWriter::kLines);
+    for (const MeshAxis& axis : p.mesh)
+      json_.beginList().text(axis.name).number(axis.size).endList();
+    json_.endList()
+        .key("microbatches")
+        .number(p.microbatches)
+        .key("programs")
+        .beginList(JsonWriter::kLines);
     for (std::size_t i = 0; i < p.programs.size(); ++i) {
       const Program& program = p.programs[i];
       json_.beginObject();
@@ -81,10 +98,13 @@ class ProblemWriter {
 
  private:
   const std::string& text(NameId id) const { return problem_.names.text(id); }
-  const std::string& name(const Graph& graph, std::int32_t tensor) const { return text(graph.tensors[static_cast<std::size_t>(tensor)].name); }
+  const std::string& name(const Graph& graph, std::int32_t tensor) const {
+    return text(graph.tensors[static_cast<std::size_t>(tensor)].name);
+  }
   const std::string& axisName(std::int32_t axis) const {
     static const std::string kMicrobatch = "mb";
-    return axis == kMicrobatchAxis ? kMicrobatch : problem_.plan.mesh[static_cast<std::size_t>(axis)].name;
+    return axis == kMicrobatchAxis ? kMicrobatch
+                                   : problem_.plan.mesh[static_cast<std::size_t>(axis)].name;
   }
 
   void header(const char* format, const std::string& title) {
@@ -123,26 +143,38 @@ class ProblemWriter {
     json_.endList();
   }
 
-  void nodes(std::int32_t program, const Graph& graph, const std::vector<CommunicationSpec>& communications) {
+  void nodes(std::int32_t program, const Graph& graph,
+             const std::vector<CommunicationSpec>& communications) {
     json_.key("nodes").beginList(JsonWriter::kLines);
     for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
       Node node = graph.nodes[n];
-      if (const auto it = drawn_.find({program, static_cast<std::int32_t>(n)}); it != drawn_.end()) {
+      if (const auto it = drawn_.find({program, static_cast<std::int32_t>(n)});
+          it != drawn_.end()) {
         // The mask is the last operand, and backward it has a (null) result of its own.
         node.attributes = it->second;
         if (node.outCount == node.inCount - 1 && node.inCount > 2) --node.outCount;
         --node.inCount;
       }
-      write(graph, node, node.communication < 0 ? nullptr : &communications[static_cast<std::size_t>(node.communication)]);
+      write(graph, node,
+            node.communication < 0 ? nullptr
+                                   : &communications[static_cast<std::size_t>(node.communication)]);
     }
     json_.endList();
   }
 
   void write(const Graph& graph, const Node& node, const CommunicationSpec* spec) {
-    json_.beginObject().key("op").text(spec == nullptr ? ops::Registry::instance().at(node.op).name : communicationName(spec->kind)).key("in").beginList();
+    json_.beginObject()
+        .key("op")
+        .text(spec == nullptr ? ops::Registry::instance().at(node.op).name
+                              : communicationName(spec->kind))
+        .key("in")
+        .beginList();
     for (const Operand& o : graph.in(node)) {
       if (!o.present()) json_.raw("null");
-      else json_.text(o.microbatch.isOne() ? name(graph, o.tensor) + "#" + std::to_string(o.microbatch.number()) : name(graph, o.tensor));
+      else
+        json_.text(o.microbatch.isOne()
+                       ? name(graph, o.tensor) + "#" + std::to_string(o.microbatch.number())
+                       : name(graph, o.tensor));
     }
     json_.endList().key("out").beginList();
     for (const std::int32_t t : graph.out(node)) {
@@ -199,7 +231,13 @@ class ProblemWriter {
   }
 
   void entry(const LineageEntry& e) {
-    json_.beginObject().key("tensor").text(name(problem_.model.graph, e.tensor)).key("role").text(roleOf(e.role)).key("shards").beginList();
+    json_.beginObject()
+        .key("tensor")
+        .text(name(problem_.model.graph, e.tensor))
+        .key("role")
+        .text(roleOf(e.role))
+        .key("shards")
+        .beginList();
     for (const Shard& shard : e.shards) {
       json_.beginObject().key("box").beginList();
       for (const auto& [low, high] : shard.box) json_.integers({low, high});
@@ -228,7 +266,8 @@ class ProblemWriter {
   }
 
   const Problem& problem_;
-  std::map<std::pair<std::int32_t, std::int32_t>, AttributesId> drawn_;   // (program, node) -> as the file has them
+  std::map<std::pair<std::int32_t, std::int32_t>, AttributesId>
+      drawn_;  // (program, node) -> as the file has them
   JsonWriter json_;
 };
 
@@ -248,25 +287,33 @@ std::optional<unsigned long> decimalDigits(const Rational& number) {
 
 }  // namespace
 
-bool hasDecimal(const Rational& number) { return number.isInteger() || decimalDigits(number).has_value(); }
+bool hasDecimal(const Rational& number) {
+  return number.isInteger() || decimalDigits(number).has_value();
+}
 
 std::string decimalText(const Rational& number) {
   if (number.isInteger()) return number.numeratorString();
   const auto found = decimalDigits(number);
-  if (!found) throw Unsupported("the number " + number.toString() + " has no finite decimal, so no file can say it exactly");
+  if (!found)
+    throw Unsupported("the number " + number.toString() +
+                      " has no finite decimal, so no file can say it exactly");
   const unsigned long digits = *found;
   mpz_class factor;
   mpz_ui_pow_ui(factor.get_mpz_t(), 10, digits);
-  const mpz_class scaled = mpz_class(number.numeratorString()) * (factor / mpz_class(number.denominatorString()));
+  const mpz_class scaled =
+      mpz_class(number.numeratorString()) * (factor / mpz_class(number.denominatorString()));
   std::string text = mpz_class(abs(scaled)).get_str();
   constexpr unsigned long kMostZeros = 30;
-  if (digits > text.size() + kMostZeros) return (sgn(scaled) < 0 ? "-" : "") + text + "e-" + std::to_string(digits);
+  if (digits > text.size() + kMostZeros)
+    return (sgn(scaled) < 0 ? "-" : "") + text + "e-" + std::to_string(digits);
   if (text.size() <= digits) text.insert(0, digits + 1 - text.size(), '0');
   text.insert(text.size() - digits, 1, '.');
   return (sgn(scaled) < 0 ? "-" : "") + text;
 }
 
 std::string modelText(const Problem& problem) { return ProblemWriter(problem).model(); }
-std::string planText(const Problem& problem, const std::string& modelFile) { return ProblemWriter(problem).plan(modelFile); }
+std::string planText(const Problem& problem, const std::string& modelFile) {
+  return ProblemWriter(problem).plan(modelFile);
+}
 
 }  // namespace shardproof

@@ -1,4 +1,5 @@
-// A problem as the two files of docs/format.md, so that it can be read again: what is written and read is the same problem.
+// A problem as the two files of docs/format.md, so that it can be read again: what is written and
+// read is the same problem.
 #pragma once
 
 #include <string>
@@ -12,7 +13,8 @@ bool hasDecimal(const Rational& number);
 // A number as JSON has it, exactly. Throws Unsupported for one that no decimal says (1/3).
 std::string decimalText(const Rational& number);
 
-// The files' texts. What the reader added for dropout is left out again. Throws Unsupported for a number that no decimal says.
+// The files' texts. What the reader added for dropout is left out again. Throws Unsupported for a
+// number that no decimal says.
 std::string modelText(const Problem& problem);
 // `modelFile`: what the plan calls its model; empty: it names none.
 std::string planText(const Problem& problem, const std::string& modelFile);

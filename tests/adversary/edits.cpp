@@ -9,12 +9,19 @@
 namespace shardproof::adversary {
 namespace {
 
-const std::set<std::string> kCommunication{"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send", "recv"};
+const std::set<std::string> kCommunication{
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send", "recv"};
 
 // Operators that take each other's operands and yield the same shapes.
 const std::vector<std::vector<std::string>> kAlike{
-    {"add", "sub", "mul", "div"}, {"neg", "square", "exp", "sigmoid", "tanh", "silu", "relu", "gelu", "identity"}, {"sqrt", "rsqrt", "log", "identity"}, {"sum", "mean", "amax", "amin"},
-    {"softmax", "log_softmax"}, {"layer_norm", "rms_norm"}, {"sigmoid_backward", "tanh_backward", "silu_backward", "relu_backward", "gelu_backward", "exp_backward", "square_backward"}};
+    {"add", "sub", "mul", "div"},
+    {"neg", "square", "exp", "sigmoid", "tanh", "silu", "relu", "gelu", "identity"},
+    {"sqrt", "rsqrt", "log", "identity"},
+    {"sum", "mean", "amax", "amin"},
+    {"softmax", "log_softmax"},
+    {"layer_norm", "rms_norm"},
+    {"sigmoid_backward", "tanh_backward", "silu_backward", "relu_backward", "gelu_backward",
+     "exp_backward", "square_backward"}};
 
 class Editor {
  public:
@@ -41,10 +48,11 @@ class Editor {
 
   std::string inGraph(Json& graph, const std::string& where) {
     if (graph["nodes"].empty()) return {};
-    static constexpr std::array<Change, 16> kChanges{&Editor::attribute, &Editor::attribute,  &Editor::swapOperands, &Editor::otherOperand, &Editor::otherOperand,
-                                                     &Editor::otherOperator, &Editor::group,    &Editor::partner,      &Editor::dropped,      &Editor::twice,
-                                                     &Editor::microbatch,    &Editor::scaled,   &Editor::constant,     &Editor::swapNodes,    &Editor::tag,
-                                                     &Editor::issued};
+    static constexpr std::array<Change, 16> kChanges{
+        &Editor::attribute,    &Editor::attribute,     &Editor::swapOperands, &Editor::otherOperand,
+        &Editor::otherOperand, &Editor::otherOperator, &Editor::group,        &Editor::partner,
+        &Editor::dropped,      &Editor::twice,         &Editor::microbatch,   &Editor::scaled,
+        &Editor::constant,     &Editor::swapNodes,     &Editor::tag,          &Editor::issued};
     const Change change = kChanges[random_.index(kChanges.size())];
     const std::size_t n = random_.index(graph["nodes"].size());
     const std::string node = graph["nodes"][n]["op"].get<std::string>() + " " + std::to_string(n);
@@ -52,13 +60,15 @@ class Editor {
     return what.empty() ? what : where + ", " + node + ": " + what;
   }
 
-  // The program of a rank or of one coordinate alone; the rest keeps the old one. `p` is the part's number then.
+  // The program of a rank or of one coordinate alone; the rest keeps the old one. `p` is the part's
+  // number then.
   std::string splitProgram(std::size_t& p) {
     Json& programs = plan_["programs"];
     std::vector<std::pair<std::string, std::int64_t>> free;
     for (const Json& axis : plan_["mesh"]) {
       const std::string name = axis[0];
-      if (axis[1] > 1 && !(programs[p].contains("at") && programs[p]["at"].contains(name))) free.emplace_back(name, axis[1]);
+      if (axis[1] > 1 && !(programs[p].contains("at") && programs[p]["at"].contains(name)))
+        free.emplace_back(name, axis[1]);
     }
     if (free.empty()) return {};
     const auto [axis, size] = random_.pick(free);
@@ -110,8 +120,10 @@ class Editor {
       value = !value.get<bool>();
     } else if (value.is_number()) {
       // A window moves as a whole, so that its shape stays.
-      for (const auto& [from, to] : std::map<std::string, std::string>{{"start", "stop"}, {"local_expert_start", "local_expert_end"}}) {
-        if ((it.key() == from || it.key() == to) && attrs.contains(from) && attrs.contains(to) && random_.chance(80)) {
+      for (const auto& [from, to] : std::map<std::string, std::string>{
+               {"start", "stop"}, {"local_expert_start", "local_expert_end"}}) {
+        if ((it.key() == from || it.key() == to) && attrs.contains(from) && attrs.contains(to) &&
+            random_.chance(80)) {
           const std::int64_t by = random_.pick({-1, 1, 2});
           attrs[from] = attrs[from].get<std::int64_t>() + by;
           attrs[to] = attrs[to].get<std::int64_t>() + by;
@@ -120,7 +132,8 @@ class Editor {
       }
       value = changedNumber(value);
     } else if (value.is_array() && !value.empty()) {
-      if (value.size() > 1 && random_.chance(70)) std::swap(value[random_.index(value.size())], value[random_.index(value.size())]);
+      if (value.size() > 1 && random_.chance(70))
+        std::swap(value[random_.index(value.size())], value[random_.index(value.size())]);
       else value[random_.index(value.size())] = changedNumber(value[0]);
     } else if (value.is_string()) {
       if (it.key() == "reduce") value = random_.pick({"sum", "mean", "max", "min"});
@@ -141,7 +154,9 @@ class Editor {
     return "operands " + std::to_string(a) + " and " + std::to_string(b) + " swapped";
   }
 
-  static std::string base(const Json& tensors, const std::string& operand) { return tensors.contains(operand) ? operand : operand.substr(0, operand.find('#')); }
+  static std::string base(const Json& tensors, const std::string& operand) {
+    return tensors.contains(operand) ? operand : operand.substr(0, operand.find('#'));
+  }
 
   std::string otherOperand(Json& graph, Json& node, std::size_t n) {
     Json& in = node["in"];
@@ -151,18 +166,22 @@ class Editor {
     const Json& tensors = graph["tensors"];
     const std::string name = operand, own = base(tensors, name);
     if (!tensors.contains(own)) return {};
-    const bool ofOneMicrobatch = node.contains("mb") && node["mb"].is_number() && tensors[own].value("per_mb", false);
-    if (random_.chance(own != name ? 50 : ofOneMicrobatch ? 25 : 0)) {   // another microbatch's
+    const bool ofOneMicrobatch =
+        node.contains("mb") && node["mb"].is_number() && tensors[own].value("per_mb", false);
+    if (random_.chance(own != name ? 50 : ofOneMicrobatch ? 25 : 0)) {  // another microbatch's
       operand = own + "#" + std::to_string(random_.below(plan_.value("microbatches", 1)));
-      return operand == name ? std::string() : "reads " + operand.get<std::string>() + " for " + name;
+      return operand == name ? std::string()
+                             : "reads " + operand.get<std::string>() + " for " + name;
     }
-    std::set<std::string> produced;   // later: reading these is reading too early
+    std::set<std::string> produced;  // later: reading these is reading too early
     for (std::size_t m = n; m < graph["nodes"].size(); ++m)
       for (const Json& r : graph["nodes"][m]["out"])
         if (r.is_string()) produced.insert(r.get<std::string>());
     std::vector<std::string> fitting;
     for (const auto& [other, t] : tensors.items()) {
-      if (other != own && t["shape"] == tensors[own]["shape"] && t.value("per_mb", false) == tensors[own].value("per_mb", false) && (!produced.contains(other) || random_.chance(5)))
+      if (other != own && t["shape"] == tensors[own]["shape"] &&
+          t.value("per_mb", false) == tensors[own].value("per_mb", false) &&
+          (!produced.contains(other) || random_.chance(5)))
         fitting.push_back(other);
     }
     if (fitting.empty()) return {};
@@ -227,12 +246,15 @@ class Editor {
     return {};
   }
 
-  // The node is gone; where it has one operand and one result of one shape the result is the operand.
+  // The node is gone; where it has one operand and one result of one shape the result is the
+  // operand.
   std::string dropped(Json& graph, Json& node, std::size_t n) {
     const Json& tensors = graph["tensors"];
-    if (node["in"].size() == 1 && node["out"].size() == 1 && node["in"][0].is_string() && node["out"][0].is_string()) {
+    if (node["in"].size() == 1 && node["out"].size() == 1 && node["in"][0].is_string() &&
+        node["out"][0].is_string()) {
       const std::string own = base(tensors, node["in"][0]);
-      if (tensors.contains(own) && tensors.contains(node["out"][0].get<std::string>()) && tensors[own]["shape"] == tensors[node["out"][0].get<std::string>()]["shape"]) {
+      if (tensors.contains(own) && tensors.contains(node["out"][0].get<std::string>()) &&
+          tensors[own]["shape"] == tensors[node["out"][0].get<std::string>()]["shape"]) {
         Json identity{{"op", "identity"}, {"in", node["in"]}, {"out", node["out"]}};
         if (node.contains("mb")) identity["mb"] = node["mb"];
         if (node["op"] == "identity") return {};
@@ -257,19 +279,24 @@ class Editor {
     if (!graph["tensors"].contains(name) || graph["tensors"].contains(before)) return {};
     // Other microbatches' nodes would go on writing the old name.
     for (const Json& other : graph["nodes"])
-      if (&other != &node && std::find(other["out"].begin(), other["out"].end(), Json(name)) != other["out"].end()) return {};
+      if (&other != &node &&
+          std::find(other["out"].begin(), other["out"].end(), Json(name)) != other["out"].end())
+        return {};
     graph["tensors"][before] = graph["tensors"][name];
     node["out"][r] = before;
     op["in"] = {before};
     op["out"] = {name};
     if (node.contains("mb")) op["mb"] = node["mb"];
     const std::string what = op.dump();
-    graph["nodes"].insert(graph["nodes"].begin() + static_cast<std::ptrdiff_t>(n) + 1, std::move(op));
+    graph["nodes"].insert(graph["nodes"].begin() + static_cast<std::ptrdiff_t>(n) + 1,
+                          std::move(op));
     return "then " + what;
   }
   std::string twice(Json& graph, Json& node, std::size_t n) {
     Json op = node;
-    if (node["in"].size() != 1 || node["out"].size() != 1 || op["op"] == "send" || op["op"] == "recv" || op["op"] == "broadcast") return {};
+    if (node["in"].size() != 1 || node["out"].size() != 1 || op["op"] == "send" ||
+        op["op"] == "recv" || op["op"] == "broadcast")
+      return {};
     if (op.contains("comm")) op["comm"] = op["comm"].get<std::string>() + "~";
     return after(graph, n, op);
   }
@@ -287,7 +314,9 @@ class Editor {
     const Json old = node["mb"];
     if (random_.chance(10)) node.erase("mb");
     else node["mb"] = random_.chance(20) ? Json("*") : Json(random_.below(count));
-    return node.contains("mb") && node["mb"] == old ? std::string() : "runs for " + node.value("mb", Json("none")).dump();
+    return node.contains("mb") && node["mb"] == old
+               ? std::string()
+               : "runs for " + node.value("mb", Json("none")).dump();
   }
 
   std::string constant(Json& graph, Json&, std::size_t) {
@@ -318,7 +347,8 @@ class Editor {
     if (all.size() < 2) return {};
     const std::size_t from = random_.pick(all), to = random_.pick(all);
     if (from == to) return {};
-    const auto begin = nodes.begin(), a = begin + static_cast<std::ptrdiff_t>(from), b = begin + static_cast<std::ptrdiff_t>(to);
+    const auto begin = nodes.begin(), a = begin + static_cast<std::ptrdiff_t>(from),
+               b = begin + static_cast<std::ptrdiff_t>(to);
     if (from < to) std::rotate(a, a + 1, b + 1);
     else std::rotate(b, a, a + 1);
     return "communication " + std::to_string(from) + " is issued in place of " + std::to_string(to);
@@ -336,16 +366,18 @@ class Editor {
     const std::size_t e = random_.index(lineage.size());
     Json& entry = lineage[e];
     Json& shard = entry["shards"][random_.index(entry["shards"].size())];
-    const std::string where = entry["role"].get<std::string>() + " " + entry["tensor"].get<std::string>() + ": ";
+    const std::string where =
+        entry["role"].get<std::string>() + " " + entry["tensor"].get<std::string>() + ": ";
     switch (random_.below(9)) {
-      case 0: {   // the box somewhere else
+      case 0: {  // the box somewhere else
         if (shard["box"].empty()) return {};
         Json& range = shard["box"][random_.index(shard["box"].size())];
         const std::int64_t by = random_.pick({-2, -1, 1, 2, 4});
         range = {range[0].get<std::int64_t>() + by, range[1].get<std::int64_t>() + by};
         return where + "box moved by " + std::to_string(by);
       }
-      case 1: case 2: {   // other steps
+      case 1:
+      case 2: {  // other steps
         std::vector<std::string> axes{"mb"};
         for (const Json& axis : plan_["mesh"]) axes.push_back(axis[0]);
         if (shard["box"].empty()) return {};
@@ -353,8 +385,9 @@ class Editor {
         Json& step = shard["step"][axis];
         if (step.is_null()) step = Json(std::vector<std::int64_t>(shard["box"].size(), 0));
         Json& one = step[random_.index(step.size())];
-        one = random_.chance(50) ? -one.get<std::int64_t>() : one.get<std::int64_t>() + random_.pick({-1, 1, 2, -2});
-        if (random_.chance(40)) {   // the mirrored box
+        one = random_.chance(50) ? -one.get<std::int64_t>()
+                                 : one.get<std::int64_t>() + random_.pick({-1, 1, 2, -2});
+        if (random_.chance(40)) {  // the mirrored box
           for (const Json& m : plan_["mesh"]) {
             if (m[0] != axis || one >= 0) continue;
             const std::int64_t by = -one.get<std::int64_t>() * (m[1].get<std::int64_t>() - 1);
@@ -364,7 +397,7 @@ class Editor {
         }
         return where + "step along " + axis + " is " + step.dump();
       }
-      case 3: {   // summed or not
+      case 3: {  // summed or not
         std::vector<std::string> axes{"mb"};
         for (const Json& axis : plan_["mesh"]) axes.push_back(axis[0]);
         const std::string axis = random_.pick(axes);
@@ -374,20 +407,22 @@ class Editor {
         else shard["sum"].erase(it);
         return where + "sum is " + shard["sum"].dump();
       }
-      case 4: {   // another local tensor
+      case 4: {  // another local tensor
         Json& part = shard["parts"][random_.index(shard["parts"].size())];
         const Json& tensors = plan_["programs"][random_.index(plan_["programs"].size())]["tensors"];
         const std::string local = part["local"];
         std::vector<std::string> fitting;
         if (!tensors.contains(local)) return {};
         for (const auto& [name, t] : tensors.items())
-          if (name != local && t["shape"] == tensors[local]["shape"] && t.value("per_mb", false) == tensors[local].value("per_mb", false) && t.contains("kind") == tensors[local].contains("kind"))
+          if (name != local && t["shape"] == tensors[local]["shape"] &&
+              t.value("per_mb", false) == tensors[local].value("per_mb", false) &&
+              t.contains("kind") == tensors[local].contains("kind"))
             fitting.push_back(name);
         if (fitting.empty()) return {};
         part["local"] = random_.pick(fitting);
         return where + "part is " + part["local"].get<std::string>();
       }
-      case 5: {   // at other coordinates
+      case 5: {  // at other coordinates
         Json& part = shard["parts"][random_.index(shard["parts"].size())];
         if (!part.contains("at") || part["at"].empty()) {
           if (!part.contains("mb")) return {};
@@ -404,17 +439,20 @@ class Editor {
         if (entry["role"] != "checkpoint") return {};
         lineage.erase(lineage.begin() + static_cast<std::ptrdiff_t>(e));
         return where + "is gone";
-      case 7: {   // a part twice or one less
+      case 7: {  // a part twice or one less
         Json& parts = shard["parts"];
-        if (parts.size() > 1 && random_.chance(50)) parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(random_.index(parts.size())));
+        if (parts.size() > 1 && random_.chance(50))
+          parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(random_.index(parts.size())));
         else parts.push_back(parts[random_.index(parts.size())]);
         return where + "parts are " + parts.dump();
       }
-      default: {   // the checkpoint is said of another tensor of the same shape
+      default: {  // the checkpoint is said of another tensor of the same shape
         const Json& tensors = model_["tensors"];
         std::vector<std::string> fitting;
         for (const auto& [name, t] : tensors.items())
-          if (name != entry["tensor"] && t["shape"] == tensors[entry["tensor"].get<std::string>()]["shape"] && t.contains("kind") == tensors[entry["tensor"].get<std::string>()].contains("kind"))
+          if (name != entry["tensor"] &&
+              t["shape"] == tensors[entry["tensor"].get<std::string>()]["shape"] &&
+              t.contains("kind") == tensors[entry["tensor"].get<std::string>()].contains("kind"))
             fitting.push_back(name);
         if (fitting.empty() || entry["role"] != "checkpoint") return {};
         entry["tensor"] = random_.pick(fitting);

@@ -1,5 +1,7 @@
-// Small changes of a plan (or its model), each of the kind that a bug of a framework makes: one coordinate's program, one microbatch's node, one attribute, operand, element, group, one number
-// of the lineage. They work on the documents, hence on plans of any origin. What an edit does to the plan's truth is not its concern.
+// Small changes of a plan (or its model), each of the kind that a bug of a framework makes: one
+// coordinate's program, one microbatch's node, one attribute, operand, element, group, one number
+// of the lineage. They work on the documents, hence on plans of any origin. What an edit does to
+// the plan's truth is not its concern.
 #pragma once
 
 #include <string>

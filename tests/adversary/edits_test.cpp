@@ -33,9 +33,11 @@ bool holds(const Json& list, const std::string& op) {
 
 Case small() {
   Case c;
-  c.model = Json::parse(R"({"format": "shardproof-model", "version": 1, "tensors": {"x": {"shape": [4], "kind": "input"}, "w": {"shape": [4], "kind": "input"}, "a": {"shape": [4]}, "y": {"shape": [4]}, "z": {"shape": [4]}},
+  c.model = Json::parse(
+      R"({"format": "shardproof-model", "version": 1, "tensors": {"x": {"shape": [4], "kind": "input"}, "w": {"shape": [4], "kind": "input"}, "a": {"shape": [4]}, "y": {"shape": [4]}, "z": {"shape": [4]}},
     "nodes": [{"op": "neg", "in": ["x"], "out": ["a"]}, {"op": "exp", "in": ["a"], "out": ["y"]}, {"op": "tanh", "in": ["w"], "out": ["z"]}], "outputs": ["y", "z"]})");
-  c.plan = Json::parse(R"({"format": "shardproof-plan", "version": 1, "model": "m.model.json", "mesh": [["dp", 2]], "microbatches": 1, "programs": [{
+  c.plan = Json::parse(
+      R"({"format": "shardproof-plan", "version": 1, "model": "m.model.json", "mesh": [["dp", 2]], "microbatches": 1, "programs": [{
     "tensors": {"x": {"shape": [2], "kind": "input"}, "w": {"shape": [4], "kind": "input"}, "a": {"shape": [2]}, "y": {"shape": [2]}, "z": {"shape": [4]}},
     "nodes": [{"op": "neg", "in": ["x"], "out": ["a"]}, {"op": "exp", "in": ["a"], "out": ["y"]}, {"op": "tanh", "in": ["w"], "out": ["z"]}]}],
     "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "x"}]}]}, {"tensor": "w", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "w"}]}]},
@@ -61,7 +63,8 @@ TEST(Families, PlansAreReadAndTheSameAgain) {
 }
 
 TEST(Families, OthersOfAnotherSeed) {
-  for (const char* family : kFamilies) EXPECT_NE(makeCase(family, 1, 3).plan, makeCase(family, 2, 3).plan) << family;
+  for (const char* family : kFamilies)
+    EXPECT_NE(makeCase(family, 1, 3).plan, makeCase(family, 2, 3).plan) << family;
 }
 
 TEST(Edits, SayWhatTheyChangeAndChangeNothingElse) {
@@ -89,7 +92,12 @@ TEST(Edits, TheSameForTheSameNumbers) {
 }
 
 TEST(Shrink, KeepsWhatIsAskedForAndNoMore) {
-  const Case c = shrink(small(), [](const Case& tried) { return reads(tried) && holds(tried.plan["programs"][0]["nodes"], "exp"); }, 30);
+  const Case c = shrink(
+      small(),
+      [](const Case& tried) {
+        return reads(tried) && holds(tried.plan["programs"][0]["nodes"], "exp");
+      },
+      30);
   EXPECT_TRUE(reads(c));
   EXPECT_TRUE(holds(c.plan["programs"][0]["nodes"], "exp"));
   EXPECT_FALSE(holds(c.plan["programs"][0]["nodes"], "tanh"));
@@ -100,7 +108,13 @@ TEST(Shrink, KeepsWhatIsAskedForAndNoMore) {
 TEST(Shrink, NothingThatStaysIsNothingThatGoes) {
   const Case before = small();
   int asked = 0;
-  const Case after = shrink(before, [&](const Case&) { ++asked; return false; }, 30);
+  const Case after = shrink(
+      before,
+      [&](const Case&) {
+        ++asked;
+        return false;
+      },
+      30);
   EXPECT_EQ(after.model, before.model);
   EXPECT_EQ(after.plan, before.plan);
   EXPECT_GT(asked, 10);
@@ -108,7 +122,8 @@ TEST(Shrink, NothingThatStaysIsNothingThatGoes) {
 
 TEST(Shrink, TimeIsKept) {
   const Case before = small();
-  const Case after = shrink(before, [](const Case&) { return true; }, 0);
+  const Case after = shrink(
+      before, [](const Case&) { return true; }, 0);
   EXPECT_EQ(after.plan, before.plan);
 }
 
@@ -127,7 +142,7 @@ TEST(Shrink, EndsWhereNothingCanGo) {
 
 TEST(Random, IsTheSameEverywhere) {
   Random r(1);
-  EXPECT_EQ(r.next(), 0x910a2dec89025cc1ULL);   // splitmix64's first output for the state 1
+  EXPECT_EQ(r.next(), 0x910a2dec89025cc1ULL);  // splitmix64's first output for the state 1
   for (int i = 0; i < 1000; ++i) {
     const std::int64_t n = r.between(-3, 5);
     EXPECT_TRUE(n >= -3 && n <= 5);

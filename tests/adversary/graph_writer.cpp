@@ -20,7 +20,8 @@ Attributes attributesOf(const Json& json) {
 
 }  // namespace
 
-std::string GraphWriter::given(const std::string& name, const Shape& shape, const char* kind, ElementKind element) {
+std::string GraphWriter::given(const std::string& name, const Shape& shape, const char* kind,
+                               ElementKind element) {
   tensors_[name] = {{"shape", shape}, {"kind", kind}};
   if (element == ElementKind::kInteger) tensors_[name]["dtype"] = "int64";
   infos_[name] = {shape, element, false};
@@ -34,7 +35,8 @@ std::string GraphWriter::constant(const Shape& shape, const Json& value) {
   return name;
 }
 
-std::string GraphWriter::node(const std::string& op, const std::vector<std::string>& in, const Json& attributes, std::size_t results, const Json& fields) {
+std::string GraphWriter::node(const std::string& op, const std::vector<std::string>& in,
+                              const Json& attributes, std::size_t results, const Json& fields) {
   const ops::OperatorInfo& info = ops::Registry::instance().at(ops::Registry::instance().find(op));
   const Attributes parsed = attributesOf(attributes);
   std::vector<const ops::TensorInfo*> operands;
@@ -61,7 +63,8 @@ std::string GraphWriter::node(const std::string& op, const std::vector<std::stri
   return first;
 }
 
-std::string GraphWriter::communication(const std::string& op, const std::string& in, const Shape& shape, const Json& fields) {
+std::string GraphWriter::communication(const std::string& op, const std::string& in,
+                                       const Shape& shape, const Json& fields) {
   const std::string name = prefix_ + std::to_string(tensors_.size());
   tensors_[name] = {{"shape", shape}};
   infos_[name] = {shape, infos_.at(in).element, false};
@@ -81,14 +84,26 @@ std::vector<std::string> GraphWriter::names(const Shape& shape) const {
 }
 
 Json modelOf(const GraphWriter& graph, const std::vector<std::string>& outputs) {
-  return {{"format", "shardproof-model"}, {"version", 1}, {"tensors", graph.tensors()}, {"nodes", graph.nodes()}, {"outputs", outputs}};
+  return {{"format", "shardproof-model"},
+          {"version", 1},
+          {"tensors", graph.tensors()},
+          {"nodes", graph.nodes()},
+          {"outputs", outputs}};
 }
 
-Json planOf(const Json& mesh, std::int64_t microbatches, const Json& programs, const Json& lineage) {
-  return {{"format", "shardproof-plan"}, {"version", 1}, {"model", "m.model.json"}, {"mesh", mesh}, {"microbatches", microbatches}, {"programs", programs}, {"lineage", lineage}};
+Json planOf(const Json& mesh, std::int64_t microbatches, const Json& programs,
+            const Json& lineage) {
+  return {{"format", "shardproof-plan"},
+          {"version", 1},
+          {"model", "m.model.json"},
+          {"mesh", mesh},
+          {"microbatches", microbatches},
+          {"programs", programs},
+          {"lineage", lineage}};
 }
 
-Json entryOf(const std::string& tensor, const char* role, const Shape& low, const Shape& length, const std::string& local, const Json& step, const Json& at) {
+Json entryOf(const std::string& tensor, const char* role, const Shape& low, const Shape& length,
+             const std::string& local, const Json& step, const Json& at) {
   Json box = Json::array(), part{{"local", local}};
   for (std::size_t d = 0; d < length.size(); ++d) box.push_back({low[d], low[d] + length[d]});
   if (!at.is_null()) part["at"] = at;

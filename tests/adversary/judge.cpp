@@ -17,25 +17,36 @@ using Clock = std::chrono::steady_clock;
 using interpret::Agreement;
 using interpret::Array;
 
-constexpr int kSpecialKinds = 7, kIntegers = 3, kWide = 4;   // from kWide on they are ordinary numbers: positive, any, negative
+constexpr int kSpecialKinds = 7, kIntegers = 3,
+              kWide = 4;  // from kWide on they are ordinary numbers: positive, any, negative
 
 double wide(int kind, Random& random) {
   const double size = std::exp2(static_cast<double>(random.between(-4000, 4000)) / 1000);
   return kind == kWide || (kind == kWide + 1 && random.chance(60)) ? size : -size;
 }
 
-// Inputs that random numbers are not: all zero, all one, few small numbers with many zeros; indices beside tables and classes, which the executor does not draw where some loss needs a label;
-// positive numbers, any, and negative ones (where the largest of many is below 0), over some orders of magnitude.
+// Inputs that random numbers are not: all zero, all one, few small numbers with many zeros; indices
+// beside tables and classes, which the executor does not draw where some loss needs a label;
+// positive numbers, any, and negative ones (where the largest of many is below 0), over some orders
+// of magnitude.
 std::map<std::string, Array> specialInputs(const Problem& problem, int kind, Random& random) {
   std::map<std::string, Array> inputs;
   for (const Tensor& t : problem.model.graph.tensors) {
     if (t.kind != TensorKind::kInput && t.kind != TensorKind::kParameter) continue;
-    const bool complex = t.element == ElementKind::kComplex;   // which the executor draws on the unit circle
-    if (complex ? kind < kWide : t.element != (kind == kIntegers ? ElementKind::kInteger : ElementKind::kReal)) continue;
+    const bool complex =
+        t.element == ElementKind::kComplex;  // which the executor draws on the unit circle
+    if (complex ? kind < kWide
+                : t.element != (kind == kIntegers ? ElementKind::kInteger : ElementKind::kReal))
+      continue;
     Array array{t.shape, t.element, {}};
     std::int64_t n = complex ? 2 : 1;
     for (const std::int64_t d : t.shape) n *= d;
-    for (std::int64_t i = 0; i < n; ++i) array.data.push_back(kind == 0 ? 0 : kind == 1 ? 1 : kind == 2 ? random.pick({0.0, 0.0, 1.0, -1.0, 2.0, -0.5}) : kind == kIntegers ? static_cast<double>(random.between(-1, 9)) : wide(kind, random));
+    for (std::int64_t i = 0; i < n; ++i)
+      array.data.push_back(kind == 0           ? 0
+                           : kind == 1         ? 1
+                           : kind == 2         ? random.pick({0.0, 0.0, 1.0, -1.0, 2.0, -0.5})
+                           : kind == kIntegers ? static_cast<double>(random.between(-1, 9))
+                                               : wide(kind, random));
     inputs.emplace(problem.names.text(t.name), std::move(array));
   }
   return inputs;
@@ -48,12 +59,18 @@ std::string digits(double value) {
 }
 
 std::string describe(const Problem& problem, const interpret::Result& result) {
-  if (result.status == interpret::Status::kCannotRun || result.status == interpret::Status::kRefused) return result.reason;
+  if (result.status == interpret::Status::kCannotRun ||
+      result.status == interpret::Status::kRefused)
+    return result.reason;
   for (const interpret::EntryResult& e : result.entries) {
-    if (!e.difference || problem.plan.lineage[static_cast<std::size_t>(e.entry)].role != Role::kOutput) continue;
+    if (!e.difference ||
+        problem.plan.lineage[static_cast<std::size_t>(e.entry)].role != Role::kOutput)
+      continue;
     std::string where = "output entry " + std::to_string(e.entry) + " at [";
-    for (const std::int64_t p : e.difference->position) where += (where.back() == '[' ? "" : ", ") + std::to_string(p);
-    return where + "]: the model has " + digits(e.difference->logical) + ", the plan " + digits(e.difference->parallel);
+    for (const std::int64_t p : e.difference->position)
+      where += (where.back() == '[' ? "" : ", ") + std::to_string(p);
+    return where + "]: the model has " + digits(e.difference->logical) + ", the plan " +
+           digits(e.difference->parallel);
   }
   for (const interpret::EntryResult& e : result.entries)
     if (!e.reason.empty()) return e.reason;
@@ -88,7 +105,9 @@ void findTruth(const Problem& problem, const JudgeOptions& options, int trials, 
     const Agreement found = special.outputs(problem.plan);
     if (found == Agreement::kDiffers) {
       to.truth = kind < kWide ? Truth::kThin : Truth::kWrong;
-      to.truthReason = (kind < kWide ? "with special inputs (" + std::to_string(kind) + "): " : "") + describe(problem, special);
+      to.truthReason =
+          (kind < kWide ? "with special inputs (" + std::to_string(kind) + "): " : "") +
+          describe(problem, special);
       return;
     }
   }
@@ -111,11 +130,14 @@ void findVerdict(const Problem& problem, const JudgeOptions& options, Judgement&
   } else if (to.verdict == Verdict3::kUndecided) {
     to.reason = report.reason;
     for (const StageReport& s : report.stages)
-      if (s.verdict == StageVerdict::kUndecided && s.reason.find("relies on lineage") == std::string::npos) to.reason = s.reason;
+      if (s.verdict == StageVerdict::kUndecided &&
+          s.reason.find("relies on lineage") == std::string::npos)
+        to.reason = s.reason;
   } else if (to.verdict == Verdict3::kNotEquivalent) {
     to.reason = report.reason;
   }
-  if (report.statistics.workersLost > 0 && !options.forked) {   // forked: killed when their time was over
+  if (report.statistics.workersLost > 0 &&
+      !options.forked) {  // forked: killed when their time was over
     to.finding = Finding::kInternal;
     for (const StageReport& s : report.stages)
       if (!s.reason.empty()) to.reason += "; " + s.reason;
@@ -136,7 +158,7 @@ Judgement judge(const Case& made, const JudgeOptions& options) {
   const auto start = Clock::now();
   try {
     findVerdict(*problem, options, result);
-  } catch (const InputError& error) {   // only the join can see it
+  } catch (const InputError& error) {  // only the join can see it
     result.reason = error.what();
     return result;
   } catch (const std::exception& error) {
@@ -147,7 +169,8 @@ Judgement judge(const Case& made, const JudgeOptions& options) {
   result.verifySeconds = std::chrono::duration<double>(middle - start).count();
   try {
     findTruth(*problem, options, options.trials, result);
-    // Before a right plan is called a false alarm, or a proof is believed: more draws, for what is wrong in rare places only.
+    // Before a right plan is called a false alarm, or a proof is believed: more draws, for what is
+    // wrong in rare places only.
     if (result.truth == Truth::kRight && result.verdict == Verdict3::kNotEquivalent) {
       JudgeOptions more = options;
       more.seed += 1000;
@@ -163,38 +186,54 @@ Judgement judge(const Case& made, const JudgeOptions& options) {
   }
   result.executeSeconds = std::chrono::duration<double>(Clock::now() - middle).count();
   if (result.finding != Finding::kNothing) return result;
-  const bool wrong = result.truth == Truth::kWrong || result.truth == Truth::kThin || result.truth == Truth::kCannotRun;
+  const bool wrong = result.truth == Truth::kWrong || result.truth == Truth::kThin ||
+                     result.truth == Truth::kCannotRun;
   if (wrong && result.verdict == Verdict3::kEquivalent) result.finding = Finding::kUnsound;
-  if (result.truth == Truth::kRight && result.verdict == Verdict3::kNotEquivalent) result.finding = Finding::kFalseAlarm;
+  if (result.truth == Truth::kRight && result.verdict == Verdict3::kNotEquivalent)
+    result.finding = Finding::kFalseAlarm;
   return result;
 }
 
 const char* toString(Truth truth) {
   switch (truth) {
-    case Truth::kRight: return "right";
-    case Truth::kWrong: return "wrong";
-    case Truth::kThin: return "wrong at special inputs";
-    case Truth::kCannotRun: return "cannot run";
-    case Truth::kUnknown: return "unknown";
-    case Truth::kNone: return "input error";
+    case Truth::kRight:
+      return "right";
+    case Truth::kWrong:
+      return "wrong";
+    case Truth::kThin:
+      return "wrong at special inputs";
+    case Truth::kCannotRun:
+      return "cannot run";
+    case Truth::kUnknown:
+      return "unknown";
+    case Truth::kNone:
+      return "input error";
   }
   return "";
 }
 const char* toString(Verdict3 verdict) {
   switch (verdict) {
-    case Verdict3::kEquivalent: return "equivalent";
-    case Verdict3::kNotEquivalent: return "not equivalent";
-    case Verdict3::kUndecided: return "undecided";
-    case Verdict3::kNone: return "none";
+    case Verdict3::kEquivalent:
+      return "equivalent";
+    case Verdict3::kNotEquivalent:
+      return "not equivalent";
+    case Verdict3::kUndecided:
+      return "undecided";
+    case Verdict3::kNone:
+      return "none";
   }
   return "";
 }
 const char* toString(Finding finding) {
   switch (finding) {
-    case Finding::kNothing: return "";
-    case Finding::kUnsound: return "unsound";
-    case Finding::kFalseAlarm: return "false alarm";
-    case Finding::kInternal: return "internal error";
+    case Finding::kNothing:
+      return "";
+    case Finding::kUnsound:
+      return "unsound";
+    case Finding::kFalseAlarm:
+      return "false alarm";
+    case Finding::kInternal:
+      return "internal error";
   }
   return "";
 }

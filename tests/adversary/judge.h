@@ -1,5 +1,6 @@
-// The verdict on a plan beside its truth. The truth is what the plain executor computes (src/interpret): from several draws of its own, and from inputs drawn here that hit what random numbers
-// miss: zeros, equal elements, small whole numbers.
+// The verdict on a plan beside its truth. The truth is what the plain executor computes
+// (src/interpret): from several draws of its own, and from inputs drawn here that hit what random
+// numbers miss: zeros, equal elements, small whole numbers.
 #pragma once
 
 #include <optional>
@@ -10,22 +11,24 @@
 
 namespace shardproof::adversary {
 
-// kThin: right on all ordinary draws, wrong on a special one (a division by zero that only an input of zeros meets). kNone: the reader does not take it; no problem at all.
+// kThin: right on all ordinary draws, wrong on a special one (a division by zero that only an input
+// of zeros meets). kNone: the reader does not take it; no problem at all.
 enum class Truth { kRight, kWrong, kThin, kCannotRun, kUnknown, kNone };
 enum class Verdict3 { kEquivalent, kNotEquivalent, kUndecided, kNone };
 
-// kUnsound: a wrong plan is EQUIVALENT. kFalseAlarm: a right one is NOT EQUIVALENT. kInternal: an exception, a crash, or a check that died inside.
+// kUnsound: a wrong plan is EQUIVALENT. kFalseAlarm: a right one is NOT EQUIVALENT. kInternal: an
+// exception, a crash, or a check that died inside.
 enum class Finding { kNothing, kUnsound, kFalseAlarm, kInternal };
 
 struct Judgement {
   Truth truth = Truth::kNone;
   Verdict3 verdict = Verdict3::kNone;
   Finding finding = Finding::kNothing;
-  std::string truthReason;    // where it differs, why it cannot run or could not be told
-  std::string reason;         // of the verdict: the defect, or why it is undecided
+  std::string truthReason;  // where it differs, why it cannot run or could not be told
+  std::string reason;       // of the verdict: the defect, or why it is undecided
   double verifySeconds = 0, executeSeconds = 0;
-  bool saturated = false;     // interpret::Result::saturated
-  bool structural = false;    // not equivalent for a reason found before any proof
+  bool saturated = false;   // interpret::Result::saturated
+  bool structural = false;  // not equivalent for a reason found before any proof
 };
 
 struct JudgeOptions {
@@ -33,7 +36,7 @@ struct JudgeOptions {
   std::uint64_t seed = 1;
   int trials = 3;
   double solverSeconds = 1;
-  bool forked = false;        // verify as users do, in processes that are killed when their time is over
+  bool forked = false;  // verify as users do, in processes that are killed when their time is over
 };
 
 Judgement judge(const Case& made, const JudgeOptions& options);

@@ -18,10 +18,12 @@ std::int64_t elementsOf(const Shape& s) {
   return n;
 }
 
-Json nested(const std::vector<double>& values, const Shape& shape, std::size_t dim, std::size_t& next) {
+Json nested(const std::vector<double>& values, const Shape& shape, std::size_t dim,
+            std::size_t& next) {
   if (dim == shape.size()) return values[next++];
   Json list = Json::array();
-  for (std::int64_t i = 0; i < shape[dim]; ++i) list.push_back(nested(values, shape, dim + 1, next));
+  for (std::int64_t i = 0; i < shape[dim]; ++i)
+    list.push_back(nested(values, shape, dim + 1, next));
   return list;
 }
 
@@ -49,7 +51,8 @@ Json attributesJson(const Attributes& attributes) {
   return json;
 }
 
-PlanBuilder::PlanBuilder(Random& random, BuilderOptions options) : random_(random), options_(std::move(options)), mesh_(options_.mesh) {
+PlanBuilder::PlanBuilder(Random& random, BuilderOptions options)
+    : random_(random), options_(std::move(options)), mesh_(options_.mesh) {
   static const std::vector<std::string> kNames{"dp", "tp", "pp", "ep"};
   for (std::size_t a = 0; a < axes(); ++a) names_.push_back(kNames.at(a));
   names_.push_back("mb");
@@ -83,12 +86,14 @@ int PlanBuilder::constant(const Shape& shape) {
   l.info = {shape, ElementKind::kReal, false};
   l.kind = "constant";
   const std::int64_t n = random_.chance(50) ? 1 : elementsOf(shape);
-  for (std::int64_t i = 0; i < n; ++i) l.values.push_back(static_cast<double>(random_.between(-8, 8)) / 4);
+  for (std::int64_t i = 0; i < n; ++i)
+    l.values.push_back(static_cast<double>(random_.between(-8, 8)) / 4);
   logicals_.push_back(std::move(l));
   return size() - 1;
 }
 
-std::vector<int> PlanBuilder::apply(const ops::testing::Call& call, const std::vector<int>& operands) {
+std::vector<int> PlanBuilder::apply(const ops::testing::Call& call,
+                                    const std::vector<int>& operands) {
   Made made;
   made.call = call;
   made.call.attributes = rounded(call.attributes);
@@ -118,7 +123,7 @@ std::vector<int> PlanBuilder::apply(const ops::testing::Call& call, const std::v
   made_.push_back(std::move(made));
   const int index = static_cast<int>(made_.size()) - 1;
   produce(index, false);
-  if (random_.chance(8)) produce(index, random_.chance(50));   // once more, in another way perhaps
+  if (random_.chance(8)) produce(index, random_.chance(50));  // once more, in another way perhaps
   return results;
 }
 
@@ -143,13 +148,15 @@ Local PlanBuilder::canonical(int logicalId, const std::vector<Cut>& wants) const
 bool PlanBuilder::satisfies(const Local& have, const Local& target) {
   if (have.low != target.low || have.length != target.length) return false;
   for (std::size_t a = 0; a < have.cuts.size(); ++a) {
-    const bool restricted = have.cuts[a].kind == Cut::Kind::kWhole && target.cuts[a].kind == Cut::Kind::kOnly;
+    const bool restricted =
+        have.cuts[a].kind == Cut::Kind::kWhole && target.cuts[a].kind == Cut::Kind::kOnly;
     if (!restricted && !(have.cuts[a] == target.cuts[a])) return false;
   }
   return true;
 }
 
-// Whether what cuts this dimension can stay: it is as wanted, and what is still to be cut lies inside of it.
+// Whether what cuts this dimension can stay: it is as wanted, and what is still to be cut lies
+// inside of it.
 bool PlanBuilder::cleanDim(const Local& have, const Local& target, int dim) const {
   bool missing = false;
   for (const std::size_t a : order_) {
@@ -211,7 +218,8 @@ int PlanBuilder::given(int logicalId, Local l) {
     }
     Shape low = made.low;
     for (std::size_t a = 0; a < axes(); ++a)
-      if (made.cuts[a].kind == Cut::Kind::kPiece) low[at(made.cuts[a].dim)] += rank.at[a] * made.cuts[a].step;
+      if (made.cuts[a].kind == Cut::Kind::kPiece)
+        low[at(made.cuts[a].dim)] += rank.at[a] * made.cuts[a].step;
     std::vector<double> values;
     for (std::int64_t i = 0; i < elementsOf(made.length); ++i) {
       std::int64_t rest = i, place = 0, stride = 1;
@@ -269,7 +277,8 @@ int PlanBuilder::anyGiven(int logicalId) {
 int PlanBuilder::need(int logicalId, const std::vector<Cut>& wants) {
   const Local target = canonical(logicalId, wants);
   const bool isGiven = logical(logicalId).producer < 0;
-  if (isGiven && (logical(logicalId).locals.empty() || random_.chance(15)) && random_.chance(60)) anyGiven(logicalId);
+  if (isGiven && (logical(logicalId).locals.empty() || random_.chance(15)) && random_.chance(60))
+    anyGiven(logicalId);
   std::vector<int> fitting;
   for (const int v : logical(logicalId).locals)
     if (satisfies(local(v), target)) fitting.push_back(v);
@@ -283,8 +292,10 @@ int PlanBuilder::need(int logicalId, const std::vector<Cut>& wants) {
   if (isGiven) {
     Local l = target;
     for (Cut& cut : l.cuts)
-      if (cut.kind == Cut::Kind::kPart && logical(logicalId).kind == "constant") throw std::logic_error("a constant in parts");
-    l.perMb = logical(logicalId).kind != "constant" && (l.cuts[axes()].kind != Cut::Kind::kWhole || random_.chance(20));
+      if (cut.kind == Cut::Kind::kPart && logical(logicalId).kind == "constant")
+        throw std::logic_error("a constant in parts");
+    l.perMb = logical(logicalId).kind != "constant" &&
+              (l.cuts[axes()].kind != Cut::Kind::kWhole || random_.chance(20));
     if (logical(logicalId).kind == "constant" && l.cuts[axes()].kind != Cut::Kind::kWhole) {
       l.cuts[axes()] = {};
       std::vector<Cut> fewer = l.cuts;
@@ -302,18 +313,27 @@ std::optional<int> PlanBuilder::bring(int from, const Local& target) {
   int id = from;
   for (std::size_t a = 0; a <= axes(); ++a) {
     const Cut cut = local(id).cuts[a];
-    if (cut.kind != Cut::Kind::kOnly || (target.cuts[a].kind == Cut::Kind::kOnly && target.cuts[a].coordinate == cut.coordinate)) continue;
-    id = target.cuts[a].kind == Cut::Kind::kOnly && random_.chance(70) ? move(id, a, target.cuts[a].coordinate) : spread(id, a);
+    if (cut.kind != Cut::Kind::kOnly ||
+        (target.cuts[a].kind == Cut::Kind::kOnly && target.cuts[a].coordinate == cut.coordinate))
+      continue;
+    id = target.cuts[a].kind == Cut::Kind::kOnly && random_.chance(70)
+             ? move(id, a, target.cuts[a].coordinate)
+             : spread(id, a);
   }
   for (std::size_t a = 0; a <= axes(); ++a) {
     const Cut cut = local(id).cuts[a], wanted = target.cuts[a];
-    if (cut.kind != Cut::Kind::kPart || (wanted.kind == Cut::Kind::kPart && wanted.reduction == cut.reduction)) continue;
+    if (cut.kind != Cut::Kind::kPart ||
+        (wanted.kind == Cut::Kind::kPart && wanted.reduction == cut.reduction))
+      continue;
     std::vector<std::size_t> list{a};
     for (std::size_t b = a + 1; b < axes(); ++b) {
-      const bool same = local(id).cuts[b].kind == Cut::Kind::kPart && local(id).cuts[b].reduction == cut.reduction && target.cuts[b].kind != Cut::Kind::kPart;
+      const bool same = local(id).cuts[b].kind == Cut::Kind::kPart &&
+                        local(id).cuts[b].reduction == cut.reduction &&
+                        target.cuts[b].kind != Cut::Kind::kPart;
       if (a < axes() && same && random_.chance(50)) list.push_back(b);
     }
-    const bool scattered = a < axes() && list.size() == 1 && wanted.kind == Cut::Kind::kPiece && cleanDim(local(id), target, wanted.dim) &&
+    const bool scattered = a < axes() && list.size() == 1 && wanted.kind == Cut::Kind::kPiece &&
+                           cleanDim(local(id), target, wanted.dim) &&
                            local(id).length[at(wanted.dim)] % count(a) == 0;
     id = scattered && random_.chance(60) ? combineScattered(id, a, wanted.dim) : combine(id, list);
   }
@@ -331,7 +351,8 @@ std::optional<int> PlanBuilder::bring(int from, const Local& target) {
     if (dirty.empty()) return std::nullopt;
     const std::size_t a = random_.pick(dirty);
     const Cut wanted = target.cuts[a];
-    const bool exchanged = a < axes() && turns < 4 && wanted.kind == Cut::Kind::kPiece && wanted.dim != local(id).cuts[a].dim &&
+    const bool exchanged = a < axes() && turns < 4 && wanted.kind == Cut::Kind::kPiece &&
+                           wanted.dim != local(id).cuts[a].dim &&
                            local(id).length[at(wanted.dim)] % count(a) == 0;
     id = exchanged && random_.chance(60) ? exchange(id, a, wanted.dim) : gather(id, a);
   }
@@ -358,7 +379,8 @@ void PlanBuilder::produce(int index, bool whole) {
     const int operand = made.operands[0];
     if (logical(operand).locals.empty()) anyGiven(operand);
     const Local from = local(random_.pick(logical(operand).locals));
-    const bool parts = std::any_of(from.cuts.begin(), from.cuts.end(), [](const Cut& c) { return c.kind == Cut::Kind::kPart; });
+    const bool parts = std::any_of(from.cuts.begin(), from.cuts.end(),
+                                   [](const Cut& c) { return c.kind == Cut::Kind::kPart; });
     if (!parts) {
       std::vector<std::string> names;
       for (const int r : made.results) {
@@ -372,7 +394,8 @@ void PlanBuilder::produce(int index, bool whole) {
         return node;
       });
       for (const int r : made.results) {
-        if (random_.chance(options_.checkpoints)) lineage(r, "checkpoint", local(logical(r).locals.back()));
+        if (random_.chance(options_.checkpoints))
+          lineage(r, "checkpoint", local(logical(r).locals.back()));
       }
       return;
     }
@@ -397,7 +420,9 @@ void PlanBuilder::produce(int index, bool whole) {
       for (std::size_t o = 0; o < s.in.size(); ++o) {
         if (made.operands[o] < 0) continue;
         if (s.in[o] >= 0) fits = fits && lengths[o][at(s.in[o])] % count(a) == 0;
-        if (s.in[o] == kSum) fits = fits && !seeded && info(made.operands[o]).element == ElementKind::kReal && logical(made.operands[o]).kind != "constant";
+        if (s.in[o] == kSum)
+          fits = fits && !seeded && info(made.operands[o]).element == ElementKind::kReal &&
+                 logical(made.operands[o]).kind != "constant";
       }
       for (std::size_t r = 0; r < s.out.size(); ++r) {
         if (s.out[r] >= 0) fits = fits && resultLengths[r][at(s.out[r])] % count(a) == 0;
@@ -416,7 +441,8 @@ void PlanBuilder::produce(int index, bool whole) {
   produceAs(made, chosen, only);
 }
 
-void PlanBuilder::produceAs(const Made& made, const std::vector<Sharding>& chosen, const std::vector<std::optional<std::int64_t>>& only) {
+void PlanBuilder::produceAs(const Made& made, const std::vector<Sharding>& chosen,
+                            const std::vector<std::optional<std::int64_t>>& only) {
   std::vector<int> operands(made.operands.size(), -1);
   bool perMb = false, mustBe = false;
   const bool seeded = made.call.op.starts_with("dropout") && made.call.attributes.contains("seed");
@@ -474,16 +500,19 @@ void PlanBuilder::produceAs(const Made& made, const std::vector<Sharding>& chose
     return node;
   });
   for (const int r : results) {
-    if (r >= 0 && random_.chance(options_.checkpoints)) lineage(local(r).logical, "checkpoint", local(r));
+    if (r >= 0 && random_.chance(options_.checkpoints))
+      lineage(local(r).logical, "checkpoint", local(r));
   }
 }
 
 std::string PlanBuilder::read(int id, bool perMb) {
   const Local& l = local(id);
-  return l.perMb && !perMb ? l.name + "#" + std::to_string(random_.below(options_.microbatches)) : l.name;
+  return l.perMb && !perMb ? l.name + "#" + std::to_string(random_.below(options_.microbatches))
+                           : l.name;
 }
 
-// One node for each rank that has `where`, and each microbatch; as "*" where they are the same for all of them.
+// One node for each rank that has `where`, and each microbatch; as "*" where they are the same for
+// all of them.
 void PlanBuilder::emit(const Local& where, bool perMb, const NodeOf& node, bool communicates) {
   const bool each = !options_.issueOrder && random_.chance(75);
   const bool tagged = communicates && !(perMb && each) && random_.chance(25);
@@ -503,7 +532,8 @@ void PlanBuilder::emit(const Local& where, bool perMb, const NodeOf& node, bool 
       }
     }
     if (list.front().is_null()) continue;
-    const bool same = std::all_of(list.begin(), list.end(), [&](const Json& n) { return n == list.front(); });
+    const bool same =
+        std::all_of(list.begin(), list.end(), [&](const Json& n) { return n == list.front(); });
     if (perMb && each && same && !tagged) {
       list.resize(1);
       list[0]["mb"] = "*";
@@ -516,8 +546,11 @@ void PlanBuilder::emit(const Local& where, bool perMb, const NodeOf& node, bool 
 
 // ---- programs ----
 
-void PlanBuilder::sortByMicrobatch(std::vector<Json>& nodes, const std::vector<std::int64_t>& order) const {
-  const auto key = [&](const Json& n) { return order[static_cast<std::size_t>(n["mb"].get<std::int64_t>())]; };
+void PlanBuilder::sortByMicrobatch(std::vector<Json>& nodes,
+                                   const std::vector<std::int64_t>& order) const {
+  const auto key = [&](const Json& n) {
+    return order[static_cast<std::size_t>(n["mb"].get<std::int64_t>())];
+  };
   const auto numbered = [](const Json& n) { return n.contains("mb") && n["mb"].is_number(); };
   for (auto from = nodes.begin(); from != nodes.end();) {
     if (!numbered(*from)) {
@@ -531,9 +564,12 @@ void PlanBuilder::sortByMicrobatch(std::vector<Json>& nodes, const std::vector<s
 }
 
 // Ranks that run the same share a program, unless chance keeps them apart.
-void PlanBuilder::programs(Json& to, std::vector<const Rank*> ranks, std::vector<std::size_t> fixed) {
+void PlanBuilder::programs(Json& to, std::vector<const Rank*> ranks,
+                           std::vector<std::size_t> fixed) {
   const Rank& first = *ranks.front();
-  const bool same = std::all_of(ranks.begin(), ranks.end(), [&](const Rank* r) { return r->nodes == first.nodes && r->tensors == first.tensors; });
+  const bool same = std::all_of(ranks.begin(), ranks.end(), [&](const Rank* r) {
+    return r->nodes == first.nodes && r->tensors == first.tensors;
+  });
   if ((same && !random_.chance(10)) || fixed.size() == axes()) {
     Json program = Json::object();
     for (const std::size_t a : fixed) program["at"][axisName(a)] = first.at[a];
@@ -560,22 +596,29 @@ Case PlanBuilder::finish() {
   std::vector<int> outputs;
   for (int t = 0; t < size(); ++t) {
     const Logical& l = logical(t);
-    if (l.producer >= 0 && (!l.read || random_.chance(15)) && (l.info.element == ElementKind::kReal || random_.chance(50))) outputs.push_back(t);
+    if (l.producer >= 0 && (!l.read || random_.chance(15)) &&
+        (l.info.element == ElementKind::kReal || random_.chance(50)))
+      outputs.push_back(t);
   }
   for (int t = size() - 1; t >= 0 && outputs.empty(); --t)
     if (logical(t).producer >= 0) outputs.push_back(t);
-  while (outputs.size() > 1 && random_.chance(15)) outputs.erase(outputs.begin() + random_.below(static_cast<std::int64_t>(outputs.size())));
+  while (outputs.size() > 1 && random_.chance(15))
+    outputs.erase(outputs.begin() + random_.below(static_cast<std::int64_t>(outputs.size())));
   for (int t = 0; t < size(); ++t)
-    if (logical(t).producer < 0 && logical(t).kind != "constant" && logical(t).locals.empty()) anyGiven(t);
+    if (logical(t).producer < 0 && logical(t).kind != "constant" && logical(t).locals.empty())
+      anyGiven(t);
   for (const int t : outputs) {
     std::vector<Cut> wants(axes() + 1);
     std::vector<int> direct;
     for (const int v : logical(t).locals) {
       Local target = canonical(t, local(v).cuts);
-      const bool sums = std::all_of(local(v).cuts.begin(), local(v).cuts.end(), [](const Cut& c) { return c.kind != Cut::Kind::kPart || c.reduction == kSum; });
+      const bool sums = std::all_of(local(v).cuts.begin(), local(v).cuts.end(), [](const Cut& c) {
+        return c.kind != Cut::Kind::kPart || c.reduction == kSum;
+      });
       if (sums && satisfies(local(v), target)) direct.push_back(v);
     }
-    const int chosen = !direct.empty() && random_.chance(70) ? random_.pick(direct) : need(t, wants);
+    const int chosen =
+        !direct.empty() && random_.chance(70) ? random_.pick(direct) : need(t, wants);
     lineage(t, "output", local(chosen));
   }
   std::vector<Json> entries(lineage_.begin(), lineage_.end());
@@ -596,7 +639,11 @@ Case PlanBuilder::finish() {
   }
   Json names = Json::array();
   for (const int t : outputs) names.push_back(logical(t).name);
-  made.model = {{"format", "shardproof-model"}, {"version", 1}, {"tensors", tensors}, {"nodes", modelNodes_}, {"outputs", names}};
+  made.model = {{"format", "shardproof-model"},
+                {"version", 1},
+                {"tensors", tensors},
+                {"nodes", modelNodes_},
+                {"outputs", names}};
 
   std::vector<std::int64_t> order;
   for (std::int64_t k = 0; k < options_.microbatches; ++k) order.push_back(k);
@@ -609,7 +656,13 @@ Case PlanBuilder::finish() {
   Json list = Json::array(), mesh = Json::array();
   programs(list, all, {});
   for (std::size_t a = 0; a < axes(); ++a) mesh.push_back({axisName(a), mesh_[a]});
-  made.plan = {{"format", "shardproof-plan"}, {"version", 1}, {"model", "m.model.json"}, {"mesh", mesh}, {"microbatches", options_.microbatches}, {"programs", list}, {"lineage", entries}};
+  made.plan = {{"format", "shardproof-plan"},
+               {"version", 1},
+               {"model", "m.model.json"},
+               {"mesh", mesh},
+               {"microbatches", options_.microbatches},
+               {"programs", list},
+               {"lineage", entries}};
   if (options_.microbatches == 1 && random_.chance(30)) made.plan.erase("microbatches");
   return made;
 }

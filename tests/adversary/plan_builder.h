@@ -1,8 +1,11 @@
-// Writes a model and a plan at the same time, operator by operator, so that the plan is right: each operator is cut along each axis of the mesh, and along the microbatches, in one of the
-// ways of shardings.h chosen at random, operands are brought into the layout that this needs by random communication, and what each local tensor holds is known all the while. Lineage is
-// written from that, in one of the many ways that say the same.
+// Writes a model and a plan at the same time, operator by operator, so that the plan is right: each
+// operator is cut along each axis of the mesh, and along the microbatches, in one of the ways of
+// shardings.h chosen at random, operands are brought into the layout that this needs by random
+// communication, and what each local tensor holds is known all the while. Lineage is written from
+// that, in one of the many ways that say the same.
 //
-// A local tensor's layout is what docs/format.md calls a shard: the box at the coordinates 0, and for each axis (the microbatches are the last) how the box moves or what is added up.
+// A local tensor's layout is what docs/format.md calls a shard: the box at the coordinates 0, and
+// for each axis (the microbatches are the last) how the box moves or what is added up.
 #pragma once
 
 #include <functional>
@@ -20,10 +23,10 @@ namespace shardproof::adversary {
 struct Cut {
   enum class Kind { kWhole, kPiece, kPart, kOnly };
   Kind kind = Kind::kWhole;
-  int dim = -1;                  // kPiece
-  std::int64_t step = 0;         // kPiece: of the box, for each coordinate
-  int reduction = kSum;          // kPart
-  std::int64_t coordinate = 0;   // kOnly: nobody else has it
+  int dim = -1;                 // kPiece
+  std::int64_t step = 0;        // kPiece: of the box, for each coordinate
+  int reduction = kSum;         // kPart
+  std::int64_t coordinate = 0;  // kOnly: nobody else has it
   friend bool operator==(const Cut&, const Cut&) = default;
 };
 
@@ -36,12 +39,13 @@ struct Local {
 };
 
 struct BuilderOptions {
-  std::vector<std::int64_t> mesh;         // sizes
+  std::vector<std::int64_t> mesh;  // sizes
   std::int64_t microbatches = 1;
   bool issueOrder = false;
-  int checkpoints = 50;                   // per cent of local tensors
-  int cut = 60;                           // per cent of the places where an axis may be cut that it is
-  int strange = 20;                       // per cent of inputs with boxes that overlap, run backwards or leave gaps between microbatches of ranks
+  int checkpoints = 50;  // per cent of local tensors
+  int cut = 60;          // per cent of the places where an axis may be cut that it is
+  int strange = 20;      // per cent of inputs with boxes that overlap, run backwards or leave gaps
+                         // between microbatches of ranks
 };
 
 class PlanBuilder {
@@ -53,8 +57,12 @@ class PlanBuilder {
   int constant(const Shape& shape);
   // Results that do not exist are -1. Operands that are absent are -1.
   std::vector<int> apply(const ops::testing::Call& call, const std::vector<int>& operands);
-  const ops::TensorInfo& info(int logical) const { return logicals_.at(static_cast<std::size_t>(logical)).info; }
-  bool given(int logical) const { return logicals_.at(static_cast<std::size_t>(logical)).producer < 0; }
+  const ops::TensorInfo& info(int logical) const {
+    return logicals_.at(static_cast<std::size_t>(logical)).info;
+  }
+  bool given(int logical) const {
+    return logicals_.at(static_cast<std::size_t>(logical)).producer < 0;
+  }
   int size() const { return static_cast<int>(logicals_.size()); }
   Case finish();
 
@@ -62,9 +70,9 @@ class PlanBuilder {
   struct Logical {
     std::string name = {};
     ops::TensorInfo info = {};
-    std::string kind = {};               // "": produced
-    std::vector<double> values = {};     // of a constant; one: it fills
-    int producer = -1, result = 0;       // index into made_
+    std::string kind = {};            // "": produced
+    std::vector<double> values = {};  // of a constant; one: it fills
+    int producer = -1, result = 0;    // index into made_
     bool read = false;
     std::vector<int> locals = {};
   };
@@ -77,10 +85,14 @@ class PlanBuilder {
     Json tensors = Json::object();
     std::vector<Json> nodes = {};
   };
-  using NodeOf = std::function<Json(const std::vector<std::int64_t>& at)>;   // coordinates, the microbatch last (0 where there is none)
+  using NodeOf =
+      std::function<Json(const std::vector<std::int64_t>& at)>;  // coordinates, the microbatch last
+                                                                 // (0 where there is none)
 
-  std::size_t axes() const { return mesh_.size(); }                 // the microbatches' place in Local::cuts
-  std::int64_t count(std::size_t axis) const { return axis < axes() ? mesh_[axis] : options_.microbatches; }
+  std::size_t axes() const { return mesh_.size(); }  // the microbatches' place in Local::cuts
+  std::int64_t count(std::size_t axis) const {
+    return axis < axes() ? mesh_[axis] : options_.microbatches;
+  }
   const std::string& axisName(std::size_t axis) const { return names_[axis]; }
   Local& local(int id) { return locals_[static_cast<std::size_t>(id)]; }
   Logical& logical(int id) { return logicals_[static_cast<std::size_t>(id)]; }
@@ -90,13 +102,16 @@ class PlanBuilder {
   bool cleanDim(const Local& have, const Local& target, int dim) const;
   bool tiles(const Local& l, std::size_t axis) const;
 
-  int declare(Local l);                                             // a new name, on the ranks that have it
+  int declare(Local l);  // a new name, on the ranks that have it
   int given(int logical, Local l);
   int anyGiven(int logical);
-  int need(int logical, const std::vector<Cut>& wants);             // the local tensor of this layout, by whatever communication it takes
+  int need(int logical,
+           const std::vector<Cut>&
+               wants);  // the local tensor of this layout, by whatever communication it takes
   std::optional<int> bring(int from, const Local& target);
   void produce(int made, bool whole);
-  void produceAs(const Made& made, const std::vector<Sharding>& chosen, const std::vector<std::optional<std::int64_t>>& only);
+  void produceAs(const Made& made, const std::vector<Sharding>& chosen,
+                 const std::vector<std::optional<std::int64_t>>& only);
 
   int gather(int from, std::size_t axis);
   int combine(int from, const std::vector<std::size_t>& list);
@@ -109,10 +124,11 @@ class PlanBuilder {
   int move(int from, std::size_t axis, std::int64_t to);
 
   bool has(const Rank& rank, const Local& l) const;
-  std::string read(int id, bool perMb);                             // as an operand
+  std::string read(int id, bool perMb);  // as an operand
   // `node` may say that a rank has none: null.
   void emit(const Local& where, bool perMb, const NodeOf& node, bool communicates = false);
-  Json communication(const std::string& op, const std::string& in, const std::string& out, const std::vector<std::size_t>& list, bool backwards);
+  Json communication(const std::string& op, const std::string& in, const std::string& out,
+                     const std::vector<std::size_t>& list, bool backwards);
   void fillGroup(Json& node, const std::vector<std::size_t>& list, bool backwards);
   std::string freshComm();
 
@@ -124,8 +140,8 @@ class PlanBuilder {
   Random& random_;
   BuilderOptions options_;
   std::vector<std::int64_t> mesh_;
-  std::vector<std::string> names_;                                  // of axes
-  std::vector<std::size_t> order_;                                  // which axis is the outer one where several cut one dimension
+  std::vector<std::string> names_;  // of axes
+  std::vector<std::size_t> order_;  // which axis is the outer one where several cut one dimension
   std::vector<Logical> logicals_;
   std::vector<Local> locals_;
   std::vector<Made> made_;

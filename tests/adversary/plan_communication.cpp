@@ -1,4 +1,5 @@
-// The part of the builder that brings local tensors from one layout into another, and states layouts as lineage.
+// The part of the builder that brings local tensors from one layout into another, and states
+// layouts as lineage.
 #include <algorithm>
 
 #include "adversary/plan_builder.h"
@@ -8,7 +9,8 @@ namespace {
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
-std::vector<std::int64_t> padOf(const Shape& shape, int dim, std::int64_t left, std::int64_t right) {
+std::vector<std::int64_t> padOf(const Shape& shape, int dim, std::int64_t left,
+                                std::int64_t right) {
   std::vector<std::int64_t> pad;
   for (int d = static_cast<int>(shape.size()) - 1; d >= dim; --d) {
     pad.push_back(d == dim ? left : 0);
@@ -45,7 +47,9 @@ void PlanBuilder::fillGroup(Json& node, const std::vector<std::size_t>& list, bo
 }
 
 // Members in the order of their coordinates, or the other way round.
-Json PlanBuilder::communication(const std::string& op, const std::string& in, const std::string& out, const std::vector<std::size_t>& list, bool backwards) {
+Json PlanBuilder::communication(const std::string& op, const std::string& in,
+                                const std::string& out, const std::vector<std::size_t>& list,
+                                bool backwards) {
   Json node{{"op", op}, {"in", {in}}, {"out", {out}}, {"comm", freshComm()}};
   fillGroup(node, list, backwards);
   return node;
@@ -58,7 +62,7 @@ int PlanBuilder::gather(int from, std::size_t axis) {
   const bool backwards = cut.step < 0;
   const bool once = axis == axes();
   const bool real = logical(old.logical).info.element == ElementKind::kReal;
-  if (real && random_.chance(20)) {   // zeros around each piece, and added up
+  if (real && random_.chance(20)) {  // zeros around each piece, and added up
     Local padded = old;
     padded.length[at(cut.dim)] *= n;
     if (backwards) padded.low[at(cut.dim)] += cut.step * (n - 1);
@@ -67,7 +71,12 @@ int PlanBuilder::gather(int from, std::size_t axis) {
     const std::string name = local(id).name;
     emit(old, old.perMb, [&](const std::vector<std::int64_t>& coordinates) {
       const std::int64_t place = backwards ? n - 1 - coordinates[axis] : coordinates[axis];
-      return Json{{"op", "pad"}, {"in", {old.name}}, {"out", {name}}, {"attrs", {{"pad", padOf(old.length, cut.dim, place * length, (n - 1 - place) * length)}}}};
+      return Json{
+          {"op", "pad"},
+          {"in", {old.name}},
+          {"out", {name}},
+          {"attrs",
+           {{"pad", padOf(old.length, cut.dim, place * length, (n - 1 - place) * length)}}}};
     });
     return combine(id, {axis});
   }
@@ -80,12 +89,17 @@ int PlanBuilder::gather(int from, std::size_t axis) {
   const std::string name = local(id).name;
   if (once) {
     Json pieces = Json::array();
-    for (std::int64_t k = 0; k < n; ++k) pieces.push_back(old.name + "#" + std::to_string(backwards ? n - 1 - k : k));
-    emit(old, false, [&](const auto&) { return Json{{"op", "cat"}, {"in", pieces}, {"out", {name}}, {"attrs", {{"dim", cut.dim}}}}; });
+    for (std::int64_t k = 0; k < n; ++k)
+      pieces.push_back(old.name + "#" + std::to_string(backwards ? n - 1 - k : k));
+    emit(old, false, [&](const auto&) {
+      return Json{{"op", "cat"}, {"in", pieces}, {"out", {name}}, {"attrs", {{"dim", cut.dim}}}};
+    });
   } else {
     Json node = communication("all_gather", old.name, name, {axis}, backwards);
-    node["attrs"]["dim"] = random_.chance(20) ? cut.dim - static_cast<int>(old.length.size()) : cut.dim;
-    emit(old, old.perMb, [&](const auto&) { return node; }, true);
+    node["attrs"]["dim"] =
+        random_.chance(20) ? cut.dim - static_cast<int>(old.length.size()) : cut.dim;
+    emit(
+        old, old.perMb, [&](const auto&) { return node; }, true);
   }
   if (random_.chance(options_.checkpoints / 2)) lineage(old.logical, "checkpoint", local(id));
   return id;
@@ -99,8 +113,13 @@ int PlanBuilder::combine(int from, const std::vector<std::size_t>& list) {
   if (list[0] == axes()) return accumulate(old, whole);
   const int id = declare(whole);
   Json node = communication("all_reduce", old.name, local(id).name, list, random_.chance(10));
-  if (reduction != kSum || random_.chance(20)) node["attrs"]["reduce"] = reduction == kSum ? "sum" : reduction == kMean ? "mean" : reduction == kMax ? "max" : "min";
-  emit(old, old.perMb, [&](const auto&) { return node; }, true);
+  if (reduction != kSum || random_.chance(20))
+    node["attrs"]["reduce"] = reduction == kSum    ? "sum"
+                              : reduction == kMean ? "mean"
+                              : reduction == kMax  ? "max"
+                                                   : "min";
+  emit(
+      old, old.perMb, [&](const auto&) { return node; }, true);
   if (random_.chance(options_.checkpoints / 2)) lineage(old.logical, "checkpoint", local(id));
   return id;
 }
@@ -110,19 +129,22 @@ int PlanBuilder::accumulate(const Local& old, Local whole) {
   whole.perMb = false;
   const bool mean = old.cuts[axes()].reduction == kMean;
   std::vector<std::string> order;
-  for (std::int64_t k = 0; k < options_.microbatches; ++k) order.push_back(old.name + "#" + std::to_string(k));
+  for (std::int64_t k = 0; k < options_.microbatches; ++k)
+    order.push_back(old.name + "#" + std::to_string(k));
   random_.shuffle(order);
   std::string sum = order[0];
   for (std::size_t k = 1; k < order.size(); ++k) {
     std::string name;
     if (k + 1 == order.size() && !mean) {
       name = local(declare(whole)).name;
-    } else {   // a tensor of the plan alone
+    } else {  // a tensor of the plan alone
       name = old.name + ".sum" + std::to_string(locals_.size()) + "." + std::to_string(k);
       for (Rank& rank : ranks_)
         if (has(rank, whole)) rank.tensors[name] = Json{{"shape", whole.length}};
     }
-    emit(old, false, [&](const auto&) { return Json{{"op", "add"}, {"in", {sum, order[k]}}, {"out", {name}}}; });
+    emit(old, false, [&](const auto&) {
+      return Json{{"op", "add"}, {"in", {sum, order[k]}}, {"out", {name}}};
+    });
     sum = name;
   }
   if (mean || order.size() == 1) {
@@ -147,8 +169,10 @@ int PlanBuilder::combineScattered(int from, std::size_t axis, int dim) {
   const int id = declare(piece);
   Json node = communication("reduce_scatter", old.name, local(id).name, {axis}, false);
   node["attrs"]["dim"] = dim;
-  if (reduction != kSum) node["attrs"]["reduce"] = reduction == kMean ? "mean" : reduction == kMax ? "max" : "min";
-  emit(old, old.perMb, [&](const auto&) { return node; }, true);
+  if (reduction != kSum)
+    node["attrs"]["reduce"] = reduction == kMean ? "mean" : reduction == kMax ? "max" : "min";
+  emit(
+      old, old.perMb, [&](const auto&) { return node; }, true);
   if (random_.chance(options_.checkpoints / 2)) lineage(old.logical, "checkpoint", local(id));
   return id;
 }
@@ -169,7 +193,8 @@ int PlanBuilder::exchange(int from, std::size_t axis, int dim) {
   const int id = declare(other);
   Json node = communication("all_to_all", old.name, local(id).name, {axis}, backwards);
   node["attrs"] = {{"idim", dim}, {"odim", cut.dim}};
-  emit(old, old.perMb, [&](const auto&) { return node; }, true);
+  emit(
+      old, old.perMb, [&](const auto&) { return node; }, true);
   if (random_.chance(options_.checkpoints / 2)) lineage(old.logical, "checkpoint", local(id));
   return id;
 }
@@ -185,10 +210,12 @@ int PlanBuilder::scatter(int from, std::size_t axis, int dim) {
   const int id = declare(piece);
   const std::string name = local(id).name;
   const bool real = logical(old.logical).info.element == ElementKind::kReal;
-  if (axis < axes() && real && random_.chance(30)) {   // of equal copies the mean, the largest and the smallest are the copy
+  if (axis < axes() && real &&
+      random_.chance(30)) {  // of equal copies the mean, the largest and the smallest are the copy
     Json node = communication("reduce_scatter", old.name, name, {axis}, false);
     node["attrs"] = {{"dim", dim}, {"reduce", random_.pick({"mean", "max", "min"})}};
-    emit(old, old.perMb, [&](const auto&) { return node; }, true);
+    emit(
+        old, old.perMb, [&](const auto&) { return node; }, true);
   } else {
     const bool chunk = random_.chance(30);
     emit(old, piece.perMb, [&](const std::vector<std::int64_t>& coordinates) {
@@ -232,14 +259,23 @@ int PlanBuilder::spread(int from, std::size_t axis) {
   const std::int64_t root = old.cuts[axis].coordinate;
   Json group = Json::object();
   fillGroup(group, {axis}, random_.chance(20));
-  emit(whole, old.perMb, [&](const std::vector<std::int64_t>& coordinates) {
-    const bool own = coordinates[axis] == root;
-    Json node{{"op", "broadcast"}, {"in", Json::array()}, {"out", Json::array()}, {"comm", comm}, {"root", {{axisName(axis), root}}}};
-    node[own ? "in" : "out"].push_back(own ? old.name : name);
-    node.update(group);
-    return node;
-  }, true);
-  emit(old, old.perMb, [&](const auto&) { return Json{{"op", "identity"}, {"in", {old.name}}, {"out", {name}}}; });
+  emit(
+      whole, old.perMb,
+      [&](const std::vector<std::int64_t>& coordinates) {
+        const bool own = coordinates[axis] == root;
+        Json node{{"op", "broadcast"},
+                  {"in", Json::array()},
+                  {"out", Json::array()},
+                  {"comm", comm},
+                  {"root", {{axisName(axis), root}}}};
+        node[own ? "in" : "out"].push_back(own ? old.name : name);
+        node.update(group);
+        return node;
+      },
+      true);
+  emit(old, old.perMb, [&](const auto&) {
+    return Json{{"op", "identity"}, {"in", {old.name}}, {"out", {name}}};
+  });
   if (random_.chance(options_.checkpoints / 2)) lineage(old.logical, "checkpoint", local(id));
   return id;
 }
@@ -253,18 +289,32 @@ int PlanBuilder::move(int from, std::size_t axis, std::int64_t to) {
   const std::int64_t source = old.cuts[axis].coordinate;
   Local both = old;
   both.cuts[axis] = {};
-  emit(both, old.perMb, [&](const std::vector<std::int64_t>& coordinates) {
-    if (coordinates[axis] == source) return Json{{"op", "send"}, {"in", {old.name}}, {"out", Json::array()}, {"comm", comm}, {"to", {{axisText, to}}}};
-    if (coordinates[axis] == to) return Json{{"op", "recv"}, {"in", Json::array()}, {"out", {name}}, {"comm", comm}, {"from", {{axisText, source}}}};
-    return Json();
-  }, true);
+  emit(
+      both, old.perMb,
+      [&](const std::vector<std::int64_t>& coordinates) {
+        if (coordinates[axis] == source)
+          return Json{{"op", "send"},
+                      {"in", {old.name}},
+                      {"out", Json::array()},
+                      {"comm", comm},
+                      {"to", {{axisText, to}}}};
+        if (coordinates[axis] == to)
+          return Json{{"op", "recv"},
+                      {"in", Json::array()},
+                      {"out", {name}},
+                      {"comm", comm},
+                      {"from", {{axisText, source}}}};
+        return Json();
+      },
+      true);
   if (random_.chance(options_.checkpoints / 2)) lineage(old.logical, "checkpoint", local(id));
   return id;
 }
 
 // ---- lineage ----
 
-// What the tensor holds, in one of the ways to say it: along each axis by a step or coordinate by coordinate, sums by `sum` or by parts, copies all or some. Nothing for what is no sum.
+// What the tensor holds, in one of the ways to say it: along each axis by a step or coordinate by
+// coordinate, sums by `sum` or by parts, copies all or some. Nothing for what is no sum.
 std::optional<Json> PlanBuilder::shards(const Local& l, bool assumed) {
   enum class How { kFree, kEach, kOne, kSummed, kParts };
   std::vector<How> how;
@@ -295,7 +345,8 @@ std::optional<Json> PlanBuilder::shards(const Local& l, bool assumed) {
   }
   Json list = Json::array();
   std::vector<std::int64_t> at0(axes() + 1, 0);
-  const auto next = [&](std::vector<std::int64_t>& c, How which) {   // counts through the axes that are treated so
+  const auto next = [&](std::vector<std::int64_t>& c,
+                        How which) {  // counts through the axes that are treated so
     for (std::size_t a = axes() + 1; a-- > 0;) {
       if (how[a] != which) continue;
       if (++c[a] < count(a)) return true;
@@ -304,7 +355,8 @@ std::optional<Json> PlanBuilder::shards(const Local& l, bool assumed) {
     return false;
   };
   do {
-    Json shard, box = Json::array(), parts = Json::array(), step = Json::object(), sum = Json::array();
+    Json shard, box = Json::array(), parts = Json::array(), step = Json::object(),
+                sum = Json::array();
     Shape low = l.low;
     for (std::size_t a = 0; a <= axes(); ++a) {
       const Cut& cut = l.cuts[a];
@@ -342,7 +394,8 @@ std::optional<Json> PlanBuilder::shards(const Local& l, bool assumed) {
 void PlanBuilder::lineage(int logicalId, const char* role, const Local& l) {
   const Local copy = l;
   if (auto list = shards(copy, role == std::string("input")))
-    lineage_.push_back({{"tensor", logical(logicalId).name}, {"role", role}, {"shards", std::move(*list)}});
+    lineage_.push_back(
+        {{"tensor", logical(logicalId).name}, {"role", role}, {"shards", std::move(*list)}});
 }
 
 }  // namespace shardproof::adversary

@@ -1,5 +1,6 @@
-// Random choices that are the same on every machine: splitmix64 (Steele, Lea and Flood 2014), and nothing of the standard library's distributions, whose results are the library's own
-// affair. A plan is made from its family, a seed and an index alone, so that any can be made again.
+// Random choices that are the same on every machine: splitmix64 (Steele, Lea and Flood 2014), and
+// nothing of the standard library's distributions, whose results are the library's own affair. A
+// plan is made from its family, a seed and an index alone, so that any can be made again.
 #pragma once
 
 #include <cstddef>
@@ -27,10 +28,14 @@ class Random {
     return z ^ (z >> 31);
   }
   // 0 to n - 1; n at least 1.
-  std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(n)); }
+  std::int64_t below(std::int64_t n) {
+    return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(n));
+  }
   std::int64_t between(std::int64_t low, std::int64_t high) { return low + below(high - low + 1); }
   bool chance(int percent) { return below(100) < percent; }
-  std::size_t index(std::size_t size) { return static_cast<std::size_t>(below(static_cast<std::int64_t>(size))); }
+  std::size_t index(std::size_t size) {
+    return static_cast<std::size_t>(below(static_cast<std::int64_t>(size)));
+  }
   template <class List>
   auto& pick(List& list) {
     return list[index(list.size())];

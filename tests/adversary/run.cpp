@@ -21,16 +21,20 @@ namespace fs = std::filesystem;
 
 struct Maker {
   FamilyInfo info;
-  Family make;        // nullptr: made of the others
-  int edited;         // per cent of the plans that are edited
+  Family make;  // nullptr: made of the others
+  int edited;   // per cent of the plans that are edited
 };
 
 const std::vector<Maker>& makers() {
   static const std::vector<Maker> kMakers{
-      {{"graphs", "random operator graphs, all operators and collectives", 360}, operatorGraphs, 60},
+      {{"graphs", "random operator graphs, all operators and collectives", 360},
+       operatorGraphs,
+       60},
       {{"microbatches", "one microbatch and many", 220}, microbatches, 60},
       {{"lookups", "masks, tables, experts, dropout", 180}, lookups, 55},
-      {{"definedness", "quotients, roots and logarithms of what may be zero", 160}, definedness, 15},
+      {{"definedness", "quotients, roots and logarithms of what may be zero", 160},
+       definedness,
+       15},
       {{"architectures", "generated training steps", 20}, architectures, 75},
       {{"cache", "plans that share stored proofs", 50}, nullptr, 0},
       {{"resume", "sweep --resume after files changed", 10}, nullptr, 0},
@@ -54,10 +58,14 @@ Case makeEdited(const Maker& maker, Random& random) {
 // One of the families that make small plans; `random` goes on.
 Case smallCase(Random& random) {
   switch (random.below(4)) {
-    case 0: return operatorGraphs(random);
-    case 1: return microbatches(random);
-    case 2: return lookups(random);
-    default: return definedness(random);
+    case 0:
+      return operatorGraphs(random);
+    case 1:
+      return microbatches(random);
+    case 2:
+      return lookups(random);
+    default:
+      return definedness(random);
   }
 }
 
@@ -80,7 +88,8 @@ const std::vector<FamilyInfo>& families() {
 
 Case makeCase(const std::string& family, std::uint64_t seed, std::uint64_t index) {
   const Maker& maker = makerOf(family);
-  if (maker.make == nullptr) throw std::invalid_argument("plans of the family " + family + " are made of others");
+  if (maker.make == nullptr)
+    throw std::invalid_argument("plans of the family " + family + " are made of others");
   Random random(family, seed, index);
   return makeEdited(maker, random);
 }
@@ -100,7 +109,8 @@ struct Session::Impl {
     fs::remove_all(directory, ignored);
   }
 
-  // A plan, then changes of it, all with the proofs of one file: a row that answers for another stage would be a wrong verdict.
+  // A plan, then changes of it, all with the proofs of one file: a row that answers for another
+  // stage would be a wrong verdict.
   std::vector<Judged> cached(Random& random, const JudgeOptions& options) {
     JudgeOptions with = options;
     with.proofs = random.chance(50) ? static_cast<ProofStore*>(file.get()) : memory.get();
@@ -120,16 +130,20 @@ struct Session::Impl {
     return list;
   }
 
-  // The files of a sweep's configuration change between two runs, perhaps without a change of their size or time; what the second run takes over must be true of the new files.
+  // The files of a sweep's configuration change between two runs, perhaps without a change of their
+  // size or time; what the second run takes over must be true of the new files.
   std::vector<Judged> resumed(Random& random, const JudgeOptions& options) {
     const Case base = smallCase(random);
     Case changed = base;
     if (random.chance(80)) edit(changed, random);
     const fs::path plan = directory / "p.plan.json", model = directory / "m.model.json";
-    std::string planText = base.plan.dump(), modelText = base.model.dump(), newPlan = changed.plan.dump(), newModel = changed.model.dump();
-    if (random.chance(70)) {   // spaces, so that sizes are equal
-      const std::size_t p = std::max(planText.size(), newPlan.size()), m = std::max(modelText.size(), newModel.size());
-      planText.resize(p, ' '), newPlan.resize(p, ' '), modelText.resize(m, ' '), newModel.resize(m, ' ');
+    std::string planText = base.plan.dump(), modelText = base.model.dump(),
+                newPlan = changed.plan.dump(), newModel = changed.model.dump();
+    if (random.chance(70)) {  // spaces, so that sizes are equal
+      const std::size_t p = std::max(planText.size(), newPlan.size()),
+                        m = std::max(modelText.size(), newModel.size());
+      planText.resize(p, ' '), newPlan.resize(p, ' '), modelText.resize(m, ' '),
+          newModel.resize(m, ' ');
     }
     const std::int64_t time = 1'700'000'000;
     const auto sweepOnce = [&](const sweep::Sweep* before) {
@@ -161,10 +175,16 @@ struct Session::Impl {
     Judgement j = judge(changed, options);
     const sweep::Result& result = after.results[0];
     if (result.verdict && j.verdict != Verdict3::kNone) {
-      j.verdict = *result.verdict == Verdict::kEquivalent ? Verdict3::kEquivalent : *result.verdict == Verdict::kNotEquivalent ? Verdict3::kNotEquivalent : Verdict3::kUndecided;
-      const bool wrong = j.truth == Truth::kWrong || j.truth == Truth::kThin || j.truth == Truth::kCannotRun;
-      if (j.finding == Finding::kNothing && wrong && j.verdict == Verdict3::kEquivalent) j.finding = Finding::kUnsound;
-      if (j.finding == Finding::kNothing && j.truth == Truth::kRight && j.verdict == Verdict3::kNotEquivalent) j.finding = Finding::kFalseAlarm;
+      j.verdict = *result.verdict == Verdict::kEquivalent      ? Verdict3::kEquivalent
+                  : *result.verdict == Verdict::kNotEquivalent ? Verdict3::kNotEquivalent
+                                                               : Verdict3::kUndecided;
+      const bool wrong =
+          j.truth == Truth::kWrong || j.truth == Truth::kThin || j.truth == Truth::kCannotRun;
+      if (j.finding == Finding::kNothing && wrong && j.verdict == Verdict3::kEquivalent)
+        j.finding = Finding::kUnsound;
+      if (j.finding == Finding::kNothing && j.truth == Truth::kRight &&
+          j.verdict == Verdict3::kNotEquivalent)
+        j.finding = Finding::kFalseAlarm;
       if (result.resumed && (planText != newPlan || modelText != newModel)) {
         j.finding = Finding::kInternal;
         j.reason = "the row was taken over although a file had changed";
@@ -185,7 +205,8 @@ struct Session::Impl {
 Session::Session() : impl_(std::make_unique<Impl>()) {}
 Session::~Session() = default;
 
-std::vector<Judged> Session::run(const std::string& family, std::uint64_t seed, std::uint64_t index, bool forked) {
+std::vector<Judged> Session::run(const std::string& family, std::uint64_t seed, std::uint64_t index,
+                                 bool forked) {
   JudgeOptions options;
   options.forked = forked;
   options.seed = seed + index * 7919;
@@ -197,12 +218,14 @@ std::vector<Judged> Session::run(const std::string& family, std::uint64_t seed, 
   return {std::move(judged)};
 }
 
-Case shrinkFinding(const Case& made, const Judgement& judgement, std::uint64_t seed, double seconds) {
+Case shrinkFinding(const Case& made, const Judgement& judgement, std::uint64_t seed,
+                   double seconds) {
   JudgeOptions options;
   options.seed = seed;
   const auto stays = [&](const Case& smaller) {
     const Judgement j = judge(smaller, options);
-    return j.finding == judgement.finding && j.truth == judgement.truth && j.structural == judgement.structural;
+    return j.finding == judgement.finding && j.truth == judgement.truth &&
+           j.structural == judgement.structural;
   };
   return stays(made) ? shrink(made, stays, seconds) : made;
 }

@@ -1,4 +1,5 @@
-// One plan of a family: made, edited, judged; and how a finding of it is shown again and made small.
+// One plan of a family: made, edited, judged; and how a finding of it is shown again and made
+// small.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@ namespace shardproof::adversary {
 struct FamilyInfo {
   const char* name;
   const char* what;
-  int share;         // of the plans, in per mille
+  int share;  // of the plans, in per mille
 };
 const std::vector<FamilyInfo>& families();
 
@@ -23,7 +24,8 @@ struct Judged {
   Judgement judgement;
 };
 
-// What stays between the plans of one process: the stores that the family `cache` shares, a directory for `resume`.
+// What stays between the plans of one process: the stores that the family `cache` shares, a
+// directory for `resume`.
 class Session {
  public:
   Session();
@@ -31,9 +33,11 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // The plans that belong to this index, one for most families. The same ones for the same arguments, but for what a store of many plans remembers.
-  // `forked`: with worker processes that are killed in time, for plans that take too long without.
-  std::vector<Judged> run(const std::string& family, std::uint64_t seed, std::uint64_t index, bool forked = false);
+  // The plans that belong to this index, one for most families. The same ones for the same
+  // arguments, but for what a store of many plans remembers. `forked`: with worker processes that
+  // are killed in time, for plans that take too long without.
+  std::vector<Judged> run(const std::string& family, std::uint64_t seed, std::uint64_t index,
+                          bool forked = false);
 
  private:
   struct Impl;
@@ -44,6 +48,7 @@ class Session {
 Case makeCase(const std::string& family, std::uint64_t seed, std::uint64_t index);
 
 // A smaller case with the same finding.
-Case shrinkFinding(const Case& made, const Judgement& judgement, std::uint64_t seed, double seconds);
+Case shrinkFinding(const Case& made, const Judgement& judgement, std::uint64_t seed,
+                   double seconds);
 
 }  // namespace shardproof::adversary

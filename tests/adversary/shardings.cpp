@@ -33,11 +33,14 @@ class Rules {
       linear();
     } else if (op_ == "view" || op_ == "reshape") {
       view();
-    } else if (op_ == "transpose" || op_ == "permute" || op_ == "unsqueeze" || op_ == "squeeze" || op_ == "expand") {
+    } else if (op_ == "transpose" || op_ == "permute" || op_ == "unsqueeze" || op_ == "squeeze" ||
+               op_ == "expand") {
       moved();
-    } else if (op_ == "slice" || op_ == "select" || op_ == "chunk" || op_ == "cat" || op_ == "pad") {
+    } else if (op_ == "slice" || op_ == "select" || op_ == "chunk" || op_ == "cat" ||
+               op_ == "pad") {
       pieces();
-    } else if (op_ == "sum" || op_ == "mean" || op_ == "amax" || op_ == "amin" || op_ == "logsumexp") {
+    } else if (op_ == "sum" || op_ == "mean" || op_ == "amax" || op_ == "amin" ||
+               op_ == "logsumexp") {
       reductions();
     } else if (op_ == "linear" || op_ == "matmul" || op_ == "einsum") {
       contraction();
@@ -53,11 +56,16 @@ class Rules {
     return std::move(list_);
   }
 
-  // From the forward call's shardings: gradients are cut as their results are, operands likewise; the gradient of what is whole while results are cut is a sum.
+  // From the forward call's shardings: gradients are cut as their results are, operands likewise;
+  // the gradient of what is whole while results are cut is a sum.
   std::vector<Sharding> backward() {
     const std::size_t operands = results_.size(), gradients = call_.in.size() - operands;
-    Call forward{op_, call_.attributes, {call_.in.begin() + static_cast<std::ptrdiff_t>(gradients), call_.in.end()}, gradients};
-    if (op_ == "identity" || op_ == "multiref" || op_ == "to" || op_ == "contiguous" || op_ == "float") {
+    Call forward{op_,
+                 call_.attributes,
+                 {call_.in.begin() + static_cast<std::ptrdiff_t>(gradients), call_.in.end()},
+                 gradients};
+    if (op_ == "identity" || op_ == "multiref" || op_ == "to" || op_ == "contiguous" ||
+        op_ == "float") {
       add(none());
       for (int d = 0; d < size(results_[0].shape); ++d) aligned(d);
       linear();
@@ -75,7 +83,8 @@ class Rules {
       for (std::size_t i = 0; i < f.in.size(); ++i) {
         known = known && f.in[i] >= kUncut;
         b.in.push_back(f.in[i]);
-        // Of what several coordinates use, each has its own contribution. (Whole operands of a result that is a sum have none to be told apart.)
+        // Of what several coordinates use, each has its own contribution. (Whole operands of a
+        // result that is a sum have none to be told apart.)
         b.out.push_back(results_[i].absent ? kUncut : f.in[i] >= 0 ? f.in[i] : cut ? kSum : kUncut);
         known = known && (f.in[i] >= 0 || f.out.empty() || f.out[0] != kSum || results_[i].absent);
       }
@@ -86,12 +95,16 @@ class Rules {
   }
 
  private:
-  Sharding none() const { return {std::vector<int>(call_.in.size(), kUncut), std::vector<int>(results_.size(), kUncut), {}}; }
+  Sharding none() const {
+    return {
+        std::vector<int>(call_.in.size(), kUncut), std::vector<int>(results_.size(), kUncut), {}};
+  }
   void add(Sharding s) { list_.push_back(std::move(s)); }
   const Shape& in(std::size_t i) const { return call_.in[i].shape; }
   const Shape& out(std::size_t i = 0) const { return results_[i].shape; }
   bool elementwise() const {
-    static const std::set<std::string> kOther{"add", "sub", "mul", "div", "apply_mask", "clip_grad", "sgd", "adamw", "dropout"};
+    static const std::set<std::string> kOther{"add",       "sub", "mul",   "div",    "apply_mask",
+                                              "clip_grad", "sgd", "adamw", "dropout"};
     return isElementwise(op_) || kOther.contains(op_);
   }
 
@@ -114,9 +127,12 @@ class Rules {
     add(s);
   }
   void linear() {
-    static const std::set<std::string> kUnary{"identity", "to", "contiguous", "float", "neg", "multiref"};
+    static const std::set<std::string> kUnary{"identity", "to",  "contiguous",
+                                              "float",    "neg", "multiref"};
     const bool scalar = call_.attributes.contains("scalar");
-    if (std::any_of(call_.in.begin(), call_.in.end(), [](const auto& o) { return o.present && o.element != ElementKind::kReal; })) return;
+    if (std::any_of(call_.in.begin(), call_.in.end(),
+                    [](const auto& o) { return o.present && o.element != ElementKind::kReal; }))
+      return;
     const auto with = [&](std::vector<int> operands) {
       Sharding s = none();
       s.in = std::move(operands);
@@ -155,11 +171,13 @@ class Rules {
       std::vector<int> source(static_cast<std::size_t>(rank));
       for (int d = 0; d < rank; ++d) source[static_cast<std::size_t>(d)] = d;
       if (op_ == "transpose") {
-        std::swap(source[static_cast<std::size_t>(wrapped(integer(call_.attributes, "dim0", 0), rank))],
-                  source[static_cast<std::size_t>(wrapped(integer(call_.attributes, "dim1", 0), rank))]);
+        std::swap(
+            source[static_cast<std::size_t>(wrapped(integer(call_.attributes, "dim0", 0), rank))],
+            source[static_cast<std::size_t>(wrapped(integer(call_.attributes, "dim1", 0), rank))]);
       } else {
         const auto& dims = std::get<std::vector<std::int64_t>>(call_.attributes.at("dims"));
-        for (int d = 0; d < rank; ++d) source[static_cast<std::size_t>(d)] = wrapped(dims[static_cast<std::size_t>(d)], rank);
+        for (int d = 0; d < rank; ++d)
+          source[static_cast<std::size_t>(d)] = wrapped(dims[static_cast<std::size_t>(d)], rank);
       }
       for (int d = 0; d < rank; ++d) firstAlone(source[static_cast<std::size_t>(d)], d);
     } else if (op_ == "expand") {
@@ -170,7 +188,8 @@ class Rules {
         if (own >= 0 && at(in(0), own) == at(out(), d)) s.in[0] = own;
         add(s);
       }
-    } else {   // unsqueeze, squeeze: dimensions of other sizes keep their order; of equal sizes the first that fits
+    } else {  // unsqueeze, squeeze: dimensions of other sizes keep their order; of equal sizes the
+              // first that fits
       int o = 0;
       for (int d = 0; d < rank; ++d) {
         if (at(in(0), d) == 1) continue;
@@ -194,8 +213,9 @@ class Rules {
       s.out[0] = op_ == "select" && d > dim ? d - 1 : d;
       add(s);
     }
-    if (op_ == "slice") {   // each coordinate takes its own stretch of what is whole
-      const std::int64_t length = at(out(), dim), step = integer(call_.attributes, "step", 1), whole = at(in(0), dim);
+    if (op_ == "slice") {  // each coordinate takes its own stretch of what is whole
+      const std::int64_t length = at(out(), dim), step = integer(call_.attributes, "step", 1),
+                         whole = at(in(0), dim);
       std::int64_t start = integer(call_.attributes, "start", 0);
       if (start < 0) start += whole;
       Sharding s = none();
@@ -230,7 +250,8 @@ class Rules {
     }
     if (op_ == "sum" || op_ == "mean") firstAlone(kSum, kSum);
   }
-  // Each operand's dimensions by letter, and the result's; a letter that the result has not is summed.
+  // Each operand's dimensions by letter, and the result's; a letter that the result has not is
+  // summed.
   void contraction() {
     std::vector<std::string> operands(call_.in.size());
     std::string result;
@@ -253,11 +274,13 @@ class Rules {
       if (operands.size() > 2) operands[2] = "n";
     } else {
       const int rank = std::max(size(in(0)), size(in(1)));
-      const auto lead = [&](const Shape& s) {   // leading dimensions, aligned at the end; of size 1: broadcast
-        std::string letters;
-        for (int d = 0; d + 2 < size(s); ++d) letters += at(s, d) == 1 ? '.' : static_cast<char>('a' + rank - size(s) + d);
-        return letters;
-      };
+      const auto lead =
+          [&](const Shape& s) {  // leading dimensions, aligned at the end; of size 1: broadcast
+            std::string letters;
+            for (int d = 0; d + 2 < size(s); ++d)
+              letters += at(s, d) == 1 ? '.' : static_cast<char>('a' + rank - size(s) + d);
+            return letters;
+          };
       operands[0] = size(in(0)) == 1 ? "k" : lead(in(0)) + "mk";
       operands[1] = size(in(1)) == 1 ? "k" : lead(in(1)) + "kn";
       const int batch = size(out()) - (size(in(0)) == 1 ? 0 : 1) - (size(in(1)) == 1 ? 0 : 1);
@@ -276,10 +299,11 @@ class Rules {
       }
       const auto d = result.find(letter);
       s.out[0] = d == std::string::npos ? kSum : static_cast<int>(d);
-      if (s.out[0] == kSum && op_ == "linear" && call_.in.size() > 2 && call_.in[2].present) continue;   // the bias would be added by each
+      if (s.out[0] == kSum && op_ == "linear" && call_.in.size() > 2 && call_.in[2].present)
+        continue;  // the bias would be added by each
       add(s);
     }
-    for (std::size_t i = 0; i < operands.size(); ++i) {   // linear in each operand
+    for (std::size_t i = 0; i < operands.size(); ++i) {  // linear in each operand
       if (op_ == "linear" && call_.in.size() > 2 && call_.in[2].present) break;
       if (!call_.in[i].present) continue;
       Sharding s = none();
@@ -299,18 +323,23 @@ class Rules {
       rows.in[1] = 0;
       rows.out[0] = kSum;
       const std::int64_t start = integer(call_.attributes, "start", 0), all = at(in(1), 0);
-      rows.window = [=](Attributes& a, std::int64_t c, std::int64_t n) { window(a, "start", "stop", start, all / n, c); };
+      rows.window = [=](Attributes& a, std::int64_t c, std::int64_t n) {
+        window(a, "start", "stop", start, all / n, c);
+      };
       add(rows);
     } else if (op_ == "one_hot") {
       for (int d = 0; d + 1 < rank; ++d) firstAlone(d, d);
       Sharding s = none();
       s.out[0] = rank - 1;
       const std::int64_t start = integer(call_.attributes, "start", 0), all = at(out(), rank - 1);
-      s.window = [=](Attributes& a, std::int64_t c, std::int64_t n) { window(a, "start", "stop", start, all / n, c); };
+      s.window = [=](Attributes& a, std::int64_t c, std::int64_t n) {
+        window(a, "start", "stop", start, all / n, c);
+      };
       add(s);
     } else if (op_ == "cross_entropy") {
       const auto it = call_.attributes.find("reduction");
-      const std::string reduction = it == call_.attributes.end() ? "mean" : std::get<std::string>(it->second);
+      const std::string reduction =
+          it == call_.attributes.end() ? "mean" : std::get<std::string>(it->second);
       for (int d = 0; d < size(in(1)); ++d) {
         Sharding s = none();
         s.in = {d, d};
@@ -321,7 +350,7 @@ class Rules {
       Sharding s = none();
       for (int& i : s.in) i = 0;
       if (s.in.size() > 1) s.in[1] = kUncut;
-      add(s);   // the mask does not depend on the batch
+      add(s);  // the mask does not depend on the batch
     } else if (op_ == "apply_rotary_emb") {
       for (const int d : {0, 1, 2}) {
         Sharding s = none();
@@ -344,12 +373,16 @@ class Rules {
       Sharding experts = none();
       experts.in[3] = experts.in[4] = experts.in[5] = 0;
       experts.out[0] = kSum;
-      const std::int64_t start = integer(call_.attributes, "local_expert_start", 0), all = at(in(3), 0);
-      experts.window = [=](Attributes& a, std::int64_t c, std::int64_t n) { window(a, "local_expert_start", "local_expert_end", start, all / n, c); };
+      const std::int64_t start = integer(call_.attributes, "local_expert_start", 0),
+                         all = at(in(3), 0);
+      experts.window = [=](Attributes& a, std::int64_t c, std::int64_t n) {
+        window(a, "local_expert_start", "local_expert_end", start, all / n, c);
+      };
       add(experts);
     }
   }
-  static void window(Attributes& a, const char* start, const char* stop, std::int64_t from, std::int64_t piece, std::int64_t c) {
+  static void window(Attributes& a, const char* start, const char* stop, std::int64_t from,
+                     std::int64_t piece, std::int64_t c) {
     a[start] = Rational(from + c * piece);
     a[stop] = Rational(from + (c + 1) * piece);
   }
@@ -363,7 +396,9 @@ class Rules {
 }  // namespace
 
 bool isElementwise(const std::string& op) {
-  static const std::set<std::string> kUnary{"identity", "to", "contiguous", "float", "multiref", "neg", "square", "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "silu", "relu", "gelu", "pow"};
+  static const std::set<std::string> kUnary{
+      "identity", "to",    "contiguous", "float", "multiref", "neg",  "square", "exp", "log",
+      "sqrt",     "rsqrt", "sigmoid",    "tanh",  "silu",     "relu", "gelu",   "pow"};
   return kUnary.contains(op);
 }
 
@@ -372,7 +407,8 @@ std::vector<Sharding> shardingsOf(const Call& call, const std::vector<TensorInfo
   return call.op.ends_with("_backward") ? rules.backward() : rules.forward();
 }
 
-void adaptShapes(const std::string& op, Attributes& attributes, const std::vector<Shape>& operands, const std::vector<Shape>& results) {
+void adaptShapes(const std::string& op, Attributes& attributes, const std::vector<Shape>& operands,
+                 const std::vector<Shape>& results) {
   const auto size = attributes.find("size");
   if (size != attributes.end()) size->second = op.ends_with("_backward") ? operands[0] : results[0];
 }

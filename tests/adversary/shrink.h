@@ -1,4 +1,5 @@
-// Makes a finding small: drops whatever can be dropped from model, plan and lineage while the finding stays what it is.
+// Makes a finding small: drops whatever can be dropped from model, plan and lineage while the
+// finding stays what it is.
 #pragma once
 
 #include <functional>

@@ -30,7 +30,9 @@ class CacheFileTest : public ::testing::Test {
     EXPECT_EQ(store.problems(), std::vector<std::string>{});
     return file;
   }
-  static void change(const std::string& file, const std::string& sql) { sqlite::Database(file, sqlite::Access::kWrite, 1000).execute(sql); }
+  static void change(const std::string& file, const std::string& sql) {
+    sqlite::Database(file, sqlite::Access::kWrite, 1000).execute(sql);
+  }
   static std::string content(const std::string& file) {
     std::ostringstream text;
     text << std::ifstream(file, std::ios::binary).rdbuf();
@@ -53,7 +55,8 @@ class CacheFileTest : public ::testing::Test {
 };
 
 TEST_F(CacheFileTest, GivesBackWhatWasLeft) {
-  const std::string file = path("cache.db"), odd = std::string("a\0b\xFF", 4) + std::string(100'000, 'x');
+  const std::string file = path("cache.db"),
+                    odd = std::string("a\0b\xFF", 4) + std::string(100'000, 'x');
   {
     CacheFileStore store(file);
     store.add(odd, Checker::kAuto, kProof);
@@ -73,7 +76,8 @@ TEST_F(CacheFileTest, GivesBackWhatWasLeft) {
 TEST_F(CacheFileTest, FormsAreComparedNotTheirCheckSums) {
   const std::string file = filled(2);
   // Both rows are now found by the check sum of "form 0".
-  change(file, "UPDATE proofs SET digest = (SELECT digest FROM proofs WHERE id = 1), method = method");
+  change(file,
+         "UPDATE proofs SET digest = (SELECT digest FROM proofs WHERE id = 1), method = method");
   CacheFileStore store(file);
   EXPECT_TRUE(store.find("form 0", Checker::kAuto));
   change(file, "DELETE FROM proofs WHERE id = 1");
@@ -87,20 +91,25 @@ TEST_F(CacheFileTest, AnotherVersionIsNotBelieved) {
     change(file, "UPDATE proofs SET version = '" + version + "'");
     EXPECT_EQ(CacheFileStore(file).find("form 0", Checker::kAuto), std::nullopt);
   }
-  EXPECT_NE(proofVersion().find("operators " + std::to_string(ops::kOperatorVersion)), std::string::npos);
+  EXPECT_NE(proofVersion().find("operators " + std::to_string(ops::kOperatorVersion)),
+            std::string::npos);
   EXPECT_NE(proofVersion().find("checker " + std::to_string(kCheckerVersion)), std::string::npos);
 }
 
 TEST_F(CacheFileTest, ADamagedRowIsPassedOverAndReportedOnce) {
-  for (const std::string damage : {"method = 2", "method = 4", "method = 99", "checker = 7", "shapes = '[[0,[2,2]],[5,[]]]'", "shapes = '{'", "shapes = '[1]'", "form = x'00'", "form = zeroblob(3)",
-                                   "form = substr(form, 1, length(form) - 1)", "form_length = form_length + 1", "form_length = -1", "form_length = 999999999999",
-                                   "form_length = 'x'", "check_sum = check_sum + 1", "form = ''"}) {
+  for (const std::string damage :
+       {"method = 2", "method = 4", "method = 99", "checker = 7", "shapes = '[[0,[2,2]],[5,[]]]'",
+        "shapes = '{'", "shapes = '[1]'", "form = x'00'", "form = zeroblob(3)",
+        "form = substr(form, 1, length(form) - 1)", "form_length = form_length + 1",
+        "form_length = -1", "form_length = 999999999999", "form_length = 'x'",
+        "check_sum = check_sum + 1", "form = ''"}) {
     const std::string file = filled(2);
     change(file, "UPDATE proofs SET " + damage);
     CacheFileStore store(file);
     EXPECT_EQ(store.find("form 0", Checker::kAuto), std::nullopt) << damage;
     EXPECT_EQ(store.find("form 1", Checker::kAuto), std::nullopt) << damage;
-    EXPECT_EQ(store.problems().size(), damage == "checker = 7" ? 0u : 1u) << damage;   // of another checker, as far as one can see
+    EXPECT_EQ(store.problems().size(), damage == "checker = 7" ? 0u : 1u)
+        << damage;  // of another checker, as far as one can see
     // A new proof takes its place, and the damaged one can be removed.
     store.add("form 0", Checker::kAuto, kProof);
     store.flush();
@@ -112,14 +121,23 @@ TEST_F(CacheFileTest, ADamagedRowIsPassedOverAndReportedOnce) {
 }
 
 TEST_F(CacheFileTest, WhatIsNoCacheIsNotTouched) {
-  const std::string text = directory_.write("text", "not a database at all, but a text that someone wants to keep, longer than a header of a hundred bytes would be");
-  const std::string foreign = path("foreign.db"), schema = filled(1, "schema.db"), columns = filled(1, "columns.db");
+  const std::string text =
+      directory_.write("text",
+                       "not a database at all, but a text that someone wants to keep, longer than "
+                       "a header of a hundred bytes would be");
+  const std::string foreign = path("foreign.db"), schema = filled(1, "schema.db"),
+                    columns = filled(1, "columns.db");
   change(foreign, "CREATE TABLE t (x)");
   change(schema, "PRAGMA user_version = 2");
   change(columns, "ALTER TABLE proofs DROP COLUMN shapes");
   for (const auto& [file, why] : std::vector<std::pair<std::string, std::string>>{
-           {text, "not a database"}, {foreign, "not a proof cache"}, {schema, "format 2"}, {columns, "shapes"}, {std::filesystem::temp_directory_path().string(), "not a regular file"},
-           {text + "/below", "unable to open"}, {text + ".d/below", "unable to open"}}) {
+           {text, "not a database"},
+           {foreign, "not a proof cache"},
+           {schema, "format 2"},
+           {columns, "shapes"},
+           {std::filesystem::temp_directory_path().string(), "not a regular file"},
+           {text + "/below", "unable to open"},
+           {text + ".d/below", "unable to open"}}) {
     const std::string before = content(file);
     expectUnused(file, why);
     EXPECT_EQ(content(file), before) << file;
@@ -150,10 +168,12 @@ TEST_F(CacheFileTest, DamagedBytesNeverMakeAProof) {
   const auto random = [&] { return state = state * 1664525 + 1013904223; };
   for (int i = 0; i < 200; ++i) {
     std::string damaged = whole;
-    for (int k = 0; k < 20; ++k) damaged[random() % damaged.size()] = static_cast<char>(random() >> 24);
+    for (int k = 0; k < 20; ++k)
+      damaged[random() % damaged.size()] = static_cast<char>(random() >> 24);
     CacheFileStore store(directory_.write("damaged.db", damaged));
     for (int f = 0; f < 40; f += 3) {
-      EXPECT_EQ(store.find("form " + std::to_string(f), Checker::kAuto).value_or(kProof), kProof) << i;
+      EXPECT_EQ(store.find("form " + std::to_string(f), Checker::kAuto).value_or(kProof), kProof)
+          << i;
       EXPECT_EQ(store.find("form " + std::to_string(f), Checker::kZ3), std::nullopt) << i;
       EXPECT_EQ(store.find("fern " + std::to_string(f), Checker::kAuto), std::nullopt) << i;
     }
@@ -195,7 +215,8 @@ TEST_F(CacheFileTest, SeveralProcessesWriteAtOnce) {
         store.add("shared " + std::to_string(r), Checker::kAuto, kProof);
         store.add("own " + std::to_string(p) + " " + std::to_string(r), Checker::kAuto, kProof);
         store.flush();
-        good = good && store.find("shared " + std::to_string(r), Checker::kAuto) && store.find("own " + std::to_string(p) + " " + std::to_string(r), Checker::kAuto);
+        good = good && store.find("shared " + std::to_string(r), Checker::kAuto) &&
+               store.find("own " + std::to_string(p) + " " + std::to_string(r), Checker::kAuto);
       }
       ::_exit(good && store.problems().empty() ? 0 : 1);
     }
@@ -207,8 +228,12 @@ TEST_F(CacheFileTest, SeveralProcessesWriteAtOnce) {
     EXPECT_EQ(status, 0);
   }
   CacheFile cache(file, sqlite::Access::kRead);
-  EXPECT_EQ(cache.ids(proofVersion()).size(), static_cast<std::size_t>((kProcesses + 1) * kRounds));   // nothing twice
-  EXPECT_EQ(sqlite::Database(file, sqlite::Access::kRead, 0).integer("SELECT count(*) FROM pragma_integrity_check WHERE integrity_check = 'ok'"), 1);
+  EXPECT_EQ(cache.ids(proofVersion()).size(),
+            static_cast<std::size_t>((kProcesses + 1) * kRounds));  // nothing twice
+  EXPECT_EQ(
+      sqlite::Database(file, sqlite::Access::kRead, 0)
+          .integer("SELECT count(*) FROM pragma_integrity_check WHERE integrity_check = 'ok'"),
+      1);
 }
 
 TEST_F(CacheFileTest, CountsWhatWasUsed) {

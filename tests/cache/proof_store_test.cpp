@@ -3,16 +3,17 @@
 
 #include <gtest/gtest.h>
 
-#include "small_stage.h"
 #include "report/json.h"
 #include "shardproof/verify.h"
+#include "small_stage.h"
 
 namespace shardproof {
 namespace {
 
 using test::Draft;
 
-Report verifyWith(const Draft& d, ProofStore* proofs, bool shareClasses = true, Checker checker = Checker::kAuto) {
+Report verifyWith(const Draft& d, ProofStore* proofs, bool shareClasses = true,
+                  Checker checker = Checker::kAuto) {
   const auto problem = test::read(d);
   VerifyOptions options;
   options.jobs = 1;
@@ -64,7 +65,8 @@ TEST(ProofStore, NamesInTheReportAreThoseOfThePlanAtHand) {
   verifyWith(test::smallDraft(), &store);
   std::string model = test::smallDraft().model.dump(), plan = test::smallDraft().plan.dump();
   for (std::string* text : {&model, &plan}) {
-    for (std::size_t at = 0; (at = text->find("\"w\"", at)) != std::string::npos;) text->replace(at, 3, "\"weight\"");
+    for (std::size_t at = 0; (at = text->find("\"w\"", at)) != std::string::npos;)
+      text->replace(at, 3, "\"weight\"");
   }
   const Report renamed = verifyWith(test::draft(model, plan), &store);
   EXPECT_EQ(renamed.statistics.classesFromCache, 2u);
@@ -80,7 +82,8 @@ TEST(ProofStore, NamesInTheReportAreThoseOfThePlanAtHand) {
 TEST(ProofStore, OnlyWhatChangedIsProvedAgain) {
   MemoryStore store;
   verifyWith(test::smallDraft(8), &store);
-  const Report wider = verifyWith(test::smallDraft(16), &store);   // another linear, the same sum of its result
+  const Report wider =
+      verifyWith(test::smallDraft(16), &store);  // another linear, the same sum of its result
   EXPECT_EQ(wider.verdict, Verdict::kEquivalent);
   EXPECT_EQ(wider.statistics.classesFromCache, 1u);
 }
@@ -92,7 +95,7 @@ TEST(ProofStore, AWrongPlanIsRefutedWhateverIsStored) {
   for (int run = 0; run < 2; ++run) {
     const Report report = verifyWith(test::wrongDraft(), &store);
     EXPECT_EQ(report.verdict, Verdict::kNotEquivalent);
-    EXPECT_EQ(report.statistics.classesFromCache, 1u);   // the linear is right
+    EXPECT_EQ(report.statistics.classesFromCache, 1u);  // the linear is right
     EXPECT_EQ(lasting(report), lasting(verifyWith(test::wrongDraft(), nullptr)));
   }
   EXPECT_EQ(store.added, before) << "a refutation was stored";
@@ -101,14 +104,16 @@ TEST(ProofStore, AWrongPlanIsRefutedWhateverIsStored) {
 TEST(ProofStore, OnlyProofsAreKept) {
   const auto c = test::cut(test::smallDraft(), 3);
   const std::string form = test::formOf(c);
-  for (const StageVerdict verdict : {StageVerdict::kRefuted, StageVerdict::kUndecided, StageVerdict::kWrongLineage, StageVerdict::kProved}) {
+  for (const StageVerdict verdict : {StageVerdict::kRefuted, StageVerdict::kUndecided,
+                                     StageVerdict::kWrongLineage, StageVerdict::kProved}) {
     for (const Method method : {Method::kNone, Method::kNumeric, Method::kNormalForm}) {
       MemoryStore store;
       StageOutcome outcome;
       outcome.verdict = verdict;
       outcome.method = method;
       store.remember(form, Checker::kAuto, c.stage, *c.problem, outcome);
-      EXPECT_EQ(store.find(form, Checker::kAuto).has_value(), verdict == StageVerdict::kProved && method == Method::kNormalForm);
+      EXPECT_EQ(store.find(form, Checker::kAuto).has_value(),
+                verdict == StageVerdict::kProved && method == Method::kNormalForm);
     }
   }
 }
@@ -119,7 +124,8 @@ TEST(ProofStore, TheSolverIsNotAnsweredByNormalForms) {
   const Report solved = verifyWith(test::smallDraft(), &store, true, Checker::kZ3);
   EXPECT_EQ(solved.statistics.classesFromCache, 0u);
   for (const StageReport& s : solved.stages) EXPECT_EQ(s.method, Method::kSolver);
-  EXPECT_EQ(verifyWith(test::smallDraft(), &store, true, Checker::kZ3).statistics.classesFromCache, 2u);
+  EXPECT_EQ(verifyWith(test::smallDraft(), &store, true, Checker::kZ3).statistics.classesFromCache,
+            2u);
   const Report automatic = verifyWith(test::smallDraft(), &store);
   for (const StageReport& s : automatic.stages) EXPECT_EQ(s.method, Method::kNormalForm);
 }

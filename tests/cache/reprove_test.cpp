@@ -11,7 +11,8 @@ namespace {
 class ReproveTest : public ::testing::Test {
  protected:
   ReproveTest() : file_(directory_.write("cache.db", "")), cache_(file_, sqlite::Access::kCreate) {}
-  void keep(const test::Draft& d, std::int32_t entry, Checker checker = Checker::kAuto, Method method = Method::kNormalForm) {
+  void keep(const test::Draft& d, std::int32_t entry, Checker checker = Checker::kAuto,
+            Method method = Method::kNormalForm) {
     cache_.write({{test::formOf(test::cut(d, entry)), checker, {method, {}}}}, {});
   }
   ReproveResult run(std::size_t sample = 100, std::uint64_t seed = 0) {
@@ -55,7 +56,10 @@ TEST_F(ReproveTest, AProofByAnotherMethodOrWithOtherShapesIsWrong) {
   keep(test::smallDraft(), 2, Checker::kAuto, Method::kPolynomial);
   expectWrong("not by polynomial");
   sqlite::Database(file_, sqlite::Access::kWrite, 1000).execute("DELETE FROM proofs");
-  cache_.write({{test::formOf(test::cut(test::smallDraft(), 2)), Checker::kAuto, {Method::kNormalForm, {{0, {99, 99}}}}}}, {});
+  cache_.write({{test::formOf(test::cut(test::smallDraft(), 2)),
+                 Checker::kAuto,
+                 {Method::kNormalForm, {{0, {99, 99}}}}}},
+               {});
   expectWrong("shapes");
 }
 
@@ -68,13 +72,15 @@ TEST_F(ReproveTest, DamagedRowsAndFormsAreWrong) {
 
 TEST_F(ReproveTest, RowsOfOtherVersionsAreNotDrawn) {
   keep(test::wrongDraft(), 3);
-  sqlite::Database(file_, sqlite::Access::kWrite, 1000).execute("UPDATE proofs SET version = 'other'");
+  sqlite::Database(file_, sqlite::Access::kWrite, 1000)
+      .execute("UPDATE proofs SET version = 'other'");
   const ReproveResult r = run();
   EXPECT_EQ(r.rows, 0u);
   EXPECT_TRUE(r.failures.empty());
 }
 
-// Between drawing and reading, another process may prune the cache, and a third one write to it: the numbers of removed rows are used again.
+// Between drawing and reading, another process may prune the cache, and a third one write to it:
+// the numbers of removed rows are used again.
 TEST_F(ReproveTest, RowsThatAreRemovedMeanwhileAreNotWrong) {
   keep(test::smallDraft(), 2);
   keep(test::smallDraft(), 3);
@@ -87,14 +93,17 @@ TEST_F(ReproveTest, RowsThatAreRemovedMeanwhileAreNotWrong) {
   EXPECT_EQ(r.drawn, 1u);
   EXPECT_EQ(r.held, 1u);
   EXPECT_TRUE(r.failures.empty());
-  other.execute("UPDATE proofs SET version = 'another', check_sum = 0");   // unsound, too: it cannot be told which of the two it is
+  other.execute(
+      "UPDATE proofs SET version = 'another', check_sum = 0");  // unsound, too: it cannot be told
+                                                                // which of the two it is
   r = reprove(cache_, drawn, PoolOptions{});
   EXPECT_EQ(r.removed, 1u);
   EXPECT_TRUE(r.anyWrong());
 }
 
 TEST_F(ReproveTest, TheSeedDrawsTheSample) {
-  for (const std::int64_t width : {2, 4, 6, 8, 10, 12, 14, 16, 18, 20}) keep(test::smallDraft(width), 2, Checker::kAuto, Method::kPolynomial);
+  for (const std::int64_t width : {2, 4, 6, 8, 10, 12, 14, 16, 18, 20})
+    keep(test::smallDraft(width), 2, Checker::kAuto, Method::kPolynomial);
   const auto rows = [&](std::uint64_t seed) {
     std::vector<std::int64_t> list;
     for (const auto& f : run(3, seed).failures) list.push_back(f.row);

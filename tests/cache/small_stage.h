@@ -1,4 +1,5 @@
-// One small plan with two outputs: y = linear(x, w) cut over tp by columns and gathered, z = y + y; and a wrong variant of it.
+// One small plan with two outputs: y = linear(x, w) cut over tp by columns and gathered, z = y + y;
+// and a wrong variant of it.
 #pragma once
 
 #include <string>
@@ -9,9 +10,10 @@
 namespace shardproof::test {
 
 inline Draft smallDraft(std::int64_t width = 8) {
-  Draft d = draft(R"({"tensors": {"x": {"shape": [4, 8], "kind": "input"}, "w": {"shape": [8, 8], "kind": "parameter"}, "y": {"shape": [4, 8]}, "z": {"shape": [4, 8]}},
+  Draft d = draft(
+      R"({"tensors": {"x": {"shape": [4, 8], "kind": "input"}, "w": {"shape": [8, 8], "kind": "parameter"}, "y": {"shape": [4, 8]}, "z": {"shape": [4, 8]}},
                       "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["y"]}, {"op": "add", "in": ["y", "y"], "out": ["z"], "attrs": {"alpha": 2}}], "outputs": ["y", "z"]})",
-                  R"({"mesh": [["tp", 2]], "programs": [{"tensors": {"x": {"shape": [4, 8], "kind": "input"}, "w": {"shape": [4, 8], "kind": "parameter"},
+      R"({"mesh": [["tp", 2]], "programs": [{"tensors": {"x": {"shape": [4, 8], "kind": "input"}, "w": {"shape": [4, 8], "kind": "parameter"},
                           "h": {"shape": [4, 4]}, "y": {"shape": [4, 8]}, "z": {"shape": [4, 8]}},
                         "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["h"]},
                                   {"op": "all_gather", "in": ["h"], "out": ["y"], "comm": "g", "group": ["tp"], "attrs": {"dim": 1}},

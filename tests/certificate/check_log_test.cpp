@@ -24,7 +24,10 @@ struct Certified {
   ProofLog log;
 };
 
-ProofLog logOf(const Problem& problem, const ProofRecord& record, Checker checker = Checker::kAuto) { return makeProofLog(problem, record, checker, "test", "log.json"); }
+ProofLog logOf(const Problem& problem, const ProofRecord& record,
+               Checker checker = Checker::kAuto) {
+  return makeProofLog(problem, record, checker, "test", "log.json");
+}
 
 Certified certified(const Draft& d, Checker checker = Checker::kAuto) {
   Certified made{test::read(d), {}};
@@ -34,12 +37,14 @@ Certified certified(const Draft& d, Checker checker = Checker::kAuto) {
   options.checker = checker;
   options.record = &record;
   const Report report = verify(*made.problem, options);
-  if (report.verdict != Verdict::kEquivalent) throw std::logic_error("the test's plan is not equivalent: " + report.reason);
+  if (report.verdict != Verdict::kEquivalent)
+    throw std::logic_error("the test's plan is not equivalent: " + report.reason);
   made.log = logOf(*made.problem, record, checker);
   return made;
 }
 
-// What somebody would write who wants a plan to pass that does not: every stage cut as it should be, and called proved.
+// What somebody would write who wants a plan to pass that does not: every stage cut as it should
+// be, and called proved.
 Certified forged(const Draft& d) {
   Certified made{test::read(d), {}};
   const Join join(*made.problem);
@@ -52,7 +57,8 @@ Certified forged(const Draft& d) {
     ProofRecord::Entry entry;
     if (plan.lineage[e].role != Role::kInput) {
       const Stage stage = cutStage(join, static_cast<std::int32_t>(e), informed);
-      entry = {true, static_cast<std::int32_t>(record.classes.size()), stage.usedEntries, 0, join.entryKey(static_cast<std::int32_t>(e)), true};
+      entry = {true, static_cast<std::int32_t>(record.classes.size()), stage.usedEntries,
+               0,    join.entryKey(static_cast<std::int32_t>(e)),      true};
       record.classes.push_back({canonicalForm(stage, *made.problem), Method::kNormalForm});
     }
     record.entries.push_back(std::move(entry));
@@ -61,9 +67,12 @@ Certified forged(const Draft& d) {
   return made;
 }
 
-CheckLogResult check(const Certified& c, const CheckLogOptions& options = {}) { return checkLog(c.log, *c.problem, options); }
+CheckLogResult check(const Certified& c, const CheckLogOptions& options = {}) {
+  return checkLog(c.log, *c.problem, options);
+}
 
-void expectRejected(const Certified& c, const std::string& place, const std::string& why, const CheckLogOptions& options = {}) {
+void expectRejected(const Certified& c, const std::string& place, const std::string& why,
+                    const CheckLogOptions& options = {}) {
   const CheckLogResult r = check(c, options);
   EXPECT_FALSE(r.holds());
   EXPECT_TRUE(r.anyWrong());
@@ -72,7 +81,8 @@ void expectRejected(const Certified& c, const std::string& place, const std::str
   EXPECT_NE(r.findings[0].why.find(why), std::string::npos) << r.findings[0].why;
 }
 
-// pipeline(): entries 2 and 3 y on both pipeline stages, 4 the sums, 5 the output; each rests on the one before.
+// pipeline(): entries 2 and 3 y on both pipeline stages, 4 the sums, 5 the output; each rests on
+// the one before.
 class PipelineLog : public testing::Test {
  protected:
   ProofRecord::Entry& proof(std::size_t e) { return c.log.lineage[e].proof; }
@@ -181,7 +191,8 @@ TEST_F(PipelineLog, AnotherForm) {
 
 TEST_F(PipelineLog, AClassThatNobodyUses) {
   c.log.classes.push_back(c.log.classes[0]);
-  expectRejected(c, "/classes/" + std::to_string(c.log.classes.size() - 1), "no entry is of this class");
+  expectRejected(c, "/classes/" + std::to_string(c.log.classes.size() - 1),
+                 "no entry is of this class");
 }
 
 TEST_F(PipelineLog, AnotherMethod) {
@@ -203,9 +214,11 @@ TEST_F(PipelineLog, ALumpedAxisOrNot) {
       if (tensors->contains(name)) (*tensors)[name]["shape"][0] = 2;
     }
   }
-  for (const std::size_t e : {0, 2, 3}) d.entry(e)["shards"][0]["box"][0] = {0, 2}, d.entry(e)["shards"][0]["step"]["mb"][0] = 2;
+  for (const std::size_t e : {0, 2, 3})
+    d.entry(e)["shards"][0]["box"][0] = {0, 2}, d.entry(e)["shards"][0]["step"]["mb"][0] = 2;
   d.program(1)["tensors"]["s1"] = d.program(1)["tensors"]["s2"] = {{"shape", Json::array()}};
-  d.program(1)["nodes"] = Json::parse(R"([{"op": "recv", "in": [], "out": ["y"], "comm": "p2p", "from": {"pp": 0}, "mb": "*"}, {"op": "sum", "in": ["y"], "out": ["t"], "mb": "*"},
+  d.program(1)["nodes"] = Json::parse(
+      R"([{"op": "recv", "in": [], "out": ["y"], "comm": "p2p", "from": {"pp": 0}, "mb": "*"}, {"op": "sum", "in": ["y"], "out": ["t"], "mb": "*"},
       {"op": "add", "in": ["t#0", "t#1"], "out": ["s1"]}, {"op": "add", "in": ["t#2", "t#3"], "out": ["s2"]}, {"op": "add", "in": ["s1", "s2"], "out": ["s0"]},
       {"op": "all_reduce", "in": ["s0"], "out": ["s"], "comm": "ar", "group": ["tp"]}])");
   c = certified(d);
@@ -220,7 +233,8 @@ TEST(CheckLog, ARefutedStageThatIsCalledProved) {
   const Certified c = forged(d);
   const std::string place = "/classes/" + std::to_string(c.log.lineage[5].proof.classId);
   expectRejected(c, place, "refuted");
-  // Who makes no proof again, or only a sample, takes the log's word for the others; the caller says so.
+  // Who makes no proof again, or only a sample, takes the log's word for the others; the caller
+  // says so.
   CheckLogOptions options;
   options.sample = 0;
   const CheckLogResult r = check(c, options);
@@ -236,9 +250,11 @@ TEST(CheckLog, AForgedLogOfATruePlanHolds) { EXPECT_TRUE(check(forged(test::pipe
 
 TEST(CheckLog, AnUndecidedStageThatIsCalledProved) {
   // tanh(-x) = -tanh(x) is true, but no proof knows.
-  const Draft d = test::oneRank(R"("x": {"shape": [], "kind": "input"})", R"("h": {"shape": []}, "o": {"shape": []})", R"({"op": "tanh", "in": ["x"], "out": ["o"]})",
-                                R"("n": {"shape": []}, "t": {"shape": []}, "o": {"shape": []})",
-                                R"({"op": "neg", "in": ["x"], "out": ["n"]}, {"op": "tanh", "in": ["n"], "out": ["t"]}, {"op": "neg", "in": ["t"], "out": ["o"]})");
+  const Draft d = test::oneRank(
+      R"("x": {"shape": [], "kind": "input"})", R"("h": {"shape": []}, "o": {"shape": []})",
+      R"({"op": "tanh", "in": ["x"], "out": ["o"]})",
+      R"("n": {"shape": []}, "t": {"shape": []}, "o": {"shape": []})",
+      R"({"op": "neg", "in": ["x"], "out": ["n"]}, {"op": "tanh", "in": ["n"], "out": ["t"]}, {"op": "neg", "in": ["t"], "out": ["o"]})");
   Certified c = forged(d);
   expectRejected(c, "/classes/0", "not proved");
   // Called a proof of Z3, it might be a matter of time: not confirmed, and not believed either.
@@ -258,11 +274,16 @@ TEST(CheckLog, APlanThatCannotRun) {
 }
 
 TEST(CheckLog, OutputsAreCoveredByWhatTheLogNames) {
-  Draft d = test::oneRank(R"("x": {"shape": [4], "kind": "input"})", R"("o": {"shape": [4]})", R"({"op": "neg", "in": ["x"], "out": ["o"]})", R"("o": {"shape": [4]}, "a": {"shape": [2]}, "b": {"shape": [2]})",
-                          R"({"op": "neg", "in": ["x"], "out": ["o"]}, {"op": "slice", "in": ["o"], "out": ["a"], "attrs": {"dim": 0, "start": 0, "stop": 2}},
+  Draft d = test::oneRank(
+      R"("x": {"shape": [4], "kind": "input"})", R"("o": {"shape": [4]})",
+      R"({"op": "neg", "in": ["x"], "out": ["o"]})",
+      R"("o": {"shape": [4]}, "a": {"shape": [2]}, "b": {"shape": [2]})",
+      R"({"op": "neg", "in": ["x"], "out": ["o"]}, {"op": "slice", "in": ["o"], "out": ["a"], "attrs": {"dim": 0, "start": 0, "stop": 2}},
                              {"op": "slice", "in": ["o"], "out": ["b"], "attrs": {"dim": 0, "start": 2, "stop": 4}})");
-  d.plan["lineage"][1] = Json::parse(R"({"tensor": "o", "role": "output", "shards": [{"box": [[0, 2]], "parts": [{"local": "a"}]}]})");
-  d.plan["lineage"].push_back(Json::parse(R"({"tensor": "o", "role": "output", "shards": [{"box": [[2, 4]], "parts": [{"local": "b"}]}]})"));
+  d.plan["lineage"][1] = Json::parse(
+      R"({"tensor": "o", "role": "output", "shards": [{"box": [[0, 2]], "parts": [{"local": "a"}]}]})");
+  d.plan["lineage"].push_back(Json::parse(
+      R"({"tensor": "o", "role": "output", "shards": [{"box": [[2, 4]], "parts": [{"local": "b"}]}]})"));
   Certified c = certified(d);
   EXPECT_EQ(c.log.outputs[0].entries, (std::vector<std::int32_t>{1, 2}));
   EXPECT_TRUE(check(c).holds());
@@ -285,7 +306,8 @@ TEST(CheckLog, WrongLineageIsLeftOutOfTheChain) {
   EXPECT_TRUE(check(c).holds());
   // The stage is the one that was cut because the sums had failed.
   ASSERT_EQ(c.log.forbidden.size(), 2u);
-  EXPECT_EQ(c.log.forbidden[1], (std::vector<std::int32_t>{4, 5}));   // the output's own stage had failed too
+  EXPECT_EQ(c.log.forbidden[1],
+            (std::vector<std::int32_t>{4, 5}));  // the output's own stage had failed too
   EXPECT_EQ(c.log.lineage[5].proof.forbidden, 1);
   EXPECT_EQ(c.log.lineage[2].proof.forbidden, 0);
   Certified changed = certified(d);
@@ -295,9 +317,10 @@ TEST(CheckLog, WrongLineageIsLeftOutOfTheChain) {
 
 // A lemma about one rank tells the coordinates of its axis apart, wherever a stage meets it.
 TEST(CheckLog, LineageAboutOneRank) {
-  Draft d = test::draft(R"({"tensors": {"x": {"shape": [8], "kind": "input"}, "h": {"shape": [8]}, "o": {"shape": [8]}},
+  Draft d = test::draft(
+      R"({"tensors": {"x": {"shape": [8], "kind": "input"}, "h": {"shape": [8]}, "o": {"shape": [8]}},
       "nodes": [{"op": "square", "in": ["x"], "out": ["h"]}, {"op": "neg", "in": ["h"], "out": ["o"]}], "outputs": ["o"]})",
-                        R"({"mesh": [["dp", 8]], "programs": [{"tensors": {"x": {"shape": [1], "kind": "input"}, "h": {"shape": [1]}, "o": {"shape": [1]}},
+      R"({"mesh": [["dp", 8]], "programs": [{"tensors": {"x": {"shape": [1], "kind": "input"}, "h": {"shape": [1]}, "o": {"shape": [1]}},
         "nodes": [{"op": "square", "in": ["x"], "out": ["h"]}, {"op": "neg", "in": ["h"], "out": ["o"]}]}],
        "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "x"}]}]},
                    {"tensor": "h", "role": "checkpoint", "shards": [{"box": [[5, 6]], "parts": [{"local": "h", "at": {"dp": 5}}]}]},
@@ -309,12 +332,16 @@ TEST(CheckLog, LineageAboutOneRank) {
 }
 
 TEST(CheckLog, WhatPlacesADropoutIsProved) {
-  const std::string dropout = R"({"op": "neg", "in": ["x"], "out": ["y"]}, {"op": "dropout", "in": ["y"], "out": ["o"], "attrs": {"p": 0.5, "seed": 1}})";
-  Draft d = test::oneRank(R"("x": {"shape": [4], "kind": "input"})", R"("y": {"shape": [4]}, "o": {"shape": [4]})", dropout, R"("y": {"shape": [4]}, "o": {"shape": [4]})", dropout);
-  d.plan["lineage"].push_back(Json::parse(R"({"tensor": "y", "role": "checkpoint", "shards": [{"box": [[0, 4]], "parts": [{"local": "y"}]}]})"));
+  const std::string dropout =
+      R"({"op": "neg", "in": ["x"], "out": ["y"]}, {"op": "dropout", "in": ["y"], "out": ["o"], "attrs": {"p": 0.5, "seed": 1}})";
+  Draft d = test::oneRank(R"("x": {"shape": [4], "kind": "input"})",
+                          R"("y": {"shape": [4]}, "o": {"shape": [4]})", dropout,
+                          R"("y": {"shape": [4]}, "o": {"shape": [4]})", dropout);
+  d.plan["lineage"].push_back(Json::parse(
+      R"({"tensor": "y", "role": "checkpoint", "shards": [{"box": [[0, 4]], "parts": [{"local": "y"}]}]})"));
   Certified c = certified(d);
   EXPECT_EQ(c.log.positioning, std::vector<std::int32_t>{2});
-  EXPECT_EQ(c.log.lineage.size(), 4u);   // with the mask's own
+  EXPECT_EQ(c.log.lineage.size(), 4u);  // with the mask's own
   EXPECT_TRUE(check(c).holds());
   Certified other = certified(d);
   other.log.positioning = {};
@@ -325,7 +352,8 @@ TEST(CheckLog, WhatPlacesADropoutIsProved) {
   expectRejected(c, "/lineage/2", "dropout's mask");
 }
 
-// Every value of a log, changed a little: refused, unless it is only there for people or names where the files are.
+// Every value of a log, changed a little: refused, unless it is only there for people or names
+// where the files are.
 TEST(CheckLog, EveryFieldCounts) {
   const Certified c = certified(test::pipeline());
   const Json whole = Json::parse(proofLogText(c.log));
@@ -345,8 +373,9 @@ TEST(CheckLog, EveryFieldCounts) {
     const Json& value = whole[at];
     const std::string name = at.to_string();
     if (value.is_structured()) {
-      for (const auto& [key, child] : value.items()) visit(value.is_array() ? at / std::stoul(key) : at / key);
-      for (const auto& [key, child] : value.items()) {   // without one
+      for (const auto& [key, child] : value.items())
+        visit(value.is_array() ? at / std::stoul(key) : at / key);
+      for (const auto& [key, child] : value.items()) {  // without one
         Json log = whole;
         if (value.is_array()) log[at].erase(std::stoul(key));
         else log[at].erase(key);
@@ -356,13 +385,15 @@ TEST(CheckLog, EveryFieldCounts) {
       return;
     }
     if (name == "/program" || name == "/model/file" || name == "/plan/file") return;
-    if (name.ends_with("/lumped")) return;   // this plan has no axis that could be: ALumpedAxisOrNot
+    if (name.ends_with("/lumped")) return;  // this plan has no axis that could be: ALumpedAxisOrNot
     Json log = whole;
     if (value.is_boolean()) log[at] = !value.get<bool>();
     else if (value.is_number()) log[at] = value.get<std::int64_t>() + 1;
     else if (name == "/checker") log[at] = "z3";
     else if (name.ends_with("/method")) log[at] = "polynomial";
-    else log[at] = (value.get<std::string>()[0] == 'A' ? "B" : "A") + value.get<std::string>().substr(1);
+    else
+      log[at] =
+          (value.get<std::string>()[0] == 'A' ? "B" : "A") + value.get<std::string>().substr(1);
     EXPECT_FALSE(holds(log)) << name;
     ++changes;
   };

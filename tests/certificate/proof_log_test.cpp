@@ -18,8 +18,12 @@ ProofLog smallLog(const std::string& file) {
   log.checker = Checker::kZ3;
   log.model = {"m.json", "aa"};
   log.plan = {"../p.json", "bb"};
-  log.classes = {{Method::kSolver, "cc", std::string("\0\xff form", 7)}, {Method::kPolynomial, "dd", ""}};
-  log.lineage = {{"x \"quoted\"", Role::kInput, {}}, {"h", Role::kCheckpoint, {}}, {"h", Role::kCheckpoint, {true, 0, {}, 1, 7, false}}, {"o", Role::kOutput, {true, 1, {2}, 0, 9, true}}};
+  log.classes = {{Method::kSolver, "cc", std::string("\0\xff form", 7)},
+                 {Method::kPolynomial, "dd", ""}};
+  log.lineage = {{"x \"quoted\"", Role::kInput, {}},
+                 {"h", Role::kCheckpoint, {}},
+                 {"h", Role::kCheckpoint, {true, 0, {}, 1, 7, false}},
+                 {"o", Role::kOutput, {true, 1, {2}, 0, 9, true}}};
   log.positioning = {2, 0, 2};
   log.forbidden = {{}, {0, 1}};
   log.outputs = {{"o", {3}}};
@@ -28,7 +32,9 @@ ProofLog smallLog(const std::string& file) {
 
 class ProofLogFile : public testing::Test {
  protected:
-  ProofLog readText(const std::string& text) { return readProofLog(directory_.write("log.json", text)); }
+  ProofLog readText(const std::string& text) {
+    return readProofLog(directory_.write("log.json", text));
+  }
   // The message of the error, which must be one of the input.
   std::string errorOf(const std::string& text) {
     try {
@@ -89,13 +95,16 @@ TEST_F(ProofLogFile, NoBeginningOfALogIsALog) {
 TEST_F(ProofLogFile, WhatIsNoLog) {
   expectRefused("shardproof-proof-log", "shardproof-report", "shardproof-proof-log");
   expectRefused("\"version\": 1", "\"version\": 0", "version 1");
-  expectRefused("\"verdict\": \"equivalent\"", "\"verdict\": \"not-equivalent\"", "nothing else is certified");
+  expectRefused("\"verdict\": \"equivalent\"", "\"verdict\": \"not-equivalent\"",
+                "nothing else is certified");
   expectRefused("\"verdict\": \"equivalent\",", "", "\"verdict\" is missing");
   expectRefused("\"positioning\": [2,0,2],", "", "\"positioning\" is missing");
-  expectRefused("\"assumes\":[2]", "\"assumes\":[9]", "assumes an entry that the log does not have");
+  expectRefused("\"assumes\":[2]", "\"assumes\":[9]",
+                "assumes an entry that the log does not have");
   expectRefused("\"assumes\":[2]", "\"assumes\":[2,2]", "ascending");
   expectRefused("\"assumes\":[2]", "\"assumes\":[-1]", "/lineage/3/assumes/0");
-  expectRefused("\"class\":1,\"assumes\"", "\"class\":2,\"assumes\"", "of a class that the log does not have");
+  expectRefused("\"class\":1,\"assumes\"", "\"class\":2,\"assumes\"",
+                "of a class that the log does not have");
   expectRefused("[[],[0,1]]", "[[],[0,9]]", "names an entry");
   expectRefused("[[],[0,1]]", "[[]]", "was cut without a set");
   expectRefused("\"entries\":[3]", "\"entries\":[4]", "names an entry");
@@ -117,8 +126,10 @@ TEST(ProofLog, PathsAreRelativeToTheLog) {
   ProofRecord record;
   record.entries.resize(problem->plan.lineage.size());
   const std::string parent = std::filesystem::path(problem->plan.file).parent_path();
-  EXPECT_EQ(makeProofLog(*problem, record, Checker::kAuto, "1", parent + "/log.json").plan.path, "p.json");
-  EXPECT_EQ(makeProofLog(*problem, record, Checker::kAuto, "1", parent + "/sub/log.json").plan.path, "../p.json");
+  EXPECT_EQ(makeProofLog(*problem, record, Checker::kAuto, "1", parent + "/log.json").plan.path,
+            "p.json");
+  EXPECT_EQ(makeProofLog(*problem, record, Checker::kAuto, "1", parent + "/sub/log.json").plan.path,
+            "../p.json");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// How one stage is decided: each method where it is the one that decides, counterexamples against numbers by hand, and the reasons of
-// what stays undecided.
+// How one stage is decided: each method where it is the one that decides, counterexamples against
+// numbers by hand, and the reasons of what stays undecided.
 #include "checker/checker.h"
 
 #include <cmath>
@@ -37,20 +37,25 @@ Shape reducedShape(const StageOutcome& outcome, const std::string& tensor) {
 
 // o = (a + b)^2 in the model; the plan multiplies it out.
 Draft square(const std::string& shape, const std::string& twice = "2") {
-  const std::string t = R"({"shape": )" + shape + "}", given = R"({"shape": )" + shape + R"(, "kind": "input"})";
-  return oneRank(R"("a": )" + given + R"(, "b": )" + given, R"("s": )" + t + R"(, "o": )" + t, R"({"op": "add", "in": ["a", "b"], "out": ["s"]}, {"op": "square", "in": ["s"], "out": ["o"]})",
-                 R"("aa": )" + t + R"(, "ab": )" + t + R"(, "bb": )" + t + R"(, "u": )" + t + R"(, "o": )" + t,
-                 R"({"op": "square", "in": ["a"], "out": ["aa"]}, {"op": "mul", "in": ["a", "b"], "out": ["ab"]}, {"op": "square", "in": ["b"], "out": ["bb"]},
+  const std::string t = R"({"shape": )" + shape + "}",
+                    given = R"({"shape": )" + shape + R"(, "kind": "input"})";
+  return oneRank(
+      R"("a": )" + given + R"(, "b": )" + given, R"("s": )" + t + R"(, "o": )" + t,
+      R"({"op": "add", "in": ["a", "b"], "out": ["s"]}, {"op": "square", "in": ["s"], "out": ["o"]})",
+      R"("aa": )" + t + R"(, "ab": )" + t + R"(, "bb": )" + t + R"(, "u": )" + t + R"(, "o": )" + t,
+      R"({"op": "square", "in": ["a"], "out": ["aa"]}, {"op": "mul", "in": ["a", "b"], "out": ["ab"]}, {"op": "square", "in": ["b"], "out": ["bb"]},
                     {"op": "add", "in": ["aa", "ab"], "out": ["u"], "attrs": {"alpha": )" +
-                     twice + R"(}}, {"op": "add", "in": ["u", "bb"], "out": ["o"]})");
+          twice + R"(}}, {"op": "add", "in": ["u", "bb"], "out": ["o"]})");
 }
 
 // ---- methods ----
 
 TEST(Checker, NormalForm) {
-  const StageOutcome outcome = check(oneRank(R"("x": {"shape": [50, 70], "kind": "input"}, "w": {"shape": [30, 70], "kind": "parameter"})", R"("o": {"shape": [50, 30]})",
-                                             R"({"op": "linear", "in": ["x", "w"], "out": ["o"]})", R"("wt": {"shape": [70, 30]}, "o": {"shape": [50, 30]})",
-                                             R"({"op": "transpose", "in": ["w"], "out": ["wt"], "attrs": {"dim0": 0, "dim1": 1}}, {"op": "matmul", "in": ["x", "wt"], "out": ["o"]})"));
+  const StageOutcome outcome = check(oneRank(
+      R"("x": {"shape": [50, 70], "kind": "input"}, "w": {"shape": [30, 70], "kind": "parameter"})",
+      R"("o": {"shape": [50, 30]})", R"({"op": "linear", "in": ["x", "w"], "out": ["o"]})",
+      R"("wt": {"shape": [70, 30]}, "o": {"shape": [50, 30]})",
+      R"({"op": "transpose", "in": ["w"], "out": ["wt"], "attrs": {"dim0": 0, "dim1": 1}}, {"op": "matmul", "in": ["x", "wt"], "out": ["o"]})"));
   EXPECT_EQ(outcome.verdict, StageVerdict::kProved);
   EXPECT_EQ(outcome.method, Method::kNormalForm);
   EXPECT_EQ(reducedShape(outcome, "x"), (Shape{1, 3}));
@@ -64,31 +69,39 @@ TEST(Checker, PolynomialOfScalars) {
   EXPECT_EQ(outcome.method, Method::kPolynomial);
 }
 
-// Multiplied out, a monomial may touch more positions than one summand of the stage did: proved again with more of them kept apart.
+// Multiplied out, a monomial may touch more positions than one summand of the stage did: proved
+// again with more of them kept apart.
 TEST(Checker, PolynomialIsConfirmedWithMorePositions) {
   StageOutcome outcome = check(square("[1000]"));
   EXPECT_EQ(outcome.verdict, StageVerdict::kProved);
   EXPECT_EQ(outcome.method, Method::kPolynomial);
-  EXPECT_EQ(reducedShape(outcome, "a"), (Shape{2}));   // one would have done for the normal form
+  EXPECT_EQ(reducedShape(outcome, "a"), (Shape{2}));  // one would have done for the normal form
   // The square of a sum over a lumped dimension.
-  const char* const inputs = R"("a": {"shape": [1000], "kind": "input"}, "b": {"shape": [1000], "kind": "input"})";
-  outcome = check(oneRank(inputs, R"("s": {"shape": [1000]}, "t": {"shape": []}, "o": {"shape": []})",
-                          R"({"op": "add", "in": ["a", "b"], "out": ["s"]}, {"op": "sum", "in": ["s"], "out": ["t"]}, {"op": "square", "in": ["t"], "out": ["o"]})",
-                          R"("sa": {"shape": []}, "sb": {"shape": []}, "d": {"shape": []}, "p": {"shape": []}, "q": {"shape": []}, "dd": {"shape": []}, "o": {"shape": []})",
-                          R"({"op": "sum", "in": ["a"], "out": ["sa"]}, {"op": "sum", "in": ["b"], "out": ["sb"]}, {"op": "sub", "in": ["sa", "sb"], "out": ["d"]},
+  const char* const inputs =
+      R"("a": {"shape": [1000], "kind": "input"}, "b": {"shape": [1000], "kind": "input"})";
+  outcome = check(oneRank(
+      inputs, R"("s": {"shape": [1000]}, "t": {"shape": []}, "o": {"shape": []})",
+      R"({"op": "add", "in": ["a", "b"], "out": ["s"]}, {"op": "sum", "in": ["s"], "out": ["t"]}, {"op": "square", "in": ["t"], "out": ["o"]})",
+      R"("sa": {"shape": []}, "sb": {"shape": []}, "d": {"shape": []}, "p": {"shape": []}, "q": {"shape": []}, "dd": {"shape": []}, "o": {"shape": []})",
+      R"({"op": "sum", "in": ["a"], "out": ["sa"]}, {"op": "sum", "in": ["b"], "out": ["sb"]}, {"op": "sub", "in": ["sa", "sb"], "out": ["d"]},
                              {"op": "square", "in": ["d"], "out": ["dd"]}, {"op": "mul", "in": ["sa", "sb"], "out": ["p"]}, {"op": "mul", "in": ["p"], "out": ["q"], "attrs": {"scalar": 4}},
                              {"op": "add", "in": ["dd", "q"], "out": ["o"]})"));
   EXPECT_EQ(outcome.verdict, StageVerdict::kProved) << outcome.reason;
   EXPECT_EQ(outcome.method, Method::kPolynomial);
-  EXPECT_EQ(reducedShape(outcome, "a"), (Shape{4}));   // two apart, one more for the second factor, and one for the other 997
+  EXPECT_EQ(reducedShape(outcome, "a"),
+            (Shape{4}));  // two apart, one more for the second factor, and one for the other 997
 }
 
 // sqrt((exp(x) + 1)^2) = exp(x) + 1, because the sum is positive: no normal form knows that.
 Draft root(const std::string& shape, const std::string& scalar = "1") {
-  const std::string t = R"({"shape": )" + shape + "}", given = R"({"shape": )" + shape + R"(, "kind": "input"})";
-  return oneRank(R"("x": )" + given, R"("e": )" + t + R"(, "u": )" + t + R"(, "s": )" + t + R"(, "o": )" + t,
-                 R"({"op": "exp", "in": ["x"], "out": ["e"]}, {"op": "add", "in": ["e"], "out": ["u"], "attrs": {"scalar": 1}}, {"op": "square", "in": ["u"], "out": ["s"]}, {"op": "sqrt", "in": ["s"], "out": ["o"]})",
-                 R"("e": )" + t + R"(, "o": )" + t, R"({"op": "exp", "in": ["x"], "out": ["e"]}, {"op": "add", "in": ["e"], "out": ["o"], "attrs": {"scalar": )" + scalar + "}}");
+  const std::string t = R"({"shape": )" + shape + "}",
+                    given = R"({"shape": )" + shape + R"(, "kind": "input"})";
+  return oneRank(
+      R"("x": )" + given, R"("e": )" + t + R"(, "u": )" + t + R"(, "s": )" + t + R"(, "o": )" + t,
+      R"({"op": "exp", "in": ["x"], "out": ["e"]}, {"op": "add", "in": ["e"], "out": ["u"], "attrs": {"scalar": 1}}, {"op": "square", "in": ["u"], "out": ["s"]}, {"op": "sqrt", "in": ["s"], "out": ["o"]})",
+      R"("e": )" + t + R"(, "o": )" + t,
+      R"({"op": "exp", "in": ["x"], "out": ["e"]}, {"op": "add", "in": ["e"], "out": ["o"], "attrs": {"scalar": )" +
+          scalar + "}}");
 }
 
 TEST(Checker, SolverForWhatNoNormalFormSettles) {
@@ -120,7 +133,7 @@ TEST(Checker, NumericRefutationWithTheRightValues) {
   EXPECT_EQ(outcome.claim, 0);
   ASSERT_TRUE(outcome.counterexample);
   const auto values = assignmentOf(outcome);
-  ASSERT_EQ(values.size(), 2u);   // only what the element depends on
+  ASSERT_EQ(values.size(), 2u);  // only what the element depends on
   const double a = values.at("a[0]"), b = values.at("b[0]");
   EXPECT_EQ(outcome.counterexample->element, "o[0]");
   EXPECT_DOUBLE_EQ(outcome.counterexample->logical, (a + b) * (a + b));
@@ -130,8 +143,10 @@ TEST(Checker, NumericRefutationWithTheRightValues) {
 
 // Lumped positions have one value: the sum counts it with its weight.
 TEST(Checker, CounterexamplesAreOfTheFullSize) {
-  const StageOutcome outcome = check(oneRank(R"("x": {"shape": [4096], "kind": "input"})", R"("o": {"shape": []})", R"({"op": "sum", "in": ["x"], "out": ["o"]})", R"("o": {"shape": []})",
-                                             R"({"op": "mean", "in": ["x"], "out": ["o"]})"));
+  const StageOutcome outcome =
+      check(oneRank(R"("x": {"shape": [4096], "kind": "input"})", R"("o": {"shape": []})",
+                    R"({"op": "sum", "in": ["x"], "out": ["o"]})", R"("o": {"shape": []})",
+                    R"({"op": "mean", "in": ["x"], "out": ["o"]})"));
   ASSERT_EQ(outcome.verdict, StageVerdict::kRefuted);
   const auto values = assignmentOf(outcome);
   ASSERT_EQ(values.size(), 2u);
@@ -143,14 +158,18 @@ TEST(Checker, CounterexamplesAreOfTheFullSize) {
 
 // A lookup that is wrong in one row of the table only.
 TEST(Checker, IntegerInputs) {
-  const char* const inputs = R"("i": {"shape": [2], "kind": "input", "dtype": "int64"}, "w": {"shape": [10, 4], "kind": "parameter"})";
-  const StageOutcome outcome = check(oneRank(inputs, R"("o": {"shape": [2, 4]})", R"({"op": "embedding", "in": ["i", "w"], "out": ["o"]})", R"("v": {"shape": [9, 4]}, "o": {"shape": [2, 4]})",
-                                             R"({"op": "slice", "in": ["w"], "out": ["v"], "attrs": {"dim": 0, "start": 0, "stop": 9}}, {"op": "embedding", "in": ["i", "v"], "out": ["o"], "attrs": {"start": 0, "stop": 9}})"));
+  const char* const inputs =
+      R"("i": {"shape": [2], "kind": "input", "dtype": "int64"}, "w": {"shape": [10, 4], "kind": "parameter"})";
+  const StageOutcome outcome = check(oneRank(
+      inputs, R"("o": {"shape": [2, 4]})", R"({"op": "embedding", "in": ["i", "w"], "out": ["o"]})",
+      R"("v": {"shape": [9, 4]}, "o": {"shape": [2, 4]})",
+      R"({"op": "slice", "in": ["w"], "out": ["v"], "attrs": {"dim": 0, "start": 0, "stop": 9}}, {"op": "embedding", "in": ["i", "v"], "out": ["o"], "attrs": {"start": 0, "stop": 9}})"));
   ASSERT_EQ(outcome.verdict, StageVerdict::kRefuted) << outcome.reason;
   const auto values = assignmentOf(outcome);
-  const std::string& element = outcome.counterexample->element;   // o[ROW, COLUMN]
+  const std::string& element = outcome.counterexample->element;  // o[ROW, COLUMN]
   EXPECT_EQ(values.at("i" + element.substr(1, element.find(',') - 1) + "]"), 9);
-  EXPECT_DOUBLE_EQ(outcome.counterexample->logical, values.at("w[9" + element.substr(element.find(','))));
+  EXPECT_DOUBLE_EQ(outcome.counterexample->logical,
+                   values.at("w[9" + element.substr(element.find(','))));
   EXPECT_EQ(outcome.counterexample->parallel, 0);
 }
 
@@ -161,7 +180,8 @@ TEST(Checker, NamesLocalElementsWithRankAndMicrobatch) {
   const StageOutcome outcome = checkStage(c.stage, *c.problem, {});
   ASSERT_EQ(outcome.verdict, StageVerdict::kRefuted);
   bool any = false;
-  for (const Assignment& a : outcome.counterexample->assignment) any = any || a.element == "local t@rank 2 microbatch 0[]";
+  for (const Assignment& a : outcome.counterexample->assignment)
+    any = any || a.element == "local t@rank 2 microbatch 0[]";
   EXPECT_TRUE(any);
 }
 
@@ -178,13 +198,18 @@ TEST(Checker, RefuteOnlyNeverProves) {
   EXPECT_EQ(outcome.differingEntries, (std::vector<std::int32_t>{2}));
 }
 
-// x times the number of positions that a causal mask leaves: the lower triangle's. Lumped, the mask leaves another number.
+// x times the number of positions that a causal mask leaves: the lower triangle's. Lumped, the mask
+// leaves another number.
 Draft countOfMask(const std::string& count) {
-  const std::string x = R"("t": {"shape": [1, 64], "kind": "input", "dtype": "int64"}, "x": {"shape": [], "kind": "input"})";
-  return oneRank(x, R"("m": {"shape": [1, 1, 64, 64]}, "e": {"shape": [1, 1, 64, 64]}, "n": {"shape": []}, "o": {"shape": []})",
-                 R"({"op": "create_mask", "in": ["t"], "out": ["m"]}, {"op": "exp", "in": ["m"], "out": ["e"]}, {"op": "sum", "in": ["e"], "out": ["n"]},
+  const std::string x =
+      R"("t": {"shape": [1, 64], "kind": "input", "dtype": "int64"}, "x": {"shape": [], "kind": "input"})";
+  return oneRank(
+      x,
+      R"("m": {"shape": [1, 1, 64, 64]}, "e": {"shape": [1, 1, 64, 64]}, "n": {"shape": []}, "o": {"shape": []})",
+      R"({"op": "create_mask", "in": ["t"], "out": ["m"]}, {"op": "exp", "in": ["m"], "out": ["e"]}, {"op": "sum", "in": ["e"], "out": ["n"]},
                     {"op": "mul", "in": ["x", "n"], "out": ["o"]})",
-                 R"("o": {"shape": []})", R"({"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": )" + count + "}}");
+      R"("o": {"shape": []})",
+      R"({"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": )" + count + "}}");
 }
 
 TEST(Checker, WhatALumpedMaskShowsIsConfirmedWithAWholeOne) {
@@ -198,7 +223,9 @@ TEST(Checker, WhatALumpedMaskShowsIsConfirmedWithAWholeOne) {
     options.wholeMasks = true;
     outcome = check(countOfMask(count), options);
     EXPECT_FALSE(outcome.shortenedMask) << count;
-    EXPECT_EQ(outcome.verdict, count == std::string("2081") ? StageVerdict::kRefuted : StageVerdict::kUndecided) << count;
+    EXPECT_EQ(outcome.verdict,
+              count == std::string("2081") ? StageVerdict::kRefuted : StageVerdict::kUndecided)
+        << count;
   }
 }
 
@@ -208,19 +235,22 @@ TEST(Checker, EverythingByZ3) {
   StageOutcome outcome = check(square("[4]"), byZ3());
   EXPECT_EQ(outcome.verdict, StageVerdict::kProved) << outcome.reason;
   EXPECT_EQ(outcome.method, Method::kSolver);
-  outcome = check(oneRank(R"("x": {"shape": [4], "kind": "input"})", R"("o": {"shape": [4]})", R"({"op": "neg", "in": ["x"], "out": ["o"]})", R"("o": {"shape": [4]})", R"({"op": "neg", "in": ["x"], "out": ["o"]})"),
+  outcome = check(oneRank(R"("x": {"shape": [4], "kind": "input"})", R"("o": {"shape": [4]})",
+                          R"({"op": "neg", "in": ["x"], "out": ["o"]})", R"("o": {"shape": [4]})",
+                          R"({"op": "neg", "in": ["x"], "out": ["o"]})"),
                   byZ3());
-  EXPECT_EQ(outcome.method, Method::kSolver);   // even what is the same term
+  EXPECT_EQ(outcome.method, Method::kSolver);  // even what is the same term
   outcome = check(square("[4]", "3"), byZ3());
   ASSERT_EQ(outcome.verdict, StageVerdict::kRefuted);
   EXPECT_EQ(outcome.method, Method::kSolver);
-  const std::string place = outcome.counterexample->element.substr(1);   // "[0]"
+  const std::string place = outcome.counterexample->element.substr(1);  // "[0]"
   const double a = assignmentOf(outcome).at("a" + place), b = assignmentOf(outcome).at("b" + place);
   EXPECT_DOUBLE_EQ(outcome.counterexample->logical, (a + b) * (a + b));
   EXPECT_DOUBLE_EQ(outcome.counterexample->parallel, a * a + 3 * a * b + b * b);
 }
 
-// Every input that makes a difference is listed, whatever value it was given. (-1/2 was once taken for one that changes nothing.)
+// Every input that makes a difference is listed, whatever value it was given. (-1/2 was once taken
+// for one that changes nothing.)
 TEST(Checker, NoInputThatMattersIsLeftOut) {
   const StageOutcome outcome = check(square("[4]", "3"), byZ3());
   ASSERT_EQ(outcome.verdict, StageVerdict::kRefuted);
@@ -229,10 +259,14 @@ TEST(Checker, NoInputThatMattersIsLeftOut) {
 
 // ---- undecided, and why ----
 
-// tanh is odd, but for the proof it is any function: the numbers agree, Z3's counterexample is none.
+// tanh is odd, but for the proof it is any function: the numbers agree, Z3's counterexample is
+// none.
 Draft oddFunction() {
-  return oneRank(R"("x": {"shape": [], "kind": "input"})", R"("o": {"shape": []})", R"({"op": "tanh", "in": ["x"], "out": ["o"]})", R"("n": {"shape": []}, "t": {"shape": []}, "o": {"shape": []})",
-                 R"({"op": "neg", "in": ["x"], "out": ["n"]}, {"op": "tanh", "in": ["n"], "out": ["t"]}, {"op": "neg", "in": ["t"], "out": ["o"]})");
+  return oneRank(
+      R"("x": {"shape": [], "kind": "input"})", R"("o": {"shape": []})",
+      R"({"op": "tanh", "in": ["x"], "out": ["o"]})",
+      R"("n": {"shape": []}, "t": {"shape": []}, "o": {"shape": []})",
+      R"({"op": "neg", "in": ["x"], "out": ["n"]}, {"op": "tanh", "in": ["n"], "out": ["t"]}, {"op": "neg", "in": ["t"], "out": ["o"]})");
 }
 
 TEST(Checker, ADifferenceForOtherFunctionsOnlyIsUndecided) {
@@ -240,24 +274,33 @@ TEST(Checker, ADifferenceForOtherFunctionsOnlyIsUndecided) {
     const StageOutcome outcome = check(oddFunction(), options);
     EXPECT_EQ(outcome.verdict, StageVerdict::kUndecided);
     EXPECT_EQ(outcome.method, Method::kNone);
-    EXPECT_NE(outcome.reason.find("only for other functions than the real ones"), std::string::npos) << outcome.reason;
+    EXPECT_NE(outcome.reason.find("only for other functions than the real ones"), std::string::npos)
+        << outcome.reason;
   }
 }
 
 TEST(Checker, TooLargeIsUndecided) {
-  const StageOutcome outcome = check(oneRank(R"("x": {"shape": [70000], "kind": "input"})", R"("o": {"shape": [35000]})", R"({"op": "slice", "in": ["x"], "out": ["o"], "attrs": {"dim": 0, "step": 2}})",
-                                             R"("o": {"shape": [35000]})", R"({"op": "slice", "in": ["x"], "out": ["o"], "attrs": {"dim": 0, "step": 2}})"));
+  const StageOutcome outcome = check(
+      oneRank(R"("x": {"shape": [70000], "kind": "input"})", R"("o": {"shape": [35000]})",
+              R"({"op": "slice", "in": ["x"], "out": ["o"], "attrs": {"dim": 0, "step": 2}})",
+              R"("o": {"shape": [35000]})",
+              R"({"op": "slice", "in": ["x"], "out": ["o"], "attrs": {"dim": 0, "step": 2}})"));
   EXPECT_EQ(outcome.verdict, StageVerdict::kUndecided);
-  EXPECT_NE(outcome.reason.find("would have to be kept whole"), std::string::npos) << outcome.reason;
+  EXPECT_NE(outcome.reason.find("would have to be kept whole"), std::string::npos)
+      << outcome.reason;
 }
 
 TEST(Checker, DropoutOnARankThatNoLineagePlacesIsUndecided) {
-  const char* const node = R"({"op": "dropout", "in": ["x"], "out": ["o"], "attrs": {"p": 0.5, "seed": 1}})";
-  const StageOutcome outcome =
-      check(oneRank(R"("x": {"shape": [4], "kind": "input"})", R"("o": {"shape": [4]})", node, R"("y": {"shape": [4]}, "z": {"shape": [4]}, "o": {"shape": [4]})",
-                    R"({"op": "identity", "in": ["x"], "out": ["y"]}, {"op": "dropout", "in": ["y"], "out": ["z"], "attrs": {"p": 0.5, "seed": 1}}, {"op": "identity", "in": ["z"], "out": ["o"]})"));
+  const char* const node =
+      R"({"op": "dropout", "in": ["x"], "out": ["o"], "attrs": {"p": 0.5, "seed": 1}})";
+  const StageOutcome outcome = check(oneRank(
+      R"("x": {"shape": [4], "kind": "input"})", R"("o": {"shape": [4]})", node,
+      R"("y": {"shape": [4]}, "z": {"shape": [4]}, "o": {"shape": [4]})",
+      R"({"op": "identity", "in": ["x"], "out": ["y"]}, {"op": "dropout", "in": ["y"], "out": ["z"], "attrs": {"p": 0.5, "seed": 1}}, {"op": "identity", "in": ["z"], "out": ["o"]})"));
   EXPECT_EQ(outcome.verdict, StageVerdict::kUndecided);
-  EXPECT_NE(outcome.reason.find("dropout on a rank follows the logical position"), std::string::npos) << outcome.reason;
+  EXPECT_NE(outcome.reason.find("dropout on a rank follows the logical position"),
+            std::string::npos)
+      << outcome.reason;
 }
 
 // A refutation must not rest on values that the assumed lineage excludes.
@@ -271,9 +314,10 @@ TEST(Checker, DroppedAssumptionsForbidRefutation) {
 }
 
 TEST(Checker, LumpedAxesThatAreNoSymmetryAreTheCallersBusiness) {
-  Draft d = test::draft(R"({"tensors": {"x": {"shape": [8], "kind": "input"}, "c": {"shape": [8], "kind": "constant", "value": [1, 1, 1, 1, 1, 1, 1, 2]}, "o": {"shape": [8]}},
+  Draft d = test::draft(
+      R"({"tensors": {"x": {"shape": [8], "kind": "input"}, "c": {"shape": [8], "kind": "constant", "value": [1, 1, 1, 1, 1, 1, 1, 2]}, "o": {"shape": [8]}},
                             "nodes": [{"op": "add", "in": ["x", "c"], "out": ["o"]}], "outputs": ["o"]})",
-                        R"({"mesh": [["dp", 8]], "programs": [{"tensors": {"x": {"shape": [1], "kind": "input"}, "o": {"shape": [1]}}, "nodes": [{"op": "add", "in": ["x"], "out": ["o"], "attrs": {"scalar": 1}}]}],
+      R"({"mesh": [["dp", 8]], "programs": [{"tensors": {"x": {"shape": [1], "kind": "input"}, "o": {"shape": [1]}}, "nodes": [{"op": "add", "in": ["x"], "out": ["o"], "attrs": {"scalar": 1}}]}],
                             "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "x"}]}]},
                                         {"tensor": "o", "role": "output", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "o"}]}]}]})");
   EXPECT_THROW(check(d), NotSymmetric);

@@ -1,4 +1,5 @@
-// What is written of a stage for other solvers. That the text means what Z3 is asked is shown in tests/smt/smtlib_test.cpp.
+// What is written of a stage for other solvers. That the text means what Z3 is asked is shown in
+// tests/smt/smtlib_test.cpp.
 #include "checker/obligation.h"
 
 #include <gtest/gtest.h>
@@ -18,15 +19,21 @@ constexpr std::size_t kMemory = 1024, kBytes = 1'000'000;
 Draft sumOf(const std::string& op, const std::string& ofPlan) {
   const std::string t = R"({"shape": [5, 7]})", given = R"({"shape": [5, 7], "kind": "input"})";
   return oneRank(R"("a": )" + given + R"(, "b": )" + given, R"("s": )" + t + R"(, "o": )" + t,
-                 R"({"op": "add", "in": ["a", "b"], "out": ["s"]}, {"op": ")" + op + R"(", "in": ["s"], "out": ["o"]})", R"("s": )" + t + R"(, "o": )" + t,
-                 R"({"op": ")" + ofPlan + R"(", "in": ["b", "a"], "out": ["s"]}, {"op": ")" + op + R"(", "in": ["s"], "out": ["o"]})");
+                 R"({"op": "add", "in": ["a", "b"], "out": ["s"]}, {"op": ")" + op +
+                     R"(", "in": ["s"], "out": ["o"]})",
+                 R"("s": )" + t + R"(, "o": )" + t,
+                 R"({"op": ")" + ofPlan + R"(", "in": ["b", "a"], "out": ["s"]}, {"op": ")" + op +
+                     R"(", "in": ["s"], "out": ["o"]})");
 }
 
-WrittenObligation write(const Draft& d, const ObligationNotes& notes = {}, std::size_t mostBytes = kBytes) {
+WrittenObligation write(const Draft& d, const ObligationNotes& notes = {},
+                        std::size_t mostBytes = kBytes) {
   const auto c = test::cut(d, test::lastEntry(d));
   return writeObligation(c.stage, *c.problem, notes, kMemory, mostBytes);
 }
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 TEST(ObligationOfAStage, SaysWhatItIsAbout) {
   ObligationNotes notes;
@@ -37,11 +44,13 @@ TEST(ObligationOfAStage, SaysWhatItIsAbout) {
   EXPECT_EQ(w.status, "unsat");
   EXPECT_EQ(w.logic, "QF_UFNRA");
   EXPECT_TRUE(w.conclusive);
-  EXPECT_EQ(w.pairs, 1u);   // one position stands for all of either dimension
+  EXPECT_EQ(w.pairs, 1u);  // one position stands for all of either dimension
   EXPECT_EQ(w.identical, 0u);
   EXPECT_TRUE(w.functions.empty());
-  for (const char* part : {"; class 3\n", "; unsat: the equation holds at the full size", "  ; a[0, 0]\n", "  ; b[0, 0]\n", "  ; o[0, 0]\n", "(set-info :status unsat)", "(f_sigmoid/1 (+ x0 x1))",
-                           "(f_sigmoid/1 (+ x1 x0))"})
+  for (const char* part :
+       {"; class 3\n", "; unsat: the equation holds at the full size", "  ; a[0, 0]\n",
+        "  ; b[0, 0]\n", "  ; o[0, 0]\n", "(set-info :status unsat)", "(f_sigmoid/1 (+ x0 x1))",
+        "(f_sigmoid/1 (+ x1 x0))"})
     EXPECT_TRUE(has(w.text, part)) << part << "\n" << w.text;
 }
 
@@ -71,12 +80,16 @@ TEST(ObligationOfAStage, TheSameStageGivesTheSameText) {
 
 // Three factors over one summed dimension: four positions beyond those of the normal form.
 TEST(ObligationOfAStage, KeepsAsManyPositionsApartAsAProofMayMultiply) {
-  const std::string inputs = R"("x": {"shape": [2, 900], "kind": "input"}, "w": {"shape": [900], "kind": "input"})";
-  const std::string tensors = R"("o": {"shape": [2, 900]})", nodes = R"({"op": "rms_norm", "in": ["x", "w"], "out": ["o"], "attrs": {"eps": 0.5}})";
+  const std::string inputs =
+      R"("x": {"shape": [2, 900], "kind": "input"}, "w": {"shape": [900], "kind": "input"})";
+  const std::string
+      tensors = R"("o": {"shape": [2, 900]})",
+      nodes = R"({"op": "rms_norm", "in": ["x", "w"], "out": ["o"], "attrs": {"eps": 0.5}})";
   const Draft d = oneRank(inputs, tensors, nodes, tensors, nodes);
   const auto c = test::cut(d, test::lastEntry(d));
   std::map<std::string, double> seconds;
-  const Obligation o = buildObligation(c.stage, *c.problem, {}, Positions::kConclusive, mostTerms(kMemory), seconds);
+  const Obligation o =
+      buildObligation(c.stage, *c.problem, {}, Positions::kConclusive, mostTerms(kMemory), seconds);
   std::vector<std::pair<Term, Term>> pairs;
   for (const auto& p : o.pairs) pairs.emplace_back(p.logical, p.parallel);
   EXPECT_TRUE(o.conclusive);
@@ -84,23 +97,32 @@ TEST(ObligationOfAStage, KeepsAsManyPositionsApartAsAProofMayMultiply) {
   EXPECT_LE(extraPositionsFor(pairs, o.terms, c.stage, o.reduced), o.reduction.extraPositions);
 }
 
-// A power so high that no reduction is wide enough: what the normal form compares is written, and that it is no more than that.
+// A power so high that no reduction is wide enough: what the normal form compares is written, and
+// that it is no more than that.
 TEST(ObligationOfAStage, WhereTooManyPositionsWereNeededItIsNotConclusive) {
-  const std::string t = R"({"shape": [4]})", nodes = R"({"op": "matmul", "in": ["x", "w"], "out": ["m"]}, {"op": "pow", "in": ["m"], "out": ["o"], "attrs": {"scalar": 40}})";
-  const std::string inputs = R"("x": {"shape": [4, 900], "kind": "input"}, "w": {"shape": [900], "kind": "input"})", tensors = R"("m": )" + t + R"(, "o": )" + t;
+  const std::string
+      t = R"({"shape": [4]})",
+      nodes =
+          R"({"op": "matmul", "in": ["x", "w"], "out": ["m"]}, {"op": "pow", "in": ["m"], "out": ["o"], "attrs": {"scalar": 40}})";
+  const std::string
+      inputs =
+          R"("x": {"shape": [4, 900], "kind": "input"}, "w": {"shape": [900], "kind": "input"})",
+      tensors = R"("m": )" + t + R"(, "o": )" + t;
   ObligationNotes notes;
   notes.proved = true;
   const WrittenObligation w = write(oneRank(inputs, tensors, nodes, tensors, nodes), notes);
   EXPECT_EQ(w.missing, "");
   EXPECT_FALSE(w.conclusive);
   EXPECT_EQ(w.status, "unsat");
-  EXPECT_TRUE(has(w.text, "Fewer are kept apart than a solver's proof at full size needs")) << w.text;
+  EXPECT_TRUE(has(w.text, "Fewer are kept apart than a solver's proof at full size needs"))
+      << w.text;
 }
 
 TEST(ObligationOfAStage, AsAMessage) {
   ObligationNotes notes;
   notes.proved = true;
-  const WrittenObligation w = write(sumOf("exp", "add"), notes), r = deserializeObligation(serialize(w));
+  const WrittenObligation w = write(sumOf("exp", "add"), notes),
+                          r = deserializeObligation(serialize(w));
   EXPECT_EQ(r.text, w.text);
   EXPECT_EQ(r.missing, w.missing);
   EXPECT_EQ(r.status, w.status);

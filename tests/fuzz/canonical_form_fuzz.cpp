@@ -13,11 +13,13 @@ using namespace shardproof;
 namespace {
 
 bool isSmall(const Stage& stage) {
-  return stage.nodes.size() <= 100 && std::all_of(stage.tensors.begin(), stage.tensors.end(), [](const StageTensor& t) {
-    std::int64_t elements = 1;
-    for (const std::int64_t d : t.info.shape) elements = d > 0 && elements > 2000 / d ? 2001 : elements * d;
-    return elements <= 2000;
-  });
+  return stage.nodes.size() <= 100 &&
+         std::all_of(stage.tensors.begin(), stage.tensors.end(), [](const StageTensor& t) {
+           std::int64_t elements = 1;
+           for (const std::int64_t d : t.info.shape)
+             elements = d > 0 && elements > 2000 / d ? 2001 : elements * d;
+           return elements <= 2000;
+         });
 }
 
 }  // namespace
@@ -27,12 +29,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const StageOfForm read = readCanonicalForm({reinterpret_cast<const char*>(data), size});
     const std::string form = canonicalForm(read.stage, *read.problem);
     const StageOfForm again = readCanonicalForm(form);
-    fuzz::require(canonicalForm(again.stage, *again.problem) == form, "a form's stage has the same form");
-    if (!isSmall(read.stage) || reduceStage(read.stage, *read.problem, {}).largestIteration > 200'000) return 0;
+    fuzz::require(canonicalForm(again.stage, *again.problem) == form,
+                  "a form's stage has the same form");
+    if (!isSmall(read.stage) ||
+        reduceStage(read.stage, *read.problem, {}).largestIteration > 200'000)
+      return 0;
     CheckOptions options;
     options.timeoutSeconds = 0.2;
     checkStage(read.stage, *read.problem, options);
-  } catch (const std::exception&) {   // reprove.cpp says what
+  } catch (const std::exception&) {  // reprove.cpp says what
   }
   return 0;
 }

@@ -1,7 +1,8 @@
-// From a problem that can be read to verdicts, in this one process: join, cut, canonical form, reduction, checker, chain. Two properties are
-// asked of what comes out:
-//   a stage and the one that is read from its canonical form have the same form, and the same verdict;
-//   what is proved down to the inputs does not differ in numbers when both whole sides are evaluated (not a proof, but bugs in the proofs show so).
+// From a problem that can be read to verdicts, in this one process: join, cut, canonical form,
+// reduction, checker, chain. Two properties are asked of what comes out:
+//   a stage and the one that is read from its canonical form have the same form, and the same
+//   verdict; what is proved down to the inputs does not differ in numbers when both whole sides are
+//   evaluated (not a proof, but bugs in the proofs show so).
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -22,21 +23,28 @@ namespace {
 
 std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
 
-// What the worker's limits of time and memory are for is kept away from here: the fuzzer is to find what is wrong, not what is large.
+// What the worker's limits of time and memory are for is kept away from here: the fuzzer is to find
+// what is wrong, not what is large.
 constexpr std::int64_t kMostElements = 3000;
 constexpr double kMostIteration = 200'000;
 constexpr std::size_t kMostNodes = 400;
 
 bool isSmall(const Problem& problem) {
-  if (problem.plan.ranks() > 64 || problem.plan.microbatches > 16 || problem.plan.lineage.size() > 60 || problem.model.graph.nodes.size() > 100) return false;
+  if (problem.plan.ranks() > 64 || problem.plan.microbatches > 16 ||
+      problem.plan.lineage.size() > 60 || problem.model.graph.nodes.size() > 100)
+    return false;
   const auto small = [](const Graph& g) {
     return std::all_of(g.tensors.begin(), g.tensors.end(), [](const Tensor& t) {
       std::int64_t elements = 1;
-      for (const std::int64_t d : t.shape) elements = d > kMostElements / elements ? kMostElements + 1 : elements * d;
+      for (const std::int64_t d : t.shape)
+        elements = d > kMostElements / elements ? kMostElements + 1 : elements * d;
       return elements <= kMostElements;
     });
   };
-  return small(problem.model.graph) && std::all_of(problem.plan.programs.begin(), problem.plan.programs.end(), [&](const Program& p) { return small(p.graph) && p.graph.nodes.size() <= 200; });
+  return small(problem.model.graph) &&
+         std::all_of(
+             problem.plan.programs.begin(), problem.plan.programs.end(),
+             [&](const Program& p) { return small(p.graph) && p.graph.nodes.size() <= 200; });
 }
 
 bool isSmall(const Stage& stage, const Problem& problem, bool numbers) {
@@ -61,14 +69,19 @@ std::optional<StageOutcome> check(const Stage& stage, const Problem& problem, bo
   }
 }
 
-void checkForm(const Stage& stage, const Problem& problem, const std::optional<StageOutcome>& outcome) {
+void checkForm(const Stage& stage, const Problem& problem,
+               const std::optional<StageOutcome>& outcome) {
   const std::string form = canonicalForm(stage, problem);
   const StageOfForm read = readCanonicalForm(form);
-  fuzz::require(canonicalForm(read.stage, *read.problem) == form, "a form's stage has the same form");
+  fuzz::require(canonicalForm(read.stage, *read.problem) == form,
+                "a form's stage has the same form");
   // Solvers have a limit of time, which may be met in one run only.
-  if (!outcome || outcome->method == Method::kSolver || outcome->verdict == StageVerdict::kUndecided) return;
+  if (!outcome || outcome->method == Method::kSolver ||
+      outcome->verdict == StageVerdict::kUndecided)
+    return;
   const auto again = check(read.stage, *read.problem, false);
-  fuzz::require(again && again->verdict == outcome->verdict && again->method == outcome->method, "a form's stage has the same verdict",
+  fuzz::require(again && again->verdict == outcome->verdict && again->method == outcome->method,
+                "a form's stage has the same verdict",
                 again ? std::string(toString(again->verdict)) + " " + again->reason : "none");
 }
 
@@ -80,7 +93,9 @@ void verifyInProcess(const Problem& problem) {
   for (std::size_t e = 0; e < lineage.size(); ++e) {
     if (lineage[e].role != Role::kInput) order.push_back(static_cast<std::int32_t>(e));
   }
-  std::sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return std::pair(join.entryKey(a), a) < std::pair(join.entryKey(b), b); });
+  std::sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+    return std::pair(join.entryKey(a), a) < std::pair(join.entryKey(b), b);
+  });
   std::vector<char> proved(lineage.size(), 0);
   std::vector<std::int32_t> outputs;
   for (const std::int32_t e : order) {
@@ -98,24 +113,27 @@ void verifyInProcess(const Problem& problem) {
       checkForm(*stage, problem, outcome);
       if (!outcome) continue;
       proved[at(e)] = outcome->verdict == StageVerdict::kProved &&
-                      std::all_of(stage->usedEntries.begin(), stage->usedEntries.end(), [&](std::int32_t f) { return proved[at(f)] != 0; });
+                      std::all_of(stage->usedEntries.begin(), stage->usedEntries.end(),
+                                  [&](std::int32_t f) { return proved[at(f)] != 0; });
       break;
     }
     if (lineage[at(e)].role == Role::kOutput && proved[at(e)]) outputs.push_back(e);
   }
-  // A dropout's mask is placed by lineage that must be proved itself before anything is called equivalent.
+  // A dropout's mask is placed by lineage that must be proved itself before anything is called
+  // equivalent.
   for (const std::int32_t e : problem.plan.positioning) {
     if (lineage[at(e)].role != Role::kInput && !proved[at(e)]) return;
   }
   if (outputs.empty()) return;
   CutOptions whole;
   const std::vector<char> none(lineage.size(), 0);
-  whole.proved = &none;   // from the inputs
+  whole.proved = &none;  // from the inputs
   whole.lump = false;
   whole.maxNodes = kMostNodes;
   try {
     const auto outcome = check(cutStages(join, outputs, whole), problem, true);
-    fuzz::require(!outcome || outcome->verdict != StageVerdict::kRefuted, "what is proved does not differ in numbers",
+    fuzz::require(!outcome || outcome->verdict != StageVerdict::kRefuted,
+                  "what is proved does not differ in numbers",
                   outcome && outcome->counterexample ? outcome->counterexample->element : "");
   } catch (const Unsupported&) {
   }
@@ -124,7 +142,8 @@ void verifyInProcess(const Problem& problem) {
 // nullptr where it is none, or too large.
 std::unique_ptr<Problem> read(const fuzz::ModelAndPlan& files) {
   try {
-    auto problem = readProblem(fuzz::writeInput("model.json", files.model), fuzz::writeInput("plan.json", files.plan));
+    auto problem = readProblem(fuzz::writeInput("model.json", files.model),
+                               fuzz::writeInput("plan.json", files.plan));
     return isSmall(*problem) ? std::move(problem) : nullptr;
   } catch (const InputError&) {
     return nullptr;
@@ -135,13 +154,17 @@ std::unique_ptr<Problem> read(const fuzz::ModelAndPlan& files) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {
-    if (const auto problem = read(fuzz::splitInput({reinterpret_cast<const char*>(data), size}))) verifyInProcess(*problem);
+    if (const auto problem = read(fuzz::splitInput({reinterpret_cast<const char*>(data), size})))
+      verifyInProcess(*problem);
   } catch (const InputError&) {
-  } catch (const CyclicWait&) {   // a defect of the plan
+  } catch (const CyclicWait&) {  // a defect of the plan
   }
   return 0;
 }
 
-extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed) {
-  return fuzz::mutateModelAndPlan(data, size, most, seed, [](const fuzz::ModelAndPlan& files) { return read(files) != nullptr; });
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size,
+                                               std::size_t most, unsigned seed) {
+  return fuzz::mutateModelAndPlan(data, size, most, seed, [](const fuzz::ModelAndPlan& files) {
+    return read(files) != nullptr;
+  });
 }

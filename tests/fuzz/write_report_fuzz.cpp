@@ -1,4 +1,5 @@
-// Reports about anything: names, messages and numbers as hostile files could make them. The text must not carry control characters to a terminal, the JSON must be JSON.
+// Reports about anything: names, messages and numbers as hostile files could make them. The text
+// must not carry control characters to a terminal, the JSON must be JSON.
 #include <fuzzer/FuzzedDataProvider.h>
 
 #include <nlohmann/json.hpp>
@@ -20,14 +21,23 @@ class Drawer {
   Drawer(const std::uint8_t* data, std::size_t size) : data_(data, size) {}
 
   std::string text() { return data_.ConsumeRandomLengthString(40); }
-  double number() { return data_.ConsumeBool() ? data_.ConsumeFloatingPoint<double>() : static_cast<double>(data_.ConsumeIntegral<std::int8_t>()) / 16; }
+  double number() {
+    return data_.ConsumeBool() ? data_.ConsumeFloatingPoint<double>()
+                               : static_cast<double>(data_.ConsumeIntegral<std::int8_t>()) / 16;
+  }
   template <class T>
-  T integer() { return data_.ConsumeIntegral<T>(); }
+  T integer() {
+    return data_.ConsumeIntegral<T>();
+  }
   template <class E>
-  E choose(E last) { return static_cast<E>(data_.ConsumeIntegralInRange<int>(0, static_cast<int>(last))); }
+  E choose(E last) {
+    return static_cast<E>(data_.ConsumeIntegralInRange<int>(0, static_cast<int>(last)));
+  }
   template <class F>
   void list(F&& item) {
-    for (std::size_t n = data_.ConsumeIntegralInRange<std::size_t>(0, 6); n > 0 && data_.remaining_bytes() > 0; --n) item();
+    for (std::size_t n = data_.ConsumeIntegralInRange<std::size_t>(0, 6);
+         n > 0 && data_.remaining_bytes() > 0; --n)
+      item();
   }
   Shape shape() {
     Shape shape;
@@ -75,7 +85,9 @@ class Drawer {
       d.message = text();
       d.tensor = text();
       d.lineage = text();
-      list([&] { d.ranks.push_back(integer<bool>() ? integer<std::uint32_t>() : integer<std::uint8_t>()); });
+      list([&] {
+        d.ranks.push_back(integer<bool>() ? integer<std::uint32_t>() : integer<std::uint8_t>());
+      });
       if (integer<bool>()) d.microbatch = integer<std::int32_t>();
       list([&] { d.nodes.push_back({integer<bool>(), text(), text(), text()}); });
       if (integer<bool>()) d.counterexample = counterexample();
@@ -102,9 +114,12 @@ class Drawer {
 void requireHarmless(const std::string& text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
-    fuzz::require(byte == '\n' || (byte >= 0x20 && byte != 0x7f), "no control characters in the text", std::to_string(byte));
+    fuzz::require(byte == '\n' || (byte >= 0x20 && byte != 0x7f),
+                  "no control characters in the text", std::to_string(byte));
     // U+0080 to U+009F, of which U+009B begins a terminal's command as ESC [ does.
-    fuzz::require(byte != 0xc2 || i + 1 == text.size() || static_cast<unsigned char>(text[i + 1]) >= 0xa0, "no control characters beyond ASCII in the text");
+    fuzz::require(
+        byte != 0xc2 || i + 1 == text.size() || static_cast<unsigned char>(text[i + 1]) >= 0xa0,
+        "no control characters beyond ASCII in the text");
   }
 }
 
@@ -128,9 +143,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       writeText(text, *result.report, false);
       writeText(quiet, *result.report, true);
       requireHarmless(text.str());
-      fuzz::require(quiet.str().find('\n') + 1 == quiet.str().size() && text.str().starts_with(quiet.str()), "the verdict is one line");
+      fuzz::require(
+          quiet.str().find('\n') + 1 == quiet.str().size() && text.str().starts_with(quiet.str()),
+          "the verdict is one line");
       const auto json = nlohmann::json::parse(jsonText(*result.report));
-      fuzz::require(json.at("verdict") == toString(result.report->verdict) && json.at("stages").size() == result.report->stages.size(), "the JSON report says the same");
+      fuzz::require(json.at("verdict") == toString(result.report->verdict) &&
+                        json.at("stages").size() == result.report->stages.size(),
+                    "the JSON report says the same");
     }
     std::ostringstream line;
     writeVerdictLine(line, result);
@@ -139,7 +158,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   writeSummary(summary, results, false);
   requireHarmless(summary.str());
-  fuzz::require(nlohmann::json::parse(plansJsonText(results)).at("plans").size() == results.size(), "every plan is in the JSON report");
+  fuzz::require(nlohmann::json::parse(plansJsonText(results)).at("plans").size() == results.size(),
+                "every plan is in the JSON report");
 
   // What a worker sends.
   StageOutcome outcome;
@@ -150,6 +170,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   draw.list([&] { outcome.reducedShapes.push_back({draw.text(), draw.shape(), draw.shape()}); });
   const std::string sent = serialize(outcome);
   const StageOutcome received = deserialize(sent);
-  fuzz::require(received.reason == outcome.reason && received.verdict == outcome.verdict && serialize(received) == sent, "what a worker sends is what arrives");
+  fuzz::require(received.reason == outcome.reason && received.verdict == outcome.verdict &&
+                    serialize(received) == sent,
+                "what a worker sends is what arrives");
   return 0;
 }

@@ -1,4 +1,5 @@
-// Generated problems are well formed and right: each supported combination is written, read back as any input is, and proved.
+// Generated problems are well formed and right: each supported combination is written, read back as
+// any input is, and proved.
 #include "generate/generate.h"
 
 #include <gtest/gtest.h>
@@ -84,7 +85,8 @@ class GenerateTest : public ::testing::Test {
     const Report report = verify(*problem, how);
     EXPECT_EQ(report.verdict, Verdict::kEquivalent) << report.reason;
     // Lemmas are no decoration: each must hold too.
-    for (const StageReport& stage : report.stages) EXPECT_EQ(stage.verdict, StageVerdict::kProved) << stage.tensor << ": " << stage.reason;
+    for (const StageReport& stage : report.stages)
+      EXPECT_EQ(stage.verdict, StageVerdict::kProved) << stage.tensor << ": " << stage.reason;
   }
 
   fs::path dir_;
@@ -106,20 +108,32 @@ const std::vector<Combination>& combinations() {
       {"all", [](Options& o) { o.dp = o.tp = o.pp = o.microbatches = 2; }},
       {"larger batch", [](Options& o) { o.dp = o.tp = o.microbatches = 2, o.batch = 12; }},
       {"uneven layers", [](Options& o) { o.layers = 3, o.pp = 2, o.microbatches = 2; }},
-      {"recompute", [](Options& o) { o.dp = o.tp = o.pp = o.microbatches = 2, o.recompute = true; }},
+      {"recompute",
+       [](Options& o) { o.dp = o.tp = o.pp = o.microbatches = 2, o.recompute = true; }},
       {"1f1b", [](Options& o) { o.layers = 4, o.pp = 4, o.microbatches = 5, o.schedule = "1f1b"; }},
-      {"1f1b, fewer microbatches than stages", [](Options& o) { o.layers = 3, o.pp = 3, o.dp = 2, o.schedule = "1f1b"; }},
-      {"interleaved", [](Options& o) { o.layers = 4, o.pp = o.tp = o.virtualStages = 2, o.microbatches = 4, o.schedule = "interleaved"; }},
+      {"1f1b, fewer microbatches than stages",
+       [](Options& o) { o.layers = 3, o.pp = 3, o.dp = 2, o.schedule = "1f1b"; }},
+      {"interleaved",
+       [](Options& o) {
+         o.layers = 4, o.pp = o.tp = o.virtualStages = 2, o.microbatches = 4,
+         o.schedule = "interleaved";
+       }},
       {"interleaved, recompute",
-       [](Options& o) { o.layers = 4, o.pp = o.dp = o.virtualStages = o.microbatches = 2, o.schedule = "interleaved", o.recompute = true; }},
+       [](Options& o) {
+         o.layers = 4, o.pp = o.dp = o.virtualStages = o.microbatches = 2,
+         o.schedule = "interleaved", o.recompute = true;
+       }},
       {"zero 1", [](Options& o) { o.dp = o.tp = o.microbatches = 2, o.zero = 1; }},
       {"zero 2", [](Options& o) { o.dp = 4, o.pp = o.microbatches = 2, o.zero = 2; }},
       {"zero 3", [](Options& o) { o.dp = o.tp = o.pp = o.microbatches = 2, o.zero = 3; }},
       {"zero 3, recompute", [](Options& o) { o.dp = 2, o.zero = 3, o.recompute = true; }},
-      {"zero 3, 1f1b", [](Options& o) { o.dp = o.pp = o.microbatches = 2, o.zero = 3, o.schedule = "1f1b"; }},
+      {"zero 3, 1f1b",
+       [](Options& o) { o.dp = o.pp = o.microbatches = 2, o.zero = 3, o.schedule = "1f1b"; }},
       {"sgd", [](Options& o) { o.optimizer = "sgd", o.clip = "0", o.dp = 2; }},
-      {"adamw, clipped", [](Options& o) { o.optimizer = "adamw", o.clip = "0.5", o.tp = o.pp = 2; }},
-      {"checkpoints of layers", [](Options& o) { o.dp = o.tp = o.pp = o.microbatches = 2, o.checkpoints = "layers"; }},
+      {"adamw, clipped",
+       [](Options& o) { o.optimizer = "adamw", o.clip = "0.5", o.tp = o.pp = 2; }},
+      {"checkpoints of layers",
+       [](Options& o) { o.dp = o.tp = o.pp = o.microbatches = 2, o.checkpoints = "layers"; }},
   };
   return list;
 }
@@ -153,9 +167,12 @@ TEST_F(GenerateTest, EveryCombinationOfGptIsEquivalent) {
 
 TEST_F(GenerateTest, VocabularyAndSequenceParallelAreEquivalent) {
   for (const Options& sizes : {llama(), gpt()}) {
-    for (const auto& [vocabulary, sequence] : {std::pair(true, false), std::pair(false, true), std::pair(true, true)}) {
+    for (const auto& [vocabulary, sequence] :
+         {std::pair(true, false), std::pair(false, true), std::pair(true, true)}) {
       for (const Combination& c : combinations()) {
-        SCOPED_TRACE(sizes.architecture + ", " + c.name + (vocabulary ? ", vocabulary parallel" : "") + (sequence ? ", sequence parallel" : ""));
+        SCOPED_TRACE(sizes.architecture + ", " + c.name +
+                     (vocabulary ? ", vocabulary parallel" : "") +
+                     (sequence ? ", sequence parallel" : ""));
         Options o = sizes;
         c.set(o);
         o.tp = 2;
@@ -188,7 +205,7 @@ TEST_F(GenerateTest, ReplicatedKeyValueHeadsAreEquivalent) {
 }
 
 TEST_F(GenerateTest, SizesThatDoNotDivide) {
-  Options o = gpt();   // the table is cut over tp, so its rows are padded
+  Options o = gpt();  // the table is cut over tp, so its rows are padded
   o.vocabulary = 33;
   o.tp = o.pp = o.dp = 2;
   o.vocabularyParallel = true;
@@ -224,7 +241,8 @@ TEST_F(GenerateTest, WithoutCheckpoints) {
   expectEquivalent(o);
 }
 
-// Reductions that a framework adds for one combination only, and that are easily forgotten. The proofs above would be worth nothing if they went unnoticed.
+// Reductions that a framework adds for one combination only, and that are easily forgotten. The
+// proofs above would be worth nothing if they went unnoticed.
 TEST_F(GenerateTest, ADroppedReductionIsRefuted) {
   const auto sharded = [](Options o) {
     o.dp = o.tp = 2;
@@ -235,11 +253,15 @@ TEST_F(GenerateTest, ADroppedReductionIsRefuted) {
   stages.dp = stages.pp = 2;
   sequence.sequenceParallel = true;
   const std::vector<std::pair<Options, std::string>> cases{
-      {sharded(llama()), "layers.1.ffn_norm.grad.3.part"},                              // a column-split region's gradient over tp
-      {stages, "embedding.word_embeddings.weight.grad.dp"},                     // the tied table's over the first and last stage
-      {sequence, "layers.0.input_layernorm.bias.grad.dp"},                              // a replicated parameter's whose ranks see a piece of the sequence
+      {sharded(llama()),
+       "layers.1.ffn_norm.grad.3.part"},  // a column-split region's gradient over tp
+      {stages, "embedding.word_embeddings.weight.grad.dp"},  // the tied table's over the first and
+                                                             // last stage
+      {sequence, "layers.0.input_layernorm.bias.grad.dp"},   // a replicated parameter's whose ranks
+                                                             // see a piece of the sequence
       {sequence, "layers.1.mlp.dense_4h_to_h.bias.grad.dp"},
-      {heads, "layers.0.attention.wk.weight.grad.dp"},                                  // a replicated key-value head's over its ranks
+      {heads,
+       "layers.0.attention.wk.weight.grad.dp"},  // a replicated key-value head's over its ranks
   };
   for (const auto& [options, operand] : cases) {
     SCOPED_TRACE(operand);
@@ -260,7 +282,8 @@ TEST_F(GenerateTest, ADroppedReductionIsRefuted) {
     const auto problem = readProblem(std::nullopt, (dir_ / "g.plan.json").string());
     VerifyOptions how;
     how.jobs = 1;
-    how.timeoutSeconds = 1;   // for what is cut again without the lemma that failed; the difference itself is found at once
+    how.timeoutSeconds = 1;  // for what is cut again without the lemma that failed; the difference
+                             // itself is found at once
     EXPECT_EQ(verify(*problem, how).verdict, Verdict::kNotEquivalent);
   }
 }
@@ -290,10 +313,11 @@ TEST_F(GenerateTest, TheLargestGpt) {
   o.zero = 1;
   o.padVocabulary = 128;
   o.checkpoints = "layers";
-  EXPECT_EQ(complete(o).vocabulary, 51200);   // Megatron-LM's
+  EXPECT_EQ(complete(o).vocabulary, 51200);  // Megatron-LM's
   const auto problem = read(o);
   EXPECT_EQ(problem->plan.ranks(), 1024);
-  EXPECT_EQ(problem->plan.programs.size(), 22u);   // 8 each for the first and last stage, where tp ranks differ
+  EXPECT_EQ(problem->plan.programs.size(),
+            22u);  // 8 each for the first and last stage, where tp ranks differ
 }
 
 TEST(GenerateOptions, ContradictionsAreRefused) {
@@ -303,32 +327,51 @@ TEST(GenerateOptions, ContradictionsAreRefused) {
   };
   EXPECT_EQ(refusal(mlp()), "accepted");
   EXPECT_EQ(refusal(llama()), "accepted");
-  const auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
+  const auto has = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
   EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.size = "9B"; }), "8B, 70B, 405B"));
-  EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.tp = 3; }), "--hidden 24") || has(refused(llama(), [](Options& o) { o.tp = 3; }), "--heads 4"));
-  EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.heads = 12, o.dim = 48, o.kvHeads = 3, o.tp = 4; }), "--kv-heads 3 is neither"));
+  EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.tp = 3; }), "--hidden 24") ||
+              has(refused(llama(), [](Options& o) { o.tp = 3; }), "--heads 4"));
+  EXPECT_TRUE(
+      has(refused(llama(), [](Options& o) { o.heads = 12, o.dim = 48, o.kvHeads = 3, o.tp = 4; }),
+          "--kv-heads 3 is neither"));
   EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.heads = 3; }), "--heads 3"));
   EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.kvHeads = 3; }), "--kv-heads 3"));
   EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.pp = 3; }), "pipeline stages"));
   EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.batch = 3, o.dp = 2; }), "--batch 3"));
   EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.zero = 1; }), "--dp of at least 2"));
   EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.schedule = "1f1b"; }), "--pp of at least 2"));
-  EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.virtualStages = 2; }), "--schedule interleaved"));
-  EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.layers = 4, o.pp = 2, o.schedule = "interleaved", o.virtualStages = 2; }), "multiple of --pp 2"));
+  EXPECT_TRUE(
+      has(refused(llama(), [](Options& o) { o.virtualStages = 2; }), "--schedule interleaved"));
+  EXPECT_TRUE(has(refused(llama(),
+                          [](Options& o) {
+                            o.layers = 4, o.pp = 2, o.schedule = "interleaved", o.virtualStages = 2;
+                          }),
+                  "multiple of --pp 2"));
   EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.learningRate = "fast"; }), "--lr fast"));
   EXPECT_TRUE(has(refused(mlp(), [](Options& o) { o.heads = 2; }), "no --heads"));
-  EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.vocabularyParallel = true; }), "--tp of at least 2"));
-  EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.tp = 2, o.sequenceParallel = true, o.sequence = 9; }), "--seq 9"));
+  EXPECT_TRUE(
+      has(refused(llama(), [](Options& o) { o.vocabularyParallel = true; }), "--tp of at least 2"));
+  EXPECT_TRUE(
+      has(refused(llama(), [](Options& o) { o.tp = 2, o.sequenceParallel = true, o.sequence = 9; }),
+          "--seq 9"));
   EXPECT_TRUE(has(refused(gpt(), [](Options& o) { o.kvHeads = 2; }), "gpt has no --kv-heads"));
   EXPECT_TRUE(has(refused(gpt(), [](Options& o) { o.heads = 3; }), "--heads 3"));
   EXPECT_TRUE(has(refused(gpt(), [](Options& o) { o.dropout = "1"; }), "--dropout 1"));
-  EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.dropout = "0.1"; }), "llama3 has no --dropout"));
+  EXPECT_TRUE(
+      has(refused(llama(), [](Options& o) { o.dropout = "0.1"; }), "llama3 has no --dropout"));
   EXPECT_TRUE(has(refused(mlp(), [](Options& o) { o.padVocabulary = 2; }), "no vocabulary"));
-  EXPECT_TRUE(has(refused(mlp(), [](Options& o) { o.tp = 2, o.vocabularyParallel = true; }), "no vocabulary"));
-  EXPECT_TRUE(has(refused(gpt(), [](Options& o) { o.layers = std::int64_t{1} << 40; }), "--layers 1099511627776 times --microbatches 1 is more than"));
-  EXPECT_TRUE(has(refused(gpt(), [](Options& o) { o.vocabulary = o.dim = std::int64_t{1} << 40; }), "more than 2^62 elements"));
-  EXPECT_TRUE(has(refused(gpt(), [](Options& o) { o.sequence = std::int64_t{1} << 40; }), "more than 2^62 elements"));
-  EXPECT_TRUE(has(refused(mlp(), [](Options& o) { o.batch = o.hidden = std::int64_t{1} << 40; }), "more than 2^62 elements"));
+  EXPECT_TRUE(has(refused(mlp(), [](Options& o) { o.tp = 2, o.vocabularyParallel = true; }),
+                  "no vocabulary"));
+  EXPECT_TRUE(has(refused(gpt(), [](Options& o) { o.layers = std::int64_t{1} << 40; }),
+                  "--layers 1099511627776 times --microbatches 1 is more than"));
+  EXPECT_TRUE(has(refused(gpt(), [](Options& o) { o.vocabulary = o.dim = std::int64_t{1} << 40; }),
+                  "more than 2^62 elements"));
+  EXPECT_TRUE(has(refused(gpt(), [](Options& o) { o.sequence = std::int64_t{1} << 40; }),
+                  "more than 2^62 elements"));
+  EXPECT_TRUE(has(refused(mlp(), [](Options& o) { o.batch = o.hidden = std::int64_t{1} << 40; }),
+                  "more than 2^62 elements"));
   // Only the layout shows that no dimension divides.
   Options o = llama();
   o.dp = 3;

@@ -157,11 +157,15 @@ TEST(Execute, RoundingIsNoDifference) {
 }
 
 TEST(Execute, AnOverflowOrUnderflowDecidesNothing) {
-  // log(exp(40000)) is 40000, and no number is as large as exp(40000), or as small as its reciprocal.
-  for (const auto& [scale, why] : {std::pair("40000", "too large"), std::pair("-40000", "too small")}) {
+  // log(exp(40000)) is 40000, and no number is as large as exp(40000), or as small as its
+  // reciprocal.
+  for (const auto& [scale, why] :
+       {std::pair("40000", "too large"), std::pair("-40000", "too small")}) {
     const std::string scaled = R"("attrs": {"scalar": )" + std::string(scale) + "}}";
-    const auto problem = test::read(unary("[2]", kFill + R"({"op": "mul", "in": ["x"], "out": ["o"], )" + scaled,
-                                          R"({"op": "mul", "in": ["x"], "out": ["a"], )" + scaled + R"(, {"op": "exp", "in": ["a"], "out": ["b"]}, {"op": "log", "in": ["b"], "out": ["o"]})"));
+    const auto problem = test::read(unary(
+        "[2]", kFill + R"({"op": "mul", "in": ["x"], "out": ["o"], )" + scaled,
+        R"({"op": "mul", "in": ["x"], "out": ["a"], )" + scaled +
+            R"(, {"op": "exp", "in": ["a"], "out": ["b"]}, {"op": "log", "in": ["b"], "out": ["o"]})"));
     const std::map<std::string, Array> ones{{"x", {{2}, ElementKind::kReal, {1, 1}}}};
     Options options;
     options.inputs = &ones;
@@ -173,8 +177,9 @@ TEST(Execute, AnOverflowOrUnderflowDecidesNothing) {
 
 TEST(Execute, WhatIsRoundedToOneDecidesNothing) {
   // log(log(exp(exp(-300)))) is -300; exp(exp(-300)) is 1 in every floating point.
-  Draft d = unary("[2]", kFill + R"({"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": 1}})",
-                  R"({"op": "exp", "in": ["x"], "out": ["a"]}, {"op": "exp", "in": ["a"], "out": ["b"]}, {"op": "log", "in": ["b"], "out": ["c"]}, {"op": "log", "in": ["c"], "out": ["o"]})");
+  Draft d = unary(
+      "[2]", kFill + R"({"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": 1}})",
+      R"({"op": "exp", "in": ["x"], "out": ["a"]}, {"op": "exp", "in": ["a"], "out": ["b"]}, {"op": "log", "in": ["b"], "out": ["c"]}, {"op": "log", "in": ["c"], "out": ["o"]})");
   d.tensor(0, "c") = d.tensor(0, "a");
   const auto problem = test::read(d);
   const std::map<std::string, Array> small{{"x", {{2}, ElementKind::kReal, {-300, -300}}}};
@@ -186,38 +191,55 @@ TEST(Execute, WhatIsRoundedToOneDecidesNothing) {
 TEST(Execute, WhatWouldBePlusInfinityHasNoValue) {
   // - -m is no mask, and exp(- m m) no 0.
   const auto decided = [](const std::string& nodes) {
-    const std::string tensors = R"("m": {"shape": [1, 1, 4, 4]}, "a": {"shape": [1, 1, 4, 4]}, "b": {"shape": [1, 1, 4, 4]}, "o": {"shape": [1, 1, 4, 4]})";
+    const std::string tensors =
+        R"("m": {"shape": [1, 1, 4, 4]}, "a": {"shape": [1, 1, 4, 4]}, "b": {"shape": [1, 1, 4, 4]}, "o": {"shape": [1, 1, 4, 4]})";
     const std::string all = R"({"op": "create_mask", "in": ["x"], "out": ["m"]}, )" + nodes;
-    const auto problem = test::read(test::oneRank(R"("x": {"shape": [1, 4], "kind": "input", "dtype": "int64"})", tensors, all, tensors, all));
+    const auto problem =
+        test::read(test::oneRank(R"("x": {"shape": [1, 4], "kind": "input", "dtype": "int64"})",
+                                 tensors, all, tensors, all));
     return execute(*problem, {}).entries.back().undefined;
   };
-  EXPECT_EQ(decided(R"({"op": "exp", "in": ["m"], "out": ["a"]}, {"op": "neg", "in": ["a"], "out": ["b"]}, {"op": "neg", "in": ["b"], "out": ["o"]})"), 0);
-  EXPECT_EQ(decided(R"({"op": "neg", "in": ["m"], "out": ["a"]}, {"op": "neg", "in": ["a"], "out": ["b"]}, {"op": "identity", "in": ["b"], "out": ["o"]})"), 6);
-  EXPECT_EQ(decided(R"({"op": "square", "in": ["m"], "out": ["a"]}, {"op": "neg", "in": ["a"], "out": ["b"]}, {"op": "exp", "in": ["b"], "out": ["o"]})"), 6);
+  EXPECT_EQ(
+      decided(
+          R"({"op": "exp", "in": ["m"], "out": ["a"]}, {"op": "neg", "in": ["a"], "out": ["b"]}, {"op": "neg", "in": ["b"], "out": ["o"]})"),
+      0);
+  EXPECT_EQ(
+      decided(
+          R"({"op": "neg", "in": ["m"], "out": ["a"]}, {"op": "neg", "in": ["a"], "out": ["b"]}, {"op": "identity", "in": ["b"], "out": ["o"]})"),
+      6);
+  EXPECT_EQ(
+      decided(
+          R"({"op": "square", "in": ["m"], "out": ["a"]}, {"op": "neg", "in": ["a"], "out": ["b"]}, {"op": "exp", "in": ["b"], "out": ["o"]})"),
+      6);
 }
 
 TEST(Execute, WhatCancelsIsRounding) {
   // log(exp(x)) - x and x - x: rounding on one side, 0 on the other.
   const Draft d = unary(
-      "[64]", R"({"op": "neg", "in": ["x"], "out": ["a"]}, {"op": "neg", "in": ["x"], "out": ["b"]}, {"op": "sub", "in": ["x", "x"], "out": ["o"]})",
+      "[64]",
+      R"({"op": "neg", "in": ["x"], "out": ["a"]}, {"op": "neg", "in": ["x"], "out": ["b"]}, {"op": "sub", "in": ["x", "x"], "out": ["o"]})",
       R"({"op": "exp", "in": ["x"], "out": ["a"]}, {"op": "log", "in": ["a"], "out": ["b"]}, {"op": "sub", "in": ["b", "x"], "out": ["o"]})");
   EXPECT_EQ(outputsOf(d), Agreement::kAgrees);
 }
 
 TEST(Execute, WhatIsNotZeroIsNotRoundingOfZero) {
   const auto scaled = [](const char* by) {
-    return unary("[64]", kFill + R"({"op": "sub", "in": ["x", "x"], "out": ["o"]})", kFill + R"({"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": )" + by + "}}");
+    return unary(
+        "[64]", kFill + R"({"op": "sub", "in": ["x", "x"], "out": ["o"]})",
+        kFill + R"({"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": )" + by + "}}");
   };
   EXPECT_EQ(outputsOf(scaled("1e-6")), Agreement::kDiffers);
   EXPECT_EQ(outputsOf(scaled("1e-12")), Agreement::kDiffers);
-  EXPECT_EQ(outputsOf(scaled("1e-20")), Agreement::kUnknown);   // not agreement
+  EXPECT_EQ(outputsOf(scaled("1e-20")), Agreement::kUnknown);  // not agreement
 }
 
 TEST(Execute, AllThatIsSmallIsNoRounding) {
   // Everything is of the size 1e-30, and the plan has twice the model's.
-  const auto problem = test::read(unary("[8]", kFill + R"({"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": 0.25}})",
-                                        kFill + R"({"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": 0.5}})"));
-  const std::map<std::string, Array> tiny{{"x", {{8}, ElementKind::kReal, std::vector<double>(8, 1e-30)}}};
+  const auto problem = test::read(
+      unary("[8]", kFill + R"({"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": 0.25}})",
+            kFill + R"({"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": 0.5}})"));
+  const std::map<std::string, Array> tiny{
+      {"x", {{8}, ElementKind::kReal, std::vector<double>(8, 1e-30)}}};
   Options options;
   options.inputs = &tiny;
   EXPECT_EQ(execute(*problem, options).outputs(problem->plan), Agreement::kDiffers);

@@ -74,8 +74,12 @@ TEST(Judge, WhereAllCancelsTheDistanceItselfShrinks) {
 }
 
 TEST(Judge, InDoublesWhatCancelsIsNotToldApart) {
-  EXPECT_EQ(judgeInDoubles(cancelled(1e-17, 0), {cancelled(1e-17, 1), cancelled(1e-17, 1)}, false).agreement, Agreement::kUnknown);
-  EXPECT_EQ(judgeInDoubles(cancelled(1e-9, 0), {cancelled(1e-9, 1), cancelled(1e-9, 1)}, false).agreement, Agreement::kDiffers);
+  EXPECT_EQ(judgeInDoubles(cancelled(1e-17, 0), {cancelled(1e-17, 1), cancelled(1e-17, 1)}, false)
+                .agreement,
+            Agreement::kUnknown);
+  EXPECT_EQ(
+      judgeInDoubles(cancelled(1e-9, 0), {cancelled(1e-9, 1), cancelled(1e-9, 1)}, false).agreement,
+      Agreement::kDiffers);
 }
 
 TEST(Judge, InDoublesOnlyWhatIsFarAboveRounding) {

@@ -38,20 +38,25 @@ class CommandTest : public ::testing::Test {
 
   // Runs `shardproof ARGUMENTS`; `redirection` comes last, so that it can override.
   Outcome run(const std::string& arguments, const std::string& redirection = "") const {
-    const std::string command = "cd '" + dir_.string() + "' && '" SHARDPROOF_BINARY "' " + arguments + " >out 2>err " + redirection;
+    const std::string command = "cd '" + dir_.string() + "' && '" SHARDPROOF_BINARY "' " +
+                                arguments + " >out 2>err " + redirection;
     const int status = std::system(command.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content("out"), content("err")};
   }
 
   void makeDemo() const {
-    const std::string command = "'" SHARDPROOF_PYTHON "' '" SHARDPROOF_SOURCE_DIR "/scripts/make_demo_plan.py' '" + dir_.string() + "' >/dev/null";
+    const std::string command = "'" SHARDPROOF_PYTHON "' '" SHARDPROOF_SOURCE_DIR
+                                "/scripts/make_demo_plan.py' '" +
+                                dir_.string() + "' >/dev/null";
     ASSERT_EQ(std::system(command.c_str()), 0);
   }
 
   fs::path dir_;
 };
 
-bool has(const std::string& all, const std::string& part) { return all.find(part) != std::string::npos; }
+bool has(const std::string& all, const std::string& part) {
+  return all.find(part) != std::string::npos;
+}
 
 TEST_F(CommandTest, VersionIsTheProjects) {
   const auto r = run("--version");
@@ -69,10 +74,12 @@ TEST_F(CommandTest, HelpTellsTheExitCodes) {
 }
 
 TEST_F(CommandTest, WrongUsage) {
-  for (const char* arguments : {"", "frobnicate", "verify", "verify --plan", "verify --plan x --unknown", "verify --plan x --jobs -1",
-                                "verify --plan x --jobs 2000", "verify --plan x --timeout 0", "verify --plan x --timeout nan",
-                                "verify --plan x --timeout inf", "verify --plan x --memory 1", "verify --plan x --memory lots",
-                                "verify --plan x --checker cvc5", "verify --plan x y"}) {
+  for (const char* arguments :
+       {"", "frobnicate", "verify", "verify --plan", "verify --plan x --unknown",
+        "verify --plan x --jobs -1", "verify --plan x --jobs 2000", "verify --plan x --timeout 0",
+        "verify --plan x --timeout nan", "verify --plan x --timeout inf",
+        "verify --plan x --memory 1", "verify --plan x --memory lots",
+        "verify --plan x --checker cvc5", "verify --plan x y"}) {
     const auto r = run(arguments);
     EXPECT_EQ(r.code, 1) << arguments;
     EXPECT_EQ(r.out, "") << arguments;
@@ -91,7 +98,10 @@ TEST_F(CommandTest, DemoIsEquivalent) {
   makeDemo();
   const auto r = run("verify --model mlp.model.json --plan mlp.plan.json --json r.json");
   EXPECT_EQ(r.code, 0) << r.out << r.err;
-  EXPECT_TRUE(has(r.out, "EQUIVALENT: plan mlp.plan.json computes what model mlp.model.json says, for every input")) << r.out;
+  EXPECT_TRUE(has(
+      r.out,
+      "EQUIVALENT: plan mlp.plan.json computes what model mlp.model.json says, for every input"))
+      << r.out;
   EXPECT_EQ(r.err, "");
   const auto json = nlohmann::json::parse(content("r.json"));
   EXPECT_EQ(json["verdict"], "equivalent");
@@ -106,7 +116,8 @@ TEST_F(CommandTest, ModelIsFoundBesideThePlan) {
 
 TEST_F(CommandTest, DemoWithoutItsAllReduceIsNot) {
   makeDemo();
-  const auto r = run("verify --model mlp.model.json --plan mlp_dropped_all_reduce.plan.json --json r.json");
+  const auto r =
+      run("verify --model mlp.model.json --plan mlp_dropped_all_reduce.plan.json --json r.json");
   EXPECT_EQ(r.code, 10) << r.out << r.err;
   EXPECT_EQ(r.out.rfind("NOT EQUIVALENT: ", 0), 0u) << r.out;
   EXPECT_TRUE(has(r.out, "\nDefect 1 of ")) << r.out;
@@ -138,9 +149,12 @@ TEST_F(CommandTest, ClosedOutputDoesNotSpoilTheJsonFile) {
 
 TEST_F(CommandTest, ReaderThatGoesAway) {
   makeDemo();
-  const std::string command = "cd '" + dir_.string() + "' && { '" SHARDPROOF_BINARY "' verify --plan mlp.plan.json 2>err; echo $? >code; } | true";
+  const std::string command = "cd '" + dir_.string() +
+                              "' && { '" SHARDPROOF_BINARY
+                              "' verify --plan mlp.plan.json 2>err; echo $? >code; } | true";
   ASSERT_EQ(std::system(command.c_str()), 0);
-  EXPECT_TRUE(content("code") == "6\n" || content("code") == "0\n") << content("code");  // 0: it was written before the reader went
+  EXPECT_TRUE(content("code") == "6\n" || content("code") == "0\n")
+      << content("code");  // 0: it was written before the reader went
 }
 
 // ---- obligations for other solvers ----
@@ -148,8 +162,10 @@ TEST_F(CommandTest, ReaderThatGoesAway) {
 TEST_F(CommandTest, EveryObligationIsWrittenAndListed) {
   makeDemo();
   for (const char* plan : {"mlp.plan.json", "mlp_dropped_all_reduce.plan.json"}) {
-    ASSERT_NE(run(std::string("verify -q --plan ") + plan + " --smt2 made/here --json r.json").code, 6);
-    const auto index = nlohmann::json::parse(content("made/here/index.json")), report = nlohmann::json::parse(content("r.json"));
+    ASSERT_NE(run(std::string("verify -q --plan ") + plan + " --smt2 made/here --json r.json").code,
+              6);
+    const auto index = nlohmann::json::parse(content("made/here/index.json")),
+               report = nlohmann::json::parse(content("r.json"));
     EXPECT_EQ(index["complete"], true);
     EXPECT_EQ(index["obligations"].size(), report["statistics"]["classes"]);
     std::size_t files = 0, stages = 0;
@@ -158,12 +174,14 @@ TEST_F(CommandTest, EveryObligationIsWrittenAndListed) {
       EXPECT_EQ(text.size(), o["bytes"]);
       EXPECT_TRUE(has(text, "(set-info :status " + o["status"].get<std::string>() + ")"));
       EXPECT_TRUE(has(text, "(check-sat)"));
-      EXPECT_TRUE(has(text, "; stage: /lineage/" + std::to_string(o["stages"][0]["entry"].get<int>())));
+      EXPECT_TRUE(
+          has(text, "; stage: /lineage/" + std::to_string(o["stages"][0]["entry"].get<int>())));
       stages += o["stages"].size();
       ++files;
     }
     // What an earlier run left is gone: nothing is there but what is listed.
-    EXPECT_EQ(files + 1, static_cast<std::size_t>(std::distance(fs::directory_iterator(path("made/here")), fs::directory_iterator())));
+    EXPECT_EQ(files + 1, static_cast<std::size_t>(std::distance(
+                             fs::directory_iterator(path("made/here")), fs::directory_iterator())));
     EXPECT_EQ(stages + index["stages_without_obligation"].size(), report["stages"].size());
   }
 }
@@ -200,13 +218,15 @@ TEST_F(CommandTest, DirectoriesThatObligationsMustNotGoTo) {
   EXPECT_TRUE(has(r.err, "--smt2 takes one plan")) << r.err;
 }
 
-// An index names files to be removed: none outside of the directory, and none that a run would not have made.
+// An index names files to be removed: none outside of the directory, and none that a run would not
+// have made.
 TEST_F(CommandTest, AnIndexRemovesNothingElse) {
   makeDemo();
   fs::create_directory(path("d"));
   std::ofstream(path("victim.smt2")) << "mine";
   std::ofstream(path("d/notes.txt")) << "mine";
-  std::ofstream(path("d/index.json")) << R"({"format": "shardproof-obligations", "version": 1, "obligations": [{"file": "../victim.smt2"}, {"file": "class_/../../victim.smt2"},
+  std::ofstream(path("d/index.json"))
+      << R"({"format": "shardproof-obligations", "version": 1, "obligations": [{"file": "../victim.smt2"}, {"file": "class_/../../victim.smt2"},
                                              {"file": "notes.txt"}, {"file": 3}, 4, {}]})";
   EXPECT_EQ(run("verify -q --plan mlp.plan.json --smt2 d").code, 0);
   EXPECT_EQ(content("victim.smt2"), "mine");
@@ -248,7 +268,8 @@ TEST_F(CommandTest, WhatCannotBeMutatedIsSaid) {
     EXPECT_FALSE(fs::exists(dir_ / "o.json")) << arguments;
   };
   fails("mlp.plan.json --bug rope_offset -o o.json", 1, "does not apply anywhere in this plan");
-  fails("mlp.plan.json --bug missing_all_reduce --at /programs/0/nodes/0 -o o.json", 1, "does not apply at /programs/0/nodes/0");
+  fails("mlp.plan.json --bug missing_all_reduce --at /programs/0/nodes/0 -o o.json", 1,
+        "does not apply at /programs/0/nodes/0");
   fails("mlp.plan.json --bug no_such_bug -o o.json", 1, "there is no bug 'no_such_bug'");
   fails("mlp.plan.json --bug missing_all_reduce", 1, "required");
   fails("mlp.plan.json --bug missing_all_reduce --seed 1 --at x -o o.json", 1, "--");

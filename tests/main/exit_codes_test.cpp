@@ -26,13 +26,16 @@ TEST(ExitCodes, Interruption) {
   EXPECT_EQ(code(Verdict::kUndecided, true, SIGINT), 130);
   EXPECT_EQ(code(Verdict::kUndecided, true, SIGTERM), 143);
   EXPECT_EQ(code(Verdict::kNotEquivalent, true, SIGINT), 10) << "what was found stays found";
-  EXPECT_EQ(code(Verdict::kEquivalent, false, SIGINT), 0) << "the signal came too late to change anything";
+  EXPECT_EQ(code(Verdict::kEquivalent, false, SIGINT), 0)
+      << "the signal came too late to change anything";
 }
 
 TEST(ExitCodes, OfSeveralPlansTheWorst) {
-  const int worst[] = {kExitInternal, kExitInput, kExitNotEquivalent, kExitSignal + SIGINT, kExitUndecided, kExitEquivalent};
+  const int worst[] = {kExitInternal,        kExitInput,     kExitNotEquivalent,
+                       kExitSignal + SIGINT, kExitUndecided, kExitEquivalent};
   for (std::size_t a = 0; a < std::size(worst); ++a) {
-    for (std::size_t b = 0; b < std::size(worst); ++b) EXPECT_EQ(worse(worst[a], worst[b]), worst[std::min(a, b)]);
+    for (std::size_t b = 0; b < std::size(worst); ++b)
+      EXPECT_EQ(worse(worst[a], worst[b]), worst[std::min(a, b)]);
   }
 }
 

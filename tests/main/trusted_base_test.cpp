@@ -18,11 +18,13 @@ std::string section() {
   return begin == std::string::npos ? "" : all.substr(begin, all.find("\n## ", begin + 4) - begin);
 }
 
-// `name`, `name.cpp` or `name.h`, which stand for both, by itself or at the end of a path; or `directory/*`.
+// `name`, `name.cpp` or `name.h`, which stand for both, by itself or at the end of a path; or
+// `directory/*`.
 bool names(const std::string& text, const fs::path& file) {
   const std::string stem = file.stem().string();
   for (const std::string& end : {stem + "`", stem + ".cpp`", stem + ".h`"}) {
-    if (text.find("`" + end) != std::string::npos || text.find("/" + end) != std::string::npos) return true;
+    if (text.find("`" + end) != std::string::npos || text.find("/" + end) != std::string::npos)
+      return true;
   }
   return text.find("`" + file.parent_path().string() + "/*`") != std::string::npos;
 }
@@ -36,7 +38,8 @@ TEST(TrustedBase, EverySourceFileIsListed) {
     for (const auto& entry : fs::recursive_directory_iterator(root / directory)) {
       if (entry.path().extension() != ".cpp" && entry.path().extension() != ".h") continue;
       const fs::path file = fs::relative(entry.path(), root);
-      EXPECT_TRUE(names(text, file)) << file.string() << " is in neither list of docs/soundness.md, \"Trusted base\"";
+      EXPECT_TRUE(names(text, file))
+          << file.string() << " is in neither list of docs/soundness.md, \"Trusted base\"";
       ++files;
     }
   }

@@ -18,13 +18,16 @@ std::string contentOf(const std::string& file) {
 }
 
 TEST(Document, AGeneratedPlanComesOutByteForByte) {
-  const Written g(with(small("llama3"), [](auto& o) { o.dp = o.tp = o.pp = o.microbatches = 2, o.vocabularyParallel = true, o.schedule = "1f1b"; }));
+  const Written g(with(small("llama3"), [](auto& o) {
+    o.dp = o.tp = o.pp = o.microbatches = 2, o.vocabularyParallel = true, o.schedule = "1f1b";
+  }));
   EXPECT_EQ(documentText(g.document()), g.files.plan);
 }
 
 TEST(Document, DecimalsKeepTheirDigits) {
   const test::TemporaryDirectory directory;
-  const std::string text = R"({"a": [0.12345678901234567890123, 1e-05, -1.50, 3, "0.1", null, true, 123456789012345678901234567890]})";
+  const std::string text =
+      R"({"a": [0.12345678901234567890123, 1e-05, -1.50, 3, "0.1", null, true, 123456789012345678901234567890]})";
   const Json document = readDocument(directory.write("d.json", text));
   std::string squeezed = documentText(document);
   std::erase(squeezed, '\n');

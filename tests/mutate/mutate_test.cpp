@@ -1,4 +1,5 @@
-// Bugs change what they say and nothing else, and what they leave is a plan that can be read. That each is refuted: tests/plans/mutation_matrix.py.
+// Bugs change what they say and nothing else, and what they leave is a plan that can be read. That
+// each is refuted: tests/plans/mutation_matrix.py.
 #include "mutate/mutate.h"
 
 #include <gtest/gtest.h>
@@ -20,24 +21,37 @@ struct Case {
 
 const std::vector<Case>& cases() {
   static const std::vector<Case> list{
-      {"mlp", with(small("mlp"), [](auto& o) { o.dp = o.tp = o.pp = o.microbatches = 2, o.clip = "1.0"; })},
-      {"llama3",
-       with(small("llama3"),
-            [](auto& o) {
-              o.dp = o.tp = o.pp = o.microbatches = 2, o.zero = 1;
-              o.vocabularyParallel = o.sequenceParallel = o.recompute = true;
-              o.schedule = "1f1b";
-            })},
-      {"gpt", with(small("gpt"), [](auto& o) { o.dp = o.tp = o.pp = o.microbatches = 2, o.zero = 1, o.vocabularyParallel = true; })},
-      {"interleaved", with(small("mlp"), [](auto& o) { o.layers = 4, o.dp = o.pp = o.virtualStages = 2, o.microbatches = 4, o.schedule = "interleaved"; })},
+      {"mlp", with(small("mlp"),
+                   [](auto& o) { o.dp = o.tp = o.pp = o.microbatches = 2, o.clip = "1.0"; })},
+      {"llama3", with(small("llama3"),
+                      [](auto& o) {
+                        o.dp = o.tp = o.pp = o.microbatches = 2, o.zero = 1;
+                        o.vocabularyParallel = o.sequenceParallel = o.recompute = true;
+                        o.schedule = "1f1b";
+                      })},
+      {"gpt", with(small("gpt"),
+                   [](auto& o) {
+                     o.dp = o.tp = o.pp = o.microbatches = 2, o.zero = 1,
+                     o.vocabularyParallel = true;
+                   })},
+      {"interleaved", with(small("mlp"),
+                           [](auto& o) {
+                             o.layers = 4, o.dp = o.pp = o.virtualStages = 2, o.microbatches = 4,
+                             o.schedule = "interleaved";
+                           })},
   };
   return list;
 }
 
-std::vector<NodeRef> sitesOf(const std::string& bug, const Json& plan) { return findBug(bug).sites(PlanGraph(plan, "plan")); }
+std::vector<NodeRef> sitesOf(const std::string& bug, const Json& plan) {
+  return findBug(bug).sites(PlanGraph(plan, "plan"));
+}
 
 const Json& nodeAt(const Json& plan, NodeRef ref) {
-  return plan.at("programs").at(static_cast<std::size_t>(ref.program)).at("nodes").at(static_cast<std::size_t>(ref.node));
+  return plan.at("programs")
+      .at(static_cast<std::size_t>(ref.program))
+      .at("nodes")
+      .at(static_cast<std::size_t>(ref.node));
 }
 
 TEST(Mutate, EveryBugAppliesSomewhere) {
@@ -80,15 +94,22 @@ TEST(Mutate, LeavesAPlanThatCanBeReadAndTouchesWhatItSays) {
         // Every node that is not named is there as it was.
         std::map<std::string, int> old;
         for (const Json& program : before.at("programs"))
-          for (const Json& node : program.at("nodes")) old[node.dump(-1, ' ', false, Json::error_handler_t::replace)] = 1;
+          for (const Json& node : program.at("nodes"))
+            old[node.dump(-1, ' ', false, Json::error_handler_t::replace)] = 1;
         const std::set<NodeRef> touched(made.touched.begin(), made.touched.end());
         for (int p = 0; p < static_cast<int>(plan.at("programs").size()); ++p)
-          for (int n = 0; n < static_cast<int>(plan.at("programs")[static_cast<std::size_t>(p)].at("nodes").size()); ++n)
+          for (int n = 0;
+               n < static_cast<int>(
+                       plan.at("programs")[static_cast<std::size_t>(p)].at("nodes").size());
+               ++n)
             if (!touched.contains({p, n})) {
-              EXPECT_TRUE(old.contains(nodeAt(plan, {p, n}).dump(-1, ' ', false, Json::error_handler_t::replace))) << pointerTo({p, n});
+              EXPECT_TRUE(old.contains(
+                  nodeAt(plan, {p, n}).dump(-1, ' ', false, Json::error_handler_t::replace)))
+                  << pointerTo({p, n});
             }
         EXPECT_TRUE(std::any_of(made.touched.begin(), made.touched.end(), [&](NodeRef r) {
-          return !old.contains(nodeAt(plan, r).dump(-1, ' ', false, Json::error_handler_t::replace));
+          return !old.contains(
+              nodeAt(plan, r).dump(-1, ' ', false, Json::error_handler_t::replace));
         }));
         try {
           readProblem(g.model, g.directory.write("mutated.plan.json", documentText(plan)));
@@ -127,10 +148,12 @@ TEST(Mutate, ChoosesByPlaceOrSeed) {
 TEST(Mutate, NothingIsListedThatWouldChangeNothing) {
   const Written g(small("llama3"));
   const Json plan = g.document();
-  for (const char* bug : {"missing_all_reduce", "missing_all_reduce_backward", "dangling_all_reduce", "wrong_group", "wrong_pipeline_peer",
-                          "shuffled_microbatches",
-                          "constant_on_one_rank", "constant_on_several_ranks", "accumulation_without_average", "divided_by_world_size_twice", "never_divided",
-                          "reduced_before_last_microbatch", "clip_counts_replicas", "clip_leaves_out_shards", "stale_recompute_input"})
+  for (const char* bug :
+       {"missing_all_reduce", "missing_all_reduce_backward", "dangling_all_reduce", "wrong_group",
+        "wrong_pipeline_peer", "shuffled_microbatches", "constant_on_one_rank",
+        "constant_on_several_ranks", "accumulation_without_average", "divided_by_world_size_twice",
+        "never_divided", "reduced_before_last_microbatch", "clip_counts_replicas",
+        "clip_leaves_out_shards", "stale_recompute_input"})
     EXPECT_TRUE(sitesOf(bug, plan).empty()) << bug;
   EXPECT_FALSE(sitesOf("wrong_operand", plan).empty());
   Json copy = plan;
@@ -139,7 +162,8 @@ TEST(Mutate, NothingIsListedThatWouldChangeNothing) {
 
 // A reduction over an axis of one rank, and one whose result nobody needs.
 TEST(Mutate, ReductionsWithoutEffectAreNotListed) {
-  const char* text = R"({"format": "shardproof-plan", "version": 1, "mesh": [["tp", 2], ["ep", 1]], "programs": [{"tensors":
+  const char* text =
+      R"({"format": "shardproof-plan", "version": 1, "mesh": [["tp", 2], ["ep", 1]], "programs": [{"tensors":
     {"x": {"shape": [2, 2], "kind": "input"}, "y": {"shape": [2, 2]}, "z": {"shape": [2, 2]}, "dead": {"shape": [2, 2]}, "sum": {"shape": [2, 2]}},
     "nodes": [{"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "a", "group": ["ep"]},
               {"op": "all_reduce", "in": ["x"], "out": ["dead"], "comm": "b", "group": ["tp"]},

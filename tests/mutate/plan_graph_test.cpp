@@ -10,10 +10,13 @@ namespace {
 
 using Names = std::set<std::string>;
 
-NodeRef find(const PlanGraph& graph, const std::string& op, const std::string& result, int program = 0) {
+NodeRef find(const PlanGraph& graph, const std::string& op, const std::string& result,
+             int program = 0) {
   for (int n = 0; n < graph.nodes(program); ++n) {
     const Json& node = graph.node({program, n});
-    if (opOf(node) == op && std::find(node.at("out").begin(), node.at("out").end(), Json(result)) != node.at("out").end()) return {program, n};
+    if (opOf(node) == op && std::find(node.at("out").begin(), node.at("out").end(), Json(result)) !=
+                                node.at("out").end())
+      return {program, n};
   }
   throw std::runtime_error("no " + op + " -> " + result);
 }
@@ -27,11 +30,17 @@ TEST(PlanGraph, ValuesThatMatter) {
   const Json mul = node(R"({"op": "mul_backward", "in": ["g", "a", "b"], "out": ["x", null]})");
   EXPECT_FALSE(valueMatters(mul, 1));
   EXPECT_TRUE(valueMatters(mul, 2));
-  EXPECT_FALSE(valueMatters(node(R"({"op": "mul_backward", "in": ["g", "a"], "out": ["x"], "attrs": {"scalar": 2}})"), 1));
-  EXPECT_TRUE(valueMatters(node(R"({"op": "pow_backward", "in": ["g", "a"], "out": ["x"], "attrs": {"scalar": 3}})"), 1));
-  EXPECT_TRUE(valueMatters(node(R"({"op": "multiref_backward", "in": ["g", "h"], "out": ["x"]})"), 1));
+  EXPECT_FALSE(valueMatters(
+      node(R"({"op": "mul_backward", "in": ["g", "a"], "out": ["x"], "attrs": {"scalar": 2}})"),
+      1));
+  EXPECT_TRUE(valueMatters(
+      node(R"({"op": "pow_backward", "in": ["g", "a"], "out": ["x"], "attrs": {"scalar": 3}})"),
+      1));
+  EXPECT_TRUE(
+      valueMatters(node(R"({"op": "multiref_backward", "in": ["g", "h"], "out": ["x"]})"), 1));
   EXPECT_FALSE(valueMatters(node(R"({"op": "create_mask", "in": ["t"], "out": ["m"]})"), 0));
-  const Json rotary = node(R"({"op": "apply_rotary_emb_backward", "in": ["g", "h", "q", "k", "f"], "out": ["x", "y", null]})");
+  const Json rotary = node(
+      R"({"op": "apply_rotary_emb_backward", "in": ["g", "h", "q", "k", "f"], "out": ["x", "y", null]})");
   EXPECT_TRUE(valueMatters(rotary, 1));
   EXPECT_FALSE(valueMatters(rotary, 2));
   EXPECT_TRUE(valueMatters(rotary, 4));
@@ -55,7 +64,9 @@ TEST(PlanGraph, FollowsValuesOverAxes) {
 }
 
 TEST(PlanGraph, CopiesAreTheSameLineElsewhere) {
-  const Written g(with(small("llama3"), [](auto& o) { o.dp = o.tp = o.pp = o.microbatches = 2, o.vocabularyParallel = true, o.schedule = "1f1b"; }));
+  const Written g(with(small("llama3"), [](auto& o) {
+    o.dp = o.tp = o.pp = o.microbatches = 2, o.vocabularyParallel = true, o.schedule = "1f1b";
+  }));
   const Json plan = g.document();
   const PlanGraph graph(plan, g.plan);
   // Stages 0 and 1 differ over tp in their windows only.
@@ -71,7 +82,8 @@ TEST(PlanGraph, CopiesAreTheSameLineElsewhere) {
 }
 
 TEST(PlanGraph, RecomputationIsRepeatedAndPartlyDead) {
-  const Written g(with(small("mlp"), [](auto& o) { o.tp = o.microbatches = 2, o.recompute = true; }));
+  const Written g(
+      with(small("mlp"), [](auto& o) { o.tp = o.microbatches = 2, o.recompute = true; }));
   const Json plan = g.document();
   const PlanGraph graph(plan, g.plan);
   const NodeRef again = find(graph, "linear", "layers.0.up.again");
@@ -97,7 +109,9 @@ TEST(PlanGraph, KnowsGradients) {
       } else if (opOf(node) == "silu" || opOf(node) == "square") {
         EXPECT_FALSE(graph.afterBackward(ref)) << pointerTo(ref);
       } else if (opOf(node) == "recv") {
-        EXPECT_EQ(graph.afterBackward(ref), node.at("comm").get<std::string>().starts_with("backward")) << pointerTo(ref);
+        EXPECT_EQ(graph.afterBackward(ref),
+                  node.at("comm").get<std::string>().starts_with("backward"))
+            << pointerTo(ref);
       }
     }
 }
@@ -105,8 +119,10 @@ TEST(PlanGraph, KnowsGradients) {
 // Sizes that a bug could push beyond 64 bits.
 TEST(PlanGraph, SizesNearTwoToThe63AreAnInputError) {
   const auto complaint = [](const char* mesh, const char* size) {
-    const std::string text = R"({"format": "shardproof-plan", "version": 1, "mesh": )" + std::string(mesh) + R"(, "lineage": [], "programs": [{"at": {}, "tensors": {"a/b": {"shape": [1, )" +
-                             size + R"(]}}, "nodes": []}]})";
+    const std::string text =
+        R"({"format": "shardproof-plan", "version": 1, "mesh": )" + std::string(mesh) +
+        R"(, "lineage": [], "programs": [{"at": {}, "tensors": {"a/b": {"shape": [1, )" + size +
+        R"(]}}, "nodes": []}]})";
     try {
       const Json plan = Json::parse(text);
       const PlanGraph graph(plan, "p.json");
@@ -116,7 +132,9 @@ TEST(PlanGraph, SizesNearTwoToThe63AreAnInputError) {
     return std::string();
   };
   EXPECT_EQ(complaint("[]", "1099511627776"), "");
-  EXPECT_EQ(complaint("[]", "1099511627777"), "p.json: /programs/0/tensors/a~1b/shape/1: found 1099511627777, expected at most 2^40 in a plan that is to be mutated");
+  EXPECT_EQ(complaint("[]", "1099511627777"),
+            "p.json: /programs/0/tensors/a~1b/shape/1: found 1099511627777, expected at most 2^40 "
+            "in a plan that is to be mutated");
   EXPECT_NE(complaint("[]", "18446744073709551615"), "");
   EXPECT_NE(complaint("[]", "-9223372036854775808"), "");
   EXPECT_EQ(complaint(R"([["a", 1024], ["b", 1024]])", "1"), "");
@@ -125,9 +143,12 @@ TEST(PlanGraph, SizesNearTwoToThe63AreAnInputError) {
 }
 
 TEST(PlanGraph, WhatIsNoPlanIsAnInputError) {
-  const Json noFormat = Json::parse(R"({"programs": []})"), model = Json::parse(R"({"format": "shardproof-model"})");
-  const Json noNodes = Json::parse(R"({"format": "shardproof-plan", "mesh": [], "programs": [{"at": {}, "tensors": {}}], "lineage": []})");
-  for (const Json* document : {&noFormat, &model, &noNodes}) EXPECT_THROW(PlanGraph(*document, "f"), InputError);
+  const Json noFormat = Json::parse(R"({"programs": []})"),
+             model = Json::parse(R"({"format": "shardproof-model"})");
+  const Json noNodes = Json::parse(
+      R"({"format": "shardproof-plan", "mesh": [], "programs": [{"at": {}, "tensors": {}}], "lineage": []})");
+  for (const Json* document : {&noFormat, &model, &noNodes})
+    EXPECT_THROW(PlanGraph(*document, "f"), InputError);
 }
 
 }  // namespace

@@ -28,7 +28,8 @@ inline generate::Options small(const std::string& architecture) {
 
 // A generated problem in a directory of its own.
 struct Written {
-  explicit Written(const generate::Options& options) : files(generate::generate(options, "g.model.json")) {
+  explicit Written(const generate::Options& options)
+      : files(generate::generate(options, "g.model.json")) {
     model = directory.write("g.model.json", files.model);
     plan = directory.write("g.plan.json", files.plan);
   }
@@ -39,7 +40,8 @@ struct Written {
   std::string model, plan;
 };
 
-inline generate::Options with(generate::Options options, const std::function<void(generate::Options&)>& set) {
+inline generate::Options with(generate::Options options,
+                              const std::function<void(generate::Options&)>& set) {
   set(options);
   return options;
 }

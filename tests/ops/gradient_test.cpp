@@ -11,12 +11,14 @@ namespace {
 
 using Tensor = TensorValue<DoubleAlgebra>;
 
-double loss(const Call& call, const std::vector<Tensor>& operands, const std::vector<Tensor>& gradients) {
+double loss(const Call& call, const std::vector<Tensor>& operands,
+            const std::vector<Tensor>& gradients) {
   DoubleAlgebra a;
   const std::vector<Tensor> results = run(a, call, operands);
   double sum = 0;
   for (std::size_t r = 0; r < results.size(); ++r)
-    for (std::size_t k = 0; k < results[r].data.size() && results[r].element == ElementKind::kReal; ++k)
+    for (std::size_t k = 0; k < results[r].data.size() && results[r].element == ElementKind::kReal;
+         ++k)
       sum += gradients[r].data[k] * results[r].data[k];
   return sum;
 }
@@ -32,7 +34,8 @@ TEST(Gradient, EveryOperatorAgreesWithCentralDifferences) {
       tested.insert(backward.op);
       const std::size_t results = backward.in.size() - forward.in.size();
       const std::vector<Tensor> all = randomOperands(backward, random);
-      const std::vector<Tensor> gradients(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(results));
+      const std::vector<Tensor> gradients(all.begin(),
+                                          all.begin() + static_cast<std::ptrdiff_t>(results));
       std::vector<Tensor> operands(all.begin() + static_cast<std::ptrdiff_t>(results), all.end());
       DoubleAlgebra a;
       const std::vector<Tensor> found = run(a, backward, all);
@@ -47,15 +50,18 @@ TEST(Gradient, EveryOperatorAgreesWithCentralDifferences) {
           const double down = loss(forward, operands, gradients);
           operands[i].data[k] = x;
           const double expected = (up - down) / (2 * h);
-          ASSERT_NEAR(found[i].data[k], expected, 1e-6 * (1 + std::abs(expected))) << "operand " << i << " element " << k;
+          ASSERT_NEAR(found[i].data[k], expected, 1e-6 * (1 + std::abs(expected)))
+              << "operand " << i << " element " << k;
         }
       }
     }
   }
-  // A differentiable operator without a call in cases.cpp would go untested. The copies' backward operators are no derivatives of an eval.
+  // A differentiable operator without a call in cases.cpp would go untested. The copies' backward
+  // operators are no derivatives of an eval.
   std::set<std::string> untested;
   for (std::size_t i = 0; i < Registry::instance().size(); ++i) {
-    const std::string& name = Registry::instance().at(OperatorId(static_cast<std::int64_t>(i))).name;
+    const std::string& name =
+        Registry::instance().at(OperatorId(static_cast<std::int64_t>(i))).name;
     if (name.ends_with("_backward") && !tested.contains(name)) untested.insert(name);
   }
   EXPECT_EQ(untested, (std::set<std::string>{"multiref_backward"}));
@@ -63,7 +69,14 @@ TEST(Gradient, EveryOperatorAgreesWithCentralDifferences) {
 
 TEST(Gradient, AbsentGradientsContributeNothing) {
   Random random(3);
-  Call rope{"apply_rotary_emb_backward", {}, {{{2, 3, 2, 4}}, {{2, 3, 1, 4}}, {{2, 3, 2, 4}}, {{2, 3, 1, 4}}, {{3, 2}, ElementKind::kComplex}}, 3};
+  Call rope{"apply_rotary_emb_backward",
+            {},
+            {{{2, 3, 2, 4}},
+             {{2, 3, 1, 4}},
+             {{2, 3, 2, 4}},
+             {{2, 3, 1, 4}},
+             {{3, 2}, ElementKind::kComplex}},
+            3};
   const std::vector<Tensor> operands = randomOperands(rope, random);
   DoubleAlgebra a;
   const std::vector<Tensor> both = run(a, rope, operands);
@@ -89,8 +102,11 @@ TEST(Gradient, WhatHasNoGradientIsSaid) {
     return flags;
   };
   const OperandSpec ids{{2, 3}, ElementKind::kInteger, false, 5};
-  EXPECT_EQ(absent({"embedding_backward", {}, {{{2, 3, 4}}, ids, {{5, 4}}}, 2}), (std::vector<bool>{true, false}));
-  EXPECT_EQ(absent({"apply_mask_backward", {}, {{{2, 2, 3, 3}}, {{2, 2, 3, 3}}, {{1, 1, 3, 3}}}, 2}), (std::vector<bool>{false, true}));
+  EXPECT_EQ(absent({"embedding_backward", {}, {{{2, 3, 4}}, ids, {{5, 4}}}, 2}),
+            (std::vector<bool>{true, false}));
+  EXPECT_EQ(
+      absent({"apply_mask_backward", {}, {{{2, 2, 3, 3}}, {{2, 2, 3, 3}}, {{1, 1, 3, 3}}}, 2}),
+      (std::vector<bool>{false, true}));
   const Call wrongShape{"exp_backward", {}, {{{2, 3}}, {{3, 2}}}, 1};
   EXPECT_THROW(inferResults(wrongShape), ShapeError);
   Call none{"exp_backward", {}, {{{2, 3}}, {{2, 3}}}, 1};

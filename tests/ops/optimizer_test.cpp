@@ -1,4 +1,5 @@
-// The training step against what torch.optim and torch.nn.utils compute, written out here with PyTorch's own order of operations.
+// The training step against what torch.optim and torch.nn.utils compute, written out here with
+// PyTorch's own order of operations.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,9 +11,11 @@ namespace {
 
 using Values = std::vector<double>;
 
-const Values kParameter{0.5, -1.25, 2, 0.125}, kGradient{1.5, 0.25, -0.75, 2}, kFirst{0.1, -0.2, 0.3, 0}, kSecond{0.5, 0.25, 0.125, 1};
+const Values kParameter{0.5, -1.25, 2, 0.125}, kGradient{1.5, 0.25, -0.75, 2},
+    kFirst{0.1, -0.2, 0.3, 0}, kSecond{0.5, 0.25, 0.125, 1};
 
-std::vector<Values> step(const std::string& op, const Attributes& attributes, const std::vector<Values>& operands, std::size_t results) {
+std::vector<Values> step(const std::string& op, const Attributes& attributes,
+                         const std::vector<Values>& operands, std::size_t results) {
   Call call{op, attributes, {}, results};
   std::vector<TensorValue<DoubleAlgebra>> in;
   for (const Values& v : operands) {
@@ -34,7 +37,8 @@ void expectNear(const Values& found, const Values& expected) {
   for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-12) << i;
 }
 
-std::string refusal(const std::string& op, const Attributes& attributes, std::size_t operands, std::size_t results) {
+std::string refusal(const std::string& op, const Attributes& attributes, std::size_t operands,
+                    std::size_t results) {
   try {
     Registry::instance().at(Registry::instance().find(op)).validate(attributes, operands, results);
   } catch (const std::exception& e) {
@@ -59,7 +63,8 @@ TEST(Optimizer, ClipGradScalesOnlyWhatIsTooLong) {
 
 TEST(Optimizer, SgdWithMomentum) {
   for (const bool nesterov : {false, true}) {
-    Attributes a{{"lr", Rational(1, 10)}, {"momentum", Rational(9, 10)}, {"weight_decay", Rational(1, 4)}};
+    Attributes a{
+        {"lr", Rational(1, 10)}, {"momentum", Rational(9, 10)}, {"weight_decay", Rational(1, 4)}};
     if (nesterov) a["nesterov"] = true;
     else a["dampening"] = Rational(1, 2);
     Values updated, buffer;
@@ -77,7 +82,8 @@ TEST(Optimizer, SgdWithMomentum) {
 
 TEST(Optimizer, AdamW) {
   const int t = 3;
-  const Attributes a{{"lr", Rational(1, 10)}, {"step", Rational(t)}, {"weight_decay", Rational(1, 5)}};
+  const Attributes a{
+      {"lr", Rational(1, 10)}, {"step", Rational(t)}, {"weight_decay", Rational(1, 5)}};
   Values updated, first, second;
   for (std::size_t i = 0; i < 4; ++i) {
     const double decayed = kParameter[i] * (1 - 0.1 * 0.2);
@@ -93,14 +99,17 @@ TEST(Optimizer, AdamW) {
 }
 
 TEST(OneHot, MarksTheLabelsOfItsWindow) {
-  Call call{"one_hot", numbers({{"start", 2}, {"stop", 5}}), {{{3}, ElementKind::kInteger, false, 6}}};
+  Call call{
+      "one_hot", numbers({{"start", 2}, {"stop", 5}}), {{{3}, ElementKind::kInteger, false, 6}}};
   TensorValue<DoubleAlgebra> ids;
   ids.element = ElementKind::kInteger;
   ids.dims = {ReducedDim::whole(3)};
   ids.data = {4, 0, 2};
   DoubleAlgebra algebra;
   expectNear(run(algebra, call, {ids})[0].data, {0, 0, 1, 0, 0, 0, 1, 0, 0});
-  EXPECT_NE(refusal("one_hot", numbers({{"start", 3}, {"stop", 3}}), 1, 1).find("expected more than 'start'"), std::string::npos);
+  EXPECT_NE(refusal("one_hot", numbers({{"start", 3}, {"stop", 3}}), 1, 1)
+                .find("expected more than 'start'"),
+            std::string::npos);
 }
 
 TEST(Optimizer, AttributesAndShapesAreChecked) {
@@ -111,14 +120,22 @@ TEST(Optimizer, AttributesAndShapesAreChecked) {
   };
   EXPECT_EQ(refusal("adamw", with(lr, "step", Rational(1)), 4, 3), "no error");
   EXPECT_NE(refusal("adamw", lr, 4, 3).find("'step' is missing"), std::string::npos);
-  EXPECT_NE(refusal("adamw", with(lr, "step", Rational(0)), 4, 3).find("'step'"), std::string::npos);
-  EXPECT_NE(refusal("adamw", with(with(lr, "step", Rational(1)), "beta2", Rational(1)), 4, 3).find("less than 1"), std::string::npos);
-  EXPECT_NE(refusal("sgd", with(lr, "momentum", Rational(1, 2)), 2, 1).find("momentum buffer"), std::string::npos);
+  EXPECT_NE(refusal("adamw", with(lr, "step", Rational(0)), 4, 3).find("'step'"),
+            std::string::npos);
+  EXPECT_NE(refusal("adamw", with(with(lr, "step", Rational(1)), "beta2", Rational(1)), 4, 3)
+                .find("less than 1"),
+            std::string::npos);
+  EXPECT_NE(refusal("sgd", with(lr, "momentum", Rational(1, 2)), 2, 1).find("momentum buffer"),
+            std::string::npos);
   EXPECT_NE(refusal("sgd", lr, 3, 2).find("parameter and gradient"), std::string::npos);
   EXPECT_NE(refusal("sgd", with(lr, "nesterov", true), 2, 1).find("nesterov"), std::string::npos);
   EXPECT_NE(refusal("clip_grad", {}, 2, 1).find("'max_norm' is missing"), std::string::npos);
-  EXPECT_THROW(inferResults({"adamw", with(lr, "step", Rational(1)), {{{2, 3}}, {{2, 3}}, {{2, 3}}, {{3, 2}}}, 3}), ShapeError);
-  EXPECT_THROW(inferResults({"clip_grad", {{"max_norm", Rational(1)}}, {{{2, 3}}, {{2}}}}), ShapeError);
+  EXPECT_THROW(
+      inferResults(
+          {"adamw", with(lr, "step", Rational(1)), {{{2, 3}}, {{2, 3}}, {{2, 3}}, {{3, 2}}}, 3}),
+      ShapeError);
+  EXPECT_THROW(inferResults({"clip_grad", {{"max_norm", Rational(1)}}, {{{2, 3}}, {{2}}}}),
+               ShapeError);
 }
 
 }  // namespace

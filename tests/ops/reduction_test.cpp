@@ -1,9 +1,10 @@
-// The reduction rule of every operator: dimensions are lumped at random, as far as the operator's relate() allows, and op(reduced) is compared with op(full)
-// at every full position.
+// The reduction rule of every operator: dimensions are lumped at random, as far as the operator's
+// relate() allows, and op(reduced) is compared with op(full) at every full position.
 //
-// Both executions are made over terms without simplification and evaluated in doubles. Variables of one class get one value. Indicators and expert choices
-// get an arbitrary smooth function of their arguments (of the class of the value, where values are lumped): what relate() promises must hold for any
-// matrix in the place of a one-hot one, and for any choice.
+// Both executions are made over terms without simplification and evaluated in doubles. Variables of
+// one class get one value. Indicators and expert choices get an arbitrary smooth function of their
+// arguments (of the class of the value, where values are lumped): what relate() promises must hold
+// for any matrix in the place of a one-hot one, and for any choice.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +22,7 @@
 namespace shardproof::ops::testing {
 namespace {
 
-using Key = std::pair<int, int>;   // slot, dim (kValues: the values of an integer tensor)
+using Key = std::pair<int, int>;  // slot, dim (kValues: the values of an integer tensor)
 Key key(DimRef d) { return {d.slot, d.dim}; }
 
 // Records relations as they are declared.
@@ -39,7 +40,9 @@ class Recorder final : public Relations {
   std::map<int, Shape> virtuals;
 
   void equal(DimRef a, DimRef b) override { equals.emplace_back(key(a), key(b)); }
-  void range(DimRef whole, std::int64_t lo, DimRef part) override { ranges.push_back({key(whole), lo, key(part)}); }
+  void range(DimRef whole, std::int64_t lo, DimRef part) override {
+    ranges.push_back({key(whole), lo, key(part)});
+  }
   void regroup(std::span<const DimRef> a, std::span<const DimRef> b) override {
     std::vector<Key> x, y;
     for (const DimRef d : a) x.push_back(key(d));
@@ -54,7 +57,8 @@ class Recorder final : public Relations {
   void virtualTensor(int slot, const Shape& shape) override { virtuals[slot] = shape; }
 };
 
-// A partition of the positions of every dimension of a call, consistent with the declared relations: `color[dim][i]` names the class of position i.
+// A partition of the positions of every dimension of a call, consistent with the declared
+// relations: `color[dim][i]` names the class of position i.
 class Lumping {
  public:
   Lumping(const Call& call, Random& random) {
@@ -67,7 +71,8 @@ class Lumping {
 
     // Every dimension that can be named, and its size.
     const auto name = [&](int slot, const TensorInfo& t) {
-      for (std::size_t d = 0; d < t.shape.size(); ++d) size_[{slot, static_cast<int>(d)}] = t.shape[d];
+      for (std::size_t d = 0; d < t.shape.size(); ++d)
+        size_[{slot, static_cast<int>(d)}] = t.shape[d];
       if (t.element == ElementKind::kInteger) size_[{slot, kValues}] = kValueCount;
     };
     for (std::size_t i = 0; i < in.size(); ++i)
@@ -77,12 +82,13 @@ class Lumping {
     for (const auto& [slot, shape] : recorder_.virtuals) {
       EXPECT_GE(slot, static_cast<int>(in.size() + out.size()));
       name(slot, TensorInfo{shape});
-      size_[{slot, kValues}] = kValueCount;   // a virtual tensor may hold integers
+      size_[{slot, kValues}] = kValueCount;  // a virtual tensor may hold integers
     }
     // What is related must exist and fit, whether or not it is lumped.
     for (const auto& [a, b] : recorder_.equals) EXPECT_EQ(size_.at(a), size_.at(b));
     for (const auto& r : recorder_.ranges) EXPECT_LE(r.lo + size_.at(r.part), size_.at(r.whole));
-    for (const auto& [whole, half] : recorder_.doubles) EXPECT_EQ(size_.at(whole), 2 * size_.at(half));
+    for (const auto& [whole, half] : recorder_.doubles)
+      EXPECT_EQ(size_.at(whole), 2 * size_.at(half));
     for (const auto& [a, b] : recorder_.regroups) EXPECT_EQ(product(a), product(b));
     for (const auto& list : {recorder_.sums, recorder_.kept, recorder_.positional})
       for (const Key& k : list) EXPECT_TRUE(size_.contains(k));
@@ -93,7 +99,8 @@ class Lumping {
     for (const auto& [a, b] : recorder_.equals) unite(a, 0, b);
     for (const auto& r : recorder_.ranges) unite(r.whole, r.lo, r.part);
 
-    // Random colours for connected positions, few enough that classes hold several; unique ones where nothing may be lumped.
+    // Random colours for connected positions, few enough that classes hold several; unique ones
+    // where nothing may be lumped.
     std::set<Place> unique;
     for (const auto& list : {recorder_.kept, recorder_.positional})
       for (const Key& k : list)
@@ -110,11 +117,14 @@ class Lumping {
     for (const auto& [place, unused] : parent_) {
       const Place root = find(place);
       if (colorOf.contains(root)) continue;
-      colorOf[root] = unique.contains(root) ? 1000 + next++ : std::uniform_int_distribution<std::int64_t>(0, palette - 1)(random);
+      colorOf[root] = unique.contains(root)
+                          ? 1000 + next++
+                          : std::uniform_int_distribution<std::int64_t>(0, palette - 1)(random);
     }
     for (const auto& [k, n] : size_)
       for (std::int64_t i = 0; i < n; ++i) color[k].push_back(colorOf.at(find({k, i})));
-    // Classes may not reach over a bound: each stretch of a range is a piece of its own, everywhere it is seen. Pieces refine colours until nothing changes.
+    // Classes may not reach over a bound: each stretch of a range is a piece of its own, everywhere
+    // it is seen. Pieces refine colours until nothing changes.
     for (int round = 0; round < 4; ++round) {
       for (const auto& r : recorder_.ranges)
         for (std::int64_t i = 0; i < size_.at(r.whole); ++i)
@@ -155,7 +165,8 @@ class Lumping {
   }
   std::int64_t reducedIndex(Key k, std::int64_t i) const {
     const ReducedDim d = dim(k);
-    return std::find(d.position.begin(), d.position.end(), representative(k, i)) - d.position.begin();
+    return std::find(d.position.begin(), d.position.end(), representative(k, i)) -
+           d.position.begin();
   }
   std::vector<ReducedDim> dims(int slot, std::size_t rank) const {
     std::vector<ReducedDim> all;
@@ -182,7 +193,8 @@ class Lumping {
   using Place = std::pair<Key, std::int64_t>;
 
   std::int64_t product(const std::vector<Key>& keys) const {
-    return std::accumulate(keys.begin(), keys.end(), std::int64_t{1}, [this](std::int64_t p, const Key& k) { return p * size_.at(k); });
+    return std::accumulate(keys.begin(), keys.end(), std::int64_t{1},
+                           [this](std::int64_t p, const Key& k) { return p * size_.at(k); });
   }
   Place find(Place p) {
     while (parent_.at(p) != p) p = parent_.at(p);
@@ -202,9 +214,11 @@ class Lumping {
   void propagate() {
     std::map<Place, std::vector<std::int64_t>> said;
     for (const auto& [k, c] : color)
-      for (std::size_t i = 0; i < c.size(); ++i) said[find({k, static_cast<std::int64_t>(i)})].push_back(c[i]);
+      for (std::size_t i = 0; i < c.size(); ++i)
+        said[find({k, static_cast<std::int64_t>(i)})].push_back(c[i]);
     for (auto& [k, c] : color)
-      for (std::size_t i = 0; i < c.size(); ++i) c[i] = token(said.at(find({k, static_cast<std::int64_t>(i)})));
+      for (std::size_t i = 0; i < c.size(); ++i)
+        c[i] = token(said.at(find({k, static_cast<std::int64_t>(i)})));
   }
   // Position i of k follows from other dimensions: so does everything connected to it.
   void overwrite(Key k, std::int64_t i, std::int64_t value) {
@@ -228,7 +242,9 @@ class Lumping {
       overwrite(one, i, token(parts));
     }
   }
-  std::int64_t token(const std::vector<std::int64_t>& v) { return tokens_.emplace(v, static_cast<std::int64_t>(tokens_.size()) + 5000).first->second; }
+  std::int64_t token(const std::vector<std::int64_t>& v) {
+    return tokens_.emplace(v, static_cast<std::int64_t>(tokens_.size()) + 5000).first->second;
+  }
 
   Recorder recorder_;
   std::map<Key, std::int64_t> size_;
@@ -239,7 +255,8 @@ class Lumping {
 // Evaluates terms in doubles, with arbitrary functions in place of indicators and choices.
 class Interpreter {
  public:
-  Interpreter(const TermAlgebra& terms, std::function<double(std::uint32_t)> variable, std::function<std::int64_t(std::int64_t)> valueClass)
+  Interpreter(const TermAlgebra& terms, std::function<double(std::uint32_t)> variable,
+              std::function<std::int64_t(std::int64_t)> valueClass)
       : terms_(terms), variable_(std::move(variable)), valueClass_(std::move(valueClass)) {}
 
   double operator()(Term t) {
@@ -252,9 +269,12 @@ class Interpreter {
  private:
   double compute(Term t) {
     switch (terms_.kind(t)) {
-      case TermKind::kConstant: return terms_.constantValue(t).toDouble();
-      case TermKind::kNegativeInfinity: return -1e300;
-      case TermKind::kVariable: return variable_(terms_.variableIndex(t));
+      case TermKind::kConstant:
+        return terms_.constantValue(t).toDouble();
+      case TermKind::kNegativeInfinity:
+        return -1e300;
+      case TermKind::kVariable:
+        return variable_(terms_.variableIndex(t));
       case TermKind::kSum: {
         double s = terms_.constantValue(t).toDouble();
         for (const auto& p : terms_.parts(t)) s += p.factor.toDouble() * (*this)(p.term);
@@ -265,21 +285,25 @@ class Interpreter {
         for (const auto& p : terms_.parts(t)) s *= std::pow((*this)(p.term), p.factor.toDouble());
         return s;
       }
-      case TermKind::kExp: return std::exp((*this)(terms_.arguments(t)[0]));
-      case TermKind::kSqrt: return std::sqrt((*this)(terms_.arguments(t)[0]));
+      case TermKind::kExp:
+        return std::exp((*this)(terms_.arguments(t)[0]));
+      case TermKind::kSqrt:
+        return std::sqrt((*this)(terms_.arguments(t)[0]));
       case TermKind::kIndicator: {
         const double index = (*this)(terms_.arguments(t)[0]);
         const std::int64_t value = valueClass_(terms_.parameters(t)[0]);
         return 0.6 + 0.4 * std::sin(1.3 * index + 2.1 * static_cast<double>(value));
       }
-      case TermKind::kFunction: break;
+      case TermKind::kFunction:
+        break;
     }
     std::vector<double> arguments;
     for (const Term a : terms_.arguments(t)) arguments.push_back((*this)(a));
     const std::vector<std::int64_t> params = terms_.parameters(t);
     if (terms_.function(t) == Function::kGateChoice) {
       double s = 0.7 * static_cast<double>(params.at(0));
-      for (std::size_t i = 0; i < arguments.size(); ++i) s += static_cast<double>(i + 1) * std::sin(arguments[i]);
+      for (std::size_t i = 0; i < arguments.size(); ++i)
+        s += static_cast<double>(i + 1) * std::sin(arguments[i]);
       return s;
     }
     return evaluate(terms_.function(t), params, arguments);
@@ -295,13 +319,15 @@ class Interpreter {
 int compare(const Call& call, Random& random) {
   const Lumping lumping(call, random);
   const std::vector<TensorInfo> infos = inferResults(call);
-  // Variables: reduced ones first (each with a random value), full ones take the value of their reduced element.
+  // Variables: reduced ones first (each with a random value), full ones take the value of their
+  // reduced element.
   TermAlgebra full(TermAlgebra::Mode::kRaw), reduced(TermAlgebra::Mode::kRaw);
   std::vector<double> reducedValues, fullValues;
-  std::vector<TensorValue<TermAlgebra>> fullOperands(call.in.size()), reducedOperands(call.in.size());
+  std::vector<TensorValue<TermAlgebra>> fullOperands(call.in.size()),
+      reducedOperands(call.in.size());
   std::uniform_real_distribution<double> real(-1.5, 1.5), positive(0.5, 2);
   int lumped = 0;
-  std::optional<Key> values;   // the range of values by which indicators are lumped
+  std::optional<Key> values;  // the range of values by which indicators are lumped
   for (const auto& r : lumping.recorder().ranges)
     if (r.whole.second == kValues) values = r.whole;
   for (std::size_t i = 0; i < call.in.size(); ++i) {
@@ -321,27 +347,39 @@ int compare(const Call& call, Random& random) {
     }
     for (std::int64_t k = 0; k < f.positions(); ++k)
       for (std::int64_t p = 0; p < f.planes(); ++p) {
-        const std::size_t e = lumping.reducedElement(slot, spec.shape, k) * static_cast<std::size_t>(f.planes()) + static_cast<std::size_t>(p);
+        const std::size_t e =
+            lumping.reducedElement(slot, spec.shape, k) * static_cast<std::size_t>(f.planes()) +
+            static_cast<std::size_t>(p);
         fullValues.push_back(reducedValues[first + e]);
         f.data.push_back(full.variable(integer));
       }
   }
   std::vector<std::vector<ReducedDim>> dims;
   for (std::size_t r = 0; r < infos.size(); ++r)
-    dims.push_back(infos[r].absent ? std::vector<ReducedDim>{} : lumping.dims(static_cast<int>(call.in.size() + r), infos[r].shape.size()));
+    dims.push_back(infos[r].absent
+                       ? std::vector<ReducedDim>{}
+                       : lumping.dims(static_cast<int>(call.in.size() + r), infos[r].shape.size()));
   const auto fullResults = run(full, call, fullOperands);
   const auto reducedResults = run(reduced, call, reducedOperands, dims);
 
-  const auto valueClass = [&](std::int64_t v) { return values ? lumping.representative(*values, v) : v; };
-  Interpreter onFull(full, [&](std::uint32_t v) { return fullValues.at(v); }, valueClass);
-  Interpreter onReduced(reduced, [&](std::uint32_t v) { return reducedValues.at(v); }, valueClass);
+  const auto valueClass = [&](std::int64_t v) {
+    return values ? lumping.representative(*values, v) : v;
+  };
+  Interpreter onFull(
+      full, [&](std::uint32_t v) { return fullValues.at(v); }, valueClass);
+  Interpreter onReduced(
+      reduced, [&](std::uint32_t v) { return reducedValues.at(v); }, valueClass);
   for (std::size_t r = 0; r < infos.size(); ++r) {
     if (infos[r].absent) continue;
     const auto planes = static_cast<std::size_t>(fullResults[r].planes());
     for (std::size_t k = 0; k < fullResults[r].data.size(); ++k) {
-      const std::size_t e = lumping.reducedElement(static_cast<int>(call.in.size() + r), infos[r].shape, static_cast<std::int64_t>(k / planes));
-      const double expected = onFull(fullResults[r].data[k]), found = onReduced(reducedResults[r].data[e * planes + k % planes]);
-      EXPECT_NEAR(found, expected, 1e-8 * (1 + std::abs(expected))) << "result " << r << " element " << k;
+      const std::size_t e =
+          lumping.reducedElement(static_cast<int>(call.in.size() + r), infos[r].shape,
+                                 static_cast<std::int64_t>(k / planes));
+      const double expected = onFull(fullResults[r].data[k]),
+                   found = onReduced(reducedResults[r].data[e * planes + k % planes]);
+      EXPECT_NEAR(found, expected, 1e-8 * (1 + std::abs(expected)))
+          << "result " << r << " element " << k;
       if (std::abs(found - expected) > 1e-8 * (1 + std::abs(expected))) return lumped;
     }
   }
@@ -370,7 +408,8 @@ TEST(Reduction, EveryOperatorAgreesWithItselfOnLumpedDimensions) {
   }
   // No operator may pass by never being lumped, and none may be missing.
   for (std::size_t i = 0; i < Registry::instance().size(); ++i) {
-    const std::string& name = Registry::instance().at(OperatorId(static_cast<std::int64_t>(i))).name;
+    const std::string& name =
+        Registry::instance().at(OperatorId(static_cast<std::int64_t>(i))).name;
     EXPECT_TRUE(seen.contains(name)) << name;
     EXPECT_GT(lumped[name], 0) << name;
   }
@@ -381,15 +420,19 @@ TEST(Reduction, SomeGradientsAbsent) {
   const Shape q{3, 4, 4, 6}, k{3, 4, 3, 6};
   for (int round = 0; round < 20; ++round)
     for (const bool first : {false, true}) {
-      Call call{"apply_rotary_emb_backward", {}, {{q}, {k}, {q}, {k}, {{4, 3}, ElementKind::kComplex}}, 3};
+      Call call{"apply_rotary_emb_backward",
+                {},
+                {{q}, {k}, {q}, {k}, {{4, 3}, ElementKind::kComplex}},
+                3};
       call.in[first ? 0 : 1].present = false;
       SCOPED_TRACE(describe(call));
       compare(call, random);
     }
 }
 
-// Whatever a result element reads at two positions of one operand dimension is summed (or chosen) over that dimension, and relate() must say so. Found
-// from the terms themselves: the variables that occur in a result element, independently of the rules by which backward operators derive it.
+// Whatever a result element reads at two positions of one operand dimension is summed (or chosen)
+// over that dimension, and relate() must say so. Found from the terms themselves: the variables
+// that occur in a result element, independently of the rules by which backward operators derive it.
 void checkSums(const Call& call, Random& random) {
   const Lumping lumping(call, random);
   const Recorder& r = lumping.recorder();
@@ -405,11 +448,12 @@ void checkSums(const Call& call, Random& random) {
   for (const auto& range : r.ranges) unite(range.whole, range.part);
   std::set<Key> declared, halves;
   for (const Key& k : r.sums) declared.insert(find(k));
-  for (const auto& [whole, half] : r.doubles) halves.insert(find(whole));   // a pair is read together
+  for (const auto& [whole, half] : r.doubles)
+    halves.insert(find(whole));  // a pair is read together
 
   TermAlgebra terms(TermAlgebra::Mode::kRaw);
   std::vector<TensorValue<TermAlgebra>> operands(call.in.size());
-  std::vector<std::pair<std::size_t, std::int64_t>> origin;   // variable -> operand, position
+  std::vector<std::pair<std::size_t, std::int64_t>> origin;  // variable -> operand, position
   for (std::size_t i = 0; i < call.in.size(); ++i) {
     if (!call.in[i].present) continue;
     operands[i].element = call.in[i].element;
@@ -430,7 +474,8 @@ void checkSums(const Call& call, Random& random) {
         if (!seen.insert(t.id).second) continue;
         switch (terms.kind(t)) {
           case TermKind::kConstant:
-          case TermKind::kNegativeInfinity: break;
+          case TermKind::kNegativeInfinity:
+            break;
           case TermKind::kSum:
           case TermKind::kProduct:
             for (const auto& p : terms.parts(t)) open.push_back(p.term);
@@ -453,7 +498,8 @@ void checkSums(const Call& call, Random& random) {
           distinct.clear();
           for (const std::int64_t i : positions) distinct.insert(i / 2);
         }
-        EXPECT_TRUE(distinct.size() < 2 || declared.contains(find(k))) << "operand " << k.first << " dimension " << k.second;
+        EXPECT_TRUE(distinct.size() < 2 || declared.contains(find(k)))
+            << "operand " << k.first << " dimension " << k.second;
       }
     }
 }
@@ -476,7 +522,7 @@ TEST(Reduction, BoundsMapThroughClasses) {
   ReducedDim d;
   d.full = 6;
   d.position = {0, 1, 4};
-  d.weight = {2, 2, 2};   // {0, 2}, {1, 3}, {4, 5}
+  d.weight = {2, 2, 2};  // {0, 2}, {1, 3}, {4, 5}
   EXPECT_EQ(d.reducedBound(0), 0);
   EXPECT_EQ(d.reducedBound(4), 2);
   EXPECT_EQ(d.reducedBound(6), 3);
@@ -502,7 +548,9 @@ TEST(Reduction, ContradictingShapesAreNeverExecuted) {
   EXPECT_THROW(run(a, add, {tensor({half}), tensor({whole})}, {{half}}), std::logic_error);
   EXPECT_THROW(run(a, add, {tensor({half}), tensor({half})}, {{whole}}), std::logic_error);
   const Call linear{"linear", {}, {{{2, 4}}, {{3, 4}}}};
-  EXPECT_THROW(run(a, linear, {tensor({ReducedDim::whole(2), half}), tensor({ReducedDim::whole(3), whole})}), std::logic_error);
+  EXPECT_THROW(
+      run(a, linear, {tensor({ReducedDim::whole(2), half}), tensor({ReducedDim::whole(3), whole})}),
+      std::logic_error);
   const Call chunk{"chunk", numbers({{"dim", 0}, {"parts", 4}, {"index", 1}}), {{{4}}}};
   EXPECT_THROW(run(a, chunk, {tensor({half})}), std::logic_error);
   const Call view{"view", {{"size", std::vector<std::int64_t>{2, 2}}}, {{{4}}}};
@@ -522,7 +570,8 @@ TEST(Reduction, LumpedMaskEntriesAreOpaque) {
   half.position = {0, 1};
   half.weight = {1, 3};
   half.factors = 1;
-  half.places = {{.piece = 7, .start = 0, .offset = 0, .lumped = true, .stands = false}, {.piece = 7, .start = 0, .offset = 1, .lumped = true, .stands = true}};
+  half.places = {{.piece = 7, .start = 0, .offset = 0, .lumped = true, .stands = false},
+                 {.piece = 7, .start = 0, .offset = 1, .lumped = true, .stands = true}};
   const Call call{"create_mask", {}, {{{2, 4}, ElementKind::kInteger, false, 5}}};
   TensorValue<TermAlgebra> tokens;
   tokens.element = ElementKind::kInteger;

@@ -15,8 +15,9 @@ using Classes = std::vector<std::vector<std::int32_t>>;
 
 // Every rank of a mesh a=4 x b=2 squares its x; all have the same program.
 Draft squares() {
-  return test::draft(R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "o": {"shape": [4]}}, "nodes": [{"op": "square", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
-                     R"({"mesh": [["a", 4], ["b", 2]], "programs": [{"tensors": {"x": {"shape": [4], "kind": "input"}, "o": {"shape": [4]}}, "nodes": [{"op": "square", "in": ["x"], "out": ["o"]}]}],
+  return test::draft(
+      R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "o": {"shape": [4]}}, "nodes": [{"op": "square", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
+      R"({"mesh": [["a", 4], ["b", 2]], "programs": [{"tensors": {"x": {"shape": [4], "kind": "input"}, "o": {"shape": [4]}}, "nodes": [{"op": "square", "in": ["x"], "out": ["o"]}]}],
                          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}]}]},
                                      {"tensor": "o", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "o"}]}]}]})");
 }
@@ -26,7 +27,8 @@ Draft oneRankApart() {
   Draft d = squares();
   const Json same = d.program(0);
   d.plan["programs"] = Json::array();
-  for (const char* at : {R"({"a": 0})", R"({"a": 1})", R"({"a": 3})", R"({"a": 2, "b": 0})", R"({"a": 2, "b": 1})"}) {
+  for (const char* at : {R"({"a": 0})", R"({"a": 1})", R"({"a": 3})", R"({"a": 2, "b": 0})",
+                         R"({"a": 2, "b": 1})"}) {
     d.plan["programs"].push_back(same);
     d.plan["programs"].back()["at"] = Json::parse(at);
   }
@@ -55,9 +57,15 @@ TEST(Alike, ContentDoes) {
     EXPECT_EQ(classesOf(d, 0), (Classes{{0, 1, 3}, {2}})) << what;
     EXPECT_EQ(classesOf(d, 1), (Classes{{0}, {1}})) << what;
   };
-  changed("operator", [](Json& p) { p["nodes"][0] = {{"op", "mul"}, {"in", {"x", "x"}}, {"out", {"o"}}}; });
-  changed("attribute", [](Json& p) { p["nodes"][0] = {{"op", "pow"}, {"in", {"x"}}, {"out", {"o"}}, {"attrs", {{"scalar", 2}}}}; });
-  changed("a tensor more", [](Json& p) { p["tensors"]["y"] = {{"shape", {1}}, {"kind", "input"}}; });
+  changed("operator", [](Json& p) {
+    p["nodes"][0] = {{"op", "mul"}, {"in", {"x", "x"}}, {"out", {"o"}}};
+  });
+  changed("attribute", [](Json& p) {
+    p["nodes"][0] = {{"op", "pow"}, {"in", {"x"}}, {"out", {"o"}}, {"attrs", {{"scalar", 2}}}};
+  });
+  changed("a tensor more", [](Json& p) {
+    p["tensors"]["y"] = {{"shape", {1}}, {"kind", "input"}};
+  });
   changed("kind", [](Json& p) { p["tensors"]["x"]["kind"] = "parameter"; });
 }
 
@@ -76,7 +84,8 @@ TEST(Alike, LineagePartsTellApart) {
 
 TEST(Alike, RootsAndListedGroupsTellApart) {
   Draft d = squares();
-  d.program(0)["nodes"][0] = Json::parse(R"({"op": "all_reduce", "in": ["x"], "out": ["o"], "comm": "c", "group_at": [{"a": 0}, {"a": 1}, {"a": 2}, {"a": 3}]})");
+  d.program(0)["nodes"][0] = Json::parse(
+      R"({"op": "all_reduce", "in": ["x"], "out": ["o"], "comm": "c", "group_at": [{"a": 0}, {"a": 1}, {"a": 2}, {"a": 3}]})");
   EXPECT_EQ(classesOf(d, 0), (Classes{{0}, {1}, {2}, {3}}));
   EXPECT_EQ(classesOf(d, 1), (Classes{{0, 1}}));
 }

@@ -1,4 +1,5 @@
-// Every kind of defect that shows before any solving, one at a time in a plan that is otherwise right, with the ranks and nodes it names.
+// Every kind of defect that shows before any solving, one at a time in a plan that is otherwise
+// right, with the ranks and nodes it names.
 #include "plan/checks.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +17,8 @@ using test::pointersOf;
 using test::Ranks;
 
 // The first defect, with what its message must contain.
-void expectDefect(const Draft& d, DefectKind kind, const Ranks& ranks, const Pointers& pointers, const std::string& message) {
+void expectDefect(const Draft& d, DefectKind kind, const Ranks& ranks, const Pointers& pointers,
+                  const std::string& message) {
   const auto defects = defectsOf(d);
   ASSERT_FALSE(defects.empty()) << "expected: " << message;
   const Defect& first = defects.front();
@@ -35,7 +37,8 @@ Draft meeting(const std::string& node, const std::string& result = "[4]") {
   }
   return d;
 }
-const char* const kAllReduce = R"({"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"]})";
+const char* const kAllReduce =
+    R"({"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"]})";
 
 TEST(Checks, ARightPlanHasNoDefects) {
   EXPECT_TRUE(defectsOf(test::pipeline()).empty());
@@ -48,26 +51,31 @@ TEST(Checks, DeclaredShapeThatTheOperatorDoesNotProduce) {
   Draft d = test::pipeline();
   d.tensor(1, "t")["shape"] = {2};
   d.entry(4) = d.entry(3);
-  expectDefect(d, DefectKind::kShape, {2, 3}, {"/programs/1/nodes/1"}, "'t' is declared with shape [2], but the operator produces []");
+  expectDefect(d, DefectKind::kShape, {2, 3}, {"/programs/1/nodes/1"},
+               "'t' is declared with shape [2], but the operator produces []");
 }
 
 // [1] for [] is the same only where a reduction produces it.
 TEST(Checks, OneElementDeclaredForAScalar) {
   const auto through = [](const char* y, const char* t) {
-    const std::string nodes = R"({"op": "sum", "in": ["x"], "out": ["y"]}, {"op": "neg", "in": ["y"], "out": ["t"]}, {"op": "sum", "in": ["t"], "out": ["o"]})";
+    const std::string nodes =
+        R"({"op": "sum", "in": ["x"], "out": ["y"]}, {"op": "neg", "in": ["y"], "out": ["t"]}, {"op": "sum", "in": ["t"], "out": ["o"]})";
     const auto tensors = [](const std::string& ofY, const std::string& ofT) {
-      return R"("y": {"shape": )" + ofY + R"(}, "t": {"shape": )" + ofT + R"(}, "o": {"shape": []})";
+      return R"("y": {"shape": )" + ofY + R"(}, "t": {"shape": )" + ofT +
+             R"(}, "o": {"shape": []})";
     };
-    return test::oneRank(R"("x": {"shape": [3], "kind": "input"})", tensors("[]", "[]"), nodes, tensors(y, t), nodes);
+    return test::oneRank(R"("x": {"shape": [3], "kind": "input"})", tensors("[]", "[]"), nodes,
+                         tensors(y, t), nodes);
   };
   EXPECT_TRUE(defectsOf(through("[]", "[]")).empty());
   EXPECT_TRUE(defectsOf(through("[1]", "[1]")).empty());
-  expectDefect(through("[]", "[1]"), DefectKind::kShape, {0}, {"/programs/0/nodes/1"}, "'t' is declared with shape [1], but the operator produces []");
+  expectDefect(through("[]", "[1]"), DefectKind::kShape, {0}, {"/programs/0/nodes/1"},
+               "'t' is declared with shape [1], but the operator produces []");
 }
 
 TEST(Checks, OperandsThatDoNotFit) {
   Draft d = test::pipeline();
-  d.node(0, 0)["in"] = {"w", "x"};   // [3, 4] by [4, 4]: possible, but another result
+  d.node(0, 0)["in"] = {"w", "x"};  // [3, 4] by [4, 4]: possible, but another result
   expectDefect(d, DefectKind::kShape, {0, 1}, {"/programs/0/nodes/0"}, "declared with shape");
   d.node(0, 0)["in"] = {"y", "w"};
   expectDefect(d, DefectKind::kShape, {0, 1}, {"/programs/0/nodes/0"}, "linear");
@@ -96,8 +104,11 @@ TEST(Checks, CommunicationShapes) {
 }
 
 TEST(Checks, PiecesThatDoNotDivide) {
-  const Draft d = meeting(R"({"op": "reduce_scatter", "in": ["x"], "out": ["y"], "comm": "c", "group_at": [{"tp": 0}, {"tp": 1}], "attrs": {"dim": 0}})", "[3]");
-  expectDefect(d, DefectKind::kShape, {0}, {"/programs/0/nodes/0"}, "declared with shape [3], but the operator produces [2]");
+  const Draft d = meeting(
+      R"({"op": "reduce_scatter", "in": ["x"], "out": ["y"], "comm": "c", "group_at": [{"tp": 0}, {"tp": 1}], "attrs": {"dim": 0}})",
+      "[3]");
+  expectDefect(d, DefectKind::kShape, {0}, {"/programs/0/nodes/0"},
+               "declared with shape [3], but the operator produces [2]");
 }
 
 // ---- assignments ----
@@ -105,10 +116,12 @@ TEST(Checks, PiecesThatDoNotDivide) {
 TEST(Checks, DoubleAssignment) {
   Draft d = test::pipeline();
   d.program(0)["nodes"].push_back(d.node(0, 0));
-  expectDefect(d, DefectKind::kDoubleAssignment, {0, 1}, {"/programs/0/nodes/2", "/programs/0/nodes/0"}, "'y' is produced twice");
-  d.node(0, 2)["mb"] = 1;   // one microbatch overlaps with all
-  expectDefect(d, DefectKind::kDoubleAssignment, {0, 1}, {"/programs/0/nodes/2", "/programs/0/nodes/0"}, "'y' is produced twice");
-  d.node(0, 0)["mb"] = 0;   // one each: right, once both come before the send
+  expectDefect(d, DefectKind::kDoubleAssignment, {0, 1},
+               {"/programs/0/nodes/2", "/programs/0/nodes/0"}, "'y' is produced twice");
+  d.node(0, 2)["mb"] = 1;  // one microbatch overlaps with all
+  expectDefect(d, DefectKind::kDoubleAssignment, {0, 1},
+               {"/programs/0/nodes/2", "/programs/0/nodes/0"}, "'y' is produced twice");
+  d.node(0, 0)["mb"] = 0;  // one each: right, once both come before the send
   std::swap(d.node(0, 1), d.node(0, 2));
   EXPECT_TRUE(defectsOf(d).empty());
 }
@@ -117,21 +130,26 @@ TEST(Checks, AProducedInput) {
   Draft d = test::pipeline();
   d.program(1)["tensors"]["z"] = Json::parse(R"({"shape": [], "kind": "constant", "value": 0})");
   d.program(1)["nodes"].push_back(Json::parse(R"({"op": "identity", "in": ["s"], "out": ["z"]})"));
-  expectDefect(d, DefectKind::kDoubleAssignment, {2, 3}, {"/programs/1/nodes/4", "/programs/1/nodes/4"}, "it is an input, parameter or constant");
+  expectDefect(d, DefectKind::kDoubleAssignment, {2, 3},
+               {"/programs/1/nodes/4", "/programs/1/nodes/4"},
+               "it is an input, parameter or constant");
 }
 
 TEST(Checks, OnceForEachMicrobatchIntoOneTensor) {
   Draft d = test::pipeline();
   d.tensor(1, "last") = Json::parse(R"({"shape": []})");
-  d.program(1)["nodes"].push_back(Json::parse(R"({"op": "identity", "in": ["t"], "out": ["last"], "mb": "*"})"));
-  expectDefect(d, DefectKind::kDoubleAssignment, {2, 3}, {"/programs/1/nodes/4", "/programs/1/nodes/4"}, "once in each microbatch");
+  d.program(1)["nodes"].push_back(
+      Json::parse(R"({"op": "identity", "in": ["t"], "out": ["last"], "mb": "*"})"));
+  expectDefect(d, DefectKind::kDoubleAssignment, {2, 3},
+               {"/programs/1/nodes/4", "/programs/1/nodes/4"}, "once in each microbatch");
 }
 
 TEST(Checks, ReadButNeverProduced) {
   Draft d = test::pipeline();
   d.tensor(1, "missing") = Json::parse(R"({"shape": []})");
   d.node(1, 3)["in"] = {"missing"};
-  expectDefect(d, DefectKind::kUnproduced, {2, 3}, {"/programs/1/nodes/3"}, "'missing', which is never produced on this rank");
+  expectDefect(d, DefectKind::kUnproduced, {2, 3}, {"/programs/1/nodes/3"},
+               "'missing', which is never produced on this rank");
 }
 
 TEST(Checks, ReadForAMicrobatchThatIsNeverProduced) {
@@ -139,12 +157,15 @@ TEST(Checks, ReadForAMicrobatchThatIsNeverProduced) {
   d.node(1, 1)["mb"] = 0;
   Draft unclaimed = d;
   unclaimed.entry(4) = d.entry(3);
-  expectDefect(unclaimed, DefectKind::kUnproduced, {2, 3}, {"/programs/1/nodes/2"}, "never produced on this rank for microbatch 1");
+  expectDefect(unclaimed, DefectKind::kUnproduced, {2, 3}, {"/programs/1/nodes/2"},
+               "never produced on this rank for microbatch 1");
   // Lineage that names it is the first to say so.
   const auto defects = defectsOf(d);
   ASSERT_EQ(defects.size(), 2u);
   EXPECT_EQ(defects[0].kind, DefectKind::kUnproduced);
-  EXPECT_EQ(defects[0].message, "lineage entry /lineage/4/shards/0 names local tensor 't', which no node of /programs/1 produces for microbatch 1");
+  EXPECT_EQ(defects[0].message,
+            "lineage entry /lineage/4/shards/0 names local tensor 't', which no node of "
+            "/programs/1 produces for microbatch 1");
   EXPECT_EQ(defects[0].microbatch, 1);
   EXPECT_EQ(defects[0].ranks, (Ranks{2, 3}));
 }
@@ -153,13 +174,15 @@ TEST(Checks, LineageOfATensorThatIsNeverProduced) {
   Draft d = test::pipeline();
   d.tensor(1, "missing") = Json::parse(R"({"shape": []})");
   d.entry(5)["shards"][0]["parts"][0]["local"] = "missing";
-  expectDefect(d, DefectKind::kUnproduced, {2, 3}, {}, "names local tensor 'missing', which no node of /programs/1 produces");
+  expectDefect(d, DefectKind::kUnproduced, {2, 3}, {},
+               "names local tensor 'missing', which no node of /programs/1 produces");
 }
 
 TEST(Checks, ProducedTooLate) {
   Draft d = test::pipeline();
   std::swap(d.node(1, 2), d.node(1, 3));
-  expectDefect(d, DefectKind::kUnproduced, {2, 3}, {"/programs/1/nodes/2", "/programs/1/nodes/3"}, "produced only later, by /programs/1/nodes/3");
+  expectDefect(d, DefectKind::kUnproduced, {2, 3}, {"/programs/1/nodes/2", "/programs/1/nodes/3"},
+               "produced only later, by /programs/1/nodes/3");
 }
 
 TEST(Checks, AcrossMicrobatchesNodeOrderSaysNothing) {
@@ -181,7 +204,8 @@ TEST(Checks, AcrossMicrobatchesNodeOrderSaysNothing) {
   Json send = d.node(0, 1);
   send["mb"] = 1;
   d.program(0)["nodes"].push_back(send);
-  expectDefect(d, DefectKind::kUnproduced, {2, 3}, {"/programs/1/nodes/2", "/programs/1/nodes/3"}, "produced only later");
+  expectDefect(d, DefectKind::kUnproduced, {2, 3}, {"/programs/1/nodes/2", "/programs/1/nodes/3"},
+               "produced only later");
 }
 
 // ---- who meets whom ----
@@ -189,12 +213,14 @@ TEST(Checks, AcrossMicrobatchesNodeOrderSaysNothing) {
 TEST(Checks, AMemberNeverJoins) {
   Draft d = meeting(kAllReduce);
   d.node(1, 0)["comm"] = "other";
-  expectDefect(d, DefectKind::kCollective, {0}, {"/programs/0/nodes/0"}, "rank 1 never issues the matching all_reduce of communication 'c'");
+  expectDefect(d, DefectKind::kCollective, {0}, {"/programs/0/nodes/0"},
+               "rank 1 never issues the matching all_reduce of communication 'c'");
   d = meeting(kAllReduce);
   d.node(1, 0)["op"] = "all_gather";
   d.node(1, 0)["attrs"] = {{"dim", 0}};
   d.tensor(1, "y")["shape"] = {8};
-  expectDefect(d, DefectKind::kCollective, {0}, {"/programs/0/nodes/0"}, "rank 1 never issues the matching all_reduce");
+  expectDefect(d, DefectKind::kCollective, {0}, {"/programs/0/nodes/0"},
+               "rank 1 never issues the matching all_reduce");
 }
 
 TEST(Checks, AMemberJoinsTwice) {
@@ -203,7 +229,8 @@ TEST(Checks, AMemberJoinsTwice) {
   Json again = d.node(1, 0);
   again["out"] = {"z"};
   d.program(1)["nodes"].push_back(again);
-  expectDefect(d, DefectKind::kCollective, {0}, {"/programs/0/nodes/0"}, "rank 1 issues the matching all_reduce of communication 'c' 2 times");
+  expectDefect(d, DefectKind::kCollective, {0}, {"/programs/0/nodes/0"},
+               "rank 1 issues the matching all_reduce of communication 'c' 2 times");
 }
 
 TEST(Checks, AMemberJoinsForAnotherMicrobatchOnly) {
@@ -219,74 +246,94 @@ TEST(Checks, AMemberJoinsForAnotherMicrobatchOnly) {
 }
 
 TEST(Checks, GroupsThatDiffer) {
-  Draft d = meeting(R"({"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "c", "group_at": [{"tp": 0}, {"tp": 1}], "attrs": {"dim": 0}})", "[8]");
+  Draft d = meeting(
+      R"({"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "c", "group_at": [{"tp": 0}, {"tp": 1}], "attrs": {"dim": 0}})",
+      "[8]");
   EXPECT_TRUE(defectsOf(d).empty());
   d.node(1, 0)["group_at"] = Json::parse(R"([{"tp": 1}, {"tp": 0}])");
-  expectDefect(d, DefectKind::kCollective, {0, 1}, {"/programs/0/nodes/0", "/programs/1/nodes/0"}, "lists another group, or the same in another order");
+  expectDefect(d, DefectKind::kCollective, {0, 1}, {"/programs/0/nodes/0", "/programs/1/nodes/0"},
+               "lists another group, or the same in another order");
 }
 
 TEST(Checks, ARankOutsideItsOwnGroup) {
   Draft d = meeting(kAllReduce);
   d.node(0, 0).erase("group");
   d.node(0, 0)["group_at"] = Json::parse(R"([{"tp": 1}])");
-  expectDefect(d, DefectKind::kCollective, {0}, {"/programs/0/nodes/0"}, "rank 0 is not in the group that it lists");
+  expectDefect(d, DefectKind::kCollective, {0}, {"/programs/0/nodes/0"},
+               "rank 0 is not in the group that it lists");
 }
 
 TEST(Checks, OtherReductionDimensionShapeOrElement) {
   Draft d = meeting(kAllReduce);
   d.node(1, 0)["attrs"] = {{"reduce", "max"}};
-  expectDefect(d, DefectKind::kCollective, {0, 1}, {"/programs/0/nodes/0", "/programs/1/nodes/0"}, "reduces with another operation");
+  expectDefect(d, DefectKind::kCollective, {0, 1}, {"/programs/0/nodes/0", "/programs/1/nodes/0"},
+               "reduces with another operation");
 
-  d = meeting(R"({"op": "all_to_all", "in": ["v"], "out": ["y"], "comm": "c", "group": ["tp"], "attrs": {"idim": 0, "odim": 1}})", "[1, 4]");
+  d = meeting(
+      R"({"op": "all_to_all", "in": ["v"], "out": ["y"], "comm": "c", "group": ["tp"], "attrs": {"idim": 0, "odim": 1}})",
+      "[1, 4]");
   for (std::size_t p = 0; p < 2; ++p) {
     d.tensor(p, "v") = Json::parse(R"({"shape": [2, 2]})");
     auto& nodes = d.program(p)["nodes"];
-    nodes.insert(nodes.begin(), Json::parse(R"({"op": "view", "in": ["x"], "out": ["v"], "attrs": {"size": [2, 2]}})"));
+    nodes.insert(
+        nodes.begin(),
+        Json::parse(R"({"op": "view", "in": ["x"], "out": ["v"], "attrs": {"size": [2, 2]}})"));
   }
   EXPECT_TRUE(defectsOf(d).empty());
   d.node(1, 1)["attrs"] = Json::parse(R"({"idim": 1, "odim": 0})");
   d.tensor(1, "y")["shape"] = {4, 1};
-  expectDefect(d, DefectKind::kCollective, {0, 1}, {"/programs/0/nodes/1", "/programs/1/nodes/1"}, "works along another dimension");
+  expectDefect(d, DefectKind::kCollective, {0, 1}, {"/programs/0/nodes/1", "/programs/1/nodes/1"},
+               "works along another dimension");
 
   d = meeting(kAllReduce);
   d.tensor(1, "v") = Json::parse(R"({"shape": [2]})");
   d.tensor(1, "y")["shape"] = {2};
   d.node(1, 0)["in"] = {"v"};
   auto& nodes = d.program(1)["nodes"];
-  nodes.insert(nodes.begin(), Json::parse(R"({"op": "slice", "in": ["x"], "out": ["v"], "attrs": {"dim": 0, "stop": 2}})"));
-  expectDefect(d, DefectKind::kCollective, {0, 1}, {"/programs/0/nodes/0", "/programs/1/nodes/1"}, "has shape [2] where rank 0 has [4]");
+  nodes.insert(
+      nodes.begin(),
+      Json::parse(R"({"op": "slice", "in": ["x"], "out": ["v"], "attrs": {"dim": 0, "stop": 2}})"));
+  expectDefect(d, DefectKind::kCollective, {0, 1}, {"/programs/0/nodes/0", "/programs/1/nodes/1"},
+               "has shape [2] where rank 0 has [4]");
 
   d = meeting(kAllReduce);
   d.tensor(1, "i") = Json::parse(R"({"shape": [4], "kind": "input", "dtype": "int64"})");
   d.tensor(0, "y")["dtype"] = "float32";
   d.tensor(1, "y")["dtype"] = "int64";
   d.node(1, 0)["in"] = {"i"};
-  expectDefect(d, DefectKind::kCollective, {0, 1}, {"/programs/0/nodes/0", "/programs/1/nodes/0"}, "has another kind of element");
+  expectDefect(d, DefectKind::kCollective, {0, 1}, {"/programs/0/nodes/0", "/programs/1/nodes/0"},
+               "has another kind of element");
 }
 
 Draft broadcast() {
   Draft d = meeting(kAllReduce);
-  d.node(0, 0) = Json::parse(R"({"op": "broadcast", "in": ["x"], "out": [], "comm": "b", "group": ["tp"], "root": {"tp": 0}})");
-  d.node(1, 0) = Json::parse(R"({"op": "broadcast", "in": [], "out": ["y"], "comm": "b", "group": ["tp"], "root": {"tp": 0}})");
+  d.node(0, 0) = Json::parse(
+      R"({"op": "broadcast", "in": ["x"], "out": [], "comm": "b", "group": ["tp"], "root": {"tp": 0}})");
+  d.node(1, 0) = Json::parse(
+      R"({"op": "broadcast", "in": [], "out": ["y"], "comm": "b", "group": ["tp"], "root": {"tp": 0}})");
   return d;
 }
 
 TEST(Checks, Broadcast) {
   EXPECT_TRUE(defectsOf(broadcast()).empty());
-  Draft d = broadcast();   // both think they are the root
+  Draft d = broadcast();  // both think they are the root
   d.node(1, 0) = d.node(0, 0);
   d.node(1, 0)["root"] = {{"tp", 1}};
-  expectDefect(d, DefectKind::kCollective, {0, 1}, {"/programs/0/nodes/0", "/programs/1/nodes/0"}, "names another root");
-  d = broadcast();   // nobody does
+  expectDefect(d, DefectKind::kCollective, {0, 1}, {"/programs/0/nodes/0", "/programs/1/nodes/0"},
+               "names another root");
+  d = broadcast();  // nobody does
   d.node(0, 0)["root"] = {{"tp", 1}};
-  expectDefect(d, DefectKind::kCollective, {0}, {"/programs/0/nodes/0"}, "a receiver of a broadcast has one result and no operand");
+  expectDefect(d, DefectKind::kCollective, {0}, {"/programs/0/nodes/0"},
+               "a receiver of a broadcast has one result and no operand");
   d = broadcast();
   d.node(1, 0).erase("group");
   d.node(1, 0)["group_at"] = Json::parse(R"([{"tp": 1}])");
-  expectDefect(d, DefectKind::kCollective, {0}, {"/programs/0/nodes/0"}, "rank 1 never issues the matching broadcast");
+  expectDefect(d, DefectKind::kCollective, {0}, {"/programs/0/nodes/0"},
+               "rank 1 never issues the matching broadcast");
 }
 
-// A root that names only some of the group's axes is another rank for members that differ in the others, also where these are alike.
+// A root that names only some of the group's axes is another rank for members that differ in the
+// others, also where these are alike.
 TEST(Checks, BroadcastOverAnAxisThatItsRootDoesNotName) {
   for (const int dp : {1, 2, 5}) {
     Draft d = broadcast();
@@ -294,7 +341,10 @@ TEST(Checks, BroadcastOverAnAxisThatItsRootDoesNotName) {
     EXPECT_TRUE(defectsOf(d).empty());
     for (std::size_t p = 0; p < 2; ++p) d.node(p, 0)["group"] = {"dp", "tp"};
     if (dp == 1) EXPECT_TRUE(defectsOf(d).empty());
-    else expectDefect(d, DefectKind::kCollective, {0, 2}, {"/programs/0/nodes/0", "/programs/0/nodes/0"}, "rank 2 joins communication 'b' but names another root");
+    else
+      expectDefect(d, DefectKind::kCollective, {0, 2},
+                   {"/programs/0/nodes/0", "/programs/0/nodes/0"},
+                   "rank 2 joins communication 'b' but names another root");
   }
 }
 
@@ -314,18 +364,22 @@ TEST(Checks, OneCommIdForSeveralGroups) {
   add(R"(["dp", "tp"])", "w");
   EXPECT_TRUE(defectsOf(d).empty());
   add(R"(["tp", "dp"])", "v");
-  expectDefect(d, DefectKind::kCollective, {0}, {"/programs/0/nodes/2"}, "rank 0 issues the matching all_reduce of communication 'c' 2 times");
+  expectDefect(d, DefectKind::kCollective, {0}, {"/programs/0/nodes/2"},
+               "rank 0 issues the matching all_reduce of communication 'c' 2 times");
 }
 
 TEST(Checks, SendAndReceive) {
   Draft d = test::pipeline();
   d.node(1, 0)["comm"] = "other";
-  expectDefect(d, DefectKind::kSendReceive, {0}, {"/programs/0/nodes/1"}, "rank 2 never issues the matching receive of communication 'p2p'");
+  expectDefect(d, DefectKind::kSendReceive, {0}, {"/programs/0/nodes/1"},
+               "rank 2 never issues the matching receive of communication 'p2p'");
   d = test::pipeline();
   d.node(0, 1)["to"] = Json::object();
-  expectDefect(d, DefectKind::kSendReceive, {0}, {"/programs/0/nodes/1"}, "communicates with its own rank");
+  expectDefect(d, DefectKind::kSendReceive, {0}, {"/programs/0/nodes/1"},
+               "communicates with its own rank");
   d = test::pipeline();
-  d.node(1, 0)["from"] = Json::parse(R"({"pp": 0, "tp": 1})");   // rank 3 still receives from rank 1, rank 2 from rank 1 too
+  d.node(1, 0)["from"] = Json::parse(
+      R"({"pp": 0, "tp": 1})");  // rank 3 still receives from rank 1, rank 2 from rank 1 too
   const auto defects = defectsOf(d);
   ASSERT_FALSE(defects.empty());
   EXPECT_EQ(defects[0].kind, DefectKind::kSendReceive);
@@ -335,7 +389,8 @@ TEST(Checks, SendAndReceive) {
 TEST(Checks, ATagMakesAllMicrobatchesTheSameMeeting) {
   Draft d = test::pipeline();
   d.node(0, 1)["tag"] = d.node(1, 0)["tag"] = 3;
-  expectDefect(d, DefectKind::kSendReceive, {0}, {"/programs/0/nodes/1"}, "its tag makes them all the same one");
+  expectDefect(d, DefectKind::kSendReceive, {0}, {"/programs/0/nodes/1"},
+               "its tag makes them all the same one");
 }
 
 }  // namespace

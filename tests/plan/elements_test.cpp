@@ -1,4 +1,5 @@
-// Kinds of element that the plan leaves out follow from what produces the tensor, through operators and communication.
+// Kinds of element that the plan leaves out follow from what produces the tensor, through operators
+// and communication.
 #include "plan/elements.h"
 
 #include <gtest/gtest.h>
@@ -10,9 +11,10 @@ namespace {
 
 // Rank 0 chooses experts (integers) and sends the choice on; no dtype says so.
 test::Draft choice() {
-  return test::draft(R"({"tensors": {"x": {"shape": [4, 2], "kind": "input"}, "w": {"shape": [8, 2], "kind": "parameter"}, "g": {"shape": [4, 2]}, "i": {"shape": [4, 2]}},
+  return test::draft(
+      R"({"tensors": {"x": {"shape": [4, 2], "kind": "input"}, "w": {"shape": [8, 2], "kind": "parameter"}, "g": {"shape": [4, 2]}, "i": {"shape": [4, 2]}},
       "nodes": [{"op": "moe_gate", "in": ["x", "w"], "out": ["g", "i"], "attrs": {"score_func": "softmax", "topk": 2}}], "outputs": ["g"]})",
-                     R"({"mesh": [["pp", 2]], "programs": [
+      R"({"mesh": [["pp", 2]], "programs": [
         {"at": {"pp": 0}, "tensors": {"x": {"shape": [4, 2], "kind": "input"}, "w": {"shape": [8, 2], "kind": "parameter"}, "g": {"shape": [4, 2]}, "i": {"shape": [4, 2]}, "v": {"shape": [8]}},
          "nodes": [{"op": "moe_gate", "in": ["x", "w"], "out": ["g", "i"], "attrs": {"score_func": "softmax", "topk": 2}}, {"op": "view", "in": ["i"], "out": ["v"], "attrs": {"size": [8]}},
                    {"op": "send", "in": ["v"], "out": [], "comm": "c", "to": {"pp": 1}}]},
@@ -25,7 +27,9 @@ test::Draft choice() {
 }
 
 ElementKind elementOf(const Problem& problem, std::int32_t program, const std::string& name) {
-  return problem.plan.programs[static_cast<std::size_t>(program)].graph.tensors[static_cast<std::size_t>(test::localTensor(problem, program, name))].element;
+  return problem.plan.programs[static_cast<std::size_t>(program)]
+      .graph.tensors[static_cast<std::size_t>(test::localTensor(problem, program, name))]
+      .element;
 }
 
 TEST(Elements, FollowOperatorsAndCommunication) {
@@ -35,7 +39,8 @@ TEST(Elements, FollowOperatorsAndCommunication) {
   EXPECT_EQ(elementOf(*problem, 0, "v"), ElementKind::kInteger);
   EXPECT_EQ(elementOf(*problem, 1, "v"), ElementKind::kInteger);
   EXPECT_EQ(elementOf(*problem, 1, "u"), ElementKind::kInteger);
-  EXPECT_EQ(elementOf(*problem, 1, "r"), ElementKind::kReal);   // inputs keep what they are declared with
+  EXPECT_EQ(elementOf(*problem, 1, "r"),
+            ElementKind::kReal);  // inputs keep what they are declared with
   EXPECT_TRUE(Join(*problem).defects().empty());
 }
 
@@ -56,7 +61,8 @@ TEST(Elements, ADeclaredDtypeStandsAndIsReported) {
   const Join join(*problem);
   ASSERT_EQ(join.defects().size(), 1u);
   EXPECT_EQ(join.defects()[0].kind, DefectKind::kShape);
-  EXPECT_NE(join.defects()[0].message.find("another kind of element"), std::string::npos) << join.defects()[0].message;
+  EXPECT_NE(join.defects()[0].message.find("another kind of element"), std::string::npos)
+      << join.defects()[0].message;
 }
 
 // Another pair uses the name for reals: each receiver says what it gets.
@@ -75,7 +81,9 @@ TEST(Elements, WhereDifferentKindsAreSentUnderOneNameReceiversSayWhich) {
     test::read(d);
     ADD_FAILURE() << "it was read";
   } catch (const InputError& error) {
-    EXPECT_NE(std::string(error.what()).find("/programs/1/nodes/0/out/0: 'v' has no dtype"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("/programs/1/nodes/0/out/0: 'v' has no dtype"),
+              std::string::npos)
+        << error.what();
   }
   d.plan["programs"][1]["tensors"]["v"]["dtype"] = "int64";
   d.plan["programs"][3]["tensors"]["v"]["dtype"] = "float32";

@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
+#include <gtest/gtest.h>
 #include <boost/concept/assert.hpp>
 #include <boost/graph/breadth_first_search.hpp>
 #include <boost/graph/graph_concepts.hpp>
 #include <boost/graph/graphviz.hpp>
 #include <boost/graph/strong_components.hpp>
 #include <boost/graph/topological_sort.hpp>
-#include <gtest/gtest.h>
 
 #include "support/problems.h"
 
@@ -39,7 +39,8 @@ void expectTopological(const FamilyGraph& graph) {
   std::vector<std::size_t> place(order.size());
   for (std::size_t i = 0; i < order.size(); ++i) place[order[i]] = i;
   const auto [first, last] = edges(graph);
-  for (auto e = first; e != last; ++e) EXPECT_LT(place[source(*e, graph)], place[target(*e, graph)]);
+  for (auto e = first; e != last; ++e)
+    EXPECT_LT(place[source(*e, graph)], place[target(*e, graph)]);
 }
 
 // Edges in no order, one of them twice; vertex 4 has none.
@@ -76,15 +77,22 @@ TEST(FamilyGraph, TopologicalSort) {
 TEST(FamilyGraph, BreadthFirstSearch) {
   std::vector<int> distance(5, -1);
   distance[0] = 0;
-  const auto record = boost::record_distances(boost::make_iterator_property_map(distance.begin(), get(boost::vertex_index, kDiamond)), boost::on_tree_edge());
-  boost::breadth_first_search(kDiamond, Vertex{0}, boost::visitor(boost::make_bfs_visitor(record)).vertex_index_map(get(boost::vertex_index, kDiamond)));
+  const auto record = boost::record_distances(
+      boost::make_iterator_property_map(distance.begin(), get(boost::vertex_index, kDiamond)),
+      boost::on_tree_edge());
+  boost::breadth_first_search(kDiamond, Vertex{0},
+                              boost::visitor(boost::make_bfs_visitor(record))
+                                  .vertex_index_map(get(boost::vertex_index, kDiamond)));
   EXPECT_EQ(distance, (std::vector<int>{0, 1, 1, 2, -1}));
 }
 
 TEST(FamilyGraph, StrongComponents) {
   const FamilyGraph graph(4, {{0, 1}, {1, 2}, {2, 0}, {2, 3}});
   std::vector<int> component(4);
-  EXPECT_EQ(boost::strong_components(graph, boost::make_iterator_property_map(component.begin(), get(boost::vertex_index, graph))), 2);
+  EXPECT_EQ(
+      boost::strong_components(graph, boost::make_iterator_property_map(
+                                          component.begin(), get(boost::vertex_index, graph))),
+      2);
   EXPECT_EQ(component[0], component[1]);
   EXPECT_EQ(component[0], component[2]);
   EXPECT_NE(component[0], component[3]);
@@ -93,14 +101,16 @@ TEST(FamilyGraph, StrongComponents) {
 TEST(FamilyGraph, WritesGraphviz) {
   std::ostringstream out;
   boost::write_graphviz(out, kDiamond);
-  for (const char* line : {"digraph", "0->1", "0->2", "1->3", "2->3", "4;"}) EXPECT_NE(out.str().find(line), std::string::npos) << line << "\n" << out.str();
+  for (const char* line : {"digraph", "0->1", "0->2", "1->3", "2->3", "4;"})
+    EXPECT_NE(out.str().find(line), std::string::npos) << line << "\n" << out.str();
 }
 
 TEST(FamilyGraph, OfAPlan) {
   const auto problem = test::read(test::pipeline());
   const Join join(*problem);
   ASSERT_TRUE(join.defects().empty());
-  EXPECT_EQ(num_vertices(join.families()), 6u);   // one for each program node; send and receive share one of their two
+  EXPECT_EQ(num_vertices(join.families()),
+            6u);  // one for each program node; send and receive share one of their two
   expectTopological(join.families());
   std::ostringstream out;
   boost::write_graphviz(out, join.families());

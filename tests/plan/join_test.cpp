@@ -1,4 +1,5 @@
-// Look-ups of the joined plan, input lineage that would restrict inputs, and the order in which lineage may be assumed.
+// Look-ups of the joined plan, input lineage that would restrict inputs, and the order in which
+// lineage may be assumed.
 #include "plan/join.h"
 
 #include <algorithm>
@@ -25,8 +26,12 @@ TEST(Join, FindsProgramsTensorsAndProducers) {
   EXPECT_EQ(join.programOf(1), 0);
   EXPECT_EQ(join.programOf(2), 1);
   const std::int32_t t = localTensor(*problem, 1, "t");
-  EXPECT_EQ(join.findTensor(1, problem->plan.programs[1].graph.tensors[static_cast<std::size_t>(t)].name), t);
-  EXPECT_EQ(join.findTensor(0, problem->plan.programs[1].graph.tensors[static_cast<std::size_t>(t)].name), -1);
+  EXPECT_EQ(
+      join.findTensor(1, problem->plan.programs[1].graph.tensors[static_cast<std::size_t>(t)].name),
+      t);
+  EXPECT_EQ(
+      join.findTensor(0, problem->plan.programs[1].graph.tensors[static_cast<std::size_t>(t)].name),
+      -1);
   ASSERT_EQ(join.producers(1, t).size(), 1u);
   EXPECT_EQ(join.producers(1, t)[0].node, 1);
   EXPECT_EQ(join.producerOf({1, t, 3, Microbatch::of(1)}).node, 1);
@@ -63,8 +68,10 @@ TEST(Join, KnowsWhichAxesNothingNames) {
   join.forEachRank({{1, 1}}, [&](std::int64_t r) { visited.push_back(r); });
   EXPECT_EQ(visited, (Ranks{1, 3}));
 
-  test::Draft named = test::pipeline();   // a lineage part that names a coordinate tells the coordinates apart
-  named.plan["lineage"].push_back(Json::parse(R"({"tensor": "s", "role": "checkpoint", "shards": [{"box": [], "parts": [{"local": "s", "at": {"pp": 1, "tp": 0}}]}]})"));
+  test::Draft named =
+      test::pipeline();  // a lineage part that names a coordinate tells the coordinates apart
+  named.plan["lineage"].push_back(Json::parse(
+      R"({"tensor": "s", "role": "checkpoint", "shards": [{"box": [], "parts": [{"local": "s", "at": {"pp": 1, "tp": 0}}]}]})"));
   const auto problem2 = test::read(named);
   EXPECT_EQ(Join(*problem2).alike().classes(1).size(), 2u);
 }
@@ -74,12 +81,14 @@ TEST(Join, GroupsAreInRankOrderHoweverTheAxesAreListed) {
   d.plan["mesh"] = Json::parse(R"([["a", 2], ["tp", 2], ["c", 3]])");
   for (std::size_t p = 0; p < 2; ++p) {
     d.tensor(p, "y") = Json::parse(R"({"shape": [4]})");
-    d.program(p)["nodes"] = Json::parse(R"([{"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "r", "group": ["c", "a"]}])");
+    d.program(p)["nodes"] = Json::parse(
+        R"([{"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "r", "group": ["c", "a"]}])");
   }
   const auto problem = test::read(d);
   const Join join(*problem);
   EXPECT_TRUE(join.defects().empty());
-  EXPECT_EQ(join.groupOf(communicationOf(*problem, 1, 0), 10), (Ranks{3, 4, 5, 9, 10, 11}));   // a = 1, tp = 1, c = 1
+  EXPECT_EQ(join.groupOf(communicationOf(*problem, 1, 0), 10),
+            (Ranks{3, 4, 5, 9, 10, 11}));  // a = 1, tp = 1, c = 1
 }
 
 TEST(Join, ListedGroupsKeepTheirOrderAndTheRestOfTheRank) {
@@ -87,7 +96,8 @@ TEST(Join, ListedGroupsKeepTheirOrderAndTheRestOfTheRank) {
   d.plan["mesh"] = Json::parse(R"([["dp", 2], ["tp", 2]])");
   for (std::size_t p = 0; p < 2; ++p) {
     d.tensor(p, "y") = Json::parse(R"({"shape": [8]})");
-    d.program(p)["nodes"] = Json::parse(R"([{"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "g", "group_at": [{"tp": 1}, {"tp": 0}], "attrs": {"dim": 0}}])");
+    d.program(p)["nodes"] = Json::parse(
+        R"([{"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "g", "group_at": [{"tp": 1}, {"tp": 0}], "attrs": {"dim": 0}}])");
   }
   const auto problem = test::read(d);
   const Join join(*problem);
@@ -102,13 +112,16 @@ TEST(Join, PartnersOfSendAndReceive) {
   EXPECT_EQ(join.groupOf(send, 1), (Ranks{1, 3}));
   EXPECT_EQ(join.groupOf(communicationOf(*problem, 1, 0), 3), (Ranks{1, 3}));
   EXPECT_EQ(join.partners(3, send, Microbatch::of(1), 1), (Nodes{0}));
-  EXPECT_EQ(join.partners(3, send, Microbatch::none(), 1), (Nodes{}));   // once is another meeting than once per microbatch
-  EXPECT_EQ(join.partners(2, send, Microbatch::of(1), 1), (Nodes{}));    // rank 2 receives from rank 0
+  EXPECT_EQ(join.partners(3, send, Microbatch::none(), 1),
+            (Nodes{}));  // once is another meeting than once per microbatch
+  EXPECT_EQ(join.partners(2, send, Microbatch::of(1), 1),
+            (Nodes{}));  // rank 2 receives from rank 0
 }
 
 TEST(Join, ATagTakesTheMicrobatchsPlace) {
   test::Draft d = test::pipeline();
-  // Each side names its microbatches; what is sent as microbatch 0 is received as microbatch 1 and the other way round.
+  // Each side names its microbatches; what is sent as microbatch 0 is received as microbatch 1 and
+  // the other way round.
   Json send = d.node(0, 1), receive = d.node(1, 0);
   d.program(0)["nodes"].erase(1);
   d.program(1)["nodes"].erase(0);
@@ -125,8 +138,10 @@ TEST(Join, ATagTakesTheMicrobatchsPlace) {
   const auto problem = test::read(d);
   const Join join(*problem);
   ASSERT_TRUE(join.defects().empty()) << join.defects()[0].message;
-  EXPECT_EQ(join.partners(2, communicationOf(*problem, 0, 1), Microbatch::of(0), 0), (Nodes{0}));   // tag 10
-  EXPECT_EQ(join.partners(2, communicationOf(*problem, 0, 2), Microbatch::of(1), 0), (Nodes{1}));   // tag 11
+  EXPECT_EQ(join.partners(2, communicationOf(*problem, 0, 1), Microbatch::of(0), 0),
+            (Nodes{0}));  // tag 10
+  EXPECT_EQ(join.partners(2, communicationOf(*problem, 0, 2), Microbatch::of(1), 0),
+            (Nodes{1}));  // tag 11
 }
 
 TEST(Join, MentionsAreFoundOnThePartsPrograms) {
@@ -142,11 +157,15 @@ TEST(Join, MentionsAreFoundOnThePartsPrograms) {
 
 // ---- input lineage ----
 
-Json inputOfX(const char* box) { return Json::parse(std::string(R"({"tensor": "x", "role": "input", "shards": [{"box": )") + box + R"(, "parts": [{"local": "x", "at": {"tp": 0}}]}]})"); }
+Json inputOfX(const char* box) {
+  return Json::parse(std::string(R"({"tensor": "x", "role": "input", "shards": [{"box": )") + box +
+                     R"(, "parts": [{"local": "x", "at": {"tp": 0}}]}]})");
+}
 
 TEST(InputLineage, TwoSourcesOfOneLocalTensorAreAnInputError) {
   test::Draft d = test::twoRanks();
-  d.entry(0)["shards"] = Json::parse(R"([{"box": [[0, 4]], "parts": [{"local": "x", "at": {"tp": 0}}]}, {"box": [[4, 8]], "parts": [{"local": "x", "at": {"tp": 1}}]}])");
+  d.entry(0)["shards"] = Json::parse(
+      R"([{"box": [[0, 4]], "parts": [{"local": "x", "at": {"tp": 0}}]}, {"box": [[4, 8]], "parts": [{"local": "x", "at": {"tp": 1}}]}])");
   d.plan["lineage"].push_back(inputOfX("[[4, 8]]"));
   const auto problem = test::read(d);
   try {
@@ -154,13 +173,17 @@ TEST(InputLineage, TwoSourcesOfOneLocalTensorAreAnInputError) {
     FAIL() << "the proof would hold only for inputs whose halves agree";
   } catch (const InputError& error) {
     EXPECT_EQ(error.pointer(), "/lineage/2/shards/0");
-    EXPECT_NE(std::string(error.what()).find("already is the input piece stated at /lineage/0/shards/0"), std::string::npos) << error.what();
+    EXPECT_NE(
+        std::string(error.what()).find("already is the input piece stated at /lineage/0/shards/0"),
+        std::string::npos)
+        << error.what();
   }
 }
 
 TEST(InputLineage, TheSameSourceTwiceIsNone) {
   test::Draft d = test::twoRanks();
-  d.entry(0)["shards"] = Json::parse(R"([{"box": [[0, 4]], "parts": [{"local": "x", "at": {"tp": 0}}]}, {"box": [[4, 8]], "parts": [{"local": "x", "at": {"tp": 1}}]}])");
+  d.entry(0)["shards"] = Json::parse(
+      R"([{"box": [[0, 4]], "parts": [{"local": "x", "at": {"tp": 0}}]}, {"box": [[4, 8]], "parts": [{"local": "x", "at": {"tp": 1}}]}])");
   d.plan["lineage"].push_back(inputOfX("[[0, 4]]"));
   const auto problem = test::read(d);
   EXPECT_NO_THROW(Join{*problem});
@@ -168,18 +191,23 @@ TEST(InputLineage, TheSameSourceTwiceIsNone) {
 
 TEST(InputLineage, APartOfTwoSumsIsAnInputError) {
   test::Draft d = test::twoRanks();
-  d.model["tensors"]["y"] = d.model["tensors"]["x"] = Json::parse(R"({"shape": [4], "kind": "input"})");
-  d.entry(0) = Json::parse(R"({"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}], "sum": ["tp"]}]})");
-  d.entry(1) = Json::parse(R"({"tensor": "y", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}], "sum": ["tp"]}]})");
-  d.plan["lineage"].push_back(Json::parse(R"({"tensor": "x", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}], "sum": ["tp"]}]})"));
+  d.model["tensors"]["y"] = d.model["tensors"]["x"] =
+      Json::parse(R"({"shape": [4], "kind": "input"})");
+  d.entry(0) = Json::parse(
+      R"({"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}], "sum": ["tp"]}]})");
+  d.entry(1) = Json::parse(
+      R"({"tensor": "y", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}], "sum": ["tp"]}]})");
+  d.plan["lineage"].push_back(Json::parse(
+      R"({"tensor": "x", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}], "sum": ["tp"]}]})"));
   const auto problem = test::read(d);
-  EXPECT_THROW(Join{*problem}, InputError);   // x = y would follow
+  EXPECT_THROW(Join{*problem}, InputError);  // x = y would follow
 }
 
 // Two shards of one local tensor that are the same piece at coordinate 0 only.
 TEST(InputLineage, DifferentStepsAreDifferentSources) {
   test::Draft d = test::twoRanks();
-  d.plan["lineage"].push_back(Json::parse(R"({"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}]}]})"));
+  d.plan["lineage"].push_back(Json::parse(
+      R"({"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}]}]})"));
   const auto problem = test::read(d);
   EXPECT_THROW(Join{*problem}, InputError);
 }
@@ -205,7 +233,8 @@ TEST(LemmaOrder, DoesNotDependOnThePositionInTheFile) {
   EXPECT_LT(join.entryKey(3), join.entryKey(2));
 }
 
-// Every rank has a program of its own, in any order in the file. Communication is looked at on one of the alike ranks, the order is that of all.
+// Every rank has a program of its own, in any order in the file. Communication is looked at on one
+// of the alike ranks, the order is that of all.
 TEST(LemmaOrder, DoesNotDependOnTheOrderOfPrograms) {
   std::mt19937 random(3);
   for (int round = 0; round < 8; ++round) {
@@ -227,21 +256,26 @@ TEST(LemmaOrder, DoesNotDependOnTheOrderOfPrograms) {
   }
 }
 
-// Families that run in a circle though their instances do not: no entry of the circle may be assumed by another on the strength of its key.
+// Families that run in a circle though their instances do not: no entry of the circle may be
+// assumed by another on the strength of its key.
 TEST(LemmaOrder, FamiliesInACircleShareAKey) {
   test::Draft d = test::twoRanks();
   d.plan["microbatches"] = 2;
   d.tensor(0, "a") = d.tensor(0, "b") = Json::parse(R"({"shape": [4], "per_mb": true})");
-  d.program(0)["nodes"] = Json::parse(R"([{"op": "identity", "in": ["x"], "out": ["a"], "mb": 0}, {"op": "neg", "in": ["a#0"], "out": ["b"], "mb": "*"}, {"op": "neg", "in": ["b#0"], "out": ["a"], "mb": 1}])");
-  d.plan["lineage"].push_back(Json::parse(R"({"tensor": "x", "role": "checkpoint", "shards": [{"box": [[0, 4]], "parts": [{"local": "a", "at": {"tp": 0}, "mb": 1}]}]})"));
-  d.plan["lineage"].push_back(Json::parse(R"({"tensor": "x", "role": "checkpoint", "shards": [{"box": [[0, 4]], "parts": [{"local": "b", "at": {"tp": 0}, "mb": 1}]}]})"));
+  d.program(0)["nodes"] = Json::parse(
+      R"([{"op": "identity", "in": ["x"], "out": ["a"], "mb": 0}, {"op": "neg", "in": ["a#0"], "out": ["b"], "mb": "*"}, {"op": "neg", "in": ["b#0"], "out": ["a"], "mb": 1}])");
+  d.plan["lineage"].push_back(Json::parse(
+      R"({"tensor": "x", "role": "checkpoint", "shards": [{"box": [[0, 4]], "parts": [{"local": "a", "at": {"tp": 0}, "mb": 1}]}]})"));
+  d.plan["lineage"].push_back(Json::parse(
+      R"({"tensor": "x", "role": "checkpoint", "shards": [{"box": [[0, 4]], "parts": [{"local": "b", "at": {"tp": 0}, "mb": 1}]}]})"));
   const auto problem = test::read(d);
   const Join join(*problem);
   ASSERT_TRUE(join.defects().empty()) << join.defects()[0].message;
   EXPECT_EQ(join.entryKey(2), join.entryKey(3));
 }
 
-// On every plan: what a stage assumes comes strictly earlier in one linear order, so no chain of proofs can run in a circle.
+// On every plan: what a stage assumes comes strictly earlier in one linear order, so no chain of
+// proofs can run in a circle.
 TEST(LemmaOrder, NoStageOfARealPlanAssumesALaterEntry) {
   bool any = false;
   for (const std::string& name : test::planNames()) {
@@ -254,7 +288,8 @@ TEST(LemmaOrder, NoStageOfARealPlanAssumesALaterEntry) {
       if (problem->plan.lineage[e].role == Role::kInput) continue;
       const auto entry = static_cast<std::int32_t>(e);
       for (const std::int32_t f : cutStage(join, entry, {}).usedEntries) {
-        EXPECT_LT(std::make_pair(join.entryKey(f), f), std::make_pair(join.entryKey(entry), entry)) << name;
+        EXPECT_LT(std::make_pair(join.entryKey(f), f), std::make_pair(join.entryKey(entry), entry))
+            << name;
       }
     }
   }

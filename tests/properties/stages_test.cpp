@@ -1,4 +1,5 @@
-// Random stages, executed over each algebra on one reduction: the terms' values are the fingerprints and the doubles that direct execution gives.
+// Random stages, executed over each algebra on one reduction: the terms' values are the
+// fingerprints and the doubles that direct execution gives.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +15,7 @@
 namespace shardproof::test {
 namespace {
 
-constexpr std::int64_t kMostElements = 96;   // of a tensor: stages are many and small
+constexpr std::int64_t kMostElements = 96;  // of a tensor: stages are many and small
 
 // A graph of operators on the model's side, each on what came before and on fresh inputs.
 class RandomStage {
@@ -31,7 +32,9 @@ class RandomStage {
   std::set<std::string> used;
 
  private:
-  const ops::TensorInfo& info(std::int32_t t) const { return stage.tensors[static_cast<std::size_t>(t)].info; }
+  const ops::TensorInfo& info(std::int32_t t) const {
+    return stage.tensors[static_cast<std::size_t>(t)].info;
+  }
   Shape shape() const { return info(current_).shape; }
   int rank() const { return static_cast<int>(shape().size()); }
 
@@ -43,24 +46,29 @@ class RandomStage {
     stage.tensors.push_back(made);
     return static_cast<std::int32_t>(stage.tensors.size()) - 1;
   }
-  std::int32_t input(const Shape& s, ElementKind element = ElementKind::kReal) { return add({s, element}, Origin::kVariable); }
+  std::int32_t input(const Shape& s, ElementKind element = ElementKind::kReal) {
+    return add({s, element}, Origin::kVariable);
+  }
 
   // The operator's first result; -1 as an operand is an absent one.
-  std::int32_t node(const std::string& op, const Attributes& attributes, const std::vector<std::int32_t>& in, std::size_t results = 1) {
+  std::int32_t node(const std::string& op, const Attributes& attributes,
+                    const std::vector<std::int32_t>& in, std::size_t results = 1) {
     const OperatorId id = ops::Registry::instance().find(op);
     const ops::OperatorInfo& operation = ops::Registry::instance().at(id);
     operation.validate(attributes, in.size(), results);
     std::vector<ops::TensorInfo> infos;
     for (const std::int32_t t : in) infos.push_back(t >= 0 ? info(t) : ops::TensorInfo{});
     std::vector<const ops::TensorInfo*> operands;
-    for (std::size_t i = 0; i < in.size(); ++i) operands.push_back(in[i] >= 0 ? &infos[i] : nullptr);
+    for (std::size_t i = 0; i < in.size(); ++i)
+      operands.push_back(in[i] >= 0 ? &infos[i] : nullptr);
     StageNode made;
     made.logical = true;
     made.op = id;
     made.attributes = problem.attributes.intern(attributes);
     made.in = in;
     std::int32_t first = -1;
-    for (const ops::TensorInfo& result : operation.infer(ops::Signature{attributes, operands, results})) {
+    for (const ops::TensorInfo& result :
+         operation.infer(ops::Signature{attributes, operands, results})) {
       made.out.push_back(result.absent ? -1 : add(result, Origin::kComputed));
       if (first < 0) first = made.out.back();
     }
@@ -69,7 +77,9 @@ class RandomStage {
     return first;
   }
 
-  std::int32_t positive() { return node("add", {{"scalar", Rational(1, 2)}}, {node("square", {}, {current_})}); }
+  std::int32_t positive() {
+    return node("add", {{"scalar", Rational(1, 2)}}, {node("square", {}, {current_})});
+  }
 
   void grow() {
     using List = std::vector<std::int64_t>;
@@ -80,10 +90,16 @@ class RandomStage {
     Attributes attributes;
     std::vector<std::int32_t> in{current_};
     switch (c_.below(s.empty() ? 4 : 17)) {
-      case 0: op = c_.among<std::string>({"neg", "square", "sigmoid", "tanh", "silu", "relu", "gelu", "exp", "identity"}); break;
+      case 0:
+        op = c_.among<std::string>(
+            {"neg", "square", "sigmoid", "tanh", "silu", "relu", "gelu", "exp", "identity"});
+        break;
       case 1:
         op = c_.among<std::string>({"add", "sub", "mul"});
-        in.push_back(c_.oneIn(3) ? current_ : input(c_.oneIn(2) ? s : s.empty() ? Shape{} : Shape{last}));
+        in.push_back(c_.oneIn(3) ? current_
+                                 : input(c_.oneIn(2) ? s
+                                         : s.empty() ? Shape{}
+                                                     : Shape{last}));
         break;
       case 2:
         op = "div";
@@ -105,7 +121,7 @@ class RandomStage {
         op = "transpose";
         attributes = {{"dim0", dim()}, {"dim1", dim()}};
         break;
-      case 7: {   // two dimensions together, or one apart
+      case 7: {  // two dimensions together, or one apart
         Shape size = s;
         if (rank() > 1 && c_.oneIn(2)) {
           size.pop_back();
@@ -122,7 +138,9 @@ class RandomStage {
         const std::int64_t d = c_.below(rank()), n = s[static_cast<std::size_t>(d)];
         const std::int64_t start = c_.below(static_cast<int>(n));
         op = "slice";
-        attributes = {{"dim", Rational(d)}, {"start", Rational(start)}, {"stop", Rational(start + 1 + c_.below(static_cast<int>(n - start)))}};
+        attributes = {{"dim", Rational(d)},
+                      {"start", Rational(start)},
+                      {"stop", Rational(start + 1 + c_.below(static_cast<int>(n - start)))}};
         break;
       }
       case 9: {
@@ -141,7 +159,9 @@ class RandomStage {
       case 11: {
         op = "matmul";
         if (rank() < 2) in = {current_, input({last, 3})};
-        else in = {current_, node("transpose", {{"dim0", Rational(-1)}, {"dim1", Rational(-2)}}, {c_.oneIn(2) ? current_ : input(s)})};
+        else
+          in = {current_, node("transpose", {{"dim0", Rational(-1)}, {"dim1", Rational(-2)}},
+                               {c_.oneIn(2) ? current_ : input(s)})};
         break;
       }
       case 12:
@@ -160,7 +180,7 @@ class RandomStage {
         }
         break;
       case 14: {
-        op = "embedding";   // the tensor so far is the table
+        op = "embedding";  // the tensor so far is the table
         const Shape rows{1 + c_.below(3)};
         if (rank() != 2) return;
         in = {input(rows, ElementKind::kInteger), current_};
@@ -197,7 +217,9 @@ class RandomStage {
 
 // Everything that some operator of the stage computes and that nothing reads: (tensor, element).
 template <class A>
-std::vector<typename A::Element> resultsOf(const RandomStage& random, const ReducedStage& reduced, A& algebra, const typename StageRunner<A>::Supply& supply) {
+std::vector<typename A::Element> resultsOf(const RandomStage& random, const ReducedStage& reduced,
+                                           A& algebra,
+                                           const typename StageRunner<A>::Supply& supply) {
   StageRunner<A> runner(random.stage, reduced, random.problem, algebra);
   runner.run(supply);
   std::vector<typename A::Element> results;
@@ -215,7 +237,8 @@ struct Terms {
   std::vector<Term> results;
 };
 
-bool reaches(const TermAlgebra& algebra, const std::vector<Term>& roots, const std::function<bool(Term)>& what) {
+bool reaches(const TermAlgebra& algebra, const std::vector<Term>& roots,
+             const std::function<bool(Term)>& what) {
   std::set<std::uint32_t> seen;
   std::vector<Term> stack = roots;
   while (!stack.empty()) {
@@ -234,7 +257,8 @@ bool reaches(const TermAlgebra& algebra, const std::vector<Term>& roots, const s
       case TermKind::kIndicator:
         for (const Term a : algebra.arguments(t)) stack.push_back(a);
         break;
-      default: break;
+      default:
+        break;
     }
   }
   return false;
@@ -244,7 +268,8 @@ bool reaches(const TermAlgebra& algebra, const std::vector<Term>& roots, const s
 bool onAnEdge(const TermAlgebra& algebra, const TermValues<DoubleAlgebra>& values) {
   return std::any_of(values.known().begin(), values.known().end(), [&](const auto& known) {
     const Term t{known.first};
-    return algebra.kind(t) == TermKind::kFunction && algebra.function(t) == ops::Function::kStep && std::abs(values.known().at(algebra.arguments(t)[0].id)) < 1e-9;
+    return algebra.kind(t) == TermKind::kFunction && algebra.function(t) == ops::Function::kStep &&
+           std::abs(values.known().at(algebra.arguments(t)[0].id)) < 1e-9;
   });
 }
 
@@ -268,62 +293,86 @@ void compare(Choices& c, Counts& counts) {
       doubles.push_back(static_cast<double>(i));
     } else {
       residues.push_back({draw() % ModularAlgebra::kPrime, false});
-      doubles.push_back(static_cast<double>(static_cast<std::int64_t>(draw() % 4001) - 2000) / 1600);
+      doubles.push_back(static_cast<double>(static_cast<std::int64_t>(draw() % 4001) - 2000) /
+                        1600);
     }
   };
   Terms raw(TermAlgebra::Mode::kRaw), normal(TermAlgebra::Mode::kNormalized);
   for (Terms* terms : {&raw, &normal}) {
-    terms->results = resultsOf<TermAlgebra>(random, reduced, terms->algebra, [&](std::int32_t t, std::int64_t) {
-      if (terms == &raw) extend(t);
-      return terms->algebra.variable(random.stage.tensors[static_cast<std::size_t>(t)].info.element == ElementKind::kInteger);
-    });
+    terms->results =
+        resultsOf<TermAlgebra>(random, reduced, terms->algebra, [&](std::int32_t t, std::int64_t) {
+          if (terms == &raw) extend(t);
+          return terms->algebra.variable(
+              random.stage.tensors[static_cast<std::size_t>(t)].info.element ==
+              ElementKind::kInteger);
+        });
   }
   ++counts.stages;
   counts.operators.insert(random.used.begin(), random.used.end());
-  for (const auto& dims : reduced.dims) counts.lumped += std::any_of(dims.begin(), dims.end(), [](const ops::ReducedDim* d) { return d->lumped(); });
+  for (const auto& dims : reduced.dims)
+    counts.lumped +=
+        std::any_of(dims.begin(), dims.end(), [](const ops::ReducedDim* d) { return d->lumped(); });
 
-  const auto kind = [&](TermKind k) { return reaches(raw.algebra, raw.results, [&](Term t) { return raw.algebra.kind(t) == k; }); };
+  const auto kind = [&](TermKind k) {
+    return reaches(raw.algebra, raw.results, [&](Term t) { return raw.algebra.kind(t) == k; });
+  };
   // Also where the root of a constant is folded.
-  const bool roots = kind(TermKind::kSqrt) || std::any_of(random.used.begin(), random.used.end(), [](const std::string& op) {
-                       return op.find("sqrt") != std::string::npos || op.find("_norm") != std::string::npos;
-                     });
-  const bool laws = roots || kind(TermKind::kExp) ||
-                    reaches(raw.algebra, raw.results, [&](Term t) { return raw.algebra.kind(t) == TermKind::kFunction && raw.algebra.function(t) == ops::Function::kLog; });
-  // Constants, which are folded, may come out of a pad; those that are no integers have another order modulo a prime.
-  const bool orders = random.used.contains("pad") && std::any_of(random.used.begin(), random.used.end(), [](const std::string& op) {
-                        return op.find("relu") != std::string::npos || op.find("ama") != std::string::npos || op.find("ami") != std::string::npos ||
-                               op.find("softmax") != std::string::npos || op.find("logsumexp") != std::string::npos || op.find("cross_entropy") != std::string::npos;
-                      });
+  const bool roots =
+      kind(TermKind::kSqrt) ||
+      std::any_of(random.used.begin(), random.used.end(), [](const std::string& op) {
+        return op.find("sqrt") != std::string::npos || op.find("_norm") != std::string::npos;
+      });
+  const bool laws = roots || kind(TermKind::kExp) || reaches(raw.algebra, raw.results, [&](Term t) {
+                      return raw.algebra.kind(t) == TermKind::kFunction &&
+                             raw.algebra.function(t) == ops::Function::kLog;
+                    });
+  // Constants, which are folded, may come out of a pad; those that are no integers have another
+  // order modulo a prime.
+  const bool orders =
+      random.used.contains("pad") &&
+      std::any_of(random.used.begin(), random.used.end(), [](const std::string& op) {
+        return op.find("relu") != std::string::npos || op.find("ama") != std::string::npos ||
+               op.find("ami") != std::string::npos || op.find("softmax") != std::string::npos ||
+               op.find("logsumexp") != std::string::npos ||
+               op.find("cross_entropy") != std::string::npos;
+      });
   // A root of a residue has either sign, and exp and log are no homomorphisms modulo a prime.
   if (!roots && !orders) {
     ModularAlgebra modular;
     std::size_t next = 0;
-    const auto direct = resultsOf<ModularAlgebra>(random, reduced, modular, [&](std::int32_t, std::int64_t) { return residues[next++]; });
+    const auto direct = resultsOf<ModularAlgebra>(
+        random, reduced, modular, [&](std::int32_t, std::int64_t) { return residues[next++]; });
     for (const Terms* terms : {&raw, &normal}) {
       if (terms == &normal && laws) continue;
       TermValues<ModularAlgebra> values(terms->algebra, modular, residues);
       for (std::size_t i = 0; i < direct.size(); ++i) {
-        if (!(values.of(terms->results[i]) == direct[i])) RC_FAIL("the fingerprint of " + terms->algebra.toString(terms->results[i], {}) + (terms == &raw ? " (raw)" : " (normal form)"));
+        if (!(values.of(terms->results[i]) == direct[i]))
+          RC_FAIL("the fingerprint of " + terms->algebra.toString(terms->results[i], {}) +
+                  (terms == &raw ? " (raw)" : " (normal form)"));
         ++(terms == &raw ? counts.fingerprints : counts.normalFingerprints);
       }
     }
   }
   DoubleAlgebra algebra;
   std::size_t next = 0;
-  const auto direct = resultsOf<DoubleAlgebra>(random, reduced, algebra, [&](std::int32_t, std::int64_t) { return doubles[next++]; });
+  const auto direct = resultsOf<DoubleAlgebra>(
+      random, reduced, algebra, [&](std::int32_t, std::int64_t) { return doubles[next++]; });
   for (const Terms* terms : {&raw, &normal}) {
     TermValues<DoubleAlgebra> values(terms->algebra, algebra, doubles);
     std::vector<double> found;
     for (const Term t : terms->results) found.push_back(values.of(t));
-    if (onAnEdge(terms->algebra, values)) return;   // seen in the raw terms; in the normal form it may have been folded
+    if (onAnEdge(terms->algebra, values))
+      return;  // seen in the raw terms; in the normal form it may have been folded
     double largest = 1;
-    for (const auto& [id, value] : values.known()) largest = std::max(largest, std::isnan(value) ? INFINITY : std::abs(value));
-    if (!(largest < 1e6) || values.extreme()) continue;   // an exponential that overflows
+    for (const auto& [id, value] : values.known())
+      largest = std::max(largest, std::isnan(value) ? INFINITY : std::abs(value));
+    if (!(largest < 1e6) || values.extreme()) continue;  // an exponential that overflows
     for (std::size_t i = 0; i < direct.size(); ++i) {
       if (!std::isfinite(direct[i])) continue;
       if (!(std::abs(found[i] - direct[i]) <= 1e-8 * largest)) {
-        RC_FAIL("the value of " + terms->algebra.toString(terms->results[i], {}) + (terms == &raw ? " (raw)" : " (normal form)") + ": " + std::to_string(found[i]) + ", executed " +
-                std::to_string(direct[i]));
+        RC_FAIL("the value of " + terms->algebra.toString(terms->results[i], {}) +
+                (terms == &raw ? " (raw)" : " (normal form)") + ": " + std::to_string(found[i]) +
+                ", executed " + std::to_string(direct[i]));
       }
       ++counts.doubles;
     }
@@ -337,7 +386,7 @@ TEST(RandomStages, TermsFingerprintsAndDoublesAgree) {
     Choices c = drawChoices(60);
     try {
       compare(c, counts);
-    } catch (const Unsupported&) {   // what has no value, or is too large for one term
+    } catch (const Unsupported&) {  // what has no value, or is too large for one term
       ++refused;
     }
   }));
@@ -347,7 +396,7 @@ TEST(RandomStages, TermsFingerprintsAndDoublesAgree) {
   EXPECT_GT(counts.normalFingerprints, 2500);
   EXPECT_GT(counts.doubles, 20000);
   EXPECT_GT(counts.lumped, 250);
-  EXPECT_GT(counts.operators.size(), 45u);   // with their gradients
+  EXPECT_GT(counts.operators.size(), 45u);  // with their gradients
 }
 
 }  // namespace

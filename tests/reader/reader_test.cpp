@@ -1,4 +1,5 @@
-// Reading a problem: a good one completely, then one defect at a time, each with the place and the message that must come of it.
+// Reading a problem: a good one completely, then one defect at a time, each with the place and the
+// message that must come of it.
 #include "reader/reader.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +32,8 @@ const char* const kModelText = R"({"format": "shardproof-model", "version": 1, "
  {"op": "add", "in": ["y/~", "c"], "out": ["z"], "attrs": {"alpha": 2}}],
 "outputs": ["z"]})";
 
-const char* const kPlanText = R"({"format": "shardproof-plan", "version": 1, "name": "small", "model": "small.model.json",
+const char* const kPlanText =
+    R"({"format": "shardproof-plan", "version": 1, "name": "small", "model": "small.model.json",
 "mesh": [["dp", 2], ["tp", 2]], "microbatches": 2,
 "programs": [{"at": {"tp": 0}, "tensors": {
   "x": {"shape": [2, 4], "kind": "input", "per_mb": true},
@@ -92,7 +94,8 @@ class ReaderTest : public testing::Test {
 
 std::string replaced(std::string text, const std::string& what, const std::string& with) {
   const std::size_t at = text.find(what);
-  if (at == std::string::npos) throw std::logic_error("the test replaces what is not there: " + what);
+  if (at == std::string::npos)
+    throw std::logic_error("the test replaces what is not there: " + what);
   return text.replace(at, what.size(), with);
 }
 
@@ -162,7 +165,8 @@ TEST_F(ReaderTest, ReadsLineage) {
   EXPECT_EQ(plan.lineage[0].tensor, 0);
   EXPECT_EQ(plan.lineage[0].role, Role::kInput);
   using Steps = std::vector<std::pair<std::int32_t, Shape>>;
-  EXPECT_EQ(x.step, (Steps{{0, {4, 0}}, {kMicrobatchAxis, {2, 0}}}));  // the step of 0 along tp is gone
+  EXPECT_EQ(x.step,
+            (Steps{{0, {4, 0}}, {kMicrobatchAxis, {2, 0}}}));  // the step of 0 along tp is gone
   EXPECT_EQ(plan.lineage[2].shards.at(0).parts.at(0).microbatch, Microbatch::of(0));
   EXPECT_EQ(plan.lineage[2].shards.at(1).sum, std::vector<std::int32_t>{kMicrobatchAxis});
   EXPECT_EQ(plan.lineage[2].shards.at(1).parts.at(0).at, (Coordinates{{0, 0}, {1, 1}}));
@@ -189,7 +193,8 @@ TEST_F(ReaderTest, KeysComeInAnyOrder) {
 }
 
 TEST_F(ReaderTest, ANameWithANumberSignIsItselfFirst) {
-  const auto problem = read(kModelText, replaced(kPlanText, R"("in": ["y#0", "y#1"])", R"("in": ["a#0", "y#1"])"));
+  const auto problem =
+      read(kModelText, replaced(kPlanText, R"("in": ["y#0", "y#1"])", R"("in": ["a#0", "y#1"])"));
   const Graph& g = problem->plan.programs[0].graph;
   EXPECT_EQ(g.in(g.nodes[3])[0].tensor, 7);
   EXPECT_EQ(g.in(g.nodes[3])[0].microbatch, Microbatch::none());
@@ -197,15 +202,20 @@ TEST_F(ReaderTest, ANameWithANumberSignIsItselfFirst) {
 
 TEST_F(ReaderTest, AFullReductionMayBeDeclaredWithOneElement) {
   // z = sum(y), declared [1] where the operator produces [].
-  std::string model = replaced(kModelText, R"("z": {"shape": [8, 6], "dtype": "bfloat16"})", R"("z": {"shape": [8, 6]}, "s": {"shape": [1]})");
-  model = replaced(model, R"("attrs": {"alpha": 2}}])", R"("attrs": {"alpha": 2}}, {"op": "sum", "in": ["z"], "out": ["s"]}])");
+  std::string model = replaced(kModelText, R"("z": {"shape": [8, 6], "dtype": "bfloat16"})",
+                               R"("z": {"shape": [8, 6]}, "s": {"shape": [1]})");
+  model = replaced(model, R"("attrs": {"alpha": 2}}])",
+                   R"("attrs": {"alpha": 2}}, {"op": "sum", "in": ["z"], "out": ["s"]}])");
   EXPECT_EQ(read(model, kPlanText)->model.graph.tensors[5].shape, Shape{1});
-  EXPECT_THROW(read(replaced(model, R"("s": {"shape": [1]})", R"("s": {"shape": [2]})"), kPlanText), InputError);
+  EXPECT_THROW(read(replaced(model, R"("s": {"shape": [1]})", R"("s": {"shape": [2]})"), kPlanText),
+               InputError);
   // Only a reduction: the other operators cannot be executed with another shape than theirs.
   model = replaced(model, R"("s": {"shape": [1]})", R"("s": {"shape": []}, "n": {"shape": []})");
-  model = replaced(model, R"("out": ["s"]}])", R"("out": ["s"]}, {"op": "neg", "in": ["s"], "out": ["n"]}])");
+  model = replaced(model, R"("out": ["s"]}])",
+                   R"("out": ["s"]}, {"op": "neg", "in": ["s"], "out": ["n"]}])");
   EXPECT_NO_THROW(read(model, kPlanText));
-  EXPECT_THROW(read(replaced(model, R"("n": {"shape": []})", R"("n": {"shape": [1]})"), kPlanText), InputError);
+  EXPECT_THROW(read(replaced(model, R"("n": {"shape": []})", R"("n": {"shape": [1]})"), kPlanText),
+               InputError);
 }
 
 TEST_F(ReaderTest, ReadsGzip) {
@@ -218,7 +228,8 @@ TEST_F(ReaderTest, DigestsAreOfTheWholeText) {
   const auto plain = read(kModelText, std::string(kPlanText) + " \n");
   EXPECT_EQ(plain->model.sha256, sha256Hex(kModelText));
   EXPECT_EQ(plain->plan.sha256, sha256Hex(std::string(kPlanText) + " \n"));
-  const auto compressed = readProblem(writeGzip("m.json.gz", kModelText), writeGzip("p.json.gz", kPlanText));
+  const auto compressed =
+      readProblem(writeGzip("m.json.gz", kModelText), writeGzip("p.json.gz", kPlanText));
   EXPECT_EQ(compressed->model.sha256, plain->model.sha256);
   EXPECT_EQ(compressed->plan.sha256, sha256Hex(kPlanText));
 }
@@ -240,7 +251,9 @@ TEST_F(ReaderTest, PlainTextUnderAGzipNameIsAnError) {
   EXPECT_THROW(readProblem(std::nullopt, file), InputError);
 }
 
-TEST_F(ReaderTest, AMissingFileIsAnError) { EXPECT_THROW(readProblem(std::nullopt, (directory_ / "none.json").string()), InputError); }
+TEST_F(ReaderTest, AMissingFileIsAnError) {
+  EXPECT_THROW(readProblem(std::nullopt, (directory_ / "none.json").string()), InputError);
+}
 
 TEST_F(ReaderTest, AMissingModelSaysWhatToDo) {
   try {
@@ -256,7 +269,8 @@ TEST_F(ReaderTest, EveryTruncationIsAnError) {
   const std::string model = write("small.model.json", kModelText);
   const std::string plan = kPlanText;
   for (std::size_t length = 0; length < plan.size(); length += 37) {
-    EXPECT_THROW(readProblem(model, write("cut.plan.json", plan.substr(0, length))), InputError) << length;
+    EXPECT_THROW(readProblem(model, write("cut.plan.json", plan.substr(0, length))), InputError)
+        << length;
   }
 }
 
@@ -276,7 +290,8 @@ class ReaderDefectTest : public ReaderTest, public testing::WithParamInterface<D
 
 TEST_P(ReaderDefectTest, IsReportedAtItsPlace) {
   const Defect& d = GetParam();
-  const std::string model = d.file == In::kModel ? replaced(kModelText, d.replace, d.with) : kModelText;
+  const std::string model =
+      d.file == In::kModel ? replaced(kModelText, d.replace, d.with) : kModelText;
   const std::string plan = d.file == In::kPlan ? replaced(kPlanText, d.replace, d.with) : kPlanText;
   try {
     read(model, plan);
@@ -284,7 +299,8 @@ TEST_P(ReaderDefectTest, IsReportedAtItsPlace) {
   } catch (const InputError& error) {
     EXPECT_EQ(error.pointer(), d.pointer) << error.what();
     EXPECT_NE(std::string(error.what()).find(d.message), std::string::npos) << error.what();
-    EXPECT_EQ(fs::path(error.file()).filename(), d.file == In::kModel ? "small.model.json" : "small.plan.json");
+    EXPECT_EQ(fs::path(error.file()).filename(),
+              d.file == In::kModel ? "small.model.json" : "small.plan.json");
   }
 }
 
@@ -294,9 +310,12 @@ const Defect kModelDefects[] = {
     {In::kModel, "\"version\": 1,", "", "", "\"version\" is missing"},
     {In::kModel, "\"name\": \"small\"", "\"nam\": \"small\"", "/nam", "unknown field \"nam\""},
     {In::kModel, "[8, 4]", "[8, 4", "/tensors/x/shape/2", "not valid JSON at byte 103"},
-    {In::kModel, "\"kind\": \"input\"", "\"kind\": \"data\"", "/tensors/x/kind", "found the string \"data\", expected \"input\""},
-    {In::kModel, "\"kind\": \"input\"", "\"kind\": \"input\", \"per_mb\": true", "/tensors/x/per_mb", "unknown field"},
-    {In::kModel, "\"kind\": \"input\"", "\"kind\": \"input\", \"kind\": \"input\"", "/tensors/x/kind", "twice"},
+    {In::kModel, "\"kind\": \"input\"", "\"kind\": \"data\"", "/tensors/x/kind",
+     "found the string \"data\", expected \"input\""},
+    {In::kModel, "\"kind\": \"input\"", "\"kind\": \"input\", \"per_mb\": true",
+     "/tensors/x/per_mb", "unknown field"},
+    {In::kModel, "\"kind\": \"input\"", "\"kind\": \"input\", \"kind\": \"input\"",
+     "/tensors/x/kind", "twice"},
     {In::kModel, "\"w\": {", "\"x\": {", "/tensors/x", "twice"},
     {In::kModel, "[8, 4]", "[8, -4]", "/tensors/x/shape/1", "expected an integer of at least 0"},
     {In::kModel, "[8, 4]", "[8, 4.5]", "/tensors/x/shape/1", "found the number 4.5"},
@@ -306,28 +325,42 @@ const Defect kModelDefects[] = {
     {In::kModel, "\"shape\": [8, 4], ", "", "/tensors/x", "\"shape\" is missing"},
     {In::kModel, "bfloat16", "bfloat61", "/tensors/z/dtype", "bfloat61"},
     {In::kModel, "bfloat16", "int64", "/tensors/z/dtype", "expected real"},
-    {In::kModel, "\"value\": 1.5e-1", "\"value\": [1, 2]", "/tensors/c/value", "expected a list of length 8"},
+    {In::kModel, "\"value\": 1.5e-1", "\"value\": [1, 2]", "/tensors/c/value",
+     "expected a list of length 8"},
     {In::kModel, "\"value\": 1.5e-1", "\"value\": \"1\"", "/tensors/c/value", "expected a number"},
-    {In::kModel, "\"value\": 1.5e-1", "\"value\": 1.5, \"dtype\": \"int8\"", "/tensors/c/value", "expected an integer"},
-    {In::kModel, "\"value\": 1.5e-1", "\"dtype\": \"float16\"", "/tensors/c", "\"value\" is missing"},
-    {In::kModel, "\"kind\": \"input\"", "\"kind\": \"input\", \"value\": 1", "/tensors/x/value", "\"constant\""},
-    {In::kModel, "\"dtype\": \"bfloat16\"", "\"grad_of\": \"x\"", "/tensors/z/grad_of", "expected a tensor of kind \"parameter\""},
-    {In::kModel, "\"dtype\": \"bfloat16\"", "\"grad_of\": \"v\"", "/tensors/z/grad_of", "found \"v\""},
-    {In::kModel, "\"op\": \"linear\"", "\"op\": \"linaer\"", "/nodes/0/op", "did you mean \"linear\""},
+    {In::kModel, "\"value\": 1.5e-1", "\"value\": 1.5, \"dtype\": \"int8\"", "/tensors/c/value",
+     "expected an integer"},
+    {In::kModel, "\"value\": 1.5e-1", "\"dtype\": \"float16\"", "/tensors/c",
+     "\"value\" is missing"},
+    {In::kModel, "\"kind\": \"input\"", "\"kind\": \"input\", \"value\": 1", "/tensors/x/value",
+     "\"constant\""},
+    {In::kModel, "\"dtype\": \"bfloat16\"", "\"grad_of\": \"x\"", "/tensors/z/grad_of",
+     "expected a tensor of kind \"parameter\""},
+    {In::kModel, "\"dtype\": \"bfloat16\"", "\"grad_of\": \"v\"", "/tensors/z/grad_of",
+     "found \"v\""},
+    {In::kModel, "\"op\": \"linear\"", "\"op\": \"linaer\"", "/nodes/0/op",
+     "did you mean \"linear\""},
     {In::kModel, "\"op\": \"linear\"", "\"op\": \"all_reduce\"", "/nodes/0/op", "only in a plan"},
     {In::kModel, "\"loc\"", "\"mb\": 0, \"loc\"", "/nodes/0/mb", "unknown field \"mb\""},
     {In::kModel, "\"loc\": \"small.py:1\"", "\"loc\": 1", "/nodes/0/loc", "expected a string"},
     {In::kModel, "\"alpha\"", "\"beta\"", "/nodes/1", "beta"},
     {In::kModel, "\"alpha\": 2", "\"alpha\": null", "/nodes/1/attrs/alpha", "found null"},
-    {In::kModel, "\"alpha\": 2", "\"alpha\": [1, [2]]", "/nodes/1/attrs/alpha/1", "expected an integer"},
+    {In::kModel, "\"alpha\": 2", "\"alpha\": [1, [2]]", "/nodes/1/attrs/alpha/1",
+     "expected an integer"},
     {In::kModel, "\"in\": [\"x\", \"w\"]", "\"in\": [\"x\"]", "/nodes/0", "linear"},
-    {In::kModel, "\"in\": [\"x\", \"w\"]", "\"in\": [\"x\", \"v\"]", "/nodes/0/in/1", "found \"v\""},
-    {In::kModel, "\"in\": [\"x\", \"w\"]", "\"in\": [\"x\", 3]", "/nodes/0/in/1", "found the number 3"},
-    {In::kModel, "\"in\": [\"x\", \"w\"]", "\"in\": [\"z\", \"w\"]", "/nodes/0/in/0", "before any node produces it"},
+    {In::kModel, "\"in\": [\"x\", \"w\"]", "\"in\": [\"x\", \"v\"]", "/nodes/0/in/1",
+     "found \"v\""},
+    {In::kModel, "\"in\": [\"x\", \"w\"]", "\"in\": [\"x\", 3]", "/nodes/0/in/1",
+     "found the number 3"},
+    {In::kModel, "\"in\": [\"x\", \"w\"]", "\"in\": [\"z\", \"w\"]", "/nodes/0/in/0",
+     "before any node produces it"},
     {In::kModel, "\"in\": [\"x\", \"w\"]", "\"in\": [\"x\", \"c\"]", "/nodes/0", "does not fit"},
-    {In::kModel, "\"out\": [\"z\"]", "\"out\": [\"y/~\"]", "/nodes/1/out/0", "already produced by /nodes/0"},
-    {In::kModel, "\"out\": [\"z\"]", "\"out\": [\"w\"]", "/nodes/1/out/0", "declared as an input, a parameter or a constant"},
-    {In::kModel, "\"z\": {\"shape\": [8, 6]", "\"z\": {\"shape\": [6, 8]", "/tensors/z/shape", "expected [8, 6]"},
+    {In::kModel, "\"out\": [\"z\"]", "\"out\": [\"y/~\"]", "/nodes/1/out/0",
+     "already produced by /nodes/0"},
+    {In::kModel, "\"out\": [\"z\"]", "\"out\": [\"w\"]", "/nodes/1/out/0",
+     "declared as an input, a parameter or a constant"},
+    {In::kModel, "\"z\": {\"shape\": [8, 6]", "\"z\": {\"shape\": [6, 8]", "/tensors/z/shape",
+     "expected [8, 6]"},
     {In::kModel, "\"outputs\": [\"z\"]", "\"outputs\": []", "/outputs", "at least one"},
     {In::kModel, "\"outputs\": [\"z\"]", "\"outputs\": [\"q\"]", "/outputs/0", "found \"q\""},
     {In::kModel, "\"outputs\": [\"z\"]", "\"outputs\": [\"z\", \"z\"]", "/outputs/1", "twice"},
@@ -346,80 +379,135 @@ const Defect kPlanDefects[] = {
     {In::kPlan, "[\"dp\", 2]", "[\"dp\"]", "/mesh/0", "expected a pair"},
     {In::kPlan, "[\"dp\", 2]", "[\"dp\", 2147483647]", "/mesh/0/1", "ranks"},
     {In::kPlan, "\"microbatches\": 2", "\"microbatches\": 0", "/microbatches", "from 1"},
-    {In::kPlan, "\"microbatches\": 2", "\"microbatches\": 1", "/programs/0/nodes/3/in/1", "from 0 to 0"},
-    {In::kPlan, "{\"at\": {\"tp\": 0}", "{\"at\": {\"pp\": 0}", "/programs/0/at/pp", "expected an axis of the mesh"},
+    {In::kPlan, "\"microbatches\": 2", "\"microbatches\": 1", "/programs/0/nodes/3/in/1",
+     "from 0 to 0"},
+    {In::kPlan, "{\"at\": {\"tp\": 0}", "{\"at\": {\"pp\": 0}", "/programs/0/at/pp",
+     "expected an axis of the mesh"},
     {In::kPlan, "{\"at\": {\"tp\": 0}", "{\"at\": {\"tp\": 2}", "/programs/0/at/tp", "from 0 to 1"},
-    {In::kPlan, "{\"at\": {\"tp\": 0}", "{\"at\": {\"tp\": 1}", "/programs/1/at", "also covered by /programs/0"},
-    {In::kPlan, "{\"at\": {\"tp\": 0}", "{\"at\": {}", "/programs/1/at", "{\"dp\": 0, \"tp\": 1} is also covered"},
-    {In::kPlan, "{\"at\": {\"tp\": 0}", "{\"at\": {\"tp\": 0, \"dp\": 0}", "/programs", "no program covers the rank at {\"dp\": 1, \"tp\": 0}"},
-    {In::kPlan, "{\"at\": {\"tp\": 0}", "{\"order\": \"any\", \"at\": {\"tp\": 0}", "/programs/0/order", "expected \"issue\""},
-    {In::kPlan, "{\"at\": {\"tp\": 0}", "{\"order\": \"issue\", \"at\": {\"tp\": 0}", "/programs/0/nodes/0/mb", "\"issue\""},
-    {In::kPlan, "\"per_mb\": true", "\"per_mb\": 1", "/programs/0/tensors/x/per_mb", "true or false"},
-    {In::kPlan, "\"kind\": \"input\"", "\"grad_of\": \"w\"", "/programs/0/tensors/x/grad_of", "unknown field"},
+    {In::kPlan, "{\"at\": {\"tp\": 0}", "{\"at\": {\"tp\": 1}", "/programs/1/at",
+     "also covered by /programs/0"},
+    {In::kPlan, "{\"at\": {\"tp\": 0}", "{\"at\": {}", "/programs/1/at",
+     "{\"dp\": 0, \"tp\": 1} is also covered"},
+    {In::kPlan, "{\"at\": {\"tp\": 0}", "{\"at\": {\"tp\": 0, \"dp\": 0}", "/programs",
+     "no program covers the rank at {\"dp\": 1, \"tp\": 0}"},
+    {In::kPlan, "{\"at\": {\"tp\": 0}", "{\"order\": \"any\", \"at\": {\"tp\": 0}",
+     "/programs/0/order", "expected \"issue\""},
+    {In::kPlan, "{\"at\": {\"tp\": 0}", "{\"order\": \"issue\", \"at\": {\"tp\": 0}",
+     "/programs/0/nodes/0/mb", "\"issue\""},
+    {In::kPlan, "\"per_mb\": true", "\"per_mb\": 1", "/programs/0/tensors/x/per_mb",
+     "true or false"},
+    {In::kPlan, "\"kind\": \"input\"", "\"grad_of\": \"w\"", "/programs/0/tensors/x/grad_of",
+     "unknown field"},
     {In::kPlan, "5, 0.1]", "5]", "/programs/0/tensors/c/value/1", "expected a list of length 6"},
     {In::kPlan, "\"mb\": \"*\"", "\"mb\": \"all\"", "/programs/0/nodes/0/mb", "expected \"*\""},
     {In::kPlan, "\"mb\": \"*\"", "\"mb\": 2", "/programs/0/nodes/0/mb", "from 0 to 1"},
     {In::kPlan, ", \"mb\": \"*\"", "", "/programs/0/nodes/0/in/0", "expected \"x#k\""},
     {In::kPlan, "\"y#0\", \"y#1\"", "\"y#0\", \"y#2\"", "/programs/0/nodes/3/in/1", "from 0 to 1"},
-    {In::kPlan, "\"y#0\", \"y#1\"", "\"y#0\", \"y#x\"", "/programs/0/nodes/3/in/1", "found \"y#x\""},
-    {In::kPlan, "\"y#0\", \"y#1\"", "\"w#0\", \"y#1\"", "/programs/0/nodes/3/in/0", "not \"per_mb\""},
-    {In::kPlan, "\"out\": [\"n\"]", "\"out\": [\"y\"]", "/programs/0/nodes/3/out/0", "without \"mb\""},
-    {In::kPlan, "\"out\": [\"n\"]", "\"out\": [\"y#0\"]", "/programs/0/nodes/3/out/0", "without \"#\""},
+    {In::kPlan, "\"y#0\", \"y#1\"", "\"y#0\", \"y#x\"", "/programs/0/nodes/3/in/1",
+     "found \"y#x\""},
+    {In::kPlan, "\"y#0\", \"y#1\"", "\"w#0\", \"y#1\"", "/programs/0/nodes/3/in/0",
+     "not \"per_mb\""},
+    {In::kPlan, "\"out\": [\"n\"]", "\"out\": [\"y\"]", "/programs/0/nodes/3/out/0",
+     "without \"mb\""},
+    {In::kPlan, "\"out\": [\"n\"]", "\"out\": [\"y#0\"]", "/programs/0/nodes/3/out/0",
+     "without \"#\""},
     {In::kPlan, "\"out\": [\"n\"]", "\"out\": [\"q\"]", "/programs/0/nodes/3/out/0", "found \"q\""},
-    {In::kPlan, "\"out\": [\"n\"]", "\"out\": [\"n\"], \"comm\": \"c\"", "/programs/0/nodes/3/comm", "unknown field \"comm\""},
+    {In::kPlan, "\"out\": [\"n\"]", "\"out\": [\"n\"], \"comm\": \"c\"", "/programs/0/nodes/3/comm",
+     "unknown field \"comm\""},
     {In::kPlan, "\"op\": \"add\"", "\"op\": \"ad\"", "/programs/0/nodes/2/op", "did you mean"},
     {In::kPlan, "\"comm\": \"ag\", ", "", "/programs/0/nodes/1", "\"comm\" is missing"},
     {In::kPlan, "\"group\": [\"tp\"], ", "", "/programs/0/nodes/1", "neither"},
-    {In::kPlan, "\"group\": [\"tp\"]", "\"group\": [\"tp\"], \"group_at\": [{}]", "/programs/0/nodes/1", "both"},
-    {In::kPlan, "\"group\": [\"tp\"]", "\"group\": [\"tp\", \"tp\"]", "/programs/0/nodes/1/group/1", "twice"},
-    {In::kPlan, "\"group\": [\"tp\"]", "\"group\": [\"pp\"]", "/programs/0/nodes/1/group/0", "expected an axis of the mesh"},
-    {In::kPlan, "\"group\": [\"tp\"]", "\"group_at\": []", "/programs/0/nodes/1/group_at", "at least one member"},
-    {In::kPlan, "\"group\": [\"tp\"]", "\"group_at\": [{\"tp\": 0}, {\"tp\": 2}]", "/programs/0/nodes/1/group_at/1/tp", "from 0 to 1"},
-    {In::kPlan, "\"group\": [\"tp\"]", "\"group_at\": [{\"tp\": 1}, {}, {\"tp\": 0}]", "/programs/0/nodes/1/group_at/2", "same rank as member 1"},
-    {In::kPlan, "\"group\": [\"tp\"]", "\"group_at\": [{\"dp\": 1}, {\"tp\": 1}, {\"tp\": 0}]", "/programs/0/nodes/1/group_at/2", "same rank as member 0"},
-    {In::kPlan, "\"attrs\": {\"dim\": -1}", "\"attrs\": {\"dim\": 2}", "/programs/0/nodes/1/attrs/dim", "2 dimensions"},
-    {In::kPlan, "\"attrs\": {\"dim\": -1}", "\"attrs\": {\"dims\": 1}", "/programs/0/nodes/1/attrs/dims", "unknown field"},
-    {In::kPlan, "\"attrs\": {\"dim\": -1}, ", "", "/programs/0/nodes/1", "all_gather needs \"dim\""},
+    {In::kPlan, "\"group\": [\"tp\"]", "\"group\": [\"tp\"], \"group_at\": [{}]",
+     "/programs/0/nodes/1", "both"},
+    {In::kPlan, "\"group\": [\"tp\"]", "\"group\": [\"tp\", \"tp\"]", "/programs/0/nodes/1/group/1",
+     "twice"},
+    {In::kPlan, "\"group\": [\"tp\"]", "\"group\": [\"pp\"]", "/programs/0/nodes/1/group/0",
+     "expected an axis of the mesh"},
+    {In::kPlan, "\"group\": [\"tp\"]", "\"group_at\": []", "/programs/0/nodes/1/group_at",
+     "at least one member"},
+    {In::kPlan, "\"group\": [\"tp\"]", "\"group_at\": [{\"tp\": 0}, {\"tp\": 2}]",
+     "/programs/0/nodes/1/group_at/1/tp", "from 0 to 1"},
+    {In::kPlan, "\"group\": [\"tp\"]", "\"group_at\": [{\"tp\": 1}, {}, {\"tp\": 0}]",
+     "/programs/0/nodes/1/group_at/2", "same rank as member 1"},
+    {In::kPlan, "\"group\": [\"tp\"]", "\"group_at\": [{\"dp\": 1}, {\"tp\": 1}, {\"tp\": 0}]",
+     "/programs/0/nodes/1/group_at/2", "same rank as member 0"},
+    {In::kPlan, "\"attrs\": {\"dim\": -1}", "\"attrs\": {\"dim\": 2}",
+     "/programs/0/nodes/1/attrs/dim", "2 dimensions"},
+    {In::kPlan, "\"attrs\": {\"dim\": -1}", "\"attrs\": {\"dims\": 1}",
+     "/programs/0/nodes/1/attrs/dims", "unknown field"},
+    {In::kPlan, "\"attrs\": {\"dim\": -1}, ", "", "/programs/0/nodes/1",
+     "all_gather needs \"dim\""},
     {In::kPlan, "\"mean\"", "\"median\"", "/programs/0/nodes/4/attrs/reduce", "expected \"sum\""},
     {In::kPlan, "\"tag\": 7", "\"tag\": \"7\"", "/programs/0/nodes/4/tag", "expected an integer"},
     {In::kPlan, "\"tag\": 7", "\"root\": {}", "/programs/0/nodes/4/root", "unknown field \"root\""},
     {In::kPlan, "[ \"n\"]", "[]", "/programs/0/nodes/4", "one operand and one result"},
     {In::kPlan, "[ \"n\"]", "[null]", "/programs/0/nodes/4/out/0", "found null"},
-    {In::kPlan, "{\"op\": \"add\", \"in\": [\"y#0\", \"y#1\"], \"out\": [\"n\"]}", "{\"op\": \"send\", \"in\": [\"y#0\"], \"out\": [], \"comm\": \"s\"}",
-     "/programs/0/nodes/3", "\"to\" is missing"},
-    {In::kPlan, "{\"op\": \"add\", \"in\": [\"y#0\", \"y#1\"], \"out\": [\"n\"]}", "{\"op\": \"recv\", \"in\": [], \"out\": [\"n\"], \"comm\": \"s\", \"from\": {\"tp\": 9}}",
+    {In::kPlan, "{\"op\": \"add\", \"in\": [\"y#0\", \"y#1\"], \"out\": [\"n\"]}",
+     "{\"op\": \"send\", \"in\": [\"y#0\"], \"out\": [], \"comm\": \"s\"}", "/programs/0/nodes/3",
+     "\"to\" is missing"},
+    {In::kPlan, "{\"op\": \"add\", \"in\": [\"y#0\", \"y#1\"], \"out\": [\"n\"]}",
+     "{\"op\": \"recv\", \"in\": [], \"out\": [\"n\"], \"comm\": \"s\", \"from\": {\"tp\": 9}}",
      "/programs/0/nodes/3/from/tp", "from 0 to 1"},
     {In::kPlan, "\"tensor\": \"x\"", "\"tensor\": \"q\"", "/lineage/0/tensor", "found \"q\""},
-    {In::kPlan, "\"tensor\": \"x\"", "\"tensor\": \"z\"", "/lineage/0/role", "which a node of the model produces"},
-    {In::kPlan, "\"role\": \"input\"", "\"role\": \"lemma\"", "/lineage/0/role", "expected \"input\""},
-    {In::kPlan, "\"role\": \"input\"", "\"role\": \"checkpoint\"", "/lineage", "input \"x\" has no lineage"},
-    {In::kPlan, "\"role\": \"output\"", "\"role\": \"checkpoint\"", "/lineage", "output \"z\" has no lineage"},
-    {In::kPlan, "\"step\": {\"dp\": [4, 0], \"mb\": [2, 0]}, \"box\"", "\"step\": {\"dp\": [4, 0]}, \"box\"", "/lineage", "leaves out the element at [2, 0]"},
+    {In::kPlan, "\"tensor\": \"x\"", "\"tensor\": \"z\"", "/lineage/0/role",
+     "which a node of the model produces"},
+    {In::kPlan, "\"role\": \"input\"", "\"role\": \"lemma\"", "/lineage/0/role",
+     "expected \"input\""},
+    {In::kPlan, "\"role\": \"input\"", "\"role\": \"checkpoint\"", "/lineage",
+     "input \"x\" has no lineage"},
+    {In::kPlan, "\"role\": \"output\"", "\"role\": \"checkpoint\"", "/lineage",
+     "output \"z\" has no lineage"},
+    {In::kPlan, "\"step\": {\"dp\": [4, 0], \"mb\": [2, 0]}, \"box\"",
+     "\"step\": {\"dp\": [4, 0]}, \"box\"", "/lineage", "leaves out the element at [2, 0]"},
     {In::kPlan, "\"role\": \"input\", ", "", "/lineage/0", "\"role\" is missing"},
-    {In::kPlan, "\"box\": [[0, 2], [0, 4]]", "\"box\": [[0, 2]]", "/lineage/0/shards/0/box", "expected 2"},
-    {In::kPlan, "\"box\": [[0, 2], [0, 4]]", "\"box\": [[0, 2], [4, 4]]", "/lineage/0/shards/0/box/1", "empty range"},
-    {In::kPlan, "\"box\": [[0, 2], [0, 4]]", "\"box\": [[0, 2], [1, 5]]", "/lineage/0/shards/0/box/1", "[1, 5)"},
-    {In::kPlan, "\"box\": [[0, 2], [0, 4]]", "\"box\": [[1, 3], [0, 4]]", "/lineage/0/shards/0/box/0", "[1, 9) with all its steps"},
-    {In::kPlan, "\"box\": [[0, 2], [0, 4]]", "\"box\": [[0, 4], [0, 4]]", "/lineage/0/shards/0/parts/0/local", "which is [2, 4]"},
-    {In::kPlan, "\"dp\": [4, 0]", "\"pp\": [4, 0]", "/lineage/0/shards/0/step/pp", "expected an axis of the mesh"},
+    {In::kPlan, "\"box\": [[0, 2], [0, 4]]", "\"box\": [[0, 2]]", "/lineage/0/shards/0/box",
+     "expected 2"},
+    {In::kPlan, "\"box\": [[0, 2], [0, 4]]", "\"box\": [[0, 2], [4, 4]]",
+     "/lineage/0/shards/0/box/1", "empty range"},
+    {In::kPlan, "\"box\": [[0, 2], [0, 4]]", "\"box\": [[0, 2], [1, 5]]",
+     "/lineage/0/shards/0/box/1", "[1, 5)"},
+    {In::kPlan, "\"box\": [[0, 2], [0, 4]]", "\"box\": [[1, 3], [0, 4]]",
+     "/lineage/0/shards/0/box/0", "[1, 9) with all its steps"},
+    {In::kPlan, "\"box\": [[0, 2], [0, 4]]", "\"box\": [[0, 4], [0, 4]]",
+     "/lineage/0/shards/0/parts/0/local", "which is [2, 4]"},
+    {In::kPlan, "\"dp\": [4, 0]", "\"pp\": [4, 0]", "/lineage/0/shards/0/step/pp",
+     "expected an axis of the mesh"},
     {In::kPlan, "\"dp\": [4, 0]", "\"dp\": [4]", "/lineage/0/shards/0/step/dp", "expected 2"},
     {In::kPlan, "\"dp\": [4, 0]", "\"dp\": [-4, 0]", "/lineage/0/shards/0/box/0", "[-4, 4)"},
-    {In::kPlan, "\"dp\": [4, 0]", "\"dp\": [9223372036854775807, 0]", "/lineage/0/shards/0/box/0", "64 bits"},
-    {In::kPlan, "\"local\": \"x\"", "\"local\": \"v\"", "/lineage/0/shards/0/parts/0/local", "/programs/0 has none"},
-    {In::kPlan, "\"local\": \"x\"", "\"local\": \"x\", \"mb\": 2", "/lineage/0/shards/0/parts/0/mb", "from 0 to 1"},
-    {In::kPlan, "\"local\": \"x\"", "\"local\": \"x\", \"mb\": 1", "/lineage/0/shards/0/step/mb", "no coordinate"},
-    {In::kPlan, "\"local\": \"x\"", "\"local\": \"x\", \"at\": {\"dp\": 0}", "/lineage/0/shards/0/step/dp", "no coordinate"},
-    {In::kPlan, "\"parts\": [{\"local\": \"x\"}]", "\"parts\": []", "/lineage/0/shards/0/parts", "at least one part"},
-    {In::kPlan, "\"parts\": [{\"local\": \"x\"}]", "\"parts\": [{\"local\": \"x\"}], \"sum\": [\"dp\"]", "/lineage/0/shards/0/step/dp", "sums"},
-    {In::kPlan, "\"parts\": [{\"local\": \"x\"}]", "\"parts\": [{\"local\": \"x\"}, {\"local\": \"x\", \"mb\": 0}]", "/lineage/0/shards/0/parts/1", "all or none"},
-    {In::kPlan, "\"parts\": [{\"local\": \"x\"}]", "\"parts\": [{\"local\": \"x\"}, {\"local\": \"x\", \"at\": {\"tp\": 0}}]", "/lineage/0/shards/0/parts/1/at", "same axes"},
-    {In::kPlan, "{\"local\": \"w\"}", "{\"local\": \"w\", \"mb\": 0}", "/lineage/1/shards/0/parts/0/mb", "not \"per_mb\""},
+    {In::kPlan, "\"dp\": [4, 0]", "\"dp\": [9223372036854775807, 0]", "/lineage/0/shards/0/box/0",
+     "64 bits"},
+    {In::kPlan, "\"local\": \"x\"", "\"local\": \"v\"", "/lineage/0/shards/0/parts/0/local",
+     "/programs/0 has none"},
+    {In::kPlan, "\"local\": \"x\"", "\"local\": \"x\", \"mb\": 2", "/lineage/0/shards/0/parts/0/mb",
+     "from 0 to 1"},
+    {In::kPlan, "\"local\": \"x\"", "\"local\": \"x\", \"mb\": 1", "/lineage/0/shards/0/step/mb",
+     "no coordinate"},
+    {In::kPlan, "\"local\": \"x\"", "\"local\": \"x\", \"at\": {\"dp\": 0}",
+     "/lineage/0/shards/0/step/dp", "no coordinate"},
+    {In::kPlan, "\"parts\": [{\"local\": \"x\"}]", "\"parts\": []", "/lineage/0/shards/0/parts",
+     "at least one part"},
+    {In::kPlan, "\"parts\": [{\"local\": \"x\"}]",
+     "\"parts\": [{\"local\": \"x\"}], \"sum\": [\"dp\"]", "/lineage/0/shards/0/step/dp", "sums"},
+    {In::kPlan, "\"parts\": [{\"local\": \"x\"}]",
+     "\"parts\": [{\"local\": \"x\"}, {\"local\": \"x\", \"mb\": 0}]",
+     "/lineage/0/shards/0/parts/1", "all or none"},
+    {In::kPlan, "\"parts\": [{\"local\": \"x\"}]",
+     "\"parts\": [{\"local\": \"x\"}, {\"local\": \"x\", \"at\": {\"tp\": 0}}]",
+     "/lineage/0/shards/0/parts/1/at", "same axes"},
+    {In::kPlan, "{\"local\": \"w\"}", "{\"local\": \"w\", \"mb\": 0}",
+     "/lineage/1/shards/0/parts/0/mb", "not \"per_mb\""},
     {In::kPlan, "\"sum\": [\"mb\"]", "\"sum\": [\"tp\"]", "/lineage/2/shards/1/sum/0", "fix it"},
-    {In::kPlan, "\"sum\": [\"mb\"]", "\"sum\": [\"dp\"]", "/lineage/2/shards/1/sum/0", "no coordinate"},
-    {In::kPlan, "\"sum\": [\"mb\"]", "\"sums\": [\"mb\"]", "/lineage/2/shards/1/sums", "unknown field"},
-    {In::kPlan, "\"in\": [\"x\", \"w\"], \"out\": [\"y\"]", "\"in\": [\"y\", \"w\"], \"out\": [\"x\"]", "/lineage/0/shards/0/parts/0/local", "produces it"},
-    {In::kPlan, "\"kind\": \"input\", ", "", "/lineage/0/shards/0/parts/0/local", "\"input\" or \"parameter\""},
-    {In::kPlan, "\"kind\": \"input\", ", "\"kind\": \"input\", \"dtype\": \"int64\", ", "/lineage/0/shards/0/parts/0/local", "integer elements"},
+    {In::kPlan, "\"sum\": [\"mb\"]", "\"sum\": [\"dp\"]", "/lineage/2/shards/1/sum/0",
+     "no coordinate"},
+    {In::kPlan, "\"sum\": [\"mb\"]", "\"sums\": [\"mb\"]", "/lineage/2/shards/1/sums",
+     "unknown field"},
+    {In::kPlan, "\"in\": [\"x\", \"w\"], \"out\": [\"y\"]",
+     "\"in\": [\"y\", \"w\"], \"out\": [\"x\"]", "/lineage/0/shards/0/parts/0/local",
+     "produces it"},
+    {In::kPlan, "\"kind\": \"input\", ", "", "/lineage/0/shards/0/parts/0/local",
+     "\"input\" or \"parameter\""},
+    {In::kPlan, "\"kind\": \"input\", ", "\"kind\": \"input\", \"dtype\": \"int64\", ",
+     "/lineage/0/shards/0/parts/0/local", "integer elements"},
 };
 
 INSTANTIATE_TEST_SUITE_P(Model, ReaderDefectTest, testing::ValuesIn(kModelDefects));
@@ -427,7 +515,9 @@ INSTANTIATE_TEST_SUITE_P(Plan, ReaderDefectTest, testing::ValuesIn(kPlanDefects)
 
 TEST_F(ReaderTest, NestingWithoutEndIsAnError) {
   EXPECT_THROW(read(kModelText, std::string(100'000, '[')), InputError);
-  EXPECT_THROW(read(kModelText, replaced(kPlanText, "\"mesh\": ", "\"mesh\": " + std::string(100'000, '['))), InputError);
+  EXPECT_THROW(
+      read(kModelText, replaced(kPlanText, "\"mesh\": ", "\"mesh\": " + std::string(100'000, '['))),
+      InputError);
 }
 
 // --- the real plans ---
@@ -441,14 +531,16 @@ std::vector<fs::path> sharedPlans() {
 #endif
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(shared / "plans", error)) {
-    if (entry.path().filename().string().find(".plan.json") != std::string::npos) files.push_back(entry.path());
+    if (entry.path().filename().string().find(".plan.json") != std::string::npos)
+      files.push_back(entry.path());
   }
   return files;
 }
 
 TEST(SharedPlansTest, AllAreRead) {
   const std::vector<fs::path> files = sharedPlans();
-  if (files.empty()) GTEST_SKIP() << "no shared plans: set SHARDPROOF_SHARED to the directory that holds plans/";
+  if (files.empty())
+    GTEST_SKIP() << "no shared plans: set SHARDPROOF_SHARED to the directory that holds plans/";
   for (const fs::path& file : files) {
     SCOPED_TRACE(file.string());
     std::unique_ptr<Problem> problem;

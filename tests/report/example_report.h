@@ -53,7 +53,8 @@ inline Report exampleReport() {
   lineage.lineage = "w.grad[0:8, 0:4] == gw.2 on tp 0";
   lineage.ranks = {0, 1, 2, 3};
   lineage.microbatch = 1;
-  lineage.nodes = {{true, "/programs/0/nodes/17", "linear_backward", "mlp.py:12"}, {false, "/nodes/4", "linear_backward", ""}};
+  lineage.nodes = {{true, "/programs/0/nodes/17", "linear_backward", "mlp.py:12"},
+                   {false, "/nodes/4", "linear_backward", ""}};
   Counterexample example;
   example.assignment = {{"x[0, 0]", 1}, {"local gh.1@rank 3[0, 1]", -0.5}};
   example.omitted = 7;

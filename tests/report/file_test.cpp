@@ -1,7 +1,7 @@
 #include "report/file.h"
 
-#include <gtest/gtest.h>
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -35,7 +35,9 @@ class FileTest : public ::testing::Test {
     text << std::ifstream(file).rdbuf();
     return text.str();
   }
-  std::size_t entries() const { return static_cast<std::size_t>(std::distance(fs::directory_iterator(dir_), {})); }
+  std::size_t entries() const {
+    return static_cast<std::size_t>(std::distance(fs::directory_iterator(dir_), {}));
+  }
   // Otherwise what a signal ends while it writes stays, under its temporary name.
   bool hasUnnamedFiles() const {
     const int file = ::open(dir_.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
@@ -92,7 +94,8 @@ TEST_F(FileTest, RelativePath) {
 }
 
 TEST_F(FileTest, MissingDirectory) {
-  EXPECT_EQ(failure(path("no/r")), path("no/r") + ": cannot create a file in its directory: No such file or directory");
+  EXPECT_EQ(failure(path("no/r")),
+            path("no/r") + ": cannot create a file in its directory: No such file or directory");
   EXPECT_THROW(checkWritable(path("no/r")), std::runtime_error);
 }
 
@@ -119,7 +122,8 @@ TEST_F(FileTest, FailingWriteKeepsTheOldFile) {
   EXPECT_EQ(entries(), 1u);
 }
 
-// Two files are replaced again and again by a process that a signal ends at some moment: they belong together, and nothing is left beside them.
+// Two files are replaced again and again by a process that a signal ends at some moment: they
+// belong together, and nothing is left beside them.
 TEST_F(FileTest, ASignalBetweenTwoFilesIsHeld) {
   const std::string first = path("a"), second = path("b");
   for (int round = 0; round < 60; ++round) {
@@ -136,7 +140,8 @@ TEST_F(FileTest, ASignalBetweenTwoFilesIsHeld) {
     ::kill(child, round % 2 ? SIGTERM : SIGHUP);
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
-    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == (round % 2 ? SIGTERM : SIGHUP)) << status;
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == (round % 2 ? SIGTERM : SIGHUP))
+        << status;
     EXPECT_EQ(content(first), content(second));
     if (hasUnnamedFiles()) {
       EXPECT_EQ(entries(), 2u);

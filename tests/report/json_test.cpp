@@ -25,7 +25,9 @@ TEST(JsonReport, HasEveryKey) {
   EXPECT_EQ(json["outputs_proved"], 2);
 
   ASSERT_EQ(json["stages"].size(), 5u);
-  EXPECT_EQ(json["stages"][0], ordered_json::parse(R"({"tensor": "h", "role": "checkpoint", "entry": 2, "verdict": "proved",
+  EXPECT_EQ(
+      json["stages"][0],
+      ordered_json::parse(R"({"tensor": "h", "role": "checkpoint", "entry": 2, "verdict": "proved",
       "method": "normal-form", "reason": "", "class": 0, "logical_nodes": 1, "parallel_nodes": 8, "seconds": 0.25,
       "reduced_shapes": [{"tensor": "x", "full": [512, 64], "reduced": [4, 2]}], "assumptions": [0, 1]})"));
   EXPECT_EQ(json["stages"][2]["verdict"], "wrong-lineage");
@@ -34,7 +36,10 @@ TEST(JsonReport, HasEveryKey) {
   EXPECT_EQ(json["stages"][4]["method"], "numeric");
 
   ASSERT_EQ(json["defects"].size(), 2u);
-  EXPECT_EQ(json["defects"][0], ordered_json::parse(R"({"kind": "lineage", "message": "the gradient of w is not what the model computes",
+  EXPECT_EQ(
+      json["defects"][0],
+      ordered_json::parse(
+          R"({"kind": "lineage", "message": "the gradient of w is not what the model computes",
       "tensor": "w.grad", "lineage": "w.grad[0:8, 0:4] == gw.2 on tp 0", "ranks": [0, 1, 2, 3], "microbatch": 1,
       "nodes": [{"pointer": "/programs/0/nodes/17", "op": "linear_backward", "loc": "mlp.py:12", "in": "plan"},
                 {"pointer": "/nodes/4", "op": "linear_backward", "loc": "", "in": "model"}],
@@ -44,7 +49,9 @@ TEST(JsonReport, HasEveryKey) {
   EXPECT_TRUE(json["defects"][1]["microbatch"].is_null());
   EXPECT_TRUE(json["defects"][1]["counterexample"].is_null());
 
-  EXPECT_EQ(json["statistics"], ordered_json::parse(R"({"program_nodes": 40, "lineage_entries": 12, "ranks": 4, "microbatches": 2,
+  EXPECT_EQ(json["statistics"],
+            ordered_json::parse(
+                R"({"program_nodes": 40, "lineage_entries": 12, "ranks": 4, "microbatches": 2,
       "operator_instances": 320, "stages": 5, "classes": 4, "classes_from_cache": 0, "seconds": 1.5, "seconds_by_phase": {"check": 1.25, "read": 0.25},
       "peak_memory_bytes": 104857600, "workers_lost": 1})"));
 }
@@ -63,16 +70,25 @@ TEST(JsonReport, SeveralPlans) {
   right.verdict = Verdict::kEquivalent;
   right.statistics.classes = 7;
   right.statistics.classesFromCache = 5;
-  const std::vector<PlanResult> results{{"a", exampleReport(), "", false}, {"b", std::nullopt, "b: /: no plan", true}, {"c", right, "", false}, {"d", std::nullopt, "d: broken", false}};
+  const std::vector<PlanResult> results{{"a", exampleReport(), "", false},
+                                        {"b", std::nullopt, "b: /: no plan", true},
+                                        {"c", right, "", false},
+                                        {"d", std::nullopt, "d: broken", false}};
   const ordered_json json = ordered_json::parse(plansJsonText(results));
   EXPECT_EQ(json["format"], "shardproof-reports");
   EXPECT_EQ(json["version"], 1);
   ASSERT_EQ(json["plans"].size(), 4u);
   EXPECT_EQ(json["plans"][0], toJson(exampleReport()));
-  EXPECT_EQ(json["plans"][1], ordered_json::parse(R"({"plan": "b", "verdict": null, "error": "b: /: no plan", "error_in": "input"})"));
+  EXPECT_EQ(
+      json["plans"][1],
+      ordered_json::parse(
+          R"({"plan": "b", "verdict": null, "error": "b: /: no plan", "error_in": "input"})"));
   EXPECT_EQ(json["plans"][2]["statistics"]["classes_from_cache"], 5);
   EXPECT_EQ(json["plans"][3]["error_in"], "program");
-  EXPECT_EQ(json["summary"], ordered_json::parse(R"({"plans": 4, "equivalent": 1, "not_equivalent": 1, "undecided": 0, "errors": 2, "classes": 11, "classes_from_cache": 5,
+  EXPECT_EQ(
+      json["summary"],
+      ordered_json::parse(
+          R"({"plans": 4, "equivalent": 1, "not_equivalent": 1, "undecided": 0, "errors": 2, "classes": 11, "classes_from_cache": 5,
       "seconds": 1.5})"));
 }
 

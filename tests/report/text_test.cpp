@@ -15,10 +15,14 @@ std::string text(const Report& report, bool quiet = false) {
   return out.str();
 }
 
-bool has(const std::string& all, const std::string& part) { return all.find(part) != std::string::npos; }
+bool has(const std::string& all, const std::string& part) {
+  return all.find(part) != std::string::npos;
+}
 
 TEST(TextReport, WholeReport) {
-  EXPECT_EQ(text(exampleReport()), R"(NOT EQUIVALENT: plan mlp.plan.json does not compute what model mlp.model.json says (2 defects, 2 of 3 outputs proved)
+  EXPECT_EQ(
+      text(exampleReport()),
+      R"(NOT EQUIVALENT: plan mlp.plan.json does not compute what model mlp.model.json says (2 defects, 2 of 3 outputs proved)
 
 Defect 1 of 2 (lineage): the gradient of w is not what the model computes
   claim:       w.grad[0:8, 0:4] == gw.2 on tp 0
@@ -56,12 +60,14 @@ TEST(TextReport, VerdictLines) {
   report.verdict = Verdict::kEquivalent;
   report.outputs = report.outputsProved = 22;
   EXPECT_EQ(text(report, true),
-            "EQUIVALENT: plan mlp.plan.json computes what model mlp.model.json says, for every input (22 of 22 outputs proved)\n");
+            "EQUIVALENT: plan mlp.plan.json computes what model mlp.model.json says, for every "
+            "input (22 of 22 outputs proved)\n");
   report.verdict = Verdict::kUndecided;
   report.outputsProved = 21;
   report.reason = "1 stage ran out of time";
   EXPECT_EQ(text(report, true),
-            "UNDECIDED: whether plan mlp.plan.json computes what model mlp.model.json says could not be settled (21 of 22 outputs proved): "
+            "UNDECIDED: whether plan mlp.plan.json computes what model mlp.model.json says could "
+            "not be settled (21 of 22 outputs proved): "
             "1 stage ran out of time\n");
 }
 
@@ -69,11 +75,17 @@ TEST(TextReport, SeveralPlans) {
   Report right = exampleReport();
   right.verdict = Verdict::kEquivalent;
   right.statistics.classesFromCache = 3;
-  const std::vector<PlanResult> results{{"a", exampleReport(), "", false}, {"b", std::nullopt, "b: /: no\tplan", true}, {"c", right, "", false}, {"d", std::nullopt, "d: broken", false}};
+  const std::vector<PlanResult> results{{"a", exampleReport(), "", false},
+                                        {"b", std::nullopt, "b: /: no\tplan", true},
+                                        {"c", right, "", false},
+                                        {"d", std::nullopt, "d: broken", false}};
   std::ostringstream lines, quiet, whole;
   for (const PlanResult& r : results) writeVerdictLine(lines, r);
-  EXPECT_EQ(lines.str(), text(exampleReport(), true) + "INPUT ERROR: b: /: no\\x09plan\n" + text(right, true) + "ERROR: d: broken\n");
-  const std::string summary = "Plans:  4: 1 equivalent, 1 not equivalent, 0 undecided, 2 errors; 8 classes, of which 3 were proved before; 3.0 s\n";
+  EXPECT_EQ(lines.str(), text(exampleReport(), true) + "INPUT ERROR: b: /: no\\x09plan\n" +
+                             text(right, true) + "ERROR: d: broken\n");
+  const std::string summary =
+      "Plans:  4: 1 equivalent, 1 not equivalent, 0 undecided, 2 errors; 8 classes, of which 3 "
+      "were proved before; 3.0 s\n";
   writeSummary(quiet, results, true);
   EXPECT_EQ(quiet.str(), summary);
   writeSummary(whole, results, false);
@@ -96,8 +108,10 @@ TEST(TextReport, InterruptedIsSaid) {
 
 TEST(TextReport, LongListsAreCut) {
   Report report = exampleReport();
-  for (int i = 0; i < 40; ++i) report.defects[0].counterexample->assignment.push_back({"y[" + std::to_string(i) + "]", 0.1});
-  for (int i = 0; i < 20; ++i) report.defects[0].nodes.push_back({true, "/programs/1/nodes/" + std::to_string(i), "add", ""});
+  for (int i = 0; i < 40; ++i)
+    report.defects[0].counterexample->assignment.push_back({"y[" + std::to_string(i) + "]", 0.1});
+  for (int i = 0; i < 20; ++i)
+    report.defects[0].nodes.push_back({true, "/programs/1/nodes/" + std::to_string(i), "add", ""});
   for (int i = 0; i < 30; ++i) report.defects.push_back(report.defects[1]);
   for (int i = 0; i < 30; ++i) {
     StageReport stage;

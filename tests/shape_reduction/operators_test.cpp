@@ -1,6 +1,8 @@
-// Every operator under the reduction that a stage of it alone gets: executed at full size on operands that are constant on the lumps, its result at random
-// positions is the reduced result at the positions' images. (tests/ops/reduction_test.cpp does this for random lumpings that the operators' rules allow, at
-// small sizes and with arbitrary matrices in the place of indicators; here it is the lumping that proofs are made with.)
+// Every operator under the reduction that a stage of it alone gets: executed at full size on
+// operands that are constant on the lumps, its result at random positions is the reduced result at
+// the positions' images. (tests/ops/reduction_test.cpp does this for random lumpings that the
+// operators' rules allow, at small sizes and with arbitrary matrices in the place of indicators;
+// here it is the lumping that proofs are made with.)
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,8 +20,9 @@ namespace {
 using namespace ops::testing;
 using Tensor = ops::TensorValue<DoubleAlgebra>;
 
-constexpr std::int64_t kScale = 4;      // sizes of about 8 to 60: pieces are longer than what is kept of them
-constexpr int kSamples = 60;            // positions of each result
+constexpr std::int64_t kScale =
+    4;                        // sizes of about 8 to 60: pieces are longer than what is kept of them
+constexpr int kSamples = 60;  // positions of each result
 
 // The stage of one logical node: tensor i is operand i, the results follow.
 struct SingleNode {
@@ -37,11 +40,13 @@ struct SingleNode {
       return present ? static_cast<std::int32_t>(stage.tensors.size()) - 1 : -1;
     };
     const std::vector<ops::TensorInfo> operands = infosOf(call);
-    for (std::size_t i = 0; i < operands.size(); ++i) node.in.push_back(add(operands[i], Origin::kVariable, call.in[i].present));
-    for (const ops::TensorInfo& result : inferResults(call)) node.out.push_back(add(result, Origin::kComputed, !result.absent));
+    for (std::size_t i = 0; i < operands.size(); ++i)
+      node.in.push_back(add(operands[i], Origin::kVariable, call.in[i].present));
+    for (const ops::TensorInfo& result : inferResults(call))
+      node.out.push_back(add(result, Origin::kComputed, !result.absent));
     stage.nodes.push_back(node);
     ReductionOptions options;
-    options.keepAbsolute = true;   // the entries of a lumped causal mask have no value
+    options.keepAbsolute = true;  // the entries of a lumped causal mask have no value
     reduced = reduceStage(stage, problem, options);
     graph = buildDimensionGraph(stage, problem);
   }
@@ -58,10 +63,12 @@ struct SingleNode {
   DimensionGraph graph;
 };
 
-// The image of each full position of one dimension. On each of its lines a lump is a run of positions and is named by the first.
+// The image of each full position of one dimension. On each of its lines a lump is a run of
+// positions and is named by the first.
 std::vector<std::int64_t> images(const SingleNode& single, std::size_t tensor, std::size_t d) {
   const ops::ReducedDim& dim = *single.reduced.dims[tensor][d];
-  const auto& lines = single.graph.linesOfGroup[static_cast<std::size_t>(single.graph.dimOfTensor[tensor][d])];
+  const auto& lines =
+      single.graph.linesOfGroup[static_cast<std::size_t>(single.graph.dimOfTensor[tensor][d])];
   std::vector<std::int64_t> representative(static_cast<std::size_t>(dim.full), 0);
   std::int64_t stride = dim.full;
   for (const std::int32_t l : lines) {
@@ -69,21 +76,24 @@ std::vector<std::int64_t> images(const SingleNode& single, std::size_t tensor, s
     stride /= size;
     std::set<std::int64_t> firsts;
     for (const std::int64_t p : dim.position) firsts.insert(p / stride % size);
-    for (std::int64_t i = 0; i < dim.full; ++i) representative[static_cast<std::size_t>(i)] += *std::prev(firsts.upper_bound(i / stride % size)) * stride;
+    for (std::int64_t i = 0; i < dim.full; ++i)
+      representative[static_cast<std::size_t>(i)] +=
+          *std::prev(firsts.upper_bound(i / stride % size)) * stride;
   }
   std::vector<std::int64_t> weight(dim.position.size(), 0);
   for (std::int64_t& r : representative) {
     r = std::find(dim.position.begin(), dim.position.end(), r) - dim.position.begin();
     ++weight.at(static_cast<std::size_t>(r));
   }
-  EXPECT_EQ(weight, dim.weight);   // the lumps are as large as they are said to be
+  EXPECT_EQ(weight, dim.weight);  // the lumps are as large as they are said to be
   return representative;
 }
 
 // The image of a tensor's full position (row-major).
 class PositionMap {
  public:
-  PositionMap(const SingleNode& single, std::size_t tensor) : shape_(single.stage.tensors[tensor].info.shape) {
+  PositionMap(const SingleNode& single, std::size_t tensor)
+      : shape_(single.stage.tensors[tensor].info.shape) {
     for (std::size_t d = 0; d < shape_.size(); ++d) {
       image_.push_back(images(single, tensor, d));
       dims_.push_back(single.reduced.dims[tensor][d]);
@@ -102,7 +112,8 @@ class PositionMap {
   bool first(std::int64_t position) const {
     for (std::size_t d = shape_.size(); d-- > 0;) {
       const std::int64_t i = position % shape_[d];
-      if (dims_[d]->position[static_cast<std::size_t>(image_[d][static_cast<std::size_t>(i)])] != i) return false;
+      if (dims_[d]->position[static_cast<std::size_t>(image_[d][static_cast<std::size_t>(i)])] != i)
+        return false;
       position /= shape_[d];
     }
     return true;
@@ -115,7 +126,8 @@ class PositionMap {
 };
 
 // Random values of the reduced operand, and the full operand that has them on its lumps.
-std::pair<Tensor, Tensor> operandsOf(const SingleNode& single, std::size_t tensor, OperandSpec spec, Random& random) {
+std::pair<Tensor, Tensor> operandsOf(const SingleNode& single, std::size_t tensor, OperandSpec spec,
+                                     Random& random) {
   Tensor full, reduced;
   full.element = reduced.element = spec.element;
   for (const std::int64_t n : spec.shape) full.dims.push_back(ops::ReducedDim::whole(n));
@@ -123,13 +135,16 @@ std::pair<Tensor, Tensor> operandsOf(const SingleNode& single, std::size_t tenso
   spec.shape.clear();
   for (const ops::ReducedDim& d : reduced.dims) spec.shape.push_back(d.size());
   reduced.data = randomTensor(spec, random).data;
-  // An index chooses among the values that the reduced tables tell apart: one that stands for many rows is no single row's.
-  if (const auto& values = single.reduced.values[tensor]; spec.element == ElementKind::kInteger && !values.empty())
+  // An index chooses among the values that the reduced tables tell apart: one that stands for many
+  // rows is no single row's.
+  if (const auto& values = single.reduced.values[tensor];
+      spec.element == ElementKind::kInteger && !values.empty())
     for (double& x : reduced.data) x = static_cast<double>(values[random() % values.size()]);
   const PositionMap map(single, tensor);
   const std::int64_t planes = full.planes();
   for (std::int64_t i = 0; i < full.positions(); ++i)
-    for (std::int64_t p = 0; p < planes; ++p) full.data.push_back(reduced.data[static_cast<std::size_t>(map(i) * planes + p)]);
+    for (std::int64_t p = 0; p < planes; ++p)
+      full.data.push_back(reduced.data[static_cast<std::size_t>(map(i) * planes + p)]);
   return {std::move(full), std::move(reduced)};
 }
 
@@ -139,7 +154,8 @@ int compare(const Call& call, Random& random) {
   const std::size_t operands = call.in.size();
   std::vector<Tensor> full(operands), reduced(operands);
   for (std::size_t i = 0; i < operands; ++i)
-    if (call.in[i].present) std::tie(full[i], reduced[i]) = operandsOf(single, i, call.in[i], random);
+    if (call.in[i].present)
+      std::tie(full[i], reduced[i]) = operandsOf(single, i, call.in[i], random);
   std::vector<std::vector<ops::ReducedDim>> dims;
   int lumped = 0;
   for (std::size_t t = 0; t < single.stage.tensors.size(); ++t) {
@@ -147,19 +163,23 @@ int compare(const Call& call, Random& random) {
     if (t >= operands) dims.push_back(single.dims(t));
   }
   DoubleAlgebra algebra;
-  const std::vector<Tensor> expected = run(algebra, call, full), found = run(algebra, call, reduced, dims);
+  const std::vector<Tensor> expected = run(algebra, call, full),
+                            found = run(algebra, call, reduced, dims);
   for (std::size_t r = 0; r < expected.size(); ++r) {
     if (single.stage.nodes[0].out[r] < 0) continue;
     const PositionMap map(single, operands + r);
     const std::int64_t planes = expected[r].planes();
     for (int s = 0; s < kSamples; ++s) {
-      const auto position = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(expected[r].positions()));
-      // A one-hot row is not constant on the lumps of its window (what stands for them is any of their positions), so only named ones have an image.
+      const auto position =
+          static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(expected[r].positions()));
+      // A one-hot row is not constant on the lumps of its window (what stands for them is any of
+      // their positions), so only named ones have an image.
       if (call.op == "one_hot" && !map.first(position)) continue;
       for (std::int64_t p = 0; p < planes; ++p) {
         const double x = expected[r].data[static_cast<std::size_t>(position * planes + p)];
         const double y = found[r].data[static_cast<std::size_t>(map(position) * planes + p)];
-        EXPECT_TRUE(x == y || std::abs(x - y) <= 1e-9 * (1 + std::abs(x))) << "result " << r << " position " << position << ": full " << x << ", reduced " << y;
+        EXPECT_TRUE(x == y || std::abs(x - y) <= 1e-9 * (1 + std::abs(x)))
+            << "result " << r << " position " << position << ": full " << x << ", reduced " << y;
       }
       if (::testing::Test::HasFailure()) return lumped;
     }
@@ -183,7 +203,8 @@ TEST(ReductionOfOperators, FullResultsAreTheReducedOnesAtThePositionsImages) {
   }
   // No operator may pass by never being lumped, and none may be missing.
   for (std::size_t i = 0; i < ops::Registry::instance().size(); ++i) {
-    const std::string& name = ops::Registry::instance().at(OperatorId(static_cast<std::int64_t>(i))).name;
+    const std::string& name =
+        ops::Registry::instance().at(OperatorId(static_cast<std::int64_t>(i))).name;
     EXPECT_GT(lumped[name], 0) << name;
   }
 }

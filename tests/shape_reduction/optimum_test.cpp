@@ -1,4 +1,5 @@
-// The reduction reads its sizes off as the least solution of lower bounds. An optimiser that knows nothing of that must not find less.
+// The reduction reads its sizes off as the least solution of lower bounds. An optimiser that knows
+// nothing of that must not find less.
 #include <set>
 
 #include <gtest/gtest.h>
@@ -10,9 +11,10 @@
 namespace shardproof {
 namespace {
 
-// The least sum of the reduced sizes of all dimensions, one integer for each class of pieces; a line is the sum of its pieces, a dimension
-// the product of its lines. The optimiser is linear, so it minimises the sum of all lines, and the products are taken of its answer: they
-// grow with every line.
+// The least sum of the reduced sizes of all dimensions, one integer for each class of pieces; a
+// line is the sum of its pieces, a dimension the product of its lines. The optimiser is linear, so
+// it minimises the sum of all lines, and the products are taken of its answer: they grow with every
+// line.
 std::int64_t optimum(const SizeProgram& program) {
   z3::context context;
   z3::optimize optimizer(context);
@@ -26,7 +28,8 @@ std::int64_t optimum(const SizeProgram& program) {
   z3::expr objective = number(0);
   for (const auto& lines : program.dimensions) {
     for (const std::int32_t l : lines) {
-      for (const std::int32_t c : program.lines[static_cast<std::size_t>(l)]) objective = objective + kept[static_cast<std::size_t>(c)];
+      for (const std::int32_t c : program.lines[static_cast<std::size_t>(l)])
+        objective = objective + kept[static_cast<std::size_t>(c)];
     }
   }
   optimizer.minimize(objective);
@@ -37,7 +40,8 @@ std::int64_t optimum(const SizeProgram& program) {
     std::int64_t dimension = 1;
     for (const std::int32_t l : lines) {
       std::int64_t line = 0;
-      for (const std::int32_t c : program.lines[static_cast<std::size_t>(l)]) line += model.eval(kept[static_cast<std::size_t>(c)], true).get_numeral_int64();
+      for (const std::int32_t c : program.lines[static_cast<std::size_t>(l)])
+        line += model.eval(kept[static_cast<std::size_t>(c)], true).get_numeral_int64();
       dimension *= line;
     }
     total += dimension;
@@ -52,7 +56,8 @@ std::int64_t reached(const ReducedStage& reduced) {
   return total;
 }
 
-void expectOptimal(const Stage& stage, const Problem& problem, const ReductionOptions& options, const std::string& what) {
+void expectOptimal(const Stage& stage, const Problem& problem, const ReductionOptions& options,
+                   const std::string& what) {
   const SizeProgram program = sizeProgram(stage, problem, options);
   for (const SizeProgram::Class& c : program.classes) {
     ASSERT_GE(c.needed, 1);
@@ -74,10 +79,14 @@ TEST(Optimum, OfASmallPlan) {
 }
 
 TEST(Optimum, OfViewsAndStretches) {
-  const char* const tensors = R"("v": {"shape": [20, 30]}, "s": {"shape": [20, 12]}, "o": {"shape": [20]})";
-  const char* const nodes = R"({"op": "view", "in": ["x"], "out": ["v"], "attrs": {"size": [20, 30]}}, {"op": "slice", "in": ["v"], "out": ["s"], "attrs": {"dim": 1, "start": 5, "stop": 17}},
+  const char* const tensors =
+      R"("v": {"shape": [20, 30]}, "s": {"shape": [20, 12]}, "o": {"shape": [20]})";
+  const char* const nodes =
+      R"({"op": "view", "in": ["x"], "out": ["v"], "attrs": {"size": [20, 30]}}, {"op": "slice", "in": ["v"], "out": ["s"], "attrs": {"dim": 1, "start": 5, "stop": 17}},
                                {"op": "sum", "in": ["s"], "out": ["o"], "attrs": {"dim": 1}})";
-  const auto c = test::cut(test::oneRank(R"("x": {"shape": [600], "kind": "input"})", tensors, nodes, tensors, nodes), 1);
+  const auto c = test::cut(
+      test::oneRank(R"("x": {"shape": [600], "kind": "input"})", tensors, nodes, tensors, nodes),
+      1);
   expectOptimal(c.stage, *c.problem, {}, "views");
 }
 
@@ -89,7 +98,8 @@ TEST(Optimum, OfTheFirstRealPlan) {
   for (std::size_t e = 0; e < problem->plan.lineage.size(); ++e) {
     if (problem->plan.lineage[e].role == Role::kInput) continue;
     const Stage stage = cutStage(join, static_cast<std::int32_t>(e), {});
-    if (forms.insert(canonicalForm(stage, *problem)).second) expectOptimal(stage, *problem, {}, "entry " + std::to_string(e));
+    if (forms.insert(canonicalForm(stage, *problem)).second)
+      expectOptimal(stage, *problem, {}, "entry " + std::to_string(e));
   }
   EXPECT_GT(forms.size(), 100u);
 }

@@ -1,4 +1,5 @@
-// What is kept of each dimension, by hand for small stages and as properties of every stage of the real plans.
+// What is kept of each dimension, by hand for small stages and as properties of every stage of the
+// real plans.
 #include "shape_reduction/reduction.h"
 
 #include <set>
@@ -29,7 +30,8 @@ Reduced reduced(const Draft& d, std::int32_t entry, const ReductionOptions& opti
   r.stage = reduceStage(r.cut.stage, *r.cut.problem, options);
   return r;
 }
-Reduced mirrored(const std::string& inputs, const std::string& tensors, const std::string& nodes, const ReductionOptions& options = {}) {
+Reduced mirrored(const std::string& inputs, const std::string& tensors, const std::string& nodes,
+                 const ReductionOptions& options = {}) {
   const Draft d = oneRank(inputs, tensors, nodes, tensors, nodes);
   return reduced(d, test::lastEntry(d), options);
 }
@@ -42,8 +44,9 @@ void expectDim(const ops::ReducedDim& dim, const List& position, const List& wei
 Draft rowShards(const List& sizes) {
   std::int64_t rows = 0;
   for (const std::int64_t s : sizes) rows += s;
-  Draft d = test::draft(R"({"tensors": {"x": {"shape": [5, 30], "kind": "input"}}, "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["y"]}], "outputs": ["y"]})",
-                        R"({"mesh": [], "programs": [], "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 5], [0, 30]], "parts": [{"local": "x"}]}]}]})");
+  Draft d = test::draft(
+      R"({"tensors": {"x": {"shape": [5, 30], "kind": "input"}}, "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["y"]}], "outputs": ["y"]})",
+      R"({"mesh": [], "programs": [], "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 5], [0, 30]], "parts": [{"local": "x"}]}]}]})");
   d.model["tensors"]["w"] = {{"shape", {rows, 30}}, {"kind", "parameter"}};
   d.model["tensors"]["y"] = {{"shape", {5, rows}}};
   d.plan["mesh"].push_back({"tp", sizes.size()});
@@ -51,7 +54,10 @@ Draft rowShards(const List& sizes) {
   std::int64_t lo = 0;
   for (std::size_t r = 0; r < sizes.size(); ++r) {
     const std::int64_t hi = lo + sizes[r];
-    Json program = {{"at", {{"tp", r}}}, {"tensors", Json::parse(R"({"x": {"shape": [5, 30], "kind": "input"}})")}, {"nodes", {Json::parse(R"({"op": "linear", "in": ["x", "w"], "out": ["y"]})")}}};
+    Json program = {
+        {"at", {{"tp", r}}},
+        {"tensors", Json::parse(R"({"x": {"shape": [5, 30], "kind": "input"}})")},
+        {"nodes", {Json::parse(R"({"op": "linear", "in": ["x", "w"], "out": ["y"]})")}}};
     program["tensors"]["w"] = {{"shape", {sizes[r], 30}}, {"kind", "parameter"}};
     program["tensors"]["y"] = {{"shape", {5, sizes[r]}}};
     d.plan["programs"].push_back(program);
@@ -70,9 +76,9 @@ TEST(Reduction, UniformShards) {
   expectDim(r.dim("w", 0, 1), {0}, {4});
   expectDim(r.dim("y", 1), {0, 4, 8}, {4, 4, 4});
   expectDim(r.dim("y", 0), {0}, {5});
-  expectDim(r.dim("x", 1), {0, 1, 2}, {1, 1, 28});   // summed: two positions, and one for all others
+  expectDim(r.dim("x", 1), {0, 1, 2}, {1, 1, 28});  // summed: two positions, and one for all others
   EXPECT_EQ(r.stage.mostVariables, 1);
-  EXPECT_EQ(&r.dim("x", 1), &r.dim("w", 1, 2));   // shared
+  EXPECT_EQ(&r.dim("x", 1), &r.dim("w", 1, 2));  // shared
 }
 
 TEST(Reduction, UnevenShards) {
@@ -83,17 +89,24 @@ TEST(Reduction, UnevenShards) {
 }
 
 TEST(Reduction, OddOffsets) {
-  const auto r = mirrored(R"("x": {"shape": [101], "kind": "input"})", R"("o": {"shape": [60]})", R"({"op": "slice", "in": ["x"], "out": ["o"], "attrs": {"dim": 0, "start": 7, "stop": 67}})");
+  const auto r = mirrored(
+      R"("x": {"shape": [101], "kind": "input"})", R"("o": {"shape": [60]})",
+      R"({"op": "slice", "in": ["x"], "out": ["o"], "attrs": {"dim": 0, "start": 7, "stop": 67}})");
   expectDim(r.dim("x", 0), {0, 7, 67}, {7, 60, 34});
   expectDim(r.dim("o", 0), {0}, {60});
 }
 
-// The plan's slice starts earlier than the model's: each cut goes to and fro between x and o until the shift is exhausted.
+// The plan's slice starts earlier than the model's: each cut goes to and fro between x and o until
+// the shift is exhausted.
 TEST(Reduction, CutsCloseOverBothSides) {
   const auto shifted = [](int start) {
-    const auto slice = [](int lo) { return R"({"op": "slice", "in": ["x"], "out": ["o"], "attrs": {"dim": 0, "start": )" + std::to_string(lo) + R"(, "stop": )" + std::to_string(lo + 4) + "}}"; };
+    const auto slice = [](int lo) {
+      return R"({"op": "slice", "in": ["x"], "out": ["o"], "attrs": {"dim": 0, "start": )" +
+             std::to_string(lo) + R"(, "stop": )" + std::to_string(lo + 4) + "}}";
+    };
     const char* const o = R"("o": {"shape": [4]})";
-    return reduced(oneRank(R"("x": {"shape": [8], "kind": "input"})", o, slice(4), o, slice(start)), 1);
+    return reduced(oneRank(R"("x": {"shape": [8], "kind": "input"})", o, slice(4), o, slice(start)),
+                   1);
   };
   expectDim(shifted(4).dim("x", 0), {0, 4}, {4, 4});
   const auto early = shifted(3);
@@ -104,31 +117,40 @@ TEST(Reduction, CutsCloseOverBothSides) {
 }
 
 TEST(Reduction, ViewsReduceFactorByFactor) {
-  const auto r = mirrored(R"("x": {"shape": [600], "kind": "input"})", R"("v": {"shape": [20, 30]}, "o": {"shape": [20]})",
-                          R"({"op": "view", "in": ["x"], "out": ["v"], "attrs": {"size": [20, 30]}}, {"op": "sum", "in": ["v"], "out": ["o"], "attrs": {"dim": 1}})");
+  const auto r = mirrored(
+      R"("x": {"shape": [600], "kind": "input"})",
+      R"("v": {"shape": [20, 30]}, "o": {"shape": [20]})",
+      R"({"op": "view", "in": ["x"], "out": ["v"], "attrs": {"size": [20, 30]}}, {"op": "sum", "in": ["v"], "out": ["o"], "attrs": {"dim": 1}})");
   expectDim(r.dim("x", 0), {0, 1, 2}, {20, 20, 20 * 28});
   expectDim(r.dim("v", 1), {0, 1, 2}, {1, 1, 28});
   expectDim(r.dim("o", 0), {0}, {20});
 }
 
 TEST(Reduction, FlatDimensionsKeepEveryPosition) {
-  const auto r = mirrored(R"("x": {"shape": [6, 4], "kind": "input"})", R"("o": {"shape": [8, 3]})", R"({"op": "view", "in": ["x"], "out": ["o"], "attrs": {"size": [8, 3]}})");
+  const auto r =
+      mirrored(R"("x": {"shape": [6, 4], "kind": "input"})", R"("o": {"shape": [8, 3]})",
+               R"({"op": "view", "in": ["x"], "out": ["o"], "attrs": {"size": [8, 3]}})");
   EXPECT_FALSE(r.dim("x", 0).lumped());
   EXPECT_FALSE(r.dim("o", 1).lumped());
 }
 
 TEST(Reduction, PairsAreLumpedAsPairs) {
-  const auto r = mirrored(R"("q": {"shape": [1, 50, 2, 8], "kind": "input"}, "k": {"shape": [1, 50, 2, 8], "kind": "input"}, "f": {"shape": [50, 4], "kind": "input", "dtype": "complex64"})",
-                          R"("o": {"shape": [1, 50, 2, 8]}, "k2": {"shape": [1, 50, 2, 8]})", R"({"op": "apply_rotary_emb", "in": ["q", "k", "f"], "out": ["o", "k2"]})");
+  const auto r = mirrored(
+      R"("q": {"shape": [1, 50, 2, 8], "kind": "input"}, "k": {"shape": [1, 50, 2, 8], "kind": "input"}, "f": {"shape": [50, 4], "kind": "input", "dtype": "complex64"})",
+      R"("o": {"shape": [1, 50, 2, 8]}, "k2": {"shape": [1, 50, 2, 8]})",
+      R"({"op": "apply_rotary_emb", "in": ["q", "k", "f"], "out": ["o", "k2"]})");
   expectDim(r.dim("q", 3), {0, 1}, {4, 4});
   expectDim(r.dim("f", 1), {0}, {4});
   expectDim(r.dim("q", 1), {0}, {50});
 }
 
-// Rows and columns of the square matrix run together: every flattened dimension is two positions of one class.
+// Rows and columns of the square matrix run together: every flattened dimension is two positions of
+// one class.
 TEST(Reduction, AFlattenedSquareIsTwoPositions) {
-  const auto r = mirrored(R"("x": {"shape": [30, 30], "kind": "input"})", R"("t": {"shape": [30, 30]}, "s": {"shape": [30, 30]}, "u": {"shape": [900]}, "v": {"shape": [900]}, "o": {"shape": [900, 900]})",
-                          R"({"op": "transpose", "in": ["x"], "out": ["t"], "attrs": {"dim0": 0, "dim1": 1}}, {"op": "add", "in": ["x", "t"], "out": ["s"]}, {"op": "view", "in": ["s"], "out": ["u"], "attrs": {"size": [900]}},
+  const auto r = mirrored(
+      R"("x": {"shape": [30, 30], "kind": "input"})",
+      R"("t": {"shape": [30, 30]}, "s": {"shape": [30, 30]}, "u": {"shape": [900]}, "v": {"shape": [900]}, "o": {"shape": [900, 900]})",
+      R"({"op": "transpose", "in": ["x"], "out": ["t"], "attrs": {"dim0": 0, "dim1": 1}}, {"op": "add", "in": ["x", "t"], "out": ["s"]}, {"op": "view", "in": ["s"], "out": ["u"], "attrs": {"size": [900]}},
                              {"op": "view", "in": ["t"], "out": ["v"], "attrs": {"size": [900]}}, {"op": "einsum", "in": ["u", "v"], "out": ["o"], "attrs": {"equation": "i,j->ij"}})");
   EXPECT_EQ(r.stage.mostVariables, 4);
   expectDim(r.dim("x", 0), {0, 1, 2, 3}, {1, 1, 1, 27});
@@ -137,7 +159,9 @@ TEST(Reduction, AFlattenedSquareIsTwoPositions) {
 
 TEST(Reduction, KeptDimensions) {
   const auto strided = [](const ReductionOptions& options) {
-    return mirrored(R"("x": {"shape": [12, 100], "kind": "input"})", R"("o": {"shape": [4, 100]})", R"({"op": "slice", "in": ["x"], "out": ["o"], "attrs": {"dim": 0, "step": 3}})", options);
+    return mirrored(R"("x": {"shape": [12, 100], "kind": "input"})", R"("o": {"shape": [4, 100]})",
+                    R"({"op": "slice", "in": ["x"], "out": ["o"], "attrs": {"dim": 0, "step": 3}})",
+                    options);
   };
   const auto r = strided({});
   EXPECT_EQ(r.dim("x", 0), ops::ReducedDim::whole(12));
@@ -152,11 +176,17 @@ TEST(Reduction, KeptDimensions) {
   }
 }
 
-// m index variables over one piece: m positions explicit; twice as many and one for all others where it is summed.
+// m index variables over one piece: m positions explicit; twice as many and one for all others
+// where it is summed.
 TEST(Reduction, PositionsThatOneSummandInvolvesAreKeptApart) {
-  const auto scores = [](const char* equation, const char* shape, const ReductionOptions& options = {}) {
-    return mirrored(R"("x": {"shape": [70, 90], "kind": "input"})", std::string(R"("o": {"shape": )") + shape + "}", std::string(R"({"op": "einsum", "in": ["x", "x"], "out": ["o"], "attrs": {"equation": ")") + equation + "\"}}",
-                    options);
+  const auto scores = [](const char* equation, const char* shape,
+                         const ReductionOptions& options = {}) {
+    return mirrored(
+        R"("x": {"shape": [70, 90], "kind": "input"})",
+        std::string(R"("o": {"shape": )") + shape + "}",
+        std::string(R"({"op": "einsum", "in": ["x", "x"], "out": ["o"], "attrs": {"equation": ")") +
+            equation + "\"}}",
+        options);
   };
   const auto two = scores("id,jd->ij", "[70, 70]");
   expectDim(two.dim("x", 0), {0, 1}, {1, 69});
@@ -168,7 +198,9 @@ TEST(Reduction, PositionsThatOneSummandInvolvesAreKeptApart) {
   more.extraPositions = 2;
   expectDim(scores("id,jd->ij", "[70, 70]", more).dim("x", 0), {0, 1, 2, 3}, {1, 1, 1, 67});
   expectDim(scores("id,jd->ij", "[70, 70]", more).dim("x", 1), {0, 1, 2, 3, 4}, {1, 1, 1, 1, 86});
-  const auto three = mirrored(R"("x": {"shape": [70], "kind": "input"})", R"("o": {"shape": []})", R"({"op": "einsum", "in": ["x", "x", "x"], "out": ["o"], "attrs": {"equation": "i,j,k->"}})");
+  const auto three = mirrored(
+      R"("x": {"shape": [70], "kind": "input"})", R"("o": {"shape": []})",
+      R"({"op": "einsum", "in": ["x", "x", "x"], "out": ["o"], "attrs": {"equation": "i,j,k->"}})");
   expectDim(three.dim("x", 0), {0, 1, 2, 3, 4, 5, 6}, {1, 1, 1, 1, 1, 1, 64});
 }
 
@@ -176,8 +208,11 @@ TEST(Reduction, AMaskMayBeLumpedForAProofOnly) {
   const auto masked = [](bool keep) {
     ReductionOptions options;
     options.keepAbsolute = keep;
-    return mirrored(R"("x": {"shape": [1, 1, 60, 60], "kind": "input"}, "t": {"shape": [1, 60], "kind": "input", "dtype": "int64"})", R"("m": {"shape": [1, 1, 60, 60]}, "o": {"shape": [1, 1, 60, 60]})",
-                    R"({"op": "create_mask", "in": ["t"], "out": ["m"]}, {"op": "apply_mask", "in": ["x", "m"], "out": ["o"]})", options);
+    return mirrored(
+        R"("x": {"shape": [1, 1, 60, 60], "kind": "input"}, "t": {"shape": [1, 60], "kind": "input", "dtype": "int64"})",
+        R"("m": {"shape": [1, 1, 60, 60]}, "o": {"shape": [1, 1, 60, 60]})",
+        R"({"op": "create_mask", "in": ["t"], "out": ["m"]}, {"op": "apply_mask", "in": ["x", "m"], "out": ["o"]})",
+        options);
   };
   EXPECT_TRUE(masked(false).stage.lumpsAbsolute);
   EXPECT_TRUE(masked(false).dim("x", 3).lumped());
@@ -187,10 +222,14 @@ TEST(Reduction, AMaskMayBeLumpedForAProofOnly) {
 
 TEST(Reduction, IndexValuesThatTheTablesTellApart) {
   const auto table = [](int lo, int hi) {
-    return R"({"op": "embedding", "in": ["i", "w"], "out": ["o"], "attrs": {"start": )" + std::to_string(lo) + R"(, "stop": )" + std::to_string(hi) + "}}";
+    return R"({"op": "embedding", "in": ["i", "w"], "out": ["o"], "attrs": {"start": )" +
+           std::to_string(lo) + R"(, "stop": )" + std::to_string(hi) + "}}";
   };
-  const auto r = mirrored(R"("i": {"shape": [3], "kind": "input", "dtype": "int64"}, "w": {"shape": [20, 2], "kind": "parameter"})", R"("o": {"shape": [3, 2]})", table(100, 120));
-  const List& values = r.stage.values[static_cast<std::size_t>(test::findIn(r.cut.stage, *r.cut.problem, "i"))];
+  const auto r = mirrored(
+      R"("i": {"shape": [3], "kind": "input", "dtype": "int64"}, "w": {"shape": [20, 2], "kind": "parameter"})",
+      R"("o": {"shape": [3, 2]})", table(100, 120));
+  const List& values =
+      r.stage.values[static_cast<std::size_t>(test::findIn(r.cut.stage, *r.cut.problem, "i"))];
   EXPECT_TRUE(std::find(values.begin(), values.end(), 100) != values.end());
   for (const std::int64_t v : values) EXPECT_LT(v, 120);
 }
@@ -198,24 +237,35 @@ TEST(Reduction, IndexValuesThatTheTablesTellApart) {
 TEST(Reduction, TooLarge) {
   ReductionOptions options;
   options.maxElements = 20;
-  EXPECT_THROW(mirrored(R"("x": {"shape": [6, 4], "kind": "input"})", R"("o": {"shape": [8, 3]})", R"({"op": "view", "in": ["x"], "out": ["o"], "attrs": {"size": [8, 3]}})", options), Unsupported);
+  EXPECT_THROW(
+      mirrored(R"("x": {"shape": [6, 4], "kind": "input"})", R"("o": {"shape": [8, 3]})",
+               R"({"op": "view", "in": ["x"], "out": ["o"], "attrs": {"size": [8, 3]}})", options),
+      Unsupported);
   // A shift by one cuts a dimension of half a million into single positions.
-  const auto slice = [](int lo) { return R"({"op": "slice", "in": ["x"], "out": ["o"], "attrs": {"dim": 0, "start": )" + std::to_string(lo) + R"(, "stop": )" + std::to_string(lo + 500000) + "}}"; };
+  const auto slice = [](int lo) {
+    return R"({"op": "slice", "in": ["x"], "out": ["o"], "attrs": {"dim": 0, "start": )" +
+           std::to_string(lo) + R"(, "stop": )" + std::to_string(lo + 500000) + "}}";
+  };
   const char* const o = R"("o": {"shape": [500000]})";
   try {
     reduced(oneRank(R"("x": {"shape": [500001], "kind": "input"})", o, slice(0), o, slice(1)), 1);
     FAIL();
   } catch (const Unsupported& error) {
-    EXPECT_NE(std::string(error.what()).find("bounds that do not line up"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("bounds that do not line up"), std::string::npos)
+        << error.what();
   }
 }
 
 // ---- lumped axes ----
 
-// x [dp * block, 3] cut by rows over an unnamed axis; `model` and `plan` make o [dp * block, 3] from it.
-Draft rowsOver(int dp, const std::string& model, const std::string& plan, const std::string& extra = "") {
-  Draft d = test::draft(R"({"tensors": {"x": {"shape": [0, 3], "kind": "input"}, "o": {"shape": [0, 3]})" + extra + R"(}, "nodes": [], "outputs": ["o"]})",
-                        R"({"mesh": [["dp", 0]], "programs": [{"tensors": {"x": {"shape": [10, 3], "kind": "input"}, "o": {"shape": [10, 3]}}, "nodes": []}],
+// x [dp * block, 3] cut by rows over an unnamed axis; `model` and `plan` make o [dp * block, 3]
+// from it.
+Draft rowsOver(int dp, const std::string& model, const std::string& plan,
+               const std::string& extra = "") {
+  Draft d = test::draft(
+      R"({"tensors": {"x": {"shape": [0, 3], "kind": "input"}, "o": {"shape": [0, 3]})" + extra +
+          R"(}, "nodes": [], "outputs": ["o"]})",
+      R"({"mesh": [["dp", 0]], "programs": [{"tensors": {"x": {"shape": [10, 3], "kind": "input"}, "o": {"shape": [10, 3]}}, "nodes": []}],
                             "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 10], [0, 3]], "step": {"dp": [10, 0]}, "parts": [{"local": "x"}]}]},
                                         {"tensor": "o", "role": "output", "shards": [{"box": [[0, 10], [0, 3]], "step": {"dp": [10, 0]}, "parts": [{"local": "o"}]}]}]})");
   d.model["tensors"]["x"]["shape"][0] = d.model["tensors"]["o"]["shape"][0] = 10 * dp;
@@ -229,7 +279,7 @@ const char* const kNegate = R"({"op": "neg", "in": ["x"], "out": ["o"]})";
 TEST(Reduction, BlocksOfALumpedAxisHaveWeights) {
   const auto r = reduced(rowsOver(8, kNegate, kNegate), 1);
   ASSERT_EQ(r.cut.stage.lumps.size(), 1u);
-  expectDim(r.dim("x", 0), {0, 10, 20}, {10, 10, 60});   // the third block stands for six
+  expectDim(r.dim("x", 0), {0, 10, 20}, {10, 10, 60});  // the third block stands for six
   expectDim(r.dim("x", 0, 0), {0}, {10});
 }
 
@@ -241,23 +291,32 @@ void expectNotSymmetric(const Draft& d, const std::string& why) {
     EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
   }
   CutOptions options;
-  options.lump = false;   // with all coordinates there is nothing to object to
+  options.lump = false;  // with all coordinates there is nothing to object to
   const auto c = test::cut(d, 1, options);
   EXPECT_NO_THROW(reduceStage(c.stage, *c.problem, {}));
 }
 
 TEST(Reduction, WhatTellsCoordinatesApart) {
-  expectNotSymmetric(rowsOver(8, R"({"op": "slice", "in": ["x"], "out": ["f"], "attrs": {"dim": 0, "stop": 1}}, {"op": "add", "in": ["x", "f"], "out": ["o"]})", kNegate, R"(, "f": {"shape": [1, 3]})"),
-                     "an operator takes a stretch");
-  expectNotSymmetric(rowsOver(8, R"({"op": "slice", "in": ["x"], "out": ["f"], "attrs": {"dim": 0, "step": 20}}, {"op": "sum", "in": ["f"], "out": ["s"]}, {"op": "add", "in": ["x", "s"], "out": ["o"]})", kNegate,
-                              R"(, "f": {"shape": [4, 3]}, "s": {"shape": []})"),
-                     "must be kept whole");
+  expectNotSymmetric(
+      rowsOver(
+          8,
+          R"({"op": "slice", "in": ["x"], "out": ["f"], "attrs": {"dim": 0, "stop": 1}}, {"op": "add", "in": ["x", "f"], "out": ["o"]})",
+          kNegate, R"(, "f": {"shape": [1, 3]})"),
+      "an operator takes a stretch");
+  expectNotSymmetric(
+      rowsOver(
+          8,
+          R"({"op": "slice", "in": ["x"], "out": ["f"], "attrs": {"dim": 0, "step": 20}}, {"op": "sum", "in": ["f"], "out": ["s"]}, {"op": "add", "in": ["x", "s"], "out": ["o"]})",
+          kNegate, R"(, "f": {"shape": [4, 3]}, "s": {"shape": []})"),
+      "must be kept whole");
   // x itself is cut by another step in a second assumption.
   Draft d = rowsOver(8, kNegate, kNegate);
   d.tensor(0, "x2") = Json::parse(R"({"shape": [5, 3], "kind": "input"})");
-  d.program(0)["nodes"] = Json::parse(R"([{"op": "sum", "in": ["x2"], "out": ["s"]}, {"op": "add", "in": ["x", "s"], "out": ["o"]}])");
+  d.program(0)["nodes"] = Json::parse(
+      R"([{"op": "sum", "in": ["x2"], "out": ["s"]}, {"op": "add", "in": ["x", "s"], "out": ["o"]}])");
   d.tensor(0, "s") = Json::parse(R"({"shape": []})");
-  d.plan["lineage"].push_back(Json::parse(R"({"tensor": "x", "role": "input", "shards": [{"box": [[0, 5], [0, 3]], "step": {"dp": [5, 0]}, "parts": [{"local": "x2"}]}]})"));
+  d.plan["lineage"].push_back(Json::parse(
+      R"({"tensor": "x", "role": "input", "shards": [{"box": [[0, 5], [0, 3]], "step": {"dp": [5, 0]}, "parts": [{"local": "x2"}]}]})"));
   expectNotSymmetric(d, "different steps");
   // A box that every coordinate holds, over some of the blocks.
   d.entry(2)["shards"][0]["step"] = Json::object();
@@ -267,20 +326,25 @@ TEST(Reduction, WhatTellsCoordinatesApart) {
   d.entry(0)["shards"][0]["box"] = {{5, 15}, {0, 3}};
   d.model["tensors"]["x"]["shape"][0] = 85;
   d.model["tensors"]["o"]["shape"][0] = 85;
-  d.entry(1)["shards"].push_back(Json::parse(R"({"box": [[75, 85], [0, 3]], "step": {"dp": [0, 0]}, "parts": [{"local": "o"}]})"));
+  d.entry(1)["shards"].push_back(Json::parse(
+      R"({"box": [[75, 85], [0, 3]], "step": {"dp": [0, 0]}, "parts": [{"local": "o"}]})"));
   EXPECT_THROW(reduced(d, 1), NotSymmetric);
 }
 
 TEST(Reduction, ASummandMayInvolveFewCoordinates) {
-  const std::string two = R"({"op": "einsum", "in": ["x", "x"], "out": ["s"], "attrs": {"equation": "ia,jb->"}}, {"op": "add", "in": ["x", "s"], "out": ["o"]})";
-  expectNotSymmetric(rowsOver(8, two, kNegate, R"(, "s": {"shape": []})"), "a summand involves more coordinates");
-  const std::string one = R"({"op": "sum", "in": ["x"], "out": ["s"]}, {"op": "add", "in": ["x", "s"], "out": ["o"]})";
+  const std::string two =
+      R"({"op": "einsum", "in": ["x", "x"], "out": ["s"], "attrs": {"equation": "ia,jb->"}}, {"op": "add", "in": ["x", "s"], "out": ["o"]})";
+  expectNotSymmetric(rowsOver(8, two, kNegate, R"(, "s": {"shape": []})"),
+                     "a summand involves more coordinates");
+  const std::string one =
+      R"({"op": "sum", "in": ["x"], "out": ["s"]}, {"op": "add", "in": ["x", "s"], "out": ["o"]})";
   EXPECT_NO_THROW(reduced(rowsOver(8, one, kNegate, R"(, "s": {"shape": []})"), 1));
 }
 
 // ---- every stage of the real plans ----
 
-// ReducedDim's own invariants, and weights that add up: without them a mean or a sum would be over another number of positions.
+// ReducedDim's own invariants, and weights that add up: without them a mean or a sum would be over
+// another number of positions.
 TEST(Reduction, OfRealPlansKeepsTheFullSizeInItsWeights) {
   bool any = false;
   for (const std::string& name : test::planNames()) {
@@ -319,12 +383,15 @@ TEST(Reduction, OfRealPlansKeepsTheFullSizeInItsWeights) {
             total += dim.weight[i];
           }
           ASSERT_LT(dim.position.back(), dim.full);
-          ASSERT_EQ(total, dim.full) << name << " entry " << e << " tensor " << t << " dimension " << d;
+          ASSERT_EQ(total, dim.full)
+              << name << " entry " << e << " tensor " << t << " dimension " << d;
         }
       }
     }
-    // A stage without its lumps has as many coordinates as the mesh: few of them are affordable on thousands of ranks.
-    EXPECT_LE(unlumped * 10, forms.size()) << name << ": " << unlumped << " of " << forms.size() << " stages lost their lumped axes";
+    // A stage without its lumps has as many coordinates as the mesh: few of them are affordable on
+    // thousands of ranks.
+    EXPECT_LE(unlumped * 10, forms.size())
+        << name << ": " << unlumped << " of " << forms.size() << " stages lost their lumped axes";
   }
   if (!any) GTEST_SKIP() << "no plans in " << test::sharedPlans();
 }

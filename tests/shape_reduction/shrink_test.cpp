@@ -22,19 +22,25 @@ Verdict verdictOf(const Problem& problem) {
 }
 
 const Tensor& local(const Problem& p, const std::string& name, std::int32_t program = 0) {
-  return p.plan.programs[static_cast<std::size_t>(program)].graph.tensors[static_cast<std::size_t>(test::localTensor(p, program, name))];
+  return p.plan.programs[static_cast<std::size_t>(program)]
+      .graph.tensors[static_cast<std::size_t>(test::localTensor(p, program, name))];
 }
-const Tensor& logical(const Problem& p, const std::string& name) { return p.model.graph.tensors[static_cast<std::size_t>(test::modelTensor(p, name))]; }
+const Tensor& logical(const Problem& p, const std::string& name) {
+  return p.model.graph.tensors[static_cast<std::size_t>(test::modelTensor(p, name))];
+}
 const Attributes& attributesOf(const Problem& p, std::size_t node, std::int32_t program = 0) {
-  const Graph& g = program < 0 ? p.model.graph : p.plan.programs[static_cast<std::size_t>(program)].graph;
+  const Graph& g =
+      program < 0 ? p.model.graph : p.plan.programs[static_cast<std::size_t>(program)].graph;
   return p.attributes.at(g.nodes[node].attributes);
 }
 
-// The mean of squares over 40 rows; 8 ranks have five rows each, add up and divide by what stands in for 40.
+// The mean of squares over 40 rows; 8 ranks have five rows each, add up and divide by what stands
+// in for 40.
 Draft meanOverRanks() {
-  return draft(R"({"tensors": {"x": {"shape": [40, 6], "kind": "input"}, "s": {"shape": [40, 6]}, "y": {"shape": [6]}},
+  return draft(
+      R"({"tensors": {"x": {"shape": [40, 6], "kind": "input"}, "s": {"shape": [40, 6]}, "y": {"shape": [6]}},
                    "nodes": [{"op": "square", "in": ["x"], "out": ["s"]}, {"op": "mean", "in": ["s"], "out": ["y"], "attrs": {"dim": 0}}], "outputs": ["y"]})",
-               R"({"mesh": [["dp", 8]], "programs": [{
+      R"({"mesh": [["dp", 8]], "programs": [{
                    "tensors": {"x": {"shape": [5, 6], "kind": "input"}, "s": {"shape": [5, 6]}, "m": {"shape": [6]}, "a": {"shape": [6]}, "y": {"shape": [6]}},
                    "nodes": [{"op": "square", "in": ["x"], "out": ["s"]}, {"op": "mean", "in": ["s"], "out": ["m"], "attrs": {"dim": 0}},
                              {"op": "all_reduce", "in": ["m"], "out": ["a"], "comm": "c", "group": ["dp"]},
@@ -62,7 +68,8 @@ TEST(Shrink, WithoutADecimalTheOperatorDivides) {
   options.ranks = 3;
   const Shrunk s = shrinkProblem(*test::read(d), options);
   EXPECT_EQ(s.problem->plan.ranks(), 3);
-  EXPECT_EQ(ops::Registry::instance().at(s.problem->plan.programs[0].graph.nodes[3].op).name, "div");
+  EXPECT_EQ(ops::Registry::instance().at(s.problem->plan.programs[0].graph.nodes[3].op).name,
+            "div");
   EXPECT_EQ(verdictOf(*s.problem), Verdict::kEquivalent);
 }
 
@@ -71,7 +78,7 @@ TEST(Shrink, WrongScalesStayWrong) {
   d.node(0, 3)["attrs"]["scalar"] = 0.0625;
   const Shrunk s = shrinkProblem(*test::read(d));
   EXPECT_EQ(verdictOf(*s.problem), Verdict::kNotEquivalent);
-  EXPECT_FALSE(s.factorsExplained);   // no product of sizes is 16
+  EXPECT_FALSE(s.factorsExplained);  // no product of sizes is 16
   ASSERT_FALSE(s.notes.empty());
   d = meanOverRanks();
   d.node(0, 2)["op"] = "identity";
@@ -79,7 +86,8 @@ TEST(Shrink, WrongScalesStayWrong) {
   EXPECT_EQ(verdictOf(*shrinkProblem(*test::read(d)).problem), Verdict::kNotEquivalent);
 }
 
-// Two axes of eight ranks: the factor could be either, and is taken for the one that divides the samples.
+// Two axes of eight ranks: the factor could be either, and is taken for the one that divides the
+// samples.
 TEST(Shrink, AFactorIsTakenForTheAxisThatDividesTheSamples) {
   Draft d = meanOverRanks();
   d.plan["mesh"] = Json::parse(R"([["tp", 8], ["dp", 8]])");
@@ -97,12 +105,14 @@ TEST(Shrink, ACoordinateUnlikeTheOthersStays) {
   for (int c = 0; c < 8; ++c) {
     Json program = c == 5 ? own : others;
     program["at"] = {{"dp", c}};
-    if (c == 5) program["nodes"][0] = Json::parse(R"({"op": "mul", "in": ["x", "x"], "out": ["s"]})");
+    if (c == 5)
+      program["nodes"][0] = Json::parse(R"({"op": "mul", "in": ["x", "x"], "out": ["s"]})");
     d.plan["programs"].push_back(program);
   }
   const Shrunk right = shrinkProblem(*test::read(d));
-  EXPECT_EQ(right.problem->plan.ranks(), 3);   // 0 and 1 for those that are alike, and 5
-  EXPECT_EQ(ops::Registry::instance().at(right.problem->plan.programs[2].graph.nodes[0].op).name, "mul");
+  EXPECT_EQ(right.problem->plan.ranks(), 3);  // 0 and 1 for those that are alike, and 5
+  EXPECT_EQ(ops::Registry::instance().at(right.problem->plan.programs[2].graph.nodes[0].op).name,
+            "mul");
   EXPECT_EQ(verdictOf(*right.problem), Verdict::kEquivalent);
   d.node(5, 0) = Json::parse(R"({"op": "identity", "in": ["x"], "out": ["s"]})");
   EXPECT_EQ(verdictOf(*shrinkProblem(*test::read(d)).problem), Verdict::kNotEquivalent);
@@ -110,8 +120,9 @@ TEST(Shrink, ACoordinateUnlikeTheOthersStays) {
 
 // Two halves that are put together again; `stop` of the first.
 Draft halves(int stop) {
-  Draft d = draft(R"({"tensors": {"x": {"shape": [4096, 6], "kind": "input"}, "y": {"shape": [4096, 6]}}, "nodes": [{"op": "neg", "in": ["x"], "out": ["y"]}], "outputs": ["y"]})",
-                  R"({"mesh": [["a", 1]], "programs": [{
+  Draft d = draft(
+      R"({"tensors": {"x": {"shape": [4096, 6], "kind": "input"}, "y": {"shape": [4096, 6]}}, "nodes": [{"op": "neg", "in": ["x"], "out": ["y"]}], "outputs": ["y"]})",
+      R"({"mesh": [["a", 1]], "programs": [{
                       "tensors": {"x": {"shape": [4096, 6], "kind": "input"}, "l": {"shape": [2048, 6]}, "r": {"shape": [2048, 6]}, "c": {"shape": [4096, 6]}, "y": {"shape": [4096, 6]}},
                       "nodes": [{"op": "slice", "in": ["x"], "out": ["l"], "attrs": {"dim": 0, "stop": 2048}},
                                 {"op": "slice", "in": ["x"], "out": ["r"], "attrs": {"dim": 0, "start": 2048}},
@@ -129,16 +140,18 @@ TEST(Shrink, ABoundThatIsOneOffStaysOneOff) {
   const Shrunk wrong = shrinkProblem(*test::read(halves(2049)));
   EXPECT_LE(logical(*wrong.problem, "x").shape[0], 4096);
   EXPECT_EQ(ops::integer(attributesOf(*wrong.problem, 0), "start"), 1);
-  EXPECT_EQ(ops::integer(attributesOf(*wrong.problem, 0), "stop"), local(*wrong.problem, "l").shape[0] + 1);
+  EXPECT_EQ(ops::integer(attributesOf(*wrong.problem, 0), "stop"),
+            local(*wrong.problem, "l").shape[0] + 1);
   EXPECT_EQ(verdictOf(*wrong.problem), Verdict::kNotEquivalent);
 }
 
 // A table of 1000 rows in two windows; the second begins at `start`.
 TEST(Shrink, WindowsOfATableKeepThreeRowsAndTheirPlaces) {
   for (const int start : {500, 499}) {
-    Draft d = draft(R"({"tensors": {"i": {"shape": [64], "kind": "input", "dtype": "int64"}, "w": {"shape": [1000, 32], "kind": "parameter"}, "y": {"shape": [64, 32]}},
+    Draft d = draft(
+        R"({"tensors": {"i": {"shape": [64], "kind": "input", "dtype": "int64"}, "w": {"shape": [1000, 32], "kind": "parameter"}, "y": {"shape": [64, 32]}},
                         "nodes": [{"op": "embedding", "in": ["i", "w"], "out": ["y"]}], "outputs": ["y"]})",
-                    R"({"mesh": [["tp", 2]], "programs": [
+        R"({"mesh": [["tp", 2]], "programs": [
                         {"at": {"tp": 0}, "tensors": {"i": {"shape": [64], "kind": "input", "dtype": "int64"}, "w": {"shape": [500, 32], "kind": "parameter"}, "p": {"shape": [64, 32]}, "y": {"shape": [64, 32]}},
                          "nodes": [{"op": "embedding", "in": ["i", "w"], "out": ["p"], "attrs": {"start": 0, "stop": 500}}, {"op": "all_reduce", "in": ["p"], "out": ["y"], "comm": "c", "group": ["tp"]}]},
                         {"at": {"tp": 1}, "tensors": {"i": {"shape": [64], "kind": "input", "dtype": "int64"}, "w": {"shape": [500, 32], "kind": "parameter"}, "p": {"shape": [64, 32]}, "y": {"shape": [64, 32]}},
@@ -150,25 +163,30 @@ TEST(Shrink, WindowsOfATableKeepThreeRowsAndTheirPlaces) {
     const Shrunk s = shrinkProblem(*test::read(d));
     EXPECT_GE(local(*s.problem, "w").shape[0], 3);
     EXPECT_LE(logical(*s.problem, "i").shape[0], 3);
-    EXPECT_EQ(verdictOf(*s.problem), start == 500 ? Verdict::kEquivalent : Verdict::kNotEquivalent) << start;
+    EXPECT_EQ(verdictOf(*s.problem), start == 500 ? Verdict::kEquivalent : Verdict::kNotEquivalent)
+        << start;
   }
 }
 
-// A square weight is no square any more where nothing says that it must be one: a transposition would not show.
+// A square weight is no square any more where nothing says that it must be one: a transposition
+// would not show.
 TEST(Shrink, SizesOfOneTensorDiffer) {
-  const auto problem = test::read(R"({"tensors": {"x": {"shape": [64, 64], "kind": "input"}, "w": {"shape": [64, 64], "kind": "parameter"}, "y": {"shape": [64, 64]}},
+  const auto problem = test::read(
+      R"({"tensors": {"x": {"shape": [64, 64], "kind": "input"}, "w": {"shape": [64, 64], "kind": "parameter"}, "y": {"shape": [64, 64]}},
                                       "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["y"]}], "outputs": ["y"]})",
-                                  R"({"mesh": [["a", 1]], "programs": [{"tensors": {"x": {"shape": [64, 64], "kind": "input"}, "w": {"shape": [64, 64], "kind": "parameter"}, "y": {"shape": [64, 64]}},
+      R"({"mesh": [["a", 1]], "programs": [{"tensors": {"x": {"shape": [64, 64], "kind": "input"}, "w": {"shape": [64, 64], "kind": "parameter"}, "y": {"shape": [64, 64]}},
                                       "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["y"]}]}],
                                       "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 64], [0, 64]], "parts": [{"local": "x"}]}]},
                                                   {"tensor": "w", "role": "input", "shards": [{"box": [[0, 64], [0, 64]], "parts": [{"local": "w"}]}]},
                                                   {"tensor": "y", "role": "output", "shards": [{"box": [[0, 64], [0, 64]], "parts": [{"local": "y"}]}]}]})");
   const Shrunk s = shrinkProblem(*problem);
-  for (const char* name : {"x", "w", "y"}) EXPECT_NE(logical(*s.problem, name).shape[0], logical(*s.problem, name).shape[1]) << name;
+  for (const char* name : {"x", "w", "y"})
+    EXPECT_NE(logical(*s.problem, name).shape[0], logical(*s.problem, name).shape[1]) << name;
   EXPECT_EQ(verdictOf(*s.problem), Verdict::kEquivalent);
 }
 
-// Optimizer states shared over eight ranks: 4 rows each of 32 that are heads of several positions in a view.
+// Optimizer states shared over eight ranks: 4 rows each of 32 that are heads of several positions
+// in a view.
 TEST(Shrink, SharesNeedNotFollowTheHeads) {
   const auto problem = test::read(
       R"({"tensors": {"w": {"shape": [32, 10], "kind": "parameter"}, "g": {"shape": [32, 10], "kind": "input"}, "v": {"shape": [4, 8, 10]}, "h": {"shape": [4, 10]}, "n": {"shape": [32, 10]}},

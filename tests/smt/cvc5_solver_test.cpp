@@ -75,7 +75,8 @@ TEST_F(Cvc5, FactsAboutFunctions) {
 // x > 0 and -x > 0: an unsatisfiable domain would make every claim provable.
 TEST_F(Cvc5, ContradictorySideConditionsProveNothing) {
   const Term x = real();
-  const Term left = terms.add(terms.power(x, 1), terms.power(terms.add(number(-1), terms.scale(Rational(-1), x)), 1));
+  const Term left = terms.add(terms.power(x, 1),
+                              terms.power(terms.add(number(-1), terms.scale(Rational(-1), x)), 1));
   const SmtResult result = solve({{left, number(7)}});
   EXPECT_EQ(result.verdict, SmtVerdict::kUnknown);
   EXPECT_NE(result.reason.find("no input satisfies the side conditions"), std::string::npos)

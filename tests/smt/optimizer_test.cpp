@@ -23,9 +23,9 @@ TEST(LinearSum, KeepsItsTermsSortedAndNoneTwice) {
 TEST(Minimize, TakesTheLeastValuesThatMeetAllConstraints) {
   IntegerProgram p;
   p.variables = {{1, 100}, {2, 100}, {1, 100}, {5, 9}};
-  p.zero = {sum({{0, 1}, {1, -3}})};                    // x = 3 y
-  p.notNegative = {sum({{0, 1}, {2, -1}}, -2)};         // x >= z + 2
-  p.among = {{sum({{2, 1}}), {4, 8}}};                  // z is 4 or 8
+  p.zero = {sum({{0, 1}, {1, -3}})};             // x = 3 y
+  p.notNegative = {sum({{0, 1}, {2, -1}}, -2)};  // x >= z + 2
+  p.among = {{sum({{2, 1}}), {4, 8}}};           // z is 4 or 8
   p.objective = sum({{0, 1}, {1, 1}, {2, 1}, {3, 1}});
   const IntegerSolution s = minimize(p, 10);
   ASSERT_TRUE(s.solved) << s.reason;
@@ -48,13 +48,14 @@ TEST(Minimize, MakesSumsDistinctWhereItCan) {
   p.variables = {{2, 9}, {2, 9}, {2, 2}, {2, 9}};
   p.zero = {sum({{3, 1}, {0, -1}})};
   p.objective = sum({{0, 1}, {1, 1}, {2, 1}, {3, 1}});
-  p.distinct = {{sum({{0, 1}}), {}}, {sum({{1, 1}}), {0}}, {sum({{2, 1}}), {0}}, {sum({{3, 1}}), {1}}};
+  p.distinct = {
+      {sum({{0, 1}}), {}}, {sum({{1, 1}}), {0}}, {sum({{2, 1}}), {0}}, {sum({{3, 1}}), {1}}};
   const IntegerSolution s = minimize(p, 10);
   ASSERT_TRUE(s.solved);
   EXPECT_EQ(s.values[0], 2);
   EXPECT_EQ(s.values[1], 3);
-  EXPECT_EQ(s.values[2], 2);   // it cannot be larger
-  EXPECT_EQ(s.values[3], 2);   // differs from what it is listed with
+  EXPECT_EQ(s.values[2], 2);  // it cannot be larger
+  EXPECT_EQ(s.values[3], 2);  // differs from what it is listed with
 }
 
 // The shards of many weights of one shape: equal equations, each with a variable of its own.
@@ -66,7 +67,7 @@ TEST(Minimize, AlikeEquationsGetEqualValues) {
     p.zero.push_back(sum({{0, 1}, {i, -4}}));
     p.objective.add(i, 1);
   }
-  p.distinct = {{sum({{0, 1}}), {}}, {sum({{7, 4}}), {0}}};   // never to be had
+  p.distinct = {{sum({{0, 1}}), {}}, {sum({{7, 4}}), {0}}};  // never to be had
   const IntegerSolution s = minimize(p, 10);
   ASSERT_TRUE(s.solved) << s.reason;
   EXPECT_EQ(s.values[0], 8);

@@ -1,4 +1,5 @@
-// The text of a query: what it looks like, and that a solver that reads it is asked what the solver that is called is asked.
+// The text of a query: what it looks like, and that a solver that reads it is asked what the solver
+// that is called is asked.
 #include "smt/smtlib.h"
 
 #include <algorithm>
@@ -20,8 +21,14 @@ class SmtLib : public testing::Test {
   Term real() { return terms.variable(false); }
   Term integer() { return terms.variable(true); }
   Term number(std::int64_t n, std::int64_t d = 1) { return terms.constant(Rational(n, d)); }
-  Term function(ops::Function f, std::vector<Term> arguments, std::vector<std::int64_t> parameters = {}) { return terms.apply(f, parameters, arguments); }
-  std::string text(const Pairs& pairs, const SmtLibNotes& notes = {}, std::size_t most = 1'000'000) { return smtLibText(buildQuery(terms, pairs), notes, most); }
+  Term function(ops::Function f, std::vector<Term> arguments,
+                std::vector<std::int64_t> parameters = {}) {
+    return terms.apply(f, parameters, arguments);
+  }
+  std::string text(const Pairs& pairs, const SmtLibNotes& notes = {},
+                   std::size_t most = 1'000'000) {
+    return smtLibText(buildQuery(terms, pairs), notes, most);
+  }
 
   // The answer of a solver that has nothing but the text.
   static z3::check_result answer(const std::string& script) {
@@ -71,12 +78,15 @@ TEST_F(SmtLib, LogicWithoutIntegers) {
   EXPECT_NE(text({{a, terms.mul(a, a)}}).find("(set-logic QF_UFNRA)"), std::string::npos);
 }
 
-// Both back ends say the same of claims that hold, that do not, and that hold only because of a fact.
+// Both back ends say the same of claims that hold, that do not, and that hold only because of a
+// fact.
 TEST_F(SmtLib, ASolverThatReadsTheTextSaysWhatTheOneThatIsCalledSays) {
   const Term a = real(), b = real(), i = integer();
   const Term e = terms.exp(terms.add(a, b)), sum = terms.add(a, b);
   const auto tanh = [&](Term t) { return function(ops::Function::kTanh, {t}); };
-  const auto choice = [&](std::int64_t slot) { return function(ops::Function::kGateChoice, {a, b}, {slot, 2, 1, 1, 0}); };
+  const auto choice = [&](std::int64_t slot) {
+    return function(ops::Function::kGateChoice, {a, b}, {slot, 2, 1, 1, 0});
+  };
   const Term root = terms.power(a, 1);
   struct Case {
     const char* name;
@@ -85,24 +95,45 @@ TEST_F(SmtLib, ASolverThatReadsTheTextSaysWhatTheOneThatIsCalledSays) {
   };
   const std::vector<Case> cases{
       {"nothing", {}, SmtVerdict::kUnsat},
-      {"binomial", {{terms.power(sum, 4), terms.add(terms.add(terms.power(a, 4), terms.scale(Rational(2), terms.mul(a, b))), terms.power(b, 4))}}, SmtVerdict::kUnsat},
-      {"wrong binomial", {{terms.power(sum, 4), terms.add(terms.power(a, 4), terms.power(b, 4))}}, SmtVerdict::kSat},
+      {"binomial",
+       {{terms.power(sum, 4),
+         terms.add(terms.add(terms.power(a, 4), terms.scale(Rational(2), terms.mul(a, b))),
+                   terms.power(b, 4))}},
+       SmtVerdict::kUnsat},
+      {"wrong binomial",
+       {{terms.power(sum, 4), terms.add(terms.power(a, 4), terms.power(b, 4))}},
+       SmtVerdict::kSat},
       {"one of two", {{a, a}, {a, b}}, SmtVerdict::kSat},
       {"small rational", {{terms.scale(Rational(1, 100000), a), number(0)}}, SmtVerdict::kSat},
-      {"large rational", {{terms.scale(Rational(mpq_class("123456789012345678901234567890/7")), a), terms.scale(Rational(mpq_class("123456789012345678901234567890/7")), a)}}, SmtVerdict::kUnsat},
+      {"large rational",
+       {{terms.scale(Rational(mpq_class("123456789012345678901234567890/7")), a),
+         terms.scale(Rational(mpq_class("123456789012345678901234567890/7")), a)}},
+       SmtVerdict::kUnsat},
       {"reciprocal", {{terms.mul(a, terms.power(a, -2)), number(1)}}, SmtVerdict::kUnsat},
       {"root", {{terms.mul(root, root), a}}, SmtVerdict::kUnsat},
-      {"exp is positive", {{terms.mul(e, terms.power(e, -4)), terms.power(e, -2)}}, SmtVerdict::kUnsat},
+      {"exp is positive",
+       {{terms.mul(e, terms.power(e, -4)), terms.power(e, -2)}},
+       SmtVerdict::kUnsat},
       {"functions are functions", {{tanh(sum), tanh(terms.add(b, a))}}, SmtVerdict::kUnsat},
       {"of equal arguments only", {{tanh(a), tanh(b)}}, SmtVerdict::kSat},
-      {"parity", {{terms.indicator(terms.scale(Rational(2), i), 1), number(0)}}, SmtVerdict::kUnsat},
-      {"choice", {{terms.indicator(choice(0), 1), terms.indicator(choice(0), 1)}}, SmtVerdict::kUnsat},
-      {"other slot", {{terms.indicator(choice(0), 1), terms.indicator(choice(1), 1)}}, SmtVerdict::kSat},
-      {"integer against real", {{i, terms.scale(Rational(1, 2), terms.scale(Rational(2), i))}}, SmtVerdict::kUnsat},
+      {"parity",
+       {{terms.indicator(terms.scale(Rational(2), i), 1), number(0)}},
+       SmtVerdict::kUnsat},
+      {"choice",
+       {{terms.indicator(choice(0), 1), terms.indicator(choice(0), 1)}},
+       SmtVerdict::kUnsat},
+      {"other slot",
+       {{terms.indicator(choice(0), 1), terms.indicator(choice(1), 1)}},
+       SmtVerdict::kSat},
+      {"integer against real",
+       {{i, terms.scale(Rational(1, 2), terms.scale(Rational(2), i))}},
+       SmtVerdict::kUnsat},
   };
   for (const Case& c : cases) {
     EXPECT_EQ(findDifference(terms, c.pairs, 20000, 2048).verdict, c.expected) << c.name;
-    EXPECT_EQ(answer(text(c.pairs)), c.expected == SmtVerdict::kSat ? z3::sat : z3::unsat) << c.name << "\n" << text(c.pairs);
+    EXPECT_EQ(answer(text(c.pairs)), c.expected == SmtVerdict::kSat ? z3::sat : z3::unsat)
+        << c.name << "\n"
+        << text(c.pairs);
   }
 }
 
@@ -169,7 +200,8 @@ TEST_F(SmtLib, CommentsAreTheOnlyThingThatNotesChange) {
     }
     return kept;
   };
-  EXPECT_EQ(withoutComments(text({{a, number(1)}}, notes)), withoutComments(text({{a, number(1)}})));
+  EXPECT_EQ(withoutComments(text({{a, number(1)}}, notes)),
+            withoutComments(text({{a, number(1)}})));
 }
 
 }  // namespace

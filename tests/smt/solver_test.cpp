@@ -18,7 +18,9 @@ class Solver : public testing::Test {
   Term integer() { return terms.variable(true); }
   Term number(std::int64_t n, std::int64_t d = 1) { return terms.constant(Rational(n, d)); }
   Term difference(Term a, Term b) { return terms.add(a, terms.scale(Rational(-1), b)); }
-  SmtResult solve(const Pairs& pairs, unsigned milliseconds = 20000) { return findDifference(terms, pairs, milliseconds, 2048); }
+  SmtResult solve(const Pairs& pairs, unsigned milliseconds = 20000) {
+    return findDifference(terms, pairs, milliseconds, 2048);
+  }
 
   TermAlgebra terms{TermAlgebra::Mode::kRaw};
 };
@@ -27,7 +29,8 @@ class Solver : public testing::Test {
 TEST_F(Solver, UnsatWhereAllPairsAreEqual) {
   const Term a = real(), b = real();
   const Term left = terms.power(terms.add(a, b), 4);
-  const Term right = terms.add(terms.add(terms.power(a, 4), terms.scale(Rational(2), terms.mul(a, b))), terms.power(b, 4));
+  const Term right = terms.add(
+      terms.add(terms.power(a, 4), terms.scale(Rational(2), terms.mul(a, b))), terms.power(b, 4));
   ASSERT_NE(left, right);
   EXPECT_EQ(solve({{left, right}}).verdict, SmtVerdict::kUnsat);
   EXPECT_EQ(solve({{a, a}, {left, right}}).verdict, SmtVerdict::kUnsat);
@@ -41,7 +44,9 @@ TEST_F(Solver, SatWithAModelThatReallyMakesThePairDiffer) {
   const SmtResult result = solve({{a, a}, {left, right}});
   ASSERT_EQ(result.verdict, SmtVerdict::kSat);
   DoubleAlgebra doubles;
-  const auto value = [&](std::uint32_t v) { return result.model.contains(v) ? result.model.at(v) : 1.0; };
+  const auto value = [&](std::uint32_t v) {
+    return result.model.contains(v) ? result.model.at(v) : 1.0;
+  };
   const double x = value(0), y = value(1), k = value(2);
   EXPECT_EQ(k, std::floor(k));
   EXPECT_NE(doubles.add(doubles.mul(x, y), doubles.indicator(k, 3)), doubles.add(x, y));
@@ -59,7 +64,8 @@ TEST_F(Solver, IntegersAreIntegers) {
   const Term i = integer(), x = real();
   const Term twice = terms.scale(Rational(2), i);
   EXPECT_EQ(solve({{terms.indicator(twice, 1), number(0)}}).verdict, SmtVerdict::kUnsat);
-  EXPECT_EQ(solve({{terms.indicator(terms.scale(Rational(2), x), 1), number(0)}}).verdict, SmtVerdict::kSat);
+  EXPECT_EQ(solve({{terms.indicator(terms.scale(Rational(2), x), 1), number(0)}}).verdict,
+            SmtVerdict::kSat);
 }
 
 // Z3 4.8.12 reads the text "1e-05" as 1/0: everything would be provable.
@@ -67,20 +73,28 @@ TEST_F(Solver, SmallRationals) {
   const Term x = real(), epsilon = number(1, 100000);
   EXPECT_EQ(solve({{epsilon, number(0)}}).verdict, SmtVerdict::kSat);
   EXPECT_EQ(solve({{terms.add(x, epsilon), x}}).verdict, SmtVerdict::kSat);
-  EXPECT_EQ(solve({{terms.mul(number(100000), terms.mul(x, epsilon)), x}}).verdict, SmtVerdict::kUnsat);
-  EXPECT_EQ(solve({{terms.add(x, epsilon), terms.add(x, number(1, 100001))}}).verdict, SmtVerdict::kSat);
+  EXPECT_EQ(solve({{terms.mul(number(100000), terms.mul(x, epsilon)), x}}).verdict,
+            SmtVerdict::kUnsat);
+  EXPECT_EQ(solve({{terms.add(x, epsilon), terms.add(x, number(1, 100001))}}).verdict,
+            SmtVerdict::kSat);
 }
 
 TEST_F(Solver, OpaqueFunctionsAreFunctions) {
   const Term a = real(), b = real();
-  const auto tanh = [&](Term t) { return terms.apply(ops::Function::kTanh, {}, std::vector<Term>{t}); };
-  EXPECT_EQ(solve({{tanh(terms.add(a, b)), tanh(difference(terms.scale(Rational(2), b), difference(b, a)))}}).verdict, SmtVerdict::kUnsat);
+  const auto tanh = [&](Term t) {
+    return terms.apply(ops::Function::kTanh, {}, std::vector<Term>{t});
+  };
+  EXPECT_EQ(solve({{tanh(terms.add(a, b)),
+                    tanh(difference(terms.scale(Rational(2), b), difference(b, a)))}})
+                .verdict,
+            SmtVerdict::kUnsat);
   EXPECT_EQ(solve({{tanh(a), tanh(b)}}).verdict, SmtVerdict::kSat);
 }
 
 TEST_F(Solver, FactsAboutExpRootsAndReciprocals) {
   const Term a = real();
-  EXPECT_EQ(solve({{terms.mul(a, terms.power(a, -2)), number(1)}}).verdict, SmtVerdict::kUnsat);   // where 1/a is defined
+  EXPECT_EQ(solve({{terms.mul(a, terms.power(a, -2)), number(1)}}).verdict,
+            SmtVerdict::kUnsat);  // where 1/a is defined
   const Term root = terms.power(a, 1);
   EXPECT_EQ(solve({{terms.mul(root, root), a}}).verdict, SmtVerdict::kUnsat);
   const Term e = terms.exp(a);
@@ -90,19 +104,25 @@ TEST_F(Solver, FactsAboutExpRootsAndReciprocals) {
 TEST_F(Solver, BeyondTheNormalForms) {
   const Term a = real(), b = real();
   // sqrt(a) sqrt(b) = sqrt(a b), where the roots are defined.
-  EXPECT_EQ(solve({{terms.mul(terms.power(a, 1), terms.power(b, 1)), terms.power(terms.mul(a, b), 1)}}).verdict, SmtVerdict::kUnsat);
+  EXPECT_EQ(
+      solve({{terms.mul(terms.power(a, 1), terms.power(b, 1)), terms.power(terms.mul(a, b), 1)}})
+          .verdict,
+      SmtVerdict::kUnsat);
 }
 
 // x > 0 and -x > 0: an unsatisfiable domain would make every claim provable.
 TEST_F(Solver, ContradictorySideConditionsProveNothing) {
   const Term x = real();
-  const Term left = terms.add(terms.power(x, 1), terms.power(terms.add(number(-1), terms.scale(Rational(-1), x)), 1));
+  const Term left = terms.add(terms.power(x, 1),
+                              terms.power(terms.add(number(-1), terms.scale(Rational(-1), x)), 1));
   const SmtResult result = solve({{left, number(7)}});
   EXPECT_EQ(result.verdict, SmtVerdict::kUnknown);
-  EXPECT_NE(result.reason.find("no input satisfies the side conditions"), std::string::npos) << result.reason;
+  EXPECT_NE(result.reason.find("no input satisfies the side conditions"), std::string::npos)
+      << result.reason;
 }
 
-// The sums of hundreds of exponentials, each with its reciprocal, as in a cross entropy: that all of them can be defined at once is found with time to spare.
+// The sums of hundreds of exponentials, each with its reciprocal, as in a cross entropy: that all
+// of them can be defined at once is found with time to spare.
 TEST_F(Solver, SideConditionsOfManyReciprocalsAreSatisfiable) {
   Pairs pairs;
   for (int row = 0; row < 8; ++row) {
@@ -110,7 +130,8 @@ TEST_F(Solver, SideConditionsOfManyReciprocalsAreSatisfiable) {
     for (int i = 0; i < 40; ++i) exps.push_back(terms.exp(real()));
     const Term inverse = terms.power(terms.sum(exps, {}), -2);
     pairs.emplace_back(terms.mul(exps[0], inverse), terms.mul(inverse, exps[0]));
-    pairs.emplace_back(terms.power(inverse, -1), terms.power(terms.power(terms.sum(exps, {}), -2), -1));
+    pairs.emplace_back(terms.power(inverse, -1),
+                       terms.power(terms.power(terms.sum(exps, {}), -2), -1));
   }
   EXPECT_EQ(solve(pairs, 10000).verdict, SmtVerdict::kUnsat);
 }
@@ -118,12 +139,19 @@ TEST_F(Solver, SideConditionsOfManyReciprocalsAreSatisfiable) {
 TEST_F(Solver, KnownValuesOfFunctions) {
   const Term x = real(), zero = difference(x, x);
   const auto of = [&](ops::Function f, Term t) { return terms.apply(f, {}, std::vector<Term>{t}); };
-  EXPECT_EQ(solve({{terms.exp(zero), number(1)}, {of(ops::Function::kSigmoid, zero), number(1, 2)}, {of(ops::Function::kTanh, zero), zero},
-                   {of(ops::Function::kNormalCdf, zero), number(1, 2)}, {of(ops::Function::kLog, terms.add(zero, number(1))), number(0)}})
+  EXPECT_EQ(solve({{terms.exp(zero), number(1)},
+                   {of(ops::Function::kSigmoid, zero), number(1, 2)},
+                   {of(ops::Function::kTanh, zero), zero},
+                   {of(ops::Function::kNormalCdf, zero), number(1, 2)},
+                   {of(ops::Function::kLog, terms.add(zero, number(1))), number(0)}})
                 .verdict,
             SmtVerdict::kUnsat);
-  EXPECT_EQ(solve({{of(ops::Function::kStep, terms.mul(x, x)), number(0)}}).verdict, SmtVerdict::kSat);
-  EXPECT_EQ(solve({{of(ops::Function::kStep, terms.scale(Rational(-1), terms.mul(x, x))), number(0)}}).verdict, SmtVerdict::kUnsat);
+  EXPECT_EQ(solve({{of(ops::Function::kStep, terms.mul(x, x)), number(0)}}).verdict,
+            SmtVerdict::kSat);
+  EXPECT_EQ(
+      solve({{of(ops::Function::kStep, terms.scale(Rational(-1), terms.mul(x, x))), number(0)}})
+          .verdict,
+      SmtVerdict::kUnsat);
 }
 
 TEST_F(Solver, UnknownHasAReason) {

@@ -1,4 +1,5 @@
-// A stage read back from its canonical form is the same proof problem: what the checker says about it does not depend on anything that the form leaves out.
+// A stage read back from its canonical form is the same proof problem: what the checker says about
+// it does not depend on anything that the form leaves out.
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -20,13 +21,15 @@ namespace {
 using test::Draft;
 using test::Json;
 
-// On each side: the sum of two dropouts of x, the first with seed 1 and the second with the given one, scaled by a constant.
+// On each side: the sum of two dropouts of x, the first with seed 1 and the second with the given
+// one, scaled by a constant.
 Draft dropouts(int modelSeed, int planSeed) {
-  Draft d = test::draft(R"({"tensors": {"x": {"shape": [4, 8], "kind": "input"}, "a": {"shape": [4, 8]}, "b": {"shape": [4, 8]}, "c": {"shape": [4, 8]},
+  Draft d = test::draft(
+      R"({"tensors": {"x": {"shape": [4, 8], "kind": "input"}, "a": {"shape": [4, 8]}, "b": {"shape": [4, 8]}, "c": {"shape": [4, 8]},
                                         "k": {"shape": [8], "kind": "constant", "value": [1, 2, 3, 4, 5, 6, 7, 0.125]}, "y": {"shape": [4, 8]}}, "outputs": ["y"],
                             "nodes": [{"op": "dropout", "in": ["x"], "out": ["a"], "attrs": {"p": 0.1, "seed": 1}}, {"op": "dropout", "in": ["x"], "out": ["b"], "attrs": {"p": 0.1}},
                                       {"op": "add", "in": ["a", "b"], "out": ["c"]}, {"op": "mul", "in": ["c", "k"], "out": ["y"]}]})",
-                        R"({"mesh": [["dp", 2]], "programs": [{"tensors": {"x": {"shape": [2, 8], "kind": "input"}, "a": {"shape": [2, 8]}, "b": {"shape": [2, 8]}, "c": {"shape": [2, 8]},
+      R"({"mesh": [["dp", 2]], "programs": [{"tensors": {"x": {"shape": [2, 8], "kind": "input"}, "a": {"shape": [2, 8]}, "b": {"shape": [2, 8]}, "c": {"shape": [2, 8]},
                                         "k": {"shape": [8], "kind": "constant", "value": [1, 2, 3, 4, 5, 6, 7, 0.125]}, "y": {"shape": [2, 8]}},
                             "nodes": [{"op": "dropout", "in": ["x"], "out": ["a"], "attrs": {"p": 0.1, "seed": 1}}, {"op": "dropout", "in": ["x"], "out": ["b"], "attrs": {"p": 0.1}},
                                       {"op": "add", "in": ["a", "b"], "out": ["c"]}, {"op": "mul", "in": ["c", "k"], "out": ["y"]}]}],
@@ -72,7 +75,8 @@ void expectSame(const Decision& read, const Decision& cut, const std::string& wh
 }
 
 // Every class of the problem. Returns how many were compared.
-std::size_t expectForms(const Problem& problem, const std::vector<bool>& lumps, std::size_t most = SIZE_MAX) {
+std::size_t expectForms(const Problem& problem, const std::vector<bool>& lumps,
+                        std::size_t most = SIZE_MAX) {
   const Join join(problem);
   std::set<std::string> seen;
   for (std::size_t e = 0; e < problem.plan.lineage.size(); ++e) {
@@ -85,14 +89,16 @@ std::size_t expectForms(const Problem& problem, const std::vector<bool>& lumps, 
       if (seen.size() >= most || !seen.insert(form).second) continue;
       const StageOfForm read = readCanonicalForm(form);
       EXPECT_EQ(canonicalForm(read.stage, *read.problem), form) << "entry " << e;
-      expectSame(decide(read.stage, *read.problem, Checker::kAuto), decide(stage, problem, Checker::kAuto), "entry " + std::to_string(e));
+      expectSame(decide(read.stage, *read.problem, Checker::kAuto),
+                 decide(stage, problem, Checker::kAuto), "entry " + std::to_string(e));
     }
   }
   return seen.size();
 }
 
 TEST(CanonicalReader, AStageAndItsFormAreDecidedAlike) {
-  for (const auto& [model, plan] : std::vector<std::pair<int, int>>{{1, 1}, {2, 2}, {1, 2}, {2, 1}}) {
+  for (const auto& [model, plan] :
+       std::vector<std::pair<int, int>>{{1, 1}, {2, 2}, {1, 2}, {2, 1}}) {
     const auto c = test::cut(dropouts(model, plan), 1);
     const std::string form = canonicalForm(c.stage, *c.problem);
     const StageOfForm read = readCanonicalForm(form);
@@ -100,7 +106,8 @@ TEST(CanonicalReader, AStageAndItsFormAreDecidedAlike) {
     for (const Checker checker : {Checker::kAuto, Checker::kZ3}) {
       const Decision of = decide(c.stage, *c.problem, checker);
       EXPECT_EQ(of.verdict == StageVerdict::kProved, model == plan) << model << " " << plan;
-      expectSame(decide(read.stage, *read.problem, checker), of, "seeds " + std::to_string(model) + " " + std::to_string(plan));
+      expectSame(decide(read.stage, *read.problem, checker), of,
+                 "seeds " + std::to_string(model) + " " + std::to_string(plan));
     }
   }
 }
@@ -130,7 +137,8 @@ TEST(CanonicalReader, StagesWithLumpsAreDecidedAlike) {
 TEST(CanonicalReader, NoPartOfAFormIsAForm) {
   const auto c = test::cut(dropouts(2, 2), 1);
   const std::string form = canonicalForm(c.stage, *c.problem);
-  for (std::size_t n = 0; n < form.size(); ++n) EXPECT_THROW(readCanonicalForm(form.substr(0, n)), DamagedForm) << n;
+  for (std::size_t n = 0; n < form.size(); ++n)
+    EXPECT_THROW(readCanonicalForm(form.substr(0, n)), DamagedForm) << n;
   EXPECT_THROW(readCanonicalForm(form + '\0'), DamagedForm);
 }
 
@@ -156,8 +164,8 @@ TEST(CanonicalReader, DamagedBytesAreRefusedOrAnotherStage) {
 }
 
 TEST(CanonicalReader, LengthsAreNotBelieved) {
-  std::string huge(1, '\0');                                      // no lumps
-  huge += std::string("\xFE\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F", 9);   // so many tensors
+  std::string huge(1, '\0');                                       // no lumps
+  huge += std::string("\xFE\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F", 9);  // so many tensors
   EXPECT_THROW(readCanonicalForm(huge), DamagedForm);
   EXPECT_THROW(readCanonicalForm(""), DamagedForm);
 }
@@ -166,20 +174,23 @@ TEST(CanonicalReader, LengthsAreNotBelieved) {
 TEST(CanonicalReader, ResultsThatTheirOperatorDoesNotProduceAreRefused) {
   for (const Shape& shape : {Shape{}, Shape{2}, Shape{2, 7}, Shape{2, 8, 1}}) {
     auto c = test::cut(dropouts(1, 1), 1);
-    const auto computed = std::find_if(c.stage.nodes.begin(), c.stage.nodes.end(), [](const StageNode& n) { return !n.logical; });
+    const auto computed = std::find_if(c.stage.nodes.begin(), c.stage.nodes.end(),
+                                       [](const StageNode& n) { return !n.logical; });
     ASSERT_NE(computed, c.stage.nodes.end());
     c.stage.tensors[static_cast<std::size_t>(computed->out[0])].info.shape = shape;
     EXPECT_THROW(readCanonicalForm(canonicalForm(c.stage, *c.problem)), DamagedForm);
     auto other = test::cut(dropouts(1, 1), 1);
-    other.stage.tensors[static_cast<std::size_t>(computed->out[0])].info.element = ElementKind::kComplex;
+    other.stage.tensors[static_cast<std::size_t>(computed->out[0])].info.element =
+        ElementKind::kComplex;
     EXPECT_THROW(readCanonicalForm(canonicalForm(other.stage, *other.problem)), DamagedForm);
   }
 }
 
 // Ranks scale their shards and gather them.
 Draft gathered() {
-  return test::draft(R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "y": {"shape": [4]}}, "outputs": ["y"], "nodes": [{"op": "mul", "in": ["x"], "out": ["y"], "attrs": {"scalar": 2}}]})",
-                     R"({"mesh": [["tp", 2]], "programs": [{"tensors": {"x": {"shape": [2], "kind": "input"}, "a": {"shape": [2]}, "y": {"shape": [4]}},
+  return test::draft(
+      R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "y": {"shape": [4]}}, "outputs": ["y"], "nodes": [{"op": "mul", "in": ["x"], "out": ["y"], "attrs": {"scalar": 2}}]})",
+      R"({"mesh": [["tp", 2]], "programs": [{"tensors": {"x": {"shape": [2], "kind": "input"}, "a": {"shape": [2]}, "y": {"shape": [4]}},
                          "nodes": [{"op": "mul", "in": ["x"], "out": ["a"], "attrs": {"scalar": 2}}, {"op": "all_gather", "in": ["a"], "out": ["y"], "attrs": {"dim": 0}, "comm": "c", "group": ["tp"]}]}],
                          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"tp": [2]}, "parts": [{"local": "x"}]}]},
                                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "y"}]}]}]})");
@@ -187,8 +198,9 @@ Draft gathered() {
 
 // Ranks add up what each of them has, and each keeps its half.
 Draft scattered() {
-  return test::draft(R"({"tensors": {"x": {"shape": [2, 4], "kind": "input"}, "y": {"shape": [4]}}, "outputs": ["y"], "nodes": [{"op": "sum", "in": ["x"], "out": ["y"], "attrs": {"dim": 0}}]})",
-                     R"({"mesh": [["tp", 2]], "programs": [{"tensors": {"x": {"shape": [1, 4], "kind": "input"}, "a": {"shape": [4]}, "y": {"shape": [2]}},
+  return test::draft(
+      R"({"tensors": {"x": {"shape": [2, 4], "kind": "input"}, "y": {"shape": [4]}}, "outputs": ["y"], "nodes": [{"op": "sum", "in": ["x"], "out": ["y"], "attrs": {"dim": 0}}]})",
+      R"({"mesh": [["tp", 2]], "programs": [{"tensors": {"x": {"shape": [1, 4], "kind": "input"}, "a": {"shape": [4]}, "y": {"shape": [2]}},
                          "nodes": [{"op": "view", "in": ["x"], "out": ["a"], "attrs": {"size": [4]}}, {"op": "reduce_scatter", "in": ["a"], "out": ["y"], "attrs": {"dim": 0}, "comm": "c", "group": ["tp"]}]}],
                          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 1], [0, 4]], "step": {"tp": [1, 0]}, "parts": [{"local": "x"}]}]},
                                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 2]], "step": {"tp": [2]}, "parts": [{"local": "y"}]}]}]})");
@@ -207,20 +219,29 @@ TEST(CanonicalReader, APartOfWhatIsCombined) {
   const auto refused = [](const char* what, const std::function<void(Stage&, StageNode&)>& damage) {
     auto damaged = test::cut(scattered(), 1);
     auto& nodes = damaged.stage.nodes;
-    damage(damaged.stage, *std::find_if(nodes.begin(), nodes.end(), [](const StageNode& n) { return n.communication == Communication::kReduceScatter; }));
-    EXPECT_THROW(readCanonicalForm(canonicalForm(damaged.stage, *damaged.problem)), DamagedForm) << what;
+    damage(damaged.stage, *std::find_if(nodes.begin(), nodes.end(), [](const StageNode& n) {
+             return n.communication == Communication::kReduceScatter;
+           }));
+    EXPECT_THROW(readCanonicalForm(canonicalForm(damaged.stage, *damaged.problem)), DamagedForm)
+        << what;
   };
-  const auto shape = [](Stage& stage, std::int32_t t) -> Shape& { return stage.tensors[static_cast<std::size_t>(t)].info.shape; };
+  const auto shape = [](Stage& stage, std::int32_t t) -> Shape& {
+    return stage.tensors[static_cast<std::size_t>(t)].info.shape;
+  };
   refused("no such part", [](Stage&, StageNode& n) { n.member = 2; });
   refused("no such dimension", [](Stage&, StageNode& n) { n.dim = 1; });
-  refused("parts that do not make the whole", [&](Stage& s, StageNode& n) { shape(s, n.out[0]) = {3}; });
-  refused("a part that is longer than the whole", [&](Stage& s, StageNode& n) { shape(s, n.out[0]) = {5}; });
+  refused("parts that do not make the whole",
+          [&](Stage& s, StageNode& n) { shape(s, n.out[0]) = {3}; });
+  refused("a part that is longer than the whole",
+          [&](Stage& s, StageNode& n) { shape(s, n.out[0]) = {5}; });
   refused("a part of no elements", [&](Stage& s, StageNode& n) { shape(s, n.out[0]) = {0}; });
-  refused("a part with more dimensions", [&](Stage& s, StageNode& n) { shape(s, n.out[0]) = {2, 1}; });
+  refused("a part with more dimensions", [&](Stage& s, StageNode& n) {
+    shape(s, n.out[0]) = {2, 1};
+  });
 }
 
-// Found by tests/fuzz: whatever runs a stage trusts that each side's tensors are given as its tensors are, that members of a communication agree, and that
-// lineage fits its tensors.
+// Found by tests/fuzz: whatever runs a stage trusts that each side's tensors are given as its
+// tensors are, that members of a communication agree, and that lineage fits its tensors.
 TEST(CanonicalReader, WhatNoPlanHasIsRefused) {
   const auto refused = [](const char* what, const std::function<void(Stage&)>& damage) {
     auto c = test::cut(gathered(), 1);
@@ -230,34 +251,48 @@ TEST(CanonicalReader, WhatNoPlanHasIsRefused) {
     else EXPECT_THROW(readCanonicalForm(form), DamagedForm) << what;
   };
   const auto first = [](Stage& stage, Origin origin) -> StageTensor& {
-    return *std::find_if(stage.tensors.begin(), stage.tensors.end(), [&](const StageTensor& t) { return t.origin == origin; });
+    return *std::find_if(stage.tensors.begin(), stage.tensors.end(),
+                         [&](const StageTensor& t) { return t.origin == origin; });
   };
   const auto gather = [](Stage& stage) -> StageNode& {
-    return *std::find_if(stage.nodes.begin(), stage.nodes.end(), [&](const StageNode& n) { return n.communication == Communication::kAllGather; });
+    return *std::find_if(stage.nodes.begin(), stage.nodes.end(), [&](const StageNode& n) {
+      return n.communication == Communication::kAllGather;
+    });
   };
   refused("", [](Stage&) {});
   refused("no elements", [&](Stage& s) { first(s, Origin::kVariable).info.shape = {0}; });
-  refused("more than 2^63 elements", [&](Stage& s) { first(s, Origin::kVariable).info.shape = {std::int64_t{1} << 40, std::int64_t{1} << 40}; });
-  refused("a local variable", [&](Stage& s) { first(s, Origin::kBoundary).origin = Origin::kVariable; });
-  refused("a logical boundary", [&](Stage& s) { first(s, Origin::kVariable).origin = Origin::kBoundary; });
-  refused("an assumption about what is computed", [&](Stage& s) { s.assumptions[0].parts[0].first = s.claims[0].parts[0].first, s.assumptions[0].box = s.claims[0].box; });
-  refused("a part that does not fit its box", [&](Stage& s) { s.assumptions[0].box[0].second -= 1; });
-  refused("members of different shapes", [&](Stage& s) { s.tensors[static_cast<std::size_t>(gather(s).in[1])].info.shape = {1}; });
-  refused("a result of another shape", [&](Stage& s) { gather(s).in.pop_back(), gather(s).multiplicity.pop_back(); });
+  refused("more than 2^63 elements", [&](Stage& s) {
+    first(s, Origin::kVariable).info.shape = {std::int64_t{1} << 40, std::int64_t{1} << 40};
+  });
+  refused("a local variable",
+          [&](Stage& s) { first(s, Origin::kBoundary).origin = Origin::kVariable; });
+  refused("a logical boundary",
+          [&](Stage& s) { first(s, Origin::kVariable).origin = Origin::kBoundary; });
+  refused("an assumption about what is computed", [&](Stage& s) {
+    s.assumptions[0].parts[0].first = s.claims[0].parts[0].first,
+    s.assumptions[0].box = s.claims[0].box;
+  });
+  refused("a part that does not fit its box",
+          [&](Stage& s) { s.assumptions[0].box[0].second -= 1; });
+  refused("members of different shapes",
+          [&](Stage& s) { s.tensors[static_cast<std::size_t>(gather(s).in[1])].info.shape = {1}; });
+  refused("a result of another shape",
+          [&](Stage& s) { gather(s).in.pop_back(), gather(s).multiplicity.pop_back(); });
   refused("no such member", [&](Stage& s) { gather(s).member = 2; });
   refused("a member that stands for none", [&](Stage& s) { gather(s).multiplicity[0] = 0; });
   refused("a member that stands for two", [&](Stage& s) { gather(s).multiplicity[0] = 2; });
   refused("no such dimension", [&](Stage& s) { gather(s).dim = 1; });
 }
 
-// Found by tests/fuzz: a text whose length counts the bytes of the length itself reached beyond the end.
+// Found by tests/fuzz: a text whose length counts the bytes of the length itself reached beyond the
+// end.
 TEST(CanonicalReader, ALengthDoesNotCountItself) {
   const auto c = test::cut(dropouts(1, 1), 1);
   const std::string form = canonicalForm(c.stage, *c.problem);
   const std::size_t name = form.find("dropout");
   ASSERT_NE(name, std::string::npos);
   std::string cut = form.substr(0, name + 7);
-  cut[name - 1] = static_cast<char>(2 * 8);   // one byte more than there is
+  cut[name - 1] = static_cast<char>(2 * 8);  // one byte more than there is
   EXPECT_THROW(readCanonicalForm(cut), DamagedForm);
 }
 

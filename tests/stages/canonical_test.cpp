@@ -1,4 +1,5 @@
-// Canonical forms are equal for stages that differ in names only, and different for anything a proof depends on.
+// Canonical forms are equal for stages that differ in names only, and different for anything a
+// proof depends on.
 #include <algorithm>
 #include <functional>
 #include <set>
@@ -14,27 +15,44 @@ namespace {
 using test::Draft;
 using test::Json;
 
-// Two layers, linear then add with alpha, on two tensor-parallel ranks; a checkpoint after each layer.
+// Two layers, linear then add with alpha, on two tensor-parallel ranks; a checkpoint after each
+// layer.
 Draft twoLayers() {
-  Draft d = test::draft(R"({"tensors": {"x": {"shape": [4, 8], "kind": "input"}}, "nodes": [], "outputs": ["y2"]})",
-                        R"({"mesh": [["tp", 2]], "programs": [{"tensors": {"x": {"shape": [4, 8], "kind": "input"}}, "nodes": []}],
+  Draft d = test::draft(
+      R"({"tensors": {"x": {"shape": [4, 8], "kind": "input"}}, "nodes": [], "outputs": ["y2"]})",
+      R"({"mesh": [["tp", 2]], "programs": [{"tensors": {"x": {"shape": [4, 8], "kind": "input"}}, "nodes": []}],
                             "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 8]], "parts": [{"local": "x"}]}]}]})");
   for (const std::string layer : {"1", "2"}) {
-    const std::string in = layer == "1" ? "x" : "y1", w = "w" + layer, h = "h" + layer, g = "g" + layer, y = "y" + layer, c = "c" + layer;
+    const std::string in = layer == "1" ? "x" : "y1", w = "w" + layer, h = "h" + layer,
+                      g = "g" + layer, y = "y" + layer, c = "c" + layer;
     d.model["tensors"][w] = {{"shape", {8, 8}}, {"kind", "parameter"}};
     d.model["tensors"][c] = {{"shape", {8}}, {"kind", "constant"}, {"value", 0.5}};
     d.model["tensors"][h] = d.model["tensors"][y] = {{"shape", {4, 8}}};
     d.model["nodes"].push_back({{"op", "linear"}, {"in", {in, w}}, {"out", {h}}});
-    d.model["nodes"].push_back({{"op", "add"}, {"in", {h, c}}, {"out", {y}}, {"attrs", {{"alpha", 2}}}});
+    d.model["nodes"].push_back(
+        {{"op", "add"}, {"in", {h, c}}, {"out", {y}}, {"attrs", {{"alpha", 2}}}});
     d.tensor(0, w) = {{"shape", {4, 8}}, {"kind", "parameter"}};
     d.tensor(0, c) = d.model["tensors"][c];
     d.tensor(0, h) = {{"shape", {4, 4}}};
     d.tensor(0, g) = d.tensor(0, y) = {{"shape", {4, 8}}};
     d.program(0)["nodes"].push_back({{"op", "linear"}, {"in", {in, w}}, {"out", {h}}});
-    d.program(0)["nodes"].push_back({{"op", "all_gather"}, {"in", {h}}, {"out", {g}}, {"comm", "gather" + layer}, {"group", {"tp"}}, {"attrs", {{"dim", 1}}}});
-    d.program(0)["nodes"].push_back({{"op", "add"}, {"in", {g, c}}, {"out", {y}}, {"attrs", {{"alpha", 2}}}});
-    d.plan["lineage"].push_back({{"tensor", w}, {"role", "input"}, {"shards", {{{"box", {{0, 4}, {0, 8}}}, {"step", {{"tp", {4, 0}}}}, {"parts", {{{"local", w}}}}}}}});
-    d.plan["lineage"].push_back({{"tensor", y}, {"role", layer == "1" ? "checkpoint" : "output"}, {"shards", {{{"box", {{0, 4}, {0, 8}}}, {"parts", {{{"local", y}}}}}}}});
+    d.program(0)["nodes"].push_back({{"op", "all_gather"},
+                                     {"in", {h}},
+                                     {"out", {g}},
+                                     {"comm", "gather" + layer},
+                                     {"group", {"tp"}},
+                                     {"attrs", {{"dim", 1}}}});
+    d.program(0)["nodes"].push_back(
+        {{"op", "add"}, {"in", {g, c}}, {"out", {y}}, {"attrs", {{"alpha", 2}}}});
+    d.plan["lineage"].push_back(
+        {{"tensor", w},
+         {"role", "input"},
+         {"shards",
+          {{{"box", {{0, 4}, {0, 8}}}, {"step", {{"tp", {4, 0}}}}, {"parts", {{{"local", w}}}}}}}});
+    d.plan["lineage"].push_back(
+        {{"tensor", y},
+         {"role", layer == "1" ? "checkpoint" : "output"},
+         {"shards", {{{"box", {{0, 4}, {0, 8}}}, {"parts", {{{"local", y}}}}}}}});
   }
   return d;
 }
@@ -49,7 +67,8 @@ Forms formsOf(const Draft& d) {
   const ModelFacts facts = modelFacts(*problem);
   CutOptions options;
   options.facts = &facts;
-  return {canonicalForm(cutStage(join, 2, options), *problem), canonicalForm(cutStage(join, 4, options), *problem)};
+  return {canonicalForm(cutStage(join, 2, options), *problem),
+          canonicalForm(cutStage(join, 4, options), *problem)};
 }
 
 TEST(Canonical, EqualLayersHaveEqualForms) {
@@ -65,8 +84,16 @@ TEST(Canonical, AnotherAttributeConstantOrOperatorMakesAnotherForm) {
       [](Draft& d) { d.model["tensors"]["c2"]["value"] = 0.25; },
       [](Draft& d) { d.node(0, 5)["attrs"]["alpha"] = 3; },
       [](Draft& d) { d.tensor(0, "c2")["value"] = 0.25; },
-      [](Draft& d) { d.tensor(0, "c2") = d.model["tensors"]["c2"] = Json::parse(R"({"shape": [8], "kind": "constant", "value": [0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]})"); },
-      [](Draft& d) { d.node(0, 5)["in"] = {"h2", "c2"}, d.tensor(0, "c2")["shape"] = {4}, d.tensor(0, "y2")["shape"] = {4, 4}, d.entry(4)["shards"][0]["box"] = {{0, 4}, {0, 4}}, d.entry(4)["shards"][0]["step"] = {{"tp", {0, 4}}}; },
+      [](Draft& d) {
+        d.tensor(0, "c2") = d.model["tensors"]["c2"] = Json::parse(
+            R"({"shape": [8], "kind": "constant", "value": [0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]})");
+      },
+      [](Draft& d) {
+        d.node(0, 5)["in"] = {"h2", "c2"}, d.tensor(0, "c2")["shape"] = {4},
+                  d.tensor(0, "y2")["shape"] = {4, 4},
+                  d.entry(4)["shards"][0]["box"] = {{0, 4}, {0, 4}},
+                  d.entry(4)["shards"][0]["step"] = {{"tp", {0, 4}}};
+      },
   };
   for (std::size_t i = 0; i < edits.size(); ++i) {
     Draft d = twoLayers();
@@ -103,20 +130,27 @@ TEST(Canonical, EveryFieldThatDecidesAProofCounts) {
       [](Stage& s) { s.nodes[0].in.pop_back(); },
       [](Stage& s) { s.nodes[1].out[0] = -1; },
       [](Stage& s) { s.nodes.pop_back(); },
-      [&](Stage& s) { node(s, Communication::kAllGather).communication = Communication::kAllReduce; },
+      [&](Stage& s) {
+        node(s, Communication::kAllGather).communication = Communication::kAllReduce;
+      },
       [&](Stage& s) { node(s, Communication::kAllGather).reduction = Reduction::kMax; },
       [&](Stage& s) { node(s, Communication::kAllGather).dim = 0; },
       [&](Stage& s) { node(s, Communication::kAllGather).odim = 1; },
       [&](Stage& s) { node(s, Communication::kAllGather).member += 1; },
       [&](Stage& s) { node(s, Communication::kAllGather).multiplicity[1] = 7; },
-      [&](Stage& s) { std::swap(node(s, Communication::kAllGather).in[0], node(s, Communication::kAllGather).in[1]); },
+      [&](Stage& s) {
+        std::swap(node(s, Communication::kAllGather).in[0],
+                  node(s, Communication::kAllGather).in[1]);
+      },
       [](Stage& s) { s.claims[0].logical += 1; },
       [](Stage& s) { s.claims[0].box[0].first += 1; },
       [](Stage& s) { s.claims[0].box[0].second -= 1; },
       [](Stage& s) { s.claims[0].parts[0].first += 1; },
       [](Stage& s) { s.claims[0].parts[0].second = 2; },
       [](Stage& s) { s.claims[0].parts.push_back(s.claims[0].parts[0]); },
-      [](Stage& s) { s.claims[0].step.push_back({0, 1, {1, 0}}); },
+      [](Stage& s) {
+        s.claims[0].step.push_back({0, 1, {1, 0}});
+      },
       [](Stage& s) { s.claims.pop_back(); },
       [](Stage& s) { s.assumptions[0].box[0].first += 1; },
       [](Stage& s) { s.assumptions.pop_back(); },
@@ -133,10 +167,14 @@ TEST(Canonical, EveryFieldThatDecidesAProofCounts) {
   lumped.claims[0].step.push_back({0, 0, {1, 0}});
   const std::string lumpedForm = canonicalForm(lumped, *c.problem);
   const std::vector<std::function<void(Stage&)>> lumpedEdits{
-      [](Stage& s) { s.lumps[0] = AxisLump::ofClasses(0, 8, {{0, 1, 2, 3, 4, 6, 7}, {5}}); },
+      [](Stage& s) {
+        s.lumps[0] = AxisLump::ofClasses(0, 8, {{0, 1, 2, 3, 4, 6, 7}, {5}});
+      },
       [](Stage& s) { s.lumps[0] = AxisLump::whole(0, 16); },
       [](Stage& s) { s.claims[0].step[0].coordinate = 1; },
-      [](Stage& s) { s.claims[0].step[0].offset = {0, 1}; },
+      [](Stage& s) {
+        s.claims[0].step[0].offset = {0, 1};
+      },
       [](Stage& s) { s.claims[0].step[0].lump = 1; },
   };
   for (std::size_t i = 0; i < lumpedEdits.size(); ++i) {
@@ -152,10 +190,11 @@ TEST(Canonical, NamesRanksAndPlacesDoNotCount) {
   other.entry = 77;
   other.usedEntries = {1, 2, 3};
   for (StageTensor& t : other.tensors) {
-    if (t.origin == Origin::kConstant) continue;   // its value is looked up by these
+    if (t.origin == Origin::kConstant) continue;  // its value is looked up by these
     t.tensor += 1, t.program += 1, t.rank += 1, t.microbatch = Microbatch::of(7);
   }
-  for (StageNode& n : other.nodes) n.program += 1, n.node += 1, n.rank += 1, n.microbatch = Microbatch::of(7);
+  for (StageNode& n : other.nodes)
+    n.program += 1, n.node += 1, n.rank += 1, n.microbatch = Microbatch::of(7);
   for (Equation& e : other.claims) e.entry += 1, e.shard += 1;
   EXPECT_EQ(canonicalForm(other, *c.problem), canonicalForm(c.stage, *c.problem));
   other.lumps = {AxisLump::whole(0, 8)};
@@ -164,19 +203,28 @@ TEST(Canonical, NamesRanksAndPlacesDoNotCount) {
   EXPECT_EQ(canonicalForm(other, *c.problem), form);
 }
 
-// Forms of several problems are compared with each other: ids that a problem gives out in the order of its own reading must not be in them.
+// Forms of several problems are compared with each other: ids that a problem gives out in the order
+// of its own reading must not be in them.
 TEST(Canonical, IdsOfAttributesAndConstantsDoNotCountAcrossProblems) {
   Draft other = twoLayers();
-  // Tensors, constants and attribute sets that come first, so that all others get other ids; nothing depends on them.
-  Json tensors{{"k0", {{"shape", {3}}, {"kind", "constant"}, {"value", {1, 2, 3}}}}, {"k1", {{"shape", {3}}}}};
+  // Tensors, constants and attribute sets that come first, so that all others get other ids;
+  // nothing depends on them.
+  Json tensors{{"k0", {{"shape", {3}}, {"kind", "constant"}, {"value", {1, 2, 3}}}},
+               {"k1", {{"shape", {3}}}}};
   for (Json* graph : {&other.model, &other.program(0)}) {
     Json all = tensors;
     all.update((*graph)["tensors"]);
     (*graph)["tensors"] = all;
-    (*graph)["nodes"].insert((*graph)["nodes"].begin(), Json{{"op", "add"}, {"in", {"k0", "k0"}}, {"out", {"k1"}}, {"attrs", {{"alpha", 77}}}});
+    (*graph)["nodes"].insert(
+        (*graph)["nodes"].begin(),
+        Json{{"op", "add"}, {"in", {"k0", "k0"}}, {"out", {"k1"}}, {"attrs", {{"alpha", 77}}}});
   }
   const auto here = test::cut(twoLayers(), 2), there = test::cut(other, 2);
-  const auto add = [](const Stage& s) { return std::find_if(s.nodes.begin(), s.nodes.end(), [](const StageNode& n) { return test::opOf(n) == "add"; })->attributes; };
+  const auto add = [](const Stage& s) {
+    return std::find_if(s.nodes.begin(), s.nodes.end(),
+                        [](const StageNode& n) { return test::opOf(n) == "add"; })
+        ->attributes;
+  };
   ASSERT_NE(add(here.stage), add(there.stage));
   EXPECT_EQ(canonicalForm(here.stage, *here.problem), canonicalForm(there.stage, *there.problem));
 }
@@ -186,20 +234,26 @@ TEST(Canonical, EqualIdsOfOtherAttributesAndConstantsMakeAnotherForm) {
   const std::string form = canonicalForm(here.stage, *here.problem);
   for (const bool inPlan : {false, true}) {
     Draft d = twoLayers();
-    for (const int layer : {0, 1}) (inPlan ? d.node(0, 2 + 3 * static_cast<std::size_t>(layer)) : d.model["nodes"][1 + 2 * static_cast<std::size_t>(layer)])["attrs"]["alpha"] = 3;
+    for (const int layer : {0, 1})
+      (inPlan ? d.node(0, 2 + 3 * static_cast<std::size_t>(layer))
+              : d.model["nodes"][1 + 2 * static_cast<std::size_t>(layer)])["attrs"]["alpha"] = 3;
     const auto there = test::cut(d, 2);
     EXPECT_NE(canonicalForm(there.stage, *there.problem), form);
     d = twoLayers();
-    for (const char* name : {"c1", "c2"}) (inPlan ? d.program(0) : d.model)["tensors"][name]["value"] = 0.25;
+    for (const char* name : {"c1", "c2"})
+      (inPlan ? d.program(0) : d.model)["tensors"][name]["value"] = 0.25;
     const auto constants = test::cut(d, 2);
     EXPECT_NE(canonicalForm(constants.stage, *constants.problem), form);
   }
   // The same ids, on purpose: only what they stand for differs.
   Draft d = twoLayers();
-  for (const int layer : {0, 1}) d.model["nodes"][1 + 2 * static_cast<std::size_t>(layer)]["attrs"]["alpha"] = d.node(0, 2 + 3 * static_cast<std::size_t>(layer))["attrs"]["alpha"] = 3;
+  for (const int layer : {0, 1})
+    d.model["nodes"][1 + 2 * static_cast<std::size_t>(layer)]["attrs"]["alpha"] =
+        d.node(0, 2 + 3 * static_cast<std::size_t>(layer))["attrs"]["alpha"] = 3;
   const auto there = test::cut(d, 2);
   ASSERT_EQ(here.stage.nodes.size(), there.stage.nodes.size());
-  for (std::size_t n = 0; n < here.stage.nodes.size(); ++n) ASSERT_EQ(here.stage.nodes[n].attributes, there.stage.nodes[n].attributes);
+  for (std::size_t n = 0; n < here.stage.nodes.size(); ++n)
+    ASSERT_EQ(here.stage.nodes[n].attributes, there.stage.nodes[n].attributes);
   EXPECT_NE(canonicalForm(there.stage, *there.problem), form);
 }
 
@@ -208,9 +262,12 @@ TEST(Canonical, AttributesOfEveryTypeCount) {
   auto c = test::cut(twoLayers(), 2);
   std::vector<Attributes> sets{{}};
   for (const char* key : {"a", "b"}) {
-    for (const AttributeValue& value : {AttributeValue(true), AttributeValue(false), AttributeValue(Rational(1)), AttributeValue(Rational(0)), AttributeValue(Rational(1, 3)),
-                                        AttributeValue(std::string("1")), AttributeValue(std::string("")), AttributeValue(std::vector<std::int64_t>{}),
-                                        AttributeValue(std::vector<std::int64_t>{1}), AttributeValue(std::vector<std::int64_t>{1, 2})}) {
+    for (const AttributeValue& value :
+         {AttributeValue(true), AttributeValue(false), AttributeValue(Rational(1)),
+          AttributeValue(Rational(0)), AttributeValue(Rational(1, 3)),
+          AttributeValue(std::string("1")), AttributeValue(std::string("")),
+          AttributeValue(std::vector<std::int64_t>{}), AttributeValue(std::vector<std::int64_t>{1}),
+          AttributeValue(std::vector<std::int64_t>{1, 2})}) {
       sets.push_back({{key, value}});
     }
   }

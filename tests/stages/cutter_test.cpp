@@ -19,7 +19,8 @@ using test::findIn;
 using test::Json;
 using test::opsOf;
 
-Origin originOf(const test::Cut& c, const std::string& name, std::int32_t rank = -1, std::int32_t microbatch = -1) {
+Origin originOf(const test::Cut& c, const std::string& name, std::int32_t rank = -1,
+                std::int32_t microbatch = -1) {
   const std::int32_t t = findIn(c.stage, *c.problem, name, rank, microbatch);
   if (t < 0) throw std::logic_error("the stage has no tensor " + name);
   return c.stage.tensors[static_cast<std::size_t>(t)].origin;
@@ -28,20 +29,22 @@ Origin originOf(const test::Cut& c, const std::string& name, std::int32_t rank =
 // ---- slices ----
 
 TEST(Cutter, StopsAtLineageThatItMayAssume) {
-  const auto c = test::cut(test::pipeline(), 5);   // s, from t
+  const auto c = test::cut(test::pipeline(), 5);  // s, from t
   EXPECT_EQ(c.stage.usedEntries, (Entries{4}));
-  EXPECT_EQ(opsOf(c.stage, false), (Names{"add", "add", "all_reduce", "broadcast"}));   // tp is small: each of its ranks has a claim, and receives what one computes
+  EXPECT_EQ(opsOf(c.stage, false), (Names{"add", "add", "all_reduce",
+                                          "broadcast"}));  // tp is small: each of its ranks has a
+                                                           // claim, and receives what one computes
   EXPECT_EQ(originOf(c, "t", 2, 0), Origin::kBoundary);
   ASSERT_EQ(c.stage.claims.size(), 2u);
   ASSERT_EQ(c.stage.assumptions.size(), 1u);
   EXPECT_EQ(c.stage.assumptions[0].parts.size(), 4u);
   EXPECT_TRUE(c.stage.lumps.empty());
-  EXPECT_TRUE(opsOf(c.stage, true).empty());   // s on both sides: no operator of the model is needed
+  EXPECT_TRUE(opsOf(c.stage, true).empty());  // s on both sides: no operator of the model is needed
   EXPECT_EQ(originOf(c, "s"), Origin::kVariable);
 }
 
 TEST(Cutter, StopsAtTheNearestLineageOnBothSides) {
-  const auto c = test::cut(test::pipeline(), 4);   // the sums t, from y where it was received
+  const auto c = test::cut(test::pipeline(), 4);  // the sums t, from y where it was received
   EXPECT_EQ(c.stage.usedEntries, (Entries{3}));
   EXPECT_EQ(opsOf(c.stage, false), (Names{"sum", "sum", "sum", "sum"}));
   EXPECT_EQ(opsOf(c.stage, true), (Names{"sum"}));
@@ -60,9 +63,10 @@ TEST(Cutter, GoesThroughCommunicationToItsPartner) {
 
 TEST(Cutter, InputLineageIsAlwaysUsable) {
   const auto c = test::cut(test::pipeline(), 2);
-  EXPECT_TRUE(c.stage.usedEntries.empty());   // entries of role input are no lemmas
+  EXPECT_TRUE(c.stage.usedEntries.empty());  // entries of role input are no lemmas
   EXPECT_EQ(opsOf(c.stage, false), Names(4, "linear"));
-  EXPECT_EQ(c.stage.assumptions.size(), 2u * 2u + 2u);   // x on each rank and microbatch, w on each rank
+  EXPECT_EQ(c.stage.assumptions.size(),
+            2u * 2u + 2u);  // x on each rank and microbatch, w on each rank
 }
 
 TEST(Cutter, ExcludedDeepenedAndLaterEntriesAreNotAssumed) {
@@ -76,7 +80,8 @@ TEST(Cutter, ExcludedDeepenedAndLaterEntriesAreNotAssumed) {
   EXPECT_EQ(test::cut(d, 5, options).stage.usedEntries, (Entries{2}));
 }
 
-// For evaluation in numbers the model begins at its inputs and the plan at what is proved, other than sums.
+// For evaluation in numbers the model begins at its inputs and the plan at what is proved, other
+// than sums.
 TEST(Cutter, ModelFromItsInputsAndPlanFromWhatIsProved) {
   const Draft d = test::pipeline();
   std::vector<char> proved(d.plan["lineage"].size(), 0);
@@ -86,7 +91,7 @@ TEST(Cutter, ModelFromItsInputsAndPlanFromWhatIsProved) {
   EXPECT_TRUE(whole.stage.usedEntries.empty());
   EXPECT_EQ(opsOf(whole.stage, true), (Names{"linear", "sum"}));
   const std::size_t all = whole.stage.nodes.size();
-  proved[3] = 1;   // y where it was received
+  proved[3] = 1;  // y where it was received
   const auto from = test::cut(d, 5, options);
   EXPECT_EQ(from.stage.usedEntries, (Entries{3}));
   EXPECT_EQ(opsOf(from.stage, true), (Names{"linear", "sum"}));
@@ -95,11 +100,12 @@ TEST(Cutter, ModelFromItsInputsAndPlanFromWhatIsProved) {
   EXPECT_EQ(originOf(from, "y"), Origin::kComputed);
   EXPECT_EQ(originOf(from, "y", 3, 1), Origin::kBoundary);
   proved[3] = 0;
-  proved[4] = 1;   // the sums over microbatches: not what their parts are
+  proved[4] = 1;  // the sums over microbatches: not what their parts are
   EXPECT_EQ(test::cut(d, 5, options).stage.nodes.size(), all);
 }
 
-// Two entries say the same about one tensor. They have the same key; the later may use the earlier, never the other way round.
+// Two entries say the same about one tensor. They have the same key; the later may use the earlier,
+// never the other way round.
 TEST(Cutter, EqualEntriesDoNotProveEachOther) {
   Draft d = test::pipeline();
   d.plan["lineage"].push_back(d.entry(3));
@@ -129,7 +135,7 @@ TEST(Cutter, SeveralClaimsInOneStage) {
   const auto problem = test::read(test::pipeline());
   const Join join(*problem);
   const Stage stage = cutStages(join, {4, 5}, {});
-  EXPECT_EQ(stage.usedEntries, (Entries{3}));   // what the earliest of them may assume
+  EXPECT_EQ(stage.usedEntries, (Entries{3}));  // what the earliest of them may assume
   EXPECT_EQ(stage.claims.size(), 3u);
   EXPECT_EQ(stage.claims[0].entry, 4);
   EXPECT_EQ(stage.claims[1].entry, 5);
@@ -137,33 +143,39 @@ TEST(Cutter, SeveralClaimsInOneStage) {
 
 // ---- copies ----
 
-// The model's a and b are copies of h. Lineage stops the local side at both; the plan multiplies one with itself, which is right only
-// because the copies are known to be equal.
+// The model's a and b are copies of h. Lineage stops the local side at both; the plan multiplies
+// one with itself, which is right only because the copies are known to be equal.
 TEST(Cutter, CopiesShareTheirSource) {
-  Draft d = test::oneRank(R"("x": {"shape": [2, 3], "kind": "input"})", R"("h": {"shape": [2, 3]}, "a": {"shape": [2, 3]}, "b": {"shape": [2, 3]}, "bt": {"shape": [3, 2]}, "bb": {"shape": [2, 3]}, "o": {"shape": [2, 3]})",
-                          R"({"op": "square", "in": ["x"], "out": ["h"]}, {"op": "multiref", "in": ["h"], "out": ["a", "b"]}, {"op": "transpose", "in": ["b"], "out": ["bt"], "attrs": {"dim0": 0, "dim1": 1}},
+  Draft d = test::oneRank(
+      R"("x": {"shape": [2, 3], "kind": "input"})",
+      R"("h": {"shape": [2, 3]}, "a": {"shape": [2, 3]}, "b": {"shape": [2, 3]}, "bt": {"shape": [3, 2]}, "bb": {"shape": [2, 3]}, "o": {"shape": [2, 3]})",
+      R"({"op": "square", "in": ["x"], "out": ["h"]}, {"op": "multiref", "in": ["h"], "out": ["a", "b"]}, {"op": "transpose", "in": ["b"], "out": ["bt"], "attrs": {"dim0": 0, "dim1": 1}},
                              {"op": "transpose", "in": ["bt"], "out": ["bb"], "attrs": {"dim0": 0, "dim1": 1}}, {"op": "mul", "in": ["a", "bb"], "out": ["o"]})",
-                          R"("h": {"shape": [2, 3]}, "a": {"shape": [2, 3]}, "bt": {"shape": [3, 2]}, "unused": {"shape": [3, 2]}, "o": {"shape": [2, 3]})",
-                          R"({"op": "square", "in": ["x"], "out": ["h"]}, {"op": "identity", "in": ["h"], "out": ["a"]}, {"op": "transpose", "in": ["h"], "out": ["bt"], "attrs": {"dim0": 0, "dim1": 1}},
+      R"("h": {"shape": [2, 3]}, "a": {"shape": [2, 3]}, "bt": {"shape": [3, 2]}, "unused": {"shape": [3, 2]}, "o": {"shape": [2, 3]})",
+      R"({"op": "square", "in": ["x"], "out": ["h"]}, {"op": "identity", "in": ["h"], "out": ["a"]}, {"op": "transpose", "in": ["h"], "out": ["bt"], "attrs": {"dim0": 0, "dim1": 1}},
                              {"op": "mul", "in": ["a", "a"], "out": ["o"]})");
   d.plan["programs"][0]["tensors"].erase("unused");
-  d.plan["lineage"].push_back(Json::parse(R"({"tensor": "a", "role": "checkpoint", "shards": [{"box": [[0, 2], [0, 3]], "parts": [{"local": "a"}]}]})"));
-  d.plan["lineage"].push_back(Json::parse(R"({"tensor": "bt", "role": "checkpoint", "shards": [{"box": [[0, 3], [0, 2]], "parts": [{"local": "bt"}]}]})"));
+  d.plan["lineage"].push_back(Json::parse(
+      R"({"tensor": "a", "role": "checkpoint", "shards": [{"box": [[0, 2], [0, 3]], "parts": [{"local": "a"}]}]})"));
+  d.plan["lineage"].push_back(Json::parse(
+      R"({"tensor": "bt", "role": "checkpoint", "shards": [{"box": [[0, 3], [0, 2]], "parts": [{"local": "bt"}]}]})"));
   const auto c = test::cut(d, 1);
   EXPECT_EQ(c.stage.usedEntries, (Entries{2}));
   EXPECT_EQ(originOf(c, "h"), Origin::kVariable);
   EXPECT_EQ(originOf(c, "a"), Origin::kComputed);
-  EXPECT_EQ(findIn(c.stage, *c.problem, "x"), -1);   // the slice does not go past the source
+  EXPECT_EQ(findIn(c.stage, *c.problem, "x"), -1);  // the slice does not go past the source
   EXPECT_EQ(checkStage(c.stage, *c.problem, {}).verdict, StageVerdict::kProved);
 }
 
 // ---- sums and lumped axes ----
 
-// x [dp * microbatches * 2, 3] is cut into rows; every rank adds up its own and the output is the sum of all.
+// x [dp * microbatches * 2, 3] is cut into rows; every rank adds up its own and the output is the
+// sum of all.
 Draft rowSums(int dp, int microbatches, const char* op = "sum") {
   const int rows = dp * microbatches * 2;
-  Draft d = test::draft(R"({"tensors": {"x": {"shape": [0, 3], "kind": "input"}, "o": {"shape": []}}, "nodes": [{"op": "sum", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
-                        R"({"mesh": [["dp", 0]], "microbatches": 0, "programs": [{"tensors": {"x": {"shape": [2, 3], "kind": "input", "per_mb": true}, "t": {"shape": [], "per_mb": true}},
+  Draft d = test::draft(
+      R"({"tensors": {"x": {"shape": [0, 3], "kind": "input"}, "o": {"shape": []}}, "nodes": [{"op": "sum", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
+      R"({"mesh": [["dp", 0]], "microbatches": 0, "programs": [{"tensors": {"x": {"shape": [2, 3], "kind": "input", "per_mb": true}, "t": {"shape": [], "per_mb": true}},
                              "nodes": [{"op": "sum", "in": ["x"], "out": ["t"], "mb": "*"}]}],
                             "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2], [0, 3]], "step": {"dp": [0, 0], "mb": [2, 0]}, "parts": [{"local": "x"}]}]},
                                         {"tensor": "o", "role": "output", "shards": [{"box": [], "parts": [{"local": "t"}], "sum": ["dp", "mb"]}]}]})");
@@ -187,7 +199,7 @@ TEST(Cutter, SumsOverAxesAndMicrobatches) {
     instances.emplace(local.rank, local.microbatch.number());
   }
   EXPECT_EQ(instances.size(), 6u);
-  EXPECT_TRUE(c.stage.lumps.empty());   // nothing to gain from 2 and 3 coordinates
+  EXPECT_TRUE(c.stage.lumps.empty());  // nothing to gain from 2 and 3 coordinates
   EXPECT_EQ(c.stage.assumptions[1].box[0], (std::pair<std::int64_t, std::int64_t>{2, 4}));
 }
 
@@ -215,13 +227,16 @@ TEST(Cutter, LumpedAxesStandForTheirCoordinatesWithWeights) {
 TEST(Cutter, LumpedAxesGiveTheSameVerdictAsSmallOnes) {
   for (const auto& [dp, mb] : {std::pair{2, 2}, {3, 3}, {4, 4}, {8, 8}, {8, 1}, {1, 8}}) {
     const auto right = test::cut(rowSums(dp, mb), 1);
-    EXPECT_EQ(checkStage(right.stage, *right.problem, {}).verdict, StageVerdict::kProved) << dp << " " << mb;
+    EXPECT_EQ(checkStage(right.stage, *right.problem, {}).verdict, StageVerdict::kProved)
+        << dp << " " << mb;
     const auto wrong = test::cut(rowSums(dp, mb, "mean"), 1);
-    EXPECT_EQ(checkStage(wrong.stage, *wrong.problem, {}).verdict, StageVerdict::kRefuted) << dp << " " << mb;
+    EXPECT_EQ(checkStage(wrong.stage, *wrong.problem, {}).verdict, StageVerdict::kRefuted)
+        << dp << " " << mb;
   }
 }
 
-// Blocks of a lumped axis that lie inside those of an axis with all its coordinates repeat: that is no symmetry of one range of blocks.
+// Blocks of a lumped axis that lie inside those of an axis with all its coordinates repeat: that is
+// no symmetry of one range of blocks.
 TEST(Cutter, ALumpedAxisInsideAnEnumeratedOneIsCutAgain) {
   const auto c = test::cut(rowSums(2, 8), 1);
   EXPECT_EQ(c.stage.lumps.size(), 1u);
@@ -244,8 +259,9 @@ TEST(Cutter, LumpingCanBeSwitchedOff) {
 
 // x is cut by rows over dp; `op` brings the pieces together.
 Draft gathered(int dp, const std::string& node, const std::string& box) {
-  Draft d = test::draft(R"({"tensors": {"x": {"shape": [0, 8], "kind": "input"}, "o": {"shape": [0, 8]}}, "nodes": [{"op": "identity", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
-                        R"({"mesh": [["dp", 0]], "programs": [{"tensors": {"x": {"shape": [1, 8], "kind": "input"}, "y": {"shape": [1, 8]}}, "nodes": []}],
+  Draft d = test::draft(
+      R"({"tensors": {"x": {"shape": [0, 8], "kind": "input"}, "o": {"shape": [0, 8]}}, "nodes": [{"op": "identity", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
+      R"({"mesh": [["dp", 0]], "programs": [{"tensors": {"x": {"shape": [1, 8], "kind": "input"}, "y": {"shape": [1, 8]}}, "nodes": []}],
                             "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 1], [0, 8]], "step": {"dp": [1, 0]}, "parts": [{"local": "x"}]}]},
                                         {"tensor": "o", "role": "output", "shards": [{"box": [], "parts": [{"local": "y"}]}]}]})");
   d.model["tensors"]["x"]["shape"][0] = d.model["tensors"]["o"]["shape"][0] = dp;
@@ -256,7 +272,10 @@ Draft gathered(int dp, const std::string& node, const std::string& box) {
 }
 
 TEST(Cutter, AGatherTellsCoordinatesApart) {
-  Draft d = gathered(8, R"({"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "g", "group": ["dp"], "attrs": {"dim": 0}})", R"({"box": [[0, 8], [0, 8]], "parts": [{"local": "y"}]})");
+  Draft d = gathered(
+      8,
+      R"({"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "g", "group": ["dp"], "attrs": {"dim": 0}})",
+      R"({"box": [[0, 8], [0, 8]], "parts": [{"local": "y"}]})");
   d.tensor(0, "y")["shape"] = {8, 8};
   const auto c = test::cut(d, 1);
   EXPECT_TRUE(c.stage.lumps.empty());
@@ -273,19 +292,23 @@ TEST(Cutter, AGatherTellsCoordinatesApart) {
 }
 
 TEST(Cutter, AnAllToAllTellsCoordinatesApart) {
-  Draft d = gathered(8, R"({"op": "all_to_all", "in": ["x"], "out": ["y"], "comm": "g", "group": ["dp"], "attrs": {"idim": 1, "odim": 0}})",
-                     R"({"box": [[0, 8], [0, 1]], "step": {"dp": [0, 1]}, "parts": [{"local": "y"}]})");
+  Draft d = gathered(
+      8,
+      R"({"op": "all_to_all", "in": ["x"], "out": ["y"], "comm": "g", "group": ["dp"], "attrs": {"idim": 1, "odim": 0}})",
+      R"({"box": [[0, 8], [0, 1]], "step": {"dp": [0, 1]}, "parts": [{"local": "y"}]})");
   d.tensor(0, "y")["shape"] = {8, 1};
   const auto c = test::cut(d, 1);
   EXPECT_TRUE(c.stage.lumps.empty());
   EXPECT_EQ(checkStage(c.stage, *c.problem, {}).verdict, StageVerdict::kProved);
 }
 
-// Two groups of four, and twice the same communication by its tag: only members of one meeting share its result.
+// Two groups of four, and twice the same communication by its tag: only members of one meeting
+// share its result.
 TEST(Cutter, MeetingsAreNotMixedUp) {
-  Draft d = test::draft(R"({"tensors": {"x": {"shape": [2], "kind": "input"}, "y": {"shape": [2], "kind": "input"}, "o": {"shape": [2]}, "p": {"shape": [2]}},
+  Draft d = test::draft(
+      R"({"tensors": {"x": {"shape": [2], "kind": "input"}, "y": {"shape": [2], "kind": "input"}, "o": {"shape": [2]}, "p": {"shape": [2]}},
                             "nodes": [{"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": 3}}, {"op": "mul", "in": ["y"], "out": ["p"], "attrs": {"scalar": 3}}], "outputs": ["o", "p"]})",
-                        R"({"mesh": [["dp", 2], ["tp", 3]], "programs": [{"tensors": {"x": {"shape": [1], "kind": "input"}, "y": {"shape": [1], "kind": "input"}, "a": {"shape": [1]}, "b": {"shape": [1]}},
+      R"({"mesh": [["dp", 2], ["tp", 3]], "programs": [{"tensors": {"x": {"shape": [1], "kind": "input"}, "y": {"shape": [1], "kind": "input"}, "a": {"shape": [1]}, "b": {"shape": [1]}},
                              "nodes": [{"op": "all_reduce", "in": ["x"], "out": ["a"], "comm": "r", "tag": 1, "group": ["tp"]},
                                        {"op": "all_reduce", "in": ["y"], "out": ["b"], "comm": "r", "tag": 2, "group": ["tp"]}]}],
                             "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "x"}]}]},
@@ -307,24 +330,28 @@ TEST(Cutter, MeetingsAreNotMixedUp) {
   d.entry(3)["shards"][0]["parts"][0]["local"] = "a";
   const auto wrong = test::read(d);
   const Join wrongJoin(*wrong);
-  EXPECT_EQ(checkStage(cutStages(wrongJoin, {2, 3}, {}), *wrong, {}).verdict, StageVerdict::kRefuted);
+  EXPECT_EQ(checkStage(cutStages(wrongJoin, {2, 3}, {}), *wrong, {}).verdict,
+            StageVerdict::kRefuted);
 }
 
 TEST(Cutter, ANamedMicrobatchUnlumpsMicrobatchesOnly) {
   Draft d = rowSums(8, 8);
   d.tensor(0, "first") = Json::parse(R"({"shape": []})");
-  d.program(0)["nodes"].push_back(Json::parse(R"({"op": "identity", "in": ["t#0"], "out": ["first"]})"));
-  d.plan["lineage"].push_back(Json::parse(R"({"tensor": "o", "role": "checkpoint", "shards": [{"box": [], "parts": [{"local": "first"}], "sum": ["dp"]}]})"));
+  d.program(0)["nodes"].push_back(
+      Json::parse(R"({"op": "identity", "in": ["t#0"], "out": ["first"]})"));
+  d.plan["lineage"].push_back(Json::parse(
+      R"({"tensor": "o", "role": "checkpoint", "shards": [{"box": [], "parts": [{"local": "first"}], "sum": ["dp"]}]})"));
   const auto c = test::cut(d, 2);
   ASSERT_EQ(c.stage.lumps.size(), 1u);
   EXPECT_EQ(c.stage.lumps[0].axis, 0);
-  const auto other = test::cut(d, 1);   // the entry whose slice names none keeps both
+  const auto other = test::cut(d, 1);  // the entry whose slice names none keeps both
   EXPECT_EQ(other.stage.lumps.size(), 2u);
 }
 
 TEST(Cutter, ALineagePartThatNamesAMicrobatchUnlumpsMicrobatches) {
   Draft d = rowSums(8, 8);
-  d.entry(1)["shards"][0] = Json::parse(R"({"box": [], "parts": [{"local": "t", "mb": 0}, {"local": "t", "mb": 5}], "sum": ["dp"]})");
+  d.entry(1)["shards"][0] = Json::parse(
+      R"({"box": [], "parts": [{"local": "t", "mb": 0}, {"local": "t", "mb": 5}], "sum": ["dp"]})");
   const auto c = test::cut(d, 1);
   ASSERT_EQ(c.stage.lumps.size(), 1u);
   EXPECT_EQ(c.stage.lumps[0].axis, 0);
@@ -352,17 +379,19 @@ TEST(Cutter, CoordinatesWithTheSameProgramAreLumped) {
 TEST(Cutter, ACoordinateWithAProgramOfItsOwnIsKept) {
   const auto c = test::cut(aProgramEach({5}), 1);
   ASSERT_EQ(c.stage.lumps.size(), 2u);
-  EXPECT_EQ(c.stage.lumps[0].kept, (std::vector<std::pair<std::int32_t, std::int64_t>>{{0, 1}, {1, 1}, {2, 5}, {5, 1}}));
+  EXPECT_EQ(c.stage.lumps[0].kept,
+            (std::vector<std::pair<std::int32_t, std::int64_t>>{{0, 1}, {1, 1}, {2, 5}, {5, 1}}));
   EXPECT_EQ(checkStage(c.stage, *c.problem, {}).verdict, StageVerdict::kRefuted);
 }
 
 TEST(Cutter, TooFewAlikeCoordinatesAreNotLumped) {
-  const auto c = test::cut(aProgramEach({1, 3, 5, 7}), 1);   // two classes of four
+  const auto c = test::cut(aProgramEach({1, 3, 5, 7}), 1);  // two classes of four
   ASSERT_EQ(c.stage.lumps.size(), 2u);
-  EXPECT_EQ(c.stage.lumps[0].kept, (std::vector<std::pair<std::int32_t, std::int64_t>>{{0, 1}, {1, 1}, {2, 1}, {3, 1}, {4, 2}, {5, 2}}));
+  EXPECT_EQ(c.stage.lumps[0].kept, (std::vector<std::pair<std::int32_t, std::int64_t>>{
+                                       {0, 1}, {1, 1}, {2, 1}, {3, 1}, {4, 2}, {5, 2}}));
   Draft d = aProgramEach({1, 3});
   for (const std::size_t p : {5, 6, 7}) d.tensor(p, "unused") = {{"shape", {p}}, {"kind", "input"}};
-  const auto each = test::cut(d, 1);   // {0, 2, 4}, {1, 3}, {5}, {6}, {7}
+  const auto each = test::cut(d, 1);  // {0, 2, 4}, {1, 3}, {5}, {6}, {7}
   ASSERT_EQ(each.stage.lumps.size(), 1u);
   EXPECT_EQ(each.stage.lumps[0].axis, kMicrobatchAxis);
 }

@@ -1,1 +1,2 @@
-// Nothing: the target that holds this file is there for its precompiled headers (tests/CMakeLists.txt).
+// Nothing: the target that holds this file is there for its precompiled headers
+// (tests/CMakeLists.txt).

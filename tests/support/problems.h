@@ -1,4 +1,5 @@
-// Problems for the tests of what comes after the reader: small ones from inline JSON, and the real plans beside the repository.
+// Problems for the tests of what comes after the reader: small ones from inline JSON, and the real
+// plans beside the repository.
 #pragma once
 
 #include <unistd.h>
@@ -16,8 +17,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "ops/registry.h"
 #include "checker/model_facts.h"
+#include "ops/registry.h"
 #include "plan/join.h"
 #include "reader/reader.h"
 #include "shardproof/error.h"
@@ -33,7 +34,8 @@ using Json = nlohmann::ordered_json;
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "shardproof-test-XXXXXX").string();
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "shardproof-test-XXXXXX").string();
     if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary directory");
     path_ = pattern;
   }
@@ -58,25 +60,34 @@ struct Draft {
   Json model, plan;
   Json& program(std::size_t i) { return plan["programs"][i]; }
   Json& node(std::size_t program_, std::size_t n) { return plan["programs"][program_]["nodes"][n]; }
-  Json& tensor(std::size_t program_, const std::string& name) { return plan["programs"][program_]["tensors"][name]; }
+  Json& tensor(std::size_t program_, const std::string& name) {
+    return plan["programs"][program_]["tensors"][name];
+  }
   Json& entry(std::size_t i) { return plan["lineage"][i]; }
 };
 
-inline Draft draft(const std::string& model, const std::string& plan) { return {Json::parse(model), Json::parse(plan)}; }
+inline Draft draft(const std::string& model, const std::string& plan) {
+  return {Json::parse(model), Json::parse(plan)};
+}
 
 inline std::unique_ptr<Problem> read(const Draft& d) {
   const TemporaryDirectory directory;
-  Json model{{"format", "shardproof-model"}, {"version", 1}}, plan{{"format", "shardproof-plan"}, {"version", 1}};
+  Json model{{"format", "shardproof-model"}, {"version", 1}},
+      plan{{"format", "shardproof-plan"}, {"version", 1}};
   model.update(d.model);
   plan.update(d.plan);
-  return readProblem(directory.write("m.json", model.dump()), directory.write("p.json", plan.dump()));
+  return readProblem(directory.write("m.json", model.dump()),
+                     directory.write("p.json", plan.dump()));
 }
-inline std::unique_ptr<Problem> read(const std::string& model, const std::string& plan) { return read(draft(model, plan)); }
+inline std::unique_ptr<Problem> read(const std::string& model, const std::string& plan) {
+  return read(draft(model, plan));
+}
 
 // ---- the real plans; tests that need them are skipped where they are absent ----
 
 inline std::filesystem::path sharedPlans() {
-  if (const char* shared = std::getenv("SHARDPROOF_SHARED")) return std::filesystem::path(shared) / "plans";
+  if (const char* shared = std::getenv("SHARDPROOF_SHARED"))
+    return std::filesystem::path(shared) / "plans";
   return std::filesystem::path(SHARDPROOF_SOURCE_DIR).parent_path() / "shared" / "plans";
 }
 inline constexpr const char* kFirstPlan = "llama3_dp2_pp2_tp2_nm2_ly2.plan.json";
@@ -98,25 +109,35 @@ inline std::int32_t modelTensor(const Problem& problem, const std::string& name)
   }
   throw std::logic_error("the test looks for a tensor that the model does not have: " + name);
 }
-inline std::int32_t localTensor(const Problem& problem, std::int32_t program, const std::string& name) {
+inline std::int32_t localTensor(const Problem& problem, std::int32_t program,
+                                const std::string& name) {
   const auto& tensors = problem.plan.programs[static_cast<std::size_t>(program)].graph.tensors;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     if (problem.names.text(tensors[t].name) == name) return static_cast<std::int32_t>(t);
   }
   throw std::logic_error("the test looks for a tensor that the program does not have: " + name);
 }
-inline const CommunicationSpec& communicationOf(const Problem& problem, std::int32_t program, std::int32_t node) {
+inline const CommunicationSpec& communicationOf(const Problem& problem, std::int32_t program,
+                                                std::int32_t node) {
   const Program& p = problem.plan.programs[static_cast<std::size_t>(program)];
-  return p.communications[static_cast<std::size_t>(p.graph.nodes[static_cast<std::size_t>(node)].communication)];
+  return p.communications[static_cast<std::size_t>(
+      p.graph.nodes[static_cast<std::size_t>(node)].communication)];
 }
-// The stage tensor of a model's tensor, or of a local one on `rank` (microbatch -1: any); -1 when the stage has none.
-inline std::int32_t findIn(const Stage& stage, const Problem& problem, const std::string& name, std::int32_t rank = -1, std::int32_t microbatch = -1) {
+// The stage tensor of a model's tensor, or of a local one on `rank` (microbatch -1: any); -1 when
+// the stage has none.
+inline std::int32_t findIn(const Stage& stage, const Problem& problem, const std::string& name,
+                           std::int32_t rank = -1, std::int32_t microbatch = -1) {
   for (std::size_t t = 0; t < stage.tensors.size(); ++t) {
     const StageTensor& tensor = stage.tensors[t];
     if (tensor.logical != (rank < 0)) continue;
-    const Graph& graph = tensor.logical ? problem.model.graph : problem.plan.programs[static_cast<std::size_t>(tensor.program)].graph;
-    if (problem.names.text(graph.tensors[static_cast<std::size_t>(tensor.tensor)].name) != name) continue;
-    if (rank >= 0 && (tensor.rank != rank || (microbatch >= 0 && tensor.microbatch != Microbatch::of(microbatch)))) continue;
+    const Graph& graph =
+        tensor.logical ? problem.model.graph
+                       : problem.plan.programs[static_cast<std::size_t>(tensor.program)].graph;
+    if (problem.names.text(graph.tensors[static_cast<std::size_t>(tensor.tensor)].name) != name)
+      continue;
+    if (rank >= 0 && (tensor.rank != rank ||
+                      (microbatch >= 0 && tensor.microbatch != Microbatch::of(microbatch))))
+      continue;
     return static_cast<std::int32_t>(t);
   }
   return -1;
@@ -124,7 +145,8 @@ inline std::int32_t findIn(const Stage& stage, const Problem& problem, const std
 
 // The name of a stage node's operator or communication, for lists of what a stage holds.
 inline std::string opOf(const StageNode& node) {
-  return node.communication == Communication::kNone ? ops::Registry::instance().at(node.op).name : communicationName(node.communication);
+  return node.communication == Communication::kNone ? ops::Registry::instance().at(node.op).name
+                                                    : communicationName(node.communication);
 }
 inline std::vector<std::string> opsOf(const Stage& stage, bool logical) {
   std::vector<std::string> list;
@@ -140,26 +162,34 @@ struct Cut {
   std::unique_ptr<Join> join;
   Stage stage;
 };
-inline Cut cut(std::unique_ptr<Problem> problem, std::int32_t entry, const CutOptions& options = {}) {
+inline Cut cut(std::unique_ptr<Problem> problem, std::int32_t entry,
+               const CutOptions& options = {}) {
   auto join = std::make_unique<Join>(*problem);
-  if (!join->defects().empty()) throw std::logic_error("the test's plan has a defect: " + join->defects().front().message);
+  if (!join->defects().empty())
+    throw std::logic_error("the test's plan has a defect: " + join->defects().front().message);
   const ModelFacts facts = modelFacts(*problem);
   CutOptions informed = options;
   if (!informed.facts) informed.facts = &facts;
   Stage stage = cutStage(*join, entry, informed);
   return {std::move(problem), std::move(join), std::move(stage)};
 }
-inline Cut cut(const Draft& d, std::int32_t entry, const CutOptions& options = {}) { return cut(read(d), entry, options); }
-inline std::int32_t lastEntry(const Draft& d) { return static_cast<std::int32_t>(d.plan["lineage"].size()) - 1; }
+inline Cut cut(const Draft& d, std::int32_t entry, const CutOptions& options = {}) {
+  return cut(read(d), entry, options);
+}
+inline std::int32_t lastEntry(const Draft& d) {
+  return static_cast<std::int32_t>(d.plan["lineage"].size()) - 1;
+}
 
 // ---- problems that several tests use ----
 
 // Two pipeline stages of two tensor-parallel ranks each, two microbatches: rank = 2 pp + tp.
-// Lineage: 0 x, 1 w (inputs), 2 y on pp 0, 3 y on pp 1, 4 t (sums over each microbatch's columns), 5 the output s.
+// Lineage: 0 x, 1 w (inputs), 2 y on pp 0, 3 y on pp 1, 4 t (sums over each microbatch's columns),
+// 5 the output s.
 inline Draft pipeline() {
-  return draft(R"({"tensors": {"x": {"shape": [8, 4], "kind": "input"}, "w": {"shape": [6, 4], "kind": "parameter"}, "y": {"shape": [8, 6]}, "s": {"shape": []}},
+  return draft(
+      R"({"tensors": {"x": {"shape": [8, 4], "kind": "input"}, "w": {"shape": [6, 4], "kind": "parameter"}, "y": {"shape": [8, 6]}, "s": {"shape": []}},
     "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["y"]}, {"op": "sum", "in": ["y"], "out": ["s"], "loc": "model.py:2"}], "outputs": ["s"]})",
-               R"({"mesh": [["pp", 2], ["tp", 2]], "microbatches": 2, "programs": [
+      R"({"mesh": [["pp", 2], ["tp", 2]], "microbatches": 2, "programs": [
       {"at": {"pp": 0}, "tensors": {"x": {"shape": [4, 4], "kind": "input", "per_mb": true}, "w": {"shape": [3, 4], "kind": "parameter"}, "y": {"shape": [4, 3], "per_mb": true}},
        "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["y"], "mb": "*"}, {"op": "send", "in": ["y"], "out": [], "comm": "p2p", "to": {"pp": 1}, "mb": "*"}]},
       {"at": {"pp": 1}, "tensors": {"y": {"shape": [4, 3], "per_mb": true}, "t": {"shape": [], "per_mb": true}, "s0": {"shape": []}, "s": {"shape": []}},
@@ -174,18 +204,22 @@ inline Draft pipeline() {
       {"tensor": "s", "role": "output", "shards": [{"box": [], "parts": [{"local": "s", "at": {"pp": 1}}]}]}]})");
 }
 
-// The pipeline, with the sum of t stated once more in other words: the second equation finds no part that is not determined. Output: 6.
+// The pipeline, with the sum of t stated once more in other words: the second equation finds no
+// part that is not determined. Output: 6.
 inline Draft overDetermined() {
   Draft d = pipeline();
-  const Json again = Json::parse(R"({"tensor": "s", "role": "checkpoint", "shards": [{"box": [], "parts": [{"local": "t", "at": {"pp": 1, "tp": 1}}, {"local": "t", "at": {"pp": 1, "tp": 0}}], "sum": ["mb"]}]})");
+  const Json again = Json::parse(
+      R"({"tensor": "s", "role": "checkpoint", "shards": [{"box": [], "parts": [{"local": "t", "at": {"pp": 1, "tp": 1}}, {"local": "t", "at": {"pp": 1, "tp": 0}}], "sum": ["mb"]}]})");
   d.plan["lineage"].insert(d.plan["lineage"].begin() + 5, again);
   return d;
 }
 
-// Two ranks, each with its own program, that hold the halves of x [8] and compute nothing yet. Lineage: 0 x.
+// Two ranks, each with its own program, that hold the halves of x [8] and compute nothing yet.
+// Lineage: 0 x.
 inline Draft twoRanks() {
-  Draft d = draft(R"({"tensors": {"x": {"shape": [8], "kind": "input"}}, "nodes": [], "outputs": ["x"]})",
-                  R"({"mesh": [["tp", 2]], "programs": [
+  Draft d =
+      draft(R"({"tensors": {"x": {"shape": [8], "kind": "input"}}, "nodes": [], "outputs": ["x"]})",
+            R"({"mesh": [["tp", 2]], "programs": [
       {"at": {"tp": 0}, "tensors": {"x": {"shape": [4], "kind": "input"}}, "nodes": []},
       {"at": {"tp": 1}, "tensors": {"x": {"shape": [4], "kind": "input"}}, "nodes": []}],
      "lineage": [
@@ -194,9 +228,11 @@ inline Draft twoRanks() {
   return d;
 }
 
-// One rank; the model and the plan each compute "o" from inputs that are equal. `modelNodes` and `planNodes` are lists of nodes,
-// `tensors` what both declare besides (each side may leave out what it does not produce). Last entry: the output.
-inline Draft oneRank(const std::string& inputs, const std::string& modelTensors, const std::string& modelNodes, const std::string& planTensors,
+// One rank; the model and the plan each compute "o" from inputs that are equal. `modelNodes` and
+// `planNodes` are lists of nodes, `tensors` what both declare besides (each side may leave out what
+// it does not produce). Last entry: the output.
+inline Draft oneRank(const std::string& inputs, const std::string& modelTensors,
+                     const std::string& modelNodes, const std::string& planTensors,
                      const std::string& planNodes) {
   Draft d;
   const Json given = Json::parse("{" + inputs + "}");
@@ -208,14 +244,22 @@ inline Draft oneRank(const std::string& inputs, const std::string& modelTensors,
     for (const auto& n : shape) box.push_back({0, n});
     return box;
   };
-  d.model = {{"tensors", modelAll}, {"nodes", Json::parse("[" + modelNodes + "]")}, {"outputs", {"o"}}};
+  d.model = {
+      {"tensors", modelAll}, {"nodes", Json::parse("[" + modelNodes + "]")}, {"outputs", {"o"}}};
   Json lineage = Json::array();
   for (const auto& [name, t] : given.items()) {
     if (t["kind"] == "constant") continue;
-    lineage.push_back({{"tensor", name}, {"role", "input"}, {"shards", {{{"box", boxOf(t["shape"])}, {"parts", {{{"local", name}}}}}}}});
+    lineage.push_back({{"tensor", name},
+                       {"role", "input"},
+                       {"shards", {{{"box", boxOf(t["shape"])}, {"parts", {{{"local", name}}}}}}}});
   }
-  lineage.push_back({{"tensor", "o"}, {"role", "output"}, {"shards", {{{"box", boxOf(modelAll["o"]["shape"])}, {"parts", {{{"local", "o"}}}}}}}});
-  d.plan = {{"mesh", Json::array()}, {"programs", {{{"tensors", planAll}, {"nodes", Json::parse("[" + planNodes + "]")}}}}, {"lineage", lineage}};
+  lineage.push_back(
+      {{"tensor", "o"},
+       {"role", "output"},
+       {"shards", {{{"box", boxOf(modelAll["o"]["shape"])}, {"parts", {{{"local", "o"}}}}}}}});
+  d.plan = {{"mesh", Json::array()},
+            {"programs", {{{"tensors", planAll}, {"nodes", Json::parse("[" + planNodes + "]")}}}},
+            {"lineage", lineage}};
   return d;
 }
 

@@ -19,14 +19,17 @@ namespace shardproof::sweep {
 // A few of the generator's options, without a command line.
 class FewOptions : public GeneratorOptions {
  public:
-  std::vector<std::string> names() const override { return {"arch", "size", "layers", "dp", "tp", "pp", "zero", "lr", "vocab-parallel"}; }
+  std::vector<std::string> names() const override {
+    return {"arch", "size", "layers", "dp", "tp", "pp", "zero", "lr", "vocab-parallel"};
+  }
   bool isFlag(const std::string& name) const override { return name == "vocab-parallel"; }
   generate::Options parse(const Settings& settings) const override {
     generate::Options options;
     bool architecture = false;
     for (const auto& [name, value] : settings) {
       const auto number = [&, option = name, text = value] {
-        if (text.find_first_not_of("0123456789") != std::string::npos) throw generate::OptionError("--" + option + ": no number: " + text);
+        if (text.find_first_not_of("0123456789") != std::string::npos)
+          throw generate::OptionError("--" + option + ": no number: " + text);
         return std::stoll(text);
       };
       if (name == "arch") options.architecture = value, architecture = true;
@@ -47,7 +50,8 @@ class FewOptions : public GeneratorOptions {
 class InDirectory : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "shardproof-sweep-test-XXXXXX").string();
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "shardproof-sweep-test-XXXXXX").string();
     ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
     dir_ = pattern;
   }
@@ -79,7 +83,8 @@ inline Report proved() {
   return report;
 }
 
-inline Result done(const std::string& name, const Report& report, Verdict expect = Verdict::kEquivalent) {
+inline Result done(const std::string& name, const Report& report,
+                   Verdict expect = Verdict::kEquivalent) {
   Result result = resultOf(generated(name, expect));
   setReport(result, report);
   return result;

@@ -32,14 +32,17 @@ Sweep open(const Sweep& sweep) {
 }
 
 TEST_F(ResultTest, JsonAndBack) {
-  Sweep sweep = sweepOf({done("a", proved()), done("b", exampleReport()), undecided("c"), inState("d", State::kSkipped, "why"), inState("e", State::kNotRun, ""),
-                         inState("f", State::kCrashed, "signal 9"), inState("g", State::kInputError, "\xff")});
+  Sweep sweep = sweepOf({done("a", proved()), done("b", exampleReport()), undecided("c"),
+                         inState("d", State::kSkipped, "why"), inState("e", State::kNotRun, ""),
+                         inState("f", State::kCrashed, "signal 9"),
+                         inState("g", State::kInputError, "\xff")});
   sweep.results[1].text = "NOT EQUIVALENT: \xfe";
   const std::string text = sweepText(sweep, Json{{"file", "old.json"}});
   EXPECT_TRUE(Json::accept(text));
   const Sweep again = readSweep(write("s.json", text));
   ASSERT_EQ(again.results.size(), 7u);
-  EXPECT_EQ(sweepText(again, Json{{"file", "old.json"}}), text);   // but for bytes that are no UTF-8 nothing is lost
+  EXPECT_EQ(sweepText(again, Json{{"file", "old.json"}}),
+            text);  // but for bytes that are no UTF-8 nothing is lost
   const Json json = Json::parse(text);
   EXPECT_EQ(json.at("summary").at("equivalent"), 1);
   EXPECT_EQ(json.at("summary").at("as_expected"), 1);
@@ -56,21 +59,29 @@ TEST_F(ResultTest, OutcomesAreAboutWhatWasExpected) {
   EXPECT_EQ(outcomeOf(undecided("a")), Outcome::kUndecided);
   Report partial = exampleReport();
   partial.interrupted = true;
-  EXPECT_EQ(outcomeOf(done("a", partial)), Outcome::kFailed);   // a defect that was found stays found
+  EXPECT_EQ(outcomeOf(done("a", partial)),
+            Outcome::kFailed);  // a defect that was found stays found
   partial.verdict = Verdict::kUndecided;
   EXPECT_EQ(outcomeOf(done("a", partial)), Outcome::kInterrupted);
 }
 
 TEST_F(ResultTest, WhatIsNoSweepIsRefused) {
   const std::string good = sweepText(sweepOf({done("a", proved())}), nullptr);
-  const auto refused = [&](const std::string& text) { EXPECT_THROW(readSweep(write("x.json", text)), InputError) << text.substr(0, 80); };
+  const auto refused = [&](const std::string& text) {
+    EXPECT_THROW(readSweep(write("x.json", text)), InputError) << text.substr(0, 80);
+  };
   refused("");
   refused("[]");
   refused("{}");
   refused(good.substr(0, good.size() / 2));
-  for (const auto& [path, value] : std::vector<std::pair<std::string, Json>>{{"/format", "shardproof-report"}, {"/version", 2}, {"/configurations/0/verdict", 1},
-                                                                              {"/configurations/0/state", "fine"}, {"/configurations/0/report", nullptr},
-                                                                              {"/configurations/0/report/statistics", 1}, {"/configurations/0/report/verdict", "equal"}}) {
+  for (const auto& [path, value] :
+       std::vector<std::pair<std::string, Json>>{{"/format", "shardproof-report"},
+                                                 {"/version", 2},
+                                                 {"/configurations/0/verdict", 1},
+                                                 {"/configurations/0/state", "fine"},
+                                                 {"/configurations/0/report", nullptr},
+                                                 {"/configurations/0/report/statistics", 1},
+                                                 {"/configurations/0/report/verdict", "equal"}}) {
     Json json = Json::parse(good);
     json.at(Json::json_pointer(path)) = value;
     if (path != "/configurations/0/verdict") refused(json.dump());
@@ -78,13 +89,15 @@ TEST_F(ResultTest, WhatIsNoSweepIsRefused) {
 }
 
 TEST_F(ResultTest, FinishedResultsAreTakenOver) {
-  const Sweep before = sweepOf({done("a", proved()), done("b", exampleReport()), undecided("c"), inState("d", State::kInputError, "x"), inState("e", State::kCrashed, "x")});
+  const Sweep before =
+      sweepOf({done("a", proved()), done("b", exampleReport()), undecided("c"),
+               inState("d", State::kInputError, "x"), inState("e", State::kCrashed, "x")});
   Sweep now = open(before);
   now.results[1].expect = Verdict::kNotEquivalent;
   takeOver(now, before);
   EXPECT_TRUE(now.results[0].resumed);
   EXPECT_EQ(outcomeOf(now.results[0]), Outcome::kPassed);
-  EXPECT_EQ(outcomeOf(now.results[1]), Outcome::kPassed);   // what is expected now counts
+  EXPECT_EQ(outcomeOf(now.results[1]), Outcome::kPassed);  // what is expected now counts
   EXPECT_EQ(outcomeOf(now.results[2]), Outcome::kUndecided);
   EXPECT_EQ(now.results[3].state, State::kNotRun);
   EXPECT_EQ(now.results[4].state, State::kNotRun);
@@ -121,7 +134,7 @@ TEST_F(ResultTest, ChangedFilesAreRunAgain) {
   struct stat status {};
   ASSERT_EQ(::stat(plan.c_str(), &status), 0);
   const timespec times[2] = {status.st_atim, status.st_mtim};
-  write("p.plan.json", "two");   // as long, and with the old time
+  write("p.plan.json", "two");  // as long, and with the old time
   ASSERT_EQ(::utimensat(AT_FDCWD, plan.c_str(), times, 0), 0);
   EXPECT_FALSE(takenOver(before));
 

@@ -1,4 +1,5 @@
-// Where the plan divides, takes a root or a logarithm: at a place where the model does not, it may have no value where the model has one.
+// Where the plan divides, takes a root or a logarithm: at a place where the model does not, it may
+// have no value where the model has one.
 #include "terms/domain.h"
 
 #include <gtest/gtest.h>
@@ -23,53 +24,91 @@ const Use kNothing = [](TermAlgebra& a, Term, Term) { return a.constant(Rational
 Term c(TermAlgebra& a, std::int64_t n) { return a.constant(Rational(n)); }
 Term minus(TermAlgebra& a, Term x, Term y) { return a.add(x, a.scale(Rational(-1), y)); }
 Term log(TermAlgebra& a, Term x) { return a.apply(ops::Function::kLog, {}, std::span(&x, 1)); }
-Term sigmoid(TermAlgebra& a, Term x) { return a.apply(ops::Function::kSigmoid, {}, std::span(&x, 1)); }
+Term sigmoid(TermAlgebra& a, Term x) {
+  return a.apply(ops::Function::kSigmoid, {}, std::span(&x, 1));
+}
 Term inverse(TermAlgebra& a, Term x) { return a.power(x, -2); }
 Term root(TermAlgebra& a, Term x) { return a.power(x, 1); }
 
 TEST(Domain, WhatTheModelDividesByThePlanMayDivideBy) {
   const Use byX = [](TermAlgebra& a, Term x, Term) { return inverse(a, x); };
-  EXPECT_TRUE(covered(byX, [](TermAlgebra& a, Term x, Term) { return inverse(a, a.scale(Rational(-2), x)); }));
+  EXPECT_TRUE(covered(
+      byX, [](TermAlgebra& a, Term x, Term) { return inverse(a, a.scale(Rational(-2), x)); }));
   EXPECT_TRUE(covered(byX, [](TermAlgebra& a, Term x, Term) { return a.power(x, -4); }));
   EXPECT_FALSE(covered(byX, [](TermAlgebra& a, Term, Term y) { return inverse(a, y); }));
-  EXPECT_FALSE(covered(byX, [](TermAlgebra& a, Term x, Term y) { return inverse(a, a.mul(x, y)); }));
+  EXPECT_FALSE(
+      covered(byX, [](TermAlgebra& a, Term x, Term y) { return inverse(a, a.mul(x, y)); }));
   EXPECT_FALSE(covered(kNothing, byX));
   EXPECT_TRUE(covered([](TermAlgebra& a, Term x, Term y) { return inverse(a, a.mul(x, y)); }, byX));
-  const Use byDifference = [](TermAlgebra& a, Term x, Term y) { return inverse(a, minus(a, x, y)); };
-  EXPECT_TRUE(covered(byDifference, [](TermAlgebra& a, Term x, Term y) { return inverse(a, minus(a, a.scale(Rational(3), y), a.scale(Rational(3), x))); }));
-  EXPECT_FALSE(covered(byDifference, [](TermAlgebra& a, Term x, Term y) { return inverse(a, a.add(x, y)); }));
+  const Use byDifference = [](TermAlgebra& a, Term x, Term y) {
+    return inverse(a, minus(a, x, y));
+  };
+  EXPECT_TRUE(covered(byDifference, [](TermAlgebra& a, Term x, Term y) {
+    return inverse(a, minus(a, a.scale(Rational(3), y), a.scale(Rational(3), x)));
+  }));
+  EXPECT_FALSE(covered(byDifference,
+                       [](TermAlgebra& a, Term x, Term y) { return inverse(a, a.add(x, y)); }));
 }
 
 TEST(Domain, WhatIsPositiveNeedsNoModel) {
   const auto alone = [](const Use& plan) { return covered(kNothing, plan); };
-  EXPECT_TRUE(alone([](TermAlgebra& a, Term x, Term y) { return inverse(a, a.add(c(a, 1), a.add(a.mul(x, x), a.exp(y)))); }));
+  EXPECT_TRUE(alone([](TermAlgebra& a, Term x, Term y) {
+    return inverse(a, a.add(c(a, 1), a.add(a.mul(x, x), a.exp(y))));
+  }));
   EXPECT_TRUE(alone([](TermAlgebra& a, Term x, Term) { return inverse(a, sigmoid(a, x)); }));
-  EXPECT_TRUE(alone([](TermAlgebra& a, Term x, Term y) { return log(a, a.mul(sigmoid(a, x), a.add(c(a, 2), a.mul(y, y)))); }));
-  EXPECT_TRUE(alone([](TermAlgebra& a, Term x, Term y) { return root(a, a.add(a.mul(x, x), a.mul(y, y))); }));
-  EXPECT_TRUE(alone([](TermAlgebra& a, Term x, Term) { return inverse(a, minus(a, c(a, -1), a.mul(x, x))); }));   // always negative
-  EXPECT_FALSE(alone([](TermAlgebra& a, Term x, Term) { return inverse(a, a.add(c(a, -1), a.mul(x, x))); }));
-  EXPECT_FALSE(alone([](TermAlgebra& a, Term x, Term y) { return inverse(a, a.add(a.mul(x, x), a.mul(y, y))); }));
+  EXPECT_TRUE(alone([](TermAlgebra& a, Term x, Term y) {
+    return log(a, a.mul(sigmoid(a, x), a.add(c(a, 2), a.mul(y, y))));
+  }));
+  EXPECT_TRUE(alone(
+      [](TermAlgebra& a, Term x, Term y) { return root(a, a.add(a.mul(x, x), a.mul(y, y))); }));
+  EXPECT_TRUE(alone([](TermAlgebra& a, Term x, Term) {
+    return inverse(a, minus(a, c(a, -1), a.mul(x, x)));
+  }));  // always negative
+  EXPECT_FALSE(
+      alone([](TermAlgebra& a, Term x, Term) { return inverse(a, a.add(c(a, -1), a.mul(x, x))); }));
+  EXPECT_FALSE(alone(
+      [](TermAlgebra& a, Term x, Term y) { return inverse(a, a.add(a.mul(x, x), a.mul(y, y))); }));
   EXPECT_FALSE(alone([](TermAlgebra& a, Term x, Term) { return inverse(a, a.add(c(a, 1), x)); }));
-  EXPECT_FALSE(alone([](TermAlgebra& a, Term x, Term) { return inverse(a, minus(a, c(a, 1), sigmoid(a, x))); }));
-  EXPECT_FALSE(alone([](TermAlgebra& a, Term x, Term) { return log(a, a.mul(x, x)); }));   // not where x is 0
+  EXPECT_FALSE(alone(
+      [](TermAlgebra& a, Term x, Term) { return inverse(a, minus(a, c(a, 1), sigmoid(a, x))); }));
+  EXPECT_FALSE(
+      alone([](TermAlgebra& a, Term x, Term) { return log(a, a.mul(x, x)); }));  // not where x is 0
 }
 
 TEST(Domain, RootsAndLogarithmsKeepTheirSign) {
-  const Use rootOfDifference = [](TermAlgebra& a, Term x, Term y) { return root(a, minus(a, x, y)); };
-  EXPECT_TRUE(covered(rootOfDifference, [](TermAlgebra& a, Term x, Term y) { return root(a, a.scale(Rational(2), minus(a, x, y))); }));
-  EXPECT_FALSE(covered(rootOfDifference, [](TermAlgebra& a, Term x, Term y) { return root(a, minus(a, y, x)); }));
-  EXPECT_FALSE(covered(rootOfDifference, [](TermAlgebra& a, Term x, Term y) { return a.power(minus(a, x, y), -1); }));   // not where x = y
-  EXPECT_FALSE(covered([](TermAlgebra& a, Term x, Term) { return inverse(a, x); }, [](TermAlgebra& a, Term x, Term) { return root(a, x); }));
+  const Use rootOfDifference = [](TermAlgebra& a, Term x, Term y) {
+    return root(a, minus(a, x, y));
+  };
+  EXPECT_TRUE(covered(rootOfDifference, [](TermAlgebra& a, Term x, Term y) {
+    return root(a, a.scale(Rational(2), minus(a, x, y)));
+  }));
+  EXPECT_FALSE(covered(rootOfDifference,
+                       [](TermAlgebra& a, Term x, Term y) { return root(a, minus(a, y, x)); }));
+  EXPECT_FALSE(covered(rootOfDifference, [](TermAlgebra& a, Term x, Term y) {
+    return a.power(minus(a, x, y), -1);
+  }));  // not where x = y
+  EXPECT_FALSE(covered([](TermAlgebra& a, Term x, Term) { return inverse(a, x); },
+                       [](TermAlgebra& a, Term x, Term) { return root(a, x); }));
   const Use logOfX = [](TermAlgebra& a, Term x, Term) { return log(a, x); };
-  EXPECT_TRUE(covered(logOfX, [](TermAlgebra& a, Term x, Term) { return a.add(a.add(log(a, a.scale(Rational(2), x)), root(a, x)), a.add(inverse(a, x), a.power(x, -1))); }));
-  EXPECT_FALSE(covered(logOfX, [](TermAlgebra& a, Term x, Term) { return log(a, a.scale(Rational(-1), x)); }));
+  EXPECT_TRUE(covered(logOfX, [](TermAlgebra& a, Term x, Term) {
+    return a.add(a.add(log(a, a.scale(Rational(2), x)), root(a, x)),
+                 a.add(inverse(a, x), a.power(x, -1)));
+  }));
+  EXPECT_FALSE(covered(
+      logOfX, [](TermAlgebra& a, Term x, Term) { return log(a, a.scale(Rational(-1), x)); }));
   EXPECT_FALSE(covered([](TermAlgebra& a, Term x, Term) { return root(a, x); }, logOfX));
 }
 
 TEST(Domain, ConditionsAreComparedMultipliedOut) {
-  const Use factored = [](TermAlgebra& a, Term x, Term y) { return inverse(a, a.add(c(a, -3), a.mul(x, a.add(x, y)))); };
-  EXPECT_TRUE(covered(factored, [](TermAlgebra& a, Term x, Term y) { return inverse(a, a.add(c(a, -3), a.add(a.mul(x, x), a.mul(x, y)))); }));
-  EXPECT_FALSE(covered(factored, [](TermAlgebra& a, Term x, Term y) { return inverse(a, a.add(c(a, -3), a.add(a.mul(y, y), a.mul(x, y)))); }));
+  const Use factored = [](TermAlgebra& a, Term x, Term y) {
+    return inverse(a, a.add(c(a, -3), a.mul(x, a.add(x, y))));
+  };
+  EXPECT_TRUE(covered(factored, [](TermAlgebra& a, Term x, Term y) {
+    return inverse(a, a.add(c(a, -3), a.add(a.mul(x, x), a.mul(x, y))));
+  }));
+  EXPECT_FALSE(covered(factored, [](TermAlgebra& a, Term x, Term y) {
+    return inverse(a, a.add(c(a, -3), a.add(a.mul(y, y), a.mul(x, y))));
+  }));
 }
 
 }  // namespace

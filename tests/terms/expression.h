@@ -1,4 +1,5 @@
-// Random expressions, built over any algebra and evaluated without one: the reference that every normal form must agree with.
+// Random expressions, built over any algebra and evaluated without one: the reference that every
+// normal form must agree with.
 #pragma once
 
 #include <cmath>
@@ -19,14 +20,24 @@ struct Expression;
 using ExpressionPtr = std::shared_ptr<const Expression>;
 
 struct Expression {
-  enum class Op { kConstant, kVariable, kIndicator, kSum, kProduct, kScale, kPower, kExp, kFunction };
+  enum class Op {
+    kConstant,
+    kVariable,
+    kIndicator,
+    kSum,
+    kProduct,
+    kScale,
+    kPower,
+    kExp,
+    kFunction
+  };
   Op op = Op::kConstant;
-  Rational number;                        // kConstant, kScale
-  int variable = 0;                       // kVariable, kIndicator (an integer variable)
-  int halves = 0;                         // kPower
-  std::int64_t shift = 0, value = 0;      // kIndicator: [variable + shift = value]
+  Rational number;                    // kConstant, kScale
+  int variable = 0;                   // kVariable, kIndicator (an integer variable)
+  int halves = 0;                     // kPower
+  std::int64_t shift = 0, value = 0;  // kIndicator: [variable + shift = value]
   ops::Function function = ops::Function::kStep;
-  std::vector<std::int64_t> weights;      // kSum
+  std::vector<std::int64_t> weights;  // kSum
   std::vector<ExpressionPtr> operands;
 };
 
@@ -35,19 +46,36 @@ inline std::string describe(const ExpressionPtr& e) {
   using Op = Expression::Op;
   std::string out;
   switch (e->op) {
-    case Op::kConstant: return e->number.toString();
-    case Op::kVariable: return "v" + std::to_string(e->variable);
-    case Op::kIndicator: return "[v" + std::to_string(e->variable) + " + " + std::to_string(e->shift) + " = " + std::to_string(e->value) + "]";
-    case Op::kSum: out = "sum"; break;
-    case Op::kProduct: out = "product"; break;
-    case Op::kScale: out = "scale " + e->number.toString(); break;
-    case Op::kPower: out = "power " + std::to_string(e->halves) + "/2"; break;
-    case Op::kExp: out = "exp"; break;
-    case Op::kFunction: out = ops::name(e->function); break;
+    case Op::kConstant:
+      return e->number.toString();
+    case Op::kVariable:
+      return "v" + std::to_string(e->variable);
+    case Op::kIndicator:
+      return "[v" + std::to_string(e->variable) + " + " + std::to_string(e->shift) + " = " +
+             std::to_string(e->value) + "]";
+    case Op::kSum:
+      out = "sum";
+      break;
+    case Op::kProduct:
+      out = "product";
+      break;
+    case Op::kScale:
+      out = "scale " + e->number.toString();
+      break;
+    case Op::kPower:
+      out = "power " + std::to_string(e->halves) + "/2";
+      break;
+    case Op::kExp:
+      out = "exp";
+      break;
+    case Op::kFunction:
+      out = ops::name(e->function);
+      break;
   }
   out += "(";
   for (std::size_t i = 0; i < e->operands.size(); ++i) {
-    out += (i == 0 ? "" : ", ") + (e->weights.empty() ? "" : std::to_string(e->weights[i]) + " ") + describe(e->operands[i]);
+    out += (i == 0 ? "" : ", ") + (e->weights.empty() ? "" : std::to_string(e->weights[i]) + " ") +
+           describe(e->operands[i]);
   }
   return out + ")";
 }
@@ -57,26 +85,36 @@ constexpr int kReals = 4;
 constexpr int kIntegers = 2;
 
 template <class A>
-typename A::Element build(A& algebra, const ExpressionPtr& e, const std::vector<typename A::Element>& variables) {
+typename A::Element build(A& algebra, const ExpressionPtr& e,
+                          const std::vector<typename A::Element>& variables) {
   using Element = typename A::Element;
   using Op = Expression::Op;
   std::vector<Element> operands;
   for (const ExpressionPtr& o : e->operands) operands.push_back(build(algebra, o, variables));
   switch (e->op) {
-    case Op::kConstant: return algebra.constant(e->number);
-    case Op::kVariable: return variables[static_cast<std::size_t>(e->variable)];
+    case Op::kConstant:
+      return algebra.constant(e->number);
+    case Op::kVariable:
+      return variables[static_cast<std::size_t>(e->variable)];
     case Op::kIndicator:
-      return algebra.indicator(algebra.add(variables[static_cast<std::size_t>(e->variable)], algebra.constant(Rational(e->shift))), e->value);
-    case Op::kSum: return algebra.sum(operands, e->weights);
+      return algebra.indicator(algebra.add(variables[static_cast<std::size_t>(e->variable)],
+                                           algebra.constant(Rational(e->shift))),
+                               e->value);
+    case Op::kSum:
+      return algebra.sum(operands, e->weights);
     case Op::kProduct: {
       Element result = operands[0];
       for (std::size_t i = 1; i < operands.size(); ++i) result = algebra.mul(result, operands[i]);
       return result;
     }
-    case Op::kScale: return algebra.scale(e->number, operands[0]);
-    case Op::kPower: return algebra.power(operands[0], e->halves);
-    case Op::kExp: return algebra.exp(operands[0]);
-    case Op::kFunction: return algebra.apply(e->function, {}, operands);
+    case Op::kScale:
+      return algebra.scale(e->number, operands[0]);
+    case Op::kPower:
+      return algebra.power(operands[0], e->halves);
+    case Op::kExp:
+      return algebra.exp(operands[0]);
+    case Op::kFunction:
+      return algebra.apply(e->function, {}, operands);
   }
   throw std::logic_error("unknown operation");
 }
@@ -87,7 +125,8 @@ struct Generator {
 
   explicit Generator(std::uint64_t seed, bool t = false) : random(seed), transcendental(t) {}
   int below(int n) { return static_cast<int>(random() % static_cast<std::uint64_t>(n)); }
-  static std::shared_ptr<Expression> node(Expression::Op op, std::vector<ExpressionPtr> operands = {}) {
+  static std::shared_ptr<Expression> node(Expression::Op op,
+                                          std::vector<ExpressionPtr> operands = {}) {
     auto e = std::make_shared<Expression>();
     e->op = op;
     e->operands = std::move(operands);
@@ -140,7 +179,9 @@ struct Generator {
     }
     if (which == 10) {
       auto e = node(Expression::Op::kFunction, operands(below(2) == 0 ? 1 : 2));
-      e->function = e->operands.size() == 1 ? ops::Function::kStep : (below(2) == 0 ? ops::Function::kMaximum : ops::Function::kMinimum);
+      e->function = e->operands.size() == 1
+                        ? ops::Function::kStep
+                        : (below(2) == 0 ? ops::Function::kMaximum : ops::Function::kMinimum);
       return e;
     }
     if (which < 13) return node(Expression::Op::kExp, operands(1));
@@ -151,7 +192,8 @@ struct Generator {
       return e;
     }
     auto e = node(Expression::Op::kFunction, operands(1));
-    const ops::Function functions[] = {ops::Function::kLog, ops::Function::kLog, ops::Function::kSigmoid, ops::Function::kTanh};
+    const ops::Function functions[] = {ops::Function::kLog, ops::Function::kLog,
+                                       ops::Function::kSigmoid, ops::Function::kTanh};
     e->function = functions[below(4)];
     return e;
   }
@@ -209,11 +251,19 @@ struct Generator {
       return result;
     }
     switch (e->op) {
-      case Expression::Op::kVariable: result->variable = (e->variable + 1) % kReals; break;
-      case Expression::Op::kIndicator: ++result->value; break;
+      case Expression::Op::kVariable:
+        result->variable = (e->variable + 1) % kReals;
+        break;
+      case Expression::Op::kIndicator:
+        ++result->value;
+        break;
       case Expression::Op::kConstant:
-      case Expression::Op::kScale: result->number = e->number + Rational(1); break;
-      case Expression::Op::kPower: result->halves += 2; break;
+      case Expression::Op::kScale:
+        result->number = e->number + Rational(1);
+        break;
+      case Expression::Op::kPower:
+        result->halves += 2;
+        break;
       default: {
         auto one = node(Expression::Op::kVariable);
         return node(Expression::Op::kSum, {result, one});
@@ -227,12 +277,17 @@ struct Generator {
 struct ExactAlgebra {
   using Element = std::optional<Rational>;
   Element constant(const Rational& v) { return v; }
-  Element add(const Element& a, const Element& b) { return a && b ? Element(*a + *b) : std::nullopt; }
-  Element mul(const Element& a, const Element& b) { return a && b ? Element(*a * *b) : std::nullopt; }
+  Element add(const Element& a, const Element& b) {
+    return a && b ? Element(*a + *b) : std::nullopt;
+  }
+  Element mul(const Element& a, const Element& b) {
+    return a && b ? Element(*a * *b) : std::nullopt;
+  }
   Element scale(const Rational& f, const Element& a) { return mul(f, a); }
   Element sum(const std::vector<Element>& terms, const std::vector<std::int64_t>& weights) {
     Element total = Rational(0);
-    for (std::size_t i = 0; i < terms.size(); ++i) total = add(total, weights.empty() ? terms[i] : scale(Rational(weights[i]), terms[i]));
+    for (std::size_t i = 0; i < terms.size(); ++i)
+      total = add(total, weights.empty() ? terms[i] : scale(Rational(weights[i]), terms[i]));
     return total;
   }
   Element integerPower(const Element& a, std::int64_t n) {
@@ -244,7 +299,8 @@ struct ExactAlgebra {
     return integerPower(a, halves / 2);
   }
   Element exp(const Element&) { throw std::logic_error("no exact exponential"); }
-  Element apply(ops::Function f, std::initializer_list<int>, const std::vector<Element>& arguments) {
+  Element apply(ops::Function f, std::initializer_list<int>,
+                const std::vector<Element>& arguments) {
     Element result = arguments[0];
     for (const Element& a : arguments) {
       if (!a) return std::nullopt;
@@ -253,26 +309,35 @@ struct ExactAlgebra {
     }
     return result;
   }
-  Element indicator(const Element& index, std::int64_t v) { return index ? Element(Rational(*index == Rational(v) ? 1 : 0)) : std::nullopt; }
+  Element indicator(const Element& index, std::int64_t v) {
+    return index ? Element(Rational(*index == Rational(v) ? 1 : 0)) : std::nullopt;
+  }
 };
 
 // Values of terms at a point, by inspection.
-inline std::optional<Rational> exactValue(const TermAlgebra& a, Term t, const std::vector<std::optional<Rational>>& point) {
+inline std::optional<Rational> exactValue(const TermAlgebra& a, Term t,
+                                          const std::vector<std::optional<Rational>>& point) {
   ExactAlgebra exact;
   std::unordered_map<std::uint32_t, std::optional<Rational>> memo;
   const auto value = [&](const auto& self, Term u) -> std::optional<Rational> {
     if (const auto it = memo.find(u.id); it != memo.end()) return it->second;
     std::optional<Rational> result;
     switch (a.kind(u)) {
-      case TermKind::kConstant: result = a.constantValue(u); break;
-      case TermKind::kVariable: result = point[a.variableIndex(u)]; break;
+      case TermKind::kConstant:
+        result = a.constantValue(u);
+        break;
+      case TermKind::kVariable:
+        result = point[a.variableIndex(u)];
+        break;
       case TermKind::kSum:
         result = a.constantValue(u);
-        for (const TermAlgebra::Part& p : a.parts(u)) result = exact.add(result, exact.scale(p.factor, self(self, p.term)));
+        for (const TermAlgebra::Part& p : a.parts(u))
+          result = exact.add(result, exact.scale(p.factor, self(self, p.term)));
         break;
       case TermKind::kProduct:
         result = Rational(1);
-        for (const TermAlgebra::Part& p : a.parts(u)) result = exact.mul(result, exact.integerPower(self(self, p.term), p.factor.toInt64()));
+        for (const TermAlgebra::Part& p : a.parts(u))
+          result = exact.mul(result, exact.integerPower(self(self, p.term), p.factor.toInt64()));
         break;
       case TermKind::kFunction: {
         std::vector<std::optional<Rational>> arguments;
@@ -280,8 +345,11 @@ inline std::optional<Rational> exactValue(const TermAlgebra& a, Term t, const st
         result = exact.apply(a.function(u), {}, arguments);
         break;
       }
-      case TermKind::kIndicator: result = exact.indicator(self(self, a.arguments(u)[0]), a.parameters(u)[0]); break;
-      default: throw std::logic_error("no exact value");
+      case TermKind::kIndicator:
+        result = exact.indicator(self(self, a.arguments(u)[0]), a.parameters(u)[0]);
+        break;
+      default:
+        throw std::logic_error("no exact value");
     }
     memo.emplace(u.id, result);
     return result;
@@ -289,19 +357,28 @@ inline std::optional<Rational> exactValue(const TermAlgebra& a, Term t, const st
   return value(value, t);
 }
 
-// In doubles; `largest` becomes the largest magnitude met on the way, by which the rounding error is judged.
-inline double doubleValue(const TermAlgebra& a, Term t, const std::vector<double>& point, double& largest) {
+// In doubles; `largest` becomes the largest magnitude met on the way, by which the rounding error
+// is judged.
+inline double doubleValue(const TermAlgebra& a, Term t, const std::vector<double>& point,
+                          double& largest) {
   std::unordered_map<std::uint32_t, double> memo;
   const auto value = [&](const auto& self, Term u) -> double {
     if (const auto it = memo.find(u.id); it != memo.end()) return it->second;
     double result = 0;
     switch (a.kind(u)) {
-      case TermKind::kConstant: result = a.constantValue(u).toDouble(); break;
-      case TermKind::kNegativeInfinity: result = -INFINITY; break;
-      case TermKind::kVariable: result = point[a.variableIndex(u)]; break;
+      case TermKind::kConstant:
+        result = a.constantValue(u).toDouble();
+        break;
+      case TermKind::kNegativeInfinity:
+        result = -INFINITY;
+        break;
+      case TermKind::kVariable:
+        result = point[a.variableIndex(u)];
+        break;
       case TermKind::kSum:
         result = a.constantValue(u).toDouble();
-        for (const TermAlgebra::Part& p : a.parts(u)) result += p.factor.toDouble() * self(self, p.term);
+        for (const TermAlgebra::Part& p : a.parts(u))
+          result += p.factor.toDouble() * self(self, p.term);
         break;
       case TermKind::kProduct:
         result = 1;
@@ -310,15 +387,21 @@ inline double doubleValue(const TermAlgebra& a, Term t, const std::vector<double
           result *= p.factor.isOne() ? base : std::pow(base, p.factor.toDouble());
         }
         break;
-      case TermKind::kExp: result = std::exp(self(self, a.arguments(u)[0])); break;
-      case TermKind::kSqrt: result = std::sqrt(self(self, a.arguments(u)[0])); break;
+      case TermKind::kExp:
+        result = std::exp(self(self, a.arguments(u)[0]));
+        break;
+      case TermKind::kSqrt:
+        result = std::sqrt(self(self, a.arguments(u)[0]));
+        break;
       case TermKind::kFunction: {
         std::vector<double> arguments;
         for (const Term x : a.arguments(u)) arguments.push_back(self(self, x));
         result = ops::evaluate(a.function(u), a.parameters(u), arguments);
         break;
       }
-      case TermKind::kIndicator: result = self(self, a.arguments(u)[0]) == static_cast<double>(a.parameters(u)[0]) ? 1 : 0; break;
+      case TermKind::kIndicator:
+        result = self(self, a.arguments(u)[0]) == static_cast<double>(a.parameters(u)[0]) ? 1 : 0;
+        break;
     }
     if (!(std::abs(result) <= largest)) largest = std::abs(result);
     memo.emplace(u.id, result);

@@ -27,7 +27,8 @@ TEST(RandomTerms, NormalFormsKeepExactValues) {
     const std::vector<Term> variables = makeVariables(normal);
     const std::vector<Term> rawVariables = makeVariables(raw);
     const ExpressionPtr e = g.expression(2 + g.below(4));
-    // Each of these may refuse an expression (a division by something that is zero or an indicator); what they do not refuse must be right.
+    // Each of these may refuse an expression (a division by something that is zero or an
+    // indicator); what they do not refuse must be right.
     std::vector<std::pair<const TermAlgebra*, Term>> forms;
     const auto attempt = [&](const TermAlgebra& a, const auto& make) {
       try {
@@ -48,7 +49,8 @@ TEST(RandomTerms, NormalFormsKeepExactValues) {
       for (const auto& [algebra, term] : forms) {
         const auto got = exactValue(*algebra, term, point);
         ASSERT_TRUE(got.has_value()) << algebra->toString(term, {}, 2000);
-        ASSERT_EQ(*got, *expected) << algebra->toString(term, {}, 2000) << " gives " << got->toString() << ", not " << expected->toString();
+        ASSERT_EQ(*got, *expected) << algebra->toString(term, {}, 2000) << " gives "
+                                   << got->toString() << ", not " << expected->toString();
         ++compared;
       }
     }
@@ -81,27 +83,29 @@ TEST(RandomTerms, NormalFormsKeepTrueFunctions) {
     if (forms.size() < 3) continue;
     for (int k = 0; k < 6; ++k) {
       std::vector<double> point;
-      for (int i = 0; i < kReals; ++i) point.push_back((g.below(4001) - 2000) / 1000.0 + 1e-4 * M_PI);
+      for (int i = 0; i < kReals; ++i)
+        point.push_back((g.below(4001) - 2000) / 1000.0 + 1e-4 * M_PI);
       for (int i = 0; i < kIntegers; ++i) point.push_back(g.below(4) - 1);
       const double expected = build(doubles, e, point);
       if (!std::isfinite(expected)) continue;
       for (const auto& [algebra, term] : forms) {
         double largest = 1;
         const double got = doubleValue(*algebra, term, point, largest);
-        // Where intermediate values are huge, rounding says nothing; where the direct evaluation went through an infinity (1/0, exp of
-        // something large) it was not defined over the reals.
+        // Where intermediate values are huge, rounding says nothing; where the direct evaluation
+        // went through an infinity (1/0, exp of something large) it was not defined over the reals.
         if (!(largest < 1e5) || std::abs(expected) > 1e5) continue;
         const bool close = std::abs(got - expected) <= 1e-7 * largest * largest;
         if (!close) {
-          // A discontinuity (step, indicator) or a root of rounding noise decides at the very edge: not a counterexample unless a point
-          // nearby also disagrees.
+          // A discontinuity (step, indicator) or a root of rounding noise decides at the very edge:
+          // not a counterexample unless a point nearby also disagrees.
           std::vector<double> nearby = point;
           for (int i = 0; i < kReals; ++i) nearby[static_cast<std::size_t>(i)] += 1e-3 * M_E;
           double again = 1;
           const double e2 = build(doubles, e, nearby);
           const double g2 = doubleValue(*algebra, term, nearby, again);
           if (std::isfinite(e2) && again < 1e5) {
-            ASSERT_NEAR(g2, e2, 1e-7 * again * again) << algebra->toString(term, {}, 2000) << "\nfrom " << describe(e);
+            ASSERT_NEAR(g2, e2, 1e-7 * again * again)
+                << algebra->toString(term, {}, 2000) << "\nfrom " << describe(e);
           }
           continue;
         }
@@ -123,9 +127,11 @@ TEST(RandomTerms, RegroupingEndsInTheSameTerm) {
     try {
       const Term x = build(a, e, variables);
       const Term y = build(a, f, variables);
-      // A product that collapses to a sum on the way may be grouped differently (see primitive): then only the full form agrees.
+      // A product that collapses to a sum on the way may be grouped differently (see primitive):
+      // then only the full form agrees.
       if (x != y) {
-        EXPECT_EQ(a.expand(x, 20000), a.expand(y, 20000)) << a.toString(x, {}, 1000) << "\n" << a.toString(y, {}, 1000);
+        EXPECT_EQ(a.expand(x, 20000), a.expand(y, 20000)) << a.toString(x, {}, 1000) << "\n"
+                                                          << a.toString(y, {}, 1000);
       } else {
         ++compared;
       }
@@ -146,7 +152,8 @@ TEST(RandomTerms, DistributingEndsInTheSameExpansion) {
     ExpressionPtr e = g.expression(2 + g.below(3));
     const auto polynomial = [](const auto& self, const Expression& x) -> bool {
       if (x.op == Expression::Op::kPower && x.halves < 0) return false;
-      return std::all_of(x.operands.begin(), x.operands.end(), [&](const ExpressionPtr& o) { return self(self, *o); });
+      return std::all_of(x.operands.begin(), x.operands.end(),
+                         [&](const ExpressionPtr& o) { return self(self, *o); });
     };
     if (!polynomial(polynomial, *e)) continue;
     const ExpressionPtr f = g.distributed(g.regrouped(e));
@@ -154,7 +161,8 @@ TEST(RandomTerms, DistributingEndsInTheSameExpansion) {
       const Term x = build(a, e, variables);
       const Term y = build(a, f, variables);
       const Term full = a.expand(x, 20000);
-      EXPECT_EQ(full, a.expand(y, 20000)) << a.toString(x, {}, 1000) << "\n" << a.toString(y, {}, 1000);
+      EXPECT_EQ(full, a.expand(y, 20000)) << a.toString(x, {}, 1000) << "\n"
+                                          << a.toString(y, {}, 1000);
       EXPECT_EQ(a.expand(full, 20000), full);
       ++compared;
       if (x != y) ++different;

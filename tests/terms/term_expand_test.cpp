@@ -28,11 +28,13 @@ TEST_F(FullForm, MultipliesOut) {
 
 TEST_F(FullForm, WorksInsideArguments) {
   const Term left = a.apply(Function::kSigmoid, {}, std::vector<Term>{a.mul(x, a.add(y, z))});
-  const Term right = a.apply(Function::kSigmoid, {}, std::vector<Term>{a.add(a.mul(x, y), a.mul(x, z))});
+  const Term right =
+      a.apply(Function::kSigmoid, {}, std::vector<Term>{a.add(a.mul(x, y), a.mul(x, z))});
   EXPECT_NE(left, right);
   EXPECT_EQ(full(left), full(right));
   EXPECT_EQ(full(a.exp(a.mul(x, a.add(y, z)))), a.mul(a.exp(a.mul(x, y)), a.exp(a.mul(x, z))));
-  EXPECT_EQ(full(a.power(a.mul(x, a.add(y, z)), 1)), full(a.power(a.add(a.mul(x, y), a.mul(x, z)), 1)));
+  EXPECT_EQ(full(a.power(a.mul(x, a.add(y, z)), 1)),
+            full(a.power(a.add(a.mul(x, y), a.mul(x, z)), 1)));
 }
 
 TEST_F(FullForm, ReciprocalsCancel) {
@@ -43,7 +45,8 @@ TEST_F(FullForm, ReciprocalsCancel) {
   EXPECT_EQ(full(inv(sub(y, x))), full(a.scale(-1, inv(sub(x, y)))));
   // Over one denominator fractions add up, although no factor cancels.
   EXPECT_EQ(full(a.add(a.mul(x, inv(s)), a.mul(y, inv(s)))), a.constant(1));
-  EXPECT_EQ(full(a.mul(a.add(a.add(a.mul(x, z), a.mul(y, z)), w), inv(s))), full(a.add(z, a.mul(w, inv(s)))));
+  EXPECT_EQ(full(a.mul(a.add(a.add(a.mul(x, z), a.mul(y, z)), w), inv(s))),
+            full(a.add(z, a.mul(w, inv(s)))));
   const Term e = a.add(a.exp(x), a.exp(y));
   EXPECT_EQ(full(a.add(a.mul(a.exp(x), inv(e)), a.mul(a.exp(y), inv(e)))), a.constant(1));
   EXPECT_NE(full(a.add(a.mul(x, inv(s)), a.mul(y, inv(a.mul(s, s))))), a.constant(1));

@@ -19,7 +19,9 @@ struct NormalForm : ::testing::Test {
   Term inf = a.negativeInfinity();
 
   Term c(std::int64_t n, std::int64_t d = 1) { return a.constant(Rational(n, d)); }
-  Term sum(std::vector<Term> terms, std::vector<std::int64_t> weights = {}) { return a.sum(terms, weights); }
+  Term sum(std::vector<Term> terms, std::vector<std::int64_t> weights = {}) {
+    return a.sum(terms, weights);
+  }
   Term mul(std::vector<Term> factors) {
     Term result = c(1);
     for (const Term f : factors) result = a.mul(result, f);
@@ -28,7 +30,9 @@ struct NormalForm : ::testing::Test {
   Term sub(Term p, Term q) { return a.add(p, a.scale(-1, q)); }
   Term inv(Term t) { return a.power(t, -2); }
   Term sqrt(Term t) { return a.power(t, 1); }
-  Term f(Function g, std::vector<Term> arguments, std::vector<std::int64_t> params = {}) { return a.apply(g, params, arguments); }
+  Term f(Function g, std::vector<Term> arguments, std::vector<std::int64_t> params = {}) {
+    return a.apply(g, params, arguments);
+  }
   std::string show(Term t) { return a.toString(t, {"x", "y", "z", "w", "i", "j"}); }
 };
 
@@ -207,8 +211,10 @@ TEST_F(NormalForm, SquareRoots) {
   EXPECT_THROW(sqrt(c(-1)), Unsupported);
   EXPECT_THROW(sqrt(inf), Unsupported);
   // A root mean square over a lumped dimension.
-  const Term lumped = a.power(a.add(a.scale(Rational(1, 8), sum({a.mul(x, x), a.mul(y, y)}, {4, 4})), c(1, 1000)), -1);
-  const Term halved = a.power(a.add(a.scale(Rational(1, 2), sum({a.mul(x, x), a.mul(y, y)})), c(1, 1000)), -1);
+  const Term lumped = a.power(
+      a.add(a.scale(Rational(1, 8), sum({a.mul(x, x), a.mul(y, y)}, {4, 4})), c(1, 1000)), -1);
+  const Term halved =
+      a.power(a.add(a.scale(Rational(1, 2), sum({a.mul(x, x), a.mul(y, y)})), c(1, 1000)), -1);
   EXPECT_EQ(lumped, halved);
 }
 
@@ -243,7 +249,8 @@ TEST_F(NormalForm, MinusInfinityIsAbsorbedOrRefused) {
 TEST_F(NormalForm, EntriesOfMasksMayBeInfinite) {
   const Term m = f(Function::kMaskEntry, {}, {0, 1});
   EXPECT_EQ(a.exp(a.add(x, m)), a.mul(a.exp(x), a.exp(m)));
-  // exp(m) may be 0, so it stays under the root and the logarithm: sqrt(0 * y) is 0 even where sqrt(y) is not defined.
+  // exp(m) may be 0, so it stays under the root and the logarithm: sqrt(0 * y) is 0 even where
+  // sqrt(y) is not defined.
   EXPECT_EQ(a.kind(sqrt(a.mul(a.exp(m), y))), TermKind::kSqrt);
   const Term inside = f(Function::kLog, {a.mul(a.exp(f(Function::kMaximum, {m, a.add(x, m)})), y)});
   EXPECT_EQ(a.kind(inside), TermKind::kFunction);
@@ -289,7 +296,7 @@ TEST_F(NormalForm, Indicators) {
   EXPECT_EQ(a.mul(is2, a.indicator(i, 3)), c(0));
   EXPECT_EQ(mul({is2, x, a.indicator(i, 3)}), c(0));
   EXPECT_FALSE(a.isZero(a.mul(is2, a.indicator(j, 3))));
-  EXPECT_EQ(a.mul(is2, inv(is2)), c(1));   // where 1 / [i = 2] exists
+  EXPECT_EQ(a.mul(is2, inv(is2)), c(1));  // where 1 / [i = 2] exists
   EXPECT_EQ(a.power(is2, -6), inv(is2));
   EXPECT_EQ(a.indicator(sum({i, j, c(2)}), 5), a.indicator(a.add(i, j), 3));
   EXPECT_THROW(a.indicator(a.add(i, a.constant(Rational::parse("1e30"))), 0), Unsupported);
@@ -300,12 +307,14 @@ TEST_F(NormalForm, Indicators) {
 
 TEST_F(NormalForm, OpaqueFunctions) {
   EXPECT_EQ(f(Function::kMaximum, {x, y, x}), f(Function::kMaximum, {y, x}));
-  EXPECT_EQ(f(Function::kMaximum, {f(Function::kMaximum, {x, z}), y}), f(Function::kMaximum, {x, y, z}));
+  EXPECT_EQ(f(Function::kMaximum, {f(Function::kMaximum, {x, z}), y}),
+            f(Function::kMaximum, {x, y, z}));
   EXPECT_EQ(f(Function::kMaximum, {x}), x);
   EXPECT_EQ(f(Function::kMaximum, {c(1), x, c(2)}), f(Function::kMaximum, {x, c(2)}));
   EXPECT_EQ(f(Function::kMinimum, {c(1), c(-2)}), c(-2));
   EXPECT_NE(f(Function::kMaximum, {x, y}), f(Function::kMinimum, {x, y}));
-  EXPECT_NE(f(Function::kMinimum, {f(Function::kMaximum, {x, z}), y}), f(Function::kMinimum, {x, y, z}));
+  EXPECT_NE(f(Function::kMinimum, {f(Function::kMaximum, {x, z}), y}),
+            f(Function::kMinimum, {x, y, z}));
   EXPECT_EQ(f(Function::kStep, {c(2)}), c(1));
   EXPECT_EQ(f(Function::kStep, {c(0)}), c(0));
   EXPECT_EQ(a.mul(f(Function::kStep, {x}), f(Function::kStep, {x})), f(Function::kStep, {x}));
@@ -314,10 +323,13 @@ TEST_F(NormalForm, OpaqueFunctions) {
   EXPECT_EQ(a.kind(f(Function::kSigmoid, {c(1)})), TermKind::kFunction);
   EXPECT_EQ(f(Function::kSigmoid, {a.add(x, y)}), f(Function::kSigmoid, {a.add(y, x)}));
   EXPECT_NE(f(Function::kSigmoid, {x}), f(Function::kTanh, {x}));
-  EXPECT_NE(f(Function::kGateChoice, {x, y}, {0, 1, 1, 1, 0}), f(Function::kGateChoice, {y, x}, {0, 1, 1, 1, 0}));
-  EXPECT_NE(f(Function::kGateChoice, {x, y}, {0, 2, 1, 1, 0}), f(Function::kGateChoice, {x, y}, {1, 2, 1, 1, 0}));
+  EXPECT_NE(f(Function::kGateChoice, {x, y}, {0, 1, 1, 1, 0}),
+            f(Function::kGateChoice, {y, x}, {0, 1, 1, 1, 0}));
+  EXPECT_NE(f(Function::kGateChoice, {x, y}, {0, 2, 1, 1, 0}),
+            f(Function::kGateChoice, {x, y}, {1, 2, 1, 1, 0}));
   EXPECT_NE(f(Function::kDropoutMask, {}, {1, 2}), f(Function::kDropoutMask, {}, {1, 2, 0}));
-  EXPECT_EQ(a.parameters(f(Function::kDropoutMask, {}, {1, -2})), (std::vector<std::int64_t>{1, -2}));
+  EXPECT_EQ(a.parameters(f(Function::kDropoutMask, {}, {1, -2})),
+            (std::vector<std::int64_t>{1, -2}));
 }
 
 TEST_F(NormalForm, Inspection) {
@@ -356,7 +368,8 @@ TEST_F(NormalForm, Rendering) {
 TEST_F(NormalForm, BigCoefficientsStayExact) {
   const Rational tiny = Rational::parse("1e-30");
   EXPECT_EQ(a.scale(tiny.inverse(), a.scale(tiny, x)), x);
-  EXPECT_EQ(sum({a.scale(Rational(INT64_MAX), x), x}), a.scale(Rational::parse("9223372036854775808"), x));
+  EXPECT_EQ(sum({a.scale(Rational(INT64_MAX), x), x}),
+            a.scale(Rational::parse("9223372036854775808"), x));
   EXPECT_EQ(a.power(c(2), 200), a.constant(Rational(2).pow(100)));
   EXPECT_THROW(a.power(c(3), 2'000'000'000), Unsupported);
 }
@@ -382,7 +395,8 @@ TEST(TermStore, MovesAndStaysSmall) {
   std::vector<Term> v;
   for (int k = 0; k < 1000; ++k) v.push_back(a.variable(false));
   for (int k = 0; k < 1000; ++k) {
-    for (int m = 0; m < 500; ++m) a.mul(v[static_cast<std::size_t>(k)], v[static_cast<std::size_t>(m)]);
+    for (int m = 0; m < 500; ++m)
+      a.mul(v[static_cast<std::size_t>(k)], v[static_cast<std::size_t>(m)]);
   }
   EXPECT_LT(static_cast<double>(a.memoryBytes()) / static_cast<double>(a.termCount()), 60.0);
   const Term t = a.mul(v[3], v[700]);
@@ -409,7 +423,8 @@ TEST(RawTerms, KeepTheirStructure) {
   EXPECT_EQ(a.add(x, a.negativeInfinity()), a.negativeInfinity());
   EXPECT_TRUE(a.isZero(a.exp(a.negativeInfinity())));
   EXPECT_EQ(a.apply(Function::kMaximum, {}, std::vector<Term>{x, a.negativeInfinity()}), x);
-  EXPECT_EQ(a.apply(Function::kMaximum, {}, std::vector<Term>{a.constant(3), a.constant(7)}), a.constant(7));
+  EXPECT_EQ(a.apply(Function::kMaximum, {}, std::vector<Term>{a.constant(3), a.constant(7)}),
+            a.constant(7));
   EXPECT_EQ(a.apply(Function::kStep, {}, std::vector<Term>{a.constant(3)}), a.constant(1));
   EXPECT_THROW(a.power(a.constant(0), -2), Unsupported);
   EXPECT_THROW(a.power(a.constant(-1), 1), Unsupported);

@@ -15,7 +15,9 @@ namespace {
 using ops::Function;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-double value(Function f, std::vector<double> arguments, std::vector<std::int64_t> params = {}) { return ops::evaluate(f, params, arguments); }
+double value(Function f, std::vector<double> arguments, std::vector<std::int64_t> params = {}) {
+  return ops::evaluate(f, params, arguments);
+}
 
 TEST(Functions, TrueValues) {
   EXPECT_DOUBLE_EQ(value(Function::kSigmoid, {0.3}), 1 / (1 + std::exp(-0.3)));
@@ -31,10 +33,12 @@ TEST(Functions, TrueValues) {
   EXPECT_EQ(value(Function::kStep, {1e-300}), 1);
   EXPECT_EQ(value(Function::kMaximum, {1, 3, 2}), 3);
   EXPECT_EQ(value(Function::kMinimum, {1, -3, 2}), -3);
-  EXPECT_EQ(value(Function::kMaskEntry, {}, {0, 1, 0, 0, 0}), 0);   // offsets 1 and 0 in one piece
-  EXPECT_EQ(value(Function::kMaskEntry, {}, {0, 0, 0, 1, 0}), -std::numeric_limits<double>::infinity());
+  EXPECT_EQ(value(Function::kMaskEntry, {}, {0, 1, 0, 0, 0}), 0);  // offsets 1 and 0 in one piece
+  EXPECT_EQ(value(Function::kMaskEntry, {}, {0, 0, 0, 1, 0}),
+            -std::numeric_limits<double>::infinity());
   EXPECT_THROW(value(Function::kSigmoid, {1, 2}), std::invalid_argument);
-  for (const Function f : {Function::kStep, Function::kMaximum, Function::kMinimum, Function::kSigmoid}) {
+  for (const Function f :
+       {Function::kStep, Function::kMaximum, Function::kMinimum, Function::kSigmoid}) {
     EXPECT_TRUE(std::isnan(value(f, {std::nan("")}))) << ops::name(f);
   }
 }
@@ -53,7 +57,8 @@ TEST(Functions, DropoutMasksAreFixedBits) {
 
 TEST(Functions, ChoiceOfExperts) {
   const std::vector<double> scores{0.1, 0.9, 0.5, 0.9, 0.3, 0.2, 0.8, 0.7};
-  const auto choose = [&](std::int64_t slot, std::int64_t topk, std::int64_t groups, std::int64_t topkGroups, std::int64_t two) {
+  const auto choose = [&](std::int64_t slot, std::int64_t topk, std::int64_t groups,
+                          std::int64_t topkGroups, std::int64_t two) {
     return value(Function::kGateChoice, scores, {slot, topk, groups, topkGroups, two});
   };
   // Equal scores keep their order.
@@ -93,12 +98,14 @@ TEST(Doubles, SumsOfProductsAreThoseOfTheirTerms) {
       for (std::size_t i = 0; i < n; ++i) {
         for (const auto& row : rows) terms[i] = algebra.mul(terms[i], row[i]);
       }
-      EXPECT_NEAR(dotOf(algebra, rows), algebra.sum(terms, {}), 1e-15 * static_cast<double>(n)) << factors << " factors, " << n << " terms";
+      EXPECT_NEAR(dotOf(algebra, rows), algebra.sum(terms, {}), 1e-15 * static_cast<double>(n))
+          << factors << " factors, " << n << " terms";
     }
   }
   DoubleAlgebra algebra;
-  EXPECT_EQ(dotOf(algebra, {{1e17, 1, -1e17}, {1, 1, 1}}), 1);                    // compensated
-  EXPECT_EQ(dotOf(algebra, {{1e17, 0, 0, 0, 1, -1e17}, {1, 1, 1, 1, 1, 1}}), 1);  // also across lanes
+  EXPECT_EQ(dotOf(algebra, {{1e17, 1, -1e17}, {1, 1, 1}}), 1);  // compensated
+  EXPECT_EQ(dotOf(algebra, {{1e17, 0, 0, 0, 1, -1e17}, {1, 1, 1, 1, 1, 1}}),
+            1);  // also across lanes
   EXPECT_TRUE(std::isnan(dotOf(algebra, {{0, 2}, {-kInfinity, 3}})));
   EXPECT_EQ(dotOf(algebra, {{1, 2}, {-kInfinity, 3}}), -kInfinity);
   EXPECT_TRUE(std::isnan(dotOf(algebra, {{0, 2}, {std::nan(""), 3}})));
@@ -106,7 +113,8 @@ TEST(Doubles, SumsOfProductsAreThoseOfTheirTerms) {
 
 TEST(Doubles, NoiseOfASumOfProductsIsThatOfItsTerms) {
   std::vector<double> a(100), b(100, 1.25);
-  for (std::size_t i = 0; i < a.size(); ++i) a[i] = (i % 2 == 0 ? 1 : -1) * (1 + static_cast<double>(i) / 1024);
+  for (std::size_t i = 0; i < a.size(); ++i)
+    a[i] = (i % 2 == 0 ? 1 : -1) * (1 + static_cast<double>(i) / 1024);
   double together = 0, apart = 0;
   DoubleAlgebra plain;
   const double exact = dotOf(plain, {a, b});
@@ -120,16 +128,17 @@ TEST(Doubles, NoiseOfASumOfProductsIsThatOfItsTerms) {
   EXPECT_GT(together, 0.5 * apart);
   EXPECT_LT(together, 2 * apart);
   DoubleAlgebra noisy(5);
-  EXPECT_EQ(dotOf(noisy, {{3, 4}, {5, 6}}), 39);   // integers are exact
+  EXPECT_EQ(dotOf(noisy, {{3, 4}, {5, 6}}), 39);  // integers are exact
 }
 
 TEST(Doubles, Arithmetic) {
   DoubleAlgebra d;
   const double inf = d.negativeInfinity();
-  EXPECT_TRUE(std::isnan(d.mul(0, inf)));   // a mask's entry is no number: the model decides nothing there
+  EXPECT_TRUE(
+      std::isnan(d.mul(0, inf)));  // a mask's entry is no number: the model decides nothing there
   EXPECT_TRUE(std::isnan(d.mul(inf, 0)));
   EXPECT_TRUE(std::isnan(d.scale(Rational(0), inf)));
-  EXPECT_EQ(d.select(0, inf), 0);           // what a lookup does not look up
+  EXPECT_EQ(d.select(0, inf), 0);  // what a lookup does not look up
   EXPECT_EQ(d.mul(2, inf), -kInfinity);
   EXPECT_TRUE(std::isnan(d.mul(-1, inf)));
   EXPECT_TRUE(std::isnan(d.mul(inf, inf)));
@@ -162,7 +171,9 @@ struct Fingerprints : ::testing::Test {
   using Element = ModularAlgebra::Element;
   Element c(std::int64_t n, std::int64_t d = 1) { return m.constant(Rational(n, d)); }
   Element x{123456789123456789U, false}, y{987654321987654321U, false};
-  Element f(Function g, std::vector<Element> arguments, std::vector<std::int64_t> params = {}) { return m.apply(g, params, arguments); }
+  Element f(Function g, std::vector<Element> arguments, std::vector<std::int64_t> params = {}) {
+    return m.apply(g, params, arguments);
+  }
 };
 
 TEST_F(Fingerprints, Arithmetic) {
@@ -171,13 +182,17 @@ TEST_F(Fingerprints, Arithmetic) {
   EXPECT_EQ(m.scale(Rational(-1, 8), c(8)), c(-1));
   EXPECT_EQ(m.mul(x, m.power(x, -2)), c(1));
   EXPECT_EQ(m.power(x, 6), m.mul(x, m.mul(x, x)));
-  EXPECT_EQ(m.sum(std::vector<Element>{x, y}, std::vector<std::int64_t>{-2, 3}), m.add(m.scale(-2, x), m.scale(3, y)));
-  EXPECT_EQ(m.mul(m.add(x, y), m.add(x, y)), m.sum(std::vector<Element>{m.mul(x, x), m.mul(x, y), m.mul(y, y)}, std::vector<std::int64_t>{1, 2, 1}));
+  EXPECT_EQ(m.sum(std::vector<Element>{x, y}, std::vector<std::int64_t>{-2, 3}),
+            m.add(m.scale(-2, x), m.scale(3, y)));
+  EXPECT_EQ(m.mul(m.add(x, y), m.add(x, y)),
+            m.sum(std::vector<Element>{m.mul(x, x), m.mul(x, y), m.mul(y, y)},
+                  std::vector<std::int64_t>{1, 2, 1}));
   EXPECT_EQ(m.power(m.mul(x, y), 1), m.mul(m.power(x, 1), m.power(y, 1)));
   EXPECT_EQ(m.mul(m.power(x, 1), m.power(x, -1)), c(1));
   EXPECT_EQ(m.power(x, 0), c(1));
   EXPECT_THROW(m.power(c(0), -2), Unsupported);
-  EXPECT_THROW(m.constant(Rational(1, static_cast<std::int64_t>(ModularAlgebra::kPrime))), Unsupported);
+  EXPECT_THROW(m.constant(Rational(1, static_cast<std::int64_t>(ModularAlgebra::kPrime))),
+               Unsupported);
 }
 
 TEST_F(Fingerprints, FunctionsAndIndicators) {
@@ -188,7 +203,8 @@ TEST_F(Fingerprints, FunctionsAndIndicators) {
   EXPECT_FALSE(f(Function::kSigmoid, {x}) == f(Function::kTanh, {x}));
   EXPECT_EQ(f(Function::kSigmoid, {c(0)}), c(1, 2));
   EXPECT_EQ(f(Function::kMaximum, {x, y, x}), f(Function::kMaximum, {y, x}));
-  EXPECT_EQ(f(Function::kMaximum, {f(Function::kMaximum, {c(3), x}), y}), f(Function::kMaximum, {y, c(3), x}));
+  EXPECT_EQ(f(Function::kMaximum, {f(Function::kMaximum, {c(3), x}), y}),
+            f(Function::kMaximum, {y, c(3), x}));
   EXPECT_EQ(f(Function::kMaximum, {c(-3), c(2)}), c(2));
   EXPECT_EQ(f(Function::kMinimum, {c(-3), c(2)}), c(-3));
   EXPECT_EQ(f(Function::kMaximum, {m.negativeInfinity(), c(2)}), c(2));

@@ -1,9 +1,11 @@
-// Random plans, verified and executed in one process, and the two compared (tests/adversary/). A table of truths and verdicts is printed; the exit code is 0 only if no verdict is contradicted.
+// Random plans, verified and executed in one process, and the two compared (tests/adversary/). A
+// table of truths and verdicts is printed; the exit code is 0 only if no verdict is contradicted.
 //
-//   adversary [--plans N] [--seed S] [--seconds T] [--jobs J] [--family F] [--write DIR] [--json FILE]
-//   adversary --family F --seed S --index I [--write DIR]      one plan again
+//   adversary [--plans N] [--seed S] [--seconds T] [--jobs J] [--family F] [--write DIR] [--json
+//   FILE] adversary --family F --seed S --index I [--write DIR]      one plan again
 //
-// Plans are judged in a few worker processes, thousands in each, so that one that hangs or crashes is a finding and not the end.
+// Plans are judged in a few worker processes, thousands in each, so that one that hangs or crashes
+// is a finding and not the end.
 #include <CLI/CLI.hpp>
 
 #include <poll.h>
@@ -77,10 +79,16 @@ void send(int fd, const Json& record) {
 
 Json recordOf(const Task& task, const Judged& judged) {
   const Judgement& j = judged.judgement;
-  Json record{{"family", task.family}, {"index", task.index}, {"truth", toString(j.truth)}, {"verdict", toString(j.verdict)}, {"finding", toString(j.finding)},
-              {"verify", j.verifySeconds}, {"execute", j.executeSeconds}, {"edited", !judged.made.edit.empty()}, {"structural", j.structural}};
-  if (j.verdict == Verdict3::kUndecided || j.finding != Finding::kNothing || j.truth == Truth::kNone) record["reason"] = j.reason;
-  if (j.truth == Truth::kUnknown || j.finding != Finding::kNothing) record["truth_reason"] = j.truthReason;
+  Json record{{"family", task.family},          {"index", task.index},
+              {"truth", toString(j.truth)},     {"verdict", toString(j.verdict)},
+              {"finding", toString(j.finding)}, {"verify", j.verifySeconds},
+              {"execute", j.executeSeconds},    {"edited", !judged.made.edit.empty()},
+              {"structural", j.structural}};
+  if (j.verdict == Verdict3::kUndecided || j.finding != Finding::kNothing ||
+      j.truth == Truth::kNone)
+    record["reason"] = j.reason;
+  if (j.truth == Truth::kUnknown || j.finding != Finding::kNothing)
+    record["truth_reason"] = j.truthReason;
   if (j.finding != Finding::kNothing) {
     record["edit"] = judged.made.edit;
     record["model"] = judged.made.model;
@@ -89,8 +97,10 @@ Json recordOf(const Task& task, const Judged& judged) {
   return record;
 }
 
-// `again`: the first plan took too long in this process; now its proofs are made in processes that can be killed.
-[[noreturn]] void work(const std::vector<Task>& tasks, std::size_t from, std::size_t stride, const Arguments& a, int fd, bool again) {
+// `again`: the first plan took too long in this process; now its proofs are made in processes that
+// can be killed.
+[[noreturn]] void work(const std::vector<Task>& tasks, std::size_t from, std::size_t stride,
+                       const Arguments& a, int fd, bool again) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const rlimit limit{std::uint64_t{6} << 30, std::uint64_t{6} << 30};
   ::setrlimit(RLIMIT_AS, &limit);
@@ -99,7 +109,9 @@ Json recordOf(const Task& task, const Judged& judged) {
     for (std::size_t t = from; t < tasks.size(); t += stride) {
       const Task& task = tasks[t];
       try {
-        for (const Judged& judged : session.run(task.family, a.seed, task.index, again && t == from)) send(fd, recordOf(task, judged));
+        for (const Judged& judged :
+             session.run(task.family, a.seed, task.index, again && t == from))
+          send(fd, recordOf(task, judged));
       } catch (const std::exception& error) {
         send(fd, {{"family", task.family}, {"index", task.index}, {"failure", error.what()}});
       }
@@ -121,8 +133,9 @@ struct Worker {
 };
 
 struct Tally {
-  std::map<std::string, std::map<std::string, std::map<std::string, std::uint64_t>>> counts, unedited;   // family, truth, verdict
-  std::map<std::string, std::map<std::string, std::uint64_t>> undecided, unknown;               // family, reason
+  std::map<std::string, std::map<std::string, std::map<std::string, std::uint64_t>>> counts,
+      unedited;  // family, truth, verdict
+  std::map<std::string, std::map<std::string, std::uint64_t>> undecided, unknown;  // family, reason
   std::vector<Json> findings, slow;
   std::map<std::string, double> verify, execute;
   std::uint64_t plans = 0, edited = 0, failures = 0;
@@ -147,7 +160,8 @@ std::string kind(const std::string& reason) {
     }
     text += c;
   }
-  for (std::size_t at = text.find("[N, N"); at != std::string::npos; at = text.find("[N, N")) text.replace(at, 5, "[N");
+  for (std::size_t at = text.find("[N, N"); at != std::string::npos; at = text.find("[N, N"))
+    text.replace(at, 5, "[N");
   return text.substr(0, 140);
 }
 
@@ -157,7 +171,8 @@ class Run {
 
   Tally run() {
     const auto start = Clock::now();
-    const std::size_t jobs = std::max<std::size_t>(1, std::min<std::size_t>(static_cast<std::size_t>(a_.jobs), tasks_.size()));
+    const std::size_t jobs = std::max<std::size_t>(
+        1, std::min<std::size_t>(static_cast<std::size_t>(a_.jobs), tasks_.size()));
     for (std::size_t w = 0; w < jobs; ++w) workers_.push_back({.next = w, .stride = jobs});
     for (Worker& w : workers_) begin(w);
     const bool terminal = ::isatty(2) == 1;
@@ -169,13 +184,17 @@ class Run {
       if (polled.empty()) break;
       ::poll(polled.data(), polled.size(), 200);
       for (Worker& w : workers_) {
-        const auto it = std::find_if(polled.begin(), polled.end(), [&](const pollfd& p) { return p.fd == w.fd; });
+        const auto it = std::find_if(polled.begin(), polled.end(),
+                                     [&](const pollfd& p) { return p.fd == w.fd; });
         if (w.fd >= 0 && it != polled.end() && it->revents != 0) receive(w);
-        else if (w.fd >= 0 && seconds(w.since) > (w.again ? 4 : 1) * a_.planSeconds) lose(w, "no verdict within " + std::to_string(static_cast<int>(4 * a_.planSeconds)) + " s");
+        else if (w.fd >= 0 && seconds(w.since) > (w.again ? 4 : 1) * a_.planSeconds)
+          lose(w,
+               "no verdict within " + std::to_string(static_cast<int>(4 * a_.planSeconds)) + " s");
       }
       if (terminal && seconds(shown) > 1) {
         shown = Clock::now();
-        std::cerr << "\r" << tally_.plans << " plans, " << tally_.findings.size() << " findings, " << static_cast<int>(seconds(start)) << " s " << std::flush;
+        std::cerr << "\r" << tally_.plans << " plans, " << tally_.findings.size() << " findings, "
+                  << static_cast<int>(seconds(start)) << " s " << std::flush;
       }
       if (a_.seconds > 0 && seconds(start) > a_.seconds) break;
     }
@@ -186,7 +205,9 @@ class Run {
   }
 
  private:
-  static double seconds(Clock::time_point since) { return std::chrono::duration<double>(Clock::now() - since).count(); }
+  static double seconds(Clock::time_point since) {
+    return std::chrono::duration<double>(Clock::now() - since).count();
+  }
 
   void begin(Worker& w) {
     if (w.next >= tasks_.size()) return;
@@ -232,7 +253,8 @@ class Run {
       return;
     }
     w.buffer.append(bytes, static_cast<std::size_t>(n));
-    for (std::size_t line = w.buffer.find('\n'); line != std::string::npos; line = w.buffer.find('\n')) {
+    for (std::size_t line = w.buffer.find('\n'); line != std::string::npos;
+         line = w.buffer.find('\n')) {
       const Json record = Json::parse(w.buffer.substr(0, line));
       w.buffer.erase(0, line + 1);
       if (record.contains("done")) {
@@ -251,16 +273,20 @@ class Run {
     const int status = end(w);
     if (!why.empty() && !w.again) {
       w.again = true;
-    } else {   // a crash, or too late also with processes that are killed in time
-      if (!why.empty()) {   // limits are for each stage; many that are undecided take many of them
+    } else {               // a crash, or too late also with processes that are killed in time
+      if (!why.empty()) {  // limits are for each stage; many that are undecided take many of them
         tally_.slow.push_back({{"family", task.family}, {"index", task.index}, {"reason", why}});
         w.next += w.stride;
         w.again = false;
         begin(w);
         return;
       }
-      why = WIFSIGNALED(status) ? "ended by signal " + std::to_string(WTERMSIG(status)) : "ended with exit code " + std::to_string(WEXITSTATUS(status));
-      tally_.findings.push_back({{"family", task.family}, {"index", task.index}, {"finding", "no answer"}, {"reason", why}});
+      why = WIFSIGNALED(status) ? "ended by signal " + std::to_string(WTERMSIG(status))
+                                : "ended with exit code " + std::to_string(WEXITSTATUS(status));
+      tally_.findings.push_back({{"family", task.family},
+                                 {"index", task.index},
+                                 {"finding", "no answer"},
+                                 {"reason", why}});
       std::cout << "finding: " << task.family << " " << task.index << ": " << why << std::endl;
       w.next += w.stride;
       w.again = false;
@@ -274,20 +300,28 @@ class Run {
       tally_.failure = record.dump();
       return;
     }
-    const std::string family = record["family"], truth = record["truth"], verdict = record["verdict"];
+    const std::string family = record["family"], truth = record["truth"],
+                      verdict = record["verdict"];
     ++tally_.plans;
     tally_.edited += record["edited"].get<bool>() ? 1 : 0;
     ++tally_.counts[family][truth][verdict];
     if (!record["edited"].get<bool>()) ++tally_.unedited[family][truth][verdict];
     tally_.verify[family] += record["verify"].get<double>();
     tally_.execute[family] += record["execute"].get<double>();
-    if (verdict == "undecided") ++tally_.undecided[family][(truth == "right" ? "right: " : truth == "unknown" ? "unknown: " : "wrong: ") + kind(record["reason"])];
+    if (verdict == "undecided")
+      ++tally_.undecided[family][(truth == "right"     ? "right: "
+                                  : truth == "unknown" ? "unknown: "
+                                                       : "wrong: ") +
+                                 kind(record["reason"])];
     if (truth == "unknown") ++tally_.unknown[family][kind(record["truth_reason"])];
     if (truth == "input error") ++tally_.unknown[family]["input error: " + kind(record["reason"])];
     if (record["finding"] == "") return;
     tally_.findings.push_back(record);
-    std::cout << "finding: " << family << " " << record["index"] << ": " << record["finding"].get<std::string>() << ", truth " << truth << " (" << record["truth_reason"].get<std::string>()
-              << "), verdict " << verdict << " (" << record["reason"].get<std::string>() << "); edit: " << record["edit"].get<std::string>() << std::endl;
+    std::cout << "finding: " << family << " " << record["index"] << ": "
+              << record["finding"].get<std::string>() << ", truth " << truth << " ("
+              << record["truth_reason"].get<std::string>() << "), verdict " << verdict << " ("
+              << record["reason"].get<std::string>()
+              << "); edit: " << record["edit"].get<std::string>() << std::endl;
   }
 
   Arguments a_;
@@ -296,7 +330,8 @@ class Run {
   Tally tally_;
 };
 
-void writeCase(const std::string& directory, const std::string& name, const Case& made, const std::string& why) {
+void writeCase(const std::string& directory, const std::string& name, const Case& made,
+               const std::string& why) {
   fs::create_directories(directory);
   std::ofstream(fs::path(directory) / (name + ".model.json")) << made.model.dump(1) << "\n";
   Json plan = made.plan;
@@ -309,8 +344,10 @@ Judgement print(const Case& made, std::uint64_t seed) {
   JudgeOptions options;
   options.seed = seed;
   const Judgement j = judge(made, options);
-  std::cout << "truth:   " << toString(j.truth) << (j.truthReason.empty() ? "" : ": " + j.truthReason) << "\nverdict: " << toString(j.verdict)
-            << (j.reason.empty() ? "" : ": " + j.reason) << "\n";
+  std::cout << "truth:   " << toString(j.truth)
+            << (j.truthReason.empty() ? "" : ": " + j.truthReason)
+            << "\nverdict: " << toString(j.verdict) << (j.reason.empty() ? "" : ": " + j.reason)
+            << "\n";
   if (j.finding != Finding::kNothing) std::cout << "finding: " << toString(j.finding) << "\n";
   return j;
 }
@@ -319,7 +356,9 @@ int one(const Arguments& a) {
   Session session;
   int code = 0, number = 0;
   for (const Judged& judged : session.run(a.family, a.seed, static_cast<std::uint64_t>(a.index))) {
-    const std::string name = a.family + "_" + std::to_string(a.seed) + "_" + std::to_string(a.index) + (number > 0 ? "_" + std::to_string(number) : "");
+    const std::string name = a.family + "_" + std::to_string(a.seed) + "_" +
+                             std::to_string(a.index) +
+                             (number > 0 ? "_" + std::to_string(number) : "");
     ++number;
     std::cout << name << (judged.made.edit.empty() ? "" : ": " + judged.made.edit) << "\n";
     const std::uint64_t seed = a.seed + static_cast<std::uint64_t>(a.index) * 7919;
@@ -340,17 +379,35 @@ int one(const Arguments& a) {
 Json jsonOf(const Arguments& a, const Tally& t) {
   Json findings = Json::array();
   for (const Json& f : t.findings) findings.push_back(f);
-  return {{"format", "shardproof-adversary"}, {"version", 1}, {"seed", a.seed}, {"plans", t.plans}, {"edited", t.edited}, {"seconds", t.seconds}, {"counts", t.counts}, {"unedited", t.unedited},
-          {"undecided", t.undecided}, {"unknown", t.unknown}, {"failures", t.failures}, {"slow", t.slow}, {"verify_seconds", t.verify}, {"execute_seconds", t.execute}, {"findings", findings}};
+  return {{"format", "shardproof-adversary"},
+          {"version", 1},
+          {"seed", a.seed},
+          {"plans", t.plans},
+          {"edited", t.edited},
+          {"seconds", t.seconds},
+          {"counts", t.counts},
+          {"unedited", t.unedited},
+          {"undecided", t.undecided},
+          {"unknown", t.unknown},
+          {"failures", t.failures},
+          {"slow", t.slow},
+          {"verify_seconds", t.verify},
+          {"execute_seconds", t.execute},
+          {"findings", findings}};
 }
 
 void printTable(const Tally& t) {
   for (const auto* counts : {&t.unedited, &t.counts}) {
-    std::printf("\n%-14s %-24s %10s %14s %10s %8s\n", counts == &t.counts ? "all" : "not edited", "truth", "equivalent", "not equivalent", "undecided", "none");
+    std::printf("\n%-14s %-24s %10s %14s %10s %8s\n", counts == &t.counts ? "all" : "not edited",
+                "truth", "equivalent", "not equivalent", "undecided", "none");
     for (const auto& [family, truths] : *counts)
       for (const auto& [truth, verdicts] : truths) {
-        const auto count = [&](const char* v) { return verdicts.contains(v) ? static_cast<unsigned long>(verdicts.at(v)) : 0UL; };
-        std::printf("%-14s %-24s %10lu %14lu %10lu %8lu\n", family.c_str(), truth.c_str(), count("equivalent"), count("not equivalent"), count("undecided"), count("none"));
+        const auto count = [&](const char* v) {
+          return verdicts.contains(v) ? static_cast<unsigned long>(verdicts.at(v)) : 0UL;
+        };
+        std::printf("%-14s %-24s %10lu %14lu %10lu %8lu\n", family.c_str(), truth.c_str(),
+                    count("equivalent"), count("not equivalent"), count("undecided"),
+                    count("none"));
       }
   }
   std::printf("\n");
@@ -360,12 +417,20 @@ void printTable(const Tally& t) {
       std::vector<std::pair<std::uint64_t, std::string>> sorted;
       for (const auto& [reason, n] : reasons) sorted.emplace_back(n, reason);
       std::sort(sorted.rbegin(), sorted.rend());
-      for (std::size_t i = 0; i < std::min<std::size_t>(sorted.size(), 8); ++i) std::printf("  %-14s %6lu  %s\n", family.c_str(), static_cast<unsigned long>(sorted[i].first), sorted[i].second.c_str());
+      for (std::size_t i = 0; i < std::min<std::size_t>(sorted.size(), 8); ++i)
+        std::printf("  %-14s %6lu  %s\n", family.c_str(),
+                    static_cast<unsigned long>(sorted[i].first), sorted[i].second.c_str());
     }
   }
-  std::printf("\n%lu plans in %.1f s, %lu of them edited; %zu findings", static_cast<unsigned long>(t.plans), t.seconds, static_cast<unsigned long>(t.edited), t.findings.size());
-  if (!t.slow.empty()) std::printf("; %zu without a verdict in time, the first: %s", t.slow.size(), t.slow.front().dump().c_str());
-  if (t.failures > 0) std::printf("; %lu plans could not be made, the last: %s", static_cast<unsigned long>(t.failures), t.failure.c_str());
+  std::printf("\n%lu plans in %.1f s, %lu of them edited; %zu findings",
+              static_cast<unsigned long>(t.plans), t.seconds, static_cast<unsigned long>(t.edited),
+              t.findings.size());
+  if (!t.slow.empty())
+    std::printf("; %zu without a verdict in time, the first: %s", t.slow.size(),
+                t.slow.front().dump().c_str());
+  if (t.failures > 0)
+    std::printf("; %lu plans could not be made, the last: %s",
+                static_cast<unsigned long>(t.failures), t.failure.c_str());
   std::printf("\n");
 }
 
@@ -378,7 +443,9 @@ int main(int argc, char** argv) {
   app.add_option("--family", a.family, "this one only");
   app.add_option("--index", a.index, "this plan only");
   app.add_option("--seconds", a.seconds, "stop after so many");
-  app.add_option("--plan-seconds", a.planSeconds, "a plan that takes longer is proved in processes that are killed; four times as long is counted as slow");
+  app.add_option("--plan-seconds", a.planSeconds,
+                 "a plan that takes longer is proved in processes that are killed; four times as "
+                 "long is counted as slow");
   app.add_option("--jobs", a.jobs, "worker processes");
   app.add_option("--write", a.write, "write findings, made small, to this directory");
   app.add_option("--json", a.json, "write the table and the findings to this file");

@@ -1,11 +1,16 @@
-// Executes a model in doubles with the operators of ops/, for the tests that compare them with PyTorch (tests/pytorch/).
+// Executes a model in doubles with the operators of ops/, for the tests that compare them with
+// PyTorch (tests/pytorch/).
 //
-//   evaluate_model MODEL INPUTS [TENSOR...]   writes the named tensors, without names the model's outputs, as JSON:
-//                                             {NAME: {"shape": [...], "values": [...]}}, values in row-major order
-//   evaluate_model --operators                writes every operator of the registry as JSON: {NAME: [ATTRIBUTE, ...]}
+//   evaluate_model MODEL INPUTS [TENSOR...]   writes the named tensors, without names the model's
+//   outputs, as JSON:
+//                                             {NAME: {"shape": [...], "values": [...]}}, values in
+//                                             row-major order
+//   evaluate_model --operators                writes every operator of the registry as JSON: {NAME:
+//   [ATTRIBUTE, ...]}
 //
-// INPUTS is an object with the elements of every input and parameter, as a list, nested or not. A complex tensor has two numbers for each position, real and
-// imaginary part, here and in what is written. Numbers that JSON has not are the strings "inf", "-inf" and "nan".
+// INPUTS is an object with the elements of every input and parameter, as a list, nested or not. A
+// complex tensor has two numbers for each position, real and imaginary part, here and in what is
+// written. Numbers that JSON has not are the strings "inf", "-inf" and "nan".
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -48,17 +53,20 @@ void flatten(const Json& json, std::vector<double>& to) {
   } else if (json == "nan") {
     to.push_back(std::numeric_limits<double>::quiet_NaN());
   } else {
-    throw std::invalid_argument("found " + json.dump() + ", expected a number, \"inf\", \"-inf\", \"nan\" or a list");
+    throw std::invalid_argument("found " + json.dump() +
+                                ", expected a number, \"inf\", \"-inf\", \"nan\" or a list");
   }
 }
 
 class Evaluator {
  public:
-  explicit Evaluator(const Problem& problem) : problem_(problem), graph_(problem.model.graph), values_(graph_.tensors.size()) {
+  explicit Evaluator(const Problem& problem)
+      : problem_(problem), graph_(problem.model.graph), values_(graph_.tensors.size()) {
     for (std::size_t t = 0; t < values_.size(); ++t) {
       byName_.emplace(graph_.tensors[t].name, t);
       values_[t].element = graph_.tensors[t].element;
-      for (const std::int64_t n : graph_.tensors[t].shape) values_[t].dims.push_back(ops::ReducedDim::whole(n));
+      for (const std::int64_t n : graph_.tensors[t].shape)
+        values_[t].dims.push_back(ops::ReducedDim::whole(n));
     }
   }
 
@@ -66,14 +74,16 @@ class Evaluator {
     for (const auto& [name, unused] : inputs.items()) {
       const Tensor& tensor = graph_.tensors[find(name)];
       if (tensor.kind != TensorKind::kInput && tensor.kind != TensorKind::kParameter)
-        throw std::invalid_argument("inputs: \"" + name + "\" is neither an input nor a parameter of the model");
+        throw std::invalid_argument("inputs: \"" + name +
+                                    "\" is neither an input nor a parameter of the model");
     }
     for (std::size_t t = 0; t < values_.size(); ++t) bind(t, inputs);
     for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
       try {
         evaluate(graph_.nodes[n]);
       } catch (const std::exception& error) {
-        throw std::runtime_error(Model::nodePointer(static_cast<std::int32_t>(n)) + ", " + ops::Registry::instance().at(graph_.nodes[n].op).name + ": " +
+        throw std::runtime_error(Model::nodePointer(static_cast<std::int32_t>(n)) + ", " +
+                                 ops::Registry::instance().at(graph_.nodes[n].op).name + ": " +
                                  error.what());
       }
     }
@@ -81,7 +91,8 @@ class Evaluator {
 
   std::vector<std::string> outputs() const {
     std::vector<std::string> names;
-    for (const std::int32_t t : problem_.model.outputs) names.push_back(nameOf(static_cast<std::size_t>(t)));
+    for (const std::int32_t t : problem_.model.outputs)
+      names.push_back(nameOf(static_cast<std::size_t>(t)));
     return names;
   }
 
@@ -97,7 +108,8 @@ class Evaluator {
 
   std::size_t find(const std::string& name) const {
     const auto it = byName_.find(problem_.names.find(name));
-    if (it == byName_.end()) throw std::invalid_argument("the model has no tensor \"" + name + "\"");
+    if (it == byName_.end())
+      throw std::invalid_argument("the model has no tensor \"" + name + "\"");
     return it->second;
   }
 
@@ -108,23 +120,30 @@ class Evaluator {
     const auto size = static_cast<std::size_t>(value.positions() * value.planes());
     if (tensor.kind == TensorKind::kConstant) {
       const ConstantValue& constant = graph_.constants[static_cast<std::size_t>(tensor.constant)];
-      for (std::size_t i = 0; i < size; ++i) value.data.push_back(constant.elements[constant.fill ? 0 : i].toDouble());
+      for (std::size_t i = 0; i < size; ++i)
+        value.data.push_back(constant.elements[constant.fill ? 0 : i].toDouble());
     } else if (tensor.kind != TensorKind::kProduced) {
       const auto given = inputs.find(nameOf(t));
-      if (given == inputs.end()) throw std::invalid_argument("inputs: \"" + nameOf(t) + "\" is missing");
+      if (given == inputs.end())
+        throw std::invalid_argument("inputs: \"" + nameOf(t) + "\" is missing");
       flatten(*given, value.data);
       if (value.data.size() != size)
-        throw std::invalid_argument("inputs: \"" + nameOf(t) + "\" has " + std::to_string(value.data.size()) + " numbers, expected " + std::to_string(size));
+        throw std::invalid_argument("inputs: \"" + nameOf(t) + "\" has " +
+                                    std::to_string(value.data.size()) + " numbers, expected " +
+                                    std::to_string(size));
     }
   }
 
   void evaluate(const Node& node) {
     std::vector<const Value*> in;
     std::vector<Value*> out;
-    for (const Operand& o : graph_.in(node)) in.push_back(o.present() ? &values_[static_cast<std::size_t>(o.tensor)] : nullptr);
-    for (const std::int32_t t : graph_.out(node)) out.push_back(t >= 0 ? &values_[static_cast<std::size_t>(t)] : nullptr);
+    for (const Operand& o : graph_.in(node))
+      in.push_back(o.present() ? &values_[static_cast<std::size_t>(o.tensor)] : nullptr);
+    for (const std::int32_t t : graph_.out(node))
+      out.push_back(t >= 0 ? &values_[static_cast<std::size_t>(t)] : nullptr);
     const ops::OperatorInfo& op = ops::Registry::instance().at(node.op);
-    ops::Evaluation<DoubleAlgebra> evaluation{algebra_, problem_.attributes.at(node.attributes), in, out};
+    ops::Evaluation<DoubleAlgebra> evaluation{algebra_, problem_.attributes.at(node.attributes), in,
+                                              out};
     op.doubles(evaluation);
     for (const Value* v : out)
       if (v != nullptr && static_cast<std::int64_t>(v->data.size()) != v->positions() * v->planes())
@@ -138,7 +157,8 @@ class Evaluator {
   DoubleAlgebra algebra_;
 };
 
-Json evaluateModel(const std::string& modelFile, const std::string& inputsFile, std::vector<std::string> wanted) {
+Json evaluateModel(const std::string& modelFile, const std::string& inputsFile,
+                   std::vector<std::string> wanted) {
   Problem problem;
   reader::readModel(modelFile, problem);
   std::ifstream stream(inputsFile);
@@ -196,7 +216,9 @@ int main(int argc, char** argv) {
   app.add_flag("--operators", listOperators);
   CLI11_PARSE(app, argc, argv);
   try {
-    std::cout << (listOperators ? shardproof::operators() : shardproof::evaluateModel(model, inputs, tensors)) << "\n";
+    std::cout << (listOperators ? shardproof::operators()
+                                : shardproof::evaluateModel(model, inputs, tensors))
+              << "\n";
     return std::cout.flush() ? 0 : 1;
   } catch (const std::exception& error) {
     std::cerr << "evaluate_model: " << error.what() << "\n";

@@ -33,7 +33,8 @@ TEST(Rational, ParsesJsonNumbersExactly) {
 }
 
 TEST(Rational, RefusesWhatIsNoJsonNumber) {
-  for (const char* text : {"", "-", "+1", "01", "1.", ".5", "1e", "1e+", "0x10", "1 ", " 1", "nan", "inf", "1,0", "1e5.0", "--1", "00"}) {
+  for (const char* text : {"", "-", "+1", "01", "1.", ".5", "1e", "1e+", "0x10", "1 ", " 1", "nan",
+                           "inf", "1,0", "1e5.0", "--1", "00"}) {
     EXPECT_THROW(Rational::parse(text), std::invalid_argument) << text;
   }
   EXPECT_THROW(Rational::parse("1e10001"), std::out_of_range);
@@ -81,10 +82,14 @@ TEST(Rational, AgreesWithGmpOnRandomOperands) {
   const auto operand = [&]() -> Rational {
     const auto integer = [&]() -> std::int64_t {
       switch (random() % 4) {
-        case 0: return static_cast<std::int64_t>(random() % 21) - 10;
-        case 1: return static_cast<std::int64_t>(random());
-        case 2: return random() % 2 == 0 ? kMax : kMin;
-        default: return static_cast<std::int64_t>(random() % 2000000) - 1000000;
+        case 0:
+          return static_cast<std::int64_t>(random() % 21) - 10;
+        case 1:
+          return static_cast<std::int64_t>(random());
+        case 2:
+          return random() % 2 == 0 ? kMax : kMin;
+        default:
+          return static_cast<std::int64_t>(random() % 2000000) - 1000000;
       }
     };
     std::int64_t d = integer();
@@ -115,7 +120,8 @@ TEST(Rational, ConvertsToAndFromDoubles) {
   EXPECT_EQ(Rational::fromDouble(0.1).toString(), "3602879701896397/36028797018963968");
   EXPECT_EQ(Rational::fromDouble(-0.0), Rational(0));
   EXPECT_THROW(Rational::fromDouble(std::nan("")), std::invalid_argument);
-  EXPECT_THROW(Rational::fromDouble(std::numeric_limits<double>::infinity()), std::invalid_argument);
+  EXPECT_THROW(Rational::fromDouble(std::numeric_limits<double>::infinity()),
+               std::invalid_argument);
   EXPECT_EQ(Rational::parse("0.1").toDouble(), 0.1);
   EXPECT_EQ(Rational::parse("1e-05").toDouble(), 1e-05);
   EXPECT_DOUBLE_EQ(Rational::parse("1e300").toDouble(), 1e300);

@@ -28,7 +28,9 @@ TEST(Base64, ThereAndBack) {
 }
 
 TEST(Base64, OneTextForOneValue) {
-  for (const char* text : {"Zm9vYh==", "Zm9v Yg==", "Zm9vYg=", "Zm9vYg", "Zm9vYg==\n", "=", "Zm9v*g==", "Zm9vYg==Zm9v"}) EXPECT_FALSE(fromBase64(text)) << text;
+  for (const char* text : {"Zm9vYh==", "Zm9v Yg==", "Zm9vYg=", "Zm9vYg", "Zm9vYg==\n", "=",
+                           "Zm9v*g==", "Zm9vYg==Zm9v"})
+    EXPECT_FALSE(fromBase64(text)) << text;
 }
 
 }  // namespace

@@ -21,24 +21,29 @@ TEST(Describe, Numbers) {
 TEST(Describe, NamesClaimRanksMicrobatchAndNodes) {
   test::Draft d = test::pipeline();
   d.node(0, 0)["loc"] = "plan.py:3";
-  d.node(0, 0)["op"] = "matmul";   // of x and w transposed by hand
+  d.node(0, 0)["op"] = "matmul";  // of x and w transposed by hand
   d.node(0, 0)["in"] = {"x", "wt"};
   d.tensor(0, "wt") = test::Json::parse(R"({"shape": [4, 3]})");
   auto& nodes = d.program(0)["nodes"];
-  nodes.insert(nodes.begin(), test::Json::parse(R"({"op": "view", "in": ["w"], "out": ["wt"], "attrs": {"size": [4, 3]}})"));   // wrong
+  nodes.insert(
+      nodes.begin(),
+      test::Json::parse(
+          R"({"op": "view", "in": ["w"], "out": ["wt"], "attrs": {"size": [4, 3]}})"));  // wrong
   const auto c = test::cut(d, 2);
   const StageOutcome outcome = checkStage(c.stage, *c.problem, {});
   ASSERT_EQ(outcome.verdict, StageVerdict::kRefuted);
   StageOutcome third = outcome;
-  third.claim = 3;   // tp 1, microbatch 1
+  third.claim = 3;  // tp 1, microbatch 1
   const Defect defect = describeFailure(*c.join, c.stage, third);
   EXPECT_EQ(defect.kind, DefectKind::kLineage);
   EXPECT_EQ(defect.tensor, "y");
   EXPECT_EQ(defect.lineage, "y[4:8, 3:6] == y on rank 1 (pp=0 tp=1 microbatch 1)");
   EXPECT_EQ(defect.ranks, (std::vector<std::int64_t>{1}));
   EXPECT_EQ(defect.microbatch, 1);
-  EXPECT_EQ(defect.message, "tensor 'y' of the plan is not what the model computes (lineage entry /lineage/2/shards/0)");
-  ASSERT_EQ(defect.nodes.size(), 3u);   // nearest to the claim first, then the model's
+  EXPECT_EQ(
+      defect.message,
+      "tensor 'y' of the plan is not what the model computes (lineage entry /lineage/2/shards/0)");
+  ASSERT_EQ(defect.nodes.size(), 3u);  // nearest to the claim first, then the model's
   EXPECT_EQ(defect.nodes[0].pointer, "/programs/0/nodes/1");
   EXPECT_EQ(defect.nodes[0].location, "plan.py:3");
   EXPECT_EQ(defect.nodes[1].op, "view");
@@ -53,12 +58,16 @@ TEST(Describe, SumsAndOutputs) {
   StageOutcome outcome;
   outcome.reason = "no reason";
   const Defect sum = describeFailure(*c.join, c.stage, outcome);
-  EXPECT_EQ(sum.lineage, "s[] == t on rank 2 (pp=1 tp=0 microbatch 0) + t on rank 2 (pp=1 tp=0 microbatch 1) + t on rank 3 (pp=1 tp=1 microbatch 0) + t on rank 3 (pp=1 tp=1 microbatch 1)");
+  EXPECT_EQ(sum.lineage,
+            "s[] == t on rank 2 (pp=1 tp=0 microbatch 0) + t on rank 2 (pp=1 tp=0 microbatch 1) + "
+            "t on rank 3 (pp=1 tp=1 microbatch 0) + t on rank 3 (pp=1 tp=1 microbatch 1)");
   EXPECT_EQ(sum.ranks, (std::vector<std::int64_t>{2, 3}));
   EXPECT_FALSE(sum.microbatch);
   EXPECT_NE(sum.message.find("this stage itself is undecided: no reason"), std::string::npos);
   const auto output = test::cut(test::pipeline(), 5);
-  EXPECT_EQ(describeFailure(*output.join, output.stage, outcome).message.rfind("output 's' of the plan", 0), 0u);
+  EXPECT_EQ(describeFailure(*output.join, output.stage, outcome)
+                .message.rfind("output 's' of the plan", 0),
+            0u);
 }
 
 }  // namespace

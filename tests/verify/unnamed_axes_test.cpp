@@ -1,5 +1,6 @@
-// Plans over an axis that nothing names, of which only some coordinates are looked at. Each wrong plan here is right at coordinate 0, so it
-// passes unless the stage is found not to be symmetric in the axis.
+// Plans over an axis that nothing names, of which only some coordinates are looked at. Each wrong
+// plan here is right at coordinate 0, so it passes unless the stage is found not to be symmetric in
+// the axis.
 #include <random>
 
 #include <gtest/gtest.h>
@@ -22,18 +23,24 @@ Verdict verdictOf(const Draft& d) {
 
 std::string number(int n) { return std::to_string(n); }
 
-// x [4 dp] is cut into blocks of 4 over dp, o [dp, 4] by rows. The plan's nodes make o [1, 4] from the rank's block.
-Draft blocks(int dp, const std::string& modelTensors, const std::string& modelNodes, const std::string& planTensors, const std::string& planNodes) {
+// x [4 dp] is cut into blocks of 4 over dp, o [dp, 4] by rows. The plan's nodes make o [1, 4] from
+// the rank's block.
+Draft blocks(int dp, const std::string& modelTensors, const std::string& modelNodes,
+             const std::string& planTensors, const std::string& planNodes) {
   const std::string n = number(4 * dp), m = number(dp);
-  return test::draft(R"({"tensors": {"x": {"shape": [)" + n + R"(], "kind": "input"}, "z": {"shape": [)" + m + R"(, 4]}, "o": {"shape": [)" + m + R"(, 4]})" + modelTensors +
-                         R"(}, "nodes": [)" + modelNodes + R"(], "outputs": ["o"]})",
-                     R"({"mesh": [["dp", )" + m + R"(]], "programs": [{"tensors": {"x": {"shape": [4], "kind": "input"}, "z": {"shape": [1, 4]}, "o": {"shape": [1, 4]})" + planTensors +
-                         R"(}, "nodes": [)" + planNodes + R"(]}],
+  return test::draft(
+      R"({"tensors": {"x": {"shape": [)" + n + R"(], "kind": "input"}, "z": {"shape": [)" + m +
+          R"(, 4]}, "o": {"shape": [)" + m + R"(, 4]})" + modelTensors + R"(}, "nodes": [)" +
+          modelNodes + R"(], "outputs": ["o"]})",
+      R"({"mesh": [["dp", )" + m +
+          R"(]], "programs": [{"tensors": {"x": {"shape": [4], "kind": "input"}, "z": {"shape": [1, 4]}, "o": {"shape": [1, 4]})" +
+          planTensors + R"(}, "nodes": [)" + planNodes + R"(]}],
                          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "step": {"dp": [4]}, "parts": [{"local": "x"}]}]},
                                      {"tensor": "o", "role": "output", "shards": [{"box": [[0, 1], [0, 4]], "step": {"dp": [1, 0]}, "parts": [{"local": "o"}]}]}]})");
 }
 std::string viewOf(const std::string& from, const std::string& to, int rows) {
-  return R"({"op": "view", "in": [")" + from + R"("], "out": [")" + to + R"("], "attrs": {"size": [)" + number(rows) + ", 4]}}";
+  return R"({"op": "view", "in": [")" + from + R"("], "out": [")" + to +
+         R"("], "attrs": {"size": [)" + number(rows) + ", 4]}}";
 }
 const char* const kAddOwn = R"(, {"op": "add", "in": ["z", "x"], "out": ["o"]})";
 const char* const kAddTaken = R"(, {"op": "add", "in": ["z", "y"], "out": ["o"]})";
@@ -42,14 +49,18 @@ class UnnamedAxis : public testing::TestWithParam<int> {};
 
 TEST_P(UnnamedAxis, ARightPlanIsProved) {
   const int dp = GetParam();
-  EXPECT_EQ(verdictOf(blocks(dp, "", viewOf("x", "z", dp) + R"(, {"op": "square", "in": ["z"], "out": ["o"]})", "", viewOf("x", "z", 1) + R"(, {"op": "mul", "in": ["z", "z"], "out": ["o"]})")),
+  EXPECT_EQ(verdictOf(blocks(
+                dp, "", viewOf("x", "z", dp) + R"(, {"op": "square", "in": ["z"], "out": ["o"]})",
+                "", viewOf("x", "z", 1) + R"(, {"op": "mul", "in": ["z", "z"], "out": ["o"]})")),
             Verdict::kEquivalent);
 }
 
 // The last rank has the first block.
 TEST_P(UnnamedAxis, ARightPlanWithTheBlocksBackwardIsProved) {
   const int dp = GetParam();
-  Draft d = blocks(dp, "", viewOf("x", "z", dp) + R"(, {"op": "square", "in": ["z"], "out": ["o"]})", "", viewOf("x", "z", 1) + R"(, {"op": "mul", "in": ["z", "z"], "out": ["o"]})");
+  Draft d =
+      blocks(dp, "", viewOf("x", "z", dp) + R"(, {"op": "square", "in": ["z"], "out": ["o"]})", "",
+             viewOf("x", "z", 1) + R"(, {"op": "mul", "in": ["z", "z"], "out": ["o"]})");
   Json& in = d.plan["lineage"][0]["shards"][0];
   in["box"] = {{4 * dp - 4, 4 * dp}};
   in["step"] = {{"dp", {-4}}};
@@ -60,21 +71,26 @@ TEST_P(UnnamedAxis, ARightPlanWithTheBlocksBackwardIsProved) {
   EXPECT_EQ(verdictOf(d), Verdict::kEquivalent);
 }
 
-// Rank 0 receives once for each microbatch, rank 1 names each of them and sends b in the last one: two tensors that are no microbatch's own.
+// Rank 0 receives once for each microbatch, rank 1 names each of them and sends b in the last one:
+// two tensors that are no microbatch's own.
 TEST(UnnamedMicrobatches, APartnerThatSendsSomethingElseInOne) {
   for (const std::string last : {"a", "b"}) {
     std::string sends;
     for (int k = 0; k < 8; ++k) {
-      sends += (k > 0 ? ", " : "") + std::string(R"({"op": "send", "comm": "c", "to": {"pp": 0}, "out": [], "in": [")") + (k == 7 ? last : "a") + R"("], "mb": )" + number(k) + "}";
+      sends += (k > 0 ? ", " : "") +
+               std::string(R"({"op": "send", "comm": "c", "to": {"pp": 0}, "out": [], "in": [")") +
+               (k == 7 ? last : "a") + R"("], "mb": )" + number(k) + "}";
     }
-    const Draft d = test::draft(R"({"tensors": {"a": {"shape": [4], "kind": "input"}, "b": {"shape": [4], "kind": "input"}, "u": {"shape": [1, 4]}, "o": {"shape": [8, 4]}},
+    const Draft d = test::draft(
+        R"({"tensors": {"a": {"shape": [4], "kind": "input"}, "b": {"shape": [4], "kind": "input"}, "u": {"shape": [1, 4]}, "o": {"shape": [8, 4]}},
                                     "nodes": [{"op": "unsqueeze", "in": ["a"], "out": ["u"], "attrs": {"dim": 0}}, {"op": "expand", "in": ["u"], "out": ["o"], "attrs": {"size": [8, 4]}}],
                                     "outputs": ["o"]})",
-                                R"({"mesh": [["pp", 2]], "microbatches": 8,
+        R"({"mesh": [["pp", 2]], "microbatches": 8,
                                     "programs": [{"at": {"pp": 0}, "tensors": {"r": {"shape": [4], "per_mb": true}, "o": {"shape": [1, 4], "per_mb": true}},
                                                   "nodes": [{"op": "recv", "comm": "c", "from": {"pp": 1}, "in": [], "out": ["r"], "mb": "*"},
                                                             {"op": "unsqueeze", "in": ["r"], "out": ["o"], "attrs": {"dim": 0}, "mb": "*"}]},
-                                                 {"at": {"pp": 1}, "tensors": {"a": {"shape": [4], "kind": "input"}, "b": {"shape": [4], "kind": "input"}}, "nodes": [)" + sends + R"(]}],
+                                                 {"at": {"pp": 1}, "tensors": {"a": {"shape": [4], "kind": "input"}, "b": {"shape": [4], "kind": "input"}}, "nodes": [)" +
+            sends + R"(]}],
                                     "lineage": [{"tensor": "a", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "a", "at": {"pp": 1}}]}]},
                                                 {"tensor": "b", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "b", "at": {"pp": 1}}]}]},
                                                 {"tensor": "o", "role": "output", "shards": [{"box": [[0, 1], [0, 4]], "step": {"mb": [1, 0]}, "parts": [{"local": "o", "at": {"pp": 0}}]}]}]})");
@@ -86,58 +102,88 @@ TEST(UnnamedMicrobatches, APartnerThatSendsSomethingElseInOne) {
 TEST_P(UnnamedAxis, SliceOfOneBlock) {
   const int dp = GetParam();
   for (const char* bounds : {R"("start": 0, "stop": 4)", R"("stop": 4, "step": 1)"}) {
-    const std::string take = std::string(R"(, {"op": "slice", "in": ["x"], "out": ["y"], "attrs": {"dim": 0, )") + bounds + "}}";
-    EXPECT_EQ(verdictOf(blocks(dp, R"(, "y": {"shape": [4]})", viewOf("x", "z", dp) + take + kAddTaken, "", viewOf("x", "z", 1) + kAddOwn)), Verdict::kNotEquivalent);
+    const std::string take =
+        std::string(R"(, {"op": "slice", "in": ["x"], "out": ["y"], "attrs": {"dim": 0, )") +
+        bounds + "}}";
+    EXPECT_EQ(
+        verdictOf(blocks(dp, R"(, "y": {"shape": [4]})", viewOf("x", "z", dp) + take + kAddTaken,
+                         "", viewOf("x", "z", 1) + kAddOwn)),
+        Verdict::kNotEquivalent);
   }
 }
 
 TEST_P(UnnamedAxis, ChunkOfOneBlock) {
   const int dp = GetParam();
   for (const int index : {0, 1, 2, dp - 1}) {
-    const std::string take = R"(, {"op": "chunk", "in": ["x"], "out": ["y"], "attrs": {"dim": 0, "parts": )" + number(dp) + R"(, "index": )" + number(index) + "}}";
-    EXPECT_EQ(verdictOf(blocks(dp, R"(, "y": {"shape": [4]})", viewOf("x", "z", dp) + take + kAddTaken, "", viewOf("x", "z", 1) + kAddOwn)), Verdict::kNotEquivalent) << index;
+    const std::string take =
+        R"(, {"op": "chunk", "in": ["x"], "out": ["y"], "attrs": {"dim": 0, "parts": )" +
+        number(dp) + R"(, "index": )" + number(index) + "}}";
+    EXPECT_EQ(
+        verdictOf(blocks(dp, R"(, "y": {"shape": [4]})", viewOf("x", "z", dp) + take + kAddTaken,
+                         "", viewOf("x", "z", 1) + kAddOwn)),
+        Verdict::kNotEquivalent)
+        << index;
   }
 }
 
 TEST_P(UnnamedAxis, SelectOfOnePosition) {
   const int dp = GetParam();
-  const std::string take = R"(, {"op": "select", "in": ["x"], "out": ["y"], "attrs": {"dim": 0, "index": 0}})";
-  EXPECT_EQ(verdictOf(blocks(dp, R"(, "y": {"shape": []})", viewOf("x", "z", dp) + take + kAddTaken, R"(, "y": {"shape": []})", viewOf("x", "z", 1) + take + kAddTaken)), Verdict::kNotEquivalent);
+  const std::string take =
+      R"(, {"op": "select", "in": ["x"], "out": ["y"], "attrs": {"dim": 0, "index": 0}})";
+  EXPECT_EQ(verdictOf(blocks(dp, R"(, "y": {"shape": []})", viewOf("x", "z", dp) + take + kAddTaken,
+                             R"(, "y": {"shape": []})", viewOf("x", "z", 1) + take + kAddTaken)),
+            Verdict::kNotEquivalent);
 }
 
 TEST_P(UnnamedAxis, SelectOfOneRowOfTheView) {
   const int dp = GetParam();
-  const std::string take = R"(, {"op": "select", "in": ["z"], "out": ["y"], "attrs": {"dim": 0, "index": 0}})";
-  EXPECT_EQ(verdictOf(blocks(dp, R"(, "y": {"shape": [4]})", viewOf("x", "z", dp) + take + kAddTaken, "", viewOf("x", "z", 1) + kAddOwn)), Verdict::kNotEquivalent);
+  const std::string take =
+      R"(, {"op": "select", "in": ["z"], "out": ["y"], "attrs": {"dim": 0, "index": 0}})";
+  EXPECT_EQ(
+      verdictOf(blocks(dp, R"(, "y": {"shape": [4]})", viewOf("x", "z", dp) + take + kAddTaken, "",
+                       viewOf("x", "z", 1) + kAddOwn)),
+      Verdict::kNotEquivalent);
 }
 
 // Everything moves on by one block: block 0 becomes block 0 again, every other one its neighbour.
 TEST_P(UnnamedAxis, CatThatShiftsBlocks) {
   const int dp = GetParam();
   const std::string n = number(4 * dp), longer = number(4 * dp + 4);
-  const std::string model = R"({"op": "slice", "in": ["x"], "out": ["f"], "attrs": {"dim": 0, "stop": 4}}, {"op": "cat", "in": ["f", "x"], "out": ["c"], "attrs": {"dim": 0}},
+  const std::string model =
+      R"({"op": "slice", "in": ["x"], "out": ["f"], "attrs": {"dim": 0, "stop": 4}}, {"op": "cat", "in": ["f", "x"], "out": ["c"], "attrs": {"dim": 0}},
                               {"op": "slice", "in": ["c"], "out": ["y"], "attrs": {"dim": 0, "stop": )" +
-                            n + "}}, " + viewOf("y", "z", dp) + R"(, {"op": "square", "in": ["z"], "out": ["o"]})";
-  EXPECT_EQ(verdictOf(blocks(dp, R"(, "f": {"shape": [4]}, "c": {"shape": [)" + longer + R"(]}, "y": {"shape": [)" + n + "]}", model, "", viewOf("x", "z", 1) + R"(, {"op": "square", "in": ["z"], "out": ["o"]})")),
-            Verdict::kNotEquivalent);
+      n + "}}, " + viewOf("y", "z", dp) + R"(, {"op": "square", "in": ["z"], "out": ["o"]})";
+  EXPECT_EQ(
+      verdictOf(blocks(dp,
+                       R"(, "f": {"shape": [4]}, "c": {"shape": [)" + longer +
+                           R"(]}, "y": {"shape": [)" + n + "]}",
+                       model, "",
+                       viewOf("x", "z", 1) + R"(, {"op": "square", "in": ["z"], "out": ["o"]})")),
+      Verdict::kNotEquivalent);
 }
 
 // Block 0 becomes zeros, every other one its neighbour; the plan has zeros everywhere.
 TEST_P(UnnamedAxis, PadThatShiftsBlocks) {
   const int dp = GetParam();
   const std::string n = number(4 * dp), longer = number(4 * dp + 4);
-  const std::string model = R"({"op": "pad", "in": ["x"], "out": ["p"], "attrs": {"pad": [4, 0]}}, {"op": "slice", "in": ["p"], "out": ["y"], "attrs": {"dim": 0, "stop": )" + n + "}}, " + viewOf("y", "z", dp) +
-                            R"(, {"op": "square", "in": ["z"], "out": ["o"]})";
-  EXPECT_EQ(verdictOf(blocks(dp, R"(, "p": {"shape": [)" + longer + R"(]}, "y": {"shape": [)" + n + "]}", model, "", viewOf("x", "z", 1) + R"(, {"op": "mul", "in": ["z"], "out": ["o"], "attrs": {"scalar": 0}})")),
-            Verdict::kNotEquivalent);
+  const std::string model =
+      R"({"op": "pad", "in": ["x"], "out": ["p"], "attrs": {"pad": [4, 0]}}, {"op": "slice", "in": ["p"], "out": ["y"], "attrs": {"dim": 0, "stop": )" +
+      n + "}}, " + viewOf("y", "z", dp) + R"(, {"op": "square", "in": ["z"], "out": ["o"]})";
+  EXPECT_EQ(
+      verdictOf(blocks(
+          dp, R"(, "p": {"shape": [)" + longer + R"(]}, "y": {"shape": [)" + n + "]}", model, "",
+          viewOf("x", "z", 1) +
+              R"(, {"op": "mul", "in": ["z"], "out": ["o"], "attrs": {"scalar": 0}})")),
+      Verdict::kNotEquivalent);
 }
 
 // o = x + c with another number in each block of c; each rank adds its first block's.
 TEST_P(UnnamedAxis, ConstantsListedElementByElement) {
   const int dp = GetParam();
   for (const int block : {1, 4}) {
-    Draft d = test::draft(R"({"tensors": {"x": {"kind": "input"}, "c": {"kind": "constant"}, "o": {}}, "nodes": [{"op": "add", "in": ["x", "c"], "out": ["o"]}], "outputs": ["o"]})",
-                          R"({"mesh": [], "programs": [{"tensors": {"x": {"kind": "input"}, "o": {}}, "nodes": [{"op": "add", "in": ["x"], "out": ["o"], "attrs": {"scalar": 1}}]}], "lineage": []})");
+    Draft d = test::draft(
+        R"({"tensors": {"x": {"kind": "input"}, "c": {"kind": "constant"}, "o": {}}, "nodes": [{"op": "add", "in": ["x", "c"], "out": ["o"]}], "outputs": ["o"]})",
+        R"({"mesh": [], "programs": [{"tensors": {"x": {"kind": "input"}, "o": {}}, "nodes": [{"op": "add", "in": ["x"], "out": ["o"], "attrs": {"scalar": 1}}]}], "lineage": []})");
     Json value = Json::array(), same = Json::array();
     for (int i = 0; i < dp * block; ++i) value.push_back(1 + i / block), same.push_back(1);
     for (const char* name : {"x", "c", "o"}) d.model["tensors"][name]["shape"] = {dp * block};
@@ -145,10 +191,15 @@ TEST_P(UnnamedAxis, ConstantsListedElementByElement) {
     d.plan["mesh"].push_back({"dp", dp});
     for (const char* name : {"x", "o"}) {
       d.tensor(0, name)["shape"] = {block};
-      d.plan["lineage"].push_back({{"tensor", name}, {"role", name[0] == 'x' ? "input" : "output"}, {"shards", {{{"box", {{0, block}}}, {"step", {{"dp", {block}}}}, {"parts", {{{"local", name}}}}}}}});
+      d.plan["lineage"].push_back({{"tensor", name},
+                                   {"role", name[0] == 'x' ? "input" : "output"},
+                                   {"shards",
+                                    {{{"box", {{0, block}}},
+                                      {"step", {{"dp", {block}}}},
+                                      {"parts", {{{"local", name}}}}}}}});
     }
     EXPECT_EQ(verdictOf(d), Verdict::kNotEquivalent) << block;
-    d.model["tensors"]["c"]["value"] = same;   // the same number everywhere: right
+    d.model["tensors"]["c"]["value"] = same;  // the same number everywhere: right
     EXPECT_EQ(verdictOf(d), Verdict::kEquivalent) << block;
   }
 }
@@ -196,19 +247,22 @@ TEST_P(UnnamedAxis, SeveralClassesOfPrograms) {
   }
 }
 
-// All programs are equal, but a lineage part names one coordinate and says that its tensor is something else.
+// All programs are equal, but a lineage part names one coordinate and says that its tensor is
+// something else.
 TEST_P(UnnamedAxis, ALineagePartThatNamesOneCoordinate) {
   const int dp = GetParam();
   Draft d = programEach(std::vector<const char*>(static_cast<std::size_t>(dp), kSquares));
   Json shards = Json::array();
   for (int r = 0; r < dp; ++r) {
-    shards.push_back({{"box", {{r, r + 1}, {0, 4}}}, {"parts", {{{"local", "o"}, {"at", {{"dp", r}}}}}}});
+    shards.push_back(
+        {{"box", {{r, r + 1}, {0, 4}}}, {"parts", {{{"local", "o"}, {"at", {{"dp", r}}}}}}});
   }
   d.plan["lineage"][1]["shards"] = shards;
   EXPECT_EQ(verdictOf(d), Verdict::kEquivalent);
   for (const std::size_t r : {std::size_t{0}, static_cast<std::size_t>(dp) - 1}) {
-    Draft swapped = d;   // two coordinates trade places
-    std::swap(swapped.plan["lineage"][1]["shards"][r]["parts"], swapped.plan["lineage"][1]["shards"][1]["parts"]);
+    Draft swapped = d;  // two coordinates trade places
+    std::swap(swapped.plan["lineage"][1]["shards"][r]["parts"],
+              swapped.plan["lineage"][1]["shards"][1]["parts"]);
     EXPECT_EQ(verdictOf(swapped), Verdict::kNotEquivalent) << r;
   }
 }
@@ -218,8 +272,11 @@ TEST_P(UnnamedAxis, ASumToWhichOneRankAddsSomethingElse) {
   const int dp = GetParam();
   for (int other = 0; other < dp; ++other) {
     for (const char* scalar : {"1", "2"}) {
-      Draft d = test::draft(R"({"tensors": {"x": {"shape": [)" + number(4 * dp) + R"(], "kind": "input"}, "o": {"shape": []}}, "nodes": [{"op": "sum", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
-                            R"({"mesh": [["dp", )" + number(dp) + R"(]], "programs": [{"tensors": {"x": {"shape": [4], "kind": "input"}, "t": {"shape": []}, "s": {"shape": []}, "o": {"shape": []}}, "nodes": []}],
+      Draft d = test::draft(
+          R"({"tensors": {"x": {"shape": [)" + number(4 * dp) +
+              R"(], "kind": "input"}, "o": {"shape": []}}, "nodes": [{"op": "sum", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
+          R"({"mesh": [["dp", )" + number(dp) +
+              R"(]], "programs": [{"tensors": {"x": {"shape": [4], "kind": "input"}, "t": {"shape": []}, "s": {"shape": []}, "o": {"shape": []}}, "nodes": []}],
                                 "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "step": {"dp": [4]}, "parts": [{"local": "x"}]}]},
                                             {"tensor": "o", "role": "output", "shards": [{"box": [], "parts": [{"local": "o"}]}]}]})");
       const Json empty = d.program(0);
@@ -227,25 +284,36 @@ TEST_P(UnnamedAxis, ASumToWhichOneRankAddsSomethingElse) {
         const auto p = static_cast<std::size_t>(r);
         if (r > 0) d.plan["programs"].push_back(empty);
         d.program(p)["at"]["dp"] = r;
-        d.program(p)["nodes"] = Json::parse(R"([{"op": "sum", "in": ["x"], "out": ["t"]}, {"op": "mul", "in": ["t"], "out": ["s"], "attrs": {"scalar": )" + std::string(r == other ? scalar : "1") +
-                                            R"(}}, {"op": "all_reduce", "in": ["s"], "out": ["o"], "comm": "r", "group": ["dp"]}])");
+        d.program(p)["nodes"] = Json::parse(
+            R"([{"op": "sum", "in": ["x"], "out": ["t"]}, {"op": "mul", "in": ["t"], "out": ["s"], "attrs": {"scalar": )" +
+            std::string(r == other ? scalar : "1") +
+            R"(}}, {"op": "all_reduce", "in": ["s"], "out": ["o"], "comm": "r", "group": ["dp"]}])");
       }
-      EXPECT_EQ(verdictOf(d), scalar[0] == '1' ? Verdict::kEquivalent : Verdict::kNotEquivalent) << other;
+      EXPECT_EQ(verdictOf(d), scalar[0] == '1' ? Verdict::kEquivalent : Verdict::kNotEquivalent)
+          << other;
     }
   }
 }
 
-// Each rank has its own block, and besides a copy of all blocks that is not the whole dimension: the copy keeps what the lumped blocks drop.
+// Each rank has its own block, and besides a copy of all blocks that is not the whole dimension:
+// the copy keeps what the lumped blocks drop.
 TEST_P(UnnamedAxis, ABoxThatHoldsAllBlocks) {
   const int dp = GetParam();
   const std::string n = number(4 * dp), longer = number(4 * dp + 4);
   for (const char* op : {"square", "neg"}) {
-    const Draft d = test::draft(R"({"tensors": {"x": {"shape": [)" + longer + R"(], "kind": "input"}, "o": {"shape": [)" + longer + R"(]}}, "nodes": [{"op": "square", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
-                                R"({"mesh": [["dp", )" + number(dp) + R"(]], "programs": [{"tensors": {
-                                      "x": {"shape": [4], "kind": "input"}, "y": {"shape": [)" + n + R"(], "kind": "input"}, "o": {"shape": [4]}, "p": {"shape": [)" + n + R"(]}},
-                                      "nodes": [{"op": "square", "in": ["x"], "out": ["o"]}, {"op": ")" + op + R"(", "in": ["y"], "out": ["p"]}]}],
-                                    "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[4, 8]], "step": {"dp": [4]}, "parts": [{"local": "x"}]}, {"box": [[0, )" + n + R"(]], "parts": [{"local": "y"}]}]},
-                                                {"tensor": "o", "role": "output", "shards": [{"box": [[4, 8]], "step": {"dp": [4]}, "parts": [{"local": "o"}]}, {"box": [[0, )" + n + R"(]], "parts": [{"local": "p"}]}]}]})");
+    const Draft d = test::draft(
+        R"({"tensors": {"x": {"shape": [)" + longer + R"(], "kind": "input"}, "o": {"shape": [)" +
+            longer +
+            R"(]}}, "nodes": [{"op": "square", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
+        R"({"mesh": [["dp", )" + number(dp) + R"(]], "programs": [{"tensors": {
+                                      "x": {"shape": [4], "kind": "input"}, "y": {"shape": [)" +
+            n + R"(], "kind": "input"}, "o": {"shape": [4]}, "p": {"shape": [)" + n + R"(]}},
+                                      "nodes": [{"op": "square", "in": ["x"], "out": ["o"]}, {"op": ")" +
+            op + R"(", "in": ["y"], "out": ["p"]}]}],
+                                    "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[4, 8]], "step": {"dp": [4]}, "parts": [{"local": "x"}]}, {"box": [[0, )" +
+            n + R"(]], "parts": [{"local": "y"}]}]},
+                                                {"tensor": "o", "role": "output", "shards": [{"box": [[4, 8]], "step": {"dp": [4]}, "parts": [{"local": "o"}]}, {"box": [[0, )" +
+            n + R"(]], "parts": [{"local": "p"}]}]}]})");
     EXPECT_EQ(verdictOf(d), op[0] == 's' ? Verdict::kEquivalent : Verdict::kNotEquivalent);
   }
 }
@@ -255,17 +323,21 @@ TEST_P(UnnamedAxis, ABoxThatHoldsTheInnerBlocks) {
   const int dp = GetParam();
   const std::string n = number(2 * dp * 4);
   for (const char* op : {"square", "neg"}) {
-    const Draft d = test::draft(R"({"tensors": {"x": {"shape": [)" + n + R"(], "kind": "input"}, "o": {"shape": [)" + n + R"(]}}, "nodes": [{"op": "square", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
-                                R"({"mesh": [["dp", )" + number(dp) + R"(], ["tp", 4]], "programs": [{"tensors": {
+    const Draft d = test::draft(
+        R"({"tensors": {"x": {"shape": [)" + n + R"(], "kind": "input"}, "o": {"shape": [)" + n +
+            R"(]}}, "nodes": [{"op": "square", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
+        R"({"mesh": [["dp", )" + number(dp) + R"(], ["tp", 4]], "programs": [{"tensors": {
                                       "x": {"shape": [2], "kind": "input"}, "y": {"shape": [8], "kind": "input"}, "o": {"shape": [2]}, "p": {"shape": [8]}},
-                                      "nodes": [{"op": "square", "in": ["x"], "out": ["o"]}, {"op": ")" + op + R"(", "in": ["y"], "out": ["p"]}]}],
+                                      "nodes": [{"op": "square", "in": ["x"], "out": ["o"]}, {"op": ")" +
+            op + R"(", "in": ["y"], "out": ["p"]}]}],
                                     "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"dp": [8], "tp": [2]}, "parts": [{"local": "x"}]}, {"box": [[0, 8]], "step": {"dp": [8]}, "parts": [{"local": "y"}]}]},
                                                 {"tensor": "o", "role": "output", "shards": [{"box": [[0, 2]], "step": {"dp": [8], "tp": [2]}, "parts": [{"local": "o"}]}, {"box": [[0, 8]], "step": {"dp": [8]}, "parts": [{"local": "p"}]}]}]})");
     EXPECT_EQ(verdictOf(d), op[0] == 's' ? Verdict::kEquivalent : Verdict::kNotEquivalent);
   }
 }
 
-// 2 and 3 coordinates are never lumped; 4 leaves one block out, which is where an off-by-one would hide.
+// 2 and 3 coordinates are never lumped; 4 leaves one block out, which is where an off-by-one would
+// hide.
 INSTANTIATE_TEST_SUITE_P(Sizes, UnnamedAxis, testing::Values(3, 4, 5, 8));
 
 }  // namespace

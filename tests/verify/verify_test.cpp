@@ -32,11 +32,16 @@ const StageReport& stageOf(const Report& report, std::int32_t entry) {
 }
 
 // tanh is odd, but no proof knows: neither proved nor refuted.
-const char* const kOddNodes = R"({"op": "neg", "in": ["x"], "out": ["n"]}, {"op": "tanh", "in": ["n"], "out": ["t"]}, {"op": "neg", "in": ["t"], "out": ["h"]}, {"op": "square", "in": ["h"], "out": ["o"]})";
+const char* const kOddNodes =
+    R"({"op": "neg", "in": ["x"], "out": ["n"]}, {"op": "tanh", "in": ["n"], "out": ["t"]}, {"op": "neg", "in": ["t"], "out": ["h"]}, {"op": "square", "in": ["h"], "out": ["o"]})";
 Draft undecidable() {
-  Draft d = test::oneRank(R"("x": {"shape": [], "kind": "input"})", R"("h": {"shape": []}, "o": {"shape": []})", R"({"op": "tanh", "in": ["x"], "out": ["h"]}, {"op": "mul", "in": ["h", "h"], "out": ["o"]})",
-                          R"("n": {"shape": []}, "t": {"shape": []}, "h": {"shape": []}, "o": {"shape": []})", kOddNodes);
-  d.plan["lineage"].push_back(Json::parse(R"({"tensor": "h", "role": "checkpoint", "shards": [{"box": [], "parts": [{"local": "h"}]}]})"));
+  Draft d = test::oneRank(
+      R"("x": {"shape": [], "kind": "input"})", R"("h": {"shape": []}, "o": {"shape": []})",
+      R"({"op": "tanh", "in": ["x"], "out": ["h"]}, {"op": "mul", "in": ["h", "h"], "out": ["o"]})",
+      R"("n": {"shape": []}, "t": {"shape": []}, "h": {"shape": []}, "o": {"shape": []})",
+      kOddNodes);
+  d.plan["lineage"].push_back(Json::parse(
+      R"({"tensor": "h", "role": "checkpoint", "shards": [{"box": [], "parts": [{"local": "h"}]}]})"));
   return d;
 }
 
@@ -72,44 +77,57 @@ TEST(Verify, AnEarlyDefectIsAVerdictAndNothingIsProved) {
   EXPECT_EQ(report.outputsProved, 0u);
 }
 
-// The determinant of [a b c] at rows i, j, k vanishes wherever two of them coincide. With (i, j) in one flattened dimension, [n n, n] has two dimensions and
-// three positions of one class: were only two told apart, it would be proved to be zero.
+// The determinant of [a b c] at rows i, j, k vanishes wherever two of them coincide. With (i, j) in
+// one flattened dimension, [n n, n] has two dimensions and three positions of one class: were only
+// two told apart, it would be proved to be zero.
 TEST(Verify, PositionsOfAFlattenedDimensionAreToldApart) {
   const auto determinant = [](const std::string& rows) {
     std::string tensors, nodes, sum;
     int k = 0;
     for (const std::string term : {"abc", "bca", "cab", "acb", "bac", "cba"}) {
       const std::string n = std::to_string(k);
-      tensors += R"("p)" + n + R"(": {"shape": [6, 6]}, "f)" + n + R"(": {"shape": [36]}, "t)" + n + R"(": {"shape": [36, 6]}, )";
-      nodes += R"({"op": "einsum", "in": [")" + term.substr(0, 1) + R"(", ")" + term.substr(1, 1) + R"("], "out": ["p)" + n + R"("], "attrs": {"equation": "i,j->ij"}}, )";
-      nodes += R"({"op": "view", "in": ["p)" + n + R"("], "out": ["f)" + n + R"("], "attrs": {"size": [36]}}, )";
-      nodes += R"({"op": "einsum", "in": ["f)" + n + R"(", ")" + term.substr(2) + R"("], "out": ["t)" + n + R"("], "attrs": {"equation": "i,j->ij"}}, )";
+      tensors += R"("p)" + n + R"(": {"shape": [6, 6]}, "f)" + n + R"(": {"shape": [36]}, "t)" + n +
+                 R"(": {"shape": [36, 6]}, )";
+      nodes += R"({"op": "einsum", "in": [")" + term.substr(0, 1) + R"(", ")" + term.substr(1, 1) +
+               R"("], "out": ["p)" + n + R"("], "attrs": {"equation": "i,j->ij"}}, )";
+      nodes += R"({"op": "view", "in": ["p)" + n + R"("], "out": ["f)" + n +
+               R"("], "attrs": {"size": [36]}}, )";
+      nodes += R"({"op": "einsum", "in": ["f)" + n + R"(", ")" + term.substr(2) +
+               R"("], "out": ["t)" + n + R"("], "attrs": {"equation": "i,j->ij"}}, )";
       if (k > 0) {
         tensors += R"("s)" + n + R"(": {"shape": [36, 6]}, )";
-        nodes += std::string(R"({"op": ")") + (k < 3 ? "add" : "sub") + R"(", "in": [")" + sum + R"(", "t)" + n + R"("], "out": ["s)" + n + R"("]}, )";
+        nodes += std::string(R"({"op": ")") + (k < 3 ? "add" : "sub") + R"(", "in": [")" + sum +
+                 R"(", "t)" + n + R"("], "out": ["s)" + n + R"("]}, )";
       }
       sum = (k > 0 ? "s" : "t") + n;
       ++k;
     }
-    return std::pair{tensors + R"("o": {"shape": [36, 6]})", nodes + R"({"op": ")" + rows + R"(", "in": ["s5"], "out": ["o"])" + (rows == "mul" ? R"(, "attrs": {"scalar": 0})" : "") + "}"};
+    return std::pair{tensors + R"("o": {"shape": [36, 6]})",
+                     nodes + R"({"op": ")" + rows + R"(", "in": ["s5"], "out": ["o"])" +
+                         (rows == "mul" ? R"(, "attrs": {"scalar": 0})" : "") + "}"};
   };
-  const std::string inputs = R"("a": {"shape": [6], "kind": "input"}, "b": {"shape": [6], "kind": "input"}, "c": {"shape": [6], "kind": "input"})";
+  const std::string inputs =
+      R"("a": {"shape": [6], "kind": "input"}, "b": {"shape": [6], "kind": "input"}, "c": {"shape": [6], "kind": "input"})";
   const auto [tensors, nodes] = determinant("identity");
   const auto [zeroTensors, zeroNodes] = determinant("mul");
-  EXPECT_EQ(verified(test::oneRank(inputs, tensors, nodes, tensors, nodes)).verdict, Verdict::kEquivalent);
-  EXPECT_EQ(verified(test::oneRank(inputs, tensors, nodes, zeroTensors, zeroNodes)).verdict, Verdict::kNotEquivalent);
+  EXPECT_EQ(verified(test::oneRank(inputs, tensors, nodes, tensors, nodes)).verdict,
+            Verdict::kEquivalent);
+  EXPECT_EQ(verified(test::oneRank(inputs, tensors, nodes, zeroTensors, zeroNodes)).verdict,
+            Verdict::kNotEquivalent);
 }
 
-// Four ranks add up the same indices: 4 i names row 4 i, which no symmetry of rows carries to another.
+// Four ranks add up the same indices: 4 i names row 4 i, which no symmetry of rows carries to
+// another.
 TEST(Verify, SumsOfIndicesNameRowsOfTheirOwn) {
-  Draft d = test::draft(R"({"tensors": {"i": {"shape": [3], "kind": "input", "dtype": "int64"}, "w": {"shape": [100, 2], "kind": "parameter"}, "zeros": {"shape": [98, 2], "kind": "constant", "value": 0},
+  Draft d = test::draft(
+      R"({"tensors": {"i": {"shape": [3], "kind": "input", "dtype": "int64"}, "w": {"shape": [100, 2], "kind": "parameter"}, "zeros": {"shape": [98, 2], "kind": "constant", "value": 0},
                                         "first": {"shape": [1, 2]}, "fifth": {"shape": [1, 2]}, "table": {"shape": [100, 2]}, "e": {"shape": [3, 2]}},
                             "nodes": [{"op": "slice", "in": ["w"], "out": ["first"], "attrs": {"dim": 0, "start": 0, "stop": 1}},
                                       {"op": "slice", "in": ["w"], "out": ["fifth"], "attrs": {"dim": 0, "start": 4, "stop": 5}},
                                       {"op": "cat", "in": ["first", "fifth", "zeros"], "out": ["table"], "attrs": {"dim": 0}},
                                       {"op": "embedding", "in": ["i", "table"], "out": ["e"]}],
                             "outputs": ["e"]})",
-                        R"({"mesh": [["tp", 4]],
+      R"({"mesh": [["tp", 4]],
                             "programs": [{"tensors": {"i": {"shape": [3], "kind": "input", "dtype": "int64"}, "w": {"shape": [100, 2], "kind": "parameter"},
                                                       "i4": {"shape": [3], "dtype": "int64"}, "e": {"shape": [3, 2]}},
                                           "nodes": [{"op": "all_reduce", "in": ["i"], "out": ["i4"], "comm": "c", "group": ["tp"]}, {"op": "embedding", "in": ["i4", "w"], "out": ["e"]}]}],
@@ -122,8 +140,10 @@ TEST(Verify, SumsOfIndicesNameRowsOfTheirOwn) {
 // Complex numbers have no order: nothing that rests on the largest of them is proved.
 // Rows of a table that stand for one another in a proof are none that a constant names.
 TEST(Verify, AConstantIndexNamesARowOfItsOwn) {
-  const std::string inputs = R"("w": {"shape": [50, 3], "kind": "parameter"}, "i": {"shape": [2], "kind": "constant", "dtype": "int64", "value": [7, 30]})";
-  const std::string looked = R"({"op": "embedding", "in": ["i", "w"], "out": ["o"]})", tensors = R"("o": {"shape": [2, 3]})";
+  const std::string inputs =
+      R"("w": {"shape": [50, 3], "kind": "parameter"}, "i": {"shape": [2], "kind": "constant", "dtype": "int64", "value": [7, 30]})";
+  const std::string looked = R"({"op": "embedding", "in": ["i", "w"], "out": ["o"]})",
+                    tensors = R"("o": {"shape": [2, 3]})";
   const Draft d = test::oneRank(inputs, tensors, looked, tensors, looked);
   EXPECT_EQ(verified(d).verdict, Verdict::kEquivalent);
   for (const char* rows : {"[8, 30]", "[7, 7]", "[30, 7]", "[49, 30]"}) {
@@ -134,25 +154,32 @@ TEST(Verify, AConstantIndexNamesARowOfItsOwn) {
 }
 
 TEST(Verify, TheLargestOfComplexNumbersHasNoMeaning) {
-  const std::string inputs = R"("q": {"shape": [1, 8, 2, 4], "kind": "input"}, "k": {"shape": [1, 8, 2, 4], "kind": "input"}, "f": {"shape": [8, 2], "kind": "input", "dtype": "complex64"})";
+  const std::string inputs =
+      R"("q": {"shape": [1, 8, 2, 4], "kind": "input"}, "k": {"shape": [1, 8, 2, 4], "kind": "input"}, "f": {"shape": [8, 2], "kind": "input", "dtype": "complex64"})";
   const std::string results = R"("q2": {"shape": [1, 8, 2, 4]}, "k2": {"shape": [1, 8, 2, 4]})";
   const std::string whole = R"([{"box": [[0, 1], [0, 8], [0, 2], [0, 4]], "parts": [{"local": ")";
-  const Draft d = test::draft(R"({"tensors": {)" + inputs + ", " + results + R"(}, "nodes": [{"op": "apply_rotary_emb", "in": ["q", "k", "f"], "out": ["q2", "k2"]}], "outputs": ["q2"]})",
-                              R"({"mesh": [["tp", 2]], "programs": [{"at": {}, "tensors": {"g": {"shape": [8, 2], "dtype": "complex64"}, )" + inputs + ", " + results + R"(},
+  const Draft d = test::draft(
+      R"({"tensors": {)" + inputs + ", " + results +
+          R"(}, "nodes": [{"op": "apply_rotary_emb", "in": ["q", "k", "f"], "out": ["q2", "k2"]}], "outputs": ["q2"]})",
+      R"({"mesh": [["tp", 2]], "programs": [{"at": {}, "tensors": {"g": {"shape": [8, 2], "dtype": "complex64"}, )" +
+          inputs + ", " + results + R"(},
                                   "nodes": [{"op": "all_reduce", "in": ["f"], "out": ["g"], "attrs": {"reduce": "max"}, "comm": "c", "group": ["tp"]},
                                             {"op": "apply_rotary_emb", "in": ["q", "k", "g"], "out": ["q2", "k2"]}]}],
-                                  "lineage": [{"tensor": "q", "role": "input", "shards": )" + whole + R"(q"}]}]}, {"tensor": "k", "role": "input", "shards": )" + whole + R"(k"}]}]},
+                                  "lineage": [{"tensor": "q", "role": "input", "shards": )" +
+          whole + R"(q"}]}]}, {"tensor": "k", "role": "input", "shards": )" + whole + R"(k"}]}]},
                                               {"tensor": "f", "role": "input", "shards": [{"box": [[0, 8], [0, 2]], "parts": [{"local": "f"}]}]},
-                                              {"tensor": "q2", "role": "output", "shards": )" + whole + R"(q2"}]}]}]})");
+                                              {"tensor": "q2", "role": "output", "shards": )" +
+          whole + R"(q2"}]}]}]})");
   EXPECT_EQ(verified(d).verdict, Verdict::kUndecided);
 }
 
 // In the upper right block of a causal mask whole rows are minus infinity, and so is their maximum.
 TEST(Verify, TheExponentialOfAMaximumOfMaskEntriesMayBeZero) {
-  const Draft d = test::oneRank(R"("t": {"shape": [1, 64], "kind": "input", "dtype": "int64"}, "x": {"shape": [1, 1, 64], "kind": "input"})", R"("o": {"shape": [1, 1, 64]})",
-                                R"({"op": "identity", "in": ["x"], "out": ["o"]})",
-                                R"("m": {"shape": [1, 1, 64, 64]}, "s": {"shape": [1, 1, 64, 32]}, "a": {"shape": [1, 1, 64]}, "e": {"shape": [1, 1, 64]}, "z": {"shape": [1, 1, 64]}, "o": {"shape": [1, 1, 64]})",
-                                R"({"op": "create_mask", "in": ["t"], "out": ["m"]}, {"op": "slice", "in": ["m"], "out": ["s"], "attrs": {"dim": 3, "start": 32}},
+  const Draft d = test::oneRank(
+      R"("t": {"shape": [1, 64], "kind": "input", "dtype": "int64"}, "x": {"shape": [1, 1, 64], "kind": "input"})",
+      R"("o": {"shape": [1, 1, 64]})", R"({"op": "identity", "in": ["x"], "out": ["o"]})",
+      R"("m": {"shape": [1, 1, 64, 64]}, "s": {"shape": [1, 1, 64, 32]}, "a": {"shape": [1, 1, 64]}, "e": {"shape": [1, 1, 64]}, "z": {"shape": [1, 1, 64]}, "o": {"shape": [1, 1, 64]})",
+      R"({"op": "create_mask", "in": ["t"], "out": ["m"]}, {"op": "slice", "in": ["m"], "out": ["s"], "attrs": {"dim": 3, "start": 32}},
                                    {"op": "amax", "in": ["s"], "out": ["a"], "attrs": {"dim": 3}}, {"op": "exp", "in": ["a"], "out": ["e"]},
                                    {"op": "mul", "in": ["x", "e"], "out": ["z"]}, {"op": "div", "in": ["z", "e"], "out": ["o"]})");
   EXPECT_EQ(verified(d).verdict, Verdict::kNotEquivalent);
@@ -161,11 +188,17 @@ TEST(Verify, TheExponentialOfAMaximumOfMaskEntriesMayBeZero) {
 // All groups of experts restrict nothing, whatever the bias.
 TEST(Verify, AllGroupsOfExpertsAreNoRestriction) {
   const auto gate = [](const std::string& groups) {
-    return R"({"op": "moe_gate", "in": ["x", "w", "b"], "out": ["o", "i"], "attrs": {"score_func": "sigmoid", "topk": 3)" + groups + "}}";
+    return R"({"op": "moe_gate", "in": ["x", "w", "b"], "out": ["o", "i"], "attrs": {"score_func": "sigmoid", "topk": 3)" +
+           groups + "}}";
   };
   const auto verdict = [&](const std::string& groups) {
-    const std::string results = R"("o": {"shape": [4, 3]}, "i": {"shape": [4, 3], "dtype": "int64"})";
-    return verified(test::oneRank(R"("x": {"shape": [4, 16], "kind": "input"}, "w": {"shape": [8, 16], "kind": "input"}, "b": {"shape": [8], "kind": "input"})", results, gate(""), results, gate(groups))).verdict;
+    const std::string results =
+        R"("o": {"shape": [4, 3]}, "i": {"shape": [4, 3], "dtype": "int64"})";
+    return verified(
+               test::oneRank(
+                   R"("x": {"shape": [4, 16], "kind": "input"}, "w": {"shape": [8, 16], "kind": "input"}, "b": {"shape": [8], "kind": "input"})",
+                   results, gate(""), results, gate(groups)))
+        .verdict;
   };
   EXPECT_EQ(verdict(R"(, "n_groups": 4, "topk_groups": 4)"), Verdict::kEquivalent);
   EXPECT_EQ(verdict(R"(, "n_groups": 4, "topk_groups": 3)"), Verdict::kNotEquivalent);
@@ -173,7 +206,8 @@ TEST(Verify, AllGroupsOfExpertsAreNoRestriction) {
 
 TEST(Verify, ALineageThatRestrictsInputsIsAnInputError) {
   Draft d = test::twoRanks();
-  d.plan["lineage"].push_back(Json::parse(R"({"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}]}]})"));
+  d.plan["lineage"].push_back(Json::parse(
+      R"({"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}]}]})"));
   const auto problem = test::read(d);
   EXPECT_THROW(verify(*problem, quick()), InputError);
 }
@@ -186,7 +220,8 @@ TEST(Verify, AWrongPlanNamesTheFirstPlaceAndTheOutput) {
   EXPECT_EQ(report.outputsProved, 0u);
   ASSERT_EQ(report.defects.size(), 1u);
   EXPECT_EQ(report.defects[0].tensor, "s");
-  EXPECT_NE(report.defects[0].message.find("it shows in output 's'"), std::string::npos) << report.defects[0].message;
+  EXPECT_NE(report.defects[0].message.find("it shows in output 's'"), std::string::npos)
+      << report.defects[0].message;
   EXPECT_EQ(report.defects[0].nodes.at(0).pointer, "/programs/1/nodes/3");
   EXPECT_EQ(stageOf(report, 5).verdict, StageVerdict::kRefuted);
   EXPECT_EQ(stageOf(report, 4).verdict, StageVerdict::kProved);
@@ -196,12 +231,12 @@ TEST(Verify, AWrongPlanNamesTheFirstPlaceAndTheOutput) {
 
 TEST(Verify, WrongLineageDoesNotMakeARightPlanWrong) {
   Draft d = test::pipeline();
-  d.entry(4)["shards"][0]["sum"] = {"mb"};   // each rank alone is said to have the whole sum
+  d.entry(4)["shards"][0]["sum"] = {"mb"};  // each rank alone is said to have the whole sum
   const Report report = verified(d);
   EXPECT_EQ(report.verdict, Verdict::kEquivalent) << report.reason;
   EXPECT_EQ(stageOf(report, 4).verdict, StageVerdict::kWrongLineage);
   EXPECT_EQ(stageOf(report, 5).verdict, StageVerdict::kProved);
-  EXPECT_EQ(stageOf(report, 5).assumptions, (std::vector<std::int32_t>{3}));   // past the wrong one
+  EXPECT_EQ(stageOf(report, 5).assumptions, (std::vector<std::int32_t>{3}));  // past the wrong one
   EXPECT_TRUE(report.defects.empty());
 }
 
@@ -216,24 +251,36 @@ TEST(Verify, WrongLineageAtSeveralPlaces) {
   EXPECT_TRUE(stageOf(report, 5).assumptions.empty());
 }
 
-// The wrong lemma would prove the wrong output: y is said to be doubled, and the plan halves it again.
+// The wrong lemma would prove the wrong output: y is said to be doubled, and the plan halves it
+// again.
 TEST(Verify, AWrongLemmaProvesNothing) {
-  Draft d = test::oneRank(R"("x": {"shape": [4], "kind": "input"})", R"("y": {"shape": [4]}, "o": {"shape": [4]})", R"({"op": "mul", "in": ["x"], "out": ["y"], "attrs": {"scalar": 2}}, {"op": "mul", "in": ["y"], "out": ["o"], "attrs": {"scalar": 0.5}})",
-                          R"("y": {"shape": [4]}, "o": {"shape": [4]})", R"({"op": "identity", "in": ["x"], "out": ["y"]}, {"op": "mul", "in": ["y"], "out": ["o"], "attrs": {"scalar": 0.5}})");
-  d.plan["lineage"].push_back(Json::parse(R"({"tensor": "y", "role": "checkpoint", "shards": [{"box": [[0, 4]], "parts": [{"local": "y"}]}]})"));
+  Draft d = test::oneRank(
+      R"("x": {"shape": [4], "kind": "input"})", R"("y": {"shape": [4]}, "o": {"shape": [4]})",
+      R"({"op": "mul", "in": ["x"], "out": ["y"], "attrs": {"scalar": 2}}, {"op": "mul", "in": ["y"], "out": ["o"], "attrs": {"scalar": 0.5}})",
+      R"("y": {"shape": [4]}, "o": {"shape": [4]})",
+      R"({"op": "identity", "in": ["x"], "out": ["y"]}, {"op": "mul", "in": ["y"], "out": ["o"], "attrs": {"scalar": 0.5}})");
+  d.plan["lineage"].push_back(Json::parse(
+      R"({"tensor": "y", "role": "checkpoint", "shards": [{"box": [[0, 4]], "parts": [{"local": "y"}]}]})"));
   const Report report = verified(d);
   EXPECT_EQ(report.verdict, Verdict::kNotEquivalent);
   EXPECT_EQ(report.outputsProved, 0u);
   EXPECT_NE(stageOf(report, 1).verdict, StageVerdict::kProved);
 }
 
-// Two lemmas that cannot both be true would prove anything: that a equals h and that b, which is a + 1, does, make a - b nothing.
+// Two lemmas that cannot both be true would prove anything: that a equals h and that b, which is a
+// + 1, does, make a - b nothing.
 TEST(Verify, ContradictoryLemmasProveNothing) {
-  Draft d = test::oneRank(R"("x": {"shape": [4], "kind": "input"}, "c": {"shape": [4], "kind": "constant", "value": 1})", R"("h": {"shape": [4]}, "o": {"shape": [4]})",
-                          R"({"op": "square", "in": ["x"], "out": ["h"]}, {"op": "sub", "in": ["h", "h"], "out": ["o"]})", R"("a": {"shape": [4]}, "b": {"shape": [4]}, "o": {"shape": [4]})",
-                          R"({"op": "square", "in": ["x"], "out": ["a"]}, {"op": "add", "in": ["a", "c"], "out": ["b"]}, {"op": "sub", "in": ["a", "b"], "out": ["o"]})");
+  Draft d = test::oneRank(
+      R"("x": {"shape": [4], "kind": "input"}, "c": {"shape": [4], "kind": "constant", "value": 1})",
+      R"("h": {"shape": [4]}, "o": {"shape": [4]})",
+      R"({"op": "square", "in": ["x"], "out": ["h"]}, {"op": "sub", "in": ["h", "h"], "out": ["o"]})",
+      R"("a": {"shape": [4]}, "b": {"shape": [4]}, "o": {"shape": [4]})",
+      R"({"op": "square", "in": ["x"], "out": ["a"]}, {"op": "add", "in": ["a", "c"], "out": ["b"]}, {"op": "sub", "in": ["a", "b"], "out": ["o"]})");
   for (const char* local : {"a", "b"}) {
-    d.plan["lineage"].push_back(Json{{"tensor", "h"}, {"role", "checkpoint"}, {"shards", {{{"box", {{0, 4}}}, {"parts", {{{"local", local}}}}}}}});
+    d.plan["lineage"].push_back(
+        Json{{"tensor", "h"},
+             {"role", "checkpoint"},
+             {"shards", {{{"box", {{0, 4}}}, {"parts", {{{"local", local}}}}}}}});
   }
   const Report report = verified(d);
   EXPECT_EQ(report.verdict, Verdict::kNotEquivalent);
@@ -245,7 +292,8 @@ TEST(Verify, ContradictoryLemmasProveNothing) {
 // A lemma that cannot be proved is left out, and the output is proved from further upstream.
 TEST(Verify, AnUnprovableLemmaIsPassedOver) {
   Draft d = undecidable();
-  d.plan["programs"][0]["nodes"] = Json::parse(R"([{"op": "neg", "in": ["x"], "out": ["n"]}, {"op": "tanh", "in": ["n"], "out": ["t"]}, {"op": "neg", "in": ["t"], "out": ["h"]}, {"op": "tanh", "in": ["x"], "out": ["g"]}, {"op": "square", "in": ["g"], "out": ["o"]}])");
+  d.plan["programs"][0]["nodes"] = Json::parse(
+      R"([{"op": "neg", "in": ["x"], "out": ["n"]}, {"op": "tanh", "in": ["n"], "out": ["t"]}, {"op": "neg", "in": ["t"], "out": ["h"]}, {"op": "tanh", "in": ["x"], "out": ["g"]}, {"op": "square", "in": ["g"], "out": ["o"]}])");
   d.tensor(0, "g") = Json::parse(R"({"shape": []})");
   const Report report = verified(d);
   EXPECT_EQ(report.verdict, Verdict::kEquivalent) << report.reason;
@@ -270,7 +318,8 @@ TEST(Verify, OneOfTwoOutputsIsNotEnough) {
   const Json node = Json::parse(R"({"op": "neg", "in": ["x"], "out": ["p"]})");
   d.model["nodes"].push_back(node);
   d.program(0)["nodes"].push_back(node);
-  d.plan["lineage"].push_back(Json::parse(R"({"tensor": "p", "role": "output", "shards": [{"box": [], "parts": [{"local": "p"}]}]})"));
+  d.plan["lineage"].push_back(Json::parse(
+      R"({"tensor": "p", "role": "output", "shards": [{"box": [], "parts": [{"local": "p"}]}]})"));
   const Report report = verified(d);
   EXPECT_EQ(report.verdict, Verdict::kUndecided);
   EXPECT_EQ(report.outputs, 2u);
@@ -279,7 +328,7 @@ TEST(Verify, OneOfTwoOutputsIsNotEnough) {
 
 TEST(Verify, AModelWithoutOutputsSaysNothing) {
   const auto problem = test::read(test::pipeline());
-  problem->model.outputs.clear();   // the reader would refuse it
+  problem->model.outputs.clear();  // the reader would refuse it
   const Report report = verify(*problem, quick());
   EXPECT_EQ(report.verdict, Verdict::kUndecided);
   EXPECT_EQ(report.reason, "the model names no outputs, so there is nothing to prove");
@@ -298,7 +347,7 @@ TEST(Verify, EveryOutputEntryIsAGoal) {
   Draft d = test::pipeline();
   d.entry(3)["role"] = "output";
   EXPECT_EQ(verified(d).verdict, Verdict::kEquivalent);
-  d.entry(3)["shards"][0]["step"]["tp"] = {0, 0};   // wrong now
+  d.entry(3)["shards"][0]["step"]["tp"] = {0, 0};  // wrong now
   const Report report = verified(d);
   EXPECT_EQ(report.verdict, Verdict::kNotEquivalent);
   d = undecidable();
@@ -313,10 +362,14 @@ TEST(Verify, WithoutClassesTheResultIsTheSame) {
   wrong.node(1, 2)["in"] = {"t#0", "t#0"};
   Draft lemma = test::pipeline();
   lemma.entry(4)["shards"][0]["sum"] = {"mb"};
-  const char* const squares = R"({"op": "square", "in": ["x"], "out": ["o"]}, {"op": "square", "in": ["y"], "out": ["p"]})";   // two equal stages: one class
+  const char* const squares =
+      R"({"op": "square", "in": ["x"], "out": ["o"]}, {"op": "square", "in": ["y"], "out": ["p"]})";  // two equal stages: one class
   const char* const results = R"("o": {"shape": [4]}, "p": {"shape": [4]})";
-  Draft twice = test::oneRank(R"("x": {"shape": [4], "kind": "input"}, "y": {"shape": [4], "kind": "input"})", results, squares, results, squares);
-  twice.plan["lineage"].push_back(Json::parse(R"({"tensor": "p", "role": "checkpoint", "shards": [{"box": [[0, 4]], "parts": [{"local": "p"}]}]})"));
+  Draft twice =
+      test::oneRank(R"("x": {"shape": [4], "kind": "input"}, "y": {"shape": [4], "kind": "input"})",
+                    results, squares, results, squares);
+  twice.plan["lineage"].push_back(Json::parse(
+      R"({"tensor": "p", "role": "checkpoint", "shards": [{"box": [[0, 4]], "parts": [{"local": "p"}]}]})"));
   for (const Draft& d : {test::pipeline(), wrong, lemma, twice, undecidable()}) {
     VerifyOptions each = quick();
     each.shareClasses = false;
@@ -367,7 +420,9 @@ TEST(Verify, CancelledInTheMiddle) {
 TEST(Verify, ReportsProgress) {
   VerifyOptions options = quick();
   std::size_t last = 0, total = 0;
-  options.progress = [&](std::size_t done, std::size_t all, const char*) { last = done, total = all; };
+  options.progress = [&](std::size_t done, std::size_t all, const char*) {
+    last = done, total = all;
+  };
   const Report report = verified(test::pipeline(), options);
   EXPECT_EQ(last, total);
   EXPECT_EQ(total, report.statistics.classes);

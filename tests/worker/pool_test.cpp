@@ -25,11 +25,14 @@ namespace {
 // Counters that parent and workers share.
 class Shared {
  public:
-  Shared() : memory_(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {}
+  Shared()
+      : memory_(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {}
   ~Shared() { ::munmap(memory_, 4096); }
   Shared(const Shared&) = delete;
   Shared& operator=(const Shared&) = delete;
-  std::atomic<int>& operator[](std::size_t i) const { return static_cast<std::atomic<int>*>(memory_)[i]; }
+  std::atomic<int>& operator[](std::size_t i) const {
+    return static_cast<std::atomic<int>*>(memory_)[i];
+  }
 
  private:
   void* memory_;
@@ -46,11 +49,16 @@ std::vector<std::size_t> firstTasks(std::size_t n) {
   return order;
 }
 
-Run run(std::size_t tasks, const std::function<std::string(std::size_t)>& work, PoolOptions options = {}) {
+Run run(std::size_t tasks, const std::function<std::string(std::size_t)>& work,
+        PoolOptions options = {}) {
   Run r;
-  r.statistics = runPool(firstTasks(tasks), work, [&](std::size_t task, const TaskResult& result) {
-    EXPECT_TRUE(r.results.emplace(task, result).second) << "task " << task << " was reported twice";
-  }, options);
+  r.statistics = runPool(
+      firstTasks(tasks), work,
+      [&](std::size_t task, const TaskResult& result) {
+        EXPECT_TRUE(r.results.emplace(task, result).second)
+            << "task " << task << " was reported twice";
+      },
+      options);
   EXPECT_EQ(r.results.size(), tasks);
   return r;
 }
@@ -84,7 +92,8 @@ class PoolTest : public ::testing::Test {
 TEST_F(PoolTest, ManyTasksOnFewWorkers) {
   for (const int jobs : {1, 3}) {
     const Shared seen;
-    const auto r = run(500, [](std::size_t task) { return std::to_string(task * task); }, withJobs(jobs));
+    const auto r = run(
+        500, [](std::size_t task) { return std::to_string(task * task); }, withJobs(jobs));
     for (const auto& [task, result] : r.results) {
       EXPECT_EQ(result.outcome, TaskOutcome::kDone);
       EXPECT_EQ(result.payload, std::to_string(task * task));
@@ -99,11 +108,14 @@ TEST_F(PoolTest, InProcessNoneIsForkedAndExceptionsCostTheirTaskOnly) {
   PoolOptions options = withJobs(2);
   options.inProcess = true;
   const pid_t self = ::getpid();
-  const auto r = run(4, [&](std::size_t task) -> std::string {
-    if (task == 1) throw std::bad_alloc();
-    if (task == 2) throw std::logic_error("a broken assumption");
-    return ::getpid() == self ? "here" : "elsewhere";
-  }, options);
+  const auto r = run(
+      4,
+      [&](std::size_t task) -> std::string {
+        if (task == 1) throw std::bad_alloc();
+        if (task == 2) throw std::logic_error("a broken assumption");
+        return ::getpid() == self ? "here" : "elsewhere";
+      },
+      options);
   EXPECT_EQ(r.results.at(0).payload, "here");
   EXPECT_EQ(r.results.at(1).outcome, TaskOutcome::kOutOfMemory);
   EXPECT_EQ(r.results.at(2).outcome, TaskOutcome::kCrashed);
@@ -117,39 +129,51 @@ TEST_F(PoolTest, InProcessWhatComesAfterACancelIsNotRun) {
   PoolOptions options;
   options.inProcess = true;
   options.cancel = &cancel;
-  const auto r = run(3, [&](std::size_t task) {
-    cancel = task == 1;
-    return std::string("done");
-  }, options);
+  const auto r = run(
+      3,
+      [&](std::size_t task) {
+        cancel = task == 1;
+        return std::string("done");
+      },
+      options);
   EXPECT_EQ(r.results.at(1).outcome, TaskOutcome::kDone);
   EXPECT_EQ(r.results.at(2).outcome, TaskOutcome::kCancelled);
   EXPECT_EQ(r.statistics.workersLost, 0u);
 }
 
-TEST_F(PoolTest, NoTasks) { EXPECT_EQ(run(0, [](std::size_t) { return std::string(); }).results.size(), 0u); }
+TEST_F(PoolTest, NoTasks) {
+  EXPECT_EQ(run(0, [](std::size_t) { return std::string(); }).results.size(), 0u);
+}
 
 TEST_F(PoolTest, WorksInAnotherProcess) {
   int calls = 0;
-  const auto r = run(3, [&](std::size_t) { return std::to_string(++calls) + " " + std::to_string(::getpid()); }, withJobs(1));
+  const auto r = run(
+      3, [&](std::size_t) { return std::to_string(++calls) + " " + std::to_string(::getpid()); },
+      withJobs(1));
   EXPECT_EQ(calls, 0);
   const std::string pid = r.results.at(0).payload.substr(2);
   EXPECT_NE(pid, std::to_string(::getpid()));
-  EXPECT_EQ(r.results.at(2).payload, "3 " + pid) << "the worker should have been kept for all three tasks";
+  EXPECT_EQ(r.results.at(2).payload, "3 " + pid)
+      << "the worker should have been kept for all three tasks";
 }
 
 TEST_F(PoolTest, TasksStartInTheGivenOrder) {
   std::vector<std::size_t> seen;
-  runPool({7, 2, 5}, [](std::size_t) { return std::string(); }, [&](std::size_t task, const TaskResult&) { seen.push_back(task); },
-          withJobs(1));
+  runPool(
+      {7, 2, 5}, [](std::size_t) { return std::string(); },
+      [&](std::size_t task, const TaskResult&) { seen.push_back(task); }, withJobs(1));
   EXPECT_EQ(seen, (std::vector<std::size_t>{7, 2, 5}));
 }
 
 TEST_F(PoolTest, KilledWorkerIsReplacedAndTheTaskRetried) {
   const Shared attempts;
-  const auto r = run(8, [&](std::size_t task) {
-    if (++attempts[task] == 1 && task == 3) ::raise(SIGKILL);
-    return "ok " + std::to_string(task);
-  }, withJobs(2));
+  const auto r = run(
+      8,
+      [&](std::size_t task) {
+        if (++attempts[task] == 1 && task == 3) ::raise(SIGKILL);
+        return "ok " + std::to_string(task);
+      },
+      withJobs(2));
   for (const auto& [task, result] : r.results) {
     EXPECT_EQ(result.outcome, TaskOutcome::kDone);
     EXPECT_EQ(result.payload, "ok " + std::to_string(task));
@@ -176,13 +200,16 @@ TEST_F(PoolTest, WorkerKilledFromOutsideIsReplaced) {
 }
 
 TEST_F(PoolTest, TaskThatAlwaysDiesIsLostAndNothingElse) {
-  const auto r = run(6, [](std::size_t task) {
-    if (task == 0) ::raise(SIGKILL);
-    if (task == 1) std::abort();
-    if (task == 2) ::_exit(7);
-    if (task == 3) throw std::runtime_error("cannot do that");
-    return std::string("fine");
-  }, withJobs(2));
+  const auto r = run(
+      6,
+      [](std::size_t task) {
+        if (task == 0) ::raise(SIGKILL);
+        if (task == 1) std::abort();
+        if (task == 2) ::_exit(7);
+        if (task == 3) throw std::runtime_error("cannot do that");
+        return std::string("fine");
+      },
+      withJobs(2));
   EXPECT_EQ(r.results.at(0).reason, "killed by signal 9 (SIGKILL), twice");
   EXPECT_EQ(r.results.at(1).reason, "killed by signal 6 (SIGABRT), twice");
   EXPECT_EQ(r.results.at(2).reason, "ended unexpectedly with exit code 7, twice");
@@ -208,10 +235,13 @@ TEST_F(PoolTest, TwoDifferentFailuresAreBothTold) {
 TEST_F(PoolTest, RetryRunsInAProcessThatHasDoneNothingElse) {
   const Shared attempts;
   int before = 0;  // in a worker: how many tasks it has had
-  const auto r = run(4, [&](std::size_t task) {
-    if (task == 2 && ++attempts[0] == 1) throw std::runtime_error("once");
-    return std::to_string(before++);
-  }, withJobs(1));
+  const auto r = run(
+      4,
+      [&](std::size_t task) {
+        if (task == 2 && ++attempts[0] == 1) throw std::runtime_error("once");
+        return std::to_string(before++);
+      },
+      withJobs(1));
   EXPECT_EQ(r.results.at(1).payload, "1");
   EXPECT_EQ(r.results.at(2).payload, "0");
   EXPECT_EQ(r.results.at(3).payload, "1");
@@ -222,13 +252,16 @@ TEST_F(PoolTest, TimeOutKillsTheTaskWithoutRetry) {
   PoolOptions options = withJobs(2);
   options.timeoutSeconds = 0.5;
   const auto start = std::chrono::steady_clock::now();
-  const auto r = run(5, [&](std::size_t task) {
-    if (task == 1) {
-      ++attempts[0];
-      for (;;) ::pause();
-    }
-    return std::string("fine");
-  }, options);
+  const auto r = run(
+      5,
+      [&](std::size_t task) {
+        if (task == 1) {
+          ++attempts[0];
+          for (;;) ::pause();
+        }
+        return std::string("fine");
+      },
+      options);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
   EXPECT_EQ(r.results.at(1).outcome, TaskOutcome::kTimedOut);
   EXPECT_EQ(r.results.at(1).reason, "no answer within 0.5 s");
@@ -242,11 +275,14 @@ TEST_F(PoolTest, MemoryLimit) {
 #endif
   PoolOptions options = withJobs(2);
   options.memoryMegabytes = 64;
-  const auto r = run(3, [](std::size_t task) {
-    if (task != 1) return std::string(20'000'000, 'x').substr(0, 2);
-    std::string big;
-    for (;;) big.append(1'000'000, 'x');
-  }, options);
+  const auto r = run(
+      3,
+      [](std::size_t task) {
+        if (task != 1) return std::string(20'000'000, 'x').substr(0, 2);
+        std::string big;
+        for (;;) big.append(1'000'000, 'x');
+      },
+      options);
   EXPECT_EQ(r.results.at(1).outcome, TaskOutcome::kOutOfMemory);
   EXPECT_EQ(r.results.at(1).reason, "needed more than 64 MB, twice");
   EXPECT_EQ(r.results.at(0).payload, "xx");
@@ -263,14 +299,18 @@ TEST_F(PoolTest, CancelKillsTheRunningAndSkipsTheRest) {
     while (started[0] < 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     cancel = true;
   });
-  const auto r = run(10, [&](std::size_t task) {
-    if (task == 0) return std::string("done");
-    ++started[0];
-    for (;;) ::pause();
-  }, options);
+  const auto r = run(
+      10,
+      [&](std::size_t task) {
+        if (task == 0) return std::string("done");
+        ++started[0];
+        for (;;) ::pause();
+      },
+      options);
   canceller.join();
   EXPECT_EQ(r.results.at(0).outcome, TaskOutcome::kDone);
-  for (std::size_t task = 1; task < 10; ++task) EXPECT_EQ(r.results.at(task).outcome, TaskOutcome::kCancelled);
+  for (std::size_t task = 1; task < 10; ++task)
+    EXPECT_EQ(r.results.at(task).outcome, TaskOutcome::kCancelled);
   EXPECT_EQ(r.statistics.workersLost, 0u);
 }
 
@@ -278,17 +318,21 @@ TEST_F(PoolTest, CancelledBeforeItStarts) {
   const std::atomic<bool> cancel = true;
   PoolOptions options;
   options.cancel = &cancel;
-  const auto r = run(2, [](std::size_t) { return std::string(); }, options);
+  const auto r = run(
+      2, [](std::size_t) { return std::string(); }, options);
   EXPECT_EQ(r.results.at(1).outcome, TaskOutcome::kCancelled);
   EXPECT_EQ(r.results.at(1).attempts, 0);
 }
 
 TEST_F(PoolTest, LargePayloads) {
-  const auto r = run(6, [](std::size_t task) {
-    std::string payload(10'000'000 + task, static_cast<char>('a' + task));
-    payload[5] = '\0';
-    return payload;
-  }, withJobs(3));
+  const auto r = run(
+      6,
+      [](std::size_t task) {
+        std::string payload(10'000'000 + task, static_cast<char>('a' + task));
+        payload[5] = '\0';
+        return payload;
+      },
+      withJobs(3));
   for (const auto& [task, result] : r.results) {
     ASSERT_EQ(result.payload.size(), 10'000'000 + task);
     EXPECT_EQ(result.payload[5], '\0');
@@ -296,7 +340,10 @@ TEST_F(PoolTest, LargePayloads) {
   }
 }
 
-TEST_F(PoolTest, EmptyPayload) { EXPECT_EQ(run(1, [](std::size_t) { return std::string(); }).results.at(0).outcome, TaskOutcome::kDone); }
+TEST_F(PoolTest, EmptyPayload) {
+  EXPECT_EQ(run(1, [](std::size_t) { return std::string(); }).results.at(0).outcome,
+            TaskOutcome::kDone);
+}
 
 TEST_F(PoolTest, ExitInsideAWorkerDoesNotRunTheParentsHandlers) {
   static const Shared ran;
@@ -316,19 +363,23 @@ TEST_F(PoolTest, NoDescriptorsLeftForPipes) {
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &old), 0);
   for (const auto& [task, result] : r.results) {
     EXPECT_EQ(result.outcome, TaskOutcome::kCrashed);
-    EXPECT_NE(result.reason.find("no worker process could be started: pipe: "), std::string::npos) << result.reason;
+    EXPECT_NE(result.reason.find("no worker process could be started: pipe: "), std::string::npos)
+        << result.reason;
   }
 }
 
 TEST_F(PoolTest, WorkersDieWithTheirParent) {
-  const Shared shared;  // [0]: the worker's pid
+  const Shared shared;                 // [0]: the worker's pid
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // so that the orphan can be waited for here
   const pid_t parent = ::fork();
   if (parent == 0) {
-    runPool({0}, [&](std::size_t) -> std::string {
-      shared[0] = ::getpid();
-      for (;;) ::pause();
-    }, [](std::size_t, const TaskResult&) {}, {});
+    runPool(
+        {0},
+        [&](std::size_t) -> std::string {
+          shared[0] = ::getpid();
+          for (;;) ::pause();
+        },
+        [](std::size_t, const TaskResult&) {}, {});
     ::_exit(0);
   }
   while (shared[0] == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -341,13 +392,16 @@ TEST_F(PoolTest, WorkersDieWithTheirParent) {
 }
 
 TEST_F(PoolTest, ThrowingCallbackLeavesNoWorkerBehind) {
-  EXPECT_THROW(runPool(firstTasks(4), [](std::size_t) { return std::string(); },
-                       [](std::size_t, const TaskResult&) { throw std::logic_error("stop"); }, withJobs(2)),
-               std::logic_error);
+  EXPECT_THROW(
+      runPool(
+          firstTasks(4), [](std::size_t) { return std::string(); },
+          [](std::size_t, const TaskResult&) { throw std::logic_error("stop"); }, withJobs(2)),
+      std::logic_error);
 }
 
 TEST_F(PoolTest, SignalDispositionsAreRestored) {
-  struct sigaction before {}, after {};
+  struct sigaction before {
+  }, after{};
   ::sigaction(SIGPIPE, nullptr, &before);
   run(1, [](std::size_t) { return std::string(); });
   ::sigaction(SIGPIPE, nullptr, &after);

@@ -9,7 +9,8 @@
 namespace shardproof {
 namespace {
 
-// Everything that a problem says, by names rather than ids, which another reading may number otherwise.
+// Everything that a problem says, by names rather than ids, which another reading may number
+// otherwise.
 class Description {
  public:
   explicit Description(const Problem& p) : p_(p) {}
@@ -28,10 +29,13 @@ class Description {
       add("entry", name(p_.model.graph, e.tensor), static_cast<int>(e.role));
       for (const Shard& s : e.shards) {
         std::string text = "shard";
-        for (const auto& [lo, hi] : s.box) text += " " + std::to_string(lo) + ":" + std::to_string(hi);
-        for (const auto& [axis, offsets] : s.step) text += " step " + std::to_string(axis) + list(offsets);
+        for (const auto& [lo, hi] : s.box)
+          text += " " + std::to_string(lo) + ":" + std::to_string(hi);
+        for (const auto& [axis, offsets] : s.step)
+          text += " step " + std::to_string(axis) + list(offsets);
         for (const std::int32_t axis : s.sum) text += " sum " + std::to_string(axis);
-        for (const Part& part : s.parts) text += " part " + p_.names.text(part.local) + at(part.at) + microbatch(part.microbatch);
+        for (const Part& part : s.parts)
+          text += " part " + p_.names.text(part.local) + at(part.at) + microbatch(part.microbatch);
         out_.push_back(std::move(text));
       }
     }
@@ -45,7 +49,9 @@ class Description {
     ((text << values << ' '), ...);
     out_.push_back(text.str());
   }
-  static std::string microbatch(Microbatch m) { return m.isOne() ? std::to_string(m.number()) : m.isEach() ? "*" : "-"; }
+  static std::string microbatch(Microbatch m) {
+    return m.isOne() ? std::to_string(m.number()) : m.isEach() ? "*" : "-";
+  }
   static std::string list(const Shape& shape) {
     std::string text;
     for (const std::int64_t n : shape) text += "," + std::to_string(n);
@@ -56,11 +62,14 @@ class Description {
     for (const auto& [axis, k] : c) text += std::to_string(axis) + "=" + std::to_string(k) + " ";
     return text + "}";
   }
-  std::string name(const Graph& g, std::int32_t t) const { return t < 0 ? "null" : p_.names.text(g.tensors[static_cast<std::size_t>(t)].name); }
+  std::string name(const Graph& g, std::int32_t t) const {
+    return t < 0 ? "null" : p_.names.text(g.tensors[static_cast<std::size_t>(t)].name);
+  }
 
   void graph(const Graph& g, const Program* program) {
     for (const Tensor& t : g.tensors) {
-      add("tensor", p_.names.text(t.name), list(t.shape), static_cast<int>(t.kind), static_cast<int>(t.element), t.elementDeclared, t.perMicrobatch,
+      add("tensor", p_.names.text(t.name), list(t.shape), static_cast<int>(t.kind),
+          static_cast<int>(t.element), t.elementDeclared, t.perMicrobatch,
           t.gradientOf.valid() ? p_.names.text(t.gradientOf) : "");
       if (t.constant < 0) continue;
       const ConstantValue& value = g.constants[static_cast<std::size_t>(t.constant)];
@@ -70,14 +79,18 @@ class Description {
     }
     for (const Node& n : g.nodes) {
       std::ostringstream text;
-      text << (n.communication < 0 ? ops::Registry::instance().at(n.op).name : "communication") << ' ' << microbatch(n.microbatch) << ' ' << p_.attributes.canonicalText(n.attributes) << ' '
-           << (n.location.valid() ? p_.names.text(n.location) : "");
-      for (const Operand& o : g.in(n)) text << " in " << name(g, o.tensor) << '#' << microbatch(o.microbatch);
+      text << (n.communication < 0 ? ops::Registry::instance().at(n.op).name : "communication")
+           << ' ' << microbatch(n.microbatch) << ' ' << p_.attributes.canonicalText(n.attributes)
+           << ' ' << (n.location.valid() ? p_.names.text(n.location) : "");
+      for (const Operand& o : g.in(n))
+        text << " in " << name(g, o.tensor) << '#' << microbatch(o.microbatch);
       for (const std::int32_t t : g.out(n)) text << " out " << name(g, t);
       if (n.communication >= 0) {
-        const CommunicationSpec& c = program->communications[static_cast<std::size_t>(n.communication)];
-        text << ' ' << static_cast<int>(c.kind) << ' ' << p_.names.text(c.comm) << ' ' << (c.tag ? std::to_string(*c.tag) : "") << ' ' << static_cast<int>(c.reduction) << ' ' << c.dim << ' '
-             << c.odim << at(c.peer);
+        const CommunicationSpec& c =
+            program->communications[static_cast<std::size_t>(n.communication)];
+        text << ' ' << static_cast<int>(c.kind) << ' ' << p_.names.text(c.comm) << ' '
+             << (c.tag ? std::to_string(*c.tag) : "") << ' ' << static_cast<int>(c.reduction) << ' '
+             << c.dim << ' ' << c.odim << at(c.peer);
         for (const std::int32_t axis : c.groupAxes) text << " group " << axis;
         for (const Coordinates& member : c.groupAt) text << at(member);
       }
@@ -113,13 +126,34 @@ std::unique_ptr<Problem> generated(const std::function<void(generate::Options&)>
 }
 
 TEST(WriteProblem, GeneratedPlansAreTheSameWhenReadAgain) {
-  expectSameAgain(*generated([](auto& o) { o.architecture = "mlp"; o.layers = 2; o.heads = 0; o.sequence = 0; o.vocabulary = 0; }));
-  expectSameAgain(*generated([](auto& o) { o.architecture = "llama3"; o.kvHeads = 2; o.sequenceParallel = o.vocabularyParallel = true; o.zero = 1; o.schedule = "1f1b"; }));
-  expectSameAgain(*generated([](auto& o) { o.architecture = "llama3"; o.kvHeads = 2; o.tp = 4; o.zero = 3; }));
+  expectSameAgain(*generated([](auto& o) {
+    o.architecture = "mlp";
+    o.layers = 2;
+    o.heads = 0;
+    o.sequence = 0;
+    o.vocabulary = 0;
+  }));
+  expectSameAgain(*generated([](auto& o) {
+    o.architecture = "llama3";
+    o.kvHeads = 2;
+    o.sequenceParallel = o.vocabularyParallel = true;
+    o.zero = 1;
+    o.schedule = "1f1b";
+  }));
+  expectSameAgain(*generated([](auto& o) {
+    o.architecture = "llama3";
+    o.kvHeads = 2;
+    o.tp = 4;
+    o.zero = 3;
+  }));
 }
 
 TEST(WriteProblem, MasksOfDropoutAreLeftOutAgain) {
-  const auto problem = generated([](auto& o) { o.architecture = "gpt"; o.hidden = 0; o.dropout = "0.1"; });
+  const auto problem = generated([](auto& o) {
+    o.architecture = "gpt";
+    o.hidden = 0;
+    o.dropout = "0.1";
+  });
   ASSERT_GT(problem->model.graph.drawnMasks.size(), 0u);
   EXPECT_EQ(modelText(*problem).find("dropout mask"), std::string::npos);
   EXPECT_NE(modelText(*problem).find("\"seed\": "), std::string::npos);
@@ -127,20 +161,24 @@ TEST(WriteProblem, MasksOfDropoutAreLeftOutAgain) {
 }
 
 TEST(WriteProblem, RealPlansAreTheSameWhenReadAgain) {
-  if (!std::filesystem::is_directory(test::sharedPlans())) GTEST_SKIP() << "no real plans beside the repository";
+  if (!std::filesystem::is_directory(test::sharedPlans()))
+    GTEST_SKIP() << "no real plans beside the repository";
   std::size_t count = 0;
   for (const auto& file : std::filesystem::recursive_directory_iterator(test::sharedPlans())) {
     const std::string path = file.path().string();
-    if (path.find(".plan.json") == std::string::npos || file.file_size() > 400'000) continue;   // larger ones say the same again
+    if (path.find(".plan.json") == std::string::npos || file.file_size() > 400'000)
+      continue;  // larger ones say the same again
     expectSameAgain(*readProblem(std::nullopt, path));
     ++count;
   }
   EXPECT_GT(count, 0u);
 }
 
-// All that generated plans do not have: listed and integer constants, tags, absent operands, parts of one microbatch, names that need escapes.
+// All that generated plans do not have: listed and integer constants, tags, absent operands, parts
+// of one microbatch, names that need escapes.
 TEST(WriteProblem, RareFields) {
-  expectSameAgain(*test::read(R"({"name": "n", "tensors": {"x": {"shape": [4, 2], "kind": "input"}, "c": {"shape": [2, 2], "kind": "constant", "value": [[1, -2.5], [0.125, 1e-40]]},
+  expectSameAgain(*test::read(
+      R"({"name": "n", "tensors": {"x": {"shape": [4, 2], "kind": "input"}, "c": {"shape": [2, 2], "kind": "constant", "value": [[1, -2.5], [0.125, 1e-40]]},
       "i": {"shape": [], "kind": "constant", "dtype": "int64", "value": 3}, "q\"\\\u0001": {"shape": [4, 2]}, "y": {"shape": [4, 2]}},
       "nodes": [{"op": "add", "in": ["x", "x"], "out": ["q\"\\\u0001"], "attrs": {"alpha": 0.1}, "loc": "a\tb"}, {"op": "matmul", "in": ["q\"\\\u0001", "c"], "out": ["y"]}], "outputs": ["y"]})",
       R"({"mesh": [["a", 2], ["b", 1]], "microbatches": 2, "programs": [
@@ -159,7 +197,8 @@ TEST(WriteProblem, RareFields) {
 }
 
 TEST(DecimalText, IsExact) {
-  for (const char* text : {"0", "3", "-17", "0.5", "-0.001", "123.456", "1e-40", "123456789012345678901234567890.5"}) {
+  for (const char* text :
+       {"0", "3", "-17", "0.5", "-0.001", "123.456", "1e-40", "123456789012345678901234567890.5"}) {
     EXPECT_EQ(Rational::parse(decimalText(Rational::parse(text))), Rational::parse(text)) << text;
   }
   EXPECT_EQ(decimalText(Rational(-1, 8)), "-0.125");

@@ -1,4 +1,5 @@
-// Generated architectures (src/generate): whole training steps of small sizes, with every option, some axes large. What goes wrong in them is put there by the edits.
+// Generated architectures (src/generate): whole training steps of small sizes, with every option,
+// some axes large. What goes wrong in them is put there by the edits.
 #include "adversary/case.h"
 #include "generate/generate.h"
 
@@ -44,9 +45,10 @@ generate::Options randomArchitecture(Random& random) {
 Case architectures(Random& random) {
   for (;;) {
     try {
-      const generate::Files files = generate::generate(generate::complete(randomArchitecture(random)), "m.model.json");
+      const generate::Files files =
+          generate::generate(generate::complete(randomArchitecture(random)), "m.model.json");
       return {Json::parse(files.model), Json::parse(files.plan), {}};
-    } catch (const generate::OptionError&) {   // options that do not go together: others
+    } catch (const generate::OptionError&) {  // options that do not go together: others
     }
   }
 }

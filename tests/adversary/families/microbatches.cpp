@@ -1,5 +1,7 @@
-// One microbatch and many: few operators, each tensor for each microbatch or once, "*" or one by one, in issue order or not, boxes that run along the microbatches forwards, backwards and
-// overlapping, sums over them. The plans are small so that the edits that follow hit the microbatches.
+// One microbatch and many: few operators, each tensor for each microbatch or once, "*" or one by
+// one, in issue order or not, boxes that run along the microbatches forwards, backwards and
+// overlapping, sums over them. The plans are small so that the edits that follow hit the
+// microbatches.
 #include "adversary/case.h"
 #include "adversary/families/random_graph.h"
 

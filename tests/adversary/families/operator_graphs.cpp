@@ -1,4 +1,5 @@
-// Random operator graphs: models of a few operators over every operator and gradient that there is, cut and communicated at random by the builder.
+// Random operator graphs: models of a few operators over every operator and gradient that there is,
+// cut and communicated at random by the builder.
 #include "adversary/case.h"
 #include "adversary/families/random_graph.h"
 

@@ -37,7 +37,8 @@ BuilderOptions randomOptions(Random& random) {
 
 int RandomGraph::somewhere() {
   if (builder_.size() == 0) return operand({{random_.pick({2, 4, 8}), random_.pick({3, 4, 6})}});
-  return random_.chance(80) && !made_.empty() ? random_.pick(made_) : static_cast<int>(random_.below(builder_.size()));
+  return random_.chance(80) && !made_.empty() ? random_.pick(made_)
+                                              : static_cast<int>(random_.below(builder_.size()));
 }
 
 int RandomGraph::apply(const Call& call, const std::vector<int>& operands) {
@@ -50,7 +51,7 @@ int RandomGraph::apply(const Call& call, const std::vector<int>& operands) {
   calls_.push_back({call, operands, results});
   return first;
 }
-int RandomGraph::positive(int t) {   // something that roots and logarithms exist of, mostly
+int RandomGraph::positive(int t) {  // something that roots and logarithms exist of, mostly
   if (random_.chance(10)) return t;
   if (random_.chance(50)) return unary("exp", t);
   const int square = unary("square", t);
@@ -65,9 +66,11 @@ int RandomGraph::operand(const OperandSpec& wanted) {
   if (!wanted.present) return -1;
   std::vector<int> fitting;
   for (int t = 0; t < builder_.size(); ++t)
-    if (builder_.info(t).shape == wanted.shape && builder_.info(t).element == wanted.element) fitting.push_back(t);
+    if (builder_.info(t).shape == wanted.shape && builder_.info(t).element == wanted.element)
+      fitting.push_back(t);
   if (!fitting.empty() && random_.chance(60)) return random_.pick(fitting);
-  if (wanted.element == ElementKind::kReal && random_.chance(10)) return builder_.constant(wanted.shape);
+  if (wanted.element == ElementKind::kReal && random_.chance(10))
+    return builder_.constant(wanted.shape);
   return builder_.input(wanted.shape, wanted.element, random_.chance(40));
 }
 
@@ -75,8 +78,10 @@ void RandomGraph::listed(const std::string& name) {
   std::mt19937_64 engine(random_.next());
   const auto calls = ops::testing::forwardCalls(engine, random_.pick({1, 2, 2, 4}));
   Call call = calls[random_.index(calls.size())];
-  for (int attempt = 0; !name.empty() && call.op != name && attempt < 2000; ++attempt) call = calls[random_.index(calls.size())];
-  if (ops::testing::hasBackward(call) && random_.chance(35)) call = ops::testing::backwardCall(call);
+  for (int attempt = 0; !name.empty() && call.op != name && attempt < 2000; ++attempt)
+    call = calls[random_.index(calls.size())];
+  if (ops::testing::hasBackward(call) && random_.chance(35))
+    call = ops::testing::backwardCall(call);
   for (const OperandSpec& o : call.in)
     if (elementsOf(o.shape) > 3000) return;
   std::vector<int> operands;
@@ -94,7 +99,9 @@ void RandomGraph::gradient() {
   const Call call = ops::testing::backwardCall(from.call);
   std::vector<int> operands;
   for (std::size_t i = 0; i < call.in.size(); ++i)
-    operands.push_back(i < call.in.size() - from.operands.size() ? operand(call.in[i]) : from.operands[i - (call.in.size() - from.operands.size())]);
+    operands.push_back(i < call.in.size() - from.operands.size()
+                           ? operand(call.in[i])
+                           : from.operands[i - (call.in.size() - from.operands.size())]);
   apply(call, operands);
 }
 
@@ -107,13 +114,19 @@ void RandomGraph::onWhatIsThere() {
   const std::int64_t dim = rank > 0 ? random_.below(rank) : 0;
   const auto size = [&](std::int64_t d) { return s[static_cast<std::size_t>(d)]; };
   switch (random_.below(rank == 0 ? 3 : 14)) {
-    case 0: unary(random_.pick({"identity", "neg", "square", "exp", "sigmoid", "tanh", "silu", "relu", "gelu", "contiguous"}), t); break;
+    case 0:
+      unary(random_.pick({"identity", "neg", "square", "exp", "sigmoid", "tanh", "silu", "relu",
+                          "gelu", "contiguous"}),
+            t);
+      break;
     case 1: {
       const char* op = random_.pick({"log", "sqrt", "rsqrt"});
       unary(op, positive(t));
       break;
     }
-    case 2: binary(t); break;
+    case 2:
+      binary(t);
+      break;
     case 3: {
       const char* op = random_.pick({"sum", "mean", "amax", "amin", "logsumexp"});
       Attributes a{{"dim", List{dim}}, {"keepdim", random_.chance(50)}};
@@ -121,15 +134,22 @@ void RandomGraph::onWhatIsThere() {
       unary(op, t, a);
       break;
     }
-    case 4: unary(random_.pick({"softmax", "log_softmax"}), t, numbers({{"dim", dim}})); break;
-    case 5: unary("transpose", t, numbers({{"dim0", dim}, {"dim1", random_.below(rank)}})); break;
-    case 6: {   // neighbouring dimensions become one, or one becomes two
+    case 4:
+      unary(random_.pick({"softmax", "log_softmax"}), t, numbers({{"dim", dim}}));
+      break;
+    case 5:
+      unary("transpose", t, numbers({{"dim0", dim}, {"dim1", random_.below(rank)}}));
+      break;
+    case 6: {  // neighbouring dimensions become one, or one becomes two
       List to(s.begin(), s.end());
       if (dim + 1 < rank && random_.chance(50)) {
         to[static_cast<std::size_t>(dim)] *= size(dim + 1);
         to.erase(to.begin() + dim + 1);
       } else {
-        const std::int64_t factor = size(dim) % 4 == 0 ? 4 : size(dim) % 3 == 0 ? 3 : size(dim) % 2 == 0 ? 2 : 1;
+        const std::int64_t factor = size(dim) % 4 == 0   ? 4
+                                    : size(dim) % 3 == 0 ? 3
+                                    : size(dim) % 2 == 0 ? 2
+                                                         : 1;
         to[static_cast<std::size_t>(dim)] /= factor;
         to.insert(to.begin() + dim + (random_.chance(50) ? 1 : 0), factor);
       }
@@ -137,7 +157,9 @@ void RandomGraph::onWhatIsThere() {
       break;
     }
     case 7: {
-      const std::int64_t start = random_.below(size(dim)), stop = random_.between(start + 1, size(dim)), step = random_.chance(70) ? 1 : random_.between(1, 3);
+      const std::int64_t start = random_.below(size(dim)),
+                         stop = random_.between(start + 1, size(dim)),
+                         step = random_.chance(70) ? 1 : random_.between(1, 3);
       unary("slice", t, numbers({{"dim", dim}, {"start", start}, {"stop", stop}, {"step", step}}));
       break;
     }
@@ -159,20 +181,28 @@ void RandomGraph::onWhatIsThere() {
     }
     case 11: {
       const OperandSpec w{{s.back()}};
-      apply({random_.pick({"layer_norm", "rms_norm"}), {{"eps", Rational(1, 100)}}, {spec(t), w}, 1}, {t, operand(w)});
+      apply(
+          {random_.pick({"layer_norm", "rms_norm"}), {{"eps", Rational(1, 100)}}, {spec(t), w}, 1},
+          {t, operand(w)});
       break;
     }
     case 12: {
       if (rank < 2) return;
       const OperandSpec ids{{s.begin(), s.end() - 1}, ElementKind::kInteger, false, s.back()};
-      apply({"cross_entropy", {{"reduction", std::string(random_.pick({"mean", "sum", "none"}))}}, {spec(t), ids}, 1}, {t, operand(ids)});
+      apply({"cross_entropy",
+             {{"reduction", std::string(random_.pick({"mean", "sum", "none"}))}},
+             {spec(t), ids},
+             1},
+            {t, operand(ids)});
       break;
     }
     default: {
       if (rank < 2) return;
       Shape swapped = s;
       std::swap(swapped[s.size() - 1], swapped[s.size() - 2]);
-      const int other = random_.chance(50) ? unary("transpose", t, numbers({{"dim0", -1}, {"dim1", -2}})) : operand({swapped});
+      const int other = random_.chance(50)
+                            ? unary("transpose", t, numbers({{"dim0", -1}, {"dim1", -2}}))
+                            : operand({swapped});
       apply({"matmul", {}, {spec(t), spec(other)}, 1}, {t, other});
       break;
     }
@@ -195,21 +225,25 @@ void RandomGraph::binary(int t) {
   int o = operand(other);
   if (op == std::string("div")) o = positive(o);
   std::vector<int> operands{t, o};
-  if (random_.chance(20) && builder_.info(t).shape == builder_.info(o).shape) std::swap(operands[0], operands[1]);
+  if (random_.chance(20) && builder_.info(t).shape == builder_.info(o).shape)
+    std::swap(operands[0], operands[1]);
   apply({op, {}, {spec(operands[0]), spec(operands[1])}, 1}, operands);
 }
-
 
 void RandomGraph::elementwise() {
   const int t = somewhere();
   if (builder_.info(t).element != ElementKind::kReal) return;
-  if (random_.chance(60)) unary(random_.pick({"identity", "neg", "square", "exp", "sigmoid", "tanh", "silu", "relu", "gelu", "contiguous", "float"}), t);
+  if (random_.chance(60))
+    unary(random_.pick({"identity", "neg", "square", "exp", "sigmoid", "tanh", "silu", "relu",
+                        "gelu", "contiguous", "float"}),
+          t);
   else binary(t);
 }
 
 // q k^T / scale + mask, exp or softmax of it, times v.
 void RandomGraph::attention() {
-  const std::int64_t b = random_.pick({1, 2}), h = random_.pick({1, 2, 4}), s = random_.pick({2, 3, 4, 6, 8}), d = random_.pick({1, 2, 4});
+  const std::int64_t b = random_.pick({1, 2}), h = random_.pick({1, 2, 4}),
+                     s = random_.pick({2, 3, 4, 6, 8}), d = random_.pick({1, 2, 4});
   const OperandSpec tokens{{b, s}, ElementKind::kInteger, false, 4};
   Call create{"create_mask", {}, {tokens}, 1};
   std::vector<int> given{operand(tokens)};
@@ -225,7 +259,8 @@ void RandomGraph::attention() {
   const int masked = apply({"apply_mask", {}, {spec(scores), spec(mask)}, 1}, {scores, mask});
   const char* kind = random_.pick({"softmax", "softmax", "exp", "log_softmax", "logsumexp"});
   if (kind == std::string("softmax") || kind == std::string("exp")) {
-    const int p = unary(kind, masked, kind == std::string("softmax") ? numbers({{"dim", -1}}) : Attributes{});
+    const int p =
+        unary(kind, masked, kind == std::string("softmax") ? numbers({{"dim", -1}}) : Attributes{});
     const int v = operand({{b, h, s, d}});
     apply({"matmul", {}, {spec(p), spec(v)}, 1}, {p, v});
     if (random_.chance(30)) gradient();
@@ -237,7 +272,9 @@ void RandomGraph::attention() {
 }
 
 void RandomGraph::experts() {
-  const std::int64_t n = random_.pick({2, 4, 6}), d = random_.pick({2, 4}), e = random_.pick({2, 4, 4, 8}), f = random_.pick({2, 4}), topk = random_.between(1, std::min<std::int64_t>(e, 3));
+  const std::int64_t n = random_.pick({2, 4, 6}), d = random_.pick({2, 4}),
+                     e = random_.pick({2, 4, 4, 8}), f = random_.pick({2, 4}),
+                     topk = random_.between(1, std::min<std::int64_t>(e, 3));
   const int x = operand({{n, d}}), w = operand({{e, d}});
   Attributes a = numbers({{"topk", topk}});
   a["score_func"] = std::string(random_.pick({"softmax", "sigmoid"}));
@@ -254,15 +291,18 @@ void RandomGraph::experts() {
   }
   const int weights = apply(gate, operands), indices = weights + 1;
   const int g = operand({{e, f, d}}), u = operand({{e, f, d}}), down = operand({{e, d, f}});
-  Call call{"moe_experts", numbers({{"n_routed_experts", e}, {"local_expert_start", 0}, {"local_expert_end", e}}),
-            {spec(x), spec(indices), spec(weights), spec(g), spec(u), spec(down)}, 1};
+  Call call{"moe_experts",
+            numbers({{"n_routed_experts", e}, {"local_expert_start", 0}, {"local_expert_end", e}}),
+            {spec(x), spec(indices), spec(weights), spec(g), spec(u), spec(down)},
+            1};
   apply(call, {x, indices, weights, g, u, down});
   if (random_.chance(30)) gradient();
 }
 
 void RandomGraph::lookup() {
   const std::int64_t v = random_.pick({2, 4, 6, 8}), d = random_.pick({2, 4});
-  const Shape shape = random_.chance(50) ? Shape{random_.pick({2, 4, 6})} : Shape{random_.pick({1, 2}), random_.pick({2, 4})};
+  const Shape shape = random_.chance(50) ? Shape{random_.pick({2, 4, 6})}
+                                         : Shape{random_.pick({1, 2}), random_.pick({2, 4})};
   const OperandSpec ids{shape, ElementKind::kInteger, false, v};
   const int i = operand(ids);
   switch (random_.below(3)) {
@@ -284,7 +324,11 @@ void RandomGraph::lookup() {
       Shape logits = shape;
       logits.push_back(v);
       const int x = operand({logits});
-      apply({"cross_entropy", {{"reduction", std::string(random_.pick({"mean", "sum", "none"}))}}, {spec(x), spec(i)}, 1}, {x, i});
+      apply({"cross_entropy",
+             {{"reduction", std::string(random_.pick({"mean", "sum", "none"}))}},
+             {spec(x), spec(i)},
+             1},
+            {x, i});
       if (random_.chance(50)) gradient();
     }
   }

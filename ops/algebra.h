@@ -4,23 +4,32 @@
 // An Algebra has a type `Element` (small, copyable) and these members:
 //
 //   Element constant(const Rational&);
-//   Element negativeInfinity();                        // masks: absorbs in sums, exp of it is 0
-//   Element add(Element, Element);  Element mul(Element, Element);
+//   Element negativeInfinity();   masks: absorbs in sums, exp of it is 0
+//   Element add(Element, Element);
+//   Element mul(Element, Element);
 //   Element scale(const Rational&, Element);
-//   Element sum(std::span<const Element>, std::span<const std::int64_t> weights);   // weights
-//   empty: all 1 Element power(Element, int halves);                // x^(halves/2), exactly: x^2
-//   is power(x, 4), rsqrt is power(x, -1) Element exp(Element); Element apply(ops::Function,
-//   std::span<const std::int64_t> params, std::span<const Element>); Element indicator(Element
-//   index, std::int64_t value);   // 1 where the integer `index` equals value, else 0 Element
-//   select(Element indicator, Element);        // the element where the indicator is 1, else 0,
-//   also where the element has no value: a lookup bool isZero(Element) const; // certainly zero (a
-//   shortcut only, false is always allowed)
+//   Element sum(std::span<const Element>, std::span<const std::int64_t> weights);
+//     weights empty: all 1
+//   Element power(Element, int halves);
+//     x^(halves/2), exactly: x^2 is power(x, 4), rsqrt is power(x, -1)
+//   Element exp(Element);
+//   Element apply(ops::Function, std::span<const std::int64_t> params, std::span<const Element>);
+//   Element indicator(Element index, std::int64_t value);
+//     1 where the integer `index` equals value, else 0
+//   Element select(Element indicator, Element);
+//     the element where the indicator is 1, else 0, also where the element has no value: a lookup
+//   bool isZero(Element) const;
+//     certainly zero (a shortcut only, false is always allowed)
+//
 // and, where its elements are numbers,
-//   std::optional<std::int64_t> known(Element index) const;   // the integer that `index` is:
-//   indicator(index, v) is 0 for every other v
+//
+//   std::optional<std::int64_t> known(Element index) const;
+//     the integer that `index` is: indicator(index, v) is 0 for every other v
+//
 // and, where they are doubles,
-//   double dot(std::span<const double* const> rows, std::size_t n);   // the sum over i < n of the
-//   products of rows[...][i]
+//
+//   double dot(std::span<const double* const> rows, std::size_t n);
+//     the sum over i < n of the products of rows[...][i]
 //
 // Models: terms (src/terms/term_algebra.h: proof), integers modulo 2^61-1
 // (src/terms/modular_algebra.h: fingerprints), doubles (src/terms/double_algebra.h:

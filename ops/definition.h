@@ -1,11 +1,14 @@
 // How an operator becomes an OperatorInfo. A family file writes one struct per operator:
 //
 //   struct Softmax {
-//     static Interface interface();                                    // name, attributes, numbers
-//     of operands and results, gradient static std::vector<TensorInfo> infer(const Signature&); //
-//     shape rule; throws ShapeError (found, expected) static void relate(const Signature&,
-//     std::span<const TensorInfo* const> out, Relations&);   // reduction rule template <class A>
-//     static void eval(Evaluation<A>&);             // the meaning
+//     static Interface interface();
+//       name, attributes, numbers of operands and results, gradient
+//     static std::vector<TensorInfo> infer(const Signature&);
+//       shape rule; throws ShapeError (found, expected)
+//     static void relate(const Signature&, std::span<const TensorInfo* const> out, Relations&);
+//       reduction rule
+//     template <class A> static void eval(Evaluation<A>&);
+//       the meaning
 //   };
 //
 // and hands it to define<Softmax>(catalog). That also defines softmax_backward from the same eval,

@@ -172,7 +172,6 @@ class Builder {
   }
 
   // ---- row-major factors
-  // ------------------------------------------------------------------------------------------------------------
   // bounds_[g] is a chain of strides 1 < s1 | s2 | ... < n at which the dimension is taken apart.
   // Where no such chain exists for all that is related, the dimension becomes flat: one factor,
   // every position kept.
@@ -282,7 +281,6 @@ class Builder {
   }
 
   // ---- lines
-  // ------------------------------------------------------------------------------------------------------------------------
 
   // Factor j (innermost is 0) of group g: its line, size and stride.
   std::size_t levels(std::int32_t g) const { return bounds_[at(g)].size() + 1; }

@@ -33,30 +33,6 @@ class Reducer {
     return assemble();
   }
 
-  SizeProgram program() {
-    analyse();
-    SizeProgram made;
-    std::map<std::int32_t, std::int32_t> ids;
-    made.lines.resize(graph_.lines.size());
-    for (std::size_t l = 0; l < graph_.lines.size(); ++l) {
-      for (std::size_t i = 0; i + 1 < starts_[l].size(); ++i) {
-        const std::int64_t size = starts_[l][i + 1] - starts_[l][i];
-        std::int64_t multiplicity = 1;
-        if (!retained(l, starts_[l][i], multiplicity)) continue;
-        const std::int32_t c = classes_.find(firstPiece_[l] + static_cast<std::int32_t>(i));
-        const auto [it, inserted] = ids.emplace(c, static_cast<std::int32_t>(made.classes.size()));
-        if (inserted) made.classes.push_back({size, std::min(size, needed(c))});
-        if (made.classes[at(it->second)].size != size)
-          throw std::logic_error("pieces of different sizes run together");
-        made.lines[l].push_back(it->second);
-      }
-    }
-    std::set<std::int32_t> groups;
-    for (const auto& dims : graph_.dimOfTensor) groups.insert(dims.begin(), dims.end());
-    for (const std::int32_t g : groups) made.dimensions.push_back(graph_.linesOfGroup[at(g)]);
-    return made;
-  }
-
  private:
   void analyse() {
     findBlocks();
@@ -66,7 +42,6 @@ class Reducer {
   }
 
   // ---- lumped axes
-  // ------------------------------------------------------------------------------------------------------------------
   // Permuting the coordinates of a lumped axis must be a symmetry of the logical side too: it
   // permutes equal blocks of the logical lines. That holds when every box on such a line lies
   // within one block (its coordinate's own) or covers them all, when no operator addresses absolute
@@ -185,7 +160,6 @@ class Reducer {
   }
 
   // ---- cuts
-  // -------------------------------------------------------------------------------------------------------------------------
 
   void cutLines() {
     const std::size_t n = graph_.lines.size();
@@ -297,7 +271,6 @@ class Reducer {
   }
 
   // ---- pieces and their classes
-  // -----------------------------------------------------------------------------------------------------
 
   void classifyPieces() {
     const std::size_t n = graph_.lines.size();
@@ -362,7 +335,6 @@ class Reducer {
   }
 
   // ---- reduced dimensions
-  // -----------------------------------------------------------------------------------------------------------
 
   struct Elements {
     std::vector<std::int64_t> position, weight;
@@ -541,11 +513,6 @@ class Reducer {
 };
 
 }  // namespace
-
-SizeProgram sizeProgram(const Stage& stage, const Problem& problem,
-                        const ReductionOptions& options) {
-  return Reducer(stage, problem, options).program();
-}
 
 ReducedStage reduceStage(const Stage& stage, const Problem& problem,
                          const ReductionOptions& options) {

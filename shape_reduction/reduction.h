@@ -58,26 +58,6 @@ class NotSymmetric : public std::runtime_error {
   explicit NotSymmetric(const std::string& why) : std::runtime_error(why) {}
 };
 
-// The choice of sizes as an integer program, before it is solved: for each class of pieces that run
-// together, how many of its positions the reduced stage keeps, at least `needed`; a line is the sum
-// of its pieces, a dimension the product of its lines. Lower bounds alone have a least solution,
-// which is what reduceStage reads off; this form is there for whoever wants to check that with an
-// optimiser.
-struct SizeProgram {
-  struct Class {
-    std::int64_t size = 0;    // of each piece of the class, at full size
-    std::int64_t needed = 0;  // at most `size`
-  };
-  std::vector<Class> classes;
-  std::vector<std::vector<std::int32_t>> lines;  // the classes of a line's kept pieces, in order
-  std::vector<std::vector<std::int32_t>>
-      dimensions;  // the lines of each dimension that some tensor has, outermost first
-};
-
-// Throws as reduceStage does.
-SizeProgram sizeProgram(const Stage& stage, const Problem& problem,
-                        const ReductionOptions& options);
-
 // Throws Unsupported when no faithful reduction of a tractable size exists (the stage is undecided
 // and says why), NotSymmetric as above.
 ReducedStage reduceStage(const Stage& stage, const Problem& problem,

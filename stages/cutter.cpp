@@ -153,7 +153,6 @@ class Cutter {
   }
 
   // ---- coordinates of a shard
-  // -------------------------------------------------------------------------------------------------------
 
   struct ShardAxes {
     std::vector<std::int32_t> outer, summed;  // axes and kMicrobatchAxis
@@ -286,7 +285,6 @@ class Cutter {
   };
 
   // ---- local slice
-  // ------------------------------------------------------------------------------------------------------------------
 
   struct LocalState {
     std::int32_t id = -1;
@@ -680,7 +678,6 @@ class Cutter {
   }
 
   // ---- logical slice
-  // ----------------------------------------------------------------------------------------------------------------
 
   // The operands that a logical operator's results depend on: what only lends its shape (the
   // operand of view_backward) is left a variable.
@@ -868,7 +865,6 @@ class Cutter {
   }
 
   // ---- assembly
-  // ---------------------------------------------------------------------------------------------------------------------
 
   std::int32_t localTensor(const LocalInstance& instance, Origin origin) {
     const auto [it, inserted] =

@@ -87,7 +87,6 @@ class SecondOpinions {
   }
 
   // ---- another method: from the form alone, as the proofs are made again
-  // -------------------------------------------------------------
 
   void proveBy(std::size_t round, std::vector<std::size_t> tasks) {
     sort(tasks);
@@ -128,7 +127,6 @@ class SecondOpinions {
   }
 
   // ---- execution: the stage of one entry, cut again with every coordinate of every axis
-  // -----------------------------------------------
 
   void execute() {
     std::vector<std::size_t> tasks;

@@ -239,7 +239,6 @@ class StageChecker {
   }
 
   // ---- fingerprints
-  // -----------------------------------------------------------------------------------------------------------------
 
   // A hint only: equal fingerprints make a difference very unlikely, so the search for one in
   // doubles is spared.
@@ -263,7 +262,6 @@ class StageChecker {
   }
 
   // ---- counterexamples
-  // --------------------------------------------------------------------------------------------------------------
 
   using Doubles = StageRunner<DoubleAlgebra>;
 
@@ -650,7 +648,6 @@ class StageChecker {
   }
 
   // ---- polynomial form
-  // --------------------------------------------------------------------------------------------------------------
 
   // Expanding multiplies summands together: a monomial of k factors may involve k times as many
   // positions of a lump as one summand. So many must be kept apart before the identity says
@@ -705,7 +702,6 @@ class StageChecker {
   }
 
   // ---- solver
-  // -----------------------------------------------------------------------------------------------------------------------
 
   void solve(Obligation& obligation) {
     std::vector<std::pair<Term, Term>> asked;
@@ -762,7 +758,6 @@ class StageChecker {
   }
 
   // ---- names
-  // ------------------------------------------------------------------------------------------------------------------------
 
   std::string elementName(std::int32_t t, std::int64_t index) const {
     return shardproof::elementName(stage_, problem_, reduced_, t, index);

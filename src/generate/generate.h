@@ -1,10 +1,12 @@
 // Makes a model and a plan of a whole training step for a real architecture. Options go in, the
 // text of two files comes out; nothing here reads or writes files.
 //
-//   options        what was asked for, checked            architecture   the layers, written with
-//   the builder builder        model and plan side by side            schedule       the order of a
-//   pipeline rank's blocks graph          what the builder fills                 write          its
-//   JSON
+//   options        what was asked for, checked
+//   architecture   the layers, written with the builder
+//   builder        model and plan side by side
+//   schedule       the order of a pipeline rank's blocks
+//   graph          what the builder fills
+//   write          its JSON
 #pragma once
 
 #include <string>

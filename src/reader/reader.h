@@ -3,12 +3,16 @@
 // valid and every rule of that page's "What is an error in the input" holds; whether the plan can
 // run, and is right, is for later stages to say.
 //
-//   text_source        bytes, gunzipped             place, value, json_stream   one pass over the
-//   JSON, with its pointer graph_reader       tensors and nodes            communication_reader the
-//   communication fields of a plan's node model_reader       the model, checked plan_reader the
-//   plan, as written plan_resolver      names to ids in programs     program_grid which program
-//   runs on which rank lineage_resolver   the lineage, checked         output_coverage nothing of
-//   an output is left without a goal
+//   text_source                 bytes, gunzipped
+//   place, value, json_stream   one pass over the JSON, with its pointer
+//   graph_reader                tensors and nodes
+//   communication_reader        the communication fields of a plan's node
+//   model_reader                the model, checked
+//   plan_reader                 the plan, as written
+//   plan_resolver               names to ids in programs
+//   program_grid                which program runs on which rank
+//   lineage_resolver            the lineage, checked
+//   output_coverage             nothing of an output is left without a goal
 #pragma once
 
 #include <memory>

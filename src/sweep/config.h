@@ -1,11 +1,14 @@
 // A sweep: many configurations, each generated or read, verified, and set beside what was expected
 // and what was found before.
 //
-//   config       what is to be run, from CONFIG.json: grids expanded, plans found     execute   one
-//   configuration, from options or files to its result child        ... in a process of its own
-//   result    what came out, to JSON and back input_files  whether a file is still the one that was
-//   verified                    table     the rows for people baseline     what differs from an
-//   earlier sweep                                   junit     the report for CI systems
+//   config        what is to be run, from CONFIG.json: grids expanded, plans found
+//   execute       one configuration, from options or files to its result
+//   child         ... in a process of its own
+//   result        what came out, to JSON and back
+//   input_files   whether a file is still the one that was verified
+//   table         the rows for people
+//   baseline      what differs from an earlier sweep
+//   junit         the report for CI systems
 #pragma once
 
 #include <cstdint>

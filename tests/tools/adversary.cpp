@@ -1,8 +1,10 @@
 // Random plans, verified and executed in one process, and the two compared (tests/adversary/). A
 // table of truths and verdicts is printed; the exit code is 0 only if no verdict is contradicted.
 //
-//   adversary [--plans N] [--seed S] [--seconds T] [--jobs J] [--family F] [--write DIR] [--json
-//   FILE] adversary --family F --seed S --index I [--write DIR]      one plan again
+//   adversary [--plans N] [--seed S] [--seconds T] [--jobs J] [--family F] [--write DIR]
+//             [--json FILE]
+//   adversary --family F --seed S --index I [--write DIR]
+//     one plan again
 //
 // Plans are judged in a few worker processes, thousands in each, so that one that hangs or crashes
 // is a finding and not the end.

@@ -1,12 +1,11 @@
 // Executes a model in doubles with the operators of ops/, for the tests that compare them with
 // PyTorch (tests/pytorch/).
 //
-//   evaluate_model MODEL INPUTS [TENSOR...]   writes the named tensors, without names the model's
-//   outputs, as JSON:
-//                                             {NAME: {"shape": [...], "values": [...]}}, values in
-//                                             row-major order
-//   evaluate_model --operators                writes every operator of the registry as JSON: {NAME:
-//   [ATTRIBUTE, ...]}
+//   evaluate_model MODEL INPUTS [TENSOR...]
+//     writes the named tensors, without names the model's outputs, as JSON:
+//     {NAME: {"shape": [...], "values": [...]}}, values in row-major order
+//   evaluate_model --operators
+//     writes every operator of the registry as JSON: {NAME: [ATTRIBUTE, ...]}
 //
 // INPUTS is an object with the elements of every input and parameter, as a list, nested or not. A
 // complex tensor has two numbers for each position, real and imaginary part, here and in what is

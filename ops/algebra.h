@@ -40,7 +40,7 @@
 #include <span>
 #include <vector>
 
-#include "ops/functions.h"
+#include "terms/functions.h"
 #include "shardproof/graph.h"
 #include "shardproof/rational.h"
 

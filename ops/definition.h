@@ -25,9 +25,9 @@
 #include "ops/differentiate.h"
 #include "ops/indexing.h"
 #include "ops/operator.h"
-#include "src/terms/double_algebra.h"
-#include "src/terms/modular_algebra.h"
-#include "src/terms/term_algebra.h"
+#include "terms/double_algebra.h"
+#include "terms/modular_algebra.h"
+#include "terms/term_algebra.h"
 
 namespace shardproof::ops {
 

@@ -1,12 +1,11 @@
 #include "ops/positions.h"
 
+#include <array>
 #include <stdexcept>
 
 namespace shardproof::ops {
 
 namespace {
-
-constexpr std::size_t kParamsPerFactor = 5;
 
 int sign(std::int64_t a, std::int64_t b) { return a < b ? -1 : a > b ? 1 : 0; }
 
@@ -30,22 +29,14 @@ PositionOrder comparePositions(const ReducedDim& dim, std::int64_t first, std::i
       if (pieces != 0) return {pieces, {}};
       if (!symbolic) continue;  // the same in this factor: the next one decides
     }
-    for (const std::int64_t p : {std::int64_t{a[f].piece}, a[f].offset, std::int64_t{b[f].piece},
-                                 b[f].offset, std::int64_t{pieces}})
-      order.params.push_back(p);
+    const std::array<std::int64_t, kPositionParams> params{a[f].piece, a[f].offset, b[f].piece,
+                                                           b[f].offset, pieces};
+    order.params.insert(order.params.end(), params.begin(), params.end());
     if (pieces != 0) break;  // what lies further in decides nothing
   }
   if (diagonal) return {0, {}};
   if (order.params.empty()) return {0, {}};
   return order;
-}
-
-int orderOfOffsets(std::span<const std::int64_t> params) {
-  for (std::size_t i = 0; i + kParamsPerFactor <= params.size(); i += kParamsPerFactor) {
-    if (params[i + 4] != 0) return static_cast<int>(params[i + 4]);
-    if (const int offsets = sign(params[i + 1], params[i + 3]); offsets != 0) return offsets;
-  }
-  return 0;
 }
 
 }  // namespace shardproof::ops

@@ -28,14 +28,12 @@ struct PositionOrder {
   // Of the first position minus the second, where it is known: -1, 0 or 1.
   std::optional<int> sign;
   // Where it is not known: for each factor of the dimension from the first undecided one on, both
-  // classes, both offsets, and how the pieces lie (-1, 0, 1). Equal lists are equal comparisons.
+  // classes, both offsets, and how the pieces lie (-1, 0, 1): the parameters of kMaskEntry
+  // (terms/functions.h). Equal lists are equal comparisons.
   std::vector<std::int64_t> params;
 };
 
 // Throws std::logic_error for a lumped dimension whose places are not given.
 PositionOrder comparePositions(const ReducedDim& dim, std::int64_t first, std::int64_t second);
-
-// The order that `params` has when offsets are compared as numbers.
-int orderOfOffsets(std::span<const std::int64_t> params);
 
 }  // namespace shardproof::ops

@@ -9,7 +9,7 @@
 
 #include "ops/operator.h"
 #include "shardproof/graph.h"
-#include "stages/facts.h"
+#include "terms/facts.h"
 
 namespace shardproof {
 

@@ -10,11 +10,11 @@
 #include <unordered_set>
 
 #include "checker/obligation.h"
+#include "checker/stage_interpreter.h"
 #include "checker/stopwatch.h"
 #include "shape_reduction/reduction.h"
 #include "shardproof/error.h"
 #include "smt/solver.h"
-#include "stages/runner.h"
 #include "terms/domain.h"
 #include "terms/double_algebra.h"
 #include "terms/modular_algebra.h"
@@ -69,7 +69,7 @@ class StageChecker {
   }
 
  private:
-  using Terms = StageRunner<TermAlgebra>;
+  using Terms = StageInterpreter<TermAlgebra>;
 
   void decide() {
     if (options_.endToEnd) {
@@ -246,7 +246,7 @@ class StageChecker {
     Stopwatch watch(outcome_.seconds["check"]);
     try {
       ModularAlgebra algebra;
-      StageRunner<ModularAlgebra> runner(stage_, reduced_, problem_, algebra);
+      StageInterpreter<ModularAlgebra> runner(stage_, reduced_, problem_, algebra);
       std::mt19937_64 random(0x5eed);
       runner.run([&](std::int32_t tensor, std::int64_t) {
         return ModularAlgebra::Element{isInteger(tensor)
@@ -263,7 +263,7 @@ class StageChecker {
 
   // ---- counterexamples
 
-  using Doubles = StageRunner<DoubleAlgebra>;
+  using Doubles = StageInterpreter<DoubleAlgebra>;
 
   // Attempts with values so small that no exponential overflows: only in these does "not a number"
   // mean "not defined".
@@ -337,7 +337,9 @@ class StageChecker {
       std::size_t next = 0;
       again.run([&](std::int32_t, std::int64_t) { return trial.values[next++]; });
       if (noisy.decisions() != algebra.decisions()) {
-        refusal_ = "the sides differ only where some threshold or choice is a tie";
+        refusal_ =
+            "the sides differ only where some threshold or choice is a tie, or where what is "
+            "divided by vanishes";
         return false;
       }
       std::erase_if(candidates, [&](const Candidate& c) {

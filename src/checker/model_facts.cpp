@@ -5,8 +5,8 @@
 #include <map>
 #include <string>
 
+#include "checker/stage_interpreter.h"
 #include "shape_reduction/reduction.h"
-#include "stages/runner.h"
 #include "terms/domain.h"
 #include "terms/term_algebra.h"
 
@@ -169,7 +169,7 @@ class Facts {
       const ReducedStage reduced = reduceStage(stage, problem_, options);
       if (reduced.largestIteration > kMostWork) return found;
       TermAlgebra algebra(TermAlgebra::Mode::kNormalized, kMostTerms);
-      StageRunner<TermAlgebra> runner(stage, reduced, problem_, algebra);
+      StageInterpreter<TermAlgebra> runner(stage, reduced, problem_, algebra);
       runner.run([&](std::int32_t t, std::int64_t) {
         const StageTensor& tensor = stage.tensors[at(t)];
         return algebra.variable(tensor.info.element == ElementKind::kInteger, tensor.facts);

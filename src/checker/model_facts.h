@@ -11,7 +11,7 @@
 #pragma once
 
 #include "shardproof/graph.h"
-#include "stages/facts.h"
+#include "terms/facts.h"
 
 namespace shardproof {
 

@@ -11,10 +11,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "checker/stage_interpreter.h"
 #include "checker/stopwatch.h"
 #include "shardproof/error.h"
 #include "smt/smtlib.h"
-#include "stages/runner.h"
 #include "terms/domain.h"
 
 namespace shardproof {
@@ -100,7 +100,7 @@ Obligation execute(const Stage& stage, const Problem& problem, const ReductionOp
     throw Unsupported(
         "an operator of the reduced stage runs through too many combinations of indices");
   Stopwatch watch(seconds["execute"]);
-  StageRunner<TermAlgebra> runner(stage, o.reduced, problem, o.terms);
+  StageInterpreter<TermAlgebra> runner(stage, o.reduced, problem, o.terms);
   runner.run([&](std::int32_t tensor, std::int64_t index) {
     o.free.push_back({tensor, index});
     return o.terms.variable(stage.tensors[at(tensor)].info.element == ElementKind::kInteger,

@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "checker/obligation.h"
+#include "checker/stage_interpreter.h"
 #include "checker/stopwatch.h"
 #include "shardproof/error.h"
 #include "smt/cvc5_solver.h"
 #include "smt/solver.h"
-#include "stages/runner.h"
 #include "terms/domain.h"
 #include "terms/term_algebra.h"
 
@@ -35,7 +35,7 @@ bool equalInNormalForm(const Stage& stage, const Problem& problem, const CheckOp
         "an operator of the reduced stage runs through too many combinations of indices");
   Stopwatch watch(outcome.seconds["execute"]);
   TermAlgebra algebra(TermAlgebra::Mode::kNormalized, mostTerms(options.memoryMegabytes));
-  StageRunner<TermAlgebra> runner(stage, reduced, problem, algebra);
+  StageInterpreter<TermAlgebra> runner(stage, reduced, problem, algebra);
   runner.run([&](std::int32_t t, std::int64_t) {
     const StageTensor& tensor = stage.tensors[static_cast<std::size_t>(t)];
     return algebra.variable(tensor.info.element == ElementKind::kInteger, tensor.facts);

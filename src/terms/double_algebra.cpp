@@ -131,7 +131,17 @@ double powerOf(double base, int halves) {
 
 }  // namespace
 
+// Which side of 0 a number is on, and its size up to a factor of two: what noise does not change,
+// unless the number is nothing but rounding. The factor is one that no formula has, so that exact
+// powers of two lie inside.
+void DoubleAlgebra::decideMagnitude(double x) {
+  constexpr double kOffset = 0.7236067977;
+  const int exponent = x == 0 ? std::numeric_limits<int>::min() : std::ilogb(x * kOffset);
+  decide(static_cast<std::uint64_t>(exponent) * 2 + (std::signbit(x) ? 1 : 0));
+}
+
 double DoubleAlgebra::power(double base, int halves) {
+  if (halves < 0 || halves % 2 != 0) decideMagnitude(base);
   // Not infinity: with the other sign it would pass for a mask.
   if (base == 0 && halves < 0) return kUndefined;
   if (std::isinf(base) && halves != 2) return kUndefined;
@@ -159,7 +169,8 @@ double DoubleAlgebra::apply(ops::Function f, std::span<const std::int64_t> param
                             std::span<const double> arguments) {
   const double value = ops::evaluate(f, params, arguments);
   if (f == ops::Function::kStep || f == ops::Function::kGateChoice)
-    decisions_ = decisions_ * 0x9E3779B97F4A7C15ULL + std::bit_cast<std::uint64_t>(value) + 1;
+    decide(std::bit_cast<std::uint64_t>(value));
+  if (f == ops::Function::kLog) decideMagnitude(arguments[0]);
   return rounded(value);
 }
 

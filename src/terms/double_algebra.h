@@ -14,8 +14,8 @@
 #include <optional>
 #include <span>
 
-#include "ops/functions.h"
 #include "shardproof/rational.h"
+#include "terms/functions.h"
 
 namespace shardproof {
 
@@ -55,8 +55,9 @@ class DoubleAlgebra {
     if (!(std::abs(index) < kLargestIndex) || index != std::trunc(index)) return std::nullopt;
     return static_cast<std::int64_t>(index);
   }
-  // A hash of the way every threshold and choice went, in order: two evaluations of one thing that
-  // differ here have met a tie, where neither is to be believed.
+  // A hash of the way every threshold and choice went, in order, and of the sizes of what is
+  // divided by, or has a root or a logarithm taken: two evaluations of one thing that differ here
+  // have met a tie, or a number that vanishes up to rounding, where neither is to be believed.
   std::uint64_t decisions() const { return decisions_; }
   // Some number was too large or too small for a double. What is too large is no number afterwards,
   // although it is one; what is too small is zero, or with noise any other small number, so that a
@@ -64,6 +65,8 @@ class DoubleAlgebra {
   bool outOfRange() const { return outOfRange_; }
 
  private:
+  void decide(std::uint64_t way) { decisions_ = decisions_ * 0x9E3779B97F4A7C15ULL + way + 1; }
+  void decideMagnitude(double x);
   static constexpr double kSmallest = 1e-290;
   double underflow(double x) {
     outOfRange_ = true;

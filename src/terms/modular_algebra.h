@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <span>
 
-#include "ops/functions.h"
+#include "terms/functions.h"
 #include "shardproof/rational.h"
 
 namespace shardproof {

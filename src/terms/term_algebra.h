@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "ops/functions.h"
+#include "terms/functions.h"
 #include "shardproof/rational.h"
-#include "stages/facts.h"
+#include "terms/facts.h"
 #include "terms/conditions.h"
 
 namespace shardproof {

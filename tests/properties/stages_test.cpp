@@ -9,7 +9,7 @@
 
 #include "choices.h"
 #include "shape_reduction/reduction.h"
-#include "stages/runner.h"
+#include "checker/stage_interpreter.h"
 #include "values.h"
 
 namespace shardproof::test {
@@ -219,8 +219,8 @@ class RandomStage {
 template <class A>
 std::vector<typename A::Element> resultsOf(const RandomStage& random, const ReducedStage& reduced,
                                            A& algebra,
-                                           const typename StageRunner<A>::Supply& supply) {
-  StageRunner<A> runner(random.stage, reduced, random.problem, algebra);
+                                           const typename StageInterpreter<A>::Supply& supply) {
+  StageInterpreter<A> runner(random.stage, reduced, random.problem, algebra);
   runner.run(supply);
   std::vector<typename A::Element> results;
   for (std::size_t t = 0; t < random.stage.tensors.size(); ++t) {

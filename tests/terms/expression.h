@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "ops/functions.h"
+#include "terms/functions.h"
 #include "shardproof/error.h"
 #include "terms/term_algebra.h"
 

@@ -1,6 +1,6 @@
 // Executing stages in numbers: what each communication yields, how assumed lineage is bound, and
 // how claims are paired up.
-#include "stages/runner.h"
+#include "checker/stage_interpreter.h"
 
 #include <functional>
 #include <map>
@@ -23,7 +23,7 @@ struct Run {
   test::Cut cut;
   ReducedStage reduced;
   DoubleAlgebra algebra;
-  std::unique_ptr<StageRunner<DoubleAlgebra>> runner;
+  std::unique_ptr<StageInterpreter<DoubleAlgebra>> runner;
   const std::vector<double>& value(const std::string& name, std::int32_t rank = -1,
                                    std::int32_t microbatch = -1) const {
     const std::int32_t t = test::findIn(cut.stage, *cut.problem, name, rank, microbatch);
@@ -47,7 +47,7 @@ std::unique_ptr<Run> run(const Draft& d, std::int32_t entry,
   ReductionOptions whole;
   whole.extraPositions = 64;  // small tensors are not reduced at all
   r->reduced = reduceStage(r->cut.stage, *r->cut.problem, whole);
-  r->runner = std::make_unique<StageRunner<DoubleAlgebra>>(r->cut.stage, r->reduced,
+  r->runner = std::make_unique<StageInterpreter<DoubleAlgebra>>(r->cut.stage, r->reduced,
                                                            *r->cut.problem, r->algebra);
   double next = 0;
   r->runner->run([&](std::int32_t t, std::int64_t i) { return supply ? supply(t, i) : ++next; });
@@ -290,7 +290,7 @@ TermRun inTerms(const Draft& d, std::int32_t entry) {
   ReductionOptions whole;
   whole.extraPositions = 64;
   r.reduced = reduceStage(r.cut.stage, *r.cut.problem, whole);
-  StageRunner<TermAlgebra> runner(r.cut.stage, r.reduced, *r.cut.problem, r.algebra);
+  StageInterpreter<TermAlgebra> runner(r.cut.stage, r.reduced, *r.cut.problem, r.algebra);
   runner.run([&](std::int32_t, std::int64_t) { return r.algebra.variable(false); });
   r.equal = !runner.pairs().empty();
   for (const auto& p : runner.pairs()) r.equal = r.equal && p.logical == p.parallel;

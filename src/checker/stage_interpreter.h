@@ -46,14 +46,15 @@ bool storesPartialSums(const A& algebra) {
 }
 
 template <class A>
-class StageRunner {
+class StageInterpreter {
  public:
   using Element = typename A::Element;
   // A fresh value for element `index` (row-major over reduced positions and planes) of a free stage
   // tensor.
   using Supply = std::function<Element(std::int32_t tensor, std::int64_t index)>;
 
-  StageRunner(const Stage& stage, const ReducedStage& reduced, const Problem& problem, A& algebra)
+  StageInterpreter(const Stage& stage, const ReducedStage& reduced, const Problem& problem,
+                   A& algebra)
       : stage_(stage), reduced_(reduced), problem_(problem), algebra_(algebra) {}
 
   static constexpr bool kConditions = requires(Element e) {

@@ -1,4 +1,4 @@
-#include "ops/functions.h"
+#include "terms/functions.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "ops/positions.h"
 #include "shardproof/error.h"
 
 namespace shardproof::ops {
@@ -16,6 +15,15 @@ namespace {
 
 void expect(bool condition, Function f, const char* what) {
   if (!condition) throw std::invalid_argument(std::string(name(f)) + ": " + what);
+}
+
+// The order that the parameters of kMaskEntry have when offsets are compared as numbers: -1, 0, 1.
+int orderOfOffsets(std::span<const std::int64_t> params) {
+  for (std::size_t i = 0; i + kPositionParams <= params.size(); i += kPositionParams) {
+    if (params[i + 4] != 0) return params[i + 4] < 0 ? -1 : 1;
+    if (params[i + 1] != params[i + 3]) return params[i + 1] < params[i + 3] ? -1 : 1;
+  }
+  return 0;
 }
 
 // The indices of the `count` largest scores among the candidates, largest first; of equal scores

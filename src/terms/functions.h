@@ -32,6 +32,10 @@ enum class Function : std::uint8_t {
   kDropoutMask,
 };
 
+// Of kMaskEntry, for each factor of the dimension: class and offset of the first position, class
+// and offset of the second, and how their pieces lie (-1, 0, 1).
+constexpr std::size_t kPositionParams = 5;
+
 const char* name(Function f);
 // True when the order of the arguments does not matter.
 bool isSymmetric(Function f);

@@ -153,8 +153,10 @@ class Differentiable {
       pool.push_back({value, head[at(node)]});
       head[at(node)] = static_cast<std::int32_t>(pool.size()) - 1;
     };
+    // Zeros go along: 0 times a slope is 0 only where the slope exists, and a slope of 0 yields 0
+    // only where the gradient does.
     for (const auto& [node, value] : seeds)
-      if (node >= 0 && !base_.isZero(value)) contribute(node, value);
+      if (node >= 0) contribute(node, value);
     std::vector<Base> result(variables, base_.constant(Rational(0)));
     std::vector<Base> terms;
     for (std::size_t n = first_.size(); n-- > 0;) {
@@ -174,7 +176,7 @@ class Differentiable {
           contribute(e.parent, factor.isOne() ? adjoint : base_.scale(factor, adjoint));
         } else if (e.factor == kSelects) {
           contribute(e.parent, base_.select(e.slope, adjoint));
-        } else if (!base_.isZero(e.slope)) {
+        } else {
           contribute(e.parent, base_.mul(adjoint, e.slope));
         }
       }
@@ -225,8 +227,8 @@ class Differentiable {
         return base_.mul(value, base_.add(one, minus(value)));
       case Function::kTanh:
         return base_.add(one, minus(base_.power(value, 4)));
-      case Function::kLog:
-        return base_.power(arguments[0], -2);
+      case Function::kLog:  // 1/x where there is a logarithm, which is not everywhere that 1/x is
+        return base_.add(base_.power(arguments[0], -2), base_.scale(Rational(0), value));
       case Function::kNormalCdf:
         return base_.apply(Function::kNormalPdf, {}, std::span<const Base>(arguments));
       case Function::kNormalPdf:

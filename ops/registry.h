@@ -23,6 +23,6 @@ class Registry {
 };
 
 // A change in any operator's meaning changes this number (proof caches are keyed by it).
-constexpr int kOperatorVersion = 3;
+constexpr int kOperatorVersion = 4;
 
 }  // namespace shardproof::ops

@@ -17,8 +17,16 @@ using Clock = std::chrono::steady_clock;
 using interpret::Agreement;
 using interpret::Array;
 
-constexpr int kSpecialKinds = 7, kIntegers = 3,
-              kWide = 4;  // from kWide on they are ordinary numbers: positive, any, negative
+// Kinds of special inputs. From kWide on they are ordinary numbers: positive, any, negative.
+enum Kind : int {
+  kZeros,
+  kOnes,
+  kFew,
+  kIntegers,
+  kAlikeIntegers,
+  kWide,
+  kSpecialKinds = kWide + 3
+};
 
 double wide(int kind, Random& random) {
   const double size = std::exp2(static_cast<double>(random.between(-4000, 4000)) / 1000);
@@ -26,27 +34,41 @@ double wide(int kind, Random& random) {
 }
 
 // Inputs that random numbers are not: all zero, all one, few small numbers with many zeros; indices
-// beside tables and classes, which the executor does not draw where some loss needs a label;
-// positive numbers, any, and negative ones (where the largest of many is below 0), over some orders
-// of magnitude.
+// beside tables and classes, which the executor does not draw where some loss needs a label, and
+// ones that are all the same or one of two, which random ones never are; positive numbers, any, and
+// negative ones (where the largest of many is below 0), over some orders of magnitude.
 std::map<std::string, Array> specialInputs(const Problem& problem, int kind, Random& random) {
   std::map<std::string, Array> inputs;
   for (const Tensor& t : problem.model.graph.tensors) {
     if (t.kind != TensorKind::kInput && t.kind != TensorKind::kParameter) continue;
     const bool complex =
         t.element == ElementKind::kComplex;  // which the executor draws on the unit circle
+    const bool integers = kind == kIntegers || kind == kAlikeIntegers;
     if (complex ? kind < kWide
-                : t.element != (kind == kIntegers ? ElementKind::kInteger : ElementKind::kReal))
+                : t.element != (integers ? ElementKind::kInteger : ElementKind::kReal))
       continue;
     Array array{t.shape, t.element, {}};
     std::int64_t n = complex ? 2 : 1;
     for (const std::int64_t d : t.shape) n *= d;
-    for (std::int64_t i = 0; i < n; ++i)
-      array.data.push_back(kind == 0           ? 0
-                           : kind == 1         ? 1
-                           : kind == 2         ? random.pick({0.0, 0.0, 1.0, -1.0, 2.0, -0.5})
-                           : kind == kIntegers ? static_cast<double>(random.between(-1, 9))
-                                               : wide(kind, random));
+    const double one = static_cast<double>(random.between(0, 3)), other = one + 1;
+    const std::int64_t others = random.pick({0, 10, 50});  // per cent
+    const auto draw = [&]() -> double {
+      switch (kind) {
+        case kZeros:
+          return 0;
+        case kOnes:
+          return 1;
+        case kFew:
+          return random.pick({0.0, 0.0, 1.0, -1.0, 2.0, -0.5});
+        case kIntegers:
+          return static_cast<double>(random.between(-1, 9));
+        case kAlikeIntegers:
+          return random.chance(static_cast<int>(others)) ? other : one;
+        default:
+          return wide(kind, random);
+      }
+    };
+    for (std::int64_t i = 0; i < n; ++i) array.data.push_back(draw());
     inputs.emplace(problem.names.text(t.name), std::move(array));
   }
   return inputs;
@@ -97,7 +119,7 @@ void findTruth(const Problem& problem, const JudgeOptions& options, int trials, 
   Random random("special", options.seed, 0);
   run.trials = 1;
   for (int draw = 0; draw < kSpecialKinds + (trials > options.trials ? trials / 2 : 0); ++draw) {
-    const int kind = draw < kSpecialKinds ? draw : kWide + draw % 3;
+    const int kind = draw < kSpecialKinds ? draw : kAlikeIntegers + draw % 4;
     const auto inputs = specialInputs(problem, kind, random);
     run.inputs = &inputs;
     run.seed = options.seed + static_cast<std::uint64_t>(draw);

@@ -230,5 +230,28 @@ TEST_F(Fingerprints, MinusInfinity) {
   EXPECT_THROW(f(Function::kTanh, {inf}), Unsupported);
 }
 
+// What is nothing but rounding has another size with noise: neither its reciprocal nor what follows
+// is to be believed. Ordinary numbers, exact powers of two among them, keep theirs.
+TEST(DoubleAlgebra, NoiseShowsWhatVanishesWhereItIsDividedBy) {
+  const auto decisions = [](std::uint64_t seed, double b, int halves) {
+    DoubleAlgebra algebra = seed == 0 ? DoubleAlgebra() : DoubleAlgebra(seed);
+    const double square = algebra.power(0.1, 4);
+    algebra.power(algebra.add(square, algebra.scale(Rational(-1), algebra.mul(0.1, b))), halves);
+    return algebra.decisions();
+  };
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    EXPECT_NE(decisions(seed, 0.1 + 1e-17, -2), decisions(0, 0.1 + 1e-17, -2));
+    EXPECT_EQ(decisions(seed, 0.05, -2), decisions(0, 0.05, -2));
+    EXPECT_EQ(decisions(seed, 0.05, 1), decisions(0, 0.05, 1));
+    EXPECT_EQ(decisions(seed, 0.1, 4), decisions(0, 0.1, 4));  // a square exists everywhere
+    DoubleAlgebra plain, noisy(seed);
+    for (const double x : {0.25, 0.5, 1.0, 2.0}) {
+      plain.power(plain.mul(x, 0.5), -2);
+      noisy.power(noisy.mul(x, 0.5), -2);
+    }
+    EXPECT_EQ(plain.decisions(), noisy.decisions());
+  }
+}
+
 }  // namespace
 }  // namespace shardproof

@@ -40,9 +40,9 @@
 #include <span>
 #include <vector>
 
-#include "terms/functions.h"
 #include "shardproof/graph.h"
 #include "shardproof/rational.h"
+#include "terms/functions.h"
 
 namespace shardproof::ops {
 

@@ -367,8 +367,8 @@ class StageChecker {
           trial.claims.size() == 1) {
         trial.claim = static_cast<std::int32_t>(p.claim);
         trial.logicalIndex = p.logicalIndex;
-        trial.logical = p.logical;
-        trial.parallel = p.parallel;
+        trial.logical = p.logical + 0.0;  // minus zero is zero
+        trial.parallel = p.parallel + 0.0;
         trial.pair = c.pair;
       }
     }

@@ -12,8 +12,8 @@
 #include <cstdint>
 #include <span>
 
-#include "terms/functions.h"
 #include "shardproof/rational.h"
+#include "terms/functions.h"
 
 namespace shardproof {
 

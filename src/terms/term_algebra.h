@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "terms/functions.h"
 #include "shardproof/rational.h"
-#include "terms/facts.h"
 #include "terms/conditions.h"
+#include "terms/facts.h"
+#include "terms/functions.h"
 
 namespace shardproof {
 

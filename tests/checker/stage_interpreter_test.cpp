@@ -48,7 +48,7 @@ std::unique_ptr<Run> run(const Draft& d, std::int32_t entry,
   whole.extraPositions = 64;  // small tensors are not reduced at all
   r->reduced = reduceStage(r->cut.stage, *r->cut.problem, whole);
   r->runner = std::make_unique<StageInterpreter<DoubleAlgebra>>(r->cut.stage, r->reduced,
-                                                           *r->cut.problem, r->algebra);
+                                                                *r->cut.problem, r->algebra);
   double next = 0;
   r->runner->run([&](std::int32_t t, std::int64_t i) { return supply ? supply(t, i) : ++next; });
   return r;

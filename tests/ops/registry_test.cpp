@@ -1,6 +1,11 @@
 // Names, attributes and shape errors: every message says what was found and what was expected.
 #include "ops/registry.h"
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -125,6 +130,49 @@ TEST(Registry, ShapesAreChecked) {
   absent.in[0].present = false;
   EXPECT_EQ(shape(absent), "exp: operand 0 is absent (null), expected a tensor");
   EXPECT_TRUE(Registry::instance().at(Registry::instance().find("sum")).scalarMayBeOne);
+}
+
+// The names in backquotes of a text, where they look like operators'.
+std::set<std::string> namesIn(const std::string& text) {
+  std::set<std::string> names;
+  for (std::size_t at = text.find('`'); at != std::string::npos;) {
+    const std::size_t end = text.find('`', at + 1);
+    if (end == std::string::npos) break;
+    const std::string name = text.substr(at + 1, end - at - 1);
+    if (!name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
+          return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+        }))
+      names.insert(name);
+    at = text.find('`', end + 1);
+  }
+  return names;
+}
+
+TEST(Registry, IsWhatThePageLists) {
+  std::ifstream file(std::filesystem::path(SHARDPROOF_SOURCE_DIR) / "docs" / "operators.md");
+  std::set<std::string> mentioned, listed;  // anywhere; in the first column of a table
+  std::size_t number = 0;
+  for (std::string line; std::getline(file, line);) {
+    mentioned.merge(namesIn(line));
+    if (const std::size_t at = line.find(" names, gradients included"); at != std::string::npos)
+      number = std::stoul(line.substr(line.rfind(' ', at - 1) + 1));
+    if (line.starts_with("| `") && line.find(".cpp` |") == std::string::npos)
+      listed.merge(namesIn(line.substr(0, line.find(" | "))));
+  }
+  const Registry& registry = Registry::instance();
+  std::size_t names = 0;
+  for (std::size_t i = 0; i < registry.size(); ++i) {
+    const std::string& name = registry.at(OperatorId(static_cast<std::int64_t>(i))).name;
+    ++names;
+    EXPECT_TRUE(name.ends_with("_backward") || mentioned.contains(name))
+        << name << " is not in docs/operators.md";
+  }
+  EXPECT_EQ(number, names);
+  const std::set<std::string> communications{
+      "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send", "recv"};
+  for (const std::string& name : listed)
+    EXPECT_TRUE(registry.find(name).valid() || communications.contains(name))
+        << "docs/operators.md lists " << name;
 }
 
 }  // namespace

@@ -7,9 +7,9 @@
 #include <set>
 #include <string>
 
+#include "checker/stage_interpreter.h"
 #include "choices.h"
 #include "shape_reduction/reduction.h"
-#include "checker/stage_interpreter.h"
 #include "values.h"
 
 namespace shardproof::test {

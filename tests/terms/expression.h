@@ -10,8 +10,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "terms/functions.h"
 #include "shardproof/error.h"
+#include "terms/functions.h"
 #include "terms/term_algebra.h"
 
 namespace shardproof::test {

@@ -39,7 +39,7 @@ struct RegroupRelation {
 
 class Builder {
  public:
-  Builder(const Stage& stage, const Problem& problem) : stage_(stage), problem_(problem) {}
+  explicit Builder(const Stage& stage) : stage_(stage) {}
 
   DimensionGraph run() {
     for (const StageTensor& tensor : stage_.tensors) {
@@ -73,20 +73,15 @@ class Builder {
 
   // A constant given element by element has no two positions known to be alike.
   void keepUnlessFill(const StageTensor& tensor, const std::vector<std::int32_t>& dims) {
-    const Graph& graph =
-        tensor.logical ? problem_.model.graph : problem_.plan.programs[at(tensor.program)].graph;
-    if (graph.constants[at(graph.tensors[at(tensor.tensor)].constant)].fill) return;
+    if (tensor.constant->fill) return;
     for (const std::int32_t d : dims) flags_[at(d)].keep = true;
   }
 
   // A constant index names one row of its table, which must not disappear in a lump: the range of
   // values is cut around it.
   void singleOutValues(const StageTensor& tensor, std::int32_t values) {
-    const Graph& graph =
-        tensor.logical ? problem_.model.graph : problem_.plan.programs[at(tensor.program)].graph;
     std::set<std::int64_t> distinct;
-    for (const Rational& r :
-         graph.constants[at(graph.tensors[at(tensor.tensor)].constant)].elements) {
+    for (const Rational& r : tensor.constant->elements) {
       if (r.fitsInt64() && r.toInt64() >= 0 && r.toInt64() < kUnboundedValues)
         distinct.insert(r.toInt64());
     }
@@ -462,7 +457,6 @@ class Builder {
   };
 
   const Stage& stage_;
-  const Problem& problem_;
   DimensionGraph graph_;
   UnionFind<std::int32_t> dims_;
   std::vector<std::int64_t> sizes_;
@@ -642,7 +636,7 @@ void Builder::relateNode(const StageNode& node) {
   const ops::OperatorInfo& op = ops::Registry::instance().at(node.op);
   std::vector<const ops::TensorInfo*> in, out;
   for (const std::int32_t t : node.in) in.push_back(t >= 0 ? &stage_.tensors[at(t)].info : nullptr);
-  const ops::Signature signature{problem_.attributes.at(node.attributes), in, node.out.size()};
+  const ops::Signature signature{*node.attributes, in, node.out.size()};
   std::vector<ops::TensorInfo> results = op.infer(signature);
   for (std::size_t i = 0; i < node.out.size(); ++i) {
     // A declared [1] where the rule says [] is taken as declared.
@@ -704,8 +698,6 @@ void Builder::relateCommunication(const StageNode& node) {
 
 }  // namespace
 
-DimensionGraph buildDimensionGraph(const Stage& stage, const Problem& problem) {
-  return Builder(stage, problem).run();
-}
+DimensionGraph buildDimensionGraph(const Stage& stage) { return Builder(stage).run(); }
 
 }  // namespace shardproof

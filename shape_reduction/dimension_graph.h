@@ -85,6 +85,6 @@ constexpr std::int64_t kUnboundedValues = std::int64_t{1}
                                           << 62;  // "size" of an integer tensor's range of values
 
 // Throws Unsupported.
-DimensionGraph buildDimensionGraph(const Stage& stage, const Problem& problem);
+DimensionGraph buildDimensionGraph(const Stage& stage);
 
 }  // namespace shardproof

@@ -167,7 +167,7 @@ class Collector {
       for (const std::int64_t n : t.shape) own.push_back(lines_.add(n));
       dims.values.push_back(t.element == ElementKind::kInteger ? lines_.add(PlanLines::kUnbounded)
                                                                : -1);
-      if (t.constant >= 0) addConstant(graph.constants[at(t.constant)], own, dims.values.back());
+      if (t.constant >= 0) addConstant(*graph.constants[at(t.constant)], own, dims.values.back());
       dims.ofTensor.push_back(std::move(own));
     }
     return dims;

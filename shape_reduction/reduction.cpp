@@ -25,8 +25,8 @@ struct Blocks {
 
 class Reducer {
  public:
-  Reducer(const Stage& stage, const Problem& problem, const ReductionOptions& options)
-      : stage_(stage), options_(options), graph_(buildDimensionGraph(stage, problem)) {}
+  Reducer(const Stage& stage, const ReductionOptions& options)
+      : stage_(stage), options_(options), graph_(buildDimensionGraph(stage)) {}
 
   ReducedStage run() {
     analyse();
@@ -514,9 +514,8 @@ class Reducer {
 
 }  // namespace
 
-ReducedStage reduceStage(const Stage& stage, const Problem& problem,
-                         const ReductionOptions& options) {
-  return Reducer(stage, problem, options).run();
+ReducedStage reduceStage(const Stage& stage, const ReductionOptions& options) {
+  return Reducer(stage, options).run();
 }
 
 }  // namespace shardproof

@@ -60,7 +60,6 @@ class NotSymmetric : public std::runtime_error {
 
 // Throws Unsupported when no faithful reduction of a tractable size exists (the stage is undecided
 // and says why), NotSymmetric as above.
-ReducedStage reduceStage(const Stage& stage, const Problem& problem,
-                         const ReductionOptions& options);
+ReducedStage reduceStage(const Stage& stage, const ReductionOptions& options);
 
 }  // namespace shardproof

@@ -49,7 +49,7 @@ void collect(const Problem& problem, const Graph& graph, bool inModel,
   }
   for (const Tensor& t : graph.tensors) {
     if (t.constant < 0 || t.element != ElementKind::kReal) continue;
-    const ConstantValue& value = graph.constants[at(t.constant)];
+    const ConstantValue& value = *graph.constants[at(t.constant)];
     if (value.fill) use(value.elements.front(), false);
   }
 }

@@ -170,14 +170,17 @@ class Rewriter {
       for (std::size_t d = 0; d < tensor.shape.size(); ++d)
         tensor.shape[d] = lines_.newSize(dims.ofTensor[t][d]);
       if (tensor.constant < 0) continue;
-      ConstantValue& value = graph.constants[at(tensor.constant)];
+      ConstantValue value = *graph.constants[at(tensor.constant)];
       if (tensor.element == ElementKind::kReal && value.fill)
         value.elements.front() = factor_(value.elements.front());
-      if (dims.values[t] < 0) continue;
-      for (Rational& r : value.elements) {
-        if (r.fitsInt64() && r.toInt64() >= 0 && r.toInt64() < PlanLines::kUnbounded)
-          r = Rational(lines_.newPosition(dims.values[t], r.toInt64()));
+      if (dims.values[t] >= 0) {
+        for (Rational& r : value.elements) {
+          if (r.fitsInt64() && r.toInt64() >= 0 && r.toInt64() < PlanLines::kUnbounded)
+            r = Rational(lines_.newPosition(dims.values[t], r.toInt64()));
+        }
       }
+      graph.constants[at(tensor.constant)] =
+          std::make_shared<const ConstantValue>(std::move(value));
     }
   }
 

@@ -76,7 +76,7 @@ void put(Bytes& bytes, const Attributes& attributes) {
 // other, so all of these are written out. A pair of operator and attributes is written at its first
 // use, and named by its number in the order of first uses from then on. canonical_reader.cpp reads
 // this back.
-std::string canonicalForm(const Stage& stage, const Problem& problem) {
+std::string canonicalForm(const Stage& stage) {
   Bytes bytes;
   bytes.list(stage.lumps, [&](const AxisLump& l) {
     // Which axis it is does not matter, only which coordinates stand for how many.
@@ -95,25 +95,22 @@ std::string canonicalForm(const Stage& stage, const Problem& problem) {
                  t.logical);
     bytes.numbers(t.info.shape);
     if (t.origin == Origin::kConstant) {
-      const Graph& graph = t.logical
-                               ? problem.model.graph
-                               : problem.plan.programs[static_cast<std::size_t>(t.program)].graph;
-      const ConstantValue& value = graph.constants[static_cast<std::size_t>(
-          graph.tensors[static_cast<std::size_t>(t.tensor)].constant)];
+      const ConstantValue& value = *t.constant;
       bytes.number(value.fill ? 1 : 0);
       bytes.list(value.elements, [&](const Rational& r) { bytes.text(r.toString()); });
     }
   });
-  std::map<std::pair<OperatorId, AttributesId>, std::int64_t> operations;
+  // Attribute sets are interned where a stage comes from.
+  std::map<std::pair<OperatorId, const Attributes*>, std::int64_t> operations;
   bytes.list(stage.nodes, [&](const StageNode& n) {
     bytes.number(static_cast<std::int64_t>(n.communication) * 2 + n.logical);
     if (n.communication == Communication::kNone) {
-      const auto [it, first] = operations.emplace(std::pair(n.op, n.attributes),
+      const auto [it, first] = operations.emplace(std::pair(n.op, n.attributes.get()),
                                                   static_cast<std::int64_t>(operations.size()));
       bytes.number(it->second);
       if (first) {
         bytes.text(ops::Registry::instance().at(n.op).name);
-        put(bytes, problem.attributes.at(n.attributes));
+        put(bytes, *n.attributes);
       }
     }
     bytes.numbers(n.in);

@@ -25,9 +25,7 @@ class FormReader {
  public:
   explicit FormReader(std::string_view bytes) : bytes_(bytes) {}
 
-  StageOfForm run() {
-    problem_ = std::make_unique<Problem>();
-    problem_->plan.programs.emplace_back();
+  Stage run() {
     readList([&] { readLump(); });
     readList([&] { readTensor(); });
     written_.resize(stage_.tensors.size());
@@ -54,7 +52,7 @@ class FormReader {
     }
     if (next_ != bytes_.size()) throw DamagedForm("there is more after its end");
     stage_.entry = 0;
-    return {std::move(problem_), std::move(stage_)};
+    return std::move(stage_);
   }
 
  private:
@@ -160,25 +158,15 @@ class FormReader {
     }
     t.tensor = static_cast<std::int32_t>(stage_.tensors.size());
     if (!t.logical) t.program = 0, t.rank = 0;
-    Tensor tensor;
-    tensor.name = problem_->names.intern("t" + std::to_string(stage_.tensors.size()));
-    tensor.shape = t.info.shape;
-    tensor.element = t.info.element;
-    Graph& graph = t.logical ? problem_->model.graph : problem_->plan.programs[0].graph;
     if (t.origin == Origin::kConstant) {
       ConstantValue value;
       value.fill = number(0, 1) != 0;
       readList([&] { value.elements.push_back(rational()); });
       if (static_cast<std::int64_t>(value.elements.size()) != (value.fill ? 1 : elements))
         throw DamagedForm("a constant has another number of elements than its shape");
-      tensor.kind = TensorKind::kConstant;
-      tensor.constant = static_cast<std::int32_t>(graph.constants.size());
-      graph.constants.push_back(std::move(value));
+      t.kind = TensorKind::kConstant;
+      t.constant = std::make_shared<const ConstantValue>(std::move(value));
     }
-    // Both graphs have as many tensors as the stage, so that a stage tensor's index is its index
-    // there too.
-    for (Graph* g : {&problem_->model.graph, &problem_->plan.programs[0].graph})
-      g->tensors.push_back(g == &graph ? tensor : Tensor{});
     stage_.tensors.push_back(std::move(t));
   }
 
@@ -225,11 +213,11 @@ class FormReader {
         const std::string name = text();
         const OperatorId op = ops::Registry::instance().find(name);
         if (!op) throw DamagedForm("an unknown operator");
-        operations_.emplace_back(op, problem_->attributes.intern(readAttributes()));
+        operations_.emplace_back(op, attributes_.share(attributes_.intern(readAttributes())));
       }
       std::tie(n.op, n.attributes) = operations_[at(operation)];
     } else {
-      n.attributes = problem_->attributes.intern({});
+      n.attributes = attributes_.share(attributes_.intern({}));
     }
     const std::int32_t least = communicates ? 0 : -1;
     readList([&] { n.in.push_back(tensor(least)); });
@@ -257,7 +245,7 @@ class FormReader {
 
   // Everything that runs an operator goes by its tensors' shapes.
   void checkOperator(const StageNode& n, const ops::OperatorInfo& op) const {
-    const Attributes& attributes = problem_->attributes.at(n.attributes);
+    const Attributes& attributes = *n.attributes;
     op.validate(attributes, n.in.size(), n.out.size());
     std::vector<const ops::TensorInfo*> operands;
     for (const std::int32_t t : n.in)
@@ -380,14 +368,14 @@ class FormReader {
 
   std::string_view bytes_;
   std::size_t next_ = 0;
-  std::unique_ptr<Problem> problem_;
+  AttributeTable attributes_;  // so that equal sets are one, as where the form was written
   Stage stage_;
-  std::vector<std::pair<OperatorId, AttributesId>> operations_;
+  std::vector<std::pair<OperatorId, std::shared_ptr<const Attributes>>> operations_;
   std::vector<char> written_;  // stage tensors that have a value before the node that is read next
 };
 
 }  // namespace
 
-StageOfForm readCanonicalForm(std::string_view form) { return FormReader(form).run(); }
+Stage readCanonicalForm(std::string_view form) { return FormReader(form).run(); }
 
 }  // namespace shardproof

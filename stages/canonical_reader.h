@@ -3,12 +3,10 @@
 // a proof cache is checked without the plans that it was filled from.
 #pragma once
 
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 
-#include "shardproof/graph.h"
 #include "stages/stage.h"
 
 namespace shardproof {
@@ -19,14 +17,7 @@ class DamagedForm : public std::runtime_error {
   explicit DamagedForm(const std::string& what) : std::runtime_error(what) {}
 };
 
-// The problem holds the stage's attributes, constants and made-up names ("t7" for the stage's
-// tensor 7), and nothing else.
-struct StageOfForm {
-  std::unique_ptr<Problem> problem;
-  Stage stage;
-};
-
 // Throws DamagedForm. canonicalForm of the result is `form` again.
-StageOfForm readCanonicalForm(std::string_view form);
+Stage readCanonicalForm(std::string_view form);
 
 }  // namespace shardproof

@@ -101,6 +101,7 @@ class Cutter {
 
   Stage run() {
     stage_.entry = entries_.front();
+    stage_.names = &join_.problem().names;
     for (const std::int32_t e : entries_) maxKey_[e] = order(e);
     sliceLocal();
     chooseLogicalCut();
@@ -811,7 +812,7 @@ class Cutter {
       StageNode made;
       made.logical = true;
       made.op = node.op;
-      made.attributes = node.attributes;
+      made.attributes = join_.problem().attributes.share(node.attributes);
       made.node = n;
       const std::size_t relevant = relevantOperands(node).size();
       for (const Operand& operand : model_.in(node)) {
@@ -859,12 +860,20 @@ class Cutter {
       if (origin == Origin::kVariable) made.facts = factsOf(t);
       made.tensor = t;
       made.origin = origin;
+      describe(made, tensor, model_);
       stage_.tensors.push_back(std::move(made));
     }
     return it->second;
   }
 
   // ---- assembly
+
+  static void describe(StageTensor& made, const Tensor& tensor, const Graph& graph) {
+    made.kind = tensor.kind;
+    made.name = tensor.name;
+    if (made.origin == Origin::kConstant)
+      made.constant = graph.constants[static_cast<std::size_t>(tensor.constant)];
+  }
 
   std::int32_t localTensor(const LocalInstance& instance, Origin origin) {
     const auto [it, inserted] =
@@ -883,6 +892,7 @@ class Cutter {
       made.program = instance.program;
       made.rank = instance.rank;
       made.microbatch = instance.microbatch;
+      describe(made, tensor, graph);
       stage_.tensors.push_back(std::move(made));
     }
     return it->second;
@@ -895,6 +905,7 @@ class Cutter {
     made.step = from.family.step;
     made.entry = from.entry;
     made.shard = from.shard;
+    made.output = plan_.lineage[static_cast<std::size_t>(from.entry)].role == Role::kOutput;
     for (const auto& [instance, mult] : from.family.parts) {
       const auto it = local_.find(instance);
       made.parts.emplace_back(
@@ -913,7 +924,7 @@ class Cutter {
                              .graph.nodes[static_cast<std::size_t>(from.node)];
       StageNode made;
       made.op = node.op;
-      made.attributes = node.attributes;
+      made.attributes = join_.problem().attributes.share(node.attributes);
       made.program = from.program;
       made.node = from.node;
       made.rank = from.rank;

@@ -34,4 +34,9 @@ std::size_t Stage::logicalNodes() const {
       std::count_if(nodes.begin(), nodes.end(), [](const StageNode& n) { return n.logical; }));
 }
 
+std::string tensorName(const Stage& stage, std::int32_t t) {
+  const NameId name = stage.tensors[static_cast<std::size_t>(t)].name;
+  return stage.names != nullptr && name.valid() ? stage.names->text(name) : "t" + std::to_string(t);
+}
+
 }  // namespace shardproof

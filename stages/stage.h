@@ -1,9 +1,11 @@
 // A stage: one lineage entry's claim, the slices of model and plan that it depends on, and the
-// lineage assumed where the slices stop. Self-contained: everything that decides the proof is in
-// here by value or interned id, names and ranks only for messages.
+// lineage assumed where the slices stop. It stands alone: whatever a verdict on it depends on is in
+// here, and nothing that looks at a stage needs the problem that it was cut from. Ids of names,
+// programs, nodes, entries and ranks are there for messages.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -46,16 +48,19 @@ struct StageTensor {
   ops::TensorInfo info;
   Origin origin = Origin::kComputed;
   bool logical = false;
-  TensorFacts facts;                     // of a logical variable; of anything else nothing
-  std::int32_t tensor = -1;              // index in the model or in the program
-  std::int32_t program = -1, rank = -1;  // local tensors: which instance (messages only)
+  TensorFacts facts;                              // of a logical variable; of anything else nothing
+  TensorKind kind = TensorKind::kProduced;        // what the model or the plan says it is
+  std::shared_ptr<const ConstantValue> constant;  // of a constant
+  NameId name;                                    // for messages
+  std::int32_t tensor = -1;                       // index in the model or in the program
+  std::int32_t program = -1, rank = -1;           // local tensors: which instance (messages only)
   Microbatch microbatch;
 };
 
 struct StageNode {
   bool logical = false;
   OperatorId op;  // invalid for communication
-  AttributesId attributes;
+  std::shared_ptr<const Attributes> attributes;
   std::vector<std::int32_t> in, out;  // stage tensors, -1: absent
   // Communication: one member's result from all members' operands, in group order. A reduce_scatter
   // of one operand takes this member's part of it: what the members add up is then the result of an
@@ -83,6 +88,7 @@ struct Equation {
   std::vector<std::pair<std::int32_t, std::int64_t>> parts;  // stage tensor, multiplicity
   std::vector<Step> step;
   std::int32_t entry = -1, shard = -1;
+  bool output = false;  // the entry is about an output of the model
 };
 
 struct Stage {
@@ -93,6 +99,8 @@ struct Stage {
   std::vector<AxisLump> lumps;
   std::vector<std::int32_t> usedEntries;  // lineage entries that `assumptions` comes from, sorted,
                                           // without those of role input
+  const Names* names =
+      nullptr;  // of the tensors, for messages; it outlives the stage, or is not there
   std::size_t logicalNodes() const;
   std::size_t parallelNodes() const { return nodes.size() - logicalNodes(); }
 };
@@ -100,6 +108,9 @@ struct Stage {
 // The stage as bytes with names replaced by position. Two stages with equal forms have the same
 // proof, whatever problems they are of: operators, attributes, full shapes, wiring, constants and
 // lineage are all in it. stages/canonical_reader.h makes a stage of it again.
-std::string canonicalForm(const Stage& stage, const Problem& problem);
+std::string canonicalForm(const Stage& stage);
+
+// The name of tensor `t` of the stage; without Stage::names a made-up one, "t7" for tensor 7.
+std::string tensorName(const Stage& stage, std::int32_t t);
 
 }  // namespace shardproof

@@ -145,7 +145,7 @@ struct Graph {
   std::vector<Node> nodes;  // in file order
   std::vector<Operand> operands;
   std::vector<std::int32_t> results;  // tensor index, -1: absent (null)
-  std::vector<ConstantValue> constants;
+  std::vector<std::shared_ptr<const ConstantValue>> constants;
   std::vector<DrawnMask> drawnMasks;
   std::size_t tensorsAdded = 0;  // at the end of `tensors`, that no file has: masks of dropout
 
@@ -162,13 +162,15 @@ class AttributeTable {
  public:
   AttributesId intern(Attributes attributes);
   const Attributes& at(AttributesId id) const { return *sets_.at(id.index()); }
+  // For what outlives the table.
+  std::shared_ptr<const Attributes> share(AttributesId id) const { return sets_.at(id.index()); }
   std::size_t size() const { return sets_.size(); }  // ids run from 0
   const std::string& canonicalText(AttributesId id) const {
     return texts_.at(id.index());
   }  // equal text iff equal set
  private:
   std::map<std::string, AttributesId> ids_;
-  std::vector<std::unique_ptr<Attributes>> sets_;
+  std::vector<std::shared_ptr<const Attributes>> sets_;
   std::vector<std::string> texts_;
 };
 

@@ -53,7 +53,7 @@ AttributesId AttributeTable::intern(Attributes attributes) {
   std::string text = canonical(attributes);
   if (const auto it = ids_.find(text); it != ids_.end()) return it->second;
   const AttributesId id(static_cast<std::int64_t>(sets_.size()));
-  sets_.push_back(std::make_unique<Attributes>(std::move(attributes)));
+  sets_.push_back(std::make_shared<const Attributes>(std::move(attributes)));
   texts_.push_back(text);
   ids_.emplace(std::move(text), id);
   return id;

@@ -10,22 +10,22 @@ bool isProof(Method method, Checker checker) {
          method == Method::kSolver;
 }
 
-StoredProof storedProof(const Stage& stage, const Problem& problem, const StageOutcome& outcome) {
+StoredProof storedProof(const Stage& stage, const StageOutcome& outcome) {
   StoredProof proof;
   proof.method = outcome.method;
-  const auto shown = shownTensors(stage, problem);
+  const auto shown = shownTensors(stage);
   for (std::size_t i = 0; i < std::min(shown.size(), outcome.reducedShapes.size()); ++i)
     proof.shapes.push_back({shown[i].first, outcome.reducedShapes[i].reduced});
   return proof;
 }
 
-StageOutcome provedOutcome(const Stage& stage, const Problem& problem, const StoredProof& proof) {
+StageOutcome provedOutcome(const Stage& stage, const StoredProof& proof) {
   StageOutcome outcome;
   outcome.verdict = StageVerdict::kProved;
   outcome.method = proof.method;
   std::map<std::int32_t, const Shape*> reduced;
   for (const auto& s : proof.shapes) reduced.emplace(s.tensor, &s.shape);
-  for (auto& [t, name] : shownTensors(stage, problem)) {
+  for (auto& [t, name] : shownTensors(stage)) {
     // Where the other plan gave two tensors one name, only the first was listed.
     const auto it = reduced.find(t);
     if (it != reduced.end())
@@ -36,16 +36,16 @@ StageOutcome provedOutcome(const Stage& stage, const Problem& problem, const Sto
 }
 
 std::optional<StageOutcome> ProofStore::recall(const std::string& form, Checker checker,
-                                               const Stage& stage, const Problem& problem) {
+                                               const Stage& stage) {
   const auto proof = find(form, checker);
   if (!proof) return std::nullopt;
-  return provedOutcome(stage, problem, *proof);
+  return provedOutcome(stage, *proof);
 }
 
 void ProofStore::remember(const std::string& form, Checker checker, const Stage& stage,
-                          const Problem& problem, const StageOutcome& outcome) {
+                          const StageOutcome& outcome) {
   if (outcome.verdict == StageVerdict::kProved && isProof(outcome.method, checker))
-    add(form, checker, storedProof(stage, problem, outcome));
+    add(form, checker, storedProof(stage, outcome));
 }
 
 std::optional<StoredProof> MemoryStore::find(const std::string& form, Checker checker) {

@@ -37,18 +37,17 @@ bool isProof(Method method, Checker checker);
 
 // From what the checker found out, and back to what it would have said about this stage (but for
 // the time). `stage` has the form that the proof is kept by.
-StoredProof storedProof(const Stage& stage, const Problem& problem, const StageOutcome& outcome);
-StageOutcome provedOutcome(const Stage& stage, const Problem& problem, const StoredProof& proof);
+StoredProof storedProof(const Stage& stage, const StageOutcome& outcome);
+StageOutcome provedOutcome(const Stage& stage, const StoredProof& proof);
 
 class ProofStore {
  public:
   virtual ~ProofStore() = default;
   // The outcome of the stored proof of `form`, which is the form of `stage`.
-  std::optional<StageOutcome> recall(const std::string& form, Checker checker, const Stage& stage,
-                                     const Problem& problem);
+  std::optional<StageOutcome> recall(const std::string& form, Checker checker, const Stage& stage);
   // Keeps `outcome` if it is a proof.
   void remember(const std::string& form, Checker checker, const Stage& stage,
-                const Problem& problem, const StageOutcome& outcome);
+                const StageOutcome& outcome);
 
   // None of these throws, whatever happens to the store: it may lose proofs.
   virtual std::optional<StoredProof> find(const std::string& form, Checker checker) = 0;

@@ -31,10 +31,9 @@ std::vector<std::int64_t> drawSample(std::vector<std::int64_t> ids, std::size_t 
 NotProvedAgain whyNotProvedAgain(const std::string& form, const std::optional<StoredProof>& proof,
                                  const CheckOptions& check) {
   try {
-    const StageOfForm read = readCanonicalForm(form);
-    if (canonicalForm(read.stage, *read.problem) != form)
-      return {"its stage is not the one that its form describes"};
-    const StageOutcome outcome = checkStage(read.stage, *read.problem, check);
+    const Stage stage = readCanonicalForm(form);
+    if (canonicalForm(stage) != form) return {"its stage is not the one that its form describes"};
+    const StageOutcome outcome = checkStage(stage, check);
     if (outcome.verdict == StageVerdict::kRefuted) {
       return {"its stage is refuted" + (outcome.counterexample
                                             ? ": " + outcome.counterexample->element + " differs"
@@ -45,7 +44,7 @@ NotProvedAgain whyNotProvedAgain(const std::string& form, const std::optional<St
               true};
     if (!proof) return {};
     // Other names may have been listed, but what is listed for both must be the same.
-    const StoredProof again = storedProof(read.stage, *read.problem, outcome);
+    const StoredProof again = storedProof(stage, outcome);
     if (again.method != proof->method)
       return {std::string("it is proved by ") + toString(again.method) + ", not by " +
               toString(proof->method)};

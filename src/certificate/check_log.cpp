@@ -245,7 +245,7 @@ class LogCheck {
       if (stage.usedEntries != logged.assumes)
         why = "its stage assumes " + listed(stage.usedEntries) + ", but " + listed(logged.assumes) +
               " in the log";
-      else if (canonicalForm(stage, problem_) != log_.classes[at(logged.classId)].form)
+      else if (canonicalForm(stage) != log_.classes[at(logged.classId)].form)
         why = "the stage that model and plan give for it is another than that of " +
               classPlace(logged.classId);
     } catch (const std::bad_alloc&) {

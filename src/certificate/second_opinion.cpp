@@ -97,15 +97,13 @@ class SecondOpinions {
     runPool(
         tasks,
         [&](std::size_t i) -> std::string {
-          const StageOfForm read = readCanonicalForm(classOf(i).form);
-          StageOutcome outcome =
-              checkStageBy(read.stage, *read.problem, methodsOf(i)[round], check);
+          const Stage stage = readCanonicalForm(classOf(i).form);
+          StageOutcome outcome = checkStageBy(stage, methodsOf(i)[round], check);
           // Some proofs need more coordinates of an interchangeable axis than a stage keeps: the
           // stage with all of them is then as good.
           try {
             if (outcome.notSymmetric)
-              outcome =
-                  checkStageBy(unlumped(evidence_[i].entry), problem_, methodsOf(i)[round], check);
+              outcome = checkStageBy(unlumped(evidence_[i].entry), methodsOf(i)[round], check);
           } catch (const Unsupported& error) {
             return error.what();
           }
@@ -168,7 +166,7 @@ class SecondOpinions {
     sample.mostElements = static_cast<std::uint64_t>(static_cast<double>(sample.mostElements) *
                                                      options_.timeoutSeconds);
     try {
-      return sampleStage(unlumped(entry), problem_, sample);
+      return sampleStage(unlumped(entry), sample);
     } catch (const Unsupported& error) {
       unreduced::SampleOutcome outcome;
       outcome.reason = error.what();

@@ -54,8 +54,8 @@ constexpr std::size_t kImpossibleBudget =
 
 class StageChecker {
  public:
-  StageChecker(const Stage& stage, const Problem& problem, const CheckOptions& options)
-      : stage_(stage), problem_(problem), options_(options) {}
+  StageChecker(const Stage& stage, const CheckOptions& options)
+      : stage_(stage), options_(options) {}
 
   StageOutcome run() {
     try {
@@ -94,7 +94,7 @@ class StageChecker {
     }
     if (totalElements() > kManyElements && differsAtFirstSight() && refuteInNumbers()) return;
     TermAlgebra algebra(TermAlgebra::Mode::kNormalized, mostTerms(options_.memoryMegabytes));
-    Terms terms(stage_, reduced_, problem_, algebra);
+    Terms terms(stage_, reduced_, algebra);
     execute(terms, algebra);
     const auto unequal = differing(terms);
     undefined_ = undefinedInPlan(terms, algebra);
@@ -166,7 +166,7 @@ class StageChecker {
     for (int k = 0; k < kMostDraws && !missing.empty(); ++k) {
       std::mt19937_64 random(0xD1B54A32D192ED03ULL + static_cast<std::uint64_t>(k));
       DoubleAlgebra algebra;
-      Doubles runner(stage_, reduced_, problem_, algebra);
+      Doubles runner(stage_, reduced_, algebra);
       runner.run([&](std::int32_t tensor, std::int64_t) {
         return isInteger(tensor) ? static_cast<double>(drawIndex(random, tensor))
                                  : drawReal(random, k, true);
@@ -187,7 +187,7 @@ class StageChecker {
     if (options_.checker ==
         Checker::kZ3) {  // the solver is told to look only where both sides are defined
       TermAlgebra algebra(TermAlgebra::Mode::kNormalized, mostTerms(options_.memoryMegabytes));
-      Terms terms(stage_, reduced_, problem_, algebra);
+      Terms terms(stage_, reduced_, algebra);
       execute(terms, algebra);
       undefined_ = undefinedInPlan(terms, algebra);
       if (!undefined_.empty()) {
@@ -195,9 +195,8 @@ class StageChecker {
         return;
       }
     }
-    Obligation obligation =
-        buildObligation(stage_, problem_, reductionOptions_, Positions::kConclusive,
-                        mostTerms(options_.memoryMegabytes), outcome_.seconds);
+    Obligation obligation = buildObligation(stage_, reductionOptions_, Positions::kConclusive,
+                                            mostTerms(options_.memoryMegabytes), outcome_.seconds);
     reduced_ = std::move(obligation.reduced);
     reductionOptions_ = obligation.reduction;
     free_ = std::move(obligation.free);
@@ -208,7 +207,7 @@ class StageChecker {
 
   void reduce(const ReductionOptions& options) {
     Stopwatch watch(outcome_.seconds["reduce"]);
-    reduced_ = reduceStage(stage_, problem_, options);
+    reduced_ = reduceStage(stage_, options);
     reductionOptions_ = options;
   }
 
@@ -246,7 +245,7 @@ class StageChecker {
     Stopwatch watch(outcome_.seconds["check"]);
     try {
       ModularAlgebra algebra;
-      StageInterpreter<ModularAlgebra> runner(stage_, reduced_, problem_, algebra);
+      StageInterpreter<ModularAlgebra> runner(stage_, reduced_, algebra);
       std::mt19937_64 random(0x5eed);
       runner.run([&](std::int32_t tensor, std::int64_t) {
         return ModularAlgebra::Element{isInteger(tensor)
@@ -307,7 +306,7 @@ class StageChecker {
                Trial& trial, bool undefinedCounts) {
     trial = {};
     DoubleAlgebra algebra;
-    Doubles runner(stage_, reduced_, problem_, algebra);
+    Doubles runner(stage_, reduced_, algebra);
     runner.run([&](std::int32_t tensor, std::int64_t index) {
       const double value = supply(tensor, index, trial.values.size());
       trial.elements.push_back({tensor, index});
@@ -333,7 +332,7 @@ class StageChecker {
     }
     for (std::uint64_t seed = 1; seed <= kNoisyRuns && !candidates.empty(); ++seed) {
       DoubleAlgebra noisy(seed * 0x9E3779B97F4A7C15ULL);
-      Doubles again(stage_, reduced_, problem_, noisy);
+      Doubles again(stage_, reduced_, noisy);
       std::size_t next = 0;
       again.run([&](std::int32_t, std::int64_t) { return trial.values[next++]; });
       if (noisy.decisions() != algebra.decisions()) {
@@ -349,7 +348,7 @@ class StageChecker {
     for (std::uint64_t seed = 1; seed <= kMovedRuns && !candidates.empty(); ++seed) {
       std::mt19937_64 random(seed);
       DoubleAlgebra beside;
-      Doubles again(stage_, reduced_, problem_, beside);
+      Doubles again(stage_, reduced_, beside);
       std::size_t next = 0;
       again.run([&](std::int32_t tensor, std::int64_t) {
         const double value = trial.values[next++];
@@ -473,10 +472,7 @@ class StageChecker {
   }
 
   bool isOutput(std::int32_t claim) const {
-    return problem_.plan
-               .lineage[static_cast<std::size_t>(
-                   stage_.claims[static_cast<std::size_t>(claim)].entry)]
-               .role == Role::kOutput;
+    return stage_.claims[static_cast<std::size_t>(claim)].output;
   }
   bool anyOutput(const std::set<std::int32_t>& claims) const {
     return std::any_of(claims.begin(), claims.end(), [&](std::int32_t c) { return isOutput(c); });
@@ -520,7 +516,7 @@ class StageChecker {
   }
 
   void reduceAgain(const ReductionOptions& options) {
-    reduced_ = reduceStage(stage_, problem_, options);
+    reduced_ = reduceStage(stage_, options);
     reductionOptions_ = options;
   }
 
@@ -579,12 +575,7 @@ class StageChecker {
   // dimension. (Reduced positions repeat, so sums grow with their length, not with its root.)
   double fanIn(std::int32_t t) const {
     const StageTensor& tensor = stage_.tensors[static_cast<std::size_t>(t)];
-    const Graph& graph =
-        tensor.logical ? problem_.model.graph
-                       : problem_.plan.programs[static_cast<std::size_t>(tensor.program)].graph;
-    const bool matrix =
-        graph.tensors[static_cast<std::size_t>(tensor.tensor)].kind == TensorKind::kParameter &&
-        tensor.info.shape.size() > 1;
+    const bool matrix = tensor.kind == TensorKind::kParameter && tensor.info.shape.size() > 1;
     return matrix ? static_cast<double>(std::max<std::int64_t>(1, tensor.info.shape.back())) : 1;
   }
 
@@ -634,7 +625,7 @@ class StageChecker {
 
   bool matters(const Trial& trial, std::size_t input) {
     DoubleAlgebra algebra;
-    Doubles runner(stage_, reduced_, problem_, algebra);
+    Doubles runner(stage_, reduced_, algebra);
     std::size_t next = 0;
     runner.run([&](std::int32_t tensor, std::int64_t) {
       const std::size_t i = next++;
@@ -668,7 +659,7 @@ class StageChecker {
         wider.extraPositions = extra;
         reduce(wider);
         TermAlgebra fresh(TermAlgebra::Mode::kNormalized, mostTerms(options_.memoryMegabytes));
-        Terms again(stage_, reduced_, problem_, fresh);
+        Terms again(stage_, reduced_, fresh);
         execute(again, fresh);
         const auto left = differing(again);
         if (!expandedEqual(fresh, left) || extraPositionsFor(left, fresh, stage_, reduced_) > extra)
@@ -762,12 +753,12 @@ class StageChecker {
   // ---- names
 
   std::string elementName(std::int32_t t, std::int64_t index) const {
-    return shardproof::elementName(stage_, problem_, reduced_, t, index);
+    return shardproof::elementName(stage_, reduced_, t, index);
   }
 
   void describeShapes() {
     outcome_.reducedShapes.clear();
-    for (auto& [t, name] : shownTensors(stage_, problem_)) {
+    for (auto& [t, name] : shownTensors(stage_)) {
       ReducedShape shape{
           std::move(name), stage_.tensors[static_cast<std::size_t>(t)].info.shape, {}};
       for (const ops::ReducedDim* d : reduced_.dims[static_cast<std::size_t>(t)])
@@ -777,7 +768,6 @@ class StageChecker {
   }
 
   const Stage& stage_;
-  const Problem& problem_;
   const CheckOptions& options_;
   StageOutcome outcome_;
   ReducedStage reduced_;
@@ -792,26 +782,21 @@ class StageChecker {
 
 }  // namespace
 
-std::vector<std::pair<std::int32_t, std::string>> shownTensors(const Stage& stage,
-                                                               const Problem& problem) {
+std::vector<std::pair<std::int32_t, std::string>> shownTensors(const Stage& stage) {
   constexpr std::size_t kMostShown = 64;  // a message, not an archive
   std::vector<std::pair<std::int32_t, std::string>> shown;
   std::unordered_set<std::string> seen;
   for (std::size_t t = 0; t < stage.tensors.size() && shown.size() < kMostShown; ++t) {
     const StageTensor& tensor = stage.tensors[t];
-    const Graph& graph =
-        tensor.logical ? problem.model.graph
-                       : problem.plan.programs[static_cast<std::size_t>(tensor.program)].graph;
     const std::string name =
-        (tensor.logical ? "" : "local ") +
-        problem.names.text(graph.tensors[static_cast<std::size_t>(tensor.tensor)].name);
+        (tensor.logical ? "" : "local ") + tensorName(stage, static_cast<std::int32_t>(t));
     if (seen.insert(name).second) shown.emplace_back(static_cast<std::int32_t>(t), name);
   }
   return shown;
 }
 
-StageOutcome checkStage(const Stage& stage, const Problem& problem, const CheckOptions& options) {
-  return StageChecker(stage, problem, options).run();
+StageOutcome checkStage(const Stage& stage, const CheckOptions& options) {
+  return StageChecker(stage, options).run();
 }
 
 }  // namespace shardproof

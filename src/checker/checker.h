@@ -18,7 +18,7 @@ namespace shardproof {
 // Part of what proofs are stored under (src/cache/), so that none is believed after a change that
 // might have made it differently. To be raised with every change that can turn "proved" into
 // anything else for some stage, or that reads or writes canonical forms in another way: in stages/
-// (canonical.cpp, runner.h, and the values of enumerations that a form holds: Origin, ElementKind,
+// (canonical.cpp, and the values of enumerations that a form holds: Origin, ElementKind,
 // Communication, Reduction), in shape_reduction/, src/terms/, src/smt/ and src/checker/. Changes of
 // the cutter and of the chain need not raise it: they work anew in every run. For what an operator
 // means there is ops::kOperatorVersion.
@@ -59,12 +59,11 @@ inline constexpr const char* kNoDifferenceFound = "no input was found on which t
 
 // Never throws Unsupported (that is kUndecided with the reason). Throws NotSymmetric when the stage
 // must be cut without lumped axes.
-StageOutcome checkStage(const Stage& stage, const Problem& problem, const CheckOptions& options);
+StageOutcome checkStage(const Stage& stage, const CheckOptions& options);
 
 // The tensors whose shapes an outcome lists, in that order: stage tensor and the name it is shown
 // by.
-std::vector<std::pair<std::int32_t, std::string>> shownTensors(const Stage& stage,
-                                                               const Problem& problem);
+std::vector<std::pair<std::int32_t, std::string>> shownTensors(const Stage& stage);
 
 // A message of a worker to the main process.
 std::string serialize(const StageOutcome& outcome);

@@ -28,7 +28,7 @@ class Facts {
   ModelFacts run() {
     for (std::size_t t = 0; t < facts_.size(); ++t) {
       if (model_.tensors[t].kind == TensorKind::kConstant)
-        facts_[t].sign = signOf(model_.constants[at(model_.tensors[t].constant)]);
+        facts_[t].sign = signOf(*model_.constants[at(model_.tensors[t].constant)]);
     }
     for (std::size_t n = 0; n < model_.nodes.size(); ++n) {
       const Node& node = model_.nodes[n];
@@ -72,7 +72,7 @@ class Facts {
   const ConstantValue* fillOf(std::int32_t t) const {
     const Tensor& tensor = model_.tensors[at(t)];
     if (tensor.kind != TensorKind::kConstant) return nullptr;
-    const ConstantValue& value = model_.constants[at(tensor.constant)];
+    const ConstantValue& value = *model_.constants[at(tensor.constant)];
     return value.fill ? &value : nullptr;
   }
 
@@ -119,6 +119,10 @@ class Facts {
     made.logical = true;
     made.tensor = t;
     made.origin = origin;
+    const Tensor& tensor = model_.tensors[at(t)];
+    made.kind = tensor.kind;
+    made.name = tensor.name;
+    if (origin == Origin::kConstant) made.constant = model_.constants[at(tensor.constant)];
     if (origin == Origin::kVariable) made.facts = facts_[at(t)];
     stage.tensors.push_back(std::move(made));
     return static_cast<std::int32_t>(stage.tensors.size()) - 1;
@@ -142,7 +146,7 @@ class Facts {
     StageNode made;
     made.logical = true;
     made.op = from.op;
-    made.attributes = from.attributes;
+    made.attributes = problem_.attributes.share(from.attributes);
     std::map<std::int32_t, std::int32_t> ids;
     for (const Operand& o : model_.in(from)) {
       if (o.present() && !ids.contains(o.tensor)) ids.emplace(o.tensor, operand(stage, o.tensor));
@@ -166,10 +170,10 @@ class Facts {
       const auto made = node(stage, from);
       ReductionOptions options;
       options.maxElements = kMostElements;
-      const ReducedStage reduced = reduceStage(stage, problem_, options);
+      const ReducedStage reduced = reduceStage(stage, options);
       if (reduced.largestIteration > kMostWork) return found;
       TermAlgebra algebra(TermAlgebra::Mode::kNormalized, kMostTerms);
-      StageInterpreter<TermAlgebra> runner(stage, reduced, problem_, algebra);
+      StageInterpreter<TermAlgebra> runner(stage, reduced, algebra);
       runner.run([&](std::int32_t t, std::int64_t) {
         const StageTensor& tensor = stage.tensors[at(t)];
         return algebra.variable(tensor.info.element == ElementKind::kInteger, tensor.facts);

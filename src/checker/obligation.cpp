@@ -27,12 +27,6 @@ constexpr int kMostExtraForSolver = 24;
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-const std::string& nameOf(const Problem& problem, const StageTensor& tensor) {
-  const Graph& graph =
-      tensor.logical ? problem.model.graph : problem.plan.programs[at(tensor.program)].graph;
-  return problem.names.text(graph.tensors[at(tensor.tensor)].name);
-}
-
 // An upper bound on how many atoms a monomial of the expansion multiplies together, before anything
 // cancels.
 std::int64_t degree(const TermAlgebra& algebra, Term root,
@@ -87,20 +81,20 @@ std::int64_t degree(const TermAlgebra& algebra, Term root,
 }
 
 // On one reduction: executed, paired, and told whether that is conclusive.
-Obligation execute(const Stage& stage, const Problem& problem, const ReductionOptions& options,
-                   std::size_t maxTerms, std::map<std::string, double>& seconds) {
+Obligation execute(const Stage& stage, const ReductionOptions& options, std::size_t maxTerms,
+                   std::map<std::string, double>& seconds) {
   Obligation o;
   o.terms = TermAlgebra(TermAlgebra::Mode::kRaw, maxTerms);
   o.reduction = options;
   {
     Stopwatch watch(seconds["reduce"]);
-    o.reduced = reduceStage(stage, problem, options);
+    o.reduced = reduceStage(stage, options);
   }
   if (o.reduced.largestIteration > kMostIteration)
     throw Unsupported(
         "an operator of the reduced stage runs through too many combinations of indices");
   Stopwatch watch(seconds["execute"]);
-  StageInterpreter<TermAlgebra> runner(stage, o.reduced, problem, o.terms);
+  StageInterpreter<TermAlgebra> runner(stage, o.reduced, o.terms);
   runner.run([&](std::int32_t tensor, std::int64_t index) {
     o.free.push_back({tensor, index});
     return o.terms.variable(stage.tensors[at(tensor)].info.element == ElementKind::kInteger,
@@ -231,13 +225,12 @@ int extraPositionsFor(const std::vector<std::pair<Term, Term>>& pairs, const Ter
       std::min<std::int64_t>((factors - 1) * reduced.mostVariables, kMostExtraForSolver + 1));
 }
 
-Obligation buildObligation(const Stage& stage, const Problem& problem,
-                           const ReductionOptions& atLeast, Positions positions,
+Obligation buildObligation(const Stage& stage, const ReductionOptions& atLeast, Positions positions,
                            std::size_t maxTerms, std::map<std::string, double>& seconds) {
   ReductionOptions options = atLeast;
   try {
     for (;;) {
-      Obligation o = execute(stage, problem, options, maxTerms, seconds);
+      Obligation o = execute(stage, options, maxTerms, seconds);
       const int extra = extraPositionsFor(termsOf(o), o.terms, stage, o.reduced);
       if (extra <= options.extraPositions) return o;
       if (extra > kMostExtraForSolver)
@@ -250,15 +243,15 @@ Obligation buildObligation(const Stage& stage, const Problem& problem,
   } catch (const NotSymmetric&) {
     if (positions == Positions::kConclusive) throw;
   }
-  Obligation o = execute(stage, problem, atLeast, maxTerms, seconds);
+  Obligation o = execute(stage, atLeast, maxTerms, seconds);
   o.conclusive = false;
   return o;
 }
 
-std::string elementName(const Stage& stage, const Problem& problem, const ReducedStage& reduced,
-                        std::int32_t t, std::int64_t index) {
+std::string elementName(const Stage& stage, const ReducedStage& reduced, std::int32_t t,
+                        std::int64_t index) {
   const StageTensor& tensor = stage.tensors[at(t)];
-  std::string text = nameOf(problem, tensor);
+  std::string text = tensorName(stage, t);
   if (!tensor.logical) {
     text = "local " + text + "@rank " + std::to_string(tensor.rank);
     if (tensor.microbatch.isOne())
@@ -281,13 +274,12 @@ std::string elementName(const Stage& stage, const Problem& problem, const Reduce
   return text + "]" + suffix;
 }
 
-WrittenObligation writeObligation(const Stage& stage, const Problem& problem,
-                                  const ObligationNotes& notes, std::size_t memoryMegabytes,
-                                  std::size_t mostBytes) {
+WrittenObligation writeObligation(const Stage& stage, const ObligationNotes& notes,
+                                  std::size_t memoryMegabytes, std::size_t mostBytes) {
   WrittenObligation written;
   try {
     std::map<std::string, double> seconds;
-    const Obligation o = buildObligation(stage, problem, ReductionOptions{}, Positions::kTractable,
+    const Obligation o = buildObligation(stage, ReductionOptions{}, Positions::kTractable,
                                          mostTerms(memoryMegabytes), seconds);
     const SmtQuery query = buildQuery(o.terms, termsOf(o));
     written.logic = logicOf(query);
@@ -325,10 +317,10 @@ WrittenObligation writeObligation(const Stage& stage, const Problem& problem,
           "was left out");
     script.status = written.status;
     script.variable = [&](std::uint32_t v) {
-      return elementName(stage, problem, o.reduced, o.free[v].tensor, o.free[v].index);
+      return elementName(stage, o.reduced, o.free[v].tensor, o.free[v].index);
     };
     script.claim = [&](std::size_t i) {
-      return elementName(stage, problem, o.reduced, stage.claims[o.pairs[i].claim].logical,
+      return elementName(stage, o.reduced, stage.claims[o.pairs[i].claim].logical,
                          o.pairs[i].logicalIndex);
     };
     written.text = smtLibText(query, script, mostBytes);

@@ -56,8 +56,7 @@ enum class Positions : std::uint8_t {
 
 // Seconds by phase are added to `seconds` ("reduce", "execute"). Throws Unsupported and
 // NotSymmetric as checkStage's parts do.
-Obligation buildObligation(const Stage& stage, const Problem& problem,
-                           const ReductionOptions& atLeast, Positions positions,
+Obligation buildObligation(const Stage& stage, const ReductionOptions& atLeast, Positions positions,
                            std::size_t maxTerms, std::map<std::string, double>& seconds);
 
 // Combinations of indices that one operator may run through as terms.
@@ -74,8 +73,8 @@ constexpr int kMostExtraPositions = 6;
 
 // An element as messages name it, by its full-size position: "y[4, 0]", "local y.part@rank 0
 // microbatch 1[0, 1]".
-std::string elementName(const Stage& stage, const Problem& problem, const ReducedStage& reduced,
-                        std::int32_t tensor, std::int64_t index);
+std::string elementName(const Stage& stage, const ReducedStage& reduced, std::int32_t tensor,
+                        std::int64_t index);
 
 // The obligation as a script of SMT-LIB 2, or why there is none.
 struct WrittenObligation {
@@ -94,9 +93,8 @@ struct ObligationNotes {
            false;  // by our own checker, with numbers that are defined on both sides if refuted
 };
 
-WrittenObligation writeObligation(const Stage& stage, const Problem& problem,
-                                  const ObligationNotes& notes, std::size_t memoryMegabytes,
-                                  std::size_t mostBytes);
+WrittenObligation writeObligation(const Stage& stage, const ObligationNotes& notes,
+                                  std::size_t memoryMegabytes, std::size_t mostBytes);
 
 // A message of a worker to the main process.
 std::string serialize(const WrittenObligation& written);

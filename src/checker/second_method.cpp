@@ -23,19 +23,18 @@ constexpr std::size_t kDomainBudget = 20'000;
 
 // Both sides in the normal form, on the reduction that it needs: are they the same, and is the plan
 // defined where the model is? Throws Unsupported where the second is not shown.
-bool equalInNormalForm(const Stage& stage, const Problem& problem, const CheckOptions& options,
-                       StageOutcome& outcome) {
+bool equalInNormalForm(const Stage& stage, const CheckOptions& options, StageOutcome& outcome) {
   ReducedStage reduced;
   {
     Stopwatch watch(outcome.seconds["reduce"]);
-    reduced = reduceStage(stage, problem, ReductionOptions{});
+    reduced = reduceStage(stage, ReductionOptions{});
   }
   if (reduced.largestIteration > kMostIteration)
     throw Unsupported(
         "an operator of the reduced stage runs through too many combinations of indices");
   Stopwatch watch(outcome.seconds["execute"]);
   TermAlgebra algebra(TermAlgebra::Mode::kNormalized, mostTerms(options.memoryMegabytes));
-  StageInterpreter<TermAlgebra> runner(stage, reduced, problem, algebra);
+  StageInterpreter<TermAlgebra> runner(stage, reduced, algebra);
   runner.run([&](std::int32_t t, std::int64_t) {
     const StageTensor& tensor = stage.tensors[static_cast<std::size_t>(t)];
     return algebra.variable(tensor.info.element == ElementKind::kInteger, tensor.facts);
@@ -110,15 +109,14 @@ std::vector<SecondMethod> methodsBesides(Method method, Checker checker) {
   }
 }
 
-StageOutcome checkStageBy(const Stage& stage, const Problem& problem, SecondMethod method,
-                          const CheckOptions& options) {
+StageOutcome checkStageBy(const Stage& stage, SecondMethod method, const CheckOptions& options) {
   StageOutcome outcome;
   try {
-    const bool equal = equalInNormalForm(stage, problem, options, outcome);
+    const bool equal = equalInNormalForm(stage, options, outcome);
     if (method == SecondMethod::kNormalForm) {
       if (!equal) outcome.reason = "the normal forms of the two sides differ";
     } else {
-      Obligation o = buildObligation(stage, problem, ReductionOptions{}, Positions::kConclusive,
+      Obligation o = buildObligation(stage, ReductionOptions{}, Positions::kConclusive,
                                      mostTerms(options.memoryMegabytes), outcome.seconds);
       outcome.reason = whyNot(o, method, options, outcome);
     }

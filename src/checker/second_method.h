@@ -29,7 +29,6 @@ std::vector<SecondMethod> methodsBesides(Method method, Checker checker);
 // difference that a solver finds may be one of other functions than the real ones. That the plan is
 // defined wherever the model is belongs to each method's proof. Of `options` only the limits count.
 // Throws what the pool is to tell (std::bad_alloc), and nothing else.
-StageOutcome checkStageBy(const Stage& stage, const Problem& problem, SecondMethod method,
-                          const CheckOptions& options);
+StageOutcome checkStageBy(const Stage& stage, SecondMethod method, const CheckOptions& options);
 
 }  // namespace shardproof

@@ -53,9 +53,8 @@ class StageInterpreter {
   // tensor.
   using Supply = std::function<Element(std::int32_t tensor, std::int64_t index)>;
 
-  StageInterpreter(const Stage& stage, const ReducedStage& reduced, const Problem& problem,
-                   A& algebra)
-      : stage_(stage), reduced_(reduced), problem_(problem), algebra_(algebra) {}
+  StageInterpreter(const Stage& stage, const ReducedStage& reduced, A& algebra)
+      : stage_(stage), reduced_(reduced), algebra_(algebra) {}
 
   static constexpr bool kConditions = requires(Element e) {
     e.condition;
@@ -116,9 +115,7 @@ class StageInterpreter {
         node.in.size() != 2 || node.out.size() != 1)
       return false;
     const std::int32_t result = node.out[0];
-    if (node.in[0] < 0 || node.in[1] < 0 || result < 0 ||
-        !problem_.attributes.at(node.attributes).empty())
-      return false;
+    if (node.in[0] < 0 || node.in[1] < 0 || result < 0 || !node.attributes->empty()) return false;
     return reduced_.dims[at(node.in[0])] == reduced_.dims[at(result)] &&
            reduced_.dims[at(node.in[1])] == reduced_.dims[at(result)];
   }
@@ -226,9 +223,7 @@ class StageInterpreter {
   }
 
   void fillConstant(const StageTensor& tensor, Value& value) {
-    const Graph& graph =
-        tensor.logical ? problem_.model.graph : problem_.plan.programs[at(tensor.program)].graph;
-    const ConstantValue& constant = graph.constants[at(graph.tensors[at(tensor.tensor)].constant)];
+    const ConstantValue& constant = *tensor.constant;
     if (tensor.info.element == ElementKind::kComplex) throw Unsupported("complex constants");
     const std::int64_t n = value.positions();
     value.data.reserve(at(n));
@@ -468,7 +463,7 @@ class StageInterpreter {
     std::vector<Value*> out;
     for (const std::int32_t t : node.in) in.push_back(t >= 0 ? &values_[at(t)] : nullptr);
     for (const std::int32_t t : node.out) out.push_back(t >= 0 ? &values_[at(t)] : nullptr);
-    ops::Evaluation<A> evaluation{algebra_, problem_.attributes.at(node.attributes), in, out};
+    ops::Evaluation<A> evaluation{algebra_, *node.attributes, in, out};
     evaluationOf(ops::Registry::instance().at(node.op), &algebra_)(evaluation);
     for (const Value* v : out) {
       if (v && static_cast<std::int64_t>(v->data.size()) != v->positions() * v->planes())
@@ -620,7 +615,6 @@ class StageInterpreter {
 
   const Stage& stage_;
   const ReducedStage& reduced_;
-  const Problem& problem_;
   A& algebra_;
   std::vector<Value> values_;
   std::vector<char> inEquation_;    // tensors of assumptions and claims

@@ -508,7 +508,7 @@ class Runner {
   }
 
   Value<T> constant(const Graph& graph, const Tensor& tensor) {
-    const ConstantValue& value = graph.constants[at(tensor.constant)];
+    const ConstantValue& value = *graph.constants[at(tensor.constant)];
     Value<T> v(memory_, tensor.shape, tensor.element);
     T* to = v.writable();
     if (value.fill) std::fill(to, to + v.size(), fromRational<T>(value.elements.at(0)));

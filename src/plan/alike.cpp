@@ -22,8 +22,9 @@ bool same(const Node& a, const Node& b) {
 bool same(const Operand& a, const Operand& b) {
   return a.tensor == b.tensor && a.microbatch == b.microbatch;
 }
-bool same(const ConstantValue& a, const ConstantValue& b) {
-  return a.fill == b.fill && a.elements == b.elements;
+bool same(const std::shared_ptr<const ConstantValue>& a,
+          const std::shared_ptr<const ConstantValue>& b) {
+  return a == b || (a->fill == b->fill && a->elements == b->elements);
 }
 bool same(const CommunicationSpec& a, const CommunicationSpec& b) {
   return std::tie(a.kind, a.comm, a.tag, a.groupAxes, a.groupAt, a.peer, a.reduction, a.dim,

@@ -207,7 +207,8 @@ void GraphReader::readTensor(std::string_view name, const Value& value) {
     constant->fail("found a value, expected one only where \"kind\" is \"constant\"");
   if (tensor.kind == TensorKind::kConstant) {
     tensor.constant = static_cast<std::int32_t>(graph_->constants.size());
-    graph_->constants.push_back(readConstant(value.require("value"), tensor));
+    graph_->constants.push_back(
+        std::make_shared<const ConstantValue>(readConstant(value.require("value"), tensor)));
   }
   checkCount(graph_->tensors.size(), value);
   graph_->tensors.push_back(std::move(tensor));

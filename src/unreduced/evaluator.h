@@ -112,9 +112,7 @@ class NodeView {
   NodeView(Evaluator<A>& evaluator, std::int32_t id)
       : evaluator_(evaluator), id_(id), node_(evaluator.stage().nodes[at(id)]) {}
 
-  const Attributes& attributes() const {
-    return evaluator_.problem().attributes.at(node_.attributes);
-  }
+  const Attributes& attributes() const { return *node_.attributes; }
   A& algebra() const { return evaluator_.algebra(); }
   std::size_t operands() const { return node_.in.size(); }
   std::size_t results() const { return node_.out.size(); }
@@ -195,9 +193,8 @@ class Evaluator {
   using Element = typename A::Element;
   using Supply = std::function<Element(ElementOf)>;  // the value of a free element
 
-  Evaluator(const Stage& stage, const Problem& problem, Binding& binding, A& algebra, Supply supply)
+  Evaluator(const Stage& stage, Binding& binding, A& algebra, Supply supply)
       : stage_(stage),
-        problem_(problem),
         binding_(binding),
         algebra_(algebra),
         supply_(std::move(supply)),
@@ -213,7 +210,6 @@ class Evaluator {
   }
 
   const Stage& stage() const { return stage_; }
-  const Problem& problem() const { return problem_; }
   A& algebra() { return algebra_; }
   std::uint64_t left() const { return left_; }
   // How many elements may be asked for from now on, counted with repetition, and until which of
@@ -266,9 +262,7 @@ class Evaluator {
   static constexpr std::uint64_t kClockInterval = 4096;
 
   Element constant(const StageTensor& tensor, Index flat) {
-    const Graph& graph =
-        tensor.logical ? problem_.model.graph : problem_.plan.programs[at(tensor.program)].graph;
-    const ConstantValue& value = graph.constants[at(graph.tensors[at(tensor.tensor)].constant)];
+    const ConstantValue& value = *tensor.constant;
     if (tensor.info.element == ElementKind::kComplex) throw Unsupported("complex constants");
     return algebra_.constant(value.elements[value.fill ? 0 : at(flat)]);
   }
@@ -360,7 +354,6 @@ class Evaluator {
   }
 
   const Stage& stage_;
-  const Problem& problem_;
   Binding& binding_;
   A& algebra_;
   Supply supply_;

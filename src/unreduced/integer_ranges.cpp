@@ -19,13 +19,13 @@ struct Lookup {
 };
 
 // What the operator looks up in which of its operands, if anything.
-std::vector<Lookup> lookupsOf(const Stage& stage, const Problem& problem, const StageNode& node) {
+std::vector<Lookup> lookupsOf(const Stage& stage, const StageNode& node) {
   std::string_view name = ops::Registry::instance().at(node.op).name;
   constexpr std::string_view kBackward = "_backward";
   const std::size_t first =
       name.ends_with(kBackward) ? 1 : 0;  // of those with one result, gradients come first
   if (first == 1) name.remove_suffix(kBackward.size());
-  const Attributes& a = problem.attributes.at(node.attributes);
+  const Attributes& a = *node.attributes;
   const auto shape = [&](std::size_t k) -> const Shape& {
     return stage.tensors[at(node.in.at(first + k))].info.shape;
   };
@@ -40,7 +40,7 @@ std::vector<Lookup> lookupsOf(const Stage& stage, const Problem& problem, const 
 
 }  // namespace
 
-std::vector<std::int64_t> integerBounds(const Stage& stage, const Problem& problem) {
+std::vector<std::int64_t> integerBounds(const Stage& stage) {
   std::vector<std::int64_t> bounds(stage.tensors.size(), 0);
   const auto raise = [&](std::int32_t t, std::int64_t bound) {
     if (t >= 0 && stage.tensors[at(t)].info.element == ElementKind::kInteger)
@@ -48,7 +48,7 @@ std::vector<std::int64_t> integerBounds(const Stage& stage, const Problem& probl
   };
   for (const StageNode& node : stage.nodes) {
     if (node.communication != Communication::kNone) continue;
-    for (const Lookup& l : lookupsOf(stage, problem, node)) {
+    for (const Lookup& l : lookupsOf(stage, node)) {
       if (l.operand < node.in.size()) raise(node.in[l.operand], l.bound);
     }
   }

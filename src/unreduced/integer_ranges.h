@@ -10,7 +10,7 @@
 namespace shardproof::unreduced {
 
 // By tensor: its elements are looked up among 0 ... bound - 1. 0: nothing looks them up.
-std::vector<std::int64_t> integerBounds(const Stage& stage, const Problem& problem);
+std::vector<std::int64_t> integerBounds(const Stage& stage);
 
 // The integers that are drawn: all of a small range; of a large one both ends and some between, few
 // enough that tokens meet.

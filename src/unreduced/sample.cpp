@@ -44,12 +44,8 @@ constexpr Draw kDraws[] = {{0.25, false}, {1.0 / 16, true}, {1.0 / 256, true}};
 
 class Sampler {
  public:
-  Sampler(const Stage& stage, const Problem& problem, const SampleOptions& options)
-      : stage_(stage),
-        problem_(problem),
-        options_(options),
-        binding_(stage),
-        bounds_(integerBounds(stage, problem)) {}
+  Sampler(const Stage& stage, const SampleOptions& options)
+      : stage_(stage), options_(options), binding_(stage), bounds_(integerBounds(stage)) {}
 
   SampleOutcome run() {
     choosePositions();
@@ -198,7 +194,7 @@ class Sampler {
   template <class A, class F>
   std::vector<Values<A>> evaluate(A algebra, F&& supply, const std::vector<char>& open) {
     std::vector<Values<A>> values(places_.size());
-    Evaluator<A> evaluator(stage_, problem_, binding_, algebra, supply);
+    Evaluator<A> evaluator(stage_, binding_, algebra, supply);
     std::uint64_t left = options_.mostElements;
     std::vector<std::size_t> todo;
     for (std::size_t i = 0; i < places_.size(); ++i) {
@@ -316,14 +312,12 @@ class Sampler {
     const StageTensor& tensor = stage_.tensors[at(e.tensor)];
     const Index planes = tensor.info.element == ElementKind::kComplex ? 2 : 1;
     const Position p = unravel(tensor.info.shape, e.flat / planes);
-    std::string text =
-        problem_.names.text(problem_.model.graph.tensors[at(tensor.tensor)].name) + "[";
+    std::string text = tensorName(stage_, e.tensor) + "[";
     for (std::size_t d = 0; d < p.rank(); ++d) text += (d ? ", " : "") + std::to_string(p[d]);
     return text + "]" + (planes == 1 ? "" : e.flat % 2 == 0 ? ".real" : ".imag");
   }
 
   const Stage& stage_;
-  const Problem& problem_;
   const SampleOptions& options_;
   const double start_ = processorSeconds();
   double until_ = start_;
@@ -336,10 +330,9 @@ class Sampler {
 
 }  // namespace
 
-SampleOutcome sampleStage(const Stage& stage, const Problem& problem,
-                          const SampleOptions& options) {
+SampleOutcome sampleStage(const Stage& stage, const SampleOptions& options) {
   try {
-    return Sampler(stage, problem, options).run();
+    return Sampler(stage, options).run();
   } catch (const Unsupported& error) {
     SampleOutcome outcome;
     outcome.reason = error.what();

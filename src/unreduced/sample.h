@@ -41,6 +41,6 @@ struct SampleOutcome {
 
 // Never throws Unsupported: that is a reason. The stage must have been cut without lumped axes
 // (CutOptions::lump), or is left out.
-SampleOutcome sampleStage(const Stage& stage, const Problem& problem, const SampleOptions& options);
+SampleOutcome sampleStage(const Stage& stage, const SampleOptions& options);
 
 }  // namespace shardproof::unreduced

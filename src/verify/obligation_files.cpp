@@ -105,8 +105,8 @@ class ObligationFiles {
     runPool(
         order,
         [&](std::size_t c) {
-          return serialize(writeObligation(*classes_[c].stage, problem_, notes(c),
-                                           pool_.memoryMegabytes, kMostBytes));
+          return serialize(
+              writeObligation(*classes_[c].stage, notes(c), pool_.memoryMegabytes, kMostBytes));
         },
         [&](std::size_t c, const TaskResult& result) {
           const auto keep = [&] {

@@ -217,7 +217,7 @@ class Verification {
     try {
       result.stage = std::make_unique<Stage>(cutStage(*join_, e, cut));
       const auto start = Clock::now();
-      result.form = canonicalForm(*result.stage, problem_);
+      result.form = canonicalForm(*result.stage);
       result.secondsForForm = since(start);
     } catch (const Unsupported& error) {
       result.failure = error.what();
@@ -318,7 +318,7 @@ class Verification {
 
   StageOutcome decide(const Stage& stage, const CheckOptions& check) const {
     try {
-      return checkStage(stage, problem_, check);
+      return checkStage(stage, check);
     } catch (const NotSymmetric& why) {
       StageOutcome outcome;
       outcome.notSymmetric = true;
@@ -358,9 +358,8 @@ class Verification {
 
   ProofStore* proofs() const { return options_.shareClasses ? options_.proofs : nullptr; }
   bool recall(ClassState& state) {
-    auto known =
-        proofs() ? proofs()->recall(*state.form, options_.checker, *state.representative, problem_)
-                 : std::nullopt;
+    auto known = proofs() ? proofs()->recall(*state.form, options_.checker, *state.representative)
+                          : std::nullopt;
     if (!known) return false;
     state.decided = true;
     state.outcome = std::move(*known);
@@ -394,7 +393,7 @@ class Verification {
           if (result.outcome == TaskOutcome::kDone) {
             state.outcome = deserialize(result.payload);
             if (proofs())
-              proofs()->remember(*state.form, options_.checker, *state.representative, problem_,
+              proofs()->remember(*state.form, options_.checker, *state.representative,
                                  state.outcome);
             for (const auto& [phase, seconds] : state.outcome.seconds)
               report_.statistics.secondsByPhase["workers/" + phase] += seconds;

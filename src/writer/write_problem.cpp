@@ -120,7 +120,7 @@ class ProblemWriter {
       if (t.kind != TensorKind::kProduced) json_.key("kind").text(kindOf(t.kind));
       if (t.elementDeclared) json_.key("dtype").text(dtypeOf(t.element));
       if (t.constant >= 0) {
-        const ConstantValue& value = graph.constants[static_cast<std::size_t>(t.constant)];
+        const ConstantValue& value = *graph.constants[static_cast<std::size_t>(t.constant)];
         json_.key("value");
         std::size_t next = 0;
         if (value.fill) json_.raw(decimalText(value.elements.front()));

@@ -111,7 +111,7 @@ TEST(ProofStore, OnlyProofsAreKept) {
       StageOutcome outcome;
       outcome.verdict = verdict;
       outcome.method = method;
-      store.remember(form, Checker::kAuto, c.stage, *c.problem, outcome);
+      store.remember(form, Checker::kAuto, c.stage, outcome);
       EXPECT_EQ(store.find(form, Checker::kAuto).has_value(),
                 verdict == StageVerdict::kProved && method == Method::kNormalForm);
     }

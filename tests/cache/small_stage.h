@@ -38,6 +38,6 @@ inline Draft wrongDraft() {
   return d;
 }
 
-inline std::string formOf(const Cut& c) { return canonicalForm(c.stage, *c.problem); }
+inline std::string formOf(const Cut& c) { return canonicalForm(c.stage); }
 
 }  // namespace shardproof::test

@@ -65,7 +65,7 @@ Logged forged(const Draft& d) {
       const Stage stage = cutStage(join, static_cast<std::int32_t>(e), informed);
       entry = {true, static_cast<std::int32_t>(record.classes.size()), stage.usedEntries,
                0,    join.entryKey(static_cast<std::int32_t>(e)),      true};
-      record.classes.push_back({canonicalForm(stage, *problem), Method::kNormalForm});
+      record.classes.push_back({canonicalForm(stage), Method::kNormalForm});
     }
     record.entries.push_back(std::move(entry));
   }

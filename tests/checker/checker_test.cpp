@@ -20,7 +20,7 @@ using test::oneRank;
 
 StageOutcome check(const Draft& d, const CheckOptions& options = {}) {
   const auto c = test::cut(d, test::lastEntry(d));
-  return checkStage(c.stage, *c.problem, options);
+  return checkStage(c.stage, options);
 }
 CheckOptions byZ3() {
   CheckOptions options;
@@ -177,7 +177,7 @@ TEST(Checker, NamesLocalElementsWithRankAndMicrobatch) {
   Draft d = test::pipeline();
   d.node(1, 2)["in"] = {"t#0", "t#0"};
   const auto c = test::cut(d, 5);
-  const StageOutcome outcome = checkStage(c.stage, *c.problem, {});
+  const StageOutcome outcome = checkStage(c.stage, {});
   ASSERT_EQ(outcome.verdict, StageVerdict::kRefuted);
   bool any = false;
   for (const Assignment& a : outcome.counterexample->assignment)
@@ -308,7 +308,7 @@ TEST(Checker, DroppedAssumptionsForbidRefutation) {
   Draft d = test::overDetermined();
   d.node(1, 2)["in"] = {"t#0", "t#0"};
   const auto c = test::cut(d, 6);
-  const StageOutcome outcome = checkStage(c.stage, *c.problem, {});
+  const StageOutcome outcome = checkStage(c.stage, {});
   EXPECT_EQ(outcome.verdict, StageVerdict::kUndecided);
   EXPECT_NE(outcome.reason.find("over-determined"), std::string::npos) << outcome.reason;
 }

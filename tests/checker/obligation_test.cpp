@@ -29,7 +29,7 @@ Draft sumOf(const std::string& op, const std::string& ofPlan) {
 WrittenObligation write(const Draft& d, const ObligationNotes& notes = {},
                         std::size_t mostBytes = kBytes) {
   const auto c = test::cut(d, test::lastEntry(d));
-  return writeObligation(c.stage, *c.problem, notes, kMemory, mostBytes);
+  return writeObligation(c.stage, notes, kMemory, mostBytes);
 }
 bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
@@ -89,7 +89,7 @@ TEST(ObligationOfAStage, KeepsAsManyPositionsApartAsAProofMayMultiply) {
   const auto c = test::cut(d, test::lastEntry(d));
   std::map<std::string, double> seconds;
   const Obligation o =
-      buildObligation(c.stage, *c.problem, {}, Positions::kConclusive, mostTerms(kMemory), seconds);
+      buildObligation(c.stage, {}, Positions::kConclusive, mostTerms(kMemory), seconds);
   std::vector<std::pair<Term, Term>> pairs;
   for (const auto& p : o.pairs) pairs.emplace_back(p.logical, p.parallel);
   EXPECT_TRUE(o.conclusive);

@@ -20,7 +20,7 @@ StageOutcome check(const Draft& d, SecondMethod method) {
   const auto c = test::cut(d, test::lastEntry(d));
   CheckOptions options;
   options.timeoutSeconds = 20;
-  return checkStageBy(c.stage, *c.problem, method, options);
+  return checkStageBy(c.stage, method, options);
 }
 bool proves(const Draft& d, SecondMethod method) {
   const StageOutcome outcome = check(d, method);

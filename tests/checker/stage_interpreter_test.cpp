@@ -46,9 +46,9 @@ std::unique_ptr<Run> run(const Draft& d, std::int32_t entry,
   r->cut = test::cut(d, entry, options);
   ReductionOptions whole;
   whole.extraPositions = 64;  // small tensors are not reduced at all
-  r->reduced = reduceStage(r->cut.stage, *r->cut.problem, whole);
-  r->runner = std::make_unique<StageInterpreter<DoubleAlgebra>>(r->cut.stage, r->reduced,
-                                                                *r->cut.problem, r->algebra);
+  r->reduced = reduceStage(r->cut.stage, whole);
+  r->runner =
+      std::make_unique<StageInterpreter<DoubleAlgebra>>(r->cut.stage, r->reduced, r->algebra);
   double next = 0;
   r->runner->run([&](std::int32_t t, std::int64_t i) { return supply ? supply(t, i) : ++next; });
   return r;
@@ -289,8 +289,8 @@ TermRun inTerms(const Draft& d, std::int32_t entry) {
   TermRun r{test::cut(d, entry), {}, TermAlgebra(), true};
   ReductionOptions whole;
   whole.extraPositions = 64;
-  r.reduced = reduceStage(r.cut.stage, *r.cut.problem, whole);
-  StageInterpreter<TermAlgebra> runner(r.cut.stage, r.reduced, *r.cut.problem, r.algebra);
+  r.reduced = reduceStage(r.cut.stage, whole);
+  StageInterpreter<TermAlgebra> runner(r.cut.stage, r.reduced, r.algebra);
   runner.run([&](std::int32_t, std::int64_t) { return r.algebra.variable(false); });
   r.equal = !runner.pairs().empty();
   for (const auto& p : runner.pairs()) r.equal = r.equal && p.logical == p.parallel;

@@ -26,17 +26,14 @@ bool isSmall(const Stage& stage) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {
-    const StageOfForm read = readCanonicalForm({reinterpret_cast<const char*>(data), size});
-    const std::string form = canonicalForm(read.stage, *read.problem);
-    const StageOfForm again = readCanonicalForm(form);
-    fuzz::require(canonicalForm(again.stage, *again.problem) == form,
-                  "a form's stage has the same form");
-    if (!isSmall(read.stage) ||
-        reduceStage(read.stage, *read.problem, {}).largestIteration > 200'000)
-      return 0;
+    const Stage read = readCanonicalForm({reinterpret_cast<const char*>(data), size});
+    const std::string form = canonicalForm(read);
+    const Stage again = readCanonicalForm(form);
+    fuzz::require(canonicalForm(again) == form, "a form's stage has the same form");
+    if (!isSmall(read) || reduceStage(read, {}).largestIteration > 200'000) return 0;
     CheckOptions options;
     options.timeoutSeconds = 0.2;
-    checkStage(read.stage, *read.problem, options);
+    checkStage(read, options);
   } catch (const std::exception&) {  // reprove.cpp says what
   }
   return 0;

@@ -47,21 +47,21 @@ bool isSmall(const Problem& problem) {
              [&](const Program& p) { return small(p.graph) && p.graph.nodes.size() <= 200; });
 }
 
-bool isSmall(const Stage& stage, const Problem& problem, bool numbers) {
+bool isSmall(const Stage& stage, bool numbers) {
   if (stage.nodes.size() > kMostNodes) return false;
   ReductionOptions options;
   options.numbersOnly = numbers;
-  return reduceStage(stage, problem, options).largestIteration <= kMostIteration;
+  return reduceStage(stage, options).largestIteration <= kMostIteration;
 }
 
 // Nothing where the stage is too large, or its lumped axes are no symmetry.
-std::optional<StageOutcome> check(const Stage& stage, const Problem& problem, bool endToEnd) {
+std::optional<StageOutcome> check(const Stage& stage, bool endToEnd) {
   CheckOptions options;
   options.timeoutSeconds = 0.2;
   options.endToEnd = endToEnd;
   try {
-    if (!isSmall(stage, problem, endToEnd)) return std::nullopt;
-    return checkStage(stage, problem, options);
+    if (!isSmall(stage, endToEnd)) return std::nullopt;
+    return checkStage(stage, options);
   } catch (const NotSymmetric&) {
     return std::nullopt;
   } catch (const Unsupported&) {
@@ -69,17 +69,15 @@ std::optional<StageOutcome> check(const Stage& stage, const Problem& problem, bo
   }
 }
 
-void checkForm(const Stage& stage, const Problem& problem,
-               const std::optional<StageOutcome>& outcome) {
-  const std::string form = canonicalForm(stage, problem);
-  const StageOfForm read = readCanonicalForm(form);
-  fuzz::require(canonicalForm(read.stage, *read.problem) == form,
-                "a form's stage has the same form");
+void checkForm(const Stage& stage, const std::optional<StageOutcome>& outcome) {
+  const std::string form = canonicalForm(stage);
+  const Stage read = readCanonicalForm(form);
+  fuzz::require(canonicalForm(read) == form, "a form's stage has the same form");
   // Solvers have a limit of time, which may be met in one run only.
   if (!outcome || outcome->method == Method::kSolver ||
       outcome->verdict == StageVerdict::kUndecided)
     return;
-  const auto again = check(read.stage, *read.problem, false);
+  const auto again = check(read, false);
   fuzz::require(again && again->verdict == outcome->verdict && again->method == outcome->method,
                 "a form's stage has the same verdict",
                 again ? std::string(toString(again->verdict)) + " " + again->reason : "none");
@@ -109,8 +107,8 @@ void verifyInProcess(const Problem& problem) {
       } catch (const Unsupported&) {
         break;
       }
-      const auto outcome = check(*stage, problem, false);
-      checkForm(*stage, problem, outcome);
+      const auto outcome = check(*stage, false);
+      checkForm(*stage, outcome);
       if (!outcome) continue;
       proved[at(e)] = outcome->verdict == StageVerdict::kProved &&
                       std::all_of(stage->usedEntries.begin(), stage->usedEntries.end(),

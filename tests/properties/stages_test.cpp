@@ -28,7 +28,6 @@ class RandomStage {
   }
 
   Stage stage;
-  Problem problem;
   std::set<std::string> used;
 
  private:
@@ -64,7 +63,7 @@ class RandomStage {
     StageNode made;
     made.logical = true;
     made.op = id;
-    made.attributes = problem.attributes.intern(attributes);
+    made.attributes = std::make_shared<const Attributes>(attributes);
     made.in = in;
     std::int32_t first = -1;
     for (const ops::TensorInfo& result :
@@ -220,7 +219,7 @@ template <class A>
 std::vector<typename A::Element> resultsOf(const RandomStage& random, const ReducedStage& reduced,
                                            A& algebra,
                                            const typename StageInterpreter<A>::Supply& supply) {
-  StageInterpreter<A> runner(random.stage, reduced, random.problem, algebra);
+  StageInterpreter<A> runner(random.stage, reduced, algebra);
   runner.run(supply);
   std::vector<typename A::Element> results;
   for (std::size_t t = 0; t < random.stage.tensors.size(); ++t) {
@@ -280,7 +279,7 @@ struct Counts {
 
 void compare(Choices& c, Counts& counts) {
   const RandomStage random(c);
-  const ReducedStage reduced = reduceStage(random.stage, random.problem, ReductionOptions{});
+  const ReducedStage reduced = reduceStage(random.stage, ReductionOptions{});
   std::mt19937_64 draw = c.random();
   // One point: integers that the reduced tables tell apart, residues and doubles for the rest.
   std::vector<ModularAlgebra::Element> residues;

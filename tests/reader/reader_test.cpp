@@ -109,8 +109,9 @@ TEST_F(ReaderTest, ReadsTheModel) {
   EXPECT_EQ(m.graph.tensors[3].shape, (Shape{8, 6}));
   EXPECT_EQ(m.tensorPointer(3, problem->names), "/tensors/y~1~0");
   ASSERT_EQ(m.graph.tensors[2].constant, 0);
-  EXPECT_TRUE(m.graph.constants[0].fill);
-  EXPECT_EQ(m.graph.constants[0].elements.at(0), Rational(3, 20));  // exact, not the nearest double
+  EXPECT_TRUE(m.graph.constants[0]->fill);
+  EXPECT_EQ(m.graph.constants[0]->elements.at(0),
+            Rational(3, 20));  // exact, not the nearest double
   EXPECT_EQ(m.graph.in(m.graph.nodes[1])[0].tensor, 3);
   EXPECT_EQ(m.graph.out(m.graph.nodes[1])[0], 4);
   EXPECT_EQ(m.outputs, std::vector<std::int32_t>{4});
@@ -136,8 +137,8 @@ TEST_F(ReaderTest, ReadsPrograms) {
   EXPECT_EQ(p.graph.nodes[2].attributes, problem->model.graph.nodes[1].attributes);
   EXPECT_EQ(p.graph.in(p.graph.nodes[3])[1].tensor, 3);
   EXPECT_EQ(p.graph.in(p.graph.nodes[3])[1].microbatch, Microbatch::of(1));
-  EXPECT_EQ(p.graph.constants[0].elements.size(), 12u);
-  EXPECT_EQ(p.graph.constants[0].elements[11], Rational(1, 10));
+  EXPECT_EQ(p.graph.constants[0]->elements.size(), 12u);
+  EXPECT_EQ(p.graph.constants[0]->elements[11], Rational(1, 10));
 }
 
 TEST_F(ReaderTest, ReadsCommunication) {

@@ -33,7 +33,7 @@ struct Graphed {
 };
 Graphed graphed(const Draft& d, std::int32_t entry) {
   Graphed g{test::cut(d, entry), {}};
-  g.graph = buildDimensionGraph(g.cut.stage, *g.cut.problem);
+  g.graph = buildDimensionGraph(g.cut.stage);
   return g;
 }
 // The same nodes on both sides.

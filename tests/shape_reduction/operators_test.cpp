@@ -30,7 +30,7 @@ struct SingleNode {
     StageNode node;
     node.logical = true;
     node.op = ops::Registry::instance().find(call.op);
-    node.attributes = problem.attributes.intern(call.attributes);
+    node.attributes = std::make_shared<const Attributes>(call.attributes);
     const auto add = [&](const ops::TensorInfo& info, Origin origin, bool present) {
       StageTensor tensor;
       tensor.info = info;
@@ -47,8 +47,8 @@ struct SingleNode {
     stage.nodes.push_back(node);
     ReductionOptions options;
     options.keepAbsolute = true;  // the entries of a lumped causal mask have no value
-    reduced = reduceStage(stage, problem, options);
-    graph = buildDimensionGraph(stage, problem);
+    reduced = reduceStage(stage, options);
+    graph = buildDimensionGraph(stage);
   }
 
   std::vector<ops::ReducedDim> dims(std::size_t tensor) const {
@@ -57,7 +57,6 @@ struct SingleNode {
     return list;
   }
 
-  Problem problem;
   Stage stage;
   ReducedStage reduced;
   DimensionGraph graph;

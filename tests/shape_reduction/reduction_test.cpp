@@ -27,7 +27,7 @@ struct Reduced {
 };
 Reduced reduced(const Draft& d, std::int32_t entry, const ReductionOptions& options = {}) {
   Reduced r{test::cut(d, entry), {}};
-  r.stage = reduceStage(r.cut.stage, *r.cut.problem, options);
+  r.stage = reduceStage(r.cut.stage, options);
   return r;
 }
 Reduced mirrored(const std::string& inputs, const std::string& tensors, const std::string& nodes,
@@ -293,7 +293,7 @@ void expectNotSymmetric(const Draft& d, const std::string& why) {
   CutOptions options;
   options.lump = false;  // with all coordinates there is nothing to object to
   const auto c = test::cut(d, 1, options);
-  EXPECT_NO_THROW(reduceStage(c.stage, *c.problem, {}));
+  EXPECT_NO_THROW(reduceStage(c.stage, {}));
 }
 
 TEST(Reduction, WhatTellsCoordinatesApart) {
@@ -357,10 +357,10 @@ TEST(Reduction, OfRealPlansKeepsTheFullSizeInItsWeights) {
     for (std::size_t e = 0; e < problem->plan.lineage.size(); ++e) {
       if (problem->plan.lineage[e].role == Role::kInput) continue;
       const Stage stage = cutStage(join, static_cast<std::int32_t>(e), {});
-      if (!forms.insert(canonicalForm(stage, *problem)).second) continue;
+      if (!forms.insert(canonicalForm(stage)).second) continue;
       ReducedStage result;
       try {
-        result = reduceStage(stage, *problem, {});
+        result = reduceStage(stage, {});
       } catch (const NotSymmetric&) {
         ++unlumped;
         continue;

@@ -47,13 +47,13 @@ struct Decision {
   StoredProof proof;
   std::int32_t claim = -1;
 };
-Decision decide(const Stage& stage, const Problem& problem, Checker checker) {
+Decision decide(const Stage& stage, Checker checker) {
   CheckOptions options;
   options.checker = checker;
   options.timeoutSeconds = 5;
   try {
-    const StageOutcome outcome = checkStage(stage, problem, options);
-    return {false, outcome.verdict, storedProof(stage, problem, outcome), outcome.claim};
+    const StageOutcome outcome = checkStage(stage, options);
+    return {false, outcome.verdict, storedProof(stage, outcome), outcome.claim};
   } catch (const NotSymmetric&) {
     return {true, StageVerdict::kUndecided, {}, -1};
   }
@@ -85,12 +85,12 @@ std::size_t expectForms(const Problem& problem, const std::vector<bool>& lumps,
       CutOptions cut;
       cut.lump = lump;
       const Stage stage = cutStage(join, static_cast<std::int32_t>(e), cut);
-      const std::string form = canonicalForm(stage, problem);
+      const std::string form = canonicalForm(stage);
       if (seen.size() >= most || !seen.insert(form).second) continue;
-      const StageOfForm read = readCanonicalForm(form);
-      EXPECT_EQ(canonicalForm(read.stage, *read.problem), form) << "entry " << e;
-      expectSame(decide(read.stage, *read.problem, Checker::kAuto),
-                 decide(stage, problem, Checker::kAuto), "entry " + std::to_string(e));
+      const Stage read = readCanonicalForm(form);
+      EXPECT_EQ(canonicalForm(read), form) << "entry " << e;
+      expectSame(decide(read, Checker::kAuto), decide(stage, Checker::kAuto),
+                 "entry " + std::to_string(e));
     }
   }
   return seen.size();
@@ -100,13 +100,13 @@ TEST(CanonicalReader, AStageAndItsFormAreDecidedAlike) {
   for (const auto& [model, plan] :
        std::vector<std::pair<int, int>>{{1, 1}, {2, 2}, {1, 2}, {2, 1}}) {
     const auto c = test::cut(dropouts(model, plan), 1);
-    const std::string form = canonicalForm(c.stage, *c.problem);
-    const StageOfForm read = readCanonicalForm(form);
-    EXPECT_EQ(canonicalForm(read.stage, *read.problem), form);
+    const std::string form = canonicalForm(c.stage);
+    const Stage read = readCanonicalForm(form);
+    EXPECT_EQ(canonicalForm(read), form);
     for (const Checker checker : {Checker::kAuto, Checker::kZ3}) {
-      const Decision of = decide(c.stage, *c.problem, checker);
+      const Decision of = decide(c.stage, checker);
       EXPECT_EQ(of.verdict == StageVerdict::kProved, model == plan) << model << " " << plan;
-      expectSame(decide(read.stage, *read.problem, checker), of,
+      expectSame(decide(read, checker), of,
                  "seeds " + std::to_string(model) + " " + std::to_string(plan));
     }
   }
@@ -116,7 +116,7 @@ TEST(CanonicalReader, AStageAndItsFormAreDecidedAlike) {
 TEST(CanonicalReader, SharedDropoutMasksCount) {
   const auto form = [](int model, int plan) {
     const auto c = test::cut(dropouts(model, plan), 1);
-    return canonicalForm(c.stage, *c.problem);
+    return canonicalForm(c.stage);
   };
   std::set<std::string> forms{form(1, 1), form(2, 2), form(1, 2), form(2, 1)};
   EXPECT_EQ(forms.size(), 4u);
@@ -136,7 +136,7 @@ TEST(CanonicalReader, StagesWithLumpsAreDecidedAlike) {
 
 TEST(CanonicalReader, NoPartOfAFormIsAForm) {
   const auto c = test::cut(dropouts(2, 2), 1);
-  const std::string form = canonicalForm(c.stage, *c.problem);
+  const std::string form = canonicalForm(c.stage);
   for (std::size_t n = 0; n < form.size(); ++n)
     EXPECT_THROW(readCanonicalForm(form.substr(0, n)), DamagedForm) << n;
   EXPECT_THROW(readCanonicalForm(form + '\0'), DamagedForm);
@@ -145,16 +145,16 @@ TEST(CanonicalReader, NoPartOfAFormIsAForm) {
 // Damaged bytes are refused, or are a stage that can be handled like any other.
 TEST(CanonicalReader, DamagedBytesAreRefusedOrAnotherStage) {
   const auto c = test::cut(dropouts(2, 2), 1);
-  const std::string form = canonicalForm(c.stage, *c.problem);
+  const std::string form = canonicalForm(c.stage);
   std::mt19937 random(7);
   std::size_t refused = 0, read = 0;
   for (std::size_t i = 0; i < 4000; ++i) {
     std::string damaged = form;
     damaged[i < form.size() ? i : random() % form.size()] ^= static_cast<char>(1U << random() % 8);
     try {
-      const StageOfForm stage = readCanonicalForm(damaged);
+      const Stage stage = readCanonicalForm(damaged);
       ++read;
-      EXPECT_NE(canonicalForm(stage.stage, *stage.problem), form) << i;
+      EXPECT_NE(canonicalForm(stage), form) << i;
     } catch (const DamagedForm&) {
       ++refused;
     }
@@ -178,11 +178,11 @@ TEST(CanonicalReader, ResultsThatTheirOperatorDoesNotProduceAreRefused) {
                                        [](const StageNode& n) { return !n.logical; });
     ASSERT_NE(computed, c.stage.nodes.end());
     c.stage.tensors[static_cast<std::size_t>(computed->out[0])].info.shape = shape;
-    EXPECT_THROW(readCanonicalForm(canonicalForm(c.stage, *c.problem)), DamagedForm);
+    EXPECT_THROW(readCanonicalForm(canonicalForm(c.stage)), DamagedForm);
     auto other = test::cut(dropouts(1, 1), 1);
     other.stage.tensors[static_cast<std::size_t>(computed->out[0])].info.element =
         ElementKind::kComplex;
-    EXPECT_THROW(readCanonicalForm(canonicalForm(other.stage, *other.problem)), DamagedForm);
+    EXPECT_THROW(readCanonicalForm(canonicalForm(other.stage)), DamagedForm);
   }
 }
 
@@ -208,13 +208,13 @@ Draft scattered() {
 
 TEST(CanonicalReader, APartOfWhatIsCombined) {
   const auto c = test::cut(scattered(), 1);
-  const std::string form = canonicalForm(c.stage, *c.problem);
-  const StageOfForm read = readCanonicalForm(form);
-  EXPECT_EQ(canonicalForm(read.stage, *read.problem), form);
+  const std::string form = canonicalForm(c.stage);
+  const Stage read = readCanonicalForm(form);
+  EXPECT_EQ(canonicalForm(read), form);
   for (const Checker checker : {Checker::kAuto, Checker::kZ3}) {
-    const Decision of = decide(c.stage, *c.problem, checker);
+    const Decision of = decide(c.stage, checker);
     EXPECT_EQ(of.verdict, StageVerdict::kProved);
-    expectSame(decide(read.stage, *read.problem, checker), of, "a part");
+    expectSame(decide(read, checker), of, "a part");
   }
   const auto refused = [](const char* what, const std::function<void(Stage&, StageNode&)>& damage) {
     auto damaged = test::cut(scattered(), 1);
@@ -222,8 +222,7 @@ TEST(CanonicalReader, APartOfWhatIsCombined) {
     damage(damaged.stage, *std::find_if(nodes.begin(), nodes.end(), [](const StageNode& n) {
              return n.communication == Communication::kReduceScatter;
            }));
-    EXPECT_THROW(readCanonicalForm(canonicalForm(damaged.stage, *damaged.problem)), DamagedForm)
-        << what;
+    EXPECT_THROW(readCanonicalForm(canonicalForm(damaged.stage)), DamagedForm) << what;
   };
   const auto shape = [](Stage& stage, std::int32_t t) -> Shape& {
     return stage.tensors[static_cast<std::size_t>(t)].info.shape;
@@ -246,7 +245,7 @@ TEST(CanonicalReader, WhatNoPlanHasIsRefused) {
   const auto refused = [](const char* what, const std::function<void(Stage&)>& damage) {
     auto c = test::cut(gathered(), 1);
     damage(c.stage);
-    const std::string form = canonicalForm(c.stage, *c.problem);
+    const std::string form = canonicalForm(c.stage);
     if (std::string_view(what).empty()) EXPECT_NO_THROW(readCanonicalForm(form));
     else EXPECT_THROW(readCanonicalForm(form), DamagedForm) << what;
   };
@@ -288,7 +287,7 @@ TEST(CanonicalReader, WhatNoPlanHasIsRefused) {
 // end.
 TEST(CanonicalReader, ALengthDoesNotCountItself) {
   const auto c = test::cut(dropouts(1, 1), 1);
-  const std::string form = canonicalForm(c.stage, *c.problem);
+  const std::string form = canonicalForm(c.stage);
   const std::size_t name = form.find("dropout");
   ASSERT_NE(name, std::string::npos);
   std::string cut = form.substr(0, name + 7);

@@ -118,7 +118,7 @@ class Evaluator {
     Value& value = values_[t];
     const auto size = static_cast<std::size_t>(value.positions() * value.planes());
     if (tensor.kind == TensorKind::kConstant) {
-      const ConstantValue& constant = graph_.constants[static_cast<std::size_t>(tensor.constant)];
+      const ConstantValue& constant = *graph_.constants[static_cast<std::size_t>(tensor.constant)];
       for (std::size_t i = 0; i < size; ++i)
         value.data.push_back(constant.elements[constant.fill ? 0 : i].toDouble());
     } else if (tensor.kind != TensorKind::kProduced) {

@@ -20,7 +20,7 @@ struct OneNode {
   explicit OneNode(const Call& call) {
     StageNode node;
     node.op = ops::Registry::instance().find(call.op);
-    node.attributes = problem.attributes.intern(call.attributes);
+    node.attributes = std::make_shared<const Attributes>(call.attributes);
     const auto in = ops::testing::infosOf(call), out = ops::testing::inferResults(call);
     for (std::size_t i = 0; i < call.in.size(); ++i) {
       node.in.push_back(call.in[i].present ? static_cast<std::int32_t>(stage.tensors.size()) : -1);
@@ -38,7 +38,6 @@ struct OneNode {
     tensor.origin = origin;
     stage.tensors.push_back(tensor);
   }
-  Problem problem;
   Stage stage;
 };
 
@@ -60,7 +59,7 @@ void compare(const Call& call, ops::testing::Random& random) {
     if (node.in[i] >= 0) operandOf[at(node.in[i])] = i;
   }
   Binding binding(one.stage);
-  Evaluator<DoubleAlgebra> evaluator(one.stage, one.problem, binding, algebra, [&](ElementOf e) {
+  Evaluator<DoubleAlgebra> evaluator(one.stage, binding, algebra, [&](ElementOf e) {
     return operands[operandOf[at(e.tensor)]].data.at(at(e.flat));
   });
   evaluator.allow(100'000'000, 1e12);

@@ -19,7 +19,7 @@ SampleOutcome sample(const Draft& d, std::int32_t entry, SampleOptions options =
   CutOptions cut;
   cut.lump = false;
   const auto c = test::cut(d, entry, cut);
-  return sampleStage(c.stage, *c.problem, options);
+  return sampleStage(c.stage, options);
 }
 SampleOutcome sample(const Draft& d) { return sample(d, test::lastEntry(d)); }
 
@@ -149,7 +149,7 @@ TEST(Sample, LumpedStagesAreLeftOut) {
   d.plan["microbatches"] = 2;
   auto c = test::cut(d, 5);
   c.stage.lumps.push_back(AxisLump::whole(0, 8));
-  const SampleOutcome o = sampleStage(c.stage, *c.problem, {});
+  const SampleOutcome o = sampleStage(c.stage, {});
   EXPECT_EQ(o.asked, 0);
   EXPECT_NE(o.reason.find("lumped"), std::string::npos);
 }

@@ -30,7 +30,7 @@ TEST(Describe, NamesClaimRanksMicrobatchAndNodes) {
       test::Json::parse(
           R"({"op": "view", "in": ["w"], "out": ["wt"], "attrs": {"size": [4, 3]}})"));  // wrong
   const auto c = test::cut(d, 2);
-  const StageOutcome outcome = checkStage(c.stage, *c.problem, {});
+  const StageOutcome outcome = checkStage(c.stage, {});
   ASSERT_EQ(outcome.verdict, StageVerdict::kRefuted);
   StageOutcome third = outcome;
   third.claim = 3;  // tp 1, microbatch 1

@@ -72,7 +72,7 @@ class Description {
           static_cast<int>(t.element), t.elementDeclared, t.perMicrobatch,
           t.gradientOf.valid() ? p_.names.text(t.gradientOf) : "");
       if (t.constant < 0) continue;
-      const ConstantValue& value = g.constants[static_cast<std::size_t>(t.constant)];
+      const ConstantValue& value = *g.constants[static_cast<std::size_t>(t.constant)];
       std::string text = value.fill ? "fill" : "listed";
       for (const Rational& r : value.elements) text += " " + r.toString();
       out_.push_back(std::move(text));

@@ -123,6 +123,9 @@ struct Report {
   std::size_t outputs = 0, outputsProved = 0;
   std::vector<StageReport> stages;
   std::vector<Defect> defects;
+  // Undecided: statements that do not hold where they stand, in the order of the computation.
+  // Whether one of them makes an output wrong is what was not settled.
+  std::vector<Defect> suspects;
   Statistics statistics;
   std::optional<Confirmation> confirmation;  // where one was asked for
 };

@@ -94,6 +94,8 @@ Json toJson(const Report& report) {
   for (const auto& stage : report.stages) stages.push_back(toJson(stage));
   Json defects = Json::array();
   for (const auto& defect : report.defects) defects.push_back(toJson(defect));
+  Json suspects = Json::array();
+  for (const auto& suspect : report.suspects) suspects.push_back(toJson(suspect));
   return {{"format", "shardproof-report"},
           {"version", 1},
           {"verdict", toString(report.verdict)},
@@ -106,6 +108,7 @@ Json toJson(const Report& report) {
           {"outputs_proved", report.outputsProved},
           {"stages", std::move(stages)},
           {"defects", std::move(defects)},
+          {"suspects", std::move(suspects)},
           {"statistics", toJson(report.statistics)}};
 }
 

@@ -21,7 +21,7 @@ constexpr std::size_t kMaxAssignments = 12;
 constexpr std::size_t kMaxNodes = 8;
 constexpr std::size_t kMaxReasons = 10;
 constexpr std::size_t kMaxNames = 6;
-constexpr std::size_t kMaxDefects = 10;
+constexpr std::size_t kMaxDefects = 10, kMaxSuspects = 3;
 constexpr std::size_t kMaxRankRanges = 8;
 
 // All digits that the double has: two values that differ must not look the same.
@@ -222,6 +222,23 @@ void writeDefects(std::ostream& out, const Report& report) {
   }
 }
 
+void writeSuspects(std::ostream& out, const Report& report) {
+  if (report.suspects.empty()) return;
+  out << "\nSuspects: statements that do not hold where they stand, the earliest first. Whether "
+         "they "
+         "make an output wrong could not be settled.\n";
+  for (std::size_t i = 0; i < std::min(report.suspects.size(), kMaxSuspects); ++i) {
+    out << "\nSuspect " << i + 1 << " of " << report.suspects.size() << ": "
+        << printable(report.suspects[i].message) << "\n";
+    writeDefect(out, report.suspects[i]);
+  }
+  if (report.suspects.size() > kMaxSuspects) {
+    out << "\nand "
+        << counted(report.suspects.size() - kMaxSuspects, "more suspect", "more suspects")
+        << " (the JSON report has them)\n";
+  }
+}
+
 void writeStatistics(std::ostream& out, const Statistics& statistics) {
   out << "\nPlan:   " << counted(statistics.ranks, "rank", "ranks") << ", "
       << counted(statistics.microbatches, "microbatch", "microbatches") << "; "
@@ -248,6 +265,7 @@ void writeStatistics(std::ostream& out, const Statistics& statistics) {
 void writeDetails(std::ostream& out, const Report& report) {
   if (report.interrupted) out << "Interrupted: this report holds what was done until then.\n";
   writeDefects(out, report);
+  writeSuspects(out, report);
   writeProof(out, report);
   writeWrongLineage(out, report);
   writeUndecided(out, report);

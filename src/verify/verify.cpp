@@ -747,6 +747,7 @@ class Verification {
                         "' differs when causal masks are shortened, which is too large to be "
                         "confirmed at full length";
     }
+    listSuspects();
   }
 
   // What the verdict rests on, for a proof log.
@@ -787,6 +788,29 @@ class Verification {
     });
   }
 
+  // The earliest of what was refuted in the first round, where each stage is as its checkpoints cut
+  // it, or, if nothing was, now.
+  void listSuspects() {
+    std::vector<std::int32_t> refuted;
+    for (const Failure& f : firstOutcomes_)
+      if (f.outcome.verdict == StageVerdict::kRefuted) refuted.push_back(f.entry);
+    const bool atFirst = !refuted.empty();
+    for (const std::int32_t e : topological_) {
+      const StageOutcome* outcome = outcomeOf(e);
+      if (!atFirst && outcome && outcome->verdict == StageVerdict::kRefuted) refuted.push_back(e);
+    }
+    refuted.resize(std::min(refuted.size(), kMostDefectsShown));
+    const std::vector<Failure> cut = snapshot(refuted);
+    for (const Failure& f : cut) {
+      if (!f.stage) continue;
+      const auto first = std::find_if(firstOutcomes_.begin(), firstOutcomes_.end(),
+                                      [&](const Failure& other) { return other.entry == f.entry; });
+      const Failure& shown = atFirst && first != firstOutcomes_.end() && first->stage ? *first : f;
+      if (shown.outcome.verdict == StageVerdict::kRefuted)
+        report_.suspects.push_back(describeFailure(*join_, *shown.stage, shown.outcome));
+    }
+  }
+
   void listDefects() {
     const auto list = [&](auto&& wanted) {
       for (const Failure& f : firstOutcomes_) {
@@ -812,6 +836,15 @@ class Verification {
       }
       firstOutcomes_ = snapshot(now);
       list(refuted);
+    }
+    if (report_.defects.empty() && endToEndEntry_ >= 0) {
+      const std::string tensor = tensorName(plan_.lineage[index(endToEndEntry_)].tensor);
+      Defect found;
+      found.tensor = tensor;
+      found.message = "output '" + tensor +
+                      "' of the plan is not what the model computes, evaluated from the inputs";
+      report_.defects.push_back(std::move(found));
+      return;
     }
     if (differs_ && !report_.defects.empty() && endToEndEntry_ >= 0) {
       Defect& first = report_.defects.front();

@@ -5,6 +5,8 @@
 #include <memory>
 #include <numeric>
 #include <set>
+#include <tuple>
+#include <unordered_map>
 #include <utility>
 
 #include "reader/hlo/lowering.h"
@@ -24,6 +26,50 @@ std::int64_t headerCount(const Module& module, const char* name, const std::stri
     failAt(file, a->place, "found " + a->value + ", expected 1 to 2^20");
   return n;
 }
+
+// From which parameters a tensor comes, and by how many operators.
+class Ancestry {
+ public:
+  using Parameters = std::vector<bool>;
+  explicit Ancestry(const Lowering& l) {
+    for (std::size_t k = 0; k < l.parameters.size(); ++k)
+      for (const char* suffix : {"", Lowering::kAsNumber}) {
+        Entry& e = entries_[l.parameters[k].name + suffix];
+        e.parameters.resize(l.parameters.size());
+        e.parameters[k] = true;
+      }
+    static const std::set<std::string, std::less<>> kMoves{
+        "identity", "view", "permute", "expand", "slice", "cat", "pad", "embedding", "one_hot"};
+    for (const GraphNode& n : l.graph.nodes()) {
+      Entry result;
+      result.parameters.resize(l.parameters.size());
+      for (const std::string& in : n.in) {
+        const auto found = entries_.find(in);
+        if (found == entries_.end()) continue;
+        result.depth = std::max(result.depth, found->second.depth);
+        for (std::size_t k = 0; k < result.parameters.size(); ++k)
+          if (found->second.parameters[k]) result.parameters[k] = true;
+      }
+      if (!kMoves.contains(n.op) && n.communication.empty()) ++result.depth;
+      for (const std::string& out : n.out) entries_[out] = result;
+    }
+  }
+  Parameters parameters(const std::string& tensor) const {
+    const auto found = entries_.find(tensor);
+    return found == entries_.end() ? Parameters{} : found->second.parameters;
+  }
+  std::size_t depth(const std::string& tensor) const {
+    const auto found = entries_.find(tensor);
+    return found == entries_.end() ? 0 : found->second.depth;
+  }
+
+ private:
+  struct Entry {
+    Parameters parameters;
+    std::size_t depth = 0;
+  };
+  std::unordered_map<std::string, Entry> entries_;
+};
 
 class Builder {
  public:
@@ -228,11 +274,14 @@ class Builder {
     }
   }
 
-  // Tensors of the same op_name and full shape are taken for the same, the k-th for the k-th.
+  // Tensors of the same op_name and full shape that come from the same parameters are taken for the
+  // same, the k-th for the k-th in the order of the longest way from the inputs.
   void checkpoints(std::string& lineage, std::set<std::string>& wanted) const {
-    using Key = std::pair<std::string, Sizes>;
+    using Key = std::tuple<std::string, Sizes, Ancestry::Parameters>;
+    const Ancestry model(*model_), plan(*ranks_[0]);
     std::map<Key, std::vector<std::string>> inModel;
-    for (const Mark& m : model_->marks) inModel[{m.operation, m.sizes}].push_back(m.tensor);
+    for (const Mark& m : model_->marks)
+      inModel[{m.operation, m.sizes, model.parameters(m.tensor)}].push_back(m.tensor);
     std::map<Key, std::vector<std::pair<const Mark*, Tiling>>> inPlan;
     for (const Mark& m : ranks_[0]->marks) {
       if (!m.sharding) continue;
@@ -240,8 +289,16 @@ class Builder {
       if (!tiling) continue;
       Sizes full = m.sizes;
       for (std::size_t d = 0; d < full.size(); ++d) full[d] *= tiling->tiles[d];
-      inPlan[{m.operation, full}].emplace_back(&m, *tiling);
+      inPlan[{m.operation, full, plan.parameters(m.tensor)}].emplace_back(&m, *tiling);
     }
+    for (auto& [key, tensors] : inModel)
+      std::stable_sort(tensors.begin(), tensors.end(), [&](const auto& a, const auto& b) {
+        return model.depth(a) < model.depth(b);
+      });
+    for (auto& [key, marks] : inPlan)
+      std::stable_sort(marks.begin(), marks.end(), [&](const auto& a, const auto& b) {
+        return plan.depth(a.first->tensor) < plan.depth(b.first->tensor);
+      });
     std::set<std::pair<std::string, std::string>> done;
     for (const auto& [key, marks] : inPlan) {
       const auto found = inModel.find(key);

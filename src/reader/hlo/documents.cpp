@@ -5,10 +5,9 @@
 #include <memory>
 #include <numeric>
 #include <set>
-#include <tuple>
-#include <unordered_map>
 #include <utility>
 
+#include "reader/hlo/checkpoints.h"
 #include "reader/hlo/lowering.h"
 #include "reader/hlo/mesh.h"
 #include "reader/hlo/parser.h"
@@ -26,50 +25,6 @@ std::int64_t headerCount(const Module& module, const char* name, const std::stri
     failAt(file, a->place, "found " + a->value + ", expected 1 to 2^20");
   return n;
 }
-
-// From which parameters a tensor comes, and by how many operators.
-class Ancestry {
- public:
-  using Parameters = std::vector<bool>;
-  explicit Ancestry(const Lowering& l) {
-    for (std::size_t k = 0; k < l.parameters.size(); ++k)
-      for (const char* suffix : {"", Lowering::kAsNumber}) {
-        Entry& e = entries_[l.parameters[k].name + suffix];
-        e.parameters.resize(l.parameters.size());
-        e.parameters[k] = true;
-      }
-    static const std::set<std::string, std::less<>> kMoves{
-        "identity", "view", "permute", "expand", "slice", "cat", "pad", "embedding", "one_hot"};
-    for (const GraphNode& n : l.graph.nodes()) {
-      Entry result;
-      result.parameters.resize(l.parameters.size());
-      for (const std::string& in : n.in) {
-        const auto found = entries_.find(in);
-        if (found == entries_.end()) continue;
-        result.depth = std::max(result.depth, found->second.depth);
-        for (std::size_t k = 0; k < result.parameters.size(); ++k)
-          if (found->second.parameters[k]) result.parameters[k] = true;
-      }
-      if (!kMoves.contains(n.op) && n.communication.empty()) ++result.depth;
-      for (const std::string& out : n.out) entries_[out] = result;
-    }
-  }
-  Parameters parameters(const std::string& tensor) const {
-    const auto found = entries_.find(tensor);
-    return found == entries_.end() ? Parameters{} : found->second.parameters;
-  }
-  std::size_t depth(const std::string& tensor) const {
-    const auto found = entries_.find(tensor);
-    return found == entries_.end() ? 0 : found->second.depth;
-  }
-
- private:
-  struct Entry {
-    Parameters parameters;
-    std::size_t depth = 0;
-  };
-  std::unordered_map<std::string, Entry> entries_;
-};
 
 class Builder {
  public:
@@ -110,7 +65,7 @@ class Builder {
     documents.plan =
         "{\"format\": \"shardproof-plan\", \"version\": 1, \"name\": " + quotedJson(planFile_) +
         ", \"source\": \"HLO\", \"model\": " + quotedJson(modelName) +
-        ",\n\"mesh\": " + mesh_->json() + ",\n\"programs\": [\n" + programs(wanted) +
+        ",\n\"mesh\": " + mesh_->json() + ",\n\"programs\": [\n" + programs() +
         "],\n\"lineage\": [\n" + lineage + "\n]}\n";
     documents.model = modelText(wanted);
     for (const auto& [k, n] : shared_.ranges)
@@ -274,53 +229,15 @@ class Builder {
     }
   }
 
-  // Tensors of the same op_name and full shape that come from the same parameters are taken for the
-  // same, the k-th for the k-th in the order of the longest way from the inputs.
-  void checkpoints(std::string& lineage, std::set<std::string>& wanted) const {
-    using Key = std::tuple<std::string, Sizes, Ancestry::Parameters>;
-    const Ancestry model(*model_), plan(*ranks_[0]);
-    std::map<Key, std::vector<std::string>> inModel;
-    for (const Mark& m : model_->marks)
-      inModel[{m.operation, m.sizes, model.parameters(m.tensor)}].push_back(m.tensor);
-    std::map<Key, std::vector<std::pair<const Mark*, Tiling>>> inPlan;
-    for (const Mark& m : ranks_[0]->marks) {
-      if (!m.sharding) continue;
-      const auto tiling = tilingOf(*m.sharding, m.sizes.size(), devices_);
-      if (!tiling) continue;
-      Sizes full = m.sizes;
-      for (std::size_t d = 0; d < full.size(); ++d) full[d] *= tiling->tiles[d];
-      inPlan[{m.operation, full, plan.parameters(m.tensor)}].emplace_back(&m, *tiling);
-    }
-    for (auto& [key, tensors] : inModel)
-      std::stable_sort(tensors.begin(), tensors.end(), [&](const auto& a, const auto& b) {
-        return model.depth(a) < model.depth(b);
-      });
-    for (auto& [key, marks] : inPlan)
-      std::stable_sort(marks.begin(), marks.end(), [&](const auto& a, const auto& b) {
-        return plan.depth(a.first->tensor) < plan.depth(b.first->tensor);
-      });
-    std::set<std::pair<std::string, std::string>> done;
-    for (const auto& [key, marks] : inPlan) {
-      const auto found = inModel.find(key);
-      if (found == inModel.end() || found->second.size() != marks.size()) continue;
-      for (std::size_t k = 0; k < marks.size(); ++k) {
-        const Mark& m = *marks[k].first;
-        const std::string& tensor = found->second[k];
-        const bool everywhere = std::all_of(ranks_.begin(), ranks_.end(), [&](const auto& rank) {
-          return rank->graph.has(m.tensor) && rank->graph.tensor(m.tensor).sizes == m.sizes &&
-                 !rank->graph.tensor(m.tensor).integer;
-        });
-        if (!everywhere || model_->graph.tensor(tensor).kind == "constant" ||
-            !done.insert({tensor, m.tensor}).second)
-          continue;
-        std::vector<Sizes> begin(z(devices_), Sizes(m.sizes.size(), 0));
-        for (std::int64_t r = 0; r < devices_; ++r)
-          for (std::size_t d = 0; d < m.sizes.size(); ++d)
-            begin[z(r)][d] = marks[k].second.tileOf[z(r)][d] * m.sizes[d];
-        entry(lineage, tensor, "checkpoint", mesh_->shards(m.tensor, m.sizes, begin, {}));
-        wanted.insert(tensor);
-        wantedLocally_.insert(m.tensor);
-      }
+  void checkpoints(std::string& lineage, std::set<std::string>& wanted) {
+    std::vector<std::vector<Sizes>> begin;
+    for (std::size_t k = 0; k < model_->parameters.size(); ++k)
+      begin.push_back(begins(ranks_[0]->parameters[k], model_->parameters[k].shape,
+                             "parameter " + std::to_string(k)));
+    for (const Checkpoint& c : proposeCheckpoints(*model_, ranks_, *mesh_, begin)) {
+      entry(lineage, c.tensor, "checkpoint", c.shards);
+      wanted.insert(c.tensor);
+      wantedLocally_.insert(c.local);
     }
   }
 
@@ -338,7 +255,7 @@ class Builder {
   }
 
   // One program for all devices that do the same; they are told apart by the axes that matter.
-  std::string programs(const std::set<std::string>&) {
+  std::string programs() {
     std::vector<std::string> texts;
     for (const auto& rank : ranks_) {
       std::set<std::string> needed = wantedLocally_;
@@ -381,7 +298,7 @@ class Builder {
   std::unique_ptr<Lowering> model_;
   std::vector<std::unique_ptr<Lowering>> ranks_;
   std::set<std::size_t> numbers_;
-  mutable std::set<std::string> wantedLocally_;
+  std::set<std::string> wantedLocally_;
 };
 
 }  // namespace

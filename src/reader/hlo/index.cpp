@@ -21,11 +21,27 @@ std::int64_t ceiling(const Rational& r) {
   return n.get_si();
 }
 
+bool agreesAt(const Affine& f, std::int64_t at, const Affine& g) {
+  return Rational(f.a) * Rational(at) + f.b == Rational(g.a) * Rational(at) + g.b;
+}
+
+// A stretch of one integer goes with the function beside it where that has its value.
 void append(Pieces& pieces, std::int64_t low, std::int64_t high, const Affine& f) {
   if (low >= high) return;
-  if (!pieces.empty() && pieces.back().a == f.a && pieces.back().b == f.b)
-    pieces.back().high = high;
-  else pieces.push_back({low, high, f.a, f.b});
+  if (!pieces.empty()) {
+    Piece& last = pieces.back();
+    const Affine before{last.a, last.b};
+    const bool same = last.a == f.a && last.b == f.b;
+    if (same || (high == low + 1 && agreesAt(before, low, f))) {
+      last.high = high;
+      return;
+    }
+    if (last.high == last.low + 1 && agreesAt(f, last.low, before)) {
+      last = {last.low, high, f.a, f.b};
+      return;
+    }
+  }
+  pieces.push_back({low, high, f.a, f.b});
 }
 
 // Calls use(low, high, sign of x - y) for the stretches of [low, high) in which it does not change.

@@ -172,6 +172,7 @@ class Lowering {
                                             const Value& table, const Shape& shape);
   std::optional<Value> selectLookup(const std::vector<Value>& x, const Shape& shape);
   Value selectNode(const std::vector<Value>& x, const Shape& shape);
+  std::optional<bool> compareKnown(const std::string& direction, const Value& x, const Value& y);
   std::string compareNode(const std::string& direction, const Value& x, const Value& y,
                           const Shape& shape);
   std::optional<std::string> unaryNode(const std::string& opcode, const Value& x);

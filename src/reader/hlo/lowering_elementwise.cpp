@@ -88,6 +88,8 @@ Value Lowering::elementwise(const Instruction& i, const std::string& opcode,
       if (!x[k].isIndex() || !x[1 - k].isTable()) continue;
       if (auto rows = compareWithPositions(direction, x[k], x[1 - k], shape)) return *rows;
     }
+    if (const auto sure = compareKnown(direction, x[0], x[1]))
+      return tableValue(shape, uniformTable(shape.sizes, shared_.scalars.rational(*sure ? 1 : 0)));
     return nodeValue(shape, compareNode(direction, x[0], x[1], shape));
   }
   if (opcode == "select") {
@@ -262,26 +264,35 @@ Value Lowering::selectNode(const std::vector<Value>& x, const Shape& shape) {
   return nodeValue(shape, y);
 }
 
+// A comparison with zero that comes out the same for every input.
+std::optional<bool> Lowering::compareKnown(const std::string& direction, const Value& x,
+                                           const Value& y) {
+  const auto zero = [&](const Value& v) {
+    return v.isUniform() && shared_.scalars.is(v.table->values[0], 0);
+  };
+  if (zero(x) && !zero(y)) {
+    static const std::map<std::string, std::string, std::less<>> kTurned{
+        {"EQ", "EQ"}, {"NE", "NE"}, {"LT", "GT"}, {"LE", "GE"}, {"GT", "LT"}, {"GE", "LE"}};
+    return compareKnown(kTurned.at(direction), y, x);
+  }
+  if (!zero(y) || x.kind != Value::Kind::kNode) return std::nullopt;
+  const Known known = graph.tensor(x.name).known;
+  if (known == Known::kNothing) return std::nullopt;
+  if (direction == "GE" || direction == "LT") return direction == "GE";
+  if (known != Known::kPositive) return std::nullopt;
+  return direction == "GT" || direction == "NE";
+}
+
 std::string Lowering::compareNode(const std::string& direction, const Value& x, const Value& y,
                                   const Shape& shape) {
   const Scalars& s = shared_.scalars;
   const Sizes& sizes = shape.sizes;
-  const auto all = [&](bool yes) {
-    return graph.constant(sizes, false, yes ? "1" : "0",
-                          yes ? Known::kPositive : Known::kNotNegative);
-  };
   if (y.isUniform() && y.table->values[0] == s.negativeInfinity()) {
     // A number is above it; of minus infinity itself nothing is said.
     const std::string number = graph.emit("pow", {node(x)}, {{"scalar", "0"}}, sizes);
     return direction == "EQ" || direction == "LT" || direction == "LE" ? oneMinus(number) : number;
   }
   const std::string a = node(x);
-  if (y.isUniform() && s.is(y.table->values[0], 0)) {
-    const Known known = graph.tensor(a).known;
-    if (known != Known::kNothing && (direction == "GE" || direction == "LT"))
-      return all(direction == "GE");
-    if (known == Known::kPositive) return all(direction == "GT" || direction == "NE");
-  }
   const std::string b = compactNode(y);
   const auto above = [&] { return step(graph.emit("sub", {a, b}, {}, sizes)); };
   const auto below = [&] { return step(graph.emit("sub", {b, a}, {}, sizes)); };

@@ -223,14 +223,31 @@ Value Lowering::lowerScatter(const Frame& frame, const Instruction& i) {
     resultWithoutRow += updateText[from];
     without.push_back(sizes[d]);
   }
-  const bool guarded = updates.guard && updates.guard->condition.base == f.base &&
-                       updates.guard->condition.labels == expected;
-  const std::string added = guarded ? updates.guard->value : node(updates);
+  // What is added where, in terms of the index itself where that is known.
+  struct Added {
+    std::int64_t low, high;
+    std::string value;
+  };
+  std::vector<Added> additions;
+  if (updates.guard && updates.guard->condition.base == f.base &&
+      updates.guard->condition.labels == expected) {
+    for (const Piece& g : updates.guard->condition.pieces)
+      if (!g.b.isZero()) additions.push_back({g.low, g.high, updates.guard->value});
+  } else if (updates.isIndex() && updates.index->base == f.base &&
+             updates.index->labels == expected &&
+             std::all_of(updates.index->pieces.begin(), updates.index->pieces.end(),
+                         [](const Piece& p) { return p.a == 0; })) {
+    for (const Piece& g : updates.index->pieces)
+      if (!g.b.isZero()) additions.push_back({g.low, g.high, rationalNode(g.b, own)});
+  } else {
+    additions.push_back({kNoLow, kNoHigh, node(updates)});
+  }
   const auto [low, high] = rangeOf(f.base);
   std::string total;
-  const auto add = [&](const Piece& p, std::int64_t from, std::int64_t to) {
-    from = std::max({from, p.low, low});
-    to = std::min({to, p.high, high});
+  const auto add = [&](const Piece& p, const Added& addition) {
+    const std::string& added = addition.value;
+    std::int64_t from = std::max({addition.low, p.low, low});
+    std::int64_t to = std::min({addition.high, p.high, high});
     if (p.b.isInteger() && p.b.fitsInt64() && (p.a == 1 || p.a == 0)) {
       const std::int64_t b = p.b.toInt64();
       if (p.a == 1) {
@@ -267,14 +284,8 @@ Value Lowering::lowerScatter(const Frame& frame, const Instruction& i) {
     }
     total = total.empty() ? part : binary("add", total, part, sizes);
   };
-  for (const Piece& p : f.pieces) {
-    if (!guarded) {
-      add(p, kNoLow, kNoHigh);
-      continue;
-    }
-    for (const Piece& g : updates.guard->condition.pieces)
-      if (!g.b.isZero()) add(p, g.low, g.high);
-  }
+  for (const Piece& p : f.pieces)
+    for (const Added& addition : additions) add(p, addition);
   const bool zero = target.isUniform() && shared_.scalars.is(target.table->values[0], 0);
   if (total.empty()) return target;
   if (!zero) total = binary("add", total, node(target), sizes);

@@ -50,6 +50,7 @@ std::string decimalJson(const Rational& value) {
 void Graph::begin(std::string name, std::string loc) {
   name_ = std::move(name);
   loc_ = std::move(loc);
+  steps_ = 0;
 }
 
 std::string Graph::fresh(const std::string& name) {
@@ -62,7 +63,7 @@ std::string Graph::fresh(const std::string& name) {
 }
 
 std::string Graph::produce(GraphNode node, GraphTensor tensor) {
-  std::string name = fresh(name_);
+  std::string name = fresh(name_ + "/" + std::to_string(++steps_));
   node.out = {name};
   node.loc = loc_;
   tensor.producer = nodes_.size();
@@ -70,6 +71,16 @@ std::string Graph::produce(GraphNode node, GraphTensor tensor) {
   tensors_.emplace(name, std::move(tensor));
   order_.push_back(name);
   return name;
+}
+
+bool Graph::nameLast(const std::string& tensor) {
+  if (nodes_.empty() || nodes_.back().out[0] != tensor || tensors_.contains(name_)) return false;
+  auto entry = tensors_.extract(tensor);
+  entry.key() = name_;
+  tensors_.insert(std::move(entry));
+  nodes_.back().out[0] = name_;
+  order_.back() = name_;
+  return true;
 }
 
 std::string Graph::emit(const std::string& op, std::vector<std::string> in,

@@ -45,8 +45,13 @@ std::string listJson(const Sizes& list);
 
 class Graph {
  public:
-  // Names that nodes get from now on begin with this; an index is added where it is taken.
+  // Names that nodes get from now on: this, "/" and a number.
   void begin(std::string name, std::string loc);
+
+  // Gives the tensor, if it is what the last node made, the name of begin() itself; false if it is
+  // not, or the name is taken. What refers to it by the old name is the caller's to change.
+  bool nameLast(const std::string& tensor);
+  const std::string& name() const { return name_; }
 
   // A node of one result, which gets a name made from begin(); gives that name.
   std::string emit(const std::string& op, std::vector<std::string> in, NodeAttributes attributes,
@@ -80,6 +85,7 @@ class Graph {
   std::map<std::string, std::string> constants_;
   std::unordered_map<std::string, std::size_t> taken_;
   std::string name_ = "t", loc_;
+  std::size_t steps_ = 0;
 };
 
 // A number as JSON text, where it is a finite decimal of moderate length; else empty.

@@ -10,8 +10,9 @@
 namespace shardproof::hlo {
 namespace {
 
-constexpr std::size_t kMostInstructions = 20'000'000;  // with loops unrolled
-constexpr int kMostCalls = 200;                        // inside each other
+constexpr std::size_t kMostInstructions = 4'000'000;  // with loops unrolled
+constexpr std::int64_t kMostTurns = 4096;             // of a loop
+constexpr int kMostCalls = 200;                       // inside each other
 
 std::string shortened(const std::string& text) {
   constexpr std::size_t kMost = 160;
@@ -105,7 +106,8 @@ void Lowering::run() {
     } catch (const std::invalid_argument& error) {
       unsupported(i, "result " + std::to_string(k) + ": " + error.what());
     }
-    const std::string own = graph.emit("identity", {name}, {}, values[k].shape.sizes);
+    std::string own = graph.emit("identity", {name}, {}, values[k].shape.sizes);
+    if (graph.nameLast(own)) own = graph.name();
     std::optional<Sharding> ofThis = sharding;
     if (sharding && sharding->kind == Sharding::Kind::kTuple)
       ofThis = root.shape.tuple ? std::optional(sharding->elements[k]) : std::nullopt;
@@ -142,6 +144,7 @@ Value Lowering::lowerComputation(const Computation& computation, std::vector<Val
     if (!name.empty()) loc += " " + shortened(name);
     if (!metadata.source.empty()) loc += " " + metadata.source;
     graph.begin(path_, std::move(loc));
+    const std::size_t before = graph.nodes().size();
     try {
       frame.values.push_back(lowerInstruction(frame, i));
     } catch (const std::invalid_argument& error) {
@@ -149,6 +152,13 @@ Value Lowering::lowerComputation(const Computation& computation, std::vector<Val
     } catch (const std::length_error& error) {
       unsupported(i, error.what());
     }
+    Value& made = frame.values.back();
+    // The same name on all devices, however many steps it took.
+    static const std::set<std::string, std::less<>> kCalls{"call", "fusion", "async-start", "while",
+                                                           "conditional"};
+    if (made.kind == Value::Kind::kNode && graph.nodes().size() > before &&
+        !kCalls.contains(i.opcode) && !isNumber(made.name) && graph.nameLast(made.name))
+      made.name = graph.name();
     if (frame.values.back().shape.tuple != i.shape.tuple ||
         (!i.shape.tuple && frame.values.back().shape.sizes != i.shape.sizes))
       unsupported(i, "its shape is " + toText(i.shape) + ", but its operands make " +
@@ -157,6 +167,11 @@ Value Lowering::lowerComputation(const Computation& computation, std::vector<Val
   }
   --depth_;
   return frame.values[computation.root];
+}
+
+bool Lowering::isNumber(const std::string& tensor) const {
+  return std::any_of(numbers_.begin(), numbers_.end(),
+                     [&](const auto& entry) { return entry.second == tensor; });
 }
 
 void Lowering::mark(const Instruction& i, const Metadata& metadata, const std::string& operation,
@@ -313,6 +328,8 @@ Value Lowering::lowerWhile(Frame& frame, const Instruction& i) {
     if (!more.isUniform() || !shared_.scalars.isRational(more.table->values[0]))
       unsupported(i, "how often the loop turns depends on the input");
     if (shared_.scalars.is(more.table->values[0], 0)) return state;
+    if (turn == kMostTurns)
+      unsupported(i, "a loop of more than " + std::to_string(kMostTurns) + " turns");
     state = lowerComputation(body, {state}, path, frame.operation);
   }
 }

@@ -134,6 +134,7 @@ class Lowering {
   std::string indexNode(const IndexFunction& f, const Sizes& sizes);
   // An integer tensor of these sizes that holds the base's elements.
   std::string baseNode(const IndexFunction& f, const Sizes& sizes);
+  bool isNumber(const std::string& tensor) const;  // one of those that asNumber() made
   // The base as reals: the same elements, as an input of its own.
   std::string asNumber(const std::string& integerTensor);
   // 1 where low <= base < high, else 0; of the base's sizes.

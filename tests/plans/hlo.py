@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""Programs of JAX before and after partitioning: the right ones are proved, each broken in several ways is not.
+
+hlo.py PROGRAM: shardproof's path. The programs are in hlo/, made by hlo/make.py.
+"""
+import concurrent.futures
+import glob
+import gzip
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hlo")
+LEAST_BROKEN = 5  # of each program
+
+# Edits after which a program still computes the same: {program: {edit}}. Each for a reason.
+HARMLESS = {}
+
+
+def verify(shardproof, model, plan):
+    done = subprocess.run([shardproof, "verify", "-j", "1", "-t", "5", "--model", model, "--plan", plan],
+                          capture_output=True, text=True)
+    return done.returncode, (done.stdout + done.stderr).strip()
+
+
+def bodies(text):
+    """Numbers of the lines that are not of a reduction's region."""
+    numbers, inside, lines = [], [], text.split("\n")
+    for n, line in enumerate(lines):
+        if line.startswith(("%", "ENTRY")):
+            inside = []
+        elif line.startswith("}"):
+            if len(inside) > 3:
+                numbers += inside
+        elif line.startswith("  "):
+            inside.append(n)
+    return lines, numbers
+
+
+def first_operand(line):
+    return re.search(r"\((%[\w.-]+)", line).group(1)
+
+
+def edits(text):
+    """(name, text) of broken programs; at most three of a kind, spread over the program."""
+    lines, numbers = bodies(text)
+
+    def spread(kind, pattern, change):
+        found = [n for n in numbers if re.search(pattern, lines[n])]
+        for k in sorted({0, len(found) // 2, len(found) - 1}) if found else []:
+            edited = list(lines)
+            edited[found[k]] = change(lines[found[k]])
+            if edited[found[k]] != lines[found[k]]:
+                yield f"{kind} {k}", "\n".join(edited)
+
+    yield from spread("dropped", r" all-reduce\(%", lambda s: re.sub(
+        r" all-reduce\((%[\w.-]+)\), .*?(, sharding=|, metadata=|$)", r" copy(\1)\2", s))
+    yield from spread("minus", r" add\(%[\w.-]+, %[\w.-]+\)", lambda s: s.replace(" add(", " subtract("))
+    yield from spread("squared", r"f32\[\d.* multiply\((%[\w.-]+), (?!\1\))", lambda s: re.sub(
+        r" multiply\((%[\w.-]+), %[\w.-]+\)", r" multiply(\1, \1)", s))
+    yield from spread("tanh", r" (exponential|negate|rsqrt|sqrt)\(%", lambda s: re.sub(
+        r" (exponential|negate|rsqrt|sqrt)\(", " tanh(", s))
+    yield from spread("constant", r"= f32\[\] constant\((?!0\)|-?inf|nan)", lambda s: re.sub(
+        r" constant\(([^)]*)\)", lambda m: f" constant({float(m.group(1)) * 3 + 1!r})", s))
+    yield from spread("maximum", r" all-reduce\(%", lambda s: s)
+    yield from spread("direction", r"source_target_pairs=", lambda s: re.sub(
+        r"source_target_pairs=\{(.*?\})\}", lambda m: "source_target_pairs={" + ",".join(
+            "{%s,%s}" % (b, a) for a, b in re.findall(r"\{(\d+),(\d+)\}", m.group(1))) + "}", s))
+    yield from spread("position", r" constant\(\{0, \d+(, \d+)+\}\)", lambda s: re.sub(
+        r"constant\(\{(0), (.*?)\}\)", r"constant({\2, \1})", s))
+    yield from spread("dimension", r" (all-to-all|all-gather)\(.*dimensions=\{", lambda s: s)
+    yield from spread("transposed", r"= f32\[(\d+),\1\]\S* (dot)\(%[\w.-]+, %[\w.-]+\)", lambda s: re.sub(
+        r" dot\((%[\w.-]+), (%[\w.-]+)\)", r" dot(\2, \1)", s))
+    yield from spread("zeros", r"= f32\[\S* dot\(%", lambda s: re.sub(
+        r" dot\(.*?\)(, \w+_dims=\{[\d,]*\})+", " partition-id()", s) if False else s)
+
+
+def check(shardproof, name):
+    problems = []
+    model = os.path.join(HERE, name + ".single.hlo.gz")
+    plan = os.path.join(HERE, name + ".spmd.hlo.gz")
+    code, output = verify(shardproof, model, plan)
+    if code != 0:
+        problems.append(f"{name}: expected equivalent, found exit code {code}:\n{output}")
+    with gzip.open(plan, "rt") as file:
+        text = file.read()
+    refuted = 0
+    with tempfile.TemporaryDirectory() as directory:
+        for edit, broken in edits(text):
+            path = os.path.join(directory, "broken.hlo")
+            with open(path, "w") as file:
+                file.write(broken)
+            code, output = verify(shardproof, model, path)
+            if edit in HARMLESS.get(name, ()):
+                if code not in (0, 5):
+                    problems.append(f"{name}, {edit}: expected equivalent, found exit code {code}:\n{output}")
+            elif code == 10:
+                refuted += 1
+                # The report names the place: file, line, opcode.
+                if not re.search(r"broken\.hlo:\d+ \S+", output):
+                    problems.append(f"{name}, {edit}: the report names no line of the program:\n{output}")
+            elif code == 2:
+                # What no longer fits together is an error with its place.
+                if not re.search(r"broken\.hlo: line \d+, column \d+: ", output):
+                    problems.append(f"{name}, {edit}: the message names no place:\n{output}")
+            else:
+                problems.append(f"{name}, {edit}: expected not equivalent, found exit code {code}:\n{output}")
+    if refuted < LEAST_BROKEN:
+        problems.append(f"{name}: only {refuted} broken copies were refuted, expected {LEAST_BROKEN}")
+    return refuted, problems
+
+
+def main():
+    shardproof = os.path.abspath(sys.argv[1])
+    names = sorted(os.path.basename(f)[: -len(".single.hlo.gz")]
+                   for f in glob.glob(os.path.join(HERE, "*.single.hlo.gz")))
+    assert len(names) >= 14, names
+    failed = False
+    with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        for name, (refuted, problems) in zip(names, pool.map(lambda n: check(shardproof, n), names)):
+            print(f"{name}: proved, {refuted} broken copies refuted" if not problems else "\n".join(problems))
+            failed = failed or bool(problems)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

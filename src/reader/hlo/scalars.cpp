@@ -30,6 +30,17 @@ std::optional<Rational> exactRoot(const Rational& value) {
   return Rational(mpq_class(sqrt(q.get_num()), sqrt(q.get_den())));
 }
 
+// A decimal of so few digits that it is not what rounding left: a person wrote it.
+bool isShort(const std::string& text, int bits) {
+  if (bits < 24) return false;
+  int digits = 0;
+  for (const char c : text.substr(0, text.find_first_of("eE"))) {
+    if (c >= '1' && c <= '9') ++digits;
+    else if (c == '0' && digits > 0) ++digits;
+  }
+  return digits <= (bits == 24 ? 6 : 15);
+}
+
 }  // namespace
 
 std::optional<IntegerType> integerType(std::string_view type) {
@@ -98,11 +109,8 @@ ScalarId Scalars::parse(const std::string& text, std::string_view type, bool exa
     throw std::invalid_argument("found '" + text + "', expected a number of type " +
                                 std::string(type));
   }
-  if (bits != 0) {
-    // What the text says is taken for what it is unless it had to be rounded to be said: a text of
-    // few digits is one that a person wrote.
-    return rational(exact ? value : simplestRounding(value, bits));
-  }
+  if (bits != 0)
+    return rational(exact || isShort(text, bits) ? value : simplestRounding(value, bits));
   if (type == "pred" && (value.isZero() || value.isOne())) return rational(value);
   const auto integer = integerType(type);
   if (!integer || !value.isInteger())

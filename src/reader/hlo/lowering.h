@@ -205,6 +205,9 @@ class Lowering {
 
   // --- lowering_lookup.cpp: gather, scatter ---
   std::optional<Value> lowerLookup(const Frame& frame, const Instruction& i);
+  std::optional<Sizes> knownStart(const Value& indices, const Sizes& map, const Sizes& sizes) const;
+  std::optional<Value> lowerKnownGather(const Frame& frame, const Instruction& i);
+  std::optional<Value> lowerKnownScatter(const Frame& frame, const Instruction& i);
   Value lowerGather(const Frame& frame, const Instruction& i);
   Value lowerScatter(const Frame& frame, const Instruction& i);
   Value indexWithoutVector(const Instruction& i, const Value& indices, std::int64_t vectorDim);
@@ -226,6 +229,8 @@ class Lowering {
   const Grouping* grouping_;
   // For integer tensors that hold elements of a parameter: which.
   std::map<std::string, std::size_t> parameterOf_;
+  // Of integer constants: the least and the greatest element, plus 1.
+  std::map<std::string, std::pair<std::int64_t, std::int64_t>> constantRanges_;
   std::map<std::string, std::string> numbers_;  // asNumber()
   std::string path_;
   std::size_t instructions_ = 0;

@@ -29,9 +29,94 @@ std::size_t placeOf(const Sizes& list, std::size_t d) {
 }  // namespace
 
 std::optional<Value> Lowering::lowerLookup(const Frame& frame, const Instruction& i) {
-  if (i.opcode == "gather") return lowerGather(frame, i);
-  if (i.opcode == "scatter") return lowerScatter(frame, i);
+  if (i.opcode == "gather") {
+    if (auto window = lowerKnownGather(frame, i)) return *window;
+    return lowerGather(frame, i);
+  }
+  if (i.opcode == "scatter") {
+    if (auto window = lowerKnownScatter(frame, i)) return *window;
+    return lowerScatter(frame, i);
+  }
   return std::nullopt;
+}
+
+// Where a window begins whose place is known, one coordinate for each dimension of `sizes`; nothing
+// where there are several windows, or it depends on the input.
+std::optional<Sizes> Lowering::knownStart(const Value& indices, const Sizes& map,
+                                          const Sizes& sizes) const {
+  if (!indices.isTable()) return std::nullopt;
+  const Table whole = wholeTable(*indices.table);
+  if (whole.values.size() != map.size()) return std::nullopt;
+  Sizes start(sizes.size(), 0);
+  for (std::size_t k = 0; k < map.size(); ++k) {
+    const ScalarId id = whole.values[k];
+    if (map[k] < 0 || z(map[k]) >= sizes.size() || !shared_.scalars.isRational(id) ||
+        !shared_.scalars.value(id).fitsInt64())
+      return std::nullopt;
+    start[z(map[k])] = shared_.scalars.value(id).toInt64();
+  }
+  return start;
+}
+
+std::optional<Value> Lowering::lowerKnownGather(const Frame& frame, const Instruction& i) {
+  const Value& x = operand(frame, i, 0);
+  const Sizes &sizes = x.shape.sizes, window = dims(i, "slice_sizes");
+  auto start = knownStart(operand(frame, i, 1), dims(i, "start_index_map"), sizes);
+  if (!start || window.size() != sizes.size() || i.attribute("operand_batching_dims") != nullptr)
+    return std::nullopt;
+  // The result's dimensions are the window's, but for those of size 1.
+  Sizes limit = *start, result;
+  Shape slice = x.shape;
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    if (window[d] < 0 || window[d] > sizes[d]) unsupported(i, "a slice larger than its operand");
+    (*start)[d] = std::clamp<std::int64_t>((*start)[d], 0, sizes[d] - window[d]);
+    limit[d] = (*start)[d] + window[d];
+    slice.sizes[d] = window[d];
+    if (window[d] != 1) result.push_back(window[d]);
+  }
+  Sizes expected = i.shape.sizes;
+  std::erase(expected, 1);
+  if (result != expected) return std::nullopt;
+  return reshapeValue(sliceValue(x, slice, *start, limit, Sizes(sizes.size(), 1)), i.shape);
+}
+
+// One window that takes the place of what was there, or is added to it. A window that does not fit
+// is left out.
+std::optional<Value> Lowering::lowerKnownScatter(const Frame& frame, const Instruction& i) {
+  if (i.operands.size() != 3 || i.attribute("input_batching_dims") != nullptr) return std::nullopt;
+  const Value &x = operand(frame, i, 0), &update = operand(frame, i, 2);
+  const Sizes &sizes = x.shape.sizes, inserted = dims(i, "inserted_window_dims"),
+              windows = dims(i, "update_window_dims");
+  const auto start =
+      knownStart(operand(frame, i, 1), dims(i, "scatter_dims_to_operand_dims"), sizes);
+  if (!start) return std::nullopt;
+  const Computation& region = called(i, "to_apply");
+  const Instruction& root = region.instructions[region.root];
+  const bool replaces = root.opcode == "parameter" && root.literal == "1";
+  if (!replaces && binaryRegion(i, region) != "add") unsupported(i, "a scatter that does not add");
+  Shape window = x.shape;
+  std::size_t next = 0;
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    if (contains(inserted, d)) {
+      window.sizes[d] = 1;
+      continue;
+    }
+    if (next >= windows.size() || z(windows[next]) >= update.shape.sizes.size())
+      unsupported(i, "fewer dimensions than the operand");
+    window.sizes[d] = update.shape.sizes[z(windows[next++])];
+  }
+  if (elementsOf(window, file_, i.place) != elementsOf(update.shape, file_, i.place))
+    unsupported(i, "several windows");
+  for (std::size_t d = 0; d < sizes.size(); ++d)
+    if ((*start)[d] < 0 || (*start)[d] + window.sizes[d] > sizes[d]) return x;
+  Value placed = reshapeValue(update, window);
+  if (!replaces) {
+    Sizes limit = *start;
+    for (std::size_t d = 0; d < sizes.size(); ++d) limit[d] += window.sizes[d];
+    const Value old = sliceValue(x, window, *start, limit, Sizes(sizes.size(), 1));
+    placed = nodeValue(window, binary("add", node(old), node(placed), window.sizes));
+  }
+  return updateValue(x, placed, *start, 0);
 }
 
 // The indices without the dimension that lists coordinates, of which there is one.
@@ -63,8 +148,14 @@ Value Lowering::indexWithoutVector(const Instruction& i, const Value& indices,
     }
     std::vector<int> labels(shape.sizes.size());
     std::iota(labels.begin(), labels.end(), 0);
-    return indexValue(shape, {graph.constant(shape.sizes, true, text), std::move(labels),
-                              identityPieces(kNoLow, kNoHigh)});
+    const std::string constant = graph.constant(shape.sizes, true, text);
+    auto& range = constantRanges_.emplace(constant, std::pair(kNoHigh, kNoLow)).first->second;
+    for (const ScalarId id : whole.values) {
+      const std::int64_t v = shared_.scalars.value(id).toInt64();
+      range = {std::min(range.first, v), std::max(range.second, v + 1)};
+    }
+    return indexValue(shape,
+                      {constant, std::move(labels), identityPieces(range.first, range.second)});
   }
   if (!flat.isIndex()) unsupported(i, "indices that are computed from numbers");
   return flat;
@@ -121,10 +212,6 @@ Value Lowering::lowerGather(const Frame& frame, const Instruction& i) {
     piece.offset = p.b.toInt64();
     lookup.pieces.push_back(piece);
   }
-  // Only of a constant's elements it is known without a range that they lie in bounds.
-  if (graph.tensor(f.base).kind == "constant")
-    std::erase_if(lookup.pieces,
-                  [](const LookupPiece& p) { return p.kind == LookupPiece::Kind::kFixed; });
   lookup.tied.assign(sizes.size(), -1);
   for (std::size_t k = 0; k < batching.size(); ++k) {
     const int label = f.labels.at(z(indexBatching[k]));

@@ -223,6 +223,8 @@ std::string Lowering::node(const Value& v) {
 }
 
 std::pair<std::int64_t, std::int64_t> Lowering::rangeOf(const std::string& base) const {
+  if (const auto known = constantRanges_.find(base); known != constantRanges_.end())
+    return known->second;
   const auto parameter = parameterOf_.find(base);
   if (parameter != parameterOf_.end())
     if (const auto range = shared_.ranges.find(parameter->second); range != shared_.ranges.end())

@@ -68,10 +68,15 @@ class Builder {
         ",\n\"mesh\": " + mesh_->json() + ",\n\"programs\": [\n" + programs() +
         "],\n\"lineage\": [\n" + lineage + "\n]}\n";
     documents.model = modelText(wanted);
-    for (const auto& [k, n] : shared_.ranges)
-      documents.assumptions.push_back("the elements of '" + model_->parameters[k].name +
-                                      "' lie in [0, " + std::to_string(n) +
-                                      "), as they are used as indices");
+    for (const auto& [k, range] : shared_.ranges) {
+      std::string others, name = model_->parameters[k].name;
+      if (range.shift() > 0) name.resize(name.rfind(" + "));
+      for (const std::int64_t i : range.others)
+        others += (others.empty() ? "" : ", ") + std::to_string(i);
+      documents.assumptions.push_back(
+          "the elements of '" + name + "' lie in [0, " + std::to_string(range.count) + ")" +
+          (others.empty() ? "" : " or are one of " + others) + ", as they are used as indices");
+    }
     if (!shared_.unknowns.empty())
       documents.assumptions.push_back(
           std::to_string(shared_.unknowns.size()) +
@@ -87,6 +92,7 @@ class Builder {
       shared_.unknowns.clear();
       model_ = std::make_unique<Lowering>(modelModule_, modelFile_, shared_, Device{}, nullptr);
       model_->run();
+      shared_.widenRanges();
       if (shared_.ranges == ranges) return;
     }
   }

@@ -32,11 +32,12 @@ void append(Pieces& pieces, std::int64_t low, std::int64_t high, const Affine& f
     Piece& last = pieces.back();
     const Affine before{last.a, last.b};
     const bool same = last.a == f.a && last.b == f.b;
-    if (same || (high == low + 1 && agreesAt(before, low, f))) {
+    const bool beside = last.high == low;
+    if (beside && (same || (high == low + 1 && agreesAt(before, low, f)))) {
       last.high = high;
       return;
     }
-    if (last.high == last.low + 1 && agreesAt(f, last.low, before)) {
+    if (beside && last.high == last.low + 1 && agreesAt(f, last.low, before)) {
       last = {last.low, high, f.a, f.b};
       return;
     }
@@ -99,13 +100,21 @@ Pieces constantPieces(const Pieces& domain, const Rational& value) {
   return {{domain.front().low, domain.back().high, 0, value}};
 }
 
+std::optional<Piece> singlePiece(const Pieces& pieces) {
+  if (pieces.empty()) return std::nullopt;
+  for (const Piece& p : pieces)
+    if (p.a != pieces[0].a || !(p.b == pieces[0].b)) return std::nullopt;
+  return Piece{pieces.front().low, pieces.back().high, pieces[0].a, pieces[0].b};
+}
+
 bool isIdentity(const Pieces& pieces) {
-  return pieces.size() == 1 && pieces[0].a == 1 && pieces[0].b.isZero();
+  const auto p = singlePiece(pieces);
+  return p && p->a == 1 && p->b.isZero();
 }
 
 std::optional<Rational> constantValue(const Pieces& pieces) {
-  if (pieces.size() != 1 || pieces[0].a != 0) return std::nullopt;
-  return pieces[0].b;
+  const auto p = singlePiece(pieces);
+  return p && p->a == 0 ? std::optional(p->b) : std::nullopt;
 }
 
 std::optional<Pieces> combinePieces(std::string_view opcode, std::string_view direction,
@@ -128,7 +137,7 @@ std::optional<Pieces> combinePieces(std::string_view opcode, std::string_view di
     for (const Pieces* p : operands)
       for (const Piece& piece : *p)
         if (piece.low <= low && high <= piece.high) f.push_back({piece.a, piece.b});
-    if (f.size() != operands.size()) return std::nullopt;  // not of the same domain
+    if (f.size() != operands.size()) continue;  // no value that the integer can have
     if (opcode == "compare") {
       bySign(f[0], f[1], low, high, [&](std::int64_t from, std::int64_t to, int sign) {
         append(result, from, to, {0, Rational(holds(direction, sign) ? 1 : 0)});
@@ -146,7 +155,7 @@ std::optional<Pieces> combinePieces(std::string_view opcode, std::string_view di
       append(result, low, high, *value);
     }
   }
-  return result;
+  return result.empty() ? std::nullopt : std::optional(result);
 }
 
 }  // namespace shardproof::hlo

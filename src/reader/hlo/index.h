@@ -22,10 +22,12 @@ struct Piece {
   std::int64_t a = 0;
   Rational b;
 };
-// In order, without gaps: from the first low to the last high every integer is in one piece.
+// In order. What is in no piece is no value that the integer can have.
 using Pieces = std::vector<Piece>;
 
 Pieces identityPieces(std::int64_t low, std::int64_t high);
+// The only piece there is, but for gaps: a i + b everywhere.
+std::optional<Piece> singlePiece(const Pieces& pieces);
 Pieces constantPieces(const Pieces& domain, const Rational& value);
 // An elementwise opcode on functions of the same integer; nothing where the result is no such
 // function. Conditions are 0 and 1.

@@ -39,7 +39,9 @@ std::string Lowering::lookupRows(const Lookup& l, const LookupPiece& p) {
     const std::string where = view(indicator(l.base, p.low, p.high), ones);
     return expand(binary("mul", where, expressionNode(p.number), ones), result);
   }
-  if (p.low < 0 || p.high >= kNoHigh)
+  const std::int64_t shift = shiftOf(l.base);
+  const std::string start = std::to_string(p.low + shift), stop = std::to_string(p.high + shift);
+  if (p.low <= kNoLow || p.low + shift < 0 || p.high >= kNoHigh)
     throw std::invalid_argument("an index that may be negative or as large as it likes");
   const std::int64_t from = p.kind == LookupPiece::Kind::kMoving ? p.low + p.offset : p.offset;
   const std::int64_t to = p.kind == LookupPiece::Kind::kMoving ? p.high + p.offset : p.offset + 1;
@@ -56,8 +58,7 @@ std::string Lowering::lookupRows(const Lookup& l, const LookupPiece& p) {
     Sizes found = base;
     found.push_back(width);
     const std::string looked =
-        graph.emit("embedding", {l.base, matrix},
-                   {{"start", std::to_string(p.low)}, {"stop", std::to_string(p.high)}}, found);
+        graph.emit("embedding", {l.base, matrix}, {{"start", start}, {"stop", stop}}, found);
     graph.tensor(looked).known = std::min(graph.tensor(l.table).known, Known::kNotNegative);
     return view(looked, result);
   }
@@ -71,8 +72,7 @@ std::string Lowering::lookupRows(const Lookup& l, const LookupPiece& p) {
   if (p.kind == LookupPiece::Kind::kMoving) {
     Sizes wide = base;
     wide.push_back(p.high - p.low);
-    chosen = graph.emit("one_hot", {l.base},
-                        {{"start", std::to_string(p.low)}, {"stop", std::to_string(p.high)}}, wide);
+    chosen = graph.emit("one_hot", {l.base}, {{"start", start}, {"stop", stop}}, wide);
     graph.tensor(chosen).known = Known::kNotNegative;
     left += letter(axisLetter);
   } else {

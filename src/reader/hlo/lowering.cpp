@@ -277,7 +277,11 @@ Value Lowering::lowerParameter(Frame& frame, const Instruction& i) {
   for (const std::int64_t size : i.shape.sizes)
     if (size == 0) unsupported(i, "a dimension of size 0");
   const Metadata metadata = parseMetadata(module_, i, file_);
-  const std::string name = graph.fresh(metadata.operation.empty() ? i.name : metadata.operation);
+  std::string name = metadata.operation.empty() ? i.name : metadata.operation;
+  if (const auto range = shared_.ranges.find(static_cast<std::size_t>(number));
+      range != shared_.ranges.end() && range->second.shift() > 0)
+    name += " + " + std::to_string(range->second.shift());
+  name = graph.fresh(name);
   Port port{name, i.shape, std::nullopt, number, i.place};
   if (const Attribute* a = i.attribute("sharding")) port.sharding = parseSharding(*a, file_);
   for (const Port& other : parameters)
@@ -286,8 +290,7 @@ Value Lowering::lowerParameter(Frame& frame, const Instruction& i) {
   if (integerType(i.shape.type)) {
     graph.input(name, i.shape.sizes, true, "int64");
     parameterOf_.emplace(name, static_cast<std::size_t>(number));
-    const auto [low, high] = rangeOf(name);
-    IndexFunction f{name, {}, identityPieces(low, high)};
+    IndexFunction f{name, {}, domainOf(name)};
     for (std::size_t d = 0; d < i.shape.sizes.size(); ++d) f.labels.push_back(static_cast<int>(d));
     return indexValue(i.shape, std::move(f));
   }

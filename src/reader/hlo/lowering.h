@@ -23,8 +23,21 @@ namespace shardproof::hlo {
 struct Shared {
   Scalars scalars;
   bool exactConstants = false;
-  // For the k-th parameter, if it is an index into something: how many values it can have.
-  std::map<std::size_t, std::int64_t> ranges;
+  // For the k-th parameter, if it is an index into something: it lies in [0, count), or is one of
+  // the others, which the model treats differently (labels that are left out).
+  struct Range {
+    std::int64_t count = 0;
+    std::set<std::int64_t> others;
+    // What the graph's tensor holds more than the parameter, so that it is not negative.
+    std::int64_t shift() const {
+      return others.empty() ? 0 : std::max<std::int64_t>(0, -*others.begin());
+    }
+    friend bool operator==(const Range&, const Range&) = default;
+  };
+  std::map<std::size_t, Range> ranges;
+  // Of the model, by parameter: functions of it that are used as numbers.
+  std::map<std::size_t, std::vector<Pieces>> observed;
+  void widenRanges();  // by what is observed
   // Tensors of numbers that are no rationals, each an unknown of the model.
   struct Unknown {
     std::string name;
@@ -145,7 +158,13 @@ class Lowering {
   std::string arrange(const std::string& name, const std::vector<int>& from,
                       const std::vector<int>& to, const Sizes& sizes);
   Value asIndex(const Value& v, std::string newBase) const;
+  // The values that the elements of an integer tensor can have, as an identity on them.
+  Pieces domainOf(const std::string& base) const;
   std::pair<std::int64_t, std::int64_t> rangeOf(const std::string& base) const;
+  // Of what the tensor holds minus what it stands for.
+  std::int64_t shiftOf(const std::string& base) const;
+  // In the model: this function of an index matters by itself.
+  void observe(const IndexFunction& f);
 
   // --- emit helpers (lowering_values.cpp) ---
   std::string view(const std::string& x, const Sizes& sizes);

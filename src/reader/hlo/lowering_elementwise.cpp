@@ -149,8 +149,8 @@ std::optional<Value> Lowering::compareWithPositions(const std::string& direction
                                                     const Shape& shape) {
   const IndexFunction& f = *index.index;
   const Table& t = *table.table;
-  if ((direction != "EQ" && direction != "NE") || f.pieces.size() != 1 || f.pieces[0].a != 1)
-    return std::nullopt;
+  const auto single = singlePiece(f.pieces);
+  if ((direction != "EQ" && direction != "NE") || !single || single->a != 1) return std::nullopt;
   std::optional<std::size_t> along;
   for (std::size_t d = 0; d < t.extent.size(); ++d) {
     if (t.extent[d] == 1) continue;
@@ -163,7 +163,7 @@ std::optional<Value> Lowering::compareWithPositions(const std::string& direction
     if (!s.isRational(t.values[k]) ||
         !(s.value(t.values[k]) == s.value(t.values[0]) + Rational(static_cast<std::int64_t>(k))))
       return std::nullopt;
-  const Rational start = s.value(t.values[0]) - f.pieces[0].b;
+  const Rational start = s.value(t.values[0]) - single->b + Rational(shiftOf(f.base));
   if (!start.fitsInt64() || start.sign() < 0 || start.toInt64() > kNoHigh / 2) return std::nullopt;
   const std::int64_t from = start.toInt64(), n = static_cast<std::int64_t>(t.values.size());
   Sizes wide = sizesOf(f.base);
@@ -192,6 +192,8 @@ std::optional<Value> Lowering::selectLookup(const std::vector<Value>& x, const S
     for (std::size_t d = 0; same && d < f.labels.size(); ++d)
       same = f.labels[d] == (l.labels[d] < base ? l.labels[d] : -1);
     if (!same) continue;
+    // That out of bounds there is no number is no matter; any other choice is.
+    if (other.table->values[0] != shared_.scalars.nan()) observe(f);
     Lookup result = l;
     result.pieces.clear();
     for (const LookupPiece& p : l.pieces)

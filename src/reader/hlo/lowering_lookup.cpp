@@ -164,8 +164,8 @@ Value Lowering::indexWithoutVector(const Instruction& i, const Value& indices,
 void Lowering::limitRange(const std::string& base, std::int64_t count) {
   const auto parameter = parameterOf_.find(base);
   if (parameter == parameterOf_.end() || grouping_ != nullptr) return;
-  const auto [it, added] = shared_.ranges.emplace(parameter->second, count);
-  if (!added) it->second = std::min(it->second, count);
+  const auto [it, added] = shared_.ranges.emplace(parameter->second, Shared::Range{count, {}});
+  if (!added) it->second.count = std::min(it->second.count, count);
 }
 
 Value Lowering::lowerGather(const Frame& frame, const Instruction& i) {
@@ -324,6 +324,7 @@ Value Lowering::lowerScatter(const Frame& frame, const Instruction& i) {
              updates.index->labels == expected &&
              std::all_of(updates.index->pieces.begin(), updates.index->pieces.end(),
                          [](const Piece& p) { return p.a == 0; })) {
+    observe(*updates.index);
     for (const Piece& g : updates.index->pieces)
       if (!g.b.isZero()) additions.push_back({g.low, g.high, rationalNode(g.b, own)});
   } else {
@@ -347,15 +348,17 @@ Value Lowering::lowerScatter(const Frame& frame, const Instruction& i) {
       unsupported(i, "an index that is a multiple of an input");
     }
     if (from >= to) return;
-    if (p.a == 1 && from < 0) unsupported(i, "an index that may be negative");
+    const std::int64_t shift = shiftOf(f.base);
+    if (p.a == 1 && (from <= kNoLow || from + shift < 0))
+      unsupported(i, "an index that may be negative");
     std::string part;
     if (p.a == 1) {
       Sizes wide = base, rows = sizes;
       wide.push_back(to - from);
       rows[axis] = to - from;
-      const std::string hot =
-          graph.emit("one_hot", {f.base},
-                     {{"start", std::to_string(from)}, {"stop", std::to_string(to)}}, wide);
+      const std::string hot = graph.emit(
+          "one_hot", {f.base},
+          {{"start", std::to_string(from + shift)}, {"stop", std::to_string(to + shift)}}, wide);
       const std::string text = baseText + row + "," + updateText + "->" + result;
       part = graph.emit("einsum", {hot, added}, {{"equation", quotedJson(text)}}, rows);
       const std::int64_t first = from + p.b.toInt64();

@@ -222,14 +222,74 @@ std::string Lowering::node(const Value& v) {
   throw std::invalid_argument("a tuple, expected an array");
 }
 
-std::pair<std::int64_t, std::int64_t> Lowering::rangeOf(const std::string& base) const {
-  if (const auto known = constantRanges_.find(base); known != constantRanges_.end())
-    return known->second;
+// Values outside of [0, count) for which a function that matters has another value than at the
+// nearest one inside: few of each stretch.
+void Shared::widenRanges() {
+  constexpr std::int64_t kMost = 16;
+  for (auto& [parameter, range] : ranges) {
+    for (const Pieces& pieces : observed[parameter]) {
+      const auto at = [&](std::int64_t i) -> const Piece* {
+        for (const Piece& p : pieces)
+          if (p.low <= i && i < p.high) return &p;
+        return nullptr;
+      };
+      const Piece *first = at(0), *last = at(range.count - 1);
+      for (const Piece& p : pieces) {
+        const auto differs = [&](const Piece* inside) {
+          return inside != nullptr && (p.a != inside->a || !(p.b == inside->b));
+        };
+        const std::int64_t high = std::min<std::int64_t>(p.high, 0);
+        const std::int64_t low = std::max(p.low, range.count);
+        if (p.low < high && differs(first))
+          for (std::int64_t i =
+                   std::max(p.low, p.low > kNoLow && high - p.low <= kMost ? p.low : high - 1);
+               i < high; ++i)
+            range.others.insert(i);
+        if (low < p.high && differs(last))
+          for (std::int64_t i = low;
+               i < (p.high < kNoHigh && p.high - low <= kMost ? p.high : low + 1); ++i)
+            range.others.insert(i);
+      }
+    }
+  }
+}
+
+void Lowering::observe(const IndexFunction& f) {
+  const auto parameter = parameterOf_.find(f.base);
+  if (grouping_ != nullptr || parameter == parameterOf_.end() || f.pieces.size() < 2) return;
+  shared_.observed[parameter->second].push_back(f.pieces);
+}
+
+std::int64_t Lowering::shiftOf(const std::string& base) const {
   const auto parameter = parameterOf_.find(base);
-  if (parameter != parameterOf_.end())
-    if (const auto range = shared_.ranges.find(parameter->second); range != shared_.ranges.end())
-      return {0, range->second};
-  return {kNoLow, kNoHigh};
+  if (parameter == parameterOf_.end()) return 0;
+  const auto range = shared_.ranges.find(parameter->second);
+  return range == shared_.ranges.end() ? 0 : range->second.shift();
+}
+
+Pieces Lowering::domainOf(const std::string& base) const {
+  if (const auto known = constantRanges_.find(base); known != constantRanges_.end())
+    return identityPieces(known->second.first, known->second.second);
+  const auto parameter = parameterOf_.find(base);
+  if (parameter == parameterOf_.end()) return identityPieces(kNoLow, kNoHigh);
+  const auto range = shared_.ranges.find(parameter->second);
+  if (range == shared_.ranges.end()) return identityPieces(kNoLow, kNoHigh);
+  Pieces pieces;
+  const auto add = [&](std::int64_t low, std::int64_t high) {
+    if (!pieces.empty() && pieces.back().high == low) pieces.back().high = high;
+    else pieces.push_back({low, high, 1, Rational()});
+  };
+  for (const std::int64_t i : range->second.others)
+    if (i < 0) add(i, i + 1);
+  add(0, range->second.count);
+  for (const std::int64_t i : range->second.others)
+    if (i >= range->second.count) add(i, i + 1);
+  return pieces;
+}
+
+std::pair<std::int64_t, std::int64_t> Lowering::rangeOf(const std::string& base) const {
+  const Pieces domain = domainOf(base);
+  return {domain.front().low, domain.back().high};
 }
 
 std::string Lowering::baseNode(const IndexFunction& f, const Sizes& sizes) {
@@ -275,11 +335,13 @@ std::string Lowering::indicator(const std::string& base, std::int64_t low, std::
   high = std::min(high, end);
   if (low >= high) return graph.constant(sizes, false, "0", Known::kNotNegative);
   if (low == first && high == end) return graph.constant(sizes, false, "1", Known::kPositive);
-  if (low >= 0 && high < kNoHigh) {
+  const std::int64_t shift = shiftOf(base);
+  if (low + shift >= 0 && low > kNoLow && high < kNoHigh) {
     Sizes wide = sizes;
     wide.push_back(high - low);
     const std::string rows = graph.emit(
-        "one_hot", {base}, {{"start", std::to_string(low)}, {"stop", std::to_string(high)}}, wide);
+        "one_hot", {base},
+        {{"start", std::to_string(low + shift)}, {"stop", std::to_string(high + shift)}}, wide);
     std::string y = graph.emit("sum", {rows}, {{"dim", std::to_string(sizes.size())}}, sizes);
     graph.tensor(y).known = Known::kNotNegative;
     return y;
@@ -307,8 +369,9 @@ std::string Lowering::indexNode(const IndexFunction& f, const Sizes& sizes) {
     return p.b.isZero() ? x : scalarOp("add", x, p.b);
   };
   std::string total;
-  if (f.pieces.size() == 1) {
-    total = affine(f.pieces[0]);
+  observe(f);
+  if (const auto single = singlePiece(f.pieces)) {
+    total = affine(*single);
   } else {
     for (const Piece& p : f.pieces) {
       if (p.a == 0 && p.b.isZero()) continue;

@@ -159,6 +159,18 @@ def gradient_accumulation():
                      (P(), {k: P() for k in MLP}))
 
 
+def with_optimizer(optimizer, mesh, specs, state_spec):
+    def step(p, state, x, y):
+        value, grads = jax.value_and_grad(mlp)(p, x, y)
+        updates, state = optimizer.update(grads, state, p)
+        return value, optax.apply_updates(p, updates), state
+
+    state = jax.eval_shape(optimizer.init, MLP)
+    state_specs = jax.tree.map(state_spec, state)
+    return same_step(step, mesh, (MLP, state, f32(8, 8), f32(8, 8)), (specs, state_specs, P("dp"), P("dp")),
+                     (P(), specs, state_specs))
+
+
 def manual(body, mesh, specs, out):
     return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=out, check_vma=False)
 
@@ -274,6 +286,110 @@ def experts():
         y = jnp.einsum("gect,etf->gecf", moved, w)
         return jax.lax.all_to_all(y, "ep", split_axis=0, concat_axis=1, tiled=True)
     return single, manual(body, mesh, specs, out), mesh, (f32(4, 4, 4), f32(4, 4, 2, 4)), specs, out
+
+@program
+def clip_norm():
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
+    specs = {"w1": P(None, "tp"), "b1": P("tp"), "w2": P("tp")}
+    return with_optimizer(optimizer, mesh_of(("dp", 2), ("tp", 2)), specs, lambda s: P())
+
+
+@program
+def sharded_moments():
+    return with_optimizer(optax.adam(1e-3), mesh_of(("dp", 4)), {k: P() for k in MLP},
+                          lambda s: P("dp") if s.ndim else P())
+
+
+@program
+def fsdp_scan():
+    specs = {"a": P(None, "dp"), "b": P(None, "dp")}
+    return same_step(sgd(layers(jax.checkpoint)), mesh_of(("dp", 4)), (LAYERS, f32(8, 8), f32(8, 8)),
+                     (specs, P("dp"), P("dp")), (P(), specs))
+
+
+@program
+def fsdp_language_model():
+    specs = {"emb": P("dp"), "norm": P(), "q": P("dp"), "k": P("dp"), "v": P("dp"), "out": P(None, "dp")}
+    return same_step(sgd(language_model), mesh_of(("dp", 4)), (LANGUAGE_MODEL, s32(4, 4), s32(4, 4)),
+                     (specs, P("dp"), P("dp")), (P(), specs))
+
+
+@program
+def attention_by_heads():
+    mesh = mesh_of(("sp", 4))
+    specs, out = (P(None, "sp"),) * 3, P(None, "sp")
+
+    def attention(q, k, v):
+        s = jnp.einsum("bqhd,bkhd->bhqk", q, k) / 2.0
+        i = jnp.arange(s.shape[-1])
+        s = jnp.where(i[:, None] >= i[None, :], s, -1e9)
+        return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(s, -1), v)
+
+    def body(q, k, v):
+        q, k, v = (jax.lax.all_to_all(t, "sp", split_axis=2, concat_axis=1, tiled=True) for t in (q, k, v))
+        return jax.lax.all_to_all(attention(q, k, v), "sp", split_axis=1, concat_axis=2, tiled=True)
+    return attention, manual(body, mesh, specs, out), mesh, (f32(2, 8, 4, 4),) * 3, specs, out
+
+
+@program
+def pipeline_gradient():
+    mesh = mesh_of(("pp", 2))
+    specs, out = (P("pp"), P(), P()), (P(), P("pp"))
+
+    def single(w, x, y):
+        def loss(w):
+            return jnp.mean((jnp.tanh(jnp.tanh(x @ w[0]) @ w[1]) - y) ** 2)
+        value, grad = jax.value_and_grad(loss)(w)
+        return value, w - 0.1 * grad
+
+    def body(w, x, y):
+        def loss(w):
+            moved = jax.lax.ppermute(jnp.tanh(x @ w[0]), "pp", [(0, 1)])
+            last = jnp.mean((jnp.tanh(moved @ w[0]) - y) ** 2)
+            return jnp.where(jax.lax.axis_index("pp") == 1, last, 0.0)
+        value, grad = jax.value_and_grad(loss)(w)
+        return jax.lax.psum(value, "pp"), w - 0.1 * grad
+    return single, manual(body, mesh, specs, out), mesh, (f32(2, 8, 8), f32(4, 8), f32(4, 8)), specs, out
+
+
+@program
+def soft_experts():
+    def loss(p, x, y):
+        gate = jax.nn.softmax(x @ p["g"], -1)
+        h = jax.nn.relu(jnp.einsum("td,edf->tef", x, p["a"]))
+        return jnp.mean((jnp.einsum("te,tef,efd->td", gate, h, p["b"]) - y) ** 2)
+    shapes = {"g": f32(8, 4), "a": f32(4, 8, 16), "b": f32(4, 16, 8)}
+    specs = {"g": P(), "a": P("ep"), "b": P("ep")}
+    return same_step(sgd(loss), mesh_of(("dp", 2), ("ep", 2)), (shapes, f32(8, 8), f32(8, 8)),
+                     (specs, P("dp"), P("dp")), (P(), specs))
+
+
+@program
+def uneven():
+    mesh = mesh_of(("tp", 4))
+
+    def single(x, w):
+        return jnp.exp(x @ w).sum(1)
+
+    def several(x, w):
+        return jnp.exp(jax.lax.with_sharding_constraint(x @ w, NamedSharding(mesh, P(None, "tp")))).sum(1)
+    return single, several, mesh, (f32(4, 8), f32(8, 10)), (P(), P()), P()
+
+
+@program
+def left_out_labels():
+    def loss(p, x, y):
+        counts = y != -100
+        logs = jnp.take_along_axis(jax.nn.log_softmax(x @ p, -1), jnp.where(counts, y, 0)[:, None], 1)[:, 0]
+        return -jnp.where(counts, logs, 0).sum() / counts.sum()
+    return same_step(sgd(loss), mesh_of(("dp", 4)), (f32(8, 6), f32(8, 8), s32(8)), (P(), P("dp"), P("dp")), (P(), P()))
+
+
+@program
+def shifted_sequence():
+    def mixed(x, w):
+        return jnp.tanh(x @ w + jnp.pad(x, ((0, 0), (1, 0), (0, 0)))[:, :-1] @ w)
+    return same_step(mixed, mesh_of(("sp", 4)), (f32(2, 8, 4), f32(4, 4)), (P(None, "sp"), P()), P(None, "sp"))
 
 
 def write(path, text):

@@ -2,6 +2,8 @@
 #include "reader/hlo/lowering.h"
 
 #include <algorithm>
+#include <exception>
+#include <new>
 #include <stdexcept>
 #include <utility>
 
@@ -103,7 +105,9 @@ void Lowering::run() {
     std::string name;
     try {
       name = node(values[k]);
-    } catch (const std::invalid_argument& error) {
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& error) {
       unsupported(i, "result " + std::to_string(k) + ": " + error.what());
     }
     std::string own = graph.emit("identity", {name}, {}, values[k].shape.sizes);
@@ -147,9 +151,12 @@ Value Lowering::lowerComputation(const Computation& computation, std::vector<Val
     const std::size_t before = graph.nodes().size();
     try {
       frame.values.push_back(lowerInstruction(frame, i));
-    } catch (const std::invalid_argument& error) {
-      unsupported(i, error.what());
-    } catch (const std::length_error& error) {
+    } catch (const InputError&) {
+      throw;
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& error) {
+      // What is not supported, and what does not fit together in a way that nothing above saw.
       unsupported(i, error.what());
     }
     Value& made = frame.values.back();

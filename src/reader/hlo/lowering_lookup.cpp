@@ -219,6 +219,7 @@ Value Lowering::lowerGather(const Frame& frame, const Instruction& i) {
   }
   // Result dimensions: those of offset_dims are the table's, the others the indices'.
   std::size_t nextIndex = 0, nextTable = 0;
+  Sizes expected;
   for (std::size_t d = 0; d < i.shape.sizes.size(); ++d) {
     if (!contains(offset, d)) {
       if (nextIndex >= f.labels.size()) unsupported(i, "more dimensions than the indices have");
@@ -227,6 +228,7 @@ Value Lowering::lowerGather(const Frame& frame, const Instruction& i) {
       if (label < 0 && contains(indexBatching, nextIndex))
         label = rank + static_cast<int>(batching[placeOf(indexBatching, nextIndex)]);
       lookup.labels.push_back(label);
+      expected.push_back(indices.shape.sizes[nextIndex]);
       ++nextIndex;
       continue;
     }
@@ -234,9 +236,20 @@ Value Lowering::lowerGather(const Frame& frame, const Instruction& i) {
            (contains(collapsed, nextTable) || contains(batching, nextTable)))
       ++nextTable;
     if (nextTable >= sizes.size()) unsupported(i, "more dimensions than the operand has");
+    expected.push_back(window[nextTable]);
     lookup.labels.push_back(nextTable == axis ? -1 : rank + static_cast<int>(nextTable));
     ++nextTable;
   }
+  for (; nextTable < sizes.size(); ++nextTable)
+    if (!contains(collapsed, nextTable) && !contains(batching, nextTable))
+      unsupported(i, "fewer dimensions than the operand has");
+  if (nextIndex != f.labels.size() || expected != i.shape.sizes)
+    unsupported(i, "its shape is " + toText(i.shape) + ", but its operands make sizes " +
+                       listJson(expected));
+  for (std::size_t k = 0; k < batching.size(); ++k)
+    if (z(batching[k]) >= sizes.size() || z(indexBatching[k]) >= indices.shape.sizes.size() ||
+        sizes[z(batching[k])] != indices.shape.sizes[z(indexBatching[k])])
+      unsupported(i, "batch dimensions of different sizes");
   lookup.table = node(table);
   return lookupValue(i.shape, std::move(lookup));
 }
@@ -285,6 +298,8 @@ Value Lowering::lowerScatter(const Frame& frame, const Instruction& i) {
     }
     if (indexDims.size() >= f.labels.size()) unsupported(i, "more dimensions than the indices");
     const int label = f.labels[indexDims.size()];
+    if (own[d] != indices.shape.sizes[indexDims.size()])
+      unsupported(i, "updates and indices of different sizes");
     indexDims.push_back(static_cast<std::int64_t>(d));
     updateText += label < 0 ? letter : baseText[static_cast<std::size_t>(label)];
     expected.push_back(label);

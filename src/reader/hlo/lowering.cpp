@@ -298,6 +298,8 @@ Value Lowering::lowerParameter(Frame& frame, const Instruction& i) {
     graph.input(name, i.shape.sizes, true, "int64");
     parameterOf_.emplace(name, static_cast<std::size_t>(number));
     IndexFunction f{name, {}, domainOf(name)};
+    if (i.shape.type[0] == 'u')
+      f.pieces.front().low = std::max<std::int64_t>(f.pieces.front().low, 0);
     for (std::size_t d = 0; d < i.shape.sizes.size(); ++d) f.labels.push_back(static_cast<int>(d));
     return indexValue(i.shape, std::move(f));
   }

@@ -33,6 +33,21 @@ std::size_t arity(std::string_view op) {
   return found == kArity.end() ? 0 : found->second;
 }
 
+bool isUnsigned(const std::string& type) {
+  const auto t = integerType(type);
+  return t && !t->isSigned;
+}
+
+// Integers that depend on the input are taken for unbounded ones, so below 0 there must be none.
+void refuseNegative(const Pieces& pieces) {
+  for (const Piece& p : pieces) {
+    const std::int64_t end = p.a < 0 ? p.high - 1 : p.low;
+    const bool unbounded = p.a != 0 && (p.a < 0 ? p.high >= kNoHigh : p.low <= kNoLow);
+    if (unbounded || (Rational(p.a) * Rational(end) + p.b).sign() < 0)
+      throw std::invalid_argument("an unsigned integer that may wrap around below 0");
+  }
+}
+
 bool isPredicate(const Value& v) { return v.shape.type == "pred"; }
 
 }  // namespace
@@ -138,6 +153,7 @@ std::optional<Value> Lowering::elementwiseIndex(const std::string& opcode,
   }
   auto pieces = combinePieces(opcode, direction, operands);
   if (!pieces) return std::nullopt;
+  if (isUnsigned(shape.type)) refuseNegative(*pieces);
   if (const auto value = constantValue(*pieces))
     return tableValue(shape, uniformTable(shape.sizes, shared_.scalars.rational(*value)));
   return indexValue(shape, {first->base, std::move(labels), std::move(*pieces)});
@@ -316,8 +332,10 @@ std::optional<std::string> Lowering::unaryNode(const std::string& opcode, const 
     graph.tensor(y).known = result;
     return y;
   };
+  if (opcode == "negate" && isUnsigned(x.shape.type)) return std::nullopt;
   if (opcode == "negate") return plain("neg", Known::kNothing);
-  if (opcode == "exponential") return plain("exp", Known::kPositive);
+  // Of minus infinity it is 0.
+  if (opcode == "exponential") return plain("exp", Known::kNotNegative);
   if (opcode == "log") return plain("log", Known::kNothing);
   if (opcode == "sqrt")
     return plain("sqrt", known == Known::kPositive ? known : Known::kNotNegative);
@@ -339,7 +357,7 @@ std::optional<std::string> Lowering::unaryNode(const std::string& opcode, const 
     return graph.emit("sub", {step(a), negative}, {}, sizes);
   }
   if (opcode == "exponential-minus-one")
-    return scalarOp("add", plain("exp", Known::kPositive), Rational(-1));
+    return scalarOp("add", plain("exp", Known::kNotNegative), Rational(-1));
   if (opcode == "log-plus-one") {
     const std::string sum = scalarOp("add", a, Rational(1));
     return graph.emit("log", {sum}, {}, sizes);
@@ -378,6 +396,7 @@ std::optional<std::string> Lowering::binaryNode(const std::string& opcode, const
     return binary(op, node(x), compactNode(y), sizes);
   }
   if (opcode == "subtract") {
+    if (isUnsigned(shape.type)) return std::nullopt;
     if (right != nullptr) return scalarOp("add", node(x), -*right);
     return graph.emit("sub", {x.isTable() ? compactNode(x) : node(x), compactNode(y)}, {}, sizes);
   }
@@ -409,7 +428,7 @@ std::optional<std::string> Lowering::binaryNode(const std::string& opcode, const
     const std::string log = graph.emit("log", {base}, {}, baseSizes);
     const std::string product = binary("mul", log, node(y), sizes);
     std::string power = graph.emit("exp", {product}, {}, sizes);
-    graph.tensor(power).known = Known::kPositive;
+    graph.tensor(power).known = Known::kNotNegative;
     return power;
   }
   return std::nullopt;
@@ -428,6 +447,10 @@ Value Lowering::convertValue(const Instruction& i, const Value& x, const Shape& 
     Shape same = x.shape;
     const Value zero = tableValue(same, uniformTable(shape.sizes, shared_.scalars.rational(0)));
     return elementwise(i, "compare", "NE", {x, zero});
+  }
+  if (isUnsigned(to) && integerType(from) && !isUnsigned(from)) {
+    if (!x.isIndex()) unsupported(i, "an integer made unsigned that may be negative");
+    refuseNegative(x.index->pieces);
   }
   if (x.isIndex() && isFloat(to)) return nodeValue(shape, node(x));
   Value same = x;

@@ -13,6 +13,7 @@
 
 #include "main/cache_command.h"
 #include "main/check_log_command.h"
+#include "main/convert_command.h"
 #include "main/exit_codes.h"
 #include "main/generate_command.h"
 #include "main/interrupt.h"
@@ -43,6 +44,7 @@ int runCommandLine(int argc, char** argv) {
   addVerifyCommand(app, run);
   addRunCommand(app, run);
   addGenerateCommand(app, run);
+  addConvertCommand(app, run);
   addMutateCommand(app, run);
   addShrinkCommand(app, run);
   addCacheCommand(app, run);

@@ -42,6 +42,7 @@ struct Arguments {
   bool noClasses = false, quiet = false;
   double confirmSeconds = 1;  // 0: off
   VerifyOptions options;
+  hlo::Options hlo;
 };
 
 // A directory stands for the plans in it, in the order of their names.
@@ -112,7 +113,10 @@ Report verifyPlan(const Arguments& arguments, const std::string& plan, Progress&
   VerifyOptions options = arguments.options;
   ProofRecord record;
   if (log && !arguments.certify.empty()) options.record = &record;
-  VerifiedFiles done = verifyFiles(arguments.model, plan, options);
+  VerifiedFiles done = verifyFiles(arguments.model, plan, options, arguments.hlo);
+  if (!arguments.quiet)
+    for (const std::string& assumption : done.assumptions)
+      writeDiagnostic("assumed: " + assumption);
   if (arguments.confirmSeconds > 0 && !done.report.interrupted && done.problem &&
       worthExecuting(done.report)) {
     progress.update(0, 1, "executing");
@@ -299,6 +303,9 @@ void addVerifyCommand(CLI::App& app, std::function<int()>& run) {
                    "Write every obligation to this directory as SMT-LIB 2, with an index; one that "
                    "an earlier run filled is emptied first")
       ->type_name("DIR");
+  command->add_flag("--exact-constants", arguments->hlo.exactConstants,
+                    "HLO programs: numbers as the texts have them, not as the simplest rational "
+                    "that rounds to them");
   command->add_flag("-q,--quiet", arguments->quiet, "Print the verdict's line only");
   command->footer(kExitCodesHelp);
   command->callback([arguments, &run] { run = [arguments] { return runVerify(*arguments); }; });

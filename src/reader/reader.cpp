@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "reader/hlo/files.h"
 #include "reader/lineage_resolver.h"
 #include "reader/model_reader.h"
 #include "reader/plan_reader.h"
@@ -71,6 +72,12 @@ void resolve(Problem& problem) {
 
 std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile,
                                      const std::string& planFile) {
+  if (hlo::isHloFile(planFile)) {
+    if (!modelFile)
+      throw InputError(planFile, "",
+                       "found an HLO program, which names no model, expected --model");
+    return hlo::readHloProblem(*modelFile, planFile, {}, nullptr);
+  }
   auto problem = std::make_unique<Problem>();
   reader::readPlan(planFile, *problem);  // first, as it may name the model
   reader::readModel(modelFile ? *modelFile : modelBeside(planFile, problem->plan.modelFile),

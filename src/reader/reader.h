@@ -24,7 +24,8 @@
 
 namespace shardproof {
 
-// `modelFile` absent: the model that the plan names, beside the plan. Throws InputError.
+// `modelFile` absent: the model that the plan names, beside the plan. Two HLO files
+// (src/reader/hlo) are told by their content. Throws InputError.
 std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile,
                                      const std::string& planFile);
 

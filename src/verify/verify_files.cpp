@@ -3,6 +3,7 @@
 #include <chrono>
 #include <optional>
 
+#include "reader/hlo/files.h"
 #include "reader/reader.h"
 
 namespace shardproof {
@@ -22,12 +23,13 @@ Report nothingDone(const Problem& problem) {
 }  // namespace
 
 VerifiedFiles verifyFiles(const std::string& model, const std::string& plan,
-                          const VerifyOptions& options) {
+                          const VerifyOptions& options, const hlo::Options& hloOptions) {
   const auto start = std::chrono::steady_clock::now();
   if (options.progress) options.progress(0, 0, "reading");
-  VerifiedFiles done{
-      .problem = readProblem(model.empty() ? std::nullopt : std::optional(model), plan),
-      .report = {}};
+  VerifiedFiles done;
+  if (!model.empty() && hlo::isHloFile(plan))
+    done.problem = hlo::readHloProblem(model, plan, hloOptions, &done.assumptions);
+  else done.problem = readProblem(model.empty() ? std::nullopt : std::optional(model), plan);
   const double reading =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   Report& report = done.report;

@@ -3,7 +3,9 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "reader/hlo/documents.h"
 #include "shardproof/graph.h"
 #include "shardproof/report.h"
 #include "shardproof/verify.h"
@@ -13,12 +15,13 @@ namespace shardproof {
 struct VerifiedFiles {
   std::unique_ptr<Problem> problem;  // what was read
   Report report;
+  std::vector<std::string> assumptions;  // of HLO programs: what was taken for granted of them
 };
 
 // Reads and verifies; `model` may be empty, for the model that the plan names. Reading is one of
 // the report's phases. Throws InputError. A run that is cancelled before anything was proved has a
-// report that says so.
+// report that says so. `hloOptions`: how HLO programs are read, if the files are such.
 VerifiedFiles verifyFiles(const std::string& model, const std::string& plan,
-                          const VerifyOptions& options);
+                          const VerifyOptions& options, const hlo::Options& hloOptions = {});
 
 }  // namespace shardproof

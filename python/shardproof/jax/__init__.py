@@ -1,0 +1,133 @@
+"""Proves that what XLA made of a sharded JAX program computes what the program says on one device.
+
+    import shardproof.jax
+    report = shardproof.jax.verify(step, *shapes, in_shardings=..., out_shardings=...)
+    assert report.equivalent, report.text
+
+Only shapes are needed, and no accelerator: start Python with XLA_FLAGS=--xla_force_host_platform_device_count=N for a mesh
+of N devices of the CPU. docs/jax.md says which programs are understood.
+"""
+
+import dataclasses
+import functools
+import glob
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from typing import Any, Callable, Optional, Sequence
+
+__all__ = ["Report", "ShardproofError", "assert_equivalent", "dump", "verify"]
+
+_VERDICTS = {0: "equivalent", 10: "not equivalent", 5: "undecided"}
+
+
+class ShardproofError(RuntimeError):
+    """The program could not be run, or does not understand what it was given; the message says what."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What `shardproof verify` said."""
+
+    verdict: str  # "equivalent", "not equivalent" or "undecided"
+    text: str  # as it is printed
+    data: dict  # the complete report, as --json writes it
+    assumptions: tuple  # what was taken for granted of the programs
+
+    @property
+    def equivalent(self) -> bool:
+        return self.verdict == "equivalent"
+
+    @property
+    def defects(self) -> list:
+        return self.data.get("defects", [])
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _compiled_text(step: Callable, shapes: Sequence[Any], pattern: str, options: dict, jit_options: dict) -> str:
+    import jax
+
+    with tempfile.TemporaryDirectory(prefix="shardproof-") as directory:
+        # A function of its own: a compilation that is found in a cache is not dumped.
+        @functools.wraps(step)
+        def own(*arguments):
+            return step(*arguments)
+
+        jax.jit(own, keep_unused=True, **jit_options).lower(*shapes).compile(compiler_options={
+            "xla_dump_to": directory, "xla_dump_hlo_as_text": True, "xla_dump_large_constants": True, **options})
+        found = sorted(glob.glob(os.path.join(directory, pattern)))
+        if len(found) != 1:
+            raise ShardproofError(f"XLA wrote {len(found)} files {pattern}, expected one "
+                                  "(is the program compiled for several devices?)")
+        with open(found[0], encoding="utf-8") as file:
+            return file.read()
+
+
+def _write(path: str, text: str) -> str:
+    with gzip.open(path, "wt", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
+def dump(step: Callable, *shapes: Any, directory: str, in_shardings: Any = None, out_shardings: Any = None,
+         single: Optional[Callable] = None) -> tuple:
+    """Writes both programs to `directory`; gives their paths: of the model and of the plan.
+
+    `step` is what runs on the mesh, with these shardings; `shapes` are its arguments, jax.ShapeDtypeStruct or arrays, of
+    which only shapes and types are used. `single` is the same computation for one device, if it is written differently
+    (a step that is made of shard_map); otherwise it is `step` itself, without shardings.
+    """
+    os.makedirs(directory, exist_ok=True)
+    shardings = {}
+    if in_shardings is not None:
+        shardings["in_shardings"] = in_shardings
+    if out_shardings is not None:
+        shardings["out_shardings"] = out_shardings
+    model = _compiled_text(single if single is not None else step, shapes, "*before_optimizations.txt", {}, {})
+    plan = _compiled_text(step, shapes, "*after_spmd-partitioning*.txt",
+                          {"xla_dump_hlo_pass_re": "spmd-partitioning", "xla_keep_shardings_after_spmd": True}, shardings)
+    return (_write(os.path.join(directory, "model.hlo.gz"), model), _write(os.path.join(directory, "plan.hlo.gz"), plan))
+
+
+def _program(program: Optional[str]) -> str:
+    found = program or os.environ.get("SHARDPROOF") or shutil.which("shardproof")
+    if not found:
+        raise ShardproofError("no program 'shardproof' in PATH: put it there, or name it with program=... or the environment "
+                              "variable SHARDPROOF")
+    return found
+
+
+def verify(step: Callable, *shapes: Any, in_shardings: Any = None, out_shardings: Any = None,
+           single: Optional[Callable] = None, directory: Optional[str] = None, program: Optional[str] = None,
+           arguments: Sequence[str] = ()) -> Report:
+    """Proves that `step` on its mesh computes what it says on one device, or shows where it does not.
+
+    Parameters are those of `dump`; the programs are kept if a `directory` is given. `program` is the path of shardproof,
+    `arguments` go to `shardproof verify`. Raises ShardproofError for what is not understood.
+    """
+    executable = _program(program)
+    with tempfile.TemporaryDirectory(prefix="shardproof-") as temporary:
+        model, plan = dump(step, *shapes, directory=directory or temporary, in_shardings=in_shardings,
+                           out_shardings=out_shardings, single=single)
+        report = os.path.join(temporary, "report.json")
+        done = subprocess.run([executable, "verify", "--model", model, "--plan", plan, "--json", report, *arguments],
+                              capture_output=True, text=True)
+        if done.returncode not in _VERDICTS:
+            raise ShardproofError(done.stderr.strip() or f"shardproof ended with exit code {done.returncode}")
+        with open(report, encoding="utf-8") as file:
+            data = json.load(file)
+    marker = "assumed: "
+    assumptions = tuple(line.split(marker, 1)[1] for line in done.stderr.splitlines() if marker in line)
+    return Report(_VERDICTS[done.returncode], done.stdout, data, assumptions)
+
+
+def assert_equivalent(step: Callable, *shapes: Any, **options: Any) -> Report:
+    """For tests: fails with the whole report unless the verdict is "equivalent". Parameters are those of `verify`."""
+    report = verify(step, *shapes, **options)
+    assert report.equivalent, report.text
+    return report

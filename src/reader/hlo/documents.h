@@ -1,0 +1,30 @@
+// A pair of HLO programs as a model and a plan of docs/format.md.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shardproof::hlo {
+
+struct Options {
+  // Numbers of float types as the text has them, not as the simplest rational that rounds to them.
+  bool exactConstants = false;
+  // What the two programs' metadata and shardings suggest becomes checkpoints.
+  bool checkpoints = true;
+};
+
+struct Documents {
+  std::string model, plan;  // JSON texts
+  // What was taken for granted of the programs, as sentences.
+  std::vector<std::string> assumptions;
+};
+
+// `modelText`: the program of one device; `planText`: the program of each device after
+// spmd-partitioning, with shardings kept. File names are for messages; `modelName` is what the plan
+// calls its model. Throws InputError: FILE: line L, column C: what was found, what was expected.
+Documents documentsOf(std::string_view modelText, const std::string& modelFile,
+                      std::string_view planText, const std::string& planFile,
+                      const std::string& modelName, const Options& options);
+
+}  // namespace shardproof::hlo

@@ -1,0 +1,169 @@
+// Single operators of the graph, with what is known of their results.
+#include <algorithm>
+#include <stdexcept>
+
+#include "reader/hlo/lowering.h"
+
+namespace shardproof::hlo {
+namespace {
+
+Known weaker(Known a, Known b) { return std::min(a, b); }
+
+}  // namespace
+
+std::string Lowering::view(const std::string& x, const Sizes& sizes) {
+  if (sizesOf(x) == sizes) return x;
+  const GraphTensor& t = graph.tensor(x);
+  const Known known = t.known;
+  std::string y = graph.emit("view", {x}, {{"size", listJson(sizes)}}, sizes, t.integer);
+  graph.tensor(y).known = known;
+  return y;
+}
+
+std::string Lowering::permute(const std::string& x, const Sizes& dims) {
+  bool same = true;
+  Sizes sizes;
+  for (std::size_t d = 0; d < dims.size(); ++d) {
+    same = same && dims[d] == static_cast<std::int64_t>(d);
+    sizes.push_back(sizesOf(x)[static_cast<std::size_t>(dims[d])]);
+  }
+  if (same) return x;
+  const bool integer = graph.tensor(x).integer;
+  std::string y = graph.emit("permute", {x}, {{"dims", listJson(dims)}}, sizes, integer);
+  graph.tensor(y).known = graph.tensor(x).known;
+  return y;
+}
+
+std::string Lowering::expand(const std::string& x, const Sizes& sizes) {
+  if (sizesOf(x) == sizes) return x;
+  const bool integer = graph.tensor(x).integer;
+  std::string y = graph.emit("expand", {x}, {{"size", listJson(sizes)}}, sizes, integer);
+  graph.tensor(y).known = graph.tensor(x).known;
+  return y;
+}
+
+std::string Lowering::sliceDim(const std::string& x, std::size_t d, std::int64_t low,
+                               std::int64_t high, std::int64_t stepSize) {
+  Sizes sizes = sizesOf(x);
+  if (low == 0 && high == sizes[d] && stepSize == 1) return x;
+  sizes[d] = (high - low + stepSize - 1) / stepSize;
+  NodeAttributes attributes{
+      {"dim", std::to_string(d)}, {"start", std::to_string(low)}, {"stop", std::to_string(high)}};
+  if (stepSize != 1) attributes.emplace_back("step", std::to_string(stepSize));
+  const bool integer = graph.tensor(x).integer;
+  std::string y = graph.emit("slice", {x}, std::move(attributes), sizes, integer);
+  graph.tensor(y).known = graph.tensor(x).known;
+  return y;
+}
+
+std::string Lowering::cat(const std::vector<std::string>& xs, std::size_t d) {
+  if (xs.size() == 1) return xs[0];
+  Sizes sizes = sizesOf(xs[0]);
+  sizes[d] = 0;
+  Known known = Known::kPositive;
+  for (const std::string& x : xs) {
+    sizes[d] += sizesOf(x)[d];
+    known = weaker(known, graph.tensor(x).known);
+  }
+  std::string y =
+      graph.emit("cat", xs, {{"dim", std::to_string(d)}}, sizes, graph.tensor(xs[0]).integer);
+  graph.tensor(y).known = known;
+  return y;
+}
+
+std::string Lowering::padDim(const std::string& x, std::size_t d, std::int64_t low,
+                             std::int64_t high) {
+  if (low < 0 || high < 0) {
+    const std::int64_t from = std::max<std::int64_t>(-low, 0);
+    const std::int64_t to = sizesOf(x)[d] - std::max<std::int64_t>(-high, 0);
+    return padDim(sliceDim(x, d, from, to), d, std::max<std::int64_t>(low, 0),
+                  std::max<std::int64_t>(high, 0));
+  }
+  if (low == 0 && high == 0) return x;
+  Sizes sizes = sizesOf(x), pairs(2 * (sizes.size() - d), 0);
+  sizes[d] += low + high;
+  pairs[pairs.size() - 2] = low;
+  pairs[pairs.size() - 1] = high;
+  std::string y = graph.emit("pad", {x}, {{"pad", listJson(pairs)}}, sizes);
+  graph.tensor(y).known = weaker(graph.tensor(x).known, Known::kNotNegative);
+  return y;
+}
+
+std::string Lowering::binary(const std::string& op, const std::string& x, const std::string& y,
+                             const Sizes& sizes) {
+  std::string z = graph.emit(op, {x, y}, {}, sizes);
+  const Known a = graph.tensor(x).known, b = graph.tensor(y).known;
+  Known& known = graph.tensor(z).known;
+  if (op == "add" && weaker(a, b) != Known::kNothing) known = std::max(a, b);
+  if (op == "mul") known = weaker(a, b);
+  if (op == "mul" && x == y) known = std::max(known, Known::kNotNegative);
+  if (op == "div") known = weaker(a, b);
+  return z;
+}
+
+std::string Lowering::scalarOp(const std::string& op, const std::string& x,
+                               const Rational& scalar) {
+  const std::string text = decimalJson(scalar);
+  const Sizes sizes = sizesOf(x);
+  if (text.empty()) return binary(op, x, rationalNode(scalar, {}), sizes);
+  std::string y = graph.emit(op, {x}, {{"scalar", text}}, sizes);
+  const Known known = graph.tensor(x).known;
+  if (scalar.sign() >= 0 && op == "add" && known != Known::kNothing)
+    graph.tensor(y).known = scalar.sign() > 0 ? Known::kPositive : known;
+  if (scalar.sign() > 0 && (op == "mul" || op == "div")) graph.tensor(y).known = known;
+  return y;
+}
+
+std::string Lowering::oneMinus(const std::string& x) {
+  const Sizes sizes = sizesOf(x);
+  return scalarOp("add", graph.emit("neg", {x}, {}, sizes), Rational(1));
+}
+
+// The derivative of relu is the step from 0 to 1.
+std::string Lowering::step(const std::string& x) {
+  const Sizes sizes = sizesOf(x);
+  const std::string ones = graph.constant(sizes, false, "1", Known::kPositive);
+  std::string y = graph.emit("relu_backward", {ones, x}, {}, sizes);
+  graph.tensor(y).known = Known::kNotNegative;
+  return y;
+}
+
+std::string Lowering::extremum(bool maximum, const std::string& x, const std::string& y) {
+  const Sizes sizes = sizesOf(x);
+  Sizes one = sizes;
+  one.insert(one.begin(), 1);
+  const Known a = graph.tensor(x).known, b = graph.tensor(y).known;
+  const std::string both = cat({view(x, one), view(y, one)}, 0);
+  std::string z = graph.emit(maximum ? "amax" : "amin", {both}, {{"dim", "0"}}, sizes);
+  graph.tensor(z).known = maximum ? std::max(a, b) : weaker(a, b);
+  return z;
+}
+
+std::string Lowering::arrange(const std::string& name, const std::vector<int>& from,
+                              const std::vector<int>& to, const Sizes& sizes) {
+  const auto placeIn = [](const std::vector<int>& list, int label) {
+    return std::find(list.begin(), list.end(), label) - list.begin();
+  };
+  // Dimensions that nothing asks for have size 1.
+  Sizes kept;
+  std::vector<int> labels;
+  for (std::size_t d = 0; d < from.size(); ++d) {
+    if (placeIn(to, from[d]) == static_cast<std::ptrdiff_t>(to.size())) {
+      if (sizesOf(name)[d] != 1) throw std::logic_error("a dimension is lost");
+      continue;
+    }
+    kept.push_back(sizesOf(name)[d]);
+    labels.push_back(from[d]);
+  }
+  std::string x = view(name, kept);
+  Sizes order, ones;
+  for (std::size_t d = 0; d < to.size(); ++d) {
+    if (to[d] >= 0) order.push_back(placeIn(labels, to[d]));
+  }
+  x = permute(x, order);
+  std::size_t next = 0;
+  for (const int label : to) ones.push_back(label >= 0 ? sizesOf(x)[next++] : 1);
+  return expand(view(x, ones), sizes);
+}
+
+}  // namespace shardproof::hlo

@@ -1,0 +1,189 @@
+#include "reader/hlo/graph.h"
+
+#include <gmpxx.h>
+
+#include <stdexcept>
+#include <utility>
+
+#include "writer/json_writer.h"
+
+namespace shardproof::hlo {
+
+std::string quotedJson(std::string_view text) {
+  JsonWriter writer;
+  writer.text(text);
+  std::string quoted = writer.take();
+  quoted.pop_back();
+  return quoted;
+}
+
+std::string listJson(const Sizes& list) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < list.size(); ++i)
+    text += (i == 0 ? "" : ", ") + std::to_string(list[i]);
+  return text + "]";
+}
+
+std::string decimalJson(const Rational& value) {
+  constexpr unsigned long kMostDigits = 400;
+  const mpq_class q = value.toMpq();
+  mpz_class den = q.get_den();
+  unsigned long twos = 0, fives = 0;
+  while (mpz_divisible_ui_p(den.get_mpz_t(), 2)) {
+    den /= 2;
+    ++twos;
+  }
+  while (mpz_divisible_ui_p(den.get_mpz_t(), 5)) {
+    den /= 5;
+    ++fives;
+  }
+  const unsigned long digits = std::max(twos, fives);
+  if (den != 1 || digits > kMostDigits) return {};
+  mpz_class scale = 1;
+  mpz_ui_pow_ui(scale.get_mpz_t(), 10, digits);
+  const mpq_class shifted = q * scale;
+  std::string text = shifted.get_num().get_str();
+  if (text.size() > 2 * kMostDigits) return {};
+  return digits == 0 ? text : text + "e-" + std::to_string(digits);
+}
+
+void Graph::begin(std::string name, std::string loc) {
+  name_ = std::move(name);
+  loc_ = std::move(loc);
+  steps_ = 0;
+}
+
+std::string Graph::fresh(const std::string& name) {
+  if (!tensors_.contains(name)) return name;
+  std::size_t& next = taken_[name];
+  for (;;) {
+    std::string candidate = name + "/" + std::to_string(++next);
+    if (!tensors_.contains(candidate)) return candidate;
+  }
+}
+
+std::string Graph::produce(GraphNode node, GraphTensor tensor) {
+  std::string name = fresh(name_ + "/" + std::to_string(++steps_));
+  node.out = {name};
+  node.loc = loc_;
+  tensor.producer = nodes_.size();
+  nodes_.push_back(std::move(node));
+  tensors_.emplace(name, std::move(tensor));
+  order_.push_back(name);
+  return name;
+}
+
+bool Graph::nameLast(const std::string& tensor) {
+  if (nodes_.empty() || nodes_.back().out[0] != tensor || tensors_.contains(name_)) return false;
+  auto entry = tensors_.extract(tensor);
+  entry.key() = name_;
+  tensors_.insert(std::move(entry));
+  nodes_.back().out[0] = name_;
+  order_.back() = name_;
+  return true;
+}
+
+std::string Graph::emit(const std::string& op, std::vector<std::string> in,
+                        NodeAttributes attributes, Sizes sizes, bool integer) {
+  return produce({op, std::move(in), {}, std::move(attributes), {}, {}},
+                 {std::move(sizes), integer, Known::kNothing, {}, {}, {}, 0});
+}
+
+std::string Graph::communicate(const std::string& op, const std::string& in,
+                               NodeAttributes attributes, NodeAttributes communication,
+                               Sizes sizes) {
+  const bool integer = tensor(in).integer;
+  return produce({op, {in}, {}, std::move(attributes), {}, std::move(communication)},
+                 {std::move(sizes), integer, Known::kNothing, {}, {}, {}, 0});
+}
+
+void Graph::input(const std::string& name, Sizes sizes, bool integer, const std::string& dtype) {
+  tensors_.emplace(name,
+                   GraphTensor{std::move(sizes), integer, Known::kNothing, "input", dtype, {}, 0});
+  order_.push_back(name);
+}
+
+std::string Graph::constant(const Sizes& sizes, bool integer, const std::string& value,
+                            Known known) {
+  const std::string key = listJson(sizes) + (integer ? "i" : "r") + value;
+  const auto [it, added] = constants_.emplace(key, "");
+  if (added) {
+    it->second = fresh("constant." + std::to_string(constants_.size()));
+    tensors_.emplace(it->second, GraphTensor{sizes, integer, known, "constant",
+                                             integer ? "int64" : "float32", value, 0});
+    order_.push_back(it->second);
+  }
+  return it->second;
+}
+
+GraphTensor& Graph::tensor(const std::string& name) { return tensors_.at(name); }
+const GraphTensor& Graph::tensor(const std::string& name) const { return tensors_.at(name); }
+
+void Graph::keepOnly(const std::set<std::string>& wanted) {
+  std::set<std::string> needed = wanted;
+  std::vector<bool> stays(nodes_.size(), false);
+  for (std::size_t i = nodes_.size(); i-- > 0;) {
+    bool keep = !nodes_[i].communication.empty();
+    for (const std::string& name : nodes_[i].out) keep = keep || needed.contains(name);
+    if (!keep) continue;
+    stays[i] = true;
+    needed.insert(nodes_[i].out.begin(), nodes_[i].out.end());
+    needed.insert(nodes_[i].in.begin(), nodes_[i].in.end());
+  }
+  std::vector<GraphNode> nodes;
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    if (!stays[i]) continue;
+    for (const std::string& name : nodes_[i].out) tensors_.at(name).producer = nodes.size();
+    nodes.push_back(std::move(nodes_[i]));
+  }
+  nodes_ = std::move(nodes);
+  std::erase_if(order_, [&](const std::string& name) {
+    if (needed.contains(name) || tensors_.at(name).kind == "input") return false;
+    tensors_.erase(name);
+    return true;
+  });
+}
+
+std::string Graph::json() const {
+  JsonWriter w;
+  w.beginObject();
+  w.key("tensors").beginObject(JsonWriter::kLines);
+  for (const std::string& name : order_) {
+    const GraphTensor& t = tensors_.at(name);
+    w.key(name).beginObject();
+    w.key("shape").integers(t.sizes);
+    if (!t.kind.empty()) {
+      w.key("kind").text(t.kind);
+      w.key("dtype").text(t.dtype);
+    }
+    if (!t.value.empty()) w.key("value").raw(t.value);
+    w.endObject();
+  }
+  w.endObject();
+  w.key("nodes").beginList(JsonWriter::kLines);
+  for (const GraphNode& n : nodes_) {
+    w.beginObject();
+    w.key("op").text(n.op);
+    w.key("in").beginList();
+    for (const std::string& name : n.in) w.text(name);
+    w.endList();
+    w.key("out").beginList();
+    for (const std::string& name : n.out) w.text(name);
+    w.endList();
+    if (!n.attributes.empty()) {
+      w.key("attrs").beginObject();
+      for (const auto& [key, value] : n.attributes) w.key(key).raw(value);
+      w.endObject();
+    }
+    for (const auto& [key, value] : n.communication) w.key(key).raw(value);
+    if (!n.loc.empty()) w.key("loc").text(n.loc);
+    w.endObject();
+  }
+  w.endList();
+  w.endObject();
+  std::string text = w.take();
+  // Without the braces around: what stands beside it in a document is the caller's.
+  return text.substr(1, text.size() - 3);
+}
+
+}  // namespace shardproof::hlo

@@ -1,0 +1,94 @@
+// The graph that an HLO program becomes, in the words of docs/format.md: operators of the registry
+// on named tensors, and the tensors that they need. It is written as JSON text.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "shardproof/rational.h"
+
+namespace shardproof::hlo {
+
+using Sizes = std::vector<std::int64_t>;
+
+// What is known of the elements of a tensor for every input (minus infinity counts as neither).
+enum class Known : std::uint8_t { kNothing, kNotNegative, kPositive };
+
+// Attributes of a node, as JSON text: {"dim", "1"}.
+using NodeAttributes = std::vector<std::pair<std::string, std::string>>;
+
+struct GraphTensor {
+  Sizes sizes;
+  bool integer = false;
+  Known known = Known::kNothing;
+  // Of inputs and constants.
+  std::string kind, dtype, value;
+  std::size_t producer = 0;  // index into nodes, if kind is empty
+};
+
+struct GraphNode {
+  std::string op;
+  std::vector<std::string> in, out;
+  NodeAttributes attributes;
+  std::string loc;
+  // The fields of communication, as JSON text: "comm", "group", ...
+  NodeAttributes communication;
+};
+
+std::string quotedJson(std::string_view text);
+std::string listJson(const Sizes& list);
+
+class Graph {
+ public:
+  // Names that nodes get from now on: this, "/" and a number.
+  void begin(std::string name, std::string loc);
+
+  // Gives the tensor, if it is what the last node made, the name of begin() itself; false if it is
+  // not, or the name is taken. What refers to it by the old name is the caller's to change.
+  bool nameLast(const std::string& tensor);
+  const std::string& name() const { return name_; }
+
+  // A node of one result, which gets a name made from begin(); gives that name.
+  std::string emit(const std::string& op, std::vector<std::string> in, NodeAttributes attributes,
+                   Sizes sizes, bool integer = false);
+  std::string communicate(const std::string& op, const std::string& in, NodeAttributes attributes,
+                          NodeAttributes communication, Sizes sizes);
+  void input(const std::string& name, Sizes sizes, bool integer, const std::string& dtype);
+  // A constant of one number, or listed in `value` as JSON; equal ones are one tensor.
+  std::string constant(const Sizes& sizes, bool integer, const std::string& value,
+                       Known known = Known::kNothing);
+
+  GraphTensor& tensor(const std::string& name);
+  const GraphTensor& tensor(const std::string& name) const;
+  bool has(const std::string& name) const { return tensors_.contains(name); }
+  const std::vector<GraphNode>& nodes() const { return nodes_; }
+  // A name that no tensor has, made from this one.
+  std::string fresh(const std::string& name);
+  const std::string& location() const { return loc_; }
+
+  // Only what these tensors need stays, and all communication.
+  void keepOnly(const std::set<std::string>& wanted);
+  // "tensors": {...}, "nodes": [...]
+  std::string json() const;
+
+ private:
+  std::string produce(GraphNode node, GraphTensor tensor);
+
+  std::unordered_map<std::string, GraphTensor> tensors_;
+  std::vector<std::string> order_;
+  std::vector<GraphNode> nodes_;
+  std::map<std::string, std::string> constants_;
+  std::unordered_map<std::string, std::size_t> taken_;
+  std::string name_ = "t", loc_;
+  std::size_t steps_ = 0;
+};
+
+// A number as JSON text, where it is a finite decimal of moderate length; else empty.
+std::string decimalJson(const Rational& value);
+
+}  // namespace shardproof::hlo

@@ -1,0 +1,161 @@
+#include "reader/hlo/index.h"
+
+#include <algorithm>
+#include <set>
+
+namespace shardproof::hlo {
+namespace {
+
+struct Affine {
+  std::int64_t a = 0;
+  Rational b;
+};
+
+// The least integer above (strictly, or not below) a rational, within the range of pieces.
+std::int64_t ceiling(const Rational& r) {
+  const mpq_class q = r.toMpq();
+  mpz_class n;
+  mpz_cdiv_q(n.get_mpz_t(), q.get_num_mpz_t(), q.get_den_mpz_t());
+  if (n < mpz_class(static_cast<long>(kNoLow))) return kNoLow;
+  if (n > mpz_class(static_cast<long>(kNoHigh))) return kNoHigh;
+  return n.get_si();
+}
+
+bool agreesAt(const Affine& f, std::int64_t at, const Affine& g) {
+  return Rational(f.a) * Rational(at) + f.b == Rational(g.a) * Rational(at) + g.b;
+}
+
+// A stretch of one integer goes with the function beside it where that has its value.
+void append(Pieces& pieces, std::int64_t low, std::int64_t high, const Affine& f) {
+  if (low >= high) return;
+  if (!pieces.empty()) {
+    Piece& last = pieces.back();
+    const Affine before{last.a, last.b};
+    const bool same = last.a == f.a && last.b == f.b;
+    const bool beside = last.high == low;
+    if (beside && (same || (high == low + 1 && agreesAt(before, low, f)))) {
+      last.high = high;
+      return;
+    }
+    if (beside && last.high == last.low + 1 && agreesAt(f, last.low, before)) {
+      last = {last.low, high, f.a, f.b};
+      return;
+    }
+  }
+  pieces.push_back({low, high, f.a, f.b});
+}
+
+// Calls use(low, high, sign of x - y) for the stretches of [low, high) in which it does not change.
+template <class F>
+void bySign(const Affine& x, const Affine& y, std::int64_t low, std::int64_t high, F&& use) {
+  const std::int64_t a = x.a - y.a;
+  const Rational b = x.b - y.b;
+  if (a == 0) {
+    use(low, high, b.sign());
+    return;
+  }
+  const Rational root = -b / Rational(a);
+  const std::int64_t at = std::clamp(ceiling(root), low, high);
+  const int before = a > 0 ? -1 : 1;
+  use(low, at, before);
+  const bool hit = at < high && root.fitsInt64() && root.toInt64() == at;
+  if (hit) use(at, at + 1, 0);
+  use(hit ? at + 1 : at, high, -before);
+}
+
+bool holds(std::string_view direction, int sign) {
+  if (direction == "EQ") return sign == 0;
+  if (direction == "NE") return sign != 0;
+  if (direction == "LT") return sign < 0;
+  if (direction == "LE") return sign <= 0;
+  if (direction == "GT") return sign > 0;
+  return sign >= 0;
+}
+
+std::optional<Affine> linear(std::string_view opcode, const Affine& x, const Affine* y) {
+  if (opcode == "negate") return Affine{-x.a, -x.b};
+  if (opcode == "not") return x.a == 0 ? std::optional(Affine{0, Rational(1) - x.b}) : std::nullopt;
+  if (y == nullptr) return std::nullopt;
+  if (opcode == "add") return Affine{x.a + y->a, x.b + y->b};
+  if (opcode == "subtract") return Affine{x.a - y->a, x.b - y->b};
+  if (opcode == "and" || opcode == "multiply") {
+    const Affine &c = x.a == 0 ? x : *y, &v = x.a == 0 ? *y : x;
+    if (c.a != 0) return std::nullopt;
+    if (c.b.isZero()) return Affine{};
+    if (v.a != 0 && (!c.b.isInteger() || !c.b.fitsInt64() || std::abs(c.b.toInt64()) > 1 << 20))
+      return std::nullopt;
+    return Affine{v.a == 0 ? 0 : v.a * c.b.toInt64(), v.b * c.b};
+  }
+  if (opcode == "or" && x.a == 0 && y->a == 0)
+    return Affine{0, Rational(x.b.isZero() && y->b.isZero() ? 0 : 1)};
+  if (opcode == "xor" && x.a == 0 && y->a == 0) return Affine{0, Rational(x.b == y->b ? 0 : 1)};
+  return std::nullopt;
+}
+
+}  // namespace
+
+Pieces identityPieces(std::int64_t low, std::int64_t high) { return {{low, high, 1, Rational()}}; }
+
+Pieces constantPieces(const Pieces& domain, const Rational& value) {
+  return {{domain.front().low, domain.back().high, 0, value}};
+}
+
+std::optional<Piece> singlePiece(const Pieces& pieces) {
+  if (pieces.empty()) return std::nullopt;
+  for (const Piece& p : pieces)
+    if (p.a != pieces[0].a || !(p.b == pieces[0].b)) return std::nullopt;
+  return Piece{pieces.front().low, pieces.back().high, pieces[0].a, pieces[0].b};
+}
+
+bool isIdentity(const Pieces& pieces) {
+  const auto p = singlePiece(pieces);
+  return p && p->a == 1 && p->b.isZero();
+}
+
+std::optional<Rational> constantValue(const Pieces& pieces) {
+  const auto p = singlePiece(pieces);
+  return p && p->a == 0 ? std::optional(p->b) : std::nullopt;
+}
+
+std::optional<Pieces> combinePieces(std::string_view opcode, std::string_view direction,
+                                    std::span<const Pieces* const> operands) {
+  if (opcode == "clamp") {
+    const Pieces* low[] = {operands[0], operands[1]};
+    const auto raised = combinePieces("maximum", {}, low);
+    if (!raised) return std::nullopt;
+    const Pieces* high[] = {&*raised, operands[2]};
+    return combinePieces("minimum", {}, high);
+  }
+  std::set<std::int64_t> bounds;
+  for (const Pieces* p : operands)
+    for (const Piece& piece : *p) bounds.insert({piece.low, piece.high});
+  const std::vector<std::int64_t> cuts(bounds.begin(), bounds.end());
+  Pieces result;
+  for (std::size_t c = 0; c + 1 < cuts.size(); ++c) {
+    const std::int64_t low = cuts[c], high = cuts[c + 1];
+    std::vector<Affine> f;
+    for (const Pieces* p : operands)
+      for (const Piece& piece : *p)
+        if (piece.low <= low && high <= piece.high) f.push_back({piece.a, piece.b});
+    if (f.size() != operands.size()) continue;  // no value that the integer can have
+    if (opcode == "compare") {
+      bySign(f[0], f[1], low, high, [&](std::int64_t from, std::int64_t to, int sign) {
+        append(result, from, to, {0, Rational(holds(direction, sign) ? 1 : 0)});
+      });
+    } else if (opcode == "maximum" || opcode == "minimum") {
+      bySign(f[0], f[1], low, high, [&](std::int64_t from, std::int64_t to, int sign) {
+        append(result, from, to, f[(sign < 0) == (opcode == "maximum") ? 1 : 0]);
+      });
+    } else if (opcode == "select") {
+      if (f[0].a != 0) return std::nullopt;
+      append(result, low, high, f[0].b.isZero() ? f[2] : f[1]);
+    } else {
+      const auto value = linear(opcode, f[0], f.size() > 1 ? &f[1] : nullptr);
+      if (!value) return std::nullopt;
+      append(result, low, high, *value);
+    }
+  }
+  return result.empty() ? std::nullopt : std::optional(result);
+}
+
+}  // namespace shardproof::hlo

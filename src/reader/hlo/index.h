@@ -1,0 +1,40 @@
+// Functions of one integer, in pieces: what a program computes of an index before it looks
+// something up (wrapping negative ones, moving it into a rank's window, keeping it in bounds).
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "shardproof/rational.h"
+
+namespace shardproof::hlo {
+
+constexpr std::int64_t kNoLow = std::numeric_limits<std::int64_t>::min() / 4;
+constexpr std::int64_t kNoHigh = std::numeric_limits<std::int64_t>::max() / 4;
+
+// a i + b for low <= i < high.
+struct Piece {
+  std::int64_t low = kNoLow, high = kNoHigh;
+  std::int64_t a = 0;
+  Rational b;
+};
+// In order. What is in no piece is no value that the integer can have.
+using Pieces = std::vector<Piece>;
+
+Pieces identityPieces(std::int64_t low, std::int64_t high);
+// The only piece there is, but for gaps: a i + b everywhere.
+std::optional<Piece> singlePiece(const Pieces& pieces);
+Pieces constantPieces(const Pieces& domain, const Rational& value);
+// An elementwise opcode on functions of the same integer; nothing where the result is no such
+// function. Conditions are 0 and 1.
+std::optional<Pieces> combinePieces(std::string_view opcode, std::string_view direction,
+                                    std::span<const Pieces* const> operands);
+bool isIdentity(const Pieces& pieces);
+// The value everywhere, if it is one.
+std::optional<Rational> constantValue(const Pieces& pieces);
+
+}  // namespace shardproof::hlo

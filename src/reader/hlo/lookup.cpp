@@ -1,0 +1,131 @@
+// Rows of tensors chosen by integers, as operators of the graph.
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+
+#include "reader/hlo/lowering.h"
+
+namespace shardproof::hlo {
+namespace {
+
+char letter(std::size_t n) {
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  if (n >= kLetters.size()) throw std::invalid_argument("more than 52 dimensions in one product");
+  return kLetters[n];
+}
+
+Sizes rest(const Sizes& sizes, std::size_t without) {
+  Sizes result;
+  for (std::size_t d = 0; d < sizes.size(); ++d)
+    if (d != without) result.push_back(sizes[d]);
+  return result;
+}
+
+}  // namespace
+
+// One piece, of dimensions [those of base..., those of the table that are neither tied nor the
+// axis...].
+std::string Lowering::lookupRows(const Lookup& l, const LookupPiece& p) {
+  const Sizes base = sizesOf(l.base), table = sizesOf(l.table);
+  const bool anyTied = std::any_of(l.tied.begin(), l.tied.end(), [](int t) { return t >= 0; });
+  Sizes result = base;
+  for (std::size_t d = 0; d < table.size(); ++d)
+    if (d != l.axis && l.tied[d] < 0) result.push_back(table[d]);
+  if (p.kind == LookupPiece::Kind::kNumber) {
+    if (shared_.scalars.kind(p.number) == ScalarKind::kNan)
+      throw std::invalid_argument("not a number where an index is out of bounds");
+    Sizes ones = base;
+    ones.resize(result.size(), 1);
+    const std::string where = view(indicator(l.base, p.low, p.high), ones);
+    return expand(binary("mul", where, expressionNode(p.number), ones), result);
+  }
+  const std::int64_t shift = shiftOf(l.base);
+  const std::string start = std::to_string(p.low + shift), stop = std::to_string(p.high + shift);
+  if (p.low <= kNoLow || p.low + shift < 0 || p.high >= kNoHigh)
+    throw std::invalid_argument("an index that may be negative or as large as it likes");
+  const std::int64_t from = p.kind == LookupPiece::Kind::kMoving ? p.low + p.offset : p.offset;
+  const std::int64_t to = p.kind == LookupPiece::Kind::kMoving ? p.high + p.offset : p.offset + 1;
+  const std::string rows = sliceDim(l.table, l.axis, from, to);
+  if (p.kind == LookupPiece::Kind::kMoving && !anyTied) {
+    Sizes order{static_cast<std::int64_t>(l.axis)};
+    std::int64_t width = 1;
+    for (std::size_t d = 0; d < table.size(); ++d)
+      if (d != l.axis) {
+        order.push_back(static_cast<std::int64_t>(d));
+        width *= table[d];
+      }
+    const std::string matrix = view(permute(rows, order), {to - from, width});
+    Sizes found = base;
+    found.push_back(width);
+    const std::string looked =
+        graph.emit("embedding", {l.base, matrix}, {{"start", start}, {"stop", stop}}, found);
+    graph.tensor(looked).known = std::min(graph.tensor(l.table).known, Known::kNotNegative);
+    return view(looked, result);
+  }
+  // A product with what is 1 where the row is the one that is looked up.
+  std::string left, right, both;
+  std::string chosen;
+  std::string table2 = rows;
+  for (std::size_t d = 0; d < base.size(); ++d) left += letter(d);
+  both = left;
+  const std::size_t axisLetter = base.size();
+  if (p.kind == LookupPiece::Kind::kMoving) {
+    Sizes wide = base;
+    wide.push_back(p.high - p.low);
+    chosen = graph.emit("one_hot", {l.base}, {{"start", start}, {"stop", stop}}, wide);
+    graph.tensor(chosen).known = Known::kNotNegative;
+    left += letter(axisLetter);
+  } else {
+    chosen = indicator(l.base, p.low, p.high);
+    table2 = view(rows, rest(table, l.axis));
+  }
+  for (std::size_t d = 0; d < table.size(); ++d) {
+    if (d == l.axis) {
+      if (p.kind == LookupPiece::Kind::kMoving) right += letter(axisLetter);
+      continue;
+    }
+    const std::size_t own =
+        l.tied[d] >= 0 ? static_cast<std::size_t>(l.tied[d]) : axisLetter + 1 + d;
+    right += letter(own);
+    if (l.tied[d] < 0) both += letter(own);
+  }
+  std::string y = graph.emit("einsum", {chosen, table2},
+                             {{"equation", quotedJson(left + "," + right + "->" + both)}}, result);
+  graph.tensor(y).known = std::min(graph.tensor(l.table).known, Known::kNotNegative);
+  return y;
+}
+
+std::string Lowering::lookupNode(const Lookup& l, const Sizes& sizes) {
+  std::string total;
+  const Scalars& s = shared_.scalars;
+  std::vector<LookupPiece> undefined;
+  for (const LookupPiece& p : l.pieces) {
+    if (p.kind == LookupPiece::Kind::kNumber && s.is(p.number, 0)) continue;
+    if (p.kind == LookupPiece::Kind::kNumber && p.number == s.nan()) {
+      undefined.push_back(p);
+      continue;
+    }
+    const std::string term = lookupRows(l, p);
+    total = total.empty() ? term : binary("add", total, term, sizesOf(term));
+  }
+  const Sizes base = sizesOf(l.base), table = sizesOf(l.table);
+  std::vector<int> labels(base.size());
+  std::iota(labels.begin(), labels.end(), 0);
+  Sizes whole = base;
+  for (std::size_t d = 0; d < table.size(); ++d)
+    if (d != l.axis && l.tied[d] < 0) {
+      labels.push_back(static_cast<int>(base.size() + d));
+      whole.push_back(table[d]);
+    }
+  if (total.empty()) total = rationalNode(Rational(), whole);
+  // No value where there is none: a division by what is zero there and 1 elsewhere.
+  for (const LookupPiece& p : undefined) {
+    Sizes ones = base;
+    ones.resize(whole.size(), 1);
+    const std::string defined = view(oneMinus(indicator(l.base, p.low, p.high)), ones);
+    total = binary("div", total, defined, whole);
+  }
+  return arrange(total, labels, l.labels, sizes);
+}
+
+}  // namespace shardproof::hlo

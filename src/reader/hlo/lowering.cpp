@@ -1,0 +1,377 @@
+// Computations, calls, loops, and what an instruction is passed on to.
+#include "reader/hlo/lowering.h"
+
+#include <algorithm>
+#include <exception>
+#include <new>
+#include <stdexcept>
+#include <utility>
+
+#include "shardproof/error.h"
+
+namespace shardproof::hlo {
+namespace {
+
+constexpr std::size_t kMostInstructions = 4'000'000;  // with loops unrolled
+constexpr std::int64_t kMostTurns = 4096;             // of a loop
+constexpr int kMostCalls = 200;                       // inside each other
+
+std::string shortened(const std::string& text) {
+  constexpr std::size_t kMost = 160;
+  return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
+}
+
+}  // namespace
+
+Lowering::Lowering(const Module& module, std::string file, Shared& shared, Device device,
+                   const Grouping* grouping)
+    : module_(module),
+      file_(std::move(file)),
+      shared_(shared),
+      device_(device),
+      grouping_(grouping) {}
+
+void Lowering::unsupported(const Instruction& i, const std::string& what) const {
+  failAt(file_, i.place, "instruction '" + i.name + "', opcode '" + i.opcode + "': " + what);
+}
+
+const Value& Lowering::operand(const Frame& frame, const Instruction& i, std::size_t k) const {
+  if (k >= i.operands.size())
+    unsupported(i, "found " + std::to_string(i.operands.size()) + " operands, expected more");
+  return frame.values[frame.computation->byName.at(i.operands[k].name)];
+}
+
+std::vector<std::int64_t> Lowering::dims(const Instruction& i, std::string_view attribute) const {
+  const Attribute* a = i.attribute(attribute);
+  if (a == nullptr) unsupported(i, "no attribute '" + std::string(attribute) + "'");
+  return parseIntegers(*a, file_);
+}
+
+void Lowering::expectShape(const Instruction& i, const Sizes& found) const {
+  if (i.shape.tuple || i.shape.sizes != found)
+    unsupported(
+        i, "its shape is " + toText(i.shape) + ", but its operands make sizes " + listJson(found));
+}
+
+const Computation& Lowering::called(const Instruction& i, std::string_view attribute) const {
+  const Attribute* a = i.attribute(attribute);
+  if (a == nullptr) unsupported(i, "no attribute '" + std::string(attribute) + "'");
+  Cursor c(a->value, file_, a->place);
+  const auto found = module_.byName.find(c.name("a computation"));
+  if (found == module_.byName.end())
+    failAt(file_, a->place, "found '" + shortened(a->value) + "', expected a computation");
+  return module_.computations[found->second];
+}
+
+std::string Lowering::binaryRegion(const Instruction& i, const Computation& c) const {
+  // Copies and conversions between floats change nothing.
+  const auto source = [&](const Operand& from) -> const Instruction& {
+    const Instruction* at = &c.instructions[c.byName.at(from.name)];
+    while ((at->opcode == "copy" || at->opcode == "convert") && at->operands.size() == 1)
+      at = &c.instructions[c.byName.at(at->operands[0].name)];
+    return *at;
+  };
+  const Instruction* root = &c.instructions[c.root];
+  while ((root->opcode == "copy" || root->opcode == "convert") && root->operands.size() == 1)
+    root = &source(root->operands[0]);
+  static const std::set<std::string, std::less<>> kKnown{"add",     "multiply", "maximum",
+                                                         "minimum", "and",      "or"};
+  if (kKnown.contains(root->opcode) && root->operands.size() == 2) {
+    const Instruction &a = source(root->operands[0]), &b = source(root->operands[1]);
+    if (a.opcode == "parameter" && b.opcode == "parameter" && a.literal != b.literal)
+      return root->opcode;
+  }
+  unsupported(i, "computation '" + c.name +
+                     "' is none of add, multiply, maximum, minimum, and, "
+                     "or of its two parameters");
+}
+
+void Lowering::run() {
+  const Computation& entry = module_.computations[module_.entry];
+  const Value root = lowerComputation(entry, {}, "", "");
+  const Instruction& i = entry.instructions[entry.root];
+  std::vector<Value> values = root.shape.tuple ? root.elements : std::vector<Value>{root};
+  std::optional<Sharding> sharding;
+  if (const Attribute* a = i.attribute("sharding")) sharding = parseSharding(*a, file_);
+  if (root.shape.tuple && sharding && sharding->kind == Sharding::Kind::kTuple &&
+      sharding->elements.size() != values.size())
+    failAt(file_, i.place,
+           "found a tuple of " + std::to_string(sharding->elements.size()) +
+               " shardings, expected " + std::to_string(values.size()));
+  for (std::size_t k = 0; k < values.size(); ++k) {
+    path_ = "out." + std::to_string(k);
+    graph.begin(path_, file_ + ":" + std::to_string(i.place.line) + " result " + std::to_string(k));
+    if (values[k].shape.tuple) unsupported(i, "a tuple in a tuple of results");
+    std::string name;
+    try {
+      name = node(values[k]);
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& error) {
+      unsupported(i, "result " + std::to_string(k) + ": " + error.what());
+    }
+    std::string own = graph.emit("identity", {name}, {}, values[k].shape.sizes);
+    if (graph.nameLast(own)) own = graph.name();
+    std::optional<Sharding> ofThis = sharding;
+    if (sharding && sharding->kind == Sharding::Kind::kTuple)
+      ofThis = root.shape.tuple ? std::optional(sharding->elements[k]) : std::nullopt;
+    results.push_back(
+        {own, values[k].shape, std::move(ofThis), static_cast<std::int64_t>(k), i.place});
+  }
+  std::sort(parameters.begin(), parameters.end(),
+            [](const Port& a, const Port& b) { return a.number < b.number; });
+}
+
+Value Lowering::lowerComputation(const Computation& computation, std::vector<Value> arguments,
+                                 const std::string& path, const std::string& operation) {
+  if (depth_ >= kMostCalls)
+    failAt(file_, computation.place,
+           "found calls nested more than " + std::to_string(kMostCalls) + " deep");
+  ++depth_;
+  Frame frame;
+  frame.computation = &computation;
+  frame.arguments = std::move(arguments);
+  frame.path = path;
+  frame.operation = operation;
+  frame.values.reserve(computation.instructions.size());
+  for (const Instruction& i : computation.instructions) {
+    if (++instructions_ > kMostInstructions)
+      unsupported(i, "more than " + std::to_string(kMostInstructions) +
+                         " instructions with loops unrolled");
+    const Metadata metadata = parseMetadata(module_, i, file_);
+    // Inside of a call names are often relative to the call's.
+    std::string name = metadata.operation;
+    if (!operation.empty() && !name.starts_with(operation))
+      name = operation + (name.empty() ? "" : "/" + name);
+    path_ = path + i.name;
+    std::string loc = file_ + ":" + std::to_string(i.place.line) + " " + i.opcode;
+    if (!name.empty()) loc += " " + shortened(name);
+    if (!metadata.source.empty()) loc += " " + metadata.source;
+    graph.begin(path_, std::move(loc));
+    const std::size_t before = graph.nodes().size();
+    try {
+      frame.values.push_back(lowerInstruction(frame, i));
+    } catch (const InputError&) {
+      throw;
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& error) {
+      // What is not supported, and what does not fit together in a way that nothing above saw.
+      unsupported(i, error.what());
+    }
+    Value& made = frame.values.back();
+    // The same name on all devices, however many steps it took.
+    static const std::set<std::string, std::less<>> kCalls{"call", "fusion", "async-start", "while",
+                                                           "conditional"};
+    if (made.kind == Value::Kind::kNode && graph.nodes().size() > before &&
+        !kCalls.contains(i.opcode) && !isNumber(made.name) && graph.nameLast(made.name))
+      made.name = graph.name();
+    if (frame.values.back().shape.tuple != i.shape.tuple ||
+        (!i.shape.tuple && frame.values.back().shape.sizes != i.shape.sizes))
+      unsupported(i, "its shape is " + toText(i.shape) + ", but its operands make " +
+                         toText(frame.values.back().shape));
+    mark(i, metadata, name, frame.values.back());
+  }
+  --depth_;
+  return frame.values[computation.root];
+}
+
+bool Lowering::isNumber(const std::string& tensor) const {
+  return std::any_of(numbers_.begin(), numbers_.end(),
+                     [&](const auto& entry) { return entry.second == tensor; });
+}
+
+void Lowering::mark(const Instruction& i, const Metadata& metadata, const std::string& operation,
+                    const Value& value) {
+  static const std::set<std::string, std::less<>> kMoved{
+      "broadcast", "reshape", "parameter", "copy", "constant", "get-tuple-element", "bitcast"};
+  if (metadata.operation.empty() || value.kind != Value::Kind::kNode || kMoved.contains(i.opcode))
+    return;
+  Mark m{operation, value.shape.sizes, value.name, std::nullopt};
+  if (const Attribute* a = i.attribute("sharding")) m.sharding = parseSharding(*a, file_);
+  marks.push_back(std::move(m));
+}
+
+Value Lowering::lowerInstruction(Frame& frame, const Instruction& i) {
+  if (auto v = lowerControl(frame, i)) return *v;
+  if (auto v = lowerElementwise(frame, i)) return *v;
+  if (auto v = lowerLayout(frame, i)) return *v;
+  if (auto v = lowerSums(frame, i)) return *v;
+  if (auto v = lowerLookup(frame, i)) return *v;
+  if (auto v = lowerCollective(frame, i)) return *v;
+  unsupported(i, "not supported");
+}
+
+std::optional<Value> Lowering::lowerControl(Frame& frame, const Instruction& i) {
+  const std::string& op = i.opcode;
+  if (op == "parameter") return lowerParameter(frame, i);
+  if (op == "constant") return lowerConstant(i);
+  if (op == "copy" || op == "opt-barrier" || op == "optimization-barrier" || op == "domain")
+    return operand(frame, i, 0);
+  if (op == "copy-start") return tupleValue(i.shape, {operand(frame, i, 0)});
+  if (op == "copy-done" || op == "async-done") {
+    const Value& x = operand(frame, i, 0);
+    return x.elements.size() == 1 ? x.elements[0] : x;
+  }
+  if (op == "tuple") {
+    std::vector<Value> elements;
+    Shape shape;
+    shape.tuple = true;
+    for (std::size_t k = 0; k < i.operands.size(); ++k) {
+      elements.push_back(operand(frame, i, k));
+      shape.elements.push_back(elements.back().shape);
+    }
+    return tupleValue(std::move(shape), std::move(elements));
+  }
+  if (op == "get-tuple-element") {
+    const Attribute* a = i.attribute("index");
+    if (a == nullptr) unsupported(i, "no attribute 'index'");
+    const std::int64_t index = parseInteger(*a, file_);
+    const Value& tuple = operand(frame, i, 0);
+    if (index < 0 || index >= static_cast<std::int64_t>(tuple.elements.size()))
+      unsupported(i, "an index outside of the tuple");
+    return tuple.elements[static_cast<std::size_t>(index)];
+  }
+  if (op == "iota") {
+    const Attribute* a = i.attribute("iota_dimension");
+    const std::int64_t d = a == nullptr ? -1 : parseInteger(*a, file_);
+    if (d < 0 || d >= static_cast<std::int64_t>(i.shape.sizes.size()))
+      unsupported(i, "an iota_dimension that is not there");
+    return tableValue(i.shape,
+                      iotaTable(i.shape.sizes, static_cast<std::size_t>(d), shared_.scalars));
+  }
+  if (op == "partition-id" || op == "replica-id") {
+    const bool varies = device_.replicas == (op == "replica-id");
+    if (varies) dependsOnDevice = true;
+    return tableValue(
+        i.shape, uniformTable(i.shape.sizes, shared_.scalars.rational(varies ? device_.id : 0)));
+  }
+  if (op == "call" || op == "fusion" || op == "async-start") {
+    std::vector<Value> arguments;
+    for (std::size_t k = 0; k < i.operands.size(); ++k) arguments.push_back(operand(frame, i, k));
+    const Computation& c = called(i, op == "call" ? "to_apply" : "calls");
+    const Metadata metadata = parseMetadata(module_, i, file_);
+    std::string operation = metadata.operation;
+    if (operation.empty() || (!frame.operation.empty() && !operation.starts_with(frame.operation)))
+      operation = frame.operation + (operation.empty() ? "" : "/" + operation);
+    if (operation.starts_with('/')) operation.erase(0, 1);
+    Value result = lowerComputation(c, std::move(arguments), frame.path + i.name + "/", operation);
+    return op == "async-start" ? tupleValue(i.shape, {result}) : result;
+  }
+  if (op == "async-update") return operand(frame, i, 0);
+  if (op == "while") return lowerWhile(frame, i);
+  if (op == "conditional") return lowerConditional(frame, i);
+  if (op == "after-all" || op == "add-dependency") unsupported(i, "tokens are not supported");
+  if (op == "custom-call") {
+    const Attribute* target = i.attribute("custom_call_target");
+    unsupported(i, "custom call " + (target == nullptr ? "without a target" : target->value) +
+                       " is not supported");
+  }
+  return std::nullopt;
+}
+
+Value Lowering::lowerParameter(Frame& frame, const Instruction& i) {
+  Cursor c(i.literal, file_, i.literalPlace);
+  const std::int64_t number = c.integer("the parameter's number");
+  c.skipSpace();
+  if (!c.atEnd()) c.expected("the end of the parameter's number");
+  if (!frame.computation->entry || !frame.path.empty()) {
+    if (number < 0 || number >= static_cast<std::int64_t>(frame.arguments.size()))
+      unsupported(i, "the call has " + std::to_string(frame.arguments.size()) + " operands");
+    return frame.arguments[static_cast<std::size_t>(number)];
+  }
+  if (i.shape.tuple) unsupported(i, "a tuple, expected arrays as parameters of the program");
+  for (const std::int64_t size : i.shape.sizes)
+    if (size == 0) unsupported(i, "a dimension of size 0");
+  const Metadata metadata = parseMetadata(module_, i, file_);
+  std::string name = metadata.operation.empty() ? i.name : metadata.operation;
+  if (const auto range = shared_.ranges.find(static_cast<std::size_t>(number));
+      range != shared_.ranges.end() && range->second.shift() > 0)
+    name += " + " + std::to_string(range->second.shift());
+  name = graph.fresh(name);
+  Port port{name, i.shape, std::nullopt, number, i.place};
+  if (const Attribute* a = i.attribute("sharding")) port.sharding = parseSharding(*a, file_);
+  for (const Port& other : parameters)
+    if (other.number == number) unsupported(i, "a parameter's number used twice");
+  parameters.push_back(port);
+  if (integerType(i.shape.type)) {
+    graph.input(name, i.shape.sizes, true, "int64");
+    parameterOf_.emplace(name, static_cast<std::size_t>(number));
+    IndexFunction f{name, {}, domainOf(name)};
+    if (i.shape.type[0] == 'u')
+      f.pieces.front().low = std::max<std::int64_t>(f.pieces.front().low, 0);
+    for (std::size_t d = 0; d < i.shape.sizes.size(); ++d) f.labels.push_back(static_cast<int>(d));
+    return indexValue(i.shape, std::move(f));
+  }
+  if (!isFloat(i.shape.type) && i.shape.type != "pred")
+    unsupported(i, "type " + i.shape.type + " is not supported");
+  graph.input(name, i.shape.sizes, false, "float32");
+  return nodeValue(i.shape, name);
+}
+
+Value Lowering::lowerConstant(const Instruction& i) {
+  const std::vector<std::string> texts = parseLiteral(i, file_);
+  std::vector<ScalarId> values;
+  for (const std::string& text : texts) {
+    try {
+      values.push_back(shared_.scalars.parse(text, i.shape.type, shared_.exactConstants));
+    } catch (const std::invalid_argument& error) {
+      failAt(file_, i.literalPlace, error.what());
+    }
+  }
+  for (const std::int64_t size : i.shape.sizes)
+    if (size == 0) unsupported(i, "a dimension of size 0");
+  const bool alike =
+      std::all_of(values.begin(), values.end(), [&](ScalarId v) { return v == values[0]; });
+  if (alike) return tableValue(i.shape, uniformTable(i.shape.sizes, values[0]));
+  if (static_cast<std::int64_t>(values.size()) > kMostTableValues)
+    unsupported(i, "more than " + std::to_string(kMostTableValues) + " numbers");
+  return tableValue(i.shape, {i.shape.sizes, i.shape.sizes, std::move(values)});
+}
+
+// The loop is run: how often it turns must not depend on the input.
+Value Lowering::lowerWhile(Frame& frame, const Instruction& i) {
+  const Computation &condition = called(i, "condition"), &body = called(i, "body");
+  Value state = operand(frame, i, 0);
+  const Metadata metadata = parseMetadata(module_, i, file_);
+  for (std::int64_t turn = 0;; ++turn) {
+    const std::string path = frame.path + i.name + "[" + std::to_string(turn) + "]/";
+    const Value more = lowerComputation(condition, {state}, path + "condition/", frame.operation);
+    if (!more.isUniform() || !shared_.scalars.isRational(more.table->values[0]))
+      unsupported(i, "how often the loop turns depends on the input");
+    if (shared_.scalars.is(more.table->values[0], 0)) return state;
+    if (turn == kMostTurns)
+      unsupported(i, "a loop of more than " + std::to_string(kMostTurns) + " turns");
+    state = lowerComputation(body, {state}, path, frame.operation);
+  }
+}
+
+Value Lowering::lowerConditional(Frame& frame, const Instruction& i) {
+  const Value& which = operand(frame, i, 0);
+  if (!which.isUniform() || !shared_.scalars.isRational(which.table->values[0]))
+    unsupported(i, "which branch is taken depends on the input");
+  const Rational& value = shared_.scalars.value(which.table->values[0]);
+  std::vector<std::string> branches;
+  if (const Attribute* a = i.attribute("branch_computations")) {
+    Cursor c(a->value, file_, a->place);
+    c.take("{");
+    do branches.push_back(c.name("a computation"));
+    while (c.tryTake(","));
+    c.take("}");
+  } else {
+    branches = {called(i, "false_computation").name, called(i, "true_computation").name};
+  }
+  // Out of range is the last branch.
+  const auto last = static_cast<std::int64_t>(branches.size()) - 1;
+  std::int64_t taken = value.fitsInt64() ? value.toInt64() : last;
+  if (taken < 0 || taken > last) taken = last;
+  // Of two branches the operand of the true one stands first.
+  const bool named = i.attribute("branch_computations") == nullptr;
+  const std::size_t k = static_cast<std::size_t>(named ? 2 - taken : taken + 1);
+  const auto found = module_.byName.find(branches[static_cast<std::size_t>(taken)]);
+  if (found == module_.byName.end()) unsupported(i, "a branch that is no computation");
+  return lowerComputation(module_.computations[found->second], {operand(frame, i, k)},
+                          frame.path + i.name + "/", frame.operation);
+}
+
+}  // namespace shardproof::hlo

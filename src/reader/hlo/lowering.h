@@ -1,0 +1,259 @@
+// One HLO program, as one device runs it, to a graph of docs/format.md. What does not depend on the
+// inputs is computed on the way, what depends on the device's number included: a program for many
+// devices is lowered once for each of them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "reader/hlo/graph.h"
+#include "reader/hlo/parser.h"
+#include "reader/hlo/scalars.h"
+#include "reader/hlo/syntax.h"
+#include "reader/hlo/value.h"
+
+namespace shardproof::hlo {
+
+// What the lowerings of one problem share.
+struct Shared {
+  Scalars scalars;
+  bool exactConstants = false;
+  // For the k-th parameter, if it is an index into something: it lies in [0, count), or is one of
+  // the others, which the model treats differently (labels that are left out).
+  struct Range {
+    std::int64_t count = 0;
+    std::set<std::int64_t> others;
+    // What the graph's tensor holds more than the parameter, so that it is not negative.
+    std::int64_t shift() const {
+      return others.empty() ? 0 : std::max<std::int64_t>(0, -*others.begin());
+    }
+    friend bool operator==(const Range&, const Range&) = default;
+  };
+  std::map<std::size_t, Range> ranges;
+  // Of the model, by parameter: functions of it that are used as numbers.
+  std::map<std::size_t, std::vector<Pieces>> observed;
+  void widenRanges();  // by what is observed
+  // Tensors of numbers that are no rationals, each an unknown of the model.
+  struct Unknown {
+    std::string name;
+    Sizes sizes;
+    std::vector<ScalarId> values;
+  };
+  std::vector<Unknown> unknowns;
+  // By the name of a communication what is known of the operands of all members. It is lowered
+  // while the members are gone through; where that happened they must be gone through again.
+  std::map<std::string, Known> communicated;
+  bool communicatedChanged = false;
+};
+
+// Which device: one of `count`, all of them partitions of one replica or replicas of one partition.
+struct Device {
+  std::int64_t id = 0, count = 1;
+  bool replicas = false;
+};
+
+// Groups in which devices meet, as the graph's JSON for one device (see mesh.h).
+class Grouping {
+ public:
+  virtual ~Grouping() = default;
+  virtual NodeAttributes groupOf(const std::vector<std::vector<std::int64_t>>& groups,
+                                 std::int64_t device) const = 0;
+};
+
+// A tensor that may be told apart in the other program: made by instructions of this name.
+struct Mark {
+  std::string operation;
+  Sizes sizes;
+  std::string tensor;
+  std::optional<Sharding> sharding;
+};
+
+struct LocalUnknown {  // a tensor of the graph that is a box of an unknown
+  std::string tensor;
+  std::size_t unknown = 0;
+  Sizes offset;
+};
+
+class Lowering {
+ public:
+  // `grouping` null: the model, a program of one device.
+  Lowering(const Module& module, std::string file, Shared& shared, Device device,
+           const Grouping* grouping);
+
+  // Lowers the entry computation. Throws InputError for what is not supported, with its place.
+  void run();
+
+  Graph graph;
+  struct Port {
+    std::string name;  // of the tensor in the graph; for an integer that is used as a number also
+                       // `name` + kAsNumber
+    Shape shape;
+    std::optional<Sharding> sharding;
+    std::int64_t number = 0;
+    Place place;
+  };
+  std::vector<Port> parameters, results;  // parameters by number
+  std::vector<Mark> marks;
+  std::vector<LocalUnknown> localUnknowns;
+  bool dependsOnDevice = false;
+
+  static constexpr const char* kAsNumber = " as a number";
+
+ private:
+  struct Frame {
+    const Computation* computation = nullptr;
+    std::vector<Value> arguments;
+    std::vector<Value> values;
+    std::string path;       // of names, ends with "/" unless empty
+    std::string operation;  // op_name of the calls around
+  };
+
+  // --- lowering.cpp: control ---
+  Value lowerComputation(const Computation& computation, std::vector<Value> arguments,
+                         const std::string& path, const std::string& operation);
+  Value lowerInstruction(Frame& frame, const Instruction& i);
+  Value lowerParameter(Frame& frame, const Instruction& i);
+  Value lowerWhile(Frame& frame, const Instruction& i);
+  Value lowerConditional(Frame& frame, const Instruction& i);
+  Value lowerConstant(const Instruction& i);
+  std::optional<Value> lowerDataMovement(Frame& frame, const Instruction& i);
+  std::optional<Value> lowerControl(Frame& frame, const Instruction& i);
+  void mark(const Instruction& i, const Metadata& metadata, const std::string& operation,
+            const Value& value);
+  const Computation& called(const Instruction& i, std::string_view attribute) const;
+  // "add", "maximum", ... of a computation that does this to its two parameters.
+  std::string binaryRegion(const Instruction& i, const Computation& c) const;
+  [[noreturn]] void unsupported(const Instruction& i, const std::string& what) const;
+  const Value& operand(const Frame& frame, const Instruction& i, std::size_t k) const;
+  std::vector<std::int64_t> dims(const Instruction& i, std::string_view attribute) const;
+  void expectShape(const Instruction& i, const Sizes& found) const;
+
+  // --- lowering_values.cpp: what a value is as a tensor ---
+  // A tensor of reals of the value's sizes.
+  std::string node(const Value& v);
+  // The same or one that broadcasts to it.
+  std::string compactNode(const Value& v);
+  std::string tableNode(const Table& t, bool whole);
+  std::string listedTable(const Table& t, const Sizes& sizes);
+  std::string unknownTable(const Table& t);
+  std::string expressionNode(ScalarId id);
+  std::string rationalNode(const Rational& value, const Sizes& sizes);
+  std::string minusInfinity();
+  std::string indexNode(const IndexFunction& f, const Sizes& sizes);
+  // An integer tensor of these sizes that holds the base's elements.
+  std::string baseNode(const IndexFunction& f, const Sizes& sizes);
+  bool isNumber(const std::string& tensor) const;  // one of those that asNumber() made
+  // The base as reals: the same elements, as an input of its own.
+  std::string asNumber(const std::string& integerTensor);
+  // 1 where low <= base < high, else 0; of the base's sizes.
+  std::string indicator(const std::string& base, std::int64_t low, std::int64_t high);
+  std::string lookupNode(const Lookup& lookup, const Sizes& sizes);
+  std::string lookupRows(const Lookup& lookup, const LookupPiece& piece);
+  // Dimensions of `name` carry the labels `from`; the result those of `to`, sizes as given.
+  std::string arrange(const std::string& name, const std::vector<int>& from,
+                      const std::vector<int>& to, const Sizes& sizes);
+  Value asIndex(const Value& v, std::string newBase) const;
+  // The values that the elements of an integer tensor can have, as an identity on them.
+  Pieces domainOf(const std::string& base) const;
+  std::pair<std::int64_t, std::int64_t> rangeOf(const std::string& base) const;
+  // Of what the tensor holds minus what it stands for.
+  std::int64_t shiftOf(const std::string& base) const;
+  // In the model: this function of an index matters by itself.
+  void observe(const IndexFunction& f);
+
+  // --- emit helpers (lowering_values.cpp) ---
+  std::string view(const std::string& x, const Sizes& sizes);
+  std::string permute(const std::string& x, const Sizes& dims);
+  std::string expand(const std::string& x, const Sizes& sizes);
+  std::string sliceDim(const std::string& x, std::size_t d, std::int64_t low, std::int64_t high,
+                       std::int64_t step = 1);
+  std::string cat(const std::vector<std::string>& xs, std::size_t d);
+  std::string padDim(const std::string& x, std::size_t d, std::int64_t low, std::int64_t high);
+  std::string binary(const std::string& op, const std::string& x, const std::string& y,
+                     const Sizes& sizes);
+  std::string scalarOp(const std::string& op, const std::string& x, const Rational& scalar);
+  std::string oneMinus(const std::string& x);
+  std::string step(const std::string& x);  // 1 where x > 0, else 0
+  std::string extremum(bool maximum, const std::string& x, const std::string& y);
+  const Sizes& sizesOf(const std::string& x) const { return graph.tensor(x).sizes; }
+
+  // --- lowering_elementwise.cpp ---
+  std::optional<Value> lowerElementwise(const Frame& frame, const Instruction& i);
+  Value elementwise(const Instruction& i, const std::string& opcode, const std::string& direction,
+                    const std::vector<Value>& x);
+  std::optional<Value> elementwiseIndex(const std::string& opcode, const std::string& direction,
+                                        const std::vector<Value>& x, const Shape& shape);
+  std::optional<Value> compareWithPositions(const std::string& direction, const Value& index,
+                                            const Value& table, const Shape& shape);
+  std::optional<Value> selectLookup(const std::vector<Value>& x, const Shape& shape);
+  Value selectNode(const std::vector<Value>& x, const Shape& shape);
+  std::optional<bool> compareKnown(const std::string& direction, const Value& x, const Value& y);
+  std::string compareNode(const std::string& direction, const Value& x, const Value& y,
+                          const Shape& shape);
+  std::optional<std::string> unaryNode(const std::string& opcode, const Value& x);
+  std::optional<std::string> binaryNode(const std::string& opcode, const Value& x, const Value& y,
+                                        const Shape& shape);
+  Value convertValue(const Instruction& i, const Value& x, const Shape& shape);
+
+  // --- lowering_layout.cpp ---
+  Value broadcastValue(const Value& x, const Shape& shape, const Sizes& dimensions);
+  Value reshapeValue(const Value& x, const Shape& shape);
+  Value transposeValue(const Value& x, const Shape& shape, const Sizes& permutation);
+  Value sliceValue(const Value& x, const Shape& shape, const Sizes& start, const Sizes& limit,
+                   const Sizes& stride);
+  Value concatenateValues(const std::vector<Value>& x, const Shape& shape, std::size_t dim);
+  Value padValue(const Instruction& i, const Value& x, const Value& value, const Shape& shape,
+                 const std::vector<Sizes>& padding);
+  Value reverseValue(const Value& x, const Sizes& dims);
+  Value updateValue(const Value& x, const Value& update, const Sizes& start, std::size_t from);
+  Sizes startsOf(const Frame& frame, const Instruction& i, std::size_t first, const Sizes& sizes,
+                 const Sizes& window);
+  std::optional<Value> lowerLayout(const Frame& frame, const Instruction& i);
+
+  // --- lowering_sums.cpp: dot, reduce, convolution ---
+  std::optional<Value> lowerSums(Frame& frame, const Instruction& i);
+  Value lowerDot(const Frame& frame, const Instruction& i);
+  Value lowerReduce(const Frame& frame, const Instruction& i);
+  Value reduceValue(const Instruction& i, const Value& x, const Value& start,
+                    const std::string& region, const Sizes& dims, const Shape& shape);
+
+  // --- lowering_lookup.cpp: gather, scatter ---
+  std::optional<Value> lowerLookup(const Frame& frame, const Instruction& i);
+  std::optional<Sizes> knownStart(const Value& indices, const Sizes& map, const Sizes& sizes) const;
+  std::optional<Value> lowerKnownGather(const Frame& frame, const Instruction& i);
+  std::optional<Value> lowerKnownScatter(const Frame& frame, const Instruction& i);
+  Value lowerGather(const Frame& frame, const Instruction& i);
+  Value lowerScatter(const Frame& frame, const Instruction& i);
+  Value indexWithoutVector(const Instruction& i, const Value& indices, std::int64_t vectorDim);
+  // In the model, a lookup says which values an index can have.
+  void limitRange(const std::string& base, std::int64_t count);
+
+  // --- lowering_collectives.cpp ---
+  std::optional<Value> lowerCollective(Frame& frame, const Instruction& i);
+  std::vector<std::vector<std::int64_t>> groupsOf(const Instruction& i) const;
+  Value communicated(const Frame& frame, const Instruction& i, const std::string& op,
+                     const Value& x, const NodeAttributes& attributes, const Sizes& sizes,
+                     std::size_t k);
+  Value permuted(const Frame& frame, const Instruction& i, const Value& x, std::size_t k);
+
+  const Module& module_;
+  std::string file_;
+  Shared& shared_;
+  Device device_;
+  const Grouping* grouping_;
+  // For integer tensors that hold elements of a parameter: which.
+  std::map<std::string, std::size_t> parameterOf_;
+  // Of integer constants: the least and the greatest element, plus 1.
+  std::map<std::string, std::pair<std::int64_t, std::int64_t>> constantRanges_;
+  std::map<std::string, std::string> numbers_;  // asNumber()
+  std::string path_;
+  std::size_t instructions_ = 0;
+  int depth_ = 0;
+};
+
+}  // namespace shardproof::hlo

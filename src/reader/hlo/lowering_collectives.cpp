@@ -1,0 +1,251 @@
+// Communication.
+#include <algorithm>
+#include <stdexcept>
+
+#include "reader/hlo/lowering.h"
+
+namespace shardproof::hlo {
+namespace {
+
+std::size_t z(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+// "all-reduce-start" is the communication, "all-reduce-done" its result.
+std::string withoutSuffix(const std::string& opcode, std::string_view suffix) {
+  return opcode.ends_with(suffix) ? opcode.substr(0, opcode.size() - suffix.size()) : "";
+}
+
+}  // namespace
+
+// The groups in terms of the devices that are told apart. HLO has three ways to count them.
+std::vector<std::vector<std::int64_t>> Lowering::groupsOf(const Instruction& i) const {
+  const Attribute* groups = i.attribute("replica_groups");
+  const Attribute* global = i.attribute("use_global_device_ids");
+  const bool channel = i.attribute("channel_id") != nullptr;
+  const bool hasGlobal = global != nullptr && global->value == "true";
+  if (hasGlobal && !channel) unsupported(i, "use_global_device_ids without a channel_id");
+  const bool takesGlobal = i.opcode.starts_with("all-reduce") ||
+                           i.opcode.starts_with("all-gather") ||
+                           i.opcode.starts_with("reduce-scatter");
+  const Attribute all{"replica_groups", "{}", i.place};
+  const Attribute& listed = groups == nullptr ? all : *groups;
+  // Replicas only meet where there is no channel, and so do all partitions of each where there is
+  // one but no global numbers.
+  const bool replicaNumbers = !channel || (takesGlobal && !hasGlobal);
+  if (replicaNumbers == device_.replicas || (channel && hasGlobal))
+    return parseGroups(listed, file_, device_.count);
+  if (!device_.replicas) {
+    // One replica: its partitions meet all together, or none.
+    parseGroups(listed, file_, 1);
+    std::vector<std::vector<std::int64_t>> result;
+    if (channel) result.emplace_back();
+    for (std::int64_t d = 0; d < device_.count; ++d) {
+      if (!channel) result.emplace_back();
+      result.back().push_back(d);
+    }
+    return result;
+  }
+  unsupported(i, "partitions that meet in a program of several replicas");
+}
+
+Value Lowering::communicated(const Frame& frame, const Instruction& i, const std::string& op,
+                             const Value& x, const NodeAttributes& attributes, const Sizes& sizes,
+                             std::size_t k) {
+  const auto groups = groupsOf(i);
+  const auto own = std::find_if(groups.begin(), groups.end(), [&](const auto& g) {
+    return std::find(g.begin(), g.end(), device_.id) != g.end();
+  });
+  if (own == groups.end()) unsupported(i, "a device that stands in no group");
+  for (const auto& g : groups)
+    if (g.size() != own->size()) unsupported(i, "groups of different sizes");
+  const bool moves = op == "all_gather" || op == "all_to_all";
+  const bool integer = moves && x.isIndex();
+  const std::string in = integer ? baseNode(*x.index, x.shape.sizes) : node(x);
+  Shape shape = x.shape;
+  shape.sizes = sizes;
+  std::string y = in;
+  if (own->size() > 1) {
+    if (grouping_ == nullptr) unsupported(i, "communication in a program of one device");
+    NodeAttributes communication{
+        {"comm", quotedJson(frame.path + i.name + (k == 0 ? "" : "#" + std::to_string(k)))}};
+    for (auto& field : grouping_->groupOf(groups, device_.id))
+      communication.push_back(std::move(field));
+    // What is known of every member's operand.
+    const auto [known, added] =
+        shared_.communicated.emplace(communication[0].second, graph.tensor(in).known);
+    if (graph.tensor(in).known < known->second) {
+      known->second = graph.tensor(in).known;
+      shared_.communicatedChanged = true;
+    }
+    y = graph.communicate(op, in, attributes, std::move(communication), sizes);
+    graph.tensor(y).known = known->second;
+  } else if (sizes != x.shape.sizes) {
+    unsupported(i, "a shape that does not fit groups of one device");
+  }
+  if (!integer) return nodeValue(shape, y);
+  const auto parameter = parameterOf_.find(in);
+  if (parameter != parameterOf_.end()) parameterOf_.emplace(y, parameter->second);
+  Value sized = x;
+  sized.shape = shape;
+  return asIndex(sized, y);
+}
+
+// Each device gets what the one that sends to it has, or zeros: as a gathering of those that are
+// connected, of which one piece is taken.
+Value Lowering::permuted(const Frame& frame, const Instruction& i, const Value& x, std::size_t k) {
+  const Attribute* a = i.attribute("source_target_pairs");
+  if (a == nullptr) unsupported(i, "no attribute 'source_target_pairs'");
+  const bool channel = i.attribute("channel_id") != nullptr;
+  if (channel == device_.replicas) unsupported(i, "devices of other replicas");
+  const auto pairs = parseLists(*a, file_);
+  std::vector<std::int64_t> sourceOf(z(device_.count), -1), leader(z(device_.count));
+  std::vector<bool> sends(z(device_.count), false);
+  for (std::int64_t d = 0; d < device_.count; ++d) leader[z(d)] = d;
+  for (const auto& p : pairs) {
+    if (p.size() != 2 || p[0] < 0 || p[1] < 0 || p[0] >= device_.count || p[1] >= device_.count)
+      failAt(file_, a->place, "found a pair of devices that are not there");
+    if (sourceOf[z(p[1])] >= 0 || sends[z(p[0])])
+      failAt(file_, a->place, "found a device that sends or receives twice");
+    sourceOf[z(p[1])] = p[0];
+    sends[z(p[0])] = true;
+    const std::int64_t from = leader[z(p[0])], to = leader[z(p[1])];
+    for (std::int64_t& l : leader)
+      if (l == from) l = to;
+  }
+  std::vector<std::vector<std::int64_t>> groups;
+  std::map<std::int64_t, std::size_t> groupOf;
+  for (std::int64_t d = 0; d < device_.count; ++d) {
+    const auto [it, added] = groupOf.emplace(leader[z(d)], groups.size());
+    if (added) groups.emplace_back();
+    groups[it->second].push_back(d);
+  }
+  const std::vector<std::int64_t>& own = groups[groupOf.at(leader[z(device_.id)])];
+  const std::int64_t source = sourceOf[z(device_.id)];
+  dependsOnDevice = true;
+  const bool integer = x.isIndex();
+  const std::string in = integer ? baseNode(*x.index, x.shape.sizes) : node(x);
+  std::string y = in;
+  if (own.size() > 1) {
+    if (grouping_ == nullptr) unsupported(i, "communication in a program of one device");
+    Sizes one = x.shape.sizes, all;
+    one.insert(one.begin(), 1);
+    all = one;
+    all[0] = static_cast<std::int64_t>(own.size());
+    NodeAttributes communication{
+        {"comm", quotedJson(frame.path + i.name + (k == 0 ? "" : "#" + std::to_string(k)))}};
+    for (auto& field : grouping_->groupOf(groups, device_.id))
+      communication.push_back(std::move(field));
+    const std::string gathered = graph.communicate("all_gather", view(in, one), {{"dim", "0"}},
+                                                   std::move(communication), all);
+    const std::int64_t at = std::find(own.begin(), own.end(), source) - own.begin();
+    if (source >= 0) y = view(sliceDim(gathered, 0, at, at + 1), x.shape.sizes);
+  }
+  if (source < 0) {
+    Shape shape = x.shape;
+    return tableValue(shape, uniformTable(shape.sizes, shared_.scalars.rational(0)));
+  }
+  if (!integer) return nodeValue(x.shape, y);
+  const auto parameter = parameterOf_.find(in);
+  if (parameter != parameterOf_.end()) parameterOf_.emplace(y, parameter->second);
+  return asIndex(x, y);
+}
+
+std::optional<Value> Lowering::lowerCollective(Frame& frame, const Instruction& i) {
+  static const std::set<std::string, std::less<>> kKnown{
+      "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"};
+  if (const std::string done = withoutSuffix(i.opcode, "-done"); kKnown.contains(done)) {
+    const Value& x = operand(frame, i, 0);
+    return x.elements.size() == 1 ? x.elements[0] : x;
+  }
+  std::string op = i.opcode;
+  if (const std::string start = withoutSuffix(op, "-start"); kKnown.contains(start)) op = start;
+  if (!kKnown.contains(op)) return std::nullopt;
+  const bool started = op != i.opcode;
+  std::vector<Value> received;
+  const auto groupSize = [&] { return static_cast<std::int64_t>(groupsOf(i)[0].size()); };
+  const auto oneDim = [&](const Sizes& sizes) {
+    const Sizes d = dims(i, "dimensions");
+    if (d.size() != 1 || d[0] < 0 || z(d[0]) >= sizes.size())
+      unsupported(i, "'dimensions' that is not one dimension");
+    return z(d[0]);
+  };
+  if (op == "all-to-all" && i.operands.size() > 1) {
+    // One operand for each member: the k-th is for the k-th.
+    const std::int64_t n = groupSize();
+    if (n != static_cast<std::int64_t>(i.operands.size()))
+      unsupported(i, "another number of operands than members of a group");
+    std::vector<std::string> pieces;
+    const Shape shape = operand(frame, i, 0).shape;
+    Sizes one = shape.sizes, all;
+    one.insert(one.begin(), 1);
+    all = one;
+    all[0] = n;
+    for (std::size_t k = 0; k < i.operands.size(); ++k) {
+      if (operand(frame, i, k).shape.sizes != shape.sizes) unsupported(i, "unequal operands");
+      pieces.push_back(view(node(operand(frame, i, k)), one));
+    }
+    Shape wide = shape;
+    wide.sizes = all;
+    const Value y = communicated(frame, i, "all_to_all", nodeValue(wide, cat(pieces, 0)),
+                                 {{"idim", "0"}, {"odim", "0"}}, all, 0);
+    Shape tuple;
+    tuple.tuple = true;
+    for (std::int64_t k = 0; k < n; ++k) {
+      received.push_back(nodeValue(shape, view(sliceDim(y.name, 0, k, k + 1), shape.sizes)));
+      tuple.elements.push_back(shape);
+    }
+    return tupleValue(std::move(tuple), std::move(received));
+  }
+  const std::size_t operands = op == "collective-permute" ? 1 : i.operands.size();
+  for (std::size_t k = 0; k < operands; ++k) {
+    const Value& x = operand(frame, i, k);
+    Sizes sizes = x.shape.sizes;
+    if (op == "collective-permute") {
+      if (i.operands.size() != 1) unsupported(i, "several operands, expected one");
+      received.push_back(permuted(frame, i, x, k));
+    } else if (op == "all-gather") {
+      const std::size_t d = oneDim(sizes);
+      sizes[d] *= groupSize();
+      received.push_back(
+          communicated(frame, i, "all_gather", x, {{"dim", std::to_string(d)}}, sizes, k));
+    } else if (op == "all-to-all") {
+      const std::size_t d = oneDim(sizes);
+      const std::string text = std::to_string(d);
+      if (sizes[d] % groupSize() != 0) unsupported(i, "pieces that are not equal");
+      received.push_back(
+          communicated(frame, i, "all_to_all", x, {{"idim", text}, {"odim", text}}, sizes, k));
+    } else {
+      const std::string region = binaryRegion(i, called(i, "to_apply"));
+      const bool pred = x.shape.type == "pred";
+      const std::string reduce = region == "maximum" || region == "or" || (pred && region == "add")
+                                     ? "max"
+                                 : region == "minimum" || region == "and" ? "min"
+                                 : region == "add"                        ? "sum"
+                                                                          : "";
+      if (reduce.empty() || ((region == "and" || region == "or") && !pred))
+        unsupported(i, "a reduction by '" + region + "' of " + x.shape.type + " is not supported");
+      NodeAttributes attributes{{"reduce", quotedJson(reduce)}};
+      if (op == "reduce-scatter") {
+        const std::size_t d = oneDim(sizes);
+        if (sizes[d] % groupSize() != 0) unsupported(i, "pieces that are not equal");
+        sizes[d] /= groupSize();
+        attributes.emplace_back("dim", std::to_string(d));
+        received.push_back(communicated(frame, i, "reduce_scatter", x, attributes, sizes, k));
+      } else {
+        received.push_back(communicated(frame, i, "all_reduce", x, attributes, sizes, k));
+      }
+    }
+  }
+  Value result;
+  if (received.size() == 1) {
+    result = received[0];
+  } else {
+    for (const Value& v : received) result.shape.elements.push_back(v.shape);
+    result.shape.tuple = true;
+    result.elements = std::move(received);
+  }
+  // A start's shape tells of its buffers, too.
+  if (started && i.shape.tuple && i.shape != result.shape) return tupleValue(i.shape, {result});
+  return result;
+}
+
+}  // namespace shardproof::hlo

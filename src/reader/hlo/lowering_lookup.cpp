@@ -1,0 +1,400 @@
+// gather and scatter along one dimension: embedding, take, take_along_axis and their gradients.
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+
+#include "reader/hlo/lowering.h"
+
+namespace shardproof::hlo {
+namespace {
+
+std::size_t z(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+bool contains(const Sizes& list, std::size_t d) {
+  return std::find(list.begin(), list.end(), static_cast<std::int64_t>(d)) != list.end();
+}
+
+// Dimensions of the indices, counted without the one that lists coordinates.
+Sizes withoutVector(Sizes list, std::int64_t vectorDim) {
+  for (std::int64_t& d : list)
+    if (d > vectorDim) --d;
+  return list;
+}
+
+// The position of d in the list; d is in it.
+std::size_t placeOf(const Sizes& list, std::size_t d) {
+  return z(std::find(list.begin(), list.end(), static_cast<std::int64_t>(d)) - list.begin());
+}
+
+}  // namespace
+
+std::optional<Value> Lowering::lowerLookup(const Frame& frame, const Instruction& i) {
+  if (i.opcode == "gather") {
+    if (auto window = lowerKnownGather(frame, i)) return *window;
+    return lowerGather(frame, i);
+  }
+  if (i.opcode == "scatter") {
+    if (auto window = lowerKnownScatter(frame, i)) return *window;
+    return lowerScatter(frame, i);
+  }
+  return std::nullopt;
+}
+
+// Where a window begins whose place is known, one coordinate for each dimension of `sizes`; nothing
+// where there are several windows, or it depends on the input.
+std::optional<Sizes> Lowering::knownStart(const Value& indices, const Sizes& map,
+                                          const Sizes& sizes) const {
+  if (!indices.isTable()) return std::nullopt;
+  const Table whole = wholeTable(*indices.table);
+  if (whole.values.size() != map.size()) return std::nullopt;
+  Sizes start(sizes.size(), 0);
+  for (std::size_t k = 0; k < map.size(); ++k) {
+    const ScalarId id = whole.values[k];
+    if (map[k] < 0 || z(map[k]) >= sizes.size() || !shared_.scalars.isRational(id) ||
+        !shared_.scalars.value(id).fitsInt64())
+      return std::nullopt;
+    start[z(map[k])] = shared_.scalars.value(id).toInt64();
+  }
+  return start;
+}
+
+std::optional<Value> Lowering::lowerKnownGather(const Frame& frame, const Instruction& i) {
+  const Value& x = operand(frame, i, 0);
+  const Sizes &sizes = x.shape.sizes, window = dims(i, "slice_sizes");
+  auto start = knownStart(operand(frame, i, 1), dims(i, "start_index_map"), sizes);
+  if (!start || window.size() != sizes.size() || i.attribute("operand_batching_dims") != nullptr)
+    return std::nullopt;
+  // The result's dimensions are the window's, but for those of size 1.
+  Sizes limit = *start, result;
+  Shape slice = x.shape;
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    if (window[d] < 0 || window[d] > sizes[d]) unsupported(i, "a slice larger than its operand");
+    (*start)[d] = std::clamp<std::int64_t>((*start)[d], 0, sizes[d] - window[d]);
+    limit[d] = (*start)[d] + window[d];
+    slice.sizes[d] = window[d];
+    if (window[d] != 1) result.push_back(window[d]);
+  }
+  Sizes expected = i.shape.sizes;
+  std::erase(expected, 1);
+  if (result != expected) return std::nullopt;
+  return reshapeValue(sliceValue(x, slice, *start, limit, Sizes(sizes.size(), 1)), i.shape);
+}
+
+// One window that takes the place of what was there, or is added to it. A window that does not fit
+// is left out.
+std::optional<Value> Lowering::lowerKnownScatter(const Frame& frame, const Instruction& i) {
+  if (i.operands.size() != 3 || i.attribute("input_batching_dims") != nullptr) return std::nullopt;
+  const Value &x = operand(frame, i, 0), &update = operand(frame, i, 2);
+  const Sizes &sizes = x.shape.sizes, inserted = dims(i, "inserted_window_dims"),
+              windows = dims(i, "update_window_dims");
+  const auto start =
+      knownStart(operand(frame, i, 1), dims(i, "scatter_dims_to_operand_dims"), sizes);
+  if (!start) return std::nullopt;
+  const Computation& region = called(i, "to_apply");
+  const Instruction& root = region.instructions[region.root];
+  const bool replaces = root.opcode == "parameter" && root.literal == "1";
+  if (!replaces && binaryRegion(i, region) != "add") unsupported(i, "a scatter that does not add");
+  Shape window = x.shape;
+  std::size_t next = 0;
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    if (contains(inserted, d)) {
+      window.sizes[d] = 1;
+      continue;
+    }
+    if (next >= windows.size() || z(windows[next]) >= update.shape.sizes.size())
+      unsupported(i, "fewer dimensions than the operand");
+    window.sizes[d] = update.shape.sizes[z(windows[next++])];
+  }
+  if (elementsOf(window, file_, i.place) != elementsOf(update.shape, file_, i.place))
+    unsupported(i, "several windows");
+  for (std::size_t d = 0; d < sizes.size(); ++d)
+    if ((*start)[d] < 0 || (*start)[d] + window.sizes[d] > sizes[d]) return x;
+  Value placed = reshapeValue(update, window);
+  if (!replaces) {
+    Sizes limit = *start;
+    for (std::size_t d = 0; d < sizes.size(); ++d) limit[d] += window.sizes[d];
+    const Value old = sliceValue(x, window, *start, limit, Sizes(sizes.size(), 1));
+    placed = nodeValue(window, binary("add", node(old), node(placed), window.sizes));
+  }
+  return updateValue(x, placed, *start, 0);
+}
+
+// The indices without the dimension that lists coordinates, of which there is one.
+Value Lowering::indexWithoutVector(const Instruction& i, const Value& indices,
+                                   std::int64_t vectorDim) {
+  Shape shape = indices.shape;
+  const std::int64_t rank = static_cast<std::int64_t>(shape.sizes.size());
+  if (vectorDim < 0 || vectorDim > rank) unsupported(i, "an index_vector_dim that is not there");
+  if (vectorDim < rank) {
+    if (shape.sizes[z(vectorDim)] != 1) unsupported(i, "indices of several coordinates");
+    shape.sizes.erase(shape.sizes.begin() + vectorDim);
+  }
+  Value flat = reshapeValue(indices, shape);
+  if (flat.isTable()) {
+    // Known indices: an integer constant.
+    const Table whole = wholeTable(*flat.table);
+    std::string text;
+    std::vector<std::size_t> blocks;
+    std::size_t block = whole.values.size();
+    for (const std::int64_t s : whole.sizes) {
+      blocks.push_back(block);
+      block /= z(s);
+    }
+    for (std::size_t k = 0; k < whole.values.size(); ++k) {
+      if (k > 0) text += ",";
+      for (const std::size_t b : blocks) text += k % b == 0 ? "[" : "";
+      text += shared_.scalars.value(whole.values[k]).toString();
+      for (const std::size_t b : blocks) text += (k + 1) % b == 0 ? "]" : "";
+    }
+    std::vector<int> labels(shape.sizes.size());
+    std::iota(labels.begin(), labels.end(), 0);
+    const std::string constant = graph.constant(shape.sizes, true, text);
+    auto& range = constantRanges_.emplace(constant, std::pair(kNoHigh, kNoLow)).first->second;
+    for (const ScalarId id : whole.values) {
+      const std::int64_t v = shared_.scalars.value(id).toInt64();
+      range = {std::min(range.first, v), std::max(range.second, v + 1)};
+    }
+    return indexValue(shape,
+                      {constant, std::move(labels), identityPieces(range.first, range.second)});
+  }
+  if (!flat.isIndex()) unsupported(i, "indices that are computed from numbers");
+  return flat;
+}
+
+void Lowering::limitRange(const std::string& base, std::int64_t count) {
+  const auto parameter = parameterOf_.find(base);
+  if (parameter == parameterOf_.end() || grouping_ != nullptr) return;
+  const auto [it, added] = shared_.ranges.emplace(parameter->second, Shared::Range{count, {}});
+  if (!added) it->second.count = std::min(it->second.count, count);
+}
+
+Value Lowering::lowerGather(const Frame& frame, const Instruction& i) {
+  const auto list = [&](const char* name) {
+    return i.attribute(name) == nullptr ? Sizes{} : dims(i, name);
+  };
+  const Value& table = operand(frame, i, 0);
+  const Sizes& sizes = table.shape.sizes;
+  const Sizes offset = list("offset_dims"), collapsed = list("collapsed_slice_dims"),
+              map = list("start_index_map"), batching = list("operand_batching_dims"),
+              window = list("slice_sizes");
+  const Attribute* vector = i.attribute("index_vector_dim");
+  const Sizes indexBatching = withoutVector(list("start_indices_batching_dims"),
+                                            vector == nullptr ? 0 : parseInteger(*vector, file_));
+  if (map.size() != 1 || vector == nullptr || window.size() != sizes.size() ||
+      batching.size() != indexBatching.size())
+    unsupported(i, "a gather along other than one dimension");
+  const std::size_t axis = z(map[0]);
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    const bool one = d == axis || contains(batching, d);
+    if (axis >= sizes.size() || window[d] != (one ? 1 : sizes[d]))
+      unsupported(i, "a gather of slices that are neither rows nor whole dimensions");
+  }
+  const Value indices = indexWithoutVector(i, operand(frame, i, 1), parseInteger(*vector, file_));
+  const IndexFunction& f = *indices.index;
+  limitRange(f.base, sizes[axis]);
+  // Out of bounds is moved to the nearest row.
+  const auto [low, high] = rangeOf(f.base);
+  const Pieces bottom = constantPieces(f.pieces, Rational(0)),
+               top = constantPieces(f.pieces, Rational(sizes[axis] - 1));
+  const Pieces* bounds[] = {&bottom, &f.pieces, &top};
+  const auto clamped = combinePieces("clamp", {}, bounds);
+  if (!clamped) unsupported(i, "an index that is no simple function of an input");
+  Lookup lookup;
+  lookup.base = f.base;
+  lookup.axis = axis;
+  const int rank = static_cast<int>(sizesOf(f.base).size());
+  for (const Piece& p : *clamped) {
+    LookupPiece piece{std::max(p.low, low), std::min(p.high, high)};
+    if (piece.low >= piece.high) continue;
+    if (!p.b.fitsInt64() || (p.a != 0 && p.a != 1))
+      unsupported(i, "an index that is a multiple of an input");
+    piece.kind = p.a == 1 ? LookupPiece::Kind::kMoving : LookupPiece::Kind::kFixed;
+    piece.offset = p.b.toInt64();
+    lookup.pieces.push_back(piece);
+  }
+  lookup.tied.assign(sizes.size(), -1);
+  for (std::size_t k = 0; k < batching.size(); ++k) {
+    const int label = f.labels.at(z(indexBatching[k]));
+    if (label >= 0) lookup.tied[z(batching[k])] = label;
+  }
+  // Result dimensions: those of offset_dims are the table's, the others the indices'.
+  std::size_t nextIndex = 0, nextTable = 0;
+  Sizes expected;
+  for (std::size_t d = 0; d < i.shape.sizes.size(); ++d) {
+    if (!contains(offset, d)) {
+      if (nextIndex >= f.labels.size()) unsupported(i, "more dimensions than the indices have");
+      int label = f.labels[nextIndex];
+      // Along what is alike for all indices a batch dimension of the table runs.
+      if (label < 0 && contains(indexBatching, nextIndex))
+        label = rank + static_cast<int>(batching[placeOf(indexBatching, nextIndex)]);
+      lookup.labels.push_back(label);
+      expected.push_back(indices.shape.sizes[nextIndex]);
+      ++nextIndex;
+      continue;
+    }
+    while (nextTable < sizes.size() &&
+           (contains(collapsed, nextTable) || contains(batching, nextTable)))
+      ++nextTable;
+    if (nextTable >= sizes.size()) unsupported(i, "more dimensions than the operand has");
+    expected.push_back(window[nextTable]);
+    lookup.labels.push_back(nextTable == axis ? -1 : rank + static_cast<int>(nextTable));
+    ++nextTable;
+  }
+  for (; nextTable < sizes.size(); ++nextTable)
+    if (!contains(collapsed, nextTable) && !contains(batching, nextTable))
+      unsupported(i, "fewer dimensions than the operand has");
+  if (nextIndex != f.labels.size() || expected != i.shape.sizes)
+    unsupported(i, "its shape is " + toText(i.shape) + ", but its operands make sizes " +
+                       listJson(expected));
+  for (std::size_t k = 0; k < batching.size(); ++k)
+    if (z(batching[k]) >= sizes.size() || z(indexBatching[k]) >= indices.shape.sizes.size() ||
+        sizes[z(batching[k])] != indices.shape.sizes[z(indexBatching[k])])
+      unsupported(i, "batch dimensions of different sizes");
+  lookup.table = node(table);
+  return lookupValue(i.shape, std::move(lookup));
+}
+
+// Rows of `updates` added to the rows of the operand that the indices name; those out of bounds are
+// left out.
+Value Lowering::lowerScatter(const Frame& frame, const Instruction& i) {
+  const auto list = [&](const char* name) {
+    return i.attribute(name) == nullptr ? Sizes{} : dims(i, name);
+  };
+  if (i.operands.size() != 3) unsupported(i, "several operands, expected one");
+  if (binaryRegion(i, called(i, "to_apply")) != "add")
+    unsupported(i, "a scatter that does not add");
+  const Value &target = operand(frame, i, 0), &updates = operand(frame, i, 2);
+  const Sizes &sizes = target.shape.sizes, &own = updates.shape.sizes;
+  const Sizes window = list("update_window_dims"), inserted = list("inserted_window_dims"),
+              map = list("scatter_dims_to_operand_dims"), batching = list("input_batching_dims");
+  const Attribute* vector = i.attribute("index_vector_dim");
+  const Sizes indexBatching = withoutVector(list("scatter_indices_batching_dims"),
+                                            vector == nullptr ? 0 : parseInteger(*vector, file_));
+  if (map.size() != 1 || vector == nullptr || inserted != map ||
+      batching.size() != indexBatching.size())
+    unsupported(i, "a scatter along other than one dimension");
+  expectShape(i, sizes);
+  const std::size_t axis = z(map[0]);
+  if (axis >= sizes.size()) unsupported(i, "a dimension that is not there");
+  const Value indices = indexWithoutVector(i, operand(frame, i, 1), parseInteger(*vector, file_));
+  const IndexFunction& f = *indices.index;
+  const Sizes base = sizesOf(f.base);
+  limitRange(f.base, sizes[axis]);
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  if (base.size() + own.size() + 1 > kLetters.size()) unsupported(i, "more than 52 dimensions");
+  // Letters: dimensions of the base, then the row, then one for each dimension of the updates.
+  std::string baseText(kLetters.substr(0, base.size())), updateText;
+  const char row = kLetters[base.size()];
+  std::vector<int> expected;  // how a guard of the updates must be labelled
+  Sizes indexDims;            // the updates' dimension for each dimension of the indices
+  std::vector<std::size_t> windowDims;
+  for (std::size_t d = 0; d < own.size(); ++d) {
+    const char letter = kLetters[base.size() + 1 + d];
+    if (contains(window, d)) {
+      updateText += letter;
+      expected.push_back(-1);
+      windowDims.push_back(d);
+      continue;
+    }
+    if (indexDims.size() >= f.labels.size()) unsupported(i, "more dimensions than the indices");
+    const int label = f.labels[indexDims.size()];
+    if (own[d] != indices.shape.sizes[indexDims.size()])
+      unsupported(i, "updates and indices of different sizes");
+    indexDims.push_back(static_cast<std::int64_t>(d));
+    updateText += label < 0 ? letter : baseText[static_cast<std::size_t>(label)];
+    expected.push_back(label);
+  }
+  if (indexDims.size() != f.labels.size()) unsupported(i, "fewer dimensions than the indices");
+  std::string result, resultWithoutRow;
+  Sizes without;
+  std::size_t nextWindow = 0;
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    if (d == axis) {
+      result += row;
+      continue;
+    }
+    std::size_t from = 0;
+    if (contains(batching, d)) {
+      from = z(indexDims.at(z(indexBatching[placeOf(batching, d)])));
+    } else {
+      if (nextWindow >= windowDims.size()) unsupported(i, "fewer dimensions than the operand");
+      from = windowDims[nextWindow++];
+    }
+    if (own[from] != sizes[d]) unsupported(i, "windows that do not fill the operand");
+    result += updateText[from];
+    resultWithoutRow += updateText[from];
+    without.push_back(sizes[d]);
+  }
+  // What is added where, in terms of the index itself where that is known.
+  struct Added {
+    std::int64_t low, high;
+    std::string value;
+  };
+  std::vector<Added> additions;
+  if (updates.guard && updates.guard->condition.base == f.base &&
+      updates.guard->condition.labels == expected) {
+    for (const Piece& g : updates.guard->condition.pieces)
+      if (!g.b.isZero()) additions.push_back({g.low, g.high, updates.guard->value});
+  } else if (updates.isIndex() && updates.index->base == f.base &&
+             updates.index->labels == expected &&
+             std::all_of(updates.index->pieces.begin(), updates.index->pieces.end(),
+                         [](const Piece& p) { return p.a == 0; })) {
+    observe(*updates.index);
+    for (const Piece& g : updates.index->pieces)
+      if (!g.b.isZero()) additions.push_back({g.low, g.high, rationalNode(g.b, own)});
+  } else {
+    additions.push_back({kNoLow, kNoHigh, node(updates)});
+  }
+  const auto [low, high] = rangeOf(f.base);
+  std::string total;
+  const auto add = [&](const Piece& p, const Added& addition) {
+    const std::string& added = addition.value;
+    std::int64_t from = std::max({addition.low, p.low, low});
+    std::int64_t to = std::min({addition.high, p.high, high});
+    if (p.b.isInteger() && p.b.fitsInt64() && (p.a == 1 || p.a == 0)) {
+      const std::int64_t b = p.b.toInt64();
+      if (p.a == 1) {
+        from = std::max(from, -b);
+        to = std::min(to, sizes[axis] - b);
+      } else if (b < 0 || b >= sizes[axis]) {
+        return;
+      }
+    } else {
+      unsupported(i, "an index that is a multiple of an input");
+    }
+    if (from >= to) return;
+    const std::int64_t shift = shiftOf(f.base);
+    if (p.a == 1 && (from <= kNoLow || from + shift < 0))
+      unsupported(i, "an index that may be negative");
+    std::string part;
+    if (p.a == 1) {
+      Sizes wide = base, rows = sizes;
+      wide.push_back(to - from);
+      rows[axis] = to - from;
+      const std::string hot = graph.emit(
+          "one_hot", {f.base},
+          {{"start", std::to_string(from + shift)}, {"stop", std::to_string(to + shift)}}, wide);
+      const std::string text = baseText + row + "," + updateText + "->" + result;
+      part = graph.emit("einsum", {hot, added}, {{"equation", quotedJson(text)}}, rows);
+      const std::int64_t first = from + p.b.toInt64();
+      part = padDim(part, axis, first, sizes[axis] - first - (to - from));
+    } else {
+      const std::string where = indicator(f.base, from, to);
+      const std::string text = baseText + "," + updateText + "->" + resultWithoutRow;
+      part = graph.emit("einsum", {where, added}, {{"equation", quotedJson(text)}}, without);
+      Sizes one = sizes;
+      one[axis] = 1;
+      const std::int64_t first = p.b.toInt64();
+      part = padDim(view(part, one), axis, first, sizes[axis] - first - 1);
+    }
+    total = total.empty() ? part : binary("add", total, part, sizes);
+  };
+  for (const Piece& p : f.pieces)
+    for (const Added& addition : additions) add(p, addition);
+  const bool zero = target.isUniform() && shared_.scalars.is(target.table->values[0], 0);
+  if (total.empty()) return target;
+  if (!zero) total = binary("add", total, node(target), sizes);
+  return nodeValue(i.shape, total);
+}
+
+}  // namespace shardproof::hlo

@@ -1,0 +1,136 @@
+// dot and reduce.
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+
+#include "reader/hlo/lowering.h"
+
+namespace shardproof::hlo {
+namespace {
+
+std::size_t z(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+}  // namespace
+
+std::optional<Value> Lowering::lowerSums(Frame& frame, const Instruction& i) {
+  if (i.opcode == "dot") return lowerDot(frame, i);
+  if (i.opcode == "reduce") return lowerReduce(frame, i);
+  return std::nullopt;
+}
+
+// Result: batch dimensions, those of the left that are left, those of the right.
+Value Lowering::lowerDot(const Frame& frame, const Instruction& i) {
+  if (i.operands.size() != 2) unsupported(i, "another number of operands, expected 2");
+  if (i.attribute("sparsity") != nullptr) unsupported(i, "sparse operands");
+  const auto optionalDims = [&](const char* name) {
+    return i.attribute(name) == nullptr ? Sizes{} : dims(i, name);
+  };
+  const Sizes batch[] = {optionalDims("lhs_batch_dims"), optionalDims("rhs_batch_dims")};
+  const Sizes contracted[] = {optionalDims("lhs_contracting_dims"),
+                              optionalDims("rhs_contracting_dims")};
+  if (batch[0].size() != batch[1].size() || contracted[0].size() != contracted[1].size())
+    unsupported(i, "dimensions of both sides that do not pair up");
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  std::size_t next = 0;
+  const auto fresh = [&] {
+    if (next == kLetters.size()) unsupported(i, "more than 52 dimensions");
+    return kLetters[next++];
+  };
+  std::string text[2], result, in[2];
+  Sizes sizes;
+  for (const std::size_t side : {std::size_t{0}, std::size_t{1}}) {
+    const Sizes& own = operand(frame, i, side).shape.sizes;
+    text[side].assign(own.size(), '?');
+    for (const Sizes* list : {&batch[side], &contracted[side]})
+      for (const std::int64_t d : *list)
+        if (d < 0 || z(d) >= own.size()) unsupported(i, "a dimension that is not there");
+  }
+  const Sizes &left = operand(frame, i, 0).shape.sizes, &right = operand(frame, i, 1).shape.sizes;
+  const auto pair = [&](std::int64_t l, std::int64_t r) {
+    if (left[z(l)] != right[z(r)]) unsupported(i, "paired dimensions of different sizes");
+    if (text[0][z(l)] != '?' || text[1][z(r)] != '?') unsupported(i, "a dimension listed twice");
+    return text[0][z(l)] = text[1][z(r)] = fresh();
+  };
+  for (std::size_t k = 0; k < batch[0].size(); ++k) {
+    result += pair(batch[0][k], batch[1][k]);
+    sizes.push_back(left[z(batch[0][k])]);
+  }
+  for (std::size_t k = 0; k < contracted[0].size(); ++k) pair(contracted[0][k], contracted[1][k]);
+  for (const std::size_t side : {std::size_t{0}, std::size_t{1}}) {
+    const Sizes& own = side == 0 ? left : right;
+    for (std::size_t d = 0; d < own.size(); ++d) {
+      if (text[side][d] != '?') continue;
+      result += text[side][d] = fresh();
+      sizes.push_back(own[d]);
+    }
+    in[side] = node(operand(frame, i, side));
+  }
+  expectShape(i, sizes);
+  std::string y =
+      graph.emit("einsum", {in[0], in[1]},
+                 {{"equation", quotedJson(text[0] + "," + text[1] + "->" + result)}}, sizes);
+  graph.tensor(y).known = std::min({graph.tensor(in[0]).known, graph.tensor(in[1]).known});
+  return nodeValue(i.shape, y);
+}
+
+Value Lowering::lowerReduce(const Frame& frame, const Instruction& i) {
+  if (i.operands.size() != 2)
+    unsupported(i, "several operands, expected one (a choice of the greatest is not supported)");
+  const Value &x = operand(frame, i, 0), &start = operand(frame, i, 1);
+  const Sizes reduced = dims(i, "dimensions");
+  Sizes sizes;
+  for (std::size_t d = 0; d < x.shape.sizes.size(); ++d)
+    if (std::find(reduced.begin(), reduced.end(), static_cast<std::int64_t>(d)) == reduced.end())
+      sizes.push_back(x.shape.sizes[d]);
+  if (sizes.size() + reduced.size() != x.shape.sizes.size())
+    unsupported(i, "dimensions that are not there, or twice");
+  expectShape(i, sizes);
+  return reduceValue(i, x, start, binaryRegion(i, called(i, "to_apply")), reduced, i.shape);
+}
+
+Value Lowering::reduceValue(const Instruction& i, const Value& x, const Value& start,
+                            const std::string& region, const Sizes& reduced, const Shape& shape) {
+  Scalars& s = shared_.scalars;
+  if (!start.isUniform()) unsupported(i, "a first value that depends on the input");
+  const ScalarId first = start.table->values[0];
+  const bool pred = x.shape.type == "pred";
+  const bool all = region == "and" || (pred && region == "multiply");
+  const bool any = region == "or" || (pred && region == "add");
+  if (x.isTable())
+    return tableValue(shape, reduceTable(*x.table, reduced, first, [&](ScalarId a, ScalarId b) {
+                        const ScalarId both[] = {a, b};
+                        return s.apply(region, {}, x.shape.type, both);
+                      }));
+  // What is neutral in front changes nothing.
+  const bool neutral = all                    ? s.is(first, 1)
+                       : any                  ? s.is(first, 0)
+                       : region == "add"      ? s.is(first, 0)
+                       : region == "multiply" ? s.is(first, 1)
+                       : region == "maximum"  ? first == s.negativeInfinity()
+                                              : first == s.infinity();
+  std::int64_t count = 1;
+  for (const std::int64_t d : reduced) count *= x.shape.sizes[z(d)];
+  if (count == 0) unsupported(i, "nothing to reduce: a dimension of size 0");
+  if (count == 1 && neutral) return reshapeValue(x, shape);
+  const char* op = nullptr;
+  if ((all || any) && !pred) unsupported(i, "bits of integers");
+  if (all) op = "amin";
+  else if (any) op = "amax";
+  else if (region == "add") op = "sum";
+  else if (region == "maximum") op = "amax";
+  else if (region == "minimum") op = "amin";
+  else unsupported(i, "a reduction by '" + region + "' is not supported");
+  const std::string a = node(x);
+  std::string y = a;
+  if (!reduced.empty()) {
+    y = graph.emit(op, {a}, {{"dim", listJson(reduced)}}, shape.sizes);
+    graph.tensor(y).known = graph.tensor(a).known;
+  }
+  Value result = nodeValue(shape, y);
+  if (neutral) return result;
+  Shape wide = start.shape;
+  wide.sizes = shape.sizes;
+  return elementwise(i, region, {}, {result, broadcastValue(start, wide, {})});
+}
+
+}  // namespace shardproof::hlo

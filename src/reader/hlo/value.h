@@ -1,0 +1,119 @@
+// What an HLO instruction's result is while a program is read: what is known of it, or the tensor
+// of the graph that holds it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "reader/hlo/graph.h"
+#include "reader/hlo/index.h"
+#include "reader/hlo/syntax.h"
+#include "reader/hlo/table.h"
+
+namespace shardproof::hlo {
+
+// A function of an integer tensor of the graph, at each place. `labels` says for each dimension of
+// the value which dimension of `base` it is; -1: none, all is alike along it. Dimensions of `base`
+// that no label names have size 1.
+struct IndexFunction {
+  std::string base;
+  std::vector<int> labels;
+  Pieces pieces;
+};
+
+// Rows of a tensor chosen by an integer tensor: at each i in [low, high) of `base`, row i + offset
+// (or row `offset` whatever i is, or a number) along dimension `axis` of `table`.
+struct LookupPiece {
+  enum class Kind : std::uint8_t { kMoving, kFixed, kNumber };
+  std::int64_t low = 0, high = 0;
+  Kind kind = Kind::kMoving;
+  std::int64_t offset = 0;
+  ScalarId number = 0;
+};
+struct Lookup {
+  std::string base, table;
+  std::size_t axis = 0;
+  // For each dimension of `table` the dimension of `base` with which it goes along, or -1.
+  std::vector<int> tied;
+  // For each dimension of the value: a dimension of `base`, or the number of dimensions of `base`
+  // plus a dimension of `table`, or -1.
+  std::vector<int> labels;
+  std::vector<LookupPiece> pieces;
+};
+
+struct Value;
+
+// A tensor that is zero where `condition` is, and `value` elsewhere.
+struct Guard {
+  IndexFunction condition;
+  std::string value;
+};
+
+// A tensor in pieces along one dimension.
+struct Parts {
+  std::size_t dim = 0;
+  std::vector<std::pair<std::int64_t, Value>> parts;  // size along dim, value
+};
+
+struct Value {
+  enum class Kind : std::uint8_t { kTable, kNode, kIndex, kLookup, kParts, kTuple };
+  Kind kind = Kind::kTuple;
+  Shape shape;
+  std::shared_ptr<const Table> table;
+  std::string name;                    // kNode: a tensor of reals, of the shape's sizes
+  std::shared_ptr<const Guard> guard;  // kNode, or null
+  std::shared_ptr<const IndexFunction> index;
+  std::shared_ptr<const Lookup> lookup;
+  std::shared_ptr<const Parts> parts;
+  std::vector<Value> elements;
+
+  bool isTable() const { return kind == Kind::kTable; }
+  bool isUniform() const { return isTable() && table->uniform(); }
+  bool isIndex() const { return kind == Kind::kIndex; }
+};
+
+inline Value tableValue(Shape shape, Table table) {
+  Value v;
+  v.kind = Value::Kind::kTable;
+  v.shape = std::move(shape);
+  v.table = std::make_shared<const Table>(std::move(table));
+  return v;
+}
+inline Value nodeValue(Shape shape, std::string name) {
+  Value v;
+  v.kind = Value::Kind::kNode;
+  v.shape = std::move(shape);
+  v.name = std::move(name);
+  return v;
+}
+inline Value indexValue(Shape shape, IndexFunction index) {
+  Value v;
+  v.kind = Value::Kind::kIndex;
+  v.shape = std::move(shape);
+  v.index = std::make_shared<const IndexFunction>(std::move(index));
+  return v;
+}
+inline Value lookupValue(Shape shape, Lookup lookup) {
+  Value v;
+  v.kind = Value::Kind::kLookup;
+  v.shape = std::move(shape);
+  v.lookup = std::make_shared<const Lookup>(std::move(lookup));
+  return v;
+}
+inline Value partsValue(Shape shape, Parts parts) {
+  Value v;
+  v.kind = Value::Kind::kParts;
+  v.shape = std::move(shape);
+  v.parts = std::make_shared<const Parts>(std::move(parts));
+  return v;
+}
+inline Value tupleValue(Shape shape, std::vector<Value> elements) {
+  Value v;
+  v.shape = std::move(shape);
+  v.elements = std::move(elements);
+  return v;
+}
+
+}  // namespace shardproof::hlo

@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""Programs of JAX before and after partitioning: the right ones are proved, each broken in several ways is not.
+
+hlo.py PROGRAM: shardproof's path. The programs are in hlo/, made by hlo/make.py.
+"""
+import concurrent.futures
+import glob
+import gzip
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hlo")
+LEAST_BROKEN = {"experts": 2}  # of each program; of the others:
+LEAST_BROKEN_OTHERS = 5
+
+# Edits after which a program still computes the same, or the same but where an integer overflows: {program: {edit}}.
+HARMLESS = {
+    # The wrapping of indices below 0, of which there are none; the difference of what is 0; a choice between zeros and
+    # zeros; a sum of exponentials compared with 0; a bound that no index reaches; an index into one row.
+    "language_model_tp": {"minus 0", "minus 7", "tanh 3", "position 1", "bounds 8", "integer 2", "integer 4"},
+    "fsdp_language_model": {"minus 0", "tanh 3", "bounds 6", "integer 2", "integer 3"},
+    "left_out_labels": {"minus 0", "integer 1", "integer 2"},
+    # A step count of 2^31 - 1; the start of a slice along a whole dimension.
+    "fsdp_optax": {"bounds 0", "integer 2"},
+    "clip_norm": {"bounds 0", "bounds 1", "integer 2"},
+    "sharded_moments": {"bounds 0", "integer 2"},
+    "soft_experts": {"integer 0"},
+    # -3e9 in place of -1e9 as the score of what is masked.
+    "attention_by_heads": {"constant 1"},
+    # Where the first position is: only whether a rank has it matters.
+    "shifted_sequence": {"integer 0"},
+    # Which columns a rank takes of those that are all added up; the start of a slice along a whole dimension.
+    "uneven": {"position 0", "integer 1"},
+    # The wrapping again, and rows out of the rank's window, which are masked.
+    "shard_map_vocabulary": {"minus 0", "integer 2"},
+}
+
+
+def verify(shardproof, model, plan):
+    done = subprocess.run([shardproof, "verify", "-j", "1", "-t", "5", "--model", model, "--plan", plan],
+                          capture_output=True, text=True)
+    return done.returncode, (done.stdout + done.stderr).strip()
+
+
+def bodies(text):
+    """Numbers of the lines that are not of a reduction's region."""
+    numbers, inside, lines = [], [], text.split("\n")
+    for n, line in enumerate(lines):
+        if line.startswith(("%", "ENTRY")):
+            inside = []
+        elif line.startswith("}"):
+            if len(inside) > 3:
+                numbers += inside
+        elif line.startswith("  "):
+            inside.append(n)
+    return lines, numbers
+
+
+def first_operand(line):
+    return re.search(r"\((%[\w.-]+)", line).group(1)
+
+
+def edits(text):
+    """(name, text) of broken programs; at most three of a kind, spread over the program."""
+    lines, numbers = bodies(text)
+
+    def spread(kind, pattern, change):
+        found = [n for n in numbers if re.search(pattern, lines[n])]
+        for k in sorted({0, len(found) // 2, len(found) - 1}) if found else []:
+            edited = list(lines)
+            edited[found[k]] = change(lines[found[k]])
+            if edited[found[k]] != lines[found[k]]:
+                yield f"{kind} {k}", "\n".join(edited)
+
+    yield from spread("dropped", r" all-reduce\(%", lambda s: re.sub(
+        r" all-reduce\((%[\w.-]+)\), .*?(, sharding=|, metadata=|$)", r" copy(\1)\2", s))
+    yield from spread("minus", r" add\(%[\w.-]+, %[\w.-]+\)", lambda s: s.replace(" add(", " subtract("))
+    yield from spread("squared", r"f32\[\d.* multiply\((%[\w.-]+), (?!\1\))", lambda s: re.sub(
+        r" multiply\((%[\w.-]+), %[\w.-]+\)", r" multiply(\1, \1)", s))
+    yield from spread("tanh", r" (exponential|negate|rsqrt|sqrt)\(%", lambda s: re.sub(
+        r" (exponential|negate|rsqrt|sqrt)\(", " tanh(", s))
+    yield from spread("constant", r"= f32\[\] constant\((?!0\)|-?inf|nan)", lambda s: re.sub(
+        r" constant\(([^)]*)\)", lambda m: f" constant({float(m.group(1)) * 3 + 1!r})", s))
+    yield from spread("direction", r"source_target_pairs=", lambda s: re.sub(
+        r"source_target_pairs=\{(.*?\})\}", lambda m: "source_target_pairs={" + ",".join(
+            "{%s,%s}" % (b, a) for a, b in re.findall(r"\{(\d+),(\d+)\}", m.group(1))) + "}", s))
+    yield from spread("position", r" constant\(\{0, \d+(, \d+)+\}\)", lambda s: re.sub(
+        r"constant\(\{(0), (.*?)\}\)", r"constant({\2, \1})", s))
+    yield from spread("order", r" (all-to-all|all-gather|reduce-scatter)\(.*replica_groups=\{\{0,1,", lambda s: s.replace(
+        "replica_groups={{0,1,", "replica_groups={{1,0,"))
+    yield from spread("unequal", r" compare\(.*direction=(EQ|NE)", lambda s: re.sub(
+        r"direction=(EQ|NE)", lambda m: "direction=" + ("NE" if m.group(1) == "EQ" else "EQ"), s))
+    yield from spread("bounds", r" compare\(.*direction=(LT|GE)", lambda s: re.sub(
+        r"direction=(LT|GE)", lambda m: "direction=" + ("LE" if m.group(1) == "LT" else "GT"), s))
+    yield from spread("integer", r"= s32\[\] constant\(\d+\)", lambda s: re.sub(
+        r" constant\((\d+)\)", lambda m: f" constant({int(m.group(1)) + 1})", s))
+    yield from spread("transposed", r"= f32\[(\d+),\1\]\S* (dot)\(%[\w.-]+, %[\w.-]+\)", lambda s: re.sub(
+        r" dot\((%[\w.-]+), (%[\w.-]+)\)", r" dot(\2, \1)", s))
+
+
+def check(shardproof, name):
+    problems = []
+    model = os.path.join(HERE, name + ".single.hlo.gz")
+    plan = os.path.join(HERE, name + ".spmd.hlo.gz")
+    code, output = verify(shardproof, model, plan)
+    if code != 0:
+        problems.append(f"{name}: expected equivalent, found exit code {code}:\n{output}")
+    with gzip.open(plan, "rt") as file:
+        text = file.read()
+    refuted = 0
+    with tempfile.TemporaryDirectory() as directory:
+        for edit, broken in edits(text):
+            path = os.path.join(directory, "broken.hlo")
+            with open(path, "w") as file:
+                file.write(broken)
+            code, output = verify(shardproof, model, path)
+            if edit in HARMLESS.get(name, ()):
+                if code not in (0, 5):
+                    problems.append(f"{name}, {edit}: expected equivalent, found exit code {code}:\n{output}")
+            elif code == 10:
+                refuted += 1
+                # The report names the place: file, line, opcode.
+                if not re.search(r"broken\.hlo:\d+ \S+", output):
+                    problems.append(f"{name}, {edit}: the report names no line of the program:\n{output}")
+            elif code == 2:
+                # What no longer fits together is an error with its place.
+                if not re.search(r"broken\.hlo: line \d+, column \d+: ", output):
+                    problems.append(f"{name}, {edit}: the message names no place:\n{output}")
+            else:
+                problems.append(f"{name}, {edit}: expected not equivalent, found exit code {code}:\n{output}")
+    least = LEAST_BROKEN.get(name, LEAST_BROKEN_OTHERS)
+    if refuted < least:
+        problems.append(f"{name}: only {refuted} broken copies were refuted, expected {least}")
+    return refuted, problems
+
+
+def main():
+    shardproof = os.path.abspath(sys.argv[1])
+    names = sorted(os.path.basename(f)[: -len(".single.hlo.gz")]
+                   for f in glob.glob(os.path.join(HERE, "*.single.hlo.gz")))
+    assert len(names) >= 24, names
+    failed = False
+    with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        for name, (refuted, problems) in zip(names, pool.map(lambda n: check(shardproof, n), names)):
+            print(f"{name}: proved, {refuted} broken copies refuted" if not problems else "\n".join(problems))
+            failed = failed or bool(problems)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

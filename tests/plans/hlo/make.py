@@ -1,0 +1,427 @@
+#!/usr/bin/env python3
+"""Makes the programs of this folder with jax: make.py [NAME ...].
+
+Each is one training step (or one forward pass), written once for one device and once for several: NAME.single.hlo.gz is
+the program before any pass, NAME.spmd.hlo.gz each device's after spmd-partitioning, with shardings kept. Needs jax and
+optax; no accelerator. ../hlo.py reads the files, so that nothing of this is needed for the tests.
+"""
+import glob
+import gzip
+import os
+import sys
+import tempfile
+
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+import optax  # noqa: E402
+from jax.sharding import NamedSharding, PartitionSpec as P  # noqa: E402
+
+# Names of source files without their directories.
+jax.config.update("jax_hlo_source_file_canonicalization_regex", "^.*/")
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PROGRAMS = {}
+
+
+def f32(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def s32(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+
+def program(function):
+    PROGRAMS[function.__name__] = function
+    return function
+
+
+def mesh_of(*axes):
+    sizes = [n for _, n in axes]
+    devices = np.array(jax.devices()[: int(np.prod(sizes))]).reshape(sizes)
+    return jax.sharding.Mesh(devices, [name for name, _ in axes])
+
+
+def sgd(loss, rate=0.1):
+    def step(p, *batch):
+        value, grads = jax.value_and_grad(loss)(p, *batch)
+        return value, jax.tree.map(lambda a, g: a - rate * g, p, grads)
+    return step
+
+
+def same_step(step, mesh, shapes, specs, out):
+    """The one program, with shardings and without."""
+    return step, step, mesh, shapes, specs, out
+
+
+def mlp(p, x, y):
+    h = jax.nn.gelu(x @ p["w1"] + p["b1"])
+    return jnp.mean((h @ p["w2"] - y) ** 2)
+
+
+MLP = {"w1": f32(8, 16), "b1": f32(16), "w2": f32(16, 8)}
+
+
+@program
+def data_parallel():
+    return same_step(sgd(mlp), mesh_of(("dp", 4)), (MLP, f32(16, 8), f32(16, 8)),
+                     ({k: P() for k in MLP}, P("dp"), P("dp")), (P(), {k: P() for k in MLP}))
+
+
+@program
+def tensor_parallel():
+    specs = {"w1": P(None, "tp"), "b1": P("tp"), "w2": P("tp", None)}
+    return same_step(sgd(mlp), mesh_of(("dp", 2), ("tp", 2)), (MLP, f32(8, 8), f32(8, 8)),
+                     (specs, P("dp"), P("dp")), (P(), specs))
+
+
+@program
+def fsdp_optax():
+    optimizer = optax.adamw(1e-3, weight_decay=0.1)
+
+    def step(p, state, x, y):
+        value, grads = jax.value_and_grad(mlp)(p, x, y)
+        updates, state = optimizer.update(grads, state, p)
+        return value, optax.apply_updates(p, updates), state
+
+    state = jax.eval_shape(optimizer.init, MLP)
+    specs = {"w1": P("dp"), "b1": P("dp"), "w2": P("dp")}
+    state_specs = jax.tree.map(lambda s: P("dp") if s.ndim else P(), state)
+    return same_step(step, mesh_of(("dp", 4)), (MLP, state, f32(8, 8), f32(8, 8)),
+                     (specs, state_specs, P("dp"), P("dp")), (P(), specs, state_specs))
+
+
+def language_model(p, x, y):
+    h = jnp.take(p["emb"], x, axis=0)
+    h = h / jnp.sqrt(jnp.mean(h * h, -1, keepdims=True) + 1e-6) * p["norm"]
+    s = jnp.einsum("bsd,btd->bst", h @ p["q"], h @ p["k"]) / np.sqrt(8)
+    i = jnp.arange(x.shape[1])
+    s = jnp.where(i[None, None, :] <= i[None, :, None], s, -1e9)
+    h = h + jnp.einsum("bst,btd->bsd", jax.nn.softmax(s, -1), h @ p["v"])
+    return optax.softmax_cross_entropy_with_integer_labels(h @ p["out"], y).mean()
+
+
+LANGUAGE_MODEL = {"emb": f32(16, 8), "norm": f32(8), "q": f32(8, 8), "k": f32(8, 8), "v": f32(8, 8),
+                  "out": f32(8, 16)}
+
+
+@program
+def language_model_tp():
+    specs = {"emb": P("tp", None), "norm": P(), "q": P(), "k": P(), "v": P(None, "tp"),
+             "out": P(None, "tp")}
+    return same_step(sgd(language_model), mesh_of(("dp", 2), ("tp", 2)),
+                     (LANGUAGE_MODEL, s32(4, 4), s32(4, 4)), (specs, P("dp"), P("dp")),
+                     (P(), specs))
+
+
+def layers(body):
+    def loss(p, x, y):
+        def layer(h, w):
+            return h + jnp.tanh(h @ w["a"]) @ w["b"], None
+        h, _ = jax.lax.scan(body(layer), x, p)
+        return jnp.mean((h - y) ** 2)
+    return loss
+
+
+LAYERS = {"a": f32(3, 8, 16), "b": f32(3, 16, 8)}
+LAYER_SPECS = {"a": P(None, None, "tp"), "b": P(None, "tp", None)}
+
+
+@program
+def scan_layers():
+    return same_step(sgd(layers(lambda f: f)), mesh_of(("dp", 2), ("tp", 2)),
+                     (LAYERS, f32(4, 8), f32(4, 8)), (LAYER_SPECS, P("dp"), P("dp")),
+                     (P(), LAYER_SPECS))
+
+
+@program
+def scan_remat():
+    return same_step(sgd(layers(jax.checkpoint)), mesh_of(("dp", 2), ("tp", 2)),
+                     (LAYERS, f32(4, 8), f32(4, 8)), (LAYER_SPECS, P("dp"), P("dp")),
+                     (P(), LAYER_SPECS))
+
+
+@program
+def gradient_accumulation():
+    def step(p, x, y):
+        def one(total, batch):
+            value, grads = jax.value_and_grad(mlp)(p, *batch)
+            return (total[0] + value, jax.tree.map(jnp.add, total[1], grads)), None
+        zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, p))
+        (value, grads), _ = jax.lax.scan(one, zero, (x, y))
+        return value / 2, jax.tree.map(lambda a, g: a - 0.1 * g / 2, p, grads)
+    return same_step(step, mesh_of(("dp", 2)), (MLP, f32(2, 4, 8), f32(2, 4, 8)),
+                     ({k: P() for k in MLP}, P(None, "dp"), P(None, "dp")),
+                     (P(), {k: P() for k in MLP}))
+
+
+def with_optimizer(optimizer, mesh, specs, state_spec):
+    def step(p, state, x, y):
+        value, grads = jax.value_and_grad(mlp)(p, x, y)
+        updates, state = optimizer.update(grads, state, p)
+        return value, optax.apply_updates(p, updates), state
+
+    state = jax.eval_shape(optimizer.init, MLP)
+    state_specs = jax.tree.map(state_spec, state)
+    return same_step(step, mesh, (MLP, state, f32(8, 8), f32(8, 8)), (specs, state_specs, P("dp"), P("dp")),
+                     (P(), specs, state_specs))
+
+
+def manual(body, mesh, specs, out):
+    return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=out, check_vma=False)
+
+
+@program
+def shard_map_data():
+    mesh = mesh_of(("dp", 4))
+    specs, out = ({k: P() for k in MLP}, P("dp"), P("dp")), (P(), {k: P() for k in MLP})
+
+    def body(p, x, y):
+        value, grads = jax.value_and_grad(mlp)(p, x, y)
+        value, grads = jax.lax.pmean((value, grads), "dp")
+        return value, jax.tree.map(lambda a, g: a - 0.1 * g, p, grads)
+    return sgd(mlp), manual(body, mesh, specs, out), mesh, (MLP, f32(16, 8), f32(16, 8)), specs, out
+
+
+@program
+def shard_map_row_column():
+    mesh = mesh_of(("tp", 4))
+    specs, out = (P(), P(None, "tp"), P("tp", None)), P()
+
+    def single(x, a, b):
+        return jax.nn.silu(x @ a) @ b
+
+    def body(x, a, b):
+        return jax.lax.psum(jax.nn.silu(x @ a) @ b, "tp")
+    return single, manual(body, mesh, specs, out), mesh, (f32(4, 8), f32(8, 16), f32(16, 8)), specs, out
+
+
+@program
+def shard_map_sequence():
+    mesh = mesh_of(("tp", 4))
+    specs, out = (P("tp"), P(), P(None, "tp"), P("tp", None)), P("tp")
+
+    def norm(x, g):
+        return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-5) * g
+
+    def single(x, g, a, b):
+        return x + jnp.tanh(norm(x, g) @ a) @ b
+
+    def body(x, g, a, b):
+        h = jax.lax.all_gather(norm(x, g), "tp", axis=0, tiled=True)
+        return x + jax.lax.psum_scatter(jnp.tanh(h @ a) @ b, "tp", scatter_dimension=0, tiled=True)
+    return (single, manual(body, mesh, specs, out), mesh,
+            (f32(8, 8), f32(8), f32(8, 16), f32(16, 8)), specs, out)
+
+
+@program
+def shard_map_vocabulary():
+    mesh = mesh_of(("tp", 4))
+    specs, out = (P("tp"), P()), P()
+
+    def single(table, ids):
+        return table[ids]
+
+    def body(table, ids):
+        local = ids - jax.lax.axis_index("tp") * 4
+        inside = (local >= 0) & (local < 4)
+        rows = table[jnp.clip(local, 0, 3)]
+        return jax.lax.psum(jnp.where(inside[:, None], rows, 0.0), "tp")
+    return single, manual(body, mesh, specs, out), mesh, (f32(16, 8), s32(6)), specs, out
+
+
+@program
+def ring_sum():
+    mesh = mesh_of(("sp", 4))
+    specs, out = (P("sp"), P("sp")), P("sp")
+
+    def single(q, k):
+        return jnp.exp(q @ k.T) @ k
+
+    def body(q, k):
+        total = jnp.zeros_like(q)
+        for _ in range(4):
+            total = total + jnp.exp(q @ k.T) @ k
+            k = jax.lax.ppermute(k, "sp", [(i, (i + 1) % 4) for i in range(4)])
+        return total
+    return single, manual(body, mesh, specs, out), mesh, (f32(8, 4), f32(8, 4)), specs, out
+
+
+@program
+def pipeline():
+    mesh = mesh_of(("pp", 4))
+    specs, out = (P("pp"), P()), P()
+
+    def single(w, x):
+        for i in range(4):
+            x = jnp.tanh(x @ w[i])
+        return x
+
+    def body(w, x):
+        stage = jax.lax.axis_index("pp")
+        h = x
+        for i in range(4):
+            h = jnp.where(stage == i, jnp.tanh(h @ w[0]), h)
+            if i < 3:
+                moved = jax.lax.ppermute(h, "pp", [(i, i + 1)])
+                h = jnp.where(stage == i + 1, moved, h)
+        return jax.lax.psum(jnp.where(stage == 3, h, 0.0), "pp")
+    return single, manual(body, mesh, specs, out), mesh, (f32(4, 8, 8), f32(4, 8)), specs, out
+
+
+@program
+def experts():
+    mesh = mesh_of(("ep", 4))
+    specs, out = (P("ep"), P("ep")), P("ep")
+
+    def single(w, x):  # x: each expert's tokens, of each of the groups
+        return jnp.einsum("gect,etf->gecf", x, w)
+
+    def body(w, x):
+        moved = jax.lax.all_to_all(x, "ep", split_axis=1, concat_axis=0, tiled=True)
+        y = jnp.einsum("gect,etf->gecf", moved, w)
+        return jax.lax.all_to_all(y, "ep", split_axis=0, concat_axis=1, tiled=True)
+    return single, manual(body, mesh, specs, out), mesh, (f32(4, 4, 4), f32(4, 4, 2, 4)), specs, out
+
+@program
+def clip_norm():
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
+    specs = {"w1": P(None, "tp"), "b1": P("tp"), "w2": P("tp")}
+    return with_optimizer(optimizer, mesh_of(("dp", 2), ("tp", 2)), specs, lambda s: P())
+
+
+@program
+def sharded_moments():
+    return with_optimizer(optax.adam(1e-3), mesh_of(("dp", 4)), {k: P() for k in MLP},
+                          lambda s: P("dp") if s.ndim else P())
+
+
+@program
+def fsdp_scan():
+    specs = {"a": P(None, "dp"), "b": P(None, "dp")}
+    return same_step(sgd(layers(jax.checkpoint)), mesh_of(("dp", 4)), (LAYERS, f32(8, 8), f32(8, 8)),
+                     (specs, P("dp"), P("dp")), (P(), specs))
+
+
+@program
+def fsdp_language_model():
+    specs = {"emb": P("dp"), "norm": P(), "q": P("dp"), "k": P("dp"), "v": P("dp"), "out": P(None, "dp")}
+    return same_step(sgd(language_model), mesh_of(("dp", 4)), (LANGUAGE_MODEL, s32(4, 4), s32(4, 4)),
+                     (specs, P("dp"), P("dp")), (P(), specs))
+
+
+@program
+def attention_by_heads():
+    mesh = mesh_of(("sp", 4))
+    specs, out = (P(None, "sp"),) * 3, P(None, "sp")
+
+    def attention(q, k, v):
+        s = jnp.einsum("bqhd,bkhd->bhqk", q, k) / 2.0
+        i = jnp.arange(s.shape[-1])
+        s = jnp.where(i[:, None] >= i[None, :], s, -1e9)
+        return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(s, -1), v)
+
+    def body(q, k, v):
+        q, k, v = (jax.lax.all_to_all(t, "sp", split_axis=2, concat_axis=1, tiled=True) for t in (q, k, v))
+        return jax.lax.all_to_all(attention(q, k, v), "sp", split_axis=1, concat_axis=2, tiled=True)
+    return attention, manual(body, mesh, specs, out), mesh, (f32(2, 8, 4, 4),) * 3, specs, out
+
+
+@program
+def pipeline_gradient():
+    mesh = mesh_of(("pp", 2))
+    specs, out = (P("pp"), P(), P()), (P(), P("pp"))
+
+    def single(w, x, y):
+        def loss(w):
+            return jnp.mean((jnp.tanh(jnp.tanh(x @ w[0]) @ w[1]) - y) ** 2)
+        value, grad = jax.value_and_grad(loss)(w)
+        return value, w - 0.1 * grad
+
+    def body(w, x, y):
+        def loss(w):
+            moved = jax.lax.ppermute(jnp.tanh(x @ w[0]), "pp", [(0, 1)])
+            last = jnp.mean((jnp.tanh(moved @ w[0]) - y) ** 2)
+            return jnp.where(jax.lax.axis_index("pp") == 1, last, 0.0)
+        value, grad = jax.value_and_grad(loss)(w)
+        return jax.lax.psum(value, "pp"), w - 0.1 * grad
+    return single, manual(body, mesh, specs, out), mesh, (f32(2, 8, 8), f32(4, 8), f32(4, 8)), specs, out
+
+
+@program
+def soft_experts():
+    def loss(p, x, y):
+        gate = jax.nn.softmax(x @ p["g"], -1)
+        h = jax.nn.relu(jnp.einsum("td,edf->tef", x, p["a"]))
+        return jnp.mean((jnp.einsum("te,tef,efd->td", gate, h, p["b"]) - y) ** 2)
+    shapes = {"g": f32(8, 4), "a": f32(4, 8, 16), "b": f32(4, 16, 8)}
+    specs = {"g": P(), "a": P("ep"), "b": P("ep")}
+    return same_step(sgd(loss), mesh_of(("dp", 2), ("ep", 2)), (shapes, f32(8, 8), f32(8, 8)),
+                     (specs, P("dp"), P("dp")), (P(), specs))
+
+
+@program
+def uneven():
+    mesh = mesh_of(("tp", 4))
+
+    def single(x, w):
+        return jnp.exp(x @ w).sum(1)
+
+    def several(x, w):
+        return jnp.exp(jax.lax.with_sharding_constraint(x @ w, NamedSharding(mesh, P(None, "tp")))).sum(1)
+    return single, several, mesh, (f32(4, 8), f32(8, 10)), (P(), P()), P()
+
+
+@program
+def left_out_labels():
+    def loss(p, x, y):
+        counts = y != -100
+        logs = jnp.take_along_axis(jax.nn.log_softmax(x @ p, -1), jnp.where(counts, y, 0)[:, None], 1)[:, 0]
+        return -jnp.where(counts, logs, 0).sum() / counts.sum()
+    return same_step(sgd(loss), mesh_of(("dp", 4)), (f32(8, 6), f32(8, 8), s32(8)), (P(), P("dp"), P("dp")), (P(), P()))
+
+
+@program
+def shifted_sequence():
+    def mixed(x, w):
+        return jnp.tanh(x @ w + jnp.pad(x, ((0, 0), (1, 0), (0, 0)))[:, :-1] @ w)
+    return same_step(mixed, mesh_of(("sp", 4)), (f32(2, 8, 4), f32(4, 4)), (P(None, "sp"), P()), P(None, "sp"))
+
+
+def write(path, text):
+    with gzip.GzipFile(path, "wb", mtime=0) as file:
+        file.write(text.encode())
+
+
+def dump(step, shapes, path, **shardings):
+    with tempfile.TemporaryDirectory() as directory:
+        lowered = jax.jit(step, keep_unused=True, **shardings).lower(*shapes)
+        options = {"xla_dump_to": directory, "xla_dump_hlo_as_text": True,
+                   "xla_dump_large_constants": True}
+        if shardings:
+            options.update(xla_dump_hlo_pass_re="spmd-partitioning", xla_keep_shardings_after_spmd=True)
+        lowered.compile(compiler_options=options)
+        pattern = "*after_spmd-partitioning*.txt" if shardings else "*before_optimizations.txt"
+        found = glob.glob(os.path.join(directory, pattern))
+        assert len(found) == 1, sorted(os.listdir(directory))
+        with open(found[0]) as file:
+            write(path, file.read())
+
+
+def main():
+    for name in sys.argv[1:] or PROGRAMS:
+        single, several, mesh, shapes, specs, out = PROGRAMS[name]()
+        place = lambda tree: jax.tree.map(lambda s: NamedSharding(mesh, s), tree,  # noqa: E731
+                                          is_leaf=lambda s: isinstance(s, P))
+        dump(single, shapes, os.path.join(HERE, name + ".single.hlo.gz"))
+        dump(several, shapes, os.path.join(HERE, name + ".spmd.hlo.gz"), in_shardings=place(specs),
+             out_shardings=place(out))
+        print(name)
+
+
+if __name__ == "__main__":
+    main()

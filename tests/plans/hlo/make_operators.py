@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""Makes operators.json.gz with jax: small programs, inputs, and what jax computes from them. ../hlo_operators.py reads it."""
+import glob
+import gzip
+import json
+import os
+import tempfile
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+from jax import lax  # noqa: E402
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_hlo_source_file_canonicalization_regex", "^.*/")
+HERE = os.path.dirname(os.path.abspath(__file__))
+RANDOM = np.random.default_rng(5)
+
+
+def reals(*shape, low=-2.0, high=2.0):
+    return np.round(RANDOM.uniform(low, high, shape), 3)
+
+
+def positive(*shape):
+    return reals(*shape, low=0.25, high=3.0)
+
+
+def integers(n, *shape):
+    return RANDOM.integers(0, n, shape).astype(np.int32)
+
+
+def grad(f, argument=0):
+    return jax.grad(lambda *x: (f(*x) * jnp.arange(1.0, 1 + f(*x).size).reshape(f(*x).shape)).sum(), argument)
+
+
+A = (reals(3, 4),)
+AB = (reals(3, 4), reals(3, 4))
+ROWS = (reals(5, 3), integers(5, 2, 4))
+CASES = {
+    "add": (lambda x, y: x + y, AB), "subtract": (lambda x, y: x - y, AB), "multiply": (lambda x, y: x * y, AB),
+    "divide": (lambda x, y: x / y, (reals(3, 4), positive(3, 4))), "negate": (lambda x: -x, A),
+    "arithmetic with numbers": (lambda x: 3 - 2 * x / 7 + 1 / (x * x + 1), A),
+    "exponential": (jnp.exp, A), "log": (jnp.log, (positive(3, 4),)), "sqrt": (jnp.sqrt, (positive(3, 4),)),
+    "rsqrt": (lax.rsqrt, (positive(3, 4),)), "tanh": (jnp.tanh, A), "logistic": (jax.nn.sigmoid, A),
+    "exponential minus one": (jnp.expm1, A), "log of one plus": (jnp.log1p, (positive(3, 4),)),
+    "abs": (jnp.abs, A), "sign": (jnp.sign, A), "maximum": (jnp.maximum, AB), "minimum": (jnp.minimum, AB),
+    "relu": (jax.nn.relu, A), "gelu": (jax.nn.gelu, A), "silu": (jax.nn.silu, A),
+    "clamp": (lambda x: jnp.clip(x, -0.5, 0.75), A), "power": (lambda x: x**3 + x**-2.0, (positive(3, 4),)),
+    "power of a number": (lambda x: 0.9**x, A), "half power": (lambda x: x**1.5, (positive(3, 4),)),
+    "compare": (lambda x, y: jnp.stack([x < y, x <= y, x > y, x >= y, x == y, x != y]).astype(float), AB),
+    "compare with itself": (lambda x: jnp.stack([x < x, x <= x, x == x]).astype(float), A),
+    "and, or, not, xor": (lambda x, y: jnp.stack([(x > 0) & (y > 0), (x > 0) | (y > 0), ~(x > 0), (x > 0) ^ (y > 0)])
+                          .astype(float), AB),
+    "select": (lambda x, y: jnp.where(x > y, x * y, x - y), AB), "is finite": (lambda x: jnp.isfinite(x).astype(float), A),
+    "any, all": (lambda x: jnp.stack([(x > 0).any(0), (x > -1.5).all(0)]).astype(float), A),
+    "sum": (lambda x: x.sum(1) + 2, A), "mean, var": (lambda x: x.var(0), A), "max, min": (lambda x: x.max(0) - x.min(0), A),
+    "max of all": (jnp.max, A), "logsumexp": (lambda x: jax.nn.logsumexp(x, 1), A), "softmax": (lambda x: jax.nn.softmax(x, 0), A),
+    "softmax, gradient": (grad(lambda x: jax.nn.softmax(x, 1)), A), "log_softmax, gradient": (grad(jax.nn.log_softmax), A),
+    "relu, gradient": (grad(jax.nn.relu), A), "gelu, gradient": (grad(jax.nn.gelu), A), "abs, gradient": (grad(jnp.abs), A),
+    "max, gradient": (grad(lambda x: x.max(1)), A), "clip, gradient": (grad(lambda x: jnp.clip(x, -1, 1)), A),
+    "dot": (lambda x, y: x @ y, (reals(3, 4), reals(4, 5))), "outer": (jnp.outer, (reals(3), reals(4))),
+    "dot of vectors": (jnp.dot, (reals(4), reals(4))), "batches": (lambda x, y: jnp.einsum("bijk,bkjl->bjil", x, y),
+                                                                   (reals(2, 3, 4, 5), reals(2, 5, 4, 3))),
+    "dot with numbers": (lambda x: x @ np.arange(8.0).reshape(4, 2), A),
+    "dot_general": (lambda x, y: lax.dot_general(x, y, (((2, 0), (1, 2)), ((1,), (0,)))), (reals(2, 3, 4), reals(3, 4, 2))),
+    "transpose": (lambda x: x.transpose(2, 0, 1), (reals(2, 3, 4),)), "reshape": (lambda x: x.reshape(4, 6), (reals(2, 3, 4),)),
+    "broadcast": (lambda x: jnp.broadcast_to(x[:, None, :], (3, 5, 4)), A),
+    "broadcast in dim": (lambda x: lax.broadcast_in_dim(x, (4, 2, 3), (2, 0)), A),
+    "slice": (lambda x: x[1:, 0:4:2], A), "slice with steps": (lambda x: x[::2, 1::2], A), "index": (lambda x: x[2] - x[-1], A),
+    "reverse": (lambda x: x[::-1, ::-1], A), "concatenate": (lambda x, y: jnp.concatenate([x, y, x], 1), AB),
+    "stack": (lambda x, y: jnp.stack([x, y], 1), AB), "roll": (lambda x: jnp.roll(x, 1, 1), A),
+    "pad": (lambda x: jnp.pad(x, ((1, 0), (2, 3))), A), "pad with numbers": (lambda x: lax.pad(x, 1.5, ((1, 2, 0), (0, 1, 0))), A),
+    "pad inside": (lambda x: lax.pad(x, 0.0, ((0, 1, 1), (-1, 2, 2))), A),
+    "pad inside with numbers": (lambda x: lax.pad(x, 2.5, ((0, -1, 1), (0, 0, 2))), A),
+    "dynamic slice": (lambda x: lax.dynamic_slice(x, (1, 2), (2, 2)) + lax.dynamic_slice(x, (5, -1), (2, 2)), A),
+    "dynamic update slice": (lambda x, y: lax.dynamic_update_slice(x, y[:2, :2], (1, 1)), AB),
+    "update": (lambda x, y: x.at[1:3, 0:2].set(y[:2, :2]), AB),
+    "iota": (lambda x: x * jnp.arange(4) + jnp.arange(3)[:, None], A), "eye": (lambda x: x + jnp.eye(3, 4) - jnp.tri(3, 4), A),
+    "linspace": (lambda x: x * np.linspace(0, 1, 4), A), "causal mask": (
+        lambda x: jax.nn.softmax(jnp.where(jnp.tril(jnp.ones((4, 4), bool)), x, -jnp.inf), -1), (reals(4, 4),)),
+    "one hot": (lambda i: jax.nn.one_hot(i, 5), (integers(5, 2, 3),)),
+    "one hot along another axis": (lambda i: jax.nn.one_hot(i, 5, axis=0), (integers(5, 2, 3),)),
+    "embedding": (lambda w, i: w[i], ROWS), "take": (lambda w, i: jnp.take(w, i, axis=0), ROWS),
+    "take along another axis": (lambda w, i: jnp.take(w, i, axis=1), (reals(3, 5), integers(5, 2))),
+    "take, clipped": (lambda w, i: jnp.take(w, i - 2, axis=0, mode="clip"), ROWS),
+    "embedding, gradient": (lambda w, i: grad(lambda v: v[i])(w), ROWS),
+    "take along axis": (lambda x, i: jnp.take_along_axis(x, i[:, None], 1), (reals(3, 5), integers(5, 3))),
+    "take along axis, gradient": (lambda x, i: grad(lambda v: jnp.take_along_axis(v, i[:, None], 1))(x),
+                                  (reals(3, 5), integers(5, 3))),
+    "cross entropy": (lambda x, i: -jnp.take_along_axis(jax.nn.log_softmax(x), i[:, None], 1).mean(), (reals(3, 5), integers(5, 3))),
+    "known rows": (lambda w: w[np.array([[3, 1], [0, 3]])], (reals(5, 3),)),
+    "scatter add": (lambda x, i: jnp.zeros((5, 2)).at[i].add(x), (reals(4, 2), integers(5, 4))),
+    "scatter add to something": (lambda x, i, y: y.at[i].add(x), (reals(4, 2), integers(5, 4), reals(5, 2))),
+    "integers as numbers": (lambda i: i * 2.5 + i**2, (integers(5, 3, 4),)),
+    "integers, as numbers of a table": (lambda i: jnp.where(i > 2, i, -i), (integers(5, 3, 4),)),
+    "comparison of integers": (lambda i, j: (i < j).astype(float), (integers(5, 3, 4), integers(5, 3, 4))),
+    "integer arithmetic": (lambda x: x * ((jnp.arange(4) * 7 - 9) // 4 + jnp.arange(4) % 3), A),
+    "scan": (lambda x: lax.scan(lambda c, r: (c * 0.5 + r, c), jnp.zeros(4), x)[1], A),
+    "loop": (lambda x: lax.fori_loop(0, 3, lambda i, c: c + x[i] * i, jnp.zeros(4)), A),
+    "condition": (lambda x: lax.cond(np.int32(1) > 0, lambda v: v * 2, lambda v: v - 1, x), A),
+    "remat, gradient": (grad(jax.checkpoint(lambda x: jnp.tanh(jnp.tanh(x) * x))), A),
+    "layer norm": (lambda x, g: (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5) * g, (reals(3, 4), reals(4))),
+    "bfloat16 and back": (lambda x: (x.astype(jnp.bfloat16).astype(jnp.float64) - x) * 0 + x, A),
+    "tuple": (lambda x, y: (x, y, x + y), AB),
+}
+
+
+def text_of(function, arguments):
+    with tempfile.TemporaryDirectory() as directory:
+        jax.jit(function, keep_unused=True).lower(*arguments).compile(
+            compiler_options={"xla_dump_to": directory, "xla_dump_hlo_as_text": True, "xla_dump_large_constants": True})
+        with open(glob.glob(os.path.join(directory, "*before_optimizations.txt"))[0]) as file:
+            return file.read()
+
+
+def array(x):
+    x = np.asarray(x)
+    return {"shape": list(x.shape), "integer": x.dtype.kind in "iu", "values": x.astype(float).ravel().tolist()}
+
+
+def main():
+    cases = []
+    for name, (function, arguments) in CASES.items():
+        results = jax.tree.leaves(jax.jit(function)(*arguments))
+        cases.append({"name": name, "hlo": text_of(function, arguments), "inputs": [array(a) for a in arguments],
+                      "outputs": [array(r) for r in results]})
+    with gzip.GzipFile(os.path.join(HERE, "operators.json.gz"), "wb", mtime=0) as file:
+        file.write(json.dumps(cases, separators=(",", ":")).encode())
+
+
+if __name__ == "__main__":
+    main()

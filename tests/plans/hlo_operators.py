@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""What HLO instructions are read as, executed, against what jax computed (hlo/operators.json.gz, made by hlo/make_operators.py).
+
+hlo_operators.py PROGRAM: shardproof's path.
+"""
+import ast
+import gzip
+import io
+import json
+import math
+import os
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hlo", "operators.json.gz")
+
+
+def npy(entry):
+    """The bytes of a NumPy array."""
+    kind, letter = ("<i8", "q") if entry["integer"] else ("<f8", "d")
+    header = repr({"descr": kind, "fortran_order": False, "shape": tuple(entry["shape"])})
+    header += " " * (63 - (10 + len(header)) % 64) + "\n"
+    values = [int(v) for v in entry["values"]] if entry["integer"] else entry["values"]
+    return (b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() +
+            struct.pack(f"<{len(values)}{letter}", *values))
+
+
+def values_of(data):
+    length = struct.unpack("<H", data[8:10])[0]
+    header = ast.literal_eval(data[10:10 + length].decode())
+    assert not header["fortran_order"], header
+    letter = {"<f8": "d", "<i8": "q"}[header["descr"]]
+    body = data[10 + length:]
+    return list(header["shape"]), list(struct.unpack(f"<{len(body) // 8}{letter}", body))
+
+
+def parameters(hlo):
+    """Names by number, of the entry computation."""
+    entry = hlo[hlo.index("\nENTRY "):]
+    found = {}
+    for name, number, rest in re.findall(r"%([\w.-]+) = \S+ parameter\((\d+)\)(.*)", entry):
+        operation = re.search(r'op_name="([^"]*)"', rest)
+        found[int(number)] = operation.group(1).replace("\\'", "'") if operation else name
+    return [found[k] for k in sorted(found)]
+
+
+def check(shardproof, case, directory):
+    program, inputs, outputs = (os.path.join(directory, n) for n in ("program.hlo", "in.npz", "out.npz"))
+    with open(program, "w") as file:
+        file.write(case["hlo"])
+    with zipfile.ZipFile(inputs, "w") as archive:
+        for name, entry in zip(parameters(case["hlo"]), case["inputs"]):
+            archive.writestr(name + ".npy", npy(entry))
+            if entry["integer"] and f'"{name} as a number"' in converted(shardproof, program, directory):
+                archive.writestr(name + " as a number.npy", npy({**entry, "integer": False}))
+    done = subprocess.run([shardproof, "run", "-m", program, "-p", program, "--inputs", inputs, "--outputs", outputs],
+                          capture_output=True, text=True)
+    if done.returncode != 0:
+        return f"exit code {done.returncode}:\n{done.stdout}{done.stderr}"
+    with zipfile.ZipFile(outputs) as archive:
+        for k, expected in enumerate(case["outputs"]):
+            for side in ("model", "rank0"):
+                shape, found = values_of(archive.read(f"{side}/out.{k}.npy"))
+                if shape != expected["shape"]:
+                    return f"{side}: result {k} has shape {shape}, expected {expected['shape']}"
+                for place, (a, b) in enumerate(zip(found, expected["values"])):
+                    if not math.isclose(a, b, rel_tol=1e-7, abs_tol=1e-9):
+                        return f"{side}: result {k}, element {place}: {a}, expected {b}"
+    return None
+
+
+def converted(shardproof, program, directory):
+    subprocess.run([shardproof, "convert", "-m", program, "-p", program, "-o", directory], check=True, capture_output=True)
+    with open(os.path.join(directory, "converted.model.json")) as file:
+        return file.read()
+
+
+def main():
+    shardproof = os.path.abspath(sys.argv[1])
+    with gzip.open(DATA) as file:
+        cases = json.load(io.TextIOWrapper(file))
+    assert len(cases) > 60, len(cases)
+    failed = 0
+    with tempfile.TemporaryDirectory() as directory:
+        for case in cases:
+            problem = check(shardproof, case, directory)
+            if problem:
+                failed += 1
+                print(f"{case['name']}: {problem}")
+    print(f"{len(cases) - failed} of {len(cases)} programs as jax computes them")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

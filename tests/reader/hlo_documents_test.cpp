@@ -1,0 +1,204 @@
+// Two HLO texts to a verification problem: what is refused, and that nothing but an error with its
+// place comes of damaged programs.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+
+#include "reader/hlo/documents.h"
+#include "reader/reader.h"
+#include "shardproof/error.h"
+
+namespace shardproof::hlo {
+namespace {
+
+const char* const kModel = R"(HloModule jit_f
+%add (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %s = f32[] add(%x, %y)
+}
+%body (t: (s32[], f32[8,4])) -> (s32[], f32[8,4]) {
+  %t = (s32[], f32[8,4]) parameter(0)
+  %i = s32[] get-tuple-element(%t), index=0
+  %one = s32[] constant(1)
+  %next = s32[] add(%i, %one)
+  %h = f32[8,4] get-tuple-element(%t), index=1
+  %g = f32[8,4] tanh(%h), metadata={op_name="jit(f)/tanh"}
+  ROOT %r = (s32[], f32[8,4]) tuple(%next, %g)
+}
+%more (t: (s32[], f32[8,4])) -> pred[] {
+  %t = (s32[], f32[8,4]) parameter(0)
+  %i = s32[] get-tuple-element(%t), index=0
+  %two = s32[] constant(2)
+  ROOT %lt = pred[] compare(%i, %two), direction=LT
+}
+ENTRY %main (table: f32[16,4], ids: s32[8]) -> f32[] {
+  %table = f32[16,4] parameter(0)
+  %ids = s32[8] parameter(1)
+  %index = s32[8,1] reshape(%ids)
+  %rows = f32[8,4] gather(%table, %index), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,4}
+  %zero = s32[] constant(0)
+  %start = (s32[], f32[8,4]) tuple(%zero, %rows)
+  %loop = (s32[], f32[8,4]) while(%start), condition=%more, body=%body
+  %last = f32[8,4] get-tuple-element(%loop), index=1
+  %none = f32[] constant(0)
+  ROOT %sum = f32[] reduce(%last, %none), dimensions={0,1}, to_apply=%add, metadata={op_name="jit(f)/sum"}
+}
+)";
+
+const char* const kPlan = R"(HloModule jit_f, num_partitions=4
+%add (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %s = f32[] add(%x, %y)
+}
+ENTRY %main (table: f32[4,4], ids: s32[8]) -> f32[] {
+  %table = f32[4,4] parameter(0), sharding={devices=[4,1]<=[4]}
+  %all = f32[16,4] all-gather(%table), channel_id=1, replica_groups=[1,4]<=[4], dimensions={0}, use_global_device_ids=true
+  %ids = s32[8] parameter(1), sharding={replicated}
+  %id = u32[] partition-id()
+  %starts = s32[4] constant({0, 2, 4, 6})
+  %at = s32[1] dynamic-slice(%starts, %id), dynamic_slice_sizes={1}
+  %from = s32[] reshape(%at)
+  %mine = s32[2] dynamic-slice(%ids, %from), dynamic_slice_sizes={2}
+  %index = s32[2,1] reshape(%mine)
+  %rows = f32[2,4] gather(%all, %index), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,4}
+  %once = f32[2,4] tanh(%rows)
+  %twice = f32[2,4] tanh(%once)
+  %none = f32[] constant(0)
+  %part = f32[] reduce(%twice, %none), dimensions={0,1}, to_apply=%add
+  ROOT %sum = f32[] all-reduce(%part), channel_id=2, replica_groups={{0,1,2,3}}, use_global_device_ids=true, to_apply=%add, sharding={replicated}
+}
+)";
+
+std::string errorOf(const std::string& model, const std::string& plan) {
+  try {
+    documentsOf(model, "m.hlo", plan, "p.hlo", "m.json", {});
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const std::size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return at == std::string::npos ? text : text.replace(at, from.size(), to);
+}
+
+TEST(HloDocuments, MakeAProblem) {
+  const Documents documents = documentsOf(kModel, "m.hlo", kPlan, "p.hlo", "m.json", {});
+  const auto problem = readProblemText(documents.model, documents.plan);
+  EXPECT_EQ(problem->model.outputs.size(), 1u);
+  ASSERT_EQ(documents.assumptions.size(), 1u);
+  EXPECT_EQ(documents.assumptions[0],
+            "the elements of 'ids' lie in [0, 16), as they are used as indices");
+  EXPECT_NE(documents.plan.find("p.hlo:22 all-reduce"), std::string::npos) << documents.plan;
+}
+
+TEST(HloDocuments, SayWhatIsNotUnderstood) {
+  const auto plan = [](const std::string& from, const std::string& to) {
+    return errorOf(kModel, replaced(kPlan, from, to));
+  };
+  const auto model = [](const std::string& from, const std::string& to) {
+    return errorOf(replaced(kModel, from, to), kPlan);
+  };
+  const auto expect = [](const std::string& found, const std::string& wanted) {
+    EXPECT_NE(found.find(wanted), std::string::npos) << found << "\nexpected: " << wanted;
+  };
+  expect(plan("tanh(%rows)", "sort(%rows)"),
+         "p.hlo: line 18, column 3: instruction 'once', opcode 'sort': not supported");
+  expect(plan("tanh(%rows)", "custom-call(%rows), custom_call_target=\"f\""),
+         "custom call \"f\" is not supported");
+  expect(plan("%once = f32[2,4]", "%once = f32[2,5]"), "its shape is f32[2,5]");
+  expect(plan("dynamic-slice(%ids, %from)", "dynamic-slice(%ids, %ids)"),
+         "a position that depends on the input");
+  expect(plan("[4,1]<=[4]", "[2,1]<=[2]"), "has a sharding that does not say what each device");
+  expect(plan("{devices=[4,1]<=[4]}", "{devices=[1,4]<=[4]}"), "has shape f32[4,4], expected 16");
+  expect(plan("{devices=[4,1]<=[4]}", "{manual}"), "has a sharding that does not say");
+  expect(plan(", sharding={devices=[4,1]<=[4]}", ""), "xla_keep_shardings_after_spmd");
+  expect(plan("replica_groups={{0,1,2,3}}", "replica_groups={{0,1,2}}"), "stands in no group");
+  expect(plan("replica_groups={{0,1,2,3}}", "replica_groups={{0,1,2},{3}}"),
+         "groups of different sizes");
+  expect(plan("num_partitions=4", "num_partitions=4, replica_count=2"),
+         "found both num_partitions and replica_count");
+  expect(plan("num_partitions=4", "num_partitions=0"), "found 0, expected 1 to 2^20");
+  expect(plan("%table = f32[4,4] parameter(0)", "%table = f32[4,4] parameter(2)"),
+         "found parameter 1, expected 0");
+  expect(plan("to_apply=%add, sharding", "to_apply=%main, sharding"),
+         "computation 'main' is none of add");
+  expect(model("jit_f", "jit_f, num_partitions=2"), "expected the model: one device's");
+  expect(model("compare(%i, %two)", "compare(%two, %two)"), "no error");
+  expect(model("constant(2)", "constant(5000)"), "a loop of more than 4096 turns");
+  expect(model("tuple(%zero, %rows)", "tuple(%rows, %zero)"), "m.hlo: line ");
+  expect(model("slice_sizes={1,4}", "slice_sizes={1,3}"), "neither rows nor whole dimensions");
+  expect(model("constant(0)\n  ROOT", "constant(nan)\n  ROOT"), "m.hlo: line 32, column 8");
+}
+
+// Damage in one of the programs: a problem, or an error with a place.
+TEST(HloDocuments, DamagedProgramsAreErrorsWithAPlace) {
+  std::mt19937 random(17);
+  const auto damaged = [&](std::string text) {
+    for (int edits = 1 + static_cast<int>(random() % 2); edits > 0; --edits) {
+      const std::size_t at = random() % text.size();
+      static const std::string kDigits = "0123456789";
+      switch (random() % 5) {
+        case 0:
+          text.erase(at, 1 + random() % 4);
+          break;
+        case 1: {  // a number becomes another
+          const std::size_t digit = text.find_first_of(kDigits, at);
+          if (digit != std::string::npos) text[digit] = kDigits[random() % 10];
+          break;
+        }
+        case 2: {  // a name or an opcode becomes another
+          const std::size_t other = random() % text.size();
+          text.replace(at, 3, text.substr(other, 3));
+          break;
+        }
+        case 3: {  // a line moves
+          const std::size_t end = text.find('\n', at);
+          if (end == std::string::npos) break;
+          const std::size_t next = text.find('\n', end + 1);
+          if (next == std::string::npos) break;
+          const std::string line = text.substr(end, next - end);
+          text.erase(end, next - end);
+          text.insert(text.find('\n', random() % text.size()) == std::string::npos
+                          ? 0
+                          : text.find('\n', random() % (text.size() / 2)),
+                      line);
+          break;
+        }
+        default:
+          text.insert(at, 1, "(){}[],=%-x5"[random() % 12]);
+      }
+    }
+    return text;
+  };
+  std::size_t refused = 0, read = 0;
+  for (int round = 0; round < 4000; ++round) {
+    const bool first = round % 2 == 0;
+    const std::string model = first ? damaged(kModel) : kModel,
+                      plan = first ? kPlan : damaged(kPlan);
+    try {
+      const Documents documents = documentsOf(model, "m.hlo", plan, "p.hlo", "m.json", {});
+      ++read;
+      try {
+        readProblemText(documents.model, documents.plan);
+      } catch (const InputError&) {  // what the two say does not fit together
+      }
+    } catch (const InputError& error) {
+      ++refused;
+      const std::string what = error.what();
+      ASSERT_TRUE(what.starts_with("m.hlo: line ") || what.starts_with("p.hlo: line ")) << what;
+    } catch (const std::exception& error) {
+      FAIL() << error.what() << "\n" << model << plan;
+    }
+  }
+  EXPECT_GT(refused, 1500u);
+  EXPECT_GT(read, 150u);
+}
+
+}  // namespace
+}  // namespace shardproof::hlo

@@ -131,7 +131,7 @@ def _set(owner: Any, name: str, value: Any, undo: list[tuple[Any, str, Any]]) ->
     setattr(owner, name, value)
 
 
-def _ddp(undo: list[tuple[Any, str, Any]], on_hook: Callable[[], None]) -> None:
+def _ddp(undo: list[tuple[Any, str, Any]]) -> None:
     """DistributedDataParallel: no exchange at construction; its own default all-reduce, as a hook whose future is done; no bucket rebuilding (it reads data)."""
     ddp = torch.nn.parallel.DistributedDataParallel
     original = ddp.__init__
@@ -156,6 +156,7 @@ def _ddp(undo: list[tuple[Any, str, Any]], on_hook: Callable[[], None]) -> None:
             future.set_result(buffer)
             return future
 
+        average.__annotations__.clear()  # DDP looks at them as types
         if not isinstance(self.reducer, Reducer):
             original_register(self, None, average)
             self.__dict__["_shardproof_default_hook"] = True
@@ -166,6 +167,21 @@ def _ddp(undo: list[tuple[Any, str, Any]], on_hook: Callable[[], None]) -> None:
 
     _set(ddp, "__init__", init, undo)
     _set(ddp, "register_comm_hook", register, undo)
+
+
+def _shape_propagation(undo: list[tuple[Any, str, Any]], quiet: Callable[[], Any]) -> None:
+    """DTensor finds the shapes of results by running operators on tensors of its own: no part of the program."""
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    for name in ("_propagate_tensor_meta_non_cached", "_propagate_tensor_meta"):
+        if name in vars(ShardingPropagator):
+            original = vars(ShardingPropagator)[name]
+
+            def propagate(self: Any, *args: Any, _original: Any = original, **kwargs: Any) -> Any:
+                with quiet():
+                    return _original(self, *args, **kwargs)
+
+            _set(ShardingPropagator, name, propagate, undo)
 
 
 def _pipelines(undo: list[tuple[Any, str, Any]]) -> None:
@@ -182,8 +198,8 @@ def _pipelines(undo: list[tuple[Any, str, Any]]) -> None:
 
 
 @contextlib.contextmanager
-def patched(on_free: Callable[[int], None], on_batch: Callable[[bool], None]) -> Iterator[None]:
-    """All patches. on_free: called with the key of a storage whose memory is given back; on_batch: at the begin and end of batch_isend_irecv."""
+def patched(on_free: Callable[[int], None], on_batch: Callable[[bool], None], quiet: Callable[[], Any]) -> Iterator[None]:
+    """All patches. on_free: called with the key of a storage whose memory is given back; on_batch: at the begin and end of batch_isend_irecv; quiet: nothing is recorded inside."""
     undo: list[tuple[Any, str, Any]] = []
     try:
         for name in ("AllreduceOptions", "ReduceScatterOptions", "ReduceOptions", "AllreduceCoalescedOptions"):
@@ -214,7 +230,8 @@ def patched(on_free: Callable[[int], None], on_batch: Callable[[bool], None]) ->
             return old_resize(self, size)
 
         _set(storage, "resize_", resize, undo)
-        _ddp(undo, lambda: None)
+        _shape_propagation(undo, quiet)
+        _ddp(undo)
         _pipelines(undo)
         yield
     finally:

@@ -23,7 +23,9 @@ def number(x: Any) -> int | float:
     x = float(x)
     if math.isnan(x):
         raise Unsupported("a number that depends on data (or is no number) is used in a computation")
-    return int(x) if x == int(x) and abs(x) < 1e15 else x if math.isfinite(x) else x
+    if math.isinf(x):
+        return x
+    return int(x) if x == int(x) and abs(x) < 1e15 else x
 
 
 def as_fraction(x: float) -> tuple[int, int, bool] | None:

@@ -210,7 +210,7 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
         else:
             collectives.order_batch(recorder, batch_start.pop())
 
-    with private.fake_group(rank, mesh.world), private.patched(recorder.freed, on_batch):
+    with private.fake_group(rank, mesh.world), private.patched(recorder.freed, on_batch, side.quiet):
         torch.manual_seed(0)
         world = World(mesh, rank, side)
         with private.FakeTensorMode(allow_non_fake_inputs=True), recorder, side.binding.listening():

@@ -17,14 +17,14 @@ import torch.distributed.device_mesh as device_mesh
 import torch.distributed.distributed_c10d as c10d
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Partial
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 __all__ = [
-    "AsyncCollectiveTensor", "DTensor", "FakeTensor", "FakeTensorMode", "TorchDispatchMode", "_StridedShard", "tree_flatten", "tree_map", "tree_unflatten",
+    "AsyncCollectiveTensor", "DTensor", "Partial", "FakeTensor", "FakeTensorMode", "TorchDispatchMode", "_StridedShard", "tree_flatten", "tree_map", "tree_unflatten",
     "VersionError", "require", "outside", "patched", "fake_group", "group_ranks", "reduction_name", "sequence_number", "current_node", "storage_key", "torch_folder",
 ]
 
@@ -198,8 +198,9 @@ def _pipelines(undo: list[tuple[Any, str, Any]]) -> None:
 
 
 @contextlib.contextmanager
-def patched(on_free: Callable[[int], None], on_batch: Callable[[bool], None], quiet: Callable[[], Any]) -> Iterator[None]:
-    """All patches. on_free: called with the key of a storage whose memory is given back; on_batch: at the begin and end of batch_isend_irecv; quiet: nothing is recorded inside."""
+def patched(on_free: Callable[[int], None], on_batch: Callable[[bool], None], quiet: Callable[[], Any],
+            after_backward: Callable[[], None]) -> Iterator[None]:
+    """All patches. after_backward: called when a whole backward pass has ended; on_free: called with the key of a storage whose memory is given back; on_batch: at the begin and end of batch_isend_irecv; quiet: nothing is recorded inside."""
     undo: list[tuple[Any, str, Any]] = []
     try:
         for name in ("AllreduceOptions", "ReduceScatterOptions", "ReduceOptions", "AllreduceCoalescedOptions"):
@@ -230,6 +231,15 @@ def patched(on_free: Callable[[int], None], on_batch: Callable[[bool], None], qu
             return old_resize(self, size)
 
         _set(storage, "resize_", resize, undo)
+        old_backward = torch.autograd.backward
+
+        @functools.wraps(old_backward)
+        def backward(*args: Any, **kwargs: Any) -> None:
+            old_backward(*args, **kwargs)
+            if current_node() is None:
+                after_backward()
+
+        _replace_everywhere(old_backward, backward, undo)
         _shape_propagation(undo, quiet)
         _ddp(undo)
         _pipelines(undo)

@@ -149,15 +149,9 @@ def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any
     touched = [t for t in private.tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]
     out = func(*args, **kwargs)  # fake: shapes only; what is recorded is read and written here
     try:
-        if handler is None:
-            raise Unsupported("no line in the table of collectives")
-        if name == "fsdp.split_with_sizes_copy":
-            split_into(recorder, args[0], args[1], args[2] if len(args) > 2 else kwargs.get("dim", 0), kwargs["out"])
-        elif name == "fsdp.chunk_cat":
-            chunk_cat_into(recorder, args[0], args[1], args[2], kwargs["out"])
-        else:
-            handler(recorder, args, out)
-    except (Unsupported, Poisoned) as e:
+        with private.outside():
+            _handle(recorder, name, handler, args, kwargs, out)
+    except Exception as e:  # whatever goes wrong: what it would have written is not known
         reason = e.reason if isinstance(e, Poisoned) else Reason(f"{name}: {e}", recorder.g.loc)
         recorder.unknown.setdefault(reason.text, reason.loc)
         results = [t for t in private.tree_flatten(out)[0] if isinstance(t, torch.Tensor)]
@@ -165,6 +159,17 @@ def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any
         for t in [*results, *written]:
             recorder.write(t, Poison(t.shape, reason))
     return out
+
+
+def _handle(recorder: Any, name: str, handler: Any, args: Any, kwargs: Any, out: Any) -> None:
+    if handler is None:
+        raise Unsupported("no line in the table of collectives")
+    if name == "fsdp.split_with_sizes_copy":
+        split_into(recorder, args[0], args[1], args[2] if len(args) > 2 else kwargs.get("dim", 0), kwargs["out"])
+    elif name == "fsdp.chunk_cat":
+        chunk_cat_into(recorder, args[0], args[1], args[2], kwargs["out"])
+    else:
+        handler(recorder, args, out)
 
 
 def _write_flat(recorder: Any, out: torch.Tensor, v: Value) -> None:

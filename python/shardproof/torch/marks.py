@@ -61,7 +61,9 @@ def place(recorder: Any, t: Any, shard: Shard | None = None) -> Placement:
             continue
         result.covered += axes
         if placement.is_partial():
-            if placement.reduce_op == "sum":
+            if type(placement) is not private.Partial:
+                result.unknown = f"a DTensor that is {type(placement).__name__}"
+            elif placement.reduce_op == "sum":
                 result.partial += axes
             elif placement.reduce_op == "avg":
                 result.mean = [*(result.mean or []), *axes]

@@ -56,6 +56,7 @@ class _Side:
         self.states_of: dict[str, torch.Tensor] = {}
         self.buffers: list[tuple[str, Value]] = []
         self.names: set[str] = set()
+        self.raw_gradients: list[Mark] = []
 
     # ---- the world's backend ----
     def input(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, shard: Mapping[str, int], box: list[tuple[int, int]], high: int | None) -> torch.Tensor:
@@ -143,6 +144,14 @@ class _Side:
             if p is not None and full in self.binding.parameters:
                 self.mark("checkpoint", full, p, place(self.recorder, p, self.binding.shard_of(full) if p is self.binding.parameters[full] else None))
 
+    def after_backward(self) -> None:
+        """Gradients as backward left them, before clipping; of several backward passes the last one's stay."""
+        if self.recorder.paused:
+            return
+        self.raw_gradients = [
+            Mark("checkpoint", f"{name}.grad of backward", self.recorder.read(unwrapped(p.grad)), place(self.recorder, p.grad, self.binding.shard_of(name)))
+            for name, p in self.binding.parameters.items() if p.grad is not None and 0 not in unwrapped(p.grad).shape]
+
     # ---- marks ----
     def _given(self, name: str, t: torch.Tensor, placement: Placement, role: str) -> None:
         """The tensor's contents are an input of the step from here on."""
@@ -169,6 +178,7 @@ class _Side:
 
     def finish(self, result: Any) -> None:
         """Marks what the step left behind: its results, gradients, parameters and optimizer states."""
+        self.marks += self.raw_gradients
         for label, t in _results(result):
             self.mark("output", self._unused(label), t)
         for name, p in self.binding.parameters.items():
@@ -210,7 +220,7 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
         else:
             collectives.order_batch(recorder, batch_start.pop())
 
-    with private.fake_group(rank, mesh.world), private.patched(recorder.freed, on_batch, side.quiet):
+    with private.fake_group(rank, mesh.world), private.patched(recorder.freed, on_batch, side.quiet, side.after_backward):
         torch.manual_seed(0)
         world = World(mesh, rank, side)
         with private.FakeTensorMode(allow_non_fake_inputs=True), recorder, side.binding.listening():

@@ -113,6 +113,10 @@ class Recorder(private.TorchDispatchMode):
 
     def read(self, t: torch.Tensor) -> Value:
         """What a tensor holds now."""
+        with private.outside():
+            return self._read(t)
+
+    def _read(self, t: torch.Tensor) -> Value:
         if isinstance(t, private.AsyncCollectiveTensor):
             t = t.elem
         if t.layout != torch.strided:
@@ -140,6 +144,10 @@ class Recorder(private.TorchDispatchMode):
 
     def write(self, t: torch.Tensor, value: Value) -> None:
         """The tensor's elements become the value, whose shape is broadcast to the tensor's."""
+        with private.outside():
+            self._write(t, value)
+
+    def _write(self, t: torch.Tensor, value: Value) -> None:
         if isinstance(t, private.AsyncCollectiveTensor):
             t = t.elem
         shape = tuple(int(n) for n in t.shape)
@@ -307,11 +315,10 @@ class Recorder(private.TorchDispatchMode):
         targets = private.tree_flatten(written)[0] if written else outs
         targets = [t for t in targets if isinstance(t, torch.Tensor)]
         try:
-            results = self._results(call, name, func, line, values_args, values_kwargs, operands, args, kwargs, bool(written))
-        except (Unsupported, Poisoned) as e:
-            reason = self._reason(e)
-            if isinstance(e, Unsupported):
-                reason = Reason(f"{name}: {e}", self.g.loc)
+            with private.outside():
+                results = self._results(call, name, func, line, values_args, values_kwargs, operands, args, kwargs, bool(written))
+        except Exception as e:  # whatever goes wrong in a line: what it would have written is not known
+            reason = e.reason if isinstance(e, Poisoned) else Reason(f"{name}: {e}" if isinstance(e, Unsupported) else f"{name}: {type(e).__name__}: {e}", self.g.loc)
             self.unknown.setdefault(reason.text, reason.loc)
             results = [Poison(t.shape, reason) for t in targets]
         if len(results) < len(targets):
@@ -376,7 +383,7 @@ class Recorder(private.TorchDispatchMode):
                 return [data(y) for y in x]
             return torch.device("cpu") if isinstance(x, torch.device) else x
 
-        with private.outside(), torch.no_grad():
+        with torch.no_grad():
             try:
                 given = [data(x) for x in values]
                 result = func(*given, **{k: data(v) for k, v in keywords.items()})

@@ -28,12 +28,12 @@ def cast(g: Graph, x: Value, dtype: torch.dtype) -> Value:
         if isinstance(x, Filled) and kind != have:
             return Filled(x.fill if kind == "real" else int(x.fill != 0) if kind == "bool" else int(x.fill), x.shape, kind if kind != "complex" else "real")
         return x
+    if isinstance(x, Table):
+        return Table(x.source, x.entries.to(torch.float64 if kind == "real" else dtype), x.low, x.shape)
     if kind == "real" and have in ("int", "bool"):
         return Known(x.data.double()) if isinstance(x, Known) else x
     if isinstance(x, Known):
         return Known(x.data.to(dtype))
-    if isinstance(x, Table):
-        return Table(x.source, x.entries.to(dtype), x.low, x.shape)
     if kind in ("int", "bool") and isinstance(x, Named) and x.kind == "int":
         require(kind == "int", "an integer tensor as booleans")
         return x

@@ -39,10 +39,10 @@ class Named(Value):
     """A result of a node, or an input: a tensor of the format.
 
     base: the value of which this is the same elements in row-major order under another shape. square: the value whose root this is. row_sums: what the
-    sum over the last dimension is known to be.
+    sum over the last dimension is known to be. masked: (unmasked, keep): this is `unmasked` in the rows whose class `keep` has, zero in the others.
     """
 
-    __slots__ = ("name", "kind", "node", "base", "square", "row_sums")
+    __slots__ = ("name", "kind", "node", "base", "square", "row_sums", "masked")
 
     def __init__(self, name: str, shape: Any, kind: str = "real", node: dict[str, Any] | None = None) -> None:
         super().__init__(shape)
@@ -50,6 +50,7 @@ class Named(Value):
         self.base: Named | None = None
         self.square: Value | None = None
         self.row_sums: Value | None = None
+        self.masked: tuple[Named, Table] | None = None
 
     def __repr__(self) -> str:
         return f"{self.name}{list(self.shape)}"

@@ -60,13 +60,19 @@ def embedding_backward(call: Any, g: Graph, grad: Value, ids: Value, rows: int, 
 def scatter_rows(g: Graph, grad: Value, ids: Table, shape: tuple[int, ...]) -> Value:
     """Sums of the gradient's rows over positions by where their class goes: window by window of classes that keep their distance; what all go to one row is summed there."""
     index = ids.entries.to(torch.int64)
-    weight = getattr(grad, "_row_mask", None)
+    used = torch.ones(len(index), dtype=torch.bool)  # classes whose rows are not zero anyway
+    if isinstance(grad, Named) and grad.masked is not None and tables.same_source(grad.masked[1], ids) and len(grad.masked[1].entries) == len(index):
+        used = grad.masked[1].entries.bool()
+        grad = grad.masked[0]
+    elif isinstance(grad, Named) and grad.masked is not None:
+        grad = Named(grad.name, grad.shape, grad.kind, grad.node)
+    index = torch.where(used, index, torch.full_like(index, -1))
     shift = index - torch.arange(len(index))
     changes = (torch.nonzero(shift[1:] != shift[:-1]).flatten() + 1).tolist()
     bounds = [0, *changes, len(index)]
     windows = [(a, b, int(shift[a])) for a, b in zip(bounds[:-1], bounds[1:])]
-    lines = [w for w in windows if w[1] - w[0] > 1]
-    single = torch.ones(len(index), dtype=torch.bool)
+    lines = [w for w in windows if w[1] - w[0] > 1 and bool(used[w[0]:w[1]].all())]
+    single = used.clone()
     for a, b, _ in lines:
         single[a:b] = False
     total: Value = Filled(0, shape)
@@ -80,7 +86,6 @@ def scatter_rows(g: Graph, grad: Value, ids: Table, shape: tuple[int, ...]) -> V
         factor = g.reshape(g.named(mask), ids.shape + (1,))
         flat = ar.reduce(g, "sum", ar.binary(g, "mul", grad, factor), list(range(len(ids.shape))))
         total = ar.binary(g, "add", total, _placed(g, g.reshape(flat, (1,) + shape[1:]), int(place), shape))
-    _ = weight
     return total
 
 
@@ -234,6 +239,8 @@ def _where_mask(g: Graph, x: Value, mask: Value, value: Value, accumulate: bool)
     keep_table = Table(mask.source, ~mask.entries, mask.low, mask.shape)
     factor = g.reshape(g.named(keep_table), mask.shape + (1,) * (len(x.shape) - len(mask.shape)))
     kept = ar.binary(g, "mul", x, factor)
+    if isinstance(kept, Named) and isinstance(x, Named) and len(mask.shape) == len(x.shape) - 1 and isinstance(value, Filled) and value.fill == 0:
+        kept.masked = (x, keep_table)
     if isinstance(value, Filled) and value.fill == 0:
         return kept
     return ar.binary(g, "add", kept, ar.binary(g, "mul", ar.binary(g, "sub", 1, factor), value))

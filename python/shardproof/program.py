@@ -46,7 +46,7 @@ def verify_files(plan: str | os.PathLike[str], model: str | os.PathLike[str] | N
 
 def report_of(raw: dict[str, Any], text: str) -> Report:
     """The JSON report as an object."""
-    defects = [Defect(d.get("kind", ""), d.get("text", d.get("message", "")), d.get("tensor", ""), _places(d), d) for d in raw["defects"]]
+    defects = [Defect(d.get("kind", ""), d.get("message", ""), d.get("tensor", ""), _places(d), d) for d in raw["defects"]]
     return Report(VERDICTS[raw["verdict"]], raw["reason"], raw["outputs"], raw["outputs_proved"], defects, text, raw)
 
 

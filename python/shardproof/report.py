@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-VERDICTS = {"equivalent": "EQUIVALENT", "not equivalent": "NOT EQUIVALENT", "undecided": "UNDECIDED"}
+VERDICTS = {"equivalent": "EQUIVALENT", "not-equivalent": "NOT EQUIVALENT", "undecided": "UNDECIDED"}
 
 
 @dataclasses.dataclass

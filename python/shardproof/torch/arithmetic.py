@@ -170,7 +170,7 @@ def _exp(g: Graph, n: Named) -> Value:
         return g.one("softmax", [g._value(n.node["in"][0], "real")], n.shape, dict(n.node["attrs"]))
     if n.node is not None and n.node["op"] == "sub" and len(n.node["in"]) == 2:
         x, s = (g._value(name, "real") for name in n.node["in"])
-        if s.node is not None and s.node["op"] == "log":
+        if isinstance(s, Named) and s.node is not None and s.node["op"] == "log":
             return binary(g, "div", unary(g, "exp", x), g._value(s.node["in"][0], "real"))
     return g.one("exp", [n], n.shape)
 

@@ -61,7 +61,7 @@ class Graph:
         self._count = 0
         self._seen: dict[Any, Any] = {}
         self._fills: dict[Any, Named] = {}
-        self._known: dict[Any, Named] = {}
+        self._known: dict[Any, list[tuple[Named, torch.Tensor]]] = {}
 
     # ---- tensors ----
     def declare(self, name: str, shape: Shape, kind: str = "real", role: str | None = None) -> Named:
@@ -108,12 +108,15 @@ class Graph:
             data = data.to(torch.int64)
         if data.is_floating_point() and not bool(torch.isfinite(data).all()):
             raise Unsupported("a constant tensor with infinities or not-a-numbers is used as numbers")
-        key = (v.kind, tuple(data.shape), str(data.dtype), data.contiguous().view(torch.uint8).numpy().tobytes() if data.numel() else b"")
-        if key not in self._known:
-            name = f"%known.{len(self.constants)}"
-            self._known[key] = self.declare(name, v.shape, v.kind, "input")
-            self.constants.append((name, data))
-        return self._known[key]
+        alike = self._known.setdefault((v.kind, v.shape, data.dtype), [])
+        for tensor, other in alike:
+            if torch.equal(data, other):
+                return tensor
+        name = f"%known.{len(self.constants)}"
+        tensor = self.declare(name, v.shape, v.kind, "input")
+        alike.append((tensor, data))
+        self.constants.append((name, data))
+        return tensor
 
     def origin(self, v: Named) -> str | None:
         """The input of which a tensor is a rearrangement, or None."""
@@ -225,7 +228,10 @@ class Graph:
             return self.permute(inner, [before[d] for d in dims])
         return self.one("permute", [n], shape, {"dims": list(dims)}, n.kind)
 
-    def _value(self, name: str, kind: str) -> Named:
+    def _value(self, name: str, kind: str) -> Value:
+        entry = self.tensors[name]
+        if entry.get("kind") == "constant":
+            return Filled(entry["value"], entry["shape"], kind)
         producer = self._producers().get(name)
         return Named(name, self.tensors[name]["shape"], kind, producer)
 
@@ -257,10 +263,30 @@ class Graph:
         if 0 in shape:
             return Filled(0, shape, self.named(v).kind)
         n = self.named(v)
+        inner = self._slice_of_cat(n, dim, start, stop) if step == 1 else None
+        if inner is not None:
+            return inner
         attrs = {"dim": dim, "start": start, "stop": stop}
         if step != 1:
             attrs["step"] = step
         return self.one("slice", [n], shape, attrs, n.kind)
+
+    def _slice_of_cat(self, n: Named, dim: int, start: int, stop: int) -> Value | None:
+        """What lies in the parts of a concatenation, taken from them; None where a part is cut and others are needed, too."""
+        if n.node is None or n.node["op"] != "cat" or n.node["attrs"]["dim"] != dim:
+            return None
+        at, parts = 0, []
+        for name in n.node["in"]:
+            part = self._value(name, n.kind)
+            end = at + part.shape[dim]
+            if at <= start and stop <= end:
+                return self.slice(part, dim, start - at, stop - at)
+            if at < stop and start < end:
+                if at < start or end > stop:
+                    return None
+                parts.append(part)
+            at = end
+        return self.cat(parts, dim)
 
     def expand(self, v: Value, shape: Sequence[int]) -> Value:
         to = tuple(int(n) for n in shape)

@@ -6,6 +6,7 @@ Inputs, parameters and optimizer states are random numbers that depend on their 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import socket
 import tempfile
@@ -157,31 +158,49 @@ def run(step: Callable[[World], Any], mesh: Mapping[str, int], rank: int = 0) ->
     return side.results
 
 
-def _child(rank: int, world: int, port: int, load: Callable[..., Any], key: Any, which: str, mesh: Mapping[str, int], folder: str) -> None:
+def _child(rank: int, world: int, port: int, load: Callable[..., Any], cases: Sequence[tuple[str, dict[str, int]]], which: str, folder: str) -> None:
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
-    dist.init_process_group("gloo", rank=rank, world_size=world)
+    dist.init_process_group("gloo", rank=rank, world_size=world, timeout=datetime.timedelta(seconds=60))
     try:
-        torch.save(run(load(key, which), mesh, rank), f"{folder}/{rank}.pt")
-    except Exception as e:  # told to the parent; the others must not wait for ever
-        torch.save(f"{type(e).__name__}: {e}", f"{folder}/{rank}.pt")
+        for i, (key, mesh) in enumerate(cases):
+            try:
+                result: Any = run(load(key, which), mesh, rank)
+            except Exception as e:  # told to the parent
+                result = f"{type(e).__name__}: {e}"
+            torch.save(result, f"{folder}/{i}.{rank}.pt")
+            dist.barrier()
     finally:
         dist.destroy_process_group()
 
 
-def compare(load: Callable[..., Any], key: Any, mesh: Mapping[str, int]) -> tuple[float, str]:
-    """The largest difference between real processes and one, relative to the largest element, and where it is.
+def compare(load: Callable[[str, str], Any], cases: Mapping[str, Mapping[str, int]]) -> dict[str, tuple[float, str]]:
+    """For each case (name -> mesh) the largest difference between real processes and one device, relative to the largest element, and where it is.
 
-    load(key, "single" or "step") gives the step; it must be importable by name. A missing result, another shape, or an exception counts as infinitely large.
+    load(name, "single" or "step") gives the step; it must be importable by name. A missing result, another shape, or an exception counts as infinitely large.
+    Processes of one world size run all its cases one after another.
     """
-    world = Mesh(mesh).world
+    found: dict[str, tuple[float, str]] = {}
+    by_world: dict[int, list[tuple[str, dict[str, int]]]] = {}
+    for name, mesh in cases.items():
+        by_world.setdefault(Mesh(mesh).world, []).append((name, dict(mesh)))
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_child, (1, _free_port(), load, key, "single", {a: 1 for a in mesh}, folder), nprocs=1)
-        wanted = torch.load(f"{folder}/0.pt", weights_only=False)
-        if isinstance(wanted, str):
-            raise RuntimeError(f"the single device: {wanted}")
-        mp.spawn(_child, (world, _free_port(), load, key, "step", dict(mesh), folder), nprocs=world)
-        every = [torch.load(f"{folder}/{r}.pt", weights_only=False) for r in range(world)]
+        os.makedirs(f"{folder}/1")
+        ordered = [case for group in by_world.values() for case in group]
+        mp.spawn(_child, (1, _free_port(), load, [(n, {a: 1 for a in m}) for n, m in ordered], "single", f"{folder}/1"), nprocs=1)
+        wanted = {n: torch.load(f"{folder}/1/{i}.0.pt", weights_only=False) for i, (n, _) in enumerate(ordered)}
+        for world, group in by_world.items():
+            here = f"{folder}/world{world}"
+            os.makedirs(here)
+            mp.spawn(_child, (world, _free_port(), load, group, "step", here), nprocs=world)
+            for i, (name, _) in enumerate(group):
+                found[name] = _difference(wanted[name], [torch.load(f"{here}/{i}.{r}.pt", weights_only=False) for r in range(world)])
+    return found
+
+
+def _difference(wanted: Any, every: Sequence[Any]) -> tuple[float, str]:
+    if isinstance(wanted, str):
+        raise RuntimeError(f"the single device: {wanted}")
     worst, place = 0.0, ""
     seen: set[str] = set()
     for r, results in enumerate(every):

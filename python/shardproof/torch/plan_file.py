@@ -10,13 +10,12 @@ from typing import Any, Mapping, Sequence
 
 import torch
 
-from . import arithmetic as ar
 from .boxes import Box, NoPlace, locate
 from .marks import Mark
 from .mesh import Mesh
 from .model_file import COMMUNICATION, Model, literal, live, tensor_of, tensors_of
 from .record import CaptureError, Recording
-from .values import Filled, Named, Poison, Shape
+from .values import Filled, Poison, Shape, numel
 
 
 @dataclasses.dataclass
@@ -158,6 +157,7 @@ def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Se
     sides: recordings of ranks; alike: axes along which ranks that were not recorded are taken to be like those that were. Raises CaptureError.
     """
     mesh = sides[0].mesh
+    _one_shape(sides)
     programs = _programs(sides, model, checkpoints)
     by_rank = {side.rank: p for side, p in zip(sides, programs)}
     fixed = _distinguishing(mesh, {r: p.text for r, p in by_rank.items()}, alike)
@@ -178,6 +178,34 @@ def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Se
     js = {"format": "shardproof-plan", "version": 1, "model": model_file, "mesh": [[a, n] for a, n in mesh.sizes.items()], "programs": out_programs, "lineage": lineage}
     guessed = list(dict.fromkeys(g for p in programs for g in p.guessed))
     return js, {k: v for p in programs for k, v in p.skipped.items()}, guessed
+
+
+def _one_shape(sides: Sequence[Recording]) -> None:
+    """A rank whose part of a flat buffer is nothing but padding sends constants, of which only the number of elements is known: they take the shape that the others send."""
+    shapes: dict[str, Shape] = {}
+    for side in sides:
+        for n in side.graph.nodes:
+            if "comm" in n and n["op"] == "all_gather" and not n["in"][0].startswith("%const"):
+                shapes.setdefault(n["comm"], tuple(side.graph.tensors[n["in"][0]]["shape"]))
+    for side in sides:
+        g = side.graph
+        for i in reversed(range(len(g.nodes))):
+            n = g.nodes[i]
+            if "comm" not in n or n["op"] != "all_gather" or not n["in"][0].startswith("%const"):
+                continue
+            have, want = tuple(g.tensors[n["in"][0]]["shape"]), shapes.get(n["comm"], ())
+            if have == want or not want or numel(have) != numel(want):
+                continue
+            constant = g.tensors[n["in"][0]]
+            operand = g.named(Filled(constant["value"], want, "int" if "dtype" in constant else "real")).name
+            out = n["out"][0]
+            whole = f"{out} gathered"
+            members = g.tensors[out]["shape"][0] // have[0]
+            g.tensors[whole] = {**g.tensors[out], "shape": [want[0] * members, *want[1:]]}
+            view = {"op": "view", "in": [whole], "out": [out], "attrs": {"size": list(g.tensors[out]["shape"])}, **({"loc": n["loc"]} if "loc" in n else {})}
+            g.nodes[i:i + 1] = [{**n, "in": [operand], "out": [whole]}, view]
+            if i < side.started:
+                side.started += 1
 
 
 def _programs(sides: Sequence[Recording], model: Model, checkpoints: bool) -> list[Program]:
@@ -273,5 +301,3 @@ def _check_outputs(model: Model, lineage: Sequence[dict[str, Any]]) -> None:
         if t.get("kind") in ("input", "parameter") and ("input", name) not in have:
             raise CaptureError(f"{t['kind']} {name!r} of the single device is on no rank")
 
-
-_ = (ar, Filled, Named)

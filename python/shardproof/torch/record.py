@@ -148,9 +148,15 @@ class _Side:
         """Gradients as backward left them, before clipping; of several backward passes the last one's stay."""
         if self.recorder.paused:
             return
-        self.raw_gradients = [
-            Mark("checkpoint", f"{name}.grad of backward", self.recorder.read(unwrapped(p.grad)), place(self.recorder, p.grad, self.binding.shard_of(name)))
-            for name, p in self.binding.parameters.items() if p.grad is not None and 0 not in unwrapped(p.grad).shape]
+        self.raw_gradients = []
+        for name, p in self.binding.parameters.items():
+            if p.grad is None or 0 in unwrapped(p.grad).shape:
+                continue
+            shard = self.binding.shard_of(name)
+            placement = place(self.recorder, p.grad, shard)
+            if not isinstance(p.grad, private.DTensor):  # reduced already (DDP) or not yet (by hand): their mean is the model's either way
+                placement.mean = [a for a in self.cuts if a not in (shard or {})]
+            self.raw_gradients.append(Mark("checkpoint", f"{name}.grad of backward", self.recorder.read(unwrapped(p.grad)), placement))
 
     # ---- marks ----
     def _given(self, name: str, t: torch.Tensor, placement: Placement, role: str) -> None:

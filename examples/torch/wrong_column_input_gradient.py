@@ -3,7 +3,7 @@
 import megatron
 from megatron import single  # noqa: F401
 
-MESH, EXPECT, NAMES = {"tp": 2}, "NOT EQUIVALENT", "layers"
+MESH, EXPECT, NAMES = {"tp": 2}, "NOT EQUIVALENT", "megatron.py"
 
 
 def step(world):

@@ -29,6 +29,8 @@ class Capture:
     left_out: dict[str, str]     # checkpoints that are not in the files, and why
     unknown: dict[str, str]      # operators without translation that no output needs
     recorded: list[int]          # ranks
+    names: dict[str, str]        # output -> the model's tensor that it is
+    constants: dict[str, Any]    # inputs of the model whose names begin with %known: the numbers that they have in this step (torch tensors)
     seconds: float
 
     def write(self, prefix: str | os.PathLike[str]) -> tuple[Path, Path]:
@@ -68,7 +70,8 @@ def capture(*steps: Step, mesh: Mapping[str, int] | str, ranks: str = "all", che
     assumptions += [f"{g}: where the ranks' parts lie was concluded from shapes" for g in guessed]
     assumptions += [f"ranks that differ only in {a} run alike: of {where.sizes[a]} coordinates those recorded did" for a in alike]
     unknown = {text: loc for s in sides for text, loc in s.unknown.items()}
-    return Capture(model.json, plan, assumptions, left_out, unknown, [s.rank for s in sides], time.monotonic() - start)
+    return Capture(model.json, plan, assumptions, left_out, unknown, [s.rank for s in sides], {label: model.tied[("output", label, 0)] for label in model.outputs},
+                   dict(model.constants), time.monotonic() - start)
 
 
 def _ranks(step: Step, mesh: Mesh, model: Model, ranks: str) -> tuple[list[Recording], list[str]]:

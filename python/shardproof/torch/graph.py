@@ -11,6 +11,7 @@ import torch
 from .values import Complex, Filled, Known, Named, Pick, Poison, Poisoned, Shape, Table, Unsupported, Value, numel
 
 _MOVES = ("view", "permute", "slice", "expand", "cat", "identity", "recv", "broadcast", "all_gather")
+LITERAL_LIMIT = 4096  # elements of a constant with two values, or of a mask, that is written out
 FOLD_LIMIT = 1 << 24  # elements of a constant that is computed here
 
 
@@ -44,6 +45,10 @@ def as_fraction(x: float) -> tuple[int, int, bool] | None:
         if near.numerator and near.numerator < 1 << 16 and math.sqrt(near) == x and len(repr(x)) > 12:
             return near.numerator, near.denominator, True
     return None
+
+
+def _numbers(x: Any) -> Any:
+    return [_numbers(y) for y in x] if isinstance(x, list) else number(x)
 
 
 class Graph:
@@ -108,11 +113,16 @@ class Graph:
             data = data.to(torch.int64)
         if data.is_floating_point() and not bool(torch.isfinite(data).all()):
             raise Unsupported("a constant tensor with infinities or not-a-numbers is used as numbers")
-        alike = self._known.setdefault((v.kind, v.shape, data.dtype), [])
+        alike = self._known.setdefault((v.kind == "real", v.shape), [])
         for tensor, other in alike:
-            if torch.equal(data, other):
+            if torch.equal(data.double(), other.double()):
                 return tensor
-        name = f"%known.{len(self.constants)}"
+        name = f"%known.{sum(map(len, self._known.values()))}"
+        if v.kind != "real" or (data.numel() <= LITERAL_LIMIT and len(torch.unique(data)) <= 2):
+            tensor = self.declare(name, v.shape, v.kind, "constant")  # a mask or positions: what is proved may depend on the numbers
+            self.tensors[name]["value"] = _numbers(data.tolist())
+            alike.append((tensor, data))
+            return tensor
         tensor = self.declare(name, v.shape, v.kind, "input")
         alike.append((tensor, data))
         self.constants.append((name, data))
@@ -230,7 +240,7 @@ class Graph:
 
     def _value(self, name: str, kind: str) -> Value:
         entry = self.tensors[name]
-        if entry.get("kind") == "constant":
+        if entry.get("kind") == "constant" and not isinstance(entry["value"], list):
             return Filled(entry["value"], entry["shape"], kind)
         producer = self._producers().get(name)
         return Named(name, self.tensors[name]["shape"], kind, producer)

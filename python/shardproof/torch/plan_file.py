@@ -25,6 +25,7 @@ class _Tie:
     local: str
     shape: Shape
     box: Box
+    label: str = ""   # of an output: two may be one tensor of the model
 
     def identity(self) -> tuple[str, str, str, Shape, tuple[str, ...]]:
         return self.role, self.tensor, self.local, self.shape, self.box.total
@@ -46,7 +47,8 @@ def _constants(side: Recording, model: Model) -> list[tuple[Mark | None, str, tu
     """Each constant tensor of the rank: the model's that has the same numbers, and where; or its own."""
     found: list[tuple[Mark | None, str, tuple[int, ...], torch.Tensor]] = []
     for name, data in side.graph.constants:
-        match = next(((n, low) for n, whole in model.constants if (low := _inside(data, whole)) is not None), None)
+        candidates = sorted(model.constants, key=lambda c: (c[1].dtype != data.dtype, c[1].shape != data.shape))
+        match = next(((n, low) for n, whole in candidates if (low := _inside(data, whole)) is not None), None)
         found.append((None, match[0] if match else "", match[1] if match else (), data))
     return found
 
@@ -148,7 +150,7 @@ def _tie(side: Recording, model: Model, mark: Mark, at: Mapping[str, int], skipp
         raise CaptureError(f"{mark.role} {mark.name!r} on rank {side.rank}: {e}. Say where it lies by shard=") from None
     if box.divisor != 1:
         local = side.graph.one("div", [local], local.shape, {"scalar": box.divisor})
-    return _Tie(mark.role, tensor, local.name, local.shape, box)
+    return _Tie(mark.role, tensor, local.name, local.shape, box, mark.name if mark.role == "output" else "")
 
 
 def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Sequence[str] = (), checkpoints: bool = True) -> tuple[dict[str, Any], dict[str, str], list[str]]:
@@ -172,8 +174,9 @@ def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Se
         out_programs.append({**({"at": here} if here else {}), "tensors": first.tensors, "nodes": first.nodes})
         for i, tie in enumerate(first.ties):
             step = _step(mesh, free, {r: by_rank[r].ties[i].box.low for r in ranks}, tie)
-            shards[(tie.role, tie.tensor)].append((here, tie, step))
+            shards[(tie.role, tie.tensor, tie.label)].append((here, tie, step))
     lineage = _lineage(shards, fixed, mesh)
+    _unused_constants(model, out_programs, lineage)
     _check_outputs(model, lineage)
     js = {"format": "shardproof-plan", "version": 1, "model": model_file, "mesh": [[a, n] for a, n in mesh.sizes.items()], "programs": out_programs, "lineage": lineage}
     guessed = list(dict.fromkeys(g for p in programs for g in p.guessed))
@@ -185,13 +188,13 @@ def _one_shape(sides: Sequence[Recording]) -> None:
     shapes: dict[str, Shape] = {}
     for side in sides:
         for n in side.graph.nodes:
-            if "comm" in n and n["op"] == "all_gather" and not n["in"][0].startswith("%const"):
+            if "comm" in n and n["op"] == "all_gather" and not n["in"][0].startswith("%const."):
                 shapes.setdefault(n["comm"], tuple(side.graph.tensors[n["in"][0]]["shape"]))
     for side in sides:
         g = side.graph
         for i in reversed(range(len(g.nodes))):
             n = g.nodes[i]
-            if "comm" not in n or n["op"] != "all_gather" or not n["in"][0].startswith("%const"):
+            if "comm" not in n or n["op"] != "all_gather" or not n["in"][0].startswith("%const."):
                 continue
             have, want = tuple(g.tensors[n["in"][0]]["shape"]), shapes.get(n["comm"], ())
             if have == want or not want or numel(have) != numel(want):
@@ -251,10 +254,10 @@ def _step(mesh: Mesh, free: Sequence[str], lows: Mapping[int, tuple[int, ...]], 
     return step
 
 
-def _lineage(shards: Mapping[tuple[str, str], list[tuple[dict[str, int], _Tie, dict[str, list[int]]]]], fixed: Sequence[str], mesh: Mesh) -> list[dict[str, Any]]:
+def _lineage(shards: Mapping[tuple[str, str, str], list[tuple[dict[str, int], _Tie, dict[str, list[int]]]]], fixed: Sequence[str], mesh: Mesh) -> list[dict[str, Any]]:
     order = {"input": 0, "checkpoint": 1, "output": 2}
     lineage = []
-    for (role, tensor), entries in shards.items():
+    for (role, tensor, _), entries in shards.items():
         for group in _entries(entries, fixed):
             lineage.append({"tensor": tensor, "role": role, "shards": group})
     lineage.sort(key=lambda e: order[e["role"]])
@@ -289,6 +292,18 @@ def _entries(entries: list[tuple[dict[str, int], _Tie, dict[str, list[int]]]], f
             shards.append(shard)
         result.append(shards)
     return result
+
+
+def _unused_constants(model: Model, programs: list[dict[str, Any]], lineage: list[dict[str, Any]]) -> None:
+    """Constants of the single device that no rank needs are given to all ranks: every input of the model must be somewhere."""
+    have = {e["tensor"] for e in lineage if e["role"] == "input"}
+    for name, data in model.constants:
+        if name not in have:
+            local = f"{name} of the single device"
+            for program in programs:
+                program["tensors"] = {**program["tensors"], local: model.json["tensors"][name]}
+            parts = [{"local": local, **({"at": p["at"]} if "at" in p else {})} for p in programs]
+            lineage.insert(0, {"tensor": name, "role": "input", "shards": [{"box": [[0, n] for n in data.shape], "parts": [part]} for part in parts]})
 
 
 def _check_outputs(model: Model, lineage: Sequence[dict[str, Any]]) -> None:

@@ -212,7 +212,7 @@ def index_put(call: Any, g: Graph, x: Value, indices: list[Value | None], value:
     classes = _row_index(g, indices, x.shape)
     if classes is not None and not isinstance(classes, (Known, Filled)):
         return place_in_rows(g, x, classes, value, accumulate)
-    if len(given) == 1 and isinstance(given[0][1], Known) and len(x.shape) >= 1:
+    if len(given) == 1 and isinstance(given[0][1], (Known, Filled)) and len(x.shape) >= 1:
         return _put_known(g, x, given[0][0], given[0][1], value, accumulate)
     raise Unsupported("a write by an index that depends on data")
 
@@ -246,9 +246,9 @@ def _where_mask(g: Graph, x: Value, mask: Value, value: Value, accumulate: bool)
     return ar.binary(g, "add", kept, ar.binary(g, "mul", ar.binary(g, "sub", 1, factor), value))
 
 
-def _put_known(g: Graph, x: Value, dim: int, i: Known, value: Value, accumulate: bool) -> Value:
+def _put_known(g: Graph, x: Value, dim: int, i: Known | Filled, value: Value, accumulate: bool) -> Value:
     """Known positions along one dimension, each once or (accumulating) any number of times, one slice after another."""
-    positions = [int(p) % x.shape[dim] for p in i.data.reshape(-1).tolist()]
+    positions = [int(p) % x.shape[dim] for p in g.data(i).reshape(-1).tolist()]
     require(len(positions) <= 256, "a write by a long index")
     shape = x.shape[:dim] + (len(positions),) + x.shape[dim + 1:]
     value = g.reshape(g.expand(value, x.shape[:dim] + tuple(i.shape) + x.shape[dim + 1:]), shape)

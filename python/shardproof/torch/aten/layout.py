@@ -34,6 +34,8 @@ def cast(g: Graph, x: Value, dtype: torch.dtype) -> Value:
         return Known(x.data.double()) if isinstance(x, Known) else x
     if isinstance(x, Known):
         return Known(x.data.to(dtype))
+    if kind in ("int", "bool") and isinstance(x, Named) and x.node is not None and x.node["op"] == "one_hot":
+        return x  # zeros and ones
     if kind in ("int", "bool") and isinstance(x, Named) and x.kind == "int":
         require(kind == "int", "an integer tensor as booleans")
         return x

@@ -181,6 +181,16 @@ _COMPARISONS = {
 }
 
 
+def _classes_in_a_row(g: Graph, x: Named, y: Known) -> Value | None:
+    """classes[..., None] == arange(start, stop): the one-hot rows."""
+    n = y.shape[-1] if y.shape else 0
+    flat = y.data.reshape(-1)
+    if x.shape[-1:] != (1,) or len(flat) != n or n == 0 or not torch.equal(flat, torch.arange(n) + flat[0]):
+        return None
+    start = int(flat[0])
+    return tables.one_hot(g, g.reshape(x, x.shape[:-1]), start, start + n)
+
+
 def _comparison(name: str) -> Any:
     function, real = _COMPARISONS[name]
 
@@ -192,6 +202,15 @@ def _comparison(name: str) -> Any:
             if same is not None:
                 g.assume(tables.CLASSES)
             return same if same is not None else t
+        for x, y, flip in ((a, b, False), (b, a, True)):
+            if name == "eq" and isinstance(x, Named) and x.kind == "int" and isinstance(y, Known):
+                hot = _classes_in_a_row(g, x, y)
+                if hot is not None and hot.shape == call.shape():
+                    return hot
+            if isinstance(y, Filled) and math.isinf(y.fill) and getattr(x, "kind", "real") == "real":
+                g.assume("no real number is infinite or not-a-number")
+                below = (y.fill > 0) != flip
+                return Filled(int({"eq": False, "ne": True, "lt": below, "le": below, "gt": not below, "ge": not below}[name]), call.shape(), "bool")
         for v in (a, b):
             require(not (isinstance(v, (Named, Table)) and v.kind == "int"), "a comparison of integers whose range is not known")
         return g.expand(real(g, a, b), call.shape())

@@ -10,7 +10,6 @@ from .. import arithmetic as ar
 from .. import tables
 from ..graph import Graph
 from ..values import Filled, Known, Named, Pick, Table, Unsupported, Value
-from .layout import cast
 from .table import line, require
 
 
@@ -259,13 +258,3 @@ def _put_known(g: Graph, x: Value, dim: int, i: Known | Filled, value: Value, ac
         new = g.slice(value, dim, k, k + 1)
         rows[p] = ar.binary(g, "add", rows[p], new) if accumulate else new
     return g.cat(rows, dim)
-
-
-@line("one_hot")
-def one_hot(call: Any, g: Graph, ids: Value, classes: int = -1) -> Value:
-    require(classes > 0 and isinstance(ids, Named), "one_hot of classes whose number is not given")
-    tables.note_classes(g, ids, classes)
-    return tables.one_hot(g, ids, 0, classes)
-
-
-_ = cast

@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 
-from .. import tables
 from ..arithmetic import check, lift
 from ..graph import Graph
-from ..values import Complex, Filled, Known, Named, Pick, Table, Unsupported, Value, kind_of
+from ..values import Complex, Filled, Known, Named, Table, Unsupported, Value, kind_of
 from .table import line, require, scalar
 
 
@@ -204,4 +203,3 @@ def _triangle(upper: bool) -> Any:
 
 line("triu")(_triangle(True))
 line("tril")(_triangle(False))
-_ = (tables, Pick)

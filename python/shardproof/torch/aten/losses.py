@@ -10,7 +10,7 @@ from .. import arithmetic as ar
 from .. import tables
 from ..graph import Graph
 from ..values import Filled, Named, Table, Unsupported, Value, numel
-from .table import line, require, scalar
+from .table import line, require
 
 NONE, MEAN, SUM = 0, 1, 2
 
@@ -81,5 +81,3 @@ def nll_backward(call: Any, g: Graph, grad: Value, x: Value, labels: Value, weig
         result.row_sums = g.expand(row, n.shape + (1,))  # each row of the one-hot matrix sums to 1: labels are classes
     return result
 
-
-_ = scalar

@@ -1,4 +1,4 @@
-"""Layer and root-mean-square normalisation, as their definition."""
+"""Layer normalisation, as its definition."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .. import arithmetic as ar
 from ..graph import Graph
 from ..values import Value
 from .reductions import moments
-from .table import line, require
+from .table import line
 
 
 def _dims(x: Value, shape: list[int]) -> list[int]:
@@ -47,31 +47,4 @@ def layer_norm_backward(call: Any, g: Graph, grad: Value, x: Value, shape: list[
                                    lambda: _sum_to(g, grad, tuple(shape)))):
         if wanted:
             results.append(make())
-    return results
-
-
-@line("_fused_rms_norm")
-def rms_norm(call: Any, g: Graph, x: Value, shape: list[int], w: Value | None, eps: float | None) -> list[Value]:
-    import torch
-
-    dims = _dims(x, shape)
-    eps = torch.finfo(call.outs[0].dtype).eps if eps is None else eps
-    rstd = ar.unary(g, "rsqrt", ar.binary(g, "add", ar.reduce(g, "mean", ar.binary(g, "mul", x, x), dims, True), eps))
-    y = ar.binary(g, "mul", x, rstd)
-    return [ar.binary(g, "mul", y, w) if w is not None else y, rstd]
-
-
-@line("_fused_rms_norm_backward")
-def rms_norm_backward(call: Any, g: Graph, grad: Value, x: Value, shape: list[int], rstd: Value, w: Value | None, mask: list[bool]) -> list[Value | None]:
-    dims = _dims(x, shape)
-    rstd = g.reshape(rstd, tuple(1 if i in dims else n for i, n in enumerate(x.shape)))
-    xhat = ar.binary(g, "mul", x, rstd)
-    gw = ar.binary(g, "mul", grad, w) if w is not None else grad
-    inner = ar.binary(g, "sub", gw, ar.binary(g, "mul", xhat, ar.reduce(g, "mean", ar.binary(g, "mul", gw, xhat), dims, True)))
-    results: list[Value | None] = []
-    if mask[0]:
-        results.append(ar.binary(g, "mul", inner, rstd))
-    if mask[1]:
-        require(w is not None, "the gradient of an absent weight")
-        results.append(_sum_to(g, ar.binary(g, "mul", grad, xhat), tuple(shape)))
     return results

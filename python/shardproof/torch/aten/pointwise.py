@@ -10,7 +10,7 @@ import torch
 from .. import arithmetic as ar
 from .. import tables
 from ..graph import Graph
-from ..values import Complex, Filled, Known, Named, Pick, Table, Unsupported, Value
+from ..values import Complex, Filled, Known, Named, Table, Unsupported, Value
 from .table import line, require, scalar
 
 
@@ -68,7 +68,7 @@ def _plain(name: str) -> Any:
     return f
 
 
-for _name in ("neg", "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "silu", "relu", "square"):
+for _name in ("neg", "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "silu", "relu"):
     line(_name)(_plain(_name))
 
 
@@ -322,27 +322,3 @@ def masked_fill(call: Any, g: Graph, x: Value, mask: Value, value: Any) -> Value
 def never(call: Any, g: Graph, a: Value) -> Value:
     g.assume("isnan and isinf are false: the verdict is about real numbers")
     return Filled(0, a.shape, "bool")
-
-
-@line("isfinite")
-def always(call: Any, g: Graph, a: Value) -> Value:
-    g.assume("isfinite is true: the verdict is about real numbers")
-    return Filled(1, a.shape, "bool")
-
-
-@line("polar")
-def polar(call: Any, g: Graph, a: Value, b: Value) -> Value:
-    raise Unsupported("polar of tensors that are no constants")
-
-
-@line("_conj_physical", "conj_physical")
-def conjugate(call: Any, g: Graph, a: Value) -> Value:
-    return Complex(a.real, ar.negate(g, a.imag)) if isinstance(a, Complex) else a
-
-
-@line("complex")
-def make_complex(call: Any, g: Graph, a: Value, b: Value) -> Value:
-    return Complex(a, b)
-
-
-_ = Pick

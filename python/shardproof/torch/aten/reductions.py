@@ -6,7 +6,7 @@ from typing import Any
 
 from .. import arithmetic as ar
 from ..graph import Graph
-from ..values import Filled, Known, Named, Table, Unsupported, Value
+from ..values import Known, Named, Table, Value
 from .table import line, require, scalar
 
 
@@ -135,11 +135,6 @@ def addmm(call: Any, g: Graph, c: Value, a: Value, b: Value, *, beta: Any = 1, a
     return ar.binary(g, "add", product, ar.binary(g, "mul", c, scalar(beta)) if scalar(beta) != 1 else c)
 
 
-@line("outer", "ger")
-def outer(call: Any, g: Graph, a: Value, b: Value) -> Value:
-    return ar.binary(g, "mul", g.reshape(a, a.shape + (1,)), g.reshape(b, (1,) + b.shape))
-
-
 @line("cumsum")
 def cumsum(call: Any, g: Graph, a: Value, dim: int, dtype: Any = None) -> Value:
     """Along a dimension: the product with a triangle of ones."""
@@ -154,5 +149,3 @@ def cumsum(call: Any, g: Graph, a: Value, dim: int, dtype: Any = None) -> Value:
     back = [order.index(i) for i in range(len(order))]
     return g.permute(r, back)
 
-
-_ = (Filled, Unsupported)

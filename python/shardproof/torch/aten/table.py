@@ -59,6 +59,7 @@ def _each(f: Line) -> Line:
             results.append(f(call, g, *[a[i] if isinstance(a, list) else a for a in args], **{k: a[i] if isinstance(a, list) else a for k, a in kwargs.items()}))
         return results
 
+    each.__wrapped__ = f  # type: ignore[attr-defined]
     return each
 
 

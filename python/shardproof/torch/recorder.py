@@ -237,13 +237,18 @@ class Recorder(private.TorchDispatchMode):
             if namespace in collectives.NAMESPACES:
                 return collectives.dispatch(self, name, func, args, kwargs)
             line = table.lookup(name, func._overloadname)
-            if line is None and not self._is_view(func) and name not in table.RANDOM:
+            if line is None and not self._is_view(func) and name not in table.RANDOM and not self._constant_operands(args, kwargs):
                 out = self._decomposed(func, args, kwargs)
                 if out is not NotImplemented:
                     return out
             return self._record(name, func, line, args, kwargs)
         finally:
             self.g.loc = previous
+
+    def _constant_operands(self, args: Any, kwargs: Any) -> bool:
+        """Whether ATen's own result can be taken: there are tensors among the operands, and all are constants."""
+        values = [self.read(t) for t in private.tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]
+        return bool(values) and all(isinstance(v, (Filled, Known)) for v in values)
 
     def _decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Runs the operator as ATen's own decomposition, whose parts are seen here."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import itertools
 import json
 import os
 import tempfile
@@ -15,7 +16,7 @@ from ..program import verify_files
 from ..report import Report
 from .mesh import Mesh
 from .model_file import Model, model_of
-from .plan_file import plan_of
+from .plan_file import plan_of, program_of
 from .record import CaptureError, Recording, Step, record
 
 
@@ -77,7 +78,32 @@ def capture(*steps: Step, mesh: Mapping[str, int] | str, ranks: str = "all", che
 def _ranks(step: Step, mesh: Mesh, model: Model, ranks: str) -> tuple[list[Recording], list[str]]:
     if ranks not in ("all", "classes"):
         raise ValueError(f"ranks={ranks!r}: 'all' or 'classes'")
-    return [record(step, mesh, r, model.classes) for r in range(mesh.world)], []
+    if ranks == "all":
+        return [record(step, mesh, r, model.classes) for r in range(mesh.world)], []
+    return _classes(step, mesh, model)
+
+
+def _classes(step: Step, mesh: Mesh, model: Model) -> tuple[list[Recording], list[str]]:
+    """Along each axis the first, second and last rank are recorded. Where their programs are the same, so are those of the others taken to be; along all other axes every rank is recorded.
+
+    One rank more, far from the first in all axes, checks it.
+    """
+    found: dict[int, Recording] = {}
+    texts: dict[int, str] = {}
+
+    def text(rank: int) -> str:
+        if rank not in found:
+            found[rank] = record(step, mesh, rank, model.classes)
+            texts[rank] = program_of(found[rank], model, set()).text
+        return texts[rank]
+
+    axes = [a for a in mesh.names if mesh.sizes[a] > 1]
+    alike = [a for a in axes if mesh.sizes[a] > 2 and all(text(mesh.rank({a: k})) == text(0) for k in (1, mesh.sizes[a] - 1))]
+    others = [a for a in axes if a not in alike]
+    for at in itertools.product(*[range(mesh.sizes[a]) for a in others]):
+        text(mesh.rank(dict(zip(others, at))))
+    text(mesh.world - 1)
+    return [found[r] for r in sorted(found)], alike
 
 
 def verify(*steps: Step, mesh: Mapping[str, int] | str, ranks: str = "all", checkpoints: bool = True, keep: str | os.PathLike[str] | None = None,

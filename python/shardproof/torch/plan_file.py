@@ -165,6 +165,7 @@ def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Se
     fixed = _distinguishing(mesh, {r: p.text for r, p in by_rank.items()}, alike)
     free = [a for a in mesh.names if a not in fixed]
     out_programs, shards = [], collections.defaultdict(list)
+    moves: dict[Any, dict[str, list[int]]] = {}  # where the second rank along an axis was recorded for some programs only, the others move alike
     for c in itertools.product(*[range(mesh.sizes[a]) for a in fixed]):
         here = dict(zip(fixed, c))
         ranks = [r for r in by_rank if all(mesh.coordinates(r)[a] == v for a, v in here.items())]
@@ -172,8 +173,11 @@ def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Se
             raise CaptureError(f"no rank at {here} was recorded")
         first = by_rank[min(ranks)]
         out_programs.append({**({"at": here} if here else {}), "tensors": first.tensors, "nodes": first.nodes})
+        count: collections.Counter[tuple[str, str, str]] = collections.Counter()
         for i, tie in enumerate(first.ties):
-            step = _step(mesh, free, {r: by_rank[r].ties[i].box.low for r in ranks}, tie)
+            key = (tie.role, tie.tensor, tie.label)
+            count[key] += 1
+            step = _step(mesh, free, {r: by_rank[r].ties[i].box.low for r in ranks}, tie, moves.setdefault((key, count[key]), {}))
             shards[(tie.role, tie.tensor, tie.label)].append((here, tie, step))
     lineage = _lineage(shards, fixed, mesh)
     _unused_constants(model, out_programs, lineage)
@@ -234,8 +238,8 @@ def _distinguishing(mesh: Mesh, text: Mapping[int, str], alike: Sequence[str]) -
     raise CaptureError(f"ranks that differ only in {', '.join(alike)} run different programs: record all of them (ranks='all')")
 
 
-def _step(mesh: Mesh, free: Sequence[str], lows: Mapping[int, tuple[int, ...]], tie: _Tie) -> dict[str, list[int]]:
-    """By how much the box moves along each axis. Raises CaptureError where it does not move evenly."""
+def _step(mesh: Mesh, free: Sequence[str], lows: Mapping[int, tuple[int, ...]], tie: _Tie, moves: dict[str, list[int]]) -> dict[str, list[int]]:
+    """By how much the box moves along each axis; `moves`: by how much it did in other programs, which is added to. Raises CaptureError where it does not move evenly."""
     base = min(lows)
     start, origin = mesh.coordinates(base), lows[base]
     step: dict[str, list[int]] = {}
@@ -244,8 +248,9 @@ def _step(mesh: Mesh, free: Sequence[str], lows: Mapping[int, tuple[int, ...]], 
             c = mesh.coordinates(r)
             if c[axis] == start[axis] + 1 and all(c[b] == start[b] for b in mesh.names if b != axis):
                 move = [x - y for x, y in zip(low, origin)]
-                if any(move):
-                    step[axis] = move
+                moves[axis] = move
+        if any(moves.get(axis, ())):
+            step[axis] = moves[axis]
     for r, low in lows.items():
         c = mesh.coordinates(r)
         want = tuple(o + sum(step[a][d] * (c[a] - start[a]) for a in step) for d, o in enumerate(origin))

@@ -58,6 +58,7 @@ class Graph:
         self.nodes: list[dict[str, Any]] = []
         self.tensors: dict[str, dict[str, Any]] = {}
         self.loc = ""
+        self._named_constants: dict[int, tuple[Known, Named]] = {}
         self.constants: list[tuple[str, torch.Tensor]] = []  # names of tensors that hold known numbers
         self.assumptions: dict[str, None] = {}
         self.classes: dict[str, int] = {}      # integer inputs whose range is known: 0 up to so many
@@ -108,6 +109,12 @@ class Graph:
         return self._fills[key]
 
     def _known_tensor(self, v: Known) -> Named:
+        before = self._named_constants.get(id(v))
+        if before is None:
+            before = self._named_constants[id(v)] = (v, self._declare_known(v))  # the value is kept, so that its id stays its own
+        return before[1]
+
+    def _declare_known(self, v: Known) -> Named:
         data = v.data
         if data.dtype == torch.bool:
             data = data.to(torch.int64)

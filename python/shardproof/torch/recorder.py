@@ -74,10 +74,9 @@ class Recorder(private.TorchDispatchMode):
         self.paused = False
         self.randomness = "input"          # or "poison": once the step computes
         self.random_inputs: list[tuple[Named, str]] = []
-        self.pending: dict[int, str] = {}
+        self._pairs: dict[tuple[int, bool], tuple[Value, Value]] = {}
         self._forward_locs: dict[int, str] = {}
         self.groups: Any = None            # collectives.Groups, set by the capture
-        self._constant_tensors: dict[int, Any] = {}
 
     # ---- memory ----
     def _storage(self, t: torch.Tensor) -> Storage:
@@ -127,12 +126,7 @@ class Recorder(private.TorchDispatchMode):
         at = self.geometry(t)
         try:
             if t.is_complex():
-                v: Value = pair(self.g, s.read(self.g, as_real(at), self.g.loc))
-                if t.is_conj() and isinstance(v, Complex):
-                    from . import arithmetic
-
-                    v = Complex(v.real, arithmetic.negate(self.g, v.imag))
-                return v
+                return self._complex(s.read(self.g, as_real(at), self.g.loc), t.is_conj())
             v = s.read(self.g, at, self.g.loc)
             if t.is_neg():
                 from . import arithmetic
@@ -141,6 +135,18 @@ class Recorder(private.TorchDispatchMode):
             return v
         except Unsupported as e:
             return Poison(t.shape, Reason(str(e), self.g.loc))
+
+    def _complex(self, real: Value, conjugate: bool) -> Value:
+        """The pairs of a real value; once for each value."""
+        before = self._pairs.get((id(real), conjugate))
+        if before is None:
+            v = pair(self.g, real)
+            if conjugate and isinstance(v, Complex):
+                from . import arithmetic
+
+                v = Complex(v.real, arithmetic.negate(self.g, v.imag))
+            before = self._pairs[(id(real), conjugate)] = (real, v)
+        return before[1]
 
     def write(self, t: torch.Tensor, value: Value) -> None:
         """The tensor's elements become the value, whose shape is broadcast to the tensor's."""

@@ -205,7 +205,8 @@ class Storage:
         for s in touched:
             if isinstance(s.value, Poison):
                 return Poison(at.size, s.value.reason)
-        text = "memory that was never written is read" if not touched else "a view that is not understood"
+        covered = touched and touched[0].at.span()[0] <= low and high <= touched[0].at.span()[1]
+        text = "memory that was never written is read" if not touched else "a view that is not understood" if covered else "memory of which a part was never written is read"
         return Poison(at.size, Reason(text, loc))
 
     def _join(self, g: Graph, touched: list[Segment], at: Geometry, loc: str) -> Value:

@@ -113,6 +113,29 @@ class FailClosed(unittest.TestCase):
         self.refuse(change, "before its wait")
 
 
+    def test_a_missing_wait(self):
+        def change(world, model, wait=False):
+            if not world.single:
+                work = dist.all_reduce(model.up.weight.grad, async_op=True)
+                if wait:
+                    work.wait()
+                model.up.weight.grad.mul_(0.5)
+
+        self.refuse(change, "asynchronous allreduce is read before its wait")
+        sp.assert_equivalent(lambda world: train(world, lambda w, m: change(w, m, True)), mesh=MESH)
+
+    def test_another_part_of_a_buffer_that_is_under_way(self):
+        def change(world, model):
+            if not world.single:
+                buffer = torch.cat([model.up.weight.grad.flatten(), torch.zeros(4)])
+                work = dist.all_reduce(buffer[:512], async_op=True)
+                buffer[512:] += 1
+                work.wait()
+                model.up.weight.grad.copy_(buffer[:512].view(32, 16) / world.size * buffer[512])
+
+        sp.assert_equivalent(lambda world: train(world, change), mesh=MESH)
+
+
 class Verdicts(unittest.TestCase):
     def verdict(self, change):
         return sp.verify(lambda world: train(world, change), mesh=MESH, arguments=["--confirm", "off"])

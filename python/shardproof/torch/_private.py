@@ -9,7 +9,7 @@ import contextlib
 import functools
 import os
 import sys
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Protocol
 
 import torch
 import torch.distributed as dist
@@ -169,6 +169,65 @@ def _ddp(undo: list[tuple[Any, str, Any]]) -> None:
     _set(ddp, "register_comm_hook", register, undo)
 
 
+class Asynchronous(Protocol):
+    """begin: a call is made; end: it was made and is (or is not) to be waited for, under the token that is returned; wait: it was waited for."""
+
+    def begin(self) -> None: ...
+
+    def end(self, pending: bool) -> object: ...
+
+    def wait(self, token: object) -> None: ...
+
+
+class _Pending(dist.Work):
+    """What an asynchronous call returns: the operator's own work, whose wait is noted."""
+
+    def __init__(self, work: Any, token: object, listener: Asynchronous) -> None:
+        super().__init__()
+        self._work, self._token, self._listener = work, token, listener
+
+    def wait(self, *args: Any, **kwargs: Any) -> Any:
+        self._listener.wait(self._token)
+        return self._work.wait(*args, **kwargs)
+
+    def block_current_stream(self, *args: Any, **kwargs: Any) -> Any:
+        self._listener.wait(self._token)
+
+    def is_completed(self) -> bool:
+        return self._work.is_completed()
+
+    def is_success(self) -> bool:
+        return self._work.is_success()
+
+    def get_future(self) -> Any:
+        self._listener.wait(self._token)  # whoever takes the future waits for it in ways that are not seen
+        return self._work.get_future()
+
+
+_ISSUING = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "broadcast", "all_to_all", "all_to_all_single", "reduce", "gather", "scatter",
+            "irecv", "_all_gather_base", "_reduce_scatter_base")
+
+
+def _waits(undo: list[tuple[Any, str, Any]], listener: Asynchronous) -> None:
+    """Asynchronous calls give a work of ours, so that what is read before its wait is known."""
+    for name in _ISSUING:
+        original = getattr(c10d, name, None)
+        if original is None:
+            continue
+
+        def call(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
+            listener.begin()
+            work: Any = None
+            try:
+                work = _original(*args, **kwargs)
+            finally:
+                pending = isinstance(work, dist.Work)
+                token = listener.end(pending)
+            return _Pending(work, token, listener) if pending else work
+
+        _replace_everywhere(original, functools.wraps(original)(call), undo)
+
+
 def _shape_propagation(undo: list[tuple[Any, str, Any]], quiet: Callable[[], Any]) -> None:
     """DTensor finds the shapes of results by running operators on tensors of its own: no part of the program."""
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
@@ -199,8 +258,8 @@ def _pipelines(undo: list[tuple[Any, str, Any]]) -> None:
 
 @contextlib.contextmanager
 def patched(on_free: Callable[[int], None], on_batch: Callable[[bool], None], quiet: Callable[[], Any],
-            after_backward: Callable[[], None]) -> Iterator[None]:
-    """All patches. after_backward: called when a whole backward pass has ended; on_free: called with the key of a storage whose memory is given back; on_batch: at the begin and end of batch_isend_irecv; quiet: nothing is recorded inside."""
+            after_backward: Callable[[], None], asynchronous: Asynchronous) -> Iterator[None]:
+    """All patches. asynchronous: is told of c10d's asynchronous calls and their waits; after_backward: called when a whole backward pass has ended; on_free: called with the key of a storage whose memory is given back; on_batch: at the begin and end of batch_isend_irecv; quiet: nothing is recorded inside."""
     undo: list[tuple[Any, str, Any]] = []
     try:
         for name in ("AllreduceOptions", "ReduceScatterOptions", "ReduceOptions", "AllreduceCoalescedOptions"):
@@ -240,6 +299,7 @@ def patched(on_free: Callable[[int], None], on_batch: Callable[[bool], None], qu
                 after_backward()
 
         _replace_everywhere(old_backward, backward, undo)
+        _waits(undo, asynchronous)
         _shape_propagation(undo, quiet)
         _ddp(undo)
         _pipelines(undo)

@@ -137,7 +137,7 @@ def _reduce_name(name: str) -> str:
 
 def _segments(recorder: Any, t: torch.Tensor) -> list[Segment] | None:
     """The parts of a flat buffer; None where it is one tensor."""
-    if t.is_complex() or recorder._storage(t).pending:
+    if t.is_complex() or recorder._storage(t).unfinished(recorder.geometry(t)):
         return None
     parts = recorder._storage(t).pieces(recorder.g, recorder.geometry(t))
     return parts if parts is not None and len(parts) > 1 and not any(isinstance(p.value, Poison) for p in parts) else None
@@ -147,6 +147,8 @@ def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any
     """Runs one of these operators on the fake tensors and records it; what it writes is poison where it has no translation."""
     handler = _HANDLERS.get(name)
     touched = [t for t in private.tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]
+    if recorder.issued is not None and name.startswith("c10d.") and name != "c10d.send":
+        recorder.issued += [(t, name[len("c10d."):].strip("_")) for t in private.tree_flatten(args[0])[0] if isinstance(t, torch.Tensor)]
     out = func(*args, **kwargs)  # fake: shapes only; what is recorded is read and written here
     try:
         with private.outside():
@@ -405,19 +407,19 @@ def _functional(make: Any) -> Any:
     def f(recorder: Any, args: Any, out: Any) -> None:
         v = make(recorder, args)
         recorder.write(out, recorder.g.reshape(v, tuple(out.shape)))
-        recorder._storage(out).pending = "collective"
+        recorder.pend(out, "collective", private.storage_key(out))
 
     return f
 
 
 def _f_all_gather(recorder: Any, args: Any, out: Any) -> None:
     _gather_into(recorder, out, args[0], Exchange(recorder, private.group_ranks(args[2])))
-    recorder._storage(out).pending = "all_gather"
+    recorder.pend(out, "all_gather", private.storage_key(out))
 
 
 def _f_reduce_scatter(recorder: Any, args: Any, out: Any) -> None:
     _scatter_into(recorder, out, args[0], Exchange(recorder, private.group_ranks(args[3])), (args[1].lower(), None))
-    recorder._storage(out).pending = "reduce_scatter"
+    recorder.pend(out, "reduce_scatter", private.storage_key(out))
 
 
 def _f_all_to_all(recorder: Any, args: Any) -> Value:
@@ -437,12 +439,11 @@ def _f_broadcast(recorder: Any, args: Any) -> Value:
 
 def _f_all_reduce_in_place(recorder: Any, args: Any, out: Any) -> None:
     _all_reduce_in_place(recorder, args[0], private.group_ranks(args[2]), (args[1].lower(), None))
-    recorder._storage(args[0]).pending = "all_reduce"
+    recorder.pend(args[0], "all_reduce", private.storage_key(args[0]))
 
 
 def _wait(recorder: Any, args: Any, out: Any) -> None:
-    s = recorder._storage(args[0])
-    s.pending = None
+    recorder._storage(args[0]).pending.pop(private.storage_key(args[0]), None)
     if private.storage_key(out) != private.storage_key(args[0]):
         recorder.write(out, recorder.read(args[0]))
 
@@ -450,10 +451,11 @@ def _wait(recorder: Any, args: Any, out: Any) -> None:
 def _same_tensor(recorder: Any, args: Any, out: Any) -> None:
     if private.storage_key(out) != private.storage_key(args[0]):
         s = recorder._storage(args[0])
-        pending, s.pending = s.pending, None
+        pending, s.pending = s.pending, {}
         recorder.write(out, recorder.read(args[0]))
         s.pending = pending
-        recorder._storage(out).pending = pending
+        if pending:
+            recorder.pend(out, "collective", private.storage_key(out))
 
 
 def _shard_dim_all_to_all(recorder: Any, args: Any, out: Any) -> None:

@@ -196,6 +196,26 @@ class _Side:
             self.mark("output", f"{name}.new", value, next(m.placement for m in self.marks if m.role == "input" and m.name == name))
 
 
+class _Waits:
+    """Notes on the recorder's memory what asynchronous calls write, until they are waited for."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+
+    def begin(self) -> None:
+        self.recorder.issued = []
+
+    def end(self, pending: bool) -> object:
+        token = object()
+        for t, name in (self.recorder.issued or []) if pending else []:
+            self.recorder.pend(t, name, token)
+        self.recorder.issued = None
+        return token
+
+    def wait(self, token: object) -> None:
+        self.recorder.finish(token)
+
+
 def _results(result: Any) -> list[tuple[str, torch.Tensor]]:
     """What the step returned, with names: a tensor is `loss`; a dictionary's have their keys."""
     if isinstance(result, torch.Tensor):
@@ -226,7 +246,7 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
         else:
             collectives.order_batch(recorder, batch_start.pop())
 
-    with private.fake_group(rank, mesh.world), private.patched(recorder.freed, on_batch, side.quiet, side.after_backward):
+    with private.fake_group(rank, mesh.world), private.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder)):
         torch.manual_seed(0)
         world = World(mesh, rank, side)
         with private.FakeTensorMode(allow_non_fake_inputs=True), recorder, side.binding.listening():

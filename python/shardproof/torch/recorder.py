@@ -74,6 +74,7 @@ class Recorder(private.TorchDispatchMode):
         self.paused = False
         self.randomness = "input"          # or "poison": once the step computes
         self.random_inputs: list[tuple[Named, str]] = []
+        self.issued: list[tuple[torch.Tensor, str]] | None = None  # what an asynchronous call of c10d writes, while it is made
         self._pairs: dict[tuple[int, bool], tuple[Value, Value]] = {}
         self._forward_locs: dict[int, str] = {}
         self.groups: Any = None            # collectives.Groups, set by the capture
@@ -121,9 +122,9 @@ class Recorder(private.TorchDispatchMode):
         if t.layout != torch.strided:
             return Poison(t.shape, Reason("a sparse tensor", self.g.loc))
         s = self._storage(t)
-        if s.pending is not None:
-            return Poison(t.shape, Reason(f"the result of an asynchronous {s.pending} is read before its wait", self.g.loc))
         at = self.geometry(t)
+        if s.pending and (name := s.unfinished(as_real(at) if t.is_complex() else at)) is not None:
+            return Poison(t.shape, Reason(f"the result of an asynchronous {name} is read before its wait", self.g.loc))
         try:
             if t.is_complex():
                 return self._complex(s.read(self.g, as_real(at), self.g.loc), t.is_conj())
@@ -181,6 +182,15 @@ class Recorder(private.TorchDispatchMode):
 
     def _reason(self, e: Exception) -> Reason:
         return e.reason if isinstance(e, Poisoned) else Reason(str(e), self.g.loc)
+
+    def pend(self, t: torch.Tensor, name: str, token: object) -> None:
+        """An asynchronous operator writes the tensor until `finish(token)`."""
+        low, high = self.geometry(t).span()
+        self._storage(t).pending[token] = (low, high, name)
+
+    def finish(self, token: object) -> None:
+        for s in self.storages.values():
+            s.pending.pop(token, None)
 
     def freed(self, key: int) -> None:
         """Memory was given back: what it held is gone."""

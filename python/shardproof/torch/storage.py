@@ -129,8 +129,13 @@ class Storage:
     def __init__(self, keep: Any) -> None:
         self.keep = keep  # the real storage: its address names this one as long as it lives
         self.segments: list[Segment] = []
-        self.pending: str | None = None  # an asynchronous operator that was not waited for
+        self.pending: dict[object, tuple[int, int, str]] = {}  # asynchronous operators that were not waited for: the elements that they write, and what they are
         self._cache: dict[Geometry, Value] = {}
+
+    def unfinished(self, at: Geometry) -> str | None:
+        """The asynchronous operator that still writes into a view, if there is one."""
+        low, high = at.span()
+        return next((name for a, b, name in self.pending.values() if a < high and low < b), None)
 
     def clear(self, at: Geometry) -> None:
         """Forgets what lies inside a dense view."""

@@ -125,7 +125,7 @@ class Graph:
             if torch.equal(data.double(), other.double()):
                 return tensor
         name = f"%known.{sum(map(len, self._known.values()))}"
-        if v.kind != "real" or (data.numel() <= LITERAL_LIMIT and len(torch.unique(data)) <= 2):
+        if data.numel() <= LITERAL_LIMIT and (v.kind != "real" or len(torch.unique(data)) <= 2):
             tensor = self.declare(name, v.shape, v.kind, "constant")  # a mask or positions: what is proved may depend on the numbers
             self.tensors[name]["value"] = _numbers(data.tolist())
             alike.append((tensor, data))

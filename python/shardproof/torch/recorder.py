@@ -18,6 +18,7 @@ from .graph import FOLD_LIMIT, Graph, number
 from .storage import Geometry, Storage, as_real, pair, unpair
 from .values import Complex, Filled, Known, Named, Poison, Poisoned, Reason, Unsupported, Value, kind_of, numel
 
+FILL_LIMIT = 1 << 16  # elements of a filled tensor that is written out to compute with it
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _PLAIN = (torch.Tensor, private.FakeTensor, torch.nn.Parameter, torch.nn.Buffer)
 _RANDOM = {"aten.randperm", "aten.randint", "aten.rand", "aten.randn", "aten.bernoulli", "aten.normal", "aten.uniform", "aten.multinomial"}
@@ -376,7 +377,8 @@ class Recorder(private.TorchDispatchMode):
         for v in operands:
             if isinstance(v, Poison) and not getattr(line, "reads_selectively", False):
                 raise Poisoned(v.reason)
-        folded = self._folded(call, func, values, keywords, operands)
+        large = line is not None and any(isinstance(v, Filled) and numel(v.shape) > FILL_LIMIT for v in operands)  # lines know what to do with one number everywhere
+        folded = None if large else self._folded(call, func, values, keywords, operands)
         if folded is not None:
             return folded
         if line is None:

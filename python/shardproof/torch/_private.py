@@ -317,8 +317,9 @@ def clear_caches() -> None:
     _clear_sharding_prop_cache()
     for name in ("_gen_transform_infos", "_gen_transform_infos_non_cached"):
         f = getattr(redistribute, name, None)
-        if hasattr(f, "cache_clear"):
-            f.cache_clear()
+        clear = getattr(f, "cache_clear", None)
+        if clear is not None:
+            clear()
     if hasattr(redistribute, "clear_redistribute_planner_cache"):
         redistribute.clear_redistribute_planner_cache()
 

@@ -82,8 +82,9 @@ def _fold(g: Graph, op: str, a: Value, b: Value, shape: Shape) -> Value:
     return Known(_FUNCTIONS[op](g.data(a), g.data(b)))
 
 
-def with_scalar(g: Graph, op: str, a: Named, x: float | int) -> Value:
-    """a op x, where x stands for the fraction or root whose nearest double it is."""
+def with_scalar(g: Graph, op: str, v: Value, x: float | int) -> Value:
+    """v op x, where x stands for the fraction or root whose nearest double it is."""
+    a = g.named(v)
     if a.kind == "int":
         raise Unsupported("arithmetic on integers that are not classes")
     if not math.isfinite(x):

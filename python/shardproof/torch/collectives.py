@@ -391,7 +391,8 @@ def _barrier(recorder: Any, args: Any, out: Any) -> None:
 def order_batch(recorder: Any, start: int) -> None:
     """Messages of one batch wait for each other in no order: they are listed in one that is the same on all ranks."""
     nodes = recorder.g.nodes
-    batch, rest = [], []
+    batch: list[dict[str, Any]] = []
+    rest: list[dict[str, Any]] = []
     for node in nodes[start:]:
         (batch if node["op"] in ("send", "recv") else rest).append(node)
 

@@ -46,7 +46,7 @@ class _Numbers:
         self.mesh, self.rank = mesh, rank
         self.binding = Binding(self)
         self.results: dict[str, torch.Tensor] = {}
-        self.states_of: dict[str, tuple[torch.Tensor, Mapping[str, int] | None]] = {}
+        self.states_of: dict[str, tuple[torch.Tensor, dict[str, int] | None]] = {}
         self.cut: list[str] = []
 
     def input(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, shard: Mapping[str, int], box: list[tuple[int, int]], high: int | None) -> torch.Tensor:
@@ -83,10 +83,10 @@ class _Numbers:
             piece = draw(name, shape, p.dtype)[tuple(slice(o, o + n) for o, n in zip(offset, local.shape))]
             local.copy_(piece)
             return
-        shape = list(p.shape)
+        size = list(p.shape)
         for axis, dim in (shard or {}).items():
-            shape[dim] *= self.mesh.sizes[axis]
-        whole = draw(name, shape, p.dtype)
+            size[dim] *= self.mesh.sizes[axis]
+        whole = draw(name, size, p.dtype)
         at = self.mesh.coordinates(self.rank)
         for axis, dim in (shard or {}).items():
             whole = whole.chunk(self.mesh.sizes[axis], dim)[at[axis]]

@@ -169,8 +169,8 @@ def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Se
     for c in itertools.product(*[range(mesh.sizes[a]) for a in fixed]):
         here = dict(zip(fixed, c))
         ranks = [r for r in by_rank if all(mesh.coordinates(r)[a] == v for a, v in here.items())]
-        if not ranks:
-            raise CaptureError(f"no rank at {here} was recorded")
+        if not ranks or any(mesh.coordinates(min(ranks))[a] for a in free):
+            raise CaptureError(f"the first rank at {here} was not recorded")
         first = by_rank[min(ranks)]
         out_programs.append({**({"at": here} if here else {}), "tensors": first.tensors, "nodes": first.nodes})
         count: collections.Counter[tuple[str, str, str]] = collections.Counter()
@@ -286,7 +286,7 @@ def _entries(entries: list[tuple[dict[str, int], _Tie, dict[str, list[int]]]], f
         shards = []
         for members in groups.values():
             here, tie, step = members[0]
-            low = [o - sum(step[a][d] * 0 for a in step) for d, o in enumerate(tie.box.low)]
+            low = tie.box.low
             shard: dict[str, Any] = {"box": [[a, a + n] for a, n in zip(low, tie.shape)],
                                      "parts": [{"local": t.local, **({"at": h} if h else {})} for h, t, _ in members]}
             if step:

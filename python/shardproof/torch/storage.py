@@ -149,8 +149,9 @@ class Storage:
             return
         self._cache.clear()
         low, high = at.span()
-        if isinstance(value, Named) and at.is_dense() and at == contiguous(at.size, at.offset) and value.base is not None:
-            value, at = value.base, contiguous(value.base.shape, at.offset)  # the shape it was made in
+        base = value.base if isinstance(value, Named) else None
+        if base is not None and at == contiguous(at.size, at.offset):
+            value, at = base, contiguous(base.shape, at.offset)  # the shape it was made in
         touched = [s for s in self.segments if s.at.span()[0] < high and low < s.at.span()[1] and not _interleaved(s.at, at)]
         hidden = [s for s in touched if at.is_dense() and low <= s.at.span()[0] and s.at.span()[1] <= high or _same(s.at, at)]
         left = [s for s in touched if s not in hidden]

@@ -54,12 +54,12 @@ def copy_into(call: Any, g: Graph, x: Value, source: Value, *args: Any) -> Value
     return g.expand(cast(g, source, call.outs[0].dtype), call.shape())
 
 
-copy_into.reads_selectively = True  # type: ignore[attr-defined]  what was there before does not matter
+setattr(copy_into, "reads_selectively", True)  # what was there before does not matter
 
 
 @line("fill", "fill_", "full_like", "new_full", selective=True)
 def fill(call: Any, g: Graph, x: Value, value: Any, *args: Any, **kwargs: Any) -> Value:
-    v = lift((args[0] if args else kwargs.get("fill_value")) if call.name == "aten.new_full" else value)
+    v = lift((args[0] if args else kwargs["fill_value"]) if call.name == "aten.new_full" else value)
     check(v)
     return g.expand(cast(g, v, call.outs[0].dtype), call.shape())
 

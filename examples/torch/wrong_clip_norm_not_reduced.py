@@ -1,0 +1,10 @@
+"""The norm for clipping is not summed over tp: each rank clips by its own (C7: NeMo Automodel 576)."""
+
+import megatron
+from megatron import single  # noqa: F401
+
+MESH, EXPECT, NAMES = {"tp": 2}, "NOT EQUIVALENT", "megatron.py"
+
+
+def step(world):
+    return megatron.step(world, reduce=False)

@@ -1,0 +1,10 @@
+"""Column-parallel layers do not sum their input's gradient over tp: below them every rank has its own share (B4: torchtitan 4054)."""
+
+import megatron
+from megatron import single  # noqa: F401
+
+MESH, EXPECT, NAMES = {"tp": 2}, "NOT EQUIVALENT", "megatron.py"
+
+
+def step(world):
+    return megatron.step(world, copy=False)

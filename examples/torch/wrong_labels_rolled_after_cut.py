@@ -1,0 +1,10 @@
+"""Context parallel: labels are the tokens of the rank's stretch, rolled: its last label comes from its own beginning (E2: verl 4250)."""
+
+import right_context_parallel
+import torch
+
+MESH, EXPECT, NAMES = {"cp": 2}, "NOT EQUIVALENT", "right_context_parallel.py"
+
+
+def step(world):
+    return right_context_parallel.step(world, labels_of=lambda tokens: torch.roll(tokens, -1, 1))

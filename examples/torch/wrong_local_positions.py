@@ -1,0 +1,9 @@
+"""Context parallel: every rank counts the positions of its stretch from 0 (E6: speculators 871)."""
+
+import right_context_parallel
+
+MESH, EXPECT, NAMES = {"cp": 2}, "NOT EQUIVALENT", "models.py"
+
+
+def step(world):
+    return right_context_parallel.step(world, positions=0)

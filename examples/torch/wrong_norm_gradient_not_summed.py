@@ -1,0 +1,10 @@
+"""Sequence parallel by hand: the norms' weight gradients, each from a part of the sequence, are not summed over tp (G1: Megatron 1446)."""
+
+import megatron
+from megatron import single  # noqa: F401
+
+MESH, EXPECT, NAMES = {"tp": 2}, "NOT EQUIVALENT", "norm"
+
+
+def step(world):
+    return megatron.step(world, sequence=True, sync=False)

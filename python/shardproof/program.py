@@ -1,0 +1,68 @@
+"""Finding and running the `shardproof` program."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Sequence
+
+from .report import VERDICTS, Defect, Report
+
+
+class ProgramError(RuntimeError):
+    """The program is not there, or could not read its input; the message is its own."""
+
+
+def find_program() -> str:
+    """The program's path: $SHARDPROOF, the one installed with this package, or the one in the PATH. Raises ProgramError."""
+    named = os.environ.get("SHARDPROOF")
+    if named:
+        return named
+    for candidate in (Path(__file__).parent / "bin" / "shardproof", Path(sys.executable).parent / "shardproof"):
+        if candidate.is_file():
+            return str(candidate)
+    found = shutil.which("shardproof")
+    if found is None:
+        raise ProgramError("the program shardproof is not found: install the package with its program, put it into the PATH, or name it in $SHARDPROOF")
+    return found
+
+
+def verify_files(plan: str | os.PathLike[str], model: str | os.PathLike[str] | None = None, arguments: Sequence[str] = ()) -> Report:
+    """Runs `shardproof verify`. Raises ProgramError if the files cannot be read or the program fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "report.json"
+        command = [find_program(), "verify", "--plan", os.fspath(plan), *(["--model", os.fspath(model)] if model else []), "--json", str(result), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode not in (0, 5, 10) or not result.is_file():
+            raise ProgramError(f"shardproof verify ended with exit code {done.returncode}: {(done.stderr or done.stdout).strip()}")
+        raw: dict[str, Any] = json.loads(result.read_text())
+    return report_of(raw, done.stdout)
+
+
+def report_of(raw: dict[str, Any], text: str) -> Report:
+    """The JSON report as an object."""
+    defects = [Defect(d.get("kind", ""), d.get("message", ""), d.get("tensor", ""), _places(d), d) for d in raw["defects"]]
+    return Report(VERDICTS[raw["verdict"]], raw["reason"], raw["outputs"], raw["outputs_proved"], defects, text, raw)
+
+
+def _places(defect: dict[str, Any]) -> list[str]:
+    """The `loc` of each node that the defect names."""
+    found: list[str] = []
+
+    def walk(x: Any) -> None:
+        if isinstance(x, dict):
+            if isinstance(x.get("loc"), str) and x["loc"]:
+                found.append(x["loc"])
+            for y in x.values():
+                walk(y)
+        elif isinstance(x, list):
+            for y in x:
+                walk(y)
+
+    walk(defect)
+    return list(dict.fromkeys(found))

@@ -1,0 +1,49 @@
+"""The report of `shardproof verify --json` as Python objects."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+VERDICTS = {"equivalent": "EQUIVALENT", "not-equivalent": "NOT EQUIVALENT", "undecided": "UNDECIDED"}
+
+
+@dataclasses.dataclass
+class Defect:
+    """One place where the plan is wrong. kind: as in README.md; text: one sentence; places: where to look, nearest first."""
+
+    kind: str
+    text: str
+    tensor: str
+    places: list[str]
+    details: dict[str, Any]
+
+
+@dataclasses.dataclass
+class Report:
+    """What was decided. Truth value: whether the plan is equivalent."""
+
+    verdict: str                     # EQUIVALENT, NOT EQUIVALENT, UNDECIDED
+    reason: str
+    outputs: int
+    outputs_proved: int
+    defects: list[Defect]
+    text: str                        # what the program printed
+    raw: dict[str, Any]              # the whole JSON report
+    assumptions: list[str] = dataclasses.field(default_factory=list)
+    seconds_capture: float = 0.0
+
+    @property
+    def equivalent(self) -> bool:
+        return self.verdict == "EQUIVALENT"
+
+    def __bool__(self) -> bool:
+        return self.equivalent
+
+    def __str__(self) -> str:
+        lines = [self.text.rstrip()]
+        if self.assumptions:
+            lines += ["", "Assumed:", *(f"  {a}" for a in self.assumptions)]
+        if self.seconds_capture:
+            lines.append(f"Recorded in {self.seconds_capture:.1f} s")
+        return "\n".join(lines)

@@ -1,0 +1,11 @@
+"""Runs a PyTorch training step on fake tensors, rank by rank in one process, and verifies that a mesh of ranks computes what one device does.
+
+    import shardproof.torch as sp
+    report = sp.verify(step, mesh={"dp": 2, "tp": 2})
+"""
+
+from .capture import Capture, CaptureError, assert_equivalent, capture, verify
+from .mesh import Mesh
+from .world import World
+
+__all__ = ["Capture", "CaptureError", "Mesh", "World", "assert_equivalent", "capture", "verify"]

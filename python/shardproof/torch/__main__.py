@@ -1,0 +1,79 @@
+"""`python -m shardproof.torch train.py --mesh dp=2,tp=2 [arguments of the script]`: verifies a script that runs as under torchrun.
+
+The script is run as it is, with world size 1 and then as each rank of the mesh; its own init_process_group is answered. It is recorded up to the end of its first optimizer step and then stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..program import ProgramError
+from .capture import Capture, CaptureError, capture
+from .mesh import Mesh
+from .record import Step
+from .world import World
+
+
+def script_step(path: str, arguments: list[str]) -> Step:
+    """The script as a step: run as __main__ until its optimizer has stepped."""
+
+    def step(world: World) -> Any:
+        from torch.optim import optimizer as optim
+
+        class Stepped(BaseException):
+            """Ends the script."""
+
+        def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+            raise Stepped
+
+        before_argv, before_path = sys.argv, list(sys.path)
+        handle = optim.register_optimizer_step_post_hook(after)
+        try:
+            sys.argv = [path, *arguments]
+            sys.path.insert(0, str(Path(path).resolve().parent))
+            runpy.run_path(path, run_name="__main__")
+        except Stepped:
+            pass
+        except SystemExit as e:
+            if e.code not in (None, 0):
+                raise CaptureError(f"{path} ended with exit code {e.code}") from None
+        finally:
+            handle.remove()
+            sys.argv, sys.path[:] = before_argv, before_path
+
+    step.__name__ = Path(path).stem
+    return step
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit codes are those of `shardproof verify`; 2 also for what cannot be captured."""
+    parser = argparse.ArgumentParser(prog="python -m shardproof.torch", description="Verifies a PyTorch training script on a CPU, with no process but this one.")
+    parser.add_argument("script", help="run as __main__; arguments after it are its own")
+    parser.add_argument("--mesh", required=True, help="axes and sizes, slowest first: dp=2,tp=4")
+    parser.add_argument("--ranks", default="all", help="which ranks are recorded: all, or classes (those along an axis that turns out not to matter are taken to be alike)")
+    parser.add_argument("--capture", metavar="PREFIX", help="write PREFIX.model.json.gz and PREFIX.plan.json.gz and do not verify")
+    parser.add_argument("--verify", metavar="OPTIONS", default="", help="further options of shardproof verify, in one argument")
+    options, rest = parser.parse_known_args(argv)
+    try:
+        step = script_step(options.script, rest)
+        if options.capture:
+            done: Capture = capture(step, mesh=Mesh.parse(options.mesh).sizes, ranks=options.ranks)
+            for path in done.write(options.capture):
+                print(path)
+            return 0
+        from .capture import verify
+
+        report = verify(step, mesh=options.mesh, ranks=options.ranks, arguments=options.verify.split())
+    except (CaptureError, ProgramError, ValueError) as e:
+        print(f"shardproof.torch: {e}", file=sys.stderr)
+        return 2
+    print(report)
+    return {"EQUIVALENT": 0, "NOT EQUIVALENT": 10, "UNDECIDED": 5}[report.verdict]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,311 @@
+"""Arithmetic on values: folds constants, keeps tables and picked elements as long as they can be, and writes exact constants."""
+
+from __future__ import annotations
+
+import math
+from typing import Sequence
+
+import torch
+
+from . import tables
+from .graph import FOLD_LIMIT, Graph, as_fraction, number
+from .values import Complex, Filled, Known, Named, Pick, Poison, Poisoned, Shape, Table, Unsupported, Value, numel
+
+_FUNCTIONS = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div}
+
+
+def constant(x: float | int | bool, kind: str | None = None) -> Filled:
+    return Filled(number(x), (), kind or ("int" if isinstance(x, (int, bool)) else "real"))
+
+
+def lift(x: Value | float | int) -> Value:
+    return x if isinstance(x, Value) else constant(x)
+
+
+def is_constant(v: Value) -> bool:
+    return isinstance(v, (Filled, Known))
+
+
+def check(*values: Value) -> None:
+    """Raises Poisoned if one of them is."""
+    for v in values:
+        if isinstance(v, Poison):
+            raise Poisoned(v.reason)
+
+
+def broadcast(*values: Value) -> Shape:
+    return tuple(torch.broadcast_shapes(*[v.shape for v in values]))
+
+
+def binary(g: Graph, op: str, a: Value | float | int, b: Value | float | int, alpha: float | int = 1) -> Value:
+    """add, sub, mul or div with broadcasting; for the first two b is multiplied by alpha."""
+    a, b = lift(a), lift(b)
+    check(a, b)
+    shape = broadcast(a, b)
+    if alpha != 1:
+        b = binary(g, "mul", b, alpha)
+    if is_constant(a) and is_constant(b):
+        return _fold(g, op, a, b, shape)
+    if isinstance(a, Complex) or isinstance(b, Complex):
+        return _complex(g, op, a, b)
+    if 0 in shape:
+        return Filled(0, shape)
+    special = tables.binary(g, op, a, b, shape)
+    if special is not None:
+        return special
+    if isinstance(b, Filled):
+        return g.expand(with_scalar(g, op, g.named(a), b.fill), shape)
+    if isinstance(a, Filled):
+        if op in ("add", "mul"):
+            return g.expand(with_scalar(g, op, g.named(b), a.fill), shape)
+        if op == "sub":
+            return g.expand(with_scalar(g, "add", negate(g, b), a.fill), shape)
+        return g.expand(with_scalar(g, "mul", reciprocal(g, b), a.fill), shape)
+    if op == "mul" and isinstance(a, Named) and a.square is not None and isinstance(b, Named) and b.name == a.name:
+        return a.square
+    kind = "int" if getattr(a, "kind", "real") == getattr(b, "kind", "real") == "int" else "real"
+    if kind == "int" or getattr(a, "kind", "") == "int" or getattr(b, "kind", "") == "int":
+        raise Unsupported("arithmetic on integers that are not one tensor of classes and constants")
+    return g.one(op, [g.named(a), g.named(b)], shape)
+
+
+def _fold(g: Graph, op: str, a: Value, b: Value, shape: Shape) -> Value:
+    kind = "real" if op == "div" or "real" in (a.kind, b.kind) else "int"  # type: ignore[attr-defined]
+    if isinstance(a, Filled) and isinstance(b, Filled):
+        x, y = a.fill, b.fill
+        if op == "div" and y == 0:
+            raise Unsupported("a constant is divided by zero")
+        r = {"add": lambda: x + y, "sub": lambda: x - y, "mul": lambda: x * y, "div": lambda: x / y}[op]()
+        return Filled(number(r), shape, kind)
+    if numel(shape) > FOLD_LIMIT:
+        raise Unsupported("a constant tensor that is too large to be computed")
+    return Known(_FUNCTIONS[op](g.data(a), g.data(b)))
+
+
+def with_scalar(g: Graph, op: str, v: Value, x: float | int) -> Value:
+    """v op x, where x stands for the fraction or root whose nearest double it is."""
+    a = g.named(v)
+    if a.kind == "int":
+        raise Unsupported("arithmetic on integers that are not classes")
+    if not math.isfinite(x):
+        raise Unsupported("arithmetic with an infinity")
+    if (op in ("mul", "div") and x == 1) or (op in ("add", "sub") and x == 0):
+        return a
+    if op == "mul" and x == 0:
+        return Filled(0, a.shape)
+    if op == "div" and x == 0:
+        raise Unsupported("division by zero")
+    exact = as_fraction(x) if isinstance(x, float) else None
+    if exact is not None and op in ("mul", "div"):
+        p, q, root = exact
+        if op == "div":
+            p, q = q, p
+        g.assume(f"the constant {x!r} stands for {'sqrt(' if root else ''}{exact[0]}/{exact[1]}{')' if root else ''}")
+        if not root:
+            return _scale(g, a, p, q)
+        if a.square is not None:
+            return g.root(_scale(g, g.named(a.square), p, q))
+        factor = g.root(g.one("div", [Filled(p, ())], (), {"scalar": q})) if q != 1 else g.one("sqrt", [Filled(p, ())], ())
+        return g.one("mul", [a, factor], a.shape)
+    return g.one(op, [a], a.shape, {"scalar": number(x)})
+
+
+def _scale(g: Graph, a: Named, p: int, q: int) -> Named:
+    if p != 1:
+        a = g.one("mul", [a], a.shape, {"scalar": p})
+    return g.one("div", [a], a.shape, {"scalar": q}) if q != 1 else a
+
+
+def _complex(g: Graph, op: str, a: Value, b: Value) -> Value:
+    """Arithmetic on pairs; a real operand has no imaginary part."""
+    ar, ai = (a.real, a.imag) if isinstance(a, Complex) else (a, Filled(0, a.shape))
+    br, bi = (b.real, b.imag) if isinstance(b, Complex) else (b, Filled(0, b.shape))
+    if op in ("add", "sub"):
+        return Complex(binary(g, op, ar, br), binary(g, op, ai, bi))
+    if op != "mul":
+        raise Unsupported("division of complex numbers")
+    return Complex(binary(g, "sub", binary(g, "mul", ar, br), binary(g, "mul", ai, bi)), binary(g, "add", binary(g, "mul", ar, bi), binary(g, "mul", ai, br)))
+
+
+_UNARY = {
+    "neg": torch.neg, "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "sigmoid": torch.sigmoid, "tanh": torch.tanh,
+    "silu": torch.nn.functional.silu, "relu": torch.relu, "square": torch.square,
+}
+
+
+def unary(g: Graph, op: str, a: Value) -> Value:
+    """An elementwise function that the core has under the same name."""
+    check(a)
+    if 0 in a.shape:
+        return a
+    if isinstance(a, Filled):
+        r = float(_UNARY[op](torch.tensor(a.fill, dtype=torch.float64)))
+        if not math.isfinite(r) and not (op in ("neg", "relu", "square") and math.isinf(r)):
+            raise Unsupported(f"{op} of {a.fill}")
+        return Filled(number(r), a.shape)
+    if isinstance(a, Known):
+        return Known(_UNARY[op](a.data))
+    if isinstance(a, Complex):
+        if op == "neg":
+            return Complex(unary(g, op, a.real), unary(g, op, a.imag))
+        raise Unsupported(f"{op} of complex numbers")
+    if op == "square":
+        return power(g, a, 2)
+    if op == "sqrt":
+        return g.root(g.named(a))
+    if op == "neg" and isinstance(a, (Table, Pick)):
+        return binary(g, "mul", a, -1)
+    n = g.named(a)
+    if op == "neg" and n.node is not None and n.node["op"] == "neg":
+        return g._value(n.node["in"][0], n.kind)
+    if n.kind == "int":
+        raise Unsupported(f"{op} of integers")
+    if op == "exp":
+        return _exp(g, n)
+    return g.one(op, [n], n.shape)
+
+
+def _exp(g: Graph, n: Named) -> Value:
+    """exp of a log-softmax is the softmax; exp(x - log s) is exp(x) / s."""
+    if n.node is not None and n.node["op"] == "log_softmax":
+        return g.one("softmax", [g._value(n.node["in"][0], "real")], n.shape, dict(n.node["attrs"]))
+    if n.node is not None and n.node["op"] == "sub" and len(n.node["in"]) == 2:
+        x, s = (g._value(name, "real") for name in n.node["in"])
+        if isinstance(s, Named) and s.node is not None and s.node["op"] == "log":
+            return binary(g, "div", unary(g, "exp", x), g._value(s.node["in"][0], "real"))
+    return g.one("exp", [n], n.shape)
+
+
+def negate(g: Graph, a: Value) -> Value:
+    return unary(g, "neg", a)
+
+
+def reciprocal(g: Graph, a: Value) -> Value:
+    return power(g, a, -1)
+
+
+def power(g: Graph, a: Value, exponent: float | int) -> Value:
+    """a to an integer or half-integer power."""
+    check(a)
+    exponent = number(exponent)
+    if 0 in a.shape:
+        return a
+    if isinstance(a, Filled):
+        return Filled(number(float(a.fill) ** exponent), a.shape)
+    if isinstance(a, Known):
+        return Known(a.data.double() ** exponent)
+    n = g.named(a)
+    if n.kind == "int":
+        raise Unsupported("a power of integers")
+    if exponent == 1:
+        return n
+    if exponent == 2 and n.square is not None:
+        return n.square
+    if exponent == 0.5:
+        return g.root(n)
+    if exponent == -0.5:
+        return g.one("rsqrt", [n], n.shape)
+    if exponent == 2:
+        return g.one("mul", [n, n], n.shape)
+    if not isinstance(exponent, int) and not float(exponent * 2).is_integer():
+        raise Unsupported(f"the power {exponent}")
+    return g.one("pow", [n], n.shape, {"scalar": exponent})
+
+
+def step(g: Graph, a: Value) -> Value:
+    """1 where a > 0, else 0."""
+    check(a)
+    if is_constant(a):
+        return Known(g.data(a) > 0)
+    n = g.named(a)
+    if n.kind == "int":
+        raise Unsupported("a comparison of integers that are not classes")
+    return g.one("relu_backward", [Filled(1, n.shape), n], n.shape)
+
+
+def relu(g: Graph, a: Value) -> Value:
+    return unary(g, "relu", a)
+
+
+def maximum(g: Graph, a: Value | float, b: Value | float) -> Value:
+    """max(a, b) = b + relu(a - b)."""
+    return binary(g, "add", b, relu(g, binary(g, "sub", a, b)))
+
+
+def minimum(g: Graph, a: Value | float, b: Value | float) -> Value:
+    return binary(g, "sub", b, relu(g, binary(g, "sub", b, a)))
+
+
+def reduced_dims(shape: Shape, dims: int | Sequence[int] | None) -> list[int]:
+    if dims is None or (not isinstance(dims, int) and len(dims) == 0):
+        return list(range(len(shape)))
+    return sorted({d % len(shape) if shape else 0 for d in ([dims] if isinstance(dims, int) else dims)})
+
+
+def reduce(g: Graph, op: str, a: Value, dims: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
+    """sum, mean, amax or amin over dimensions (None: all)."""
+    check(a)
+    if a.shape == ():
+        return a
+    dims = reduced_dims(a.shape, dims)
+    count = numel(tuple(a.shape[d] for d in dims))
+    kept = tuple(1 if i in dims else n for i, n in enumerate(a.shape))
+    shape = kept if keepdim else tuple(n for i, n in enumerate(a.shape) if i not in dims)
+    if count == 0 and op == "sum":
+        return Filled(0, shape)
+    if 0 in a.shape:
+        raise Unsupported(f"{op} of an empty tensor")
+    if isinstance(a, Filled):
+        return Filled(number(a.fill * count) if op == "sum" else a.fill, shape, a.kind)
+    if isinstance(a, Known):
+        f = {"sum": torch.sum, "mean": torch.mean, "amax": torch.amax, "amin": torch.amin}[op]
+        return Known(f(a.data, dims, keepdim))
+    if isinstance(a, Complex):
+        return Complex(reduce(g, op, a.real, dims, keepdim), reduce(g, op, a.imag, dims, keepdim))
+    if count == 1:
+        return g.reshape(a, shape)
+    n = g.named(a)
+    if n.kind == "int":
+        raise Unsupported(f"{op} of integers")
+    last = len(a.shape) - 1
+    if op == "sum" and dims == [last] and n.row_sums is not None:
+        return g.reshape(n.row_sums, shape)
+    attrs: dict[str, object] = {} if len(dims) == len(a.shape) and not keepdim else {"dim": dims}
+    if keepdim:
+        attrs = {"dim": dims, "keepdim": True}
+    return g.one(op, [n], shape, attrs)
+
+
+def matmul(g: Graph, a: Value, b: Value) -> Value:
+    check(a, b)
+    if isinstance(a, Complex) or isinstance(b, Complex):
+        raise Unsupported("a product of complex matrices")
+    if is_constant(a) and is_constant(b) and numel(a.shape) * (b.shape[-1] if b.shape else 1) < FOLD_LIMIT:
+        return Known(torch.matmul(g.data(a).double(), g.data(b).double()))
+    if len(a.shape) > 1 and len(b.shape) > 1:
+        shape = tuple(torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])) + (a.shape[-2], b.shape[-1])
+    else:
+        shape = tuple(torch.empty(a.shape, device="meta").matmul(torch.empty(b.shape, device="meta")).shape)
+    if 0 in shape or 0 in a.shape:
+        return Filled(0, shape)
+    if (isinstance(a, Filled) and a.fill == 0) or (isinstance(b, Filled) and b.fill == 0):
+        return Filled(0, shape)
+    return g.one("matmul", [g.named(a), g.named(b)], shape)
+
+
+def transposed(g: Graph, a: Value) -> Value:
+    """The last two dimensions swapped."""
+    dims = list(range(len(a.shape)))
+    dims[-1], dims[-2] = dims[-2], dims[-1]
+    return g.permute(a, dims)
+
+
+def softmax(g: Graph, a: Value, dim: int, log: bool = False) -> Value:
+    n = g.named(a)
+    return g.one("log_softmax" if log else "softmax", [n], n.shape, {"dim": dim % len(n.shape)})
+
+
+def softmax_gradient(g: Graph, grad: Value, y: Value, dim: int) -> Value:
+    """y * (grad - sum(grad * y))."""
+    gy = binary(g, "mul", grad, y)
+    return binary(g, "sub", gy, binary(g, "mul", y, reduce(g, "sum", gy, [dim], True)))

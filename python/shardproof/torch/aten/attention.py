@@ -1,0 +1,74 @@
+"""Scaled dot-product attention, as its definition."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from .. import arithmetic as ar
+from ..graph import Graph
+from ..values import Filled, Known, Value
+from .pointwise import causal, masked
+from .table import line, require
+
+
+def _scores(g: Graph, q: Value, k: Value, is_causal: bool, mask: Value | None, scale: float | None) -> tuple[Value, Any]:
+    factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    s = ar.binary(g, "mul", ar.matmul(g, q, ar.transposed(g, k)), factor)
+    if is_causal:
+        rows, columns = s.shape[-2:]
+        s = g.one("apply_mask", [s, causal(g, rows, columns, 0)], s.shape)
+    if mask is not None:
+        if isinstance(mask, (Known, Filled)):
+            data = g.data(mask)
+            if data.dtype == torch.bool:
+                return masked(g, s, ~data, s.shape), factor
+            hidden = torch.isinf(data) & (data < 0)
+            rest = torch.where(hidden, torch.zeros_like(data), data)
+            if bool((rest != 0).any()):
+                s = ar.binary(g, "add", s, Known(rest))
+            return masked(g, s, hidden, s.shape), factor
+        require(getattr(mask, "kind", "real") == "real", "an attention mask that depends on data")
+        s = ar.binary(g, "add", s, mask)
+    return s, factor
+
+
+def _repeated(g: Graph, k: Value, heads: int) -> Value:
+    """Grouped queries: each key head for several query heads."""
+    if len(k.shape) != 4 or k.shape[1] == heads:
+        return k
+    b, h, s, d = k.shape
+    n = heads // h
+    return g.reshape(g.expand(g.reshape(k, (b, h, 1, s, d)), (b, h, n, s, d)), (b, heads, s, d))
+
+
+def _grouped(g: Graph, grad: Value, heads: int) -> Value:
+    if len(grad.shape) != 4 or grad.shape[1] == heads:
+        return grad
+    b, h, s, d = grad.shape
+    return ar.reduce(g, "sum", g.reshape(grad, (b, heads, h // heads, s, d)), [2])
+
+
+@line("_scaled_dot_product_flash_attention_for_cpu")
+def forward(call: Any, g: Graph, q: Value, k: Value, v: Value, dropout_p: float = 0.0, is_causal: bool = False, *, attn_mask: Value | None = None, scale: float | None = None) -> list[Value]:
+    require(dropout_p == 0, "dropout in attention")
+    k, v = _repeated(g, k, q.shape[1]), _repeated(g, v, q.shape[1])
+    s, _ = _scores(g, q, k, is_causal, attn_mask, scale)
+    return [ar.matmul(g, ar.softmax(g, s, -1), v), g.one("logsumexp", [s], s.shape[:-1], {"dim": len(s.shape) - 1})]
+
+
+@line("_scaled_dot_product_flash_attention_for_cpu_backward")
+def backward(call: Any, g: Graph, grad: Value, q: Value, k: Value, v: Value, out: Value, lse: Value, dropout_p: float, is_causal: bool, *, attn_mask: Value | None = None,
+             scale: float | None = None) -> list[Value]:
+    require(dropout_p == 0, "dropout in attention")
+    heads = k.shape[1]
+    k, v = _repeated(g, k, q.shape[1]), _repeated(g, v, q.shape[1])
+    s, factor = _scores(g, q, k, is_causal, attn_mask, scale)
+    p = ar.softmax(g, s, -1)
+    ds = ar.softmax_gradient(g, ar.matmul(g, grad, ar.transposed(g, v)), p, -1)
+    dq = ar.binary(g, "mul", ar.matmul(g, ds, k), factor)
+    dk = ar.binary(g, "mul", ar.matmul(g, ar.transposed(g, ds), q), factor)
+    dv = ar.matmul(g, ar.transposed(g, p), grad)
+    return [dq, _grouped(g, dk, heads), _grouped(g, dv, heads)]

@@ -1,0 +1,260 @@
+"""Lookups and writes by index: of classes (tokens, labels) and of known positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .. import arithmetic as ar
+from .. import tables
+from ..graph import Graph
+from ..values import Filled, Known, Named, Pick, Table, Unsupported, Value
+from .table import line, require
+
+
+@line("embedding")
+def embedding(call: Any, g: Graph, weight: Value, ids: Value, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False) -> Value:
+    tables.note_classes(g, ids, weight.shape[0])
+    if isinstance(ids, (Known, Filled)):
+        return _rows(g, weight, g.data(ids), 0, call.shape())
+    if isinstance(ids, Named):
+        require(ids.kind == "int", "indices that are no integers")
+        return g.one("embedding", [ids, weight], ids.shape + weight.shape[1:])
+    picked = tables.pick(g, weight, ids, table=True)
+    require(picked is not None, "indices that are not computed from one tensor of classes")
+    return picked  # type: ignore[return-value]
+
+
+def _rows(g: Graph, x: Value, index: torch.Tensor, dim: int, shape: tuple[int, ...]) -> Value:
+    """The positions that a constant names along a dimension, as slices."""
+    flat = [int(i) % x.shape[dim] for i in index.reshape(-1).tolist()]
+    runs: list[list[int]] = []
+    for i in flat:
+        if runs and i == runs[-1][1]:
+            runs[-1][1] = i + 1
+        else:
+            runs.append([i, i + 1])
+    require(0 < len(runs) <= 4096, "an index of too many pieces")
+    return g.reshape(g.cat([g.slice(x, dim, a, b) for a, b in runs], dim), shape)
+
+
+@line("embedding_dense_backward")
+def embedding_backward(call: Any, g: Graph, grad: Value, ids: Value, rows: int, padding_idx: int, scale_grad_by_freq: bool) -> Value:
+    require(padding_idx < 0, "an embedding with a padding index")
+    shape = (int(rows),) + grad.shape[-1:]
+    tables.note_classes(g, ids, int(rows))
+    if isinstance(ids, (Known, Filled)):
+        d = g.data(ids).reshape(-1)
+        require(torch.equal(d, torch.arange(len(d))) and len(d) <= rows, "the gradient of an embedding of known positions")
+        flat = g.reshape(grad, (len(d),) + grad.shape[-1:])
+        return g.cat([flat, Filled(0, (int(rows) - len(d),) + grad.shape[-1:])], 0) if len(d) < rows else flat
+    if isinstance(ids, Named):
+        return g.emit("embedding_backward", [grad, ids, Filled(0, shape)], [None, shape])[1]  # type: ignore[return-value]
+    require(isinstance(ids, Table), "the gradient of an embedding whose indices are not classes")
+    assert isinstance(ids, Table)
+    return scatter_rows(g, grad, ids, shape)
+
+
+def scatter_rows(g: Graph, grad: Value, ids: Table, shape: tuple[int, ...]) -> Value:
+    """Sums of the gradient's rows over positions by where their class goes: window by window of classes that keep their distance; what all go to one row is summed there."""
+    index = ids.entries.to(torch.int64)
+    used = torch.ones(len(index), dtype=torch.bool)  # classes whose rows are not zero anyway
+    if isinstance(grad, Named) and grad.masked is not None and tables.same_source(grad.masked[1], ids) and len(grad.masked[1].entries) == len(index):
+        used = grad.masked[1].entries.bool()
+        grad = grad.masked[0]
+    elif isinstance(grad, Named) and grad.masked is not None:
+        grad = Named(grad.name, grad.shape, grad.kind, grad.node)
+    index = torch.where(used, index, torch.full_like(index, -1))
+    shift = index - torch.arange(len(index))
+    changes = (torch.nonzero(shift[1:] != shift[:-1]).flatten() + 1).tolist()
+    bounds = [0, *changes, len(index)]
+    windows = [(a, b, int(shift[a])) for a, b in zip(bounds[:-1], bounds[1:])]
+    lines = [w for w in windows if w[1] - w[0] > 1 and bool(used[w[0]:w[1]].all())]
+    single = used.clone()
+    for a, b, _ in lines:
+        single[a:b] = False
+    total: Value = Filled(0, shape)
+    source = g.expand(ids.source, ids.shape)
+    for a, b, s in lines:
+        size = (b - a,) + shape[1:]
+        part = g.emit("embedding_backward", [grad, source, Filled(0, size)], [None, size], {"start": a, "stop": b})[1]
+        total = ar.binary(g, "add", total, _placed(g, part, a + s, shape))  # type: ignore[arg-type]
+    for place in torch.unique(index[single]).tolist():
+        mask = Table(ids.source, (single & (index == place)), ids.low, ids.shape)
+        factor = g.reshape(g.named(mask), ids.shape + (1,))
+        flat = ar.reduce(g, "sum", ar.binary(g, "mul", grad, factor), list(range(len(ids.shape))))
+        total = ar.binary(g, "add", total, _placed(g, g.reshape(flat, (1,) + shape[1:]), int(place), shape))
+    return total
+
+
+def _placed(g: Graph, part: Value, at: int, shape: tuple[int, ...]) -> Value:
+    """Rows in a larger tensor of zeros."""
+    n = part.shape[0]
+    pieces: list[Value] = [*([Filled(0, (at,) + shape[1:])] if at else []), part, *([Filled(0, (shape[0] - at - n,) + shape[1:])] if at + n < shape[0] else [])]
+    return g.cat(pieces, 0)
+
+
+def _row_index(g: Graph, indices: list[Value | None], shape: tuple[int, ...]) -> Value | None:
+    """The class index of x[arange, classes] (or x[..., arange, classes]); None for any other form."""
+    given = [i for i in indices if i is not None]
+    if len(given) != 2 or len(shape) != 2 or len(indices) != 2:
+        return None
+    first = given[0]
+    if not isinstance(first, (Known, Filled)) or not torch.equal(g.data(first).reshape(-1), torch.arange(shape[0])):
+        return None
+    return given[1]
+
+
+def _mask_of(x: Value | None) -> bool:
+    return isinstance(x, Table) and x.entries.dtype == torch.bool
+
+
+@line("index")
+def index(call: Any, g: Graph, x: Value, indices: list[Value | None]) -> Value:
+    classes = _row_index(g, indices, x.shape)
+    if classes is not None and not isinstance(classes, (Known, Filled)):
+        picked = tables.pick(g, x, classes, table=False)
+        require(picked is not None, "an index that is not computed from one tensor of classes")
+        return picked  # type: ignore[return-value]
+    given = [(d, i) for d, i in enumerate(indices) if i is not None]
+    require(len(given) == 1, "an index along several dimensions")
+    dim, i = given[0]
+    assert i is not None
+    if isinstance(i, (Known, Filled)) and i.kind == "int":
+        return _rows(g, x, g.data(i), dim, call.shape())
+    if dim == 0:
+        return embedding(call, g, x, i)
+    raise Unsupported("an index that depends on data")
+
+
+@line("index_select")
+def index_select(call: Any, g: Graph, x: Value, dim: int, i: Value) -> Value:
+    if isinstance(i, (Known, Filled)):
+        return _rows(g, x, g.data(i), dim % len(x.shape), call.shape())
+    require(dim == 0, "an index that depends on data")
+    return embedding(call, g, x, i)
+
+
+@line("gather")
+def gather(call: Any, g: Graph, x: Value, dim: int, i: Value, sparse_grad: bool = False) -> Value:
+    require(dim % len(x.shape) == len(x.shape) - 1 and i.shape[-1] == 1 and i.shape[:-1] == x.shape[:-1], "gather of more than one element of the last dimension")
+    tables.note_classes(g, i, x.shape[-1])
+    rows = g.reshape(i, i.shape[:-1])
+    if isinstance(rows, Named):
+        require(rows.kind == "int", "indices that are no integers")
+        g.assume(tables.CLASSES)
+        return g.reshape(ar.reduce(g, "sum", ar.binary(g, "mul", x, tables.one_hot(g, rows, 0, x.shape[-1])), [-1]), call.shape())
+    picked = tables.pick(g, x, rows, table=False)
+    require(isinstance(picked, Pick), "an index that is not computed from one tensor of classes")
+    assert isinstance(picked, Pick)
+    return Pick(picked.source, picked.index, picked.scale, picked.offset, False, call.shape())
+
+
+@line("scatter", "scatter_add")
+def scatter(call: Any, g: Graph, x: Value, dim: int, i: Value, source: Any, reduce: Any = None) -> Value:
+    require(dim % len(x.shape) == len(x.shape) - 1 and i.shape[-1] == 1 and i.shape[:-1] == x.shape[:-1] and reduce is None, "scatter of more than one element of the last dimension")
+    tables.note_classes(g, i, x.shape[-1])
+    rows = g.reshape(i, i.shape[:-1])
+    value = ar.lift(source)
+    value = g.reshape(value, rows.shape) if value.shape else value
+    return place_in_rows(g, x, rows, value, accumulate=call.name == "aten.scatter_add")
+
+
+def hot_rows(g: Graph, index: Value, scale: torch.Tensor | None, width: int) -> Value:
+    """[..., width]: at the position that the class goes to the class's scale (None: 1), else 0."""
+    if isinstance(index, Named):
+        return tables.one_hot(g, index, 0, width)
+    assert isinstance(index, Table)
+    positions = index.entries.to(torch.int64)
+    scale = torch.ones(len(positions), dtype=torch.float64) if scale is None else scale
+    start, stop, shift = tables._line(positions, scale)
+    factor = torch.unique(scale[start:stop])
+    require(len(factor) <= 1, "classes that are scaled differently")
+    shape = index.shape + (width,)
+    if stop == start:
+        return Filled(0, shape)
+    hot: Value = tables.one_hot(g, g.expand(index.source, index.shape), start + index.low, stop + index.low)
+    lead = len(index.shape)
+    before, after = start + shift, width - (stop + shift)
+    hot = g.cat([*([Filled(0, index.shape + (before,))] if before else []), hot, *([Filled(0, index.shape + (after,))] if after else [])], lead)
+    return ar.binary(g, "mul", hot, float(factor[0]))
+
+
+def place_in_rows(g: Graph, x: Value, index: Value, value: Value, accumulate: bool) -> Value:
+    """x with `value` at (or, accumulating, added to) the position of each row that the index names."""
+    width = x.shape[-1]
+    if isinstance(value, Pick) and isinstance(index, Table) and tables.same_source(value.index, index) and torch.equal(value.index.entries, index.entries):
+        same = isinstance(value.source, Named) and isinstance(x, Named) and g.reshape(value.source, x.shape) is not None and (value.source.base or value.source).name == (x.base or x).name
+        if same and not accumulate and bool((value.scale == 1).all()):
+            return ar.binary(g, "add", x, hot_rows(g, index, value.offset, width))  # x[i, c_i] += offset
+    if isinstance(value, Table) and isinstance(index, Table) and tables.same_source(value, index):
+        if accumulate or (isinstance(x, Filled) and x.fill == 0):
+            return ar.binary(g, "add", x, hot_rows(g, index, value.entries.to(torch.float64), width))
+    if isinstance(value, Filled) and isinstance(x, Filled) and x.fill == 0 or accumulate and isinstance(value, Filled):
+        scale = torch.full((len(index.entries),), float(value.fill), dtype=torch.float64) if isinstance(index, Table) else None
+        hot = hot_rows(g, index, scale, width)
+        return ar.binary(g, "add", x, hot if isinstance(index, Table) else ar.binary(g, "mul", hot, value.fill))
+    hot = hot_rows(g, index, None, width)
+    v = g.reshape(value, index.shape + (1,)) if value.shape else value
+    placed = ar.binary(g, "mul", hot, v)
+    if accumulate or isinstance(x, Filled) and x.fill == 0:
+        return ar.binary(g, "add", x, placed)
+    return ar.binary(g, "add", ar.binary(g, "mul", x, ar.binary(g, "sub", 1, hot)), placed)
+
+
+@line("index_put", "_index_put_impl", "_unsafe_index_put")
+def index_put(call: Any, g: Graph, x: Value, indices: list[Value | None], value: Value, accumulate: bool = False, unsafe: bool = False) -> Value:
+    given = [(d, i) for d, i in enumerate(indices) if i is not None]
+    if len(given) == 1 and given[0][0] == 0 and getattr(given[0][1], "kind", "") == "bool":
+        return _where_mask(g, x, given[0][1], value, accumulate)  # type: ignore[arg-type]
+    classes = _row_index(g, indices, x.shape)
+    if classes is not None and not isinstance(classes, (Known, Filled)):
+        return place_in_rows(g, x, classes, value, accumulate)
+    if len(given) == 1 and isinstance(given[0][1], (Known, Filled)) and len(x.shape) >= 1:
+        return _put_known(g, x, given[0][0], given[0][1], value, accumulate)
+    raise Unsupported("a write by an index that depends on data")
+
+
+def _where_mask(g: Graph, x: Value, mask: Value, value: Value, accumulate: bool) -> Value:
+    """x[mask] = value, where the mask covers the leading dimensions."""
+    from .pointwise import choose
+
+    require(not accumulate and value.shape in ((), (1,)), "a masked write of more than one number")
+    value = g.reshape(value, ())
+    if isinstance(mask, (Known, Filled)):
+        m: Value = g.reshape(mask, mask.shape + (1,) * (len(x.shape) - len(mask.shape)))
+        return choose(g, m, value, x, x.shape)
+    require(isinstance(mask, Table), "a mask that depends on data")
+    assert isinstance(mask, Table)
+    if len(mask.shape) == len(x.shape):
+        t = tables.apply(g, lambda m, a, v: torch.where(m.bool(), v.to(a.dtype), a), [mask, x, value], x.shape)
+        if t is not None:
+            return t
+    require(isinstance(value, Filled), "a masked write of a number that depends on data")
+    if isinstance(x, Pick) and tables.same_source(x.index, mask) and isinstance(value, Filled) and (value.fill == 0 or not x.table):
+        keep = (~mask.entries).to(torch.float64)
+        return Pick(x.source, x.index, x.scale * keep, x.offset * keep + value.fill * (1 - keep), x.table, x.shape)
+    keep_table = Table(mask.source, ~mask.entries, mask.low, mask.shape)
+    factor = g.reshape(g.named(keep_table), mask.shape + (1,) * (len(x.shape) - len(mask.shape)))
+    kept = ar.binary(g, "mul", x, factor)
+    if isinstance(kept, Named) and isinstance(x, Named) and len(mask.shape) == len(x.shape) - 1 and isinstance(value, Filled) and value.fill == 0:
+        kept.masked = (x, keep_table)
+    if isinstance(value, Filled) and value.fill == 0:
+        return kept
+    return ar.binary(g, "add", kept, ar.binary(g, "mul", ar.binary(g, "sub", 1, factor), value))
+
+
+def _put_known(g: Graph, x: Value, dim: int, i: Known | Filled, value: Value, accumulate: bool) -> Value:
+    """Known positions along one dimension, each once or (accumulating) any number of times, one slice after another."""
+    positions = [int(p) % x.shape[dim] for p in g.data(i).reshape(-1).tolist()]
+    require(len(positions) <= 256, "a write by a long index")
+    shape = x.shape[:dim] + (len(positions),) + x.shape[dim + 1:]
+    value = g.reshape(g.expand(value, x.shape[:dim] + tuple(i.shape) + x.shape[dim + 1:]), shape)
+    rows = [g.slice(x, dim, p, p + 1) for p in range(x.shape[dim])] if x.shape[dim] <= 4096 else None
+    require(rows is not None, "a write by index along a long dimension")
+    assert rows is not None
+    for k, p in enumerate(positions):
+        new = g.slice(value, dim, k, k + 1)
+        rows[p] = ar.binary(g, "add", rows[p], new) if accumulate else new
+    return g.cat(rows, dim)

@@ -1,0 +1,205 @@
+"""What only moves, copies or fills elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..arithmetic import check, lift
+from ..graph import Graph
+from ..values import Complex, Filled, Known, Named, Table, Unsupported, Value, kind_of
+from .table import line, require, scalar
+
+
+@line("clone", "contiguous", "alias", "detach", "lift_fresh", "lift_fresh_copy", "lift", "view_copy", "_to_dtype", "prims.device_put", "prims.convert_element_type", "_conj_copy",
+      "_wrap_tensor_autograd", "prims.clone", "_unsafe_view", "reshape", "_reshape_copy", "_reshape_alias", "expand_copy", "slice_copy", "select_copy")
+def copy(call: Any, g: Graph, x: Value, *args: Any, **kwargs: Any) -> Value:
+    return g.reshape(cast(g, x, call.outs[0].dtype), call.shape())
+
+
+def cast(g: Graph, x: Value, dtype: torch.dtype) -> Value:
+    """To another dtype: the identity on numbers; reals do not become integers."""
+    check(x)
+    kind = kind_of(dtype)
+    have = getattr(x, "kind", "real")
+    if kind == have or isinstance(x, Filled):
+        if isinstance(x, Filled) and kind != have:
+            return Filled(x.fill if kind == "real" else int(x.fill != 0) if kind == "bool" else int(x.fill), x.shape, kind if kind != "complex" else "real")
+        return x
+    if isinstance(x, Table):
+        return Table(x.source, x.entries.to(torch.float64 if kind == "real" else dtype), x.low, x.shape)
+    if kind == "real" and have in ("int", "bool"):
+        return Known(x.data.double()) if isinstance(x, Known) else x
+    if isinstance(x, Known):
+        return Known(x.data.to(dtype))
+    if kind in ("int", "bool") and isinstance(x, Named) and x.node is not None and x.node["op"] == "one_hot":
+        return x  # zeros and ones
+    if kind in ("int", "bool") and isinstance(x, Named) and x.kind == "int":
+        require(kind == "int", "an integer tensor as booleans")
+        return x
+    if kind == "complex":
+        return Complex(x, Filled(0, x.shape))
+    raise Unsupported(f"a cast of {have} to {dtype}")
+
+
+@line("_to_copy", "to")
+def to_copy(call: Any, g: Graph, x: Value, *args: Any, **kwargs: Any) -> Value:
+    return cast(g, x, call.outs[0].dtype)
+
+
+@line("copy", "copy_")
+def copy_into(call: Any, g: Graph, x: Value, source: Value, *args: Any) -> Value:
+    check(source)
+    return g.expand(cast(g, source, call.outs[0].dtype), call.shape())
+
+
+setattr(copy_into, "reads_selectively", True)  # what was there before does not matter
+
+
+@line("fill", "fill_", "full_like", "new_full", selective=True)
+def fill(call: Any, g: Graph, x: Value, value: Any, *args: Any, **kwargs: Any) -> Value:
+    v = lift((args[0] if args else kwargs["fill_value"]) if call.name == "aten.new_full" else value)
+    check(v)
+    return g.expand(cast(g, v, call.outs[0].dtype), call.shape())
+
+
+@line("zero", "zero_", "zeros_like", "new_zeros", "zeros", selective=True)
+def zero(call: Any, g: Graph, *args: Any, **kwargs: Any) -> list[Value]:
+    return [Filled(0, t.shape, _kind(t.dtype)) for t in call.outs]
+
+
+@line("_foreach_zero_", selective=True)
+def foreach_zero(call: Any, g: Graph, tensors: list[Value]) -> list[Value]:
+    return [Filled(0, v.shape, getattr(v, "kind", "real") if getattr(v, "kind", "real") != "poison" else "real") for v in tensors]
+
+
+@line("ones_like", "new_ones", "ones", selective=True)
+def ones(call: Any, g: Graph, *args: Any, **kwargs: Any) -> Value:
+    return Filled(1, call.shape(), _kind(call.outs[0].dtype))
+
+
+def _kind(dtype: torch.dtype) -> str:
+    kind = kind_of(dtype)
+    return "real" if kind == "complex" else kind
+
+
+@line("full", "scalar_tensor")
+def full(call: Any, g: Graph, *args: Any, **kwargs: Any) -> Value:
+    x = args[1] if call.name == "aten.full" else args[0]
+    return g.expand(cast(g, lift(scalar(x)), call.outs[0].dtype), call.shape())
+
+
+@line("_foreach_copy", "_foreach_copy_", selective=True)
+def foreach_copy(call: Any, g: Graph, targets: list[Value], sources: list[Value], *args: Any) -> list[Value]:
+    return [g.expand(s, t.shape) for t, s in zip(targets, sources)]
+
+
+@line("cat", "concat")
+def cat(call: Any, g: Graph, tensors: list[Value], dim: int = 0) -> Value:
+    check(*tensors)
+    return g.reshape(g.cat(tensors, dim % max(len(call.shape()), 1)), call.shape())
+
+
+@line("stack")
+def stack(call: Any, g: Graph, tensors: list[Value], dim: int = 0) -> Value:
+    check(*tensors)
+    dim %= len(call.shape())
+    return g.cat([g.reshape(t, t.shape[:dim] + (1,) + t.shape[dim:]) for t in tensors], dim)
+
+
+@line("repeat")
+def repeat(call: Any, g: Graph, x: Value, repeats: list[int]) -> Value:
+    lead = len(repeats) - len(x.shape)
+    v = g.reshape(x, (1,) * lead + x.shape)
+    for dim, n in enumerate(repeats):
+        require(n > 0, "a repetition of 0 times")
+        if n > 1:
+            v = g.cat([v] * n, dim)
+    return v
+
+
+@line("constant_pad_nd")
+def pad(call: Any, g: Graph, x: Value, pads: list[int], value: Any = 0) -> Value:
+    v = x
+    for i in range(0, len(pads), 2):
+        dim = len(x.shape) - 1 - i // 2
+        left, right = pads[i], pads[i + 1]
+        if left < 0 or right < 0:
+            v = g.slice(v, dim, max(-left, 0), v.shape[dim] - max(-right, 0))
+        parts: list[Value] = [v]
+        fill = cast(g, lift(scalar(value)), call.outs[0].dtype)
+        for n, front in ((left, True), (right, False)):
+            if n > 0:
+                piece = g.expand(fill, v.shape[:dim] + (n,) + v.shape[dim + 1:])
+                parts = [piece, *parts] if front else [*parts, piece]
+        v = g.cat(parts, dim)
+    return v
+
+
+@line("slice_backward")
+def slice_backward(call: Any, g: Graph, grad: Value, sizes: list[int], dim: int, start: int, stop: int, step: int) -> Value:
+    require(step == 1, "the gradient of a slice with a step")
+    start, stop, _ = slice(start, stop, step).indices(sizes[dim])
+    zeros = lambda n: Filled(0, tuple(sizes[:dim]) + (n,) + tuple(sizes[dim + 1:]))  # noqa: E731
+    dim %= len(sizes)
+    parts: list[Value] = [*([zeros(start)] if start else []), grad, *([zeros(sizes[dim] - stop)] if stop < sizes[dim] else [])]
+    return g.cat(parts, dim)
+
+
+@line("select_backward")
+def select_backward(call: Any, g: Graph, grad: Value, sizes: list[int], dim: int, index: int) -> Value:
+    dim, index = dim % len(sizes), index % sizes[dim]
+    row = g.reshape(grad, tuple(sizes[:dim]) + (1,) + tuple(sizes[dim + 1:]))
+    return slice_backward(call, g, row, sizes, dim, index, index + 1, 1)
+
+
+@line("split_with_sizes_copy")
+def split_copy(call: Any, g: Graph, x: Value, sizes: list[int], dim: int = 0) -> list[Value]:
+    results, at = [], 0
+    for n in sizes:
+        results.append(g.slice(x, dim, at, at + n))
+        at += n
+    return results
+
+
+@line("flip")
+def flip(call: Any, g: Graph, x: Value, dims: list[int]) -> Value:
+    v = x
+    for dim in dims:
+        n = v.shape[dim]
+        require(n <= 256, "flip along a long dimension")
+        v = g.cat([g.slice(v, dim, i, i + 1) for i in reversed(range(n))], dim % len(x.shape))
+    return v
+
+
+@line("roll")
+def roll(call: Any, g: Graph, x: Value, shifts: list[int], dims: list[int] = []) -> Value:  # noqa: B006  ATen's own default
+    v = x if dims else g.reshape(x, (_count(x),))
+    for shift, dim in zip(shifts, dims or [0]):
+        n = v.shape[dim]
+        k = shift % n
+        if k:
+            v = g.cat([g.slice(v, dim, n - k, n), g.slice(v, dim, 0, n - k)], dim % len(v.shape))
+    return g.reshape(v, x.shape)
+
+
+def _count(x: Value) -> int:
+    n = 1
+    for size in x.shape:
+        n *= size
+    return n
+
+
+def _triangle(upper: bool) -> Any:
+    def f(call: Any, g: Graph, x: Value, diagonal: int = 0) -> Value:
+        from .. import arithmetic
+
+        mask = torch.ones(x.shape[-2:], dtype=torch.float64)
+        return arithmetic.binary(g, "mul", x, Known(mask.triu(diagonal) if upper else mask.tril(diagonal)))
+
+    return f
+
+
+line("triu")(_triangle(True))
+line("tril")(_triangle(False))

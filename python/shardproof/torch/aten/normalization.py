@@ -1,0 +1,50 @@
+"""Layer normalisation, as its definition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import arithmetic as ar
+from ..graph import Graph
+from ..values import Value
+from .reductions import moments
+from .table import line
+
+
+def _dims(x: Value, shape: list[int]) -> list[int]:
+    return list(range(len(x.shape) - len(shape), len(x.shape)))
+
+
+@line("native_layer_norm")
+def layer_norm(call: Any, g: Graph, x: Value, shape: list[int], w: Value | None, b: Value | None, eps: float) -> list[Value]:
+    dims = _dims(x, shape)
+    v, m = moments(g, x, dims, 0, True)
+    rstd = ar.unary(g, "rsqrt", ar.binary(g, "add", v, eps))
+    y = ar.binary(g, "mul", ar.binary(g, "sub", x, m), rstd)
+    if w is not None:
+        y = ar.binary(g, "mul", y, w)
+    if b is not None:
+        y = ar.binary(g, "add", y, b)
+    return [y, m, rstd]
+
+
+def _sum_to(g: Graph, x: Value, shape: tuple[int, ...]) -> Value:
+    lead = len(x.shape) - len(shape)
+    return g.reshape(ar.reduce(g, "sum", x, list(range(lead))) if lead else x, shape)
+
+
+@line("native_layer_norm_backward")
+def layer_norm_backward(call: Any, g: Graph, grad: Value, x: Value, shape: list[int], mean: Value, rstd: Value, w: Value | None, b: Value | None, mask: list[bool]) -> list[Value | None]:
+    dims = _dims(x, shape)
+    kept = tuple(1 if i in dims else n for i, n in enumerate(x.shape))
+    mean, rstd = g.reshape(mean, kept), g.reshape(rstd, kept)
+    xhat = ar.binary(g, "mul", ar.binary(g, "sub", x, mean), rstd)
+    gw = ar.binary(g, "mul", grad, w) if w is not None else grad
+    inner = ar.binary(g, "sub", gw, ar.reduce(g, "mean", gw, dims, True))
+    inner = ar.binary(g, "sub", inner, ar.binary(g, "mul", xhat, ar.reduce(g, "mean", ar.binary(g, "mul", gw, xhat), dims, True)))
+    results: list[Value | None] = []
+    for wanted, make in zip(mask, (lambda: ar.binary(g, "mul", inner, rstd), lambda: _sum_to(g, ar.binary(g, "mul", grad, xhat), tuple(shape)),
+                                   lambda: _sum_to(g, grad, tuple(shape)))):
+        if wanted:
+            results.append(make())
+    return results

@@ -1,0 +1,324 @@
+"""Arithmetic, comparisons and elementwise functions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from .. import arithmetic as ar
+from .. import tables
+from ..graph import Graph
+from ..values import Complex, Filled, Known, Named, Table, Unsupported, Value
+from .table import line, require, scalar
+
+
+@line("add")
+def add(call: Any, g: Graph, a: Any, b: Any, alpha: Any = 1) -> Value:
+    return ar.binary(g, "add", a, b, scalar(alpha))
+
+
+@line("sub", "subtract")
+def sub(call: Any, g: Graph, a: Any, b: Any, alpha: Any = 1) -> Value:
+    return ar.binary(g, "sub", a, b, scalar(alpha))
+
+
+@line("rsub")
+def rsub(call: Any, g: Graph, a: Any, b: Any, alpha: Any = 1) -> Value:
+    return ar.binary(g, "sub", b, a, scalar(alpha))
+
+
+@line("mul", "multiply")
+def mul(call: Any, g: Graph, a: Any, b: Any) -> Value:
+    return ar.binary(g, "mul", a, b)
+
+
+@line("div", "divide", "true_divide")
+def div(call: Any, g: Graph, a: Any, b: Any, rounding_mode: str | None = None) -> Value:
+    require(rounding_mode is None, "division with rounding")
+    return ar.binary(g, "div", a, b)
+
+
+@line("addcmul")
+def addcmul(call: Any, g: Graph, x: Any, a: Any, b: Any, value: Any = 1) -> Value:
+    return ar.binary(g, "add", x, ar.binary(g, "mul", ar.binary(g, "mul", a, b), scalar(value)))
+
+
+@line("addcdiv")
+def addcdiv(call: Any, g: Graph, x: Any, a: Any, b: Any, value: Any = 1) -> Value:
+    return ar.binary(g, "add", x, ar.binary(g, "mul", ar.binary(g, "div", a, b), scalar(value)))
+
+
+@line("lerp")
+def lerp(call: Any, g: Graph, a: Any, b: Any, weight: Any) -> Value:
+    return ar.binary(g, "add", a, ar.binary(g, "mul", ar.binary(g, "sub", b, a), weight))
+
+
+@line("pow")
+def power(call: Any, g: Graph, a: Any, exponent: Any) -> Value:
+    require(isinstance(a, Value), "a number to a tensor's power")
+    return ar.power(g, a, scalar(exponent))
+
+
+def _plain(name: str) -> Any:
+    def f(call: Any, g: Graph, a: Value, **kwargs: Any) -> Value:
+        return ar.unary(g, name, a)
+
+    return f
+
+
+for _name in ("neg", "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "silu", "relu"):
+    line(_name)(_plain(_name))
+
+
+@line("reciprocal")
+def reciprocal(call: Any, g: Graph, a: Value) -> Value:
+    return ar.reciprocal(g, a)
+
+
+@line("gelu")
+def gelu(call: Any, g: Graph, a: Value, approximate: str = "none") -> Value:
+    return g.one("gelu", [a], a.shape, {"approximate": approximate})
+
+
+@line("gelu_backward")
+def gelu_backward(call: Any, g: Graph, grad: Value, a: Value, approximate: str = "none") -> Value:
+    return g.one("gelu_backward", [grad, a], a.shape, {"approximate": approximate})
+
+
+@line("silu_backward")
+def silu_backward(call: Any, g: Graph, grad: Value, a: Value) -> Value:
+    return g.one("silu_backward", [grad, a], a.shape)
+
+
+@line("tanh_backward")
+def tanh_backward(call: Any, g: Graph, grad: Value, y: Value) -> Value:
+    return ar.binary(g, "mul", grad, ar.binary(g, "sub", 1, ar.binary(g, "mul", y, y)))
+
+
+@line("sigmoid_backward")
+def sigmoid_backward(call: Any, g: Graph, grad: Value, y: Value) -> Value:
+    return ar.binary(g, "mul", grad, ar.binary(g, "mul", y, ar.binary(g, "sub", 1, y)))
+
+
+@line("threshold_backward")
+def threshold_backward(call: Any, g: Graph, grad: Value, a: Value, threshold: Any) -> Value:
+    require(scalar(threshold) == 0, "a threshold other than 0")
+    return g.one("relu_backward", [grad, a], a.shape)
+
+
+@line("abs")
+def absolute(call: Any, g: Graph, a: Value) -> Value:
+    return ar.binary(g, "add", ar.relu(g, a), ar.relu(g, ar.negate(g, a)))
+
+
+@line("sign", "sgn")
+def sign(call: Any, g: Graph, a: Value) -> Value:
+    require(not isinstance(a, Complex), "the sign of complex numbers")
+    return ar.binary(g, "sub", ar.step(g, a), ar.step(g, ar.negate(g, a)))
+
+
+@line("maximum")
+def maximum(call: Any, g: Graph, a: Any, b: Any) -> Value:
+    return ar.maximum(g, a, b)
+
+
+@line("minimum")
+def minimum(call: Any, g: Graph, a: Any, b: Any) -> Value:
+    return ar.minimum(g, a, b)
+
+
+def _clamp_table(g: Graph, a: Value, low: Any, high: Any) -> Value | None:
+    return tables.apply(g, lambda x: torch.clamp(x, low, high), [a], a.shape) if isinstance(a, Table) or getattr(a, "kind", "") == "int" else None
+
+
+@line("clamp", "clip")
+def clamp(call: Any, g: Graph, a: Value, min: Any = None, max: Any = None) -> Value:
+    if not isinstance(min, Value) and not isinstance(max, Value):
+        t = _clamp_table(g, a, min, max)
+        if t is not None:
+            return t
+    if min is not None and not (isinstance(min, (int, float)) and math.isinf(min)):
+        a = ar.maximum(g, a, min)
+    if max is not None and not (isinstance(max, (int, float)) and math.isinf(max)):
+        a = ar.minimum(g, a, max)
+    return a
+
+
+@line("clamp_min")
+def clamp_min(call: Any, g: Graph, a: Value, min: Any) -> Value:
+    return clamp(call, g, a, min, None)
+
+
+@line("clamp_max")
+def clamp_max(call: Any, g: Graph, a: Value, max: Any) -> Value:
+    return clamp(call, g, a, None, max)
+
+
+@line("hardtanh")
+def hardtanh(call: Any, g: Graph, a: Value, min_val: Any = -1, max_val: Any = 1) -> Value:
+    return clamp(call, g, a, min_val, max_val)
+
+
+# ---- comparisons: tables of classes stay tables; of reals, 1 where they hold ----
+def _strict(g: Graph, a: Any, b: Any) -> Value:
+    return ar.step(g, ar.binary(g, "sub", a, b))
+
+
+def complement(g: Graph, m: Value) -> Value:
+    return ar.binary(g, "sub", 1, m)
+
+
+def _ge(g: Graph, a: Any, b: Any) -> Value:
+    return complement(g, _strict(g, b, a))
+
+
+_COMPARISONS = {
+    "lt": (torch.lt, lambda g, a, b: _strict(g, b, a)), "gt": (torch.gt, _strict), "ge": (torch.ge, _ge), "le": (torch.le, lambda g, a, b: _ge(g, b, a)),
+    "eq": (torch.eq, lambda g, a, b: ar.binary(g, "mul", _ge(g, a, b), _ge(g, b, a))),
+    "ne": (torch.ne, lambda g, a, b: complement(g, ar.binary(g, "mul", _ge(g, a, b), _ge(g, b, a)))),
+}
+
+
+def _classes_in_a_row(g: Graph, x: Named, y: Known) -> Value | None:
+    """classes[..., None] == arange(start, stop): the one-hot rows."""
+    n = y.shape[-1] if y.shape else 0
+    flat = y.data.reshape(-1)
+    if x.shape[-1:] != (1,) or len(flat) != n or n == 0 or not torch.equal(flat, torch.arange(n) + flat[0]):
+        return None
+    start = int(flat[0])
+    return tables.one_hot(g, g.reshape(x, x.shape[:-1]), start, start + n)
+
+
+def _comparison(name: str) -> Any:
+    function, real = _COMPARISONS[name]
+
+    def f(call: Any, g: Graph, a: Any, b: Any) -> Value:
+        a, b = ar.lift(a), ar.lift(b)
+        t = tables.apply(g, function, [a, b], call.shape())
+        if t is not None:
+            same = tables.constant_table(t)
+            if same is not None:
+                g.assume(tables.CLASSES)
+            return same if same is not None else t
+        for x, y, flip in ((a, b, False), (b, a, True)):
+            if name == "eq" and isinstance(x, Named) and x.kind == "int" and isinstance(y, Known):
+                hot = _classes_in_a_row(g, x, y)
+                if hot is not None and hot.shape == call.shape():
+                    return hot
+            if isinstance(y, Filled) and math.isinf(y.fill) and getattr(x, "kind", "real") == "real":
+                g.assume("no real number is infinite or not-a-number")
+                below = (y.fill > 0) != flip
+                return Filled(int({"eq": False, "ne": True, "lt": below, "le": below, "gt": not below, "ge": not below}[name]), call.shape(), "bool")
+        for v in (a, b):
+            require(not (isinstance(v, (Named, Table)) and v.kind == "int"), "a comparison of integers whose range is not known")
+        return g.expand(real(g, a, b), call.shape())
+
+    return f
+
+
+for _name in _COMPARISONS:
+    line(_name)(_comparison(_name))
+
+
+def _logical(function: Any, real: Any) -> Any:
+    def f(call: Any, g: Graph, *args: Any) -> Value:
+        operands = [ar.lift(a) for a in args]
+        t = tables.apply(g, function, [_as_bool(g, v) for v in operands], call.shape())
+        if t is not None:
+            same = tables.constant_table(t)
+            return same if same is not None else t
+        require(call.outs[0].dtype == torch.bool, "a bitwise operator on integers")
+        return g.expand(real(g, *operands), call.shape())
+
+    return f
+
+
+def _as_bool(g: Graph, v: Value) -> Value:
+    if isinstance(v, Filled):
+        return Filled(int(v.fill != 0), v.shape, "bool")
+    if isinstance(v, Table) and v.entries.dtype != torch.bool:
+        raise Unsupported("a bitwise operator on classes")
+    return v
+
+
+_and = _logical(lambda a, b: a.bool() & b.bool(), lambda g, a, b: ar.binary(g, "mul", a, b))
+_or = _logical(lambda a, b: a.bool() | b.bool(), lambda g, a, b: complement(g, ar.binary(g, "mul", complement(g, a), complement(g, b))))
+_not = _logical(lambda a: ~a.bool(), complement)
+line("bitwise_and", "__and__", "__iand__", "logical_and")(_and)
+line("bitwise_or", "__or__", "__ior__", "logical_or")(_or)
+line("bitwise_not", "logical_not")(_not)
+
+
+def _const_mask(v: Value) -> torch.Tensor | None:
+    return v.data.bool() if isinstance(v, Known) else None
+
+
+def choose(g: Graph, mask: Value, a: Value, b: Value, shape: tuple[int, ...]) -> Value:
+    """a where the mask holds, else b."""
+    if isinstance(mask, Filled):
+        return g.expand(a if mask.fill else b, shape)
+    t = tables.apply(g, lambda m, x, y: torch.where(m.bool(), x, y), [mask, a, b], shape)
+    if t is not None:
+        return t
+    for x, y, flip in ((a, b, False), (b, a, True)):
+        if isinstance(y, Filled) and math.isinf(y.fill) and y.fill < 0 and isinstance(mask, Known):
+            hidden = mask.data.bool() if flip else ~mask.data.bool()
+            return masked(g, x, hidden, shape)
+    ar.check(mask, a, b)
+    if isinstance(mask, Known):
+        mask = Known(mask.data.to(torch.float64))
+    if isinstance(b, Filled) and b.fill == 0:
+        return g.expand(ar.binary(g, "mul", a, mask), shape)
+    if isinstance(a, Filled) and a.fill == 0:
+        return g.expand(ar.binary(g, "mul", b, complement(g, mask)), shape)
+    return g.expand(ar.binary(g, "add", ar.binary(g, "mul", a, mask), ar.binary(g, "mul", b, complement(g, mask))), shape)
+
+
+def causal_offset(hidden: torch.Tensor) -> int | None:
+    """c where exactly the elements with column > row + c of the last two dimensions are hidden, in all leading positions; None if it is not so."""
+    if hidden.dim() < 2:
+        return None
+    rows, columns = hidden.shape[-2:]
+    first = hidden.reshape(-1, rows, columns)[0]
+    visible = (~first[0]).sum().item()
+    offset = int(visible) - 1
+    wanted = torch.arange(columns)[None, :] > torch.arange(rows)[:, None] + offset
+    return offset if offset >= 0 and bool((hidden == wanted).all()) else None
+
+
+def causal(g: Graph, rows: int, columns: int, offset: int) -> Value:
+    """[1, 1, rows, columns]: 0 where column <= row + offset, minus infinity elsewhere."""
+    size = max(rows + offset, columns)
+    mask: Value = g.one("create_mask", [Filled(0, (1, size))], (1, 1, size, size))
+    return g.slice(g.slice(mask, 2, offset, offset + rows), 3, 0, columns)
+
+
+def masked(g: Graph, x: Value, hidden: torch.Tensor, shape: tuple[int, ...]) -> Value:
+    """x with minus infinity where `hidden`, which is what attention does not see."""
+    if not bool(hidden.any()):
+        return g.expand(x, shape)
+    offset = causal_offset(hidden)
+    require(offset is not None and len(shape) >= 2, "a mask of minus infinities that is not causal")
+    assert offset is not None
+    mask = causal(g, hidden.shape[-2], hidden.shape[-1], offset)
+    if len(shape) <= 4:
+        mask = g.reshape(mask, mask.shape[4 - max(len(shape), 2):])
+    return g.one("apply_mask", [g.expand(x, shape), mask], shape)
+
+
+@line("where")
+def where(call: Any, g: Graph, mask: Value, a: Any, b: Any) -> Value:
+    return choose(g, mask, ar.lift(a), ar.lift(b), call.shape())
+
+
+@line("masked_fill")
+def masked_fill(call: Any, g: Graph, x: Value, mask: Value, value: Any) -> Value:
+    return choose(g, mask, ar.lift(value), x, x.shape)
+
+
+@line("isnan", "isinf")
+def never(call: Any, g: Graph, a: Value) -> Value:
+    g.assume("isnan and isinf are false: the verdict is about real numbers")
+    return Filled(0, a.shape, "bool")

@@ -1,0 +1,100 @@
+"""Which line translates an operator of ATen; which need none.
+
+A line is a function of (call, graph, the operator's arguments with tensors as values) that returns the result's value or a list of them. It raises Unsupported for what it does not translate. In-place
+operators, `out=` and `_foreach_` use the line of the plain operator.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable
+
+import torch
+
+from ..graph import Graph
+from ..values import Unsupported, Value
+
+Line = Callable[..., Any]
+LINES: dict[str, Line] = {}
+
+RANDOM = frozenset("aten." + name for name in (
+    "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "normal", "normal_", "uniform", "uniform_", "bernoulli", "bernoulli_", "exponential", "exponential_",
+    "random", "random_", "log_normal_", "cauchy_", "geometric_", "multinomial", "native_dropout", "normal_functional"))
+UNDEFINED = frozenset("aten." + name for name in ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_", "_resize_output_"))
+NOT_FOLDED = RANDOM | UNDEFINED | {"aten._fused_adamw_", "aten._fused_adam_", "aten._fused_sgd_", "aten.copy_", "aten.clone", "aten._foreach_copy_"}
+
+
+def line(*names: str, selective: bool = False) -> Callable[[Line], Line]:
+    """Enters a function for operators `aten.NAME`. selective: it looks at poisoned operands itself."""
+
+    def enter(f: Line) -> Line:
+        f.reads_selectively = selective  # type: ignore[attr-defined]
+        for name in names:
+            LINES[name if "." in name else f"aten.{name}"] = f
+        return f
+
+    return enter
+
+
+def lookup(name: str, overload: str) -> Line | None:
+    """The line for an operator, or None."""
+    _load()
+    if name in LINES:
+        return LINES[name]
+    if name.startswith("aten._foreach_"):
+        plain = "aten." + name[len("aten._foreach_"):].rstrip("_")
+        plain = {"aten.norm": "aten.linalg_vector_norm"}.get(plain, plain)
+        return _each(LINES[plain]) if plain in LINES else None
+    if name.endswith("_") and name[:-1] in LINES:
+        return LINES[name[:-1]]
+    return None
+
+
+@functools.lru_cache(maxsize=None)
+def _each(f: Line) -> Line:
+    def each(call: Any, g: Graph, *args: Any, **kwargs: Any) -> list[Value]:
+        count = max(len(a) for a in (*args, *kwargs.values()) if isinstance(a, list))
+        results = []
+        for i in range(count):
+            results.append(f(call, g, *[a[i] if isinstance(a, list) else a for a in args], **{k: a[i] if isinstance(a, list) else a for k, a in kwargs.items()}))
+        return results
+
+    each.__wrapped__ = f  # type: ignore[attr-defined]
+    return each
+
+
+@functools.lru_cache(maxsize=1)
+def _decompositions() -> dict[Any, Any]:
+    from torch._decomp import global_decomposition_table
+
+    return dict(global_decomposition_table["post_autograd"])
+
+
+def decomposition(func: Any) -> Any:
+    """ATen's own decomposition, where one is registered and the parts are not the operator itself."""
+    return _decompositions().get(func)
+
+
+@functools.lru_cache(maxsize=1)
+def _load() -> None:
+    from . import attention, indexing, layout, losses, normalization, optimizer, pointwise, reductions  # noqa: F401  each enters its lines
+
+
+def scalar(x: Any) -> Any:
+    """A number that ATen passed as a number or as a tensor of one known element."""
+    from ..values import Filled
+
+    if isinstance(x, Filled):
+        return x.fill
+    if isinstance(x, Value):
+        raise Unsupported("a number that depends on data")
+    return x
+
+
+def require(condition: bool, text: str) -> None:
+    """Raises Unsupported unless the condition holds."""
+    if not condition:
+        raise Unsupported(text)
+
+
+__all__ = ["LINES", "NOT_FOLDED", "RANDOM", "UNDEFINED", "decomposition", "line", "lookup", "require", "scalar", "torch"]

@@ -1,0 +1,156 @@
+"""Finds models, their parameters and their optimizers while a step runs, by PyTorch's global hooks; the same for recording and for real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import Any, Callable, Iterator, Mapping, Protocol
+
+import torch
+from torch import nn
+from torch.nn.modules import module as nn_module
+from torch.optim import optimizer as optim
+
+from . import _private as private
+
+_WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
+
+
+class Listener(Protocol):
+    """What is done with what is found."""
+
+    def bound(self, parameters: dict[str, nn.Parameter], buffers: dict[str, torch.Tensor]) -> None: ...
+
+    def states(self, optimizer: optim.Optimizer, states: list[tuple[str, str, torch.Tensor, nn.Parameter]]) -> None: ...
+
+    def quiet(self) -> Any: ...
+
+    def forward(self, name: str, module: nn.Module, output: Any, final: bool) -> None: ...
+
+
+class Binding:
+    """Names of everything that was found. Names are those of `named_parameters` of the module that is called first, without wrappers."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self.parameters: dict[str, nn.Parameter] = {}
+        self.buffers: dict[str, torch.Tensor] = {}
+        self.shards: dict[str, dict[str, int]] = {}
+        self.modules: dict[int, str] = {}
+        self.optimizers: list[optim.Optimizer] = []
+        self.stack: list[str] = []
+        self._roots: list[nn.Module] = []
+        self._priming = False
+        self.computing = False
+
+    def shard_of(self, name: str) -> dict[str, int] | None:
+        return self.shards.get(name)
+
+    def bind(self, root: nn.Module, shard: Mapping[str, Mapping[str, int]] | None = None) -> None:
+        """Takes a model in: its parameters and buffers hold the step's inputs from here on."""
+        if any(root is r for r in self._roots):
+            known = True
+        else:
+            known = False
+            self._roots.append(root)
+        prefix = "module." if isinstance(root, nn.parallel.DistributedDataParallel) else ""
+
+        def clean(name: str) -> str:
+            name = name[len(prefix):] if prefix and name.startswith(prefix) else name
+            for wrapper in _WRAPPERS:
+                name = name.replace(wrapper, "")
+            return name
+
+        names = {clean(n): p for n, p in root.named_parameters()}
+        already = {id(p) for p in self.parameters.values()}
+        new = {n: p for n, p in names.items() if id(p) not in already}
+        if any(n in self.parameters for n in new):
+            new = {f"model{len(self._roots)}.{n}": p for n, p in new.items()}
+        for n in new:
+            for pattern, where in (shard or {}).items():
+                if re.fullmatch(pattern, n):
+                    self.shards[n] = dict(where)
+                    break
+        if known and not shard:
+            return
+        for n, m in root.named_modules():
+            n = clean(n) if n != prefix.rstrip(".") else ""
+            if id(m) not in self.modules:
+                self.modules[id(m)] = n
+                if n:
+                    m.register_forward_hook(self._after_own(n))
+        buffers = {clean(n): b for n, b in root.named_buffers() if id(b) not in {id(x) for x in self.buffers.values()}}
+        self.parameters.update(new)
+        self.buffers.update(buffers)
+        self.listener.bound(new, buffers)
+
+    def _after_own(self, name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            if private.current_node() is None:
+                self.listener.forward(name, module, output, final=True)
+
+        return hook
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """The hooks are in place inside."""
+        handles = [
+            nn_module.register_module_forward_pre_hook(self._before),
+            nn_module.register_module_forward_hook(self._after, always_call=True),
+            optim.register_optimizer_step_pre_hook(self._before_step),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _before(self, module: nn.Module, args: Any) -> None:
+        if id(module) not in self.modules:
+            if not self.stack and any(True for _ in module.parameters()):
+                self.bind(module)
+                self.computing = True
+        elif not self.stack:
+            self.computing = True
+        self.stack.append(self.modules.get(id(module), ""))
+
+    def _after(self, module: nn.Module, args: Any, output: Any) -> None:
+        name = self.modules.get(id(module), "")
+        while self.stack:
+            if self.stack.pop() == name:
+                break
+        if name and output is not None and private.current_node() is None:
+            self.listener.forward(name, module, output, final=False)
+
+    def _before_step(self, optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self._priming or any(optimizer is o for o in self.optimizers):
+            return
+        self.optimizers.append(optimizer)
+        names = {id(p): n for n, p in self.parameters.items()}
+        mine = [p for group in optimizer.param_groups for p in group["params"]]
+        if any(optimizer.state.get(p) for p in mine) or any(id(p) not in names for p in mine) or args or kwargs:
+            return
+        self._prime(optimizer, mine)
+        states = [(names[id(p)], key, value, p) for p in mine for key, value in optimizer.state.get(p, {}).items() if isinstance(value, torch.Tensor)]
+        self.listener.states(optimizer, states)
+
+    def _prime(self, optimizer: optim.Optimizer, parameters: list[nn.Parameter]) -> None:
+        """One step with zero gradients and no learning rate makes the state, whose numbers are then the step's inputs."""
+        self._priming = True
+        gradients = [p.grad for p in parameters]
+        saved = [{k: group[k] for k in ("lr", "weight_decay") if k in group} for group in optimizer.param_groups]
+        try:
+            with self.listener.quiet():
+                for p in parameters:
+                    p.grad = torch.zeros_like(p)
+                for group in optimizer.param_groups:
+                    for key in ("lr", "weight_decay"):
+                        if key in group and not isinstance(group[key], torch.Tensor):
+                            group[key] = 0.0
+                optimizer.step()
+        finally:
+            for p, grad in zip(parameters, gradients):
+                p.grad = grad
+            for group, old in zip(optimizer.param_groups, saved):
+                group.update(old)
+            self._priming = False

@@ -1,0 +1,117 @@
+"""Where a rank's tensor lies in the model's: a box, the axes to sum over, and a divisor."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Mapping, Sequence
+
+from .marks import Mark
+from .mesh import Mesh
+from .values import Shape
+
+_DATA_NAMES = ("dp", "data", "ddp", "fsdp", "dp_replicate", "dp_shard", "batch", "replicate", "cp")
+
+
+class NoPlace(Exception):
+    """Nothing is known of where a tensor lies; the message says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Box:
+    """low: where the local tensor starts. total: axes over which the ranks' tensors add up. divisor: of the local tensor, before that. guessed: shapes decided."""
+
+    low: tuple[int, ...]
+    total: tuple[str, ...] = ()
+    divisor: int = 1
+    guessed: bool = False
+
+
+def locate(mark: Mark, logical: Shape, local: Shape, mesh: Mesh, at: Mapping[str, int], cuts: Mapping[str, set[int]], microbatches: int = 1, microbatch: int = 0) -> Box:
+    """The place of one rank's tensor. cuts: which dimensions of inputs the axes cut. Raises NoPlace."""
+    p = mark.placement
+    if p.unknown:
+        raise NoPlace(p.unknown)
+    total = [a for a in p.partial if mesh.sizes[a] > 1]
+    mean = p.mean
+    if mark.role == "output" and mean is None and logical == () and not total and p.shard is None:
+        mean = [a for a in cuts if mesh.sizes[a] > 1 and a not in p.covered]
+    divisor = 1
+    for axis in mean or []:
+        if mesh.sizes[axis] > 1:
+            total.append(axis)
+            divisor *= mesh.sizes[axis]
+    if mark.gradient:
+        for axis in cuts:
+            divisor *= mesh.sizes[axis]
+    if p.shard is not None:
+        return _said(p.shard, logical, local, mesh, at, total, divisor)
+    inner = p.shape if p.offset or p.covered else local
+    low = list(p.offset) if p.offset else [0] * len(local)
+    if len(inner) != len(logical):
+        raise NoPlace(f"shape {list(local)} for {list(logical)}")
+    inner = tuple(inner)
+    if microbatches > 1:
+        if not inner or logical[0] % microbatches:
+            raise NoPlace("a microbatch of a tensor without a batch dimension")
+        low[0] += microbatch * inner[0]
+        inner = (inner[0] * microbatches,) + inner[1:]
+    if inner == logical:
+        return Box(tuple(low), tuple(total), divisor)
+    rest = [a for a in mesh.names if mesh.sizes[a] > 1 and a not in p.covered and a not in total]
+    ratios = []
+    for whole, part in zip(logical, inner):
+        if part == 0 or whole % part:
+            raise NoPlace(f"shape {list(inner)} does not divide {list(logical)}")
+        ratios.append(whole // part)
+    found = _assign(rest, ratios, mesh, cuts, batch=mark.role == "input" and mark.name.startswith("%random") or mark.role != "input")
+    if found is None:
+        raise NoPlace(f"shape {list(inner)} of {list(logical)} fits no axes of the mesh")
+    for dim in range(len(inner)):
+        place = 0
+        for axis in rest:
+            if found.get(axis) == dim:
+                place = place * mesh.sizes[axis] + at[axis]
+        low[dim] += place * inner[dim]
+    return Box(tuple(low), tuple(total), divisor, guessed=True)
+
+
+def _said(shard: Mapping[str, int], logical: Shape, local: Shape, mesh: Mesh, at: Mapping[str, int], total: Sequence[str], divisor: int) -> Box:
+    size, low = list(logical), [0] * len(logical)
+    for axis in mesh.names:
+        if axis in shard and mesh.sizes[axis] > 1:
+            dim = shard[axis] % len(size) if size else 0
+            if not size or size[dim] % mesh.sizes[axis]:
+                raise NoPlace(f"{axis} does not cut dimension {dim} of {list(logical)} into equal parts")
+            size[dim] //= mesh.sizes[axis]
+            low[dim] += size[dim] * at[axis]
+    if tuple(size) != tuple(local):
+        raise NoPlace(f"shard={dict(shard)} gives shape {size}, but the local tensor has {list(local)}")
+    return Box(tuple(low), tuple(total), divisor)
+
+
+def _assign(axes: Sequence[str], ratios: Sequence[int], mesh: Mesh, cuts: Mapping[str, set[int]], batch: bool) -> dict[str, int] | None:
+    """Which axis cuts which dimension so that the sizes come out: what cuts inputs first (parameters: last), then the outermost axes."""
+    choices = list(itertools.product([None, *range(len(ratios))], repeat=len(axes)))
+
+    def penalty(choice: Sequence[int | None]) -> tuple[int, int]:
+        wrong = 0
+        for axis, dim in zip(axes, choice):
+            data = axis in cuts if cuts else axis in _DATA_NAMES
+            if batch:
+                wrong += 0 if data == (dim is not None and (not cuts or dim in cuts.get(axis, {dim}))) else 1
+            else:
+                wrong += 1 if data and dim is not None else 0
+        return wrong, sum(1 for d in choice if d is not None)
+
+    best: tuple[tuple[int, int], dict[str, int]] | None = None
+    for choice in choices:
+        product = [1] * len(ratios)
+        for axis, dim in zip(axes, choice):
+            if dim is not None:
+                product[dim] *= mesh.sizes[axis]
+        if product == list(ratios):
+            p = penalty(choice)
+            if best is None or p < best[0]:
+                best = (p, {a: d for a, d in zip(axes, choice) if d is not None})
+    return best[1] if best else None

@@ -1,0 +1,420 @@
+"""Collectives and point-to-point messages: from c10d and the functional collectives to the format's communication.
+
+A flat buffer of several tensors (FSDP, DDP) is sent as its tensors, one communication each: the same numbers move, and the proof sees tensors instead of stretches of memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+import torch
+
+from . import _private as private
+from . import arithmetic as ar
+from .exchange import Exchange, Groups
+from .storage import Geometry, Segment, contiguous
+from .values import Filled, Poison, Poisoned, Reason, Unsupported, Value, numel
+
+NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "_dtensor")
+
+
+def _segments(recorder: Any, t: torch.Tensor) -> list[Segment] | None:
+    """The parts of a flat buffer; None where it is one tensor."""
+    if t.is_complex() or recorder._storage(t).unfinished(recorder.geometry(t)):
+        return None
+    parts = recorder._storage(t).pieces(recorder.g, recorder.geometry(t))
+    return parts if parts is not None and len(parts) > 1 and not any(isinstance(p.value, Poison) for p in parts) else None
+
+
+def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+    """Runs one of these operators on the fake tensors and records it; what it writes is poison where it has no translation."""
+    handler = _HANDLERS.get(name)
+    touched = [t for t in private.tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]
+    if recorder.issued is not None and name.startswith("c10d.") and name != "c10d.send":
+        recorder.issued += [(t, name[len("c10d."):].strip("_")) for t in private.tree_flatten(args[0])[0] if isinstance(t, torch.Tensor)]
+    out = func(*args, **kwargs)  # fake: shapes only; what is recorded is read and written here
+    try:
+        with private.outside():
+            _handle(recorder, name, handler, args, kwargs, out)
+    except Exception as e:  # whatever goes wrong: what it would have written is not known
+        reason = e.reason if isinstance(e, Poisoned) else Reason(f"{name}: {e}", recorder.g.loc)
+        recorder.unknown.setdefault(reason.text, reason.loc)
+        results = [t for t in private.tree_flatten(out)[0] if isinstance(t, torch.Tensor)]
+        written = touched if name.startswith(("c10d.", "fsdp.")) and name not in ("c10d.send",) else []
+        for t in [*results, *written]:
+            recorder.write(t, Poison(t.shape, reason))
+    return out
+
+
+def _handle(recorder: Any, name: str, handler: Any, args: Any, kwargs: Any, out: Any) -> None:
+    if handler is None:
+        raise Unsupported("no line in the table of collectives")
+    if name == "fsdp.split_with_sizes_copy":
+        split_into(recorder, args[0], args[1], args[2] if len(args) > 2 else kwargs.get("dim", 0), kwargs["out"])
+    elif name == "fsdp.chunk_cat":
+        chunk_cat_into(recorder, args[0], args[1], args[2], kwargs["out"])
+    else:
+        handler(recorder, args, out)
+
+
+def _write_flat(recorder: Any, out: torch.Tensor, v: Value) -> None:
+    recorder.write(out, recorder.g.reshape(v, tuple(out.shape)))
+
+
+def _all_reduce_in_place(recorder: Any, t: torch.Tensor, ranks: tuple[int, ...], reduction: tuple[str, float | None], exchange: Exchange | None = None) -> None:
+    exchange = exchange or Exchange(recorder, ranks)
+    parts = _segments(recorder, t)
+    if parts is None:
+        recorder.write(t, exchange.all_reduce(recorder.read(t), reduction))
+        return
+    s = recorder._storage(t)
+    for part in parts:
+        s.write(recorder.g, exchange.all_reduce(part.value, reduction), part.at, recorder.g.loc)
+
+
+def _c10d_all_reduce(recorder: Any, args: Any, out: Any) -> None:
+    exchange = Exchange(recorder, private.group_ranks(args[1]))
+    for t in args[0]:
+        _all_reduce_in_place(recorder, t, exchange.ranks, private.reduction_name(), exchange)
+
+
+def _gather_into(recorder: Any, out: torch.Tensor, source: torch.Tensor, exchange: Exchange) -> None:
+    """Pieces of all members one after another; a buffer of several tensors stays several tensors, each with a leading dimension for the members."""
+    parts = _segments(recorder, source)
+    start = recorder.geometry(source).offset
+    total = source.numel()
+    if parts is None or not all(p.at == contiguous(p.at.size, p.at.offset) for p in parts):
+        v = exchange.all_gather(recorder.read(source))
+        recorder._storage(out).clear(recorder.geometry(out))
+        _write_flat(recorder, out, v)
+        return
+    results = []
+    for p in parts:
+        v = exchange.all_gather(p.value)
+        shape = (exchange.size,) + p.at.size
+        at = Geometry(shape, (total,) + p.at.stride, recorder.geometry(out).offset + p.at.offset - start)
+        results.append((recorder.g.reshape(v, shape), at))
+    s = recorder._storage(out)
+    s.clear(recorder.geometry(out))
+    for v, at in results:
+        s.write(recorder.g, v, at, recorder.g.loc)
+
+
+def _c10d_all_gather_base(recorder: Any, args: Any, out: Any) -> None:
+    _gather_into(recorder, args[0], args[1], Exchange(recorder, private.group_ranks(args[2])))
+
+
+def _c10d_all_gather(recorder: Any, args: Any, out: Any) -> None:
+    exchange = Exchange(recorder, private.group_ranks(args[2]))
+    for targets, source in zip(args[0], args[1]):
+        v = recorder.read(source)
+        g = recorder.g
+        whole = exchange.all_gather(g.reshape(v, (1,) + v.shape) if exchange.size > 1 else v)
+        whole = g.reshape(whole, (exchange.size,) + v.shape)
+        for i, t in enumerate(targets):
+            _write_flat(recorder, t, g.slice(whole, 0, i, i + 1))
+
+
+def _scatter_into(recorder: Any, out: torch.Tensor, source: torch.Tensor, exchange: Exchange, reduction: tuple[str, float | None]) -> None:
+    parts = _segments(recorder, source)
+    per = source.numel() // exchange.size
+    start, target = recorder.geometry(source).offset, recorder.geometry(out)
+    if parts is None or exchange.size == 1 or not all(p.at.packed() and p.at.packed()[0][:2] == (per, exchange.size) and p.at.size[0] == exchange.size for p in parts):
+        v = recorder.read(source)
+        _write_flat(recorder, out, exchange.reduce_scatter(v, reduction))
+        return
+    s = recorder._storage(out)
+    results = [(exchange.reduce_scatter(p.value, reduction), p) for p in parts]
+    s.clear(target)
+    for v, p in results:
+        s.write(recorder.g, recorder.g.reshape(v, p.at.size[1:]), Geometry(p.at.size[1:], p.at.stride[1:], target.offset + p.at.offset - start), recorder.g.loc)
+
+
+def _c10d_reduce_scatter_base(recorder: Any, args: Any, out: Any) -> None:
+    _scatter_into(recorder, args[0], args[1], Exchange(recorder, private.group_ranks(args[2])), private.reduction_name())
+
+
+def _c10d_reduce_scatter(recorder: Any, args: Any, out: Any) -> None:
+    exchange = Exchange(recorder, private.group_ranks(args[2]))
+    g = recorder.g
+    for target, sources in zip(args[0], args[1]):
+        values = [recorder.read(t) for t in sources]
+        ar.check(*values)
+        whole = g.cat([g.reshape(v, (1,) + v.shape) for v in values], 0)
+        _write_flat(recorder, target, exchange.reduce_scatter(whole, private.reduction_name()))
+
+
+def _coalesced_gather(recorder: Any, args: Any, out: Any) -> None:
+    exchange = Exchange(recorder, private.group_ranks(args[2]))
+    for target, source in zip(args[0], args[1]):
+        _gather_into(recorder, target, source, exchange)
+
+
+def _coalesced_scatter(recorder: Any, args: Any, out: Any) -> None:
+    exchange = Exchange(recorder, private.group_ranks(args[2]))
+    for target, source in zip(args[0], args[1]):
+        _scatter_into(recorder, target, source, exchange, private.reduction_name())
+
+
+def _c10d_broadcast(recorder: Any, args: Any, out: Any) -> None:
+    ranks = private.group_ranks(args[1])
+    exchange = Exchange(recorder, ranks)
+    for t in args[0]:
+        mine = recorder.groups.rank == ranks[args[2]]
+        v = recorder.read(t) if mine or exchange.size == 1 else None
+        recorder.write(t, exchange.broadcast(v, ranks[args[2]], tuple(t.shape), _kind(t)))
+
+
+def _kind(t: torch.Tensor) -> str:
+    from .values import kind_of
+
+    kind = kind_of(t.dtype)
+    if kind == "complex":
+        raise Unsupported("communication of complex tensors")
+    return kind
+
+
+def _c10d_scatter(recorder: Any, args: Any, out: Any) -> None:
+    """The root's pieces go to all; each takes its own."""
+    ranks = private.group_ranks(args[2])
+    exchange = Exchange(recorder, ranks)
+    root, me = ranks[args[3]], ranks.index(recorder.groups.rank)
+    g = recorder.g
+    for target, sources in zip(args[0], args[1] or [[]]):
+        shape = tuple(target.shape)
+        v: Value | None = None
+        if recorder.groups.rank == root:
+            values = [recorder.read(t) for t in sources]
+            ar.check(*values)
+            v = g.cat([g.reshape(x, (1,) + shape) for x in values], 0)
+        whole = exchange.broadcast(v, root, (len(ranks),) + shape, _kind(target))
+        _write_flat(recorder, target, g.slice(whole, 0, me, me + 1))
+
+
+def _c10d_gather(recorder: Any, args: Any, out: Any) -> None:
+    """All get what one wants."""
+    exchange = Exchange(recorder, private.group_ranks(args[2]))
+    for i, source in enumerate(args[1]):
+        v = recorder.read(source)
+        whole = recorder.g.reshape(exchange.all_gather(recorder.g.reshape(v, (1,) + v.shape)), (exchange.size,) + v.shape)
+        for k, t in enumerate(args[0][i] if args[0] else []):
+            _write_flat(recorder, t, recorder.g.slice(whole, 0, k, k + 1))
+
+
+def _c10d_reduce(recorder: Any, args: Any, out: Any) -> None:
+    """The root gets the sum; what the others have then is not said."""
+    ranks = private.group_ranks(args[1])
+    exchange = Exchange(recorder, ranks)
+    for t in args[0]:
+        v = exchange.all_reduce(recorder.read(t), private.reduction_name())
+        mine = recorder.groups.rank == ranks[args[3]]
+        recorder.write(t, v if mine else Poison(t.shape, Reason("what dist.reduce leaves on a rank that is not its destination is read", recorder.g.loc)))
+
+
+def _even(sizes: Sequence[int], exchange: Exchange) -> None:
+    if sizes and len(set(int(n) for n in sizes)) != 1:
+        raise Unsupported("an all-to-all of uneven pieces")
+
+
+def _c10d_all_to_all_base(recorder: Any, args: Any, out: Any) -> None:
+    exchange = Exchange(recorder, private.group_ranks(args[2]))
+    _even(args[3], exchange)
+    _even(args[4], exchange)
+    recorder.write(args[0], exchange.all_to_all(recorder.read(args[1])))
+
+
+def _c10d_all_to_all(recorder: Any, args: Any, out: Any) -> None:
+    exchange = Exchange(recorder, private.group_ranks(args[2]))
+    g = recorder.g
+    values = [recorder.read(t) for t in args[1]]
+    ar.check(*values)
+    if len({v.shape for v in values}) != 1 or len({tuple(t.shape) for t in args[0]}) != 1:
+        raise Unsupported("an all-to-all of uneven pieces")
+    whole = exchange.all_to_all(g.cat([g.reshape(v, (1,) + v.shape) for v in values], 0))
+    for i, t in enumerate(args[0]):
+        _write_flat(recorder, t, g.slice(whole, 0, i, i + 1))
+
+
+def _message(recorder: Any, source: int, target: int) -> str:
+    return recorder.groups.next(f"message {source} to {target}")
+
+
+def _send(recorder: Any, t: torch.Tensor, target: int) -> None:
+    groups: Groups = recorder.groups
+    n = recorder.g.named(recorder.read(t))
+    recorder.g.emit("send", [n], [], comm=_message(recorder, groups.rank, target), to=groups.mesh.relative(groups.rank, target))
+
+
+def _recv(recorder: Any, t: torch.Tensor, source: int) -> None:
+    groups: Groups = recorder.groups
+    kind = _kind(t)
+    n = recorder.g.one("recv", [], tuple(t.shape), None, kind, comm=_message(recorder, source, groups.rank), **{"from": groups.mesh.relative(groups.rank, source)})
+    if kind != "real":
+        recorder.g.tensors[n.name]["dtype"] = "int64"
+    recorder.write(t, n)
+
+
+def _c10d_send(recorder: Any, args: Any, out: Any) -> None:
+    for t in args[0]:
+        _send(recorder, t, private.group_ranks(args[1])[args[2]])
+
+
+def _c10d_recv(recorder: Any, args: Any, out: Any) -> None:
+    for t in args[0]:
+        _recv(recorder, t, private.group_ranks(args[1])[args[2]])
+
+
+def _barrier(recorder: Any, args: Any, out: Any) -> None:
+    """Nobody goes on before all are there: a sum of zeros that nobody reads."""
+    exchange = Exchange(recorder, private.group_ranks(args[1]))
+    if exchange.size > 1:
+        exchange.all_reduce(Filled(0, ()), ("sum", None))
+
+
+def order_batch(recorder: Any, start: int) -> None:
+    """Messages of one batch wait for each other in no order: they are listed in one that is the same on all ranks."""
+    nodes = recorder.g.nodes
+    batch: list[dict[str, Any]] = []
+    rest: list[dict[str, Any]] = []
+    for node in nodes[start:]:
+        (batch if node["op"] in ("send", "recv") else rest).append(node)
+
+    def key(node: dict[str, Any]) -> tuple[int, int, int]:
+        _, a, _, b, n = node["comm"].split()
+        return min(int(a), int(b)), max(int(a), int(b)), int(a)
+
+    nodes[start:] = [*rest, *sorted(batch, key=key)]
+
+
+# ---- functional collectives: results are new tensors, read after wait_tensor ----
+def _functional(make: Any) -> Any:
+    def f(recorder: Any, args: Any, out: Any) -> None:
+        v = make(recorder, args)
+        recorder.write(out, recorder.g.reshape(v, tuple(out.shape)))
+        recorder.pend(out, "collective", private.storage_key(out))
+
+    return f
+
+
+def _f_all_gather(recorder: Any, args: Any, out: Any) -> None:
+    _gather_into(recorder, out, args[0], Exchange(recorder, private.group_ranks(args[2])))
+    recorder.pend(out, "all_gather", private.storage_key(out))
+
+
+def _f_reduce_scatter(recorder: Any, args: Any, out: Any) -> None:
+    _scatter_into(recorder, out, args[0], Exchange(recorder, private.group_ranks(args[3])), (args[1].lower(), None))
+    recorder.pend(out, "reduce_scatter", private.storage_key(out))
+
+
+def _f_all_to_all(recorder: Any, args: Any) -> Value:
+    exchange = Exchange(recorder, private.group_ranks(args[3]))
+    _even(args[1] or [], exchange)
+    _even(args[2] or [], exchange)
+    return exchange.all_to_all(recorder.read(args[0]))
+
+
+def _f_broadcast(recorder: Any, args: Any) -> Value:
+    ranks = private.group_ranks(args[2])
+    exchange = Exchange(recorder, ranks)
+    t = args[0]
+    root = ranks[args[1]]
+    return exchange.broadcast(recorder.read(t) if recorder.groups.rank == root or exchange.size == 1 else None, root, tuple(t.shape), _kind(t))
+
+
+def _f_all_reduce_in_place(recorder: Any, args: Any, out: Any) -> None:
+    _all_reduce_in_place(recorder, args[0], private.group_ranks(args[2]), (args[1].lower(), None))
+    recorder.pend(args[0], "all_reduce", private.storage_key(args[0]))
+
+
+def _wait(recorder: Any, args: Any, out: Any) -> None:
+    recorder._storage(args[0]).pending.pop(private.storage_key(args[0]), None)
+    if private.storage_key(out) != private.storage_key(args[0]):
+        recorder.write(out, recorder.read(args[0]))
+
+
+def _same_tensor(recorder: Any, args: Any, out: Any) -> None:
+    if private.storage_key(out) != private.storage_key(args[0]):
+        s = recorder._storage(args[0])
+        pending, s.pending = s.pending, {}
+        recorder.write(out, recorder.read(args[0]))
+        s.pending = pending
+        if pending:
+            recorder.pend(out, "collective", private.storage_key(out))
+
+
+def _shard_dim_all_to_all(recorder: Any, args: Any, out: Any) -> None:
+    exchange = Exchange(recorder, private.group_ranks(args[3]))
+    n = len(args[0].shape)
+    recorder.write(out, exchange.all_to_all(recorder.read(args[0]), idim=args[2] % n, odim=args[1] % n))
+
+
+def _each_of(handler: Any) -> Any:
+    def f(recorder: Any, args: Any, out: Any) -> None:
+        for t, o in zip(args[0], out):
+            handler(recorder, (t, *args[1:]), o)
+
+    return f
+
+
+# ---- FSDP's own operators ----
+def _copy_in(recorder: Any, args: Any, out: Any) -> None:
+    inputs, buffer, sizes, count, rank = args[:5]
+    base = recorder.geometry(buffer).offset + int(count) * int(rank)
+    s = recorder._storage(buffer)
+    s.clear(contiguous((int(count),), base))
+    for t, n in zip(inputs, sizes):
+        v = recorder.read(t)
+        s.write(recorder.g, recorder.g.reshape(v, (int(n),)), contiguous((int(n),), base), recorder.g.loc)
+        base += int(n)
+
+
+def split_into(recorder: Any, source: torch.Tensor, sizes: Sequence[int], dim: int, outs: Sequence[torch.Tensor]) -> None:
+    """Columns of the gathered buffer to one tensor each."""
+    at = recorder.geometry(source)
+    start = 0
+    for n, t in zip(sizes, outs):
+        part = Geometry(at.size[:dim] + (int(n),) + at.size[dim + 1:], at.stride, at.offset + start * at.stride[dim])
+        v = recorder._storage(source).read(recorder.g, part, recorder.g.loc)
+        recorder.write(t, recorder.g.reshape(v, tuple(t.shape)))
+        start += int(n)
+
+
+def chunk_cat_into(recorder: Any, tensors: Sequence[torch.Tensor], dim: int, chunks: int, out: torch.Tensor) -> None:
+    """Each tensor cut along dimension 0 into equal chunks (the last padded with zeros), chunk by chunk side by side."""
+    if dim != 0:
+        raise Unsupported("chunk_cat along another dimension than 0")
+    g = recorder.g
+    target = recorder.geometry(out)
+    if len(target.size) != 2 or target.size[0] != chunks or target != contiguous(target.size, target.offset):
+        raise Unsupported("chunk_cat into another layout")
+    per, column = target.size[1], 0
+    s = recorder._storage(out)
+    values = [recorder.read(t) for t in tensors]
+    s.clear(target)
+    for v in values:
+        rows = -(-v.shape[0] // chunks)
+        if rows * chunks > v.shape[0]:
+            v = g.cat([v, Filled(0, (rows * chunks - v.shape[0],) + v.shape[1:])], 0) if not isinstance(v, Poison) else Poison((rows * chunks,) + v.shape[1:], v.reason)
+        inner = contiguous((rows,) + v.shape[1:])
+        at = Geometry((chunks,) + inner.size, (per,) + inner.stride, target.offset + column)
+        s.write(g, g.reshape(v, at.size), at, g.loc)
+        column += numel(inner.size)
+
+
+_HANDLERS: dict[str, Any] = {
+    "c10d.allreduce_": _c10d_all_reduce, "c10d.allreduce_coalesced_": _c10d_all_reduce, "c10d._allgather_base_": _c10d_all_gather_base, "c10d.allgather_": _c10d_all_gather,
+    "c10d._reduce_scatter_base_": _c10d_reduce_scatter_base, "c10d.reduce_scatter_": _c10d_reduce_scatter, "c10d.allgather_into_tensor_coalesced_": _coalesced_gather,
+    "c10d.reduce_scatter_tensor_coalesced_": _coalesced_scatter, "c10d.broadcast_": _c10d_broadcast, "c10d.scatter_": _c10d_scatter, "c10d.gather_": _c10d_gather,
+    "c10d.reduce_": _c10d_reduce, "c10d.alltoall_base_": _c10d_all_to_all_base, "c10d.alltoall_": _c10d_all_to_all, "c10d.send": _c10d_send, "c10d.recv_": _c10d_recv,
+    "c10d.barrier": _barrier, "fsdp.all_gather_copy_in": _copy_in, "fsdp.split_with_sizes_copy": split_into, "fsdp.chunk_cat": chunk_cat_into,
+    "fsdp.copy_": lambda recorder, args, out: recorder.write(args[0], recorder.read(args[1])), "_dtensor.shard_dim_alltoall": _shard_dim_all_to_all,
+}
+for _space in ("_c10d_functional", "_c10d_functional_autograd"):
+    _reduce = _functional(lambda r, a: Exchange(r, private.group_ranks(a[2])).all_reduce(r.read(a[0]), (a[1].lower(), None)))
+    _HANDLERS.update({
+        f"{_space}.all_reduce": _reduce, f"{_space}.all_reduce_coalesced": _each_of(_reduce), f"{_space}.all_reduce_": _f_all_reduce_in_place,
+        f"{_space}.all_gather_into_tensor": _f_all_gather, f"{_space}.all_gather_into_tensor_coalesced": _each_of(_f_all_gather),
+        f"{_space}.reduce_scatter_tensor": _f_reduce_scatter, f"{_space}.reduce_scatter_tensor_coalesced": _each_of(_f_reduce_scatter),
+        f"{_space}.all_to_all_single": _functional(_f_all_to_all), f"{_space}.broadcast": _functional(_f_broadcast), f"{_space}.wait_tensor": _wait,
+        f"{_space}._wrap_tensor_autograd": _same_tensor,
+    })

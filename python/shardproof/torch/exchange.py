@@ -1,0 +1,127 @@
+"""One communication of one group of ranks, as a node of the format."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+from . import arithmetic as ar
+from .mesh import Mesh
+from .values import Named, Unsupported, Value, numel
+
+_REDUCTIONS = {"sum": "sum", "avg": "mean", "max": "max", "min": "min"}
+
+
+class Groups:
+    """The mesh of one recording, and how often each group has communicated."""
+
+    def __init__(self, mesh: Mesh, rank: int) -> None:
+        self.mesh, self.rank = mesh, rank
+        self.count: collections.Counter[str] = collections.Counter()
+
+    def fields(self, ranks: tuple[int, ...]) -> tuple[str, dict[str, Any]]:
+        """The group's name and the node's fields that say who is in it."""
+        axes = self.mesh.axes_of(ranks, self.rank)
+        if axes is not None:
+            return "+".join(axes), {"group": list(axes)}
+        varying = self.mesh.varying(ranks)
+        members = [{a: self.mesh.coordinates(r)[a] for a in varying} for r in ranks]
+        return "ranks " + " ".join(",".join(f"{a}{m[a]}" for a in varying) for m in members), {"group_at": members}
+
+    def next(self, name: str) -> str:
+        """The name under which the members of a group meet: the group's and the how-manieth it is."""
+        self.count[name] += 1
+        return f"{name} {self.count[name]}"
+
+
+class Exchange:
+    """One collective call on one group."""
+
+    def __init__(self, recorder: Any, ranks: tuple[int, ...]) -> None:
+        self.g, self.recorder, self.ranks = recorder.g, recorder, ranks
+        self.size = len(ranks)
+        groups: Groups = recorder.groups
+        if self.size > 1:
+            name, self.fields = groups.fields(ranks)
+            self.comm = groups.next(name)
+        self.parts = 0
+
+    def _comm(self) -> str:
+        self.parts += 1
+        return self.comm if self.parts == 1 else f"{self.comm}.{self.parts}"
+
+    def all_reduce(self, v: Value, reduction: tuple[str, float | None]) -> Value:
+        name, factor = reduction
+        if name == "premul_sum":
+            v, name = ar.binary(self.g, "mul", v, factor), "sum"  # type: ignore[arg-type]
+        if self.size == 1 and name in _REDUCTIONS:
+            return v
+        n = self.real(v, _reduce_name(name))
+        return self.g.one("all_reduce", [n], n.shape, {"reduce": _reduce_name(name)}, n.kind, comm=self._comm(), **self.fields)
+
+    def all_gather(self, v: Value) -> Value:
+        """Along dimension 0 of the shape it was made in."""
+        if self.size == 1:
+            return v
+        n = self.real(v)
+        n = n.base or n
+        if not n.shape:
+            n = self.g.named(self.g.reshape(n, (1,)))
+        shape = (n.shape[0] * self.size,) + n.shape[1:]
+        return self.g.one("all_gather", [n], shape, {"dim": 0}, n.kind, comm=self._comm(), **self.fields)
+
+    def reduce_scatter(self, v: Value, reduction: tuple[str, float | None]) -> Value:
+        name, factor = reduction
+        if name == "premul_sum":
+            v, name = ar.binary(self.g, "mul", v, factor), "sum"  # type: ignore[arg-type]
+        if self.size == 1:
+            return v
+        n = self.real(v, _reduce_name(name))
+        if n.base is not None and n.base.shape and n.base.shape[0] % self.size == 0:
+            n = n.base
+        if not n.shape or n.shape[0] % self.size:
+            n = self.g.named(self.g.reshape(n, (numel(n.shape),)))
+        shape = (n.shape[0] // self.size,) + n.shape[1:]
+        return self.g.one("reduce_scatter", [n], shape, {"dim": 0, "reduce": _reduce_name(name)}, n.kind, comm=self._comm(), **self.fields)
+
+    def all_to_all(self, v: Value, idim: int = 0, odim: int = 0) -> Value:
+        if self.size == 1:
+            return v
+        n = self.real(v)
+        shape = list(n.shape)
+        if shape[idim] % self.size:
+            raise Unsupported("an all-to-all of uneven pieces")
+        shape[idim] //= self.size
+        shape[odim] *= self.size
+        return self.g.one("all_to_all", [n], tuple(shape), {"idim": idim, "odim": odim}, n.kind, comm=self._comm(), **self.fields)
+
+    def broadcast(self, v: Value | None, root: int, shape: tuple[int, ...], kind: str) -> Value:
+        """root: global rank. The root gives a value, the others get one."""
+        if self.size == 1:
+            assert v is not None
+            return v
+        groups: Groups = self.recorder.groups
+        at = groups.mesh.coordinates(root)
+        fields = {**self.fields, "root": {a: at[a] for a in groups.mesh.varying(self.ranks)}}
+        if groups.rank == root:
+            assert v is not None
+            self.g.emit("broadcast", [self.real(v)], [], comm=self._comm(), **fields)
+            return v
+        return self._typed(self.g.one("broadcast", [], shape, None, kind, comm=self._comm(), **fields), kind)
+
+    def _typed(self, n: Named, kind: str) -> Named:
+        if kind in ("int", "bool"):
+            self.g.tensors[n.name]["dtype"] = "int64"
+        return n
+
+    def real(self, v: Value, reduction: str | None = None) -> Named:
+        n = self.g.named(v)
+        if reduction is not None and n.kind != "real":
+            raise Unsupported("a reduction of integers over ranks")
+        return n
+
+
+def _reduce_name(name: str) -> str:
+    if name not in _REDUCTIONS:
+        raise Unsupported(f"the reduction {name}")
+    return _REDUCTIONS[name]

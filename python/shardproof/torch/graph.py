@@ -1,0 +1,387 @@
+"""The program under construction: nodes in single assignment over the operators of docs/operators.md, with what can be said at once folded away."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any, Sequence
+
+import torch
+
+from .values import Complex, Filled, Known, Named, Pick, Poison, Poisoned, Shape, Table, Unsupported, Value, numel
+
+_MOVES = ("view", "permute", "slice", "expand", "cat", "identity", "recv", "broadcast", "all_gather")
+LITERAL_LIMIT = 4096  # elements of a constant with two values, or of a mask, that is written out
+FOLD_LIMIT = 1 << 24  # elements of a constant that is computed here
+
+
+def number(x: Any) -> int | float:
+    """A Python number as the files write it; whole ones as integers."""
+    if isinstance(x, bool):
+        return int(x)
+    if isinstance(x, int):
+        return x
+    x = float(x)
+    if math.isnan(x):
+        raise Unsupported("a number that depends on data (or is no number) is used in a computation")
+    if math.isinf(x):
+        return x
+    return int(x) if x == int(x) and abs(x) < 1e15 else x
+
+
+def as_fraction(x: float) -> tuple[int, int, bool] | None:
+    """(p, q, root): x is the double nearest to p/q or, with root, to sqrt(p/q), which its decimals do not say exactly; None: take the decimals."""
+    if isinstance(x, int) or not math.isfinite(x) or x == 0:
+        return None
+    near = Fraction(x).limit_denominator(1 << 14)
+    if near.numerator and float(near) == x:
+        q = near.denominator
+        for prime in (2, 5):
+            while q % prime == 0:
+                q //= prime
+        return (near.numerator, near.denominator, False) if q != 1 and abs(near.numerator) < 1 << 20 else None
+    if x > 0:
+        near = Fraction(x * x).limit_denominator(1 << 12)
+        if near.numerator and near.numerator < 1 << 16 and math.sqrt(near) == x and len(repr(x)) > 12:
+            return near.numerator, near.denominator, True
+    return None
+
+
+def _numbers(x: Any) -> Any:
+    return [_numbers(y) for y in x] if isinstance(x, list) else number(x)
+
+
+class Graph:
+    """Nodes, tensors and constants of one side."""
+
+    def __init__(self) -> None:
+        self.nodes: list[dict[str, Any]] = []
+        self.tensors: dict[str, dict[str, Any]] = {}
+        self.loc = ""
+        self._named_constants: dict[int, tuple[Known, Named]] = {}
+        self.constants: list[tuple[str, torch.Tensor]] = []  # names of tensors that hold known numbers
+        self.assumptions: dict[str, None] = {}
+        self.classes: dict[str, int] = {}      # integer inputs whose range is known: 0 up to so many
+        self.chosen_from: dict[str, int] = {}  # integer inputs that chose among so many rows or classes here
+        self.tabulated: set[str] = set()       # integer inputs whose range was asked for
+        self._count = 0
+        self._seen: dict[Any, Any] = {}
+        self._fills: dict[Any, Named] = {}
+        self._known: dict[Any, list[tuple[Named, torch.Tensor]]] = {}
+
+    # ---- tensors ----
+    def declare(self, name: str, shape: Shape, kind: str = "real", role: str | None = None) -> Named:
+        """A tensor that no node makes. role: `input` or `parameter`."""
+        entry: dict[str, Any] = {"shape": list(shape)}
+        if role:
+            entry["kind"] = role
+        if kind in ("int", "bool"):
+            entry["dtype"] = "int64"
+        self.tensors[name] = entry
+        return Named(name, shape, kind)
+
+    def named(self, v: Value) -> Named:
+        """The value as a tensor of the format. Raises Poisoned and Unsupported."""
+        if isinstance(v, Named):
+            return v
+        if isinstance(v, Poison):
+            raise Poisoned(v.reason)
+        if isinstance(v, Filled):
+            return self._filled(v)
+        if isinstance(v, Known):
+            return self._known_tensor(v)
+        if isinstance(v, (Table, Pick)):
+            from . import tables  # it needs this module
+
+            return self.named(tables.real(self, v))
+        raise Unsupported("a complex tensor is used as a whole")
+
+    def _filled(self, v: Filled) -> Named:
+        if not math.isfinite(v.fill):
+            raise Unsupported("an infinity or not-a-number is used as a number")
+        key = (v.fill, v.shape, v.kind)
+        if key not in self._fills:
+            name = f"%const.{len(self._fills)}"
+            self.tensors[name] = {"shape": list(v.shape), "kind": "constant", "value": int(v.fill) if v.kind != "real" else number(v.fill)}
+            if v.kind != "real":
+                self.tensors[name]["dtype"] = "int64"
+            self._fills[key] = Named(name, v.shape, v.kind)
+        return self._fills[key]
+
+    def _known_tensor(self, v: Known) -> Named:
+        before = self._named_constants.get(id(v))
+        if before is None:
+            before = self._named_constants[id(v)] = (v, self._declare_known(v))  # the value is kept, so that its id stays its own
+        return before[1]
+
+    def _declare_known(self, v: Known) -> Named:
+        data = v.data
+        if data.dtype == torch.bool:
+            data = data.to(torch.int64)
+        if data.is_floating_point() and not bool(torch.isfinite(data).all()):
+            raise Unsupported("a constant tensor with infinities or not-a-numbers is used as numbers")
+        alike = self._known.setdefault((v.kind == "real", v.shape), [])
+        for tensor, other in alike:
+            if torch.equal(data.double(), other.double()):
+                return tensor
+        name = f"%known.{sum(map(len, self._known.values()))}"
+        if data.numel() <= LITERAL_LIMIT and (v.kind != "real" or len(torch.unique(data)) <= 2):
+            tensor = self.declare(name, v.shape, v.kind, "constant")  # a mask or positions: what is proved may depend on the numbers
+            self.tensors[name]["value"] = _numbers(data.tolist())
+            alike.append((tensor, data))
+            return tensor
+        tensor = self.declare(name, v.shape, v.kind, "input")
+        alike.append((tensor, data))
+        self.constants.append((name, data))
+        return tensor
+
+    def origin(self, v: Named) -> str | None:
+        """The input of which a tensor is a rearrangement, or None."""
+        name = v.name
+        while True:
+            entry = self.tensors[name]
+            if "kind" in entry:
+                return name if entry["kind"] == "input" else None
+            node = self._producers().get(name)
+            if node is None or node["op"] not in _MOVES:
+                return None
+            name = node["in"][0]
+
+    # ---- nodes ----
+    def emit(self, op: str, operands: Sequence[Value | None], shapes: Sequence[Shape | None], attrs: dict[str, Any] | None = None, kind: str = "real",
+             **fields: Any) -> list[Named | None]:
+        """One node; a shape None is a result that is not wanted. Equal calls are made once, unless they communicate (`fields`)."""
+        ins = [None if v is None else self.named(v).name for v in operands]
+        key = (op, tuple(ins), repr(sorted((attrs or {}).items())), tuple(s is None for s in shapes)) if not fields else None
+        if key is not None and key in self._seen:
+            return self._seen[key]
+        results: list[Named | None] = []
+        node: dict[str, Any] = {"op": op, "in": ins, "out": []}
+        for shape in shapes:
+            if shape is None:
+                results.append(None)
+                node["out"].append(None)
+                continue
+            name = f"%{self._count}"
+            self._count += 1
+            self.tensors[name] = {"shape": [int(n) for n in shape]}
+            results.append(Named(name, shape, kind, node))
+            node["out"].append(name)
+        if attrs:
+            node["attrs"] = attrs
+        if self.loc:
+            node["loc"] = self.loc
+        node.update(fields)
+        self.nodes.append(node)
+        if key is not None:
+            self._seen[key] = results
+        return results
+
+    def one(self, op: str, operands: Sequence[Value | None], shape: Shape, attrs: dict[str, Any] | None = None, kind: str = "real", **fields: Any) -> Named:
+        result = self.emit(op, operands, [shape], attrs, kind, **fields)[0]
+        assert result is not None
+        return result
+
+    def assume(self, text: str) -> None:
+        """Notes what the verdict will rest on beside the theorem."""
+        self.assumptions[text] = None
+
+    # ---- layout; each folds constants and goes into pairs and tables ----
+    def reshape(self, v: Value, shape: Sequence[int]) -> Value:
+        to = tuple(int(n) for n in shape)
+        if v.shape == to:
+            return v
+        if numel(v.shape) != numel(to):
+            raise Unsupported(f"{list(v.shape)} cannot be seen as {list(to)}")
+        if isinstance(v, Filled):
+            return Filled(v.fill, to, v.kind)
+        if isinstance(v, Known):
+            return Known(v.data.reshape(to))
+        if isinstance(v, Complex):
+            return Complex(self.reshape(v.real, to), self.reshape(v.imag, to))
+        if isinstance(v, Poison):
+            return Poison(to, v.reason)
+        if isinstance(v, Table):
+            return Table(self.reshape(self._expand_source(v), to), v.entries, v.low, to)  # type: ignore[arg-type]
+        n = self.named(v)
+        base = n.base or n
+        if base.shape == to:
+            return base
+        if n.square is not None:
+            return self.root(self.reshape(n.square, to))
+        r = self.one("view", [base], to, {"size": list(to)}, n.kind)
+        r.base = base
+        return r
+
+    def _expand_source(self, v: Table) -> Named:
+        source = v.source
+        if source.shape != v.shape:
+            source = self.expand(source, v.shape)  # type: ignore[assignment]
+        return source
+
+    def permute(self, v: Value, dims: Sequence[int]) -> Value:
+        dims = [d % len(v.shape) for d in dims]
+        if dims == list(range(len(dims))):
+            return v
+        shape = tuple(v.shape[d] for d in dims)
+        if isinstance(v, Filled):
+            return Filled(v.fill, shape, v.kind)
+        if isinstance(v, Known):
+            return Known(v.data.permute(dims))
+        if isinstance(v, Complex):
+            return Complex(self.permute(v.real, dims), self.permute(v.imag, dims))
+        if isinstance(v, Poison):
+            return Poison(shape, v.reason)
+        if isinstance(v, Table):
+            return Table(self.permute(self._expand_source(v), dims), v.entries, v.low, shape)  # type: ignore[arg-type]
+        moving = [d for d in dims if v.shape[d] != 1]
+        if moving == sorted(moving):
+            return self.reshape(v, shape)
+        n = self.named(v)
+        if n.node is not None and n.node["op"] == "permute":
+            before = n.node["attrs"]["dims"]
+            source = n.node["in"][0]
+            inner = self._value(source, n.kind)
+            return self.permute(inner, [before[d] for d in dims])
+        return self.one("permute", [n], shape, {"dims": list(dims)}, n.kind)
+
+    def _value(self, name: str, kind: str) -> Value:
+        entry = self.tensors[name]
+        if entry.get("kind") == "constant" and not isinstance(entry["value"], list):
+            return Filled(entry["value"], entry["shape"], kind)
+        producer = self._producers().get(name)
+        return Named(name, self.tensors[name]["shape"], kind, producer)
+
+    def _producers(self) -> dict[str, dict[str, Any]]:
+        index: dict[str, dict[str, Any]] = self.__dict__.setdefault("_producer_index", {})
+        done: int = self.__dict__.setdefault("_producer_done", 0)
+        for node in self.nodes[done:]:
+            for out in node["out"]:
+                if out is not None:
+                    index[out] = node
+        self.__dict__["_producer_done"] = len(self.nodes)
+        return index
+
+    def slice(self, v: Value, dim: int, start: int, stop: int, step: int = 1) -> Value:
+        dim %= len(v.shape)
+        if start == 0 and stop >= v.shape[dim] and step == 1:
+            return v
+        shape = v.shape[:dim] + (len(range(start, stop, step)),) + v.shape[dim + 1:]
+        if isinstance(v, Filled):
+            return Filled(v.fill, shape, v.kind)
+        if isinstance(v, Known):
+            return Known(v.data[(slice(None),) * dim + (slice(start, stop, step),)])
+        if isinstance(v, Complex):
+            return Complex(self.slice(v.real, dim, start, stop, step), self.slice(v.imag, dim, start, stop, step))
+        if isinstance(v, Poison):
+            return Poison(shape, v.reason)
+        if isinstance(v, Table):
+            return Table(self.slice(self._expand_source(v), dim, start, stop, step), v.entries, v.low, shape)  # type: ignore[arg-type]
+        if 0 in shape:
+            return Filled(0, shape, self.named(v).kind)
+        n = self.named(v)
+        inner = self._slice_of_cat(n, dim, start, stop) if step == 1 else None
+        if inner is not None:
+            return inner
+        attrs = {"dim": dim, "start": start, "stop": stop}
+        if step != 1:
+            attrs["step"] = step
+        return self.one("slice", [n], shape, attrs, n.kind)
+
+    def _slice_of_cat(self, n: Named, dim: int, start: int, stop: int) -> Value | None:
+        """What lies in the parts of a concatenation, taken from them; None where a part is cut and others are needed, too."""
+        if n.node is None or n.node["op"] != "cat" or n.node["attrs"]["dim"] != dim:
+            return None
+        at, parts = 0, []
+        for name in n.node["in"]:
+            part = self._value(name, n.kind)
+            end = at + part.shape[dim]
+            if at <= start and stop <= end:
+                return self.slice(part, dim, start - at, stop - at)
+            if at < stop and start < end:
+                if at < start or end > stop:
+                    return None
+                parts.append(part)
+            at = end
+        return self.cat(parts, dim)
+
+    def expand(self, v: Value, shape: Sequence[int]) -> Value:
+        to = tuple(int(n) for n in shape)
+        if v.shape == to:
+            return v
+        if isinstance(v, Filled):
+            return Filled(v.fill, to, v.kind)
+        if isinstance(v, Known) and numel(to) <= FOLD_LIMIT:
+            return Known(v.data.expand(to))
+        if isinstance(v, Complex):
+            return Complex(self.expand(v.real, to), self.expand(v.imag, to))
+        if isinstance(v, Poison):
+            return Poison(to, v.reason)
+        if isinstance(v, Table):
+            return Table(v.source, v.entries, v.low, to)
+        n = self.named(v)
+        return self.one("expand", [n], to, {"size": list(to)}, n.kind)
+
+    def cat(self, values: Sequence[Value], dim: int) -> Value:
+        values = [v for v in values if v.shape != (0,)] or list(values[:1])
+        if len(values) > 1:
+            values = [v for v in values if v.shape[dim] != 0] or list(values[:1])
+        if len(values) == 1:
+            return values[0]
+        dim %= len(values[0].shape)
+        shape = list(values[0].shape)
+        shape[dim] = sum(v.shape[dim] for v in values)
+        for v in values:
+            if isinstance(v, Poison):
+                return Poison(shape, v.reason)
+        first = values[0]
+        if all(isinstance(v, Filled) and v.fill == first.fill and v.kind == first.kind for v in values if isinstance(first, Filled)) and isinstance(first, Filled):
+            return Filled(first.fill, shape, first.kind)
+        if all(isinstance(v, Complex) for v in values):
+            return Complex(self.cat([v.real for v in values], dim), self.cat([v.imag for v in values], dim))  # type: ignore[attr-defined]
+        if all(isinstance(v, (Filled, Known)) for v in values) and numel(tuple(shape)) <= FOLD_LIMIT:
+            return Known(torch.cat([self.data(v) for v in values], dim))
+        if all(isinstance(v, Named) and v.square is not None for v in values):
+            return self.root(self.cat([v.square for v in values], dim))  # type: ignore[attr-defined]
+        joined = self._rejoined(values, dim)
+        if joined is not None:
+            return joined
+        if all(isinstance(v, Table) for v in values):
+            a = values[0]
+            if all(v.low == a.low and v.kind == a.kind and torch.equal(v.entries, a.entries) for v in values):  # type: ignore[attr-defined]
+                source = self.cat([self._expand_source(v) for v in values], dim)  # type: ignore[arg-type]
+                return Table(source, a.entries, a.low, shape)  # type: ignore[arg-type, attr-defined]
+        ns = [self.named(v) for v in values]
+        return self.one("cat", ns, tuple(shape), {"dim": dim}, ns[0].kind)
+
+    def _rejoined(self, values: Sequence[Value], dim: int) -> Value | None:
+        """What was cut into consecutive slices along the very dimension and is put together again."""
+        source, at = None, 0
+        for v in values:
+            if not isinstance(v, Named) or v.node is None or v.node["op"] != "slice":
+                return None
+            a = v.node["attrs"]
+            if a["dim"] != dim or a["start"] != at or "step" in a or (source is not None and v.node["in"][0] != source):
+                return None
+            source, at = v.node["in"][0], a["stop"]
+        whole = self._value(source, values[0].kind)  # type: ignore[arg-type, attr-defined]
+        return whole if whole.shape[dim] == at else None
+
+    # ---- arithmetic ----
+    def data(self, v: Value) -> torch.Tensor:
+        """The numbers of a constant."""
+        if isinstance(v, Known):
+            return v.data
+        assert isinstance(v, Filled)
+        return torch.full(v.shape, v.fill, dtype={"int": torch.int64, "bool": torch.bool}.get(v.kind, torch.float64))
+
+    def root(self, square: Value) -> Value:
+        """The square root; squaring it gives the operand back."""
+        if isinstance(square, Filled):
+            return Filled(math.sqrt(square.fill), square.shape)
+        if isinstance(square, Known):
+            return Known(square.data.sqrt())
+        r = self.one("sqrt", [square], square.shape)
+        if r.square is None:
+            r.square = square
+        return r

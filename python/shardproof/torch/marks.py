@@ -1,0 +1,72 @@
+"""What of a recording is tied to the model: inputs, checkpoints and outputs, with where each lies."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Mapping
+
+import torch
+
+from . import _private as private
+from .values import Shape, Value
+
+Shard = Mapping[str, int]  # mesh axis -> dimension that it cuts
+
+
+@dataclasses.dataclass
+class Placement:
+    """Where a local tensor lies in the model's. Either `shard` (said by the user), or what a DTensor says, or nothing: then shapes decide."""
+
+    shard: dict[str, int] | None = None
+    covered: list[str] = dataclasses.field(default_factory=list)  # axes that the DTensor's mesh has
+    offset: tuple[int, ...] = ()
+    shape: Shape = ()                                              # of the DTensor
+    partial: list[str] = dataclasses.field(default_factory=list)  # axes to sum over
+    mean: list[str] | None = None                                  # axes to take the mean over; None: not said
+    unknown: str = ""                                              # why nothing can be said
+
+
+@dataclasses.dataclass
+class Mark:
+    """One tensor of one rank (or of the single device) that has a name on both sides."""
+
+    role: str                # input, checkpoint, output
+    name: str
+    value: Value
+    placement: Placement
+    call: int = 0            # which call of a module
+    gradient: bool = False   # of an activation: its scale depends on how the loss is averaged
+
+
+def unwrapped(t: torch.Tensor) -> torch.Tensor:
+    """The local tensor."""
+    if isinstance(t, private.DTensor):
+        t = t._local_tensor
+    if isinstance(t, private.AsyncCollectiveTensor):
+        t = t.trigger_wait()
+    return t
+
+
+def place(recorder: Any, t: Any, shard: Shard | None = None) -> Placement:
+    """What is known of where a tensor lies."""
+    if not isinstance(t, private.DTensor):
+        return Placement(shard=dict(shard) if shard is not None else None)
+    groups, placements, shape, offset = private.placement_of(t)
+    result = Placement(offset=offset, shape=shape)
+    mesh = recorder.groups.mesh
+    for ranks, placement in zip(groups, placements):
+        axes = mesh.axes_of(ranks, recorder.rank) if len(ranks) > 1 else ()
+        if axes is None:
+            result.unknown = f"a device mesh whose dimension {ranks} lies along no axis of the mesh"
+            continue
+        result.covered += axes
+        if placement.is_partial():
+            if type(placement) is not private.Partial:
+                result.unknown = f"a DTensor that is {type(placement).__name__}"
+            elif placement.reduce_op == "sum":
+                result.partial += axes
+            elif placement.reduce_op == "avg":
+                result.mean = [*(result.mean or []), *axes]
+            else:
+                result.unknown = f"a DTensor that is partial by {placement.reduce_op}"
+    return result

@@ -1,0 +1,62 @@
+"""The device mesh as the plan's files have it: named axes, slowest first, ranks in row-major order."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Iterable, Mapping
+
+
+class Mesh:
+    """Named axes with sizes of at least 1."""
+
+    def __init__(self, axes: Mapping[str, int]) -> None:
+        self.sizes: dict[str, int] = {str(a): int(n) for a, n in axes.items()}
+        for axis, size in self.sizes.items():
+            if size < 1 or axis == "mb" or not axis:
+                raise ValueError(f"mesh axis {axis!r} of size {size}: names are not empty and not 'mb', sizes at least 1")
+        self.names: tuple[str, ...] = tuple(self.sizes)
+        self.world = 1
+        for size in self.sizes.values():
+            self.world *= size
+
+    @classmethod
+    def parse(cls, text: str) -> "Mesh":
+        """From `dp=2,tp=4`."""
+        axes: dict[str, int] = {}
+        for part in text.split(","):
+            name, sep, size = part.partition("=")
+            if not sep or not size.strip().isdigit() or name.strip() in axes:
+                raise ValueError(f"a mesh is written like dp=2,tp=4, not {text!r}")
+            axes[name.strip()] = int(size)
+        return cls(axes)
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        at: dict[str, int] = {}
+        for axis in reversed(self.names):
+            at[axis] = rank % self.sizes[axis]
+            rank //= self.sizes[axis]
+        return {axis: at[axis] for axis in self.names}
+
+    def rank(self, at: Mapping[str, int]) -> int:
+        """Axes that are not named are at 0."""
+        r = 0
+        for axis in self.names:
+            r = r * self.sizes[axis] + at.get(axis, 0)
+        return r
+
+    def varying(self, ranks: Iterable[int]) -> list[str]:
+        """The axes in which the ranks differ."""
+        all_at = [self.coordinates(r) for r in ranks]
+        return [a for a in self.names if len({at[a] for at in all_at}) > 1]
+
+    def axes_of(self, ranks: tuple[int, ...], me: int) -> tuple[str, ...] | None:
+        """The axes along which a group lies: all ranks that differ from `me` in these only, in rank order. None if it lies along none."""
+        axes = tuple(self.varying(ranks))
+        at = self.coordinates(me)
+        wanted = sorted(self.rank({**at, **dict(zip(axes, c))}) for c in itertools.product(*[range(self.sizes[a]) for a in axes]))
+        return axes if list(ranks) == wanted and axes else None
+
+    def relative(self, me: int, other: int) -> dict[str, int]:
+        """The coordinates in which another rank differs."""
+        a, b = self.coordinates(me), self.coordinates(other)
+        return {axis: b[axis] for axis in self.names if a[axis] != b[axis]}

@@ -1,0 +1,224 @@
+"""Runs a training step on real processes (gloo), with numbers, and compares it with one device: the truth that a verdict is about.
+
+Inputs, parameters and optimizer states are random numbers that depend on their names only; parameters and states are set where they lie (DTensor placements, `shard=`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import socket
+import tempfile
+import zlib
+from typing import Any, Callable, Iterator, Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+
+from . import _private as private
+from .binding import Binding
+from .mesh import Mesh
+from .world import World
+
+
+def draw(name: str, shape: Sequence[int], dtype: torch.dtype = torch.float64, high: int | None = None) -> torch.Tensor:
+    """The whole tensor of that name, the same wherever it is drawn."""
+    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    if not dtype.is_floating_point:
+        return torch.randint(0, high or 8, tuple(shape), generator=generator, dtype=dtype)
+    t = torch.randn(tuple(shape), generator=generator, dtype=torch.float64)
+    scale = 0.1 if name.endswith(("exp_avg", "momentum_buffer")) else 1 / max(1, shape[-1]) ** 0.5 if len(shape) > 1 and not name.startswith("input ") else 1.0
+    t = t * scale
+    if name.endswith("exp_avg_sq"):
+        t = t.abs() + 0.01
+    elif len(shape) == 1:
+        t = 1 + 0.1 * t
+    return t.to(dtype)
+
+
+class _Numbers:
+    """Backend of the world and listener of the binding, with numbers."""
+
+    def __init__(self, mesh: Mesh, rank: int) -> None:
+        self.mesh, self.rank = mesh, rank
+        self.binding = Binding(self)
+        self.results: dict[str, torch.Tensor] = {}
+        self.states_of: dict[str, tuple[torch.Tensor, dict[str, int] | None]] = {}
+        self.cut: list[str] = []
+
+    def input(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, shard: Mapping[str, int], box: list[tuple[int, int]], high: int | None) -> torch.Tensor:
+        self.cut += [a for a in shard if self.mesh.sizes.get(a, 1) > 1 and a not in self.cut]
+        return draw("input " + name, shape, dtype, high)[tuple(slice(a, b) for a, b in box)].clone()
+
+    def output(self, name: str, tensor: torch.Tensor, shard: Mapping[str, int] | None, mean: Sequence[str] | None, total: Sequence[str]) -> None:
+        t = self._whole(tensor, {a: d for a, d in (shard or {}).items() if a in self.mesh.sizes})
+        for axis in [*(mean or []), *total]:
+            if self.mesh.sizes.get(axis, 1) > 1:
+                t = self._along(t, axis).sum(0) / (self.mesh.sizes[axis] if axis in (mean or []) else 1)
+        self.results[name] = t
+
+    def parameters(self, model: nn.Module, shard: Mapping[str, Mapping[str, int]]) -> None:
+        self.binding.bind(model, {p: {a: d for a, d in where.items() if a in self.mesh.sizes} for p, where in shard.items()})
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        saved = [(p, p.detach().clone()) for p in self.binding.parameters.values()]
+        yield
+        with torch.no_grad():
+            for p, old in saved:
+                p.copy_(old)
+
+    def bound(self, parameters: dict[str, nn.Parameter], buffers: dict[str, torch.Tensor]) -> None:
+        with torch.no_grad():
+            for name, p in parameters.items():
+                self._set(name, p, self.binding.shard_of(name))
+
+    def _set(self, name: str, p: torch.Tensor, shard: Mapping[str, int] | None) -> None:
+        if isinstance(p, private.DTensor):
+            _, placements, shape, offset = private.placement_of(p)
+            local = p._local_tensor
+            piece = draw(name, shape, p.dtype)[tuple(slice(o, o + n) for o, n in zip(offset, local.shape))]
+            local.copy_(piece)
+            return
+        size = list(p.shape)
+        for axis, dim in (shard or {}).items():
+            size[dim] *= self.mesh.sizes[axis]
+        whole = draw(name, size, p.dtype)
+        at = self.mesh.coordinates(self.rank)
+        for axis, dim in (shard or {}).items():
+            whole = whole.chunk(self.mesh.sizes[axis], dim)[at[axis]]
+        p.copy_(whole)
+
+    def states(self, optimizer: Any, states: list[tuple[str, str, torch.Tensor, nn.Parameter]]) -> None:
+        with torch.no_grad():
+            for name, key, value, p in states:
+                if key == "step":
+                    value.fill_(1)
+                    continue
+                shard = self.binding.shard_of(name)
+                self._set(f"{name}.{key}", value, shard)
+                self.states_of[f"{name}.{key}"] = (value, shard)
+
+    def forward(self, name: str, module: nn.Module, output: Any, final: bool) -> None:
+        """Nothing is kept of activations."""
+
+    # ---- results ----
+    def _along(self, t: torch.Tensor, axis: str) -> torch.Tensor:
+        """The tensors of all ranks that differ along an axis, stacked."""
+        every: list[Any] = [None] * self.mesh.world
+        dist.all_gather_object(every, t)
+        at = self.mesh.coordinates(self.rank)
+        return torch.stack([every[self.mesh.rank({**at, axis: k})] for k in range(self.mesh.sizes[axis])])
+
+    def _whole(self, t: torch.Tensor, shard: Mapping[str, int] | None) -> torch.Tensor:
+        t = t.detach()
+        if isinstance(t, private.DTensor):
+            return t.full_tensor().clone()
+        for axis in reversed(self.mesh.names):
+            if axis in (shard or {}) and self.mesh.sizes[axis] > 1:
+                t = torch.cat(list(self._along(t, axis)), (shard or {})[axis])
+        return t.clone()
+
+    def finish(self, result: Any) -> None:
+        from .record import _results
+
+        for label, t in _results(result):
+            dtensor = isinstance(t, private.DTensor)
+            covered = {a for r in (private.placement_of(t)[0] if dtensor else []) for a in self.mesh.varying(r)}
+            t = self._whole(t, None)
+            if t.shape == ():
+                for axis in self.cut:
+                    if axis not in covered:
+                        t = self._along(t, axis).mean(0)
+            self.results[label] = t
+        for name, p in self.binding.parameters.items():
+            shard = self.binding.shard_of(name)
+            if p.grad is not None:
+                self.results[f"{name}.grad"] = self._whole(p.grad, shard)
+            self.results[f"{name}.new"] = self._whole(p, shard)
+        for name, (value, shard) in self.states_of.items():
+            self.results[f"{name}.new"] = self._whole(value, shard)
+
+
+def run(step: Callable[[World], Any], mesh: Mapping[str, int], rank: int = 0) -> dict[str, torch.Tensor]:
+    """One rank's step with numbers, in doubles; the process group must exist. Returns whole tensors by name."""
+    where = Mesh(mesh)
+    side = _Numbers(where, rank)
+    old = torch.get_default_dtype()
+    torch.manual_seed(0)
+    try:
+        with side.binding.listening():
+            result = step(World(where, rank, side))
+            side.finish(result)
+    finally:
+        torch.set_default_dtype(old)
+    return side.results
+
+
+def _child(rank: int, world: int, port: int, load: Callable[..., Any], cases: Sequence[tuple[str, dict[str, int]]], which: str, folder: str) -> None:
+    torch.set_num_threads(1)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
+    dist.init_process_group("gloo", rank=rank, world_size=world, timeout=datetime.timedelta(seconds=60))
+    try:
+        for i, (key, mesh) in enumerate(cases):
+            try:
+                result: Any = run(load(key, which), mesh, rank)
+            except Exception as e:  # told to the parent
+                result = f"{type(e).__name__}: {e}"
+            torch.save(result, f"{folder}/{i}.{rank}.pt")
+            dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+def compare(load: Callable[[str, str], Any], cases: Mapping[str, Mapping[str, int]]) -> dict[str, tuple[float, str]]:
+    """For each case (name -> mesh) the largest difference between real processes and one device, relative to the largest element, and where it is.
+
+    load(name, "single" or "step") gives the step; it must be importable by name. A missing result, another shape, or an exception counts as infinitely large.
+    Processes of one world size run all its cases one after another.
+    """
+    found: dict[str, tuple[float, str]] = {}
+    by_world: dict[int, list[tuple[str, dict[str, int]]]] = {}
+    for name, mesh in cases.items():
+        by_world.setdefault(Mesh(mesh).world, []).append((name, dict(mesh)))
+    with tempfile.TemporaryDirectory() as folder:
+        os.makedirs(f"{folder}/1")
+        ordered = [case for group in by_world.values() for case in group]
+        mp.spawn(_child, (1, _free_port(), load, [(n, {a: 1 for a in m}) for n, m in ordered], "single", f"{folder}/1"), nprocs=1)
+        wanted = {n: torch.load(f"{folder}/1/{i}.0.pt", weights_only=False) for i, (n, _) in enumerate(ordered)}
+        for world, group in by_world.items():
+            here = f"{folder}/world{world}"
+            os.makedirs(here)
+            mp.spawn(_child, (world, _free_port(), load, group, "step", here), nprocs=world)
+            for i, (name, _) in enumerate(group):
+                found[name] = _difference(wanted[name], [torch.load(f"{here}/{i}.{r}.pt", weights_only=False) for r in range(world)])
+    return found
+
+
+def _difference(wanted: Any, every: Sequence[Any]) -> tuple[float, str]:
+    if isinstance(wanted, str):
+        raise RuntimeError(f"the single device: {wanted}")
+    worst, place = 0.0, ""
+    seen: set[str] = set()
+    for r, results in enumerate(every):
+        if isinstance(results, str):
+            return float("inf"), f"rank {r}: {results}"
+        for name, value in results.items():
+            seen.add(name)
+            if name not in wanted or wanted[name].shape != value.shape:
+                return float("inf"), f"{name} on rank {r}: {list(value.shape)}, one device {list(wanted[name].shape) if name in wanted else 'nothing'}"
+            difference = float((value.double() - wanted[name].double()).abs().max() / (wanted[name].double().abs().max() + 1e-30)) if value.numel() else 0.0
+            if not difference <= worst:
+                worst, place = difference, f"{name} on rank {r}"
+    if set(wanted) - seen:
+        return float("inf"), f"missing on all ranks: {sorted(set(wanted) - seen)[0]}"
+    return worst, place
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])

@@ -1,0 +1,256 @@
+"""Runs a training step once as one rank (or as the single device) and keeps what it recorded."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+from typing import Any, Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import nn
+
+from . import _private as private
+from . import collectives
+from .binding import Binding
+from .graph import Graph
+from .marks import Mark, Placement, place, unwrapped
+from .mesh import Mesh
+from .recorder import Recorder
+from .values import Filled, Named, Value
+from .world import World
+
+Step = Callable[[World], Any]
+
+
+class CaptureError(RuntimeError):
+    """The step cannot be captured; the message says what was met and where."""
+
+
+@dataclasses.dataclass
+class Recording:
+    """One side, as values only: no tensor of torch is left in it."""
+
+    rank: int
+    mesh: Mesh
+    graph: Graph
+    marks: list[Mark]
+    started: int                      # nodes before this one belong to the construction of the model
+    unknown: dict[str, str]           # what had no translation -> where it was met first
+    random_inputs: list[tuple[Named, str]]
+    cuts: dict[str, set[int]]         # mesh axis -> dimensions of inputs that it cuts
+    calls: dict[str, int]             # module -> how often its forward ran
+    buffers: list[tuple[str, Value]]
+
+
+class _Side:
+    """Backend of the world and listener of the binding, for a recording."""
+
+    def __init__(self, recorder: Recorder, mesh: Mesh) -> None:
+        self.recorder, self.mesh = recorder, mesh
+        self.binding = Binding(self)
+        self.marks: list[Mark] = []
+        self.calls: collections.Counter[str] = collections.Counter()
+        self.cuts: dict[str, set[int]] = collections.defaultdict(set)
+        self.started: int | None = None
+        self.states_of: dict[str, torch.Tensor] = {}
+        self.buffers: list[tuple[str, Value]] = []
+        self.names: set[str] = set()
+        self.raw_gradients: list[Mark] = []
+
+    # ---- the world's backend ----
+    def input(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, shard: Mapping[str, int], box: list[tuple[int, int]], high: int | None) -> torch.Tensor:
+        if dtype.is_complex:
+            raise CaptureError(f"input {name!r}: complex inputs are not supported")
+        with self.quiet():
+            t = torch.empty([b - a for a, b in box], dtype=dtype)
+        for axis, dim in shard.items():
+            if self.mesh.sizes.get(axis, 1) > 1:
+                self.cuts[axis].add(dim % len(shape))
+        self._given(name, t, Placement(shard={a: d for a, d in shard.items() if a in self.mesh.sizes}), "input")
+        return t
+
+    def output(self, name: str, tensor: torch.Tensor, shard: Mapping[str, int] | None, mean: Sequence[str] | None, total: Sequence[str]) -> None:
+        known = [a for a in self.mesh.names]
+        placement = place(self.recorder, tensor, {a: d for a, d in shard.items() if a in known} if shard is not None else None)
+        if mean is not None:
+            placement.mean = [a for a in mean if a in known]
+        placement.partial += [a for a in total if a in known]
+        if mean is None and total:
+            placement.mean = []
+        self.mark("output", self._unused(name), tensor, placement)
+
+    def parameters(self, model: nn.Module, shard: Mapping[str, Mapping[str, int]]) -> None:
+        self.binding.bind(model, {p: {a: d for a, d in where.items() if a in self.mesh.sizes} for p, where in shard.items()})
+
+    # ---- the binding's listener ----
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        before, self.recorder.paused = self.recorder.paused, True
+        try:
+            yield
+        finally:
+            self.recorder.paused = before
+
+    def bound(self, parameters: dict[str, nn.Parameter], buffers: dict[str, torch.Tensor]) -> None:
+        if self.started is None:
+            self.started = len(self.recorder.g.nodes)
+        for name, p in parameters.items():
+            self._given(name, p, place(self.recorder, p, self.binding.shard_of(name)), "parameter")
+        for name, b in buffers.items():
+            value = self.recorder.read(unwrapped(b))
+            self.buffers.append((name, value))
+        self.recorder.randomness = "poison"
+
+    def states(self, optimizer: Any, states: list[tuple[str, str, torch.Tensor, nn.Parameter]]) -> None:
+        for name, key, value, p in states:
+            if key == "step":
+                self.recorder.write(unwrapped(value), Filled(1, tuple(value.shape)))
+                continue
+            self.states_of[f"{name}.{key}"] = value
+            self._given(f"{name}.{key}", value, place(self.recorder, value, self.binding.shard_of(name) if tuple(value.shape) == tuple(p.shape) else None), "input")
+
+    def forward(self, name: str, module: nn.Module, output: Any, final: bool) -> None:
+        if self.recorder.paused:
+            return
+        if not final:
+            self.calls[name] += 1
+            self._weights(name, module)
+        call = self.calls[name] - 1
+        outputs = [t for t in private.tree_flatten(output)[0] if isinstance(t, torch.Tensor) and t.dtype.is_floating_point]
+        for i, t in enumerate(outputs):
+            local = t._local_tensor if isinstance(t, private.DTensor) else t
+            if isinstance(local, private.AsyncCollectiveTensor):
+                continue  # reading it would wait for it
+            label = name + ".out" + (f".{i}" if len(outputs) > 1 else "")
+            self.mark("checkpoint", label, t, call=call)
+            if t.requires_grad and torch.is_grad_enabled():
+                t.register_hook(self._gradient(label + ".grad", name, module if not final else None, call))
+
+    def _gradient(self, label: str, name: str, module: nn.Module | None, call: int) -> Callable[[Any], None]:
+        def hook(grad: Any) -> None:
+            if module is not None:
+                self._weights(name, module)
+            local = grad._local_tensor if isinstance(grad, private.DTensor) else grad
+            if not isinstance(local, private.AsyncCollectiveTensor):
+                self.mark("checkpoint", label, grad, call=call, gradient=True)
+
+        return hook
+
+    def _weights(self, name: str, module: nn.Module) -> None:
+        """Parameters as the module uses them: whole, where FSDP has gathered them."""
+        for key, p in module._parameters.items():
+            full = f"{name}.{key}" if name else key
+            if p is not None and full in self.binding.parameters:
+                self.mark("checkpoint", full, p, place(self.recorder, p, self.binding.shard_of(full) if p is self.binding.parameters[full] else None))
+
+    def after_backward(self) -> None:
+        """Gradients as backward left them, before clipping; of several backward passes the last one's stay."""
+        if self.recorder.paused:
+            return
+        self.raw_gradients = []
+        for name, p in self.binding.parameters.items():
+            if p.grad is None or 0 in unwrapped(p.grad).shape:
+                continue
+            shard = self.binding.shard_of(name)
+            placement = place(self.recorder, p.grad, shard)
+            if not isinstance(p.grad, private.DTensor):  # reduced already (DDP) or not yet (by hand): their mean is the model's either way
+                placement.mean = [a for a in self.cuts if a not in (shard or {})]
+            self.raw_gradients.append(Mark("checkpoint", f"{name}.grad of backward", self.recorder.read(unwrapped(p.grad)), placement))
+
+    # ---- marks ----
+    def _given(self, name: str, t: torch.Tensor, placement: Placement, role: str) -> None:
+        """The tensor's contents are an input of the step from here on."""
+        local = unwrapped(t)
+        name = self._unused(name)
+        if 0 in local.shape:
+            return
+        value = self.recorder.g.declare(name, tuple(local.shape), "int" if not local.dtype.is_floating_point else "real", role)
+        self.recorder.write(local, value)
+        self.marks.append(Mark("input", name, value, placement))
+
+    def _unused(self, name: str) -> str:
+        if not name or name.startswith("%") or name in self.names:
+            raise CaptureError(f"the name {name!r} is empty, begins with % or is used twice")
+        self.names.add(name)
+        return name
+
+    def mark(self, role: str, name: str, t: torch.Tensor, placement: Placement | None = None, call: int = 0, gradient: bool = False) -> None:
+        local = unwrapped(t)
+        if 0 in local.shape or local.dtype.is_complex:
+            return
+        placement = placement or place(self.recorder, t)
+        self.marks.append(Mark(role, name, self.recorder.read(local), placement, call, gradient))
+
+    def finish(self, result: Any) -> None:
+        """Marks what the step left behind: its results, gradients, parameters and optimizer states."""
+        self.marks += self.raw_gradients
+        for label, t in _results(result):
+            self.mark("output", self._unused(label), t)
+        for name, p in self.binding.parameters.items():
+            shard = self.binding.shard_of(name)
+            if p.grad is not None:
+                self.mark("output", f"{name}.grad", p.grad, place(self.recorder, p.grad, shard))
+            self.mark("output", f"{name}.new", p, place(self.recorder, p, shard))
+        for name, value in self.states_of.items():
+            self.mark("output", f"{name}.new", value, next(m.placement for m in self.marks if m.role == "input" and m.name == name))
+
+
+class _Waits:
+    """Notes on the recorder's memory what asynchronous calls write, until they are waited for."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+
+    def begin(self) -> None:
+        self.recorder.issued = []
+
+    def end(self, pending: bool) -> object:
+        token = object()
+        for t, name in (self.recorder.issued or []) if pending else []:
+            self.recorder.pend(t, name, token)
+        self.recorder.issued = None
+        return token
+
+    def wait(self, token: object) -> None:
+        self.recorder.finish(token)
+
+
+def _results(result: Any) -> list[tuple[str, torch.Tensor]]:
+    """What the step returned, with names: a tensor is `loss`; a dictionary's have their keys."""
+    if isinstance(result, torch.Tensor):
+        return [("loss", result)]
+    if isinstance(result, Mapping):
+        return [(str(k), v) for k, v in result.items() if isinstance(v, torch.Tensor)]
+    if isinstance(result, (list, tuple)):
+        return [("loss" if i == 0 else f"result.{i}", v) for i, v in enumerate(result) if isinstance(v, torch.Tensor)]
+    return []
+
+
+def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None = None) -> Recording:
+    """One rank's training step. classes: of integer inputs whose range is known from the single device.
+
+    Raises CaptureError, and whatever the step raises.
+    """
+    private.require()
+    recorder = Recorder(rank)
+    recorder.g.classes.update(classes or {})
+    recorder.groups = collectives.Groups(mesh, rank)
+    side = _Side(recorder, mesh)
+    recorder.modules = side.binding.stack
+    batch_start: list[int] = []
+
+    def on_batch(begin: bool) -> None:
+        if begin:
+            batch_start.append(len(recorder.g.nodes))
+        else:
+            collectives.order_batch(recorder, batch_start.pop())
+
+    with private.fake_group(rank, mesh.world), private.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder)):
+        torch.manual_seed(0)
+        world = World(mesh, rank, side)
+        with private.FakeTensorMode(allow_non_fake_inputs=True), recorder, side.binding.listening():
+            result = step(world)
+            recorder.g.loc = ""
+            side.finish(result)
+    return Recording(rank, mesh, recorder.g, side.marks, side.started or 0, recorder.unknown, recorder.random_inputs, dict(side.cuts), dict(side.calls), side.buffers)

@@ -1,0 +1,255 @@
+"""Functions of one integer, position by position: which classes a rank holds, ignored labels, windows of a vocabulary.
+
+An integer tensor of classes (tokens, labels) is compared, shifted, masked and used as an index by vocabulary-parallel code. Such values are kept as tables over all
+classes and become operators (`embedding` and `one_hot` with a window) where numbers are needed.
+"""
+
+from __future__ import annotations
+
+from typing import Callable
+
+import torch
+
+from .graph import Graph
+from .values import Filled, Known, Named, Pick, Shape, Table, Unsupported, Value
+
+Function = Callable[..., torch.Tensor]
+CLASSES = "labels and tokens are classes: 0 up to the size of the table or of the last dimension"
+
+
+def table_of(g: Graph, v: Value) -> Table | None:
+    """An integer tensor as a table of itself; what is a table already; None for anything else."""
+    if isinstance(v, Table):
+        return v
+    if isinstance(v, Named) and v.kind == "int":
+        origin = g.origin(v)
+        if origin is not None:
+            g.tabulated.add(origin)
+            if origin in g.classes:
+                return Table(v, torch.arange(g.classes[origin]), 0, v.shape)
+    return None
+
+
+def note_classes(g: Graph, v: Value, count: int) -> None:
+    """An integer tensor is used to choose among `count` rows or classes."""
+    if isinstance(v, Named):
+        origin = g.origin(v)
+        if origin is not None:
+            g.chosen_from[origin] = min(count, g.chosen_from.get(origin, count))
+
+
+def apply(g: Graph, function: Function, operands: list[Value], shape: Shape) -> Table | None:
+    """`function` of tables of one source and of single numbers, or None."""
+    source: Named | None = None
+    low, classes = 0, 0
+    for v in operands:
+        t = table_of(g, v)
+        if t is not None:
+            if source is not None and _root(t.source) != _root(source):
+                return None
+            source, low, classes = (t.source if source is None or len(t.source.shape) >= len(source.shape) else source), t.low, len(t.entries)
+        elif not isinstance(v, Filled):
+            return None
+    if source is None:
+        return None
+    arguments = [t.entries if (t := table_of(g, v)) is not None else _scalar(v) for v in operands]
+    entries = function(*arguments)
+    return Table(source, entries.expand(classes).contiguous(), low, shape)
+
+
+def _scalar(v: Value) -> torch.Tensor:
+    assert isinstance(v, Filled)
+    return torch.tensor(v.fill)
+
+
+def _root(source: Named) -> str:
+    base = source.base or source
+    if base.node is not None and base.node["op"] == "expand":
+        return base.node["in"][0]
+    return base.name
+
+
+def same_source(a: Table, b: Table) -> bool:
+    return _root(a.source) == _root(b.source)
+
+
+def _windows(entries: torch.Tensor) -> list[tuple[int, int, float]]:
+    """Runs of equal entries that are not 0: start, stop, value."""
+    runs: list[tuple[int, int, float]] = []
+    values = entries.to(torch.float64)
+    changes = (torch.nonzero(values[1:] != values[:-1]).flatten() + 1).tolist()
+    bounds = [0, *changes, len(values)]
+    for start, stop in zip(bounds[:-1], bounds[1:]):
+        x = float(values[start])
+        if x != 0:
+            runs.append((start, stop, x))
+    return runs
+
+
+def one_hot(g: Graph, source: Value, start: int, stop: int) -> Named:
+    n = g.named(source)
+    return g.one("one_hot", [n], n.shape + (stop - start,), {"start": start, "stop": stop})
+
+
+def real(g: Graph, v: Table | Pick) -> Value:
+    """The value as a tensor of the graph."""
+    if isinstance(v, Pick):
+        return _real_pick(g, v)
+    if v.kind == "int" and v.entries.dtype != torch.bool:
+        if v.low == 0 and torch.equal(v.entries, torch.arange(len(v.entries))):
+            return g.expand(v.source, v.shape)
+        raise Unsupported("integers computed from classes are used as numbers")
+    from . import arithmetic as ar
+
+    total: Value | None = None
+    runs = _windows(v.entries)
+    whole = torch.unique(v.entries.to(torch.float64))
+    if len(whole) == 1:
+        g.assume(CLASSES)
+        return Filled(float(whole[0]), v.shape)
+    if len(runs) > 64:
+        raise Unsupported("a function of classes with more than 64 windows")
+    outside = runs[0][0] == 0 or runs[-1][1] == len(v.entries)
+    zero_runs = _windows((v.entries.to(torch.float64) == runs[0][2]).logical_not())
+    if outside and len(zero_runs) < len(runs) and len(whole) == 2:
+        # a constant less some windows: classes sum to 1 over all windows
+        g.assume(CLASSES)
+        background = runs[0][2]
+        rest = Table(v.source, v.entries.to(torch.float64) - background, v.low, v.source.shape)
+        return g.expand(ar.binary(g, "add", real(g, rest), background), v.shape)
+    for start, stop, x in runs:
+        inside = ar.reduce(g, "sum", one_hot(g, v.source, start + v.low, stop + v.low), [-1])
+        term = ar.binary(g, "mul", inside, x)
+        total = term if total is None else ar.binary(g, "add", total, term)
+    assert total is not None
+    return g.expand(total, v.shape)
+
+
+def _line(index: torch.Tensor, scale: torch.Tensor) -> tuple[int, int, int]:
+    """(start, stop, shift): where scale is not 0 the index is the class plus shift, on one window; raises Unsupported otherwise."""
+    used = torch.nonzero(scale != 0).flatten()
+    if len(used) == 0:
+        return 0, 0, 0
+    start, stop = int(used[0]), int(used[-1]) + 1
+    window = index[start:stop].to(torch.int64)
+    shift = int(window[0]) - start
+    if len(used) != stop - start or not torch.equal(window, torch.arange(start, stop) + shift):
+        raise Unsupported("an index into a vocabulary that is not one window of it")
+    return start, stop, shift
+
+
+def _parts(v: Pick) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The scale as a sum of windows on which the index is a line, and of constants on which it is one number."""
+    index = v.index.entries.to(torch.int64)
+    lines, rest = torch.zeros_like(v.scale), v.scale.clone()
+    shift = index - torch.arange(len(index))
+    used = v.scale != 0
+    candidates, counts = torch.unique(shift[used], return_counts=True)
+    if len(candidates):
+        best = int(candidates[int(counts.argmax())])
+        on = used & (shift == best)
+        lines[on], rest[on] = v.scale[on], 0
+    return [(lines, index), (rest, index)]
+
+
+def _real_pick(g: Graph, v: Pick) -> Value:
+    from . import arithmetic as ar
+
+    (scale, index), (rest, _) = _parts(v)
+    start, stop, shift = _line(index, scale)
+    factors = torch.unique(scale[start:stop])
+    if len(factors) > 1:
+        raise Unsupported("elements of a vocabulary that are scaled differently")
+    low, source, width = v.index.low, v.source, v.source.shape[0 if v.table else -1]
+    shape = v.shape
+    ids = g.reshape(g.expand(v.index.source, v.index.shape), v.index.shape)
+    total: Value = Filled(0, shape)
+    if stop > start:
+        if not 0 <= start + shift and stop + shift <= width:
+            raise Unsupported("an index outside of the table")
+        g.assume(CLASSES)
+        if v.table:
+            part = g.slice(source, 0, start + shift, stop + shift)
+            attrs = {} if (start + low, stop + low) == (0, len(index)) and low == 0 else {"start": start + low, "stop": stop + low}
+            total = g.one("embedding", [g.named(ids), g.named(part)], g.named(ids).shape + source.shape[1:], attrs or None)
+        else:
+            part = g.slice(source, -1, start + shift, stop + shift)
+            total = ar.reduce(g, "sum", ar.binary(g, "mul", part, one_hot(g, ids, start + low, stop + low)), [-1])
+        total = ar.binary(g, "mul", total, float(factors[0]))
+    if bool((rest != 0).any()):
+        places = torch.unique(index[rest != 0])
+        if len(places) > 4:
+            raise Unsupported("an index into a vocabulary that is not one window of it")
+        for place in places.tolist():
+            at = torch.where((index == place), rest, torch.zeros_like(rest))
+            mask = Table(v.index.source, at, low, v.index.shape)
+            row = g.slice(source, 0 if v.table else -1, place, place + 1)
+            row = g.reshape(row, row.shape[1:] if v.table else row.shape[:-1])
+            weight: Value = real(g, mask)
+            if v.table:
+                weight = g.reshape(weight, weight.shape + (1,))
+            total = ar.binary(g, "add", total, ar.binary(g, "mul", weight, row))
+    if bool((v.offset != 0).any()):
+        total = ar.binary(g, "add", total, real(g, Table(v.index.source, v.offset, low, v.index.shape)))
+    return g.expand(g.reshape(total, shape) if total.shape != shape else total, shape)
+
+
+def binary(g: Graph, op: str, a: Value, b: Value, shape: Shape) -> Value | None:
+    """Arithmetic that stays a table or a pick; None: it does not."""
+    functions: dict[str, Function] = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div}
+    integers = any(isinstance(v, Table) or (isinstance(v, Named) and v.kind == "int") for v in (a, b))
+    if integers and not (isinstance(a, Pick) or isinstance(b, Pick)):
+        if isinstance(a, Table) and not isinstance(b, (Table, Filled)) and not (isinstance(b, Named) and b.kind == "int"):
+            return None
+        if isinstance(b, Table) and not isinstance(a, (Table, Filled)) and not (isinstance(a, Named) and a.kind == "int"):
+            return None
+        return apply(g, functions[op], [a, b], shape)
+    if isinstance(a, Pick) and isinstance(b, Filled):
+        return _pick_with(a, op, torch.full_like(a.scale, float(b.fill)), shape)
+    if isinstance(b, Pick) and isinstance(a, Filled) and op in ("add", "mul", "sub"):
+        x = torch.full_like(b.scale, float(a.fill))
+        if op == "sub":
+            b, op = Pick(b.source, b.index, -b.scale, -b.offset, b.table, b.shape), "add"
+        return _pick_with(b, op, x, shape)
+    if isinstance(a, Pick) and isinstance(b, Table) and same_source(a.index, b) and not (a.table and not _per_row(b, a)):
+        return _pick_with(a, op, b.entries.to(torch.float64), shape)
+    if isinstance(b, Pick) and isinstance(a, Table) and op in ("add", "mul") and same_source(b.index, a) and not (b.table and not _per_row(a, b)):
+        return _pick_with(b, op, a.entries.to(torch.float64), shape)
+    return None
+
+
+def _per_row(t: Table, v: Pick) -> bool:
+    """The table's value is one for each row that was picked: its last dimension is 1 and is broadcast."""
+    return t.shape[-1:] == (1,) or len(t.shape) == 0 or t.shape == v.shape
+
+
+def _pick_with(a: Pick, op: str, x: torch.Tensor, shape: Shape) -> Pick | None:
+    if shape != a.shape:
+        return None
+    if op in ("add", "sub"):
+        if a.table:
+            return None
+        return Pick(a.source, a.index, a.scale, a.offset + x if op == "add" else a.offset - x, a.table, shape)
+    if op == "div":
+        if bool((x == 0).any()):
+            return None
+        return Pick(a.source, a.index, a.scale / x, a.offset / x, a.table, shape)
+    return Pick(a.source, a.index, a.scale * x, a.offset * x, a.table, shape)
+
+
+def pick(g: Graph, source: Value, index: Value, table: bool) -> Value | None:
+    """The elements (rows, with `table`) of source that a table of classes names; None if the index is no such thing."""
+    t = table_of(g, index)
+    if t is None:
+        return None
+    shape = t.shape + (source.shape[1:] if table else ())
+    ones = torch.ones(len(t.entries), dtype=torch.float64)
+    return Pick(source, t, ones, torch.zeros_like(ones), table, shape)
+
+
+def constant_table(t: Table) -> Known | Filled | None:
+    """The table as a constant if all classes have one entry."""
+    if len(torch.unique(t.entries)) == 1:
+        x = t.entries[0].item()
+        return Filled(x if not isinstance(x, bool) else int(x), t.shape, t.kind)
+    return None

@@ -1,0 +1,189 @@
+"""Each line of the table of operators against ATen: random arguments, values and shapes, by the executor (`shardproof run`).
+
+All calls are one step, recorded once and run once with real numbers. A line that no call reaches fails.
+"""
+
+import math
+import pathlib
+import subprocess
+import tempfile
+import unittest
+from unittest import mock
+
+import numpy
+import torch
+import torch.nn.functional as F
+
+from shardproof import find_program
+from shardproof.torch import capture, numeric
+from shardproof.torch.aten import table
+
+A = torch.ops.aten
+S = (3, 4)
+
+
+def positive(x):
+    return x * x + 0.5
+
+
+UNARY = {
+    "neg": torch.neg, "exp": torch.exp, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "silu": F.silu, "relu": torch.relu, "abs": torch.abs, "sign": torch.sign,
+    "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "log": lambda x: torch.log(positive(x)), "sqrt": lambda x: torch.sqrt(positive(x)),
+    "rsqrt": lambda x: torch.rsqrt(positive(x)), "reciprocal": lambda x: torch.reciprocal(positive(x)), "pow3": lambda x: x.pow(3), "pow2": lambda x: x.pow(2), "half": lambda x: positive(x).pow(0.5),
+    "clamp": lambda x: x.clamp(-0.3, 0.4), "clamp_min": lambda x: x.clamp_min(0.1), "clamp_max": lambda x: x.clamp_max(0.1), "hardtanh": lambda x: F.hardtanh(x, -0.5, 0.5),
+    "rsub": lambda x: A.rsub.Scalar(x, 2.0, 3), "add_alpha": lambda x: torch.add(x, x, alpha=-2), "third": lambda x: x * (1 / 3), "root": lambda x: x / math.sqrt(2), "div": lambda x: x / 7,
+    "sum": torch.sum, "sum_dim": lambda x: x.sum(0, keepdim=True), "mean": torch.mean, "mean_dim": lambda x: x.mean(-1), "amax": lambda x: x.amax(1), "amin": lambda x: x.amin((0, 1)),
+    "max": torch.max, "min": torch.min, "max_dim": lambda x: x.max(1).values, "min_dim": lambda x: x.min(0).values, "var": lambda x: x.var(1), "var_biased": lambda x: x.var(unbiased=False),
+    "var_mean": lambda x: torch.stack(torch.var_mean(x, dim=1, correction=1)), "norm": torch.linalg.vector_norm, "norm1": lambda x: torch.linalg.vector_norm(x, 1, dim=1),
+    "norm_inf": lambda x: torch.linalg.vector_norm(x, math.inf), "aten_norm": lambda x: A.norm.Scalar(x, 2), "logsumexp": lambda x: torch.logsumexp(x, 1), "softmax": lambda x: F.softmax(x, 0),
+    "log_softmax": lambda x: F.log_softmax(x, -1), "cumsum": lambda x: x.cumsum(1), "triu": lambda x: torch.triu(x, 1), "tril": torch.tril, "flip": lambda x: x.flip(0), "roll": lambda x: x.roll(3, 1),
+    "repeat": lambda x: x.repeat(2, 1, 3), "pad": lambda x: F.pad(x, (1, 2), value=0.5), "crop": lambda x: F.pad(x, (-1, 0, 2, 0)), "index_select": lambda x: x.index_select(1, torch.tensor([2, 0])),
+    "index": lambda x: x[torch.tensor([2, 0, 1])], "where": lambda x: torch.where(x > 0, x, x * 3), "where_ge": lambda x: torch.where(x >= 0.2, 1.0, x), "lt": lambda x: (x < 0.1).to(x.dtype),
+    "le": lambda x: (x <= 0.1).to(x.dtype), "eq": lambda x: (x == x).to(x.dtype), "ne": lambda x: (x != x * 2).to(x.dtype), "and": lambda x: ((x > -0.5) & (x < 0.5)).to(x.dtype),
+    "or": lambda x: ((x < -0.5) | (x > 0.5)).to(x.dtype), "not": lambda x: (~(x > 0)).to(x.dtype), "logical": lambda x: torch.logical_not(x > 0).to(x.dtype),
+    "masked_fill": lambda x: x.masked_fill(torch.ones(3, 4).triu(1).bool(), 2.5), "masked_real": lambda x: x.masked_fill(x > 0, 1.5), "finite": lambda x: torch.where(torch.isfinite(x), x, -x),
+    "nan": lambda x: torch.where(torch.isnan(x), -x, x), "slice_write": lambda x: _write(x), "column_write": lambda x: _columns(x), "strided": lambda x: x.as_strided((2, 3), (4, 1), 1) * 1,
+    "transposed_write": lambda x: _transposed(x), "flat": lambda x: _flat(x), "stack": lambda x: torch.stack([x, x * 2], 1), "cat": lambda x: torch.cat([x, x + 1], 1), "clone": lambda x: x.clone() + 1,
+    "float": lambda x: x.float().double() * 1, "full": lambda x: x + torch.full_like(x, 2.5), "ones": lambda x: x + torch.ones_like(x), "zeros": lambda x: x + x.new_zeros(4), "new_full": lambda x: x + x.new_full((4,), 3.0),
+    "fill": lambda x: x.clone().fill_(3.5) + x, "zero": lambda x: x.clone().zero_() + x, "outer": lambda x: torch.outer(x[0], x[1]), "split_copy": lambda x: A.split_with_sizes_copy(x, [1, 3], 1)[1] + 0,
+    "unfold": lambda x: x.unflatten(1, (2, 2)).transpose(0, 2).reshape(2, 6), "expand": lambda x: x[:, None].expand(3, 2, 4) * 2,
+    "index_put": lambda x: x.index_put((torch.tensor([1]),), torch.tensor(4.0)), "complex": lambda x: torch.view_as_real(torch.view_as_complex(x.reshape(3, 2, 2)) * torch.polar(torch.ones(2), torch.tensor([0.3, 0.7]))).flatten(1), "addcmul": lambda x: torch.addcmul(x, x, x, value=0.3), "addcdiv": lambda x: torch.addcdiv(x, x, positive(x), value=-2), "lerp": lambda x: torch.lerp(x, x * 2, 0.3),
+    "hidden": lambda x: F.softmax(x[:, :3].masked_fill(torch.ones(3, 3).triu(1).bool(), -math.inf), -1), "threshold": lambda x: A.threshold_backward(x, x, 0),
+}
+BINARY = {
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": lambda a, b: a / positive(b), "maximum": torch.maximum, "minimum": torch.minimum, "matmul": lambda a, b: a @ b.T, "bmm": lambda a, b: torch.bmm(a[None], b.T[None]),
+    "mv": lambda a, b: torch.mv(a, b[0]), "dot": lambda a, b: torch.dot(a[0], b[0]), "addmm": lambda a, b: torch.addmm(a[:, :3], a, b.T, beta=0.5, alpha=2), "mse": F.mse_loss, "mse_sum": lambda a, b: F.mse_loss(a, b, reduction="sum"),
+    "layer_norm": lambda a, b: F.layer_norm(a, (4,), b[0], b[1]), "rms_norm": lambda a, b: F.rms_norm(a, (4,), b[0], 1e-5), "where": lambda a, b: torch.where(a > b, a, b), "foreach": lambda a, b: sum(torch._foreach_mul([a, b], [b, a])),
+    "fused_rms_norm": lambda a, b: A._fused_rms_norm(a, [4], b[0], 1e-5)[0], "foreach_zero": lambda a, b: _foreach_writes(a, b),
+    "foreach_norm": lambda a, b: torch.stack(torch._foreach_norm([a, b])), "copy": lambda a, b: a.clone().copy_(b[0]) + a, "smooth_l1": F.smooth_l1_loss, "huber": F.huber_loss, "baddbmm": lambda a, b: torch.baddbmm(a[None, :, :3], a[None], b.T[None]),
+}
+
+
+def _foreach_writes(a, b):
+    x, y, z = a.detach().clone(), a.detach().clone(), b.detach().clone()
+    torch._foreach_copy_([x], [b.detach()])
+    torch._foreach_zero_([y, z])
+    torch._foreach_add_([y], 2.0)
+    return x + y + z + a
+
+
+def _write(x):
+    y = x.clone()
+    y[1:, 2] = x[:2, 0] * 5
+    y[0] += 1
+    return y
+
+
+def _columns(x):
+    y = torch.empty_like(x)
+    y[:, :1], y[:, 1:] = x[:, 3:], x[:, :3]
+    return y * 1
+
+
+def _transposed(x):
+    y = x.clone()
+    y.t()[1:3] *= 2
+    return y
+
+
+def _flat(x):
+    buffer = torch.zeros(30)
+    buffer[5:17] = x.flatten()
+    buffer[20:23] = x[:, 1]
+    buffer.mul_(2)
+    return torch.cat([buffer[6:16].view(2, 5).t().flatten(), buffer[18:24]])
+
+
+def _attention(world, name, **options):
+    q, k, v = (world.input(f"{name} {n}", (2, 4 if n == "q" else 4, 5, 8)).requires_grad_() for n in "qkv")
+    return F.scaled_dot_product_attention(q, k, v, **options), (q, k, v)
+
+
+def step(world):
+    """Every case, and the gradients of those that have some."""
+    for name, f in UNARY.items():
+        x = world.input(f"{name} x", S).requires_grad_()
+        _give(world, name, f(x), [x])
+    for name, f in BINARY.items():
+        a, b = (world.input(f"{name} {n}", S).requires_grad_() for n in "ab")
+        _give(world, name + "2", f(a, b), [a, b])
+    for name, options in {"sdpa": {}, "sdpa_causal": {"is_causal": True}, "sdpa_mask": {"attn_mask": torch.ones(5, 5).tril().bool()}, "sdpa_scale": {"scale": 0.2}}.items():
+        out, given = _attention(world, name, **options)
+        _give(world, name, out, given)
+    ids, table_ = world.input("ids", (3, 2), torch.long, high=6), world.input("table", (6, 4)).requires_grad_()
+    _give(world, "embedding", F.embedding(ids, table_), [table_])
+    for name, options in {"ce": {}, "ce_sum": {"reduction": "sum"}, "ce_none": {"reduction": "none"}, "ce_smooth": {"label_smoothing": 0.1}}.items():
+        x, labels = world.input(f"{name} x", (5, 7)).requires_grad_(), world.input(f"{name} labels", (5,), torch.long, high=7)
+        _give(world, name, F.cross_entropy(x, labels, **options), [x])
+    x, labels = world.input("pick x", (5, 7)).requires_grad_(), world.input("pick labels", (5,), torch.long, high=7)
+    _give(world, "gather", F.log_softmax(x, -1).gather(1, labels[:, None]), [x])
+    rows = F.one_hot(labels, 7).to(x.dtype)
+    _give(world, "one_hot", rows * x, [x])
+    local = torch.where((labels < 2) | (labels >= 5), 0, labels - 2)
+    picked = x[:, 2:5].detach()[torch.arange(5), local]
+    picked[(labels < 2) | (labels >= 5)] = 0.0
+    world.output("window", picked, mean=())
+    weights = world.input("weights", (2, 4))
+    optimized = [torch.nn.Parameter(weights.clone()) for _ in range(3)]
+    for p, make in zip(optimized, (lambda p: torch.optim.AdamW([p], fused=True), lambda p: torch.optim.Adam([p], weight_decay=0.1, fused=True), lambda p: torch.optim.AdamW([p], foreach=True, weight_decay=0.2))):
+        p.grad = weights * 3
+        optimizer = make(p)
+        optimizer.step()
+        optimizer.step()
+    for i, p in enumerate(optimized):
+        world.output(f"optimized {i}", p.detach(), mean=())
+
+
+WITHOUT_GRADIENT = {"max_dim", "min_dim"}  # it needs the indices, which have no translation
+
+
+def _give(world, name, out, given):
+    world.output(f"{name} out", out.detach(), mean=())
+    if out.requires_grad and name not in WITHOUT_GRADIENT:
+        cotangent = torch.arange(out.numel(), dtype=out.dtype).reshape(out.shape).add(1).div(out.numel())
+        for i, grad in enumerate(torch.autograd.grad(out, given, cotangent, allow_unused=True)):
+            if grad is not None:
+                world.output(f"{name} grad {i}", grad, mean=())
+
+
+class Operators(unittest.TestCase):
+    def test_values(self):
+        wanted = numeric.run(step, {"one": 1})
+        reached = set()
+        original = table.lookup
+
+        def lookup(name, overload):
+            found = original(name, overload)
+            reached.add(getattr(found, "__wrapped__", found))
+            return found
+
+        with mock.patch.object(table, "lookup", lookup):
+            captured = capture(step, mesh={"one": 1})
+        self.assertEqual([], [n for n, f in table.LINES.items() if f not in reached])
+        inputs = {name: data.double().numpy() for name, data in captured.constants.items()}
+        for name, tensor in captured.model["tensors"].items():
+            if tensor.get("kind") == "input" and not name.startswith("%"):
+                integer = "dtype" in tensor
+                high = {"ids": 6}.get(name, 7)
+                inputs[name] = numeric.draw("input " + name, tensor["shape"], torch.long if integer else torch.float32, high if integer else None).numpy()
+        outputs = {e["tensor"]: e for e in captured.plan["lineage"] if e["role"] == "output"}
+        with tempfile.TemporaryDirectory() as folder:
+            _, plan = captured.write(pathlib.Path(folder) / "cases")
+            numpy.savez(f"{folder}/in.npz", **inputs)
+            done = subprocess.run([find_program(), "run", "-p", str(plan), "--inputs", f"{folder}/in.npz", "--outputs", f"{folder}/out.npz"], capture_output=True, text=True, check=False)
+            self.assertIn(done.returncode, (0, 5), done.stdout + done.stderr)
+            values = numpy.load(f"{folder}/out.npz")
+            self.assertEqual(len(outputs), len(set(captured.model["outputs"])))
+            compared = 0
+            for name, tensor in wanted.items():
+                with self.subTest(name):
+                    key = f"model/{captured.names[name]}"
+                    self.assertIn(key, values.files)
+                    self.assertEqual(tuple(values[key].shape), tuple(tensor.shape))
+                    numpy.testing.assert_allclose(values[key], tensor.double().numpy(), rtol=2e-4, atol=2e-5)
+                    compared += 1
+        self.assertGreater(compared, 200)
+
+
+if __name__ == "__main__":
+    unittest.main()

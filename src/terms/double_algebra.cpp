@@ -141,7 +141,9 @@ void DoubleAlgebra::decideMagnitude(double x) {
 }
 
 double DoubleAlgebra::power(double base, int halves) {
-  if (halves < 0 || halves % 2 != 0) decideMagnitude(base);
+  // A root is continuous where it begins; only its existence is decided there.
+  if (halves < 0) decideMagnitude(base);
+  else if (halves % 2 != 0) decide(std::signbit(base) && base != 0 ? 1 : 0);
   // Not infinity: with the other sign it would pass for a mask.
   if (base == 0 && halves < 0) return kUndefined;
   if (std::isinf(base) && halves != 2) return kUndefined;

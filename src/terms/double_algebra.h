@@ -56,8 +56,9 @@ class DoubleAlgebra {
     return static_cast<std::int64_t>(index);
   }
   // A hash of the way every threshold and choice went, in order, and of the sizes of what is
-  // divided by, or has a root or a logarithm taken: two evaluations of one thing that differ here
-  // have met a tie, or a number that vanishes up to rounding, where neither is to be believed.
+  // divided by or has a logarithm taken, and of the signs of what has a root taken: two evaluations
+  // of one thing that differ here have met a tie, or a number that vanishes up to rounding, where
+  // neither is to be believed.
   std::uint64_t decisions() const { return decisions_; }
   // Some number was too large or too small for a double. What is too large is no number afterwards,
   // although it is one; what is too small is zero, or with noise any other small number, so that a

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <set>
 
 #include "interpret/interpret.h"
 #include "reader/reader.h"
@@ -135,6 +136,24 @@ void findTruth(const Problem& problem, const JudgeOptions& options, int trials, 
   }
 }
 
+// Integers of a rank that lineage does not tie to the model one by one: it is silent about them, of
+// some microbatches too, or speaks of sums. They may be anything, but the executor draws indices.
+bool leavesIntegersOpen(const Problem& problem) {
+  std::set<NameId> tied;
+  for (const LineageEntry& entry : problem.plan.lineage) {
+    if (entry.role != Role::kInput) continue;
+    for (const Shard& shard : entry.shards)
+      if (shard.sum.empty() && shard.parts.size() == 1 && shard.parts[0].microbatch.isNone())
+        tied.insert(shard.parts[0].local);
+  }
+  for (const Program& program : problem.plan.programs)
+    for (const Tensor& t : program.graph.tensors)
+      if ((t.kind == TensorKind::kInput || t.kind == TensorKind::kParameter) &&
+          t.element == ElementKind::kInteger && !tied.contains(t.name))
+        return true;
+  return false;
+}
+
 void findVerdict(const Problem& problem, const JudgeOptions& options, Judgement& to) {
   VerifyOptions verifying;
   verifying.inProcess = !options.forked;
@@ -197,6 +216,10 @@ Judgement judge(const Case& made, const JudgeOptions& options) {
       JudgeOptions more = options;
       more.seed += 1000;
       findTruth(*problem, more, kConfirmations, result);
+      if (result.truth == Truth::kRight && leavesIntegersOpen(*problem)) {
+        result.truth = Truth::kUnknown;
+        result.truthReason = "integers of a rank that may be anything";
+      }
       if (result.truth == Truth::kRight && result.saturated) {
         result.truth = Truth::kUnknown;
         result.truthReason = "a sigmoid or tanh at its limit hides what differs before it";

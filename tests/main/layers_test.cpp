@@ -1,6 +1,7 @@
 // docs/design.md, "Layers", is what CMakeLists.txt declares, and the check of the build finds what
 // it is there for.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -68,7 +69,7 @@ TEST(Layers, AreDocumented) {
 class CheckOfLayers : public testing::Test {
  protected:
   void SetUp() override {
-    root_ = fs::path(testing::TempDir()) / "layers";
+    root_ = fs::path(testing::TempDir()) / (std::string("layers-") + std::to_string(::getpid()));
     fs::remove_all(root_);
     fs::create_directories(root_ / "src" / "low");
     fs::create_directories(root_ / "high");

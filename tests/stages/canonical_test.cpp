@@ -228,7 +228,7 @@ TEST(Canonical, IdsOfAttributesAndConstantsDoNotCountAcrossProblems) {
   EXPECT_EQ(canonicalForm(here.stage), canonicalForm(there.stage));
 }
 
-TEST(Canonical, EqualIdsOfOtherAttributesAndConstantsMakeAnotherForm) {
+TEST(Canonical, OtherAttributesAndConstantsMakeAnotherForm) {
   const auto here = test::cut(twoLayers(), 2);
   const std::string form = canonicalForm(here.stage);
   for (const bool inPlan : {false, true}) {
@@ -244,15 +244,13 @@ TEST(Canonical, EqualIdsOfOtherAttributesAndConstantsMakeAnotherForm) {
     const auto constants = test::cut(d, 2);
     EXPECT_NE(canonicalForm(constants.stage), form);
   }
-  // The same ids, on purpose: only what they stand for differs.
+  // In every node that has the attribute, so that nothing but its value differs.
   Draft d = twoLayers();
   for (const int layer : {0, 1})
     d.model["nodes"][1 + 2 * static_cast<std::size_t>(layer)]["attrs"]["alpha"] =
         d.node(0, 2 + 3 * static_cast<std::size_t>(layer))["attrs"]["alpha"] = 3;
   const auto there = test::cut(d, 2);
   ASSERT_EQ(here.stage.nodes.size(), there.stage.nodes.size());
-  for (std::size_t n = 0; n < here.stage.nodes.size(); ++n)
-    ASSERT_EQ(here.stage.nodes[n].attributes, there.stage.nodes[n].attributes);
   EXPECT_NE(canonicalForm(there.stage), form);
 }
 

@@ -129,7 +129,7 @@ void verifyInProcess(const Problem& problem) {
   whole.lump = false;
   whole.maxNodes = kMostNodes;
   try {
-    const auto outcome = check(cutStages(join, outputs, whole), problem, true);
+    const auto outcome = check(cutStages(join, outputs, whole), true);
     fuzz::require(!outcome || outcome->verdict != StageVerdict::kRefuted,
                   "what is proved does not differ in numbers",
                   outcome && outcome->counterexample ? outcome->counterexample->element : "");

@@ -193,7 +193,8 @@ Value Lowering::lowerGather(const Frame& frame, const Instruction& i) {
   const IndexFunction& f = *indices.index;
   limitRange(f.base, sizes[axis]);
   // Out of bounds is moved to the nearest row.
-  const auto [low, high] = rangeOf(f.base);
+  const auto range = rangeOf(f.base);
+  const std::int64_t low = range.first, high = range.second;
   const Pieces bottom = constantPieces(f.pieces, Rational(0)),
                top = constantPieces(f.pieces, Rational(sizes[axis] - 1));
   const Pieces* bounds[] = {&bottom, &f.pieces, &top};
@@ -345,7 +346,8 @@ Value Lowering::lowerScatter(const Frame& frame, const Instruction& i) {
   } else {
     additions.push_back({kNoLow, kNoHigh, node(updates)});
   }
-  const auto [low, high] = rangeOf(f.base);
+  const auto range = rangeOf(f.base);
+  const std::int64_t low = range.first, high = range.second;
   std::string total;
   const auto add = [&](const Piece& p, const Added& addition) {
     const std::string& added = addition.value;

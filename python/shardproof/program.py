@@ -32,15 +32,21 @@ def find_program() -> str:
     return found
 
 
-def verify_files(plan: str | os.PathLike[str], model: str | os.PathLike[str] | None = None, arguments: Sequence[str] = ()) -> Report:
-    """Runs `shardproof verify`. Raises ProgramError if the files cannot be read or the program fails."""
+def run_verify(plan: str | os.PathLike[str], model: str | os.PathLike[str] | None = None, arguments: Sequence[str] = (),
+               program: str | None = None) -> tuple[dict[str, Any], subprocess.CompletedProcess[str]]:
+    """Runs `shardproof verify`; the JSON report and what was printed. `program`: its path. Raises ProgramError as verify_files does."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "report.json"
-        command = [find_program(), "verify", "--plan", os.fspath(plan), *(["--model", os.fspath(model)] if model else []), "--json", str(result), *arguments]
+        command = [program or find_program(), "verify", "--plan", os.fspath(plan), *(["--model", os.fspath(model)] if model else []), "--json", str(result), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode not in (0, 5, 10) or not result.is_file():
             raise ProgramError(f"shardproof verify ended with exit code {done.returncode}: {(done.stderr or done.stdout).strip()}")
-        raw: dict[str, Any] = json.loads(result.read_text())
+        return json.loads(result.read_text()), done
+
+
+def verify_files(plan: str | os.PathLike[str], model: str | os.PathLike[str] | None = None, arguments: Sequence[str] = ()) -> Report:
+    """Runs `shardproof verify`. Raises ProgramError if the files cannot be read or the program fails."""
+    raw, done = run_verify(plan, model, arguments)
     return report_of(raw, done.stdout)
 
 

@@ -71,12 +71,13 @@ void resolve(Problem& problem) {
 }  // namespace
 
 std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile,
-                                     const std::string& planFile) {
+                                     const std::string& planFile, const hlo::Options& options,
+                                     std::vector<std::string>* assumptions) {
   if (hlo::isHloFile(planFile)) {
     if (!modelFile)
       throw InputError(planFile, "",
                        "found an HLO program, which names no model, expected --model");
-    return hlo::readHloProblem(*modelFile, planFile, {}, nullptr);
+    return hlo::readHloProblem(*modelFile, planFile, options, assumptions);
   }
   auto problem = std::make_unique<Problem>();
   reader::readPlan(planFile, *problem);  // first, as it may name the model

@@ -19,15 +19,20 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "reader/hlo/documents.h"
 #include "shardproof/graph.h"
 
 namespace shardproof {
 
 // `modelFile` absent: the model that the plan names, beside the plan. Two HLO files
 // (src/reader/hlo) are told by their content. Throws InputError.
+// Two HLO programs are taken as well, told by the plan's content, with `options`; what was taken
+// for granted of them is left in `assumptions`, which may be null.
 std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile,
-                                     const std::string& planFile);
+                                     const std::string& planFile, const hlo::Options& options = {},
+                                     std::vector<std::string>* assumptions = nullptr);
 
 // The same from texts in memory. The name of a model in the plan has no effect; messages speak of
 // "the model" and "the plan" in place of files.

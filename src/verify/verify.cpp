@@ -788,25 +788,31 @@ class Verification {
     });
   }
 
+  static bool isRefuted(const Failure& f) { return f.outcome.verdict == StageVerdict::kRefuted; }
+
+  // Where nothing was refuted at first: what is refuted now, the earliest `most`.
+  void takeWhatIsRefutedNow(std::size_t most) {
+    std::vector<std::int32_t> now;
+    for (const std::int32_t e : topological_) {
+      const StageOutcome* outcome = outcomeOf(e);
+      if (outcome && outcome->verdict == StageVerdict::kRefuted && now.size() < most)
+        now.push_back(e);
+    }
+    firstOutcomes_ = snapshot(now);
+  }
+
   // The earliest of what was refuted in the first round, where each stage is as its checkpoints cut
   // it, or, if nothing was, now.
   void listSuspects() {
-    std::vector<std::int32_t> refuted;
-    for (const Failure& f : firstOutcomes_)
-      if (f.outcome.verdict == StageVerdict::kRefuted) refuted.push_back(f.entry);
-    const bool atFirst = !refuted.empty();
-    for (const std::int32_t e : topological_) {
-      const StageOutcome* outcome = outcomeOf(e);
-      if (!atFirst && outcome && outcome->verdict == StageVerdict::kRefuted) refuted.push_back(e);
-    }
-    refuted.resize(std::min(refuted.size(), kMostDefectsShown));
-    const std::vector<Failure> cut = snapshot(refuted);
-    for (const Failure& f : cut) {
-      if (!f.stage) continue;
-      const auto first = std::find_if(firstOutcomes_.begin(), firstOutcomes_.end(),
-                                      [&](const Failure& other) { return other.entry == f.entry; });
-      const Failure& shown = atFirst && first != firstOutcomes_.end() && first->stage ? *first : f;
-      if (shown.outcome.verdict == StageVerdict::kRefuted)
+    if (std::none_of(firstOutcomes_.begin(), firstOutcomes_.end(), isRefuted))
+      takeWhatIsRefutedNow(kMostDefectsShown);
+    std::size_t taken = 0;
+    for (const Failure& f : firstOutcomes_) {
+      if (!isRefuted(f) || taken++ >= kMostDefectsShown) continue;
+      std::vector<Failure> now;  // the first round's stages are kept for its first failures only
+      if (!f.stage) now = snapshot({f.entry});
+      const Failure& shown = f.stage ? f : now.front();
+      if (shown.stage && isRefuted(shown))
         report_.suspects.push_back(describeFailure(*join_, *shown.stage, shown.outcome));
     }
   }
@@ -818,24 +824,15 @@ class Verification {
           report_.defects.push_back(describeFailure(*join_, *f.stage, f.outcome));
       }
     };
-    const auto refuted = [](const Failure& f) {
-      return f.outcome.verdict == StageVerdict::kRefuted;
-    };
     list([&](const Failure& f) {
-      return refuted(f) && (!evaluated_ || violated_.contains(f.entry));
+      return isRefuted(f) && (!evaluated_ || violated_.contains(f.entry));
     });
-    if (report_.defects.empty()) list(refuted);
+    if (report_.defects.empty()) list(isRefuted);
     if (report_.defects.empty())
       list([&](const Failure& f) { return violated_.contains(f.entry); });
-    if (report_.defects.empty()) {  // nothing was refuted at first: what is refuted now
-      std::vector<std::int32_t> now;
-      for (const std::int32_t e : topological_) {
-        const StageOutcome* outcome = outcomeOf(e);
-        if (outcome && outcome->verdict == StageVerdict::kRefuted && now.size() < 3)
-          now.push_back(e);
-      }
-      firstOutcomes_ = snapshot(now);
-      list(refuted);
+    if (report_.defects.empty()) {
+      takeWhatIsRefutedNow(3);
+      list(isRefuted);
     }
     if (report_.defects.empty() && endToEndEntry_ >= 0) {
       const std::string tensor = tensorName(plan_.lineage[index(endToEndEntry_)].tensor);

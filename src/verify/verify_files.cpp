@@ -3,7 +3,6 @@
 #include <chrono>
 #include <optional>
 
-#include "reader/hlo/files.h"
 #include "reader/reader.h"
 
 namespace shardproof {
@@ -27,9 +26,8 @@ VerifiedFiles verifyFiles(const std::string& model, const std::string& plan,
   const auto start = std::chrono::steady_clock::now();
   if (options.progress) options.progress(0, 0, "reading");
   VerifiedFiles done;
-  if (!model.empty() && hlo::isHloFile(plan))
-    done.problem = hlo::readHloProblem(model, plan, hloOptions, &done.assumptions);
-  else done.problem = readProblem(model.empty() ? std::nullopt : std::optional(model), plan);
+  done.problem = readProblem(model.empty() ? std::nullopt : std::optional(model), plan, hloOptions,
+                             &done.assumptions);
   const double reading =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   Report& report = done.report;

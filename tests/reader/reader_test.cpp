@@ -3,6 +3,7 @@
 #include "reader/reader.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -11,6 +12,7 @@
 #include <fstream>
 #include <ostream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "ops/registry.h"
@@ -513,6 +515,15 @@ const Defect kPlanDefects[] = {
 
 INSTANTIATE_TEST_SUITE_P(Model, ReaderDefectTest, testing::ValuesIn(kModelDefects));
 INSTANTIATE_TEST_SUITE_P(Plan, ReaderDefectTest, testing::ValuesIn(kPlanDefects));
+
+// `verify --plan <(...)`: a pipe gives its text once, so nothing may look into it beforehand.
+TEST_F(ReaderTest, APlanFromAPipe) {
+  const std::string model = write("small.model.json", kModelText), pipe = model + ".pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  std::thread writer([&] { std::ofstream(pipe) << kPlanText; });
+  EXPECT_EQ(readProblem(model, pipe)->plan.name, "small");
+  writer.join();
+}
 
 TEST_F(ReaderTest, NestingWithoutEndIsAnError) {
   EXPECT_THROW(read(kModelText, std::string(100'000, '[')), InputError);

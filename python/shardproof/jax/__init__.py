@@ -12,20 +12,19 @@ import dataclasses
 import functools
 import glob
 import gzip
-import json
 import os
-import shutil
-import subprocess
 import tempfile
 from typing import Any, Callable, Optional, Sequence
+
+from ..program import ProgramError, run_verify
 
 __all__ = ["Report", "ShardproofError", "assert_equivalent", "dump", "verify"]
 
 _VERDICTS = {0: "equivalent", 10: "not equivalent", 5: "undecided"}
 
 
-class ShardproofError(RuntimeError):
-    """The program could not be run, or does not understand what it was given; the message says what."""
+# The program could not be run, or does not understand what it was given; the message says what.
+ShardproofError = ProgramError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,14 +93,6 @@ def dump(step: Callable, *shapes: Any, directory: str, in_shardings: Any = None,
     return (_write(os.path.join(directory, "model.hlo.gz"), model), _write(os.path.join(directory, "plan.hlo.gz"), plan))
 
 
-def _program(program: Optional[str]) -> str:
-    found = program or os.environ.get("SHARDPROOF") or shutil.which("shardproof")
-    if not found:
-        raise ShardproofError("no program 'shardproof' in PATH: put it there, or name it with program=... or the environment "
-                              "variable SHARDPROOF")
-    return found
-
-
 def verify(step: Callable, *shapes: Any, in_shardings: Any = None, out_shardings: Any = None,
            single: Optional[Callable] = None, directory: Optional[str] = None, program: Optional[str] = None,
            arguments: Sequence[str] = ()) -> Report:
@@ -110,17 +101,10 @@ def verify(step: Callable, *shapes: Any, in_shardings: Any = None, out_shardings
     Parameters are those of `dump`; the programs are kept if a `directory` is given. `program` is the path of shardproof,
     `arguments` go to `shardproof verify`. Raises ShardproofError for what is not understood.
     """
-    executable = _program(program)
     with tempfile.TemporaryDirectory(prefix="shardproof-") as temporary:
         model, plan = dump(step, *shapes, directory=directory or temporary, in_shardings=in_shardings,
                            out_shardings=out_shardings, single=single)
-        report = os.path.join(temporary, "report.json")
-        done = subprocess.run([executable, "verify", "--model", model, "--plan", plan, "--json", report, *arguments],
-                              capture_output=True, text=True)
-        if done.returncode not in _VERDICTS:
-            raise ShardproofError(done.stderr.strip() or f"shardproof ended with exit code {done.returncode}")
-        with open(report, encoding="utf-8") as file:
-            data = json.load(file)
+        data, done = run_verify(plan, model, arguments, program)
     marker = "assumed: "
     assumptions = tuple(line.split(marker, 1)[1] for line in done.stderr.splitlines() if marker in line)
     return Report(_VERDICTS[done.returncode], done.stdout, data, assumptions)

@@ -1,5 +1,7 @@
 #include "reader/hlo/files.h"
 
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "reader/hlo/parser.h"
@@ -31,7 +33,10 @@ std::string wholeText(const std::string& file) {
 
 }  // namespace
 
-bool isHloFile(const std::string& file) { return looksLikeHlo(textOf(file, 1 << 16)); }
+bool isHloFile(const std::string& file) {
+  std::error_code ignored;
+  return std::filesystem::is_regular_file(file, ignored) && looksLikeHlo(textOf(file, 1 << 16));
+}
 
 Documents convertFiles(const std::string& modelFile, const std::string& planFile,
                        const std::string& modelName, const Options& options) {

@@ -10,8 +10,9 @@
 
 namespace shardproof::hlo {
 
-// Whether a file's text, gunzipped where its name ends in .gz, is HLO. Throws InputError when it
-// cannot be read.
+// Whether a file's text, gunzipped where its name ends in .gz, is HLO. A pipe gives its text only
+// once, to whoever reads all of it: it is taken for JSON. Throws InputError when the file cannot be
+// read.
 bool isHloFile(const std::string& file);
 
 // Reads two HLO files. Throws InputError.

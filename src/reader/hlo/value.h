@@ -74,39 +74,32 @@ struct Value {
   bool isIndex() const { return kind == Kind::kIndex; }
 };
 
-inline Value tableValue(Shape shape, Table table) {
+// A value of one kind, whose content is in `member`.
+template <class T>
+Value valueWith(Value::Kind kind, Shape shape, std::shared_ptr<const T> Value::*member, T content) {
   Value v;
-  v.kind = Value::Kind::kTable;
+  v.kind = kind;
   v.shape = std::move(shape);
-  v.table = std::make_shared<const Table>(std::move(table));
+  v.*member = std::make_shared<const T>(std::move(content));
   return v;
+}
+inline Value tableValue(Shape shape, Table table) {
+  return valueWith(Value::Kind::kTable, std::move(shape), &Value::table, std::move(table));
+}
+inline Value indexValue(Shape shape, IndexFunction index) {
+  return valueWith(Value::Kind::kIndex, std::move(shape), &Value::index, std::move(index));
+}
+inline Value lookupValue(Shape shape, Lookup lookup) {
+  return valueWith(Value::Kind::kLookup, std::move(shape), &Value::lookup, std::move(lookup));
+}
+inline Value partsValue(Shape shape, Parts parts) {
+  return valueWith(Value::Kind::kParts, std::move(shape), &Value::parts, std::move(parts));
 }
 inline Value nodeValue(Shape shape, std::string name) {
   Value v;
   v.kind = Value::Kind::kNode;
   v.shape = std::move(shape);
   v.name = std::move(name);
-  return v;
-}
-inline Value indexValue(Shape shape, IndexFunction index) {
-  Value v;
-  v.kind = Value::Kind::kIndex;
-  v.shape = std::move(shape);
-  v.index = std::make_shared<const IndexFunction>(std::move(index));
-  return v;
-}
-inline Value lookupValue(Shape shape, Lookup lookup) {
-  Value v;
-  v.kind = Value::Kind::kLookup;
-  v.shape = std::move(shape);
-  v.lookup = std::make_shared<const Lookup>(std::move(lookup));
-  return v;
-}
-inline Value partsValue(Shape shape, Parts parts) {
-  Value v;
-  v.kind = Value::Kind::kParts;
-  v.shape = std::move(shape);
-  v.parts = std::make_shared<const Parts>(std::move(parts));
   return v;
 }
 inline Value tupleValue(Shape shape, std::vector<Value> elements) {

@@ -11,6 +11,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -105,6 +106,11 @@ enum class Communication : std::uint8_t {
   kSend,
   kReceive
 };
+// "all_reduce", ...; "none".
+const char* communicationName(Communication kind);
+// kNone when `op` is no communication operator.
+Communication findCommunication(std::string_view op);
+
 enum class Reduction : std::uint8_t { kSum, kMean, kMax, kMin };
 
 // The communication fields of a plan's node.
@@ -132,7 +138,7 @@ struct Node {
 };
 
 // A dropout node that was given the mask which it draws as an operand of its own
-// (src/plan/dropout_masks.h), and a backward one also a null result for it. What the file says of
+// (src/ir/dropout_masks.h), and a backward one also a null result for it. What the file says of
 // it: everything but that last operand (and result), with these attributes.
 struct DrawnMask {
   std::int32_t node = -1;
@@ -186,6 +192,7 @@ struct Model {
 // Of a plan's mesh. Far beyond any cluster; a larger mesh is a typing error that would otherwise
 // show as exhausted memory.
 constexpr std::int64_t kMaxRanks = std::int64_t{1} << 20;
+constexpr std::int64_t kMaxMicrobatches = std::int64_t{1} << 20;  // far beyond any run, too
 struct MeshAxis {
   std::string name;
   std::int32_t size = 1;
@@ -229,7 +236,7 @@ struct Plan {
   std::int32_t microbatches = 1;
   std::vector<Program> programs;
   std::vector<LineageEntry> lineage;
-  // Entries that say which part of a dropout's mask a rank draws (src/plan/dropout_masks.h): a
+  // Entries that say which part of a dropout's mask a rank draws (src/ir/dropout_masks.h): a
   // verdict that rests on them needs them proved.
   std::vector<std::int32_t> positioning;
   std::int64_t ranks() const;

@@ -13,7 +13,7 @@
 #include "cache/reprove.h"
 #include "checker/model_facts.h"
 #include "plan/join.h"
-#include "reader/output_coverage.h"
+#include "ir/output_coverage.h"
 #include "shardproof/error.h"
 #include "stages/canonical_reader.h"
 #include "stages/cutter.h"
@@ -193,7 +193,7 @@ class LogCheck {
     if (log_.outputs[o].tensor != tensorName(output))
       return fail(place + "/tensor", "is \"" + log_.outputs[o].tensor + "\", but \"" +
                                          tensorName(output) + "\" in the model");
-    std::vector<reader::Box> boxes;
+    std::vector<ir::Box> boxes;
     for (const std::int32_t e : log_.outputs[o].entries) {
       const LineageEntry& entry = plan_.lineage[at(e)];
       if (entry.tensor != output || entry.role != Role::kOutput)
@@ -205,10 +205,10 @@ class LogCheck {
         std::vector<std::int64_t> sizes;
         for (const auto& [axis, offsets] : shard.step)
           sizes.push_back(axis == kMicrobatchAxis ? plan_.microbatches : plan_.mesh[at(axis)].size);
-        reader::appendBoxes(shard, sizes, boxes);
+        ir::appendBoxes(shard, sizes, boxes);
       }
     }
-    const auto gap = reader::firstUncovered(tensor.shape, boxes);
+    const auto gap = ir::firstUncovered(tensor.shape, boxes);
     const bool none = boxes.empty() && tensor.shape.empty();  // a scalar has no position to name
     if (none || !gap.empty()) fail(place + "/entries", "do not cover the whole tensor");
   }

@@ -34,7 +34,6 @@ Join::Join(const Problem& problem) : problem_(problem), mesh_(problem.plan.mesh)
   alike_ = AlikeCoordinates(problem.plan, mesh_, programOfRank_);
   findNamedAxes();
   indexMentions();
-  checkInputLineage();
   checkPlanShapes(*this, defects_);
   checkAssignments(*this, defects_);
   if (defects_.empty()) checkCommunication(*this, defects_);
@@ -131,19 +130,6 @@ void Join::indexMentions() {
     for (std::size_t s = 0; s < entry.shards.size(); ++s) {
       for (std::size_t k = 0; k < entry.shards[s].parts.size(); ++k) {
         const Part& part = entry.shards[s].parts[k];
-        // A shard's coordinates are the axes that no part names, so an axis that only some parts
-        // name would leave the others undefined.
-        const Part& firstPart = entry.shards[s].parts.front();
-        const bool sameAxes =
-            std::equal(part.at.begin(), part.at.end(), firstPart.at.begin(), firstPart.at.end(),
-                       [](const auto& a, const auto& b) { return a.first == b.first; });
-        if (!sameAxes) {
-          throw InputError(plan.file,
-                           "/lineage/" + std::to_string(e) + "/shards/" + std::to_string(s) +
-                               "/parts/" + std::to_string(k) + "/at",
-                           "names other mesh axes than the shard's first part; expected all parts "
-                           "of a shard to name the same axes");
-        }
         const Mention mention{static_cast<std::int32_t>(e), static_cast<std::int32_t>(s),
                               static_cast<std::int32_t>(k)};
         const auto fixed = std::count_if(part.at.begin(), part.at.end(), [&](const auto& c) {
@@ -175,64 +161,6 @@ void Join::indexMentions() {
     }
     std::partial_sum(index.mentionOffsets.begin(), index.mentionOffsets.end(),
                      index.mentionOffsets.begin());
-  }
-}
-
-// Input lineage is assumed by decree, so it must not relate elements of the model's inputs to one
-// another: a local tensor that is said to be two different pieces would make the proof hold only
-// for inputs on which those pieces agree.
-void Join::checkInputLineage() {
-  const Plan& plan = problem_.plan;
-  for (std::size_t p = 0; p < programs_.size(); ++p) {
-    for (std::size_t t = 0; t < plan.programs[p].graph.tensors.size(); ++t) {
-      for (const Mention& m :
-           mentions(static_cast<std::int32_t>(p), static_cast<std::int32_t>(t))) {
-        const std::int32_t logical = plan.lineage[static_cast<std::size_t>(m.entry)].tensor;
-        if (problem_.model.graph.tensors[static_cast<std::size_t>(logical)].element ==
-            plan.programs[p].graph.tensors[t].element)
-          continue;
-        throw InputError(
-            plan.file,
-            "/lineage/" + std::to_string(m.entry) + "/shards/" + std::to_string(m.shard) +
-                "/parts/" + std::to_string(m.part) + "/local",
-            "local tensor '" + problem_.names.text(plan.programs[p].graph.tensors[t].name) +
-                "' has another kind of element (real, integer or complex) than the logical tensor; "
-                "expected the same");
-      }
-      std::vector<Mention> inputs;
-      for (const Mention& m :
-           mentions(static_cast<std::int32_t>(p), static_cast<std::int32_t>(t))) {
-        if (plan.lineage[static_cast<std::size_t>(m.entry)].role == Role::kInput)
-          inputs.push_back(m);
-      }
-      for (std::size_t i = 0; i < inputs.size(); ++i) {
-        for (std::size_t j = i + 1; j < inputs.size(); ++j) {
-          const auto& entryA = plan.lineage[static_cast<std::size_t>(inputs[i].entry)];
-          const auto& entryB = plan.lineage[static_cast<std::size_t>(inputs[j].entry)];
-          const Shard& a = entryA.shards[static_cast<std::size_t>(inputs[i].shard)];
-          const Shard& b = entryB.shards[static_cast<std::size_t>(inputs[j].shard)];
-          const Part& partA = a.parts[static_cast<std::size_t>(inputs[i].part)];
-          const Part& partB = b.parts[static_cast<std::size_t>(inputs[j].part)];
-          if (!compatible(partA.at, partB.at)) continue;
-          if (partA.microbatch.isOne() && partB.microbatch.isOne() &&
-              partA.microbatch != partB.microbatch)
-            continue;
-          const bool sameSource = entryA.tensor == entryB.tensor && a.box == b.box &&
-                                  a.step == b.step && a.parts.size() == 1 && b.parts.size() == 1 &&
-                                  a.sum.empty() && b.sum.empty();
-          if (sameSource) continue;
-          throw InputError(plan.file,
-                           "/lineage/" + std::to_string(inputs[j].entry) + "/shards/" +
-                               std::to_string(inputs[j].shard),
-                           "local tensor '" + problem_.names.text(partB.local) +
-                               "' already is the input piece stated at /lineage/" +
-                               std::to_string(inputs[i].entry) + "/shards/" +
-                               std::to_string(inputs[i].shard) +
-                               "; expected one source for each local input, because a second one "
-                               "would restrict the model's inputs");
-        }
-      }
-    }
   }
 }
 
@@ -486,28 +414,6 @@ NodePlace Join::place(std::int32_t program, std::int32_t node) const {
   place.op = opName(program, n);
   if (n.location) place.location = problem_.names.text(n.location);
   return place;
-}
-
-const char* communicationName(Communication kind) {
-  switch (kind) {
-    case Communication::kAllReduce:
-      return "all_reduce";
-    case Communication::kAllGather:
-      return "all_gather";
-    case Communication::kReduceScatter:
-      return "reduce_scatter";
-    case Communication::kAllToAll:
-      return "all_to_all";
-    case Communication::kBroadcast:
-      return "broadcast";
-    case Communication::kSend:
-      return "send";
-    case Communication::kReceive:
-      return "recv";
-    case Communication::kNone:
-      break;
-  }
-  return "none";
 }
 
 }  // namespace shardproof

@@ -44,7 +44,6 @@ struct Mention {
 
 class Join {
  public:
-  // Throws InputError for input lineages that would restrict the model's inputs.
   explicit Join(const Problem& problem);
 
   const Problem& problem() const { return problem_; }
@@ -125,7 +124,6 @@ class Join {
   void indexPrograms();
   void findNamedAxes();
   void indexMentions();
-  void checkInputLineage();
   std::vector<std::pair<std::int32_t, std::int32_t>> orderFamilies();
 
   const Problem& problem_;
@@ -140,7 +138,5 @@ class Join {
   std::vector<std::int64_t> vertexOrder_;  // topological position of each vertex's strong component
   std::vector<std::int64_t> entryKeys_;
 };
-
-const char* communicationName(Communication kind);
 
 }  // namespace shardproof

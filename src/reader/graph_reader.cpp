@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <limits>
-#include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "ops/attributes.h"
 #include "ops/registry.h"
 #include "reader/communication_reader.h"
-#include "shardproof/error.h"
 
 namespace shardproof::reader {
 
@@ -58,14 +56,7 @@ TensorKind readKind(const Value& value) {
 Shape readShape(const Value& value) {
   Shape shape;
   shape.reserve(value.expectArray().size());
-  std::int64_t elements = 1;
-  for (const Value dim : value) {
-    const std::int64_t n = dim.integer(0);
-    if (n == 0) dim.fail("found a dimension of size 0: tensors without elements are not supported");
-    if (__builtin_mul_overflow(elements, n, &elements))
-      dim.fail("the number of elements exceeds 64 bits");
-    shape.push_back(n);
-  }
+  for (const Value dim : value) shape.push_back(dim.integer(0));
   return shape;
 }
 
@@ -90,8 +81,6 @@ void readNested(const Value& value, const Shape& shape, std::size_t dim, Element
 }
 
 ConstantValue readConstant(const Value& value, const Tensor& tensor) {
-  if (tensor.element == ElementKind::kComplex)
-    value.fail("constants of a complex dtype are not supported, expected a parameter or an input");
   ConstantValue out;
   out.fill = value.kind() != ValueKind::kArray;
   if (out.fill) {
@@ -152,36 +141,8 @@ void checkCount(std::size_t count, const Value& value) {
 
 }  // namespace
 
-std::string_view elementName(ElementKind kind) {
-  switch (kind) {
-    case ElementKind::kReal:
-      return "real";
-    case ElementKind::kInteger:
-      return "integer";
-    case ElementKind::kComplex:
-      return "complex";
-  }
-  return "unknown";
-}
-
-// --- TensorIndex ---
-
-TensorIndex::TensorIndex(const Graph& graph) {
-  sorted_.reserve(graph.tensors.size());
-  for (std::size_t i = 0; i < graph.tensors.size(); ++i)
-    sorted_.emplace_back(graph.tensors[i].name.value, static_cast<std::int32_t>(i));
-  std::sort(sorted_.begin(), sorted_.end());
-}
-
-std::int32_t TensorIndex::find(NameId name) const {
-  const auto it = std::lower_bound(sorted_.begin(), sorted_.end(),
-                                   std::pair<std::int32_t, std::int32_t>(name.value, -1));
-  return name.valid() && it != sorted_.end() && it->first == name.value ? it->second : -1;
-}
-
-// --- GraphReader ---
-
-void GraphReader::begin(Graph* graph, std::vector<CommunicationSpec>* communications) {
+void GraphReader::begin(ir::GraphDraft* graph,
+                        std::vector<ir::CommunicationDraft>* communications) {
   graph_ = graph;
   communications_ = communications;
 }
@@ -232,11 +193,6 @@ void GraphReader::readNode(const Value& value) {
   node.attributes = attributes_.intern(readAttributes(value));
   if (const auto location = value.find("loc")) node.location = names_.intern(location->string());
   if (const auto microbatch = value.find("mb")) node.microbatch = readMicrobatch(*microbatch);
-  if (communication == Communication::kNone) {
-    checkOperator(value, node);
-  } else {
-    checkCommunicationOperands(communication, value, node.inCount, node.outCount);
-  }
   graph_->nodes.push_back(node);
 }
 
@@ -252,7 +208,7 @@ void GraphReader::readOperands(const Value& value, Node& node) {
   const Value in = value.require("in").expectArray();
   const Value out = value.require("out").expectArray();
   const auto nameOf = [&](const Value& v) {
-    return v.isNull() ? -1 : names_.intern(v.name()).value;
+    return v.isNull() ? NameId() : names_.intern(v.name());
   };
   const auto refuseNull = [&](const Value& v) {
     if (node.communication >= 0 && v.isNull())
@@ -264,7 +220,7 @@ void GraphReader::readOperands(const Value& value, Node& node) {
   node.inCount = static_cast<std::uint32_t>(in.size());
   for (const Value v : in) {
     refuseNull(v);
-    graph_->operands.push_back({nameOf(v), Microbatch::none()});
+    graph_->operands.push_back(nameOf(v));
   }
   node.firstOut = static_cast<std::uint32_t>(graph_->results.size());
   node.outCount = static_cast<std::uint32_t>(out.size());
@@ -281,19 +237,6 @@ Attributes GraphReader::readAttributes(const Value& node) const {
   for (const Value a : attributes->expectObject())
     out.emplace(std::string(a.key()), readAttribute(a));
   return out;
-}
-
-void GraphReader::checkOperator(const Value& value, const Node& node) {
-  const std::array<std::int64_t, 4> key{node.op.value, node.attributes.value, node.inCount,
-                                        node.outCount};
-  if (valid_.contains(key)) return;
-  const ops::OperatorInfo& info = ops::Registry::instance().at(node.op);
-  try {
-    info.validate(attributes_.at(node.attributes), node.inCount, node.outCount);
-  } catch (const std::invalid_argument& error) {
-    value.fail("operator \"" + info.name + "\": " + error.what());
-  }
-  valid_.insert(key);
 }
 
 }  // namespace shardproof::reader

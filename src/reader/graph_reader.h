@@ -1,18 +1,13 @@
-// Tensors and nodes, as the model and every program of a plan state them. Keys come in any order,
-// so while a file is being read every id that refers to something else in it (Operand::tensor,
-// Graph::results, an axis in Coordinates, LineageEntry::tensor, ...) holds the value of that
-// thing's NameId; the resolvers replace it once the enclosing object is complete. That keeps one
-// copy of everything.
+// Tensors and nodes, as the model and every program of a plan state them: keys come in any order,
+// so everything refers to everything else by name (ir/draft.h).
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <set>
 #include <string_view>
 #include <vector>
 
+#include "ir/draft.h"
 #include "reader/value.h"
-#include "shardproof/graph.h"
 
 namespace shardproof::reader {
 
@@ -23,7 +18,7 @@ class GraphReader {
       : source_(source), names_(names), attributes_(attributes) {}
 
   // What is read from now on goes here. `communications` is null for the model.
-  void begin(Graph* graph, std::vector<CommunicationSpec>* communications);
+  void begin(ir::GraphDraft* graph, std::vector<ir::CommunicationDraft>* communications);
   void readTensor(std::string_view name, const Value& value);
   void readNode(const Value& value);
 
@@ -31,30 +26,12 @@ class GraphReader {
   Attributes readAttributes(const Value& node) const;
   void readOperator(std::string_view op, const Value& value, Node& node);
   void readOperands(const Value& value, Node& node);
-  void checkOperator(const Value& value, const Node& node);
 
   Source source_;
   Names& names_;
   AttributeTable& attributes_;
-  Graph* graph_ = nullptr;
-  std::vector<CommunicationSpec>* communications_ = nullptr;
-  std::set<std::array<std::int64_t, 4>>
-      valid_;  // (operator, attributes, operands, results) that passed OperatorInfo::validate
-};
-
-// "real", "integer" or "complex".
-std::string_view elementName(ElementKind kind);
-
-// The tensors of one graph by name.
-class TensorIndex {
- public:
-  TensorIndex() = default;
-  explicit TensorIndex(const Graph& graph);
-  std::int32_t find(NameId name) const;  // -1 when there is none
-
- private:
-  std::vector<std::pair<std::int32_t, std::int32_t>>
-      sorted_;  // (name, tensor): thousands of programs, so compact
+  ir::GraphDraft* graph_ = nullptr;
+  std::vector<ir::CommunicationDraft>* communications_ = nullptr;
 };
 
 }  // namespace shardproof::reader

@@ -1,13 +1,12 @@
-// Reads the logical model and checks it completely: the model is the specification, so whatever is
-// wrong in it is an error of the input.
+// Reads the logical model as it is written.
 #pragma once
 
+#include "ir/draft.h"
 #include "reader/text_source.h"
-#include "shardproof/graph.h"
 
 namespace shardproof::reader {
 
 // Fills problem.model. Throws InputError.
-void readModel(const Input& input, Problem& problem);
+void readModel(const Input& input, ir::ProblemDraft& problem);
 
 }  // namespace shardproof::reader

@@ -14,30 +14,14 @@ namespace shardproof::reader {
 
 namespace {
 
-// As kMaxRanks: far beyond any run.
-constexpr std::int64_t kMaxMicrobatches = std::int64_t{1} << 20;
-
 std::vector<MeshAxis> readMesh(const Value& value) {
   std::vector<MeshAxis> mesh;
-  std::int64_t ranks = 1;
   for (const Value axis : value.expectArray()) {
     if (axis.expectArray().size() != 2) axis.expected("a pair of an axis' name and its size");
     const Value name = *axis.begin();
     const Value size = *++axis.begin();
-    MeshAxis a{std::string(name.name()), static_cast<std::int32_t>(size.integer(
-                                             1, std::numeric_limits<std::int32_t>::max()))};
-    if (a.name == "mb")
-      name.fail(
-          "found an axis named \"mb\", which stands for the microbatches, expected another name");
-    if (std::any_of(mesh.begin(), mesh.end(),
-                    [&](const MeshAxis& b) { return b.name == a.name; })) {
-      name.fail("found the axis \"" + a.name + "\" twice");
-    }
-    ranks *= a.size;  // cannot overflow: below 2^20 before, and a size is below 2^31
-    if (ranks > kMaxRanks)
-      size.fail("the mesh has more than " + std::to_string(kMaxRanks) +
-                " ranks, which is the limit");
-    mesh.push_back(std::move(a));
+    mesh.push_back({std::string(name.name()), static_cast<std::int32_t>(size.integer(
+                                                  1, std::numeric_limits<std::int32_t>::max()))});
   }
   return mesh;
 }
@@ -50,10 +34,10 @@ Role readRole(const Value& value) {
   value.expected("\"input\", \"output\" or \"checkpoint\"");
 }
 
-Part readPart(const Value& value, Names& names) {
+ir::PartDraft readPart(const Value& value, Names& names) {
   static const std::vector<std::string_view> kFields{"local", "at", "mb"};
   value.expectFields(kFields);
-  Part part;
+  ir::PartDraft part;
   part.local = names.intern(value.require("local").name());
   if (const auto at = value.find("at")) part.at = readCoordinates(*at, names);
   if (const auto microbatch = value.find("mb")) {
@@ -63,45 +47,34 @@ Part readPart(const Value& value, Names& names) {
   return part;
 }
 
-void readBox(const Value& value, Shard& shard) {
+void readBox(const Value& value, ir::ShardDraft& shard) {
   for (const Value range : value.expectArray()) {
     if (range.expectArray().size() != 2)
       range.expected("a pair: the first index, and the one after the last");
-    const std::int64_t low = (*range.begin()).integer(0);
-    const std::int64_t high = (*++range.begin()).integer(0);
-    if (low >= high)
-      range.fail("found the empty range [" + std::to_string(low) + ", " + std::to_string(high) +
-                 "), expected at least one element");
-    shard.box.emplace_back(low, high);
+    shard.box.emplace_back((*range.begin()).integer(0), (*++range.begin()).integer(0));
   }
 }
 
-void readSteps(const Value& value, Shard& shard, Names& names) {
+void readSteps(const Value& value, ir::ShardDraft& shard, Names& names) {
   for (const Value step : value.expectObject()) {
     Shape offsets;
     for (const Value offset : step.expectArray()) offsets.push_back(offset.integer());
-    shard.step.emplace_back(names.intern(step.key()).value, std::move(offsets));
+    shard.step.emplace_back(names.intern(step.key()), std::move(offsets));
   }
 }
 
-void readSum(const Value& value, Shard& shard, Names& names) {
-  for (const Value axis : value.expectArray()) {
-    const std::int32_t id = names.intern(axis.name()).value;
-    if (std::find(shard.sum.begin(), shard.sum.end(), id) != shard.sum.end())
-      axis.fail("found the axis \"" + std::string(axis.name()) + "\" twice");
-    shard.sum.push_back(id);
-  }
+void readSum(const Value& value, ir::ShardDraft& shard, Names& names) {
+  for (const Value axis : value.expectArray()) shard.sum.push_back(names.intern(axis.name()));
 }
 
-Shard readShard(const Value& value, Names& names) {
+ir::ShardDraft readShard(const Value& value, Names& names) {
   static const std::vector<std::string_view> kFields{"box", "step", "parts", "sum"};
   value.expectFields(kFields);
-  Shard shard;
+  ir::ShardDraft shard;
   readBox(value.require("box"), shard);
   if (const auto step = value.find("step")) readSteps(*step, shard, names);
   if (const auto sum = value.find("sum")) readSum(*sum, shard, names);
   const Value parts = value.require("parts").expectArray();
-  if (parts.size() == 0) parts.expected("at least one part");
   shard.parts.reserve(parts.size());
   for (const Value part : parts) shard.parts.push_back(readPart(part, names));
   return shard;
@@ -109,7 +82,7 @@ Shard readShard(const Value& value, Names& names) {
 
 class PlanClient : public StreamClient {
  public:
-  explicit PlanClient(Problem& problem)
+  explicit PlanClient(ir::ProblemDraft& problem)
       : plan_(problem.plan),
         names_(problem.names),
         graph_(GraphReader::Source::kProgram, problem.names, problem.attributes),
@@ -186,7 +159,7 @@ class PlanClient : public StreamClient {
   void endProgram(const Place& place) {
     if (!tensorsSeen_) place.fail("the field \"tensors\" is missing");
     if (!nodesSeen_) place.fail("the field \"nodes\" is missing");
-    Program& p = plan_.programs.back();
+    ir::ProgramDraft& p = plan_.programs.back();
     p.graph.tensors.shrink_to_fit();
     p.graph.nodes.shrink_to_fit();
     p.graph.operands.shrink_to_fit();
@@ -200,9 +173,8 @@ class PlanClient : public StreamClient {
   }
 
   void endEntry(const Place& place) const {
-    if (plan_.lineage.back().tensor < 0) place.fail("the field \"tensor\" is missing");
+    if (!plan_.lineage.back().tensor.valid()) place.fail("the field \"tensor\" is missing");
     if (!roleSeen_) place.fail("the field \"role\" is missing");
-    if (plan_.lineage.back().shards.empty()) place.fail("found no shards, expected at least one");
   }
 
   void endPlan(const Place& place) const {
@@ -235,7 +207,7 @@ class PlanClient : public StreamClient {
   }
 
   void programField(std::string_view key, const Value& v) {
-    Program& program = plan_.programs.back();
+    ir::ProgramDraft& program = plan_.programs.back();
     if (key == "at") {
       program.at = readCoordinates(v, names_);
     } else if (key == "order") {
@@ -252,9 +224,9 @@ class PlanClient : public StreamClient {
   }
 
   void entryField(std::string_view key, const Value& v) {
-    LineageEntry& entry = plan_.lineage.back();
+    ir::EntryDraft& entry = plan_.lineage.back();
     if (key == "tensor") {
-      entry.tensor = names_.intern(v.name()).value;
+      entry.tensor = names_.intern(v.name());
     } else if (key == "role") {
       entry.role = readRole(v);
       roleSeen_ = true;
@@ -266,7 +238,7 @@ class PlanClient : public StreamClient {
     }
   }
 
-  Plan& plan_;
+  ir::PlanDraft& plan_;
   Names& names_;
   GraphReader graph_;
   FileHeader header_;
@@ -277,7 +249,7 @@ class PlanClient : public StreamClient {
 
 }  // namespace
 
-void readPlan(const Input& input, Problem& problem) {
+void readPlan(const Input& input, ir::ProblemDraft& problem) {
   problem.plan.file = input.name;
   PlanClient client(problem);
   problem.plan.sha256 = readJson(input, client);

@@ -1,15 +1,13 @@
 #include "reader/reader.h"
-#include "plan/dropout_masks.h"
-#include "plan/elements.h"
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
+#include "ir/complete.h"
 #include "reader/hlo/files.h"
-#include "reader/lineage_resolver.h"
 #include "reader/model_reader.h"
 #include "reader/plan_reader.h"
-#include "reader/plan_resolver.h"
 #include "shardproof/error.h"
 
 namespace shardproof {
@@ -58,18 +56,6 @@ std::string modelBeside(const std::string& planFile, const std::string& model) {
   return file.string();
 }
 
-namespace {
-
-// What is left to do when both texts are read.
-void resolve(Problem& problem) {
-  const reader::PlanIndex index = reader::resolvePrograms(problem);
-  inferLocalElements(problem);
-  reader::resolveLineage(problem, index);
-  giveDropoutMasks(problem);
-}
-
-}  // namespace
-
 std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile,
                                      const std::string& planFile, const hlo::Options& options,
                                      std::vector<std::string>* assumptions) {
@@ -79,20 +65,17 @@ std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile
                        "found an HLO program, which names no model, expected --model");
     return hlo::readHloProblem(*modelFile, planFile, options, assumptions);
   }
-  auto problem = std::make_unique<Problem>();
-  reader::readPlan(planFile, *problem);  // first, as it may name the model
-  reader::readModel(modelFile ? *modelFile : modelBeside(planFile, problem->plan.modelFile),
-                    *problem);
-  resolve(*problem);
-  return problem;
+  ir::ProblemDraft draft;
+  reader::readPlan(planFile, draft);  // first, as it may name the model
+  reader::readModel(modelFile ? *modelFile : modelBeside(planFile, draft.plan.modelFile), draft);
+  return ir::completeProblem(std::move(draft));
 }
 
 std::unique_ptr<Problem> readProblemText(std::string_view model, std::string_view plan) {
-  auto problem = std::make_unique<Problem>();
-  reader::readPlan({"the plan", plan}, *problem);
-  reader::readModel({"the model", model}, *problem);
-  resolve(*problem);
-  return problem;
+  ir::ProblemDraft draft;
+  reader::readPlan({"the plan", plan}, draft);
+  reader::readModel({"the model", model}, draft);
+  return ir::completeProblem(std::move(draft));
 }
 
 }  // namespace shardproof

@@ -18,11 +18,14 @@ double DoubleAlgebra::sum(std::span<const double> terms, std::span<const std::in
   double total = 0;
   double compensation = 0;
   double plain = 0;
+  bool exact = true;
   for (std::size_t i = 0; i < terms.size(); ++i) {
     const double x = weights.empty() ? terms[i] : mul(static_cast<double>(weights[i]), terms[i]);
     plain += x;
     const double next = total + x;
-    compensation += std::abs(total) >= std::abs(x) ? (total - next) + x : (x - next) + total;
+    const double error = std::abs(total) >= std::abs(x) ? (total - next) + x : (x - next) + total;
+    exact = exact && error == 0;
+    compensation += error;
     total = next;
   }
   // With an infinite term the compensation is not a number.
@@ -30,7 +33,7 @@ double DoubleAlgebra::sum(std::span<const double> terms, std::span<const std::in
   if (state_ == 0) return total + compensation;
   // The sum is compensated, its terms' order does not matter: one rounding, of the largest partial
   // sum at most.
-  return rounded(total + compensation);
+  return rounded(total + compensation, [=] { return exact; });
 }
 
 namespace {
@@ -56,23 +59,26 @@ struct Lanes {
   }
 };
 
-template <bool kSquares, class Product>
-Lanes sumOfProducts(std::size_t n, const Product& product) {
+// Larger than 2^51 everything is "rounded" by this: it is one anyway.
+bool isInteger(double x) {
+  constexpr double kShift = 0x1.8p52;
+  return (x + kShift) - kShift == x;
+}
+
+// A product of integers has not been rounded.
+template <bool kSquares, class Product, class Integers>
+Lanes sumOfProducts(std::size_t n, const Product& product, const Integers& integers) {
   Lanes lanes;
-  const auto take = [&](std::size_t lane, double x) {
+  const auto take = [&](std::size_t lane, std::size_t i) {
+    const double x = product(i);
     lanes.add(lane, x);
-    // What is an integer has not been rounded. Larger than 2^51 everything is "rounded" by this: it
-    // is one anyway.
-    if constexpr (kSquares) {
-      constexpr double kShift = 0x1.8p52;
-      lanes.squares[lane] += (x + kShift) - kShift == x && std::abs(x) < 0x1p31 ? 0 : x * x;
-    }
+    if constexpr (kSquares) lanes.squares[lane] += integers(i) && std::abs(x) < 0x1p31 ? 0 : x * x;
   };
   std::size_t i = 0;
   for (; i + Lanes::kLanes <= n; i += Lanes::kLanes) {
-    for (std::size_t l = 0; l < Lanes::kLanes; ++l) take(l, product(i + l));
+    for (std::size_t l = 0; l < Lanes::kLanes; ++l) take(l, i + l);
   }
-  for (; i < n; ++i) take(0, product(i));
+  for (; i < n; ++i) take(0, i);
   return lanes;
 }
 
@@ -80,15 +86,27 @@ template <bool kSquares>
 Lanes sumOfProducts(std::span<const double* const> rows, std::size_t n) {
   if (rows.size() == 2)
     return sumOfProducts<kSquares>(
-        n, [a = rows[0], b = rows[1]](std::size_t i) { return a[i] * b[i]; });
+        n, [a = rows[0], b = rows[1]](std::size_t i) { return a[i] * b[i]; },
+        [a = rows[0], b = rows[1]](std::size_t i) { return isInteger(a[i]) && isInteger(b[i]); });
   if (rows.size() == 3)
     return sumOfProducts<kSquares>(
-        n, [a = rows[0], b = rows[1], c = rows[2]](std::size_t i) { return a[i] * b[i] * c[i]; });
-  return sumOfProducts<kSquares>(n, [rows](std::size_t i) {
-    double x = 1;
-    for (const double* row : rows) x *= row[i];
-    return x;
-  });
+        n, [a = rows[0], b = rows[1], c = rows[2]](std::size_t i) { return a[i] * b[i] * c[i]; },
+        [a = rows[0], b = rows[1], c = rows[2]](std::size_t i) {
+          return isInteger(a[i]) && isInteger(b[i]) && isInteger(c[i]);
+        });
+  return sumOfProducts<kSquares>(
+      n,
+      [rows](std::size_t i) {
+        double x = 1;
+        for (const double* row : rows) x *= row[i];
+        return x;
+      },
+      [rows](std::size_t i) {
+        for (const double* row : rows) {
+          if (!isInteger(row[i])) return false;
+        }
+        return true;
+      });
 }
 
 }  // namespace
@@ -108,7 +126,9 @@ double DoubleAlgebra::dot(std::span<const double* const> rows, std::size_t n) {
   if (state_ == 0) return total;
   double squares = 0;
   for (const double s : lanes.squares) squares += s;
-  return squares == 0 ? total : rounded(total) + std::sqrt(squares) * (unit() * kNoise);
+  return squares == 0
+             ? total
+             : rounded(total, [] { return false; }) + std::sqrt(squares) * (unit() * kNoise);
 }
 
 namespace {
@@ -127,6 +147,16 @@ double powerOf(double base, int halves) {
   const double root = std::sqrt(base);
   if (halves == 1) return root;
   return halves == -1 ? 1 / root : std::pow(root, halves);
+}
+
+// Whether an integer that powerOf gave is the power itself. An integer's powers are, and of roots
+// those of squares; the rest is left out.
+bool isExactPower(double base, int halves, double result) {
+  if (halves == -2) return std::fma(result, base, -1.0) == 0;
+  const double root = halves % 2 == 0 ? base : std::sqrt(base);
+  if (halves % 2 != 0 && root * root != base) return false;
+  if (root == 1) return true;
+  return halves > 0 && isInteger(root);
 }
 
 }  // namespace
@@ -152,7 +182,7 @@ double DoubleAlgebra::power(double base, int halves) {
   const double result = powerOf(base, halves);
   if (std::isinf(result)) return overflow();
   if (std::abs(result) < kSmallest && base != 0) return underflow(result);
-  return rounded(result);
+  return rounded(result, [=] { return isExactPower(base, halves, result); });
 }
 
 double DoubleAlgebra::indicator(double index, std::int64_t value) {
@@ -164,8 +194,27 @@ double DoubleAlgebra::exp(double a) {
   const double result = std::exp(a);
   if (result == kInfinity) return overflow();
   if (result < kSmallest && a != -kInfinity) return underflow(1);
-  return rounded(result);
+  return rounded(result, [=] { return a == 0 || a == -kInfinity; });
 }
+
+namespace {
+
+// Of these an integer is what was meant, of the others the limit of a number that is none.
+bool givesIntegers(ops::Function f) {
+  switch (f) {
+    case ops::Function::kStep:
+    case ops::Function::kMaximum:
+    case ops::Function::kMinimum:
+    case ops::Function::kGateChoice:
+    case ops::Function::kMaskEntry:
+    case ops::Function::kDropoutMask:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
 
 double DoubleAlgebra::apply(ops::Function f, std::span<const std::int64_t> params,
                             std::span<const double> arguments) {
@@ -173,7 +222,7 @@ double DoubleAlgebra::apply(ops::Function f, std::span<const std::int64_t> param
   if (f == ops::Function::kStep || f == ops::Function::kGateChoice)
     decide(std::bit_cast<std::uint64_t>(value));
   if (f == ops::Function::kLog) decideMagnitude(arguments[0]);
-  return rounded(value);
+  return rounded(value, [=] { return givesIntegers(f) || value == 0; });
 }
 
 }  // namespace shardproof

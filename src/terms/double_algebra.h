@@ -24,10 +24,16 @@ class DoubleAlgebra {
   using Element = double;
   static constexpr double kNoise = 0x1p-40;
   DoubleAlgebra() = default;
-  explicit DoubleAlgebra(std::uint64_t seed) : state_(seed | 1) {}
+  explicit DoubleAlgebra(std::uint64_t seed) : state_((seed * 0x9E3779B97F4A7C15ULL) | 1) {}
   double constant(const Rational& value) { return value.toDouble(); }
   double negativeInfinity() { return -kInfinity; }
-  double add(double a, double b) { return rounded(a + b); }
+  double add(double a, double b) {
+    const double s = a + b;
+    return rounded(s, [=] {  // no error (Knuth's two-sum)
+      const double part = s - a;
+      return (a - (s - part)) + (b - part) == 0;
+    });
+  }
   // Of minus infinity only positive multiples are anything, as in the proof: 0 * -inf is nan, and
   // so is what would be plus infinity.
   double mul(double a, double b) {
@@ -37,7 +43,7 @@ class DoubleAlgebra {
       return product < 0 && (std::isinf(a) || std::isinf(b))
                  ? product
                  : overflow(std::isfinite(a) && std::isfinite(b));
-    return rounded(product);
+    return rounded(product, [=] { return std::fma(a, b, -product) == 0; });
   }
   double scale(const Rational& factor, double a) { return mul(factor.toDouble(), a); }
   double sum(std::span<const double> terms, std::span<const std::int64_t> weights);  // compensated
@@ -81,11 +87,13 @@ class DoubleAlgebra {
   static constexpr double kLargestIndex = 0x1p53;  // integers are exact below
   static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-  double rounded(double x) { return state_ == 0 ? x : noisy(x); }
-  double noisy(double x) {
-    // Small integers are exact; among them are indices, which must stay what they are.
-    if (std::abs(x) < 0x1p31 ? x == static_cast<double>(static_cast<std::int64_t>(x))
-                             : !std::isfinite(x))
+  // `exact()` is asked of small integers only: whether rounding has not changed them. Those stay as
+  // they are, for among them are indices; but an integer that rounding made (1 + 1e-20, the
+  // exponential of 1e-20) hides what it came from and is changed as any other number.
+  template <class Exact>
+  double rounded(double x, Exact exact) {
+    if (state_ == 0 || !std::isfinite(x)) return x;
+    if (std::abs(x) < 0x1p31 && x == static_cast<double>(static_cast<std::int64_t>(x)) && exact())
       return x;
     return x + x * (unit() * kNoise);
   }

@@ -126,6 +126,7 @@ void findTruth(const Problem& problem, const JudgeOptions& options, int trials, 
     run.seed = options.seed + static_cast<std::uint64_t>(draw);
     const interpret::Result special = interpret::execute(problem, run);
     const Agreement found = special.outputs(problem.plan);
+    to.open = to.open || (kind >= kWide && found == Agreement::kUnknown);
     if (found == Agreement::kDiffers) {
       to.truth = kind < kWide ? Truth::kThin : Truth::kWrong;
       to.truthReason =
@@ -223,6 +224,10 @@ Judgement judge(const Case& made, const JudgeOptions& options) {
       if (result.truth == Truth::kRight && result.saturated) {
         result.truth = Truth::kUnknown;
         result.truthReason = "a sigmoid or tanh at its limit hides what differs before it";
+      }
+      if (result.truth == Truth::kRight && result.open) {
+        result.truth = Truth::kUnknown;
+        result.truthReason = "for some signs of the inputs the sides could not be compared";
       }
     }
   } catch (const std::exception& error) {

@@ -28,6 +28,7 @@ struct Judgement {
   std::string reason;       // of the verdict: the defect, or why it is undecided
   double verifySeconds = 0, executeSeconds = 0;
   bool saturated = false;   // interpret::Result::saturated
+  bool open = false;        // some kind of ordinary inputs did not let the sides be compared
   bool structural = false;  // not equivalent for a reason found before any proof
 };
 

@@ -111,6 +111,37 @@ TEST(Doubles, SumsOfProductsAreThoseOfTheirTerms) {
   EXPECT_TRUE(std::isnan(dotOf(algebra, {{0, 2}, {std::nan(""), 3}})));
 }
 
+// An integer that only rounding made must not pass for an exact one: log(exp(1e-20)) is 1e-20 and
+// not 0, and what comes of that 0 is no counterexample.
+TEST(Doubles, NoiseChangesIntegersThatRoundingMade) {
+  const auto moves = [](auto&& value) {
+    DoubleAlgebra a(3), b(5);
+    return value(a) != value(b);
+  };
+  EXPECT_TRUE(moves([](auto& d) { return d.exp(1e-20); }));
+  EXPECT_TRUE(moves([](auto& d) { return d.add(1, 1e-20); }));
+  EXPECT_TRUE(moves([](auto& d) { return d.mul(0.1, 10); }));
+  EXPECT_TRUE(moves([](auto& d) { return d.power(1 + 0x1p-52, 1); }));
+  EXPECT_TRUE(moves([](auto& d) { return d.power(1 + 0x1p-52, -1); }));
+  EXPECT_TRUE(moves([](auto& d) { return d.sum(std::vector<double>{1, 1e-20, -0x1p-70}, {}); }));
+  EXPECT_TRUE(moves([](auto& d) { return dotOf(d, {{1, 1e-20}, {1, 1}}); }));
+  EXPECT_TRUE(moves([](auto& d) { return dotOf(d, {{1 + 0x1p-52}, {1 - 0x1p-52}}); }));
+  EXPECT_TRUE(moves([](auto& d) { return d.apply(Function::kTanh, {}, std::vector<double>{40}); }));
+  const auto stays = [&](auto&& value) { return !moves(value); };
+  EXPECT_TRUE(stays([](auto& d) { return d.exp(0); }));
+  EXPECT_TRUE(stays([](auto& d) { return d.add(1, 2); }));
+  EXPECT_TRUE(stays([](auto& d) { return d.add(0.5, 0.5); }));
+  EXPECT_TRUE(stays([](auto& d) { return d.mul(3, 5); }));
+  EXPECT_TRUE(stays([](auto& d) { return d.mul(0.5, 4); }));
+  EXPECT_TRUE(stays([](auto& d) { return d.power(9, 1); }));
+  EXPECT_TRUE(stays([](auto& d) { return d.power(3, 4); }));
+  EXPECT_TRUE(stays([](auto& d) { return d.power(0.25, -2); }));
+  EXPECT_TRUE(stays([](auto& d) { return d.sum(std::vector<double>{1, 7, -3}, {}); }));
+  EXPECT_TRUE(stays([](auto& d) { return dotOf(d, {{2, 3}, {5, 7}}); }));
+  EXPECT_TRUE(
+      stays([](auto& d) { return d.apply(Function::kStep, {}, std::vector<double>{0.5}); }));
+}
+
 TEST(Doubles, NoiseOfASumOfProductsIsThatOfItsTerms) {
   std::vector<double> a(100), b(100, 1.25);
   for (std::size_t i = 0; i < a.size(); ++i)

@@ -1,10 +1,10 @@
-#include "reader/program_grid.h"
+#include "ir/program_grid.h"
 
 #include <string>
 
 #include "shardproof/error.h"
 
-namespace shardproof::reader {
+namespace shardproof::ir {
 
 ProgramGrid::ProgramGrid(const Plan& plan) {
   std::vector<bool> fixed(plan.mesh.size(), false);
@@ -52,4 +52,4 @@ std::string ProgramGrid::describeCell(const Plan& plan, std::size_t cell) const 
   return out + "}";
 }
 
-}  // namespace shardproof::reader
+}  // namespace shardproof::ir

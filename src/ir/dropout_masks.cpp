@@ -2,7 +2,7 @@
 // to say for which positions a rank draws. No verdict "equivalent" is given before these
 // checkpoints are proved themselves (Plan::positioning). Why the masks may be any integers: a proof
 // for all masks holds for those that a generator of random numbers draws; only the value 1 keeps.
-#include "plan/dropout_masks.h"
+#include "ir/dropout_masks.h"
 
 #include <algorithm>
 #include <map>

@@ -1,6 +1,6 @@
 // Kinds of element that the plan leaves out follow from what produces the tensor, through operators
 // and communication.
-#include "plan/elements.h"
+#include "ir/elements.h"
 
 #include <gtest/gtest.h>
 

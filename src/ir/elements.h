@@ -6,6 +6,10 @@
 
 namespace shardproof {
 
+// Sets Tensor::element of every tensor without a declared dtype that a node of the model produces.
+// What does not fit an operator is left for validateModel.
+void inferModelElements(Problem& problem);
+
 // Sets Tensor::element of every produced local tensor without a declared dtype. What contradicts an
 // operator is left for the join to report. Throws InputError where a member that only receives has
 // no dtype, and members send different kinds under the name.

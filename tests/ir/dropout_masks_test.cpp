@@ -1,5 +1,5 @@
 // A mask is drawn for logical positions, which lineage tells.
-#include "plan/dropout_masks.h"
+#include "ir/dropout_masks.h"
 
 #include <gtest/gtest.h>
 

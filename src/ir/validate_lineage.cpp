@@ -1,32 +1,48 @@
-#include "reader/lineage_resolver.h"
-
+// Whether every equation of the lineage is well formed: boxes inside their tensors, local tensors
+// there on every rank that is meant and of the box's size. Whether an equation holds is what the
+// rest of shardproof is about.
 #include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "ir/coordinates.h"
+#include "ir/input_sources.h"
+#include "ir/output_coverage.h"
+#include "ir/program_grid.h"
+#include "ir/tensor_index.h"
+#include "ir/validate.h"
 #include "ops/attributes.h"
-#include "reader/output_coverage.h"
 #include "shardproof/error.h"
 #include "util/json_pointer.h"
 
-namespace shardproof::reader {
+namespace shardproof::ir {
 
 namespace {
 
-class LineageResolver {
+class LineageValidator {
  public:
-  LineageResolver(Problem& problem, const PlanIndex& index)
+  explicit LineageValidator(const Problem& problem)
       : model_(problem.model),
         plan_(problem.plan),
         names_(problem.names),
-        index_(index),
-        logical_(problem.model.graph) {}
+        grid_(problem.plan),
+        sources_(problem) {
+    for (const Program& program : plan_.programs) {
+      tensors_.emplace_back(program.graph.tensors);
+      std::vector<bool>& produced = produced_.emplace_back(program.graph.tensors.size(), false);
+      for (const Node& node : program.graph.nodes) {
+        for (const std::int32_t t : program.graph.out(node)) {
+          if (t >= 0) produced[static_cast<std::size_t>(t)] = true;
+        }
+      }
+    }
+  }
 
   void run() {
-    for (entry_ = 0; entry_ < plan_.lineage.size(); ++entry_) resolveEntry(plan_.lineage[entry_]);
+    for (entry_ = 0; entry_ < plan_.lineage.size(); ++entry_) checkEntry(plan_.lineage[entry_]);
     checkPresent();
-    checkOutputs();
+    sources_.check();
   }
 
  private:
@@ -48,44 +64,45 @@ class LineageResolver {
                                    : plan_.mesh[static_cast<std::size_t>(axis)].size;
   }
 
-  void resolveEntry(LineageEntry& entry) {
-    const NameId name(entry.tensor);
-    entry.tensor = logical_.find(name);
-    if (entry.tensor < 0)
-      fail(entryPointer() + "/tensor", "found \"" + names_.text(name) +
-                                           "\", expected the name of a tensor of the model " +
-                                           model_.file);
+  void checkEntry(const LineageEntry& entry) {
     const Tensor& tensor = model_.graph.tensors[static_cast<std::size_t>(entry.tensor)];
     if (entry.role == Role::kInput && tensor.kind == TensorKind::kProduced) {
       fail(entryPointer() + "/role",
-           "found \"input\" for \"" + names_.text(name) +
+           "found \"input\" for \"" + names_.text(tensor.name) +
                "\", which a node of the model produces, expected \"output\" or \"checkpoint\"");
     }
+    if (entry.shards.empty()) fail(entryPointer(), "found no shards, expected at least one");
     for (shard_ = 0; shard_ < entry.shards.size(); ++shard_)
-      resolveShard(entry, tensor, entry.shards[shard_]);
+      checkShard(entry, tensor, entry.shards[shard_]);
   }
 
-  void resolveShard(const LineageEntry& entry, const Tensor& tensor, Shard& shard) {
+  void checkShard(const LineageEntry& entry, const Tensor& tensor, const Shard& shard) {
     if (shard.box.size() != tensor.shape.size()) {
       fail(shardPointer() + "/box", "found " + std::to_string(shard.box.size()) +
                                         " ranges, expected " + std::to_string(tensor.shape.size()) +
                                         ", as the shape is " + ops::toText(tensor.shape));
     }
-    resolveParts(shard);
+    for (std::size_t d = 0; d < shard.box.size(); ++d) {
+      const auto [low, high] = shard.box[d];
+      if (low < high) continue;
+      fail(shardPointer() + "/box/" + std::to_string(d),
+           "found the empty range [" + std::to_string(low) + ", " + std::to_string(high) +
+               "), expected at least one element");
+    }
+    checkParts(shard);
     PerMicrobatch perMicrobatch;
     for (std::size_t p = 0; p < shard.parts.size(); ++p)
       checkPart(entry, tensor, shard, p, perMicrobatch);
     const bool eachMicrobatch = perMicrobatch.free;
-    resolveSum(shard, eachMicrobatch);
-    resolveSteps(shard, eachMicrobatch);
+    checkSum(shard, eachMicrobatch);
+    checkSteps(shard, eachMicrobatch);
     checkInside(tensor, shard);
   }
 
-  void resolveParts(Shard& shard) const {
+  void checkParts(const Shard& shard) const {
+    if (shard.parts.empty()) fail(shardPointer() + "/parts", "expected at least one part");
     for (std::size_t p = 0; p < shard.parts.size(); ++p) {
-      Part& part = shard.parts[p];
-      index_.axes.resolve(part.at,
-                          [&] { return shardPointer() + "/parts/" + std::to_string(p) + "/at"; });
+      const Part& part = shard.parts[p];
       if (part.microbatch.isOne() && part.microbatch.number() >= plan_.microbatches) {
         failPart(p, "/mb",
                  "found microbatch " + std::to_string(part.microbatch.number()) +
@@ -93,10 +110,7 @@ class LineageResolver {
       }
       // An axis that one part names is no coordinate of the shard, so a part that does not name it
       // means no rank at all.
-      const Coordinates& first = shard.parts.front().at;
-      const bool same = std::equal(first.begin(), first.end(), part.at.begin(), part.at.end(),
-                                   [](const auto& a, const auto& b) { return a.first == b.first; });
-      if (!same)
+      if (!sameAxes(shard.parts.front().at, part.at))
         failPart(p, "/at",
                  "names other axes than the first part, expected the same axes in every part of a "
                  "shard");
@@ -111,10 +125,10 @@ class LineageResolver {
   };
 
   void checkPart(const LineageEntry& entry, const Tensor& tensor, const Shard& shard, std::size_t p,
-                 PerMicrobatch& seen) const {
+                 PerMicrobatch& seen) {
     const Part& part = shard.parts[p];
-    index_.grid.forEachProgram(part.at, [&](std::int32_t program) {
-      const std::int32_t local = index_.tensors[static_cast<std::size_t>(program)].find(part.local);
+    grid_.forEachProgram(part.at, [&](std::int32_t program) {
+      const std::int32_t local = tensors_[static_cast<std::size_t>(program)].find(part.local);
       if (local < 0) {
         failPart(p, "/local",
                  "found \"" + names_.text(part.local) +
@@ -137,7 +151,11 @@ class LineageResolver {
                      names_.text(part.local) + "\" in /programs/" + std::to_string(program) +
                      "), expected all or none, or \"mb\" in each");
       }
-      if (entry.role == Role::kInput) checkAssumed(tensor, p, part, program, local);
+      if (entry.role == Role::kInput) {
+        checkAssumed(p, part, program, local);
+        sources_.add(program, local, entry_, shard_, p);
+      }
+      checkElement(tensor, p, t, program);
     });
   }
 
@@ -155,14 +173,14 @@ class LineageResolver {
 
   // An assumption about a tensor that the plan computes could contradict the computation, and would
   // then prove anything.
-  void checkAssumed(const Tensor& tensor, std::size_t p, const Part& part, std::int32_t program,
+  void checkAssumed(std::size_t p, const Part& part, std::int32_t program,
                     std::int32_t local) const {
     const Tensor& t = plan_.programs[static_cast<std::size_t>(program)]
                           .graph.tensors[static_cast<std::size_t>(local)];
     const std::string found =
         "found \"" + names_.text(part.local) + "\" in a lineage of role \"input\", ";
     const std::string where = "/programs/" + std::to_string(program);
-    if (index_.produced[static_cast<std::size_t>(program)][static_cast<std::size_t>(local)]) {
+    if (produced_[static_cast<std::size_t>(program)][static_cast<std::size_t>(local)]) {
       failPart(p, "/local",
                found + "but a node of " + where +
                    " produces it, expected a tensor that is an input or a parameter");
@@ -172,12 +190,15 @@ class LineageResolver {
                found + "expected a tensor whose \"kind\" in " + where +
                    " is \"input\" or \"parameter\"");
     }
-    if (t.element != tensor.element) {
-      failPart(p, "/local",
-               found + "with a dtype of " + std::string(elementName(t.element)) + " elements in " +
-                   where + ", expected " + std::string(elementName(tensor.element)) +
-                   " ones, as in the model");
-    }
+  }
+
+  void checkElement(const Tensor& tensor, std::size_t p, const Tensor& local,
+                    std::int32_t program) const {
+    if (local.element == tensor.element) return;
+    failPart(p, "/local",
+             "found \"" + names_.text(local.name) + "\" with a dtype of " +
+                 elementName(local.element) + " elements in /programs/" + std::to_string(program) +
+                 ", expected " + elementName(tensor.element) + " ones, as in the model");
   }
 
   // A coordinate of the shard: an axis that the parts leave open.
@@ -187,34 +208,28 @@ class LineageResolver {
     return std::none_of(at.begin(), at.end(), [axis](const auto& c) { return c.first == axis; });
   }
 
-  std::int32_t axisOrMicrobatch(std::int32_t name, const std::string& pointer) const {
-    return index_.axes.isMicrobatch(name) ? kMicrobatchAxis : index_.axes.find(name, pointer);
-  }
-
-  void resolveSum(Shard& shard, bool eachMicrobatch) const {
-    for (std::size_t i = 0; i < shard.sum.size(); ++i) {
-      const std::string pointer = shardPointer() + "/sum/" + std::to_string(i);
-      shard.sum[i] = axisOrMicrobatch(shard.sum[i], pointer);
-      if (!isCoordinate(shard, shard.sum[i], eachMicrobatch)) {
-        fail(pointer,
-             "found \"" + axisName(shard.sum[i]) + "\", which is no coordinate of this shard: " +
-                 (shard.sum[i] == kMicrobatchAxis ? "its parts do not range over microbatches"
-                                                  : "its parts' \"at\" fix it"));
-      }
+  void checkSum(const Shard& shard, bool eachMicrobatch) const {
+    for (const std::int32_t axis : shard.sum) {
+      if (std::count(shard.sum.begin(), shard.sum.end(), axis) > 1)
+        fail(shardPointer() + "/sum", "found the axis \"" + axisName(axis) + "\" twice");
+      if (isCoordinate(shard, axis, eachMicrobatch)) continue;
+      fail(shardPointer() + "/sum",
+           "found \"" + axisName(axis) + "\", which is no coordinate of this shard: " +
+               (axis == kMicrobatchAxis ? "its parts do not range over microbatches"
+                                        : "its parts' \"at\" fix it"));
     }
-    std::sort(shard.sum.begin(), shard.sum.end());
   }
 
-  void resolveSteps(Shard& shard, bool eachMicrobatch) const {
-    for (auto& [axis, offsets] : shard.step) {
-      const std::string pointer =
-          shardPointer() + "/step/" + escapePointer(names_.text(NameId(axis)));
-      axis = axisOrMicrobatch(axis, pointer);
+  void checkSteps(const Shard& shard, bool eachMicrobatch) const {
+    std::int32_t last = -1;
+    for (const auto& [axis, offsets] : shard.step) {
+      const std::string pointer = shardPointer() + "/step/" + escapePointer(axisName(axis));
+      if (axis == last) fail(pointer, "found two steps along one axis, expected one");
+      last = axis;
       if (offsets.size() != shard.box.size()) {
         fail(pointer, "found " + std::to_string(offsets.size()) + " offsets, expected " +
                           std::to_string(shard.box.size()) + ", one for each dimension");
       }
-      if (isZero(offsets)) continue;
       if (!isCoordinate(shard, axis, eachMicrobatch)) {
         fail(pointer, "found a step along \"" + axisName(axis) +
                           "\", which is no coordinate of this shard, expected none (or 0)");
@@ -224,14 +239,6 @@ class LineageResolver {
                           "\", over which the shard sums, expected none (or 0)");
       }
     }
-    std::erase_if(shard.step, [](const auto& step) {
-      return isZero(step.second);
-    });  // absent and 0 mean the same
-    std::sort(shard.step.begin(), shard.step.end());
-  }
-
-  static bool isZero(const Shape& offsets) {
-    return std::all_of(offsets.begin(), offsets.end(), [](std::int64_t o) { return o == 0; });
   }
 
   // The extreme positions of the box decide, and they are sums over the axes one by one.
@@ -280,49 +287,29 @@ class LineageResolver {
                          "\" has no lineage, expected an entry with \"role\": \"" + role + "\"");
   }
 
-  void checkOutputs() const {
-    std::vector<std::vector<const Shard*>> goals(model_.graph.tensors.size());
-    for (const LineageEntry& entry : plan_.lineage) {
-      if (entry.role != Role::kOutput) continue;
-      for (const Shard& shard : entry.shards)
-        goals[static_cast<std::size_t>(entry.tensor)].push_back(&shard);
-    }
-    for (const std::int32_t output : model_.outputs) {
-      const Tensor& tensor = model_.graph.tensors[static_cast<std::size_t>(output)];
-      std::vector<Box> boxes;
-      for (const Shard* shard : goals[static_cast<std::size_t>(output)]) {
-        std::vector<std::int64_t> sizes;
-        for (const auto& step : shard->step) sizes.push_back(axisSize(step.first));
-        appendBoxes(*shard, sizes, boxes);
-        if (boxes.size() > kMaxBoxes) {
-          fail("/lineage", "the lineage of the model's output \"" + names_.text(tensor.name) +
-                               "\" has more than " + std::to_string(kMaxBoxes) +
-                               " separate boxes, which is the limit");
-        }
-      }
-      const std::vector<std::int64_t> gap = firstUncovered(tensor.shape, std::move(boxes));
-      if (!gap.empty()) {
-        fail("/lineage",
-             "the lineage of the model's output \"" + names_.text(tensor.name) +
-                 "\" leaves out the element at " + ops::toText(gap) +
-                 ", expected shards of role \"output\" that cover the whole tensor of shape " +
-                 ops::toText(tensor.shape));
-      }
-    }
-  }
-
   const Model& model_;
-  Plan& plan_;
+  const Plan& plan_;
   const Names& names_;
-  const PlanIndex& index_;
-  TensorIndex logical_;
+  ProgramGrid grid_;
+  std::vector<TensorIndex> tensors_;         // per program
+  std::vector<std::vector<bool>> produced_;  // per program and tensor: some node has it as a result
+  InputSources sources_;
   std::size_t entry_ = 0, shard_ = 0;  // where we are, for messages
 };
 
 }  // namespace
 
-void resolveLineage(Problem& problem, const PlanIndex& index) {
-  LineageResolver(problem, index).run();
+void validateLineage(const Problem& problem) {
+  LineageValidator(problem).run();
+  checkOutputsCovered(problem);
 }
 
-}  // namespace shardproof::reader
+void validate(const Problem& problem) {
+  validateMesh(problem.plan.file, problem.plan.mesh, problem.plan.microbatches);
+  validateNodes(problem);
+  validateModel(problem);
+  validatePrograms(problem);
+  validateLineage(problem);
+}
+
+}  // namespace shardproof::ir

@@ -8,7 +8,7 @@
 
 #include "shardproof/graph.h"
 
-namespace shardproof::reader {
+namespace shardproof::ir {
 
 using Box = std::vector<std::pair<std::int64_t, std::int64_t>>;
 
@@ -22,4 +22,7 @@ void appendBoxes(const Shard& shard, const std::vector<std::int64_t>& sizes, std
 // `boxes.empty()`).
 std::vector<std::int64_t> firstUncovered(const Shape& shape, std::vector<Box> boxes);
 
-}  // namespace shardproof::reader
+// Throws InputError where the lineage of role "output" leaves out an element of a model's output.
+void checkOutputsCovered(const Problem& problem);
+
+}  // namespace shardproof::ir

@@ -1,4 +1,4 @@
-#include "plan/elements.h"
+#include "ir/elements.h"
 
 #include <map>
 #include <optional>
@@ -9,6 +9,36 @@
 #include "shardproof/error.h"
 
 namespace shardproof {
+
+void inferModelElements(Problem& problem) {
+  Graph& graph = problem.model.graph;
+  std::vector<ops::TensorInfo> infos;
+  std::vector<const ops::TensorInfo*> operands;
+  for (const Node& node : graph.nodes) {
+    const auto in = graph.in(node);
+    infos.assign(in.size(), {});
+    operands.assign(in.size(), nullptr);
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      if (!in[i].present()) continue;
+      const Tensor& t = graph.tensors[static_cast<std::size_t>(in[i].tensor)];
+      infos[i] = {t.shape, t.element};
+      operands[i] = &infos[i];
+    }
+    const auto out = graph.out(node);
+    try {
+      const auto results = ops::Registry::instance().at(node.op).infer(
+          {problem.attributes.at(node.attributes), operands, out.size()});
+      for (std::size_t i = 0; i < out.size() && i < results.size(); ++i) {
+        if (out[i] < 0) continue;
+        Tensor& t = graph.tensors[static_cast<std::size_t>(out[i])];
+        if (!t.elementDeclared) t.element = results[i].element;
+      }
+    } catch (const ShapeError&) {  // validateModel says it, with its place
+    } catch (const Unsupported&) {
+    } catch (const std::invalid_argument&) {
+    }
+  }
+}
 
 void inferLocalElements(Problem& problem) {
   // What a communication carries: all members of one meeting agree (the join checks it), so a

@@ -1,8 +1,12 @@
-#include "reader/output_coverage.h"
+#include "ir/output_coverage.h"
 
 #include <algorithm>
+#include <string>
 
-namespace shardproof::reader {
+#include "ops/attributes.h"
+#include "shardproof/error.h"
+
+namespace shardproof::ir {
 
 namespace {
 
@@ -93,4 +97,40 @@ std::vector<std::int64_t> firstUncovered(const Shape& shape, std::vector<Box> bo
   return findGap(shape, 0, std::move(all), gap) ? gap : std::vector<std::int64_t>{};
 }
 
-}  // namespace shardproof::reader
+void checkOutputsCovered(const Problem& problem) {
+  const Plan& plan = problem.plan;
+  const std::vector<Tensor>& logical = problem.model.graph.tensors;
+  std::vector<std::vector<const Shard*>> goals(logical.size());
+  for (const LineageEntry& entry : plan.lineage) {
+    if (entry.role != Role::kOutput) continue;
+    for (const Shard& shard : entry.shards)
+      goals[static_cast<std::size_t>(entry.tensor)].push_back(&shard);
+  }
+  for (const std::int32_t output : problem.model.outputs) {
+    const Tensor& tensor = logical[static_cast<std::size_t>(output)];
+    const auto fail = [&](const std::string& message) {
+      throw InputError(plan.file, "/lineage",
+                       "the lineage of the model's output \"" + problem.names.text(tensor.name) +
+                           "\" " + message);
+    };
+    std::vector<Box> boxes;
+    for (const Shard* shard : goals[static_cast<std::size_t>(output)]) {
+      std::vector<std::int64_t> sizes;
+      for (const auto& [axis, offsets] : shard->step) {
+        sizes.push_back(axis == kMicrobatchAxis ? plan.microbatches
+                                                : plan.mesh[static_cast<std::size_t>(axis)].size);
+      }
+      appendBoxes(*shard, sizes, boxes);
+      if (boxes.size() > kMaxBoxes)
+        fail("has more than " + std::to_string(kMaxBoxes) + " separate boxes, which is the limit");
+    }
+    const std::vector<std::int64_t> gap = firstUncovered(tensor.shape, std::move(boxes));
+    if (!gap.empty()) {
+      fail("leaves out the element at " + ops::toText(gap) +
+           ", expected shards of role \"output\" that cover the whole tensor of shape " +
+           ops::toText(tensor.shape));
+    }
+  }
+}
+
+}  // namespace shardproof::ir

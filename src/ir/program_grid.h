@@ -8,7 +8,7 @@
 
 #include "shardproof/graph.h"
 
-namespace shardproof::reader {
+namespace shardproof::ir {
 
 class ProgramGrid {
  public:
@@ -72,4 +72,4 @@ class ProgramGrid {
   std::vector<std::int32_t> program_;  // per cell
 };
 
-}  // namespace shardproof::reader
+}  // namespace shardproof::ir

@@ -1,0 +1,84 @@
+// A verification problem as its author states it: everything refers to everything else by name, in
+// any order. ir/resolve.h turns the names into ids. Tensors and nodes are the problem's own
+// structures already, except for what refers to something: operands, results, axes, logical
+// tensors.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shardproof/graph.h"
+
+namespace shardproof::ir {
+
+// A coordinate for each named axis, e.g. {"pp": 1, "tp": 0}.
+using NamedCoordinates = std::vector<std::pair<NameId, std::int32_t>>;
+
+struct GraphDraft {
+  std::vector<Tensor> tensors;
+  std::vector<Node> nodes;                // ranges into `operands` and `results`
+  std::vector<NameId> operands, results;  // invalid: absent (null). A plan's operand may be "x#3"
+  std::vector<std::shared_ptr<const ConstantValue>> constants;
+};
+
+struct ModelDraft {
+  std::string file, name, sha256;
+  GraphDraft graph;
+  std::vector<NameId> outputs;
+};
+
+struct CommunicationDraft {
+  Communication kind = Communication::kNone;
+  NameId comm;
+  std::optional<std::int64_t> tag;
+  std::vector<NameId> groupAxes;
+  std::vector<NamedCoordinates> groupAt;
+  NamedCoordinates peer;
+  Reduction reduction = Reduction::kSum;
+  std::int32_t dim = 0, odim = 0;  // negative: from the end
+};
+
+struct ProgramDraft {
+  NamedCoordinates at;
+  GraphDraft graph;
+  std::vector<CommunicationDraft> communications;
+  bool issueOrder = false;
+};
+
+struct PartDraft {
+  NameId local;
+  NamedCoordinates at;
+  Microbatch microbatch;
+};
+
+struct ShardDraft {
+  std::vector<std::pair<std::int64_t, std::int64_t>> box;
+  std::vector<std::pair<NameId, Shape>> step;
+  std::vector<PartDraft> parts;
+  std::vector<NameId> sum;
+};
+
+struct EntryDraft {
+  NameId tensor;
+  Role role = Role::kCheckpoint;
+  std::vector<ShardDraft> shards;
+};
+
+struct PlanDraft {
+  std::string file, name, modelFile, sha256;
+  std::vector<MeshAxis> mesh;
+  std::int32_t microbatches = 1;
+  std::vector<ProgramDraft> programs;
+  std::vector<EntryDraft> lineage;
+};
+
+struct ProblemDraft {
+  Names names;
+  AttributeTable attributes;
+  ModelDraft model;
+  PlanDraft plan;
+};
+
+}  // namespace shardproof::ir

@@ -1,0 +1,38 @@
+// Input lineage is assumed by decree, so it must not relate elements of the model's inputs to one
+// another: a local tensor that is said to be two different pieces would make the proof hold only
+// for inputs on which those pieces agree.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "shardproof/graph.h"
+
+namespace shardproof::ir {
+
+class InputSources {
+ public:
+  explicit InputSources(const Problem& problem);
+
+  // Part `part` of a shard of an entry of role "input" names this tensor of this program.
+  void add(std::int32_t program, std::int32_t tensor, std::size_t entry, std::size_t shard,
+           std::size_t part);
+  // Throws InputError where a local tensor has two sources.
+  void check() const;
+
+ private:
+  struct Source {
+    std::int32_t tensor;
+    std::uint32_t entry, shard, part;
+  };
+  void checkPair(const Source& a, const Source& b) const;
+  const Shard& shardOf(const Source& source) const {
+    return problem_.plan.lineage[source.entry].shards[source.shard];
+  }
+
+  const Problem& problem_;
+  std::vector<std::vector<Source>> sources_;  // per program
+};
+
+}  // namespace shardproof::ir

@@ -1,0 +1,361 @@
+#include "ir/resolve.h"
+
+#include <algorithm>
+#include <charconv>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "ir/tensor_index.h"
+#include "shardproof/error.h"
+#include "util/json_pointer.h"
+
+namespace shardproof::ir {
+
+namespace {
+
+// The mesh axes by name.
+class AxisIndex {
+ public:
+  AxisIndex(const Plan& plan, const Names& names) : plan_(plan), names_(names) {
+    for (std::size_t i = 0; i < plan.mesh.size(); ++i) {
+      // An axis whose name was never used anywhere else has no id, and nothing can refer to it.
+      if (const NameId id = names.find(plan.mesh[i].name); id.valid())
+        axes_.emplace_back(id, static_cast<std::int32_t>(i));
+    }
+    microbatch_ = names.find("mb");
+  }
+
+  // `pointer()` is called only for a message: groups have many thousands of members.
+  template <class Pointer>
+  std::int32_t find(NameId name, Pointer pointer) const {
+    const std::int32_t axis = lookUp(name);
+    if (axis < 0) unknown(name, pointer());
+    return axis;
+  }
+
+  // An axis, or kMicrobatchAxis for "mb".
+  template <class Pointer>
+  std::int32_t findOrMicrobatch(NameId name, Pointer pointer) const {
+    return name.valid() && name == microbatch_ ? kMicrobatchAxis : find(name, pointer);
+  }
+
+  template <class Pointer>
+  Coordinates resolve(const NamedCoordinates& named, Pointer pointer) const {
+    Coordinates out;
+    out.reserve(named.size());
+    for (const auto& [name, coordinate] : named) {
+      const auto place = [&, name = name] {
+        return pointer() + "/" + escapePointer(names_.text(name));
+      };
+      const std::int32_t axis = find(name, place);
+      const std::int32_t size = plan_.mesh[static_cast<std::size_t>(axis)].size;
+      if (coordinate < 0 || coordinate >= size) {
+        throw InputError(plan_.file, place(),
+                         "found the coordinate " + std::to_string(coordinate) +
+                             ", expected one from 0 to " + std::to_string(size - 1));
+      }
+      out.emplace_back(axis, coordinate);
+    }
+    std::sort(out.begin(), out.end());
+    const auto twice = std::adjacent_find(
+        out.begin(), out.end(), [](const auto& a, const auto& b) { return a.first == b.first; });
+    if (twice != out.end()) {
+      throw InputError(plan_.file, pointer(),
+                       "found the axis \"" +
+                           plan_.mesh[static_cast<std::size_t>(twice->first)].name + "\" twice");
+    }
+    return out;
+  }
+
+ private:
+  std::int32_t lookUp(NameId name) const {
+    for (const auto& [n, axis] : axes_) {
+      if (n == name) return axis;
+    }
+    return -1;
+  }
+  [[noreturn]] void unknown(NameId name, const std::string& pointer) const {
+    std::string message = "found \"" + names_.text(name) + "\", expected an axis of the mesh (";
+    for (std::size_t i = 0; i < plan_.mesh.size(); ++i)
+      message += (i > 0 ? ", \"" : "\"") + plan_.mesh[i].name + "\"";
+    throw InputError(plan_.file, pointer, message + ")");
+  }
+
+  const Plan& plan_;
+  const Names& names_;
+  std::vector<std::pair<NameId, std::int32_t>> axes_;  // a handful
+  NameId microbatch_;                                  // the name "mb", if it occurs
+};
+
+// A graph's operands and results. `read` and `written` turn a name at a place into what is meant.
+template <class Read, class Written>
+Graph resolveGraph(GraphDraft&& draft, Read read, Written written) {
+  Graph out;
+  out.tensors = std::move(draft.tensors);
+  out.nodes = std::move(draft.nodes);
+  out.constants = std::move(draft.constants);
+  out.operands.resize(draft.operands.size());
+  out.results.assign(draft.results.size(), -1);
+  for (std::size_t n = 0; n < out.nodes.size(); ++n) {
+    const Node& node = out.nodes[n];
+    for (std::uint32_t i = 0; i < node.inCount; ++i) {
+      if (const NameId name = draft.operands[node.firstIn + i]; name.valid())
+        out.operands[node.firstIn + i] = read(n, i, name);
+    }
+    for (std::uint32_t i = 0; i < node.outCount; ++i) {
+      if (const NameId name = draft.results[node.firstOut + i]; name.valid())
+        out.results[node.firstOut + i] = written(n, i, name);
+    }
+  }
+  draft = {};
+  return out;
+}
+
+class Resolver {
+ public:
+  explicit Resolver(ProblemDraft&& draft)
+      : problem_(std::make_unique<Problem>()),
+        model_(std::move(draft.model)),
+        plan_(std::move(draft.plan)) {
+    problem_->names = std::move(draft.names);
+    problem_->attributes = std::move(draft.attributes);
+  }
+
+  std::unique_ptr<Problem> run() {
+    resolveModel();
+    resolvePlan();
+    return std::move(problem_);
+  }
+
+ private:
+  [[noreturn]] static void fail(const std::string& file, const std::string& pointer,
+                                const std::string& message) {
+    throw InputError(file, pointer, message);
+  }
+  const std::string& text(NameId name) const { return problem_->names.text(name); }
+
+  TensorIndex indexOf(const GraphDraft& graph, const std::string& file,
+                      const std::string& owner) const {
+    TensorIndex index(graph.tensors);
+    if (const auto [first, second] = index.duplicate(); second >= 0) {
+      fail(file, owner + "/tensors",
+           "found two tensors with the name \"" +
+               text(graph.tensors[static_cast<std::size_t>(second)].name) + "\", expected one");
+    }
+    return index;
+  }
+
+  // --- the model ---
+
+  void resolveModel() {
+    Model& out = problem_->model;
+    out.file = std::move(model_.file);
+    out.name = std::move(model_.name);
+    out.sha256 = std::move(model_.sha256);
+    logical_ = indexOf(model_.graph, out.file, "");
+    const auto find = [&](NameId name, auto pointer) {
+      const std::int32_t t = logical_.find(name);
+      if (t < 0)
+        fail(out.file, pointer(),
+             "found \"" + text(name) + "\", expected the name of a tensor in \"tensors\"");
+      return t;
+    };
+    const auto place = [](std::size_t n, const char* side, std::uint32_t i) {
+      return Model::nodePointer(static_cast<std::int32_t>(n)) + side + std::to_string(i);
+    };
+    out.graph = resolveGraph(
+        std::move(model_.graph),
+        [&](std::size_t n, std::uint32_t i, NameId name) {
+          return Operand{find(name, [&] { return place(n, "/in/", i); }), Microbatch::none()};
+        },
+        [&](std::size_t n, std::uint32_t i, NameId name) {
+          return find(name, [&] { return place(n, "/out/", i); });
+        });
+    for (std::size_t i = 0; i < model_.outputs.size(); ++i)
+      out.outputs.push_back(
+          find(model_.outputs[i], [&] { return "/outputs/" + std::to_string(i); }));
+    for (std::size_t t = 0; t < out.graph.tensors.size(); ++t) {
+      const NameId parameter = out.graph.tensors[t].gradientOf;
+      if (parameter.valid())
+        find(parameter, [&] {
+          return out.tensorPointer(static_cast<std::int32_t>(t), problem_->names) + "/grad_of";
+        });
+    }
+  }
+
+  // --- the plan ---
+
+  void resolvePlan() {
+    Plan& out = problem_->plan;
+    out.file = std::move(plan_.file);
+    out.name = std::move(plan_.name);
+    out.modelFile = std::move(plan_.modelFile);
+    out.sha256 = std::move(plan_.sha256);
+    out.mesh = std::move(plan_.mesh);
+    out.microbatches = plan_.microbatches;
+    const AxisIndex axes(out, problem_->names);
+    out.programs.resize(plan_.programs.size());
+    for (std::size_t p = 0; p < out.programs.size(); ++p) resolveProgram(axes, p);
+    out.lineage.resize(plan_.lineage.size());
+    for (std::size_t e = 0; e < out.lineage.size(); ++e)
+      out.lineage[e] =
+          resolveEntry(axes, std::exchange(plan_.lineage[e], {}), "/lineage/" + std::to_string(e));
+  }
+
+  void resolveProgram(const AxisIndex& axes, std::size_t p) {
+    ProgramDraft draft = std::exchange(plan_.programs[p], {});
+    Program& out = problem_->plan.programs[p];
+    const std::string& file = problem_->plan.file;
+    const std::string owner = "/programs/" + std::to_string(p);
+    const auto nodePlace = [p](std::size_t n) {
+      return Plan::nodePointer(static_cast<std::int32_t>(p), static_cast<std::int32_t>(n));
+    };
+    out.issueOrder = draft.issueOrder;
+    out.at = axes.resolve(draft.at, [&] { return owner + "/at"; });
+    const TensorIndex index = indexOf(draft.graph, file, owner);
+    out.graph = resolveGraph(
+        std::move(draft.graph),
+        [&](std::size_t n, std::uint32_t i, NameId name) {
+          Operand operand;
+          operand.tensor = index.find(name);
+          if (!operand.present() && !splitMicrobatch(index, text(name), operand)) {
+            fail(file, nodePlace(n) + "/in/" + std::to_string(i),
+                 "found \"" + text(name) + "\", expected the name of a tensor of this program");
+          }
+          return operand;
+        },
+        [&](std::size_t n, std::uint32_t i, NameId name) {
+          const std::int32_t t = index.find(name);
+          Operand operand;
+          if (t >= 0) return t;
+          const std::string place = nodePlace(n) + "/out/" + std::to_string(i);
+          if (splitMicrobatch(index, text(name), operand))
+            fail(file, place,
+                 "found \"" + text(name) +
+                     "\", expected a result without \"#\": a node writes its own microbatch");
+          fail(file, place,
+               "found \"" + text(name) + "\", expected the name of a tensor of this program");
+        });
+    out.communications.resize(draft.communications.size());
+    for (std::size_t n = 0; n < out.graph.nodes.size(); ++n) {
+      const Node& node = out.graph.nodes[n];
+      if (node.communication < 0) continue;
+      const auto c = static_cast<std::size_t>(node.communication);
+      out.communications[c] = resolveCommunication(axes, std::exchange(draft.communications[c], {}),
+                                                   [&] { return nodePlace(n); });
+      countFromTheFront(out.graph, node, out.communications[c]);
+    }
+  }
+
+  // "x#3" is microbatch 3's instance of x, unless a tensor is really called that.
+  bool splitMicrobatch(const TensorIndex& index, std::string_view name, Operand& operand) const {
+    const std::size_t hash = name.rfind('#');
+    if (hash == std::string_view::npos) return false;
+    const std::string_view digits = name.substr(hash + 1);
+    std::int32_t k = -1;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), k);
+    if (error != std::errc() || end != digits.data() + digits.size() || k < 0) return false;
+    operand.tensor = index.find(problem_->names.find(name.substr(0, hash)));
+    operand.microbatch = Microbatch::of(k);
+    return operand.present();
+  }
+
+  template <class Pointer>
+  static CommunicationSpec resolveCommunication(const AxisIndex& axes, CommunicationDraft&& draft,
+                                                Pointer pointer) {
+    CommunicationSpec out;
+    out.kind = draft.kind;
+    out.comm = draft.comm;
+    out.tag = draft.tag;
+    out.reduction = draft.reduction;
+    out.dim = draft.dim;
+    out.odim = draft.odim;
+    for (std::size_t i = 0; i < draft.groupAxes.size(); ++i)
+      out.groupAxes.push_back(
+          axes.find(draft.groupAxes[i], [&] { return pointer() + "/group/" + std::to_string(i); }));
+    // The group is in rank order, however its axes are listed.
+    std::sort(out.groupAxes.begin(), out.groupAxes.end());
+    out.groupAt.reserve(draft.groupAt.size());
+    for (std::size_t i = 0; i < draft.groupAt.size(); ++i)
+      out.groupAt.push_back(axes.resolve(
+          draft.groupAt[i], [&] { return pointer() + "/group_at/" + std::to_string(i); }));
+    out.peer = axes.resolve(draft.peer, [&] { return pointer() + peerField(draft.kind); });
+    return out;
+  }
+
+  static const char* peerField(Communication kind) {
+    if (kind == Communication::kBroadcast) return "/root";
+    return kind == Communication::kSend ? "/to" : "/from";
+  }
+
+  // Negative dimensions count from the end, as in PyTorch.
+  static void countFromTheFront(const Graph& graph, const Node& node, CommunicationSpec& spec) {
+    const auto in = graph.in(node);
+    if (in.empty() || !in[0].present()) return;
+    const auto rank = static_cast<std::int32_t>(
+        graph.tensors[static_cast<std::size_t>(in[0].tensor)].shape.size());
+    for (std::int32_t* dim : {&spec.dim, &spec.odim}) {
+      if (*dim < 0 && *dim >= -rank) *dim += rank;
+    }
+  }
+
+  // --- the lineage ---
+
+  LineageEntry resolveEntry(const AxisIndex& axes, EntryDraft&& draft, const std::string& pointer) {
+    LineageEntry out;
+    out.role = draft.role;
+    out.tensor = logical_.find(draft.tensor);
+    if (out.tensor < 0)
+      fail(problem_->plan.file, pointer + "/tensor",
+           "found \"" + text(draft.tensor) + "\", expected the name of a tensor of the model " +
+               problem_->model.file);
+    out.shards.reserve(draft.shards.size());
+    for (std::size_t s = 0; s < draft.shards.size(); ++s)
+      out.shards.push_back(resolveShard(axes, std::exchange(draft.shards[s], {}),
+                                        pointer + "/shards/" + std::to_string(s)));
+    return out;
+  }
+
+  Shard resolveShard(const AxisIndex& axes, ShardDraft&& draft, const std::string& pointer) const {
+    Shard out;
+    out.box = std::move(draft.box);
+    out.parts.reserve(draft.parts.size());
+    for (std::size_t p = 0; p < draft.parts.size(); ++p) {
+      const auto place = [&] { return pointer + "/parts/" + std::to_string(p) + "/at"; };
+      out.parts.push_back({draft.parts[p].local, axes.resolve(draft.parts[p].at, place),
+                           draft.parts[p].microbatch});
+    }
+    for (std::size_t i = 0; i < draft.sum.size(); ++i)
+      out.sum.push_back(axes.findOrMicrobatch(
+          draft.sum[i], [&] { return pointer + "/sum/" + std::to_string(i); }));
+    std::sort(out.sum.begin(), out.sum.end());
+    for (auto& [name, offsets] : draft.step) {
+      const auto place = [&, name = name] {
+        return pointer + "/step/" + escapePointer(text(name));
+      };
+      out.step.emplace_back(axes.findOrMicrobatch(name, place), std::move(offsets));
+    }
+    // Absent and 0 mean the same.
+    std::erase_if(out.step, [&](const auto& step) {
+      return step.second.size() == out.box.size() &&
+             std::all_of(step.second.begin(), step.second.end(),
+                         [](std::int64_t o) { return o == 0; });
+    });
+    std::sort(out.step.begin(), out.step.end());
+    return out;
+  }
+
+  std::unique_ptr<Problem> problem_;
+  ModelDraft model_;
+  PlanDraft plan_;
+  TensorIndex logical_;
+};
+
+}  // namespace
+
+std::unique_ptr<Problem> resolveNames(ProblemDraft&& draft) {
+  return Resolver(std::move(draft)).run();
+}
+
+}  // namespace shardproof::ir

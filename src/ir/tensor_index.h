@@ -1,0 +1,25 @@
+// The tensors of one graph by name.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "shardproof/graph.h"
+
+namespace shardproof::ir {
+
+class TensorIndex {
+ public:
+  TensorIndex() = default;
+  explicit TensorIndex(const std::vector<Tensor>& tensors);
+  std::int32_t find(NameId name) const;  // -1 when there is none
+  // Two tensors of one name, or (-1, -1).
+  std::pair<std::int32_t, std::int32_t> duplicate() const;
+
+ private:
+  std::vector<std::pair<NameId, std::int32_t>>
+      sorted_;  // (name, tensor): thousands of programs, so compact
+};
+
+}  // namespace shardproof::ir

@@ -1,0 +1,173 @@
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "ir/node_error.h"
+#include "ir/validate.h"
+#include "ops/attributes.h"
+#include "ops/registry.h"
+#include "shardproof/error.h"
+#include "util/shapes.h"
+
+namespace shardproof::ir {
+
+namespace {
+
+// One walk in execution order.
+class ModelValidator {
+ public:
+  explicit ModelValidator(const Problem& problem)
+      : model_(problem.model), names_(problem.names), attributes_(problem.attributes) {}
+
+  void run() {
+    checkGradients();
+    producer_.assign(model_.graph.tensors.size(), -1);
+    infos_.reserve(model_.graph.tensors.size());
+    for (const Tensor& t : model_.graph.tensors) infos_.push_back({t.shape, t.element});
+    for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
+      checkAssignment(static_cast<std::int32_t>(n));
+      checkShapes(static_cast<std::int32_t>(n));
+    }
+    checkOutputs();
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& pointer, const std::string& message) const {
+    throw InputError(model_.file, pointer, message);
+  }
+  [[noreturn]] void failNode(std::int32_t n, const std::string& field,
+                             const std::string& message) const {
+    failAtNode(model_.file, Model::nodePointer(n) + field, names_,
+               model_.graph.nodes[static_cast<std::size_t>(n)], message);
+  }
+  std::string quoted(std::int32_t t) const { return "\"" + names_.text(tensor(t).name) + "\""; }
+  const Tensor& tensor(std::int32_t t) const {
+    return model_.graph.tensors[static_cast<std::size_t>(t)];
+  }
+  std::int32_t& producer(std::int32_t t) { return producer_[static_cast<std::size_t>(t)]; }
+
+  void checkGradients() const {
+    std::vector<bool> parameter(names_.size(), false);
+    for (const Tensor& t : model_.graph.tensors) {
+      if (t.kind == TensorKind::kParameter) parameter[t.name.index()] = true;
+    }
+    for (std::size_t i = 0; i < model_.graph.tensors.size(); ++i) {
+      const NameId of = model_.graph.tensors[i].gradientOf;
+      if (!of.valid() || parameter[of.index()]) continue;
+      fail(model_.tensorPointer(static_cast<std::int32_t>(i), names_) + "/grad_of",
+           "found \"" + names_.text(of) + "\", expected a tensor of kind \"parameter\"");
+    }
+  }
+
+  void checkAssignment(std::int32_t n) {
+    const Graph& g = model_.graph;
+    const Node& node = g.nodes[static_cast<std::size_t>(n)];
+    const auto in = g.in(node);
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      if (!in[i].present() || tensor(in[i].tensor).kind != TensorKind::kProduced ||
+          producer(in[i].tensor) >= 0)
+        continue;
+      failNode(n, "/in/" + std::to_string(i),
+               "tensor " + quoted(in[i].tensor) +
+                   " is used before any node produces it, expected nodes in execution order");
+    }
+    const auto out = g.out(node);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      if (out[i] < 0) continue;
+      const auto field = [&] { return "/out/" + std::to_string(i); };
+      if (tensor(out[i]).kind != TensorKind::kProduced) {
+        failNode(n, field(),
+                 "tensor " + quoted(out[i]) +
+                     " is declared as an input, a parameter or a constant, expected one "
+                     "that no declaration gives a value");
+      }
+      if (producer(out[i]) >= 0) {
+        failNode(n, field(),
+                 "tensor " + quoted(out[i]) + " is already produced by " +
+                     Model::nodePointer(producer(out[i])) + ", expected one producer");
+      }
+      producer(out[i]) = n;
+    }
+  }
+
+  std::vector<ops::TensorInfo> infer(std::int32_t n) const {
+    const Graph& g = model_.graph;
+    const Node& node = g.nodes[static_cast<std::size_t>(n)];
+    std::vector<const ops::TensorInfo*> in;
+    for (const Operand& o : g.in(node))
+      in.push_back(o.present() ? &infos_[static_cast<std::size_t>(o.tensor)] : nullptr);
+    const ops::OperatorInfo& info = ops::Registry::instance().at(node.op);
+    std::string reason;
+    try {
+      return info.infer({attributes_.at(node.attributes), in, node.outCount});
+    } catch (const ShapeError& error) {
+      reason = error.what();
+    } catch (const Unsupported& error) {
+      reason = std::string("not supported: ") + error.what();
+    } catch (const std::invalid_argument& error) {
+      reason = error.what();
+    }
+    failNode(n, "", "operator \"" + info.name + "\" does not fit its operands: " + reason);
+  }
+
+  void checkShapes(std::int32_t n) const {
+    const Graph& g = model_.graph;
+    const Node& node = g.nodes[static_cast<std::size_t>(n)];
+    const std::vector<ops::TensorInfo> inferred = infer(n);
+    if (inferred.size() < node.outCount) {
+      failNode(n, "/out",
+               "found " + std::to_string(node.outCount) + " results, expected at most " +
+                   std::to_string(inferred.size()));
+    }
+    const auto out = g.out(node);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      if (out[i] >= 0) checkResult(n, out[i], inferred[i]);
+    }
+  }
+
+  void checkResult(std::int32_t n, std::int32_t result, const ops::TensorInfo& inferred) const {
+    const Tensor& t = tensor(result);
+    const ops::OperatorInfo& op =
+        ops::Registry::instance().at(model_.graph.nodes[static_cast<std::size_t>(n)].op);
+    const auto by = [&] {
+      return "as operator \"" + op.name + "\" at " + Model::nodePointer(n) + " produces";
+    };
+    if (!fitsDeclared(inferred.shape, t.shape, op.scalarMayBeOne)) {
+      fail(model_.tensorPointer(result, names_) + "/shape",
+           "found the shape " + ops::toText(t.shape) + ", expected " + ops::toText(inferred.shape) +
+               ", " + by());
+    }
+    if (t.element != inferred.element) {
+      fail(model_.tensorPointer(result, names_) + "/dtype",
+           "found a dtype of " + std::string(elementName(t.element)) + " elements, expected " +
+               elementName(inferred.element) + ", " + by());
+    }
+  }
+
+  void checkOutputs() {
+    if (model_.outputs.empty())
+      fail("/outputs", "expected at least one output: without one there is nothing to prove");
+    std::vector<bool> seen(model_.graph.tensors.size(), false);
+    for (std::size_t i = 0; i < model_.outputs.size(); ++i) {
+      const std::string pointer = "/outputs/" + std::to_string(i);
+      const std::int32_t output = model_.outputs[i];
+      if (seen[static_cast<std::size_t>(output)])
+        fail(pointer, "output " + quoted(output) + " is listed twice");
+      seen[static_cast<std::size_t>(output)] = true;
+      if (tensor(output).kind == TensorKind::kProduced && producer(output) < 0)
+        fail(pointer, "output " + quoted(output) + " is produced by no node");
+    }
+  }
+
+  const Model& model_;
+  const Names& names_;
+  const AttributeTable& attributes_;
+  std::vector<std::int32_t> producer_;  // per tensor, -1: none so far
+  std::vector<ops::TensorInfo> infos_;
+};
+
+}  // namespace
+
+void validateModel(const Problem& problem) { ModelValidator(problem).run(); }
+
+}  // namespace shardproof::ir

@@ -1,0 +1,156 @@
+#include <array>
+#include <set>
+#include <stdexcept>
+#include <string>
+
+#include "ir/node_error.h"
+#include "ir/validate.h"
+#include "ops/registry.h"
+#include "shardproof/error.h"
+#include "util/json_pointer.h"
+
+namespace shardproof::ir {
+
+namespace {
+
+class NodeValidator {
+ public:
+  explicit NodeValidator(const Problem& problem) : problem_(problem) {}
+
+  void run() {
+    checkGraph(problem_.model.graph, nullptr, problem_.model.file, "");
+    for (std::size_t p = 0; p < problem_.plan.programs.size(); ++p) {
+      const Program& program = problem_.plan.programs[p];
+      checkGraph(program.graph, &program, problem_.plan.file, "/programs/" + std::to_string(p));
+    }
+  }
+
+ private:
+  void checkGraph(const Graph& graph, const Program* program, const std::string& file,
+                  const std::string& owner) {
+    for (const Tensor& tensor : graph.tensors) checkTensor(graph, tensor, file, owner);
+    for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
+      const Node& node = graph.nodes[n];
+      const auto fail = [&](const std::string& message) {
+        failAtNode(file, owner + "/nodes/" + std::to_string(n), problem_.names, node, message);
+      };
+      if (node.communication < 0) {
+        checkOperator(node, fail);
+        continue;
+      }
+      if (program == nullptr)
+        fail("found a communication in the model, expected it only in a plan");
+      checkCommunication(*program, node, fail);
+    }
+  }
+
+  // The place of a tensor is made only for a message.
+  void checkTensor(const Graph& graph, const Tensor& tensor, const std::string& file,
+                   const std::string& owner) const {
+    const auto fail = [&](const std::string& field, const std::string& message) {
+      throw InputError(
+          file, owner + "/tensors/" + escapePointer(problem_.names.text(tensor.name)) + field,
+          message);
+    };
+    std::int64_t elements = 1;
+    for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
+      const std::string field = "/shape/" + std::to_string(d);
+      if (tensor.shape[d] < 0)
+        fail(field, "found a dimension of size " + std::to_string(tensor.shape[d]) +
+                        ", expected a size from 1");
+      if (tensor.shape[d] == 0)
+        fail(field, "found a dimension of size 0: tensors without elements are not supported");
+      if (__builtin_mul_overflow(elements, tensor.shape[d], &elements))
+        fail(field, "the number of elements exceeds 64 bits");
+    }
+    if ((tensor.kind == TensorKind::kConstant) != (tensor.constant >= 0))
+      fail("", "expected a value exactly where the kind is \"constant\"");
+    if (tensor.constant < 0) return;
+    if (tensor.element == ElementKind::kComplex)
+      fail("/value",
+           "constants of a complex dtype are not supported, expected a parameter or an input");
+    const ConstantValue& value = *graph.constants.at(static_cast<std::size_t>(tensor.constant));
+    const auto expected = value.fill ? std::int64_t{1} : elements;
+    if (static_cast<std::int64_t>(value.elements.size()) != expected)
+      fail("/value", "found " + std::to_string(value.elements.size()) + " numbers, expected " +
+                         std::to_string(expected));
+    if (tensor.element != ElementKind::kInteger) return;
+    for (const Rational& number : value.elements) {
+      if (!number.isInteger())
+        fail("/value", "found the number " + number.toString() +
+                           ", expected an integer, as the tensor's dtype is one");
+    }
+  }
+
+  template <class Fail>
+  void checkOperator(const Node& node, Fail fail) {
+    if (!node.op.valid()) fail("found a node without an operator");
+    const std::array<std::int64_t, 4> key{node.op.value, node.attributes.value, node.inCount,
+                                          node.outCount};
+    if (valid_.contains(key)) return;
+    const ops::OperatorInfo& info = ops::Registry::instance().at(node.op);
+    try {
+      info.validate(problem_.attributes.at(node.attributes), node.inCount, node.outCount);
+    } catch (const std::invalid_argument& error) {
+      fail("operator \"" + info.name + "\": " + error.what());
+    }
+    valid_.insert(key);
+  }
+
+  template <class Fail>
+  static void checkCommunication(const Program& program, const Node& node, Fail fail) {
+    const CommunicationSpec& spec =
+        program.communications.at(static_cast<std::size_t>(node.communication));
+    for (const Operand& operand : program.graph.in(node)) {
+      if (!operand.present()) fail("found an absent operand of a communication, expected a tensor");
+    }
+    for (const std::int32_t result : program.graph.out(node)) {
+      if (result < 0) fail("found an absent result of a communication, expected a tensor");
+    }
+    const std::string wrong = communicationArity(spec.kind, node.inCount, node.outCount);
+    if (!wrong.empty()) fail(wrong);
+  }
+
+  const Problem& problem_;
+  std::set<std::array<std::int64_t, 4>>
+      valid_;  // (operator, attributes, operands, results) that passed OperatorInfo::validate
+};
+
+}  // namespace
+
+void validateNodes(const Problem& problem) { NodeValidator(problem).run(); }
+
+std::string communicationArity(Communication kind, std::size_t operands, std::size_t results) {
+  const bool one = operands + results == 1;
+  const std::string found = "found " + std::to_string(operands) + " operands and " +
+                            std::to_string(results) + " results, expected ";
+  switch (kind) {
+    case Communication::kNone:
+      return "found a communication without a kind";
+    case Communication::kSend:
+      return one && operands == 1 ? "" : found + "one operand and no result for send";
+    case Communication::kReceive:
+      return one && results == 1 ? "" : found + "no operand and one result for recv";
+    case Communication::kBroadcast:
+      return one ? ""
+                 : found + "one operand on the root of a broadcast, or one result on the others";
+    default:
+      return operands == 1 && results == 1
+                 ? ""
+                 : found + "one operand and one result for " + communicationName(kind);
+  }
+}
+
+const char* elementName(ElementKind kind) {
+  switch (kind) {
+    case ElementKind::kReal:
+      return "real";
+    case ElementKind::kInteger:
+      return "integer";
+    case ElementKind::kComplex:
+      return "complex";
+  }
+  return "unknown";
+}
+
+}  // namespace shardproof::ir

@@ -1,0 +1,198 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ir/coordinates.h"
+#include "ir/node_error.h"
+#include "ir/program_grid.h"
+#include "ir/validate.h"
+
+namespace shardproof::ir {
+
+namespace {
+
+// What a member means on the program's ranks: axes that it does not name are the rank's own, and
+// the program fixes some of those.
+Coordinates completed(const Coordinates& member, const Coordinates& program) {
+  Coordinates out = member;
+  for (const auto& c : program) {
+    const auto named = std::find_if(member.begin(), member.end(),
+                                    [&](const auto& m) { return m.first == c.first; });
+    if (named == member.end()) out.push_back(c);
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+class ProgramValidator {
+ public:
+  ProgramValidator(const Problem& problem, std::int32_t program)
+      : plan_(problem.plan),
+        names_(problem.names),
+        number_(program),
+        program_(problem.plan.programs[static_cast<std::size_t>(program)]) {}
+
+  void run() const {
+    for (std::size_t n = 0; n < program_.graph.nodes.size(); ++n)
+      checkNode(static_cast<std::int32_t>(n));
+  }
+
+ private:
+  [[noreturn]] void fail(std::int32_t n, const std::string& field,
+                         const std::string& message) const {
+    failAtNode(plan_.file, Plan::nodePointer(number_, n) + field, names_,
+               program_.graph.nodes[static_cast<std::size_t>(n)], message);
+  }
+  const Tensor& tensor(std::int32_t t) const {
+    return program_.graph.tensors[static_cast<std::size_t>(t)];
+  }
+  std::string nameOf(const Operand& operand) const {
+    const std::string& name = names_.text(tensor(operand.tensor).name);
+    return operand.microbatch.isOne() ? name + "#" + std::to_string(operand.microbatch.number())
+                                      : name;
+  }
+  std::string microbatchRange() const {
+    return "one from 0 to " + std::to_string(plan_.microbatches - 1);
+  }
+
+  void checkNode(std::int32_t n) const {
+    const Node& node = program_.graph.nodes[static_cast<std::size_t>(n)];
+    if (node.microbatch.isOne() && node.microbatch.number() >= plan_.microbatches) {
+      fail(n, "/mb",
+           "found microbatch " + std::to_string(node.microbatch.number()) + ", expected " +
+               microbatchRange());
+    }
+    bool perMicrobatch = false;
+    const auto in = program_.graph.in(node);
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      if (!in[i].present()) continue;
+      checkOperand(n, i, node, in[i]);
+      perMicrobatch = perMicrobatch || tensor(in[i].tensor).perMicrobatch;
+    }
+    const auto out = program_.graph.out(node);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      if (out[i] < 0 || !tensor(out[i]).perMicrobatch) continue;
+      perMicrobatch = true;
+      if (!node.microbatch.isNone()) continue;
+      fail(n, "/out/" + std::to_string(i),
+           "found the \"per_mb\" tensor \"" + names_.text(tensor(out[i]).name) +
+               "\" as a result of a node without \"mb\", expected \"mb\" on the node");
+    }
+    if (program_.issueOrder && perMicrobatch && node.microbatch.isEach()) {
+      fail(n, "/mb",
+           "found \"*\" in a program with \"order\": \"issue\", expected the number of one "
+           "microbatch");
+    }
+    if (node.communication >= 0) checkCommunication(n, node);
+  }
+
+  void checkOperand(std::int32_t n, std::size_t i, const Node& node, const Operand& operand) const {
+    const auto place = [&] { return "/in/" + std::to_string(i); };
+    const bool perMicrobatch = tensor(operand.tensor).perMicrobatch;
+    if (operand.microbatch.isOne() && !perMicrobatch)
+      fail(n, place(), "found \"" + nameOf(operand) + "\", but that tensor is not \"per_mb\"");
+    if (operand.microbatch.isOne() && operand.microbatch.number() >= plan_.microbatches)
+      fail(n, place(),
+           "found \"" + nameOf(operand) + "\", expected a microbatch, " + microbatchRange());
+    if (operand.microbatch.isNone() && perMicrobatch && node.microbatch.isNone()) {
+      fail(n, place(),
+           "found the \"per_mb\" tensor \"" + nameOf(operand) +
+               "\" in a node without \"mb\", expected \"" + nameOf(operand) +
+               "#k\" (or \"mb\" on the node)");
+    }
+  }
+
+  void checkCommunication(std::int32_t n, const Node& node) const {
+    const CommunicationSpec& spec =
+        program_.communications[static_cast<std::size_t>(node.communication)];
+    checkMembers(n, spec);
+    switch (spec.kind) {
+      case Communication::kAllToAll:
+        checkDimension(n, "/attrs/idim", node, spec.dim);
+        checkDimension(n, "/attrs/odim", node, spec.odim);
+        break;
+      case Communication::kAllGather:
+      case Communication::kReduceScatter:
+        checkDimension(n, "/attrs/dim", node, spec.dim);
+        break;
+      default:
+        break;
+    }
+  }
+
+  void checkMembers(std::int32_t n, const CommunicationSpec& spec) const {
+    std::vector<std::pair<Coordinates, std::size_t>> members;
+    for (std::size_t i = 0; i < spec.groupAt.size(); ++i)
+      members.emplace_back(completed(spec.groupAt[i], program_.at), i);
+    std::sort(members.begin(), members.end());
+    const bool uniform = std::all_of(members.begin(), members.end(), [&](const auto& m) {
+      return sameAxes(m.first, members.front().first);
+    });
+    for (std::size_t i = 0; i + 1 < members.size(); ++i) {
+      // Members that name the same axes meet only when they are equal, hence neighbours; others
+      // need all pairs.
+      const std::size_t last = uniform ? i + 1 : members.size() - 1;
+      for (std::size_t j = i + 1; j <= last; ++j) {
+        if (!mayMeet(members[i].first, members[j].first)) continue;
+        const auto [first, second] = std::minmax(members[i].second, members[j].second);
+        fail(n, "/group_at/" + std::to_string(second),
+             "names the same rank as member " + std::to_string(first) +
+                 ", expected every member once");
+      }
+    }
+  }
+
+  void checkDimension(std::int32_t n, const std::string& field, const Node& node,
+                      std::int32_t dim) const {
+    const auto rank =
+        static_cast<std::int32_t>(tensor(program_.graph.in(node)[0].tensor).shape.size());
+    if (dim >= 0 && dim < rank) return;
+    fail(n, field,
+         "found dimension " + std::to_string(dim) + ", but the operand has " +
+             std::to_string(rank) + " dimensions");
+  }
+
+  const Plan& plan_;
+  const Names& names_;
+  std::int32_t number_;
+  const Program& program_;
+};
+
+}  // namespace
+
+void validateMesh(const std::string& file, const std::vector<MeshAxis>& mesh,
+                  std::int32_t microbatches) {
+  const auto fail = [&](const std::string& pointer, const std::string& message) {
+    throw InputError(file, pointer, message);
+  };
+  std::int64_t ranks = 1;
+  for (std::size_t a = 0; a < mesh.size(); ++a) {
+    const MeshAxis& axis = mesh[a];
+    const std::string pointer = "/mesh/" + std::to_string(a);
+    if (axis.name.empty()) fail(pointer + "/0", "found an axis without a name");
+    if (axis.name == "mb")
+      fail(pointer + "/0",
+           "found an axis named \"mb\", which stands for the microbatches, expected another name");
+    const auto same = [&](const MeshAxis& other) { return other.name == axis.name; };
+    if (std::any_of(mesh.begin(), mesh.begin() + static_cast<std::ptrdiff_t>(a), same))
+      fail(pointer + "/0", "found the axis \"" + axis.name + "\" twice");
+    if (axis.size < 1)
+      fail(pointer + "/1", "found the size " + std::to_string(axis.size) + ", expected one from 1");
+    ranks *= axis.size;  // cannot overflow: at most kMaxRanks before, and a size is below 2^31
+    if (ranks > kMaxRanks)
+      fail(pointer + "/1",
+           "the mesh has more than " + std::to_string(kMaxRanks) + " ranks, which is the limit");
+  }
+  if (microbatches < 1 || microbatches > kMaxMicrobatches)
+    fail("/microbatches", "found " + std::to_string(microbatches) +
+                              ", expected a number from 1 to " + std::to_string(kMaxMicrobatches));
+}
+
+void validatePrograms(const Problem& problem) {
+  static_cast<void>(ProgramGrid(problem.plan));  // each rank has one program
+  for (std::size_t p = 0; p < problem.plan.programs.size(); ++p)
+    ProgramValidator(problem, static_cast<std::int32_t>(p)).run();
+}
+
+}  // namespace shardproof::ir

@@ -71,6 +71,11 @@ std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile
   return ir::completeProblem(std::move(draft));
 }
 
+std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile,
+                                     const std::string& planFile) {
+  return readProblem(modelFile, planFile, {}, nullptr);
+}
+
 std::unique_ptr<Problem> readProblemText(std::string_view model, std::string_view plan) {
   ir::ProblemDraft draft;
   reader::readPlan({"the plan", plan}, draft);

@@ -38,8 +38,7 @@ struct ProofLog {
   File model, plan;
   std::vector<Class> classes;
   std::vector<std::vector<std::int32_t>> forbidden;  // ProofRecord::forbidden
-  std::vector<Entry>
-      lineage;  // as in the plan, then what was added to it (src/ir/dropout_masks.h)
+  std::vector<Entry> lineage;  // as in the plan, then what was added to it (src/ir/dropout_masks.h)
   std::vector<std::int32_t> positioning;  // Plan::positioning
   std::vector<Output> outputs;            // as in the model
 };

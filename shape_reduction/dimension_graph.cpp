@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "ops/collectives.h"
 #include "ops/registry.h"
 #include "shape_reduction/reduction.h"
 #include "shardproof/error.h"
@@ -658,20 +659,19 @@ void Builder::relateCommunication(const StageNode& node) {
   const std::int32_t result = node.out.at(0);
   if (result < 0) return;
   const auto& out = dimVars_[at(result)];
-  const auto resolve = [&](std::int32_t dim) {
-    return at(dim < 0 ? dim + static_cast<std::int32_t>(out.size()) : dim);
+  const ops::Collective& collective = ops::collectiveOf(node.communication);
+  const auto dimension = [&](ops::Along along) {
+    return ops::Collective::dimension(along, node.dim, node.odim, out.size());
   };
+  const std::int32_t gathered = dimension(collective.gathers),
+                     scattered = dimension(collective.scatters);
   for (std::size_t i = 0; i < node.in.size(); ++i) {
     const auto& in = dimVars_[at(node.in[i])];
     const auto index = static_cast<std::int64_t>(i);
     for (std::size_t d = 0; d < out.size(); ++d) {
       const std::int64_t inSize = sizes_[at(in[d])], outSize = sizes_[at(out[d])];
-      const bool gathers =
-          (node.communication == Communication::kAllGather && d == resolve(node.dim)) ||
-          (node.communication == Communication::kAllToAll && d == resolve(node.odim));
-      const bool scatters = (node.communication == Communication::kReduceScatter ||
-                             node.communication == Communication::kAllToAll) &&
-                            d == resolve(node.dim);
+      const bool gathers = static_cast<std::int32_t>(d) == gathered,
+                 scatters = static_cast<std::int32_t>(d) == scattered;
       if (gathers && scatters) {
         const std::int64_t piece = inSize / static_cast<std::int64_t>(node.in.size());
         stretches_.push_back({out[d], index * piece, in[d], node.member * piece, piece});
@@ -686,9 +686,7 @@ void Builder::relateCommunication(const StageNode& node) {
     if (valueVars_[at(result)] >= 0)
       dims_.unite(valueVars_[at(result)], valueVars_[at(node.in[i])]);
   }
-  const bool reduces = node.communication == Communication::kAllReduce ||
-                       node.communication == Communication::kReduceScatter;
-  if (reduces && valueVars_[at(result)] >= 0 &&
+  if (collective.reduces && valueVars_[at(result)] >= 0 &&
       (node.reduction == Reduction::kSum || node.reduction == Reduction::kMean))
     summedValues_.push_back(valueVars_[at(result)]);
   std::vector<std::vector<std::int32_t>> variables;

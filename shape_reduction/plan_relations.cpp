@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "ops/attributes.h"
+#include "ops/collectives.h"
 #include "ops/registry.h"
 #include "plan/checks.h"
 #include "shardproof/error.h"
@@ -307,31 +308,33 @@ class Collector {
       std::int64_t size = 0;
       const std::vector<char> stay = membersThatStay(spec, size);
       try {
-        if (communicationShape(spec, program.graph.tensors[at(a)].shape, size) !=
+        if (ops::communicationShape(spec, program.graph.tensors[at(a)].shape, size) !=
             program.graph.tensors[at(b)].shape)
           return 0;
       } catch (const ShapeError&) {
         return 0;
       }
       const auto &x = dims.ofTensor[at(a)], &y = dims.ofTensor[at(b)];
-      const bool gathers =
-          spec.kind == Communication::kAllGather || spec.kind == Communication::kAllToAll;
-      const bool scatters =
-          spec.kind == Communication::kReduceScatter || spec.kind == Communication::kAllToAll;
-      const std::size_t gathered = at(spec.kind == Communication::kAllToAll ? spec.odim : spec.dim),
-                        scattered = at(spec.dim);
+      const ops::Collective& collective = ops::collectiveOf(spec.kind);
+      const auto dimension = [&](ops::Along along) {
+        return ops::Collective::dimension(along, spec.dim, spec.odim, x.size());
+      };
+      const std::int32_t gathered = dimension(collective.gathers),
+                         scattered = dimension(collective.scatters);
       for (std::size_t d = 0; d < x.size(); ++d) {
-        if (gathers && scatters && d == gathered && d == scattered)
-          relateExchange(x[d], y[d], stay);
-        else if (gathers && d == gathered) sharePieces(spec, y[d], x[d], stay);
-        else if (scatters && d == scattered) sharePieces(spec, x[d], y[d], stay);
+        const auto dim = static_cast<std::int32_t>(d);
+        if (dim == gathered && dim == scattered) relateExchange(x[d], y[d], stay);
+        else if (dim == gathered) sharePieces(spec, y[d], x[d], stay);
+        else if (dim == scattered) sharePieces(spec, x[d], y[d], stay);
         else lines_.equal(x[d], y[d]);
       }
       if (dims.values[at(a)] >= 0 && dims.values[at(b)] >= 0)
         lines_.equal(dims.values[at(a)], dims.values[at(b)]);
     }
-    // Members have equal shapes.
-    const std::int32_t t = a >= 0 ? a : b;
+    // Members have equal shapes of what they all have.
+    const bool given = ops::collectiveOf(spec.kind).operand != ops::Who::kAll && b >= 0;
+    const std::int32_t t = a >= 0 && !given ? a : b;
+    if (t < 0) return 1;  // a barrier
     const auto [it, first] = members_.try_emplace(
         {spec.comm, spec.tag.value_or(std::numeric_limits<std::int64_t>::min()),
          program.graph.tensors[at(t)].shape},

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/collectives.h"
 #include "ops/registry.h"
 #include "plan/checks.h"
 #include "shardproof/error.h"
@@ -201,7 +202,7 @@ class FormReader {
 
   void readNode() {
     StageNode n;
-    const std::int64_t kind = number(0, static_cast<std::int64_t>(Communication::kReceive) * 2 + 1);
+    const std::int64_t kind = number(0, static_cast<std::int64_t>(Communication::kPart) * 2 + 1);
     n.logical = kind % 2 != 0;
     n.communication = static_cast<Communication>(kind / 2);
     n.node = static_cast<std::int32_t>(stage_.nodes.size());
@@ -284,9 +285,8 @@ class FormReader {
     if (n.in.empty() || n.out.size() != 1 ||
         (!n.multiplicity.empty() && n.multiplicity.size() != n.in.size()))
       throw DamagedForm("a communication of no members");
-    // A reduce_scatter of one operand takes a part of what is combined already: one of as many as
-    // fit.
-    if (n.communication == Communication::kReduceScatter && members == 1 && n.out[0] >= 0) {
+    // A part is one of as many as fit.
+    if (n.communication == Communication::kPart && members == 1 && n.out[0] >= 0) {
       const Shape &whole = stage_.tensors[at(n.in[0])].info.shape,
                   &part = stage_.tensors[at(n.out[0])].info.shape;
       const std::int64_t dim = n.dim < 0 ? n.dim + static_cast<std::int64_t>(part.size()) : n.dim;
@@ -295,9 +295,7 @@ class FormReader {
             std::max<std::int64_t>(1, whole[at(dim)] / std::max<std::int64_t>(1, part[at(dim)]));
       }
     }
-    const bool cuts = n.communication == Communication::kAllGather ||
-                      n.communication == Communication::kReduceScatter ||
-                      n.communication == Communication::kAllToAll;
+    const bool cuts = ops::collectiveOf(n.communication).movesPieces();
     if (cuts && n.member >= members)
       throw DamagedForm("a communication without the member whose result it is");
     std::int64_t total = 0;
@@ -321,7 +319,7 @@ class FormReader {
     spec.dim = n.dim;
     spec.odim = n.odim;
     try {
-      if (communicationShape(spec, first.shape, members) != out.shape)
+      if (ops::communicationShape(spec, first.shape, members) != out.shape)
         throw DamagedForm("a communication's result has another shape than it produces");
     } catch (const ShapeError& error) {
       throw DamagedForm(error.what());

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "ops/collectives.h"
 #include "ops/registry.h"
 #include "shardproof/error.h"
 
@@ -533,6 +534,7 @@ class Cutter {
       if (other.microbatch != made.microbatch) return false;
       todo.push_back({other.program, kCombined - other.node, other.rank, other.microbatch});
       made.member = placeIn(members, made.rank);
+      made.communication = Communication::kPart;
     } else {
       const Graph& graph = plan_.programs[static_cast<std::size_t>(other.program)].graph;
       const std::int32_t result = graph.out(graph.nodes[static_cast<std::size_t>(other.node)])[0];
@@ -557,8 +559,26 @@ class Cutter {
         plan_.programs[static_cast<std::size_t>(made.program)]
             .communications[static_cast<std::size_t>(node.communication)];
     made.communication = spec.kind;
+    if (spec.kind == Communication::kScatter) {
+      expandScatter(made, spec, todo);
+      return;
+    }
+    if (spec.kind == Communication::kReduce) made.communication = Communication::kAllReduce;
+    if (spec.kind == Communication::kGather) made.communication = Communication::kAllGather;
     const Members& members = membersOf(made, spec);
     if (!share(made, spec, members, todo)) addMembers(made, spec, members, todo);
+  }
+
+  // A member's own piece of the root's operand.
+  void expandScatter(LocalNode& made, const CommunicationSpec& spec,
+                     std::vector<LocalInstance>& todo) {
+    for (const std::int32_t axis : spec.groupAxes) {
+      if (lumped(axis)) throw NotInterchangeable(axis);
+    }
+    made.communication = Communication::kPart;
+    addMembers(made, spec, *groups_.insert({mesh_.with(made.rank, spec.peer)}).first, todo);
+    made.multiplicity = {1};
+    made.member = placeIn(join_.groupOf(spec, made.rank), made.rank);
   }
 
   // In group order; of a message or a broadcast the rank that it comes from. Equal lists are one
@@ -936,8 +956,7 @@ class Cutter {
             plan_.programs[static_cast<std::size_t>(from.program)]
                 .communications[static_cast<std::size_t>(node.communication)];
         made.communication = from.communication;
-        if (made.communication != Communication::kReduceScatter || from.in.size() > 1)
-          made.reduction = spec.reduction;  // one operand: it is combined already
+        if (ops::collectiveOf(made.communication).reduces) made.reduction = spec.reduction;
         made.dim = spec.dim;
         made.odim = spec.odim;
       }

@@ -62,9 +62,9 @@ struct StageNode {
   OperatorId op;  // invalid for communication
   std::shared_ptr<const Attributes> attributes;
   std::vector<std::int32_t> in, out;  // stage tensors, -1: absent
-  // Communication: one member's result from all members' operands, in group order. A reduce_scatter
-  // of one operand takes this member's part of it: what the members add up is then the result of an
-  // all_reduce, made once in the stage.
+  // Communication: one member's result from all members' operands, in group order. What members
+  // have in common is made once: of a reduce_scatter the sum is an all_reduce, of which each takes
+  // its `part`; of what a root scatters as well.
   Communication communication = Communication::kNone;
   Reduction reduction = Reduction::kSum;
   std::int32_t dim = 0, odim = 0;

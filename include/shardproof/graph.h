@@ -104,13 +104,13 @@ enum class Communication : std::uint8_t {
   kAllToAll,
   kBroadcast,
   kSend,
-  kReceive
+  kReceive,
+  kReduce,
+  kGather,
+  kScatter,
+  kBarrier,
+  kPart,  // of a stage only (ops/collectives.h)
 };
-// "all_reduce", ...; "none".
-const char* communicationName(Communication kind);
-// kNone when `op` is no communication operator.
-Communication findCommunication(std::string_view op);
-
 enum class Reduction : std::uint8_t { kSum, kMean, kMax, kMin };
 
 // The communication fields of a plan's node.
@@ -120,9 +120,9 @@ struct CommunicationSpec {
   std::optional<std::int64_t> tag;      // where given, stands in the microbatch's place
   std::vector<std::int32_t> groupAxes;  // "group"
   std::vector<Coordinates> groupAt;     // "group_at", in group order; empty when groupAxes is used
-  Coordinates peer;                     // broadcast: root; send: to; receive: from
+  Coordinates peer;                     // root; send: to; receive: from
   Reduction reduction = Reduction::kSum;
-  std::int32_t dim = 0;   // all_gather, reduce_scatter; all_to_all: idim
+  std::int32_t dim = 0;   // along which is gathered or scattered; all_to_all: idim
   std::int32_t odim = 0;  // all_to_all
 };
 

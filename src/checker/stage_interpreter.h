@@ -523,6 +523,13 @@ class StageInterpreter {
       case Communication::kBroadcast:
         out.data = values_[at(node.in[0])].data;
         break;
+      case Communication::kPart: {
+        const Value& in = values_[at(node.in[0])];
+        const std::size_t d = resolve(node.dim);
+        copyStretch(in, d, in.dims[d].reducedBound(node.member * out.dims[d].full), out, d, 0,
+                    extents(out));
+        break;
+      }
       case Communication::kAllReduce:
       case Communication::kReduceScatter: {
         const bool ordered = node.reduction == Reduction::kMax || node.reduction == Reduction::kMin;

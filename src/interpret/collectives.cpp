@@ -91,6 +91,7 @@ std::vector<Value<T>> communicated(Context& context, const CommunicationSpec& sp
   const std::size_t members = operands.size();
   const auto given = std::find_if(operands.begin(), operands.end(),
                                   [](const Value<T>* v) { return v != nullptr; });
+  if (given == operands.end()) return std::vector<Value<T>>(members);  // a barrier
   const Value<T>& first = **given;
   std::shared_ptr<const std::string> unknown;
   for (const Value<T>* o : operands) {
@@ -105,6 +106,14 @@ std::vector<Value<T>> communicated(Context& context, const CommunicationSpec& sp
   const auto count = static_cast<std::int64_t>(members);
   std::vector<Value<T>> results;
   switch (spec.kind) {
+    case Communication::kScatter: {
+      const Along a(first.shape, spec.dim, first.planes());
+      const std::int64_t size = piece(a, count);
+      for (std::int64_t m = 0; m < count; ++m)
+        results.push_back(cut(context, first, a, m * size, size));
+      break;
+    }
+    case Communication::kReduce:
     case Communication::kAllReduce:
       results.assign(members, reduced(context, spec.reduction, operands));
       break;
@@ -116,6 +125,7 @@ std::vector<Value<T>> communicated(Context& context, const CommunicationSpec& sp
         results.push_back(cut(context, whole, a, m * size, size));
       break;
     }
+    case Communication::kGather:
     case Communication::kAllGather: {
       std::vector<Value<T>> parts;
       for (const Value<T>* o : operands) parts.push_back(*o);

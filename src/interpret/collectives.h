@@ -7,8 +7,9 @@
 
 namespace shardproof::interpret {
 
-// `operands` and the results in group order. Of a broadcast or a message only the root's (the
-// sender's) operand is there, and it is given back to all. Throws Misfit where shapes or kinds
+// `operands` and the results in group order. Of a broadcast, a scatter or a message only the
+// root's (the sender's) operand is there. There is a result for each member, also for those whose
+// node has none; of a barrier it is empty. Throws Misfit where shapes or kinds
 // differ or cannot be split, NoMeaning for the mean of integers and the largest of complex numbers.
 template <class T>
 std::vector<Value<T>> communicated(Context& context, const CommunicationSpec& spec,

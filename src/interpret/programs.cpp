@@ -50,6 +50,15 @@ const char* nameOf(Communication kind) {
       return "send";
     case Communication::kReceive:
       return "recv";
+    case Communication::kReduce:
+      return "reduce";
+    case Communication::kGather:
+      return "gather";
+    case Communication::kScatter:
+      return "scatter";
+    case Communication::kBarrier:
+      return "barrier";
+    case Communication::kPart:
     case Communication::kNone:
       break;
   }
@@ -347,18 +356,26 @@ void Programs::checkMeeting(const Meeting& meeting) const {
     };
     if (spec.reduction != first.reduction) fail("reduces otherwise");
     if (spec.dim != first.dim || spec.odim != first.odim) fail("works along another dimension");
-    if (spec.kind != Communication::kBroadcast) continue;
+    const bool gives =
+                   spec.kind == Communication::kBroadcast || spec.kind == Communication::kScatter,
+               takes = spec.kind == Communication::kReduce || spec.kind == Communication::kGather;
+    if (!gives && !takes) continue;
     const std::int64_t root = mesh_.moved(m.rank, spec.peer);
     if (root != mesh_.moved(joined->rank, first.peer)) fail("names another root");
     if (std::none_of(meeting.members.begin(), meeting.members.end(),
                      [&](const Member& o) { return o.rank == root; }))
       throw CannotRun(place(m.rank, m.instance) + ": the root is not in the group");
     const Node& n = node(m.rank, m.instance);
-    if ((n.inCount == 1) != (m.rank == root))
-      throw CannotRun(place(m.rank, m.instance) +
-                      (m.rank == root
-                           ? ": the root of a broadcast has one operand and no result"
-                           : ": a receiver of a broadcast has one result and no operand"));
+    const bool isRoot = m.rank == root;
+    // A root gives and does not get, except for its own piece of what it scatters; or it gets what
+    // all give.
+    const bool operand = takes || isRoot,
+               result = takes ? isRoot : !isRoot || spec.kind == Communication::kScatter;
+    if ((n.inCount == 1) != operand || (n.outCount == 1) != result)
+      throw CannotRun(place(m.rank, m.instance) + ": " +
+                      (isRoot ? "the root of a " : "who is not the root of a ") +
+                      nameOf(spec.kind) + " has " + (operand ? "one" : "no") + " operand and " +
+                      (result ? "one" : "no") + " result");
   }
 }
 

@@ -124,8 +124,12 @@ class Runner {
     } catch (const Misfit& misfit) {
       throw CannotRun(programs_.place(first.rank, first.instance) + ": " + misfit.what());
     } catch (const NoMeaning& nothing) {
-      for (std::size_t m = 0; m < meeting.members.size(); ++m)
-        results.push_back(meaningless(declared(meeting.members[m]), nothing.what()));
+      results.resize(meeting.members.size());
+      for (std::size_t m = 0; m < meeting.members.size(); ++m) {
+        const Member& member = meeting.members[m];
+        if (programs_.node(member.rank, member.instance).outCount > 0)
+          results[m] = meaningless(declared(member), nothing.what());
+      }
     }
     double reach = 0;
     bool masked = false;

@@ -78,7 +78,8 @@ void Uses::connect(const Problem& problem) {
     for (const Node& node : program.graph.nodes) {
       if (node.communication < 0) continue;
       const CommunicationSpec& spec = program.communications[at(node.communication)];
-      if (spec.kind == Communication::kAllReduce || spec.kind == Communication::kReduceScatter)
+      if (spec.kind == Communication::kAllReduce || spec.kind == Communication::kReduceScatter ||
+          spec.kind == Communication::kReduce)
         continue;
       const auto join = [&](std::int32_t t) {
         if (t < 0) return;

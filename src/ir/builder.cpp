@@ -4,6 +4,7 @@
 
 #include "ir/complete.h"
 #include "ir/draft.h"
+#include "ops/collectives.h"
 #include "ops/registry.h"
 
 namespace shardproof {
@@ -118,10 +119,20 @@ ir::CommunicationDraft ProgramBuilder::draftOf(Communication kind, const Group& 
 NodeId ProgramBuilder::communicate(ir::CommunicationDraft draft, const TensorNames& in,
                                    const TensorNames& out, const NodeOptions& options) {
   auto& communications = problem_->plan.programs[static_cast<std::size_t>(program_)].communications;
+  const ops::Collective& collective = ops::collectiveOf(draft.kind);
+  NodeOptions complete = options;  // what a file says of it
+  if (collective.gathers == ops::Along::kOtherDim) {
+    complete.attributes["idim"] = Rational(draft.dim);
+    complete.attributes["odim"] = Rational(draft.odim);
+  } else if (collective.movesPieces()) {
+    complete.attributes["dim"] = Rational(draft.dim);
+  }
+  if (draft.reduction != Reduction::kSum)
+    complete.attributes["reduce"] = std::string(ops::reductionName(draft.reduction));
   Node node;
   node.communication = static_cast<std::int32_t>(communications.size());
   communications.push_back(std::move(draft));
-  return add(node, in, out, options);
+  return add(node, in, out, complete);
 }
 
 NodeId ProgramBuilder::allReduce(std::string_view in, std::string_view out, const Group& group,

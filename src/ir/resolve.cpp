@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ir/tensor_index.h"
+#include "ops/collectives.h"
 #include "shardproof/error.h"
 #include "util/json_pointer.h"
 
@@ -280,21 +281,19 @@ class Resolver {
     for (std::size_t i = 0; i < draft.groupAt.size(); ++i)
       out.groupAt.push_back(axes.resolve(
           draft.groupAt[i], [&] { return pointer() + "/group_at/" + std::to_string(i); }));
-    out.peer = axes.resolve(draft.peer, [&] { return pointer() + peerField(draft.kind); });
+    out.peer = axes.resolve(draft.peer,
+                            [&] { return pointer() + "/" + ops::collectiveOf(draft.kind).peer; });
     return out;
-  }
-
-  static const char* peerField(Communication kind) {
-    if (kind == Communication::kBroadcast) return "/root";
-    return kind == Communication::kSend ? "/to" : "/from";
   }
 
   // Negative dimensions count from the end, as in PyTorch.
   static void countFromTheFront(const Graph& graph, const Node& node, CommunicationSpec& spec) {
     const auto in = graph.in(node);
-    if (in.empty() || !in[0].present()) return;
-    const auto rank = static_cast<std::int32_t>(
-        graph.tensors[static_cast<std::size_t>(in[0].tensor)].shape.size());
+    const auto out = graph.out(node);
+    const std::int32_t t = !in.empty() ? in[0].tensor : out.empty() ? -1 : out[0];
+    if (t < 0) return;
+    const auto rank =
+        static_cast<std::int32_t>(graph.tensors[static_cast<std::size_t>(t)].shape.size());
     for (std::int32_t* dim : {&spec.dim, &spec.odim}) {
       if (*dim < 0 && *dim >= -rank) *dim += rank;
     }

@@ -5,6 +5,7 @@
 
 #include "ir/node_error.h"
 #include "ir/validate.h"
+#include "ops/collectives.h"
 #include "ops/registry.h"
 #include "shardproof/error.h"
 #include "util/json_pointer.h"
@@ -120,25 +121,30 @@ class NodeValidator {
 
 void validateNodes(const Problem& problem) { NodeValidator(problem).run(); }
 
+namespace {
+
+std::string countOf(std::size_t n, const char* what) {
+  return (n == 0 ? "no " : "one ") + std::string(what);
+}
+
+}  // namespace
+
 std::string communicationArity(Communication kind, std::size_t operands, std::size_t results) {
-  const bool one = operands + results == 1;
-  const std::string found = "found " + std::to_string(operands) + " operands and " +
-                            std::to_string(results) + " results, expected ";
-  switch (kind) {
-    case Communication::kNone:
-      return "found a communication without a kind";
-    case Communication::kSend:
-      return one && operands == 1 ? "" : found + "one operand and no result for send";
-    case Communication::kReceive:
-      return one && results == 1 ? "" : found + "no operand and one result for recv";
-    case Communication::kBroadcast:
-      return one ? ""
-                 : found + "one operand on the root of a broadcast, or one result on the others";
-    default:
-      return operands == 1 && results == 1
-                 ? ""
-                 : found + "one operand and one result for " + communicationName(kind);
-  }
+  if (kind == Communication::kNone || kind == Communication::kPart)
+    return "found a communication of no kind that a plan has";
+  const ops::Collective& c = ops::collectiveOf(kind);
+  const auto fits = [&](bool root) {
+    return operands == c.operands(root) && results == c.results(root);
+  };
+  if (fits(false) || (c.rooted() && fits(true))) return "";
+  const auto needs = [&](bool root) {
+    return countOf(c.operands(root), "operand") + " and " + countOf(c.results(root), "result");
+  };
+  return "found " + std::to_string(operands) + " operands and " + std::to_string(results) +
+         " results, expected " +
+         (c.rooted() ? needs(true) + " on the root of a " + c.name + ", or " + needs(false) +
+                           " on the others"
+                     : needs(false) + " for " + c.name);
 }
 
 const char* elementName(ElementKind kind) {

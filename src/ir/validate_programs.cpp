@@ -7,6 +7,7 @@
 #include "ir/node_error.h"
 #include "ir/program_grid.h"
 #include "ir/validate.h"
+#include "ops/collectives.h"
 
 namespace shardproof::ir {
 
@@ -107,18 +108,11 @@ class ProgramValidator {
     const CommunicationSpec& spec =
         program_.communications[static_cast<std::size_t>(node.communication)];
     checkMembers(n, spec);
-    switch (spec.kind) {
-      case Communication::kAllToAll:
-        checkDimension(n, "/attrs/idim", node, spec.dim);
-        checkDimension(n, "/attrs/odim", node, spec.odim);
-        break;
-      case Communication::kAllGather:
-      case Communication::kReduceScatter:
-        checkDimension(n, "/attrs/dim", node, spec.dim);
-        break;
-      default:
-        break;
-    }
+    const ops::Collective& collective = ops::collectiveOf(spec.kind);
+    if (!collective.movesPieces()) return;
+    const bool two = collective.gathers == ops::Along::kOtherDim;
+    checkDimension(n, two ? "/attrs/idim" : "/attrs/dim", node, spec.dim);
+    if (two) checkDimension(n, "/attrs/odim", node, spec.odim);
   }
 
   void checkMembers(std::int32_t n, const CommunicationSpec& spec) const {
@@ -145,8 +139,9 @@ class ProgramValidator {
 
   void checkDimension(std::int32_t n, const std::string& field, const Node& node,
                       std::int32_t dim) const {
-    const auto rank =
-        static_cast<std::int32_t>(tensor(program_.graph.in(node)[0].tensor).shape.size());
+    const auto in = program_.graph.in(node);  // empty where a root scatters: as the result
+    const std::int32_t t = in.empty() ? program_.graph.out(node)[0] : in[0].tensor;
+    const auto rank = static_cast<std::int32_t>(tensor(t).shape.size());
     if (dim >= 0 && dim < rank) return;
     fail(n, field,
          "found dimension " + std::to_string(dim) + ", but the operand has " +

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "ops/attributes.h"
+#include "ops/collectives.h"
 #include "ops/registry.h"
 #include "plan/join.h"
 #include "shardproof/error.h"
@@ -40,41 +41,6 @@ Defect defectAt(const Join& join, DefectKind kind, std::int32_t program, std::in
 
 }  // namespace
 
-Shape communicationShape(const CommunicationSpec& spec, const Shape& in, std::int64_t groupSize) {
-  Shape out = in;
-  const auto dimension = [&](std::int32_t dim) -> std::int64_t& {
-    const auto rank = static_cast<std::int32_t>(in.size());
-    if (dim < -rank || dim >= rank)
-      throw ShapeError("dimension " + std::to_string(dim) +
-                       " does not exist in an operand of shape " + ops::toText(in));
-    return out[static_cast<std::size_t>(dim < 0 ? dim + rank : dim)];
-  };
-  const auto split = [&](std::int32_t dim) {
-    std::int64_t& size = dimension(dim);
-    if (size % groupSize != 0) {
-      throw ShapeError("dimension " + std::to_string(dim) + " of shape " + ops::toText(in) +
-                       " is not divisible by the group's " + std::to_string(groupSize) +
-                       " members");
-    }
-    size /= groupSize;
-  };
-  switch (spec.kind) {
-    case Communication::kAllGather:
-      dimension(spec.dim) *= groupSize;
-      break;
-    case Communication::kReduceScatter:
-      split(spec.dim);
-      break;
-    case Communication::kAllToAll:
-      split(spec.dim);
-      dimension(spec.odim) *= groupSize;
-      break;
-    default:
-      break;
-  }
-  return out;
-}
-
 void checkPlanShapes(const Join& join, std::vector<Defect>& defects) {
   const Problem& problem = join.problem();
   for (std::size_t p = 0; p < problem.plan.programs.size(); ++p) {
@@ -93,9 +59,9 @@ void checkPlanShapes(const Join& join, std::vector<Defect>& defects) {
         if (node.communication >= 0) {
           const CommunicationSpec& spec = specOf(program, node);
           if (in.empty() || out.empty() || in[0].tensor < 0 || out[0] < 0)
-            continue;  // the partner checks send, recv and broadcast
+            continue;  // the partners are compared
           const std::int64_t size = static_cast<std::int64_t>(join.groupOf(spec, someRank).size());
-          const Shape shape = communicationShape(
+          const Shape shape = ops::communicationShape(
               spec, graph.tensors[static_cast<std::size_t>(in[0].tensor)].shape, size);
           const Tensor& result = graph.tensors[static_cast<std::size_t>(out[0])];
           if (shape != result.shape) {
@@ -296,8 +262,8 @@ void checkCommunication(const Join& join, std::vector<Defect>& defects) {
       const Node& node = graph.nodes[n];
       if (node.communication < 0) continue;
       const CommunicationSpec& spec = specOf(program, node);
-      const bool pointToPoint =
-          spec.kind == Communication::kSend || spec.kind == Communication::kReceive;
+      const ops::Collective& collective = ops::collectiveOf(spec.kind);
+      const bool pointToPoint = collective.message();
       const DefectKind kind = pointToPoint ? DefectKind::kSendReceive : DefectKind::kCollective;
       const auto report = [&](Microbatch microbatch, const std::string& message) -> Defect& {
         Defect defect = defectAt(join, kind, p, static_cast<std::int32_t>(n), message);
@@ -325,17 +291,20 @@ void checkCommunication(const Join& join, std::vector<Defect>& defects) {
         continue;
       }
       const std::int64_t root = mesh.with(rank, spec.peer);
-      if (spec.kind == Communication::kBroadcast) {
+      if (collective.rooted()) {
+        const std::string name = collective.name;
         if (std::find(group.begin(), group.end(), root) == group.end()) {
-          report(Microbatch::none(), "the root of broadcast " + comm + ", rank " +
+          report(Microbatch::none(), "the root of " + name + " " + comm + ", rank " +
                                          std::to_string(root) + ", is not in its group");
           continue;
         }
         const bool isRoot = root == rank;
-        if ((node.inCount == 1) != isRoot || (node.outCount == 1) == isRoot) {
+        if (node.inCount != collective.operands(isRoot) ||
+            node.outCount != collective.results(isRoot)) {
           report(Microbatch::none(),
-                 isRoot ? "the root of a broadcast has one operand and no result"
-                        : "a receiver of a broadcast has one result and no operand");
+                 (isRoot ? "the root of a " + name : "who is not the root of a " + name) + " has " +
+                     (collective.operands(isRoot) ? "one" : "no") + " operand and " +
+                     (collective.results(isRoot) ? "one" : "no") + " result");
           continue;
         }
       }
@@ -345,24 +314,29 @@ void checkCommunication(const Join& join, std::vector<Defect>& defects) {
         for (std::int32_t m = 1; m < problem.plan.microbatches; ++m)
           microbatches.push_back(Microbatch::of(m));
       }
-      const auto shapeOf = [](const Program& q, const Node& c) -> const Tensor& {
+      // What all members have of one shape: the operands where all have one, else what a member has
+      // of what is given to it; nothing of a barrier.
+      const auto common = [&](const Program& q, const Node& c) -> const Tensor* {
         const auto in = q.graph.in(c);
         const auto out = q.graph.out(c);
-        return q.graph.tensors[static_cast<std::size_t>(!in.empty() ? in[0].tensor : out[0])];
+        const bool given = collective.operand != ops::Who::kAll && !out.empty();
+        const std::int32_t t = !in.empty() && !given ? in[0].tensor : out.empty() ? -1 : out[0];
+        return t < 0 ? nullptr : &q.graph.tensors[static_cast<std::size_t>(t)];
       };
+      const Tensor* const own = common(program, node);
       for (const Microbatch m : microbatches) {
         bool stop = false;
         for (const std::int64_t member : group) {
           // What meets an alike member meets this one: both run the same, and no group names
           // either. But a root is partly a member's own coordinates, so members that are alike may
           // mean several.
-          if (spec.kind != Communication::kBroadcast && !join.representative(member)) continue;
+          if (!collective.rooted() && !join.representative(member)) continue;
           if (pointToPoint && member == rank) continue;
           const auto found = join.partners(member, spec, m, rank);
           if (found.size() != 1) {
             const std::string what = pointToPoint
                                          ? (spec.kind == Communication::kSend ? "receive" : "send")
-                                         : communicationName(spec.kind);
+                                         : ops::communicationName(spec.kind);
             report(m, found.empty()
                           ? "rank " + std::to_string(member) + " never issues the matching " +
                                 what + " of communication " + comm
@@ -383,14 +357,14 @@ void checkCommunication(const Join& join, std::vector<Defect>& defects) {
             mismatch = "reduces with another operation";
           else if (otherSpec.dim != spec.dim || otherSpec.odim != spec.odim)
             mismatch = "works along another dimension";
-          else if (spec.kind == Communication::kBroadcast &&
-                   mesh.with(member, otherSpec.peer) != root)
+          else if (collective.rooted() && mesh.with(member, otherSpec.peer) != root)
             mismatch = "names another root";
-          else if (shapeOf(other, partner).shape != shapeOf(program, node).shape)
-            mismatch = "has shape " + ops::toText(shapeOf(other, partner).shape) + " where rank " +
-                       std::to_string(rank) + " has " + ops::toText(shapeOf(program, node).shape);
-          else if (shapeOf(other, partner).element != shapeOf(program, node).element)
-            mismatch = "has another kind of element";
+          else if (const Tensor* its = common(other, partner); own != nullptr && its != nullptr) {
+            if (its->shape != own->shape)
+              mismatch = "has shape " + ops::toText(its->shape) + " where rank " +
+                         std::to_string(rank) + " has " + ops::toText(own->shape);
+            else if (its->element != own->element) mismatch = "has another kind of element";
+          }
           if (!mismatch.empty()) {
             Defect& defect = report(m, "rank " + std::to_string(member) + " joins communication " +
                                            comm + " but " + mismatch);

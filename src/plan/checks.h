@@ -31,8 +31,4 @@ void checkDeadlock(const Join& join,
 Defect dataCycle(const Join& join, std::int32_t program, std::int32_t node, std::int64_t rank,
                  Microbatch microbatch);
 
-// The result's shape of a communication node; throws ShapeError. `groupSize` is the number of
-// members.
-Shape communicationShape(const CommunicationSpec& spec, const Shape& in, std::int64_t groupSize);
-
 }  // namespace shardproof

@@ -7,6 +7,7 @@
 
 #include <boost/graph/strong_components.hpp>
 
+#include "ops/collectives.h"
 #include "ops/registry.h"
 #include "plan/checks.h"
 #include "shardproof/error.h"
@@ -401,9 +402,9 @@ double Join::operatorInstances() const {
 
 std::string Join::opName(std::int32_t program, const Node& node) const {
   if (node.communication < 0) return ops::Registry::instance().at(node.op).name;
-  return communicationName(problem_.plan.programs[static_cast<std::size_t>(program)]
-                               .communications[static_cast<std::size_t>(node.communication)]
-                               .kind);
+  return ops::communicationName(problem_.plan.programs[static_cast<std::size_t>(program)]
+                                    .communications[static_cast<std::size_t>(node.communication)]
+                                    .kind);
 }
 
 NodePlace Join::place(std::int32_t program, std::int32_t node) const {

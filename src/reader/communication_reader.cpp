@@ -1,45 +1,22 @@
 #include "reader/communication_reader.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
-#include <span>
 #include <string>
 #include <vector>
+
+#include "ops/collectives.h"
 
 namespace shardproof::reader {
 
 namespace {
 
-struct Rule {
-  Communication kind;
-  bool collective;        // has a group
-  std::string_view peer;  // the field with the peer's coordinates, or empty
-  std::vector<std::string_view> attributes;
-};
+using ops::Collective;
 
-const std::array<Rule, 7>& rules() {
-  static const std::array<Rule, 7> table{{
-      {Communication::kAllReduce, true, "", {"reduce"}},
-      {Communication::kAllGather, true, "", {"dim"}},
-      {Communication::kReduceScatter, true, "", {"dim", "reduce"}},
-      {Communication::kAllToAll, true, "", {"idim", "odim"}},
-      {Communication::kBroadcast, true, "root", {}},
-      {Communication::kSend, false, "to", {}},
-      {Communication::kReceive, false, "from", {}},
-  }};
-  return table;
-}
-
-const Rule& ruleOf(Communication kind) {
-  return *std::find_if(rules().begin(), rules().end(),
-                       [&](const Rule& r) { return r.kind == kind; });
-}
-
-void expectOnlyFields(const Rule& rule, const Value& node) {
+void expectOnlyFields(const Collective& collective, const Value& node) {
   std::vector<std::string_view> known{"op", "in", "out", "attrs", "loc", "mb", "comm", "tag"};
-  if (rule.collective) known.insert(known.end(), {"group", "group_at"});
-  if (!rule.peer.empty()) known.push_back(rule.peer);
+  if (!collective.message()) known.insert(known.end(), {"group", "group_at"});
+  if (*collective.peer != 0) known.push_back(collective.peer);
   node.expectFields(known);
 }
 
@@ -52,41 +29,28 @@ std::int32_t readDimension(const Value& attributes, std::string_view key) {
 Reduction readReduction(const Value& attributes) {
   const auto value = attributes.find("reduce");
   if (!value) return Reduction::kSum;
-  const std::string_view text = value->string();
-  if (text == "sum") return Reduction::kSum;
-  if (text == "mean") return Reduction::kMean;
-  if (text == "max") return Reduction::kMax;
-  if (text == "min") return Reduction::kMin;
+  if (const auto reduction = ops::findReduction(value->string())) return *reduction;
   value->expected("\"sum\", \"mean\", \"max\" or \"min\"");
 }
 
-void readAttributes(const Rule& rule, const Value& node, ir::CommunicationDraft& spec) {
+void readAttributes(const Collective& collective, const Value& node, ir::CommunicationDraft& spec) {
   const auto attributes = node.find("attrs");
+  const std::vector<std::string_view> names = collective.attributes();
   if (!attributes) {
-    const bool needed = std::any_of(rule.attributes.begin(), rule.attributes.end(),
-                                    [](std::string_view a) { return a != "reduce"; });
-    if (needed)
-      node.fail("the field \"attrs\" is missing: " + std::string(communicationName(rule.kind)) +
-                " needs " + listNames(rule.attributes));
+    if (collective.movesPieces())
+      node.fail("the field \"attrs\" is missing: " + std::string(collective.name) + " needs " +
+                listNames(names));
     return;
   }
-  if (rule.attributes.empty() && attributes->expectObject().size() > 0) {
-    (*attributes->begin())
-        .fail("unknown attribute: " + std::string(communicationName(rule.kind)) + " has none");
-  }
-  attributes->expectFields(rule.attributes);
-  spec.reduction = readReduction(*attributes);
-  switch (rule.kind) {
-    case Communication::kAllGather:
-    case Communication::kReduceScatter:
-      spec.dim = readDimension(*attributes, "dim");
-      break;
-    case Communication::kAllToAll:
-      spec.dim = readDimension(*attributes, "idim");
-      spec.odim = readDimension(*attributes, "odim");
-      break;
-    default:
-      break;
+  if (names.empty() && attributes->expectObject().size() > 0)
+    (*attributes->begin()).fail("unknown attribute: " + std::string(collective.name) + " has none");
+  attributes->expectFields(names);
+  if (collective.reduces) spec.reduction = readReduction(*attributes);
+  if (collective.gathers == ops::Along::kOtherDim) {
+    spec.dim = readDimension(*attributes, "idim");
+    spec.odim = readDimension(*attributes, "odim");
+  } else if (collective.movesPieces()) {
+    spec.dim = readDimension(*attributes, "dim");
   }
 }
 
@@ -126,15 +90,15 @@ ir::NamedCoordinates readCoordinates(const Value& value, Names& names) {
 }
 
 ir::CommunicationDraft readCommunication(Communication kind, const Value& node, Names& names) {
-  const Rule& rule = ruleOf(kind);
-  expectOnlyFields(rule, node);
+  const Collective& collective = ops::collectiveOf(kind);
+  expectOnlyFields(collective, node);
   ir::CommunicationDraft spec;
   spec.kind = kind;
   spec.comm = names.intern(node.require("comm").name());
   if (const auto tag = node.find("tag")) spec.tag = tag->integer();
-  readAttributes(rule, node, spec);
-  if (rule.collective) readGroup(node, names, spec);
-  if (!rule.peer.empty()) spec.peer = readCoordinates(node.require(rule.peer), names);
+  readAttributes(collective, node, spec);
+  if (!collective.message()) readGroup(node, names, spec);
+  if (*collective.peer != 0) spec.peer = readCoordinates(node.require(collective.peer), names);
   return spec;
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ops/attributes.h"
+#include "ops/collectives.h"
 #include "ops/registry.h"
 #include "reader/communication_reader.h"
 
@@ -179,7 +180,7 @@ void GraphReader::readNode(const Value& value) {
   value.expectObject();
   const Value op = value.require("op");
   Node node;
-  const Communication communication = findCommunication(op.string());
+  const Communication communication = ops::findCommunication(op.string());
   if (communication == Communication::kNone) {
     readOperator(op.string(), value, node);
   } else if (source_ == Source::kModel) {

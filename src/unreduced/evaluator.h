@@ -309,6 +309,9 @@ class Evaluator {
       case Communication::kReceive:
       case Communication::kBroadcast:
         return element(node.in[0], flat);
+      case Communication::kPart:
+        p[d] += node.member * shape[d];
+        return read(0);
       case Communication::kReduceScatter:
         p[d] += node.member * shape[d];
         [[fallthrough]];

@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "ops/collectives.h"
 #include "ops/registry.h"
 #include "plan/join.h"
 #include "shardproof/error.h"
@@ -166,7 +167,7 @@ class ProblemWriter {
     json_.beginObject()
         .key("op")
         .text(spec == nullptr ? ops::Registry::instance().at(node.op).name
-                              : communicationName(spec->kind))
+                              : ops::communicationName(spec->kind))
         .key("in")
         .beginList();
     for (const Operand& o : graph.in(node)) {
@@ -207,10 +208,9 @@ class ProblemWriter {
   void communication(const CommunicationSpec& spec) {
     json_.key("comm").text(text(spec.comm));
     if (spec.tag) json_.key("tag").number(*spec.tag);
-    if (spec.kind == Communication::kSend || spec.kind == Communication::kReceive) {
-      coordinates(spec.kind == Communication::kSend ? "to" : "from", spec.peer);
-      return;
-    }
+    const ops::Collective& collective = ops::collectiveOf(spec.kind);
+    if (*collective.peer != 0) coordinates(collective.peer, spec.peer);
+    if (collective.message()) return;
     if (spec.groupAt.empty()) {
       json_.key("group").beginList();
       for (const std::int32_t axis : spec.groupAxes) json_.text(axisName(axis));
@@ -220,7 +220,6 @@ class ProblemWriter {
       for (const Coordinates& at : spec.groupAt) coordinates(nullptr, at);
       json_.endList();
     }
-    if (spec.kind == Communication::kBroadcast) coordinates("root", spec.peer);
   }
 
   void coordinates(const char* key, const Coordinates& at) {

@@ -1,6 +1,7 @@
 // Every kind of defect that shows before any solving, one at a time in a plan that is otherwise
 // right, with the ranks and nodes it names.
 #include "plan/checks.h"
+#include "ops/collectives.h"
 
 #include <gtest/gtest.h>
 
@@ -85,22 +86,22 @@ TEST(Checks, CommunicationShapes) {
   CommunicationSpec spec;
   spec.kind = Communication::kAllGather;
   spec.dim = -1;
-  EXPECT_EQ(communicationShape(spec, {2, 3}, 4), (Shape{2, 12}));
+  EXPECT_EQ(ops::communicationShape(spec, {2, 3}, 4), (Shape{2, 12}));
   spec.kind = Communication::kReduceScatter;
   spec.dim = 0;
-  EXPECT_EQ(communicationShape(spec, {8, 3}, 4), (Shape{2, 3}));
-  EXPECT_THROW(communicationShape(spec, {6, 3}, 4), ShapeError);
+  EXPECT_EQ(ops::communicationShape(spec, {8, 3}, 4), (Shape{2, 3}));
+  EXPECT_THROW(ops::communicationShape(spec, {6, 3}, 4), ShapeError);
   spec.kind = Communication::kAllToAll;
   spec.dim = 1;
   spec.odim = 0;
-  EXPECT_EQ(communicationShape(spec, {2, 8}, 4), (Shape{8, 2}));
+  EXPECT_EQ(ops::communicationShape(spec, {2, 8}, 4), (Shape{8, 2}));
   spec.odim = 1;
-  EXPECT_EQ(communicationShape(spec, {2, 8}, 4), (Shape{2, 8}));
+  EXPECT_EQ(ops::communicationShape(spec, {2, 8}, 4), (Shape{2, 8}));
   spec.kind = Communication::kAllReduce;
-  EXPECT_EQ(communicationShape(spec, {2, 8}, 4), (Shape{2, 8}));
+  EXPECT_EQ(ops::communicationShape(spec, {2, 8}, 4), (Shape{2, 8}));
   spec.kind = Communication::kAllGather;
   spec.dim = 2;
-  EXPECT_THROW(communicationShape(spec, {2, 3}, 4), ShapeError);
+  EXPECT_THROW(ops::communicationShape(spec, {2, 3}, 4), ShapeError);
 }
 
 TEST(Checks, PiecesThatDoNotDivide) {

@@ -285,8 +285,22 @@ class FormReader {
     if (n.in.empty() || n.out.size() != 1 ||
         (!n.multiplicity.empty() && n.multiplicity.size() != n.in.size()))
       throw DamagedForm("a communication of no members");
+    switch (n.communication) {
+      case Communication::kAllReduce:
+      case Communication::kAllGather:
+      case Communication::kReduceScatter:
+      case Communication::kAllToAll:
+        break;
+      case Communication::kBroadcast:
+      case Communication::kReceive:
+      case Communication::kPart:
+        if (members != 1) throw DamagedForm("a copy or a part of several operands");
+        break;
+      default:
+        throw DamagedForm("a communication that no stage has");
+    }
     // A part is one of as many as fit.
-    if (n.communication == Communication::kPart && members == 1 && n.out[0] >= 0) {
+    if (n.communication == Communication::kPart && n.out[0] >= 0) {
       const Shape &whole = stage_.tensors[at(n.in[0])].info.shape,
                   &part = stage_.tensors[at(n.out[0])].info.shape;
       const std::int64_t dim = n.dim < 0 ? n.dim + static_cast<std::int64_t>(part.size()) : n.dim;

@@ -117,6 +117,15 @@ class ProgramBuilder : public GraphBuilder {
                            const NodeOptions& options = {});
   NodeId broadcastToHere(std::string_view tensor, const Group& group, const AxisCoordinates& root,
                          const NodeOptions& options = {});
+  // The root's node has a result (`out` empty on the others), a scatter's root the only operand.
+  NodeId reduce(std::string_view in, std::string_view out, const Group& group,
+                const AxisCoordinates& root, Reduction reduction = Reduction::kSum,
+                const NodeOptions& options = {});
+  NodeId gather(std::string_view in, std::string_view out, const Group& group,
+                const AxisCoordinates& root, std::int32_t dim, const NodeOptions& options = {});
+  NodeId scatter(std::string_view in, std::string_view out, const Group& group,
+                 const AxisCoordinates& root, std::int32_t dim, const NodeOptions& options = {});
+  NodeId barrier(const Group& group, const NodeOptions& options = {});
   NodeId send(std::string_view tensor, std::string_view comm, const AxisCoordinates& to,
               const NodeOptions& options = {});
   NodeId receive(std::string_view tensor, std::string_view comm, const AxisCoordinates& from,

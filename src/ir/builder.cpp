@@ -181,6 +181,46 @@ NodeId ProgramBuilder::broadcastToHere(std::string_view tensor, const Group& gro
   return communicate(std::move(draft), {}, {std::string(tensor)}, options);
 }
 
+namespace {
+
+// A name, or nothing where there is none.
+TensorNames present(std::string_view name) {
+  return name.empty() ? TensorNames{} : TensorNames{std::string(name)};
+}
+
+}  // namespace
+
+NodeId ProgramBuilder::reduce(std::string_view in, std::string_view out, const Group& group,
+                              const AxisCoordinates& root, Reduction reduction,
+                              const NodeOptions& options) {
+  ir::CommunicationDraft draft = draftOf(Communication::kReduce, group);
+  draft.peer = named(problem_->names, root);
+  draft.reduction = reduction;
+  return communicate(std::move(draft), present(in), present(out), options);
+}
+
+NodeId ProgramBuilder::gather(std::string_view in, std::string_view out, const Group& group,
+                              const AxisCoordinates& root, std::int32_t dim,
+                              const NodeOptions& options) {
+  ir::CommunicationDraft draft = draftOf(Communication::kGather, group);
+  draft.peer = named(problem_->names, root);
+  draft.dim = dim;
+  return communicate(std::move(draft), present(in), present(out), options);
+}
+
+NodeId ProgramBuilder::scatter(std::string_view in, std::string_view out, const Group& group,
+                               const AxisCoordinates& root, std::int32_t dim,
+                               const NodeOptions& options) {
+  ir::CommunicationDraft draft = draftOf(Communication::kScatter, group);
+  draft.peer = named(problem_->names, root);
+  draft.dim = dim;
+  return communicate(std::move(draft), present(in), present(out), options);
+}
+
+NodeId ProgramBuilder::barrier(const Group& group, const NodeOptions& options) {
+  return communicate(draftOf(Communication::kBarrier, group), {}, {}, options);
+}
+
 NodeId ProgramBuilder::send(std::string_view tensor, std::string_view comm,
                             const AxisCoordinates& to, const NodeOptions& options) {
   ir::CommunicationDraft draft = draftOf(Communication::kSend, {.comm = std::string(comm)});

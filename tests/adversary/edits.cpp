@@ -10,7 +10,8 @@ namespace shardproof::adversary {
 namespace {
 
 const std::set<std::string> kCommunication{
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send", "recv"};
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send",
+    "recv",       "reduce",     "gather",         "scatter",    "barrier"};
 
 // Operators that take each other's operands and yield the same shapes.
 const std::vector<std::vector<std::string>> kAlike{
@@ -201,7 +202,7 @@ class Editor {
       }
       return op + " -> " + other;
     }
-    if (op == "all_reduce" || op == "reduce_scatter") {
+    if (op == "all_reduce" || op == "reduce_scatter" || op == "reduce") {
       node["attrs"]["reduce"] = random_.pick({"sum", "mean", "max", "min"});
       return "reduce " + node["attrs"]["reduce"].get<std::string>();
     }
@@ -295,7 +296,7 @@ class Editor {
   std::string twice(Json& graph, Json& node, std::size_t n) {
     Json op = node;
     if (node["in"].size() != 1 || node["out"].size() != 1 || op["op"] == "send" ||
-        op["op"] == "recv" || op["op"] == "broadcast")
+        op["op"] == "recv" || op["op"] == "broadcast" || op["op"] == "barrier")
       return {};
     if (op.contains("comm")) op["comm"] = op["comm"].get<std::string>() + "~";
     return after(graph, n, op);

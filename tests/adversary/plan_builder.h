@@ -115,6 +115,8 @@ class PlanBuilder {
 
   int gather(int from, std::size_t axis);
   int combine(int from, const std::vector<std::size_t>& list);
+  int toRoot(int from, std::size_t axis, Local whole, const char* op, const Json& attributes,
+             bool backwards);
   int accumulate(const Local& old, Local whole);
   int combineScattered(int from, std::size_t axis, int dim);
   int exchange(int from, std::size_t axis, int dim);

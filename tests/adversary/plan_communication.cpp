@@ -9,6 +9,13 @@ namespace {
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
+const char* nameOf(int reduction) {
+  return reduction == kSum    ? "sum"
+         : reduction == kMean ? "mean"
+         : reduction == kMax  ? "max"
+                              : "min";
+}
+
 std::vector<std::int64_t> padOf(const Shape& shape, int dim, std::int64_t left,
                                 std::int64_t right) {
   std::vector<std::int64_t> pad;
@@ -94,6 +101,8 @@ int PlanBuilder::gather(int from, std::size_t axis) {
     emit(old, false, [&](const auto&) {
       return Json{{"op", "cat"}, {"in", pieces}, {"out", {name}}, {"attrs", {{"dim", cut.dim}}}};
     });
+  } else if (random_.chance(15)) {
+    return toRoot(from, axis, whole, "gather", {{"dim", cut.dim}}, backwards);
   } else {
     Json node = communication("all_gather", old.name, name, {axis}, backwards);
     node["attrs"]["dim"] =
@@ -105,19 +114,47 @@ int PlanBuilder::gather(int from, std::size_t axis) {
   return id;
 }
 
+// One coordinate alone gets what all give, and tells the others; some wait for each other between.
+int PlanBuilder::toRoot(int from, std::size_t axis, Local whole, const char* op,
+                        const Json& attributes, bool backwards) {
+  const Local old = local(from);
+  const std::int64_t root = random_.below(count(axis));
+  whole.cuts[axis] = {Cut::Kind::kOnly, -1, 0, kSum, root};
+  const int id = declare(whole);
+  Json node = communication(op, old.name, local(id).name, {axis}, backwards);
+  node["root"] = {{axisName(axis), root}};
+  if (!attributes.empty()) node["attrs"] = attributes;
+  emit(
+      old, old.perMb,
+      [&](const std::vector<std::int64_t>& coordinates) {
+        Json own = node;
+        if (coordinates[axis] != root) own["out"] = Json::array();
+        return own;
+      },
+      true);
+  if (random_.chance(20)) {
+    Json barrier = communication("barrier", "", "", {axis}, false);
+    barrier["in"] = barrier["out"] = Json::array();
+    emit(
+        old, old.perMb, [&](const auto&) { return barrier; }, true);
+  }
+  return spread(id, axis);
+}
+
 int PlanBuilder::combine(int from, const std::vector<std::size_t>& list) {
   const Local old = local(from);
   const int reduction = old.cuts[list[0]].reduction;
   Local whole = old;
   for (const std::size_t a : list) whole.cuts[a] = {};
   if (list[0] == axes()) return accumulate(old, whole);
+  if (list.size() == 1 && random_.chance(15)) {
+    Json attributes = Json::object();
+    if (reduction != kSum) attributes["reduce"] = nameOf(reduction);
+    return toRoot(from, list[0], whole, "reduce", attributes, random_.chance(10));
+  }
   const int id = declare(whole);
   Json node = communication("all_reduce", old.name, local(id).name, list, random_.chance(10));
-  if (reduction != kSum || random_.chance(20))
-    node["attrs"]["reduce"] = reduction == kSum    ? "sum"
-                              : reduction == kMean ? "mean"
-                              : reduction == kMax  ? "max"
-                                                   : "min";
+  if (reduction != kSum || random_.chance(20)) node["attrs"]["reduce"] = nameOf(reduction);
   emit(
       old, old.perMb, [&](const auto&) { return node; }, true);
   if (random_.chance(options_.checkpoints / 2)) lineage(old.logical, "checkpoint", local(id));
@@ -169,8 +206,7 @@ int PlanBuilder::combineScattered(int from, std::size_t axis, int dim) {
   const int id = declare(piece);
   Json node = communication("reduce_scatter", old.name, local(id).name, {axis}, false);
   node["attrs"]["dim"] = dim;
-  if (reduction != kSum)
-    node["attrs"]["reduce"] = reduction == kMean ? "mean" : reduction == kMax ? "max" : "min";
+  if (reduction != kSum) node["attrs"]["reduce"] = nameOf(reduction);
   emit(
       old, old.perMb, [&](const auto&) { return node; }, true);
   if (random_.chance(options_.checkpoints / 2)) lineage(old.logical, "checkpoint", local(id));
@@ -216,6 +252,19 @@ int PlanBuilder::scatter(int from, std::size_t axis, int dim) {
     node["attrs"] = {{"dim", dim}, {"reduce", random_.pick({"mean", "max", "min"})}};
     emit(
         old, old.perMb, [&](const auto&) { return node; }, true);
+  } else if (axis < axes() && random_.chance(20)) {
+    const std::int64_t root = random_.below(n);
+    Json node = communication("scatter", old.name, name, {axis}, false);
+    node["root"] = {{axisName(axis), root}};
+    node["attrs"] = {{"dim", dim}};
+    emit(
+        old, old.perMb,
+        [&](const std::vector<std::int64_t>& coordinates) {
+          Json own = node;
+          if (coordinates[axis] != root) own["in"] = Json::array();
+          return own;
+        },
+        true);
   } else {
     const bool chunk = random_.chance(30);
     emit(old, piece.perMb, [&](const std::vector<std::int64_t>& coordinates) {

@@ -325,7 +325,7 @@ TEST(Checks, Broadcast) {
   d = broadcast();  // nobody does
   d.node(0, 0)["root"] = {{"tp", 1}};
   expectDefect(d, DefectKind::kCollective, {0}, {"/programs/0/nodes/0"},
-               "a receiver of a broadcast has one result and no operand");
+               "who is not the root of a broadcast has no operand and one result");
   d = broadcast();
   d.node(1, 0).erase("group");
   d.node(1, 0)["group_at"] = Json::parse(R"([{"tp": 1}])");

@@ -220,13 +220,19 @@ TEST(CanonicalReader, APartOfWhatIsCombined) {
     auto damaged = test::cut(scattered(), 1);
     auto& nodes = damaged.stage.nodes;
     damage(damaged.stage, *std::find_if(nodes.begin(), nodes.end(), [](const StageNode& n) {
-             return n.communication == Communication::kReduceScatter;
+             return n.communication == Communication::kPart;
            }));
     EXPECT_THROW(readCanonicalForm(canonicalForm(damaged.stage)), DamagedForm) << what;
   };
   const auto shape = [](Stage& stage, std::int32_t t) -> Shape& {
     return stage.tensors[static_cast<std::size_t>(t)].info.shape;
   };
+  refused("of a plan only",
+          [](Stage&, StageNode& n) { n.communication = Communication::kScatter; });
+  refused("of several", [](Stage&, StageNode& n) {
+    n.in.push_back(n.in[0]);
+    n.multiplicity.push_back(1);
+  });
   refused("no such part", [](Stage&, StageNode& n) { n.member = 2; });
   refused("no such dimension", [](Stage&, StageNode& n) { n.dim = 1; });
   refused("parts that do not make the whole",

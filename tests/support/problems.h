@@ -18,6 +18,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checker/model_facts.h"
+#include "ops/collectives.h"
 #include "ops/registry.h"
 #include "plan/join.h"
 #include "reader/reader.h"
@@ -146,7 +147,7 @@ inline std::int32_t findIn(const Stage& stage, const Problem& problem, const std
 // The name of a stage node's operator or communication, for lists of what a stage holds.
 inline std::string opOf(const StageNode& node) {
   return node.communication == Communication::kNone ? ops::Registry::instance().at(node.op).name
-                                                    : communicationName(node.communication);
+                                                    : ops::communicationName(node.communication);
 }
 inline std::vector<std::string> opsOf(const Stage& stage, bool logical) {
   std::vector<std::string> list;

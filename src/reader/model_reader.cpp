@@ -1,5 +1,6 @@
 #include "reader/model_reader.h"
 
+#include <memory>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -100,6 +101,7 @@ class ModelResolver {
 
   void run() {
     checkGradients();
+    resolveKnown();
     producer_.assign(model_.graph.tensors.size(), -1);
     infos_.reserve(model_.graph.tensors.size());
     for (const Tensor& t : model_.graph.tensors) infos_.push_back({t.shape, t.element});
@@ -139,6 +141,25 @@ class ModelResolver {
         fail(pointer,
              "found \"" + names_.text(parameter) + "\", expected a tensor of kind \"parameter\"");
       }
+    }
+  }
+
+  // Inputs that are the numbers of integer inputs: which, and what is known of those.
+  void resolveKnown() {
+    for (std::size_t i = 0; i < model_.graph.tensors.size(); ++i) {
+      Tensor& t = model_.graph.tensors[i];
+      if (!t.known || t.known->kind != KnownInput::Kind::kNumberOf) continue;
+      const std::string pointer =
+          model_.tensorPointer(static_cast<std::int32_t>(i), names_) + "/known/number_of";
+      KnownInput known = *t.known;
+      known.tensor = find(known.tensor, pointer);
+      const Tensor& of = tensor(known.tensor);
+      if ((of.kind != TensorKind::kInput && of.kind != TensorKind::kParameter) ||
+          of.element != ElementKind::kInteger || of.shape != t.shape)
+        fail(pointer, "found " + quoted(known.tensor) +
+                          ", expected an input or a parameter of integers and of the same shape");
+      if (of.known) known.within = of.known->within;
+      t.known = std::make_shared<const KnownInput>(std::move(known));
     }
   }
 

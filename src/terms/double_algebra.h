@@ -26,6 +26,10 @@ class DoubleAlgebra {
   DoubleAlgebra() = default;
   explicit DoubleAlgebra(std::uint64_t seed) : state_(seed | 1) {}
   double constant(const Rational& value) { return value.toDouble(); }
+  // A number that was rounded where it was made, along with others of up to that size.
+  double approximation(double value, double size) {
+    return state_ == 0 || value == std::trunc(value) ? value : value + size * (unit() * kNoise);
+  }
   double negativeInfinity() { return -kInfinity; }
   double add(double a, double b) { return rounded(a + b); }
   // Of minus infinity only positive multiples are anything, as in the proof: 0 * -inf is nan, and

@@ -104,6 +104,9 @@ class Lowering {
 
   static constexpr const char* kAsNumber = " as a number";
 
+  // The values that the elements of an integer tensor can have, as an identity on them.
+  Pieces domainOf(const std::string& base) const;
+
  private:
   struct Frame {
     const Computation* computation = nullptr;
@@ -158,8 +161,6 @@ class Lowering {
   std::string arrange(const std::string& name, const std::vector<int>& from,
                       const std::vector<int>& to, const Sizes& sizes);
   Value asIndex(const Value& v, std::string newBase) const;
-  // The values that the elements of an integer tensor can have, as an identity on them.
-  Pieces domainOf(const std::string& base) const;
   std::pair<std::int64_t, std::int64_t> rangeOf(const std::string& base) const;
   // Of what the tensor holds minus what it stands for.
   std::int64_t shiftOf(const std::string& base) const;

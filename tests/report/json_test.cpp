@@ -17,7 +17,8 @@ TEST(JsonReport, HasEveryKey) {
   Report report = exampleReport();
   report.assumptions = {"the elements of 'ids' lie in [0, 8)"};
   const ordered_json json = toJson(report);
-  EXPECT_EQ(json["assumptions"], ordered_json::parse(R"(["the elements of 'ids' lie in [0, 8)"])"));
+  ASSERT_EQ(json["assumptions"].size(), 1u);
+  EXPECT_EQ(json["assumptions"][0], "the elements of 'ids' lie in [0, 8)");
   EXPECT_EQ(json["format"], "shardproof-report");
   EXPECT_EQ(json["version"], 1);
   EXPECT_EQ(json["verdict"], "not-equivalent");

@@ -189,6 +189,9 @@ class Lowering {
                     const std::vector<Value>& x);
   std::optional<Value> elementwiseIndex(const std::string& opcode, const std::string& direction,
                                         const std::vector<Value>& x, const Shape& shape);
+  Value convertValue(const Instruction& i, const Value& x, const Shape& shape);
+
+  // --- lowering_choices.cpp ---
   std::optional<Value> compareWithPositions(const std::string& direction, const Value& index,
                                             const Value& table, const Shape& shape);
   std::optional<Value> selectLookup(const std::vector<Value>& x, const Shape& shape);
@@ -196,10 +199,11 @@ class Lowering {
   std::optional<bool> compareKnown(const std::string& direction, const Value& x, const Value& y);
   std::string compareNode(const std::string& direction, const Value& x, const Value& y,
                           const Shape& shape);
+
+  // --- lowering_arithmetic.cpp ---
   std::optional<std::string> unaryNode(const std::string& opcode, const Value& x);
   std::optional<std::string> binaryNode(const std::string& opcode, const Value& x, const Value& y,
                                         const Shape& shape);
-  Value convertValue(const Instruction& i, const Value& x, const Shape& shape);
 
   // --- lowering_layout.cpp ---
   Value broadcastValue(const Value& x, const Shape& shape, const Sizes& dimensions);

@@ -220,12 +220,20 @@ class Lowering {
                  const Sizes& window);
   std::optional<Value> lowerLayout(const Frame& frame, const Instruction& i);
 
-  // --- lowering_sums.cpp: dot, reduce, convolution ---
+  // --- lowering_sums.cpp: dot, reduce ---
   std::optional<Value> lowerSums(Frame& frame, const Instruction& i);
   Value lowerDot(const Frame& frame, const Instruction& i);
   Value lowerReduce(const Frame& frame, const Instruction& i);
   Value reduceValue(const Instruction& i, const Value& x, const Value& start,
                     const std::string& region, const Sizes& dims, const Shape& shape);
+
+  // Whether a reduction of elements of this type by `region` may leave out this first value.
+  bool isNeutral(const std::string& region, const std::string& type, ScalarId first) const;
+
+  // --- lowering_windows.cpp ---
+  Value lowerConvolution(const Frame& frame, const Instruction& i);
+  Value lowerReduceWindow(const Frame& frame, const Instruction& i);
+  friend class Convolution;
 
   // --- lowering_lookup.cpp: gather, scatter ---
   std::optional<Value> lowerLookup(const Frame& frame, const Instruction& i);

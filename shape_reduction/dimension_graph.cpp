@@ -40,7 +40,7 @@ struct RegroupRelation {
 
 class Builder {
  public:
-  explicit Builder(const Stage& stage) : stage_(stage) {}
+  Builder(const Stage& stage, bool knownInputs) : stage_(stage), knownInputs_(knownInputs) {}
 
   DimensionGraph run() {
     for (const StageTensor& tensor : stage_.tensors) {
@@ -54,6 +54,7 @@ class Builder {
         if (valueVars_.back() >= 0) singleOutValues(tensor, valueVars_.back());
       }
     }
+    if (knownInputs_) relateKnownInputs();
     for (const StageNode& node : stage_.nodes) relateNode(node);
     for (const Equation& e : stage_.assumptions) relateEquation(e);
     for (const Equation& e : stage_.claims) relateEquation(e);
@@ -76,6 +77,19 @@ class Builder {
   void keepUnlessFill(const StageTensor& tensor, const std::vector<std::int32_t>& dims) {
     if (tensor.constant->fill) return;
     for (const std::int32_t d : dims) flags_[at(d)].keep = true;
+  }
+
+  void relateKnownInputs() {
+    for (std::size_t t = 0; t < stage_.tensors.size(); ++t) {
+      const StageTensor& tensor = stage_.tensors[t];
+      if (!tensor.known) continue;
+      if (tensor.known->kind == KnownInput::Kind::kNumbers) {
+        for (const std::int32_t d : dimVars_[t]) flags_[at(d)].absolute = true;
+      } else if (const std::int32_t of = knownSource(stage_, tensor); of >= 0) {
+        for (std::size_t d = 0; d < dimVars_[t].size(); ++d)
+          dims_.unite(dimVars_[t][d], dimVars_[at(of)][d]);
+      }
+    }
   }
 
   // A constant index names one row of its table, which must not disappear in a lump: the range of
@@ -458,6 +472,7 @@ class Builder {
   };
 
   const Stage& stage_;
+  bool knownInputs_ = false;
   DimensionGraph graph_;
   UnionFind<std::int32_t> dims_;
   std::vector<std::int64_t> sizes_;
@@ -696,6 +711,8 @@ void Builder::relateCommunication(const StageNode& node) {
 
 }  // namespace
 
-DimensionGraph buildDimensionGraph(const Stage& stage) { return Builder(stage).run(); }
+DimensionGraph buildDimensionGraph(const Stage& stage, bool knownInputs) {
+  return Builder(stage, knownInputs).run();
+}
 
 }  // namespace shardproof

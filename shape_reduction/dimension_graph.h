@@ -85,6 +85,7 @@ constexpr std::int64_t kUnboundedValues = std::int64_t{1}
                                           << 62;  // "size" of an integer tensor's range of values
 
 // Throws Unsupported.
-DimensionGraph buildDimensionGraph(const Stage& stage);
+// `knownInputs`: see ReductionOptions.
+DimensionGraph buildDimensionGraph(const Stage& stage, bool knownInputs = false);
 
 }  // namespace shardproof

@@ -26,7 +26,7 @@ struct Blocks {
 class Reducer {
  public:
   Reducer(const Stage& stage, const ReductionOptions& options)
-      : stage_(stage), options_(options), graph_(buildDimensionGraph(stage)) {}
+      : stage_(stage), options_(options), graph_(buildDimensionGraph(stage, options.knownInputs)) {}
 
   ReducedStage run() {
     analyse();

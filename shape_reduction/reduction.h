@@ -30,6 +30,9 @@ struct ReductionOptions {
   // Dimensions whose absolute position matters (causal masks) keep their full size: needed to
   // evaluate them in numbers.
   bool keepAbsolute = false;
+  // For evaluation in numbers only: inputs that stand for certain numbers (KnownInput) have these,
+  // so that their positions matter, and those that are the numbers of others repeat where these do.
+  bool knownInputs = false;
   std::int64_t maxKeptDimension =
       1 << 16;  // a dimension that must be kept and is larger makes the stage undecided
   std::int64_t maxElements = 3'000'000;  // of one reduced tensor

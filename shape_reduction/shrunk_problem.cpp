@@ -169,6 +169,7 @@ class Rewriter {
       Tensor& tensor = graph.tensors[t];
       for (std::size_t d = 0; d < tensor.shape.size(); ++d)
         tensor.shape[d] = lines_.newSize(dims.ofTensor[t][d]);
+      tensor.known = nullptr;  // a smaller plan is about any numbers
       if (tensor.constant < 0) continue;
       ConstantValue value = *graph.constants[at(tensor.constant)];
       if (tensor.element == ElementKind::kReal && value.fill)

@@ -891,6 +891,7 @@ class Cutter {
   static void describe(StageTensor& made, const Tensor& tensor, const Graph& graph) {
     made.kind = tensor.kind;
     made.name = tensor.name;
+    if (made.origin == Origin::kVariable) made.known = tensor.known;
     if (made.origin == Origin::kConstant)
       made.constant = graph.constants[static_cast<std::size_t>(tensor.constant)];
   }

@@ -29,6 +29,16 @@ std::int64_t AxisLump::multiplicity(std::int64_t coordinate) const {
   return it != kept.end() && it->first == coordinate ? it->second : 0;
 }
 
+std::int32_t knownSource(const Stage& stage, const StageTensor& tensor) {
+  if (!tensor.known || tensor.known->kind != KnownInput::Kind::kNumberOf) return -1;
+  for (std::size_t t = 0; t < stage.tensors.size(); ++t) {
+    const StageTensor& other = stage.tensors[t];
+    if (other.logical && other.origin == Origin::kVariable && other.tensor == tensor.known->tensor)
+      return static_cast<std::int32_t>(t);
+  }
+  return -1;
+}
+
 std::size_t Stage::logicalNodes() const {
   return static_cast<std::size_t>(
       std::count_if(nodes.begin(), nodes.end(), [](const StageNode& n) { return n.logical; }));

@@ -51,9 +51,11 @@ struct StageTensor {
   TensorFacts facts;                              // of a logical variable; of anything else nothing
   TensorKind kind = TensorKind::kProduced;        // what the model or the plan says it is
   std::shared_ptr<const ConstantValue> constant;  // of a constant
-  NameId name;                                    // for messages
-  std::int32_t tensor = -1;                       // index in the model or in the program
-  std::int32_t program = -1, rank = -1;           // local tensors: which instance (messages only)
+  // Of an input of the model; for evaluation in numbers only, so the canonical form leaves it out.
+  std::shared_ptr<const KnownInput> known;
+  NameId name;                           // for messages
+  std::int32_t tensor = -1;              // index in the model or in the program
+  std::int32_t program = -1, rank = -1;  // local tensors: which instance (messages only)
   Microbatch microbatch;
 };
 
@@ -104,6 +106,9 @@ struct Stage {
   std::size_t logicalNodes() const;
   std::size_t parallelNodes() const { return nodes.size() - logicalNodes(); }
 };
+
+// The stage tensor of whose elements `tensor` has the numbers (KnownInput::Kind::kNumberOf), or -1.
+std::int32_t knownSource(const Stage& stage, const StageTensor& tensor);
 
 // The stage as bytes with names replaced by position. Two stages with equal forms have the same
 // proof, whatever problems they are of: operators, attributes, full shapes, wiring, constants and

@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -39,6 +40,25 @@ using Attributes = std::map<std::string, AttributeValue, std::less<>>;
 using AttributesId = Id<struct AttributesTag>;
 using OperatorId = Id<struct OperatorTag>;  // index into the operator registry (ops/registry.h)
 
+// What is known of an input of the model beside its shape. No proof uses it: what is proved holds
+// for all values. What is refuted is refuted at values of which it is true.
+struct KnownInput {
+  enum class Kind : std::uint8_t {
+    kNumbers,   // it stands for certain numbers that no file can say exactly
+    kNumberOf,  // its elements are those of an integer input, as numbers
+    kWithin,    // its elements are integers that lie in certain stretches
+  };
+  Kind kind = Kind::kNumbers;
+  // kNumbers: all elements, row-major, rounded; none where they are not known precisely enough to
+  // tell a difference.
+  std::vector<double> numbers;
+  // kNumberOf: each element is that of this tensor, of the same shape, plus a number.
+  std::int32_t tensor = -1;
+  std::int64_t plus = 0;
+  // kWithin, and with kNumberOf what is known so of `tensor`: [low, high), ascending and apart.
+  std::vector<std::pair<std::int64_t, std::int64_t>> within;
+};
+
 struct Tensor {
   NameId name;
   Shape shape;
@@ -46,9 +66,10 @@ struct Tensor {
   ElementKind element = ElementKind::kReal;
   bool elementDeclared =
       false;  // the file gives a dtype; otherwise it follows from the producing operator
-  bool perMicrobatch = false;  // plan only
-  std::int32_t constant = -1;  // index into Graph::constants
-  NameId gradientOf;           // model only, for messages
+  bool perMicrobatch = false;               // plan only
+  std::int32_t constant = -1;               // index into Graph::constants
+  NameId gradientOf;                        // model only, for messages
+  std::shared_ptr<const KnownInput> known;  // model only, of inputs and parameters; or null
 };
 
 // A microbatch, or that there is none, or that each is meant. Not a number: no arithmetic is

@@ -126,6 +126,8 @@ struct Report {
   // Undecided: statements that do not hold where they stand, in the order of the computation.
   // Whether one of them makes an output wrong is what was not settled.
   std::vector<Defect> suspects;
+  // What was taken for granted of the files, as sentences (docs/jax.md).
+  std::vector<std::string> assumptions;
   Statistics statistics;
   std::optional<Confirmation> confirmation;  // where one was asked for
 };

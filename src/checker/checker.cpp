@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "checker/known_inputs.h"
 #include "checker/obligation.h"
 #include "checker/stage_interpreter.h"
 #include "checker/stopwatch.h"
@@ -55,7 +56,7 @@ constexpr std::size_t kImpossibleBudget =
 class StageChecker {
  public:
   StageChecker(const Stage& stage, const CheckOptions& options)
-      : stage_(stage), options_(options) {}
+      : stage_(stage), options_(options), known_(stage) {}
 
   StageOutcome run() {
     try {
@@ -168,7 +169,7 @@ class StageChecker {
       DoubleAlgebra algebra;
       Doubles runner(stage_, reduced_, algebra);
       runner.run([&](std::int32_t tensor, std::int64_t) {
-        return isInteger(tensor) ? static_cast<double>(drawIndex(random, tensor))
+        return isInteger(tensor) ? static_cast<double>(drawIndex(random, tensor, k))
                                  : drawReal(random, k, true);
       });
       for (const auto& pair : runner.pairs()) {
@@ -248,9 +249,8 @@ class StageChecker {
       StageInterpreter<ModularAlgebra> runner(stage_, reduced_, algebra);
       std::mt19937_64 random(0x5eed);
       runner.run([&](std::int32_t tensor, std::int64_t) {
-        return ModularAlgebra::Element{isInteger(tensor)
-                                           ? static_cast<std::uint64_t>(drawIndex(random, tensor))
-                                           : random() % ModularAlgebra::kPrime,
+        return ModularAlgebra::Element{isInteger(tensor) ? residue(drawIndex(random, tensor, 1))
+                                                         : random() % ModularAlgebra::kPrime,
                                        false};
       });
       return std::any_of(runner.pairs().begin(), runner.pairs().end(),
@@ -283,10 +283,37 @@ class StageChecker {
     return (negative ? -magnitude : magnitude) * scale;
   }
 
-  // An index that the reduced tables tell apart: one that stands for a lump of their rows is none.
-  std::int64_t drawIndex(std::mt19937_64& random, std::int32_t tensor) const {
-    const auto& values = reduced_.values[static_cast<std::size_t>(tensor)];
-    return values.empty() ? 0 : values[random() % values.size()];
+  // As KnownInputs::drawInteger; where there is none, any.
+  std::int64_t drawIndex(std::mt19937_64& random, std::int32_t tensor, int attempt) {
+    const auto index = known_.drawInteger(reduced_, tensor, random, attempt % 2 != 0);
+    outOfDomain_ = outOfDomain_ || !index;
+    return index.value_or(0);
+  }
+  static std::uint64_t residue(std::int64_t value) {
+    return value >= 0 ? static_cast<std::uint64_t>(value)
+                      : ModularAlgebra::kPrime - static_cast<std::uint64_t>(-value);
+  }
+
+  using Supply = std::function<double(std::int32_t, std::int64_t, std::size_t)>;
+  // Integers that were drawn, of which others are the numbers.
+  using Drawn = std::map<std::pair<std::int32_t, std::int64_t>, double>;
+
+  // The value of the i-th input element that is asked for: what it is known to be, or else
+  // supply(tensor, index, i).
+  double inputValue(std::int32_t tensor, std::int64_t index, std::size_t i, const Supply& supply,
+                    Drawn& drawn) const {
+    if (const auto number = known_.number(reduced_, tensor, index)) return *number;
+    const auto integer = [&](std::int32_t of) {
+      const auto [it, added] = drawn.try_emplace({of, index}, 0);
+      if (added) it->second = supply(of, index, i);
+      return it->second;
+    };
+    if (known_.isNumberOf(tensor)) {
+      const StageTensor& t = stage_.tensors[static_cast<std::size_t>(tensor)];
+      const std::int32_t of = knownSource(stage_, t);
+      return integer(of < 0 ? tensor : of) + static_cast<double>(t.known->plus);
+    }
+    return isInteger(tensor) ? integer(tensor) : supply(tensor, index, i);
   }
 
   struct Trial {
@@ -302,18 +329,19 @@ class StageChecker {
   // Evaluates both sides with the true functions. True when they really differ: when noise that is
   // thousands of times larger than rounding (terms/double_algebra.h) leaves the difference as it
   // is.
-  bool attempt(const std::function<double(std::int32_t, std::int64_t, std::size_t)>& supply,
-               Trial& trial, bool undefinedCounts) {
+  bool attempt(const Supply& supply, Trial& trial, bool undefinedCounts) {
     trial = {};
+    outOfDomain_ = false;
+    Drawn drawn;
     DoubleAlgebra algebra;
     Doubles runner(stage_, reduced_, algebra);
     runner.run([&](std::int32_t tensor, std::int64_t index) {
-      const double value = supply(tensor, index, trial.values.size());
+      const double value = inputValue(tensor, index, trial.values.size(), supply, drawn);
       trial.elements.push_back({tensor, index});
       trial.values.push_back(value);
       return value;
     });
-    if (runner.droppedAssumption())
+    if (runner.droppedAssumption() || outOfDomain_)
       return false;  // the values might not be ones that the assumed lineage allows
     // Lineage says nothing of a local element where the model has no value: there it has one that
     // is not known here. And a number that a double cannot hold is no number that does not exist.
@@ -334,7 +362,10 @@ class StageChecker {
       DoubleAlgebra noisy(seed * 0x9E3779B97F4A7C15ULL);
       Doubles again(stage_, reduced_, noisy);
       std::size_t next = 0;
-      again.run([&](std::int32_t, std::int64_t) { return trial.values[next++]; });
+      again.run([&](std::int32_t tensor, std::int64_t) {
+        const double value = trial.values[next++];
+        return known_.size(tensor) == 0 ? value : noisy.approximation(value, known_.size(tensor));
+      });
       if (noisy.decisions() != algebra.decisions()) {
         refusal_ =
             "the sides differ only where some threshold or choice is a tie, or where what is "
@@ -352,7 +383,7 @@ class StageChecker {
       std::size_t next = 0;
       again.run([&](std::int32_t tensor, std::int64_t) {
         const double value = trial.values[next++];
-        return isInteger(tensor)
+        return isInteger(tensor) || known_.isNumberOf(tensor) || known_.size(tensor) != 0
                    ? value
                    : value * (1 + kMove * (static_cast<double>(random() >> 11) * 0x1p-52 - 1));
       });
@@ -399,9 +430,11 @@ class StageChecker {
     Stopwatch watch(outcome_.seconds["refute"]);
     const ReductionOptions proof = reductionOptions_;
     ReductionOptions smallest;
-    smallest.numbersOnly = true;
+    smallest.numbersOnly = smallest.knownInputs = true;
     if (refuteOn(smallest)) return true;
-    if (reducedForProof_ && refuteOn(proof)) return true;
+    ReductionOptions numbers = proof;
+    numbers.knownInputs = true;
+    if (reducedForProof_ && refuteOn(numbers)) return true;
     if (reducedForProof_) reduceAgain(proof);
     return false;
   }
@@ -420,8 +453,8 @@ class StageChecker {
         // evaluation decides.
         outcome_.shortenedMask = true;
         throw Unsupported(
-            "the sides differ with a shortened causal mask; at full sequence length the stage is "
-            "too large to confirm it");
+            "the sides differ with a shortened causal mask (or table of known numbers); at full "
+            "length the stage is too large to confirm it");
       }
       if (!searchDifference(trial)) return false;
     }
@@ -433,7 +466,7 @@ class StageChecker {
   void evaluateEndToEnd() {
     Stopwatch watch(outcome_.seconds["refute"]);
     ReductionOptions options;
-    options.numbersOnly = true;
+    options.numbersOnly = options.knownInputs = true;
     reduceAgain(options);
     std::optional<Trial> trial = searchClaims();
     outcome_.reason = kNoDifferenceFound;
@@ -550,7 +583,7 @@ class StageChecker {
     Stopwatch watch(outcome_.seconds["refute"]);
     const ReductionOptions proof = reductionOptions_;
     ReductionOptions smallest;
-    smallest.numbersOnly = true;
+    smallest.numbersOnly = true;  // of known numbers the first ones: it only is a first sight
     reduceAgain(smallest);
     Trial trial;
     const bool differs = attemptAtRandom(kSmallAttempt, trial);
@@ -562,7 +595,8 @@ class StageChecker {
     std::mt19937_64 random(0x9E3779B97F4A7C15ULL + static_cast<std::uint64_t>(k));
     return attempt(
         [&](std::int32_t tensor, std::int64_t, std::size_t) {
-          if (isInteger(tensor)) return static_cast<double>(drawIndex(random, tensor));
+          if (isInteger(tensor) || known_.isNumberOf(tensor))
+            return static_cast<double>(drawIndex(random, tensor, k));
           // From end to end small means: as large as what training starts from, so that nothing
           // saturates or drowns in an epsilon.
           const double value = drawReal(random, k, options_.endToEnd || k >= kGridAttempts);
@@ -720,7 +754,8 @@ class StageChecker {
       return;
     }
     if (result.verdict == SmtVerdict::kSat) {
-      if (!reduced_.lumpsAbsolute) {
+      // The solver knows nothing of known inputs.
+      if (!reduced_.lumpsAbsolute && !known_.any()) {
         Trial trial;
         const bool differs = attempt(
             [&](std::int32_t tensor, std::int64_t, std::size_t i) {
@@ -769,6 +804,7 @@ class StageChecker {
 
   const Stage& stage_;
   const CheckOptions& options_;
+  const KnownInputs known_;
   StageOutcome outcome_;
   ReducedStage reduced_;
   ReductionOptions reductionOptions_;
@@ -776,7 +812,8 @@ class StageChecker {
   std::set<std::int32_t> differing_;  // end to end: the claims that some attempt made differ
   bool reducedForProof_ = false;
   bool dropped_ = false;
-  std::string undefined_;  // why the plan may be undefined where the model is not
+  bool outOfDomain_ = false;  // an integer was drawn that its tensor may not hold
+  std::string undefined_;     // why the plan may be undefined where the model is not
   std::string refusal_;
 };
 

@@ -543,10 +543,58 @@ class Runner {
         return v;
       }
     }
+    if (tensor.known) return knownInput(tensor, key);
     return drawn<T>(memory_,
                     {tensor.shape, tensor.element, setup_.uses.ofModel(t),
                      tensor.kind == TensorKind::kParameter, key},
                     draw_);
+  }
+
+  // An input of which more is known than its shape: the numbers that it stands for, those of an
+  // integer input, or integers in certain stretches.
+  Value<T> knownInput(const Tensor& tensor, std::uint64_t key) {
+    const KnownInput& known = *tensor.known;
+    Value<T> v(memory_, tensor.shape, tensor.element);
+    T* to = v.writable();
+    switch (known.kind) {
+      case KnownInput::Kind::kNumbers:
+        for (std::int64_t i = 0; i < v.size(); ++i) {
+          // No residue is such a number.
+          if constexpr (kIsField<T>) to[i] = undefined<T>();
+          else
+            to[i] = known.numbers.empty() ? undefined<T>() : static_cast<T>(known.numbers[at(i)]);
+        }
+        break;
+      case KnownInput::Kind::kNumberOf: {
+        const Value<T> of = input(known.tensor, problem_.model.graph.tensors[at(known.tensor)]);
+        for (std::int64_t i = 0; i < v.size(); ++i) {
+          const std::int64_t n = toIndex(of.data()[i]);
+          to[i] = n == kNoIndex ? undefined<T>() : fromInteger<T>(n + known.plus);
+        }
+        break;
+      }
+      case KnownInput::Kind::kWithin: {
+        constexpr std::int64_t kMost = 1 << 20;  // of one stretch
+        std::int64_t count = 0;
+        for (const auto& [low, high] : known.within) count += std::min(high - low, kMost);
+        const Use use{true, 0, count, false};
+        const Value<T> places =
+            drawn<T>(memory_, {tensor.shape, tensor.element, use, false, key}, draw_);
+        for (std::int64_t i = 0; i < v.size(); ++i) {
+          std::int64_t place = toIndex(places.data()[i]);
+          for (const auto& [low, high] : known.within) {
+            const std::int64_t most = std::min(high - low, kMost);
+            if (place < most) {
+              to[i] = fromInteger<T>(low + place);
+              break;
+            }
+            place -= most;
+          }
+        }
+        break;
+      }
+    }
+    return v;
   }
 
   // --- the plan ---

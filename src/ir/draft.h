@@ -21,6 +21,8 @@ struct GraphDraft {
   std::vector<Node> nodes;                // ranges into `operands` and `results`
   std::vector<NameId> operands, results;  // invalid: absent (null). A plan's operand may be "x#3"
   std::vector<std::shared_ptr<const ConstantValue>> constants;
+  // Tensors that are the numbers of another (KnownInput::kNumberOf), and which.
+  std::vector<std::pair<std::int32_t, NameId>> numbersOf;
 };
 
 struct ModelDraft {

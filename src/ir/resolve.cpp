@@ -165,6 +165,8 @@ class Resolver {
     const auto place = [](std::size_t n, const char* side, std::uint32_t i) {
       return Model::nodePointer(static_cast<std::int32_t>(n)) + side + std::to_string(i);
     };
+    const std::vector<std::pair<std::int32_t, NameId>> numbersOf =
+        std::move(model_.graph.numbersOf);
     out.graph = resolveGraph(
         std::move(model_.graph),
         [&](std::size_t n, std::uint32_t i, NameId name) {
@@ -173,6 +175,15 @@ class Resolver {
         [&](std::size_t n, std::uint32_t i, NameId name) {
           return find(name, [&] { return place(n, "/out/", i); });
         });
+    for (const auto& [t, name] : numbersOf) {
+      Tensor& numbers = out.graph.tensors[static_cast<std::size_t>(t)];
+      KnownInput known = *numbers.known;
+      known.tensor = find(
+          name, [&, t = t] { return out.tensorPointer(t, problem_->names) + "/known/number_of"; });
+      const Tensor& of = out.graph.tensors[static_cast<std::size_t>(known.tensor)];
+      if (of.known) known.within = of.known->within;
+      numbers.known = std::make_shared<const KnownInput>(std::move(known));
+    }
     for (std::size_t i = 0; i < model_.outputs.size(); ++i)
       out.outputs.push_back(
           find(model_.outputs[i], [&] { return "/outputs/" + std::to_string(i); }));

@@ -21,6 +21,7 @@ class ModelValidator {
 
   void run() {
     checkGradients();
+    checkKnown();
     producer_.assign(model_.graph.tensors.size(), -1);
     infos_.reserve(model_.graph.tensors.size());
     for (const Tensor& t : model_.graph.tensors) infos_.push_back({t.shape, t.element});
@@ -56,6 +57,20 @@ class ModelValidator {
       if (!of.valid() || parameter[of.index()]) continue;
       fail(model_.tensorPointer(static_cast<std::int32_t>(i), names_) + "/grad_of",
            "found \"" + names_.text(of) + "\", expected a tensor of kind \"parameter\"");
+    }
+  }
+
+  // Inputs that are the numbers of integer inputs.
+  void checkKnown() const {
+    for (std::size_t i = 0; i < model_.graph.tensors.size(); ++i) {
+      const Tensor& t = model_.graph.tensors[i];
+      if (!t.known || t.known->kind != KnownInput::Kind::kNumberOf) continue;
+      const Tensor& of = tensor(t.known->tensor);
+      const bool given = of.kind == TensorKind::kInput || of.kind == TensorKind::kParameter;
+      if (given && of.element == ElementKind::kInteger && of.shape == t.shape) continue;
+      fail(model_.tensorPointer(static_cast<std::int32_t>(i), names_) + "/known/number_of",
+           "found " + quoted(t.known->tensor) +
+               ", expected an input or a parameter of integers and of the same shape");
     }
   }
 

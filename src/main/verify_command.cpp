@@ -117,6 +117,7 @@ Report verifyPlan(const Arguments& arguments, const std::string& plan, Progress&
   if (!arguments.quiet)
     for (const std::string& assumption : done.assumptions)
       writeDiagnostic("assumed: " + assumption);
+  done.report.assumptions = std::move(done.assumptions);
   if (arguments.confirmSeconds > 0 && !done.report.interrupted && done.problem &&
       worthExecuting(done.report)) {
     progress.update(0, 1, "executing");

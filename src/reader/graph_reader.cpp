@@ -1,7 +1,10 @@
 #include "reader/graph_reader.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -15,6 +18,9 @@ namespace shardproof::reader {
 namespace {
 
 using Fields = std::vector<std::string_view>;
+
+// Of what is known of an integer input.
+constexpr std::int64_t kMostIndex = std::int64_t{1} << 60;
 
 struct DtypeRow {
   std::string_view name;
@@ -92,6 +98,63 @@ ConstantValue readConstant(const Value& value, const Tensor& tensor) {
   return out;
 }
 
+double readDouble(const Value& value) {
+  const double number = std::strtod(value.numberText("a number").c_str(), nullptr);
+  if (!std::isfinite(number)) value.expected("a number that a double can hold");
+  return number;
+}
+
+std::vector<std::pair<std::int64_t, std::int64_t>> readStretches(const Value& value) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> out;
+  for (const Value stretch : value.expectArray()) {
+    std::vector<std::int64_t> bounds;
+    for (const Value bound : stretch.expectArray())
+      bounds.push_back(bound.integer(-kMostIndex, kMostIndex));
+    if (bounds.size() != 2 || bounds[0] >= bounds[1] ||
+        (!out.empty() && bounds[0] <= out.back().second))
+      stretch.fail("expected two integers, [low, high), above and apart from the stretch before");
+    out.emplace_back(bounds[0], bounds[1]);
+  }
+  if (out.empty()) value.expected("at least one stretch");
+  return out;
+}
+
+std::shared_ptr<const KnownInput> readKnown(const Value& value, const Tensor& tensor) {
+  static const Fields kFields{"numbers", "number_of", "plus", "within"};
+  value.expectFields(kFields);
+  if (tensor.kind != TensorKind::kInput && tensor.kind != TensorKind::kParameter)
+    value.fail("found what is known of a tensor that is neither \"input\" nor \"parameter\"");
+  const auto numbers = value.find("numbers"), of = value.find("number_of"),
+             plus = value.find("plus"), within = value.find("within");
+  if (int{numbers.has_value()} + int{of.has_value()} + int{within.has_value()} != 1)
+    value.fail("expected one of \"numbers\", \"number_of\" and \"within\"");
+  if (plus && !of) plus->fail("expected only beside \"number_of\"");
+  if (tensor.element != (within ? ElementKind::kInteger : ElementKind::kReal))
+    value.fail(within ? "expected only of a tensor of integers" : "expected only of reals");
+  KnownInput known;
+  if (numbers) {
+    known.kind = KnownInput::Kind::kNumbers;
+    if (numbers->isNull()) return std::make_shared<const KnownInput>(std::move(known));
+    std::int64_t count = 1;
+    bool overflow = false;
+    for (const std::int64_t d : tensor.shape)
+      overflow = overflow || __builtin_mul_overflow(count, d, &count);
+    if (overflow) value.fail("the number of elements exceeds 64 bits");
+    if (static_cast<std::int64_t>(numbers->expectArray().size()) != count)
+      numbers->expected("null or a list of " + std::to_string(count) +
+                        " numbers, as the shape is " + ops::toText(tensor.shape));
+    known.numbers.reserve(numbers->size());
+    for (const Value number : *numbers) known.numbers.push_back(readDouble(number));
+  } else if (of) {
+    known.kind = KnownInput::Kind::kNumberOf;
+    if (plus) known.plus = plus->integer(-kMostIndex, kMostIndex);
+  } else {
+    known.kind = KnownInput::Kind::kWithin;
+    known.within = readStretches(*within);
+  }
+  return std::make_shared<const KnownInput>(std::move(known));
+}
+
 AttributeValue readAttribute(const Value& value) {
   switch (value.kind()) {
     case ValueKind::kBool:
@@ -149,7 +212,7 @@ void GraphReader::begin(ir::GraphDraft* graph,
 }
 
 void GraphReader::readTensor(std::string_view name, const Value& value) {
-  static const Fields kModelFields{"shape", "kind", "dtype", "value", "grad_of"};
+  static const Fields kModelFields{"shape", "kind", "dtype", "value", "grad_of", "known"};
   static const Fields kProgramFields{"shape", "kind", "dtype", "value", "per_mb"};
   value.expectFields(source_ == Source::kModel ? kModelFields : kProgramFields);
   if (name.empty()) value.fail("found a tensor without a name");
@@ -171,6 +234,12 @@ void GraphReader::readTensor(std::string_view name, const Value& value) {
     tensor.constant = static_cast<std::int32_t>(graph_->constants.size());
     graph_->constants.push_back(
         std::make_shared<const ConstantValue>(readConstant(value.require("value"), tensor)));
+  }
+  if (const auto known = value.find("known")) {
+    tensor.known = readKnown(*known, tensor);
+    if (const auto of = known->find("number_of"))
+      graph_->numbersOf.emplace_back(static_cast<std::int32_t>(graph_->tensors.size()),
+                                     names_.intern(of->name()));
   }
   checkCount(graph_->tensors.size(), value);
   graph_->tensors.push_back(std::move(tensor));

@@ -109,6 +109,7 @@ Json toJson(const Report& report) {
           {"stages", std::move(stages)},
           {"defects", std::move(defects)},
           {"suspects", std::move(suspects)},
+          {"assumptions", report.assumptions},
           {"statistics", toJson(report.statistics)}};
 }
 

@@ -26,6 +26,10 @@ class DoubleAlgebra {
   DoubleAlgebra() = default;
   explicit DoubleAlgebra(std::uint64_t seed) : state_((seed * 0x9E3779B97F4A7C15ULL) | 1) {}
   double constant(const Rational& value) { return value.toDouble(); }
+  // A number that was rounded where it was made, along with others of up to that size.
+  double approximation(double value, double size) {
+    return state_ == 0 || value == std::trunc(value) ? value : value + size * (unit() * kNoise);
+  }
   double negativeInfinity() { return -kInfinity; }
   double add(double a, double b) {
     const double s = a + b;

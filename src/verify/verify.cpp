@@ -111,6 +111,9 @@ class Verification {
     Statistics& s = report_.statistics;
     for (const Program& p : plan_.programs) s.programNodes += p.graph.nodes.size();
     s.lineageEntries = plan_.lineage.size();
+    knownInputs_ =
+        std::any_of(problem_.model.graph.tensors.begin(), problem_.model.graph.tensors.end(),
+                    [](const Tensor& t) { return t.known != nullptr; });
     s.ranks = static_cast<std::size_t>(plan_.ranks());
     s.microbatches = static_cast<std::size_t>(plan_.microbatches);
   }
@@ -744,8 +747,8 @@ class Verification {
                                std::to_string(report_.outputs) + " outputs could not be decided";
     if (suspected_ >= 0) {
       report_.reason += "; output '" + tensorName(plan_.lineage[index(suspected_)].tensor) +
-                        "' differs when causal masks are shortened, which is too large to be "
-                        "confirmed at full length";
+                        "' differs when causal masks (or tables of known numbers) are shortened, "
+                        "which is too large to be confirmed at full length";
     }
     listSuspects();
   }
@@ -783,7 +786,9 @@ class Verification {
     if (evaluated_) return false;
     return std::any_of(topological_.begin(), topological_.end(), [&](std::int32_t e) {
       const StageOutcome* outcome = outcomeOf(e);
-      return plan_.lineage[index(e)].role == Role::kOutput && outcome &&
+      // Stages of one class may start from inputs that stand for different numbers.
+      const bool itself = !knownInputs_ || classes_[index(entries_[index(e)].classId)].entry == e;
+      return plan_.lineage[index(e)].role == Role::kOutput && outcome && itself &&
              outcome->verdict == StageVerdict::kRefuted && entries_[index(e)].used.empty();
     });
   }
@@ -872,7 +877,8 @@ class Verification {
   std::int32_t suspected_ =
       -1;  // an output that differs with a shortened causal mask, which nothing has confirmed
   std::size_t peakWorkerBytes_ = 0;
-  bool merging_ = false;  // past the first round
+  bool knownInputs_ = false;  // something is known of the values of some input (KnownInput)
+  bool merging_ = false;      // past the first round
   std::size_t
       cutSize_ = 0,
       budget_ = 0;  // tensors and operators of the stages cut in this round; how many there may be

@@ -36,6 +36,11 @@ class JsonWriter {
     return raw({digits, static_cast<std::size_t>(
                             std::to_chars(digits, digits + sizeof digits, value).ptr - digits)});
   }
+  JsonWriter& real(double value) {  // finite; the shortest decimal that is this double
+    char digits[32];
+    return raw({digits, static_cast<std::size_t>(
+                            std::to_chars(digits, digits + sizeof digits, value).ptr - digits)});
+  }
   JsonWriter& flag(bool value) { return raw(value ? "true" : "false"); }
   // A value that is JSON already.
   JsonWriter& raw(std::string_view value) {

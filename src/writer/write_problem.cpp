@@ -129,7 +129,33 @@ class ProblemWriter {
       }
       if (t.gradientOf.valid()) json_.key("grad_of").text(text(t.gradientOf));
       if (t.perMicrobatch) json_.key("per_mb").flag(true);
+      if (t.known) known(graph, *t.known);
       json_.endObject();
+    }
+    json_.endObject();
+  }
+
+  void known(const Graph& graph, const KnownInput& known) {
+    json_.key("known").beginObject();
+    switch (known.kind) {
+      case KnownInput::Kind::kNumbers:
+        json_.key("numbers");
+        if (known.numbers.empty()) {
+          json_.raw("null");
+        } else {
+          json_.beginList();
+          for (const double number : known.numbers) json_.real(number);
+          json_.endList();
+        }
+        break;
+      case KnownInput::Kind::kNumberOf:
+        json_.key("number_of").text(name(graph, known.tensor)).key("plus").number(known.plus);
+        break;
+      case KnownInput::Kind::kWithin:
+        json_.key("within").beginList();
+        for (const auto& [low, high] : known.within) json_.integers({low, high});
+        json_.endList();
+        break;
     }
     json_.endObject();
   }

@@ -34,6 +34,8 @@ HARMLESS = {
     "shifted_sequence": {"integer 0"},
     # Which columns a rank takes of those that are all added up; the start of a slice along a whole dimension.
     "uneven": {"position 0", "integer 1"},
+    # Where the rows end that a rank gets of the next: the last rank gets zeros anyway.
+    "convolutions_by_rows": {"minus 0", "bounds 0", "bounds 2", "integer 3"},
     # The wrapping again, and rows out of the rank's window, which are masked.
     "shard_map_vocabulary": {"minus 0", "integer 2"},
 }
@@ -141,7 +143,7 @@ def main():
     shardproof = os.path.abspath(sys.argv[1])
     names = sorted(os.path.basename(f)[: -len(".single.hlo.gz")]
                    for f in glob.glob(os.path.join(HERE, "*.single.hlo.gz")))
-    assert len(names) >= 24, names
+    assert len(names) >= 26, names
     failed = False
     with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
         for name, (refuted, problems) in zip(names, pool.map(lambda n: check(shardproof, n), names)):

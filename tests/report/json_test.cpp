@@ -14,7 +14,11 @@ namespace {
 using nlohmann::ordered_json;
 
 TEST(JsonReport, HasEveryKey) {
-  const ordered_json json = toJson(exampleReport());
+  Report report = exampleReport();
+  report.assumptions = {"the elements of 'ids' lie in [0, 8)"};
+  const ordered_json json = toJson(report);
+  ASSERT_EQ(json["assumptions"].size(), 1u);
+  EXPECT_EQ(json["assumptions"][0], "the elements of 'ids' lie in [0, 8)");
   EXPECT_EQ(json["format"], "shardproof-report");
   EXPECT_EQ(json["version"], 1);
   EXPECT_EQ(json["verdict"], "not-equivalent");

@@ -196,6 +196,32 @@ TEST(WriteProblem, RareFields) {
                                                                {"box": [[2, 4], [0, 2]], "parts": [{"local": "y1", "at": {"a": 1}}]}]}]})"));
 }
 
+TEST(WriteProblem, WhatIsKnownOfInputs) {
+  const std::string real = R"({"shape": [2], "kind": "input"})";
+  test::Draft d =
+      test::oneRank(R"("x": )" + real + R"(, "u": )" + real + R"(, "n": )" + real +
+                        R"(, "i": {"shape": [2], "kind": "input", "dtype": "int64"})",
+                    R"("o": {"shape": [2]})", R"({"op": "identity", "in": ["x"], "out": ["o"]})",
+                    R"("o": {"shape": [2]})", R"({"op": "identity", "in": ["x"], "out": ["o"]})");
+  test::Json& model = d.model["tensors"];
+  model["x"]["known"] = {{"numbers", {0.1, -1e-300}}};
+  model["u"]["known"] = {{"numbers", nullptr}};
+  model["n"]["known"] = {{"number_of", "i"}, {"plus", -7}};
+  model["i"]["known"] = {{"within", {{-3, 0}, {5, 9}}}};
+  const auto problem = test::read(d);
+  const auto again = readProblemText(modelText(*problem), planText(*problem, "m.json"));
+  const auto& tensors = again->model.graph.tensors;
+  ASSERT_TRUE(tensors.at(0).known && tensors.at(1).known && tensors.at(2).known &&
+              tensors.at(3).known);
+  EXPECT_EQ(tensors[0].known->numbers, (std::vector<double>{0.1, -1e-300}));
+  EXPECT_TRUE(tensors[1].known->numbers.empty());
+  EXPECT_EQ(tensors[2].known->tensor, 3);
+  EXPECT_EQ(tensors[2].known->plus, -7);
+  const std::vector<std::pair<std::int64_t, std::int64_t>> within{{-3, 0}, {5, 9}};
+  EXPECT_EQ(tensors[2].known->within, within);
+  EXPECT_EQ(tensors[3].known->within, within);
+}
+
 TEST(DecimalText, IsExact) {
   for (const char* text :
        {"0", "3", "-17", "0.5", "-0.001", "123.456", "1e-40", "123456789012345678901234567890.5"}) {

@@ -105,9 +105,7 @@ def verify(step: Callable, *shapes: Any, in_shardings: Any = None, out_shardings
         model, plan = dump(step, *shapes, directory=directory or temporary, in_shardings=in_shardings,
                            out_shardings=out_shardings, single=single)
         data, done = run_verify(plan, model, arguments, program)
-    marker = "assumed: "
-    assumptions = tuple(line.split(marker, 1)[1] for line in done.stderr.splitlines() if marker in line)
-    return Report(_VERDICTS[done.returncode], done.stdout, data, assumptions)
+    return Report(_VERDICTS[done.returncode], done.stdout, data, tuple(data.get("assumptions", ())))
 
 
 def assert_equivalent(step: Callable, *shapes: Any, **options: Any) -> Report:

@@ -1,12 +1,15 @@
 #include "reader/hlo/documents.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <numeric>
 #include <set>
 #include <utility>
 
+#include "reader/hlo/approximate.h"
 #include "reader/hlo/checkpoints.h"
 #include "reader/hlo/lowering.h"
 #include "reader/hlo/mesh.h"
@@ -59,6 +62,7 @@ class Builder {
     Documents documents;
     std::string lineage;
     inputLineage(lineage);
+    describeInputs();
     outputLineage(lineage);
     std::set<std::string> wanted;
     if (options_.checkpoints) checkpoints(lineage, wanted);
@@ -80,7 +84,7 @@ class Builder {
     if (!shared_.unknowns.empty())
       documents.assumptions.push_back(
           std::to_string(shared_.unknowns.size()) +
-          " tables of numbers that are not rational are taken for arbitrary ones");
+          " tables of numbers that are not rational are taken for arbitrary ones by the proof");
     return documents;
   }
 
@@ -227,6 +231,54 @@ class Builder {
     }
   }
 
+  // What is known of the model's inputs, so that no difference counts at other values.
+  void describeInputs() {
+    for (const Shared::Unknown& unknown : shared_.unknowns)
+      model_->graph.tensor(unknown.name).facts = "{\"numbers\": " + numbersText(unknown) + "}";
+    for (std::size_t k = 0; k < model_->parameters.size(); ++k) {
+      const Lowering::Port& port = model_->parameters[k];
+      const auto range = shared_.ranges.find(k);
+      const std::int64_t shift = range == shared_.ranges.end() ? 0 : range->second.shift();
+      if (integerType(port.shape.type)) {
+        constexpr std::int64_t kMost = std::int64_t{1} << 60;
+        std::string stretches;
+        for (const Piece& p : model_->domainOf(port.name)) {
+          const std::int64_t least = port.shape.type[0] == 'u' ? 0 : -kMost,
+                             low = std::max(p.low + shift, least),
+                             high = std::min(p.high + shift, kMost);
+          if (low < high) stretches += (stretches.empty() ? "" : ", ") + listJson({low, high});
+        }
+        if (!stretches.empty() && (range != shared_.ranges.end() || port.shape.type[0] == 'u'))
+          model_->graph.tensor(port.name).facts = "{\"within\": [" + stretches + "]}";
+      }
+      if (numbers_.contains(k))
+        model_->graph.tensor(port.name + Lowering::kAsNumber).facts =
+            "{\"number_of\": " + quotedJson(port.name) + ", \"plus\": " + std::to_string(-shift) +
+            "}";
+    }
+  }
+
+  // A list, or null where some number is not known precisely enough to tell a difference.
+  std::string numbersText(const Shared::Unknown& unknown) {
+    constexpr double kPrecise = 0x1p-46;  // of the largest: noise of 2^-40 hides it
+    std::vector<Approximation> numbers;
+    double size = 0;
+    for (const ScalarId id : unknown.values) {
+      const auto number = approximations_.of(id);
+      if (!number) return "null";
+      numbers.push_back(*number);
+      size = std::max(size, std::abs(number->value));
+    }
+    std::string text = "[";
+    for (const Approximation& number : numbers) {
+      if (number.error > kPrecise * size) return "null";
+      char digits[32];
+      const auto end = std::to_chars(digits, digits + sizeof digits, number.value).ptr;
+      text += (text.size() > 1 ? "," : "") + std::string(digits, end);
+    }
+    return text + "]";
+  }
+
   void outputLineage(std::string& lineage) const {
     for (std::size_t k = 0; k < model_->results.size(); ++k) {
       const Lowering::Port &full = model_->results[k], &local = ranks_[0]->results[k];
@@ -298,6 +350,7 @@ class Builder {
   const Options& options_;
   Module modelModule_, planModule_;
   Shared shared_;
+  Approximations approximations_{shared_.scalars};
   std::int64_t devices_ = 1;
   bool replicas_ = false;
   std::unique_ptr<DeviceMesh> mesh_;

@@ -86,7 +86,7 @@ bool Graph::nameLast(const std::string& tensor) {
 std::string Graph::emit(const std::string& op, std::vector<std::string> in,
                         NodeAttributes attributes, Sizes sizes, bool integer) {
   return produce({op, std::move(in), {}, std::move(attributes), {}, {}},
-                 {std::move(sizes), integer, Known::kNothing, {}, {}, {}, 0});
+                 {std::move(sizes), integer, Known::kNothing, {}, {}, {}, 0, {}});
 }
 
 std::string Graph::communicate(const std::string& op, const std::string& in,
@@ -94,12 +94,12 @@ std::string Graph::communicate(const std::string& op, const std::string& in,
                                Sizes sizes) {
   const bool integer = tensor(in).integer;
   return produce({op, {in}, {}, std::move(attributes), {}, std::move(communication)},
-                 {std::move(sizes), integer, Known::kNothing, {}, {}, {}, 0});
+                 {std::move(sizes), integer, Known::kNothing, {}, {}, {}, 0, {}});
 }
 
 void Graph::input(const std::string& name, Sizes sizes, bool integer, const std::string& dtype) {
-  tensors_.emplace(name,
-                   GraphTensor{std::move(sizes), integer, Known::kNothing, "input", dtype, {}, 0});
+  tensors_.emplace(
+      name, GraphTensor{std::move(sizes), integer, Known::kNothing, "input", dtype, {}, 0, {}});
   order_.push_back(name);
 }
 
@@ -109,8 +109,10 @@ std::string Graph::constant(const Sizes& sizes, bool integer, const std::string&
   const auto [it, added] = constants_.emplace(key, "");
   if (added) {
     it->second = fresh("constant." + std::to_string(constants_.size()));
-    tensors_.emplace(it->second, GraphTensor{sizes, integer, known, "constant",
-                                             integer ? "int64" : "float32", value, 0});
+    tensors_.emplace(
+        it->second,
+        GraphTensor{
+            sizes, integer, known, "constant", integer ? "int64" : "float32", value, 0, {}});
     order_.push_back(it->second);
   }
   return it->second;
@@ -157,6 +159,7 @@ std::string Graph::json() const {
       w.key("dtype").text(t.dtype);
     }
     if (!t.value.empty()) w.key("value").raw(t.value);
+    if (!t.facts.empty()) w.key("known").raw(t.facts);
     w.endObject();
   }
   w.endObject();

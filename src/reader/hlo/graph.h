@@ -29,6 +29,7 @@ struct GraphTensor {
   // Of inputs and constants.
   std::string kind, dtype, value;
   std::size_t producer = 0;  // index into nodes, if kind is empty
+  std::string facts;         // of an input of the model: "known" of docs/format.md, as JSON
 };
 
 struct GraphNode {

@@ -306,7 +306,8 @@ Value Lowering::lowerParameter(Frame& frame, const Instruction& i) {
   if (!isFloat(i.shape.type) && i.shape.type != "pred")
     unsupported(i, "type " + i.shape.type + " is not supported");
   graph.input(name, i.shape.sizes, false, "float32");
-  return nodeValue(i.shape, name);
+  // A condition is 0 or 1: that of a number which may be any.
+  return nodeValue(i.shape, i.shape.type == "pred" ? step(name) : name);
 }
 
 Value Lowering::lowerConstant(const Instruction& i) {

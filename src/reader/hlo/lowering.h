@@ -104,6 +104,9 @@ class Lowering {
 
   static constexpr const char* kAsNumber = " as a number";
 
+  // The values that the elements of an integer tensor can have, as an identity on them.
+  Pieces domainOf(const std::string& base) const;
+
  private:
   struct Frame {
     const Computation* computation = nullptr;
@@ -158,8 +161,6 @@ class Lowering {
   std::string arrange(const std::string& name, const std::vector<int>& from,
                       const std::vector<int>& to, const Sizes& sizes);
   Value asIndex(const Value& v, std::string newBase) const;
-  // The values that the elements of an integer tensor can have, as an identity on them.
-  Pieces domainOf(const std::string& base) const;
   std::pair<std::int64_t, std::int64_t> rangeOf(const std::string& base) const;
   // Of what the tensor holds minus what it stands for.
   std::int64_t shiftOf(const std::string& base) const;
@@ -188,6 +189,9 @@ class Lowering {
                     const std::vector<Value>& x);
   std::optional<Value> elementwiseIndex(const std::string& opcode, const std::string& direction,
                                         const std::vector<Value>& x, const Shape& shape);
+  Value convertValue(const Instruction& i, const Value& x, const Shape& shape);
+
+  // --- lowering_choices.cpp ---
   std::optional<Value> compareWithPositions(const std::string& direction, const Value& index,
                                             const Value& table, const Shape& shape);
   std::optional<Value> selectLookup(const std::vector<Value>& x, const Shape& shape);
@@ -195,10 +199,11 @@ class Lowering {
   std::optional<bool> compareKnown(const std::string& direction, const Value& x, const Value& y);
   std::string compareNode(const std::string& direction, const Value& x, const Value& y,
                           const Shape& shape);
+
+  // --- lowering_arithmetic.cpp ---
   std::optional<std::string> unaryNode(const std::string& opcode, const Value& x);
   std::optional<std::string> binaryNode(const std::string& opcode, const Value& x, const Value& y,
                                         const Shape& shape);
-  Value convertValue(const Instruction& i, const Value& x, const Shape& shape);
 
   // --- lowering_layout.cpp ---
   Value broadcastValue(const Value& x, const Shape& shape, const Sizes& dimensions);
@@ -215,12 +220,20 @@ class Lowering {
                  const Sizes& window);
   std::optional<Value> lowerLayout(const Frame& frame, const Instruction& i);
 
-  // --- lowering_sums.cpp: dot, reduce, convolution ---
+  // --- lowering_sums.cpp: dot, reduce ---
   std::optional<Value> lowerSums(Frame& frame, const Instruction& i);
   Value lowerDot(const Frame& frame, const Instruction& i);
   Value lowerReduce(const Frame& frame, const Instruction& i);
   Value reduceValue(const Instruction& i, const Value& x, const Value& start,
                     const std::string& region, const Sizes& dims, const Shape& shape);
+
+  // Whether a reduction of elements of this type by `region` may leave out this first value.
+  bool isNeutral(const std::string& region, const std::string& type, ScalarId first) const;
+
+  // --- lowering_windows.cpp ---
+  Value lowerConvolution(const Frame& frame, const Instruction& i);
+  Value lowerReduceWindow(const Frame& frame, const Instruction& i);
+  friend class Convolution;
 
   // --- lowering_lookup.cpp: gather, scatter ---
   std::optional<Value> lowerLookup(const Frame& frame, const Instruction& i);

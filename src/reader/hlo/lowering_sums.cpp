@@ -15,6 +15,8 @@ std::size_t z(std::int64_t i) { return static_cast<std::size_t>(i); }
 std::optional<Value> Lowering::lowerSums(Frame& frame, const Instruction& i) {
   if (i.opcode == "dot") return lowerDot(frame, i);
   if (i.opcode == "reduce") return lowerReduce(frame, i);
+  if (i.opcode == "convolution") return lowerConvolution(frame, i);
+  if (i.opcode == "reduce-window") return lowerReduceWindow(frame, i);
   return std::nullopt;
 }
 
@@ -88,6 +90,15 @@ Value Lowering::lowerReduce(const Frame& frame, const Instruction& i) {
   return reduceValue(i, x, start, binaryRegion(i, called(i, "to_apply")), reduced, i.shape);
 }
 
+bool Lowering::isNeutral(const std::string& region, const std::string& type, ScalarId first) const {
+  const Scalars& s = shared_.scalars;
+  if (region == "and") return type == "pred" && s.is(first, 1);
+  if (region == "multiply") return s.is(first, 1);
+  if (region == "or" || region == "add") return s.is(first, 0);
+  if (type == "pred") return s.is(first, region == "maximum" ? 0 : 1);
+  return first == (region == "maximum" ? s.negativeInfinity() : s.infinity());
+}
+
 Value Lowering::reduceValue(const Instruction& i, const Value& x, const Value& start,
                             const std::string& region, const Sizes& reduced, const Shape& shape) {
   Scalars& s = shared_.scalars;
@@ -101,13 +112,7 @@ Value Lowering::reduceValue(const Instruction& i, const Value& x, const Value& s
                         const ScalarId both[] = {a, b};
                         return s.apply(region, {}, x.shape.type, both);
                       }));
-  // What is neutral in front changes nothing.
-  const bool neutral = all                    ? s.is(first, 1)
-                       : any                  ? s.is(first, 0)
-                       : region == "add"      ? s.is(first, 0)
-                       : region == "multiply" ? s.is(first, 1)
-                       : region == "maximum"  ? first == s.negativeInfinity()
-                                              : first == s.infinity();
+  const bool neutral = isNeutral(region, x.shape.type, first);
   std::int64_t count = 1;
   for (const std::int64_t d : reduced) count *= x.shape.sizes[z(d)];
   if (count == 0) unsupported(i, "nothing to reduce: a dimension of size 0");

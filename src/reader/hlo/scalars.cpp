@@ -64,6 +64,11 @@ int significandBits(std::string_view type) {
   return 0;
 }
 
+bool isUnsigned(std::string_view type) {
+  const auto t = integerType(type);
+  return t && !t->isSigned;
+}
+
 bool isFloat(std::string_view type) { return significandBits(type) != 0; }
 
 Scalars::Scalars() {

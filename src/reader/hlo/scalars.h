@@ -26,6 +26,7 @@ struct IntegerType {
   bool isSigned = false;
 };
 std::optional<IntegerType> integerType(std::string_view type);
+bool isUnsigned(std::string_view type);
 bool isFloat(std::string_view type);  // f16, bf16, f32, f64, f8...
 // Bits of the significand of a floating-point type, the hidden one included; 0 for another type.
 int significandBits(std::string_view type);

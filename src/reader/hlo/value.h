@@ -74,6 +74,8 @@ struct Value {
   bool isIndex() const { return kind == Kind::kIndex; }
 };
 
+inline bool isPredicate(const Value& v) { return v.shape.type == "pred"; }
+
 // A value of one kind, whose content is in `member`.
 template <class T>
 Value valueWith(Value::Kind kind, Shape shape, std::shared_ptr<const T> Value::*member, T content) {

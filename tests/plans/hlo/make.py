@@ -392,6 +392,29 @@ def shifted_sequence():
     return same_step(mixed, mesh_of(("sp", 4)), (f32(2, 8, 4), f32(4, 4)), (P(None, "sp"), P()), P(None, "sp"))
 
 
+def image_loss(p, x, y):
+    h = jax.nn.relu(jax.lax.conv_general_dilated(x, p["a"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")))
+    h = jax.lax.conv_general_dilated(h, p["b"], (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    h = jax.lax.reduce_window(h, 0.0, jax.lax.add, (1, 2, 2, 1), (1, 2, 2, 1), "VALID") / 4
+    return ((h.reshape(h.shape[0], -1) @ p["w"] - y) ** 2).mean()
+
+
+IMAGES = ({"a": f32(3, 3, 2, 8), "b": f32(3, 3, 8, 4), "w": f32(16, 3)}, f32(8, 8, 8, 2), f32(8, 3))
+
+
+@program
+def convolutions():
+    mesh = mesh_of(("dp", 2), ("tp", 2))
+    specs = ({"a": P(None, None, None, "tp"), "b": P(None, None, "tp"), "w": P()}, P("dp"), P("dp"))
+    return same_step(sgd(image_loss), mesh, IMAGES, specs, (P(), specs[0]))
+
+
+@program
+def convolutions_by_rows():
+    specs = ({"a": P(), "b": P(), "w": P()}, P(None, "r"), P())
+    return same_step(sgd(image_loss), mesh_of(("r", 2)), IMAGES, specs, (P(), specs[0]))
+
+
 def write(path, text):
     with gzip.GzipFile(path, "wb", mtime=0) as file:
         file.write(text.encode())

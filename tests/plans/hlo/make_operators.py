@@ -107,6 +107,40 @@ CASES = {
 }
 
 
+def conv(x, k, strides=(1, 1), padding="SAME", layout=("NHWC", "HWIO", "NHWC"), **options):
+    return lax.conv_general_dilated(x, k, strides, padding, dimension_numbers=layout, **options)
+
+
+def pool(x, first, operation, window=(1, 2, 2, 1), strides=(1, 2, 2, 1), padding="VALID", **options):
+    return lax.reduce_window(x, first, operation, window, strides, padding, **options)
+
+
+IMAGE, KERNEL = reals(2, 5, 4, 3), reals(3, 2, 3, 4)
+CASES |= {
+    "convolution": (conv, (IMAGE, KERNEL)),
+    "convolution with steps": (lambda x, k: conv(x, k, (2, 1), ((1, 2), (0, 1))), (IMAGE, KERNEL)),
+    "convolution, gradients": (lambda x, k: jax.grad(lambda a, b: (conv(a, b, (2, 2)) ** 2).sum(), (0, 1))(x, k), (IMAGE, KERNEL)),
+    "convolution, channels first": (lambda x, k: conv(x, k, layout=("NCHW", "OIHW", "NCHW")), (reals(2, 3, 5, 4), reals(4, 3, 2, 3))),
+    "convolution with gaps": (lambda x, k: conv(x, k, padding=((0, 1), (1, 0)), rhs_dilation=(2, 1), lhs_dilation=(1, 2)), (IMAGE, KERNEL)),
+    "convolution in groups": (lambda x, k: conv(x, k, feature_group_count=2), (reals(2, 4, 4, 4), reals(3, 3, 2, 6))),
+    "convolution in groups, gradients": (
+        lambda x, k: jax.grad(lambda a, b: (conv(a, b, feature_group_count=2) ** 2).sum(), (0, 1))(x, k),
+        (reals(2, 4, 4, 4), reals(3, 3, 2, 6))),
+    "convolution of batches in groups": (lambda x, k: conv(x, k, batch_group_count=2), (reals(4, 4, 4, 3), reals(3, 3, 3, 4))),
+    "convolution that cuts off": (lambda x, k: conv(x, k, (1, 1), ((-1, 0), (1, -1))), (IMAGE, KERNEL)),
+    "convolution of a sequence, causal": (
+        lambda x, k: lax.conv_general_dilated(x, k, (1,), ((2, 0),), dimension_numbers=("NWC", "WIO", "NWC"), feature_group_count=4),
+        (reals(2, 6, 4), reals(3, 1, 4))),
+    "convolution of a whole image": (lambda x, k: conv(x, k, padding="VALID"), (IMAGE, reals(5, 4, 3, 2))),
+    "average pooling": (lambda x: pool(x, 0.0, lax.add), (IMAGE,)),
+    "average pooling, gradient": (lambda x: jax.grad(lambda a: (pool(a, 0.0, lax.add, padding="SAME") ** 2).sum())(x), (IMAGE,)),
+    "max pooling": (lambda x: pool(x, -jnp.inf, lax.max, (1, 3, 2, 1), (1, 2, 1, 1), "SAME"), (IMAGE,)),
+    "min pooling with gaps": (lambda x: pool(x, jnp.inf, lax.min, (1, 2, 2, 1), (1, 1, 1, 1), window_dilation=(1, 2, 1, 1)), (IMAGE,)),
+    "cumulative sum": (lambda x: jnp.cumsum(x, 1), A), "cumulative sum backward": (lambda x: lax.cumsum(x, 0, reverse=True), A),
+    "cumulative maximum": (lambda x: lax.cummax(x, 1), A), "cumulative sum of a table": (lambda x: x * np.arange(4).cumsum(), A),
+}
+
+
 def text_of(function, arguments):
     with tempfile.TemporaryDirectory() as directory:
         jax.jit(function, keep_unused=True).lower(*arguments).compile(

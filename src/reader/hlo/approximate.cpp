@@ -1,0 +1,106 @@
+#include "reader/hlo/approximate.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+namespace shardproof::hlo {
+namespace {
+
+// A function of the C library may be wrong by more than half a unit in the last place.
+constexpr long double kUnit = 4 * std::numeric_limits<long double>::epsilon();
+
+long double wide(const Rational& value) {
+  return std::strtold(value.numeratorString().c_str(), nullptr) /
+         std::strtold(value.denominatorString().c_str(), nullptr);
+}
+
+}  // namespace
+
+std::optional<Approximation> Approximations::of(ScalarId id) {
+  const auto x = compute(id);
+  if (!x) return std::nullopt;
+  const auto value = static_cast<double>(x->value);
+  const auto error = static_cast<double>(x->error + std::abs(x->value - value));
+  if (!std::isfinite(value) || !std::isfinite(error)) return std::nullopt;
+  return Approximation{value, error};
+}
+
+std::optional<Approximations::Wide> Approximations::compute(ScalarId id) {
+  if (scalars_.isRational(id)) {
+    const long double value = wide(scalars_.value(id));
+    return Wide{value, kUnit * std::abs(value)};
+  }
+  if (scalars_.kind(id) != ScalarKind::kExpression) return std::nullopt;
+  if (const auto known = known_.find(id); known != known_.end()) return known->second;
+  std::vector<Wide> x;
+  bool all = true;
+  for (const ScalarId argument : scalars_.arguments(id)) {
+    const auto value = compute(argument);
+    all = all && value;
+    x.push_back(value.value_or(Wide{}));
+  }
+  std::optional<Wide> result;
+  if (all && x.size() == 1) result = unary(scalars_.operation(id), x[0]);
+  if (all && x.size() == 2) result = binary(scalars_.operation(id), x[0], x[1]);
+  if (result && (!std::isfinite(result->value) || !std::isfinite(result->error)))
+    result = std::nullopt;
+  if (result) result->error += kUnit * std::abs(result->value);
+  known_.emplace(id, result);
+  return result;
+}
+
+// The error of the argument times a bound of the slope between there and the true argument.
+std::optional<Approximations::Wide> Approximations::unary(const std::string& op,
+                                                          const Wide& x) const {
+  const long double v = x.value, e = x.error, low = v - e, high = v + e;
+  const long double size = std::max(std::abs(low), std::abs(high));
+  if (op == "negate") return Wide{-v, e};
+  if (op == "abs") return Wide{std::abs(v), e};
+  if (op == "sine") return Wide{std::sin(v), e};
+  if (op == "cosine") return Wide{std::cos(v), e};
+  if (op == "tanh") return Wide{std::tanh(v), e};
+  if (op == "logistic") return Wide{1 / (1 + std::exp(-v)), e};
+  if (op == "exponential") return Wide{std::exp(v), std::exp(high) * e};
+  if (op == "exponential-minus-one") return Wide{std::expm1(v), std::exp(high) * e};
+  if (op == "log" && low > 0) return Wide{std::log(v), e / low};
+  if (op == "log-plus-one" && low > -1) return Wide{std::log1p(v), e / (1 + low)};
+  if (op == "sqrt" && low > 0) return Wide{std::sqrt(v), e / std::sqrt(low)};
+  if (op == "rsqrt" && low > 0) return Wide{1 / std::sqrt(v), e / (low * std::sqrt(low))};
+  if (op == "cbrt" && low * high > 0)
+    return Wide{std::cbrt(v), e / std::pow(std::min(std::abs(low), std::abs(high)), 2 / 3.0L)};
+  if (op == "sign" && low * high > 0) return Wide{v > 0 ? 1.0L : -1.0L, 0};
+  if ((op == "floor" || op == "ceil") && size < 0x1p62L) {
+    const auto round = [&](long double y) { return op == "floor" ? std::floor(y) : std::ceil(y); };
+    if (round(low) == round(high)) return Wide{round(v), 0};
+  }
+  return std::nullopt;
+}
+
+std::optional<Approximations::Wide> Approximations::binary(const std::string& op, const Wide& x,
+                                                           const Wide& y) const {
+  const long double a = x.value, b = y.value;
+  if (op == "add") return Wide{a + b, x.error + y.error};
+  if (op == "subtract") return Wide{a - b, x.error + y.error};
+  if (op == "multiply")
+    return Wide{a * b, x.error * (std::abs(b) + y.error) + y.error * std::abs(a)};
+  if (op == "divide") {
+    const long double least = std::abs(b) - y.error;
+    if (least <= 0) return std::nullopt;
+    return Wide{a / b, (x.error + std::abs(a / b) * y.error) / least};
+  }
+  if (op == "maximum") return Wide{std::max(a, b), std::max(x.error, y.error)};
+  if (op == "minimum") return Wide{std::min(a, b), std::max(x.error, y.error)};
+  if (op == "power") {
+    const auto logarithm = unary("log", x);
+    if (!logarithm) return std::nullopt;
+    Wide rounded = *logarithm;
+    rounded.error += kUnit * std::abs(rounded.value);
+    const auto product = binary("multiply", rounded, y);
+    return unary("exponential",
+                 {product->value, product->error + kUnit * std::abs(product->value)});
+  }
+  return std::nullopt;
+}
+
+}  // namespace shardproof::hlo

@@ -1,0 +1,173 @@
+// Comparisons, and what is chosen by them: conditions are the numbers 0 and 1.
+#include <array>
+#include <numeric>
+
+#include "reader/hlo/lowering.h"
+
+namespace shardproof::hlo {
+
+// An index compared with 0, 1, 2, ... along a dimension of its own: one-hot rows.
+std::optional<Value> Lowering::compareWithPositions(const std::string& direction,
+                                                    const Value& index, const Value& table,
+                                                    const Shape& shape) {
+  const IndexFunction& f = *index.index;
+  const Table& t = *table.table;
+  const auto single = singlePiece(f.pieces);
+  if ((direction != "EQ" && direction != "NE") || !single || single->a != 1) return std::nullopt;
+  std::optional<std::size_t> along;
+  for (std::size_t d = 0; d < t.extent.size(); ++d) {
+    if (t.extent[d] == 1) continue;
+    if (along || f.labels[d] >= 0) return std::nullopt;
+    along = d;
+  }
+  if (!along) return std::nullopt;
+  const Scalars& s = shared_.scalars;
+  for (std::size_t k = 0; k < t.values.size(); ++k)
+    if (!s.isRational(t.values[k]) ||
+        !(s.value(t.values[k]) == s.value(t.values[0]) + Rational(static_cast<std::int64_t>(k))))
+      return std::nullopt;
+  const Rational start = s.value(t.values[0]) - single->b + Rational(shiftOf(f.base));
+  if (!start.fitsInt64() || start.sign() < 0 || start.toInt64() > kNoHigh / 2) return std::nullopt;
+  const std::int64_t from = start.toInt64(), n = static_cast<std::int64_t>(t.values.size());
+  Sizes wide = sizesOf(f.base);
+  std::vector<int> labels(wide.size() + 1), wanted = f.labels;
+  std::iota(labels.begin(), labels.end(), 0);
+  wanted[*along] = static_cast<int>(wide.size());
+  wide.push_back(n);
+  std::string rows =
+      graph.emit("one_hot", {f.base},
+                 {{"start", std::to_string(from)}, {"stop", std::to_string(from + n)}}, wide);
+  graph.tensor(rows).known = Known::kNotNegative;
+  rows = arrange(rows, labels, wanted, shape.sizes);
+  return nodeValue(shape, direction == "EQ" ? rows : oneMinus(rows));
+}
+
+// A choice between a lookup and a number by a function of the same integer: fewer rows are looked
+// up, or numbers stand for them.
+std::optional<Value> Lowering::selectLookup(const std::vector<Value>& x, const Shape& shape) {
+  for (const bool taken : {true, false}) {
+    const Value &lookup = x[taken ? 1 : 2], &other = x[taken ? 2 : 1];
+    if (!x[0].isIndex() || lookup.kind != Value::Kind::kLookup || !other.isUniform()) continue;
+    const Lookup& l = *lookup.lookup;
+    const IndexFunction& f = *x[0].index;
+    const int base = static_cast<int>(sizesOf(l.base).size());
+    bool same = f.base == l.base;
+    for (std::size_t d = 0; same && d < f.labels.size(); ++d)
+      same = f.labels[d] == (l.labels[d] < base ? l.labels[d] : -1);
+    if (!same) continue;
+    // That out of bounds there is no number is no matter; any other choice is.
+    if (other.table->values[0] != shared_.scalars.nan()) observe(f);
+    Lookup result = l;
+    result.pieces.clear();
+    for (const LookupPiece& p : l.pieces)
+      for (const Piece& c : f.pieces) {
+        LookupPiece part = p;
+        part.low = std::max(p.low, c.low);
+        part.high = std::min(p.high, c.high);
+        if (part.low >= part.high) continue;
+        if (c.b.isZero() == taken) {
+          part.kind = LookupPiece::Kind::kNumber;
+          part.number = other.table->values[0];
+        }
+        result.pieces.push_back(part);
+      }
+    return lookupValue(shape, std::move(result));
+  }
+  return std::nullopt;
+}
+
+Value Lowering::selectNode(const std::vector<Value>& x, const Shape& shape) {
+  const Scalars& s = shared_.scalars;
+  if (x[0].isUniform()) return s.is(x[0].table->values[0], 0) ? x[2] : x[1];
+  const auto zeroTable = [&](const Value& v) {
+    return v.isUniform() && s.is(v.table->values[0], 0);
+  };
+  const auto infinite = [&](const Value& v) {
+    return v.isUniform() && v.table->values[0] == s.negativeInfinity();
+  };
+  const auto nan = [&](const Value& v) { return v.isUniform() && v.table->values[0] == s.nan(); };
+  const Sizes& sizes = shape.sizes;
+  if (x[0].isTable() && (infinite(x[1]) || infinite(x[2]))) {
+    // Minus infinity where it is chosen, added to the other.
+    const bool first = infinite(x[1]);
+    const Table mask = mapTables(std::array{x[0].table.get()}, [&](std::span<const ScalarId> a) {
+      return s.is(a[0], 0) == first ? shared_.scalars.rational(0) : s.negativeInfinity();
+    });
+    return nodeValue(shape, binary("add", node(x[first ? 2 : 1]), tableNode(mask, false), sizes));
+  }
+  for (const bool first : {true, false}) {
+    if (!nan(x[first ? 1 : 2])) continue;
+    // No value where it is not a number: a division by 0 there, by 1 elsewhere.
+    const std::string c = node(x[0]);
+    return nodeValue(shape, binary("div", node(x[first ? 2 : 1]), first ? oneMinus(c) : c, sizes));
+  }
+  const auto term = [&](const Value& condition, bool negated, const Value& chosen) {
+    if (condition.isTable()) {
+      Table c = *condition.table;
+      for (ScalarId& id : c.values) id = shared_.scalars.rational(s.is(id, 0) == negated ? 1 : 0);
+      if (chosen.isTable()) {
+        const Table* both[] = {&c, chosen.table.get()};
+        const ScalarId zero = shared_.scalars.rational(0);
+        return tableNode(
+            mapTables(both,
+                      [&](std::span<const ScalarId> a) { return s.is(a[0], 0) ? zero : a[1]; }),
+            true);
+      }
+      return binary("mul", node(chosen), tableNode(c, false), sizes);
+    }
+    const std::string c = negated ? oneMinus(node(condition)) : node(condition);
+    return binary("mul", c, compactNode(chosen), sizes);
+  };
+  if (zeroTable(x[2])) {
+    Value y = nodeValue(shape, term(x[0], false, x[1]));
+    if (x[0].isIndex()) y.guard = std::make_shared<const Guard>(Guard{*x[0].index, node(x[1])});
+    return y;
+  }
+  if (zeroTable(x[1])) return nodeValue(shape, term(x[0], true, x[2]));
+  const std::string yes = term(x[0], false, x[1]);
+  std::string y = binary("add", yes, term(x[0], true, x[2]), sizes);
+  return nodeValue(shape, y);
+}
+
+// A comparison with zero that comes out the same for every input.
+std::optional<bool> Lowering::compareKnown(const std::string& direction, const Value& x,
+                                           const Value& y) {
+  const auto zero = [&](const Value& v) {
+    return v.isUniform() && shared_.scalars.is(v.table->values[0], 0);
+  };
+  if (zero(x) && !zero(y)) {
+    static const std::map<std::string, std::string, std::less<>> kTurned{
+        {"EQ", "EQ"}, {"NE", "NE"}, {"LT", "GT"}, {"LE", "GE"}, {"GT", "LT"}, {"GE", "LE"}};
+    return compareKnown(kTurned.at(direction), y, x);
+  }
+  if (!zero(y) || x.kind != Value::Kind::kNode) return std::nullopt;
+  const Known known = graph.tensor(x.name).known;
+  if (known == Known::kNothing) return std::nullopt;
+  if (direction == "GE" || direction == "LT") return direction == "GE";
+  if (known != Known::kPositive) return std::nullopt;
+  return direction == "GT" || direction == "NE";
+}
+
+std::string Lowering::compareNode(const std::string& direction, const Value& x, const Value& y,
+                                  const Shape& shape) {
+  const Scalars& s = shared_.scalars;
+  const Sizes& sizes = shape.sizes;
+  if (y.isUniform() && y.table->values[0] == s.negativeInfinity()) {
+    // A number is above it; of minus infinity itself nothing is said.
+    const std::string number = graph.emit("pow", {node(x)}, {{"scalar", "0"}}, sizes);
+    return direction == "EQ" || direction == "LT" || direction == "LE" ? oneMinus(number) : number;
+  }
+  const std::string a = node(x);
+  const std::string b = compactNode(y);
+  const auto above = [&] { return step(graph.emit("sub", {a, b}, {}, sizes)); };
+  const auto below = [&] { return step(graph.emit("sub", {b, a}, {}, sizes)); };
+  if (direction == "GT") return above();
+  if (direction == "LT") return below();
+  if (direction == "GE") return oneMinus(below());
+  if (direction == "LE") return oneMinus(above());
+  const std::string neither =
+      oneMinus(binary("add", above(), below(), sizes));  // of both at most one is 1
+  return direction == "EQ" ? neither : oneMinus(neither);
+}
+
+}  // namespace shardproof::hlo

@@ -1,0 +1,217 @@
+// convolution and reduce-window: sums (or extrema) over the positions of a window, written out.
+#include <numeric>
+
+#include "reader/hlo/lowering.h"
+#include "reader/hlo/window.h"
+
+namespace shardproof::hlo {
+namespace {
+
+std::size_t z(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+constexpr std::int64_t kMostTerms = 4096;
+
+// The padding that padValue() takes.
+Sizes paddingOf(const Window& w) { return {w.low, w.high, w.baseDilation - 1}; }
+std::int64_t paddedSize(const Window& w, std::int64_t size) {
+  return (size - 1) * w.baseDilation + 1 + w.low + w.high;
+}
+
+}  // namespace
+
+// A convolution as products over [group, batch, input feature, places...] and [group, input
+// feature, output feature, positions...]. Along each dimension of the window either its positions
+// are gone through, each with a stretch of the left operand, or its places, each with a window.
+class Convolution {
+ public:
+  Convolution(Lowering& lowering, std::vector<Window> windows, Sizes places)
+      : lowering_(lowering), windows_(std::move(windows)), places_(std::move(places)) {}
+
+  std::int64_t terms() const {
+    std::int64_t n = 1;
+    for (std::size_t d = 0; d < windows_.size(); ++d) {
+      n *= byPosition(d) ? windows_[d].size : places_[d];
+      if (n > kMostTerms) return n;
+    }
+    return n;
+  }
+
+  // [batch, group, output feature, places...]
+  std::string from(std::size_t d, const std::string& left, const std::string& right) {
+    if (d == windows_.size()) return product(left, right);
+    const Window& w = windows_[d];
+    const std::size_t dim = d + 3;
+    if (byPosition(d)) {
+      std::string sum;
+      for (std::int64_t p = 0; p < w.size; ++p) {
+        const std::int64_t low = p * w.dilation, high = low + (places_[d] - 1) * w.stride + 1;
+        const std::string term = from(d + 1, lowering_.sliceDim(left, dim, low, high, w.stride),
+                                      lowering_.sliceDim(right, dim, p, p + 1));
+        sum = sum.empty() ? term : lowering_.binary("add", sum, term, lowering_.sizesOf(term));
+      }
+      return sum;
+    }
+    std::vector<std::string> pieces;
+    for (std::int64_t s = 0; s < places_[d]; ++s) {
+      const std::int64_t low = s * w.stride, high = low + (w.size - 1) * w.dilation + 1;
+      pieces.push_back(from(d + 1, lowering_.sliceDim(left, dim, low, high, w.dilation), right));
+    }
+    return lowering_.cat(pieces, dim);
+  }
+
+ private:
+  bool byPosition(std::size_t d) const { return windows_[d].size <= places_[d]; }
+
+  std::string product(const std::string& left, const std::string& right) {
+    std::string l = "gbi", r = "gio", y = "bgo";
+    const Sizes &a = lowering_.sizesOf(left), &b = lowering_.sizesOf(right);
+    Sizes kept(b.begin(), b.begin() + 3), sizes{a[1], a[0], b[2]}, whole = sizes;
+    for (std::size_t d = 0; d < windows_.size(); ++d) {
+      const char letter = static_cast<char>('A' + d);
+      l += letter;
+      if (byPosition(d)) {
+        y += letter;
+        sizes.push_back(places_[d]);
+        whole.push_back(places_[d]);
+      } else {
+        r += letter;
+        kept.push_back(windows_[d].size);
+        whole.push_back(1);
+      }
+    }
+    const std::string z =
+        lowering_.graph.emit("einsum", {left, lowering_.view(right, kept)},
+                             {{"equation", quotedJson(l + "," + r + "->" + y)}}, sizes);
+    return lowering_.view(z, whole);
+  }
+
+  Lowering& lowering_;
+  std::vector<Window> windows_;
+  Sizes places_;
+};
+
+Value Lowering::lowerConvolution(const Frame& frame, const Instruction& i) {
+  if (i.operands.size() != 2) unsupported(i, "another number of operands, expected 2");
+  const Attribute *labels = i.attribute("dim_labels"), *window = i.attribute("window");
+  if (labels == nullptr) unsupported(i, "no attribute 'dim_labels'");
+  const auto count = [&](const char* name) {
+    const Attribute* a = i.attribute(name);
+    return a == nullptr ? std::int64_t{1} : parseInteger(*a, file_);
+  };
+  const std::int64_t featureGroups = count("feature_group_count"),
+                     batchGroups = count("batch_group_count");
+  const ConvolutionDims dims = parseConvolutionDims(*labels, file_);
+  const std::vector<Window> windows =
+      window == nullptr ? std::vector<Window>{} : parseWindow(*window, file_);
+  const Value &x = operand(frame, i, 0), &kernel = operand(frame, i, 1);
+  const std::size_t n = windows.size();
+  if (dims.left.size() != n || x.shape.sizes.size() != n + 2 ||
+      kernel.shape.sizes.size() != n + 2 || n > 20)
+    unsupported(i, "operands, window and labels of different numbers of dimensions");
+  const std::int64_t batch = x.shape.sizes[z(dims.batch)], feature = x.shape.sizes[z(dims.feature)],
+                     input = kernel.shape.sizes[z(dims.input)],
+                     output = kernel.shape.sizes[z(dims.output)];
+  const std::int64_t groups = std::max(featureGroups, batchGroups);
+  if (featureGroups < 1 || batchGroups < 1 || (featureGroups > 1 && batchGroups > 1) ||
+      feature != featureGroups * input || batch % batchGroups != 0 || output % groups != 0)
+    unsupported(i, "features, batches and groups that do not fit together");
+  Sizes places, expected(n + 2), padded = x.shape.sizes, reversed;
+  std::vector<Sizes> padding(n + 2, Sizes{0, 0, 0});
+  expected[z(dims.toBatch)] = batch / batchGroups;
+  expected[z(dims.toFeature)] = output;
+  for (std::size_t d = 0; d < n; ++d) {
+    const Window& w = windows[d];
+    const std::size_t at = z(dims.left[d]);
+    if (kernel.shape.sizes[z(dims.right[d])] != w.size)
+      unsupported(i, "a window of another size than its operand");
+    places.push_back(w.places(x.shape.sizes[at]));
+    expected[z(dims.to[d])] = places.back();
+    if (places.back() < 1) unsupported(i, "a window that has no place");
+    padding[at] = paddingOf(w);
+    padded[at] = paddedSize(w, x.shape.sizes[at]);
+    if (w.reversed) reversed.push_back(dims.right[d]);
+  }
+  expectShape(i, expected);
+  Shape wide = x.shape;
+  wide.sizes = padded;
+  const Value zero = tableValue({}, uniformTable({}, shared_.scalars.rational(0)));
+  std::string left = node(padValue(i, x, zero, wide, padding)),
+              right = node(reverseValue(kernel, reversed));
+  Sizes leftOrder{dims.batch, dims.feature}, rightOrder{dims.input, dims.output};
+  leftOrder.insert(leftOrder.end(), dims.left.begin(), dims.left.end());
+  rightOrder.insert(rightOrder.end(), dims.right.begin(), dims.right.end());
+  left = permute(left, leftOrder);
+  right = permute(right, rightOrder);
+  const auto regroup = [&](const std::string& t, Sizes front, const Sizes& order) {
+    const Sizes& own = sizesOf(t);
+    front.insert(front.end(), own.begin() + 2, own.end());
+    Sizes all = order;
+    for (std::size_t d = order.size(); d < front.size(); ++d)
+      all.push_back(static_cast<std::int64_t>(d));
+    return permute(view(t, front), all);
+  };
+  // Features, or batches, are grouped outermost.
+  left = batchGroups > 1 ? regroup(left, {groups, batch / groups, feature}, {0, 1, 2})
+                         : regroup(left, {batch, groups, input}, {1, 0, 2});
+  right = regroup(right, {input, groups, output / groups}, {1, 0, 2});
+  Convolution convolution(*this, windows, places);
+  if (convolution.terms() > kMostTerms)
+    unsupported(i, "a window of more than " + std::to_string(kMostTerms) + " positions");
+  std::string y = convolution.from(0, left, right);
+  Sizes merged{batch / batchGroups, output}, order(n + 2);
+  merged.insert(merged.end(), places.begin(), places.end());
+  order[z(dims.toBatch)] = 0;
+  order[z(dims.toFeature)] = 1;
+  for (std::size_t d = 0; d < n; ++d) order[z(dims.to[d])] = static_cast<std::int64_t>(d) + 2;
+  y = permute(view(y, merged), order);
+  graph.tensor(y).known = Known::kNothing;
+  return nodeValue(i.shape, y);
+}
+
+Value Lowering::lowerReduceWindow(const Frame& frame, const Instruction& i) {
+  if (i.operands.size() != 2) unsupported(i, "several operands, expected one");
+  const Attribute* window = i.attribute("window");
+  if (window == nullptr) unsupported(i, "no attribute 'window'");
+  const std::vector<Window> windows = parseWindow(*window, file_);
+  const Value &x = operand(frame, i, 0), &start = operand(frame, i, 1);
+  const std::string region = binaryRegion(i, called(i, "to_apply"));
+  const std::size_t n = x.shape.sizes.size();
+  if (windows.size() != n) unsupported(i, "a window of other dimensions than its operand");
+  // How often any other counts is not defined.
+  if (!start.isUniform() || !isNeutral(region, x.shape.type, start.table->values[0]))
+    unsupported(i, "a first value that is not neutral to '" + region + "'");
+  Shape wide = x.shape, result = x.shape;
+  std::vector<Sizes> padding;
+  std::int64_t terms = 1;
+  for (std::size_t d = 0; d < n; ++d) {
+    const Window& w = windows[d];
+    if (w.reversed) unsupported(i, "a window that is reversed");
+    padding.push_back(paddingOf(w));
+    wide.sizes[d] = paddedSize(w, x.shape.sizes[d]);
+    result.sizes[d] = w.places(x.shape.sizes[d]);
+    if (result.sizes[d] < 1) unsupported(i, "a window that has no place");
+    terms = terms > kMostTerms ? terms : terms * w.size;
+  }
+  if (terms > kMostTerms)
+    unsupported(i, "a window of more than " + std::to_string(kMostTerms) + " positions");
+  expectShape(i, result.sizes);
+  const Value padded = padValue(i, x, start, wide, padding);
+  std::optional<Value> total;
+  Sizes position(n, 0);
+  for (std::int64_t k = 0; k < terms; ++k) {
+    Sizes low(n), high(n), stride(n);
+    for (std::size_t d = 0; d < n; ++d) {
+      const Window& w = windows[d];
+      low[d] = position[d] * w.dilation;
+      high[d] = low[d] + (result.sizes[d] - 1) * w.stride + 1;
+      stride[d] = w.stride;
+    }
+    const Value piece = sliceValue(padded, result, low, high, stride);
+    total = total ? elementwise(i, region, {}, {*total, piece}) : piece;
+    for (std::size_t d = n; d-- > 0 && ++position[d] == windows[d].size;) position[d] = 0;
+  }
+  total->shape = i.shape;
+  return *total;
+}
+
+}  // namespace shardproof::hlo

@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""Plans that are right only because of what is true of known numbers (a sine and a cosine of one angle, a number that is an
+integer, an index within bounds) are not called wrong; those that are wrong with the true numbers are.
+
+hlo_known_numbers.py PROGRAM: shardproof's path.
+"""
+import os
+import subprocess
+import sys
+import tempfile
+
+EQUIVALENT, UNDECIDED, NOT_EQUIVALENT = 0, 5, 10
+
+# Both programs have the same parameters and one result of x's shape; the plan's two devices compute all of it.
+PARAMETERS = """  %x = f32[4,8] parameter(0){replicated}
+  %ids = s32[4] parameter(1){replicated}
+  %w = f32[6,8] parameter(2){replicated}
+  %c0 = pred[4,8] parameter(3){replicated}
+"""
+
+# Angles position * 10000^(-2 k / 8), and what is computed of them.
+ANGLES = """  %p = f32[4,8] iota(), iota_dimension=0
+  %k = f32[4,8] iota(), iota_dimension=1
+  %s = f32[] constant(-0.25)
+  %sb = f32[4,8] broadcast(%s), dimensions={}
+  %e = f32[4,8] multiply(%k, %sb)
+  %t = f32[] constant(10000)
+  %tb = f32[4,8] broadcast(%t), dimensions={}
+  %f = f32[4,8] power(%tb, %e)
+  %a = f32[4,8] multiply(%p, %f)
+  %sin = f32[4,8] sine(%a)
+  %cos = f32[4,8] cosine(%a)
+"""
+SQUARES = ANGLES + """  %ss = f32[4,8] multiply(%sin, %sin)
+  %cc = f32[4,8] multiply(%cos, %cos)
+"""
+# The ids as numbers, along the rows of x; as indices; as sums over one-hot rows.
+NUMBERS = """  %n = f32[4] convert(%ids)
+  %nb = f32[4,8] broadcast(%n), dimensions={0}
+"""
+LOOKED_UP = """  %index = s32[4,1] reshape(%ids)
+  %rows = f32[4,8] gather(%w, %index), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,8}
+"""
+ONE_HOT = """  %i6 = s32[4,6] iota(), iota_dimension=1
+  %idsb = s32[4,6] broadcast(%ids), dimensions={0}
+  %eq = pred[4,6] compare(%idsb, %i6), direction=EQ
+  %hot = f32[4,6] convert(%eq)
+  %v6 = f32[6] iota(), iota_dimension=0
+  %m = f32[4] dot(%hot, %v6), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %mb = f32[4,8] broadcast(%m), dimensions={0}
+"""
+SAFE = """  %hundred = s32[] constant(-100)
+  %hundreds = s32[4] broadcast(%hundred), dimensions={}
+  %first = s32[] constant(0)
+  %firsts = s32[4] broadcast(%first), dimensions={}
+  %valid = pred[4] compare(%ids, %hundreds), direction=NE
+  %safe = s32[4] select(%valid, %ids, %firsts)
+"""
+MOVED = """  %one = s32[] constant(1)
+  %ones = s32[4] broadcast(%one), dimensions={}
+  %more = s32[4] add(%ids, %ones)
+"""
+
+
+def choice(direction, type, left, bound, kept="%x"):
+    """y = kept where left DIRECTION bound, 0 elsewhere."""
+    return f"""  %bound = {type}[] constant({bound})
+  %bounds = {type}[4] broadcast(%bound), dimensions={{}}
+  %c = pred[4] compare({left}, %bounds), direction={direction}
+  %cb = pred[4,8] broadcast(%c), dimensions={{0}}
+  %zero = f32[] constant(0)
+  %zeros = f32[4,8] broadcast(%zero), dimensions={{}}
+  ROOT %y = f32[4,8] select(%cb, {kept}, %zeros)
+"""
+
+
+ROTATED = ANGLES + """  %xr = f32[4,8] reverse(%x), dimensions={1}
+  %xc = f32[4,8] multiply(%x, %cos)
+  %xs = f32[4,8] multiply(%xr, %sin)
+"""
+
+# name: (model, plan, verdicts that are right)
+CASES = {
+    "sine and cosine of one angle": (
+        "  ROOT %y = f32[4,8] copy(%x)\n",
+        SQUARES + "  %u = f32[4,8] add(%ss, %cc)\n  ROOT %y = f32[4,8] multiply(%x, %u)\n",
+        {EQUIVALENT, UNDECIDED}),
+    "twice the square of the cosine": (
+        "  ROOT %y = f32[4,8] copy(%x)\n",
+        SQUARES + "  %d = f32[4,8] add(%cc, %cc)\n  %u = f32[4,8] add(%ss, %d)\n  ROOT %y = f32[4,8] multiply(%x, %u)\n",
+        {NOT_EQUIVALENT}),
+    "two rotations": (
+        "  ROOT %y = f32[4,8] copy(%x)\n",
+        ROTATED + "  %r = f32[4,8] add(%xc, %xs)\n  ROOT %y = f32[4,8] subtract(%r, %xs)\n",
+        {NOT_EQUIVALENT}),
+    "a double angle": (
+        SQUARES + "  %d = f32[4,8] subtract(%cc, %ss)\n  ROOT %y = f32[4,8] multiply(%x, %d)\n",
+        ANGLES + "  %aa = f32[4,8] add(%a, %a)\n  %d = f32[4,8] cosine(%aa)\n  ROOT %y = f32[4,8] multiply(%x, %d)\n",
+        {EQUIVALENT, UNDECIDED}),
+    "an angle of another position": (
+        ANGLES + "  ROOT %y = f32[4,8] multiply(%x, %cos)\n",
+        ANGLES + "  %b = f32[4,8] add(%a, %f)\n  %d = f32[4,8] cosine(%b)\n  ROOT %y = f32[4,8] multiply(%x, %d)\n",
+        {NOT_EQUIVALENT}),
+    "sine in the place of cosine": (
+        ROTATED + "  ROOT %y = f32[4,8] add(%xc, %xs)\n",
+        ANGLES + "  %xr = f32[4,8] reverse(%x), dimensions={1}\n  %xc = f32[4,8] multiply(%x, %sin)\n"
+        "  %xs = f32[4,8] multiply(%xr, %cos)\n  ROOT %y = f32[4,8] add(%xc, %xs)\n",
+        {NOT_EQUIVALENT}),
+    "an index and its number": (
+        LOOKED_UP + NUMBERS + "  %xn = f32[4,8] multiply(%x, %nb)\n  ROOT %y = f32[4,8] add(%xn, %rows)\n",
+        LOOKED_UP + ONE_HOT + "  %xn = f32[4,8] multiply(%x, %mb)\n  ROOT %y = f32[4,8] add(%xn, %rows)\n",
+        {EQUIVALENT, UNDECIDED}),
+    "an index and another number": (
+        LOOKED_UP + NUMBERS + "  %xn = f32[4,8] multiply(%x, %nb)\n  ROOT %y = f32[4,8] add(%xn, %rows)\n",
+        LOOKED_UP + ONE_HOT + "  %mm = f32[4,8] add(%mb, %mb)\n  %xn = f32[4,8] multiply(%x, %mm)\n"
+        "  ROOT %y = f32[4,8] add(%xn, %rows)\n",
+        {NOT_EQUIVALENT}),
+    "above 0 and above a half": (
+        choice("GT", "s32", "%ids", "0"), NUMBERS + choice("GT", "f32", "%n", "0.5"), {EQUIVALENT, UNDECIDED}),
+    "above 0 and above one and a half": (
+        choice("GT", "s32", "%ids", "0"), NUMBERS + choice("GT", "f32", "%n", "1.5"), {NOT_EQUIVALENT}),
+    "a number and one more": (
+        NUMBERS + "  ROOT %y = f32[4,8] multiply(%x, %nb)\n",
+        MOVED + "  %n = f32[4] convert(%more)\n  %nb = f32[4,8] broadcast(%n), dimensions={0}\n"
+        "  ROOT %y = f32[4,8] multiply(%x, %nb)\n",
+        {NOT_EQUIVALENT}),
+    "a condition and itself": (
+        "  %z = f32[] constant(0)\n  %zs = f32[4,8] broadcast(%z), dimensions={}\n"
+        "  ROOT %y = f32[4,8] select(%c0, %x, %zs)\n",
+        "  %z = f32[] constant(0)\n  %zs = f32[4,8] broadcast(%z), dimensions={}\n"
+        "  %cc = pred[4,8] and(%c0, %c0)\n  %one = f32[4,8] select(%cc, %x, %zs)\n"
+        "  ROOT %y = f32[4,8] select(%c0, %one, %zs)\n", {EQUIVALENT}),
+    "a condition and its opposite": (
+        "  %z = f32[] constant(0)\n  %zs = f32[4,8] broadcast(%z), dimensions={}\n"
+        "  ROOT %y = f32[4,8] select(%c0, %x, %zs)\n",
+        "  %z = f32[] constant(0)\n  %zs = f32[4,8] broadcast(%z), dimensions={}\n"
+        "  %n = pred[4,8] not(%c0)\n  ROOT %y = f32[4,8] select(%n, %x, %zs)\n", {NOT_EQUIVALENT}),
+    # Of labels that are indices, or -100: what lies between counts in neither program.
+    "left out and below": (
+        LOOKED_UP.replace("%ids", "%safe").join([SAFE, choice("NE", "s32", "%ids", "-100", "%rows")]),
+        LOOKED_UP.replace("%ids", "%safe").join([SAFE, choice("GT", "s32", "%ids", "-50", "%rows")]), {EQUIVALENT, UNDECIDED}),
+    "left out and above 0": (
+        LOOKED_UP.replace("%ids", "%safe").join([SAFE, choice("NE", "s32", "%ids", "-100", "%rows")]),
+        LOOKED_UP.replace("%ids", "%safe").join([SAFE, choice("GT", "s32", "%ids", "0", "%rows")]), {NOT_EQUIVALENT}),
+}
+
+
+def program(body, devices):
+    header = "HloModule jit_f" + (f", num_partitions={devices}" if devices > 1 else "")
+    sharding = ", sharding={replicated}" if devices > 1 else ""
+    body = PARAMETERS.replace("{replicated}", sharding) + body
+    if sharding:
+        body = "\n".join(line + sharding if "ROOT" in line else line for line in body.split("\n"))
+    return f"{header}\n\nENTRY %main (x: f32[4,8], ids: s32[4], w: f32[6,8], c0: pred[4,8]) -> f32[4,8] {{\n{body}}}\n"
+
+
+def main():
+    shardproof = os.path.abspath(sys.argv[1])
+    failed = False
+    with tempfile.TemporaryDirectory() as directory:
+        model, plan = (os.path.join(directory, n) for n in ("model.hlo", "plan.hlo"))
+        for name, (single, parallel, expected) in CASES.items():
+            for path, text in ((model, program(single, 1)), (plan, program(parallel, 2))):
+                with open(path, "w") as file:
+                    file.write(text)
+            done = subprocess.run([shardproof, "verify", "-j", "1", "-t", "10", "--model", model, "--plan", plan],
+                                  capture_output=True, text=True)
+            right = done.returncode in expected
+            print(f"{name}: exit code {done.returncode}" + ("" if right else f", expected one of {sorted(expected)}\n"
+                                                            f"{done.stdout}{done.stderr}"))
+            failed = failed or not right
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

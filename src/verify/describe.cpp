@@ -83,6 +83,7 @@ Defect describeFailure(const Join& join, const Stage& stage, const StageOutcome&
     if (local.microbatch.isOne() && claim.parts.size() == 1)
       defect.microbatch = local.microbatch.number();
   }
+  defect.entry = claim.entry;
   defect.lineage = claimText(join, stage, claim);
   defect.ranks.assign(ranks.begin(), ranks.end());
   const Role role = problem.plan.lineage[static_cast<std::size_t>(claim.entry)].role;

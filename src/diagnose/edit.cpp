@@ -133,16 +133,38 @@ class Application {
         spec.groupAt.clear();
         spec.reduction = edit_.reduction;
         spec.dim = edit_.dim;
+        node.attributes = attributesOf(spec);
         return true;
       }
-      case Edit::Kind::kPeer:
+      case Edit::Kind::kPeer: {
         if (node.communication < 0) return false;
-        program.communications[at(node.communication)].peer = edit_.peer;
+        Coordinates& peer = program.communications[at(node.communication)].peer;
+        std::erase_if(peer, [&](const auto& c) {
+          return std::find(edit_.axes.begin(), edit_.axes.end(), c.first) != edit_.axes.end() ||
+                 std::any_of(edit_.peer.begin(), edit_.peer.end(),
+                             [&](const auto& other) { return other.first == c.first; });
+        });
+        peer.insert(peer.end(), edit_.peer.begin(), edit_.peer.end());
+        std::sort(peer.begin(), peer.end());
+        return true;
+      }
+      case Edit::Kind::kTag:
+        if (node.communication < 0) return false;
+        program.communications[at(node.communication)].tag.reset();
         return true;
       case Edit::Kind::kRedefine:
         return redefine(ref, in, out, inserted);
     }
     return false;
+  }
+
+  // As the file has them.
+  AttributesId attributesOf(const CommunicationSpec& spec) {
+    Attributes attributes;
+    if (spec.kind != Communication::kAllReduce) attributes["dim"] = Rational(spec.dim);
+    if (spec.kind != Communication::kAllGather && spec.reduction == Reduction::kMean)
+      attributes["reduce"] = std::string("mean");
+    return plan_.attributes.intern(std::move(attributes));
   }
 
   std::int32_t tensorIn(std::int32_t program) const {
@@ -222,6 +244,7 @@ class Application {
       spec.groupAxes = edit_.axes;
       spec.reduction = edit_.reduction;
       spec.dim = edit_.dim;
+      made.attributes = attributesOf(spec);
       made.communication = static_cast<std::int32_t>(program.communications.size());
       program.communications.push_back(std::move(spec));
     } else if (edit_.make == Edit::Make::kScale) {

@@ -26,7 +26,8 @@ struct Edit {
     kExchangeResults,   // results `index` and `other`
     kAttribute,         // becomes the value that `from` has, or that times `ratio`, plus `plus`
     kSpec,              // of a communication: kind, axes, reduction, dimension
-    kPeer,              // of a message: the rank `peer`
+    kPeer,              // of messages: the coordinates `axes` are not named, `peer` are
+    kTag,               // of messages: none
   };
   enum class Make : std::uint8_t { kIdentity, kCollective, kScale };
 

@@ -254,6 +254,10 @@ Is Finder::claim(std::size_t c) const {
   if (!has.known() || !wanted.known() || has.element != ElementKind::kReal) return is;
   const bool zero = uniform(has) && has.of[0][0].v == 0 && has.of[1][0].v == 0;
   if (zero) return found(Is::Kind::kZero);
+  if (const auto ratio = multiple(has, wanted)) {
+    is.ratio = *ratio;
+    return found(Is::Kind::kMultiple);
+  }
   for (const auto& axes : axisSets(true)) {
     const auto sum =
         numbers_.claim(c).parts.size() == 1
@@ -263,10 +267,6 @@ Is Finder::claim(std::size_t c) const {
       is.axes = axes;
       return found(Is::Kind::kPartial);
     }
-  }
-  if (const auto ratio = multiple(has, wanted)) {
-    is.ratio = *ratio;
-    return found(Is::Kind::kMultiple);
   }
   if (Is other = box(has, tensor); other.kind == Is::Kind::kBox) return other;
   for (const auto& axes : axisSets(true)) {

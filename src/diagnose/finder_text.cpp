@@ -64,27 +64,28 @@ std::string Finder::ratioText(Ratio ratio) const {
   };
   std::int64_t ranks = 1, fullRanks = 1;
   for (std::size_t a = 0; a < here.mesh.size(); ++a) {
-    consider(here.mesh[a].size, full.mesh[a].size, "the size of " + here.mesh[a].name);
+    consider(here.mesh[a].size, full.mesh[a].size, here.mesh[a].name + " size");
     ranks *= here.mesh[a].size;
     fullRanks *= full.mesh[a].size;
   }
-  consider(here.microbatches, full.microbatches, "the number of microbatches");
+  consider(here.microbatches, full.microbatches, "number of microbatches");
   if (names.empty()) {
     for (std::size_t a = 0; a < here.mesh.size(); ++a) {
       consider(std::int64_t{here.mesh[a].size} * here.microbatches,
                std::int64_t{full.mesh[a].size} * full.microbatches,
-               "the size of " + here.mesh[a].name + " times the number of microbatches");
+               here.mesh[a].name + " size times number of microbatches");
       for (std::size_t b = a + 1; b < here.mesh.size(); ++b)
         consider(std::int64_t{here.mesh[a].size} * here.mesh[b].size,
                  std::int64_t{full.mesh[a].size} * full.mesh[b].size,
-                 "the size of " + here.mesh[a].name + " times " + here.mesh[b].name);
+                 here.mesh[a].name + " size times " + here.mesh[b].name + " size");
     }
-    consider(ranks, fullRanks, "the number of ranks");
+    consider(ranks, fullRanks, "number of ranks");
   }
   if (!told) return number(ratio);
-  std::string text = ratio.num == 1 ? "1/" + std::to_string(*told) : std::to_string(*told);
-  for (std::size_t i = 0; i < names.size(); ++i)
-    text += (i ? " or " : " = ") + std::string(i == 0 && ratio.num == 1 ? "1 / " : "") + names[i];
+  std::string text =
+      ratio.num == 1 ? "1/" + std::to_string(*told) + ", where " + std::to_string(*told) + " is "
+                     : std::to_string(*told) + " = ";
+  for (std::size_t i = 0; i < names.size(); ++i) text += (i ? " or " : "") + names[i];
   return text;
 }
 

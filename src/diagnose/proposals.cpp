@@ -66,7 +66,7 @@ void Search::suspicious(const Line& line, const Is& found, std::vector<Edit>& ed
   const NodeRef ref = line.nodes.front();
   const Node& n = node(ref);
   const Graph& g = program(ref).graph;
-  if (n.outCount == 0 || g.out(n)[0] < 0) return;
+  if (n.outCount == 0 || g.out(n)[0] < 0 || isCollective(program(ref), n)) return;
   bool near = copies(n);
   std::vector<std::int32_t> sources;
   std::vector<std::int32_t> level{g.out(n)[0]};
@@ -101,6 +101,8 @@ void Search::suspicious(const Line& line, const Is& found, std::vector<Edit>& ed
     edit.dim = dim;
     edits.push_back(edit);
   };
+  // The beginning of the chain first: what stands between may all be there in its place.
+  std::reverse(sources.begin(), sources.end());
   for (const std::int32_t source : sources) {
     const Tensor& t = g.tensors[at(source)];
     if (t.element != result.element || t.perMicrobatch != result.perMicrobatch ||
@@ -169,13 +171,47 @@ void Search::messages(const Line& line, std::vector<Edit>& edits) const {
   if (n.communication < 0) return;
   const CommunicationSpec& spec = program(ref).communications[at(n.communication)];
   if (spec.kind != Communication::kSend && spec.kind != Communication::kReceive) return;
-  // Coordinates that need not be named.
-  for (std::size_t drop = 0; drop < spec.peer.size() && spec.peer.size() > 1; ++drop) {
-    Edit edit = on(line, Edit::Kind::kPeer);
-    edit.peer = spec.peer;
-    edit.peer.erase(edit.peer.begin() + static_cast<std::ptrdiff_t>(drop));
+  Edit edit = on(line, Edit::Kind::kPeer);
+  edit.nodes = messagesOf(spec.comm);
+  edit.wholeLine = false;
+  // What no other message names: a rank that is like the sender but for its stage.
+  std::set<std::int32_t> named;
+  for (const NodeRef other : edit.nodes)
+    for (const auto& [axis, c] : program(other).communications[at(node(other).communication)].peer)
+      named.insert(axis);
+  for (const std::int32_t axis : named) {
+    if (named.size() < 2) break;
+    edit.axes = {axis};
     edits.push_back(edit);
   }
+  if (!spec.tag) return;
+  edit.kind = Edit::Kind::kTag;
+  edits.push_back(edit);
+}
+
+std::vector<NodeRef> Search::messagesOf(NameId comm) const {
+  std::vector<NodeRef> found;
+  for (std::size_t p = 0; p < plan().plan.programs.size(); ++p) {
+    const Program& own = plan().plan.programs[p];
+    for (std::size_t m = 0; m < own.graph.nodes.size(); ++m) {
+      const std::int32_t c = own.graph.nodes[m].communication;
+      if (c >= 0 && own.communications[at(c)].comm == comm)
+        found.push_back({static_cast<std::int32_t>(p), static_cast<std::int32_t>(m)});
+    }
+  }
+  return found;
+}
+
+// Factors that the model does not have: one too many.
+void Search::strangers(const Line& line, const Is& found, std::vector<Edit>& edits) const {
+  const Node& n = node(line.nodes.front());
+  if (n.communication >= 0) return;
+  const std::string& op = ops::Registry::instance().at(n.op).name;
+  const auto& model = plan().model.graph.nodes;
+  if (op != "mul" && op != "div" && op != "pad" && op != "slice") return;
+  if (std::none_of(model.begin(), model.end(),
+                   [&](const Node& m) { return m.op == n.op && m.attributes == n.attributes; }))
+    skipped(line, found, edits);
 }
 
 // What the same operator has in other programs, for other microbatches and in the model.

@@ -55,10 +55,12 @@ class Search {
   void attributes(const Line& line, std::vector<Edit>& edits) const;
   void scalars(const Line& line, const Is& found, std::vector<Edit>& edits) const;
   void skipped(const Line& line, const Is& found, std::vector<Edit>& edits) const;
+  void strangers(const Line& line, const Is& found, std::vector<Edit>& edits) const;
   void microbatches(const Line& line, std::vector<Edit>& edits) const;
   void exchanges(const Line& line, std::vector<Edit>& edits) const;
   void operands(const Line& line, bool all, std::vector<Edit>& edits) const;
   void inserted(const Line& line, const Is& found, std::vector<Edit>& edits) const;
+  std::vector<NodeRef> messagesOf(NameId comm) const;
   Edit on(const Line& line, Edit::Kind kind) const;
 
   const Image& image_;

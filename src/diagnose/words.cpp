@@ -58,6 +58,22 @@ std::string operandText(const Problem& full, NodeRef ref, const Operand& o) {
   return "`" + text + "`";
 }
 
+// What an operand is, and what the edit makes of it.
+std::pair<std::string, std::string> operandTexts(const Problem& full, NodeRef ref,
+                                                 const Edit& edit) {
+  const Graph& g = programOf(full, ref).graph;
+  const Operand& o = g.in(nodeOf(full, ref))[edit.index];
+  const std::string is = operandText(full, ref, o);
+  if (edit.ownMicrobatch) return {is, localName(full, ref, o.tensor) + " of its own microbatch"};
+  Operand other = o;
+  if (edit.tensor >= 0) {
+    other.tensor = edit.tensor;
+    if (!g.tensors[at(edit.tensor)].perMicrobatch) other.microbatch = Microbatch::none();
+  }
+  if (edit.microbatch) other.microbatch = Microbatch::of(*edit.microbatch);
+  return {is, operandText(full, ref, other)};
+}
+
 std::string collectiveText(const Problem& full, const Edit& edit) {
   return std::string(edit.communication == Communication::kReduceScatter ? "a " : "an ") +
          communicationName(edit.communication) + " over " + axesText(full, edit.axes);
@@ -123,9 +139,58 @@ std::string nodeText(const Problem& full, NodeRef ref) {
          ")";
 }
 
-std::string missingText(const Problem& full, const Edit& edit) {
-  if (edit.kind != Edit::Kind::kRedefine || edit.make != Edit::Make::kCollective) return {};
-  return collectiveText(full, edit);
+std::string faultText(const Problem& full, const Edit& edit) {
+  const NodeRef ref = changed(full, edit);
+  const std::string node = nodeText(full, ref);
+  const Graph& g = programOf(full, ref).graph;
+  const Node& n = nodeOf(full, ref);
+  switch (edit.kind) {
+    case Edit::Kind::kRedefine:
+      if (edit.make == Edit::Make::kCollective)
+        return collectiveText(full, edit) +
+               (edit.tensor < 0 ? " is missing after " + node : " is missing, in place of " + node);
+      if (edit.make == Edit::Make::kScale)
+        return "a factor of " + std::to_string(edit.num) +
+               (edit.den == 1 ? "" : "/" + std::to_string(edit.den)) + " is missing after " + node;
+      return node + " is one too many";
+    case Edit::Kind::kOperand: {
+      const auto [is, wanted] = operandTexts(full, ref, edit);
+      return node + " reads " + is + " where it has to read " + wanted;
+    }
+    case Edit::Kind::kExchangeOperands:
+    case Edit::Kind::kExchangeResults:
+      return node + (edit.kind == Edit::Kind::kExchangeOperands ? " reads " : " makes ") +
+             (edit.kind == Edit::Kind::kExchangeOperands
+                  ? operandText(full, ref, g.in(n)[edit.index]) + " and " +
+                        operandText(full, ref, g.in(n)[edit.other])
+                  : localName(full, ref, g.out(n)[edit.index]) + " and " +
+                        localName(full, ref, g.out(n)[edit.other])) +
+             " in the wrong order";
+    case Edit::Kind::kAttribute: {
+      const auto [is, wanted] = attributeTexts(full, edit);
+      return node + " has " + edit.attribute + " " + is + " where it has to have " + wanted;
+    }
+    case Edit::Kind::kSpec: {
+      const CommunicationSpec& spec = programOf(full, ref).communications[at(n.communication)];
+      if (edit.communication != spec.kind)
+        return node + " is there where " + collectiveText(full, edit) + " belongs";
+      if (edit.axes != spec.groupAxes)
+        return node + " runs over " +
+               (spec.groupAt.empty() ? axesText(full, spec.groupAxes) : "other ranks") +
+               " where it has to run over " + axesText(full, edit.axes);
+      if (edit.reduction != spec.reduction)
+        return node + (edit.reduction == Reduction::kSum
+                           ? " takes the mean where it has to add up"
+                           : " adds up where it has to take the mean");
+      return node + " works along dimension " + std::to_string(spec.dim) +
+             " where it has to along " + std::to_string(edit.dim);
+    }
+    case Edit::Kind::kPeer:
+      return node + " sends to, or receives from, the wrong rank";
+    case Edit::Kind::kTag:
+      return node + " meets the message of another microbatch";
+  }
+  return {};
 }
 
 std::string mendText(const Problem& full, const Edit& edit) {
@@ -149,18 +214,8 @@ std::string mendText(const Problem& full, const Edit& edit) {
              " itself, without " + node;
     }
     case Edit::Kind::kOperand: {
-      const Operand& o = g.in(n)[edit.index];
-      Operand other = o;
-      if (edit.tensor >= 0) {
-        other.tensor = edit.tensor;
-        if (!g.tensors[at(edit.tensor)].perMicrobatch) other.microbatch = Microbatch::none();
-      }
-      if (edit.microbatch) other.microbatch = Microbatch::of(*edit.microbatch);
-      if (edit.ownMicrobatch)
-        return node + " reads " + localName(full, ref, o.tensor) +
-               " of its own microbatch instead of " + operandText(full, ref, o);
-      return node + " reads " + operandText(full, ref, other) + " instead of " +
-             operandText(full, ref, o);
+      const auto [is, wanted] = operandTexts(full, ref, edit);
+      return node + " reads " + wanted + " instead of " + is;
     }
     case Edit::Kind::kExchangeOperands:
       return "the operands " + operandText(full, ref, g.in(n)[edit.index]) + " and " +
@@ -189,11 +244,19 @@ std::string mendText(const Problem& full, const Edit& edit) {
       return text;
     }
     case Edit::Kind::kPeer: {
-      std::string text = node + " has as its other end the rank with";
+      std::string text =
+          "both ends of the messages `" +
+          full.names.text(programOf(full, ref).communications[at(n.communication)].comm) + "` (" +
+          node + ")";
+      if (!edit.axes.empty()) text += " have the same " + axesText(full, edit.axes) + " coordinate";
       for (const auto& [axis, c] : edit.peer)
-        text += " " + full.plan.mesh[at(axis)].name + "=" + std::to_string(c);
+        text += " name " + full.plan.mesh[at(axis)].name + "=" + std::to_string(c);
       return text;
     }
+    case Edit::Kind::kTag:
+      return "the messages `" +
+             full.names.text(programOf(full, ref).communications[at(n.communication)].comm) +
+             "` have no tags, so that each meets that of its own microbatch";
   }
   return {};
 }
@@ -226,25 +289,26 @@ Described describe(const Image& image, const Search::Failing& failing, const Fin
                        : failing.nodes.empty() ? NodeRef{}
                                                : image.fullNode(failing.nodes.front());
   if (near.program >= 0) after = " after " + nodeText(full, near);
-  const std::string mend = edit ? mendText(full, *edit) : std::string();
+  const std::string fault = edit ? faultText(full, *edit) : std::string();
   const auto with = [&](std::string sentence) {
-    return mend.empty() ? sentence : sentence + ": right if " + mend;
+    return fault.empty() ? sentence : sentence + ": " + fault;
   };
   switch (is.kind) {
     case Is::Kind::kPartial: {
-      std::string missing = edit ? missingText(full, *edit) : std::string();
-      if (missing.empty() && !edit) missing = "a reduction over " + finder.axesText(is.axes);
-      std::string sentence = who + (one ? " uses " : " use ") + local + " as complete" + after +
-                             ", but it is a partial sum over " + finder.axesText(is.axes) + " of " +
-                             wanted;
-      if (!missing.empty()) sentence += ": " + missing + " is missing";
-      else return {"partial-sum", with(std::move(sentence))};
-      return {"partial-sum", std::move(sentence)};
+      const std::string sentence = who + (one ? " uses " : " use ") + local + " as complete" +
+                                   after + ", but it is a partial sum over " +
+                                   finder.axesText(is.axes) + " of " + wanted;
+      if (!edit)
+        return {"partial-sum",
+                sentence + ": a reduction over " + finder.axesText(is.axes) + " is missing"};
+      if (edit->kind == Edit::Kind::kRedefine && edit->make == Edit::Make::kCollective)
+        return {"partial-sum", sentence + ": " + collectiveText(full, *edit) + " is missing"};
+      return {"partial-sum", with(sentence)};
     }
     case Is::Kind::kMultiple:
       return {"scaled", with(who + hold + wanted + " scaled by " + finder.ratioText(is.ratio) +
                              (claim.parts.size() > 1 ? " as the sum of their parts " : " as ") +
-                             local + (mend.empty() ? after : ""))};
+                             local + (fault.empty() ? after : ""))};
     case Is::Kind::kZero:
       return {"zero", with(who + hold + "0 as " + local + " where " + wanted + " belongs")};
     case Is::Kind::kBox: {
@@ -287,7 +351,7 @@ Described describe(const Image& image, const Search::Failing& failing, const Fin
       break;
   }
   std::string sentence = local + " on " + who + " is not " + wanted;
-  if (mend.empty()) sentence += after + ", nor anything else of the model";
+  if (fault.empty()) sentence += after + ", nor anything else of the model";
   return {"other", with(std::move(sentence))};
 }
 

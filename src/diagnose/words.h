@@ -15,8 +15,8 @@ std::string nodeText(const Problem& full, NodeRef node);
 
 // "an all_reduce over tp of `y.part`"; `edit` in the full plan.
 std::string mendText(const Problem& full, const Edit& edit);
-// What the edit puts in, in three words: "an all_reduce over tp"; empty where it puts nothing in.
-std::string missingText(const Problem& full, const Edit& edit);
+// What is wrong, if the edit is right: "an all_reduce over tp is missing after ...".
+std::string faultText(const Problem& full, const Edit& edit);
 
 struct Described {
   std::string kind, sentence;

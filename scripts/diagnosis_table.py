@@ -122,9 +122,10 @@ def by_rank(plan):
             if attrs.get("reduce") == '"sum"':
                 del attrs["reduce"]
             peer = {a: c for a, c in node.get("to", node.get("from", {})).items() if at[a] != c}
-            operands = [name(t) for t in node["in"]]
-            kept.append((node["op"], tuple(sorted(attrs.items())), tuple(sorted(node.get("group", []))), str(node.get("mb")), str(node.get("tag")),
-                         tuple(sorted(operands) if node["op"] == "add" else operands), tuple(t if t in wanted else None for t in node["out"]), str(sorted(peer.items()))))
+            for mb in range(plan.get("microbatches", 1)) if node.get("mb") == "*" else [node.get("mb")]:
+                operands = [(name(t) or "").removesuffix(f"#{mb}") for t in node["in"]]
+                kept.append((node["op"], tuple(sorted(attrs.items())), tuple(sorted(node.get("group", []))), str(mb), str(node.get("tag")),
+                             tuple(sorted(operands) if node["op"] == "add" else operands), tuple(t if t in wanted else None for t in node["out"]), str(sorted(peer.items()))))
         made[rank] = collections.Counter(kept)
     return [made[r] for r in range(ranks)]
 

@@ -15,7 +15,7 @@ namespace shardproof::diagnose {
 
 namespace {
 
-constexpr std::size_t kMostCauses = 8;
+constexpr std::size_t kMostCauses = 24;
 constexpr std::size_t kMostNodes = 12;     // listed for a cause
 constexpr std::size_t kMostCompared = 12;  // claims of one entry that are looked at
 constexpr double kShareOfFirst = 0.6;      // of the time, for the first cause's mend
@@ -39,6 +39,7 @@ class Collector {
       if (defects[d].entry >= 0) one(defects[d], d);
     }
     if (!causes_.empty()) mendAll(modelFile);
+    fold();
     return std::move(result_);
   }
 
@@ -54,7 +55,7 @@ class Collector {
     if (entry < 0) return;
     // A consequence: it holds with the mend of an earlier cause.
     for (const Known& known : causes_) {
-      if (!known.edit || !search_.holdsWith(entry, *known.edit)) continue;
+      if (!known.edit || search_.holdsWith(entry, *known.edit) == Search::Holds::kNot) continue;
       add(result_.causes[known.cause], defect, index);
       return;
     }
@@ -184,6 +185,56 @@ class Collector {
       for (const std::int32_t t : g.out(g.nodes[n]))
         if (t >= 0 && told.insert(t).second) tell(t, place, claimed.contains(t));
     }
+  }
+
+  // What would be mended in the same way is one mistake that was made several times.
+  void fold() {
+    const auto alike = [&](const Edit& a, const Edit& b) {
+      const auto operatorAt = [&](const Edit& e) {
+        return placeOf(problem_, image_.fullNode(e.nodes.front())).op;
+      };
+      return a.kind == b.kind && a.make == b.make && a.attribute == b.attribute &&
+             a.communication == b.communication && a.axes == b.axes && a.reduction == b.reduction &&
+             operatorAt(a) == operatorAt(b);
+    };
+    std::vector<Cause> folded;
+    std::vector<std::pair<std::size_t, std::size_t>> firsts;  // of causes_, and in `folded`
+    std::vector<std::size_t> more;
+    for (std::size_t i = 0; i < causes_.size(); ++i) {
+      Cause& cause = result_.causes[causes_[i].cause];
+      const auto first = std::find_if(firsts.begin(), firsts.end(), [&](const auto& f) {
+        const Known& other = causes_[f.first];
+        return causes_[i].edit && other.edit && alike(*causes_[i].edit, *other.edit) &&
+               folded[f.second].kind == cause.kind;
+      });
+      if (first == firsts.end()) {
+        firsts.emplace_back(i, folded.size());
+        folded.push_back(std::move(cause));
+        more.push_back(0);
+        continue;
+      }
+      Cause& into = folded[first->second];
+      ++more[first->second];
+      if (into.mend && cause.mend) into.mend->text += "; " + cause.mend->text;
+      for (const NodePlace& node : cause.nodes)
+        if (into.nodes.size() < 2 * kMostNodes) into.nodes.push_back(node);
+      const auto join = [](auto& to, const auto& from) {
+        for (const auto& x : from)
+          if (std::find(to.begin(), to.end(), x) == to.end()) to.push_back(x);
+      };
+      join(into.ranks, cause.ranks);
+      join(into.microbatches, cause.microbatches);
+      join(into.tensors, cause.tensors);
+      join(into.defects, cause.defects);
+    }
+    for (std::size_t i = 0; i < folded.size(); ++i) {
+      std::sort(folded[i].ranks.begin(), folded[i].ranks.end());
+      std::sort(folded[i].microbatches.begin(), folded[i].microbatches.end());
+      if (more[i] > 0)
+        folded[i].sentence += "; the same in " + std::to_string(more[i]) +
+                              (more[i] == 1 ? " more place" : " more places");
+    }
+    result_.causes = std::move(folded);
   }
 
   // One plan with the mends of all causes: those that insert nodes last, and later places moved.

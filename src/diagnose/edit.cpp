@@ -4,6 +4,7 @@
 #include <set>
 
 #include "ops/registry.h"
+#include "util/shapes.h"
 
 namespace shardproof::diagnose {
 
@@ -44,6 +45,21 @@ bool sameLine(const Program& program, const Node& a, const Node& b) {
   return true;
 }
 
+bool sameNames(const Program& a, const Node& x, const Program& b, const Node& y) {
+  if (!sameOperator(a, x, b, y) || x.inCount != y.inCount || x.outCount != y.outCount ||
+      x.communication >= 0 || x.outCount == 0)
+    return false;
+  const auto same = [&](std::int32_t s, std::int32_t t) {
+    return (s < 0) == (t < 0) &&
+           (s < 0 || a.graph.tensors[at(s)].name == b.graph.tensors[at(t)].name);
+  };
+  for (std::size_t i = 0; i < x.inCount; ++i)
+    if (!same(a.graph.in(x)[i].tensor, b.graph.in(y)[i].tensor)) return false;
+  for (std::size_t r = 0; r < x.outCount; ++r)
+    if (!same(a.graph.out(x)[r], b.graph.out(y)[r])) return false;
+  return true;
+}
+
 void setOperands(Graph& g, Node& node, const std::vector<Operand>& in) {
   node.firstIn = static_cast<std::uint32_t>(g.operands.size());
   node.inCount = static_cast<std::uint32_t>(in.size());
@@ -74,7 +90,7 @@ class Application {
           at(ref.node) >= graphOf(plan_, ref.program).nodes.size())
         return false;
       std::optional<NodeRef> inserted;
-      if (!one(ref, inserted)) return false;
+      if (!one(ref, inserted) || !sound(ref) || (inserted && !sound(*inserted))) return false;
       if (inserted) {  // nodes behind it have moved
         for (NodeRef& m : made)
           if (m.program == ref.program && m.node > ref.node) ++m.node;
@@ -87,6 +103,42 @@ class Application {
   }
 
  private:
+  // Whether the reader would take the node as it is now: no operand without its microbatch,
+  // attributes that the operator has, shapes that fit.
+  bool sound(NodeRef ref) const {
+    const Graph& g = graphOf(plan_, ref.program);
+    const Node& node = g.nodes[at(ref.node)];
+    for (const Operand& o : g.in(node))
+      if (o.present() && g.tensors[at(o.tensor)].perMicrobatch != o.microbatch.isOne() &&
+          (o.microbatch.isOne() || node.microbatch.isNone()))
+        return false;
+    for (const std::int32_t t : g.out(node))
+      if (t >= 0 && g.tensors[at(t)].perMicrobatch && node.microbatch.isNone()) return false;
+    if (node.communication >= 0) return true;
+    const ops::OperatorInfo& op = ops::Registry::instance().at(node.op);
+    std::vector<ops::TensorInfo> infos(node.inCount);
+    std::vector<const ops::TensorInfo*> operands(node.inCount, nullptr);
+    for (std::size_t i = 0; i < node.inCount; ++i) {
+      const Operand& o = g.in(node)[i];
+      if (!o.present()) continue;
+      infos[i] = {g.tensors[at(o.tensor)].shape, g.tensors[at(o.tensor)].element};
+      operands[i] = &infos[i];
+    }
+    try {
+      op.validate(plan_.attributes.at(node.attributes), node.inCount, node.outCount);
+      const auto results =
+          op.infer({plan_.attributes.at(node.attributes), operands, node.outCount});
+      for (std::size_t r = 0; r < node.outCount; ++r) {
+        const std::int32_t t = g.out(node)[r];
+        if (t >= 0 && !fitsDeclared(results[r].shape, g.tensors[at(t)].shape, op.scalarMayBeOne))
+          return false;
+      }
+    } catch (const std::exception&) {
+      return false;
+    }
+    return true;
+  }
+
   bool one(NodeRef ref, std::optional<NodeRef>& inserted) {
     Program& program = plan_.plan.programs[at(ref.program)];
     Graph& g = program.graph;
@@ -152,6 +204,27 @@ class Application {
         if (node.communication < 0) return false;
         program.communications[at(node.communication)].tag.reset();
         return true;
+      case Edit::Kind::kSwap: {
+        // Two operators of one operand and one result each; the places in the program as well.
+        for (std::int32_t m = ref.node - 1; m >= 0 && !in.empty(); --m) {
+          Node& other = g.nodes[at(m)];
+          if (other.inCount != 1 || other.outCount != 1 || out.size() != 1 || in.size() != 1 ||
+              g.out(other)[0] != in[0].tensor)
+            continue;
+          const Operand source = g.in(other)[0];
+          const Tensor& between = g.tensors[at(in[0].tensor)];
+          if (between.shape != g.tensors[at(out[0])].shape ||
+              between.shape != g.tensors[at(source.tensor)].shape)
+            return false;
+          setOperands(g, node, {source});
+          setResults(g, node, {in[0].tensor});
+          setOperands(g, other, in);
+          setResults(g, other, out);
+          std::swap(node, other);
+          return sound({ref.program, m});
+        }
+        return false;
+      }
       case Edit::Kind::kRedefine:
         return redefine(ref, in, out, inserted);
     }
@@ -192,6 +265,11 @@ class Application {
       }
     } else if (!edit_.from) {
       return false;
+    }
+    if (!edit_.andAttribute.empty()) {
+      auto* other = std::get_if<Rational>(&attributes[edit_.andAttribute]);
+      if (other == nullptr) return false;
+      *other = *other + Rational(edit_.plus);
     }
     if (attributes[edit_.attribute] == value) return true;
     attributes[edit_.attribute] = std::move(value);
@@ -236,6 +314,10 @@ class Application {
     made.attributes = plan_.attributes.intern({});
     setOperands(g, made, {source});
     setResults(g, made, {result});
+    if (edit_.make == Edit::Make::kAdd) {
+      if (in.size() != 1) return false;
+      setOperands(g, made, {in[0], source});
+    }
     if (edit_.make == Edit::Make::kCollective) {
       CommunicationSpec spec;
       spec.kind = edit_.communication;
@@ -252,7 +334,7 @@ class Application {
       made.attributes = plan_.attributes.intern(
           {{"scalar", edit_.num == 1 ? Rational(edit_.den) : fraction(edit_.num, edit_.den)}});
     } else {
-      made.op = ops::Registry::instance().find("identity");
+      made.op = ops::Registry::instance().find(edit_.make == Edit::Make::kAdd ? "add" : "identity");
     }
     if (inPlace) {
       g.nodes[at(ref.node)] = made;
@@ -301,9 +383,20 @@ std::vector<NodeRef> lineOf(const Problem& plan, NodeRef node) {
   };
   add(node);
   const Program& mine = plan.plan.programs[at(node.program)];
-  for (std::size_t p = 0; p < plan.plan.programs.size(); ++p)
-    if (static_cast<std::int32_t>(p) != node.program && sameNodes(mine, plan.plan.programs[p]))
+  for (std::size_t p = 0; p < plan.plan.programs.size(); ++p) {
+    if (static_cast<std::int32_t>(p) == node.program) continue;
+    const Program& other = plan.plan.programs[p];
+    if (sameNodes(mine, other)) {
       add({static_cast<std::int32_t>(p), node.node});
+      continue;
+    }
+    // Of another stage: the same operator on tensors of the same names.
+    for (std::size_t n = 0; n < other.graph.nodes.size(); ++n) {
+      if (!sameNames(mine, mine.graph.nodes[at(node.node)], other, other.graph.nodes[n])) continue;
+      add({static_cast<std::int32_t>(p), static_cast<std::int32_t>(n)});
+      break;
+    }
+  }
   return line;
 }
 
@@ -311,6 +404,12 @@ std::int32_t corresponding(const Problem& plan, std::int32_t from, std::int32_t 
                            std::int32_t to) {
   if (from == to) return tensor;
   const Graph &a = graphOf(plan, from), &b = graphOf(plan, to);
+  if (!sameNodes(plan.plan.programs[at(from)], plan.plan.programs[at(to)])) {
+    const auto it = std::find_if(b.tensors.begin(), b.tensors.end(), [&](const Tensor& t) {
+      return t.name == a.tensors[at(tensor)].name;
+    });
+    return it == b.tensors.end() ? -1 : static_cast<std::int32_t>(it - b.tensors.begin());
+  }
   for (std::size_t n = 0; n < std::min(a.nodes.size(), b.nodes.size()); ++n) {
     const Node &x = a.nodes[n], &y = b.nodes[n];
     for (std::size_t r = 0; r < std::min(x.outCount, y.outCount); ++r)

@@ -28,8 +28,14 @@ struct Edit {
     kSpec,              // of a communication: kind, axes, reduction, dimension
     kPeer,              // of messages: the coordinates `axes` are not named, `peer` are
     kTag,               // of messages: none
+    kSwap,              // with the operator that makes its operand: the two work in the other order
   };
-  enum class Make : std::uint8_t { kIdentity, kCollective, kScale };
+  enum class Make : std::uint8_t {
+    kIdentity,
+    kCollective,
+    kScale,
+    kAdd  // what it was and `tensor`
+  };
 
   Kind kind = Kind::kRedefine;
   std::vector<NodeRef> nodes;  // in the image
@@ -40,6 +46,7 @@ struct Edit {
   bool ownMicrobatch = false;
   std::optional<std::int32_t> microbatch;
   std::string attribute;
+  std::string andAttribute;     // one more that moves by `plus`; empty: none
   std::optional<NodeRef> from;  // program -1: of the model. Absent: its own
   std::int64_t num = 1, den = 1, plus = 0;
   Communication communication = Communication::kAllReduce;

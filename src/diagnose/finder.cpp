@@ -73,8 +73,8 @@ std::optional<Ratio> ratioOf(Field value) {
 Finder::Finder(const Image& image, const Numbers& numbers, const ModelValues& model)
     : image_(image), numbers_(numbers), model_(model) {
   std::size_t indexed = 0;
-  for (std::size_t t = 0; t < model.values[0].size(); ++t) {
-    const auto& value = model.values[0][t];
+  for (std::size_t t = 0; t < model.field.values[0].size(); ++t) {
+    const auto& value = model.field.values[0][t];
     if (!value || value.element != ElementKind::kReal) continue;
     indexed += at(value.size());
     if (indexed > kMostIndexed) break;
@@ -85,7 +85,7 @@ Finder::Finder(const Image& image, const Numbers& numbers, const ModelValues& mo
 }
 
 bool Finder::matches(const Elements& x, Position p, Is& is) const {
-  const auto& whole = model_.values[0][at(p.tensor)];
+  const auto& whole = model_.field.values[0][at(p.tensor)];
   if (!whole || static_cast<std::size_t>(whole.size()) < x.size()) return false;
   is = {};
   is.kind = Is::Kind::kBox;
@@ -106,7 +106,7 @@ bool Finder::matches(const Elements& x, Position p, Is& is) const {
   if (p.offset + static_cast<std::int64_t>(x.size()) > whole.size()) return false;
   for (std::size_t d = 0; d < kDraws; ++d)
     if (!std::equal(x.of[d].begin(), x.of[d].end(),
-                    model_.values[d][at(p.tensor)].data() + p.offset))
+                    model_.field.values[d][at(p.tensor)].data() + p.offset))
       return false;
   is.low = {p.offset};
   is.extent = {};

@@ -81,7 +81,7 @@ std::string Finder::ratioText(Ratio ratio) const {
     }
     consider(ranks, fullRanks, "number of ranks");
   }
-  if (!told) return number(ratio);
+  if (!told || names.size() > 4) return number(ratio);
   std::string text =
       ratio.num == 1 ? "1/" + std::to_string(*told) + ", where " + std::to_string(*told) + " is "
                      : std::to_string(*told) + " = ";

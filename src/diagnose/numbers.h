@@ -1,5 +1,6 @@
-// A slice executed in the prime field, at two draws of the model's inputs: what a claim asks of the
-// ranks, and what they have. What agrees at both is equal but by a chance of 2^-120.
+// A slice executed at two draws of the model's inputs: what a claim asks of the ranks, and what
+// they have. In the prime field, where tensors that are equal at both draws are equal but by a
+// chance of 2^-120; and in long doubles, where all laws of the real functions hold, up to rounding.
 #pragma once
 
 #include <array>
@@ -23,10 +24,15 @@ constexpr std::size_t kDraws = 2;
 using Clock = std::chrono::steady_clock;
 
 // The model's values, computed once for each draw.
+template <class T>
+struct ModelValuesIn {
+  std::array<std::vector<interpret::Value<T>>, kDraws> values;  // by draw and tensor
+  std::array<bool, kDraws> known{};
+};
 struct ModelValues {
   interpret::Memory memory;
-  std::array<std::vector<interpret::Value<Field>>, kDraws> values;  // by draw and tensor
-  bool known = false;
+  ModelValuesIn<Field> field;
+  ModelValuesIn<long double> real;
 };
 
 // The elements of one array, at both draws.
@@ -43,26 +49,32 @@ struct Elements {
 
 class Numbers {
  public:
-  // Executes; throws interpret::CannotRun, Stopped, TooLarge, InputError.
-  Numbers(const Slice& slice, ModelValues& model, Clock::time_point end, bool keepAll);
+  // Executes; throws interpret::CannotRun, Stopped, TooLarge, InputError. Without `inField` only
+  // whether claims hold is known.
+  Numbers(const Slice& slice, ModelValues& model, Clock::time_point end, bool inField);
 
   const interpret::Setup& setup() const { return setup_; }
   std::size_t claims() const { return setup_.compared; }
   const interpret::Claim& claim(std::size_t c) const { return setup_.claims[c]; }
   const Elements& expected(std::size_t c) const { return expected_[c]; }
   const Elements& actual(std::size_t c) const { return actual_[c]; }
-  bool holds(std::size_t c) const { return expected_[c] == actual_[c]; }
+  bool holds(std::size_t c) const { return holds_[c] != 0; }
   bool allHold() const;
-  // Of a rank's slot; nothing known where it has no value. With `keepAll` only.
+  bool allHoldInField() const;
+  // Of a rank's slot; nothing known where it has no value.
   const Elements& local(std::int64_t rank, std::int32_t slot) const;
   const Elements& logical(std::int32_t tensor) const;
 
  private:
-  void takeClaims(std::size_t draw);
+  template <class T, class Take>
+  void execute(ModelValuesIn<T>& model, std::size_t draw, const Take& take);
+  void inField();
+  void inReals(std::size_t draw);
 
   interpret::Setup setup_;
   ModelValues& model_;
-  bool keepAll_;
+  Clock::time_point end_;
+  std::vector<char> holds_;
   std::vector<Elements> expected_, actual_;
   std::map<std::int64_t, Elements> local_;  // by slot over all ranks
   mutable std::map<std::int32_t, Elements> logical_;

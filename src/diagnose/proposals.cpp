@@ -28,6 +28,11 @@ bool copies(const Node& node) {
   return name == "identity" || name == "contiguous" || name == "to";
 }
 
+// Whether `a` may stand for `b`: what exists once serves all microbatches.
+bool serves(const Tensor& a, const Tensor& b) {
+  return a.shape == b.shape && a.element == b.element && (!a.perMicrobatch || b.perMicrobatch);
+}
+
 bool alike(const Tensor& a, const Tensor& b) {
   return a.shape == b.shape && a.element == b.element && a.perMicrobatch == b.perMicrobatch;
 }
@@ -105,7 +110,7 @@ void Search::suspicious(const Line& line, const Is& found, std::vector<Edit>& ed
   std::reverse(sources.begin(), sources.end());
   for (const std::int32_t source : sources) {
     const Tensor& t = g.tensors[at(source)];
-    if (t.element != result.element || t.perMicrobatch != result.perMicrobatch ||
+    if (t.element != result.element || (t.perMicrobatch && !result.perMicrobatch) ||
         t.shape.size() != result.shape.size())
       continue;
     for (const auto& axes : axisSets(found)) {
@@ -146,6 +151,13 @@ void Search::collectives(const Line& line, const Is& found, std::vector<Edit>& e
     edit.dim = dim;
     edits.push_back(edit);
   };
+  const Graph& g = program(ref).graph;
+  if (g.tensors[at(g.in(n)[0].tensor)].shape == g.tensors[at(g.out(n)[0])].shape) {
+    Edit edit = on(line, Edit::Kind::kRedefine);
+    edit.make = Edit::Make::kIdentity;
+    edit.tensor = g.in(n)[0].tensor;
+    edits.push_back(edit);
+  }
   if (spec.groupAt.empty()) {
     for (const Reduction r : {Reduction::kSum, Reduction::kMean})
       if (spec.kind != Communication::kAllGather) propose(spec.kind, spec.groupAxes, r, spec.dim);
@@ -155,13 +167,6 @@ void Search::collectives(const Line& line, const Is& found, std::vector<Edit>& e
         propose(spec.kind, spec.groupAxes, spec.reduction, static_cast<std::int32_t>(d));
   }
   for (const auto& axes : axisSets(found)) propose(spec.kind, axes, spec.reduction, spec.dim);
-  const Graph& g = program(ref).graph;
-  if (g.tensors[at(g.in(n)[0].tensor)].shape == g.tensors[at(g.out(n)[0])].shape) {
-    Edit edit = on(line, Edit::Kind::kRedefine);
-    edit.make = Edit::Make::kIdentity;
-    edit.tensor = g.in(n)[0].tensor;
-    edits.push_back(edit);
-  }
 }
 
 // The rank that a message goes to or comes from: what both ends exchanged.
@@ -208,19 +213,28 @@ void Search::strangers(const Line& line, const Is& found, std::vector<Edit>& edi
   if (n.communication >= 0) return;
   const std::string& op = ops::Registry::instance().at(n.op).name;
   const auto& model = plan().model.graph.nodes;
-  if (op != "mul" && op != "div" && op != "pad" && op != "slice") return;
+  if (op != "mul" && op != "div" && op != "pad" && op != "slice" && op != "cat") return;
   if (std::none_of(model.begin(), model.end(),
                    [&](const Node& m) { return m.op == n.op && m.attributes == n.attributes; }))
     skipped(line, found, edits);
 }
 
 // What the same operator has in other programs, for other microbatches and in the model.
-void Search::attributes(const Line& line, std::vector<Edit>& edits) const {
+// `strange`: only values that no such operator of the model has, or only the others.
+void Search::attributes(const Line& line, bool strange, std::vector<Edit>& edits) const {
   const NodeRef ref = line.nodes.front();
   const Node& n = node(ref);
   if (n.communication >= 0) return;
   const std::set<NodeRef> own(line.nodes.begin(), line.nodes.end());
   for (const auto& [name, value] : plan().attributes.at(n.attributes)) {
+    const bool known = std::any_of(plan().model.graph.nodes.begin(), plan().model.graph.nodes.end(),
+                                   [&, &key = name, &mine = value](const Node& m) {
+                                     if (m.op != n.op) return false;
+                                     const Attributes& theirs = plan().attributes.at(m.attributes);
+                                     const auto it = theirs.find(key);
+                                     return it != theirs.end() && it->second == mine;
+                                   });
+    if (known == strange) continue;
     std::vector<AttributeValue> seen{value};
     const auto propose = [&](const Node& other, NodeRef from) {
       if (other.communication >= 0 || other.op != n.op || other.attributes == n.attributes) return;
@@ -262,11 +276,57 @@ void Search::attributes(const Line& line, std::vector<Edit>& edits) const {
   }
 }
 
+// A term that was left out at a copy: one that nobody reads.
+void Search::terms(const Line& line, std::vector<Edit>& edits) const {
+  const NodeRef ref = line.nodes.front();
+  const Node& n = node(ref);
+  const Graph& g = program(ref).graph;
+  if (!copies(n) || n.outCount != 1 || g.out(n)[0] < 0) return;
+  for (const std::int32_t t : unread(ref.program)) {
+    if (!serves(g.tensors[at(t)], g.tensors[at(g.out(n)[0])])) continue;
+    Edit edit = on(line, Edit::Kind::kRedefine);
+    edit.make = Edit::Make::kAdd;
+    edit.tensor = t;
+    edits.push_back(edit);
+  }
+}
+
+// Results that no node reads and no lineage speaks of.
+std::vector<std::int32_t> Search::unread(std::int32_t p) const {
+  const Graph& g = plan().plan.programs[at(p)].graph;
+  std::vector<char> used(g.tensors.size(), 0);
+  std::set<NameId> mentioned;
+  for (const LineageEntry& entry : plan().plan.lineage)
+    for (const Shard& shard : entry.shards)
+      for (const Part& part : shard.parts) mentioned.insert(part.local);
+  for (const Node& n : g.nodes)
+    for (const Operand& o : g.in(n))
+      if (o.present()) used[at(o.tensor)] = 1;
+  std::vector<std::int32_t> found;
+  for (const Node& n : g.nodes)
+    for (const std::int32_t t : g.out(n))
+      if (t >= 0 && !used[at(t)] && !mentioned.contains(g.tensors[at(t)].name)) found.push_back(t);
+  return found;
+}
+
+// A collective that comes too late: before the operator that makes its operand.
+void Search::late(const Line& line, std::vector<Edit>& edits) const {
+  const NodeRef ref = line.nodes.front();
+  const Node& n = node(ref);
+  if (isCollective(program(ref), n)) edits.push_back(on(line, Edit::Kind::kSwap));
+}
+
 // Multiples and neighbours of numbers.
-void Search::scalars(const Line& line, const Is& found, std::vector<Edit>& edits) const {
+void Search::scalars(const Line& line, const Is& found, bool strange,
+                     std::vector<Edit>& edits) const {
   const NodeRef ref = line.nodes.front();
   const Node& n = node(ref);
   if (n.communication >= 0) return;
+  const auto& model = plan().model.graph.nodes;
+  const bool ofModel = std::any_of(model.begin(), model.end(), [&](const Node& m) {
+    return m.op == n.op && m.attributes == n.attributes;
+  });
+  if (ofModel == strange) return;
   std::vector<std::pair<std::int64_t, std::int64_t>> ratios;
   const auto add = [&](std::int64_t num, std::int64_t den) {
     if (num == den || num == 0 || den == 0) return;
@@ -300,7 +360,14 @@ void Search::scalars(const Line& line, const Is& found, std::vector<Edit>& edits
       edits.push_back(edit);
     }
   };
-  for (const auto& [name, value] : plan().attributes.at(n.attributes)) {
+  // A window moves as a whole.
+  const Attributes& own = plan().attributes.at(n.attributes);
+  if (own.contains("start") && own.contains("stop")) {
+    const std::size_t from = edits.size();
+    for (const std::int64_t plus : {1, -1}) propose("start", 1, 1, plus);
+    for (std::size_t i = from; i < edits.size(); ++i) edits[i].andAttribute = "stop";
+  }
+  for (const auto& [name, value] : own) {
     const auto* number = std::get_if<Rational>(&value);
     const auto* list = std::get_if<std::vector<std::int64_t>>(&value);
     if (!number && !(list && list->size() == 1)) continue;
@@ -332,7 +399,7 @@ void Search::skipped(const Line& line, const Is&, std::vector<Edit>& edits) cons
       }
     }
     for (const std::int32_t source : sources) {
-      if (source == t || !alike(g.tensors[at(source)], g.tensors[at(t)])) continue;
+      if (source == t || !serves(g.tensors[at(source)], g.tensors[at(t)])) continue;
       Edit edit = on(line, Edit::Kind::kRedefine);
       edit.index = r;
       edit.make = Edit::Make::kIdentity;
@@ -344,23 +411,27 @@ void Search::skipped(const Line& line, const Is&, std::vector<Edit>& edits) cons
 
 // Another microbatch of an operand: its own, or one number.
 void Search::microbatches(const Line& line, std::vector<Edit>& edits) const {
-  const NodeRef ref = line.nodes.front();
-  const Node& n = node(ref);
-  const Graph& g = program(ref).graph;
-  for (std::size_t i = 0; i < n.inCount; ++i) {
-    const Operand& o = g.in(n)[i];
-    if (!o.present() || !o.microbatch.isOne() || !g.tensors[at(o.tensor)].perMicrobatch) continue;
-    Edit edit = on(line, Edit::Kind::kOperand);
-    edit.index = i;
-    if (!n.microbatch.isNone()) {
-      edit.ownMicrobatch = true;
-      edits.push_back(edit);
-      continue;
-    }
-    for (std::int32_t m = 0; m < std::min(plan().plan.microbatches, 32); ++m) {
-      if (o.microbatch == Microbatch::of(m)) continue;
-      edit.microbatch = m;
-      edits.push_back(edit);
+  std::set<std::size_t> own;
+  for (const NodeRef ref : line.nodes) {
+    const Node& n = node(ref);
+    const Graph& g = program(ref).graph;
+    for (std::size_t i = 0; i < n.inCount; ++i) {
+      const Operand& o = g.in(n)[i];
+      if (!o.present() || !o.microbatch.isOne() || !g.tensors[at(o.tensor)].perMicrobatch) continue;
+      Edit edit = on(line, Edit::Kind::kOperand);
+      edit.index = i;
+      if (!n.microbatch.isNone()) {
+        if (n.microbatch == o.microbatch || !own.insert(i).second) continue;
+        edit.ownMicrobatch = true;
+        edits.push_back(edit);
+        continue;
+      }
+      if (ref != line.nodes.front()) continue;
+      for (std::int32_t m = 0; m < std::min(plan().plan.microbatches, 32); ++m) {
+        if (o.microbatch == Microbatch::of(m)) continue;
+        edit.microbatch = m;
+        edits.push_back(edit);
+      }
     }
   }
 }
@@ -428,6 +499,7 @@ void Search::operands(const Line& line, bool all, std::vector<Edit>& edits) cons
           }
       continue;
     }
+    for (const std::int32_t t : unread(ref.program)) propose(t);
     for (const Node& m : g.nodes) {
       const auto in = g.in(m);
       const auto out = g.out(m);

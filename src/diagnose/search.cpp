@@ -14,6 +14,7 @@ namespace {
 constexpr std::size_t kMostNodes = 4000;  // of a slice, over all programs
 constexpr std::size_t kMostLines = 24;    // that are tried, nearest first
 constexpr std::size_t kMostTrials = 1500;
+constexpr std::size_t kMostAfterSecond = 60;
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
@@ -25,7 +26,7 @@ const Node& Search::node(NodeRef ref) const { return program(ref).graph.nodes[at
 std::optional<Search::Failing> Search::look(std::int32_t entry) {
   Failing f;
   try {
-    f.slice = cutter_.cut(plan(), entry, kMostNodes);
+    f.slice = cutter_.cut(plan(), entry, kMostNodes, true);
     f.numbers = std::make_unique<Numbers>(f.slice, model_, end_, true);
   } catch (const Unsupported&) {
     return std::nullopt;
@@ -81,16 +82,18 @@ std::optional<Search::Failing> Search::look(std::int32_t entry) {
   return f;
 }
 
-bool Search::holdsWith(std::int32_t entry, const Edit& edit) {
+Search::Holds Search::holdsWith(std::int32_t entry, const Edit& edit) {
   ++trials_;
   std::map<std::int32_t, Program> before;
   for (const NodeRef ref : edit.nodes)
     before.try_emplace(ref.program, work_->plan.programs[at(ref.program)]);
-  bool holds = false;
+  Holds holds = Holds::kNot;
   try {
     if (apply(*work_, edit)) {
-      const Slice slice = cutter_.cut(*work_, entry, kMostNodes);
-      holds = Numbers(slice, model_, end_, false).allHold();
+      const Slice slice = cutter_.cut(*work_, entry, kMostNodes, false);
+      if (Numbers(slice, model_, end_, false).allHold())
+        holds =
+            Numbers(slice, model_, end_, true).allHoldInField() ? Holds::kInBoth : Holds::kInReals;
     }
   } catch (const Unsupported&) {
   } catch (const InputError&) {
@@ -130,11 +133,16 @@ std::vector<Search::Line> Search::lines(const Failing& failing) const {
 std::optional<Edit> Search::mend(std::int32_t entry, const Failing& failing, const Is& found,
                                  Clock::time_point until) {
   const std::vector<Line> all = lines(failing);
-  const std::size_t most = trials_ + kMostTrials;
+  std::size_t most = trials_ + kMostTrials;
+  std::optional<Edit> second;  // holds in the reals only: what is tried next may be better
   const auto tryAll = [&](const std::vector<Edit>& edits) -> std::optional<Edit> {
     for (const Edit& edit : edits) {
       if (Clock::now() > until || trials_ >= most) return std::nullopt;
-      if (holdsWith(entry, edit)) return edit;
+      const Holds holds = holdsWith(entry, edit);
+      if (holds == Holds::kInBoth) return edit;
+      if (holds == Holds::kNot || second) continue;
+      second = edit;
+      most = std::min(most, trials_ + kMostAfterSecond);
     }
     return std::nullopt;
   };
@@ -144,13 +152,17 @@ std::optional<Edit> Search::mend(std::int32_t entry, const Failing& failing, con
       [&](const Line& l, std::vector<Edit>& e) { suspicious(l, found, e); },
       [&](const Line& l, std::vector<Edit>& e) { messages(l, e); },
       [&](const Line& l, std::vector<Edit>& e) { microbatches(l, e); },
-      [&](const Line& l, std::vector<Edit>& e) { exchanges(l, e); },
-      [&](const Line& l, std::vector<Edit>& e) { attributes(l, e); },
       [&](const Line& l, std::vector<Edit>& e) { strangers(l, found, e); },
+      [&](const Line& l, std::vector<Edit>& e) { exchanges(l, e); },
+      [&](const Line& l, std::vector<Edit>& e) { attributes(l, true, e); },
+      [&](const Line& l, std::vector<Edit>& e) { terms(l, e); },
+      [&](const Line& l, std::vector<Edit>& e) { late(l, e); },
       [&](const Line& l, std::vector<Edit>& e) { collectives(l, found, e); },
+      [&](const Line& l, std::vector<Edit>& e) { scalars(l, found, true, e); },
+      [&](const Line& l, std::vector<Edit>& e) { attributes(l, false, e); },
       [&](const Line& l, std::vector<Edit>& e) { skipped(l, found, e); },
       [&](const Line& l, std::vector<Edit>& e) { operands(l, false, e); },
-      [&](const Line& l, std::vector<Edit>& e) { scalars(l, found, e); },
+      [&](const Line& l, std::vector<Edit>& e) { scalars(l, found, false, e); },
       [&](const Line& l, std::vector<Edit>& e) { inserted(l, found, e); },
       [&](const Line& l, std::vector<Edit>& e) { operands(l, true, e); },
   };
@@ -159,10 +171,10 @@ std::optional<Edit> Search::mend(std::int32_t entry, const Failing& failing, con
       std::vector<Edit> edits;
       propose(line, edits);
       if (auto edit = tryAll(edits)) return edit;
-      if (Clock::now() > until) return std::nullopt;
+      if (Clock::now() > until || trials_ >= most) return second;
     }
   }
-  return std::nullopt;
+  return second;
 }
 
 }  // namespace shardproof::diagnose

@@ -35,7 +35,13 @@ class Search {
   std::optional<Edit> mend(std::int32_t entry, const Failing& failing, const Is& found,
                            Clock::time_point until);
   // Whether the claim of an entry holds with an edit.
-  bool holdsWith(std::int32_t entry, const Edit& edit);
+  enum class Holds : std::uint8_t {
+    kNot,
+    kInReals,  // but not in the prime field, where not all laws of the reals hold; where a choice
+               // hides a difference (clipping that does not clip) it holds in the reals only, too
+    kInBoth
+  };
+  Holds holdsWith(std::int32_t entry, const Edit& edit);
   std::size_t trials() const { return trials_; }
 
  private:
@@ -52,8 +58,11 @@ class Search {
   void suspicious(const Line& line, const Is& found, std::vector<Edit>& edits) const;
   void messages(const Line& line, std::vector<Edit>& edits) const;
   void collectives(const Line& line, const Is& found, std::vector<Edit>& edits) const;
-  void attributes(const Line& line, std::vector<Edit>& edits) const;
-  void scalars(const Line& line, const Is& found, std::vector<Edit>& edits) const;
+  void attributes(const Line& line, bool strange, std::vector<Edit>& edits) const;
+  void terms(const Line& line, std::vector<Edit>& edits) const;
+  void late(const Line& line, std::vector<Edit>& edits) const;
+  std::vector<std::int32_t> unread(std::int32_t program) const;
+  void scalars(const Line& line, const Is& found, bool strange, std::vector<Edit>& edits) const;
   void skipped(const Line& line, const Is& found, std::vector<Edit>& edits) const;
   void strangers(const Line& line, const Is& found, std::vector<Edit>& edits) const;
   void microbatches(const Line& line, std::vector<Edit>& edits) const;

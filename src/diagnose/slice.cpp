@@ -20,7 +20,8 @@ using Instance = std::pair<std::int64_t, std::int32_t>;  // rank and microbatch
 
 class Cut {
  public:
-  Cut(const Image& image, const Problem& plan, std::int32_t entry, std::size_t mostNodes)
+  Cut(const Image& image, const Problem& plan, std::int32_t entry, std::size_t mostNodes,
+      bool ordered)
       : image_(image), from_(plan), mesh_(plan.plan.mesh), entry_(entry), mostNodes_(mostNodes) {
     for (const Program& program : plan.plan.programs) {
       byName_.emplace_back();
@@ -43,7 +44,8 @@ class Cut {
     const auto& lineage = plan.plan.lineage;
     for (std::size_t e = 0; e < lineage.size(); ++e) {
       if (static_cast<std::int32_t>(e) == entry) continue;
-      if (lineage[e].role != Role::kInput && !image.before(static_cast<std::int32_t>(e), entry))
+      if (lineage[e].role != Role::kInput && !image.before(static_cast<std::int32_t>(e), entry) &&
+          (ordered || lineage[e].tensor == lineage[at(entry)].tensor))
         continue;
       for (std::size_t s = 0; s < lineage[e].shards.size(); ++s)
         for (const Part& part : lineage[e].shards[s].parts)
@@ -305,8 +307,9 @@ std::size_t Slice::nodes() const {
   return n;
 }
 
-Slice SliceCutter::cut(const Problem& plan, std::int32_t entry, std::size_t mostNodes) const {
-  return Cut(image_, plan, entry, mostNodes).run();
+Slice SliceCutter::cut(const Problem& plan, std::int32_t entry, std::size_t mostNodes,
+                       bool ordered) const {
+  return Cut(image_, plan, entry, mostNodes, ordered).run();
 }
 
 }  // namespace shardproof::diagnose

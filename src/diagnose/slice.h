@@ -27,9 +27,10 @@ struct Slice {
 class SliceCutter {
  public:
   explicit SliceCutter(const Image& image) : image_(image) {}
-  // `plan`: the image's, or a changed one with the same lineage. Throws Unsupported when more than
-  // `mostNodes` would be in it.
-  Slice cut(const Problem& plan, std::int32_t entry, std::size_t mostNodes) const;
+  // `plan`: the image's, or a changed one with the same lineage. `ordered`: only lineage that comes
+  // before the entry; otherwise also what a change may put before it, but nothing else about the
+  // same tensor. Throws Unsupported when more than `mostNodes` would be in it.
+  Slice cut(const Problem& plan, std::int32_t entry, std::size_t mostNodes, bool ordered) const;
 
  private:
   const Image& image_;

@@ -152,6 +152,8 @@ std::string faultText(const Problem& full, const Edit& edit) {
       if (edit.make == Edit::Make::kScale)
         return "a factor of " + std::to_string(edit.num) +
                (edit.den == 1 ? "" : "/" + std::to_string(edit.den)) + " is missing after " + node;
+      if (edit.make == Edit::Make::kAdd)
+        return localName(full, edit.nodes.front(), edit.tensor) + " is not added at " + node;
       return node + " is one too many";
     case Edit::Kind::kOperand: {
       const auto [is, wanted] = operandTexts(full, ref, edit);
@@ -187,6 +189,8 @@ std::string faultText(const Problem& full, const Edit& edit) {
     }
     case Edit::Kind::kPeer:
       return node + " sends to, or receives from, the wrong rank";
+    case Edit::Kind::kSwap:
+      return node + " works on the result of an operator that has to come after it";
     case Edit::Kind::kTag:
       return node + " meets the message of another microbatch";
   }
@@ -210,6 +214,8 @@ std::string mendText(const Problem& full, const Edit& edit) {
       if (edit.make == Edit::Make::kScale)
         return result + " is multiplied by " + std::to_string(edit.num) +
                (edit.den == 1 ? "" : "/" + std::to_string(edit.den)) + " after " + node;
+      if (edit.make == Edit::Make::kAdd)
+        return node + " adds " + localName(full, edit.nodes.front(), edit.tensor) + " as well";
       return result + " is " + localName(full, edit.nodes.front(), edit.tensor) +
              " itself, without " + node;
     }
@@ -225,7 +231,8 @@ std::string mendText(const Problem& full, const Edit& edit) {
              localName(full, ref, g.out(n)[edit.other]) + " of " + node + " are exchanged";
     case Edit::Kind::kAttribute: {
       const auto [from, to] = attributeTexts(full, edit);
-      return node + " has " + edit.attribute + " " + to + " instead of " + from;
+      return node + " has " + edit.attribute + " " + to + " instead of " + from +
+             (edit.andAttribute.empty() ? "" : ", and " + edit.andAttribute + " as far away");
     }
     case Edit::Kind::kSpec: {
       const CommunicationSpec& spec = programOf(full, ref).communications[at(n.communication)];
@@ -253,6 +260,9 @@ std::string mendText(const Problem& full, const Edit& edit) {
         text += " name " + full.plan.mesh[at(axis)].name + "=" + std::to_string(c);
       return text;
     }
+    case Edit::Kind::kSwap:
+      return node + " comes before the operator that makes its operand " +
+             operandText(full, ref, g.in(n)[0]);
     case Edit::Kind::kTag:
       return "the messages `" +
              full.names.text(programOf(full, ref).communications[at(n.communication)].comm) +

@@ -97,6 +97,7 @@ struct Cause {
     std::string tensor;  // of the plan, or of the model
     std::string is;      // "y[0:4, 0:8]", "a partial sum over tp of y[0:4, 0:8]", ...
     bool wrong = false;
+    std::vector<std::string> from;  // tensors that the node reads
   };
   struct Mend {
     std::string text;     // "/programs/0/nodes/3 is an all_reduce over tp"

@@ -162,15 +162,19 @@ class Collector {
     const std::int32_t p = programs.programOf(rank);
     const Graph& g = programs.program(rank).graph;
     const auto& layout = programs.layout(rank);
-    const auto tell = [&](std::int32_t t, NodePlace place, bool wrong) {
+    const auto nameOf = [&](std::int32_t t) {
+      return failing.slice.problem->names.text(g.tensors[at(t)].name);
+    };
+    const auto tell = [&](std::int32_t t, NodePlace place, bool wrong,
+                          std::vector<std::string> from = {}) {
       const bool each = g.tensors[at(t)].perMicrobatch;
       const std::int32_t slot =
           layout.firstSlot[at(t)] + (each ? std::max(claim.microbatch, 0) : 0);
       if (!numbers.local(rank, slot).known()) return;
       const Is is = finder.local(rank, slot);
-      cause.found.push_back({std::move(place),
-                             failing.slice.problem->names.text(g.tensors[at(t)].name),
-                             is.kind == Is::Kind::kUnknown ? "" : finder.text(is), wrong});
+      cause.found.push_back({std::move(place), nameOf(t),
+                             is.kind == Is::Kind::kUnknown ? "" : finder.text(is), wrong,
+                             std::move(from)});
     };
     std::set<std::int32_t> told, claimed;
     for (const auto& part : claim.parts)
@@ -182,8 +186,11 @@ class Collector {
         if (o.present() && g.tensors[at(o.tensor)].kind != TensorKind::kProduced &&
             told.insert(o.tensor).second)
           tell(o.tensor, {}, false);
+      std::vector<std::string> from;
+      for (const Operand& o : g.in(g.nodes[n]))
+        if (o.present()) from.push_back(nameOf(o.tensor));
       for (const std::int32_t t : g.out(g.nodes[n]))
-        if (t >= 0 && told.insert(t).second) tell(t, place, claimed.contains(t));
+        if (t >= 0 && told.insert(t).second) tell(t, place, claimed.contains(t), from);
     }
   }
 

@@ -1,6 +1,7 @@
 #include "diagnose/finder.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 namespace shardproof::diagnose {
@@ -66,6 +67,17 @@ std::optional<Ratio> ratioOf(Field value) {
     if (p <= kMostRatio) return Ratio{static_cast<std::int64_t>(p), q};
     if (Field::kPrime - p <= kMostRatio)
       return Ratio{-static_cast<std::int64_t>(Field::kPrime - p), q};
+  }
+  return std::nullopt;
+}
+
+std::optional<Ratio> ratioOf(long double value) {
+  if (!std::isfinite(value)) return std::nullopt;
+  for (std::int64_t q = 1; q <= kMostRatio; ++q) {
+    const long double p = std::round(value * static_cast<long double>(q));
+    if (std::abs(p) > kMostRatio) return std::nullopt;
+    if (p != 0 && std::abs(value * static_cast<long double>(q) - p) <= 1e-8L * std::abs(p))
+      return Ratio{static_cast<std::int64_t>(p), q};
   }
   return std::nullopt;
 }
@@ -254,7 +266,10 @@ Is Finder::claim(std::size_t c) const {
   if (!has.known() || !wanted.known() || has.element != ElementKind::kReal) return is;
   const bool zero = uniform(has) && has.of[0][0].v == 0 && has.of[1][0].v == 0;
   if (zero) return found(Is::Kind::kZero);
-  if (const auto ratio = multiple(has, wanted)) {
+  auto ratio = multiple(has, wanted);
+  if (const auto real = numbers_.realRatio(c); !ratio && real && wanted.size() > 1)
+    ratio = ratioOf(*real);
+  if (ratio && *ratio != Ratio{}) {
     is.ratio = *ratio;
     return found(Is::Kind::kMultiple);
   }

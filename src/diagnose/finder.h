@@ -18,7 +18,8 @@ struct Ratio {
   std::int64_t num = 1, den = 1;
   friend bool operator==(const Ratio&, const Ratio&) = default;
 };
-std::optional<Ratio> ratioOf(Field value);  // with both at most 2^16
+std::optional<Ratio> ratioOf(Field value);        // with both at most 2^12
+std::optional<Ratio> ratioOf(long double value);  // the same, up to rounding
 
 struct Is {
   enum class Kind : std::uint8_t {

@@ -52,7 +52,12 @@ Elements boxOf(const ModelValues& model, std::int32_t tensor, const Shape& low,
 }
 
 Numbers::Numbers(const Slice& slice, ModelValues& model, Clock::time_point end, bool inField_)
-    : setup_(*slice.problem, setupOptions()), model_(model), end_(end), holds_(claims(), 1) {
+    : setup_(*slice.problem, setupOptions()),
+      model_(model),
+      end_(end),
+      holds_(claims(), 1),
+      ratios_(claims()),
+      ratiosSeen_(claims(), 0) {
   for (std::size_t d = 0; d < kDraws; ++d) {
     inReals(d);
     if (!inField_ && !allHold()) return;
@@ -145,7 +150,24 @@ void Numbers::inReals(std::size_t draw) {
       if (std::isnan(a) || a == b) continue;
       same = std::abs(a - b) <= kRounding * largest;  // false where either is not finite
     }
-    if (!same) holds_[c] = 0;
+    if (same) continue;
+    holds_[c] = 0;
+    // The same factor at all elements that are not too small to tell.
+    std::optional<long double> ratio;
+    bool constant = wanted.size() == sums[c].size();
+    for (std::size_t i = 0; constant && i < wanted.size(); ++i) {
+      const long double a = wanted[i], b = sums[c][i];
+      if (std::isnan(a) || !(std::abs(a) > 1e-6L * largest)) continue;
+      if (!std::isfinite(b)) constant = false;
+      else if (!ratio) ratio = b / a;
+      else constant = std::abs(b / a - *ratio) <= 1e-9L * std::abs(*ratio);
+    }
+    if (!constant) ratio.reset();
+    if (ratiosSeen_[c] && ratio && ratios_[c] &&
+        std::abs(*ratio - *ratios_[c]) > 1e-9L * std::abs(*ratio))
+      ratio.reset();
+    if (!ratiosSeen_[c] || !ratio) ratios_[c] = ratio;
+    ratiosSeen_[c] = 1;
   }
 }
 

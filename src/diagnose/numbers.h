@@ -59,6 +59,9 @@ class Numbers {
   const Elements& expected(std::size_t c) const { return expected_[c]; }
   const Elements& actual(std::size_t c) const { return actual_[c]; }
   bool holds(std::size_t c) const { return holds_[c] != 0; }
+  // By how much what the ranks have is a multiple of what is asked, in the reals and at both draws;
+  // of a claim that does not hold.
+  std::optional<long double> realRatio(std::size_t c) const { return ratios_[c]; }
   bool allHold() const;
   bool allHoldInField() const;
   // Of a rank's slot; nothing known where it has no value.
@@ -75,6 +78,8 @@ class Numbers {
   ModelValues& model_;
   Clock::time_point end_;
   std::vector<char> holds_;
+  std::vector<std::optional<long double>> ratios_;
+  std::vector<char> ratiosSeen_;
   std::vector<Elements> expected_, actual_;
   std::map<std::int64_t, Elements> local_;  // by slot over all ranks
   mutable std::map<std::int32_t, Elements> logical_;

@@ -28,6 +28,13 @@ bool copies(const Node& node) {
   return name == "identity" || name == "contiguous" || name == "to";
 }
 
+// The same operator, or its gradient: what is forward has to be the same backward.
+bool sameFamily(const Node& a, const Node& b) {
+  const std::string &x = ops::Registry::instance().at(a.op).name,
+                    &y = ops::Registry::instance().at(b.op).name;
+  return a.op == b.op || x == y + "_backward" || y == x + "_backward";
+}
+
 // Whether `a` may stand for `b`: what exists once serves all microbatches.
 bool serves(const Tensor& a, const Tensor& b) {
   return a.shape == b.shape && a.element == b.element && (!a.perMicrobatch || b.perMicrobatch);
@@ -237,7 +244,8 @@ void Search::attributes(const Line& line, bool strange, std::vector<Edit>& edits
     if (known == strange) continue;
     std::vector<AttributeValue> seen{value};
     const auto propose = [&](const Node& other, NodeRef from) {
-      if (other.communication >= 0 || other.op != n.op || other.attributes == n.attributes) return;
+      if (other.communication >= 0 || !sameFamily(n, other) || other.attributes == n.attributes)
+        return;
       const Attributes& theirs = plan().attributes.at(other.attributes);
       const auto it = theirs.find(name);
       if (it == theirs.end() || std::find(seen.begin(), seen.end(), it->second) != seen.end() ||

@@ -28,8 +28,11 @@ Json toJson(const Cause& cause) {
   Json nodes = Json::array(), found = Json::array();
   for (const NodePlace& node : cause.nodes) nodes.push_back(toJson(node));
   for (const Cause::Found& f : cause.found)
-    found.push_back(
-        {{"node", toJson(f.node)}, {"tensor", f.tensor}, {"is", f.is}, {"wrong", f.wrong}});
+    found.push_back({{"node", toJson(f.node)},
+                     {"tensor", f.tensor},
+                     {"is", f.is},
+                     {"wrong", f.wrong},
+                     {"from", f.from}});
   Json mend = nullptr;
   if (cause.mend) mend = {{"text", cause.mend->text}, {"proved", cause.mend->proved}};
   return {{"kind", cause.kind},
@@ -56,7 +59,8 @@ Cause causeFromJson(const Json& json) {
     cause.mend = {mend.at("text").get<std::string>(), mend.at("proved").get<bool>()};
   for (const Json& f : json.at("found"))
     cause.found.push_back({placeFromJson(f.at("node")), f.at("tensor").get<std::string>(),
-                           f.at("is").get<std::string>(), f.at("wrong").get<bool>()});
+                           f.at("is").get<std::string>(), f.at("wrong").get<bool>(),
+                           f.at("from").get<std::vector<std::string>>()});
   return cause;
 }
 

@@ -196,13 +196,22 @@ class Collector {
 
   // What would be mended in the same way is one mistake that was made several times.
   void fold() {
+    const auto readAt = [&](const Edit& e) {
+      const NodeRef ref = e.nodes.front();
+      const Graph& g = image_.problem().plan.programs[at(ref.program)].graph;
+      return g.in(g.nodes[at(ref.node)])[e.index].tensor;
+    };
     const auto alike = [&](const Edit& a, const Edit& b) {
       const auto operatorAt = [&](const Edit& e) {
         return placeOf(problem_, image_.fullNode(e.nodes.front())).op;
       };
-      return a.kind == b.kind && a.make == b.make && a.attribute == b.attribute &&
-             a.communication == b.communication && a.axes == b.axes && a.reduction == b.reduction &&
-             operatorAt(a) == operatorAt(b);
+      if (a.kind != b.kind) return false;
+      // One tensor that is read in the place of another, by several.
+      if (a.kind == Edit::Kind::kOperand && a.tensor >= 0)
+        return a.tensor == b.tensor && readAt(a) == readAt(b) &&
+               a.nodes.front().program == b.nodes.front().program;
+      return a.make == b.make && a.attribute == b.attribute && a.communication == b.communication &&
+             a.axes == b.axes && a.reduction == b.reduction && operatorAt(a) == operatorAt(b);
     };
     std::vector<Cause> folded;
     std::vector<std::pair<std::size_t, std::size_t>> firsts;  // of causes_, and in `folded`
@@ -212,7 +221,8 @@ class Collector {
       const auto first = std::find_if(firsts.begin(), firsts.end(), [&](const auto& f) {
         const Known& other = causes_[f.first];
         return causes_[i].edit && other.edit && alike(*causes_[i].edit, *other.edit) &&
-               folded[f.second].kind == cause.kind;
+               (folded[f.second].kind == cause.kind ||
+                causes_[i].edit->kind == Edit::Kind::kOperand);
       });
       if (first == firsts.end()) {
         firsts.emplace_back(i, folded.size());

@@ -144,7 +144,7 @@ Is Finder::box(const Elements& x, std::int32_t likely) const {
   for (std::size_t i = 0; i < std::min(places.size(), kMostTried); ++i)
     if (matches(x, places[i], is)) return is;
   is = {};
-  if (uniform(x)) is.kind = Is::Kind::kUniform;
+  if (x.size() > 1 && uniform(x)) is.kind = Is::Kind::kUniform;
   return is;
 }
 

@@ -59,14 +59,14 @@ def repaired(runner, model, plan):
         raise Failure("written without a diagnosis")
     result = runner.verify(wrong, model, "--repair", mended)
     expect_code(result, NOT_EQUIVALENT)
-    if "equivalent if: " not in result.stdout:
-        raise Failure(result.stdout)
+    if "equivalent if: " not in result.out:
+        raise Failure(result.out)
     expect_code(runner.verify(mended, model), EQUIVALENT)
     other = runner.path("other.json")
     result = runner.verify(plan, model, "--repair", other)
     expect_code(result, EQUIVALENT)
-    if other.exists() or "equivalent as it is" not in result.stderr:
-        raise Failure(f"written of a right plan: {result.stderr}")
+    if other.exists() or "equivalent as it is" not in result.err:
+        raise Failure(f"written of a right plan: {result.err}")
 
 
 def explained(runner, model, plan):

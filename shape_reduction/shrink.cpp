@@ -466,8 +466,11 @@ Shrunk shrinkProblem(const Problem& problem, const ShrinkOptions& options) {
     if (!best.kept.keeps(problem.plan.programs[full].at)) continue;
     checkGraph(result, result.plan.programs[p].graph, best.relations.programs[full].fits,
                "/programs/" + std::to_string(p));
+    shrunk.programOf.push_back(static_cast<std::int32_t>(full));
     ++p;
   }
+  shrunk.coordinatesOf = best.kept.ofAxis;
+  shrunk.microbatchOf = best.kept.microbatches;
   for (const std::string& n : best.factors->unexplained())
     shrunk.notes.push_back("the factor " + n + " (or 1/" + n +
                            ") of one side alone is no product of sizes and stays");

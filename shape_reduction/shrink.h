@@ -45,6 +45,9 @@ struct Shrunk {
                                  // it does stand for one, a right plan became a wrong one
   // The entry of the full plan's lineage that each entry stands for.
   std::vector<std::int32_t> entryOf;
+  std::vector<std::int32_t> programOf;  // the full plan's program that each one stands for
+  std::vector<std::vector<std::int32_t>> coordinatesOf;  // by axis: the coordinates that stayed
+  std::vector<std::int32_t> microbatchOf;                // the microbatches that stayed
   double fullElements = 0,
          elements = 0;  // of all tensors of all ranks (and microbatches), and of the model's
 };

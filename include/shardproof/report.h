@@ -86,6 +86,33 @@ struct Defect {
   std::optional<std::int32_t> microbatch;
   std::vector<NodePlace> nodes;  // where to look, most likely first
   std::optional<Counterexample> counterexample;
+  std::int32_t entry = -1;  // kLineage: index into the plan's lineage; -1: none
+};
+
+// What was found out about why a plan is not equivalent (src/diagnose/). It never makes a verdict.
+struct Cause {
+  // What a tensor of the failing stage was found to be; one line of `shardproof explain`.
+  struct Found {
+    NodePlace node;      // that makes it; an empty pointer: the stage starts from it
+    std::string tensor;  // of the plan, or of the model
+    std::string is;      // "y[0:4, 0:8]", "a partial sum over tp of y[0:4, 0:8]", ...
+    bool wrong = false;
+    std::vector<std::string> from;  // tensors that the node reads
+  };
+  struct Mend {
+    std::string text;     // "/programs/0/nodes/3 is an all_reduce over tp"
+    bool proved = false;  // the whole plan with this and the mends of the other causes was proved;
+                          // else: what this cause makes wrong agrees at random inputs
+  };
+  std::string kind;              // "partial-sum", "scaled", "other-place", ..., or a DefectKind
+  std::string sentence;          // in the user's terms; what it says was confirmed at random inputs
+  std::vector<NodePlace> nodes;  // where it is, most likely first
+  std::vector<std::int64_t> ranks;
+  std::vector<std::int64_t> microbatches;  // empty: of none in particular
+  std::vector<std::string> tensors;        // of the model, that it makes wrong
+  std::vector<std::size_t> defects;        // of Report::defects (or suspects), that it explains
+  std::optional<Mend> mend;
+  std::vector<Found> found;
 };
 
 struct Statistics {
@@ -128,6 +155,7 @@ struct Report {
   std::vector<Defect> suspects;
   // What was taken for granted of the files, as sentences (docs/jax.md).
   std::vector<std::string> assumptions;
+  std::vector<Cause> causes;  // of the defects or suspects, the earliest first
   Statistics statistics;
   std::optional<Confirmation> confirmation;  // where one was asked for
 };

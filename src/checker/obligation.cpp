@@ -248,8 +248,7 @@ Obligation buildObligation(const Stage& stage, const ReductionOptions& atLeast, 
   return o;
 }
 
-std::string elementName(const Stage& stage, const ReducedStage& reduced, std::int32_t t,
-                        std::int64_t index) {
+std::string instanceName(const Stage& stage, std::int32_t t) {
   const StageTensor& tensor = stage.tensors[at(t)];
   std::string text = tensorName(stage, t);
   if (!tensor.logical) {
@@ -257,6 +256,13 @@ std::string elementName(const Stage& stage, const ReducedStage& reduced, std::in
     if (tensor.microbatch.isOne())
       text += " microbatch " + std::to_string(tensor.microbatch.number());
   }
+  return text;
+}
+
+std::string elementName(const Stage& stage, const ReducedStage& reduced, std::int32_t t,
+                        std::int64_t index) {
+  const StageTensor& tensor = stage.tensors[at(t)];
+  std::string text = instanceName(stage, t);
   const auto& dims = reduced.dims[at(t)];
   std::string suffix;
   if (tensor.info.element == ElementKind::kComplex) {

@@ -71,6 +71,8 @@ int extraPositionsFor(const std::vector<std::pair<Term, Term>>& pairs, const Ter
 // Beyond this many nothing is multiplied out rather than the stage grown.
 constexpr int kMostExtraPositions = 6;
 
+// A tensor as elementName() begins: "y", "local y.part@rank 3 microbatch 1".
+std::string instanceName(const Stage& stage, std::int32_t tensor);
 // An element as messages name it, by its full-size position: "y[4, 0]", "local y.part@rank 0
 // microbatch 1[0, 1]".
 std::string elementName(const Stage& stage, const ReducedStage& reduced, std::int32_t tensor,

@@ -1,6 +1,7 @@
 #include "interpret/run.h"
 
 #include <algorithm>
+#include <limits>
 #include <stdexcept>
 #include <tuple>
 
@@ -37,7 +38,7 @@ template <class T>
 class Runner {
  public:
   Runner(const Setup& setup, const Draw& draw, double tolerance, const Limits& limits,
-         const Arrays& keep)
+         const Arrays& keep, const Hooks<T>& hooks)
       : setup_(setup),
         problem_(setup.problem),
         programs_(setup.programs),
@@ -45,6 +46,7 @@ class Runner {
         tolerance_(tolerance),
         limits_(limits),
         keep_(keep),
+        hooks_(hooks),
         context_{memory_} {
     memory_.limit = limits.maxBytes;
   }
@@ -53,7 +55,8 @@ class Runner {
     // Only where rounding has to be told from a difference: not in the first run.
     measures_ = std::is_same_v<T, long double> || (!kIsField<T> && draw_.moved != 0);
     for (const std::int32_t e : setup_.entries) result_.entries[e];
-    runModel();
+    if (hooks_.logical != nullptr) takeModel();
+    else runModel();
     runPlan();
     result_.flops = context_.flops;
     result_.peakBytes = memory_.peak;
@@ -441,6 +444,11 @@ class Runner {
 
   // --- the model ---
 
+  void takeModel() {
+    logical_ = *hooks_.logical;
+    logicalReads_.assign(logical_.size(), std::numeric_limits<std::int32_t>::max());
+  }
+
   void runModel() {
     const Graph& graph = problem_.model.graph;
     graph_ = &graph;
@@ -494,6 +502,7 @@ class Runner {
   }
 
   void stored(std::int32_t t) {
+    if (hooks_.ofModel) hooks_.ofModel(t, logical_[at(t)]);
     if (keep_.model != nullptr) (*keep_.model)[setup_.tensorName(t)] = arrayOf(logical_[at(t)]);
     if (logicalReads_[at(t)] == 0) logical_[at(t)] = {};
   }
@@ -634,7 +643,7 @@ class Runner {
       const std::int64_t number = programs_.slot(rank, slot);
       const std::int32_t source = setup_.sourceOf(number);
       const bool needed = layout.reads[at(slot)] > 0 || !setup_.claimsOfSlot(number).empty() ||
-                          keep_.local != nullptr;
+                          keep_.local != nullptr || hooks_.ofPlan;
       if (tensor.kind == TensorKind::kConstant) {
         if (!needed) continue;
         Value<T>& value = constants_[p][t];
@@ -710,6 +719,7 @@ class Runner {
 
   void produce(std::int64_t rank, std::int32_t slot, Value<T> value) {
     const std::int64_t number = programs_.slot(rank, slot);
+    if (hooks_.ofPlan) hooks_.ofPlan(rank, slot, value);
     if (keep_.local != nullptr) keepLocal(rank, slot, value);
     for (const std::int32_t c : setup_.claimsOfSlot(number)) claimed(c, value);
     local_[at(rank)][at(slot)] = std::move(value);
@@ -761,6 +771,7 @@ class Runner {
   const double tolerance_;
   const Limits& limits_;
   const Arrays keep_;
+  const Hooks<T>& hooks_;
   Memory memory_;
   Context context_;
   RunResult result_;
@@ -793,13 +804,15 @@ class Runner {
 
 template <class T>
 RunResult run(const Setup& setup, const Draw& draw, double tolerance, const Limits& limits,
-              const Arrays& keep) {
-  return Runner<T>(setup, draw, tolerance, limits, keep).go();
+              const Arrays& keep, const Hooks<T>& hooks) {
+  return Runner<T>(setup, draw, tolerance, limits, keep, hooks).go();
 }
 
-template RunResult run<double>(const Setup&, const Draw&, double, const Limits&, const Arrays&);
-template RunResult run<long double>(const Setup&, const Draw&, double, const Limits&,
-                                    const Arrays&);
-template RunResult run<Field>(const Setup&, const Draw&, double, const Limits&, const Arrays&);
+template RunResult run<double>(const Setup&, const Draw&, double, const Limits&, const Arrays&,
+                               const Hooks<double>&);
+template RunResult run<long double>(const Setup&, const Draw&, double, const Limits&, const Arrays&,
+                                    const Hooks<long double>&);
+template RunResult run<Field>(const Setup&, const Draw&, double, const Limits&, const Arrays&,
+                              const Hooks<Field>&);
 
 }  // namespace shardproof::interpret

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -35,6 +36,18 @@ struct Arrays {  // Options::keep
   std::map<std::string, Array>* local = nullptr;
 };
 
+// What a caller sees of a run, and gives it.
+template <class T>
+struct Hooks {
+  // The model's values, by tensor, as an earlier run with the same draw made them: the model is not
+  // run again. They outlive the run.
+  const std::vector<Value<T>>* logical = nullptr;
+  // Called with every tensor of the model, and with every tensor of a rank (and microbatch), as
+  // soon as it has its value.
+  std::function<void(std::int32_t tensor, const Value<T>&)> ofModel;
+  std::function<void(std::int64_t rank, std::int32_t slot, const Value<T>&)> ofPlan;
+};
+
 struct RunResult {
   std::map<std::int32_t, Comparison> entries;  // by index into the plan's lineage
   double flops = 0;
@@ -46,6 +59,6 @@ struct RunResult {
 // Throws CannotRun, Stopped, TooLarge; std::logic_error where the model itself cannot be run.
 template <class T>
 RunResult run(const Setup& setup, const Draw& draw, double tolerance, const Limits& limits,
-              const Arrays& keep = {});
+              const Arrays& keep = {}, const Hooks<T>& hooks = {});
 
 }  // namespace shardproof::interpret

@@ -15,6 +15,7 @@
 #include "main/check_log_command.h"
 #include "main/convert_command.h"
 #include "main/exit_codes.h"
+#include "main/explain_command.h"
 #include "main/generate_command.h"
 #include "main/interrupt.h"
 #include "main/mutate_command.h"
@@ -42,6 +43,7 @@ int runCommandLine(int argc, char** argv) {
              kExitCodesHelp);
   std::function<int()> run;
   addVerifyCommand(app, run);
+  addExplainCommand(app, run);
   addRunCommand(app, run);
   addGenerateCommand(app, run);
   addConvertCommand(app, run);

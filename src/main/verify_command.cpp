@@ -16,6 +16,7 @@
 
 #include "cache/cache_file.h"
 #include "certificate/proof_log.h"
+#include "diagnose/diagnose.h"
 #include "main/exit_codes.h"
 #include "main/interrupt.h"
 #include "main/progress.h"
@@ -37,10 +38,11 @@ namespace {
 
 struct Arguments {
   std::vector<std::string> plans;
-  std::string model, json, cache, certify;
+  std::string model, json, cache, certify, repair;
   std::string checker = "auto";
   bool noClasses = false, quiet = false;
-  double confirmSeconds = 1;  // 0: off
+  double confirmSeconds = 1;   // 0: off
+  double diagnoseSeconds = 4;  // 0: off
   VerifyOptions options;
   hlo::Options hlo;
 };
@@ -104,8 +106,9 @@ void reportDisagreement(const Report& report) {
 }
 
 // `log`: becomes the proof log's text, where one is asked for and there is something to certify.
+// `repair`: becomes the text of a mended plan that was proved, where there is one.
 Report verifyPlan(const Arguments& arguments, const std::string& plan, Progress& progress,
-                  std::string* log = nullptr) {
+                  std::string* log = nullptr, std::string* repair = nullptr) {
   if (std::error_code ignored; std::filesystem::is_directory(plan, ignored))
     throw InputError(plan, "",
                      "found a directory that holds no *.plan.json or *.plan.json.gz that can be "
@@ -118,6 +121,17 @@ Report verifyPlan(const Arguments& arguments, const std::string& plan, Progress&
     for (const std::string& assumption : done.assumptions)
       writeDiagnostic("assumed: " + assumption);
   done.report.assumptions = std::move(done.assumptions);
+  if (arguments.diagnoseSeconds > 0 && !done.report.interrupted && done.problem &&
+      done.report.verdict != Verdict::kEquivalent) {
+    progress.update(0, 1, "diagnosing");
+    DiagnoseOptions diagnoseOptions;
+    diagnoseOptions.seconds = arguments.diagnoseSeconds;
+    diagnoseOptions.memoryMegabytes = options.memoryMegabytes;
+    diagnoseOptions.cancel = options.cancel;
+    std::string mended =
+        diagnosePlan(*done.problem, done.report, done.problem->plan.modelFile, diagnoseOptions);
+    if (repair) *repair = std::move(mended);
+  }
   if (arguments.confirmSeconds > 0 && !done.report.interrupted && done.problem &&
       worthExecuting(done.report)) {
     progress.update(0, 1, "executing");
@@ -137,14 +151,21 @@ Report verifyPlan(const Arguments& arguments, const std::string& plan, Progress&
 }
 
 int runOne(const Arguments& arguments, const std::string& plan, Progress& progress) {
-  std::string log;
-  const Report report = verifyPlan(arguments, plan, progress, &log);
+  std::string log, repair;
+  const Report report = verifyPlan(arguments, plan, progress, &log, &repair);
   deliver([&](std::ostream& out) { writeText(out, report, arguments.quiet); },
           [&] { return jsonText(report); }, arguments, log);
   // A log of an earlier run is left alone: it says by digests which files it is about.
   if (!arguments.certify.empty() && log.empty())
     writeDiagnostic(arguments.certify + ": not written: the plan is " + toString(report.verdict) +
                     ", so there is nothing to certify");
+  if (!arguments.repair.empty()) {
+    if (repair.empty())
+      writeDiagnostic(arguments.repair + ": not written: " +
+                      (report.verdict == Verdict::kEquivalent ? "the plan is equivalent as it is"
+                                                              : "no mended plan was proved"));
+    else writeFileAtomically(arguments.repair, repair);
+  }
   return exitCodeFor(report, interruptingSignal());
 }
 
@@ -194,6 +215,14 @@ int runVerify(Arguments arguments) {
   if (!arguments.certify.empty()) checkWritable(arguments.certify);
   catchInterrupts();
   const std::vector<std::string> plans = planFiles(arguments.plans);
+  if (!arguments.repair.empty()) {
+    if (plans.size() > 1) {
+      writeDiagnostic("--repair takes one plan, but " + std::to_string(plans.size()) +
+                      " were given");
+      return kExitUsage;
+    }
+    checkWritable(arguments.repair);
+  }
   if (!arguments.certify.empty() && plans.size() > 1) {
     writeDiagnostic("--certify writes the proof log of one plan, but " +
                     std::to_string(plans.size()) + " were given");
@@ -283,6 +312,18 @@ void addVerifyCommand(CLI::App& app, std::function<int()>& run) {
       ->transform(CLI::Transformer(std::map<std::string, std::string>{{"off", "0"}}))
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
+  command
+      ->add_option("--diagnose", arguments->diagnoseSeconds,
+                   "Time for finding causes and mends of a plan that is not proved, in seconds; 0 "
+                   "or off: not at all")
+      ->transform(CLI::Transformer(std::map<std::string, std::string>{{"off", "0"}}))
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  command
+      ->add_option("--repair", arguments->repair,
+                   "Write the mended plan to this file (.json), where one was found and all of it "
+                   "was proved")
+      ->type_name("FILE");
   CLI::Option* noClasses =
       command->add_flag("--no-classes", arguments->noClasses,
                         "Prove every stage, also those that differ only in names");

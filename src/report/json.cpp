@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "report/causes.h"
 #include "report/totals.h"
 
 namespace shardproof {
@@ -47,17 +48,13 @@ Json toJson(const Counterexample& example) {
 
 Json toJson(const Defect& defect) {
   Json nodes = Json::array();
-  for (const auto& node : defect.nodes) {
-    nodes.push_back({{"pointer", node.pointer},
-                     {"op", node.op},
-                     {"loc", node.location},
-                     {"in", node.inPlan ? "plan" : "model"}});
-  }
+  for (const auto& node : defect.nodes) nodes.push_back(toJson(node));
   return {
       {"kind", toString(defect.kind)},
       {"message", defect.message},
       {"tensor", defect.tensor},
       {"lineage", defect.lineage},
+      {"entry", defect.entry},
       {"ranks", defect.ranks},
       {"microbatch", defect.microbatch ? Json(*defect.microbatch) : Json(nullptr)},
       {"nodes", std::move(nodes)},
@@ -92,6 +89,12 @@ Json toJson(const Confirmation& c) { return {{"outcome", toString(c.outcome)}, {
 Json toJson(const Report& report) {
   Json stages = Json::array();
   for (const auto& stage : report.stages) stages.push_back(toJson(stage));
+  Json causes = Json::array();
+  for (std::size_t i = 0; i < report.causes.size(); ++i) {
+    Json cause = toJson(report.causes[i]);
+    cause["id"] = i + 1;
+    causes.push_back(std::move(cause));
+  }
   Json defects = Json::array();
   for (const auto& defect : report.defects) defects.push_back(toJson(defect));
   Json suspects = Json::array();
@@ -106,6 +109,7 @@ Json toJson(const Report& report) {
           {"plan", report.plan},
           {"outputs", report.outputs},
           {"outputs_proved", report.outputsProved},
+          {"causes", std::move(causes)},
           {"stages", std::move(stages)},
           {"defects", std::move(defects)},
           {"suspects", std::move(suspects)},

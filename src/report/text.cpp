@@ -21,7 +21,7 @@ constexpr std::size_t kMaxAssignments = 12;
 constexpr std::size_t kMaxNodes = 8;
 constexpr std::size_t kMaxReasons = 10;
 constexpr std::size_t kMaxNames = 6;
-constexpr std::size_t kMaxDefects = 10, kMaxSuspects = 3;
+constexpr std::size_t kMaxDefects = 10, kMaxSuspects = 3, kMaxCauses = 5;
 constexpr std::size_t kMaxRankRanges = 8;
 
 // All digits that the double has: two values that differ must not look the same.
@@ -209,8 +209,52 @@ void writeDefect(std::ostream& out, const Defect& defect) {
   if (defect.counterexample) writeCounterexample(out, *defect.counterexample);
 }
 
+// "norm.weight, y in 9 places": where a cause shows.
+void writeCause(std::ostream& out, const Cause& cause) {
+  if (cause.mend) {
+    out << (cause.mend->proved ? "  equivalent if: " : "  mend:        ")
+        << printable(cause.mend->text);
+    out << (cause.mend->proved ? "" : " (not proved: what fails here agrees then at random inputs)")
+        << "\n";
+  }
+  if (!cause.tensors.empty()) {
+    out << "  shows in:    " << nameList(cause.tensors);
+    if (cause.defects.size() > 1) out << " (" << grouped(cause.defects.size()) << " places)";
+    out << "\n";
+  }
+  if (!cause.ranks.empty())
+    out << (cause.ranks.size() == 1 ? "  rank:        " : "  ranks:       ")
+        << formatRanks(cause.ranks) << "\n";
+  if (!cause.microbatches.empty())
+    out << (cause.microbatches.size() == 1 ? "  microbatch:  " : "  microbatches: ")
+        << formatRanks(cause.microbatches) << "\n";
+  writeNodes(out, cause.nodes, "  look at:     ", std::string(15, ' '));
+}
+
+void writeCauses(std::ostream& out, const Report& report) {
+  for (std::size_t i = 0; i < std::min(report.causes.size(), kMaxCauses); ++i) {
+    out << "\nCause " << i + 1 << " of " << report.causes.size() << ": "
+        << printable(report.causes[i].sentence) << "\n";
+    writeCause(out, report.causes[i]);
+  }
+  if (report.causes.size() > kMaxCauses)
+    out << "\nand " << counted(report.causes.size() - kMaxCauses, "more cause", "more causes")
+        << " (the JSON report has them)\n";
+}
+
+// The defects that are not told as one of a cause's other places.
+std::vector<char> shownDefects(const Report& report, std::size_t count) {
+  std::vector<char> shown(count, 1);
+  for (const Cause& cause : report.causes)
+    for (std::size_t i = 1; i < cause.defects.size(); ++i)
+      if (cause.defects[i] < count) shown[cause.defects[i]] = 0;
+  return shown;
+}
+
 void writeDefects(std::ostream& out, const Report& report) {
+  const std::vector<char> wanted = shownDefects(report, report.defects.size());
   for (std::size_t i = 0; i < std::min(report.defects.size(), kMaxDefects); ++i) {
+    if (!wanted[i]) continue;
     const Defect& defect = report.defects[i];
     out << "\nDefect " << i + 1 << " of " << report.defects.size() << " (" << toString(defect.kind)
         << "): " << printable(defect.message) << "\n";
@@ -264,6 +308,7 @@ void writeStatistics(std::ostream& out, const Statistics& statistics) {
 
 void writeDetails(std::ostream& out, const Report& report) {
   if (report.interrupted) out << "Interrupted: this report holds what was done until then.\n";
+  writeCauses(out, report);
   writeDefects(out, report);
   writeSuspects(out, report);
   writeProof(out, report);

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "checker/obligation.h"
+
 namespace shardproof {
 
 namespace {
@@ -41,8 +43,54 @@ std::string numberText(double value) {
   return error == std::errc() ? std::string(buffer.data(), end) : "?";
 }
 
+Counterexample renamed(const Counterexample& example, const Stage& from, const Stage& to) {
+  std::map<std::string, std::int32_t> tensors;
+  for (std::size_t t = 0; t < from.tensors.size(); ++t)
+    tensors.emplace(instanceName(from, static_cast<std::int32_t>(t)), static_cast<std::int32_t>(t));
+  Counterexample made = example;
+  const auto rename = [&](std::string& element) {
+    const std::size_t bracket = element.rfind('[');  // names may have such, positions have not
+    const auto it = tensors.find(element.substr(0, bracket));
+    if (bracket != std::string::npos && it != tensors.end())
+      element = instanceName(to, it->second) + element.substr(bracket);
+  };
+  rename(made.element);
+  for (Assignment& a : made.assignment) rename(a.element);
+  return made;
+}
+
 std::string claimText(const Join& join, const Stage& stage, const Equation& claim) {
   const Problem& problem = join.problem();
+  const StageTensor& whole = stage.tensors[static_cast<std::size_t>(claim.logical)];
+  const std::string asked =
+      boxText(problem.names.text(
+                  problem.model.graph.tensors[static_cast<std::size_t>(whole.tensor)].name),
+              claim) +
+      " == ";
+  const Shard* shard = claim.entry < 0 || claim.shard < 0
+                           ? nullptr
+                           : &problem.plan.lineage[static_cast<std::size_t>(claim.entry)]
+                                  .shards[static_cast<std::size_t>(claim.shard)];
+  if (shard && shard->parts.size() == 1 && !shard->sum.empty() && !claim.parts.empty()) {
+    const StageTensor& first = stage.tensors[static_cast<std::size_t>(claim.parts.front().first)];
+    const auto sums = [&](std::int32_t axis) {
+      return std::find(shard->sum.begin(), shard->sum.end(), axis) != shard->sum.end();
+    };
+    std::string axes, where;
+    for (const std::int32_t axis : shard->sum)
+      axes += (axes.empty() ? "" : ", ") +
+              (axis == kMicrobatchAxis ? std::string("mb")
+                                       : problem.plan.mesh[static_cast<std::size_t>(axis)].name);
+    for (std::int32_t a = 0; a < join.mesh().axes(); ++a)
+      if (!sums(a))
+        where += (where.empty() ? "" : " ") + problem.plan.mesh[static_cast<std::size_t>(a)].name +
+                 "=" + std::to_string(join.mesh().coordinate(first.rank, a));
+    if (first.microbatch.isOne() && !sums(kMicrobatchAxis))
+      where += (where.empty() ? "" : " ") + std::string("microbatch ") +
+               std::to_string(first.microbatch.number());
+    return asked + "sum over " + axes + " of " + problem.names.text(shard->parts.front().local) +
+           (where.empty() ? "" : " on " + where);
+  }
   std::string parts;
   std::size_t shown = 0;
   for (const auto& [part, multiplicity] : claim.parts) {
@@ -60,11 +108,7 @@ std::string claimText(const Join& join, const Stage& stage, const Equation& clai
              ")";
   }
   if (shown > 8) parts += " + ... (" + std::to_string(claim.parts.size()) + " parts)";
-  const StageTensor& logical = stage.tensors[static_cast<std::size_t>(claim.logical)];
-  return boxText(problem.names.text(
-                     problem.model.graph.tensors[static_cast<std::size_t>(logical.tensor)].name),
-                 claim) +
-         " == " + parts;
+  return asked + parts;
 }
 
 Defect describeFailure(const Join& join, const Stage& stage, const StageOutcome& outcome) {
@@ -83,6 +127,7 @@ Defect describeFailure(const Join& join, const Stage& stage, const StageOutcome&
     if (local.microbatch.isOne() && claim.parts.size() == 1)
       defect.microbatch = local.microbatch.number();
   }
+  defect.entry = claim.entry;
   defect.lineage = claimText(join, stage, claim);
   defect.ranks.assign(ranks.begin(), ranks.end());
   const Role role = problem.plan.lineage[static_cast<std::size_t>(claim.entry)].role;

@@ -668,6 +668,7 @@ class Verification {
           cut.lump = entries_[index(e)].lump;
           cut.deepened = entries_[index(e)].deepened;
           f.stage = std::make_unique<Stage>(cutStage(*join_, e, cut));
+          takeOwnNames(f, cut);
         } catch (const Unsupported&) {
         } catch (const CyclicWait&) {
         }
@@ -675,6 +676,20 @@ class Verification {
       failures.push_back(std::move(f));
     }
     return failures;
+  }
+
+  // Stages of a class differ in names: the counterexample has those of the one that was decided.
+  void takeOwnNames(Failure& f, CutOptions cut) const {
+    const std::int32_t id = entries_[index(f.entry)].classId;
+    if (id < 0 || !f.outcome.counterexample) return;
+    const std::int32_t decided = classes_[index(id)].entry;
+    if (decided == f.entry) return;
+    cut.lump = entries_[index(decided)].lump;
+    cut.deepened = entries_[index(decided)].deepened;
+    const Stage other = cutStage(*join_, decided, cut);
+    if (canonicalForm(other) == canonicalForm(*f.stage))
+      f.outcome.counterexample = renamed(*f.outcome.counterexample, other, *f.stage);
+    else f.outcome.counterexample.reset();  // of a stage that is cut otherwise by now
   }
 
   void conclude() {

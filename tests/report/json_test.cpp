@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "example_report.h"
+#include "report/causes.h"
 
 namespace shardproof {
 namespace {
@@ -44,7 +45,7 @@ TEST(JsonReport, HasEveryKey) {
       json["defects"][0],
       ordered_json::parse(
           R"({"kind": "lineage", "message": "the gradient of w is not what the model computes",
-      "tensor": "w.grad", "lineage": "w.grad[0:8, 0:4] == gw.2 on tp 0", "ranks": [0, 1, 2, 3], "microbatch": 1,
+      "tensor": "w.grad", "lineage": "w.grad[0:8, 0:4] == gw.2 on tp 0", "entry": -1, "ranks": [0, 1, 2, 3], "microbatch": 1,
       "nodes": [{"pointer": "/programs/0/nodes/17", "op": "linear_backward", "loc": "mlp.py:12", "in": "plan"},
                 {"pointer": "/nodes/4", "op": "linear_backward", "loc": "", "in": "model"}],
       "counterexample": {"assignment": [{"element": "x[0, 0]", "value": 1}, {"element": "local gh.1@rank 3[0, 1]", "value": -0.5}],
@@ -58,6 +59,30 @@ TEST(JsonReport, HasEveryKey) {
                 R"({"program_nodes": 40, "lineage_entries": 12, "ranks": 4, "microbatches": 2,
       "operator_instances": 320, "stages": 5, "classes": 4, "classes_from_cache": 0, "seconds": 1.5, "seconds_by_phase": {"check": 1.25, "read": 0.25},
       "peak_memory_bytes": 104857600, "workers_lost": 1})"));
+}
+
+TEST(JsonReport, CausesAreWrittenAndRead) {
+  Report report;
+  Cause cause;
+  cause.kind = "scaled";
+  cause.sentence = "rank 1 holds `w` scaled by 2";
+  cause.nodes = {{true, "/programs/0/nodes/3", "mul", "a.py:1"}};
+  cause.ranks = {1};
+  cause.microbatches = {0, 2};
+  cause.tensors = {"w"};
+  cause.defects = {0, 4};
+  cause.mend = Cause::Mend{"/programs/0/nodes/3 (mul) has scalar 1", true};
+  cause.found = {{{}, "x", "`x`", false, {}},
+                 {{true, "/programs/0/nodes/3", "mul", ""}, "w", "", true, {"x"}}};
+  report.causes = {cause, {}};
+  const auto json = ordered_json::parse(jsonText(report));
+  ASSERT_EQ(json["causes"].size(), 2u);
+  EXPECT_EQ(json["causes"][0]["id"], 1);
+  EXPECT_EQ(json["causes"][0]["mend"]["proved"], true);
+  EXPECT_TRUE(json["causes"][1]["mend"].is_null());
+  const Cause again = causeFromJson(json["causes"][0]);
+  EXPECT_EQ(toJson(again), toJson(cause));
+  EXPECT_THROW(causeFromJson(ordered_json::object()), ordered_json::exception);
 }
 
 TEST(JsonReport, NonFiniteNumbersAreStrings) {

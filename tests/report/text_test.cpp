@@ -106,6 +106,31 @@ TEST(TextReport, InterruptedIsSaid) {
   EXPECT_TRUE(has(text(report), "\nInterrupted: this report holds what was done until then.\n"));
 }
 
+TEST(TextReport, CausesComeFirstAndFoldTheirDefects) {
+  Report report = exampleReport();
+  Cause cause;
+  cause.sentence = "ranks 0-3 use `y` as complete";
+  cause.ranks = {0, 1, 2, 3};
+  cause.tensors = {"y", "w.grad"};
+  cause.defects = {0, 1};
+  cause.nodes = {{true, "/programs/0/nodes/3", "identity", ""}};
+  cause.mend = Cause::Mend{"`y` is an all_reduce", true};
+  report.causes = {cause};
+  std::string said = text(report);
+  EXPECT_NE(said.find("Cause 1 of 1: ranks 0-3 use `y` as complete\n"
+                      "  equivalent if: `y` is an all_reduce\n"
+                      "  shows in:    y, w.grad (2 places)\n"
+                      "  ranks:       0-3\n"
+                      "  look at:     plan   /programs/0/nodes/3  identity\n"),
+            std::string::npos)
+      << said;
+  EXPECT_LT(said.find("Cause 1"), said.find("Defect 1 of 2"));
+  EXPECT_EQ(said.find("Defect 2 of 2"), std::string::npos);  // the cause's other place
+  report.causes[0].mend->proved = false;
+  said = text(report);
+  EXPECT_NE(said.find("  mend:        `y` is an all_reduce (not proved"), std::string::npos);
+}
+
 TEST(TextReport, LongListsAreCut) {
   Report report = exampleReport();
   for (int i = 0; i < 40; ++i)

@@ -53,14 +53,35 @@ TEST(Describe, NamesClaimRanksMicrobatchAndNodes) {
   EXPECT_EQ(defect.counterexample->logical, outcome.counterexample->logical);
 }
 
+TEST(Describe, CounterexamplesOfAnotherStageGetItsNames) {
+  Stage from, to;
+  from.tensors.resize(2);
+  from.tensors[0].logical = true;
+  from.tensors[1].rank = 3;
+  to = from;
+  Names a, b;
+  from.names = &a;
+  to.names = &b;
+  from.tensors[0].name = a.intern("y");
+  from.tensors[1].name = a.intern("y.part");
+  to.tensors[0].name = b.intern("z");
+  to.tensors[1].name = b.intern("z.part");
+  to.tensors[1].rank = 5;
+  Counterexample example;
+  example.element = "y[0, 1]";
+  example.assignment = {{"local y.part@rank 3[2, 0]", 1}, {"something else[0]", 2}};
+  const Counterexample made = renamed(example, from, to);
+  EXPECT_EQ(made.element, "z[0, 1]");
+  EXPECT_EQ(made.assignment[0].element, "local z.part@rank 5[2, 0]");
+  EXPECT_EQ(made.assignment[1].element, "something else[0]");
+}
+
 TEST(Describe, SumsAndOutputs) {
   const auto c = test::cut(test::pipeline(), 4);
   StageOutcome outcome;
   outcome.reason = "no reason";
   const Defect sum = describeFailure(*c.join, c.stage, outcome);
-  EXPECT_EQ(sum.lineage,
-            "s[] == t on rank 2 (pp=1 tp=0 microbatch 0) + t on rank 2 (pp=1 tp=0 microbatch 1) + "
-            "t on rank 3 (pp=1 tp=1 microbatch 0) + t on rank 3 (pp=1 tp=1 microbatch 1)");
+  EXPECT_EQ(sum.lineage, "s[] == sum over tp, mb of t on pp=1");
   EXPECT_EQ(sum.ranks, (std::vector<std::int64_t>{2, 3}));
   EXPECT_FALSE(sum.microbatch);
   EXPECT_NE(sum.message.find("this stage itself is undecided: no reason"), std::string::npos);

@@ -1,0 +1,218 @@
+#!/usr/bin/env python3
+"""What the diagnosis says of known bugs: makes docs/diagnosis.md.
+
+    scripts/diagnosis_table.py PROGRAM [--places N] [--shared DIR] [--only BUG] [--write docs/diagnosis.md] [--verbose]
+
+Every bug of `PROGRAM mutate --list` is put into generated plans (and those of DIR), at up to N places of each; each wrong plan is verified. For each bug: how many
+were refuted, the median time and the longest, in how many the first cause names the edited node or a direct reader or writer of its tensors among its first
+three, how many sentences name such a node or tensor, and how many plans that `--repair` wrote are the plan as it was before the bug.
+"""
+import argparse
+import collections
+import gzip
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "plans" / "lib"))
+from document import write_between  # noqa: E402
+
+MANY = "--dp 2 --tp 2 --pp 2 --microbatches 2"
+LLAMA = "--layers 2 --dim 16 --hidden 24 --heads 4 --kv-heads 2 --seq 8 --vocab 32"
+GPT = "--layers 2 --dim 16 --heads 4 --seq 8 --vocab 32"
+GENERATED = {
+    "mlp": f"mlp {MANY}",
+    "mlp, ZeRO 1": "mlp --dp 4 --microbatches 2 --zero 1 --clip 1.0",
+    "mlp, ZeRO 3": f"mlp {MANY} --zero 3 --schedule 1f1b",
+    "llama3": f"llama3 {LLAMA} {MANY}",
+    "llama3, sequence parallel": f"llama3 {LLAMA} {MANY} --vocab-parallel --sequence-parallel --zero 1 --schedule 1f1b --recompute",
+    "gpt, tied": f"gpt {GPT} {MANY} --vocab-parallel --sequence-parallel --zero 1 --schedule 1f1b",
+}
+COPIES = ("identity", "contiguous", "to")
+
+
+def run(*command, timeout=120):
+    return subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=timeout)
+
+
+def load(path):
+    opened = gzip.open(path, "rt") if str(path).endswith(".gz") else open(path)
+    with opened as f:
+        return json.load(f)
+
+
+def stem(operand):
+    return operand.split("#")[0]
+
+
+def near(plan, pointers):
+    """The nodes at `pointers`, and those that read or make one of their tensors, in each program."""
+    found, tensors = set(pointers), set()
+    for pointer in pointers:
+        _, _, p, _, n = pointer.split("/")
+        program = plan["programs"][int(p)]
+        node = program["nodes"][int(n)]
+        own = {stem(t) for t in node["in"] + node["out"] if t}
+        tensors |= own
+        for i, other in enumerate(program["nodes"]):
+            if own & {stem(t) for t in other["in"] + other["out"] if t}:
+                found.add(f"/programs/{p}/nodes/{i}")
+        if "comm" in node:
+            for q, theirs in enumerate(plan["programs"]):
+                found |= {f"/programs/{q}/nodes/{i}" for i, o in enumerate(theirs["nodes"]) if o.get("comm") == node["comm"]}
+    return found, tensors
+
+
+def by_rank(plan):
+    """For each rank what its nodes do, copies followed and dead nodes left out: equal for plans that are the same but for how they are written."""
+    mesh = plan["mesh"]
+    ranks = 1
+    for _, size in mesh:
+        ranks *= size
+    mentioned = {part["local"] for entry in plan["lineage"] for shard in entry["shards"] for part in shard["parts"]}
+    made = {}
+    for rank in range(ranks):
+        rest, at = rank, {}
+        for axis, size in reversed(mesh):
+            at[axis] = rest % size
+            rest //= size
+        p = next(i for i, program in enumerate(plan["programs"]) if all(at[a] == c for a, c in program.get("at", {}).items()))
+        program = plan["programs"][p]
+        given = {t for t, v in program["tensors"].items() if v.get("kind")}
+        alias = {}
+        for node in program["nodes"]:
+            if node["op"] in COPIES and node["out"][0] not in mentioned and len(node["in"]) == 1:
+                alias[node["out"][0]] = stem(node["in"][0])
+        produced = {t for n in program["nodes"] if n["op"] not in COPIES for t in n["out"] if t}
+        renamed = {}
+        for node in program["nodes"]:
+            if node["op"] in COPIES and node["out"][0] in mentioned and stem(node["in"][0]) in produced - mentioned:
+                renamed[stem(node["in"][0])] = node["out"][0]
+
+        def name(operand):
+            if operand is None:
+                return None
+            base, _, mb = operand.partition("#")
+            while base in alias:
+                base = alias[base]
+            base = renamed.get(base, base)
+            return base + ("#" + mb if mb else "")
+        wanted = set(mentioned)
+        nodes = [dict(n, out=[renamed.get(t, t) for t in n["out"]]) for n in program["nodes"]
+                 if not (n["op"] in COPIES and (n["out"][0] in alias or renamed.get(stem(n["in"][0])) == n["out"][0]))]
+        kept = []
+        grew = True
+        live = [False] * len(nodes)
+        while grew:
+            grew = False
+            for i in range(len(nodes) - 1, -1, -1):
+                if live[i]:
+                    continue
+                if nodes[i]["op"] == "send" or wanted & {t for t in nodes[i]["out"] if t}:
+                    live[i] = grew = True
+                    wanted |= {stem(name(t)) for t in nodes[i]["in"] if t}
+        for i, node in enumerate(nodes):
+            if not live[i]:
+                continue
+            attrs = {k: str(float(v)) if isinstance(v, (int, float)) and not isinstance(v, bool) else json.dumps(v) for k, v in node.get("attrs", {}).items()}
+            if attrs.get("reduce") == '"sum"':
+                del attrs["reduce"]
+            peer = {a: c for a, c in node.get("to", node.get("from", {})).items() if at[a] != c}
+            for mb in range(plan.get("microbatches", 1)) if node.get("mb") == "*" else [node.get("mb")]:
+                operands = [(name(t) or "").removesuffix(f"#{mb}") for t in node["in"]]
+                kept.append((node["op"], tuple(sorted(attrs.items())), tuple(sorted(node.get("group", []))), str(mb), str(node.get("tag")),
+                             tuple(sorted(operands) if node["op"] == "add" else operands), tuple(t if t in wanted else None for t in node["out"]), str(sorted(peer.items()))))
+        made[rank] = collections.Counter(kept)
+    return [made[r] for r in range(ranks)]
+
+
+class Measurement:
+    def __init__(self, program, model, plan, bug, seed, scratch):
+        wrong, report, repaired = scratch / "wrong.json", scratch / "report.json", scratch / "repaired.json"
+        for file in (report, repaired):
+            file.unlink(missing_ok=True)
+        done = run(program, "mutate", plan, "--bug", bug, "--seed", seed, "-o", wrong)
+        self.ok = done.returncode == 0
+        if not self.ok:
+            return
+        touched = [line.split()[0] for line in done.stdout.splitlines()[1:]]
+        start = time.time()
+        result = run(program, "verify", "--model", model, "--plan", wrong, "--json", report, "--repair", repaired, "--timeout", 10)
+        self.seconds = time.time() - start
+        self.code = result.returncode
+        document = load(report) if report.exists() else {"causes": []}
+        causes = document["causes"]
+        first = causes[0] if causes else {"nodes": [], "sentence": "", "kind": "none", "mend": None}
+        nodes, tensors = near(load(wrong), touched)
+        self.place = touched[0]
+        self.sentence, self.kind = first["sentence"], first["kind"]
+        self.causes = len(causes)
+        self.named = any(n["pointer"] in nodes for n in first["nodes"][:3])
+        self.told = any(n in first["sentence"].replace("(", " ").split() for n in nodes) or any(f"`{t}`" in first["sentence"] for t in tensors)
+        self.mend = first["mend"]["text"] if first["mend"] else ""
+        self.proved = bool(first["mend"] and first["mend"]["proved"])
+        self.inverse = repaired.exists() and by_rank(load(repaired)) == by_rank(load(plan))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("--places", type=int, default=2)
+    parser.add_argument("--shared")
+    parser.add_argument("--only")
+    parser.add_argument("--plans")
+    parser.add_argument("--write")
+    parser.add_argument("--verbose", action="store_true")
+    arguments = parser.parse_args()
+    bugs = [line.split("  ", 1)[0] for line in run(arguments.program, "mutate", "--list").stdout.splitlines()]
+    results = collections.defaultdict(list)
+    with tempfile.TemporaryDirectory() as directory:
+        scratch = pathlib.Path(directory)
+        plans = {}
+        for i, (name, options) in enumerate(GENERATED.items()):
+            if arguments.plans and arguments.plans != name:
+                continue
+            done = run(arguments.program, "generate", *options.split(), "-o", scratch / f"g{i}")
+            plans[name] = done.stdout.split()
+        for model in sorted(pathlib.Path(arguments.shared).glob("*.model.json")) if arguments.shared else []:
+            base = str(model)[:-len(".model.json")]
+            plans[pathlib.Path(base).name] = (model, next(p for p in (base + ".plan.json", base + ".plan.json.gz") if pathlib.Path(p).exists()))
+        for name, (model, plan) in plans.items():
+            counts = dict(line.split()[:2] for line in run(arguments.program, "mutate", "--list", plan).stdout.splitlines())
+            for bug in bugs:
+                if arguments.only and bug not in arguments.only.split(","):
+                    continue
+                for seed in range(1, 1 + min(arguments.places, int(counts[bug]))):
+                    m = Measurement(arguments.program, model, plan, bug, seed, scratch)
+                    if not m.ok:
+                        continue
+                    results[bug].append(m)
+                    if arguments.verbose:
+                        print(f"{'N' if m.named else '-'}{'T' if m.told else '-'}{'P' if m.proved else '-'}{'I' if m.inverse else '-'} {m.code} {m.seconds:.2f}s {bug} in {name} --seed {seed} "
+                              f"at {m.place} [{m.causes} {m.kind}] {m.sentence} | {m.mend}", flush=True)
+    lines = ["| bug | plans | refuted | median, longest | named | in the sentence | mended | as it was | an example |", "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+    total = collections.Counter()
+    for bug in bugs:
+        of = results[bug]
+        if not of:
+            continue
+        count = {key: sum(bool(getattr(m, key)) for m in of) for key in ("named", "told", "proved", "inverse")}
+        refuted = sum(m.code == 10 for m in of)
+        total.update(count, plans=len(of), refuted=refuted)
+        times = [m.seconds for m in of]
+        lines.append(f"| `{bug}` | {len(of)} | {refuted} | {statistics.median(times):.1f} s, {max(times):.1f} s | {count['named']} | {count['told']} | {count['proved']} | {count['inverse']} | "
+                     f"{of[0].sentence.replace('|', '/')} |")
+    if total["plans"]:
+        lines.append(f"| all | {total['plans']} | {total['refuted']} | | {total['named']} | {total['told']} | {total['proved']} | {total['inverse']} | |")
+    if arguments.write:
+        write_between(arguments.write, "measured", lines)
+    else:
+        print("\n".join(line.rsplit(" |", 2)[0] for line in lines))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,315 @@
+#include "diagnose/causes.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include "diagnose/search.h"
+#include "diagnose/structure.h"
+#include "diagnose/words.h"
+#include "shardproof/error.h"
+#include "writer/write_problem.h"
+
+namespace shardproof::diagnose {
+
+namespace {
+
+constexpr std::size_t kMostCauses = 24;
+constexpr std::size_t kMostNodes = 12;     // listed for a cause
+constexpr std::size_t kMostCompared = 12;  // claims of one entry that are looked at
+constexpr double kShareOfFirst = 0.6;      // of the time, for the first cause's mend
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+class Collector {
+ public:
+  Collector(const Problem& problem, const Report& report, Clock::time_point end)
+      : problem_(problem),
+        report_(report),
+        end_(end),
+        image_(problem, std::chrono::duration<double>(end - Clock::now()).count() / 3),
+        search_(image_, model_, end) {}
+
+  Causes run(const std::string& modelFile) {
+    const std::vector<Defect>& defects =
+        report_.defects.empty() ? report_.suspects : report_.defects;
+    for (std::size_t d = 0; d < defects.size(); ++d) {
+      if (Clock::now() > end_) break;
+      if (defects[d].entry >= 0) one(defects[d], d);
+    }
+    if (!causes_.empty()) mendAll(modelFile);
+    fold();
+    return std::move(result_);
+  }
+
+ private:
+  struct Known {
+    std::size_t cause;
+    std::optional<Edit> edit;  // in the image
+    std::set<NodeRef> nodes;   // nearest to the failing claim
+  };
+
+  void one(const Defect& defect, std::size_t index) {
+    const std::int32_t entry = image_.entryHere(defect.entry);
+    if (entry < 0) return;
+    // A consequence: it holds with the mend of an earlier cause.
+    for (const Known& known : causes_) {
+      if (!known.edit || search_.holdsWith(entry, *known.edit) == Search::Holds::kNot) continue;
+      add(result_.causes[known.cause], defect, index);
+      return;
+    }
+    if (causes_.size() >= kMostCauses) return;
+    const auto failing = search_.look(entry);
+    if (!failing) return;
+    const std::set<NodeRef> nearest = nearestOf(*failing);
+    for (const Known& known : causes_) {
+      if (known.edit || known.nodes != nearest) continue;
+      add(result_.causes[known.cause], defect, index);
+      return;
+    }
+    const Finder finder(image_, *failing->numbers, model_);
+    const Is is = claimsAre(*failing, finder);
+    const auto left = end_ - Clock::now();
+    const auto until =
+        Clock::now() + std::chrono::duration_cast<Clock::duration>(left * kShareOfFirst);
+    const std::optional<Edit> edit = search_.mend(entry, *failing, is, until);
+    std::optional<Edit> full;
+    if (edit) full = inFull(image_, *edit);
+    Cause cause;
+    cause.ranks = ranksOf(*failing);
+    for (const std::size_t c : failing->claims)
+      if (const std::int32_t m = failing->numbers->claim(c).microbatch; m >= 0)
+        cause.microbatches.push_back(image_.fullMicrobatch(m));
+    std::sort(cause.microbatches.begin(), cause.microbatches.end());
+    cause.microbatches.erase(std::unique(cause.microbatches.begin(), cause.microbatches.end()),
+                             cause.microbatches.end());
+    const Described words =
+        describe(image_, *failing, finder, is, cause.ranks, full ? &*full : nullptr);
+    cause.kind = words.kind;
+    cause.sentence = words.sentence;
+    places(cause, *failing, full);
+    if (full) cause.mend = {mendText(problem_, *full), false};
+    found(cause, *failing, finder);
+    causes_.push_back({result_.causes.size(), edit, nearest});
+    result_.causes.push_back(std::move(cause));
+    add(result_.causes.back(), defect, index);
+  }
+
+  static void add(Cause& cause, const Defect& defect, std::size_t index) {
+    cause.defects.push_back(index);
+    if (std::find(cause.tensors.begin(), cause.tensors.end(), defect.tensor) == cause.tensors.end())
+      cause.tensors.push_back(defect.tensor);
+  }
+
+  static std::set<NodeRef> nearestOf(const Search::Failing& failing) {
+    std::set<NodeRef> nearest;
+    for (std::size_t i = 0; i < failing.nodes.size(); ++i)
+      if (failing.distance[i] == 0) nearest.insert(failing.nodes[i]);
+    return nearest;
+  }
+
+  std::vector<std::int64_t> ranksOf(const Search::Failing& failing) const {
+    std::set<std::int64_t> ranks;
+    for (const std::size_t c : failing.claims)
+      for (const auto& part : failing.numbers->claim(c).parts) ranks.insert(part.rank);
+    return image_.fullRanks({ranks.begin(), ranks.end()});
+  }
+
+  // What they all are in the same way; nothing known where some are this and others that.
+  static Is claimsAre(const Search::Failing& failing, const Finder& finder) {
+    const Is first = finder.claim(failing.claims.front());
+    const std::size_t step = std::max<std::size_t>(1, failing.claims.size() / kMostCompared);
+    for (std::size_t i = step; i < failing.claims.size(); i += step) {
+      const Is other = finder.claim(failing.claims[i]);
+      if (other.kind != first.kind || other.axes != first.axes || !(other.ratio == first.ratio) ||
+          other.tensor != first.tensor) {
+        Is unknown = first;
+        unknown.kind = Is::Kind::kUnknown;
+        return unknown;
+      }
+    }
+    return first;
+  }
+
+  // The mended nodes, collectives, then all others, the nearest first; both ends of messages.
+  void places(Cause& cause, const Search::Failing& failing, const std::optional<Edit>& edit) const {
+    std::set<NodeRef> listed;
+    std::set<std::pair<std::string, std::string>> lines;
+    const auto list = [&](NodeRef ref) {
+      if (cause.nodes.size() >= kMostNodes || !listed.insert(ref).second) return;
+      cause.nodes.push_back(placeOf(problem_, ref));
+    };
+    if (edit)
+      for (const NodeRef ref : edit->nodes) list(ref);
+    for (const bool communication : {true, false}) {
+      for (std::size_t i = 0; i < failing.nodes.size(); ++i) {
+        const NodeRef ref = image_.fullNode(failing.nodes[i]);
+        const Node& node = problem_.plan.programs[at(ref.program)].graph.nodes[at(ref.node)];
+        const bool nearest = failing.distance[i] <= 1;
+        if (communication ? node.communication >= 0 || nearest : true) list(ref);
+      }
+    }
+  }
+
+  // Of the first failing rank and microbatch, in the order of the computation.
+  void found(Cause& cause, const Search::Failing& failing, const Finder& finder) const {
+    constexpr std::size_t kMostFound = 24;
+    const Numbers& numbers = *failing.numbers;
+    const auto& claim = numbers.claim(failing.claims.front());
+    const std::int64_t rank = claim.parts.front().rank;
+    const auto& programs = numbers.setup().programs;
+    const std::int32_t p = programs.programOf(rank);
+    const Graph& g = programs.program(rank).graph;
+    const auto& layout = programs.layout(rank);
+    const auto nameOf = [&](std::int32_t t) {
+      return failing.slice.problem->names.text(g.tensors[at(t)].name);
+    };
+    const auto tell = [&](std::int32_t t, NodePlace place, bool wrong,
+                          std::vector<std::string> from = {}) {
+      const bool each = g.tensors[at(t)].perMicrobatch;
+      const std::int32_t slot =
+          layout.firstSlot[at(t)] + (each ? std::max(claim.microbatch, 0) : 0);
+      if (!numbers.local(rank, slot).known()) return;
+      const Is is = finder.local(rank, slot);
+      cause.found.push_back({std::move(place), nameOf(t),
+                             is.kind == Is::Kind::kUnknown ? "" : finder.text(is), wrong,
+                             std::move(from)});
+    };
+    std::set<std::int32_t> told, claimed;
+    for (const auto& part : claim.parts)
+      if (part.rank == rank) claimed.insert(layout.tensorOfSlot[at(part.slot)]);
+    for (std::size_t n = 0; n < g.nodes.size() && cause.found.size() < kMostFound; ++n) {
+      const NodePlace place = placeOf(
+          problem_, image_.fullNode(failing.slice.origin({p, static_cast<std::int32_t>(n)})));
+      for (const Operand& o : g.in(g.nodes[n]))
+        if (o.present() && g.tensors[at(o.tensor)].kind != TensorKind::kProduced &&
+            told.insert(o.tensor).second)
+          tell(o.tensor, {}, false);
+      std::vector<std::string> from;
+      for (const Operand& o : g.in(g.nodes[n]))
+        if (o.present()) from.push_back(nameOf(o.tensor));
+      for (const std::int32_t t : g.out(g.nodes[n]))
+        if (t >= 0 && told.insert(t).second) tell(t, place, claimed.contains(t), from);
+    }
+  }
+
+  // What would be mended in the same way is one mistake that was made several times.
+  void fold() {
+    const auto readAt = [&](const Edit& e) {
+      const NodeRef ref = e.nodes.front();
+      const Graph& g = image_.problem().plan.programs[at(ref.program)].graph;
+      return g.in(g.nodes[at(ref.node)])[e.index].tensor;
+    };
+    const auto alike = [&](const Edit& a, const Edit& b) {
+      const auto operatorAt = [&](const Edit& e) {
+        return placeOf(problem_, image_.fullNode(e.nodes.front())).op;
+      };
+      if (a.kind != b.kind) return false;
+      // One tensor that is read in the place of another, by several.
+      if (a.kind == Edit::Kind::kOperand && a.tensor >= 0)
+        return a.tensor == b.tensor && readAt(a) == readAt(b) &&
+               a.nodes.front().program == b.nodes.front().program;
+      return a.make == b.make && a.attribute == b.attribute && a.communication == b.communication &&
+             a.axes == b.axes && a.reduction == b.reduction && operatorAt(a) == operatorAt(b);
+    };
+    std::vector<Cause> folded;
+    std::vector<std::pair<std::size_t, std::size_t>> firsts;  // of causes_, and in `folded`
+    std::vector<std::size_t> more;
+    for (std::size_t i = 0; i < causes_.size(); ++i) {
+      Cause& cause = result_.causes[causes_[i].cause];
+      const auto first = std::find_if(firsts.begin(), firsts.end(), [&](const auto& f) {
+        const Known& other = causes_[f.first];
+        return causes_[i].edit && other.edit && alike(*causes_[i].edit, *other.edit) &&
+               (folded[f.second].kind == cause.kind ||
+                causes_[i].edit->kind == Edit::Kind::kOperand);
+      });
+      if (first == firsts.end()) {
+        firsts.emplace_back(i, folded.size());
+        folded.push_back(std::move(cause));
+        more.push_back(0);
+        continue;
+      }
+      Cause& into = folded[first->second];
+      ++more[first->second];
+      if (into.mend && cause.mend) into.mend->text += "; " + cause.mend->text;
+      for (const NodePlace& node : cause.nodes)
+        if (into.nodes.size() < 2 * kMostNodes) into.nodes.push_back(node);
+      const auto join = [](auto& to, const auto& from) {
+        for (const auto& x : from)
+          if (std::find(to.begin(), to.end(), x) == to.end()) to.push_back(x);
+      };
+      join(into.ranks, cause.ranks);
+      join(into.microbatches, cause.microbatches);
+      join(into.tensors, cause.tensors);
+      join(into.defects, cause.defects);
+    }
+    for (std::size_t i = 0; i < folded.size(); ++i) {
+      std::sort(folded[i].ranks.begin(), folded[i].ranks.end());
+      std::sort(folded[i].microbatches.begin(), folded[i].microbatches.end());
+      if (more[i] > 0)
+        folded[i].sentence += "; the same in " + std::to_string(more[i]) +
+                              (more[i] == 1 ? " more place" : " more places");
+    }
+    result_.causes = std::move(folded);
+  }
+
+  // One plan with the mends of all causes: those that insert nodes last, and later places moved.
+  void mendAll(const std::string& modelFile) {
+    std::vector<Edit> edits;
+    for (const Known& known : causes_) {
+      if (!known.edit) return;
+      edits.push_back(inFull(image_, *known.edit));
+    }
+    try {
+      const std::unique_ptr<Problem> mended = clone(problem_);
+      for (std::size_t i = 0; i < edits.size(); ++i) {
+        const std::vector<NodeRef> places = edits[i].nodes;
+        std::vector<std::size_t> sizes;
+        for (const Program& program : mended->plan.programs)
+          sizes.push_back(program.graph.nodes.size());
+        if (!apply(*mended, edits[i])) return;
+        for (std::size_t j = i + 1; j < edits.size(); ++j) {
+          for (NodeRef& ref : edits[j].nodes) {
+            const auto p = at(ref.program);
+            if (mended->plan.programs[p].graph.nodes.size() == sizes[p]) continue;
+            ref.node += static_cast<std::int32_t>(
+                std::count_if(places.begin(), places.end(), [&](NodeRef other) {
+                  return other.program == ref.program && other.node < ref.node;
+                }));
+          }
+        }
+      }
+      result_.mendedPlan = planText(*mended, modelFile);
+      result_.mendedModel = modelText(*mended);
+    } catch (const Unsupported&) {  // a number that no decimal says
+    }
+  }
+
+  const Problem& problem_;
+  const Report& report_;
+  const Clock::time_point end_;
+  Image image_;
+  ModelValues model_;
+  Search search_;
+  std::vector<Known> causes_;
+  Causes result_;
+};
+
+}  // namespace
+
+Causes causesOf(const Problem& problem, const Report& report, const std::string& modelFile,
+                Clock::time_point end) {
+  const std::vector<Defect>& defects = report.defects.empty() ? report.suspects : report.defects;
+  if (defects.empty()) return {};
+  if (std::any_of(defects.begin(), defects.end(),
+                  [](const Defect& d) { return d.kind != DefectKind::kLineage; }))
+    return structuralCauses(problem, report, modelFile);
+  try {
+    return Collector(problem, report, end).run(modelFile);
+  } catch (const Unsupported&) {
+    return {};
+  }
+}
+
+}  // namespace shardproof::diagnose

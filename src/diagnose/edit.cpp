@@ -1,0 +1,436 @@
+#include "diagnose/edit.h"
+
+#include <algorithm>
+#include <set>
+
+#include "ops/registry.h"
+#include "util/shapes.h"
+
+namespace shardproof::diagnose {
+
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+Graph& graphOf(Problem& plan, std::int32_t p) { return plan.plan.programs[at(p)].graph; }
+const Graph& graphOf(const Problem& plan, std::int32_t p) {
+  return plan.plan.programs[at(p)].graph;
+}
+
+bool sameOperator(const Program& a, const Node& x, const Program& b, const Node& y) {
+  if ((x.communication < 0) != (y.communication < 0)) return false;
+  if (x.communication < 0) return x.op == y.op;
+  return a.communications[at(x.communication)].kind == b.communications[at(y.communication)].kind;
+}
+
+bool sameNodes(const Program& a, const Program& b) {
+  if (a.graph.nodes.size() != b.graph.nodes.size()) return false;
+  for (std::size_t n = 0; n < a.graph.nodes.size(); ++n)
+    if (!sameOperator(a, a.graph.nodes[n], b, b.graph.nodes[n]) ||
+        a.graph.nodes[n].microbatch != b.graph.nodes[n].microbatch)
+      return false;
+  return true;
+}
+
+// Whether two nodes of a program do the same for two microbatches.
+bool sameLine(const Program& program, const Node& a, const Node& b) {
+  const Graph& g = program.graph;
+  if (!sameOperator(program, a, program, b) || !a.microbatch.isOne() || !b.microbatch.isOne() ||
+      a.microbatch == b.microbatch || a.inCount != b.inCount || a.outCount != b.outCount)
+    return false;
+  for (std::size_t i = 0; i < a.inCount; ++i)
+    if (g.in(a)[i].tensor != g.in(b)[i].tensor) return false;
+  for (std::size_t r = 0; r < a.outCount; ++r)
+    if (g.out(a)[r] != g.out(b)[r]) return false;
+  return true;
+}
+
+bool sameNames(const Program& a, const Node& x, const Program& b, const Node& y) {
+  if (!sameOperator(a, x, b, y) || x.inCount != y.inCount || x.outCount != y.outCount ||
+      x.communication >= 0 || x.outCount == 0)
+    return false;
+  const auto same = [&](std::int32_t s, std::int32_t t) {
+    return (s < 0) == (t < 0) &&
+           (s < 0 || a.graph.tensors[at(s)].name == b.graph.tensors[at(t)].name);
+  };
+  for (std::size_t i = 0; i < x.inCount; ++i)
+    if (!same(a.graph.in(x)[i].tensor, b.graph.in(y)[i].tensor)) return false;
+  for (std::size_t r = 0; r < x.outCount; ++r)
+    if (!same(a.graph.out(x)[r], b.graph.out(y)[r])) return false;
+  return true;
+}
+
+void setOperands(Graph& g, Node& node, const std::vector<Operand>& in) {
+  node.firstIn = static_cast<std::uint32_t>(g.operands.size());
+  node.inCount = static_cast<std::uint32_t>(in.size());
+  g.operands.insert(g.operands.end(), in.begin(), in.end());
+}
+
+void setResults(Graph& g, Node& node, const std::vector<std::int32_t>& out) {
+  node.firstOut = static_cast<std::uint32_t>(g.results.size());
+  node.outCount = static_cast<std::uint32_t>(out.size());
+  g.results.insert(g.results.end(), out.begin(), out.end());
+}
+
+Rational fraction(std::int64_t num, std::int64_t den) { return Rational(num) / Rational(den); }
+
+class Application {
+ public:
+  Application(Problem& plan, const Edit& edit) : plan_(plan), edit_(edit) {}
+
+  bool run(std::vector<NodeRef>* touched) {
+    std::vector<NodeRef> refs = edit_.nodes;
+    if (refs.empty()) return false;
+    first_ = refs.front();
+    std::sort(refs.begin(), refs.end(), std::greater<>());
+    refs.erase(std::unique(refs.begin(), refs.end()), refs.end());
+    std::vector<NodeRef> made;
+    for (const NodeRef ref : refs) {
+      if (at(ref.program) >= plan_.plan.programs.size() ||
+          at(ref.node) >= graphOf(plan_, ref.program).nodes.size())
+        return false;
+      std::optional<NodeRef> inserted;
+      if (!one(ref, inserted) || !sound(ref) || (inserted && !sound(*inserted))) return false;
+      if (inserted) {  // nodes behind it have moved
+        for (NodeRef& m : made)
+          if (m.program == ref.program && m.node > ref.node) ++m.node;
+        made.push_back(*inserted);
+      }
+      made.push_back(ref);
+    }
+    if (touched) *touched = std::move(made);
+    return true;
+  }
+
+ private:
+  // Whether the reader would take the node as it is now: no operand without its microbatch,
+  // attributes that the operator has, shapes that fit.
+  bool sound(NodeRef ref) const {
+    const Graph& g = graphOf(plan_, ref.program);
+    const Node& node = g.nodes[at(ref.node)];
+    for (const Operand& o : g.in(node))
+      if (o.present() && g.tensors[at(o.tensor)].perMicrobatch != o.microbatch.isOne() &&
+          (o.microbatch.isOne() || node.microbatch.isNone()))
+        return false;
+    for (const std::int32_t t : g.out(node))
+      if (t >= 0 && g.tensors[at(t)].perMicrobatch && node.microbatch.isNone()) return false;
+    if (node.communication >= 0) return true;
+    const ops::OperatorInfo& op = ops::Registry::instance().at(node.op);
+    std::vector<ops::TensorInfo> infos(node.inCount);
+    std::vector<const ops::TensorInfo*> operands(node.inCount, nullptr);
+    for (std::size_t i = 0; i < node.inCount; ++i) {
+      const Operand& o = g.in(node)[i];
+      if (!o.present()) continue;
+      infos[i] = {g.tensors[at(o.tensor)].shape, g.tensors[at(o.tensor)].element};
+      operands[i] = &infos[i];
+    }
+    try {
+      op.validate(plan_.attributes.at(node.attributes), node.inCount, node.outCount);
+      const auto results =
+          op.infer({plan_.attributes.at(node.attributes), operands, node.outCount});
+      for (std::size_t r = 0; r < node.outCount; ++r) {
+        const std::int32_t t = g.out(node)[r];
+        if (t >= 0 && !fitsDeclared(results[r].shape, g.tensors[at(t)].shape, op.scalarMayBeOne))
+          return false;
+      }
+    } catch (const std::exception&) {
+      return false;
+    }
+    return true;
+  }
+
+  bool one(NodeRef ref, std::optional<NodeRef>& inserted) {
+    Program& program = plan_.plan.programs[at(ref.program)];
+    Graph& g = program.graph;
+    Node& node = g.nodes[at(ref.node)];
+    std::vector<Operand> in(g.in(node).begin(), g.in(node).end());
+    std::vector<std::int32_t> out(g.out(node).begin(), g.out(node).end());
+    switch (edit_.kind) {
+      case Edit::Kind::kOperand: {
+        if (edit_.index >= in.size()) return false;
+        Operand& o = in[edit_.index];
+        if (edit_.tensor >= 0) {
+          o.tensor = tensorIn(ref.program);
+          if (o.tensor < 0) return false;
+          const Tensor& t = g.tensors[at(o.tensor)];
+          if (!t.perMicrobatch) o.microbatch = Microbatch::none();
+          else if (edit_.microbatch) o.microbatch = Microbatch::of(*edit_.microbatch);
+          else if (o.microbatch.isNone() && node.microbatch.isNone()) return false;
+        } else if (edit_.ownMicrobatch) {
+          if (node.microbatch.isNone()) return false;
+          o.microbatch = Microbatch::none();
+        } else if (edit_.microbatch) {
+          o.microbatch = Microbatch::of(*edit_.microbatch);
+        }
+        setOperands(g, node, in);
+        return true;
+      }
+      case Edit::Kind::kExchangeOperands:
+        if (std::max(edit_.index, edit_.other) >= in.size()) return false;
+        std::swap(in[edit_.index], in[edit_.other]);
+        setOperands(g, node, in);
+        return true;
+      case Edit::Kind::kExchangeResults:
+        if (std::max(edit_.index, edit_.other) >= out.size()) return false;
+        std::swap(out[edit_.index], out[edit_.other]);
+        setResults(g, node, out);
+        return true;
+      case Edit::Kind::kAttribute:
+        return attribute(node);
+      case Edit::Kind::kSpec: {
+        if (node.communication < 0) return false;
+        CommunicationSpec& spec = program.communications[at(node.communication)];
+        spec.kind = edit_.communication;
+        spec.groupAxes = edit_.axes;
+        spec.groupAt.clear();
+        spec.reduction = edit_.reduction;
+        spec.dim = edit_.dim;
+        node.attributes = attributesOf(spec);
+        return true;
+      }
+      case Edit::Kind::kPeer: {
+        if (node.communication < 0) return false;
+        Coordinates& peer = program.communications[at(node.communication)].peer;
+        std::erase_if(peer, [&](const auto& c) {
+          return std::find(edit_.axes.begin(), edit_.axes.end(), c.first) != edit_.axes.end() ||
+                 std::any_of(edit_.peer.begin(), edit_.peer.end(),
+                             [&](const auto& other) { return other.first == c.first; });
+        });
+        peer.insert(peer.end(), edit_.peer.begin(), edit_.peer.end());
+        std::sort(peer.begin(), peer.end());
+        return true;
+      }
+      case Edit::Kind::kTag:
+        if (node.communication < 0) return false;
+        program.communications[at(node.communication)].tag.reset();
+        return true;
+      case Edit::Kind::kSwap: {
+        // Two operators of one operand and one result each; the places in the program as well.
+        for (std::int32_t m = ref.node - 1; m >= 0 && !in.empty(); --m) {
+          Node& other = g.nodes[at(m)];
+          if (other.inCount != 1 || other.outCount != 1 || out.size() != 1 || in.size() != 1 ||
+              g.out(other)[0] != in[0].tensor)
+            continue;
+          const Operand source = g.in(other)[0];
+          const Tensor& between = g.tensors[at(in[0].tensor)];
+          if (between.shape != g.tensors[at(out[0])].shape ||
+              between.shape != g.tensors[at(source.tensor)].shape)
+            return false;
+          setOperands(g, node, {source});
+          setResults(g, node, {in[0].tensor});
+          setOperands(g, other, in);
+          setResults(g, other, out);
+          std::swap(node, other);
+          return sound({ref.program, m});
+        }
+        return false;
+      }
+      case Edit::Kind::kRedefine:
+        return redefine(ref, in, out, inserted);
+    }
+    return false;
+  }
+
+  // As the file has them.
+  AttributesId attributesOf(const CommunicationSpec& spec) {
+    Attributes attributes;
+    if (spec.kind != Communication::kAllReduce) attributes["dim"] = Rational(spec.dim);
+    if (spec.kind != Communication::kAllGather && spec.reduction == Reduction::kMean)
+      attributes["reduce"] = std::string("mean");
+    return plan_.attributes.intern(std::move(attributes));
+  }
+
+  std::int32_t tensorIn(std::int32_t program) const {
+    return corresponding(plan_, first_.program, edit_.tensor, program);
+  }
+
+  bool attribute(Node& node) {
+    Attributes attributes = plan_.attributes.at(node.attributes);
+    const Attributes* source = &attributes;
+    if (edit_.from) {
+      const Graph& g =
+          edit_.from->program < 0 ? plan_.model.graph : graphOf(plan_, edit_.from->program);
+      source = &plan_.attributes.at(g.nodes[at(edit_.from->node)].attributes);
+    }
+    const auto it = source->find(edit_.attribute);
+    if (it == source->end()) return false;
+    AttributeValue value = it->second;
+    if (auto* number = std::get_if<Rational>(&value)) {
+      *number = *number * fraction(edit_.num, edit_.den) + Rational(edit_.plus);
+    } else if (auto* list = std::get_if<std::vector<std::int64_t>>(&value)) {
+      if (edit_.num != 1 || edit_.den != 1 || list->size() != 1) {
+        if (!edit_.from) return false;
+      } else {
+        list->front() += edit_.plus;
+      }
+    } else if (!edit_.from) {
+      return false;
+    }
+    if (!edit_.andAttribute.empty()) {
+      auto* other = std::get_if<Rational>(&attributes[edit_.andAttribute]);
+      if (other == nullptr) return false;
+      *other = *other + Rational(edit_.plus);
+    }
+    if (attributes[edit_.attribute] == value) return true;
+    attributes[edit_.attribute] = std::move(value);
+    node.attributes = plan_.attributes.intern(std::move(attributes));
+    return true;
+  }
+
+  bool redefine(NodeRef ref, std::vector<Operand> in, std::vector<std::int32_t> out,
+                std::optional<NodeRef>& inserted) {
+    Program& program = plan_.plan.programs[at(ref.program)];
+    Graph& g = program.graph;
+    if (edit_.index >= out.size() || out[edit_.index] < 0) return false;
+    const std::int32_t result = out[edit_.index];
+    Operand source;
+    const bool own = edit_.tensor < 0;
+    const bool inPlace = !own && out.size() == 1;
+    if (own) {
+      Tensor before = g.tensors[at(result)];
+      std::string name = plan_.names.text(before.name) + ".before";
+      while (plan_.names.find(name).valid() && has(g, plan_.names.find(name))) name += "_";
+      before.name = plan_.names.intern(name);
+      const auto known = std::find_if(g.tensors.begin(), g.tensors.end(),
+                                      [&](const Tensor& t) { return t.name == before.name; });
+      source.tensor = known == g.tensors.end()
+                          ? addTensor(g, before)
+                          : static_cast<std::int32_t>(known - g.tensors.begin());
+      out[edit_.index] = source.tensor;
+      setResults(g, g.nodes[at(ref.node)], out);
+    } else {
+      source.tensor = tensorIn(ref.program);
+      if (source.tensor < 0 || source.tensor == result) return false;
+      for (const Operand& o : in)
+        if (o.tensor == source.tensor) source.microbatch = o.microbatch;
+      if (!inPlace) {
+        out[edit_.index] = -1;
+        setResults(g, g.nodes[at(ref.node)], out);
+      }
+    }
+    Node made;
+    made.location = g.nodes[at(ref.node)].location;
+    made.microbatch = g.nodes[at(ref.node)].microbatch;
+    made.attributes = plan_.attributes.intern({});
+    setOperands(g, made, {source});
+    setResults(g, made, {result});
+    if (edit_.make == Edit::Make::kAdd) {
+      if (in.size() != 1) return false;
+      setOperands(g, made, {in[0], source});
+    }
+    if (edit_.make == Edit::Make::kCollective) {
+      CommunicationSpec spec;
+      spec.kind = edit_.communication;
+      spec.comm = plan_.names.intern("mended." + std::to_string(first_.node) + "." +
+                                     plan_.names.text(g.tensors[at(result)].name));
+      spec.groupAxes = edit_.axes;
+      spec.reduction = edit_.reduction;
+      spec.dim = edit_.dim;
+      made.attributes = attributesOf(spec);
+      made.communication = static_cast<std::int32_t>(program.communications.size());
+      program.communications.push_back(std::move(spec));
+    } else if (edit_.make == Edit::Make::kScale) {
+      made.op = ops::Registry::instance().find(edit_.num == 1 ? "div" : "mul");
+      made.attributes = plan_.attributes.intern(
+          {{"scalar", edit_.num == 1 ? Rational(edit_.den) : fraction(edit_.num, edit_.den)}});
+    } else {
+      made.op = ops::Registry::instance().find(edit_.make == Edit::Make::kAdd ? "add" : "identity");
+    }
+    if (inPlace) {
+      g.nodes[at(ref.node)] = made;
+      std::erase_if(g.drawnMasks, [&](const DrawnMask& m) { return m.node == ref.node; });
+    } else {
+      g.nodes.insert(g.nodes.begin() + ref.node + 1, made);
+      for (DrawnMask& m : g.drawnMasks) m.node += m.node > ref.node;
+      inserted = NodeRef{ref.program, ref.node + 1};
+    }
+    return true;
+  }
+
+  static bool has(const Graph& g, NameId name) {
+    return std::any_of(g.tensors.begin(), g.tensors.end(),
+                       [&](const Tensor& t) { return t.name == name; }) &&
+           !std::any_of(g.tensors.begin(), g.tensors.end(), [&](const Tensor& t) {
+             return t.name == name && t.perMicrobatch && t.kind == TensorKind::kProduced;
+           });
+  }
+  // What no file has stays at the end.
+  static std::int32_t addTensor(Graph& g, const Tensor& tensor) {
+    const auto place = static_cast<std::int32_t>(g.tensors.size() - g.tensorsAdded);
+    g.tensors.insert(g.tensors.begin() + place, tensor);
+    for (Operand& o : g.operands) o.tensor += o.tensor >= place;
+    for (std::int32_t& t : g.results) t += t >= place;
+    return place;
+  }
+
+  Problem& plan_;
+  const Edit& edit_;
+  NodeRef first_;
+};
+
+}  // namespace
+
+std::vector<NodeRef> lineOf(const Problem& plan, NodeRef node) {
+  std::vector<NodeRef> line;
+  const auto add = [&](NodeRef ref) {
+    const Program& program = plan.plan.programs[at(ref.program)];
+    const Node& own = program.graph.nodes[at(ref.node)];
+    line.push_back(ref);
+    if (!own.microbatch.isOne()) return;
+    for (std::size_t n = 0; n < program.graph.nodes.size(); ++n)
+      if (sameLine(program, own, program.graph.nodes[n]))
+        line.push_back({ref.program, static_cast<std::int32_t>(n)});
+  };
+  add(node);
+  const Program& mine = plan.plan.programs[at(node.program)];
+  for (std::size_t p = 0; p < plan.plan.programs.size(); ++p) {
+    if (static_cast<std::int32_t>(p) == node.program) continue;
+    const Program& other = plan.plan.programs[p];
+    if (sameNodes(mine, other)) {
+      add({static_cast<std::int32_t>(p), node.node});
+      continue;
+    }
+    // Of another stage: the same operator on tensors of the same names.
+    for (std::size_t n = 0; n < other.graph.nodes.size(); ++n) {
+      if (!sameNames(mine, mine.graph.nodes[at(node.node)], other, other.graph.nodes[n])) continue;
+      add({static_cast<std::int32_t>(p), static_cast<std::int32_t>(n)});
+      break;
+    }
+  }
+  return line;
+}
+
+std::int32_t corresponding(const Problem& plan, std::int32_t from, std::int32_t tensor,
+                           std::int32_t to) {
+  if (from == to) return tensor;
+  const Graph &a = graphOf(plan, from), &b = graphOf(plan, to);
+  if (!sameNodes(plan.plan.programs[at(from)], plan.plan.programs[at(to)])) {
+    const auto it = std::find_if(b.tensors.begin(), b.tensors.end(), [&](const Tensor& t) {
+      return t.name == a.tensors[at(tensor)].name;
+    });
+    return it == b.tensors.end() ? -1 : static_cast<std::int32_t>(it - b.tensors.begin());
+  }
+  for (std::size_t n = 0; n < std::min(a.nodes.size(), b.nodes.size()); ++n) {
+    const Node &x = a.nodes[n], &y = b.nodes[n];
+    for (std::size_t r = 0; r < std::min(x.outCount, y.outCount); ++r)
+      if (a.out(x)[r] == tensor) return b.out(y)[r];
+    for (std::size_t i = 0; i < std::min(x.inCount, y.inCount); ++i)
+      if (a.in(x)[i].tensor == tensor) return b.in(y)[i].tensor;
+  }
+  return -1;
+}
+
+bool apply(Problem& plan, const Edit& edit, std::vector<NodeRef>* touched) {
+  return Application(plan, edit).run(touched);
+}
+
+Edit inFull(const Image& image, const Edit& edit) {
+  Edit full = edit;
+  if (image.isFull()) return full;
+  for (NodeRef& ref : full.nodes) ref = image.fullNode(ref);
+  if (full.from && full.from->program >= 0) full.from = image.fullNode(*full.from);
+  if (full.wholeLine) full.nodes = lineOf(image.full(), full.nodes.front());
+  return full;
+}
+
+}  // namespace shardproof::diagnose

@@ -1,0 +1,118 @@
+// What was found, in words.
+#include <algorithm>
+
+#include "diagnose/finder.h"
+
+namespace shardproof::diagnose {
+
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+std::string number(Ratio r) {
+  return r.den == 1 ? std::to_string(r.num) : std::to_string(r.num) + "/" + std::to_string(r.den);
+}
+
+}  // namespace
+
+std::string Finder::tensorName(std::int32_t logical) const {
+  return numbers_.setup().tensorName(logical);
+}
+
+std::string Finder::boxText(const Is& is) const {
+  const std::string name = "`" + tensorName(is.tensor) + "`";
+  const Shape& whole = image_.problem().model.graph.tensors[at(is.tensor)].shape;
+  if (is.extent == whole) return name;
+  if (!image_.isFull()) return "a part of " + name;
+  if (is.extent.empty()) {
+    if (whole.empty()) return name;
+    return "elements of " + name + " from " + std::to_string(is.low.empty() ? 0 : is.low[0]) +
+           " on";
+  }
+  std::string text = name + "[";
+  for (std::size_t d = 0; d < is.low.size(); ++d)
+    text += (d ? ", " : "") + std::to_string(is.low[d]) + ":" +
+            std::to_string(is.low[d] + is.extent[d]);
+  return text + "]";
+}
+
+std::string Finder::axesText(const std::vector<std::int32_t>& axes) const {
+  std::string text;
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    if (i > 0) text += i + 1 == axes.size() ? " and " : ", ";
+    text +=
+        axes[i] == kMicrobatchAxis ? "microbatches" : image_.problem().plan.mesh[at(axes[i])].name;
+  }
+  return text;
+}
+
+std::int64_t Finder::sizeOf(std::int32_t axis) const {
+  const Plan& plan = image_.problem().plan;
+  return axis == kMicrobatchAxis ? plan.microbatches : plan.mesh[at(axis)].size;
+}
+
+// Sizes of the image stand for those of the plan, which are the ones to be told.
+std::string Finder::ratioText(Ratio ratio) const {
+  const Plan &here = image_.problem().plan, &full = image_.full().plan;
+  const std::int64_t size = ratio.num == 1 ? ratio.den : ratio.den == 1 ? ratio.num : 0;
+  std::vector<std::string> names;
+  std::optional<std::int64_t> told;
+  const auto consider = [&](std::int64_t own, std::int64_t real, const std::string& name) {
+    if (own != size || own < 2 || (told && *told != real)) return;
+    told = real;
+    names.push_back(name);
+  };
+  std::int64_t ranks = 1, fullRanks = 1;
+  for (std::size_t a = 0; a < here.mesh.size(); ++a) {
+    consider(here.mesh[a].size, full.mesh[a].size, here.mesh[a].name + " size");
+    ranks *= here.mesh[a].size;
+    fullRanks *= full.mesh[a].size;
+  }
+  consider(here.microbatches, full.microbatches, "number of microbatches");
+  if (names.empty()) {
+    for (std::size_t a = 0; a < here.mesh.size(); ++a) {
+      consider(std::int64_t{here.mesh[a].size} * here.microbatches,
+               std::int64_t{full.mesh[a].size} * full.microbatches,
+               here.mesh[a].name + " size times number of microbatches");
+      for (std::size_t b = a + 1; b < here.mesh.size(); ++b)
+        consider(std::int64_t{here.mesh[a].size} * here.mesh[b].size,
+                 std::int64_t{full.mesh[a].size} * full.mesh[b].size,
+                 here.mesh[a].name + " size times " + here.mesh[b].name + " size");
+    }
+    consider(ranks, fullRanks, "number of ranks");
+  }
+  if (!told || names.size() > 4) return number(ratio);
+  std::string text =
+      ratio.num == 1 ? "1/" + std::to_string(*told) + ", where " + std::to_string(*told) + " is "
+                     : std::to_string(*told) + " = ";
+  for (std::size_t i = 0; i < names.size(); ++i) text += (i ? " or " : "") + names[i];
+  return text;
+}
+
+std::string Finder::text(const Is& is) const {
+  switch (is.kind) {
+    case Is::Kind::kUnknown:
+      return "nothing that is known";
+    case Is::Kind::kZero:
+      return "0 everywhere";
+    case Is::Kind::kUniform:
+      return "the same number everywhere";
+    case Is::Kind::kBox:
+      return boxText(is);
+    case Is::Kind::kPartial:
+      return "a partial sum over " + axesText(is.axes) + " of " + boxText(is);
+    case Is::Kind::kMultiple:
+      return boxText(is) + " times " + ratioText(is.ratio);
+    case Is::Kind::kSummed:
+      return "the pieces of `" + tensorName(is.tensor) + "` added up over " + axesText(is.axes);
+    case Is::Kind::kLess:
+      return boxText(is) + " without `" + is.local + "`";
+    case Is::Kind::kMore:
+      return boxText(is) + " with `" + is.local + "` once more";
+    case Is::Kind::kPermuted:
+      return "the elements of " + boxText(is) + " in another order";
+  }
+  return "";
+}
+
+}  // namespace shardproof::diagnose

@@ -1,0 +1,54 @@
+// The plan that is looked at with numbers: the plan itself, or where that is too large a smaller
+// one (shape_reduction/shrink.h), and what its ranks, programs and entries are in the full plan.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plan/join.h"
+#include "shape_reduction/shrink.h"
+#include "shardproof/graph.h"
+
+namespace shardproof::diagnose {
+
+struct NodeRef {
+  std::int32_t program = -1, node = -1;
+  auto operator<=>(const NodeRef&) const = default;
+};
+
+// A copy whose names are its own.
+std::unique_ptr<Problem> clone(const Problem& problem);
+
+class Image {
+ public:
+  // Throws Unsupported where the plan is too large and no smaller one can be made.
+  Image(const Problem& full, double seconds);
+
+  const Problem& full() const { return full_; }
+  const Problem& problem() const { return shrunk_.problem ? *shrunk_.problem : full_; }
+  bool isFull() const { return shrunk_.problem == nullptr; }
+  // An entry of the full plan's lineage; -1: it has none here.
+  std::int32_t entryHere(std::int32_t fullEntry) const;
+  std::int32_t fullProgram(std::int32_t program) const {
+    return isFull() ? program : shrunk_.programOf[static_cast<std::size_t>(program)];
+  }
+  NodeRef fullNode(NodeRef here) const { return {fullProgram(here.program), here.node}; }
+  // Ranks of the full plan that these ones stand for: where along an axis all that stayed are among
+  // them, all that went are too.
+  std::vector<std::int64_t> fullRanks(const std::vector<std::int64_t>& here) const;
+  std::int64_t fullMicrobatch(std::int64_t here) const;
+  // Lineage entries in the order in which one may rely on another.
+  bool before(std::int32_t entry, std::int32_t other) const {
+    return order_[static_cast<std::size_t>(entry)] < order_[static_cast<std::size_t>(other)];
+  }
+
+ private:
+  const Problem& full_;
+  Shrunk shrunk_;
+  std::vector<std::pair<std::int64_t, std::int32_t>> order_;
+};
+
+}  // namespace shardproof::diagnose

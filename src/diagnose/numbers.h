@@ -1,0 +1,92 @@
+// A slice executed at two draws of the model's inputs: what a claim asks of the ranks, and what
+// they have. In the prime field, where tensors that are equal at both draws are equal but by a
+// chance of 2^-120; and in long doubles, where all laws of the real functions hold, up to rounding.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "diagnose/slice.h"
+#include "interpret/prime_field.h"
+#include "interpret/run.h"
+#include "interpret/setup.h"
+
+namespace shardproof::diagnose {
+
+using interpret::Field;
+constexpr std::size_t kDraws = 2;
+using Clock = std::chrono::steady_clock;
+
+// The model's values, computed once for each draw.
+template <class T>
+struct ModelValuesIn {
+  std::array<std::vector<interpret::Value<T>>, kDraws> values;  // by draw and tensor
+  std::array<bool, kDraws> known{};
+};
+struct ModelValues {
+  interpret::Memory memory;
+  ModelValuesIn<Field> field;
+  ModelValuesIn<long double> real;
+};
+
+// The elements of one array, at both draws.
+struct Elements {
+  Shape shape;
+  ElementKind element = ElementKind::kReal;
+  std::array<std::vector<Field>, kDraws> of;
+  bool known() const { return !of[0].empty(); }
+  std::size_t size() const { return of[0].size(); }
+  friend bool operator==(const Elements& a, const Elements& b) {
+    return a.of == b.of;  // whatever the shapes
+  }
+};
+
+class Numbers {
+ public:
+  // Executes; throws interpret::CannotRun, Stopped, TooLarge, InputError. Without `inField` only
+  // whether claims hold is known.
+  Numbers(const Slice& slice, ModelValues& model, Clock::time_point end, bool inField);
+
+  const interpret::Setup& setup() const { return setup_; }
+  std::size_t claims() const { return setup_.compared; }
+  const interpret::Claim& claim(std::size_t c) const { return setup_.claims[c]; }
+  const Elements& expected(std::size_t c) const { return expected_[c]; }
+  const Elements& actual(std::size_t c) const { return actual_[c]; }
+  bool holds(std::size_t c) const { return holds_[c] != 0; }
+  // By how much what the ranks have is a multiple of what is asked, in the reals and at both draws;
+  // of a claim that does not hold.
+  std::optional<long double> realRatio(std::size_t c) const { return ratios_[c]; }
+  bool allHold() const;
+  bool allHoldInField() const;
+  // Of a rank's slot; nothing known where it has no value.
+  const Elements& local(std::int64_t rank, std::int32_t slot) const;
+  const Elements& logical(std::int32_t tensor) const;
+
+ private:
+  template <class T, class Take>
+  void execute(ModelValuesIn<T>& model, std::size_t draw, const Take& take);
+  void inField();
+  void inReals(std::size_t draw);
+
+  interpret::Setup setup_;
+  ModelValues& model_;
+  Clock::time_point end_;
+  std::vector<char> holds_;
+  std::vector<std::optional<long double>> ratios_;
+  std::vector<char> ratiosSeen_;
+  std::vector<Elements> expected_, actual_;
+  std::map<std::int64_t, Elements> local_;  // by slot over all ranks
+  mutable std::map<std::int32_t, Elements> logical_;
+};
+
+// Of a tensor of the model, the elements of a box.
+Elements boxOf(const ModelValues& model, std::int32_t tensor, const Shape& low,
+               const Shape& extent);
+
+}  // namespace shardproof::diagnose

@@ -1,0 +1,554 @@
+// Which changes may mend a plan, by kinds.
+#include <algorithm>
+#include <set>
+
+#include "diagnose/search.h"
+#include "ops/registry.h"
+
+namespace shardproof::diagnose {
+
+namespace {
+
+constexpr std::size_t kMostHops = 3;  // upstream, for what a result may be made of instead
+constexpr std::size_t kMostOperands = 40;
+constexpr std::size_t kMostOfModel = 4;  // other values of an attribute
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+bool isCollective(const Program& program, const Node& node) {
+  if (node.communication < 0) return false;
+  const Communication kind = program.communications[at(node.communication)].kind;
+  return kind == Communication::kAllReduce || kind == Communication::kAllGather ||
+         kind == Communication::kReduceScatter;
+}
+
+bool copies(const Node& node) {
+  if (node.communication >= 0) return false;
+  const std::string& name = ops::Registry::instance().at(node.op).name;
+  return name == "identity" || name == "contiguous" || name == "to";
+}
+
+// The same operator, or its gradient: what is forward has to be the same backward.
+bool sameFamily(const Node& a, const Node& b) {
+  const std::string &x = ops::Registry::instance().at(a.op).name,
+                    &y = ops::Registry::instance().at(b.op).name;
+  return a.op == b.op || x == y + "_backward" || y == x + "_backward";
+}
+
+// Whether `a` may stand for `b`: what exists once serves all microbatches.
+bool serves(const Tensor& a, const Tensor& b) {
+  return a.shape == b.shape && a.element == b.element && (!a.perMicrobatch || b.perMicrobatch);
+}
+
+bool alike(const Tensor& a, const Tensor& b) {
+  return a.shape == b.shape && a.element == b.element && a.perMicrobatch == b.perMicrobatch;
+}
+
+}  // namespace
+
+Edit Search::on(const Line& line, Edit::Kind kind) const {
+  Edit edit;
+  edit.kind = kind;
+  edit.nodes = line.nodes;
+  edit.wholeLine = true;
+  return edit;
+}
+
+// Axes of several ranks: those that a partial sum was found over first.
+std::vector<std::vector<std::int32_t>> Search::axisSets(const Is& found) const {
+  std::vector<std::int32_t> axes;
+  for (std::size_t a = 0; a < plan().plan.mesh.size(); ++a)
+    if (plan().plan.mesh[a].size > 1) axes.push_back(static_cast<std::int32_t>(a));
+  std::vector<std::vector<std::int32_t>> sets;
+  for (std::size_t bits = 1; bits < (std::size_t{1} << std::min<std::size_t>(axes.size(), 4));
+       ++bits) {
+    sets.emplace_back();
+    for (std::size_t i = 0; i < axes.size(); ++i)
+      if (bits >> i & 1) sets.back().push_back(axes[i]);
+  }
+  std::stable_sort(sets.begin(), sets.end(), [&](const auto& a, const auto& b) {
+    return std::pair(a != found.axes, a.size()) < std::pair(b != found.axes, b.size());
+  });
+  return sets;
+}
+
+// Copies that do nothing, and what stands next to a collective: in place of a chain of operators,
+// a result may be meant to be a collective of what the chain begins with.
+void Search::suspicious(const Line& line, const Is& found, std::vector<Edit>& edits) const {
+  const NodeRef ref = line.nodes.front();
+  const Node& n = node(ref);
+  const Graph& g = program(ref).graph;
+  if (n.outCount == 0 || g.out(n)[0] < 0 || isCollective(program(ref), n)) return;
+  bool near = copies(n);
+  std::vector<std::int32_t> sources;
+  std::vector<std::int32_t> level{g.out(n)[0]};
+  for (std::size_t hop = 0; hop < kMostHops; ++hop) {
+    std::vector<std::int32_t> next;
+    for (const std::int32_t t : level) {
+      for (const Node& m : g.nodes) {
+        const auto out = g.out(m);
+        if (std::find(out.begin(), out.end(), t) == out.end()) continue;
+        near = near || isCollective(program(ref), m);
+        for (const Operand& o : g.in(m)) {
+          if (!o.present() || std::find(sources.begin(), sources.end(), o.tensor) != sources.end())
+            continue;
+          sources.push_back(o.tensor);
+          next.push_back(o.tensor);
+        }
+        break;
+      }
+    }
+    level = std::move(next);
+    if (hop == 0 && sources.size() > 2) break;
+  }
+  if (!near) return;
+  const Tensor& result = g.tensors[at(g.out(n)[0])];
+  const auto propose = [&](std::int32_t source, Communication kind,
+                           const std::vector<std::int32_t>& axes, std::int32_t dim) {
+    Edit edit = on(line, Edit::Kind::kRedefine);
+    edit.make = Edit::Make::kCollective;
+    edit.tensor = source;
+    edit.communication = kind;
+    edit.axes = axes;
+    edit.dim = dim;
+    edits.push_back(edit);
+  };
+  // The beginning of the chain first: what stands between may all be there in its place.
+  std::reverse(sources.begin(), sources.end());
+  for (const std::int32_t source : sources) {
+    const Tensor& t = g.tensors[at(source)];
+    if (t.element != result.element || (t.perMicrobatch && !result.perMicrobatch) ||
+        t.shape.size() != result.shape.size())
+      continue;
+    for (const auto& axes : axisSets(found)) {
+      std::int64_t members = 1;
+      for (const std::int32_t a : axes) members *= plan().plan.mesh[at(a)].size;
+      if (t.shape == result.shape) {
+        propose(source, Communication::kAllReduce, axes, 0);
+        continue;
+      }
+      for (std::size_t d = 0; d < t.shape.size(); ++d) {
+        Shape gathered = t.shape, scattered = t.shape;
+        gathered[d] *= members;
+        scattered[d] = scattered[d] % members == 0 ? scattered[d] / members : -1;
+        if (gathered == result.shape)
+          propose(source, Communication::kAllGather, axes, static_cast<std::int32_t>(d));
+        if (scattered == result.shape)
+          propose(source, Communication::kReduceScatter, axes, static_cast<std::int32_t>(d));
+      }
+    }
+  }
+}
+
+// Another group, another reduction, another collective; none at all.
+void Search::collectives(const Line& line, const Is& found, std::vector<Edit>& edits) const {
+  const NodeRef ref = line.nodes.front();
+  const Node& n = node(ref);
+  if (!isCollective(program(ref), n)) return;
+  const CommunicationSpec& spec = program(ref).communications[at(n.communication)];
+  const auto propose = [&](Communication kind, const std::vector<std::int32_t>& axes,
+                           Reduction reduction, std::int32_t dim) {
+    if (spec.groupAt.empty() && kind == spec.kind && axes == spec.groupAxes &&
+        reduction == spec.reduction && dim == spec.dim)
+      return;
+    Edit edit = on(line, Edit::Kind::kSpec);
+    edit.communication = kind;
+    edit.axes = axes;
+    edit.reduction = reduction;
+    edit.dim = dim;
+    edits.push_back(edit);
+  };
+  const Graph& g = program(ref).graph;
+  if (g.tensors[at(g.in(n)[0].tensor)].shape == g.tensors[at(g.out(n)[0])].shape) {
+    Edit edit = on(line, Edit::Kind::kRedefine);
+    edit.make = Edit::Make::kIdentity;
+    edit.tensor = g.in(n)[0].tensor;
+    edits.push_back(edit);
+  }
+  if (spec.groupAt.empty()) {
+    for (const Reduction r : {Reduction::kSum, Reduction::kMean})
+      if (spec.kind != Communication::kAllGather) propose(spec.kind, spec.groupAxes, r, spec.dim);
+    const Shape& shape = program(ref).graph.tensors[at(program(ref).graph.in(n)[0].tensor)].shape;
+    if (spec.kind != Communication::kAllReduce)
+      for (std::size_t d = 0; d < shape.size(); ++d)
+        propose(spec.kind, spec.groupAxes, spec.reduction, static_cast<std::int32_t>(d));
+  }
+  for (const auto& axes : axisSets(found)) propose(spec.kind, axes, spec.reduction, spec.dim);
+}
+
+// The rank that a message goes to or comes from: what both ends exchanged.
+void Search::messages(const Line& line, std::vector<Edit>& edits) const {
+  const NodeRef ref = line.nodes.front();
+  const Node& n = node(ref);
+  if (n.communication < 0) return;
+  const CommunicationSpec& spec = program(ref).communications[at(n.communication)];
+  if (spec.kind != Communication::kSend && spec.kind != Communication::kReceive) return;
+  Edit edit = on(line, Edit::Kind::kPeer);
+  edit.nodes = messagesOf(spec.comm);
+  edit.wholeLine = false;
+  // What no other message names: a rank that is like the sender but for its stage.
+  std::set<std::int32_t> named;
+  for (const NodeRef other : edit.nodes)
+    for (const auto& [axis, c] : program(other).communications[at(node(other).communication)].peer)
+      named.insert(axis);
+  for (const std::int32_t axis : named) {
+    if (named.size() < 2) break;
+    edit.axes = {axis};
+    edits.push_back(edit);
+  }
+  if (!spec.tag) return;
+  edit.kind = Edit::Kind::kTag;
+  edits.push_back(edit);
+}
+
+std::vector<NodeRef> Search::messagesOf(NameId comm) const {
+  std::vector<NodeRef> found;
+  for (std::size_t p = 0; p < plan().plan.programs.size(); ++p) {
+    const Program& own = plan().plan.programs[p];
+    for (std::size_t m = 0; m < own.graph.nodes.size(); ++m) {
+      const std::int32_t c = own.graph.nodes[m].communication;
+      if (c >= 0 && own.communications[at(c)].comm == comm)
+        found.push_back({static_cast<std::int32_t>(p), static_cast<std::int32_t>(m)});
+    }
+  }
+  return found;
+}
+
+// Factors that the model does not have: one too many.
+void Search::strangers(const Line& line, const Is& found, std::vector<Edit>& edits) const {
+  const Node& n = node(line.nodes.front());
+  if (n.communication >= 0) return;
+  const std::string& op = ops::Registry::instance().at(n.op).name;
+  const auto& model = plan().model.graph.nodes;
+  if (op != "mul" && op != "div" && op != "pad" && op != "slice" && op != "cat") return;
+  if (std::none_of(model.begin(), model.end(),
+                   [&](const Node& m) { return m.op == n.op && m.attributes == n.attributes; }))
+    skipped(line, found, edits);
+}
+
+// What the same operator has in other programs, for other microbatches and in the model.
+// `strange`: only values that no such operator of the model has, or only the others.
+void Search::attributes(const Line& line, bool strange, std::vector<Edit>& edits) const {
+  const NodeRef ref = line.nodes.front();
+  const Node& n = node(ref);
+  if (n.communication >= 0) return;
+  const std::set<NodeRef> own(line.nodes.begin(), line.nodes.end());
+  for (const auto& [name, value] : plan().attributes.at(n.attributes)) {
+    const bool known = std::any_of(plan().model.graph.nodes.begin(), plan().model.graph.nodes.end(),
+                                   [&, &key = name, &mine = value](const Node& m) {
+                                     if (m.op != n.op) return false;
+                                     const Attributes& theirs = plan().attributes.at(m.attributes);
+                                     const auto it = theirs.find(key);
+                                     return it != theirs.end() && it->second == mine;
+                                   });
+    if (known == strange) continue;
+    std::vector<AttributeValue> seen{value};
+    const auto propose = [&](const Node& other, NodeRef from) {
+      if (other.communication >= 0 || !sameFamily(n, other) || other.attributes == n.attributes)
+        return;
+      const Attributes& theirs = plan().attributes.at(other.attributes);
+      const auto it = theirs.find(name);
+      if (it == theirs.end() || std::find(seen.begin(), seen.end(), it->second) != seen.end() ||
+          seen.size() > 2 * kMostOfModel)
+        return;
+      seen.push_back(it->second);
+      Edit edit = on(line, Edit::Kind::kAttribute);
+      edit.attribute = name;
+      edit.from = from;
+      edits.push_back(edit);
+    };
+    // The line itself: one of it may be unlike the others.
+    for (const NodeRef other : line.nodes) propose(node(other), other);
+    const auto& model = plan().model.graph.nodes;
+    for (std::size_t m = 0; m < model.size(); ++m)
+      propose(model[m], {-1, static_cast<std::int32_t>(m)});
+    for (std::size_t p = 0; p < plan().plan.programs.size(); ++p) {
+      const auto& nodes = plan().plan.programs[p].graph.nodes;
+      for (std::size_t m = 0; m < nodes.size(); ++m)
+        propose(nodes[m], {static_cast<std::int32_t>(p), static_cast<std::int32_t>(m)});
+    }
+  }
+  // On each program of the line alone as well: ranks may be meant to differ.
+  const std::size_t whole = edits.size();
+  std::set<std::int32_t> programs;
+  for (const NodeRef r : line.nodes) programs.insert(r.program);
+  if (programs.size() < 2) return;
+  for (const std::int32_t p : programs) {
+    for (std::size_t i = 0; i < whole; ++i) {
+      Edit edit = edits[i];
+      if (edit.from->program == p) continue;
+      std::erase_if(edit.nodes, [&](NodeRef r) { return r.program != p; });
+      edit.wholeLine = false;
+      edits.push_back(edit);
+    }
+  }
+}
+
+// A term that was left out at a copy: one that nobody reads.
+void Search::terms(const Line& line, std::vector<Edit>& edits) const {
+  const NodeRef ref = line.nodes.front();
+  const Node& n = node(ref);
+  const Graph& g = program(ref).graph;
+  if (!copies(n) || n.outCount != 1 || g.out(n)[0] < 0) return;
+  for (const std::int32_t t : unread(ref.program)) {
+    if (!serves(g.tensors[at(t)], g.tensors[at(g.out(n)[0])])) continue;
+    Edit edit = on(line, Edit::Kind::kRedefine);
+    edit.make = Edit::Make::kAdd;
+    edit.tensor = t;
+    edits.push_back(edit);
+  }
+}
+
+// Results that no node reads and no lineage speaks of.
+std::vector<std::int32_t> Search::unread(std::int32_t p) const {
+  const Graph& g = plan().plan.programs[at(p)].graph;
+  std::vector<char> used(g.tensors.size(), 0);
+  std::set<NameId> mentioned;
+  for (const LineageEntry& entry : plan().plan.lineage)
+    for (const Shard& shard : entry.shards)
+      for (const Part& part : shard.parts) mentioned.insert(part.local);
+  for (const Node& n : g.nodes)
+    for (const Operand& o : g.in(n))
+      if (o.present()) used[at(o.tensor)] = 1;
+  std::vector<std::int32_t> found;
+  for (const Node& n : g.nodes)
+    for (const std::int32_t t : g.out(n))
+      if (t >= 0 && !used[at(t)] && !mentioned.contains(g.tensors[at(t)].name)) found.push_back(t);
+  return found;
+}
+
+// A collective that comes too late: before the operator that makes its operand.
+void Search::late(const Line& line, std::vector<Edit>& edits) const {
+  const NodeRef ref = line.nodes.front();
+  const Node& n = node(ref);
+  if (isCollective(program(ref), n)) edits.push_back(on(line, Edit::Kind::kSwap));
+}
+
+// Multiples and neighbours of numbers.
+void Search::scalars(const Line& line, const Is& found, bool strange,
+                     std::vector<Edit>& edits) const {
+  const NodeRef ref = line.nodes.front();
+  const Node& n = node(ref);
+  if (n.communication >= 0) return;
+  const auto& model = plan().model.graph.nodes;
+  const bool ofModel = std::any_of(model.begin(), model.end(), [&](const Node& m) {
+    return m.op == n.op && m.attributes == n.attributes;
+  });
+  if (ofModel == strange) return;
+  std::vector<std::pair<std::int64_t, std::int64_t>> ratios;
+  const auto add = [&](std::int64_t num, std::int64_t den) {
+    if (num == den || num == 0 || den == 0) return;
+    for (const auto& known : {std::pair(num, den), std::pair(den, num)})
+      if (std::find(ratios.begin(), ratios.end(), known) == ratios.end()) ratios.push_back(known);
+  };
+  if (found.kind == Is::Kind::kMultiple) add(found.ratio.num, found.ratio.den);
+  add(2, 1);
+  std::int64_t ranks = 1;
+  for (const MeshAxis& axis : plan().plan.mesh) {
+    add(axis.size, 1);
+    ranks *= axis.size;
+  }
+  add(plan().plan.microbatches, 1);
+  add(ranks, 1);
+  std::set<std::int32_t> programs;
+  for (const NodeRef r : line.nodes) programs.insert(r.program);
+  const auto propose = [&](const std::string& name, std::int64_t num, std::int64_t den,
+                           std::int64_t plus) {
+    Edit edit = on(line, Edit::Kind::kAttribute);
+    edit.attribute = name;
+    edit.num = num;
+    edit.den = den;
+    edit.plus = plus;
+    edits.push_back(edit);
+    if (programs.size() < 2) return;
+    for (const std::int32_t p : programs) {
+      edit.nodes = line.nodes;
+      std::erase_if(edit.nodes, [&](NodeRef r) { return r.program != p; });
+      edit.wholeLine = false;
+      edits.push_back(edit);
+    }
+  };
+  // A window moves as a whole.
+  const Attributes& own = plan().attributes.at(n.attributes);
+  if (own.contains("start") && own.contains("stop")) {
+    const std::size_t from = edits.size();
+    for (const std::int64_t plus : {1, -1}) propose("start", 1, 1, plus);
+    for (std::size_t i = from; i < edits.size(); ++i) edits[i].andAttribute = "stop";
+  }
+  for (const auto& [name, value] : own) {
+    const auto* number = std::get_if<Rational>(&value);
+    const auto* list = std::get_if<std::vector<std::int64_t>>(&value);
+    if (!number && !(list && list->size() == 1)) continue;
+    if (!number || number->isInteger())
+      for (const std::int64_t plus : {1, -1}) propose(name, 1, 1, plus);
+    if (number && !number->isZero())
+      for (const auto& [num, den] : ratios) propose(name, num, den, 0);
+  }
+}
+
+// A line that need not be there: its result is what it is made of, or what that is made of.
+void Search::skipped(const Line& line, const Is&, std::vector<Edit>& edits) const {
+  const NodeRef ref = line.nodes.front();
+  const Node& n = node(ref);
+  const Graph& g = program(ref).graph;
+  for (std::size_t r = 0; r < n.outCount; ++r) {
+    const std::int32_t t = g.out(n)[r];
+    if (t < 0) continue;
+    std::vector<std::int32_t> sources;
+    for (const Operand& o : g.in(n)) {
+      if (!o.present()) continue;
+      sources.push_back(o.tensor);
+      for (const Node& m : g.nodes) {
+        const auto out = g.out(m);
+        if (std::find(out.begin(), out.end(), o.tensor) == out.end()) continue;
+        for (const Operand& up : g.in(m))
+          if (up.present()) sources.push_back(up.tensor);
+        break;
+      }
+    }
+    for (const std::int32_t source : sources) {
+      if (source == t || !serves(g.tensors[at(source)], g.tensors[at(t)])) continue;
+      Edit edit = on(line, Edit::Kind::kRedefine);
+      edit.index = r;
+      edit.make = Edit::Make::kIdentity;
+      edit.tensor = source;
+      edits.push_back(edit);
+    }
+  }
+}
+
+// Another microbatch of an operand: its own, or one number.
+void Search::microbatches(const Line& line, std::vector<Edit>& edits) const {
+  std::set<std::size_t> own;
+  for (const NodeRef ref : line.nodes) {
+    const Node& n = node(ref);
+    const Graph& g = program(ref).graph;
+    for (std::size_t i = 0; i < n.inCount; ++i) {
+      const Operand& o = g.in(n)[i];
+      if (!o.present() || !o.microbatch.isOne() || !g.tensors[at(o.tensor)].perMicrobatch) continue;
+      Edit edit = on(line, Edit::Kind::kOperand);
+      edit.index = i;
+      if (!n.microbatch.isNone()) {
+        if (n.microbatch == o.microbatch || !own.insert(i).second) continue;
+        edit.ownMicrobatch = true;
+        edits.push_back(edit);
+        continue;
+      }
+      if (ref != line.nodes.front()) continue;
+      for (std::int32_t m = 0; m < std::min(plan().plan.microbatches, 32); ++m) {
+        if (o.microbatch == Microbatch::of(m)) continue;
+        edit.microbatch = m;
+        edits.push_back(edit);
+      }
+    }
+  }
+}
+
+// Two results, or two operands, of one operator.
+void Search::exchanges(const Line& line, std::vector<Edit>& edits) const {
+  const NodeRef ref = line.nodes.front();
+  const Node& n = node(ref);
+  if (n.communication >= 0) return;
+  const Graph& g = program(ref).graph;
+  for (std::size_t a = 0; a < n.outCount; ++a)
+    for (std::size_t b = a + 1; b < n.outCount; ++b) {
+      const std::int32_t x = g.out(n)[a], y = g.out(n)[b];
+      if (x < 0 || y < 0 || !alike(g.tensors[at(x)], g.tensors[at(y)])) continue;
+      Edit edit = on(line, Edit::Kind::kExchangeResults);
+      edit.index = a;
+      edit.other = b;
+      edits.push_back(edit);
+    }
+  for (std::size_t a = 0; a < n.inCount; ++a)
+    for (std::size_t b = a + 1; b < n.inCount; ++b) {
+      const Operand &x = g.in(n)[a], &y = g.in(n)[b];
+      if (!x.present() || !y.present() || x.tensor == y.tensor ||
+          !alike(g.tensors[at(x.tensor)], g.tensors[at(y.tensor)]))
+        continue;
+      Edit edit = on(line, Edit::Kind::kExchangeOperands);
+      edit.index = a;
+      edit.other = b;
+      edits.push_back(edit);
+    }
+}
+
+// Another tensor of the same shape: what is made of the operand or next to it first.
+void Search::operands(const Line& line, bool all, std::vector<Edit>& edits) const {
+  const NodeRef ref = line.nodes.front();
+  const Node& n = node(ref);
+  const Graph& g = program(ref).graph;
+  const std::size_t before = edits.size();
+  for (std::size_t i = 0; i < n.inCount; ++i) {
+    const Operand& o = g.in(n)[i];
+    if (!o.present()) continue;
+    std::set<std::int32_t> own(g.out(n).begin(), g.out(n).end());
+    own.insert(o.tensor);
+    const auto propose = [&](std::int32_t t) {
+      if (t < 0 || !own.insert(t).second || edits.size() - before >= kMostOperands) return;
+      const Tensor& tensor = g.tensors[at(t)];
+      if (tensor.shape != g.tensors[at(o.tensor)].shape ||
+          tensor.element != g.tensors[at(o.tensor)].element)
+        return;
+      const bool each = tensor.perMicrobatch;
+      if (each && n.microbatch.isNone() && !o.microbatch.isOne()) return;
+      Edit edit = on(line, Edit::Kind::kOperand);
+      edit.index = i;
+      edit.tensor = t;
+      edits.push_back(edit);
+    };
+    if (all) {
+      // The nearest in the program's order.
+      for (std::size_t away = 1; away < g.nodes.size(); ++away)
+        for (const std::int64_t place : {ref.node - static_cast<std::int64_t>(away),
+                                         ref.node + static_cast<std::int64_t>(away)})
+          if (place >= 0 && place < static_cast<std::int64_t>(g.nodes.size())) {
+            for (const std::int32_t t : g.out(g.nodes[at(place)])) propose(t);
+            for (const Operand& other : g.in(g.nodes[at(place)])) propose(other.tensor);
+          }
+      continue;
+    }
+    for (const std::int32_t t : unread(ref.program)) propose(t);
+    for (const Node& m : g.nodes) {
+      const auto in = g.in(m);
+      const auto out = g.out(m);
+      const bool reads =
+          std::any_of(in.begin(), in.end(), [&](const Operand& x) { return x.tensor == o.tensor; });
+      if (reads || std::find(out.begin(), out.end(), o.tensor) != out.end()) {
+        for (const std::int32_t t : out) propose(t);
+        for (const Operand& x : in) propose(x.tensor);
+      }
+    }
+  }
+}
+
+// What is missing behind a line: a reduction, a factor.
+void Search::inserted(const Line& line, const Is& found, std::vector<Edit>& edits) const {
+  const NodeRef ref = line.nodes.front();
+  const Node& n = node(ref);
+  const Graph& g = program(ref).graph;
+  for (std::size_t r = 0; r < n.outCount; ++r) {
+    const std::int32_t t = g.out(n)[r];
+    if (t < 0 || g.tensors[at(t)].element != ElementKind::kReal) continue;
+    Edit edit = on(line, Edit::Kind::kRedefine);
+    edit.index = r;
+    if (found.kind == Is::Kind::kMultiple) {
+      edit.make = Edit::Make::kScale;
+      edit.num = found.ratio.den;
+      edit.den = found.ratio.num;
+      if (edit.den < 0) {
+        edit.den = -edit.den;
+        edit.num = -edit.num;
+      }
+      if (edit.den != 0) edits.push_back(edit);
+    }
+    edit.make = Edit::Make::kCollective;
+    edit.num = edit.den = 1;
+    edit.communication = Communication::kAllReduce;
+    for (const auto& axes : axisSets(found)) {
+      edit.axes = axes;
+      edits.push_back(edit);
+    }
+  }
+}
+
+}  // namespace shardproof::diagnose

@@ -1,0 +1,180 @@
+#include "diagnose/search.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <utility>
+
+#include "shardproof/error.h"
+
+namespace shardproof::diagnose {
+
+namespace {
+
+constexpr std::size_t kMostNodes = 4000;  // of a slice, over all programs
+constexpr std::size_t kMostLines = 24;    // that are tried, nearest first
+constexpr std::size_t kMostTrials = 1500;
+constexpr std::size_t kMostAfterSecond = 60;
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+}  // namespace
+
+const Program& Search::program(NodeRef ref) const { return plan().plan.programs[at(ref.program)]; }
+const Node& Search::node(NodeRef ref) const { return program(ref).graph.nodes[at(ref.node)]; }
+
+std::optional<Search::Failing> Search::look(std::int32_t entry) {
+  Failing f;
+  try {
+    f.slice = cutter_.cut(plan(), entry, kMostNodes, true);
+    f.numbers = std::make_unique<Numbers>(f.slice, model_, end_, true);
+  } catch (const Unsupported&) {
+    return std::nullopt;
+  } catch (const InputError&) {
+    return std::nullopt;
+  } catch (const std::runtime_error&) {  // of the executor: cannot run, out of time, too large
+    return std::nullopt;
+  }
+  for (std::size_t c = 0; c < f.numbers->claims(); ++c)
+    if (!f.numbers->holds(c)) f.claims.push_back(c);
+  if (f.claims.empty()) return std::nullopt;
+  f.one = {f.claims.front()};
+  // Backward from what does not hold.
+  const interpret::Programs& programs = f.numbers->setup().programs;
+  std::set<std::pair<std::int32_t, std::int32_t>> seen;
+  std::vector<std::pair<std::int32_t, std::int32_t>> level;
+  for (const std::size_t c : f.claims)
+    for (const auto& part : f.numbers->claim(c).parts) {
+      const std::pair family{programs.programOf(part.rank),
+                             programs.layout(part.rank).tensorOfSlot[at(part.slot)]};
+      if (seen.insert(family).second) level.push_back(family);
+    }
+  std::set<NodeRef> listed;
+  const auto& all = f.slice.problem->plan.programs;
+  for (std::size_t distance = 0; !level.empty(); ++distance) {
+    std::vector<std::pair<std::int32_t, std::int32_t>> next;
+    const auto reach = [&](std::int32_t p, std::int32_t n) {
+      if (!listed.insert({p, n}).second) return false;
+      f.nodes.push_back(f.slice.origin({p, n}));
+      f.distance.push_back(distance);
+      const Graph& g = all[at(p)].graph;
+      for (const Operand& o : g.in(g.nodes[at(n)]))
+        if (o.present() && seen.insert({p, o.tensor}).second) next.push_back({p, o.tensor});
+      return true;
+    };
+    for (const auto& [p, t] : level) {
+      const Graph& g = all[at(p)].graph;
+      for (std::size_t n = 0; n < g.nodes.size(); ++n) {
+        const auto out = g.out(g.nodes[n]);
+        if (std::find(out.begin(), out.end(), t) == out.end()) continue;
+        if (!reach(p, static_cast<std::int32_t>(n)) || g.nodes[n].communication < 0) continue;
+        const NameId comm = all[at(p)].communications[at(g.nodes[n].communication)].comm;
+        for (std::size_t q = 0; q < all.size(); ++q)
+          for (std::size_t m = 0; m < all[q].graph.nodes.size(); ++m) {
+            const std::int32_t c = all[q].graph.nodes[m].communication;
+            if (c >= 0 && all[q].communications[at(c)].comm == comm)
+              reach(static_cast<std::int32_t>(q), static_cast<std::int32_t>(m));
+          }
+      }
+    }
+    level = std::move(next);
+  }
+  return f;
+}
+
+Search::Holds Search::holdsWith(std::int32_t entry, const Edit& edit) {
+  ++trials_;
+  std::map<std::int32_t, Program> before;
+  for (const NodeRef ref : edit.nodes)
+    before.try_emplace(ref.program, work_->plan.programs[at(ref.program)]);
+  Holds holds = Holds::kNot;
+  try {
+    if (apply(*work_, edit)) {
+      const Slice slice = cutter_.cut(*work_, entry, kMostNodes, false);
+      if (Numbers(slice, model_, end_, false).allHold())
+        holds =
+            Numbers(slice, model_, end_, true).allHoldInField() ? Holds::kInBoth : Holds::kInReals;
+    }
+  } catch (const Unsupported&) {
+  } catch (const InputError&) {
+  } catch (const std::runtime_error&) {
+  } catch (const std::logic_error&) {  // an attribute that the operator does not take
+  }
+  for (auto& [p, program] : before) work_->plan.programs[at(p)] = std::move(program);
+  return holds;
+}
+
+std::vector<Search::Line> Search::lines(const Failing& failing) const {
+  std::vector<Line> lines;
+  std::set<NodeRef> taken;
+  for (std::size_t i = 0; i < failing.nodes.size() && lines.size() < kMostLines; ++i) {
+    if (taken.contains(failing.nodes[i])) continue;
+    Line line{lineOf(plan(), failing.nodes[i]), failing.distance[i]};
+    // All members of a collective are of its line.
+    if (node(line.nodes.front()).communication >= 0) {
+      const Program& own = program(line.nodes.front());
+      const CommunicationSpec& spec =
+          own.communications[at(node(line.nodes.front()).communication)];
+      for (const NodeRef other : failing.nodes) {
+        const Node& n = node(other);
+        if (n.communication < 0 ||
+            std::find(line.nodes.begin(), line.nodes.end(), other) != line.nodes.end())
+          continue;
+        const CommunicationSpec& theirs = program(other).communications[at(n.communication)];
+        if (theirs.comm == spec.comm && theirs.kind == spec.kind) line.nodes.push_back(other);
+      }
+    }
+    taken.insert(line.nodes.begin(), line.nodes.end());
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+std::optional<Edit> Search::mend(std::int32_t entry, const Failing& failing, const Is& found,
+                                 Clock::time_point until) {
+  const std::vector<Line> all = lines(failing);
+  std::size_t most = trials_ + kMostTrials;
+  std::optional<Edit> second;  // holds in the reals only: what is tried next may be better
+  const auto tryAll = [&](const std::vector<Edit>& edits) -> std::optional<Edit> {
+    for (const Edit& edit : edits) {
+      if (Clock::now() > until || trials_ >= most) return std::nullopt;
+      const Holds holds = holdsWith(entry, edit);
+      if (holds == Holds::kInBoth) return edit;
+      if (holds == Holds::kNot || second) continue;
+      second = edit;
+      most = std::min(most, trials_ + kMostAfterSecond);
+    }
+    return std::nullopt;
+  };
+  // A few of a kind at each line, then the next kind: what is likely and near comes first.
+  using Proposer = std::function<void(const Line&, std::vector<Edit>&)>;
+  const Proposer proposers[] = {
+      [&](const Line& l, std::vector<Edit>& e) { suspicious(l, found, e); },
+      [&](const Line& l, std::vector<Edit>& e) { messages(l, e); },
+      [&](const Line& l, std::vector<Edit>& e) { microbatches(l, e); },
+      [&](const Line& l, std::vector<Edit>& e) { strangers(l, found, e); },
+      [&](const Line& l, std::vector<Edit>& e) { exchanges(l, e); },
+      [&](const Line& l, std::vector<Edit>& e) { attributes(l, true, e); },
+      [&](const Line& l, std::vector<Edit>& e) { terms(l, e); },
+      [&](const Line& l, std::vector<Edit>& e) { late(l, e); },
+      [&](const Line& l, std::vector<Edit>& e) { collectives(l, found, e); },
+      [&](const Line& l, std::vector<Edit>& e) { scalars(l, found, true, e); },
+      [&](const Line& l, std::vector<Edit>& e) { attributes(l, false, e); },
+      [&](const Line& l, std::vector<Edit>& e) { skipped(l, found, e); },
+      [&](const Line& l, std::vector<Edit>& e) { operands(l, false, e); },
+      [&](const Line& l, std::vector<Edit>& e) { scalars(l, found, false, e); },
+      [&](const Line& l, std::vector<Edit>& e) { inserted(l, found, e); },
+      [&](const Line& l, std::vector<Edit>& e) { operands(l, true, e); },
+  };
+  for (const Proposer& propose : proposers) {
+    for (const Line& line : all) {
+      std::vector<Edit> edits;
+      propose(line, edits);
+      if (auto edit = tryAll(edits)) return edit;
+      if (Clock::now() > until || trials_ >= most) return second;
+    }
+  }
+  return second;
+}
+
+}  // namespace shardproof::diagnose

@@ -1,0 +1,83 @@
+// Looks for a change of the plan with which a failing claim holds: likely ones first, each tried by
+// executing what the claim is computed by (slice.h). What is found is a proposal; whether the plan
+// is right with it, a proof has to say.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "diagnose/edit.h"
+#include "diagnose/finder.h"
+#include "diagnose/numbers.h"
+
+namespace shardproof::diagnose {
+
+class Search {
+ public:
+  Search(const Image& image, ModelValues& model, Clock::time_point end)
+      : image_(image), cutter_(image), model_(model), end_(end), work_(clone(image.problem())) {}
+
+  // What is wrong with the claim of an entry, executed. Nothing where it holds, or cannot be
+  // executed.
+  struct Failing {
+    Slice slice;
+    std::unique_ptr<Numbers> numbers;
+    std::vector<std::size_t> claims;    // that do not hold
+    std::vector<std::size_t> one;       // of these the first alone
+    std::vector<NodeRef> nodes;         // nearest to the claims first; of the image
+    std::vector<std::size_t> distance;  // of each of these
+  };
+  std::optional<Failing> look(std::int32_t entry);
+  // `found`: what the claims were found to be.
+  std::optional<Edit> mend(std::int32_t entry, const Failing& failing, const Is& found,
+                           Clock::time_point until);
+  // Whether the claim of an entry holds with an edit.
+  enum class Holds : std::uint8_t {
+    kNot,
+    kInReals,  // but not in the prime field, where not all laws of the reals hold; where a choice
+               // hides a difference (clipping that does not clip) it holds in the reals only, too
+    kInBoth
+  };
+  Holds holdsWith(std::int32_t entry, const Edit& edit);
+  std::size_t trials() const { return trials_; }
+
+ private:
+  struct Line {
+    std::vector<NodeRef> nodes;
+    std::size_t distance = 0;
+  };
+  const Problem& plan() const { return image_.problem(); }
+  const Node& node(NodeRef ref) const;
+  const Program& program(NodeRef ref) const;
+  std::vector<Line> lines(const Failing& failing) const;
+  std::vector<std::vector<std::int32_t>> axisSets(const Is& found) const;
+
+  void suspicious(const Line& line, const Is& found, std::vector<Edit>& edits) const;
+  void messages(const Line& line, std::vector<Edit>& edits) const;
+  void collectives(const Line& line, const Is& found, std::vector<Edit>& edits) const;
+  void attributes(const Line& line, bool strange, std::vector<Edit>& edits) const;
+  void terms(const Line& line, std::vector<Edit>& edits) const;
+  void late(const Line& line, std::vector<Edit>& edits) const;
+  std::vector<std::int32_t> unread(std::int32_t program) const;
+  void scalars(const Line& line, const Is& found, bool strange, std::vector<Edit>& edits) const;
+  void skipped(const Line& line, const Is& found, std::vector<Edit>& edits) const;
+  void strangers(const Line& line, const Is& found, std::vector<Edit>& edits) const;
+  void microbatches(const Line& line, std::vector<Edit>& edits) const;
+  void exchanges(const Line& line, std::vector<Edit>& edits) const;
+  void operands(const Line& line, bool all, std::vector<Edit>& edits) const;
+  void inserted(const Line& line, const Is& found, std::vector<Edit>& edits) const;
+  std::vector<NodeRef> messagesOf(NameId comm) const;
+  Edit on(const Line& line, Edit::Kind kind) const;
+
+  const Image& image_;
+  SliceCutter cutter_;
+  ModelValues& model_;
+  Clock::time_point end_;
+  std::unique_ptr<Problem> work_;
+  std::size_t trials_ = 0;
+};
+
+}  // namespace shardproof::diagnose

@@ -1,0 +1,315 @@
+#include "diagnose/slice.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "plan/mesh.h"
+#include "shardproof/error.h"
+
+namespace shardproof::diagnose {
+
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+using Family = std::pair<std::int32_t, std::int32_t>;    // program and tensor
+using Place = std::pair<std::int32_t, std::int32_t>;     // entry and shard
+using Instance = std::pair<std::int64_t, std::int32_t>;  // rank and microbatch
+
+class Cut {
+ public:
+  Cut(const Image& image, const Problem& plan, std::int32_t entry, std::size_t mostNodes,
+      bool ordered)
+      : image_(image), from_(plan), mesh_(plan.plan.mesh), entry_(entry), mostNodes_(mostNodes) {
+    for (const Program& program : plan.plan.programs) {
+      byName_.emplace_back();
+      producers_.emplace_back(program.graph.tensors.size());
+      for (std::size_t t = 0; t < program.graph.tensors.size(); ++t)
+        byName_.back().emplace(program.graph.tensors[t].name, static_cast<std::int32_t>(t));
+      for (std::size_t n = 0; n < program.graph.nodes.size(); ++n) {
+        const Node& node = program.graph.nodes[n];
+        for (const std::int32_t t : program.graph.out(node))
+          if (t >= 0) producers_.back()[at(t)].push_back(static_cast<std::int32_t>(n));
+        if (node.communication >= 0)
+          byComm_[program.communications[at(node.communication)].comm].push_back(
+              {static_cast<std::int32_t>(byName_.size()) - 1, static_cast<std::int32_t>(n)});
+      }
+    }
+    programOf_.assign(at(mesh_.ranks()), 0);
+    for (std::size_t p = 0; p < plan.plan.programs.size(); ++p)
+      for (std::int64_t r = 0; r < mesh_.ranks(); ++r)
+        if (agrees(r, plan.plan.programs[p].at)) programOf_[at(r)] = static_cast<std::int32_t>(p);
+    const auto& lineage = plan.plan.lineage;
+    for (std::size_t e = 0; e < lineage.size(); ++e) {
+      if (static_cast<std::int32_t>(e) == entry) continue;
+      if (lineage[e].role != Role::kInput && !image.before(static_cast<std::int32_t>(e), entry) &&
+          (ordered || lineage[e].tensor == lineage[at(entry)].tensor))
+        continue;
+      for (std::size_t s = 0; s < lineage[e].shards.size(); ++s)
+        for (const Part& part : lineage[e].shards[s].parts)
+          mentions_[part.local].push_back(
+              {static_cast<std::int32_t>(e), static_cast<std::int32_t>(s)});
+    }
+  }
+
+  Slice run() {
+    while (!walk()) {
+    }
+    return build();
+  }
+
+ private:
+  bool agrees(std::int64_t rank, const Coordinates& where) const {
+    return std::all_of(where.begin(), where.end(),
+                       [&](const auto& c) { return mesh_.coordinate(rank, c.first) == c.second; });
+  }
+  const Graph& graph(std::int32_t p) const { return from_.plan.programs[at(p)].graph; }
+
+  // Instances of the local tensors that a shard speaks of, by family.
+  std::map<Family, std::set<Instance>> covers(Place place) const {
+    std::map<Family, std::set<Instance>> found;
+    for (const Part& part : from_.plan.lineage[at(place.first)].shards[at(place.second)].parts) {
+      for (std::int64_t r = 0; r < mesh_.ranks(); ++r) {
+        if (!agrees(r, part.at)) continue;
+        const std::int32_t p = programOf_[at(r)];
+        const auto it = byName_[at(p)].find(part.local);
+        if (it == byName_[at(p)].end()) continue;
+        auto& of = found[{p, it->second}];
+        if (!graph(p).tensors[at(it->second)].perMicrobatch) of.insert({r, -1});
+        else if (part.microbatch.isOne()) of.insert({r, part.microbatch.number()});
+        else
+          for (std::int32_t m = 0; m < from_.plan.microbatches; ++m) of.insert({r, m});
+      }
+    }
+    return found;
+  }
+
+  std::size_t instances(Family f) const {
+    std::size_t ranks = 0;
+    for (const std::int32_t p : programOf_) ranks += p == f.first;
+    return ranks *
+           (graph(f.first).tensors[at(f.second)].perMicrobatch ? at(from_.plan.microbatches) : 1);
+  }
+
+  // Whether lineage gives all instances of the tensor their values; takes what is needed for that.
+  bool bounded(Family f) {
+    if (given_[f].size() == instances(f)) return true;
+    const auto it = mentions_.find(graph(f.first).tensors[at(f.second)].name);
+    if (it == mentions_.end()) return false;
+    const auto before = given_;
+    const auto chosenBefore = chosen_;
+    for (const bool sums : {false, true}) {
+      for (const Place& place : it->second) {
+        const Shard& shard = from_.plan.lineage[at(place.first)].shards[at(place.second)];
+        const bool isSum = shard.parts.size() > 1 || !shard.sum.empty();
+        if (isSum != sums || chosen_.contains(place) || banned_.contains(place)) continue;
+        const auto more = covers(place);
+        if (!more.contains(f)) continue;
+        bool overlaps = false;
+        for (const auto& [family, set] : more)
+          for (const Instance& i : set) overlaps = overlaps || given_[family].contains(i);
+        if (overlaps) continue;
+        for (const auto& [family, set] : more) given_[family].insert(set.begin(), set.end());
+        chosen_.insert(place);
+        if (given_[f].size() == instances(f)) return true;
+      }
+    }
+    given_ = before;
+    chosen_ = chosenBefore;
+    return false;
+  }
+
+  // False: a shard was taken that gives values to a part of a tensor that is computed otherwise;
+  // once more without it.
+  bool walk() {
+    needed_.clear();
+    nodes_.clear();
+    given_.clear();
+    chosen_.clear();
+    std::vector<Family> todo;
+    const auto need = [&](Family f) {
+      if (needed_.insert(f).second) todo.push_back(f);
+    };
+    for (std::size_t s = 0; s < from_.plan.lineage[at(entry_)].shards.size(); ++s)
+      for (const auto& [family, set] : covers({entry_, static_cast<std::int32_t>(s)})) need(family);
+    const auto take = [&](NodeRef ref) {
+      if (!nodes_.insert(ref).second) return;
+      if (nodes_.size() > mostNodes_) throw Unsupported("the stage has too many operators");
+      const Graph& g = graph(ref.program);
+      for (const Operand& o : g.in(g.nodes[at(ref.node)]))
+        if (o.present()) need({ref.program, o.tensor});
+    };
+    while (!todo.empty()) {
+      const Family f = todo.back();
+      todo.pop_back();
+      const Tensor& tensor = graph(f.first).tensors[at(f.second)];
+      if (tensor.kind == TensorKind::kConstant) continue;
+      if (bounded(f) || tensor.kind != TensorKind::kProduced) continue;
+      for (const std::int32_t n : producers_[at(f.first)][at(f.second)]) {
+        take({f.first, n});
+        const Node& node = graph(f.first).nodes[at(n)];
+        if (node.communication < 0) continue;
+        const Program& program = from_.plan.programs[at(f.first)];
+        for (const NodeRef other : byComm_[program.communications[at(node.communication)].comm])
+          take(other);
+      }
+    }
+    std::erase_if(given_, [](const auto& entry) { return entry.second.empty(); });
+    for (const auto& [family, set] : given_) {
+      if (!needed_.contains(family) || set.size() == instances(family) ||
+          graph(family.first).tensors[at(family.second)].kind != TensorKind::kProduced)
+        continue;
+      for (const Place& place : chosen_)
+        if (covers(place).contains(family)) banned_.insert(place);
+      return false;
+    }
+    // Results of the nodes that were taken, also those that nobody here reads.
+    for (const NodeRef ref : nodes_)
+      for (const std::int32_t t : graph(ref.program).out(graph(ref.program).nodes[at(ref.node)]))
+        if (t >= 0) needed_.insert({ref.program, t});
+    return true;
+  }
+
+  Slice build() {
+    Slice slice;
+    slice.problem = std::make_unique<Problem>();
+    Problem& to = *slice.problem;
+    spareNames_ = &to.names;
+    to.attributes = from_.attributes;
+    to.model = from_.model;
+    const auto name = [&](NameId id) {
+      return id.valid() ? to.names.intern(from_.names.text(id)) : id;
+    };
+    for (Tensor& t : to.model.graph.tensors) {
+      t.name = name(t.name);
+      t.gradientOf = name(t.gradientOf);
+    }
+    for (Node& n : to.model.graph.nodes) n.location = NameId();
+    to.plan.file = from_.plan.file;
+    to.plan.mesh = from_.plan.mesh;
+    to.plan.microbatches = from_.plan.microbatches;
+    std::set<Family> bound;
+    for (const auto& [family, set] : given_) bound.insert(family);
+    for (std::size_t p = 0; p < from_.plan.programs.size(); ++p) {
+      to.plan.programs.emplace_back();
+      slice.nodeOf.emplace_back();
+      build(static_cast<std::int32_t>(p), bound, name, to.plan.programs.back(),
+            slice.nodeOf.back());
+    }
+    const auto add = [&](std::int32_t e, Role role, const std::vector<std::int32_t>& shards) {
+      const LineageEntry& entry = from_.plan.lineage[at(e)];
+      LineageEntry made{entry.tensor, role, {}};
+      for (const std::int32_t s : shards) {
+        made.shards.push_back(entry.shards[at(s)]);
+        for (Part& part : made.shards.back().parts) part.local = name(part.local);
+      }
+      to.plan.lineage.push_back(std::move(made));
+    };
+    std::vector<std::int32_t> all;
+    for (std::size_t s = 0; s < from_.plan.lineage[at(entry_)].shards.size(); ++s)
+      all.push_back(static_cast<std::int32_t>(s));
+    add(entry_, Role::kCheckpoint, all);
+    std::map<std::int32_t, std::vector<std::int32_t>> byEntry;
+    for (const Place& place : chosen_) byEntry[place.first].push_back(place.second);
+    for (const auto& [e, shards] : byEntry) add(e, Role::kInput, shards);
+    return slice;
+  }
+
+  template <class Name>
+  void build(std::int32_t p, const std::set<Family>& bound, const Name& name, Program& to,
+             std::vector<std::int32_t>& nodeOf) {
+    const Program& from = from_.plan.programs[at(p)];
+    to.at = from.at;
+    to.issueOrder = from.issueOrder;
+    to.communications = from.communications;
+    for (CommunicationSpec& spec : to.communications) spec.comm = name(spec.comm);
+    to.graph.constants = from.graph.constants;
+    std::map<std::int32_t, std::int32_t> tensors;
+    const auto tensor = [&](std::int32_t t) {
+      const auto [it, added] =
+          tensors.emplace(t, static_cast<std::int32_t>(to.graph.tensors.size()));
+      if (!added) return it->second;
+      Tensor made = from.graph.tensors[at(t)];
+      made.name = name(made.name);
+      if (bound.contains({p, t}) && made.kind == TensorKind::kProduced)
+        made.kind = TensorKind::kInput;
+      to.graph.tensors.push_back(made);
+      return it->second;
+    };
+    for (const Family& f : needed_)
+      if (f.first == p) tensor(f.second);
+    for (const Family& f : bound)
+      if (f.first == p) tensor(f.second);
+    for (const NodeRef ref : nodes_) {
+      if (ref.program != p) continue;
+      Node node = from.graph.nodes[at(ref.node)];
+      const auto out = from.graph.out(node);
+      const auto in = from.graph.in(node);
+      node.location = NameId();
+      node.firstIn = static_cast<std::uint32_t>(to.graph.operands.size());
+      for (Operand o : in) {
+        if (o.present()) o.tensor = tensor(o.tensor);
+        to.graph.operands.push_back(o);
+      }
+      node.firstOut = static_cast<std::uint32_t>(to.graph.results.size());
+      for (const std::int32_t t : out) {
+        // What lineage gives is not computed as well.
+        const bool wanted = t >= 0 && !(bound.contains({p, t}) &&
+                                        from.graph.tensors[at(t)].kind == TensorKind::kProduced);
+        if (!wanted && t >= 0 && node.communication >= 0) {
+          Tensor spare = from.graph.tensors[at(t)];  // a member's result that nobody here needs
+          spare.name = spareName(spare.name, ref);
+          to.graph.results.push_back(static_cast<std::int32_t>(to.graph.tensors.size()));
+          to.graph.tensors.push_back(spare);
+        } else {
+          to.graph.results.push_back(wanted ? tensor(t) : -1);
+        }
+      }
+      nodeOf.push_back(ref.node);
+      to.graph.nodes.push_back(node);
+    }
+    for (const DrawnMask& mask : from.graph.drawnMasks) {
+      const auto it = std::find(nodeOf.begin(), nodeOf.end(), mask.node);
+      if (it == nodeOf.end()) continue;
+      to.graph.drawnMasks.push_back(
+          {static_cast<std::int32_t>(it - nodeOf.begin()), mask.attributes});
+    }
+  }
+
+  NameId spareName(NameId original, NodeRef ref) {
+    return spareNames_->intern(from_.names.text(original) + " of node " + std::to_string(ref.node));
+  }
+
+  const Image& image_;
+  const Problem& from_;
+  const MeshView mesh_;
+  const std::int32_t entry_;
+  const std::size_t mostNodes_;
+  std::vector<std::map<NameId, std::int32_t>> byName_;
+  std::vector<std::vector<std::vector<std::int32_t>>> producers_;
+  std::map<NameId, std::vector<NodeRef>> byComm_;
+  std::vector<std::int32_t> programOf_;
+  std::map<NameId, std::vector<Place>> mentions_;
+  std::set<Family> needed_;
+  std::set<NodeRef> nodes_;
+  std::map<Family, std::set<Instance>> given_;
+  std::set<Place> chosen_, banned_;
+  Names* spareNames_ = nullptr;
+};
+
+}  // namespace
+
+std::size_t Slice::nodes() const {
+  std::size_t n = 0;
+  for (const auto& of : nodeOf) n += of.size();
+  return n;
+}
+
+Slice SliceCutter::cut(const Problem& plan, std::int32_t entry, std::size_t mostNodes,
+                       bool ordered) const {
+  return Cut(image_, plan, entry, mostNodes, ordered).run();
+}
+
+}  // namespace shardproof::diagnose

@@ -1,0 +1,260 @@
+#include "diagnose/structure.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include "diagnose/edit.h"
+#include "diagnose/words.h"
+#include "plan/mesh.h"
+#include "report/text.h"
+#include "shardproof/error.h"
+#include "writer/write_problem.h"
+
+namespace shardproof::diagnose {
+
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+std::optional<NodeRef> refOf(const NodePlace& place) {
+  NodeRef ref;
+  if (!place.inPlan ||
+      std::sscanf(place.pointer.c_str(), "/programs/%d/nodes/%d", &ref.program, &ref.node) != 2)
+    return std::nullopt;
+  return ref;
+}
+
+// The messages of one communication.
+class Messages {
+ public:
+  struct End {
+    NodeRef node;
+    std::int64_t rank, peer;
+  };
+  Messages(const Problem& problem, NameId comm) : problem_(problem), mesh_(problem.plan.mesh) {
+    for (std::size_t p = 0; p < problem.plan.programs.size(); ++p) {
+      const Program& program = problem.plan.programs[p];
+      for (std::size_t n = 0; n < program.graph.nodes.size(); ++n) {
+        const std::int32_t c = program.graph.nodes[n].communication;
+        if (c < 0 || program.communications[at(c)].comm != comm) continue;
+        const CommunicationSpec& spec = program.communications[at(c)];
+        nodes.push_back({static_cast<std::int32_t>(p), static_cast<std::int32_t>(n)});
+        for (std::int64_t r = 0; r < mesh_.ranks(); ++r) {
+          if (mesh_.with(r, program.at) != r) continue;
+          const End end{nodes.back(), r, mesh_.with(r, spec.peer)};
+          if (spec.kind == Communication::kSend) sends.push_back(end);
+          else if (spec.kind == Communication::kReceive) receives.push_back(end);
+        }
+      }
+    }
+  }
+
+  // Of these ends, those that no other end meets.
+  static std::vector<End> alone(const std::vector<End>& ends, const std::vector<End>& others) {
+    std::set<std::pair<std::int64_t, std::int64_t>> met;
+    for (const End& other : others) met.insert({other.peer, other.rank});
+    std::vector<End> found;
+    for (const End& end : ends)
+      if (!met.contains({end.rank, end.peer})) found.push_back(end);
+    return found;
+  }
+
+  // The peers with which each of `ends` meets one that waits for its rank; by program, as
+  // coordinates that differ from the rank's own. Nothing: there are no such.
+  std::vector<Edit> mend(const std::vector<End>& ends, const std::vector<End>& waiting) const {
+    std::map<std::int64_t, std::set<std::int64_t>> wanted;
+    for (const End& w : waiting) wanted[w.peer].insert(w.rank);
+    std::map<std::int32_t, Edit> byProgram;
+    std::map<std::int32_t, std::map<std::int32_t, std::set<std::int32_t>>> coordinates;
+    for (const End& end : ends) {
+      const auto it = wanted.find(end.rank);
+      if (it == wanted.end() || it->second.size() != 1) return {};
+      Edit& edit = byProgram[end.node.program];
+      edit.kind = Edit::Kind::kPeer;
+      edit.nodes.push_back(end.node);
+      for (std::int32_t a = 0; a < mesh_.axes(); ++a) {
+        const std::int32_t c = mesh_.coordinate(*it->second.begin(), a);
+        coordinates[end.node.program][a].insert(c == mesh_.coordinate(end.rank, a) ? -1 : c);
+      }
+    }
+    std::vector<Edit> edits;
+    for (auto& [p, edit] : byProgram) {
+      for (const auto& [axis, values] : coordinates[p]) {
+        if (values.size() != 1) return {};
+        if (*values.begin() < 0) edit.axes.push_back(axis);
+        else edit.peer.emplace_back(axis, *values.begin());
+      }
+      edits.push_back(edit);
+    }
+    return edits;
+  }
+
+  std::vector<NodeRef> nodes;
+  std::vector<End> sends, receives;
+
+ private:
+  const Problem& problem_;
+  const MeshView mesh_;
+};
+
+std::string ranksText(std::vector<std::int64_t> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return (ranks.size() == 1 ? "rank " : "ranks ") + formatRanks(ranks);
+}
+
+class Structure {
+ public:
+  Structure(const Problem& problem, const Report& report) : problem_(problem), report_(report) {}
+
+  Causes run(const std::string& modelFile) {
+    // Defects of one communication, or of one kind at one node, are one cause: they differ in ranks
+    // and microbatches.
+    std::map<std::pair<DefectKind, std::string>, std::size_t> known;
+    for (std::size_t d = 0; d < report_.defects.size(); ++d) {
+      const Defect& defect = report_.defects[d];
+      const NameId comm = commOf(defect);
+      const std::string place = comm.valid() && defect.kind != DefectKind::kDeadlock
+                                    ? problem_.names.text(comm)
+                                : defect.nodes.empty() ? ""
+                                                       : defect.nodes.front().pointer;
+      const auto [it, added] = known.emplace(std::pair(defect.kind, place), result_.causes.size());
+      if (added) result_.causes.push_back(causeOf(defect, comm));
+      Cause& cause = result_.causes[it->second];
+      cause.defects.push_back(d);
+      if (ranksKnown_.contains(it->second)) continue;
+      for (const std::int64_t r : defect.ranks)
+        if (std::find(cause.ranks.begin(), cause.ranks.end(), r) == cause.ranks.end())
+          cause.ranks.push_back(r);
+      if (defect.microbatch && std::find(cause.microbatches.begin(), cause.microbatches.end(),
+                                         *defect.microbatch) == cause.microbatches.end())
+        cause.microbatches.push_back(*defect.microbatch);
+    }
+    if (!edits_.empty()) {
+      try {
+        const auto mended = clone(problem_);
+        bool all = true;
+        for (const Edit& edit : edits_) all = all && apply(*mended, edit);
+        if (all) {
+          result_.mendedPlan = planText(*mended, modelFile);
+          result_.mendedModel = modelText(*mended);
+        }
+      } catch (const Unsupported&) {
+      }
+    }
+    return std::move(result_);
+  }
+
+ private:
+  NameId commOf(const Defect& defect) const {
+    if (defect.nodes.empty()) return {};
+    const auto ref = refOf(defect.nodes.front());
+    if (!ref) return {};
+    const Program& program = problem_.plan.programs[at(ref->program)];
+    const std::int32_t c = program.graph.nodes[at(ref->node)].communication;
+    return c < 0 ? NameId() : program.communications[at(c)].comm;
+  }
+
+  Cause causeOf(const Defect& defect, NameId comm) {
+    Cause cause;
+    cause.kind = toString(defect.kind);
+    cause.sentence = defect.message;
+    cause.nodes = defect.nodes;
+    if (defect.kind == DefectKind::kSendReceive && comm.valid()) message(cause, comm);
+    if (defect.kind == DefectKind::kDeadlock) tags(cause, defect);
+    return cause;
+  }
+
+  void message(Cause& cause, NameId comm) {
+    const Messages messages(problem_, comm);
+    const auto sends = Messages::alone(messages.sends, messages.receives);
+    const auto receives = Messages::alone(messages.receives, messages.sends);
+    if (sends.empty() || receives.empty()) return;
+    std::vector<std::int64_t> senders, to, waiting, from;
+    for (const auto& end : sends) {
+      senders.push_back(end.rank);
+      to.push_back(end.peer);
+    }
+    for (const auto& end : receives) {
+      waiting.push_back(end.rank);
+      from.push_back(end.peer);
+    }
+    std::vector<Edit> edits = messages.mend(sends, receives);
+    bool atSend = true;
+    if (edits.empty()) {
+      edits = messages.mend(receives, sends);
+      atSend = false;
+    }
+    const NodeRef first = sends.front().node, second = receives.front().node;
+    const auto one = [](const std::vector<std::int64_t>& ranks) {
+      return std::set<std::int64_t>(ranks.begin(), ranks.end()).size() == 1;
+    };
+    cause.sentence = ranksText(senders) + (one(senders) ? " sends to " : " send to ") +
+                     ranksText(to) + " at " + nodeText(problem_, first) + ", but " +
+                     ranksText(waiting) + (one(waiting) ? " waits for " : " wait for ") +
+                     ranksText(from) + " at " + nodeText(problem_, second);
+    cause.kind = "wrong-peer";
+    cause.nodes = {placeOf(problem_, atSend ? first : second),
+                   placeOf(problem_, atSend ? second : first)};
+    cause.ranks = senders;
+    std::sort(cause.ranks.begin(), cause.ranks.end());
+    cause.ranks.erase(std::unique(cause.ranks.begin(), cause.ranks.end()), cause.ranks.end());
+    ranksKnown_.insert(result_.causes.size());
+    if (edits.empty()) return;
+    std::string text;
+    for (const Edit& edit : edits) {
+      if (!text.empty()) text += "; ";
+      text += nodeText(problem_, edit.nodes.front()) + (atSend ? " sends to" : " receives from");
+      for (const auto& [axis, c] : edit.peer)
+        text += " " + problem_.plan.mesh[at(axis)].name + "=" + std::to_string(c);
+      if (!edit.axes.empty()) text += " and else the rank's own coordinates";
+    }
+    cause.mend = Cause::Mend{text, false};
+    edits_.insert(edits_.end(), edits.begin(), edits.end());
+  }
+
+  // Messages that meet by tags, on a circle: without tags each meets that of its own microbatch.
+  void tags(Cause& cause, const Defect& defect) {
+    std::set<NameId> comms;
+    for (const NodePlace& place : defect.nodes) {
+      const auto ref = refOf(place);
+      if (!ref) continue;
+      const Program& program = problem_.plan.programs[at(ref->program)];
+      const std::int32_t c = program.graph.nodes[at(ref->node)].communication;
+      if (c < 0 || !program.communications[at(c)].tag) continue;
+      const CommunicationSpec& spec = program.communications[at(c)];
+      if (spec.kind == Communication::kSend || spec.kind == Communication::kReceive)
+        comms.insert(spec.comm);
+    }
+    if (comms.size() != 1) return;
+    Edit edit;
+    edit.kind = Edit::Kind::kTag;
+    edit.nodes = Messages(problem_, *comms.begin()).nodes;
+    cause.mend = Cause::Mend{mendText(problem_, edit), false};
+    for (const NodeRef ref : edit.nodes)
+      if (cause.nodes.size() < 12) cause.nodes.insert(cause.nodes.begin(), placeOf(problem_, ref));
+    cause.sentence =
+        "messages `" + problem_.names.text(*comms.begin()) +
+        "` meet by tags those of other microbatches, and wait in a circle: " + defect.message;
+    edits_.push_back(std::move(edit));
+  }
+
+  const Problem& problem_;
+  const Report& report_;
+  Causes result_;
+  std::vector<Edit> edits_;
+  std::set<std::size_t> ranksKnown_;
+};
+
+}  // namespace
+
+Causes structuralCauses(const Problem& problem, const Report& report,
+                        const std::string& modelFile) {
+  return Structure(problem, report).run(modelFile);
+}
+
+}  // namespace shardproof::diagnose

@@ -1,0 +1,166 @@
+// Causes, sentences and mends of small plans that are wrong in known ways.
+#include "diagnose/diagnose.h"
+
+#include <gtest/gtest.h>
+
+#include "diagnose/causes.h"
+#include "diagnose/edit.h"
+#include "diagnose/finder.h"
+#include "reader/reader.h"
+#include "shardproof/verify.h"
+#include "support/problems.h"
+
+namespace shardproof {
+namespace {
+
+// Rows of x on each dp rank, the product's inner dimension cut over tp: y is a partial sum.
+test::Draft partial() {
+  return test::draft(R"({
+    "tensors": {"x": {"shape": [8, 4], "kind": "input"}, "w": {"shape": [6, 4], "kind": "parameter"},
+                "y": {"shape": [8, 6]}, "z": {"shape": [8, 6]}},
+    "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["y"]},
+              {"op": "mul", "in": ["y"], "out": ["z"], "attrs": {"scalar": 3}}],
+    "outputs": ["z"]})",
+                     R"({
+    "mesh": [["dp", 2], ["tp", 2]],
+    "programs": [{"tensors": {"x": {"shape": [4, 2], "kind": "input"}, "w": {"shape": [6, 2], "kind": "parameter"},
+                              "y.part": {"shape": [4, 6]}, "y": {"shape": [4, 6]}, "z": {"shape": [4, 6]}},
+                  "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["y.part"]},
+                            {"op": "all_reduce", "in": ["y.part"], "out": ["y"], "comm": "c", "group": ["tp"]},
+                            {"op": "mul", "in": ["y"], "out": ["z"], "attrs": {"scalar": 3}}]}],
+    "lineage": [
+      {"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 2]], "step": {"dp": [4, 0], "tp": [0, 2]}, "parts": [{"local": "x"}]}]},
+      {"tensor": "w", "role": "input", "shards": [{"box": [[0, 6], [0, 2]], "step": {"tp": [0, 2]}, "parts": [{"local": "w"}]}]},
+      {"tensor": "z", "role": "output", "shards": [{"box": [[0, 4], [0, 6]], "step": {"dp": [4, 0]}, "parts": [{"local": "z"}]}]}]})");
+}
+
+struct Diagnosed {
+  Report report;
+  std::string mended;
+};
+
+Diagnosed diagnosed(const test::Draft& d) {
+  const auto problem = test::read(d);
+  VerifyOptions options;
+  options.jobs = 1;
+  Diagnosed result{verify(*problem, options), {}};
+  result.mended = diagnosePlan(*problem, result.report, "", {});
+  return result;
+}
+
+TEST(Diagnose, SaysNothingOfARightPlan) {
+  const Diagnosed d = diagnosed(partial());
+  EXPECT_EQ(d.report.verdict, Verdict::kEquivalent);
+  EXPECT_TRUE(d.report.causes.empty());
+  EXPECT_TRUE(d.mended.empty());
+}
+
+TEST(Diagnose, FindsAMissingReduction) {
+  test::Draft draft = partial();
+  draft.node(0, 1) = test::Json::parse(R"({"op": "identity", "in": ["y.part"], "out": ["y"]})");
+  const Diagnosed d = diagnosed(draft);
+  EXPECT_EQ(d.report.verdict, Verdict::kNotEquivalent);
+  ASSERT_EQ(d.report.causes.size(), 1u);
+  const Cause& cause = d.report.causes[0];
+  EXPECT_EQ(cause.kind, "partial-sum");
+  EXPECT_NE(cause.sentence.find("it is a partial sum over tp of `z`"), std::string::npos)
+      << cause.sentence;
+  EXPECT_EQ(cause.ranks, (std::vector<std::int64_t>{0, 1, 2, 3}));
+  EXPECT_EQ(cause.defects, (std::vector<std::size_t>{0}));
+  ASSERT_FALSE(cause.nodes.empty());
+  EXPECT_EQ(cause.nodes[0].pointer, "/programs/0/nodes/1");
+  ASSERT_TRUE(cause.mend);
+  EXPECT_TRUE(cause.mend->proved);
+  test::Draft mended = draft;
+  mended.plan = test::Json::parse(d.mended);
+  EXPECT_EQ(verify(*test::read(mended), {}).verdict, Verdict::kEquivalent);
+}
+
+TEST(Diagnose, FindsFactorsGroupsAndOperands) {
+  test::Draft factor = partial();
+  factor.node(0, 2)["attrs"]["scalar"] = 6;
+  const Cause scaled = diagnosed(factor).report.causes.at(0);
+  EXPECT_EQ(scaled.kind, "scaled");
+  EXPECT_NE(scaled.sentence.find("scalar 6 where it has to have 3"), std::string::npos)
+      << scaled.sentence;
+
+  test::Draft group = partial();
+  group.node(0, 1)["group"] = {"dp"};
+  const Cause other = diagnosed(group).report.causes.at(0);
+  EXPECT_NE(other.sentence.find("runs over dp where it has to run over tp"), std::string::npos)
+      << other.sentence;
+  EXPECT_TRUE(other.mend && other.mend->proved);
+
+  test::Draft operand = partial();
+  operand.node(0, 2)["in"] = {"y.part"};
+  const Cause reads = diagnosed(operand).report.causes.at(0);
+  EXPECT_NE(reads.sentence.find("reads `y.part` where it has to read `y`"), std::string::npos)
+      << reads.sentence;
+}
+
+TEST(Diagnose, FindsRowsOfAnotherRank) {
+  // Each dp rank holds the other's rows: as lineage of an output, which no change of a node mends.
+  test::Draft draft = partial();
+  draft.entry(2)["shards"][0]["box"] = test::Json::parse("[[4, 8], [0, 6]]");
+  draft.entry(2)["shards"][0]["step"]["dp"] = {-4, 0};
+  const Diagnosed d = diagnosed(draft);
+  ASSERT_EQ(d.report.causes.size(), 1u);
+  EXPECT_EQ(d.report.causes[0].kind, "other-place");
+  EXPECT_NE(d.report.causes[0].sentence.find("the part of dp rank 1"), std::string::npos)
+      << d.report.causes[0].sentence;
+  EXPECT_TRUE(d.mended.empty());
+}
+
+TEST(Diagnose, NeverChangesAVerdict) {
+  test::Draft draft = partial();
+  draft.node(0, 2)["attrs"]["scalar"] = 5;
+  const auto problem = test::read(draft);
+  Report report = verify(*problem, {});
+  const Verdict before = report.verdict;
+  const std::size_t defects = report.defects.size();
+  diagnosePlan(*problem, report, "", {});
+  EXPECT_EQ(report.verdict, before);
+  EXPECT_EQ(report.defects.size(), defects);
+}
+
+TEST(DiagnoseStructure, MessagesThatMissEachOther) {
+  test::Draft d =
+      test::draft(R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "y": {"shape": [4]}},
+    "nodes": [{"op": "exp", "in": ["x"], "out": ["y"]}], "outputs": ["y"]})",
+                  R"({"mesh": [["pp", 2], ["dp", 2]],
+    "programs": [{"at": {"pp": 0}, "tensors": {"x": {"shape": [4], "kind": "input"}, "y": {"shape": [4]}},
+                  "nodes": [{"op": "exp", "in": ["x"], "out": ["y"]}, {"op": "send", "in": ["y"], "out": [], "comm": "c", "to": {"pp": 1, "dp": 0}}]},
+                 {"at": {"pp": 1}, "tensors": {"y": {"shape": [4]}}, "nodes": [{"op": "recv", "in": [], "out": ["y"], "comm": "c", "from": {"pp": 0}}]}],
+    "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x", "at": {"pp": 0}}]}]},
+                {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "y", "at": {"pp": 1}}]}]}]})");
+  const Diagnosed result = diagnosed(d);
+  ASSERT_EQ(result.report.causes.size(), 1u);
+  EXPECT_EQ(result.report.causes[0].kind, "wrong-peer");
+  EXPECT_NE(result.report.causes[0].sentence.find("rank 1 sends to rank 2"), std::string::npos)
+      << result.report.causes[0].sentence;
+}
+
+TEST(DiagnoseFinder, SmallFractions) {
+  using diagnose::Field;
+  using diagnose::Ratio;
+  using diagnose::ratioOf;
+  EXPECT_EQ(ratioOf(Field(8)), (Ratio{8, 1}));
+  EXPECT_EQ(ratioOf(interpret::inverse(Field(3))), (Ratio{1, 3}));
+  EXPECT_EQ(ratioOf(-(Field(2) * interpret::inverse(Field(5)))), (Ratio{-2, 5}));
+  EXPECT_FALSE(ratioOf(Field(1234567891234)));
+}
+
+TEST(DiagnoseEdit, RefusesWhatTheReaderWould) {
+  const auto problem = test::read(partial());
+  diagnose::Edit edit;
+  edit.kind = diagnose::Edit::Kind::kOperand;
+  edit.nodes = {{0, 0}};
+  edit.index = 0;
+  edit.tensor = 1;  // w for x: shapes that do not fit
+  EXPECT_FALSE(diagnose::apply(*diagnose::clone(*problem), edit));
+  edit.nodes = {{0, 99}};
+  EXPECT_FALSE(diagnose::apply(*diagnose::clone(*problem), edit));
+}
+
+}  // namespace
+}  // namespace shardproof

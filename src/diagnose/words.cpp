@@ -1,4 +1,5 @@
 #include "diagnose/words.h"
+#include "ops/collectives.h"
 
 #include <algorithm>
 
@@ -22,7 +23,7 @@ const Node& nodeOf(const Problem& full, NodeRef ref) {
 std::string opOf(const Problem& full, NodeRef ref) {
   const Node& node = nodeOf(full, ref);
   if (node.communication < 0) return ops::Registry::instance().at(node.op).name;
-  return communicationName(programOf(full, ref).communications[at(node.communication)].kind);
+  return ops::communicationName(programOf(full, ref).communications[at(node.communication)].kind);
 }
 
 std::string axesText(const Problem& full, const std::vector<std::int32_t>& axes) {
@@ -76,7 +77,7 @@ std::pair<std::string, std::string> operandTexts(const Problem& full, NodeRef re
 
 std::string collectiveText(const Problem& full, const Edit& edit) {
   return std::string(edit.communication == Communication::kReduceScatter ? "a " : "an ") +
-         communicationName(edit.communication) + " over " + axesText(full, edit.axes);
+         ops::communicationName(edit.communication) + " over " + axesText(full, edit.axes);
 }
 
 // What an attribute is and what the edit makes of it.
@@ -238,7 +239,7 @@ std::string mendText(const Problem& full, const Edit& edit) {
       const CommunicationSpec& spec = programOf(full, ref).communications[at(n.communication)];
       std::string text = node;
       if (edit.communication != spec.kind)
-        text += " is " + article(communicationName(edit.communication)) + " instead";
+        text += " is " + article(ops::communicationName(edit.communication)) + " instead";
       if (edit.axes != spec.groupAxes)
         text += " runs over " + axesText(full, edit.axes) + " instead of " +
                 (spec.groupAt.empty() ? axesText(full, spec.groupAxes) : "the listed ranks");

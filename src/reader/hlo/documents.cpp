@@ -83,8 +83,9 @@ class Builder {
     }
     if (!shared_.unknowns.empty())
       documents.assumptions.push_back(
-          std::to_string(shared_.unknowns.size()) +
-          " tables of numbers that are not rational are taken for arbitrary ones by the proof");
+          "the numbers of " + std::to_string(shared_.unknowns.size()) +
+          (shared_.unknowns.size() == 1 ? " table" : " tables") +
+          " that are not rational, or random, are taken for arbitrary ones by the proof");
     return documents;
   }
 

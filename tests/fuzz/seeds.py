@@ -8,6 +8,7 @@ What the fuzzer has found to be worth keeping besides is in corpus/TARGET.
 import gzip
 import json
 import pathlib
+import re
 import sqlite3
 import subprocess
 import sys
@@ -190,6 +191,21 @@ def prove(program, problems):
         return forms, (directory / "small.db").read_bytes()
 
 
+def hlo_programs():
+    """(name, bytes) of the programs of tests/plans/hlo: of single operators, and pairs of whole steps; without what they say of their sources."""
+    def short(program):
+        return re.sub(r", metadata=\{[^}]*\}", "", re.sub(r"\n(FileNames|FunctionNames|FileLocations|StackFrames)\n(.+\n)*", "\n", program))
+
+    folder = ROOT / "tests" / "plans" / "hlo"
+    with gzip.open(folder / "operators.json.gz", "rt") as file:
+        for k, case in enumerate(json.load(file)):
+            yield f"operator{k}", short(case["hlo"]).encode()
+    for single in sorted(folder.glob("*.single.hlo.gz")):
+        name = single.name.removesuffix(".single.hlo.gz")
+        texts = [short(gzip.open(folder / f"{name}.{kind}.hlo.gz", "rt").read()) for kind in ("single", "spmd")]
+        yield name, "\n%%\n".join(texts).encode()
+
+
 def main():
     directory, program = pathlib.Path(sys.argv[1]), sys.argv[2]
 
@@ -210,6 +226,8 @@ def main():
         write("read_problem", f"{name}_gz", gzip.compress(plan, mtime=0))
         write("verify_plan", name, plan)
         write("mutate_plan", name, plan)
+    for name, program_text in hlo_programs():
+        write("read_hlo", name, program_text)
     for target in ("write_report", "cache_file"):
         write(target, "zeros", bytes(64))
         write(target, "ramp", bytes(range(256)))

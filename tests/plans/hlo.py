@@ -34,11 +34,17 @@ HARMLESS = {
     "shifted_sequence": {"integer 0"},
     # Which columns a rank takes of those that are all added up; the start of a slice along a whole dimension.
     "uneven": {"position 0", "integer 1"},
+    # 0 subtracted.
+    "dropout": {"minus 25"},
     # Where the rows end that a rank gets of the next: the last rank gets zeros anyway.
     "convolutions_by_rows": {"minus 0", "bounds 0", "bounds 2", "integer 3"},
     # The wrapping again, and rows out of the rank's window, which are masked.
     "shard_map_vocabulary": {"minus 0", "integer 2"},
 }
+
+
+# Edits that change nothing that could be seen, but take minutes to be given up: a random number compared by <=.
+LEFT_OUT = {"dropout": {"bounds 2"}}
 
 
 def verify(shardproof, model, plan):
@@ -115,6 +121,8 @@ def check(shardproof, name):
     refuted = 0
     with tempfile.TemporaryDirectory() as directory:
         for edit, broken in edits(text):
+            if edit in LEFT_OUT.get(name, ()):
+                continue
             path = os.path.join(directory, "broken.hlo")
             with open(path, "w") as file:
                 file.write(broken)
@@ -143,7 +151,7 @@ def main():
     shardproof = os.path.abspath(sys.argv[1])
     names = sorted(os.path.basename(f)[: -len(".single.hlo.gz")]
                    for f in glob.glob(os.path.join(HERE, "*.single.hlo.gz")))
-    assert len(names) >= 26, names
+    assert len(names) >= 27, names
     failed = False
     with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
         for name, (refuted, problems) in zip(names, pool.map(lambda n: check(shardproof, n), names)):

@@ -2,13 +2,17 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <random>
 #include <stdexcept>
 
+#include "reader/hlo/approximate.h"
 #include "reader/hlo/index.h"
 #include "reader/hlo/scalars.h"
 #include "reader/hlo/table.h"
+#include "reader/hlo/window.h"
+#include "shardproof/error.h"
 
 namespace shardproof::hlo {
 namespace {
@@ -200,6 +204,98 @@ TEST(HloTable, MovesElementsAsTheOpcodesSay) {
   };
   EXPECT_EQ(number(reduceTable(rows, Sizes{1}, s.rational(5), plus), {2}), 13);
   EXPECT_THROW(wholeTable(uniformTable({1 << 20, 1 << 20}, s.rational(0))), std::length_error);
+}
+
+// The true number lies within the error that is told.
+TEST(HloApproximations, AreWithinTheirErrors) {
+  Scalars s;
+  const auto of = [&](const char* op, std::initializer_list<ScalarId> x) {
+    return s.apply(op, {}, "f32", std::vector<ScalarId>(x));
+  };
+  const auto number = [&](const char* text) { return s.parse(text, "f64", true); };
+  Approximations approximations(s);
+  const auto expect = [&](ScalarId id, double value, double most) {
+    const auto found = approximations.of(id);
+    ASSERT_TRUE(found);
+    EXPECT_LE(std::abs(found->value - value), found->error + std::abs(value) * 1e-15);
+    EXPECT_LE(found->error, most);
+  };
+  expect(of("sine", {number("1")}), std::sin(1.0), 1e-15);
+  expect(of("cosine", {number("100000")}), -0.99936080743821213, 1e-13);
+  expect(of("power", {number("10000"), of("divide", {number("-1"), number("3")})}),
+         std::pow(10000, -1 / 3.0), 1e-15);
+  expect(of("divide", {of("tanh", {number("2")}), of("exponential", {number("-3")})}),
+         std::tanh(2.0) * std::exp(3.0), 1e-13);
+  expect(of("floor", {of("multiply", {of("log", {number("5")}), number("10")})}), 16, 1e-15);
+  // Which side of a jump, or whether it is 0, cannot be told.
+  const ScalarId root = of("sqrt", {number("2")}),
+                 nothing = of("subtract", {of("multiply", {root, root}), number("2")});
+  EXPECT_FALSE(approximations.of(of("divide", {number("1"), nothing})));
+  EXPECT_FALSE(approximations.of(of("floor", {nothing})));
+  EXPECT_FALSE(approximations.of(s.infinity()));
+  // So numbers are compared where they are apart.
+  const ScalarId both[] = {root, number("1.5")},
+                 same[] = {of("multiply", {root, root}), number("2")};
+  EXPECT_TRUE(s.is(s.apply("compare", "LT", "f32", both), 1));
+  EXPECT_THROW(s.apply("compare", "LT", "f32", same), std::invalid_argument);
+}
+
+TEST(HloScalars, SymbolsAreFollowedAndSampled) {
+  Scalars s;
+  const ScalarId a = s.symbol(2, 0), b = s.symbol(2, 1);
+  EXPECT_NE(a, b);
+  EXPECT_EQ(a, s.symbol(2, 0));
+  EXPECT_NE(a, s.symbol(1, 0));
+  const ScalarId ab[] = {a, b}, ba[] = {b, a};
+  const ScalarId x = s.apply("xor", {}, "u32", ab);
+  EXPECT_TRUE(s.isSymbolic(x));
+  EXPECT_EQ(x, s.apply("xor", {}, "u32", ab));
+  EXPECT_NE(x, s.apply("xor", {}, "u64", ab));
+  EXPECT_NE(s.apply("subtract", {}, "u32", ab), s.apply("subtract", {}, "u32", ba));
+  const ScalarId sampled[] = {s.sample(a), s.sample(b)};
+  EXPECT_TRUE(s.isRational(sampled[0]));
+  EXPECT_NE(sampled[0], sampled[1]);
+  EXPECT_EQ(s.sample(x), s.apply("xor", {}, "u32", sampled));
+  const ScalarId less = s.apply("compare", "LT", "u32", ab);
+  EXPECT_TRUE(s.isSymbolic(less));
+  EXPECT_EQ(s.sample(less), s.apply("compare", "LT", "u32", sampled));
+  // A condition that is known chooses; what is chosen by bits is neither.
+  const ScalarId known[] = {s.rational(1), a, b}, unknown[] = {less, a, b};
+  EXPECT_EQ(s.apply("select", {}, "u32", known), a);
+  EXPECT_TRUE(s.isSymbolic(s.apply("select", {}, "u32", unknown)));
+  const ScalarId one[] = {s.bitcast(s.rational(0x3f800000), "u32", "f32")};
+  EXPECT_TRUE(s.is(one[0], 1));
+  EXPECT_TRUE(s.is(s.bitcast(s.rational(-1), "s32", "u32"), 4294967295));
+  EXPECT_EQ(s.bitcast(s.rational(0x7f800000), "u32", "f32"), s.infinity());
+  EXPECT_THROW(s.bitcast(s.rational(1), "f32", "u32"), std::invalid_argument);
+  EXPECT_THROW(s.bitcast(s.rational(1), "u32", "f64"), std::invalid_argument);
+}
+
+TEST(HloWindow, IsReadAndHasPlaces) {
+  const auto window = [](const char* text) { return parseWindow({"window", text, {}}, "f"); };
+  const auto w =
+      window("{size=3x2 stride=2x1 pad=0_1x-1_0 lhs_dilate=1x2 rhs_dilate=1x3 rhs_reversal=0x1}");
+  ASSERT_EQ(w.size(), 2U);
+  EXPECT_EQ(w[0].places(6), 3);
+  EXPECT_EQ(w[1].low, -1);
+  EXPECT_EQ(w[1].places(5), 5);  // 9 - 1 positions, a reach of 4
+  EXPECT_TRUE(w[1].reversed && !w[0].reversed);
+  EXPECT_EQ(w[0].places(1), 0);
+  EXPECT_TRUE(window("{}").empty());
+  for (const char* wrong : {"{size=3 stride=1x1}", "{size=3x3 stride=1}", "{stride=1}", "{size=0}",
+                            "{size=3 stride=99999999999}", "{size=3 what=1}", "size=3", "{size=3"})
+    EXPECT_THROW(window(wrong), InputError) << wrong;
+  const auto labels = [](const char* text) {
+    return parseConvolutionDims({"dim_labels", text, {}}, "f");
+  };
+  const ConvolutionDims d = labels("b0f1_1io0->bf01");
+  EXPECT_EQ(d.left, (Sizes{1, 3}));
+  EXPECT_EQ(d.right, (Sizes{3, 0}));
+  EXPECT_EQ(d.to, (Sizes{2, 3}));
+  EXPECT_EQ(d.output, 2);
+  for (const char* wrong : {"b01f_01io", "b01f_01io->b0f", "b00f_01io->b01f", "b01_01io->b01f",
+                            "b01f->b01f_01io", "bb1f_01io->b01f", ""})
+    EXPECT_THROW(labels(wrong), InputError) << wrong;
 }
 
 }  // namespace

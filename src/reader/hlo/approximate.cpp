@@ -10,9 +10,14 @@ namespace {
 // A function of the C library may be wrong by more than half a unit in the last place.
 constexpr long double kUnit = 4 * std::numeric_limits<long double>::epsilon();
 
+// And what is as small as this may be nothing.
+constexpr long double kLeast = std::numeric_limits<long double>::min();
+
+// Not finite where one of the two integers is too large.
 long double wide(const Rational& value) {
-  return std::strtold(value.numeratorString().c_str(), nullptr) /
-         std::strtold(value.denominatorString().c_str(), nullptr);
+  const long double above = std::strtold(value.numeratorString().c_str(), nullptr),
+                    below = std::strtold(value.denominatorString().c_str(), nullptr);
+  return std::isfinite(below) ? above / below : std::numeric_limits<long double>::infinity();
 }
 
 }  // namespace
@@ -21,7 +26,8 @@ std::optional<Approximation> Approximations::of(ScalarId id) {
   const auto x = compute(id);
   if (!x) return std::nullopt;
   const auto value = static_cast<double>(x->value);
-  const auto error = static_cast<double>(x->error + std::abs(x->value - value));
+  const auto error = static_cast<double>(x->error + std::abs(x->value - value)) +
+                     std::numeric_limits<double>::min();
   if (!std::isfinite(value) || !std::isfinite(error)) return std::nullopt;
   return Approximation{value, error};
 }
@@ -29,7 +35,8 @@ std::optional<Approximation> Approximations::of(ScalarId id) {
 std::optional<Approximations::Wide> Approximations::compute(ScalarId id) {
   if (scalars_.isRational(id)) {
     const long double value = wide(scalars_.value(id));
-    return Wide{value, kUnit * std::abs(value)};
+    if (!std::isfinite(value)) return std::nullopt;
+    return Wide{value, kUnit * std::abs(value) + kLeast};
   }
   if (scalars_.kind(id) != ScalarKind::kExpression) return std::nullopt;
   if (const auto known = known_.find(id); known != known_.end()) return known->second;
@@ -45,7 +52,7 @@ std::optional<Approximations::Wide> Approximations::compute(ScalarId id) {
   if (all && x.size() == 2) result = binary(scalars_.operation(id), x[0], x[1]);
   if (result && (!std::isfinite(result->value) || !std::isfinite(result->error)))
     result = std::nullopt;
-  if (result) result->error += kUnit * std::abs(result->value);
+  if (result) result->error += kUnit * std::abs(result->value) + kLeast;
   known_.emplace(id, result);
   return result;
 }

@@ -83,8 +83,9 @@ class Builder {
     }
     if (!shared_.unknowns.empty())
       documents.assumptions.push_back(
-          std::to_string(shared_.unknowns.size()) +
-          " tables of numbers that are not rational are taken for arbitrary ones by the proof");
+          "the numbers of " + std::to_string(shared_.unknowns.size()) +
+          (shared_.unknowns.size() == 1 ? " table" : " tables") +
+          " that are not rational, or random, are taken for arbitrary ones by the proof");
     return documents;
   }
 
@@ -258,13 +259,22 @@ class Builder {
     }
   }
 
+  // Of what depends on the key of a random generator, for one key.
+  std::optional<Approximation> sampled(ScalarId id) {
+    try {
+      return approximations_.of(shared_.scalars.sample(id));
+    } catch (const std::invalid_argument&) {  // not known, or not defined
+      return std::nullopt;
+    }
+  }
+
   // A list, or null where some number is not known precisely enough to tell a difference.
   std::string numbersText(const Shared::Unknown& unknown) {
     constexpr double kPrecise = 0x1p-46;  // of the largest: noise of 2^-40 hides it
     std::vector<Approximation> numbers;
     double size = 0;
     for (const ScalarId id : unknown.values) {
-      const auto number = approximations_.of(id);
+      const auto number = sampled(id);
       if (!number) return "null";
       numbers.push_back(*number);
       size = std::max(size, std::abs(number->value));

@@ -296,6 +296,7 @@ Value Lowering::lowerParameter(Frame& frame, const Instruction& i) {
   parameters.push_back(port);
   if (integerType(i.shape.type)) {
     graph.input(name, i.shape.sizes, true, "int64");
+    if (auto key = keyTable(static_cast<std::size_t>(number), i.shape)) return *key;
     parameterOf_.emplace(name, static_cast<std::size_t>(number));
     IndexFunction f{name, {}, domainOf(name)};
     if (i.shape.type[0] == 'u')
@@ -308,6 +309,25 @@ Value Lowering::lowerParameter(Frame& frame, const Instruction& i) {
   graph.input(name, i.shape.sizes, false, "float32");
   // A condition is 0 or 1: that of a number which may be any.
   return nodeValue(i.shape, i.shape.type == "pred" ? step(name) : name);
+}
+
+// A random generator's key, by its shape: pairs of 32 bits. It is computed with bit by bit, each
+// element as a symbol, which must be the same element on each device.
+std::optional<Value> Lowering::keyTable(std::size_t number, const Shape& shape) {
+  constexpr std::size_t kMostElements = 64;
+  if (shape.type != "u32" || shape.sizes.empty() || shape.sizes.back() != 2) return std::nullopt;
+  std::size_t count = 1;
+  for (const std::int64_t n : shape.sizes) {
+    if (n > static_cast<std::int64_t>(kMostElements)) return std::nullopt;
+    count *= static_cast<std::size_t>(n);
+    if (count > kMostElements) return std::nullopt;
+  }
+  if (grouping_ == nullptr) shared_.keys[number] = shape.sizes;
+  const auto key = shared_.keys.find(number);
+  if (key == shared_.keys.end() || key->second != shape.sizes) return std::nullopt;
+  Table t{shape.sizes, shape.sizes, {}};
+  for (std::size_t e = 0; e < count; ++e) t.values.push_back(shared_.scalars.symbol(number, e));
+  return tableValue(shape, std::move(t));
 }
 
 Value Lowering::lowerConstant(const Instruction& i) {

@@ -35,6 +35,8 @@ struct Shared {
     friend bool operator==(const Range&, const Range&) = default;
   };
   std::map<std::size_t, Range> ranges;
+  // Sizes of the model's parameters that are keys of random generators.
+  std::map<std::size_t, Sizes> keys;
   // Of the model, by parameter: functions of it that are used as numbers.
   std::map<std::size_t, std::vector<Pieces>> observed;
   void widenRanges();  // by what is observed
@@ -121,6 +123,7 @@ class Lowering {
                          const std::string& path, const std::string& operation);
   Value lowerInstruction(Frame& frame, const Instruction& i);
   Value lowerParameter(Frame& frame, const Instruction& i);
+  std::optional<Value> keyTable(std::size_t number, const Shape& shape);
   Value lowerWhile(Frame& frame, const Instruction& i);
   Value lowerConditional(Frame& frame, const Instruction& i);
   Value lowerConstant(const Instruction& i);
@@ -142,6 +145,9 @@ class Lowering {
   // The same or one that broadcasts to it.
   std::string compactNode(const Value& v);
   std::string tableNode(const Table& t, bool whole);
+  // Of a table of conditions that depend on random bits: 0 or 1, whatever stands for it.
+  std::string tableNode(const Value& v, bool whole);
+  bool dependsOnBits(const Value& v) const;
   std::string listedTable(const Table& t, const Sizes& sizes);
   std::string unknownTable(const Table& t);
   std::string expressionNode(ScalarId id);

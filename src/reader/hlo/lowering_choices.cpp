@@ -78,6 +78,8 @@ std::optional<Value> Lowering::selectLookup(const std::vector<Value>& x, const S
 
 Value Lowering::selectNode(const std::vector<Value>& x, const Shape& shape) {
   const Scalars& s = shared_.scalars;
+  if (dependsOnBits(x[0]))
+    return selectNode({nodeValue(x[0].shape, node(x[0])), x[1], x[2]}, shape);
   if (x[0].isUniform()) return s.is(x[0].table->values[0], 0) ? x[2] : x[1];
   const auto zeroTable = [&](const Value& v) {
     return v.isUniform() && s.is(v.table->values[0], 0);

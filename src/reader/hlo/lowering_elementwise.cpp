@@ -49,6 +49,14 @@ std::optional<Value> Lowering::lowerElementwise(const Frame& frame, const Instru
     expectShape(i, x.shape.sizes);
     return convertValue(i, x, i.shape);
   }
+  if (i.opcode == "bitcast-convert") {
+    const Value& x = operand(frame, i, 0);
+    expectShape(i, x.shape.sizes);
+    if (!x.isTable()) unsupported(i, "the bits of what depends on the input");
+    Table t = *x.table;
+    for (ScalarId& id : t.values) id = shared_.scalars.bitcast(id, x.shape.type, i.shape.type);
+    return tableValue(i.shape, std::move(t));
+  }
   const std::size_t count = arity(i.opcode);
   if (count == 0) return std::nullopt;
   if (i.operands.size() != count)

@@ -197,14 +197,25 @@ std::string Lowering::tableNode(const Table& t, bool whole) {
   return whole ? expand(x, t.sizes) : x;
 }
 
+bool Lowering::dependsOnBits(const Value& v) const {
+  return v.isTable() && std::any_of(v.table->values.begin(), v.table->values.end(),
+                                    [&](ScalarId id) { return shared_.scalars.isSymbolic(id); });
+}
+
+std::string Lowering::tableNode(const Value& v, bool whole) {
+  if (!isPredicate(v) || !dependsOnBits(v)) return tableNode(*v.table, whole);
+  const std::string x = step(tableNode(*v.table, false));
+  return whole ? expand(x, v.table->sizes) : x;
+}
+
 std::string Lowering::compactNode(const Value& v) {
-  return v.isTable() ? tableNode(*v.table, false) : node(v);
+  return v.isTable() ? tableNode(v, false) : node(v);
 }
 
 std::string Lowering::node(const Value& v) {
   switch (v.kind) {
     case Value::Kind::kTable:
-      return tableNode(*v.table, true);
+      return tableNode(v, true);
     case Value::Kind::kNode:
       return v.name;
     case Value::Kind::kIndex:

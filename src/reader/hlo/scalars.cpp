@@ -2,8 +2,14 @@
 
 #include <gmpxx.h>
 
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
 #include <stdexcept>
 #include <utility>
+
+#include "reader/hlo/approximate.h"
 
 namespace shardproof::hlo {
 namespace {
@@ -41,6 +47,17 @@ bool isShort(const std::string& text, int bits) {
   return digits <= (bits == 24 ? 6 : 15);
 }
 
+// The lowest 64 bits of an integer, in two's complement.
+std::uint64_t bitsOf(const Rational& value) {
+  mpz_class n = integerOf(value), size = 1;
+  size <<= 64;
+  mpz_fdiv_r(n.get_mpz_t(), n.get_mpz_t(), size.get_mpz_t());
+  return std::uint64_t{n.get_ui()};
+}
+
+// Random numbers can be followed bit by bit in small models only.
+constexpr std::size_t kMostSymbolics = 1'000'000;
+
 }  // namespace
 
 std::optional<IntegerType> integerType(std::string_view type) {
@@ -72,15 +89,15 @@ bool isUnsigned(std::string_view type) {
 bool isFloat(std::string_view type) { return significandBits(type) != 0; }
 
 Scalars::Scalars() {
-  entries_.push_back({ScalarKind::kInfinity, {}, {}, {}});
-  entries_.push_back({ScalarKind::kNegativeInfinity, {}, {}, {}});
-  entries_.push_back({ScalarKind::kNan, {}, {}, {}});
+  entries_.push_back({ScalarKind::kInfinity, {}, {}, {}, false});
+  entries_.push_back({ScalarKind::kNegativeInfinity, {}, {}, {}, false});
+  entries_.push_back({ScalarKind::kNan, {}, {}, {}, false});
 }
 
 ScalarId Scalars::rational(const Rational& value) {
   const auto [it, added] =
       rationals_.emplace(value.toString(), static_cast<ScalarId>(entries_.size()));
-  if (added) entries_.push_back({ScalarKind::kRational, value, {}, {}});
+  if (added) entries_.push_back({ScalarKind::kRational, value, {}, {}, false});
   return it->second;
 }
 
@@ -88,7 +105,7 @@ ScalarId Scalars::expression(const std::string& operation, std::span<const Scala
   std::vector<ScalarId> list(arguments.begin(), arguments.end());
   const auto [it, added] =
       expressions_.emplace(std::pair{operation, list}, static_cast<ScalarId>(entries_.size()));
-  if (added) entries_.push_back({ScalarKind::kExpression, {}, operation, std::move(list)});
+  if (added) entries_.push_back({ScalarKind::kExpression, {}, operation, std::move(list), false});
   return it->second;
 }
 
@@ -143,8 +160,11 @@ std::optional<int> Scalars::compare(ScalarId a, ScalarId b) const {
                                                        : 0;
   };
   if (rank(a) != rank(b)) return rank(a) < rank(b) ? -1 : 1;
-  if (!isRational(a) || !isRational(b)) return std::nullopt;
-  return value(a) < value(b) ? -1 : 1;
+  if (isRational(a) && isRational(b)) return value(a) < value(b) ? -1 : 1;
+  Approximations approximations(*this);
+  const auto x = approximations.of(a), y = approximations.of(b);
+  if (!x || !y || std::abs(x->value - y->value) <= 2 * (x->error + y->error)) return std::nullopt;
+  return x->value < y->value ? -1 : 1;
 }
 
 // Operations on rationals whose result is one.
@@ -228,12 +248,7 @@ ScalarId Scalars::bitwise(std::string_view opcode, const IntegerType& type,
                           std::span<const ScalarId> x) {
   const std::uint64_t mask =
       type.bits == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << type.bits) - 1;
-  const auto bits = [&](ScalarId id) {
-    mpz_class n = integerOf(value(id)), size = 1;
-    size <<= 64;
-    mpz_fdiv_r(n.get_mpz_t(), n.get_mpz_t(), size.get_mpz_t());
-    return (std::uint64_t{n.get_ui()}) & mask;
-  };
+  const auto bits = [&](ScalarId id) { return bitsOf(value(id)) & mask; };
   const std::uint64_t a = bits(x[0]), b = x.size() > 1 ? bits(x[1]) : 0;
   std::uint64_t r = 0;
   const auto width = static_cast<std::uint64_t>(type.bits);
@@ -251,6 +266,9 @@ ScalarId Scalars::bitwise(std::string_view opcode, const IntegerType& type,
 
 ScalarId Scalars::apply(std::string_view opcode, std::string_view direction, std::string_view type,
                         std::span<const ScalarId> x) {
+  const bool chosen = opcode == "select" && isRational(x[0]);
+  if (!chosen && std::any_of(x.begin(), x.end(), [&](ScalarId id) { return isSymbolic(id); }))
+    return symbolic(opcode, direction, type, x);
   if (opcode == "select") {
     if (!isRational(x[0])) refuse(opcode, "the condition is not known");
     return value(x[0]).isZero() ? x[2] : x[1];
@@ -309,11 +327,77 @@ ScalarId Scalars::apply(std::string_view opcode, std::string_view direction, std
 
 ScalarId Scalars::convert(ScalarId id, std::string_view from, std::string_view to) {
   if (from == to || (isFloat(from) && isFloat(to))) return id;
+  if (isSymbolic(id)) return symbolic("convert", from, to, std::array{id});
   if (!isRational(id)) refuse("convert", "not a rational number");
   if (to == "pred") return rational(value(id).isZero() ? 0 : 1);
   if (const auto t = integerType(to)) return wrap(value(id), *t);
   if (isFloat(to)) return id;
   refuse("convert", "to this type");
+}
+
+ScalarId Scalars::bitcast(ScalarId id, std::string_view from, std::string_view to) {
+  const auto width = [](std::string_view type) {
+    const auto integer = integerType(type);
+    return integer ? integer->bits : type == "f32" ? 32 : type == "f64" ? 64 : 0;
+  };
+  if (!integerType(from) || width(from) != width(to))
+    refuse("bitcast-convert", "supported from integers to numbers of the same width only");
+  if (isSymbolic(id)) return symbolic("bitcast-convert", from, to, std::array{id});
+  if (!isRational(id)) refuse("bitcast-convert", "not an integer");
+  if (const auto integer = integerType(to)) return wrap(value(id), *integer);
+  const std::uint64_t bits = bitsOf(value(id));
+  const double number = to == "f64"
+                            ? std::bit_cast<double>(bits)
+                            : double{std::bit_cast<float>(static_cast<std::uint32_t>(bits))};
+  if (std::isnan(number)) return nan();
+  if (std::isinf(number)) return number > 0 ? infinity() : negativeInfinity();
+  return rational(Rational::fromDouble(number));
+}
+
+// "opcode|detail|type": the detail is a comparison's direction, or what a conversion is from.
+ScalarId Scalars::symbolic(std::string_view opcode, std::string_view detail, std::string_view type,
+                           std::span<const ScalarId> arguments) {
+  if ((opcode == "add" || opcode == "subtract") && is(arguments[1], 0)) return arguments[0];
+  const std::size_t before = entries_.size();
+  const ScalarId id = expression(
+      std::string(opcode) + "|" + std::string(detail) + "|" + std::string(type), arguments);
+  if (entries_.size() == before) return id;
+  if (++symbolics_ > kMostSymbolics)
+    throw std::length_error("more than " + std::to_string(kMostSymbolics) +
+                            " steps in computing with the bits of a random generator's key");
+  entries_.back().symbolic = true;
+  return id;
+}
+
+ScalarId Scalars::symbol(std::size_t parameter, std::size_t element) {
+  return symbolic("element", std::to_string(parameter), std::to_string(element), {});
+}
+
+ScalarId Scalars::sample(ScalarId id) {
+  if (!isSymbolic(id)) return id;
+  if (const auto known = samples_.find(id); known != samples_.end()) return known->second;
+  const std::string operation = entries_[id].operation;
+  const std::vector<ScalarId> arguments = entries_[id].arguments;
+  const std::size_t first = operation.find('|'), second = operation.find('|', first + 1);
+  const std::string opcode = operation.substr(0, first),
+                    detail = operation.substr(first + 1, second - first - 1),
+                    type = operation.substr(second + 1);
+  std::vector<ScalarId> x;
+  for (const ScalarId argument : arguments) x.push_back(sample(argument));
+  ScalarId result = nan();
+  if (opcode == "element") {
+    // Any 32 bits: a step of Knuth's multiplicative hash of where it stands.
+    const std::uint64_t place = std::stoull(detail) * 64 + std::stoull(type) + 1;
+    result = rational(static_cast<std::int64_t>(place * 2654435761U & 0xffffffffU));
+  } else if (opcode == "convert") {
+    result = convert(x[0], detail, type);
+  } else if (opcode == "bitcast-convert") {
+    result = bitcast(x[0], detail, type);
+  } else {
+    result = apply(opcode, detail, type, x);
+  }
+  samples_.emplace(id, result);
+  return result;
 }
 
 }  // namespace shardproof::hlo

@@ -60,6 +60,16 @@ class Scalars {
   ScalarId apply(std::string_view opcode, std::string_view direction, std::string_view type,
                  std::span<const ScalarId> arguments);
   ScalarId convert(ScalarId id, std::string_view from, std::string_view to);
+  // The same bits as another type of the same width; from integers only.
+  ScalarId bitcast(ScalarId id, std::string_view from, std::string_view to);
+
+  // Symbols: elements of an integer input that is only computed with bit by bit (the key of a
+  // random generator). What depends on them is an expression of everything that was applied, and
+  // equal expressions are equal numbers for every input.
+  ScalarId symbol(std::size_t parameter, std::size_t element);
+  bool isSymbolic(ScalarId id) const { return entries_[id].symbolic; }
+  // What it comes to for one choice of all symbols. Throws std::invalid_argument as apply() does.
+  ScalarId sample(ScalarId id);
 
  private:
   struct Entry {
@@ -67,7 +77,10 @@ class Scalars {
     Rational value;
     std::string operation;
     std::vector<ScalarId> arguments;
+    bool symbolic = false;
   };
+  ScalarId symbolic(std::string_view opcode, std::string_view detail, std::string_view type,
+                    std::span<const ScalarId> arguments);
   ScalarId wrap(const Rational& value, const IntegerType& type);
   std::optional<int> compare(ScalarId a, ScalarId b) const;
   std::optional<ScalarId> exact(std::string_view opcode, std::span<const ScalarId> x);
@@ -77,6 +90,8 @@ class Scalars {
   std::vector<Entry> entries_;
   std::unordered_map<std::string, ScalarId> rationals_;
   std::map<std::pair<std::string, std::vector<ScalarId>>, ScalarId> expressions_;
+  std::size_t symbolics_ = 0;
+  std::unordered_map<ScalarId, ScalarId> samples_;
 };
 
 }  // namespace shardproof::hlo

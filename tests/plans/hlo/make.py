@@ -392,6 +392,21 @@ def shifted_sequence():
     return same_step(mixed, mesh_of(("sp", 4)), (f32(2, 8, 4), f32(4, 4)), (P(None, "sp"), P()), P(None, "sp"))
 
 
+def u32(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.uint32)
+
+
+@program
+def dropout():
+    def loss(p, x, y, key):
+        h = jax.nn.relu(x @ p["w1"])
+        h = jnp.where(jax.random.bernoulli(jax.random.fold_in(key, 7), 0.8, h.shape), h / 0.8, 0.0)
+        return ((h @ p["w2"] - y) ** 2).mean()
+    specs = {"w1": P(None, "tp"), "w2": P("tp")}
+    return same_step(sgd(loss), mesh_of(("dp", 2), ("tp", 2)), ({"w1": f32(8, 16), "w2": f32(16, 8)}, f32(8, 8), f32(8, 8), u32(2)),
+                     (specs, P("dp"), P("dp"), P()), (P(), specs))
+
+
 def image_loss(p, x, y):
     h = jax.nn.relu(jax.lax.conv_general_dilated(x, p["a"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")))
     h = jax.lax.conv_general_dilated(h, p["b"], (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))

@@ -115,6 +115,7 @@ def pool(x, first, operation, window=(1, 2, 2, 1), strides=(1, 2, 2, 1), padding
     return lax.reduce_window(x, first, operation, window, strides, padding, **options)
 
 
+KEY = np.array([(64 + e + 1) * 2654435761 & 0xFFFFFFFF for e in range(2)], np.uint32)
 IMAGE, KERNEL = reals(2, 5, 4, 3), reals(3, 2, 3, 4)
 CASES |= {
     "convolution": (conv, (IMAGE, KERNEL)),
@@ -136,6 +137,12 @@ CASES |= {
     "average pooling, gradient": (lambda x: jax.grad(lambda a: (pool(a, 0.0, lax.add, padding="SAME") ** 2).sum())(x), (IMAGE,)),
     "max pooling": (lambda x: pool(x, -jnp.inf, lax.max, (1, 3, 2, 1), (1, 2, 1, 1), "SAME"), (IMAGE,)),
     "min pooling with gaps": (lambda x: pool(x, jnp.inf, lax.min, (1, 2, 2, 1), (1, 1, 1, 1), window_dilation=(1, 2, 1, 1)), (IMAGE,)),
+    "random normal": (lambda x: x + jax.random.normal(jax.random.key(1), x.shape, "float64"), A),
+    "random uniform": (lambda x: x * jax.random.uniform(jax.random.key(5), x.shape, "float32", -2, 3), A),
+    "dropout": (lambda x: jnp.where(jax.random.bernoulli(jax.random.key(2), 0.75, x.shape), x / 0.75, 0), A),
+    # The key at which differences are looked for, and which the executor has.
+    "dropout by a key": (lambda x, k: jnp.where(jax.random.bernoulli(k, 0.75, x.shape), x / 0.75, 0), (reals(3, 4), KEY)),
+    "random normal by a key": (lambda x, k: x + jax.random.normal(jax.random.split(k)[1], x.shape, "float64"), (reals(3, 4), KEY)),
     "cumulative sum": (lambda x: jnp.cumsum(x, 1), A), "cumulative sum backward": (lambda x: lax.cumsum(x, 0, reverse=True), A),
     "cumulative maximum": (lambda x: lax.cummax(x, 1), A), "cumulative sum of a table": (lambda x: x * np.arange(4).cumsum(), A),
 }

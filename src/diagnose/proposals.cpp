@@ -521,6 +521,20 @@ void Search::operands(const Line& line, bool all, std::vector<Edit>& edits) cons
   }
 }
 
+// A factor that is missing where an operator does nothing.
+void Search::factors(const Line& line, const Is& found, std::vector<Edit>& edits) const {
+  const Node& n = node(line.nodes.front());
+  if (found.kind != Is::Kind::kMultiple || found.ratio.num <= 0 || n.outCount == 0 ||
+      n.communication >= 0 || program(line.nodes.front()).graph.out(n)[0] < 0)
+    return;
+  if (!copies(n) && ops::Registry::instance().at(n.op).name != "identity_backward") return;
+  Edit edit = on(line, Edit::Kind::kRedefine);
+  edit.make = Edit::Make::kScale;
+  edit.num = found.ratio.den;
+  edit.den = found.ratio.num;
+  edits.push_back(edit);
+}
+
 // What is missing behind a line: a reduction, a factor.
 void Search::inserted(const Line& line, const Is& found, std::vector<Edit>& edits) const {
   const NodeRef ref = line.nodes.front();

@@ -85,8 +85,21 @@ def explained(runner, model, plan):
             raise Failure(f"{arguments}: exit {done.returncode}: {done.stderr}")
 
 
+def readme(runner):
+    """What the README shows of a wrong plan is what is printed, but for times and memory."""
+    demo = runner.path("demo")
+    table.run(sys.executable, ROOT / "scripts" / "make_demo_plan.py", demo)
+    result = runner.verify(demo / "mlp_dropped_all_reduce.plan.json", demo / "mlp.model.json")
+    printed = result.out.splitlines()
+    shown = (ROOT / "README.md").read_text().partition("    NOT EQUIVALENT: ")[2].partition("\nThe exit code")[0].splitlines()[1:]
+    missing = [line[4:] for line in shown if line.strip() and not line.strip().startswith(("Time:", "Memory:")) and line[4:] not in printed]
+    if missing or len(shown) < 20:
+        raise Failure(f"not printed: {missing}")
+
+
 def main():
     runner = Runner(sys.argv[1])
+    runner.case("readme", readme)
     for name in PLANS:
         model, plan = generate(runner, name)
         runner.case(f"right.{name}", right_plan, model, plan)

@@ -6,6 +6,7 @@
 #include "plan/join.h"
 #include "plan/mesh.h"
 #include "report/text.h"
+#include "writer/write_problem.h"
 
 namespace shardproof::diagnose {
 
@@ -45,7 +46,8 @@ std::string localName(const Problem& full, NodeRef ref, std::int32_t tensor) {
 
 std::string valueText(const AttributeValue& value) {
   if (const auto* b = std::get_if<bool>(&value)) return *b ? "true" : "false";
-  if (const auto* r = std::get_if<Rational>(&value)) return r->toString();
+  if (const auto* r = std::get_if<Rational>(&value))
+    return hasDecimal(*r) ? decimalText(*r) : r->toString();
   if (const auto* s = std::get_if<std::string>(&value)) return "\"" + *s + "\"";
   std::string text = "[";
   for (const std::int64_t v : std::get<std::vector<std::int64_t>>(value))

@@ -20,7 +20,7 @@
 namespace shardproof {
 
 struct DiagnoseOptions {
-  double seconds = 4;  // for all of it
+  double seconds = 6;  // for all of it
   std::size_t memoryMegabytes = 4096;
   const std::atomic<bool>* cancel = nullptr;
 };

@@ -299,14 +299,15 @@ void Search::terms(const Line& line, std::vector<Edit>& edits) const {
   }
 }
 
-// Results that no node reads and no lineage speaks of.
+// Results that no node reads, and that are no outputs.
 std::vector<std::int32_t> Search::unread(std::int32_t p) const {
   const Graph& g = plan().plan.programs[at(p)].graph;
   std::vector<char> used(g.tensors.size(), 0);
   std::set<NameId> mentioned;
   for (const LineageEntry& entry : plan().plan.lineage)
     for (const Shard& shard : entry.shards)
-      for (const Part& part : shard.parts) mentioned.insert(part.local);
+      for (const Part& part : shard.parts)
+        if (entry.role == Role::kOutput) mentioned.insert(part.local);
   for (const Node& n : g.nodes)
     for (const Operand& o : g.in(n))
       if (o.present()) used[at(o.tensor)] = 1;
@@ -477,10 +478,10 @@ void Search::operands(const Line& line, bool all, std::vector<Edit>& edits) cons
   const NodeRef ref = line.nodes.front();
   const Node& n = node(ref);
   const Graph& g = program(ref).graph;
-  const std::size_t before = edits.size();
   for (std::size_t i = 0; i < n.inCount; ++i) {
     const Operand& o = g.in(n)[i];
     if (!o.present()) continue;
+    const std::size_t before = edits.size();
     std::set<std::int32_t> own(g.out(n).begin(), g.out(n).end());
     own.insert(o.tensor);
     const auto propose = [&](std::int32_t t) {
@@ -519,6 +520,20 @@ void Search::operands(const Line& line, bool all, std::vector<Edit>& edits) cons
       }
     }
   }
+}
+
+// A factor that is missing where an operator does nothing.
+void Search::factors(const Line& line, const Is& found, std::vector<Edit>& edits) const {
+  const Node& n = node(line.nodes.front());
+  if (found.kind != Is::Kind::kMultiple || found.ratio.num <= 0 || n.outCount == 0 ||
+      n.communication >= 0 || program(line.nodes.front()).graph.out(n)[0] < 0)
+    return;
+  if (!copies(n) && ops::Registry::instance().at(n.op).name != "identity_backward") return;
+  Edit edit = on(line, Edit::Kind::kRedefine);
+  edit.make = Edit::Make::kScale;
+  edit.num = found.ratio.den;
+  edit.den = found.ratio.num;
+  edits.push_back(edit);
 }
 
 // What is missing behind a line: a reduction, a factor.

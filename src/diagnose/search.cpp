@@ -158,6 +158,7 @@ std::optional<Edit> Search::mend(std::int32_t entry, const Failing& failing, con
       [&](const Line& l, std::vector<Edit>& e) { terms(l, e); },
       [&](const Line& l, std::vector<Edit>& e) { late(l, e); },
       [&](const Line& l, std::vector<Edit>& e) { collectives(l, found, e); },
+      [&](const Line& l, std::vector<Edit>& e) { factors(l, found, e); },
       [&](const Line& l, std::vector<Edit>& e) { scalars(l, found, true, e); },
       [&](const Line& l, std::vector<Edit>& e) { attributes(l, false, e); },
       [&](const Line& l, std::vector<Edit>& e) { skipped(l, found, e); },

@@ -59,6 +59,7 @@ class Search {
   void messages(const Line& line, std::vector<Edit>& edits) const;
   void collectives(const Line& line, const Is& found, std::vector<Edit>& edits) const;
   void attributes(const Line& line, bool strange, std::vector<Edit>& edits) const;
+  void factors(const Line& line, const Is& found, std::vector<Edit>& edits) const;
   void terms(const Line& line, std::vector<Edit>& edits) const;
   void late(const Line& line, std::vector<Edit>& edits) const;
   std::vector<std::int32_t> unread(std::int32_t program) const;

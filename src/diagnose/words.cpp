@@ -5,7 +5,9 @@
 
 #include "ops/registry.h"
 #include "plan/join.h"
+#include "plan/mesh.h"
 #include "report/text.h"
+#include "writer/write_problem.h"
 
 namespace shardproof::diagnose {
 
@@ -45,7 +47,8 @@ std::string localName(const Problem& full, NodeRef ref, std::int32_t tensor) {
 
 std::string valueText(const AttributeValue& value) {
   if (const auto* b = std::get_if<bool>(&value)) return *b ? "true" : "false";
-  if (const auto* r = std::get_if<Rational>(&value)) return r->toString();
+  if (const auto* r = std::get_if<Rational>(&value))
+    return hasDecimal(*r) ? decimalText(*r) : r->toString();
   if (const auto* s = std::get_if<std::string>(&value)) return "\"" + *s + "\"";
   std::string text = "[";
   for (const std::int64_t v : std::get<std::vector<std::int64_t>>(value))
@@ -290,9 +293,16 @@ Described describe(const Image& image, const Search::Failing& failing, const Fin
   expected.tensor = numbers.setup().problem.plan.lineage[at(claim.entry)].tensor;
   expected.low = claim.low;
   expected.extent = claim.extent;
-  const std::string wanted = finder.boxText(expected);
-  const std::string who = (ranks.size() == 1 ? "rank " : "ranks ") + formatRanks(ranks);
+  // Where ranks differ in what they have to hold, no box is that of all of them.
+  const bool several =
+      std::any_of(failing.claims.begin(), failing.claims.end(), [&](std::size_t o) {
+        return numbers.claim(o).low != claim.low || numbers.claim(o).extent != claim.extent;
+      });
   const bool one = ranks.size() == 1;
+  const std::string parts = std::string(one ? "parts of " : "their parts of ");
+  const std::string wanted =
+      several ? parts + "`" + finder.tensorName(expected.tensor) + "`" : finder.boxText(expected);
+  const std::string who = (ranks.size() == 1 ? "rank " : "ranks ") + formatRanks(ranks);
   const std::string hold = one ? " holds " : " hold ";
   // After which node: the one that a mend is at, or that makes the local tensor.
   std::string after;
@@ -324,26 +334,38 @@ Described describe(const Image& image, const Search::Failing& failing, const Fin
       return {"zero", with(who + hold + "0 as " + local + " where " + wanted + " belongs")};
     case Is::Kind::kBox: {
       if (is.tensor != expected.tensor)
-        return {"other-tensor", with(who + hold + finder.boxText(is) + " as " + local + " where " +
-                                     wanted + " belongs")};
+        return {"other-tensor",
+                with(who + hold +
+                     (several ? "parts of `" + finder.tensorName(is.tensor) + "`"
+                              : finder.boxText(is)) +
+                     " as " + local + " where " + wanted + (several ? " belong" : " belongs"))};
+      const MeshView mesh(full.plan.mesh);
+      const std::int64_t own = image.fullRanks({part.rank}).front();
       std::string whose;
       for (std::size_t o = 0; o < numbers.claims() && whose.empty(); ++o) {
         if (!(numbers.expected(o) == numbers.actual(c)) || numbers.claim(o).low == claim.low)
           continue;
-        const auto& other = numbers.claim(o).parts.front();
-        for (std::size_t a = 0; a < programs.mesh().axes(); ++a)
-          if (programs.mesh().coordinate(other.rank, a) != programs.mesh().coordinate(part.rank, a))
-            whose += (whose.empty() ? "" : ", ") + full.plan.mesh[a].name + " rank " +
-                     std::to_string(programs.mesh().coordinate(other.rank, a));
+        const std::int64_t other = image.fullRanks({numbers.claim(o).parts.front().rank}).front();
+        for (std::int32_t a = 0; a < mesh.axes(); ++a)
+          if (mesh.coordinate(other, a) != mesh.coordinate(own, a))
+            whose += (whose.empty() ? "" : ", ") + full.plan.mesh[at(a)].name + " rank " +
+                     std::to_string(mesh.coordinate(other, a));
         if (numbers.claim(o).microbatch != claim.microbatch && numbers.claim(o).microbatch >= 0)
           whose += std::string(whose.empty() ? "" : ", ") + "microbatch " +
                    std::to_string(image.fullMicrobatch(numbers.claim(o).microbatch));
       }
-      return {"other-place",
-              with(who + hold + (is.low == expected.low ? "other elements of " : "") +
-                   finder.boxText(is) + " as " + local +
-                   (whose.empty() ? "" : ", which is the part of " + whose + ",") + " where " +
-                   (image.isFull() ? wanted : "another part") + " belongs")};
+      const std::string place =
+          finder.boxText(is) + (whose.empty() ? "" : ", which is the part of " + whose + ",") +
+          " where " + (image.isFull() ? finder.boxText(expected) : "another part") + " belongs";
+      if (!several) return {"other-place", with(who + hold + place + " as " + local)};
+      return {
+          "other-place",
+          with(who + hold + "other parts of `" + finder.tensorName(is.tensor) + "` as " + local +
+               " than they have to; rank " + std::to_string(own) +
+               (claim.microbatch >= 0
+                    ? " for microbatch " + std::to_string(image.fullMicrobatch(claim.microbatch))
+                    : "") +
+               " has " + place)};
     }
     case Is::Kind::kSummed:
       return {"summed", with(who + hold + finder.text(is) + " as " + local + " where " + wanted +

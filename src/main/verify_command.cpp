@@ -42,7 +42,7 @@ struct Arguments {
   std::string checker = "auto";
   bool noClasses = false, quiet = false;
   double confirmSeconds = 1;   // 0: off
-  double diagnoseSeconds = 4;  // 0: off
+  double diagnoseSeconds = 6;  // 0: off
   VerifyOptions options;
   hlo::Options hlo;
 };

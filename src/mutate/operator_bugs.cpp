@@ -8,7 +8,9 @@ namespace {
 
 // ---- constants that differ between ranks ----
 
+// The constant of an operator; of none whose result does not depend on it.
 const char* constantOf(const Json& node) {
+  if (isAnyOf(opOf(node), {"add_backward", "sub_backward"})) return nullptr;
   for (const char* name : {"scalar", "eps", "lr", "weight_decay"})
     if (isNumber(attributeOf(node, name)) && numberOf(attributeOf(node, name)) != 0) return name;
   return nullptr;
@@ -225,6 +227,18 @@ std::vector<Bug> operatorBugs() {
        },
        [](const PlanGraph& g, NodeRef site, Json& plan, Editor& editor) {
          changeConstantIn(g, site, plan, editor, *someRanks(g, site));
+       }},
+      {"constant_on_all_ranks", "a constant of an operator is another one on all ranks",
+       "TrainVerify",
+       [](const PlanGraph& g) {
+         return liveLines(g, [&](NodeRef r) { return constantOf(g.node(r)) != nullptr; });
+       },
+       [](const PlanGraph& g, NodeRef site, Json&, Editor& editor) {
+         for (const NodeRef ref : g.copies(site)) {
+           Json& node = editor.touch(editor.hold(ref));
+           Json& value = node["attrs"][constantOf(node)];
+           value = scaled(value, 2);
+         }
        }},
       {"wrong_operand", "an operator reads another tensor of the same shape", "TrainVerify",
        [](const PlanGraph& g) {

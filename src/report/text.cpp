@@ -233,8 +233,9 @@ void writeCause(std::ostream& out, const Cause& cause) {
 
 void writeCauses(std::ostream& out, const Report& report) {
   for (std::size_t i = 0; i < std::min(report.causes.size(), kMaxCauses); ++i) {
-    out << "\nCause " << i + 1 << " of " << report.causes.size() << ": "
-        << printable(report.causes[i].sentence) << "\n";
+    // Of an undecided plan whether it is one of a wrong output is what was not settled.
+    out << (report.verdict == Verdict::kNotEquivalent ? "\nCause " : "\nSuspected cause ") << i + 1
+        << " of " << report.causes.size() << ": " << printable(report.causes[i].sentence) << "\n";
     writeCause(out, report.causes[i]);
   }
   if (report.causes.size() > kMaxCauses)

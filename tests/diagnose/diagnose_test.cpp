@@ -63,7 +63,8 @@ TEST(Diagnose, FindsAMissingReduction) {
   ASSERT_EQ(d.report.causes.size(), 1u);
   const Cause& cause = d.report.causes[0];
   EXPECT_EQ(cause.kind, "partial-sum");
-  EXPECT_NE(cause.sentence.find("it is a partial sum over tp of `z`"), std::string::npos)
+  EXPECT_NE(cause.sentence.find("it is a partial sum over tp of their parts of `z`"),
+            std::string::npos)
       << cause.sentence;
   EXPECT_EQ(cause.ranks, (std::vector<std::int64_t>{0, 1, 2, 3}));
   EXPECT_EQ(cause.defects, (std::vector<std::size_t>{0}));

@@ -108,6 +108,7 @@ TEST(TextReport, InterruptedIsSaid) {
 
 TEST(TextReport, CausesComeFirstAndFoldTheirDefects) {
   Report report = exampleReport();
+  report.verdict = Verdict::kNotEquivalent;
   Cause cause;
   cause.sentence = "ranks 0-3 use `y` as complete";
   cause.ranks = {0, 1, 2, 3};
@@ -126,6 +127,8 @@ TEST(TextReport, CausesComeFirstAndFoldTheirDefects) {
       << said;
   EXPECT_LT(said.find("Cause 1"), said.find("Defect 1 of 2"));
   EXPECT_EQ(said.find("Defect 2 of 2"), std::string::npos);  // the cause's other place
+  report.verdict = Verdict::kUndecided;
+  EXPECT_NE(text(report).find("Suspected cause 1 of 1"), std::string::npos);
   report.causes[0].mend->proved = false;
   said = text(report);
   EXPECT_NE(said.find("  mend:        `y` is an all_reduce (not proved"), std::string::npos);

@@ -20,12 +20,17 @@ void setOnlyMicrobatch(Plan& plan) {
 
 }  // namespace
 
-std::unique_ptr<Problem> completeProblem(ProblemDraft&& draft) {
-  validateMesh(draft.plan.file, draft.plan.mesh, draft.plan.microbatches);
+std::unique_ptr<Problem> completeModel(ProblemDraft&& draft) {
   std::unique_ptr<Problem> problem = resolveNames(std::move(draft));
   validateNodes(*problem);
   inferModelElements(*problem);
   validateModel(*problem);
+  return problem;
+}
+
+std::unique_ptr<Problem> completeProblem(ProblemDraft&& draft) {
+  validateMesh(draft.plan.file, draft.plan.mesh, draft.plan.microbatches);
+  std::unique_ptr<Problem> problem = completeModel(std::move(draft));
   validatePrograms(*problem);
   setOnlyMicrobatch(problem->plan);
   inferLocalElements(*problem);

@@ -18,6 +18,9 @@
 
 namespace shardproof::ir {
 
+// Of a draft whose plan says nothing: the model alone, checked. Throws InputError.
+std::unique_ptr<Problem> completeModel(ProblemDraft&& draft);
+
 // Throws InputError.
 std::unique_ptr<Problem> completeProblem(ProblemDraft&& draft);
 

@@ -23,6 +23,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "ir/complete.h"
 #include "ops/registry.h"
 #include "reader/model_reader.h"
 #include "shardproof/error.h"
@@ -158,12 +159,13 @@ class Evaluator {
 
 Json evaluateModel(const std::string& modelFile, const std::string& inputsFile,
                    std::vector<std::string> wanted) {
-  Problem problem;
-  reader::readModel(modelFile, problem);
+  ir::ProblemDraft draft;
+  reader::readModel(modelFile, draft);
+  const std::unique_ptr<Problem> problem = ir::completeModel(std::move(draft));
   std::ifstream stream(inputsFile);
   if (!stream) throw std::invalid_argument(inputsFile + ": cannot be read");
   const Json inputs = Json::parse(stream);
-  Evaluator evaluator(problem);
+  Evaluator evaluator(*problem);
   evaluator.run(inputs);
   if (wanted.empty()) wanted = evaluator.outputs();
   Json result = Json::object();

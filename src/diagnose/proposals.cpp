@@ -243,17 +243,17 @@ void Search::attributes(const Line& line, bool strange, std::vector<Edit>& edits
                                    });
     if (known == strange) continue;
     std::vector<AttributeValue> seen{value};
-    const auto propose = [&](const Node& other, NodeRef from) {
+    const auto propose = [&, &key = name](const Node& other, NodeRef from) {
       if (other.communication >= 0 || !sameFamily(n, other) || other.attributes == n.attributes)
         return;
       const Attributes& theirs = plan().attributes.at(other.attributes);
-      const auto it = theirs.find(name);
+      const auto it = theirs.find(key);
       if (it == theirs.end() || std::find(seen.begin(), seen.end(), it->second) != seen.end() ||
           seen.size() > 2 * kMostOfModel)
         return;
       seen.push_back(it->second);
       Edit edit = on(line, Edit::Kind::kAttribute);
-      edit.attribute = name;
+      edit.attribute = key;
       edit.from = from;
       edits.push_back(edit);
     };

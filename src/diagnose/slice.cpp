@@ -22,7 +22,7 @@ class Cut {
  public:
   Cut(const Image& image, const Problem& plan, std::int32_t entry, std::size_t mostNodes,
       bool ordered)
-      : image_(image), from_(plan), mesh_(plan.plan.mesh), entry_(entry), mostNodes_(mostNodes) {
+      : from_(plan), mesh_(plan.plan.mesh), entry_(entry), mostNodes_(mostNodes) {
     for (const Program& program : plan.plan.programs) {
       byName_.emplace_back();
       producers_.emplace_back(program.graph.tensors.size());
@@ -282,7 +282,6 @@ class Cut {
     return spareNames_->intern(from_.names.text(original) + " of node " + std::to_string(ref.node));
   }
 
-  const Image& image_;
   const Problem& from_;
   const MeshView mesh_;
   const std::int32_t entry_;

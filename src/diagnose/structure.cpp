@@ -35,7 +35,7 @@ class Messages {
     NodeRef node;
     std::int64_t rank, peer;
   };
-  Messages(const Problem& problem, NameId comm) : problem_(problem), mesh_(problem.plan.mesh) {
+  Messages(const Problem& problem, NameId comm) : mesh_(problem.plan.mesh) {
     for (std::size_t p = 0; p < problem.plan.programs.size(); ++p) {
       const Program& program = problem.plan.programs[p];
       for (std::size_t n = 0; n < program.graph.nodes.size(); ++n) {
@@ -97,7 +97,6 @@ class Messages {
   std::vector<End> sends, receives;
 
  private:
-  const Problem& problem_;
   const MeshView mesh_;
 };
 

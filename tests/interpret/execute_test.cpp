@@ -512,10 +512,6 @@ TEST(Execute, TwoSourcesOfOneInputAreAnInputError) {
   d.plan["lineage"].push_back(test::Json::parse(
       R"({"tensor": "x", "role": "input", "shards": [{"box": [[4, 8]], "parts": [{"local": "x", "at": {"tp": 0}}]}]})"));
   EXPECT_THROW(executed(d), InputError);
-  d = test::twoRanks();
-  d.plan["lineage"].push_back(test::Json::parse(
-      R"({"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x", "at": {"tp": 0}}]}]})"));
-  EXPECT_EQ(outputsOf(d), Agreement::kAgrees);  // the same source said twice
 }
 
 }  // namespace

@@ -43,8 +43,9 @@ HARMLESS = {
 }
 
 
-# Edits that change nothing that could be seen, but take minutes to be given up: a random number compared by <=.
-LEFT_OUT = {"dropout": {"bounds 2"}}
+# Edits that are given up: a random number compared by <=, after minutes, which nothing could show; the norm of the
+# gradients through a tanh that is 1 for all gradients that are drawn, where 1/1 is neither above nor below the bound 1.
+LEFT_OUT = {"dropout": {"bounds 2"}, "clip_norm": {"tanh 0"}}
 
 
 def verify(shardproof, model, plan):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from models import Config, RMSNorm, rotary_table, rotate
+from models import Config, RMSNorm, attend, rotary_table
 from torch import nn
 
 
@@ -165,13 +165,7 @@ class Attention(nn.Module):
         self.wo = row(c.dim, c.dim)
 
     def forward(self, x, table):
-        b, s, _ = x.shape
-        q, k, v = (w(x).view(b, s, -1, self.head_dim) for w in (self.wq, self.wk, self.wv))
-        q, k = rotate(q, table), rotate(k, table)
-        groups = q.shape[2] // k.shape[2]
-        k, v = (t.repeat_interleave(groups, dim=2) for t in (k, v))
-        out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True)
-        return self.wo(out.transpose(1, 2).reshape(b, s, -1))
+        return attend(self, x, table)
 
 
 class FeedForward(nn.Module):

@@ -53,6 +53,17 @@ class RMSNorm(nn.Module):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
 
 
+def attend(layer: nn.Module, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """Causal attention with the projections `wq`, `wk`, `wv` and `wo` of the layer, over the heads that they give."""
+    b, s, _ = x.shape
+    q, k, v = (w(x).view(b, s, -1, layer.head_dim) for w in (layer.wq, layer.wk, layer.wv))
+    q, k = rotate(q, table), rotate(k, table)
+    groups = q.shape[2] // k.shape[2]
+    k, v = (t.repeat_interleave(groups, dim=2) for t in (k, v))
+    out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True)
+    return layer.wo(out.transpose(1, 2).reshape(b, s, -1))
+
+
 class Attention(nn.Module):
     def __init__(self, c: Config) -> None:
         super().__init__()
@@ -63,13 +74,7 @@ class Attention(nn.Module):
         self.wo = nn.Linear(c.heads * self.head_dim, c.dim, bias=False)
 
     def forward(self, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-        b, s, _ = x.shape
-        q, k, v = (w(x).view(b, s, -1, self.head_dim) for w in (self.wq, self.wk, self.wv))
-        q, k = rotate(q, table), rotate(k, table)
-        groups = q.shape[2] // k.shape[2]
-        k, v = (t.repeat_interleave(groups, dim=2) for t in (k, v))
-        out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True)
-        return self.wo(out.transpose(1, 2).reshape(b, s, -1))
+        return attend(self, x, table)
 
 
 class FeedForward(nn.Module):

@@ -135,7 +135,8 @@ class ProgramBuilder : public GraphBuilder {
   friend class ProblemBuilder;
   ProgramBuilder(ir::ProblemDraft& problem, std::int32_t program)
       : GraphBuilder(problem, program) {}
-  ir::CommunicationDraft draftOf(Communication kind, const Group& group) const;
+  ir::CommunicationDraft draftOf(Communication kind, const Group& group,
+                                 const AxisCoordinates& peer = {}) const;
   NodeId communicate(ir::CommunicationDraft draft, const TensorNames& in, const TensorNames& out,
                      const NodeOptions& options);
 };

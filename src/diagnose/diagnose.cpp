@@ -1,12 +1,9 @@
 #include "diagnose/diagnose.h"
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -28,24 +25,12 @@ constexpr double kSlackSeconds = 2;  // until a process that does not keep to it
 // One process that may be killed; nothing: it was.
 std::string inProcess(const DiagnoseOptions& options, double seconds,
                       const std::function<std::string()>& work) {
-  std::string answer;
   PoolOptions pool;
   pool.timeoutSeconds = seconds;
   pool.memoryMegabytes = options.memoryMegabytes;
   pool.cancel = options.cancel;
-  runPool(
-      {0},
-      [&](std::size_t) {
-#ifdef _OPENMP
-        omp_set_num_threads(1);  // the parent's threads are not in this process
-#endif
-        return work();
-      },
-      [&](std::size_t, const TaskResult& result) {
-        if (result.outcome == TaskOutcome::kDone) answer = result.payload;
-      },
-      pool);
-  return answer;
+  TaskResult result = runAlone(work, pool);
+  return result.outcome == TaskOutcome::kDone ? std::move(result.payload) : std::string();
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "ir/infer_node.h"
 #include "ops/registry.h"
 #include "util/shapes.h"
 
@@ -116,18 +117,9 @@ class Application {
       if (t >= 0 && g.tensors[at(t)].perMicrobatch && node.microbatch.isNone()) return false;
     if (node.communication >= 0) return true;
     const ops::OperatorInfo& op = ops::Registry::instance().at(node.op);
-    std::vector<ops::TensorInfo> infos(node.inCount);
-    std::vector<const ops::TensorInfo*> operands(node.inCount, nullptr);
-    for (std::size_t i = 0; i < node.inCount; ++i) {
-      const Operand& o = g.in(node)[i];
-      if (!o.present()) continue;
-      infos[i] = {g.tensors[at(o.tensor)].shape, g.tensors[at(o.tensor)].element};
-      operands[i] = &infos[i];
-    }
     try {
       op.validate(plan_.attributes.at(node.attributes), node.inCount, node.outCount);
-      const auto results =
-          op.infer({plan_.attributes.at(node.attributes), operands, node.outCount});
+      const auto results = ir::inferNode(plan_.attributes, g, node);
       for (std::size_t r = 0; r < node.outCount; ++r) {
         const std::int32_t t = g.out(node)[r];
         if (t >= 0 && !fitsDeclared(results[r].shape, g.tensors[at(t)].shape, op.scalarMayBeOne))

@@ -102,11 +102,13 @@ void ProgramBuilder::issueOrder() {
   problem_->plan.programs[static_cast<std::size_t>(program_)].issueOrder = true;
 }
 
-ir::CommunicationDraft ProgramBuilder::draftOf(Communication kind, const Group& group) const {
+ir::CommunicationDraft ProgramBuilder::draftOf(Communication kind, const Group& group,
+                                               const AxisCoordinates& peer) const {
   if (!group.axes.empty() && !group.members.empty())
     throw std::invalid_argument("a group of axes and of members, expected one of both");
   ir::CommunicationDraft draft;
   draft.kind = kind;
+  draft.peer = named(problem_->names, peer);
   draft.comm = problem_->names.intern(group.comm);
   draft.tag = group.tag;
   for (const std::string& axis : group.axes)
@@ -169,16 +171,14 @@ NodeId ProgramBuilder::allToAll(std::string_view in, std::string_view out, const
 
 NodeId ProgramBuilder::broadcastFromHere(std::string_view tensor, const Group& group,
                                          const AxisCoordinates& root, const NodeOptions& options) {
-  ir::CommunicationDraft draft = draftOf(Communication::kBroadcast, group);
-  draft.peer = named(problem_->names, root);
-  return communicate(std::move(draft), {std::string(tensor)}, {}, options);
+  return communicate(draftOf(Communication::kBroadcast, group, root), {std::string(tensor)}, {},
+                     options);
 }
 
 NodeId ProgramBuilder::broadcastToHere(std::string_view tensor, const Group& group,
                                        const AxisCoordinates& root, const NodeOptions& options) {
-  ir::CommunicationDraft draft = draftOf(Communication::kBroadcast, group);
-  draft.peer = named(problem_->names, root);
-  return communicate(std::move(draft), {}, {std::string(tensor)}, options);
+  return communicate(draftOf(Communication::kBroadcast, group, root), {}, {std::string(tensor)},
+                     options);
 }
 
 namespace {
@@ -193,8 +193,7 @@ TensorNames present(std::string_view name) {
 NodeId ProgramBuilder::reduce(std::string_view in, std::string_view out, const Group& group,
                               const AxisCoordinates& root, Reduction reduction,
                               const NodeOptions& options) {
-  ir::CommunicationDraft draft = draftOf(Communication::kReduce, group);
-  draft.peer = named(problem_->names, root);
+  ir::CommunicationDraft draft = draftOf(Communication::kReduce, group, root);
   draft.reduction = reduction;
   return communicate(std::move(draft), present(in), present(out), options);
 }
@@ -202,8 +201,7 @@ NodeId ProgramBuilder::reduce(std::string_view in, std::string_view out, const G
 NodeId ProgramBuilder::gather(std::string_view in, std::string_view out, const Group& group,
                               const AxisCoordinates& root, std::int32_t dim,
                               const NodeOptions& options) {
-  ir::CommunicationDraft draft = draftOf(Communication::kGather, group);
-  draft.peer = named(problem_->names, root);
+  ir::CommunicationDraft draft = draftOf(Communication::kGather, group, root);
   draft.dim = dim;
   return communicate(std::move(draft), present(in), present(out), options);
 }
@@ -211,8 +209,7 @@ NodeId ProgramBuilder::gather(std::string_view in, std::string_view out, const G
 NodeId ProgramBuilder::scatter(std::string_view in, std::string_view out, const Group& group,
                                const AxisCoordinates& root, std::int32_t dim,
                                const NodeOptions& options) {
-  ir::CommunicationDraft draft = draftOf(Communication::kScatter, group);
-  draft.peer = named(problem_->names, root);
+  ir::CommunicationDraft draft = draftOf(Communication::kScatter, group, root);
   draft.dim = dim;
   return communicate(std::move(draft), present(in), present(out), options);
 }
@@ -223,16 +220,14 @@ NodeId ProgramBuilder::barrier(const Group& group, const NodeOptions& options) {
 
 NodeId ProgramBuilder::send(std::string_view tensor, std::string_view comm,
                             const AxisCoordinates& to, const NodeOptions& options) {
-  ir::CommunicationDraft draft = draftOf(Communication::kSend, {.comm = std::string(comm)});
-  draft.peer = named(problem_->names, to);
-  return communicate(std::move(draft), {std::string(tensor)}, {}, options);
+  return communicate(draftOf(Communication::kSend, {.comm = std::string(comm)}, to),
+                     {std::string(tensor)}, {}, options);
 }
 
 NodeId ProgramBuilder::receive(std::string_view tensor, std::string_view comm,
                                const AxisCoordinates& from, const NodeOptions& options) {
-  ir::CommunicationDraft draft = draftOf(Communication::kReceive, {.comm = std::string(comm)});
-  draft.peer = named(problem_->names, from);
-  return communicate(std::move(draft), {}, {std::string(tensor)}, options);
+  return communicate(draftOf(Communication::kReceive, {.comm = std::string(comm)}, from), {},
+                     {std::string(tensor)}, options);
 }
 
 // --- lineage ---

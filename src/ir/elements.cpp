@@ -3,31 +3,20 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <stdexcept>
 #include <string>
 
-#include "ops/registry.h"
+#include "ir/infer_node.h"
 #include "shardproof/error.h"
 
 namespace shardproof {
 
 void inferModelElements(Problem& problem) {
   Graph& graph = problem.model.graph;
-  std::vector<ops::TensorInfo> infos;
-  std::vector<const ops::TensorInfo*> operands;
   for (const Node& node : graph.nodes) {
-    const auto in = graph.in(node);
-    infos.assign(in.size(), {});
-    operands.assign(in.size(), nullptr);
-    for (std::size_t i = 0; i < in.size(); ++i) {
-      if (!in[i].present()) continue;
-      const Tensor& t = graph.tensors[static_cast<std::size_t>(in[i].tensor)];
-      infos[i] = {t.shape, t.element};
-      operands[i] = &infos[i];
-    }
     const auto out = graph.out(node);
     try {
-      const auto results = ops::Registry::instance().at(node.op).infer(
-          {problem.attributes.at(node.attributes), operands, out.size()});
+      const auto results = ir::inferNode(problem.attributes, graph, node);
       for (std::size_t i = 0; i < out.size() && i < results.size(); ++i) {
         if (out[i] < 0) continue;
         Tensor& t = graph.tensors[static_cast<std::size_t>(out[i])];
@@ -69,8 +58,6 @@ void inferLocalElements(Problem& problem) {
     };
     for (Program& program : problem.plan.programs) {
       Graph& graph = program.graph;
-      std::vector<ops::TensorInfo> infos;
-      std::vector<const ops::TensorInfo*> operands;
       for (const Node& node : graph.nodes) {
         const auto in = graph.in(node);
         const auto out = graph.out(node);
@@ -90,17 +77,8 @@ void inferLocalElements(Problem& problem) {
           }
           continue;
         }
-        infos.assign(in.size(), {});
-        operands.assign(in.size(), nullptr);
-        for (std::size_t i = 0; i < in.size(); ++i) {
-          if (!in[i].present()) continue;
-          const Tensor& t = graph.tensors[static_cast<std::size_t>(in[i].tensor)];
-          infos[i] = {t.shape, t.element};
-          operands[i] = &infos[i];
-        }
         try {
-          const auto results = ops::Registry::instance().at(node.op).infer(
-              {problem.attributes.at(node.attributes), operands, out.size()});
+          const auto results = ir::inferNode(problem.attributes, graph, node);
           for (std::size_t i = 0; i < out.size() && i < results.size(); ++i) {
             if (out[i] >= 0) set(graph, out[i], results[i].element);
           }

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "ir/infer_node.h"
 #include "ir/node_error.h"
 #include "ir/validate.h"
 #include "ops/attributes.h"
@@ -23,8 +24,6 @@ class ModelValidator {
     checkGradients();
     checkKnown();
     producer_.assign(model_.graph.tensors.size(), -1);
-    infos_.reserve(model_.graph.tensors.size());
-    for (const Tensor& t : model_.graph.tensors) infos_.push_back({t.shape, t.element});
     for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
       checkAssignment(static_cast<std::int32_t>(n));
       checkShapes(static_cast<std::int32_t>(n));
@@ -108,13 +107,9 @@ class ModelValidator {
   std::vector<ops::TensorInfo> infer(std::int32_t n) const {
     const Graph& g = model_.graph;
     const Node& node = g.nodes[static_cast<std::size_t>(n)];
-    std::vector<const ops::TensorInfo*> in;
-    for (const Operand& o : g.in(node))
-      in.push_back(o.present() ? &infos_[static_cast<std::size_t>(o.tensor)] : nullptr);
-    const ops::OperatorInfo& info = ops::Registry::instance().at(node.op);
     std::string reason;
     try {
-      return info.infer({attributes_.at(node.attributes), in, node.outCount});
+      return inferNode(attributes_, g, node);
     } catch (const ShapeError& error) {
       reason = error.what();
     } catch (const Unsupported& error) {
@@ -122,7 +117,9 @@ class ModelValidator {
     } catch (const std::invalid_argument& error) {
       reason = error.what();
     }
-    failNode(n, "", "operator \"" + info.name + "\" does not fit its operands: " + reason);
+    failNode(n, "",
+             "operator \"" + ops::Registry::instance().at(node.op).name +
+                 "\" does not fit its operands: " + reason);
   }
 
   void checkShapes(std::int32_t n) const {
@@ -178,7 +175,6 @@ class ModelValidator {
   const Names& names_;
   const AttributeTable& attributes_;
   std::vector<std::int32_t> producer_;  // per tensor, -1: none so far
-  std::vector<ops::TensorInfo> infos_;
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <string>
 #include <unordered_set>
 
+#include "ir/infer_node.h"
 #include "ops/attributes.h"
 #include "ops/collectives.h"
 #include "ops/registry.h"
@@ -74,16 +75,7 @@ void checkPlanShapes(const Join& join, std::vector<Defect>& defects) {
           continue;
         }
         const ops::OperatorInfo& op = ops::Registry::instance().at(node.op);
-        std::vector<ops::TensorInfo> infos(in.size());
-        std::vector<const ops::TensorInfo*> operands(in.size(), nullptr);
-        for (std::size_t i = 0; i < in.size(); ++i) {
-          if (!in[i].present()) continue;
-          const Tensor& t = graph.tensors[static_cast<std::size_t>(in[i].tensor)];
-          infos[i] = {t.shape, t.element};
-          operands[i] = &infos[i];
-        }
-        const auto results =
-            op.infer({problem.attributes.at(node.attributes), operands, out.size()});
+        const auto results = ir::inferNode(problem.attributes, graph, node);
         for (std::size_t i = 0; i < out.size(); ++i) {
           if (out[i] < 0) continue;
           const Tensor& t = graph.tensors[static_cast<std::size_t>(out[i])];

@@ -7,6 +7,7 @@
 
 #include <boost/graph/strong_components.hpp>
 
+#include "ir/coordinates.h"
 #include "ops/collectives.h"
 #include "ops/registry.h"
 #include "plan/checks.h"
@@ -14,20 +15,6 @@
 #include "util/union_find.h"
 
 namespace shardproof {
-
-namespace {
-
-// Do two coordinate assignments agree on every axis that both name?
-bool compatible(const Coordinates& a, const Coordinates& b) {
-  for (const auto& [axis, c] : a) {
-    for (const auto& [other, d] : b) {
-      if (axis == other && c != d) return false;
-    }
-  }
-  return true;
-}
-
-}  // namespace
 
 Join::Join(const Problem& problem) : problem_(problem), mesh_(problem.plan.mesh) {
   indexModel();
@@ -142,7 +129,7 @@ void Join::indexMentions() {
           if (t >= 0) perProgram[static_cast<std::size_t>(p)].emplace_back(t, mention);
         } else {
           for (const auto& [p, t] : byName[part.local]) {
-            if (compatible(plan.programs[static_cast<std::size_t>(p)].at, part.at))
+            if (ir::mayMeet(plan.programs[static_cast<std::size_t>(p)].at, part.at))
               perProgram[static_cast<std::size_t>(p)].emplace_back(t, mention);
           }
         }

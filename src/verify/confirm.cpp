@@ -1,9 +1,5 @@
 #include "verify/confirm.h"
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -184,27 +180,21 @@ void confirm(const Problem& problem, Report& report, const ConfirmOptions& optio
   pool.timeoutSeconds = options.seconds + kSlackSeconds;
   pool.memoryMegabytes = options.memoryMegabytes;
   pool.cancel = options.cancel;
-  runPool(
-      {0},
-      [&](std::size_t) {
-#ifdef _OPENMP
-        omp_set_num_threads(1);  // the parent's threads are not in this process
-#endif
+  const TaskResult result = runAlone(
+      [&] {
         const Answer a = Execution(problem, options).run();
         const auto bytes =
             json::to_cbor(json{static_cast<int>(a.outcome), a.text, a.model, a.plan});
         return std::string(bytes.begin(), bytes.end());
       },
-      [&](std::size_t, const TaskResult& result) {
-        if (result.outcome == TaskOutcome::kDone) {
-          const json j = json::from_cbor(result.payload);
-          answer = {static_cast<Confirmation::Outcome>(j[0].get<int>()), j[1].get<std::string>(),
-                    j[2].get<std::string>(), j[3].get<std::string>()};
-        } else {
-          answer.text = "not executed: " + result.reason;
-        }
-      },
       pool);
+  if (result.outcome == TaskOutcome::kDone) {
+    const json j = json::from_cbor(result.payload);
+    answer = {static_cast<Confirmation::Outcome>(j[0].get<int>()), j[1].get<std::string>(),
+              j[2].get<std::string>(), j[3].get<std::string>()};
+  } else {
+    answer.text = "not executed: " + result.reason;
+  }
   Confirmation made;
   made.outcome = answer.outcome;
   made.text = answer.text;

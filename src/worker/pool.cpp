@@ -14,6 +14,10 @@
 // outlives it, as the main thread does.
 #include "worker/pool.h"
 
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -544,6 +548,20 @@ PoolStatistics runPool(const std::vector<std::size_t>& order,
   if (options.inProcess) return runAllHere(order, work, done, options);
   const SignalDispositions signals;
   return Pool(work, done, options).run(order);
+}
+
+TaskResult runAlone(const std::function<std::string()>& work, const PoolOptions& options) {
+  TaskResult only;
+  runPool(
+      {0},
+      [&](std::size_t) {
+#ifdef _OPENMP
+        omp_set_num_threads(1);
+#endif
+        return work();
+      },
+      [&](std::size_t, const TaskResult& result) { only = result; }, options);
+  return only;
 }
 
 }  // namespace shardproof

@@ -46,4 +46,7 @@ PoolStatistics runPool(const std::vector<std::size_t>& order,
                        const std::function<void(std::size_t, const TaskResult&)>& done,
                        const PoolOptions& options);
 
+// One task in a process of its own, in which OpenMP has one thread: the parent's are not there.
+TaskResult runAlone(const std::function<std::string()>& work, const PoolOptions& options);
+
 }  // namespace shardproof

@@ -79,13 +79,16 @@ Draft communication(const std::string& node, const std::string& result,
 
 using Values = std::vector<double>;
 
+// For each reduction of a communication the model's operator, and what becomes of 1 2 3 4 and
+// 5 6 7 8.
+const std::map<std::string, std::pair<std::string, Values>> kReduced{
+    {"sum", {"sum", {6, 8, 10, 12}}},
+    {"mean", {"mean", {3, 4, 5, 6}}},
+    {"max", {"amax", {5, 6, 7, 8}}},
+    {"min", {"amin", {1, 2, 3, 4}}}};
+
 TEST(Runner, AllReduce) {
-  const std::map<std::string, std::pair<std::string, Values>> cases{
-      {"sum", {"sum", {6, 8, 10, 12}}},
-      {"mean", {"mean", {3, 4, 5, 6}}},
-      {"max", {"amax", {5, 6, 7, 8}}},
-      {"min", {"amin", {1, 2, 3, 4}}}};
-  for (const auto& [reduce, expected] : cases) {
+  for (const auto& [reduce, expected] : kReduced) {
     const auto r = run(
         communication(
             R"({"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"], "attrs": {"reduce": ")" +
@@ -138,12 +141,7 @@ TEST(Runner, ReduceScatterGivesTheMembersOwnPiece) {
 // What a reduce_scatter adds up is made once in a stage, and each member takes its part in group
 // order.
 TEST(Runner, ReduceScatterIsCombinedOnce) {
-  const std::map<std::string, std::pair<std::string, Values>> cases{
-      {"sum", {"sum", {6, 8, 10, 12}}},
-      {"mean", {"mean", {3, 4, 5, 6}}},
-      {"max", {"amax", {5, 6, 7, 8}}},
-      {"min", {"amin", {1, 2, 3, 4}}}};
-  for (const auto& [reduce, expected] : cases) {
+  for (const auto& [reduce, expected] : kReduced) {
     for (const bool turned : {false, true}) {
       const std::string group =
           turned ? R"("group_at": [{"tp": 1}, {"tp": 0}])" : R"("group": ["tp"])";

@@ -1,0 +1,22 @@
+#include "ir/infer_node.h"
+
+#include "ops/registry.h"
+
+namespace shardproof::ir {
+
+std::vector<ops::TensorInfo> inferNode(const AttributeTable& attributes, const Graph& graph,
+                                       const Node& node) {
+  const auto in = graph.in(node);
+  std::vector<ops::TensorInfo> infos(in.size());
+  std::vector<const ops::TensorInfo*> operands(in.size(), nullptr);
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    if (!in[i].present()) continue;
+    const Tensor& t = graph.tensors[static_cast<std::size_t>(in[i].tensor)];
+    infos[i] = {t.shape, t.element};
+    operands[i] = &infos[i];
+  }
+  return ops::Registry::instance().at(node.op).infer(
+      {attributes.at(node.attributes), operands, node.outCount});
+}
+
+}  // namespace shardproof::ir

@@ -481,6 +481,10 @@ Shrunk shrinkProblem(const Problem& problem, const ShrinkOptions& options) {
   for (std::size_t e = 0; e < result.plan.lineage.size(); ++e)
     shrunk.entryOf.push_back(e < written || sameMasks ? static_cast<std::int32_t>(e) : -1);
   describe(problem, best, shrunk);
+  shrunk.fullPosition = [relations = std::make_shared<const PlanRelations>(best.relations)](
+                            std::int32_t tensor, std::size_t d, std::int64_t position) {
+    return relations->lines.fullPosition(relations->model.ofTensor[at(tensor)][d], position);
+  };
   shrunk.fullElements = elementsOf(problem);
   shrunk.elements = elementsOf(result);
   if (options.maxElements > 0 && shrunk.elements > options.maxElements) {

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -48,6 +49,10 @@ struct Shrunk {
   std::vector<std::int32_t> programOf;  // the full plan's program that each one stands for
   std::vector<std::vector<std::int32_t>> coordinatesOf;  // by axis: the coordinates that stayed
   std::vector<std::int32_t> microbatchOf;                // the microbatches that stayed
+  // The bound of the full dimension `d` of a tensor of the model that a position of the smaller one
+  // stands for; -1: it is no bound.
+  std::function<std::int64_t(std::int32_t tensor, std::size_t d, std::int64_t position)>
+      fullPosition;
   double fullElements = 0,
          elements = 0;  // of all tensors of all ranks (and microbatches), and of the model's
 };

@@ -17,17 +17,6 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 }  // namespace
 
-std::unique_ptr<Problem> clone(const Problem& problem) {
-  auto copy = std::make_unique<Problem>();
-  for (std::size_t i = 0; i < problem.names.size(); ++i)
-    copy->names.intern(problem.names.text(NameId(static_cast<std::int64_t>(i))));
-  copy->attributes = problem.attributes;
-  copy->model = problem.model;
-  copy->plan = problem.plan;
-  copy->lineageAdded = problem.lineageAdded;
-  return copy;
-}
-
 Image::Image(const Problem& full, double seconds) : full_(full) {
   const interpret::Cost cost = interpret::cost(full);
   if (cost.flops > kFlopsOfFull || cost.bytes > kBytesOfFull) {

@@ -298,7 +298,7 @@ Attempt attempt(const Problem& problem, const std::vector<std::int32_t>& perClas
   addTilings(result.relations, program);
   addSteps(result.relations, result.kept, program);
   result.factors.emplace(problem, result.kept, result.relations, program);
-  addDistinct(result.relations, free, program);
+  if (options.distinct) addDistinct(result.relations, free, program);
   const IntegerSolution solution = minimize(program, options.seconds);
   if (!solution.solved) throw Unsupported("no smaller sizes were found: " + solution.reason);
   std::vector<std::int64_t> sizes(

@@ -32,6 +32,8 @@ Shrunk imageOf(const Problem& problem, double seconds) {
   ShrinkOptions options;
   options.seconds = seconds;
   options.maxElements = kMostElements;
+  options.tellingPositions = 2;
+  options.distinct = false;  // places are found by values
   return shrinkProblem(problem, options);
 }
 

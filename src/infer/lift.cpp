@@ -149,7 +149,7 @@ void Lift::fit(const Relation& relation, const std::vector<Axis>& axes, const Pl
 
 std::optional<std::pair<std::int64_t, std::vector<std::int64_t>>> Lift::atFullSize(
     const Fit& fit, std::size_t d, const std::vector<Axis>& axes, std::int64_t extentHere,
-    std::int64_t extent) const {
+    std::int64_t extent, const std::vector<std::pair<std::int64_t, std::int64_t>>& fixed) const {
   const std::int64_t base = fit.base.low[d];
   std::vector<std::int64_t> steps(axes.size(), 0);
   if (!shrunk_.problem) {
@@ -187,47 +187,60 @@ std::optional<std::pair<std::int64_t, std::vector<std::int64_t>>> Lift::atFullSi
   };
   if (const auto low = byBounds()) return std::pair(*low, steps);
   // By shares: so many times the tensor's own extent, and where that is the number of coordinates
-  // of some axes here, it is theirs at full size.
+  // of some axes that move it here, it is theirs at full size.
   if (extentHere == 0 || base % extentHere != 0) return std::nullopt;
+  const auto atFull = [&](std::int64_t times, std::size_t except) {
+    std::vector<std::int32_t> others;
+    for (std::size_t b = 0; b < axes.size(); ++b)
+      if (b != except && fit.steps[b][d] != 0) others.push_back(static_cast<std::int32_t>(b));
+    for (const auto& set : subsetsOf(others)) {
+      std::int64_t here = 1, full = 1;
+      for (const std::int32_t b : set) here *= axes[at(b)].here, full *= axes[at(b)].full;
+      if (here == std::abs(times)) return times < 0 ? -full : full;
+    }
+    return times;
+  };
   for (std::size_t a = 0; a < axes.size(); ++a) {
     if (fit.steps[a][d] % extentHere != 0) return std::nullopt;
-    std::int64_t times = fit.steps[a][d] / extentHere;
-    if (std::abs(times) > 1) {
-      std::vector<std::int32_t> others;
-      for (std::size_t b = 0; b < axes.size(); ++b)
-        if (b != a && fit.steps[b][d] != 0) others.push_back(static_cast<std::int32_t>(b));
-      for (const auto& set : subsetsOf(others)) {
-        std::int64_t here = 1, full = 1;
-        for (const std::int32_t b : set) here *= axes[at(b)].here, full *= axes[at(b)].full;
-        if (here != std::abs(times)) continue;
-        times = times < 0 ? -full : full;
-        break;
-      }
-    }
-    steps[a] = times * extent;
+    steps[a] = atFull(fit.steps[a][d] / extentHere, a) * extent;
   }
-  const std::int64_t low = base / extentHere * extent;
+  // Where it begins is a number of shares, too: a multiple of a coordinate that the program fixes.
+  std::int64_t shares = base / extentHere, full = shares;
+  for (const auto& [here, there] : fixed) {
+    if (shares == 0 || here == 0 || shares % here != 0) continue;
+    const std::int64_t each = atFull(shares / here, axes.size());
+    if (each == shares / here && here == there) continue;
+    full = there * each;
+    break;
+  }
+  const std::int64_t low = full * extent;
   return inside(low) ? std::optional(std::pair(low, steps)) : std::nullopt;
 }
 
-// Which share of a dimension is in one of the stretches of `extent` positions that the coordinates
-// move by these steps.
-double Lift::coveredOf(const std::vector<Axis>& axes, const Shape& steps, std::int64_t extent,
-                       std::int64_t size) {
-  std::set<std::int64_t> offsets{0};
+// In how many places a box lies, over all coordinates; where these are too many to be counted, in
+// as many as there are coordinates.
+double Lift::placesOf(const std::vector<Axis>& axes, const std::vector<Shape>& steps) {
+  constexpr std::size_t kMostCounted = 4096;
+  std::set<Shape> offsets{Shape(steps.empty() ? 0 : steps.front().size(), 0)};
+  double more = 1;
   for (std::size_t a = 0; a < axes.size(); ++a) {
-    if (steps[a] == 0) continue;
-    std::set<std::int64_t> more;
-    for (const std::int64_t offset : offsets)
-      for (std::int64_t c = 0; c < axes[a].full; ++c) more.insert(offset + c * steps[a]);
-    offsets = std::move(more);
+    if (std::all_of(steps[a].begin(), steps[a].end(), [](std::int64_t s) { return s == 0; }))
+      continue;
+    if (offsets.size() * at(axes[a].full) > kMostCounted) {
+      more *= static_cast<double>(axes[a].full);
+      continue;
+    }
+    std::set<Shape> wider;
+    for (const Shape& offset : offsets) {
+      for (std::int64_t c = 0; c < axes[a].full; ++c) {
+        Shape moved = offset;
+        for (std::size_t d = 0; d < moved.size(); ++d) moved[d] += c * steps[a][d];
+        wider.insert(std::move(moved));
+      }
+    }
+    offsets = std::move(wider);
   }
-  std::int64_t covered = 0, end = *offsets.begin();
-  for (const std::int64_t low : offsets) {
-    covered += std::max<std::int64_t>(0, low + extent - std::max(low, end));
-    end = std::max(end, low + extent);
-  }
-  return size == 0 ? 1 : static_cast<double>(covered) / static_cast<double>(size);
+  return static_cast<double>(offsets.size()) * more;
 }
 
 std::optional<Lift::Said> Lift::lifted(const Relation& relation, const std::vector<Axis>& axes,
@@ -246,19 +259,22 @@ std::optional<Lift::Said> Lift::lifted(const Relation& relation, const std::vect
   Said said;
   said.tensor = fit.base.tensor;
   said.covered = 1;
-  for (const Axis& axis : axes) said.shard.step.emplace_back(axis.axis, Shape());
+  std::vector<Shape> steps(axes.size());
+  std::vector<std::pair<std::int64_t, std::int64_t>> fixed;
+  for (std::size_t i = 0; i < here.at.size(); ++i)
+    fixed.emplace_back(here.at[i].second, program.at[i].second);
   for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
-    const auto full = atFullSize(fit, d, axes, tensorHere.shape[d], tensor.shape[d]);
+    const auto full = atFullSize(fit, d, axes, tensorHere.shape[d], tensor.shape[d], fixed);
     if (!full) return std::nullopt;
     said.shard.box.emplace_back(full->first, full->first + tensor.shape[d]);
-    said.covered *= coveredOf(axes, full->second, tensor.shape[d], whole.shape[d]);
-    for (std::size_t a = 0; a < axes.size(); ++a)
-      said.shard.step[a].second.push_back(full->second[a]);
+    said.covered *= static_cast<double>(tensor.shape[d]) / static_cast<double>(whole.shape[d]);
+    for (std::size_t a = 0; a < axes.size(); ++a) steps[a].push_back(full->second[a]);
   }
-  std::erase_if(said.shard.step, [](const auto& step) {
-    return std::all_of(step.second.begin(), step.second.end(),
-                       [](std::int64_t offset) { return offset == 0; });
-  });
+  said.covered *= placesOf(axes, steps);
+  for (std::size_t a = 0; a < axes.size(); ++a) {
+    if (std::any_of(steps[a].begin(), steps[a].end(), [](std::int64_t s) { return s != 0; }))
+      said.shard.step.emplace_back(axes[a].axis, std::move(steps[a]));
+  }
   said.shard.parts.push_back({tensor.name, program.at, Microbatch::none()});
   said.shard.sum = relation.sum;
   return said;

@@ -60,12 +60,12 @@ class Lift {
              const Fit& fit, std::size_t upTo) const;
   void fit(const Relation& relation, const std::vector<Axis>& axes, const Place& base,
            std::vector<Fit>& fits) const;
-  // Along one dimension: the base and the step of each axis at full size.
+  // Along one dimension: the base and the step of each axis at full size. `fixed`: coordinates that
+  // the program fixes, here and in the full plan.
   std::optional<std::pair<std::int64_t, std::vector<std::int64_t>>> atFullSize(
       const Fit& fit, std::size_t d, const std::vector<Axis>& axes, std::int64_t extentHere,
-      std::int64_t extent) const;
-  static double coveredOf(const std::vector<Axis>& axes, const Shape& steps, std::int64_t extent,
-                          std::int64_t size);
+      std::int64_t extent, const std::vector<std::pair<std::int64_t, std::int64_t>>& fixed) const;
+  static double placesOf(const std::vector<Axis>& axes, const std::vector<Shape>& steps);
   std::optional<Said> lifted(const Relation& relation, const std::vector<Axis>& axes,
                              const Fit& fit) const;
 

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <tuple>
 
 #include "infer/subsets.h"
 #include "interpret/run.h"
 #include "interpret/setup.h"
+#include "interpret/threads.h"
 
 namespace shardproof::infer {
 
@@ -72,6 +74,7 @@ class Search {
     };
     interpret::Draw draw;
     draw.seed = kSeed;
+    const interpret::Threads one(0);  // arrays are small
     interpret::run<Real>(setup_, draw, 0, limits, {}, hooks);
   }
 
@@ -97,9 +100,8 @@ class Search {
 
  private:
   struct Entry {
-    Real value;
-    std::int32_t tensor;
-    std::int64_t offset;
+    double value;  // rounded: places are compared in full
+    std::int32_t tensor, offset;
   };
 
   static interpret::Options options() {
@@ -112,8 +114,10 @@ class Search {
     if (value.element != ElementKind::kReal) return;
     Value copy(memory_, value.shape);
     std::copy(value.data(), value.data() + value.size(), copy.writable());
+    if (copy.size() > std::numeric_limits<std::int32_t>::max()) return;
     for (std::int64_t i = 0; i < copy.size(); ++i)
-      if (tells(copy.data()[i])) index_.push_back({copy.data()[i], t, i});
+      if (tells(copy.data()[i]))
+        index_.push_back({static_cast<double>(copy.data()[i]), t, static_cast<std::int32_t>(i)});
     values_[at(t)] = std::move(copy);
   }
 
@@ -129,11 +133,13 @@ class Search {
   template <class F>
   void forPlaces(const Shape& shape, std::int64_t pivot, Real value, Real tolerance,
                  const F& f) const {
-    auto it = std::lower_bound(index_.begin(), index_.end(), value - tolerance,
-                               [](const Entry& e, Real wanted) { return e.value < wanted; });
+    const auto low = static_cast<double>(value - tolerance),
+               high = static_cast<double>(value + tolerance);
+    auto it = std::lower_bound(index_.begin(), index_.end(), low,
+                               [](const Entry& e, double wanted) { return e.value < wanted; });
     const Shape strides = interpret::stridesOf(shape);
     std::size_t tried = 0;
-    for (; it != index_.end() && it->value <= value + tolerance && tried < kMostTried; ++it) {
+    for (; it != index_.end() && it->value <= high && tried < kMostTried; ++it) {
       const Value& whole = values_[at(it->tensor)];
       if (whole.shape.size() != shape.size()) continue;
       const Shape wholeStrides = interpret::stridesOf(whole.shape);

@@ -52,7 +52,7 @@ double lineageDensity(const Problem& problem) {
   std::size_t all = 0, known = 0;
   for (const Program& program : problem.plan.programs) {
     for (const Tensor& tensor : program.graph.tensors) {
-      if (tensor.kind != TensorKind::kProduced || tensor.element != ElementKind::kReal) continue;
+      if (tensor.kind != TensorKind::kProduced || tensor.element == ElementKind::kComplex) continue;
       ++all;
       known += names.contains(tensor.name);
     }

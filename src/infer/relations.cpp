@@ -40,6 +40,18 @@ Real factorOf(std::int64_t i) {
 
 bool tells(Real x) { return x != 0 && std::isfinite(x); }
 
+// Integers are few and often the same: they are looked up by several that follow one another.
+constexpr std::int64_t kIntegersInARow = 8;
+double keyOf(const Real* x, std::int64_t count) {
+  std::uint64_t key = static_cast<std::uint64_t>(count);
+  for (std::int64_t i = 0; i < count; ++i) {
+    key += static_cast<std::uint64_t>(static_cast<std::int64_t>(x[i])) + 0x9e3779b97f4a7c15ULL;
+    key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    key = (key ^ (key >> 27)) * 0x94d049bb133111ebULL;
+  }
+  return static_cast<double>(key >> 11);
+}
+
 // Also of a mask's minus infinity.
 bool same(Real a, Real b, Real tolerance) { return a == b || std::abs(a - b) <= tolerance; }
 
@@ -87,7 +99,7 @@ class Search {
     for (std::size_t p = 0; p < ranksOf.size(); ++p) {
       const auto& tensors = problem_.plan.programs[p].graph.tensors;
       for (std::size_t t = 0; t < tensors.size(); ++t) {
-        if (tensors[t].kind != TensorKind::kProduced || tensors[t].element != ElementKind::kReal)
+        if (tensors[t].kind != TensorKind::kProduced || tensors[t].element == ElementKind::kComplex)
           continue;
         ++result.looked;
         if (auto relation =
@@ -111,13 +123,20 @@ class Search {
   }
 
   void takeModel(std::int32_t t, const Value& value) {
-    if (value.element != ElementKind::kReal) return;
-    Value copy(memory_, value.shape);
+    if (value.element == ElementKind::kComplex) return;
+    Value copy(memory_, value.shape, value.element);
     std::copy(value.data(), value.data() + value.size(), copy.writable());
     if (copy.size() > std::numeric_limits<std::int32_t>::max()) return;
-    for (std::int64_t i = 0; i < copy.size(); ++i)
-      if (tells(copy.data()[i]))
-        index_.push_back({static_cast<double>(copy.data()[i]), t, static_cast<std::int32_t>(i)});
+    for (std::int64_t i = 0; i < copy.size(); ++i) {
+      if (value.element == ElementKind::kReal) {
+        if (tells(copy.data()[i]))
+          index_.push_back({static_cast<double>(copy.data()[i]), t, static_cast<std::int32_t>(i)});
+        continue;
+      }
+      const std::int64_t row = value.shape.empty() ? 1 : value.shape.back();
+      for (std::int64_t k = 1; k <= std::min(kIntegersInARow, row - i % row); ++k)
+        index_.push_back({keyOf(copy.data() + i, k), t, static_cast<std::int32_t>(i)});
+    }
     values_[at(t)] = std::move(copy);
   }
 
@@ -131,8 +150,8 @@ class Search {
   // f(tensor, low) for each place where a box of `shape` may lie whose element number `pivot` has
   // this value, until f says that it is enough.
   template <class F>
-  void forPlaces(const Shape& shape, std::int64_t pivot, Real value, Real tolerance,
-                 const F& f) const {
+  void forPlaces(const Shape& shape, ElementKind element, std::int64_t pivot, Real value,
+                 Real tolerance, const F& f) const {
     const auto low = static_cast<double>(value - tolerance),
                high = static_cast<double>(value + tolerance);
     auto it = std::lower_bound(index_.begin(), index_.end(), low,
@@ -141,7 +160,7 @@ class Search {
     std::size_t tried = 0;
     for (; it != index_.end() && it->value <= high && tried < kMostTried; ++it) {
       const Value& whole = values_[at(it->tensor)];
-      if (whole.shape.size() != shape.size()) continue;
+      if (whole.shape.size() != shape.size() || whole.element != element) continue;
       const Shape wholeStrides = interpret::stridesOf(whole.shape);
       Place place{it->tensor, Shape(shape.size())};
       bool inside = true;
@@ -178,7 +197,7 @@ class Search {
   }
 
   void takeLocal(std::int64_t rank, std::int32_t slot, const Value& value) {
-    if (value.element != ElementKind::kReal || value.size() == 0) return;
+    if (value.element == ElementKind::kComplex || value.size() == 0) return;
     const Real* x = value.data();
     const std::int64_t n = value.size();
     // By its largest element: small ones are the most like others.
@@ -191,15 +210,21 @@ class Search {
     }
     if (pivot < 0 || (uniform && n > 1)) return;  // says nothing
     const std::int64_t number = setup_.programs.slot(rank, slot);
-    const Real largest = std::abs(x[pivot]), tolerance = kRounding * largest;
+    const bool integers = value.element == ElementKind::kInteger;
+    if (integers) pivot = 0;
+    const Real wanted =
+        integers ? static_cast<Real>(keyOf(
+                       x, value.shape.empty() ? 1 : std::min(kIntegersInARow, value.shape.back())))
+                 : x[pivot];
+    const Real largest = std::abs(x[pivot]), tolerance = integers ? 0 : kRounding * largest;
     auto& places = found_[at(number)];
-    forPlaces(value.shape, pivot, x[pivot], tolerance, [&](const Place& place) {
+    forPlaces(value.shape, value.element, pivot, wanted, tolerance, [&](const Place& place) {
       if (allOf(place, value.shape,
                 [&](std::int64_t i, Real y) { return same(x[i], y, tolerance); }))
         places.push_back(place);
       return places.size() == kMostPlaces;
     });
-    if (!places.empty()) return;
+    if (!places.empty() || integers) return;
     Print print{value.shape, n, 0, largest, {}};
     for (std::int64_t i = 0; i < n; ++i) {
       if (!std::isfinite(x[i])) return;
@@ -303,16 +328,17 @@ class Search {
                          [](Real a, Real b) { return std::abs(a) < std::abs(b); }) -
         sum.pivots.begin());
     if (sum.size == 0 || std::abs(sum.pivots[k]) <= tolerance) return places;
-    forPlaces(sum.shape, pivotOf(k, sum.size), sum.pivots[k], tolerance, [&](const Place& place) {
-      Real all = 0;
-      const bool numbers = allOf(place, sum.shape, [&](std::int64_t i, Real y) {
-        all += factorOf(i) * y;
-        return std::isfinite(y);
-      });
-      if (numbers && same(all, sum.all, tolerance * static_cast<Real>(sum.size)))
-        places.push_back(place);
-      return places.size() == kMostPlaces;
-    });
+    forPlaces(sum.shape, ElementKind::kReal, pivotOf(k, sum.size), sum.pivots[k], tolerance,
+              [&](const Place& place) {
+                Real all = 0;
+                const bool numbers = allOf(place, sum.shape, [&](std::int64_t i, Real y) {
+                  all += factorOf(i) * y;
+                  return std::isfinite(y);
+                });
+                if (numbers && same(all, sum.all, tolerance * static_cast<Real>(sum.size)))
+                  places.push_back(place);
+                return places.size() == kMostPlaces;
+              });
     return places;
   }
 

@@ -51,7 +51,7 @@ TEST_F(CheckNames, WhatIsNot) {
     EXPECT_FALSE(accepted_) << part;
     EXPECT_NE(said.find(part), std::string::npos) << said;
   };
-  refused("# Page\n\nSee `src/plan/gone.cpp`.\n", "", "docs/page.md:1: names src/plan/gone.cpp");
+  refused("# Page\n\nSee `src/plan/gone.cpp`.\n", "", "docs/page.md:3: names src/plan/gone.cpp");
   refused("# Page\n\nSee [it](gone.html).\n", "", "links to gone.html");
   refused("# Page\n", "int x;  // as plan/gone.h says\n",
           "src/plan/source.cpp:1: names plan/gone.h");

@@ -13,7 +13,7 @@
 #include <set>
 
 #include "ops/registry.h"
-#include "plan/alike.h"
+#include "plan/symmetry_classes.h"
 #include "reader/reader.h"
 #include "shape_reduction/kept_ranks.h"
 #include "shape_reduction/plan_relations.h"
@@ -314,13 +314,13 @@ std::vector<std::int32_t> fewRanks(const Problem& problem, const ShrinkOptions& 
   const Plan& plan = problem.plan;
   const std::vector<std::int32_t> whole(plan.mesh.size(), kWhole);
   const KeptRanks all = keepRanks(problem, whole);
-  const AlikeCoordinates alike(plan, MeshView(plan.mesh), all.programOfRank);
+  const SymmetryClasses symmetry(plan, MeshView(plan.mesh), all.programOfRank);
   std::vector<std::int32_t> result = whole;
   std::set<std::pair<std::int64_t, std::int64_t>> sizes{
       {plan.microbatches, plan.microbatches}};  // new, full
   std::vector<std::size_t> shrinkable;
   for (std::size_t a = 0; a < plan.mesh.size(); ++a) {
-    const auto& classes = alike.classes(static_cast<std::int32_t>(a));
+    const auto& classes = symmetry.classes(static_cast<std::int32_t>(a));
     if (std::any_of(classes.begin(), classes.end(),
                     [](const auto& c) { return c.size() > at(kSmall); }))
       shrinkable.push_back(a);
@@ -330,8 +330,8 @@ std::vector<std::int32_t> fewRanks(const Problem& problem, const ShrinkOptions& 
     return plan.mesh[a].size > plan.mesh[b].size;
   });
   for (const std::size_t a : shrinkable) {
-    const auto& classes = alike.classes(static_cast<std::int32_t>(a));
-    // Twice as many rather than one more, where there is room: sizes are mostly powers of two.
+    const auto& classes = symmetry.classes(static_cast<std::int32_t>(a));
+    // Twice as many rather than one more, where that is possible: sizes are mostly powers of two.
     const std::int32_t few = std::max(2, options.ranks);
     for (std::int32_t i = 0;; ++i) {
       const std::int32_t k = i == 0 ? few : i == 1 ? 2 * few : few + i - 1;

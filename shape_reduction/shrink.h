@@ -1,8 +1,8 @@
 // A plan that is too large to run made smaller as a plan: fewer ranks of an axis whose coordinates
-// are all alike, and the least sizes of batch, sequence, heads, hidden, vocabulary and experts that
-// all operators, shards, windows and groups of the whole plan admit (Z3's integer optimizer chooses
-// them). What comes out is a model and a plan that anyone can read and run, for the plain executor
-// and for bug reports. No proof rests on it.
+// form one symmetry class, and the least sizes of batch, sequence, heads, hidden, vocabulary and
+// experts that all operators, shards, windows and groups of the whole plan admit (Z3's integer
+// optimizer chooses them). What comes out is a model and a plan that anyone can read and run, for
+// the plain executor and for bug reports. No proof rests on it.
 //
 // A right plan stays right: every constraint between sizes is kept (plan_lines.h), and so are
 // factors that stand for sizes (shrink_scalars.h). A wrong one nearly always stays wrong: no
@@ -24,9 +24,9 @@ struct ShrinkOptions {
   std::int64_t positions =
       2;  // left of a piece of a dimension; those with at most three keep them all
   std::int64_t tellingPositions = 3;  // the same where order is seen (a mask) or rows are looked up
-  std::int32_t ranks = 2;  // left of coordinates that are alike, where there are more than three;
-                           // one more where two axes would become equal
-  bool distinct = true;    // sizes that differ still differ where they can
+  std::int32_t ranks = 2;             // left of a symmetry class, where there are more than three;
+                                      // one more where two axes would become equal
+  bool distinct = true;               // sizes that differ still differ where they can
   double maxElements = 0;  // of all tensors of all ranks together, and of the model's; 0: no limit
   double seconds = 5;      // for the optimizer
 };

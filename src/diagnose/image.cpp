@@ -24,9 +24,9 @@ Image::Image(const Problem& full, double seconds) : full_(full) {
     options.seconds = seconds;
     shrunk_ = shrinkProblem(full, options);
   }
-  const Join join(problem());
+  const PlanIndex planIndex(problem());
   for (std::size_t e = 0; e < problem().plan.lineage.size(); ++e)
-    order_.emplace_back(join.entryKey(static_cast<std::int32_t>(e)), e);
+    order_.emplace_back(planIndex.entryKey(static_cast<std::int32_t>(e)), e);
 }
 
 std::int32_t Image::entryHere(std::int32_t fullEntry) const {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/join.h"
+#include "plan/plan_index.h"
 #include "shape_reduction/shrink.h"
 #include "shardproof/graph.h"
 

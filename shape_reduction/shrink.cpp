@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 
+#include "ir/clone.h"
 #include "ops/registry.h"
 #include "plan/symmetry_classes.h"
 #include "reader/reader.h"
@@ -446,6 +447,18 @@ void describe(const Problem& problem, const Attempt& a, Shrunk& shrunk) {
 }  // namespace
 
 Shrunk shrinkProblem(const Problem& problem, const ShrinkOptions& options) {
+  const auto& lineage = problem.plan.lineage;
+  if (std::any_of(lineage.begin(), lineage.end(),
+                  [](const LineageEntry& entry) { return entry.inferred; })) {
+    // Of the plan as its file has it: what was found of it need not keep its meaning.
+    const auto own = withoutInferred(problem);
+    Shrunk shrunk = shrinkProblem(*own, options);
+    const auto inferred = static_cast<std::int32_t>(lineage.size() - own->plan.lineage.size());
+    const auto written = static_cast<std::int32_t>(own->plan.lineage.size() - problem.lineageAdded);
+    for (std::int32_t& e : shrunk.entryOf)
+      if (e >= written) e += inferred;
+    return shrunk;
+  }
   Shrunk shrunk;
   const Attempt best = smallest(problem, options, shrunk.notes);
   const auto factor = [&](const Rational& r) {

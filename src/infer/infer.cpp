@@ -1,4 +1,4 @@
-#include "infer/infer.h"
+#include "shardproof/infer.h"
 
 #include <chrono>
 #include <set>
@@ -22,8 +22,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kElementsOfFull = 1e6;  // a plan with more is executed at smaller sizes
 constexpr double kMostElements = 4e8;
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // The image that is executed; without a problem the plan itself.
 Shrunk imageOf(const Problem& problem, double seconds) {
@@ -65,24 +63,20 @@ Inferred inferLineage(const Problem& problem, const InferOptions& options) {
   Inferred result;
   try {
     const Shrunk image = imageOf(problem, options.seconds / 2);
+    interpret::Limits limits;
+    limits.maxBytes = static_cast<std::int64_t>(options.memoryMegabytes) << 20;
+    limits.end = start + std::chrono::duration_cast<Clock::duration>(
+                             std::chrono::duration<double>(options.seconds));
+    limits.cancel = options.cancel;
     const infer::Relations found =
-        infer::findRelations(image.problem ? *image.problem : problem,
-                             static_cast<std::int64_t>(options.memoryMegabytes) << 20,
-                             start + std::chrono::duration_cast<Clock::duration>(
-                                         std::chrono::duration<double>(options.seconds)));
+        infer::findRelations(image.problem ? *image.problem : problem, limits);
     const infer::Lift lift(problem, image, found);
     result.looked = found.looked;
     std::vector<LineageEntry> entries = infer::chosenLineage(problem, lift, found);
     if (!entries.empty()) {
       result.problem = cloneProblem(problem);
-      auto& lineage = result.problem->plan.lineage;
-      result.first = lineage.size() - problem.lineageAdded;
       result.count = entries.size();
-      for (std::int32_t& e : result.problem->plan.positioning)
-        if (at(e) >= result.first) e += static_cast<std::int32_t>(result.count);
-      lineage.insert(lineage.begin() + static_cast<std::ptrdiff_t>(result.first),
-                     std::make_move_iterator(entries.begin()),
-                     std::make_move_iterator(entries.end()));
+      addInferred(*result.problem, std::move(entries));
     } else {
       result.reason = "no local tensor is a part of one of the model";
     }

@@ -70,14 +70,11 @@ std::int64_t pivotOf(std::size_t k, std::int64_t size) {
 
 class Search {
  public:
-  Search(const Problem& problem, std::int64_t maxBytes, std::chrono::steady_clock::time_point end)
+  Search(const Problem& problem, const interpret::Limits& limits)
       : problem_(problem), setup_(problem, options()) {
     values_.resize(problem.model.graph.tensors.size());
     found_.resize(at(setup_.programs.slots()));
     prints_.resize(at(setup_.programs.slots()));
-    interpret::Limits limits;
-    limits.maxBytes = maxBytes;
-    limits.end = end;
     interpret::Hooks<Real> hooks;
     hooks.ofModel = [&](std::int32_t t, const Value& value) { takeModel(t, value); };
     hooks.ofPlan = [&](std::int64_t rank, std::int32_t slot, const Value& value) {
@@ -354,9 +351,8 @@ class Search {
 
 }  // namespace
 
-Relations findRelations(const Problem& problem, std::int64_t maxBytes,
-                        std::chrono::steady_clock::time_point end) {
-  return Search(problem, maxBytes, end).relations();
+Relations findRelations(const Problem& problem, const interpret::Limits& limits) {
+  return Search(problem, limits).relations();
 }
 
 }  // namespace shardproof::infer

@@ -11,12 +11,12 @@
 // is made of it.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <utility>
 #include <vector>
 
+#include "interpret/run.h"
 #include "shardproof/graph.h"
 
 namespace shardproof::infer {
@@ -48,7 +48,6 @@ struct Relations {
 };
 
 // Executes the problem. Throws interpret::CannotRun, Stopped, TooLarge, InputError.
-Relations findRelations(const Problem& problem, std::int64_t maxBytes,
-                        std::chrono::steady_clock::time_point end);
+Relations findRelations(const Problem& problem, const interpret::Limits& limits);
 
 }  // namespace shardproof::infer

@@ -1,5 +1,8 @@
 #include "ir/clone.h"
 
+#include <iterator>
+#include <utility>
+
 namespace shardproof {
 
 std::unique_ptr<Problem> cloneProblem(const Problem& problem) {
@@ -11,6 +14,30 @@ std::unique_ptr<Problem> cloneProblem(const Problem& problem) {
   copy->plan = problem.plan;
   copy->lineageAdded = problem.lineageAdded;
   return copy;
+}
+
+std::unique_ptr<Problem> withoutInferred(const Problem& problem) {
+  auto copy = cloneProblem(problem);
+  std::vector<LineageEntry> kept;
+  std::vector<std::int32_t> placeOf;
+  for (LineageEntry& entry : copy->plan.lineage) {
+    placeOf.push_back(static_cast<std::int32_t>(kept.size()));
+    if (!entry.inferred) kept.push_back(std::move(entry));
+  }
+  copy->plan.lineage = std::move(kept);
+  for (std::int32_t& e : copy->plan.positioning) e = placeOf[static_cast<std::size_t>(e)];
+  return copy;
+}
+
+// Entries that place the masks of dropout stay the last.
+void addInferred(Problem& problem, std::vector<LineageEntry> entries) {
+  auto& lineage = problem.plan.lineage;
+  const std::size_t place = lineage.size() - problem.lineageAdded;
+  for (LineageEntry& entry : entries) entry.inferred = true;
+  for (std::int32_t& e : problem.plan.positioning)
+    if (static_cast<std::size_t>(e) >= place) e += static_cast<std::int32_t>(entries.size());
+  lineage.insert(lineage.begin() + static_cast<std::ptrdiff_t>(place),
+                 std::make_move_iterator(entries.begin()), std::make_move_iterator(entries.end()));
 }
 
 }  // namespace shardproof

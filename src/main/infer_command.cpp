@@ -5,12 +5,12 @@
 #include <optional>
 #include <string>
 
-#include "infer/infer.h"
 #include "main/exit_codes.h"
 #include "main/streams.h"
 #include "main/validators.h"
 #include "reader/reader.h"
 #include "report/file.h"
+#include "shardproof/infer.h"
 #include "writer/write_problem.h"
 
 namespace shardproof {
@@ -34,7 +34,7 @@ int runInfer(const Arguments& arguments) {
       std::filesystem::relative(problem->model.file,
                                 std::filesystem::absolute(arguments.output).parent_path())
           .generic_string();
-  writeFileAtomically(arguments.output, planText(*inferred.problem, model));
+  writeFileAtomically(arguments.output, planText(*inferred.problem, model, true));
   writeStandardOutput(std::to_string(inferred.count) + " checkpoints found, for " +
                       std::to_string(inferred.looked) + " local tensors of programs\n" +
                       arguments.output + "\n");

@@ -5,11 +5,13 @@
 // may be wrong. So nothing here can make a wrong plan equivalent; a bad guess costs time
 // (docs/inference.md).
 //
+// In src/infer/:
 //   relations   what the local tensors of a small image of the plan are
 //   lift        the same at full size
-//   infer       which of it is worth a lemma
+//   choose      which of it is worth a lemma
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -18,14 +20,21 @@
 
 namespace shardproof {
 
+enum class Infer : std::uint8_t {
+  kAuto,    // where lineage speaks of few of the local tensors, or is not enough for a verdict
+  kAlways,  // also where it speaks of many
+  kNever,
+};
+
 struct InferOptions {
   double seconds = 20;  // for the image and for executing it
   std::size_t memoryMegabytes = 2048;
+  const std::atomic<bool>* cancel = nullptr;
 };
 
 struct Inferred {
   std::unique_ptr<Problem> problem;  // with more lineage; null: nothing was found
-  std::size_t first = 0, count = 0;  // the new entries in its lineage
+  std::size_t count = 0;             // the new entries of its lineage
   std::size_t looked = 0;            // local tensors of programs that were looked at
   std::string reason;                // why nothing was found; empty: something was
   double seconds = 0;

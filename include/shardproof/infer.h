@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "shardproof/graph.h"
 
@@ -36,7 +37,9 @@ struct Inferred {
   std::unique_ptr<Problem> problem;  // with more lineage; null: nothing was found
   std::size_t count = 0;             // the new entries of its lineage
   std::size_t looked = 0;            // local tensors of programs that were looked at
-  std::string reason;                // why nothing was found; empty: something was
+  // Lineage entries of outputs that the executed image does not have: the plan is probably wrong.
+  std::vector<std::int32_t> doubtful;
+  std::string reason;  // why nothing was found; empty: something was
   double seconds = 0;
 };
 

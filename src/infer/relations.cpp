@@ -29,6 +29,9 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // By how much of the largest element two may differ that are the same.
 constexpr Real kRounding = 1e-12L;
+// Further apart than rounding explains: such an output is looked at in numbers before anything
+// else.
+constexpr double kApart = 1e-6;
 
 // A factor for the i-th element, so that the sum over all elements tells tensors apart: 1 to 2.
 Real factorOf(std::int64_t i) {
@@ -84,11 +87,14 @@ class Search {
     interpret::Draw draw;
     draw.seed = kSeed;
     const interpret::Threads one(0);  // arrays are small
-    interpret::run<Real>(setup_, draw, 0, limits, {}, hooks);
+    for (const auto& [entry, comparison] :
+         interpret::run<Real>(setup_, draw, kApart, limits, {}, hooks).entries)
+      if (comparison.first) differing_.push_back(entry);
   }
 
   Relations relations() {
     Relations result;
+    result.differing = differing_;
     const auto& programs = setup_.programs;
     std::vector<std::vector<std::int64_t>> ranksOf(problem_.plan.programs.size());
     for (std::int64_t r = 0; r < programs.mesh().ranks(); ++r)
@@ -347,6 +353,7 @@ class Search {
   bool sorted_ = false;
   std::vector<std::vector<Place>> found_;  // by slot of all ranks
   std::vector<Print> prints_;
+  std::vector<std::int32_t> differing_;
 };
 
 }  // namespace

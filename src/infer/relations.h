@@ -43,8 +43,9 @@ struct Relation {
 };
 
 struct Relations {
-  std::vector<Relation> relations;  // by program and tensor, ascending
-  std::size_t looked = 0;           // local tensors that were looked up, of all programs
+  std::vector<Relation> relations;      // by program and tensor, ascending
+  std::size_t looked = 0;               // local tensors that were looked up, of all programs
+  std::vector<std::int32_t> differing;  // lineage entries of outputs that the ranks do not have
 };
 
 // Executes the problem. Throws interpret::CannotRun, Stopped, TooLarge, InputError.

@@ -143,6 +143,10 @@ class Verification {
     std::sort(todo.begin(), todo.end(),
               [&](std::int32_t a, std::int32_t b) { return order(a) < order(b); });
     topological_ = todo;
+    if (refutesDoubtful(todo)) {
+      conclude();
+      return;
+    }
     for (int round = 0;; ++round) {
       merging_ = round > 0;
       if (round == 1) budget_ = kMostGrowth * cutSize_ + kGrowthAllowance;
@@ -448,6 +452,24 @@ class Verification {
     return outcome && outcome->verdict == StageVerdict::kProved;
   }
   // Entries whose own stage is not proved.
+  // Everything but the doubtful outputs is proved as far as it can be, then these are evaluated.
+  // `todo`: what is left to be proved, all of it where nothing is doubtful.
+  bool refutesDoubtful(std::vector<std::int32_t>& todo) {
+    const std::set<std::int32_t> doubtful(options_.doubtful.begin(), options_.doubtful.end());
+    if (doubtful.empty()) return false;
+    std::vector<std::int32_t> others, outputs;
+    for (const std::int32_t e : todo)
+      (doubtful.contains(e) && plan_.lineage[index(e)].role == Role::kOutput ? outputs : others)
+          .push_back(e);
+    cutAndProve(others);
+    if (cancelled() || !report_.defects.empty()) return true;
+    firstFailures_ = failures();
+    firstOutcomes_ = snapshot(firstFailures_);
+    differs_ = endToEndDiffers();
+    todo = std::move(outputs);
+    return differs_;
+  }
+
   std::vector<std::int32_t> failures() const {
     std::vector<std::int32_t> failed;
     for (const std::int32_t e : topological_) {
@@ -663,6 +685,7 @@ class Verification {
     for (const std::int32_t e : failed) {
       Failure f{e, {}, nullptr};
       if (const StageOutcome* outcome = outcomeOf(e)) f.outcome = *outcome;
+      else f.outcome.reason = "it was not tried, as the outputs differ";
       if (failures.size() < kMostDefectsShown) {
         try {
           CutOptions cut;

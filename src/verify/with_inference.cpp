@@ -11,7 +11,7 @@ namespace {
 constexpr double kThinLineage = 0.15;
 
 // Nothing is found twice.
-void inferInto(std::unique_ptr<Problem>& problem, const VerifyOptions& options,
+void inferInto(std::unique_ptr<Problem>& problem, VerifyOptions& options,
                std::optional<Inference>& said, double& seconds) {
   if (options.progress) options.progress(0, 0, "looking for lineage");
   InferOptions inferOptions;
@@ -19,13 +19,14 @@ void inferInto(std::unique_ptr<Problem>& problem, const VerifyOptions& options,
   Inferred found = inferLineage(*problem, inferOptions);
   said = Inference{found.count, found.looked, found.reason};
   seconds += found.seconds;
+  options.doubtful = std::move(found.doubtful);
   if (found.problem) problem = std::move(found.problem);
 }
 
 }  // namespace
 
-Report verifyInferring(std::unique_ptr<Problem>& problem, const VerifyOptions& options,
-                       Infer infer) {
+Report verifyInferring(std::unique_ptr<Problem>& problem, const VerifyOptions& given, Infer infer) {
+  VerifyOptions options = given;
   std::optional<Inference> said;
   double seconds = 0;
   if (infer == Infer::kAlways || (infer == Infer::kAuto && lineageDensity(*problem) < kThinLineage))

@@ -11,7 +11,6 @@ namespace shardproof {
 // As verify(), with the lemmas that were found where `infer` asks for them: `problem` has them
 // then. The report says what was found. What is found changes no verdict but "undecided": lemmas
 // are proved before they are used, and a difference is one of the plan's outputs.
-Report verifyInferring(std::unique_ptr<Problem>& problem, const VerifyOptions& options,
-                       Infer infer);
+Report verifyInferring(std::unique_ptr<Problem>& problem, const VerifyOptions& given, Infer infer);
 
 }  // namespace shardproof

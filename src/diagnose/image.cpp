@@ -1,10 +1,12 @@
 #include "diagnose/image.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "interpret/interpret.h"
 #include "plan/mesh.h"
+#include "shardproof/infer.h"
 
 namespace shardproof::diagnose {
 
@@ -23,14 +25,47 @@ Image::Image(const Problem& full, double seconds) : full_(full) {
     ShrinkOptions options;
     options.seconds = seconds;
     shrunk_ = shrinkProblem(full, options);
+    inferHere();
   }
   const PlanIndex planIndex(problem());
   for (std::size_t e = 0; e < problem().plan.lineage.size(); ++e)
     order_.emplace_back(planIndex.entryKey(static_cast<std::int32_t>(e)), e);
 }
 
+// What was inferred of the full plan is not in the smaller one: it is inferred there anew, and what
+// says the same of the same tensors is the same entry.
+void Image::inferHere() {
+  const auto& lineage = full_.plan.lineage;
+  if (std::none_of(lineage.begin(), lineage.end(),
+                   [](const LineageEntry& entry) { return entry.inferred; }))
+    return;
+  Inferred found = inferLineage(*shrunk_.problem);
+  if (!found.problem) return;
+  shrunk_.problem = std::move(found.problem);
+  const auto keyOf = [&](const Problem& of, const LineageEntry& entry) {
+    const Part& part = entry.shards.front().parts.front();
+    std::string key = of.names.text(of.model.graph.tensors[at(entry.tensor)].name) + '\0' +
+                      of.names.text(part.local);
+    for (const auto& [axis, c] : part.at)
+      key += '\0' + std::to_string(axis) + '=' +
+             std::to_string(&of == &full_ ? c : shrunk_.coordinatesOf[at(axis)][at(c)]);
+    return key;
+  };
+  std::map<std::string, std::int32_t> here;
+  const auto& own = shrunk_.problem->plan.lineage;
+  for (std::size_t e = 0; e < own.size(); ++e)
+    if (own[e].inferred)
+      here.emplace(keyOf(*shrunk_.problem, own[e]), static_cast<std::int32_t>(e));
+  for (std::size_t e = 0; e < lineage.size(); ++e) {
+    if (!lineage[e].inferred) continue;
+    const auto it = here.find(keyOf(full_, lineage[e]));
+    if (it != here.end()) inferredHere_.emplace(static_cast<std::int32_t>(e), it->second);
+  }
+}
+
 std::int32_t Image::entryHere(std::int32_t fullEntry) const {
   if (isFull()) return fullEntry;
+  if (const auto it = inferredHere_.find(fullEntry); it != inferredHere_.end()) return it->second;
   const auto it = std::find(shrunk_.entryOf.begin(), shrunk_.entryOf.end(), fullEntry);
   return it == shrunk_.entryOf.end() ? -1 : static_cast<std::int32_t>(it - shrunk_.entryOf.begin());
 }

@@ -4,6 +4,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -43,8 +44,11 @@ class Image {
   }
 
  private:
+  void inferHere();
+
   const Problem& full_;
   Shrunk shrunk_;
+  std::map<std::int32_t, std::int32_t> inferredHere_;  // by entry of the full plan
   std::vector<std::pair<std::int64_t, std::int32_t>> order_;
 };
 

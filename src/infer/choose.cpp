@@ -1,9 +1,11 @@
 #include "infer/choose.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
@@ -11,6 +13,8 @@
 namespace shardproof::infer {
 
 namespace {
+
+constexpr std::size_t kMostExpected = 256;
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
@@ -53,6 +57,7 @@ class Choice {
       auto said = lift.said(relation);
       if (!said.empty()) candidates_[{p, relation.tensor}] = std::move(said);
     }
+    differs_ = !found.differing.empty();
   }
 
   std::vector<LineageEntry> entries() {
@@ -65,6 +70,7 @@ class Choice {
         break;
       }
     }
+    if (differs_) expect(entries);
     return entries;
   }
 
@@ -96,6 +102,72 @@ class Choice {
         if (!chosen_[at(o.first)][at(o.second)].entered) stack.push_back(o);
     }
     return chosen_[at(p)][at(t)].tensor;
+  }
+
+  // What the first tensors that are nothing of the model should be: what the same operator makes of
+  // the same operands there. In a wrong plan these lemmas are what fails where it goes wrong.
+  void expect(std::vector<LineageEntry>& entries) {
+    std::map<std::pair<OperatorId, std::vector<std::int32_t>>, std::int32_t> nodeOf;
+    for (std::size_t n = 0; n < model_.nodes.size(); ++n) {
+      std::vector<std::int32_t> operands;
+      for (const Operand& o : model_.in(model_.nodes[n])) operands.push_back(o.tensor);
+      nodeOf.emplace(std::pair(model_.nodes[n].op, std::move(operands)),
+                     static_cast<std::int32_t>(n));
+    }
+    std::vector<LineageEntry> expectedEntries;
+    for (std::size_t p = 0; p < makers_.size(); ++p) {
+      const Program& program = problem_.plan.programs[p];
+      const auto boxes = commonBoxes(program, entries);
+      for (std::size_t t = 0; t < makers_[p].size(); ++t) {
+        const Maker& maker = makers_[p][t];
+        const Local here{static_cast<std::int32_t>(p), static_cast<std::int32_t>(t)};
+        if (maker.node < 0 || choose(here.first, here.second) >= 0) continue;
+        const Node& node = program.graph.nodes[at(maker.node)];
+        std::vector<std::int32_t> operands;
+        for (const Operand& o : program.graph.in(node))
+          operands.push_back(o.present() ? choose(here.first, o.tensor) : -1);
+        std::int32_t expected = -1;
+        if (node.communication >= 0) {
+          if (operands.size() == 1) expected = operands[0];
+        } else if (const auto it = nodeOf.find({node.op, operands}); it != nodeOf.end()) {
+          const auto out = model_.out(model_.nodes[at(it->second)]);
+          if (maker.result < out.size()) expected = out[maker.result];
+        }
+        if (expected < 0 || expectedEntries.size() == kMostExpected) continue;
+        const auto box =
+            boxes.find({model_.tensors[at(expected)].shape, program.graph.tensors[t].shape});
+        if (box == boxes.end()) continue;
+        Shard shard = *box->second;
+        shard.parts = {{program.graph.tensors[t].name, program.at, Microbatch::none()}};
+        if (!program.graph.tensors[t].perMicrobatch)
+          std::erase_if(shard.step, [](const auto& step) { return step.first == kMicrobatchAxis; });
+        expectedEntries.push_back({expected, Role::kCheckpoint, {std::move(shard)}});
+      }
+    }
+    std::move(expectedEntries.begin(), expectedEntries.end(), std::back_inserter(entries));
+  }
+
+  // How most local tensors of a shape lie in tensors of a shape.
+  std::map<std::pair<Shape, Shape>, const Shard*> commonBoxes(
+      const Program& program, std::span<const LineageEntry> entries) const {
+    using Box = std::pair<decltype(Shard::box), decltype(Shard::step)>;
+    std::map<std::pair<Shape, Shape>, std::map<Box, std::pair<std::size_t, const Shard*>>> counted;
+    for (const LineageEntry& entry : entries) {
+      const Shard& shard = entry.shards[0];
+      if (shard.parts[0].at != program.at || !shard.sum.empty()) continue;
+      Shape extent;
+      for (const auto& [low, high] : shard.box) extent.push_back(high - low);
+      auto& [count, one] =
+          counted[{model_.tensors[at(entry.tensor)].shape, extent}][{shard.box, shard.step}];
+      ++count;
+      one = &shard;
+    }
+    std::map<std::pair<Shape, Shape>, const Shard*> common;
+    for (const auto& [shapes, ways] : counted)
+      common[shapes] = std::max_element(ways.begin(), ways.end(), [](const auto& a, const auto& b) {
+                         return a.second.first < b.second.first;
+                       })->second.second;
+    return common;
   }
 
   // Of a communication those of all members.
@@ -165,6 +237,7 @@ class Choice {
   std::unordered_map<NameId, std::int32_t> given_;  // by name of a local tensor
   std::map<Local, std::vector<Lift::Said>> candidates_;
   std::vector<std::vector<State>> chosen_;
+  bool differs_ = false;  // the plan is probably wrong
 };
 
 }  // namespace

@@ -10,6 +10,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "infer/makers.h"
+
 namespace shardproof::infer {
 
 namespace {
@@ -17,22 +19,6 @@ namespace {
 constexpr std::size_t kMostExpected = 256;
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
-// What makes a tensor: a node, and which of its results it is.
-struct Maker {
-  std::int32_t node = -1;
-  std::size_t result = 0;
-};
-
-std::vector<Maker> makersOf(const Graph& graph) {
-  std::vector<Maker> makers(graph.tensors.size());
-  for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
-    const auto out = graph.out(graph.nodes[n]);
-    for (std::size_t r = 0; r < out.size(); ++r)
-      if (out[r] >= 0) makers[at(out[r])] = {static_cast<std::int32_t>(n), r};
-  }
-  return makers;
-}
 
 class Choice {
  public:
@@ -55,7 +41,10 @@ class Choice {
       const std::int32_t p = lift.fullProgram(relation.program);
       if (given_.contains(local(p, relation.tensor).name)) continue;
       auto said = lift.said(relation);
-      if (!said.empty()) candidates_[{p, relation.tensor}] = std::move(said);
+      if (said.empty()) continue;
+      candidates_[{p, relation.tensor}] = std::move(said);
+      for (const auto& [q, t] : relation.others)
+        speaker_[{lift.fullProgram(q), t}] = {p, relation.tensor};
     }
     differs_ = !found.differing.empty();
   }
@@ -131,12 +120,12 @@ class Choice {
           if (operands.size() == 1) expected = operands[0];
         } else if (const auto it = nodeOf.find({node.op, operands}); it != nodeOf.end()) {
           const auto out = model_.out(model_.nodes[at(it->second)]);
-          if (maker.result < out.size()) expected = out[maker.result];
+          if (at(maker.result) < out.size()) expected = out[at(maker.result)];
         }
         if (expected < 0 || expectedEntries.size() == kMostExpected) continue;
         const auto box =
             boxes.find({model_.tensors[at(expected)].shape, program.graph.tensors[t].shape});
-        if (box == boxes.end()) continue;
+        if (box == boxes.end() || sums(here, expected)) continue;
         Shard shard = *box->second;
         shard.parts = {{program.graph.tensors[t].name, program.at, Microbatch::none()}};
         if (!program.graph.tensors[t].perMicrobatch)
@@ -145,6 +134,27 @@ class Choice {
       }
     }
     std::move(expectedEntries.begin(), expectedEntries.end(), std::back_inserter(entries));
+  }
+
+  // An operand has a smaller share of its tensor than the result would have of its own: what it is
+  // split along is summed, and the result is a part of a sum.
+  bool sums(const Local& here, std::int32_t expected) const {
+    const auto share = [&](const Local& of, std::int32_t tensor) {
+      double part = 1;
+      for (const std::int64_t n : local(of.first, of.second).shape) part *= static_cast<double>(n);
+      for (const std::int64_t n : model_.tensors[at(tensor)].shape) part /= static_cast<double>(n);
+      return part;
+    };
+    const Program& program = problem_.plan.programs[at(here.first)];
+    const Node& node = program.graph.nodes[at(makers_[at(here.first)][at(here.second)].node)];
+    const double own = share(here, expected);
+    if (node.communication >= 0) return false;
+    const auto in = program.graph.in(node);
+    return std::any_of(in.begin(), in.end(), [&](const Operand& o) {
+      if (!o.present()) return false;
+      const std::int32_t tensor = chosen_[at(here.first)][at(o.tensor)].tensor;
+      return tensor >= 0 && share({here.first, o.tensor}, tensor) < own * 0.99;
+    });
   }
 
   // How most local tensors of a shape lie in tensors of a shape.
@@ -189,6 +199,10 @@ class Choice {
   void decide(const Local& here, State& state) {
     const auto candidates = candidates_.find(here);
     if (candidates == candidates_.end()) {
+      if (const auto speaker = speaker_.find(here); speaker != speaker_.end()) {
+        state.tensor = choose(speaker->second.first, speaker->second.second);
+        return;
+      }
       const auto given = given_.find(local(here.first, here.second).name);
       if (given != given_.end()) state.tensor = given->second;
       return;
@@ -236,6 +250,7 @@ class Choice {
   std::unordered_map<NameId, std::vector<Local>> sent_;
   std::unordered_map<NameId, std::int32_t> given_;  // by name of a local tensor
   std::map<Local, std::vector<Lift::Said>> candidates_;
+  std::map<Local, Local> speaker_;  // whose relation says what a part of the same sum is
   std::vector<std::vector<State>> chosen_;
   bool differs_ = false;  // the plan is probably wrong
 };

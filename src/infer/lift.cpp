@@ -276,7 +276,21 @@ std::optional<Lift::Said> Lift::lifted(const Relation& relation, const std::vect
       said.shard.step.emplace_back(axes[a].axis, std::move(steps[a]));
   }
   said.shard.parts.push_back({tensor.name, program.at, Microbatch::none()});
-  said.shard.sum = relation.sum;
+  for (const auto& [p, t] : relation.others) {
+    const Program& other = full_.plan.programs[at(fullProgram(p))];
+    if (at(t) >= other.graph.tensors.size() || other.graph.tensors[at(t)].shape != tensor.shape)
+      return std::nullopt;
+    said.shard.parts.push_back({other.graph.tensors[at(t)].name, other.at, Microbatch::none()});
+  }
+  // Where programs fix an axis, its sum is that of the parts, which must be all there are.
+  std::int64_t parts = 1;
+  for (const std::int32_t a : relation.sum) {
+    const bool named = std::any_of(program.at.begin(), program.at.end(),
+                                   [&](const auto& c) { return c.first == a; });
+    if (named) parts *= full_.plan.mesh[at(a)].size;
+    else said.shard.sum.push_back(a);
+  }
+  if (parts != static_cast<std::int64_t>(said.shard.parts.size())) return std::nullopt;
   return said;
 }
 

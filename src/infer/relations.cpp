@@ -7,6 +7,7 @@
 #include <optional>
 #include <tuple>
 
+#include "infer/makers.h"
 #include "infer/subsets.h"
 #include "interpret/run.h"
 #include "interpret/setup.h"
@@ -76,6 +77,7 @@ class Search {
   Search(const Problem& problem, const interpret::Limits& limits)
       : problem_(problem), setup_(problem, options()) {
     values_.resize(problem.model.graph.tensors.size());
+    for (const Program& program : problem.plan.programs) makers_.push_back(makersOf(program.graph));
     found_.resize(at(setup_.programs.slots()));
     prints_.resize(at(setup_.programs.slots()));
     interpret::Hooks<Real> hooks;
@@ -242,7 +244,7 @@ class Search {
     const Tensor& tensor = problem_.plan.programs[at(p)].graph.tensors[at(t)];
     const std::int32_t first = setup_.programs.layoutOf(p).firstSlot[at(t)];
     const std::int32_t slots = tensor.perMicrobatch ? problem_.plan.microbatches : 1;
-    Relation relation{p, t, {}, {}};
+    Relation relation{p, t, {}, {}, {}};
     for (const std::int64_t r : ranks) {
       for (std::int32_t m = 0; m < slots; ++m) {
         const auto& places = found_[at(setup_.programs.slot(r, first + m))];
@@ -253,8 +255,8 @@ class Search {
     return relation;
   }
 
-  // Over the smallest set of axes that gives boxes at all ranks. Only axes that the program does
-  // not fix: other programs may have nothing of that name.
+  // Over the smallest set of axes that gives boxes at all ranks. Of programs that fix one of these
+  // axes the first speaks for all.
   std::optional<Relation> sumOf(std::int32_t p, std::int32_t t,
                                 const std::vector<std::int64_t>& ranks) const {
     const Program& program = problem_.plan.programs[at(p)];
@@ -262,13 +264,14 @@ class Search {
     const auto& mesh = setup_.programs.mesh();
     std::vector<std::int32_t> free;
     for (std::size_t a = 0; a < mesh.axes(); ++a) {
-      const bool fixed = std::any_of(program.at.begin(), program.at.end(),
-                                     [&](const auto& c) { return at(c.first) == a; });
-      if (!fixed && mesh.size(a) > 1) free.push_back(static_cast<std::int32_t>(a));
+      const bool later = std::any_of(program.at.begin(), program.at.end(), [&](const auto& c) {
+        return at(c.first) == a && c.second != 0;
+      });
+      if (!later && mesh.size(a) > 1) free.push_back(static_cast<std::int32_t>(a));
     }
     if (tensor.perMicrobatch && problem_.plan.microbatches > 1) free.push_back(kMicrobatchAxis);
     for (const auto& axes : subsetsOf(free)) {
-      Relation relation{p, t, axes, {}};
+      Relation relation{p, t, axes, {}, {}};
       const bool overMicrobatches = !axes.empty() && axes.back() == kMicrobatchAxis;
       const std::int32_t slots =
           tensor.perMicrobatch && !overMicrobatches ? problem_.plan.microbatches : 1;
@@ -286,31 +289,63 @@ class Search {
         }
         if (!all) break;
       }
-      if (all) return relation;
+      if (!all || relation.found.empty()) continue;
+      for (const std::int64_t r : over(ranks.front(), axes)) {
+        const std::int32_t q = setup_.programs.programOf(r);
+        const std::pair other{q, counterpart(p, t, q)};
+        if (q != p && std::find(relation.others.begin(), relation.others.end(), other) ==
+                          relation.others.end())
+          relation.others.push_back(other);
+      }
+      return relation;
     }
     return std::nullopt;
   }
 
-  std::vector<Place> summed(std::int32_t p, std::int32_t t, std::int64_t rank, std::int32_t m,
-                            const std::vector<std::int32_t>& axes) const {
+  // What the same node makes in another program; -1: there is none.
+  std::int32_t counterpart(std::int32_t p, std::int32_t t, std::int32_t q) const {
+    if (p == q) return t;
+    const Graph &here = problem_.plan.programs[at(p)].graph,
+                &there = problem_.plan.programs[at(q)].graph;
+    const auto [n, result] = makers_[at(p)][at(t)];
+    if (n < 0 || here.nodes.size() != there.nodes.size()) return -1;
+    const Node &a = here.nodes[at(n)], &b = there.nodes[at(n)];
+    if (a.op != b.op || a.outCount != b.outCount) return -1;
+    const std::int32_t other = there.out(b)[at(result)];
+    if (other < 0) return -1;
+    const Tensor &x = here.tensors[at(t)], &y = there.tensors[at(other)];
+    return x.shape == y.shape && x.perMicrobatch == y.perMicrobatch && x.element == y.element
+               ? other
+               : -1;
+  }
+
+  // The ranks that differ from this one in these axes only.
+  std::vector<std::int64_t> over(std::int64_t rank, const std::vector<std::int32_t>& axes) const {
     const auto& mesh = setup_.programs.mesh();
-    const std::int32_t first = setup_.programs.layoutOf(p).firstSlot[at(t)];
     std::vector<std::int64_t> ranks{rank};
-    std::vector<std::int32_t> slots{m};
     for (const std::int32_t a : axes) {
-      if (a == kMicrobatchAxis) {
-        slots.clear();
-        for (std::int32_t k = 0; k < problem_.plan.microbatches; ++k) slots.push_back(k);
-        continue;
-      }
+      if (a == kMicrobatchAxis) continue;
       std::vector<std::int64_t> wider;
       for (const std::int64_t r : ranks)
         for (std::int64_t c = 0; c < mesh.size(at(a)); ++c)
           wider.push_back(mesh.moved(r, at(a), c));
       ranks = std::move(wider);
     }
+    return ranks;
+  }
+
+  std::vector<Place> summed(std::int32_t p, std::int32_t t, std::int64_t rank, std::int32_t m,
+                            const std::vector<std::int32_t>& axes) const {
+    std::vector<std::int32_t> slots{m};
+    if (!axes.empty() && axes.back() == kMicrobatchAxis) {
+      slots.clear();
+      for (std::int32_t k = 0; k < problem_.plan.microbatches; ++k) slots.push_back(k);
+    }
     Print sum;
-    for (const std::int64_t r : ranks) {
+    for (const std::int64_t r : over(rank, axes)) {
+      const std::int32_t q = setup_.programs.programOf(r), other = counterpart(p, t, q);
+      if (other < 0) return {};
+      const std::int32_t first = setup_.programs.layoutOf(q).firstSlot[at(other)];
       for (const std::int32_t s : slots) {
         const Print& one = prints_[at(setup_.programs.slot(r, first + s))];
         if (one.size == 0) return {};
@@ -348,7 +383,8 @@ class Search {
   const Problem& problem_;
   interpret::Setup setup_;
   interpret::Memory memory_;
-  std::vector<Value> values_;  // of the model, by tensor
+  std::vector<std::vector<Maker>> makers_;  // by program and tensor
+  std::vector<Value> values_;               // of the model, by tensor
   std::vector<Entry> index_;
   bool sorted_ = false;
   std::vector<std::vector<Place>> found_;  // by slot of all ranks

@@ -35,11 +35,14 @@ struct Found {
   std::vector<Place> places;
 };
 
-// The local tensors of one program that were found on all its ranks (and for all microbatches).
+// A local tensor of a program that was found on all its ranks (and for all microbatches).
 struct Relation {
   std::int32_t program = -1, tensor = -1;
   std::vector<std::int32_t> sum;  // axes (or kMicrobatchAxis) over which they were added up, sorted
   std::vector<Found> found;       // with `sum`, at coordinate 0 of its axes
+  // With `sum` over axes that programs fix: the tensors of the other programs, which the same nodes
+  // make.
+  std::vector<std::pair<std::int32_t, std::int32_t>> others;
 };
 
 struct Relations {

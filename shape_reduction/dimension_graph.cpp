@@ -76,18 +76,18 @@ class Builder {
   // A constant given element by element has no two positions known to be alike.
   void keepUnlessFill(const StageTensor& tensor, const std::vector<std::int32_t>& dims) {
     if (tensor.constant->fill) return;
-    for (const std::int32_t d : dims) flags_[at(d)].keep = true;
+    for (const std::int32_t d : dims) flags_[d].keep = true;
   }
 
   void relateKnownInputs() {
-    for (std::size_t t = 0; t < stage_.tensors.size(); ++t) {
+    for (const StageTensorId t : firstIds<StageTensorId>(stage_.tensors.size())) {
       const StageTensor& tensor = stage_.tensors[t];
       if (!tensor.known) continue;
       if (tensor.known->kind == KnownInput::Kind::kNumbers) {
-        for (const std::int32_t d : dimVars_[t]) flags_[at(d)].absolute = true;
+        for (const std::int32_t d : dimVars_[t]) flags_[d].absolute = true;
       } else if (const std::int32_t of = knownSource(stage_, tensor); of >= 0) {
         for (std::size_t d = 0; d < dimVars_[t].size(); ++d)
-          dims_.unite(dimVars_[t][d], dimVars_[at(of)][d]);
+          dims_.unite(dimVars_[t][d], dimVars_[of][d]);
       }
     }
   }
@@ -108,27 +108,27 @@ class Builder {
 
   void relateEquation(const Equation& e) {
     for (const auto& [part, weight] : e.parts) {
-      const auto& local = dimVars_[at(part)];
-      const auto& logical = dimVars_[at(e.logical)];
+      const auto& local = dimVars_[part];
+      const auto& logical = dimVars_[e.logical];
       if (local.size() != e.box.size() || logical.size() != e.box.size())
         throw Unsupported("lineage relates tensors of different rank");
       for (std::size_t d = 0; d < e.box.size(); ++d) {
-        if (sizes_[at(local[d])] != e.box[d].second - e.box[d].first)
+        if (sizes_[local[d]] != e.box[d].second - e.box[d].first)
           throw Unsupported("lineage relates a box and a local tensor of different shapes");
         relateRange(logical[d], e.box[d].first, local[d], true);
       }
-      if (valueVars_[at(part)] >= 0 && valueVars_[at(e.logical)] >= 0) {
-        dims_.unite(valueVars_[at(part)], valueVars_[at(e.logical)]);
-        if (e.parts.size() > 1 || weight != 1) summedValues_.push_back(valueVars_[at(part)]);
+      if (valueVars_[part] >= 0 && valueVars_[e.logical] >= 0) {
+        dims_.unite(valueVars_[part], valueVars_[e.logical]);
+        if (e.parts.size() > 1 || weight != 1) summedValues_.push_back(valueVars_[part]);
       }
     }
     equations_.push_back(&e);
   }
 
   void relateRange(std::int32_t whole, std::int64_t lo, std::int32_t part, bool fromLineage) {
-    if (lo < 0 || sizes_[at(whole)] - lo < sizes_[at(part)])
+    if (lo < 0 || sizes_[whole] - lo < sizes_[part])
       throw Unsupported("a stretch lies outside its dimension");
-    if (lo == 0 && sizes_[at(whole)] == sizes_[at(part)]) dims_.unite(whole, part);
+    if (lo == 0 && sizes_[whole] == sizes_[part]) dims_.unite(whole, part);
     else ranges_.push_back({whole, lo, part, fromLineage});
   }
 
@@ -142,32 +142,32 @@ class Builder {
       if (inserted) {
         graph_.groupSize.push_back(sizes_[d]);
         groupFlags_.emplace_back();
-      } else if (graph_.groupSize[at(it->second)] != sizes_[d]) {
+      } else if (graph_.groupSize[it->second] != sizes_[d]) {
         throw std::logic_error("dimensions of different sizes were said to be equal");
       }
-      groupFlags_[at(it->second)].merge(flags_[d]);
+      groupFlags_[it->second].merge(flags_[d]);
     }
     const auto unique = [](auto& list) {
       std::sort(list.begin(), list.end());
       list.erase(std::unique(list.begin(), list.end()), list.end());
     };
     for (RangeRelation& r : ranges_) {
-      r.whole = groupOf_[at(r.whole)];
-      r.part = groupOf_[at(r.part)];
+      r.whole = groupOf_[r.whole];
+      r.part = groupOf_[r.part];
     }
     for (StretchRelation& r : stretches_) {
-      r.a = groupOf_[at(r.a)];
-      r.b = groupOf_[at(r.b)];
+      r.a = groupOf_[r.a];
+      r.b = groupOf_[r.b];
     }
     for (RegroupRelation& r : regroups_) {
-      for (std::int32_t& d : r.a) d = groupOf_[at(d)];
-      for (std::int32_t& d : r.b) d = groupOf_[at(d)];
+      for (std::int32_t& d : r.a) d = groupOf_[d];
+      for (std::int32_t& d : r.b) d = groupOf_[d];
     }
     // A sum of indices is no index that runs with its operands: the rows that it may name are told
     // apart.
     for (const std::int32_t v : summedValues_) {
       for (const RangeRelation& r : ranges_) {
-        if (r.whole == groupOf_[at(v)]) groupFlags_[at(r.part)].keep = true;
+        if (r.whole == groupOf_[v]) groupFlags_[r.part].keep = true;
       }
     }
     unique(ranges_);
@@ -175,9 +175,9 @@ class Builder {
     unique(regroups_);
     for (std::size_t t = 0; t < dimVars_.size(); ++t) {
       std::vector<std::int32_t> groups;
-      for (const std::int32_t d : dimVars_[t]) groups.push_back(groupOf_[at(d)]);
+      for (const std::int32_t d : dimVars_[t]) groups.push_back(groupOf_[d]);
       graph_.dimOfTensor.push_back(std::move(groups));
-      graph_.valuesOfTensor.push_back(valueVars_[t] < 0 ? -1 : groupOf_[at(valueVars_[t])]);
+      graph_.valuesOfTensor.push_back(valueVars_[t] < 0 ? -1 : groupOf_[valueVars_[t]]);
     }
   }
 
@@ -187,16 +187,16 @@ class Builder {
   // every position kept.
 
   void makeFlat(std::int32_t g) {
-    if (flat_[at(g)]) return;
-    flat_[at(g)] = true;
+    if (flat_[g]) return;
+    flat_[g] = true;
     changed_ = true;
-    bounds_[at(g)].clear();
+    bounds_[g].clear();
   }
 
   void addBound(std::int32_t g, std::int64_t s) {
-    const std::int64_t n = graph_.groupSize[at(g)];
-    if (flat_[at(g)] || s <= 1 || s >= n) return;
-    auto& chain = bounds_[at(g)];
+    const std::int64_t n = graph_.groupSize[g];
+    if (flat_[g] || s <= 1 || s >= n) return;
+    auto& chain = bounds_[g];
     if (std::find(chain.begin(), chain.end(), s) != chain.end()) return;
     const bool fits = n != kUnboundedValues && n % s == 0 &&
                       std::all_of(chain.begin(), chain.end(),
@@ -211,7 +211,7 @@ class Builder {
 
   void closeRegroup(const RegroupRelation& r) {
     const auto anyFlat = [&](const std::vector<std::int32_t>& side) {
-      return std::any_of(side.begin(), side.end(), [&](std::int32_t g) { return flat_[at(g)]; });
+      return std::any_of(side.begin(), side.end(), [&](std::int32_t g) { return flat_[g]; });
     };
     const auto allFlat = [&] {
       for (const std::int32_t g : r.a) makeFlat(g);
@@ -226,14 +226,14 @@ class Builder {
       std::int64_t stride = 1;
       for (auto it = side->rbegin(); it != side->rend(); ++it) {
         if (stride > 1) strides.insert(stride);
-        for (const std::int64_t s : bounds_[at(*it)]) strides.insert(stride * s);
-        stride *= graph_.groupSize[at(*it)];
+        for (const std::int64_t s : bounds_[*it]) strides.insert(stride * s);
+        stride *= graph_.groupSize[*it];
       }
     }
     for (const auto* side : {&r.a, &r.b}) {
       std::int64_t stride = 1;
       for (auto it = side->rbegin(); it != side->rend(); ++it) {
-        const std::int64_t end = stride * graph_.groupSize[at(*it)];
+        const std::int64_t end = stride * graph_.groupSize[*it];
         for (const std::int64_t s : strides) {
           if (s <= stride || s >= end) continue;
           if (s % stride != 0 || end % s != 0) {
@@ -251,16 +251,16 @@ class Builder {
                     std::int64_t length) {
     // Flat dimensions keep every position; a relative must be a single factor for the cuts to carry
     // over, hence flat too when it has more.
-    if (flat_[at(a)] && !bounds_[at(b)].empty()) makeFlat(b);
-    if (flat_[at(b)] && !bounds_[at(a)].empty()) makeFlat(a);
+    if (flat_[a] && !bounds_[b].empty()) makeFlat(b);
+    if (flat_[b] && !bounds_[a].empty()) makeFlat(a);
     for (int side = 0; side < 2; ++side) {
-      const auto chain = bounds_[at(side == 0 ? a : b)];
+      const auto chain = bounds_[side == 0 ? a : b];
       for (const std::int64_t s : chain) {
         if (s < length) {
           if (loA % s == 0 && loB % s == 0 && length % s == 0) {
             addBound(a, s);
             addBound(b, s);
-            if (flat_[at(a)] || flat_[at(b)]) break;
+            if (flat_[a] || flat_[b]) break;
           } else {
             makeFlat(a);
             makeFlat(b);
@@ -274,8 +274,8 @@ class Builder {
         }
       }
     }
-    if (flat_[at(a)] && !bounds_[at(b)].empty()) makeFlat(b);
-    if (flat_[at(b)] && !bounds_[at(a)].empty()) makeFlat(a);
+    if (flat_[a] && !bounds_[b].empty()) makeFlat(b);
+    if (flat_[b] && !bounds_[a].empty()) makeFlat(a);
   }
 
   void factorize() {
@@ -285,7 +285,7 @@ class Builder {
       changed_ = false;
       for (const RegroupRelation& r : regroups_) closeRegroup(r);
       for (const RangeRelation& r : ranges_)
-        closeStretch(r.whole, r.lo, r.part, 0, graph_.groupSize[at(r.part)]);
+        closeStretch(r.whole, r.lo, r.part, 0, graph_.groupSize[r.part]);
       for (const StretchRelation& r : stretches_) closeStretch(r.a, r.loA, r.b, r.loB, r.length);
     } while (changed_);
   }
@@ -293,17 +293,16 @@ class Builder {
   // ---- lines
 
   // Factor j (innermost is 0) of group g: its line, size and stride.
-  std::size_t levels(std::int32_t g) const { return bounds_[at(g)].size() + 1; }
+  std::size_t levels(std::int32_t g) const { return bounds_[g].size() + 1; }
   std::int64_t stride(std::int32_t g, std::size_t level) const {
-    return level == 0 ? 1 : bounds_[at(g)][level - 1];
+    return level == 0 ? 1 : bounds_[g][level - 1];
   }
   std::int64_t factorSize(std::int32_t g, std::size_t level) const {
-    const std::int64_t end =
-        level + 1 == levels(g) ? graph_.groupSize[at(g)] : bounds_[at(g)][level];
+    const std::int64_t end = level + 1 == levels(g) ? graph_.groupSize[g] : bounds_[g][level];
     return end / stride(g, level);
   }
   std::int32_t rawLine(std::int32_t g, std::size_t level) const {
-    return firstLine_[at(g)] + static_cast<std::int32_t>(level);
+    return firstLine_[g] + static_cast<std::int32_t>(level);
   }
 
   void layLines() {
@@ -318,21 +317,21 @@ class Builder {
     }
     for (const RegroupRelation& r : regroups_) matchRegroup(r);
     for (const RangeRelation& r : ranges_)
-      matchStretch(r.whole, r.lo, r.part, 0, graph_.groupSize[at(r.part)], r.fromLineage);
+      matchStretch(r.whole, r.lo, r.part, 0, graph_.groupSize[r.part], r.fromLineage);
     for (const StretchRelation& r : stretches_)
       matchStretch(r.a, r.loA, r.b, r.loB, r.length, false);
 
     std::vector<std::int32_t> lineId(raw.size(), -1);
     const auto lineOf = [&](std::int32_t l) {
       const std::int32_t root = lineUnion_.find(l);
-      if (lineId[at(root)] < 0) {
-        lineId[at(root)] = static_cast<std::int32_t>(graph_.lines.size());
-        graph_.lines.push_back(raw[at(root)]);
+      if (lineId[root] < 0) {
+        lineId[root] = static_cast<std::int32_t>(graph_.lines.size());
+        graph_.lines.push_back(raw[root]);
       }
-      return lineId[at(root)];
+      return lineId[root];
     };
     for (std::size_t l = 0; l < raw.size(); ++l) {
-      Line& line = graph_.lines[at(lineOf(static_cast<std::int32_t>(l)))];
+      Line& line = graph_.lines[lineOf(static_cast<std::int32_t>(l))];
       if (line.size != raw[l].size)
         throw std::logic_error("factors of different sizes were matched");
       line.summed = line.summed || raw[l].summed;
@@ -361,7 +360,7 @@ class Builder {
     graph_.segments.erase(std::unique(graph_.segments.begin(), graph_.segments.end()),
                           graph_.segments.end());
     for (const auto& [d, v] : valueCuts_) {
-      const std::int32_t line = graph_.linesOfGroup[at(groupOf_[at(d)])].front();
+      const std::int32_t line = graph_.linesOfGroup[groupOf_[d]].front();
       graph_.cuts.push_back({line, v, false});
       graph_.cuts.push_back({line, v + 1, false});
     }
@@ -373,7 +372,7 @@ class Builder {
       DimensionGraph::Iteration iteration{logical, {}};
       for (const auto& variable : variables) {
         std::set<std::vector<std::int32_t>> dims;
-        for (const std::int32_t d : variable) dims.insert(graph_.linesOfGroup[at(groupOf_[at(d)])]);
+        for (const std::int32_t d : variable) dims.insert(graph_.linesOfGroup[groupOf_[d]]);
         iteration.variables.emplace_back(dims.begin(), dims.end());
       }
       if (seen.emplace(logical, iteration.variables).second)
@@ -392,7 +391,7 @@ class Builder {
       }
       return factors;
     };
-    if (std::any_of(r.a.begin(), r.a.end(), [&](std::int32_t g) { return flat_[at(g)]; }))
+    if (std::any_of(r.a.begin(), r.a.end(), [&](std::int32_t g) { return flat_[g]; }))
       return;  // every position is kept on both sides
     const auto a = flatten(r.a), b = flatten(r.b);
     if (a.size() != b.size())
@@ -438,7 +437,7 @@ class Builder {
   void boxesOf(const Equation& e, LineOf&& lineOf) {
     if (stage_.collapsedAxes.empty()) return;
     for (std::size_t d = 0; d < e.box.size(); ++d) {
-      const std::int32_t g = graph_.dimOfTensor[at(e.logical)][d];
+      const std::int32_t g = graph_.dimOfTensor[e.logical][d];
       const std::int64_t lo = e.box[d].first, length = e.box[d].second - lo;
       for (std::size_t j = 0; j < levels(g); ++j) {
         const std::int64_t s = stride(g, j), size = factorSize(g, j);
@@ -506,7 +505,7 @@ class NodeRelations : public ops::Relations {
   void equal(ops::DimRef a, ops::DimRef b) override {
     const std::int32_t x = var(a), y = var(b);
     if (x < 0 || y < 0) return;
-    if (builder_.sizes_[at(x)] != builder_.sizes_[at(y)])
+    if (builder_.sizes_[x] != builder_.sizes_[y])
       throw std::logic_error("operator relates dimensions of different sizes");
     builder_.dims_.unite(x, y);
     same_.emplace_back(key(a), key(b));
@@ -527,7 +526,7 @@ class NodeRelations : public ops::Relations {
   }
   void pairs(ops::DimRef whole, ops::DimRef half) override {
     const std::int32_t two = builder_.newDim(2);
-    builder_.flags_[at(two)].keep = true;
+    builder_.flags_[two].keep = true;
     RegroupRelation relation;
     relation.a = {var(whole)};
     relation.b = {var(half), two};
@@ -536,15 +535,15 @@ class NodeRelations : public ops::Relations {
   }
   void summed(ops::DimRef d) override {
     if (const std::int32_t x = var(d); x >= 0) {
-      builder_.flags_[at(x)].summed = true;
+      builder_.flags_[x].summed = true;
       summed_.push_back(key(d));
     }
   }
   void keep(ops::DimRef d) override {
-    if (const std::int32_t x = var(d); x >= 0) builder_.flags_[at(x)].keep = true;
+    if (const std::int32_t x = var(d); x >= 0) builder_.flags_[x].keep = true;
   }
   void absolute(ops::DimRef d) override {
-    if (const std::int32_t x = var(d); x >= 0) builder_.flags_[at(x)].absolute = true;
+    if (const std::int32_t x = var(d); x >= 0) builder_.flags_[x].absolute = true;
     anyAbsolute_ = true;
   }
   bool anyAbsolute() const { return anyAbsolute_; }
@@ -581,7 +580,7 @@ class NodeRelations : public ops::Relations {
       std::map<Key, std::pair<std::set<std::int32_t>, int>>
           classes;  // its dimensions, how many variables it is
       const auto slot = static_cast<int>(node_.in.size() + r);
-      const auto rank = static_cast<int>(builder_.dimVars_[at(node_.out[r])].size());
+      const auto rank = static_cast<int>(builder_.dimVars_[node_.out[r]].size());
       for (int d = 0; d < rank; ++d) ++classes[find({slot, d})].second;
       for (const auto* more : {&summed_, &listed_}) {
         for (const Key& k : *more) {
@@ -592,7 +591,7 @@ class NodeRelations : public ops::Relations {
       const auto addDim = [&](Key k) {
         const auto it = classes.find(find(k));
         const std::int32_t d = it == classes.end() ? -1 : var({k.first, k.second});
-        if (d >= 0 && builder_.sizes_[at(d)] > 1) it->second.first.insert(d);
+        if (d >= 0 && builder_.sizes_[d] > 1) it->second.first.insert(d);
       };
       for (int d = 0; d < rank; ++d) addDim({slot, d});
       for (const auto& [x, y] : same_) {
@@ -620,7 +619,7 @@ class NodeRelations : public ops::Relations {
     const auto operands = static_cast<int>(node_.in.size());
     if (const auto it = virtual_.find(ref.slot); it != virtual_.end())
       return ref.dim == ops::kValues ? -1 : it->second.at(at(ref.dim));
-    std::int32_t tensor = -1;
+    StageTensorId tensor;
     if (ref.slot < operands) tensor = node_.in.at(at(ref.slot));
     else if (ref.slot - operands < static_cast<int>(node_.out.size()))
       tensor = node_.out.at(at(ref.slot - operands));
@@ -631,8 +630,8 @@ class NodeRelations : public ops::Relations {
       virtualTensor(ref.slot, results_.at(at(ref.slot - operands)).shape);
       return var(ref);
     }
-    return ref.dim == ops::kValues ? builder_.valueVars_[at(tensor)]
-                                   : builder_.dimVars_[at(tensor)].at(at(ref.dim));
+    return ref.dim == ops::kValues ? builder_.valueVars_[tensor]
+                                   : builder_.dimVars_[tensor].at(at(ref.dim));
   }
 
   Builder& builder_;
@@ -651,12 +650,12 @@ void Builder::relateNode(const StageNode& node) {
   }
   const ops::OperatorInfo& op = ops::Registry::instance().at(node.op);
   std::vector<const ops::TensorInfo*> in, out;
-  for (const std::int32_t t : node.in) in.push_back(t >= 0 ? &stage_.tensors[at(t)].info : nullptr);
+  for (const StageTensorId t : node.in) in.push_back(t >= 0 ? &stage_.tensors[t].info : nullptr);
   const ops::Signature signature{*node.attributes, in, node.out.size()};
   std::vector<ops::TensorInfo> results = op.infer(signature);
   for (std::size_t i = 0; i < node.out.size(); ++i) {
     // A declared [1] where the rule says [] is taken as declared.
-    if (node.out[i] >= 0) results[i] = stage_.tensors[at(node.out[i])].info;
+    if (node.out[i] >= 0) results[i] = stage_.tensors[node.out[i]].info;
     out.push_back(node.out[i] >= 0 ? &results[i] : nullptr);
   }
   NodeRelations relations(*this, node, results);
@@ -673,7 +672,7 @@ void Builder::relateNode(const StageNode& node) {
 void Builder::relateCommunication(const StageNode& node) {
   const std::int32_t result = node.out.at(0);
   if (result < 0) return;
-  const auto& out = dimVars_[at(result)];
+  const auto& out = dimVars_[result];
   const ops::Collective& collective = ops::collectiveOf(node.communication);
   const auto dimension = [&](ops::Along along) {
     return ops::Collective::dimension(along, node.dim, node.odim, out.size());
@@ -681,10 +680,10 @@ void Builder::relateCommunication(const StageNode& node) {
   const std::int32_t gathered = dimension(collective.gathers),
                      scattered = dimension(collective.scatters);
   for (std::size_t i = 0; i < node.in.size(); ++i) {
-    const auto& in = dimVars_[at(node.in[i])];
+    const auto& in = dimVars_[node.in[i]];
     const auto index = static_cast<std::int64_t>(i);
     for (std::size_t d = 0; d < out.size(); ++d) {
-      const std::int64_t inSize = sizes_[at(in[d])], outSize = sizes_[at(out[d])];
+      const std::int64_t inSize = sizes_[in[d]], outSize = sizes_[out[d]];
       const bool gathers = static_cast<std::int32_t>(d) == gathered,
                  scatters = static_cast<std::int32_t>(d) == scattered;
       if (gathers && scatters) {
@@ -698,12 +697,11 @@ void Builder::relateCommunication(const StageNode& node) {
         dims_.unite(in[d], out[d]);
       }
     }
-    if (valueVars_[at(result)] >= 0)
-      dims_.unite(valueVars_[at(result)], valueVars_[at(node.in[i])]);
+    if (valueVars_[result] >= 0) dims_.unite(valueVars_[result], valueVars_[node.in[i]]);
   }
-  if (collective.reduces && valueVars_[at(result)] >= 0 &&
+  if (collective.reduces && valueVars_[result] >= 0 &&
       (node.reduction == Reduction::kSum || node.reduction == Reduction::kMean))
-    summedValues_.push_back(valueVars_[at(result)]);
+    summedValues_.push_back(valueVars_[result]);
   std::vector<std::vector<std::int32_t>> variables;
   for (const std::int32_t d : out) variables.push_back({d});
   iterations_.emplace_back(false, std::move(variables));

@@ -29,14 +29,14 @@ std::int64_t CollapsedAxis::weight(std::int64_t coordinate) const {
   return it != kept.end() && it->first == coordinate ? it->second : 0;
 }
 
-std::int32_t knownSource(const Stage& stage, const StageTensor& tensor) {
-  if (!tensor.known || tensor.known->kind != KnownInput::Kind::kNumberOf) return -1;
-  for (std::size_t t = 0; t < stage.tensors.size(); ++t) {
+StageTensorId knownSource(const Stage& stage, const StageTensor& tensor) {
+  if (!tensor.known || tensor.known->kind != KnownInput::Kind::kNumberOf) return StageTensorId();
+  for (const StageTensorId t : firstIds<StageTensorId>(stage.tensors.size())) {
     const StageTensor& other = stage.tensors[t];
     if (other.logical && other.origin == Origin::kVariable && other.tensor == tensor.known->tensor)
-      return static_cast<std::int32_t>(t);
+      return t;
   }
-  return -1;
+  return StageTensorId();
 }
 
 std::size_t Stage::logicalNodes() const {
@@ -44,8 +44,8 @@ std::size_t Stage::logicalNodes() const {
       std::count_if(nodes.begin(), nodes.end(), [](const StageNode& n) { return n.logical; }));
 }
 
-std::string tensorName(const Stage& stage, std::int32_t t) {
-  const NameId name = stage.tensors[static_cast<std::size_t>(t)].name;
+std::string tensorName(const Stage& stage, StageTensorId t) {
+  const NameId name = stage.tensors[t].name;
   return stage.names != nullptr && name.valid() ? stage.names->text(name) : "t" + std::to_string(t);
 }
 

@@ -168,7 +168,7 @@ class StageChecker {
       std::mt19937_64 random(0xD1B54A32D192ED03ULL + static_cast<std::uint64_t>(k));
       DoubleAlgebra algebra;
       Doubles interpreter(stage_, reduced_, algebra);
-      interpreter.run([&](std::int32_t tensor, std::int64_t) {
+      interpreter.run([&](StageTensorId tensor, std::int64_t) {
         return isInteger(tensor) ? static_cast<double>(drawIndex(random, tensor, k))
                                  : drawReal(random, k, true);
       });
@@ -212,17 +212,16 @@ class StageChecker {
     reductionOptions_ = options;
   }
 
-  bool isInteger(std::int32_t tensor) const {
-    return stage_.tensors[static_cast<std::size_t>(tensor)].info.element == ElementKind::kInteger;
+  bool isInteger(StageTensorId tensor) const {
+    return stage_.tensors[tensor].info.element == ElementKind::kInteger;
   }
 
   void execute(Terms& terms, TermAlgebra& algebra) {
     Stopwatch watch(outcome_.seconds["execute"]);
     free_.clear();
-    terms.run([&](std::int32_t tensor, std::int64_t index) {
+    terms.run([&](StageTensorId tensor, std::int64_t index) {
       free_.push_back({tensor, index});
-      return algebra.variable(isInteger(tensor),
-                              stage_.tensors[static_cast<std::size_t>(tensor)].facts);
+      return algebra.variable(isInteger(tensor), stage_.tensors[tensor].facts);
     });
     dropped_ = terms.droppedAssumption();
   }
@@ -248,7 +247,7 @@ class StageChecker {
       ModularAlgebra algebra;
       StageInterpreter<ModularAlgebra> interpreter(stage_, reduced_, algebra);
       std::mt19937_64 random(0x5eed);
-      interpreter.run([&](std::int32_t tensor, std::int64_t) {
+      interpreter.run([&](StageTensorId tensor, std::int64_t) {
         return ModularAlgebra::Element{isInteger(tensor) ? residue(drawIndex(random, tensor, 1))
                                                          : random() % ModularAlgebra::kPrime,
                                        false};
@@ -284,7 +283,7 @@ class StageChecker {
   }
 
   // As KnownInputs::drawInteger; where there is none, any.
-  std::int64_t drawIndex(std::mt19937_64& random, std::int32_t tensor, int attempt) {
+  std::int64_t drawIndex(std::mt19937_64& random, StageTensorId tensor, int attempt) {
     const auto index = known_.drawInteger(reduced_, tensor, random, attempt % 2 != 0);
     outOfDomain_ = outOfDomain_ || !index;
     return index.value_or(0);
@@ -294,23 +293,23 @@ class StageChecker {
                       : ModularAlgebra::kPrime - static_cast<std::uint64_t>(-value);
   }
 
-  using Supply = std::function<double(std::int32_t, std::int64_t, std::size_t)>;
+  using Supply = std::function<double(StageTensorId, std::int64_t, std::size_t)>;
   // Integers that were drawn, of which others are the numbers.
-  using Drawn = std::map<std::pair<std::int32_t, std::int64_t>, double>;
+  using Drawn = std::map<std::pair<StageTensorId, std::int64_t>, double>;
 
   // The value of the i-th input element that is asked for: what it is known to be, or else
   // supply(tensor, index, i).
-  double inputValue(std::int32_t tensor, std::int64_t index, std::size_t i, const Supply& supply,
+  double inputValue(StageTensorId tensor, std::int64_t index, std::size_t i, const Supply& supply,
                     Drawn& drawn) const {
     if (const auto number = known_.number(reduced_, tensor, index)) return *number;
-    const auto integer = [&](std::int32_t of) {
+    const auto integer = [&](StageTensorId of) {
       const auto [it, added] = drawn.try_emplace({of, index}, 0);
       if (added) it->second = supply(of, index, i);
       return it->second;
     };
     if (known_.isNumberOf(tensor)) {
-      const StageTensor& t = stage_.tensors[static_cast<std::size_t>(tensor)];
-      const std::int32_t of = knownSource(stage_, t);
+      const StageTensor& t = stage_.tensors[tensor];
+      const StageTensorId of = knownSource(stage_, t);
       return integer(of < 0 ? tensor : of) + static_cast<double>(t.known->plus);
     }
     return isInteger(tensor) ? integer(tensor) : supply(tensor, index, i);
@@ -335,7 +334,7 @@ class StageChecker {
     Drawn drawn;
     DoubleAlgebra algebra;
     Doubles interpreter(stage_, reduced_, algebra);
-    interpreter.run([&](std::int32_t tensor, std::int64_t index) {
+    interpreter.run([&](StageTensorId tensor, std::int64_t index) {
       const double value = inputValue(tensor, index, trial.values.size(), supply, drawn);
       trial.elements.push_back({tensor, index});
       trial.values.push_back(value);
@@ -362,7 +361,7 @@ class StageChecker {
       DoubleAlgebra noisy(seed * 0x9E3779B97F4A7C15ULL);
       Doubles again(stage_, reduced_, noisy);
       std::size_t next = 0;
-      again.run([&](std::int32_t tensor, std::int64_t) {
+      again.run([&](StageTensorId tensor, std::int64_t) {
         const double value = trial.values[next++];
         return known_.size(tensor) == 0 ? value : noisy.approximation(value, known_.size(tensor));
       });
@@ -381,7 +380,7 @@ class StageChecker {
       DoubleAlgebra beside;
       Doubles again(stage_, reduced_, beside);
       std::size_t next = 0;
-      again.run([&](std::int32_t tensor, std::int64_t) {
+      again.run([&](StageTensorId tensor, std::int64_t) {
         const double value = trial.values[next++];
         return isInteger(tensor) || known_.isNumberOf(tensor) || known_.size(tensor) != 0
                    ? value
@@ -496,17 +495,14 @@ class StageChecker {
     }
     if (!trial || differing_.empty()) return;
     outcome_.reason.clear();
-    std::set<std::int32_t> entries;
-    for (const std::int32_t c : differing_)
-      entries.insert(stage_.claims[static_cast<std::size_t>(c)].entry);
+    std::set<EntryId> entries;
+    for (const std::int32_t c : differing_) entries.insert(stage_.claims[c].entry);
     outcome_.differingEntries.assign(entries.begin(), entries.end());
     outcome_.verdict = StageVerdict::kRefuted;
     outcome_.method = Method::kNumeric;
   }
 
-  bool isOutput(std::int32_t claim) const {
-    return stage_.claims[static_cast<std::size_t>(claim)].output;
-  }
+  bool isOutput(std::int32_t claim) const { return stage_.claims[claim].output; }
   bool anyOutput(const std::set<std::int32_t>& claims) const {
     return std::any_of(claims.begin(), claims.end(), [&](std::int32_t c) { return isOutput(c); });
   }
@@ -594,7 +590,7 @@ class StageChecker {
   bool attemptAtRandom(int k, Trial& trial) {
     std::mt19937_64 random(0x9E3779B97F4A7C15ULL + static_cast<std::uint64_t>(k));
     return attempt(
-        [&](std::int32_t tensor, std::int64_t, std::size_t) {
+        [&](StageTensorId tensor, std::int64_t, std::size_t) {
           if (isInteger(tensor) || known_.isNumberOf(tensor))
             return static_cast<double>(drawIndex(random, tensor, k));
           // From end to end small means: as large as what training starts from, so that nothing
@@ -607,8 +603,8 @@ class StageChecker {
 
   // What a product with this tensor sums over, where it is a matrix of parameters: its last
   // dimension. (Reduced positions repeat, so sums grow with their length, not with its root.)
-  double fanIn(std::int32_t t) const {
-    const StageTensor& tensor = stage_.tensors[static_cast<std::size_t>(t)];
+  double fanIn(StageTensorId t) const {
+    const StageTensor& tensor = stage_.tensors[t];
     const bool matrix = tensor.kind == TensorKind::kParameter && tensor.info.shape.size() > 1;
     return matrix ? static_cast<double>(std::max<std::int64_t>(1, tensor.info.shape.back())) : 1;
   }
@@ -629,8 +625,7 @@ class StageChecker {
     Counterexample example;
     example.logical = trial.logical;
     example.parallel = trial.parallel;
-    example.element = elementName(stage_.claims[static_cast<std::size_t>(trial.claim)].logical,
-                                  trial.logicalIndex);
+    example.element = elementName(stage_.claims[trial.claim].logical, trial.logicalIndex);
     listAssignment(trial, example);
     outcome_.counterexample = std::move(example);
   }
@@ -661,7 +656,7 @@ class StageChecker {
     DoubleAlgebra algebra;
     Doubles interpreter(stage_, reduced_, algebra);
     std::size_t next = 0;
-    interpreter.run([&](std::int32_t tensor, std::int64_t) {
+    interpreter.run([&](StageTensorId tensor, std::int64_t) {
       const std::size_t i = next++;
       double value = trial.values[i];
       if (i == input)
@@ -758,12 +753,12 @@ class StageChecker {
       if (!reduced_.reducesAbsolute && !known_.any()) {
         Trial trial;
         const bool differs = attempt(
-            [&](std::int32_t tensor, std::int64_t, std::size_t i) {
+            [&](StageTensorId tensor, std::int64_t, std::size_t i) {
               const auto it = result.model.find(static_cast<std::uint32_t>(i));
               const double value = it == result.model.end() ? 1.0 : it->second;
               if (!isInteger(tensor)) return value;
               // An index that stands for many table rows is no index.
-              const auto& values = reduced_.values[static_cast<std::size_t>(tensor)];
+              const auto& values = reduced_.values[tensor];
               if (std::find(values.begin(), values.end(), static_cast<std::int64_t>(value)) !=
                   values.end())
                 return value;
@@ -787,17 +782,15 @@ class StageChecker {
 
   // ---- names
 
-  std::string elementName(std::int32_t t, std::int64_t index) const {
+  std::string elementName(StageTensorId t, std::int64_t index) const {
     return shardproof::elementName(stage_, reduced_, t, index);
   }
 
   void describeShapes() {
     outcome_.reducedShapes.clear();
     for (auto& [t, name] : shownTensors(stage_)) {
-      ReducedShape shape{
-          std::move(name), stage_.tensors[static_cast<std::size_t>(t)].info.shape, {}};
-      for (const ops::ReducedDim* d : reduced_.dims[static_cast<std::size_t>(t)])
-        shape.reduced.push_back(d->size());
+      ReducedShape shape{std::move(name), stage_.tensors[t].info.shape, {}};
+      for (const ops::ReducedDim* d : reduced_.dims[t]) shape.reduced.push_back(d->size());
       outcome_.reducedShapes.push_back(std::move(shape));
     }
   }
@@ -825,8 +818,7 @@ std::vector<std::pair<std::int32_t, std::string>> shownTensors(const Stage& stag
   std::unordered_set<std::string> seen;
   for (std::size_t t = 0; t < stage.tensors.size() && shown.size() < kMostShown; ++t) {
     const StageTensor& tensor = stage.tensors[t];
-    const std::string name =
-        (tensor.logical ? "" : "local ") + tensorName(stage, static_cast<std::int32_t>(t));
+    const std::string name = (tensor.logical ? "" : "local ") + tensorName(stage, StageTensorId(t));
     if (seen.insert(name).second) shown.emplace_back(static_cast<std::int32_t>(t), name);
   }
   return shown;

@@ -32,8 +32,8 @@ struct StageOutcome {
       false;  // the numbers of the counterexample were computed with a reduced mask
   // kRefuted: the first claim that differs, and where.
   std::int32_t claim = -1;
-  std::vector<std::int32_t> differingEntries;  // end to end: the lineage entries of all claims that
-                                               // some attempt made differ, sorted
+  std::vector<EntryId> differingEntries;  // end to end: the lineage entries of all claims that
+                                          // some attempt made differ, sorted
   bool notSymmetric = false;  // undecided because an axis that looked interchangeable is not: cut
                               // again without collapsed axes
   std::optional<Counterexample> counterexample;

@@ -19,7 +19,7 @@
 namespace shardproof {
 
 struct FreeElement {
-  std::int32_t tensor;
+  StageTensorId tensor;
   std::int64_t index;  // row-major over reduced positions and planes
 };
 
@@ -72,10 +72,10 @@ int extraPositionsFor(const std::vector<std::pair<Term, Term>>& pairs, const Ter
 constexpr int kMostExtraPositions = 6;
 
 // A tensor as elementName() begins: "y", "local y.part@rank 3 microbatch 1".
-std::string instanceName(const Stage& stage, std::int32_t tensor);
+std::string instanceName(const Stage& stage, StageTensorId tensor);
 // An element as messages name it, by its full-size position: "y[4, 0]", "local y.part@rank 0
 // microbatch 1[0, 1]".
-std::string elementName(const Stage& stage, const ReducedStage& reduced, std::int32_t tensor,
+std::string elementName(const Stage& stage, const ReducedStage& reduced, StageTensorId tensor,
                         std::int64_t index);
 
 // The obligation as a script of SMT-LIB 2, or why there is none.

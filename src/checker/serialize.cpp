@@ -42,7 +42,8 @@ StageOutcome deserialize(const std::string& text) {
   outcome.method = static_cast<Method>(j.at("method").get<int>());
   outcome.reason = j.at("reason").get<std::string>();
   outcome.claim = j.at("claim").get<std::int32_t>();
-  outcome.differingEntries = j.at("differing_entries").get<std::vector<std::int32_t>>();
+  for (const json& e : j.at("differing_entries"))
+    outcome.differingEntries.emplace_back(e.get<std::int32_t>());
   outcome.notSymmetric = j.at("not_symmetric").get<bool>();
   outcome.shortenedMask = j.at("shortened_mask").get<bool>();
   outcome.seconds = j.at("seconds").get<std::map<std::string, double>>();

@@ -86,10 +86,10 @@ class Verification {
     bool needed = false;      // has a stage at all (input lineage has none)
     std::int32_t stage = -1;  // index into report_.stages
     std::int32_t classId = -1;
-    std::vector<std::int32_t> used;
-    std::string cutFailure;              // why no stage could be cut
-    std::vector<std::int32_t> deepened;  // entries that its stage reaches past, sorted
-    int depth = 0;                       // how often it was deepened
+    std::vector<EntryId> used;
+    std::string cutFailure;         // why no stage could be cut
+    std::vector<EntryId> deepened;  // entries that its stage reaches past, sorted
+    int depth = 0;                  // how often it was deepened
     std::int32_t forbidden =
         0;  // what it was not to assume when it was cut last (ProofRecord::forbidden)
     bool collapse = true;  // interchangeable axes are collapsed in its stage
@@ -97,8 +97,8 @@ class Verification {
   struct ClassState {
     std::unique_ptr<Stage> representative;
     const std::string* form = nullptr;  // the key of classOfForm_, which does not move
-    std::int32_t entry = -1;
-    std::vector<std::int32_t> entries;  // all that ever were in it
+    EntryId entry;
+    std::vector<EntryId> entries;  // all that ever were in it
     bool decided = false;
     StageOutcome outcome;
     std::size_t size = 0;
@@ -120,27 +120,26 @@ class Verification {
 
   bool cancelled() const { return options_.cancel && options_.cancel->load(); }
 
-  std::pair<std::int64_t, std::int32_t> order(std::int32_t e) const {
-    return {planIndex_->entryKey(e), e};
-  }
+  std::pair<std::int64_t, EntryId> order(EntryId e) const { return {planIndex_->entryKey(e), e}; }
 
   void prove() {
     entries_.resize(plan_.lineage.size());
     excluded_.assign(plan_.lineage.size(), 0);
-    std::vector<std::int32_t> todo;
-    for (std::size_t e = 0; e < plan_.lineage.size(); ++e) {
+    std::vector<EntryId> todo;
+    for (const EntryId e : firstIds<EntryId>(plan_.lineage.size())) {
       if (plan_.lineage[e].role == Role::kInput) continue;
       entries_[e].needed = true;
       entries_[e].stage = static_cast<std::int32_t>(report_.stages.size());
       StageReport stage;
-      stage.entry = static_cast<std::int32_t>(e);
+      stage.entry = e;
       stage.role = plan_.lineage[e].role;
       stage.tensor = tensorName(plan_.lineage[e].tensor);
       report_.stages.push_back(std::move(stage));
-      todo.push_back(static_cast<std::int32_t>(e));
+      todo.push_back(e);
     }
-    std::sort(todo.begin(), todo.end(),
-              [&](std::int32_t a, std::int32_t b) { return order(a) < order(b); });
+    std::sort(todo.begin(), todo.end(), [&](std::int32_t a, std::int32_t b) {
+      return order(EntryId(a)) < order(EntryId(b));
+    });
     topological_ = todo;
     for (int round = 0;; ++round) {
       merging_ = round > 0;
@@ -161,17 +160,17 @@ class Verification {
       }
       // Failed checkpoints are no longer assumed; what relied on them is cut again, further up.
       bool grew = false;
-      for (const std::int32_t e : failures()) {
-        if (!excluded_[index(e)]) {
-          excluded_[index(e)] = 1;
+      for (const EntryId e : failures()) {
+        if (!excluded_[e]) {
+          excluded_[e] = 1;
           grew = true;
         }
       }
       todo.clear();
-      for (const std::int32_t e : topological_) {
-        EntryState& state = entries_[index(e)];
+      for (const EntryId e : topological_) {
+        EntryState& state = entries_[e];
         const bool recut = std::any_of(state.used.begin(), state.used.end(),
-                                       [&](std::int32_t f) { return excluded_[index(f)] != 0; });
+                                       [&](EntryId f) { return excluded_[f] != 0; });
         if (recut || (!holds(e) && deepen(e))) todo.push_back(e);
       }
       grew = grew || !todo.empty();
@@ -183,10 +182,9 @@ class Verification {
   // A stage that fails although all that it assumes may hold may need to know how its assumptions
   // hang together: it is cut again past them. Checkpoints get one such try, outputs as many as
   // there are rounds.
-  bool deepen(std::int32_t e) {
-    EntryState& state = entries_[index(e)];
-    if (state.used.empty() ||
-        (plan_.lineage[index(e)].role == Role::kCheckpoint && state.depth > 0))
+  bool deepen(EntryId e) {
+    EntryState& state = entries_[e];
+    if (state.used.empty() || (plan_.lineage[e].role == Role::kCheckpoint && state.depth > 0))
       return false;
     state.deepened.insert(state.deepened.end(), state.used.begin(), state.used.end());
     std::sort(state.deepened.begin(), state.deepened.end());
@@ -196,7 +194,7 @@ class Verification {
 
   static std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }
   const std::string& tensorName(std::int32_t logical) const {
-    return problem_.names.text(problem_.model.graph.tensors[index(logical)].name);
+    return problem_.names.text(problem_.model.graph.tensors[logical].name);
   }
 
   // A stage as it was cut, or why it could not be.
@@ -208,8 +206,8 @@ class Verification {
     std::exception_ptr error;
   };
 
-  CutResult cutOne(std::int32_t e) const {
-    const EntryState& state = entries_[index(e)];
+  CutResult cutOne(EntryId e) const {
+    const EntryState& state = entries_[e];
     CutResult result;
     CutOptions cut;
     cut.facts = &facts_;
@@ -235,7 +233,7 @@ class Verification {
 
   // Stages are cut in parallel, a batch at a time, and enter their classes in order: numbers do not
   // depend on the number of jobs.
-  void cutAll(const std::vector<std::int32_t>& todo) {
+  void cutAll(const std::vector<EntryId>& todo) {
     constexpr std::size_t kBatch = 128;
     const auto start = Clock::now();
     for (std::size_t from = 0; from < todo.size() && !cancelled(); from += kBatch) {
@@ -256,10 +254,10 @@ class Verification {
     report_.statistics.secondsByPhase["cut"] += since(start);
   }
 
-  void enterClass(std::int32_t e, CutResult result) {
+  void enterClass(EntryId e, CutResult result) {
     if (result.error) std::rethrow_exception(result.error);
-    EntryState& state = entries_[index(e)];
-    StageReport& report = report_.stages[index(state.stage)];
+    EntryState& state = entries_[e];
+    StageReport& report = report_.stages[state.stage];
     state.classId = -1;
     state.used.clear();
     state.cutFailure = result.failure;
@@ -270,7 +268,7 @@ class Verification {
       cutSize_ += stage.nodes.size() + stage.tensors.size();
       state.used = stage.usedEntries;
       if (options_.record) state.forbidden = forbiddenNow(state);
-      report.assumptions = stage.usedEntries;
+      report.assumptions.assign(stage.usedEntries.begin(), stage.usedEntries.end());
       report.logicalNodes = stage.logicalNodes();
       report.parallelNodes = stage.parallelNodes();
       std::string form = std::move(result.form);
@@ -287,16 +285,16 @@ class Verification {
         classes_.push_back(std::move(made));
       }
       state.classId = it->second;
-      classes_[index(it->second)].entries.push_back(e);
+      classes_[it->second].entries.push_back(e);
     }
     report.classId = state.classId;
   }
 
   // The number of the set of entries that a stage may not assume which is cut now.
   std::int32_t forbiddenNow(const EntryState& state) {
-    std::vector<std::int32_t> set = state.deepened;
+    std::vector<EntryId> set = state.deepened;
     for (std::size_t f = 0; f < excluded_.size(); ++f) {
-      if (excluded_[f]) set.push_back(static_cast<std::int32_t>(f));
+      if (excluded_[f]) set.push_back(EntryId(f));
     }
     std::sort(set.begin(), set.end());
     set.erase(std::unique(set.begin(), set.end()), set.end());
@@ -333,14 +331,14 @@ class Verification {
   // Cuts and decides. Stages whose axes turn out not to be interchangeable are cut again, each for
   // itself, with all coordinates: what such a stage is made of and what it assumes may differ from
   // what the cut with collapsed axes showed.
-  void cutAndProve(const std::vector<std::int32_t>& todo) {
+  void cutAndProve(const std::vector<EntryId>& todo) {
     cutAll(todo);
     runClasses();
-    std::vector<std::int32_t> again;
-    for (const std::int32_t e : todo) {
+    std::vector<EntryId> again;
+    for (const EntryId e : todo) {
       const StageOutcome* outcome = outcomeOf(e);
-      if (outcome && outcome->notSymmetric && entries_[index(e)].collapse) {
-        entries_[index(e)].collapse = false;
+      if (outcome && outcome->notSymmetric && entries_[e].collapse) {
+        entries_[e].collapse = false;
         again.push_back(e);
       }
     }
@@ -419,15 +417,15 @@ class Verification {
     const auto start = Clock::now();
     std::vector<ObligationClass> classes;
     for (const ClassState& c : classes_) {
-      const std::set<std::int32_t> entries(
+      const std::set<EntryId> entries(
           c.entries.begin(), c.entries.end());  // one that is cut again may come out the same
       classes.push_back(
           {c.representative.get(), &c.outcome, {entries.begin(), entries.end()}, false});
     }
     std::vector<std::pair<std::int32_t, std::string>> without;
-    for (const std::int32_t e : topological_) {
-      const EntryState& state = entries_[index(e)];
-      if (state.classId >= 0) classes[index(state.classId)].final = true;
+    for (const EntryId e : topological_) {
+      const EntryState& state = entries_[e];
+      if (state.classId >= 0) classes[state.classId].final = true;
       else
         without.emplace_back(
             e, state.cutFailure.empty() ? "not cut before the run ended" : state.cutFailure);
@@ -438,18 +436,18 @@ class Verification {
     report_.statistics.secondsByPhase["obligations"] += since(start);
   }
 
-  const StageOutcome* outcomeOf(std::int32_t e) const {
-    const EntryState& state = entries_[index(e)];
-    return state.classId < 0 ? nullptr : &classes_[index(state.classId)].outcome;
+  const StageOutcome* outcomeOf(EntryId e) const {
+    const EntryState& state = entries_[e];
+    return state.classId < 0 ? nullptr : &classes_[state.classId].outcome;
   }
-  bool holds(std::int32_t e) const {
+  bool holds(EntryId e) const {
     const StageOutcome* outcome = outcomeOf(e);
     return outcome && outcome->verdict == StageVerdict::kProved;
   }
   // Entries whose own stage is not proved.
-  std::vector<std::int32_t> failures() const {
-    std::vector<std::int32_t> failed;
-    for (const std::int32_t e : topological_) {
+  std::vector<EntryId> failures() const {
+    std::vector<EntryId> failed;
+    for (const EntryId e : topological_) {
       if (!holds(e)) failed.push_back(e);
     }
     return failed;
@@ -460,11 +458,10 @@ class Verification {
   // suffices.
   std::vector<char> chain() const {
     std::vector<char> proved(plan_.lineage.size(), 0);
-    for (const std::int32_t e : topological_) {
-      const auto& used = entries_[index(e)].used;
-      proved[index(e)] = holds(e) && std::all_of(used.begin(), used.end(), [&](std::int32_t f) {
-                           return proved[index(f)] != 0;
-                         });
+    for (const EntryId e : topological_) {
+      const auto& used = entries_[e].used;
+      proved[e] = holds(e) &&
+                  std::all_of(used.begin(), used.end(), [&](EntryId f) { return proved[f] != 0; });
     }
     return proved;
   }
@@ -472,23 +469,23 @@ class Verification {
   // Outputs of the model all of whose `output` entries are proved, and that have one.
   std::size_t outputsProved(const std::vector<char>& proved) const {
     std::vector<char> claimed(problem_.model.graph.tensors.size(), 0), failed(claimed.size(), 0);
-    for (std::size_t e = 0; e < plan_.lineage.size(); ++e) {
+    for (const EntryId e : firstIds<EntryId>(plan_.lineage.size())) {
       const LineageEntry& entry = plan_.lineage[e];
-      if (entry.role == Role::kOutput) (proved[e] ? claimed : failed)[index(entry.tensor)] = 1;
+      if (entry.role == Role::kOutput) (proved[e] ? claimed : failed)[entry.tensor] = 1;
     }
-    return static_cast<std::size_t>(std::count_if(
-        problem_.model.outputs.begin(), problem_.model.outputs.end(),
-        [&](std::int32_t output) { return claimed[index(output)] && !failed[index(output)]; }));
+    return static_cast<std::size_t>(
+        std::count_if(problem_.model.outputs.begin(), problem_.model.outputs.end(),
+                      [&](std::int32_t output) { return claimed[output] && !failed[output]; }));
   }
   bool allOutputsProved() const {
     const auto proved = chain();
     bool all = outputsProved(proved) == problem_.model.outputs.size();
     // An `output` entry of a tensor that is not among the model's outputs is a goal all the same.
-    for (std::size_t e = 0; e < plan_.lineage.size(); ++e)
+    for (const EntryId e : firstIds<EntryId>(plan_.lineage.size()))
       all = all && (plan_.lineage[e].role != Role::kOutput || proved[e]);
     // What places a dropout's mask must be true of the tensor that it places.
-    for (const std::int32_t e : plan_.positioning)
-      all = all && (plan_.lineage[index(e)].role == Role::kInput || proved[index(e)]);
+    for (const EntryId e : plan_.positioning)
+      all = all && (plan_.lineage[e].role == Role::kInput || proved[e]);
     return all;
   }
 
@@ -499,23 +496,23 @@ class Verification {
     // What is proved need not be computed on all ranks again, nor asked again, unless the place of
     // a dropout's mask is in doubt, and with it what a proof means.
     std::vector<char> known = chain();
-    if (std::any_of(plan_.positioning.begin(), plan_.positioning.end(), [&](std::int32_t e) {
-          return plan_.lineage[index(e)].role != Role::kInput && !known[index(e)];
+    if (std::any_of(plan_.positioning.begin(), plan_.positioning.end(), [&](EntryId e) {
+          return plan_.lineage[e].role != Role::kInput && !known[e];
         })) {
       std::fill(known.begin(), known.end(), 0);
     }
-    std::vector<std::int32_t> outputs;
-    std::int32_t first = -1;  // refuted
-    for (const std::int32_t e : topological_) {
-      if (plan_.lineage[index(e)].role == Role::kOutput && !known[index(e)]) outputs.push_back(e);
+    std::vector<EntryId> outputs;
+    EntryId first;  // refuted
+    for (const EntryId e : topological_) {
+      if (plan_.lineage[e].role == Role::kOutput && !known[e]) outputs.push_back(e);
       const StageOutcome* outcome = outcomeOf(e);
       if (first < 0 && outcome && outcome->verdict == StageVerdict::kRefuted) first = e;
     }
     // The failed lemmas are looked at too: which of them are really wrong, and not just unprovable
     // from what their stage knows?
-    std::vector<std::int32_t> all = outputs;
-    for (const std::int32_t e : firstFailures_) {
-      if (plan_.lineage[index(e)].role != Role::kOutput) all.push_back(e);
+    std::vector<EntryId> all = outputs;
+    for (const EntryId e : firstFailures_) {
+      if (plan_.lineage[e].role != Role::kOutput) all.push_back(e);
     }
     CutOptions cut;
     cut.maxNodes = 2 * kMostEndToEndNodes;
@@ -523,8 +520,9 @@ class Verification {
     // In a large plan first the output that the first failed lemma reaches soonest; that is often
     // enough and always less.
     if (first < 0 && !firstFailures_.empty()) first = firstFailures_.front();
-    const std::int32_t nearest =
-        first >= 0 && planIndex_->operatorInstances() > kManyInstances ? nearestOutput(first) : -1;
+    const EntryId nearest = first && planIndex_->operatorInstances() > kManyInstances
+                                ? nearestOutput(first)
+                                : EntryId();
     std::optional<StageOutcome> outcome;
     if (nearest >= 0)
       outcome = evaluateAndConfirm(
@@ -539,47 +537,46 @@ class Verification {
     if (!outcome) return false;
     if (outcome->shortenedMask) {  // a difference that was seen only with another mask than the
                                    // causal one is none
-      for (const std::int32_t e : outputs) {
+      for (const EntryId e : outputs) {
         if (suspected_ < 0 && violates(*outcome, {e})) suspected_ = e;
       }
       return false;
     }
     violated_.insert(outcome->differingEntries.begin(), outcome->differingEntries.end());
     evaluated_ = decisive && ended(*outcome);
-    for (const std::int32_t e : outputs) {
+    for (const EntryId e : outputs) {
       if (endToEndEntry_ < 0 && violated_.contains(e)) endToEndEntry_ = e;
     }
     return endToEndEntry_ >= 0;
   }
 
-  static bool violates(const StageOutcome& outcome, const std::vector<std::int32_t>& entries) {
-    return std::any_of(entries.begin(), entries.end(), [&](std::int32_t e) {
+  static bool violates(const StageOutcome& outcome, const std::vector<EntryId>& entries) {
+    return std::any_of(entries.begin(), entries.end(), [&](EntryId e) {
       return std::find(outcome.differingEntries.begin(), outcome.differingEntries.end(), e) !=
              outcome.differingEntries.end();
     });
   }
 
   // The first output whose chain of assumptions contains `lemma`, or -1.
-  std::int32_t nearestOutput(std::int32_t lemma) const {
+  EntryId nearestOutput(std::int32_t lemma) const {
     std::vector<char> reached(plan_.lineage.size(), 0);
-    for (const std::int32_t e : topological_) {
-      const auto& used = entries_[index(e)].used;
-      reached[index(e)] = e == lemma || std::any_of(used.begin(), used.end(), [&](std::int32_t f) {
-                            return reached[index(f)] != 0;
-                          });
-      if (reached[index(e)] && plan_.lineage[index(e)].role == Role::kOutput) return e;
+    for (const EntryId e : topological_) {
+      const auto& used = entries_[e].used;
+      reached[e] = e == lemma || std::any_of(used.begin(), used.end(),
+                                             [&](EntryId f) { return reached[f] != 0; });
+      if (reached[e] && plan_.lineage[e].role == Role::kOutput) return e;
     }
-    return -1;
+    return EntryId();
   }
 
   // As evaluate(), with reduced causal masks first; what outputs show so is confirmed with whole
   // ones: on the one of these outputs that takes the least to compute, and only where that one does
   // not show it, on all. Where this cannot be afforded the outcome says that the mask is shortened.
-  std::optional<StageOutcome> evaluateAndConfirm(const std::vector<std::int32_t>& claimed,
+  std::optional<StageOutcome> evaluateAndConfirm(const std::vector<EntryId>& claimed,
                                                  const CutOptions& cut) {
     auto outcome = evaluate(claimed, cut);
-    const std::int32_t least =
-        outcome && outcome->shortenedMask ? leastOutput(outcome->differingEntries, cut) : -1;
+    const EntryId least =
+        outcome && outcome->shortenedMask ? leastOutput(outcome->differingEntries, cut) : EntryId();
     if (least < 0) return outcome;
     const auto alone = evaluate({least}, cut, true);
     if (!alone || !ended(*alone) || alone->shortenedMask) return outcome;
@@ -599,10 +596,10 @@ class Verification {
   }
 
   // The output among the entries that fewest operators lead to, or -1.
-  std::int32_t leastOutput(const std::vector<std::int32_t>& entries, CutOptions cut) const {
+  EntryId leastOutput(const std::vector<EntryId>& entries, CutOptions cut) const {
     std::int32_t least = -1;
-    for (const std::int32_t e : entries) {
-      if (plan_.lineage[index(e)].role != Role::kOutput) continue;
+    for (const EntryId e : entries) {
+      if (plan_.lineage[e].role != Role::kOutput) continue;
       try {
         const std::size_t nodes = cutStages(*planIndex_, {e}, cut).nodes.size();
         if (least >= 0 && nodes >= cut.maxNodes) continue;
@@ -612,11 +609,11 @@ class Verification {
       } catch (const CyclicWait&) {
       }
     }
-    return least;
+    return EntryId(least);
   }
 
   // In numbers, as one stage; nothing when it is too large.
-  std::optional<StageOutcome> evaluate(const std::vector<std::int32_t>& claimed, CutOptions cut,
+  std::optional<StageOutcome> evaluate(const std::vector<EntryId>& claimed, CutOptions cut,
                                        bool wholeMasks = false) {
     for (;;) {
       std::unique_ptr<Stage> stage;
@@ -653,21 +650,21 @@ class Verification {
   }
 
   struct Failure {
-    std::int32_t entry;
+    EntryId entry;
     StageOutcome outcome;
     std::unique_ptr<Stage> stage;  // nullptr when it could not be cut
   };
-  std::vector<Failure> snapshot(const std::vector<std::int32_t>& failed) const {
+  std::vector<Failure> snapshot(const std::vector<EntryId>& failed) const {
     std::vector<Failure> failures;
-    for (const std::int32_t e : failed) {
+    for (const EntryId e : failed) {
       Failure f{e, {}, nullptr};
       if (const StageOutcome* outcome = outcomeOf(e)) f.outcome = *outcome;
       if (failures.size() < kMostDefectsShown) {
         try {
           CutOptions cut;
           cut.excluded = &excluded_;
-          cut.collapse = entries_[index(e)].collapse;
-          cut.deepened = entries_[index(e)].deepened;
+          cut.collapse = entries_[e].collapse;
+          cut.deepened = entries_[e].deepened;
           f.stage = std::make_unique<Stage>(cutStage(*planIndex_, e, cut));
           takeOwnNames(f, cut);
         } catch (const Unsupported&) {
@@ -681,13 +678,13 @@ class Verification {
 
   // Stages of a class differ in names: the counterexample has those of the one that was decided.
   void takeOwnNames(Failure& f, CutOptions cut) const {
-    const std::int32_t id = entries_[index(f.entry)].classId;
+    const std::int32_t id = entries_[f.entry].classId;
     if (id < 0 || !f.outcome.counterexample) return;
-    const std::int32_t decided = classes_[index(id)].entry;
+    const std::int32_t decided = classes_[id].entry;
     if (decided == f.entry) return;
-    cut.collapse = entries_[index(decided)].collapse;
-    cut.deepened = entries_[index(decided)].deepened;
-    const Stage other = cutStage(*planIndex_, decided, cut);
+    cut.collapse = entries_[decided].collapse;
+    cut.deepened = entries_[decided].deepened;
+    const Stage other = cutStage(*planIndex_, EntryId(decided), cut);
     if (canonicalForm(other) == canonicalForm(*f.stage))
       f.outcome.counterexample = renamed(*f.outcome.counterexample, other, *f.stage);
     else f.outcome.counterexample.reset();  // of a stage that is cut otherwise by now
@@ -697,16 +694,16 @@ class Verification {
     const auto proved = chain();
     report_.outputsProved = outputsProved(proved);
     const bool all = allOutputsProved();
-    for (const std::int32_t e : topological_) {
-      EntryState& state = entries_[index(e)];
-      StageReport& report = report_.stages[index(state.stage)];
+    for (const EntryId e : topological_) {
+      EntryState& state = entries_[e];
+      StageReport& report = report_.stages[state.stage];
       const StageOutcome* outcome = outcomeOf(e);
       if (!outcome) {
         report.reason =
             state.cutFailure.empty() ? "not decided before the run ended" : state.cutFailure;
         continue;
       }
-      const ClassState& cls = classes_[index(state.classId)];
+      const ClassState& cls = classes_[state.classId];
       report.verdict = outcome->verdict;
       report.method = outcome->method;
       report.reason = outcome->reason;
@@ -714,17 +711,17 @@ class Verification {
       if (cls.entry == e) {
         for (const auto& [phase, seconds] : outcome->seconds) report.seconds += seconds;
       }
-      if (outcome->verdict == StageVerdict::kProved && !proved[index(e)]) {
+      if (outcome->verdict == StageVerdict::kProved && !proved[e]) {
         report.verdict = StageVerdict::kUndecided;
         report.reason = "its proof relies on lineage that is not proved";
       }
     }
     // A lemma that failed where it stands is wrong even when nothing relies on it any more.
     for (const Failure& f : firstOutcomes_) {
-      StageReport& report = report_.stages[index(entries_[index(f.entry)].stage)];
+      StageReport& report = report_.stages[index(entries_[f.entry].stage)];
       const bool wrong =
           evaluated_ ? violated_.contains(f.entry) : f.outcome.verdict == StageVerdict::kRefuted;
-      if (wrong && plan_.lineage[index(f.entry)].role == Role::kCheckpoint && all) {
+      if (wrong && plan_.lineage[f.entry].role == Role::kCheckpoint && all) {
         report.verdict = StageVerdict::kWrongLineage;
         report.method = f.outcome.method;
         report.reason = f.outcome.counterexample
@@ -762,7 +759,7 @@ class Verification {
                          : std::to_string(report_.outputs - report_.outputsProved) + " of " +
                                std::to_string(report_.outputs) + " outputs could not be decided";
     if (suspected_ >= 0) {
-      report_.reason += "; output '" + tensorName(plan_.lineage[index(suspected_)].tensor) +
+      report_.reason += "; output '" + tensorName(plan_.lineage[suspected_].tensor) +
                         "' differs when causal masks (or tables of known numbers) are shortened, "
                         "which is too large to be confirmed at full length";
     }
@@ -775,24 +772,23 @@ class Verification {
     record.entries.resize(entries_.size());
     std::vector<std::int32_t> number(classes_.size(), -1), numberOfSet(forbidden_.size(), -1);
     numberOfSet[0] = 0;
-    std::vector<const std::vector<std::int32_t>*> sets(forbidden_.size());
-    for (const auto& [set, n] : forbidden_) sets[index(n)] = &set;
-    for (const std::int32_t e : topological_) {
-      if (!proved[index(e)]) continue;
-      const EntryState& state = entries_[index(e)];
-      std::int32_t& id = number[index(state.classId)];
+    std::vector<const std::vector<EntryId>*> sets(forbidden_.size());
+    for (const auto& [set, n] : forbidden_) sets[n] = &set;
+    for (const EntryId e : topological_) {
+      if (!proved[e]) continue;
+      const EntryState& state = entries_[e];
+      std::int32_t& id = number[state.classId];
       if (id < 0) {
         id = static_cast<std::int32_t>(record.classes.size());
         record.classes.push_back(
-            {*classes_[index(state.classId)].form, classes_[index(state.classId)].outcome.method});
+            {*classes_[state.classId].form, classes_[state.classId].outcome.method});
       }
-      std::int32_t& set = numberOfSet[index(state.forbidden)];
+      std::int32_t& set = numberOfSet[state.forbidden];
       if (set < 0) {
         set = static_cast<std::int32_t>(record.forbidden.size());
-        record.forbidden.push_back(*sets[index(state.forbidden)]);
+        record.forbidden.push_back(*sets[state.forbidden]);
       }
-      record.entries[index(e)] = {true,          id, state.used, set, planIndex_->entryKey(e),
-                                  state.collapse};
+      record.entries[e] = {true, id, state.used, set, planIndex_->entryKey(e), state.collapse};
     }
   }
 
@@ -801,12 +797,12 @@ class Verification {
   // otherwise those decide.
   bool refutedOutput() const {
     if (evaluated_) return false;
-    return std::any_of(topological_.begin(), topological_.end(), [&](std::int32_t e) {
+    return std::any_of(topological_.begin(), topological_.end(), [&](EntryId e) {
       const StageOutcome* outcome = outcomeOf(e);
       // Stages of one class may start from inputs that stand for different numbers.
-      const bool itself = !knownInputs_ || classes_[index(entries_[index(e)].classId)].entry == e;
-      return plan_.lineage[index(e)].role == Role::kOutput && outcome && itself &&
-             outcome->verdict == StageVerdict::kRefuted && entries_[index(e)].used.empty();
+      const bool itself = !knownInputs_ || classes_[index(entries_[e].classId)].entry == e;
+      return plan_.lineage[e].role == Role::kOutput && outcome && itself &&
+             outcome->verdict == StageVerdict::kRefuted && entries_[e].used.empty();
     });
   }
 
@@ -814,8 +810,8 @@ class Verification {
 
   // Where nothing was refuted at first: what is refuted now, the earliest `most`.
   void takeWhatIsRefutedNow(std::size_t most) {
-    std::vector<std::int32_t> now;
-    for (const std::int32_t e : topological_) {
+    std::vector<EntryId> now;
+    for (const EntryId e : topological_) {
       const StageOutcome* outcome = outcomeOf(e);
       if (outcome && outcome->verdict == StageVerdict::kRefuted && now.size() < most)
         now.push_back(e);
@@ -857,7 +853,7 @@ class Verification {
       list(isRefuted);
     }
     if (report_.defects.empty() && endToEndEntry_ >= 0) {
-      const std::string tensor = tensorName(plan_.lineage[index(endToEndEntry_)].tensor);
+      const std::string tensor = tensorName(plan_.lineage[endToEndEntry_].tensor);
       Defect found;
       found.tensor = tensor;
       found.message = "output '" + tensor +
@@ -868,7 +864,7 @@ class Verification {
     if (differs_ && !report_.defects.empty() && endToEndEntry_ >= 0) {
       Defect& first = report_.defects.front();
       first.message +=
-          "; it shows in output '" + tensorName(plan_.lineage[index(endToEndEntry_)].tensor) + "'";
+          "; it shows in output '" + tensorName(plan_.lineage[endToEndEntry_].tensor) + "'";
     }
   }
 
@@ -880,16 +876,16 @@ class Verification {
   ModelFacts facts_;
   std::vector<EntryState> entries_;
   std::vector<char> excluded_;
-  std::map<std::vector<std::int32_t>, std::int32_t> forbidden_{
+  std::map<std::vector<EntryId>, std::int32_t> forbidden_{
       {{}, 0}};  // each set that was met, by number; for options_.record
-  std::vector<std::int32_t> topological_;
+  std::vector<EntryId> topological_;
   std::vector<ClassState> classes_;
   std::unordered_map<std::string, std::int32_t> classOfForm_;
-  std::vector<std::int32_t> firstFailures_;
+  std::vector<EntryId> firstFailures_;
   std::vector<Failure> firstOutcomes_;
   bool differs_ = false;
-  std::set<std::int32_t> violated_;  // entries that the end-to-end evaluation found wrong
-  bool evaluated_ = false;           // ... to an end
+  std::set<EntryId> violated_;  // entries that the end-to-end evaluation found wrong
+  bool evaluated_ = false;      // ... to an end
   std::int32_t endToEndEntry_ = -1;
   std::int32_t suspected_ =
       -1;  // an output that differs with a shortened causal mask, which nothing has confirmed

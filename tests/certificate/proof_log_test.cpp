@@ -24,7 +24,7 @@ ProofLog smallLog(const std::string& file) {
                  {"h", Role::kCheckpoint, {}},
                  {"h", Role::kCheckpoint, {true, 0, {}, 1, 7, false}},
                  {"o", Role::kOutput, {true, 1, {2}, 0, 9, true}}};
-  log.positioning = {2, 0, 2};
+  log.positioning = EntryId({2, 0, 2});
   log.forbidden = {{}, {0, 1}};
   log.outputs = {{"o", {3}}};
   return log;

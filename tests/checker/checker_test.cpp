@@ -329,7 +329,7 @@ TEST(Checker, OutcomesSurviveSerialisation) {
   StageOutcome outcome = check(square("[3]", "3"));
   outcome.counterexample->parallel = -std::numeric_limits<double>::infinity();
   outcome.notSymmetric = outcome.shortenedMask = true;
-  outcome.differingEntries = {1, 5};
+  outcome.differingEntries = EntryId({1, 5});
   const StageOutcome again = deserialize(serialize(outcome));
   EXPECT_EQ(again.verdict, outcome.verdict);
   EXPECT_EQ(again.method, outcome.method);

@@ -157,7 +157,7 @@ TEST(DiagnoseEdit, RefusesWhatTheReaderWould) {
   edit.kind = diagnose::Edit::Kind::kOperand;
   edit.nodes = {{0, 0}};
   edit.index = 0;
-  edit.tensor = 1;  // w for x: shapes that do not fit
+  edit.tensor = TensorId(1);  // w for x: shapes that do not fit
   EXPECT_FALSE(diagnose::apply(*diagnose::clone(*problem), edit));
   edit.nodes = {{0, 99}};
   EXPECT_FALSE(diagnose::apply(*diagnose::clone(*problem), edit));

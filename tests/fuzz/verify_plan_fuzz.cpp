@@ -92,7 +92,8 @@ void verifyInProcess(const Problem& problem) {
     if (lineage[e].role != Role::kInput) order.push_back(static_cast<std::int32_t>(e));
   }
   std::sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
-    return std::pair(planIndex.entryKey(a), a) < std::pair(planIndex.entryKey(b), b);
+    return std::pair(planIndex.entryKey(EntryId(a)), a) <
+           std::pair(planIndex.entryKey(EntryId(b)), b);
   });
   std::vector<char> proved(lineage.size(), 0);
   std::vector<std::int32_t> outputs;
@@ -103,7 +104,7 @@ void verifyInProcess(const Problem& problem) {
       cut.maxNodes = kMostNodes;
       std::optional<Stage> stage;
       try {
-        stage = cutStage(planIndex, e, cut);
+        stage = cutStage(planIndex, EntryId(e), cut);
       } catch (const Unsupported&) {
         break;
       }
@@ -129,7 +130,7 @@ void verifyInProcess(const Problem& problem) {
   whole.collapse = false;
   whole.maxNodes = kMostNodes;
   try {
-    const auto outcome = check(cutStages(planIndex, outputs, whole), true);
+    const auto outcome = check(cutStages(planIndex, EntryId(outputs), whole), true);
     fuzz::require(!outcome || outcome->verdict != StageVerdict::kRefuted,
                   "what is proved does not differ in numbers",
                   outcome && outcome->counterexample ? outcome->counterexample->element : "");

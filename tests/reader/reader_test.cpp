@@ -109,7 +109,7 @@ TEST_F(ReaderTest, ReadsTheModel) {
   ASSERT_EQ(m.graph.nodes.size(), 2u);
   EXPECT_EQ(m.graph.tensors[0].kind, TensorKind::kInput);
   EXPECT_EQ(m.graph.tensors[3].shape, (Shape{8, 6}));
-  EXPECT_EQ(m.tensorPointer(3, problem->names), "/tensors/y~1~0");
+  TensorId(EXPECT_EQ(m.tensorPointer(3, problem->names), "/tensors/y~1~0"));
   ASSERT_EQ(m.graph.tensors[2].constant, 0);
   EXPECT_TRUE(m.graph.constants[0]->fill);
   EXPECT_EQ(m.graph.constants[0]->elements.at(0),

@@ -356,7 +356,7 @@ TEST(Reduction, OfRealPlansKeepsTheFullSizeInItsWeights) {
     std::size_t uncollapsed = 0;
     for (std::size_t e = 0; e < problem->plan.lineage.size(); ++e) {
       if (problem->plan.lineage[e].role == Role::kInput) continue;
-      const Stage stage = cutStage(planIndex, static_cast<std::int32_t>(e), {});
+      const Stage stage = cutStage(planIndex, EntryId(e), {});
       if (!forms.insert(canonicalForm(stage)).second) continue;
       ReducedStage result;
       try {

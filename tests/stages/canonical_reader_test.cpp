@@ -85,7 +85,7 @@ std::size_t expectForms(const Problem& problem, const std::vector<bool>& collaps
     for (const bool collapsed : collapsedAxes) {
       CutOptions cut;
       cut.collapse = collapsed;
-      const Stage stage = cutStage(planIndex, static_cast<std::int32_t>(e), cut);
+      const Stage stage = cutStage(planIndex, EntryId(e), cut);
       const std::string form = canonicalForm(stage);
       if (seen.size() >= most || !seen.insert(form).second) continue;
       const Stage read = readCanonicalForm(form);

@@ -67,8 +67,8 @@ Forms formsOf(const Draft& d) {
   const ModelFacts facts = modelFacts(*problem);
   CutOptions options;
   options.facts = &facts;
-  return {canonicalForm(cutStage(planIndex, 2, options)),
-          canonicalForm(cutStage(planIndex, 4, options))};
+  return {canonicalForm(cutStage(planIndex, EntryId(2), options)),
+          canonicalForm(cutStage(planIndex, EntryId(4), options))};
 }
 
 TEST(Canonical, EqualLayersHaveEqualForms) {
@@ -126,9 +126,9 @@ TEST(Canonical, EveryFieldThatDecidesAProofCounts) {
       [](Stage& s) { s.nodes[0].op = s.nodes[1].op; },
       [&](Stage& s) { s.nodes[1].attributes = empty; },
       [](Stage& s) { std::swap(s.nodes[0].in[0], s.nodes[0].in[1]); },
-      [](Stage& s) { s.nodes[0].in[1] = -1; },
+      [](Stage& s) { s.nodes[0].in[1] = StageTensorId(); },
       [](Stage& s) { s.nodes[0].in.pop_back(); },
-      [](Stage& s) { s.nodes[1].out[0] = -1; },
+      [](Stage& s) { s.nodes[1].out[0] = StageTensorId(); },
       [](Stage& s) { s.nodes.pop_back(); },
       [&](Stage& s) {
         node(s, Communication::kAllGather).communication = Communication::kAllReduce;
@@ -187,8 +187,8 @@ TEST(Canonical, EveryFieldThatDecidesAProofCounts) {
 TEST(Canonical, NamesRanksAndPlacesDoNotCount) {
   const auto c = test::cut(twoLayers(), 2);
   Stage other = c.stage;
-  other.entry = 77;
-  other.usedEntries = {1, 2, 3};
+  other.entry = EntryId(77);
+  other.usedEntries = EntryId({1, 2, 3});
   for (StageTensor& t : other.tensors) {
     if (t.origin == Origin::kConstant) continue;  // its value is looked up by these
     t.tensor += 1, t.program += 1, t.rank += 1, t.microbatch = Microbatch::of(7);

@@ -76,7 +76,7 @@ TEST(Cutter, ExcludedDeepenedAndLaterEntriesAreNotAssumed) {
   CutOptions options;
   options.excluded = &excluded;
   EXPECT_EQ(test::cut(d, 5, options).stage.usedEntries, (Entries{3}));
-  options.deepened = {3};
+  options.deepened = EntryId({3});
   EXPECT_EQ(test::cut(d, 5, options).stage.usedEntries, (Entries{2}));
 }
 

@@ -171,7 +171,7 @@ inline Cut cut(std::unique_ptr<Problem> problem, std::int32_t entry,
   const ModelFacts facts = modelFacts(*problem);
   CutOptions informed = options;
   if (!informed.facts) informed.facts = &facts;
-  Stage stage = cutStage(*planIndex, entry, informed);
+  Stage stage = cutStage(*planIndex, EntryId(entry), informed);
   return {std::move(problem), std::move(planIndex), std::move(stage)};
 }
 inline Cut cut(const Draft& d, std::int32_t entry, const CutOptions& options = {}) {

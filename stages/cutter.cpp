@@ -1,903 +1,40 @@
+// A stage is put together of its two sides: local_slice.h, which finds what the claims depend on in
+// the plan and which lineage may be assumed there, and logical_slice.h, which goes as far in the
+// model. Cutting begins with as few coordinates as axis_symmetry.h allows, and begins again with
+// more where it meets something that tells them apart.
 #include "stages/cutter.h"
 
-#include <algorithm>
-#include <map>
-#include <numeric>
-#include <optional>
 #include <set>
-#include <span>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "ops/collectives.h"
-#include "ops/registry.h"
-#include "shardproof/error.h"
+#include "stages/axis_symmetry.h"
+#include "stages/cut_context.h"
+#include "stages/local_slice.h"
+#include "stages/logical_slice.h"
 
 namespace shardproof {
 
 namespace {
 
-// Thrown when axes that were collapsed turn out to be told apart; the cut starts again with all
-// their coordinates.
-struct NotInterchangeable {
-  explicit NotInterchangeable(std::int32_t axis) : axes{axis} {}
-  explicit NotInterchangeable(std::vector<std::int32_t> axes_) : axes(std::move(axes_)) {}
-  std::vector<std::int32_t> axes;
-};
-
-// Of a cut: local tensors (instances), and instances of program nodes.
-using LocalId = Id<struct LocalTag>;
-using LocalNodeId = Id<struct LocalNodeTag>;
-
-struct InstanceHash {
-  std::size_t operator()(const LocalInstance& i) const noexcept {
-    std::uint64_t h = static_cast<std::uint32_t>(i.tensor.value);
-    h = h * 0x9E3779B97F4A7C15ULL + static_cast<std::uint32_t>(i.rank.value);
-    h = h * 0x9E3779B97F4A7C15ULL + i.microbatch.hash() +
-        (i.shapeOnly ? std::uint64_t{1} << 32 : 0);
-    return h ^ (h >> 29);
-  }
-};
-
-// How an axis is enumerated in a cut. A cut begins with kWhole where that leaves something out, and
-// goes on to the next where it must.
-enum class Collapse : std::uint8_t {
-  kWhole,    // the stage meets nothing that names a coordinate of the axis: all are one class
-  kClasses,  // by the symmetry classes of the whole plan (PlanIndex::symmetry)
-  kNone,
-};
-
-// The coordinates of one axis in a cut.
-struct AxisCoordinates {
-  AxisCoordinates() = default;
-  AxisCoordinates(const PlanIndex& planIndex, std::int32_t axis, std::int32_t size,
-                  Collapse collapse_)
-      : collapse(collapse_) {
-    if (collapse == Collapse::kNone) {
-      all.resize(static_cast<std::size_t>(size));
-      std::iota(all.begin(), all.end(), 0);
-      claimed = all;
-      return;
-    }
-    const auto& classes = collapse == Collapse::kClasses ? planIndex.symmetry().classes(axis)
-                                                         : std::vector<std::vector<std::int32_t>>{};
-    collapsed = collapse == Collapse::kWhole ? CollapsedAxis::whole(axis, size)
-                                             : CollapsedAxis::ofClasses(axis, size, classes);
-    for (const auto& [c, weight] : collapsed.kept) all.push_back(c);
-    // The claim at one coordinate of a class is the claim at all of it.
-    if (collapse == Collapse::kWhole) claimed = {0};
-    for (const auto& cls : classes) claimed.push_back(cls.front());
-  }
-  // The next way that leaves something out.
-  static Collapse after(Collapse collapse, const PlanIndex& planIndex, std::int32_t axis) {
-    if (collapse != Collapse::kWhole || axis == kMicrobatchAxis) return Collapse::kNone;
-    const auto& classes = planIndex.symmetry().classes(axis);
-    const bool some = std::any_of(classes.begin(), classes.end(), [](const auto& cls) {
-      return cls.size() > CollapsedAxis::kApart + 1;
-    });
-    return some ? Collapse::kClasses : Collapse::kNone;
-  }
-  std::int64_t weight(std::int32_t c) const {
-    return collapse == Collapse::kNone ? 1 : collapsed.weight(c);
-  }
-
-  Collapse collapse = Collapse::kNone;
-  std::vector<std::int32_t> all, claimed;
-  CollapsedAxis collapsed;
-};
-
 class Cutter {
  public:
-  // `collapse`: of each axis, that of microbatches last.
-  Cutter(const PlanIndex& planIndex, std::vector<EntryId> entries, const CutOptions& options,
-         const std::vector<Collapse>& collapse)
-      : planIndex_(planIndex),
-        plan_(planIndex.problem().plan),
-        model_(planIndex.problem().model.graph),
-        mesh_(planIndex.mesh()),
-        entries_(std::move(entries)),
-        options_(options) {
-    for (std::int32_t a = 0; a < mesh_.axes(); ++a)
-      axes_.emplace_back(planIndex, a, mesh_.size(a), collapse[a]);
-    axes_.emplace_back(planIndex, kMicrobatchAxis, plan_.microbatches, collapse.back());
-    for (const AxisCoordinates& axis : axes_) {
-      if (axis.collapse != Collapse::kNone) stage_.collapsedAxes.push_back(axis.collapsed);
-    }
-  }
+  explicit Cutter(const CutContext& cut) : cut_(cut), local_(cut), logical_(cut, local_, stage_) {}
 
   Stage run() {
-    stage_.entry = entries_.front();
-    stage_.names = &planIndex_.problem().names;
-    for (const EntryId e : entries_) maxKey_[e] = order(e);
-    sliceLocal();
-    chooseLogicalCut();
-    buildLogical();
+    stage_.entry = cut_.entries.front();
+    stage_.names = &cut_.planIndex.problem().names;
+    stage_.collapsedAxes = cut_.symmetry.collapsedAxes();
     buildLocal();
     return std::move(stage_);
   }
 
  private:
-  using Order = std::pair<std::int64_t, EntryId>;
-  Order order(EntryId entry) const { return {planIndex_.entryKey(entry), entry}; }
-
-  const AxisCoordinates& coordinatesOf(std::int32_t axis) const {
-    return axis == kMicrobatchAxis ? axes_.back() : axes_[axis];
-  }
-  bool collapsed(std::int32_t axis) const {
-    return coordinatesOf(axis).collapse != Collapse::kNone;
-  }
-
-  // A program that names a coordinate of an axis tells it from the others. Where no program, group,
-  // partner or lineage part that the stage meets does so, shifting all ranks of the stage along the
-  // axis meets the same programs, partners and lineage again: P covers a rank without naming the
-  // axis, so it covers the shifted one.
-  void keepApartWhatIsNamed(ProgramId program) const {
-    std::vector<std::int32_t> named;
-    for (std::int32_t a = 0; a < mesh_.axes(); ++a) {
-      if (coordinatesOf(a).collapse == Collapse::kWhole && planIndex_.names(program, a))
-        named.push_back(a);
-    }
-    if (!named.empty()) throw NotInterchangeable(std::move(named));
-  }
-  void keepApartWhatIsNamed(const Coordinates& at) const {
-    for (const auto& [axis, c] : at) {
-      if (coordinatesOf(axis).collapse == Collapse::kWhole) throw NotInterchangeable(axis);
-    }
-  }
-
-  // May this stage assume entry f? Any strict linear order on entries makes the chain of proofs
-  // well-founded; this one is by position in the indexed plan, then by index, so that what a stage
-  // meets upstream is usable.
-  bool usable(EntryId f) const {
-    const LineageEntry& entry = plan_.lineage[f];
-    if (entry.role == Role::kInput) return true;
-    if (options_.proved) return (*options_.proved)[f] && !maxKey_.contains(f);
-    if (options_.excluded && (*options_.excluded)[f]) return false;
-    if (std::binary_search(options_.deepened.begin(), options_.deepened.end(), f)) return false;
-    for (const auto& [e, key] : maxKey_) {
-      if (!(order(f) < key)) return false;
-    }
-    return true;
-  }
-
-  // ---- coordinates of a shard
-
-  struct ShardAxes {
-    std::vector<std::int32_t> outer, summed;  // axes and kMicrobatchAxis
-  };
-  const ShardAxes& axesOf(EntryId entry, std::int32_t shard) {
-    const auto [it, inserted] = shardAxes_.try_emplace({entry, shard});
-    if (inserted) it->second = axesOf(plan_.lineage[entry].shards[shard]);
-    return it->second;
-  }
-  ShardAxes axesOf(const Shard& shard) const {
-    ShardAxes axes;
-    const auto add = [&](std::int32_t axis) {
-      (std::binary_search(shard.sum.begin(), shard.sum.end(), axis) ? axes.summed : axes.outer)
-          .push_back(axis);
-    };
-    for (std::int32_t a = 0; a < mesh_.axes(); ++a) {
-      const bool named = std::any_of(shard.parts.begin(), shard.parts.end(), [&](const Part& p) {
-        return std::any_of(p.at.begin(), p.at.end(), [&](const auto& c) { return c.first == a; });
-      });
-      if (!named) add(a);
-    }
-    const bool microbatches =
-        std::any_of(shard.parts.begin(), shard.parts.end(), [&](const Part& p) {
-          if (p.microbatch.isOne()) return false;
-          const Rank rank = mesh_.with(Rank(0), p.at);
-          const ProgramId program = planIndex_.programOf(rank);
-          const TensorId t = planIndex_.findTensor(program, p.local);
-          return plan_.programs[program].graph.tensors[t].perMicrobatch;
-        });
-    if (microbatches) add(kMicrobatchAxis);
-    return axes;
-  }
-
-  // One SPMD instance of a shard's equation: the instances of tensors it adds up and the box.
-  struct ShardInstances {
-    std::vector<std::pair<LocalInstance, std::int64_t>> parts;
-    std::vector<std::pair<std::int64_t, std::int64_t>> box;
-    std::vector<Equation::Step> step;
-  };
-  // `logical`: the tensor. `coordinates`: a value for each of axes.outer.
-  ShardInstances instantiate(TensorId logical, const Shard& shard, const ShardAxes& axes,
-                             const std::vector<std::int32_t>& coordinates) const {
-    for (const Part& part : shard.parts) keepApartWhatIsNamed(part.at);
-    ShardInstances instances;
-    instances.box = shard.box;
-    for (const auto& [axis, offsets] : shard.step) {
-      const auto it = std::find(axes.outer.begin(), axes.outer.end(), axis);
-      if (it == axes.outer.end()) continue;
-      const std::int64_t c = coordinates[it - axes.outer.begin()];
-      for (std::size_t d = 0; d < offsets.size(); ++d) {
-        std::int64_t moved = 0;
-        if (__builtin_mul_overflow(c, offsets[d], &moved) ||
-            __builtin_add_overflow(instances.box[d].first, moved, &instances.box[d].first) ||
-            __builtin_add_overflow(instances.box[d].second, moved, &instances.box[d].second)) {
-          throw std::logic_error("the place of a lineage box overflows");
-        }
-      }
-      if (!collapsed(axis) ||
-          std::all_of(offsets.begin(), offsets.end(), [](std::int64_t o) { return o == 0; }))
-        continue;
-      for (std::size_t l = 0; l < stage_.collapsedAxes.size(); ++l) {
-        if (stage_.collapsedAxes[l].axis == axis)
-          instances.step.push_back(
-              {static_cast<std::int32_t>(l), static_cast<std::int32_t>(c), offsets});
-      }
-    }
-    // The reader has checked the boxes of all coordinates: one outside belongs to a coordinate that
-    // there is not, and a read there would be a shifted one.
-    const Shape& whole = model_.tensors[logical].shape;
-    for (std::size_t d = 0; d < instances.box.size(); ++d) {
-      if (instances.box[d].first < 0 || instances.box[d].second > whole.at(d))
-        throw std::logic_error("a lineage box lies outside its tensor");
-    }
-    std::vector<std::size_t> summed(axes.summed.size(), 0);  // indices into the axes' coordinates
-    for (;;) {
-      std::int64_t weight = 1, rank = 0;
-      Microbatch microbatch;
-      const auto place = [&](std::int32_t axis, std::int32_t c) {
-        if (axis == kMicrobatchAxis) microbatch = Microbatch::of(c);
-        else rank = mesh_.with(Rank(rank), axis, c);
-      };
-      for (std::size_t i = 0; i < axes.outer.size(); ++i) place(axes.outer[i], coordinates[i]);
-      for (std::size_t i = 0; i < axes.summed.size(); ++i) {
-        const AxisCoordinates& along = coordinatesOf(axes.summed[i]);
-        place(axes.summed[i], along.all[summed[i]]);
-        weight *= along.weight(along.all[summed[i]]);
-      }
-      for (const Part& part : shard.parts) {
-        LocalInstance instance;
-        instance.rank = Rank(mesh_.with(Rank(rank), part.at));
-        instance.program = planIndex_.programOf(instance.rank);
-        keepApartWhatIsNamed(instance.program);
-        instance.tensor = planIndex_.findTensor(instance.program, part.local);
-        const Tensor& tensor = plan_.programs[instance.program].graph.tensors[instance.tensor];
-        if (tensor.perMicrobatch) {
-          if (part.microbatch.isOne() && collapsed(kMicrobatchAxis))
-            throw NotInterchangeable(kMicrobatchAxis);
-          instance.microbatch = part.microbatch.orElse(microbatch);
-          if (!instance.microbatch.isOne())
-            throw std::logic_error("lineage reads a tensor of each microbatch for none");
-        }
-        instances.parts.emplace_back(instance, weight);
-      }
-      std::size_t i = summed.size();
-      while (i-- > 0 && ++summed[i] == coordinatesOf(axes.summed[i]).all.size()) summed[i] = 0;
-      if (i == static_cast<std::size_t>(-1)) break;
-    }
-    return instances;
-  }
-
-  struct BoundEquation {
-    EntryId entry;
-    std::int32_t shard;
-    ShardInstances instances;
-    std::vector<LocalId> ids;
-  };
-  struct NodeKey {
-    ProgramId program;
-    NodeId node;
-    Rank rank;
-    Microbatch microbatch;
-    friend bool operator==(const NodeKey&, const NodeKey&) = default;
-  };
-  struct NodeKeyHash {
-    std::size_t operator()(const NodeKey& k) const noexcept {
-      return InstanceHash()(LocalInstance{k.program, TensorId(k.node.value), k.rank, k.microbatch});
-    }
-  };
-  // One equation: its shard at the coordinates of its own axes.
-  struct EquationKey {
-    EntryId entry;
-    std::int32_t shard;
-    Rank rank;
-    Microbatch microbatch;
-    friend auto operator<=>(const EquationKey&, const EquationKey&) = default;
-  };
-
-  // ---- local slice
-
-  struct LocalNode {
-    ProgramId program;
-    NodeId node;
-    Rank rank;
-    Microbatch microbatch;
-    std::vector<LocalId> in, out;
-    std::vector<std::int64_t> weight;
-    std::int32_t member = 0;
-    Communication communication = Communication::kNone;  // what it is in the stage
-  };
-  using Members = std::vector<Rank>;
-  struct RendezvousKey {
-    NameId comm;
-    Communication kind;
-    const Members* members;  // one for each list of ranks: groups_
-    Microbatch microbatch;
-    std::optional<std::int64_t> tag;
-    friend auto operator<=>(const RendezvousKey&, const RendezvousKey&) = default;
-  };
-
-  void sliceLocal() {
-    for (const EntryId e : entries_) {
-      const LineageEntry& entry = plan_.lineage[e];
-      for (std::size_t s = 0; s < entry.shards.size(); ++s) {
-        const Shard& shard = entry.shards[s];
-        const ShardAxes& axes = axesOf(e, static_cast<std::int32_t>(s));
-        std::vector<std::size_t> at(axes.outer.size(),
-                                    0);  // indices into the axes' claimed coordinates
-        std::vector<std::int32_t> c(at.size(), 0);
-        for (;;) {
-          for (std::size_t i = 0; i < at.size(); ++i)
-            c[i] = coordinatesOf(axes.outer[i]).claimed[at[i]];
-          BoundEquation claim{
-              e, static_cast<std::int32_t>(s), instantiate(entry.tensor, shard, axes, c), {}};
-          for (const auto& [instance, weight] : claim.instances.parts)
-            claim.ids.push_back(visit(instance));
-          claims_.push_back(std::move(claim));
-          std::size_t i = at.size();
-          while (i-- > 0 && ++at[i] == coordinatesOf(axes.outer[i]).claimed.size()) at[i] = 0;
-          if (i == static_cast<std::size_t>(-1)) break;
-        }
-      }
-    }
-  }
-
-  LocalId idOf(const LocalInstance& instance, bool& fresh) {
-    const auto [it, inserted] = local_.emplace(instance, LocalId(instances_.size()));
-    fresh = inserted;
-    if (inserted) {
-      instances_.push_back(instance);
-      origins_.push_back(Origin::kComputed);
-      producerOfId_.emplace_back();
-      if (instances_.size() > options_.maxNodes)
-        throw Unsupported("the stage is too large: more than " + std::to_string(options_.maxNodes) +
-                          " local tensors");
-    }
-    return it->second;
-  }
-
-  // Depth first without recursion: a stage may span thousands of operators.
-  LocalId visit(const LocalInstance& start) {
-    bool fresh = false;
-    const LocalId root = idOf(start, fresh);
-    if (!fresh) return root;
-    struct Frame {
-      LocalNodeId node;
-      std::vector<LocalInstance> todo;
-      std::size_t next = 0;
-    };
-    std::vector<Frame> stack;
-    const auto open = [&](LocalId id) {
-      std::vector<LocalInstance> todo;
-      const LocalNodeId node = settle(id, todo);
-      if (node >= 0) stack.push_back({node, std::move(todo), 0});
-      return node.valid();
-    };
-    open(root);
-    while (!stack.empty()) {
-      Frame& frame = stack.back();
-      if (frame.next == frame.todo.size()) {
-        order_.push_back(frame.node);
-        finished_[frame.node] = 1;
-        stack.pop_back();
-        continue;
-      }
-      const LocalInstance instance = frame.todo[frame.next++];
-      bool isNew = false;
-      const LocalId id = idOf(instance, isNew);
-      localNodes_[frame.node].in[slot(frame.node, frame.next - 1)] = id;
-      if (isNew && open(id)) continue;
-      // Not opened now: finished, without producer, or still open further down the stack, which is
-      // a cycle.
-      const LocalNodeId producer = producerOfId_[id];
-      if (producer && !finished_[producer]) throwCycle(producer);
-    }
-    return root;
-  }
-  [[noreturn]] void throwCycle(LocalNodeId node) const {
-    const LocalNode& n = localNodes_[node];
-    throw CyclicWait(n.program, n.node, n.rank, n.microbatch);
-  }
-  // Operand slot of the k-th present operand of a node.
-  std::size_t slot(LocalNodeId node, std::size_t k) const { return presentSlots_[node][k]; }
-
-  // LocalInstance::tensor of what the members of a reduce_scatter add up, before each takes its
-  // part: this minus the node of the member that stands in the instance. No tensor of the plan; it
-  // has the shape of that node's operand.
-  static constexpr std::int32_t kCombined = -2;
-  static TensorId combinedBy(NodeId node) { return TensorId(kCombined - node); }
-  static bool isCombined(const LocalInstance& instance) { return instance.tensor <= kCombined; }
-  static NodeId combiningNode(const LocalInstance& instance) {
-    return NodeId(kCombined - instance.tensor);
-  }
-
-  // Decides what a local tensor is. Returns its producing node (new or known to be new) when the
-  // slice goes on through it, else none.
-  LocalNodeId settle(LocalId id, std::vector<LocalInstance>& todo) {
-    const LocalInstance instance = instances_[id];
-    keepApartWhatIsNamed(instance.program);
-    if (isCombined(instance)) return settleCombined(id, instance, todo);
-    const Graph& graph = plan_.programs[instance.program].graph;
-    const Tensor& tensor = graph.tensors[instance.tensor];
-    if (instance.shapeOnly) {
-      origins_[id] = Origin::kUnbound;
-      return {};
-    }
-    if (tensor.kind == TensorKind::kConstant) {
-      origins_[id] = Origin::kConstant;
-      return {};
-    }
-    if (bind(id, instance)) return {};
-    if (tensor.kind != TensorKind::kProduced) {
-      origins_[id] = Origin::kUnbound;
-      return {};
-    }
-    const Producer producer = planIndex_.producerOf(instance);
-    if (producer.node < 0)
-      throw Unsupported(
-          "a local tensor that is never produced");  // the checks of the plan report it
-    const Node& node = graph.nodes[producer.node];
-    const Microbatch microbatch = node.microbatch.at(instance.microbatch);
-    if (node.microbatch.isEach() && !microbatch.isOne())
-      throw std::logic_error("an operator that runs for each microbatch is asked for none");
-    if (node.microbatch.isOne() && collapsed(kMicrobatchAxis))
-      throw NotInterchangeable(kMicrobatchAxis);
-    const NodeKey key{instance.program, producer.node, instance.rank, microbatch};
-    const auto [it, inserted] = nodeOf_.emplace(key, LocalNodeId(localNodes_.size()));
-    producerOfId_[id] = it->second;
-    if (!inserted) {
-      localNodes_[it->second].out[producer.result] = id;
-      return {};  // its operands are visited already (or wait for this very result: a cycle, which
-                  // the caller sees)
-    }
-    LocalNode made{instance.program,
-                   producer.node,
-                   instance.rank,
-                   microbatch,
-                   {},
-                   std::vector<LocalId>(node.outCount),
-                   {},
-                   0};
-    made.out[producer.result] = id;
-    std::vector<std::size_t> slots;
-    if (node.communication >= 0) {
-      expandCommunication(made, node, todo);
-      for (std::size_t i = 0; i < todo.size(); ++i) slots.push_back(i);
-      made.in.resize(todo.size());
-    } else {
-      const auto operands = graph.in(node);
-      made.in.resize(operands.size());
-      for (std::size_t i = 0; i < operands.size(); ++i) {
-        if (!operands[i].present()) continue;
-        const Tensor& operandTensor = graph.tensors[operands[i].tensor];
-        LocalInstance operand{instance.program, operands[i].tensor, instance.rank,
-                              Microbatch::none()};
-        if (operandTensor.perMicrobatch) {
-          if (operands[i].microbatch.isOne() && collapsed(kMicrobatchAxis))
-            throw NotInterchangeable(kMicrobatchAxis);
-          operand.microbatch = operands[i].microbatch.orElse(microbatch);
-        }
-        // What only lends its shape needs no value: an instance of its own, which is not sliced.
-        if (i > 0 && ops::Registry::instance().at(node.op).rearranges) operand.shapeOnly = true;
-        todo.push_back(operand);
-        slots.push_back(i);
-      }
-    }
-    localNodes_.push_back(std::move(made));
-    finished_.push_back(0);
-    presentSlots_.push_back(std::move(slots));
-    return it->second;
-  }
-
-  // The sum (mean, maximum, minimum) of the members' operands, from which each takes its part.
-  LocalNodeId settleCombined(LocalId id, const LocalInstance& instance,
-                             std::vector<LocalInstance>& todo) {
-    const LocalNodeId made(localNodes_.size());
-    producerOfId_[id] = made;
-    LocalNode node{instance.program,
-                   combiningNode(instance),
-                   instance.rank,
-                   instance.microbatch,
-                   {},
-                   {id},
-                   {},
-                   0,
-                   Communication::kAllReduce};
-    const Program& program = plan_.programs[node.program];
-    const CommunicationSpec& spec =
-        program.communications[program.graph.nodes[node.node].communication];
-    addMembers(node, spec, membersOf(node, spec), todo);
-    node.in.resize(todo.size());
-    std::vector<std::size_t> slots(todo.size());
-    std::iota(slots.begin(), slots.end(), std::size_t{0});
-    localNodes_.push_back(std::move(node));
-    finished_.push_back(0);
-    presentSlots_.push_back(std::move(slots));
-    return made;
-  }
-
-  // What the members of a collective have in common is computed once in a stage: the result of an
-  // all_reduce or all_gather by the member that comes first, from which the others receive it, and
-  // what a reduce_scatter adds up. The members were found to agree on group, order, reduction and
-  // dimension before anything was cut. So of n members n operands are visited, not n times n.
-  bool share(LocalNode& made, const CommunicationSpec& spec, const Members& members,
-             std::vector<LocalInstance>& todo) {
-    const bool scatters = spec.kind == Communication::kReduceScatter && members.size() > 1;
-    if (!scatters && spec.kind != Communication::kAllReduce &&
-        spec.kind != Communication::kAllGather)
-      return false;
-    const RendezvousKey key{spec.comm, spec.kind, &members,
-                            spec.tag ? Microbatch::none() : made.microbatch, spec.tag};
-    const auto [it, first] = firstOfRendezvous_.emplace(key, LocalNodeId(localNodes_.size()));
-    if (first && !scatters) return false;
-    const LocalNode& other = first ? made : localNodes_[it->second];
-    if (!first && planIndex_.partners(other.rank, spec, made.microbatch, made.rank) !=
-                      std::vector{other.node})
-      return false;
-    if (scatters) {
-      if (other.microbatch != made.microbatch) return false;
-      todo.push_back({other.program, combinedBy(other.node), other.rank, other.microbatch});
-      made.member = placeIn(members, made.rank);
-      made.communication = Communication::kPart;
-    } else {
-      const Graph& graph = plan_.programs[other.program].graph;
-      const TensorId result = graph.out(graph.nodes[other.node])[0];
-      if (result < 0) return false;
-      const bool perMicrobatch = graph.tensors[result].perMicrobatch;
-      todo.push_back({other.program, result, other.rank,
-                      perMicrobatch ? other.microbatch : Microbatch::none()});
-      made.communication = Communication::kBroadcast;
-    }
-    made.weight.push_back(1);
-    return true;
-  }
-
-  // 0 for who is no member: the receiver of a message or a broadcast.
-  static std::int32_t placeIn(const Members& members, Rank rank) {
-    const auto it = std::find(members.begin(), members.end(), rank);
-    return it == members.end() ? 0 : static_cast<std::int32_t>(it - members.begin());
-  }
-
-  void expandCommunication(LocalNode& made, const Node& node, std::vector<LocalInstance>& todo) {
-    const CommunicationSpec& spec = plan_.programs[made.program].communications[node.communication];
-    made.communication = spec.kind;
-    if (spec.kind == Communication::kScatter) {
-      expandScatter(made, spec, todo);
-      return;
-    }
-    if (spec.kind == Communication::kReduce) made.communication = Communication::kAllReduce;
-    if (spec.kind == Communication::kGather) made.communication = Communication::kAllGather;
-    const Members& members = membersOf(made, spec);
-    if (!share(made, spec, members, todo)) addMembers(made, spec, members, todo);
-  }
-
-  // A member's own piece of the root's operand.
-  void expandScatter(LocalNode& made, const CommunicationSpec& spec,
-                     std::vector<LocalInstance>& todo) {
-    for (const std::int32_t axis : spec.groupAxes) {
-      if (collapsed(axis)) throw NotInterchangeable(axis);
-    }
-    made.communication = Communication::kPart;
-    addMembers(made, spec, *groups_.insert({mesh_.with(made.rank, spec.peer)}).first, todo);
-    made.weight = {1};
-    made.member = placeIn(planIndex_.groupOf(spec, made.rank), made.rank);
-  }
-
-  // In group order; of a message or a broadcast the rank that it comes from. Equal lists are one
-  // object.
-  const Members& membersOf(const LocalNode& made, const CommunicationSpec& spec) {
-    if (spec.kind == Communication::kReceive || spec.kind == Communication::kBroadcast)
-      return *groups_.insert({mesh_.with(made.rank, spec.peer)}).first;
-    if (!spec.groupAt.empty()) return *groups_.insert(planIndex_.groupOf(spec, made.rank)).first;
-    // Only a symmetric combination keeps the members of a collapsed axis interchangeable.
-    for (const std::int32_t axis : spec.groupAxes) {
-      if (collapsed(axis) && spec.kind != Communication::kAllReduce) throw NotInterchangeable(axis);
-    }
-    Rank origin = made.rank;
-    for (const std::int32_t axis : spec.groupAxes) origin = mesh_.with(origin, axis, 0);
-    const Members*& known = groupsOfAxes_[{spec.groupAxes, origin}];  // once for all of them
-    if (known) return *known;
-    Members members{origin};
-    for (const std::int32_t axis : spec.groupAxes) {
-      Members wider;
-      for (const Rank member : members) {
-        for (const std::int32_t c : coordinatesOf(axis).all)
-          wider.push_back(mesh_.with(member, axis, c));
-      }
-      members = std::move(wider);
-    }
-    std::sort(members.begin(), members.end());
-    known = &*groups_.insert(std::move(members)).first;
-    return *known;
-  }
-
-  void addMembers(LocalNode& made, const CommunicationSpec& spec, const Members& members,
-                  std::vector<LocalInstance>& todo) const {
-    made.member = placeIn(members, made.rank);
-    for (const Rank member : members) {
-      std::int64_t weight = 1;
-      if (spec.groupAt.empty()) {
-        for (const std::int32_t axis : spec.groupAxes)
-          weight *= coordinatesOf(axis).weight(mesh_.coordinate(member, axis));
-      }
-      const ProgramId p = planIndex_.programOf(member);
-      const Program& program = plan_.programs[p];
-      NodeId partner = made.node;
-      if (member != made.rank) {
-        const auto found = planIndex_.partners(member, spec, made.microbatch, made.rank);
-        if (found.size() != 1)
-          throw Unsupported("a communication has no single partner");  // the checks of the plan
-                                                                       // would have reported it
-        partner = found[0];
-      }
-      const Node& other = program.graph.nodes[partner];
-      const Operand& operand = program.graph.in(other)[0];
-      LocalInstance instance{p, operand.tensor, member, Microbatch::none()};
-      // Also where what is sent is the same in all microbatches: the partner of another one may
-      // send something else.
-      if ((operand.microbatch.isOne() || other.microbatch.isOne()) && collapsed(kMicrobatchAxis))
-        throw NotInterchangeable(kMicrobatchAxis);
-      if (program.graph.tensors[operand.tensor].perMicrobatch) {
-        instance.microbatch = operand.microbatch.orElse(other.microbatch.at(made.microbatch));
-      }
-      todo.push_back(instance);
-      made.weight.push_back(weight);
-    }
-  }
-
-  // Binds a local tensor to all usable lineage that mentions it. False when there is none.
-  bool bind(LocalId id, const LocalInstance& instance) {
-    bool any = false;
-    for (const Mention& mention : planIndex_.mentions(instance.program, instance.tensor)) {
-      if (!usable(mention.entry)) continue;
-      const Shard& shard = plan_.lineage[mention.entry].shards[mention.shard];
-      const Part& part = shard.parts[mention.part];
-      const bool sums = shard.parts.size() > 1 || !shard.sum.empty();
-      if (options_.proved && sums && plan_.lineage[mention.entry].role != Role::kInput) continue;
-      keepApartWhatIsNamed(part.at);
-      if (!std::all_of(part.at.begin(), part.at.end(), [&](const auto& c) {
-            return mesh_.coordinate(instance.rank, c.first) == c.second;
-          }))
-        continue;
-      if (part.microbatch.isOne() && part.microbatch != instance.microbatch) continue;
-      if (part.microbatch.isOne() && collapsed(kMicrobatchAxis))
-        throw NotInterchangeable(kMicrobatchAxis);
-      const ShardAxes& axes = axesOf(mention.entry, mention.shard);
-      any = true;
-      // An equation is its shard at the coordinates of its own axes: those that parts name or that
-      // it sums over are the same in all parts of all.
-      EquationKey key{mention.entry, mention.shard, Rank(0), Microbatch::none()};
-      coordinates_.clear();
-      for (const std::int32_t axis : axes.outer) {
-        const std::int32_t c = axis == kMicrobatchAxis ? instance.microbatch.number()
-                                                       : mesh_.coordinate(instance.rank, axis);
-        coordinates_.push_back(c);
-        if (axis == kMicrobatchAxis) key.microbatch = instance.microbatch;
-        else key.rank = mesh_.with(key.rank, axis, c);
-      }
-      if (!boundKeys_.insert(key).second)
-        continue;  // the same equation, met through another of its parts
-      BoundEquation made{
-          mention.entry,
-          mention.shard,
-          instantiate(plan_.lineage[mention.entry].tensor, shard, axes, coordinates_),
-          {}};
-      // A sum that is stated twice would look over-determined.
-      const bool known =
-          made.instances.parts.size() > 1 &&
-          std::any_of(bound_.begin(), bound_.end(), [&](const BoundEquation& b) {
-            return plan_.lineage[b.entry].tensor == plan_.lineage[made.entry].tensor &&
-                   b.instances.box == made.instances.box &&
-                   b.instances.parts == made.instances.parts;
-          });
-      if (!known) bound_.push_back(std::move(made));
-    }
-    if (any) origins_[id] = Origin::kBoundary;
-    return any;
-  }
-
-  // ---- logical slice
-
-  // The operands that a logical operator's results depend on: what only lends its shape (the
-  // operand of view_backward) is left a variable.
-  std::span<const Operand> relevantOperands(const Node& node) const {
-    const auto operands = model_.in(node);
-    return ops::Registry::instance().at(node.op).rearranges && !operands.empty() ? operands.first(1)
-                                                                                 : operands;
-  }
-
-  // Tensors reached backward from `from` (itself included) without passing through `stop`.
-  std::unordered_set<TensorId> reach(const std::vector<TensorId>& from,
-                                     const std::unordered_set<TensorId>& stop,
-                                     bool passStart) const {
-    std::unordered_set<TensorId> seen(from.begin(), from.end());
-    std::vector<TensorId> stack(from.begin(), from.end());
-    while (!stack.empty()) {
-      const TensorId t = stack.back();
-      stack.pop_back();
-      if (stop.contains(t) && !(passStart && std::find(from.begin(), from.end(), t) != from.end()))
-        continue;
-      const NodeId n = planIndex_.modelProducer(t);
-      if (n < 0) continue;
-      for (const Operand& operand : relevantOperands(model_.nodes[n])) {
-        if (operand.present() && seen.insert(operand.tensor).second)
-          stack.push_back(operand.tensor);
-      }
-    }
-    return seen;
-  }
-
-  void chooseLogicalCut() {
-    cut_.clear();
-    if (options_.proved) return;  // the model begins at its inputs
-    std::vector<TensorId> claimed;
-    for (const EntryId e : entries_) claimed.push_back(plan_.lineage[e].tensor);
-    std::map<LocalId, std::vector<TensorId>> perInstance;  // logical tensors it is bound to
-    for (const BoundEquation& equation : bound_) {
-      const TensorId tensor = sourceOf(plan_.lineage[equation.entry].tensor);
-      cut_.insert(tensor);
-      for (const auto& [instance, weight] : equation.instances.parts) {
-        const auto it = local_.find(instance);
-        if (it != local_.end()) perInstance[it->second].push_back(tensor);
-      }
-    }
-    // A claim about a tensor that is itself assumed (two lineages of one gradient) needs no logical
-    // operator.
-    for (;;) {
-      reached_ = reach(claimed, cut_, false);
-      // A local tensor none of whose logical tensors the claim reaches: something between hides it.
-      // Compute the hiding ones instead.
-      std::unordered_set<TensorId> hidden;
-      for (const auto& [id, tensors] : perInstance) {
-        if (std::none_of(tensors.begin(), tensors.end(),
-                         [&](TensorId t) { return reached_.contains(t); }))
-          hidden.insert(tensors.begin(), tensors.end());
-      }
-      std::vector<TensorId> opened;
-      if (!hidden.empty()) {
-        for (const TensorId t : reached_) {
-          if (!cut_.contains(t) || planIndex_.modelProducer(t) < 0) continue;
-          const auto above = reach({t}, {}, true);
-          if (std::any_of(hidden.begin(), hidden.end(),
-                          [&](TensorId h) { return h != t && above.contains(h); }))
-            opened.push_back(t);
-        }
-      }
-      if (opened.empty()) break;
-      for (const TensorId t : opened) cut_.erase(t);
-    }
-  }
-
-  // Copies and rearrangements of one tensor (multiref, float, view, ...) must not become unrelated
-  // variables when the slice stops at several of them: it stops at their common source instead, and
-  // they are computed from it.
-  TensorId sourceOf(TensorId t) const {
-    for (;;) {
-      const NodeId n = planIndex_.modelProducer(t);
-      if (n < 0) return t;
-      const Node& node = model_.nodes[n];
-      const auto operands = model_.in(node);
-      if (operands.empty() || !operands[0].present() ||
-          !ops::Registry::instance().at(node.op).rearranges)
-        return t;
-      t = operands[0].tensor;
-    }
-  }
-
-  void buildLogical() {
-    std::vector<TensorId> claimed;
-    for (const EntryId e : entries_) claimed.push_back(plan_.lineage[e].tensor);
-    std::vector<NodeId> nodes;
-    std::unordered_set<NodeId> nodeSeen;
-    // Canonical order: operands first, starting at the claim.
-    struct Frame {
-      TensorId tensor;
-      std::size_t next = 0;
-    };
-    std::unordered_set<TensorId> seen;
-    const auto walk = [&](TensorId start) {
-      std::vector<Frame> stack;
-      if (seen.insert(start).second) stack.push_back({start});
-      while (!stack.empty()) {
-        Frame& frame = stack.back();
-        const NodeId n =
-            cut_.contains(frame.tensor) ? NodeId() : planIndex_.modelProducer(frame.tensor);
-        if (n >= 0) {
-          const auto operands = relevantOperands(model_.nodes[n]);
-          if (frame.next < operands.size()) {
-            const Operand& operand = operands[frame.next++];
-            if (operand.present() && seen.insert(operand.tensor).second)
-              stack.push_back({operand.tensor});
-            continue;
-          }
-          if (nodeSeen.insert(n).second) nodes.push_back(n);
-        }
-        logicalTensor(frame.tensor, n >= 0);
-        stack.pop_back();
-      }
-    };
-    for (const TensorId t : claimed) walk(t);
-    for (const BoundEquation& equation : bound_) {
-      const TensorId t = plan_.lineage[equation.entry].tensor;
-      if (options_.proved || seen.contains(sourceOf(t)))
-        walk(t);  // what the lineage names, computed from its source
-    }
-    for (const NodeId n : nodes) {
-      const Node& node = model_.nodes[n];
-      StageNode made;
-      made.logical = true;
-      made.op = node.op;
-      made.attributes = planIndex_.problem().attributes.share(node.attributes);
-      made.node = n;
-      const std::size_t relevant = relevantOperands(node).size();
-      for (const Operand& operand : model_.in(node)) {
-        const bool shapeOnly = made.in.size() >= relevant;
-        made.in.push_back(!operand.present() ? StageTensorId()
-                          : shapeOnly        ? shapeOnlyTensor(operand.tensor)
-                                             : logicalTensor(operand.tensor, false));
-      }
-      for (const TensorId t : model_.out(node))
-        made.out.push_back(t >= 0 && seen.contains(t) && !cut_.contains(t) ? logicalTensor(t, true)
-                                                                           : StageTensorId());
-      stage_.nodes.push_back(std::move(made));
-    }
-  }
-
-  TensorFacts factsOf(TensorId t) const {
-    if (options_.facts) return options_.facts->at(t);
-    return model_.tensors[t].kind == TensorKind::kProduced ? TensorFacts::unknown() : TensorFacts{};
-  }
-
-  // A tensor of its own with the shape of a logical one: the latter may be computed only later in
-  // the stage.
-  StageTensorId shapeOnlyTensor(TensorId t) {
-    return addLogical(shapeOnlyIds_, t, Origin::kVariable);
-  }
-
-  StageTensorId logicalTensor(TensorId t, bool computed) {
-    const bool constant = model_.tensors[t].kind == TensorKind::kConstant;
-    return addLogical(logicalIds_, t,
-                      constant   ? Origin::kConstant
-                      : computed ? Origin::kComputed
-                                 : Origin::kVariable);
-  }
-
-  StageTensorId addLogical(std::unordered_map<TensorId, StageTensorId>& ids, TensorId t,
-                           Origin origin) {
-    const auto [it, inserted] = ids.emplace(t, StageTensorId(stage_.tensors.size()));
-    if (inserted) {
-      const Tensor& tensor = model_.tensors[t];
-      StageTensor made;
-      made.info = {tensor.shape, tensor.element};
-      made.logical = true;
-      if (origin == Origin::kVariable) made.facts = factsOf(t);
-      made.tensor = t;
-      made.origin = origin;
-      describe(made, tensor, model_);
-      stage_.tensors.push_back(std::move(made));
-    }
-    return it->second;
-  }
-
-  // ---- assembly
-
-  static void describe(StageTensor& made, const Tensor& tensor, const Graph& graph) {
-    made.kind = tensor.kind;
-    made.name = tensor.name;
-    if (made.origin == Origin::kVariable) made.known = tensor.known;
-    if (made.origin == Origin::kConstant) made.constant = graph.constants[tensor.constant];
-  }
-
   StageTensorId localTensor(const LocalInstance& instance, Origin origin) {
     const auto [it, inserted] = stageIds_.emplace(instance, StageTensorId(stage_.tensors.size()));
     if (inserted) {
-      const Graph& graph = plan_.programs[instance.program].graph;
-      const TensorId shapedLike = isCombined(instance)
-                                      ? graph.in(graph.nodes[combiningNode(instance)])[0].tensor
-                                      : instance.tensor;
+      const Graph& graph = cut_.plan.programs[instance.program].graph;
+      const TensorId shapedLike = local_.shapedLike(instance);
       const Tensor& tensor = graph.tensors[shapedLike];
       StageTensor made;
       made.info = {tensor.shape, tensor.element};
@@ -914,28 +51,27 @@ class Cutter {
 
   Equation equation(const BoundEquation& from) {
     Equation made;
-    made.logical = logicalTensor(plan_.lineage[from.entry].tensor, false);
+    made.logical = logical_.tensor(cut_.plan.lineage[from.entry].tensor, false);
     made.box = from.instances.box;
     made.step = from.instances.step;
     made.entry = from.entry;
     made.shard = from.shard;
-    made.output = plan_.lineage[from.entry].role == Role::kOutput;
+    made.output = cut_.plan.lineage[from.entry].role == Role::kOutput;
     for (const auto& [instance, weight] : from.instances.parts) {
-      const auto it = local_.find(instance);
-      made.parts.emplace_back(
-          localTensor(instance, it == local_.end() ? Origin::kBoundary : origins_[it->second]),
-          weight);
+      const LocalId id = local_.find(instance);
+      made.parts.emplace_back(localTensor(instance, id ? local_.origin(id) : Origin::kBoundary),
+                              weight);
     }
     return made;
   }
 
   void buildLocal() {
-    for (const LocalNodeId n : order_) {
-      const LocalNode& from = localNodes_[n];
-      const Node& node = plan_.programs[from.program].graph.nodes[from.node];
+    for (const LocalNodeId n : local_.order()) {
+      const LocalSlice::LocalNode& from = local_.node(n);
+      const Node& node = cut_.plan.programs[from.program].graph.nodes[from.node];
       StageNode made;
       made.op = node.op;
-      made.attributes = planIndex_.problem().attributes.share(node.attributes);
+      made.attributes = cut_.planIndex.problem().attributes.share(node.attributes);
       made.program = from.program;
       made.node = from.node;
       made.rank = from.rank;
@@ -944,60 +80,34 @@ class Cutter {
       made.member = from.member;
       if (node.communication >= 0) {
         const CommunicationSpec& spec =
-            plan_.programs[from.program].communications[node.communication];
+            cut_.plan.programs[from.program].communications[node.communication];
         made.communication = from.communication;
         if (ops::collectiveOf(made.communication).reduces) made.reduction = spec.reduction;
         made.dim = spec.dim;
         made.odim = spec.odim;
       }
       const auto id = [&](LocalId local) {
-        return !local ? StageTensorId() : localTensor(instances_[local], origins_[local]);
+        return !local ? StageTensorId() : localTensor(local_.instance(local), local_.origin(local));
       };
       for (const LocalId t : from.in) made.in.push_back(id(t));
       // A result that is a boundary elsewhere in the stage is not computed here.
       for (const LocalId t : from.out)
-        made.out.push_back(t && origins_[t] == Origin::kComputed ? id(t) : StageTensorId());
+        made.out.push_back(t && local_.origin(t) == Origin::kComputed ? id(t) : StageTensorId());
       stage_.nodes.push_back(std::move(made));
     }
-    for (const BoundEquation& claim : claims_) stage_.claims.push_back(equation(claim));
+    for (const BoundEquation& claim : local_.claims()) stage_.claims.push_back(equation(claim));
     std::set<EntryId> used;
-    for (const BoundEquation& bound : bound_) {
+    for (const BoundEquation& bound : local_.assumptions()) {
       stage_.assumptions.push_back(equation(bound));
-      if (plan_.lineage[bound.entry].role != Role::kInput) used.insert(bound.entry);
+      if (cut_.plan.lineage[bound.entry].role != Role::kInput) used.insert(bound.entry);
     }
     stage_.usedEntries.assign(used.begin(), used.end());
   }
 
-  const PlanIndex& planIndex_;
-  const Plan& plan_;
-  const Graph& model_;
-  const MeshView& mesh_;
-  std::vector<EntryId> entries_;
-  const CutOptions& options_;
-  std::vector<AxisCoordinates> axes_;  // of the mesh, and of microbatches
+  const CutContext& cut_;
   Stage stage_;
-  std::map<EntryId, Order> maxKey_;
-
-  std::unordered_map<LocalInstance, LocalId, InstanceHash> local_;
-  std::vector<LocalInstance> instances_;
-  std::vector<Origin> origins_;
-  std::vector<LocalNode> localNodes_;
-  std::vector<std::vector<std::size_t>> presentSlots_;
-  std::vector<LocalNodeId> order_;
-  std::vector<LocalNodeId> producerOfId_;
-  std::vector<char> finished_;  // of each local node: all its operands are visited
-  std::unordered_map<NodeKey, LocalNodeId, NodeKeyHash> nodeOf_;
-  std::map<RendezvousKey, LocalNodeId> firstOfRendezvous_;
-  std::vector<BoundEquation> claims_, bound_;
-  std::set<EquationKey> boundKeys_;
-  std::map<std::pair<EntryId, std::int32_t>, ShardAxes> shardAxes_;
-  std::vector<std::int32_t> coordinates_;
-  std::set<Members> groups_;
-  std::map<std::pair<std::vector<std::int32_t>, Rank>, const Members*>
-      groupsOfAxes_;  // axes, first rank
-
-  std::unordered_set<TensorId> cut_, reached_;
-  std::unordered_map<TensorId, StageTensorId> logicalIds_, shapeOnlyIds_;
+  LocalSlice local_;
+  LogicalSlice logical_;
   std::unordered_map<LocalInstance, StageTensorId, InstanceHash> stageIds_;
 };
 
@@ -1005,25 +115,11 @@ class Cutter {
 
 Stage cutStages(const PlanIndex& planIndex, const std::vector<EntryId>& entries,
                 const CutOptions& options) {
-  const Plan& plan = planIndex.problem().plan;
-  // Collapsing pays only where something is left out.
-  const auto first = [&](std::int32_t size) {
-    return options.collapse && size > CollapsedAxis::kApart + 1 ? Collapse::kWhole
-                                                                : Collapse::kNone;
-  };
-  std::vector<Collapse> collapse;
-  for (const MeshAxis& axis : plan.mesh) collapse.push_back(first(axis.size));
-  collapse.push_back(first(plan.microbatches));
-  for (;;) {
-    try {
-      return Cutter(planIndex, entries, options, collapse).run();
-    } catch (const NotInterchangeable& apart) {
-      for (const std::int32_t axis : apart.axes) {
-        Collapse& l = axis == kMicrobatchAxis ? collapse.back() : collapse[axis];
-        l = AxisCoordinates::after(l, planIndex, axis);
-      }
-    }
-  }
+  return withRefinement<Stage>(AxisSymmetry(planIndex, options.collapse),
+                               [&](const AxisSymmetry& symmetry) {
+                                 const CutContext cut(planIndex, entries, options, symmetry);
+                                 return Cutter(cut).run();
+                               });
 }
 
 Stage cutStage(const PlanIndex& planIndex, EntryId entry, const CutOptions& options) {

@@ -11,32 +11,12 @@
 
 #include "ops/operator.h"
 #include "shardproof/graph.h"
+#include "stages/axis_symmetry.h"
 #include "terms/facts.h"
 
 namespace shardproof {
 
 using StageTensorId = Id<struct StageTensorTag>;  // index into Stage::tensors
-
-// What a mesh axis (or the microbatch axis) is enumerated by in a stage. Either every coordinate,
-// or - where many coordinates are symmetric - of each symmetry class two explicit ones and one
-// that stands for all others (docs/soundness.md, "Interchangeable axes").
-struct CollapsedAxis {
-  static constexpr std::int32_t kApart =
-      2;  // coordinates of a class that stand for themselves, where there are more than kApart + 1
-  std::int32_t axis = 0;  // kMicrobatchAxis for microbatches
-  std::int32_t size = 1;  // how many coordinates there are
-  // The coordinates that the stage has, ascending, 0 among them, and how many each of them stands
-  // for.
-  std::vector<std::pair<std::int32_t, std::int64_t>> kept;
-  // All coordinates are one class.
-  static CollapsedAxis whole(std::int32_t axis, std::int32_t size);
-  // `classes`: the symmetry classes.
-  static CollapsedAxis ofClasses(std::int32_t axis, std::int32_t size,
-                                 const std::vector<std::vector<std::int32_t>>& classes);
-  // 0: not kept.
-  std::int64_t weight(std::int64_t coordinate) const;
-  friend bool operator==(const CollapsedAxis&, const CollapsedAxis&) = default;
-};
 
 enum class Origin : std::uint8_t {
   kComputed,  // by a stage node

@@ -25,7 +25,6 @@ namespace {
 
 constexpr std::size_t kMostFindings = 20;
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 std::string entryPlace(EntryId e) { return "/lineage/" + std::to_string(e); }
 std::string classPlace(std::int64_t c) { return "/classes/" + std::to_string(c); }
 
@@ -125,26 +124,25 @@ class LogCheck {
   void checkChain() {
     const std::size_t n = log_.lineage.size();
     std::vector<std::size_t> waitsFor(n, 0);
-    std::vector<std::vector<std::int32_t>> waiting(n);
-    std::vector<std::int32_t> ready;
-    for (std::size_t e = 0; e < n; ++e) {
-      const auto entry = static_cast<std::int32_t>(e);
-      if (!proof(EntryId(entry)).proved) continue;
-      for (const EntryId f : proof(EntryId(entry)).assumes) {
+    std::vector<std::vector<EntryId>> waiting(n);
+    std::vector<EntryId> ready;
+    for (const EntryId entry : firstIds<EntryId>(n)) {
+      if (!proof(entry).proved) continue;
+      for (const EntryId f : proof(entry).assumes) {
         if (log_.lineage[f].role == Role::kInput)
-          fail(entryPlace(EntryId(entry)) + "/assumes",
+          fail(entryPlace(entry) + "/assumes",
                "names " + std::to_string(f) + ", which is given and not to be proved");
         else if (!proof(f).proved)
-          fail(entryPlace(EntryId(entry)) + "/assumes",
+          fail(entryPlace(entry) + "/assumes",
                "names " + std::to_string(f) + ", which the log does not call proved");
-        else waiting[f].push_back(entry), ++waitsFor[e];
+        else waiting[f].push_back(entry), ++waitsFor[entry];
       }
-      if (waitsFor[e] == 0) ready.push_back(entry);
+      if (waitsFor[entry] == 0) ready.push_back(entry);
     }
     if (!result_.findings.empty()) return;
     std::size_t left = result_.lemmas;
     while (!ready.empty()) {
-      const EntryId f = EntryId(ready.back());
+      const EntryId f = ready.back();
       ready.pop_back();
       --left;
       for (const EntryId e : waiting[f]) {
@@ -153,9 +151,9 @@ class LogCheck {
     }
     if (left == 0) return;
     // Each that is left waits for one that is left: following these ends up in a cycle.
-    EntryId e = EntryId(0);
+    EntryId e(0);
     while (waitsFor[e] == 0) ++e;
-    std::set<std::int32_t> seen;
+    std::set<EntryId> seen;
     while (seen.insert(e).second) {
       const auto& assumed = proof(e).assumes;
       e = EntryId(*std::find_if(assumed.begin(), assumed.end(),

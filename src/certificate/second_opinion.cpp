@@ -101,7 +101,7 @@ class SecondOpinions {
           // Some proofs need more coordinates of an interchangeable axis than a stage keeps: the
           // stage with all of them is then as good.
           try {
-            if (outcome.notSymmetric)
+            if (outcome.needsRefinement)
               outcome = checkStageBy(uncollapsed(evidence_[i].entry), methodsOf(i)[round], check);
           } catch (const Unsupported& error) {
             return error.what();

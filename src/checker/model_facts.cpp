@@ -180,7 +180,7 @@ class Facts {
               factsOf(interpreter.value(made[r]), model_.tensors[results[r]].element, algebra);
       }
     } catch (const Unsupported&) {
-    } catch (const NotSymmetric&) {
+    } catch (const NeedsRefinement&) {
     }
     return found;
   }

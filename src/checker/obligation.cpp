@@ -215,7 +215,7 @@ int extraPositionsFor(const std::vector<std::pair<Term, Term>>& pairs, const Ter
     factors = std::max({factors, degree(algebra, a, known), degree(algebra, b, known)});
   // Of a collapsed axis two coordinates are kept apart, no more.
   if (!stage.collapsedAxes.empty() && factors > CollapsedAxis::kApart) {
-    throw NotSymmetric(
+    throw NeedsRefinement(
         "the proof multiplies more factors than coordinates of an interchangeable axis are kept "
         "apart");
   }
@@ -238,7 +238,7 @@ Obligation buildObligation(const Stage& stage, const ReductionOptions& atLeast, 
     }
   } catch (const Unsupported&) {
     if (positions == Positions::kConclusive) throw;
-  } catch (const NotSymmetric&) {
+  } catch (const NeedsRefinement&) {
     if (positions == Positions::kConclusive) throw;
   }
   Obligation o = execute(stage, atLeast, maxTerms, seconds);
@@ -330,7 +330,7 @@ WrittenObligation writeObligation(const Stage& stage, const ObligationNotes& not
     written.text = smtLibText(query, script, mostBytes);
   } catch (const Unsupported& error) {
     written.missing = error.what();
-  } catch (const NotSymmetric& error) {
+  } catch (const NeedsRefinement& error) {
     written.missing = error.what();
   }
   return written;

@@ -55,7 +55,7 @@ enum class Positions : std::uint8_t {
 };
 
 // Seconds by phase are added to `seconds` ("reduce", "execute"). Throws Unsupported and
-// NotSymmetric as checkStage's parts do.
+// NeedsRefinement as checkStage's parts do.
 Obligation buildObligation(const Stage& stage, const ReductionOptions& atLeast, Positions positions,
                            std::size_t maxTerms, std::map<std::string, double>& seconds);
 
@@ -65,7 +65,7 @@ constexpr double kMostIteration = 1e8;
 std::size_t mostTerms(std::size_t megabytes);
 
 // How many positions must be kept apart beyond what the stage's own summands need, when `pairs` are
-// compared by multiplying out. Throws NotSymmetric.
+// compared by multiplying out. Throws NeedsRefinement.
 int extraPositionsFor(const std::vector<std::pair<Term, Term>>& pairs, const TermAlgebra& algebra,
                       const Stage& stage, const ReducedStage& reduced);
 // Beyond this many nothing is multiplied out rather than the stage grown.

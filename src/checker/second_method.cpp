@@ -128,8 +128,8 @@ StageOutcome checkStageBy(const Stage& stage, SecondMethod method, const CheckOp
     }
   } catch (const Unsupported& error) {
     outcome.reason = error.what();
-  } catch (const NotSymmetric& error) {
-    outcome.notSymmetric = true;
+  } catch (const NeedsRefinement& error) {
+    outcome.needsRefinement = true;
     outcome.reason = error.what();
   }
   return outcome;

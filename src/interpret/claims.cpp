@@ -27,7 +27,7 @@ class Combinations {
 
 }  // namespace
 
-std::vector<Claim> claimsOf(const Programs& programs, std::int32_t entryIndex) {
+std::vector<Claim> claimsOf(const Programs& programs, EntryId entryIndex) {
   const Problem& problem = programs.problem();
   const Mesh& mesh = programs.mesh();
   const LineageEntry& entry = problem.plan.lineage[entryIndex];

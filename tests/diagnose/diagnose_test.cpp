@@ -155,11 +155,11 @@ TEST(DiagnoseEdit, RefusesWhatTheReaderWould) {
   const auto problem = test::read(partial());
   diagnose::Edit edit;
   edit.kind = diagnose::Edit::Kind::kOperand;
-  edit.nodes = {{0, 0}};
+  edit.nodes = {{ProgramId(0), NodeId(0)}};
   edit.index = 0;
   edit.tensor = TensorId(1);  // w for x: shapes that do not fit
   EXPECT_FALSE(diagnose::apply(*diagnose::clone(*problem), edit));
-  edit.nodes = {{0, 99}};
+  edit.nodes = {{ProgramId(0), NodeId(99)}};
   EXPECT_FALSE(diagnose::apply(*diagnose::clone(*problem), edit));
 }
 

@@ -61,8 +61,10 @@ std::optional<StageOutcome> check(const Stage& stage, bool endToEnd) {
   options.endToEnd = endToEnd;
   try {
     if (!isSmall(stage, endToEnd)) return std::nullopt;
-    return checkStage(stage, options);
-  } catch (const NotSymmetric&) {
+    const StageOutcome outcome = checkStage(stage, options);
+    if (!outcome.needsRefinement) return outcome;
+    return std::nullopt;
+  } catch (const NeedsRefinement&) {
     return std::nullopt;
   } catch (const Unsupported&) {
     return std::nullopt;
@@ -96,7 +98,7 @@ void verifyInProcess(const Problem& problem) {
            std::pair(planIndex.entryKey(EntryId(b)), b);
   });
   std::vector<char> proved(lineage.size(), 0);
-  std::vector<std::int32_t> outputs;
+  std::vector<EntryId> outputs;
   for (const std::int32_t e : order) {
     for (const bool collapsed : {true, false}) {
       CutOptions cut;
@@ -120,7 +122,7 @@ void verifyInProcess(const Problem& problem) {
   }
   // A dropout's mask is placed by lineage that must be proved itself before anything is called
   // equivalent.
-  for (const std::int32_t e : problem.plan.positioning) {
+  for (const EntryId e : problem.plan.positioning) {
     if (lineage[at(e)].role != Role::kInput && !proved[at(e)]) return;
   }
   if (outputs.empty()) return;
@@ -130,7 +132,7 @@ void verifyInProcess(const Problem& problem) {
   whole.collapse = false;
   whole.maxNodes = kMostNodes;
   try {
-    const auto outcome = check(cutStages(planIndex, EntryId(outputs), whole), true);
+    const auto outcome = check(cutStages(planIndex, outputs, whole), true);
     fuzz::require(!outcome || outcome->verdict != StageVerdict::kRefuted,
                   "what is proved does not differ in numbers",
                   outcome && outcome->counterexample ? outcome->counterexample->element : "");

@@ -10,15 +10,15 @@ TEST(Mesh, RanksAreRowMajorIndicesOfTheirCoordinates) {
   const MeshView mesh({{"dp", 2}, {"pp", 3}, {"tp", 4}});
   EXPECT_EQ(mesh.axes(), 3);
   EXPECT_EQ(mesh.ranks(), 24);
-  std::int64_t rank = 0;
+  Rank rank(0);
   for (std::int32_t dp = 0; dp < 2; ++dp) {
     for (std::int32_t pp = 0; pp < 3; ++pp) {
       for (std::int32_t tp = 0; tp < 4; ++tp, ++rank) {
-        Rank(EXPECT_EQ(mesh.coordinate(rank, 0), dp));
-        Rank(EXPECT_EQ(mesh.coordinate(rank, 1), pp));
-        Rank(EXPECT_EQ(mesh.coordinate(rank, 2), tp));
+        EXPECT_EQ(mesh.coordinate(rank, 0), dp);
+        EXPECT_EQ(mesh.coordinate(rank, 1), pp);
+        EXPECT_EQ(mesh.coordinate(rank, 2), tp);
         EXPECT_EQ(mesh.with(Rank(0), {{0, dp}, {1, pp}, {2, tp}}), rank);
-        EXPECT_EQ(mesh.with(Rank(rank), 1, pp), rank);
+        EXPECT_EQ(mesh.with(rank, 1, pp), rank);
       }
     }
   }

@@ -64,7 +64,7 @@ class RandomStage {
     made.logical = true;
     made.op = id;
     made.attributes = std::make_shared<const Attributes>(attributes);
-    made.in = StageTensorId(in);
+    for (const std::int32_t operand : in) made.in.emplace_back(operand);
     std::int32_t first = -1;
     for (const ops::TensorInfo& result :
          operation.infer(ops::Signature{attributes, operands, results})) {

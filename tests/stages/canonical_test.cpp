@@ -142,10 +142,10 @@ TEST(Canonical, EveryFieldThatDecidesAProofCounts) {
         std::swap(node(s, Communication::kAllGather).in[0],
                   node(s, Communication::kAllGather).in[1]);
       },
-      [](Stage& s) { s.claims[0].logical += 1; },
+      [](Stage& s) { ++s.claims[0].logical; },
       [](Stage& s) { s.claims[0].box[0].first += 1; },
       [](Stage& s) { s.claims[0].box[0].second -= 1; },
-      [](Stage& s) { s.claims[0].parts[0].first += 1; },
+      [](Stage& s) { ++s.claims[0].parts[0].first; },
       [](Stage& s) { s.claims[0].parts[0].second = 2; },
       [](Stage& s) { s.claims[0].parts.push_back(s.claims[0].parts[0]); },
       [](Stage& s) {
@@ -188,14 +188,14 @@ TEST(Canonical, NamesRanksAndPlacesDoNotCount) {
   const auto c = test::cut(twoLayers(), 2);
   Stage other = c.stage;
   other.entry = EntryId(77);
-  other.usedEntries = EntryId({1, 2, 3});
+  other.usedEntries = {EntryId(1), EntryId(2), EntryId(3)};
   for (StageTensor& t : other.tensors) {
     if (t.origin == Origin::kConstant) continue;  // its value is looked up by these
-    t.tensor += 1, t.program += 1, t.rank += 1, t.microbatch = Microbatch::of(7);
+    ++t.tensor, ++t.program, ++t.rank, t.microbatch = Microbatch::of(7);
   }
   for (StageNode& n : other.nodes)
-    n.program += 1, n.node += 1, n.rank += 1, n.microbatch = Microbatch::of(7);
-  for (Equation& e : other.claims) e.entry += 1, e.shard += 1;
+    ++n.program, ++n.node, ++n.rank, n.microbatch = Microbatch::of(7);
+  for (Equation& e : other.claims) ++e.entry, e.shard += 1;
   EXPECT_EQ(canonicalForm(other), canonicalForm(c.stage));
   other.collapsedAxes = {CollapsedAxis::whole(0, 8)};
   const std::string form = canonicalForm(other);

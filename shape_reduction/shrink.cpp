@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 
+#include "ir/clone.h"
 #include "ops/registry.h"
 #include "plan/symmetry_classes.h"
 #include "reader/reader.h"
@@ -295,7 +296,7 @@ Attempt attempt(const Problem& problem, const std::vector<std::int32_t>& perClas
   addTilings(result.relations, program);
   addSteps(result.relations, result.kept, program);
   result.factors.emplace(problem, result.kept, result.relations, program);
-  addDistinct(result.relations, free, program);
+  if (options.distinct) addDistinct(result.relations, free, program);
   const IntegerSolution solution = minimize(program, options.seconds);
   if (!solution.solved) throw Unsupported("no smaller sizes were found: " + solution.reason);
   std::vector<std::int64_t> sizes(
@@ -442,6 +443,18 @@ void describe(const Problem& problem, const Attempt& a, Shrunk& shrunk) {
 }  // namespace
 
 Shrunk shrinkProblem(const Problem& problem, const ShrinkOptions& options) {
+  const auto& lineage = problem.plan.lineage;
+  if (std::any_of(lineage.begin(), lineage.end(),
+                  [](const LineageEntry& entry) { return entry.inferred; })) {
+    // Of the plan as its file has it: what was found of it need not keep its meaning.
+    const auto own = withoutInferred(problem);
+    Shrunk shrunk = shrinkProblem(*own, options);
+    const auto inferred = static_cast<std::int32_t>(lineage.size() - own->plan.lineage.size());
+    const auto written = static_cast<std::int32_t>(own->plan.lineage.size() - problem.lineageAdded);
+    for (EntryId& e : shrunk.entryOf)
+      if (e >= written) e = EntryId(e + inferred);
+    return shrunk;
+  }
   Shrunk shrunk;
   const Attempt best = smallest(problem, options, shrunk.notes);
   const auto factor = [&](const Rational& r) {
@@ -477,6 +490,10 @@ Shrunk shrinkProblem(const Problem& problem, const ShrinkOptions& options) {
   for (const EntryId e : firstIds<EntryId>(result.plan.lineage.size()))
     shrunk.entryOf.push_back(e.index() < written || sameMasks ? e : EntryId());
   describe(problem, best, shrunk);
+  shrunk.fullPosition = [relations = std::make_shared<const PlanRelations>(best.relations)](
+                            std::int32_t tensor, std::size_t d, std::int64_t position) {
+    return relations->lines.fullPosition(relations->model.ofTensor[at(tensor)][d], position);
+  };
   shrunk.fullElements = elementsOf(problem);
   shrunk.elements = elementsOf(result);
   if (options.maxElements > 0 && shrunk.elements > options.maxElements) {

@@ -248,6 +248,7 @@ struct LineageEntry {
   TensorId tensor;  // logical tensor
   Role role = Role::kCheckpoint;
   std::vector<Shard> shards;
+  bool inferred = false;  // in no file: found (shardproof/infer.h). After all that files have
 };
 
 struct Plan {

@@ -62,6 +62,7 @@ struct StageReport {
   double seconds = 0;  // of the class's proof; 0 for stages that shared it
   std::vector<ReducedShape> reducedShapes;
   std::vector<std::int32_t> assumptions;  // lineage entries that the proof uses
+  bool inferred = false;                  // of a lemma that was found
 };
 
 // kLineage: an output (or a checkpoint that explains it) does not hold. The others are found before
@@ -142,6 +143,12 @@ struct Confirmation {
 };
 const char* toString(Confirmation::Outcome);
 
+// Lineage that was found for a plan that says little (shardproof/infer.h).
+struct Inference {
+  std::size_t lemmas = 0, looked = 0;  // local tensors that were found, and looked at
+  std::string reason;                  // why none was found
+};
+
 struct Report {
   std::string model, plan;  // files
   Verdict verdict = Verdict::kUndecided;
@@ -158,6 +165,7 @@ struct Report {
   std::vector<Cause> causes;  // of the defects or suspects, the earliest first
   Statistics statistics;
   std::optional<Confirmation> confirmation;  // where one was asked for
+  std::optional<Inference> inference;        // where it was tried
 };
 
 // One of several plans that a run was given: its report, or why there is none.

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "shardproof/graph.h"
 #include "shardproof/report.h"
@@ -34,6 +35,9 @@ struct VerifyOptions {
   ProofRecord* record = nullptr;  // filled where the plan is equivalent; not without shareClasses
   std::string smt2Directory;  // --smt2: where every obligation is written as SMT-LIB; prepared by
                               // prepareObligationDirectory; empty: nowhere
+  // Lineage entries of outputs that are probably wrong: these are evaluated in numbers before they
+  // are tried to be proved. It changes the order of the work only.
+  std::vector<EntryId> doubtful;
   const std::atomic<bool>* cancel =
       nullptr;  // set from a signal handler: finish with a partial report
   // Called from the main process only: stages done, stages in all, what is being done.

@@ -15,17 +15,6 @@ constexpr double kBytesOfFull = 3e8;
 
 }  // namespace
 
-std::unique_ptr<Problem> clone(const Problem& problem) {
-  auto copy = std::make_unique<Problem>();
-  for (std::size_t i = 0; i < problem.names.size(); ++i)
-    copy->names.intern(problem.names.text(NameId(static_cast<std::int64_t>(i))));
-  copy->attributes = problem.attributes;
-  copy->model = problem.model;
-  copy->plan = problem.plan;
-  copy->lineageAdded = problem.lineageAdded;
-  return copy;
-}
-
 Image::Image(const Problem& full, double seconds) : full_(full) {
   const interpret::Cost cost = interpret::cost(full);
   if (cost.flops > kFlopsOfFull || cost.bytes > kBytesOfFull) {

@@ -20,9 +20,6 @@ struct NodeRef {
   auto operator<=>(const NodeRef&) const = default;
 };
 
-// A copy whose names are its own.
-std::unique_ptr<Problem> clone(const Problem& problem);
-
 class Image {
  public:
   // Throws Unsupported where the plan is too large and no smaller one can be made.

@@ -1,4 +1,5 @@
 #include "diagnose/structure.h"
+#include "ir/clone.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -133,7 +134,7 @@ class Structure {
     }
     if (!edits_.empty()) {
       try {
-        const auto mended = clone(problem_);
+        const auto mended = cloneProblem(problem_);
         bool all = true;
         for (const Edit& edit : edits_) all = all && apply(*mended, edit);
         if (all) {

@@ -17,6 +17,7 @@
 #include "main/exit_codes.h"
 #include "main/explain_command.h"
 #include "main/generate_command.h"
+#include "main/infer_command.h"
 #include "main/interrupt.h"
 #include "main/mutate_command.h"
 #include "main/run_command.h"
@@ -48,6 +49,7 @@ int runCommandLine(int argc, char** argv) {
   addGenerateCommand(app, run);
   addConvertCommand(app, run);
   addMutateCommand(app, run);
+  addInferCommand(app, run);
   addShrinkCommand(app, run);
   addCacheCommand(app, run);
   addSweepCommand(app, run);

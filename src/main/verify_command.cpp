@@ -44,6 +44,7 @@ struct Arguments {
   double confirmSeconds = 1;   // 0: off
   double diagnoseSeconds = 6;  // 0: off
   VerifyOptions options;
+  Infer infer = Infer::kAuto;
   hlo::Options hlo;
 };
 
@@ -116,7 +117,7 @@ Report verifyPlan(const Arguments& arguments, const std::string& plan, Progress&
   VerifyOptions options = arguments.options;
   ProofRecord record;
   if (log && !arguments.certify.empty()) options.record = &record;
-  VerifiedFiles done = verifyFiles(arguments.model, plan, options, arguments.hlo);
+  VerifiedFiles done = verifyFiles(arguments.model, plan, options, arguments.hlo, arguments.infer);
   if (!arguments.quiet)
     for (const std::string& assumption : done.assumptions)
       writeDiagnostic("assumed: " + assumption);
@@ -228,6 +229,17 @@ int runVerify(Arguments arguments) {
                     std::to_string(plans.size()) + " were given");
     return kExitUsage;
   }
+  // A proof log is about what files say.
+  if (!arguments.certify.empty()) {
+    if (arguments.infer == Infer::kAlways) {
+      writeDiagnostic(
+          "--certify and --infer always: lemmas that are in no file cannot be in a proof log; "
+          "write "
+          "a plan with them (shardproof infer), and certify that");
+      return kExitUsage;
+    }
+    arguments.infer = Infer::kNever;
+  }
   if (const std::string& directory = arguments.options.smt2Directory; !directory.empty()) {
     if (plans.size() != 1) {
       writeDiagnostic("--smt2 takes one plan");
@@ -324,6 +336,17 @@ void addVerifyCommand(CLI::App& app, std::function<int()>& run) {
                    "Write the mended plan to this file (.json), where one was found and all of it "
                    "was proved")
       ->type_name("FILE");
+  command
+      ->add_option("--infer", arguments->infer,
+                   "Lemmas about local tensors that the plan's lineage leaves out, found by "
+                   "executing a small image of it: auto (where it says little, or not enough), "
+                   "always, never")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, Infer>{
+              {"auto", Infer::kAuto}, {"always", Infer::kAlways}, {"never", Infer::kNever}},
+          CLI::ignore_case))
+      ->default_str("auto")
+      ->type_name("WHEN");
   CLI::Option* noClasses =
       command->add_flag("--no-classes", arguments->noClasses,
                         "Prove every stage, also those that differ only in names");

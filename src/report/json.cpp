@@ -34,7 +34,8 @@ Json toJson(const StageReport& stage) {
           {"parallel_nodes", stage.parallelNodes},
           {"seconds", number(stage.seconds)},
           {"reduced_shapes", std::move(shapes)},
-          {"assumptions", stage.assumptions}};
+          {"assumptions", stage.assumptions},
+          {"inferred", stage.inferred}};
 }
 
 Json toJson(const Counterexample& example) {
@@ -59,6 +60,12 @@ Json toJson(const Defect& defect) {
       {"microbatch", defect.microbatch ? Json(*defect.microbatch) : Json(nullptr)},
       {"nodes", std::move(nodes)},
       {"counterexample", defect.counterexample ? toJson(*defect.counterexample) : Json(nullptr)}};
+}
+
+Json toJson(const Inference& inference) {
+  return {{"lemmas", inference.lemmas},
+          {"local_tensors", inference.looked},
+          {"reason", inference.reason}};
 }
 
 Json toJson(const Statistics& statistics) {
@@ -114,6 +121,7 @@ Json toJson(const Report& report) {
           {"defects", std::move(defects)},
           {"suspects", std::move(suspects)},
           {"assumptions", report.assumptions},
+          {"inference", report.inference ? toJson(*report.inference) : Json(nullptr)},
           {"statistics", toJson(report.statistics)}};
 }
 

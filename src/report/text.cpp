@@ -124,7 +124,7 @@ void writeProof(std::ostream& out, const Report& report) {
 void writeWrongLineage(std::ostream& out, const Report& report) {
   std::vector<std::string> names;
   for (const auto& stage : report.stages) {
-    if (stage.verdict == StageVerdict::kWrongLineage)
+    if (stage.verdict == StageVerdict::kWrongLineage && !stage.inferred)
       names.push_back(stage.tensor + " (/lineage/" + std::to_string(stage.entry) + ")");
   }
   if (names.empty()) return;
@@ -284,6 +284,15 @@ void writeSuspects(std::ostream& out, const Report& report) {
   }
 }
 
+void writeInference(std::ostream& out, const Report& report) {
+  if (!report.inference) return;
+  if (report.inference->lemmas > 0)
+    out << "\nLemmas: " << grouped(report.inference->lemmas)
+        << " of them are in no file: found by executing a small image of the plan, and proved as "
+           "all others (--infer)";
+  else out << "\nLemmas: none was found: " << printable(report.inference->reason);
+}
+
 void writeStatistics(std::ostream& out, const Statistics& statistics) {
   out << "\nPlan:   " << counted(statistics.ranks, "rank", "ranks") << ", "
       << counted(statistics.microbatches, "microbatch", "microbatches") << "; "
@@ -315,6 +324,7 @@ void writeDetails(std::ostream& out, const Report& report) {
   writeProof(out, report);
   writeWrongLineage(out, report);
   writeUndecided(out, report);
+  writeInference(out, report);
   writeStatistics(out, report.statistics);
   if (report.confirmation) out << "Run:    " << printable(report.confirmation->text) << "\n";
 }

@@ -12,6 +12,7 @@
 #include "shape_reduction/shrink.h"
 #include "shardproof/error.h"
 #include "shardproof/verify.h"
+#include "verify/with_inference.h"
 #include "worker/pool.h"
 
 namespace shardproof {
@@ -56,7 +57,7 @@ class Execution {
       ShrinkOptions shrink;
       shrink.seconds = options_.seconds * kShrinkShare;
       shrink.maxElements = kMostElements;
-      const Shrunk small = shrinkProblem(problem_, shrink);
+      Shrunk small = shrinkProblem(problem_, shrink);
       if (!fits(*small.problem)) {
         answer.text = "not executed: even a smaller plan, of " + grouped(small.elements) +
                       " elements, takes longer than " + seconds();
@@ -67,7 +68,8 @@ class Execution {
         VerifyOptions verifyOptions;
         verifyOptions.jobs = 1;
         verifyOptions.inProcess = true;
-        if (verify(*small.problem, verifyOptions).verdict != Verdict::kEquivalent) {
+        if (verifyInferring(small.problem, verifyOptions, Infer::kAuto).verdict !=
+            Verdict::kEquivalent) {
           return {Confirmation::Outcome::kNotExecuted,
                   "not confirmed: the smaller plan that was executed is not equivalent itself, so "
                   "it is another plan than this one",

@@ -123,10 +123,13 @@ Defect describeFailure(const PlanIndex& planIndex, const Stage& stage,
   defect.entry = claim.entry;
   defect.lineage = claimText(planIndex, stage, claim);
   defect.ranks.assign(ranks.begin(), ranks.end());
-  const Role role = problem.plan.lineage[claim.entry].role;
-  defect.message = std::string(role == Role::kOutput ? "output '" : "tensor '") + defect.tensor +
-                   "' of the plan is not what the model computes (lineage entry /lineage/" +
-                   std::to_string(claim.entry) + "/shards/" + std::to_string(claim.shard) + ")";
+  const LineageEntry& entry = problem.plan.lineage[claim.entry];
+  defect.message = std::string(entry.role == Role::kOutput ? "output '" : "tensor '") +
+                   defect.tensor + "' of the plan is not what the model computes (" +
+                   (entry.inferred ? "as was inferred"
+                                   : "lineage entry /lineage/" + std::to_string(claim.entry) +
+                                         "/shards/" + std::to_string(claim.shard)) +
+                   ")";
   if (outcome.verdict != StageVerdict::kRefuted)
     defect.message += "; this stage itself is undecided: " + outcome.reason;
   defect.counterexample = outcome.counterexample;

@@ -70,6 +70,9 @@ class Verification {
   std::pair<std::int64_t, EntryId> order(EntryId e) const { return {planIndex_->entryKey(e), e}; }
 
   void prove();
+  // Everything but the doubtful outputs is proved as far as it can be, then these are evaluated.
+  // `todo`: what is left to be proved, all of it where nothing is doubtful.
+  bool refutesDoubtful(std::vector<EntryId>& todo);
 
   // A stage that fails although all that it assumes may hold may need to know how its assumptions
   // hang together: it is cut again past them. Checkpoints get one such try, outputs as many as

@@ -55,6 +55,7 @@ std::vector<Verification::Failure> Verification::snapshot(
   for (const EntryId e : failed) {
     Failure f{e, {}, nullptr};
     if (const StageOutcome* outcome = outcomeOf(e)) f.outcome = *outcome;
+    else f.outcome.reason = "it was not tried, as the outputs differ";
     if (failures.size() < kMostDefectsShown) {
       try {
         CutOptions cut;

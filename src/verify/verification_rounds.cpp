@@ -35,6 +35,7 @@ void Verification::prove() {
     entries_[e].stage = static_cast<std::int32_t>(report_.stages.size());
     StageReport stage;
     stage.entry = e;
+    stage.inferred = plan_.lineage[e].inferred;
     stage.role = plan_.lineage[e].role;
     stage.tensor = tensorName(plan_.lineage[e].tensor);
     report_.stages.push_back(std::move(stage));
@@ -43,6 +44,10 @@ void Verification::prove() {
   std::sort(todo.begin(), todo.end(),
             [&](std::int32_t a, std::int32_t b) { return order(EntryId(a)) < order(EntryId(b)); });
   topological_ = todo;
+  if (refutesDoubtful(todo)) {
+    conclude();
+    return;
+  }
   for (int round = 0;; ++round) {
     merging_ = round > 0;
     if (round == 1) budget_ = kMostGrowth * cutSize_ + kGrowthAllowance;
@@ -79,6 +84,22 @@ void Verification::prove() {
     if (!grew || todo.empty()) break;
   }
   conclude();
+}
+
+bool Verification::refutesDoubtful(std::vector<EntryId>& todo) {
+  const std::set<EntryId> doubtful(options_.doubtful.begin(), options_.doubtful.end());
+  if (doubtful.empty()) return false;
+  std::vector<EntryId> others, outputs;
+  for (const EntryId e : todo)
+    (doubtful.contains(e) && plan_.lineage[e].role == Role::kOutput ? outputs : others)
+        .push_back(e);
+  cutAndProve(others);
+  if (cancelled() || !report_.defects.empty()) return true;
+  firstFailures_ = failures();
+  firstOutcomes_ = snapshot(firstFailures_);
+  differs_ = endToEndDiffers();
+  todo = std::move(outputs);
+  return differs_;
 }
 
 bool Verification::deepen(EntryId e) {

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "reader/reader.h"
+#include "verify/with_inference.h"
 
 namespace shardproof {
 namespace {
@@ -22,7 +23,8 @@ Report nothingDone(const Problem& problem) {
 }  // namespace
 
 VerifiedFiles verifyFiles(const std::string& model, const std::string& plan,
-                          const VerifyOptions& options, const hlo::Options& hloOptions) {
+                          const VerifyOptions& options, const hlo::Options& hloOptions,
+                          Infer infer) {
   const auto start = std::chrono::steady_clock::now();
   if (options.progress) options.progress(0, 0, "reading");
   VerifiedFiles done;
@@ -32,7 +34,7 @@ VerifiedFiles verifyFiles(const std::string& model, const std::string& plan,
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   Report& report = done.report;
   report = options.cancel && *options.cancel ? nothingDone(*done.problem)
-                                             : verify(*done.problem, options);
+                                             : verifyInferring(done.problem, options, infer);
   if (report.statistics.secondsByPhase.emplace("read", reading).second)
     report.statistics.secondsTotal += reading;
   return done;

@@ -7,13 +7,14 @@
 
 #include "reader/hlo/documents.h"
 #include "shardproof/graph.h"
+#include "shardproof/infer.h"
 #include "shardproof/report.h"
 #include "shardproof/verify.h"
 
 namespace shardproof {
 
 struct VerifiedFiles {
-  std::unique_ptr<Problem> problem;  // what was read
+  std::unique_ptr<Problem> problem;  // what was read, with what was inferred
   Report report;
   std::vector<std::string> assumptions;  // of HLO programs: what was taken for granted of them
 };
@@ -22,6 +23,7 @@ struct VerifiedFiles {
 // the report's phases. Throws InputError. A run that is cancelled before anything was proved has a
 // report that says so. `hloOptions`: how HLO programs are read, if the files are such.
 VerifiedFiles verifyFiles(const std::string& model, const std::string& plan,
-                          const VerifyOptions& options, const hlo::Options& hloOptions = {});
+                          const VerifyOptions& options, const hlo::Options& hloOptions = {},
+                          Infer infer = Infer::kAuto);
 
 }  // namespace shardproof

@@ -71,7 +71,7 @@ class ProblemWriter {
     return json_.endObject().take();
   }
 
-  std::string plan(const std::string& modelFile) {
+  std::string plan(const std::string& modelFile, bool withInferred) {
     const Plan& p = problem_.plan;
     header("shardproof-plan", p.name);
     if (!modelFile.empty()) json_.key("model").text(modelFile);
@@ -93,7 +93,8 @@ class ProblemWriter {
       json_.endObject();
     }
     json_.endList().key("lineage").beginList(JsonWriter::kLines);
-    for (std::size_t e = 0; e + problem_.lineageAdded < p.lineage.size(); ++e) entry(p.lineage[e]);
+    for (std::size_t e = 0; e + problem_.lineageAdded < p.lineage.size(); ++e)
+      if (withInferred || !p.lineage[e].inferred) entry(p.lineage[e]);
     return json_.endList().endObject().take();
   }
 
@@ -333,8 +334,8 @@ std::string decimalText(const Rational& number) {
 }
 
 std::string modelText(const Problem& problem) { return ProblemWriter(problem).model(); }
-std::string planText(const Problem& problem, const std::string& modelFile) {
-  return ProblemWriter(problem).plan(modelFile);
+std::string planText(const Problem& problem, const std::string& modelFile, bool withInferred) {
+  return ProblemWriter(problem).plan(modelFile, withInferred);
 }
 
 }  // namespace shardproof

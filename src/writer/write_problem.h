@@ -16,7 +16,9 @@ std::string decimalText(const Rational& number);
 // The files' texts. What the reader added for dropout is left out again. Throws Unsupported for a
 // number that no decimal says.
 std::string modelText(const Problem& problem);
-// `modelFile`: what the plan calls its model; empty: it names none.
-std::string planText(const Problem& problem, const std::string& modelFile);
+// `modelFile`: what the plan calls its model; empty: it names none. Lineage that was inferred is
+// written where that is asked for.
+std::string planText(const Problem& problem, const std::string& modelFile,
+                     bool withInferred = false);
 
 }  // namespace shardproof

@@ -1,5 +1,6 @@
 // Causes, sentences and mends of small plans that are wrong in known ways.
 #include "diagnose/diagnose.h"
+#include "ir/clone.h"
 
 #include <gtest/gtest.h>
 
@@ -158,9 +159,9 @@ TEST(DiagnoseEdit, RefusesWhatTheReaderWould) {
   edit.nodes = {{ProgramId(0), NodeId(0)}};
   edit.index = 0;
   edit.tensor = TensorId(1);  // w for x: shapes that do not fit
-  EXPECT_FALSE(diagnose::apply(*diagnose::clone(*problem), edit));
+  EXPECT_FALSE(diagnose::apply(*cloneProblem(*problem), edit));
   edit.nodes = {{ProgramId(0), NodeId(99)}};
-  EXPECT_FALSE(diagnose::apply(*diagnose::clone(*problem), edit));
+  EXPECT_FALSE(diagnose::apply(*cloneProblem(*problem), edit));
 }
 
 }  // namespace

@@ -10,10 +10,10 @@ namespace shardproof {
 namespace {
 
 // Programs cover each rank once (the reader has checked it).
-std::vector<std::int32_t> programsOfRanks(const Plan& plan, const MeshView& mesh) {
-  std::vector<std::int32_t> result(static_cast<std::size_t>(mesh.ranks()), -1);
-  for (std::size_t p = 0; p < plan.programs.size(); ++p) {
-    std::vector<std::int64_t> ranks{mesh.with(0, plan.programs[p].at)};
+std::vector<ProgramId> programsOfRanks(const Plan& plan, const MeshView& mesh) {
+  std::vector<ProgramId> result(static_cast<std::size_t>(mesh.ranks()));
+  for (const ProgramId p : firstIds<ProgramId>(plan.programs.size())) {
+    std::vector<Rank> ranks{mesh.with(Rank(0), plan.programs[p].at)};
     for (std::int32_t axis = 0; axis < mesh.axes(); ++axis) {
       const auto& at = plan.programs[p].at;
       if (std::any_of(at.begin(), at.end(), [axis](const auto& c) { return c.first == axis; }))
@@ -23,8 +23,7 @@ std::vector<std::int32_t> programsOfRanks(const Plan& plan, const MeshView& mesh
         for (std::size_t i = 0; i < n; ++i) ranks.push_back(mesh.with(ranks[i], axis, c));
       }
     }
-    for (const std::int64_t r : ranks)
-      result[static_cast<std::size_t>(r)] = static_cast<std::int32_t>(p);
+    for (const Rank r : ranks) result[r] = p;
   }
   return result;
 }
@@ -51,8 +50,7 @@ KeptRanks keepRanks(const Problem& problem, const std::vector<std::int32_t>& per
   for (std::int32_t axis = 0; axis < mesh.axes(); ++axis) {
     std::vector<std::int32_t> stay;
     for (const auto& cls : symmetry.classes(axis)) {
-      const auto most = std::min<std::size_t>(
-          cls.size(), static_cast<std::size_t>(perClass[static_cast<std::size_t>(axis)]));
+      const auto most = std::min<std::size_t>(cls.size(), static_cast<std::size_t>(perClass[axis]));
       stay.insert(stay.end(), cls.begin(), cls.begin() + static_cast<std::ptrdiff_t>(most));
     }
     std::sort(stay.begin(), stay.end());

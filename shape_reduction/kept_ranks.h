@@ -11,12 +11,12 @@ namespace shardproof {
 
 struct KeptRanks {
   std::vector<std::vector<std::int32_t>>
-      ofAxis;                               // for each axis the coordinates that stay, ascending
-  std::vector<std::int32_t> microbatches;   // those that stay, ascending
-  std::vector<std::int32_t> programOfRank;  // of the full mesh
+      ofAxis;                              // for each axis the coordinates that stay, ascending
+  std::vector<std::int32_t> microbatches;  // those that stay, ascending
+  std::vector<ProgramId> programOfRank;    // of the full mesh
 
   const std::vector<std::int32_t>& of(std::int32_t axis) const {
-    return axis == kMicrobatchAxis ? microbatches : ofAxis[static_cast<std::size_t>(axis)];
+    return axis == kMicrobatchAxis ? microbatches : ofAxis[axis];
   }
   // The place of a coordinate among those that stay; -1: it goes.
   std::int32_t newCoordinate(std::int32_t axis, std::int32_t coordinate) const;

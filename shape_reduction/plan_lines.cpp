@@ -28,15 +28,15 @@ PlanLines::Dim PlanLines::add(std::int64_t size) {
 }
 
 void PlanLines::equal(Dim a, Dim b) {
-  if (sizes_[at(a)] != sizes_[at(b)])
+  if (sizes_[a] != sizes_[b])
     throw std::logic_error("dimensions of different sizes were said to be equal");
   dims_.unite(a, b);
 }
 
 void PlanLines::range(Dim whole, std::int64_t lo, Dim part) {
-  if (lo < 0 || sizes_[at(whole)] - lo < sizes_[at(part)])
+  if (lo < 0 || sizes_[whole] - lo < sizes_[part])
     throw Unsupported("a stretch lies outside its dimension");
-  if (lo == 0 && sizes_[at(whole)] == sizes_[at(part)]) dims_.unite(whole, part);
+  if (lo == 0 && sizes_[whole] == sizes_[part]) dims_.unite(whole, part);
   else ranges_.push_back({whole, lo, part});
 }
 
@@ -54,7 +54,7 @@ void PlanLines::drop(Dim d, std::int64_t lo, std::int64_t length) {
 
 std::vector<char> PlanLines::structured() {
   std::vector<char> result(sizes_.size(), 0);
-  const auto mark = [&](Dim d) { result[at(dims_.find(d))] = 1; };
+  const auto mark = [&](Dim d) { result[dims_.find(d)] = 1; };
   for (const Range& r : ranges_) mark(r.whole), mark(r.part);
   for (const auto* list : {&stretches_, &drops_}) {
     for (const Stretch& s : *list) mark(s.a), mark(s.b);
@@ -80,21 +80,21 @@ void PlanLines::makeGroups() {
   groupOf_.resize(sizes_.size());
   std::vector<std::int32_t> ofRoot(sizes_.size(), -1);
   for (std::size_t d = 0; d < sizes_.size(); ++d) {
-    std::int32_t& g = ofRoot[at(dims_.find(static_cast<std::int32_t>(d)))];
+    std::int32_t& g = ofRoot[dims_.find(static_cast<std::int32_t>(d))];
     if (g < 0) {
       g = static_cast<std::int32_t>(groupSize_.size());
       groupSize_.push_back(sizes_[d]);
       groupUses_.push_back(0);
-    } else if (groupSize_[at(g)] != sizes_[d]) {
+    } else if (groupSize_[g] != sizes_[d]) {
       throw std::logic_error("dimensions of different sizes were said to be equal");
     }
-    ++groupUses_[at(g)];
+    ++groupUses_[g];
     groupOf_[d] = g;
   }
   groupKeep_.assign(groupSize_.size(), 0);
   groupTelling_.assign(groupSize_.size(), 0);
-  for (const Dim d : keep_) groupKeep_[at(group(d))] = 1;
-  for (const Dim d : telling_) groupTelling_[at(group(d))] = 1;
+  for (const Dim d : keep_) groupKeep_[group(d)] = 1;
+  for (const Dim d : telling_) groupTelling_[group(d)] = 1;
   for (Range& r : ranges_) r = {group(r.whole), r.lo, group(r.part)};
   for (auto* list : {&stretches_, &drops_}) {
     for (Stretch& s : *list) s.a = group(s.a), s.b = group(s.b);
@@ -106,7 +106,7 @@ void PlanLines::makeGroups() {
   }
   sortUnique(ranges_);
   for (const Range& r : ranges_)
-    stretches_.push_back({r.whole, r.lo, r.part, 0, groupSize_[at(r.part)]});
+    stretches_.push_back({r.whole, r.lo, r.part, 0, groupSize_[r.part]});
   sortUnique(stretches_);
   sortUnique(drops_);
   sortUnique(regroups_);
@@ -116,16 +116,16 @@ void PlanLines::makeGroups() {
 // none fits, the dimension is flat, and stays as it is ----
 
 void PlanLines::makeFlat(std::int32_t g) {
-  if (flat_[at(g)]) return;
-  flat_[at(g)] = 1;
-  bounds_[at(g)].clear();
+  if (flat_[g]) return;
+  flat_[g] = 1;
+  bounds_[g].clear();
   changed_ = true;
 }
 
 void PlanLines::addBound(std::int32_t g, std::int64_t s) {
-  const std::int64_t n = groupSize_[at(g)];
-  if (flat_[at(g)] || s <= 1 || s >= n) return;
-  auto& chain = bounds_[at(g)];
+  const std::int64_t n = groupSize_[g];
+  if (flat_[g] || s <= 1 || s >= n) return;
+  auto& chain = bounds_[g];
   if (std::binary_search(chain.begin(), chain.end(), s)) return;
   const bool fits = n != kUnbounded && n % s == 0 &&
                     std::all_of(chain.begin(), chain.end(),
@@ -145,17 +145,17 @@ void PlanLines::closeRegroup(const Regroup& r) {
   for (const auto* side : {&r.a, &r.b}) {
     std::int64_t outer = 1;
     for (auto it = side->rbegin(); it != side->rend(); ++it) {
-      if (flat_[at(*it)]) return allFlat();
+      if (flat_[*it]) return allFlat();
       if (outer > 1) strides.push_back(outer);
-      for (const std::int64_t s : bounds_[at(*it)]) strides.push_back(outer * s);
-      outer *= groupSize_[at(*it)];
+      for (const std::int64_t s : bounds_[*it]) strides.push_back(outer * s);
+      outer *= groupSize_[*it];
     }
   }
   sortUnique(strides);
   for (const auto* side : {&r.a, &r.b}) {
     std::int64_t outer = 1;
     for (auto it = side->rbegin(); it != side->rend(); ++it) {
-      const std::int64_t end = outer * groupSize_[at(*it)];
+      const std::int64_t end = outer * groupSize_[*it];
       for (const std::int64_t s : strides) {
         if (s <= outer || s >= end) continue;
         if (s % outer != 0 || end % s != 0) return allFlat();
@@ -172,18 +172,18 @@ void PlanLines::closeStretch(const Stretch& s) {
     makeFlat(s.b);
   };
   const auto followFlat = [&] {
-    if (flat_[at(s.a)] && !bounds_[at(s.b)].empty()) makeFlat(s.b);
-    if (flat_[at(s.b)] && !bounds_[at(s.a)].empty()) makeFlat(s.a);
+    if (flat_[s.a] && !bounds_[s.b].empty()) makeFlat(s.b);
+    if (flat_[s.b] && !bounds_[s.a].empty()) makeFlat(s.a);
   };
   followFlat();
   for (const auto& [g, lo] : {std::pair{s.a, s.loA}, std::pair{s.b, s.loB}}) {
-    const std::vector<std::int64_t> chain = bounds_[at(g)];
+    const std::vector<std::int64_t> chain = bounds_[g];
     for (const std::int64_t unit : chain) {
       if (unit < s.length) {
         if (s.loA % unit != 0 || s.loB % unit != 0 || s.length % unit != 0) return bothFlat();
         addBound(s.a, unit);
         addBound(s.b, unit);
-        if (flat_[at(s.a)] || flat_[at(s.b)]) break;
+        if (flat_[s.a] || flat_[s.b]) break;
       } else if (lo / unit != (lo + s.length - 1) / unit) {
         return bothFlat();  // straddles two blocks of the outer factor
       }
@@ -205,7 +205,7 @@ void PlanLines::factorize() {
 }
 
 std::int64_t PlanLines::factorSize(std::int32_t g, std::size_t level) const {
-  const std::int64_t end = level + 1 == levels(g) ? groupSize_[at(g)] : bounds_[at(g)][level];
+  const std::int64_t end = level + 1 == levels(g) ? groupSize_[g] : bounds_[g][level];
   return end / stride(g, level);
 }
 
@@ -226,7 +226,7 @@ void PlanLines::matchRegroup(const Regroup& r) {
     }
     return list;
   };
-  if (flat_[at(r.a.front())]) return;  // then all of them are, and keep their sizes
+  if (flat_[r.a.front()]) return;  // then all of them are, and keep their sizes
   const auto a = factors(r.a), b = factors(r.b);
   bool same = a.size() == b.size();
   for (std::size_t i = 0; same && i < a.size(); ++i) same = a[i].second == b[i].second;
@@ -268,7 +268,7 @@ void PlanLines::dropOnLines() {
       --level;
     const std::int64_t unit = stride(s.a, level), size = factorSize(s.a, level);
     std::int64_t& count = blocks[{rawLine(s.a, level), s.loA / unit % size, s.length / unit}];
-    if (++count < groupSize_[at(s.a)] / (unit * size)) continue;
+    if (++count < groupSize_[s.a] / (unit * size)) continue;
     droppedOnLine_.push_back({rawLine(s.a, level), s.loA / unit % size, s.length / unit});
     count = -1;  // done
   }
@@ -302,23 +302,23 @@ void PlanLines::layLines() {
   }
   std::vector<std::int32_t> id(rawSize.size(), -1);
   const auto lineOf = [&](std::int32_t raw) {
-    std::int32_t& line = id[at(lineUnion_.find(raw))];
+    std::int32_t& line = id[lineUnion_.find(raw)];
     if (line < 0) {
       line = static_cast<std::int32_t>(lineSize_.size());
-      lineSize_.push_back(rawSize[at(raw)]);
+      lineSize_.push_back(rawSize[raw]);
       lineUses_.push_back(0);
       lineKeep_.push_back(0);
       lineTelling_.push_back(0);
     }
-    if (lineSize_[at(line)] != rawSize[at(raw)])
+    if (lineSize_[line] != rawSize[raw])
       throw std::logic_error("factors of different sizes were matched");
     return line;
   };
   for (std::size_t raw = 0; raw < rawSize.size(); ++raw) {
     const std::int32_t line = lineOf(static_cast<std::int32_t>(raw)), g = rawGroup[raw];
-    lineUses_[at(line)] += groupUses_[at(g)];
-    if (groupKeep_[at(g)] || flat_[at(g)]) lineKeep_[at(line)] = 1;
-    if (groupTelling_[at(g)]) lineTelling_[at(line)] = 1;
+    lineUses_[line] += groupUses_[g];
+    if (groupKeep_[g] || flat_[g]) lineKeep_[line] = 1;
+    if (groupTelling_[g]) lineTelling_[line] = 1;
   }
   for (std::int32_t g = 0; at(g) < groupSize_.size(); ++g) {
     std::vector<std::int32_t> lines;
@@ -337,16 +337,16 @@ void PlanLines::cutLines() {
   std::vector<std::pair<std::int32_t, std::int64_t>> work;
   std::size_t count = 0;
   const auto insert = [&](std::int32_t line, std::int64_t position) {
-    if (!cuts[at(line)].insert(position).second) return;
+    if (!cuts[line].insert(position).second) return;
     if (++count > kMostCuts)
       throw Unsupported("the bounds of the plan do not line up: more than " +
                         std::to_string(kMostCuts) + " pieces");
     work.emplace_back(line, position);
   };
   for (std::size_t s = 0; s < segments_.size(); ++s) {
-    onLine[at(segments_[s].first.line)].push_back(s);
+    onLine[segments_[s].first.line].push_back(s);
     if (segments_[s].second.line != segments_[s].first.line)
-      onLine[at(segments_[s].second.line)].push_back(s);
+      onLine[segments_[s].second.line].push_back(s);
   }
   for (std::size_t l = 0; l < lineSize_.size(); ++l) {
     insert(static_cast<std::int32_t>(l), 0);
@@ -366,7 +366,7 @@ void PlanLines::cutLines() {
   while (!work.empty()) {
     const auto [line, position] = work.back();
     work.pop_back();
-    for (const std::size_t s : onLine[at(line)]) {
+    for (const std::size_t s : onLine[line]) {
       const auto& [a, b] = segments_[s];
       for (const auto& [x, y] : {std::pair{&a, &b}, std::pair{&b, &a}}) {
         if (x->line == line && position >= x->lo && position <= x->lo + x->length)
@@ -378,7 +378,7 @@ void PlanLines::cutLines() {
 }
 
 std::size_t PlanLines::cutIndex(std::int32_t line, std::int64_t position) const {
-  const auto& cuts = cutsOfLine_[at(line)];
+  const auto& cuts = cutsOfLine_[line];
   const auto it = std::lower_bound(cuts.begin(), cuts.end(), position);
   if (it == cuts.end() || *it != position)
     throw Unsupported("a bound lies inside a piece of its dimension");
@@ -396,20 +396,20 @@ void PlanLines::makeClasses() {
     const std::size_t i = cutIndex(a.line, a.lo), j = cutIndex(b.line, b.lo),
                       n = cutIndex(a.line, a.lo + a.length) - i;
     for (std::size_t k = 0; k < n; ++k) {
-      pieces.unite(firstPiece[at(a.line)] + static_cast<std::int32_t>(i + k),
-                   firstPiece[at(b.line)] + static_cast<std::int32_t>(j + k));
+      pieces.unite(firstPiece[a.line] + static_cast<std::int32_t>(i + k),
+                   firstPiece[b.line] + static_cast<std::int32_t>(j + k));
     }
   }
   std::vector<std::int32_t> id(pieces.size(), -1);
   for (std::size_t l = 0; l < lineSize_.size(); ++l) {
     std::vector<std::int32_t> own;
     for (std::size_t i = 0; i + 1 < cutsOfLine_[l].size(); ++i) {
-      std::int32_t& c = id[at(pieces.find(firstPiece[l] + static_cast<std::int32_t>(i)))];
+      std::int32_t& c = id[pieces.find(firstPiece[l] + static_cast<std::int32_t>(i))];
       if (c < 0) {
         c = static_cast<std::int32_t>(classes_.size());
         classes_.push_back({.size = cutsOfLine_[l][i + 1] - cutsOfLine_[l][i]});
       }
-      Class& cls = classes_[at(c)];
+      Class& cls = classes_[c];
       if (lineKeep_[l] || lineSize_[l] == kUnbounded)
         cls.fixed = cls.fixed || lineKeep_[l] || i + 2 == cutsOfLine_[l].size();
       cls.telling = cls.telling || lineTelling_[l];
@@ -421,11 +421,11 @@ void PlanLines::makeClasses() {
   for (const OnLine& d : droppedOnLine_) {
     for (std::size_t i = cutIndex(d.line, d.lo), end = cutIndex(d.line, d.lo + d.length); i < end;
          ++i)
-      classes_[at(classOfPiece_[at(d.line)][i])].dropped = true;
+      classes_[classOfPiece_[d.line][i]].dropped = true;
   }
   for (std::size_t l = 0; l < lineSize_.size(); ++l) {
     if (std::all_of(classOfPiece_[l].begin(), classOfPiece_[l].end(),
-                    [&](std::int32_t c) { return classes_[at(c)].dropped; })) {
+                    [&](std::int32_t c) { return classes_[c].dropped; })) {
       throw Unsupported("a dimension of " + std::to_string(lineSize_[l]) +
                         " positions would have none left");
     }
@@ -441,9 +441,9 @@ LinearSum PlanLines::before(std::int32_t line, std::int64_t position) const {
   LinearSum sum;
   std::map<std::int32_t, std::int64_t> counts;
   for (std::size_t i = 0, end = cutIndex(line, position); i < end; ++i)
-    ++counts[classOfPiece_[at(line)][i]];
+    ++counts[classOfPiece_[line][i]];
   for (const auto& [c, n] : counts) {
-    if (!classes_[at(c)].dropped) sum.terms.emplace_back(c, n);
+    if (!classes_[c].dropped) sum.terms.emplace_back(c, n);
   }
   return sum;
 }
@@ -467,7 +467,7 @@ std::vector<std::int64_t> PlanLines::digits(Dim d, std::int64_t position) const 
   for (std::size_t j = levels(g); j-- > 0;)
     result.push_back(j + 1 == levels(g) ? position / stride(g, j)
                                         : position / stride(g, j) % factorSize(g, j));
-  for (std::size_t i = 0; i < result.size(); ++i) cutIndex(linesOfGroup_[at(g)][i], result[i]);
+  for (std::size_t i = 0; i < result.size(); ++i) cutIndex(linesOfGroup_[g][i], result[i]);
   return result;
 }
 
@@ -476,7 +476,7 @@ void PlanLines::assign(const std::vector<std::int64_t>& sizeOfClass) {
   for (const auto& pieces : classOfPiece_) {
     std::vector<std::int64_t> cuts{0};
     for (const std::int32_t c : pieces)
-      cuts.push_back(cuts.back() + (classes_[at(c)].dropped ? 0 : sizeOfClass[at(c)]));
+      cuts.push_back(cuts.back() + (classes_[c].dropped ? 0 : sizeOfClass[c]));
     newCuts_.push_back(std::move(cuts));
   }
 }
@@ -492,8 +492,7 @@ std::int64_t PlanLines::newPosition(Dim d, std::int64_t position) const {
   const auto& lines = linesOf(d);
   std::int64_t result = 0;
   for (std::size_t i = 0; i < lines.size(); ++i)
-    result =
-        result * newSizeOfLine(lines[i]) + newCuts_[at(lines[i])][cutIndex(lines[i], digit[i])];
+    result = result * newSizeOfLine(lines[i]) + newCuts_[lines[i]][cutIndex(lines[i], digit[i])];
   return result;
 }
 

@@ -30,7 +30,7 @@ class PlanLines {
 
   // ---- what is collected, before close() ----
   Dim add(std::int64_t size);
-  std::int64_t fullSize(Dim d) const { return sizes_[at(d)]; }
+  std::int64_t fullSize(Dim d) const { return sizes_[d]; }
   // Sizes must be equal (std::logic_error).
   void equal(Dim a, Dim b);
   // Position i of `part` is position lo + i of `whole`. Throws Unsupported where it leaves `whole`.
@@ -65,12 +65,12 @@ class PlanLines {
   };
   const std::vector<Class>& classes() const { return classes_; }
   // The lines of a dimension, outermost first; of all dimensions that run together the same ones.
-  const std::vector<std::int32_t>& linesOf(Dim d) const { return linesOfGroup_[at(group(d))]; }
-  std::int32_t group(Dim d) const { return groupOf_[at(d)]; }
-  std::int64_t fullSizeOfLine(std::int32_t line) const { return lineSize_[at(line)]; }
+  const std::vector<std::int32_t>& linesOf(Dim d) const { return linesOfGroup_[group(d)]; }
+  std::int32_t group(Dim d) const { return groupOf_[d]; }
+  std::int64_t fullSizeOfLine(std::int32_t line) const { return lineSize_[line]; }
   std::size_t lines() const { return lineSize_.size(); }
   // How many positions a line has, and how many there are before a cut of it, as a sum of classes.
-  LinearSum total(std::int32_t line) const { return before(line, lineSize_[at(line)]); }
+  LinearSum total(std::int32_t line) const { return before(line, lineSize_[line]); }
   LinearSum before(std::int32_t line, std::int64_t position) const;
   // A stretch of a dimension lies on one line, and covers the lines inside it. Throws Unsupported
   // where it does not.
@@ -86,7 +86,7 @@ class PlanLines {
 
   // ---- the smaller sizes ----
   void assign(const std::vector<std::int64_t>& sizeOfClass);
-  std::int64_t newSizeOfLine(std::int32_t line) const { return newCuts_[at(line)].back(); }
+  std::int64_t newSizeOfLine(std::int32_t line) const { return newCuts_[line].back(); }
   std::int64_t newSize(Dim d) const;
   // Where a bound comes to lie. Throws Unsupported as digits() does.
   std::int64_t newPosition(Dim d, std::int64_t position) const;
@@ -119,13 +119,13 @@ class PlanLines {
   void closeRegroup(const Regroup& r);
   void closeStretch(const Stretch& s);
   void factorize();
-  std::size_t levels(std::int32_t g) const { return bounds_[at(g)].size() + 1; }
+  std::size_t levels(std::int32_t g) const { return bounds_[g].size() + 1; }
   std::int64_t stride(std::int32_t g, std::size_t level) const {
-    return level == 0 ? 1 : bounds_[at(g)][level - 1];
+    return level == 0 ? 1 : bounds_[g][level - 1];
   }
   std::int64_t factorSize(std::int32_t g, std::size_t level) const;
   std::int32_t rawLine(std::int32_t g, std::size_t level) const {
-    return firstLine_[at(g)] + static_cast<std::int32_t>(level);
+    return firstLine_[g] + static_cast<std::int32_t>(level);
   }
   std::size_t topLevel(std::int32_t g, std::int64_t length) const;
   void matchRegroup(const Regroup& r);

@@ -110,7 +110,7 @@ class CallRelations final : public ops::Relations {
       virtualTensor(d.slot, results_.at(at(d.slot) - operands_).shape);
       return dim(d);
     }
-    return d.dim == ops::kValues ? values_[at(d.slot)] : dims->at(at(d.dim));
+    return d.dim == ops::kValues ? values_[d.slot] : dims->at(at(d.dim));
   }
 
   PlanLines& lines_;
@@ -136,12 +136,12 @@ class Collector {
   void run() {
     to_.model = addGraph(problem_.model.graph);
     to_.programs.resize(plan_.programs.size());
-    for (std::size_t p = 0; p < plan_.programs.size(); ++p) {
+    for (const ProgramId p : firstIds<ProgramId>(plan_.programs.size())) {
       if (kept_.keeps(plan_.programs[p].at)) to_.programs[p] = addGraph(plan_.programs[p].graph);
     }
     for (const Node& node : problem_.model.graph.nodes)
       to_.model.fits.push_back(relateCall(problem_.model.graph, to_.model, node));
-    for (std::size_t p = 0; p < plan_.programs.size(); ++p) {
+    for (const ProgramId p : firstIds<ProgramId>(plan_.programs.size())) {
       if (!kept_.keeps(plan_.programs[p].at)) continue;
       const Program& program = plan_.programs[p];
       for (const Node& node : program.graph.nodes) {
@@ -150,11 +150,11 @@ class Collector {
                                            : relateCommunication(program, to_.programs[p], node));
       }
     }
-    for (std::size_t e = 0; e < plan_.lineage.size(); ++e) {
+    for (const EntryId e : firstIds<EntryId>(plan_.lineage.size())) {
       for (std::size_t s = 0; s < plan_.lineage[e].shards.size(); ++s) relateShard(e, s);
     }
     chooseTilings();
-    for (std::size_t e = 0; e < plan_.lineage.size(); ++e) dropWhatGoes(e);
+    for (const EntryId e : firstIds<EntryId>(plan_.lineage.size())) dropWhatGoes(e);
     std::sort(to_.gates.begin(), to_.gates.end());
     to_.gates.erase(std::unique(to_.gates.begin(), to_.gates.end()), to_.gates.end());
     to_.moves.assign(moves_.begin(), moves_.end());
@@ -168,7 +168,7 @@ class Collector {
       for (const std::int64_t n : t.shape) own.push_back(lines_.add(n));
       dims.values.push_back(t.element == ElementKind::kInteger ? lines_.add(PlanLines::kUnbounded)
                                                                : -1);
-      if (t.constant >= 0) addConstant(*graph.constants[at(t.constant)], own, dims.values.back());
+      if (t.constant >= 0) addConstant(*graph.constants[t.constant], own, dims.values.back());
       dims.ofTensor.push_back(std::move(own));
     }
     return dims;
@@ -195,14 +195,14 @@ class Collector {
     std::vector<const ops::TensorInfo*> operands(in.size(), nullptr), results(out.size(), nullptr);
     std::vector<const std::vector<Dim>*> slots;
     std::vector<Dim> values;
-    const auto slot = [&](std::int32_t tensor) {
-      slots.push_back(tensor < 0 ? nullptr : &dims.ofTensor[at(tensor)]);
-      values.push_back(tensor < 0 ? -1 : dims.values[at(tensor)]);
+    const auto slot = [&](TensorId tensor) {
+      slots.push_back(tensor < 0 ? nullptr : &dims.ofTensor[tensor]);
+      values.push_back(tensor < 0 ? -1 : dims.values[tensor]);
     };
     for (std::size_t i = 0; i < in.size(); ++i) {
       slot(in[i].tensor);
       if (!in[i].present()) continue;
-      infos[i] = {graph.tensors[at(in[i].tensor)].shape, graph.tensors[at(in[i].tensor)].element};
+      infos[i] = {graph.tensors[in[i].tensor].shape, graph.tensors[in[i].tensor].element};
       operands[i] = &infos[i];
     }
     const Attributes& attributes = problem_.attributes.at(node.attributes);
@@ -219,7 +219,7 @@ class Collector {
     for (std::size_t i = 0; i < out.size() && fits; ++i) {
       slot(out[i]);
       if (out[i] < 0) continue;
-      const Tensor& t = graph.tensors[at(out[i])];
+      const Tensor& t = graph.tensors[out[i]];
       fits = i < inferred.size() && fitsDeclared(inferred[i].shape, t.shape, op.scalarMayBeOne);
       if (!fits) break;
       inferred[i].shape = t.shape;  // [1] for []
@@ -300,7 +300,7 @@ class Collector {
   }
 
   char relateCommunication(const Program& program, const GraphDims& dims, const Node& node) {
-    const CommunicationSpec& spec = program.communications[at(node.communication)];
+    const CommunicationSpec& spec = program.communications[node.communication];
     const auto in = program.graph.in(node);
     const auto out = program.graph.out(node);
     const std::int32_t a = in.empty() ? -1 : in[0].tensor, b = out.empty() ? -1 : out[0];
@@ -308,13 +308,13 @@ class Collector {
       std::int64_t size = 0;
       const std::vector<char> stay = membersThatStay(spec, size);
       try {
-        if (ops::communicationShape(spec, program.graph.tensors[at(a)].shape, size) !=
-            program.graph.tensors[at(b)].shape)
+        if (ops::communicationShape(spec, program.graph.tensors[a].shape, size) !=
+            program.graph.tensors[b].shape)
           return 0;
       } catch (const ShapeError&) {
         return 0;
       }
-      const auto &x = dims.ofTensor[at(a)], &y = dims.ofTensor[at(b)];
+      const auto &x = dims.ofTensor[a], &y = dims.ofTensor[b];
       const ops::Collective& collective = ops::collectiveOf(spec.kind);
       const auto dimension = [&](ops::Along along) {
         return ops::Collective::dimension(along, spec.dim, spec.odim, x.size());
@@ -328,22 +328,21 @@ class Collector {
         else if (dim == scattered) sharePieces(spec, x[d], y[d], stay);
         else lines_.equal(x[d], y[d]);
       }
-      if (dims.values[at(a)] >= 0 && dims.values[at(b)] >= 0)
-        lines_.equal(dims.values[at(a)], dims.values[at(b)]);
+      if (dims.values[a] >= 0 && dims.values[b] >= 0) lines_.equal(dims.values[a], dims.values[b]);
     }
     // Members have equal shapes of what they all have.
     const bool given = ops::collectiveOf(spec.kind).operand != ops::Who::kAll && b >= 0;
-    const std::int32_t t = a >= 0 && !given ? a : b;
+    const TensorId t = TensorId(a >= 0 && !given ? a : b);
     if (t < 0) return 1;  // a barrier
     const auto [it, first] = members_.try_emplace(
         {spec.comm, spec.tag.value_or(std::numeric_limits<std::int64_t>::min()),
-         program.graph.tensors[at(t)].shape},
-        dims.ofTensor[at(t)], dims.values[at(t)]);
+         program.graph.tensors[t].shape},
+        dims.ofTensor[t], dims.values[t]);
     if (first) return 1;
     for (std::size_t d = 0; d < it->second.first.size(); ++d)
-      lines_.equal(it->second.first[d], dims.ofTensor[at(t)][d]);
-    if (it->second.second >= 0 && dims.values[at(t)] >= 0)
-      lines_.equal(it->second.second, dims.values[at(t)]);
+      lines_.equal(it->second.first[d], dims.ofTensor[t][d]);
+    if (it->second.second >= 0 && dims.values[t] >= 0)
+      lines_.equal(it->second.second, dims.values[t]);
     return 1;
   }
 
@@ -367,13 +366,13 @@ class Collector {
   void relateShard(std::size_t e, std::size_t s) {
     const LineageEntry& entry = plan_.lineage[e];
     const Shard& shard = entry.shards[s];
-    const auto& logical = to_.model.ofTensor[at(entry.tensor)];
+    const auto& logical = to_.model.ofTensor[entry.tensor];
     // All parts hold the same box.
     const GraphDims* first = nullptr;
     std::int32_t firstTensor = -1;
     for (const Part& part : shard.parts) {
-      forEachLocal(part, [&](const GraphDims& dims, std::int32_t tensor) {
-        const Dim own = dims.values[at(tensor)], whole = to_.model.values[at(entry.tensor)];
+      forEachLocal(part, [&](const GraphDims& dims, TensorId tensor) {
+        const Dim own = dims.values[tensor], whole = to_.model.values[entry.tensor];
         if (own >= 0 && whole >= 0) lines_.equal(own, whole);
         if (first == nullptr) {
           first = &dims;
@@ -381,12 +380,12 @@ class Collector {
           return;
         }
         for (std::size_t d = 0; d < logical.size(); ++d)
-          lines_.equal(dims.ofTensor[at(tensor)][d], first->ofTensor[at(firstTensor)][d]);
+          lines_.equal(dims.ofTensor[tensor][d], first->ofTensor[firstTensor][d]);
       });
     }
     if (first == nullptr) return;
     for (std::size_t d = 0; d < logical.size(); ++d) {
-      const Dim part = first->ofTensor[at(firstTensor)][d];
+      const Dim part = first->ofTensor[firstTensor][d];
       const auto steps = stepsAlong(shard, d);
       if (steps.empty()) {
         lines_.range(logical[d], shard.box[d].first, part);
@@ -470,9 +469,9 @@ class Collector {
       for (const Tiling& t : tilings) byPart[lines_.root(t.part)].push_back(t);
       for (const auto& [part, own] : byPart) {
         const Tiling& first = own.front();
-        const bool shared = !structured[at(part)] &&
-                            std::all_of(own.begin(), own.end(),
-                                        [&](const Tiling& t) { return t.axis == first.axis; });
+        const bool shared =
+            !structured[part] && std::all_of(own.begin(), own.end(),
+                                             [&](const Tiling& t) { return t.axis == first.axis; });
         if (!shared) {
           for (const Tiling& t : own) relatePieces(t);
           continue;
@@ -522,7 +521,7 @@ class Collector {
 
   void dropWhatGoes(std::size_t e) {
     const LineageEntry& entry = plan_.lineage[e];
-    const auto& logical = to_.model.ofTensor[at(entry.tensor)];
+    const auto& logical = to_.model.ofTensor[entry.tensor];
     for (std::size_t d = 0; d < logical.size(); ++d) {
       std::vector<std::pair<std::int64_t, std::int64_t>> held, all;
       for (std::size_t s = 0; s < entry.shards.size(); ++s) {
@@ -538,7 +537,7 @@ class Collector {
   // The part's tensor in each kept program that some kept rank which is meant runs.
   template <class F>
   void forEachLocal(const Part& part, F&& f) {
-    for (std::size_t p = 0; p < plan_.programs.size(); ++p) {
+    for (const ProgramId p : firstIds<ProgramId>(plan_.programs.size())) {
       const Coordinates& own = plan_.programs[p].at;
       const bool meets = std::all_of(part.at.begin(), part.at.end(), [&](const auto& c) {
         return std::all_of(own.begin(), own.end(), [&](const auto& o) {
@@ -546,7 +545,7 @@ class Collector {
         });
       });
       if (!meets || !kept_.keeps(own) || !kept_.keeps(part.at)) continue;
-      const std::int32_t tensor = find(p, part.local);
+      const TensorId tensor = TensorId(find(p, part.local));
       if (tensor >= 0) f(to_.programs[p], tensor);
     }
   }
@@ -556,8 +555,7 @@ class Collector {
     auto& index = tensorByName_[program];
     if (index.empty()) {
       const auto& tensors = plan_.programs[program].graph.tensors;
-      for (std::size_t t = 0; t < tensors.size(); ++t)
-        index.emplace(tensors[t].name, static_cast<std::int32_t>(t));
+      for (const TensorId t : firstIds<TensorId>(tensors.size())) index.emplace(tensors[t].name, t);
     }
     const auto it = index.find(local);
     return it == index.end() ? -1 : it->second;
@@ -567,7 +565,7 @@ class Collector {
     return axis == kMicrobatchAxis ? plan_.microbatches : mesh_.size(axis);
   }
   const std::string& name(const LineageEntry& entry) const {
-    return problem_.names.text(problem_.model.graph.tensors[at(entry.tensor)].name);
+    return problem_.names.text(problem_.model.graph.tensors[entry.tensor].name);
   }
 
   // The stretches of dimension d that a shard's boxes cover, at the kept coordinates or at all.
@@ -634,7 +632,7 @@ class Collector {
   std::map<std::tuple<NameId, std::int64_t, Shape>, std::pair<std::vector<Dim>, Dim>> members_;
   std::set<Moves> moves_;
   std::vector<Tiling> tilings_;
-  std::vector<std::unordered_map<NameId, std::int32_t>> tensorByName_;
+  std::vector<std::unordered_map<NameId, TensorId>> tensorByName_;
 };
 
 }  // namespace

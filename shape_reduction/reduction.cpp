@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "shape_reduction/axis_blocks.h"
 #include "shape_reduction/dimension_graph.h"
 #include "shardproof/error.h"
 #include "util/union_find.h"
@@ -15,18 +16,13 @@ namespace {
 
 std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
 
-// Blocks of a line that interchangeable coordinates own: coordinate c of the axis owns [c * unit,
-// (c + 1) * unit). Outermost first.
-struct Blocks {
-  std::int32_t collapsed;
-  std::int64_t unit;
-  std::int64_t count;
-};
-
 class Reducer {
  public:
   Reducer(const Stage& stage, const ReductionOptions& options)
-      : stage_(stage), options_(options), graph_(buildDimensionGraph(stage, options.knownInputs)) {}
+      : stage_(stage),
+        options_(options),
+        graph_(buildDimensionGraph(stage, options.knownInputs)),
+        blocks_(stage, graph_) {}
 
   ReducedStage run() {
     analyse();
@@ -35,129 +31,9 @@ class Reducer {
 
  private:
   void analyse() {
-    findBlocks();
     cutLines();
     classifyPieces();
     countVariables();
-  }
-
-  // ---- collapsed axes
-  // Permuting the coordinates of a collapsed axis must be a symmetry of the logical side too: it
-  // permutes equal blocks of the logical lines. That holds when every box on such a line lies
-  // within one block (its coordinate's own) or covers them all, when no operator addresses absolute
-  // positions of the line, and when a summand touches at most as many coordinates as are kept
-  // apart.
-  void findBlocks() {
-    blocks_.resize(graph_.lines.size());
-    std::vector<std::vector<const BoxOnLine*>> boxes(graph_.lines.size());
-    for (const BoxOnLine& box : graph_.boxes) boxes[at(box.line)].push_back(&box);
-    for (std::size_t l = 0; l < graph_.lines.size(); ++l) {
-      std::map<std::int32_t, std::int64_t> units;
-      for (const BoxOnLine* box : boxes[l]) {
-        for (const auto& move : box->moves) {
-          const auto [it, inserted] = units.emplace(move.collapsed, move.unit);
-          if (!inserted && it->second != move.unit)
-            throw NotSymmetric("lineage cuts one dimension by different steps along an axis");
-        }
-      }
-      if (units.empty()) continue;
-      if (graph_.lines[l].keep)
-        throw NotSymmetric(
-            "a dimension that is cut along an interchangeable axis must be kept whole");
-      if (graph_.lines[l].absolute)
-        throw NotSymmetric(
-            "absolute positions matter on a dimension that is cut along an interchangeable axis");
-      auto& blocks = blocks_[l];
-      for (const auto& [collapsed, unit] : units)
-        blocks.push_back({collapsed, unit, stage_.collapsedAxes[at(collapsed)].size});
-      std::sort(blocks.begin(), blocks.end(),
-                [](const Blocks& a, const Blocks& b) { return a.unit > b.unit; });
-      std::int64_t room = graph_.lines[l].size;
-      for (const Blocks& b : blocks) {
-        if (b.unit * b.count > room)
-          throw NotSymmetric("the blocks of interchangeable axes overlap");
-        room = b.unit;
-      }
-      for (const BoxOnLine* box : boxes[l]) {
-        std::int64_t lo = box->lo;
-        for (const Blocks& b : blocks) {
-          const auto move = std::find_if(box->moves.begin(), box->moves.end(),
-                                         [&](const auto& m) { return m.collapsed == b.collapsed; });
-          if (move != box->moves.end()) {
-            lo -= move->coordinate * b.unit;
-            if (lo < 0 || lo + box->length > b.unit)
-              throw NotSymmetric("a lineage box does not lie within its coordinate's block");
-          } else {
-            const bool covers = lo <= 0 && lo + box->length >= b.unit * b.count;
-            const bool apart = lo >= b.unit * b.count;
-            if (!covers && !apart)
-              throw NotSymmetric(
-                  "a lineage box covers some blocks of an interchangeable axis but not others");
-            break;  // covers (or misses) all blocks inside as well
-          }
-        }
-      }
-    }
-    const char* const kAddressed =
-        "an operator takes a stretch of a dimension that is cut along an interchangeable axis";
-    for (const DimensionGraph::Cut& c : graph_.cuts) {
-      if (!c.fromLineage && !blocks_[at(c.line)].empty()) throw NotSymmetric(kAddressed);
-    }
-    for (const Segment& s : graph_.segments) {
-      if (s.fromLineage) {
-        // A rank's tensor that holds several blocks keeps them all: its own line knows nothing of
-        // them.
-        if (holdsBlocks(s.lineA, s.loA, s.length) || holdsBlocks(s.lineB, s.loB, s.length)) {
-          throw NotSymmetric(
-              "a lineage box covers all blocks of an interchangeable axis and is a part of its "
-              "dimension");
-        }
-        continue;
-      }
-      // Whole on one side and a part of a longer line on the other shifts the blocks (pad, cat).
-      if (blocks_[at(s.lineA)].empty() && blocks_[at(s.lineB)].empty()) continue;
-      for (const auto& [line, lo] : {std::pair{s.lineA, s.loA}, std::pair{s.lineB, s.loB}}) {
-        if (!(lo == 0 && s.length == graph_.lines[at(line)].size)) {
-          throw NotSymmetric(kAddressed);
-        }
-      }
-    }
-    for (const auto& iteration : graph_.iterations) {
-      std::map<std::int32_t, int> touching;
-      for (const auto& variable : iteration.variables) {
-        std::set<std::int32_t> collapsedAxes;
-        for (const auto& lines : variable) {
-          for (const std::int32_t l : lines) {
-            for (const Blocks& b : blocks_[at(l)]) collapsedAxes.insert(b.collapsed);
-          }
-        }
-        for (const std::int32_t collapsed : collapsedAxes) {
-          touching[collapsed] +=
-              DimensionGraph::Iteration::positions(variable, [&](std::int32_t l) {
-                return std::any_of(blocks_[at(l)].begin(), blocks_[at(l)].end(),
-                                   [&](const Blocks& b) { return b.collapsed == collapsed; });
-              });
-        }
-      }
-      // Half of the coordinates kept apart tell an element, the other half a summand (see apart()).
-      // A local operator's own rank is one more coordinate of the axis.
-      const int most = CollapsedAxis::kApart / 2 - (iteration.logical ? 0 : 1);
-      for (const auto& [collapsed, count] : touching) {
-        if (count > most)
-          throw NotSymmetric(
-              "a summand involves more coordinates of an interchangeable axis than are kept apart");
-      }
-    }
-  }
-
-  // Does a stretch of a line reach beyond a single block (of each axis that has blocks there)?
-  bool holdsBlocks(std::int32_t line, std::int64_t lo, std::int64_t length) const {
-    for (const Blocks& b : blocks_[at(line)]) {
-      if (lo >= b.unit * b.count) return false;
-      lo %= b.unit;
-      if (lo + length > b.unit) return true;
-    }
-    return false;
   }
 
   // ---- cuts
@@ -168,9 +44,9 @@ class Reducer {
     relations_.resize(n);
     std::vector<std::pair<std::int32_t, std::int64_t>> todo;
     const auto cut = [&](std::int32_t line, std::int64_t position) {
-      if (position < 0 || position > graph_.lines[at(line)].size)
+      if (position < 0 || position > graph_.lines[line].size)
         throw std::logic_error("cut outside a dimension");
-      if (cuts_[at(line)].insert(position).second) {
+      if (cuts_[line].insert(position).second) {
         todo.emplace_back(line, position);
         if (++cutCount_ > kMostCuts) {
           throw Unsupported(
@@ -182,16 +58,16 @@ class Reducer {
     // Blocks of one collapsed axis repeat the same pattern of cuts.
     for (std::size_t l = 0; l < n; ++l) {
       const auto line = static_cast<std::int32_t>(l);
-      for (const Blocks& b : blocks_[l]) {
-        for (const auto& [c, weight] : stage_.collapsedAxes[at(b.collapsed)].kept) {
+      for (const AxisBlocks::Blocks& b : blocks_.onLine(l)) {
+        for (const auto& [c, weight] : blocks_.axis(b).kept) {
           if (c > 0) graph_.segments.push_back({line, 0, line, c * b.unit, b.unit, true});
         }
       }
     }
     for (std::size_t i = 0; i < graph_.segments.size(); ++i) {
-      relations_[at(graph_.segments[i].lineA)].push_back(i);
+      relations_[graph_.segments[i].lineA].push_back(i);
       if (graph_.segments[i].lineB != graph_.segments[i].lineA)
-        relations_[at(graph_.segments[i].lineB)].push_back(i);
+        relations_[graph_.segments[i].lineB].push_back(i);
     }
     for (std::size_t l = 0; l < n; ++l) {
       const auto line = static_cast<std::int32_t>(l);
@@ -207,8 +83,8 @@ class Reducer {
         }
         for (std::int64_t p = 1; p < size; ++p) cut(line, p);
       }
-      for (const Blocks& b : blocks_[l]) {
-        for (const auto& [c, weight] : stage_.collapsedAxes[at(b.collapsed)].kept) {
+      for (const AxisBlocks::Blocks& b : blocks_.onLine(l)) {
+        for (const auto& [c, weight] : blocks_.axis(b).kept) {
           cut(line, c * b.unit);
           cut(line, (c + 1) * b.unit);
         }
@@ -225,7 +101,7 @@ class Reducer {
     while (!todo.empty()) {
       const auto [line, position] = todo.back();
       todo.pop_back();
-      for (const std::size_t i : relations_[at(line)]) {
+      for (const std::size_t i : relations_[line]) {
         const Segment& s = graph_.segments[i];
         if (s.lineA == line && position > s.loA && position < s.loA + s.length)
           cut(s.lineB, position - s.loA + s.loB);
@@ -233,42 +109,7 @@ class Reducer {
           cut(s.lineA, position - s.loB + s.loA);
       }
     }
-    checkDroppedBlocks();
-  }
-
-  // Blocks that no coordinate of the stage stands for are dropped, so nothing may address a place
-  // inside them.
-  void checkDroppedBlocks() const {
-    for (std::size_t l = 0; l < cuts_.size(); ++l) {
-      for (std::int64_t position : cuts_[l]) {
-        for (const Blocks& b : blocks_[l]) {
-          const CollapsedAxis& collapsed = stage_.collapsedAxes[at(b.collapsed)];
-          if (position >= b.unit * b.count) break;
-          const std::int64_t c = position / b.unit;
-          position %= b.unit;
-          if (collapsed.weight(c) > 0) continue;
-          const bool endsKeptOne = position == 0 && collapsed.weight(c - 1) > 0;
-          if (!endsKeptOne)
-            throw NotSymmetric("one block of an interchangeable axis is addressed by itself");
-          break;
-        }
-      }
-    }
-  }
-
-  // Is the piece that starts at `position` of a blocked line kept, and how many blocks does it
-  // stand for?
-  bool retained(std::size_t line, std::int64_t position, std::int64_t& weight) const {
-    weight = 1;
-    for (const Blocks& b : blocks_[line]) {
-      if (position >= b.unit * b.count) return true;  // beyond the blocks: an ordinary position
-      const std::int64_t c = position / b.unit;
-      const std::int64_t blocks = stage_.collapsedAxes[at(b.collapsed)].weight(c);
-      if (blocks == 0) return false;
-      weight *= blocks;
-      position -= c * b.unit;
-    }
-    return true;
+    blocks_.checkCuts(cuts_);
   }
 
   // ---- pieces and their classes
@@ -288,8 +129,8 @@ class Reducer {
       auto i = index(s.lineA, s.loA), j = index(s.lineB, s.loB);
       const auto end = index(s.lineA, s.loA + s.length);
       for (; i < end; ++i, ++j)
-        classes_.unite(firstPiece_[at(s.lineA)] + static_cast<std::int32_t>(i),
-                       firstPiece_[at(s.lineB)] + static_cast<std::int32_t>(j));
+        classes_.unite(firstPiece_[s.lineA] + static_cast<std::int32_t>(i),
+                       firstPiece_[s.lineB] + static_cast<std::int32_t>(j));
     }
     summed_.assign(classes_.size(), 0);
     absolute_.assign(classes_.size(), 0);
@@ -298,9 +139,9 @@ class Reducer {
     for (std::size_t l = 0; l < n; ++l) {
       for (std::size_t i = 0; i + 1 < starts_[l].size(); ++i) {
         const std::int32_t c = classes_.find(firstPiece_[l] + static_cast<std::int32_t>(i));
-        if (graph_.lines[l].summed) summed_[at(c)] = 1;
-        if (graph_.lines[l].absolute) absolute_[at(c)] = 1;
-        if (graph_.lines[l].size == kUnboundedValues) lookedUp_[at(c)] = 1;
+        if (graph_.lines[l].summed) summed_[c] = 1;
+        if (graph_.lines[l].absolute) absolute_[c] = 1;
+        if (graph_.lines[l].size == kUnboundedValues) lookedUp_[c] = 1;
       }
     }
     classesOfLine_.resize(n);
@@ -321,17 +162,15 @@ class Reducer {
         std::set<std::int32_t> classes;
         for (const auto& lines : variable) {
           for (const std::int32_t l : lines)
-            classes.insert(classesOfLine_[at(l)].begin(), classesOfLine_[at(l)].end());
+            classes.insert(classesOfLine_[l].begin(), classesOfLine_[l].end());
         }
         for (const std::int32_t c : classes) {
           touching[c] += DimensionGraph::Iteration::positions(variable, [&](std::int32_t l) {
-            return std::binary_search(classesOfLine_[at(l)].begin(), classesOfLine_[at(l)].end(),
-                                      c);
+            return std::binary_search(classesOfLine_[l].begin(), classesOfLine_[l].end(), c);
           });
         }
       }
-      for (const auto& [c, count] : touching)
-        variables_[at(c)] = std::max(variables_[at(c)], count);
+      for (const auto& [c, count] : touching) variables_[c] = std::max(variables_[c], count);
     }
   }
 
@@ -351,13 +190,13 @@ class Reducer {
     // In numbers: an index that looks something up needs several rows to choose from (with one, all
     // tokens are the same and attention does not depend on scores), and order shows between two
     // positions only.
-    if (options_.numbersOnly) return lookedUp_[at(c)] || absolute_[at(c)] ? 2 : 1;
-    const std::int64_t variables = std::max(1, variables_[at(c)]);
-    return (summed_[at(c)] ? 2 * variables : variables) + options_.extraPositions;
+    if (options_.numbersOnly) return lookedUp_[c] || absolute_[c] ? 2 : 1;
+    const std::int64_t variables = std::max(1, variables_[c]);
+    return (summed_[c] ? 2 * variables : variables) + options_.extraPositions;
   }
   // And with the one that stands for all others.
   std::int64_t needed(std::int32_t c) const {
-    return summed_[at(c)] || options_.numbersOnly ? apart(c) + 1 : apart(c);
+    return summed_[c] || options_.numbersOnly ? apart(c) + 1 : apart(c);
   }
 
   Elements reduceLine(std::size_t l) {
@@ -365,12 +204,12 @@ class Reducer {
     for (std::size_t i = 0; i + 1 < starts_[l].size(); ++i) {
       const std::int64_t lo = starts_[l][i], size = starts_[l][i + 1] - lo;
       std::int64_t weight = 1;
-      if (!retained(l, lo, weight)) continue;
+      if (!blocks_.retained(l, lo, weight)) continue;
       const std::int32_t c = classes_.find(firstPiece_[l] + static_cast<std::int32_t>(i));
       const std::int64_t count = std::min(size, needed(c));
       if (count < size) {
-        mostVariables_ = std::max(mostVariables_, std::max(1, variables_[at(c)]));
-        if (absolute_[at(c)]) reducesAbsolute_ = true;
+        mostVariables_ = std::max(mostVariables_, std::max(1, variables_[c]));
+        if (absolute_[c]) reducesAbsolute_ = true;
       }
       for (std::int64_t e = 0; e < count; ++e) {
         elements.position.push_back(lo + e);
@@ -419,28 +258,27 @@ class Reducer {
       std::vector<const ops::ReducedDim*> dims;
       std::int64_t elements = stage_.tensors[t].info.element == ElementKind::kComplex ? 2 : 1;
       for (const std::int32_t g : graph_.dimOfTensor[t]) {
-        if (!dimOfGroup[at(g)]) {
+        if (!dimOfGroup[g]) {
           auto dim = std::make_unique<ops::ReducedDim>();
-          dim->full = graph_.groupSize[at(g)];
+          dim->full = graph_.groupSize[g];
           dim->position = {0};
           dim->weight = {1};
-          const auto& lines = graph_.linesOfGroup[at(g)];
-          const bool compared = std::any_of(lines.begin(), lines.end(), [&](std::int32_t l) {
-            return graph_.lines[at(l)].absolute;
-          });
-          for (const std::int32_t l : graph_.linesOfGroup[at(g)]) {
-            if (!done[at(l)]) {
-              perLine[at(l)] = reduceLine(at(l));
-              done[at(l)] = 1;
+          const auto& lines = graph_.linesOfGroup[g];
+          const bool compared = std::any_of(
+              lines.begin(), lines.end(), [&](std::int32_t l) { return graph_.lines[l].absolute; });
+          for (const std::int32_t l : graph_.linesOfGroup[g]) {
+            if (!done[l]) {
+              perLine[l] = reduceLine(at(l));
+              done[l] = 1;
             }
-            const Elements& line = perLine[at(l)];
+            const Elements& line = perLine[l];
             if (static_cast<std::int64_t>(dim->position.size() * line.position.size()) >
                 options_.maxElements)
               throw tooLarge();
             Elements product;
             for (std::size_t i = 0; i < dim->position.size(); ++i) {
               for (std::size_t j = 0; j < line.position.size(); ++j) {
-                product.position.push_back(dim->position[i] * graph_.lines[at(l)].size +
+                product.position.push_back(dim->position[i] * graph_.lines[l].size +
                                            line.position[j]);
                 product.weight.push_back(ops::checkedProduct(dim->weight[i], line.weight[j]));
               }
@@ -449,12 +287,12 @@ class Reducer {
             dim->position = std::move(product.position);
             dim->weight = std::move(product.weight);
           }
-          dimOfGroup[at(g)] = dim.get();
+          dimOfGroup[g] = dim.get();
           reduced.storage.push_back(std::move(dim));
         }
-        elements *= dimOfGroup[at(g)]->size();
+        elements *= dimOfGroup[g]->size();
         if (elements > options_.maxElements) throw tooLarge();
-        dims.push_back(dimOfGroup[at(g)]);
+        dims.push_back(dimOfGroup[g]);
       }
       reduced.dims.push_back(std::move(dims));
     }
@@ -462,7 +300,7 @@ class Reducer {
       reduced.values.emplace_back();
       if (graph_.valuesOfTensor[t] >= 0)
         reduced.values.back() =
-            singleValues(at(graph_.linesOfGroup[at(graph_.valuesOfTensor[t])].front()));
+            singleValues(at(graph_.linesOfGroup[graph_.valuesOfTensor[t]].front()));
     }
     for (const auto& iteration : graph_.iterations) {
       double combinations = 1;
@@ -471,7 +309,7 @@ class Reducer {
         for (const auto& lines : variable) {
           double length = 1;
           for (const std::int32_t l : lines)
-            length *= static_cast<double>(perLine[at(l)].position.size());
+            length *= static_cast<double>(perLine[l].position.size());
           longest = std::max(longest, length);
         }
         combinations *= longest;
@@ -489,7 +327,7 @@ class Reducer {
   }
 
   std::size_t index(std::int32_t line, std::int64_t position) const {
-    const auto& starts = starts_[at(line)];
+    const auto& starts = starts_[line];
     return static_cast<std::size_t>(std::lower_bound(starts.begin(), starts.end(), position) -
                                     starts.begin());
   }
@@ -499,7 +337,7 @@ class Reducer {
   const Stage& stage_;
   const ReductionOptions& options_;
   DimensionGraph graph_;
-  std::vector<std::vector<Blocks>> blocks_;
+  AxisBlocks blocks_;
   std::vector<std::set<std::int64_t>> cuts_;
   std::size_t cutCount_ = 0;
   std::vector<std::vector<std::size_t>> relations_;

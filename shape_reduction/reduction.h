@@ -54,15 +54,9 @@ struct ReducedStage {
   bool reducesAbsolute = false;  // a dimension whose absolute position matters was reduced
 };
 
-// Collapsing an axis is no symmetry of this stage after all: cut it again with all
-// coordinates of `axis`.
-class NotSymmetric : public std::runtime_error {
- public:
-  explicit NotSymmetric(const std::string& why) : std::runtime_error(why) {}
-};
-
 // Throws Unsupported when no faithful reduction of a tractable size exists (the stage is undecided
-// and says why), NotSymmetric as above.
+// and says why), NeedsRefinement where collapsing an axis is no
+// symmetry of it (axis_blocks.h).
 ReducedStage reduceStage(const Stage& stage, const ReductionOptions& options);
 
 }  // namespace shardproof

@@ -103,7 +103,7 @@ void addTilings(const PlanRelations& relations, IntegerProgram& program) {
   const PlanLines& lines = relations.lines;
   const auto isFixed = [&](const LinearSum& sum) {
     return std::all_of(sum.terms.begin(), sum.terms.end(), [&](const auto& t) {
-      return program.variables[at(t.first)].first == program.variables[at(t.first)].second;
+      return program.variables[t.first].first == program.variables[t.first].second;
     });
   };
   for (const Tiling& t : relations.tilings) {
@@ -113,7 +113,7 @@ void addTilings(const PlanRelations& relations, IntegerProgram& program) {
     stretch.add(lines.before(on.line, on.lo), -1);
     const LinearSum part = lines.total(lines.linesOf(t.part).front());
     for (const auto& [c, n] : part.terms) {
-      auto& [low, high] = program.variables[at(c)];
+      auto& [low, high] = program.variables[c];
       if (lines.fullSize(t.part) > 1)
         low = std::min<std::int64_t>(low, 2), high = std::max(high, on.length);
     }
@@ -155,7 +155,7 @@ void shareSizes(const PlanRelations& relations, std::vector<std::int64_t>& sizes
     const LinearSum own = lines.total(lines.linesOf(t.part).front());
     if (own.terms.size() != 1)
       throw Unsupported("a dimension that several axes share is taken apart by a view");
-    sizes[at(own.terms.front().first)] =
+    sizes[own.terms.front().first] =
         length / t.newCount;  // one line, one piece: it has no structure
   }
 }
@@ -197,7 +197,7 @@ void addSteps(const PlanRelations& relations, const KeptRanks& kept, IntegerProg
       const auto& c = places[i].first;
       const auto one = std::find(c.begin(), c.end(), 1);
       if (one != c.end() && std::accumulate(c.begin(), c.end(), std::int64_t{0}) == 1)
-        unit[static_cast<std::size_t>(one - c.begin())] = i;
+        unit[one - c.begin()] = i;
     }
     const LinearSum base = sumAt(0);
     for (std::size_t i = 0; i < places.size(); ++i) {
@@ -226,7 +226,7 @@ void addDistinct(const PlanRelations& relations, const std::vector<char>& free,
     if (full == PlanLines::kUnbounded || full <= kSmall) continue;
     LinearSum total = lines.total(static_cast<std::int32_t>(l));
     std::int64_t uses = 0;
-    for (const auto& [c, n] : total.terms) uses += lines.classes()[at(c)].uses;
+    for (const auto& [c, n] : total.terms) uses += lines.classes()[c].uses;
     const auto [it, inserted] = known.emplace(total, static_cast<std::int32_t>(sums.size()));
     if (inserted) sums.emplace_back(uses, std::move(total));
     sumOfLine[l] = it->second;
@@ -241,7 +241,7 @@ void addDistinct(const PlanRelations& relations, const std::vector<char>& free,
       std::set<std::int32_t> sumsHere;
       for (const PlanLines::Dim d : dims) {
         for (const std::int32_t line : lines.linesOf(d)) {
-          if (sumOfLine[at(line)] >= 0) sumsHere.insert(sumOfLine[at(line)]);
+          if (sumOfLine[line] >= 0) sumsHere.insert(sumOfLine[line]);
         }
       }
       for (const std::int32_t a : sumsHere) {
@@ -253,22 +253,19 @@ void addDistinct(const PlanRelations& relations, const std::vector<char>& free,
   for (const GraphDims& p : relations.programs) meet(p);
   std::vector<std::int32_t> order(sums.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
-    return sums[at(a)].first > sums[at(b)].first;
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::int32_t a, std::int32_t b) { return sums[a].first > sums[b].first; });
   std::vector<std::int32_t> listed(sums.size(), -1);
   for (const std::int32_t s : order) {
     std::vector<std::size_t> others;
     for (auto it = together.lower_bound({s, 0}); it != together.end() && it->first == s; ++it) {
-      if (it->second != s && listed[at(it->second)] >= 0)
-        others.push_back(at(listed[at(it->second)]));
+      if (it->second != s && listed[it->second] >= 0) others.push_back(at(listed[it->second]));
     }
-    const bool mayChange =
-        std::any_of(sums[at(s)].second.terms.begin(), sums[at(s)].second.terms.end(),
-                    [&](const auto& t) { return free[at(t.first)] != 0; });
+    const bool mayChange = std::any_of(sums[s].second.terms.begin(), sums[s].second.terms.end(),
+                                       [&](const auto& t) { return free[t.first] != 0; });
     if (!mayChange) others.clear();
-    listed[at(s)] = static_cast<std::int32_t>(program.distinct.size());
-    program.distinct.emplace_back(sums[at(s)].second, std::move(others));
+    listed[s] = static_cast<std::int32_t>(program.distinct.size());
+    program.distinct.emplace_back(sums[s].second, std::move(others));
   }
 }
 
@@ -391,7 +388,7 @@ Attempt smallest(const Problem& problem, const ShrinkOptions& options,
 // must not look like one of the plan.
 void checkGraph(const Problem& problem, const Graph& graph, const std::vector<char>& fits,
                 const std::string& where) {
-  for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
+  for (const NodeId n : firstIds<NodeId>(graph.nodes.size())) {
     const Node& node = graph.nodes[n];
     if (node.communication >= 0 || !fits[n]) continue;
     const ops::OperatorInfo& op = ops::Registry::instance().at(node.op);
@@ -400,7 +397,7 @@ void checkGraph(const Problem& problem, const Graph& graph, const std::vector<ch
     for (std::size_t i = 0; i < node.inCount; ++i) {
       const Operand& o = graph.in(node)[i];
       if (!o.present()) continue;
-      infos[i] = {graph.tensors[at(o.tensor)].shape, graph.tensors[at(o.tensor)].element};
+      infos[i] = {graph.tensors[o.tensor].shape, graph.tensors[o.tensor].element};
       operands[i] = &infos[i];
     }
     const std::string place = where + "/nodes/" + std::to_string(n) + " (" + op.name + ")";
@@ -408,9 +405,8 @@ void checkGraph(const Problem& problem, const Graph& graph, const std::vector<ch
       const auto results =
           op.infer({problem.attributes.at(node.attributes), operands, node.outCount});
       for (std::size_t i = 0; i < node.outCount; ++i) {
-        const std::int32_t t = graph.out(node)[i];
-        if (t >= 0 &&
-            !fitsDeclared(results[i].shape, graph.tensors[at(t)].shape, op.scalarMayBeOne))
+        const TensorId t = graph.out(node)[i];
+        if (t >= 0 && !fitsDeclared(results[i].shape, graph.tensors[t].shape, op.scalarMayBeOne))
           throw Unsupported(place + " does not fit the smaller sizes");
       }
     } catch (const ShapeError& error) {
@@ -430,7 +426,7 @@ void describe(const Problem& problem, const Attempt& a, Shrunk& shrunk) {
   std::set<std::vector<std::int32_t>> seen;
   const auto& tensors = problem.model.graph.tensors;
   for (const bool given : {true, false}) {  // inputs and parameters are what people know
-    for (std::size_t t = 0; t < tensors.size(); ++t) {
+    for (const TensorId t : firstIds<TensorId>(tensors.size())) {
       if ((tensors[t].kind != TensorKind::kProduced) != given) continue;
       for (std::size_t d = 0; d < tensors[t].shape.size(); ++d) {
         const PlanLines::Dim dim = a.relations.model.ofTensor[t][d];
@@ -455,8 +451,8 @@ Shrunk shrinkProblem(const Problem& problem, const ShrinkOptions& options) {
     Shrunk shrunk = shrinkProblem(*own, options);
     const auto inferred = static_cast<std::int32_t>(lineage.size() - own->plan.lineage.size());
     const auto written = static_cast<std::int32_t>(own->plan.lineage.size() - problem.lineageAdded);
-    for (std::int32_t& e : shrunk.entryOf)
-      if (e >= written) e += inferred;
+    for (EntryId& e : shrunk.entryOf)
+      if (e >= written) e = EntryId(e + inferred);
     return shrunk;
   }
   Shrunk shrunk;
@@ -475,11 +471,11 @@ Shrunk shrinkProblem(const Problem& problem, const ShrinkOptions& options) {
   const Problem& result = *shrunk.problem;
   checkGraph(result, result.model.graph, best.relations.model.fits, "the model's ");
   std::size_t p = 0;
-  for (std::size_t full = 0; full < problem.plan.programs.size(); ++full) {
+  for (const ProgramId full : firstIds<ProgramId>(problem.plan.programs.size())) {
     if (!best.kept.keeps(problem.plan.programs[full].at)) continue;
     checkGraph(result, result.plan.programs[p].graph, best.relations.programs[full].fits,
                "/programs/" + std::to_string(p));
-    shrunk.programOf.push_back(static_cast<std::int32_t>(full));
+    shrunk.programOf.push_back(ProgramId(full));
     ++p;
   }
   shrunk.coordinatesOf = best.kept.ofAxis;
@@ -491,8 +487,8 @@ Shrunk shrinkProblem(const Problem& problem, const ShrinkOptions& options) {
   // Entries of the file keep their order; those for dropout's masks are made anew.
   const std::size_t written = problem.plan.lineage.size() - problem.lineageAdded;
   const bool sameMasks = result.plan.lineage.size() == problem.plan.lineage.size();
-  for (std::size_t e = 0; e < result.plan.lineage.size(); ++e)
-    shrunk.entryOf.push_back(e < written || sameMasks ? static_cast<std::int32_t>(e) : -1);
+  for (const EntryId e : firstIds<EntryId>(result.plan.lineage.size()))
+    shrunk.entryOf.push_back(e.index() < written || sameMasks ? e : EntryId());
   describe(problem, best, shrunk);
   shrunk.fullPosition = [relations = std::make_shared<const PlanRelations>(best.relations)](
                             std::int32_t tensor, std::size_t d, std::int64_t position) {

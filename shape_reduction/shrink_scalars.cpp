@@ -13,8 +13,6 @@ namespace shardproof {
 
 namespace {
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 // n of a factor n, -n, 1/n or -1/n; none for others.
 std::optional<std::int64_t> wholeNumber(const Rational& r) {
   if (r.isZero()) return std::nullopt;
@@ -49,7 +47,7 @@ void collect(const Problem& problem, const Graph& graph, bool inModel,
   }
   for (const Tensor& t : graph.tensors) {
     if (t.constant < 0 || t.element != ElementKind::kReal) continue;
-    const ConstantValue& value = *graph.constants[at(t.constant)];
+    const ConstantValue& value = *graph.constants[t.constant];
     if (value.fill) use(value.elements.front(), false);
   }
 }
@@ -143,7 +141,7 @@ SizeFactors::SizeFactors(const Problem& problem, const KeptRanks& kept,
   // may be a table of positions.
   std::set<std::int32_t> data, parameters;
   const auto gather = [&](TensorKind kind, std::set<std::int32_t>& to) {
-    for (std::size_t t = 0; t < problem.model.graph.tensors.size(); ++t) {
+    for (const TensorId t : firstIds<TensorId>(problem.model.graph.tensors.size())) {
       if (problem.model.graph.tensors[t].kind != kind) continue;
       for (const PlanLines::Dim d : relations.model.ofTensor[t])
         to.insert(lines.linesOf(d).begin(), lines.linesOf(d).end());
@@ -151,7 +149,7 @@ SizeFactors::SizeFactors(const Problem& problem, const KeptRanks& kept,
   };
   gather(TensorKind::kInput, data);
   gather(TensorKind::kParameter, parameters);
-  for (std::size_t p = 0; p < relations.programs.size(); ++p) {
+  for (const ProgramId p : firstIds<ProgramId>(relations.programs.size())) {
     const auto& dims = relations.programs[p].ofTensor;
     for (std::size_t t = 0; t < dims.size(); ++t) {
       const TensorKind kind = problem.plan.programs[p].graph.tensors[t].kind;
@@ -172,12 +170,12 @@ SizeFactors::SizeFactors(const Problem& problem, const KeptRanks& kept,
     }
   };
   addIndices(problem.model.graph, relations.model);
-  for (std::size_t p = 0; p < relations.programs.size(); ++p)
+  for (const ProgramId p : firstIds<ProgramId>(relations.programs.size()))
     addIndices(problem.plan.programs[p].graph, relations.programs[p]);
   std::set<std::int32_t> dataAxes;
   for (const LineageEntry& entry : problem.plan.lineage) {
     if (entry.role != Role::kInput ||
-        problem.model.graph.tensors[at(entry.tensor)].kind != TensorKind::kInput)
+        problem.model.graph.tensors[entry.tensor].kind != TensorKind::kInput)
       continue;
     for (const Shard& shard : entry.shards) {
       for (const auto& step : shard.step) dataAxes.insert(step.first);

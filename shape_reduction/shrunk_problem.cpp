@@ -74,7 +74,7 @@ class Rewriter {
   LineageEntry lineage(std::size_t e) const {
     const LineageEntry& from = problem_.plan.lineage[e];
     LineageEntry entry{from.tensor, from.role, {}};
-    const auto& dims = relations_.model.ofTensor[at(from.tensor)];
+    const auto& dims = relations_.model.ofTensor[from.tensor];
     for (std::size_t s = 0; s < from.shards.size(); ++s) {
       const Shard& old = from.shards[s];
       Shard shard = old;
@@ -171,7 +171,7 @@ class Rewriter {
         tensor.shape[d] = lines_.newSize(dims.ofTensor[t][d]);
       tensor.known = nullptr;  // a smaller plan is about any numbers
       if (tensor.constant < 0) continue;
-      ConstantValue value = *graph.constants[at(tensor.constant)];
+      ConstantValue value = *graph.constants[tensor.constant];
       if (tensor.element == ElementKind::kReal && value.fill)
         value.elements.front() = factor_(value.elements.front());
       if (dims.values[t] >= 0) {
@@ -180,8 +180,7 @@ class Rewriter {
             r = Rational(lines_.newPosition(dims.values[t], r.toInt64()));
         }
       }
-      graph.constants[at(tensor.constant)] =
-          std::make_shared<const ConstantValue>(std::move(value));
+      graph.constants[tensor.constant] = std::make_shared<const ConstantValue>(std::move(value));
     }
   }
 
@@ -198,20 +197,20 @@ class Rewriter {
         resultShape(now, dims, result());
         break;
       case SizedAttribute::kSlice:
-        slice(now, graph.tensors[at(operand(first))].shape, dims.ofTensor[at(operand(first))]);
+        slice(now, graph.tensors[operand(first)].shape, dims.ofTensor[operand(first)]);
         break;
       case SizedAttribute::kSelect:
-        select(now, graph.tensors[at(operand(first))].shape, dims.ofTensor[at(operand(first))]);
+        select(now, graph.tensors[operand(first)].shape, dims.ofTensor[operand(first)]);
         break;
       case SizedAttribute::kPad:
-        if (result() >= 0) pad(now, dims.ofTensor[at(operand(first))], dims.ofTensor[at(result())]);
+        if (result() >= 0) pad(now, dims.ofTensor[operand(first)], dims.ofTensor[result()]);
         break;
       case SizedAttribute::kWindow:
-        positions(now, {"start", "stop"}, dims.values[at(operand(first))]);
+        positions(now, {"start", "stop"}, dims.values[operand(first)]);
         break;
       case SizedAttribute::kExperts:
         positions(now, {"local_expert_start", "local_expert_end", "n_routed_experts"},
-                  dims.values[at(operand(first + 1))]);
+                  dims.values[operand(first + 1)]);
         break;
       case SizedAttribute::kNone:
         break;
@@ -239,7 +238,7 @@ class Rewriter {
   void resultShape(Attributes& attributes, const GraphDims& dims, std::int32_t result) const {
     if (result < 0) return;
     Shape size = ops::integers(attributes, "size");
-    const auto& own = dims.ofTensor[at(result)];
+    const auto& own = dims.ofTensor[result];
     if (size.size() != own.size()) return;
     for (std::size_t d = 0; d < size.size(); ++d) {
       if (size[d] != -1) size[d] = lines_.newSize(own[d]);

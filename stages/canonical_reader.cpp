@@ -30,29 +30,28 @@ class FormReader {
     readList([&] { readCollapsedAxis(); });
     readList([&] { readTensor(); });
     written_.resize(stage_.tensors.size());
-    for (std::size_t t = 0; t < stage_.tensors.size(); ++t)
+    for (const StageTensorId t : firstIds<StageTensorId>(stage_.tensors.size()))
       written_[t] = stage_.tensors[t].origin != Origin::kComputed;
     readList([&] { readNode(); });
     readList([&] { stage_.claims.push_back(readEquation()); });
     for (const Equation& e : stage_.claims) {
-      if (!written_[at(e.logical)] ||
-          std::any_of(e.parts.begin(), e.parts.end(),
-                      [&](const auto& p) { return !written_[at(p.first)]; })) {
+      if (!written_[e.logical] || std::any_of(e.parts.begin(), e.parts.end(),
+                                              [&](const auto& p) { return !written_[p.first]; })) {
         throw DamagedForm("a claim about what nothing computes");
       }
     }
     readList([&] { stage_.assumptions.push_back(readEquation()); });
     for (const Equation& e : stage_.assumptions) {
       const auto given = [&](const auto& p) {
-        return stage_.tensors[at(p.first)].origin == Origin::kBoundary ||
-               stage_.tensors[at(p.first)].origin == Origin::kConstant;
+        return stage_.tensors[p.first].origin == Origin::kBoundary ||
+               stage_.tensors[p.first].origin == Origin::kConstant;
       };
       if (!std::all_of(e.parts.begin(), e.parts.end(), given)) {
         throw DamagedForm("an assumption about a local tensor that is given otherwise");
       }
     }
     if (next_ != bytes_.size()) throw DamagedForm("there is more after its end");
-    stage_.entry = 0;
+    stage_.entry = EntryId(0);
     return std::move(stage_);
   }
 
@@ -157,8 +156,8 @@ class FormReader {
       if (__builtin_mul_overflow(elements, d, &elements))
         throw DamagedForm("a tensor of more than 2^63 elements");
     }
-    t.tensor = static_cast<std::int32_t>(stage_.tensors.size());
-    if (!t.logical) t.program = 0, t.rank = 0;
+    t.tensor = TensorId(stage_.tensors.size());
+    if (!t.logical) t.program = ProgramId(0), t.rank = Rank(0);
     if (t.origin == Origin::kConstant) {
       ConstantValue value;
       value.fill = number(0, 1) != 0;
@@ -205,8 +204,8 @@ class FormReader {
     const std::int64_t kind = number(0, static_cast<std::int64_t>(Communication::kPart) * 2 + 1);
     n.logical = kind % 2 != 0;
     n.communication = static_cast<Communication>(kind / 2);
-    n.node = static_cast<std::int32_t>(stage_.nodes.size());
-    if (!n.logical) n.program = 0, n.rank = 0;
+    n.node = NodeId(stage_.nodes.size());
+    if (!n.logical) n.program = ProgramId(0), n.rank = Rank(0);
     const bool communicates = n.communication != Communication::kNone;
     if (!communicates) {
       const std::int64_t operation = number(0, static_cast<std::int64_t>(operations_.size()));
@@ -216,22 +215,22 @@ class FormReader {
         if (!op) throw DamagedForm("an unknown operator");
         operations_.emplace_back(op, attributes_.share(attributes_.intern(readAttributes())));
       }
-      std::tie(n.op, n.attributes) = operations_[at(operation)];
+      std::tie(n.op, n.attributes) = operations_[operation];
     } else {
       n.attributes = attributes_.share(attributes_.intern({}));
     }
     const std::int32_t least = communicates ? 0 : -1;
-    readList([&] { n.in.push_back(tensor(least)); });
-    readList([&] { n.out.push_back(tensor(-1)); });
-    for (const std::int32_t t : n.in) {
-      if (t >= 0 && (!written_[at(t)] || stage_.tensors[at(t)].logical != n.logical))
+    readList([&] { n.in.push_back(StageTensorId(tensor(least))); });
+    readList([&] { n.out.push_back(StageTensorId(tensor(-1))); });
+    for (const StageTensorId t : n.in) {
+      if (t >= 0 && (!written_[t] || stage_.tensors[t].logical != n.logical))
         throw DamagedForm("an operator reads what is not there");
     }
-    for (const std::int32_t t : n.out) {
+    for (const StageTensorId t : n.out) {
       if (t < 0) continue;
-      if (written_[at(t)] || stage_.tensors[at(t)].logical != n.logical)
+      if (written_[t] || stage_.tensors[t].logical != n.logical)
         throw DamagedForm("an operator writes what is there");
-      written_[at(t)] = 1;
+      written_[t] = 1;
     }
     if (communicates) {
       n.reduction = static_cast<Reduction>(number(0, static_cast<std::int64_t>(Reduction::kMin)));
@@ -249,12 +248,12 @@ class FormReader {
     const Attributes& attributes = *n.attributes;
     op.validate(attributes, n.in.size(), n.out.size());
     std::vector<const ops::TensorInfo*> operands;
-    for (const std::int32_t t : n.in)
-      operands.push_back(t < 0 ? nullptr : &stage_.tensors[at(t)].info);
+    for (const StageTensorId t : n.in)
+      operands.push_back(t < 0 ? nullptr : &stage_.tensors[t].info);
     const auto results = op.infer({attributes, operands, n.out.size()});
     for (std::size_t i = 0; i < n.out.size(); ++i) {
       if (n.out[i] < 0) continue;
-      const ops::TensorInfo& written = stage_.tensors[at(n.out[i])].info;
+      const ops::TensorInfo& written = stage_.tensors[n.out[i]].info;
       if (i >= results.size() ||
           !fitsDeclared(results[i].shape, written.shape, op.scalarMayBeOne) ||
           results[i].element != written.element) {
@@ -300,12 +299,11 @@ class FormReader {
     }
     // A part is one of as many as fit.
     if (n.communication == Communication::kPart && n.out[0] >= 0) {
-      const Shape &whole = stage_.tensors[at(n.in[0])].info.shape,
-                  &part = stage_.tensors[at(n.out[0])].info.shape;
+      const Shape &whole = stage_.tensors[n.in[0]].info.shape,
+                  &part = stage_.tensors[n.out[0]].info.shape;
       const std::int64_t dim = n.dim < 0 ? n.dim + static_cast<std::int64_t>(part.size()) : n.dim;
       if (dim >= 0 && dim < static_cast<std::int64_t>(part.size()) && part.size() == whole.size()) {
-        members =
-            std::max<std::int64_t>(1, whole[at(dim)] / std::max<std::int64_t>(1, part[at(dim)]));
+        members = std::max<std::int64_t>(1, whole[dim] / std::max<std::int64_t>(1, part[dim]));
       }
     }
     const bool cuts = ops::collectiveOf(n.communication).movesPieces();
@@ -320,10 +318,10 @@ class FormReader {
     if (total > std::numeric_limits<std::int32_t>::max())
       throw DamagedForm("a communication of too many members");
     if (n.out[0] < 0) return;
-    const ops::TensorInfo &first = stage_.tensors[at(n.in[0])].info,
-                          &out = stage_.tensors[at(n.out[0])].info;
-    for (const std::int32_t t : n.in) {
-      const ops::TensorInfo& in = stage_.tensors[at(t)].info;
+    const ops::TensorInfo &first = stage_.tensors[n.in[0]].info,
+                          &out = stage_.tensors[n.out[0]].info;
+    for (const StageTensorId t : n.in) {
+      const ops::TensorInfo& in = stage_.tensors[t].info;
       if (in.shape != first.shape || in.element != out.element)
         throw DamagedForm("a communication between tensors of different shapes or kinds");
     }
@@ -341,23 +339,23 @@ class FormReader {
 
   Equation readEquation() {
     Equation e;
-    e.entry = 0;
-    e.logical = tensor();
-    const Shape& shape = stage_.tensors[at(e.logical)].info.shape;
+    e.entry = EntryId(0);
+    e.logical = StageTensorId(tensor());
+    const Shape& shape = stage_.tensors[e.logical].info.shape;
     readList([&] {
       const std::int64_t low = number(0);
       e.box.emplace_back(low, number(low));
     });
-    if (!stage_.tensors[at(e.logical)].logical || e.box.size() != shape.size())
+    if (!stage_.tensors[e.logical].logical || e.box.size() != shape.size())
       throw DamagedForm("a lineage box of another rank than its tensor");
     for (std::size_t d = 0; d < shape.size(); ++d) {
       if (e.box[d].second > shape[d]) throw DamagedForm("a lineage box outside its tensor");
     }
     readList([&] {
       const std::int32_t part = tensor();
-      const StageTensor& local = stage_.tensors[at(part)];
+      const StageTensor& local = stage_.tensors[part];
       bool fits = !local.logical && local.info.shape.size() == shape.size() &&
-                  local.info.element == stage_.tensors[at(e.logical)].info.element;
+                  local.info.element == stage_.tensors[e.logical].info.element;
       for (std::size_t d = 0; fits && d < shape.size(); ++d)
         fits = e.box[d].second - e.box[d].first == local.info.shape[d];
       if (!fits) throw DamagedForm("a lineage part that does not fit its box");
@@ -369,7 +367,7 @@ class FormReader {
       step.collapsed = static_cast<std::int32_t>(
           number(0, static_cast<std::int64_t>(stage_.collapsedAxes.size()) - 1));
       step.coordinate =
-          static_cast<std::int32_t>(number(0, stage_.collapsedAxes[at(step.collapsed)].size - 1));
+          static_cast<std::int32_t>(number(0, stage_.collapsedAxes[step.collapsed].size - 1));
       step.offset = numbers();
       if (step.offset.size() != shape.size())
         throw DamagedForm("a lineage step of another rank than its tensor");

@@ -16,7 +16,7 @@ struct CutOptions {
   // further up).
   const std::vector<char>* excluded = nullptr;
   // More entries that this stage may not assume, so that it reaches further up.
-  std::vector<std::int32_t> deepened;
+  std::vector<EntryId> deepened;
   // For evaluation in numbers: the model from its inputs, the plan from what these entries, which
   // are proved, say of it. What they name has then the values that it really has at the inputs: a
   // difference is one of the whole plan. Sums are not assumed, as they do not say what their parts
@@ -33,21 +33,23 @@ struct CutOptions {
 // Operators that wait for one another's results, across microbatches or ranks: the plan cannot run.
 class CyclicWait : public std::runtime_error {
  public:
-  CyclicWait(std::int32_t program_, std::int32_t node_, std::int32_t rank_, Microbatch microbatch_)
+  CyclicWait(ProgramId program_, NodeId node_, Rank rank_, Microbatch microbatch_)
       : std::runtime_error("an operator waits for its own result"),
         program(program_),
         node(node_),
         rank(rank_),
         microbatch(microbatch_) {}
-  std::int32_t program, node, rank;
+  ProgramId program;
+  NodeId node;
+  Rank rank;
   Microbatch microbatch;
 };
 
 // Cuts the stage of one entry. Throws Unsupported when it would exceed maxNodes, CyclicWait.
-Stage cutStage(const PlanIndex& planIndex, std::int32_t entry, const CutOptions& options);
+Stage cutStage(const PlanIndex& planIndex, EntryId entry, const CutOptions& options);
 
 // One stage whose claims are those of several entries (the whole plan, from its inputs).
-Stage cutStages(const PlanIndex& planIndex, const std::vector<std::int32_t>& entries,
+Stage cutStages(const PlanIndex& planIndex, const std::vector<EntryId>& entries,
                 const CutOptions& options);
 
 }  // namespace shardproof

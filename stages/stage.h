@@ -11,30 +11,12 @@
 
 #include "ops/operator.h"
 #include "shardproof/graph.h"
+#include "stages/axis_symmetry.h"
 #include "terms/facts.h"
 
 namespace shardproof {
 
-// What a mesh axis (or the microbatch axis) is enumerated by in a stage. Either every coordinate,
-// or - where many coordinates are symmetric - of each symmetry class two explicit ones and one
-// that stands for all others (docs/soundness.md, "Interchangeable axes").
-struct CollapsedAxis {
-  static constexpr std::int32_t kApart =
-      2;  // coordinates of a class that stand for themselves, where there are more than kApart + 1
-  std::int32_t axis = 0;  // kMicrobatchAxis for microbatches
-  std::int32_t size = 1;  // how many coordinates there are
-  // The coordinates that the stage has, ascending, 0 among them, and how many each of them stands
-  // for.
-  std::vector<std::pair<std::int32_t, std::int64_t>> kept;
-  // All coordinates are one class.
-  static CollapsedAxis whole(std::int32_t axis, std::int32_t size);
-  // `classes`: the symmetry classes.
-  static CollapsedAxis ofClasses(std::int32_t axis, std::int32_t size,
-                                 const std::vector<std::vector<std::int32_t>>& classes);
-  // 0: not kept.
-  std::int64_t weight(std::int64_t coordinate) const;
-  friend bool operator==(const CollapsedAxis&, const CollapsedAxis&) = default;
-};
+using StageTensorId = Id<struct StageTensorTag>;  // index into Stage::tensors
 
 enum class Origin : std::uint8_t {
   kComputed,  // by a stage node
@@ -53,9 +35,10 @@ struct StageTensor {
   std::shared_ptr<const ConstantValue> constant;  // of a constant
   // Of an input of the model; for evaluation in numbers only, so the canonical form leaves it out.
   std::shared_ptr<const KnownInput> known;
-  NameId name;                           // for messages
-  std::int32_t tensor = -1;              // index in the model or in the program
-  std::int32_t program = -1, rank = -1;  // local tensors: which instance (messages only)
+  NameId name;        // for messages
+  TensorId tensor;    // of the model or of the program
+  ProgramId program;  // local tensors: which instance (messages only)
+  Rank rank;
   Microbatch microbatch;
 };
 
@@ -63,17 +46,18 @@ struct StageNode {
   bool logical = false;
   OperatorId op;  // invalid for communication
   std::shared_ptr<const Attributes> attributes;
-  std::vector<std::int32_t> in, out;  // stage tensors, -1: absent
+  std::vector<StageTensorId> in, out;  // none: absent
   // Communication: one member's result from all members' operands, in group order. What members
   // have in common is made once: of a reduce_scatter the sum is an all_reduce, of which each takes
   // its `part`; of what a root scatters as well.
   Communication communication = Communication::kNone;
   Reduction reduction = Reduction::kSum;
   std::int32_t dim = 0, odim = 0;
-  std::int32_t member = 0;               // this rank's place in the group
-  std::vector<std::int64_t> weight;      // how many members each operand stands for
-  std::int32_t program = -1, node = -1;  // where it stands in the plan (or model), for messages
-  std::int32_t rank = -1;
+  std::int32_t member = 0;           // this rank's place in the group
+  std::vector<std::int64_t> weight;  // how many members each operand stands for
+  ProgramId program;                 // where it stands in the plan (or model), for messages
+  NodeId node;
+  Rank rank;
   Microbatch microbatch;
 };
 
@@ -85,30 +69,32 @@ struct Equation {
     std::int32_t coordinate = 0;
     Shape offset;  // per dimension and coordinate, not all zero
   };
-  std::int32_t logical = -1;  // stage tensor
+  StageTensorId logical;
   std::vector<std::pair<std::int64_t, std::int64_t>> box;
-  std::vector<std::pair<std::int32_t, std::int64_t>> parts;  // stage tensor, weight
+  std::vector<std::pair<StageTensorId, std::int64_t>> parts;  // with their weights
   std::vector<Step> step;
-  std::int32_t entry = -1, shard = -1;
+  EntryId entry;
+  std::int32_t shard = -1;
   bool output = false;  // the entry is about an output of the model
 };
 
 struct Stage {
-  std::int32_t entry = -1;  // the claim's lineage entry
+  EntryId entry;  // the claim's lineage entry
   std::vector<StageTensor> tensors;
   std::vector<StageNode> nodes;  // logical ones first, each side in an order of execution
   std::vector<Equation> claims, assumptions;
   std::vector<CollapsedAxis> collapsedAxes;
-  std::vector<std::int32_t> usedEntries;  // lineage entries that `assumptions` comes from, sorted,
-                                          // without those of role input
+  std::vector<EntryId> usedEntries;  // lineage entries that `assumptions` comes from, sorted,
+                                     // without those of role input
   const Names* names =
       nullptr;  // of the tensors, for messages; it outlives the stage, or is not there
   std::size_t logicalNodes() const;
   std::size_t parallelNodes() const { return nodes.size() - logicalNodes(); }
 };
 
-// The stage tensor of whose elements `tensor` has the numbers (KnownInput::Kind::kNumberOf), or -1.
-std::int32_t knownSource(const Stage& stage, const StageTensor& tensor);
+// The stage tensor of whose elements `tensor` has the numbers (KnownInput::Kind::kNumberOf), or
+// none.
+StageTensorId knownSource(const Stage& stage, const StageTensor& tensor);
 
 // The stage as bytes with names replaced by position. Two stages with equal forms have the same
 // proof, whatever problems they are of: operators, attributes, full shapes, wiring, constants and
@@ -116,6 +102,6 @@ std::int32_t knownSource(const Stage& stage, const StageTensor& tensor);
 std::string canonicalForm(const Stage& stage);
 
 // The name of tensor `t` of the stage; without Stage::names a made-up one, "t7" for tensor 7.
-std::string tensorName(const Stage& stage, std::int32_t t);
+std::string tensorName(const Stage& stage, StageTensorId t);
 
 }  // namespace shardproof

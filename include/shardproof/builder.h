@@ -37,10 +37,6 @@ struct ProblemDraft;
 struct ShardDraft;
 }  // namespace ir
 
-// Positions in a graph, in the order in which they were declared.
-using TensorId = Id<struct TensorTag>;
-using NodeId = Id<struct NodeTag>;
-
 // e.g. {{"pp", 1}, {"tp", 0}}
 using AxisCoordinates = std::vector<std::pair<std::string, std::int32_t>>;
 
@@ -73,19 +69,19 @@ class GraphBuilder {
  protected:
   friend class ProblemBuilder;
   // `program`: -1 for the model.
-  GraphBuilder(ir::ProblemDraft& problem, std::int32_t program)
+  GraphBuilder(ir::ProblemDraft& problem, ProgramId program)
       : problem_(&problem), program_(program) {}
   ir::GraphDraft& graph() const;
   TensorId add(std::string_view name, Shape shape, TensorKind kind, const TensorOptions& options);
   NodeId add(Node node, const TensorNames& in, const TensorNames& out, const NodeOptions& options);
 
   ir::ProblemDraft* problem_;
-  std::int32_t program_;
+  ProgramId program_;
 };
 
 class ModelBuilder : public GraphBuilder {
  public:
-  explicit ModelBuilder(ir::ProblemDraft& problem) : GraphBuilder(problem, -1) {}
+  explicit ModelBuilder(ir::ProblemDraft& problem) : GraphBuilder(problem, ProgramId()) {}
   // That `tensor` is the gradient of a parameter, for messages.
   void gradient(std::string_view tensor, std::string_view parameter);
 };
@@ -133,8 +129,7 @@ class ProgramBuilder : public GraphBuilder {
 
  private:
   friend class ProblemBuilder;
-  ProgramBuilder(ir::ProblemDraft& problem, std::int32_t program)
-      : GraphBuilder(problem, program) {}
+  ProgramBuilder(ir::ProblemDraft& problem, ProgramId program) : GraphBuilder(problem, program) {}
   ir::CommunicationDraft draftOf(Communication kind, const Group& group,
                                  const AxisCoordinates& peer = {}) const;
   NodeId communicate(ir::CommunicationDraft draft, const TensorNames& in, const TensorNames& out,

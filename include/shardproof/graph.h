@@ -53,7 +53,7 @@ struct KnownInput {
   // tell a difference.
   std::vector<double> numbers;
   // kNumberOf: each element is that of this tensor, of the same shape, plus a number.
-  std::int32_t tensor = -1;
+  TensorId tensor;
   std::int64_t plus = 0;
   // kWithin, and with kNumberOf what is known so of `tensor`: [low, high), ascending and apart.
   std::vector<std::pair<std::int64_t, std::int64_t>> within;
@@ -108,9 +108,9 @@ class Microbatch {
 
 // A node's reading of a tensor. In a plan `name#k` reads microbatch k's instance.
 struct Operand {
-  std::int32_t tensor = -1;  // index into the graph's tensors; -1: the operand is absent (null)
-  Microbatch microbatch;     // none: the node's own
-  bool present() const { return tensor >= 0; }
+  TensorId tensor;        // of the graph; none: the operand is absent (null)
+  Microbatch microbatch;  // none: the node's own
+  bool present() const { return tensor.valid(); }
 };
 
 // One coordinate assignment, e.g. {"pp": 1, "tp": 0}; axes are indices into Plan::mesh. Sorted by
@@ -162,7 +162,7 @@ struct Node {
 // (src/ir/dropout_masks.h), and a backward one also a null result for it. What the file says of
 // it: everything but that last operand (and result), with these attributes.
 struct DrawnMask {
-  std::int32_t node = -1;
+  NodeId node;
   AttributesId attributes;
 };
 
@@ -171,7 +171,7 @@ struct Graph {
   std::vector<Tensor> tensors;
   std::vector<Node> nodes;  // in file order
   std::vector<Operand> operands;
-  std::vector<std::int32_t> results;  // tensor index, -1: absent (null)
+  std::vector<TensorId> results;  // none: absent (null)
   std::vector<std::shared_ptr<const ConstantValue>> constants;
   std::vector<DrawnMask> drawnMasks;
   std::size_t tensorsAdded = 0;  // at the end of `tensors`, that no file has: masks of dropout
@@ -179,7 +179,7 @@ struct Graph {
   std::span<const Operand> in(const Node& n) const {
     return {operands.data() + n.firstIn, n.inCount};
   }
-  std::span<const std::int32_t> out(const Node& n) const {
+  std::span<const TensorId> out(const Node& n) const {
     return {results.data() + n.firstOut, n.outCount};
   }
 };
@@ -205,9 +205,9 @@ struct Model {
   std::string file, name;
   std::string sha256;  // of the file's text, as it was read (gunzipped)
   Graph graph;
-  std::vector<std::int32_t> outputs;                                         // tensor indices
-  std::string tensorPointer(std::int32_t tensor, const Names& names) const;  // "/tensors/t1.0"
-  static std::string nodePointer(std::int32_t node) { return "/nodes/" + std::to_string(node); }
+  std::vector<TensorId> outputs;
+  std::string tensorPointer(TensorId tensor, const Names& names) const;  // "/tensors/t1.0"
+  static std::string nodePointer(NodeId node) { return "/nodes/" + std::to_string(node.value); }
 };
 
 // Of a plan's mesh. Far beyond any cluster; a larger mesh is a typing error that would otherwise
@@ -245,7 +245,7 @@ struct Shard {
 constexpr std::int32_t kMicrobatchAxis = 1 << 20;  // "mb" where an axis index is expected
 
 struct LineageEntry {
-  std::int32_t tensor = -1;  // logical tensor
+  TensorId tensor;  // logical tensor
   Role role = Role::kCheckpoint;
   std::vector<Shard> shards;
   bool inferred = false;  // in no file: found (shardproof/infer.h). After all that files have
@@ -260,10 +260,10 @@ struct Plan {
   std::vector<LineageEntry> lineage;
   // Entries that say which part of a dropout's mask a rank draws (src/ir/dropout_masks.h): a
   // verdict that rests on them needs them proved.
-  std::vector<std::int32_t> positioning;
+  std::vector<EntryId> positioning;
   std::int64_t ranks() const;
-  static std::string nodePointer(std::int32_t program, std::int32_t node) {
-    return "/programs/" + std::to_string(program) + "/nodes/" + std::to_string(node);
+  static std::string nodePointer(ProgramId program, NodeId node) {
+    return "/programs/" + std::to_string(program.value) + "/nodes/" + std::to_string(node.value);
   }
 };
 

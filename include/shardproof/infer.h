@@ -38,7 +38,7 @@ struct Inferred {
   std::size_t count = 0;             // the new entries of its lineage
   std::size_t looked = 0;            // local tensors of programs that were looked at
   // Lineage entries of outputs that the executed image does not have: the plan is probably wrong.
-  std::vector<std::int32_t> doubtful;
+  std::vector<EntryId> doubtful;
   std::string reason;  // why nothing was found; empty: something was
   double seconds = 0;
 };

@@ -37,7 +37,7 @@ struct VerifyOptions {
                               // prepareObligationDirectory; empty: nowhere
   // Lineage entries of outputs that are probably wrong: these are evaluated in numbers before they
   // are tried to be proved. It changes the order of the work only.
-  std::vector<std::int32_t> doubtful;
+  std::vector<EntryId> doubtful;
   const std::atomic<bool>* cancel =
       nullptr;  // set from a signal handler: finish with a partial report
   // Called from the main process only: stages done, stages in all, what is being done.

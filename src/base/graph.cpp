@@ -7,9 +7,8 @@
 
 namespace shardproof {
 
-std::string Model::tensorPointer(std::int32_t tensor, const Names& names) const {
-  return "/tensors/" +
-         escapePointer(names.text(graph.tensors.at(static_cast<std::size_t>(tensor)).name));
+std::string Model::tensorPointer(TensorId tensor, const Names& names) const {
+  return "/tensors/" + escapePointer(names.text(graph.tensors.at(tensor).name));
 }
 
 std::int64_t Plan::ranks() const {

@@ -39,6 +39,7 @@ NotProvedAgain whyNotProvedAgain(const std::string& form, const std::optional<St
                                             ? ": " + outcome.counterexample->element + " differs"
                                             : std::string())};
     }
+    if (outcome.needsRefinement) return {"its stage is not proved: " + outcome.reason};
     if (outcome.verdict != StageVerdict::kProved)
       return {"its stage is not proved" + (outcome.reason.empty() ? "" : ": " + outcome.reason),
               true};
@@ -57,8 +58,6 @@ NotProvedAgain whyNotProvedAgain(const std::string& form, const std::optional<St
     return {};
   } catch (const DamagedForm& error) {
     return {std::string("its form cannot be read: ") + error.what()};
-  } catch (const NotSymmetric& error) {
-    return {std::string("its stage is not proved: ") + error.what()};
   } catch (const std::bad_alloc&) {
     throw;  // the pool's to tell
   } catch (const std::exception& error) {

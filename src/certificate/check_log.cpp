@@ -25,13 +25,12 @@ namespace {
 
 constexpr std::size_t kMostFindings = 20;
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-std::string entryPlace(std::int64_t e) { return "/lineage/" + std::to_string(e); }
+std::string entryPlace(EntryId e) { return "/lineage/" + std::to_string(e); }
 std::string classPlace(std::int64_t c) { return "/classes/" + std::to_string(c); }
 
-std::string listed(const std::vector<std::int32_t>& ids) {
+std::string listed(const std::vector<EntryId>& ids) {
   std::string text;
-  for (const std::int32_t id : ids) text += (text.empty() ? "" : ", ") + std::to_string(id);
+  for (const EntryId id : ids) text += (text.empty() ? "" : ", ") + std::to_string(id);
   return text.empty() ? "none" : text;
 }
 
@@ -72,9 +71,9 @@ class LogCheck {
     if (result_.findings.size() < kMostFindings)
       result_.findings.push_back({std::move(place), std::move(why), limits});
   }
-  const ProofRecord::Entry& proof(std::int64_t e) const { return log_.lineage[at(e)].proof; }
-  const std::string& tensorName(std::int32_t t) const {
-    return problem_.names.text(problem_.model.graph.tensors[at(t)].name);
+  const ProofRecord::Entry& proof(EntryId e) const { return log_.lineage[e].proof; }
+  const std::string& tensorName(TensorId t) const {
+    return problem_.names.text(problem_.model.graph.tensors[t].name);
   }
 
   void checkFiles() {
@@ -100,10 +99,10 @@ class LogCheck {
                                   " entries, but the plan's lineage " +
                                   std::to_string(plan_.lineage.size()));
     }
-    for (std::size_t e = 0; e < log_.lineage.size(); ++e) {
+    for (const EntryId e : firstIds<EntryId>(log_.lineage.size())) {
       const ProofLog::Entry& entry = log_.lineage[e];
       const LineageEntry& real = plan_.lineage[e];
-      const std::string place = entryPlace(static_cast<std::int64_t>(e));
+      const std::string place = entryPlace(e);
       if (entry.tensor != tensorName(real.tensor))
         fail(place + "/tensor",
              "is \"" + entry.tensor + "\", but \"" + tensorName(real.tensor) + "\" in the plan");
@@ -112,7 +111,7 @@ class LogCheck {
                                   toString(real.role) + "\" in the plan");
       if (!entry.proof.proved) continue;
       ++result_.lemmas;
-      const std::int64_t key = planIndex_.entryKey(static_cast<std::int32_t>(e));
+      const std::int64_t key = planIndex_.entryKey(EntryId(e));
       if (entry.proof.key != key)
         fail(place + "/key", "is " + std::to_string(entry.proof.key) + ", but " +
                                  std::to_string(key) + " in the indexed plan");
@@ -125,41 +124,40 @@ class LogCheck {
   void checkChain() {
     const std::size_t n = log_.lineage.size();
     std::vector<std::size_t> waitsFor(n, 0);
-    std::vector<std::vector<std::int32_t>> waiting(n);
-    std::vector<std::int32_t> ready;
-    for (std::size_t e = 0; e < n; ++e) {
-      const auto entry = static_cast<std::int32_t>(e);
+    std::vector<std::vector<EntryId>> waiting(n);
+    std::vector<EntryId> ready;
+    for (const EntryId entry : firstIds<EntryId>(n)) {
       if (!proof(entry).proved) continue;
-      for (const std::int32_t f : proof(entry).assumes) {
-        if (log_.lineage[at(f)].role == Role::kInput)
+      for (const EntryId f : proof(entry).assumes) {
+        if (log_.lineage[f].role == Role::kInput)
           fail(entryPlace(entry) + "/assumes",
                "names " + std::to_string(f) + ", which is given and not to be proved");
         else if (!proof(f).proved)
           fail(entryPlace(entry) + "/assumes",
                "names " + std::to_string(f) + ", which the log does not call proved");
-        else waiting[at(f)].push_back(entry), ++waitsFor[e];
+        else waiting[f].push_back(entry), ++waitsFor[entry];
       }
-      if (waitsFor[e] == 0) ready.push_back(entry);
+      if (waitsFor[entry] == 0) ready.push_back(entry);
     }
     if (!result_.findings.empty()) return;
     std::size_t left = result_.lemmas;
     while (!ready.empty()) {
-      const std::int32_t f = ready.back();
+      const EntryId f = ready.back();
       ready.pop_back();
       --left;
-      for (const std::int32_t e : waiting[at(f)]) {
-        if (--waitsFor[at(e)] == 0) ready.push_back(e);
+      for (const EntryId e : waiting[f]) {
+        if (--waitsFor[e] == 0) ready.push_back(e);
       }
     }
     if (left == 0) return;
     // Each that is left waits for one that is left: following these ends up in a cycle.
-    std::int32_t e = 0;
-    while (waitsFor[at(e)] == 0) ++e;
-    std::set<std::int32_t> seen;
+    EntryId e(0);
+    while (waitsFor[e] == 0) ++e;
+    std::set<EntryId> seen;
     while (seen.insert(e).second) {
       const auto& assumed = proof(e).assumes;
-      e = *std::find_if(assumed.begin(), assumed.end(),
-                        [&](std::int32_t f) { return waitsFor[at(f)] > 0; });
+      e = EntryId(*std::find_if(assumed.begin(), assumed.end(),
+                                [&](EntryId f) { return waitsFor[f] > 0; }));
     }
     fail(entryPlace(e) + "/assumes", "leads back to the entry itself");
   }
@@ -174,28 +172,28 @@ class LogCheck {
       return fail("/outputs", "has " + std::to_string(log_.outputs.size()) +
                                   " outputs, but the model " + std::to_string(outputs.size()));
     for (std::size_t o = 0; o < outputs.size(); ++o) checkOutput(o, outputs[o]);
-    for (std::size_t e = 0; e < plan_.lineage.size(); ++e) {
+    for (const EntryId e : firstIds<EntryId>(plan_.lineage.size())) {
       if (plan_.lineage[e].role == Role::kOutput && !log_.lineage[e].proof.proved)
-        fail(entryPlace(static_cast<std::int64_t>(e)), "is an output and not proved");
+        fail(entryPlace(e), "is an output and not proved");
     }
     if (log_.positioning != plan_.positioning)
       fail("/positioning", "is " + listed(log_.positioning) + ", but " + listed(plan_.positioning) +
                                " in the plan");
-    for (const std::int32_t e : plan_.positioning) {
-      if (plan_.lineage[at(e)].role != Role::kInput && !proof(e).proved)
+    for (const EntryId e : plan_.positioning) {
+      if (plan_.lineage[e].role != Role::kInput && !proof(e).proved)
         fail(entryPlace(e), "says which part of a dropout's mask a rank draws, and is not proved");
     }
   }
 
-  void checkOutput(std::size_t o, std::int32_t output) {
+  void checkOutput(std::size_t o, TensorId output) {
     const std::string place = "/outputs/" + std::to_string(o);
-    const Tensor& tensor = problem_.model.graph.tensors[at(output)];
+    const Tensor& tensor = problem_.model.graph.tensors[output];
     if (log_.outputs[o].tensor != tensorName(output))
       return fail(place + "/tensor", "is \"" + log_.outputs[o].tensor + "\", but \"" +
                                          tensorName(output) + "\" in the model");
     std::vector<ir::Box> boxes;
-    for (const std::int32_t e : log_.outputs[o].entries) {
-      const LineageEntry& entry = plan_.lineage[at(e)];
+    for (const EntryId e : log_.outputs[o].entries) {
+      const LineageEntry& entry = plan_.lineage[e];
       if (entry.tensor != output || entry.role != Role::kOutput)
         return fail(place + "/entries",
                     "names " + std::to_string(e) + ", which is no output lineage of this tensor");
@@ -204,7 +202,7 @@ class LogCheck {
       for (const Shard& shard : entry.shards) {
         std::vector<std::int64_t> sizes;
         for (const auto& [axis, offsets] : shard.step)
-          sizes.push_back(axis == kMicrobatchAxis ? plan_.microbatches : plan_.mesh[at(axis)].size);
+          sizes.push_back(axis == kMicrobatchAxis ? plan_.microbatches : plan_.mesh[axis].size);
         ir::appendBoxes(shard, sizes, boxes);
       }
     }
@@ -216,7 +214,7 @@ class LogCheck {
   void checkClasses() {
     std::vector<char> used(log_.classes.size(), 0);
     for (const auto& entry : log_.lineage) {
-      if (entry.proof.proved) used[at(entry.proof.classId)] = 1;
+      if (entry.proof.proved) used[entry.proof.classId] = 1;
     }
     result_.proofs = log_.classes.size();
     for (std::size_t c = 0; c < log_.classes.size(); ++c) {
@@ -229,12 +227,12 @@ class LogCheck {
 
   // Empty where the stage that model and plan give for this entry, under the assumptions that the
   // log states, is the one of its class.
-  std::string whyOtherStage(std::int32_t e, std::vector<char>& excluded) const {
+  std::string whyOtherStage(EntryId e, std::vector<char>& excluded) const {
     const ProofRecord::Entry& logged = proof(e);
     // Whatever the log forbids, a stage that may assume less proves no less. What it does not
     // forbid the cutter assumes only where it comes before this entry.
-    const auto& forbidden = log_.forbidden[at(logged.forbidden)];
-    for (const std::int32_t f : forbidden) excluded[at(f)] = 1;
+    const auto& forbidden = log_.forbidden[logged.forbidden];
+    for (const EntryId f : forbidden) excluded[f] = 1;
     CutOptions cut;
     cut.excluded = &excluded;
     cut.collapse = logged.collapse;
@@ -245,7 +243,7 @@ class LogCheck {
       if (stage.usedEntries != logged.assumes)
         why = "its stage assumes " + listed(stage.usedEntries) + ", but " + listed(logged.assumes) +
               " in the log";
-      else if (canonicalForm(stage) != log_.classes[at(logged.classId)].form)
+      else if (canonicalForm(stage) != log_.classes[logged.classId].form)
         why = "the stage that model and plan give for it is another than that of " +
               classPlace(logged.classId);
     } catch (const std::bad_alloc&) {
@@ -253,14 +251,14 @@ class LogCheck {
     } catch (const std::exception& error) {
       why = std::string("its stage cannot be cut: ") + error.what();
     }
-    for (const std::int32_t f : forbidden) excluded[at(f)] = 0;
+    for (const EntryId f : forbidden) excluded[f] = 0;
     return why;
   }
 
   void checkStages() {
-    std::vector<std::int32_t> todo;
-    for (std::size_t e = 0; e < log_.lineage.size(); ++e) {
-      if (log_.lineage[e].proof.proved) todo.push_back(static_cast<std::int32_t>(e));
+    std::vector<EntryId> todo;
+    for (const EntryId e : firstIds<EntryId>(log_.lineage.size())) {
+      if (log_.lineage[e].proof.proved) todo.push_back(EntryId(e));
     }
     constexpr std::size_t kBatch = 512;
     for (std::size_t from = 0; from < todo.size() && !cancelled() && result_.findings.empty();

@@ -30,17 +30,17 @@ struct ProofLog {
   };
   struct Output {
     std::string tensor;
-    std::vector<std::int32_t> entries;  // of role output, that cover it
+    std::vector<EntryId> entries;  // of role output, that cover it
   };
   std::string file;              // where it was read from
   std::string program, version;  // shardproof's version; proofVersion()
   Checker checker = Checker::kAuto;
   File model, plan;
   std::vector<Class> classes;
-  std::vector<std::vector<std::int32_t>> forbidden;  // ProofRecord::forbidden
+  std::vector<std::vector<EntryId>> forbidden;  // ProofRecord::forbidden
   std::vector<Entry> lineage;  // as in the plan, then what was added to it (src/ir/dropout_masks.h)
-  std::vector<std::int32_t> positioning;  // Plan::positioning
-  std::vector<Output> outputs;            // as in the model
+  std::vector<EntryId> positioning;  // Plan::positioning
+  std::vector<Output> outputs;       // as in the model
 };
 
 // `record` is of an equivalent plan. `program` is shardproof's version, `file` where the log will

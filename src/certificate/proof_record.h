@@ -19,7 +19,7 @@ struct ProofRecord {
   struct Entry {
     bool proved = false;        // down to the inputs; never set for role input
     std::int32_t classId = -1;  // into `classes`
-    std::vector<std::int32_t>
+    std::vector<EntryId>
         assumes;  // entries that its stage assumes, sorted, without those of role input
     std::int32_t forbidden = 0;  // into `forbidden`
     std::int64_t key = 0;        // its place in the order of lemmas (PlanIndex::entryKey)
@@ -29,7 +29,7 @@ struct ProofRecord {
   std::vector<Class> classes;
   // Sets of entries that some stage was not to assume although they come before it: they had
   // failed, or the stage had to reach further up. Sorted, each once; the first is empty.
-  std::vector<std::vector<std::int32_t>> forbidden{{}};
+  std::vector<std::vector<EntryId>> forbidden{{}};
   std::vector<Entry> entries;  // empty: the verdict was another
 };
 

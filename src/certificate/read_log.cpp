@@ -29,10 +29,10 @@ E named(const Value& value, std::initializer_list<E> values, const char* expecte
   value.expected(expected);
 }
 
-std::vector<std::int32_t> readIds(const Value& value) {
-  std::vector<std::int32_t> ids;
+std::vector<EntryId> readIds(const Value& value) {
+  std::vector<EntryId> ids;
   for (const Value id : value.expectArray()) {
-    ids.push_back(static_cast<std::int32_t>(id.integer(0, kMost)));
+    ids.emplace_back(id.integer(0, kMost));
     if (ids.size() > 1 && ids[ids.size() - 2] >= ids.back()) id.expected("ascending numbers");
   }
   return ids;
@@ -116,7 +116,7 @@ class LogClient : public StreamClient {
       verdictSeen_ = true;
     } else if (key == "positioning") {
       for (const Value id : v.expectArray())
-        log_.positioning.push_back(static_cast<std::int32_t>(id.integer(0, kMost)));
+        log_.positioning.push_back(EntryId(id.integer(0, kMost)));
       positioningSeen_ = true;
     } else if (key == "classes" || key == "forbidden" || key == "lineage" || key == "outputs") {
       v.expectArray();
@@ -183,10 +183,10 @@ class LogClient : public StreamClient {
   // The lists may come in any order, so this can be said only at the end.
   void checkIds(const Place& place) const {
     const auto most = static_cast<std::int32_t>(log_.lineage.size());
-    const auto within = [&](const std::vector<std::int32_t>& ids) {
-      return std::all_of(ids.begin(), ids.end(), [&](std::int32_t id) { return id < most; });
+    const auto within = [&](const std::vector<EntryId>& ids) {
+      return std::all_of(ids.begin(), ids.end(), [&](EntryId id) { return id < most; });
     };
-    for (std::size_t e = 0; e < log_.lineage.size(); ++e) {
+    for (const EntryId e : firstIds<EntryId>(log_.lineage.size())) {
       const ProofRecord::Entry& proof = log_.lineage[e].proof;
       if (!within(proof.assumes))
         place.fail("/lineage/" + std::to_string(e) +

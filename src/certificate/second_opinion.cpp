@@ -47,13 +47,12 @@ class SecondOpinions {
         progress_(progress),
         evidence_(classes.size()) {
     std::map<std::size_t, std::int32_t> first;  // entry by class
-    for (std::size_t e = 0; e < log.lineage.size(); ++e) {
-      if (log.lineage[e].proof.proved)
-        first.emplace(at(log.lineage[e].proof.classId), static_cast<std::int32_t>(e));
+    for (const EntryId e : firstIds<EntryId>(log.lineage.size())) {
+      if (log.lineage[e].proof.proved) first.emplace(at(log.lineage[e].proof.classId), e);
     }
     for (std::size_t i = 0; i < classes.size(); ++i) {
       evidence_[i].classId = classes[i];
-      evidence_[i].entry = first.at(classes[i]);
+      evidence_[i].entry = EntryId(first.at(classes[i]));
     }
     pool_.timeoutSeconds = options.timeoutSeconds;
   }
@@ -102,7 +101,7 @@ class SecondOpinions {
           // Some proofs need more coordinates of an interchangeable axis than a stage keeps: the
           // stage with all of them is then as good.
           try {
-            if (outcome.notSymmetric)
+            if (outcome.needsRefinement)
               outcome = checkStageBy(uncollapsed(evidence_[i].entry), methodsOf(i)[round], check);
           } catch (const Unsupported& error) {
             return error.what();
@@ -148,10 +147,9 @@ class SecondOpinions {
 
   // Of one entry, with what the log says that its stage may not assume, and every coordinate of
   // every axis. Throws Unsupported.
-  Stage uncollapsed(std::int32_t entry) const {
+  Stage uncollapsed(EntryId entry) const {
     std::vector<char> excluded(problem_.plan.lineage.size(), 0);
-    for (const std::int32_t f : log_.forbidden[at(log_.lineage[at(entry)].proof.forbidden)])
-      excluded[at(f)] = 1;
+    for (const EntryId f : log_.forbidden[log_.lineage[entry].proof.forbidden]) excluded[f] = 1;
     CutOptions cut;
     cut.excluded = &excluded;
     cut.collapse = false;
@@ -160,7 +158,7 @@ class SecondOpinions {
     return cutStage(planIndex_, entry, cut);
   }
 
-  unreduced::SampleOutcome executed(std::int32_t entry) const {
+  unreduced::SampleOutcome executed(EntryId entry) const {
     unreduced::SampleOptions sample = options_.sample;
     sample.seconds = options_.timeoutSeconds * kSampleShare;
     sample.mostElements = static_cast<std::uint64_t>(static_cast<double>(sample.mostElements) *

@@ -32,7 +32,7 @@ struct ClassEvidence {
   std::optional<SecondMethod> provedBy;  // another method that succeeds
   std::vector<std::pair<SecondMethod, std::string>>
       failed;                         // those that were tried before it, and why they do not
-  std::int32_t entry = -1;            // whose stage was executed: the first of the class
+  EntryId entry;                      // whose stage was executed: the first of the class
   bool attempted = false;             // it was
   unreduced::SampleOutcome executed;  // executed.difference: the class is refuted
   bool any() const { return provedBy || executed.agreed > 0; }

@@ -72,8 +72,8 @@ ProofLog makeProofLog(const Problem& problem, const ProofRecord& record, Checker
   const Plan& plan = problem.plan;
   if (record.entries.size() != plan.lineage.size())
     throw std::logic_error("a proof log of a plan that was not proved");
-  const auto nameOf = [&](std::int32_t t) {
-    return problem.names.text(problem.model.graph.tensors[static_cast<std::size_t>(t)].name);
+  const auto nameOf = [&](TensorId t) {
+    return problem.names.text(problem.model.graph.tensors[t].name);
   };
   ProofLog log;
   log.file = file;
@@ -85,14 +85,14 @@ ProofLog makeProofLog(const Problem& problem, const ProofRecord& record, Checker
   for (const ProofRecord::Class& c : record.classes)
     log.classes.push_back({c.method, sha256Hex(c.form), c.form});
   log.forbidden = record.forbidden;
-  std::map<std::int32_t, std::vector<std::int32_t>> goals;
-  for (std::size_t e = 0; e < plan.lineage.size(); ++e) {
+  std::map<TensorId, std::vector<EntryId>> goals;
+  for (const EntryId e : firstIds<EntryId>(plan.lineage.size())) {
     const LineageEntry& entry = plan.lineage[e];
     log.lineage.push_back({nameOf(entry.tensor), entry.role, record.entries[e]});
-    if (entry.role == Role::kOutput) goals[entry.tensor].push_back(static_cast<std::int32_t>(e));
+    if (entry.role == Role::kOutput) goals[entry.tensor].push_back(e);
   }
   log.positioning = plan.positioning;
-  for (const std::int32_t output : problem.model.outputs)
+  for (const TensorId output : problem.model.outputs)
     log.outputs.push_back({nameOf(output), goals[output]});
   return log;
 }

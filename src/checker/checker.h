@@ -32,10 +32,11 @@ struct StageOutcome {
       false;  // the numbers of the counterexample were computed with a reduced mask
   // kRefuted: the first claim that differs, and where.
   std::int32_t claim = -1;
-  std::vector<std::int32_t> differingEntries;  // end to end: the lineage entries of all claims that
-                                               // some attempt made differ, sorted
-  bool notSymmetric = false;  // undecided because an axis that looked interchangeable is not: cut
-                              // again without collapsed axes
+  std::vector<EntryId> differingEntries;  // end to end: the lineage entries of all claims that
+                                          // some attempt made differ, sorted
+  // Undecided because collapsing an axis is no symmetry of the stage: to be cut again with all
+  // coordinates (stages/axis_symmetry.h).
+  bool needsRefinement = false;
   std::optional<Counterexample> counterexample;
   std::vector<ReducedShape> reducedShapes;
   std::map<std::string, double>
@@ -58,8 +59,7 @@ struct CheckOptions {
 // The reason of an end-to-end outcome that evaluated both sides and found them equal.
 inline constexpr const char* kNoDifferenceFound = "no input was found on which the sides differ";
 
-// Never throws Unsupported (that is kUndecided with the reason). Throws NotSymmetric when the stage
-// must be cut without collapsed axes.
+// Never throws Unsupported nor NeedsRefinement: both are kUndecided with the reason.
 StageOutcome checkStage(const Stage& stage, const CheckOptions& options);
 
 // The tensors whose shapes an outcome lists, in that order: stage tensor and the name it is shown

@@ -23,7 +23,7 @@ bool contains(const Stretches& within, std::int64_t value) {
 
 KnownInputs::KnownInputs(const Stage& stage)
     : stage_(stage), size_(stage.tensors.size(), 0), asNumber_(stage.tensors.size(), 0) {
-  for (std::size_t t = 0; t < stage.tensors.size(); ++t) {
+  for (const StageTensorId t : firstIds<StageTensorId>(stage.tensors.size())) {
     const StageTensor& tensor = stage.tensors[t];
     if (!tensor.known) continue;
     any_ = true;
@@ -31,19 +31,19 @@ KnownInputs::KnownInputs(const Stage& stage)
       size_[t] = std::max(size_[t], std::abs(number));
     if (tensor.known->kind != KnownInput::Kind::kNumberOf) continue;
     asNumber_[t] = 1;
-    if (const std::int32_t of = knownSource(stage, tensor); of >= 0) asNumber_[at(of)] = 1;
+    if (const std::int32_t of = knownSource(stage, tensor); of >= 0) asNumber_[of] = 1;
   }
 }
 
-std::optional<double> KnownInputs::number(const ReducedStage& reduced, std::int32_t tensor,
+std::optional<double> KnownInputs::number(const ReducedStage& reduced, StageTensorId tensor,
                                           std::int64_t index) const {
-  const auto& known = stage_.tensors[at(tensor)].known;
+  const auto& known = stage_.tensors[tensor].known;
   if (!known || known->kind != KnownInput::Kind::kNumbers) return std::nullopt;
   if (known->numbers.empty()) return std::numeric_limits<double>::quiet_NaN();
-  const auto& dims = reduced.dims[at(tensor)];
+  const auto& dims = reduced.dims[tensor];
   std::int64_t place = 0, stride = 1;
   for (std::size_t d = dims.size(); d-- > 0;) {
-    place += dims[d]->position[at(index % dims[d]->size())] * stride;
+    place += dims[d]->position[index % dims[d]->size()] * stride;
     index /= dims[d]->size();
     stride *= dims[d]->full;
   }
@@ -51,12 +51,12 @@ std::optional<double> KnownInputs::number(const ReducedStage& reduced, std::int3
 }
 
 std::optional<std::int64_t> KnownInputs::drawInteger(const ReducedStage& reduced,
-                                                     std::int32_t tensor, std::mt19937_64& random,
+                                                     StageTensorId tensor, std::mt19937_64& random,
                                                      bool positive) const {
   static const Stretches kAnything;
-  const auto& known = stage_.tensors[at(tensor)].known;
+  const auto& known = stage_.tensors[tensor].known;
   const Stretches& within = known ? known->within : kAnything;
-  std::vector<std::int64_t> values = reduced.values[at(tensor)];
+  std::vector<std::int64_t> values = reduced.values[tensor];
   if (!values.empty()) {
     std::erase_if(values, [&](std::int64_t v) { return !contains(within, v); });
     if (values.empty()) return std::nullopt;
@@ -68,7 +68,7 @@ std::optional<std::int64_t> KnownInputs::drawInteger(const ReducedStage& reduced
                      random() %
                      static_cast<std::uint64_t>(std::min<std::int64_t>(high - low, kMostDrawn)));
   }
-  if (!asNumber_[at(tensor)]) return 0;
+  if (!asNumber_[tensor]) return 0;
   // Small ones more often: thresholds lie there.
   const std::uint64_t most = random() % 2 == 0 ? 2 : kMostDrawn;
   const std::int64_t value = 1 + static_cast<std::int64_t>(random() % most);

@@ -19,20 +19,20 @@ class KnownInputs {
 
   // The number that element `index` (row-major over reduced positions) stands for, or nan where it
   // is not known precisely enough; nothing of a tensor that stands for none.
-  std::optional<double> number(const ReducedStage& reduced, std::int32_t tensor,
+  std::optional<double> number(const ReducedStage& reduced, StageTensorId tensor,
                                std::int64_t index) const;
   // How large the numbers of that tensor are: so much of them may be lost where they are made.
-  double size(std::int32_t tensor) const { return size_[static_cast<std::size_t>(tensor)]; }
+  double size(StageTensorId tensor) const { return size_[tensor]; }
 
-  bool isNumberOf(std::int32_t tensor) const {
-    const auto& known = stage_.tensors[static_cast<std::size_t>(tensor)].known;
+  bool isNumberOf(StageTensorId tensor) const {
+    const auto& known = stage_.tensors[tensor].known;
     return known && known->kind == KnownInput::Kind::kNumberOf;
   }
 
   // An element of a tensor of integers, or of one that is isNumberOf(): of what it is the number.
   // An index is one that the reduced tables tell apart: one that stands for many of their rows is
   // none. Nothing where no such index is one that the tensor may hold.
-  std::optional<std::int64_t> drawInteger(const ReducedStage& reduced, std::int32_t tensor,
+  std::optional<std::int64_t> drawInteger(const ReducedStage& reduced, StageTensorId tensor,
                                           std::mt19937_64& random, bool positive) const;
 
  private:

@@ -14,27 +14,25 @@ namespace shardproof {
 
 namespace {
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 class Facts {
  public:
   explicit Facts(const Problem& problem)
       : problem_(problem),
         model_(problem.model.graph),
         facts_(model_.tensors.size()),
-        producer_(facts_.size(), -1),
+        producer_(facts_.size(), NodeId()),
         kind_(facts_.size(), -1) {}
 
   ModelFacts run() {
     for (std::size_t t = 0; t < facts_.size(); ++t) {
       if (model_.tensors[t].kind == TensorKind::kConstant)
-        facts_[t].sign = signOf(*model_.constants[at(model_.tensors[t].constant)]);
+        facts_[t].sign = signOf(*model_.constants[model_.tensors[t].constant]);
     }
     for (std::size_t n = 0; n < model_.nodes.size(); ++n) {
       const Node& node = model_.nodes[n];
       const auto results = model_.out(node);
-      for (const std::int32_t t : results) {
-        if (t >= 0) producer_[at(t)] = static_cast<std::int32_t>(n);
+      for (const TensorId t : results) {
+        if (t >= 0) producer_[t] = NodeId(n);
       }
       const Key key = keyOf(node);
       auto known = known_.find(key);
@@ -43,8 +41,8 @@ class Facts {
                     .first;
       for (std::size_t r = 0; r < results.size(); ++r) {
         if (results[r] < 0) continue;
-        facts_[at(results[r])] = known->second.results[r];
-        kind_[at(results[r])] = known->second.number * kMostResults + static_cast<std::int64_t>(r);
+        facts_[results[r]] = known->second.results[r];
+        kind_[results[r]] = known->second.number * kMostResults + static_cast<std::int64_t>(r);
       }
     }
     return std::move(facts_);
@@ -69,10 +67,10 @@ class Facts {
     }
     return sign;
   }
-  const ConstantValue* fillOf(std::int32_t t) const {
-    const Tensor& tensor = model_.tensors[at(t)];
+  const ConstantValue* fillOf(TensorId t) const {
+    const Tensor& tensor = model_.tensors[t];
     if (tensor.kind != TensorKind::kConstant) return nullptr;
-    const ConstantValue& value = *model_.constants[at(tensor.constant)];
+    const ConstantValue& value = *model_.constants[tensor.constant];
     return value.fill ? &value : nullptr;
   }
 
@@ -85,17 +83,17 @@ class Facts {
         key.push_back(-1);
         continue;
       }
-      const std::int32_t t = operands[i].tensor;
+      const TensorId t = operands[i].tensor;
       std::size_t same = 0;
       while (operands[same].tensor != t) ++same;
       key.push_back(static_cast<std::int64_t>(same));
       if (same != i) continue;
-      const Tensor& tensor = model_.tensors[at(t)];
+      const Tensor& tensor = model_.tensors[t];
       key.push_back(static_cast<std::int64_t>(tensor.shape.size()));
       key.insert(key.end(), tensor.shape.begin(), tensor.shape.end());
       key.push_back(static_cast<std::int64_t>(tensor.element));
-      key.push_back(facts_[at(t)].code());
-      key.push_back(facts_[at(t)].mayBeInfinite ? kind_[at(t)] : -1);
+      key.push_back(facts_[t].code());
+      key.push_back(facts_[t].mayBeInfinite ? kind_[t] : -1);
       const ConstantValue* fill = fillOf(t);
       key.push_back(fill ? fills_
                                .emplace(fill->elements[0].toString(),
@@ -104,56 +102,55 @@ class Facts {
                          : -1);
     }
     key.push_back(-2);
-    for (const std::int32_t t : model_.out(node)) {
+    for (const TensorId t : model_.out(node)) {
       key.push_back(t >= 0);
       if (t < 0) continue;
-      const Tensor& tensor = model_.tensors[at(t)];  // a declared [1] where the operator says []
+      const Tensor& tensor = model_.tensors[t];  // a declared [1] where the operator says []
       key.push_back(static_cast<std::int64_t>(tensor.shape.size()));
     }
     return key;
   }
 
-  std::int32_t add(Stage& stage, std::int32_t t, Origin origin) const {
+  StageTensorId add(Stage& stage, TensorId t, Origin origin) const {
     StageTensor made;
-    made.info = {model_.tensors[at(t)].shape, model_.tensors[at(t)].element};
+    made.info = {model_.tensors[t].shape, model_.tensors[t].element};
     made.logical = true;
     made.tensor = t;
     made.origin = origin;
-    const Tensor& tensor = model_.tensors[at(t)];
+    const Tensor& tensor = model_.tensors[t];
     made.kind = tensor.kind;
     made.name = tensor.name;
-    if (origin == Origin::kConstant) made.constant = model_.constants[at(tensor.constant)];
-    if (origin == Origin::kVariable) made.facts = facts_[at(t)];
+    if (origin == Origin::kConstant) made.constant = model_.constants[tensor.constant];
+    if (origin == Origin::kVariable) made.facts = facts_[t];
     stage.tensors.push_back(std::move(made));
-    return static_cast<std::int32_t>(stage.tensors.size()) - 1;
+    return StageTensorId(static_cast<std::int32_t>(stage.tensors.size()) - 1);
   }
 
   // The operand as a stage tensor. What may be infinite is computed, each time anew: two such
   // operands that have something in common are then executed as if they had not, which knows less.
-  std::int32_t operand(Stage& stage, std::int32_t t) const {
+  StageTensorId operand(Stage& stage, TensorId t) const {
     if (fillOf(t)) return add(stage, t, Origin::kConstant);
-    if (!facts_[at(t)].mayBeInfinite || producer_[at(t)] < 0)
-      return add(stage, t, Origin::kVariable);
+    if (!facts_[t].mayBeInfinite || producer_[t] < 0) return add(stage, t, Origin::kVariable);
     if (stage.nodes.size() > kMostNodes) throw Unsupported("too much leads to an entry of a mask");
-    const auto made = this->node(stage, model_.nodes[at(producer_[at(t)])]);
-    const auto results = model_.out(model_.nodes[at(producer_[at(t)])]);
-    return made[at(std::find(results.begin(), results.end(), t) - results.begin())];
+    const auto made = this->node(stage, model_.nodes[producer_[t]]);
+    const auto results = model_.out(model_.nodes[producer_[t]]);
+    return made[std::find(results.begin(), results.end(), t) - results.begin()];
   }
   static constexpr std::size_t kMostNodes = 64;
 
   // Adds the node with its operands; its results.
-  std::vector<std::int32_t> node(Stage& stage, const Node& from) const {
+  std::vector<StageTensorId> node(Stage& stage, const Node& from) const {
     StageNode made;
     made.logical = true;
     made.op = from.op;
     made.attributes = problem_.attributes.share(from.attributes);
-    std::map<std::int32_t, std::int32_t> ids;
+    std::map<TensorId, StageTensorId> ids;
     for (const Operand& o : model_.in(from)) {
       if (o.present() && !ids.contains(o.tensor)) ids.emplace(o.tensor, operand(stage, o.tensor));
-      made.in.push_back(o.present() ? ids.at(o.tensor) : -1);
+      made.in.push_back(StageTensorId(o.present() ? ids.at(o.tensor) : -1));
     }
-    for (const std::int32_t t : model_.out(from))
-      made.out.push_back(t >= 0 ? add(stage, t, Origin::kComputed) : -1);
+    for (const TensorId t : model_.out(from))
+      made.out.push_back(StageTensorId(t >= 0 ? add(stage, t, Origin::kComputed) : -1));
     stage.nodes.push_back(std::move(made));
     return stage.nodes.back().out;
   }
@@ -162,8 +159,7 @@ class Facts {
     const auto results = model_.out(from);
     TensorFacts none = TensorFacts::unknown();
     for (const Operand& o : model_.in(from))
-      none.mayBeInfinite =
-          none.mayBeInfinite || (o.present() && facts_[at(o.tensor)].mayBeInfinite);
+      none.mayBeInfinite = none.mayBeInfinite || (o.present() && facts_[o.tensor].mayBeInfinite);
     std::vector<TensorFacts> found(results.size(), none);
     try {
       Stage stage;
@@ -174,17 +170,17 @@ class Facts {
       if (reduced.largestIteration > kMostWork) return found;
       TermAlgebra algebra(TermAlgebra::Mode::kNormalized, kMostTerms);
       StageInterpreter<TermAlgebra> interpreter(stage, reduced, algebra);
-      interpreter.run([&](std::int32_t t, std::int64_t) {
-        const StageTensor& tensor = stage.tensors[at(t)];
+      interpreter.run([&](StageTensorId t, std::int64_t) {
+        const StageTensor& tensor = stage.tensors[t];
         return algebra.variable(tensor.info.element == ElementKind::kInteger, tensor.facts);
       });
       for (std::size_t r = 0; r < results.size(); ++r) {
         if (results[r] >= 0)
           found[r] =
-              factsOf(interpreter.value(made[r]), model_.tensors[at(results[r])].element, algebra);
+              factsOf(interpreter.value(made[r]), model_.tensors[results[r]].element, algebra);
       }
     } catch (const Unsupported&) {
-    } catch (const NotSymmetric&) {
+    } catch (const NeedsRefinement&) {
     }
     return found;
   }
@@ -230,7 +226,7 @@ class Facts {
   const Problem& problem_;
   const Graph& model_;
   ModelFacts facts_;
-  std::vector<std::int32_t> producer_;
+  std::vector<NodeId> producer_;
   std::vector<std::int64_t> kind_;  // of each produced tensor: which of the known results it is
   std::map<Key, Known> known_;
   std::map<std::string, std::int64_t> fills_;

@@ -25,8 +25,6 @@ namespace {
 // reduction's own limits bound the stage.
 constexpr int kMostExtraForSolver = 24;
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 // An upper bound on how many atoms a monomial of the expansion multiplies together, before anything
 // cancels.
 std::int64_t degree(const TermAlgebra& algebra, Term root,
@@ -95,10 +93,10 @@ Obligation execute(const Stage& stage, const ReductionOptions& options, std::siz
         "an operator of the reduced stage runs through too many combinations of indices");
   Stopwatch watch(seconds["execute"]);
   StageInterpreter<TermAlgebra> interpreter(stage, o.reduced, o.terms);
-  interpreter.run([&](std::int32_t tensor, std::int64_t index) {
+  interpreter.run([&](StageTensorId tensor, std::int64_t index) {
     o.free.push_back({tensor, index});
-    return o.terms.variable(stage.tensors[at(tensor)].info.element == ElementKind::kInteger,
-                            stage.tensors[at(tensor)].facts);
+    return o.terms.variable(stage.tensors[tensor].info.element == ElementKind::kInteger,
+                            stage.tensors[tensor].facts);
   });
   o.droppedAssumption = interpreter.droppedAssumption();
   std::unordered_set<std::uint64_t> seen;
@@ -217,7 +215,7 @@ int extraPositionsFor(const std::vector<std::pair<Term, Term>>& pairs, const Ter
     factors = std::max({factors, degree(algebra, a, known), degree(algebra, b, known)});
   // Of a collapsed axis two coordinates are kept apart, no more.
   if (!stage.collapsedAxes.empty() && factors > CollapsedAxis::kApart) {
-    throw NotSymmetric(
+    throw NeedsRefinement(
         "the proof multiplies more factors than coordinates of an interchangeable axis are kept "
         "apart");
   }
@@ -240,7 +238,7 @@ Obligation buildObligation(const Stage& stage, const ReductionOptions& atLeast, 
     }
   } catch (const Unsupported&) {
     if (positions == Positions::kConclusive) throw;
-  } catch (const NotSymmetric&) {
+  } catch (const NeedsRefinement&) {
     if (positions == Positions::kConclusive) throw;
   }
   Obligation o = execute(stage, atLeast, maxTerms, seconds);
@@ -248,8 +246,8 @@ Obligation buildObligation(const Stage& stage, const ReductionOptions& atLeast, 
   return o;
 }
 
-std::string instanceName(const Stage& stage, std::int32_t t) {
-  const StageTensor& tensor = stage.tensors[at(t)];
+std::string instanceName(const Stage& stage, StageTensorId t) {
+  const StageTensor& tensor = stage.tensors[t];
   std::string text = tensorName(stage, t);
   if (!tensor.logical) {
     text = "local " + text + "@rank " + std::to_string(tensor.rank);
@@ -259,11 +257,11 @@ std::string instanceName(const Stage& stage, std::int32_t t) {
   return text;
 }
 
-std::string elementName(const Stage& stage, const ReducedStage& reduced, std::int32_t t,
+std::string elementName(const Stage& stage, const ReducedStage& reduced, StageTensorId t,
                         std::int64_t index) {
-  const StageTensor& tensor = stage.tensors[at(t)];
+  const StageTensor& tensor = stage.tensors[t];
   std::string text = instanceName(stage, t);
-  const auto& dims = reduced.dims[at(t)];
+  const auto& dims = reduced.dims[t];
   std::string suffix;
   if (tensor.info.element == ElementKind::kComplex) {
     suffix = index % 2 == 0 ? ".real" : ".imag";
@@ -271,7 +269,7 @@ std::string elementName(const Stage& stage, const ReducedStage& reduced, std::in
   }
   std::vector<std::int64_t> positions(dims.size());
   for (std::size_t d = dims.size(); d-- > 0;) {
-    positions[d] = dims[d]->position[at(index % dims[d]->size())];
+    positions[d] = dims[d]->position[index % dims[d]->size()];
     index /= dims[d]->size();
   }
   text += "[";
@@ -332,7 +330,7 @@ WrittenObligation writeObligation(const Stage& stage, const ObligationNotes& not
     written.text = smtLibText(query, script, mostBytes);
   } catch (const Unsupported& error) {
     written.missing = error.what();
-  } catch (const NotSymmetric& error) {
+  } catch (const NeedsRefinement& error) {
     written.missing = error.what();
   }
   return written;

@@ -19,7 +19,7 @@
 namespace shardproof {
 
 struct FreeElement {
-  std::int32_t tensor;
+  StageTensorId tensor;
   std::int64_t index;  // row-major over reduced positions and planes
 };
 
@@ -55,7 +55,7 @@ enum class Positions : std::uint8_t {
 };
 
 // Seconds by phase are added to `seconds` ("reduce", "execute"). Throws Unsupported and
-// NotSymmetric as checkStage's parts do.
+// NeedsRefinement as checkStage's parts do.
 Obligation buildObligation(const Stage& stage, const ReductionOptions& atLeast, Positions positions,
                            std::size_t maxTerms, std::map<std::string, double>& seconds);
 
@@ -65,17 +65,17 @@ constexpr double kMostIteration = 1e8;
 std::size_t mostTerms(std::size_t megabytes);
 
 // How many positions must be kept apart beyond what the stage's own summands need, when `pairs` are
-// compared by multiplying out. Throws NotSymmetric.
+// compared by multiplying out. Throws NeedsRefinement.
 int extraPositionsFor(const std::vector<std::pair<Term, Term>>& pairs, const TermAlgebra& algebra,
                       const Stage& stage, const ReducedStage& reduced);
 // Beyond this many nothing is multiplied out rather than the stage grown.
 constexpr int kMostExtraPositions = 6;
 
 // A tensor as elementName() begins: "y", "local y.part@rank 3 microbatch 1".
-std::string instanceName(const Stage& stage, std::int32_t tensor);
+std::string instanceName(const Stage& stage, StageTensorId tensor);
 // An element as messages name it, by its full-size position: "y[4, 0]", "local y.part@rank 0
 // microbatch 1[0, 1]".
-std::string elementName(const Stage& stage, const ReducedStage& reduced, std::int32_t tensor,
+std::string elementName(const Stage& stage, const ReducedStage& reduced, StageTensorId tensor,
                         std::int64_t index);
 
 // The obligation as a script of SMT-LIB 2, or why there is none.

@@ -35,8 +35,8 @@ bool equalInNormalForm(const Stage& stage, const CheckOptions& options, StageOut
   Stopwatch watch(outcome.seconds["execute"]);
   TermAlgebra algebra(TermAlgebra::Mode::kNormalized, mostTerms(options.memoryMegabytes));
   StageInterpreter<TermAlgebra> interpreter(stage, reduced, algebra);
-  interpreter.run([&](std::int32_t t, std::int64_t) {
-    const StageTensor& tensor = stage.tensors[static_cast<std::size_t>(t)];
+  interpreter.run([&](StageTensorId t, std::int64_t) {
+    const StageTensor& tensor = stage.tensors[t];
     return algebra.variable(tensor.info.element == ElementKind::kInteger, tensor.facts);
   });
   bool equal = true;
@@ -128,8 +128,8 @@ StageOutcome checkStageBy(const Stage& stage, SecondMethod method, const CheckOp
     }
   } catch (const Unsupported& error) {
     outcome.reason = error.what();
-  } catch (const NotSymmetric& error) {
-    outcome.notSymmetric = true;
+  } catch (const NeedsRefinement& error) {
+    outcome.needsRefinement = true;
     outcome.reason = error.what();
   }
   return outcome;

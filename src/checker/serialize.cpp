@@ -15,7 +15,7 @@ std::string serialize(const StageOutcome& outcome) {
   j["reason"] = outcome.reason;
   j["claim"] = outcome.claim;
   j["differing_entries"] = outcome.differingEntries;
-  j["not_symmetric"] = outcome.notSymmetric;
+  j["needs_refinement"] = outcome.needsRefinement;
   j["shortened_mask"] = outcome.shortenedMask;
   j["seconds"] = outcome.seconds;
   for (const ReducedShape& s : outcome.reducedShapes)
@@ -42,8 +42,9 @@ StageOutcome deserialize(const std::string& text) {
   outcome.method = static_cast<Method>(j.at("method").get<int>());
   outcome.reason = j.at("reason").get<std::string>();
   outcome.claim = j.at("claim").get<std::int32_t>();
-  outcome.differingEntries = j.at("differing_entries").get<std::vector<std::int32_t>>();
-  outcome.notSymmetric = j.at("not_symmetric").get<bool>();
+  for (const json& e : j.at("differing_entries"))
+    outcome.differingEntries.emplace_back(e.get<std::int32_t>());
+  outcome.needsRefinement = j.at("needs_refinement").get<bool>();
   outcome.shortenedMask = j.at("shortened_mask").get<bool>();
   outcome.seconds = j.at("seconds").get<std::map<std::string, double>>();
   if (j.contains("shapes")) {

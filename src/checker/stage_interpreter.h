@@ -51,7 +51,7 @@ class StageInterpreter {
   using Element = typename A::Element;
   // A fresh value for element `index` (row-major over reduced positions and planes) of a free stage
   // tensor.
-  using Supply = std::function<Element(std::int32_t tensor, std::int64_t index)>;
+  using Supply = std::function<Element(StageTensorId tensor, std::int64_t index)>;
 
   StageInterpreter(const Stage& stage, const ReducedStage& reduced, A& algebra)
       : stage_(stage), reduced_(reduced), algebra_(algebra) {}
@@ -72,17 +72,17 @@ class StageInterpreter {
   const std::vector<Pair>& pairs() const { return pairs_; }
   // What Condition::Kind::kDefined numbers: the element of a logical tensor, row-major over its
   // reduced positions and planes.
-  std::pair<std::int32_t, std::int64_t> definedElement(std::uint32_t number) const {
-    std::int32_t t = 0;
-    for (std::size_t i = 0; i < base_.size(); ++i) {
+  std::pair<StageTensorId, std::int64_t> definedElement(std::uint32_t number) const {
+    StageTensorId t(0);
+    for (const StageTensorId i : firstIds<StageTensorId>(base_.size())) {
       if (base_[i] >= 0 && base_[i] <= std::int64_t{number} &&
-          (base_[at(t)] < 0 || base_[i] >= base_[at(t)]))
-        t = static_cast<std::int32_t>(i);
+          (base_[t] < 0 || base_[i] >= base_[t]))
+        t = i;
     }
-    return {t, std::int64_t{number} - base_[at(t)]};
+    return {t, std::int64_t{number} - base_[t]};
   }
   // Empty when it was dropped after its last use (evaluateSide).
-  const ops::TensorValue<A>& value(std::int32_t tensor) const { return values_[at(tensor)]; }
+  const ops::TensorValue<A>& value(StageTensorId tensor) const { return values_[tensor]; }
 
   // `between` is called when the logical side is done and the plan's begins.
   void run(const Supply& supply, const std::function<void()>& between = nullptr) {
@@ -106,7 +106,7 @@ class StageInterpreter {
   // each algebra, of the additions one by one.
   struct Step {
     std::size_t node;
-    std::vector<std::int32_t> reads;
+    std::vector<StageTensorId> reads;
     bool tree = false;
   };
 
@@ -116,8 +116,8 @@ class StageInterpreter {
       return false;
     const std::int32_t result = node.out[0];
     if (node.in[0] < 0 || node.in[1] < 0 || result < 0 || !node.attributes->empty()) return false;
-    return reduced_.dims[at(node.in[0])] == reduced_.dims[at(result)] &&
-           reduced_.dims[at(node.in[1])] == reduced_.dims[at(result)];
+    return reduced_.dims[node.in[0]] == reduced_.dims[result] &&
+           reduced_.dims[node.in[1]] == reduced_.dims[result];
   }
 
   std::vector<Step> stepsOf(bool logical) const {
@@ -127,8 +127,8 @@ class StageInterpreter {
         inner(stage_.tensors.size(),
               -1);  // inner: the step of a tree that so far ends with the tensor
     for (const StageNode& node : stage_.nodes) {
-      for (const std::int32_t t : node.in) {
-        if (t >= 0) ++uses[at(t)];
+      for (const StageTensorId t : node.in) {
+        if (t >= 0) ++uses[t];
       }
     }
     for (std::size_t i = 0; i < stage_.nodes.size(); ++i) {
@@ -138,20 +138,20 @@ class StageInterpreter {
       if (trees && isSum(node)) {
         step.tree = true;
         step.reads.clear();
-        for (const std::int32_t t : node.in) {
-          const std::int32_t before = uses[at(t)] == 1 && !inEquation_[at(t)] ? inner[at(t)] : -1;
+        for (const StageTensorId t : node.in) {
+          const std::int32_t before = uses[t] == 1 && !inEquation_[t] ? inner[t] : -1;
           if (before < 0) {
             step.reads.push_back(t);
             continue;
           }
-          auto& below = steps[at(before)].reads;
+          auto& below = steps[before].reads;
           if (below.size() > step.reads.size())
             below.swap(
                 step.reads);  // the longer list is never copied: trees of any shape cost O(n log n)
           step.reads.insert(step.reads.end(), below.begin(), below.end());
           below.clear();
         }
-        inner[at(node.out[0])] = static_cast<std::int32_t>(steps.size());
+        inner[node.out[0]] = static_cast<std::int32_t>(steps.size());
       }
       steps.push_back(std::move(step));
     }
@@ -164,33 +164,32 @@ class StageInterpreter {
     const std::vector<Step> steps = stepsOf(logical);
     std::vector<std::size_t> lastUse(stage_.tensors.size(), steps.size());
     for (std::size_t i = 0; i < steps.size(); ++i) {
-      for (const std::int32_t t : steps[i].reads) {
-        if (t >= 0) lastUse[at(t)] = i;
+      for (const StageTensorId t : steps[i].reads) {
+        if (t >= 0) lastUse[t] = i;
       }
     }
     for (std::size_t i = 0; i < steps.size(); ++i) {
       const StageNode& node = stage_.nodes[steps[i].node];
       if (steps[i].tree) {
-        addUp(steps[i].reads, values_[at(node.out[0])]);
+        addUp(steps[i].reads, values_[node.out[0]]);
       } else {
         evaluate(node);
       }
-      for (const std::int32_t t : steps[i].reads) {
-        if (t < 0 || lastUse[at(t)] != i || inEquation_[at(t)] ||
-            stage_.tensors[at(t)].origin != Origin::kComputed)
+      for (const StageTensorId t : steps[i].reads) {
+        if (t < 0 || lastUse[t] != i || inEquation_[t] ||
+            stage_.tensors[t].origin != Origin::kComputed)
           continue;
-        values_[at(t)].data = {};
+        values_[t].data = {};
       }
     }
   }
 
-  void addUp(const std::vector<std::int32_t>& summands, Value& out) {
+  void addUp(const std::vector<StageTensorId>& summands, Value& out) {
     out.data.clear();
     out.data.reserve(at(out.positions() * out.planes()));
     std::vector<Element> terms(summands.size());
     for (std::size_t k = 0; k < at(out.positions() * out.planes()); ++k) {
-      for (std::size_t i = 0; i < summands.size(); ++i)
-        terms[i] = values_[at(summands[i])].data.at(k);
+      for (std::size_t i = 0; i < summands.size(); ++i) terms[i] = values_[summands[i]].data.at(k);
       out.data.push_back(algebra_.sum(terms, {}));
     }
   }
@@ -199,22 +198,21 @@ class StageInterpreter {
     inEquation_.assign(stage_.tensors.size(), 0);
     for (const auto* equations : {&stage_.assumptions, &stage_.claims}) {
       for (const Equation& e : *equations) {
-        inEquation_[at(e.logical)] = 1;
-        for (const auto& part : e.parts) inEquation_[at(part.first)] = 1;
+        inEquation_[e.logical] = 1;
+        for (const auto& part : e.parts) inEquation_[part.first] = 1;
       }
     }
     values_.resize(stage_.tensors.size());
     base_.assign(stage_.tensors.size(), -1);
     std::int64_t slots = 0;
-    for (std::size_t t = 0; t < stage_.tensors.size(); ++t) {
+    for (const StageTensorId t : firstIds<StageTensorId>(stage_.tensors.size())) {
       const StageTensor& tensor = stage_.tensors[t];
       Value& value = values_[t];
       value.element = tensor.info.element;
       for (const ops::ReducedDim* d : reduced_.dims[t]) value.dims.push_back(*d);
       if (tensor.origin == Origin::kConstant) fillConstant(tensor, value);
       const bool given = tensor.origin == Origin::kVariable || tensor.origin == Origin::kBoundary;
-      if (given ||
-          ((tensor.logical || isLocalConstant(static_cast<std::int32_t>(t))) && inEquation_[t])) {
+      if (given || ((tensor.logical || isLocalConstant(t)) && inEquation_[t])) {
         base_[t] = slots;
         slots += value.positions() * value.planes();
       }
@@ -232,7 +230,7 @@ class StageInterpreter {
       if (!constant.fill) {
         std::int64_t rest = i, flat = 0, stride = 1;
         for (std::size_t d = value.dims.size(); d-- > 0;) {
-          flat += value.dims[d].position[at(rest % value.dims[d].size())] * stride;
+          flat += value.dims[d].position[rest % value.dims[d].size()] * stride;
           rest /= value.dims[d].size();
           stride *= value.dims[d].full;
         }
@@ -244,9 +242,9 @@ class StageInterpreter {
 
   // Calls f(logicalIndex, localIndex) for every element of a lineage box.
   template <class F>
-  void forEachElement(const Equation& e, std::int32_t local, F&& f) const {
-    const Value& whole = values_[at(e.logical)];
-    const Value& part = values_[at(local)];
+  void forEachElement(const Equation& e, StageTensorId local, F&& f) const {
+    const Value& whole = values_[e.logical];
+    const Value& part = values_[local];
     if (whole.element != part.element)
       throw std::logic_error("lineage relates tensors of different kinds of element");
     const std::size_t rank = part.dims.size();
@@ -259,8 +257,7 @@ class StageInterpreter {
       const std::int64_t count = std::lower_bound(first, positions.end(), e.box[d].second) - first;
       bool same = count == part.dims[d].size();
       for (std::int64_t i = 0; same && i < count; ++i)
-        same = whole.dims[d].position[at(start[d] + i)] - e.box[d].first ==
-               part.dims[d].position[at(i)];
+        same = whole.dims[d].position[start[d] + i] - e.box[d].first == part.dims[d].position[i];
       if (!same) throw std::logic_error("a reduced lineage box does not match its local tensor");
     }
     const std::int64_t planes = part.planes(), n = part.positions();
@@ -277,23 +274,22 @@ class StageInterpreter {
 
   // Lineage may have constants of a rank among its parts. Their elements are known before anything
   // else is.
-  bool isLocalConstant(std::int32_t t) const {
-    return !stage_.tensors[at(t)].logical && stage_.tensors[at(t)].origin == Origin::kConstant;
+  bool isLocalConstant(StageTensorId t) const {
+    return !stage_.tensors[t].logical && stage_.tensors[t].origin == Origin::kConstant;
   }
 
   // The slot of an element of an equation's tensor. What has none (a local tensor that the stage
   // computes) cannot be assumed to be anything.
-  std::int64_t slotOf(std::int32_t tensor, std::int64_t element) const {
-    if (base_[at(tensor)] < 0)
-      throw std::logic_error("an assumption about a tensor that is computed");
-    return base_[at(tensor)] + element;
+  std::int64_t slotOf(StageTensorId tensor, std::int64_t element) const {
+    if (base_[tensor] < 0) throw std::logic_error("an assumption about a tensor that is computed");
+    return base_[tensor] + element;
   }
 
   // logical == local, element by element: the same unknown.
   void unite() {
     for (const Equation& e : stage_.assumptions) {
       if (!single(e)) continue;
-      const std::int32_t local = e.parts[0].first;
+      const StageTensorId local = e.parts[0].first;
       if (isLocalConstant(local)) {  // the logical tensor keeps the value that it has otherwise
         dropped_ = true;
         continue;
@@ -304,8 +300,8 @@ class StageInterpreter {
     }
     known_.assign(slots_.size(), 0);
     element_.resize(slots_.size());
-    for (std::size_t t = 0; t < stage_.tensors.size(); ++t) {
-      if (!isLocalConstant(static_cast<std::int32_t>(t)) || base_[t] < 0) continue;
+    for (const StageTensorId t : firstIds<StageTensorId>(stage_.tensors.size())) {
+      if (!isLocalConstant(t) || base_[t] < 0) continue;
       for (std::size_t i = 0; i < values_[t].data.size(); ++i)
         settle(base_[t] + static_cast<std::int64_t>(i), values_[t].data[i]);
     }
@@ -313,19 +309,19 @@ class StageInterpreter {
 
   void settle(std::int64_t slot, Element value) {
     const std::int64_t root = slots_.find(slot);
-    known_[at(root)] = 1;
-    element_[at(root)] = value;
+    known_[root] = 1;
+    element_[root] = value;
   }
 
   void supplyLogical(const Supply& supply) {
-    for (std::size_t t = 0; t < stage_.tensors.size(); ++t) {
+    for (const StageTensorId t : firstIds<StageTensorId>(stage_.tensors.size())) {
       if (!stage_.tensors[t].logical || stage_.tensors[t].origin != Origin::kVariable) continue;
       Value& value = values_[t];
       const std::int64_t n = value.positions() * value.planes();
       for (std::int64_t i = 0; i < n; ++i) {
         const std::int64_t root = slots_.find(base_[t] + i);
-        if (!known_[at(root)]) settle(root, supply(static_cast<std::int32_t>(t), i));
-        Element element = element_[at(root)];
+        if (!known_[root]) settle(root, supply(t, i));
+        Element element = element_[root];
         if constexpr (kConditions) {
           if (!stage_.tensors[t].facts.total)
             element.condition = algebra_.defined(static_cast<std::uint32_t>(base_[t] + i));
@@ -342,17 +338,17 @@ class StageInterpreter {
     std::vector<std::int64_t> first(slots_.size(), -1);  // of each class: a logical element of it
     for (const Equation& e : stage_.assumptions) {
       if (!single(e) || isLocalConstant(e.parts[0].first)) continue;
-      const Value& whole = values_[at(e.logical)];
+      const Value& whole = values_[e.logical];
       if (whole.data.empty()) throw std::logic_error("an assumed logical tensor has no value");
       forEachElement(e, e.parts[0].first, [&](std::int64_t l, std::int64_t p) {
         const std::int64_t local = slotOf(e.parts[0].first, p), logical = slotOf(e.logical, l),
                            root = slots_.find(local);
-        const ConditionSet condition = whole.data[at(l)].condition;
-        if (guards_[at(local)] == kNoGuard) guards_[at(local)] = condition;
-        if (first[at(root)] < 0) {
-          first[at(root)] = logical;
+        const ConditionSet condition = whole.data[l].condition;
+        if (guards_[local] == kNoGuard) guards_[local] = condition;
+        if (first[root] < 0) {
+          first[root] = logical;
           firstCondition_[root] = condition;
-        } else if (first[at(root)] != logical) {
+        } else if (first[root] != logical) {
           required_ = algebra_.conditions().unite(
               required_, algebra_.conditions().unite(firstCondition_[root], condition));
         }
@@ -361,9 +357,9 @@ class StageInterpreter {
   }
 
   Element localElement(std::int64_t slot) {
-    Element element = element_[at(slots_.find(slot))];
+    Element element = element_[slots_.find(slot)];
     if constexpr (kConditions) {
-      if (guards_[at(slot)] != kNoGuard) element.condition = guards_[at(slot)];
+      if (guards_[slot] != kNoGuard) element.condition = guards_[slot];
     }
     return element;
   }
@@ -371,17 +367,17 @@ class StageInterpreter {
   void bindLocal(const Supply& supply) {
     // A logical tensor that is computed (or constant) gives its value to the local elements that
     // equal it.
-    for (std::size_t t = 0; t < stage_.tensors.size(); ++t) {
+    for (const StageTensorId t : firstIds<StageTensorId>(stage_.tensors.size())) {
       if (!stage_.tensors[t].logical || stage_.tensors[t].origin == Origin::kVariable ||
           base_[t] < 0 || values_[t].data.empty())
         continue;
       for (std::size_t i = 0; i < values_[t].data.size(); ++i) {
         const std::int64_t root = slots_.find(base_[t] + static_cast<std::int64_t>(i));
-        if (!known_[at(root)]) settle(root, values_[t].data[i]);
+        if (!known_[root]) settle(root, values_[t].data[i]);
       }
     }
     solveSums(supply);
-    for (std::size_t t = 0; t < stage_.tensors.size(); ++t) {
+    for (const StageTensorId t : firstIds<StageTensorId>(stage_.tensors.size())) {
       const StageTensor& tensor = stage_.tensors[t];
       if (tensor.logical) continue;
       Value& value = values_[t];
@@ -389,12 +385,11 @@ class StageInterpreter {
       if (tensor.origin == Origin::kBoundary) {
         for (std::int64_t i = 0; i < n; ++i) {
           const std::int64_t root = slots_.find(base_[t] + i);
-          if (!known_[at(root)]) settle(root, supply(static_cast<std::int32_t>(t), i));
+          if (!known_[root]) settle(root, supply(t, i));
           value.data.push_back(localElement(base_[t] + i));
         }
       } else if (tensor.origin == Origin::kUnbound) {
-        for (std::int64_t i = 0; i < n; ++i)
-          value.data.push_back(supply(static_cast<std::int32_t>(t), i));
+        for (std::int64_t i = 0; i < n; ++i) value.data.push_back(supply(t, i));
       }
     }
   }
@@ -405,7 +400,7 @@ class StageInterpreter {
   void solveSums(const Supply& supply) {
     for (const Equation& e : stage_.assumptions) {
       if (single(e)) continue;
-      const Value& whole = values_[at(e.logical)];
+      const Value& whole = values_[e.logical];
       if (whole.data.empty()) {  // nothing of the stage reaches this tensor
         dropped_ = true;
         continue;
@@ -422,7 +417,7 @@ class StageInterpreter {
         std::size_t chosen = e.parts.size();
         for (std::size_t k = e.parts.size(); k-- > 0 && chosen == e.parts.size();) {
           const std::int64_t root = slots[k][i];
-          bool unique = !known_[at(root)];
+          bool unique = !known_[root];
           for (std::size_t j = 0; unique && j < e.parts.size(); ++j)
             unique = j == k || slots[j][i] != root;
           if (unique) chosen = k;
@@ -431,11 +426,11 @@ class StageInterpreter {
           dropped_ = true;
           continue;
         }
-        std::vector<Element> terms{whole.data[at(logicalIndex[i])]};
+        std::vector<Element> terms{whole.data[logicalIndex[i]]};
         for (std::size_t k = 0; k < e.parts.size(); ++k) {
           if (k == chosen) continue;
           const std::int64_t root = slots[k][i];
-          if (!known_[at(root)]) {
+          if (!known_[root]) {
             Element free = supply(e.parts[k].first, indexIn(e, k, i));
             if constexpr (kConditions)
               free.condition = terms[0].condition;  // the parts exist where their sum is said to
@@ -461,8 +456,8 @@ class StageInterpreter {
     }
     std::vector<const Value*> in;
     std::vector<Value*> out;
-    for (const std::int32_t t : node.in) in.push_back(t >= 0 ? &values_[at(t)] : nullptr);
-    for (const std::int32_t t : node.out) out.push_back(t >= 0 ? &values_[at(t)] : nullptr);
+    for (const StageTensorId t : node.in) in.push_back(t >= 0 ? &values_[t] : nullptr);
+    for (const StageTensorId t : node.out) out.push_back(t >= 0 ? &values_[t] : nullptr);
     ops::Evaluation<A> evaluation{algebra_, *node.attributes, in, out};
     evaluationOf(ops::Registry::instance().at(node.op), &algebra_)(evaluation);
     for (const Value* v : out) {
@@ -502,8 +497,7 @@ class StageInterpreter {
         f = f * from.dims[d].size() + index[d] + (d == fromDim ? fromStart : 0);
         t = t * to.dims[d].size() + index[d] + (d == toDim ? toStart : 0);
       }
-      for (std::int64_t p = 0; p < planes; ++p)
-        to.data[at(t * planes + p)] = from.data[at(f * planes + p)];
+      for (std::int64_t p = 0; p < planes; ++p) to.data[t * planes + p] = from.data[f * planes + p];
       for (std::size_t d = rank; d-- > 0 && ++index[d] == extent[d];) index[d] = 0;
     }
   }
@@ -511,7 +505,7 @@ class StageInterpreter {
   void communicate(const StageNode& node) {
     const std::int32_t result = node.out[0];
     if (result < 0) return;
-    Value& out = values_[at(result)];
+    Value& out = values_[result];
     const auto members = static_cast<std::int64_t>(node.in.size());
     const auto resolve = [&](std::int32_t dim) {
       return at(dim < 0 ? dim + static_cast<std::int64_t>(out.dims.size()) : dim);
@@ -520,10 +514,10 @@ class StageInterpreter {
     switch (node.communication) {
       case Communication::kReceive:
       case Communication::kBroadcast:
-        out.data = values_[at(node.in[0])].data;
+        out.data = values_[node.in[0]].data;
         break;
       case Communication::kPart: {
-        const Value& in = values_[at(node.in[0])];
+        const Value& in = values_[node.in[0]];
         const std::size_t d = resolve(node.dim);
         copyStretch(in, d, in.dims[d].reducedBound(node.member * out.dims[d].full), out, d, 0,
                     extents(out));
@@ -539,13 +533,13 @@ class StageInterpreter {
         std::vector<Value> parts(
             node.communication == Communication::kReduceScatter ? node.in.size() : 0, out);
         for (std::size_t k = 0; k < parts.size(); ++k) {
-          const Value& in = values_[at(node.in[k])];
+          const Value& in = values_[node.in[k]];
           const std::size_t d = resolve(node.dim);
           copyStretch(in, d, in.dims[d].reducedBound(node.member * out.dims[d].full), parts[k], d,
                       0, extents(out));
         }
         const auto part = [&](std::size_t k) -> const std::vector<Element>& {
-          return parts.empty() ? values_[at(node.in[k])].data : parts[k].data;
+          return parts.empty() ? values_[node.in[k]].data : parts[k].data;
         };
         for (std::size_t k = 0; k < node.in.size(); ++k) {
           if (part(k).size() != out.data.size())
@@ -562,7 +556,7 @@ class StageInterpreter {
       case Communication::kAllGather: {
         const std::size_t d = resolve(node.dim);
         for (std::int64_t k = 0; k < members; ++k) {
-          const Value& in = values_[at(node.in[at(k)])];
+          const Value& in = values_[node.in[k]];
           copyStretch(in, d, 0, out, d, out.dims[d].reducedBound(k * in.dims[d].full), extents(in));
         }
         break;
@@ -570,7 +564,7 @@ class StageInterpreter {
       case Communication::kAllToAll: {
         const std::size_t i = resolve(node.dim), o = resolve(node.odim);
         for (std::int64_t k = 0; k < members; ++k) {
-          const Value& in = values_[at(node.in[at(k)])];
+          const Value& in = values_[node.in[k]];
           const std::int64_t piece = in.dims[i].full / members;
           const std::int64_t lo = in.dims[i].reducedBound(node.member * piece),
                              hi = in.dims[i].reducedBound((node.member + 1) * piece);
@@ -596,7 +590,7 @@ class StageInterpreter {
   void pairUp() {
     for (std::size_t c = 0; c < stage_.claims.size(); ++c) {
       const Equation& e = stage_.claims[c];
-      const Value& whole = values_[at(e.logical)];
+      const Value& whole = values_[e.logical];
       std::vector<std::int64_t> weights;
       for (const auto& part : e.parts) weights.push_back(part.second);
       std::vector<std::vector<std::int64_t>> local(e.parts.size());
@@ -610,11 +604,11 @@ class StageInterpreter {
       std::vector<Element> elements(e.parts.size());
       for (std::size_t i = 0; i < logical.size(); ++i) {
         for (std::size_t k = 0; k < e.parts.size(); ++k)
-          elements[k] = values_[at(e.parts[k].first)].data[at(local[k][i])];
+          elements[k] = values_[e.parts[k].first].data[local[k][i]];
         Element parallel = single(e) ? elements[0] : algebra_.sum(elements, weights);
         if constexpr (kConditions)
           parallel.condition = algebra_.conditions().unite(parallel.condition, required_);
-        pairs_.push_back({c, logical[i], whole.data[at(logical[i])], parallel});
+        pairs_.push_back({c, logical[i], whole.data[logical[i]], parallel});
       }
     }
   }

@@ -52,7 +52,7 @@ class Collector {
   };
 
   void one(const Defect& defect, std::size_t index) {
-    const std::int32_t entry = image_.entryHere(defect.entry);
+    const EntryId entry = EntryId(image_.entryHere(defect.entry));
     if (entry < 0) return;
     // A consequence: it holds with the mend of an earlier cause.
     for (const Known& known : causes_) {
@@ -111,10 +111,11 @@ class Collector {
   }
 
   std::vector<std::int64_t> ranksOf(const Search::Failing& failing) const {
-    std::set<std::int64_t> ranks;
+    std::set<Rank> ranks;
     for (const std::size_t c : failing.claims)
       for (const auto& part : failing.numbers->claim(c).parts) ranks.insert(part.rank);
-    return image_.fullRanks({ranks.begin(), ranks.end()});
+    const std::vector<Rank> all = image_.fullRanks({ranks.begin(), ranks.end()});
+    return {all.begin(), all.end()};
   }
 
   // What they all are in the same way; nothing known where some are this and others that.
@@ -146,7 +147,7 @@ class Collector {
     for (const bool communication : {true, false}) {
       for (std::size_t i = 0; i < failing.nodes.size(); ++i) {
         const NodeRef ref = image_.fullNode(failing.nodes[i]);
-        const Node& node = problem_.plan.programs[at(ref.program)].graph.nodes[at(ref.node)];
+        const Node& node = problem_.plan.programs[ref.program].graph.nodes[ref.node];
         const bool nearest = failing.distance[i] <= 1;
         if (communication ? node.communication >= 0 || nearest : true) list(ref);
       }
@@ -158,19 +159,18 @@ class Collector {
     constexpr std::size_t kMostFound = 24;
     const Numbers& numbers = *failing.numbers;
     const auto& claim = numbers.claim(failing.claims.front());
-    const std::int64_t rank = claim.parts.front().rank;
+    const Rank rank = claim.parts.front().rank;
     const auto& programs = numbers.setup().programs;
-    const std::int32_t p = programs.programOf(rank);
+    const ProgramId p = programs.programOf(rank);
     const Graph& g = programs.program(rank).graph;
     const auto& layout = programs.layout(rank);
-    const auto nameOf = [&](std::int32_t t) {
-      return failing.slice.problem->names.text(g.tensors[at(t)].name);
+    const auto nameOf = [&](TensorId t) {
+      return failing.slice.problem->names.text(g.tensors[t].name);
     };
-    const auto tell = [&](std::int32_t t, NodePlace place, bool wrong,
+    const auto tell = [&](TensorId t, NodePlace place, bool wrong,
                           std::vector<std::string> from = {}) {
-      const bool each = g.tensors[at(t)].perMicrobatch;
-      const std::int32_t slot =
-          layout.firstSlot[at(t)] + (each ? std::max(claim.microbatch, 0) : 0);
+      const bool each = g.tensors[t].perMicrobatch;
+      const std::int32_t slot = layout.firstSlot[t] + (each ? std::max(claim.microbatch, 0) : 0);
       if (!numbers.local(rank, slot).known()) return;
       const Is is = finder.local(rank, slot);
       cause.found.push_back({std::move(place), nameOf(t),
@@ -179,18 +179,18 @@ class Collector {
     };
     std::set<std::int32_t> told, claimed;
     for (const auto& part : claim.parts)
-      if (part.rank == rank) claimed.insert(layout.tensorOfSlot[at(part.slot)]);
+      if (part.rank == rank) claimed.insert(layout.tensorOfSlot[part.slot]);
     for (std::size_t n = 0; n < g.nodes.size() && cause.found.size() < kMostFound; ++n) {
-      const NodePlace place = placeOf(
-          problem_, image_.fullNode(failing.slice.origin({p, static_cast<std::int32_t>(n)})));
+      const NodePlace place =
+          placeOf(problem_, image_.fullNode(failing.slice.origin({p, NodeId(n)})));
       for (const Operand& o : g.in(g.nodes[n]))
-        if (o.present() && g.tensors[at(o.tensor)].kind != TensorKind::kProduced &&
+        if (o.present() && g.tensors[o.tensor].kind != TensorKind::kProduced &&
             told.insert(o.tensor).second)
           tell(o.tensor, {}, false);
       std::vector<std::string> from;
       for (const Operand& o : g.in(g.nodes[n]))
         if (o.present()) from.push_back(nameOf(o.tensor));
-      for (const std::int32_t t : g.out(g.nodes[n]))
+      for (const TensorId t : g.out(g.nodes[n]))
         if (t >= 0 && told.insert(t).second) tell(t, place, claimed.contains(t), from);
     }
   }
@@ -199,8 +199,8 @@ class Collector {
   void fold() {
     const auto readAt = [&](const Edit& e) {
       const NodeRef ref = e.nodes.front();
-      const Graph& g = image_.problem().plan.programs[at(ref.program)].graph;
-      return g.in(g.nodes[at(ref.node)])[e.index].tensor;
+      const Graph& g = image_.problem().plan.programs[ref.program].graph;
+      return g.in(g.nodes[ref.node])[e.index].tensor;
     };
     const auto alike = [&](const Edit& a, const Edit& b) {
       const auto operatorAt = [&](const Edit& e) {
@@ -274,10 +274,10 @@ class Collector {
           for (NodeRef& ref : edits[j].nodes) {
             const auto p = at(ref.program);
             if (mended->plan.programs[p].graph.nodes.size() == sizes[p]) continue;
-            ref.node += static_cast<std::int32_t>(
-                std::count_if(places.begin(), places.end(), [&](NodeRef other) {
-                  return other.program == ref.program && other.node < ref.node;
-                }));
+            ref.node =
+                NodeId(ref.node + std::count_if(places.begin(), places.end(), [&](NodeRef other) {
+                         return other.program == ref.program && other.node < ref.node;
+                       }));
           }
         }
       }

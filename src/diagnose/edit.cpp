@@ -13,15 +13,13 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-Graph& graphOf(Problem& plan, std::int32_t p) { return plan.plan.programs[at(p)].graph; }
-const Graph& graphOf(const Problem& plan, std::int32_t p) {
-  return plan.plan.programs[at(p)].graph;
-}
+Graph& graphOf(Problem& plan, ProgramId p) { return plan.plan.programs[p].graph; }
+const Graph& graphOf(const Problem& plan, ProgramId p) { return plan.plan.programs[p].graph; }
 
 bool sameOperator(const Program& a, const Node& x, const Program& b, const Node& y) {
   if ((x.communication < 0) != (y.communication < 0)) return false;
   if (x.communication < 0) return x.op == y.op;
-  return a.communications[at(x.communication)].kind == b.communications[at(y.communication)].kind;
+  return a.communications[x.communication].kind == b.communications[y.communication].kind;
 }
 
 bool sameNodes(const Program& a, const Program& b) {
@@ -50,9 +48,8 @@ bool sameNames(const Program& a, const Node& x, const Program& b, const Node& y)
   if (!sameOperator(a, x, b, y) || x.inCount != y.inCount || x.outCount != y.outCount ||
       x.communication >= 0 || x.outCount == 0)
     return false;
-  const auto same = [&](std::int32_t s, std::int32_t t) {
-    return (s < 0) == (t < 0) &&
-           (s < 0 || a.graph.tensors[at(s)].name == b.graph.tensors[at(t)].name);
+  const auto same = [&](std::int32_t s, TensorId t) {
+    return (s < 0) == (t < 0) && (s < 0 || a.graph.tensors[s].name == b.graph.tensors[t].name);
   };
   for (std::size_t i = 0; i < x.inCount; ++i)
     if (!same(a.graph.in(x)[i].tensor, b.graph.in(y)[i].tensor)) return false;
@@ -67,7 +64,7 @@ void setOperands(Graph& g, Node& node, const std::vector<Operand>& in) {
   g.operands.insert(g.operands.end(), in.begin(), in.end());
 }
 
-void setResults(Graph& g, Node& node, const std::vector<std::int32_t>& out) {
+void setResults(Graph& g, Node& node, const std::vector<TensorId>& out) {
   node.firstOut = static_cast<std::uint32_t>(g.results.size());
   node.outCount = static_cast<std::uint32_t>(out.size());
   g.results.insert(g.results.end(), out.begin(), out.end());
@@ -108,21 +105,21 @@ class Application {
   // attributes that the operator has, shapes that fit.
   bool sound(NodeRef ref) const {
     const Graph& g = graphOf(plan_, ref.program);
-    const Node& node = g.nodes[at(ref.node)];
+    const Node& node = g.nodes[ref.node];
     for (const Operand& o : g.in(node))
-      if (o.present() && g.tensors[at(o.tensor)].perMicrobatch != o.microbatch.isOne() &&
+      if (o.present() && g.tensors[o.tensor].perMicrobatch != o.microbatch.isOne() &&
           (o.microbatch.isOne() || node.microbatch.isNone()))
         return false;
-    for (const std::int32_t t : g.out(node))
-      if (t >= 0 && g.tensors[at(t)].perMicrobatch && node.microbatch.isNone()) return false;
+    for (const TensorId t : g.out(node))
+      if (t >= 0 && g.tensors[t].perMicrobatch && node.microbatch.isNone()) return false;
     if (node.communication >= 0) return true;
     const ops::OperatorInfo& op = ops::Registry::instance().at(node.op);
     try {
       op.validate(plan_.attributes.at(node.attributes), node.inCount, node.outCount);
       const auto results = ir::inferNode(plan_.attributes, g, node);
       for (std::size_t r = 0; r < node.outCount; ++r) {
-        const std::int32_t t = g.out(node)[r];
-        if (t >= 0 && !fitsDeclared(results[r].shape, g.tensors[at(t)].shape, op.scalarMayBeOne))
+        const TensorId t = g.out(node)[r];
+        if (t >= 0 && !fitsDeclared(results[r].shape, g.tensors[t].shape, op.scalarMayBeOne))
           return false;
       }
     } catch (const std::exception&) {
@@ -132,19 +129,19 @@ class Application {
   }
 
   bool one(NodeRef ref, std::optional<NodeRef>& inserted) {
-    Program& program = plan_.plan.programs[at(ref.program)];
+    Program& program = plan_.plan.programs[ref.program];
     Graph& g = program.graph;
-    Node& node = g.nodes[at(ref.node)];
+    Node& node = g.nodes[ref.node];
     std::vector<Operand> in(g.in(node).begin(), g.in(node).end());
-    std::vector<std::int32_t> out(g.out(node).begin(), g.out(node).end());
+    std::vector<TensorId> out(g.out(node).begin(), g.out(node).end());
     switch (edit_.kind) {
       case Edit::Kind::kOperand: {
         if (edit_.index >= in.size()) return false;
         Operand& o = in[edit_.index];
         if (edit_.tensor >= 0) {
-          o.tensor = tensorIn(ref.program);
+          o.tensor = TensorId(tensorIn(ref.program));
           if (o.tensor < 0) return false;
-          const Tensor& t = g.tensors[at(o.tensor)];
+          const Tensor& t = g.tensors[o.tensor];
           if (!t.perMicrobatch) o.microbatch = Microbatch::none();
           else if (edit_.microbatch) o.microbatch = Microbatch::of(*edit_.microbatch);
           else if (o.microbatch.isNone() && node.microbatch.isNone()) return false;
@@ -171,7 +168,7 @@ class Application {
         return attribute(node);
       case Edit::Kind::kSpec: {
         if (node.communication < 0) return false;
-        CommunicationSpec& spec = program.communications[at(node.communication)];
+        CommunicationSpec& spec = program.communications[node.communication];
         spec.kind = edit_.communication;
         spec.groupAxes = edit_.axes;
         spec.groupAt.clear();
@@ -182,7 +179,7 @@ class Application {
       }
       case Edit::Kind::kPeer: {
         if (node.communication < 0) return false;
-        Coordinates& peer = program.communications[at(node.communication)].peer;
+        Coordinates& peer = program.communications[node.communication].peer;
         std::erase_if(peer, [&](const auto& c) {
           return std::find(edit_.axes.begin(), edit_.axes.end(), c.first) != edit_.axes.end() ||
                  std::any_of(edit_.peer.begin(), edit_.peer.end(),
@@ -194,26 +191,26 @@ class Application {
       }
       case Edit::Kind::kTag:
         if (node.communication < 0) return false;
-        program.communications[at(node.communication)].tag.reset();
+        program.communications[node.communication].tag.reset();
         return true;
       case Edit::Kind::kSwap: {
         // Two operators of one operand and one result each; the places in the program as well.
         for (std::int32_t m = ref.node - 1; m >= 0 && !in.empty(); --m) {
-          Node& other = g.nodes[at(m)];
+          Node& other = g.nodes[m];
           if (other.inCount != 1 || other.outCount != 1 || out.size() != 1 || in.size() != 1 ||
               g.out(other)[0] != in[0].tensor)
             continue;
           const Operand source = g.in(other)[0];
-          const Tensor& between = g.tensors[at(in[0].tensor)];
-          if (between.shape != g.tensors[at(out[0])].shape ||
-              between.shape != g.tensors[at(source.tensor)].shape)
+          const Tensor& between = g.tensors[in[0].tensor];
+          if (between.shape != g.tensors[out[0]].shape ||
+              between.shape != g.tensors[source.tensor].shape)
             return false;
           setOperands(g, node, {source});
           setResults(g, node, {in[0].tensor});
           setOperands(g, other, in);
           setResults(g, other, out);
           std::swap(node, other);
-          return sound({ref.program, m});
+          return sound({ref.program, NodeId(m)});
         }
         return false;
       }
@@ -232,7 +229,7 @@ class Application {
     return plan_.attributes.intern(std::move(attributes));
   }
 
-  std::int32_t tensorIn(std::int32_t program) const {
+  std::int32_t tensorIn(ProgramId program) const {
     return corresponding(plan_, first_.program, edit_.tensor, program);
   }
 
@@ -242,7 +239,7 @@ class Application {
     if (edit_.from) {
       const Graph& g =
           edit_.from->program < 0 ? plan_.model.graph : graphOf(plan_, edit_.from->program);
-      source = &plan_.attributes.at(g.nodes[at(edit_.from->node)].attributes);
+      source = &plan_.attributes.at(g.nodes[edit_.from->node].attributes);
     }
     const auto it = source->find(edit_.attribute);
     if (it == source->end()) return false;
@@ -269,40 +266,39 @@ class Application {
     return true;
   }
 
-  bool redefine(NodeRef ref, std::vector<Operand> in, std::vector<std::int32_t> out,
+  bool redefine(NodeRef ref, std::vector<Operand> in, std::vector<TensorId> out,
                 std::optional<NodeRef>& inserted) {
-    Program& program = plan_.plan.programs[at(ref.program)];
+    Program& program = plan_.plan.programs[ref.program];
     Graph& g = program.graph;
     if (edit_.index >= out.size() || out[edit_.index] < 0) return false;
-    const std::int32_t result = out[edit_.index];
+    const TensorId result = out[edit_.index];
     Operand source;
     const bool own = edit_.tensor < 0;
     const bool inPlace = !own && out.size() == 1;
     if (own) {
-      Tensor before = g.tensors[at(result)];
+      Tensor before = g.tensors[result];
       std::string name = plan_.names.text(before.name) + ".before";
       while (plan_.names.find(name).valid() && has(g, plan_.names.find(name))) name += "_";
       before.name = plan_.names.intern(name);
       const auto known = std::find_if(g.tensors.begin(), g.tensors.end(),
                                       [&](const Tensor& t) { return t.name == before.name; });
-      source.tensor = known == g.tensors.end()
-                          ? addTensor(g, before)
-                          : static_cast<std::int32_t>(known - g.tensors.begin());
+      source.tensor =
+          known == g.tensors.end() ? addTensor(g, before) : TensorId(known - g.tensors.begin());
       out[edit_.index] = source.tensor;
-      setResults(g, g.nodes[at(ref.node)], out);
+      setResults(g, g.nodes[ref.node], out);
     } else {
-      source.tensor = tensorIn(ref.program);
+      source.tensor = TensorId(tensorIn(ref.program));
       if (source.tensor < 0 || source.tensor == result) return false;
       for (const Operand& o : in)
         if (o.tensor == source.tensor) source.microbatch = o.microbatch;
       if (!inPlace) {
-        out[edit_.index] = -1;
-        setResults(g, g.nodes[at(ref.node)], out);
+        out[edit_.index] = TensorId();
+        setResults(g, g.nodes[ref.node], out);
       }
     }
     Node made;
-    made.location = g.nodes[at(ref.node)].location;
-    made.microbatch = g.nodes[at(ref.node)].microbatch;
+    made.location = g.nodes[ref.node].location;
+    made.microbatch = g.nodes[ref.node].microbatch;
     made.attributes = plan_.attributes.intern({});
     setOperands(g, made, {source});
     setResults(g, made, {result});
@@ -314,7 +310,7 @@ class Application {
       CommunicationSpec spec;
       spec.kind = edit_.communication;
       spec.comm = plan_.names.intern("mended." + std::to_string(first_.node) + "." +
-                                     plan_.names.text(g.tensors[at(result)].name));
+                                     plan_.names.text(g.tensors[result].name));
       spec.groupAxes = edit_.axes;
       spec.reduction = edit_.reduction;
       spec.dim = edit_.dim;
@@ -329,12 +325,14 @@ class Application {
       made.op = ops::Registry::instance().find(edit_.make == Edit::Make::kAdd ? "add" : "identity");
     }
     if (inPlace) {
-      g.nodes[at(ref.node)] = made;
+      g.nodes[ref.node] = made;
       std::erase_if(g.drawnMasks, [&](const DrawnMask& m) { return m.node == ref.node; });
     } else {
       g.nodes.insert(g.nodes.begin() + ref.node + 1, made);
-      for (DrawnMask& m : g.drawnMasks) m.node += m.node > ref.node;
-      inserted = NodeRef{ref.program, ref.node + 1};
+      for (DrawnMask& m : g.drawnMasks) {
+        if (m.node > ref.node) ++m.node;
+      }
+      inserted = NodeRef{ref.program, NodeId(ref.node + 1)};
     }
     return true;
   }
@@ -347,11 +345,15 @@ class Application {
            });
   }
   // What no file has stays at the end.
-  static std::int32_t addTensor(Graph& g, const Tensor& tensor) {
-    const auto place = static_cast<std::int32_t>(g.tensors.size() - g.tensorsAdded);
+  static TensorId addTensor(Graph& g, const Tensor& tensor) {
+    const TensorId place(g.tensors.size() - g.tensorsAdded);
     g.tensors.insert(g.tensors.begin() + place, tensor);
-    for (Operand& o : g.operands) o.tensor += o.tensor >= place;
-    for (std::int32_t& t : g.results) t += t >= place;
+    for (Operand& o : g.operands) {
+      if (o.tensor >= place) ++o.tensor;
+    }
+    for (TensorId& t : g.results) {
+      if (t >= place) ++t;
+    }
     return place;
   }
 
@@ -365,42 +367,39 @@ class Application {
 std::vector<NodeRef> lineOf(const Problem& plan, NodeRef node) {
   std::vector<NodeRef> line;
   const auto add = [&](NodeRef ref) {
-    const Program& program = plan.plan.programs[at(ref.program)];
-    const Node& own = program.graph.nodes[at(ref.node)];
+    const Program& program = plan.plan.programs[ref.program];
+    const Node& own = program.graph.nodes[ref.node];
     line.push_back(ref);
     if (!own.microbatch.isOne()) return;
-    for (std::size_t n = 0; n < program.graph.nodes.size(); ++n)
-      if (sameLine(program, own, program.graph.nodes[n]))
-        line.push_back({ref.program, static_cast<std::int32_t>(n)});
+    for (const NodeId n : firstIds<NodeId>(program.graph.nodes.size()))
+      if (sameLine(program, own, program.graph.nodes[n])) line.push_back({ref.program, n});
   };
   add(node);
-  const Program& mine = plan.plan.programs[at(node.program)];
-  for (std::size_t p = 0; p < plan.plan.programs.size(); ++p) {
-    if (static_cast<std::int32_t>(p) == node.program) continue;
+  const Program& mine = plan.plan.programs[node.program];
+  for (const ProgramId p : firstIds<ProgramId>(plan.plan.programs.size())) {
+    if (p == node.program) continue;
     const Program& other = plan.plan.programs[p];
     if (sameNodes(mine, other)) {
-      add({static_cast<std::int32_t>(p), node.node});
+      add({p, node.node});
       continue;
     }
     // Of another stage: the same operator on tensors of the same names.
-    for (std::size_t n = 0; n < other.graph.nodes.size(); ++n) {
-      if (!sameNames(mine, mine.graph.nodes[at(node.node)], other, other.graph.nodes[n])) continue;
-      add({static_cast<std::int32_t>(p), static_cast<std::int32_t>(n)});
+    for (const NodeId n : firstIds<NodeId>(other.graph.nodes.size())) {
+      if (!sameNames(mine, mine.graph.nodes[node.node], other, other.graph.nodes[n])) continue;
+      add({p, n});
       break;
     }
   }
   return line;
 }
 
-std::int32_t corresponding(const Problem& plan, std::int32_t from, std::int32_t tensor,
-                           std::int32_t to) {
+TensorId corresponding(const Problem& plan, std::int32_t from, TensorId tensor, std::int32_t to) {
   if (from == to) return tensor;
-  const Graph &a = graphOf(plan, from), &b = graphOf(plan, to);
-  if (!sameNodes(plan.plan.programs[at(from)], plan.plan.programs[at(to)])) {
-    const auto it = std::find_if(b.tensors.begin(), b.tensors.end(), [&](const Tensor& t) {
-      return t.name == a.tensors[at(tensor)].name;
-    });
-    return it == b.tensors.end() ? -1 : static_cast<std::int32_t>(it - b.tensors.begin());
+  const Graph &a = graphOf(plan, ProgramId(from)), &b = graphOf(plan, ProgramId(to));
+  if (!sameNodes(plan.plan.programs[from], plan.plan.programs[to])) {
+    const auto it = std::find_if(b.tensors.begin(), b.tensors.end(),
+                                 [&](const Tensor& t) { return t.name == a.tensors[tensor].name; });
+    return TensorId(it == b.tensors.end() ? -1 : static_cast<std::int32_t>(it - b.tensors.begin()));
   }
   for (std::size_t n = 0; n < std::min(a.nodes.size(), b.nodes.size()); ++n) {
     const Node &x = a.nodes[n], &y = b.nodes[n];
@@ -409,7 +408,7 @@ std::int32_t corresponding(const Problem& plan, std::int32_t from, std::int32_t 
     for (std::size_t i = 0; i < std::min(x.inCount, y.inCount); ++i)
       if (a.in(x)[i].tensor == tensor) return b.in(y)[i].tensor;
   }
-  return -1;
+  return TensorId();
 }
 
 bool apply(Problem& plan, const Edit& edit, std::vector<NodeRef>* touched) {

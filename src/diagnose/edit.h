@@ -15,8 +15,7 @@ namespace shardproof::diagnose {
 std::vector<NodeRef> lineOf(const Problem& plan, NodeRef node);
 // The tensor of program `to` that stands where `tensor` stands in program `from`; -1: there is
 // none.
-std::int32_t corresponding(const Problem& plan, std::int32_t from, std::int32_t tensor,
-                           std::int32_t to);
+TensorId corresponding(const Problem& plan, std::int32_t from, TensorId tensor, std::int32_t to);
 
 struct Edit {
   enum class Kind : std::uint8_t {
@@ -42,7 +41,7 @@ struct Edit {
   bool wholeLine = false;      // in the full plan: all of lineOf()
   std::size_t index = 0, other = 0;
   Make make = Make::kIdentity;
-  std::int32_t tensor = -1;  // of the first node's program, in the image and in the full plan
+  TensorId tensor;  // of the first node's program, in the image and in the full plan
   bool ownMicrobatch = false;
   std::optional<std::int32_t> microbatch;
   std::string attribute;

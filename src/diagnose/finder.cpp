@@ -92,12 +92,12 @@ Finder::Finder(const Image& image, const Numbers& numbers, const ModelValues& mo
     if (indexed > kMostIndexed) break;
     for (std::int64_t i = 0; i < value.size(); ++i)
       if (value.data()[i].v != 0 && !value.data()[i].special())
-        index_.emplace(value.data()[i].v, Position{static_cast<std::int32_t>(t), i});
+        index_.emplace(value.data()[i].v, Position{TensorId(t), i});
   }
 }
 
 bool Finder::matches(const Elements& x, Position p, Is& is) const {
-  const auto& whole = model_.field.values[0][at(p.tensor)];
+  const auto& whole = model_.field.values[0][p.tensor];
   if (!whole || static_cast<std::size_t>(whole.size()) < x.size()) return false;
   is = {};
   is.kind = Is::Kind::kBox;
@@ -118,7 +118,7 @@ bool Finder::matches(const Elements& x, Position p, Is& is) const {
   if (p.offset + static_cast<std::int64_t>(x.size()) > whole.size()) return false;
   for (std::size_t d = 0; d < kDraws; ++d)
     if (!std::equal(x.of[d].begin(), x.of[d].end(),
-                    model_.field.values[d][at(p.tensor)].data() + p.offset))
+                    model_.field.values[d][p.tensor].data() + p.offset))
       return false;
   is.low = {p.offset};
   is.extent = {};
@@ -166,14 +166,14 @@ std::vector<std::vector<std::int32_t>> Finder::axisSets(bool microbatches) const
 }
 
 // Over all ranks (and microbatches) that differ in these axes only.
-std::optional<Elements> Finder::summedOver(std::int64_t rank, std::int32_t slot,
+std::optional<Elements> Finder::summedOver(Rank rank, std::int32_t slot,
                                            const std::vector<std::int32_t>& axes) const {
   const interpret::Programs& programs = numbers_.setup().programs;
   const auto& layout = programs.layout(rank);
-  const std::int32_t t = layout.tensorOfSlot[at(slot)];
-  const Tensor& tensor = programs.program(rank).graph.tensors[at(t)];
-  const std::int32_t own = slot - layout.firstSlot[at(t)];
-  std::vector<std::int64_t> ranks{rank};
+  const TensorId t = layout.tensorOfSlot[slot];
+  const Tensor& tensor = programs.program(rank).graph.tensors[t];
+  const std::int32_t own = slot - layout.firstSlot[t];
+  std::vector<Rank> ranks{rank};
   std::vector<std::int32_t> microbatches{own};
   for (const std::int32_t axis : axes) {
     if (axis == kMicrobatchAxis) {
@@ -183,21 +183,21 @@ std::optional<Elements> Finder::summedOver(std::int64_t rank, std::int32_t slot,
         microbatches.push_back(m);
       continue;
     }
-    std::vector<std::int64_t> wider;
-    for (const std::int64_t r : ranks)
+    std::vector<Rank> wider;
+    for (const Rank r : ranks)
       for (std::int64_t c = 0; c < programs.mesh().size(at(axis)); ++c)
-        wider.push_back(programs.mesh().moved(r, at(axis), c));
+        wider.push_back(Rank(programs.mesh().moved(r, at(axis), c)));
     ranks = std::move(wider);
   }
   Elements sum;
-  for (const std::int64_t r : ranks) {
+  for (const Rank r : ranks) {
     const auto& other = programs.layout(r);
     const auto it = other.tensorByName.find(tensor.name);
     if (it == other.tensorByName.end()) return std::nullopt;
-    const bool each = programs.program(r).graph.tensors[at(it->second)].perMicrobatch;
+    const bool each = programs.program(r).graph.tensors[it->second].perMicrobatch;
     if (each != tensor.perMicrobatch) return std::nullopt;
     for (const std::int32_t m : microbatches) {
-      const Elements& x = numbers_.local(r, other.firstSlot[at(it->second)] + m);
+      const Elements& x = numbers_.local(r, other.firstSlot[it->second] + m);
       if (!x.known() || (sum.known() && (x.shape != sum.shape || x.element != sum.element)))
         return std::nullopt;
       add(sum, x);
@@ -206,7 +206,7 @@ std::optional<Elements> Finder::summedOver(std::int64_t rank, std::int32_t slot,
   return sum;
 }
 
-Is Finder::local(std::int64_t rank, std::int32_t slot) const {
+Is Finder::local(Rank rank, std::int32_t slot) const {
   const Elements& x = numbers_.local(rank, slot);
   Is is = box(x);
   if (is.kind != Is::Kind::kUnknown || x.element != ElementKind::kReal) return is;
@@ -253,8 +253,7 @@ std::optional<Elements> Finder::claimsOver(std::size_t c, const std::vector<std:
 
 Is Finder::claim(std::size_t c) const {
   const Elements &wanted = numbers_.expected(c), &has = numbers_.actual(c);
-  const std::int32_t tensor =
-      numbers_.setup().problem.plan.lineage[at(numbers_.claim(c).entry)].tensor;
+  const TensorId tensor = numbers_.setup().problem.plan.lineage[numbers_.claim(c).entry].tensor;
   Is is;
   is.tensor = tensor;
   is.low = numbers_.claim(c).low;
@@ -295,7 +294,7 @@ Is Finder::claim(std::size_t c) const {
   const auto less = difference(wanted, has), more = difference(has, wanted);
   if (less) {
     const interpret::Programs& programs = numbers_.setup().programs;
-    const std::int64_t rank = numbers_.claim(c).parts.front().rank;
+    const Rank rank = numbers_.claim(c).parts.front().rank;
     const auto& layout = programs.layout(rank);
     for (std::int32_t slot = 0; slot < layout.slots(); ++slot) {
       const Elements& x = numbers_.local(rank, slot);
@@ -303,11 +302,11 @@ Is Finder::claim(std::size_t c) const {
         continue;
       const bool missing = x == *less;
       if (!missing && !(x == *more)) continue;
-      const std::int32_t t = layout.tensorOfSlot[at(slot)];
+      const TensorId t = layout.tensorOfSlot[slot];
       const Graph& graph = programs.program(rank).graph;
-      is.local = numbers_.setup().problem.names.text(graph.tensors[at(t)].name);
-      if (graph.tensors[at(t)].perMicrobatch)
-        is.local += "#" + std::to_string(slot - layout.firstSlot[at(t)]);
+      is.local = numbers_.setup().problem.names.text(graph.tensors[t].name);
+      if (graph.tensors[t].perMicrobatch)
+        is.local += "#" + std::to_string(slot - layout.firstSlot[t]);
       return found(missing ? Is::Kind::kLess : Is::Kind::kMore);
     }
   }

@@ -35,7 +35,7 @@ struct Is {
     kPermuted,  // the box's elements in another order
   };
   Kind kind = Kind::kUnknown;
-  std::int32_t tensor = -1;        // of the model
+  TensorId tensor;                 // of the model
   Shape low, extent;               // of the box; empty extent: elements of it in a row
   std::vector<std::int32_t> axes;  // kMicrobatchAxis for microbatches
   Ratio ratio;
@@ -49,10 +49,10 @@ class Finder {
 
   // A box of some tensor of the model, `likely` before all others.
   Is box(const Elements& x, std::int32_t likely = -1) const;
-  Is local(std::int64_t rank, std::int32_t slot) const;  // a box, or a partial sum of one
-  Is claim(std::size_t c) const;                         // of one that does not hold
+  Is local(Rank rank, std::int32_t slot) const;  // a box, or a partial sum of one
+  Is claim(std::size_t c) const;                 // of one that does not hold
 
-  std::string tensorName(std::int32_t logical) const;
+  std::string tensorName(TensorId logical) const;
   // "y[0:4, 0:8]", in the sizes of the image; without a box where that is all of it or where sizes
   // are not those of the plan.
   std::string boxText(const Is& is) const;
@@ -64,13 +64,13 @@ class Finder {
 
  private:
   struct Position {
-    std::int32_t tensor;
+    TensorId tensor;
     std::int64_t offset;
   };
   bool matches(const Elements& x, Position at, Is& is) const;
   // Nonempty subsets of the axes that have several ranks, and the microbatches where asked.
   std::vector<std::vector<std::int32_t>> axisSets(bool microbatches) const;
-  std::optional<Elements> summedOver(std::int64_t rank, std::int32_t slot,
+  std::optional<Elements> summedOver(Rank rank, std::int32_t slot,
                                      const std::vector<std::int32_t>& axes) const;
   std::optional<Elements> claimsOver(std::size_t c, const std::vector<std::int32_t>& axes,
                                      bool expected) const;

@@ -7,21 +7,19 @@ namespace shardproof::diagnose {
 
 namespace {
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 std::string number(Ratio r) {
   return r.den == 1 ? std::to_string(r.num) : std::to_string(r.num) + "/" + std::to_string(r.den);
 }
 
 }  // namespace
 
-std::string Finder::tensorName(std::int32_t logical) const {
+std::string Finder::tensorName(TensorId logical) const {
   return numbers_.setup().tensorName(logical);
 }
 
 std::string Finder::boxText(const Is& is) const {
   const std::string name = "`" + tensorName(is.tensor) + "`";
-  const Shape& whole = image_.problem().model.graph.tensors[at(is.tensor)].shape;
+  const Shape& whole = image_.problem().model.graph.tensors[is.tensor].shape;
   if (is.extent == whole) return name;
   if (!image_.isFull()) return "a part of " + name;
   if (is.extent.empty()) {
@@ -40,15 +38,14 @@ std::string Finder::axesText(const std::vector<std::int32_t>& axes) const {
   std::string text;
   for (std::size_t i = 0; i < axes.size(); ++i) {
     if (i > 0) text += i + 1 == axes.size() ? " and " : ", ";
-    text +=
-        axes[i] == kMicrobatchAxis ? "microbatches" : image_.problem().plan.mesh[at(axes[i])].name;
+    text += axes[i] == kMicrobatchAxis ? "microbatches" : image_.problem().plan.mesh[axes[i]].name;
   }
   return text;
 }
 
 std::int64_t Finder::sizeOf(std::int32_t axis) const {
   const Plan& plan = image_.problem().plan;
-  return axis == kMicrobatchAxis ? plan.microbatches : plan.mesh[at(axis)].size;
+  return axis == kMicrobatchAxis ? plan.microbatches : plan.mesh[axis].size;
 }
 
 // Sizes of the image stand for those of the plan, which are the ones to be told.

@@ -15,8 +15,6 @@ namespace {
 constexpr double kFlopsOfFull = 3e8;  // of all ranks: below, the plan itself is looked at
 constexpr double kBytesOfFull = 3e8;
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 }  // namespace
 
 Image::Image(const Problem& full, double seconds) : full_(full) {
@@ -29,7 +27,7 @@ Image::Image(const Problem& full, double seconds) : full_(full) {
   }
   const PlanIndex planIndex(problem());
   for (std::size_t e = 0; e < problem().plan.lineage.size(); ++e)
-    order_.emplace_back(planIndex.entryKey(static_cast<std::int32_t>(e)), e);
+    order_.emplace_back(planIndex.entryKey(EntryId(e)), e);
 }
 
 // What was inferred of the full plan is not in the smaller one: it is inferred there anew, and what
@@ -44,11 +42,13 @@ void Image::inferHere() {
   shrunk_.problem = std::move(found.problem);
   const auto keyOf = [&](const Problem& of, const LineageEntry& entry) {
     const Part& part = entry.shards.front().parts.front();
-    std::string key = of.names.text(of.model.graph.tensors[at(entry.tensor)].name) + '\0' +
-                      of.names.text(part.local);
+    std::string key =
+        of.names.text(of.model.graph.tensors[entry.tensor].name) + '\0' + of.names.text(part.local);
     for (const auto& [axis, c] : part.at)
       key += '\0' + std::to_string(axis) + '=' +
-             std::to_string(&of == &full_ ? c : shrunk_.coordinatesOf[at(axis)][at(c)]);
+             std::to_string(&of == &full_ ? c
+                                          : shrunk_.coordinatesOf[static_cast<std::size_t>(axis)]
+                                                                 [static_cast<std::size_t>(c)]);
     return key;
   };
   std::map<std::string, std::int32_t> here;
@@ -71,28 +71,28 @@ std::int32_t Image::entryHere(std::int32_t fullEntry) const {
 }
 
 std::int64_t Image::fullMicrobatch(std::int64_t here) const {
-  return isFull() ? here : shrunk_.microbatchOf[at(here)];
+  return isFull() ? here : shrunk_.microbatchOf[here];
 }
 
-std::vector<std::int64_t> Image::fullRanks(const std::vector<std::int64_t>& here) const {
+std::vector<Rank> Image::fullRanks(const std::vector<Rank>& here) const {
   if (isFull()) return here;
   const MeshView small(problem().plan.mesh), large(full_.plan.mesh);
-  const std::set<std::int64_t> given(here.begin(), here.end());
-  std::set<std::int64_t> ranks;
-  for (const std::int64_t r : given) {
-    std::vector<std::int64_t> found{0};
+  const std::set<Rank> given(here.begin(), here.end());
+  std::set<Rank> ranks;
+  for (const Rank r : given) {
+    std::vector<Rank> found{0};
     for (std::int32_t a = 0; a < small.axes(); ++a) {
       bool all = true;
       for (std::int32_t c = 0; c < small.size(a); ++c)
         all = all && given.contains(small.with(r, a, c));
-      const auto& kept = shrunk_.coordinatesOf[at(a)];
+      const auto& kept = shrunk_.coordinatesOf[a];
       const std::int32_t own = small.coordinate(r, a);
       const bool stayed = all && own == 0;  // the first of them brings those that went
-      std::vector<std::int64_t> wider;
+      std::vector<Rank> wider;
       for (const std::int64_t f : found) {
         for (std::int32_t c = 0; c < large.size(a); ++c) {
           const bool went = std::find(kept.begin(), kept.end(), c) == kept.end();
-          if (c == kept[at(own)] || (stayed && went)) wider.push_back(large.with(f, a, c));
+          if (c == kept[own] || (stayed && went)) wider.push_back(large.with(Rank(f), a, c));
         }
       }
       found = std::move(wider);

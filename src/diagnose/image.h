@@ -16,7 +16,8 @@
 namespace shardproof::diagnose {
 
 struct NodeRef {
-  std::int32_t program = -1, node = -1;
+  ProgramId program;
+  NodeId node;
   auto operator<=>(const NodeRef&) const = default;
 };
 
@@ -30,18 +31,16 @@ class Image {
   bool isFull() const { return shrunk_.problem == nullptr; }
   // An entry of the full plan's lineage; -1: it has none here.
   std::int32_t entryHere(std::int32_t fullEntry) const;
-  std::int32_t fullProgram(std::int32_t program) const {
-    return isFull() ? program : shrunk_.programOf[static_cast<std::size_t>(program)];
+  ProgramId fullProgram(ProgramId program) const {
+    return isFull() ? program : shrunk_.programOf[program];
   }
   NodeRef fullNode(NodeRef here) const { return {fullProgram(here.program), here.node}; }
   // Ranks of the full plan that these ones stand for: where along an axis all that stayed are among
   // them, all that went are too.
-  std::vector<std::int64_t> fullRanks(const std::vector<std::int64_t>& here) const;
+  std::vector<Rank> fullRanks(const std::vector<Rank>& here) const;
   std::int64_t fullMicrobatch(std::int64_t here) const;
   // Lineage entries in the order in which one may rely on another.
-  bool before(std::int32_t entry, std::int32_t other) const {
-    return order_[static_cast<std::size_t>(entry)] < order_[static_cast<std::size_t>(other)];
-  }
+  bool before(EntryId entry, std::int32_t other) const { return order_[entry] < order_[other]; }
 
  private:
   void inferHere();

@@ -39,15 +39,14 @@ std::vector<T> elementsOf(const interpret::Value<T>& whole, const Shape& low, co
 
 }  // namespace
 
-Elements boxOf(const ModelValues& model, std::int32_t tensor, const Shape& low,
-               const Shape& extent) {
-  const auto& whole = model.field.values[0][at(tensor)];
+Elements boxOf(const ModelValues& model, TensorId tensor, const Shape& low, const Shape& extent) {
+  const auto& whole = model.field.values[0][tensor];
   Elements box;
   box.shape = extent;
   box.element = whole.element;
   if (!whole || whole.element == ElementKind::kComplex) return box;
   for (std::size_t d = 0; d < kDraws; ++d)
-    box.of[d] = elementsOf(model.field.values[d][at(tensor)], low, extent);
+    box.of[d] = elementsOf(model.field.values[d][tensor], low, extent);
   return box;
 }
 
@@ -76,14 +75,14 @@ void Numbers::execute(ModelValuesIn<T>& model, std::size_t draw, const Take& tak
     hooks.logical = &model.values[draw];
   } else {
     model.values[draw].assign(setup_.problem.model.graph.tensors.size(), {});
-    hooks.ofModel = [&](std::int32_t t, const interpret::Value<T>& value) {
+    hooks.ofModel = [&](TensorId t, const interpret::Value<T>& value) {
       interpret::Value<T> copy(model_.memory, value.shape, value.element);
       std::copy(value.data(), value.data() + value.size(), copy.writable());
       copy.masked = value.masked;
-      model.values[draw][at(t)] = std::move(copy);
+      model.values[draw][t] = std::move(copy);
     };
   }
-  hooks.ofPlan = [&](std::int64_t rank, std::int32_t slot, const interpret::Value<T>& value) {
+  hooks.ofPlan = [&](Rank rank, std::int32_t slot, const interpret::Value<T>& value) {
     take(setup_.programs.slot(rank, slot), value);
   };
   interpret::Draw draws;
@@ -103,7 +102,7 @@ void Numbers::inField() {
       kept.of[d].assign(value.data(), value.data() + value.size());
     });
   for (std::size_t c = 0; c < claims(); ++c) {
-    const std::int32_t tensor = setup_.problem.plan.lineage[at(claim(c).entry)].tensor;
+    const TensorId tensor = setup_.problem.plan.lineage[claim(c).entry].tensor;
     expected_[c] = boxOf(model_, tensor, claim(c).low, claim(c).extent);
     Elements& sum = actual_[c];
     for (const auto& part : claim(c).parts) {
@@ -125,10 +124,10 @@ void Numbers::inReals(std::size_t draw) {
   std::vector<std::vector<std::size_t>> claimsOfSlot(at(setup_.programs.slots()));
   for (std::size_t c = 0; c < claims(); ++c)
     for (const auto& part : claim(c).parts)
-      claimsOfSlot[at(setup_.programs.slot(part.rank, part.slot))].push_back(c);
+      claimsOfSlot[setup_.programs.slot(part.rank, part.slot)].push_back(c);
   std::vector<std::vector<long double>> sums(claims());
   execute(model_.real, draw, [&](std::int64_t slot, const interpret::Value<long double>& value) {
-    for (const std::size_t c : claimsOfSlot[at(slot)]) {
+    for (const std::size_t c : claimsOfSlot[slot]) {
       auto& sum = sums[c];
       if (sum.empty()) sum.assign(value.data(), value.data() + value.size());
       else
@@ -137,8 +136,8 @@ void Numbers::inReals(std::size_t draw) {
     }
   });
   for (std::size_t c = 0; c < claims(); ++c) {
-    const std::int32_t tensor = setup_.problem.plan.lineage[at(claim(c).entry)].tensor;
-    const auto& whole = model_.real.values[draw][at(tensor)];
+    const TensorId tensor = setup_.problem.plan.lineage[claim(c).entry].tensor;
+    const auto& whole = model_.real.values[draw][tensor];
     if (!whole || whole.element == ElementKind::kComplex) continue;
     const std::vector<long double> wanted = elementsOf(whole, claim(c).low, claim(c).extent);
     long double largest = 0;
@@ -183,17 +182,17 @@ bool Numbers::allHoldInField() const {
   return true;
 }
 
-const Elements& Numbers::local(std::int64_t rank, std::int32_t slot) const {
+const Elements& Numbers::local(Rank rank, std::int32_t slot) const {
   static const Elements none;
   const auto it = local_.find(setup_.programs.slot(rank, slot));
   return it == local_.end() ? none : it->second;
 }
 
-const Elements& Numbers::logical(std::int32_t tensor) const {
+const Elements& Numbers::logical(TensorId tensor) const {
   const auto [it, added] = logical_.emplace(tensor, Elements{});
-  if (added && model_.field.values[0][at(tensor)])
-    it->second = boxOf(model_, tensor, Shape(model_.field.values[0][at(tensor)].shape.size(), 0),
-                       model_.field.values[0][at(tensor)].shape);
+  if (added && model_.field.values[0][tensor])
+    it->second = boxOf(model_, tensor, Shape(model_.field.values[0][tensor].shape.size(), 0),
+                       model_.field.values[0][tensor].shape);
   return it->second;
 }
 

@@ -65,8 +65,8 @@ class Numbers {
   bool allHold() const;
   bool allHoldInField() const;
   // Of a rank's slot; nothing known where it has no value.
-  const Elements& local(std::int64_t rank, std::int32_t slot) const;
-  const Elements& logical(std::int32_t tensor) const;
+  const Elements& local(Rank rank, std::int32_t slot) const;
+  const Elements& logical(TensorId tensor) const;
 
  private:
   template <class T, class Take>
@@ -86,7 +86,6 @@ class Numbers {
 };
 
 // Of a tensor of the model, the elements of a box.
-Elements boxOf(const ModelValues& model, std::int32_t tensor, const Shape& low,
-               const Shape& extent);
+Elements boxOf(const ModelValues& model, TensorId tensor, const Shape& low, const Shape& extent);
 
 }  // namespace shardproof::diagnose

@@ -13,11 +13,9 @@ constexpr std::size_t kMostHops = 3;  // upstream, for what a result may be made
 constexpr std::size_t kMostOperands = 40;
 constexpr std::size_t kMostOfModel = 4;  // other values of an attribute
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 bool isCollective(const Program& program, const Node& node) {
   if (node.communication < 0) return false;
-  const Communication kind = program.communications[at(node.communication)].kind;
+  const Communication kind = program.communications[node.communication].kind;
   return kind == Communication::kAllReduce || kind == Communication::kAllGather ||
          kind == Communication::kReduceScatter;
 }
@@ -80,11 +78,11 @@ void Search::suspicious(const Line& line, const Is& found, std::vector<Edit>& ed
   const Graph& g = program(ref).graph;
   if (n.outCount == 0 || g.out(n)[0] < 0 || isCollective(program(ref), n)) return;
   bool near = copies(n);
-  std::vector<std::int32_t> sources;
-  std::vector<std::int32_t> level{g.out(n)[0]};
+  std::vector<TensorId> sources;
+  std::vector<TensorId> level{g.out(n)[0]};
   for (std::size_t hop = 0; hop < kMostHops; ++hop) {
-    std::vector<std::int32_t> next;
-    for (const std::int32_t t : level) {
+    std::vector<TensorId> next;
+    for (const TensorId t : level) {
       for (const Node& m : g.nodes) {
         const auto out = g.out(m);
         if (std::find(out.begin(), out.end(), t) == out.end()) continue;
@@ -102,8 +100,8 @@ void Search::suspicious(const Line& line, const Is& found, std::vector<Edit>& ed
     if (hop == 0 && sources.size() > 2) break;
   }
   if (!near) return;
-  const Tensor& result = g.tensors[at(g.out(n)[0])];
-  const auto propose = [&](std::int32_t source, Communication kind,
+  const Tensor& result = g.tensors[g.out(n)[0]];
+  const auto propose = [&](TensorId source, Communication kind,
                            const std::vector<std::int32_t>& axes, std::int32_t dim) {
     Edit edit = on(line, Edit::Kind::kRedefine);
     edit.make = Edit::Make::kCollective;
@@ -115,14 +113,14 @@ void Search::suspicious(const Line& line, const Is& found, std::vector<Edit>& ed
   };
   // The beginning of the chain first: what stands between may all be there in its place.
   std::reverse(sources.begin(), sources.end());
-  for (const std::int32_t source : sources) {
-    const Tensor& t = g.tensors[at(source)];
+  for (const TensorId source : sources) {
+    const Tensor& t = g.tensors[source];
     if (t.element != result.element || (t.perMicrobatch && !result.perMicrobatch) ||
         t.shape.size() != result.shape.size())
       continue;
     for (const auto& axes : axisSets(found)) {
       std::int64_t members = 1;
-      for (const std::int32_t a : axes) members *= plan().plan.mesh[at(a)].size;
+      for (const std::int32_t a : axes) members *= plan().plan.mesh[a].size;
       if (t.shape == result.shape) {
         propose(source, Communication::kAllReduce, axes, 0);
         continue;
@@ -145,7 +143,7 @@ void Search::collectives(const Line& line, const Is& found, std::vector<Edit>& e
   const NodeRef ref = line.nodes.front();
   const Node& n = node(ref);
   if (!isCollective(program(ref), n)) return;
-  const CommunicationSpec& spec = program(ref).communications[at(n.communication)];
+  const CommunicationSpec& spec = program(ref).communications[n.communication];
   const auto propose = [&](Communication kind, const std::vector<std::int32_t>& axes,
                            Reduction reduction, std::int32_t dim) {
     if (spec.groupAt.empty() && kind == spec.kind && axes == spec.groupAxes &&
@@ -159,7 +157,7 @@ void Search::collectives(const Line& line, const Is& found, std::vector<Edit>& e
     edits.push_back(edit);
   };
   const Graph& g = program(ref).graph;
-  if (g.tensors[at(g.in(n)[0].tensor)].shape == g.tensors[at(g.out(n)[0])].shape) {
+  if (g.tensors[g.in(n)[0].tensor].shape == g.tensors[g.out(n)[0]].shape) {
     Edit edit = on(line, Edit::Kind::kRedefine);
     edit.make = Edit::Make::kIdentity;
     edit.tensor = g.in(n)[0].tensor;
@@ -168,7 +166,7 @@ void Search::collectives(const Line& line, const Is& found, std::vector<Edit>& e
   if (spec.groupAt.empty()) {
     for (const Reduction r : {Reduction::kSum, Reduction::kMean})
       if (spec.kind != Communication::kAllGather) propose(spec.kind, spec.groupAxes, r, spec.dim);
-    const Shape& shape = program(ref).graph.tensors[at(program(ref).graph.in(n)[0].tensor)].shape;
+    const Shape& shape = program(ref).graph.tensors[program(ref).graph.in(n)[0].tensor].shape;
     if (spec.kind != Communication::kAllReduce)
       for (std::size_t d = 0; d < shape.size(); ++d)
         propose(spec.kind, spec.groupAxes, spec.reduction, static_cast<std::int32_t>(d));
@@ -181,7 +179,7 @@ void Search::messages(const Line& line, std::vector<Edit>& edits) const {
   const NodeRef ref = line.nodes.front();
   const Node& n = node(ref);
   if (n.communication < 0) return;
-  const CommunicationSpec& spec = program(ref).communications[at(n.communication)];
+  const CommunicationSpec& spec = program(ref).communications[n.communication];
   if (spec.kind != Communication::kSend && spec.kind != Communication::kReceive) return;
   Edit edit = on(line, Edit::Kind::kPeer);
   edit.nodes = messagesOf(spec.comm);
@@ -189,7 +187,7 @@ void Search::messages(const Line& line, std::vector<Edit>& edits) const {
   // What no other message names: a rank that is like the sender but for its stage.
   std::set<std::int32_t> named;
   for (const NodeRef other : edit.nodes)
-    for (const auto& [axis, c] : program(other).communications[at(node(other).communication)].peer)
+    for (const auto& [axis, c] : program(other).communications[node(other).communication].peer)
       named.insert(axis);
   for (const std::int32_t axis : named) {
     if (named.size() < 2) break;
@@ -203,12 +201,11 @@ void Search::messages(const Line& line, std::vector<Edit>& edits) const {
 
 std::vector<NodeRef> Search::messagesOf(NameId comm) const {
   std::vector<NodeRef> found;
-  for (std::size_t p = 0; p < plan().plan.programs.size(); ++p) {
+  for (const ProgramId p : firstIds<ProgramId>(plan().plan.programs.size())) {
     const Program& own = plan().plan.programs[p];
-    for (std::size_t m = 0; m < own.graph.nodes.size(); ++m) {
+    for (const NodeId m : firstIds<NodeId>(own.graph.nodes.size())) {
       const std::int32_t c = own.graph.nodes[m].communication;
-      if (c >= 0 && own.communications[at(c)].comm == comm)
-        found.push_back({static_cast<std::int32_t>(p), static_cast<std::int32_t>(m)});
+      if (c >= 0 && own.communications[c].comm == comm) found.push_back({p, m});
     }
   }
   return found;
@@ -260,20 +257,18 @@ void Search::attributes(const Line& line, bool strange, std::vector<Edit>& edits
     // The line itself: one of it may be unlike the others.
     for (const NodeRef other : line.nodes) propose(node(other), other);
     const auto& model = plan().model.graph.nodes;
-    for (std::size_t m = 0; m < model.size(); ++m)
-      propose(model[m], {-1, static_cast<std::int32_t>(m)});
-    for (std::size_t p = 0; p < plan().plan.programs.size(); ++p) {
+    for (const NodeId m : firstIds<NodeId>(model.size())) propose(model[m], {ProgramId(), m});
+    for (const ProgramId p : firstIds<ProgramId>(plan().plan.programs.size())) {
       const auto& nodes = plan().plan.programs[p].graph.nodes;
-      for (std::size_t m = 0; m < nodes.size(); ++m)
-        propose(nodes[m], {static_cast<std::int32_t>(p), static_cast<std::int32_t>(m)});
+      for (const NodeId m : firstIds<NodeId>(nodes.size())) propose(nodes[m], {p, m});
     }
   }
   // On each program of the line alone as well: ranks may be meant to differ.
   const std::size_t whole = edits.size();
-  std::set<std::int32_t> programs;
+  std::set<ProgramId> programs;
   for (const NodeRef r : line.nodes) programs.insert(r.program);
   if (programs.size() < 2) return;
-  for (const std::int32_t p : programs) {
+  for (const ProgramId p : programs) {
     for (std::size_t i = 0; i < whole; ++i) {
       Edit edit = edits[i];
       if (edit.from->program == p) continue;
@@ -290,8 +285,8 @@ void Search::terms(const Line& line, std::vector<Edit>& edits) const {
   const Node& n = node(ref);
   const Graph& g = program(ref).graph;
   if (!copies(n) || n.outCount != 1 || g.out(n)[0] < 0) return;
-  for (const std::int32_t t : unread(ref.program)) {
-    if (!serves(g.tensors[at(t)], g.tensors[at(g.out(n)[0])])) continue;
+  for (const TensorId t : unread(ref.program)) {
+    if (!serves(g.tensors[t], g.tensors[g.out(n)[0]])) continue;
     Edit edit = on(line, Edit::Kind::kRedefine);
     edit.make = Edit::Make::kAdd;
     edit.tensor = t;
@@ -300,8 +295,8 @@ void Search::terms(const Line& line, std::vector<Edit>& edits) const {
 }
 
 // Results that no node reads, and that are no outputs.
-std::vector<std::int32_t> Search::unread(std::int32_t p) const {
-  const Graph& g = plan().plan.programs[at(p)].graph;
+std::vector<TensorId> Search::unread(ProgramId p) const {
+  const Graph& g = plan().plan.programs[p].graph;
   std::vector<char> used(g.tensors.size(), 0);
   std::set<NameId> mentioned;
   for (const LineageEntry& entry : plan().plan.lineage)
@@ -310,11 +305,11 @@ std::vector<std::int32_t> Search::unread(std::int32_t p) const {
         if (entry.role == Role::kOutput) mentioned.insert(part.local);
   for (const Node& n : g.nodes)
     for (const Operand& o : g.in(n))
-      if (o.present()) used[at(o.tensor)] = 1;
-  std::vector<std::int32_t> found;
+      if (o.present()) used[o.tensor] = 1;
+  std::vector<TensorId> found;
   for (const Node& n : g.nodes)
-    for (const std::int32_t t : g.out(n))
-      if (t >= 0 && !used[at(t)] && !mentioned.contains(g.tensors[at(t)].name)) found.push_back(t);
+    for (const TensorId t : g.out(n))
+      if (t >= 0 && !used[t] && !mentioned.contains(g.tensors[t].name)) found.push_back(t);
   return found;
 }
 
@@ -351,7 +346,7 @@ void Search::scalars(const Line& line, const Is& found, bool strange,
   }
   add(plan().plan.microbatches, 1);
   add(ranks, 1);
-  std::set<std::int32_t> programs;
+  std::set<ProgramId> programs;
   for (const NodeRef r : line.nodes) programs.insert(r.program);
   const auto propose = [&](const std::string& name, std::int64_t num, std::int64_t den,
                            std::int64_t plus) {
@@ -362,7 +357,7 @@ void Search::scalars(const Line& line, const Is& found, bool strange,
     edit.plus = plus;
     edits.push_back(edit);
     if (programs.size() < 2) return;
-    for (const std::int32_t p : programs) {
+    for (const ProgramId p : programs) {
       edit.nodes = line.nodes;
       std::erase_if(edit.nodes, [&](NodeRef r) { return r.program != p; });
       edit.wholeLine = false;
@@ -393,9 +388,9 @@ void Search::skipped(const Line& line, const Is&, std::vector<Edit>& edits) cons
   const Node& n = node(ref);
   const Graph& g = program(ref).graph;
   for (std::size_t r = 0; r < n.outCount; ++r) {
-    const std::int32_t t = g.out(n)[r];
+    const TensorId t = g.out(n)[r];
     if (t < 0) continue;
-    std::vector<std::int32_t> sources;
+    std::vector<TensorId> sources;
     for (const Operand& o : g.in(n)) {
       if (!o.present()) continue;
       sources.push_back(o.tensor);
@@ -407,8 +402,8 @@ void Search::skipped(const Line& line, const Is&, std::vector<Edit>& edits) cons
         break;
       }
     }
-    for (const std::int32_t source : sources) {
-      if (source == t || !serves(g.tensors[at(source)], g.tensors[at(t)])) continue;
+    for (const TensorId source : sources) {
+      if (source == t || !serves(g.tensors[source], g.tensors[t])) continue;
       Edit edit = on(line, Edit::Kind::kRedefine);
       edit.index = r;
       edit.make = Edit::Make::kIdentity;
@@ -426,7 +421,7 @@ void Search::microbatches(const Line& line, std::vector<Edit>& edits) const {
     const Graph& g = program(ref).graph;
     for (std::size_t i = 0; i < n.inCount; ++i) {
       const Operand& o = g.in(n)[i];
-      if (!o.present() || !o.microbatch.isOne() || !g.tensors[at(o.tensor)].perMicrobatch) continue;
+      if (!o.present() || !o.microbatch.isOne() || !g.tensors[o.tensor].perMicrobatch) continue;
       Edit edit = on(line, Edit::Kind::kOperand);
       edit.index = i;
       if (!n.microbatch.isNone()) {
@@ -454,7 +449,7 @@ void Search::exchanges(const Line& line, std::vector<Edit>& edits) const {
   for (std::size_t a = 0; a < n.outCount; ++a)
     for (std::size_t b = a + 1; b < n.outCount; ++b) {
       const std::int32_t x = g.out(n)[a], y = g.out(n)[b];
-      if (x < 0 || y < 0 || !alike(g.tensors[at(x)], g.tensors[at(y)])) continue;
+      if (x < 0 || y < 0 || !alike(g.tensors[x], g.tensors[y])) continue;
       Edit edit = on(line, Edit::Kind::kExchangeResults);
       edit.index = a;
       edit.other = b;
@@ -464,7 +459,7 @@ void Search::exchanges(const Line& line, std::vector<Edit>& edits) const {
     for (std::size_t b = a + 1; b < n.inCount; ++b) {
       const Operand &x = g.in(n)[a], &y = g.in(n)[b];
       if (!x.present() || !y.present() || x.tensor == y.tensor ||
-          !alike(g.tensors[at(x.tensor)], g.tensors[at(y.tensor)]))
+          !alike(g.tensors[x.tensor], g.tensors[y.tensor]))
         continue;
       Edit edit = on(line, Edit::Kind::kExchangeOperands);
       edit.index = a;
@@ -482,13 +477,13 @@ void Search::operands(const Line& line, bool all, std::vector<Edit>& edits) cons
     const Operand& o = g.in(n)[i];
     if (!o.present()) continue;
     const std::size_t before = edits.size();
-    std::set<std::int32_t> own(g.out(n).begin(), g.out(n).end());
+    std::set<TensorId> own(g.out(n).begin(), g.out(n).end());
     own.insert(o.tensor);
-    const auto propose = [&](std::int32_t t) {
+    const auto propose = [&](TensorId t) {
       if (t < 0 || !own.insert(t).second || edits.size() - before >= kMostOperands) return;
-      const Tensor& tensor = g.tensors[at(t)];
-      if (tensor.shape != g.tensors[at(o.tensor)].shape ||
-          tensor.element != g.tensors[at(o.tensor)].element)
+      const Tensor& tensor = g.tensors[t];
+      if (tensor.shape != g.tensors[o.tensor].shape ||
+          tensor.element != g.tensors[o.tensor].element)
         return;
       const bool each = tensor.perMicrobatch;
       if (each && n.microbatch.isNone() && !o.microbatch.isOne()) return;
@@ -503,19 +498,19 @@ void Search::operands(const Line& line, bool all, std::vector<Edit>& edits) cons
         for (const std::int64_t place : {ref.node - static_cast<std::int64_t>(away),
                                          ref.node + static_cast<std::int64_t>(away)})
           if (place >= 0 && place < static_cast<std::int64_t>(g.nodes.size())) {
-            for (const std::int32_t t : g.out(g.nodes[at(place)])) propose(t);
-            for (const Operand& other : g.in(g.nodes[at(place)])) propose(other.tensor);
+            for (const TensorId t : g.out(g.nodes[place])) propose(t);
+            for (const Operand& other : g.in(g.nodes[place])) propose(other.tensor);
           }
       continue;
     }
-    for (const std::int32_t t : unread(ref.program)) propose(t);
+    for (const TensorId t : unread(ref.program)) propose(t);
     for (const Node& m : g.nodes) {
       const auto in = g.in(m);
       const auto out = g.out(m);
       const bool reads =
           std::any_of(in.begin(), in.end(), [&](const Operand& x) { return x.tensor == o.tensor; });
       if (reads || std::find(out.begin(), out.end(), o.tensor) != out.end()) {
-        for (const std::int32_t t : out) propose(t);
+        for (const TensorId t : out) propose(t);
         for (const Operand& x : in) propose(x.tensor);
       }
     }
@@ -542,8 +537,8 @@ void Search::inserted(const Line& line, const Is& found, std::vector<Edit>& edit
   const Node& n = node(ref);
   const Graph& g = program(ref).graph;
   for (std::size_t r = 0; r < n.outCount; ++r) {
-    const std::int32_t t = g.out(n)[r];
-    if (t < 0 || g.tensors[at(t)].element != ElementKind::kReal) continue;
+    const TensorId t = g.out(n)[r];
+    if (t < 0 || g.tensors[t].element != ElementKind::kReal) continue;
     Edit edit = on(line, Edit::Kind::kRedefine);
     edit.index = r;
     if (found.kind == Is::Kind::kMultiple) {

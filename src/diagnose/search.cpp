@@ -16,14 +16,12 @@ constexpr std::size_t kMostLines = 24;    // that are tried, nearest first
 constexpr std::size_t kMostTrials = 1500;
 constexpr std::size_t kMostAfterSecond = 60;
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 }  // namespace
 
-const Program& Search::program(NodeRef ref) const { return plan().plan.programs[at(ref.program)]; }
-const Node& Search::node(NodeRef ref) const { return program(ref).graph.nodes[at(ref.node)]; }
+const Program& Search::program(NodeRef ref) const { return plan().plan.programs[ref.program]; }
+const Node& Search::node(NodeRef ref) const { return program(ref).graph.nodes[ref.node]; }
 
-std::optional<Search::Failing> Search::look(std::int32_t entry) {
+std::optional<Search::Failing> Search::look(EntryId entry) {
   Failing f;
   try {
     f.slice = cutter_.cut(plan(), entry, kMostNodes, true);
@@ -46,34 +44,33 @@ std::optional<Search::Failing> Search::look(std::int32_t entry) {
   for (const std::size_t c : f.claims)
     for (const auto& part : f.numbers->claim(c).parts) {
       const std::pair tensor{programs.programOf(part.rank),
-                             programs.layout(part.rank).tensorOfSlot[at(part.slot)]};
+                             programs.layout(part.rank).tensorOfSlot[part.slot]};
       if (seen.insert(tensor).second) level.push_back(tensor);
     }
   std::set<NodeRef> listed;
   const auto& all = f.slice.problem->plan.programs;
   for (std::size_t distance = 0; !level.empty(); ++distance) {
     std::vector<std::pair<std::int32_t, std::int32_t>> next;
-    const auto reach = [&](std::int32_t p, std::int32_t n) {
+    const auto reach = [&](ProgramId p, NodeId n) {
       if (!listed.insert({p, n}).second) return false;
       f.nodes.push_back(f.slice.origin({p, n}));
       f.distance.push_back(distance);
-      const Graph& g = all[at(p)].graph;
-      for (const Operand& o : g.in(g.nodes[at(n)]))
+      const Graph& g = all[p].graph;
+      for (const Operand& o : g.in(g.nodes[n]))
         if (o.present() && seen.insert({p, o.tensor}).second) next.push_back({p, o.tensor});
       return true;
     };
     for (const auto& [p, t] : level) {
-      const Graph& g = all[at(p)].graph;
+      const Graph& g = all[p].graph;
       for (std::size_t n = 0; n < g.nodes.size(); ++n) {
         const auto out = g.out(g.nodes[n]);
         if (std::find(out.begin(), out.end(), t) == out.end()) continue;
-        if (!reach(p, static_cast<std::int32_t>(n)) || g.nodes[n].communication < 0) continue;
-        const NameId comm = all[at(p)].communications[at(g.nodes[n].communication)].comm;
+        if (!reach(ProgramId(p), NodeId(n)) || g.nodes[n].communication < 0) continue;
+        const NameId comm = all[p].communications[g.nodes[n].communication].comm;
         for (std::size_t q = 0; q < all.size(); ++q)
           for (std::size_t m = 0; m < all[q].graph.nodes.size(); ++m) {
             const std::int32_t c = all[q].graph.nodes[m].communication;
-            if (c >= 0 && all[q].communications[at(c)].comm == comm)
-              reach(static_cast<std::int32_t>(q), static_cast<std::int32_t>(m));
+            if (c >= 0 && all[q].communications[c].comm == comm) reach(ProgramId(q), NodeId(m));
           }
       }
     }
@@ -82,11 +79,11 @@ std::optional<Search::Failing> Search::look(std::int32_t entry) {
   return f;
 }
 
-Search::Holds Search::holdsWith(std::int32_t entry, const Edit& edit) {
+Search::Holds Search::holdsWith(EntryId entry, const Edit& edit) {
   ++trials_;
   std::map<std::int32_t, Program> before;
   for (const NodeRef ref : edit.nodes)
-    before.try_emplace(ref.program, work_->plan.programs[at(ref.program)]);
+    before.try_emplace(ref.program, work_->plan.programs[ref.program]);
   Holds holds = Holds::kNot;
   try {
     if (apply(*work_, edit)) {
@@ -100,7 +97,7 @@ Search::Holds Search::holdsWith(std::int32_t entry, const Edit& edit) {
   } catch (const std::runtime_error&) {
   } catch (const std::logic_error&) {  // an attribute that the operator does not take
   }
-  for (auto& [p, program] : before) work_->plan.programs[at(p)] = std::move(program);
+  for (auto& [p, program] : before) work_->plan.programs[p] = std::move(program);
   return holds;
 }
 
@@ -113,14 +110,13 @@ std::vector<Search::Line> Search::lines(const Failing& failing) const {
     // All members of a collective are of its line.
     if (node(line.nodes.front()).communication >= 0) {
       const Program& own = program(line.nodes.front());
-      const CommunicationSpec& spec =
-          own.communications[at(node(line.nodes.front()).communication)];
+      const CommunicationSpec& spec = own.communications[node(line.nodes.front()).communication];
       for (const NodeRef other : failing.nodes) {
         const Node& n = node(other);
         if (n.communication < 0 ||
             std::find(line.nodes.begin(), line.nodes.end(), other) != line.nodes.end())
           continue;
-        const CommunicationSpec& theirs = program(other).communications[at(n.communication)];
+        const CommunicationSpec& theirs = program(other).communications[n.communication];
         if (theirs.comm == spec.comm && theirs.kind == spec.kind) line.nodes.push_back(other);
       }
     }
@@ -130,7 +126,7 @@ std::vector<Search::Line> Search::lines(const Failing& failing) const {
   return lines;
 }
 
-std::optional<Edit> Search::mend(std::int32_t entry, const Failing& failing, const Is& found,
+std::optional<Edit> Search::mend(EntryId entry, const Failing& failing, const Is& found,
                                  Clock::time_point until) {
   const std::vector<Line> all = lines(failing);
   std::size_t most = trials_ + kMostTrials;

@@ -35,9 +35,9 @@ class Search {
     std::vector<NodeRef> nodes;         // nearest to the claims first; of the image
     std::vector<std::size_t> distance;  // of each of these
   };
-  std::optional<Failing> look(std::int32_t entry);
+  std::optional<Failing> look(EntryId entry);
   // `found`: what the claims were found to be.
-  std::optional<Edit> mend(std::int32_t entry, const Failing& failing, const Is& found,
+  std::optional<Edit> mend(EntryId entry, const Failing& failing, const Is& found,
                            Clock::time_point until);
   // Whether the claim of an entry holds with an edit.
   enum class Holds : std::uint8_t {
@@ -46,7 +46,7 @@ class Search {
                // hides a difference (clipping that does not clip) it holds in the reals only, too
     kInBoth
   };
-  Holds holdsWith(std::int32_t entry, const Edit& edit);
+  Holds holdsWith(EntryId entry, const Edit& edit);
   std::size_t trials() const { return trials_; }
 
  private:
@@ -67,7 +67,7 @@ class Search {
   void factors(const Line& line, const Is& found, std::vector<Edit>& edits) const;
   void terms(const Line& line, std::vector<Edit>& edits) const;
   void late(const Line& line, std::vector<Edit>& edits) const;
-  std::vector<std::int32_t> unread(std::int32_t program) const;
+  std::vector<TensorId> unread(ProgramId program) const;
   void scalars(const Line& line, const Is& found, bool strange, std::vector<Edit>& edits) const;
   void skipped(const Line& line, const Is& found, std::vector<Edit>& edits) const;
   void strangers(const Line& line, const Is& found, std::vector<Edit>& edits) const;

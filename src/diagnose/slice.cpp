@@ -14,43 +14,41 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-using ProgramTensor = std::pair<std::int32_t, std::int32_t>;  // program and tensor
-using Place = std::pair<std::int32_t, std::int32_t>;          // entry and shard
-using Instance = std::pair<std::int64_t, std::int32_t>;       // rank and microbatch
+using ProgramTensor = std::pair<ProgramId, TensorId>;  // program and tensor
+using Place = std::pair<EntryId, std::int32_t>;        // entry and shard
+using Instance = std::pair<Rank, std::int32_t>;        // rank and microbatch
 
 class Cut {
  public:
-  Cut(const Image& image, const Problem& plan, std::int32_t entry, std::size_t mostNodes,
-      bool ordered)
+  Cut(const Image& image, const Problem& plan, EntryId entry, std::size_t mostNodes, bool ordered)
       : from_(plan), mesh_(plan.plan.mesh), entry_(entry), mostNodes_(mostNodes) {
     for (const Program& program : plan.plan.programs) {
       byName_.emplace_back();
       producers_.emplace_back(program.graph.tensors.size());
-      for (std::size_t t = 0; t < program.graph.tensors.size(); ++t)
-        byName_.back().emplace(program.graph.tensors[t].name, static_cast<std::int32_t>(t));
-      for (std::size_t n = 0; n < program.graph.nodes.size(); ++n) {
+      for (const TensorId t : firstIds<TensorId>(program.graph.tensors.size()))
+        byName_.back().emplace(program.graph.tensors[t].name, t);
+      for (const NodeId n : firstIds<NodeId>(program.graph.nodes.size())) {
         const Node& node = program.graph.nodes[n];
-        for (const std::int32_t t : program.graph.out(node))
-          if (t >= 0) producers_.back()[at(t)].push_back(static_cast<std::int32_t>(n));
+        for (const TensorId t : program.graph.out(node))
+          if (t >= 0) producers_.back()[t].push_back(n);
         if (node.communication >= 0)
-          byComm_[program.communications[at(node.communication)].comm].push_back(
-              {static_cast<std::int32_t>(byName_.size()) - 1, static_cast<std::int32_t>(n)});
+          byComm_[program.communications[node.communication].comm].push_back(
+              {ProgramId(byName_.size() - 1), n});
       }
     }
-    programOf_.assign(at(mesh_.ranks()), 0);
-    for (std::size_t p = 0; p < plan.plan.programs.size(); ++p)
-      for (std::int64_t r = 0; r < mesh_.ranks(); ++r)
-        if (agrees(r, plan.plan.programs[p].at)) programOf_[at(r)] = static_cast<std::int32_t>(p);
+    programOf_.assign(at(mesh_.ranks()), ProgramId(0));
+    for (const ProgramId p : firstIds<ProgramId>(plan.plan.programs.size()))
+      for (const Rank r : firstIds<Rank>(mesh_.ranks()))
+        if (agrees(r, plan.plan.programs[p].at)) programOf_[r] = p;
     const auto& lineage = plan.plan.lineage;
-    for (std::size_t e = 0; e < lineage.size(); ++e) {
-      if (static_cast<std::int32_t>(e) == entry) continue;
-      if (lineage[e].role != Role::kInput && !image.before(static_cast<std::int32_t>(e), entry) &&
-          (ordered || lineage[e].tensor == lineage[at(entry)].tensor))
+    for (const EntryId e : firstIds<EntryId>(lineage.size())) {
+      if (e == entry) continue;
+      if (lineage[e].role != Role::kInput && !image.before(e, entry) &&
+          (ordered || lineage[e].tensor == lineage[entry].tensor))
         continue;
       for (std::size_t s = 0; s < lineage[e].shards.size(); ++s)
         for (const Part& part : lineage[e].shards[s].parts)
-          mentions_[part.local].push_back(
-              {static_cast<std::int32_t>(e), static_cast<std::int32_t>(s)});
+          mentions_[part.local].push_back({e, static_cast<std::int32_t>(s)});
     }
   }
 
@@ -61,23 +59,23 @@ class Cut {
   }
 
  private:
-  bool agrees(std::int64_t rank, const Coordinates& where) const {
+  bool agrees(Rank rank, const Coordinates& where) const {
     return std::all_of(where.begin(), where.end(),
                        [&](const auto& c) { return mesh_.coordinate(rank, c.first) == c.second; });
   }
-  const Graph& graph(std::int32_t p) const { return from_.plan.programs[at(p)].graph; }
+  const Graph& graph(ProgramId p) const { return from_.plan.programs[p].graph; }
 
   // Instances of the local tensors that a shard speaks of, by program and tensor.
   std::map<ProgramTensor, std::set<Instance>> covers(Place place) const {
     std::map<ProgramTensor, std::set<Instance>> found;
-    for (const Part& part : from_.plan.lineage[at(place.first)].shards[at(place.second)].parts) {
-      for (std::int64_t r = 0; r < mesh_.ranks(); ++r) {
+    for (const Part& part : from_.plan.lineage[place.first].shards[place.second].parts) {
+      for (const Rank r : firstIds<Rank>(mesh_.ranks())) {
         if (!agrees(r, part.at)) continue;
-        const std::int32_t p = programOf_[at(r)];
-        const auto it = byName_[at(p)].find(part.local);
-        if (it == byName_[at(p)].end()) continue;
+        const ProgramId p = programOf_[r];
+        const auto it = byName_[p].find(part.local);
+        if (it == byName_[p].end()) continue;
         auto& of = found[{p, it->second}];
-        if (!graph(p).tensors[at(it->second)].perMicrobatch) of.insert({r, -1});
+        if (!graph(p).tensors[it->second].perMicrobatch) of.insert({r, -1});
         else if (part.microbatch.isOne()) of.insert({r, part.microbatch.number()});
         else
           for (std::int32_t m = 0; m < from_.plan.microbatches; ++m) of.insert({r, m});
@@ -88,21 +86,21 @@ class Cut {
 
   std::size_t instances(ProgramTensor f) const {
     std::size_t ranks = 0;
-    for (const std::int32_t p : programOf_) ranks += p == f.first;
+    for (const ProgramId p : programOf_) ranks += p == f.first;
     return ranks *
-           (graph(f.first).tensors[at(f.second)].perMicrobatch ? at(from_.plan.microbatches) : 1);
+           (graph(f.first).tensors[f.second].perMicrobatch ? at(from_.plan.microbatches) : 1);
   }
 
   // Whether lineage gives all instances of the tensor their values; takes what is needed for that.
   bool bounded(ProgramTensor f) {
     if (given_[f].size() == instances(f)) return true;
-    const auto it = mentions_.find(graph(f.first).tensors[at(f.second)].name);
+    const auto it = mentions_.find(graph(f.first).tensors[f.second].name);
     if (it == mentions_.end()) return false;
     const auto before = given_;
     const auto chosenBefore = chosen_;
     for (const bool sums : {false, true}) {
       for (const Place& place : it->second) {
-        const Shard& shard = from_.plan.lineage[at(place.first)].shards[at(place.second)];
+        const Shard& shard = from_.plan.lineage[place.first].shards[place.second];
         const bool isSum = shard.parts.size() > 1 || !shard.sum.empty();
         if (isSum != sums || chosen_.contains(place) || banned_.contains(place)) continue;
         const auto more = covers(place);
@@ -132,34 +130,34 @@ class Cut {
     const auto need = [&](ProgramTensor f) {
       if (needed_.insert(f).second) todo.push_back(f);
     };
-    for (std::size_t s = 0; s < from_.plan.lineage[at(entry_)].shards.size(); ++s)
-      for (const auto& [tensor, set] : covers({entry_, static_cast<std::int32_t>(s)})) need(tensor);
+    for (std::size_t s = 0; s < from_.plan.lineage[entry_].shards.size(); ++s)
+      for (const auto& [tensor, set] : covers(Place(entry_, s))) need(tensor);
     const auto take = [&](NodeRef ref) {
       if (!nodes_.insert(ref).second) return;
       if (nodes_.size() > mostNodes_) throw Unsupported("the stage has too many operators");
       const Graph& g = graph(ref.program);
-      for (const Operand& o : g.in(g.nodes[at(ref.node)]))
+      for (const Operand& o : g.in(g.nodes[ref.node]))
         if (o.present()) need({ref.program, o.tensor});
     };
     while (!todo.empty()) {
       const ProgramTensor f = todo.back();
       todo.pop_back();
-      const Tensor& tensor = graph(f.first).tensors[at(f.second)];
+      const Tensor& tensor = graph(f.first).tensors[f.second];
       if (tensor.kind == TensorKind::kConstant) continue;
       if (bounded(f) || tensor.kind != TensorKind::kProduced) continue;
-      for (const std::int32_t n : producers_[at(f.first)][at(f.second)]) {
+      for (const NodeId n : producers_[f.first][f.second]) {
         take({f.first, n});
-        const Node& node = graph(f.first).nodes[at(n)];
+        const Node& node = graph(f.first).nodes[n];
         if (node.communication < 0) continue;
-        const Program& program = from_.plan.programs[at(f.first)];
-        for (const NodeRef other : byComm_[program.communications[at(node.communication)].comm])
+        const Program& program = from_.plan.programs[f.first];
+        for (const NodeRef other : byComm_[program.communications[node.communication].comm])
           take(other);
       }
     }
     std::erase_if(given_, [](const auto& entry) { return entry.second.empty(); });
     for (const auto& [tensor, set] : given_) {
       if (!needed_.contains(tensor) || set.size() == instances(tensor) ||
-          graph(tensor.first).tensors[at(tensor.second)].kind != TensorKind::kProduced)
+          graph(tensor.first).tensors[tensor.second].kind != TensorKind::kProduced)
         continue;
       for (const Place& place : chosen_)
         if (covers(place).contains(tensor)) banned_.insert(place);
@@ -167,7 +165,7 @@ class Cut {
     }
     // Results of the nodes that were taken, also those that nobody here reads.
     for (const NodeRef ref : nodes_)
-      for (const std::int32_t t : graph(ref.program).out(graph(ref.program).nodes[at(ref.node)]))
+      for (const TensorId t : graph(ref.program).out(graph(ref.program).nodes[ref.node]))
         if (t >= 0) needed_.insert({ref.program, t});
     return true;
   }
@@ -195,43 +193,42 @@ class Cut {
     for (std::size_t p = 0; p < from_.plan.programs.size(); ++p) {
       to.plan.programs.emplace_back();
       slice.nodeOf.emplace_back();
-      build(static_cast<std::int32_t>(p), bound, name, to.plan.programs.back(),
-            slice.nodeOf.back());
+      build(ProgramId(p), bound, name, to.plan.programs.back(), slice.nodeOf.back());
     }
     const auto add = [&](std::int32_t e, Role role, const std::vector<std::int32_t>& shards) {
-      const LineageEntry& entry = from_.plan.lineage[at(e)];
+      const LineageEntry& entry = from_.plan.lineage[e];
       LineageEntry made{entry.tensor, role, {}};
       for (const std::int32_t s : shards) {
-        made.shards.push_back(entry.shards[at(s)]);
+        made.shards.push_back(entry.shards[s]);
         for (Part& part : made.shards.back().parts) part.local = name(part.local);
       }
       to.plan.lineage.push_back(std::move(made));
     };
     std::vector<std::int32_t> all;
-    for (std::size_t s = 0; s < from_.plan.lineage[at(entry_)].shards.size(); ++s)
+    for (std::size_t s = 0; s < from_.plan.lineage[entry_].shards.size(); ++s)
       all.push_back(static_cast<std::int32_t>(s));
     add(entry_, Role::kCheckpoint, all);
-    std::map<std::int32_t, std::vector<std::int32_t>> byEntry;
+    std::map<EntryId, std::vector<std::int32_t>> byEntry;
     for (const Place& place : chosen_) byEntry[place.first].push_back(place.second);
     for (const auto& [e, shards] : byEntry) add(e, Role::kInput, shards);
     return slice;
   }
 
   template <class Name>
-  void build(std::int32_t p, const std::set<ProgramTensor>& bound, const Name& name, Program& to,
-             std::vector<std::int32_t>& nodeOf) {
-    const Program& from = from_.plan.programs[at(p)];
+  void build(ProgramId p, const std::set<ProgramTensor>& bound, const Name& name, Program& to,
+             std::vector<NodeId>& nodeOf) {
+    const Program& from = from_.plan.programs[p];
     to.at = from.at;
     to.issueOrder = from.issueOrder;
     to.communications = from.communications;
     for (CommunicationSpec& spec : to.communications) spec.comm = name(spec.comm);
     to.graph.constants = from.graph.constants;
-    std::map<std::int32_t, std::int32_t> tensors;
-    const auto tensor = [&](std::int32_t t) {
+    std::map<TensorId, TensorId> tensors;
+    const auto tensor = [&](TensorId t) {
       const auto [it, added] =
           tensors.emplace(t, static_cast<std::int32_t>(to.graph.tensors.size()));
       if (!added) return it->second;
-      Tensor made = from.graph.tensors[at(t)];
+      Tensor made = from.graph.tensors[t];
       made.name = name(made.name);
       if (bound.contains({p, t}) && made.kind == TensorKind::kProduced)
         made.kind = TensorKind::kInput;
@@ -244,27 +241,27 @@ class Cut {
       if (f.first == p) tensor(f.second);
     for (const NodeRef ref : nodes_) {
       if (ref.program != p) continue;
-      Node node = from.graph.nodes[at(ref.node)];
+      Node node = from.graph.nodes[ref.node];
       const auto out = from.graph.out(node);
       const auto in = from.graph.in(node);
       node.location = NameId();
       node.firstIn = static_cast<std::uint32_t>(to.graph.operands.size());
       for (Operand o : in) {
-        if (o.present()) o.tensor = tensor(o.tensor);
+        if (o.present()) o.tensor = TensorId(tensor(o.tensor));
         to.graph.operands.push_back(o);
       }
       node.firstOut = static_cast<std::uint32_t>(to.graph.results.size());
-      for (const std::int32_t t : out) {
+      for (const TensorId t : out) {
         // What lineage gives is not computed as well.
         const bool wanted = t >= 0 && !(bound.contains({p, t}) &&
-                                        from.graph.tensors[at(t)].kind == TensorKind::kProduced);
+                                        from.graph.tensors[t].kind == TensorKind::kProduced);
         if (!wanted && t >= 0 && node.communication >= 0) {
-          Tensor spare = from.graph.tensors[at(t)];  // a member's result that nobody here needs
+          Tensor spare = from.graph.tensors[t];  // a member's result that nobody here needs
           spare.name = spareName(spare.name, ref);
-          to.graph.results.push_back(static_cast<std::int32_t>(to.graph.tensors.size()));
+          to.graph.results.push_back(TensorId(to.graph.tensors.size()));
           to.graph.tensors.push_back(spare);
         } else {
-          to.graph.results.push_back(wanted ? tensor(t) : -1);
+          to.graph.results.push_back(TensorId(wanted ? tensor(t) : -1));
         }
       }
       nodeOf.push_back(ref.node);
@@ -273,8 +270,7 @@ class Cut {
     for (const DrawnMask& mask : from.graph.drawnMasks) {
       const auto it = std::find(nodeOf.begin(), nodeOf.end(), mask.node);
       if (it == nodeOf.end()) continue;
-      to.graph.drawnMasks.push_back(
-          {static_cast<std::int32_t>(it - nodeOf.begin()), mask.attributes});
+      to.graph.drawnMasks.push_back({NodeId(it - nodeOf.begin()), mask.attributes});
     }
   }
 
@@ -286,10 +282,10 @@ class Cut {
   const MeshView mesh_;
   const std::int32_t entry_;
   const std::size_t mostNodes_;
-  std::vector<std::map<NameId, std::int32_t>> byName_;
-  std::vector<std::vector<std::vector<std::int32_t>>> producers_;
+  std::vector<std::map<NameId, TensorId>> byName_;
+  std::vector<std::vector<std::vector<NodeId>>> producers_;
   std::map<NameId, std::vector<NodeRef>> byComm_;
-  std::vector<std::int32_t> programOf_;
+  std::vector<ProgramId> programOf_;
   std::map<NameId, std::vector<Place>> mentions_;
   std::set<ProgramTensor> needed_;
   std::set<NodeRef> nodes_;
@@ -306,7 +302,7 @@ std::size_t Slice::nodes() const {
   return n;
 }
 
-Slice SliceCutter::cut(const Problem& plan, std::int32_t entry, std::size_t mostNodes,
+Slice SliceCutter::cut(const Problem& plan, EntryId entry, std::size_t mostNodes,
                        bool ordered) const {
   return Cut(image_, plan, entry, mostNodes, ordered).run();
 }

@@ -15,10 +15,9 @@ namespace shardproof::diagnose {
 
 struct Slice {
   std::unique_ptr<Problem> problem;  // the claim is its lineage entry 0; all others are input
-  std::vector<std::vector<std::int32_t>> nodeOf;  // by program: the plan's node for each node
+  std::vector<std::vector<NodeId>> nodeOf;  // by program: the plan's node for each node
   NodeRef origin(NodeRef here) const {
-    return {here.program,
-            nodeOf[static_cast<std::size_t>(here.program)][static_cast<std::size_t>(here.node)]};
+    return {here.program, NodeId(nodeOf[here.program][here.node])};
   }
   std::size_t nodes() const;
 };
@@ -30,7 +29,7 @@ class SliceCutter {
   // `plan`: the image's, or a changed one with the same lineage. `ordered`: only lineage that comes
   // before the entry; otherwise also what a change may put before it, but nothing else about the
   // same tensor. Throws Unsupported when more than `mostNodes` would be in it.
-  Slice cut(const Problem& plan, std::int32_t entry, std::size_t mostNodes, bool ordered) const;
+  Slice cut(const Problem& plan, EntryId entry, std::size_t mostNodes, bool ordered) const;
 
  private:
   const Image& image_;

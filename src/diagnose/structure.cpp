@@ -19,12 +19,10 @@ namespace shardproof::diagnose {
 
 namespace {
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 std::optional<NodeRef> refOf(const NodePlace& place) {
   NodeRef ref;
-  if (!place.inPlan ||
-      std::sscanf(place.pointer.c_str(), "/programs/%d/nodes/%d", &ref.program, &ref.node) != 2)
+  if (!place.inPlan || std::sscanf(place.pointer.c_str(), "/programs/%d/nodes/%d",
+                                   &ref.program.value, &ref.node.value) != 2)
     return std::nullopt;
   return ref;
 }
@@ -34,17 +32,17 @@ class Messages {
  public:
   struct End {
     NodeRef node;
-    std::int64_t rank, peer;
+    Rank rank, peer;
   };
   Messages(const Problem& problem, NameId comm) : mesh_(problem.plan.mesh) {
-    for (std::size_t p = 0; p < problem.plan.programs.size(); ++p) {
+    for (const ProgramId p : firstIds<ProgramId>(problem.plan.programs.size())) {
       const Program& program = problem.plan.programs[p];
-      for (std::size_t n = 0; n < program.graph.nodes.size(); ++n) {
+      for (const NodeId n : firstIds<NodeId>(program.graph.nodes.size())) {
         const std::int32_t c = program.graph.nodes[n].communication;
-        if (c < 0 || program.communications[at(c)].comm != comm) continue;
-        const CommunicationSpec& spec = program.communications[at(c)];
-        nodes.push_back({static_cast<std::int32_t>(p), static_cast<std::int32_t>(n)});
-        for (std::int64_t r = 0; r < mesh_.ranks(); ++r) {
+        if (c < 0 || program.communications[c].comm != comm) continue;
+        const CommunicationSpec& spec = program.communications[c];
+        nodes.push_back({p, n});
+        for (const Rank r : firstIds<Rank>(mesh_.ranks())) {
           if (mesh_.with(r, program.at) != r) continue;
           const End end{nodes.back(), r, mesh_.with(r, spec.peer)};
           if (spec.kind == Communication::kSend) sends.push_back(end);
@@ -78,7 +76,7 @@ class Messages {
       edit.kind = Edit::Kind::kPeer;
       edit.nodes.push_back(end.node);
       for (std::int32_t a = 0; a < mesh_.axes(); ++a) {
-        const std::int32_t c = mesh_.coordinate(*it->second.begin(), a);
+        const std::int32_t c = mesh_.coordinate(Rank(*it->second.begin()), a);
         coordinates[end.node.program][a].insert(c == mesh_.coordinate(end.rank, a) ? -1 : c);
       }
     }
@@ -101,10 +99,10 @@ class Messages {
   const MeshView mesh_;
 };
 
-std::string ranksText(std::vector<std::int64_t> ranks) {
+std::string ranksText(std::vector<Rank> ranks) {
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  return (ranks.size() == 1 ? "rank " : "ranks ") + formatRanks(ranks);
+  return (ranks.size() == 1 ? "rank " : "ranks ") + formatRanks({ranks.begin(), ranks.end()});
 }
 
 class Structure {
@@ -154,9 +152,9 @@ class Structure {
     if (defect.nodes.empty()) return {};
     const auto ref = refOf(defect.nodes.front());
     if (!ref) return {};
-    const Program& program = problem_.plan.programs[at(ref->program)];
-    const std::int32_t c = program.graph.nodes[at(ref->node)].communication;
-    return c < 0 ? NameId() : program.communications[at(c)].comm;
+    const Program& program = problem_.plan.programs[ref->program];
+    const std::int32_t c = program.graph.nodes[ref->node].communication;
+    return c < 0 ? NameId() : program.communications[c].comm;
   }
 
   Cause causeOf(const Defect& defect, NameId comm) {
@@ -174,7 +172,7 @@ class Structure {
     const auto sends = Messages::alone(messages.sends, messages.receives);
     const auto receives = Messages::alone(messages.receives, messages.sends);
     if (sends.empty() || receives.empty()) return;
-    std::vector<std::int64_t> senders, to, waiting, from;
+    std::vector<Rank> senders, to, waiting, from;
     for (const auto& end : sends) {
       senders.push_back(end.rank);
       to.push_back(end.peer);
@@ -190,8 +188,8 @@ class Structure {
       atSend = false;
     }
     const NodeRef first = sends.front().node, second = receives.front().node;
-    const auto one = [](const std::vector<std::int64_t>& ranks) {
-      return std::set<std::int64_t>(ranks.begin(), ranks.end()).size() == 1;
+    const auto one = [](const std::vector<Rank>& ranks) {
+      return std::set<Rank>(ranks.begin(), ranks.end()).size() == 1;
     };
     cause.sentence = ranksText(senders) + (one(senders) ? " sends to " : " send to ") +
                      ranksText(to) + " at " + nodeText(problem_, first) + ", but " +
@@ -200,7 +198,7 @@ class Structure {
     cause.kind = "wrong-peer";
     cause.nodes = {placeOf(problem_, atSend ? first : second),
                    placeOf(problem_, atSend ? second : first)};
-    cause.ranks = senders;
+    cause.ranks.assign(senders.begin(), senders.end());
     std::sort(cause.ranks.begin(), cause.ranks.end());
     cause.ranks.erase(std::unique(cause.ranks.begin(), cause.ranks.end()), cause.ranks.end());
     ranksKnown_.insert(result_.causes.size());
@@ -210,7 +208,7 @@ class Structure {
       if (!text.empty()) text += "; ";
       text += nodeText(problem_, edit.nodes.front()) + (atSend ? " sends to" : " receives from");
       for (const auto& [axis, c] : edit.peer)
-        text += " " + problem_.plan.mesh[at(axis)].name + "=" + std::to_string(c);
+        text += " " + problem_.plan.mesh[axis].name + "=" + std::to_string(c);
       if (!edit.axes.empty()) text += " and else the rank's own coordinates";
     }
     cause.mend = Cause::Mend{text, false};
@@ -223,10 +221,10 @@ class Structure {
     for (const NodePlace& place : defect.nodes) {
       const auto ref = refOf(place);
       if (!ref) continue;
-      const Program& program = problem_.plan.programs[at(ref->program)];
-      const std::int32_t c = program.graph.nodes[at(ref->node)].communication;
-      if (c < 0 || !program.communications[at(c)].tag) continue;
-      const CommunicationSpec& spec = program.communications[at(c)];
+      const Program& program = problem_.plan.programs[ref->program];
+      const std::int32_t c = program.graph.nodes[ref->node].communication;
+      if (c < 0 || !program.communications[c].tag) continue;
+      const CommunicationSpec& spec = program.communications[c];
       if (spec.kind == Communication::kSend || spec.kind == Communication::kReceive)
         comms.insert(spec.comm);
     }

@@ -13,26 +13,24 @@ namespace shardproof::diagnose {
 
 namespace {
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 const Program& programOf(const Problem& full, NodeRef ref) {
-  return full.plan.programs[at(ref.program)];
+  return full.plan.programs[ref.program];
 }
 const Node& nodeOf(const Problem& full, NodeRef ref) {
-  return programOf(full, ref).graph.nodes[at(ref.node)];
+  return programOf(full, ref).graph.nodes[ref.node];
 }
 
 std::string opOf(const Problem& full, NodeRef ref) {
   const Node& node = nodeOf(full, ref);
   if (node.communication < 0) return ops::Registry::instance().at(node.op).name;
-  return ops::communicationName(programOf(full, ref).communications[at(node.communication)].kind);
+  return ops::communicationName(programOf(full, ref).communications[node.communication].kind);
 }
 
 std::string axesText(const Problem& full, const std::vector<std::int32_t>& axes) {
   std::string text;
   for (std::size_t i = 0; i < axes.size(); ++i) {
     if (i > 0) text += i + 1 == axes.size() ? " and " : ", ";
-    text += full.plan.mesh[at(axes[i])].name;
+    text += full.plan.mesh[axes[i]].name;
   }
   return text.empty() ? "single ranks" : text;
 }
@@ -41,8 +39,8 @@ std::string article(const std::string& word) {
   return (std::string("aeiou").find(word[0]) != std::string::npos ? "an " : "a ") + word;
 }
 
-std::string localName(const Problem& full, NodeRef ref, std::int32_t tensor) {
-  return "`" + full.names.text(programOf(full, ref).graph.tensors[at(tensor)].name) + "`";
+std::string localName(const Problem& full, NodeRef ref, TensorId tensor) {
+  return "`" + full.names.text(programOf(full, ref).graph.tensors[tensor].name) + "`";
 }
 
 std::string valueText(const AttributeValue& value) {
@@ -57,7 +55,7 @@ std::string valueText(const AttributeValue& value) {
 }
 
 std::string operandText(const Problem& full, NodeRef ref, const Operand& o) {
-  std::string text = full.names.text(programOf(full, ref).graph.tensors[at(o.tensor)].name);
+  std::string text = full.names.text(programOf(full, ref).graph.tensors[o.tensor].name);
   if (o.microbatch.isOne()) text += "#" + std::to_string(o.microbatch.number());
   return "`" + text + "`";
 }
@@ -72,7 +70,7 @@ std::pair<std::string, std::string> operandTexts(const Problem& full, NodeRef re
   Operand other = o;
   if (edit.tensor >= 0) {
     other.tensor = edit.tensor;
-    if (!g.tensors[at(edit.tensor)].perMicrobatch) other.microbatch = Microbatch::none();
+    if (!g.tensors[edit.tensor].perMicrobatch) other.microbatch = Microbatch::none();
   }
   if (edit.microbatch) other.microbatch = Microbatch::of(*edit.microbatch);
   return {is, operandText(full, ref, other)};
@@ -92,9 +90,9 @@ std::pair<std::string, std::string> attributeTexts(const Problem& full, const Ed
     if (it == own.end()) continue;
     AttributeValue value = it->second;
     if (edit.from) {
-      const Graph& g = edit.from->program < 0 ? full.model.graph
-                                              : full.plan.programs[at(edit.from->program)].graph;
-      const Attributes& theirs = full.attributes.at(g.nodes[at(edit.from->node)].attributes);
+      const Graph& g =
+          edit.from->program < 0 ? full.model.graph : full.plan.programs[edit.from->program].graph;
+      const Attributes& theirs = full.attributes.at(g.nodes[edit.from->node].attributes);
       const auto other = theirs.find(edit.attribute);
       if (other == theirs.end()) continue;
       value = other->second;
@@ -111,8 +109,8 @@ std::pair<std::string, std::string> attributeTexts(const Problem& full, const Ed
 NodeRef changed(const Problem& full, const Edit& edit) {
   if (edit.kind != Edit::Kind::kAttribute || !edit.from) return edit.nodes.front();
   const Graph& g =
-      edit.from->program < 0 ? full.model.graph : full.plan.programs[at(edit.from->program)].graph;
-  const Attributes& theirs = full.attributes.at(g.nodes[at(edit.from->node)].attributes);
+      edit.from->program < 0 ? full.model.graph : full.plan.programs[edit.from->program].graph;
+  const Attributes& theirs = full.attributes.at(g.nodes[edit.from->node].attributes);
   for (const NodeRef ref : edit.nodes) {
     const Attributes& own = full.attributes.at(nodeOf(full, ref).attributes);
     const auto a = own.find(edit.attribute);
@@ -177,7 +175,7 @@ std::string faultText(const Problem& full, const Edit& edit) {
       return node + " has " + edit.attribute + " " + is + " where it has to have " + wanted;
     }
     case Edit::Kind::kSpec: {
-      const CommunicationSpec& spec = programOf(full, ref).communications[at(n.communication)];
+      const CommunicationSpec& spec = programOf(full, ref).communications[n.communication];
       if (edit.communication != spec.kind)
         return node + " is there where " + collectiveText(full, edit) + " belongs";
       if (edit.axes != spec.groupAxes)
@@ -239,7 +237,7 @@ std::string mendText(const Problem& full, const Edit& edit) {
              (edit.andAttribute.empty() ? "" : ", and " + edit.andAttribute + " as far away");
     }
     case Edit::Kind::kSpec: {
-      const CommunicationSpec& spec = programOf(full, ref).communications[at(n.communication)];
+      const CommunicationSpec& spec = programOf(full, ref).communications[n.communication];
       std::string text = node;
       if (edit.communication != spec.kind)
         text += " is " + article(ops::communicationName(edit.communication)) + " instead";
@@ -257,11 +255,11 @@ std::string mendText(const Problem& full, const Edit& edit) {
     case Edit::Kind::kPeer: {
       std::string text =
           "both ends of the messages `" +
-          full.names.text(programOf(full, ref).communications[at(n.communication)].comm) + "` (" +
+          full.names.text(programOf(full, ref).communications[n.communication].comm) + "` (" +
           node + ")";
       if (!edit.axes.empty()) text += " have the same " + axesText(full, edit.axes) + " coordinate";
       for (const auto& [axis, c] : edit.peer)
-        text += " name " + full.plan.mesh[at(axis)].name + "=" + std::to_string(c);
+        text += " name " + full.plan.mesh[axis].name + "=" + std::to_string(c);
       return text;
     }
     case Edit::Kind::kSwap:
@@ -269,7 +267,7 @@ std::string mendText(const Problem& full, const Edit& edit) {
              operandText(full, ref, g.in(n)[0]);
     case Edit::Kind::kTag:
       return "the messages `" +
-             full.names.text(programOf(full, ref).communications[at(n.communication)].comm) +
+             full.names.text(programOf(full, ref).communications[n.communication].comm) +
              "` have no tags, so that each meets that of its own microbatch";
   }
   return {};
@@ -283,14 +281,13 @@ Described describe(const Image& image, const Search::Failing& failing, const Fin
   const interpret::Claim& claim = numbers.claim(c);
   const auto& programs = numbers.setup().programs;
   const auto& part = claim.parts.front();
-  const std::int32_t t = programs.layout(part.rank).tensorOfSlot[at(part.slot)];
+  const TensorId t = programs.layout(part.rank).tensorOfSlot[part.slot];
   const std::string local =
-      "`" +
-      numbers.setup().problem.names.text(programs.program(part.rank).graph.tensors[at(t)].name) +
+      "`" + numbers.setup().problem.names.text(programs.program(part.rank).graph.tensors[t].name) +
       "`";
   Is expected;
   expected.kind = Is::Kind::kBox;
-  expected.tensor = numbers.setup().problem.plan.lineage[at(claim.entry)].tensor;
+  expected.tensor = numbers.setup().problem.plan.lineage[claim.entry].tensor;
   expected.low = claim.low;
   expected.extent = claim.extent;
   // Where ranks differ in what they have to hold, no box is that of all of them.
@@ -347,9 +344,9 @@ Described describe(const Image& image, const Search::Failing& failing, const Fin
           continue;
         const std::int64_t other = image.fullRanks({numbers.claim(o).parts.front().rank}).front();
         for (std::int32_t a = 0; a < mesh.axes(); ++a)
-          if (mesh.coordinate(other, a) != mesh.coordinate(own, a))
-            whose += (whose.empty() ? "" : ", ") + full.plan.mesh[at(a)].name + " rank " +
-                     std::to_string(mesh.coordinate(other, a));
+          if (mesh.coordinate(Rank(other), a) != mesh.coordinate(Rank(own), a))
+            whose += (whose.empty() ? "" : ", ") + full.plan.mesh[a].name + " rank " +
+                     std::to_string(mesh.coordinate(Rank(other), a));
         if (numbers.claim(o).microbatch != claim.microbatch && numbers.claim(o).microbatch >= 0)
           whose += std::string(whose.empty() ? "" : ", ") + "microbatch " +
                    std::to_string(image.fullMicrobatch(numbers.claim(o).microbatch));

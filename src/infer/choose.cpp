@@ -17,28 +17,28 @@ namespace shardproof::infer {
 namespace {
 
 constexpr std::size_t kMostExpected = 256;
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+// In a plan that is probably wrong: a lemma that rests on more unknown tensors than these is about
+// what comes after the mistake, and takes long to fail.
+constexpr std::size_t kMostUnknown = 64;
 
 class Choice {
  public:
   Choice(const Problem& problem, const Lift& lift, const Relations& found)
       : problem_(problem), model_(problem.model.graph), modelMakers_(makersOf(model_)) {
-    for (std::size_t p = 0; p < problem.plan.programs.size(); ++p) {
+    for (const ProgramId p : firstIds<ProgramId>(problem.plan.programs.size())) {
       const Program& program = problem.plan.programs[p];
       makers_.push_back(makersOf(program.graph));
       chosen_.emplace_back(program.graph.tensors.size());
       for (const Node& node : program.graph.nodes)
         if (node.communication >= 0)
           for (const Operand& o : program.graph.in(node))
-            sent_[program.communications[at(node.communication)].comm].push_back(
-                {static_cast<std::int32_t>(p), o.tensor});
+            sent_[program.communications[node.communication].comm].push_back({p, o.tensor});
     }
     for (const LineageEntry& entry : problem.plan.lineage)
       for (const Shard& shard : entry.shards)
         for (const Part& part : shard.parts) given_.emplace(part.local, entry.tensor);
     for (const Relation& relation : found.relations) {
-      const std::int32_t p = lift.fullProgram(relation.program);
+      const ProgramId p = lift.fullProgram(relation.program);
       if (given_.contains(local(p, relation.tensor).name)) continue;
       auto said = lift.said(relation);
       if (said.empty()) continue;
@@ -52,7 +52,8 @@ class Choice {
   std::vector<LineageEntry> entries() {
     std::vector<LineageEntry> entries;
     for (auto& [tensor, all] : candidates_) {
-      const std::int32_t chosen = choose(tensor.first, tensor.second);
+      const TensorId chosen = choose(tensor.first, tensor.second);
+      if (differs_ && restsOnMany(tensor)) continue;
       for (Lift::Said& said : all) {
         if (said.tensor != chosen) continue;
         entries.push_back({said.tensor, Role::kCheckpoint, {std::move(said.shard)}});
@@ -64,23 +65,23 @@ class Choice {
   }
 
  private:
-  using Local = std::pair<std::int32_t, std::int32_t>;  // program and tensor
+  using Local = std::pair<ProgramId, TensorId>;
   struct State {
     bool entered = false;
-    std::int32_t tensor = -1;
+    TensorId tensor;
   };
 
-  const Tensor& local(std::int32_t p, std::int32_t t) const {
-    return problem_.plan.programs[at(p)].graph.tensors[at(t)];
+  const Tensor& local(ProgramId p, TensorId t) const {
+    return problem_.plan.programs[p].graph.tensors[t];
   }
 
   // The tensor of the model that a local one is taken for; -1: none. Operands first: plans have no
   // cycles, and where one has, what is met again is taken for nothing.
-  std::int32_t choose(std::int32_t p, std::int32_t t) {
+  TensorId choose(ProgramId p, TensorId t) {
     std::vector<Local> stack{{p, t}};
     while (!stack.empty()) {
       const Local here = stack.back();
-      State& state = chosen_[at(here.first)][at(here.second)];
+      State& state = chosen_[here.first][here.second];
       if (state.entered) {
         stack.pop_back();
         if (state.tensor < 0) decide(here, state);
@@ -88,44 +89,60 @@ class Choice {
       }
       state.entered = true;
       for (const Local& o : operandsOf(here))
-        if (!chosen_[at(o.first)][at(o.second)].entered) stack.push_back(o);
+        if (!chosen_[o.first][o.second].entered) stack.push_back(o);
     }
-    return chosen_[at(p)][at(t)].tensor;
+    return chosen_[p][t].tensor;
+  }
+
+  // Going back to tensors that are known.
+  bool restsOnMany(const Local& here) {
+    std::set<Local> unknown;
+    std::vector<Local> stack{here};
+    while (!stack.empty()) {
+      const Local next = stack.back();
+      stack.pop_back();
+      for (const Local& o : operandsOf(next)) {
+        if (choose(o.first, o.second).valid() || !makers_[o.first][o.second].node.valid() ||
+            !unknown.insert(o).second)
+          continue;
+        if (unknown.size() > kMostUnknown) return true;
+        stack.push_back(o);
+      }
+    }
+    return false;
   }
 
   // What the first tensors that are nothing of the model should be: what the same operator makes of
   // the same operands there. In a wrong plan these lemmas are what fails where it goes wrong.
   void expect(std::vector<LineageEntry>& entries) {
-    std::map<std::pair<OperatorId, std::vector<std::int32_t>>, std::int32_t> nodeOf;
-    for (std::size_t n = 0; n < model_.nodes.size(); ++n) {
-      std::vector<std::int32_t> operands;
+    std::map<std::pair<OperatorId, std::vector<TensorId>>, NodeId> nodeOf;
+    for (const NodeId n : firstIds<NodeId>(model_.nodes.size())) {
+      std::vector<TensorId> operands;
       for (const Operand& o : model_.in(model_.nodes[n])) operands.push_back(o.tensor);
-      nodeOf.emplace(std::pair(model_.nodes[n].op, std::move(operands)),
-                     static_cast<std::int32_t>(n));
+      nodeOf.emplace(std::pair(model_.nodes[n].op, std::move(operands)), n);
     }
     std::vector<LineageEntry> expectedEntries;
-    for (std::size_t p = 0; p < makers_.size(); ++p) {
+    for (const ProgramId p : firstIds<ProgramId>(makers_.size())) {
       const Program& program = problem_.plan.programs[p];
       const auto boxes = commonBoxes(program, entries);
-      for (std::size_t t = 0; t < makers_[p].size(); ++t) {
+      for (const TensorId t : firstIds<TensorId>(makers_[p].size())) {
         const Maker& maker = makers_[p][t];
-        const Local here{static_cast<std::int32_t>(p), static_cast<std::int32_t>(t)};
-        if (maker.node < 0 || choose(here.first, here.second) >= 0) continue;
-        const Node& node = program.graph.nodes[at(maker.node)];
-        std::vector<std::int32_t> operands;
+        if (!maker.node.valid() || choose(p, t).valid()) continue;
+        const Node& node = program.graph.nodes[maker.node];
+        std::vector<TensorId> operands;
         for (const Operand& o : program.graph.in(node))
-          operands.push_back(o.present() ? choose(here.first, o.tensor) : -1);
-        std::int32_t expected = -1;
+          operands.push_back(o.present() ? choose(p, o.tensor) : TensorId::none());
+        TensorId expected;
         if (node.communication >= 0) {
           if (operands.size() == 1) expected = operands[0];
         } else if (const auto it = nodeOf.find({node.op, operands}); it != nodeOf.end()) {
-          const auto out = model_.out(model_.nodes[at(it->second)]);
-          if (at(maker.result) < out.size()) expected = out[at(maker.result)];
+          const auto out = model_.out(model_.nodes[it->second]);
+          if (maker.result < out.size()) expected = out[maker.result];
         }
-        if (expected < 0 || expectedEntries.size() == kMostExpected) continue;
+        if (!expected.valid() || expectedEntries.size() == kMostExpected) continue;
         const auto box =
-            boxes.find({model_.tensors[at(expected)].shape, program.graph.tensors[t].shape});
-        if (box == boxes.end() || sums(here, expected)) continue;
+            boxes.find({model_.tensors[expected].shape, program.graph.tensors[t].shape});
+        if (box == boxes.end() || sums({p, t}, expected)) continue;
         Shard shard = *box->second;
         shard.parts = {{program.graph.tensors[t].name, program.at, Microbatch::none()}};
         if (!program.graph.tensors[t].perMicrobatch)
@@ -138,22 +155,22 @@ class Choice {
 
   // An operand has a smaller share of its tensor than the result would have of its own: what it is
   // split along is summed, and the result is a part of a sum.
-  bool sums(const Local& here, std::int32_t expected) const {
-    const auto share = [&](const Local& of, std::int32_t tensor) {
+  bool sums(const Local& here, TensorId expected) const {
+    const auto share = [&](const Local& of, TensorId tensor) {
       double part = 1;
       for (const std::int64_t n : local(of.first, of.second).shape) part *= static_cast<double>(n);
-      for (const std::int64_t n : model_.tensors[at(tensor)].shape) part /= static_cast<double>(n);
+      for (const std::int64_t n : model_.tensors[tensor].shape) part /= static_cast<double>(n);
       return part;
     };
-    const Program& program = problem_.plan.programs[at(here.first)];
-    const Node& node = program.graph.nodes[at(makers_[at(here.first)][at(here.second)].node)];
+    const Program& program = problem_.plan.programs[here.first];
+    const Node& node = program.graph.nodes[makers_[here.first][here.second].node];
     const double own = share(here, expected);
     if (node.communication >= 0) return false;
     const auto in = program.graph.in(node);
     return std::any_of(in.begin(), in.end(), [&](const Operand& o) {
       if (!o.present()) return false;
-      const std::int32_t tensor = chosen_[at(here.first)][at(o.tensor)].tensor;
-      return tensor >= 0 && share({here.first, o.tensor}, tensor) < own * 0.99;
+      const TensorId tensor = chosen_[here.first][o.tensor].tensor;
+      return tensor.valid() && share({here.first, o.tensor}, tensor) < own * 0.99;
     });
   }
 
@@ -168,7 +185,7 @@ class Choice {
       Shape extent;
       for (const auto& [low, high] : shard.box) extent.push_back(high - low);
       auto& [count, one] =
-          counted[{model_.tensors[at(entry.tensor)].shape, extent}][{shard.box, shard.step}];
+          counted[{model_.tensors[entry.tensor].shape, extent}][{shard.box, shard.step}];
       ++count;
       one = &shard;
     }
@@ -182,12 +199,12 @@ class Choice {
 
   // Of a communication those of all members.
   std::vector<Local> operandsOf(const Local& here) const {
-    const Maker& maker = makers_[at(here.first)][at(here.second)];
+    const Maker& maker = makers_[here.first][here.second];
     if (maker.node < 0) return {};
-    const Program& program = problem_.plan.programs[at(here.first)];
-    const Node& node = program.graph.nodes[at(maker.node)];
+    const Program& program = problem_.plan.programs[here.first];
+    const Node& node = program.graph.nodes[maker.node];
     if (node.communication >= 0) {
-      const auto it = sent_.find(program.communications[at(node.communication)].comm);
+      const auto it = sent_.find(program.communications[node.communication].comm);
       return it == sent_.end() ? std::vector<Local>() : it->second;
     }
     std::vector<Local> operands;
@@ -222,22 +239,21 @@ class Choice {
     enum Kind { kSameOperator, kOperand, kOther };
     Kind kind = kOther;
     std::int64_t alike = 0;
-    const Maker &maker = makers_[at(here.first)][at(here.second)],
-                &model = modelMakers_[at(said.tensor)];
+    const Maker &maker = makers_[here.first][here.second], &model = modelMakers_[said.tensor];
     if (maker.node >= 0) {
-      const Graph& graph = problem_.plan.programs[at(here.first)].graph;
-      const Node& node = graph.nodes[at(maker.node)];
+      const Graph& graph = problem_.plan.programs[here.first].graph;
+      const Node& node = graph.nodes[maker.node];
       const auto in = graph.in(node);
       if (node.communication < 0 && model.node >= 0 && maker.result == model.result &&
-          model_.nodes[at(model.node)].op == node.op) {
+          model_.nodes[model.node].op == node.op) {
         kind = kSameOperator;
-        const auto there = model_.in(model_.nodes[at(model.node)]);
+        const auto there = model_.in(model_.nodes[model.node]);
         for (std::size_t i = 0; i < std::min(in.size(), there.size()); ++i)
           alike += in[i].present() && there[i].present() &&
-                   chosen_[at(here.first)][at(in[i].tensor)].tensor == there[i].tensor;
+                   chosen_[here.first][in[i].tensor].tensor == there[i].tensor;
       } else {
         for (const Local& o : operandsOf(here))
-          if (chosen_[at(o.first)][at(o.second)].tensor == said.tensor) kind = kOperand;
+          if (chosen_[o.first][o.second].tensor == said.tensor) kind = kOperand;
       }
     }
     return {-said.covered, kind, -alike, said.tensor};
@@ -248,7 +264,7 @@ class Choice {
   const std::vector<Maker> modelMakers_;
   std::vector<std::vector<Maker>> makers_;  // by program and tensor
   std::unordered_map<NameId, std::vector<Local>> sent_;
-  std::unordered_map<NameId, std::int32_t> given_;  // by name of a local tensor
+  std::unordered_map<NameId, TensorId> given_;  // by name of a local tensor
   std::map<Local, std::vector<Lift::Said>> candidates_;
   std::map<Local, Local> speaker_;  // whose relation says what a part of the same sum is
   std::vector<std::vector<State>> chosen_;

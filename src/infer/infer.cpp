@@ -72,8 +72,8 @@ Inferred inferLineage(const Problem& problem, const InferOptions& options) {
         infer::findRelations(image.problem ? *image.problem : problem, limits);
     const infer::Lift lift(problem, image, found);
     result.looked = found.looked;
-    for (const std::int32_t e : found.differing)
-      result.doubtful.push_back(image.problem ? image.entryOf[static_cast<std::size_t>(e)] : e);
+    for (const EntryId e : found.differing)
+      result.doubtful.push_back(image.problem ? image.entryOf[e] : e);
     std::vector<LineageEntry> entries = infer::chosenLineage(problem, lift, found);
     if (!entries.empty()) {
       result.problem = cloneProblem(problem);

@@ -24,10 +24,10 @@ Lift::Lift(const Problem& full, const Shrunk& shrunk, const Relations& relations
 }
 
 Lift::Kind Lift::kindOf(const Relation& relation, const std::vector<Axis>& axes,
-                        std::int32_t tensor) const {
+                        TensorId tensor) const {
   const Problem& here = executed();
-  Kind kind{here.model.graph.tensors[at(tensor)].shape,
-            here.plan.programs[at(relation.program)].graph.tensors[at(relation.tensor)].shape,
+  Kind kind{here.model.graph.tensors[tensor].shape,
+            here.plan.programs[relation.program].graph.tensors[relation.tensor].shape,
             {}};
   for (const Axis& axis : axes) std::get<2>(kind).push_back(axis.axis);
   return kind;
@@ -52,7 +52,7 @@ void Lift::collectWays(const Relations& relations) {
 
 std::vector<Lift::Axis> Lift::axesOf(const Relation& relation) const {
   const Plan& here = executed().plan;
-  const Program& program = here.programs[at(relation.program)];
+  const Program& program = here.programs[relation.program];
   std::vector<Axis> axes;
   const auto free = [&](std::int32_t a) {
     return std::none_of(program.at.begin(), program.at.end(),
@@ -60,17 +60,17 @@ std::vector<Lift::Axis> Lift::axesOf(const Relation& relation) const {
            std::find(relation.sum.begin(), relation.sum.end(), a) == relation.sum.end();
   };
   for (std::int32_t a = 0; at(a) < here.mesh.size(); ++a) {
-    if (here.mesh[at(a)].size < 2 || !free(a)) continue;
-    Axis axis{a, here.mesh[at(a)].size, full_.plan.mesh[at(a)].size, {}};
+    if (here.mesh[a].size < 2 || !free(a)) continue;
+    Axis axis{a, here.mesh[a].size, full_.plan.mesh[a].size, {}};
     if (shrunk_.problem) {
-      axis.coordinates = shrunk_.coordinatesOf[at(a)];
+      axis.coordinates = shrunk_.coordinatesOf[a];
     } else {
       axis.coordinates.resize(at(axis.here));
       std::iota(axis.coordinates.begin(), axis.coordinates.end(), 0);
     }
     axes.push_back(std::move(axis));
   }
-  if (program.graph.tensors[at(relation.tensor)].perMicrobatch && here.microbatches > 1 &&
+  if (program.graph.tensors[relation.tensor].perMicrobatch && here.microbatches > 1 &&
       free(kMicrobatchAxis)) {
     Axis axis{kMicrobatchAxis, here.microbatches, full_.plan.microbatches, {}};
     if (shrunk_.problem) {
@@ -156,8 +156,8 @@ std::optional<std::pair<std::int64_t, std::vector<std::int64_t>>> Lift::atFullSi
     for (std::size_t a = 0; a < axes.size(); ++a) steps[a] = fit.steps[a][d];
     return std::pair(base, steps);
   }
-  const std::int32_t t = fit.base.tensor;
-  const std::int64_t size = full_.model.graph.tensors[at(t)].shape[d];
+  const TensorId t = fit.base.tensor;
+  const std::int64_t size = full_.model.graph.tensors[t].shape[d];
   const auto inside = [&](std::int64_t low) {
     std::int64_t first = low, last = low;
     for (std::size_t a = 0; a < axes.size(); ++a)
@@ -178,7 +178,7 @@ std::optional<std::pair<std::int64_t, std::vector<std::int64_t>>> Lift::atFullSi
       steps[a] = (next - low) / apart;
       for (std::int64_t c = 2; c < axes[a].here; ++c) {
         const std::int64_t there = shrunk_.fullPosition(t, d, base + c * step);
-        if (there != low + (axes[a].coordinates[at(c)] - axes[a].coordinates[0]) * steps[a])
+        if (there != low + (axes[a].coordinates[c] - axes[a].coordinates[0]) * steps[a])
           return std::nullopt;
       }
     }
@@ -195,7 +195,7 @@ std::optional<std::pair<std::int64_t, std::vector<std::int64_t>>> Lift::atFullSi
       if (b != except && fit.steps[b][d] != 0) others.push_back(static_cast<std::int32_t>(b));
     for (const auto& set : subsetsOf(others)) {
       std::int64_t here = 1, full = 1;
-      for (const std::int32_t b : set) here *= axes[at(b)].here, full *= axes[at(b)].full;
+      for (const std::int32_t b : set) here *= axes[b].here, full *= axes[b].full;
       if (here == std::abs(times)) return times < 0 ? -full : full;
     }
     return times;
@@ -245,13 +245,13 @@ double Lift::placesOf(const std::vector<Axis>& axes, const std::vector<Shape>& s
 
 std::optional<Lift::Said> Lift::lifted(const Relation& relation, const std::vector<Axis>& axes,
                                        const Fit& fit) const {
-  const Program& here = executed().plan.programs[at(relation.program)];
-  const Program& program = full_.plan.programs[at(fullProgram(relation.program))];
+  const Program& here = executed().plan.programs[relation.program];
+  const Program& program = full_.plan.programs[fullProgram(relation.program)];
   // Both have the same tensors in the same order, but for masks of dropout, which come last.
-  const Tensor& tensorHere = here.graph.tensors[at(relation.tensor)];
+  const Tensor& tensorHere = here.graph.tensors[relation.tensor];
   if (at(relation.tensor) >= program.graph.tensors.size()) return std::nullopt;
-  const Tensor& tensor = program.graph.tensors[at(relation.tensor)];
-  const Tensor& whole = full_.model.graph.tensors[at(fit.base.tensor)];
+  const Tensor& tensor = program.graph.tensors[relation.tensor];
+  const Tensor& whole = full_.model.graph.tensors[fit.base.tensor];
   if (full_.names.text(tensor.name) != executed().names.text(tensorHere.name)) return std::nullopt;
   if (tensor.shape.size() != whole.shape.size() || tensor.kind != tensorHere.kind ||
       tensor.shape.size() != tensorHere.shape.size())
@@ -304,7 +304,7 @@ std::vector<Lift::Said> Lift::said(const Relation& relation) const {
   std::vector<Said> all;
   std::vector<Fit> fits;
   for (std::size_t i = 0; i < places.size();) {
-    const std::int32_t tensor = places[i].tensor;
+    const TensorId tensor = places[i].tensor;
     fits.clear();
     if (const auto ways = ways_.find(kindOf(relation, axes, tensor)); ways != ways_.end()) {
       std::vector<std::pair<std::size_t, const Way*>> known;

@@ -24,13 +24,13 @@ class Lift {
 
   const Problem& executed() const { return shrunk_.problem ? *shrunk_.problem : full_; }
   // A program of what was executed.
-  std::int32_t fullProgram(std::int32_t program) const {
-    return shrunk_.problem ? shrunk_.programOf[static_cast<std::size_t>(program)] : program;
+  ProgramId fullProgram(ProgramId program) const {
+    return shrunk_.problem ? shrunk_.programOf[program] : program;
   }
   // The shard that says it of the local tensor on all ranks of its program, and of which tensor of
   // the model. `covered`: the share of that tensor which the shard is about.
   struct Said {
-    std::int32_t tensor = -1;
+    TensorId tensor;
     Shard shard;
     double covered = 0;
   };
@@ -52,7 +52,7 @@ class Lift {
   // How boxes of one shape move in tensors of one shape, and how many do.
   using Way = std::pair<Shape, std::vector<Shape>>;
   using Kind = std::tuple<Shape, Shape, std::vector<std::int32_t>>;  // model's, local, axes
-  Kind kindOf(const Relation& relation, const std::vector<Axis>& axes, std::int32_t tensor) const;
+  Kind kindOf(const Relation& relation, const std::vector<Axis>& axes, TensorId tensor) const;
   void collectWays(const Relations& relations);
   std::vector<Axis> axesOf(const Relation& relation) const;
   std::vector<std::int64_t> coordinatesOf(const std::vector<Axis>& axes, const Found& found) const;

@@ -1,7 +1,7 @@
 // Which node makes a tensor.
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
 #include <vector>
 
 #include "shardproof/graph.h"
@@ -9,19 +9,17 @@
 namespace shardproof::infer {
 
 struct Maker {
-  std::int32_t node = -1;    // -1: none
-  std::int32_t result = -1;  // which of its results
+  NodeId node;             // none: nothing does
+  std::size_t result = 0;  // which of its results it is
 };
 
 // By tensor.
 inline std::vector<Maker> makersOf(const Graph& graph) {
   std::vector<Maker> makers(graph.tensors.size());
-  for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
+  for (const NodeId n : firstIds<NodeId>(graph.nodes.size())) {
     const auto out = graph.out(graph.nodes[n]);
     for (std::size_t r = 0; r < out.size(); ++r)
-      if (out[r] >= 0)
-        makers[static_cast<std::size_t>(out[r])] = {static_cast<std::int32_t>(n),
-                                                    static_cast<std::int32_t>(r)};
+      if (out[r].valid()) makers[out[r]] = {n, r};
   }
   return makers;
 }

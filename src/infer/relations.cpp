@@ -81,8 +81,8 @@ class Search {
     found_.resize(at(setup_.programs.slots()));
     prints_.resize(at(setup_.programs.slots()));
     interpret::Hooks<Real> hooks;
-    hooks.ofModel = [&](std::int32_t t, const Value& value) { takeModel(t, value); };
-    hooks.ofPlan = [&](std::int64_t rank, std::int32_t slot, const Value& value) {
+    hooks.ofModel = [&](TensorId t, const Value& value) { takeModel(t, value); };
+    hooks.ofPlan = [&](Rank rank, std::int32_t slot, const Value& value) {
       if (!sorted_) sortIndex();
       takeLocal(rank, slot, value);
     };
@@ -91,24 +91,23 @@ class Search {
     const interpret::Threads one(0);  // arrays are small
     for (const auto& [entry, comparison] :
          interpret::run<Real>(setup_, draw, kApart, limits, {}, hooks).entries)
-      if (comparison.first) differing_.push_back(entry);
+      if (comparison.first) differing_.emplace_back(entry);
   }
 
   Relations relations() {
     Relations result;
     result.differing = differing_;
     const auto& programs = setup_.programs;
-    std::vector<std::vector<std::int64_t>> ranksOf(problem_.plan.programs.size());
-    for (std::int64_t r = 0; r < programs.mesh().ranks(); ++r)
-      ranksOf[at(programs.programOf(r))].push_back(r);
-    for (std::size_t p = 0; p < ranksOf.size(); ++p) {
+    std::vector<std::vector<Rank>> ranksOf(problem_.plan.programs.size());
+    for (const Rank r : firstIds<Rank>(programs.mesh().ranks()))
+      ranksOf[programs.programOf(r)].push_back(r);
+    for (const ProgramId p : firstIds<ProgramId>(ranksOf.size())) {
       const auto& tensors = problem_.plan.programs[p].graph.tensors;
-      for (std::size_t t = 0; t < tensors.size(); ++t) {
+      for (const TensorId t : firstIds<TensorId>(tensors.size())) {
         if (tensors[t].kind != TensorKind::kProduced || tensors[t].element == ElementKind::kComplex)
           continue;
         ++result.looked;
-        if (auto relation =
-                relationOf(static_cast<std::int32_t>(p), static_cast<std::int32_t>(t), ranksOf[p]))
+        if (auto relation = relationOf(p, t, ranksOf[p]))
           result.relations.push_back(std::move(*relation));
       }
     }
@@ -118,7 +117,8 @@ class Search {
  private:
   struct Entry {
     double value;  // rounded: places are compared in full
-    std::int32_t tensor, offset;
+    TensorId tensor;
+    std::int32_t offset;
   };
 
   static interpret::Options options() {
@@ -127,7 +127,7 @@ class Search {
     return options;
   }
 
-  void takeModel(std::int32_t t, const Value& value) {
+  void takeModel(TensorId t, const Value& value) {
     if (value.element == ElementKind::kComplex) return;
     Value copy(memory_, value.shape, value.element);
     std::copy(value.data(), value.data() + value.size(), copy.writable());
@@ -142,7 +142,7 @@ class Search {
       for (std::int64_t k = 1; k <= std::min(kIntegersInARow, row - i % row); ++k)
         index_.push_back({keyOf(copy.data() + i, k), t, static_cast<std::int32_t>(i)});
     }
-    values_[at(t)] = std::move(copy);
+    values_[t] = std::move(copy);
   }
 
   void sortIndex() {
@@ -164,7 +164,7 @@ class Search {
     const Shape strides = interpret::stridesOf(shape);
     std::size_t tried = 0;
     for (; it != index_.end() && it->value <= high && tried < kMostTried; ++it) {
-      const Value& whole = values_[at(it->tensor)];
+      const Value& whole = values_[it->tensor];
       if (whole.shape.size() != shape.size() || whole.element != element) continue;
       const Shape wholeStrides = interpret::stridesOf(whole.shape);
       Place place{it->tensor, Shape(shape.size())};
@@ -183,7 +183,7 @@ class Search {
   // f(index in the box, element of the model) for the whole box, until f is false.
   template <class F>
   bool allOf(const Place& place, const Shape& shape, const F& f) const {
-    const Value& whole = values_[at(place.tensor)];
+    const Value& whole = values_[place.tensor];
     const Shape strides = interpret::stridesOf(whole.shape);
     Shape position(shape.size(), 0);
     const std::int64_t size = interpret::positionsOf(shape);
@@ -201,7 +201,7 @@ class Search {
     return true;
   }
 
-  void takeLocal(std::int64_t rank, std::int32_t slot, const Value& value) {
+  void takeLocal(Rank rank, std::int32_t slot, const Value& value) {
     if (value.element == ElementKind::kComplex || value.size() == 0) return;
     const Real* x = value.data();
     const std::int64_t n = value.size();
@@ -222,7 +222,7 @@ class Search {
                        x, value.shape.empty() ? 1 : std::min(kIntegersInARow, value.shape.back())))
                  : x[pivot];
     const Real largest = std::abs(x[pivot]), tolerance = integers ? 0 : kRounding * largest;
-    auto& places = found_[at(number)];
+    auto& places = found_[number];
     forPlaces(value.shape, value.element, pivot, wanted, tolerance, [&](const Place& place) {
       if (allOf(place, value.shape,
                 [&](std::int64_t i, Real y) { return same(x[i], y, tolerance); }))
@@ -236,18 +236,18 @@ class Search {
       print.all += factorOf(i) * x[i];
     }
     for (std::size_t k = 0; k < kPivots; ++k) print.pivots[k] = x[pivotOf(k, n)];
-    prints_[at(number)] = print;
+    prints_[number] = print;
   }
 
-  std::optional<Relation> relationOf(std::int32_t p, std::int32_t t,
-                                     const std::vector<std::int64_t>& ranks) const {
-    const Tensor& tensor = problem_.plan.programs[at(p)].graph.tensors[at(t)];
-    const std::int32_t first = setup_.programs.layoutOf(p).firstSlot[at(t)];
+  std::optional<Relation> relationOf(ProgramId p, TensorId t,
+                                     const std::vector<Rank>& ranks) const {
+    const Tensor& tensor = problem_.plan.programs[p].graph.tensors[t];
+    const std::int32_t first = setup_.programs.layoutOf(p).firstSlot[t];
     const std::int32_t slots = tensor.perMicrobatch ? problem_.plan.microbatches : 1;
     Relation relation{p, t, {}, {}, {}};
-    for (const std::int64_t r : ranks) {
+    for (const Rank r : ranks) {
       for (std::int32_t m = 0; m < slots; ++m) {
-        const auto& places = found_[at(setup_.programs.slot(r, first + m))];
+        const auto& places = found_[setup_.programs.slot(r, first + m)];
         if (places.empty()) return sumOf(p, t, ranks);
         relation.found.push_back({r, tensor.perMicrobatch ? m : -1, places});
       }
@@ -257,10 +257,9 @@ class Search {
 
   // Over the smallest set of axes that gives boxes at all ranks. Of programs that fix one of these
   // axes the first speaks for all.
-  std::optional<Relation> sumOf(std::int32_t p, std::int32_t t,
-                                const std::vector<std::int64_t>& ranks) const {
-    const Program& program = problem_.plan.programs[at(p)];
-    const Tensor& tensor = program.graph.tensors[at(t)];
+  std::optional<Relation> sumOf(ProgramId p, TensorId t, const std::vector<Rank>& ranks) const {
+    const Program& program = problem_.plan.programs[p];
+    const Tensor& tensor = program.graph.tensors[t];
     const auto& mesh = setup_.programs.mesh();
     std::vector<std::int32_t> free;
     for (std::size_t a = 0; a < mesh.axes(); ++a) {
@@ -276,7 +275,7 @@ class Search {
       const std::int32_t slots =
           tensor.perMicrobatch && !overMicrobatches ? problem_.plan.microbatches : 1;
       bool all = true;
-      for (const std::int64_t r : ranks) {
+      for (const Rank r : ranks) {
         const bool origin = std::all_of(axes.begin(), axes.end(), [&](std::int32_t a) {
           return a == kMicrobatchAxis || mesh.coordinate(r, at(a)) == 0;
         });
@@ -290,8 +289,8 @@ class Search {
         if (!all) break;
       }
       if (!all || relation.found.empty()) continue;
-      for (const std::int64_t r : over(ranks.front(), axes)) {
-        const std::int32_t q = setup_.programs.programOf(r);
+      for (const Rank r : over(ranks.front(), axes)) {
+        const ProgramId q = setup_.programs.programOf(r);
         const std::pair other{q, counterpart(p, t, q)};
         if (q != p && std::find(relation.others.begin(), relation.others.end(), other) ==
                           relation.others.end())
@@ -302,31 +301,30 @@ class Search {
     return std::nullopt;
   }
 
-  // What the same node makes in another program; -1: there is none.
-  std::int32_t counterpart(std::int32_t p, std::int32_t t, std::int32_t q) const {
+  // What the same node makes in another program, if anything.
+  TensorId counterpart(ProgramId p, TensorId t, ProgramId q) const {
     if (p == q) return t;
-    const Graph &here = problem_.plan.programs[at(p)].graph,
-                &there = problem_.plan.programs[at(q)].graph;
-    const auto [n, result] = makers_[at(p)][at(t)];
-    if (n < 0 || here.nodes.size() != there.nodes.size()) return -1;
-    const Node &a = here.nodes[at(n)], &b = there.nodes[at(n)];
-    if (a.op != b.op || a.outCount != b.outCount) return -1;
-    const std::int32_t other = there.out(b)[at(result)];
-    if (other < 0) return -1;
-    const Tensor &x = here.tensors[at(t)], &y = there.tensors[at(other)];
+    const Graph &here = problem_.plan.programs[p].graph, &there = problem_.plan.programs[q].graph;
+    const auto [n, result] = makers_[p][t];
+    if (!n.valid() || here.nodes.size() != there.nodes.size()) return {};
+    const Node &a = here.nodes[n], &b = there.nodes[n];
+    if (a.op != b.op || a.outCount != b.outCount) return {};
+    const TensorId other = there.out(b)[result];
+    if (!other.valid()) return {};
+    const Tensor &x = here.tensors[t], &y = there.tensors[other];
     return x.shape == y.shape && x.perMicrobatch == y.perMicrobatch && x.element == y.element
                ? other
-               : -1;
+               : TensorId::none();
   }
 
   // The ranks that differ from this one in these axes only.
-  std::vector<std::int64_t> over(std::int64_t rank, const std::vector<std::int32_t>& axes) const {
+  std::vector<Rank> over(Rank rank, const std::vector<std::int32_t>& axes) const {
     const auto& mesh = setup_.programs.mesh();
-    std::vector<std::int64_t> ranks{rank};
+    std::vector<Rank> ranks{rank};
     for (const std::int32_t a : axes) {
       if (a == kMicrobatchAxis) continue;
-      std::vector<std::int64_t> wider;
-      for (const std::int64_t r : ranks)
+      std::vector<Rank> wider;
+      for (const Rank r : ranks)
         for (std::int64_t c = 0; c < mesh.size(at(a)); ++c)
           wider.push_back(mesh.moved(r, at(a), c));
       ranks = std::move(wider);
@@ -334,7 +332,7 @@ class Search {
     return ranks;
   }
 
-  std::vector<Place> summed(std::int32_t p, std::int32_t t, std::int64_t rank, std::int32_t m,
+  std::vector<Place> summed(ProgramId p, TensorId t, Rank rank, std::int32_t m,
                             const std::vector<std::int32_t>& axes) const {
     std::vector<std::int32_t> slots{m};
     if (!axes.empty() && axes.back() == kMicrobatchAxis) {
@@ -342,12 +340,13 @@ class Search {
       for (std::int32_t k = 0; k < problem_.plan.microbatches; ++k) slots.push_back(k);
     }
     Print sum;
-    for (const std::int64_t r : over(rank, axes)) {
-      const std::int32_t q = setup_.programs.programOf(r), other = counterpart(p, t, q);
-      if (other < 0) return {};
-      const std::int32_t first = setup_.programs.layoutOf(q).firstSlot[at(other)];
+    for (const Rank r : over(rank, axes)) {
+      const ProgramId q = setup_.programs.programOf(r);
+      const TensorId other = counterpart(p, t, q);
+      if (!other.valid()) return {};
+      const std::int32_t first = setup_.programs.layoutOf(q).firstSlot[other];
       for (const std::int32_t s : slots) {
-        const Print& one = prints_[at(setup_.programs.slot(r, first + s))];
+        const Print& one = prints_[setup_.programs.slot(r, first + s)];
         if (one.size == 0) return {};
         if (sum.size == 0) {
           sum = one;
@@ -389,7 +388,7 @@ class Search {
   bool sorted_ = false;
   std::vector<std::vector<Place>> found_;  // by slot of all ranks
   std::vector<Print> prints_;
-  std::vector<std::int32_t> differing_;
+  std::vector<EntryId> differing_;
 };
 
 }  // namespace

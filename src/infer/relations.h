@@ -23,32 +23,33 @@ namespace shardproof::infer {
 
 // Elements [low, low + the local tensor's shape) of a tensor of the model.
 struct Place {
-  std::int32_t tensor = -1;
+  TensorId tensor;
   Shape low;
   friend bool operator==(const Place&, const Place&) = default;
 };
 
 // One running of a local tensor: where, and all places that its elements have.
 struct Found {
-  std::int64_t rank = -1;
+  Rank rank;
   std::int32_t microbatch = -1;  // -1: of a tensor that exists once
   std::vector<Place> places;
 };
 
 // A local tensor of a program that was found on all its ranks (and for all microbatches).
 struct Relation {
-  std::int32_t program = -1, tensor = -1;
+  ProgramId program;
+  TensorId tensor;
   std::vector<std::int32_t> sum;  // axes (or kMicrobatchAxis) over which they were added up, sorted
   std::vector<Found> found;       // with `sum`, at coordinate 0 of its axes
   // With `sum` over axes that programs fix: the tensors of the other programs, which the same nodes
   // make.
-  std::vector<std::pair<std::int32_t, std::int32_t>> others;
+  std::vector<std::pair<ProgramId, TensorId>> others;
 };
 
 struct Relations {
-  std::vector<Relation> relations;      // by program and tensor, ascending
-  std::size_t looked = 0;               // local tensors that were looked up, of all programs
-  std::vector<std::int32_t> differing;  // lineage entries of outputs that the ranks do not have
+  std::vector<Relation> relations;  // by program and tensor, ascending
+  std::size_t looked = 0;           // local tensors that were looked up, of all programs
+  std::vector<EntryId> differing;   // lineage entries of outputs that the ranks do not have
 };
 
 // Executes the problem. Throws interpret::CannotRun, Stopped, TooLarge, InputError.

@@ -229,8 +229,7 @@ Value<T> summed(const Call<T>& c, const Value<T>& x, const std::vector<char>& di
       const std::int64_t blocks = (n + block - 1) / block;
       std::vector<T> parts(static_cast<std::size_t>(blocks));
       forEachRow(blocks, block, [&](std::int64_t b) {
-        parts[static_cast<std::size_t>(b)] =
-            sumOf(from + b * block, std::min(block, n - b * block));
+        parts[b] = sumOf(from + b * block, std::min(block, n - b * block));
       });
       to[0] = sumOf(parts.data(), blocks);
     } else {

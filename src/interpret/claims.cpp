@@ -27,14 +27,14 @@ class Combinations {
 
 }  // namespace
 
-std::vector<Claim> claimsOf(const Programs& programs, std::int32_t entryIndex) {
+std::vector<Claim> claimsOf(const Programs& programs, EntryId entryIndex) {
   const Problem& problem = programs.problem();
   const Mesh& mesh = programs.mesh();
-  const LineageEntry& entry = problem.plan.lineage[at(entryIndex)];
+  const LineageEntry& entry = problem.plan.lineage[entryIndex];
   std::vector<Claim> claims;
   for (std::size_t s = 0; s < entry.shards.size(); ++s) {
     const Shard& shard = entry.shards[s];
-    const auto tensorOf = [&](const Part& part, std::int64_t rank) {
+    const auto tensorOf = [&](const Part& part, Rank rank) {
       const ProgramLayout& layout = programs.layout(rank);
       const auto it = layout.tensorByName.find(part.local);
       if (it == layout.tensorByName.end())
@@ -45,10 +45,11 @@ std::vector<Claim> claimsOf(const Programs& programs, std::int32_t entryIndex) {
     // The coordinates: axes that the parts leave open, and microbatches where the parts range over
     // them.
     const Part& first = shard.parts.front();
-    const std::int64_t someRank = mesh.moved(0, first.at);
+    const std::int64_t someRank = mesh.moved(Rank(0), first.at);
     const bool eachMicrobatch =
-        first.microbatch.isNone() &&
-        programs.program(someRank).graph.tensors[at(tensorOf(first, someRank))].perMicrobatch;
+        first.microbatch.isNone() && programs.program(Rank(someRank))
+                                         .graph.tensors[tensorOf(first, Rank(someRank))]
+                                         .perMicrobatch;
     std::vector<std::int32_t> kept, summed;
     std::vector<std::int64_t> keptSizes, summedSizes;
     const auto coordinate = [&](std::int32_t axis, std::int64_t size) {
@@ -66,7 +67,7 @@ std::vector<Claim> claimsOf(const Programs& programs, std::int32_t entryIndex) {
     Combinations outer(keptSizes);
     do {
       Claim claim;
-      claim.entry = entryIndex;
+      claim.entry = EntryId(entryIndex);
       claim.shard = static_cast<std::int32_t>(s);
       for (const auto& [low, high] : shard.box) {
         claim.low.push_back(low);
@@ -94,17 +95,17 @@ std::vector<Claim> claimsOf(const Programs& programs, std::int32_t entryIndex) {
         place(kept, outer.values());
         place(summed, inner.values());
         for (const Part& part : shard.parts) {
-          const std::int64_t rank = mesh.moved(mesh.moved(0, part.at), where);
-          const std::int32_t tensor = tensorOf(part, rank);
+          const Rank rank = Rank(mesh.moved(Rank(mesh.moved(Rank(0), part.at)), where));
+          const TensorId tensor = tensorOf(part, rank);
           const Graph& graph = programs.program(rank).graph;
-          const std::int64_t own = part.microbatch.isOne() ? part.microbatch.number()
-                                   : graph.tensors[at(tensor)].perMicrobatch ? microbatch
-                                                                             : -1;
+          const std::int64_t own = part.microbatch.isOne()               ? part.microbatch.number()
+                                   : graph.tensors[tensor].perMicrobatch ? microbatch
+                                                                         : -1;
           if (claim.parts.empty()) claim.microbatch = static_cast<std::int32_t>(own);
           const std::int32_t slot =
               programs.slotOf(programs.layout(rank), graph, tensor, static_cast<std::int32_t>(own));
-          if (graph.tensors[at(tensor)].kind == TensorKind::kProduced &&
-              !programs.layout(rank).produced[at(slot)])
+          if (graph.tensors[tensor].kind == TensorKind::kProduced &&
+              !programs.layout(rank).produced[slot])
             throw CannotRun("/lineage/" + std::to_string(entryIndex) + "/shards/" +
                             std::to_string(s) + ": no node produces '" +
                             problem.names.text(part.local) + "' on " + programs.rankText(rank) +

@@ -11,11 +11,12 @@ namespace shardproof::interpret {
 
 // logical[low ... low + extent) = sum of the parts.
 struct Claim {
-  std::int32_t entry = -1, shard = -1;
+  EntryId entry;
+  std::int32_t shard = -1;
   std::int32_t microbatch = -1;  // the coordinate, or the one that the first part fixes
   Shape low, extent;
   struct Part {
-    std::int64_t rank = -1;
+    Rank rank;
     std::int32_t slot = -1;  // of the rank's program
   };
   std::vector<Part> parts;
@@ -23,6 +24,6 @@ struct Claim {
 
 // Of one entry, in the order of shards and coordinates. Throws CannotRun for a part that no node
 // produces.
-std::vector<Claim> claimsOf(const Programs& programs, std::int32_t entry);
+std::vector<Claim> claimsOf(const Programs& programs, EntryId entry);
 
 }  // namespace shardproof::interpret

@@ -48,7 +48,7 @@ Value<T> joined(Context& context, const std::vector<Value<T>>& parts, std::int64
   T* to = y.writable();
   const std::int64_t row = a.size * a.inner;
   for (std::int64_t i = 0; i < count; ++i) {
-    const T* from = parts[static_cast<std::size_t>(i)].data();
+    const T* from = parts[i].data();
     forEachRow(a.outer, row, [&](std::int64_t o) {
       std::copy_n(from + o * row, row, to + (o * count + i) * row);
     });

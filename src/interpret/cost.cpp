@@ -34,15 +34,15 @@ Cost nodeCost(const Problem& problem, const Graph& graph, const Node& node, cons
   double numbers = 0;
   const auto shape = [&](std::size_t i) -> const Shape& {
     static const Shape none;
-    return i < view.in.size() && view.in[i].present() ? graph.tensors[at(view.in[i].tensor)].shape
+    return i < view.in.size() && view.in[i].present() ? graph.tensors[view.in[i].tensor].shape
                                                       : none;
   };
   for (const Operand& o : view.in)
-    if (o.present()) numbers += numbersOf(graph.tensors[at(o.tensor)]);
+    if (o.present()) numbers += numbersOf(graph.tensors[o.tensor]);
   double wanted = 0;
-  for (const std::int32_t t : view.out) {
+  for (const TensorId t : view.out) {
     if (t < 0) continue;
-    numbers += numbersOf(graph.tensors[at(t)]);
+    numbers += numbersOf(graph.tensors[t]);
     ++wanted;
   }
   c.bytes = 16 * numbers;
@@ -96,11 +96,11 @@ class Buffers {
     return static_cast<std::int32_t>(bytes_.size()) - 1;
   }
   void hold(std::int32_t b) {
-    if (b >= 0 && holders_[at(b)]++ == 0) alive_ += bytes_[at(b)];
+    if (b >= 0 && holders_[b]++ == 0) alive_ += bytes_[b];
     peak_ = std::max(peak_, alive_);
   }
   void drop(std::int32_t b) {
-    if (b >= 0 && --holders_[at(b)] == 0) alive_ -= bytes_[at(b)];
+    if (b >= 0 && --holders_[b] == 0) alive_ -= bytes_[b];
   }
   void beside(double bytes) { peak_ = std::max(peak_, alive_ + bytes); }  // for a moment
   double peak() const { return peak_; }
@@ -131,11 +131,11 @@ class Rehearsal {
     logical_.assign(graph.tensors.size(), -1);
     for (const NodeView& view : setup_.model.nodes)
       for (const Operand& o : view.in)
-        if (o.present()) ++uses_[at(o.tensor)];
-    for (const Claim& claim : setup_.claims) ++uses_[at(tensorOf(claim))];
+        if (o.present()) ++uses_[o.tensor];
+    for (const Claim& claim : setup_.claims) ++uses_[tensorOf(claim)];
     for (std::size_t t = 0; t < graph.tensors.size(); ++t)
       if (graph.tensors[t].kind != TensorKind::kProduced && !setup_.model.added[t])
-        store(static_cast<std::int32_t>(t), buffers_.make(bytesOf(graph.tensors[t])));
+        store(TensorId(t), buffers_.make(bytesOf(graph.tensors[t])));
     for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
       const NodeView& view = setup_.model.nodes[n];
       const Cost c = nodeCost(problem_, graph, graph.nodes[n], view);
@@ -143,10 +143,9 @@ class Rehearsal {
       buffers_.beside(c.bytes);
       const bool same = shares(ops::Registry::instance().at(graph.nodes[n].op).name) &&
                         !view.in.empty() && view.in[0].present();
-      for (const std::int32_t t : view.out)
+      for (const TensorId t : view.out)
         if (t >= 0)
-          store(t, same ? logical_[at(view.in[0].tensor)]
-                        : buffers_.make(bytesOf(graph.tensors[at(t)])));
+          store(t, same ? logical_[view.in[0].tensor] : buffers_.make(bytesOf(graph.tensors[t])));
       for (const Operand& o : view.in)
         if (o.present()) release(o.tensor);
     }
@@ -167,13 +166,13 @@ class Rehearsal {
     for (std::size_t c = 0; c < setup_.compared; ++c)
       remaining_[c] = static_cast<std::int32_t>(setup_.claims[c].parts.size());
     const std::int64_t ranks = programs_.mesh().ranks();
-    for (std::int64_t r = 0; r < ranks; ++r) {
+    for (const Rank r : firstIds<Rank>(ranks)) {
       reads_.push_back(programs_.layout(r).reads);
       local_.emplace_back(reads_.back().size(), -1);
     }
-    for (std::int64_t r = 0; r < ranks; ++r) give(r);
+    for (const Rank r : firstIds<Rank>(ranks)) give(r);
     for (std::size_t c = setup_.compared; c < setup_.claims.size(); ++c)
-      release(tensorOf(setup_.claims[c]));
+      release(TensorId(tensorOf(setup_.claims[c])));
     runSchedule(programs_, *this);
     total_.bytes = buffers_.peak();
     return total_;
@@ -181,7 +180,7 @@ class Rehearsal {
 
   // --- the schedule's host ---
 
-  void compute(std::int64_t rank, std::int32_t instance) {
+  void compute(Rank rank, std::int32_t instance) {
     const Node& node = programs_.node(rank, instance);
     count(rank, instance);
     const bool same = node.inCount > 0 && shares(ops::Registry::instance().at(node.op).name);
@@ -190,8 +189,7 @@ class Rehearsal {
       const std::int32_t slot = programs_.resultSlot(rank, instance, r);
       if (slot >= 0)
         produce(rank, slot,
-                first >= 0 ? local_[at(rank)][at(first)]
-                           : buffers_.make(bytesOf(tensorOf(rank, slot))));
+                first >= 0 ? local_[rank][first] : buffers_.make(bytesOf(tensorOf(rank, slot))));
     }
     releaseOperands(rank, instance);
   }
@@ -203,7 +201,7 @@ class Rehearsal {
       const Communication kind = programs_.communication(m.rank, m.instance)->kind;
       if ((kind == Communication::kSend || kind == Communication::kBroadcast) &&
           programs_.node(m.rank, m.instance).inCount == 1)
-        shared = local_[at(m.rank)][at(programs_.operandSlot(m.rank, m.instance, 0))];
+        shared = local_[m.rank][programs_.operandSlot(m.rank, m.instance, 0)];
     }
     for (const Member& m : rendezvous.members) {
       if (programs_.node(m.rank, m.instance).outCount == 0) continue;
@@ -219,37 +217,37 @@ class Rehearsal {
 
  private:
   std::int32_t tensorOf(const Claim& claim) const {
-    return problem_.plan.lineage[at(claim.entry)].tensor;
+    return problem_.plan.lineage[claim.entry].tensor;
   }
-  const Tensor& tensorOf(std::int64_t rank, std::int32_t slot) const {
-    return programs_.program(rank).graph.tensors[at(programs_.layout(rank).tensorOfSlot[at(slot)])];
+  const Tensor& tensorOf(Rank rank, std::int32_t slot) const {
+    return programs_.program(rank).graph.tensors[programs_.layout(rank).tensorOfSlot[slot]];
   }
 
-  void store(std::int32_t t, std::int32_t buffer) {
+  void store(TensorId t, std::int32_t buffer) {
     buffers_.hold(buffer);
-    if (uses_[at(t)] == 0) buffers_.drop(buffer);
-    else logical_[at(t)] = buffer;
+    if (uses_[t] == 0) buffers_.drop(buffer);
+    else logical_[t] = buffer;
   }
-  void release(std::int32_t t) {
-    if (--uses_[at(t)] == 0) buffers_.drop(logical_[at(t)]);
+  void release(TensorId t) {
+    if (--uses_[t] == 0) buffers_.drop(logical_[t]);
   }
 
-  void give(std::int64_t rank) {
+  void give(Rank rank) {
     const ProgramLayout& layout = programs_.layout(rank);
     for (std::int32_t slot = 0; slot < layout.slots(); ++slot) {
       const Tensor& tensor = tensorOf(rank, slot);
       const std::int64_t number = programs_.slot(rank, slot);
       if (tensor.kind == TensorKind::kProduced ||
-          (layout.reads[at(slot)] == 0 && setup_.claimsOfSlot(number).empty()))
+          (layout.reads[slot] == 0 && setup_.claimsOfSlot(number).empty()))
         continue;
       const std::int32_t source = setup_.sourceOf(number);
-      if (source < 0 || setup_.claims[at(source)].parts.size() != 1) {
+      if (source < 0 || setup_.claims[source].parts.size() != 1) {
         produce(rank, slot, buffers_.make(bytesOf(tensor)));
         continue;
       }
-      const Claim& claim = setup_.claims[at(source)];
-      if (claim.extent == problem_.model.graph.tensors[at(tensorOf(claim))].shape) {
-        produce(rank, slot, logical_[at(tensorOf(claim))]);
+      const Claim& claim = setup_.claims[source];
+      if (claim.extent == problem_.model.graph.tensors[tensorOf(claim)].shape) {
+        produce(rank, slot, logical_[tensorOf(claim)]);
         continue;
       }
       const auto [it, added] = pieces_.try_emplace({tensorOf(claim), claim.low, claim.extent}, -1);
@@ -258,35 +256,35 @@ class Rehearsal {
     }
   }
 
-  void count(std::int64_t rank, std::int32_t instance) {
-    const Cost& c = costs_[at(programs_.programOf(rank))]
-                          [at(programs_.layout(rank).instances[at(instance)].node)];
+  void count(Rank rank, std::int32_t instance) {
+    const Cost& c =
+        costs_[programs_.programOf(rank)][at(programs_.layout(rank).instances[instance].node)];
     total_.flops += c.flops;
     buffers_.beside(c.bytes);
   }
 
-  void produce(std::int64_t rank, std::int32_t slot, std::int32_t buffer) {
+  void produce(Rank rank, std::int32_t slot, std::int32_t buffer) {
     buffers_.hold(buffer);
     for (const std::int32_t c : setup_.claimsOfSlot(programs_.slot(rank, slot))) {
-      if (sums_[at(c)] < 0)
-        sums_[at(c)] = setup_.claims[at(c)].parts.size() == 1
-                           ? buffer
-                           : buffers_.make(2 * bytesOf(tensorOf(rank, slot)));
-      if (remaining_[at(c)] == static_cast<std::int32_t>(setup_.claims[at(c)].parts.size()))
-        buffers_.hold(sums_[at(c)]);
-      if (--remaining_[at(c)] > 0) continue;
-      buffers_.drop(sums_[at(c)]);
-      release(tensorOf(setup_.claims[at(c)]));
+      if (sums_[c] < 0)
+        sums_[c] = setup_.claims[c].parts.size() == 1
+                       ? buffer
+                       : buffers_.make(2 * bytesOf(tensorOf(rank, slot)));
+      if (remaining_[c] == static_cast<std::int32_t>(setup_.claims[c].parts.size()))
+        buffers_.hold(sums_[c]);
+      if (--remaining_[c] > 0) continue;
+      buffers_.drop(sums_[c]);
+      release(TensorId(tensorOf(setup_.claims[c])));
     }
-    if (reads_[at(rank)][at(slot)] == 0) buffers_.drop(buffer);
-    else local_[at(rank)][at(slot)] = buffer;
+    if (reads_[rank][slot] == 0) buffers_.drop(buffer);
+    else local_[rank][slot] = buffer;
   }
 
-  void releaseOperands(std::int64_t rank, std::int32_t instance) {
+  void releaseOperands(Rank rank, std::int32_t instance) {
     const Node& node = programs_.node(rank, instance);
     for (std::uint32_t i = 0; i < node.inCount; ++i) {
       const std::int32_t slot = programs_.operandSlot(rank, instance, i);
-      if (slot >= 0 && --reads_[at(rank)][at(slot)] == 0) buffers_.drop(local_[at(rank)][at(slot)]);
+      if (slot >= 0 && --reads_[rank][slot] == 0) buffers_.drop(local_[rank][slot]);
     }
   }
 
@@ -309,7 +307,7 @@ Cost cost(const Setup& setup) {
   Rehearsal rehearsal(setup);
   Cost total = rehearsal.model();
   double instances = 0;
-  for (std::int64_t r = 0; r < setup.programs.mesh().ranks(); ++r)
+  for (const Rank r : firstIds<Rank>(setup.programs.mesh().ranks()))
     instances += static_cast<double>(setup.programs.layout(r).instances.size());
   if (instances <= kMostInstances) return rehearsal.plan();
   total.bytes += keptBytes(setup);
@@ -319,10 +317,10 @@ Cost cost(const Setup& setup) {
 double keptBytes(const Setup& setup) {
   double bytes = 0;
   for (const Tensor& t : setup.problem.model.graph.tensors) bytes += bytesOf(t);
-  for (std::int64_t r = 0; r < setup.programs.mesh().ranks(); ++r) {
+  for (const Rank r : firstIds<Rank>(setup.programs.mesh().ranks())) {
     const ProgramLayout& layout = setup.programs.layout(r);
-    for (const std::int32_t t : layout.tensorOfSlot)
-      bytes += bytesOf(setup.programs.program(r).graph.tensors[at(t)]);
+    for (const TensorId t : layout.tensorOfSlot)
+      bytes += bytesOf(setup.programs.program(r).graph.tensors[t]);
   }
   return bytes;
 }

@@ -38,7 +38,7 @@ class Execution {
   void go() {
     for (const std::int32_t e : setup_.entries) {
       result_.entries.emplace_back();
-      result_.entries.back().entry = e;
+      result_.entries.back().entry = EntryId(e);
     }
     for (int t = 0; t < options_.trials; ++t) trial(t, drawOf(t, 0));
     for (int style = 1; style < kStyles && !everywhereCompared(); ++style)
@@ -196,7 +196,7 @@ Agreement Result::outputs(const Plan& plan) const {
   if (status == Status::kCannotRun) return Agreement::kDiffers;
   bool all = true, any = false;
   for (const EntryResult& e : entries) {
-    if (plan.lineage[static_cast<std::size_t>(e.entry)].role != Role::kOutput) continue;
+    if (plan.lineage[e.entry].role != Role::kOutput) continue;
     if (e.agreement == Agreement::kDiffers) return Agreement::kDiffers;
     any = true;
     all = all && e.agreement == Agreement::kAgrees;
@@ -213,7 +213,7 @@ Result execute(const Problem& problem, const Options& options) {
         const Role role = problem.plan.lineage[e].role;
         if (role == Role::kInput || (role == Role::kCheckpoint && !options.checkpoints)) continue;
         result.entries.emplace_back();
-        result.entries.back().entry = static_cast<std::int32_t>(e);
+        result.entries.back().entry = EntryId(e);
       }
     }
     for (EntryResult& entry : result.entries) {

@@ -61,13 +61,12 @@ std::vector<std::int64_t> largest(const std::vector<T>& x, const std::vector<std
                                   std::int64_t k, std::int64_t& close) {
   std::vector<std::int64_t> order = among;
   std::sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
-    const T &u = x[static_cast<std::size_t>(a)], &v = x[static_cast<std::size_t>(b)];
+    const T &u = x[a], &v = x[b];
     return lessThan(v, u) || (!lessThan(u, v) && a < b);
   });
   if constexpr (!kIsField<T>) {
     for (std::int64_t i = 0; i < k && i + 1 < static_cast<std::int64_t>(order.size()); ++i) {
-      const T u = x[static_cast<std::size_t>(order[static_cast<std::size_t>(i)])],
-              v = x[static_cast<std::size_t>(order[static_cast<std::size_t>(i + 1)])];
+      const T u = x[order[i]], v = x[order[i + 1]];
       close += u != v && std::abs(u - v) <= static_cast<T>(1e-12) * (std::abs(u) + std::abs(v));
     }
   }
@@ -121,8 +120,7 @@ template <class T>
 std::vector<std::int64_t> route(const Call<T>& c, const Gate& g, const T* logits, const T* bias,
                                 std::vector<T>& scores, std::vector<T>& choice) {
   if (g.sigmoid) {
-    for (std::int64_t e = 0; e < g.experts; ++e)
-      scores[static_cast<std::size_t>(e)] = sigmoidOf(logits[e]);
+    for (std::int64_t e = 0; e < g.experts; ++e) scores[e] = sigmoidOf(logits[e]);
   } else {
     T sum;
     exponentials(logits, g.experts, 1, scores.data(), sum);
@@ -147,14 +145,14 @@ void moeGate(Call<T>& c) {
     const auto chosen = route(c, g, logits.data() + n * g.experts,
                               c.present(2) ? c.operand(2).data() : nullptr, scores, choice);
     T sum = T(0);
-    for (const std::int64_t e : chosen) sum += scores[static_cast<std::size_t>(e)];
+    for (const std::int64_t e : chosen) sum += scores[e];
     for (std::int64_t j = 0; j < g.topk; ++j) {
       if (chosen.empty()) {
         w[n * g.topk + j] = index[n * g.topk + j] = undefined<T>();
         continue;
       }
-      const std::int64_t e = chosen[static_cast<std::size_t>(j)];
-      const T s = scores[static_cast<std::size_t>(e)];
+      const std::int64_t e = chosen[j];
+      const T s = scores[e];
       w[n * g.topk + j] = (g.sigmoid ? divide(s, sum) : s) * scale;
       index[n * g.topk + j] = fromInteger<T>(e);
     }
@@ -185,13 +183,13 @@ void moeGateBackward(Call<T>& c) {
     std::fill(ds.begin(), ds.end(), T(0));
     T sum = T(0), along = T(0);
     for (std::int64_t j = 0; j < g.topk; ++j) {
-      const T s = scores[static_cast<std::size_t>(chosen[static_cast<std::size_t>(j)])];
+      const T s = scores[chosen[j]];
       sum += s;
       along += dw[j] * s;
     }
     for (std::int64_t j = 0; j < g.topk;
          ++j) {  // of s_j / sum: (dw_j - sum_i dw_i s_i / sum) / sum
-      T& d = ds[static_cast<std::size_t>(chosen[static_cast<std::size_t>(j)])];
+      T& d = ds[chosen[j]];
       d = (g.sigmoid ? divide(dw[j] - divide(along, sum), sum) : dw[j]) * scale;
     }
     if (g.sigmoid) {
@@ -268,10 +266,10 @@ std::vector<std::vector<Routed>> routed(const ExpertSizes& s, const T* indices,
   for (std::int64_t n = 0; n < s.tokens; ++n)
     for (std::int64_t j = 0; j < s.slots; ++j) {
       const T i = indices[n * s.slots + j];
-      if (isUndefined(i)) lost[static_cast<std::size_t>(n)] = 1;
+      if (isUndefined(i)) lost[n] = 1;
       const std::int64_t e = toIndex(i);
       if (e != kNoIndex && e >= s.first && e - s.first < s.experts)
-        list[static_cast<std::size_t>(e - s.first)].push_back({n, j});
+        list[e - s.first].push_back({n, j});
     }
   return list;
 }
@@ -314,7 +312,7 @@ void moeExperts(Call<T>& c) {
   std::vector<char> lost;
   const auto lists = routed(s, c.operand(1).data(), lost);
   for (std::int64_t e = 0; e < s.experts; ++e) {
-    const std::vector<Routed>& tokens = lists[static_cast<std::size_t>(e)];
+    const std::vector<Routed>& tokens = lists[e];
     const auto n = static_cast<std::int64_t>(tokens.size());
     if (n == 0) continue;
     const Value<T> rows = rowsOf(c, x, tokens, s.width);
@@ -326,15 +324,14 @@ void moeExperts(Call<T>& c) {
     const Value<T> out =
         times(c, h.data(), down + e * s.width * s.hidden, n, s.width, s.hidden, false, true);
     for (std::int64_t i = 0; i < n; ++i) {
-      const Routed& r = tokens[static_cast<std::size_t>(i)];
+      const Routed& r = tokens[i];
       const T weight = weights[r.token * s.slots + r.slot];
       for (std::int64_t d = 0; d < s.width; ++d)
         to[r.token * s.width + d] += weight * out.data()[i * s.width + d];
     }
   }
   for (std::int64_t n = 0; n < s.tokens; ++n)
-    if (lost[static_cast<std::size_t>(n)])
-      std::fill(to + n * s.width, to + (n + 1) * s.width, undefined<T>());
+    if (lost[n]) std::fill(to + n * s.width, to + (n + 1) * s.width, undefined<T>());
   c.out[0] = std::move(y);
 }
 
@@ -356,7 +353,7 @@ void moeExpertsBackward(Call<T>& c) {
   if (std::any_of(lost.begin(), lost.end(), [](char l) { return l != 0; }))
     throw NoMeaning("an index has no value");
   for (std::int64_t e = 0; e < s.experts; ++e) {
-    const std::vector<Routed>& tokens = lists[static_cast<std::size_t>(e)];
+    const std::vector<Routed>& tokens = lists[e];
     const auto n = static_cast<std::int64_t>(tokens.size());
     if (n == 0) continue;
     const std::int64_t size = s.hidden * s.width;
@@ -369,7 +366,7 @@ void moeExpertsBackward(Call<T>& c) {
     Value<T> weighted = c.make({n, s.width}), da = c.make({n, s.hidden}),
              du = c.make({n, s.hidden});
     for (std::int64_t i = 0; i < n; ++i) {
-      const Routed& r = tokens[static_cast<std::size_t>(i)];
+      const Routed& r = tokens[i];
       const T weight = weights[r.token * s.slots + r.slot];
       T dot = T(0);
       for (std::int64_t f = 0; f < s.hidden; ++f) {
@@ -395,7 +392,7 @@ void moeExpertsBackward(Call<T>& c) {
                          times(c, da.data(), gate + e * size, n, s.width, s.hidden, false, false),
                      viaUp = times(c, du.data(), up + e * size, n, s.width, s.hidden, false, false);
       for (std::int64_t i = 0; i < n; ++i) {
-        T* to = dx.writable() + tokens[static_cast<std::size_t>(i)].token * s.width;
+        T* to = dx.writable() + tokens[i].token * s.width;
         for (std::int64_t d = 0; d < s.width; ++d)
           to[d] += viaGate.data()[i * s.width + d] + viaUp.data()[i * s.width + d];
       }

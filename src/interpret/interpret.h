@@ -56,7 +56,7 @@ enum class Agreement : std::uint8_t {
 // The first element of a lineage entry at which the plan's value is not the model's.
 struct Difference {
   std::int32_t shard = -1;
-  std::int64_t rank = 0;               // of the first part
+  Rank rank = Rank(0);                 // of the first part
   std::int32_t microbatch = -1;        // -1: none
   std::vector<std::int64_t> position;  // in the logical tensor
   double logical = 0, parallel = 0;    // parallel is not finite where the plan has no value
@@ -64,7 +64,7 @@ struct Difference {
 };
 
 struct EntryResult {
-  std::int32_t entry = -1;  // index into the plan's lineage
+  EntryId entry;  // index into the plan's lineage
   Agreement agreement = Agreement::kUnknown;
   std::int64_t compared = 0;  // elements that were compared, over all trials
   std::int64_t undefined =

@@ -26,7 +26,7 @@ Shape viewOf(const Shape& x, const Attributes& attributes) {
   const std::int64_t all = positionsOf(x);
   if (free >= 0) {
     if (all % known != 0) throw Misfit("shape " + text(x) + " cannot be viewed as " + text(size));
-    size[static_cast<std::size_t>(free)] = all / known;
+    size[free] = all / known;
   } else if (known != all) {
     throw Misfit("shape " + text(x) + " cannot be viewed as " + text(size));
   }

@@ -67,8 +67,7 @@ void byLoops(const Product<T>& p) {
   if (p.transposeB) {
     turned.resize(static_cast<std::size_t>(p.k * p.n));
     for (std::int64_t j = 0; j < p.n; ++j)
-      for (std::int64_t l = 0; l < p.k; ++l)
-        turned[static_cast<std::size_t>(l * p.n + j)] = p.b[j * p.k + l];
+      for (std::int64_t l = 0; l < p.k; ++l) turned[l * p.n + j] = p.b[j * p.k + l];
     b = turned.data();
   }
   bool special = false;  // the field's two values that are no numbers: then element by element

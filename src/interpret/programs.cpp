@@ -23,12 +23,12 @@ Mesh::Mesh(const Plan& plan) : sizes_(plan.mesh.size()), strides_(plan.mesh.size
   }
 }
 
-std::int64_t Mesh::moved(std::int64_t rank, const Coordinates& to) const {
-  for (const auto& [axis, c] : to) rank = moved(rank, static_cast<std::size_t>(axis), c);
+Rank Mesh::moved(Rank rank, const Coordinates& to) const {
+  for (const auto& [axis, c] : to) rank = Rank(moved(rank, static_cast<std::size_t>(axis), c));
   return rank;
 }
 
-bool Mesh::at(std::int64_t rank, const Coordinates& where) const {
+bool Mesh::at(Rank rank, const Coordinates& where) const {
   return std::all_of(where.begin(), where.end(), [&](const auto& c) {
     return coordinate(rank, static_cast<std::size_t>(c.first)) == c.second;
   });
@@ -73,17 +73,17 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 Programs::Programs(const Problem& problem) : problem_(problem), mesh_(problem.plan) {
   const Plan& plan = problem.plan;
-  programOf_.assign(at(mesh_.ranks()), -1);
+  programOf_.assign(at(mesh_.ranks()), ProgramId());
   for (std::size_t p = 0; p < plan.programs.size(); ++p) {
-    for (std::int64_t r = 0; r < mesh_.ranks(); ++r)
-      if (mesh_.at(r, plan.programs[p].at)) programOf_[at(r)] = static_cast<std::int32_t>(p);
+    for (const Rank r : firstIds<Rank>(mesh_.ranks()))
+      if (mesh_.at(r, plan.programs[p].at)) programOf_[r] = ProgramId(p);
   }
-  for (std::int64_t r = 0; r < mesh_.ranks(); ++r)
-    if (programOf_[at(r)] < 0) throw CannotRun(rankText(r) + " has no program");
+  for (const Rank r : firstIds<Rank>(mesh_.ranks()))
+    if (programOf_[r] < 0) throw CannotRun(rankText(r) + " has no program");
   layouts_.resize(plan.programs.size());
-  for (std::size_t p = 0; p < plan.programs.size(); ++p) layOut(static_cast<std::int32_t>(p));
+  for (std::size_t p = 0; p < plan.programs.size(); ++p) layOut(ProgramId(p));
   firstSlotOfRank_ = firstInstance_ = {0};
-  for (std::int64_t r = 0; r < mesh_.ranks(); ++r) {
+  for (const Rank r : firstIds<Rank>(mesh_.ranks())) {
     firstSlotOfRank_.push_back(firstSlotOfRank_.back() + layout(r).slots());
     firstInstance_.push_back(firstInstance_.back() +
                              static_cast<std::int64_t>(layout(r).instances.size()));
@@ -91,34 +91,32 @@ Programs::Programs(const Problem& problem) : problem_(problem), mesh_(problem.pl
   meet();
 }
 
-const Node& Programs::node(std::int64_t rank, std::int32_t instance) const {
-  return program(rank).graph.nodes[at(layout(rank).instances[at(instance)].node)];
+const Node& Programs::node(Rank rank, std::int32_t instance) const {
+  return program(rank).graph.nodes[layout(rank).instances[instance].node];
 }
 
-const CommunicationSpec* Programs::communication(std::int64_t rank, std::int32_t instance) const {
+const CommunicationSpec* Programs::communication(Rank rank, std::int32_t instance) const {
   const Node& n = node(rank, instance);
-  return n.communication < 0 ? nullptr : &program(rank).communications[at(n.communication)];
+  return n.communication < 0 ? nullptr : &program(rank).communications[n.communication];
 }
 
-std::int32_t Programs::operandSlot(std::int64_t rank, std::int32_t instance,
-                                   std::size_t operand) const {
+std::int32_t Programs::operandSlot(Rank rank, std::int32_t instance, std::size_t operand) const {
   const Graph& graph = program(rank).graph;
-  const Instance& i = layout(rank).instances[at(instance)];
-  const Operand& o = graph.in(graph.nodes[at(i.node)])[operand];
+  const Instance& i = layout(rank).instances[instance];
+  const Operand& o = graph.in(graph.nodes[i.node])[operand];
   return o.present() ? slotOf(layout(rank), graph, o.tensor,
                               o.microbatch.isOne() ? o.microbatch.number() : i.microbatch)
                      : -1;
 }
 
-std::int32_t Programs::resultSlot(std::int64_t rank, std::int32_t instance,
-                                  std::size_t result) const {
+std::int32_t Programs::resultSlot(Rank rank, std::int32_t instance, std::size_t result) const {
   const Graph& graph = program(rank).graph;
-  const Instance& i = layout(rank).instances[at(instance)];
-  const std::int32_t t = graph.out(graph.nodes[at(i.node)])[result];
+  const Instance& i = layout(rank).instances[instance];
+  const TensorId t = graph.out(graph.nodes[i.node])[result];
   return t >= 0 ? slotOf(layout(rank), graph, t, i.microbatch) : -1;
 }
 
-std::string Programs::rankText(std::int64_t rank) const {
+std::string Programs::rankText(Rank rank) const {
   std::string s = "rank " + std::to_string(rank);
   if (mesh_.axes() == 0) return s;
   for (std::size_t a = 0; a < mesh_.axes(); ++a)
@@ -127,34 +125,31 @@ std::string Programs::rankText(std::int64_t rank) const {
   return s + ")";
 }
 
-std::string Programs::place(std::int64_t rank, std::int32_t instance) const {
-  const Instance& i = layout(rank).instances[at(instance)];
+std::string Programs::place(Rank rank, std::int32_t instance) const {
+  const Instance& i = layout(rank).instances[instance];
   const CommunicationSpec* spec = communication(rank, instance);
   const std::string op = spec != nullptr
                              ? nameOf(spec->kind)
                              : ops::Registry::instance().at(node(rank, instance).op).name;
-  return Plan::nodePointer(programOf(rank), i.node) + " (" + op + ") on " + rankText(rank) +
+  return Plan::nodePointer(programOf(rank), NodeId(i.node)) + " (" + op + ") on " + rankText(rank) +
          (i.microbatch >= 0 ? ", microbatch " + std::to_string(i.microbatch) : "");
 }
 
-void Programs::layOut(std::int32_t p) {
-  const Program& program = problem_.plan.programs[at(p)];
+void Programs::layOut(ProgramId p) {
+  const Program& program = problem_.plan.programs[p];
   const Graph& graph = program.graph;
   const std::int32_t microbatches = problem_.plan.microbatches;
-  ProgramLayout& layout = layouts_[at(p)];
+  ProgramLayout& layout = layouts_[p];
   for (std::size_t t = 0; t < graph.tensors.size(); ++t) {
     layout.firstSlot.push_back(layout.slots());
     layout.tensorOfSlot.insert(layout.tensorOfSlot.end(),
-                               graph.tensors[t].perMicrobatch ? at(microbatches) : 1,
-                               static_cast<std::int32_t>(t));
+                               graph.tensors[t].perMicrobatch ? at(microbatches) : 1, TensorId(t));
     layout.tensorByName.emplace(graph.tensors[t].name, static_cast<std::int32_t>(t));
   }
-  for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
+  for (const NodeId n : firstIds<NodeId>(graph.nodes.size())) {
     const Microbatch mb = graph.nodes[n].microbatch;
     for (std::int32_t m = 0; m < (mb.isEach() ? microbatches : 1); ++m)
-      layout.instances.push_back({static_cast<std::int32_t>(n), mb.isEach()  ? m
-                                                                : mb.isOne() ? mb.number()
-                                                                             : -1});
+      layout.instances.push_back({n, mb.isEach() ? m : mb.isOne() ? mb.number() : -1});
   }
   // One microbatch after the other needs the least memory; what runs once goes as soon as it can.
   if (!program.issueOrder)
@@ -166,12 +161,12 @@ void Programs::layOut(std::int32_t p) {
   std::vector<std::vector<std::int32_t>> instancesOf(graph.nodes.size());
   for (std::size_t i = 0; i < layout.instances.size(); ++i) {
     const Instance& instance = layout.instances[i];
-    instancesOf[at(instance.node)].push_back(static_cast<std::int32_t>(i));
-    for (const std::int32_t t : graph.out(graph.nodes[at(instance.node)])) {
+    instancesOf[instance.node].push_back(static_cast<std::int32_t>(i));
+    for (const TensorId t : graph.out(graph.nodes[instance.node])) {
       if (t < 0) continue;
-      const Tensor& tensor = graph.tensors[at(t)];
-      std::int32_t& producer = producers[at(slotOf(layout, graph, t, instance.microbatch))];
-      const std::string what = Plan::nodePointer(p, instance.node) + ": local tensor '" +
+      const Tensor& tensor = graph.tensors[t];
+      std::int32_t& producer = producers[slotOf(layout, graph, t, instance.microbatch)];
+      const std::string what = Plan::nodePointer(p, NodeId(instance.node)) + ": local tensor '" +
                                problem_.names.text(tensor.name) + "' ";
       if (tensor.kind != TensorKind::kProduced)
         throw CannotRun(what + "is produced, although it is an input, a parameter or a constant");
@@ -190,14 +185,14 @@ void Programs::layOut(std::int32_t p) {
   layout.reads.assign(layout.tensorOfSlot.size(), 0);
   for (std::size_t i = 0; i < layout.instances.size(); ++i) {
     const Instance& instance = layout.instances[i];
-    for (const Operand& o : graph.in(graph.nodes[at(instance.node)])) {
+    for (const Operand& o : graph.in(graph.nodes[instance.node])) {
       if (!o.present()) continue;
       const std::int32_t slot =
           slotOf(layout, graph, o.tensor,
                  o.microbatch.isOne() ? o.microbatch.number() : instance.microbatch);
-      ++layout.reads[at(slot)];
-      if (!program.issueOrder && producers[at(slot)] >= 0)
-        edges.emplace_back(producers[at(slot)], static_cast<std::int32_t>(i));
+      ++layout.reads[slot];
+      if (!program.issueOrder && producers[slot] >= 0)
+        edges.emplace_back(producers[slot], static_cast<std::int32_t>(i));
     }
   }
   if (program.issueOrder) {
@@ -210,7 +205,7 @@ void Programs::layOut(std::int32_t p) {
       for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
         if (graph.nodes[n].communication < 0) continue;
         for (const std::int32_t i : instancesOf[n]) {
-          const std::int32_t own = layout.instances[at(i)].microbatch;
+          const std::int32_t own = layout.instances[i].microbatch;
           if (own >= 0 && own != m) continue;
           if (before >= 0) issued.emplace_back(before, i);
           before = i;
@@ -224,61 +219,60 @@ void Programs::layOut(std::int32_t p) {
   layout.waitsFor.assign(layout.instances.size(), 0);
   layout.firstNext.assign(layout.instances.size() + 1, 0);
   for (const auto& [from, to] : edges) {
-    ++layout.waitsFor[at(to)];
+    ++layout.waitsFor[to];
     ++layout.firstNext[at(from) + 1];
   }
   std::partial_sum(layout.firstNext.begin(), layout.firstNext.end(), layout.firstNext.begin());
   layout.next.resize(edges.size());
   std::vector<std::uint32_t> position(layout.firstNext.begin(), layout.firstNext.end() - 1);
-  for (const auto& [from, to] : edges) layout.next[position[at(from)]++] = to;
+  for (const auto& [from, to] : edges) layout.next[position[from]++] = to;
 }
 
-void Programs::checkReads(std::int32_t p, const std::vector<std::int32_t>& producers,
+void Programs::checkReads(ProgramId p, const std::vector<std::int32_t>& producers,
                           const std::vector<std::vector<std::int32_t>>& instancesOf) const {
-  const Program& program = problem_.plan.programs[at(p)];
+  const Program& program = problem_.plan.programs[p];
   const Graph& graph = program.graph;
-  const ProgramLayout& layout = layouts_[at(p)];
+  const ProgramLayout& layout = layouts_[p];
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
     for (const std::int32_t i : instancesOf[n]) {
-      const Instance& reader = layout.instances[at(i)];
+      const Instance& reader = layout.instances[i];
       for (const Operand& o : graph.in(graph.nodes[n])) {
-        if (!o.present() || graph.tensors[at(o.tensor)].kind != TensorKind::kProduced) continue;
+        if (!o.present() || graph.tensors[o.tensor].kind != TensorKind::kProduced) continue;
         const std::int32_t producer =
-            producers[at(slotOf(layout, graph, o.tensor,
-                                o.microbatch.isOne() ? o.microbatch.number() : reader.microbatch))];
+            producers[slotOf(layout, graph, o.tensor,
+                             o.microbatch.isOne() ? o.microbatch.number() : reader.microbatch)];
         const auto fail = [&](const std::string& why) {
           throw CannotRun(
-              Plan::nodePointer(p, static_cast<std::int32_t>(n)) + ": reads local tensor '" +
-              problem_.names.text(graph.tensors[at(o.tensor)].name) + "'" +
+              Plan::nodePointer(p, NodeId(n)) + ": reads local tensor '" +
+              problem_.names.text(graph.tensors[o.tensor].name) + "'" +
               (o.microbatch.isOne()     ? " of microbatch " + std::to_string(o.microbatch.number())
                : reader.microbatch >= 0 ? " of microbatch " + std::to_string(reader.microbatch)
                                         : "") +
               ", which " + why);
         };
         if (producer < 0) fail("no node produces");
-        const Instance& made = layout.instances[at(producer)];
+        const Instance& made = layout.instances[producer];
         const bool oneList = program.issueOrder || made.microbatch < 0 || reader.microbatch < 0 ||
                              made.microbatch == reader.microbatch;
         if (oneList && made.node >= static_cast<std::int32_t>(n))
-          fail("is produced only later, by " + Plan::nodePointer(p, made.node));
+          fail("is produced only later, by " + Plan::nodePointer(p, NodeId(made.node)));
       }
     }
   }
 }
 
-std::vector<std::int64_t> Programs::groupOf(std::int64_t rank,
-                                            const CommunicationSpec& spec) const {
-  std::vector<std::int64_t> group;
+std::vector<Rank> Programs::groupOf(Rank rank, const CommunicationSpec& spec) const {
+  std::vector<Rank> group;
   if (!spec.groupAt.empty()) {
-    for (const Coordinates& where : spec.groupAt) group.push_back(mesh_.moved(rank, where));
+    for (const Coordinates& where : spec.groupAt) group.push_back(Rank(mesh_.moved(rank, where)));
     return group;
   }
   group = {rank};
   for (const std::int32_t axis : spec.groupAxes) {
-    std::vector<std::int64_t> wider;
-    for (const std::int64_t r : group)
+    std::vector<Rank> wider;
+    for (const Rank r : group)
       for (std::int64_t c = 0; c < mesh_.size(at(axis)); ++c)
-        wider.push_back(mesh_.moved(r, at(axis), c));
+        wider.push_back(Rank(mesh_.moved(r, at(axis), c)));
     group = std::move(wider);
   }
   std::sort(group.begin(), group.end());
@@ -288,11 +282,10 @@ std::vector<std::int64_t> Programs::groupOf(std::int64_t rank,
 void Programs::meet() {
   // What makes communications one: comm, kind, tag or microbatch, and the group; of messages sender
   // and receiver.
-  using Key =
-      std::tuple<std::int32_t, Communication, bool, std::int64_t, std::vector<std::int64_t>>;
+  using Key = std::tuple<std::int32_t, Communication, bool, std::int64_t, std::vector<Rank>>;
   std::map<Key, std::int32_t> keys;
   rendezvousOf_.assign(at(firstInstance_.back()), -1);
-  for (std::int64_t rank = 0; rank < mesh_.ranks(); ++rank) {
+  for (const Rank rank : firstIds<Rank>(mesh_.ranks())) {
     const ProgramLayout& own = layout(rank);
     for (std::size_t i = 0; i < own.instances.size(); ++i) {
       const auto instance = static_cast<std::int32_t>(i);
@@ -300,19 +293,18 @@ void Programs::meet() {
       if (spec == nullptr) continue;
       const bool sends = spec->kind == Communication::kSend,
                  message = sends || spec->kind == Communication::kReceive;
-      std::vector<std::int64_t> group;
+      std::vector<Rank> group;
       if (message) {
-        const std::int64_t peer = mesh_.moved(rank, spec->peer);
+        const Rank peer = mesh_.moved(rank, spec->peer);
         if (peer == rank)
           throw CannotRun(place(rank, instance) + ": communicates with its own rank");
-        group =
-            sends ? std::vector<std::int64_t>{rank, peer} : std::vector<std::int64_t>{peer, rank};
+        group = sends ? std::vector{rank, peer} : std::vector{peer, rank};
       } else {
         group = groupOf(rank, *spec);
         if (std::find(group.begin(), group.end(), rank) == group.end())
           throw CannotRun(place(rank, instance) + ": the rank is not in the group that it lists");
       }
-      std::vector<std::int64_t> members = group;
+      std::vector<Rank> members = group;
       if (!message) std::sort(members.begin(), members.end());
       const Communication kind = message ? Communication::kSend : spec->kind;
       const Key key{spec->comm.value, kind, spec->tag.has_value(),
@@ -320,9 +312,9 @@ void Programs::meet() {
       const auto [it, added] = keys.emplace(key, static_cast<std::int32_t>(rendezvous_.size()));
       if (added) {
         rendezvous_.emplace_back();
-        for (const std::int64_t r : group) rendezvous_.back().members.push_back({r, -1});
+        for (const Rank r : group) rendezvous_.back().members.push_back({r, -1});
       }
-      Rendezvous& rendezvous = rendezvous_[at(it->second)];
+      Rendezvous& rendezvous = rendezvous_[it->second];
       for (std::size_t g = 0; g < group.size(); ++g) {
         if (rendezvous.members[g].rank != group[g])
           throw CannotRun(place(rank, instance) +
@@ -333,10 +325,10 @@ void Programs::meet() {
               place(rank, instance) + ": joins communication '" + problem_.names.text(spec->comm) +
               "' twice, also by " +
               Plan::nodePointer(programOf(rank),
-                                own.instances[at(rendezvous.members[g].instance)].node));
+                                NodeId(own.instances[rendezvous.members[g].instance].node)));
         rendezvous.members[g].instance = instance;
       }
-      rendezvousOf_[at(firstInstance_[at(rank)] + instance)] = it->second;
+      rendezvousOf_[firstInstance_[rank] + instance] = it->second;
     }
   }
   for (const Rendezvous& rendezvous : rendezvous_) checkRendezvous(rendezvous);

@@ -26,14 +26,14 @@ class Mesh {
   std::int64_t ranks() const { return ranks_; }
   std::size_t axes() const { return sizes_.size(); }
   std::int64_t size(std::size_t axis) const { return sizes_[axis]; }
-  std::int64_t coordinate(std::int64_t rank, std::size_t axis) const {
+  std::int64_t coordinate(Rank rank, std::size_t axis) const {
     return rank / strides_[axis] % sizes_[axis];
   }
-  std::int64_t moved(std::int64_t rank, std::size_t axis, std::int64_t to) const {
-    return rank + (to - coordinate(rank, axis)) * strides_[axis];
+  Rank moved(Rank rank, std::size_t axis, std::int64_t to) const {
+    return Rank(rank + (to - coordinate(rank, axis)) * strides_[axis]);
   }
-  std::int64_t moved(std::int64_t rank, const Coordinates& to) const;
-  bool at(std::int64_t rank, const Coordinates& where) const;
+  Rank moved(Rank rank, const Coordinates& to) const;
+  bool at(Rank rank, const Coordinates& where) const;
 
  private:
   std::vector<std::int64_t> sizes_, strides_;
@@ -42,14 +42,15 @@ class Mesh {
 
 // One running of a node. `microbatch` is -1 for a node that runs once.
 struct Instance {
-  std::int32_t node = -1, microbatch = -1;
+  NodeId node;
+  std::int32_t microbatch = -1;
 };
 
 // What all ranks of a program share. A tensor has one slot, or one for each microbatch.
 struct ProgramLayout {
   std::vector<std::int32_t> firstSlot;  // by tensor
-  std::vector<std::int32_t> tensorOfSlot;
-  std::unordered_map<NameId, std::int32_t> tensorByName;
+  std::vector<TensorId> tensorOfSlot;
+  std::unordered_map<NameId, TensorId> tensorByName;
   std::vector<Instance> instances;       // in the order in which a rank prefers them
   std::vector<std::int32_t> waitsFor;    // for each instance: how many others must be done before
   std::vector<std::uint32_t> firstNext;  // for each instance: where its part of `next` begins
@@ -60,7 +61,7 @@ struct ProgramLayout {
 };
 
 struct Member {
-  std::int64_t rank = -1;
+  Rank rank;
   std::int32_t instance = -1;
 };
 
@@ -77,56 +78,45 @@ class Programs {
 
   const Problem& problem() const { return problem_; }
   const Mesh& mesh() const { return mesh_; }
-  std::int32_t programOf(std::int64_t rank) const {
-    return programOf_[static_cast<std::size_t>(rank)];
-  }
-  const Program& program(std::int64_t rank) const {
-    return problem_.plan.programs[static_cast<std::size_t>(programOf(rank))];
-  }
-  const ProgramLayout& layout(std::int64_t rank) const {
-    return layouts_[static_cast<std::size_t>(programOf(rank))];
-  }
-  const ProgramLayout& layoutOf(std::int32_t program) const {
-    return layouts_[static_cast<std::size_t>(program)];
-  }
-  const Node& node(std::int64_t rank, std::int32_t instance) const;
-  const CommunicationSpec* communication(std::int64_t rank,
+  ProgramId programOf(Rank rank) const { return programOf_[rank]; }
+  const Program& program(Rank rank) const { return problem_.plan.programs[programOf(rank)]; }
+  const ProgramLayout& layout(Rank rank) const { return layouts_[programOf(rank)]; }
+  const ProgramLayout& layoutOf(ProgramId program) const { return layouts_[program]; }
+  const Node& node(Rank rank, std::int32_t instance) const;
+  const CommunicationSpec* communication(Rank rank,
                                          std::int32_t instance) const;  // nullptr: an operator
   // All slots of all ranks, numbered through.
-  std::int64_t slot(std::int64_t rank, std::int32_t slot) const {
-    return firstSlotOfRank_[static_cast<std::size_t>(rank)] + slot;
-  }
+  std::int64_t slot(Rank rank, std::int32_t slot) const { return firstSlotOfRank_[rank] + slot; }
   std::int64_t slots() const { return firstSlotOfRank_.back(); }
-  std::int32_t slotOf(const ProgramLayout& layout, const Graph& graph, std::int32_t tensor,
+  std::int32_t slotOf(const ProgramLayout& layout, const Graph& graph, TensorId tensor,
                       std::int32_t microbatch) const {
     const auto t = static_cast<std::size_t>(tensor);
     return layout.firstSlot[t] + (graph.tensors[t].perMicrobatch ? microbatch : 0);
   }
   // Slots of an instance's operand and result; -1: absent.
-  std::int32_t operandSlot(std::int64_t rank, std::int32_t instance, std::size_t operand) const;
-  std::int32_t resultSlot(std::int64_t rank, std::int32_t instance, std::size_t result) const;
+  std::int32_t operandSlot(Rank rank, std::int32_t instance, std::size_t operand) const;
+  std::int32_t resultSlot(Rank rank, std::int32_t instance, std::size_t result) const;
 
   const std::vector<Rendezvous>& rendezvous() const { return rendezvous_; }
-  std::int32_t rendezvousOf(std::int64_t rank, std::int32_t instance) const {
-    return rendezvousOf_[static_cast<std::size_t>(firstInstance_[static_cast<std::size_t>(rank)] +
-                                                  instance)];
+  std::int32_t rendezvousOf(Rank rank, std::int32_t instance) const {
+    return rendezvousOf_[firstInstance_[rank] + instance];
   }
 
   // "/programs/0/nodes/3 (linear) on rank 2 (dp=1 tp=0), microbatch 1"
-  std::string place(std::int64_t rank, std::int32_t instance) const;
-  std::string rankText(std::int64_t rank) const;
+  std::string place(Rank rank, std::int32_t instance) const;
+  std::string rankText(Rank rank) const;
 
  private:
-  void layOut(std::int32_t program);
-  void checkReads(std::int32_t program, const std::vector<std::int32_t>& producers,
+  void layOut(ProgramId program);
+  void checkReads(ProgramId program, const std::vector<std::int32_t>& producers,
                   const std::vector<std::vector<std::int32_t>>& instancesOf) const;
   void meet();
-  std::vector<std::int64_t> groupOf(std::int64_t rank, const CommunicationSpec& spec) const;
+  std::vector<Rank> groupOf(Rank rank, const CommunicationSpec& spec) const;
   void checkRendezvous(const Rendezvous& rendezvous) const;
 
   const Problem& problem_;
   Mesh mesh_;
-  std::vector<std::int32_t> programOf_;
+  std::vector<ProgramId> programOf_;
   std::vector<ProgramLayout> layouts_;
   std::vector<std::int64_t> firstSlotOfRank_, firstInstance_;
   std::vector<Rendezvous> rendezvous_;

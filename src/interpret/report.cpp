@@ -60,9 +60,9 @@ class Words {
   explicit Words(const Problem& problem) : problem_(problem), mesh_(problem.plan) {}
   std::string tensor(const EntryResult& e) const {
     return printable(problem_.names.text(
-        problem_.model.graph.tensors[at(problem_.plan.lineage[at(e.entry)].tensor)].name));
+        problem_.model.graph.tensors[problem_.plan.lineage[e.entry].tensor].name));
   }
-  Role role(const EntryResult& e) const { return problem_.plan.lineage[at(e.entry)].role; }
+  Role role(const EntryResult& e) const { return problem_.plan.lineage[e.entry].role; }
   std::string entry(const EntryResult& e) const {
     return tensor(e) + " (/lineage/" + std::to_string(e.entry) + ")";
   }

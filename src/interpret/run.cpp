@@ -67,15 +67,15 @@ class PlainRun {
 
   // --- the schedule's host ---
 
-  void compute(std::int64_t rank, std::int32_t instance) {
+  void compute(Rank rank, std::int32_t instance) {
     checkLimits();
     const ProgramLayout& layout = programs_.layout(rank);
     const Graph& graph = programs_.program(rank).graph;
     graph_ = &graph;
-    const Instance& i = layout.instances[at(instance)];
-    const NodeView& view = setup_.plans[at(programs_.programOf(rank))].nodes[at(i.node)];
-    const Node& node = graph.nodes[at(i.node)];
-    std::vector<Value<T>>& values = local_[at(rank)];
+    const Instance& i = layout.instances[instance];
+    const NodeView& view = setup_.plans[programs_.programOf(rank)].nodes[i.node];
+    const Node& node = graph.nodes[i.node];
+    std::vector<Value<T>>& values = local_[rank];
     in_.clear();
     for (const Operand& o : view.in) {
       if (!o.present()) {
@@ -84,7 +84,7 @@ class PlainRun {
       }
       const std::int32_t slot = programs_.slotOf(
           layout, graph, o.tensor, o.microbatch.isOne() ? o.microbatch.number() : i.microbatch);
-      in_.push_back(&values[at(slot)]);
+      in_.push_back(&values[slot]);
     }
     Value<T> mask;
     try {
@@ -92,7 +92,7 @@ class PlainRun {
       apply(node, view, mask ? &mask : nullptr);
       for (std::size_t r = 0; r < view.out.size(); ++r)
         if (view.out[r] >= 0) {
-          checkDeclared(node, graph.tensors[at(view.out[r])], out_[r]);
+          checkDeclared(node, graph.tensors[view.out[r]], out_[r]);
           checkKind(rank, view.out[r], out_[r]);
         }
     } catch (const Misfit& misfit) {
@@ -116,8 +116,8 @@ class PlainRun {
     std::vector<const Value<T>*> operands;
     for (const Member& m : rendezvous.members) {
       const bool gives = programs_.node(m.rank, m.instance).inCount == 1;
-      operands.push_back(
-          gives ? &local_[at(m.rank)][at(programs_.operandSlot(m.rank, m.instance, 0))] : nullptr);
+      operands.push_back(gives ? &local_[m.rank][programs_.operandSlot(m.rank, m.instance, 0)]
+                               : nullptr);
     }
     const Member& first = rendezvous.members.front();
     std::vector<Value<T>> results;
@@ -183,7 +183,7 @@ class PlainRun {
   const Tensor& declared(const Member& m) const {
     const Graph& graph = programs_.program(m.rank).graph;
     const Node& node = programs_.node(m.rank, m.instance);
-    return graph.tensors[at(node.outCount > 0 ? graph.out(node)[0] : graph.in(node)[0].tensor)];
+    return graph.tensors[node.outCount > 0 ? graph.out(node)[0] : graph.in(node)[0].tensor];
   }
 
   Value<T> meaningless(const Tensor& tensor, const std::string& why) {
@@ -211,12 +211,12 @@ class PlainRun {
 
   // What is not declared follows from what produces it. A tensor is of one kind on all ranks that
   // run the program and for all microbatches.
-  void checkKind(std::int64_t rank, std::int32_t t, const Value<T>& value) {
-    auto& kinds = kinds_[at(programs_.programOf(rank))];
+  void checkKind(Rank rank, TensorId t, const Value<T>& value) {
+    auto& kinds = kinds_[programs_.programOf(rank)];
     const auto [it, added] = kinds.emplace(t, value.element);
     if (!added && it->second != value.element)
       throw Misfit("the result '" +
-                   problem_.names.text(programs_.program(rank).graph.tensors[at(t)].name) +
+                   problem_.names.text(programs_.program(rank).graph.tensors[t].name) +
                    "' holds another kind of element than what else is produced under that name");
   }
 
@@ -227,7 +227,7 @@ class PlainRun {
     out_.clear();
     out_.resize(std::max<std::size_t>(view.out.size(), 6));  // kernels may fill all that they have
     wanted_.clear();
-    for (const std::int32_t t : view.out) wanted_.push_back(t >= 0);
+    for (const TensorId t : view.out) wanted_.push_back(t >= 0);
     std::shared_ptr<const std::string> unknown;
     for (const Value<T>* v : in_)
       if (v != nullptr && v->unknown) unknown = v->unknown;
@@ -389,7 +389,7 @@ class PlainRun {
   void fillUnknown(const NodeView& view, const std::string& why) {
     const Graph& graph = *graph_;
     for (std::size_t r = 0; r < view.out.size(); ++r)
-      if (view.out[r] >= 0) out_[r] = meaningless(graph.tensors[at(view.out[r])], why);
+      if (view.out[r] >= 0) out_[r] = meaningless(graph.tensors[view.out[r]], why);
   }
 
   static std::uint64_t maskKey(const Attributes& attributes, const Shape& shape) {
@@ -398,12 +398,12 @@ class PlainRun {
   }
 
   // The piece of a logical mask that belongs where what is dropped out lies, or the result.
-  Value<T> localMask(std::int64_t rank, std::int32_t instance, const NodeView& view) {
+  Value<T> localMask(Rank rank, std::int32_t instance, const NodeView& view) {
     const ProgramLayout& layout = programs_.layout(rank);
     const Graph& graph = programs_.program(rank).graph;
-    const Instance& i = layout.instances[at(instance)];
+    const Instance& i = layout.instances[instance];
     const Placement* placement = nullptr;
-    const auto look = [&](std::int32_t tensor, std::int32_t microbatch) {
+    const auto look = [&](TensorId tensor, std::int32_t microbatch) {
       if (placement == nullptr && tensor >= 0)
         placement = setup_.placementOf(
             programs_.slot(rank, programs_.slotOf(layout, graph, tensor, microbatch)));
@@ -414,7 +414,7 @@ class PlainRun {
       look(view.out[0], i.microbatch);
     } else if (!dropped.microbatch.isOne()) {  // backward: what the dropout gave that read the same
       const std::vector<NodeView>& views = setup_.plans.at(at(programs_.programOf(rank))).nodes;
-      const Node& own = graph.nodes[at(&view - views.data())];
+      const Node& own = graph.nodes[&view - views.data()];
       for (std::size_t n = 0; n < views.size(); ++n) {
         const NodeView& forward = views[n];
         if (!forward.draws || forward.in.size() != 1 || forward.in[0].tensor != dropped.tensor ||
@@ -428,7 +428,7 @@ class PlainRun {
     }
     const Shape& extent = in_.back() != nullptr ? in_.back()->shape : in_.front()->shape;
     if (placement != nullptr && placement->tensor >= 0) {
-      const Shape& whole = problem_.model.graph.tensors[at(placement->tensor)].shape;
+      const Shape& whole = problem_.model.graph.tensors[placement->tensor].shape;
       if (whole.size() == extent.size())
         return drawnMask<T>(memory_, maskKey(problem_.attributes.at(view.attributes), whole), whole,
                             placement->low, extent, draw_);
@@ -456,25 +456,23 @@ class PlainRun {
     logicalReads_.assign(graph.tensors.size(), 0);
     for (const NodeView& view : setup_.model.nodes)
       for (const Operand& o : view.in)
-        if (o.present()) ++logicalReads_[at(o.tensor)];
+        if (o.present()) ++logicalReads_[o.tensor];
     // Needed by the plan: once for each claim.
     for (const Claim& claim : setup_.claims)
-      ++logicalReads_[at(problem_.plan.lineage[at(claim.entry)].tensor)];
+      ++logicalReads_[problem_.plan.lineage[claim.entry].tensor];
     for (std::size_t t = 0; t < graph.tensors.size(); ++t) {
       const Tensor& tensor = graph.tensors[t];
       if (tensor.kind == TensorKind::kProduced || setup_.model.added[t]) continue;
-      logical_[t] = tensor.kind == TensorKind::kConstant
-                        ? constant(graph, tensor)
-                        : input(static_cast<std::int32_t>(t), tensor);
+      logical_[t] = tensor.kind == TensorKind::kConstant ? constant(graph, tensor)
+                                                         : input(TensorId(t), tensor);
       measure(logical_[t]);
-      stored(static_cast<std::int32_t>(t));
+      stored(TensorId(t));
     }
     for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
       checkLimits();
       const NodeView& view = setup_.model.nodes[n];
       in_.clear();
-      for (const Operand& o : view.in)
-        in_.push_back(o.present() ? &logical_[at(o.tensor)] : nullptr);
+      for (const Operand& o : view.in) in_.push_back(o.present() ? &logical_[o.tensor] : nullptr);
       Value<T> mask;
       try {
         if (view.draws) {
@@ -484,15 +482,14 @@ class PlainRun {
         }
         apply(graph.nodes[n], view, mask ? &mask : nullptr);
         for (std::size_t r = 0; r < view.out.size(); ++r)
-          if (view.out[r] >= 0)
-            checkDeclared(graph.nodes[n], graph.tensors[at(view.out[r])], out_[r]);
+          if (view.out[r] >= 0) checkDeclared(graph.nodes[n], graph.tensors[view.out[r]], out_[r]);
       } catch (const Misfit& misfit) {
-        throw std::logic_error("the model's " + Model::nodePointer(static_cast<std::int32_t>(n)) +
-                               ": " + misfit.what());
+        throw std::logic_error("the model's " + Model::nodePointer(NodeId(n)) + ": " +
+                               misfit.what());
       }
       for (std::size_t r = 0; r < view.out.size(); ++r) {
         if (view.out[r] < 0) continue;
-        logical_[at(view.out[r])] = std::move(out_[r]);
+        logical_[view.out[r]] = std::move(out_[r]);
         stored(view.out[r]);
       }
       out_.clear();
@@ -501,14 +498,14 @@ class PlainRun {
     }
   }
 
-  void stored(std::int32_t t) {
-    if (hooks_.ofModel) hooks_.ofModel(t, logical_[at(t)]);
-    if (keep_.model != nullptr) (*keep_.model)[setup_.tensorName(t)] = arrayOf(logical_[at(t)]);
-    if (logicalReads_[at(t)] == 0) logical_[at(t)] = {};
+  void stored(TensorId t) {
+    if (hooks_.ofModel) hooks_.ofModel(t, logical_[t]);
+    if (keep_.model != nullptr) (*keep_.model)[setup_.tensorName(t)] = arrayOf(logical_[t]);
+    if (logicalReads_[t] == 0) logical_[t] = {};
   }
 
-  void releaseLogical(std::int32_t t) {
-    if (--logicalReads_[at(t)] == 0) logical_[at(t)] = {};
+  void releaseLogical(TensorId t) {
+    if (--logicalReads_[t] == 0) logical_[t] = {};
   }
 
   static Array arrayOf(const Value<T>& v) {
@@ -521,7 +518,7 @@ class PlainRun {
   }
 
   Value<T> constant(const Graph& graph, const Tensor& tensor) {
-    const ConstantValue& value = *graph.constants[at(tensor.constant)];
+    const ConstantValue& value = *graph.constants[tensor.constant];
     Value<T> v(memory_, tensor.shape, tensor.element);
     T* to = v.writable();
     if (value.fill) std::fill(to, to + v.size(), fromRational<T>(value.elements.at(0)));
@@ -531,7 +528,7 @@ class PlainRun {
     return v;
   }
 
-  Value<T> input(std::int32_t t, const Tensor& tensor) {
+  Value<T> input(TensorId t, const Tensor& tensor) {
     const std::string& name = problem_.names.text(tensor.name);
     const std::uint64_t key = keyOf(name);
     if (setup_.given != nullptr) {
@@ -539,7 +536,7 @@ class PlainRun {
         Value<T> v(memory_, tensor.shape, tensor.element);
         T* to = v.writable();
         for (std::int64_t i = 0; i < v.size(); ++i) {
-          const double x = it->second.data[at(i)];
+          const double x = it->second.data[i];
           if constexpr (kIsField<T>)
             to[i] = std::isfinite(x) ? fromRational<T>(Rational::fromDouble(x))
                     : x < 0          ? minusInfinity<T>()
@@ -570,12 +567,11 @@ class PlainRun {
         for (std::int64_t i = 0; i < v.size(); ++i) {
           // No residue is such a number.
           if constexpr (kIsField<T>) to[i] = undefined<T>();
-          else
-            to[i] = known.numbers.empty() ? undefined<T>() : static_cast<T>(known.numbers[at(i)]);
+          else to[i] = known.numbers.empty() ? undefined<T>() : static_cast<T>(known.numbers[i]);
         }
         break;
       case KnownInput::Kind::kNumberOf: {
-        const Value<T> of = input(known.tensor, problem_.model.graph.tensors[at(known.tensor)]);
+        const Value<T> of = input(known.tensor, problem_.model.graph.tensors[known.tensor]);
         for (std::int64_t i = 0; i < v.size(); ++i) {
           const std::int64_t n = toIndex(of.data()[i]);
           to[i] = n == kNoIndex ? undefined<T>() : fromInteger<T>(n + known.plus);
@@ -616,33 +612,33 @@ class PlainRun {
     sums_.resize(setup_.compared);
     for (std::size_t c = 0; c < setup_.compared; ++c)
       remaining_[c] = static_cast<std::int32_t>(setup_.claims[c].parts.size());
-    for (std::int64_t r = 0; r < ranks; ++r) {
-      local_[at(r)].resize(at(programs_.layout(r).slots()));
-      reads_[at(r)] = programs_.layout(r).reads;
+    for (const Rank r : firstIds<Rank>(ranks)) {
+      local_[r].resize(at(programs_.layout(r).slots()));
+      reads_[r] = programs_.layout(r).reads;
     }
     constants_.resize(problem_.plan.programs.size());
     kinds_.resize(problem_.plan.programs.size());
     divided_.assign(setup_.claims.size(), 0);
-    for (std::int64_t r = 0; r < ranks; ++r) give(r);
+    for (const Rank r : firstIds<Rank>(ranks)) give(r);
     pieces_.clear();
     constants_.clear();
     for (std::size_t c = setup_.compared; c < setup_.claims.size(); ++c)
-      releaseLogical(problem_.plan.lineage[at(setup_.claims[c].entry)].tensor);
+      releaseLogical(problem_.plan.lineage[setup_.claims[c].entry].tensor);
     runSchedule(programs_, *this);
   }
 
   // What no node of a rank produces.
-  void give(std::int64_t rank) {
+  void give(Rank rank) {
     const ProgramLayout& layout = programs_.layout(rank);
     const Program& program = programs_.program(rank);
     const auto p = static_cast<std::size_t>(programs_.programOf(rank));
     for (std::int32_t slot = 0; slot < layout.slots(); ++slot) {
-      const std::int32_t t = layout.tensorOfSlot[at(slot)];
-      const Tensor& tensor = program.graph.tensors[at(t)];
-      if (tensor.kind == TensorKind::kProduced || setup_.plans[p].added[at(t)]) continue;
+      const TensorId t = layout.tensorOfSlot[slot];
+      const Tensor& tensor = program.graph.tensors[t];
+      if (tensor.kind == TensorKind::kProduced || setup_.plans[p].added[t]) continue;
       const std::int64_t number = programs_.slot(rank, slot);
       const std::int32_t source = setup_.sourceOf(number);
-      const bool needed = layout.reads[at(slot)] > 0 || !setup_.claimsOfSlot(number).empty() ||
+      const bool needed = layout.reads[slot] > 0 || !setup_.claimsOfSlot(number).empty() ||
                           keep_.local != nullptr || hooks_.ofPlan;
       if (tensor.kind == TensorKind::kConstant) {
         if (!needed) continue;
@@ -652,17 +648,17 @@ class PlainRun {
         produce(rank, slot, value);
       } else if (source < 0) {
         if (needed) produce(rank, slot, own(rank, slot, tensor, t));
-      } else if (setup_.claims[at(source)].parts.size() == 1) {
-        if (needed) produce(rank, slot, piece(setup_.claims[at(source)]));
-      } else if (!divided_[at(source)]) {
-        divided_[at(source)] = 1;
-        divide(setup_.claims[at(source)]);
+      } else if (setup_.claims[source].parts.size() == 1) {
+        if (needed) produce(rank, slot, piece(setup_.claims[source]));
+      } else if (!divided_[source]) {
+        divided_[source] = 1;
+        divide(setup_.claims[source]);
       }
     }
   }
 
   // A local tensor that nothing is said of, or the free part of a sum.
-  Value<T> own(std::int64_t rank, std::int32_t slot, const Tensor& tensor, std::int32_t t) {
+  Value<T> own(Rank rank, std::int32_t slot, const Tensor& tensor, TensorId t) {
     const std::uint64_t key =
         mixed(keyOf(problem_.names.text(tensor.name)) + static_cast<std::uint64_t>(rank) * 1000003 +
               static_cast<std::uint64_t>(slot));
@@ -677,8 +673,8 @@ class PlainRun {
 
   // The box of the logical tensor; ranks that have the same piece share it.
   Value<T> piece(const Claim& claim) {
-    const std::int32_t tensor = problem_.plan.lineage[at(claim.entry)].tensor;
-    const Value<T>& whole = logical_[at(tensor)];
+    const TensorId tensor = problem_.plan.lineage[claim.entry].tensor;
+    const Value<T>& whole = logical_[tensor];
     if (claim.extent == whole.shape) return whole;
     Value<T>& shared = pieces_[{tensor, claim.low, claim.extent}];
     if (!shared) {
@@ -700,8 +696,8 @@ class PlainRun {
     Value<T> rest = piece(claim);
     for (std::size_t k = 0; k < claim.parts.size(); ++k) {
       const Claim::Part& part = claim.parts[k];
-      const std::int32_t t = programs_.layout(part.rank).tensorOfSlot[at(part.slot)];
-      const Tensor& tensor = programs_.program(part.rank).graph.tensors[at(t)];
+      const TensorId t = programs_.layout(part.rank).tensorOfSlot[part.slot];
+      const Tensor& tensor = programs_.program(part.rank).graph.tensors[t];
       if (k + 1 == claim.parts.size()) {
         produce(part.rank, part.slot, rest);
         break;
@@ -717,34 +713,34 @@ class PlainRun {
     }
   }
 
-  void produce(std::int64_t rank, std::int32_t slot, Value<T> value) {
+  void produce(Rank rank, std::int32_t slot, Value<T> value) {
     const std::int64_t number = programs_.slot(rank, slot);
     if (hooks_.ofPlan) hooks_.ofPlan(rank, slot, value);
     if (keep_.local != nullptr) keepLocal(rank, slot, value);
     for (const std::int32_t c : setup_.claimsOfSlot(number)) claimed(c, value);
-    local_[at(rank)][at(slot)] = std::move(value);
-    if (reads_[at(rank)][at(slot)] == 0) drop(rank, slot);
+    local_[rank][slot] = std::move(value);
+    if (reads_[rank][slot] == 0) drop(rank, slot);
   }
 
-  void release(std::int64_t rank, std::int32_t slot) {
-    if (--reads_[at(rank)][at(slot)] == 0) drop(rank, slot);
+  void release(Rank rank, std::int32_t slot) {
+    if (--reads_[rank][slot] == 0) drop(rank, slot);
   }
 
-  void drop(std::int64_t rank, std::int32_t slot) { local_[at(rank)][at(slot)].buffer.reset(); }
+  void drop(Rank rank, std::int32_t slot) { local_[rank][slot].buffer.reset(); }
 
-  void keepLocal(std::int64_t rank, std::int32_t slot, const Value<T>& value) {
+  void keepLocal(Rank rank, std::int32_t slot, const Value<T>& value) {
     const ProgramLayout& layout = programs_.layout(rank);
-    const std::int32_t t = layout.tensorOfSlot[at(slot)];
-    const Tensor& tensor = programs_.program(rank).graph.tensors[at(t)];
+    const TensorId t = layout.tensorOfSlot[slot];
+    const Tensor& tensor = programs_.program(rank).graph.tensors[t];
     std::string name = problem_.names.text(tensor.name) + "@" + std::to_string(rank);
-    if (tensor.perMicrobatch) name += "#" + std::to_string(slot - layout.firstSlot[at(t)]);
+    if (tensor.perMicrobatch) name += "#" + std::to_string(slot - layout.firstSlot[t]);
     (*keep_.local)[name] = arrayOf(value);
   }
 
   // A part of a claim is there.
   void claimed(std::int32_t c, const Value<T>& value) {
-    const Claim& claim = setup_.claims[at(c)];
-    Value<T>& sum = sums_[at(c)];
+    const Claim& claim = setup_.claims[c];
+    Value<T>& sum = sums_[c];
     if (!sum) {
       sum = value;
     } else {
@@ -757,9 +753,9 @@ class PlainRun {
       measure(more, std::max(sum.reach, value.reach));
       sum = std::move(more);
     }
-    if (--remaining_[at(c)] > 0) return;
-    const std::int32_t tensor = problem_.plan.lineage[at(claim.entry)].tensor;
-    compare(claim, logical_[at(tensor)], sum, tolerance_, result_.entries[claim.entry]);
+    if (--remaining_[c] > 0) return;
+    const TensorId tensor = problem_.plan.lineage[claim.entry].tensor;
+    compare(claim, logical_[tensor], sum, tolerance_, result_.entries[claim.entry]);
     sum = {};
     releaseLogical(tensor);
   }

@@ -44,8 +44,8 @@ struct Hooks {
   const std::vector<Value<T>>* logical = nullptr;
   // Called with every tensor of the model, and with every tensor of a rank (and microbatch), as
   // soon as it has its value.
-  std::function<void(std::int32_t tensor, const Value<T>&)> ofModel;
-  std::function<void(std::int64_t rank, std::int32_t slot, const Value<T>&)> ofPlan;
+  std::function<void(TensorId tensor, const Value<T>&)> ofModel;
+  std::function<void(Rank rank, std::int32_t slot, const Value<T>&)> ofPlan;
 };
 
 struct RunResult {

@@ -14,8 +14,7 @@ void reportDeadlock(const Programs& programs,
     const Rendezvous& rendezvous = programs.rendezvous()[m];
     // Who has arrived waits for no other instance; who has not, does.
     const auto arrived = [&](const Member& member) {
-      return waitsFor[static_cast<std::size_t>(member.rank)]
-                     [static_cast<std::size_t>(member.instance)] == 0;
+      return waitsFor[member.rank][static_cast<std::size_t>(member.instance)] == 0;
     };
     const auto here = std::find_if(rendezvous.members.begin(), rendezvous.members.end(), arrived);
     const auto away =

@@ -33,7 +33,7 @@ void runSchedule(const Programs& programs, Host& host) {
   std::vector<std::size_t> runnable;
   std::int64_t left = 0;
   for (std::size_t r = ranks; r-- > 0;) {
-    waitsFor[r] = programs.layout(static_cast<std::int64_t>(r)).waitsFor;
+    waitsFor[r] = programs.layout(Rank(r)).waitsFor;
     left += static_cast<std::int64_t>(waitsFor[r].size());
     for (std::size_t i = 0; i < waitsFor[r].size(); ++i)
       if (waitsFor[r][i] == 0) ready[r].push(static_cast<std::int32_t>(i));
@@ -41,11 +41,10 @@ void runSchedule(const Programs& programs, Host& host) {
   }
   const auto done = [&](std::size_t r, std::int32_t instance) {
     --left;
-    const ProgramLayout& layout = programs.layout(static_cast<std::int64_t>(r));
+    const ProgramLayout& layout = programs.layout(Rank(r));
     const auto i = static_cast<std::size_t>(instance);
     for (std::uint32_t e = layout.firstNext[i]; e < layout.firstNext[i + 1]; ++e)
-      if (--waitsFor[r][static_cast<std::size_t>(layout.next[e])] == 0)
-        ready[r].push(layout.next[e]);
+      if (--waitsFor[r][layout.next[e]] == 0) ready[r].push(layout.next[e]);
   };
   while (!runnable.empty()) {
     const std::size_t r = runnable.back();
@@ -54,9 +53,9 @@ void runSchedule(const Programs& programs, Host& host) {
       const std::int32_t instance = ready[r].top();
       ready[r].pop();
       const auto rank = static_cast<std::int64_t>(r);
-      const std::int32_t rendezvous = programs.rendezvousOf(rank, instance);
+      const std::int32_t rendezvous = programs.rendezvousOf(Rank(rank), instance);
       if (rendezvous < 0) {
-        host.compute(rank, instance);
+        host.compute(Rank(rank), instance);
         done(r, instance);
         continue;
       }

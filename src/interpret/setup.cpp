@@ -28,10 +28,10 @@ GraphView::GraphView(const Problem& problem, const Graph& graph) : added(graph.t
     nodes.push_back(view);
   }
   for (const DrawnMask& drawn : graph.drawnMasks) {
-    NodeView& view = nodes[at(drawn.node)];
-    added[at(view.in.back().tensor)] = 1;
+    NodeView& view = nodes[drawn.node];
+    added[view.in.back().tensor] = 1;
     view.in = view.in.first(view.in.size() - 1);
-    if (graph.nodes[at(drawn.node)].op == backward) view.out = view.out.first(view.out.size() - 1);
+    if (graph.nodes[drawn.node].op == backward) view.out = view.out.first(view.out.size() - 1);
     view.attributes = drawn.attributes;
     view.draws = true;
   }
@@ -42,24 +42,22 @@ Setup::Setup(const Problem& p, const Options& options)
   for (const Program& program : problem.plan.programs) plans.emplace_back(problem, program.graph);
   checkGiven();
   const auto add = [&](std::size_t e) {
-    for (Claim& claim : claimsOf(programs, static_cast<std::int32_t>(e)))
-      claims.push_back(std::move(claim));
+    for (Claim& claim : claimsOf(programs, EntryId(e))) claims.push_back(std::move(claim));
   };
   for (std::size_t e = 0; e < problem.plan.lineage.size(); ++e) {
     const Role role = problem.plan.lineage[e].role;
     if (role == Role::kInput) continue;
     if (role == Role::kCheckpoint && !options.checkpoints) {
-      claimsOf(programs, static_cast<std::int32_t>(
-                             e));  // whether its parts are produced is asked all the same
+      claimsOf(programs, EntryId(e));  // whether its parts are produced is asked all the same
       continue;
     }
-    entries.push_back(static_cast<std::int32_t>(e));
+    entries.push_back(EntryId(e));
     add(e);
   }
   compared = claims.size();
   for (std::size_t e = 0; e < problem.plan.lineage.size(); ++e)
     if (problem.plan.lineage[e].role == Role::kInput &&
-        !model.added[at(problem.plan.lineage[e].tensor)])
+        !model.added[problem.plan.lineage[e].tensor])
       add(e);
   indexMentions();
   bindSources();
@@ -118,20 +116,19 @@ void Setup::bindSources() {
   for (std::size_t c = compared; c < claims.size(); ++c) {
     const Claim& claim = claims[c];
     for (const Claim::Part& part : claim.parts) {
-      std::int32_t& source = source_[at(programs.slot(part.rank, part.slot))];
+      std::int32_t& source = source_[programs.slot(part.rank, part.slot)];
       if (source >= 0) {
-        const Claim& other = claims[at(source)];
-        const bool same = claim.parts.size() == 1 && other.parts.size() == 1 &&
-                          claim.low == other.low &&
-                          problem.plan.lineage[at(claim.entry)].tensor ==
-                              problem.plan.lineage[at(other.entry)].tensor;
+        const Claim& other = claims[source];
+        const bool same =
+            claim.parts.size() == 1 && other.parts.size() == 1 && claim.low == other.low &&
+            problem.plan.lineage[claim.entry].tensor == problem.plan.lineage[other.entry].tensor;
         if (same) continue;
-        const std::int32_t tensor = programs.layout(part.rank).tensorOfSlot[at(part.slot)];
+        const TensorId tensor = programs.layout(part.rank).tensorOfSlot[part.slot];
         throw InputError(
             problem.plan.file,
             "/lineage/" + std::to_string(claim.entry) + "/shards/" + std::to_string(claim.shard),
             "found a second source of local tensor '" +
-                problem.names.text(programs.program(part.rank).graph.tensors[at(tensor)].name) +
+                problem.names.text(programs.program(part.rank).graph.tensors[tensor].name) +
                 "' on " + programs.rankText(part.rank) +
                 ", expected one for each local input: the first is /lineage/" +
                 std::to_string(other.entry) + "/shards/" + std::to_string(other.shard));
@@ -152,22 +149,22 @@ void Setup::findPlacements() {
     if (!node.draws) continue;
     for (const Operand& o : node.in)
       if (o.present()) dropped.insert(o.tensor);
-    for (const std::int32_t t : node.out)
+    for (const TensorId t : node.out)
       if (t >= 0) dropped.insert(t);
   }
   if (dropped.empty()) return;
   for (std::size_t e = 0; e < problem.plan.lineage.size(); ++e) {
-    const std::int32_t tensor = problem.plan.lineage[e].tensor;
-    if (!dropped.contains(tensor) || model.added[at(tensor)]) continue;
-    const Shape& whole = problem.model.graph.tensors[at(tensor)].shape;
-    for (const Claim& claim : claimsOf(programs, static_cast<std::int32_t>(e))) {
+    const TensorId tensor = problem.plan.lineage[e].tensor;
+    if (!dropped.contains(tensor) || model.added[tensor]) continue;
+    const Shape& whole = problem.model.graph.tensors[tensor].shape;
+    for (const Claim& claim : claimsOf(programs, EntryId(e))) {
       for (const Claim::Part& part : claim.parts) {
         const auto [it, added] = placements_.try_emplace(programs.slot(part.rank, part.slot),
                                                          Placement{tensor, claim.low});
         if (added || it->second.tensor < 0) continue;
         const bool same = it->second.low == claim.low &&
-                          problem.model.graph.tensors[at(it->second.tensor)].shape == whole;
-        if (!same) it->second.tensor = -2;
+                          problem.model.graph.tensors[it->second.tensor].shape == whole;
+        if (!same) it->second.tensor = TensorId(-2);
       }
     }
   }

@@ -17,7 +17,7 @@ namespace shardproof::interpret {
 // A node as the file has it: without the mask that the reader may have given a dropout.
 struct NodeView {
   std::span<const Operand> in;
-  std::span<const std::int32_t> out;
+  std::span<const TensorId> out;
   AttributesId attributes;
   bool draws = false;  // a dropout that draws its own mask
 };
@@ -31,7 +31,7 @@ struct GraphView {
 
 // Where a local tensor lies in one that the model drops out.
 struct Placement {
-  std::int32_t tensor = -1;  // -1: none; -2: lineage says two things
+  TensorId tensor;  // -1: none; -2: lineage says two things
   Shape low;
 };
 
@@ -45,10 +45,10 @@ class Setup {
   const Programs programs;
   const Uses uses;
   const GraphView model;
-  std::vector<GraphView> plans;       // by program
-  std::vector<Claim> claims;          // all that are compared, then those of role input
-  std::size_t compared = 0;           // how many of them are compared
-  std::vector<std::int32_t> entries;  // that are compared, in the order of the plan
+  std::vector<GraphView> plans;  // by program
+  std::vector<Claim> claims;     // all that are compared, then those of role input
+  std::size_t compared = 0;      // how many of them are compared
+  std::vector<EntryId> entries;  // that are compared, in the order of the plan
   const std::map<std::string, Array>* given = nullptr;
 
   // Claims (by index) in which a slot is a part, with multiplicity; only of those that are
@@ -58,14 +58,12 @@ class Setup {
     return {mentions_.data() + firstMention_[s], firstMention_[s + 1] - firstMention_[s]};
   }
   // The input claim that gives a slot its values, and which part of it the slot is; -1: none.
-  std::int32_t sourceOf(std::int64_t slot) const { return source_[static_cast<std::size_t>(slot)]; }
+  std::int32_t sourceOf(std::int64_t slot) const { return source_[slot]; }
   // For slots of ranks whose programs drop something out.
   const Placement* placementOf(std::int64_t slot) const;
-  bool isOutputOf(std::int32_t entry) const {
-    return problem.plan.lineage[static_cast<std::size_t>(entry)].role == Role::kOutput;
-  }
+  bool isOutputOf(EntryId entry) const { return problem.plan.lineage[entry].role == Role::kOutput; }
   std::string tensorName(std::int32_t logical) const {
-    return problem.names.text(problem.model.graph.tensors[static_cast<std::size_t>(logical)].name);
+    return problem.names.text(problem.model.graph.tensors[logical].name);
   }
 
  private:

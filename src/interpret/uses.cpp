@@ -65,7 +65,7 @@ void Uses::connect(const Problem& problem) {
     for (const Node& node : g.nodes) {
       if (node.communication >= 0 || !moves(ops::Registry::instance().at(node.op).name)) continue;
       for (const Operand& o : g.in(node))
-        for (const std::int32_t t : g.out(node))
+        for (const TensorId t : g.out(node))
           if (o.present() && t >= 0) unite(first + at(o.tensor), first + at(t));
     }
   };
@@ -77,17 +77,17 @@ void Uses::connect(const Problem& problem) {
     graph(program.graph, first_[p]);
     for (const Node& node : program.graph.nodes) {
       if (node.communication < 0) continue;
-      const CommunicationSpec& spec = program.communications[at(node.communication)];
+      const CommunicationSpec& spec = program.communications[node.communication];
       if (spec.kind == Communication::kAllReduce || spec.kind == Communication::kReduceScatter ||
           spec.kind == Communication::kReduce)
         continue;
-      const auto join = [&](std::int32_t t) {
+      const auto join = [&](TensorId t) {
         if (t < 0) return;
         const auto [it, added] = carried.emplace(spec.comm, first_[p] + at(t));
         if (!added) unite(it->second, first_[p] + at(t));
       };
       for (const Operand& o : program.graph.in(node)) join(o.tensor);
-      for (const std::int32_t t : program.graph.out(node)) join(t);
+      for (const TensorId t : program.graph.out(node)) join(t);
     }
     for (std::size_t t = 0; t < program.graph.tensors.size(); ++t)
       byName[program.graph.tensors[t].name].push_back(first_[p] + t);
@@ -120,7 +120,7 @@ void Uses::collect(const Problem& problem, const Graph& graph, std::size_t first
                  : nullptr;
     };
     const auto shapeOf = [&](std::size_t i) -> const Shape& {
-      return graph.tensors[at(in[i + shift].tensor)].shape;
+      return graph.tensors[in[i + shift].tensor].shape;
     };
     const auto must = [](Ranges* r, std::int64_t low, std::int64_t high) {
       if (r == nullptr) return;

@@ -20,12 +20,11 @@ struct Use {
 class Uses {
  public:
   explicit Uses(const Problem& problem);
-  const Use& ofModel(std::int32_t tensor) const {
+  const Use& ofModel(TensorId tensor) const {
     return uses_[find(static_cast<std::size_t>(tensor))];
   }
-  const Use& ofLocal(std::int32_t program, std::int32_t tensor) const {
-    return uses_[find(first_[static_cast<std::size_t>(program)] +
-                      static_cast<std::size_t>(tensor))];
+  const Use& ofLocal(ProgramId program, TensorId tensor) const {
+    return uses_[find(first_[program] + static_cast<std::size_t>(tensor))];
   }
 
  private:

@@ -22,8 +22,7 @@ ir::NamedCoordinates named(Names& names, const AxisCoordinates& at) {
 // --- GraphBuilder ---
 
 ir::GraphDraft& GraphBuilder::graph() const {
-  return program_ < 0 ? problem_->model.graph
-                      : problem_->plan.programs[static_cast<std::size_t>(program_)].graph;
+  return program_ < 0 ? problem_->model.graph : problem_->plan.programs[program_].graph;
 }
 
 TensorId GraphBuilder::add(std::string_view name, Shape shape, TensorKind kind,
@@ -98,9 +97,7 @@ void ModelBuilder::gradient(std::string_view tensor, std::string_view parameter)
 
 // --- ProgramBuilder ---
 
-void ProgramBuilder::issueOrder() {
-  problem_->plan.programs[static_cast<std::size_t>(program_)].issueOrder = true;
-}
+void ProgramBuilder::issueOrder() { problem_->plan.programs[program_].issueOrder = true; }
 
 ir::CommunicationDraft ProgramBuilder::draftOf(Communication kind, const Group& group,
                                                const AxisCoordinates& peer) const {
@@ -120,7 +117,7 @@ ir::CommunicationDraft ProgramBuilder::draftOf(Communication kind, const Group& 
 
 NodeId ProgramBuilder::communicate(ir::CommunicationDraft draft, const TensorNames& in,
                                    const TensorNames& out, const NodeOptions& options) {
-  auto& communications = problem_->plan.programs[static_cast<std::size_t>(program_)].communications;
+  auto& communications = problem_->plan.programs[program_].communications;
   const ops::Collective& collective = ops::collectiveOf(draft.kind);
   NodeOptions complete = options;  // what a file says of it
   if (collective.gathers == ops::Along::kOtherDim) {
@@ -285,7 +282,8 @@ ProgramBuilder& ProblemBuilder::program(const AxisCoordinates& at) {
   std::vector<ir::ProgramDraft>& programs = draft_->plan.programs;
   programs.emplace_back();
   programs.back().at = named(draft_->names, at);
-  programs_.push_back(ProgramBuilder(*draft_, static_cast<std::int32_t>(programs.size()) - 1));
+  programs_.push_back(
+      ProgramBuilder(*draft_, ProgramId(static_cast<std::int32_t>(programs.size()) - 1)));
   return programs_.back();
 }
 

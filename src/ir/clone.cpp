@@ -19,13 +19,13 @@ std::unique_ptr<Problem> cloneProblem(const Problem& problem) {
 std::unique_ptr<Problem> withoutInferred(const Problem& problem) {
   auto copy = cloneProblem(problem);
   std::vector<LineageEntry> kept;
-  std::vector<std::int32_t> placeOf;
+  std::vector<EntryId> placeOf;
   for (LineageEntry& entry : copy->plan.lineage) {
-    placeOf.push_back(static_cast<std::int32_t>(kept.size()));
+    placeOf.emplace_back(kept.size());
     if (!entry.inferred) kept.push_back(std::move(entry));
   }
   copy->plan.lineage = std::move(kept);
-  for (std::int32_t& e : copy->plan.positioning) e = placeOf[static_cast<std::size_t>(e)];
+  for (EntryId& e : copy->plan.positioning) e = placeOf[e];
   return copy;
 }
 
@@ -34,8 +34,8 @@ void addInferred(Problem& problem, std::vector<LineageEntry> entries) {
   auto& lineage = problem.plan.lineage;
   const std::size_t place = lineage.size() - problem.lineageAdded;
   for (LineageEntry& entry : entries) entry.inferred = true;
-  for (std::int32_t& e : problem.plan.positioning)
-    if (static_cast<std::size_t>(e) >= place) e += static_cast<std::int32_t>(entries.size());
+  for (EntryId& e : problem.plan.positioning)
+    if (e.index() >= place) e = EntryId(e.index() + entries.size());
   lineage.insert(lineage.begin() + static_cast<std::ptrdiff_t>(place),
                  std::make_move_iterator(entries.begin()), std::make_move_iterator(entries.end()));
 }

@@ -32,22 +32,22 @@ class Masks {
     for (const Node& node : model.nodes) {
       if (!draws(node)) continue;
       for (const Operand& o : model.in(node)) place(o.tensor);
-      for (const std::int32_t t : model.out(node)) place(t);
+      for (const TensorId t : model.out(node)) place(t);
     }
     if (positioned_.empty()) return;
-    for (std::size_t i = 0; i < model.nodes.size(); ++i) {
+    for (const NodeId i : firstIds<NodeId>(model.nodes.size())) {
       const Node node = model.nodes[i];
       if (!draws(node)) continue;
-      const Shape shape = model.tensors[at(model.in(node)[0].tensor)].shape;
-      give(model, model.nodes[i], {logicalMask(node, shape), Microbatch::none()});
+      const Shape shape = model.tensors[model.in(node)[0].tensor].shape;
+      give(model, model.nodes[i], {TensorId(logicalMask(node, shape)), Microbatch::none()});
     }
-    for (std::size_t p = 0; p < problem_.plan.programs.size(); ++p) {
+    for (const ProgramId p : firstIds<ProgramId>(problem_.plan.programs.size())) {
       Graph& graph = problem_.plan.programs[p].graph;
       forwards_.clear();
       for (const Node& node : graph.nodes) {
         if (node.op == forward_ && draws(node)) forwards_.push_back(node);
       }
-      for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+      for (const NodeId i : firstIds<NodeId>(graph.nodes.size())) {
         const Node node = graph.nodes[i];
         if (!draws(node)) continue;
         const auto mask = localMask(p, node);
@@ -67,7 +67,7 @@ class Masks {
     return !p.isZero() && !p.isOne() && node.inCount == (node.op == forward_ ? 1u : 2u);
   }
 
-  void place(std::int32_t tensor) {
+  void place(TensorId tensor) {
     if (tensor >= 0) positioned_.insert(tensor);
   }
 
@@ -84,18 +84,17 @@ class Masks {
       const auto results = static_cast<std::uint32_t>(graph.results.size());
       for (std::uint32_t i = 0; i < node.outCount; ++i)
         graph.results.push_back(graph.results[node.firstOut + i]);
-      graph.results.push_back(-1);
+      graph.results.push_back(TensorId());
       node.firstOut = results;
       ++node.outCount;
     }
-    graph.drawnMasks.push_back(
-        {static_cast<std::int32_t>(&node - graph.nodes.data()), node.attributes});
+    graph.drawnMasks.push_back({NodeId(&node - graph.nodes.data()), node.attributes});
     Attributes attributes = problem_.attributes.at(node.attributes);
     attributes.erase("seed");
     node.attributes = problem_.attributes.intern(std::move(attributes));
   }
 
-  std::int32_t addMask(Graph& graph, std::string name, const Shape& shape, bool perMicrobatch) {
+  TensorId addMask(Graph& graph, std::string name, const Shape& shape, bool perMicrobatch) {
     const auto taken = [&] {
       const NameId id = problem_.names.find(name);
       return id.valid() && std::any_of(graph.tensors.begin(), graph.tensors.end(),
@@ -111,7 +110,7 @@ class Masks {
     mask.perMicrobatch = perMicrobatch;
     graph.tensors.push_back(std::move(mask));
     ++graph.tensorsAdded;
-    return static_cast<std::int32_t>(graph.tensors.size()) - 1;
+    return TensorId(static_cast<std::int32_t>(graph.tensors.size()) - 1);
   }
 
   using Key = std::tuple<std::string, std::string, Shape>;  // seed, p, logical shape
@@ -121,7 +120,7 @@ class Masks {
             ops::number(attributes, "p").toString(), shape};
   }
 
-  std::int32_t logicalMask(const Node& node, const Shape& shape) {
+  TensorId logicalMask(const Node& node, const Shape& shape) {
     const Key key = keyOf(node, shape);
     const auto it = logical_.find(key);
     if (it != logical_.end()) return it->second;
@@ -149,9 +148,9 @@ class Masks {
       }
     }
     for (const Operand& o : candidates) {
-      const std::int32_t entry = o.present() ? entryOf(program, o.tensor) : -1;
+      const EntryId entry = o.present() ? entryOf(program, o.tensor) : EntryId();
       if (entry < 0) continue;
-      return Operand{localMask(program, node, o.tensor, problem_.plan.lineage[at(entry)]),
+      return Operand{TensorId(localMask(program, node, o.tensor, problem_.plan.lineage[entry])),
                      o.microbatch};
     }
     return std::nullopt;
@@ -164,20 +163,18 @@ class Masks {
            ops::number(x, "p") == ops::number(y, "p");
   }
 
-  std::int32_t localMask(std::size_t program, const Node& node, std::int32_t tensor,
-                         const LineageEntry& entry) {
-    const Tensor local = problem_.plan.programs[program].graph.tensors[at(tensor)];
-    const std::int32_t whole =
-        logicalMask(node, problem_.model.graph.tensors[at(entry.tensor)].shape);
+  TensorId localMask(std::size_t program, const Node& node, TensorId tensor,
+                     const LineageEntry& entry) {
+    const Tensor local = problem_.plan.programs[program].graph.tensors[tensor];
+    const TensorId whole = logicalMask(node, problem_.model.graph.tensors[entry.tensor].shape);
     const auto key = std::make_tuple(program, whole, tensor);
     const auto it = local_.find(key);
     if (it != local_.end()) return it->second;
-    problem_.plan.positioning.push_back(
-        static_cast<std::int32_t>(&entry - problem_.plan.lineage.data()));
-    const std::int32_t mask = addMask(problem_.plan.programs[program].graph,
-                                      "dropout mask of " + problem_.names.text(local.name),
-                                      local.shape, local.perMicrobatch);
-    const NameId name = problem_.plan.programs[program].graph.tensors[at(mask)].name;
+    problem_.plan.positioning.push_back(EntryId(&entry - problem_.plan.lineage.data()));
+    const TensorId mask = addMask(problem_.plan.programs[program].graph,
+                                  "dropout mask of " + problem_.names.text(local.name), local.shape,
+                                  local.perMicrobatch);
+    const NameId name = problem_.plan.programs[program].graph.tensors[mask].name;
     for (const Shard& shard : entry.shards) {
       for (const Part& part : shard.parts) {
         if (part.local != local.name) continue;
@@ -221,24 +218,23 @@ class Masks {
 
   // The first entry that places the local tensor in one that the model drops out, everywhere and in
   // one place only; -1: none.
-  std::int32_t entryOf(std::size_t program, std::int32_t tensor) {
+  EntryId entryOf(std::size_t program, TensorId tensor) {
     if (entries_.empty()) {
-      for (std::size_t e = 0; e < problem_.plan.lineage.size(); ++e) {
+      for (const EntryId e : firstIds<EntryId>(problem_.plan.lineage.size())) {
         const LineageEntry& entry = problem_.plan.lineage[e];
         if (!positioned_.contains(entry.tensor)) continue;
         for (const Shard& shard : entry.shards)
-          for (const Part& part : shard.parts)
-            entries_.emplace(part.local, static_cast<std::int32_t>(e));
+          for (const Part& part : shard.parts) entries_.emplace(part.local, e);
       }
     }
     const Program& own = problem_.plan.programs[program];
-    const NameId name = own.graph.tensors[at(tensor)].name;
+    const NameId name = own.graph.tensors[tensor].name;
     std::int32_t last = -1;
     for (auto [it, end] = entries_.equal_range(name); it != end; ++it) {
       if (it->second == last) continue;
       last = it->second;
       std::vector<std::pair<Coordinates, Microbatch>> places;
-      for (const Shard& shard : problem_.plan.lineage[at(last)].shards)
+      for (const Shard& shard : problem_.plan.lineage[last].shards)
         for (const Part& part : shard.parts)
           if (part.local == name)
             if (const auto s = restricted(shard, part, own.at))
@@ -254,10 +250,10 @@ class Masks {
                p.second.isOne() == microbatch.isOne();
       });
       if (!places.empty() && once && apart &&
-          coversAll(places, own, own.graph.tensors[at(tensor)].perMicrobatch))
-        return last;
+          coversAll(places, own, own.graph.tensors[tensor].perMicrobatch))
+        return EntryId(last);
     }
-    return -1;
+    return EntryId();
   }
 
   // Whether places that do not overlap are all that the program's ranks (and microbatches) have:
@@ -284,12 +280,12 @@ class Masks {
   Problem& problem_;
   OperatorId forward_, backward_;
   std::vector<Node> forwards_;  // of the program that is being seen to: its dropouts, as they were
-  std::set<std::int32_t> positioned_;  // logical tensors that share their positions with a mask
-  std::multimap<NameId, std::int32_t>
+  std::set<TensorId> positioned_;  // logical tensors that share their positions with a mask
+  std::multimap<NameId, EntryId>
       entries_;  // local tensor -> lineage entries that place it in one of these
-  std::map<Key, std::int32_t> logical_;
-  std::map<std::tuple<std::size_t, std::int32_t, std::int32_t>, std::int32_t> local_;
-  std::map<std::int32_t, std::vector<Shard>> shards_;  // by logical mask
+  std::map<Key, TensorId> logical_;
+  std::map<std::tuple<std::size_t, TensorId, TensorId>, TensorId> local_;
+  std::map<TensorId, std::vector<Shard>> shards_;  // by logical mask
 };
 
 }  // namespace

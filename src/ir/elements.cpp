@@ -19,7 +19,7 @@ void inferModelElements(Problem& problem) {
       const auto results = ir::inferNode(problem.attributes, graph, node);
       for (std::size_t i = 0; i < out.size() && i < results.size(); ++i) {
         if (out[i] < 0) continue;
-        Tensor& t = graph.tensors[static_cast<std::size_t>(out[i])];
+        Tensor& t = graph.tensors[out[i]];
         if (!t.elementDeclared) t.element = results[i].element;
       }
     } catch (const ShapeError&) {  // validateModel says it, with its place
@@ -48,8 +48,8 @@ void inferLocalElements(Problem& problem) {
   std::map<Rendezvous, ElementKind> carried;
   const auto pass = [&] {
     bool changed = false;
-    const auto set = [&](Graph& graph, std::int32_t t, ElementKind element) {
-      Tensor& tensor = graph.tensors[static_cast<std::size_t>(t)];
+    const auto set = [&](Graph& graph, TensorId t, ElementKind element) {
+      Tensor& tensor = graph.tensors[t];
       if (tensor.elementDeclared || tensor.kind != TensorKind::kProduced ||
           tensor.element != ElementKind::kReal || element == ElementKind::kReal)
         return;
@@ -62,12 +62,10 @@ void inferLocalElements(Problem& problem) {
         const auto in = graph.in(node);
         const auto out = graph.out(node);
         if (node.communication >= 0) {
-          const CommunicationSpec& spec =
-              program.communications[static_cast<std::size_t>(node.communication)];
+          const CommunicationSpec& spec = program.communications[node.communication];
           const Rendezvous rendezvous = rendezvousOf(spec);
           if (!in.empty() && in[0].present()) {
-            const ElementKind element =
-                graph.tensors[static_cast<std::size_t>(in[0].tensor)].element;
+            const ElementKind element = graph.tensors[in[0].tensor].element;
             if (element != ElementKind::kReal && carried.emplace(rendezvous, element).second)
               changed = true;
             if (!out.empty() && out[0] >= 0) set(graph, out[0], element);
@@ -101,21 +99,20 @@ void inferLocalElements(Problem& problem) {
     for (const Node& node : program.graph.nodes) {
       const auto in = program.graph.in(node);
       if (node.communication < 0 || in.empty() || !in[0].present()) continue;
-      sent[rendezvousOf(program.communications[static_cast<std::size_t>(node.communication)])]
-          .insert(program.graph.tensors[static_cast<std::size_t>(in[0].tensor)].element);
+      sent[rendezvousOf(program.communications[node.communication])].insert(
+          program.graph.tensors[in[0].tensor].element);
     }
   }
-  for (std::size_t p = 0; p < problem.plan.programs.size(); ++p) {
+  for (const ProgramId p : firstIds<ProgramId>(problem.plan.programs.size())) {
     const Program& program = problem.plan.programs[p];
-    for (std::size_t n = 0; n < program.graph.nodes.size(); ++n) {
+    for (const NodeId n : firstIds<NodeId>(program.graph.nodes.size())) {
       const Node& node = program.graph.nodes[n];
       const auto in = program.graph.in(node);
       const auto out = program.graph.out(node);
       if (node.communication < 0 || (!in.empty() && in[0].present()) || out.empty() || out[0] < 0)
         continue;
-      const Tensor& received = program.graph.tensors[static_cast<std::size_t>(out[0])];
-      const CommunicationSpec& spec =
-          program.communications[static_cast<std::size_t>(node.communication)];
+      const Tensor& received = program.graph.tensors[out[0]];
+      const CommunicationSpec& spec = program.communications[node.communication];
       if (received.elementDeclared || sent[rendezvousOf(spec)].size() <= 1) continue;
       throw InputError(problem.plan.file,
                        "/programs/" + std::to_string(p) + "/nodes/" + std::to_string(n) + "/out/0",

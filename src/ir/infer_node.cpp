@@ -11,7 +11,7 @@ std::vector<ops::TensorInfo> inferNode(const AttributeTable& attributes, const G
   std::vector<const ops::TensorInfo*> operands(in.size(), nullptr);
   for (std::size_t i = 0; i < in.size(); ++i) {
     if (!in[i].present()) continue;
-    const Tensor& t = graph.tensors[static_cast<std::size_t>(in[i].tensor)];
+    const Tensor& t = graph.tensors[in[i].tensor];
     infos[i] = {t.shape, t.element};
     operands[i] = &infos[i];
   }

@@ -19,11 +19,11 @@ std::string pointerTo(std::uint32_t entry, std::uint32_t shard) {
 InputSources::InputSources(const Problem& problem)
     : problem_(problem), sources_(problem.plan.programs.size()) {}
 
-void InputSources::add(std::int32_t program, std::int32_t tensor, std::size_t entry,
-                       std::size_t shard, std::size_t part) {
-  sources_[static_cast<std::size_t>(program)].push_back({tensor, static_cast<std::uint32_t>(entry),
-                                                         static_cast<std::uint32_t>(shard),
-                                                         static_cast<std::uint32_t>(part)});
+void InputSources::add(ProgramId program, TensorId tensor, std::size_t entry, std::size_t shard,
+                       std::size_t part) {
+  sources_[program].push_back({tensor, static_cast<std::uint32_t>(entry),
+                               static_cast<std::uint32_t>(shard),
+                               static_cast<std::uint32_t>(part)});
 }
 
 void InputSources::check() const {

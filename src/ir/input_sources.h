@@ -16,14 +16,14 @@ class InputSources {
   explicit InputSources(const Problem& problem);
 
   // Part `part` of a shard of an entry of role "input" names this tensor of this program.
-  void add(std::int32_t program, std::int32_t tensor, std::size_t entry, std::size_t shard,
+  void add(ProgramId program, TensorId tensor, std::size_t entry, std::size_t shard,
            std::size_t part);
   // Throws InputError where a local tensor has two sources.
   void check() const;
 
  private:
   struct Source {
-    std::int32_t tensor;
+    TensorId tensor;
     std::uint32_t entry, shard, part;
   };
   void checkPair(const Source& a, const Source& b) const;

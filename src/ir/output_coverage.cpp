@@ -48,8 +48,8 @@ int onlyDimension(const Shape& offsets) {
 bool join(Box& box, const Shape& offsets, std::int64_t size) {
   const int d = onlyDimension(offsets);
   if (d < 0) return false;
-  auto& [low, high] = box[static_cast<std::size_t>(d)];
-  const std::int64_t step = offsets[static_cast<std::size_t>(d)];
+  auto& [low, high] = box[d];
+  const std::int64_t step = offsets[d];
   if (step > high - low || step < low - high) return false;
   (step > 0 ? high : low) += step * (size - 1);
   return true;
@@ -103,22 +103,20 @@ void checkOutputsCovered(const Problem& problem) {
   std::vector<std::vector<const Shard*>> goals(logical.size());
   for (const LineageEntry& entry : plan.lineage) {
     if (entry.role != Role::kOutput) continue;
-    for (const Shard& shard : entry.shards)
-      goals[static_cast<std::size_t>(entry.tensor)].push_back(&shard);
+    for (const Shard& shard : entry.shards) goals[entry.tensor].push_back(&shard);
   }
-  for (const std::int32_t output : problem.model.outputs) {
-    const Tensor& tensor = logical[static_cast<std::size_t>(output)];
+  for (const TensorId output : problem.model.outputs) {
+    const Tensor& tensor = logical[output];
     const auto fail = [&](const std::string& message) {
       throw InputError(plan.file, "/lineage",
                        "the lineage of the model's output \"" + problem.names.text(tensor.name) +
                            "\" " + message);
     };
     std::vector<Box> boxes;
-    for (const Shard* shard : goals[static_cast<std::size_t>(output)]) {
+    for (const Shard* shard : goals[output]) {
       std::vector<std::int64_t> sizes;
       for (const auto& [axis, offsets] : shard->step) {
-        sizes.push_back(axis == kMicrobatchAxis ? plan.microbatches
-                                                : plan.mesh[static_cast<std::size_t>(axis)].size);
+        sizes.push_back(axis == kMicrobatchAxis ? plan.microbatches : plan.mesh[axis].size);
       }
       appendBoxes(*shard, sizes, boxes);
       if (boxes.size() > kMaxBoxes)

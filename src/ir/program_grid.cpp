@@ -9,7 +9,7 @@ namespace shardproof::ir {
 ProgramGrid::ProgramGrid(const Plan& plan) {
   std::vector<bool> fixed(plan.mesh.size(), false);
   for (const Program& p : plan.programs) {
-    for (const auto& [axis, coordinate] : p.at) fixed[static_cast<std::size_t>(axis)] = true;
+    for (const auto& [axis, coordinate] : p.at) fixed[axis] = true;
   }
   std::size_t cells = 1;
   for (std::size_t i = plan.mesh.size(); i > 0; --i) {
@@ -17,8 +17,8 @@ ProgramGrid::ProgramGrid(const Plan& plan) {
     axes_.insert(axes_.begin(), {static_cast<std::int32_t>(i - 1), plan.mesh[i - 1].size, cells});
     cells *= static_cast<std::size_t>(plan.mesh[i - 1].size);
   }
-  program_.assign(cells, -1);
-  for (std::size_t p = 0; p < plan.programs.size(); ++p) {
+  program_.assign(cells, ProgramId());
+  for (const ProgramId p : firstIds<ProgramId>(plan.programs.size())) {
     // Ends at the first cell that is covered twice, so all programs together visit each cell once.
     forEachCell(plan.programs[p].at, [&](std::size_t cell) {
       if (program_[cell] >= 0) {
@@ -27,7 +27,7 @@ ProgramGrid::ProgramGrid(const Plan& plan) {
                              " is also covered by /programs/" + std::to_string(program_[cell]) +
                              ", expected exactly one program for each rank");
       }
-      program_[cell] = static_cast<std::int32_t>(p);
+      program_[cell] = p;
     });
   }
   for (std::size_t cell = 0; cell < cells; ++cell) {

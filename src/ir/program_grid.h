@@ -23,7 +23,7 @@ class ProgramGrid {
   void forEachProgram(const Coordinates& at, Visit visit) const {
     std::int32_t last = -1;
     forEachCell(at, [&](std::size_t cell) {
-      if (program_[cell] != last) visit(last = program_[cell]);
+      if (program_[cell] != last) visit(ProgramId(last = program_[cell]));
     });
   }
 
@@ -69,7 +69,7 @@ class ProgramGrid {
   std::string describeCell(const Plan& plan, std::size_t cell) const;
 
   std::vector<Axis> axes_;
-  std::vector<std::int32_t> program_;  // per cell
+  std::vector<ProgramId> program_;  // per cell
 };
 
 }  // namespace shardproof::ir

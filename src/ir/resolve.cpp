@@ -50,7 +50,7 @@ class AxisIndex {
         return pointer() + "/" + escapePointer(names_.text(name));
       };
       const std::int32_t axis = find(name, place);
-      const std::int32_t size = plan_.mesh[static_cast<std::size_t>(axis)].size;
+      const std::int32_t size = plan_.mesh[axis].size;
       if (coordinate < 0 || coordinate >= size) {
         throw InputError(plan_.file, place(),
                          "found the coordinate " + std::to_string(coordinate) +
@@ -63,8 +63,7 @@ class AxisIndex {
         out.begin(), out.end(), [](const auto& a, const auto& b) { return a.first == b.first; });
     if (twice != out.end()) {
       throw InputError(plan_.file, pointer(),
-                       "found the axis \"" +
-                           plan_.mesh[static_cast<std::size_t>(twice->first)].name + "\" twice");
+                       "found the axis \"" + plan_.mesh[twice->first].name + "\" twice");
     }
     return out;
   }
@@ -97,8 +96,8 @@ Graph resolveGraph(GraphDraft&& draft, Read read, Written written) {
   out.nodes = std::move(draft.nodes);
   out.constants = std::move(draft.constants);
   out.operands.resize(draft.operands.size());
-  out.results.assign(draft.results.size(), -1);
-  for (std::size_t n = 0; n < out.nodes.size(); ++n) {
+  out.results.assign(draft.results.size(), TensorId());
+  for (const NodeId n : firstIds<NodeId>(out.nodes.size())) {
     const Node& node = out.nodes[n];
     for (std::uint32_t i = 0; i < node.inCount; ++i) {
       if (const NameId name = draft.operands[node.firstIn + i]; name.valid())
@@ -141,8 +140,8 @@ class Resolver {
     TensorIndex index(graph.tensors);
     if (const auto [first, second] = index.duplicate(); second >= 0) {
       fail(file, owner + "/tensors",
-           "found two tensors with the name \"" +
-               text(graph.tensors[static_cast<std::size_t>(second)].name) + "\", expected one");
+           "found two tensors with the name \"" + text(graph.tensors[second].name) +
+               "\", expected one");
     }
     return index;
   }
@@ -156,14 +155,14 @@ class Resolver {
     out.sha256 = std::move(model_.sha256);
     logical_ = indexOf(model_.graph, out.file, "");
     const auto find = [&](NameId name, auto pointer) {
-      const std::int32_t t = logical_.find(name);
+      const TensorId t = logical_.find(name);
       if (t < 0)
         fail(out.file, pointer(),
              "found \"" + text(name) + "\", expected the name of a tensor in \"tensors\"");
       return t;
     };
     const auto place = [](std::size_t n, const char* side, std::uint32_t i) {
-      return Model::nodePointer(static_cast<std::int32_t>(n)) + side + std::to_string(i);
+      return Model::nodePointer(NodeId(n)) + side + std::to_string(i);
     };
     const std::vector<std::pair<std::int32_t, NameId>> numbersOf =
         std::move(model_.graph.numbersOf);
@@ -176,23 +175,22 @@ class Resolver {
           return find(name, [&] { return place(n, "/out/", i); });
         });
     for (const auto& [t, name] : numbersOf) {
-      Tensor& numbers = out.graph.tensors[static_cast<std::size_t>(t)];
+      Tensor& numbers = out.graph.tensors[t];
       KnownInput known = *numbers.known;
-      known.tensor = find(
-          name, [&, t = t] { return out.tensorPointer(t, problem_->names) + "/known/number_of"; });
-      const Tensor& of = out.graph.tensors[static_cast<std::size_t>(known.tensor)];
+      known.tensor = find(name, [&, t = t] {
+        return out.tensorPointer(TensorId(t), problem_->names) + "/known/number_of";
+      });
+      const Tensor& of = out.graph.tensors[known.tensor];
       if (of.known) known.within = of.known->within;
       numbers.known = std::make_shared<const KnownInput>(std::move(known));
     }
     for (std::size_t i = 0; i < model_.outputs.size(); ++i)
       out.outputs.push_back(
           find(model_.outputs[i], [&] { return "/outputs/" + std::to_string(i); }));
-    for (std::size_t t = 0; t < out.graph.tensors.size(); ++t) {
+    for (const TensorId t : firstIds<TensorId>(out.graph.tensors.size())) {
       const NameId parameter = out.graph.tensors[t].gradientOf;
       if (parameter.valid())
-        find(parameter, [&] {
-          return out.tensorPointer(static_cast<std::int32_t>(t), problem_->names) + "/grad_of";
-        });
+        find(parameter, [&] { return out.tensorPointer(t, problem_->names) + "/grad_of"; });
     }
   }
 
@@ -208,9 +206,9 @@ class Resolver {
     out.microbatches = plan_.microbatches;
     const AxisIndex axes(out, problem_->names);
     out.programs.resize(plan_.programs.size());
-    for (std::size_t p = 0; p < out.programs.size(); ++p) resolveProgram(axes, p);
+    for (const ProgramId p : firstIds<ProgramId>(out.programs.size())) resolveProgram(axes, p);
     out.lineage.resize(plan_.lineage.size());
-    for (std::size_t e = 0; e < out.lineage.size(); ++e)
+    for (const EntryId e : firstIds<EntryId>(out.lineage.size()))
       out.lineage[e] =
           resolveEntry(axes, std::exchange(plan_.lineage[e], {}), "/lineage/" + std::to_string(e));
   }
@@ -221,7 +219,7 @@ class Resolver {
     const std::string& file = problem_->plan.file;
     const std::string owner = "/programs/" + std::to_string(p);
     const auto nodePlace = [p](std::size_t n) {
-      return Plan::nodePointer(static_cast<std::int32_t>(p), static_cast<std::int32_t>(n));
+      return Plan::nodePointer(ProgramId(p), NodeId(n));
     };
     out.issueOrder = draft.issueOrder;
     out.at = axes.resolve(draft.at, [&] { return owner + "/at"; });
@@ -238,7 +236,7 @@ class Resolver {
           return operand;
         },
         [&](std::size_t n, std::uint32_t i, NameId name) {
-          const std::int32_t t = index.find(name);
+          const TensorId t = index.find(name);
           Operand operand;
           if (t >= 0) return t;
           const std::string place = nodePlace(n) + "/out/" + std::to_string(i);
@@ -250,7 +248,7 @@ class Resolver {
                "found \"" + text(name) + "\", expected the name of a tensor of this program");
         });
     out.communications.resize(draft.communications.size());
-    for (std::size_t n = 0; n < out.graph.nodes.size(); ++n) {
+    for (const NodeId n : firstIds<NodeId>(out.graph.nodes.size())) {
       const Node& node = out.graph.nodes[n];
       if (node.communication < 0) continue;
       const auto c = static_cast<std::size_t>(node.communication);
@@ -301,10 +299,9 @@ class Resolver {
   static void countFromTheFront(const Graph& graph, const Node& node, CommunicationSpec& spec) {
     const auto in = graph.in(node);
     const auto out = graph.out(node);
-    const std::int32_t t = !in.empty() ? in[0].tensor : out.empty() ? -1 : out[0];
+    const TensorId t = TensorId(!in.empty() ? in[0].tensor : out.empty() ? -1 : out[0]);
     if (t < 0) return;
-    const auto rank =
-        static_cast<std::int32_t>(graph.tensors[static_cast<std::size_t>(t)].shape.size());
+    const auto rank = static_cast<std::int32_t>(graph.tensors[t].shape.size());
     for (std::int32_t* dim : {&spec.dim, &spec.odim}) {
       if (*dim < 0 && *dim >= -rank) *dim += rank;
     }

@@ -13,12 +13,12 @@ class TensorIndex {
  public:
   TensorIndex() = default;
   explicit TensorIndex(const std::vector<Tensor>& tensors);
-  std::int32_t find(NameId name) const;  // -1 when there is none
+  TensorId find(NameId name) const;  // none when there is none
   // Two tensors of one name, or (-1, -1).
-  std::pair<std::int32_t, std::int32_t> duplicate() const;
+  std::pair<TensorId, TensorId> duplicate() const;
 
  private:
-  std::vector<std::pair<NameId, std::int32_t>>
+  std::vector<std::pair<NameId, TensorId>>
       sorted_;  // (name, tensor): thousands of programs, so compact
 };
 

@@ -32,8 +32,8 @@ class LineageValidator {
       tensors_.emplace_back(program.graph.tensors);
       std::vector<bool>& produced = produced_.emplace_back(program.graph.tensors.size(), false);
       for (const Node& node : program.graph.nodes) {
-        for (const std::int32_t t : program.graph.out(node)) {
-          if (t >= 0) produced[static_cast<std::size_t>(t)] = true;
+        for (const TensorId t : program.graph.out(node)) {
+          if (t >= 0) produced[t] = true;
         }
       }
     }
@@ -57,15 +57,14 @@ class LineageValidator {
   }
   const std::string& axisName(std::int32_t axis) const {
     static const std::string kMicrobatch = "mb";
-    return axis == kMicrobatchAxis ? kMicrobatch : plan_.mesh[static_cast<std::size_t>(axis)].name;
+    return axis == kMicrobatchAxis ? kMicrobatch : plan_.mesh[axis].name;
   }
   std::int64_t axisSize(std::int32_t axis) const {
-    return axis == kMicrobatchAxis ? plan_.microbatches
-                                   : plan_.mesh[static_cast<std::size_t>(axis)].size;
+    return axis == kMicrobatchAxis ? plan_.microbatches : plan_.mesh[axis].size;
   }
 
   void checkEntry(const LineageEntry& entry) {
-    const Tensor& tensor = model_.graph.tensors[static_cast<std::size_t>(entry.tensor)];
+    const Tensor& tensor = model_.graph.tensors[entry.tensor];
     if (entry.role == Role::kInput && tensor.kind == TensorKind::kProduced) {
       fail(entryPointer() + "/role",
            "found \"input\" for \"" + names_.text(tensor.name) +
@@ -127,16 +126,15 @@ class LineageValidator {
   void checkPart(const LineageEntry& entry, const Tensor& tensor, const Shard& shard, std::size_t p,
                  PerMicrobatch& seen) {
     const Part& part = shard.parts[p];
-    grid_.forEachProgram(part.at, [&](std::int32_t program) {
-      const std::int32_t local = tensors_[static_cast<std::size_t>(program)].find(part.local);
+    grid_.forEachProgram(part.at, [&](ProgramId program) {
+      const std::int32_t local = tensors_[program].find(part.local);
       if (local < 0) {
         failPart(p, "/local",
                  "found \"" + names_.text(part.local) +
                      "\", expected a tensor of every program that is meant, but /programs/" +
                      std::to_string(program) + " has none of that name");
       }
-      const Tensor& t = plan_.programs[static_cast<std::size_t>(program)]
-                            .graph.tensors[static_cast<std::size_t>(local)];
+      const Tensor& t = plan_.programs[program].graph.tensors[local];
       checkExtent(shard, p, t, program);
       if (part.microbatch.isOne() && !t.perMicrobatch) {
         failPart(p, "/mb",
@@ -153,14 +151,14 @@ class LineageValidator {
       }
       if (entry.role == Role::kInput) {
         checkAssumed(p, part, program, local);
-        sources_.add(program, local, entry_, shard_, p);
+        sources_.add(program, TensorId(local), entry_, shard_, p);
       }
       checkElement(tensor, p, t, program);
     });
   }
 
   void checkExtent(const Shard& shard, std::size_t p, const Tensor& local,
-                   std::int32_t program) const {
+                   ProgramId program) const {
     Shape extent;
     extent.reserve(shard.box.size());
     for (const auto& [low, high] : shard.box) extent.push_back(high - low);
@@ -173,14 +171,12 @@ class LineageValidator {
 
   // An assumption about a tensor that the plan computes could contradict the computation, and would
   // then prove anything.
-  void checkAssumed(std::size_t p, const Part& part, std::int32_t program,
-                    std::int32_t local) const {
-    const Tensor& t = plan_.programs[static_cast<std::size_t>(program)]
-                          .graph.tensors[static_cast<std::size_t>(local)];
+  void checkAssumed(std::size_t p, const Part& part, ProgramId program, std::int32_t local) const {
+    const Tensor& t = plan_.programs[program].graph.tensors[local];
     const std::string found =
         "found \"" + names_.text(part.local) + "\" in a lineage of role \"input\", ";
     const std::string where = "/programs/" + std::to_string(program);
-    if (produced_[static_cast<std::size_t>(program)][static_cast<std::size_t>(local)]) {
+    if (produced_[program][local]) {
       failPart(p, "/local",
                found + "but a node of " + where +
                    " produces it, expected a tensor that is an input or a parameter");
@@ -193,7 +189,7 @@ class LineageValidator {
   }
 
   void checkElement(const Tensor& tensor, std::size_t p, const Tensor& local,
-                    std::int32_t program) const {
+                    ProgramId program) const {
     if (local.element == tensor.element) return;
     failPart(p, "/local",
              "found \"" + names_.text(local.name) + "\" with a dtype of " +
@@ -266,8 +262,8 @@ class LineageValidator {
   void checkPresent() const {
     std::vector<bool> assumed(model_.graph.tensors.size(), false), claimed(assumed);
     for (const LineageEntry& entry : plan_.lineage) {
-      if (entry.role == Role::kInput) assumed[static_cast<std::size_t>(entry.tensor)] = true;
-      if (entry.role == Role::kOutput) claimed[static_cast<std::size_t>(entry.tensor)] = true;
+      if (entry.role == Role::kInput) assumed[entry.tensor] = true;
+      if (entry.role == Role::kOutput) claimed[entry.tensor] = true;
     }
     for (std::size_t t = 0; t < assumed.size(); ++t) {
       const Tensor& tensor = model_.graph.tensors[t];
@@ -275,9 +271,8 @@ class LineageValidator {
       if (given && !assumed[t])
         missing(tensor, tensor.kind == TensorKind::kInput ? "input" : "parameter", "input");
     }
-    for (const std::int32_t output : model_.outputs) {
-      if (!claimed[static_cast<std::size_t>(output)])
-        missing(model_.graph.tensors[static_cast<std::size_t>(output)], "output", "output");
+    for (const TensorId output : model_.outputs) {
+      if (!claimed[output]) missing(model_.graph.tensors[output], "output", "output");
     }
   }
 

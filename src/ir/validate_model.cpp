@@ -23,10 +23,10 @@ class ModelValidator {
   void run() {
     checkGradients();
     checkKnown();
-    producer_.assign(model_.graph.tensors.size(), -1);
-    for (std::size_t n = 0; n < model_.graph.nodes.size(); ++n) {
-      checkAssignment(static_cast<std::int32_t>(n));
-      checkShapes(static_cast<std::int32_t>(n));
+    producer_.assign(model_.graph.tensors.size(), NodeId());
+    for (const NodeId n : firstIds<NodeId>(model_.graph.nodes.size())) {
+      checkAssignment(n);
+      checkShapes(n);
     }
     checkOutputs();
   }
@@ -35,47 +35,43 @@ class ModelValidator {
   [[noreturn]] void fail(const std::string& pointer, const std::string& message) const {
     throw InputError(model_.file, pointer, message);
   }
-  [[noreturn]] void failNode(std::int32_t n, const std::string& field,
-                             const std::string& message) const {
-    failAtNode(model_.file, Model::nodePointer(n) + field, names_,
-               model_.graph.nodes[static_cast<std::size_t>(n)], message);
+  [[noreturn]] void failNode(NodeId n, const std::string& field, const std::string& message) const {
+    failAtNode(model_.file, Model::nodePointer(n) + field, names_, model_.graph.nodes[n], message);
   }
-  std::string quoted(std::int32_t t) const { return "\"" + names_.text(tensor(t).name) + "\""; }
-  const Tensor& tensor(std::int32_t t) const {
-    return model_.graph.tensors[static_cast<std::size_t>(t)];
-  }
-  std::int32_t& producer(std::int32_t t) { return producer_[static_cast<std::size_t>(t)]; }
+  std::string quoted(TensorId t) const { return "\"" + names_.text(tensor(t).name) + "\""; }
+  const Tensor& tensor(TensorId t) const { return model_.graph.tensors[t]; }
+  NodeId& producer(TensorId t) { return producer_[t]; }
 
   void checkGradients() const {
     std::vector<bool> parameter(names_.size(), false);
     for (const Tensor& t : model_.graph.tensors) {
       if (t.kind == TensorKind::kParameter) parameter[t.name.index()] = true;
     }
-    for (std::size_t i = 0; i < model_.graph.tensors.size(); ++i) {
+    for (const TensorId i : firstIds<TensorId>(model_.graph.tensors.size())) {
       const NameId of = model_.graph.tensors[i].gradientOf;
       if (!of.valid() || parameter[of.index()]) continue;
-      fail(model_.tensorPointer(static_cast<std::int32_t>(i), names_) + "/grad_of",
+      fail(model_.tensorPointer(i, names_) + "/grad_of",
            "found \"" + names_.text(of) + "\", expected a tensor of kind \"parameter\"");
     }
   }
 
   // Inputs that are the numbers of integer inputs.
   void checkKnown() const {
-    for (std::size_t i = 0; i < model_.graph.tensors.size(); ++i) {
+    for (const TensorId i : firstIds<TensorId>(model_.graph.tensors.size())) {
       const Tensor& t = model_.graph.tensors[i];
       if (!t.known || t.known->kind != KnownInput::Kind::kNumberOf) continue;
       const Tensor& of = tensor(t.known->tensor);
       const bool given = of.kind == TensorKind::kInput || of.kind == TensorKind::kParameter;
       if (given && of.element == ElementKind::kInteger && of.shape == t.shape) continue;
-      fail(model_.tensorPointer(static_cast<std::int32_t>(i), names_) + "/known/number_of",
+      fail(model_.tensorPointer(i, names_) + "/known/number_of",
            "found " + quoted(t.known->tensor) +
                ", expected an input or a parameter of integers and of the same shape");
     }
   }
 
-  void checkAssignment(std::int32_t n) {
+  void checkAssignment(NodeId n) {
     const Graph& g = model_.graph;
-    const Node& node = g.nodes[static_cast<std::size_t>(n)];
+    const Node& node = g.nodes[n];
     const auto in = g.in(node);
     for (std::size_t i = 0; i < in.size(); ++i) {
       if (!in[i].present() || tensor(in[i].tensor).kind != TensorKind::kProduced ||
@@ -104,9 +100,9 @@ class ModelValidator {
     }
   }
 
-  std::vector<ops::TensorInfo> infer(std::int32_t n) const {
+  std::vector<ops::TensorInfo> infer(NodeId n) const {
     const Graph& g = model_.graph;
-    const Node& node = g.nodes[static_cast<std::size_t>(n)];
+    const Node& node = g.nodes[n];
     std::string reason;
     try {
       return inferNode(attributes_, g, node);
@@ -122,9 +118,9 @@ class ModelValidator {
                  "\" does not fit its operands: " + reason);
   }
 
-  void checkShapes(std::int32_t n) const {
+  void checkShapes(NodeId n) const {
     const Graph& g = model_.graph;
-    const Node& node = g.nodes[static_cast<std::size_t>(n)];
+    const Node& node = g.nodes[n];
     const std::vector<ops::TensorInfo> inferred = infer(n);
     if (inferred.size() < node.outCount) {
       failNode(n, "/out",
@@ -137,20 +133,19 @@ class ModelValidator {
     }
   }
 
-  void checkResult(std::int32_t n, std::int32_t result, const ops::TensorInfo& inferred) const {
-    const Tensor& t = tensor(result);
-    const ops::OperatorInfo& op =
-        ops::Registry::instance().at(model_.graph.nodes[static_cast<std::size_t>(n)].op);
+  void checkResult(NodeId n, std::int32_t result, const ops::TensorInfo& inferred) const {
+    const Tensor& t = tensor(TensorId(result));
+    const ops::OperatorInfo& op = ops::Registry::instance().at(model_.graph.nodes[n].op);
     const auto by = [&] {
       return "as operator \"" + op.name + "\" at " + Model::nodePointer(n) + " produces";
     };
     if (!fitsDeclared(inferred.shape, t.shape, op.scalarMayBeOne)) {
-      fail(model_.tensorPointer(result, names_) + "/shape",
+      fail(model_.tensorPointer(TensorId(result), names_) + "/shape",
            "found the shape " + ops::toText(t.shape) + ", expected " + ops::toText(inferred.shape) +
                ", " + by());
     }
     if (t.element != inferred.element) {
-      fail(model_.tensorPointer(result, names_) + "/dtype",
+      fail(model_.tensorPointer(TensorId(result), names_) + "/dtype",
            "found a dtype of " + std::string(elementName(t.element)) + " elements, expected " +
                elementName(inferred.element) + ", " + by());
     }
@@ -163,18 +158,17 @@ class ModelValidator {
     for (std::size_t i = 0; i < model_.outputs.size(); ++i) {
       const std::string pointer = "/outputs/" + std::to_string(i);
       const std::int32_t output = model_.outputs[i];
-      if (seen[static_cast<std::size_t>(output)])
-        fail(pointer, "output " + quoted(output) + " is listed twice");
-      seen[static_cast<std::size_t>(output)] = true;
-      if (tensor(output).kind == TensorKind::kProduced && producer(output) < 0)
-        fail(pointer, "output " + quoted(output) + " is produced by no node");
+      if (seen[output]) fail(pointer, "output " + quoted(TensorId(output)) + " is listed twice");
+      seen[output] = true;
+      if (tensor(TensorId(output)).kind == TensorKind::kProduced && producer(TensorId(output)) < 0)
+        fail(pointer, "output " + quoted(TensorId(output)) + " is produced by no node");
     }
   }
 
   const Model& model_;
   const Names& names_;
   const AttributeTable& attributes_;
-  std::vector<std::int32_t> producer_;  // per tensor, -1: none so far
+  std::vector<NodeId> producer_;  // per tensor, -1: none so far
 };
 
 }  // namespace

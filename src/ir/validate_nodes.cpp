@@ -20,7 +20,7 @@ class NodeValidator {
 
   void run() {
     checkGraph(problem_.model.graph, nullptr, problem_.model.file, "");
-    for (std::size_t p = 0; p < problem_.plan.programs.size(); ++p) {
+    for (const ProgramId p : firstIds<ProgramId>(problem_.plan.programs.size())) {
       const Program& program = problem_.plan.programs[p];
       checkGraph(program.graph, &program, problem_.plan.file, "/programs/" + std::to_string(p));
     }
@@ -30,7 +30,7 @@ class NodeValidator {
   void checkGraph(const Graph& graph, const Program* program, const std::string& file,
                   const std::string& owner) {
     for (const Tensor& tensor : graph.tensors) checkTensor(graph, tensor, file, owner);
-    for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
+    for (const NodeId n : firstIds<NodeId>(graph.nodes.size())) {
       const Node& node = graph.nodes[n];
       const auto fail = [&](const std::string& message) {
         failAtNode(file, owner + "/nodes/" + std::to_string(n), problem_.names, node, message);
@@ -70,7 +70,7 @@ class NodeValidator {
     if (tensor.element == ElementKind::kComplex)
       fail("/value",
            "constants of a complex dtype are not supported, expected a parameter or an input");
-    const ConstantValue& value = *graph.constants.at(static_cast<std::size_t>(tensor.constant));
+    const ConstantValue& value = *graph.constants.at(tensor.constant);
     const auto expected = value.fill ? std::int64_t{1} : elements;
     if (static_cast<std::int64_t>(value.elements.size()) != expected)
       fail("/value", "found " + std::to_string(value.elements.size()) + " numbers, expected " +
@@ -100,12 +100,11 @@ class NodeValidator {
 
   template <class Fail>
   static void checkCommunication(const Program& program, const Node& node, Fail fail) {
-    const CommunicationSpec& spec =
-        program.communications.at(static_cast<std::size_t>(node.communication));
+    const CommunicationSpec& spec = program.communications.at(node.communication);
     for (const Operand& operand : program.graph.in(node)) {
       if (!operand.present()) fail("found an absent operand of a communication, expected a tensor");
     }
-    for (const std::int32_t result : program.graph.out(node)) {
+    for (const TensorId result : program.graph.out(node)) {
       if (result < 0) fail("found an absent result of a communication, expected a tensor");
     }
     const std::string wrong = communicationArity(spec.kind, node.inCount, node.outCount);

@@ -28,26 +28,22 @@ Coordinates completed(const Coordinates& member, const Coordinates& program) {
 
 class ProgramValidator {
  public:
-  ProgramValidator(const Problem& problem, std::int32_t program)
+  ProgramValidator(const Problem& problem, ProgramId program)
       : plan_(problem.plan),
         names_(problem.names),
         number_(program),
-        program_(problem.plan.programs[static_cast<std::size_t>(program)]) {}
+        program_(problem.plan.programs[program]) {}
 
   void run() const {
-    for (std::size_t n = 0; n < program_.graph.nodes.size(); ++n)
-      checkNode(static_cast<std::int32_t>(n));
+    for (const NodeId n : firstIds<NodeId>(program_.graph.nodes.size())) checkNode(n);
   }
 
  private:
-  [[noreturn]] void fail(std::int32_t n, const std::string& field,
-                         const std::string& message) const {
-    failAtNode(plan_.file, Plan::nodePointer(number_, n) + field, names_,
-               program_.graph.nodes[static_cast<std::size_t>(n)], message);
+  [[noreturn]] void fail(NodeId n, const std::string& field, const std::string& message) const {
+    failAtNode(plan_.file, Plan::nodePointer(ProgramId(number_), n) + field, names_,
+               program_.graph.nodes[n], message);
   }
-  const Tensor& tensor(std::int32_t t) const {
-    return program_.graph.tensors[static_cast<std::size_t>(t)];
-  }
+  const Tensor& tensor(TensorId t) const { return program_.graph.tensors[t]; }
   std::string nameOf(const Operand& operand) const {
     const std::string& name = names_.text(tensor(operand.tensor).name);
     return operand.microbatch.isOne() ? name + "#" + std::to_string(operand.microbatch.number())
@@ -57,8 +53,8 @@ class ProgramValidator {
     return "one from 0 to " + std::to_string(plan_.microbatches - 1);
   }
 
-  void checkNode(std::int32_t n) const {
-    const Node& node = program_.graph.nodes[static_cast<std::size_t>(n)];
+  void checkNode(NodeId n) const {
+    const Node& node = program_.graph.nodes[n];
     if (node.microbatch.isOne() && node.microbatch.number() >= plan_.microbatches) {
       fail(n, "/mb",
            "found microbatch " + std::to_string(node.microbatch.number()) + ", expected " +
@@ -88,7 +84,7 @@ class ProgramValidator {
     if (node.communication >= 0) checkCommunication(n, node);
   }
 
-  void checkOperand(std::int32_t n, std::size_t i, const Node& node, const Operand& operand) const {
+  void checkOperand(NodeId n, std::size_t i, const Node& node, const Operand& operand) const {
     const auto place = [&] { return "/in/" + std::to_string(i); };
     const bool perMicrobatch = tensor(operand.tensor).perMicrobatch;
     if (operand.microbatch.isOne() && !perMicrobatch)
@@ -104,9 +100,8 @@ class ProgramValidator {
     }
   }
 
-  void checkCommunication(std::int32_t n, const Node& node) const {
-    const CommunicationSpec& spec =
-        program_.communications[static_cast<std::size_t>(node.communication)];
+  void checkCommunication(NodeId n, const Node& node) const {
+    const CommunicationSpec& spec = program_.communications[node.communication];
     checkMembers(n, spec);
     const ops::Collective& collective = ops::collectiveOf(spec.kind);
     if (!collective.movesPieces()) return;
@@ -115,7 +110,7 @@ class ProgramValidator {
     if (two) checkDimension(n, "/attrs/odim", node, spec.odim);
   }
 
-  void checkMembers(std::int32_t n, const CommunicationSpec& spec) const {
+  void checkMembers(NodeId n, const CommunicationSpec& spec) const {
     std::vector<std::pair<Coordinates, std::size_t>> members;
     for (std::size_t i = 0; i < spec.groupAt.size(); ++i)
       members.emplace_back(completed(spec.groupAt[i], program_.at), i);
@@ -137,10 +132,10 @@ class ProgramValidator {
     }
   }
 
-  void checkDimension(std::int32_t n, const std::string& field, const Node& node,
+  void checkDimension(NodeId n, const std::string& field, const Node& node,
                       std::int32_t dim) const {
     const auto in = program_.graph.in(node);  // empty where a root scatters: as the result
-    const std::int32_t t = in.empty() ? program_.graph.out(node)[0] : in[0].tensor;
+    const TensorId t = in.empty() ? program_.graph.out(node)[0] : in[0].tensor;
     const auto rank = static_cast<std::int32_t>(tensor(t).shape.size());
     if (dim >= 0 && dim < rank) return;
     fail(n, field,
@@ -186,8 +181,8 @@ void validateMesh(const std::string& file, const std::vector<MeshAxis>& mesh,
 
 void validatePrograms(const Problem& problem) {
   static_cast<void>(ProgramGrid(problem.plan));  // each rank has one program
-  for (std::size_t p = 0; p < problem.plan.programs.size(); ++p)
-    ProgramValidator(problem, static_cast<std::int32_t>(p)).run();
+  for (const ProgramId p : firstIds<ProgramId>(problem.plan.programs.size()))
+    ProgramValidator(problem, p).run();
 }
 
 }  // namespace shardproof::ir

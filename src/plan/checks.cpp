@@ -25,18 +25,18 @@ constexpr const char* kOtherElement =
     "produces";
 
 const CommunicationSpec& specOf(const Program& program, const Node& node) {
-  return program.communications[static_cast<std::size_t>(node.communication)];
+  return program.communications[node.communication];
 }
 
-Defect defectAt(const PlanIndex& planIndex, DefectKind kind, std::int32_t program,
-                std::int32_t node, std::string message) {
+Defect defectAt(const PlanIndex& planIndex, DefectKind kind, ProgramId program, NodeId node,
+                std::string message) {
   Defect defect;
   defect.kind = kind;
   defect.nodes.push_back(planIndex.place(program, node));
   defect.message =
       defect.nodes.front().pointer + " (" + defect.nodes.front().op + "): " + std::move(message);
-  planIndex.forEachRank(planIndex.problem().plan.programs[static_cast<std::size_t>(program)].at,
-                        [&](std::int64_t r) { defect.ranks.push_back(r); });
+  planIndex.forEachRank(planIndex.problem().plan.programs[program].at,
+                        [&](Rank r) { defect.ranks.push_back(r); });
   return defect;
 }
 
@@ -44,17 +44,16 @@ Defect defectAt(const PlanIndex& planIndex, DefectKind kind, std::int32_t progra
 
 void checkPlanShapes(const PlanIndex& planIndex, std::vector<Defect>& defects) {
   const Problem& problem = planIndex.problem();
-  for (std::size_t p = 0; p < problem.plan.programs.size(); ++p) {
+  for (const ProgramId p : firstIds<ProgramId>(problem.plan.programs.size())) {
     const Program& program = problem.plan.programs[p];
     const Graph& graph = program.graph;
-    const std::int64_t someRank = planIndex.mesh().with(0, program.at);
+    const Rank someRank = planIndex.mesh().with(Rank(0), program.at);
     for (std::size_t n = 0; n < graph.nodes.size() && defects.size() < kMostDefects; ++n) {
       const Node& node = graph.nodes[n];
       const auto in = graph.in(node);
       const auto out = graph.out(node);
       const auto report = [&](const std::string& message) {
-        defects.push_back(defectAt(planIndex, DefectKind::kShape, static_cast<std::int32_t>(p),
-                                   static_cast<std::int32_t>(n), message));
+        defects.push_back(defectAt(planIndex, DefectKind::kShape, p, NodeId(n), message));
       };
       try {
         if (node.communication >= 0) {
@@ -63,14 +62,13 @@ void checkPlanShapes(const PlanIndex& planIndex, std::vector<Defect>& defects) {
             continue;  // the partners are compared
           const std::int64_t size =
               static_cast<std::int64_t>(planIndex.groupOf(spec, someRank).size());
-          const Shape shape = ops::communicationShape(
-              spec, graph.tensors[static_cast<std::size_t>(in[0].tensor)].shape, size);
-          const Tensor& result = graph.tensors[static_cast<std::size_t>(out[0])];
+          const Shape shape =
+              ops::communicationShape(spec, graph.tensors[in[0].tensor].shape, size);
+          const Tensor& result = graph.tensors[out[0]];
           if (shape != result.shape) {
             report("result '" + problem.names.text(result.name) + "' is declared with shape " +
                    ops::toText(result.shape) + ", but the operator produces " + ops::toText(shape));
-          } else if (result.element !=
-                     graph.tensors[static_cast<std::size_t>(in[0].tensor)].element) {
+          } else if (result.element != graph.tensors[in[0].tensor].element) {
             report("result '" + problem.names.text(result.name) + kOtherElement);
           }
           continue;
@@ -79,7 +77,7 @@ void checkPlanShapes(const PlanIndex& planIndex, std::vector<Defect>& defects) {
         const auto results = ir::inferNode(problem.attributes, graph, node);
         for (std::size_t i = 0; i < out.size(); ++i) {
           if (out[i] < 0) continue;
-          const Tensor& t = graph.tensors[static_cast<std::size_t>(out[i])];
+          const Tensor& t = graph.tensors[out[i]];
           if (!fitsDeclared(results[i].shape, t.shape, op.scalarMayBeOne)) {
             report("result '" + problem.names.text(t.name) + "' is declared with shape " +
                    ops::toText(t.shape) + ", but the operator produces " +
@@ -100,13 +98,13 @@ void checkPlanShapes(const PlanIndex& planIndex, std::vector<Defect>& defects) {
 void checkAssignments(const PlanIndex& planIndex, std::vector<Defect>& defects) {
   const Problem& problem = planIndex.problem();
   const std::int32_t microbatches = problem.plan.microbatches;
-  for (std::size_t p = 0; p < problem.plan.programs.size(); ++p) {
+  for (const ProgramId p : firstIds<ProgramId>(problem.plan.programs.size())) {
     const Program& program = problem.plan.programs[p];
     const Graph& graph = program.graph;
-    const auto pi = static_cast<std::int32_t>(p);
+    const auto pi = p;
     for (std::size_t t = 0; t < graph.tensors.size() && defects.size() < kMostDefects; ++t) {
       const Tensor& tensor = graph.tensors[t];
-      const auto producers = planIndex.producers(pi, static_cast<std::int32_t>(t));
+      const auto producers = planIndex.producers(pi, TensorId(t));
       const auto twice = [&](const Producer& a, const Producer& b, const std::string& when) {
         Defect defect =
             defectAt(planIndex, DefectKind::kDoubleAssignment, pi, b.node,
@@ -147,18 +145,17 @@ void checkAssignments(const PlanIndex& planIndex, std::vector<Defect>& defects) 
     // Lineage reads the local tensors that it names.
     for (std::size_t t = 0; t < graph.tensors.size() && defects.size() < kMostDefects; ++t) {
       const Tensor& tensor = graph.tensors[t];
-      const auto mentions = planIndex.mentions(pi, static_cast<std::int32_t>(t));
+      const auto mentions = planIndex.mentions(pi, TensorId(t));
       if (mentions.empty() || tensor.kind != TensorKind::kProduced) continue;
-      const auto producers = planIndex.producers(pi, static_cast<std::int32_t>(t));
+      const auto producers = planIndex.producers(pi, TensorId(t));
       const auto producedFor = [&](Microbatch m) {
         return std::any_of(producers.begin(), producers.end(), [&](const Producer& q) {
           return m.isNone() || q.microbatch.isEach() || q.microbatch == m;
         });
       };
       for (const Mention& mention : mentions) {
-        const Part& part = problem.plan.lineage[static_cast<std::size_t>(mention.entry)]
-                               .shards[static_cast<std::size_t>(mention.shard)]
-                               .parts[static_cast<std::size_t>(mention.part)];
+        const Part& part =
+            problem.plan.lineage[mention.entry].shards[mention.shard].parts[mention.part];
         std::optional<Microbatch> missing;
         if (!tensor.perMicrobatch || part.microbatch.isOne()) {
           if (!producedFor(part.microbatch)) missing = part.microbatch;
@@ -177,7 +174,7 @@ void checkAssignments(const PlanIndex& planIndex, std::vector<Defect>& defects) 
             "', which no node of /programs/" + std::to_string(p) + " produces" +
             (missing->isOne() ? " for microbatch " + std::to_string(missing->number()) : "");
         if (missing->isOne()) defect.microbatch = missing->number();
-        planIndex.forEachRank(program.at, [&](std::int64_t r) { defect.ranks.push_back(r); });
+        planIndex.forEachRank(program.at, [&](Rank r) { defect.ranks.push_back(r); });
         defects.push_back(std::move(defect));
         break;
       }
@@ -186,11 +183,11 @@ void checkAssignments(const PlanIndex& planIndex, std::vector<Defect>& defects) 
       const Node& node = graph.nodes[n];
       for (const Operand& operand : graph.in(node)) {
         if (!operand.present()) continue;
-        const Tensor& tensor = graph.tensors[static_cast<std::size_t>(operand.tensor)];
+        const Tensor& tensor = graph.tensors[operand.tensor];
         if (tensor.kind != TensorKind::kProduced) continue;
         const auto unproduced = [&](const std::string& what, const Producer* late) {
           Defect defect =
-              defectAt(planIndex, DefectKind::kUnproduced, pi, static_cast<std::int32_t>(n),
+              defectAt(planIndex, DefectKind::kUnproduced, pi, NodeId(n),
                        "reads local tensor '" + problem.names.text(tensor.name) + "', " + what);
           if (late) defect.nodes.push_back(planIndex.place(pi, late->node));
           defect.tensor = problem.names.text(tensor.name);
@@ -247,9 +244,9 @@ void checkCommunication(const PlanIndex& planIndex, std::vector<Defect>& defects
         named.insert(specOf(program, node).comm);
     }
   }
-  for (const std::int64_t rank : planIndex.representativeRanks()) {
-    const std::int32_t p = planIndex.programOf(rank);
-    const Program& program = problem.plan.programs[static_cast<std::size_t>(p)];
+  for (const Rank rank : planIndex.representativeRanks()) {
+    const ProgramId p = planIndex.programOf(rank);
+    const Program& program = problem.plan.programs[p];
     const Graph& graph = program.graph;
     for (std::size_t n = 0; n < graph.nodes.size() && defects.size() < kMostDefects; ++n) {
       const Node& node = graph.nodes[n];
@@ -259,7 +256,7 @@ void checkCommunication(const PlanIndex& planIndex, std::vector<Defect>& defects
       const bool pointToPoint = collective.message();
       const DefectKind kind = pointToPoint ? DefectKind::kSendReceive : DefectKind::kCollective;
       const auto report = [&](Microbatch microbatch, const std::string& message) -> Defect& {
-        Defect defect = defectAt(planIndex, kind, p, static_cast<std::int32_t>(n), message);
+        Defect defect = defectAt(planIndex, kind, p, NodeId(n), message);
         defect.ranks = {rank};
         if (microbatch.isOne()) defect.microbatch = microbatch.number();
         defects.push_back(std::move(defect));
@@ -313,13 +310,15 @@ void checkCommunication(const PlanIndex& planIndex, std::vector<Defect>& defects
         const auto in = q.graph.in(c);
         const auto out = q.graph.out(c);
         const bool given = collective.operand != ops::Who::kAll && !out.empty();
-        const std::int32_t t = !in.empty() && !given ? in[0].tensor : out.empty() ? -1 : out[0];
-        return t < 0 ? nullptr : &q.graph.tensors[static_cast<std::size_t>(t)];
+        const TensorId t = TensorId(!in.empty() && !given ? in[0].tensor
+                                    : out.empty()         ? -1
+                                                          : out[0]);
+        return t < 0 ? nullptr : &q.graph.tensors[t];
       };
       const Tensor* const own = common(program, node);
       for (const Microbatch m : microbatches) {
         bool stop = false;
-        for (const std::int64_t member : group) {
+        for (const Rank member : group) {
           // What meets a member of its symmetry class meets this one: both run the same, and no
           // group names either. But a root is partly a member's own coordinates, so members of one
           // class may mean several.
@@ -340,8 +339,8 @@ void checkCommunication(const PlanIndex& planIndex, std::vector<Defect>& defects
             break;
           }
           const std::int32_t q = planIndex.programOf(member);
-          const Program& other = problem.plan.programs[static_cast<std::size_t>(q)];
-          const Node& partner = other.graph.nodes[static_cast<std::size_t>(found[0])];
+          const Program& other = problem.plan.programs[q];
+          const Node& partner = other.graph.nodes[found[0]];
           const CommunicationSpec& otherSpec = specOf(other, partner);
           std::string mismatch;
           if (!pointToPoint && planIndex.groupOf(otherSpec, member) != group)
@@ -361,7 +360,7 @@ void checkCommunication(const PlanIndex& planIndex, std::vector<Defect>& defects
           if (!mismatch.empty()) {
             Defect& defect = report(m, "rank " + std::to_string(member) + " joins communication " +
                                            comm + " but " + mismatch);
-            defect.nodes.push_back(planIndex.place(q, found[0]));
+            defect.nodes.push_back(planIndex.place(ProgramId(q), found[0]));
             defect.ranks.push_back(member);
             stop = true;
             break;

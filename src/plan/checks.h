@@ -21,14 +21,14 @@ void checkCommunication(const PlanIndex& planIndex, std::vector<Defect>& defects
 // No rank waits for ever (deadlock.cpp says for what it may wait). In two steps: nodes (program,
 // node) of which some instances may be on a cycle of waiting, where `components` numbers the nodes
 // of all programs in one row and has united those that meet; then whether some instances are.
-std::vector<std::pair<std::int32_t, std::int32_t>> nodesThatMayWait(
-    const PlanIndex& planIndex, UnionFind<std::uint32_t>& components);
+std::vector<std::pair<ProgramId, NodeId>> nodesThatMayWait(const PlanIndex& planIndex,
+                                                           UnionFind<std::uint32_t>& components);
 void checkDeadlock(const PlanIndex& planIndex,
-                   const std::vector<std::pair<std::int32_t, std::int32_t>>& nodes,
+                   const std::vector<std::pair<ProgramId, NodeId>>& nodes,
                    std::vector<Defect>& defects);
 
 // An instance that waits for its own result; `microbatch` none: it runs once.
-Defect dataCycle(const PlanIndex& planIndex, std::int32_t program, std::int32_t node,
-                 std::int64_t rank, Microbatch microbatch);
+Defect dataCycle(const PlanIndex& planIndex, ProgramId program, NodeId node, Rank rank,
+                 Microbatch microbatch);
 
 }  // namespace shardproof

@@ -79,37 +79,35 @@ class Lists {
   std::optional<std::uint32_t> lastInAll_;
 };
 
-const Program& programAt(const PlanIndex& planIndex, std::int32_t p) {
-  return planIndex.problem().plan.programs[static_cast<std::size_t>(p)];
+const Program& programAt(const PlanIndex& planIndex, ProgramId p) {
+  return planIndex.problem().plan.programs[p];
 }
 
 // Which microbatch's instance of an operand is read; none where it exists once. `own`: the node's,
 // or of one of its instances.
 Microbatch wantedBy(const Graph& graph, const Operand& operand, Microbatch own) {
-  return graph.tensors[static_cast<std::size_t>(operand.tensor)].perMicrobatch
-             ? operand.microbatch.orElse(own)
-             : Microbatch::none();
+  return graph.tensors[operand.tensor].perMicrobatch ? operand.microbatch.orElse(own)
+                                                     : Microbatch::none();
 }
 
 // The instances of some nodes.
 class Instances {
  public:
-  Instances(const PlanIndex& planIndex,
-            const std::vector<std::pair<std::int32_t, std::int32_t>>& nodes)
+  Instances(const PlanIndex& planIndex, const std::vector<std::pair<ProgramId, NodeId>>& nodes)
       : planIndex_(planIndex), plan_(planIndex.problem().plan), layouts_(plan_.programs.size()) {
-    for (const auto& [p, n] : nodes) layouts_[static_cast<std::size_t>(p)].nodes.push_back(n);
+    for (const auto& [p, n] : nodes) layouts_[p].nodes.push_back(n);
     chooseMicrobatches();
     for (std::size_t p = 0; p < layouts_.size(); ++p) {
       Layout& layout = layouts_[p];
       if (layout.nodes.empty()) continue;
       layout.offsets.assign(plan_.programs[p].graph.nodes.size(), -1);
-      for (const std::int32_t n : layout.nodes) {
-        layout.offsets[static_cast<std::size_t>(n)] = layout.size;
+      for (const NodeId n : layout.nodes) {
+        layout.offsets[n] = layout.size;
         layout.size +=
             nodeOf(p, n).microbatch.isEach() ? static_cast<std::int64_t>(microbatches_.size()) : 1;
       }
     }
-    for (const std::int64_t rank : planIndex.representativeRanks()) enter(rank);
+    for (const Rank rank : planIndex.representativeRanks()) enter(rank);
   }
 
   void report(std::vector<Defect>& defects) {
@@ -135,8 +133,8 @@ class Instances {
 
  private:
   struct Instance {
-    std::int64_t rank;
-    std::int32_t node;
+    Rank rank;
+    NodeId node;
     Microbatch microbatch;
   };
   struct Wait {
@@ -144,7 +142,7 @@ class Instances {
     bool issued;                  // by the order of communications; else by data
   };
   struct Layout {  // of a program
-    std::vector<std::int32_t> nodes;
+    std::vector<NodeId> nodes;
     std::vector<std::int64_t> offsets;  // of all nodes; -1: not among the chosen ones
     std::int64_t size = 0;
   };
@@ -153,9 +151,7 @@ class Instances {
   using Key = std::tuple<std::int32_t, Communication, std::int64_t, std::int64_t, Microbatch,
                          std::int32_t>;  // with a tag: each
 
-  const Node& nodeOf(std::size_t p, std::int32_t n) const {
-    return plan_.programs[p].graph.nodes[static_cast<std::size_t>(n)];
-  }
+  const Node& nodeOf(std::size_t p, NodeId n) const { return plan_.programs[p].graph.nodes[n]; }
 
   // Microbatches that no chosen node names form one class: put the first of them in the place of
   // each, and every edge becomes an edge, hence every cycle a cycle (or a walk that holds one). Not
@@ -169,10 +165,10 @@ class Instances {
     std::vector<char> chosen(static_cast<std::size_t>(plan_.microbatches), 0);
     bool oneByOne = false;
     const auto name = [&](Microbatch m) {
-      if (m.isOne()) chosen[static_cast<std::size_t>(m.number())] = 1;
+      if (m.isOne()) chosen[m.number()] = 1;
     };
     for (std::size_t p = 0; p < layouts_.size(); ++p) {
-      for (const std::int32_t n : layouts_[p].nodes) {
+      for (const NodeId n : layouts_[p].nodes) {
         const Node& node = nodeOf(p, n);
         name(node.microbatch);
         for (const Operand& operand : plan_.programs[p].graph.in(node)) name(operand.microbatch);
@@ -181,8 +177,7 @@ class Instances {
     }
     bool represented = false;
     for (std::int32_t m = 0; m < plan_.microbatches; ++m) {
-      if (oneByOne || chosen[static_cast<std::size_t>(m)] || !std::exchange(represented, true))
-        microbatches_.push_back(m);
+      if (oneByOne || chosen[m] || !std::exchange(represented, true)) microbatches_.push_back(m);
     }
   }
 
@@ -194,10 +189,10 @@ class Instances {
   }
 
   // A chosen node's instance on the rank whose instances begin at `first`; -1: not chosen.
-  std::int64_t find(std::int64_t first, const Layout& layout, std::int32_t n, const Node& node,
+  std::int64_t find(std::int64_t first, const Layout& layout, NodeId n, const Node& node,
                     Microbatch microbatch) const {
-    if (n < 0 || layout.offsets[static_cast<std::size_t>(n)] < 0) return -1;
-    const std::int64_t id = first + layout.offsets[static_cast<std::size_t>(n)];
+    if (n < 0 || layout.offsets[n] < 0) return -1;
+    const std::int64_t id = first + layout.offsets[n];
     if (!node.microbatch.isEach()) return id;
     const auto it =
         std::lower_bound(microbatches_.begin(), microbatches_.end(), microbatch.number());
@@ -206,18 +201,16 @@ class Instances {
                : -1;
   }
 
-  void enter(std::int64_t rank) {
+  void enter(Rank rank) {
     const auto p = static_cast<std::size_t>(planIndex_.programOf(rank));
     const Program& program = plan_.programs[p];
     const Layout& layout = layouts_[p];
     if (layout.nodes.empty()) return;
     const auto first = static_cast<std::int64_t>(instances_.size());
-    for (const std::int32_t n : layout.nodes) {
+    for (const NodeId n : layout.nodes) {
       const Node& node = nodeOf(p, n);
       const CommunicationSpec* spec =
-          node.communication < 0
-              ? nullptr
-              : &program.communications[static_cast<std::size_t>(node.communication)];
+          node.communication < 0 ? nullptr : &program.communications[node.communication];
       const std::int32_t group = spec == nullptr
                                      ? -1
                                      : groups_
@@ -230,7 +223,7 @@ class Instances {
       }
     }
     Lists lists;
-    for (const std::int32_t n : layout.nodes) {
+    for (const NodeId n : layout.nodes) {
       const Node& node = nodeOf(p, n);
       for (const Microbatch m : microbatchesOf(node)) {
         const auto own = static_cast<std::uint32_t>(find(first, layout, n, node, m));
@@ -244,8 +237,7 @@ class Instances {
           if (!operand.present()) continue;
           const Microbatch wanted = wantedBy(program.graph, operand, m);
           const Producer producer =
-              planIndex_.producerOf({static_cast<std::int32_t>(p), operand.tensor,
-                                     static_cast<std::int32_t>(rank), wanted});
+              planIndex_.producerOf({ProgramId(p), operand.tensor, rank, wanted});
           if (producer.node < 0) continue;
           const std::int64_t before = find(first, layout, producer.node, nodeOf(p, producer.node),
                                            producer.microbatch.at(wanted));
@@ -255,7 +247,7 @@ class Instances {
     }
   }
 
-  Vertex rendezvous(std::int64_t rank, const CommunicationSpec& spec, std::int32_t group,
+  Vertex rendezvous(Rank rank, const CommunicationSpec& spec, std::int32_t group,
                     Microbatch microbatch) {
     const bool receives = spec.kind == Communication::kReceive;
     const std::int64_t sender = receives ? planIndex_.mesh().with(rank, spec.peer)
@@ -294,14 +286,13 @@ class Instances {
   }
 
   std::string text(const Instance& instance) const {
-    const std::int32_t p = planIndex_.programOf(instance.rank);
+    const ProgramId p = planIndex_.programOf(instance.rank);
     const Program& program = programAt(planIndex_, p);
-    const Node& node = program.graph.nodes[static_cast<std::size_t>(instance.node)];
+    const Node& node = program.graph.nodes[instance.node];
     std::string text = Plan::nodePointer(p, instance.node) + " (" + planIndex_.opName(p, node);
     if (node.communication >= 0)
       text += " '" +
-              planIndex_.problem().names.text(
-                  program.communications[static_cast<std::size_t>(node.communication)].comm) +
+              planIndex_.problem().names.text(program.communications[node.communication].comm) +
               "'";
     if (instance.microbatch.isOne())
       text += ", microbatch " + std::to_string(instance.microbatch.number());
@@ -343,7 +334,7 @@ class Instances {
   const Plan& plan_;
   std::vector<Layout> layouts_;             // by program
   std::vector<std::int32_t> microbatches_;  // that stand for all
-  std::map<std::vector<std::int64_t>, std::int32_t> groups_;
+  std::map<std::vector<Rank>, std::int32_t> groups_;
   std::map<Key, Vertex> rendezvous_;
   std::vector<Instance> instances_;
   std::vector<Vertex> vertexOf_;  // of each instance
@@ -353,8 +344,8 @@ class Instances {
 
 }  // namespace
 
-std::vector<std::pair<std::int32_t, std::int32_t>> nodesThatMayWait(
-    const PlanIndex& planIndex, UnionFind<std::uint32_t>& components) {
+std::vector<std::pair<ProgramId, NodeId>> nodesThatMayWait(const PlanIndex& planIndex,
+                                                           UnionFind<std::uint32_t>& components) {
   const Plan& plan = planIndex.problem().plan;
   Edges edges;
   std::vector<char> cyclic(components.size(), 0);
@@ -364,7 +355,7 @@ std::vector<std::pair<std::int32_t, std::int32_t>> nodesThatMayWait(
     else edges.emplace_back(from, to);
   };
   std::uint32_t first = 0;
-  for (std::size_t p = 0; p < plan.programs.size(); ++p) {
+  for (const ProgramId p : firstIds<ProgramId>(plan.programs.size())) {
     const Program& program = plan.programs[p];
     const Graph& graph = program.graph;
     Lists lists;
@@ -381,8 +372,7 @@ std::vector<std::pair<std::int32_t, std::int32_t>> nodesThatMayWait(
       for (const Operand& operand : graph.in(node)) {
         if (!operand.present()) continue;
         const Microbatch wanted = wantedBy(graph, operand, node.microbatch);
-        for (const Producer& producer :
-             planIndex.producers(static_cast<std::int32_t>(p), operand.tensor)) {
+        for (const Producer& producer : planIndex.producers(p, operand.tensor)) {
           const bool other =
               wanted.isOne() && producer.microbatch.isOne() && wanted != producer.microbatch;
           if (!other) wait(first + static_cast<std::uint32_t>(producer.node), first + n);
@@ -395,9 +385,9 @@ std::vector<std::pair<std::int32_t, std::int32_t>> nodesThatMayWait(
   for (const auto& [from, to] : edges) {
     if (component[from] == component[to]) cyclic[from] = cyclic[to] = 1;
   }
-  std::vector<std::pair<std::int32_t, std::int32_t>> nodes;
+  std::vector<std::pair<ProgramId, NodeId>> nodes;
   std::uint32_t vertex = 0;
-  for (std::size_t p = 0; p < plan.programs.size(); ++p) {
+  for (const ProgramId p : firstIds<ProgramId>(plan.programs.size())) {
     for (std::size_t n = 0; n < plan.programs[p].graph.nodes.size(); ++n) {
       if (cyclic[components.find(vertex++)])
         nodes.emplace_back(static_cast<std::int32_t>(p), static_cast<std::int32_t>(n));
@@ -407,13 +397,13 @@ std::vector<std::pair<std::int32_t, std::int32_t>> nodesThatMayWait(
 }
 
 void checkDeadlock(const PlanIndex& planIndex,
-                   const std::vector<std::pair<std::int32_t, std::int32_t>>& nodes,
+                   const std::vector<std::pair<ProgramId, NodeId>>& nodes,
                    std::vector<Defect>& defects) {
   if (!nodes.empty()) Instances(planIndex, nodes).report(defects);
 }
 
-Defect dataCycle(const PlanIndex& planIndex, std::int32_t program, std::int32_t node,
-                 std::int64_t rank, Microbatch microbatch) {
+Defect dataCycle(const PlanIndex& planIndex, ProgramId program, NodeId node, Rank rank,
+                 Microbatch microbatch) {
   Defect defect;
   defect.kind = DefectKind::kDeadlock;
   defect.nodes.push_back(planIndex.place(program, node));

@@ -19,17 +19,17 @@ class MeshView {
     }
   }
   std::int32_t axes() const { return static_cast<std::int32_t>(sizes_.size()); }
-  std::int64_t ranks() const { return ranks_; }
-  std::int32_t size(std::int32_t axis) const { return sizes_[static_cast<std::size_t>(axis)]; }
-  std::int32_t coordinate(std::int64_t rank, std::int32_t axis) const {
-    const auto a = static_cast<std::size_t>(axis);
-    return static_cast<std::int32_t>(rank / strides_[a] % sizes_[a]);
+  std::int64_t ranks() const { return ranks_; }  // how many
+  IdRange<Rank> allRanks() const { return firstIds<Rank>(ranks_); }
+  std::int32_t size(std::int32_t axis) const { return sizes_[axis]; }
+  std::int32_t coordinate(Rank rank, std::int32_t axis) const {
+    return static_cast<std::int32_t>(rank / strides_[axis] % sizes_[axis]);
   }
   // The rank that agrees with `rank` but for the given axis.
-  std::int64_t with(std::int64_t rank, std::int32_t axis, std::int32_t coordinate_) const {
-    return rank + (coordinate_ - coordinate(rank, axis)) * strides_[static_cast<std::size_t>(axis)];
+  Rank with(Rank rank, std::int32_t axis, std::int32_t coordinate_) const {
+    return Rank(rank + (coordinate_ - coordinate(rank, axis)) * strides_[axis]);
   }
-  std::int64_t with(std::int64_t rank, const Coordinates& at) const {
+  Rank with(Rank rank, const Coordinates& at) const {
     for (const auto& [axis, c] : at) rank = with(rank, axis, c);
     return rank;
   }

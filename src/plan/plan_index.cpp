@@ -30,34 +30,32 @@ PlanIndex::PlanIndex(const Problem& problem) : problem_(problem), mesh_(problem.
 
 void PlanIndex::indexModel() {
   const Graph& graph = problem_.model.graph;
-  modelProducers_.assign(graph.tensors.size(), -1);
-  for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
-    for (const std::int32_t t : graph.out(graph.nodes[n])) {
-      if (t >= 0) modelProducers_[static_cast<std::size_t>(t)] = static_cast<std::int32_t>(n);
+  modelProducers_.assign(graph.tensors.size(), NodeId());
+  for (const NodeId n : firstIds<NodeId>(graph.nodes.size())) {
+    for (const TensorId t : graph.out(graph.nodes[n])) {
+      if (t >= 0) modelProducers_[t] = n;
     }
   }
 }
 
 void PlanIndex::indexPrograms() {
   const Plan& plan = problem_.plan;
-  programOfRank_.assign(static_cast<std::size_t>(mesh_.ranks()), -1);
+  programOfRank_.assign(static_cast<std::size_t>(mesh_.ranks()), ProgramId());
   programs_.resize(plan.programs.size());
   std::uint32_t vertex = 0;
-  for (std::size_t p = 0; p < plan.programs.size(); ++p) {
+  for (const ProgramId p : firstIds<ProgramId>(plan.programs.size())) {
     const Program& program = plan.programs[p];
     const Graph& graph = program.graph;
     ProgramIndex& index = programs_[p];
     index.firstVertex = vertex;
     vertex += static_cast<std::uint32_t>(graph.nodes.size());
-    forEachRank(program.at, [&](std::int64_t rank) {
-      programOfRank_[static_cast<std::size_t>(rank)] = static_cast<std::int32_t>(p);
-    });
+    forEachRank(program.at, [&](Rank rank) { programOfRank_[rank] = p; });
     index.tensorByName.reserve(graph.tensors.size());
-    for (std::size_t t = 0; t < graph.tensors.size(); ++t)
+    for (const TensorId t : firstIds<TensorId>(graph.tensors.size()))
       index.tensorByName.emplace(graph.tensors[t].name, static_cast<std::int32_t>(t));
     index.producerOffsets.assign(graph.tensors.size() + 1, 0);
     for (const Node& node : graph.nodes) {
-      for (const std::int32_t t : graph.out(node)) {
+      for (const TensorId t : graph.out(node)) {
         if (t >= 0) ++index.producerOffsets[static_cast<std::size_t>(t) + 1];
       }
     }
@@ -65,17 +63,15 @@ void PlanIndex::indexPrograms() {
                      index.producerOffsets.begin());
     index.producers.resize(index.producerOffsets.back());
     std::vector<std::uint32_t> next(index.producerOffsets.begin(), index.producerOffsets.end() - 1);
-    for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
+    for (const NodeId n : firstIds<NodeId>(graph.nodes.size())) {
       const Node& node = graph.nodes[n];
       const auto out = graph.out(node);
       for (std::size_t r = 0; r < out.size(); ++r) {
         if (out[r] < 0) continue;
-        index.producers[next[static_cast<std::size_t>(out[r])]++] = {
-            static_cast<std::int32_t>(n), static_cast<std::int32_t>(r), node.microbatch};
+        index.producers[next[out[r]]++] = {n, static_cast<std::int32_t>(r), node.microbatch};
       }
       if (node.communication >= 0) {
-        index.nodesByComm[program.communications[static_cast<std::size_t>(node.communication)].comm]
-            .push_back(static_cast<std::int32_t>(n));
+        index.nodesByComm[program.communications[node.communication].comm].push_back(n);
       }
     }
   }
@@ -85,9 +81,9 @@ void PlanIndex::findNamedAxes() {
   const auto axes = static_cast<std::size_t>(mesh_.axes());
   const std::vector<Program>& programs = problem_.plan.programs;
   programNames_.assign(programs.size() * axes, 0);
-  for (std::size_t p = 0; p < programs.size(); ++p) {
+  for (const ProgramId p : firstIds<ProgramId>(programs.size())) {
     const auto name = [&](const Coordinates& at) {
-      for (const auto& [axis, c] : at) programNames_[p * axes + static_cast<std::size_t>(axis)] = 1;
+      for (const auto& [axis, c] : at) programNames_[p * axes + axis] = 1;
     };
     name(programs[p].at);
     for (const CommunicationSpec& spec : programs[p].communications) {
@@ -103,34 +99,31 @@ void PlanIndex::indexMentions() {
   // Otherwise all programs with the name are tried.
   std::vector<char> programNamed(static_cast<std::size_t>(mesh_.axes()), 0);
   for (const Program& program : plan.programs) {
-    for (const auto& [axis, c] : program.at) programNamed[static_cast<std::size_t>(axis)] = 1;
+    for (const auto& [axis, c] : program.at) programNamed[axis] = 1;
   }
   const auto namedCount = std::count(programNamed.begin(), programNamed.end(), 1);
-  std::unordered_map<NameId, std::vector<std::pair<std::int32_t, std::int32_t>>> byName;
+  std::unordered_map<NameId, std::vector<std::pair<ProgramId, TensorId>>> byName;
   for (std::size_t p = 0; p < programs_.size(); ++p) {
     for (const auto& [tensorName, t] : programs_[p].tensorByName)
       byName[tensorName].emplace_back(static_cast<std::int32_t>(p), t);
   }
   for (auto& [tensorName, list] : byName) std::sort(list.begin(), list.end());
-  std::vector<std::vector<std::pair<std::int32_t, Mention>>> perProgram(programs_.size());
-  for (std::size_t e = 0; e < plan.lineage.size(); ++e) {
+  std::vector<std::vector<std::pair<TensorId, Mention>>> perProgram(programs_.size());
+  for (const EntryId e : firstIds<EntryId>(plan.lineage.size())) {
     const LineageEntry& entry = plan.lineage[e];
     for (std::size_t s = 0; s < entry.shards.size(); ++s) {
       for (std::size_t k = 0; k < entry.shards[s].parts.size(); ++k) {
         const Part& part = entry.shards[s].parts[k];
-        const Mention mention{static_cast<std::int32_t>(e), static_cast<std::int32_t>(s),
-                              static_cast<std::int32_t>(k)};
-        const auto fixed = std::count_if(part.at.begin(), part.at.end(), [&](const auto& c) {
-          return programNamed[static_cast<std::size_t>(c.first)] != 0;
-        });
+        const Mention mention{e, static_cast<std::int32_t>(s), static_cast<std::int32_t>(k)};
+        const auto fixed = std::count_if(part.at.begin(), part.at.end(),
+                                         [&](const auto& c) { return programNamed[c.first] != 0; });
         if (fixed == namedCount) {
-          const std::int32_t p = programOf(mesh_.with(0, part.at));
-          const std::int32_t t = findTensor(p, part.local);
-          if (t >= 0) perProgram[static_cast<std::size_t>(p)].emplace_back(t, mention);
+          const ProgramId p = programOf(mesh_.with(Rank(0), part.at));
+          const TensorId t = findTensor(p, part.local);
+          if (t >= 0) perProgram[p].emplace_back(t, mention);
         } else {
           for (const auto& [p, t] : byName[part.local]) {
-            if (ir::mayMeet(plan.programs[static_cast<std::size_t>(p)].at, part.at))
-              perProgram[static_cast<std::size_t>(p)].emplace_back(t, mention);
+            if (ir::mayMeet(plan.programs[p].at, part.at)) perProgram[p].emplace_back(t, mention);
           }
         }
       }
@@ -152,14 +145,14 @@ void PlanIndex::indexMentions() {
   }
 }
 
-std::int32_t PlanIndex::findTensor(std::int32_t program, NameId name) const {
-  const auto& map = programs_[static_cast<std::size_t>(program)].tensorByName;
+TensorId PlanIndex::findTensor(ProgramId program, NameId name) const {
+  const auto& map = programs_[program].tensorByName;
   const auto it = map.find(name);
-  return it == map.end() ? -1 : it->second;
+  return it == map.end() ? TensorId() : it->second;
 }
 
-std::span<const Producer> PlanIndex::producers(std::int32_t program, std::int32_t tensor) const {
-  const ProgramIndex& index = programs_[static_cast<std::size_t>(program)];
+std::span<const Producer> PlanIndex::producers(ProgramId program, TensorId tensor) const {
+  const ProgramIndex& index = programs_[program];
   const auto t = static_cast<std::size_t>(tensor);
   return {index.producers.data() + index.producerOffsets[t],
           index.producerOffsets[t + 1] - index.producerOffsets[t]};
@@ -174,28 +167,27 @@ Producer PlanIndex::producerOf(const LocalInstance& instance) const {
   return {};
 }
 
-std::span<const Mention> PlanIndex::mentions(std::int32_t program, std::int32_t tensor) const {
-  const ProgramIndex& index = programs_[static_cast<std::size_t>(program)];
+std::span<const Mention> PlanIndex::mentions(ProgramId program, TensorId tensor) const {
+  const ProgramIndex& index = programs_[program];
   const auto t = static_cast<std::size_t>(tensor);
   return {index.mentions.data() + index.mentionOffsets[t],
           index.mentionOffsets[t + 1] - index.mentionOffsets[t]};
 }
 
-std::vector<std::int64_t> PlanIndex::groupOf(const CommunicationSpec& spec,
-                                             std::int64_t rank) const {
+std::vector<Rank> PlanIndex::groupOf(const CommunicationSpec& spec, Rank rank) const {
   if (spec.kind == Communication::kSend || spec.kind == Communication::kReceive) {
-    const std::int64_t peer = mesh_.with(rank, spec.peer);
+    const Rank peer = mesh_.with(rank, spec.peer);
     return {std::min(rank, peer), std::max(rank, peer)};
   }
-  std::vector<std::int64_t> group;
+  std::vector<Rank> group;
   if (!spec.groupAt.empty()) {
     for (const Coordinates& at : spec.groupAt) group.push_back(mesh_.with(rank, at));
     return group;
   }
   group.push_back(rank);
   for (const std::int32_t axis : spec.groupAxes) {
-    std::vector<std::int64_t> wider;
-    for (const std::int64_t member : group) {
+    std::vector<Rank> wider;
+    for (const Rank member : group) {
       for (std::int32_t c = 0; c < mesh_.size(axis); ++c)
         wider.push_back(mesh_.with(member, axis, c));
     }
@@ -206,8 +198,7 @@ std::vector<std::int64_t> PlanIndex::groupOf(const CommunicationSpec& spec,
 }
 
 // Is `other` in the group of `rank`? Without listing it: a group of n members asks this n times.
-bool PlanIndex::inGroup(const CommunicationSpec& spec, std::int64_t rank,
-                        std::int64_t other) const {
+bool PlanIndex::inGroup(const CommunicationSpec& spec, Rank rank, Rank other) const {
   if (!spec.groupAt.empty())
     return std::any_of(spec.groupAt.begin(), spec.groupAt.end(),
                        [&](const Coordinates& at) { return mesh_.with(rank, at) == other; });
@@ -219,21 +210,20 @@ bool PlanIndex::inGroup(const CommunicationSpec& spec, std::int64_t rank,
   return true;
 }
 
-std::vector<std::int32_t> PlanIndex::partners(std::int64_t member, const CommunicationSpec& spec,
-                                              Microbatch microbatch, std::int64_t requester) const {
-  const std::int32_t p = programOf(member);
-  const Program& program = problem_.plan.programs[static_cast<std::size_t>(p)];
-  const auto& byComm = programs_[static_cast<std::size_t>(p)].nodesByComm;
+std::vector<NodeId> PlanIndex::partners(Rank member, const CommunicationSpec& spec,
+                                        Microbatch microbatch, Rank requester) const {
+  const ProgramId p = programOf(member);
+  const Program& program = problem_.plan.programs[p];
+  const auto& byComm = programs_[p].nodesByComm;
   const auto it = byComm.find(spec.comm);
-  std::vector<std::int32_t> found;
+  std::vector<NodeId> found;
   if (it == byComm.end()) return found;
   const Communication wanted = spec.kind == Communication::kSend      ? Communication::kReceive
                                : spec.kind == Communication::kReceive ? Communication::kSend
                                                                       : spec.kind;
-  for (const std::int32_t n : it->second) {
-    const Node& node = program.graph.nodes[static_cast<std::size_t>(n)];
-    const CommunicationSpec& other =
-        program.communications[static_cast<std::size_t>(node.communication)];
+  for (const NodeId n : it->second) {
+    const Node& node = program.graph.nodes[n];
+    const CommunicationSpec& other = program.communications[node.communication];
     if (other.kind != wanted || other.tag != spec.tag) continue;
     if (!spec.tag && node.microbatch != microbatch &&
         !(microbatch.isOne() && node.microbatch.isEach()))
@@ -248,32 +238,30 @@ std::vector<std::int32_t> PlanIndex::partners(std::int64_t member, const Communi
   // Several groups that have both ranks may share a comm id: they are instances apart, told by
   // their members.
   if (found.size() > 1 && wanted == spec.kind) {
-    const auto members = [&](const CommunicationSpec& s, std::int64_t rank) {
-      std::vector<std::int64_t> group = groupOf(s, rank);
+    const auto members = [&](const CommunicationSpec& s, Rank rank) {
+      std::vector<Rank> group = groupOf(s, rank);
       std::sort(group.begin(), group.end());
       return group;
     };
-    const std::vector<std::int64_t> group = members(spec, requester);
-    const auto meets = [&](std::int32_t n) {
-      return members(program.communications[static_cast<std::size_t>(
-                         program.graph.nodes[static_cast<std::size_t>(n)].communication)],
-                     member) == group;
+    const std::vector<Rank> group = members(spec, requester);
+    const auto meets = [&](NodeId n) {
+      return members(program.communications[program.graph.nodes[n].communication], member) == group;
     };
     if (std::any_of(found.begin(), found.end(), meets))
-      std::erase_if(found, [&](std::int32_t n) { return !meets(n); });
+      std::erase_if(found, [&](NodeId n) { return !meets(n); });
   }
   return found;
 }
 
-std::vector<std::int64_t> PlanIndex::representativeRanks() const {
-  std::vector<std::int64_t> ranks;
-  for (std::int64_t r = 0; r < mesh_.ranks(); ++r) {
+std::vector<Rank> PlanIndex::representativeRanks() const {
+  std::vector<Rank> ranks;
+  for (const Rank r : firstIds<Rank>(mesh_.ranks())) {
     if (representative(r)) ranks.push_back(r);
   }
   return ranks;
 }
 
-bool PlanIndex::representative(std::int64_t rank) const {
+bool PlanIndex::representative(Rank rank) const {
   for (std::int32_t a = 0; a < mesh_.axes(); ++a) {
     if (!symmetry_.isRepresentative(a, mesh_.coordinate(rank, a))) return false;
   }
@@ -284,56 +272,53 @@ bool PlanIndex::representative(std::int64_t rank) const {
 // rather than vertices: nodes may form cycles that their instances do not (then no member of the
 // cycle may assume another, which is safe). Returns the nodes (program, node) that may wait for
 // themselves.
-std::vector<std::pair<std::int32_t, std::int32_t>> PlanIndex::orderSpmdNodes() {
+std::vector<std::pair<ProgramId, NodeId>> PlanIndex::orderSpmdNodes() {
   const Plan& plan = problem_.plan;
   std::size_t vertices = 0;
   for (const Program& program : plan.programs) vertices += program.graph.nodes.size();
   UnionFind<std::uint32_t> joined(vertices);
-  for (const std::int64_t rank : representativeRanks()) {
-    const std::int32_t p = programOf(rank);
-    const Program& program = plan.programs[static_cast<std::size_t>(p)];
-    for (std::size_t n = 0; n < program.graph.nodes.size(); ++n) {
+  for (const Rank rank : representativeRanks()) {
+    const ProgramId p = programOf(rank);
+    const Program& program = plan.programs[p];
+    for (const NodeId n : firstIds<NodeId>(program.graph.nodes.size())) {
       const Node& node = program.graph.nodes[n];
       if (node.communication < 0) continue;
-      const CommunicationSpec& spec =
-          program.communications[static_cast<std::size_t>(node.communication)];
+      const CommunicationSpec& spec = program.communications[node.communication];
       const Microbatch mb = node.microbatch.at(Microbatch::of(0));
-      for (const std::int64_t member : groupOf(spec, rank)) {
+      for (const Rank member : groupOf(spec, rank)) {
         if (member == rank) continue;
-        for (const std::int32_t other : partners(member, spec, mb, rank)) {
+        for (const NodeId other : partners(member, spec, mb, rank)) {
           joined.unite(
-              programs_[static_cast<std::size_t>(p)].firstVertex + static_cast<std::uint32_t>(n),
-              programs_[static_cast<std::size_t>(programOf(member))].firstVertex +
-                  static_cast<std::uint32_t>(other));
+              programs_[p].firstVertex + static_cast<std::uint32_t>(n),
+              programs_[programOf(member)].firstVertex + static_cast<std::uint32_t>(other));
         }
       }
     }
   }
   // Only representative ranks were looked at: the programs of ranks like them are ordered with
   // theirs.
-  std::set<std::pair<std::int32_t, std::int32_t>> symmetric;
-  for (std::int64_t rank = 0; rank < mesh_.ranks(); ++rank) {
-    std::int64_t first = rank;
+  std::set<std::pair<ProgramId, ProgramId>> symmetric;
+  for (const Rank rank : firstIds<Rank>(mesh_.ranks())) {
+    Rank first = rank;
     for (std::int32_t a = 0; a < mesh_.axes(); ++a)
       first = mesh_.with(first, a, symmetry_.representativeOf(a, mesh_.coordinate(rank, a)));
     if (programOf(first) != programOf(rank)) symmetric.emplace(programOf(first), programOf(rank));
   }
   for (const auto& [p, q] : symmetric) {
     const auto n = static_cast<std::uint32_t>(
-        plan.programs[static_cast<std::size_t>(p)].graph.nodes.size());  // both have the same nodes
+        plan.programs[p].graph.nodes.size());  // both have the same nodes
     for (std::uint32_t i = 0; i < n; ++i)
-      joined.unite(programs_[static_cast<std::size_t>(p)].firstVertex + i,
-                   programs_[static_cast<std::size_t>(q)].firstVertex + i);
+      joined.unite(programs_[p].firstVertex + i, programs_[q].firstVertex + i);
   }
   std::vector<std::pair<SpmdGraph::Vertex, SpmdGraph::Vertex>> edges;
-  for (std::size_t p = 0; p < plan.programs.size(); ++p) {
+  for (const ProgramId p : firstIds<ProgramId>(plan.programs.size())) {
     const Graph& graph = plan.programs[p].graph;
-    for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
+    for (const NodeId n : firstIds<NodeId>(graph.nodes.size())) {
       const std::uint32_t to =
           joined.find(programs_[p].firstVertex + static_cast<std::uint32_t>(n));
       for (const Operand& operand : graph.in(graph.nodes[n])) {
         if (!operand.present()) continue;
-        for (const Producer& producer : producers(static_cast<std::int32_t>(p), operand.tensor)) {
+        for (const Producer& producer : producers(p, operand.tensor)) {
           const std::uint32_t from =
               joined.find(programs_[p].firstVertex + static_cast<std::uint32_t>(producer.node));
           if (from != to) edges.emplace_back(from, to);
@@ -358,13 +343,11 @@ std::vector<std::pair<std::int32_t, std::int32_t>> PlanIndex::orderSpmdNodes() {
         static_cast<std::int64_t>(component[joined.find(static_cast<std::uint32_t>(v))]);
   }
   entryKeys_.assign(plan.lineage.size(), -1);
-  for (std::size_t p = 0; p < plan.programs.size(); ++p) {
+  for (const ProgramId p : firstIds<ProgramId>(plan.programs.size())) {
     for (std::size_t t = 0; t < plan.programs[p].graph.tensors.size(); ++t) {
-      for (const Mention& mention :
-           mentions(static_cast<std::int32_t>(p), static_cast<std::int32_t>(t))) {
-        for (const Producer& producer :
-             producers(static_cast<std::int32_t>(p), static_cast<std::int32_t>(t))) {
-          std::int64_t& key = entryKeys_[static_cast<std::size_t>(mention.entry)];
+      for (const Mention& mention : mentions(p, TensorId(t))) {
+        for (const Producer& producer : producers(p, TensorId(t))) {
+          std::int64_t& key = entryKeys_[mention.entry];
           key = std::max(
               key,
               vertexOrder_[programs_[p].firstVertex + static_cast<std::uint32_t>(producer.node)]);
@@ -390,16 +373,14 @@ double PlanIndex::operatorInstances() const {
   return total;
 }
 
-std::string PlanIndex::opName(std::int32_t program, const Node& node) const {
+std::string PlanIndex::opName(ProgramId program, const Node& node) const {
   if (node.communication < 0) return ops::Registry::instance().at(node.op).name;
-  return ops::communicationName(problem_.plan.programs[static_cast<std::size_t>(program)]
-                                    .communications[static_cast<std::size_t>(node.communication)]
-                                    .kind);
+  return ops::communicationName(
+      problem_.plan.programs[program].communications[node.communication].kind);
 }
 
-NodePlace PlanIndex::place(std::int32_t program, std::int32_t node) const {
-  const Node& n = problem_.plan.programs[static_cast<std::size_t>(program)]
-                      .graph.nodes[static_cast<std::size_t>(node)];
+NodePlace PlanIndex::place(ProgramId program, NodeId node) const {
+  const Node& n = problem_.plan.programs[program].graph.nodes[node];
   NodePlace place;
   place.pointer = Plan::nodePointer(program, node);
   place.op = opName(program, n);

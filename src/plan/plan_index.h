@@ -22,9 +22,9 @@ namespace shardproof {
 
 // One instance of a local tensor. No microbatch for tensors that exist once per rank.
 struct LocalInstance {
-  std::int32_t program = -1;
-  std::int32_t tensor = -1;
-  std::int32_t rank = -1;
+  ProgramId program;
+  TensorId tensor;
+  Rank rank;
   Microbatch microbatch;
   bool shapeOnly =
       false;  // an operand of which only the shape matters: it has no value, nor a producer
@@ -32,14 +32,15 @@ struct LocalInstance {
 };
 
 struct Producer {
-  std::int32_t node = -1;
+  NodeId node;
   std::int32_t result = -1;  // position among the node's results
   Microbatch microbatch;     // the node's `mb`
 };
 
 // Where a lineage part mentions a local tensor.
 struct Mention {
-  std::int32_t entry, shard, part;
+  EntryId entry;
+  std::int32_t shard, part;
 };
 
 class PlanIndex {
@@ -52,70 +53,64 @@ class PlanIndex {
   // this object must not be used.
   const std::vector<Defect>& defects() const { return defects_; }
 
-  std::int32_t programOf(std::int64_t rank) const {
-    return programOfRank_[static_cast<std::size_t>(rank)];
-  }
-  std::int32_t findTensor(std::int32_t program, NameId name) const;  // -1: none
-  std::span<const Producer> producers(std::int32_t program, std::int32_t tensor) const;
+  ProgramId programOf(Rank rank) const { return programOfRank_[rank]; }
+  TensorId findTensor(ProgramId program, NameId name) const;  // -1: none
+  std::span<const Producer> producers(ProgramId program, TensorId tensor) const;
   // The producer of one instance; node -1 when there is none.
   Producer producerOf(const LocalInstance& instance) const;
   // The ranks of the group of a communication node on `rank`, in group order. With a collapsed axis
   // the caller enumerates itself.
-  std::vector<std::int64_t> groupOf(const CommunicationSpec& spec, std::int64_t rank) const;
-  bool inGroup(const CommunicationSpec& spec, std::int64_t rank, std::int64_t other) const;
+  std::vector<Rank> groupOf(const CommunicationSpec& spec, Rank rank) const;
+  bool inGroup(const CommunicationSpec& spec, Rank rank, Rank other) const;
   // The nodes of `member` that meet the communication `spec` which `requester` issues for
   // `microbatch` (none: once). A plan without defects has exactly one.
-  std::vector<std::int32_t> partners(std::int64_t member, const CommunicationSpec& spec,
-                                     Microbatch microbatch, std::int64_t requester) const;
+  std::vector<NodeId> partners(Rank member, const CommunicationSpec& spec, Microbatch microbatch,
+                               Rank requester) const;
   // Ranks all of whose coordinates are representatives of their symmetry classes: what holds for
   // them holds for all.
-  std::vector<std::int64_t> representativeRanks() const;
+  std::vector<Rank> representativeRanks() const;
   // Calls f(rank) for every rank that agrees with `at`.
   template <class F>
   void forEachRank(const Coordinates& at, F&& f) const {
-    std::vector<std::int64_t> ranks{mesh_.with(0, at)};
+    std::vector<Rank> ranks{mesh_.with(Rank(0), at)};
     for (std::int32_t axis = 0; axis < mesh_.axes(); ++axis) {
       bool fixed = false;
       for (const auto& c : at) fixed = fixed || c.first == axis;
       if (fixed) continue;
-      std::vector<std::int64_t> wider;
-      for (const std::int64_t r : ranks) {
+      std::vector<Rank> wider;
+      for (const Rank r : ranks) {
         for (std::int32_t c = 0; c < mesh_.size(axis); ++c) wider.push_back(mesh_.with(r, axis, c));
       }
       ranks = std::move(wider);
     }
-    for (const std::int64_t r : ranks) f(r);
+    for (const Rank r : ranks) f(r);
   }
-  bool representative(std::int64_t rank) const;
+  bool representative(Rank rank) const;
   const SymmetryClasses& symmetry() const { return symmetry_; }
   // True when the program's `at`, or a group, root or peer of its communications, names a
   // coordinate of this axis. A program that does not runs on all coordinates of the axis or on
   // none, and does the same on all of them.
-  bool names(std::int32_t program, std::int32_t axis) const {
+  bool names(ProgramId program, std::int32_t axis) const {
     return programNames_[static_cast<std::size_t>(program) *
                              static_cast<std::size_t>(mesh_.axes()) +
-                         static_cast<std::size_t>(axis)] != 0;
+                         axis] != 0;
   }
   // The model's node that produces a logical tensor; -1: none does.
-  std::int32_t modelProducer(std::int32_t tensor) const {
-    return modelProducers_[static_cast<std::size_t>(tensor)];
-  }
-  std::span<const Mention> mentions(std::int32_t program, std::int32_t tensor) const;
-  std::int64_t entryKey(std::int32_t entry) const {
-    return entryKeys_[static_cast<std::size_t>(entry)];
-  }
+  NodeId modelProducer(TensorId tensor) const { return modelProducers_[tensor]; }
+  std::span<const Mention> mentions(ProgramId program, TensorId tensor) const;
+  std::int64_t entryKey(EntryId entry) const { return entryKeys_[entry]; }
   // Operator instances the plan stands for (program nodes times free ranks and microbatches).
   double operatorInstances() const;
   const SpmdGraph& spmdGraph() const { return spmdGraph_; }
-  NodePlace place(std::int32_t program, std::int32_t node) const;
-  std::string opName(std::int32_t program, const Node& node) const;
+  NodePlace place(ProgramId program, NodeId node) const;
+  std::string opName(ProgramId program, const Node& node) const;
 
  private:
   struct ProgramIndex {
-    std::unordered_map<NameId, std::int32_t> tensorByName;
+    std::unordered_map<NameId, TensorId> tensorByName;
     std::vector<std::uint32_t> producerOffsets;
     std::vector<Producer> producers;
-    std::unordered_map<NameId, std::vector<std::int32_t>> nodesByComm;
+    std::unordered_map<NameId, std::vector<NodeId>> nodesByComm;
     std::vector<std::uint32_t> mentionOffsets;
     std::vector<Mention> mentions;
     std::uint32_t firstVertex = 0;
@@ -124,12 +119,12 @@ class PlanIndex {
   void indexPrograms();
   void findNamedAxes();
   void indexMentions();
-  std::vector<std::pair<std::int32_t, std::int32_t>> orderSpmdNodes();
+  std::vector<std::pair<ProgramId, NodeId>> orderSpmdNodes();
 
   const Problem& problem_;
   MeshView mesh_;
-  std::vector<std::int32_t> modelProducers_;
-  std::vector<std::int32_t> programOfRank_;
+  std::vector<NodeId> modelProducers_;
+  std::vector<ProgramId> programOfRank_;
   std::vector<ProgramIndex> programs_;
   SymmetryClasses symmetry_;
   std::vector<char> programNames_;  // programs x axes

@@ -46,32 +46,31 @@ bool sameContent(const Program& a, const Program& b) {
 
 }  // namespace
 
-std::vector<std::int32_t> firstOfSameContent(const std::vector<Program>& programs) {
-  std::vector<std::int32_t> first(programs.size());
+std::vector<ProgramId> firstOfSameContent(const std::vector<Program>& programs) {
+  std::vector<ProgramId> first(programs.size());
   std::map<std::tuple<std::size_t, std::size_t, std::size_t>, std::vector<std::int32_t>>
       distinct;  // only programs of equal sizes are compared
-  for (std::size_t p = 0; p < programs.size(); ++p) {
+  for (const ProgramId p : firstIds<ProgramId>(programs.size())) {
     const Graph& graph = programs[p].graph;
     auto& candidates = distinct[{graph.nodes.size(), graph.tensors.size(), graph.operands.size()}];
     const auto it = std::find_if(candidates.begin(), candidates.end(), [&](std::int32_t q) {
-      return sameContent(programs[static_cast<std::size_t>(q)], programs[p]);
+      return sameContent(programs[q], programs[p]);
     });
-    first[p] = it == candidates.end() ? static_cast<std::int32_t>(p) : *it;
+    first[p] = ProgramId(it == candidates.end() ? p : *it);
     if (it == candidates.end()) candidates.push_back(first[p]);
   }
   return first;
 }
 
 SymmetryClasses::SymmetryClasses(const Plan& plan, const MeshView& mesh,
-                                 const std::vector<std::int32_t>& programOfRank) {
+                                 const std::vector<ProgramId>& programOfRank) {
   const auto axes = static_cast<std::size_t>(mesh.axes());
   // A coordinate that a group, root, peer or lineage part names is in a class of its own.
   std::vector<std::vector<char>> named(axes);
   for (std::size_t a = 0; a < axes; ++a)
     named[a].assign(static_cast<std::size_t>(mesh.size(static_cast<std::int32_t>(a))), 0);
   const auto name = [&](const Coordinates& at) {
-    for (const auto& [axis, c] : at)
-      named[static_cast<std::size_t>(axis)][static_cast<std::size_t>(c)] = 1;
+    for (const auto& [axis, c] : at) named[axis][c] = 1;
   };
   for (const Program& program : plan.programs) {
     for (const CommunicationSpec& spec : program.communications) {
@@ -84,18 +83,17 @@ SymmetryClasses::SymmetryClasses(const Plan& plan, const MeshView& mesh,
       for (const Part& part : shard.parts) name(part.at);
     }
   }
-  const std::vector<std::int32_t> content = firstOfSameContent(plan.programs);
+  const std::vector<ProgramId> content = firstOfSameContent(plan.programs);
   classes_.resize(axes);
   first_.resize(axes);
   for (std::size_t a = 0; a < axes; ++a) {
     const auto axis = static_cast<std::int32_t>(a);
     // What the ranks of a coordinate run, in the order of their other coordinates.
-    std::vector<std::vector<std::int32_t>> runs(named[a].size());
-    for (std::int64_t rank = 0; rank < mesh.ranks(); ++rank) {
-      runs[static_cast<std::size_t>(mesh.coordinate(rank, axis))].push_back(
-          content[static_cast<std::size_t>(programOfRank[static_cast<std::size_t>(rank)])]);
+    std::vector<std::vector<ProgramId>> runs(named[a].size());
+    for (const Rank rank : firstIds<Rank>(mesh.ranks())) {
+      runs[mesh.coordinate(rank, axis)].push_back(content[programOfRank[rank]]);
     }
-    std::map<std::vector<std::int32_t>, std::size_t> classOf;
+    std::map<std::vector<ProgramId>, std::size_t> classOf;
     for (std::size_t c = 0; c < runs.size(); ++c) {
       std::size_t cls = classes_[a].size();
       if (!named[a][c]) cls = classOf.emplace(std::move(runs[c]), cls).first->second;

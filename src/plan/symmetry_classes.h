@@ -16,16 +16,16 @@ class SymmetryClasses {
   SymmetryClasses() = default;
   // `programOfRank`: for each rank of the mesh an index into plan.programs.
   SymmetryClasses(const Plan& plan, const MeshView& mesh,
-                  const std::vector<std::int32_t>& programOfRank);
+                  const std::vector<ProgramId>& programOfRank);
 
   // The classes of an axis: each ascending, ordered by their first coordinates. One class: nothing
   // names a coordinate of the axis.
   const std::vector<std::vector<std::int32_t>>& classes(std::int32_t axis) const {
-    return classes_[static_cast<std::size_t>(axis)];
+    return classes_[axis];
   }
   // The first coordinate of its class stands for the class.
   std::int32_t representativeOf(std::int32_t axis, std::int32_t coordinate) const {
-    return first_[static_cast<std::size_t>(axis)][static_cast<std::size_t>(coordinate)];
+    return first_[axis][coordinate];
   }
   bool isRepresentative(std::int32_t axis, std::int32_t coordinate) const {
     return representativeOf(axis, coordinate) == coordinate;
@@ -38,6 +38,6 @@ class SymmetryClasses {
 
 // Programs that do the same: equal but for the ranks that they run on. For each program the index
 // of the first such one.
-std::vector<std::int32_t> firstOfSameContent(const std::vector<Program>& programs);
+std::vector<ProgramId> firstOfSameContent(const std::vector<Program>& programs);
 
 }  // namespace shardproof

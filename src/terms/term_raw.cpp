@@ -6,14 +6,6 @@
 #include "terms/term_store.h"
 
 namespace shardproof {
-namespace {
-
-[[noreturn]] void infinite(const char* what) {
-  throw Unsupported(std::string("minus infinity ") + what);
-}
-
-}  // namespace
-
 TermId TermAlgebra::Store::rawSum(std::span<const Term> terms,
                                   std::span<const std::int64_t> weights) {
   Scratch entries(*this);

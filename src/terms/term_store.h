@@ -242,4 +242,9 @@ struct TermAlgebra::Store {
   void grow();
 };
 
+// A rule that minus infinity must not meet has met it.
+[[noreturn]] inline void infinite(const char* what) {
+  throw Unsupported(std::string("minus infinity ") + what);
+}
+
 }  // namespace shardproof

@@ -16,18 +16,17 @@ Binding::Binding(const Stage& stage)
     const Equation& equation = stage.assumptions[e];
     const auto id = static_cast<std::int32_t>(e);
     if (single(equation)) {
-      singles_[at(equation.parts[0].first)].push_back(id);
+      singles_[equation.parts[0].first].push_back(id);
       // A constant has its value already, and the logical element another way to get one.
       if (tensor(equation.parts[0].first).origin == Origin::kConstant) overdetermined_ = true;
       continue;
     }
     for (std::size_t k = 0; k < equation.parts.size(); ++k)
-      sums_[at(equation.parts[k].first)].push_back({id, static_cast<std::int32_t>(k)});
+      sums_[equation.parts[k].first].push_back({id, static_cast<std::int32_t>(k)});
   }
   for (const auto& equations : singles_) {
     if (equations.size() < 2) continue;
-    for (const std::int32_t e : equations)
-      bridges_[at(stage.assumptions[at(e)].logical)].push_back(e);
+    for (const std::int32_t e : equations) bridges_[stage.assumptions[e].logical].push_back(e);
   }
 }
 
@@ -46,7 +45,7 @@ std::optional<ElementOf> Binding::localOf(const Equation& e, std::int32_t part,
     if (p[d] < e.box[d].first || p[d] >= e.box[d].second) return std::nullopt;
     p[d] -= e.box[d].first;
   }
-  const std::int32_t local = e.parts[at(part)].first;
+  const StageTensorId local = e.parts[part].first;
   return ElementOf{local, ravel(tensor(local).info.shape, p) * n + logical.flat % n};
 }
 
@@ -58,11 +57,11 @@ ElementOf Binding::representative(ElementOf start) {
   while (!next.empty()) {
     const ElementOf l = next.back();
     next.pop_back();
-    for (const std::int32_t e : bridges_[at(l.tensor)]) {
-      const auto p = localOf(stage_.assumptions[at(e)], 0, l);
+    for (const std::int32_t e : bridges_[l.tensor]) {
+      const auto p = localOf(stage_.assumptions[e], 0, l);
       if (!p) continue;
-      for (const std::int32_t other : singles_[at(p->tensor)]) {
-        const ElementOf found = logicalOf(stage_.assumptions[at(other)], *p);
+      for (const std::int32_t other : singles_[p->tensor]) {
+        const ElementOf found = logicalOf(stage_.assumptions[other], *p);
         if (logical.insert(found).second) next.push_back(found);
       }
     }
@@ -78,24 +77,24 @@ ElementOf Binding::representative(ElementOf start) {
 }
 
 ElementOf Binding::canonical(ElementOf logical) {
-  return bridges_[at(logical.tensor)].empty() ? logical : representative(logical);
+  return bridges_[logical.tensor].empty() ? logical : representative(logical);
 }
 
 std::optional<ElementOf> Binding::logicalValue(ElementOf local) {
-  const auto& equations = singles_[at(local.tensor)];
+  const auto& equations = singles_[local.tensor];
   if (equations.empty()) return std::nullopt;
-  const ElementOf l = logicalOf(stage_.assumptions[at(equations[0])], local);
-  return equations.size() == 1 && bridges_[at(l.tensor)].empty() ? l : representative(l);
+  const ElementOf l = logicalOf(stage_.assumptions[equations[0]], local);
+  return equations.size() == 1 && bridges_[l.tensor].empty() ? l : representative(l);
 }
 
 bool Binding::bound(ElementOf e) const {
-  return tensor(e.tensor).origin != Origin::kBoundary || !singles_[at(e.tensor)].empty();
+  return tensor(e.tensor).origin != Origin::kBoundary || !singles_[e.tensor].empty();
 }
 
 // Which part of a sum at one element is the difference: the last that is nothing else, that stands
 // in no equation before and that occurs once.
 std::optional<std::size_t> Binding::solvedFor(std::int32_t equation, ElementOf logical) const {
-  const Equation& e = stage_.assumptions[at(equation)];
+  const Equation& e = stage_.assumptions[equation];
   std::vector<ElementOf> parts;
   for (std::size_t k = 0; k < e.parts.size(); ++k)
     parts.push_back(*localOf(e, static_cast<std::int32_t>(k), logical));
@@ -103,7 +102,7 @@ std::optional<std::size_t> Binding::solvedFor(std::int32_t equation, ElementOf l
     if (bound(parts[k]) || std::count(parts.begin(), parts.end(), parts[k]) != 1) continue;
     // A local tensor is of the size of the box, so an earlier equation about the tensor is one
     // about this element.
-    if (sums_[at(parts[k].tensor)].front().equation == equation) return k;
+    if (sums_[parts[k].tensor].front().equation == equation) return k;
   }
   return std::nullopt;
 }
@@ -115,19 +114,19 @@ Binding::Value Binding::local(ElementOf e) {
     value.element = *logical;
     // A sum of which every part is something else already is an equation more than there are
     // unknowns.
-    for (const Mention& m : sums_[at(e.tensor)]) {
-      if (!solvedFor(m.equation, logicalOf(stage_.assumptions[at(m.equation)], e)))
+    for (const Mention& m : sums_[e.tensor]) {
+      if (!solvedFor(m.equation, logicalOf(stage_.assumptions[m.equation], e)))
         overdetermined_ = true;
     }
     return value;
   }
   value.element = e;
-  for (const Mention& m : sums_[at(e.tensor)]) {
-    const Equation& equation = stage_.assumptions[at(m.equation)];
+  for (const Mention& m : sums_[e.tensor]) {
+    const Equation& equation = stage_.assumptions[m.equation];
     const ElementOf logical = logicalOf(equation, e);
     const auto solved = solvedFor(m.equation, logical);
     if (!solved) overdetermined_ = true;
-    if (m.equation == sums_[at(e.tensor)].front().equation && solved && *solved == at(m.part)) {
+    if (m.equation == sums_[e.tensor].front().equation && solved && *solved == at(m.part)) {
       value.kind = Value::Kind::kDifference;
       value.element = logical;
       value.divide = equation.parts[*solved].second;

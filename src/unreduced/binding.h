@@ -23,8 +23,8 @@
 namespace shardproof::unreduced {
 
 struct ElementOf {
-  std::int32_t tensor = -1;  // of the stage
-  Index flat = 0;            // row-major, two for each position of a complex tensor
+  StageTensorId tensor;  // of the stage
+  Index flat = 0;        // row-major, two for each position of a complex tensor
   friend auto operator<=>(const ElementOf&, const ElementOf&) = default;
 };
 
@@ -54,9 +54,9 @@ class Binding {
     std::int32_t equation, part;
   };
 
-  const StageTensor& tensor(std::int32_t t) const { return stage_.tensors[at(t)]; }
+  const StageTensor& tensor(StageTensorId t) const { return stage_.tensors[t]; }
   static bool single(const Equation& e) { return e.parts.size() == 1 && e.parts[0].second == 1; }
-  Index planes(std::int32_t t) const {
+  Index planes(StageTensorId t) const {
     return tensor(t).info.element == ElementKind::kComplex ? 2 : 1;
   }
   // The element of the other side of an equation.

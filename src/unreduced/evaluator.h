@@ -110,7 +110,7 @@ class NodeView {
   using N = Number<A>;
 
   NodeView(Evaluator<A>& evaluator, std::int32_t id)
-      : evaluator_(evaluator), id_(id), node_(evaluator.stage().nodes[at(id)]) {}
+      : evaluator_(evaluator), id_(id), node_(evaluator.stage().nodes[id]) {}
 
   const Attributes& attributes() const { return *node_.attributes; }
   A& algebra() const { return evaluator_.algebra(); }
@@ -118,13 +118,13 @@ class NodeView {
   std::size_t results() const { return node_.out.size(); }
   bool has(std::size_t k) const { return k < node_.in.size() && node_.in[k] >= 0; }
   const Shape& shape(std::size_t k) const {
-    return evaluator_.stage().tensors[at(operand(k))].info.shape;
+    return evaluator_.stage().tensors[operand(k)].info.shape;
   }
   const Shape& resultShape(std::size_t r) const {
-    return evaluator_.stage().tensors[at(node_.out.at(r))].info.shape;
+    return evaluator_.stage().tensors[node_.out.at(r)].info.shape;
   }
   Index planes(std::size_t k) const {
-    return evaluator_.stage().tensors[at(operand(k))].info.element == ElementKind::kComplex ? 2 : 1;
+    return evaluator_.stage().tensors[operand(k)].info.element == ElementKind::kComplex ? 2 : 1;
   }
 
   // By row-major number, with planes.
@@ -166,7 +166,7 @@ class NodeView {
   }
 
  private:
-  std::int32_t operand(std::size_t k) const {
+  StageTensorId operand(std::size_t k) const {
     if (!has(k)) throw Unsupported("an operand that is needed is absent");
     return node_.in[k];
   }
@@ -204,7 +204,7 @@ class Evaluator {
     for (std::size_t n = 0; n < stage.nodes.size(); ++n) {
       const StageNode& node = stage.nodes[n];
       for (std::size_t r = 0; r < node.out.size(); ++r) {
-        if (node.out[r] >= 0) producer_[at(node.out[r])] = {static_cast<std::int32_t>(n), r};
+        if (node.out[r] >= 0) producer_[node.out[r]] = {static_cast<std::int32_t>(n), r};
       }
     }
   }
@@ -220,12 +220,12 @@ class Evaluator {
   }
 
   // Throws TooMuch, Unsupported.
-  Element element(std::int32_t t, Index flat) {
+  Element element(StageTensorId t, Index flat) {
     if (left_ == 0) throw TooMuch("it is made from too many elements");
     --left_;
     if (left_ % kClockInterval == 0 && processorSeconds() > until_)
       throw TooMuch("it is made from too many elements for the time");
-    const StageTensor& tensor = stage_.tensors[at(t)];
+    const StageTensor& tensor = stage_.tensors[t];
     switch (tensor.origin) {
       case Origin::kConstant:
         return constant(tensor, flat);
@@ -244,7 +244,7 @@ class Evaluator {
       case Origin::kComputed:
         break;
     }
-    auto& known = known_[at(t)];
+    auto& known = known_[t];
     if (const auto it = known.find(flat); it != known.end()) return it->second;
     if (++depth_ > kMostDeep) throw TooMuch("it is made by too many operators one after the other");
     const Element value =
@@ -277,12 +277,12 @@ class Evaluator {
     return sum.value().times(Rational(1, v.divide)).value;
   }
 
-  Element computed(std::int32_t t, Index flat) {
-    const auto [id, result] = producer_[at(t)];
+  Element computed(StageTensorId t, Index flat) {
+    const auto [id, result] = producer_[t];
     if (id < 0) throw Unsupported("a tensor of the stage has no producer");
-    const StageNode& node = stage_.nodes[at(id)];
+    const StageNode& node = stage_.nodes[id];
     if (node.communication != Communication::kNone) return communicated(node, t, flat);
-    const Definitions*& definitions = definitions_[at(id)];
+    const Definitions*& definitions = definitions_[id];
     const std::string& name = ops::Registry::instance().at(node.op).name;
     if (definitions == nullptr) definitions = definitionsOf(name);
     if (definitions == nullptr)
@@ -294,15 +294,15 @@ class Evaluator {
   }
 
   // One member's result from the operands of all, in group order (docs/format.md).
-  Element communicated(const StageNode& node, std::int32_t t, Index flat) {
-    const Shape& shape = stage_.tensors[at(t)].info.shape;
-    const Index planes = stage_.tensors[at(t)].info.element == ElementKind::kComplex ? 2 : 1;
+  Element communicated(const StageNode& node, StageTensorId t, Index flat) {
+    const Shape& shape = stage_.tensors[t].info.shape;
+    const Index planes = stage_.tensors[t].info.element == ElementKind::kComplex ? 2 : 1;
     const auto members = static_cast<Index>(node.in.size());
     Position p = unravel(shape, flat / planes);
     const auto read = [&](Index member) {
-      const std::int32_t operand = node.in[at(member)];
+      const StageTensorId operand = node.in[member];
       return element(operand,
-                     ravel(stage_.tensors[at(operand)].info.shape, p) * planes + flat % planes);
+                     ravel(stage_.tensors[operand].info.shape, p) * planes + flat % planes);
     };
     const std::size_t d = dimension(node.dim, shape.size()), o = dimension(node.odim, shape.size());
     switch (node.communication) {
@@ -318,14 +318,14 @@ class Evaluator {
       case Communication::kAllReduce:
         return reduced(node, members, read);
       case Communication::kAllGather: {
-        const Index each = stage_.tensors[at(node.in[0])].info.shape[d], from = p[d] / each;
+        const Index each = stage_.tensors[node.in[0]].info.shape[d], from = p[d] / each;
         p[d] %= each;
         return read(from);
       }
       case Communication::kAllToAll: {
         // Operand k is cut along d, this member gets its own piece of each and puts them one after
         // the other along o.
-        const Shape& operand = stage_.tensors[at(node.in[0])].info.shape;
+        const Shape& operand = stage_.tensors[node.in[0]].info.shape;
         const Index piece = operand[d] / members, placed = d == o ? piece : operand[o];
         const Index from = p[o] / placed;
         p[o] %= placed;

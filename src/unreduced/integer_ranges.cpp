@@ -11,8 +11,6 @@ namespace shardproof::unreduced {
 
 namespace {
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 struct Lookup {
   std::size_t operand;
   std::int64_t bound;
@@ -27,7 +25,7 @@ std::vector<Lookup> lookupsOf(const Stage& stage, const StageNode& node) {
   if (first == 1) name.remove_suffix(kBackward.size());
   const Attributes& a = *node.attributes;
   const auto shape = [&](std::size_t k) -> const Shape& {
-    return stage.tensors[at(node.in.at(first + k))].info.shape;
+    return stage.tensors[node.in.at(first + k)].info.shape;
   };
   if (name == "embedding")
     return {{first, ops::has(a, "stop") ? ops::integer(a, "stop") : shape(1)[0]}};
@@ -42,9 +40,9 @@ std::vector<Lookup> lookupsOf(const Stage& stage, const StageNode& node) {
 
 std::vector<std::int64_t> integerBounds(const Stage& stage) {
   std::vector<std::int64_t> bounds(stage.tensors.size(), 0);
-  const auto raise = [&](std::int32_t t, std::int64_t bound) {
-    if (t >= 0 && stage.tensors[at(t)].info.element == ElementKind::kInteger)
-      bounds[at(t)] = std::max(bounds[at(t)], bound);
+  const auto raise = [&](StageTensorId t, std::int64_t bound) {
+    if (t >= 0 && stage.tensors[t].info.element == ElementKind::kInteger)
+      bounds[t] = std::max(bounds[t], bound);
   };
   for (const StageNode& node : stage.nodes) {
     if (node.communication != Communication::kNone) continue;
@@ -56,15 +54,15 @@ std::vector<std::int64_t> integerBounds(const Stage& stage) {
   for (;;) {
     const std::vector<std::int64_t> before = bounds;
     for (std::size_t i = stage.nodes.size(); i-- > 0;) {
-      for (const std::int32_t out : stage.nodes[i].out) {
-        if (out < 0 || bounds[at(out)] == 0) continue;
-        for (const std::int32_t in : stage.nodes[i].in) raise(in, bounds[at(out)]);
+      for (const StageTensorId out : stage.nodes[i].out) {
+        if (out < 0 || bounds[out] == 0) continue;
+        for (const StageTensorId in : stage.nodes[i].in) raise(in, bounds[out]);
       }
     }
     for (const Equation& e : stage.assumptions) {
       for (const auto& part : e.parts) {
-        raise(e.logical, bounds[at(part.first)]);
-        raise(part.first, bounds[at(e.logical)]);
+        raise(e.logical, bounds[part.first]);
+        raise(part.first, bounds[e.logical]);
       }
     }
     if (bounds == before) return bounds;

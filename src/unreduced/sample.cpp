@@ -105,8 +105,8 @@ class Sampler {
     for (std::size_t c = claims.size(); c > 1; --c) std::swap(claims[c - 1], claims[random() % c]);
     for (int i = 0; i < options_.positions && !claims.empty(); ++i) {
       const std::int32_t c = claims[at(i) % claims.size()];
-      const Equation& e = stage_.claims[at(c)];
-      const StageTensor& tensor = stage_.tensors[at(e.logical)];
+      const Equation& e = stage_.claims[c];
+      const StageTensor& tensor = stage_.tensors[e.logical];
       const Shape& shape = tensor.info.shape;
       const Index planes = tensor.info.element == ElementKind::kComplex ? 2 : 1,
                   plane = static_cast<Index>(random() % at(planes));
@@ -118,7 +118,7 @@ class Sampler {
       Place place{c, {e.logical, ravel(shape, whole) * planes + plane}, {}};
       for (const auto& [local, weight] : e.parts) {
         place.parts.emplace_back(
-            ElementOf{local, ravel(stage_.tensors[at(local)].info.shape, inside) * planes + plane},
+            ElementOf{local, ravel(stage_.tensors[local].info.shape, inside) * planes + plane},
             weight);
       }
       const auto same = [&](const Place& p) {
@@ -148,15 +148,15 @@ class Sampler {
   }
 
   bool isInteger(ElementOf e) const {
-    return stage_.tensors[at(e.tensor)].info.element == ElementKind::kInteger;
+    return stage_.tensors[e.tensor].info.element == ElementKind::kInteger;
   }
   std::uint64_t hash(ElementOf e) const {
     return mix(mix(options_.seed, static_cast<std::uint64_t>(e.tensor)),
                static_cast<std::uint64_t>(e.flat));
   }
   Index integer(ElementOf e) {
-    auto& values = integers_[bounds_[at(e.tensor)]];
-    if (values.empty()) values = integersBelow(bounds_[at(e.tensor)]);
+    auto& values = integers_[bounds_[e.tensor]];
+    if (values.empty()) values = integersBelow(bounds_[e.tensor]);
     return values[hash(e) % values.size()];
   }
   std::vector<Values<ModularAlgebra>> residues(std::uint64_t draw, const std::vector<char>& open) {
@@ -309,7 +309,7 @@ class Sampler {
   }
 
   std::string nameOf(ElementOf e) const {
-    const StageTensor& tensor = stage_.tensors[at(e.tensor)];
+    const StageTensor& tensor = stage_.tensors[e.tensor];
     const Index planes = tensor.info.element == ElementKind::kComplex ? 2 : 1;
     const Position p = unravel(tensor.info.shape, e.flat / planes);
     std::string text = tensorName(stage_, e.tensor) + "[";

@@ -33,9 +33,9 @@ double since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-std::string outputName(const Problem& problem, std::int32_t entry) {
-  const std::int32_t t = problem.plan.lineage[static_cast<std::size_t>(entry)].tensor;
-  return problem.names.text(problem.model.graph.tensors[static_cast<std::size_t>(t)].name);
+std::string outputName(const Problem& problem, EntryId entry) {
+  const TensorId t = problem.plan.lineage[entry].tensor;
+  return problem.names.text(problem.model.graph.tensors[t].name);
 }
 
 // What the process that executes says: an outcome and why, and of a smaller plan that disagrees its

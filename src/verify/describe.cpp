@@ -25,11 +25,10 @@ std::string boxText(const std::string& name, const Equation& e) {
   return text + "]";
 }
 
-std::string coordinatesText(const Plan& plan, const MeshView& mesh, std::int32_t rank) {
+std::string coordinatesText(const Plan& plan, const MeshView& mesh, Rank rank) {
   std::string text;
   for (std::int32_t a = 0; a < mesh.axes(); ++a) {
-    text += (a ? " " : "") + plan.mesh[static_cast<std::size_t>(a)].name + "=" +
-            std::to_string(mesh.coordinate(rank, a));
+    text += (a ? " " : "") + plan.mesh[a].name + "=" + std::to_string(mesh.coordinate(rank, a));
   }
   return text;
 }
@@ -46,13 +45,13 @@ std::string numberText(double value) {
 Counterexample renamed(const Counterexample& example, const Stage& from, const Stage& to) {
   std::map<std::string, std::int32_t> tensors;
   for (std::size_t t = 0; t < from.tensors.size(); ++t)
-    tensors.emplace(instanceName(from, static_cast<std::int32_t>(t)), static_cast<std::int32_t>(t));
+    tensors.emplace(instanceName(from, StageTensorId(t)), static_cast<std::int32_t>(t));
   Counterexample made = example;
   const auto rename = [&](std::string& element) {
     const std::size_t bracket = element.rfind('[');  // names may have such, positions have not
     const auto it = tensors.find(element.substr(0, bracket));
     if (bracket != std::string::npos && it != tensors.end())
-      element = instanceName(to, it->second) + element.substr(bracket);
+      element = instanceName(to, StageTensorId(it->second)) + element.substr(bracket);
   };
   rename(made.element);
   for (Assignment& a : made.assignment) rename(a.element);
@@ -61,30 +60,25 @@ Counterexample renamed(const Counterexample& example, const Stage& from, const S
 
 std::string claimText(const PlanIndex& planIndex, const Stage& stage, const Equation& claim) {
   const Problem& problem = planIndex.problem();
-  const StageTensor& whole = stage.tensors[static_cast<std::size_t>(claim.logical)];
+  const StageTensor& whole = stage.tensors[claim.logical];
   const std::string asked =
-      boxText(problem.names.text(
-                  problem.model.graph.tensors[static_cast<std::size_t>(whole.tensor)].name),
-              claim) +
-      " == ";
+      boxText(problem.names.text(problem.model.graph.tensors[whole.tensor].name), claim) + " == ";
   const Shard* shard = claim.entry < 0 || claim.shard < 0
                            ? nullptr
-                           : &problem.plan.lineage[static_cast<std::size_t>(claim.entry)]
-                                  .shards[static_cast<std::size_t>(claim.shard)];
+                           : &problem.plan.lineage[claim.entry].shards[claim.shard];
   if (shard && shard->parts.size() == 1 && !shard->sum.empty() && !claim.parts.empty()) {
-    const StageTensor& first = stage.tensors[static_cast<std::size_t>(claim.parts.front().first)];
+    const StageTensor& first = stage.tensors[claim.parts.front().first];
     const auto sums = [&](std::int32_t axis) {
       return std::find(shard->sum.begin(), shard->sum.end(), axis) != shard->sum.end();
     };
     std::string axes, where;
     for (const std::int32_t axis : shard->sum)
       axes += (axes.empty() ? "" : ", ") +
-              (axis == kMicrobatchAxis ? std::string("mb")
-                                       : problem.plan.mesh[static_cast<std::size_t>(axis)].name);
+              (axis == kMicrobatchAxis ? std::string("mb") : problem.plan.mesh[axis].name);
     for (std::int32_t a = 0; a < planIndex.mesh().axes(); ++a)
       if (!sums(a))
-        where += (where.empty() ? "" : " ") + problem.plan.mesh[static_cast<std::size_t>(a)].name +
-                 "=" + std::to_string(planIndex.mesh().coordinate(first.rank, a));
+        where += (where.empty() ? "" : " ") + problem.plan.mesh[a].name + "=" +
+                 std::to_string(planIndex.mesh().coordinate(first.rank, a));
     if (first.microbatch.isOne() && !sums(kMicrobatchAxis))
       where += (where.empty() ? "" : " ") + std::string("microbatch ") +
                std::to_string(first.microbatch.number());
@@ -94,18 +88,17 @@ std::string claimText(const PlanIndex& planIndex, const Stage& stage, const Equa
   std::string parts;
   std::size_t shown = 0;
   for (const auto& [part, weight] : claim.parts) {
-    const StageTensor& local = stage.tensors[static_cast<std::size_t>(part)];
+    const StageTensor& local = stage.tensors[part];
     if (++shown > 8) continue;
     parts += (parts.empty() ? "" : " + ");
     if (weight != 1) parts += std::to_string(weight) + " * ";
-    parts += problem.names.text(problem.plan.programs[static_cast<std::size_t>(local.program)]
-                                    .graph.tensors[static_cast<std::size_t>(local.tensor)]
-                                    .name) +
-             " on rank " + std::to_string(local.rank) + " (" +
-             coordinatesText(problem.plan, planIndex.mesh(), local.rank) +
-             (local.microbatch.isOne() ? " microbatch " + std::to_string(local.microbatch.number())
-                                       : std::string()) +
-             ")";
+    parts +=
+        problem.names.text(problem.plan.programs[local.program].graph.tensors[local.tensor].name) +
+        " on rank " + std::to_string(local.rank) + " (" +
+        coordinatesText(problem.plan, planIndex.mesh(), local.rank) +
+        (local.microbatch.isOne() ? " microbatch " + std::to_string(local.microbatch.number())
+                                  : std::string()) +
+        ")";
   }
   if (shown > 8) parts += " + ... (" + std::to_string(claim.parts.size()) + " parts)";
   return asked + parts;
@@ -116,14 +109,13 @@ Defect describeFailure(const PlanIndex& planIndex, const Stage& stage,
   const Problem& problem = planIndex.problem();
   Defect defect;
   defect.kind = DefectKind::kLineage;
-  const Equation& claim = stage.claims[static_cast<std::size_t>(std::clamp<std::int32_t>(
-      outcome.claim, 0, static_cast<std::int32_t>(stage.claims.size()) - 1))];
-  const auto& logical = stage.tensors[static_cast<std::size_t>(claim.logical)];
-  defect.tensor = problem.names.text(
-      problem.model.graph.tensors[static_cast<std::size_t>(logical.tensor)].name);
+  const Equation& claim = stage.claims[std::clamp<std::int32_t>(
+      outcome.claim, 0, static_cast<std::int32_t>(stage.claims.size()) - 1)];
+  const auto& logical = stage.tensors[claim.logical];
+  defect.tensor = problem.names.text(problem.model.graph.tensors[logical.tensor].name);
   std::set<std::int64_t> ranks;
   for (const auto& part : claim.parts) {
-    const StageTensor& local = stage.tensors[static_cast<std::size_t>(part.first)];
+    const StageTensor& local = stage.tensors[part.first];
     ranks.insert(local.rank);
     if (local.microbatch.isOne() && claim.parts.size() == 1)
       defect.microbatch = local.microbatch.number();
@@ -131,7 +123,7 @@ Defect describeFailure(const PlanIndex& planIndex, const Stage& stage,
   defect.entry = claim.entry;
   defect.lineage = claimText(planIndex, stage, claim);
   defect.ranks.assign(ranks.begin(), ranks.end());
-  const LineageEntry& entry = problem.plan.lineage[static_cast<std::size_t>(claim.entry)];
+  const LineageEntry& entry = problem.plan.lineage[claim.entry];
   defect.message = std::string(entry.role == Role::kOutput ? "output '" : "tensor '") +
                    defect.tensor + "' of the plan is not what the model computes (" +
                    (entry.inferred ? "as was inferred"
@@ -147,15 +139,15 @@ Defect describeFailure(const PlanIndex& planIndex, const Stage& stage,
   // beginning before it comes to the next.
   std::map<std::int32_t, std::size_t> producers;
   for (std::size_t i = 0; i < stage.nodes.size(); ++i)
-    for (const std::int32_t t : stage.nodes[i].out)
+    for (const StageTensorId t : stage.nodes[i].out)
       if (t >= 0 && !stage.nodes[i].logical) producers.emplace(t, i);
   std::set<std::pair<std::int32_t, std::int32_t>> listed;
   std::set<std::size_t> reached;
-  std::vector<std::int32_t> level;
+  std::vector<StageTensorId> level;
   for (const auto& part : claim.parts) level.push_back(part.first);
   while (!level.empty()) {
-    std::vector<std::int32_t> next;
-    for (const std::int32_t t : level) {
+    std::vector<StageTensorId> next;
+    for (const StageTensorId t : level) {
       const auto producer = producers.find(t);
       if (producer == producers.end() || !reached.insert(producer->second).second) continue;
       const StageNode& node = stage.nodes[producer->second];
@@ -169,7 +161,7 @@ Defect describeFailure(const PlanIndex& planIndex, const Stage& stage,
   // tensors is where to look.
   if (defect.nodes.empty()) {
     for (const auto& part : claim.parts) {
-      const StageTensor& local = stage.tensors[static_cast<std::size_t>(part.first)];
+      const StageTensor& local = stage.tensors[part.first];
       const Producer producer =
           planIndex.producerOf({local.program, local.tensor, local.rank, local.microbatch});
       if (producer.node >= 0 && listed.emplace(local.program, producer.node).second &&
@@ -189,7 +181,7 @@ Defect describeFailure(const PlanIndex& planIndex, const Stage& stage,
     place.inPlan = false;
     place.pointer = Model::nodePointer(node.node);
     place.op = ops::Registry::instance().at(node.op).name;
-    const Node& source = problem.model.graph.nodes[static_cast<std::size_t>(node.node)];
+    const Node& source = problem.model.graph.nodes[node.node];
     if (source.location) place.location = problem.names.text(source.location);
     defect.nodes.push_back(std::move(place));
   }

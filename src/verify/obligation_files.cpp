@@ -86,7 +86,7 @@ class ObligationFiles {
     for (std::size_t c = 0; c < classes_.size(); ++c) list.push_back(describe(c));
     Json& uncut = index["stages_without_obligation"] = Json::array();
     for (const auto& [entry, reason] : without) {
-      Json stage = describeEntry(entry);
+      Json stage = describeEntry(EntryId(entry));
       stage["reason"] = reason;
       uncut.push_back(std::move(stage));
     }
@@ -133,18 +133,17 @@ class ObligationFiles {
   }
 
  private:
-  Json describeEntry(std::int32_t entry) const {
-    const LineageEntry& e = problem_.plan.lineage[static_cast<std::size_t>(entry)];
+  Json describeEntry(EntryId entry) const {
+    const LineageEntry& e = problem_.plan.lineage[entry];
     return {{"entry", entry},
-            {"tensor", problem_.names.text(
-                           problem_.model.graph.tensors[static_cast<std::size_t>(e.tensor)].name)},
+            {"tensor", problem_.names.text(problem_.model.graph.tensors[e.tensor].name)},
             {"role", toString(e.role)}};
   }
 
   Json describe(std::size_t c) const {
     const ObligationClass& cls = classes_[c];
     Json stages = Json::array();
-    for (const std::int32_t e : cls.entries) stages.push_back(describeEntry(e));
+    for (const EntryId e : cls.entries) stages.push_back(describeEntry(e));
     return {{"class", c},
             {"file", fileName(c)},
             {"missing", nullptr},
@@ -184,7 +183,7 @@ class ObligationFiles {
         (outcome.method == Method::kNone ? "" : std::string(", by ") + toString(outcome.method)) +
         (outcome.reason.empty() ? "" : ": " + outcome.reason));
     for (std::size_t i = 0; i < cls.entries.size() && i < kMostStagesNamed; ++i) {
-      const Json e = describeEntry(cls.entries[i]);
+      const Json e = describeEntry(EntryId(cls.entries[i]));
       notes.head.push_back("stage: /lineage/" + std::to_string(cls.entries[i]) + " " +
                            e["role"].get<std::string>() + " '" + e["tensor"].get<std::string>() +
                            "'");

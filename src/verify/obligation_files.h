@@ -18,7 +18,7 @@ namespace shardproof {
 struct ObligationClass {
   const Stage* stage;
   const StageOutcome* outcome;
-  std::vector<std::int32_t>
+  std::vector<EntryId>
       entries;  // lineage entries whose stages share it, also those that were cut again later
   bool final;   // the report's verdict on one of them rests on it
 };

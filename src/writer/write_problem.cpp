@@ -52,21 +52,21 @@ const char* roleOf(Role role) {
 class ProblemWriter {
  public:
   explicit ProblemWriter(const Problem& problem) : problem_(problem) {
-    const auto note = [&](std::int32_t program, const Graph& graph) {
+    const auto note = [&](ProgramId program, const Graph& graph) {
       for (const DrawnMask& d : graph.drawnMasks) drawn_[{program, d.node}] = d.attributes;
     };
-    note(-1, problem.model.graph);
-    for (std::size_t p = 0; p < problem.plan.programs.size(); ++p)
-      note(static_cast<std::int32_t>(p), problem.plan.programs[p].graph);
+    note(ProgramId(), problem.model.graph);
+    for (const ProgramId p : firstIds<ProgramId>(problem.plan.programs.size()))
+      note(p, problem.plan.programs[p].graph);
   }
 
   std::string model() {
     const Model& m = problem_.model;
     header("shardproof-model", m.name);
     tensors(m.graph);
-    nodes(-1, m.graph, {});
+    nodes(ProgramId(), m.graph, {});
     json_.key("outputs").beginList();
-    for (const std::int32_t t : m.outputs) json_.text(name(m.graph, t));
+    for (const TensorId t : m.outputs) json_.text(name(m.graph, t));
     json_.endList();
     return json_.endObject().take();
   }
@@ -83,13 +83,13 @@ class ProblemWriter {
         .number(p.microbatches)
         .key("programs")
         .beginList(JsonWriter::kLines);
-    for (std::size_t i = 0; i < p.programs.size(); ++i) {
+    for (const ProgramId i : firstIds<ProgramId>(p.programs.size())) {
       const Program& program = p.programs[i];
       json_.beginObject();
       if (!program.at.empty()) coordinates("at", program.at);
       if (program.issueOrder) json_.key("order").text("issue");
       tensors(program.graph);
-      nodes(static_cast<std::int32_t>(i), program.graph, program.communications);
+      nodes(ProgramId(i), program.graph, program.communications);
       json_.endObject();
     }
     json_.endList().key("lineage").beginList(JsonWriter::kLines);
@@ -100,13 +100,12 @@ class ProblemWriter {
 
  private:
   const std::string& text(NameId id) const { return problem_.names.text(id); }
-  const std::string& name(const Graph& graph, std::int32_t tensor) const {
-    return text(graph.tensors[static_cast<std::size_t>(tensor)].name);
+  const std::string& name(const Graph& graph, TensorId tensor) const {
+    return text(graph.tensors[tensor].name);
   }
   const std::string& axisName(std::int32_t axis) const {
     static const std::string kMicrobatch = "mb";
-    return axis == kMicrobatchAxis ? kMicrobatch
-                                   : problem_.plan.mesh[static_cast<std::size_t>(axis)].name;
+    return axis == kMicrobatchAxis ? kMicrobatch : problem_.plan.mesh[axis].name;
   }
 
   void header(const char* format, const std::string& title) {
@@ -122,7 +121,7 @@ class ProblemWriter {
       if (t.kind != TensorKind::kProduced) json_.key("kind").text(kindOf(t.kind));
       if (t.elementDeclared) json_.key("dtype").text(dtypeOf(t.element));
       if (t.constant >= 0) {
-        const ConstantValue& value = *graph.constants[static_cast<std::size_t>(t.constant)];
+        const ConstantValue& value = *graph.constants[t.constant];
         json_.key("value");
         std::size_t next = 0;
         if (value.fill) json_.raw(decimalText(value.elements.front()));
@@ -171,21 +170,18 @@ class ProblemWriter {
     json_.endList();
   }
 
-  void nodes(std::int32_t program, const Graph& graph,
+  void nodes(ProgramId program, const Graph& graph,
              const std::vector<CommunicationSpec>& communications) {
     json_.key("nodes").beginList(JsonWriter::kLines);
-    for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
+    for (const NodeId n : firstIds<NodeId>(graph.nodes.size())) {
       Node node = graph.nodes[n];
-      if (const auto it = drawn_.find({program, static_cast<std::int32_t>(n)});
-          it != drawn_.end()) {
+      if (const auto it = drawn_.find({program, n}); it != drawn_.end()) {
         // The mask is the last operand, and backward it has a (null) result of its own.
         node.attributes = it->second;
         if (node.outCount == node.inCount - 1 && node.inCount > 2) --node.outCount;
         --node.inCount;
       }
-      write(graph, node,
-            node.communication < 0 ? nullptr
-                                   : &communications[static_cast<std::size_t>(node.communication)]);
+      write(graph, node, node.communication < 0 ? nullptr : &communications[node.communication]);
     }
     json_.endList();
   }
@@ -205,7 +201,7 @@ class ProblemWriter {
                        : name(graph, o.tensor));
     }
     json_.endList().key("out").beginList();
-    for (const std::int32_t t : graph.out(node)) {
+    for (const TensorId t : graph.out(node)) {
       if (t < 0) json_.raw("null");
       else json_.text(name(graph, t));
     }

@@ -56,9 +56,13 @@ Certified forged(const Draft& d) {
   for (std::size_t e = 0; e < plan.lineage.size(); ++e) {
     ProofRecord::Entry entry;
     if (plan.lineage[e].role != Role::kInput) {
-      const Stage stage = cutStage(planIndex, static_cast<std::int32_t>(e), informed);
-      entry = {true, static_cast<std::int32_t>(record.classes.size()), stage.usedEntries,
-               0,    planIndex.entryKey(static_cast<std::int32_t>(e)), true};
+      const Stage stage = cutStage(planIndex, EntryId(e), informed);
+      entry = {true,
+               static_cast<std::int32_t>(record.classes.size()),
+               stage.usedEntries,
+               0,
+               planIndex.entryKey(EntryId(e)),
+               true};
       record.classes.push_back({canonicalForm(stage), Method::kNormalForm});
     }
     record.entries.push_back(std::move(entry));
@@ -95,7 +99,7 @@ TEST_F(PipelineLog, ATrueLogHolds) {
   EXPECT_EQ(r.lemmas, 4u);
   EXPECT_EQ(r.proofs, c.log.classes.size());
   EXPECT_EQ(r.provedAgain, r.proofs);
-  EXPECT_EQ(proof(5).assumes, std::vector<std::int32_t>{4});
+  EXPECT_EQ(proof(5).assumes, (test::ids<EntryId>({4})));
 }
 
 TEST_F(PipelineLog, TheOtherCheckerMayMakeTheProofs) {
@@ -111,13 +115,13 @@ TEST_F(PipelineLog, TheOtherCheckerMayMakeTheProofs) {
 TEST_F(PipelineLog, AnAssumptionIsDropped) {
   proof(5).assumes = {};
   expectRejected(c, "/lineage/5", "its stage assumes 4, but none in the log");
-  c.log.forbidden.push_back({2, 3, 4});
+  c.log.forbidden.push_back(test::ids<EntryId>({2, 3, 4}));
   proof(5).forbidden = 1;
   expectRejected(c, "/lineage/5", "another than that of /classes/");
 }
 
 TEST_F(PipelineLog, AnAssumptionIsAdded) {
-  proof(5).assumes = {3, 4};
+  proof(5).assumes = {EntryId(3), EntryId(4)};
   expectRejected(c, "/lineage/5", "its stage assumes 4, but 3, 4 in the log");
 }
 
@@ -132,12 +136,12 @@ TEST_F(PipelineLog, AnEntryIsLeftOut) {
 }
 
 TEST_F(PipelineLog, LemmasInACycle) {
-  proof(3).assumes = {4};
-  proof(4).assumes = {3};
+  proof(3).assumes = {EntryId(4)};
+  proof(4).assumes = {EntryId(3)};
   const CheckLogResult r = check(c);
   ASSERT_EQ(r.findings.size(), 1u);
   EXPECT_EQ(r.findings[0].why, "leads back to the entry itself");
-  proof(3).assumes = {3};
+  proof(3).assumes = {EntryId(3)};
   proof(4).assumes = {};
   expectRejected(c, "/lineage/3/assumes", "leads back");
 }
@@ -145,7 +149,7 @@ TEST_F(PipelineLog, LemmasInACycle) {
 TEST_F(PipelineLog, WhatIsNotProvedIsNotAssumed) {
   proof(4) = {};
   expectRejected(c, "/lineage/5/assumes", "does not call proved");
-  proof(5).assumes = {0};
+  proof(5).assumes = {EntryId(0)};
   expectRejected(c, "/lineage/5/assumes", "is given");
 }
 
@@ -154,7 +158,7 @@ TEST_F(PipelineLog, AnOutputIsNotProved) {
   expectRejected(c, "/outputs/0/entries", "is not proved");
   c.log.outputs[0].entries = {};
   expectRejected(c, "/outputs/0/entries", "do not cover");
-  c.log.outputs[0].entries = {4};
+  c.log.outputs[0].entries = {EntryId(4)};
   expectRejected(c, "/outputs/0/entries", "no output lineage of this tensor");
   c.log.outputs = {};
   expectRejected(c, "/outputs", "has 0 outputs, but the model 1");
@@ -285,12 +289,12 @@ TEST(CheckLog, OutputsAreCoveredByWhatTheLogNames) {
   d.plan["lineage"].push_back(Json::parse(
       R"({"tensor": "o", "role": "output", "shards": [{"box": [[2, 4]], "parts": [{"local": "b"}]}]})"));
   Certified c = certified(d);
-  EXPECT_EQ(c.log.outputs[0].entries, (std::vector<std::int32_t>{1, 2}));
+  EXPECT_EQ(c.log.outputs[0].entries, (test::ids<EntryId>({1, 2})));
   EXPECT_TRUE(check(c).holds());
-  c.log.outputs[0].entries = {1};
+  c.log.outputs[0].entries = {EntryId(1)};
   expectRejected(c, "/outputs/0/entries", "do not cover");
   // That what is named covers the output is not enough: the theorem speaks of every output entry.
-  c.log.outputs[0].entries = {1, 2};
+  c.log.outputs[0].entries = {EntryId(1), EntryId(2)};
   c.log.lineage[2].proof = {};
   expectRejected(c, "/outputs/0/entries", "not proved");
 }
@@ -302,12 +306,12 @@ TEST(CheckLog, WrongLineageIsLeftOutOfTheChain) {
   d.entry(4)["shards"][0]["parts"][0]["mb"] = 0;
   const Certified c = certified(d);
   EXPECT_FALSE(c.log.lineage[4].proof.proved);
-  EXPECT_EQ(c.log.lineage[5].proof.assumes, std::vector<std::int32_t>{3});
+  EXPECT_EQ(c.log.lineage[5].proof.assumes, (test::ids<EntryId>({3})));
   EXPECT_TRUE(check(c).holds());
   // The stage is the one that was cut because the sums had failed.
   ASSERT_EQ(c.log.forbidden.size(), 2u);
   EXPECT_EQ(c.log.forbidden[1],
-            (std::vector<std::int32_t>{4, 5}));  // the output's own stage had failed too
+            (test::ids<EntryId>({4, 5})));  // the output's own stage had failed too
   EXPECT_EQ(c.log.lineage[5].proof.forbidden, 1);
   EXPECT_EQ(c.log.lineage[2].proof.forbidden, 0);
   Certified changed = certified(d);
@@ -340,7 +344,7 @@ TEST(CheckLog, WhatPlacesADropoutIsProved) {
   d.plan["lineage"].push_back(Json::parse(
       R"({"tensor": "y", "role": "checkpoint", "shards": [{"box": [[0, 4]], "parts": [{"local": "y"}]}]})"));
   Certified c = certified(d);
-  EXPECT_EQ(c.log.positioning, std::vector<std::int32_t>{2});
+  EXPECT_EQ(c.log.positioning, (test::ids<EntryId>({2})));
   EXPECT_EQ(c.log.lineage.size(), 4u);  // with the mask's own
   EXPECT_TRUE(check(c).holds());
   Certified other = certified(d);

@@ -23,10 +23,10 @@ ProofLog smallLog(const std::string& file) {
   log.lineage = {{"x \"quoted\"", Role::kInput, {}},
                  {"h", Role::kCheckpoint, {}},
                  {"h", Role::kCheckpoint, {true, 0, {}, 1, 7, false}},
-                 {"o", Role::kOutput, {true, 1, {2}, 0, 9, true}}};
-  log.positioning = {2, 0, 2};
-  log.forbidden = {{}, {0, 1}};
-  log.outputs = {{"o", {3}}};
+                 {"o", Role::kOutput, {true, 1, {EntryId(2)}, 0, 9, true}}};
+  log.positioning = {EntryId(2), EntryId(0), EntryId(2)};
+  log.forbidden = {{}, {EntryId(0), EntryId(1)}};
+  log.outputs = {{"o", {EntryId(3)}}};
   return log;
 }
 
@@ -77,9 +77,9 @@ TEST_F(ProofLogFile, WhatIsWrittenIsRead) {
     EXPECT_EQ(again.lineage[2].proof.forbidden, 1);
     EXPECT_EQ(again.forbidden, log.forbidden);
     EXPECT_FALSE(again.lineage[2].proof.collapse);
-    EXPECT_EQ(again.lineage[3].proof.assumes, std::vector<std::int32_t>{2});
+    EXPECT_EQ(again.lineage[3].proof.assumes, std::vector{EntryId(2)});
     EXPECT_EQ(again.positioning, log.positioning);
-    EXPECT_EQ(again.outputs[0].entries, std::vector<std::int32_t>{3});
+    EXPECT_EQ(again.outputs[0].entries, std::vector{EntryId(3)});
     EXPECT_EQ(proofLogText(again).size() > 0, true);
   }
   const std::string text = proofLogText(smallLog("log.json"));

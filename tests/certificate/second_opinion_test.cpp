@@ -62,9 +62,13 @@ Logged forged(const Draft& d) {
   for (std::size_t e = 0; e < problem->plan.lineage.size(); ++e) {
     ProofRecord::Entry entry;
     if (problem->plan.lineage[e].role != Role::kInput) {
-      const Stage stage = cutStage(planIndex, static_cast<std::int32_t>(e), informed);
-      entry = {true, static_cast<std::int32_t>(record.classes.size()), stage.usedEntries,
-               0,    planIndex.entryKey(static_cast<std::int32_t>(e)), true};
+      const Stage stage = cutStage(planIndex, EntryId(e), informed);
+      entry = {true,
+               static_cast<std::int32_t>(record.classes.size()),
+               stage.usedEntries,
+               0,
+               planIndex.entryKey(EntryId(e)),
+               true};
       record.classes.push_back({canonicalForm(stage), Method::kNormalForm});
     }
     record.entries.push_back(std::move(entry));

@@ -28,7 +28,7 @@ struct Run {
                                    std::int32_t microbatch = -1) const {
     const std::int32_t t = test::findIn(cut.stage, *cut.problem, name, rank, microbatch);
     if (t < 0) throw std::logic_error("the stage has no tensor " + name);
-    return interpreter->value(t).data;
+    return interpreter->value(StageTensorId(t)).data;
   }
   bool paired() const {
     for (const auto& p : interpreter->pairs()) {

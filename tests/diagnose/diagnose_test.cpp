@@ -1,6 +1,6 @@
 // Causes, sentences and mends of small plans that are wrong in known ways.
-#include "ir/clone.h"
 #include "diagnose/diagnose.h"
+#include "ir/clone.h"
 
 #include <gtest/gtest.h>
 
@@ -156,11 +156,11 @@ TEST(DiagnoseEdit, RefusesWhatTheReaderWould) {
   const auto problem = test::read(partial());
   diagnose::Edit edit;
   edit.kind = diagnose::Edit::Kind::kOperand;
-  edit.nodes = {{0, 0}};
+  edit.nodes = {{ProgramId(0), NodeId(0)}};
   edit.index = 0;
-  edit.tensor = 1;  // w for x: shapes that do not fit
+  edit.tensor = TensorId(1);  // w for x: shapes that do not fit
   EXPECT_FALSE(diagnose::apply(*cloneProblem(*problem), edit));
-  edit.nodes = {{0, 99}};
+  edit.nodes = {{ProgramId(0), NodeId(99)}};
   EXPECT_FALSE(diagnose::apply(*cloneProblem(*problem), edit));
 }
 

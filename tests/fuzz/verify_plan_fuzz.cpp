@@ -61,8 +61,10 @@ std::optional<StageOutcome> check(const Stage& stage, bool endToEnd) {
   options.endToEnd = endToEnd;
   try {
     if (!isSmall(stage, endToEnd)) return std::nullopt;
-    return checkStage(stage, options);
-  } catch (const NotSymmetric&) {
+    const StageOutcome outcome = checkStage(stage, options);
+    if (!outcome.needsRefinement) return outcome;
+    return std::nullopt;
+  } catch (const NeedsRefinement&) {
     return std::nullopt;
   } catch (const Unsupported&) {
     return std::nullopt;
@@ -92,10 +94,11 @@ void verifyInProcess(const Problem& problem) {
     if (lineage[e].role != Role::kInput) order.push_back(static_cast<std::int32_t>(e));
   }
   std::sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
-    return std::pair(planIndex.entryKey(a), a) < std::pair(planIndex.entryKey(b), b);
+    return std::pair(planIndex.entryKey(EntryId(a)), a) <
+           std::pair(planIndex.entryKey(EntryId(b)), b);
   });
   std::vector<char> proved(lineage.size(), 0);
-  std::vector<std::int32_t> outputs;
+  std::vector<EntryId> outputs;
   for (const std::int32_t e : order) {
     for (const bool collapsed : {true, false}) {
       CutOptions cut;
@@ -103,7 +106,7 @@ void verifyInProcess(const Problem& problem) {
       cut.maxNodes = kMostNodes;
       std::optional<Stage> stage;
       try {
-        stage = cutStage(planIndex, e, cut);
+        stage = cutStage(planIndex, EntryId(e), cut);
       } catch (const Unsupported&) {
         break;
       }
@@ -119,7 +122,7 @@ void verifyInProcess(const Problem& problem) {
   }
   // A dropout's mask is placed by lineage that must be proved itself before anything is called
   // equivalent.
-  for (const std::int32_t e : problem.plan.positioning) {
+  for (const EntryId e : problem.plan.positioning) {
     if (lineage[at(e)].role != Role::kInput && !proved[at(e)]) return;
   }
   if (outputs.empty()) return;

@@ -103,10 +103,10 @@ TEST(Uses, RangesFollowMoves) {
                       {"tensor": "loss", "role": "output", "shards": [{"box": [], "parts": [{"local": "loss"}]}]}]})");
   const Uses uses(*problem);
   const auto model = [&](const char* name) {
-    return uses.ofModel(test::modelTensor(*problem, name));
+    return uses.ofModel(TensorId(test::modelTensor(*problem, name)));
   };
   const auto local = [&](const char* name) {
-    return uses.ofLocal(0, test::localTensor(*problem, 0, name));
+    return uses.ofLocal(ProgramId(0), TensorId(test::localTensor(*problem, 0, name)));
   };
   EXPECT_EQ(model("ids").high, 10);
   EXPECT_EQ(local("ids").high, 10);

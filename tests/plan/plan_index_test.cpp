@@ -13,8 +13,6 @@
 namespace shardproof {
 namespace {
 
-using Ranks = std::vector<std::int64_t>;
-using Nodes = std::vector<std::int32_t>;
 using test::communicationOf;
 using test::Json;
 using test::localTensor;
@@ -23,25 +21,30 @@ TEST(PlanIndex, FindsProgramsTensorsAndProducers) {
   const auto problem = test::read(test::pipeline());
   const PlanIndex planIndex(*problem);
   ASSERT_TRUE(planIndex.defects().empty());
-  EXPECT_EQ(planIndex.programOf(1), 0);
-  EXPECT_EQ(planIndex.programOf(2), 1);
-  const std::int32_t t = localTensor(*problem, 1, "t");
-  EXPECT_EQ(planIndex.findTensor(
-                1, problem->plan.programs[1].graph.tensors[static_cast<std::size_t>(t)].name),
-            t);
-  EXPECT_EQ(planIndex.findTensor(
-                0, problem->plan.programs[1].graph.tensors[static_cast<std::size_t>(t)].name),
-            -1);
-  ASSERT_EQ(planIndex.producers(1, t).size(), 1u);
-  EXPECT_EQ(planIndex.producers(1, t)[0].node, 1);
-  EXPECT_EQ(planIndex.producerOf({1, t, 3, Microbatch::of(1)}).node, 1);
-  EXPECT_EQ(planIndex.producerOf({0, localTensor(*problem, 0, "x"), 0, Microbatch::of(0)}).node,
-            -1);
+  EXPECT_EQ(planIndex.programOf(Rank(1)), 0);
+  EXPECT_EQ(planIndex.programOf(Rank(2)), 1);
+  const TensorId t = localTensor(*problem, 1, "t");
+  EXPECT_EQ(
+      planIndex.findTensor(
+          ProgramId(1), problem->plan.programs[1].graph.tensors[static_cast<std::size_t>(t)].name),
+      t);
+  EXPECT_EQ(
+      planIndex.findTensor(
+          ProgramId(0), problem->plan.programs[1].graph.tensors[static_cast<std::size_t>(t)].name),
+      -1);
+  ASSERT_EQ(planIndex.producers(ProgramId(1), t).size(), 1u);
+  EXPECT_EQ(planIndex.producers(ProgramId(1), t)[0].node, 1);
+  EXPECT_EQ(planIndex.producerOf({ProgramId(1), t, Rank(3), Microbatch::of(1)}).node, 1);
+  EXPECT_EQ(
+      planIndex
+          .producerOf({ProgramId(0), localTensor(*problem, 0, "x"), Rank(0), Microbatch::of(0)})
+          .node,
+      -1);
   EXPECT_EQ(planIndex.operatorInstances(), 2 * 2 * 2 + 2 * (2 + 2 + 1 + 1));
-  EXPECT_EQ(planIndex.place(1, 1).pointer, "/programs/1/nodes/1");
-  EXPECT_EQ(planIndex.place(1, 1).op, "sum");
-  EXPECT_EQ(planIndex.place(1, 1).location, "plan.py:7");
-  EXPECT_EQ(planIndex.place(1, 3).op, "all_reduce");
+  EXPECT_EQ(planIndex.place(ProgramId(1), NodeId(1)).pointer, "/programs/1/nodes/1");
+  EXPECT_EQ(planIndex.place(ProgramId(1), NodeId(1)).op, "sum");
+  EXPECT_EQ(planIndex.place(ProgramId(1), NodeId(1)).location, "plan.py:7");
+  EXPECT_EQ(planIndex.place(ProgramId(1), NodeId(3)).op, "all_reduce");
 }
 
 TEST(PlanIndex, AnInstanceHasTheProducerOfItsMicrobatch) {
@@ -52,9 +55,9 @@ TEST(PlanIndex, AnInstanceHasTheProducerOfItsMicrobatch) {
   d.program(1)["nodes"].push_back(second);
   const auto problem = test::read(d);
   const PlanIndex planIndex(*problem);
-  const std::int32_t t = localTensor(*problem, 1, "t");
-  EXPECT_EQ(planIndex.producerOf({1, t, 2, Microbatch::of(0)}).node, 1);
-  EXPECT_EQ(planIndex.producerOf({1, t, 2, Microbatch::of(1)}).node, 4);
+  const TensorId t = localTensor(*problem, 1, "t");
+  EXPECT_EQ(planIndex.producerOf({ProgramId(1), t, Rank(2), Microbatch::of(0)}).node, 1);
+  EXPECT_EQ(planIndex.producerOf({ProgramId(1), t, Rank(2), Microbatch::of(1)}).node, 4);
 }
 
 TEST(PlanIndex, KnowsWhichAxesNothingNames) {
@@ -62,12 +65,12 @@ TEST(PlanIndex, KnowsWhichAxesNothingNames) {
   const PlanIndex planIndex(*problem);
   EXPECT_EQ(planIndex.symmetry().classes(0).size(), 2u);
   EXPECT_EQ(planIndex.symmetry().classes(1).size(), 1u);
-  EXPECT_TRUE(planIndex.names(0, 0));
-  EXPECT_FALSE(planIndex.names(0, 1));
-  EXPECT_EQ(planIndex.representativeRanks(), (Ranks{0, 2}));
-  Ranks visited;
-  planIndex.forEachRank({{1, 1}}, [&](std::int64_t r) { visited.push_back(r); });
-  EXPECT_EQ(visited, (Ranks{1, 3}));
+  EXPECT_TRUE(planIndex.names(ProgramId(0), 0));
+  EXPECT_FALSE(planIndex.names(ProgramId(0), 1));
+  EXPECT_EQ(planIndex.representativeRanks(), (test::ids<Rank>({0, 2})));
+  std::vector<Rank> visited;
+  planIndex.forEachRank({{1, 1}}, [&](Rank r) { visited.push_back(r); });
+  EXPECT_EQ(visited, (test::ids<Rank>({1, 3})));
 
   test::Draft named =
       test::pipeline();  // a lineage part that names a coordinate tells the coordinates apart
@@ -88,8 +91,8 @@ TEST(PlanIndex, GroupsAreInRankOrderHoweverTheAxesAreListed) {
   const auto problem = test::read(d);
   const PlanIndex planIndex(*problem);
   EXPECT_TRUE(planIndex.defects().empty());
-  EXPECT_EQ(planIndex.groupOf(communicationOf(*problem, 1, 0), 10),
-            (Ranks{3, 4, 5, 9, 10, 11}));  // a = 1, tp = 1, c = 1
+  EXPECT_EQ(planIndex.groupOf(communicationOf(*problem, 1, 0), Rank(10)),
+            (test::ids<Rank>({3, 4, 5, 9, 10, 11})));  // a = 1, tp = 1, c = 1
 }
 
 TEST(PlanIndex, ListedGroupsKeepTheirOrderAndTheRestOfTheRank) {
@@ -103,20 +106,21 @@ TEST(PlanIndex, ListedGroupsKeepTheirOrderAndTheRestOfTheRank) {
   const auto problem = test::read(d);
   const PlanIndex planIndex(*problem);
   EXPECT_TRUE(planIndex.defects().empty());
-  EXPECT_EQ(planIndex.groupOf(communicationOf(*problem, 0, 0), 2), (Ranks{3, 2}));
+  EXPECT_EQ(planIndex.groupOf(communicationOf(*problem, 0, 0), Rank(2)), (test::ids<Rank>({3, 2})));
 }
 
 TEST(PlanIndex, PartnersOfSendAndReceive) {
   const auto problem = test::read(test::pipeline());
   const PlanIndex planIndex(*problem);
   const CommunicationSpec& send = communicationOf(*problem, 0, 1);
-  EXPECT_EQ(planIndex.groupOf(send, 1), (Ranks{1, 3}));
-  EXPECT_EQ(planIndex.groupOf(communicationOf(*problem, 1, 0), 3), (Ranks{1, 3}));
-  EXPECT_EQ(planIndex.partners(3, send, Microbatch::of(1), 1), (Nodes{0}));
-  EXPECT_EQ(planIndex.partners(3, send, Microbatch::none(), 1),
-            (Nodes{}));  // once is another rendezvous than once per microbatch
-  EXPECT_EQ(planIndex.partners(2, send, Microbatch::of(1), 1),
-            (Nodes{}));  // rank 2 receives from rank 0
+  EXPECT_EQ(planIndex.groupOf(send, Rank(1)), (test::ids<Rank>({1, 3})));
+  EXPECT_EQ(planIndex.groupOf(communicationOf(*problem, 1, 0), Rank(3)), (test::ids<Rank>({1, 3})));
+  EXPECT_EQ(planIndex.partners(Rank(3), send, Microbatch::of(1), Rank(1)),
+            (test::ids<NodeId>({0})));
+  EXPECT_EQ(planIndex.partners(Rank(3), send, Microbatch::none(), Rank(1)),
+            (test::ids<NodeId>({})));  // once is another rendezvous than once per microbatch
+  EXPECT_EQ(planIndex.partners(Rank(2), send, Microbatch::of(1), Rank(1)),
+            (test::ids<NodeId>({})));  // rank 2 receives from rank 0
 }
 
 TEST(PlanIndex, ATagTakesTheMicrobatchsPlace) {
@@ -139,17 +143,19 @@ TEST(PlanIndex, ATagTakesTheMicrobatchsPlace) {
   const auto problem = test::read(d);
   const PlanIndex planIndex(*problem);
   ASSERT_TRUE(planIndex.defects().empty()) << planIndex.defects()[0].message;
-  EXPECT_EQ(planIndex.partners(2, communicationOf(*problem, 0, 1), Microbatch::of(0), 0),
-            (Nodes{0}));  // tag 10
-  EXPECT_EQ(planIndex.partners(2, communicationOf(*problem, 0, 2), Microbatch::of(1), 0),
-            (Nodes{1}));  // tag 11
+  EXPECT_EQ(
+      planIndex.partners(Rank(2), communicationOf(*problem, 0, 1), Microbatch::of(0), Rank(0)),
+      (test::ids<NodeId>({0})));  // tag 10
+  EXPECT_EQ(
+      planIndex.partners(Rank(2), communicationOf(*problem, 0, 2), Microbatch::of(1), Rank(0)),
+      (test::ids<NodeId>({1})));  // tag 11
 }
 
 TEST(PlanIndex, MentionsAreFoundOnThePartsPrograms) {
   const auto problem = test::read(test::pipeline());
   const PlanIndex planIndex(*problem);
-  const auto mentions0 = planIndex.mentions(0, localTensor(*problem, 0, "y"));
-  const auto mentions1 = planIndex.mentions(1, localTensor(*problem, 1, "y"));
+  const auto mentions0 = planIndex.mentions(ProgramId(0), localTensor(*problem, 0, "y"));
+  const auto mentions1 = planIndex.mentions(ProgramId(1), localTensor(*problem, 1, "y"));
   ASSERT_EQ(mentions0.size(), 1u);
   ASSERT_EQ(mentions1.size(), 1u);
   EXPECT_EQ(mentions0[0].entry, 2);
@@ -161,11 +167,11 @@ TEST(PlanIndex, MentionsAreFoundOnThePartsPrograms) {
 TEST(LemmaOrder, FollowsTheComputation) {
   const auto problem = test::read(test::pipeline());
   const PlanIndex planIndex(*problem);
-  EXPECT_EQ(planIndex.entryKey(0), -1);
-  EXPECT_EQ(planIndex.entryKey(1), -1);
-  EXPECT_LT(planIndex.entryKey(2), planIndex.entryKey(3));
-  EXPECT_LT(planIndex.entryKey(3), planIndex.entryKey(4));
-  EXPECT_LT(planIndex.entryKey(4), planIndex.entryKey(5));
+  EXPECT_EQ(planIndex.entryKey(EntryId(0)), -1);
+  EXPECT_EQ(planIndex.entryKey(EntryId(1)), -1);
+  EXPECT_LT(planIndex.entryKey(EntryId(2)), planIndex.entryKey(EntryId(3)));
+  EXPECT_LT(planIndex.entryKey(EntryId(3)), planIndex.entryKey(EntryId(4)));
+  EXPECT_LT(planIndex.entryKey(EntryId(4)), planIndex.entryKey(EntryId(5)));
 }
 
 TEST(LemmaOrder, DoesNotDependOnThePositionInTheFile) {
@@ -173,8 +179,8 @@ TEST(LemmaOrder, DoesNotDependOnThePositionInTheFile) {
   std::swap(d.entry(2), d.entry(4));
   const auto problem = test::read(d);
   const PlanIndex planIndex(*problem);
-  EXPECT_LT(planIndex.entryKey(4), planIndex.entryKey(3));
-  EXPECT_LT(planIndex.entryKey(3), planIndex.entryKey(2));
+  EXPECT_LT(planIndex.entryKey(EntryId(4)), planIndex.entryKey(EntryId(3)));
+  EXPECT_LT(planIndex.entryKey(EntryId(3)), planIndex.entryKey(EntryId(2)));
 }
 
 // Every rank has a program of its own, in any order in the file. Communication is looked at on one
@@ -197,7 +203,7 @@ TEST(LemmaOrder, DoesNotDependOnTheOrderOfPrograms) {
     const PlanIndex planIndex(*problem);
     EXPECT_TRUE(planIndex.defects().empty());
     for (std::int32_t e = 2; e < 5; ++e)
-      EXPECT_LT(planIndex.entryKey(e), planIndex.entryKey(e + 1)) << round;
+      EXPECT_LT(planIndex.entryKey(EntryId(e)), planIndex.entryKey(EntryId(e + 1))) << round;
   }
 }
 
@@ -216,7 +222,7 @@ TEST(LemmaOrder, NodesInACycleShareAKey) {
   const auto problem = test::read(d);
   const PlanIndex planIndex(*problem);
   ASSERT_TRUE(planIndex.defects().empty()) << planIndex.defects()[0].message;
-  EXPECT_EQ(planIndex.entryKey(2), planIndex.entryKey(3));
+  EXPECT_EQ(planIndex.entryKey(EntryId(2)), planIndex.entryKey(EntryId(3)));
 }
 
 // On every plan: what a stage assumes comes strictly earlier in one linear order, so no chain of
@@ -229,10 +235,9 @@ TEST(LemmaOrder, NoStageOfARealPlanAssumesALaterEntry) {
     any = true;
     const PlanIndex planIndex(*problem);
     ASSERT_TRUE(planIndex.defects().empty());
-    for (std::size_t e = 0; e < problem->plan.lineage.size(); ++e) {
-      if (problem->plan.lineage[e].role == Role::kInput) continue;
-      const auto entry = static_cast<std::int32_t>(e);
-      for (const std::int32_t f : cutStage(planIndex, entry, {}).usedEntries) {
+    for (const EntryId entry : firstIds<EntryId>(problem->plan.lineage.size())) {
+      if (problem->plan.lineage[entry].role == Role::kInput) continue;
+      for (const EntryId f : cutStage(planIndex, entry, {}).usedEntries) {
         EXPECT_LT(std::make_pair(planIndex.entryKey(f), f),
                   std::make_pair(planIndex.entryKey(entry), entry))
             << name;

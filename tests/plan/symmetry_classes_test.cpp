@@ -94,7 +94,7 @@ TEST(SymmetryClasses, RanksThatStandForTheOthers) {
   Draft d = oneRankApart();
   d.program(4)["nodes"][0] = {{"op", "mul"}, {"in", {"x", "x"}}, {"out", {"o"}}};
   const auto problem = test::read(d);
-  EXPECT_EQ(PlanIndex(*problem).representativeRanks(), (std::vector<std::int64_t>{0, 1, 4, 5}));
+  EXPECT_EQ(PlanIndex(*problem).representativeRanks(), (test::ids<Rank>({0, 1, 4, 5})));
 }
 
 }  // namespace

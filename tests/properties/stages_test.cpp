@@ -64,11 +64,11 @@ class RandomStage {
     made.logical = true;
     made.op = id;
     made.attributes = std::make_shared<const Attributes>(attributes);
-    made.in = in;
+    for (const std::int32_t operand : in) made.in.emplace_back(operand);
     std::int32_t first = -1;
     for (const ops::TensorInfo& result :
          operation.infer(ops::Signature{attributes, operands, results})) {
-      made.out.push_back(result.absent ? -1 : add(result, Origin::kComputed));
+      made.out.push_back(StageTensorId(result.absent ? -1 : add(result, Origin::kComputed)));
       if (first < 0) first = made.out.back();
     }
     stage.nodes.push_back(made);
@@ -224,7 +224,7 @@ std::vector<typename A::Element> resultsOf(const RandomStage& random, const Redu
   std::vector<typename A::Element> results;
   for (std::size_t t = 0; t < random.stage.tensors.size(); ++t) {
     if (random.stage.tensors[t].origin != Origin::kComputed) continue;
-    const auto& data = interpreter.value(static_cast<std::int32_t>(t)).data;
+    const auto& data = interpreter.value(StageTensorId(t)).data;
     results.insert(results.end(), data.begin(), data.end());
   }
   return results;

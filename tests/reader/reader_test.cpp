@@ -109,14 +109,14 @@ TEST_F(ReaderTest, ReadsTheModel) {
   ASSERT_EQ(m.graph.nodes.size(), 2u);
   EXPECT_EQ(m.graph.tensors[0].kind, TensorKind::kInput);
   EXPECT_EQ(m.graph.tensors[3].shape, (Shape{8, 6}));
-  EXPECT_EQ(m.tensorPointer(3, problem->names), "/tensors/y~1~0");
+  EXPECT_EQ(m.tensorPointer(TensorId(3), problem->names), "/tensors/y~1~0");
   ASSERT_EQ(m.graph.tensors[2].constant, 0);
   EXPECT_TRUE(m.graph.constants[0]->fill);
   EXPECT_EQ(m.graph.constants[0]->elements.at(0),
             Rational(3, 20));  // exact, not the nearest double
   EXPECT_EQ(m.graph.in(m.graph.nodes[1])[0].tensor, 3);
   EXPECT_EQ(m.graph.out(m.graph.nodes[1])[0], 4);
-  EXPECT_EQ(m.outputs, std::vector<std::int32_t>{4});
+  EXPECT_EQ(m.outputs, std::vector{TensorId(4)});
   EXPECT_EQ(problem->names.text(m.graph.nodes[0].location), "small.py:1");
   EXPECT_EQ(problem->attributes.canonicalText(m.graph.nodes[1].attributes), "{\"alpha\":2}");
 }

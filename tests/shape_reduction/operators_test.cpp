@@ -41,9 +41,9 @@ struct SingleNode {
     };
     const std::vector<ops::TensorInfo> operands = infosOf(call);
     for (std::size_t i = 0; i < operands.size(); ++i)
-      node.in.push_back(add(operands[i], Origin::kVariable, call.in[i].present));
+      node.in.push_back(StageTensorId(add(operands[i], Origin::kVariable, call.in[i].present)));
     for (const ops::TensorInfo& result : inferResults(call))
-      node.out.push_back(add(result, Origin::kComputed, !result.absent));
+      node.out.push_back(StageTensorId(add(result, Origin::kComputed, !result.absent)));
     stage.nodes.push_back(node);
     ReductionOptions options;
     options.keepAbsolute = true;  // the entries of a reduced causal mask have no value

@@ -283,11 +283,11 @@ TEST(Reduction, BlocksOfACollapsedAxisHaveWeights) {
   expectDim(r.dim("x", 0, 0), {0}, {10});
 }
 
-void expectNotSymmetric(const Draft& d, const std::string& why) {
+void expectNeedsRefinement(const Draft& d, const std::string& why) {
   try {
     reduced(d, 1);
     FAIL() << "expected: " << why;
-  } catch (const NotSymmetric& error) {
+  } catch (const NeedsRefinement& error) {
     EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
   }
   CutOptions options;
@@ -297,13 +297,13 @@ void expectNotSymmetric(const Draft& d, const std::string& why) {
 }
 
 TEST(Reduction, WhatTellsCoordinatesApart) {
-  expectNotSymmetric(
+  expectNeedsRefinement(
       rowsOver(
           8,
           R"({"op": "slice", "in": ["x"], "out": ["f"], "attrs": {"dim": 0, "stop": 1}}, {"op": "add", "in": ["x", "f"], "out": ["o"]})",
           kNegate, R"(, "f": {"shape": [1, 3]})"),
       "an operator takes a stretch");
-  expectNotSymmetric(
+  expectNeedsRefinement(
       rowsOver(
           8,
           R"({"op": "slice", "in": ["x"], "out": ["f"], "attrs": {"dim": 0, "step": 20}}, {"op": "sum", "in": ["f"], "out": ["s"]}, {"op": "add", "in": ["x", "s"], "out": ["o"]})",
@@ -317,10 +317,10 @@ TEST(Reduction, WhatTellsCoordinatesApart) {
   d.tensor(0, "s") = Json::parse(R"({"shape": []})");
   d.plan["lineage"].push_back(Json::parse(
       R"({"tensor": "x", "role": "input", "shards": [{"box": [[0, 5], [0, 3]], "step": {"dp": [5, 0]}, "parts": [{"local": "x2"}]}]})"));
-  expectNotSymmetric(d, "different steps");
+  expectNeedsRefinement(d, "different steps");
   // A box that every coordinate holds, over some of the blocks.
   d.entry(2)["shards"][0]["step"] = Json::object();
-  expectNotSymmetric(d, "covers some blocks");
+  expectNeedsRefinement(d, "covers some blocks");
   // A box that reaches into the next coordinate's block.
   d = rowsOver(8, kNegate, kNegate);
   d.entry(0)["shards"][0]["box"] = {{5, 15}, {0, 3}};
@@ -328,14 +328,14 @@ TEST(Reduction, WhatTellsCoordinatesApart) {
   d.model["tensors"]["o"]["shape"][0] = 85;
   d.entry(1)["shards"].push_back(Json::parse(
       R"({"box": [[75, 85], [0, 3]], "step": {"dp": [0, 0]}, "parts": [{"local": "o"}]})"));
-  EXPECT_THROW(reduced(d, 1), NotSymmetric);
+  EXPECT_THROW(reduced(d, 1), NeedsRefinement);
 }
 
 TEST(Reduction, ASummandMayInvolveFewCoordinates) {
   const std::string two =
       R"({"op": "einsum", "in": ["x", "x"], "out": ["s"], "attrs": {"equation": "ia,jb->"}}, {"op": "add", "in": ["x", "s"], "out": ["o"]})";
-  expectNotSymmetric(rowsOver(8, two, kNegate, R"(, "s": {"shape": []})"),
-                     "a summand involves more coordinates");
+  expectNeedsRefinement(rowsOver(8, two, kNegate, R"(, "s": {"shape": []})"),
+                        "a summand involves more coordinates");
   const std::string one =
       R"({"op": "sum", "in": ["x"], "out": ["s"]}, {"op": "add", "in": ["x", "s"], "out": ["o"]})";
   EXPECT_NO_THROW(reduced(rowsOver(8, one, kNegate, R"(, "s": {"shape": []})"), 1));
@@ -356,12 +356,12 @@ TEST(Reduction, OfRealPlansKeepsTheFullSizeInItsWeights) {
     std::size_t uncollapsed = 0;
     for (std::size_t e = 0; e < problem->plan.lineage.size(); ++e) {
       if (problem->plan.lineage[e].role == Role::kInput) continue;
-      const Stage stage = cutStage(planIndex, static_cast<std::int32_t>(e), {});
+      const Stage stage = cutStage(planIndex, EntryId(e), {});
       if (!forms.insert(canonicalForm(stage)).second) continue;
       ReducedStage result;
       try {
         result = reduceStage(stage, {});
-      } catch (const NotSymmetric&) {
+      } catch (const NeedsRefinement&) {
         ++uncollapsed;
         continue;
       } catch (const Unsupported& error) {

@@ -59,7 +59,7 @@ TEST(Shrink, FactorsFollowTheRanksThatTheyStandFor) {
   EXPECT_TRUE(s.factorsExplained);
   EXPECT_EQ(verdictOf(*s.problem), Verdict::kEquivalent);
   EXPECT_LT(s.elements, s.fullElements / 10);
-  EXPECT_EQ(s.entryOf, (std::vector<std::int32_t>{0, 1}));
+  EXPECT_EQ(s.entryOf, (std::vector{EntryId(0), EntryId(1)}));
 }
 
 TEST(Shrink, WithoutADecimalTheOperatorDivides) {

@@ -67,8 +67,8 @@ Forms formsOf(const Draft& d) {
   const ModelFacts facts = modelFacts(*problem);
   CutOptions options;
   options.facts = &facts;
-  return {canonicalForm(cutStage(planIndex, 2, options)),
-          canonicalForm(cutStage(planIndex, 4, options))};
+  return {canonicalForm(cutStage(planIndex, EntryId(2), options)),
+          canonicalForm(cutStage(planIndex, EntryId(4), options))};
 }
 
 TEST(Canonical, EqualLayersHaveEqualForms) {
@@ -126,9 +126,9 @@ TEST(Canonical, EveryFieldThatDecidesAProofCounts) {
       [](Stage& s) { s.nodes[0].op = s.nodes[1].op; },
       [&](Stage& s) { s.nodes[1].attributes = empty; },
       [](Stage& s) { std::swap(s.nodes[0].in[0], s.nodes[0].in[1]); },
-      [](Stage& s) { s.nodes[0].in[1] = -1; },
+      [](Stage& s) { s.nodes[0].in[1] = StageTensorId(); },
       [](Stage& s) { s.nodes[0].in.pop_back(); },
-      [](Stage& s) { s.nodes[1].out[0] = -1; },
+      [](Stage& s) { s.nodes[1].out[0] = StageTensorId(); },
       [](Stage& s) { s.nodes.pop_back(); },
       [&](Stage& s) {
         node(s, Communication::kAllGather).communication = Communication::kAllReduce;
@@ -142,10 +142,10 @@ TEST(Canonical, EveryFieldThatDecidesAProofCounts) {
         std::swap(node(s, Communication::kAllGather).in[0],
                   node(s, Communication::kAllGather).in[1]);
       },
-      [](Stage& s) { s.claims[0].logical += 1; },
+      [](Stage& s) { ++s.claims[0].logical; },
       [](Stage& s) { s.claims[0].box[0].first += 1; },
       [](Stage& s) { s.claims[0].box[0].second -= 1; },
-      [](Stage& s) { s.claims[0].parts[0].first += 1; },
+      [](Stage& s) { ++s.claims[0].parts[0].first; },
       [](Stage& s) { s.claims[0].parts[0].second = 2; },
       [](Stage& s) { s.claims[0].parts.push_back(s.claims[0].parts[0]); },
       [](Stage& s) {
@@ -187,15 +187,15 @@ TEST(Canonical, EveryFieldThatDecidesAProofCounts) {
 TEST(Canonical, NamesRanksAndPlacesDoNotCount) {
   const auto c = test::cut(twoLayers(), 2);
   Stage other = c.stage;
-  other.entry = 77;
-  other.usedEntries = {1, 2, 3};
+  other.entry = EntryId(77);
+  other.usedEntries = {EntryId(1), EntryId(2), EntryId(3)};
   for (StageTensor& t : other.tensors) {
     if (t.origin == Origin::kConstant) continue;  // its value is looked up by these
-    t.tensor += 1, t.program += 1, t.rank += 1, t.microbatch = Microbatch::of(7);
+    ++t.tensor, ++t.program, ++t.rank, t.microbatch = Microbatch::of(7);
   }
   for (StageNode& n : other.nodes)
-    n.program += 1, n.node += 1, n.rank += 1, n.microbatch = Microbatch::of(7);
-  for (Equation& e : other.claims) e.entry += 1, e.shard += 1;
+    ++n.program, ++n.node, ++n.rank, n.microbatch = Microbatch::of(7);
+  for (Equation& e : other.claims) ++e.entry, e.shard += 1;
   EXPECT_EQ(canonicalForm(other), canonicalForm(c.stage));
   other.collapsedAxes = {CollapsedAxis::whole(0, 8)};
   const std::string form = canonicalForm(other);

@@ -13,7 +13,6 @@ namespace shardproof {
 namespace {
 
 using Names = std::vector<std::string>;
-using Entries = std::vector<std::int32_t>;
 using test::Draft;
 using test::findIn;
 using test::Json;
@@ -30,7 +29,7 @@ Origin originOf(const test::Cut& c, const std::string& name, std::int32_t rank =
 
 TEST(Cutter, StopsAtLineageThatItMayAssume) {
   const auto c = test::cut(test::pipeline(), 5);  // s, from t
-  EXPECT_EQ(c.stage.usedEntries, (Entries{4}));
+  EXPECT_EQ(c.stage.usedEntries, (test::ids<EntryId>({4})));
   EXPECT_EQ(opsOf(c.stage, false), (Names{"add", "add", "all_reduce",
                                           "broadcast"}));  // tp is small: each of its ranks has a
                                                            // claim, and receives what one computes
@@ -45,7 +44,7 @@ TEST(Cutter, StopsAtLineageThatItMayAssume) {
 
 TEST(Cutter, StopsAtTheNearestLineageOnBothSides) {
   const auto c = test::cut(test::pipeline(), 4);  // the sums t, from y where it was received
-  EXPECT_EQ(c.stage.usedEntries, (Entries{3}));
+  EXPECT_EQ(c.stage.usedEntries, (test::ids<EntryId>({3})));
   EXPECT_EQ(opsOf(c.stage, false), (Names{"sum", "sum", "sum", "sum"}));
   EXPECT_EQ(opsOf(c.stage, true), (Names{"sum"}));
   EXPECT_EQ(c.stage.assumptions.size(), 4u);
@@ -55,7 +54,7 @@ TEST(Cutter, StopsAtTheNearestLineageOnBothSides) {
 
 TEST(Cutter, GoesThroughCommunicationToItsPartner) {
   const auto c = test::cut(test::pipeline(), 3);
-  EXPECT_EQ(c.stage.usedEntries, (Entries{2}));
+  EXPECT_EQ(c.stage.usedEntries, (test::ids<EntryId>({2})));
   EXPECT_EQ(opsOf(c.stage, false), (Names{"recv", "recv", "recv", "recv"}));
   EXPECT_EQ(originOf(c, "y", 1, 1), Origin::kBoundary);
   EXPECT_EQ(originOf(c, "y", 3, 1), Origin::kComputed);
@@ -75,9 +74,9 @@ TEST(Cutter, ExcludedDeepenedAndLaterEntriesAreNotAssumed) {
   excluded[4] = 1;
   CutOptions options;
   options.excluded = &excluded;
-  EXPECT_EQ(test::cut(d, 5, options).stage.usedEntries, (Entries{3}));
-  options.deepened = {3};
-  EXPECT_EQ(test::cut(d, 5, options).stage.usedEntries, (Entries{2}));
+  EXPECT_EQ(test::cut(d, 5, options).stage.usedEntries, (test::ids<EntryId>({3})));
+  options.deepened = {EntryId(3)};
+  EXPECT_EQ(test::cut(d, 5, options).stage.usedEntries, (test::ids<EntryId>({2})));
 }
 
 // For evaluation in numbers the model begins at its inputs and the plan at what is proved, other
@@ -93,7 +92,7 @@ TEST(Cutter, ModelFromItsInputsAndPlanFromWhatIsProved) {
   const std::size_t all = whole.stage.nodes.size();
   proved[3] = 1;  // y where it was received
   const auto from = test::cut(d, 5, options);
-  EXPECT_EQ(from.stage.usedEntries, (Entries{3}));
+  EXPECT_EQ(from.stage.usedEntries, (test::ids<EntryId>({3})));
   EXPECT_EQ(opsOf(from.stage, true), (Names{"linear", "sum"}));
   EXPECT_LT(from.stage.nodes.size(), all);
   EXPECT_EQ(originOf(from, "x"), Origin::kVariable);
@@ -109,9 +108,9 @@ TEST(Cutter, ModelFromItsInputsAndPlanFromWhatIsProved) {
 TEST(Cutter, EqualEntriesDoNotProveEachOther) {
   Draft d = test::pipeline();
   d.plan["lineage"].push_back(d.entry(3));
-  EXPECT_EQ(test::cut(d, 3).stage.usedEntries, (Entries{2}));
+  EXPECT_EQ(test::cut(d, 3).stage.usedEntries, (test::ids<EntryId>({2})));
   const auto second = test::cut(d, 6);
-  EXPECT_EQ(second.stage.usedEntries, (Entries{3}));
+  EXPECT_EQ(second.stage.usedEntries, (test::ids<EntryId>({3})));
   EXPECT_TRUE(second.stage.nodes.empty());
 }
 
@@ -134,8 +133,8 @@ TEST(Cutter, SizeLimit) {
 TEST(Cutter, SeveralClaimsInOneStage) {
   const auto problem = test::read(test::pipeline());
   const PlanIndex planIndex(*problem);
-  const Stage stage = cutStages(planIndex, {4, 5}, {});
-  EXPECT_EQ(stage.usedEntries, (Entries{3}));  // what the earliest of them may assume
+  const Stage stage = cutStages(planIndex, {EntryId(4), EntryId(5)}, {});
+  EXPECT_EQ(stage.usedEntries, (test::ids<EntryId>({3})));  // what the earliest of them may assume
   EXPECT_EQ(stage.claims.size(), 3u);
   EXPECT_EQ(stage.claims[0].entry, 4);
   EXPECT_EQ(stage.claims[1].entry, 5);
@@ -160,7 +159,7 @@ TEST(Cutter, CopiesShareTheirSource) {
   d.plan["lineage"].push_back(Json::parse(
       R"({"tensor": "bt", "role": "checkpoint", "shards": [{"box": [[0, 3], [0, 2]], "parts": [{"local": "bt"}]}]})"));
   const auto c = test::cut(d, 1);
-  EXPECT_EQ(c.stage.usedEntries, (Entries{2}));
+  EXPECT_EQ(c.stage.usedEntries, (test::ids<EntryId>({2})));
   EXPECT_EQ(originOf(c, "h"), Origin::kVariable);
   EXPECT_EQ(originOf(c, "a"), Origin::kComputed);
   EXPECT_EQ(findIn(c.stage, *c.problem, "x"), -1);  // the slice does not go past the source
@@ -238,7 +237,7 @@ TEST(Cutter, CollapsedAxesGiveTheSameVerdictAsSmallOnes) {
 TEST(Cutter, ACollapsedAxisInsideAnEnumeratedOneIsCutAgain) {
   const auto c = test::cut(rowSums(2, 8), 1);
   EXPECT_EQ(c.stage.collapsedAxes.size(), 1u);
-  EXPECT_THROW(checkStage(c.stage, {}), NotSymmetric);
+  EXPECT_TRUE(checkStage(c.stage, {}).needsRefinement);
   CutOptions options;
   options.collapse = false;
   const auto whole = test::cut(rowSums(2, 8), 1, options);
@@ -316,7 +315,7 @@ TEST(Cutter, RendezvousAreNotMixedUp) {
   const auto problem = test::read(d);
   const PlanIndex planIndex(*problem);
   ASSERT_TRUE(planIndex.defects().empty());
-  const Stage stage = cutStages(planIndex, {2, 3}, {});
+  const Stage stage = cutStages(planIndex, {EntryId(2), EntryId(3)}, {});
   std::size_t reduces = 0, receives = 0;
   for (const StageNode& n : stage.nodes) {
     reduces += n.communication == Communication::kAllReduce && n.in.size() == 3;
@@ -327,8 +326,9 @@ TEST(Cutter, RendezvousAreNotMixedUp) {
   EXPECT_EQ(checkStage(stage, {}).verdict, StageVerdict::kProved);
   d.entry(3)["shards"][0]["parts"][0]["local"] = "a";
   const auto wrong = test::read(d);
-  const PlanIndex wrongJoin(*wrong);
-  EXPECT_EQ(checkStage(cutStages(wrongJoin, {2, 3}, {}), {}).verdict, StageVerdict::kRefuted);
+  const PlanIndex wrongIndex(*wrong);
+  EXPECT_EQ(checkStage(cutStages(wrongIndex, {EntryId(2), EntryId(3)}, {}), {}).verdict,
+            StageVerdict::kRefuted);
 }
 
 TEST(Cutter, ANamedMicrobatchIsApartInMicrobatchesOnly) {

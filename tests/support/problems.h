@@ -110,11 +110,10 @@ inline std::int32_t modelTensor(const Problem& problem, const std::string& name)
   }
   throw std::logic_error("the test looks for a tensor that the model does not have: " + name);
 }
-inline std::int32_t localTensor(const Problem& problem, std::int32_t program,
-                                const std::string& name) {
+inline TensorId localTensor(const Problem& problem, std::int32_t program, const std::string& name) {
   const auto& tensors = problem.plan.programs[static_cast<std::size_t>(program)].graph.tensors;
-  for (std::size_t t = 0; t < tensors.size(); ++t) {
-    if (problem.names.text(tensors[t].name) == name) return static_cast<std::int32_t>(t);
+  for (const TensorId t : firstIds<TensorId>(tensors.size())) {
+    if (problem.names.text(tensors[t].name) == name) return t;
   }
   throw std::logic_error("the test looks for a tensor that the program does not have: " + name);
 }
@@ -157,6 +156,14 @@ inline std::vector<std::string> opsOf(const Stage& stage, bool logical) {
   return list;
 }
 
+// Ids by their numbers.
+template <class AnyId>
+std::vector<AnyId> ids(std::initializer_list<int> numbers) {
+  std::vector<AnyId> made;
+  for (const int n : numbers) made.emplace_back(n);
+  return made;
+}
+
 // A problem, its index and one stage, kept alive together.
 struct Cut {
   std::unique_ptr<Problem> problem;
@@ -171,7 +178,7 @@ inline Cut cut(std::unique_ptr<Problem> problem, std::int32_t entry,
   const ModelFacts facts = modelFacts(*problem);
   CutOptions informed = options;
   if (!informed.facts) informed.facts = &facts;
-  Stage stage = cutStage(*planIndex, entry, informed);
+  Stage stage = cutStage(*planIndex, EntryId(entry), informed);
   return {std::move(problem), std::move(planIndex), std::move(stage)};
 }
 inline Cut cut(const Draft& d, std::int32_t entry, const CutOptions& options = {}) {

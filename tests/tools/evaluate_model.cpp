@@ -82,7 +82,7 @@ class Evaluator {
       try {
         evaluate(graph_.nodes[n]);
       } catch (const std::exception& error) {
-        throw std::runtime_error(Model::nodePointer(static_cast<std::int32_t>(n)) + ", " +
+        throw std::runtime_error(Model::nodePointer(NodeId(n)) + ", " +
                                  ops::Registry::instance().at(graph_.nodes[n].op).name + ": " +
                                  error.what());
       }

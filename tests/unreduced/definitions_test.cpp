@@ -23,11 +23,13 @@ struct OneNode {
     node.attributes = std::make_shared<const Attributes>(call.attributes);
     const auto in = ops::testing::infosOf(call), out = ops::testing::inferResults(call);
     for (std::size_t i = 0; i < call.in.size(); ++i) {
-      node.in.push_back(call.in[i].present ? static_cast<std::int32_t>(stage.tensors.size()) : -1);
+      node.in.push_back(
+          StageTensorId(call.in[i].present ? static_cast<std::int32_t>(stage.tensors.size()) : -1));
       if (call.in[i].present) add(in[i], Origin::kUnbound);
     }
     for (const ops::TensorInfo& info : out) {
-      node.out.push_back(info.absent ? -1 : static_cast<std::int32_t>(stage.tensors.size()));
+      node.out.push_back(
+          StageTensorId(info.absent ? -1 : static_cast<std::int32_t>(stage.tensors.size())));
       if (!info.absent) add(info, Origin::kComputed);
     }
     stage.nodes.push_back(node);

@@ -57,7 +57,7 @@ TEST(Describe, CounterexamplesOfAnotherStageGetItsNames) {
   Stage from, to;
   from.tensors.resize(2);
   from.tensors[0].logical = true;
-  from.tensors[1].rank = 3;
+  from.tensors[1].rank = Rank(3);
   to = from;
   Names a, b;
   from.names = &a;
@@ -66,7 +66,7 @@ TEST(Describe, CounterexamplesOfAnotherStageGetItsNames) {
   from.tensors[1].name = a.intern("y.part");
   to.tensors[0].name = b.intern("z");
   to.tensors[1].name = b.intern("z.part");
-  to.tensors[1].rank = 5;
+  to.tensors[1].rank = Rank(5);
   Counterexample example;
   example.element = "y[0, 1]";
   example.assignment = {{"local y.part@rank 3[2, 0]", 1}, {"something else[0]", 2}};

@@ -1,0 +1,149 @@
+// Proofs beyond equal normal forms: by multiplying out, with as many positions kept apart as the
+// product needs (docs/soundness.md, "Representatives with weights"), and by the solver.
+#include <algorithm>
+#include <chrono>
+#include "smt/solver.h"
+#include "terms/domain.h"
+
+#include "checker/stage_checker.h"
+
+namespace shardproof {
+
+namespace {
+
+constexpr std::size_t kExpansionBudget = 200'000;
+constexpr double kSolverShare = 0.6;
+constexpr double kExpansionShare =
+    0.2;  // of the time for a stage: the solver has the most of the rest
+
+}  // namespace
+
+void StageChecker::decideBySolver() {
+  if (options_.checker ==
+      Checker::kZ3) {  // the solver is told to look only where both sides are defined
+    TermAlgebra algebra(TermAlgebra::Mode::kNormalized, mostTerms(options_.memoryMegabytes));
+    Terms terms(stage_, reduced_, algebra);
+    execute(terms, algebra);
+    undefined_ = undefinedInPlan(terms, algebra);
+    if (!undefined_.empty()) {
+      if (!refuteInNumbers()) throw Unsupported(undefined_);
+      return;
+    }
+  }
+  Obligation obligation = buildObligation(stage_, reductionOptions_, Positions::kConclusive,
+                                          mostTerms(options_.memoryMegabytes), outcome_.seconds);
+  reduced_ = std::move(obligation.reduced);
+  reductionOptions_ = obligation.reduction;
+  free_ = std::move(obligation.free);
+  dropped_ = obligation.droppedAssumption;
+  describeShapes();
+  solve(obligation);
+}
+
+bool StageChecker::proveExpanded(TermAlgebra& algebra,
+                                 const std::vector<std::pair<Term, Term>>& unequal) {
+  if (!expandedEqual(algebra, unequal)) return false;
+  const int extra = extraPositionsFor(unequal, algebra, stage_, reduced_);
+  if (extra > reductionOptions_.extraPositions) {
+    if (extra > kMostExtraPositions) {
+      refusal_ = "the expanded form multiplies more factors than positions can be kept apart";
+      return false;
+    }
+    const ReductionOptions before = reductionOptions_;
+    try {
+      ReductionOptions wider = before;
+      wider.extraPositions = extra;
+      reduce(wider);
+      TermAlgebra fresh(TermAlgebra::Mode::kNormalized, mostTerms(options_.memoryMegabytes));
+      Terms again(stage_, reduced_, fresh);
+      execute(again, fresh);
+      const auto left = differing(again);
+      if (!expandedEqual(fresh, left) || extraPositionsFor(left, fresh, stage_, reduced_) > extra)
+        throw Unsupported(
+            "the expanded form could not be confirmed with more positions kept apart");
+    } catch (const Unsupported& error) {
+      refusal_ = error.what();
+      reduce(before);
+      return false;
+    }
+  }
+  outcome_.verdict = StageVerdict::kProved;
+  outcome_.method = Method::kPolynomial;
+  describeShapes();
+  return true;
+}
+
+bool StageChecker::expandedEqual(TermAlgebra& algebra,
+                                 const std::vector<std::pair<Term, Term>>& unequal) {
+  Stopwatch watch(outcome_.seconds["expand"]);
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    return std::all_of(unequal.begin(), unequal.end(), [&](const auto& p) {
+      if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() >
+          kExpansionShare * options_.timeoutSeconds)
+        throw Unsupported("expanding the terms takes too long");
+      return algebra.expand(p.first, kExpansionBudget) ==
+             algebra.expand(p.second, kExpansionBudget);
+    });
+  } catch (const Unsupported& error) {
+    refusal_ = error.what();
+    return false;
+  }
+}
+
+void StageChecker::solve(Obligation& obligation) {
+  std::vector<std::pair<Term, Term>> asked;
+  bool unequal = false;
+  for (const Obligation::Pair& p : obligation.pairs) {
+    unequal = unequal || p.logical != p.parallel;
+    if (options_.checker == Checker::kZ3 || p.logical != p.parallel)
+      asked.emplace_back(p.logical, p.parallel);  // z3: even what is one term is asked
+  }
+  SmtResult result;
+  {
+    Stopwatch watch(outcome_.seconds["solve"]);
+    result =
+        askByDomain(obligation.terms, asked, options_.timeoutSeconds * kSolverShare,
+                    [&](const std::vector<std::pair<Term, Term>>& some, unsigned milliseconds) {
+                      return findDifference(obligation.terms, some, milliseconds,
+                                            static_cast<unsigned>(options_.memoryMegabytes));
+                    });
+  }
+  if (result.verdict == SmtVerdict::kUnsat) {
+    outcome_.verdict = StageVerdict::kProved;
+    outcome_.method = Method::kSolver;
+    return;
+  }
+  if (result.verdict == SmtVerdict::kSat) {
+    // The solver knows nothing of known inputs.
+    if (!reduced_.reducesAbsolute && !known_.any()) {
+      Trial trial;
+      const bool differs = attempt(
+          [&](StageTensorId tensor, std::int64_t, std::size_t i) {
+            const auto it = result.model.find(static_cast<std::uint32_t>(i));
+            const double value = it == result.model.end() ? 1.0 : it->second;
+            if (!isInteger(tensor)) return value;
+            // An index that stands for many table rows is no index.
+            const auto& values = reduced_.values[tensor];
+            if (std::find(values.begin(), values.end(), static_cast<std::int64_t>(value)) !=
+                values.end())
+              return value;
+            return values.empty() ? 0.0 : static_cast<double>(values.front());
+          },
+          trial, false);
+      if (differs) {
+        accept(trial, Method::kSolver);
+        return;
+      }
+    }
+    outcome_.reason = "Z3 finds a difference only for other functions than the real ones";
+    if (unequal && refuteInNumbers()) return;
+  } else {
+    outcome_.reason = result.reason;
+    if (unequal && options_.checker == Checker::kZ3 && refuteInNumbers()) return;
+  }
+  if (dropped_) outcome_.reason += "; assumed lineage that is over-determined was left out";
+  if (!refusal_.empty()) outcome_.reason += (outcome_.reason.empty() ? "" : "; ") + refusal_;
+}
+
+}  // namespace shardproof

@@ -1,0 +1,173 @@
+// Where a difference is looked for: in the stage as it was reduced for a proof, reduced for numbers
+// only, and with causal masks whole, as far as each can be afforded; and, of the whole plan, at all
+// outputs. What a shortened mask shows is a suspicion until a whole one shows it.
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include "smt/solver.h"
+#include "terms/domain.h"
+
+#include "checker/stage_checker.h"
+
+namespace shardproof {
+
+namespace {
+
+// A stage with a causal mask is evaluated at full sequence length up to this many elements in a
+// tensor.
+constexpr std::int64_t kMostConfirmedElements = 20'000'000;
+constexpr double kMostConfirmedTotal = 300e6;  // in all of its tensors
+constexpr std::int64_t kMostStageElements =
+    300'000;  // the same of one stage, or of what is no mask
+constexpr double kMostStageTotal = 50e6, kMostStageIteration = 2e6;
+constexpr double kMostConfirmedIteration =
+    1e9;  // combinations of indices in one operator, as numbers at full sequence length
+
+}  // namespace
+
+bool StageChecker::refuteInNumbers() {
+  Stopwatch watch(outcome_.seconds["refute"]);
+  const ReductionOptions proof = reductionOptions_;
+  ReductionOptions smallest;
+  smallest.numbersOnly = smallest.knownInputs = true;
+  if (refuteOn(smallest)) return true;
+  ReductionOptions numbers = proof;
+  numbers.knownInputs = true;
+  if (reducedForProof_ && refuteOn(numbers)) return true;
+  if (reducedForProof_) reduceAgain(proof);
+  return false;
+}
+
+bool StageChecker::refuteOn(const ReductionOptions& options) {
+  reduceAgain(options);
+  Trial trial;
+  if (!searchDifference(trial)) return false;
+  if (reduced_.reducesAbsolute) {
+    // The dimension is kept whole to confirm what was found with another mask, or nothing is
+    // refuted.
+    try {
+      reduceWhole(options);
+    } catch (const Unsupported&) {
+      // Not a refutation of this stage, but reason enough not to look for a proof: the end-to-end
+      // evaluation decides.
+      outcome_.shortenedMask = true;
+      throw Unsupported(
+          "the sides differ with a shortened causal mask (or table of known numbers); at full "
+          "length the stage is too large to confirm it");
+    }
+    if (!searchDifference(trial)) return false;
+  }
+  accept(trial, Method::kNumeric);
+  return true;
+}
+
+void StageChecker::evaluateEndToEnd() {
+  Stopwatch watch(outcome_.seconds["refute"]);
+  ReductionOptions options;
+  options.numbersOnly = options.knownInputs = true;
+  reduceAgain(options);
+  std::optional<Trial> trial = searchClaims();
+  outcome_.reason = kNoDifferenceFound;
+  if (!anyOutput(differing_)) {
+    // More positions kept apart show more, where they can be afforded; otherwise it is not known
+    // whether there is a difference.
+    options.numbersOnly = false;
+    try {
+      reduceAgain(options);
+      expectAffordable();
+      if (auto more = searchClaims()) trial = std::move(more);
+    } catch (const Unsupported& tooLarge) {
+      outcome_.reason = tooLarge.what();
+    }
+  }
+  outcome_.shortenedMask = anyOutput(differing_) && reduced_.reducesAbsolute;
+  if (outcome_.shortenedMask && options_.wholeMasks) {
+    const std::set<std::int32_t> before = differing_;
+    try {
+      reduceWhole(options);
+      outcome_.shortenedMask = false;
+      std::erase_if(differing_, [&](std::int32_t c) { return isOutput(c); });
+      if (auto exact = searchClaims()) trial = std::move(exact);
+    } catch (const Unsupported&) {
+      differing_ = before;
+    }
+  }
+  if (!trial || differing_.empty()) return;
+  outcome_.reason.clear();
+  std::set<EntryId> entries;
+  for (const std::int32_t c : differing_) entries.insert(stage_.claims[c].entry);
+  outcome_.differingEntries.assign(entries.begin(), entries.end());
+  outcome_.verdict = StageVerdict::kRefuted;
+  outcome_.method = Method::kNumeric;
+}
+
+bool StageChecker::anyOutput(const std::set<std::int32_t>& claims) const {
+  return std::any_of(claims.begin(), claims.end(), [&](std::int32_t c) { return isOutput(c); });
+}
+
+std::optional<StageChecker::Trial> StageChecker::searchClaims() {
+  // From end to end, exponentials overflow with all but small values.
+  constexpr int kSmallFirst[] = {3, 4, 7, 2, 0, 1, 5, 6};
+  constexpr int kMostFound = 3;  // attempts for claims that only some inputs refute, and their time
+  constexpr double kEnoughSeconds = 0.5,
+                   kMostSeconds = 4;  // ... once an output differs, and when none does
+  std::optional<Trial> first;
+  int found = 0;
+  const auto start = std::chrono::steady_clock::now();
+  constexpr int kRounds = 3;  // of these, while they cost little: a choice among experts may
+                              // differ for few inputs only
+  constexpr double kLittleSeconds = 0.5;
+  for (int i = 0; i < kRounds * static_cast<int>(std::size(kSmallFirst)); ++i) {
+    const int period = static_cast<int>(std::size(kSmallFirst)),
+              k = kSmallFirst[i % period] + i / period * period;
+    if (i >= period &&
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() >
+            kLittleSeconds)
+      break;
+    Trial trial;
+    const bool differs = attemptAtRandom(k, trial);
+    const double elapsed =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (differs) {
+      differing_.insert(trial.claims.begin(), trial.claims.end());
+      if (!first) first = std::move(trial);
+      if (anyOutput(differing_) &&
+          (options_.wholeMasks || ++found == kMostFound || elapsed > kEnoughSeconds))
+        break;  // whole masks only confirm
+    }
+    if (elapsed > kMostSeconds) break;
+  }
+  return first;
+}
+
+void StageChecker::reduceAgain(const ReductionOptions& options) {
+  reduced_ = reduceStage(stage_, options);
+  reductionOptions_ = options;
+}
+
+void StageChecker::reduceWhole(ReductionOptions options) {
+  options.keepAbsolute = true;
+  options.maxElements = options_.endToEnd ? kMostConfirmedElements : kMostStageElements;
+  reduceAgain(options);
+  expectAffordable();
+}
+
+void StageChecker::expectAffordable() const {
+  const bool whole = options_.endToEnd && options_.wholeMasks;
+  if (static_cast<double>(totalElements()) > (whole ? kMostConfirmedTotal : kMostStageTotal) ||
+      reduced_.largestIteration > (whole ? kMostConfirmedIteration : kMostStageIteration)) {
+    throw Unsupported("too many elements to be evaluated in numbers");
+  }
+}
+
+std::int64_t StageChecker::totalElements() const {
+  std::int64_t total = 0;
+  for (const auto& dims : reduced_.dims) {
+    std::int64_t elements = 1;
+    for (const ops::ReducedDim* d : dims) elements *= d->size();
+    total += elements;
+  }
+  return total;
+}
+
+}  // namespace shardproof

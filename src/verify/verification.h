@@ -1,0 +1,213 @@
+// One verification: the state of its rounds. verify.cpp has its course, verification_rounds.cpp how
+// stages are cut, classified and cut again, verification_proofs.cpp how their classes are proved,
+// end_to_end.h what numbers say of what failed, verification_conclusion.cpp the chain of proofs and
+// the verdict. Internal to src/verify/.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "cache/proof_store.h"
+#include "certificate/proof_record.h"
+#include "checker/checker.h"
+#include "checker/model_facts.h"
+#include "plan/plan_index.h"
+#include "shardproof/verify.h"
+#include "stages/cutter.h"
+#include "stages/stage.h"
+#include "verify/end_to_end.h"
+#include "worker/pool.h"
+
+namespace shardproof {
+
+using Clock = std::chrono::steady_clock;
+inline double since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+class Verification {
+ public:
+  Verification(const Problem& problem, const VerifyOptions& options);
+
+  Report run();
+
+ private:
+  struct EntryState {
+    bool needed = false;      // has a stage at all (input lineage has none)
+    std::int32_t stage = -1;  // index into report_.stages
+    std::int32_t classId = -1;
+    std::vector<EntryId> used;
+    std::string cutFailure;         // why no stage could be cut
+    std::vector<EntryId> deepened;  // entries that its stage reaches past, sorted
+    int depth = 0;                  // how often it was deepened
+    std::int32_t forbidden =
+        0;  // what it was not to assume when it was cut last (ProofRecord::forbidden)
+    bool collapse = true;  // interchangeable axes are collapsed in its stage
+  };
+  struct ClassState {
+    std::unique_ptr<Stage> representative;
+    const std::string* form = nullptr;  // the key of classOfForm_, which does not move
+    EntryId entry;
+    std::vector<EntryId> entries;  // all that ever were in it
+    bool decided = false;
+    StageOutcome outcome;
+    std::size_t size = 0;
+  };
+
+  void describeInput();
+
+  bool cancelled() const { return options_.cancel && options_.cancel->load(); }
+
+  std::pair<std::int64_t, EntryId> order(EntryId e) const { return {planIndex_->entryKey(e), e}; }
+
+  void prove();
+  // Everything but the doubtful outputs is proved as far as it can be, then these are evaluated.
+  // `todo`: what is left to be proved, all of it where nothing is doubtful.
+  bool refutesDoubtful(std::vector<EntryId>& todo);
+
+  // A stage that fails although all that it assumes may hold may need to know how its assumptions
+  // hang together: it is cut again past them. Checkpoints get one such try, outputs as many as
+  // there are rounds.
+  bool deepen(EntryId e);
+
+  static std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }
+  const std::string& tensorName(std::int32_t logical) const {
+    return problem_.names.text(problem_.model.graph.tensors[logical].name);
+  }
+
+  // A stage as it was cut, or why it could not be.
+  struct CutResult {
+    std::unique_ptr<Stage> stage;
+    std::string form, failure;
+    double secondsForForm = 0;
+    std::optional<CyclicWait> cycle;
+    std::exception_ptr error;
+  };
+
+  CutResult cutOne(EntryId e) const;
+
+  // Stages are cut in parallel, a batch at a time, and enter their classes in order: numbers do not
+  // depend on the number of jobs.
+  void cutAll(const std::vector<EntryId>& todo);
+
+  void enterClass(EntryId e, CutResult result);
+
+  // The number of the set of entries that a stage may not assume which is cut now.
+  std::int32_t forbiddenNow(const EntryState& state);
+
+  void reportCycle(const CyclicWait& cycle);
+
+  CheckOptions checkOptions() const;
+
+  // Cuts and decides. Stages whose axes turn out not to be interchangeable are cut again, each for
+  // itself, with all coordinates: what such a stage is made of and what it assumes may differ from
+  // what the cut with collapsed axes showed.
+  void cutAndProve(const std::vector<EntryId>& todo);
+
+  PoolOptions poolOptions(int jobs, double timeoutSeconds) const;
+
+  ProofStore* proofs() const { return options_.shareClasses ? options_.proofs : nullptr; }
+  bool recall(ClassState& state);
+
+  // A decided class is needed again only where its obligation is written; there may be thousands.
+  void release(ClassState& state) const;
+
+  void runClasses();
+
+  void writeObligationFiles();
+
+  const StageOutcome* outcomeOf(EntryId e) const {
+    const EntryState& state = entries_[e];
+    return state.classId < 0 ? nullptr : &classes_[state.classId].outcome;
+  }
+  bool holds(EntryId e) const {
+    const StageOutcome* outcome = outcomeOf(e);
+    return outcome && outcome->verdict == StageVerdict::kProved;
+  }
+  // Entries whose own stage is not proved.
+  std::vector<EntryId> failures() const {
+    std::vector<EntryId> failed;
+    for (const EntryId e : topological_) {
+      if (!holds(e)) failed.push_back(e);
+    }
+    return failed;
+  }
+
+  // The chain: an entry is proved when its stage is and all entries that the stage assumed are,
+  // down to the inputs. Assumed entries come strictly earlier in `topological_`, so one pass
+  // suffices.
+  std::vector<char> chain() const;
+
+  // Outputs of the model all of whose `output` entries are proved, and that have one.
+  std::size_t outputsProved(const std::vector<char>& proved) const;
+  bool allOutputsProved() const;
+
+  // Does a failed lemma show in an output?
+  bool endToEndDiffers();
+
+  struct Failure {
+    EntryId entry;
+    StageOutcome outcome;
+    std::unique_ptr<Stage> stage;  // nullptr when it could not be cut
+  };
+  std::vector<Failure> snapshot(const std::vector<EntryId>& failed) const;
+
+  // Stages of a class differ in names: the counterexample has those of the one that was decided.
+  void takeOwnNames(Failure& f, CutOptions cut) const;
+
+  void conclude();
+
+  // What the verdict rests on, for a proof log.
+  void record(const std::vector<char>& proved, ProofRecord& record) const;
+
+  // An output whose stage reaches the plan's inputs, and differs. One that assumes lemmas begins at
+  // values that the plan may never have. Only where the numbers could not be run from end to end;
+  // otherwise those decide.
+  bool refutedOutput() const;
+
+  static bool isRefuted(const Failure& f) { return f.outcome.verdict == StageVerdict::kRefuted; }
+
+  // Where nothing was refuted at first: what is refuted now, the earliest `most`.
+  void takeWhatIsRefutedNow(std::size_t most);
+
+  // The earliest of what was refuted in the first round, where each stage is as its checkpoints cut
+  // it, or, if nothing was, now.
+  void listSuspects();
+
+  void listDefects();
+
+  const Problem& problem_;
+  const Plan& plan_;
+  VerifyOptions options_;
+  Report report_;
+  std::unique_ptr<PlanIndex> planIndex_;
+  ModelFacts facts_;
+  std::vector<EntryState> entries_;
+  std::vector<char> excluded_;
+  std::map<std::vector<EntryId>, std::int32_t> forbidden_{
+      {{}, 0}};  // each set that was met, by number; for options_.record
+  std::vector<EntryId> topological_;
+  std::vector<ClassState> classes_;
+  std::unordered_map<std::string, std::int32_t> classOfForm_;
+  std::vector<EntryId> firstFailures_;
+  std::vector<Failure> firstOutcomes_;
+  bool differs_ = false;
+  EndToEndResult endToEnd_;
+  std::size_t peakWorkerBytes_ = 0;
+  bool knownInputs_ = false;  // something is known of the values of some input (KnownInput)
+  bool merging_ = false;      // past the first round
+  std::size_t
+      cutSize_ = 0,
+      budget_ = 0;  // tensors and operators of the stages cut in this round; how many there may be
+};
+
+}  // namespace shardproof

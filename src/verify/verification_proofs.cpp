@@ -1,0 +1,106 @@
+// Proofs of classes: looked up by canonical form where there is a store, else made by workers, each
+// stage whole in a process of its own. What a worker says is taken for its task alone.
+#include <algorithm>
+#include <exception>
+
+#include "shape_reduction/reduction.h"
+#include "verify/obligation_files.h"
+#include "verify/verification.h"
+
+namespace shardproof {
+
+CheckOptions Verification::checkOptions() const {
+  CheckOptions check;
+  check.checker = options_.checker;
+  check.timeoutSeconds = options_.timeoutSeconds;
+  check.memoryMegabytes = options_.memoryMegabytes;
+  return check;
+}
+
+PoolOptions Verification::poolOptions(int jobs, double timeoutSeconds) const {
+  PoolOptions pool;
+  pool.jobs = jobs;
+  pool.inProcess = options_.inProcess;
+  pool.timeoutSeconds = timeoutSeconds;
+  pool.memoryMegabytes = options_.memoryMegabytes;
+  pool.cancel = options_.cancel;
+  return pool;
+}
+
+bool Verification::recall(ClassState& state) {
+  auto known = proofs() ? proofs()->recall(*state.form, options_.checker, *state.representative)
+                        : std::nullopt;
+  if (!known) return false;
+  state.decided = true;
+  state.outcome = std::move(*known);
+  release(state);
+  ++report_.statistics.classesFromCache;
+  return true;
+}
+
+void Verification::release(ClassState& state) const {
+  if (options_.smt2Directory.empty()) state.representative.reset();
+}
+
+void Verification::runClasses() {
+  const auto start = Clock::now();
+  std::vector<std::size_t> order;
+  for (std::size_t c = 0; c < classes_.size(); ++c) {
+    if (!classes_[c].decided && !recall(classes_[c])) order.push_back(c);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return classes_[a].size > classes_[b].size;
+  });
+  const PoolOptions pool = poolOptions(options_.jobs, options_.timeoutSeconds);
+  const CheckOptions check = checkOptions();
+  std::size_t done = 0;
+  const auto statistics = runPool(
+      order,
+      [&](std::size_t c) { return serialize(checkStage(*classes_[c].representative, check)); },
+      [&](std::size_t c, const TaskResult& result) {
+        ClassState& state = classes_[c];
+        state.decided = true;
+        if (result.outcome == TaskOutcome::kDone) {
+          state.outcome = deserialize(result.payload);
+          if (proofs())
+            proofs()->remember(*state.form, options_.checker, *state.representative, state.outcome);
+          for (const auto& [phase, seconds] : state.outcome.seconds)
+            report_.statistics.secondsByPhase["workers/" + phase] += seconds;
+        } else {
+          state.outcome = {};
+          state.outcome.reason = result.reason;
+        }
+        ++done;
+        if (options_.progress) options_.progress(done, order.size(), "proving");
+      },
+      pool);
+  for (const std::size_t c : order) release(classes_[c]);
+  if (proofs()) proofs()->flush();
+  report_.statistics.workersLost += statistics.workersLost;
+  peakWorkerBytes_ = std::max(peakWorkerBytes_, statistics.peakWorkerBytes);
+  report_.statistics.secondsByPhase["prove"] += since(start);
+}
+
+void Verification::writeObligationFiles() {
+  const auto start = Clock::now();
+  std::vector<ObligationClass> classes;
+  for (const ClassState& c : classes_) {
+    const std::set<EntryId> entries(
+        c.entries.begin(), c.entries.end());  // one that is cut again may come out the same
+    classes.push_back(
+        {c.representative.get(), &c.outcome, {entries.begin(), entries.end()}, false});
+  }
+  std::vector<std::pair<std::int32_t, std::string>> without;
+  for (const EntryId e : topological_) {
+    const EntryState& state = entries_[e];
+    if (state.classId >= 0) classes[state.classId].final = true;
+    else
+      without.emplace_back(
+          e, state.cutFailure.empty() ? "not cut before the run ended" : state.cutFailure);
+  }
+  const PoolOptions pool = poolOptions(options_.jobs, options_.timeoutSeconds);
+  writeObligations(options_.smt2Directory, *planIndex_, classes, without, pool, options_.progress);
+  report_.statistics.secondsByPhase["obligations"] += since(start);
+}
+
+}  // namespace shardproof

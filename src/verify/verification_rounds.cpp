@@ -1,0 +1,231 @@
+// Rounds. Every entry's stage is cut and gets the class of its canonical form; classes are proved;
+// what failed is no longer assumed, and stages that relied on it are cut again further up (refining
+// the cut), until all outputs are proved or nothing changes. A cut with fewer lemmas is a stage of
+// its own with its own proof, and no result of an earlier round is kept for it, so refining can
+// turn "not proved" into "proved" only by a proof (docs/soundness.md, "Refining the cut").
+#include <algorithm>
+#include <set>
+
+#include "plan/checks.h"
+#include "shardproof/error.h"
+#include "verify/verification.h"
+
+namespace shardproof {
+
+namespace {
+
+// Rounds of refining the cut: each merges the stages that failed into those that relied on them.
+constexpr int kMostRounds = 12;
+// A stage that was merged with failed ones may have this many local tensors, and all those of a
+// round together so many times as many tensors and operators as the first round's stages had (and
+// some): beyond that a proof is out of reach, and cutting alone takes minutes.
+constexpr std::size_t kMostMergedTensors = 200'000;
+constexpr std::size_t kMostGrowth = 4;
+constexpr std::size_t kGrowthAllowance = 1'000'000;
+
+}  // namespace
+
+void Verification::prove() {
+  entries_.resize(plan_.lineage.size());
+  excluded_.assign(plan_.lineage.size(), 0);
+  std::vector<EntryId> todo;
+  for (const EntryId e : firstIds<EntryId>(plan_.lineage.size())) {
+    if (plan_.lineage[e].role == Role::kInput) continue;
+    entries_[e].needed = true;
+    entries_[e].stage = static_cast<std::int32_t>(report_.stages.size());
+    StageReport stage;
+    stage.entry = e;
+    stage.inferred = plan_.lineage[e].inferred;
+    stage.role = plan_.lineage[e].role;
+    stage.tensor = tensorName(plan_.lineage[e].tensor);
+    report_.stages.push_back(std::move(stage));
+    todo.push_back(e);
+  }
+  std::sort(todo.begin(), todo.end(),
+            [&](std::int32_t a, std::int32_t b) { return order(EntryId(a)) < order(EntryId(b)); });
+  topological_ = todo;
+  if (refutesDoubtful(todo)) {
+    conclude();
+    return;
+  }
+  for (int round = 0;; ++round) {
+    merging_ = round > 0;
+    if (round == 1) budget_ = kMostGrowth * cutSize_ + kGrowthAllowance;
+    cutSize_ = 0;
+    cutAndProve(todo);
+    if (cancelled() || !report_.defects.empty()) break;
+    if (round == 0) {
+      firstFailures_ = failures();
+      firstOutcomes_ = snapshot(firstFailures_);
+    }
+    if (allOutputsProved() || round == kMostRounds) break;
+    // Also where no stage is refuted: a stage that is wrong may be too large for its own check,
+    // and is one round of numbers away from its verdict.
+    if (round == 0 && !firstFailures_.empty() && endToEndDiffers()) {
+      differs_ = true;
+      break;
+    }
+    // Failed checkpoints are no longer assumed; what relied on them is cut again, further up.
+    bool grew = false;
+    for (const EntryId e : failures()) {
+      if (!excluded_[e]) {
+        excluded_[e] = 1;
+        grew = true;
+      }
+    }
+    todo.clear();
+    for (const EntryId e : topological_) {
+      EntryState& state = entries_[e];
+      const bool recut = std::any_of(state.used.begin(), state.used.end(),
+                                     [&](EntryId f) { return excluded_[f] != 0; });
+      if (recut || (!holds(e) && deepen(e))) todo.push_back(e);
+    }
+    grew = grew || !todo.empty();
+    if (!grew || todo.empty()) break;
+  }
+  conclude();
+}
+
+bool Verification::refutesDoubtful(std::vector<EntryId>& todo) {
+  const std::set<EntryId> doubtful(options_.doubtful.begin(), options_.doubtful.end());
+  if (doubtful.empty()) return false;
+  std::vector<EntryId> others, outputs;
+  for (const EntryId e : todo)
+    (doubtful.contains(e) && plan_.lineage[e].role == Role::kOutput ? outputs : others)
+        .push_back(e);
+  cutAndProve(others);
+  if (cancelled() || !report_.defects.empty()) return true;
+  firstFailures_ = failures();
+  firstOutcomes_ = snapshot(firstFailures_);
+  differs_ = endToEndDiffers();
+  todo = std::move(outputs);
+  return differs_;
+}
+
+bool Verification::deepen(EntryId e) {
+  EntryState& state = entries_[e];
+  if (state.used.empty() || (plan_.lineage[e].role == Role::kCheckpoint && state.depth > 0))
+    return false;
+  state.deepened.insert(state.deepened.end(), state.used.begin(), state.used.end());
+  std::sort(state.deepened.begin(), state.deepened.end());
+  ++state.depth;
+  return true;
+}
+
+Verification::CutResult Verification::cutOne(EntryId e) const {
+  const EntryState& state = entries_[e];
+  CutResult result;
+  CutOptions cut;
+  cut.facts = &facts_;
+  cut.excluded = &excluded_;
+  cut.deepened = state.deepened;
+  cut.collapse = state.collapse;
+  if (merging_) cut.maxNodes = kMostMergedTensors;
+  try {
+    result.stage = std::make_unique<Stage>(cutStage(*planIndex_, e, cut));
+    const auto start = Clock::now();
+    result.form = canonicalForm(*result.stage);
+    result.secondsForForm = since(start);
+  } catch (const Unsupported& error) {
+    result.failure = error.what();
+  } catch (const CyclicWait& cycle) {
+    result.failure = cycle.what();
+    result.cycle = cycle;
+  } catch (...) {  // must not leave a parallel region
+    result.error = std::current_exception();
+  }
+  return result;
+}
+
+void Verification::cutAll(const std::vector<EntryId>& todo) {
+  constexpr std::size_t kBatch = 128;
+  const auto start = Clock::now();
+  for (std::size_t from = 0; from < todo.size() && !cancelled(); from += kBatch) {
+    const std::size_t count = std::min(kBatch, todo.size() - from);
+    std::vector<CutResult> results(count);
+    if (merging_ && cutSize_ > budget_) {
+      for (CutResult& result : results)
+        result.failure = "too many stages would have to be merged with failed ones";
+      for (std::size_t i = 0; i < count; ++i) enterClass(todo[from + i], std::move(results[i]));
+      continue;
+    }
+#pragma omp parallel for schedule(dynamic, 4) num_threads(options_.jobs) if (count > 8)
+    for (std::size_t i = 0; i < count; ++i) {
+      if (!cancelled()) results[i] = cutOne(todo[from + i]);
+    }
+    for (std::size_t i = 0; i < count; ++i) enterClass(todo[from + i], std::move(results[i]));
+  }
+  report_.statistics.secondsByPhase["cut"] += since(start);
+}
+
+void Verification::enterClass(EntryId e, CutResult result) {
+  if (result.error) std::rethrow_exception(result.error);
+  EntryState& state = entries_[e];
+  StageReport& report = report_.stages[state.stage];
+  state.classId = -1;
+  state.used.clear();
+  state.cutFailure = result.failure;
+  if (result.cycle) reportCycle(*result.cycle);
+  if (result.stage && !result.form.empty()) {
+    Stage& stage = *result.stage;
+    report_.statistics.secondsByPhase["threads/classify"] += result.secondsForForm;
+    cutSize_ += stage.nodes.size() + stage.tensors.size();
+    state.used = stage.usedEntries;
+    if (options_.record) state.forbidden = forbiddenNow(state);
+    report.assumptions.assign(stage.usedEntries.begin(), stage.usedEntries.end());
+    report.logicalNodes = stage.logicalNodes();
+    report.parallelNodes = stage.parallelNodes();
+    std::string form = std::move(result.form);
+    if (!options_.shareClasses)
+      form += "#" + std::to_string(e) + "#" + std::to_string(classes_.size());
+    const auto [it, inserted] =
+        classOfForm_.emplace(std::move(form), static_cast<std::int32_t>(classes_.size()));
+    if (inserted) {
+      ClassState made;
+      made.size = stage.nodes.size() + stage.tensors.size();
+      made.representative = std::move(result.stage);
+      made.entry = e;
+      made.form = &it->first;
+      classes_.push_back(std::move(made));
+    }
+    state.classId = it->second;
+    classes_[it->second].entries.push_back(e);
+  }
+  report.classId = state.classId;
+}
+
+std::int32_t Verification::forbiddenNow(const EntryState& state) {
+  std::vector<EntryId> set = state.deepened;
+  for (std::size_t f = 0; f < excluded_.size(); ++f) {
+    if (excluded_[f]) set.push_back(EntryId(f));
+  }
+  std::sort(set.begin(), set.end());
+  set.erase(std::unique(set.begin(), set.end()), set.end());
+  const auto [it, inserted] =
+      forbidden_.emplace(std::move(set), static_cast<std::int32_t>(forbidden_.size()));
+  return it->second;
+}
+
+void Verification::reportCycle(const CyclicWait& cycle) {
+  if (report_.defects.empty())
+    report_.defects.push_back(
+        dataCycle(*planIndex_, cycle.program, cycle.node, cycle.rank, cycle.microbatch));
+}
+
+void Verification::cutAndProve(const std::vector<EntryId>& todo) {
+  cutAll(todo);
+  runClasses();
+  std::vector<EntryId> again;
+  for (const EntryId e : todo) {
+    const StageOutcome* outcome = outcomeOf(e);
+    if (outcome && outcome->needsRefinement && entries_[e].collapse) {
+      entries_[e].collapse = false;
+      again.push_back(e);
+    }
+  }
+  if (again.empty() || cancelled()) return;
+  cutAll(again);
+  runClasses();
+}
+
+}  // namespace shardproof

@@ -1,0 +1,26 @@
+#include "stages/cut_context.h"
+
+#include <algorithm>
+
+namespace shardproof {
+
+bool CutContext::usable(EntryId f) const {
+  const LineageEntry& entry = plan.lineage[f];
+  if (entry.role == Role::kInput) return true;
+  if (options.proved) return (*options.proved)[f] && !maxKey_.contains(f);
+  if (options.excluded && (*options.excluded)[f]) return false;
+  if (std::binary_search(options.deepened.begin(), options.deepened.end(), f)) return false;
+  for (const auto& [e, key] : maxKey_) {
+    if (!(order(f) < key)) return false;
+  }
+  return true;
+}
+
+void describe(StageTensor& made, const Tensor& tensor, const Graph& graph) {
+  made.kind = tensor.kind;
+  made.name = tensor.name;
+  if (made.origin == Origin::kVariable) made.known = tensor.known;
+  if (made.origin == Origin::kConstant) made.constant = graph.constants[tensor.constant];
+}
+
+}  // namespace shardproof

@@ -80,7 +80,7 @@ std::vector<Rank> Image::fullRanks(const std::vector<Rank>& here) const {
   const std::set<Rank> given(here.begin(), here.end());
   std::set<Rank> ranks;
   for (const Rank r : given) {
-    std::vector<Rank> found{0};
+    std::vector<Rank> found{Rank(0)};
     for (std::int32_t a = 0; a < small.axes(); ++a) {
       bool all = true;
       for (std::int32_t c = 0; c < small.size(a); ++c)
@@ -89,10 +89,10 @@ std::vector<Rank> Image::fullRanks(const std::vector<Rank>& here) const {
       const std::int32_t own = small.coordinate(r, a);
       const bool stayed = all && own == 0;  // the first of them brings those that went
       std::vector<Rank> wider;
-      for (const std::int64_t f : found) {
+      for (const Rank f : found) {
         for (std::int32_t c = 0; c < large.size(a); ++c) {
           const bool went = std::find(kept.begin(), kept.end(), c) == kept.end();
-          if (c == kept[own] || (stayed && went)) wider.push_back(large.with(Rank(f), a, c));
+          if (c == kept[own] || (stayed && went)) wider.push_back(large.with(f, a, c));
         }
       }
       found = std::move(wider);

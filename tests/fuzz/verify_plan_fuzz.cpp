@@ -21,8 +21,6 @@ using namespace shardproof;
 
 namespace {
 
-std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
-
 // What the worker's limits of time and memory are for is kept away from here: the fuzzer is to find
 // what is wrong, not what is large.
 constexpr std::int64_t kMostElements = 3000;
@@ -89,41 +87,40 @@ void verifyInProcess(const Problem& problem) {
   const PlanIndex planIndex(problem);
   if (!planIndex.defects().empty()) return;
   const auto& lineage = problem.plan.lineage;
-  std::vector<std::int32_t> order;
-  for (std::size_t e = 0; e < lineage.size(); ++e) {
-    if (lineage[e].role != Role::kInput) order.push_back(static_cast<std::int32_t>(e));
+  std::vector<EntryId> order;
+  for (const EntryId e : firstIds<EntryId>(lineage.size())) {
+    if (lineage[e].role != Role::kInput) order.push_back(e);
   }
-  std::sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
-    return std::pair(planIndex.entryKey(EntryId(a)), a) <
-           std::pair(planIndex.entryKey(EntryId(b)), b);
+  std::sort(order.begin(), order.end(), [&](EntryId a, EntryId b) {
+    return std::pair(planIndex.entryKey(a), a) < std::pair(planIndex.entryKey(b), b);
   });
   std::vector<char> proved(lineage.size(), 0);
   std::vector<EntryId> outputs;
-  for (const std::int32_t e : order) {
+  for (const EntryId e : order) {
     for (const bool collapsed : {true, false}) {
       CutOptions cut;
       cut.collapse = collapsed;
       cut.maxNodes = kMostNodes;
       std::optional<Stage> stage;
       try {
-        stage = cutStage(planIndex, EntryId(e), cut);
+        stage = cutStage(planIndex, e, cut);
       } catch (const Unsupported&) {
         break;
       }
       const auto outcome = check(*stage, false);
       checkForm(*stage, outcome);
       if (!outcome) continue;
-      proved[at(e)] = outcome->verdict == StageVerdict::kProved &&
-                      std::all_of(stage->usedEntries.begin(), stage->usedEntries.end(),
-                                  [&](std::int32_t f) { return proved[at(f)] != 0; });
+      proved[e] = outcome->verdict == StageVerdict::kProved &&
+                  std::all_of(stage->usedEntries.begin(), stage->usedEntries.end(),
+                              [&](EntryId f) { return proved[f] != 0; });
       break;
     }
-    if (lineage[at(e)].role == Role::kOutput && proved[at(e)]) outputs.push_back(e);
+    if (lineage[e].role == Role::kOutput && proved[e]) outputs.push_back(e);
   }
   // A dropout's mask is placed by lineage that must be proved itself before anything is called
   // equivalent.
   for (const EntryId e : problem.plan.positioning) {
-    if (lineage[at(e)].role != Role::kInput && !proved[at(e)]) return;
+    if (lineage[e].role != Role::kInput && !proved[e]) return;
   }
   if (outputs.empty()) return;
   CutOptions whole;

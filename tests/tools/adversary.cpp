@@ -404,7 +404,7 @@ void printTable(const Tally& t) {
                 "truth", "equivalent", "not equivalent", "undecided", "none");
     for (const auto& [family, truths] : *counts)
       for (const auto& [truth, verdicts] : truths) {
-        const auto count = [&](const char* v) {
+        const auto count = [&verdicts = verdicts](const char* v) {
           return verdicts.contains(v) ? static_cast<unsigned long>(verdicts.at(v)) : 0UL;
         };
         std::printf("%-14s %-24s %10lu %14lu %10lu %8lu\n", family.c_str(), truth.c_str(),

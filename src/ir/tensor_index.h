@@ -16,6 +16,10 @@ class TensorIndex {
   std::int32_t find(NameId name) const;  // -1 when there is none
   // Two tensors of one name, or (-1, -1).
   std::pair<std::int32_t, std::int32_t> duplicate() const;
+  template <class Visit>
+  void forEachName(Visit visit) const {
+    for (const auto& [name, tensor] : sorted_) visit(name);
+  }
 
  private:
   std::vector<std::pair<NameId, std::int32_t>>

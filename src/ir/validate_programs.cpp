@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "ir/coordinates.h"
+#include "ir/error_list.h"
 #include "ir/node_error.h"
 #include "ir/program_grid.h"
 #include "ir/validate.h"
@@ -34,9 +35,9 @@ class ProgramValidator {
         number_(program),
         program_(problem.plan.programs[static_cast<std::size_t>(program)]) {}
 
-  void run() const {
+  void run(ErrorList& errors) const {
     for (std::size_t n = 0; n < program_.graph.nodes.size(); ++n)
-      checkNode(static_cast<std::int32_t>(n));
+      errors.attempt([&] { checkNode(static_cast<std::int32_t>(n)); });
   }
 
  private:
@@ -186,8 +187,10 @@ void validateMesh(const std::string& file, const std::vector<MeshAxis>& mesh,
 
 void validatePrograms(const Problem& problem) {
   static_cast<void>(ProgramGrid(problem.plan));  // each rank has one program
+  ErrorList errors;
   for (std::size_t p = 0; p < problem.plan.programs.size(); ++p)
-    ProgramValidator(problem, static_cast<std::int32_t>(p)).run();
+    ProgramValidator(problem, static_cast<std::int32_t>(p)).run(errors);
+  errors.throwIfAny();
 }
 
 }  // namespace shardproof::ir

@@ -108,6 +108,7 @@ class Verification {
     report_.model = problem_.model.file;
     report_.plan = plan_.file;
     report_.outputs = problem_.model.outputs.size();
+    report_.outputTensors = outputNames(problem_);
     Statistics& s = report_.statistics;
     for (const Program& p : plan_.programs) s.programNodes += p.graph.nodes.size();
     s.lineageEntries = plan_.lineage.size();
@@ -144,6 +145,7 @@ class Verification {
     topological_ = todo;
     for (int round = 0;; ++round) {
       merging_ = round > 0;
+      round_ = round;
       if (round == 1) budget_ = kMostGrowth * cutSize_ + kGrowthAllowance;
       cutSize_ = 0;
       cutAndProve(todo);
@@ -233,12 +235,21 @@ class Verification {
     return result;
   }
 
+  // "proving, round 2": rounds beyond the first cut what failed further upstream.
+  void tell(std::size_t done, std::size_t all, const char* phase) const {
+    if (!options_.progress) return;
+    const std::string text =
+        round_ == 0 ? phase : phase + (", round " + std::to_string(round_ + 1));
+    options_.progress(done, all, text.c_str());
+  }
+
   // Stages are cut in parallel, a batch at a time, and enter their classes in order: numbers do not
   // depend on the number of jobs.
   void cutAll(const std::vector<std::int32_t>& todo) {
     constexpr std::size_t kBatch = 128;
     const auto start = Clock::now();
     for (std::size_t from = 0; from < todo.size() && !cancelled(); from += kBatch) {
+      tell(from, todo.size(), "cutting stages");
       const std::size_t count = std::min(kBatch, todo.size() - from);
       std::vector<CutResult> results(count);
       if (merging_ && cutSize_ > budget_) {
@@ -405,7 +416,7 @@ class Verification {
             state.outcome.reason = result.reason;
           }
           ++done;
-          if (options_.progress) options_.progress(done, order.size(), "proving");
+          tell(done, order.size(), "proving");
         },
         pool);
     for (const std::size_t c : order) release(classes_[c]);
@@ -894,6 +905,7 @@ class Verification {
   std::size_t peakWorkerBytes_ = 0;
   bool knownInputs_ = false;  // something is known of the values of some input (KnownInput)
   bool merging_ = false;      // past the first round
+  int round_ = 0;
   std::size_t
       cutSize_ = 0,
       budget_ = 0;  // tensors and operators of the stages cut in this round; how many there may be

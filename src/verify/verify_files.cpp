@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "reader/reader.h"
+#include "verify/describe.h"
 
 namespace shardproof {
 namespace {
@@ -16,6 +17,7 @@ Report nothingDone(const Problem& problem) {
   report.reason = "interrupted";
   report.interrupted = true;
   report.outputs = problem.model.outputs.size();
+  report.outputTensors = outputNames(problem);
   return report;
 }
 

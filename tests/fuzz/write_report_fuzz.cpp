@@ -158,8 +158,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   writeSummary(summary, results, TextStyle{});
   requireHarmless(summary.str());
-  fuzz::require(nlohmann::json::parse(plansJsonText(results, 10)).at("plans").size() == results.size(),
-                "every plan is in the JSON report");
+  fuzz::require(
+      nlohmann::json::parse(plansJsonText(results, 10)).at("plans").size() == results.size(),
+      "every plan is in the JSON report");
 
   // What a worker sends.
   StageOutcome outcome;

@@ -56,7 +56,7 @@ def main():
         cases = Cases(program, temporary)
         for arch in ("gpt", "llama3", "mlp"):
             sizes = ["--layers", "2", "--dim", "16", *(["--hidden", "24"] if arch != "gpt" else []), *(["--heads", "4", "--seq", "8", "--vocab", "32"] if arch != "mlp" else [])]
-            cases.run("generate", arch, *sizes, "--dp", "2", "--tp", "2", "--pp", "2", "--microbatches", "2", "--zero", "1", "-o", arch, code=None)
+            cases.run("generate", arch, *sizes, "--dp", "2", "--tp", "2", "--pp", "2", "--microbatches", "2", "--zero", "1", "-o", "made-" + arch)
         for arguments, code in cases.verdicts():
             cases.run("verify", "-q", *arguments, "--json", "report.json", "--repair", "mended.plan.json", code=None)
             cases.run("verify", "-q", *arguments, "--json", "report.json", code=code)
@@ -85,7 +85,10 @@ def main():
              "configurations": [{"arch": "mlp", "layers": 2, "dim": 8, "hidden": 8, "dp": [1, 2], "skip_invalid": True}]}))
         check("sweep.json", "sweep", read(cases.directory / "sweep.json"))
         cases.run("sweep", "sweep.json", "--json", "results.json", "-q", code=None)
-        check("results of a sweep", "sweep", read(cases.directory / "results.json"))
+        results = read(cases.directory / "results.json")
+        check("results of a sweep", "sweep", results)
+        if len(results["configurations"]) < 4:
+            raise SystemExit("the sweep ran next to nothing")
         for edit in ({"configurations": {}}, {"version": 2}, {"plan": []}):
             count += 1
             if validators["sweep"].is_valid({**example, **edit}):

@@ -37,7 +37,7 @@ function make(tag, attributes = {}, ...children) {
 
 // Text in which `names` stand in backquotes, as sentences of causes have them.
 function sentence(text) {
-  return printable(text, 3000).split('`').map((part, i) => i % 2 ? make('code', {}, part) : part);
+  return printable(text, 800).split('`').map((part, i) => i % 2 ? make('code', {}, part) : part);
 }
 
 function ranksText(ranks) {

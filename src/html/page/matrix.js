@@ -20,7 +20,7 @@ function matrixOf(title, block, other = null, origin = null) {
   const from = d => block.low[d] + (origin ? origin[d] : 0);
   const table = make('table', {class: 'matrix'});
   const whole = block.full.reduce((a, b) => a * b, 1) === block.values.length;
-  table.append(make('caption', {}, printable(title) + ' [' + block.full.join(', ') + ']' + (whole ? '' : ', a part')));
+  table.append(make('caption', {}, printable(title, 60) + ' [' + block.full.join(', ') + ']' + (whole ? '' : ', a part')));
   const head = make('tr', {}, make('th', {}));
   for (let c = 0; c < columns; ++c) head.append(make('th', {scope: 'col'}, rank > 0 ? String(from(rank - 1) + c) : ''));
   table.append(head);
@@ -58,10 +58,10 @@ function counterexampleView(example) {
   }
   const result = make('table', {class: 'matrix'}, make('caption', {}, 'differs at'),
     make('tr', {}, make('th', {}, 'element'), make('th', {}, 'model'), make('th', {}, 'plan')),
-    make('tr', {}, make('td', {}, printable(example.element)), make('td', {class: 'differs'}, numberText(example.logical)),
+    make('tr', {}, make('td', {}, printable(example.element, 120)), make('td', {class: 'differs'}, numberText(example.logical)),
       make('td', {class: 'differs'}, numberText(example.parallel))));
   const inputs = [...byTensor].slice(0, 12).map(([name, cells]) => {
-    const table = make('table', {class: 'matrix'}, make('caption', {}, 'when ' + printable(name)));
+    const table = make('table', {class: 'matrix'}, make('caption', {}, 'when ' + printable(name, 60)));
     for (const [position, value] of cells.slice(0, 16))
       table.append(make('tr', {}, make('th', {scope: 'row'}, '[' + position + ']'), make('td', {title: String(value)}, numberText(value))));
     return table;

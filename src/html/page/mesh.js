@@ -11,9 +11,10 @@ function meshPicture(data, affected) {
     box.append(make('p', {class: 'hint'}, 'Too many to be drawn one by one. Affected: ' + (affected.size ? ranksText([...affected]) : 'none')));
     return box;
   }
-  // The fastest axes make a row, as long as it stays readable.
+  // The fastest axes make a row, as long as it stays readable; the slowest is always downwards.
   let columns = 1;
-  for (let a = mesh.length - 1; a >= 0 && (columns === 1 || columns * mesh[a][1] <= 64); --a) columns *= mesh[a][1];
+  for (let a = mesh.length - 1; (a > 0 || mesh.length === 1 && a === 0) && (columns === 1 || columns * mesh[a][1] <= 64); --a) columns *= mesh[a][1];
+  columns = Math.min(columns, 64);
   const size = ranks <= 64 ? 44 : ranks <= 1024 ? 20 : 9, rows = Math.ceil(ranks / columns);
   const coordinates = rank => {
     const out = [];

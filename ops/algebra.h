@@ -1,5 +1,4 @@
-// The element types over which every operator is defined once (docs/design.md, "One definition,
-// several algebras").
+// The element types over which every operator is defined once (docs/design.md, "Execute").
 //
 // An Algebra has a type `Element` (small, copyable) and these members:
 //
@@ -47,9 +46,9 @@
 namespace shardproof::ops {
 
 // One dimension of a reduced tensor. Each reduced element stands for a class of full positions on
-// which every tensor of the reduced problem is constant (docs/soundness.md, "Lumping"): `weight` is
-// the size of the class, `position` its first member. Classes are listed by increasing `position`.
-// An unreduced dimension has weight 1 and position 0, 1, 2, ... throughout.
+// which every tensor of the reduced problem is constant (docs/soundness.md, "Representatives with
+// weights"): `weight` is the size of the class, `position` its first member. Classes are listed by
+// increasing `position`. An unreduced dimension has weight 1 and position 0, 1, 2, ... throughout.
 struct ReducedDim {
   // Where a reduced position lies in one factor of the dimension, for operators that compare
   // positions (ops/positions.h).
@@ -58,19 +57,19 @@ struct ReducedDim {
         0;  // class of the pieces that run together with this one, also on other dimensions
     std::int64_t start = 0;   // of the piece, in the factor
     std::int64_t offset = 0;  // in the piece
-    bool lumped = false;      // some positions of the piece are not kept apart
-    bool stands = false;      // ... and this one stands for them
+    bool reduced = false;     // some positions of the piece are not kept apart
+    bool weighted = false;    // ... and this one stands for them
   };
   std::int64_t full = 1;
   std::vector<std::int64_t> position{0};
   std::vector<std::int64_t> weight{1};
   // For each reduced position its place in each of `factors` factors, outermost first. Empty where
-  // nothing is lumped, or no operator compares positions.
+  // nothing is reduced, or no operator compares positions.
   std::size_t factors = 0;
   std::vector<Place> places;
 
   std::int64_t size() const { return static_cast<std::int64_t>(position.size()); }
-  bool lumped() const { return size() != full; }
+  bool reduced() const { return size() != full; }
   // How many reduced elements lie before the full position `bound`: the image of a slice bound.
   // Exact because the reduction cuts every dimension at every bound that occurs on it.
   std::int64_t reducedBound(std::int64_t bound) const;

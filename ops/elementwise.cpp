@@ -393,7 +393,7 @@ struct Dropout {
     if (!numerator.fitsInt64() || !denominator.fitsInt64())
       throw Unsupported("dropout: p = " + p.toString() + " has too many digits");
     for (const ReducedDim& d : x.dims)
-      if (d.lumped()) inconsistent("a dimension of dropout is reduced");
+      if (d.reduced()) inconsistent("a dimension of dropout is reduced");
     std::vector<std::int64_t> params(3 + x.dims.size(), 0);
     params[0] = integer(e.attributes, "seed");
     params[1] = numerator.toInt64();  // masks for different p differ, whatever the seed

@@ -89,8 +89,8 @@ struct Embedding {
 // create_mask: tokens [b, s], optionally anything -> [1, 1, s, s]: 0 where column <= row, minus
 // infinity elsewhere. Only the length of the sequence is read. An entry is the comparison of two
 // positions (ops/positions.h): known between different pieces of the sequence and on the diagonal,
-// an opaque function of both within a lumped piece. What is proved then holds for every mask inside
-// of such pieces, causal or not.
+// an opaque function of both within a reduced piece. What is proved then holds for every mask
+// inside of such pieces, causal or not.
 struct CreateMask {
   static Interface interface() {
     return {

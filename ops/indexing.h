@@ -28,7 +28,7 @@ void expectDim(const ReducedDim& found, const ReducedDim& expected);
 void expectDims(std::span<const ReducedDim> found, std::span<const ReducedDim> expected);
 [[noreturn]] void inconsistent(const std::string& what);
 
-// PyTorch's broadcasting, decided on full sizes (a dimension of full size 8 lumped to one element
+// PyTorch's broadcasting, decided on full sizes (a dimension of full size 8 reduced to one element
 // is not broadcast).
 std::vector<ReducedDim> broadcastDims(std::span<const std::vector<ReducedDim>* const> operands);
 // Strides that read `operand` while walking over `result`, 0 along broadcast dimensions.

@@ -405,7 +405,8 @@ struct Slice {
       expected[b.dim] = stretch(x.dims[b.dim], b.start, b.stop);
       first = x.dims[b.dim].reducedBound(b.start);
     } else {
-      if (x.dims[b.dim].lumped()) inconsistent("a dimension that is sliced with a step is reduced");
+      if (x.dims[b.dim].reduced())
+        inconsistent("a dimension that is sliced with a step is reduced");
       expected[b.dim] = ReducedDim::whole(b.count);
     }
     expectDims(e.out[0]->dims, expected);

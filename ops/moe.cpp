@@ -106,7 +106,7 @@ struct MoeGate {
     const std::int64_t groups = restricted ? integer(e.attributes, "n_groups") : 1;
     const Rational scale = number(e.attributes, "route_scale", Rational(1));
     const ReducedDim &tokens = x.dims.at(0), &experts = w.dims.at(0);
-    if (experts.lumped()) inconsistent("the experts of moe_gate are reduced");
+    if (experts.reduced()) inconsistent("the experts of moe_gate are reduced");
     if (bias != nullptr) expectDims(bias->dims, std::span(&experts, 1));
     const std::array<ReducedDim, 2> expected{tokens, ReducedDim::whole(topk)};
     for (const TensorValue<A>* out : {weights, indices})

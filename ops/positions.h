@@ -1,9 +1,9 @@
-// Comparing two positions of one dimension, where some positions are lumped: masks.
+// Comparing two positions of one dimension, where some positions are reduced: masks.
 //
 // A dimension is cut into pieces, and pieces that run together - in this tensor or another, of the
 // model or of a rank - are of one class. What an entry [row >= column] is can be known from the
 // pieces alone: if they are different ones, all of the one lies before all of the other. Within one
-// piece that is lumped it is unknown, an opaque function of the class and of both offsets in the
+// piece that is reduced it is unknown, an opaque function of the class and of both offsets in the
 // piece. That this function is the same for all pieces of the class, wherever they lie, is why a
 // rank's own mask of rows 16 to 31 meets the model's: two positions of a piece are ordered as their
 // offsets are, and a piece that runs together with another is a shift of it. Pieces of different
@@ -33,7 +33,7 @@ struct PositionOrder {
   std::vector<std::int64_t> params;
 };
 
-// Throws std::logic_error for a lumped dimension whose places are not given.
+// Throws std::logic_error for a reduced dimension whose places are not given.
 PositionOrder comparePositions(const ReducedDim& dim, std::int64_t first, std::int64_t second);
 
 }  // namespace shardproof::ops

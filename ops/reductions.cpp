@@ -20,7 +20,7 @@ std::vector<bool> reducedDims(const Attributes& attributes, std::size_t rank) {
   return reduced;
 }
 
-// sum over the lumps with their weights
+// sum over the representatives with their weights
 struct Sum {
   template <class A>
   static typename A::Element apply(A& a, const std::vector<typename A::Element>& x,

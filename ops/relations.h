@@ -1,7 +1,7 @@
 // What an operator tells the shape reduction about positions: which dimensions run together, where
 // a dimension is a stretch of another, what is summed. An operator that states its relations
-// correctly can be executed on lumped dimensions without any loss (each rule is tested: op(full) at
-// random positions against op(reduced)).
+// correctly can be executed on reduced dimensions without any loss (each rule is tested: op(full)
+// at random positions against op(reduced)).
 #pragma once
 
 #include <cstdint>
@@ -32,11 +32,12 @@ class Relations {
   virtual void range(DimRef whole, std::int64_t lo, DimRef part) = 0;
   // The two lists of dimensions are row-major regroupings of one another (view).
   virtual void regroup(std::span<const DimRef> a, std::span<const DimRef> b) = 0;
-  // Positions 2j and 2j+1 of `whole` go with position j of `half`: the reduction lumps only whole
+  // Positions 2j and 2j+1 of `whole` go with position j of `half`: the reduction keeps only whole
   // pairs, so that a reduced `whole` lists consecutive pairs, one for each reduced position of
   // `half` and of its weight.
   virtual void pairs(DimRef whole, DimRef half) = 0;
-  // The operator adds up (or takes a maximum, ...) over this dimension, using the lumps' weights.
+  // The operator adds up (or takes a maximum, ...) over this dimension, using the representatives'
+  // weights.
   virtual void summed(DimRef d) = 0;
   // The dimension may not be reduced at all (an ordered choice over it, positions taken with a
   // stride, pairs, ...).

@@ -1,5 +1,5 @@
 # Holds every #include of the sources to the layers of CMakeLists.txt: a file may include headers of its own folder, of include/shardproof, and of the layers
-# that its own needs, directly or through others. Layers are declared after what they need, so that there is no circle.
+# that its own needs, directly or through others. Layers are declared after what they need, so that there is no cycle.
 #   cmake -DROOT=... -DLAYERS=build/layers.txt -P scripts/check_layers.cmake      LAYERS: a line NAME|FOLDER|NEEDED,NEEDED for each
 file(STRINGS "${LAYERS}" lines)
 set(folders)
@@ -12,7 +12,7 @@ foreach(line IN LISTS lines)
   set(reached ${name})
   foreach(needed IN LISTS needs)
     if(NOT DEFINED reached_${needed})
-      message(FATAL_ERROR "CMakeLists.txt: the layer ${name} needs ${needed}, which is declared after it: expected layers without a circle, lower ones first")
+      message(FATAL_ERROR "CMakeLists.txt: the layer ${name} needs ${needed}, which is declared after it: expected layers without a cycle, lower ones first")
     endif()
     list(APPEND reached ${reached_${needed}})
   endforeach()

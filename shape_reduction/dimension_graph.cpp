@@ -92,8 +92,8 @@ class Builder {
     }
   }
 
-  // A constant index names one row of its table, which must not disappear in a lump: the range of
-  // values is cut around it.
+  // A constant index names one row of its table, which must not disappear behind a representative:
+  // the range of values is cut around it.
   void singleOutValues(const StageTensor& tensor, std::int32_t values) {
     std::set<std::int64_t> distinct;
     for (const Rational& r : tensor.constant->elements) {
@@ -107,7 +107,7 @@ class Builder {
   void relateCommunication(const StageNode& node);
 
   void relateEquation(const Equation& e) {
-    for (const auto& [part, multiplicity] : e.parts) {
+    for (const auto& [part, weight] : e.parts) {
       const auto& local = dimVars_[at(part)];
       const auto& logical = dimVars_[at(e.logical)];
       if (local.size() != e.box.size() || logical.size() != e.box.size())
@@ -119,7 +119,7 @@ class Builder {
       }
       if (valueVars_[at(part)] >= 0 && valueVars_[at(e.logical)] >= 0) {
         dims_.unite(valueVars_[at(part)], valueVars_[at(e.logical)]);
-        if (e.parts.size() > 1 || multiplicity != 1) summedValues_.push_back(valueVars_[at(part)]);
+        if (e.parts.size() > 1 || weight != 1) summedValues_.push_back(valueVars_[at(part)]);
       }
     }
     equations_.push_back(&e);
@@ -436,7 +436,7 @@ class Builder {
 
   template <class LineOf>
   void boxesOf(const Equation& e, LineOf&& lineOf) {
-    if (stage_.lumps.empty()) return;
+    if (stage_.collapsedAxes.empty()) return;
     for (std::size_t d = 0; d < e.box.size(); ++d) {
       const std::int32_t g = graph_.dimOfTensor[at(e.logical)][d];
       const std::int64_t lo = e.box[d].first, length = e.box[d].second - lo;
@@ -452,7 +452,7 @@ class Builder {
           const bool here = offset % s == 0 && (j + 1 == levels(g) || offset < stride(g, j + 1));
           if (offset < 0)
             throw NotSymmetric("lineage steps backward along an interchangeable axis");
-          if (here) box.moves.push_back({step.lump, step.coordinate, offset / s});
+          if (here) box.moves.push_back({step.collapsed, step.coordinate, offset / s});
           else if (offset % s != 0)
             throw NotSymmetric(
                 "lineage steps along an interchangeable axis by a stretch that a view takes apart");

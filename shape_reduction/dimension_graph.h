@@ -29,13 +29,13 @@ struct Line {
   bool summed = false, keep = false, absolute = false;
 };
 
-// How a lineage box lies on a line (only lines that some lump moves it along, or that it shares
-// with such).
+// How a lineage box lies on a line (only lines that some collapsed axis moves it along, or that it
+// shares with such).
 struct BoxOnLine {
   std::int32_t line;
   std::int64_t lo, length;
   struct Move {
-    std::int32_t lump;
+    std::int32_t collapsed;
     std::int32_t coordinate;
     std::int64_t unit;  // positions per coordinate
   };

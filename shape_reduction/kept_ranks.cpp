@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "plan/alike.h"
+#include "plan/symmetry_classes.h"
 
 namespace shardproof {
 
@@ -47,10 +47,10 @@ KeptRanks keepRanks(const Problem& problem, const std::vector<std::int32_t>& per
   const MeshView mesh(plan.mesh);
   KeptRanks kept;
   kept.programOfRank = programsOfRanks(plan, mesh);
-  const AlikeCoordinates alike(plan, mesh, kept.programOfRank);
+  const SymmetryClasses symmetry(plan, mesh, kept.programOfRank);
   for (std::int32_t axis = 0; axis < mesh.axes(); ++axis) {
     std::vector<std::int32_t> stay;
-    for (const auto& cls : alike.classes(axis)) {
+    for (const auto& cls : symmetry.classes(axis)) {
       const auto most = std::min<std::size_t>(
           cls.size(), static_cast<std::size_t>(perClass[static_cast<std::size_t>(axis)]));
       stay.insert(stay.end(), cls.begin(), cls.begin() + static_cast<std::ptrdiff_t>(most));

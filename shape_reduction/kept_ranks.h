@@ -24,9 +24,9 @@ struct KeptRanks {
   bool keeps(const Coordinates& at) const;
 };
 
-// Of each class of coordinates that the plan does not tell apart (src/plan/alike.h) the first
-// `perClass`, of all others every one: a defect may be there and nowhere else. `perClass[axis]`: at
-// least 2; what is not less than the class keeps it whole.
+// Of each class of coordinates that the plan does not tell apart (src/plan/symmetry_classes.h) the
+// first `perClass`, of all others every one: a defect may be there and nowhere else.
+// `perClass[axis]`: at least 2; what is not less than the class keeps it whole.
 KeptRanks keepRanks(const Problem& problem, const std::vector<std::int32_t>& perClass);
 
 }  // namespace shardproof

@@ -497,4 +497,21 @@ std::int64_t PlanLines::newPosition(Dim d, std::int64_t position) const {
   return result;
 }
 
+std::int64_t PlanLines::fullPosition(Dim d, std::int64_t newPosition) const {
+  const auto& lines = linesOf(d);
+  std::int64_t result = 0, stride = 1;
+  for (std::size_t i = lines.size(); i-- > 0;) {
+    const std::int64_t size = newSizeOfLine(lines[i]);
+    const std::int64_t digit = i == 0 ? newPosition : newPosition % size;
+    const auto& cuts = newCuts_[at(lines[i])];
+    // Of several bounds that came to lie there the last: all but the piece after it are gone.
+    const auto it = std::upper_bound(cuts.begin(), cuts.end(), digit);
+    if (it == cuts.begin() || *std::prev(it) != digit) return -1;
+    result += stride * cutsOfLine_[at(lines[i])][at(std::prev(it) - cuts.begin())];
+    stride *= fullSizeOfLine(lines[i]);
+    newPosition /= size;
+  }
+  return result;
+}
+
 }  // namespace shardproof

@@ -90,6 +90,9 @@ class PlanLines {
   std::int64_t newSize(Dim d) const;
   // Where a bound comes to lie. Throws Unsupported as digits() does.
   std::int64_t newPosition(Dim d, std::int64_t position) const;
+  // The other way: the bound that a position of the smaller dimension stands for; -1: it is no
+  // bound.
+  std::int64_t fullPosition(Dim d, std::int64_t newPosition) const;
 
  private:
   struct Range {

@@ -15,10 +15,10 @@ namespace {
 
 std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
 
-// Blocks of a line that interchangeable coordinates own: coordinate c of the lump owns [c * unit,
+// Blocks of a line that interchangeable coordinates own: coordinate c of the axis owns [c * unit,
 // (c + 1) * unit). Outermost first.
 struct Blocks {
-  std::int32_t lump;
+  std::int32_t collapsed;
   std::int64_t unit;
   std::int64_t count;
 };
@@ -41,8 +41,8 @@ class Reducer {
     countVariables();
   }
 
-  // ---- lumped axes
-  // Permuting the coordinates of a lumped axis must be a symmetry of the logical side too: it
+  // ---- collapsed axes
+  // Permuting the coordinates of a collapsed axis must be a symmetry of the logical side too: it
   // permutes equal blocks of the logical lines. That holds when every box on such a line lies
   // within one block (its coordinate's own) or covers them all, when no operator addresses absolute
   // positions of the line, and when a summand touches at most as many coordinates as are kept
@@ -55,7 +55,7 @@ class Reducer {
       std::map<std::int32_t, std::int64_t> units;
       for (const BoxOnLine* box : boxes[l]) {
         for (const auto& move : box->moves) {
-          const auto [it, inserted] = units.emplace(move.lump, move.unit);
+          const auto [it, inserted] = units.emplace(move.collapsed, move.unit);
           if (!inserted && it->second != move.unit)
             throw NotSymmetric("lineage cuts one dimension by different steps along an axis");
         }
@@ -68,8 +68,8 @@ class Reducer {
         throw NotSymmetric(
             "absolute positions matter on a dimension that is cut along an interchangeable axis");
       auto& blocks = blocks_[l];
-      for (const auto& [lump, unit] : units)
-        blocks.push_back({lump, unit, stage_.lumps[at(lump)].size});
+      for (const auto& [collapsed, unit] : units)
+        blocks.push_back({collapsed, unit, stage_.collapsedAxes[at(collapsed)].size});
       std::sort(blocks.begin(), blocks.end(),
                 [](const Blocks& a, const Blocks& b) { return a.unit > b.unit; });
       std::int64_t room = graph_.lines[l].size;
@@ -82,7 +82,7 @@ class Reducer {
         std::int64_t lo = box->lo;
         for (const Blocks& b : blocks) {
           const auto move = std::find_if(box->moves.begin(), box->moves.end(),
-                                         [&](const auto& m) { return m.lump == b.lump; });
+                                         [&](const auto& m) { return m.collapsed == b.collapsed; });
           if (move != box->moves.end()) {
             lo -= move->coordinate * b.unit;
             if (lo < 0 || lo + box->length > b.unit)
@@ -125,23 +125,24 @@ class Reducer {
     for (const auto& iteration : graph_.iterations) {
       std::map<std::int32_t, int> touching;
       for (const auto& variable : iteration.variables) {
-        std::set<std::int32_t> lumps;
+        std::set<std::int32_t> collapsedAxes;
         for (const auto& lines : variable) {
           for (const std::int32_t l : lines) {
-            for (const Blocks& b : blocks_[at(l)]) lumps.insert(b.lump);
+            for (const Blocks& b : blocks_[at(l)]) collapsedAxes.insert(b.collapsed);
           }
         }
-        for (const std::int32_t lump : lumps) {
-          touching[lump] += DimensionGraph::Iteration::positions(variable, [&](std::int32_t l) {
-            return std::any_of(blocks_[at(l)].begin(), blocks_[at(l)].end(),
-                               [&](const Blocks& b) { return b.lump == lump; });
-          });
+        for (const std::int32_t collapsed : collapsedAxes) {
+          touching[collapsed] +=
+              DimensionGraph::Iteration::positions(variable, [&](std::int32_t l) {
+                return std::any_of(blocks_[at(l)].begin(), blocks_[at(l)].end(),
+                                   [&](const Blocks& b) { return b.collapsed == collapsed; });
+              });
         }
       }
       // Half of the coordinates kept apart tell an element, the other half a summand (see apart()).
       // A local operator's own rank is one more coordinate of the axis.
-      const int most = AxisLump::kApart / 2 - (iteration.logical ? 0 : 1);
-      for (const auto& [lump, count] : touching) {
+      const int most = CollapsedAxis::kApart / 2 - (iteration.logical ? 0 : 1);
+      for (const auto& [collapsed, count] : touching) {
         if (count > most)
           throw NotSymmetric(
               "a summand involves more coordinates of an interchangeable axis than are kept apart");
@@ -178,11 +179,11 @@ class Reducer {
         }
       }
     };
-    // Blocks of one lump repeat the same pattern of cuts.
+    // Blocks of one collapsed axis repeat the same pattern of cuts.
     for (std::size_t l = 0; l < n; ++l) {
       const auto line = static_cast<std::int32_t>(l);
       for (const Blocks& b : blocks_[l]) {
-        for (const auto& [c, stands] : stage_.lumps[at(b.lump)].kept) {
+        for (const auto& [c, weight] : stage_.collapsedAxes[at(b.collapsed)].kept) {
           if (c > 0) graph_.segments.push_back({line, 0, line, c * b.unit, b.unit, true});
         }
       }
@@ -207,7 +208,7 @@ class Reducer {
         for (std::int64_t p = 1; p < size; ++p) cut(line, p);
       }
       for (const Blocks& b : blocks_[l]) {
-        for (const auto& [c, stands] : stage_.lumps[at(b.lump)].kept) {
+        for (const auto& [c, weight] : stage_.collapsedAxes[at(b.collapsed)].kept) {
           cut(line, c * b.unit);
           cut(line, (c + 1) * b.unit);
         }
@@ -241,12 +242,12 @@ class Reducer {
     for (std::size_t l = 0; l < cuts_.size(); ++l) {
       for (std::int64_t position : cuts_[l]) {
         for (const Blocks& b : blocks_[l]) {
-          const AxisLump& lump = stage_.lumps[at(b.lump)];
+          const CollapsedAxis& collapsed = stage_.collapsedAxes[at(b.collapsed)];
           if (position >= b.unit * b.count) break;
           const std::int64_t c = position / b.unit;
           position %= b.unit;
-          if (lump.multiplicity(c) > 0) continue;
-          const bool endsKeptOne = position == 0 && lump.multiplicity(c - 1) > 0;
+          if (collapsed.weight(c) > 0) continue;
+          const bool endsKeptOne = position == 0 && collapsed.weight(c - 1) > 0;
           if (!endsKeptOne)
             throw NotSymmetric("one block of an interchangeable axis is addressed by itself");
           break;
@@ -257,14 +258,14 @@ class Reducer {
 
   // Is the piece that starts at `position` of a blocked line kept, and how many blocks does it
   // stand for?
-  bool retained(std::size_t line, std::int64_t position, std::int64_t& multiplicity) const {
-    multiplicity = 1;
+  bool retained(std::size_t line, std::int64_t position, std::int64_t& weight) const {
+    weight = 1;
     for (const Blocks& b : blocks_[line]) {
       if (position >= b.unit * b.count) return true;  // beyond the blocks: an ordinary position
       const std::int64_t c = position / b.unit;
-      const std::int64_t blocks = stage_.lumps[at(b.lump)].multiplicity(c);
+      const std::int64_t blocks = stage_.collapsedAxes[at(b.collapsed)].weight(c);
       if (blocks == 0) return false;
-      multiplicity *= blocks;
+      weight *= blocks;
       position -= c * b.unit;
     }
     return true;
@@ -363,17 +364,17 @@ class Reducer {
     Elements elements;
     for (std::size_t i = 0; i + 1 < starts_[l].size(); ++i) {
       const std::int64_t lo = starts_[l][i], size = starts_[l][i + 1] - lo;
-      std::int64_t multiplicity = 1;
-      if (!retained(l, lo, multiplicity)) continue;
+      std::int64_t weight = 1;
+      if (!retained(l, lo, weight)) continue;
       const std::int32_t c = classes_.find(firstPiece_[l] + static_cast<std::int32_t>(i));
       const std::int64_t count = std::min(size, needed(c));
       if (count < size) {
         mostVariables_ = std::max(mostVariables_, std::max(1, variables_[at(c)]));
-        if (absolute_[at(c)]) lumpsAbsolute_ = true;
+        if (absolute_[at(c)]) reducesAbsolute_ = true;
       }
       for (std::int64_t e = 0; e < count; ++e) {
         elements.position.push_back(lo + e);
-        elements.weight.push_back(ops::checkedProduct(multiplicity, e + 1 == count ? size - e : 1));
+        elements.weight.push_back(ops::checkedProduct(weight, e + 1 == count ? size - e : 1));
         elements.places.push_back({c, lo, e, count < size, count < size && e + 1 == count});
       }
     }
@@ -396,7 +397,7 @@ class Reducer {
   }
 
   // Values of an index that the reduced stage tells apart from all others (a value that stands for
-  // a whole lump of table rows is none).
+  // a representative of many table rows is none).
   std::vector<std::int64_t> singleValues(std::size_t l) {
     std::vector<std::int64_t> values;
     for (std::size_t i = 0; i + 1 < starts_[l].size(); ++i) {
@@ -478,7 +479,7 @@ class Reducer {
       reduced.largestIteration = std::max(reduced.largestIteration, combinations);
     }
     reduced.mostVariables = mostVariables_;
-    reduced.lumpsAbsolute = lumpsAbsolute_;
+    reduced.reducesAbsolute = reducesAbsolute_;
     return reduced;
   }
 
@@ -509,7 +510,7 @@ class Reducer {
   std::vector<int> variables_;
   std::vector<std::vector<std::int32_t>> classesOfLine_;
   int mostVariables_ = 0;
-  bool lumpsAbsolute_ = false;
+  bool reducesAbsolute_ = false;
 };
 
 }  // namespace

@@ -1,12 +1,12 @@
 // Shape reduction: from a stage at full size to a small image of it that is exact in both
-// directions (docs/soundness.md, "Lumping").
+// directions (docs/soundness.md, "Representatives with weights").
 //
-// Every dimension is cut at all bounds that occur on it; the positions of a piece are alike, so the
-// reduced stage keeps a few of them and, where something is summed over the piece, one more that
-// stands for all others with its weight. A counterexample of the reduced stage is one of the full
-// stage (inputs that repeat along the lumps). Conversely an identity of the reduced stage holds at
-// full size because an element and one of its summands together involve no more positions of a
-// piece than were kept apart.
+// Every dimension is cut at all bounds that occur on it; nothing tells the positions of a piece
+// apart, so the reduced stage keeps a few of them and, where something is summed over the piece,
+// one more that stands for all others with its weight. A counterexample of the reduced stage is one
+// of the full stage (inputs that are equal on all positions of one representative). Conversely an
+// identity of the reduced stage holds at full size because an element and one of its summands
+// together involve no more positions of a piece than were kept apart.
 #pragma once
 
 #include <cstdint>
@@ -45,16 +45,16 @@ struct ReducedStage {
   // For each integer stage tensor, index values that the reduced tables tell apart (a
   // counterexample draws indices from these).
   std::vector<std::vector<std::int64_t>> values;
-  // The most index variables of one summand that range over a lumped piece (0: nothing was lumped).
-  // Twice as many positions, and the options' extra ones, are kept apart.
+  // The most index variables of one summand that range over a reduced piece (0: nothing was
+  // reduced). Twice as many positions, and the options' extra ones, are kept apart.
   int mostVariables = 0;
   // How many combinations of index variables the largest operator runs through, roughly: what
   // evaluating it costs.
   double largestIteration = 0;
-  bool lumpsAbsolute = false;  // a dimension whose absolute position matters was lumped
+  bool reducesAbsolute = false;  // a dimension whose absolute position matters was reduced
 };
 
-// The lumping of an axis is not a symmetry of this stage after all: cut it again with all
+// Collapsing an axis is no symmetry of this stage after all: cut it again with all
 // coordinates of `axis`.
 class NotSymmetric : public std::runtime_error {
  public:

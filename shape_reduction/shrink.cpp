@@ -13,7 +13,7 @@
 #include <set>
 
 #include "ops/registry.h"
-#include "plan/alike.h"
+#include "plan/symmetry_classes.h"
 #include "reader/reader.h"
 #include "shape_reduction/kept_ranks.h"
 #include "shape_reduction/plan_relations.h"
@@ -298,7 +298,7 @@ Attempt attempt(const Problem& problem, const std::vector<std::int32_t>& perClas
   addTilings(result.relations, program);
   addSteps(result.relations, result.kept, program);
   result.factors.emplace(problem, result.kept, result.relations, program);
-  addDistinct(result.relations, free, program);
+  if (options.distinct) addDistinct(result.relations, free, program);
   const IntegerSolution solution = minimize(program, options.seconds);
   if (!solution.solved) throw Unsupported("no smaller sizes were found: " + solution.reason);
   std::vector<std::int64_t> sizes(
@@ -314,13 +314,13 @@ std::vector<std::int32_t> fewRanks(const Problem& problem, const ShrinkOptions& 
   const Plan& plan = problem.plan;
   const std::vector<std::int32_t> whole(plan.mesh.size(), kWhole);
   const KeptRanks all = keepRanks(problem, whole);
-  const AlikeCoordinates alike(plan, MeshView(plan.mesh), all.programOfRank);
+  const SymmetryClasses symmetry(plan, MeshView(plan.mesh), all.programOfRank);
   std::vector<std::int32_t> result = whole;
   std::set<std::pair<std::int64_t, std::int64_t>> sizes{
       {plan.microbatches, plan.microbatches}};  // new, full
   std::vector<std::size_t> shrinkable;
   for (std::size_t a = 0; a < plan.mesh.size(); ++a) {
-    const auto& classes = alike.classes(static_cast<std::int32_t>(a));
+    const auto& classes = symmetry.classes(static_cast<std::int32_t>(a));
     if (std::any_of(classes.begin(), classes.end(),
                     [](const auto& c) { return c.size() > at(kSmall); }))
       shrinkable.push_back(a);
@@ -330,8 +330,8 @@ std::vector<std::int32_t> fewRanks(const Problem& problem, const ShrinkOptions& 
     return plan.mesh[a].size > plan.mesh[b].size;
   });
   for (const std::size_t a : shrinkable) {
-    const auto& classes = alike.classes(static_cast<std::int32_t>(a));
-    // Twice as many rather than one more, where there is room: sizes are mostly powers of two.
+    const auto& classes = symmetry.classes(static_cast<std::int32_t>(a));
+    // Twice as many rather than one more, where that is possible: sizes are mostly powers of two.
     const std::int32_t few = std::max(2, options.ranks);
     for (std::int32_t i = 0;; ++i) {
       const std::int32_t k = i == 0 ? few : i == 1 ? 2 * few : few + i - 1;
@@ -481,6 +481,10 @@ Shrunk shrinkProblem(const Problem& problem, const ShrinkOptions& options) {
   for (std::size_t e = 0; e < result.plan.lineage.size(); ++e)
     shrunk.entryOf.push_back(e < written || sameMasks ? static_cast<std::int32_t>(e) : -1);
   describe(problem, best, shrunk);
+  shrunk.fullPosition = [relations = std::make_shared<const PlanRelations>(best.relations)](
+                            std::int32_t tensor, std::size_t d, std::int64_t position) {
+    return relations->lines.fullPosition(relations->model.ofTensor[at(tensor)][d], position);
+  };
   shrunk.fullElements = elementsOf(problem);
   shrunk.elements = elementsOf(result);
   if (options.maxElements > 0 && shrunk.elements > options.maxElements) {

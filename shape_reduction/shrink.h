@@ -1,8 +1,8 @@
 // A plan that is too large to run made smaller as a plan: fewer ranks of an axis whose coordinates
-// are all alike, and the least sizes of batch, sequence, heads, hidden, vocabulary and experts that
-// all operators, shards, windows and groups of the whole plan admit (Z3's integer optimizer chooses
-// them). What comes out is a model and a plan that anyone can read and run, for the plain executor
-// and for bug reports. No proof rests on it.
+// form one symmetry class, and the least sizes of batch, sequence, heads, hidden, vocabulary and
+// experts that all operators, shards, windows and groups of the whole plan admit (Z3's integer
+// optimizer chooses them). What comes out is a model and a plan that anyone can read and run, for
+// the plain executor and for bug reports. No proof rests on it.
 //
 // A right plan stays right: every constraint between sizes is kept (plan_lines.h), and so are
 // factors that stand for sizes (shrink_scalars.h). A wrong one nearly always stays wrong: no
@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,8 +24,9 @@ struct ShrinkOptions {
   std::int64_t positions =
       2;  // left of a piece of a dimension; those with at most three keep them all
   std::int64_t tellingPositions = 3;  // the same where order is seen (a mask) or rows are looked up
-  std::int32_t ranks = 2;  // left of coordinates that are alike, where there are more than three;
-                           // one more where two axes would become equal
+  std::int32_t ranks = 2;             // left of a symmetry class, where there are more than three;
+                                      // one more where two axes would become equal
+  bool distinct = true;               // sizes that differ still differ where they can
   double maxElements = 0;  // of all tensors of all ranks together, and of the model's; 0: no limit
   double seconds = 5;      // for the optimizer
 };
@@ -48,6 +50,10 @@ struct Shrunk {
   std::vector<std::int32_t> programOf;  // the full plan's program that each one stands for
   std::vector<std::vector<std::int32_t>> coordinatesOf;  // by axis: the coordinates that stayed
   std::vector<std::int32_t> microbatchOf;                // the microbatches that stayed
+  // The bound of the full dimension `d` of a tensor of the model that a position of the smaller one
+  // stands for; -1: it is no bound.
+  std::function<std::int64_t(std::int32_t tensor, std::size_t d, std::int64_t position)>
+      fullPosition;
   double fullElements = 0,
          elements = 0;  // of all tensors of all ranks (and microbatches), and of the model's
 };

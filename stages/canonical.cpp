@@ -52,7 +52,7 @@ void put(Bytes& bytes, const Equation& e) {
     bytes.number(p.second);
   });
   bytes.list(e.step, [&](const auto& s) {
-    bytes.number(s.lump);
+    bytes.number(s.collapsed);
     bytes.number(s.coordinate);
     bytes.numbers(s.offset);
   });
@@ -78,7 +78,7 @@ void put(Bytes& bytes, const Attributes& attributes) {
 // this back.
 std::string canonicalForm(const Stage& stage) {
   Bytes bytes;
-  bytes.list(stage.lumps, [&](const AxisLump& l) {
+  bytes.list(stage.collapsedAxes, [&](const CollapsedAxis& l) {
     // Which axis it is does not matter, only which coordinates stand for how many.
     bytes.number(l.size);
     bytes.list(l.kept, [&](const auto& k) {
@@ -120,7 +120,7 @@ std::string canonicalForm(const Stage& stage) {
       bytes.number(n.dim);
       bytes.number(n.odim);
       bytes.number(n.member);
-      bytes.numbers(n.multiplicity);
+      bytes.numbers(n.weight);
     }
   });
   bytes.list(stage.claims, [&](const Equation& e) { put(bytes, e); });

@@ -27,7 +27,7 @@ class FormReader {
   explicit FormReader(std::string_view bytes) : bytes_(bytes) {}
 
   Stage run() {
-    readList([&] { readLump(); });
+    readList([&] { readCollapsedAxis(); });
     readList([&] { readTensor(); });
     written_.resize(stage_.tensors.size());
     for (std::size_t t = 0; t < stage_.tensors.size(); ++t)
@@ -57,21 +57,21 @@ class FormReader {
   }
 
  private:
-  void readLump() {
-    AxisLump lump;
-    lump.size = static_cast<std::int32_t>(number(1, std::numeric_limits<std::int32_t>::max()));
+  void readCollapsedAxis() {
+    CollapsedAxis collapsed;
+    collapsed.size = static_cast<std::int32_t>(number(1, std::numeric_limits<std::int32_t>::max()));
     std::int64_t next = 0, total = 0;
     readList([&] {
-      const std::int64_t c = number(next, lump.size - 1);
+      const std::int64_t c = number(next, collapsed.size - 1);
       if (next == 0 && c != 0) throw DamagedForm("an axis without its coordinate 0");
-      const std::int64_t stands = number(1, lump.size - total);
-      lump.kept.emplace_back(static_cast<std::int32_t>(c), stands);
+      const std::int64_t weight = number(1, collapsed.size - total);
+      collapsed.kept.emplace_back(static_cast<std::int32_t>(c), weight);
       next = c + 1;
-      total += stands;
+      total += weight;
     });
-    if (total != lump.size)
+    if (total != collapsed.size)
       throw DamagedForm("the coordinates of an axis stand for more or fewer than it has");
-    stage_.lumps.push_back(std::move(lump));
+    stage_.collapsedAxes.push_back(std::move(collapsed));
   }
 
   std::int64_t number(std::int64_t least = std::numeric_limits<std::int64_t>::min(),
@@ -238,7 +238,7 @@ class FormReader {
       n.dim = static_cast<std::int32_t>(number(-64, 64));
       n.odim = static_cast<std::int32_t>(number(-64, 64));
       n.member = static_cast<std::int32_t>(number(0, std::numeric_limits<std::int32_t>::max()));
-      n.multiplicity = numbers();
+      n.weight = numbers();
     }
     checkSignature(n);
     stage_.nodes.push_back(std::move(n));
@@ -278,12 +278,11 @@ class FormReader {
     checkCommunication(n);
   }
 
-  // Of the members' tensors as the join requires them of a plan (plan/checks.h).
+  // Of the members' tensors as the checks of the plan require them of a plan (plan/checks.h).
   void checkCommunication(const StageNode& n) const {
     auto members = static_cast<std::int64_t>(n.in.size());
-    // A group of one may have no multiplicities; otherwise there is one for each member.
-    if (n.in.empty() || n.out.size() != 1 ||
-        (!n.multiplicity.empty() && n.multiplicity.size() != n.in.size()))
+    // A group of one may have no weights; otherwise there is one for each member.
+    if (n.in.empty() || n.out.size() != 1 || (!n.weight.empty() && n.weight.size() != n.in.size()))
       throw DamagedForm("a communication of no members");
     switch (n.communication) {
       case Communication::kAllReduce:
@@ -313,7 +312,7 @@ class FormReader {
     if (cuts && n.member >= members)
       throw DamagedForm("a communication without the member whose result it is");
     std::int64_t total = 0;
-    for (const std::int64_t m : n.multiplicity) {
+    for (const std::int64_t m : n.weight) {
       if (m < 1 || m > std::numeric_limits<std::int32_t>::max() || (cuts && m != 1))
         throw DamagedForm("a communication's member stands for an impossible number of others");
       total += m;
@@ -367,9 +366,10 @@ class FormReader {
     if (e.parts.empty()) throw DamagedForm("lineage without parts");
     readList([&] {
       Equation::Step step;
-      step.lump =
-          static_cast<std::int32_t>(number(0, static_cast<std::int64_t>(stage_.lumps.size()) - 1));
-      step.coordinate = static_cast<std::int32_t>(number(0, stage_.lumps[at(step.lump)].size - 1));
+      step.collapsed = static_cast<std::int32_t>(
+          number(0, static_cast<std::int64_t>(stage_.collapsedAxes.size()) - 1));
+      step.coordinate =
+          static_cast<std::int32_t>(number(0, stage_.collapsedAxes[at(step.collapsed)].size - 1));
       step.offset = numbers();
       if (step.offset.size() != shape.size())
         throw DamagedForm("a lineage step of another rank than its tensor");

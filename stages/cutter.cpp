@@ -17,8 +17,8 @@ namespace shardproof {
 
 namespace {
 
-// Thrown when axes that were lumped turn out to be told apart; the cut starts again with all their
-// coordinates.
+// Thrown when axes that were collapsed turn out to be told apart; the cut starts again with all
+// their coordinates.
 struct NotInterchangeable {
   explicit NotInterchangeable(std::int32_t axis) : axes{axis} {}
   explicit NotInterchangeable(std::vector<std::int32_t> axes_) : axes(std::move(axes_)) {}
@@ -37,72 +37,73 @@ struct InstanceHash {
 
 // How an axis is enumerated in a cut. A cut begins with kWhole where that leaves something out, and
 // goes on to the next where it must.
-enum class Lumping : std::uint8_t {
-  kWhole,    // the stage meets nothing that names a coordinate of the axis: all are alike
-  kClasses,  // the coordinates that the whole plan does not tell apart are alike (Join::alike)
+enum class Collapse : std::uint8_t {
+  kWhole,    // the stage meets nothing that names a coordinate of the axis: all are one class
+  kClasses,  // by the symmetry classes of the whole plan (PlanIndex::symmetry)
   kNone,
 };
 
 // The coordinates of one axis in a cut.
 struct AxisCoordinates {
   AxisCoordinates() = default;
-  AxisCoordinates(const Join& join, std::int32_t axis, std::int32_t size, Lumping lumping_)
-      : lumping(lumping_) {
-    if (lumping == Lumping::kNone) {
+  AxisCoordinates(const PlanIndex& planIndex, std::int32_t axis, std::int32_t size,
+                  Collapse collapse_)
+      : collapse(collapse_) {
+    if (collapse == Collapse::kNone) {
       all.resize(static_cast<std::size_t>(size));
       std::iota(all.begin(), all.end(), 0);
       claimed = all;
       return;
     }
-    const auto& classes = lumping == Lumping::kClasses ? join.alike().classes(axis)
-                                                       : std::vector<std::vector<std::int32_t>>{};
-    lump = lumping == Lumping::kWhole ? AxisLump::whole(axis, size)
-                                      : AxisLump::ofClasses(axis, size, classes);
-    for (const auto& [c, stands] : lump.kept) all.push_back(c);
-    // The claim at one of several alike coordinates is the claim at all of them.
-    if (lumping == Lumping::kWhole) claimed = {0};
-    for (const auto& alike : classes) claimed.push_back(alike.front());
+    const auto& classes = collapse == Collapse::kClasses ? planIndex.symmetry().classes(axis)
+                                                         : std::vector<std::vector<std::int32_t>>{};
+    collapsed = collapse == Collapse::kWhole ? CollapsedAxis::whole(axis, size)
+                                             : CollapsedAxis::ofClasses(axis, size, classes);
+    for (const auto& [c, weight] : collapsed.kept) all.push_back(c);
+    // The claim at one coordinate of a class is the claim at all of it.
+    if (collapse == Collapse::kWhole) claimed = {0};
+    for (const auto& cls : classes) claimed.push_back(cls.front());
   }
-  // The next lumping that leaves something out.
-  static Lumping after(Lumping lumping, const Join& join, std::int32_t axis) {
-    if (lumping != Lumping::kWhole || axis == kMicrobatchAxis) return Lumping::kNone;
-    const auto& classes = join.alike().classes(axis);
-    const bool some = std::any_of(classes.begin(), classes.end(), [](const auto& alike) {
-      return alike.size() > AxisLump::kApart + 1;
+  // The next way that leaves something out.
+  static Collapse after(Collapse collapse, const PlanIndex& planIndex, std::int32_t axis) {
+    if (collapse != Collapse::kWhole || axis == kMicrobatchAxis) return Collapse::kNone;
+    const auto& classes = planIndex.symmetry().classes(axis);
+    const bool some = std::any_of(classes.begin(), classes.end(), [](const auto& cls) {
+      return cls.size() > CollapsedAxis::kApart + 1;
     });
-    return some ? Lumping::kClasses : Lumping::kNone;
+    return some ? Collapse::kClasses : Collapse::kNone;
   }
-  std::int64_t multiplicity(std::int32_t c) const {
-    return lumping == Lumping::kNone ? 1 : lump.multiplicity(c);
+  std::int64_t weight(std::int32_t c) const {
+    return collapse == Collapse::kNone ? 1 : collapsed.weight(c);
   }
 
-  Lumping lumping = Lumping::kNone;
+  Collapse collapse = Collapse::kNone;
   std::vector<std::int32_t> all, claimed;
-  AxisLump lump;
+  CollapsedAxis collapsed;
 };
 
 class Cutter {
  public:
-  // `lumping`: of each axis, that of microbatches last.
-  Cutter(const Join& join, std::vector<std::int32_t> entries, const CutOptions& options,
-         const std::vector<Lumping>& lumping)
-      : join_(join),
-        plan_(join.problem().plan),
-        model_(join.problem().model.graph),
-        mesh_(join.mesh()),
+  // `collapse`: of each axis, that of microbatches last.
+  Cutter(const PlanIndex& planIndex, std::vector<std::int32_t> entries, const CutOptions& options,
+         const std::vector<Collapse>& collapse)
+      : planIndex_(planIndex),
+        plan_(planIndex.problem().plan),
+        model_(planIndex.problem().model.graph),
+        mesh_(planIndex.mesh()),
         entries_(std::move(entries)),
         options_(options) {
     for (std::int32_t a = 0; a < mesh_.axes(); ++a)
-      axes_.emplace_back(join, a, mesh_.size(a), lumping[static_cast<std::size_t>(a)]);
-    axes_.emplace_back(join, kMicrobatchAxis, plan_.microbatches, lumping.back());
+      axes_.emplace_back(planIndex, a, mesh_.size(a), collapse[static_cast<std::size_t>(a)]);
+    axes_.emplace_back(planIndex, kMicrobatchAxis, plan_.microbatches, collapse.back());
     for (const AxisCoordinates& axis : axes_) {
-      if (axis.lumping != Lumping::kNone) stage_.lumps.push_back(axis.lump);
+      if (axis.collapse != Collapse::kNone) stage_.collapsedAxes.push_back(axis.collapsed);
     }
   }
 
   Stage run() {
     stage_.entry = entries_.front();
-    stage_.names = &join_.problem().names;
+    stage_.names = &planIndex_.problem().names;
     for (const std::int32_t e : entries_) maxKey_[e] = order(e);
     sliceLocal();
     chooseLogicalCut();
@@ -113,12 +114,14 @@ class Cutter {
 
  private:
   using Order = std::pair<std::int64_t, std::int32_t>;
-  Order order(std::int32_t entry) const { return {join_.entryKey(entry), entry}; }
+  Order order(std::int32_t entry) const { return {planIndex_.entryKey(entry), entry}; }
 
   const AxisCoordinates& coordinatesOf(std::int32_t axis) const {
     return axis == kMicrobatchAxis ? axes_.back() : axes_[static_cast<std::size_t>(axis)];
   }
-  bool lumped(std::int32_t axis) const { return coordinatesOf(axis).lumping != Lumping::kNone; }
+  bool collapsed(std::int32_t axis) const {
+    return coordinatesOf(axis).collapse != Collapse::kNone;
+  }
 
   // A program that names a coordinate of an axis tells it from the others. Where no program, group,
   // partner or lineage part that the stage meets does so, shifting all ranks of the stage along the
@@ -127,19 +130,19 @@ class Cutter {
   void keepApartWhatIsNamed(std::int32_t program) const {
     std::vector<std::int32_t> named;
     for (std::int32_t a = 0; a < mesh_.axes(); ++a) {
-      if (coordinatesOf(a).lumping == Lumping::kWhole && join_.names(program, a))
+      if (coordinatesOf(a).collapse == Collapse::kWhole && planIndex_.names(program, a))
         named.push_back(a);
     }
     if (!named.empty()) throw NotInterchangeable(std::move(named));
   }
   void keepApartWhatIsNamed(const Coordinates& at) const {
     for (const auto& [axis, c] : at) {
-      if (coordinatesOf(axis).lumping == Lumping::kWhole) throw NotInterchangeable(axis);
+      if (coordinatesOf(axis).collapse == Collapse::kWhole) throw NotInterchangeable(axis);
     }
   }
 
   // May this stage assume entry f? Any strict linear order on entries makes the chain of proofs
-  // well-founded; this one is by position in the joined plan, then by index, so that what a stage
+  // well-founded; this one is by position in the indexed plan, then by index, so that what a stage
   // meets upstream is usable.
   bool usable(std::int32_t f) const {
     const LineageEntry& entry = plan_.lineage[static_cast<std::size_t>(f)];
@@ -182,8 +185,8 @@ class Cutter {
         std::any_of(shard.parts.begin(), shard.parts.end(), [&](const Part& p) {
           if (p.microbatch.isOne()) return false;
           const std::int64_t rank = mesh_.with(0, p.at);
-          const std::int32_t program = join_.programOf(rank);
-          const std::int32_t t = join_.findTensor(program, p.local);
+          const std::int32_t program = planIndex_.programOf(rank);
+          const std::int32_t t = planIndex_.findTensor(program, p.local);
           return plan_.programs[static_cast<std::size_t>(program)]
               .graph.tensors[static_cast<std::size_t>(t)]
               .perMicrobatch;
@@ -192,18 +195,18 @@ class Cutter {
     return axes;
   }
 
-  // One equation of a shard's family: the instances it adds up and the box.
-  struct Family {
+  // One SPMD instance of a shard's equation: the instances of tensors it adds up and the box.
+  struct ShardInstances {
     std::vector<std::pair<LocalInstance, std::int64_t>> parts;
     std::vector<std::pair<std::int64_t, std::int64_t>> box;
     std::vector<Equation::Step> step;
   };
   // `logical`: the tensor. `coordinates`: a value for each of axes.outer.
-  Family instantiate(std::int32_t logical, const Shard& shard, const ShardAxes& axes,
-                     const std::vector<std::int32_t>& coordinates) const {
+  ShardInstances instantiate(std::int32_t logical, const Shard& shard, const ShardAxes& axes,
+                             const std::vector<std::int32_t>& coordinates) const {
     for (const Part& part : shard.parts) keepApartWhatIsNamed(part.at);
-    Family family;
-    family.box = shard.box;
+    ShardInstances instances;
+    instances.box = shard.box;
     for (const auto& [axis, offsets] : shard.step) {
       const auto it = std::find(axes.outer.begin(), axes.outer.end(), axis);
       if (it == axes.outer.end()) continue;
@@ -211,30 +214,30 @@ class Cutter {
       for (std::size_t d = 0; d < offsets.size(); ++d) {
         std::int64_t moved = 0;
         if (__builtin_mul_overflow(c, offsets[d], &moved) ||
-            __builtin_add_overflow(family.box[d].first, moved, &family.box[d].first) ||
-            __builtin_add_overflow(family.box[d].second, moved, &family.box[d].second)) {
+            __builtin_add_overflow(instances.box[d].first, moved, &instances.box[d].first) ||
+            __builtin_add_overflow(instances.box[d].second, moved, &instances.box[d].second)) {
           throw std::logic_error("the place of a lineage box overflows");
         }
       }
-      if (!lumped(axis) ||
+      if (!collapsed(axis) ||
           std::all_of(offsets.begin(), offsets.end(), [](std::int64_t o) { return o == 0; }))
         continue;
-      for (std::size_t l = 0; l < stage_.lumps.size(); ++l) {
-        if (stage_.lumps[l].axis == axis)
-          family.step.push_back(
+      for (std::size_t l = 0; l < stage_.collapsedAxes.size(); ++l) {
+        if (stage_.collapsedAxes[l].axis == axis)
+          instances.step.push_back(
               {static_cast<std::int32_t>(l), static_cast<std::int32_t>(c), offsets});
       }
     }
     // The reader has checked the boxes of all coordinates: one outside belongs to a coordinate that
     // there is not, and a read there would be a shifted one.
     const Shape& whole = model_.tensors[static_cast<std::size_t>(logical)].shape;
-    for (std::size_t d = 0; d < family.box.size(); ++d) {
-      if (family.box[d].first < 0 || family.box[d].second > whole.at(d))
+    for (std::size_t d = 0; d < instances.box.size(); ++d) {
+      if (instances.box[d].first < 0 || instances.box[d].second > whole.at(d))
         throw std::logic_error("a lineage box lies outside its tensor");
     }
     std::vector<std::size_t> summed(axes.summed.size(), 0);  // indices into the axes' coordinates
     for (;;) {
-      std::int64_t mult = 1, rank = 0;
+      std::int64_t weight = 1, rank = 0;
       Microbatch microbatch;
       const auto place = [&](std::int32_t axis, std::int32_t c) {
         if (axis == kMicrobatchAxis) microbatch = Microbatch::of(c);
@@ -244,35 +247,35 @@ class Cutter {
       for (std::size_t i = 0; i < axes.summed.size(); ++i) {
         const AxisCoordinates& along = coordinatesOf(axes.summed[i]);
         place(axes.summed[i], along.all[summed[i]]);
-        mult *= along.multiplicity(along.all[summed[i]]);
+        weight *= along.weight(along.all[summed[i]]);
       }
       for (const Part& part : shard.parts) {
         LocalInstance instance;
         instance.rank = static_cast<std::int32_t>(mesh_.with(rank, part.at));
-        instance.program = join_.programOf(instance.rank);
+        instance.program = planIndex_.programOf(instance.rank);
         keepApartWhatIsNamed(instance.program);
-        instance.tensor = join_.findTensor(instance.program, part.local);
+        instance.tensor = planIndex_.findTensor(instance.program, part.local);
         const Tensor& tensor = plan_.programs[static_cast<std::size_t>(instance.program)]
                                    .graph.tensors[static_cast<std::size_t>(instance.tensor)];
         if (tensor.perMicrobatch) {
-          if (part.microbatch.isOne() && lumped(kMicrobatchAxis))
+          if (part.microbatch.isOne() && collapsed(kMicrobatchAxis))
             throw NotInterchangeable(kMicrobatchAxis);
           instance.microbatch = part.microbatch.orElse(microbatch);
           if (!instance.microbatch.isOne())
             throw std::logic_error("lineage reads a tensor of each microbatch for none");
         }
-        family.parts.emplace_back(instance, mult);
+        instances.parts.emplace_back(instance, weight);
       }
       std::size_t i = summed.size();
       while (i-- > 0 && ++summed[i] == coordinatesOf(axes.summed[i]).all.size()) summed[i] = 0;
       if (i == static_cast<std::size_t>(-1)) break;
     }
-    return family;
+    return instances;
   }
 
   struct BoundEquation {
     std::int32_t entry, shard;
-    Family family;
+    ShardInstances instances;
     std::vector<std::int32_t> ids;
   };
   struct NodeKey {
@@ -296,18 +299,18 @@ class Cutter {
     std::int32_t program, node, rank;
     Microbatch microbatch;
     std::vector<std::int32_t> in, out;  // ids of local tensors
-    std::vector<std::int64_t> multiplicity;
+    std::vector<std::int64_t> weight;
     std::int32_t member = 0;
     Communication communication = Communication::kNone;  // what it is in the stage
   };
   using Members = std::vector<std::int64_t>;
-  struct MeetingKey {
+  struct RendezvousKey {
     std::int32_t comm;
     Communication kind;
     const Members* members;  // one for each list of ranks: groups_
     Microbatch microbatch;
     std::optional<std::int64_t> tag;
-    friend auto operator<=>(const MeetingKey&, const MeetingKey&) = default;
+    friend auto operator<=>(const RendezvousKey&, const RendezvousKey&) = default;
   };
 
   void sliceLocal() {
@@ -324,7 +327,7 @@ class Cutter {
             c[i] = coordinatesOf(axes.outer[i]).claimed[at[i]];
           BoundEquation claim{
               e, static_cast<std::int32_t>(s), instantiate(entry.tensor, shard, axes, c), {}};
-          for (const auto& [instance, mult] : claim.family.parts)
+          for (const auto& [instance, weight] : claim.instances.parts)
             claim.ids.push_back(visit(instance));
           claims_.push_back(std::move(claim));
           std::size_t i = at.size();
@@ -427,14 +430,15 @@ class Cutter {
       origins_[static_cast<std::size_t>(id)] = Origin::kUnbound;
       return -1;
     }
-    const Producer producer = join_.producerOf(instance);
+    const Producer producer = planIndex_.producerOf(instance);
     if (producer.node < 0)
-      throw Unsupported("a local tensor that is never produced");  // the join reports it
+      throw Unsupported(
+          "a local tensor that is never produced");  // the checks of the plan report it
     const Node& node = graph.nodes[static_cast<std::size_t>(producer.node)];
     const Microbatch microbatch = node.microbatch.at(instance.microbatch);
     if (node.microbatch.isEach() && !microbatch.isOne())
       throw std::logic_error("an operator that runs for each microbatch is asked for none");
-    if (node.microbatch.isOne() && lumped(kMicrobatchAxis))
+    if (node.microbatch.isOne() && collapsed(kMicrobatchAxis))
       throw NotInterchangeable(kMicrobatchAxis);
     const NodeKey key{instance.program, producer.node, instance.rank, microbatch};
     const auto [it, inserted] = nodeOf_.emplace(key, static_cast<std::int32_t>(localNodes_.size()));
@@ -468,7 +472,7 @@ class Cutter {
         LocalInstance operand{instance.program, operands[i].tensor, instance.rank,
                               Microbatch::none()};
         if (operandTensor.perMicrobatch) {
-          if (operands[i].microbatch.isOne() && lumped(kMicrobatchAxis))
+          if (operands[i].microbatch.isOne() && collapsed(kMicrobatchAxis))
             throw NotInterchangeable(kMicrobatchAxis);
           operand.microbatch = operands[i].microbatch.orElse(microbatch);
         }
@@ -521,14 +525,14 @@ class Cutter {
     if (!scatters && spec.kind != Communication::kAllReduce &&
         spec.kind != Communication::kAllGather)
       return false;
-    const MeetingKey key{static_cast<std::int32_t>(spec.comm.value), spec.kind, &members,
-                         spec.tag ? Microbatch::none() : made.microbatch, spec.tag};
+    const RendezvousKey key{static_cast<std::int32_t>(spec.comm.value), spec.kind, &members,
+                            spec.tag ? Microbatch::none() : made.microbatch, spec.tag};
     const auto [it, first] =
-        firstOfMeeting_.emplace(key, static_cast<std::int32_t>(localNodes_.size()));
+        firstOfRendezvous_.emplace(key, static_cast<std::int32_t>(localNodes_.size()));
     if (first && !scatters) return false;
     const LocalNode& other = first ? made : localNodes_[static_cast<std::size_t>(it->second)];
-    if (!first &&
-        join_.partners(other.rank, spec, made.microbatch, made.rank) != std::vector{other.node})
+    if (!first && planIndex_.partners(other.rank, spec, made.microbatch, made.rank) !=
+                      std::vector{other.node})
       return false;
     if (scatters) {
       if (other.microbatch != made.microbatch) return false;
@@ -544,7 +548,7 @@ class Cutter {
                       perMicrobatch ? other.microbatch : Microbatch::none()});
       made.communication = Communication::kBroadcast;
     }
-    made.multiplicity.push_back(1);
+    made.weight.push_back(1);
     return true;
   }
 
@@ -573,12 +577,12 @@ class Cutter {
   void expandScatter(LocalNode& made, const CommunicationSpec& spec,
                      std::vector<LocalInstance>& todo) {
     for (const std::int32_t axis : spec.groupAxes) {
-      if (lumped(axis)) throw NotInterchangeable(axis);
+      if (collapsed(axis)) throw NotInterchangeable(axis);
     }
     made.communication = Communication::kPart;
     addMembers(made, spec, *groups_.insert({mesh_.with(made.rank, spec.peer)}).first, todo);
-    made.multiplicity = {1};
-    made.member = placeIn(join_.groupOf(spec, made.rank), made.rank);
+    made.weight = {1};
+    made.member = placeIn(planIndex_.groupOf(spec, made.rank), made.rank);
   }
 
   // In group order; of a message or a broadcast the rank that it comes from. Equal lists are one
@@ -586,10 +590,10 @@ class Cutter {
   const Members& membersOf(const LocalNode& made, const CommunicationSpec& spec) {
     if (spec.kind == Communication::kReceive || spec.kind == Communication::kBroadcast)
       return *groups_.insert({mesh_.with(made.rank, spec.peer)}).first;
-    if (!spec.groupAt.empty()) return *groups_.insert(join_.groupOf(spec, made.rank)).first;
-    // Only a symmetric combination keeps the members of a lumped axis interchangeable.
+    if (!spec.groupAt.empty()) return *groups_.insert(planIndex_.groupOf(spec, made.rank)).first;
+    // Only a symmetric combination keeps the members of a collapsed axis interchangeable.
     for (const std::int32_t axis : spec.groupAxes) {
-      if (lumped(axis) && spec.kind != Communication::kAllReduce) throw NotInterchangeable(axis);
+      if (collapsed(axis) && spec.kind != Communication::kAllReduce) throw NotInterchangeable(axis);
     }
     std::int64_t origin = made.rank;
     for (const std::int32_t axis : spec.groupAxes) origin = mesh_.with(origin, axis, 0);
@@ -613,19 +617,19 @@ class Cutter {
                   std::vector<LocalInstance>& todo) const {
     made.member = placeIn(members, made.rank);
     for (const std::int64_t member : members) {
-      std::int64_t mult = 1;
+      std::int64_t weight = 1;
       if (spec.groupAt.empty()) {
         for (const std::int32_t axis : spec.groupAxes)
-          mult *= coordinatesOf(axis).multiplicity(mesh_.coordinate(member, axis));
+          weight *= coordinatesOf(axis).weight(mesh_.coordinate(member, axis));
       }
-      const std::int32_t p = join_.programOf(member);
+      const std::int32_t p = planIndex_.programOf(member);
       const Program& program = plan_.programs[static_cast<std::size_t>(p)];
       std::int32_t partner = made.node;
       if (member != made.rank) {
-        const auto found = join_.partners(member, spec, made.microbatch, made.rank);
+        const auto found = planIndex_.partners(member, spec, made.microbatch, made.rank);
         if (found.size() != 1)
-          throw Unsupported(
-              "a communication has no single partner");  // the join would have reported it
+          throw Unsupported("a communication has no single partner");  // the checks of the plan
+                                                                       // would have reported it
         partner = found[0];
       }
       const Node& other = program.graph.nodes[static_cast<std::size_t>(partner)];
@@ -634,20 +638,20 @@ class Cutter {
                              Microbatch::none()};
       // Also where what is sent is the same in all microbatches: the partner of another one may
       // send something else.
-      if ((operand.microbatch.isOne() || other.microbatch.isOne()) && lumped(kMicrobatchAxis))
+      if ((operand.microbatch.isOne() || other.microbatch.isOne()) && collapsed(kMicrobatchAxis))
         throw NotInterchangeable(kMicrobatchAxis);
       if (program.graph.tensors[static_cast<std::size_t>(operand.tensor)].perMicrobatch) {
         instance.microbatch = operand.microbatch.orElse(other.microbatch.at(made.microbatch));
       }
       todo.push_back(instance);
-      made.multiplicity.push_back(mult);
+      made.weight.push_back(weight);
     }
   }
 
   // Binds a local tensor to all usable lineage that mentions it. False when there is none.
   bool bind(std::int32_t id, const LocalInstance& instance) {
     bool any = false;
-    for (const Mention& mention : join_.mentions(instance.program, instance.tensor)) {
+    for (const Mention& mention : planIndex_.mentions(instance.program, instance.tensor)) {
       if (!usable(mention.entry)) continue;
       const Shard& shard = plan_.lineage[static_cast<std::size_t>(mention.entry)]
                                .shards[static_cast<std::size_t>(mention.shard)];
@@ -662,7 +666,7 @@ class Cutter {
           }))
         continue;
       if (part.microbatch.isOne() && part.microbatch != instance.microbatch) continue;
-      if (part.microbatch.isOne() && lumped(kMicrobatchAxis))
+      if (part.microbatch.isOne() && collapsed(kMicrobatchAxis))
         throw NotInterchangeable(kMicrobatchAxis);
       const ShardAxes& axes = axesOf(mention.entry, mention.shard);
       any = true;
@@ -685,12 +689,12 @@ class Cutter {
                                      shard, axes, coordinates_),
                          {}};
       // A sum that is stated twice would look over-determined.
-      const bool known = made.family.parts.size() > 1 &&
+      const bool known = made.instances.parts.size() > 1 &&
                          std::any_of(bound_.begin(), bound_.end(), [&](const BoundEquation& b) {
                            return plan_.lineage[static_cast<std::size_t>(b.entry)].tensor ==
                                       plan_.lineage[static_cast<std::size_t>(made.entry)].tensor &&
-                                  b.family.box == made.family.box &&
-                                  b.family.parts == made.family.parts;
+                                  b.instances.box == made.instances.box &&
+                                  b.instances.parts == made.instances.parts;
                          });
       if (!known) bound_.push_back(std::move(made));
     }
@@ -719,7 +723,7 @@ class Cutter {
       stack.pop_back();
       if (stop.contains(t) && !(passStart && std::find(from.begin(), from.end(), t) != from.end()))
         continue;
-      const std::int32_t n = join_.modelProducer(t);
+      const std::int32_t n = planIndex_.modelProducer(t);
       if (n < 0) continue;
       for (const Operand& operand : relevantOperands(model_.nodes[static_cast<std::size_t>(n)])) {
         if (operand.present() && seen.insert(operand.tensor).second)
@@ -741,7 +745,7 @@ class Cutter {
       const std::int32_t tensor =
           sourceOf(plan_.lineage[static_cast<std::size_t>(equation.entry)].tensor);
       cut_.insert(tensor);
-      for (const auto& [instance, mult] : equation.family.parts) {
+      for (const auto& [instance, weight] : equation.instances.parts) {
         const auto it = local_.find(instance);
         if (it != local_.end()) perInstance[it->second].push_back(tensor);
       }
@@ -761,7 +765,7 @@ class Cutter {
       std::vector<std::int32_t> opened;
       if (!hidden.empty()) {
         for (const std::int32_t t : reached_) {
-          if (!cut_.contains(t) || join_.modelProducer(t) < 0) continue;
+          if (!cut_.contains(t) || planIndex_.modelProducer(t) < 0) continue;
           const auto above = reach({t}, {}, true);
           if (std::any_of(hidden.begin(), hidden.end(),
                           [&](std::int32_t h) { return h != t && above.contains(h); }))
@@ -778,7 +782,7 @@ class Cutter {
   // they are computed from it.
   std::int32_t sourceOf(std::int32_t t) const {
     for (;;) {
-      const std::int32_t n = join_.modelProducer(t);
+      const std::int32_t n = planIndex_.modelProducer(t);
       if (n < 0) return t;
       const Node& node = model_.nodes[static_cast<std::size_t>(n)];
       const auto operands = model_.in(node);
@@ -806,7 +810,8 @@ class Cutter {
       if (seen.insert(start).second) stack.push_back({start});
       while (!stack.empty()) {
         Frame& frame = stack.back();
-        const std::int32_t n = cut_.contains(frame.tensor) ? -1 : join_.modelProducer(frame.tensor);
+        const std::int32_t n =
+            cut_.contains(frame.tensor) ? -1 : planIndex_.modelProducer(frame.tensor);
         if (n >= 0) {
           const auto operands = relevantOperands(model_.nodes[static_cast<std::size_t>(n)]);
           if (frame.next < operands.size()) {
@@ -832,7 +837,7 @@ class Cutter {
       StageNode made;
       made.logical = true;
       made.op = node.op;
-      made.attributes = join_.problem().attributes.share(node.attributes);
+      made.attributes = planIndex_.problem().attributes.share(node.attributes);
       made.node = n;
       const std::size_t relevant = relevantOperands(node).size();
       for (const Operand& operand : model_.in(node)) {
@@ -922,18 +927,18 @@ class Cutter {
   Equation equation(const BoundEquation& from) {
     Equation made;
     made.logical = logicalTensor(plan_.lineage[static_cast<std::size_t>(from.entry)].tensor, false);
-    made.box = from.family.box;
-    made.step = from.family.step;
+    made.box = from.instances.box;
+    made.step = from.instances.step;
     made.entry = from.entry;
     made.shard = from.shard;
     made.output = plan_.lineage[static_cast<std::size_t>(from.entry)].role == Role::kOutput;
-    for (const auto& [instance, mult] : from.family.parts) {
+    for (const auto& [instance, weight] : from.instances.parts) {
       const auto it = local_.find(instance);
       made.parts.emplace_back(
           localTensor(instance, it == local_.end()
                                     ? Origin::kBoundary
                                     : origins_[static_cast<std::size_t>(it->second)]),
-          mult);
+          weight);
     }
     return made;
   }
@@ -945,12 +950,12 @@ class Cutter {
                              .graph.nodes[static_cast<std::size_t>(from.node)];
       StageNode made;
       made.op = node.op;
-      made.attributes = join_.problem().attributes.share(node.attributes);
+      made.attributes = planIndex_.problem().attributes.share(node.attributes);
       made.program = from.program;
       made.node = from.node;
       made.rank = from.rank;
       made.microbatch = from.microbatch;
-      made.multiplicity = from.multiplicity;
+      made.weight = from.weight;
       made.member = from.member;
       if (node.communication >= 0) {
         const CommunicationSpec& spec =
@@ -983,7 +988,7 @@ class Cutter {
     stage_.usedEntries.assign(used.begin(), used.end());
   }
 
-  const Join& join_;
+  const PlanIndex& planIndex_;
   const Plan& plan_;
   const Graph& model_;
   const MeshView& mesh_;
@@ -1002,7 +1007,7 @@ class Cutter {
   std::vector<std::int32_t> producerOfId_;  // local tensor -> index into localNodes_, -1
   std::vector<char> finished_;              // of each local node: all its operands are visited
   std::unordered_map<NodeKey, std::int32_t, NodeKeyHash> nodeOf_;
-  std::map<MeetingKey, std::int32_t> firstOfMeeting_;  // local nodes
+  std::map<RendezvousKey, std::int32_t> firstOfRendezvous_;  // local nodes
   std::vector<BoundEquation> claims_, bound_;
   std::unordered_set<NodeKey, NodeKeyHash>
       boundKeys_;  // entry, shard, rank and microbatch of its own axes' coordinates
@@ -1019,31 +1024,32 @@ class Cutter {
 
 }  // namespace
 
-Stage cutStages(const Join& join, const std::vector<std::int32_t>& entries,
+Stage cutStages(const PlanIndex& planIndex, const std::vector<std::int32_t>& entries,
                 const CutOptions& options) {
-  const Plan& plan = join.problem().plan;
-  // Lumping pays only where something is left to lump.
+  const Plan& plan = planIndex.problem().plan;
+  // Collapsing pays only where something is left out.
   const auto first = [&](std::int32_t size) {
-    return options.lump && size > AxisLump::kApart + 1 ? Lumping::kWhole : Lumping::kNone;
+    return options.collapse && size > CollapsedAxis::kApart + 1 ? Collapse::kWhole
+                                                                : Collapse::kNone;
   };
-  std::vector<Lumping> lumping;
-  for (const MeshAxis& axis : plan.mesh) lumping.push_back(first(axis.size));
-  lumping.push_back(first(plan.microbatches));
+  std::vector<Collapse> collapse;
+  for (const MeshAxis& axis : plan.mesh) collapse.push_back(first(axis.size));
+  collapse.push_back(first(plan.microbatches));
   for (;;) {
     try {
-      return Cutter(join, entries, options, lumping).run();
+      return Cutter(planIndex, entries, options, collapse).run();
     } catch (const NotInterchangeable& apart) {
       for (const std::int32_t axis : apart.axes) {
-        Lumping& l =
-            axis == kMicrobatchAxis ? lumping.back() : lumping[static_cast<std::size_t>(axis)];
-        l = AxisCoordinates::after(l, join, axis);
+        Collapse& l =
+            axis == kMicrobatchAxis ? collapse.back() : collapse[static_cast<std::size_t>(axis)];
+        l = AxisCoordinates::after(l, planIndex, axis);
       }
     }
   }
 }
 
-Stage cutStage(const Join& join, std::int32_t entry, const CutOptions& options) {
-  return cutStages(join, {entry}, options);
+Stage cutStage(const PlanIndex& planIndex, std::int32_t entry, const CutOptions& options) {
+  return cutStages(planIndex, {entry}, options);
 }
 
 }  // namespace shardproof

@@ -1,4 +1,4 @@
-// Cuts stages out of the joined plan by backward slicing (docs/design.md, "Stages"). Both slices
+// Cuts stages out of the indexed plan by backward slicing (docs/design.md, "Cut"). Both slices
 // stop at tensors whose lineage is established by an entry that the stage may assume.
 #pragma once
 
@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "plan/join.h"
+#include "plan/plan_index.h"
 #include "stages/stage.h"
 
 namespace shardproof {
@@ -22,8 +22,8 @@ struct CutOptions {
   // difference is one of the whole plan. Sums are not assumed, as they do not say what their parts
   // are.
   const std::vector<char>* proved = nullptr;
-  // Coordinates of interchangeable axes are lumped (false: enumerate everything).
-  bool lump = true;
+  // Coordinates of interchangeable axes are collapsed (false: enumerate everything).
+  bool collapse = true;
   // What is known of the model's tensors for every input (checker/model_facts.h). Without it, of
   // intermediate ones: nothing.
   const ModelFacts* facts = nullptr;
@@ -44,10 +44,10 @@ class CyclicWait : public std::runtime_error {
 };
 
 // Cuts the stage of one entry. Throws Unsupported when it would exceed maxNodes, CyclicWait.
-Stage cutStage(const Join& join, std::int32_t entry, const CutOptions& options);
+Stage cutStage(const PlanIndex& planIndex, std::int32_t entry, const CutOptions& options);
 
 // One stage whose claims are those of several entries (the whole plan, from its inputs).
-Stage cutStages(const Join& join, const std::vector<std::int32_t>& entries,
+Stage cutStages(const PlanIndex& planIndex, const std::vector<std::int32_t>& entries,
                 const CutOptions& options);
 
 }  // namespace shardproof

@@ -4,26 +4,26 @@
 
 namespace shardproof {
 
-AxisLump AxisLump::whole(std::int32_t axis, std::int32_t size) {
+CollapsedAxis CollapsedAxis::whole(std::int32_t axis, std::int32_t size) {
   std::vector<std::int32_t> all;
   for (std::int32_t c = 0; c < size; ++c) all.push_back(c);
   return ofClasses(axis, size, {all});
 }
 
-AxisLump AxisLump::ofClasses(std::int32_t axis, std::int32_t size,
-                             const std::vector<std::vector<std::int32_t>>& classes) {
-  AxisLump lump{axis, size, {}};
-  for (const auto& alike : classes) {
-    const std::size_t apart = alike.size() > kApart + 1 ? kApart : alike.size();
-    for (std::size_t i = 0; i < apart; ++i) lump.kept.emplace_back(alike[i], 1);
-    if (apart < alike.size())
-      lump.kept.emplace_back(alike[apart], static_cast<std::int64_t>(alike.size() - apart));
+CollapsedAxis CollapsedAxis::ofClasses(std::int32_t axis, std::int32_t size,
+                                       const std::vector<std::vector<std::int32_t>>& classes) {
+  CollapsedAxis collapsed{axis, size, {}};
+  for (const auto& cls : classes) {
+    const std::size_t apart = cls.size() > kApart + 1 ? kApart : cls.size();
+    for (std::size_t i = 0; i < apart; ++i) collapsed.kept.emplace_back(cls[i], 1);
+    if (apart < cls.size())
+      collapsed.kept.emplace_back(cls[apart], static_cast<std::int64_t>(cls.size() - apart));
   }
-  std::sort(lump.kept.begin(), lump.kept.end());
-  return lump;
+  std::sort(collapsed.kept.begin(), collapsed.kept.end());
+  return collapsed;
 }
 
-std::int64_t AxisLump::multiplicity(std::int64_t coordinate) const {
+std::int64_t CollapsedAxis::weight(std::int64_t coordinate) const {
   const auto it = std::lower_bound(kept.begin(), kept.end(), coordinate,
                                    [](const auto& k, std::int64_t c) { return k.first < c; });
   return it != kept.end() && it->first == coordinate ? it->second : 0;

@@ -16,9 +16,9 @@
 namespace shardproof {
 
 // What a mesh axis (or the microbatch axis) is enumerated by in a stage. Either every coordinate,
-// or - where many coordinates are alike - of each class of alike ones two explicit ones and one
+// or - where many coordinates are symmetric - of each symmetry class two explicit ones and one
 // that stands for all others (docs/soundness.md, "Interchangeable axes").
-struct AxisLump {
+struct CollapsedAxis {
   static constexpr std::int32_t kApart =
       2;  // coordinates of a class that stand for themselves, where there are more than kApart + 1
   std::int32_t axis = 0;  // kMicrobatchAxis for microbatches
@@ -26,14 +26,14 @@ struct AxisLump {
   // The coordinates that the stage has, ascending, 0 among them, and how many each of them stands
   // for.
   std::vector<std::pair<std::int32_t, std::int64_t>> kept;
-  // All coordinates alike.
-  static AxisLump whole(std::int32_t axis, std::int32_t size);
-  // `classes` of alike ones.
-  static AxisLump ofClasses(std::int32_t axis, std::int32_t size,
-                            const std::vector<std::vector<std::int32_t>>& classes);
+  // All coordinates are one class.
+  static CollapsedAxis whole(std::int32_t axis, std::int32_t size);
+  // `classes`: the symmetry classes.
+  static CollapsedAxis ofClasses(std::int32_t axis, std::int32_t size,
+                                 const std::vector<std::vector<std::int32_t>>& classes);
   // 0: not kept.
-  std::int64_t multiplicity(std::int64_t coordinate) const;
-  friend bool operator==(const AxisLump&, const AxisLump&) = default;
+  std::int64_t weight(std::int64_t coordinate) const;
+  friend bool operator==(const CollapsedAxis&, const CollapsedAxis&) = default;
 };
 
 enum class Origin : std::uint8_t {
@@ -70,24 +70,24 @@ struct StageNode {
   Communication communication = Communication::kNone;
   Reduction reduction = Reduction::kSum;
   std::int32_t dim = 0, odim = 0;
-  std::int32_t member = 0;                 // this rank's place in the group
-  std::vector<std::int64_t> multiplicity;  // how many members each operand stands for
-  std::int32_t program = -1, node = -1;    // where it stands in the plan (or model), for messages
+  std::int32_t member = 0;               // this rank's place in the group
+  std::vector<std::int64_t> weight;      // how many members each operand stands for
+  std::int32_t program = -1, node = -1;  // where it stands in the plan (or model), for messages
   std::int32_t rank = -1;
   Microbatch microbatch;
 };
 
-// logical[box] == sum over parts of multiplicity * local.
+// logical[box] == sum over parts of weight * local.
 struct Equation {
-  // How the box moves along a lumped axis, and the coordinate that this equation is for.
+  // How the box moves along a collapsed axis, and the coordinate that this equation is for.
   struct Step {
-    std::int32_t lump = 0;  // index into Stage::lumps
+    std::int32_t collapsed = 0;  // index into Stage::collapsedAxes
     std::int32_t coordinate = 0;
     Shape offset;  // per dimension and coordinate, not all zero
   };
   std::int32_t logical = -1;  // stage tensor
   std::vector<std::pair<std::int64_t, std::int64_t>> box;
-  std::vector<std::pair<std::int32_t, std::int64_t>> parts;  // stage tensor, multiplicity
+  std::vector<std::pair<std::int32_t, std::int64_t>> parts;  // stage tensor, weight
   std::vector<Step> step;
   std::int32_t entry = -1, shard = -1;
   bool output = false;  // the entry is about an output of the model
@@ -98,7 +98,7 @@ struct Stage {
   std::vector<StageTensor> tensors;
   std::vector<StageNode> nodes;  // logical ones first, each side in an order of execution
   std::vector<Equation> claims, assumptions;
-  std::vector<AxisLump> lumps;
+  std::vector<CollapsedAxis> collapsedAxes;
   std::vector<std::int32_t> usedEntries;  // lineage entries that `assumptions` comes from, sorted,
                                           // without those of role input
   const Names* names =

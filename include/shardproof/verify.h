@@ -40,8 +40,8 @@ struct VerifyOptions {
   std::function<void(std::size_t, std::size_t, const char*)> progress;
 };
 
-// Never throws for a wrong plan: that is a verdict. Throws InputError where only the join can see
-// an input error.
+// Never throws for a wrong plan: that is a verdict. Throws InputError where only the index of the
+// plan can see an input error.
 Report verify(const Problem& problem, const VerifyOptions& options);
 
 }  // namespace shardproof

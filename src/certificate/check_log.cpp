@@ -13,7 +13,7 @@
 #include "cache/reprove.h"
 #include "checker/model_facts.h"
 #include "ir/output_coverage.h"
-#include "plan/join.h"
+#include "plan/plan_index.h"
 #include "shardproof/error.h"
 #include "stages/canonical_reader.h"
 #include "stages/cutter.h"
@@ -42,7 +42,7 @@ class LogCheck {
         problem_(problem),
         plan_(problem.plan),
         options_(options),
-        join_(problem),
+        planIndex_(problem),
         facts_(modelFacts(problem)) {}
 
   CheckLogResult run() {
@@ -90,7 +90,7 @@ class LogCheck {
   }
 
   void checkJoin() {
-    for (const Defect& defect : join_.defects()) fail("/plan", defect.message);
+    for (const Defect& defect : planIndex_.defects()) fail("/plan", defect.message);
   }
 
   // The log speaks of the plan's entries, all of them and in their order.
@@ -112,10 +112,10 @@ class LogCheck {
                                   toString(real.role) + "\" in the plan");
       if (!entry.proof.proved) continue;
       ++result_.lemmas;
-      const std::int64_t key = join_.entryKey(static_cast<std::int32_t>(e));
+      const std::int64_t key = planIndex_.entryKey(static_cast<std::int32_t>(e));
       if (entry.proof.key != key)
         fail(place + "/key", "is " + std::to_string(entry.proof.key) + ", but " +
-                                 std::to_string(key) + " in the joined plan");
+                                 std::to_string(key) + " in the indexed plan");
     }
   }
 
@@ -152,7 +152,7 @@ class LogCheck {
       }
     }
     if (left == 0) return;
-    // Each that is left waits for one that is left: following these ends up in a circle.
+    // Each that is left waits for one that is left: following these ends up in a cycle.
     std::int32_t e = 0;
     while (waitsFor[at(e)] == 0) ++e;
     std::set<std::int32_t> seen;
@@ -237,11 +237,11 @@ class LogCheck {
     for (const std::int32_t f : forbidden) excluded[at(f)] = 1;
     CutOptions cut;
     cut.excluded = &excluded;
-    cut.lump = logged.lump;
+    cut.collapse = logged.collapse;
     cut.facts = &facts_;
     std::string why;
     try {
-      const Stage stage = cutStage(join_, e, cut);
+      const Stage stage = cutStage(planIndex_, e, cut);
       if (stage.usedEntries != logged.assumes)
         why = "its stage assumes " + listed(stage.usedEntries) + ", but " + listed(logged.assumes) +
               " in the log";
@@ -331,7 +331,7 @@ class LogCheck {
   // No class needs it; one that execution refutes is wrong, whatever proved it.
   void seekEvidence() {
     if (!options_.second) return;
-    result_.evidence = secondOpinions(log_, problem_, join_, drawnClasses(), *options_.second,
+    result_.evidence = secondOpinions(log_, problem_, planIndex_, drawnClasses(), *options_.second,
                                       options_.pool, options_.progress);
     for (const ClassEvidence& e : result_.evidence) {
       if (!e.executed.difference) continue;
@@ -367,7 +367,7 @@ class LogCheck {
   const Problem& problem_;
   const Plan& plan_;
   const CheckLogOptions& options_;
-  Join join_;
+  PlanIndex planIndex_;
   ModelFacts facts_;
   CheckLogResult result_;
 };

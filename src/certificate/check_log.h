@@ -46,7 +46,7 @@ struct CheckLogResult {
   bool anyWrong() const;
 };
 
-// Throws InputError where the log is of other rules than this program's, and where the join does
+// Throws InputError where the log is of other rules than this program's, and where the index does
 // (the plan was no input for the verifier either).
 CheckLogResult checkLog(const ProofLog& log, const Problem& problem,
                         const CheckLogOptions& options);

@@ -22,9 +22,9 @@ struct ProofRecord {
     std::vector<std::int32_t>
         assumes;  // entries that its stage assumes, sorted, without those of role input
     std::int32_t forbidden = 0;  // into `forbidden`
-    std::int64_t key = 0;        // its place in the order of lemmas (Join::entryKey)
-    bool lump = true;  // coordinates of interchangeable axes were lumped when its stage was cut
-                       // (CutOptions::lump)
+    std::int64_t key = 0;        // its place in the order of lemmas (PlanIndex::entryKey)
+    bool collapse = true;  // coordinates of interchangeable axes were collapsed when its stage was
+                           // cut (CutOptions::collapse)
   };
   std::vector<Class> classes;
   // Sets of entries that some stage was not to assume although they come before it: they had

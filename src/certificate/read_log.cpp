@@ -168,7 +168,7 @@ class LogClient : public StreamClient {
       made.proof.assumes = readIds(v.require("assumes"));
       made.proof.forbidden = static_cast<std::int32_t>(v.require("forbidden").integer(0, kMost));
       made.proof.key = v.require("key").integer();
-      made.proof.lump = v.require("lumped").boolean();
+      made.proof.collapse = v.require("lumped").boolean();
     }
     log_.lineage.push_back(std::move(made));
   }

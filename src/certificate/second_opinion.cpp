@@ -34,13 +34,13 @@ std::string packed(const nlohmann::json& j) {
 
 class SecondOpinions {
  public:
-  SecondOpinions(const ProofLog& log, const Problem& problem, const Join& join,
+  SecondOpinions(const ProofLog& log, const Problem& problem, const PlanIndex& planIndex,
                  const std::vector<std::size_t>& classes, const SecondOpinionOptions& options,
                  PoolOptions pool,
                  const std::function<void(std::size_t, std::size_t, const char*)>& progress)
       : log_(log),
         problem_(problem),
-        join_(join),
+        planIndex_(planIndex),
         facts_(modelFacts(problem)),
         options_(options),
         pool_(std::move(pool)),
@@ -103,7 +103,7 @@ class SecondOpinions {
           // stage with all of them is then as good.
           try {
             if (outcome.notSymmetric)
-              outcome = checkStageBy(unlumped(evidence_[i].entry), methodsOf(i)[round], check);
+              outcome = checkStageBy(uncollapsed(evidence_[i].entry), methodsOf(i)[round], check);
           } catch (const Unsupported& error) {
             return error.what();
           }
@@ -148,16 +148,16 @@ class SecondOpinions {
 
   // Of one entry, with what the log says that its stage may not assume, and every coordinate of
   // every axis. Throws Unsupported.
-  Stage unlumped(std::int32_t entry) const {
+  Stage uncollapsed(std::int32_t entry) const {
     std::vector<char> excluded(problem_.plan.lineage.size(), 0);
     for (const std::int32_t f : log_.forbidden[at(log_.lineage[at(entry)].proof.forbidden)])
       excluded[at(f)] = 1;
     CutOptions cut;
     cut.excluded = &excluded;
-    cut.lump = false;
+    cut.collapse = false;
     cut.facts = &facts_;
     cut.maxNodes = kMostNodes;
-    return cutStage(join_, entry, cut);
+    return cutStage(planIndex_, entry, cut);
   }
 
   unreduced::SampleOutcome executed(std::int32_t entry) const {
@@ -166,7 +166,7 @@ class SecondOpinions {
     sample.mostElements = static_cast<std::uint64_t>(static_cast<double>(sample.mostElements) *
                                                      options_.timeoutSeconds);
     try {
-      return sampleStage(unlumped(entry), sample);
+      return sampleStage(uncollapsed(entry), sample);
     } catch (const Unsupported& error) {
       unreduced::SampleOutcome outcome;
       outcome.reason = error.what();
@@ -204,7 +204,7 @@ class SecondOpinions {
 
   const ProofLog& log_;
   const Problem& problem_;
-  const Join& join_;
+  const PlanIndex& planIndex_;
   ModelFacts facts_;
   const SecondOpinionOptions& options_;
   PoolOptions pool_;
@@ -215,11 +215,11 @@ class SecondOpinions {
 }  // namespace
 
 std::vector<ClassEvidence> secondOpinions(
-    const ProofLog& log, const Problem& problem, const Join& join,
+    const ProofLog& log, const Problem& problem, const PlanIndex& planIndex,
     const std::vector<std::size_t>& classes, const SecondOpinionOptions& options,
     const PoolOptions& pool,
     const std::function<void(std::size_t, std::size_t, const char*)>& progress) {
-  return SecondOpinions(log, problem, join, classes, options, pool, progress).run();
+  return SecondOpinions(log, problem, planIndex, classes, options, pool, progress).run();
 }
 
 }  // namespace shardproof

@@ -11,7 +11,7 @@
 
 #include "certificate/proof_log.h"
 #include "checker/second_method.h"
-#include "plan/join.h"
+#include "plan/plan_index.h"
 #include "unreduced/sample.h"
 #include "worker/pool.h"
 
@@ -39,9 +39,9 @@ struct ClassEvidence {
 };
 
 // For each of `classes` (by number in the log). Every entry's stage must be known to be of its
-// class, and the join to be without defects.
+// class, and the index to be without defects.
 std::vector<ClassEvidence> secondOpinions(
-    const ProofLog& log, const Problem& problem, const Join& join,
+    const ProofLog& log, const Problem& problem, const PlanIndex& planIndex,
     const std::vector<std::size_t>& classes, const SecondOpinionOptions& options,
     const PoolOptions& pool,
     const std::function<void(std::size_t, std::size_t, const char*)>& progress);

@@ -41,7 +41,7 @@ Json toJson(const ProofLog::Entry& entry, std::size_t number) {
   json["assumes"] = entry.proof.assumes;
   json["forbidden"] = entry.proof.forbidden;
   json["key"] = entry.proof.key;
-  json["lumped"] = entry.proof.lump;
+  json["lumped"] = entry.proof.collapse;
   return json;
 }
 

@@ -101,7 +101,7 @@ class StageChecker {
     undefined_ = undefinedInPlan(terms, algebra);
     if (unequal.empty() && undefined_.empty()) {
       // Flattened sums and products are compared summand by summand, and a summand involves at most
-      // as many positions of a lump as the reduction kept apart (shape_reduction/reduction.h), so
+      // as many positions of a piece as the reduction kept apart (shape_reduction/reduction.h), so
       // the identity holds at full size.
       outcome_.verdict = StageVerdict::kProved;
       outcome_.method = Method::kNormalForm;
@@ -167,12 +167,12 @@ class StageChecker {
     for (int k = 0; k < kMostDraws && !missing.empty(); ++k) {
       std::mt19937_64 random(0xD1B54A32D192ED03ULL + static_cast<std::uint64_t>(k));
       DoubleAlgebra algebra;
-      Doubles runner(stage_, reduced_, algebra);
-      runner.run([&](std::int32_t tensor, std::int64_t) {
+      Doubles interpreter(stage_, reduced_, algebra);
+      interpreter.run([&](std::int32_t tensor, std::int64_t) {
         return isInteger(tensor) ? static_cast<double>(drawIndex(random, tensor, k))
                                  : drawReal(random, k, true);
       });
-      for (const auto& pair : runner.pairs()) {
+      for (const auto& pair : interpreter.pairs()) {
         if (!std::isnan(pair.logical)) missing.erase({pair.claim, pair.logicalIndex});
       }
     }
@@ -246,14 +246,14 @@ class StageChecker {
     Stopwatch watch(outcome_.seconds["check"]);
     try {
       ModularAlgebra algebra;
-      StageInterpreter<ModularAlgebra> runner(stage_, reduced_, algebra);
+      StageInterpreter<ModularAlgebra> interpreter(stage_, reduced_, algebra);
       std::mt19937_64 random(0x5eed);
-      runner.run([&](std::int32_t tensor, std::int64_t) {
+      interpreter.run([&](std::int32_t tensor, std::int64_t) {
         return ModularAlgebra::Element{isInteger(tensor) ? residue(drawIndex(random, tensor, 1))
                                                          : random() % ModularAlgebra::kPrime,
                                        false};
       });
-      return std::any_of(runner.pairs().begin(), runner.pairs().end(),
+      return std::any_of(interpreter.pairs().begin(), interpreter.pairs().end(),
                          [](const auto& p) { return !(p.logical == p.parallel); });
     } catch (const Unsupported&) {
       return true;
@@ -334,26 +334,26 @@ class StageChecker {
     outOfDomain_ = false;
     Drawn drawn;
     DoubleAlgebra algebra;
-    Doubles runner(stage_, reduced_, algebra);
-    runner.run([&](std::int32_t tensor, std::int64_t index) {
+    Doubles interpreter(stage_, reduced_, algebra);
+    interpreter.run([&](std::int32_t tensor, std::int64_t index) {
       const double value = inputValue(tensor, index, trial.values.size(), supply, drawn);
       trial.elements.push_back({tensor, index});
       trial.values.push_back(value);
       return value;
     });
-    if (runner.droppedAssumption() || outOfDomain_)
+    if (interpreter.droppedAssumption() || outOfDomain_)
       return false;  // the values might not be ones that the assumed lineage allows
     // Lineage says nothing of a local element where the model has no value: there it has one that
     // is not known here. And a number that a double cannot hold is no number that does not exist.
     undefinedCounts =
         undefinedCounts && !algebra.outOfRange() &&
         std::none_of(stage_.assumptions.begin(), stage_.assumptions.end(), [&](const Equation& e) {
-          const auto& values = runner.value(e.logical).data;
+          const auto& values = interpreter.value(e.logical).data;
           return std::any_of(values.begin(), values.end(), [](double x) { return std::isnan(x); });
         });
     std::vector<Candidate> candidates;
-    for (std::size_t i = 0; i < runner.pairs().size(); ++i) {
-      const auto& p = runner.pairs()[i];
+    for (std::size_t i = 0; i < interpreter.pairs().size(); ++i) {
+      const auto& p = interpreter.pairs()[i];
       if (std::isnan(p.logical)) continue;  // the model itself is undefined here
       if (std::isnan(p.parallel) ? undefinedCounts : p.logical != p.parallel)
         candidates.push_back({i, p.logical, p.parallel});
@@ -392,7 +392,7 @@ class StageChecker {
       });
     }
     for (const Candidate& c : candidates) {
-      const auto& p = runner.pairs()[c.pair];
+      const auto& p = interpreter.pairs()[c.pair];
       if (trial.claims.insert(static_cast<std::int32_t>(p.claim)).second &&
           trial.claims.size() == 1) {
         trial.claim = static_cast<std::int32_t>(p.claim);
@@ -443,7 +443,7 @@ class StageChecker {
     reduceAgain(options);
     Trial trial;
     if (!searchDifference(trial)) return false;
-    if (reduced_.lumpsAbsolute) {
+    if (reduced_.reducesAbsolute) {
       // The dimension is kept whole to confirm what was found with another mask, or nothing is
       // refuted.
       try {
@@ -482,7 +482,7 @@ class StageChecker {
         outcome_.reason = tooLarge.what();
       }
     }
-    outcome_.shortenedMask = anyOutput(differing_) && reduced_.lumpsAbsolute;
+    outcome_.shortenedMask = anyOutput(differing_) && reduced_.reducesAbsolute;
     if (outcome_.shortenedMask && options_.wholeMasks) {
       const std::set<std::int32_t> before = differing_;
       try {
@@ -659,9 +659,9 @@ class StageChecker {
 
   bool matters(const Trial& trial, std::size_t input) {
     DoubleAlgebra algebra;
-    Doubles runner(stage_, reduced_, algebra);
+    Doubles interpreter(stage_, reduced_, algebra);
     std::size_t next = 0;
-    runner.run([&](std::int32_t tensor, std::int64_t) {
+    interpreter.run([&](std::int32_t tensor, std::int64_t) {
       const std::size_t i = next++;
       double value = trial.values[i];
       if (i == input)
@@ -670,14 +670,14 @@ class StageChecker {
                     : value * 1.5 + (value < 0 ? -0.25 : 0.25);  // another value, whatever it was
       return value;
     });
-    const auto& p = runner.pairs()[trial.pair];
+    const auto& p = interpreter.pairs()[trial.pair];
     return p.logical != trial.logical || p.parallel != trial.parallel;
   }
 
   // ---- polynomial form
 
   // Expanding multiplies summands together: a monomial of k factors may involve k times as many
-  // positions of a lump as one summand. So many must be kept apart before the identity says
+  // positions of a piece as one summand. So many must be kept apart before the identity says
   // something about the full size.
   bool proveExpanded(TermAlgebra& algebra, const std::vector<std::pair<Term, Term>>& unequal) {
     if (!expandedEqual(algebra, unequal)) return false;
@@ -755,14 +755,14 @@ class StageChecker {
     }
     if (result.verdict == SmtVerdict::kSat) {
       // The solver knows nothing of known inputs.
-      if (!reduced_.lumpsAbsolute && !known_.any()) {
+      if (!reduced_.reducesAbsolute && !known_.any()) {
         Trial trial;
         const bool differs = attempt(
             [&](std::int32_t tensor, std::int64_t, std::size_t i) {
               const auto it = result.model.find(static_cast<std::uint32_t>(i));
               const double value = it == result.model.end() ? 1.0 : it->second;
               if (!isInteger(tensor)) return value;
-              // An index that stands for a lump of table rows is no index.
+              // An index that stands for many table rows is no index.
               const auto& values = reduced_.values[static_cast<std::size_t>(tensor)];
               if (std::find(values.begin(), values.end(), static_cast<std::int64_t>(value)) !=
                   values.end())

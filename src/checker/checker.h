@@ -1,5 +1,5 @@
-// Decides one stage: reduces its shapes, executes both sides, and compares (docs/design.md, "The
-// checker").
+// Decides one stage: reduces its shapes, executes both sides, and compares (docs/design.md,
+// "Check").
 #pragma once
 
 #include <cstdint>
@@ -28,13 +28,14 @@ struct StageOutcome {
   StageVerdict verdict = StageVerdict::kUndecided;
   Method method = Method::kNone;
   std::string reason;
-  bool shortenedMask = false;  // the numbers of the counterexample were computed with a lumped mask
+  bool shortenedMask =
+      false;  // the numbers of the counterexample were computed with a reduced mask
   // kRefuted: the first claim that differs, and where.
   std::int32_t claim = -1;
   std::vector<std::int32_t> differingEntries;  // end to end: the lineage entries of all claims that
                                                // some attempt made differ, sorted
   bool notSymmetric = false;  // undecided because an axis that looked interchangeable is not: cut
-                              // again without lumped axes
+                              // again without collapsed axes
   std::optional<Counterexample> counterexample;
   std::vector<ReducedShape> reducedShapes;
   std::map<std::string, double>
@@ -46,7 +47,7 @@ struct CheckOptions {
   double timeoutSeconds = 60;  // for the solver; the pool bounds the whole
   std::size_t memoryMegabytes = 4096;
   // The stage is the whole plan, or what leads to one output: evaluate it in numbers only. It only
-  // decides whether a difference that a stage has shown reaches an output. Causal masks are lumped
+  // decides whether a difference that a stage has shown reaches an output. Causal masks are reduced
   // where they can be (hence are not quite causal), and then the outcome says so
   // (StageOutcome::shortenedMask). With `wholeMasks` what an output shows so is looked for again
   // with whole masks, which is far more work; it still says so where that cannot be afforded.
@@ -58,7 +59,7 @@ struct CheckOptions {
 inline constexpr const char* kNoDifferenceFound = "no input was found on which the sides differ";
 
 // Never throws Unsupported (that is kUndecided with the reason). Throws NotSymmetric when the stage
-// must be cut without lumped axes.
+// must be cut without collapsed axes.
 StageOutcome checkStage(const Stage& stage, const CheckOptions& options);
 
 // The tensors whose shapes an outcome lists, in that order: stage tensor and the name it is shown

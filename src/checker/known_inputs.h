@@ -30,7 +30,7 @@ class KnownInputs {
   }
 
   // An element of a tensor of integers, or of one that is isNumberOf(): of what it is the number.
-  // An index is one that the reduced tables tell apart: one that stands for a lump of their rows is
+  // An index is one that the reduced tables tell apart: one that stands for many of their rows is
   // none. Nothing where no such index is one that the tensor may hold.
   std::optional<std::int64_t> drawInteger(const ReducedStage& reduced, std::int32_t tensor,
                                           std::mt19937_64& random, bool positive) const;

@@ -173,15 +173,15 @@ class Facts {
       const ReducedStage reduced = reduceStage(stage, options);
       if (reduced.largestIteration > kMostWork) return found;
       TermAlgebra algebra(TermAlgebra::Mode::kNormalized, kMostTerms);
-      StageInterpreter<TermAlgebra> runner(stage, reduced, algebra);
-      runner.run([&](std::int32_t t, std::int64_t) {
+      StageInterpreter<TermAlgebra> interpreter(stage, reduced, algebra);
+      interpreter.run([&](std::int32_t t, std::int64_t) {
         const StageTensor& tensor = stage.tensors[at(t)];
         return algebra.variable(tensor.info.element == ElementKind::kInteger, tensor.facts);
       });
       for (std::size_t r = 0; r < results.size(); ++r) {
         if (results[r] >= 0)
           found[r] =
-              factsOf(runner.value(made[r]), model_.tensors[at(results[r])].element, algebra);
+              factsOf(interpreter.value(made[r]), model_.tensors[at(results[r])].element, algebra);
       }
     } catch (const Unsupported&) {
     } catch (const NotSymmetric&) {
@@ -189,9 +189,10 @@ class Facts {
     return found;
   }
 
-  // Of a lumped sequence the position that stands for several is passed over where others of its
+  // Of a reduced sequence the position that stands for several is passed over where others of its
   // piece are kept: whatever several positions of the piece have to do with each other, those have
-  // (docs/soundness.md, "Lumping of positions"), and what stands for several has no diagonal.
+  // (docs/soundness.md, "Representatives with weights"), and what stands for several has no
+  // diagonal.
   static TensorFacts factsOf(const ops::TensorValue<TermAlgebra>& value, ElementKind element,
                              TermAlgebra& algebra) {
     TensorFacts facts{.total = true,
@@ -216,7 +217,7 @@ class Facts {
       position /= dim.size();
       if (dim.places.empty()) continue;
       for (const auto& place : dim.placesOf(index)) {
-        if (place.stands && place.offset > 0) return true;
+        if (place.weighted && place.offset > 0) return true;
       }
     }
     return false;

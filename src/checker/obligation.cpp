@@ -94,15 +94,15 @@ Obligation execute(const Stage& stage, const ReductionOptions& options, std::siz
     throw Unsupported(
         "an operator of the reduced stage runs through too many combinations of indices");
   Stopwatch watch(seconds["execute"]);
-  StageInterpreter<TermAlgebra> runner(stage, o.reduced, o.terms);
-  runner.run([&](std::int32_t tensor, std::int64_t index) {
+  StageInterpreter<TermAlgebra> interpreter(stage, o.reduced, o.terms);
+  interpreter.run([&](std::int32_t tensor, std::int64_t index) {
     o.free.push_back({tensor, index});
     return o.terms.variable(stage.tensors[at(tensor)].info.element == ElementKind::kInteger,
                             stage.tensors[at(tensor)].facts);
   });
-  o.droppedAssumption = runner.droppedAssumption();
+  o.droppedAssumption = interpreter.droppedAssumption();
   std::unordered_set<std::uint64_t> seen;
-  for (const auto& p : runner.pairs()) {
+  for (const auto& p : interpreter.pairs()) {
     if (seen.insert((std::uint64_t{p.logical.id} << 32) | p.parallel.id).second)
       o.pairs.push_back({p.claim, p.logicalIndex, p.logical, p.parallel});
   }
@@ -215,8 +215,8 @@ int extraPositionsFor(const std::vector<std::pair<Term, Term>>& pairs, const Ter
   std::unordered_map<std::uint32_t, std::int64_t> known;
   for (const auto& [a, b] : pairs)
     factors = std::max({factors, degree(algebra, a, known), degree(algebra, b, known)});
-  // Of a lumped axis two coordinates are kept apart, no more.
-  if (!stage.lumps.empty() && factors > AxisLump::kApart) {
+  // Of a collapsed axis two coordinates are kept apart, no more.
+  if (!stage.collapsedAxes.empty() && factors > CollapsedAxis::kApart) {
     throw NotSymmetric(
         "the proof multiplies more factors than coordinates of an interchangeable axis are kept "
         "apart");
@@ -298,7 +298,7 @@ WrittenObligation writeObligation(const Stage& stage, const ObligationNotes& not
     // A refutation is an assignment of the true functions, which satisfy every fact; a proof by
     // normal forms holds for all functions with the laws that these know. So `unsat` is known only
     // where the script says all of them.
-    written.status = notes.refuted && !o.reduced.lumpsAbsolute   ? "sat"
+    written.status = notes.refuted && !o.reduced.reducesAbsolute ? "sat"
                      : notes.proved && written.functions.empty() ? "unsat"
                                                                  : "unknown";
     SmtLibNotes script;

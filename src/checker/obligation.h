@@ -36,7 +36,7 @@ struct Obligation {
   ReducedStage reduced;
   ReductionOptions reduction;
   // So many positions are kept apart that a solver's proof of the reduced stage is one at full
-  // size, whatever the solver multiplies out (docs/soundness.md, "Lumping of positions").
+  // size, whatever the solver multiplies out (docs/soundness.md, "Representatives with weights").
   bool conclusive = true;
 };
 

@@ -34,14 +34,14 @@ bool equalInNormalForm(const Stage& stage, const CheckOptions& options, StageOut
         "an operator of the reduced stage runs through too many combinations of indices");
   Stopwatch watch(outcome.seconds["execute"]);
   TermAlgebra algebra(TermAlgebra::Mode::kNormalized, mostTerms(options.memoryMegabytes));
-  StageInterpreter<TermAlgebra> runner(stage, reduced, algebra);
-  runner.run([&](std::int32_t t, std::int64_t) {
+  StageInterpreter<TermAlgebra> interpreter(stage, reduced, algebra);
+  interpreter.run([&](std::int32_t t, std::int64_t) {
     const StageTensor& tensor = stage.tensors[static_cast<std::size_t>(t)];
     return algebra.variable(tensor.info.element == ElementKind::kInteger, tensor.facts);
   });
   bool equal = true;
   std::set<std::pair<ConditionSet, ConditionSet>> seen;
-  for (const auto& p : runner.pairs()) {
+  for (const auto& p : interpreter.pairs()) {
     equal = equal && p.logical == p.parallel;
     if (p.parallel.condition == 0 ||
         !seen.emplace(p.logical.condition, p.parallel.condition).second)

@@ -252,7 +252,7 @@ class StageInterpreter {
     const std::size_t rank = part.dims.size();
     std::vector<std::int64_t> start(rank), index(rank, 0);
     for (std::size_t d = 0; d < rank; ++d) {
-      // Not reducedBound: a box may end where blocks of a lumped axis were dropped.
+      // Not reducedBound: a box may end where blocks of a collapsed axis were dropped.
       const auto& positions = whole.dims[d].position;
       const auto first = std::lower_bound(positions.begin(), positions.end(), e.box[d].first);
       start[d] = first - positions.begin();
@@ -474,12 +474,11 @@ class StageInterpreter {
   Element combine(const StageNode& node, const std::vector<Element>& members) {
     switch (node.reduction) {
       case Reduction::kSum:
-        return algebra_.sum(members, node.multiplicity);
+        return algebra_.sum(members, node.weight);
       case Reduction::kMean:
         return algebra_.scale(
-            Rational(1, std::accumulate(node.multiplicity.begin(), node.multiplicity.end(),
-                                        std::int64_t{0})),
-            algebra_.sum(members, node.multiplicity));
+            Rational(1, std::accumulate(node.weight.begin(), node.weight.end(), std::int64_t{0})),
+            algebra_.sum(members, node.weight));
       case Reduction::kMax:
         return algebra_.apply(ops::Function::kMaximum, {}, members);
       case Reduction::kMin:

@@ -1,4 +1,5 @@
 #include "diagnose/causes.h"
+#include "ir/clone.h"
 
 #include <algorithm>
 #include <memory>
@@ -279,7 +280,7 @@ class Collector {
       edits.push_back(inFull(image_, *known.edit));
     }
     try {
-      const std::unique_ptr<Problem> mended = clone(problem_);
+      const std::unique_ptr<Problem> mended = cloneProblem(problem_);
       for (std::size_t i = 0; i < edits.size(); ++i) {
         const std::vector<NodeRef> places = edits[i].nodes;
         std::vector<std::size_t> sizes;

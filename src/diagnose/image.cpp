@@ -17,17 +17,6 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 }  // namespace
 
-std::unique_ptr<Problem> clone(const Problem& problem) {
-  auto copy = std::make_unique<Problem>();
-  for (std::size_t i = 0; i < problem.names.size(); ++i)
-    copy->names.intern(problem.names.text(NameId(static_cast<std::int64_t>(i))));
-  copy->attributes = problem.attributes;
-  copy->model = problem.model;
-  copy->plan = problem.plan;
-  copy->lineageAdded = problem.lineageAdded;
-  return copy;
-}
-
 Image::Image(const Problem& full, double seconds) : full_(full) {
   const interpret::Cost cost = interpret::cost(full);
   if (cost.flops > kFlopsOfFull || cost.bytes > kBytesOfFull) {
@@ -35,9 +24,9 @@ Image::Image(const Problem& full, double seconds) : full_(full) {
     options.seconds = seconds;
     shrunk_ = shrinkProblem(full, options);
   }
-  const Join join(problem());
+  const PlanIndex planIndex(problem());
   for (std::size_t e = 0; e < problem().plan.lineage.size(); ++e)
-    order_.emplace_back(join.entryKey(static_cast<std::int32_t>(e)), e);
+    order_.emplace_back(planIndex.entryKey(static_cast<std::int32_t>(e)), e);
 }
 
 std::int32_t Image::entryHere(std::int32_t fullEntry) const {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/join.h"
+#include "plan/plan_index.h"
 #include "shape_reduction/shrink.h"
 #include "shardproof/graph.h"
 
@@ -18,9 +18,6 @@ struct NodeRef {
   std::int32_t program = -1, node = -1;
   auto operator<=>(const NodeRef&) const = default;
 };
-
-// A copy whose names are its own.
-std::unique_ptr<Problem> clone(const Problem& problem);
 
 class Image {
  public:

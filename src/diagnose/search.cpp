@@ -45,9 +45,9 @@ std::optional<Search::Failing> Search::look(std::int32_t entry) {
   std::vector<std::pair<std::int32_t, std::int32_t>> level;
   for (const std::size_t c : f.claims)
     for (const auto& part : f.numbers->claim(c).parts) {
-      const std::pair family{programs.programOf(part.rank),
+      const std::pair tensor{programs.programOf(part.rank),
                              programs.layout(part.rank).tensorOfSlot[at(part.slot)]};
-      if (seen.insert(family).second) level.push_back(family);
+      if (seen.insert(tensor).second) level.push_back(tensor);
     }
   std::set<NodeRef> listed;
   const auto& all = f.slice.problem->plan.programs;

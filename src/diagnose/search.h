@@ -12,13 +12,18 @@
 #include "diagnose/edit.h"
 #include "diagnose/finder.h"
 #include "diagnose/numbers.h"
+#include "ir/clone.h"
 
 namespace shardproof::diagnose {
 
 class Search {
  public:
   Search(const Image& image, ModelValues& model, Clock::time_point end)
-      : image_(image), cutter_(image), model_(model), end_(end), work_(clone(image.problem())) {}
+      : image_(image),
+        cutter_(image),
+        model_(model),
+        end_(end),
+        work_(cloneProblem(image.problem())) {}
 
   // What is wrong with the claim of an entry, executed. Nothing where it holds, or cannot be
   // executed.

@@ -14,9 +14,9 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-using Family = std::pair<std::int32_t, std::int32_t>;    // program and tensor
-using Place = std::pair<std::int32_t, std::int32_t>;     // entry and shard
-using Instance = std::pair<std::int64_t, std::int32_t>;  // rank and microbatch
+using ProgramTensor = std::pair<std::int32_t, std::int32_t>;  // program and tensor
+using Place = std::pair<std::int32_t, std::int32_t>;          // entry and shard
+using Instance = std::pair<std::int64_t, std::int32_t>;       // rank and microbatch
 
 class Cut {
  public:
@@ -67,9 +67,9 @@ class Cut {
   }
   const Graph& graph(std::int32_t p) const { return from_.plan.programs[at(p)].graph; }
 
-  // Instances of the local tensors that a shard speaks of, by family.
-  std::map<Family, std::set<Instance>> covers(Place place) const {
-    std::map<Family, std::set<Instance>> found;
+  // Instances of the local tensors that a shard speaks of, by program and tensor.
+  std::map<ProgramTensor, std::set<Instance>> covers(Place place) const {
+    std::map<ProgramTensor, std::set<Instance>> found;
     for (const Part& part : from_.plan.lineage[at(place.first)].shards[at(place.second)].parts) {
       for (std::int64_t r = 0; r < mesh_.ranks(); ++r) {
         if (!agrees(r, part.at)) continue;
@@ -86,7 +86,7 @@ class Cut {
     return found;
   }
 
-  std::size_t instances(Family f) const {
+  std::size_t instances(ProgramTensor f) const {
     std::size_t ranks = 0;
     for (const std::int32_t p : programOf_) ranks += p == f.first;
     return ranks *
@@ -94,7 +94,7 @@ class Cut {
   }
 
   // Whether lineage gives all instances of the tensor their values; takes what is needed for that.
-  bool bounded(Family f) {
+  bool bounded(ProgramTensor f) {
     if (given_[f].size() == instances(f)) return true;
     const auto it = mentions_.find(graph(f.first).tensors[at(f.second)].name);
     if (it == mentions_.end()) return false;
@@ -108,10 +108,10 @@ class Cut {
         const auto more = covers(place);
         if (!more.contains(f)) continue;
         bool overlaps = false;
-        for (const auto& [family, set] : more)
-          for (const Instance& i : set) overlaps = overlaps || given_[family].contains(i);
+        for (const auto& [tensor, set] : more)
+          for (const Instance& i : set) overlaps = overlaps || given_[tensor].contains(i);
         if (overlaps) continue;
-        for (const auto& [family, set] : more) given_[family].insert(set.begin(), set.end());
+        for (const auto& [tensor, set] : more) given_[tensor].insert(set.begin(), set.end());
         chosen_.insert(place);
         if (given_[f].size() == instances(f)) return true;
       }
@@ -128,12 +128,12 @@ class Cut {
     nodes_.clear();
     given_.clear();
     chosen_.clear();
-    std::vector<Family> todo;
-    const auto need = [&](Family f) {
+    std::vector<ProgramTensor> todo;
+    const auto need = [&](ProgramTensor f) {
       if (needed_.insert(f).second) todo.push_back(f);
     };
     for (std::size_t s = 0; s < from_.plan.lineage[at(entry_)].shards.size(); ++s)
-      for (const auto& [family, set] : covers({entry_, static_cast<std::int32_t>(s)})) need(family);
+      for (const auto& [tensor, set] : covers({entry_, static_cast<std::int32_t>(s)})) need(tensor);
     const auto take = [&](NodeRef ref) {
       if (!nodes_.insert(ref).second) return;
       if (nodes_.size() > mostNodes_) throw Unsupported("the stage has too many operators");
@@ -142,7 +142,7 @@ class Cut {
         if (o.present()) need({ref.program, o.tensor});
     };
     while (!todo.empty()) {
-      const Family f = todo.back();
+      const ProgramTensor f = todo.back();
       todo.pop_back();
       const Tensor& tensor = graph(f.first).tensors[at(f.second)];
       if (tensor.kind == TensorKind::kConstant) continue;
@@ -157,12 +157,12 @@ class Cut {
       }
     }
     std::erase_if(given_, [](const auto& entry) { return entry.second.empty(); });
-    for (const auto& [family, set] : given_) {
-      if (!needed_.contains(family) || set.size() == instances(family) ||
-          graph(family.first).tensors[at(family.second)].kind != TensorKind::kProduced)
+    for (const auto& [tensor, set] : given_) {
+      if (!needed_.contains(tensor) || set.size() == instances(tensor) ||
+          graph(tensor.first).tensors[at(tensor.second)].kind != TensorKind::kProduced)
         continue;
       for (const Place& place : chosen_)
-        if (covers(place).contains(family)) banned_.insert(place);
+        if (covers(place).contains(tensor)) banned_.insert(place);
       return false;
     }
     // Results of the nodes that were taken, also those that nobody here reads.
@@ -190,8 +190,8 @@ class Cut {
     to.plan.file = from_.plan.file;
     to.plan.mesh = from_.plan.mesh;
     to.plan.microbatches = from_.plan.microbatches;
-    std::set<Family> bound;
-    for (const auto& [family, set] : given_) bound.insert(family);
+    std::set<ProgramTensor> bound;
+    for (const auto& [tensor, set] : given_) bound.insert(tensor);
     for (std::size_t p = 0; p < from_.plan.programs.size(); ++p) {
       to.plan.programs.emplace_back();
       slice.nodeOf.emplace_back();
@@ -218,7 +218,7 @@ class Cut {
   }
 
   template <class Name>
-  void build(std::int32_t p, const std::set<Family>& bound, const Name& name, Program& to,
+  void build(std::int32_t p, const std::set<ProgramTensor>& bound, const Name& name, Program& to,
              std::vector<std::int32_t>& nodeOf) {
     const Program& from = from_.plan.programs[at(p)];
     to.at = from.at;
@@ -238,9 +238,9 @@ class Cut {
       to.graph.tensors.push_back(made);
       return it->second;
     };
-    for (const Family& f : needed_)
+    for (const ProgramTensor& f : needed_)
       if (f.first == p) tensor(f.second);
-    for (const Family& f : bound)
+    for (const ProgramTensor& f : bound)
       if (f.first == p) tensor(f.second);
     for (const NodeRef ref : nodes_) {
       if (ref.program != p) continue;
@@ -291,9 +291,9 @@ class Cut {
   std::map<NameId, std::vector<NodeRef>> byComm_;
   std::vector<std::int32_t> programOf_;
   std::map<NameId, std::vector<Place>> mentions_;
-  std::set<Family> needed_;
+  std::set<ProgramTensor> needed_;
   std::set<NodeRef> nodes_;
-  std::map<Family, std::set<Instance>> given_;
+  std::map<ProgramTensor, std::set<Instance>> given_;
   std::set<Place> chosen_, banned_;
   Names* spareNames_ = nullptr;
 };

@@ -2,8 +2,8 @@
 // relied on, for all ranks and microbatches, as a problem of its own. The model is whole, so that
 // everything has the values that it really has.
 //
-// It differs from a stage (stages/) in that nothing is lumped: sums over ranks can be taken, and a
-// changed plan can be cut again in no time.
+// It differs from a stage (stages/) in that nothing is collapsed or reduced: sums over ranks can be
+// taken, and a changed plan can be cut again in no time.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,5 @@
 #include "diagnose/structure.h"
+#include "ir/clone.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -135,7 +136,7 @@ class Structure {
     }
     if (!edits_.empty()) {
       try {
-        const auto mended = clone(problem_);
+        const auto mended = cloneProblem(problem_);
         bool all = true;
         for (const Edit& edit : edits_) all = all && apply(*mended, edit);
         if (all) {
@@ -216,7 +217,7 @@ class Structure {
     edits_.insert(edits_.end(), edits.begin(), edits.end());
   }
 
-  // Messages that meet by tags, on a circle: without tags each meets that of its own microbatch.
+  // Messages that meet by tags, on a cycle: without tags each meets that of its own microbatch.
   void tags(Cause& cause, const Defect& defect) {
     std::set<NameId> comms;
     for (const NodePlace& place : defect.nodes) {
@@ -238,7 +239,7 @@ class Structure {
       if (cause.nodes.size() < 12) cause.nodes.insert(cause.nodes.begin(), placeOf(problem_, ref));
     cause.sentence =
         "messages `" + problem_.names.text(*comms.begin()) +
-        "` meet by tags those of other microbatches, and wait in a circle: " + defect.message;
+        "` meet by tags those of other microbatches, and wait in a cycle: " + defect.message;
     edits_.push_back(std::move(edit));
   }
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "ops/registry.h"
-#include "plan/join.h"
 #include "plan/mesh.h"
+#include "plan/plan_index.h"
 #include "report/text.h"
 #include "writer/write_problem.h"
 

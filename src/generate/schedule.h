@@ -27,7 +27,7 @@ struct Event {
 // neighbours that exchange in both directions do not wait for one another; in a plan each message
 // waits for its peer. So the step is played through with a clock (a backward block takes twice as
 // long as a forward block), and each rank has its messages in the order in which they become ready:
-// one order for all ranks, so no circle of waits.
+// one order for all ranks, so no cycle of waits.
 std::vector<std::vector<Event>> timeline(const Options& options);
 
 }  // namespace shardproof::generate

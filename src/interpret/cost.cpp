@@ -196,16 +196,16 @@ class Rehearsal {
     releaseOperands(rank, instance);
   }
 
-  void communicate(const Meeting& meeting) {
+  void communicate(const Rendezvous& rendezvous) {
     std::int32_t shared = -1;  // what all members get, where it is one array
-    for (const Member& m : meeting.members) {
+    for (const Member& m : rendezvous.members) {
       count(m.rank, m.instance);
       const Communication kind = programs_.communication(m.rank, m.instance)->kind;
       if ((kind == Communication::kSend || kind == Communication::kBroadcast) &&
           programs_.node(m.rank, m.instance).inCount == 1)
         shared = local_[at(m.rank)][at(programs_.operandSlot(m.rank, m.instance, 0))];
     }
-    for (const Member& m : meeting.members) {
+    for (const Member& m : rendezvous.members) {
       if (programs_.node(m.rank, m.instance).outCount == 0) continue;
       const std::int32_t slot = programs_.resultSlot(m.rank, m.instance, 0);
       const Communication kind = programs_.communication(m.rank, m.instance)->kind;
@@ -214,7 +214,7 @@ class Rehearsal {
         shared = buffers_.make(bytesOf(tensorOf(m.rank, slot)));
       produce(m.rank, slot, shared);
     }
-    for (const Member& m : meeting.members) releaseOperands(m.rank, m.instance);
+    for (const Member& m : rendezvous.members) releaseOperands(m.rank, m.instance);
   }
 
  private:

@@ -278,7 +278,7 @@ void powBackward(Call<T>& c) {
 }
 
 // With a mask: x [mask = 1] / (1 - p). The mask that is drawn is made by who runs the node
-// (masks.h), so that here there always is one.
+// (draw.h), so that here there always is one.
 template <class T>
 void dropped(Call<T>& c, const Value<T>& x, std::size_t maskAt) {
   const Rational p = numberOf(c.attributes, "p");

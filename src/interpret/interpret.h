@@ -1,6 +1,6 @@
 // The plain executor: a second opinion on every verdict. Each rank runs its program on whole arrays
 // at the sizes of the file, operator by operator and collective by collective, as docs/format.md
-// and docs/operators.md tell a reader of those pages, with none of the join, the cut, the
+// and docs/operators.md tell a reader of those pages, with none of the index, the cut, the
 // reduction, the terms or the classes that proofs are made with. What it says of a plan is about
 // the inputs that were drawn (or given), and about nothing else.
 #pragma once
@@ -103,8 +103,8 @@ struct Result {
 };
 
 // Never throws for a wrong plan. Throws InputError for inputs that do not fit the model, and for
-// input lineage that gives a local tensor two sources (as the join does, which need not have seen
-// the problem).
+// input lineage that gives a local tensor two sources (as the index of the plan does, which need
+// not have seen the problem).
 Result execute(const Problem& problem, const Options& options);
 
 // Bytes that `execute` would have alive at once, and operations; an estimate from above.

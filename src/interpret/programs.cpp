@@ -291,7 +291,7 @@ void Programs::meet() {
   using Key =
       std::tuple<std::int32_t, Communication, bool, std::int64_t, std::vector<std::int64_t>>;
   std::map<Key, std::int32_t> keys;
-  meetingOf_.assign(at(firstInstance_.back()), -1);
+  rendezvousOf_.assign(at(firstInstance_.back()), -1);
   for (std::int64_t rank = 0; rank < mesh_.ranks(); ++rank) {
     const ProgramLayout& own = layout(rank);
     for (std::size_t i = 0; i < own.instances.size(); ++i) {
@@ -317,35 +317,36 @@ void Programs::meet() {
       const Communication kind = message ? Communication::kSend : spec->kind;
       const Key key{spec->comm.value, kind, spec->tag.has_value(),
                     spec->tag ? *spec->tag : own.instances[i].microbatch, members};
-      const auto [it, added] = keys.emplace(key, static_cast<std::int32_t>(meetings_.size()));
+      const auto [it, added] = keys.emplace(key, static_cast<std::int32_t>(rendezvous_.size()));
       if (added) {
-        meetings_.emplace_back();
-        for (const std::int64_t r : group) meetings_.back().members.push_back({r, -1});
+        rendezvous_.emplace_back();
+        for (const std::int64_t r : group) rendezvous_.back().members.push_back({r, -1});
       }
-      Meeting& meeting = meetings_[at(it->second)];
+      Rendezvous& rendezvous = rendezvous_[at(it->second)];
       for (std::size_t g = 0; g < group.size(); ++g) {
-        if (meeting.members[g].rank != group[g])
+        if (rendezvous.members[g].rank != group[g])
           throw CannotRun(place(rank, instance) +
                           ": lists the group in another order than another member");
         if (group[g] != rank) continue;
-        if (meeting.members[g].instance >= 0)
-          throw CannotRun(place(rank, instance) + ": joins communication '" +
-                          problem_.names.text(spec->comm) + "' twice, also by " +
-                          Plan::nodePointer(programOf(rank),
-                                            own.instances[at(meeting.members[g].instance)].node));
-        meeting.members[g].instance = instance;
+        if (rendezvous.members[g].instance >= 0)
+          throw CannotRun(
+              place(rank, instance) + ": joins communication '" + problem_.names.text(spec->comm) +
+              "' twice, also by " +
+              Plan::nodePointer(programOf(rank),
+                                own.instances[at(rendezvous.members[g].instance)].node));
+        rendezvous.members[g].instance = instance;
       }
-      meetingOf_[at(firstInstance_[at(rank)] + instance)] = it->second;
+      rendezvousOf_[at(firstInstance_[at(rank)] + instance)] = it->second;
     }
   }
-  for (const Meeting& meeting : meetings_) checkMeeting(meeting);
+  for (const Rendezvous& rendezvous : rendezvous_) checkRendezvous(rendezvous);
 }
 
-void Programs::checkMeeting(const Meeting& meeting) const {
-  const auto joined = std::find_if(meeting.members.begin(), meeting.members.end(),
+void Programs::checkRendezvous(const Rendezvous& rendezvous) const {
+  const auto joined = std::find_if(rendezvous.members.begin(), rendezvous.members.end(),
                                    [](const Member& m) { return m.instance >= 0; });
   const CommunicationSpec& first = *communication(joined->rank, joined->instance);
-  for (const Member& m : meeting.members) {
+  for (const Member& m : rendezvous.members) {
     if (m.instance < 0)
       throw CannotRun(place(joined->rank, joined->instance) + ": " + rankText(m.rank) +
                       " never joins communication '" + problem_.names.text(first.comm) + "'");
@@ -362,7 +363,7 @@ void Programs::checkMeeting(const Meeting& meeting) const {
     if (!gives && !takes) continue;
     const std::int64_t root = mesh_.moved(m.rank, spec.peer);
     if (root != mesh_.moved(joined->rank, first.peer)) fail("names another root");
-    if (std::none_of(meeting.members.begin(), meeting.members.end(),
+    if (std::none_of(rendezvous.members.begin(), rendezvous.members.end(),
                      [&](const Member& o) { return o.rank == root; }))
       throw CannotRun(place(m.rank, m.instance) + ": the root is not in the group");
     const Node& n = node(m.rank, m.instance);

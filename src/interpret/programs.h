@@ -65,7 +65,7 @@ struct Member {
 };
 
 // One communication: who takes part, in group order (a sender before its receiver).
-struct Meeting {
+struct Rendezvous {
   std::vector<Member> members;
 };
 
@@ -106,10 +106,10 @@ class Programs {
   std::int32_t operandSlot(std::int64_t rank, std::int32_t instance, std::size_t operand) const;
   std::int32_t resultSlot(std::int64_t rank, std::int32_t instance, std::size_t result) const;
 
-  const std::vector<Meeting>& meetings() const { return meetings_; }
-  std::int32_t meetingOf(std::int64_t rank, std::int32_t instance) const {
-    return meetingOf_[static_cast<std::size_t>(firstInstance_[static_cast<std::size_t>(rank)] +
-                                               instance)];
+  const std::vector<Rendezvous>& rendezvous() const { return rendezvous_; }
+  std::int32_t rendezvousOf(std::int64_t rank, std::int32_t instance) const {
+    return rendezvousOf_[static_cast<std::size_t>(firstInstance_[static_cast<std::size_t>(rank)] +
+                                                  instance)];
   }
 
   // "/programs/0/nodes/3 (linear) on rank 2 (dp=1 tp=0), microbatch 1"
@@ -122,15 +122,15 @@ class Programs {
                   const std::vector<std::vector<std::int32_t>>& instancesOf) const;
   void meet();
   std::vector<std::int64_t> groupOf(std::int64_t rank, const CommunicationSpec& spec) const;
-  void checkMeeting(const Meeting& meeting) const;
+  void checkRendezvous(const Rendezvous& rendezvous) const;
 
   const Problem& problem_;
   Mesh mesh_;
   std::vector<std::int32_t> programOf_;
   std::vector<ProgramLayout> layouts_;
   std::vector<std::int64_t> firstSlotOfRank_, firstInstance_;
-  std::vector<Meeting> meetings_;
-  std::vector<std::int32_t> meetingOf_;
+  std::vector<Rendezvous> rendezvous_;
+  std::vector<std::int32_t> rendezvousOf_;
 };
 
 const char* nameOf(Communication kind);

@@ -35,10 +35,10 @@ bool mayBeOne(std::string_view op) {
 }
 
 template <class T>
-class Runner {
+class PlainRun {
  public:
-  Runner(const Setup& setup, const Draw& draw, double tolerance, const Limits& limits,
-         const Arrays& keep, const Hooks<T>& hooks)
+  PlainRun(const Setup& setup, const Draw& draw, double tolerance, const Limits& limits,
+           const Arrays& keep, const Hooks<T>& hooks)
       : setup_(setup),
         problem_(setup.problem),
         programs_(setup.programs),
@@ -111,15 +111,15 @@ class Runner {
                                  o.microbatch.isOne() ? o.microbatch.number() : i.microbatch));
   }
 
-  void communicate(const Meeting& meeting) {
+  void communicate(const Rendezvous& rendezvous) {
     checkLimits();
     std::vector<const Value<T>*> operands;
-    for (const Member& m : meeting.members) {
+    for (const Member& m : rendezvous.members) {
       const bool gives = programs_.node(m.rank, m.instance).inCount == 1;
       operands.push_back(
           gives ? &local_[at(m.rank)][at(programs_.operandSlot(m.rank, m.instance, 0))] : nullptr);
     }
-    const Member& first = meeting.members.front();
+    const Member& first = rendezvous.members.front();
     std::vector<Value<T>> results;
     try {
       results =
@@ -127,9 +127,9 @@ class Runner {
     } catch (const Misfit& misfit) {
       throw CannotRun(programs_.place(first.rank, first.instance) + ": " + misfit.what());
     } catch (const NoMeaning& nothing) {
-      results.resize(meeting.members.size());
-      for (std::size_t m = 0; m < meeting.members.size(); ++m) {
-        const Member& member = meeting.members[m];
+      results.resize(rendezvous.members.size());
+      for (std::size_t m = 0; m < rendezvous.members.size(); ++m) {
+        const Member& member = rendezvous.members[m];
         if (programs_.node(member.rank, member.instance).outCount > 0)
           results[m] = meaningless(declared(member), nothing.what());
       }
@@ -141,8 +141,8 @@ class Runner {
       masked = masked || (v != nullptr && v->masked);
     }
     operands.clear();
-    for (std::size_t m = 0; m < meeting.members.size(); ++m) {
-      const Member& member = meeting.members[m];
+    for (std::size_t m = 0; m < rendezvous.members.size(); ++m) {
+      const Member& member = rendezvous.members[m];
       if (programs_.node(member.rank, member.instance).outCount == 0) continue;
       const Tensor& tensor = declared(member);
       if (results[m].shape != tensor.shape ||
@@ -165,7 +165,7 @@ class Runner {
       produce(member.rank, programs_.resultSlot(member.rank, member.instance, 0),
               std::move(results[m]));
     }
-    for (const Member& m : meeting.members)
+    for (const Member& m : rendezvous.members)
       if (programs_.node(m.rank, m.instance).inCount == 1)
         release(m.rank, programs_.operandSlot(m.rank, m.instance, 0));
   }
@@ -805,7 +805,7 @@ class Runner {
 template <class T>
 RunResult run(const Setup& setup, const Draw& draw, double tolerance, const Limits& limits,
               const Arrays& keep, const Hooks<T>& hooks) {
-  return Runner<T>(setup, draw, tolerance, limits, keep, hooks).go();
+  return PlainRun<T>(setup, draw, tolerance, limits, keep, hooks).go();
 }
 
 template RunResult run<double>(const Setup&, const Draw&, double, const Limits&, const Arrays&,

@@ -11,15 +11,16 @@ void reportDeadlock(const Programs& programs,
   int listed = 0;
   for (std::size_t m = 0; m < waiting.size() && listed < 4; ++m) {
     if (!waiting[m]) continue;
-    const Meeting& meeting = programs.meetings()[m];
+    const Rendezvous& rendezvous = programs.rendezvous()[m];
     // Who has arrived waits for no other instance; who has not, does.
     const auto arrived = [&](const Member& member) {
       return waitsFor[static_cast<std::size_t>(member.rank)]
                      [static_cast<std::size_t>(member.instance)] == 0;
     };
-    const auto here = std::find_if(meeting.members.begin(), meeting.members.end(), arrived);
-    const auto away = std::find_if_not(meeting.members.begin(), meeting.members.end(), arrived);
-    if (here == meeting.members.end() || away == meeting.members.end()) continue;
+    const auto here = std::find_if(rendezvous.members.begin(), rendezvous.members.end(), arrived);
+    const auto away =
+        std::find_if_not(rendezvous.members.begin(), rendezvous.members.end(), arrived);
+    if (here == rendezvous.members.end() || away == rendezvous.members.end()) continue;
     message += (listed > 0 ? "; " : "") + programs.place(here->rank, here->instance) +
                " waits for " + programs.rankText(away->rank);
     ++listed;

@@ -18,7 +18,7 @@ namespace shardproof::interpret {
                                  const std::vector<std::vector<std::int32_t>>& waitsFor,
                                  const std::vector<char>& waiting);
 
-// host.compute(rank, instance) and host.communicate(meeting), each once, when what it needs is
+// host.compute(rank, instance) and host.communicate(rendezvous), each once, when what it needs is
 // there. Throws CannotRun where the ranks wait for each other.
 template <class Host>
 void runSchedule(const Programs& programs, Host& host) {
@@ -26,9 +26,9 @@ void runSchedule(const Programs& programs, Host& host) {
   using Ready = std::priority_queue<std::int32_t, std::vector<std::int32_t>, std::greater<>>;
   std::vector<Ready> ready(ranks);
   std::vector<std::vector<std::int32_t>> waitsFor(ranks);
-  std::vector<std::int32_t> missing;  // by meeting: members that have not arrived
-  std::vector<char> waiting(programs.meetings().size(), 0);
-  for (const Meeting& m : programs.meetings())
+  std::vector<std::int32_t> missing;  // by rendezvous: members that have not arrived
+  std::vector<char> waiting(programs.rendezvous().size(), 0);
+  for (const Rendezvous& m : programs.rendezvous())
     missing.push_back(static_cast<std::int32_t>(m.members.size()));
   std::vector<std::size_t> runnable;
   std::int64_t left = 0;
@@ -54,18 +54,18 @@ void runSchedule(const Programs& programs, Host& host) {
       const std::int32_t instance = ready[r].top();
       ready[r].pop();
       const auto rank = static_cast<std::int64_t>(r);
-      const std::int32_t meeting = programs.meetingOf(rank, instance);
-      if (meeting < 0) {
+      const std::int32_t rendezvous = programs.rendezvousOf(rank, instance);
+      if (rendezvous < 0) {
         host.compute(rank, instance);
         done(r, instance);
         continue;
       }
-      const auto m = static_cast<std::size_t>(meeting);
+      const auto m = static_cast<std::size_t>(rendezvous);
       waiting[m] = 1;
       if (--missing[m] > 0) continue;
       waiting[m] = 0;
-      host.communicate(programs.meetings()[m]);
-      for (const Member& member : programs.meetings()[m].members) {
+      host.communicate(programs.rendezvous()[m]);
+      for (const Member& member : programs.rendezvous()[m].members) {
         const auto other = static_cast<std::size_t>(member.rank);
         const bool idle = ready[other].empty();
         done(other, member.instance);

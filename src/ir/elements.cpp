@@ -30,22 +30,22 @@ void inferModelElements(Problem& problem) {
 }
 
 void inferLocalElements(Problem& problem) {
-  // What a communication carries: all members of one meeting agree (the join checks it), so a
+  // What a communication carries: all members of one rendezvous agree (src/plan checks it), so a
   // member without an operand gets what another knows. Of one name, kind and tag: communications of
   // one name and different kinds do not meet, and may carry different things. Who has an operand
   // has that one's kind of element.
-  struct Meeting {
+  struct Rendezvous {
     NameId comm;
     Communication kind;
     std::optional<std::int64_t> tag;
-    auto operator<=>(const Meeting&) const = default;
+    auto operator<=>(const Rendezvous&) const = default;
   };
-  const auto meetingOf = [](const CommunicationSpec& spec) {
-    return Meeting{spec.comm,
-                   spec.kind == Communication::kReceive ? Communication::kSend : spec.kind,
-                   spec.tag};
+  const auto rendezvousOf = [](const CommunicationSpec& spec) {
+    return Rendezvous{spec.comm,
+                      spec.kind == Communication::kReceive ? Communication::kSend : spec.kind,
+                      spec.tag};
   };
-  std::map<Meeting, ElementKind> carried;
+  std::map<Rendezvous, ElementKind> carried;
   const auto pass = [&] {
     bool changed = false;
     const auto set = [&](Graph& graph, std::int32_t t, ElementKind element) {
@@ -64,14 +64,14 @@ void inferLocalElements(Problem& problem) {
         if (node.communication >= 0) {
           const CommunicationSpec& spec =
               program.communications[static_cast<std::size_t>(node.communication)];
-          const Meeting meeting = meetingOf(spec);
+          const Rendezvous rendezvous = rendezvousOf(spec);
           if (!in.empty() && in[0].present()) {
             const ElementKind element =
                 graph.tensors[static_cast<std::size_t>(in[0].tensor)].element;
-            if (element != ElementKind::kReal && carried.emplace(meeting, element).second)
+            if (element != ElementKind::kReal && carried.emplace(rendezvous, element).second)
               changed = true;
             if (!out.empty() && out[0] >= 0) set(graph, out[0], element);
-          } else if (const auto it = carried.find(meeting);
+          } else if (const auto it = carried.find(rendezvous);
                      it != carried.end() && !out.empty() && out[0] >= 0) {
             set(graph, out[0], it->second);
           }
@@ -82,7 +82,7 @@ void inferLocalElements(Problem& problem) {
           for (std::size_t i = 0; i < out.size() && i < results.size(); ++i) {
             if (out[i] >= 0) set(graph, out[i], results[i].element);
           }
-        } catch (const ShapeError&) {  // the join reports it with its place
+        } catch (const ShapeError&) {  // src/plan reports it with its place
         } catch (const Unsupported&) {
         }
       }
@@ -96,13 +96,13 @@ void inferLocalElements(Problem& problem) {
 
   // Several groups may use one name. Where one sends this and another that, who only receives has
   // to say what it is.
-  std::map<Meeting, std::set<ElementKind>> sent;
+  std::map<Rendezvous, std::set<ElementKind>> sent;
   for (const Program& program : problem.plan.programs) {
     for (const Node& node : program.graph.nodes) {
       const auto in = program.graph.in(node);
       if (node.communication < 0 || in.empty() || !in[0].present()) continue;
-      sent[meetingOf(program.communications[static_cast<std::size_t>(node.communication)])].insert(
-          program.graph.tensors[static_cast<std::size_t>(in[0].tensor)].element);
+      sent[rendezvousOf(program.communications[static_cast<std::size_t>(node.communication)])]
+          .insert(program.graph.tensors[static_cast<std::size_t>(in[0].tensor)].element);
     }
   }
   for (std::size_t p = 0; p < problem.plan.programs.size(); ++p) {
@@ -116,7 +116,7 @@ void inferLocalElements(Problem& problem) {
       const Tensor& received = program.graph.tensors[static_cast<std::size_t>(out[0])];
       const CommunicationSpec& spec =
           program.communications[static_cast<std::size_t>(node.communication)];
-      if (received.elementDeclared || sent[meetingOf(spec)].size() <= 1) continue;
+      if (received.elementDeclared || sent[rendezvousOf(spec)].size() <= 1) continue;
       throw InputError(problem.plan.file,
                        "/programs/" + std::to_string(p) + "/nodes/" + std::to_string(n) + "/out/0",
                        "'" + problem.names.text(received.name) +

@@ -11,7 +11,7 @@ namespace shardproof {
 void inferModelElements(Problem& problem);
 
 // Sets Tensor::element of every produced local tensor without a declared dtype. What contradicts an
-// operator is left for the join to report. Throws InputError where a member that only receives has
+// operator is left for src/plan to report. Throws InputError where a member that only receives has
 // no dtype, and members send different kinds under the name.
 void inferLocalElements(Problem& problem);
 

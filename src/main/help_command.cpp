@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "main/manual.h"
 #include "main/streams.h"
 #include "main/usage.h"
 #include "report/exit_codes.h"
@@ -12,10 +13,16 @@ namespace shardproof {
 
 void addHelpCommand(CLI::App& app, std::function<int()>& run) {
   const auto words = std::make_shared<std::vector<std::string>>();
+  const auto manual = std::make_shared<bool>(false);
   CLI::App* command = app.add_subcommand("help", "Tell a command's options, as --help does");
   command->add_option("COMMAND", *words, "Which command")->type_name("");
-  command->callback([&app, words, &run] {
-    run = [&app, words]() -> int {
+  command->add_flag("--man", *manual, "The manual page, for man -l");
+  command->callback([&app, words, manual, &run] {
+    run = [&app, words, manual]() -> int {
+      if (*manual) {
+        writeStandardOutput(manualPage(app));
+        return 0;
+      }
       const CLI::App* about = &app;
       if (const std::string unknown = unknownWord(app, *words); !unknown.empty()) {
         writeDiagnostic(unknown);

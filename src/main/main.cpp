@@ -14,11 +14,14 @@
 
 #include "main/cache_command.h"
 #include "main/check_log_command.h"
+#include "main/completion_command.h"
 #include "main/convert_command.h"
 #include "main/explain_command.h"
 #include "main/generate_command.h"
 #include "main/help_command.h"
+#include "main/infer_command.h"
 #include "main/interrupt.h"
+#include "main/lint_command.h"
 #include "main/mutate_command.h"
 #include "main/run_command.h"
 #include "main/shrink_command.h"
@@ -52,10 +55,13 @@ int runCommandLine(int argc, char** argv) {
   addGenerateCommand(app, run);
   addConvertCommand(app, run);
   addMutateCommand(app, run);
+  addInferCommand(app, run);
   addShrinkCommand(app, run);
   addCacheCommand(app, run);
   addSweepCommand(app, run);
   addCheckLogCommand(app, run);
+  addLintCommand(app, run);
+  addCompletionCommand(app, run);
   addHelpCommand(app, run);
   if (const std::string unknown = unknownWord(app, {argv + std::min(argc, 1), argv + argc});
       !unknown.empty()) {

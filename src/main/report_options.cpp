@@ -42,14 +42,16 @@ void addReportOptions(CLI::App* command, ReportOptions& options) {
       ->add_option("--format", options.format,
                    "text; github: also annotations, as GitHub Actions takes them")
       ->check(CLI::IsMember({"text", "github"}))
-      ->capture_default_str()
-      ->type_name("NAME");
+      ->capture_default_str();
+  addTextOptions(command, options);
+}
+
+void addTextOptions(CLI::App* command, ReportOptions& options) {
   command
       ->add_option("--color", options.colour,
                    "auto: on a terminal, unless NO_COLOR is set; always; never")
       ->check(CLI::IsMember({"auto", "always", "never"}))
-      ->capture_default_str()
-      ->type_name("WHEN");
+      ->capture_default_str();
   command
       ->add_option_function<std::size_t>(
           "--width",

@@ -23,6 +23,8 @@ struct ReportOptions {
 };
 
 void addReportOptions(CLI::App* command, ReportOptions& options);
+// Those of them that are about the text on the screen.
+void addTextOptions(CLI::App* command, ReportOptions& options);
 
 // Completes `options.style`: colour and width, by the options and by what standard output is.
 // Returns what is wrong with them together, or nothing.

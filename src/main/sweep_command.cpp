@@ -179,9 +179,9 @@ std::string fileNameOf(const std::string& name, std::size_t number) {
   return text;
 }
 
-class Runner {
+class Sweep {
  public:
-  explicit Runner(const Arguments& arguments)
+  explicit Sweep(const Arguments& arguments)
       : arguments_(arguments),
         configurations_(readConfig(arguments.config, known_)),
         progress_(!arguments.quiet),
@@ -370,12 +370,12 @@ int runSweep(Arguments arguments) {
         "configuration");
   catchInterrupts();
   arguments.options.checker = arguments.checker == "z3" ? Checker::kZ3 : Checker::kAuto;
-  Runner runner(arguments);
-  if (arguments.list) return runner.list();
+  Sweep sweep(arguments);
+  if (arguments.list) return sweep.list();
   for (const std::string& file : {arguments.json, arguments.junit})
     if (!file.empty()) checkWritable(file);  // not after an hour's work
   if (!arguments.keep.empty()) fs::create_directories(arguments.keep);
-  return runner.run();
+  return sweep.run();
 }
 
 }  // namespace

@@ -48,22 +48,6 @@ struct Arguments {
   hlo::Options hlo;
 };
 
-// A directory stands for the plans in it, in the order of their names.
-std::vector<std::string> planFiles(const std::vector<std::string>& given) {
-  std::vector<std::string> files;
-  for (const std::string& path : given) {
-    std::error_code error;
-    if (!std::filesystem::is_directory(path, error)) {
-      files.push_back(path);
-      continue;
-    }
-    std::vector<std::string> found = reader::plansIn(path);
-    if (found.empty()) found.push_back(path);  // an input error, of this one only
-    files.insert(files.end(), found.begin(), found.end());
-  }
-  return files;
-}
-
 // A plan that cannot run, or of which nothing is known, is not executed.
 bool worthExecuting(const Report& report) {
   if (report.verdict == Verdict::kNotEquivalent)
@@ -162,7 +146,17 @@ int runOne(const Arguments& arguments, const std::string& plan, Progress& progre
   attempt([&] { writeReportFiles(arguments.report, results, false, code, done.problem.get()); });
   if (!log.empty()) attempt([&] { writeFileAtomically(arguments.certify, log); });
   if (unwritten) std::rethrow_exception(unwritten);
-  if (failure) std::rethrow_exception(failure);
+  if (failure) {
+    try {
+      std::rethrow_exception(failure);
+    } catch (const InputError& error) {
+      TextStyle style = errorStyle();
+      if (arguments.report.widthGiven) style.width = arguments.report.width;
+      progress.clear();
+      writeDiagnostic(inputErrorText(error, style));
+    }
+    return code;
+  }
   // A log of an earlier run is left alone: it says by digests which files it is about.
   if (!arguments.certify.empty() && log.empty())
     writeDiagnostic(arguments.certify + ": not written: the plan is " +
@@ -239,7 +233,7 @@ int runVerify(Arguments arguments) {
         "verify: no plan is given, expected one or more files (shardproof verify PLAN)");
     return kExitUsage;
   }
-  const std::vector<std::string> plans = planFiles(given);
+  const std::vector<std::string> plans = reader::expandPlans(given);
   if (plans.size() > 1 &&
       (!arguments.report.html.empty() || std::count(plans.begin(), plans.end(), "-") > 0)) {
     writeDiagnostic(!arguments.report.html.empty()

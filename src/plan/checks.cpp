@@ -9,7 +9,7 @@
 #include "ops/attributes.h"
 #include "ops/collectives.h"
 #include "ops/registry.h"
-#include "plan/join.h"
+#include "plan/plan_index.h"
 #include "shardproof/error.h"
 #include "util/shapes.h"
 
@@ -28,32 +28,32 @@ const CommunicationSpec& specOf(const Program& program, const Node& node) {
   return program.communications[static_cast<std::size_t>(node.communication)];
 }
 
-Defect defectAt(const Join& join, DefectKind kind, std::int32_t program, std::int32_t node,
-                std::string message) {
+Defect defectAt(const PlanIndex& planIndex, DefectKind kind, std::int32_t program,
+                std::int32_t node, std::string message) {
   Defect defect;
   defect.kind = kind;
-  defect.nodes.push_back(join.place(program, node));
+  defect.nodes.push_back(planIndex.place(program, node));
   defect.message =
       defect.nodes.front().pointer + " (" + defect.nodes.front().op + "): " + std::move(message);
-  join.forEachRank(join.problem().plan.programs[static_cast<std::size_t>(program)].at,
-                   [&](std::int64_t r) { defect.ranks.push_back(r); });
+  planIndex.forEachRank(planIndex.problem().plan.programs[static_cast<std::size_t>(program)].at,
+                        [&](std::int64_t r) { defect.ranks.push_back(r); });
   return defect;
 }
 
 }  // namespace
 
-void checkPlanShapes(const Join& join, std::vector<Defect>& defects) {
-  const Problem& problem = join.problem();
+void checkPlanShapes(const PlanIndex& planIndex, std::vector<Defect>& defects) {
+  const Problem& problem = planIndex.problem();
   for (std::size_t p = 0; p < problem.plan.programs.size(); ++p) {
     const Program& program = problem.plan.programs[p];
     const Graph& graph = program.graph;
-    const std::int64_t someRank = join.mesh().with(0, program.at);
+    const std::int64_t someRank = planIndex.mesh().with(0, program.at);
     for (std::size_t n = 0; n < graph.nodes.size() && defects.size() < kMostDefects; ++n) {
       const Node& node = graph.nodes[n];
       const auto in = graph.in(node);
       const auto out = graph.out(node);
       const auto report = [&](const std::string& message) {
-        defects.push_back(defectAt(join, DefectKind::kShape, static_cast<std::int32_t>(p),
+        defects.push_back(defectAt(planIndex, DefectKind::kShape, static_cast<std::int32_t>(p),
                                    static_cast<std::int32_t>(n), message));
       };
       try {
@@ -61,7 +61,8 @@ void checkPlanShapes(const Join& join, std::vector<Defect>& defects) {
           const CommunicationSpec& spec = specOf(program, node);
           if (in.empty() || out.empty() || in[0].tensor < 0 || out[0] < 0)
             continue;  // the partners are compared
-          const std::int64_t size = static_cast<std::int64_t>(join.groupOf(spec, someRank).size());
+          const std::int64_t size =
+              static_cast<std::int64_t>(planIndex.groupOf(spec, someRank).size());
           const Shape shape = ops::communicationShape(
               spec, graph.tensors[static_cast<std::size_t>(in[0].tensor)].shape, size);
           const Tensor& result = graph.tensors[static_cast<std::size_t>(out[0])];
@@ -96,8 +97,8 @@ void checkPlanShapes(const Join& join, std::vector<Defect>& defects) {
   }
 }
 
-void checkAssignments(const Join& join, std::vector<Defect>& defects) {
-  const Problem& problem = join.problem();
+void checkAssignments(const PlanIndex& planIndex, std::vector<Defect>& defects) {
+  const Problem& problem = planIndex.problem();
   const std::int32_t microbatches = problem.plan.microbatches;
   for (std::size_t p = 0; p < problem.plan.programs.size(); ++p) {
     const Program& program = problem.plan.programs[p];
@@ -105,13 +106,13 @@ void checkAssignments(const Join& join, std::vector<Defect>& defects) {
     const auto pi = static_cast<std::int32_t>(p);
     for (std::size_t t = 0; t < graph.tensors.size() && defects.size() < kMostDefects; ++t) {
       const Tensor& tensor = graph.tensors[t];
-      const auto producers = join.producers(pi, static_cast<std::int32_t>(t));
+      const auto producers = planIndex.producers(pi, static_cast<std::int32_t>(t));
       const auto twice = [&](const Producer& a, const Producer& b, const std::string& when) {
         Defect defect =
-            defectAt(join, DefectKind::kDoubleAssignment, pi, b.node,
+            defectAt(planIndex, DefectKind::kDoubleAssignment, pi, b.node,
                      "local tensor '" + problem.names.text(tensor.name) + "' is produced twice" +
                          when + "; the first producer is " + Plan::nodePointer(pi, a.node));
-        defect.nodes.push_back(join.place(pi, a.node));
+        defect.nodes.push_back(planIndex.place(pi, a.node));
         defect.tensor = problem.names.text(tensor.name);
         defects.push_back(std::move(defect));
       };
@@ -125,7 +126,7 @@ void checkAssignments(const Join& join, std::vector<Defect>& defects) {
           twice(a, a, ", once in each microbatch, but exists once per rank");
         if (tensor.perMicrobatch && a.microbatch.isNone()) {
           Defect defect = defectAt(
-              join, DefectKind::kUnproduced, pi, a.node,
+              planIndex, DefectKind::kUnproduced, pi, a.node,
               "writes '" + problem.names.text(tensor.name) +
                   "', which exists once per microbatch, without saying for which microbatch");
           defect.tensor = problem.names.text(tensor.name);
@@ -146,9 +147,9 @@ void checkAssignments(const Join& join, std::vector<Defect>& defects) {
     // Lineage reads the local tensors that it names.
     for (std::size_t t = 0; t < graph.tensors.size() && defects.size() < kMostDefects; ++t) {
       const Tensor& tensor = graph.tensors[t];
-      const auto mentions = join.mentions(pi, static_cast<std::int32_t>(t));
+      const auto mentions = planIndex.mentions(pi, static_cast<std::int32_t>(t));
       if (mentions.empty() || tensor.kind != TensorKind::kProduced) continue;
-      const auto producers = join.producers(pi, static_cast<std::int32_t>(t));
+      const auto producers = planIndex.producers(pi, static_cast<std::int32_t>(t));
       const auto producedFor = [&](Microbatch m) {
         return std::any_of(producers.begin(), producers.end(), [&](const Producer& q) {
           return m.isNone() || q.microbatch.isEach() || q.microbatch == m;
@@ -176,7 +177,7 @@ void checkAssignments(const Join& join, std::vector<Defect>& defects) {
             "', which no node of /programs/" + std::to_string(p) + " produces" +
             (missing->isOne() ? " for microbatch " + std::to_string(missing->number()) : "");
         if (missing->isOne()) defect.microbatch = missing->number();
-        join.forEachRank(program.at, [&](std::int64_t r) { defect.ranks.push_back(r); });
+        planIndex.forEachRank(program.at, [&](std::int64_t r) { defect.ranks.push_back(r); });
         defects.push_back(std::move(defect));
         break;
       }
@@ -189,13 +190,13 @@ void checkAssignments(const Join& join, std::vector<Defect>& defects) {
         if (tensor.kind != TensorKind::kProduced) continue;
         const auto unproduced = [&](const std::string& what, const Producer* late) {
           Defect defect =
-              defectAt(join, DefectKind::kUnproduced, pi, static_cast<std::int32_t>(n),
+              defectAt(planIndex, DefectKind::kUnproduced, pi, static_cast<std::int32_t>(n),
                        "reads local tensor '" + problem.names.text(tensor.name) + "', " + what);
-          if (late) defect.nodes.push_back(join.place(pi, late->node));
+          if (late) defect.nodes.push_back(planIndex.place(pi, late->node));
           defect.tensor = problem.names.text(tensor.name);
           defects.push_back(std::move(defect));
         };
-        const auto producers = join.producers(pi, operand.tensor);
+        const auto producers = planIndex.producers(pi, operand.tensor);
         std::vector<Microbatch> wanted;
         if (!tensor.perMicrobatch) {
           wanted = {Microbatch::none()};
@@ -236,9 +237,9 @@ void checkAssignments(const Join& join, std::vector<Defect>& defects) {
   }
 }
 
-void checkCommunication(const Join& join, std::vector<Defect>& defects) {
-  const Problem& problem = join.problem();
-  const MeshView& mesh = join.mesh();
+void checkCommunication(const PlanIndex& planIndex, std::vector<Defect>& defects) {
+  const Problem& problem = planIndex.problem();
+  const MeshView& mesh = planIndex.mesh();
   std::unordered_set<NameId> named;  // communications of which some node names its microbatch
   for (const Program& program : problem.plan.programs) {
     for (const Node& node : program.graph.nodes) {
@@ -246,8 +247,8 @@ void checkCommunication(const Join& join, std::vector<Defect>& defects) {
         named.insert(specOf(program, node).comm);
     }
   }
-  for (const std::int64_t rank : join.representativeRanks()) {
-    const std::int32_t p = join.programOf(rank);
+  for (const std::int64_t rank : planIndex.representativeRanks()) {
+    const std::int32_t p = planIndex.programOf(rank);
     const Program& program = problem.plan.programs[static_cast<std::size_t>(p)];
     const Graph& graph = program.graph;
     for (std::size_t n = 0; n < graph.nodes.size() && defects.size() < kMostDefects; ++n) {
@@ -258,7 +259,7 @@ void checkCommunication(const Join& join, std::vector<Defect>& defects) {
       const bool pointToPoint = collective.message();
       const DefectKind kind = pointToPoint ? DefectKind::kSendReceive : DefectKind::kCollective;
       const auto report = [&](Microbatch microbatch, const std::string& message) -> Defect& {
-        Defect defect = defectAt(join, kind, p, static_cast<std::int32_t>(n), message);
+        Defect defect = defectAt(planIndex, kind, p, static_cast<std::int32_t>(n), message);
         defect.ranks = {rank};
         if (microbatch.isOne()) defect.microbatch = microbatch.number();
         defects.push_back(std::move(defect));
@@ -270,7 +271,7 @@ void checkCommunication(const Join& join, std::vector<Defect>& defects) {
                    "' once per microbatch, but its tag makes them all the same one");
         continue;
       }
-      const auto group = join.groupOf(spec, rank);
+      const auto group = planIndex.groupOf(spec, rank);
       const std::string comm = "'" + problem.names.text(spec.comm) + "'";
       if (pointToPoint && mesh.with(rank, spec.peer) == rank) {
         report(Microbatch::none(), "communicates with its own rank");
@@ -319,12 +320,12 @@ void checkCommunication(const Join& join, std::vector<Defect>& defects) {
       for (const Microbatch m : microbatches) {
         bool stop = false;
         for (const std::int64_t member : group) {
-          // What meets an alike member meets this one: both run the same, and no group names
-          // either. But a root is partly a member's own coordinates, so members that are alike may
-          // mean several.
-          if (!collective.rooted() && !join.representative(member)) continue;
+          // What meets a member of its symmetry class meets this one: both run the same, and no
+          // group names either. But a root is partly a member's own coordinates, so members of one
+          // class may mean several.
+          if (!collective.rooted() && !planIndex.representative(member)) continue;
           if (pointToPoint && member == rank) continue;
-          const auto found = join.partners(member, spec, m, rank);
+          const auto found = planIndex.partners(member, spec, m, rank);
           if (found.size() != 1) {
             const std::string what = pointToPoint
                                          ? (spec.kind == Communication::kSend ? "receive" : "send")
@@ -338,12 +339,12 @@ void checkCommunication(const Join& join, std::vector<Defect>& defects) {
             stop = true;
             break;
           }
-          const std::int32_t q = join.programOf(member);
+          const std::int32_t q = planIndex.programOf(member);
           const Program& other = problem.plan.programs[static_cast<std::size_t>(q)];
           const Node& partner = other.graph.nodes[static_cast<std::size_t>(found[0])];
           const CommunicationSpec& otherSpec = specOf(other, partner);
           std::string mismatch;
-          if (!pointToPoint && join.groupOf(otherSpec, member) != group)
+          if (!pointToPoint && planIndex.groupOf(otherSpec, member) != group)
             mismatch = "lists another group, or the same in another order";
           else if (otherSpec.reduction != spec.reduction)
             mismatch = "reduces with another operation";
@@ -360,7 +361,7 @@ void checkCommunication(const Join& join, std::vector<Defect>& defects) {
           if (!mismatch.empty()) {
             Defect& defect = report(m, "rank " + std::to_string(member) + " joins communication " +
                                            comm + " but " + mismatch);
-            defect.nodes.push_back(join.place(q, found[0]));
+            defect.nodes.push_back(planIndex.place(q, found[0]));
             defect.ranks.push_back(member);
             stop = true;
             break;

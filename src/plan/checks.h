@@ -1,6 +1,6 @@
-// Proofs that a plan can run at all, made before any solving (docs/design.md, "Join"): declared
-// shapes, single assignment, every read produced, every member of a group joins exactly once, no
-// cyclic wait. Each violation is a defect of the plan, hence a verdict.
+// Proofs that a plan can run at all, made before any solving (docs/design.md, "Index"):
+// declared shapes, single assignment, every read produced, every member of a group joins exactly
+// once, no cyclic wait. Each violation is a defect of the plan, hence a verdict.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +13,22 @@
 
 namespace shardproof {
 
-class Join;
+class PlanIndex;
 
-void checkPlanShapes(const Join& join, std::vector<Defect>& defects);
-void checkAssignments(const Join& join, std::vector<Defect>& defects);
-void checkCommunication(const Join& join, std::vector<Defect>& defects);
+void checkPlanShapes(const PlanIndex& planIndex, std::vector<Defect>& defects);
+void checkAssignments(const PlanIndex& planIndex, std::vector<Defect>& defects);
+void checkCommunication(const PlanIndex& planIndex, std::vector<Defect>& defects);
 // No rank waits for ever (deadlock.cpp says for what it may wait). In two steps: nodes (program,
-// node) of which some instances may be on a circle of waiting, where `families` numbers the nodes
-// of all programs in one row and has joined those that meet; then whether some instances are.
+// node) of which some instances may be on a cycle of waiting, where `components` numbers the nodes
+// of all programs in one row and has united those that meet; then whether some instances are.
 std::vector<std::pair<std::int32_t, std::int32_t>> nodesThatMayWait(
-    const Join& join, UnionFind<std::uint32_t>& families);
-void checkDeadlock(const Join& join,
+    const PlanIndex& planIndex, UnionFind<std::uint32_t>& components);
+void checkDeadlock(const PlanIndex& planIndex,
                    const std::vector<std::pair<std::int32_t, std::int32_t>>& nodes,
                    std::vector<Defect>& defects);
 
 // An instance that waits for its own result; `microbatch` none: it runs once.
-Defect dataCycle(const Join& join, std::int32_t program, std::int32_t node, std::int64_t rank,
-                 Microbatch microbatch);
+Defect dataCycle(const PlanIndex& planIndex, std::int32_t program, std::int32_t node,
+                 std::int64_t rank, Microbatch microbatch);
 
 }  // namespace shardproof

@@ -1,24 +1,25 @@
 // No rank waits for ever. What waits for what is said in docs/format.md, "When a plan runs":
 //
 //   * data: every node waits for the nodes that make its operands;
-//   * meetings: a communication takes place when all its members have reached it;
+//   * rendezvous: a communication takes place when all its members have reached it;
 //   * order: on a rank, a communication waits for those before it in a list. A program in issue
 //   order has one list, its nodes as they stand. Any other
 //     has one for each microbatch: the communications that run for that microbatch, for each, or
 //     once. Its other nodes wait for data only.
 //
 // All three are edges of one graph over instances (rank, node, microbatch), in which the members of
-// a meeting are one vertex: a circle may need all of them. Without a circle everything runs, in any
-// topological order; what is on one, or behind it, never does.
+// a rendezvous are one vertex: a cycle may need all of them. Without a cycle everything runs, in
+// any topological order; what is on one, or behind it, never does.
 //
 // In a program in issue order data adds nothing: single assignment and production before use have
 // been checked in the order of its one list, so what an instance reads stands earlier, and of the
 // list only the communications matter.
 //
-// The graph has too many vertices, so first its image over families: each program node, joined with
-// those that it meets. Every edge has an image there, so a circle of instances lies within the
-// instances of one strong component of families. Right plans have hardly ever such a component.
-// Where there is one, only its instances are looked at, on representative ranks and microbatches.
+// The graph has too many vertices, so first its image over program nodes: each with all its SPMD
+// instances, united with those that it meets. Every edge has an image there, so a cycle of
+// instances lies within the instances of one strong component of nodes. Right plans have hardly
+// ever such a component. Where there is one, only its instances are looked at, on representative
+// ranks and microbatches.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -30,22 +31,22 @@
 #include <boost/graph/strong_components.hpp>
 
 #include "plan/checks.h"
-#include "plan/family_graph.h"
-#include "plan/join.h"
+#include "plan/plan_index.h"
+#include "plan/spmd_graph.h"
 
 namespace shardproof {
 
 namespace {
 
-// A plan with one wrong program may have thousands of circles; of a long one the first steps tell
+// A plan with one wrong program may have thousands of cycles; of a long one the first steps tell
 // where to look.
 constexpr std::size_t kMostDefects = 50, kMostSteps = 8;
 
-using Vertex = FamilyGraph::Vertex;
+using Vertex = SpmdGraph::Vertex;
 using Edges = std::vector<std::pair<Vertex, Vertex>>;
 
 std::vector<Vertex> componentsOf(std::size_t vertices, const Edges& edges) {
-  const FamilyGraph graph(vertices, edges);
+  const SpmdGraph graph(vertices, edges);
   std::vector<Vertex> component(vertices, 0);
   if (vertices > 0)
     boost::strong_components(graph, boost::make_iterator_property_map(
@@ -78,8 +79,8 @@ class Lists {
   std::optional<std::uint32_t> lastInAll_;
 };
 
-const Program& programAt(const Join& join, std::int32_t p) {
-  return join.problem().plan.programs[static_cast<std::size_t>(p)];
+const Program& programAt(const PlanIndex& planIndex, std::int32_t p) {
+  return planIndex.problem().plan.programs[static_cast<std::size_t>(p)];
 }
 
 // Which microbatch's instance of an operand is read; none where it exists once. `own`: the node's,
@@ -93,8 +94,9 @@ Microbatch wantedBy(const Graph& graph, const Operand& operand, Microbatch own) 
 // The instances of some nodes.
 class Instances {
  public:
-  Instances(const Join& join, const std::vector<std::pair<std::int32_t, std::int32_t>>& nodes)
-      : join_(join), plan_(join.problem().plan), layouts_(plan_.programs.size()) {
+  Instances(const PlanIndex& planIndex,
+            const std::vector<std::pair<std::int32_t, std::int32_t>>& nodes)
+      : planIndex_(planIndex), plan_(planIndex.problem().plan), layouts_(plan_.programs.size()) {
     for (const auto& [p, n] : nodes) layouts_[static_cast<std::size_t>(p)].nodes.push_back(n);
     chooseMicrobatches();
     for (std::size_t p = 0; p < layouts_.size(); ++p) {
@@ -107,7 +109,7 @@ class Instances {
             nodeOf(p, n).microbatch.isEach() ? static_cast<std::int64_t>(microbatches_.size()) : 1;
       }
     }
-    for (const std::int64_t rank : join.representativeRanks()) enter(rank);
+    for (const std::int64_t rank : planIndex.representativeRanks()) enter(rank);
   }
 
   void report(std::vector<Defect>& defects) {
@@ -126,7 +128,7 @@ class Instances {
     std::vector<std::size_t> reachedBy(vertices_, waits_.size());
     for (const auto& [start, next] : edges) {
       if (component[start] != component[next] || std::exchange(told[component[start]], 1)) continue;
-      defects.push_back(circle(shortestCircle(start, component, firstWait, reachedBy)));
+      defects.push_back(cycle(shortestCycle(start, component, firstWait, reachedBy)));
       if (defects.size() >= kMostDefects) return;
     }
   }
@@ -146,7 +148,7 @@ class Instances {
     std::vector<std::int64_t> offsets;  // of all nodes; -1: not among the chosen ones
     std::int64_t size = 0;
   };
-  // Of those that Join::partners takes for one: comm; kind, of a message its sender; tag or
+  // Of those that PlanIndex::partners takes for one: comm; kind, of a message its sender; tag or
   // microbatch, and which of them; group.
   using Key = std::tuple<std::int32_t, Communication, std::int64_t, std::int64_t, Microbatch,
                          std::int32_t>;  // with a tag: each
@@ -155,14 +157,14 @@ class Instances {
     return plan_.programs[p].graph.nodes[static_cast<std::size_t>(n)];
   }
 
-  // Microbatches that no chosen node names are alike: put the first of them in the place of each,
-  // and every edge becomes an edge, hence every circle a circle (or a walk that holds one). Not so
-  // where "*" runs in issue order: there one microbatch waits for the other.
+  // Microbatches that no chosen node names form one class: put the first of them in the place of
+  // each, and every edge becomes an edge, hence every cycle a cycle (or a walk that holds one). Not
+  // so where "*" runs in issue order: there one microbatch waits for the other.
   //
   // Representative ranks are enough for the same reason: let each coordinate become the first of
-  // its class (AlikeCoordinates). Programs become programs of equal content, so data and lists
-  // stay; members of a meeting become members of one, as a group names no coordinate that is like
-  // another.
+  // its class (SymmetryClasses). Programs become programs of equal content, so data and lists
+  // stay; members of a rendezvous become members of one, as a group names no coordinate that is
+  // like another.
   void chooseMicrobatches() {
     std::vector<char> chosen(static_cast<std::size_t>(plan_.microbatches), 0);
     bool oneByOne = false;
@@ -177,9 +179,9 @@ class Instances {
         oneByOne = oneByOne || (plan_.programs[p].issueOrder && node.microbatch.isEach());
       }
     }
-    bool alike = false;
+    bool represented = false;
     for (std::int32_t m = 0; m < plan_.microbatches; ++m) {
-      if (oneByOne || chosen[static_cast<std::size_t>(m)] || !std::exchange(alike, true))
+      if (oneByOne || chosen[static_cast<std::size_t>(m)] || !std::exchange(represented, true))
         microbatches_.push_back(m);
     }
   }
@@ -205,7 +207,7 @@ class Instances {
   }
 
   void enter(std::int64_t rank) {
-    const auto p = static_cast<std::size_t>(join_.programOf(rank));
+    const auto p = static_cast<std::size_t>(planIndex_.programOf(rank));
     const Program& program = plan_.programs[p];
     const Layout& layout = layouts_[p];
     if (layout.nodes.empty()) return;
@@ -216,15 +218,15 @@ class Instances {
           node.communication < 0
               ? nullptr
               : &program.communications[static_cast<std::size_t>(node.communication)];
-      const std::int32_t group =
-          spec == nullptr
-              ? -1
-              : groups_
-                    .emplace(join_.groupOf(*spec, rank), static_cast<std::int32_t>(groups_.size()))
-                    .first->second;
+      const std::int32_t group = spec == nullptr
+                                     ? -1
+                                     : groups_
+                                           .emplace(planIndex_.groupOf(*spec, rank),
+                                                    static_cast<std::int32_t>(groups_.size()))
+                                           .first->second;
       for (const Microbatch m : microbatchesOf(node)) {
         instances_.push_back({rank, n, m});
-        vertexOf_.push_back(spec == nullptr ? vertices_++ : meeting(rank, *spec, group, m));
+        vertexOf_.push_back(spec == nullptr ? vertices_++ : rendezvous(rank, *spec, group, m));
       }
     }
     Lists lists;
@@ -241,8 +243,9 @@ class Instances {
         for (const Operand& operand : program.graph.in(node)) {
           if (!operand.present()) continue;
           const Microbatch wanted = wantedBy(program.graph, operand, m);
-          const Producer producer = join_.producerOf({static_cast<std::int32_t>(p), operand.tensor,
-                                                      static_cast<std::int32_t>(rank), wanted});
+          const Producer producer =
+              planIndex_.producerOf({static_cast<std::int32_t>(p), operand.tensor,
+                                     static_cast<std::int32_t>(rank), wanted});
           if (producer.node < 0) continue;
           const std::int64_t before = find(first, layout, producer.node, nodeOf(p, producer.node),
                                            producer.microbatch.at(wanted));
@@ -252,24 +255,24 @@ class Instances {
     }
   }
 
-  Vertex meeting(std::int64_t rank, const CommunicationSpec& spec, std::int32_t group,
-                 Microbatch microbatch) {
+  Vertex rendezvous(std::int64_t rank, const CommunicationSpec& spec, std::int32_t group,
+                    Microbatch microbatch) {
     const bool receives = spec.kind == Communication::kReceive;
-    const std::int64_t sender = receives ? join_.mesh().with(rank, spec.peer)
+    const std::int64_t sender = receives ? planIndex_.mesh().with(rank, spec.peer)
                                 : spec.kind == Communication::kSend ? rank
                                                                     : -1;
     const Key key{spec.comm.value,      receives ? Communication::kSend : spec.kind, sender,
                   spec.tag.value_or(0), spec.tag ? Microbatch::each() : microbatch,  group};
-    const auto [it, added] = meetings_.emplace(key, vertices_);
+    const auto [it, added] = rendezvous_.emplace(key, vertices_);
     if (added) ++vertices_;
     return it->second;
   }
 
   // Waits from `start` to itself, none longer than it must be. `reachedBy`: for each vertex no
   // wait, and again after this.
-  std::vector<Wait> shortestCircle(Vertex start, const std::vector<Vertex>& component,
-                                   const std::vector<std::size_t>& firstWait,
-                                   std::vector<std::size_t>& reachedBy) const {
+  std::vector<Wait> shortestCycle(Vertex start, const std::vector<Vertex>& component,
+                                  const std::vector<std::size_t>& firstWait,
+                                  std::vector<std::size_t>& reachedBy) const {
     std::vector<Vertex> reached{start};
     for (std::size_t i = 0; reachedBy[start] == waits_.size(); ++i) {
       const Vertex v = reached[i];
@@ -291,13 +294,13 @@ class Instances {
   }
 
   std::string text(const Instance& instance) const {
-    const std::int32_t p = join_.programOf(instance.rank);
-    const Program& program = programAt(join_, p);
+    const std::int32_t p = planIndex_.programOf(instance.rank);
+    const Program& program = programAt(planIndex_, p);
     const Node& node = program.graph.nodes[static_cast<std::size_t>(instance.node)];
-    std::string text = Plan::nodePointer(p, instance.node) + " (" + join_.opName(p, node);
+    std::string text = Plan::nodePointer(p, instance.node) + " (" + planIndex_.opName(p, node);
     if (node.communication >= 0)
       text += " '" +
-              join_.problem().names.text(
+              planIndex_.problem().names.text(
                   program.communications[static_cast<std::size_t>(node.communication)].comm) +
               "'";
     if (instance.microbatch.isOne())
@@ -306,7 +309,7 @@ class Instances {
   }
 
   // Each step waits for the one that follows, the last for the first.
-  Defect circle(const std::vector<Wait>& steps) const {
+  Defect cycle(const std::vector<Wait>& steps) const {
     Defect defect;
     defect.kind = DefectKind::kDeadlock;
     defect.message = "cyclic wait: ";
@@ -319,7 +322,7 @@ class Instances {
       }
       defect.ranks.push_back(after.rank);
       if (i >= kMostSteps) continue;
-      defect.nodes.push_back(join_.place(join_.programOf(after.rank), after.node));
+      defect.nodes.push_back(planIndex_.place(planIndex_.programOf(after.rank), after.node));
       defect.message += (i > 0 ? "; " : "") + std::string("on rank ") + std::to_string(after.rank) +
                         " " + text(after) +
                         (steps[i].issued ? " is issued after " : " reads what ") + text(before) +
@@ -336,12 +339,12 @@ class Instances {
     return defect;
   }
 
-  const Join& join_;
+  const PlanIndex& planIndex_;
   const Plan& plan_;
   std::vector<Layout> layouts_;             // by program
   std::vector<std::int32_t> microbatches_;  // that stand for all
   std::map<std::vector<std::int64_t>, std::int32_t> groups_;
-  std::map<Key, Vertex> meetings_;
+  std::map<Key, Vertex> rendezvous_;
   std::vector<Instance> instances_;
   std::vector<Vertex> vertexOf_;  // of each instance
   Vertex vertices_ = 0;
@@ -351,12 +354,12 @@ class Instances {
 }  // namespace
 
 std::vector<std::pair<std::int32_t, std::int32_t>> nodesThatMayWait(
-    const Join& join, UnionFind<std::uint32_t>& families) {
-  const Plan& plan = join.problem().plan;
+    const PlanIndex& planIndex, UnionFind<std::uint32_t>& components) {
+  const Plan& plan = planIndex.problem().plan;
   Edges edges;
-  std::vector<char> cyclic(families.size(), 0);
+  std::vector<char> cyclic(components.size(), 0);
   const auto wait = [&](std::uint32_t before, std::uint32_t after) {
-    const Vertex from = families.find(before), to = families.find(after);
+    const Vertex from = components.find(before), to = components.find(after);
     if (from == to) cyclic[to] = 1;
     else edges.emplace_back(from, to);
   };
@@ -379,7 +382,7 @@ std::vector<std::pair<std::int32_t, std::int32_t>> nodesThatMayWait(
         if (!operand.present()) continue;
         const Microbatch wanted = wantedBy(graph, operand, node.microbatch);
         for (const Producer& producer :
-             join.producers(static_cast<std::int32_t>(p), operand.tensor)) {
+             planIndex.producers(static_cast<std::int32_t>(p), operand.tensor)) {
           const bool other =
               wanted.isOne() && producer.microbatch.isOne() && wanted != producer.microbatch;
           if (!other) wait(first + static_cast<std::uint32_t>(producer.node), first + n);
@@ -388,32 +391,32 @@ std::vector<std::pair<std::int32_t, std::int32_t>> nodesThatMayWait(
     }
     first += static_cast<std::uint32_t>(graph.nodes.size());
   }
-  const std::vector<Vertex> component = componentsOf(families.size(), edges);
+  const std::vector<Vertex> component = componentsOf(components.size(), edges);
   for (const auto& [from, to] : edges) {
     if (component[from] == component[to]) cyclic[from] = cyclic[to] = 1;
   }
   std::vector<std::pair<std::int32_t, std::int32_t>> nodes;
-  std::uint32_t family = 0;
+  std::uint32_t vertex = 0;
   for (std::size_t p = 0; p < plan.programs.size(); ++p) {
     for (std::size_t n = 0; n < plan.programs[p].graph.nodes.size(); ++n) {
-      if (cyclic[families.find(family++)])
+      if (cyclic[components.find(vertex++)])
         nodes.emplace_back(static_cast<std::int32_t>(p), static_cast<std::int32_t>(n));
     }
   }
   return nodes;
 }
 
-void checkDeadlock(const Join& join,
+void checkDeadlock(const PlanIndex& planIndex,
                    const std::vector<std::pair<std::int32_t, std::int32_t>>& nodes,
                    std::vector<Defect>& defects) {
-  if (!nodes.empty()) Instances(join, nodes).report(defects);
+  if (!nodes.empty()) Instances(planIndex, nodes).report(defects);
 }
 
-Defect dataCycle(const Join& join, std::int32_t program, std::int32_t node, std::int64_t rank,
-                 Microbatch microbatch) {
+Defect dataCycle(const PlanIndex& planIndex, std::int32_t program, std::int32_t node,
+                 std::int64_t rank, Microbatch microbatch) {
   Defect defect;
   defect.kind = DefectKind::kDeadlock;
-  defect.nodes.push_back(join.place(program, node));
+  defect.nodes.push_back(planIndex.place(program, node));
   defect.message = defect.nodes.front().pointer + " (" + defect.nodes.front().op +
                    "): waits, through other operators, for its own result";
   defect.ranks = {rank};

@@ -1,5 +1,5 @@
-// The report as JSON: complete, every other view can be made from it. docs/report.md lists the
-// keys.
+// The report as JSON: complete, every other view can be made from it. docs/design.md, "Report",
+// says what it holds.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -184,7 +184,7 @@ double evaluate(Function f, std::span<const std::int64_t> params,
         if (std::isnan(x)) return x;
       }
       return gateChoice(params, arguments);
-    // By the lumps' first positions: some mask, not the causal one (functions.h).
+    // By the pieces' first positions: some mask, not the causal one (functions.h).
     case Function::kMaskEntry:
       return orderOfOffsets(params) >= 0 ? 0 : -std::numeric_limits<double>::infinity();
     case Function::kDropoutMask:

@@ -23,7 +23,7 @@ enum class Function : std::uint8_t {
   // params {slot, topk, groups, topkGroups, sumOfTwoBest}; arguments: the row of choice scores, in
   // order. Result: the expert's index (integer).
   kGateChoice,
-  // params: two positions of one lumped piece of a sequence (PositionOrder::params in
+  // params: two positions of one reduced piece of a sequence (PositionOrder::params in
   // ops/positions.h). 0 where the first is not before the second, else
   // minus infinity: the entry of a causal mask.
   kMaskEntry,
@@ -39,9 +39,9 @@ constexpr std::size_t kPositionParams = 5;
 const char* name(Function f);
 // True when the order of the arguments does not matter.
 bool isSymmetric(Function f);
-// The true value, but for kMaskEntry: inside a lump the causal mask has no single value, so this
-// gives the entries of another mask (whole lumps are open or closed). What is computed with it must
-// be confirmed with the dimension unlumped.
+// The true value, but for kMaskEntry: inside a reduced piece the causal mask has no single value,
+// so this gives the entries of another mask (whole pieces are open or closed). What is computed
+// with it must be confirmed with the whole dimension.
 double evaluate(Function f, std::span<const std::int64_t> params,
                 std::span<const double> arguments);
 

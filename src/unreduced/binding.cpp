@@ -10,8 +10,8 @@ Binding::Binding(const Stage& stage)
       singles_(stage.tensors.size()),
       sums_(stage.tensors.size()),
       bridges_(stage.tensors.size()) {
-  if (!stage.lumps.empty())
-    throw Unsupported("coordinates of interchangeable axes are lumped in the stage");
+  if (!stage.collapsedAxes.empty())
+    throw Unsupported("coordinates of interchangeable axes are collapsed in the stage");
   for (std::size_t e = 0; e < stage.assumptions.size(); ++e) {
     const Equation& equation = stage.assumptions[e];
     const auto id = static_cast<std::int32_t>(e);

@@ -30,7 +30,7 @@ struct ElementOf {
 
 class Binding {
  public:
-  // Throws Unsupported for a stage with lumped axes: only of all coordinates it can be said what
+  // Throws Unsupported for a stage with collapsed axes: only of all coordinates it can be said what
   // equations mean at full size.
   explicit Binding(const Stage& stage);
 
@@ -38,7 +38,7 @@ class Binding {
     enum class Kind : std::uint8_t { kFree, kElement, kDifference } kind = Kind::kFree;
     ElementOf element;  // kFree: by what its value is drawn; kElement: the logical element
     std::vector<std::pair<ElementOf, std::int64_t>>
-        subtract;             // kDifference: element minus these, each with its multiplicity ...
+        subtract;             // kDifference: element minus these, each with its weight ...
     std::int64_t divide = 1;  // ... divided by this
   };
   // Of an element of a local boundary tensor.

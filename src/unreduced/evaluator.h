@@ -3,7 +3,7 @@
 // is stored, however large; what has been computed is kept.
 //
 // Nothing of how proofs are made is used: not the operators' definitions (ops/*.cpp), nor shape
-// reduction, nor the runner of reduced stages. Of the rest of the program there are the stage
+// reduction, nor the interpreter of reduced stages. Of the rest of the program there are the stage
 // itself and the arithmetic of one number (terms/double_algebra.h, terms/modular_algebra.h).
 #pragma once
 
@@ -272,8 +272,8 @@ class Evaluator {
     const Binding::Value v = binding_.local(e);
     Sum<A> sum(algebra_);
     sum.add({&algebra_, element(v.element.tensor, v.element.flat)});
-    for (const auto& [part, multiplicity] : v.subtract)
-      sum.add(Number<A>{&algebra_, element(part.tensor, part.flat)}.times(Rational(-multiplicity)));
+    for (const auto& [part, weight] : v.subtract)
+      sum.add(Number<A>{&algebra_, element(part.tensor, part.flat)}.times(Rational(-weight)));
     return sum.value().times(Rational(1, v.divide)).value;
   }
 
@@ -342,12 +342,12 @@ class Evaluator {
     std::vector<Element> elements;
     for (Index k = 0; k < members; ++k) elements.push_back(read(k));
     std::int64_t count = 0;
-    for (const std::int64_t m : node.multiplicity) count += m;
+    for (const std::int64_t m : node.weight) count += m;
     switch (node.reduction) {
       case Reduction::kSum:
-        return algebra_.sum(elements, node.multiplicity);
+        return algebra_.sum(elements, node.weight);
       case Reduction::kMean:
-        return algebra_.scale(Rational(1, count), algebra_.sum(elements, node.multiplicity));
+        return algebra_.scale(Rational(1, count), algebra_.sum(elements, node.weight));
       case Reduction::kMax:
         return algebra_.apply(ops::Function::kMaximum, {}, elements);
       case Reduction::kMin:

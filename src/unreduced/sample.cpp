@@ -116,10 +116,10 @@ class Sampler {
         whole[d] = e.box[d].first + inside[d];
       }
       Place place{c, {e.logical, ravel(shape, whole) * planes + plane}, {}};
-      for (const auto& [local, multiplicity] : e.parts) {
+      for (const auto& [local, weight] : e.parts) {
         place.parts.emplace_back(
             ElementOf{local, ravel(stage_.tensors[at(local)].info.shape, inside) * planes + plane},
-            multiplicity);
+            weight);
       }
       const auto same = [&](const Place& p) {
         return p.claim == place.claim && p.logical == place.logical;
@@ -229,9 +229,9 @@ class Sampler {
       inPlan = true;
       std::vector<typename A::Element> parts;
       std::vector<std::int64_t> weights;
-      for (const auto& [part, multiplicity] : place.parts) {
+      for (const auto& [part, weight] : place.parts) {
         parts.push_back(evaluator.element(part.tensor, part.flat));
-        weights.push_back(multiplicity);
+        weights.push_back(weight);
       }
       v.parallel =
           parts.size() == 1 && weights[0] == 1 ? parts[0] : evaluator.algebra().sum(parts, weights);

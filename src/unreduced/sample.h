@@ -39,8 +39,8 @@ struct SampleOutcome {
   std::string reason;                    // why positions were left out, for the first of them
 };
 
-// Never throws Unsupported: that is a reason. The stage must have been cut without lumped axes
-// (CutOptions::lump), or is left out.
+// Never throws Unsupported: that is a reason. The stage must have been cut without collapsed axes
+// (CutOptions::collapse), or is left out.
 SampleOutcome sampleStage(const Stage& stage, const SampleOptions& options);
 
 }  // namespace shardproof::unreduced

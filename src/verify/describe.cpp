@@ -59,8 +59,8 @@ Counterexample renamed(const Counterexample& example, const Stage& from, const S
   return made;
 }
 
-std::string claimText(const Join& join, const Stage& stage, const Equation& claim) {
-  const Problem& problem = join.problem();
+std::string claimText(const PlanIndex& planIndex, const Stage& stage, const Equation& claim) {
+  const Problem& problem = planIndex.problem();
   const StageTensor& whole = stage.tensors[static_cast<std::size_t>(claim.logical)];
   const std::string asked =
       boxText(problem.names.text(
@@ -81,10 +81,10 @@ std::string claimText(const Join& join, const Stage& stage, const Equation& clai
       axes += (axes.empty() ? "" : ", ") +
               (axis == kMicrobatchAxis ? std::string("mb")
                                        : problem.plan.mesh[static_cast<std::size_t>(axis)].name);
-    for (std::int32_t a = 0; a < join.mesh().axes(); ++a)
+    for (std::int32_t a = 0; a < planIndex.mesh().axes(); ++a)
       if (!sums(a))
         where += (where.empty() ? "" : " ") + problem.plan.mesh[static_cast<std::size_t>(a)].name +
-                 "=" + std::to_string(join.mesh().coordinate(first.rank, a));
+                 "=" + std::to_string(planIndex.mesh().coordinate(first.rank, a));
     if (first.microbatch.isOne() && !sums(kMicrobatchAxis))
       where += (where.empty() ? "" : " ") + std::string("microbatch ") +
                std::to_string(first.microbatch.number());
@@ -93,16 +93,16 @@ std::string claimText(const Join& join, const Stage& stage, const Equation& clai
   }
   std::string parts;
   std::size_t shown = 0;
-  for (const auto& [part, multiplicity] : claim.parts) {
+  for (const auto& [part, weight] : claim.parts) {
     const StageTensor& local = stage.tensors[static_cast<std::size_t>(part)];
     if (++shown > 8) continue;
     parts += (parts.empty() ? "" : " + ");
-    if (multiplicity != 1) parts += std::to_string(multiplicity) + " * ";
+    if (weight != 1) parts += std::to_string(weight) + " * ";
     parts += problem.names.text(problem.plan.programs[static_cast<std::size_t>(local.program)]
                                     .graph.tensors[static_cast<std::size_t>(local.tensor)]
                                     .name) +
              " on rank " + std::to_string(local.rank) + " (" +
-             coordinatesText(problem.plan, join.mesh(), local.rank) +
+             coordinatesText(problem.plan, planIndex.mesh(), local.rank) +
              (local.microbatch.isOne() ? " microbatch " + std::to_string(local.microbatch.number())
                                        : std::string()) +
              ")";
@@ -111,8 +111,9 @@ std::string claimText(const Join& join, const Stage& stage, const Equation& clai
   return asked + parts;
 }
 
-Defect describeFailure(const Join& join, const Stage& stage, const StageOutcome& outcome) {
-  const Problem& problem = join.problem();
+Defect describeFailure(const PlanIndex& planIndex, const Stage& stage,
+                       const StageOutcome& outcome) {
+  const Problem& problem = planIndex.problem();
   Defect defect;
   defect.kind = DefectKind::kLineage;
   const Equation& claim = stage.claims[static_cast<std::size_t>(std::clamp<std::int32_t>(
@@ -128,7 +129,7 @@ Defect describeFailure(const Join& join, const Stage& stage, const StageOutcome&
       defect.microbatch = local.microbatch.number();
   }
   defect.entry = claim.entry;
-  defect.lineage = claimText(join, stage, claim);
+  defect.lineage = claimText(planIndex, stage, claim);
   defect.ranks.assign(ranks.begin(), ranks.end());
   const Role role = problem.plan.lineage[static_cast<std::size_t>(claim.entry)].role;
   defect.message = std::string(role == Role::kOutput ? "output '" : "tensor '") + defect.tensor +
@@ -157,7 +158,7 @@ Defect describeFailure(const Join& join, const Stage& stage, const StageOutcome&
       const StageNode& node = stage.nodes[producer->second];
       next.insert(next.end(), node.in.begin(), node.in.end());
       if (listed.emplace(node.program, node.node).second && defect.nodes.size() < kMostNodesShown)
-        defect.nodes.push_back(join.place(node.program, node.node));
+        defect.nodes.push_back(planIndex.place(node.program, node.node));
     }
     level = std::move(next);
   }
@@ -167,10 +168,10 @@ Defect describeFailure(const Join& join, const Stage& stage, const StageOutcome&
     for (const auto& part : claim.parts) {
       const StageTensor& local = stage.tensors[static_cast<std::size_t>(part.first)];
       const Producer producer =
-          join.producerOf({local.program, local.tensor, local.rank, local.microbatch});
+          planIndex.producerOf({local.program, local.tensor, local.rank, local.microbatch});
       if (producer.node >= 0 && listed.emplace(local.program, producer.node).second &&
           defect.nodes.size() < kMostNodesShown) {
-        defect.nodes.push_back(join.place(local.program, producer.node));
+        defect.nodes.push_back(planIndex.place(local.program, producer.node));
       }
     }
   }

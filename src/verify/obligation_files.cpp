@@ -67,11 +67,11 @@ std::vector<std::string> filesOfIndex(const std::string& directory, bool& found)
 
 class ObligationFiles {
  public:
-  ObligationFiles(const std::string& directory, const Join& join,
+  ObligationFiles(const std::string& directory, const PlanIndex& planIndex,
                   const std::vector<ObligationClass>& classes, const PoolOptions& pool)
       : directory_(directory),
-        join_(join),
-        problem_(join.problem()),
+        planIndex_(planIndex),
+        problem_(planIndex.problem()),
         classes_(classes),
         pool_(pool) {}
 
@@ -193,7 +193,7 @@ class ObligationFiles {
       notes.head.push_back("... and " + std::to_string(cls.entries.size() - kMostStagesNamed) +
                            " stages more: index.json");
     for (std::size_t i = 0; i < cls.stage->claims.size(); ++i) {
-      notes.head.push_back("claim: " + claimText(join_, *cls.stage, cls.stage->claims[i]));
+      notes.head.push_back("claim: " + claimText(planIndex_, *cls.stage, cls.stage->claims[i]));
     }
     notes.proved = outcome.verdict == StageVerdict::kProved;
     const auto finite = [](const Counterexample& e) {
@@ -205,7 +205,7 @@ class ObligationFiles {
   }
 
   const std::string& directory_;
-  const Join& join_;
+  const PlanIndex& planIndex_;
   const Problem& problem_;
   const std::vector<ObligationClass>& classes_;
   const PoolOptions& pool_;
@@ -236,12 +236,12 @@ void prepareObligationDirectory(const std::string& directory) {
       {{"format", kFormat}, {"version", 1}, {"complete", false}, {"obligations", Json::array()}});
 }
 
-void writeObligations(const std::string& directory, const Join& join,
+void writeObligations(const std::string& directory, const PlanIndex& planIndex,
                       const std::vector<ObligationClass>& classes,
                       const std::vector<std::pair<std::int32_t, std::string>>& without,
                       const PoolOptions& pool,
                       const std::function<void(std::size_t, std::size_t, const char*)>& progress) {
-  ObligationFiles(directory, join, classes, pool).write(without, progress);
+  ObligationFiles(directory, planIndex, classes, pool).write(without, progress);
 }
 
 }  // namespace shardproof

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "checker/checker.h"
-#include "plan/join.h"
+#include "plan/plan_index.h"
 #include "stages/stage.h"
 #include "worker/pool.h"
 
@@ -31,7 +31,7 @@ void prepareObligationDirectory(const std::string& directory);
 // Writes a file for each class, in workers as proofs are made, and the index last. `without`:
 // lineage entries that no stage could be cut for, and why. What a limit of time, memory or size
 // keeps from being written is in the index with its reason. Throws std::runtime_error.
-void writeObligations(const std::string& directory, const Join& join,
+void writeObligations(const std::string& directory, const PlanIndex& planIndex,
                       const std::vector<ObligationClass>& classes,
                       const std::vector<std::pair<std::int32_t, std::string>>& without,
                       const PoolOptions& pool,

@@ -17,7 +17,7 @@
 #include "checker/checker.h"
 #include "checker/model_facts.h"
 #include "plan/checks.h"
-#include "plan/join.h"
+#include "plan/plan_index.h"
 #include "shape_reduction/reduction.h"
 #include "shardproof/error.h"
 #include "stages/cutter.h"
@@ -31,7 +31,7 @@ namespace shardproof {
 namespace {
 
 constexpr std::size_t kMostDefectsShown = 20;
-// Rounds of coarsening: each merges the stages that failed into those that relied on them.
+// Rounds of refining the cut: each merges the stages that failed into those that relied on them.
 constexpr int kMostRounds = 12;
 // The end-to-end evaluation in numbers is made from the plan's inputs while it has at most this
 // many operator instances, and from the lemmas before the first failure otherwise.
@@ -62,13 +62,13 @@ class Verification {
   Report run() {
     const auto start = Clock::now();
     describeInput();
-    join_ = std::make_unique<Join>(problem_);
+    planIndex_ = std::make_unique<PlanIndex>(problem_);
     facts_ = modelFacts(problem_);
     report_.statistics.secondsByPhase["join"] = since(start);
-    report_.statistics.operatorInstances = join_->operatorInstances();
-    if (!join_->defects().empty()) {
+    report_.statistics.operatorInstances = planIndex_->operatorInstances();
+    if (!planIndex_->defects().empty()) {
       report_.verdict = Verdict::kNotEquivalent;
-      report_.defects = join_->defects();
+      report_.defects = planIndex_->defects();
     } else {
       prove();
     }
@@ -91,8 +91,8 @@ class Verification {
     std::vector<std::int32_t> deepened;  // entries that its stage reaches past, sorted
     int depth = 0;                       // how often it was deepened
     std::int32_t forbidden =
-        0;             // what it was not to assume when it was cut last (ProofRecord::forbidden)
-    bool lump = true;  // interchangeable axes are lumped in its stage
+        0;  // what it was not to assume when it was cut last (ProofRecord::forbidden)
+    bool collapse = true;  // interchangeable axes are collapsed in its stage
   };
   struct ClassState {
     std::unique_ptr<Stage> representative;
@@ -122,7 +122,7 @@ class Verification {
   bool cancelled() const { return options_.cancel && options_.cancel->load(); }
 
   std::pair<std::int64_t, std::int32_t> order(std::int32_t e) const {
-    return {join_->entryKey(e), e};
+    return {planIndex_->entryKey(e), e};
   }
 
   void prove() {
@@ -152,6 +152,9 @@ class Verification {
       if (cancelled() || !report_.defects.empty()) break;
       if (round == 0) {
         firstFailures_ = failures();
+        if (getenv("SP_DEBUG"))
+          for (const std::int32_t e : firstFailures_)
+            fprintf(stderr, "FAIL %d %s: %s\n", e, tensorName(plan_.lineage[index(e)].tensor).c_str(), (entries_[index(e)].classId>=0? classes_[index(entries_[index(e)].classId)].outcome.reason : entries_[index(e)].cutFailure).substr(0,150).c_str());
         firstOutcomes_ = snapshot(firstFailures_);
       }
       if (allOutputsProved() || round == kMostRounds) break;
@@ -217,10 +220,10 @@ class Verification {
     cut.facts = &facts_;
     cut.excluded = &excluded_;
     cut.deepened = state.deepened;
-    cut.lump = state.lump;
+    cut.collapse = state.collapse;
     if (merging_) cut.maxNodes = kMostMergedTensors;
     try {
-      result.stage = std::make_unique<Stage>(cutStage(*join_, e, cut));
+      result.stage = std::make_unique<Stage>(cutStage(*planIndex_, e, cut));
       const auto start = Clock::now();
       result.form = canonicalForm(*result.stage);
       result.secondsForForm = since(start);
@@ -319,7 +322,7 @@ class Verification {
   void reportCycle(const CyclicWait& cycle) {
     if (report_.defects.empty())
       report_.defects.push_back(
-          dataCycle(*join_, cycle.program, cycle.node, cycle.rank, cycle.microbatch));
+          dataCycle(*planIndex_, cycle.program, cycle.node, cycle.rank, cycle.microbatch));
   }
 
   CheckOptions checkOptions() const {
@@ -343,15 +346,15 @@ class Verification {
 
   // Cuts and decides. Stages whose axes turn out not to be interchangeable are cut again, each for
   // itself, with all coordinates: what such a stage is made of and what it assumes may differ from
-  // what the lumped cut showed.
+  // what the cut with collapsed axes showed.
   void cutAndProve(const std::vector<std::int32_t>& todo) {
     cutAll(todo);
     runClasses();
     std::vector<std::int32_t> again;
     for (const std::int32_t e : todo) {
       const StageOutcome* outcome = outcomeOf(e);
-      if (outcome && outcome->notSymmetric && entries_[index(e)].lump) {
-        entries_[index(e)].lump = false;
+      if (outcome && outcome->notSymmetric && entries_[index(e)].collapse) {
+        entries_[index(e)].collapse = false;
         again.push_back(e);
       }
     }
@@ -444,7 +447,8 @@ class Verification {
             e, state.cutFailure.empty() ? "not cut before the run ended" : state.cutFailure);
     }
     const PoolOptions pool = poolOptions(options_.jobs, options_.timeoutSeconds);
-    writeObligations(options_.smt2Directory, *join_, classes, without, pool, options_.progress);
+    writeObligations(options_.smt2Directory, *planIndex_, classes, without, pool,
+                     options_.progress);
     report_.statistics.secondsByPhase["obligations"] += since(start);
   }
 
@@ -534,7 +538,7 @@ class Verification {
     // enough and always less.
     if (first < 0 && !firstFailures_.empty()) first = firstFailures_.front();
     const std::int32_t nearest =
-        first >= 0 && join_->operatorInstances() > kManyInstances ? nearestOutput(first) : -1;
+        first >= 0 && planIndex_->operatorInstances() > kManyInstances ? nearestOutput(first) : -1;
     std::optional<StageOutcome> outcome;
     if (nearest >= 0)
       outcome = evaluateAndConfirm(
@@ -582,7 +586,7 @@ class Verification {
     return -1;
   }
 
-  // As evaluate(), with lumped causal masks first; what outputs show so is confirmed with whole
+  // As evaluate(), with reduced causal masks first; what outputs show so is confirmed with whole
   // ones: on the one of these outputs that takes the least to compute, and only where that one does
   // not show it, on all. Where this cannot be afforded the outcome says that the mask is shortened.
   std::optional<StageOutcome> evaluateAndConfirm(const std::vector<std::int32_t>& claimed,
@@ -614,7 +618,7 @@ class Verification {
     for (const std::int32_t e : entries) {
       if (plan_.lineage[index(e)].role != Role::kOutput) continue;
       try {
-        const std::size_t nodes = cutStages(*join_, {e}, cut).nodes.size();
+        const std::size_t nodes = cutStages(*planIndex_, {e}, cut).nodes.size();
         if (least >= 0 && nodes >= cut.maxNodes) continue;
         least = e;
         cut.maxNodes = nodes;  // one that needs more need not be cut to its end
@@ -631,7 +635,7 @@ class Verification {
     for (;;) {
       std::unique_ptr<Stage> stage;
       try {
-        stage = std::make_unique<Stage>(cutStages(*join_, claimed, cut));
+        stage = std::make_unique<Stage>(cutStages(*planIndex_, claimed, cut));
       } catch (const Unsupported&) {
         return std::nullopt;
       } catch (const CyclicWait& cycle) {
@@ -640,8 +644,8 @@ class Verification {
       }
       if (stage->nodes.size() > kMostEndToEndNodes) return std::nullopt;
       StageOutcome outcome = runEndToEnd(*stage, wholeMasks);
-      if (!outcome.notSymmetric || !cut.lump) return outcome;
-      cut.lump = false;
+      if (!outcome.notSymmetric || !cut.collapse) return outcome;
+      cut.collapse = false;
     }
   }
 
@@ -676,9 +680,9 @@ class Verification {
         try {
           CutOptions cut;
           cut.excluded = &excluded_;
-          cut.lump = entries_[index(e)].lump;
+          cut.collapse = entries_[index(e)].collapse;
           cut.deepened = entries_[index(e)].deepened;
-          f.stage = std::make_unique<Stage>(cutStage(*join_, e, cut));
+          f.stage = std::make_unique<Stage>(cutStage(*planIndex_, e, cut));
           takeOwnNames(f, cut);
         } catch (const Unsupported&) {
         } catch (const CyclicWait&) {
@@ -695,9 +699,9 @@ class Verification {
     if (id < 0 || !f.outcome.counterexample) return;
     const std::int32_t decided = classes_[index(id)].entry;
     if (decided == f.entry) return;
-    cut.lump = entries_[index(decided)].lump;
+    cut.collapse = entries_[index(decided)].collapse;
     cut.deepened = entries_[index(decided)].deepened;
-    const Stage other = cutStage(*join_, decided, cut);
+    const Stage other = cutStage(*planIndex_, decided, cut);
     if (canonicalForm(other) == canonicalForm(*f.stage))
       f.outcome.counterexample = renamed(*f.outcome.counterexample, other, *f.stage);
     else f.outcome.counterexample.reset();  // of a stage that is cut otherwise by now
@@ -801,7 +805,8 @@ class Verification {
         set = static_cast<std::int32_t>(record.forbidden.size());
         record.forbidden.push_back(*sets[index(state.forbidden)]);
       }
-      record.entries[index(e)] = {true, id, state.used, set, join_->entryKey(e), state.lump};
+      record.entries[index(e)] = {true,          id, state.used, set, planIndex_->entryKey(e),
+                                  state.collapse};
     }
   }
 
@@ -844,7 +849,7 @@ class Verification {
       if (!f.stage) now = snapshot({f.entry});
       const Failure& shown = f.stage ? f : now.front();
       if (shown.stage && isRefuted(shown))
-        report_.suspects.push_back(describeFailure(*join_, *shown.stage, shown.outcome));
+        report_.suspects.push_back(describeFailure(*planIndex_, *shown.stage, shown.outcome));
     }
   }
 
@@ -852,7 +857,7 @@ class Verification {
     const auto list = [&](auto&& wanted) {
       for (const Failure& f : firstOutcomes_) {
         if (f.stage && wanted(f) && report_.defects.size() < kMostDefectsShown)
-          report_.defects.push_back(describeFailure(*join_, *f.stage, f.outcome));
+          report_.defects.push_back(describeFailure(*planIndex_, *f.stage, f.outcome));
       }
     };
     list([&](const Failure& f) {
@@ -885,7 +890,7 @@ class Verification {
   const Plan& plan_;
   VerifyOptions options_;
   Report report_;
-  std::unique_ptr<Join> join_;
+  std::unique_ptr<PlanIndex> planIndex_;
   ModelFacts facts_;
   std::vector<EntryState> entries_;
   std::vector<char> excluded_;

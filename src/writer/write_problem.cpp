@@ -12,7 +12,7 @@
 
 #include "ops/collectives.h"
 #include "ops/registry.h"
-#include "plan/join.h"
+#include "plan/plan_index.h"
 #include "shardproof/error.h"
 #include "writer/json_writer.h"
 

@@ -47,7 +47,7 @@ Certified certified(const Draft& d, Checker checker = Checker::kAuto) {
 // be, and called proved.
 Certified forged(const Draft& d) {
   Certified made{test::read(d), {}};
-  const Join join(*made.problem);
+  const PlanIndex planIndex(*made.problem);
   ProofRecord record;
   const Plan& plan = made.problem->plan;
   const ModelFacts facts = modelFacts(*made.problem);
@@ -56,9 +56,9 @@ Certified forged(const Draft& d) {
   for (std::size_t e = 0; e < plan.lineage.size(); ++e) {
     ProofRecord::Entry entry;
     if (plan.lineage[e].role != Role::kInput) {
-      const Stage stage = cutStage(join, static_cast<std::int32_t>(e), informed);
+      const Stage stage = cutStage(planIndex, static_cast<std::int32_t>(e), informed);
       entry = {true, static_cast<std::int32_t>(record.classes.size()), stage.usedEntries,
-               0,    join.entryKey(static_cast<std::int32_t>(e)),      true};
+               0,    planIndex.entryKey(static_cast<std::int32_t>(e)), true};
       record.classes.push_back({canonicalForm(stage), Method::kNormalForm});
     }
     record.entries.push_back(std::move(entry));
@@ -131,7 +131,7 @@ TEST_F(PipelineLog, AnEntryIsLeftOut) {
   expectRejected(c, "/lineage", "has 5 entries, but the plan's lineage 6");
 }
 
-TEST_F(PipelineLog, LemmasInACircle) {
+TEST_F(PipelineLog, LemmasInACycle) {
   proof(3).assumes = {4};
   proof(4).assumes = {3};
   const CheckLogResult r = check(c);
@@ -172,7 +172,7 @@ TEST_F(PipelineLog, OtherFiles) {
 
 TEST_F(PipelineLog, AnotherPlace) {
   ++proof(4).key;
-  expectRejected(c, "/lineage/4/key", "in the joined plan");
+  expectRejected(c, "/lineage/4/key", "in the indexed plan");
   c = certified(test::pipeline());
   c.log.lineage[2].tensor = "s";
   expectRejected(c, "/lineage/2/tensor", "but \"y\" in the plan");
@@ -205,7 +205,7 @@ TEST_F(PipelineLog, OtherRules) {
   EXPECT_THROW(check(c), InputError);
 }
 
-TEST_F(PipelineLog, ALumpedAxisOrNot) {
+TEST_F(PipelineLog, ACollapsedAxisOrNot) {
   // One row of ranks, more of them than are told apart.
   Draft d = test::pipeline();
   d.plan["microbatches"] = 4;
@@ -223,7 +223,7 @@ TEST_F(PipelineLog, ALumpedAxisOrNot) {
       {"op": "all_reduce", "in": ["s0"], "out": ["s"], "comm": "ar", "group": ["tp"]}])");
   c = certified(d);
   EXPECT_TRUE(check(c).holds());
-  proof(2).lump = !proof(2).lump;
+  proof(2).collapse = !proof(2).collapse;
   expectRejected(c, "/lineage/2", "another than that of");
 }
 
@@ -385,7 +385,8 @@ TEST(CheckLog, EveryFieldCounts) {
       return;
     }
     if (name == "/program" || name == "/model/file" || name == "/plan/file") return;
-    if (name.ends_with("/lumped")) return;  // this plan has no axis that could be: ALumpedAxisOrNot
+    if (name.ends_with("/lumped"))
+      return;  // this plan has no axis that could be: ACollapsedAxisOrNot
     Json log = whole;
     if (value.is_boolean()) log[at] = !value.get<bool>();
     else if (value.is_number()) log[at] = value.get<std::int64_t>() + 1;

@@ -76,7 +76,7 @@ TEST_F(ProofLogFile, WhatIsWrittenIsRead) {
     EXPECT_EQ(again.lineage[2].proof.key, 7);
     EXPECT_EQ(again.lineage[2].proof.forbidden, 1);
     EXPECT_EQ(again.forbidden, log.forbidden);
-    EXPECT_FALSE(again.lineage[2].proof.lump);
+    EXPECT_FALSE(again.lineage[2].proof.collapse);
     EXPECT_EQ(again.lineage[3].proof.assumes, std::vector<std::int32_t>{2});
     EXPECT_EQ(again.positioning, log.positioning);
     EXPECT_EQ(again.outputs[0].entries, std::vector<std::int32_t>{3});

@@ -21,20 +21,20 @@ constexpr SecondMethod kAll[] = {SecondMethod::kNormalForm, SecondMethod::kExpan
 
 struct Logged {
   std::unique_ptr<Problem> problem;
-  std::unique_ptr<Join> join;
+  std::unique_ptr<PlanIndex> planIndex;
   ProofLog log;
   std::vector<ClassEvidence> evidence(const SecondOpinionOptions& options) const {
     std::vector<std::size_t> classes;
     for (std::size_t c = 0; c < log.classes.size(); ++c) classes.push_back(c);
     PoolOptions pool;
     pool.jobs = 1;
-    return secondOpinions(log, *problem, *join, classes, options, pool, nullptr);
+    return secondOpinions(log, *problem, *planIndex, classes, options, pool, nullptr);
   }
 };
 
 Logged logged(std::unique_ptr<Problem> problem, const ProofRecord& record) {
   Logged l{std::move(problem), nullptr, {}};
-  l.join = std::make_unique<Join>(*l.problem);
+  l.planIndex = std::make_unique<PlanIndex>(*l.problem);
   l.log = makeProofLog(*l.problem, record, Checker::kAuto, "test", "log.json");
   return l;
 }
@@ -54,7 +54,7 @@ Logged certified(const Draft& d) {
 // Every stage cut as it should be and called proved by normal forms, whether it holds or not.
 Logged forged(const Draft& d) {
   auto problem = test::read(d);
-  const Join join(*problem);
+  const PlanIndex planIndex(*problem);
   ProofRecord record;
   const ModelFacts facts = modelFacts(*problem);
   CutOptions informed;
@@ -62,9 +62,9 @@ Logged forged(const Draft& d) {
   for (std::size_t e = 0; e < problem->plan.lineage.size(); ++e) {
     ProofRecord::Entry entry;
     if (problem->plan.lineage[e].role != Role::kInput) {
-      const Stage stage = cutStage(join, static_cast<std::int32_t>(e), informed);
+      const Stage stage = cutStage(planIndex, static_cast<std::int32_t>(e), informed);
       entry = {true, static_cast<std::int32_t>(record.classes.size()), stage.usedEntries,
-               0,    join.entryKey(static_cast<std::int32_t>(e)),      true};
+               0,    planIndex.entryKey(static_cast<std::int32_t>(e)), true};
       record.classes.push_back({canonicalForm(stage), Method::kNormalForm});
     }
     record.entries.push_back(std::move(entry));
@@ -91,7 +91,7 @@ TEST(SecondOpinion, EachClassOfARightPlanHasBothKinds) {
   }
 }
 
-// Interchangeable axes are lumped in the stages that are proved; executed is what has all
+// Interchangeable axes are collapsed in the stages that are proved; executed is what has all
 // coordinates.
 TEST(SecondOpinion, ExecutionHasEveryCoordinate) {
   Draft d = test::pipeline();

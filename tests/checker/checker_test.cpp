@@ -76,7 +76,7 @@ TEST(Checker, PolynomialIsConfirmedWithMorePositions) {
   EXPECT_EQ(outcome.verdict, StageVerdict::kProved);
   EXPECT_EQ(outcome.method, Method::kPolynomial);
   EXPECT_EQ(reducedShape(outcome, "a"), (Shape{2}));  // one would have done for the normal form
-  // The square of a sum over a lumped dimension.
+  // The square of a sum over a reduced dimension.
   const char* const inputs =
       R"("a": {"shape": [1000], "kind": "input"}, "b": {"shape": [1000], "kind": "input"})";
   outcome = check(oneRank(
@@ -141,7 +141,7 @@ TEST(Checker, NumericRefutationWithTheRightValues) {
   EXPECT_EQ(outcome.counterexample->omitted, 0u);
 }
 
-// Lumped positions have one value: the sum counts it with its weight.
+// Reduced positions have one value: the sum counts it with its weight.
 TEST(Checker, CounterexamplesAreOfTheFullSize) {
   const StageOutcome outcome =
       check(oneRank(R"("x": {"shape": [4096], "kind": "input"})", R"("o": {"shape": []})",
@@ -198,8 +198,8 @@ TEST(Checker, RefuteOnlyNeverProves) {
   EXPECT_EQ(outcome.differingEntries, (std::vector<std::int32_t>{2}));
 }
 
-// x times the number of positions that a causal mask leaves: the lower triangle's. Lumped, the mask
-// leaves another number.
+// x times the number of positions that a causal mask leaves: the lower triangle's. Reduced, the
+// mask leaves another number.
 Draft countOfMask(const std::string& count) {
   const std::string x =
       R"("t": {"shape": [1, 64], "kind": "input", "dtype": "int64"}, "x": {"shape": [], "kind": "input"})";
@@ -212,7 +212,7 @@ Draft countOfMask(const std::string& count) {
       R"({"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": )" + count + "}}");
 }
 
-TEST(Checker, WhatALumpedMaskShowsIsConfirmedWithAWholeOne) {
+TEST(Checker, WhatAReducedMaskShowsIsConfirmedWithAWholeOne) {
   CheckOptions options;
   options.endToEnd = true;
   for (const char* count : {"2080", "2081"}) {
@@ -313,7 +313,7 @@ TEST(Checker, DroppedAssumptionsForbidRefutation) {
   EXPECT_NE(outcome.reason.find("over-determined"), std::string::npos) << outcome.reason;
 }
 
-TEST(Checker, LumpedAxesThatAreNoSymmetryAreTheCallersBusiness) {
+TEST(Checker, CollapsedAxesThatAreNoSymmetryAreTheCallersBusiness) {
   Draft d = test::draft(
       R"({"tensors": {"x": {"shape": [8], "kind": "input"}, "c": {"shape": [8], "kind": "constant", "value": [1, 1, 1, 1, 1, 1, 1, 2]}, "o": {"shape": [8]}},
                             "nodes": [{"op": "add", "in": ["x", "c"], "out": ["o"]}], "outputs": ["o"]})",

@@ -23,22 +23,22 @@ struct Run {
   test::Cut cut;
   ReducedStage reduced;
   DoubleAlgebra algebra;
-  std::unique_ptr<StageInterpreter<DoubleAlgebra>> runner;
+  std::unique_ptr<StageInterpreter<DoubleAlgebra>> interpreter;
   const std::vector<double>& value(const std::string& name, std::int32_t rank = -1,
                                    std::int32_t microbatch = -1) const {
     const std::int32_t t = test::findIn(cut.stage, *cut.problem, name, rank, microbatch);
     if (t < 0) throw std::logic_error("the stage has no tensor " + name);
-    return runner->value(t).data;
+    return interpreter->value(t).data;
   }
   bool paired() const {
-    for (const auto& p : runner->pairs()) {
+    for (const auto& p : interpreter->pairs()) {
       if (p.logical != p.parallel) return false;
     }
-    return !runner->pairs().empty();
+    return !interpreter->pairs().empty();
   }
 };
 
-// Free elements get 1, 2, 3, ... in the order in which the runner asks, or what `supply` says.
+// Free elements get 1, 2, 3, ... in the order in which the interpreter asks, or what `supply` says.
 std::unique_ptr<Run> run(const Draft& d, std::int32_t entry,
                          std::function<double(std::int32_t, std::int64_t)> supply = {},
                          const CutOptions& options = {}) {
@@ -47,10 +47,11 @@ std::unique_ptr<Run> run(const Draft& d, std::int32_t entry,
   ReductionOptions whole;
   whole.extraPositions = 64;  // small tensors are not reduced at all
   r->reduced = reduceStage(r->cut.stage, whole);
-  r->runner =
+  r->interpreter =
       std::make_unique<StageInterpreter<DoubleAlgebra>>(r->cut.stage, r->reduced, r->algebra);
   double next = 0;
-  r->runner->run([&](std::int32_t t, std::int64_t i) { return supply ? supply(t, i) : ++next; });
+  r->interpreter->run(
+      [&](std::int32_t t, std::int64_t i) { return supply ? supply(t, i) : ++next; });
   return r;
 }
 
@@ -87,7 +88,7 @@ const std::map<std::string, std::pair<std::string, Values>> kReduced{
     {"max", {"amax", {5, 6, 7, 8}}},
     {"min", {"amin", {1, 2, 3, 4}}}};
 
-TEST(Runner, AllReduce) {
+TEST(StageInterpreter, AllReduce) {
   for (const auto& [reduce, expected] : kReduced) {
     const auto r = run(
         communication(
@@ -104,7 +105,7 @@ TEST(Runner, AllReduce) {
   }
 }
 
-TEST(Runner, AllGatherAlongADimensionInGroupOrder) {
+TEST(StageInterpreter, AllGatherAlongADimensionInGroupOrder) {
   auto r = run(
       communication(
           R"({"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"], "attrs": {"dim": 0}})",
@@ -123,7 +124,7 @@ TEST(Runner, AllGatherAlongADimensionInGroupOrder) {
   EXPECT_FALSE(r->paired());  // the group is listed the other way round
 }
 
-TEST(Runner, ReduceScatterGivesTheMembersOwnPiece) {
+TEST(StageInterpreter, ReduceScatterGivesTheMembersOwnPiece) {
   const std::string shards =
       R"([{"box": [[0, 1], [0, 2]], "step": {"tp": [0, 2]}, "parts": [{"local": "y"}]}])";
   const auto r = run(
@@ -140,7 +141,7 @@ TEST(Runner, ReduceScatterGivesTheMembersOwnPiece) {
 
 // What a reduce_scatter adds up is made once in a stage, and each member takes its part in group
 // order.
-TEST(Runner, ReduceScatterIsCombinedOnce) {
+TEST(StageInterpreter, ReduceScatterIsCombinedOnce) {
   for (const auto& [reduce, expected] : kReduced) {
     for (const bool turned : {false, true}) {
       const std::string group =
@@ -170,7 +171,7 @@ TEST(Runner, ReduceScatterIsCombinedOnce) {
   }
 }
 
-TEST(Runner, AllToAll) {
+TEST(StageInterpreter, AllToAll) {
   auto r = run(
       communication(
           R"({"op": "all_to_all", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"], "attrs": {"idim": 1, "odim": 0}})",
@@ -191,7 +192,7 @@ TEST(Runner, AllToAll) {
   EXPECT_EQ(r->value("y", 1), (Values{3, 4, 7, 8}));
 }
 
-TEST(Runner, BroadcastSendAndReceive) {
+TEST(StageInterpreter, BroadcastSendAndReceive) {
   Draft d = communication(
       R"({"op": "broadcast", "in": [], "out": ["y"], "comm": "c", "group": ["tp"], "root": {"tp": 0}})",
       "[1, 4]", R"({"op": "slice", "in": ["x"], "out": ["o"], "attrs": {"dim": 0, "stop": 1}})",
@@ -210,8 +211,8 @@ TEST(Runner, BroadcastSendAndReceive) {
   EXPECT_TRUE(r->paired());
 }
 
-// The members of a lumped axis count as many times as they stand for.
-TEST(Runner, LumpedMembersHaveWeights) {
+// The members of a collapsed axis count as many times as they stand for.
+TEST(StageInterpreter, CollapsedMembersHaveWeights) {
   for (const bool mean : {false, true}) {
     Draft d = test::draft(
         R"({"tensors": {"x": {"shape": [10], "kind": "input"}, "o": {"shape": [1]}}, "nodes": [{"op": "sum", "in": ["x"], "out": ["o"], "attrs": {"dim": 0, "keepdim": true}}], "outputs": ["o"]})",
@@ -232,17 +233,17 @@ TEST(Runner, LumpedMembersHaveWeights) {
 
 // ---- binding ----
 
-TEST(Runner, UnitedElementsAreOneUnknown) {
+TEST(StageInterpreter, UnitedElementsAreOneUnknown) {
   const auto r = run(test::pipeline(), 2);  // y from x and w, x replicated over tp
   EXPECT_EQ(r->value("x", 0, 1), r->value("x", 1, 1));
   const auto& x = r->value("x");
   EXPECT_EQ(r->value("x", 0, 0), Values(x.begin(), x.begin() + 16));
   EXPECT_EQ(std::set<double>(x.begin(), x.end()).size(), 32u);
   EXPECT_TRUE(r->paired());
-  EXPECT_FALSE(r->runner->droppedAssumption());
+  EXPECT_FALSE(r->interpreter->droppedAssumption());
 }
 
-TEST(Runner, TheLastPartOfASumIsTheDifference) {
+TEST(StageInterpreter, TheLastPartOfASumIsTheDifference) {
   const auto r = run(test::pipeline(), 5);  // s from the four t
   const double s = r->value("s").at(0);
   double sum = 0;
@@ -258,19 +259,19 @@ TEST(Runner, TheLastPartOfASumIsTheDifference) {
   EXPECT_TRUE(r->paired());
 }
 
-TEST(Runner, OverDeterminedSumsAreDropped) {
+TEST(StageInterpreter, OverDeterminedSumsAreDropped) {
   const auto r = run(test::overDetermined(), 6);
-  EXPECT_TRUE(r->runner->droppedAssumption());
+  EXPECT_TRUE(r->interpreter->droppedAssumption());
   EXPECT_TRUE(r->paired());
 }
 
 // The very same equation in two entries is one assumption.
-TEST(Runner, AnEquationThatIsStatedTwiceIsNotOverDetermined) {
+TEST(StageInterpreter, AnEquationThatIsStatedTwiceIsNotOverDetermined) {
   Draft d = test::pipeline();
   const Json same = d.entry(4);
   d.plan["lineage"].insert(d.plan["lineage"].begin() + 5, same);
   const auto r = run(d, 6);
-  EXPECT_FALSE(r->runner->droppedAssumption());
+  EXPECT_FALSE(r->interpreter->droppedAssumption());
   EXPECT_TRUE(r->paired());
 }
 
@@ -288,10 +289,10 @@ TermRun inTerms(const Draft& d, std::int32_t entry) {
   ReductionOptions whole;
   whole.extraPositions = 64;
   r.reduced = reduceStage(r.cut.stage, whole);
-  StageInterpreter<TermAlgebra> runner(r.cut.stage, r.reduced, r.algebra);
-  runner.run([&](std::int32_t, std::int64_t) { return r.algebra.variable(false); });
-  r.equal = !runner.pairs().empty();
-  for (const auto& p : runner.pairs()) r.equal = r.equal && p.logical == p.parallel;
+  StageInterpreter<TermAlgebra> interpreter(r.cut.stage, r.reduced, r.algebra);
+  interpreter.run([&](std::int32_t, std::int64_t) { return r.algebra.variable(false); });
+  r.equal = !interpreter.pairs().empty();
+  for (const auto& p : interpreter.pairs()) r.equal = r.equal && p.logical == p.parallel;
   return r;
 }
 
@@ -314,7 +315,7 @@ std::string node(const std::string& op, const std::string& a, const std::string&
          R"("], "attrs": )" + attributes + "}";
 }
 
-TEST(Runner, TreesOfAdditionsAreTheirSums) {
+TEST(StageInterpreter, TreesOfAdditionsAreTheirSums) {
   const std::string chain = node("add", "a", "b", "p") + ", " + node("add", "p", "c", "q") + ", " +
                             node("add", "q", "d", "o");
   const std::string balanced = node("add", "d", "c", "p") + ", " + node("add", "b", "a", "q") +
@@ -326,7 +327,7 @@ TEST(Runner, TreesOfAdditionsAreTheirSums) {
   EXPECT_FALSE(inTerms(sums(without, chain), 4).equal);
 }
 
-TEST(Runner, WhatIsReadTwiceOrIsNoPlainSumIsNotPartOfATree) {
+TEST(StageInterpreter, WhatIsReadTwiceOrIsNoPlainSumIsNotPartOfATree) {
   // 2 (a + b) + c: read by the same node, by another addition, and by something else.
   const std::string twice = node("add", "a", "b", "p") + ", " + node("add", "p", "p", "q") + ", " +
                             node("add", "q", "c", "o");
@@ -346,7 +347,7 @@ TEST(Runner, WhatIsReadTwiceOrIsNoPlainSumIsNotPartOfATree) {
 }
 
 // What a smaller shape broadcasts is no part of a tree: its elements are others.
-TEST(Runner, BroadcastSumsAreNotPartOfATree) {
+TEST(StageInterpreter, BroadcastSumsAreNotPartOfATree) {
   Draft d = sums(node("add", "a", "b", "p") + ", " + node("add", "p", "c", "o"),
                  node("add", "b", "c", "p") + ", " + node("add", "a", "p", "o"));
   for (auto* t : {&d.model["tensors"], &d.plan["programs"][0]["tensors"]}) {
@@ -361,7 +362,7 @@ TEST(Runner, BroadcastSumsAreNotPartOfATree) {
 }
 
 // A norm over all parameters adds up as many squares as there are parameters, one by one.
-TEST(Runner, ALongChainOfAdditionsIsNotQuadratic) {
+TEST(StageInterpreter, ALongChainOfAdditionsIsNotQuadratic) {
   constexpr int kSummands = 2000;
   const auto chain = [&](bool backwards) {
     std::string nodes = node("mul", "a", "b", "m0") + ", " + node("add", "m0", "m0", "s0");
@@ -384,7 +385,7 @@ TEST(Runner, ALongChainOfAdditionsIsNotQuadratic) {
   EXPECT_LT(r.algebra.memoryBytes(), std::size_t{1} << 20);
 }
 
-TEST(Runner, ConstantsListedElementByElement) {
+TEST(StageInterpreter, ConstantsListedElementByElement) {
   const auto r = run(
       test::oneRank(
           R"("x": {"shape": [2, 2], "kind": "input"}, "c": {"shape": [2, 2], "kind": "constant", "value": [[1, 10], [100, 1000]]})",
@@ -396,17 +397,17 @@ TEST(Runner, ConstantsListedElementByElement) {
   EXPECT_TRUE(r->paired());
 }
 
-TEST(Runner, PairsCarryTheClaimAndTheLogicalPosition) {
+TEST(StageInterpreter, PairsCarryTheClaimAndTheLogicalPosition) {
   Draft d = communication(
       R"({"op": "neg", "in": ["x"], "out": ["y"]})", "[1, 4]",
       R"({"op": "neg", "in": ["x"], "out": ["o"]})", "[2, 4]",
       R"([{"box": [[0, 1], [0, 4]], "step": {"tp": [1, 0]}, "parts": [{"local": "y"}]}])");
   const auto r = run(d, 1);
-  ASSERT_EQ(r->runner->pairs().size(), 8u);
+  ASSERT_EQ(r->interpreter->pairs().size(), 8u);
   for (std::size_t i = 0; i < 8; ++i) {
-    EXPECT_EQ(r->runner->pairs()[i].claim, i / 4);
-    EXPECT_EQ(r->runner->pairs()[i].logicalIndex, static_cast<std::int64_t>(i));
-    EXPECT_EQ(r->runner->pairs()[i].logical, -static_cast<double>(i + 1));
+    EXPECT_EQ(r->interpreter->pairs()[i].claim, i / 4);
+    EXPECT_EQ(r->interpreter->pairs()[i].logicalIndex, static_cast<std::int64_t>(i));
+    EXPECT_EQ(r->interpreter->pairs()[i].logical, -static_cast<double>(i + 1));
   }
   EXPECT_TRUE(r->paired());
 }

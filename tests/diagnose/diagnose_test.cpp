@@ -1,4 +1,5 @@
 // Causes, sentences and mends of small plans that are wrong in known ways.
+#include "ir/clone.h"
 #include "diagnose/diagnose.h"
 
 #include <gtest/gtest.h>
@@ -158,9 +159,9 @@ TEST(DiagnoseEdit, RefusesWhatTheReaderWould) {
   edit.nodes = {{0, 0}};
   edit.index = 0;
   edit.tensor = 1;  // w for x: shapes that do not fit
-  EXPECT_FALSE(diagnose::apply(*diagnose::clone(*problem), edit));
+  EXPECT_FALSE(diagnose::apply(*cloneProblem(*problem), edit));
   edit.nodes = {{0, 99}};
-  EXPECT_FALSE(diagnose::apply(*diagnose::clone(*problem), edit));
+  EXPECT_FALSE(diagnose::apply(*cloneProblem(*problem), edit));
 }
 
 }  // namespace

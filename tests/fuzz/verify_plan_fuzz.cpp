@@ -1,4 +1,4 @@
-// From a problem that can be read to verdicts, in this one process: join, cut, canonical form,
+// From a problem that can be read to verdicts, in this one process: index, cut, canonical form,
 // reduction, checker, chain. Two properties are asked of what comes out:
 //   a stage and the one that is read from its canonical form have the same form, and the same
 //   verdict; what is proved down to the inputs does not differ in numbers when both whole sides are
@@ -10,7 +10,7 @@
 
 #include "checker/checker.h"
 #include "fuzz_support.h"
-#include "plan/join.h"
+#include "plan/plan_index.h"
 #include "reader/reader.h"
 #include "shape_reduction/reduction.h"
 #include "shardproof/error.h"
@@ -54,7 +54,7 @@ bool isSmall(const Stage& stage, bool numbers) {
   return reduceStage(stage, options).largestIteration <= kMostIteration;
 }
 
-// Nothing where the stage is too large, or its lumped axes are no symmetry.
+// Nothing where the stage is too large, or its collapsed axes are no symmetry.
 std::optional<StageOutcome> check(const Stage& stage, bool endToEnd) {
   CheckOptions options;
   options.timeoutSeconds = 0.2;
@@ -84,26 +84,26 @@ void checkForm(const Stage& stage, const std::optional<StageOutcome>& outcome) {
 }
 
 void verifyInProcess(const Problem& problem) {
-  const Join join(problem);
-  if (!join.defects().empty()) return;
+  const PlanIndex planIndex(problem);
+  if (!planIndex.defects().empty()) return;
   const auto& lineage = problem.plan.lineage;
   std::vector<std::int32_t> order;
   for (std::size_t e = 0; e < lineage.size(); ++e) {
     if (lineage[e].role != Role::kInput) order.push_back(static_cast<std::int32_t>(e));
   }
   std::sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
-    return std::pair(join.entryKey(a), a) < std::pair(join.entryKey(b), b);
+    return std::pair(planIndex.entryKey(a), a) < std::pair(planIndex.entryKey(b), b);
   });
   std::vector<char> proved(lineage.size(), 0);
   std::vector<std::int32_t> outputs;
   for (const std::int32_t e : order) {
-    for (const bool lump : {true, false}) {
+    for (const bool collapsed : {true, false}) {
       CutOptions cut;
-      cut.lump = lump;
+      cut.collapse = collapsed;
       cut.maxNodes = kMostNodes;
       std::optional<Stage> stage;
       try {
-        stage = cutStage(join, e, cut);
+        stage = cutStage(planIndex, e, cut);
       } catch (const Unsupported&) {
         break;
       }
@@ -126,10 +126,10 @@ void verifyInProcess(const Problem& problem) {
   CutOptions whole;
   const std::vector<char> none(lineage.size(), 0);
   whole.proved = &none;  // from the inputs
-  whole.lump = false;
+  whole.collapse = false;
   whole.maxNodes = kMostNodes;
   try {
-    const auto outcome = check(cutStages(join, outputs, whole), true);
+    const auto outcome = check(cutStages(planIndex, outputs, whole), true);
     fuzz::require(!outcome || outcome->verdict != StageVerdict::kRefuted,
                   "what is proved does not differ in numbers",
                   outcome && outcome->counterexample ? outcome->counterexample->element : "");

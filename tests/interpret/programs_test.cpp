@@ -192,8 +192,8 @@ TEST(Order, MicrobatchesAreTheirOwn) {
 }
 
 // A message waits for data of another microbatch, whose message is issued after one that waits for
-// the first: neither the data alone nor the order alone goes in a circle.
-TEST(Order, ACircleOfDataAndOrderOfCommunicationIsADeadlock) {
+// the first: neither the data alone nor the order alone goes in a cycle.
+TEST(Order, ACycleOfDataAndOrderOfCommunicationIsADeadlock) {
   const Draft d = test::draft(
       R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "y": {"shape": [4]}}, "nodes": [{"op": "neg", "in": ["x"], "out": ["y"]}], "outputs": ["y"]})",
       R"({"mesh": [["r", 2]], "microbatches": 2, "programs": [

@@ -41,7 +41,7 @@ TEST(Elements, FollowOperatorsAndCommunication) {
   EXPECT_EQ(elementOf(*problem, 1, "u"), ElementKind::kInteger);
   EXPECT_EQ(elementOf(*problem, 1, "r"),
             ElementKind::kReal);  // inputs keep what they are declared with
-  EXPECT_TRUE(Join(*problem).defects().empty());
+  EXPECT_TRUE(PlanIndex(*problem).defects().empty());
 }
 
 // The programs in the other order: what is carried is known only after a second pass.
@@ -58,11 +58,11 @@ TEST(Elements, ADeclaredDtypeStandsAndIsReported) {
   d.tensor(1, "u")["dtype"] = "float32";
   const auto problem = test::read(d);
   EXPECT_EQ(elementOf(*problem, 1, "u"), ElementKind::kReal);
-  const Join join(*problem);
-  ASSERT_EQ(join.defects().size(), 1u);
-  EXPECT_EQ(join.defects()[0].kind, DefectKind::kShape);
-  EXPECT_NE(join.defects()[0].message.find("another kind of element"), std::string::npos)
-      << join.defects()[0].message;
+  const PlanIndex planIndex(*problem);
+  ASSERT_EQ(planIndex.defects().size(), 1u);
+  EXPECT_EQ(planIndex.defects()[0].kind, DefectKind::kShape);
+  EXPECT_NE(planIndex.defects()[0].message.find("another kind of element"), std::string::npos)
+      << planIndex.defects()[0].message;
 }
 
 // Another pair uses the name for reals: each receiver says what it gets.
@@ -87,7 +87,7 @@ TEST(Elements, WhereDifferentKindsAreSentUnderOneNameReceiversSayWhich) {
   }
   d.plan["programs"][1]["tensors"]["v"]["dtype"] = "int64";
   d.plan["programs"][3]["tensors"]["v"]["dtype"] = "float32";
-  EXPECT_TRUE(Join(*test::read(d)).defects().empty());
+  EXPECT_TRUE(PlanIndex(*test::read(d)).defects().empty());
 }
 
 }  // namespace

@@ -102,7 +102,7 @@ TEST_F(CheckOfLayers, AFolderThatIsNoLayer) {
   EXPECT_FALSE(passes());
 }
 
-TEST_F(CheckOfLayers, ACircle) {
+TEST_F(CheckOfLayers, ACycle) {
   write("layers.txt", "low|src/low|high\nhigh|high|low\n");
   EXPECT_FALSE(passes());
 }

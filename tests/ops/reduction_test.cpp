@@ -1,9 +1,9 @@
-// The reduction rule of every operator: dimensions are lumped at random, as far as the operator's
+// The reduction rule of every operator: dimensions are reduced at random, as far as the operator's
 // relate() allows, and op(reduced) is compared with op(full) at every full position.
 //
 // Both executions are made over terms without simplification and evaluated in doubles. Variables of
 // one class get one value. Indicators and expert choices get an arbitrary smooth function of their
-// arguments (of the class of the value, where values are lumped): what relate() promises must hold
+// arguments (of the class of the value, where values are reduced): what relate() promises must hold
 // for any matrix in the place of a one-hot one, and for any choice.
 #include <gtest/gtest.h>
 
@@ -59,9 +59,9 @@ class Recorder final : public Relations {
 
 // A partition of the positions of every dimension of a call, consistent with the declared
 // relations: `color[dim][i]` names the class of position i.
-class Lumping {
+class RandomReduction {
  public:
-  Lumping(const Call& call, Random& random) {
+  RandomReduction(const Call& call, Random& random) {
     const OperatorInfo& op = Registry::instance().at(Registry::instance().find(call.op));
     const std::vector<TensorInfo> in = infosOf(call), out = inferResults(call);
     std::vector<const TensorInfo*> outPointers;
@@ -84,7 +84,7 @@ class Lumping {
       name(slot, TensorInfo{shape});
       size_[{slot, kValues}] = kValueCount;  // a virtual tensor may hold integers
     }
-    // What is related must exist and fit, whether or not it is lumped.
+    // What is related must exist and fit, whether or not it is reduced.
     for (const auto& [a, b] : recorder_.equals) EXPECT_EQ(size_.at(a), size_.at(b));
     for (const auto& r : recorder_.ranges) EXPECT_LE(r.lo + size_.at(r.part), size_.at(r.whole));
     for (const auto& [whole, half] : recorder_.doubles)
@@ -100,7 +100,7 @@ class Lumping {
     for (const auto& r : recorder_.ranges) unite(r.whole, r.lo, r.part);
 
     // Random colours for connected positions, few enough that classes hold several; unique ones
-    // where nothing may be lumped.
+    // where nothing may be reduced.
     std::set<Place> unique;
     for (const auto& list : {recorder_.kept, recorder_.positional})
       for (const Key& k : list)
@@ -315,9 +315,9 @@ class Interpreter {
   std::unordered_map<std::uint32_t, double> known_;
 };
 
-// Runs a call full and under a random lumping; returns how many dimensions were lumped.
+// Runs a call full and under a random reduction; returns how many dimensions were reduced.
 int compare(const Call& call, Random& random) {
-  const Lumping lumping(call, random);
+  const RandomReduction reduction(call, random);
   const std::vector<TensorInfo> infos = inferResults(call);
   // Variables: reduced ones first (each with a random value), full ones take the value of their
   // reduced element.
@@ -326,9 +326,9 @@ int compare(const Call& call, Random& random) {
   std::vector<TensorValue<TermAlgebra>> fullOperands(call.in.size()),
       reducedOperands(call.in.size());
   std::uniform_real_distribution<double> real(-1.5, 1.5), positive(0.5, 2);
-  int lumped = 0;
-  std::optional<Key> values;  // the range of values by which indicators are lumped
-  for (const auto& r : lumping.recorder().ranges)
+  int reducedDims = 0;
+  std::optional<Key> values;  // the range of values by which indicators are reduced
+  for (const auto& r : reduction.recorder().ranges)
     if (r.whole.second == kValues) values = r.whole;
   for (std::size_t i = 0; i < call.in.size(); ++i) {
     const OperandSpec& spec = call.in[i];
@@ -337,8 +337,8 @@ int compare(const Call& call, Random& random) {
     TensorValue<TermAlgebra>&f = fullOperands[i], &r = reducedOperands[i];
     f.element = r.element = spec.element;
     for (const std::int64_t n : spec.shape) f.dims.push_back(ReducedDim::whole(n));
-    r.dims = lumping.dims(slot, spec.shape.size());
-    for (const ReducedDim& d : r.dims) lumped += d.lumped() ? 1 : 0;
+    r.dims = reduction.dims(slot, spec.shape.size());
+    for (const ReducedDim& d : r.dims) reducedDims += d.reduced() ? 1 : 0;
     const bool integer = spec.element == ElementKind::kInteger;
     const std::size_t first = reducedValues.size();
     for (std::int64_t k = 0; k < r.positions() * r.planes(); ++k) {
@@ -348,7 +348,7 @@ int compare(const Call& call, Random& random) {
     for (std::int64_t k = 0; k < f.positions(); ++k)
       for (std::int64_t p = 0; p < f.planes(); ++p) {
         const std::size_t e =
-            lumping.reducedElement(slot, spec.shape, k) * static_cast<std::size_t>(f.planes()) +
+            reduction.reducedElement(slot, spec.shape, k) * static_cast<std::size_t>(f.planes()) +
             static_cast<std::size_t>(p);
         fullValues.push_back(reducedValues[first + e]);
         f.data.push_back(full.variable(integer));
@@ -356,14 +356,14 @@ int compare(const Call& call, Random& random) {
   }
   std::vector<std::vector<ReducedDim>> dims;
   for (std::size_t r = 0; r < infos.size(); ++r)
-    dims.push_back(infos[r].absent
-                       ? std::vector<ReducedDim>{}
-                       : lumping.dims(static_cast<int>(call.in.size() + r), infos[r].shape.size()));
+    dims.push_back(infos[r].absent ? std::vector<ReducedDim>{}
+                                   : reduction.dims(static_cast<int>(call.in.size() + r),
+                                                    infos[r].shape.size()));
   const auto fullResults = run(full, call, fullOperands);
   const auto reducedResults = run(reduced, call, reducedOperands, dims);
 
   const auto valueClass = [&](std::int64_t v) {
-    return values ? lumping.representative(*values, v) : v;
+    return values ? reduction.representative(*values, v) : v;
   };
   Interpreter onFull(
       full, [&](std::uint32_t v) { return fullValues.at(v); }, valueClass);
@@ -374,21 +374,21 @@ int compare(const Call& call, Random& random) {
     const auto planes = static_cast<std::size_t>(fullResults[r].planes());
     for (std::size_t k = 0; k < fullResults[r].data.size(); ++k) {
       const std::size_t e =
-          lumping.reducedElement(static_cast<int>(call.in.size() + r), infos[r].shape,
-                                 static_cast<std::int64_t>(k / planes));
+          reduction.reducedElement(static_cast<int>(call.in.size() + r), infos[r].shape,
+                                   static_cast<std::int64_t>(k / planes));
       const double expected = onFull(fullResults[r].data[k]),
                    found = onReduced(reducedResults[r].data[e * planes + k % planes]);
       EXPECT_NEAR(found, expected, 1e-8 * (1 + std::abs(expected)))
           << "result " << r << " element " << k;
-      if (std::abs(found - expected) > 1e-8 * (1 + std::abs(expected))) return lumped;
+      if (std::abs(found - expected) > 1e-8 * (1 + std::abs(expected))) return reducedDims;
     }
   }
-  return lumped;
+  return reducedDims;
 }
 
-TEST(Reduction, EveryOperatorAgreesWithItselfOnLumpedDimensions) {
+TEST(Reduction, EveryOperatorAgreesWithItselfOnReducedDimensions) {
   Random random(17);
-  std::map<std::string, int> lumped;
+  std::map<std::string, int> reducedDims;
   std::set<std::string> seen;
   for (int round = 0; round < 12; ++round) {
     for (const Call& forward : forwardCalls(random)) {
@@ -398,7 +398,7 @@ TEST(Reduction, EveryOperatorAgreesWithItselfOnLumpedDimensions) {
         SCOPED_TRACE(describe(call));
         seen.insert(call.op);
         try {
-          lumped[call.op] += compare(call, random);
+          reducedDims[call.op] += compare(call, random);
         } catch (const std::exception& e) {
           FAIL() << e.what();
         }
@@ -406,12 +406,12 @@ TEST(Reduction, EveryOperatorAgreesWithItselfOnLumpedDimensions) {
       }
     }
   }
-  // No operator may pass by never being lumped, and none may be missing.
+  // No operator may pass by never being reduced, and none may be missing.
   for (std::size_t i = 0; i < Registry::instance().size(); ++i) {
     const std::string& name =
         Registry::instance().at(OperatorId(static_cast<std::int64_t>(i))).name;
     EXPECT_TRUE(seen.contains(name)) << name;
-    EXPECT_GT(lumped[name], 0) << name;
+    EXPECT_GT(reducedDims[name], 0) << name;
   }
 }
 
@@ -434,8 +434,8 @@ TEST(Reduction, SomeGradientsAbsent) {
 // over that dimension, and relate() must say so. Found from the terms themselves: the variables
 // that occur in a result element, independently of the rules by which backward operators derive it.
 void checkSums(const Call& call, Random& random) {
-  const Lumping lumping(call, random);
-  const Recorder& r = lumping.recorder();
+  const RandomReduction reduction(call, random);
+  const Recorder& r = reduction.recorder();
   std::map<Key, Key> parent;
   const auto find = [&](Key k) {
     while (parent.contains(k)) k = parent.at(k);
@@ -562,16 +562,16 @@ TEST(Reduction, ContradictingShapesAreNeverExecuted) {
   EXPECT_NO_THROW(run(a, view, {tensor({half})}, {{ReducedDim::whole(2), pair}}));
 }
 
-// Within one lumped piece, but on the diagonal of a position that stands for itself alone.
-TEST(Reduction, LumpedMaskEntriesAreOpaque) {
+// Within one reduced piece, but on the diagonal of a position that stands for itself alone.
+TEST(Reduction, ReducedMaskEntriesAreOpaque) {
   TermAlgebra terms;
   ReducedDim half;
   half.full = 4;
   half.position = {0, 1};
   half.weight = {1, 3};
   half.factors = 1;
-  half.places = {{.piece = 7, .start = 0, .offset = 0, .lumped = true, .stands = false},
-                 {.piece = 7, .start = 0, .offset = 1, .lumped = true, .stands = true}};
+  half.places = {{.piece = 7, .start = 0, .offset = 0, .reduced = true, .weighted = false},
+                 {.piece = 7, .start = 0, .offset = 1, .reduced = true, .weighted = true}};
   const Call call{"create_mask", {}, {{{2, 4}, ElementKind::kInteger, false, 5}}};
   TensorValue<TermAlgebra> tokens;
   tokens.element = ElementKind::kInteger;

@@ -30,7 +30,7 @@ void expectDefect(const Draft& d, DefectKind kind, const Ranks& ranks, const Poi
 }
 
 // Each of two ranks makes `result` from x by one communication node.
-Draft meeting(const std::string& node, const std::string& result = "[4]") {
+Draft withCommunication(const std::string& node, const std::string& result = "[4]") {
   Draft d = test::twoRanks();
   for (std::size_t p = 0; p < 2; ++p) {
     d.tensor(p, "y") = Json::parse(R"({"shape": )" + result + "}");
@@ -43,7 +43,7 @@ const char* const kAllReduce =
 
 TEST(Checks, ARightPlanHasNoDefects) {
   EXPECT_TRUE(defectsOf(test::pipeline()).empty());
-  EXPECT_TRUE(defectsOf(meeting(kAllReduce)).empty());
+  EXPECT_TRUE(defectsOf(withCommunication(kAllReduce)).empty());
 }
 
 // ---- shapes ----
@@ -105,7 +105,7 @@ TEST(Checks, CommunicationShapes) {
 }
 
 TEST(Checks, PiecesThatDoNotDivide) {
-  const Draft d = meeting(
+  const Draft d = withCommunication(
       R"({"op": "reduce_scatter", "in": ["x"], "out": ["y"], "comm": "c", "group_at": [{"tp": 0}, {"tp": 1}], "attrs": {"dim": 0}})",
       "[3]");
   expectDefect(d, DefectKind::kShape, {0}, {"/programs/0/nodes/0"},
@@ -212,11 +212,11 @@ TEST(Checks, AcrossMicrobatchesNodeOrderSaysNothing) {
 // ---- who meets whom ----
 
 TEST(Checks, AMemberNeverJoins) {
-  Draft d = meeting(kAllReduce);
+  Draft d = withCommunication(kAllReduce);
   d.node(1, 0)["comm"] = "other";
   expectDefect(d, DefectKind::kCollective, {0}, {"/programs/0/nodes/0"},
                "rank 1 never issues the matching all_reduce of communication 'c'");
-  d = meeting(kAllReduce);
+  d = withCommunication(kAllReduce);
   d.node(1, 0)["op"] = "all_gather";
   d.node(1, 0)["attrs"] = {{"dim", 0}};
   d.tensor(1, "y")["shape"] = {8};
@@ -225,7 +225,7 @@ TEST(Checks, AMemberNeverJoins) {
 }
 
 TEST(Checks, AMemberJoinsTwice) {
-  Draft d = meeting(kAllReduce);
+  Draft d = withCommunication(kAllReduce);
   d.tensor(1, "z") = Json::parse(R"({"shape": [4]})");
   Json again = d.node(1, 0);
   again["out"] = {"z"};
@@ -235,7 +235,7 @@ TEST(Checks, AMemberJoinsTwice) {
 }
 
 TEST(Checks, AMemberJoinsForAnotherMicrobatchOnly) {
-  Draft d = meeting(kAllReduce);
+  Draft d = withCommunication(kAllReduce);
   d.plan["microbatches"] = 2;
   for (std::size_t p = 0; p < 2; ++p) d.tensor(p, "y")["per_mb"] = true;
   d.node(0, 0)["mb"] = "*";
@@ -247,7 +247,7 @@ TEST(Checks, AMemberJoinsForAnotherMicrobatchOnly) {
 }
 
 TEST(Checks, GroupsThatDiffer) {
-  Draft d = meeting(
+  Draft d = withCommunication(
       R"({"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "c", "group_at": [{"tp": 0}, {"tp": 1}], "attrs": {"dim": 0}})",
       "[8]");
   EXPECT_TRUE(defectsOf(d).empty());
@@ -257,7 +257,7 @@ TEST(Checks, GroupsThatDiffer) {
 }
 
 TEST(Checks, ARankOutsideItsOwnGroup) {
-  Draft d = meeting(kAllReduce);
+  Draft d = withCommunication(kAllReduce);
   d.node(0, 0).erase("group");
   d.node(0, 0)["group_at"] = Json::parse(R"([{"tp": 1}])");
   expectDefect(d, DefectKind::kCollective, {0}, {"/programs/0/nodes/0"},
@@ -265,12 +265,12 @@ TEST(Checks, ARankOutsideItsOwnGroup) {
 }
 
 TEST(Checks, OtherReductionDimensionShapeOrElement) {
-  Draft d = meeting(kAllReduce);
+  Draft d = withCommunication(kAllReduce);
   d.node(1, 0)["attrs"] = {{"reduce", "max"}};
   expectDefect(d, DefectKind::kCollective, {0, 1}, {"/programs/0/nodes/0", "/programs/1/nodes/0"},
                "reduces with another operation");
 
-  d = meeting(
+  d = withCommunication(
       R"({"op": "all_to_all", "in": ["v"], "out": ["y"], "comm": "c", "group": ["tp"], "attrs": {"idim": 0, "odim": 1}})",
       "[1, 4]");
   for (std::size_t p = 0; p < 2; ++p) {
@@ -286,7 +286,7 @@ TEST(Checks, OtherReductionDimensionShapeOrElement) {
   expectDefect(d, DefectKind::kCollective, {0, 1}, {"/programs/0/nodes/1", "/programs/1/nodes/1"},
                "works along another dimension");
 
-  d = meeting(kAllReduce);
+  d = withCommunication(kAllReduce);
   d.tensor(1, "v") = Json::parse(R"({"shape": [2]})");
   d.tensor(1, "y")["shape"] = {2};
   d.node(1, 0)["in"] = {"v"};
@@ -297,7 +297,7 @@ TEST(Checks, OtherReductionDimensionShapeOrElement) {
   expectDefect(d, DefectKind::kCollective, {0, 1}, {"/programs/0/nodes/0", "/programs/1/nodes/1"},
                "has shape [2] where rank 0 has [4]");
 
-  d = meeting(kAllReduce);
+  d = withCommunication(kAllReduce);
   d.tensor(1, "i") = Json::parse(R"({"shape": [4], "kind": "input", "dtype": "int64"})");
   d.tensor(0, "y")["dtype"] = "float32";
   d.tensor(1, "y")["dtype"] = "int64";
@@ -307,7 +307,7 @@ TEST(Checks, OtherReductionDimensionShapeOrElement) {
 }
 
 Draft broadcast() {
-  Draft d = meeting(kAllReduce);
+  Draft d = withCommunication(kAllReduce);
   d.node(0, 0) = Json::parse(
       R"({"op": "broadcast", "in": ["x"], "out": [], "comm": "b", "group": ["tp"], "root": {"tp": 0}})");
   d.node(1, 0) = Json::parse(
@@ -334,7 +334,7 @@ TEST(Checks, Broadcast) {
 }
 
 // A root that names only some of the group's axes is another rank for members that differ in the
-// others, also where these are alike.
+// others, also where these are symmetric.
 TEST(Checks, BroadcastOverAnAxisThatItsRootDoesNotName) {
   for (const int dp : {1, 2, 5}) {
     Draft d = broadcast();
@@ -351,7 +351,7 @@ TEST(Checks, BroadcastOverAnAxisThatItsRootDoesNotName) {
 
 // Groups that share a comm id are instances apart.
 TEST(Checks, OneCommIdForSeveralGroups) {
-  Draft d = meeting(kAllReduce);
+  Draft d = withCommunication(kAllReduce);
   d.plan["mesh"].insert(d.plan["mesh"].begin(), Json::array({"dp", 3}));
   const auto add = [&](const char* group, const std::string& result) {
     for (std::size_t p = 0; p < 2; ++p) {
@@ -387,7 +387,7 @@ TEST(Checks, SendAndReceive) {
   EXPECT_EQ(defects[0].ranks, (Ranks{0}));
 }
 
-TEST(Checks, ATagMakesAllMicrobatchesTheSameMeeting) {
+TEST(Checks, ATagMakesAllMicrobatchesTheSameRendezvous) {
   Draft d = test::pipeline();
   d.node(0, 1)["tag"] = d.node(1, 0)["tag"] = 3;
   expectDefect(d, DefectKind::kSendReceive, {0}, {"/programs/0/nodes/1"},

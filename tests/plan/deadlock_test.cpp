@@ -1,4 +1,4 @@
-// Which plans run and which wait for ever: circles of data, of the order of communications, and of
+// Which plans run and which wait for ever: cycles of data, of the order of communications, and of
 // both. The plain executor, which goes through the schedule step by step, is asked as well.
 #include <algorithm>
 #include <random>
@@ -31,7 +31,7 @@ void expectRuns(const Draft& d) {
   EXPECT_TRUE(executes(*problem));
 }
 
-// One circle, with what its message must contain.
+// One cycle, with what its message must contain.
 Defect expectDeadlock(const Draft& d, const Ranks& ranks, const Pointers& pointers,
                       const std::vector<std::string>& messages = {}) {
   const auto problem = test::read(d);
@@ -185,7 +185,7 @@ TEST(Deadlock, AcrossMicrobatchesOfOneRank) {
       ranksOf({{of(negative("b#1", "a"), 0), of(negative("x", "b"), 1)}}));  // in this order, too
 }
 
-// Microbatch k reads what microbatch k - 1 made: no circle, although each node reads the same
+// Microbatch k reads what microbatch k - 1 made: no cycle, although each node reads the same
 // tensor that it writes.
 TEST(Deadlock, AChainOverMicrobatches) {
   std::vector<Json> nodes{of(negative("x", "a"), 0)};
@@ -250,7 +250,7 @@ TEST(Deadlock, OverThreeRanks) {
 }
 
 // Rank 0 issues e and d for each microbatch, and needs d of microbatch 1 for c of microbatch 0.
-// With five microbatches those that nothing names are alike.
+// With five microbatches those that nothing names are one class.
 TEST(Deadlock, NodesThatRunForEachMicrobatch) {
   for (const int microbatches : {2, 5}) {
     std::vector<Json> second{of(receive("c", "c", 0), 0)};
@@ -264,12 +264,12 @@ TEST(Deadlock, NodesThatRunForEachMicrobatch) {
     expectDeadlock(d, {0, 1},
                    {"/programs/0/nodes/0", "/programs/0/nodes/2", "/programs/1/nodes/2"});
     d.node(1, 2)["in"] = {"x"};
-    expectRuns(d);  // families still run in a circle
+    expectRuns(d);  // the nodes still wait in a cycle
   }
 }
 
-// The plan does not tell the coordinates of f apart; the circle is on each of them.
-TEST(Deadlock, OnRanksThatAreAlike) {
+// The plan does not tell the coordinates of f apart; the cycle is on each of them.
+TEST(Deadlock, OnSymmetricRanks) {
   Draft d = mixed();
   d.plan["mesh"].push_back({"f", 64});
   expectDeadlock(d, {0, 64}, {"/programs/0/nodes/0", "/programs/0/nodes/2", "/programs/1/nodes/1"});

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/join.h"
+#include "plan/plan_index.h"
 #include "support/problems.h"
 
 namespace shardproof::test {
@@ -13,7 +13,9 @@ namespace shardproof::test {
 using Ranks = std::vector<std::int64_t>;
 using Pointers = std::vector<std::string>;
 
-inline std::vector<Defect> defectsOf(const Problem& problem) { return Join(problem).defects(); }
+inline std::vector<Defect> defectsOf(const Problem& problem) {
+  return PlanIndex(problem).defects();
+}
 inline std::vector<Defect> defectsOf(const Draft& d) { return defectsOf(*read(d)); }
 
 inline Pointers pointersOf(const Defect& defect) {

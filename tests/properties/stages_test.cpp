@@ -219,12 +219,12 @@ template <class A>
 std::vector<typename A::Element> resultsOf(const RandomStage& random, const ReducedStage& reduced,
                                            A& algebra,
                                            const typename StageInterpreter<A>::Supply& supply) {
-  StageInterpreter<A> runner(random.stage, reduced, algebra);
-  runner.run(supply);
+  StageInterpreter<A> interpreter(random.stage, reduced, algebra);
+  interpreter.run(supply);
   std::vector<typename A::Element> results;
   for (std::size_t t = 0; t < random.stage.tensors.size(); ++t) {
     if (random.stage.tensors[t].origin != Origin::kComputed) continue;
-    const auto& data = runner.value(static_cast<std::int32_t>(t)).data;
+    const auto& data = interpreter.value(static_cast<std::int32_t>(t)).data;
     results.insert(results.end(), data.begin(), data.end());
   }
   return results;
@@ -273,7 +273,7 @@ bool onAnEdge(const TermAlgebra& algebra, const TermValues<DoubleAlgebra>& value
 }
 
 struct Counts {
-  int stages = 0, fingerprints = 0, normalFingerprints = 0, doubles = 0, lumped = 0;
+  int stages = 0, fingerprints = 0, normalFingerprints = 0, doubles = 0, reducedDims = 0;
   std::set<std::string> operators;
 };
 
@@ -309,8 +309,8 @@ void compare(Choices& c, Counts& counts) {
   ++counts.stages;
   counts.operators.insert(random.used.begin(), random.used.end());
   for (const auto& dims : reduced.dims)
-    counts.lumped +=
-        std::any_of(dims.begin(), dims.end(), [](const ops::ReducedDim* d) { return d->lumped(); });
+    counts.reducedDims += std::any_of(dims.begin(), dims.end(),
+                                      [](const ops::ReducedDim* d) { return d->reduced(); });
 
   const auto kind = [&](TermKind k) {
     return reaches(raw.algebra, raw.results, [&](Term t) { return raw.algebra.kind(t) == k; });
@@ -394,7 +394,7 @@ TEST(RandomStages, TermsFingerprintsAndDoublesAgree) {
   EXPECT_GT(counts.fingerprints, 5000);
   EXPECT_GT(counts.normalFingerprints, 2500);
   EXPECT_GT(counts.doubles, 20000);
-  EXPECT_GT(counts.lumped, 250);
+  EXPECT_GT(counts.reducedDims, 250);
   EXPECT_GT(counts.operators.size(), 45u);  // with their gradients
 }
 

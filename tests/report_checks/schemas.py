@@ -68,6 +68,9 @@ def main():
             format_ = value.get("format", "") if isinstance(value, dict) else ""
             if file.name == "broken.plan.json":
                 continue   # wrong on purpose
+            if "expected" in value and value["expected"] != "input-error":   # of tests/plans/small/: model and plan in one file
+                for which in ("model", "plan"):
+                    check(f"{file.name}, {which}", which, value[which])
             if format_ in ("shardproof-plan", "shardproof-model"):
                 check(file.name, format_.removeprefix("shardproof-"), value)
         right = {which: read(cases.directory / f"mlp.{which}.json") for which in ("model", "plan")}

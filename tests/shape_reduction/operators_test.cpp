@@ -1,8 +1,8 @@
 // Every operator under the reduction that a stage of it alone gets: executed at full size on
-// operands that are constant on the lumps, its result at random positions is the reduced result at
-// the positions' images. (tests/ops/reduction_test.cpp does this for random lumpings that the
-// operators' rules allow, at small sizes and with arbitrary matrices in the place of indicators;
-// here it is the lumping that proofs are made with.)
+// operands that are constant on what each representative stands for, its result at random positions
+// is the reduced result at the positions' images. (tests/ops/reduction_test.cpp does this for
+// random reductions that the operators' rules allow, at small sizes and with arbitrary matrices in
+// the place of indicators; here it is the reduction that proofs are made with.)
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -46,7 +46,7 @@ struct SingleNode {
       node.out.push_back(add(result, Origin::kComputed, !result.absent));
     stage.nodes.push_back(node);
     ReductionOptions options;
-    options.keepAbsolute = true;  // the entries of a lumped causal mask have no value
+    options.keepAbsolute = true;  // the entries of a reduced causal mask have no value
     reduced = reduceStage(stage, options);
     graph = buildDimensionGraph(stage);
   }
@@ -62,8 +62,8 @@ struct SingleNode {
   DimensionGraph graph;
 };
 
-// The image of each full position of one dimension. On each of its lines a lump is a run of
-// positions and is named by the first.
+// The image of each full position of one dimension. On each of its lines what one representative
+// stands for is a run of positions and is named by the first.
 std::vector<std::int64_t> images(const SingleNode& single, std::size_t tensor, std::size_t d) {
   const ops::ReducedDim& dim = *single.reduced.dims[tensor][d];
   const auto& lines =
@@ -84,7 +84,7 @@ std::vector<std::int64_t> images(const SingleNode& single, std::size_t tensor, s
     r = std::find(dim.position.begin(), dim.position.end(), r) - dim.position.begin();
     ++weight.at(static_cast<std::size_t>(r));
   }
-  EXPECT_EQ(weight, dim.weight);  // the lumps are as large as they are said to be
+  EXPECT_EQ(weight, dim.weight);  // the weights are what they are said to be
   return representative;
 }
 
@@ -107,7 +107,7 @@ class PositionMap {
     }
     return reduced;
   }
-  // Is it the position that its lump is named by?
+  // Is it the position that its representative is named by?
   bool first(std::int64_t position) const {
     for (std::size_t d = shape_.size(); d-- > 0;) {
       const std::int64_t i = position % shape_[d];
@@ -124,7 +124,8 @@ class PositionMap {
   std::vector<const ops::ReducedDim*> dims_;
 };
 
-// Random values of the reduced operand, and the full operand that has them on its lumps.
+// Random values of the reduced operand, and the full operand that has them wherever a
+// representative stands.
 std::pair<Tensor, Tensor> operandsOf(const SingleNode& single, std::size_t tensor, OperandSpec spec,
                                      Random& random) {
   Tensor full, reduced;
@@ -147,7 +148,7 @@ std::pair<Tensor, Tensor> operandsOf(const SingleNode& single, std::size_t tenso
   return {std::move(full), std::move(reduced)};
 }
 
-// Returns how many dimensions were lumped.
+// Returns how many dimensions were reduced.
 int compare(const Call& call, Random& random) {
   const SingleNode single(call);
   const std::size_t operands = call.in.size();
@@ -156,9 +157,9 @@ int compare(const Call& call, Random& random) {
     if (call.in[i].present)
       std::tie(full[i], reduced[i]) = operandsOf(single, i, call.in[i], random);
   std::vector<std::vector<ops::ReducedDim>> dims;
-  int lumped = 0;
+  int reducedDims = 0;
   for (std::size_t t = 0; t < single.stage.tensors.size(); ++t) {
-    for (const ops::ReducedDim* d : single.reduced.dims[t]) lumped += d->lumped() ? 1 : 0;
+    for (const ops::ReducedDim* d : single.reduced.dims[t]) reducedDims += d->reduced() ? 1 : 0;
     if (t >= operands) dims.push_back(single.dims(t));
   }
   DoubleAlgebra algebra;
@@ -171,8 +172,8 @@ int compare(const Call& call, Random& random) {
     for (int s = 0; s < kSamples; ++s) {
       const auto position =
           static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(expected[r].positions()));
-      // A one-hot row is not constant on the lumps of its window (what stands for them is any of
-      // their positions), so only named ones have an image.
+      // A one-hot row is not constant on the positions that one of its window stands for (what
+      // stands for them is any of their positions), so only named ones have an image.
       if (call.op == "one_hot" && !map.first(position)) continue;
       for (std::int64_t p = 0; p < planes; ++p) {
         const double x = expected[r].data[static_cast<std::size_t>(position * planes + p)];
@@ -180,31 +181,31 @@ int compare(const Call& call, Random& random) {
         EXPECT_TRUE(x == y || std::abs(x - y) <= 1e-9 * (1 + std::abs(x)))
             << "result " << r << " position " << position << ": full " << x << ", reduced " << y;
       }
-      if (::testing::Test::HasFailure()) return lumped;
+      if (::testing::Test::HasFailure()) return reducedDims;
     }
   }
-  return lumped;
+  return reducedDims;
 }
 
 TEST(ReductionOfOperators, FullResultsAreTheReducedOnesAtThePositionsImages) {
   Random random(41);
-  std::map<std::string, int> lumped;
+  std::map<std::string, int> reducedDims;
   for (int round = 0; round < 2; ++round) {
     for (const Call& forward : forwardCalls(random, kScale)) {
       std::vector<Call> calls{forward};
       if (hasBackward(forward)) calls.push_back(backwardCall(forward));
       for (const Call& call : calls) {
         SCOPED_TRACE(describe(call));
-        lumped[call.op] += compare(call, random);
+        reducedDims[call.op] += compare(call, random);
         ASSERT_FALSE(::testing::Test::HasFailure());
       }
     }
   }
-  // No operator may pass by never being lumped, and none may be missing.
+  // No operator may pass by never being reduced, and none may be missing.
   for (std::size_t i = 0; i < ops::Registry::instance().size(); ++i) {
     const std::string& name =
         ops::Registry::instance().at(OperatorId(static_cast<std::int64_t>(i))).name;
-    EXPECT_GT(lumped[name], 0) << name;
+    EXPECT_GT(reducedDims[name], 0) << name;
   }
 }
 

@@ -130,11 +130,11 @@ TEST(Reduction, FlatDimensionsKeepEveryPosition) {
   const auto r =
       mirrored(R"("x": {"shape": [6, 4], "kind": "input"})", R"("o": {"shape": [8, 3]})",
                R"({"op": "view", "in": ["x"], "out": ["o"], "attrs": {"size": [8, 3]}})");
-  EXPECT_FALSE(r.dim("x", 0).lumped());
-  EXPECT_FALSE(r.dim("o", 1).lumped());
+  EXPECT_FALSE(r.dim("x", 0).reduced());
+  EXPECT_FALSE(r.dim("o", 1).reduced());
 }
 
-TEST(Reduction, PairsAreLumpedAsPairs) {
+TEST(Reduction, PairsAreReducedAsPairs) {
   const auto r = mirrored(
       R"("q": {"shape": [1, 50, 2, 8], "kind": "input"}, "k": {"shape": [1, 50, 2, 8], "kind": "input"}, "f": {"shape": [50, 4], "kind": "input", "dtype": "complex64"})",
       R"("o": {"shape": [1, 50, 2, 8]}, "k2": {"shape": [1, 50, 2, 8]})",
@@ -204,7 +204,7 @@ TEST(Reduction, PositionsThatOneSummandInvolvesAreKeptApart) {
   expectDim(three.dim("x", 0), {0, 1, 2, 3, 4, 5, 6}, {1, 1, 1, 1, 1, 1, 64});
 }
 
-TEST(Reduction, AMaskMayBeLumpedForAProofOnly) {
+TEST(Reduction, AMaskMayBeReducedForAProofOnly) {
   const auto masked = [](bool keep) {
     ReductionOptions options;
     options.keepAbsolute = keep;
@@ -214,9 +214,9 @@ TEST(Reduction, AMaskMayBeLumpedForAProofOnly) {
         R"({"op": "create_mask", "in": ["t"], "out": ["m"]}, {"op": "apply_mask", "in": ["x", "m"], "out": ["o"]})",
         options);
   };
-  EXPECT_TRUE(masked(false).stage.lumpsAbsolute);
-  EXPECT_TRUE(masked(false).dim("x", 3).lumped());
-  EXPECT_FALSE(masked(true).stage.lumpsAbsolute);
+  EXPECT_TRUE(masked(false).stage.reducesAbsolute);
+  EXPECT_TRUE(masked(false).dim("x", 3).reduced());
+  EXPECT_FALSE(masked(true).stage.reducesAbsolute);
   EXPECT_EQ(masked(true).dim("x", 3), ops::ReducedDim::whole(60));
 }
 
@@ -256,7 +256,7 @@ TEST(Reduction, TooLarge) {
   }
 }
 
-// ---- lumped axes ----
+// ---- collapsed axes ----
 
 // x [dp * block, 3] cut by rows over an unnamed axis; `model` and `plan` make o [dp * block, 3]
 // from it.
@@ -276,9 +276,9 @@ Draft rowsOver(int dp, const std::string& model, const std::string& plan,
 }
 const char* const kNegate = R"({"op": "neg", "in": ["x"], "out": ["o"]})";
 
-TEST(Reduction, BlocksOfALumpedAxisHaveWeights) {
+TEST(Reduction, BlocksOfACollapsedAxisHaveWeights) {
   const auto r = reduced(rowsOver(8, kNegate, kNegate), 1);
-  ASSERT_EQ(r.cut.stage.lumps.size(), 1u);
+  ASSERT_EQ(r.cut.stage.collapsedAxes.size(), 1u);
   expectDim(r.dim("x", 0), {0, 10, 20}, {10, 10, 60});  // the third block stands for six
   expectDim(r.dim("x", 0, 0), {0}, {10});
 }
@@ -291,7 +291,7 @@ void expectNotSymmetric(const Draft& d, const std::string& why) {
     EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
   }
   CutOptions options;
-  options.lump = false;  // with all coordinates there is nothing to object to
+  options.collapse = false;  // with all coordinates there is nothing to object to
   const auto c = test::cut(d, 1, options);
   EXPECT_NO_THROW(reduceStage(c.stage, {}));
 }
@@ -351,18 +351,18 @@ TEST(Reduction, OfRealPlansKeepsTheFullSizeInItsWeights) {
     const auto problem = test::readShared(name);
     if (!problem) continue;
     any = true;
-    const Join join(*problem);
+    const PlanIndex planIndex(*problem);
     std::set<std::string> forms;
-    std::size_t unlumped = 0;
+    std::size_t uncollapsed = 0;
     for (std::size_t e = 0; e < problem->plan.lineage.size(); ++e) {
       if (problem->plan.lineage[e].role == Role::kInput) continue;
-      const Stage stage = cutStage(join, static_cast<std::int32_t>(e), {});
+      const Stage stage = cutStage(planIndex, static_cast<std::int32_t>(e), {});
       if (!forms.insert(canonicalForm(stage)).second) continue;
       ReducedStage result;
       try {
         result = reduceStage(stage, {});
       } catch (const NotSymmetric&) {
-        ++unlumped;
+        ++uncollapsed;
         continue;
       } catch (const Unsupported& error) {
         FAIL() << name << " entry " << e << ": " << error.what();
@@ -388,10 +388,11 @@ TEST(Reduction, OfRealPlansKeepsTheFullSizeInItsWeights) {
         }
       }
     }
-    // A stage without its lumps has as many coordinates as the mesh: few of them are affordable on
-    // thousands of ranks.
-    EXPECT_LE(unlumped * 10, forms.size())
-        << name << ": " << unlumped << " of " << forms.size() << " stages lost their lumped axes";
+    // A stage without its collapsed axes has as many coordinates as the mesh: few of them are
+    // affordable on thousands of ranks.
+    EXPECT_LE(uncollapsed * 10, forms.size())
+        << name << ": " << uncollapsed << " of " << forms.size()
+        << " stages lost their collapsed axes";
   }
   if (!any) GTEST_SKIP() << "no plans in " << test::sharedPlans();
 }

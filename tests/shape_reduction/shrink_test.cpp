@@ -110,7 +110,7 @@ TEST(Shrink, ACoordinateUnlikeTheOthersStays) {
     d.plan["programs"].push_back(program);
   }
   const Shrunk right = shrinkProblem(*test::read(d));
-  EXPECT_EQ(right.problem->plan.ranks(), 3);  // 0 and 1 for those that are alike, and 5
+  EXPECT_EQ(right.problem->plan.ranks(), 3);  // 0 and 1 for one symmetry class, and 5
   EXPECT_EQ(ops::Registry::instance().at(right.problem->plan.programs[2].graph.nodes[0].op).name,
             "mul");
   EXPECT_EQ(verdictOf(*right.problem), Verdict::kEquivalent);

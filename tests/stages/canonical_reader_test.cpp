@@ -40,7 +40,8 @@ Draft dropouts(int modelSeed, int planSeed) {
   return d;
 }
 
-// What a verdict is, without names and times. Empty where the stage must be cut without lumps.
+// What a verdict is, without names and times. Empty where the stage must be cut without collapsed
+// axes.
 struct Decision {
   bool notSymmetric = false;
   StageVerdict verdict = StageVerdict::kUndecided;
@@ -75,16 +76,16 @@ void expectSame(const Decision& read, const Decision& cut, const std::string& wh
 }
 
 // Every class of the problem. Returns how many were compared.
-std::size_t expectForms(const Problem& problem, const std::vector<bool>& lumps,
+std::size_t expectForms(const Problem& problem, const std::vector<bool>& collapsedAxes,
                         std::size_t most = SIZE_MAX) {
-  const Join join(problem);
+  const PlanIndex planIndex(problem);
   std::set<std::string> seen;
   for (std::size_t e = 0; e < problem.plan.lineage.size(); ++e) {
     if (problem.plan.lineage[e].role == Role::kInput) continue;
-    for (const bool lump : lumps) {
+    for (const bool collapsed : collapsedAxes) {
       CutOptions cut;
-      cut.lump = lump;
-      const Stage stage = cutStage(join, static_cast<std::int32_t>(e), cut);
+      cut.collapse = collapsed;
+      const Stage stage = cutStage(planIndex, static_cast<std::int32_t>(e), cut);
       const std::string form = canonicalForm(stage);
       if (seen.size() >= most || !seen.insert(form).second) continue;
       const Stage read = readCanonicalForm(form);
@@ -128,7 +129,7 @@ TEST(CanonicalReader, EveryStageOfTheFirstPlanIsDecidedAlike) {
   EXPECT_GT(expectForms(*problem, {true, false}), 100u);
 }
 
-TEST(CanonicalReader, StagesWithLumpsAreDecidedAlike) {
+TEST(CanonicalReader, StagesWithCollapsedAxesAreDecidedAlike) {
   const auto problem = test::readShared(test::kLargestPlan);
   if (!problem) GTEST_SKIP() << "no shared plans";
   EXPECT_GT(expectForms(*problem, {true}, 150), 100u);
@@ -164,7 +165,7 @@ TEST(CanonicalReader, DamagedBytesAreRefusedOrAnotherStage) {
 }
 
 TEST(CanonicalReader, LengthsAreNotBelieved) {
-  std::string huge(1, '\0');                                       // no lumps
+  std::string huge(1, '\0');                                       // no collapsed axes
   huge += std::string("\xFE\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F", 9);  // so many tensors
   EXPECT_THROW(readCanonicalForm(huge), DamagedForm);
   EXPECT_THROW(readCanonicalForm(""), DamagedForm);
@@ -231,7 +232,7 @@ TEST(CanonicalReader, APartOfWhatIsCombined) {
           [](Stage&, StageNode& n) { n.communication = Communication::kScatter; });
   refused("of several", [](Stage&, StageNode& n) {
     n.in.push_back(n.in[0]);
-    n.multiplicity.push_back(1);
+    n.weight.push_back(1);
   });
   refused("no such part", [](Stage&, StageNode& n) { n.member = 2; });
   refused("no such dimension", [](Stage&, StageNode& n) { n.dim = 1; });
@@ -282,10 +283,10 @@ TEST(CanonicalReader, WhatNoPlanHasIsRefused) {
   refused("members of different shapes",
           [&](Stage& s) { s.tensors[static_cast<std::size_t>(gather(s).in[1])].info.shape = {1}; });
   refused("a result of another shape",
-          [&](Stage& s) { gather(s).in.pop_back(), gather(s).multiplicity.pop_back(); });
+          [&](Stage& s) { gather(s).in.pop_back(), gather(s).weight.pop_back(); });
   refused("no such member", [&](Stage& s) { gather(s).member = 2; });
-  refused("a member that stands for none", [&](Stage& s) { gather(s).multiplicity[0] = 0; });
-  refused("a member that stands for two", [&](Stage& s) { gather(s).multiplicity[0] = 2; });
+  refused("a member that stands for none", [&](Stage& s) { gather(s).weight[0] = 0; });
+  refused("a member that stands for two", [&](Stage& s) { gather(s).weight[0] = 2; });
   refused("no such dimension", [&](Stage& s) { gather(s).dim = 1; });
 }
 

@@ -62,12 +62,13 @@ struct Forms {
 };
 Forms formsOf(const Draft& d) {
   const auto problem = test::read(d);
-  const Join join(*problem);
-  if (!join.defects().empty()) throw std::logic_error(join.defects().front().message);
+  const PlanIndex planIndex(*problem);
+  if (!planIndex.defects().empty()) throw std::logic_error(planIndex.defects().front().message);
   const ModelFacts facts = modelFacts(*problem);
   CutOptions options;
   options.facts = &facts;
-  return {canonicalForm(cutStage(join, 2, options)), canonicalForm(cutStage(join, 4, options))};
+  return {canonicalForm(cutStage(planIndex, 2, options)),
+          canonicalForm(cutStage(planIndex, 4, options))};
 }
 
 TEST(Canonical, EqualLayersHaveEqualForms) {
@@ -103,7 +104,7 @@ TEST(Canonical, AnotherAttributeConstantOrOperatorMakesAnotherForm) {
   }
 }
 
-// Every field of a stage that the reduction, the runner or the checker reads.
+// Every field of a stage that the reduction, the interpreter or the checker reads.
 TEST(Canonical, EveryFieldThatDecidesAProofCounts) {
   const auto c = test::cut(twoLayers(), 2);
   const Stage& stage = c.stage;
@@ -136,7 +137,7 @@ TEST(Canonical, EveryFieldThatDecidesAProofCounts) {
       [&](Stage& s) { node(s, Communication::kAllGather).dim = 0; },
       [&](Stage& s) { node(s, Communication::kAllGather).odim = 1; },
       [&](Stage& s) { node(s, Communication::kAllGather).member += 1; },
-      [&](Stage& s) { node(s, Communication::kAllGather).multiplicity[1] = 7; },
+      [&](Stage& s) { node(s, Communication::kAllGather).weight[1] = 7; },
       [&](Stage& s) {
         std::swap(node(s, Communication::kAllGather).in[0],
                   node(s, Communication::kAllGather).in[1]);
@@ -154,32 +155,32 @@ TEST(Canonical, EveryFieldThatDecidesAProofCounts) {
       [](Stage& s) { s.assumptions[0].box[0].first += 1; },
       [](Stage& s) { s.assumptions.pop_back(); },
       [](Stage& s) { s.claims.push_back(s.assumptions.back()), s.assumptions.pop_back(); },
-      [](Stage& s) { s.lumps.push_back(AxisLump::whole(0, 8)); },
+      [](Stage& s) { s.collapsedAxes.push_back(CollapsedAxis::whole(0, 8)); },
   };
   for (std::size_t i = 0; i < edits.size(); ++i) {
     Stage edited = stage;
     edits[i](edited);
     EXPECT_NE(canonicalForm(edited), form) << "edit " << i;
   }
-  Stage lumped = stage;
-  lumped.lumps.push_back(AxisLump::whole(0, 8));
-  lumped.claims[0].step.push_back({0, 0, {1, 0}});
-  const std::string lumpedForm = canonicalForm(lumped);
-  const std::vector<std::function<void(Stage&)>> lumpedEdits{
+  Stage withAxis = stage;
+  withAxis.collapsedAxes.push_back(CollapsedAxis::whole(0, 8));
+  withAxis.claims[0].step.push_back({0, 0, {1, 0}});
+  const std::string collapsedForm = canonicalForm(withAxis);
+  const std::vector<std::function<void(Stage&)>> collapsedEdits{
       [](Stage& s) {
-        s.lumps[0] = AxisLump::ofClasses(0, 8, {{0, 1, 2, 3, 4, 6, 7}, {5}});
+        s.collapsedAxes[0] = CollapsedAxis::ofClasses(0, 8, {{0, 1, 2, 3, 4, 6, 7}, {5}});
       },
-      [](Stage& s) { s.lumps[0] = AxisLump::whole(0, 16); },
+      [](Stage& s) { s.collapsedAxes[0] = CollapsedAxis::whole(0, 16); },
       [](Stage& s) { s.claims[0].step[0].coordinate = 1; },
       [](Stage& s) {
         s.claims[0].step[0].offset = {0, 1};
       },
-      [](Stage& s) { s.claims[0].step[0].lump = 1; },
+      [](Stage& s) { s.claims[0].step[0].collapsed = 1; },
   };
-  for (std::size_t i = 0; i < lumpedEdits.size(); ++i) {
-    Stage edited = lumped;
-    lumpedEdits[i](edited);
-    EXPECT_NE(canonicalForm(edited), lumpedForm) << "lumped edit " << i;
+  for (std::size_t i = 0; i < collapsedEdits.size(); ++i) {
+    Stage edited = withAxis;
+    collapsedEdits[i](edited);
+    EXPECT_NE(canonicalForm(edited), collapsedForm) << "collapsed edit " << i;
   }
 }
 
@@ -196,9 +197,9 @@ TEST(Canonical, NamesRanksAndPlacesDoNotCount) {
     n.program += 1, n.node += 1, n.rank += 1, n.microbatch = Microbatch::of(7);
   for (Equation& e : other.claims) e.entry += 1, e.shard += 1;
   EXPECT_EQ(canonicalForm(other), canonicalForm(c.stage));
-  other.lumps = {AxisLump::whole(0, 8)};
+  other.collapsedAxes = {CollapsedAxis::whole(0, 8)};
   const std::string form = canonicalForm(other);
-  other.lumps = {AxisLump::whole(3, 8)};
+  other.collapsedAxes = {CollapsedAxis::whole(3, 8)};
   EXPECT_EQ(canonicalForm(other), form);
 }
 

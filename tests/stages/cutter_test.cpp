@@ -1,4 +1,4 @@
-// Where slices stop, what they assume, and which axes are lumped.
+// Where slices stop, what they assume, and which axes are collapsed.
 #include "stages/cutter.h"
 
 #include <set>
@@ -38,7 +38,7 @@ TEST(Cutter, StopsAtLineageThatItMayAssume) {
   ASSERT_EQ(c.stage.claims.size(), 2u);
   ASSERT_EQ(c.stage.assumptions.size(), 1u);
   EXPECT_EQ(c.stage.assumptions[0].parts.size(), 4u);
-  EXPECT_TRUE(c.stage.lumps.empty());
+  EXPECT_TRUE(c.stage.collapsedAxes.empty());
   EXPECT_TRUE(opsOf(c.stage, true).empty());  // s on both sides: no operator of the model is needed
   EXPECT_EQ(originOf(c, "s"), Origin::kVariable);
 }
@@ -133,8 +133,8 @@ TEST(Cutter, SizeLimit) {
 
 TEST(Cutter, SeveralClaimsInOneStage) {
   const auto problem = test::read(test::pipeline());
-  const Join join(*problem);
-  const Stage stage = cutStages(join, {4, 5}, {});
+  const PlanIndex planIndex(*problem);
+  const Stage stage = cutStages(planIndex, {4, 5}, {});
   EXPECT_EQ(stage.usedEntries, (Entries{3}));  // what the earliest of them may assume
   EXPECT_EQ(stage.claims.size(), 3u);
   EXPECT_EQ(stage.claims[0].entry, 4);
@@ -167,7 +167,7 @@ TEST(Cutter, CopiesShareTheirSource) {
   EXPECT_EQ(checkStage(c.stage, {}).verdict, StageVerdict::kProved);
 }
 
-// ---- sums and lumped axes ----
+// ---- sums and collapsed axes ----
 
 // x [dp * microbatches * 2, 3] is cut into rows; every rank adds up its own and the output is the
 // sum of all.
@@ -193,28 +193,28 @@ TEST(Cutter, SumsOverAxesAndMicrobatches) {
   const Equation& claim = c.stage.claims[0];
   ASSERT_EQ(claim.parts.size(), 6u);
   std::set<std::pair<std::int32_t, std::int32_t>> instances;
-  for (const auto& [t, multiplicity] : claim.parts) {
-    EXPECT_EQ(multiplicity, 1);
+  for (const auto& [t, weight] : claim.parts) {
+    EXPECT_EQ(weight, 1);
     const StageTensor& local = c.stage.tensors[static_cast<std::size_t>(t)];
     instances.emplace(local.rank, local.microbatch.number());
   }
   EXPECT_EQ(instances.size(), 6u);
-  EXPECT_TRUE(c.stage.lumps.empty());  // nothing to gain from 2 and 3 coordinates
+  EXPECT_TRUE(c.stage.collapsedAxes.empty());  // nothing to gain from 2 and 3 coordinates
   EXPECT_EQ(c.stage.assumptions[1].box[0], (std::pair<std::int64_t, std::int64_t>{2, 4}));
 }
 
-TEST(Cutter, LumpedAxesStandForTheirCoordinatesWithWeights) {
+TEST(Cutter, CollapsedAxesStandForTheirCoordinatesWithWeights) {
   const auto c = test::cut(rowSums(8, 8), 1);
-  ASSERT_EQ(c.stage.lumps.size(), 2u);
-  EXPECT_EQ(c.stage.lumps[0], AxisLump::whole(0, 8));
-  EXPECT_EQ(c.stage.lumps[1], AxisLump::whole(kMicrobatchAxis, 8));
+  ASSERT_EQ(c.stage.collapsedAxes.size(), 2u);
+  EXPECT_EQ(c.stage.collapsedAxes[0], CollapsedAxis::whole(0, 8));
+  EXPECT_EQ(c.stage.collapsedAxes[1], CollapsedAxis::whole(kMicrobatchAxis, 8));
   const Equation& claim = c.stage.claims[0];
   ASSERT_EQ(claim.parts.size(), 9u);
   std::multiset<std::int64_t> weights;
   std::int64_t total = 0;
-  for (const auto& [t, multiplicity] : claim.parts) {
-    weights.insert(multiplicity);
-    total += multiplicity;
+  for (const auto& [t, weight] : claim.parts) {
+    weights.insert(weight);
+    total += weight;
   }
   EXPECT_EQ(weights, (std::multiset<std::int64_t>{1, 1, 1, 1, 6, 6, 6, 6, 36}));
   EXPECT_EQ(total, 64);
@@ -224,7 +224,7 @@ TEST(Cutter, LumpedAxesStandForTheirCoordinatesWithWeights) {
   }
 }
 
-TEST(Cutter, LumpedAxesGiveTheSameVerdictAsSmallOnes) {
+TEST(Cutter, CollapsedAxesGiveTheSameVerdictAsSmallOnes) {
   for (const auto& [dp, mb] : {std::pair{2, 2}, {3, 3}, {4, 4}, {8, 8}, {8, 1}, {1, 8}}) {
     const auto right = test::cut(rowSums(dp, mb), 1);
     EXPECT_EQ(checkStage(right.stage, {}).verdict, StageVerdict::kProved) << dp << " " << mb;
@@ -233,23 +233,23 @@ TEST(Cutter, LumpedAxesGiveTheSameVerdictAsSmallOnes) {
   }
 }
 
-// Blocks of a lumped axis that lie inside those of an axis with all its coordinates repeat: that is
-// no symmetry of one range of blocks.
-TEST(Cutter, ALumpedAxisInsideAnEnumeratedOneIsCutAgain) {
+// Blocks of a collapsed axis that lie inside those of an axis with all its coordinates repeat: that
+// is no symmetry of one range of blocks.
+TEST(Cutter, ACollapsedAxisInsideAnEnumeratedOneIsCutAgain) {
   const auto c = test::cut(rowSums(2, 8), 1);
-  EXPECT_EQ(c.stage.lumps.size(), 1u);
+  EXPECT_EQ(c.stage.collapsedAxes.size(), 1u);
   EXPECT_THROW(checkStage(c.stage, {}), NotSymmetric);
   CutOptions options;
-  options.lump = false;
+  options.collapse = false;
   const auto whole = test::cut(rowSums(2, 8), 1, options);
   EXPECT_EQ(checkStage(whole.stage, {}).verdict, StageVerdict::kProved);
 }
 
-TEST(Cutter, LumpingCanBeSwitchedOff) {
+TEST(Cutter, CollapsingCanBeSwitchedOff) {
   CutOptions options;
-  options.lump = false;
+  options.collapse = false;
   const auto c = test::cut(rowSums(8, 8), 1, options);
-  EXPECT_TRUE(c.stage.lumps.empty());
+  EXPECT_TRUE(c.stage.collapsedAxes.empty());
   EXPECT_EQ(c.stage.claims[0].parts.size(), 64u);
 }
 
@@ -276,9 +276,9 @@ TEST(Cutter, AGatherTellsCoordinatesApart) {
       R"({"box": [[0, 8], [0, 8]], "parts": [{"local": "y"}]})");
   d.tensor(0, "y")["shape"] = {8, 8};
   const auto c = test::cut(d, 1);
-  EXPECT_TRUE(c.stage.lumps.empty());
+  EXPECT_TRUE(c.stage.collapsedAxes.empty());
   EXPECT_EQ(c.stage.claims.size(), 8u);
-  // One member computes what all of them get.
+  // One member computes what all of it get.
   std::size_t gathers = 0, receives = 0;
   for (const StageNode& n : c.stage.nodes) {
     gathers += n.communication == Communication::kAllGather && n.in.size() == 8;
@@ -296,13 +296,13 @@ TEST(Cutter, AnAllToAllTellsCoordinatesApart) {
       R"({"box": [[0, 8], [0, 1]], "step": {"dp": [0, 1]}, "parts": [{"local": "y"}]})");
   d.tensor(0, "y")["shape"] = {8, 1};
   const auto c = test::cut(d, 1);
-  EXPECT_TRUE(c.stage.lumps.empty());
+  EXPECT_TRUE(c.stage.collapsedAxes.empty());
   EXPECT_EQ(checkStage(c.stage, {}).verdict, StageVerdict::kProved);
 }
 
-// Two groups of four, and twice the same communication by its tag: only members of one meeting
+// Two groups of four, and twice the same communication by its tag: only members of one rendezvous
 // share its result.
-TEST(Cutter, MeetingsAreNotMixedUp) {
+TEST(Cutter, RendezvousAreNotMixedUp) {
   Draft d = test::draft(
       R"({"tensors": {"x": {"shape": [2], "kind": "input"}, "y": {"shape": [2], "kind": "input"}, "o": {"shape": [2]}, "p": {"shape": [2]}},
                             "nodes": [{"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": 3}}, {"op": "mul", "in": ["y"], "out": ["p"], "attrs": {"scalar": 3}}], "outputs": ["o", "p"]})",
@@ -314,9 +314,9 @@ TEST(Cutter, MeetingsAreNotMixedUp) {
                                         {"tensor": "o", "role": "output", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "a"}]}]},
                                         {"tensor": "p", "role": "output", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "b"}]}]}]})");
   const auto problem = test::read(d);
-  const Join join(*problem);
-  ASSERT_TRUE(join.defects().empty());
-  const Stage stage = cutStages(join, {2, 3}, {});
+  const PlanIndex planIndex(*problem);
+  ASSERT_TRUE(planIndex.defects().empty());
+  const Stage stage = cutStages(planIndex, {2, 3}, {});
   std::size_t reduces = 0, receives = 0;
   for (const StageNode& n : stage.nodes) {
     reduces += n.communication == Communication::kAllReduce && n.in.size() == 3;
@@ -327,11 +327,11 @@ TEST(Cutter, MeetingsAreNotMixedUp) {
   EXPECT_EQ(checkStage(stage, {}).verdict, StageVerdict::kProved);
   d.entry(3)["shards"][0]["parts"][0]["local"] = "a";
   const auto wrong = test::read(d);
-  const Join wrongJoin(*wrong);
+  const PlanIndex wrongJoin(*wrong);
   EXPECT_EQ(checkStage(cutStages(wrongJoin, {2, 3}, {}), {}).verdict, StageVerdict::kRefuted);
 }
 
-TEST(Cutter, ANamedMicrobatchUnlumpsMicrobatchesOnly) {
+TEST(Cutter, ANamedMicrobatchIsApartInMicrobatchesOnly) {
   Draft d = rowSums(8, 8);
   d.tensor(0, "first") = Json::parse(R"({"shape": []})");
   d.program(0)["nodes"].push_back(
@@ -339,19 +339,19 @@ TEST(Cutter, ANamedMicrobatchUnlumpsMicrobatchesOnly) {
   d.plan["lineage"].push_back(Json::parse(
       R"({"tensor": "o", "role": "checkpoint", "shards": [{"box": [], "parts": [{"local": "first"}], "sum": ["dp"]}]})"));
   const auto c = test::cut(d, 2);
-  ASSERT_EQ(c.stage.lumps.size(), 1u);
-  EXPECT_EQ(c.stage.lumps[0].axis, 0);
+  ASSERT_EQ(c.stage.collapsedAxes.size(), 1u);
+  EXPECT_EQ(c.stage.collapsedAxes[0].axis, 0);
   const auto other = test::cut(d, 1);  // the entry whose slice names none keeps both
-  EXPECT_EQ(other.stage.lumps.size(), 2u);
+  EXPECT_EQ(other.stage.collapsedAxes.size(), 2u);
 }
 
-TEST(Cutter, ALineagePartThatNamesAMicrobatchUnlumpsMicrobatches) {
+TEST(Cutter, ALineagePartThatNamesAMicrobatchIsApartInMicrobatches) {
   Draft d = rowSums(8, 8);
   d.entry(1)["shards"][0] = Json::parse(
       R"({"box": [], "parts": [{"local": "t", "mb": 0}, {"local": "t", "mb": 5}], "sum": ["dp"]})");
   const auto c = test::cut(d, 1);
-  ASSERT_EQ(c.stage.lumps.size(), 1u);
-  EXPECT_EQ(c.stage.lumps[0].axis, 0);
+  ASSERT_EQ(c.stage.collapsedAxes.size(), 1u);
+  EXPECT_EQ(c.stage.collapsedAxes[0].axis, 0);
 }
 
 // Each coordinate of dp has a program of its own, and all are the same but those of `other`.
@@ -367,30 +367,30 @@ Draft aProgramEach(const std::vector<int>& other) {
   return d;
 }
 
-TEST(Cutter, CoordinatesWithTheSameProgramAreLumped) {
+TEST(Cutter, CoordinatesWithTheSameProgramAreCollapsed) {
   const auto c = test::cut(aProgramEach({}), 1);
-  ASSERT_EQ(c.stage.lumps.size(), 2u);
-  EXPECT_EQ(c.stage.lumps[0], AxisLump::whole(0, 8));
+  ASSERT_EQ(c.stage.collapsedAxes.size(), 2u);
+  EXPECT_EQ(c.stage.collapsedAxes[0], CollapsedAxis::whole(0, 8));
 }
 
 TEST(Cutter, ACoordinateWithAProgramOfItsOwnIsKept) {
   const auto c = test::cut(aProgramEach({5}), 1);
-  ASSERT_EQ(c.stage.lumps.size(), 2u);
-  EXPECT_EQ(c.stage.lumps[0].kept,
+  ASSERT_EQ(c.stage.collapsedAxes.size(), 2u);
+  EXPECT_EQ(c.stage.collapsedAxes[0].kept,
             (std::vector<std::pair<std::int32_t, std::int64_t>>{{0, 1}, {1, 1}, {2, 5}, {5, 1}}));
   EXPECT_EQ(checkStage(c.stage, {}).verdict, StageVerdict::kRefuted);
 }
 
-TEST(Cutter, TooFewAlikeCoordinatesAreNotLumped) {
+TEST(Cutter, SmallClassesAreNotCollapsed) {
   const auto c = test::cut(aProgramEach({1, 3, 5, 7}), 1);  // two classes of four
-  ASSERT_EQ(c.stage.lumps.size(), 2u);
-  EXPECT_EQ(c.stage.lumps[0].kept, (std::vector<std::pair<std::int32_t, std::int64_t>>{
-                                       {0, 1}, {1, 1}, {2, 1}, {3, 1}, {4, 2}, {5, 2}}));
+  ASSERT_EQ(c.stage.collapsedAxes.size(), 2u);
+  EXPECT_EQ(c.stage.collapsedAxes[0].kept, (std::vector<std::pair<std::int32_t, std::int64_t>>{
+                                               {0, 1}, {1, 1}, {2, 1}, {3, 1}, {4, 2}, {5, 2}}));
   Draft d = aProgramEach({1, 3});
   for (const std::size_t p : {5, 6, 7}) d.tensor(p, "unused") = {{"shape", {p}}, {"kind", "input"}};
   const auto each = test::cut(d, 1);  // {0, 2, 4}, {1, 3}, {5}, {6}, {7}
-  ASSERT_EQ(each.stage.lumps.size(), 1u);
-  EXPECT_EQ(each.stage.lumps[0].axis, kMicrobatchAxis);
+  ASSERT_EQ(each.stage.collapsedAxes.size(), 1u);
+  EXPECT_EQ(each.stage.collapsedAxes[0].axis, kMicrobatchAxis);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@
 #include "checker/model_facts.h"
 #include "ops/collectives.h"
 #include "ops/registry.h"
-#include "plan/join.h"
+#include "plan/plan_index.h"
 #include "reader/reader.h"
 #include "shardproof/error.h"
 #include "shardproof/graph.h"
@@ -157,22 +157,22 @@ inline std::vector<std::string> opsOf(const Stage& stage, bool logical) {
   return list;
 }
 
-// A problem, its join and one stage, kept alive together.
+// A problem, its index and one stage, kept alive together.
 struct Cut {
   std::unique_ptr<Problem> problem;
-  std::unique_ptr<Join> join;
+  std::unique_ptr<PlanIndex> planIndex;
   Stage stage;
 };
 inline Cut cut(std::unique_ptr<Problem> problem, std::int32_t entry,
                const CutOptions& options = {}) {
-  auto join = std::make_unique<Join>(*problem);
-  if (!join->defects().empty())
-    throw std::logic_error("the test's plan has a defect: " + join->defects().front().message);
+  auto planIndex = std::make_unique<PlanIndex>(*problem);
+  if (!planIndex->defects().empty())
+    throw std::logic_error("the test's plan has a defect: " + planIndex->defects().front().message);
   const ModelFacts facts = modelFacts(*problem);
   CutOptions informed = options;
   if (!informed.facts) informed.facts = &facts;
-  Stage stage = cutStage(*join, entry, informed);
-  return {std::move(problem), std::move(join), std::move(stage)};
+  Stage stage = cutStage(*planIndex, entry, informed);
+  return {std::move(problem), std::move(planIndex), std::move(stage)};
 }
 inline Cut cut(const Draft& d, std::int32_t entry, const CutOptions& options = {}) {
   return cut(read(d), entry, options);

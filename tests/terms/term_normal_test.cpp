@@ -210,12 +210,12 @@ TEST_F(NormalForm, SquareRoots) {
   EXPECT_EQ(sqrt(c(0)), c(0));
   EXPECT_THROW(sqrt(c(-1)), Unsupported);
   EXPECT_THROW(sqrt(inf), Unsupported);
-  // A root mean square over a lumped dimension.
-  const Term lumped = a.power(
+  // A root mean square over a reduced dimension.
+  const Term reduced = a.power(
       a.add(a.scale(Rational(1, 8), sum({a.mul(x, x), a.mul(y, y)}, {4, 4})), c(1, 1000)), -1);
   const Term halved =
       a.power(a.add(a.scale(Rational(1, 2), sum({a.mul(x, x), a.mul(y, y)})), c(1, 1000)), -1);
-  EXPECT_EQ(lumped, halved);
+  EXPECT_EQ(reduced, halved);
 }
 
 TEST_F(NormalForm, DivisionByZeroIsRefused) {

@@ -17,7 +17,7 @@ using test::oneRank;
 
 SampleOutcome sample(const Draft& d, std::int32_t entry, SampleOptions options = {}) {
   CutOptions cut;
-  cut.lump = false;
+  cut.collapse = false;
   const auto c = test::cut(d, entry, cut);
   return sampleStage(c.stage, options);
 }
@@ -144,14 +144,14 @@ TEST(Sample, OverdeterminedLineageRefutesNothing) {
   EXPECT_FALSE(sample(d).difference);
 }
 
-TEST(Sample, LumpedStagesAreLeftOut) {
+TEST(Sample, StagesWithCollapsedAxesAreLeftOut) {
   Draft d = test::pipeline();
   d.plan["microbatches"] = 2;
   auto c = test::cut(d, 5);
-  c.stage.lumps.push_back(AxisLump::whole(0, 8));
+  c.stage.collapsedAxes.push_back(CollapsedAxis::whole(0, 8));
   const SampleOutcome o = sampleStage(c.stage, {});
   EXPECT_EQ(o.asked, 0);
-  EXPECT_NE(o.reason.find("lumped"), std::string::npos);
+  EXPECT_NE(o.reason.find("collapsed"), std::string::npos);
 }
 
 // A mask of 4 rows is not rows 4 to 8 of one of 8, though their entries stand at equal positions of

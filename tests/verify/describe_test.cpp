@@ -34,7 +34,7 @@ TEST(Describe, NamesClaimRanksMicrobatchAndNodes) {
   ASSERT_EQ(outcome.verdict, StageVerdict::kRefuted);
   StageOutcome third = outcome;
   third.claim = 3;  // tp 1, microbatch 1
-  const Defect defect = describeFailure(*c.join, c.stage, third);
+  const Defect defect = describeFailure(*c.planIndex, c.stage, third);
   EXPECT_EQ(defect.kind, DefectKind::kLineage);
   EXPECT_EQ(defect.tensor, "y");
   EXPECT_EQ(defect.lineage, "y[4:8, 3:6] == y on rank 1 (pp=0 tp=1 microbatch 1)");
@@ -80,13 +80,13 @@ TEST(Describe, SumsAndOutputs) {
   const auto c = test::cut(test::pipeline(), 4);
   StageOutcome outcome;
   outcome.reason = "no reason";
-  const Defect sum = describeFailure(*c.join, c.stage, outcome);
+  const Defect sum = describeFailure(*c.planIndex, c.stage, outcome);
   EXPECT_EQ(sum.lineage, "s[] == sum over tp, mb of t on pp=1");
   EXPECT_EQ(sum.ranks, (std::vector<std::int64_t>{2, 3}));
   EXPECT_FALSE(sum.microbatch);
   EXPECT_NE(sum.message.find("this stage itself is undecided: no reason"), std::string::npos);
   const auto output = test::cut(test::pipeline(), 5);
-  EXPECT_EQ(describeFailure(*output.join, output.stage, outcome)
+  EXPECT_EQ(describeFailure(*output.planIndex, output.stage, outcome)
                 .message.rfind("output 's' of the plan", 0),
             0u);
 }

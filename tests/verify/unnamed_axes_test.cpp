@@ -296,7 +296,7 @@ TEST_P(UnnamedAxis, ASumToWhichOneRankAddsSomethingElse) {
 }
 
 // Each rank has its own block, and besides a copy of all blocks that is not the whole dimension:
-// the copy keeps what the lumped blocks drop.
+// the copy keeps what the collapsed blocks drop.
 TEST_P(UnnamedAxis, ABoxThatHoldsAllBlocks) {
   const int dp = GetParam();
   const std::string n = number(4 * dp), longer = number(4 * dp + 4);
@@ -336,8 +336,8 @@ TEST_P(UnnamedAxis, ABoxThatHoldsTheInnerBlocks) {
   }
 }
 
-// 2 and 3 coordinates are never lumped; 4 leaves one block out, which is where an off-by-one would
-// hide.
+// 2 and 3 coordinates are never collapsed; 4 leaves one block out, which is where an off-by-one
+// would hide.
 INSTANTIATE_TEST_SUITE_P(Sizes, UnnamedAxis, testing::Values(3, 4, 5, 8));
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "plan/alike.h"
+#include "plan/symmetry_classes.h"
 
 #include <algorithm>
 #include <map>
@@ -62,10 +62,10 @@ std::vector<std::int32_t> firstOfSameContent(const std::vector<Program>& program
   return first;
 }
 
-AlikeCoordinates::AlikeCoordinates(const Plan& plan, const MeshView& mesh,
-                                   const std::vector<std::int32_t>& programOfRank) {
+SymmetryClasses::SymmetryClasses(const Plan& plan, const MeshView& mesh,
+                                 const std::vector<std::int32_t>& programOfRank) {
   const auto axes = static_cast<std::size_t>(mesh.axes());
-  // A coordinate that a group, root, peer or lineage part names is alike no other.
+  // A coordinate that a group, root, peer or lineage part names is in a class of its own.
   std::vector<std::vector<char>> named(axes);
   for (std::size_t a = 0; a < axes; ++a)
     named[a].assign(static_cast<std::size_t>(mesh.size(static_cast<std::int32_t>(a))), 0);

@@ -1,6 +1,6 @@
-// Which coordinates of a mesh axis the plan does not tell apart: exchanging two alike ones maps
-// every rank to a rank with the same program content, every group to a group, every partner to a
-// partner and every lineage part to itself.
+// Which coordinates of a mesh axis the plan does not tell apart: the symmetry classes. Exchanging
+// two of a class maps every rank to a rank with the same program content, every group to a group,
+// every partner to a partner and every lineage part to itself.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace shardproof {
 
-class AlikeCoordinates {
+class SymmetryClasses {
  public:
-  AlikeCoordinates() = default;
+  SymmetryClasses() = default;
   // `programOfRank`: for each rank of the mesh an index into plan.programs.
-  AlikeCoordinates(const Plan& plan, const MeshView& mesh,
-                   const std::vector<std::int32_t>& programOfRank);
+  SymmetryClasses(const Plan& plan, const MeshView& mesh,
+                  const std::vector<std::int32_t>& programOfRank);
 
   // The classes of an axis: each ascending, ordered by their first coordinates. One class: nothing
   // names a coordinate of the axis.
@@ -24,11 +24,11 @@ class AlikeCoordinates {
     return classes_[static_cast<std::size_t>(axis)];
   }
   // The first coordinate of its class stands for the class.
-  std::int32_t firstOfClass(std::int32_t axis, std::int32_t coordinate) const {
+  std::int32_t representativeOf(std::int32_t axis, std::int32_t coordinate) const {
     return first_[static_cast<std::size_t>(axis)][static_cast<std::size_t>(coordinate)];
   }
-  bool standsForItsClass(std::int32_t axis, std::int32_t coordinate) const {
-    return firstOfClass(axis, coordinate) == coordinate;
+  bool isRepresentative(std::int32_t axis, std::int32_t coordinate) const {
+    return representativeOf(axis, coordinate) == coordinate;
   }
 
  private:

@@ -1,5 +1,5 @@
-// The joined plan: who produces what, who meets whom, and in which order lineage may be relied on.
-// Nothing is expanded: program nodes stand for their families of instances (free mesh axes x
+// The indexed plan: who produces what, who meets whom, and in which order lineage may be relied on.
+// Nothing is expanded: program nodes stand for their SPMD instances (free mesh axes x
 // microbatches).
 //
 // Enters: a Problem as the reader made it. Leaves: look-ups for the slicer, the defects that show
@@ -12,9 +12,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "plan/alike.h"
-#include "plan/family_graph.h"
 #include "plan/mesh.h"
+#include "plan/spmd_graph.h"
+#include "plan/symmetry_classes.h"
 #include "shardproof/graph.h"
 #include "shardproof/report.h"
 
@@ -37,14 +37,14 @@ struct Producer {
   Microbatch microbatch;     // the node's `mb`
 };
 
-// Where a lineage part mentions a local tensor family.
+// Where a lineage part mentions a local tensor.
 struct Mention {
   std::int32_t entry, shard, part;
 };
 
-class Join {
+class PlanIndex {
  public:
-  explicit Join(const Problem& problem);
+  explicit PlanIndex(const Problem& problem);
 
   const Problem& problem() const { return problem_; }
   const MeshView& mesh() const { return mesh_; }
@@ -59,7 +59,7 @@ class Join {
   std::span<const Producer> producers(std::int32_t program, std::int32_t tensor) const;
   // The producer of one instance; node -1 when there is none.
   Producer producerOf(const LocalInstance& instance) const;
-  // The ranks of the group of a communication node on `rank`, in group order. With a lumped axis
+  // The ranks of the group of a communication node on `rank`, in group order. With a collapsed axis
   // the caller enumerates itself.
   std::vector<std::int64_t> groupOf(const CommunicationSpec& spec, std::int64_t rank) const;
   bool inGroup(const CommunicationSpec& spec, std::int64_t rank, std::int64_t other) const;
@@ -67,8 +67,8 @@ class Join {
   // `microbatch` (none: once). A plan without defects has exactly one.
   std::vector<std::int32_t> partners(std::int64_t member, const CommunicationSpec& spec,
                                      Microbatch microbatch, std::int64_t requester) const;
-  // Ranks all of whose coordinates stand for their class of alike ones: what holds for them holds
-  // for all.
+  // Ranks all of whose coordinates are representatives of their symmetry classes: what holds for
+  // them holds for all.
   std::vector<std::int64_t> representativeRanks() const;
   // Calls f(rank) for every rank that agrees with `at`.
   template <class F>
@@ -87,7 +87,7 @@ class Join {
     for (const std::int64_t r : ranks) f(r);
   }
   bool representative(std::int64_t rank) const;
-  const AlikeCoordinates& alike() const { return alike_; }
+  const SymmetryClasses& symmetry() const { return symmetry_; }
   // True when the program's `at`, or a group, root or peer of its communications, names a
   // coordinate of this axis. A program that does not runs on all coordinates of the axis or on
   // none, and does the same on all of them.
@@ -106,7 +106,7 @@ class Join {
   }
   // Operator instances the plan stands for (program nodes times free ranks and microbatches).
   double operatorInstances() const;
-  const FamilyGraph& families() const { return families_; }
+  const SpmdGraph& spmdGraph() const { return spmdGraph_; }
   NodePlace place(std::int32_t program, std::int32_t node) const;
   std::string opName(std::int32_t program, const Node& node) const;
 
@@ -124,17 +124,17 @@ class Join {
   void indexPrograms();
   void findNamedAxes();
   void indexMentions();
-  std::vector<std::pair<std::int32_t, std::int32_t>> orderFamilies();
+  std::vector<std::pair<std::int32_t, std::int32_t>> orderSpmdNodes();
 
   const Problem& problem_;
   MeshView mesh_;
   std::vector<std::int32_t> modelProducers_;
   std::vector<std::int32_t> programOfRank_;
   std::vector<ProgramIndex> programs_;
-  AlikeCoordinates alike_;
+  SymmetryClasses symmetry_;
   std::vector<char> programNames_;  // programs x axes
   std::vector<Defect> defects_;
-  FamilyGraph families_;
+  SpmdGraph spmdGraph_;
   std::vector<std::int64_t> vertexOrder_;  // topological position of each vertex's strong component
   std::vector<std::int64_t> entryKeys_;
 };

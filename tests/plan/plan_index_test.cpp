@@ -1,6 +1,6 @@
-// Look-ups of the joined plan, input lineage that would restrict inputs, and the order in which
+// Look-ups of the indexed plan, input lineage that would restrict inputs, and the order in which
 // lineage may be assumed.
-#include "plan/join.h"
+#include "plan/plan_index.h"
 
 #include <algorithm>
 #include <random>
@@ -19,53 +19,54 @@ using test::communicationOf;
 using test::Json;
 using test::localTensor;
 
-TEST(Join, FindsProgramsTensorsAndProducers) {
+TEST(PlanIndex, FindsProgramsTensorsAndProducers) {
   const auto problem = test::read(test::pipeline());
-  const Join join(*problem);
-  ASSERT_TRUE(join.defects().empty());
-  EXPECT_EQ(join.programOf(1), 0);
-  EXPECT_EQ(join.programOf(2), 1);
+  const PlanIndex planIndex(*problem);
+  ASSERT_TRUE(planIndex.defects().empty());
+  EXPECT_EQ(planIndex.programOf(1), 0);
+  EXPECT_EQ(planIndex.programOf(2), 1);
   const std::int32_t t = localTensor(*problem, 1, "t");
-  EXPECT_EQ(
-      join.findTensor(1, problem->plan.programs[1].graph.tensors[static_cast<std::size_t>(t)].name),
-      t);
-  EXPECT_EQ(
-      join.findTensor(0, problem->plan.programs[1].graph.tensors[static_cast<std::size_t>(t)].name),
-      -1);
-  ASSERT_EQ(join.producers(1, t).size(), 1u);
-  EXPECT_EQ(join.producers(1, t)[0].node, 1);
-  EXPECT_EQ(join.producerOf({1, t, 3, Microbatch::of(1)}).node, 1);
-  EXPECT_EQ(join.producerOf({0, localTensor(*problem, 0, "x"), 0, Microbatch::of(0)}).node, -1);
-  EXPECT_EQ(join.operatorInstances(), 2 * 2 * 2 + 2 * (2 + 2 + 1 + 1));
-  EXPECT_EQ(join.place(1, 1).pointer, "/programs/1/nodes/1");
-  EXPECT_EQ(join.place(1, 1).op, "sum");
-  EXPECT_EQ(join.place(1, 1).location, "plan.py:7");
-  EXPECT_EQ(join.place(1, 3).op, "all_reduce");
+  EXPECT_EQ(planIndex.findTensor(
+                1, problem->plan.programs[1].graph.tensors[static_cast<std::size_t>(t)].name),
+            t);
+  EXPECT_EQ(planIndex.findTensor(
+                0, problem->plan.programs[1].graph.tensors[static_cast<std::size_t>(t)].name),
+            -1);
+  ASSERT_EQ(planIndex.producers(1, t).size(), 1u);
+  EXPECT_EQ(planIndex.producers(1, t)[0].node, 1);
+  EXPECT_EQ(planIndex.producerOf({1, t, 3, Microbatch::of(1)}).node, 1);
+  EXPECT_EQ(planIndex.producerOf({0, localTensor(*problem, 0, "x"), 0, Microbatch::of(0)}).node,
+            -1);
+  EXPECT_EQ(planIndex.operatorInstances(), 2 * 2 * 2 + 2 * (2 + 2 + 1 + 1));
+  EXPECT_EQ(planIndex.place(1, 1).pointer, "/programs/1/nodes/1");
+  EXPECT_EQ(planIndex.place(1, 1).op, "sum");
+  EXPECT_EQ(planIndex.place(1, 1).location, "plan.py:7");
+  EXPECT_EQ(planIndex.place(1, 3).op, "all_reduce");
 }
 
-TEST(Join, AnInstanceHasTheProducerOfItsMicrobatch) {
+TEST(PlanIndex, AnInstanceHasTheProducerOfItsMicrobatch) {
   test::Draft d = test::pipeline();
   d.node(1, 1)["mb"] = 0;
   Json second = d.node(1, 1);
   second["mb"] = 1;
   d.program(1)["nodes"].push_back(second);
   const auto problem = test::read(d);
-  const Join join(*problem);
+  const PlanIndex planIndex(*problem);
   const std::int32_t t = localTensor(*problem, 1, "t");
-  EXPECT_EQ(join.producerOf({1, t, 2, Microbatch::of(0)}).node, 1);
-  EXPECT_EQ(join.producerOf({1, t, 2, Microbatch::of(1)}).node, 4);
+  EXPECT_EQ(planIndex.producerOf({1, t, 2, Microbatch::of(0)}).node, 1);
+  EXPECT_EQ(planIndex.producerOf({1, t, 2, Microbatch::of(1)}).node, 4);
 }
 
-TEST(Join, KnowsWhichAxesNothingNames) {
+TEST(PlanIndex, KnowsWhichAxesNothingNames) {
   const auto problem = test::read(test::pipeline());
-  const Join join(*problem);
-  EXPECT_EQ(join.alike().classes(0).size(), 2u);
-  EXPECT_EQ(join.alike().classes(1).size(), 1u);
-  EXPECT_TRUE(join.names(0, 0));
-  EXPECT_FALSE(join.names(0, 1));
-  EXPECT_EQ(join.representativeRanks(), (Ranks{0, 2}));
+  const PlanIndex planIndex(*problem);
+  EXPECT_EQ(planIndex.symmetry().classes(0).size(), 2u);
+  EXPECT_EQ(planIndex.symmetry().classes(1).size(), 1u);
+  EXPECT_TRUE(planIndex.names(0, 0));
+  EXPECT_FALSE(planIndex.names(0, 1));
+  EXPECT_EQ(planIndex.representativeRanks(), (Ranks{0, 2}));
   Ranks visited;
-  join.forEachRank({{1, 1}}, [&](std::int64_t r) { visited.push_back(r); });
+  planIndex.forEachRank({{1, 1}}, [&](std::int64_t r) { visited.push_back(r); });
   EXPECT_EQ(visited, (Ranks{1, 3}));
 
   test::Draft named =
@@ -73,10 +74,10 @@ TEST(Join, KnowsWhichAxesNothingNames) {
   named.plan["lineage"].push_back(Json::parse(
       R"({"tensor": "s", "role": "checkpoint", "shards": [{"box": [], "parts": [{"local": "s", "at": {"pp": 1, "tp": 0}}]}]})"));
   const auto problem2 = test::read(named);
-  EXPECT_EQ(Join(*problem2).alike().classes(1).size(), 2u);
+  EXPECT_EQ(PlanIndex(*problem2).symmetry().classes(1).size(), 2u);
 }
 
-TEST(Join, GroupsAreInRankOrderHoweverTheAxesAreListed) {
+TEST(PlanIndex, GroupsAreInRankOrderHoweverTheAxesAreListed) {
   test::Draft d = test::twoRanks();
   d.plan["mesh"] = Json::parse(R"([["a", 2], ["tp", 2], ["c", 3]])");
   for (std::size_t p = 0; p < 2; ++p) {
@@ -85,13 +86,13 @@ TEST(Join, GroupsAreInRankOrderHoweverTheAxesAreListed) {
         R"([{"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "r", "group": ["c", "a"]}])");
   }
   const auto problem = test::read(d);
-  const Join join(*problem);
-  EXPECT_TRUE(join.defects().empty());
-  EXPECT_EQ(join.groupOf(communicationOf(*problem, 1, 0), 10),
+  const PlanIndex planIndex(*problem);
+  EXPECT_TRUE(planIndex.defects().empty());
+  EXPECT_EQ(planIndex.groupOf(communicationOf(*problem, 1, 0), 10),
             (Ranks{3, 4, 5, 9, 10, 11}));  // a = 1, tp = 1, c = 1
 }
 
-TEST(Join, ListedGroupsKeepTheirOrderAndTheRestOfTheRank) {
+TEST(PlanIndex, ListedGroupsKeepTheirOrderAndTheRestOfTheRank) {
   test::Draft d = test::twoRanks();
   d.plan["mesh"] = Json::parse(R"([["dp", 2], ["tp", 2]])");
   for (std::size_t p = 0; p < 2; ++p) {
@@ -100,25 +101,25 @@ TEST(Join, ListedGroupsKeepTheirOrderAndTheRestOfTheRank) {
         R"([{"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "g", "group_at": [{"tp": 1}, {"tp": 0}], "attrs": {"dim": 0}}])");
   }
   const auto problem = test::read(d);
-  const Join join(*problem);
-  EXPECT_TRUE(join.defects().empty());
-  EXPECT_EQ(join.groupOf(communicationOf(*problem, 0, 0), 2), (Ranks{3, 2}));
+  const PlanIndex planIndex(*problem);
+  EXPECT_TRUE(planIndex.defects().empty());
+  EXPECT_EQ(planIndex.groupOf(communicationOf(*problem, 0, 0), 2), (Ranks{3, 2}));
 }
 
-TEST(Join, PartnersOfSendAndReceive) {
+TEST(PlanIndex, PartnersOfSendAndReceive) {
   const auto problem = test::read(test::pipeline());
-  const Join join(*problem);
+  const PlanIndex planIndex(*problem);
   const CommunicationSpec& send = communicationOf(*problem, 0, 1);
-  EXPECT_EQ(join.groupOf(send, 1), (Ranks{1, 3}));
-  EXPECT_EQ(join.groupOf(communicationOf(*problem, 1, 0), 3), (Ranks{1, 3}));
-  EXPECT_EQ(join.partners(3, send, Microbatch::of(1), 1), (Nodes{0}));
-  EXPECT_EQ(join.partners(3, send, Microbatch::none(), 1),
-            (Nodes{}));  // once is another meeting than once per microbatch
-  EXPECT_EQ(join.partners(2, send, Microbatch::of(1), 1),
+  EXPECT_EQ(planIndex.groupOf(send, 1), (Ranks{1, 3}));
+  EXPECT_EQ(planIndex.groupOf(communicationOf(*problem, 1, 0), 3), (Ranks{1, 3}));
+  EXPECT_EQ(planIndex.partners(3, send, Microbatch::of(1), 1), (Nodes{0}));
+  EXPECT_EQ(planIndex.partners(3, send, Microbatch::none(), 1),
+            (Nodes{}));  // once is another rendezvous than once per microbatch
+  EXPECT_EQ(planIndex.partners(2, send, Microbatch::of(1), 1),
             (Nodes{}));  // rank 2 receives from rank 0
 }
 
-TEST(Join, ATagTakesTheMicrobatchsPlace) {
+TEST(PlanIndex, ATagTakesTheMicrobatchsPlace) {
   test::Draft d = test::pipeline();
   // Each side names its microbatches; what is sent as microbatch 0 is received as microbatch 1 and
   // the other way round.
@@ -136,19 +137,19 @@ TEST(Join, ATagTakesTheMicrobatchsPlace) {
   }
   d.program(1)["nodes"].insert(d.program(1)["nodes"].begin(), receives.begin(), receives.end());
   const auto problem = test::read(d);
-  const Join join(*problem);
-  ASSERT_TRUE(join.defects().empty()) << join.defects()[0].message;
-  EXPECT_EQ(join.partners(2, communicationOf(*problem, 0, 1), Microbatch::of(0), 0),
+  const PlanIndex planIndex(*problem);
+  ASSERT_TRUE(planIndex.defects().empty()) << planIndex.defects()[0].message;
+  EXPECT_EQ(planIndex.partners(2, communicationOf(*problem, 0, 1), Microbatch::of(0), 0),
             (Nodes{0}));  // tag 10
-  EXPECT_EQ(join.partners(2, communicationOf(*problem, 0, 2), Microbatch::of(1), 0),
+  EXPECT_EQ(planIndex.partners(2, communicationOf(*problem, 0, 2), Microbatch::of(1), 0),
             (Nodes{1}));  // tag 11
 }
 
-TEST(Join, MentionsAreFoundOnThePartsPrograms) {
+TEST(PlanIndex, MentionsAreFoundOnThePartsPrograms) {
   const auto problem = test::read(test::pipeline());
-  const Join join(*problem);
-  const auto mentions0 = join.mentions(0, localTensor(*problem, 0, "y"));
-  const auto mentions1 = join.mentions(1, localTensor(*problem, 1, "y"));
+  const PlanIndex planIndex(*problem);
+  const auto mentions0 = planIndex.mentions(0, localTensor(*problem, 0, "y"));
+  const auto mentions1 = planIndex.mentions(1, localTensor(*problem, 1, "y"));
   ASSERT_EQ(mentions0.size(), 1u);
   ASSERT_EQ(mentions1.size(), 1u);
   EXPECT_EQ(mentions0[0].entry, 2);
@@ -159,25 +160,25 @@ TEST(Join, MentionsAreFoundOnThePartsPrograms) {
 
 TEST(LemmaOrder, FollowsTheComputation) {
   const auto problem = test::read(test::pipeline());
-  const Join join(*problem);
-  EXPECT_EQ(join.entryKey(0), -1);
-  EXPECT_EQ(join.entryKey(1), -1);
-  EXPECT_LT(join.entryKey(2), join.entryKey(3));
-  EXPECT_LT(join.entryKey(3), join.entryKey(4));
-  EXPECT_LT(join.entryKey(4), join.entryKey(5));
+  const PlanIndex planIndex(*problem);
+  EXPECT_EQ(planIndex.entryKey(0), -1);
+  EXPECT_EQ(planIndex.entryKey(1), -1);
+  EXPECT_LT(planIndex.entryKey(2), planIndex.entryKey(3));
+  EXPECT_LT(planIndex.entryKey(3), planIndex.entryKey(4));
+  EXPECT_LT(planIndex.entryKey(4), planIndex.entryKey(5));
 }
 
 TEST(LemmaOrder, DoesNotDependOnThePositionInTheFile) {
   test::Draft d = test::pipeline();
   std::swap(d.entry(2), d.entry(4));
   const auto problem = test::read(d);
-  const Join join(*problem);
-  EXPECT_LT(join.entryKey(4), join.entryKey(3));
-  EXPECT_LT(join.entryKey(3), join.entryKey(2));
+  const PlanIndex planIndex(*problem);
+  EXPECT_LT(planIndex.entryKey(4), planIndex.entryKey(3));
+  EXPECT_LT(planIndex.entryKey(3), planIndex.entryKey(2));
 }
 
 // Every rank has a program of its own, in any order in the file. Communication is looked at on one
-// of the alike ranks, the order is that of all.
+// of the ranks that are symmetric, the order is that of all.
 TEST(LemmaOrder, DoesNotDependOnTheOrderOfPrograms) {
   std::mt19937 random(3);
   for (int round = 0; round < 8; ++round) {
@@ -193,15 +194,16 @@ TEST(LemmaOrder, DoesNotDependOnTheOrderOfPrograms) {
     std::shuffle(programs.begin(), programs.end(), random);
     d.plan["programs"] = programs;
     const auto problem = test::read(d);
-    const Join join(*problem);
-    EXPECT_TRUE(join.defects().empty());
-    for (std::int32_t e = 2; e < 5; ++e) EXPECT_LT(join.entryKey(e), join.entryKey(e + 1)) << round;
+    const PlanIndex planIndex(*problem);
+    EXPECT_TRUE(planIndex.defects().empty());
+    for (std::int32_t e = 2; e < 5; ++e)
+      EXPECT_LT(planIndex.entryKey(e), planIndex.entryKey(e + 1)) << round;
   }
 }
 
-// Families that run in a circle though their instances do not: no entry of the circle may be
+// Nodes that run in a cycle though their instances do not: no entry of the cycle may be
 // assumed by another on the strength of its key.
-TEST(LemmaOrder, FamiliesInACircleShareAKey) {
+TEST(LemmaOrder, NodesInACycleShareAKey) {
   test::Draft d = test::twoRanks();
   d.plan["microbatches"] = 2;
   d.tensor(0, "a") = d.tensor(0, "b") = Json::parse(R"({"shape": [4], "per_mb": true})");
@@ -212,26 +214,27 @@ TEST(LemmaOrder, FamiliesInACircleShareAKey) {
   d.plan["lineage"].push_back(Json::parse(
       R"({"tensor": "x", "role": "checkpoint", "shards": [{"box": [[0, 4]], "parts": [{"local": "b", "at": {"tp": 0}, "mb": 1}]}]})"));
   const auto problem = test::read(d);
-  const Join join(*problem);
-  ASSERT_TRUE(join.defects().empty()) << join.defects()[0].message;
-  EXPECT_EQ(join.entryKey(2), join.entryKey(3));
+  const PlanIndex planIndex(*problem);
+  ASSERT_TRUE(planIndex.defects().empty()) << planIndex.defects()[0].message;
+  EXPECT_EQ(planIndex.entryKey(2), planIndex.entryKey(3));
 }
 
 // On every plan: what a stage assumes comes strictly earlier in one linear order, so no chain of
-// proofs can run in a circle.
+// proofs can run in a cycle.
 TEST(LemmaOrder, NoStageOfARealPlanAssumesALaterEntry) {
   bool any = false;
   for (const std::string& name : test::planNames()) {
     const auto problem = test::readShared(name);
     if (!problem) continue;
     any = true;
-    const Join join(*problem);
-    ASSERT_TRUE(join.defects().empty());
+    const PlanIndex planIndex(*problem);
+    ASSERT_TRUE(planIndex.defects().empty());
     for (std::size_t e = 0; e < problem->plan.lineage.size(); ++e) {
       if (problem->plan.lineage[e].role == Role::kInput) continue;
       const auto entry = static_cast<std::int32_t>(e);
-      for (const std::int32_t f : cutStage(join, entry, {}).usedEntries) {
-        EXPECT_LT(std::make_pair(join.entryKey(f), f), std::make_pair(join.entryKey(entry), entry))
+      for (const std::int32_t f : cutStage(planIndex, entry, {}).usedEntries) {
+        EXPECT_LT(std::make_pair(planIndex.entryKey(f), f),
+                  std::make_pair(planIndex.entryKey(entry), entry))
             << name;
       }
     }

@@ -1,5 +1,5 @@
-// FamilyGraph as a Boost graph: the library's own algorithms run on it as it is.
-#include "plan/family_graph.h"
+// SpmdGraph as a Boost graph: the library's own algorithms run on it as it is.
+#include "plan/spmd_graph.h"
 
 #include <algorithm>
 #include <iterator>
@@ -20,20 +20,20 @@
 namespace shardproof {
 namespace {
 
-BOOST_CONCEPT_ASSERT((boost::VertexListGraphConcept<FamilyGraph>));
-BOOST_CONCEPT_ASSERT((boost::IncidenceGraphConcept<FamilyGraph>));
-BOOST_CONCEPT_ASSERT((boost::EdgeListGraphConcept<FamilyGraph>));
+BOOST_CONCEPT_ASSERT((boost::VertexListGraphConcept<SpmdGraph>));
+BOOST_CONCEPT_ASSERT((boost::IncidenceGraphConcept<SpmdGraph>));
+BOOST_CONCEPT_ASSERT((boost::EdgeListGraphConcept<SpmdGraph>));
 
-using Vertex = FamilyGraph::Vertex;
+using Vertex = SpmdGraph::Vertex;
 
-std::vector<Vertex> topologicalOrder(const FamilyGraph& graph) {
+std::vector<Vertex> topologicalOrder(const SpmdGraph& graph) {
   std::vector<Vertex> order;
   boost::topological_sort(graph, std::back_inserter(order));
   std::reverse(order.begin(), order.end());
   return order;
 }
 
-void expectTopological(const FamilyGraph& graph) {
+void expectTopological(const SpmdGraph& graph) {
   const auto order = topologicalOrder(graph);
   ASSERT_EQ(order.size(), num_vertices(graph));
   std::vector<std::size_t> place(order.size());
@@ -44,9 +44,9 @@ void expectTopological(const FamilyGraph& graph) {
 }
 
 // Edges in no order, one of them twice; vertex 4 has none.
-const FamilyGraph kDiamond(5, {{2, 3}, {0, 2}, {0, 1}, {1, 3}, {0, 1}});
+const SpmdGraph kDiamond(5, {{2, 3}, {0, 2}, {0, 1}, {1, 3}, {0, 1}});
 
-TEST(FamilyGraph, ListsVerticesAndEdges) {
+TEST(SpmdGraph, ListsVerticesAndEdges) {
   EXPECT_EQ(num_vertices(kDiamond), 5u);
   EXPECT_EQ(num_edges(kDiamond), 5u);
   EXPECT_EQ(out_degree(0, kDiamond), 3u);
@@ -58,23 +58,23 @@ TEST(FamilyGraph, ListsVerticesAndEdges) {
   EXPECT_EQ(all, (std::vector<std::pair<Vertex, Vertex>>{{0, 1}, {0, 1}, {0, 2}, {1, 3}, {2, 3}}));
   const auto [out, end] = out_edges(0, kDiamond);
   EXPECT_EQ(end - out, 3);
-  EXPECT_EQ(*(out + 1), (FamilyGraph::Edge{0, target(*(out + 1), kDiamond)}));
+  EXPECT_EQ(*(out + 1), (SpmdGraph::Edge{0, target(*(out + 1), kDiamond)}));
 }
 
-TEST(FamilyGraph, Empty) {
-  const FamilyGraph graph(0, {});
+TEST(SpmdGraph, Empty) {
+  const SpmdGraph graph(0, {});
   EXPECT_EQ(num_vertices(graph), 0u);
   EXPECT_TRUE(topologicalOrder(graph).empty());
-  EXPECT_EQ(num_vertices(FamilyGraph()), 0u);
+  EXPECT_EQ(num_vertices(SpmdGraph()), 0u);
 }
 
-TEST(FamilyGraph, TopologicalSort) {
+TEST(SpmdGraph, TopologicalSort) {
   expectTopological(kDiamond);
-  const FamilyGraph cycle(2, {{0, 1}, {1, 0}});
+  const SpmdGraph cycle(2, {{0, 1}, {1, 0}});
   EXPECT_THROW(topologicalOrder(cycle), boost::not_a_dag);
 }
 
-TEST(FamilyGraph, BreadthFirstSearch) {
+TEST(SpmdGraph, BreadthFirstSearch) {
   std::vector<int> distance(5, -1);
   distance[0] = 0;
   const auto record = boost::record_distances(
@@ -86,8 +86,8 @@ TEST(FamilyGraph, BreadthFirstSearch) {
   EXPECT_EQ(distance, (std::vector<int>{0, 1, 1, 2, -1}));
 }
 
-TEST(FamilyGraph, StrongComponents) {
-  const FamilyGraph graph(4, {{0, 1}, {1, 2}, {2, 0}, {2, 3}});
+TEST(SpmdGraph, StrongComponents) {
+  const SpmdGraph graph(4, {{0, 1}, {1, 2}, {2, 0}, {2, 3}});
   std::vector<int> component(4);
   EXPECT_EQ(
       boost::strong_components(graph, boost::make_iterator_property_map(
@@ -98,22 +98,22 @@ TEST(FamilyGraph, StrongComponents) {
   EXPECT_NE(component[0], component[3]);
 }
 
-TEST(FamilyGraph, WritesGraphviz) {
+TEST(SpmdGraph, WritesGraphviz) {
   std::ostringstream out;
   boost::write_graphviz(out, kDiamond);
   for (const char* line : {"digraph", "0->1", "0->2", "1->3", "2->3", "4;"})
     EXPECT_NE(out.str().find(line), std::string::npos) << line << "\n" << out.str();
 }
 
-TEST(FamilyGraph, OfAPlan) {
+TEST(SpmdGraph, OfAPlan) {
   const auto problem = test::read(test::pipeline());
-  const Join join(*problem);
-  ASSERT_TRUE(join.defects().empty());
-  EXPECT_EQ(num_vertices(join.families()),
+  const PlanIndex planIndex(*problem);
+  ASSERT_TRUE(planIndex.defects().empty());
+  EXPECT_EQ(num_vertices(planIndex.spmdGraph()),
             6u);  // one for each program node; send and receive share one of their two
-  expectTopological(join.families());
+  expectTopological(planIndex.spmdGraph());
   std::ostringstream out;
-  boost::write_graphviz(out, join.families());
+  boost::write_graphviz(out, planIndex.spmdGraph());
   EXPECT_NE(out.str().find("->"), std::string::npos);
 }
 

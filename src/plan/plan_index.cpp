@@ -1,4 +1,4 @@
-#include "plan/join.h"
+#include "plan/plan_index.h"
 
 #include <algorithm>
 #include <map>
@@ -16,19 +16,19 @@
 
 namespace shardproof {
 
-Join::Join(const Problem& problem) : problem_(problem), mesh_(problem.plan.mesh) {
+PlanIndex::PlanIndex(const Problem& problem) : problem_(problem), mesh_(problem.plan.mesh) {
   indexModel();
   indexPrograms();
-  alike_ = AlikeCoordinates(problem.plan, mesh_, programOfRank_);
+  symmetry_ = SymmetryClasses(problem.plan, mesh_, programOfRank_);
   findNamedAxes();
   indexMentions();
   checkPlanShapes(*this, defects_);
   checkAssignments(*this, defects_);
   if (defects_.empty()) checkCommunication(*this, defects_);
-  if (defects_.empty()) checkDeadlock(*this, orderFamilies(), defects_);
+  if (defects_.empty()) checkDeadlock(*this, orderSpmdNodes(), defects_);
 }
 
-void Join::indexModel() {
+void PlanIndex::indexModel() {
   const Graph& graph = problem_.model.graph;
   modelProducers_.assign(graph.tensors.size(), -1);
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
@@ -38,7 +38,7 @@ void Join::indexModel() {
   }
 }
 
-void Join::indexPrograms() {
+void PlanIndex::indexPrograms() {
   const Plan& plan = problem_.plan;
   programOfRank_.assign(static_cast<std::size_t>(mesh_.ranks()), -1);
   programs_.resize(plan.programs.size());
@@ -81,7 +81,7 @@ void Join::indexPrograms() {
   }
 }
 
-void Join::findNamedAxes() {
+void PlanIndex::findNamedAxes() {
   const auto axes = static_cast<std::size_t>(mesh_.axes());
   const std::vector<Program>& programs = problem_.plan.programs;
   programNames_.assign(programs.size() * axes, 0);
@@ -97,7 +97,7 @@ void Join::findNamedAxes() {
   }
 }
 
-void Join::indexMentions() {
+void PlanIndex::indexMentions() {
   const Plan& plan = problem_.plan;
   // Parts usually fix every axis that programs name; then the program follows from one rank.
   // Otherwise all programs with the name are tried.
@@ -152,20 +152,20 @@ void Join::indexMentions() {
   }
 }
 
-std::int32_t Join::findTensor(std::int32_t program, NameId name) const {
+std::int32_t PlanIndex::findTensor(std::int32_t program, NameId name) const {
   const auto& map = programs_[static_cast<std::size_t>(program)].tensorByName;
   const auto it = map.find(name);
   return it == map.end() ? -1 : it->second;
 }
 
-std::span<const Producer> Join::producers(std::int32_t program, std::int32_t tensor) const {
+std::span<const Producer> PlanIndex::producers(std::int32_t program, std::int32_t tensor) const {
   const ProgramIndex& index = programs_[static_cast<std::size_t>(program)];
   const auto t = static_cast<std::size_t>(tensor);
   return {index.producers.data() + index.producerOffsets[t],
           index.producerOffsets[t + 1] - index.producerOffsets[t]};
 }
 
-Producer Join::producerOf(const LocalInstance& instance) const {
+Producer PlanIndex::producerOf(const LocalInstance& instance) const {
   for (const Producer& producer : producers(instance.program, instance.tensor)) {
     if (instance.microbatch.isNone() || producer.microbatch.isEach() ||
         producer.microbatch == instance.microbatch)
@@ -174,14 +174,15 @@ Producer Join::producerOf(const LocalInstance& instance) const {
   return {};
 }
 
-std::span<const Mention> Join::mentions(std::int32_t program, std::int32_t tensor) const {
+std::span<const Mention> PlanIndex::mentions(std::int32_t program, std::int32_t tensor) const {
   const ProgramIndex& index = programs_[static_cast<std::size_t>(program)];
   const auto t = static_cast<std::size_t>(tensor);
   return {index.mentions.data() + index.mentionOffsets[t],
           index.mentionOffsets[t + 1] - index.mentionOffsets[t]};
 }
 
-std::vector<std::int64_t> Join::groupOf(const CommunicationSpec& spec, std::int64_t rank) const {
+std::vector<std::int64_t> PlanIndex::groupOf(const CommunicationSpec& spec,
+                                             std::int64_t rank) const {
   if (spec.kind == Communication::kSend || spec.kind == Communication::kReceive) {
     const std::int64_t peer = mesh_.with(rank, spec.peer);
     return {std::min(rank, peer), std::max(rank, peer)};
@@ -205,7 +206,8 @@ std::vector<std::int64_t> Join::groupOf(const CommunicationSpec& spec, std::int6
 }
 
 // Is `other` in the group of `rank`? Without listing it: a group of n members asks this n times.
-bool Join::inGroup(const CommunicationSpec& spec, std::int64_t rank, std::int64_t other) const {
+bool PlanIndex::inGroup(const CommunicationSpec& spec, std::int64_t rank,
+                        std::int64_t other) const {
   if (!spec.groupAt.empty())
     return std::any_of(spec.groupAt.begin(), spec.groupAt.end(),
                        [&](const Coordinates& at) { return mesh_.with(rank, at) == other; });
@@ -217,8 +219,8 @@ bool Join::inGroup(const CommunicationSpec& spec, std::int64_t rank, std::int64_
   return true;
 }
 
-std::vector<std::int32_t> Join::partners(std::int64_t member, const CommunicationSpec& spec,
-                                         Microbatch microbatch, std::int64_t requester) const {
+std::vector<std::int32_t> PlanIndex::partners(std::int64_t member, const CommunicationSpec& spec,
+                                              Microbatch microbatch, std::int64_t requester) const {
   const std::int32_t p = programOf(member);
   const Program& program = problem_.plan.programs[static_cast<std::size_t>(p)];
   const auto& byComm = programs_[static_cast<std::size_t>(p)].nodesByComm;
@@ -263,7 +265,7 @@ std::vector<std::int32_t> Join::partners(std::int64_t member, const Communicatio
   return found;
 }
 
-std::vector<std::int64_t> Join::representativeRanks() const {
+std::vector<std::int64_t> PlanIndex::representativeRanks() const {
   std::vector<std::int64_t> ranks;
   for (std::int64_t r = 0; r < mesh_.ranks(); ++r) {
     if (representative(r)) ranks.push_back(r);
@@ -271,18 +273,18 @@ std::vector<std::int64_t> Join::representativeRanks() const {
   return ranks;
 }
 
-bool Join::representative(std::int64_t rank) const {
+bool PlanIndex::representative(std::int64_t rank) const {
   for (std::int32_t a = 0; a < mesh_.axes(); ++a) {
-    if (!alike_.standsForItsClass(a, mesh_.coordinate(rank, a))) return false;
+    if (!symmetry_.isRepresentative(a, mesh_.coordinate(rank, a))) return false;
   }
   return true;
 }
 
-// Joins meeting communication nodes into one vertex, then orders the strong components. Components
-// rather than vertices: families may form cycles that their instances do not (then no member of the
+// Unites communication nodes that meet in one vertex, then orders the strong components. Components
+// rather than vertices: nodes may form cycles that their instances do not (then no member of the
 // cycle may assume another, which is safe). Returns the nodes (program, node) that may wait for
 // themselves.
-std::vector<std::pair<std::int32_t, std::int32_t>> Join::orderFamilies() {
+std::vector<std::pair<std::int32_t, std::int32_t>> PlanIndex::orderSpmdNodes() {
   const Plan& plan = problem_.plan;
   std::size_t vertices = 0;
   for (const Program& program : plan.programs) vertices += program.graph.nodes.size();
@@ -309,21 +311,21 @@ std::vector<std::pair<std::int32_t, std::int32_t>> Join::orderFamilies() {
   }
   // Only representative ranks were looked at: the programs of ranks like them are ordered with
   // theirs.
-  std::set<std::pair<std::int32_t, std::int32_t>> alike;
+  std::set<std::pair<std::int32_t, std::int32_t>> symmetric;
   for (std::int64_t rank = 0; rank < mesh_.ranks(); ++rank) {
     std::int64_t first = rank;
     for (std::int32_t a = 0; a < mesh_.axes(); ++a)
-      first = mesh_.with(first, a, alike_.firstOfClass(a, mesh_.coordinate(rank, a)));
-    if (programOf(first) != programOf(rank)) alike.emplace(programOf(first), programOf(rank));
+      first = mesh_.with(first, a, symmetry_.representativeOf(a, mesh_.coordinate(rank, a)));
+    if (programOf(first) != programOf(rank)) symmetric.emplace(programOf(first), programOf(rank));
   }
-  for (const auto& [p, q] : alike) {
+  for (const auto& [p, q] : symmetric) {
     const auto n = static_cast<std::uint32_t>(
         plan.programs[static_cast<std::size_t>(p)].graph.nodes.size());  // both have the same nodes
     for (std::uint32_t i = 0; i < n; ++i)
       joined.unite(programs_[static_cast<std::size_t>(p)].firstVertex + i,
                    programs_[static_cast<std::size_t>(q)].firstVertex + i);
   }
-  std::vector<std::pair<FamilyGraph::Vertex, FamilyGraph::Vertex>> edges;
+  std::vector<std::pair<SpmdGraph::Vertex, SpmdGraph::Vertex>> edges;
   for (std::size_t p = 0; p < plan.programs.size(); ++p) {
     const Graph& graph = plan.programs[p].graph;
     for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
@@ -339,13 +341,14 @@ std::vector<std::pair<std::int32_t, std::int32_t>> Join::orderFamilies() {
       }
     }
   }
-  families_ = FamilyGraph(vertices, edges);
+  spmdGraph_ = SpmdGraph(vertices, edges);
   std::vector<std::uint32_t> component(vertices, 0);
   const std::size_t components =
-      vertices == 0 ? 0
-                    : static_cast<std::size_t>(boost::strong_components(
-                          families_, boost::make_iterator_property_map(
-                                         component.begin(), get(boost::vertex_index, families_))));
+      vertices == 0
+          ? 0
+          : static_cast<std::size_t>(boost::strong_components(
+                spmdGraph_, boost::make_iterator_property_map(
+                                component.begin(), get(boost::vertex_index, spmdGraph_))));
   // Tarjan numbers a component after everything it reaches, so the reverse number is a topological
   // position.
   vertexOrder_.resize(vertices);
@@ -372,7 +375,7 @@ std::vector<std::pair<std::int32_t, std::int32_t>> Join::orderFamilies() {
   return nodesThatMayWait(*this, joined);
 }
 
-double Join::operatorInstances() const {
+double PlanIndex::operatorInstances() const {
   double total = 0;
   for (const Program& program : problem_.plan.programs) {
     double ranks = 1;
@@ -387,14 +390,14 @@ double Join::operatorInstances() const {
   return total;
 }
 
-std::string Join::opName(std::int32_t program, const Node& node) const {
+std::string PlanIndex::opName(std::int32_t program, const Node& node) const {
   if (node.communication < 0) return ops::Registry::instance().at(node.op).name;
   return ops::communicationName(problem_.plan.programs[static_cast<std::size_t>(program)]
                                     .communications[static_cast<std::size_t>(node.communication)]
                                     .kind);
 }
 
-NodePlace Join::place(std::int32_t program, std::int32_t node) const {
+NodePlace PlanIndex::place(std::int32_t program, std::int32_t node) const {
   const Node& n = problem_.plan.programs[static_cast<std::size_t>(program)]
                       .graph.nodes[static_cast<std::size_t>(node)];
   NodePlace place;

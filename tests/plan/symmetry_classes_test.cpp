@@ -1,9 +1,9 @@
 // Which coordinates of an axis a plan does not tell apart.
-#include "plan/alike.h"
+#include "plan/symmetry_classes.h"
 
 #include <gtest/gtest.h>
 
-#include "plan/join.h"
+#include "plan/plan_index.h"
 #include "support/problems.h"
 
 namespace shardproof {
@@ -37,20 +37,20 @@ Draft oneRankApart() {
 
 Classes classesOf(const Draft& d, std::int32_t axis) {
   const auto problem = test::read(d);
-  return Join(*problem).alike().classes(axis);
+  return PlanIndex(*problem).symmetry().classes(axis);
 }
 
-TEST(Alike, WithoutNamesAllAre) {
+TEST(SymmetryClasses, WithoutNamesAllAre) {
   EXPECT_EQ(classesOf(squares(), 0), (Classes{{0, 1, 2, 3}}));
   EXPECT_EQ(classesOf(squares(), 1), (Classes{{0, 1}}));
 }
 
-TEST(Alike, ProgramsWithTheSameContentDoNotTellApart) {
+TEST(SymmetryClasses, ProgramsWithTheSameContentDoNotTellApart) {
   EXPECT_EQ(classesOf(oneRankApart(), 0), (Classes{{0, 1, 2, 3}}));
   EXPECT_EQ(classesOf(oneRankApart(), 1), (Classes{{0, 1}}));
 }
 
-TEST(Alike, ContentDoes) {
+TEST(SymmetryClasses, ContentDoes) {
   const auto changed = [](const char* what, auto&& change) {
     Draft d = oneRankApart();
     change(d.program(4));
@@ -69,20 +69,20 @@ TEST(Alike, ContentDoes) {
   changed("kind", [](Json& p) { p["tensors"]["x"]["kind"] = "parameter"; });
 }
 
-TEST(Alike, SourceLocationsAreNotContent) {
+TEST(SymmetryClasses, SourceLocationsAreNotContent) {
   Draft d = oneRankApart();
   d.program(4)["nodes"][0]["loc"] = "elsewhere.py:1";
   EXPECT_EQ(classesOf(d, 0).size(), 1u);
 }
 
-TEST(Alike, LineagePartsTellApart) {
+TEST(SymmetryClasses, LineagePartsTellApart) {
   Draft d = squares();
   d.entry(1)["shards"][0]["parts"][0]["at"] = {{"a", 1}};
   EXPECT_EQ(classesOf(d, 0), (Classes{{0, 2, 3}, {1}}));
   EXPECT_EQ(classesOf(d, 1), (Classes{{0, 1}}));
 }
 
-TEST(Alike, RootsAndListedGroupsTellApart) {
+TEST(SymmetryClasses, RootsAndListedGroupsTellApart) {
   Draft d = squares();
   d.program(0)["nodes"][0] = Json::parse(
       R"({"op": "all_reduce", "in": ["x"], "out": ["o"], "comm": "c", "group_at": [{"a": 0}, {"a": 1}, {"a": 2}, {"a": 3}]})");
@@ -90,11 +90,11 @@ TEST(Alike, RootsAndListedGroupsTellApart) {
   EXPECT_EQ(classesOf(d, 1), (Classes{{0, 1}}));
 }
 
-TEST(Alike, RanksThatStandForTheOthers) {
+TEST(SymmetryClasses, RanksThatStandForTheOthers) {
   Draft d = oneRankApart();
   d.program(4)["nodes"][0] = {{"op", "mul"}, {"in", {"x", "x"}}, {"out", {"o"}}};
   const auto problem = test::read(d);
-  EXPECT_EQ(Join(*problem).representativeRanks(), (std::vector<std::int64_t>{0, 1, 4, 5}));
+  EXPECT_EQ(PlanIndex(*problem).representativeRanks(), (std::vector<std::int64_t>{0, 1, 4, 5}));
 }
 
 }  // namespace

@@ -1,0 +1,23 @@
+// Which of the relations that were found become lemmas.
+#pragma once
+
+#include <vector>
+
+#include "infer/lift.h"
+#include "shardproof/graph.h"
+
+namespace shardproof::infer {
+
+// Checkpoints of the full plan, one for each local tensor of a program, without what its lineage
+// mentions already. (One for several programs would be as late as the last of them, and nothing
+// before it could rest on it.)
+//
+// Where a local tensor may be several things (copies of one tensor), all of them are true and only
+// some of use: a lemma that names another tensor of the model than the one that is computed alike
+// hides how the two hang together. Preferred is what covers most of its tensor; then the tensor of
+// the model that the same operator makes, of the same operands; where there is none, what an
+// operand is; then the model's first.
+std::vector<LineageEntry> chosenLineage(const Problem& problem, const Lift& lift,
+                                        const Relations& found);
+
+}  // namespace shardproof::infer

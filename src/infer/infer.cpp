@@ -1,0 +1,104 @@
+#include "infer/infer.h"
+
+#include <chrono>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "infer/choose.h"
+#include "infer/lift.h"
+#include "infer/relations.h"
+#include "interpret/interpret.h"
+#include "interpret/programs.h"
+#include "interpret/run.h"
+#include "ir/clone.h"
+#include "shardproof/error.h"
+
+namespace shardproof {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kElementsOfFull = 1e6;  // a plan with more is executed at smaller sizes
+constexpr double kMostElements = 4e8;
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+// The image that is executed; without a problem the plan itself.
+Shrunk imageOf(const Problem& problem, double seconds) {
+  const interpret::Cost cost = interpret::cost(problem);
+  if (cost.flops + cost.bytes < kElementsOfFull) return {};
+  ShrinkOptions options;
+  options.seconds = seconds;
+  options.maxElements = kMostElements;
+  options.tellingPositions = 2;
+  options.distinct = false;  // places are found by values
+  return shrinkProblem(problem, options);
+}
+
+std::set<NameId> mentioned(const Problem& problem) {
+  std::set<NameId> names;
+  for (const LineageEntry& entry : problem.plan.lineage)
+    for (const Shard& shard : entry.shards)
+      for (const Part& part : shard.parts) names.insert(part.local);
+  return names;
+}
+
+}  // namespace
+
+double lineageDensity(const Problem& problem) {
+  const std::set<NameId> names = mentioned(problem);
+  std::size_t all = 0, known = 0;
+  for (const Program& program : problem.plan.programs) {
+    for (const Tensor& tensor : program.graph.tensors) {
+      if (tensor.kind != TensorKind::kProduced || tensor.element == ElementKind::kComplex) continue;
+      ++all;
+      known += names.contains(tensor.name);
+    }
+  }
+  return all == 0 ? 1 : static_cast<double>(known) / static_cast<double>(all);
+}
+
+Inferred inferLineage(const Problem& problem, const InferOptions& options) {
+  const auto start = Clock::now();
+  Inferred result;
+  try {
+    const Shrunk image = imageOf(problem, options.seconds / 2);
+    const infer::Relations found =
+        infer::findRelations(image.problem ? *image.problem : problem,
+                             static_cast<std::int64_t>(options.memoryMegabytes) << 20,
+                             start + std::chrono::duration_cast<Clock::duration>(
+                                         std::chrono::duration<double>(options.seconds)));
+    const infer::Lift lift(problem, image, found);
+    result.looked = found.looked;
+    std::vector<LineageEntry> entries = infer::chosenLineage(problem, lift, found);
+    if (!entries.empty()) {
+      result.problem = cloneProblem(problem);
+      auto& lineage = result.problem->plan.lineage;
+      result.first = lineage.size() - problem.lineageAdded;
+      result.count = entries.size();
+      for (std::int32_t& e : result.problem->plan.positioning)
+        if (at(e) >= result.first) e += static_cast<std::int32_t>(result.count);
+      lineage.insert(lineage.begin() + static_cast<std::ptrdiff_t>(result.first),
+                     std::make_move_iterator(entries.begin()),
+                     std::make_move_iterator(entries.end()));
+    } else {
+      result.reason = "no local tensor is a part of one of the model";
+    }
+  } catch (const Unsupported& error) {
+    result.reason = error.what();
+  } catch (const InputError& error) {
+    result.reason = error.what();
+  } catch (const interpret::CannotRun& error) {
+    result.reason = error.what();
+  } catch (const interpret::Stopped& error) {
+    result.reason = error.what();
+  } catch (const interpret::TooLarge& error) {
+    result.reason = error.what();
+  }
+  result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  return result;
+}
+
+}  // namespace shardproof

@@ -1,0 +1,362 @@
+#include "infer/relations.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <tuple>
+
+#include "infer/subsets.h"
+#include "interpret/run.h"
+#include "interpret/setup.h"
+#include "interpret/threads.h"
+
+namespace shardproof::infer {
+
+namespace {
+
+using Real = long double;
+using Value = interpret::Value<Real>;
+
+constexpr std::uint64_t kSeed = 0x1e44a;
+constexpr std::size_t kMostTried = 512;   // places at which a box may lie
+constexpr std::size_t kMostPlaces = 128;  // that are kept of one tensor
+// Elements by which a partial sum is looked up: the first, and others where that says nothing.
+constexpr std::size_t kPivots = 3;
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+// By how much of the largest element two may differ that are the same.
+constexpr Real kRounding = 1e-12L;
+
+// A factor for the i-th element, so that the sum over all elements tells tensors apart: 1 to 2.
+Real factorOf(std::int64_t i) {
+  std::uint64_t x = static_cast<std::uint64_t>(i) + 0x9e3779b97f4a7c15ULL;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return 1 + static_cast<Real>((x ^ (x >> 31)) >> 1) * 0x1p-63L;
+}
+
+bool tells(Real x) { return x != 0 && std::isfinite(x); }
+
+// Integers are few and often the same: they are looked up by several that follow one another.
+constexpr std::int64_t kIntegersInARow = 8;
+double keyOf(const Real* x, std::int64_t count) {
+  std::uint64_t key = static_cast<std::uint64_t>(count);
+  for (std::int64_t i = 0; i < count; ++i) {
+    key += static_cast<std::uint64_t>(static_cast<std::int64_t>(x[i])) + 0x9e3779b97f4a7c15ULL;
+    key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    key = (key ^ (key >> 27)) * 0x94d049bb133111ebULL;
+  }
+  return static_cast<double>(key >> 11);
+}
+
+// Also of a mask's minus infinity.
+bool same(Real a, Real b, Real tolerance) { return a == b || std::abs(a - b) <= tolerance; }
+
+// What stays of a local tensor that is no box: linear in its elements, so that sums over ranks can
+// be taken of it.
+struct Print {
+  Shape shape;
+  std::int64_t size = 0;  // of its elements; 0: nothing is known
+  Real all = 0, largest = 0;
+  std::array<Real, kPivots> pivots{};
+};
+
+std::int64_t pivotOf(std::size_t k, std::int64_t size) {
+  return static_cast<std::int64_t>(k) * (size - 1) / static_cast<std::int64_t>(kPivots - 1);
+}
+
+class Search {
+ public:
+  Search(const Problem& problem, std::int64_t maxBytes, std::chrono::steady_clock::time_point end)
+      : problem_(problem), setup_(problem, options()) {
+    values_.resize(problem.model.graph.tensors.size());
+    found_.resize(at(setup_.programs.slots()));
+    prints_.resize(at(setup_.programs.slots()));
+    interpret::Limits limits;
+    limits.maxBytes = maxBytes;
+    limits.end = end;
+    interpret::Hooks<Real> hooks;
+    hooks.ofModel = [&](std::int32_t t, const Value& value) { takeModel(t, value); };
+    hooks.ofPlan = [&](std::int64_t rank, std::int32_t slot, const Value& value) {
+      if (!sorted_) sortIndex();
+      takeLocal(rank, slot, value);
+    };
+    interpret::Draw draw;
+    draw.seed = kSeed;
+    const interpret::Threads one(0);  // arrays are small
+    interpret::run<Real>(setup_, draw, 0, limits, {}, hooks);
+  }
+
+  Relations relations() {
+    Relations result;
+    const auto& programs = setup_.programs;
+    std::vector<std::vector<std::int64_t>> ranksOf(problem_.plan.programs.size());
+    for (std::int64_t r = 0; r < programs.mesh().ranks(); ++r)
+      ranksOf[at(programs.programOf(r))].push_back(r);
+    for (std::size_t p = 0; p < ranksOf.size(); ++p) {
+      const auto& tensors = problem_.plan.programs[p].graph.tensors;
+      for (std::size_t t = 0; t < tensors.size(); ++t) {
+        if (tensors[t].kind != TensorKind::kProduced || tensors[t].element == ElementKind::kComplex)
+          continue;
+        ++result.looked;
+        if (auto relation =
+                relationOf(static_cast<std::int32_t>(p), static_cast<std::int32_t>(t), ranksOf[p]))
+          result.relations.push_back(std::move(*relation));
+      }
+    }
+    return result;
+  }
+
+ private:
+  struct Entry {
+    double value;  // rounded: places are compared in full
+    std::int32_t tensor, offset;
+  };
+
+  static interpret::Options options() {
+    interpret::Options options;
+    options.checkpoints = false;
+    return options;
+  }
+
+  void takeModel(std::int32_t t, const Value& value) {
+    if (value.element == ElementKind::kComplex) return;
+    Value copy(memory_, value.shape, value.element);
+    std::copy(value.data(), value.data() + value.size(), copy.writable());
+    if (copy.size() > std::numeric_limits<std::int32_t>::max()) return;
+    for (std::int64_t i = 0; i < copy.size(); ++i) {
+      if (value.element == ElementKind::kReal) {
+        if (tells(copy.data()[i]))
+          index_.push_back({static_cast<double>(copy.data()[i]), t, static_cast<std::int32_t>(i)});
+        continue;
+      }
+      const std::int64_t row = value.shape.empty() ? 1 : value.shape.back();
+      for (std::int64_t k = 1; k <= std::min(kIntegersInARow, row - i % row); ++k)
+        index_.push_back({keyOf(copy.data() + i, k), t, static_cast<std::int32_t>(i)});
+    }
+    values_[at(t)] = std::move(copy);
+  }
+
+  void sortIndex() {
+    std::sort(index_.begin(), index_.end(), [](const Entry& a, const Entry& b) {
+      return std::tie(a.value, a.tensor, a.offset) < std::tie(b.value, b.tensor, b.offset);
+    });
+    sorted_ = true;
+  }
+
+  // f(tensor, low) for each place where a box of `shape` may lie whose element number `pivot` has
+  // this value, until f says that it is enough.
+  template <class F>
+  void forPlaces(const Shape& shape, ElementKind element, std::int64_t pivot, Real value,
+                 Real tolerance, const F& f) const {
+    const auto low = static_cast<double>(value - tolerance),
+               high = static_cast<double>(value + tolerance);
+    auto it = std::lower_bound(index_.begin(), index_.end(), low,
+                               [](const Entry& e, double wanted) { return e.value < wanted; });
+    const Shape strides = interpret::stridesOf(shape);
+    std::size_t tried = 0;
+    for (; it != index_.end() && it->value <= high && tried < kMostTried; ++it) {
+      const Value& whole = values_[at(it->tensor)];
+      if (whole.shape.size() != shape.size() || whole.element != element) continue;
+      const Shape wholeStrides = interpret::stridesOf(whole.shape);
+      Place place{it->tensor, Shape(shape.size())};
+      bool inside = true;
+      for (std::size_t d = 0; d < shape.size(); ++d) {
+        place.low[d] = it->offset / wholeStrides[d] % whole.shape[d] -
+                       (shape[d] == 0 ? 0 : pivot / strides[d] % shape[d]);
+        inside = inside && place.low[d] >= 0 && place.low[d] + shape[d] <= whole.shape[d];
+      }
+      if (!inside) continue;
+      ++tried;
+      if (f(place)) return;
+    }
+  }
+
+  // f(index in the box, element of the model) for the whole box, until f is false.
+  template <class F>
+  bool allOf(const Place& place, const Shape& shape, const F& f) const {
+    const Value& whole = values_[at(place.tensor)];
+    const Shape strides = interpret::stridesOf(whole.shape);
+    Shape position(shape.size(), 0);
+    const std::int64_t size = interpret::positionsOf(shape);
+    std::int64_t offset = 0;
+    for (std::size_t d = 0; d < shape.size(); ++d) offset += place.low[d] * strides[d];
+    for (std::int64_t i = 0; i < size; ++i) {
+      if (!f(i, whole.data()[offset])) return false;
+      for (std::size_t d = shape.size(); d-- > 0;) {
+        offset += strides[d];
+        if (++position[d] < shape[d]) break;
+        offset -= strides[d] * shape[d];
+        position[d] = 0;
+      }
+    }
+    return true;
+  }
+
+  void takeLocal(std::int64_t rank, std::int32_t slot, const Value& value) {
+    if (value.element == ElementKind::kComplex || value.size() == 0) return;
+    const Real* x = value.data();
+    const std::int64_t n = value.size();
+    // By its largest element: small ones are the most like others.
+    std::int64_t pivot = -1;
+    bool uniform = true;
+    for (std::int64_t i = 0; i < n; ++i) {
+      if (std::isnan(x[i])) return;
+      uniform = uniform && x[i] == x[0];
+      if (tells(x[i]) && (pivot < 0 || std::abs(x[i]) > std::abs(x[pivot]))) pivot = i;
+    }
+    if (pivot < 0 || (uniform && n > 1)) return;  // says nothing
+    const std::int64_t number = setup_.programs.slot(rank, slot);
+    const bool integers = value.element == ElementKind::kInteger;
+    if (integers) pivot = 0;
+    const Real wanted =
+        integers ? static_cast<Real>(keyOf(
+                       x, value.shape.empty() ? 1 : std::min(kIntegersInARow, value.shape.back())))
+                 : x[pivot];
+    const Real largest = std::abs(x[pivot]), tolerance = integers ? 0 : kRounding * largest;
+    auto& places = found_[at(number)];
+    forPlaces(value.shape, value.element, pivot, wanted, tolerance, [&](const Place& place) {
+      if (allOf(place, value.shape,
+                [&](std::int64_t i, Real y) { return same(x[i], y, tolerance); }))
+        places.push_back(place);
+      return places.size() == kMostPlaces;
+    });
+    if (!places.empty() || integers) return;
+    Print print{value.shape, n, 0, largest, {}};
+    for (std::int64_t i = 0; i < n; ++i) {
+      if (!std::isfinite(x[i])) return;
+      print.all += factorOf(i) * x[i];
+    }
+    for (std::size_t k = 0; k < kPivots; ++k) print.pivots[k] = x[pivotOf(k, n)];
+    prints_[at(number)] = print;
+  }
+
+  std::optional<Relation> relationOf(std::int32_t p, std::int32_t t,
+                                     const std::vector<std::int64_t>& ranks) const {
+    const Tensor& tensor = problem_.plan.programs[at(p)].graph.tensors[at(t)];
+    const std::int32_t first = setup_.programs.layoutOf(p).firstSlot[at(t)];
+    const std::int32_t slots = tensor.perMicrobatch ? problem_.plan.microbatches : 1;
+    Relation relation{p, t, {}, {}};
+    for (const std::int64_t r : ranks) {
+      for (std::int32_t m = 0; m < slots; ++m) {
+        const auto& places = found_[at(setup_.programs.slot(r, first + m))];
+        if (places.empty()) return sumOf(p, t, ranks);
+        relation.found.push_back({r, tensor.perMicrobatch ? m : -1, places});
+      }
+    }
+    return relation;
+  }
+
+  // Over the smallest set of axes that gives boxes at all ranks. Only axes that the program does
+  // not fix: other programs may have nothing of that name.
+  std::optional<Relation> sumOf(std::int32_t p, std::int32_t t,
+                                const std::vector<std::int64_t>& ranks) const {
+    const Program& program = problem_.plan.programs[at(p)];
+    const Tensor& tensor = program.graph.tensors[at(t)];
+    const auto& mesh = setup_.programs.mesh();
+    std::vector<std::int32_t> free;
+    for (std::size_t a = 0; a < mesh.axes(); ++a) {
+      const bool fixed = std::any_of(program.at.begin(), program.at.end(),
+                                     [&](const auto& c) { return at(c.first) == a; });
+      if (!fixed && mesh.size(a) > 1) free.push_back(static_cast<std::int32_t>(a));
+    }
+    if (tensor.perMicrobatch && problem_.plan.microbatches > 1) free.push_back(kMicrobatchAxis);
+    for (const auto& axes : subsetsOf(free)) {
+      Relation relation{p, t, axes, {}};
+      const bool overMicrobatches = !axes.empty() && axes.back() == kMicrobatchAxis;
+      const std::int32_t slots =
+          tensor.perMicrobatch && !overMicrobatches ? problem_.plan.microbatches : 1;
+      bool all = true;
+      for (const std::int64_t r : ranks) {
+        const bool origin = std::all_of(axes.begin(), axes.end(), [&](std::int32_t a) {
+          return a == kMicrobatchAxis || mesh.coordinate(r, at(a)) == 0;
+        });
+        if (!origin) continue;
+        for (std::int32_t m = 0; all && m < slots; ++m) {
+          auto places = summed(p, t, r, m, axes);
+          all = !places.empty();
+          relation.found.push_back(
+              {r, tensor.perMicrobatch && !overMicrobatches ? m : -1, std::move(places)});
+        }
+        if (!all) break;
+      }
+      if (all) return relation;
+    }
+    return std::nullopt;
+  }
+
+  std::vector<Place> summed(std::int32_t p, std::int32_t t, std::int64_t rank, std::int32_t m,
+                            const std::vector<std::int32_t>& axes) const {
+    const auto& mesh = setup_.programs.mesh();
+    const std::int32_t first = setup_.programs.layoutOf(p).firstSlot[at(t)];
+    std::vector<std::int64_t> ranks{rank};
+    std::vector<std::int32_t> slots{m};
+    for (const std::int32_t a : axes) {
+      if (a == kMicrobatchAxis) {
+        slots.clear();
+        for (std::int32_t k = 0; k < problem_.plan.microbatches; ++k) slots.push_back(k);
+        continue;
+      }
+      std::vector<std::int64_t> wider;
+      for (const std::int64_t r : ranks)
+        for (std::int64_t c = 0; c < mesh.size(at(a)); ++c)
+          wider.push_back(mesh.moved(r, at(a), c));
+      ranks = std::move(wider);
+    }
+    Print sum;
+    for (const std::int64_t r : ranks) {
+      for (const std::int32_t s : slots) {
+        const Print& one = prints_[at(setup_.programs.slot(r, first + s))];
+        if (one.size == 0) return {};
+        if (sum.size == 0) {
+          sum = one;
+          continue;
+        }
+        if (sum.shape != one.shape) return {};
+        sum.all += one.all;
+        sum.largest += one.largest;
+        for (std::size_t k = 0; k < kPivots; ++k) sum.pivots[k] += one.pivots[k];
+      }
+    }
+    std::vector<Place> places;
+    const Real tolerance = kRounding * sum.largest;
+    const std::size_t k = static_cast<std::size_t>(
+        std::max_element(sum.pivots.begin(), sum.pivots.end(),
+                         [](Real a, Real b) { return std::abs(a) < std::abs(b); }) -
+        sum.pivots.begin());
+    if (sum.size == 0 || std::abs(sum.pivots[k]) <= tolerance) return places;
+    forPlaces(sum.shape, ElementKind::kReal, pivotOf(k, sum.size), sum.pivots[k], tolerance,
+              [&](const Place& place) {
+                Real all = 0;
+                const bool numbers = allOf(place, sum.shape, [&](std::int64_t i, Real y) {
+                  all += factorOf(i) * y;
+                  return std::isfinite(y);
+                });
+                if (numbers && same(all, sum.all, tolerance * static_cast<Real>(sum.size)))
+                  places.push_back(place);
+                return places.size() == kMostPlaces;
+              });
+    return places;
+  }
+
+  const Problem& problem_;
+  interpret::Setup setup_;
+  interpret::Memory memory_;
+  std::vector<Value> values_;  // of the model, by tensor
+  std::vector<Entry> index_;
+  bool sorted_ = false;
+  std::vector<std::vector<Place>> found_;  // by slot of all ranks
+  std::vector<Print> prints_;
+};
+
+}  // namespace
+
+Relations findRelations(const Problem& problem, std::int64_t maxBytes,
+                        std::chrono::steady_clock::time_point end) {
+  return Search(problem, maxBytes, end).relations();
+}
+
+}  // namespace shardproof::infer

@@ -1,0 +1,75 @@
+#include "main/infer_command.h"
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "infer/infer.h"
+#include "main/streams.h"
+#include "main/validators.h"
+#include "reader/reader.h"
+#include "report/exit_codes.h"
+#include "report/file.h"
+#include "writer/write_problem.h"
+
+namespace shardproof {
+namespace {
+
+struct Arguments {
+  std::string plan, model, output;
+  InferOptions options;
+};
+
+int runInfer(const Arguments& arguments) {
+  checkWritable(arguments.output);
+  const auto problem = readProblem(
+      arguments.model.empty() ? std::nullopt : std::optional(arguments.model), arguments.plan);
+  const Inferred inferred = inferLineage(*problem, arguments.options);
+  if (!inferred.problem) {
+    writeDiagnostic(arguments.plan + ": no lineage was found: " + inferred.reason);
+    return kExitUndecided;
+  }
+  const std::string model =
+      std::filesystem::relative(problem->model.file,
+                                std::filesystem::absolute(arguments.output).parent_path())
+          .generic_string();
+  writeFileAtomically(arguments.output, planText(*inferred.problem, model));
+  writeStandardOutput(std::to_string(inferred.count) + " checkpoints found, for " +
+                      std::to_string(inferred.looked) + " local tensors of programs\n" +
+                      arguments.output + "\n");
+  return 0;
+}
+
+}  // namespace
+
+void addInferCommand(CLI::App& app, std::function<int()>& run) {
+  const auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand(
+      "infer", "Find lineage of local tensors that nobody wrote, and write the plan with it");
+  command->add_option("-p,--plan", arguments->plan, "The plan: *.plan.json or .json.gz")
+      ->required()
+      ->type_name("FILE");
+  command
+      ->add_option("-m,--model", arguments->model,
+                   "The logical model (default: the file that the plan names, beside it)")
+      ->type_name("FILE");
+  command
+      ->add_option("-o,--output", arguments->output,
+                   "The plan with the checkpoints that were found (.json or .json.gz), beside the "
+                   "model or below it")
+      ->required()
+      ->type_name("FILE");
+  command
+      ->add_option("--seconds", arguments->options.seconds,
+                   "Time for making a small image of the plan and executing it")
+      ->check(secondsRange())
+      ->capture_default_str()
+      ->type_name("S");
+  command->footer(
+      "The checkpoints are lemmas: `shardproof verify` proves each before it uses it, and wrong "
+      "ones cost time only. Nothing found is exit code 5, with the reason.");
+  command->callback([arguments, &run] { run = [arguments] { return runInfer(*arguments); }; });
+}
+
+}  // namespace shardproof

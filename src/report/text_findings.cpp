@@ -147,6 +147,10 @@ void writeDefects(std::ostream& out, const Report& report, const TextStyle& styl
     const bool shown = c < style.atMost(style.maxCauses);
     for (std::size_t i = shown ? 1 : 0; i < defects.size(); ++i)
       if (defects[i] < told.size()) told[defects[i]] = 1;
+    // Of a plan that cannot run the cause often is the defect, word by word.
+    if (shown && !defects.empty() && defects[0] < told.size() &&
+        report.defects[defects[0]].message == report.causes[c].sentence)
+      told[defects[0]] = 1;
   }
   std::size_t shown = 0, more = 0;
   for (std::size_t i = 0; i < report.defects.size(); ++i) {

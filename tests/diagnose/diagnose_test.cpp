@@ -1,6 +1,6 @@
 // Causes, sentences and mends of small plans that are wrong in known ways.
-#include "ir/clone.h"
 #include "diagnose/diagnose.h"
+#include "ir/clone.h"
 
 #include <gtest/gtest.h>
 

@@ -320,7 +320,7 @@ const Defect kModelDefects[] = {
     {In::kModel, "\"kind\": \"input\"", "\"kind\": \"input\", \"kind\": \"input\"",
      "/tensors/x/kind", "twice"},
     {In::kModel, "\"w\": {", "\"x\": {", "/tensors/x", "twice"},
-    {In::kModel, "[8, 4]", "[8, -4]", "/tensors/x/shape/1", "expected an integer of at least 0"},
+    {In::kModel, "[8, 4]", "[8, -4]", "/tensors/x/shape/1", "expected a size: shapes are not dynamic"},
     {In::kModel, "[8, 4]", "[8, 4.5]", "/tensors/x/shape/1", "found the number 4.5"},
     {In::kModel, "[8, 4]", "[8, 0]", "/tensors/x/shape/1", "not supported"},
     {In::kModel, "[8, 4]", "[9223372036854775807, 4]", "/tensors/x/shape/1", "exceeds 64 bits"},

@@ -11,20 +11,26 @@ function meshPicture(data, affected) {
     box.append(make('p', {class: 'hint'}, 'Too many to be drawn one by one. Affected: ' + (affected.size ? ranksText([...affected]) : 'none')));
     return box;
   }
-  // The fastest axes make a row, as long as it stays readable; the slowest is always downwards.
-  let columns = 1;
-  for (let a = mesh.length - 1; (a > 0 || mesh.length === 1 && a === 0) && (columns === 1 || columns * mesh[a][1] <= 64); --a) columns *= mesh[a][1];
+  // The fastest axes make a row, as long as it stays readable; the next axis goes downwards; blocks of these stand side by side.
+  let columns = 1, axis = mesh.length - 1;
+  for (; axis >= 0 && (columns === 1 || columns * mesh[axis][1] <= 64) && (axis > 0 || mesh.length === 1); --axis) columns *= mesh[axis][1];
   columns = Math.min(columns, 64);
-  const size = ranks <= 64 ? 44 : ranks <= 1024 ? 20 : 9, rows = Math.ceil(ranks / columns);
+  const rows = axis >= 0 ? mesh[axis][1] : Math.ceil(ranks / columns), blocks = Math.ceil(ranks / (columns * rows));
+  const size = ranks <= 64 ? 44 : ranks <= 1024 ? 20 : 9, blockWidth = columns * size + 10, blockHeight = rows * size + 10;
+  const perLine = Math.max(1, Math.min(blocks, Math.floor(1300 / blockWidth)));
+  const position = rank => {
+    const block = Math.floor(rank / (columns * rows)), inside = rank % (columns * rows);
+    return [block % perLine * blockWidth + inside % columns * size + 1, Math.floor(block / perLine) * blockHeight + Math.floor(inside / columns) * size + 1];
+  };
   const coordinates = rank => {
     const out = [];
     for (let a = mesh.length - 1, rest = rank; a >= 0; --a) { out.unshift(mesh[a][0] + '=' + rest % mesh[a][1]); rest = Math.floor(rest / mesh[a][1]); }
     return out.join(' ');
   };
-  const svg = d3.select(box).append('svg').attr('role', 'img').attr('width', columns * size + 2).attr('height', rows * size + 2)
+  const svg = d3.select(box).append('svg').attr('role', 'img').attr('width', perLine * blockWidth).attr('height', Math.ceil(blocks / perLine) * blockHeight)
     .attr('aria-label', 'The mesh; affected ranks: ' + (affected.size ? ranksText([...affected]) : 'none'));
   const cell = svg.selectAll('g').data(d3.range(ranks)).enter().append('g')
-    .attr('transform', r => `translate(${r % columns * size + 1},${Math.floor(r / columns) * size + 1})`);
+    .attr('transform', r => `translate(${position(r)})`);
   cell.append('rect').attr('class', r => affected.has(r) ? 'rank affected' : 'rank').attr('width', size - 2).attr('height', size - 2).attr('rx', size > 20 ? 4 : 1);
   cell.append('title').text(r => `rank ${r} (${coordinates(r)})` + (affected.has(r) ? ', affected' : ''));
   if (size > 20) cell.append('text').attr('x', size / 2 - 1).attr('y', size / 2 + 4).attr('text-anchor', 'middle').text(r => r);

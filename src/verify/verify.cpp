@@ -152,9 +152,6 @@ class Verification {
       if (cancelled() || !report_.defects.empty()) break;
       if (round == 0) {
         firstFailures_ = failures();
-        if (getenv("SP_DEBUG"))
-          for (const std::int32_t e : firstFailures_)
-            fprintf(stderr, "FAIL %d %s: %s\n", e, tensorName(plan_.lineage[index(e)].tensor).c_str(), (entries_[index(e)].classId>=0? classes_[index(entries_[index(e)].classId)].outcome.reason : entries_[index(e)].cutFailure).substr(0,150).c_str());
         firstOutcomes_ = snapshot(firstFailures_);
       }
       if (allOutputsProved() || round == kMostRounds) break;

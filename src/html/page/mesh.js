@@ -17,7 +17,7 @@ function meshPicture(data, affected) {
   columns = Math.min(columns, 64);
   const rows = axis >= 0 ? mesh[axis][1] : Math.ceil(ranks / columns), blocks = Math.ceil(ranks / (columns * rows));
   const size = ranks <= 64 ? 44 : ranks <= 1024 ? 20 : 9, blockWidth = columns * size + 10, blockHeight = rows * size + 10;
-  const perLine = Math.max(1, Math.min(blocks, Math.floor(1300 / blockWidth)));
+  const perLine = Math.max(1, Math.min(blocks, Math.floor(1400 / blockWidth)));
   const position = rank => {
     const block = Math.floor(rank / (columns * rows)), inside = rank % (columns * rows);
     return [block % perLine * blockWidth + inside % columns * size + 1, Math.floor(block / perLine) * blockHeight + Math.floor(inside / columns) * size + 1];

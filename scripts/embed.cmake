@@ -1,4 +1,4 @@
-# Makes a C++ source of text files: cmake -DOUT=FILE -DNAMESPACE=a::b -DHEADER=x.h "-DTEXTS=kName=file,file;..." -P embed.cmake
+# Makes a C++ source of text files: cmake -DOUT=FILE -DNAMESPACE=a::b -DHEADER=HEADER "-DTEXTS=kName=file,file;..." -P embed.cmake
 # Several files of one name follow each other. A file "licence:PATH" becomes a comment of JavaScript and CSS, above what it is the licence of.
 set(source "// Made by scripts/embed.cmake.\n#include \"${HEADER}\"\n\nnamespace ${NAMESPACE} {\n\n")
 foreach(entry IN LISTS TEXTS)

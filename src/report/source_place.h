@@ -11,7 +11,7 @@ struct SourcePlace {
   int line = 0, column = 0;  // from 1; column 0: unknown
 };
 
-// Of "net.py:12" and "src/net.py:12:5"; nothing for other texts, such as names of modules.
+// Of "FILE.py:12" and "DIR/FILE.py:12:5"; nothing for other texts, such as names of modules.
 std::optional<SourcePlace> sourcePlace(const std::string& location);
 
 }  // namespace shardproof

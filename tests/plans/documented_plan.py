@@ -42,7 +42,7 @@ def main():
         expect("without its all_reduce", "verify", lost, 10, "an all_reduce over tp is missing")
         expect("without its all_reduce", "lint", lost, 0, "nothing is proved")
         expect("a wrong shape", "lint", edited(lambda p: p["programs"][0]["tensors"]["a"].update(shape=[4, 7])), 10, "/programs/0/nodes/1")
-        expect("a tensor that nobody makes", "lint", edited(lambda p: nodes(p).pop(1)), 10, "unproduced")
+        expect("a tensor that nobody makes", "lint", edited(lambda p: nodes(p).pop(1)), 10, "never produced")
         expect("two mistakes", "lint", edited(lambda p: (nodes(p)[3].update(group="tp"), nodes(p)[1].update(op="silou"))), 2, "2 errors")
         expect("no checkpoints", "lint", edited(lambda p: p.update(lineage=[e for e in p["lineage"] if e["role"] != "checkpoint"])), 0, "no lineage of role `checkpoint`")
     return 1 if failed else 0

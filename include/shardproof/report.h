@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "shardproof/error.h"
 #include "shardproof/graph.h"
 
 namespace shardproof {
@@ -92,6 +93,20 @@ struct Defect {
 
 // What was found out about why a plan is not equivalent (src/diagnose/). It never makes a verdict.
 struct Cause {
+  // A block of a tensor's numbers, at one draw of the inputs: where a tensor is large, a corner of
+  // it, or the neighbourhood of a difference.
+  struct Block {
+    Shape full, low, extent;     // of the tensor; where the block begins in it; of the block
+    std::vector<double> values;  // row-major; empty: not known
+  };
+  // The claim that fails: what the model has, and what the ranks have. One block of both.
+  struct Compared {
+    std::string tensor;  // of the model
+    Shape at;            // where the claim's box begins in it
+    Block model, plan;
+    std::int64_t rank = 0;  // of the image that was executed, whose numbers `found` has
+    std::optional<std::int32_t> microbatch;
+  };
   // What a tensor of the failing stage was found to be; one line of `shardproof explain`.
   struct Found {
     NodePlace node;      // that makes it; an empty pointer: the stage starts from it
@@ -99,6 +114,7 @@ struct Cause {
     std::string is;      // "y[0:4, 0:8]", "a partial sum over tp of y[0:4, 0:8]", ...
     bool wrong = false;
     std::vector<std::string> from;  // tensors that the node reads
+    Block numbers = {};
   };
   struct Mend {
     std::string text;     // "/programs/0/nodes/3 is an all_reduce over tp"
@@ -114,6 +130,7 @@ struct Cause {
   std::vector<std::size_t> defects;        // of Report::defects (or suspects), that it explains
   std::optional<Mend> mend;
   std::vector<Found> found;
+  std::optional<Compared> compared;
 };
 
 struct Statistics {
@@ -155,6 +172,7 @@ struct Report {
   std::string reason;        // why undecided
   bool interrupted = false;  // Ctrl-C: a partial report
   std::size_t outputs = 0, outputsProved = 0;
+  std::vector<std::string> outputTensors;  // the model's, in its order
   std::vector<StageReport> stages;
   std::vector<Defect> defects;
   // Undecided: statements that do not hold where they stand, in the order of the computation.
@@ -172,8 +190,12 @@ struct Report {
 struct PlanResult {
   std::string plan;  // file
   std::optional<Report> report;
-  std::string error;        // without a report: one sentence
-  bool inputError = false;  // ... about model or plan, not about the program
+  std::string error;                    // without a report: one sentence
+  bool inputError = false;              // ... about model or plan, not about the program
+  std::vector<InputError> errors = {};  // ... and all that is wrong with them
+  bool moreErrors = false;              // there are more
+
+  void takeError(const InputError& thrown);
 };
 
 const char* toString(Verdict);

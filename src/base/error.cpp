@@ -8,16 +8,22 @@ namespace {
 // A name or a number of a hostile file may be megabytes long.
 constexpr std::size_t kMostPointer = 300, kMostMessage = 1000;
 
-std::string line(const std::string& file, const std::string& pointer, const std::string& message) {
-  return printable(file) + ": " + (pointer.empty() ? "/" : printable(pointer, kMostPointer)) +
-         ": " + printable(message, kMostMessage);
+std::string line(const std::string& pointer, const std::string& message) {
+  return (pointer.empty() ? "" : printable(pointer, kMostPointer) + ": ") +
+         printable(message, kMostMessage);
 }
 
 }  // namespace
 
 InputError::InputError(std::string file, std::string pointer, const std::string& message)
-    : std::runtime_error(line(file, pointer, message)),
+    : std::runtime_error(printable(file) + ": " + line(pointer, message)),
       file_(std::move(file)),
-      pointer_(std::move(pointer)) {}
+      pointer_(std::move(pointer)),
+      inFile_(line(pointer_, message)) {}
+
+std::vector<InputError> allOf(const InputError& error) {
+  if (const auto* several = dynamic_cast<const InputErrors*>(&error)) return several->all();
+  return {error};
+}
 
 }  // namespace shardproof

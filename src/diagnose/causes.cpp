@@ -160,6 +160,23 @@ class Collector {
     const Numbers& numbers = *failing.numbers;
     const auto& claim = numbers.claim(failing.claims.front());
     const Rank rank = claim.parts.front().rank;
+    Shown shown;
+    try {
+      shown = failing.numbers->show(failing.claims.front());
+    } catch (const std::exception&) {  // no time or memory is left; the sentence stands without
+    }
+    if (!shown.expected.values.empty()) {
+      Cause::Compared compared;
+      compared.tensor =
+          finder.tensorName(numbers.setup().problem.plan.lineage[claim.entry].tensor);
+      compared.at = claim.low;
+      compared.model = shown.expected;
+      compared.plan = shown.actual;
+      compared.rank = image_.fullRanks({rank}).front();
+      if (claim.microbatch >= 0)
+        compared.microbatch = static_cast<std::int32_t>(image_.fullMicrobatch(claim.microbatch));
+      cause.compared = std::move(compared);
+    }
     const auto& programs = numbers.setup().programs;
     const ProgramId p = programs.programOf(rank);
     const Graph& g = programs.program(rank).graph;
@@ -175,7 +192,7 @@ class Collector {
       const Is is = finder.local(rank, slot);
       cause.found.push_back({std::move(place), nameOf(t),
                              is.kind == Is::Kind::kUnknown ? "" : finder.text(is), wrong,
-                             std::move(from)});
+                             std::move(from), shown.locals[slot]});
     };
     std::set<std::int32_t> told, claimed;
     for (const auto& part : claim.parts)

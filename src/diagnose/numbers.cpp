@@ -170,6 +170,82 @@ void Numbers::inReals(std::size_t draw) {
   }
 }
 
+namespace {
+
+constexpr std::int64_t kMostShown = 8;  // rows and columns
+
+// `around`: a position that the block has to hold.
+template <class T>
+Cause::Block blockOf(const T* data, const Shape& shape, const Shape& around) {
+  Cause::Block block;
+  block.full = shape;
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    const std::int64_t most = d + 2 >= shape.size() ? kMostShown : 1;
+    block.extent.push_back(std::min(most, shape[d]));
+    block.low.push_back(std::min(around[d] / most * most, shape[d] - block.extent[d]));
+  }
+  const Shape strides = interpret::stridesOf(shape);
+  Shape position(shape.size(), 0);
+  for (std::int64_t i = 0; i < interpret::positionsOf(block.extent); ++i) {
+    std::int64_t offset = 0;
+    for (std::size_t d = 0; d < shape.size(); ++d)
+      offset += (block.low[d] + position[d]) * strides[d];
+    block.values.push_back(static_cast<double>(data[offset]));
+    for (std::size_t d = shape.size(); d-- > 0;) {
+      if (++position[d] < block.extent[d]) break;
+      position[d] = 0;
+    }
+  }
+  return block;
+}
+
+Shape positionIn(const Shape& shape, std::size_t index) {
+  Shape position;
+  auto rest = static_cast<std::int64_t>(index);
+  for (const std::int64_t stride : interpret::stridesOf(shape)) {
+    position.push_back(rest / stride);
+    rest %= stride;
+  }
+  return position;
+}
+
+}  // namespace
+
+Shown Numbers::show(std::size_t c) {
+  Shown shown;
+  const Rank rank = claim(c).parts.front().rank;
+  const auto& layout = setup_.programs.layout(rank);
+  std::map<std::int64_t, std::int32_t> slots;  // over all ranks, of this one
+  for (std::int32_t s = 0; s < layout.slots(); ++s) slots[setup_.programs.slot(rank, s)] = s;
+  std::map<std::int64_t, std::size_t> parts;
+  for (const auto& part : claim(c).parts) ++parts[setup_.programs.slot(part.rank, part.slot)];
+  std::vector<long double> sum;
+  execute(model_.real, 0, [&](std::int64_t slot, const interpret::Value<long double>& value) {
+    if (value.element == ElementKind::kComplex || value.size() == 0) return;
+    if (const auto it = slots.find(slot); it != slots.end())
+      shown.locals[it->second] = blockOf(value.data(), value.shape, Shape(value.shape.size(), 0));
+    const auto part = parts.find(slot);
+    if (part == parts.end()) return;
+    if (sum.empty()) sum.assign(at(value.size()), 0);
+    for (std::size_t i = 0; i < std::min<std::size_t>(sum.size(), at(value.size())); ++i)
+      sum[i] += static_cast<long double>(part->second) * value.data()[i];
+  });
+  const std::int32_t tensor = setup_.problem.plan.lineage[at(claim(c).entry)].tensor;
+  const auto& whole = model_.real.values[0][at(tensor)];
+  if (!whole || whole.element == ElementKind::kComplex) return shown;
+  const std::vector<long double> wanted = elementsOf(whole, claim(c).low, claim(c).extent);
+  if (wanted.size() != sum.size()) return shown;
+  std::size_t first = 0;
+  while (first < wanted.size() &&
+         std::abs(wanted[first] - sum[first]) <= 1e-9L * std::abs(wanted[first]))
+    ++first;
+  if (first == wanted.size()) first = 0;
+  const Shape around = positionIn(claim(c).extent, first);
+  shown.expected = blockOf(wanted.data(), claim(c).extent, around);
+  shown.actual = blockOf(sum.data(), claim(c).extent, around);
+  return shown;
+}
+
 bool Numbers::allHold() const {
   for (std::size_t c = 0; c < claims(); ++c)
     if (!holds(c)) return false;

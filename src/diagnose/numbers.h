@@ -16,6 +16,7 @@
 #include "interpret/prime_field.h"
 #include "interpret/run.h"
 #include "interpret/setup.h"
+#include "shardproof/report.h"
 
 namespace shardproof::diagnose {
 
@@ -33,6 +34,12 @@ struct ModelValues {
   interpret::Memory memory;
   ModelValuesIn<Field> field;
   ModelValuesIn<long double> real;
+};
+
+// Numbers to look at: of one rank's tensors, by slot, and of a claim. At the first draw.
+struct Shown {
+  std::map<std::int32_t, Cause::Block> locals;
+  Cause::Block expected, actual;
 };
 
 // The elements of one array, at both draws.
@@ -67,6 +74,8 @@ class Numbers {
   // Of a rank's slot; nothing known where it has no value.
   const Elements& local(Rank rank, std::int32_t slot) const;
   const Elements& logical(TensorId tensor) const;
+  // Executes once more. Of the rank of the claim's first part; throws as the constructor does.
+  Shown show(std::size_t c);
 
  private:
   template <class T, class Take>

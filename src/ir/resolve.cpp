@@ -6,10 +6,12 @@
 #include <string_view>
 #include <utility>
 
+#include "ir/error_list.h"
 #include "ir/tensor_index.h"
 #include "ops/collectives.h"
 #include "shardproof/error.h"
 #include "util/json_pointer.h"
+#include "util/similar.h"
 
 namespace shardproof::ir {
 
@@ -90,7 +92,7 @@ class AxisIndex {
 
 // A graph's operands and results. `read` and `written` turn a name at a place into what is meant.
 template <class Read, class Written>
-Graph resolveGraph(GraphDraft&& draft, Read read, Written written) {
+Graph resolveGraph(GraphDraft&& draft, ErrorList& errors, Read read, Written written) {
   Graph out;
   out.tensors = std::move(draft.tensors);
   out.nodes = std::move(draft.nodes);
@@ -101,11 +103,11 @@ Graph resolveGraph(GraphDraft&& draft, Read read, Written written) {
     const Node& node = out.nodes[n];
     for (std::uint32_t i = 0; i < node.inCount; ++i) {
       if (const NameId name = draft.operands[node.firstIn + i]; name.valid())
-        out.operands[node.firstIn + i] = read(n, i, name);
+        errors.attempt([&] { out.operands[node.firstIn + i] = read(n, i, name); });
     }
     for (std::uint32_t i = 0; i < node.outCount; ++i) {
       if (const NameId name = draft.results[node.firstOut + i]; name.valid())
-        out.results[node.firstOut + i] = written(n, i, name);
+        errors.attempt([&] { out.results[node.firstOut + i] = written(n, i, name); });
     }
   }
   draft = {};
@@ -125,6 +127,7 @@ class Resolver {
   std::unique_ptr<Problem> run() {
     resolveModel();
     resolvePlan();
+    errors_.throwIfAny();
     return std::move(problem_);
   }
 
@@ -134,6 +137,12 @@ class Resolver {
     throw InputError(file, pointer, message);
   }
   const std::string& text(NameId name) const { return problem_->names.text(name); }
+  // The tensors that may have been meant by a name that is none of them.
+  std::string meant(NameId name, const TensorIndex& tensors) const {
+    std::vector<std::string> known;
+    tensors.forEachName([&](NameId tensor) { known.push_back(text(tensor)); });
+    return didYouMean(text(name), known);
+  }
 
   TensorIndex indexOf(const GraphDraft& graph, const std::string& file,
                       const std::string& owner) const {
@@ -158,7 +167,8 @@ class Resolver {
       const TensorId t = logical_.find(name);
       if (t < 0)
         fail(out.file, pointer(),
-             "found \"" + text(name) + "\", expected the name of a tensor in \"tensors\"");
+             "found \"" + text(name) + "\", expected the name of a tensor in \"tensors\"" +
+                 meant(name, logical_));
       return t;
     };
     const auto place = [](std::size_t n, const char* side, std::uint32_t i) {
@@ -167,7 +177,7 @@ class Resolver {
     const std::vector<std::pair<std::int32_t, NameId>> numbersOf =
         std::move(model_.graph.numbersOf);
     out.graph = resolveGraph(
-        std::move(model_.graph),
+        std::move(model_.graph), errors_,
         [&](std::size_t n, std::uint32_t i, NameId name) {
           return Operand{find(name, [&] { return place(n, "/in/", i); }), Microbatch::none()};
         },
@@ -185,12 +195,16 @@ class Resolver {
       numbers.known = std::make_shared<const KnownInput>(std::move(known));
     }
     for (std::size_t i = 0; i < model_.outputs.size(); ++i)
-      out.outputs.push_back(
-          find(model_.outputs[i], [&] { return "/outputs/" + std::to_string(i); }));
+      errors_.attempt([&] {
+        out.outputs.push_back(
+            find(model_.outputs[i], [&] { return "/outputs/" + std::to_string(i); }));
+      });
     for (const TensorId t : firstIds<TensorId>(out.graph.tensors.size())) {
       const NameId parameter = out.graph.tensors[t].gradientOf;
-      if (parameter.valid())
+      if (!parameter.valid()) continue;
+      errors_.attempt([&] {
         find(parameter, [&] { return out.tensorPointer(t, problem_->names) + "/grad_of"; });
+      });
     }
   }
 
@@ -206,11 +220,14 @@ class Resolver {
     out.microbatches = plan_.microbatches;
     const AxisIndex axes(out, problem_->names);
     out.programs.resize(plan_.programs.size());
-    for (const ProgramId p : firstIds<ProgramId>(out.programs.size())) resolveProgram(axes, p);
+    for (const ProgramId p : firstIds<ProgramId>(out.programs.size()))
+      errors_.attempt([&] { resolveProgram(axes, p); });
     out.lineage.resize(plan_.lineage.size());
     for (const EntryId e : firstIds<EntryId>(out.lineage.size()))
-      out.lineage[e] =
-          resolveEntry(axes, std::exchange(plan_.lineage[e], {}), "/lineage/" + std::to_string(e));
+      errors_.attempt([&] {
+        out.lineage[e] = resolveEntry(axes, std::exchange(plan_.lineage[e], {}),
+                                      "/lineage/" + std::to_string(e));
+      });
   }
 
   void resolveProgram(const AxisIndex& axes, std::size_t p) {
@@ -225,13 +242,14 @@ class Resolver {
     out.at = axes.resolve(draft.at, [&] { return owner + "/at"; });
     const TensorIndex index = indexOf(draft.graph, file, owner);
     out.graph = resolveGraph(
-        std::move(draft.graph),
+        std::move(draft.graph), errors_,
         [&](std::size_t n, std::uint32_t i, NameId name) {
           Operand operand;
           operand.tensor = index.find(name);
           if (!operand.present() && !splitMicrobatch(index, text(name), operand)) {
             fail(file, nodePlace(n) + "/in/" + std::to_string(i),
-                 "found \"" + text(name) + "\", expected the name of a tensor of this program");
+                 "found \"" + text(name) + "\", expected the name of a tensor of this program" +
+                     meant(name, index));
           }
           return operand;
         },
@@ -245,16 +263,19 @@ class Resolver {
                  "found \"" + text(name) +
                      "\", expected a result without \"#\": a node writes its own microbatch");
           fail(file, place,
-               "found \"" + text(name) + "\", expected the name of a tensor of this program");
+               "found \"" + text(name) + "\", expected the name of a tensor of this program" +
+                   meant(name, index));
         });
     out.communications.resize(draft.communications.size());
     for (const NodeId n : firstIds<NodeId>(out.graph.nodes.size())) {
       const Node& node = out.graph.nodes[n];
       if (node.communication < 0) continue;
       const auto c = static_cast<std::size_t>(node.communication);
-      out.communications[c] = resolveCommunication(axes, std::exchange(draft.communications[c], {}),
-                                                   [&] { return nodePlace(n); });
-      countFromTheFront(out.graph, node, out.communications[c]);
+      errors_.attempt([&] {
+        out.communications[c] = resolveCommunication(
+            axes, std::exchange(draft.communications[c], {}), [&] { return nodePlace(n); });
+        countFromTheFront(out.graph, node, out.communications[c]);
+      });
     }
   }
 
@@ -316,7 +337,7 @@ class Resolver {
     if (out.tensor < 0)
       fail(problem_->plan.file, pointer + "/tensor",
            "found \"" + text(draft.tensor) + "\", expected the name of a tensor of the model " +
-               problem_->model.file);
+               problem_->model.file + meant(draft.tensor, logical_));
     out.shards.reserve(draft.shards.size());
     for (std::size_t s = 0; s < draft.shards.size(); ++s)
       out.shards.push_back(resolveShard(axes, std::exchange(draft.shards[s], {}),
@@ -357,6 +378,7 @@ class Resolver {
   ModelDraft model_;
   PlanDraft plan_;
   TensorIndex logical_;
+  ErrorList errors_;
 };
 
 }  // namespace

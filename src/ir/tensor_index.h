@@ -16,6 +16,10 @@ class TensorIndex {
   TensorId find(NameId name) const;  // none when there is none
   // Two tensors of one name, or (-1, -1).
   std::pair<TensorId, TensorId> duplicate() const;
+  template <class Visit>
+  void forEachName(Visit visit) const {
+    for (const auto& [name, tensor] : sorted_) visit(name);
+  }
 
  private:
   std::vector<std::pair<NameId, TensorId>>

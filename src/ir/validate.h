@@ -3,7 +3,7 @@
 // reading, shapes on the ranks, matching communication), is a verdict on the plan and not asked
 // here; of the model everything is, as it is the specification.
 //
-// All of these throw InputError with the first thing that is wrong, and change nothing.
+// All of these throw InputError, or InputErrors with all that is wrong, and change nothing.
 #pragma once
 
 #include <string>

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ir/coordinates.h"
+#include "ir/error_list.h"
 #include "ir/input_sources.h"
 #include "ir/output_coverage.h"
 #include "ir/program_grid.h"
@@ -40,8 +41,10 @@ class LineageValidator {
   }
 
   void run() {
-    for (entry_ = 0; entry_ < plan_.lineage.size(); ++entry_) checkEntry(plan_.lineage[entry_]);
+    for (entry_ = 0; entry_ < plan_.lineage.size(); ++entry_)
+      errors_.attempt([&] { checkEntry(plan_.lineage[entry_]); });
     checkPresent();
+    errors_.throwIfAny();
     sources_.check();
   }
 
@@ -72,7 +75,7 @@ class LineageValidator {
     }
     if (entry.shards.empty()) fail(entryPointer(), "found no shards, expected at least one");
     for (shard_ = 0; shard_ < entry.shards.size(); ++shard_)
-      checkShard(entry, tensor, entry.shards[shard_]);
+      errors_.attempt([&] { checkShard(entry, tensor, entry.shards[shard_]); });
   }
 
   void checkShard(const LineageEntry& entry, const Tensor& tensor, const Shard& shard) {
@@ -157,6 +160,14 @@ class LineageValidator {
     });
   }
 
+  // By which slip the box may have come to hold so many.
+  static std::string mendOfBox(const Shape& extent, const Shape& shape) {
+    bool closed = extent.size() == shape.size();
+    for (std::size_t d = 0; closed && d < extent.size(); ++d)
+      closed = extent[d] == shape[d] || extent[d] + 1 == shape[d];
+    return closed ? ": a `box` is half-open, its second number is the one after the last" : "";
+  }
+
   void checkExtent(const Shard& shard, std::size_t p, const Tensor& local,
                    ProgramId program) const {
     Shape extent;
@@ -166,7 +177,7 @@ class LineageValidator {
     failPart(p, "/local",
              "the box holds " + ops::toText(extent) + " elements, expected the shape of \"" +
                  names_.text(local.name) + "\" in /programs/" + std::to_string(program) +
-                 ", which is " + ops::toText(local.shape));
+                 ", which is " + ops::toText(local.shape) + mendOfBox(extent, local.shape));
   }
 
   // An assumption about a tensor that the plan computes could contradict the computation, and would
@@ -259,7 +270,7 @@ class LineageValidator {
     }
   }
 
-  void checkPresent() const {
+  void checkPresent() {
     std::vector<bool> assumed(model_.graph.tensors.size(), false), claimed(assumed);
     for (const LineageEntry& entry : plan_.lineage) {
       if (entry.role == Role::kInput) assumed[entry.tensor] = true;
@@ -269,10 +280,13 @@ class LineageValidator {
       const Tensor& tensor = model_.graph.tensors[t];
       const bool given = tensor.kind == TensorKind::kInput || tensor.kind == TensorKind::kParameter;
       if (given && !assumed[t])
-        missing(tensor, tensor.kind == TensorKind::kInput ? "input" : "parameter", "input");
+        errors_.attempt([&] {
+          missing(tensor, tensor.kind == TensorKind::kInput ? "input" : "parameter", "input");
+        });
     }
     for (const TensorId output : model_.outputs) {
-      if (!claimed[output]) missing(model_.graph.tensors[output], "output", "output");
+      if (!claimed[output])
+        errors_.attempt([&] { missing(model_.graph.tensors[output], "output", "output"); });
     }
   }
 
@@ -290,6 +304,7 @@ class LineageValidator {
   std::vector<std::vector<bool>> produced_;  // per program and tensor: some node has it as a result
   InputSources sources_;
   std::size_t entry_ = 0, shard_ = 0;  // where we are, for messages
+  ErrorList errors_;
 };
 
 }  // namespace

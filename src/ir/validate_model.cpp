@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "ir/error_list.h"
 #include "ir/infer_node.h"
 #include "ir/node_error.h"
 #include "ir/validate.h"
@@ -21,14 +22,15 @@ class ModelValidator {
       : model_(problem.model), names_(problem.names), attributes_(problem.attributes) {}
 
   void run() {
-    checkGradients();
-    checkKnown();
+    errors_.attempt([&] { checkGradients(); });
+    errors_.attempt([&] { checkKnown(); });
     producer_.assign(model_.graph.tensors.size(), NodeId());
     for (const NodeId n : firstIds<NodeId>(model_.graph.nodes.size())) {
       checkAssignment(n);
-      checkShapes(n);
+      errors_.attempt([&] { checkShapes(n); });
     }
-    checkOutputs();
+    errors_.attempt([&] { checkOutputs(); });
+    errors_.throwIfAny();
   }
 
  private:
@@ -77,26 +79,30 @@ class ModelValidator {
       if (!in[i].present() || tensor(in[i].tensor).kind != TensorKind::kProduced ||
           producer(in[i].tensor) >= 0)
         continue;
-      failNode(n, "/in/" + std::to_string(i),
-               "tensor " + quoted(in[i].tensor) +
-                   " is used before any node produces it, expected nodes in execution order");
+      errors_.attempt([&] {
+        failNode(n, "/in/" + std::to_string(i),
+                 "tensor " + quoted(in[i].tensor) +
+                     " is used before any node produces it, expected nodes in execution order");
+      });
     }
     const auto out = g.out(node);
     for (std::size_t i = 0; i < out.size(); ++i) {
       if (out[i] < 0) continue;
       const auto field = [&] { return "/out/" + std::to_string(i); };
-      if (tensor(out[i]).kind != TensorKind::kProduced) {
-        failNode(n, field(),
-                 "tensor " + quoted(out[i]) +
-                     " is declared as an input, a parameter or a constant, expected one "
-                     "that no declaration gives a value");
-      }
-      if (producer(out[i]) >= 0) {
-        failNode(n, field(),
-                 "tensor " + quoted(out[i]) + " is already produced by " +
-                     Model::nodePointer(producer(out[i])) + ", expected one producer");
-      }
-      producer(out[i]) = n;
+      errors_.attempt([&] {
+        if (tensor(out[i]).kind != TensorKind::kProduced) {
+          failNode(n, field(),
+                   "tensor " + quoted(out[i]) +
+                       " is declared as an input, a parameter or a constant, expected one "
+                       "that no declaration gives a value");
+        }
+        if (producer(out[i]) >= 0) {
+          failNode(n, field(),
+                   "tensor " + quoted(out[i]) + " is already produced by " +
+                       Model::nodePointer(producer(out[i])) + ", expected one producer");
+        }
+      });
+      producer(out[i]) = n;  // also of a wrong one: those that read it are not wrong for that
     }
   }
 
@@ -169,6 +175,7 @@ class ModelValidator {
   const Names& names_;
   const AttributeTable& attributes_;
   std::vector<NodeId> producer_;  // per tensor, -1: none so far
+  ErrorList errors_;
 };
 
 }  // namespace

@@ -3,7 +3,9 @@
 #include <stdexcept>
 #include <string>
 
+#include "ir/error_list.h"
 #include "ir/node_error.h"
+#include "ir/slips.h"
 #include "ir/validate.h"
 #include "ops/collectives.h"
 #include "ops/registry.h"
@@ -24,24 +26,25 @@ class NodeValidator {
       const Program& program = problem_.plan.programs[p];
       checkGraph(program.graph, &program, problem_.plan.file, "/programs/" + std::to_string(p));
     }
+    errors_.throwIfAny();
   }
 
  private:
   void checkGraph(const Graph& graph, const Program* program, const std::string& file,
                   const std::string& owner) {
-    for (const Tensor& tensor : graph.tensors) checkTensor(graph, tensor, file, owner);
+    for (const Tensor& tensor : graph.tensors)
+      errors_.attempt([&] { checkTensor(graph, tensor, file, owner); });
     for (const NodeId n : firstIds<NodeId>(graph.nodes.size())) {
       const Node& node = graph.nodes[n];
       const auto fail = [&](const std::string& message) {
         failAtNode(file, owner + "/nodes/" + std::to_string(n), problem_.names, node, message);
       };
-      if (node.communication < 0) {
-        checkOperator(node, fail);
-        continue;
-      }
-      if (program == nullptr)
-        fail("found a communication in the model, expected it only in a plan");
-      checkCommunication(*program, node, fail);
+      errors_.attempt([&] {
+        if (node.communication < 0) return checkOperator(node, fail);
+        if (program == nullptr)
+          fail("found a communication in the model, expected it only in a plan");
+        checkCommunication(*program, node, fail);
+      });
     }
   }
 
@@ -93,9 +96,17 @@ class NodeValidator {
     try {
       info.validate(problem_.attributes.at(node.attributes), node.inCount, node.outCount);
     } catch (const std::invalid_argument& error) {
-      fail("operator \"" + info.name + "\": " + error.what());
+      fail("operator \"" + info.name + "\": " + error.what() +
+           mendOf(info.name, node, error.what()));
     }
     valid_.insert(key);
+  }
+
+  std::string mendOf(const std::string& op, const Node& node, const std::string& message) const {
+    for (const auto& [key, value] : problem_.attributes.at(node.attributes))
+      if (message.find("unknown attribute '" + key + "'") != std::string::npos)
+        return mendOfAttribute(op, key);
+    return "";
   }
 
   template <class Fail>
@@ -114,6 +125,7 @@ class NodeValidator {
   const Problem& problem_;
   std::set<std::array<std::int64_t, 4>>
       valid_;  // (operator, attributes, operands, results) that passed OperatorInfo::validate
+  ErrorList errors_;
 };
 
 }  // namespace

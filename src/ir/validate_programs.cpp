@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "ir/coordinates.h"
+#include "ir/error_list.h"
 #include "ir/node_error.h"
 #include "ir/program_grid.h"
 #include "ir/validate.h"
@@ -34,8 +35,9 @@ class ProgramValidator {
         number_(program),
         program_(problem.plan.programs[program]) {}
 
-  void run() const {
-    for (const NodeId n : firstIds<NodeId>(program_.graph.nodes.size())) checkNode(n);
+  void run(ErrorList& errors) const {
+    for (const NodeId n : firstIds<NodeId>(program_.graph.nodes.size()))
+      errors.attempt([&] { checkNode(n); });
   }
 
  private:
@@ -181,8 +183,10 @@ void validateMesh(const std::string& file, const std::vector<MeshAxis>& mesh,
 
 void validatePrograms(const Problem& problem) {
   static_cast<void>(ProgramGrid(problem.plan));  // each rank has one program
+  ErrorList errors;
   for (const ProgramId p : firstIds<ProgramId>(problem.plan.programs.size()))
-    ProgramValidator(problem, p).run();
+    ProgramValidator(problem, p).run(errors);
+  errors.throwIfAny();
 }
 
 }  // namespace shardproof::ir

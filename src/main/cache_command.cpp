@@ -9,10 +9,10 @@
 
 #include "cache/cache_file.h"
 #include "cache/reprove.h"
-#include "main/exit_codes.h"
 #include "main/interrupt.h"
 #include "main/streams.h"
 #include "main/validators.h"
+#include "report/exit_codes.h"
 
 namespace shardproof {
 namespace {

@@ -11,12 +11,12 @@
 #include "certificate/check_log.h"
 #include "certificate/log_check_text.h"
 #include "certificate/proof_log.h"
-#include "main/exit_codes.h"
 #include "main/interrupt.h"
 #include "main/progress.h"
 #include "main/streams.h"
 #include "main/validators.h"
 #include "reader/reader.h"
+#include "report/exit_codes.h"
 #include "report/file.h"
 #include "shardproof/error.h"
 

@@ -5,9 +5,9 @@
 #include <sstream>
 #include <string>
 
-#include "main/exit_codes.h"
 #include "main/streams.h"
 #include "report/causes.h"
+#include "report/exit_codes.h"
 #include "report/explain.h"
 #include "shardproof/error.h"
 

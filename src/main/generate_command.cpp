@@ -5,8 +5,8 @@
 #include <string>
 
 #include "generate/generate.h"
-#include "main/exit_codes.h"
 #include "main/streams.h"
+#include "report/exit_codes.h"
 #include "report/file.h"
 
 namespace shardproof {

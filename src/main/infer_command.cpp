@@ -5,10 +5,10 @@
 #include <optional>
 #include <string>
 
-#include "main/exit_codes.h"
 #include "main/streams.h"
 #include "main/validators.h"
 #include "reader/reader.h"
+#include "report/exit_codes.h"
 #include "report/file.h"
 #include "shardproof/infer.h"
 #include "writer/write_problem.h"

@@ -5,7 +5,7 @@
 #include <csignal>
 #include <ctime>
 
-#include "main/exit_codes.h"
+#include "report/exit_codes.h"
 
 namespace shardproof {
 namespace {

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
@@ -13,19 +14,24 @@
 
 #include "main/cache_command.h"
 #include "main/check_log_command.h"
+#include "main/completion_command.h"
 #include "main/convert_command.h"
-#include "main/exit_codes.h"
 #include "main/explain_command.h"
 #include "main/generate_command.h"
+#include "main/help_command.h"
 #include "main/infer_command.h"
 #include "main/interrupt.h"
+#include "main/lint_command.h"
 #include "main/mutate_command.h"
 #include "main/run_command.h"
 #include "main/shrink_command.h"
 #include "main/streams.h"
 #include "main/sweep_command.h"
+#include "main/usage.h"
 #include "main/verify_command.h"
-#include "main/version.h"
+#include "report/exit_codes.h"
+#include "report/text.h"
+#include "report/version.h"
 #include "shardproof/error.h"
 
 namespace {
@@ -37,10 +43,10 @@ int runCommandLine(int argc, char** argv) {
       "shardproof proves that a parallel execution plan computes what its logical model says, for "
       "every input, or shows where it does not.",
       "shardproof");
-  app.set_version_flag("--version", std::string("shardproof ") + kVersion,
+  app.set_version_flag("-V,--version", std::string("shardproof ") + kVersion,
                        "Print the version and exit");
   app.require_subcommand(1);
-  app.footer(std::string("shardproof COMMAND --help tells a command's options.\n\n") +
+  app.footer(std::string("shardproof help COMMAND tells a command's options.\n\n") +
              kExitCodesHelp);
   std::function<int()> run;
   addVerifyCommand(app, run);
@@ -54,6 +60,14 @@ int runCommandLine(int argc, char** argv) {
   addCacheCommand(app, run);
   addSweepCommand(app, run);
   addCheckLogCommand(app, run);
+  addLintCommand(app, run);
+  addCompletionCommand(app, run);
+  addHelpCommand(app, run);
+  if (const std::string unknown = unknownWord(app, {argv + std::min(argc, 1), argv + argc});
+      !unknown.empty()) {
+    writeDiagnostic(unknown);
+    return kExitUsage;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -77,7 +91,7 @@ int runGuarded(int argc, char** argv) {
   try {
     return runCommandLine(argc, argv);
   } catch (const InputError& error) {
-    writeDiagnostic(error.what());
+    writeDiagnostic(inputErrorText(error, errorStyle()));
     // A read that a signal broke off says nothing about the file.
     return interruptingSignal() != 0 ? kExitSignal + interruptingSignal() : kExitInput;
   } catch (const std::bad_alloc&) {

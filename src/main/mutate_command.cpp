@@ -5,9 +5,9 @@
 #include <optional>
 #include <string>
 
-#include "main/exit_codes.h"
 #include "main/streams.h"
 #include "mutate/mutate.h"
+#include "report/exit_codes.h"
 #include "report/file.h"
 #include "shardproof/error.h"
 #include "util/printable.h"
@@ -59,8 +59,11 @@ int runMutate(const Arguments& arguments) {
     const mutate::Bug& bug = mutate::findBug(arguments.bug);
     plan = mutate::readDocument(arguments.plan);
     made = mutate::mutate(plan, arguments.plan, bug, arguments.choice);
-  } catch (const mutate::MutationError& error) {
+  } catch (const mutate::UnknownBug& error) {
     return wrong(error.what());
+  } catch (const mutate::MutationError& error) {
+    wrong(error.what());
+    return kExitDoesNotApply;
   }
   mutate::writeDocument(arguments.output, mutate::documentText(plan));
   std::string text =
@@ -110,7 +113,7 @@ void addMutateCommand(CLI::App& app, std::function<int()>& run) {
                     "List the bugs; with PLAN, and to how many places of it each applies");
   command->footer(
       "Prints the nodes that were changed, as JSON pointers into the new plan. A bug that does not "
-      "apply is exit code 1.");
+      "apply is exit code 3.");
   command->callback([arguments, &run] { run = [arguments] { return runMutate(*arguments); }; });
 }
 

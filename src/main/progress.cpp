@@ -1,24 +1,13 @@
 #include "main/progress.h"
 
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
+
+#include "main/streams.h"
 
 namespace shardproof {
 namespace {
-
-std::size_t terminalWidth() {
-  winsize size{};
-  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-}
-
-bool isUsableTerminal() {
-  const char* term = std::getenv("TERM");
-  return ::isatty(STDERR_FILENO) == 1 && !(term && std::strcmp(term, "dumb") == 0);
-}
 
 void put(const std::string& text) {
   if (::write(STDERR_FILENO, text.data(), text.size()) < 0)
@@ -27,7 +16,7 @@ void put(const std::string& text) {
 
 }  // namespace
 
-Progress::Progress(bool wanted) : enabled_(wanted && isUsableTerminal()) {}
+Progress::Progress(bool wanted) : enabled_(wanted && isTerminal(STDERR_FILENO)) {}
 
 void Progress::update(std::size_t done, std::size_t all, const char* doing) {
   if (!enabled_) return;
@@ -35,7 +24,9 @@ void Progress::update(std::size_t done, std::size_t all, const char* doing) {
   if (shown_ && now - last_ < std::chrono::milliseconds(100)) return;
   last_ = now;
   shown_ = true;
-  put(std::string("\r").append(line(done, all, doing, terminalWidth() - 1)).append("\x1b[K"));
+  put(std::string("\r")
+          .append(line(done, all, doing, terminalWidth(STDERR_FILENO) - 1))
+          .append("\x1b[K"));
 }
 
 void Progress::clear() {

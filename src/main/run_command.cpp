@@ -8,11 +8,11 @@
 #include "interpret/interpret.h"
 #include "interpret/npz.h"
 #include "interpret/report.h"
-#include "main/exit_codes.h"
 #include "main/interrupt.h"
 #include "main/streams.h"
 #include "main/validators.h"
 #include "reader/reader.h"
+#include "report/exit_codes.h"
 #include "report/file.h"
 
 namespace shardproof {

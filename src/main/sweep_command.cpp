@@ -17,15 +17,15 @@
 #include <vector>
 
 #include "cache/cache_file.h"
-#include "main/exit_codes.h"
 #include "main/generate_command.h"
 #include "main/interrupt.h"
 #include "main/progress.h"
 #include "main/streams.h"
 #include "main/verify_command.h"
-#include "main/version.h"
+#include "report/exit_codes.h"
 #include "report/file.h"
 #include "report/format.h"
+#include "report/version.h"
 #include "shardproof/error.h"
 #include "sweep/baseline.h"
 #include "sweep/config.h"

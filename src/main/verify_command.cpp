@@ -17,16 +17,16 @@
 #include "cache/cache_file.h"
 #include "certificate/proof_log.h"
 #include "diagnose/diagnose.h"
-#include "main/exit_codes.h"
 #include "main/interrupt.h"
 #include "main/progress.h"
+#include "main/report_options.h"
 #include "main/streams.h"
 #include "main/validators.h"
-#include "main/version.h"
 #include "reader/plan_files.h"
+#include "report/exit_codes.h"
 #include "report/file.h"
-#include "report/json.h"
 #include "report/text.h"
+#include "report/version.h"
 #include "shardproof/error.h"
 #include "shardproof/verify.h"
 #include "verify/confirm.h"
@@ -37,55 +37,17 @@ namespace shardproof {
 namespace {
 
 struct Arguments {
-  std::vector<std::string> plans;
-  std::string model, json, cache, certify, repair;
+  std::vector<std::string> plans, named;  // by their places, and after --plan
+  std::string model, cache, certify, repair;
   std::string checker = "auto";
-  bool noClasses = false, quiet = false;
+  bool noClasses = false;
+  ReportOptions report;
   double confirmSeconds = 1;   // 0: off
   double diagnoseSeconds = 6;  // 0: off
   VerifyOptions options;
   Infer infer = Infer::kAuto;
   hlo::Options hlo;
 };
-
-// A directory stands for the plans in it, in the order of their names.
-std::vector<std::string> planFiles(const std::vector<std::string>& given) {
-  std::vector<std::string> files;
-  for (const std::string& path : given) {
-    std::error_code error;
-    if (!std::filesystem::is_directory(path, error)) {
-      files.push_back(path);
-      continue;
-    }
-    std::vector<std::string> found = reader::plansIn(path);
-    if (found.empty()) found.push_back(path);  // an input error, of this one only
-    files.insert(files.end(), found.begin(), found.end());
-  }
-  return files;
-}
-
-// The results do not depend on each other: if one cannot be written the others still are. `log` is
-// a proof log's text, or empty.
-void deliver(const std::function<void(std::ostream&)>& write,
-             const std::function<std::string()>& json, const Arguments& arguments,
-             const std::string& log = {}) {
-  std::exception_ptr failure;
-  const auto attempt = [&](auto&& result) {
-    try {
-      result();
-    } catch (const std::exception&) {
-      if (!failure) failure = std::current_exception();
-    }
-  };
-  attempt([&] {
-    std::ostringstream text;
-    write(text);
-    writeStandardOutput(text.str());
-  });
-  if (!arguments.json.empty()) attempt([&] { writeFileAtomically(arguments.json, json()); });
-  if (!log.empty()) attempt([&] { writeFileAtomically(arguments.certify, log); });
-  if (failure) std::rethrow_exception(failure);
-}
 
 // A plan that cannot run, or of which nothing is known, is not executed.
 bool worthExecuting(const Report& report) {
@@ -108,8 +70,8 @@ void reportDisagreement(const Report& report) {
 
 // `log`: becomes the proof log's text, where one is asked for and there is something to certify.
 // `repair`: becomes the text of a mended plan that was proved, where there is one.
-Report verifyPlan(const Arguments& arguments, const std::string& plan, Progress& progress,
-                  std::string* log = nullptr, std::string* repair = nullptr) {
+VerifiedFiles verifyPlan(const Arguments& arguments, const std::string& plan, Progress& progress,
+                         std::string* log = nullptr, std::string* repair = nullptr) {
   if (std::error_code ignored; std::filesystem::is_directory(plan, ignored))
     throw InputError(plan, "",
                      "found a directory that holds no *.plan.json or *.plan.json.gz that can be "
@@ -118,7 +80,7 @@ Report verifyPlan(const Arguments& arguments, const std::string& plan, Progress&
   ProofRecord record;
   if (log && !arguments.certify.empty()) options.record = &record;
   VerifiedFiles done = verifyFiles(arguments.model, plan, options, arguments.hlo, arguments.infer);
-  if (!arguments.quiet)
+  if (!arguments.report.style.quiet)
     for (const std::string& assumption : done.assumptions)
       writeDiagnostic("assumed: " + assumption);
   done.report.assumptions = std::move(done.assumptions);
@@ -148,26 +110,67 @@ Report verifyPlan(const Arguments& arguments, const std::string& plan, Progress&
   if (!record.entries.empty())
     *log = proofLogText(
         makeProofLog(*done.problem, record, options.checker, kVersion, arguments.certify));
-  return std::move(done.report);
+  return done;
 }
 
+// The report of one plan, or why there is none: that is told in files, too.
 int runOne(const Arguments& arguments, const std::string& plan, Progress& progress) {
   std::string log, repair;
-  const Report report = verifyPlan(arguments, plan, progress, &log, &repair);
-  deliver([&](std::ostream& out) { writeText(out, report, arguments.quiet); },
-          [&] { return jsonText(report); }, arguments, log);
+  std::vector<PlanResult> results(1);
+  results[0].plan = plan;
+  VerifiedFiles done;
+  std::exception_ptr failure;
+  try {
+    done = verifyPlan(arguments, plan, progress, &log, &repair);
+    results[0].report = std::move(done.report);
+  } catch (const InputError& error) {
+    if (interrupted()) throw;
+    results[0].takeError(error);
+    failure = std::current_exception();
+  }
+  const int code = failure ? kExitInput : exitCodeFor(*results[0].report, interruptingSignal());
+  // The results do not depend on each other: if one cannot be written the others still are.
+  std::exception_ptr unwritten;
+  const auto attempt = [&](auto&& write) {
+    try {
+      write();
+    } catch (const std::exception&) {
+      if (!unwritten) unwritten = std::current_exception();
+    }
+  };
+  if (!failure)
+    attempt([&] {
+      std::ostringstream text;
+      writeText(text, *results[0].report, arguments.report.style);
+      writeForPeople(arguments.report, text.str());
+    });
+  attempt([&] { writeReportFiles(arguments.report, results, false, code, done.problem.get()); });
+  if (!log.empty()) attempt([&] { writeFileAtomically(arguments.certify, log); });
+  if (unwritten) std::rethrow_exception(unwritten);
+  if (failure) {
+    try {
+      std::rethrow_exception(failure);
+    } catch (const InputError& error) {
+      TextStyle style = errorStyle();
+      if (arguments.report.widthGiven) style.width = arguments.report.width;
+      progress.clear();
+      writeDiagnostic(inputErrorText(error, style));
+    }
+    return code;
+  }
   // A log of an earlier run is left alone: it says by digests which files it is about.
   if (!arguments.certify.empty() && log.empty())
-    writeDiagnostic(arguments.certify + ": not written: the plan is " + toString(report.verdict) +
-                    ", so there is nothing to certify");
+    writeDiagnostic(arguments.certify + ": not written: the plan is " +
+                    toString(results[0].report->verdict) + ", so there is nothing to certify");
   if (!arguments.repair.empty()) {
     if (repair.empty())
       writeDiagnostic(arguments.repair + ": not written: " +
-                      (report.verdict == Verdict::kEquivalent ? "the plan is equivalent as it is"
-                                                              : "no mended plan was proved"));
+                      (results[0].report->verdict == Verdict::kEquivalent
+                           ? "the plan is equivalent as it is"
+                           : "no mended plan was proved"));
     else writeFileAtomically(arguments.repair, repair);
   }
-  return exitCodeFor(report, interruptingSignal());
+  return code;
 }
 
 // What one plan does must not keep the others from being looked at.
@@ -180,11 +183,10 @@ int runSeveral(const Arguments& arguments, const std::vector<std::string>& plans
     PlanResult result;
     result.plan = plan;
     try {
-      result.report = verifyPlan(arguments, plan, progress);
+      result.report = verifyPlan(arguments, plan, progress).report;
       code = worse(code, exitCodeFor(*result.report, interruptingSignal()));
     } catch (const InputError& error) {
-      result.error = error.what();
-      result.inputError = true;
+      result.takeError(error);
       code = worse(
           code, interrupted() ? kExitSignal + interruptingSignal() : kExitInput);  // as in main()
     } catch (const std::bad_alloc&) {
@@ -197,25 +199,51 @@ int runSeveral(const Arguments& arguments, const std::vector<std::string>& plans
     progress.clear();
     try {
       std::ostringstream line;
-      writeVerdictLine(line, result);
-      writeStandardOutput(line.str());
+      writeVerdictLine(line, result, arguments.report.style);
+      writeForPeople(arguments.report, line.str());
     } catch (const std::exception&) {
       unwritten = std::current_exception();  // the JSON report may still be
     }
     results.push_back(std::move(result));
   }
-  deliver([&](std::ostream& out) { writeSummary(out, results, arguments.quiet); },
-          [&] { return plansJsonText(results); }, arguments);
+  try {
+    std::ostringstream text;
+    writeSummary(text, results, arguments.report.style);
+    writeForPeople(arguments.report, text.str());
+  } catch (const std::exception&) {
+    if (!unwritten) unwritten = std::current_exception();
+  }
+  writeReportFiles(arguments.report, results, true, code, nullptr);
   if (unwritten) std::rethrow_exception(unwritten);
   return code;
 }
 
 int runVerify(Arguments arguments) {
   // Not after an hour's work.
-  if (!arguments.json.empty()) checkWritable(arguments.json);
+  if (const std::string wrong = settle(arguments.report); !wrong.empty()) {
+    writeDiagnostic(wrong);
+    return kExitUsage;
+  }
+  checkWritable(arguments.report);
   if (!arguments.certify.empty()) checkWritable(arguments.certify);
   catchInterrupts();
-  const std::vector<std::string> plans = planFiles(arguments.plans);
+  std::vector<std::string> given = arguments.named;
+  given.insert(given.end(), arguments.plans.begin(), arguments.plans.end());
+  if (given.empty()) {
+    writeDiagnostic(
+        "verify: no plan is given, expected one or more files (shardproof verify PLAN)");
+    return kExitUsage;
+  }
+  const std::vector<std::string> plans = reader::expandPlans(given);
+  if (plans.size() > 1 &&
+      (!arguments.report.html.empty() || std::count(plans.begin(), plans.end(), "-") > 0)) {
+    writeDiagnostic(!arguments.report.html.empty()
+                        ? "--html takes one plan, but " + std::to_string(plans.size()) +
+                              " were given"
+                        : "standard input (-) can be the only plan, but " +
+                              std::to_string(plans.size()) + " were given");
+    return kExitUsage;
+  }
   if (!arguments.repair.empty()) {
     if (plans.size() > 1) {
       writeDiagnostic("--repair takes one plan, but " + std::to_string(plans.size()) +
@@ -247,7 +275,7 @@ int runVerify(Arguments arguments) {
     }
     prepareObligationDirectory(directory);
   }
-  Progress progress(!arguments.quiet);
+  Progress progress(!arguments.report.style.quiet);
   arguments.options.checker = arguments.checker == "z3" ? Checker::kZ3 : Checker::kAuto;
   arguments.options.shareClasses = !arguments.noClasses;
   arguments.options.cancel = &interrupted();
@@ -305,10 +333,11 @@ void addVerifyCommand(CLI::App& app, std::function<int()>& run) {
   CLI::App* command = app.add_subcommand(
       "verify", "Prove that a plan computes what its model says, or show where it does not");
   command
-      ->add_option("-p,--plan", arguments->plans,
-                   "The plan: what each rank runs (*.plan.json or .json.gz). Several may be given, "
-                   "and directories of them")
-      ->required()
+      ->add_option("PLAN", arguments->plans,
+                   "The plans: what each rank runs (*.plan.json or .json.gz), or directories of "
+                   "them; -: standard input")
+      ->type_name("");
+  command->add_option("-p,--plan", arguments->named, "The same; may be given several times")
       ->type_name("FILE")
       ->allow_extra_args(false);
   command
@@ -355,8 +384,7 @@ void addVerifyCommand(CLI::App& app, std::function<int()>& run) {
                    "Look proofs up in this file, and leave new ones there; made if there is none")
       ->type_name("FILE")
       ->excludes(noClasses);
-  command->add_option("--json", arguments->json, "Write the complete report to this file as JSON")
-      ->type_name("FILE");
+  addReportOptions(command, arguments->report);
   command
       ->add_option("--certify", arguments->certify,
                    "Where the plan is equivalent, write a proof log to this file (.json or "
@@ -371,7 +399,6 @@ void addVerifyCommand(CLI::App& app, std::function<int()>& run) {
   command->add_flag("--exact-constants", arguments->hlo.exactConstants,
                     "HLO programs: numbers as the texts have them, not as the simplest rational "
                     "that rounds to them");
-  command->add_flag("-q,--quiet", arguments->quiet, "Print the verdict's line only");
   command->footer(kExitCodesHelp);
   command->callback([arguments, &run] { run = [arguments] { return runVerify(*arguments); }; });
 }

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "mutate/bug_lists.h"
+#include "util/similar.h"
 
 namespace shardproof::mutate {
 
@@ -21,7 +22,11 @@ const std::vector<Bug>& bugs() {
 const Bug& findBug(const std::string& name) {
   for (const Bug& bug : bugs())
     if (bug.name == name) return bug;
-  throw MutationError("there is no bug '" + name + "'; --list names them");
+  std::vector<std::string> known;
+  for (const Bug& bug : bugs()) known.emplace_back(bug.name);
+  const std::string meant = didYouMean(name, known);
+  throw UnknownBug("there is no bug '" + name + "'" +
+                   (meant.empty() ? "; --list names them" : meant));
 }
 
 std::vector<NodeRef> sitesOf(const Bug& bug, const PlanGraph& graph, const std::string& file) {

@@ -25,6 +25,12 @@ class MutationError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// There is no such bug.
+class UnknownBug : public MutationError {
+ public:
+  using MutationError::MutationError;
+};
+
 struct Bug {
   std::string_view name;
   std::string_view does;    // one line

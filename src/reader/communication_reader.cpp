@@ -30,7 +30,7 @@ Reduction readReduction(const Value& attributes) {
   const auto value = attributes.find("reduce");
   if (!value) return Reduction::kSum;
   if (const auto reduction = ops::findReduction(value->string())) return *reduction;
-  value->expected("\"sum\", \"mean\", \"max\" or \"min\"");
+  value->expectedOneOf("\"sum\", \"mean\", \"max\" or \"min\"", {"sum", "mean", "max", "min"});
 }
 
 void readAttributes(const Collective& collective, const Value& node, ir::CommunicationDraft& spec) {
@@ -62,7 +62,14 @@ void readGroup(const Value& node, Names& names, ir::CommunicationDraft& spec) {
   if (!axes && !listed)
     node.fail("found neither \"group\" nor \"group_at\", expected exactly one of them");
   if (axes) {
+    if (axes->kind() == ValueKind::kString)
+      axes->expectedAs(
+          "a list", "`group` is a list of axes: write [\"" + std::string(axes->string()) + "\"]");
     for (const Value axis : axes->expectArray()) {
+      if (axis.kind() == ValueKind::kInteger)
+        axis.expectedAs("an axis of the mesh",
+                        "`group` is a list of axes, not of ranks; `group_at` lists members, each "
+                        "by its coordinates");
       const NameId id = names.intern(axis.name());
       if (std::find(spec.groupAxes.begin(), spec.groupAxes.end(), id) != spec.groupAxes.end()) {
         axis.fail("found the axis \"" + std::string(axis.name()) + "\" twice in one group");
@@ -80,6 +87,12 @@ void readGroup(const Value& node, Names& names, ir::CommunicationDraft& spec) {
 
 ir::NamedCoordinates readCoordinates(const Value& value, Names& names) {
   ir::NamedCoordinates out;
+  if (value.kind() == ValueKind::kInteger)
+    value.expectedAs("an object",
+                     "ranks are named by their coordinates: write {\"AXIS\": COORDINATE}");
+  if (value.kind() == ValueKind::kArray)
+    value.expectedAs("an object",
+                     "coordinates have the names of their axes: write {\"AXIS\": COORDINATE}");
   out.reserve(value.expectObject().size());
   for (const Value c : value) {
     const auto k =

@@ -16,14 +16,16 @@ class FileHeader {
   // True when `key` was one of the two.
   bool read(std::string_view key, const Value& value) {
     if (key == "format") {
+      formatSeen_ = true;
       if (value.kind() != ValueKind::kString || value.string() != format_)
         value.expected("\"" + format_ + "\"");
-      formatSeen_ = true;
       return true;
     }
     if (key == "version") {
-      if (value.integer() != 1) value.expected("version 1");
       versionSeen_ = true;
+      if (value.kind() == ValueKind::kString)
+        value.expectedAs("version 1", "it is a number: write 1");
+      if (value.integer() != 1) value.expected("version 1");
       return true;
     }
     return false;

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "ir/slips.h"
 #include "ops/attributes.h"
 #include "ops/collectives.h"
 #include "ops/registry.h"
@@ -46,9 +47,12 @@ ElementKind readDtype(const Value& value) {
   for (const DtypeRow& row : kDtypes) {
     if (row.name == text) return row.kind;
   }
-  value.expected(
+  std::vector<std::string> known;
+  for (const DtypeRow& row : kDtypes) known.emplace_back(row.name);
+  value.expectedOneOf(
       "a torch dtype: a float, int, bool or complex type such as \"float32\", \"int64\", \"bool\", "
-      "\"complex64\"");
+      "\"complex64\"",
+      known);
 }
 
 TensorKind readKind(const Value& value) {
@@ -56,14 +60,19 @@ TensorKind readKind(const Value& value) {
   if (text == "input") return TensorKind::kInput;
   if (text == "parameter") return TensorKind::kParameter;
   if (text == "constant") return TensorKind::kConstant;
-  value.expected(
-      "\"input\", \"parameter\" or \"constant\" (or no \"kind\" for what a node produces)");
+  value.expectedOneOf(
+      "\"input\", \"parameter\" or \"constant\" (or no \"kind\" for what a node produces)",
+      {"input", "parameter", "constant"});
 }
 
 Shape readShape(const Value& value) {
   Shape shape;
   shape.reserve(value.expectArray().size());
-  for (const Value dim : value) shape.push_back(dim.integer(0));
+  for (const Value dim : value) {
+    if (dim.kind() == ValueKind::kString || (dim.kind() == ValueKind::kInteger && dim.isNegative()))
+      dim.expectedAs("a size", "shapes are not dynamic: write the size that this run has");
+    shape.push_back(dim.integer(0));
+  }
   return shape;
 }
 
@@ -174,7 +183,8 @@ AttributeValue readAttribute(const Value& value) {
     case ValueKind::kObject:
       break;
   }
-  value.expected("a number, a string, true, false or a list of integers");
+  value.expectedAs("a number, a string, true, false or a list of integers",
+                   "an attribute that has its default is left out");
 }
 
 Microbatch readMicrobatch(const Value& value) {
@@ -187,13 +197,9 @@ Microbatch readMicrobatch(const Value& value) {
 }
 
 std::string unknownOperator(std::string_view op) {
-  std::string message = "unknown operator \"" + std::string(op) + "\"";
-  const std::vector<std::string> similar = ops::Registry::instance().similar(op);
-  if (similar.empty()) return message + ", expected one of docs/operators.md";
-  message += ", did you mean ";
-  for (std::size_t i = 0; i < std::min<std::size_t>(similar.size(), 3); ++i)
-    message += (i > 0 ? " or \"" : "\"") + similar[i] + "\"";
-  return message + "?";
+  const std::string mend = ir::mendOfOperator(op);
+  return "unknown operator \"" + std::string(op) + "\"" +
+         (mend.empty() ? ", expected one of docs/operators.md" : mend);
 }
 
 // Both lists grow past 32-bit ids only in a file of some hundred GB, but an id that wrapped round
@@ -275,8 +281,14 @@ void GraphReader::readOperator(std::string_view op, const Value& value, Node& no
 }
 
 void GraphReader::readOperands(const Value& value, Node& node) {
-  const Value in = value.require("in").expectArray();
-  const Value out = value.require("out").expectArray();
+  const auto listOf = [&](const char* field) {
+    const Value list = value.require(field);
+    if (list.kind() == ValueKind::kString)
+      list.expectedAs("a list", std::string("`") + field + "` is a list of tensors: write [\"" +
+                                    std::string(list.string()) + "\"]");
+    return list.expectArray();
+  };
+  const Value in = listOf("in"), out = listOf("out");
   const auto nameOf = [&](const Value& v) {
     return v.isNull() ? NameId() : names_.intern(v.name());
   };

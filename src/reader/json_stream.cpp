@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "ir/error_list.h"
+#include "ir/slips.h"
 #include "reader/text_source.h"
 
 namespace shardproof::reader {
@@ -52,8 +54,11 @@ class Handler {
     std::string_view reason = error.what();
     if (const std::size_t cut = reason.find("] "); cut != std::string_view::npos)
       reason.remove_prefix(cut + 2);  // its own error number
-    place_.fail("not valid JSON at byte " + std::to_string(position) + ": " + std::string(reason));
+    place_.fail("not valid JSON at byte " + std::to_string(position) + ": " + std::string(reason) +
+                ir::mendOfText(reason));
   }
+
+  ir::ErrorList& errors() { return errors_; }
 
  private:
   template <class Add>
@@ -65,7 +70,7 @@ class Handler {
     }
     document_.clear();
     add(place_.currentKey());
-    client_.value(states_.back(), place_.currentKey(), document_.root());
+    give();
     return true;
   }
 
@@ -92,14 +97,22 @@ class Handler {
     if (!collecting_) {
       const int state = states_.back();
       states_.pop_back();
-      client_.close(state, place_);
+      errors_.attempt([&] { client_.close(state, place_); });
       return true;
     }
     if (document_.close()) {
       collecting_ = false;
-      client_.value(states_.back(), place_.currentKey(), document_.root());
+      give();
     }
     return true;
+  }
+
+  // The next value is looked at whatever is wrong with this one; but a file of another format is
+  // wrong everywhere.
+  void give() {
+    const bool right = errors_.attempt(
+        [&] { client_.value(states_.back(), place_.currentKey(), document_.root()); });
+    if (!right && states_.size() == 2 && place_.currentKey() == "format") errors_.throwIfAny();
   }
 
   Place place_;
@@ -107,6 +120,7 @@ class Handler {
   StreamClient& client_;
   std::vector<int> states_;  // of the open containers that are shown one by one
   bool collecting_ = false;
+  ir::ErrorList errors_;
 };
 
 }  // namespace
@@ -114,7 +128,14 @@ class Handler {
 std::string readJson(const Input& input, StreamClient& client) {
   TextSource source(input);
   Handler handler(input.name, client);
-  nlohmann::json::sax_parse(TextIterator(&source), TextIterator(), &handler);
+  try {
+    nlohmann::json::sax_parse(TextIterator(&source), TextIterator(), &handler);
+  } catch (const InputErrors&) {
+    throw;                             // these are all
+  } catch (const InputError& error) {  // nothing can be read behind it
+    handler.errors().add(error);
+  }
+  handler.errors().throwIfAny();
   return source.sha256();
 }
 

@@ -28,7 +28,8 @@ class StreamClient {
 };
 
 // Returns the SHA-256 of the text that was read, all of it. Throws InputError with place and byte
-// position on anything that is not JSON.
+// position on anything that is not JSON, and what the client throws: a value that it refuses does
+// not keep the others from being read, so there may be several (InputErrors).
 std::string readJson(const Input& input, StreamClient& client);
 
 }  // namespace shardproof::reader

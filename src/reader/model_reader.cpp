@@ -1,5 +1,6 @@
 #include "reader/model_reader.h"
 
+#include "ir/slips.h"
 #include "reader/file_header.h"
 #include "reader/graph_reader.h"
 #include "reader/json_stream.h"
@@ -58,17 +59,21 @@ class ModelClient : public StreamClient {
     } else if (key == "source") {
       v.string();  // where the file came from: for people only
     } else if (key == "outputs") {
+      outputsSeen_ = true;
       for (const Value output : v.expectArray())
         problem_.model.outputs.push_back(problem_.names.intern(output.name()));
-      outputsSeen_ = true;
     } else if (key == "tensors") {
+      tensorsSeen_ = true;
       v.expectObject();
     } else if (key == "nodes") {
+      nodesSeen_ = true;
       v.expectArray();
     } else {
       v.fail("unknown field \"" + std::string(key) +
              "\", expected only \"format\", \"version\", \"name\", \"source\", \"tensors\", "
-             "\"nodes\" and \"outputs\"");
+             "\"nodes\" and \"outputs\"" +
+             ir::mendOfField(
+                 key, {"format", "version", "name", "source", "tensors", "nodes", "outputs"}));
     }
   }
 

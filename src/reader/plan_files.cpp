@@ -19,4 +19,19 @@ std::vector<std::string> plansIn(const std::string& directory) {
   return found;
 }
 
+std::vector<std::string> expandPlans(const std::vector<std::string>& given) {
+  std::vector<std::string> files;
+  for (const std::string& path : given) {
+    std::error_code error;
+    if (!std::filesystem::is_directory(path, error)) {
+      files.push_back(path);
+      continue;
+    }
+    std::vector<std::string> found = plansIn(path);
+    if (found.empty()) found.push_back(path);
+    files.insert(files.end(), found.begin(), found.end());
+  }
+  return files;
+}
+
 }  // namespace shardproof::reader

@@ -10,4 +10,7 @@ namespace shardproof::reader {
 // be listed.
 std::vector<std::string> plansIn(const std::string& directory);
 
+// A directory stands for the plans in it; one without any for itself, an input error later on.
+std::vector<std::string> expandPlans(const std::vector<std::string>& given);
+
 }  // namespace shardproof::reader

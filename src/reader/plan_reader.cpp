@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "ir/slips.h"
 #include "reader/communication_reader.h"
 #include "reader/file_header.h"
 #include "reader/graph_reader.h"
@@ -16,6 +17,9 @@ namespace {
 
 std::vector<MeshAxis> readMesh(const Value& value) {
   std::vector<MeshAxis> mesh;
+  if (value.kind() == ValueKind::kObject)
+    value.expectedAs("a list",
+                     "axes have an order: write [[\"NAME\", SIZE], ...], the slowest first");
   for (const Value axis : value.expectArray()) {
     if (axis.expectArray().size() != 2) axis.expected("a pair of an axis' name and its size");
     const Value name = *axis.begin();
@@ -31,7 +35,7 @@ Role readRole(const Value& value) {
   if (text == "input") return Role::kInput;
   if (text == "output") return Role::kOutput;
   if (text == "checkpoint") return Role::kCheckpoint;
-  value.expected("\"input\", \"output\" or \"checkpoint\"");
+  value.expectedOneOf("\"input\", \"output\" or \"checkpoint\"", {"input", "output", "checkpoint"});
 }
 
 ir::PartDraft readPart(const Value& value, Names& names) {
@@ -58,12 +62,17 @@ void readBox(const Value& value, ir::ShardDraft& shard) {
 void readSteps(const Value& value, ir::ShardDraft& shard, Names& names) {
   for (const Value step : value.expectObject()) {
     Shape offsets;
+    if (step.kind() == ValueKind::kInteger)
+      step.expectedAs("a list", "`step` has one number for each dimension of the box");
     for (const Value offset : step.expectArray()) offsets.push_back(offset.integer());
     shard.step.emplace_back(names.intern(step.key()), std::move(offsets));
   }
 }
 
 void readSum(const Value& value, ir::ShardDraft& shard, Names& names) {
+  if (value.kind() == ValueKind::kString)
+    value.expectedAs("a list",
+                     "`sum` is a list of axes: write [\"" + std::string(value.string()) + "\"]");
   for (const Value axis : value.expectArray()) shard.sum.push_back(names.intern(axis.name()));
 }
 
@@ -168,12 +177,12 @@ class PlanClient : public StreamClient {
 
   int beginEntry() {
     plan_.lineage.emplace_back();
-    roleSeen_ = false;
+    tensorSeen_ = roleSeen_ = false;
     return kEntry;
   }
 
   void endEntry(const Place& place) const {
-    if (!plan_.lineage.back().tensor.valid()) place.fail("the field \"tensor\" is missing");
+    if (!tensorSeen_) place.fail("the field \"tensor\" is missing");
     if (!roleSeen_) place.fail("the field \"role\" is missing");
   }
 
@@ -193,16 +202,19 @@ class PlanClient : public StreamClient {
     } else if (key == "model") {
       plan_.modelFile = v.name();
     } else if (key == "mesh") {
-      plan_.mesh = readMesh(v);
       meshSeen_ = true;
+      plan_.mesh = readMesh(v);
     } else if (key == "microbatches") {
       plan_.microbatches = static_cast<std::int32_t>(v.integer(1, kMaxMicrobatches));
     } else if (key == "programs" || key == "lineage") {
+      (key == "programs" ? programsSeen_ : lineageSeen_) = true;
       v.expectArray();
     } else {
       v.fail("unknown field \"" + std::string(key) +
              "\", expected only \"format\", \"version\", \"name\", \"source\", \"model\", "
-             "\"mesh\", \"microbatches\", \"programs\" and \"lineage\"");
+             "\"mesh\", \"microbatches\", \"programs\" and \"lineage\"" +
+             ir::mendOfField(key, {"format", "version", "name", "source", "model", "mesh",
+                                   "microbatches", "programs", "lineage"}));
     }
   }
 
@@ -214,27 +226,32 @@ class PlanClient : public StreamClient {
       if (v.string() != "issue") v.expected("\"issue\" (or no \"order\")");
       program.issueOrder = true;
     } else if (key == "tensors") {
+      tensorsSeen_ = true;
       v.expectObject();
     } else if (key == "nodes") {
+      nodesSeen_ = true;
       v.expectArray();
     } else {
       v.fail("unknown field \"" + std::string(key) +
-             "\", expected only \"at\", \"order\", \"tensors\" and \"nodes\"");
+             "\", expected only \"at\", \"order\", \"tensors\" and \"nodes\"" +
+             ir::mendOfField(key, {"at", "order", "tensors", "nodes"}));
     }
   }
 
   void entryField(std::string_view key, const Value& v) {
     ir::EntryDraft& entry = plan_.lineage.back();
     if (key == "tensor") {
+      tensorSeen_ = true;
       entry.tensor = names_.intern(v.name());
     } else if (key == "role") {
-      entry.role = readRole(v);
       roleSeen_ = true;
+      entry.role = readRole(v);
     } else if (key == "shards") {
       v.expectArray();
     } else {
       v.fail("unknown field \"" + std::string(key) +
-             "\", expected only \"tensor\", \"role\" and \"shards\"");
+             "\", expected only \"tensor\", \"role\" and \"shards\"" +
+             ir::mendOfField(key, {"tensor", "role", "shards"}));
     }
   }
 
@@ -244,7 +261,7 @@ class PlanClient : public StreamClient {
   FileHeader header_;
   bool meshSeen_ = false, programsSeen_ = false, lineageSeen_ = false;
   bool tensorsSeen_ = false, nodesSeen_ = false;  // of the current program
-  bool roleSeen_ = false;                         // of the current entry
+  bool tensorSeen_ = false, roleSeen_ = false;    // of the current entry
 };
 
 }  // namespace

@@ -1,10 +1,13 @@
 #include "reader/reader.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
+#include <iostream>
 #include <utility>
 
 #include "ir/complete.h"
+#include "ir/error_list.h"
 #include "reader/hlo/files.h"
 #include "reader/model_reader.h"
 #include "reader/plan_reader.h"
@@ -13,6 +16,8 @@
 namespace shardproof {
 
 namespace {
+
+const std::string kStandardInput = "standard input";
 
 bool isInside(const std::filesystem::path& file, const std::filesystem::path& directory) {
   return !directory.empty() &&
@@ -27,7 +32,7 @@ bool isInside(const std::filesystem::path& file, const std::filesystem::path& di
 std::string modelBeside(const std::string& planFile, const std::string& model) {
   namespace fs = std::filesystem;
   const auto fail = [&](const std::string& message) -> void {
-    throw InputError(planFile, "/model", message);
+    throw InputError(planFile.empty() ? kStandardInput : planFile, "/model", message);
   };
   if (model.empty())
     fail("the plan names no model, expected the file name of one (or the option --model)");
@@ -47,7 +52,7 @@ std::string modelBeside(const std::string& planFile, const std::string& model) {
   const fs::path parent = fs::path(planFile).parent_path();
   const fs::path real = fs::canonical(file, error),
                  directory = fs::canonical(parent.empty() ? "." : parent, error),
-                 realPlan = fs::canonical(planFile, error);
+                 realPlan = planFile.empty() ? directory / "-" : fs::canonical(planFile, error);
   if (error || !(isInside(real, directory) || isInside(real, realPlan.parent_path()))) {
     fail("\"" + file.string() +
          "\" is a symbolic link that leads out of the plan's directory, expected a file inside it "
@@ -56,9 +61,31 @@ std::string modelBeside(const std::string& planFile, const std::string& model) {
   return file.string();
 }
 
+namespace {
+
+// Beside such a plan is what lies in the working directory.
+std::unique_ptr<Problem> readFromStandardInput(const std::optional<std::string>& modelFile) {
+  std::string text;
+  std::array<char, 1 << 16> buffer{};
+  while (std::cin.read(buffer.data(), buffer.size()) || std::cin.gcount() > 0)
+    text.append(buffer.data(), static_cast<std::size_t>(std::cin.gcount()));
+  ir::ProblemDraft draft;
+  ir::ErrorList errors;
+  const bool plan = errors.attempt([&] { reader::readPlan({kStandardInput, text}, draft); });
+  if (plan || modelFile || !draft.plan.modelFile.empty())
+    errors.attempt([&] {
+      reader::readModel(modelFile ? *modelFile : modelBeside("", draft.plan.modelFile), draft);
+    });
+  errors.throwIfAny();
+  return ir::completeProblem(std::move(draft));
+}
+
+}  // namespace
+
 std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile,
                                      const std::string& planFile, const hlo::Options& options,
                                      std::vector<std::string>* assumptions) {
+  if (planFile == "-") return readFromStandardInput(modelFile);
   if (hlo::isHloFile(planFile)) {
     if (!modelFile)
       throw InputError(planFile, "",
@@ -66,8 +93,15 @@ std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile
     return hlo::readHloProblem(*modelFile, planFile, options, assumptions);
   }
   ir::ProblemDraft draft;
-  reader::readPlan(planFile, draft);  // first, as it may name the model
-  reader::readModel(modelFile ? *modelFile : modelBeside(planFile, draft.plan.modelFile), draft);
+  ir::ErrorList errors;
+  // First, as it may name the model; one that cannot be read need not have come to that.
+  const bool plan = errors.attempt([&] { reader::readPlan(planFile, draft); });
+  if (plan || modelFile || !draft.plan.modelFile.empty())
+    errors.attempt([&] {
+      reader::readModel(modelFile ? *modelFile : modelBeside(planFile, draft.plan.modelFile),
+                        draft);
+    });
+  errors.throwIfAny();
   return ir::completeProblem(std::move(draft));
 }
 
@@ -78,8 +112,10 @@ std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile
 
 std::unique_ptr<Problem> readProblemText(std::string_view model, std::string_view plan) {
   ir::ProblemDraft draft;
-  reader::readPlan({"the plan", plan}, draft);
-  reader::readModel({"the model", model}, draft);
+  ir::ErrorList errors;
+  errors.attempt([&] { reader::readPlan({"the plan", plan}, draft); });
+  errors.attempt([&] { reader::readModel({"the model", model}, draft); });
+  errors.throwIfAny();
   return ir::completeProblem(std::move(draft));
 }
 

@@ -19,8 +19,9 @@
 
 namespace shardproof {
 
-// As shardproof/read.h has it; HLO texts are read with `options`, and what was taken for granted of
-// them is left in `assumptions`, which may be null. Throws InputError.
+// As shardproof/read.h has it; a plan that is called "-" is standard input (JSON only); HLO texts
+// are read with `options`, and what was taken for granted of them is left in `assumptions`, which
+// may be null. Throws InputError.
 std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile,
                                      const std::string& planFile, const hlo::Options& options,
                                      std::vector<std::string>* assumptions);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "ir/slips.h"
 #include "shardproof/error.h"
 #include "util/json_pointer.h"
 
@@ -104,6 +105,14 @@ void Value::fail(const std::string& message) const {
 void Value::failAt(const std::string& pointer, const std::string& message) const {
   throw InputError(document_->place_.file(), pointer, message);
 }
+void Value::expectedOneOf(const std::string& what, const std::vector<std::string>& words) const {
+  const bool word = kind() == ValueKind::kString;
+  fail("found " + describe() + ", expected " + what +
+       (word ? ir::mendOfWord(string(), words) : std::string()));
+}
+void Value::expectedAs(const std::string& what, const std::string& mend) const {
+  fail("found " + describe() + ", expected " + what + ": " + mend);
+}
 void Value::expected(const std::string& what) const {
   fail("found " + describe() + ", expected " + what);
 }
@@ -135,6 +144,8 @@ bool Value::boolean() const {
   if (kind() != ValueKind::kBool) expected("true or false");
   return document_->entries_[index_].integer != 0;
 }
+
+bool Value::isNegative() const { return document_->entries_[index_].integer < 0; }
 
 std::int64_t Value::integer(std::int64_t low, std::int64_t high) const {
   const Document::Entry& e = document_->entries_[index_];
@@ -198,7 +209,7 @@ Value Value::expectFields(std::span<const std::string_view> known) const {
   for (const Value member : *this) {
     if (std::find(known.begin(), known.end(), member.key()) == known.end()) {
       member.fail("unknown field \"" + std::string(member.key()) + "\", expected only " +
-                  listNames(known));
+                  listNames(known) + ir::mendOfField(member.key(), {known.begin(), known.end()}));
     }
   }
   return *this;

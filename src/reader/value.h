@@ -27,6 +27,7 @@ class Value {
   bool isNull() const { return kind() == ValueKind::kNull; }
 
   bool boolean() const;
+  bool isNegative() const;  // of an integer
   std::int64_t integer(std::int64_t low = std::numeric_limits<std::int64_t>::min(),
                        std::int64_t high = std::numeric_limits<std::int64_t>::max()) const;
   Rational number() const;                                // exact
@@ -49,6 +50,10 @@ class Value {
   [[noreturn]] void failAt(const std::string& pointer,
                            const std::string& message) const;  // of the same file
   [[noreturn]] void expected(const std::string& what) const;   // "found ..., expected WHAT"
+  // The same, with which of `words` may have been meant; with how to write it.
+  [[noreturn]] void expectedOneOf(const std::string& what,
+                                  const std::vector<std::string>& words) const;
+  [[noreturn]] void expectedAs(const std::string& what, const std::string& mend) const;
 
   class Iterator {
    public:

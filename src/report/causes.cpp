@@ -1,5 +1,8 @@
 #include "report/causes.h"
 
+#include <cmath>
+#include <limits>
+
 namespace shardproof {
 
 namespace {
@@ -13,6 +16,63 @@ NodePlace placeFromJson(const Json& json) {
   place.location = json.at("loc").get<std::string>();
   place.inPlan = json.at("in").get<std::string>() == "plan";
   return place;
+}
+
+Json numbers(const std::vector<double>& values) {
+  Json list = Json::array();
+  for (const double x : values) {  // JSON has no infinity and no NaN
+    if (std::isfinite(x)) list.push_back(x);
+    else list.push_back(std::isnan(x) ? "nan" : x > 0 ? "inf" : "-inf");
+  }
+  return list;
+}
+
+Json toJson(const Cause::Block& block) {
+  if (block.values.empty()) return nullptr;
+  return {{"full", block.full},
+          {"low", block.low},
+          {"extent", block.extent},
+          {"values", numbers(block.values)}};
+}
+
+Cause::Block blockFromJson(const Json& json) {
+  Cause::Block block;
+  if (json.is_null()) return block;
+  block.full = json.at("full").get<Shape>();
+  block.low = json.at("low").get<Shape>();
+  block.extent = json.at("extent").get<Shape>();
+  for (const Json& x : json.at("values")) {
+    if (x.is_number()) block.values.push_back(x.get<double>());
+    else {
+      const auto text = x.get<std::string>();
+      const double infinity = std::numeric_limits<double>::infinity();
+      block.values.push_back(text == "inf"    ? infinity
+                             : text == "-inf" ? -infinity
+                                              : std::numeric_limits<double>::quiet_NaN());
+    }
+  }
+  return block;
+}
+
+Json toJson(const Cause::Compared& compared) {
+  return {{"tensor", compared.tensor},
+          {"at", compared.at},
+          {"model", toJson(compared.model)},
+          {"plan", toJson(compared.plan)},
+          {"rank", compared.rank},
+          {"microbatch", compared.microbatch ? Json(*compared.microbatch) : Json(nullptr)}};
+}
+
+Cause::Compared comparedFromJson(const Json& json) {
+  Cause::Compared compared;
+  compared.tensor = json.at("tensor").get<std::string>();
+  compared.at = json.at("at").get<Shape>();
+  compared.model = blockFromJson(json.at("model"));
+  compared.plan = blockFromJson(json.at("plan"));
+  compared.rank = json.at("rank").get<std::int64_t>();
+  if (!json.at("microbatch").is_null())
+    compared.microbatch = json.at("microbatch").get<std::int32_t>();
+  return compared;
 }
 
 }  // namespace
@@ -32,7 +92,8 @@ Json toJson(const Cause& cause) {
                      {"tensor", f.tensor},
                      {"is", f.is},
                      {"wrong", f.wrong},
-                     {"from", f.from}});
+                     {"from", f.from},
+                     {"numbers", toJson(f.numbers)}});
   Json mend = nullptr;
   if (cause.mend) mend = {{"text", cause.mend->text}, {"proved", cause.mend->proved}};
   return {{"kind", cause.kind},
@@ -43,7 +104,8 @@ Json toJson(const Cause& cause) {
           {"tensors", cause.tensors},
           {"defects", cause.defects},
           {"mend", std::move(mend)},
-          {"found", std::move(found)}};
+          {"found", std::move(found)},
+          {"compared", cause.compared ? toJson(*cause.compared) : Json(nullptr)}};
 }
 
 Cause causeFromJson(const Json& json) {
@@ -60,7 +122,10 @@ Cause causeFromJson(const Json& json) {
   for (const Json& f : json.at("found"))
     cause.found.push_back({placeFromJson(f.at("node")), f.at("tensor").get<std::string>(),
                            f.at("is").get<std::string>(), f.at("wrong").get<bool>(),
-                           f.at("from").get<std::vector<std::string>>()});
+                           f.at("from").get<std::vector<std::string>>(),
+                           blockFromJson(f.value("numbers", Json(nullptr)))});
+  if (const auto compared = json.find("compared"); compared != json.end() && !compared->is_null())
+    cause.compared = comparedFromJson(*compared);
   return cause;
 }
 

@@ -3,7 +3,9 @@
 #include <cmath>
 
 #include "report/causes.h"
+#include "report/exit_codes.h"
 #include "report/totals.h"
+#include "report/version.h"
 
 namespace shardproof {
 namespace {
@@ -93,7 +95,35 @@ Json toJson(const Confirmation& c) { return {{"outcome", toString(c.outcome)}, {
 
 }  // namespace
 
-Json toJson(const Report& report) {
+namespace {
+
+Json tool() { return {{"name", "shardproof"}, {"version", kVersion}}; }
+
+int exitCodeOf(const PlanResult& result) {
+  if (result.report) return exitCodeFor(*result.report, 0);
+  return result.inputError ? kExitInput : kExitInternal;
+}
+
+Json errorJson(const PlanResult& result, int exitCode) {
+  Json errors = Json::array();
+  for (const InputError& error : result.errors)
+    errors.push_back(
+        {{"file", error.file()}, {"pointer", error.pointer()}, {"message", error.inFile()}});
+  return {{"format", "shardproof-report"},
+          {"version", 1},
+          {"tool", tool()},
+          {"plan", result.plan},
+          {"verdict", nullptr},
+          {"exit_code", exitCode},
+          {"error", result.error},
+          {"error_in", result.inputError ? "input" : "program"},
+          {"errors", std::move(errors)},
+          {"more_errors", result.moreErrors}};
+}
+
+}  // namespace
+
+Json toJson(const Report& report, int exitCode) {
   Json stages = Json::array();
   for (const auto& stage : report.stages) stages.push_back(toJson(stage));
   Json causes = Json::array();
@@ -108,7 +138,9 @@ Json toJson(const Report& report) {
   for (const auto& suspect : report.suspects) suspects.push_back(toJson(suspect));
   return {{"format", "shardproof-report"},
           {"version", 1},
+          {"tool", tool()},
           {"verdict", toString(report.verdict)},
+          {"exit_code", exitCode},
           {"confirmation", report.confirmation ? toJson(*report.confirmation) : Json(nullptr)},
           {"reason", report.reason},
           {"interrupted", report.interrupted},
@@ -116,6 +148,7 @@ Json toJson(const Report& report) {
           {"plan", report.plan},
           {"outputs", report.outputs},
           {"outputs_proved", report.outputsProved},
+          {"output_tensors", report.outputTensors},
           {"causes", std::move(causes)},
           {"stages", std::move(stages)},
           {"defects", std::move(defects)},
@@ -125,6 +158,8 @@ Json toJson(const Report& report) {
           {"statistics", toJson(report.statistics)}};
 }
 
+Json toJson(const Report& report) { return toJson(report, exitCodeFor(report, 0)); }
+
 namespace {
 
 std::string textOf(const Json& json) {
@@ -133,22 +168,26 @@ std::string textOf(const Json& json) {
 
 }  // namespace
 
-std::string jsonText(const Report& report) { return textOf(toJson(report)); }
+std::string jsonText(const Report& report, int exitCode) {
+  return textOf(toJson(report, exitCode));
+}
 
-std::string plansJsonText(const std::vector<PlanResult>& results) {
+std::string jsonText(const PlanResult& result, int exitCode) {
+  return textOf(result.report ? toJson(*result.report, exitCode) : errorJson(result, exitCode));
+}
+
+std::string plansJsonText(const std::vector<PlanResult>& results, int exitCode) {
   Json plans = Json::array();
   Totals totals;
   for (const PlanResult& result : results) {
     totals.add(result);
-    if (result.report) plans.push_back(toJson(*result.report));
-    else
-      plans.push_back({{"plan", result.plan},
-                       {"verdict", nullptr},
-                       {"error", result.error},
-                       {"error_in", result.inputError ? "input" : "program"}});
+    plans.push_back(result.report ? toJson(*result.report, exitCodeOf(result))
+                                  : errorJson(result, exitCodeOf(result)));
   }
   return textOf({{"format", "shardproof-reports"},
                  {"version", 1},
+                 {"tool", tool()},
+                 {"exit_code", exitCode},
                  {"plans", std::move(plans)},
                  {"summary",
                   {{"plans", results.size()},

@@ -3,6 +3,14 @@
 
 namespace shardproof {
 
+void PlanResult::takeError(const InputError& thrown) {
+  error = thrown.what();
+  inputError = true;
+  errors = allOf(thrown);
+  const auto* several = dynamic_cast<const InputErrors*>(&thrown);
+  moreErrors = several && several->more();
+}
+
 const char* toString(Verdict verdict) {
   switch (verdict) {
     case Verdict::kEquivalent:

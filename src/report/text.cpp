@@ -1,48 +1,25 @@
 #include "report/text.h"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
-#include <cmath>
-#include <cstdio>
 #include <map>
 #include <ostream>
 #include <set>
-#include <string_view>
+#include <sstream>
 #include <utility>
 
 #include "report/format.h"
+#include "report/text_findings.h"
 #include "report/totals.h"
+#include "shardproof/error.h"
 
 namespace shardproof {
 namespace {
 
-constexpr std::size_t kMaxAssignments = 12;
-constexpr std::size_t kMaxNodes = 8;
 constexpr std::size_t kMaxReasons = 10;
-constexpr std::size_t kMaxNames = 6;
-constexpr std::size_t kMaxDefects = 10, kMaxSuspects = 3, kMaxCauses = 5;
 constexpr std::size_t kMaxRankRanges = 8;
 
-// All digits that the double has: two values that differ must not look the same.
-std::string exact(double value) {
-  if (std::isnan(value)) return "nan";
-  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
-  std::array<char, 40> text{};
-  const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
-  return {text.data(), end};
-}
-
-std::string nameList(const std::vector<std::string>& names) {
-  std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), kMaxNames); ++i)
-    text += (i ? ", " : "") + printable(names[i]);
-  if (names.size() > kMaxNames) text += " and " + grouped(names.size() - kMaxNames) + " more";
-  return text;
-}
-
-void writeVerdict(std::ostream& out, const Report& report) {
-  const std::string plan = printable(report.plan), model = printable(report.model);
+void writeVerdict(std::ostream& out, const Report& report, const TextStyle& style) {
+  const std::string plan = asName(report.plan, style), model = asName(report.model, style);
   const std::string proved = grouped(report.outputsProved) + " of " +
                              counted(report.outputs, "output", "outputs") + " proved";
   switch (report.verdict) {
@@ -58,7 +35,7 @@ void writeVerdict(std::ostream& out, const Report& report) {
     case Verdict::kUndecided:
       out << "UNDECIDED: whether plan " << plan << " computes what model " << model
           << " says could not be settled (" << proved << ")";
-      if (!report.reason.empty()) out << ": " << printable(report.reason);
+      if (!report.reason.empty()) out << ": " << asLine(report.reason, style);
       break;
   }
   out << "\n";
@@ -121,7 +98,7 @@ void writeProof(std::ostream& out, const Report& report) {
   }
 }
 
-void writeWrongLineage(std::ostream& out, const Report& report) {
+void writeWrongLineage(std::ostream& out, const Report& report, const TextStyle& style) {
   std::vector<std::string> names;
   for (const auto& stage : report.stages) {
     if (stage.verdict == StageVerdict::kWrongLineage && !stage.inferred)
@@ -130,10 +107,10 @@ void writeWrongLineage(std::ostream& out, const Report& report) {
   if (names.empty()) return;
   out << "\nWrong lineage: " << counted(names.size(), "checkpoint does", "checkpoints do")
       << " not hold although the outputs do; the lineage is wrong there, not the plan:\n  "
-      << nameList(names) << "\n";
+      << nameList(names, style) << "\n";
 }
 
-void writeUndecided(std::ostream& out, const Report& report) {
+void writeUndecided(std::ostream& out, const Report& report, const TextStyle& style) {
   std::map<std::string, std::vector<std::string>> byReason;
   std::size_t undecided = 0;
   for (const auto& stage : report.stages) {
@@ -147,150 +124,24 @@ void writeUndecided(std::ostream& out, const Report& report) {
   std::stable_sort(reasons.begin(), reasons.end(),
                    [](const auto& a, const auto& b) { return a.second.size() > b.second.size(); });
   out << "\nUndecided: " << counted(undecided, "stage", "stages") << "\n";
-  for (std::size_t i = 0; i < std::min(reasons.size(), kMaxReasons); ++i) {
+  for (std::size_t i = 0; i < std::min(reasons.size(), style.atMost(kMaxReasons)); ++i) {
     const auto& [reason, names] = reasons[i];
-    out << "  " << grouped(names.size()) << "  " << printable(reason) << ": " << nameList(names)
+    out << "  " << grouped(names.size()) << "  " << asLine(reason, style) << ": "
+        << nameList(names, style) << "\n";
+  }
+  if (reasons.size() > style.atMost(kMaxReasons))
+    out << "  and "
+        << counted(reasons.size() - style.atMost(kMaxReasons), "more reason", "more reasons")
         << "\n";
-  }
-  if (reasons.size() > kMaxReasons)
-    out << "  and " << counted(reasons.size() - kMaxReasons, "more reason", "more reasons") << "\n";
 }
 
-void writeNodes(std::ostream& out, const std::vector<NodePlace>& nodes, const std::string& label,
-                const std::string& indent) {
-  const std::size_t shown = std::min(nodes.size(), kMaxNodes);
-  std::size_t place = 0, op = 0;
-  for (std::size_t i = 0; i < shown; ++i) {
-    place = std::max(place, columns(printable(nodes[i].pointer)));
-    op = std::max(op, columns(printable(nodes[i].op)));
-  }
-  for (std::size_t i = 0; i < shown; ++i) {
-    const auto& node = nodes[i];
-    out << (i == 0 ? label : indent) << (node.inPlan ? "plan   " : "model  ")
-        << padded(printable(node.pointer), place) << "  ";
-    if (node.location.empty()) out << printable(node.op);
-    else out << padded(printable(node.op), op) << "  " << printable(node.location);
-    out << "\n";
-  }
-  if (nodes.size() > shown) out << indent << "and " << grouped(nodes.size() - shown) << " more\n";
-}
-
-void writeCounterexample(std::ostream& out, const Counterexample& example) {
-  out << "  differs at:  " << printable(example.element) << " is " << exact(example.logical)
-      << " in the model, " << exact(example.parallel) << " in the plan\n";
-  const std::size_t shown = std::min(example.assignment.size(), kMaxAssignments);
-  if (shown == 0) return;
-  out << "  when:        "
-      << (example.endToEnd ? "(values of the plan's own inputs)"
-                           : "(values of the tensors that this stage starts from)")
-      << "\n";
-  std::size_t element = 0;
-  for (std::size_t i = 0; i < shown; ++i) {
-    element = std::max(element, columns(printable(example.assignment[i].element)));
-  }
-  for (std::size_t i = 0; i < shown; ++i) {
-    const std::string text = exact(example.assignment[i].value);
-    out << "    " << padded(printable(example.assignment[i].element), element) << " = "
-        << (text.front() == '-' ? "" : " ") << text << "\n";
-  }
-  const std::size_t more = example.assignment.size() - shown + example.omitted;
-  if (more > 0) out << "    and " << grouped(more) << " more\n";
-}
-
-void writeDefect(std::ostream& out, const Defect& defect) {
-  const std::string indent(15, ' ');
-  if (!defect.lineage.empty()) out << "  claim:       " << printable(defect.lineage) << "\n";
-  else if (!defect.tensor.empty()) out << "  tensor:      " << printable(defect.tensor) << "\n";
-  if (!defect.ranks.empty())
-    out << (defect.ranks.size() == 1 ? "  rank:        " : "  ranks:       ")
-        << formatRanks(defect.ranks) << "\n";
-  if (defect.microbatch) out << "  microbatch:  " << *defect.microbatch << "\n";
-  writeNodes(out, defect.nodes, "  look at:     ", indent);
-  if (defect.counterexample) writeCounterexample(out, *defect.counterexample);
-}
-
-// "norm.weight, y in 9 places": where a cause shows.
-void writeCause(std::ostream& out, const Cause& cause) {
-  if (cause.mend) {
-    out << (cause.mend->proved ? "  equivalent if: " : "  mend:        ")
-        << printable(cause.mend->text);
-    out << (cause.mend->proved ? "" : " (not proved: what fails here agrees then at random inputs)")
-        << "\n";
-  }
-  if (!cause.tensors.empty()) {
-    out << "  shows in:    " << nameList(cause.tensors);
-    if (cause.defects.size() > 1) out << " (" << grouped(cause.defects.size()) << " places)";
-    out << "\n";
-  }
-  if (!cause.ranks.empty())
-    out << (cause.ranks.size() == 1 ? "  rank:        " : "  ranks:       ")
-        << formatRanks(cause.ranks) << "\n";
-  if (!cause.microbatches.empty())
-    out << (cause.microbatches.size() == 1 ? "  microbatch:  " : "  microbatches: ")
-        << formatRanks(cause.microbatches) << "\n";
-  writeNodes(out, cause.nodes, "  look at:     ", std::string(15, ' '));
-}
-
-void writeCauses(std::ostream& out, const Report& report) {
-  for (std::size_t i = 0; i < std::min(report.causes.size(), kMaxCauses); ++i) {
-    // Of an undecided plan whether it is one of a wrong output is what was not settled.
-    out << (report.verdict == Verdict::kNotEquivalent ? "\nCause " : "\nSuspected cause ") << i + 1
-        << " of " << report.causes.size() << ": " << printable(report.causes[i].sentence) << "\n";
-    writeCause(out, report.causes[i]);
-  }
-  if (report.causes.size() > kMaxCauses)
-    out << "\nand " << counted(report.causes.size() - kMaxCauses, "more cause", "more causes")
-        << " (the JSON report has them)\n";
-}
-
-// The defects that are not told as one of a cause's other places.
-std::vector<char> shownDefects(const Report& report, std::size_t count) {
-  std::vector<char> shown(count, 1);
-  for (const Cause& cause : report.causes)
-    for (std::size_t i = 1; i < cause.defects.size(); ++i)
-      if (cause.defects[i] < count) shown[cause.defects[i]] = 0;
-  return shown;
-}
-
-void writeDefects(std::ostream& out, const Report& report) {
-  const std::vector<char> wanted = shownDefects(report, report.defects.size());
-  for (std::size_t i = 0; i < std::min(report.defects.size(), kMaxDefects); ++i) {
-    if (!wanted[i]) continue;
-    const Defect& defect = report.defects[i];
-    out << "\nDefect " << i + 1 << " of " << report.defects.size() << " (" << toString(defect.kind)
-        << "): " << printable(defect.message) << "\n";
-    writeDefect(out, defect);
-  }
-  if (report.defects.size() > kMaxDefects) {
-    out << "\nand " << counted(report.defects.size() - kMaxDefects, "more defect", "more defects")
-        << " (the JSON report has all)\n";
-  }
-}
-
-void writeSuspects(std::ostream& out, const Report& report) {
-  if (report.suspects.empty()) return;
-  out << "\nSuspects: statements that do not hold where they stand, the earliest first. Whether "
-         "they "
-         "make an output wrong could not be settled.\n";
-  for (std::size_t i = 0; i < std::min(report.suspects.size(), kMaxSuspects); ++i) {
-    out << "\nSuspect " << i + 1 << " of " << report.suspects.size() << ": "
-        << printable(report.suspects[i].message) << "\n";
-    writeDefect(out, report.suspects[i]);
-  }
-  if (report.suspects.size() > kMaxSuspects) {
-    out << "\nand "
-        << counted(report.suspects.size() - kMaxSuspects, "more suspect", "more suspects")
-        << " (the JSON report has them)\n";
-  }
-}
-
-void writeInference(std::ostream& out, const Report& report) {
+void writeInference(std::ostream& out, const Report& report, const TextStyle& style) {
   if (!report.inference) return;
   if (report.inference->lemmas > 0)
     out << "\nLemmas: " << grouped(report.inference->lemmas)
         << " of them are in no file: found by executing a small image of the plan, and proved as "
            "all others (--infer)";
-  else out << "\nLemmas: none was found: " << printable(report.inference->reason);
+  else out << "\nLemmas: none was found: " << asLine(report.inference->reason, style);
 }
 
 void writeStatistics(std::ostream& out, const Statistics& statistics) {
@@ -316,17 +167,17 @@ void writeStatistics(std::ostream& out, const Statistics& statistics) {
   }
 }
 
-void writeDetails(std::ostream& out, const Report& report) {
+void writeDetails(std::ostream& out, const Report& report, const TextStyle& style) {
   if (report.interrupted) out << "Interrupted: this report holds what was done until then.\n";
-  writeCauses(out, report);
-  writeDefects(out, report);
-  writeSuspects(out, report);
+  writeCauses(out, report, style);
+  writeDefects(out, report, style);
+  writeSuspects(out, report, style);
   writeProof(out, report);
-  writeWrongLineage(out, report);
-  writeUndecided(out, report);
-  writeInference(out, report);
+  writeWrongLineage(out, report, style);
+  writeUndecided(out, report, style);
+  writeInference(out, report, style);
   writeStatistics(out, report.statistics);
-  if (report.confirmation) out << "Run:    " << printable(report.confirmation->text) << "\n";
+  if (report.confirmation) out << "Run:    " << asLine(report.confirmation->text, style) << "\n";
 }
 
 }  // namespace
@@ -356,33 +207,88 @@ std::string formatRanks(std::vector<std::int64_t> ranks) {
   return text;
 }
 
+namespace {
+
+std::string detailsOf(const Report& report, const TextStyle& style) {
+  std::ostringstream text;
+  writeDetails(text, report, style);
+  return laidOut(text.str(), style);
+}
+
+// What is wrong with an input, its file named once.
+void writeInputErrors(std::ostream& out, const std::vector<InputError>& errors, bool more) {
+  std::string file;
+  for (const InputError& error : errors) {
+    if (error.file() != file) {
+      file = error.file();
+      const auto count = std::count_if(errors.begin(), errors.end(),
+                                       [&](const InputError& e) { return e.file() == file; });
+      out << printable(file) << ": " << counted(static_cast<std::size_t>(count), "error", "errors")
+          << "\n";
+    }
+    out << "  " << error.inFile() << "\n";
+  }
+  if (more) out << "  and more, which are not looked for\n";
+}
+
+}  // namespace
+
+void writeText(std::ostream& out, const Report& report, const TextStyle& style) {
+  std::ostringstream verdict;
+  writeVerdict(verdict, report, style);
+  out << laidOut(verdict.str(), style);
+  if (!style.quiet) out << detailsOf(report, style);
+}
+
 void writeText(std::ostream& out, const Report& report, bool quiet) {
-  writeVerdict(out, report);
-  if (quiet) return;
-  writeDetails(out, report);
+  TextStyle style;
+  style.quiet = quiet;
+  writeText(out, report, style);
 }
 
-void writeVerdictLine(std::ostream& out, const PlanResult& result) {
-  if (result.report) writeVerdict(out, *result.report);
-  else out << (result.inputError ? "INPUT ERROR: " : "ERROR: ") << printable(result.error) << "\n";
+std::string inputErrorText(const InputError& error, const TextStyle& style) {
+  const auto* several = dynamic_cast<const InputErrors*>(&error);
+  if (!several) return laidOut(error.what(), style);
+  std::ostringstream text;
+  writeInputErrors(text, several->all(), several->more());
+  std::string lines = laidOut(text.str(), style);
+  lines.pop_back();
+  return lines;
 }
 
-void writeSummary(std::ostream& out, const std::vector<PlanResult>& results, bool quiet) {
+void writeVerdictLine(std::ostream& out, const PlanResult& result, const TextStyle& style) {
+  std::ostringstream line;
+  if (result.report) writeVerdict(line, *result.report, style);
+  else {
+    line << (result.inputError ? "INPUT ERROR: " : "ERROR: ") << printable(result.error);
+    if (const std::size_t more = result.errors.size(); more > 1)
+      line << " (and " << counted(more - 1, "more error", "more errors") << ")";
+    line << "\n";
+  }
+  out << laidOut(line.str(), style);
+}
+
+void writeSummary(std::ostream& out, const std::vector<PlanResult>& results,
+                  const TextStyle& style) {
   Totals totals;
+  std::ostringstream text;
   for (const PlanResult& result : results) {
     totals.add(result);
-    if (quiet || !result.report || result.report->verdict == Verdict::kEquivalent) continue;
-    out << "\n== " << printable(result.plan) << "\n";
-    writeDetails(out, *result.report);
+    const bool right = result.report && result.report->verdict == Verdict::kEquivalent;
+    if (style.quiet || right || (!result.report && result.errors.size() < 2)) continue;
+    text << "\n== " << printable(result.plan) << "\n";
+    if (result.report) writeDetails(text, *result.report, style);
+    else writeInputErrors(text, result.errors, result.moreErrors);
   }
-  if (!quiet) out << "\n";
-  out << "Plans:  " << grouped(results.size()) << ": " << grouped(totals.equivalent)
-      << " equivalent, " << grouped(totals.notEquivalent) << " not equivalent, "
-      << grouped(totals.undecided) << " undecided";
-  if (totals.errors > 0) out << ", " << counted(totals.errors, "error", "errors");
-  out << "; " << counted(totals.classes, "class", "classes") << ", of which "
-      << grouped(totals.classesFromCache) << " were proved before; " << seconds(totals.seconds)
-      << "\n";
+  if (!style.quiet) text << "\n";
+  text << "Plans:  " << grouped(results.size()) << ": " << grouped(totals.equivalent)
+       << " equivalent, " << grouped(totals.notEquivalent) << " not equivalent, "
+       << grouped(totals.undecided) << " undecided";
+  if (totals.errors > 0) text << ", " << counted(totals.errors, "error", "errors");
+  text << "; " << counted(totals.classes, "class", "classes") << ", of which "
+       << grouped(totals.classesFromCache) << " were proved before; " << seconds(totals.seconds)
+       << "\n";
+  out << laidOut(text.str(), style);
 }
 
 }  // namespace shardproof

@@ -12,6 +12,7 @@
 #include "generate/generate.h"
 #include "mutate/document.h"
 #include "reader/reader.h"
+#include "report/exit_codes.h"
 #include "report/file.h"
 #include "report/json.h"
 #include "report/text.h"
@@ -104,7 +105,7 @@ void run(const Configuration& configuration, const ExecuteOptions& options, Proo
   if (!configuration.options)
     result.inputs = unchangedSince({configuration.plan, report.model}, wallClock);
   if (options.keep) {
-    writeFileAtomically(options.prefix + ".report.json", jsonText(report));
+    writeFileAtomically(options.prefix + ".report.json", jsonText(report, exitCodeFor(report, 0)));
   } else {  // where the files lay is of no use when they are gone
     for (std::string* file : {&report.model, &report.plan})
       if (file->starts_with(options.prefix))

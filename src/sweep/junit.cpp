@@ -1,38 +1,12 @@
 #include "sweep/junit.h"
 
-#include <cstdio>
 #include <pugixml.hpp>
 #include <sstream>
 
+#include "report/xml_text.h"
+
 namespace shardproof::sweep {
 namespace {
-
-// XML 1.0 has no place for control characters, nor for the last two code points of the first plane,
-// however they are escaped; names of files may hold any bytes.
-std::string xmlText(const std::string& text) {
-  const std::string utf8 =
-      Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace))
-          .get<std::string>();
-  std::string result;
-  for (std::size_t i = 0; i < utf8.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(utf8[i]);
-    const bool noCharacter =
-        utf8.compare(i, 3, "\xef\xbf\xbe") == 0 || utf8.compare(i, 3, "\xef\xbf\xbf") == 0;
-    if (noCharacter) {
-      result += "\xef\xbf\xbd";
-      i += 2;
-    } else {
-      result += byte < 0x20 && byte != '\n' && byte != '\t' ? '?' : utf8[i];
-    }
-  }
-  return result;
-}
-
-std::string inSeconds(double value) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.3f", value);
-  return text;
-}
 
 std::string messageOf(const Result& result, Outcome outcome) {
   switch (outcome) {
@@ -71,7 +45,7 @@ std::string junitText(const Sweep& sweep) {
     pugi::xml_node test = suite.append_child("testcase");
     setText(test, "classname", "shardproof.sweep");
     setText(test, "name", result.name);
-    setText(test, "time", inSeconds(result.seconds()));
+    setText(test, "time", xmlSeconds(result.seconds()));
     seconds += result.seconds();
     const Outcome outcome = outcomeOf(result);
     if (outcome == Outcome::kPassed) continue;
@@ -88,7 +62,7 @@ std::string junitText(const Sweep& sweep) {
     node.append_attribute("failures") = failures;
     node.append_attribute("errors") = errors;
     node.append_attribute("skipped") = skipped;
-    node.append_attribute("time") = inSeconds(seconds).c_str();
+    node.append_attribute("time") = xmlSeconds(seconds).c_str();
   };
   count(suites);
   count(suite);

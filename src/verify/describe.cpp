@@ -188,4 +188,12 @@ Defect describeFailure(const PlanIndex& planIndex, const Stage& stage,
   return defect;
 }
 
+std::vector<std::string> outputNames(const Problem& problem) {
+  std::vector<std::string> names;
+  for (const auto output : problem.model.outputs)
+    names.push_back(
+        problem.names.text(problem.model.graph.tensors[static_cast<std::size_t>(output)].name));
+  return names;
+}
+
 }  // namespace shardproof

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "checker/checker.h"
 #include "ops/registry.h"
@@ -18,5 +19,6 @@ Counterexample renamed(const Counterexample& example, const Stage& from, const S
 // "loss[] == sum over dp, mb of loss.part on pp=1 tp=0".
 std::string claimText(const PlanIndex& planIndex, const Stage& stage, const Equation& claim);
 std::string numberText(double value);
+std::vector<std::string> outputNames(const Problem& problem);  // of the model's outputs
 
 }  // namespace shardproof

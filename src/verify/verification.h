@@ -97,6 +97,8 @@ class Verification {
 
   // Stages are cut in parallel, a batch at a time, and enter their classes in order: numbers do not
   // depend on the number of jobs.
+  // "proving, round 2": rounds beyond the first cut what failed further upstream.
+  void tell(std::size_t done, std::size_t all, const char* phase) const;
   void cutAll(const std::vector<EntryId>& todo);
 
   void enterClass(EntryId e, CutResult result);
@@ -205,6 +207,7 @@ class Verification {
   std::size_t peakWorkerBytes_ = 0;
   bool knownInputs_ = false;  // something is known of the values of some input (KnownInput)
   bool merging_ = false;      // past the first round
+  int round_ = 0;
   std::size_t
       cutSize_ = 0,
       budget_ = 0;  // tensors and operators of the stages cut in this round; how many there may be

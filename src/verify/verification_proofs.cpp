@@ -71,7 +71,7 @@ void Verification::runClasses() {
           state.outcome.reason = result.reason;
         }
         ++done;
-        if (options_.progress) options_.progress(done, order.size(), "proving");
+        tell(done, order.size(), "proving");
       },
       pool);
   for (const std::size_t c : order) release(classes_[c]);

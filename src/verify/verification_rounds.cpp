@@ -50,6 +50,7 @@ void Verification::prove() {
   }
   for (int round = 0;; ++round) {
     merging_ = round > 0;
+    round_ = round;
     if (round == 1) budget_ = kMostGrowth * cutSize_ + kGrowthAllowance;
     cutSize_ = 0;
     cutAndProve(todo);
@@ -137,10 +138,17 @@ Verification::CutResult Verification::cutOne(EntryId e) const {
   return result;
 }
 
+void Verification::tell(std::size_t done, std::size_t all, const char* phase) const {
+  if (!options_.progress) return;
+  const std::string text = round_ == 0 ? phase : phase + (", round " + std::to_string(round_ + 1));
+  options_.progress(done, all, text.c_str());
+}
+
 void Verification::cutAll(const std::vector<EntryId>& todo) {
   constexpr std::size_t kBatch = 128;
   const auto start = Clock::now();
   for (std::size_t from = 0; from < todo.size() && !cancelled(); from += kBatch) {
+    tell(from, todo.size(), "cutting stages");
     const std::size_t count = std::min(kBatch, todo.size() - from);
     std::vector<CutResult> results(count);
     if (merging_ && cutSize_ > budget_) {

@@ -5,6 +5,7 @@
 
 #include <sys/resource.h>
 
+#include "verify/describe.h"
 #include "verify/verification.h"
 
 namespace shardproof {
@@ -42,6 +43,7 @@ void Verification::describeInput() {
   report_.model = problem_.model.file;
   report_.plan = plan_.file;
   report_.outputs = problem_.model.outputs.size();
+  report_.outputTensors = outputNames(problem_);
   Statistics& s = report_.statistics;
   for (const Program& p : plan_.programs) s.programNodes += p.graph.nodes.size();
   s.lineageEntries = plan_.lineage.size();

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "reader/reader.h"
+#include "verify/describe.h"
 #include "verify/with_inference.h"
 
 namespace shardproof {
@@ -17,6 +18,7 @@ Report nothingDone(const Problem& problem) {
   report.reason = "interrupted";
   report.interrupted = true;
   report.outputs = problem.model.outputs.size();
+  report.outputTensors = outputNames(problem);
   return report;
 }
 

@@ -146,7 +146,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       fuzz::require(
           quiet.str().find('\n') + 1 == quiet.str().size() && text.str().starts_with(quiet.str()),
           "the verdict is one line");
-      const auto json = nlohmann::json::parse(jsonText(*result.report));
+      const auto json = nlohmann::json::parse(jsonText(*result.report, 10));
       fuzz::require(json.at("verdict") == toString(result.report->verdict) &&
                         json.at("stages").size() == result.report->stages.size(),
                     "the JSON report says the same");
@@ -156,10 +156,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     fuzz::require(line.str().find('\n') + 1 == line.str().size(), "a plan's line is one line");
     summary << line.str();
   }
-  writeSummary(summary, results, false);
+  writeSummary(summary, results, TextStyle{});
   requireHarmless(summary.str());
-  fuzz::require(nlohmann::json::parse(plansJsonText(results)).at("plans").size() == results.size(),
-                "every plan is in the JSON report");
+  fuzz::require(
+      nlohmann::json::parse(plansJsonText(results, 10)).at("plans").size() == results.size(),
+      "every plan is in the JSON report");
 
   // What a worker sends.
   StageOutcome outcome;

@@ -79,7 +79,8 @@ TEST_F(CommandTest, WrongUsage) {
         "verify --plan x --jobs -1", "verify --plan x --jobs 2000", "verify --plan x --timeout 0",
         "verify --plan x --timeout nan", "verify --plan x --timeout inf",
         "verify --plan x --memory 1", "verify --plan x --memory lots",
-        "verify --plan x --checker cvc5", "verify --plan x y"}) {
+        "verify --plan x --checker cvc5", "verify --plan x --json - --sarif -",
+        "verify x y --html r.html", "verify - y", "help frobnicate"}) {
     const auto r = run(arguments);
     EXPECT_EQ(r.code, 1) << arguments;
     EXPECT_EQ(r.out, "") << arguments;
@@ -267,9 +268,11 @@ TEST_F(CommandTest, WhatCannotBeMutatedIsSaid) {
     EXPECT_TRUE(has(r.err, message)) << r.err;
     EXPECT_FALSE(fs::exists(dir_ / "o.json")) << arguments;
   };
-  fails("mlp.plan.json --bug rope_offset -o o.json", 1, "does not apply anywhere in this plan");
-  fails("mlp.plan.json --bug missing_all_reduce --at /programs/0/nodes/0 -o o.json", 1,
+  fails("mlp.plan.json --bug rope_offset -o o.json", 3, "does not apply anywhere in this plan");
+  fails("mlp.plan.json --bug missing_all_reduce --at /programs/0/nodes/0 -o o.json", 3,
         "does not apply at /programs/0/nodes/0");
+  fails("mlp.plan.json --bug missing_all_reduec -o o.json", 1,
+        "did you mean \"missing_all_reduce\"");
   fails("mlp.plan.json --bug no_such_bug -o o.json", 1, "there is no bug 'no_such_bug'");
   fails("mlp.plan.json --bug missing_all_reduce", 1, "required");
   fails("mlp.plan.json --bug missing_all_reduce --seed 1 --at x -o o.json", 1, "--");

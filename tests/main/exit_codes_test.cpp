@@ -1,4 +1,4 @@
-#include "main/exit_codes.h"
+#include "report/exit_codes.h"
 
 #include <gtest/gtest.h>
 

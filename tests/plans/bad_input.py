@@ -19,6 +19,12 @@ SLOW = os.environ.get("SHARDPROOF_SLOW_TESTS") == "1"
 CRASH_WORDS = ("Traceback", "terminate called", "Assertion", "Sanitizer", "Segmentation", "core dumped", "std::", "basic_string", "vector::", "bad_alloc")
 
 
+def long_message(text):
+    """One line for each of up to 20 errors, for each file one more."""
+    lines = text.splitlines()
+    return len(lines) > 24 or any(len(line) > 2000 for line in lines)
+
+
 def expect_input_error(result, file, pointer):
     """`pointer`: a JSON pointer that the message has to hold, None where the input has no place; or several that are all good."""
     if result.code != INPUT_ERROR:
@@ -31,7 +37,7 @@ def expect_input_error(result, file, pointer):
     if pointers and not any(f"{p}:" in result.err or f"{p}/" in result.err for p in pointers):
         raise Failure(f"the message does not name {' or '.join(pointers)}: {result.err[:300]}")
     crash = [w for w in CRASH_WORDS if w in result.err]
-    if crash or len(result.err) > 2000:
+    if crash or long_message(result.err):
         raise Failure(f"not a message for a user: {result.err[:300]}")
     return result.err.strip().replace(str(pathlib.Path(file).parent) + "/", "")[:150]
 
@@ -128,7 +134,7 @@ def bounded(runner, file, megabytes, seconds, pointer=None, compressed=False):
     took = time.monotonic() - start
     if done.returncode != INPUT_ERROR or file.name not in done.stderr:
         raise Failure(f"exit {done.returncode} with {megabytes} MB: {done.stderr[:300]}")
-    if any(w in done.stderr for w in CRASH_WORDS) or len(done.stderr) > 2000:
+    if any(w in done.stderr for w in CRASH_WORDS) or long_message(done.stderr):
         raise Failure(f"not a message for a user: {done.stderr[:300]}")
     if took > seconds:
         raise Failure(f"took {took:.1f} s")

@@ -11,7 +11,7 @@ import threading
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from document import write_between  # noqa: E402
-from plan_edit import EQUIVALENT, NOT_EQUIVALENT, SLOW, UNDECIDED, USAGE, Failure, Plan, Runner, expect_code, operands, plan_pointers  # noqa: E402
+from plan_edit import DOES_NOT_APPLY, EQUIVALENT, NOT_EQUIVALENT, SLOW, UNDECIDED, Failure, Plan, Runner, expect_code, operands, plan_pointers  # noqa: E402
 
 DEFECTS_LOOKED_AT = 3
 SEEDS = 6 if SLOW else 1
@@ -163,7 +163,7 @@ def mutated(runner, files, outcomes, combination, bug, seed):
 def refused(runner, files, bug):
     """A bug that applies nowhere says so."""
     done = run(runner, "mutate", files["plan"], "--bug", bug, "-o", runner.path("none.json"))
-    if done.returncode != USAGE or "does not apply anywhere" not in done.stderr:
+    if done.returncode != DOES_NOT_APPLY or "does not apply anywhere" not in done.stderr:
         raise Failure(f"mutate: exit {done.returncode}: {done.stderr.strip()}")
 
 

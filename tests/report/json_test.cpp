@@ -17,7 +17,7 @@ using nlohmann::ordered_json;
 TEST(JsonReport, HasEveryKey) {
   Report report = exampleReport();
   report.assumptions = {"the elements of 'ids' lie in [0, 8)"};
-  const ordered_json json = toJson(report);
+  const ordered_json json = toJson(report, 10);
   ASSERT_EQ(json["assumptions"].size(), 1u);
   EXPECT_EQ(json["assumptions"][0], "the elements of 'ids' lie in [0, 8)");
   EXPECT_EQ(json["format"], "shardproof-report");
@@ -75,7 +75,7 @@ TEST(JsonReport, CausesAreWrittenAndRead) {
   cause.found = {{{}, "x", "`x`", false, {}},
                  {{true, "/programs/0/nodes/3", "mul", ""}, "w", "", true, {"x"}}};
   report.causes = {cause, {}};
-  const auto json = ordered_json::parse(jsonText(report));
+  const auto json = ordered_json::parse(jsonText(report, 10));
   ASSERT_EQ(json["causes"].size(), 2u);
   EXPECT_EQ(json["causes"][0]["id"], 1);
   EXPECT_EQ(json["causes"][0]["mend"]["proved"], true);
@@ -89,7 +89,7 @@ TEST(JsonReport, NonFiniteNumbersAreStrings) {
   Report report = exampleReport();
   report.defects[0].counterexample->logical = std::numeric_limits<double>::quiet_NaN();
   report.defects[0].counterexample->assignment[0].value = std::numeric_limits<double>::infinity();
-  const ordered_json json = toJson(report);
+  const ordered_json json = toJson(report, 10);
   EXPECT_EQ(json["defects"][0]["counterexample"]["logical"], "nan");
   EXPECT_EQ(json["defects"][0]["counterexample"]["assignment"][0]["value"], "inf");
 }
@@ -100,18 +100,19 @@ TEST(JsonReport, SeveralPlans) {
   right.statistics.classes = 7;
   right.statistics.classesFromCache = 5;
   const std::vector<PlanResult> results{{"a", exampleReport(), "", false},
-                                        {"b", std::nullopt, "b: /: no plan", true},
+                                        {"b", std::nullopt, "b: no plan", true},
                                         {"c", right, "", false},
                                         {"d", std::nullopt, "d: broken", false}};
-  const ordered_json json = ordered_json::parse(plansJsonText(results));
+  const ordered_json json = ordered_json::parse(plansJsonText(results, 10));
   EXPECT_EQ(json["format"], "shardproof-reports");
   EXPECT_EQ(json["version"], 1);
   ASSERT_EQ(json["plans"].size(), 4u);
-  EXPECT_EQ(json["plans"][0], toJson(exampleReport()));
+  EXPECT_EQ(json["plans"][0], toJson(exampleReport(), 10));
   EXPECT_EQ(
       json["plans"][1],
       ordered_json::parse(
-          R"({"plan": "b", "verdict": null, "error": "b: /: no plan", "error_in": "input"})"));
+          R"({"format": "shardproof-report", "version": 1, "tool": {"name": "shardproof", "version": "0.1.0"}, "plan": "b", "verdict": null, "exit_code": 2,
+      "error": "b: no plan", "error_in": "input", "errors": [], "more_errors": false})"));
   EXPECT_EQ(json["plans"][2]["statistics"]["classes_from_cache"], 5);
   EXPECT_EQ(json["plans"][3]["error_in"], "program");
   EXPECT_EQ(
@@ -122,7 +123,7 @@ TEST(JsonReport, SeveralPlans) {
 }
 
 TEST(JsonReport, EmptyReport) {
-  const ordered_json json = ordered_json::parse(jsonText({}));
+  const ordered_json json = ordered_json::parse(jsonText(Report{}, 5));
   EXPECT_EQ(json["verdict"], "undecided");
   EXPECT_TRUE(json["stages"].is_array());
   EXPECT_TRUE(json["defects"].is_array());
@@ -132,7 +133,7 @@ TEST(JsonReport, EmptyReport) {
 TEST(JsonReport, NamesThatAreNotUtf8StillGiveValidJson) {
   Report report;
   report.plan = "bad\xff.json";
-  EXPECT_EQ(ordered_json::parse(jsonText(report))["plan"], "bad\xef\xbf\xbd.json");
+  EXPECT_EQ(ordered_json::parse(jsonText(report, 10))["plan"], "bad\xef\xbf\xbd.json");
 }
 
 }  // namespace

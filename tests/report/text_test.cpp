@@ -76,19 +76,21 @@ TEST(TextReport, SeveralPlans) {
   right.verdict = Verdict::kEquivalent;
   right.statistics.classesFromCache = 3;
   const std::vector<PlanResult> results{{"a", exampleReport(), "", false},
-                                        {"b", std::nullopt, "b: /: no\tplan", true},
+                                        {"b", std::nullopt, "b: no\tplan", true},
                                         {"c", right, "", false},
                                         {"d", std::nullopt, "d: broken", false}};
   std::ostringstream lines, quiet, whole;
   for (const PlanResult& r : results) writeVerdictLine(lines, r);
-  EXPECT_EQ(lines.str(), text(exampleReport(), true) + "INPUT ERROR: b: /: no\\x09plan\n" +
+  EXPECT_EQ(lines.str(), text(exampleReport(), true) + "INPUT ERROR: b: no\\x09plan\n" +
                              text(right, true) + "ERROR: d: broken\n");
   const std::string summary =
       "Plans:  4: 1 equivalent, 1 not equivalent, 0 undecided, 2 errors; 8 classes, of which 3 "
       "were proved before; 3.0 s\n";
-  writeSummary(quiet, results, true);
+  TextStyle brief;
+  brief.quiet = true;
+  writeSummary(quiet, results, brief);
   EXPECT_EQ(quiet.str(), summary);
-  writeSummary(whole, results, false);
+  writeSummary(whole, results, TextStyle{});
   const std::string details = text(exampleReport()).substr(text(exampleReport(), true).size());
   EXPECT_EQ(whole.str(), "\n== a\n" + details + "\n" + summary);
 }
@@ -150,7 +152,7 @@ TEST(TextReport, LongListsAreCut) {
   const std::string all = text(report);
   EXPECT_TRUE(has(all, "    y[9]                    =  0.1\n    and 37 more\n")) << all;
   EXPECT_TRUE(has(all, "               and 14 more\n")) << all;
-  EXPECT_TRUE(has(all, "\nand 22 more defects (the JSON report has all)\n")) << all;
+  EXPECT_TRUE(has(all, "\nand 22 more defects (--verbose shows all)\n")) << all;
   EXPECT_TRUE(has(all, "  2  reason 0: u0, u15\n")) << all;
   EXPECT_TRUE(has(all, "  and 6 more reasons\n")) << all;
 }

@@ -118,7 +118,7 @@ TEST_F(ConfigTest, BugsArePutInOneByOne) {
 }
 
 TEST_F(ConfigTest, WrongConfigsAreRefusedWithTheirPlace) {
-  expectRefusal(R"("configurations": [])", "/: there is nothing to run");
+  expectRefusal(R"("configurations": [])", "there is nothing to run");
   expectRefusal(R"("plan": [])", "/plan: unknown field \"plan\"");
   expectRefusal(R"("configurations": {})", "/configurations: found an object, expected a list");
   expectRefusal(

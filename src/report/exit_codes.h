@@ -9,6 +9,7 @@ enum ExitCode : int {
   kExitEquivalent = 0,
   kExitUsage = 1,
   kExitInput = 2,
+  kExitDoesNotApply = 3,  // mutate: the plan has no place for the bug
   kExitUndecided = 5,
   kExitInternal = 6,
   kExitNotEquivalent = 10,

@@ -1,0 +1,11 @@
+// `shardproof help [COMMAND]`: what `--help` says.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+namespace shardproof {
+
+void addHelpCommand(CLI::App& app, std::function<int()>& run);
+
+}  // namespace shardproof

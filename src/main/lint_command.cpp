@@ -1,0 +1,104 @@
+#include "main/lint_command.h"
+
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "diagnose/diagnose.h"
+#include "main/report_options.h"
+#include "main/streams.h"
+#include "plan/plan_index.h"
+#include "reader/plan_files.h"
+#include "reader/reader.h"
+#include "report/exit_codes.h"
+#include "report/format.h"
+#include "report/text.h"
+#include "report/text_findings.h"
+
+namespace shardproof {
+
+namespace {
+
+struct Arguments {
+  std::vector<std::string> plans;
+  std::string model;
+  hlo::Options hlo;
+  ReportOptions report;
+};
+
+int lintOne(const Arguments& arguments, const std::string& plan) {
+  const TextStyle& style = arguments.report.style;
+  std::unique_ptr<Problem> problem;
+  std::vector<std::string> assumptions;
+  try {
+    problem = readProblem(arguments.model.empty() ? std::nullopt : std::optional(arguments.model),
+                          plan, arguments.hlo, &assumptions);
+  } catch (const InputError& error) {
+    writeDiagnostic(inputErrorText(error, errorStyle()));
+    return kExitInput;
+  }
+  const PlanIndex index(*problem);
+  Report report;
+  report.plan = problem->plan.file;
+  report.model = problem->model.file;
+  report.verdict = index.defects().empty() ? Verdict::kUndecided : Verdict::kNotEquivalent;
+  report.defects = index.defects();
+  std::ostringstream text;
+  if (report.defects.empty()) {
+    text << "FINE: plan " << asName(plan, style) << " can be read, and can run; nothing is proved ("
+         << counted(problem->plan.programs.size(), "program", "programs") << ", "
+         << counted(problem->plan.lineage.size(), "lineage entry", "lineage entries") << ")\n";
+    std::size_t checkpoints = 0;
+    for (const LineageEntry& entry : problem->plan.lineage)
+      checkpoints += entry.role == Role::kCheckpoint ? 1 : 0;
+    if (checkpoints == 0 && !style.quiet)
+      text << "  There is no lineage of role `checkpoint`: each output is one proof, which is "
+              "slower "
+              "and less often decided.\n";
+  } else {
+    diagnosePlan(*problem, report, problem->plan.modelFile, {});
+    text << "NOT EQUIVALENT: plan " << asName(plan, style) << " cannot run ("
+         << counted(report.defects.size(), "defect", "defects") << ")\n";
+    if (!style.quiet) {
+      writeCauses(text, report, style);
+      writeDefects(text, report, style);
+    }
+  }
+  writeStandardOutput(laidOut(text.str(), style));
+  return report.defects.empty() ? kExitEquivalent : kExitNotEquivalent;
+}
+
+int runLint(Arguments arguments) {
+  settle(arguments.report);
+  int code = kExitEquivalent;
+  for (const std::string& plan : reader::expandPlans(arguments.plans))
+    code = worse(code, lintOne(arguments, plan));
+  return code;
+}
+
+}  // namespace
+
+void addLintCommand(CLI::App& app, std::function<int()>& run) {
+  const auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand(
+      "lint", "Read plans and check that they can run, without proving anything: for exporters");
+  command
+      ->add_option("PLAN", arguments->plans,
+                   "The plans (*.plan.json or .json.gz), or directories of them; -: standard input")
+      ->required()
+      ->type_name("");
+  command
+      ->add_option("-m,--model", arguments->model,
+                   "The logical model, for all plans (default: the file that the plan names, "
+                   "beside it)")
+      ->type_name("FILE");
+  addTextOptions(command, arguments->report);
+  command->footer(
+      "All errors of the files are told, then shapes, assignments, collectives, messages and "
+      "deadlocks.\nExit codes: 0 fine, 10 the plan cannot run, 2 a file cannot be read.");
+  command->callback([arguments, &run] { run = [arguments] { return runLint(*arguments); }; });
+}
+
+}  // namespace shardproof

@@ -1,0 +1,15 @@
+// Words of a command line that are none of ours, and which may have been meant.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+namespace shardproof {
+
+// "unknown option --modle of verify, did you mean "--model"?", or of a command; empty where all
+// words are known. It is asked before what a command requires: what is missing is often there, but
+// misspelt.
+std::string unknownWord(const CLI::App& app, const std::vector<std::string>& words);
+
+}  // namespace shardproof

@@ -340,6 +340,8 @@ class Search {
       for (std::int32_t k = 0; k < problem_.plan.microbatches; ++k) slots.push_back(k);
     }
     Print sum;
+    bool equal = true;  // a share of the same on all: that they add up to the whole would say less
+    Real firstAll = 0;
     for (const Rank r : over(rank, axes)) {
       const ProgramId q = setup_.programs.programOf(r);
       const TensorId other = counterpart(p, t, q);
@@ -348,6 +350,8 @@ class Search {
       for (const std::int32_t s : slots) {
         const Print& one = prints_[setup_.programs.slot(r, first + s)];
         if (one.size == 0) return {};
+        if (sum.size == 0) firstAll = one.all;
+        equal = equal && same(one.all, firstAll, kRounding * one.largest);
         if (sum.size == 0) {
           sum = one;
           continue;
@@ -364,7 +368,7 @@ class Search {
         std::max_element(sum.pivots.begin(), sum.pivots.end(),
                          [](Real a, Real b) { return std::abs(a) < std::abs(b); }) -
         sum.pivots.begin());
-    if (sum.size == 0 || std::abs(sum.pivots[k]) <= tolerance) return places;
+    if (sum.size == 0 || equal || std::abs(sum.pivots[k]) <= tolerance) return places;
     forPlaces(sum.shape, ElementKind::kReal, pivotOf(k, sum.size), sum.pivots[k], tolerance,
               [&](const Place& place) {
                 Real all = 0;

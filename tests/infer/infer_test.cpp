@@ -1,0 +1,226 @@
+#include "shardproof/infer.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "infer/lift.h"
+#include "infer/relations.h"
+#include "infer/subsets.h"
+#include "interpret/run.h"
+#include "ir/clone.h"
+#include "shardproof/verify.h"
+#include "support/problems.h"
+#include "verify/with_inference.h"
+#include "writer/write_problem.h"
+
+namespace shardproof {
+namespace {
+
+using test::draft;
+using test::Draft;
+
+Verdict verdictOf(const Problem& problem) {
+  VerifyOptions options;
+  options.jobs = 1;
+  return verify(problem, options).verdict;
+}
+
+// y = relu(x w1) w2 over two tensor-parallel ranks, rows over two data-parallel ones; no lineage
+// inside.
+Draft twoLayers() {
+  return draft(
+      R"({"tensors": {"x": {"shape": [8, 6], "kind": "input"}, "w1": {"shape": [10, 6], "kind": "parameter"}, "w2": {"shape": [4, 10], "kind": "parameter"},
+                      "h": {"shape": [8, 10]}, "a": {"shape": [8, 10]}, "y": {"shape": [8, 4]}},
+          "nodes": [{"op": "linear", "in": ["x", "w1"], "out": ["h"]}, {"op": "relu", "in": ["h"], "out": ["a"]},
+                    {"op": "linear", "in": ["a", "w2"], "out": ["y"]}], "outputs": ["y"]})",
+      R"({"mesh": [["dp", 2], ["tp", 2]], "programs": [{
+            "tensors": {"x": {"shape": [4, 6], "kind": "input"}, "w1": {"shape": [5, 6], "kind": "parameter"}, "w2": {"shape": [4, 5], "kind": "parameter"},
+                        "lh": {"shape": [4, 5]}, "la": {"shape": [4, 5]}, "part": {"shape": [4, 4]}, "ly": {"shape": [4, 4]}},
+            "nodes": [{"op": "linear", "in": ["x", "w1"], "out": ["lh"]}, {"op": "relu", "in": ["lh"], "out": ["la"]},
+                      {"op": "linear", "in": ["la", "w2"], "out": ["part"]},
+                      {"op": "all_reduce", "in": ["part"], "out": ["ly"], "comm": "c", "group": ["tp"]}]}],
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 6]], "step": {"dp": [4, 0]}, "parts": [{"local": "x"}]}]},
+                      {"tensor": "w1", "role": "input", "shards": [{"box": [[0, 5], [0, 6]], "step": {"tp": [5, 0]}, "parts": [{"local": "w1"}]}]},
+                      {"tensor": "w2", "role": "input", "shards": [{"box": [[0, 4], [0, 5]], "step": {"tp": [0, 5]}, "parts": [{"local": "w2"}]}]},
+                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4], [0, 4]], "step": {"dp": [4, 0]}, "parts": [{"local": "ly"}]}]}]})");
+}
+
+const LineageEntry* entryOf(const Problem& problem, const std::string& local) {
+  for (const LineageEntry& entry : problem.plan.lineage)
+    if (entry.inferred && problem.names.text(entry.shards[0].parts[0].local) == local)
+      return &entry;
+  return nullptr;
+}
+std::string tensorOf(const Problem& problem, const LineageEntry& entry) {
+  return problem.names.text(problem.model.graph.tensors[entry.tensor].name);
+}
+using Steps = std::vector<std::pair<std::int32_t, Shape>>;
+
+TEST(Infer, FindsBoxesAndPartialSums) {
+  const auto problem = test::read(twoLayers());
+  const Inferred inferred = inferLineage(*problem);
+  ASSERT_NE(inferred.problem, nullptr) << inferred.reason;
+  EXPECT_TRUE(inferred.doubtful.empty());
+  const LineageEntry* h = entryOf(*inferred.problem, "lh");
+  ASSERT_NE(h, nullptr);
+  EXPECT_EQ(tensorOf(*inferred.problem, *h), "h");
+  EXPECT_EQ(h->shards[0].box, (decltype(Shard::box){{0, 4}, {0, 5}}));
+  EXPECT_EQ(h->shards[0].step, (Steps{{0, {4, 0}}, {1, {0, 5}}}));
+  const LineageEntry* part = entryOf(*inferred.problem, "part");
+  ASSERT_NE(part, nullptr);
+  EXPECT_EQ(tensorOf(*inferred.problem, *part), "y");
+  EXPECT_EQ(part->shards[0].sum, std::vector<std::int32_t>{1});
+  EXPECT_EQ(part->shards[0].step, (Steps{{0, {4, 0}}}));
+  // What the lineage names already is left alone.
+  EXPECT_EQ(entryOf(*inferred.problem, "ly"), nullptr);
+  EXPECT_EQ(entryOf(*inferred.problem, "x"), nullptr);
+  EXPECT_EQ(verdictOf(*inferred.problem), Verdict::kEquivalent);
+}
+
+// 64 ranks are executed as two: what is found moves by shares of the full sizes.
+TEST(Infer, LiftsSharesToFullSize) {
+  Draft d = draft(
+      R"({"tensors": {"x": {"shape": [4096, 512], "kind": "input"}, "a": {"shape": [4096, 512]}, "b": {"shape": [4096, 512]}, "y": {"shape": [512]}},
+          "nodes": [{"op": "silu", "in": ["x"], "out": ["a"]}, {"op": "square", "in": ["a"], "out": ["b"]},
+                    {"op": "sum", "in": ["b"], "out": ["y"], "attrs": {"dim": 0}}], "outputs": ["y"]})",
+      R"({"mesh": [["dp", 32], ["tp", 2]], "programs": [{
+            "tensors": {"x": {"shape": [64, 512], "kind": "input"}, "la": {"shape": [64, 512]}, "lb": {"shape": [64, 512]}, "part": {"shape": [512]}, "ly": {"shape": [512]}},
+            "nodes": [{"op": "silu", "in": ["x"], "out": ["la"]}, {"op": "square", "in": ["la"], "out": ["lb"]},
+                      {"op": "sum", "in": ["lb"], "out": ["part"], "attrs": {"dim": 0}},
+                      {"op": "all_reduce", "in": ["part"], "out": ["ly"], "comm": "c", "group": ["dp", "tp"]}]}],
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 64], [0, 512]], "step": {"dp": [128, 0], "tp": [64, 0]}, "parts": [{"local": "x"}]}]},
+                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 512]], "parts": [{"local": "ly"}]}]}]})");
+  const auto problem = test::read(d);
+  const Inferred inferred = inferLineage(*problem);
+  ASSERT_NE(inferred.problem, nullptr) << inferred.reason;
+  const LineageEntry* a = entryOf(*inferred.problem, "la");
+  ASSERT_NE(a, nullptr);
+  EXPECT_EQ(tensorOf(*inferred.problem, *a), "a");
+  EXPECT_EQ(a->shards[0].box, (decltype(Shard::box){{0, 64}, {0, 512}}));
+  EXPECT_EQ(a->shards[0].step, (Steps{{0, {128, 0}}, {1, {64, 0}}}));
+  EXPECT_EQ(verdictOf(*inferred.problem), Verdict::kEquivalent);
+}
+
+// Copies are true of all of them; what the same operator makes of the same operands is of use.
+TEST(Infer, ChoosesTheTensorThatTheSameOperatorMakes) {
+  Draft d = draft(
+      R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "c1": {"shape": [4]}, "c2": {"shape": [4]}, "s": {"shape": [4]}, "y": {"shape": [4]}},
+          "nodes": [{"op": "identity", "in": ["x"], "out": ["c1"]}, {"op": "identity", "in": ["c1"], "out": ["c2"]},
+                    {"op": "silu", "in": ["c2"], "out": ["s"]}, {"op": "mul", "in": ["s", "c1"], "out": ["y"]}], "outputs": ["y"]})",
+      R"({"mesh": [["dp", 2]], "programs": [{
+            "tensors": {"x": {"shape": [2], "kind": "input"}, "l1": {"shape": [2]}, "l2": {"shape": [2]}, "ls": {"shape": [2]}, "ly": {"shape": [2]}},
+            "nodes": [{"op": "identity", "in": ["x"], "out": ["l1"]}, {"op": "identity", "in": ["l1"], "out": ["l2"]},
+                      {"op": "silu", "in": ["l2"], "out": ["ls"]}, {"op": "mul", "in": ["ls", "l1"], "out": ["ly"]}]}],
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "x"}]}]},
+                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "ly"}]}]}]})");
+  const auto problem = test::read(d);
+  const Inferred inferred = inferLineage(*problem);
+  ASSERT_NE(inferred.problem, nullptr) << inferred.reason;
+  const LineageEntry *first = entryOf(*inferred.problem, "l1"),
+                     *second = entryOf(*inferred.problem, "l2");
+  ASSERT_TRUE(first != nullptr && second != nullptr);
+  EXPECT_EQ(tensorOf(*inferred.problem, *first), "c1");
+  EXPECT_EQ(tensorOf(*inferred.problem, *second), "c2");
+}
+
+// In a wrong plan what was found is true, what could not be is expected, and the outputs that
+// differ are named: the verdict is the plan's.
+TEST(Infer, AWrongPlanStaysWrong) {
+  Draft d = twoLayers();
+  d.node(0, 3)["group"] = {"dp"};
+  auto problem = test::read(d);
+  const Inferred inferred = inferLineage(*problem);
+  ASSERT_NE(inferred.problem, nullptr) << inferred.reason;
+  EXPECT_EQ(inferred.doubtful, std::vector<EntryId>{EntryId(3)});
+  EXPECT_NE(entryOf(*inferred.problem, "lh"), nullptr);
+  VerifyOptions options;
+  options.jobs = 1;
+  for (const Infer infer : {Infer::kAlways, Infer::kAuto, Infer::kNever}) {
+    auto own = cloneProblem(*problem);
+    EXPECT_EQ(verifyInferring(own, options, infer).verdict, Verdict::kNotEquivalent);
+  }
+}
+
+// A doubt changes the order of the work, not the verdict.
+TEST(Infer, DoubtsAboutARightPlanChangeNothing) {
+  const auto problem = test::read(twoLayers());
+  VerifyOptions options;
+  options.jobs = 1;
+  options.doubtful = {EntryId(3)};
+  EXPECT_EQ(verify(*problem, options).verdict, Verdict::kEquivalent);
+}
+
+// Lemmas that are wrong cost time: the verdict is that of the plan without them.
+TEST(Infer, WrongGuessesAreRefutedOrProveNothing) {
+  for (const bool wrongPlan : {false, true}) {
+    Draft d = twoLayers();
+    if (wrongPlan) d.node(0, 3)["group"] = {"dp"};
+    auto problem = test::read(d);
+    Inferred inferred = inferLineage(*problem);
+    ASSERT_NE(inferred.problem, nullptr);
+    for (LineageEntry& entry : inferred.problem->plan.lineage) {
+      if (!entry.inferred) continue;
+      for (auto& [axis, step] : entry.shards[0].step)
+        for (std::int64_t& s : step) s = 0;  // all ranks have the first part, it says
+      if (!entry.shards[0].sum.empty()) entry.shards[0].sum.clear();
+    }
+    EXPECT_EQ(verdictOf(*inferred.problem),
+              wrongPlan ? Verdict::kNotEquivalent : Verdict::kEquivalent);
+  }
+}
+
+TEST(Infer, DensityIsTheShareOfTensorsThatLineageNames) {
+  const auto problem = test::read(twoLayers());
+  EXPECT_DOUBLE_EQ(lineageDensity(*problem), 0.25);  // ly of lh, la, part, ly
+  const Inferred inferred = inferLineage(*problem);
+  ASSERT_NE(inferred.problem, nullptr);
+  EXPECT_DOUBLE_EQ(lineageDensity(*inferred.problem), 1);
+}
+
+TEST(Infer, OnlyThinLineageIsAddedToByItself) {
+  VerifyOptions options;
+  options.jobs = 1;
+  auto problem = test::read(twoLayers());
+  EXPECT_FALSE(verifyInferring(problem, options, Infer::kAuto).inference.has_value());
+  const Report always = verifyInferring(problem, options, Infer::kAlways);
+  ASSERT_TRUE(always.inference.has_value());
+  EXPECT_EQ(always.inference->lemmas, 3u);
+  EXPECT_EQ(always.verdict, Verdict::kEquivalent);
+}
+
+// Files have none of it unless that is asked for, and then it is read again as any other.
+TEST(Infer, IsWrittenWhereThatIsAskedFor) {
+  const auto problem = test::read(twoLayers());
+  const Inferred inferred = inferLineage(*problem);
+  ASSERT_NE(inferred.problem, nullptr);
+  EXPECT_EQ(planText(*inferred.problem, "m.json"), planText(*problem, "m.json"));
+  const auto again =
+      readProblemText(modelText(*problem), planText(*inferred.problem, "m.json", true));
+  EXPECT_EQ(again->plan.lineage.size(), problem->plan.lineage.size() + inferred.count);
+  EXPECT_EQ(verdictOf(*again), Verdict::kEquivalent);
+  EXPECT_EQ(planText(*withoutInferred(*inferred.problem), ""), planText(*problem, ""));
+}
+
+TEST(Infer, SaysWhyThereIsNothing) {
+  Draft d = twoLayers();
+  d.tensor(0, "lh")["shape"] = {4, 7};
+  const auto problem = test::read(d);
+  const Inferred inferred = inferLineage(*problem);
+  EXPECT_EQ(inferred.problem, nullptr);
+  EXPECT_NE(inferred.reason, "");
+  std::atomic<bool> cancelled{true};
+  InferOptions options;
+  options.cancel = &cancelled;
+  const Inferred stopped = inferLineage(*test::read(twoLayers()), options);
+  EXPECT_EQ(stopped.problem, nullptr);
+  EXPECT_NE(stopped.reason, "");
+}
+
+TEST(Subsets, SmallOnesFirst) {
+  EXPECT_EQ(infer::subsetsOf({0, 3}), (std::vector<std::vector<std::int32_t>>{{0}, {3}, {0, 3}}));
+  EXPECT_TRUE(infer::subsetsOf({}).empty());
+}
+
+}  // namespace
+}  // namespace shardproof

@@ -22,6 +22,7 @@ using Value = interpret::Value<Real>;
 
 constexpr std::uint64_t kSeed = 0x1e44a;
 constexpr std::size_t kMostTried = 512;   // places at which a box may lie
+constexpr std::uint64_t kMostAgain = 3;   // further draws
 constexpr std::size_t kMostPlaces = 128;  // that are kept of one tensor
 // Elements by which a partial sum is looked up: the first, and others where that says nothing.
 constexpr std::size_t kPivots = 3;
@@ -92,6 +93,18 @@ class Search {
     for (const auto& [entry, comparison] :
          interpret::run<Real>(setup_, draw, kApart, limits, {}, hooks).entries)
       if (comparison.first) differing_.emplace_back(entry);
+    // Two tokens that were drawn alike look like one: other draws tell them apart.
+    for (std::uint64_t again = 1; again <= kMostAgain && ambiguous_ > 0; ++again) {
+      dropped_ = ambiguous_ = 0;
+      draw.seed = kSeed + again;
+      interpret::Hooks<Real> filter;
+      filter.ofModel = [&](TensorId t, const Value& value) { keepModel(t, value); };
+      filter.ofPlan = [&](Rank rank, std::int32_t slot, const Value& value) {
+        dropPlaces(rank, slot, value);
+      };
+      interpret::run<Real>(setup_, draw, kApart, limits, {}, filter);
+      if (dropped_ == 0) break;
+    }
   }
 
   Relations relations() {
@@ -125,6 +138,41 @@ class Search {
     interpret::Options options;
     options.checkpoints = false;
     return options;
+  }
+
+  void keepModel(TensorId t, const Value& value) {
+    if (value.element == ElementKind::kComplex) return;
+    Value copy(memory_, value.shape, value.element);
+    std::copy(value.data(), value.data() + value.size(), copy.writable());
+    values_[t] = std::move(copy);
+  }
+
+  static bool severalOfOne(const std::vector<Place>& places) {
+    for (std::size_t i = 1; i < places.size(); ++i)
+      for (std::size_t j = 0; j < i; ++j)
+        if (places[i].tensor == places[j].tensor) return true;
+    return false;
+  }
+
+  // Places at which the tensor is not, at another draw. Where it is at none of them any more, all
+  // stay: what rounding does differs from draw to draw.
+  void dropPlaces(Rank rank, std::int32_t slot, const Value& value) {
+    auto& places = found_[setup_.programs.slot(rank, slot)];
+    if (places.size() < 2 || !severalOfOne(places)) return;
+    Real largest = 0;
+    for (std::int64_t i = 0; i < value.size(); ++i)
+      if (std::isfinite(value.data()[i])) largest = std::max(largest, std::abs(value.data()[i]));
+    std::vector<Place> kept;
+    for (const Place& place : places)
+      if (allOf(place, value.shape, [&](std::int64_t i, Real y) {
+            return same(value.data()[i], y, kRounding * largest);
+          }))
+        kept.push_back(place);
+    if (!kept.empty() && kept.size() < places.size()) {
+      places = std::move(kept);
+      ++dropped_;
+    }
+    ambiguous_ += severalOfOne(places);
   }
 
   void takeModel(TensorId t, const Value& value) {
@@ -229,6 +277,7 @@ class Search {
         places.push_back(place);
       return places.size() == kMostPlaces;
     });
+    ambiguous_ += severalOfOne(places);
     if (!places.empty() || integers) return;
     Print print{value.shape, n, 0, largest, {}};
     for (std::int64_t i = 0; i < n; ++i) {
@@ -393,6 +442,7 @@ class Search {
   std::vector<std::vector<Place>> found_;  // by slot of all ranks
   std::vector<Print> prints_;
   std::vector<EntryId> differing_;
+  std::size_t ambiguous_ = 0, dropped_ = 0;  // tensors at several places of one, and made fewer
 };
 
 }  // namespace

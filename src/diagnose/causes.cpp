@@ -167,8 +167,7 @@ class Collector {
     }
     if (!shown.expected.values.empty()) {
       Cause::Compared compared;
-      compared.tensor =
-          finder.tensorName(numbers.setup().problem.plan.lineage[claim.entry].tensor);
+      compared.tensor = finder.tensorName(numbers.setup().problem.plan.lineage[claim.entry].tensor);
       compared.at = claim.low;
       compared.model = shown.expected;
       compared.plan = shown.actual;

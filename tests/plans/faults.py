@@ -397,13 +397,13 @@ def expect_undecided(done, report, reason):
 
 def worker_stopped(runner):
     """A worker that never returns, here because it was stopped, is killed when its time is over; its stage is undecided, and so is the plan."""
-    return expect_undecided(*run_and(one_large_proof(runner, 40), runner, lambda worker: os.kill(worker, signal.SIGSTOP), "--timeout", "2"), "no answer within 2 s")
+    return expect_undecided(*run_and(one_large_proof(runner, 40), runner, lambda worker: os.kill(worker, signal.SIGSTOP), "--timeout", "2", "--infer", "never"), "no answer within 2 s")
 
 
 def worker_without_memory(runner):
     """A stage that needs more than workers may have is undecided, and says so."""
     place = one_large_proof(runner, 40)
-    done = execute(runner, "verify", "--plan", place.plan, "--json", place.report, "--memory", 16, "--jobs", 2)
+    done = execute(runner, "verify", "--plan", place.plan, "--json", place.report, "--memory", 16, "--jobs", 2, "--infer", "never")
     place.expect_only("report.json")
     return expect_undecided(done, json.loads(place.report.read_text()), "needed more than 16 MB, twice")
 

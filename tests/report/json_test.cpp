@@ -17,7 +17,12 @@ using nlohmann::ordered_json;
 TEST(JsonReport, HasEveryKey) {
   Report report = exampleReport();
   report.assumptions = {"the elements of 'ids' lie in [0, 8)"};
+  EXPECT_TRUE(toJson(report, 10)["inference"].is_null());
+  report.inference = Inference{12, 34, "why"};
+  report.stages[0].inferred = true;
   const ordered_json json = toJson(report, 10);
+  EXPECT_EQ(json["inference"],
+            ordered_json::parse(R"({"lemmas": 12, "local_tensors": 34, "reason": "why"})"));
   ASSERT_EQ(json["assumptions"].size(), 1u);
   EXPECT_EQ(json["assumptions"][0], "the elements of 'ids' lie in [0, 8)");
   EXPECT_EQ(json["format"], "shardproof-report");
@@ -34,7 +39,8 @@ TEST(JsonReport, HasEveryKey) {
       json["stages"][0],
       ordered_json::parse(R"({"tensor": "h", "role": "checkpoint", "entry": 2, "verdict": "proved",
       "method": "normal-form", "reason": "", "class": 0, "logical_nodes": 1, "parallel_nodes": 8, "seconds": 0.25,
-      "reduced_shapes": [{"tensor": "x", "full": [512, 64], "reduced": [4, 2]}], "assumptions": [0, 1]})"));
+      "reduced_shapes": [{"tensor": "x", "full": [512, 64], "reduced": [4, 2]}], "assumptions": [0, 1],
+      "inferred": true})"));
   EXPECT_EQ(json["stages"][2]["verdict"], "wrong-lineage");
   EXPECT_EQ(json["stages"][3]["verdict"], "undecided");
   EXPECT_EQ(json["stages"][3]["method"], "none");

@@ -190,7 +190,7 @@ class Reducer {
     // In numbers: an index that looks something up needs several rows to choose from (with one, all
     // tokens are the same and attention does not depend on scores), and order shows between two
     // positions only.
-    if (options_.numbersOnly) return lookedUp_[c] || absolute_[c] ? 2 : 1;
+    if (options_.numbersOnly) return absolute_[c] ? options_.absoluteApart : lookedUp_[c] ? 2 : 1;
     const std::int64_t variables = std::max(1, variables_[c]);
     return (summed_[c] ? 2 * variables : variables) + options_.extraPositions;
   }
@@ -211,9 +211,14 @@ class Reducer {
         mostVariables_ = std::max(mostVariables_, std::max(1, variables_[c]));
         if (absolute_[c]) reducesAbsolute_ = true;
       }
+      // In numbers inputs may repeat in any way. As many of each value: were nearly all positions
+      // the same, normalisations would leave next to nothing of a difference.
+      const bool even = options_.numbersOnly && !absolute_[c] && !lookedUp_[c];
+      const std::int64_t share = even ? size / count : 1;
       for (std::int64_t e = 0; e < count; ++e) {
         elements.position.push_back(lo + e);
-        elements.weight.push_back(ops::checkedProduct(weight, e + 1 == count ? size - e : 1));
+        elements.weight.push_back(
+            ops::checkedProduct(weight, e + 1 == count ? size - e * share : share));
         elements.places.push_back({c, lo, e, count < size, count < size && e + 1 == count});
       }
     }
@@ -254,9 +259,11 @@ class Reducer {
     std::vector<Elements> perLine(graph_.lines.size());
     std::vector<char> done(graph_.lines.size(), 0);
     std::vector<const ops::ReducedDim*> dimOfGroup(graph_.groupSize.size(), nullptr);
+    std::vector<double> wholeOfGroup(graph_.groupSize.size(), 1);
     for (std::size_t t = 0; t < graph_.dimOfTensor.size(); ++t) {
       std::vector<const ops::ReducedDim*> dims;
       std::int64_t elements = stage_.tensors[t].info.element == ElementKind::kComplex ? 2 : 1;
+      double whole = static_cast<double>(elements);
       for (const std::int32_t g : graph_.dimOfTensor[t]) {
         if (!dimOfGroup[g]) {
           auto dim = std::make_unique<ops::ReducedDim>();
@@ -272,6 +279,9 @@ class Reducer {
               done[l] = 1;
             }
             const Elements& line = perLine[l];
+            wholeOfGroup[g] *= static_cast<double>(
+                graph_.lines[l].absolute ? graph_.lines[l].size
+                                         : static_cast<std::int64_t>(line.position.size()));
             if (static_cast<std::int64_t>(dim->position.size() * line.position.size()) >
                 options_.maxElements)
               throw tooLarge();
@@ -291,9 +301,11 @@ class Reducer {
           reduced.storage.push_back(std::move(dim));
         }
         elements *= dimOfGroup[g]->size();
+        whole *= wholeOfGroup[g];
         if (elements > options_.maxElements) throw tooLarge();
         dims.push_back(dimOfGroup[g]);
       }
+      reduced.wholeElements += whole;
       reduced.dims.push_back(std::move(dims));
     }
     for (std::size_t t = 0; t < graph_.valuesOfTensor.size(); ++t) {

@@ -27,6 +27,8 @@ struct ReductionOptions {
   // often as it likes, so each piece keeps one position and, where it has more, one that stands for
   // all others.
   bool numbersOnly = false;
+  // With numbersOnly: positions kept apart where the absolute position matters and is not kept.
+  int absoluteApart = 2;
   // Dimensions whose absolute position matters (causal masks) keep their full size: needed to
   // evaluate them in numbers.
   bool keepAbsolute = false;
@@ -52,6 +54,7 @@ struct ReducedStage {
   // evaluating it costs.
   double largestIteration = 0;
   bool reducesAbsolute = false;  // a dimension whose absolute position matters was reduced
+  double wholeElements = 0;      // that all tensors would have together with such dimensions whole
 };
 
 // Throws Unsupported when no faithful reduction of a tractable size exists (the stage is undecided

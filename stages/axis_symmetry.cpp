@@ -7,17 +7,19 @@
 
 namespace shardproof {
 
-CollapsedAxis CollapsedAxis::whole(std::int32_t axis, std::int32_t size) {
+CollapsedAxis CollapsedAxis::whole(std::int32_t axis, std::int32_t size, std::int32_t apart) {
   std::vector<std::int32_t> all;
   for (std::int32_t c = 0; c < size; ++c) all.push_back(c);
-  return ofClasses(axis, size, {all});
+  return ofClasses(axis, size, {all}, apart);
 }
 
 CollapsedAxis CollapsedAxis::ofClasses(std::int32_t axis, std::int32_t size,
-                                       const std::vector<std::vector<std::int32_t>>& classes) {
+                                       const std::vector<std::vector<std::int32_t>>& classes,
+                                       std::int32_t most) {
   CollapsedAxis collapsed{axis, size, {}};
   for (const auto& cls : classes) {
-    const std::size_t apart = cls.size() > kApart + 1 ? kApart : cls.size();
+    const auto few = static_cast<std::size_t>(most);
+    const std::size_t apart = cls.size() > few + 1 ? few : cls.size();
     for (std::size_t i = 0; i < apart; ++i) collapsed.kept.emplace_back(cls[i], 1);
     if (apart < cls.size())
       collapsed.kept.emplace_back(cls[apart], static_cast<std::int64_t>(cls.size() - apart));
@@ -32,10 +34,11 @@ std::int64_t CollapsedAxis::weight(std::int64_t coordinate) const {
   return it != kept.end() && it->first == coordinate ? it->second : 0;
 }
 
-AxisSymmetry::AxisSymmetry(const PlanIndex& planIndex, bool collapse) : planIndex_(planIndex) {
+AxisSymmetry::AxisSymmetry(const PlanIndex& planIndex, bool collapse, std::int32_t apart)
+    : planIndex_(planIndex), apart_(apart) {
   // Collapsing pays only where something is left out.
   const auto first = [&](std::int32_t size) {
-    return collapse && size > CollapsedAxis::kApart + 1 ? Collapse::kWhole : Collapse::kNone;
+    return collapse && size > apart_ + 1 ? Collapse::kWhole : Collapse::kNone;
   };
   const Plan& plan = planIndex.problem().plan;
   const auto axes = static_cast<std::int32_t>(plan.mesh.size());
@@ -58,11 +61,11 @@ void AxisSymmetry::set(std::int32_t axis, Collapse collapse) {
     made.claimed = made.all;
   } else {
     if (made.whole) {
-      made.collapsed = CollapsedAxis::whole(axis, size);
+      made.collapsed = CollapsedAxis::whole(axis, size, apart_);
       made.claimed = {0};
     } else {
       const auto& classes = planIndex_.symmetry().classes(axis);
-      made.collapsed = CollapsedAxis::ofClasses(axis, size, classes);
+      made.collapsed = CollapsedAxis::ofClasses(axis, size, classes, apart_);
       // The claim at one coordinate of a class is the claim at all of it.
       for (const auto& cls : classes) made.claimed.push_back(cls.front());
     }
@@ -76,8 +79,8 @@ void AxisSymmetry::set(std::int32_t axis, Collapse collapse) {
 AxisSymmetry::Collapse AxisSymmetry::after(Collapse collapse, std::int32_t axis) const {
   if (collapse != Collapse::kWhole || axis == kMicrobatchAxis) return Collapse::kNone;
   const auto& classes = planIndex_.symmetry().classes(axis);
-  const bool some = std::any_of(classes.begin(), classes.end(), [](const auto& cls) {
-    return cls.size() > CollapsedAxis::kApart + 1;
+  const bool some = std::any_of(classes.begin(), classes.end(), [&](const auto& cls) {
+    return cls.size() > static_cast<std::size_t>(apart_) + 1;
   });
   return some ? Collapse::kClasses : Collapse::kNone;
 }

@@ -34,18 +34,20 @@ class PlanIndex;
 
 // What a mesh axis (or the microbatch axis) is enumerated by in a stage where it is collapsed.
 struct CollapsedAxis {
-  static constexpr std::int32_t kApart =
-      2;  // coordinates of a class that stand for themselves, where there are more than kApart + 1
+  // Coordinates of a class that stand for themselves, where there are more than so many and one. A
+  // proof needs them; where numbers are evaluated, inputs may be the same at all coordinates.
+  static constexpr std::int32_t kApart = 2, kNoneApart = 0;
   std::int32_t axis = 0;  // kMicrobatchAxis for microbatches
   std::int32_t size = 1;  // how many coordinates there are
   // The coordinates that the stage has, ascending, 0 among them, with their weights: how many each
   // of them stands for.
   std::vector<std::pair<std::int32_t, std::int64_t>> kept;
   // All coordinates are one class.
-  static CollapsedAxis whole(std::int32_t axis, std::int32_t size);
+  static CollapsedAxis whole(std::int32_t axis, std::int32_t size, std::int32_t apart = kApart);
   // `classes`: the symmetry classes.
   static CollapsedAxis ofClasses(std::int32_t axis, std::int32_t size,
-                                 const std::vector<std::vector<std::int32_t>>& classes);
+                                 const std::vector<std::vector<std::int32_t>>& classes,
+                                 std::int32_t apart = kApart);
   // 0: not kept.
   std::int64_t weight(std::int64_t coordinate) const;
   friend bool operator==(const CollapsedAxis&, const CollapsedAxis&) = default;
@@ -78,8 +80,9 @@ class AxisSymmetry {
     bool whole = false;      // collapsed as one class
   };
 
-  // `collapse`: whether anything may be.
-  AxisSymmetry(const PlanIndex& planIndex, bool collapse);
+  // `collapse`: whether anything may be. `apart`: of a class, for CollapsedAxis.
+  AxisSymmetry(const PlanIndex& planIndex, bool collapse,
+               std::int32_t apart = CollapsedAxis::kApart);
 
   // kMicrobatchAxis for the microbatches.
   const Axis& of(std::int32_t axis) const {
@@ -103,6 +106,7 @@ class AxisSymmetry {
   Collapse after(Collapse collapse, std::int32_t axis) const;
 
   const PlanIndex& planIndex_;
+  std::int32_t apart_;
   std::vector<Axis> axes_;  // of the mesh, and of microbatches
   std::vector<Collapse> collapse_;
 };

@@ -115,7 +115,7 @@ class Cutter {
 
 Stage cutStages(const PlanIndex& planIndex, const std::vector<EntryId>& entries,
                 const CutOptions& options) {
-  return withRefinement<Stage>(AxisSymmetry(planIndex, options.collapse),
+  return withRefinement<Stage>(AxisSymmetry(planIndex, options.collapse, options.apart),
                                [&](const AxisSymmetry& symmetry) {
                                  const CutContext cut(planIndex, entries, options, symmetry);
                                  return Cutter(cut).run();

@@ -24,6 +24,8 @@ struct CutOptions {
   const std::vector<char>* proved = nullptr;
   // Coordinates of interchangeable axes are collapsed (false: enumerate everything).
   bool collapse = true;
+  // Of these, how many coordinates of a class stand for themselves (stages/axis_symmetry.h).
+  std::int32_t apart = CollapsedAxis::kApart;
   // What is known of the model's tensors for every input (checker/model_facts.h). Without it, of
   // intermediate ones: nothing.
   const ModelFacts* facts = nullptr;

@@ -30,6 +30,8 @@ struct StageOutcome {
   std::string reason;
   bool shortenedMask =
       false;  // the numbers of the counterexample were computed with a reduced mask
+  // ... and again with a finer one, while the whole mask cannot be afforded.
+  bool underCoarseMasks = false;
   // kRefuted: the first claim that differs, and where.
   std::int32_t claim = -1;
   std::vector<EntryId> differingEntries;  // end to end: the lineage entries of all claims that
@@ -51,7 +53,8 @@ struct CheckOptions {
   // decides whether a difference that a stage has shown reaches an output. Causal masks are reduced
   // where they can be (hence are not quite causal), and then the outcome says so
   // (StageOutcome::shortenedMask). With `wholeMasks` what an output shows so is looked for again
-  // with whole masks, which is far more work; it still says so where that cannot be afforded.
+  // with whole masks, which is far more work; where that cannot be afforded it still says so, and
+  // whether a finer mask shows it too (underCoarseMasks).
   bool endToEnd = false;
   bool wholeMasks = false;
 };

@@ -17,6 +17,7 @@ std::string serialize(const StageOutcome& outcome) {
   j["differing_entries"] = outcome.differingEntries;
   j["needs_refinement"] = outcome.needsRefinement;
   j["shortened_mask"] = outcome.shortenedMask;
+  j["under_coarse_masks"] = outcome.underCoarseMasks;
   j["seconds"] = outcome.seconds;
   for (const ReducedShape& s : outcome.reducedShapes)
     j["shapes"].push_back({s.tensor, s.full, s.reduced});
@@ -46,6 +47,7 @@ StageOutcome deserialize(const std::string& text) {
     outcome.differingEntries.emplace_back(e.get<std::int32_t>());
   outcome.needsRefinement = j.at("needs_refinement").get<bool>();
   outcome.shortenedMask = j.at("shortened_mask").get<bool>();
+  outcome.underCoarseMasks = j.at("under_coarse_masks").get<bool>();
   outcome.seconds = j.at("seconds").get<std::map<std::string, double>>();
   if (j.contains("shapes")) {
     for (const json& s : j["shapes"])

@@ -140,6 +140,7 @@ class StageChecker {
   void reduceAgain(const ReductionOptions& options);
 
   void reduceWhole(ReductionOptions options);
+  bool differsUnderAnotherMask(ReductionOptions options);
   // From end to end a difference decides; of one stage it is a hint, and not worth as much.
   void expectAffordable() const;
 

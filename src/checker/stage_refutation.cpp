@@ -3,6 +3,8 @@
 // outputs. What a shortened mask shows is a suspicion until a whole one shows it.
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <set>
 #include "smt/solver.h"
 #include "terms/domain.h"
@@ -22,6 +24,8 @@ constexpr std::int64_t kMostStageElements =
 constexpr double kMostStageTotal = 50e6, kMostStageIteration = 2e6;
 constexpr double kMostConfirmedIteration =
     1e9;  // combinations of indices in one operator, as numbers at full sequence length
+
+constexpr char kTooManyElements[] = "too many elements to be evaluated in numbers";
 
 }  // namespace
 
@@ -90,6 +94,7 @@ void StageChecker::evaluateEndToEnd() {
       if (auto exact = searchClaims()) trial = std::move(exact);
     } catch (const Unsupported&) {
       differing_ = before;
+      outcome_.underCoarseMasks = differsUnderAnotherMask(options);
     }
   }
   if (!trial || differing_.empty()) return;
@@ -99,6 +104,28 @@ void StageChecker::evaluateEndToEnd() {
   outcome_.differingEntries.assign(entries.begin(), entries.end());
   outcome_.verdict = StageVerdict::kRefuted;
   outcome_.method = Method::kNumeric;
+}
+
+// Of a reduced stage, masks and tables of known numbers are coarser: positions of one
+// representative share a row. All else is as at full size.
+bool StageChecker::differsUnderAnotherMask(ReductionOptions options) {
+  constexpr int kFiner = 5;
+  options.numbersOnly = true;
+  options.absoluteApart = kFiner;
+  const std::set<std::int32_t> before = differing_;
+  try {
+    reduceAgain(options);
+    expectAffordable();
+    differing_.clear();
+    searchClaims();
+  } catch (const Unsupported&) {
+    differing_.clear();
+  }
+  const bool differs = std::any_of(differing_.begin(), differing_.end(), [&](std::int32_t c) {
+    return isOutput(c) && before.contains(c);
+  });
+  differing_ = before;
+  return differs;
 }
 
 bool StageChecker::anyOutput(const std::set<std::int32_t>& claims) const {
@@ -126,6 +153,10 @@ std::optional<StageChecker::Trial> StageChecker::searchClaims() {
       break;
     Trial trial;
     const bool differs = attemptAtRandom(k, trial);
+    if (getenv("SPDBG") && options_.endToEnd)
+      fprintf(stderr, "  attempt %d %.2f s differs %d: %s\n", k,
+              std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(),
+              (int)differs, refusal_.c_str());
     const double elapsed =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (differs) {
@@ -141,11 +172,20 @@ std::optional<StageChecker::Trial> StageChecker::searchClaims() {
 }
 
 void StageChecker::reduceAgain(const ReductionOptions& options) {
+  const auto t0 = std::chrono::steady_clock::now();
   reduced_ = reduceStage(stage_, options);
   reductionOptions_ = options;
+  if (getenv("SPDBG") && options_.endToEnd)
+    fprintf(stderr, "  reduce %.2f s total %lld largest %g absolute %d\n",
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - t0).count(),
+            (long long)totalElements(), (double)reduced_.largestIteration,
+            (int)reduced_.reducesAbsolute);
 }
 
 void StageChecker::reduceWhole(ReductionOptions options) {
+  const double most =
+      options_.endToEnd && options_.wholeMasks ? kMostConfirmedTotal : kMostStageTotal;
+  if (reduced_.wholeElements > most) throw Unsupported(kTooManyElements);
   options.keepAbsolute = true;
   options.maxElements = options_.endToEnd ? kMostConfirmedElements : kMostStageElements;
   reduceAgain(options);
@@ -156,7 +196,7 @@ void StageChecker::expectAffordable() const {
   const bool whole = options_.endToEnd && options_.wholeMasks;
   if (static_cast<double>(totalElements()) > (whole ? kMostConfirmedTotal : kMostStageTotal) ||
       reduced_.largestIteration > (whole ? kMostConfirmedIteration : kMostStageIteration)) {
-    throw Unsupported("too many elements to be evaluated in numbers");
+    throw Unsupported(kTooManyElements);
   }
 }
 

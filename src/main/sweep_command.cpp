@@ -44,6 +44,7 @@ struct Arguments {
   std::string config, json, junit, baseline, cache, keep;
   std::string checker = "auto";
   bool resume = false, quiet = false, list = false;
+  Infer infer = Infer::kAuto;
   VerifyOptions options;
 };
 
@@ -191,7 +192,10 @@ class Sweep {
                       {"proofs", proofVersion()},
                       {"checker", arguments.checker},
                       {"timeout_seconds", arguments.options.timeoutSeconds},
-                      {"memory_megabytes", arguments.options.memoryMegabytes}};
+                      {"memory_megabytes", arguments.options.memoryMegabytes},
+                      {"infer", arguments.infer == Infer::kAuto     ? "auto"
+                                : arguments.infer == Infer::kAlways ? "always"
+                                                                    : "never"}};
     // A rebuilt program of the same version may generate or find other things.
     const auto program = sweep::describeFile("/proc/self/exe");
     if (program) sweep_.program["build"] = {{"bytes", program->bytes}, {"crc32", program->crc}};
@@ -265,6 +269,7 @@ class Sweep {
                               " " + printable(configurations_[i].name) + ": ";
     sweep::ExecuteOptions options{
         .verify = arguments_.options,
+        .infer = arguments_.infer,
         .cache = arguments_.cache.empty() ? (scratch / "proofs").string() : arguments_.cache,
         .prefix = (directory / fileNameOf(configurations_[i].name, i)).string(),
         .keep = !arguments_.keep.empty()};
@@ -390,6 +395,7 @@ void addSweepCommand(CLI::App& app, std::function<int()>& run) {
       ->required()
       ->type_name("FILE");
   addVerifyLimits(command, arguments->options, arguments->checker);
+  addInferOption(command, arguments->infer);
   command
       ->add_option("--cache", arguments->cache,
                    "Look proofs up in this file, and leave new ones there; made if there is none "

@@ -307,6 +307,20 @@ int runVerify(Arguments arguments) {
 
 }  // namespace
 
+void addInferOption(CLI::App* command, Infer& infer) {
+  command
+      ->add_option("--infer", infer,
+                   "Lemmas about local tensors that the plan's lineage leaves out, found by "
+                   "executing a small image of it: auto (where it says little, or not enough), "
+                   "always, never")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, Infer>{
+              {"auto", Infer::kAuto}, {"always", Infer::kAlways}, {"never", Infer::kNever}},
+          CLI::ignore_case))
+      ->default_str("auto")
+      ->type_name("WHEN");
+}
+
 void addVerifyLimits(CLI::App* command, VerifyOptions& options, std::string& checker) {
   command->add_option("-j,--jobs", options.jobs, "Worker processes; 0: one per core")
       ->check(CLI::Range(0, 1024))
@@ -346,6 +360,7 @@ void addVerifyCommand(CLI::App& app, std::function<int()>& run) {
           "The logical model, for all plans (default: the file that the plan names, beside it)")
       ->type_name("FILE");
   addVerifyLimits(command, arguments->options, arguments->checker);
+  addInferOption(command, arguments->infer);
   command
       ->add_option("--confirm", arguments->confirmSeconds,
                    "Time for executing the plan, or a smaller one, at random inputs after the "
@@ -365,17 +380,6 @@ void addVerifyCommand(CLI::App& app, std::function<int()>& run) {
                    "Write the mended plan to this file (.json), where one was found and all of it "
                    "was proved")
       ->type_name("FILE");
-  command
-      ->add_option("--infer", arguments->infer,
-                   "Lemmas about local tensors that the plan's lineage leaves out, found by "
-                   "executing a small image of it: auto (where it says little, or not enough), "
-                   "always, never")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, Infer>{
-              {"auto", Infer::kAuto}, {"always", Infer::kAlways}, {"never", Infer::kNever}},
-          CLI::ignore_case))
-      ->default_str("auto")
-      ->type_name("WHEN");
   CLI::Option* noClasses =
       command->add_flag("--no-classes", arguments->noClasses,
                         "Prove every stage, also those that differ only in names");

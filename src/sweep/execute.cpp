@@ -101,7 +101,7 @@ void run(const Configuration& configuration, const ExecuteOptions& options, Proo
 
   VerifyOptions verifyOptions = options.verify;
   verifyOptions.proofs = proofs;
-  Report report = verifyFiles(files.model, files.plan, verifyOptions).report;
+  Report report = verifyFiles(files.model, files.plan, verifyOptions, {}, options.infer).report;
   if (!configuration.options)
     result.inputs = unchangedSince({configuration.plan, report.model}, wallClock);
   if (options.keep) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "shardproof/infer.h"
 #include "shardproof/verify.h"
 #include "sweep/config.h"
 #include "sweep/result.h"
@@ -13,6 +14,7 @@ namespace shardproof::sweep {
 
 struct ExecuteOptions {
   VerifyOptions verify;  // without a store: each process opens the cache itself
+  Infer infer = Infer::kAuto;
   std::string cache;     // file
   std::string prefix;    // files that are made are called PREFIX.model.json, PREFIX.plan.json
   bool keep = false;     // they stay, and PREFIX.report.json with them

@@ -1,6 +1,8 @@
 #include "verify/end_to_end.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <utility>
 
@@ -22,6 +24,11 @@ bool violates(const StageOutcome& outcome, const std::vector<EntryId>& entries) 
   });
 }
 
+// Whether what it shows counts.
+bool counts(const StageOutcome& outcome) {
+  return !outcome.shortenedMask || outcome.underCoarseMasks;
+}
+
 // Whether both sides were evaluated to the end, with a difference or without.
 bool ended(const StageOutcome& outcome) {
   return outcome.verdict == StageVerdict::kRefuted || outcome.reason == kNoDifferenceFound;
@@ -30,75 +37,92 @@ bool ended(const StageOutcome& outcome) {
 class EndToEndCheck {
  public:
   explicit EndToEndCheck(const EndToEndQuestion& question)
-      : q_(question), plan_(question.planIndex.problem().plan) {}
+      : q_(question), plan_(question.planIndex.problem().plan) {
+    for (const EntryId e : q_.topological) {
+      if (plan_.lineage[e].role == Role::kOutput && !q_.proved[e]) outputs_.push_back(e);
+    }
+    cut_.maxNodes = 2 * kMostEndToEndNodes;
+    cut_.proved = &q_.proved;
+  }
 
   EndToEndResult run();
 
  private:
+  // Of all outputs, or of one that shows a difference.
+  std::optional<StageOutcome> evaluateOutputs();
+  void take(const StageOutcome& outcome);
   // The first output whose chain of assumptions contains `lemma`, or -1.
   EntryId nearestOutput(EntryId lemma) const;
   // As evaluate(), with reduced causal masks first; what outputs show so is confirmed with whole
   // ones: on the one of these outputs that takes the least to compute, and only where that one does
   // not show it, on all. Where this cannot be afforded the outcome says that the mask is shortened.
-  std::optional<StageOutcome> evaluateAndConfirm(const std::vector<EntryId>& claimed,
-                                                 const CutOptions& cut);
+  std::optional<StageOutcome> evaluateAndConfirm(const std::vector<EntryId>& claimed);
   // The output among the entries that fewest operators lead to, or -1.
-  EntryId leastOutput(const std::vector<EntryId>& entries, CutOptions cut) const;
+  EntryId leastOutput(const std::vector<EntryId>& entries) const;
   // In numbers, as one stage; nothing when it is too large.
-  std::optional<StageOutcome> evaluate(const std::vector<EntryId>& claimed, CutOptions cut,
+  std::optional<StageOutcome> evaluate(const std::vector<EntryId>& claimed,
                                        bool wholeMasks = false);
   StageOutcome evaluateStage(const Stage& stage, bool wholeMasks);
 
   const EndToEndQuestion& q_;
   const Plan& plan_;
+  std::vector<EntryId> outputs_;  // that are not proved
+  CutOptions cut_;
+  bool decisive_ = false;  // what was evaluated settles all outputs
   EndToEndResult result_;
 };
 
 EndToEndResult EndToEndCheck::run() {
-  std::vector<EntryId> outputs;
-  EntryId first = q_.firstRefuted;
-  for (const EntryId e : q_.topological) {
-    if (plan_.lineage[e].role == Role::kOutput && !q_.proved[e]) outputs.push_back(e);
+  // With inputs that are the same along interchangeable axes there is far less to evaluate. Most
+  // mistakes show with such inputs; what does not is looked for with others.
+  for (const std::int32_t apart : {CollapsedAxis::kNoneApart, CollapsedAxis::kApart}) {
+    cut_.apart = apart;
+    if (auto outcome = evaluateOutputs()) take(*outcome);
+    if (result_.differs) break;
   }
+  return result_;
+}
+
+std::optional<StageOutcome> EndToEndCheck::evaluateOutputs() {
   // The failed lemmas are looked at too: which of them are really wrong, and not just unprovable
   // from what their stage knows?
-  std::vector<EntryId> all = outputs;
+  std::vector<EntryId> all = outputs_;
   for (const EntryId e : q_.failed) {
     if (plan_.lineage[e].role != Role::kOutput) all.push_back(e);
   }
-  CutOptions cut;
-  cut.maxNodes = 2 * kMostEndToEndNodes;
-  cut.proved = &q_.proved;
   // In a large plan first the output that the first failed lemma reaches soonest; that is often
   // enough and always less.
+  EntryId first = q_.firstRefuted;
   if (first < 0 && !q_.failed.empty()) first = q_.failed.front();
   const EntryId nearest =
       first && q_.planIndex.operatorInstances() > kManyInstances ? nearestOutput(first) : EntryId();
   std::optional<StageOutcome> outcome;
   if (nearest >= 0)
-    outcome = evaluateAndConfirm(
-        nearest == first ? std::vector{first} : std::vector{nearest, first}, cut);
-  bool decisive = outcome && violates(*outcome, {nearest}) && !outcome->shortenedMask;
-  if (!decisive) {
-    auto whole = evaluateAndConfirm(all, cut);
-    decisive = whole.has_value();
-    if (whole) outcome = std::move(whole);
-  }
-  if (!outcome) return result_;
-  if (outcome->shortenedMask) {  // a difference that was seen only with another mask than the
-                                 // causal one is none
-    for (const EntryId e : outputs) {
-      if (result_.suspected < 0 && violates(*outcome, {e})) result_.suspected = e;
+    outcome =
+        evaluateAndConfirm(nearest == first ? std::vector{first} : std::vector{nearest, first});
+  decisive_ = outcome && violates(*outcome, {nearest}) && counts(*outcome);
+  if (decisive_) return outcome;
+  auto whole = evaluateAndConfirm(all);
+  decisive_ = whole.has_value();
+  return whole ? std::move(whole) : std::move(outcome);
+}
+
+void EndToEndCheck::take(const StageOutcome& outcome) {
+  if (!counts(outcome)) {  // a difference that was seen only with another mask than the causal one
+    for (const EntryId e : outputs_) {
+      if (result_.suspected < 0 && violates(outcome, {e})) result_.suspected = e;
     }
-    return result_;
+    return;
   }
-  result_.violated.insert(outcome->differingEntries.begin(), outcome->differingEntries.end());
-  result_.evaluated = decisive && ended(*outcome);
-  for (const EntryId e : outputs) {
-    if (result_.shows < 0 && result_.violated.contains(e)) result_.shows = e;
+  for (const EntryId e : outputs_) {
+    if (result_.shows < 0 && violates(outcome, {e})) result_.shows = e;
   }
   result_.differs = result_.shows.valid();
-  return result_;
+  // That inputs of one kind show no difference says nothing of others.
+  if (!result_.differs && cut_.apart < CollapsedAxis::kApart) return;
+  result_.violated.insert(outcome.differingEntries.begin(), outcome.differingEntries.end());
+  result_.evaluated = decisive_ && ended(outcome);
+  result_.underCoarseMasks = result_.differs && outcome.shortenedMask;
 }
 
 EntryId EndToEndCheck::nearestOutput(EntryId lemma) const {
@@ -112,26 +136,32 @@ EntryId EndToEndCheck::nearestOutput(EntryId lemma) const {
   return EntryId();
 }
 
-std::optional<StageOutcome> EndToEndCheck::evaluateAndConfirm(const std::vector<EntryId>& claimed,
-                                                              const CutOptions& cut) {
-  auto outcome = evaluate(claimed, cut);
+std::optional<StageOutcome> EndToEndCheck::evaluateAndConfirm(const std::vector<EntryId>& claimed) {
+  auto outcome = evaluate(claimed);
   const EntryId least =
-      outcome && outcome->shortenedMask ? leastOutput(outcome->differingEntries, cut) : EntryId();
+      outcome && outcome->shortenedMask ? leastOutput(outcome->differingEntries) : EntryId();
   if (least < 0) return outcome;
-  const auto alone = evaluate({least}, cut, true);
-  if (!alone || !ended(*alone) || alone->shortenedMask) return outcome;
-  if (violates(*alone, {least})) {
+  const auto alone = evaluate({least}, true);
+  if (!alone || !ended(*alone)) return outcome;
+  const bool differs = violates(*alone, {least});
+  if (alone->shortenedMask) {
+    outcome->underCoarseMasks = differs && alone->underCoarseMasks;
+    if (outcome->underCoarseMasks) result_.shows = least;
+    return outcome;
+  }
+  if (differs) {
     outcome->shortenedMask = false;
     result_.shows = least;
     return outcome;
   }
   if (claimed.size() == 1) return alone;
-  auto exact = evaluate(claimed, cut, true);
+  auto exact = evaluate(claimed, true);
   return exact && ended(*exact) ? exact : outcome;
 }
 
-EntryId EndToEndCheck::leastOutput(const std::vector<EntryId>& entries, CutOptions cut) const {
+EntryId EndToEndCheck::leastOutput(const std::vector<EntryId>& entries) const {
   EntryId least;
+  CutOptions cut = cut_;
   for (const EntryId e : entries) {
     if (plan_.lineage[e].role != Role::kOutput) continue;
     try {
@@ -147,19 +177,28 @@ EntryId EndToEndCheck::leastOutput(const std::vector<EntryId>& entries, CutOptio
 }
 
 std::optional<StageOutcome> EndToEndCheck::evaluate(const std::vector<EntryId>& claimed,
-                                                    CutOptions cut, bool wholeMasks) {
+                                                    bool wholeMasks) {
+  CutOptions cut = cut_;
   for (;;) {
     std::unique_ptr<Stage> stage;
     try {
       stage = std::make_unique<Stage>(cutStages(q_.planIndex, claimed, cut));
-    } catch (const Unsupported&) {
+    } catch (const Unsupported& u) {
+      if (getenv("SPDBG")) fprintf(stderr, "e2e claimed %zu: %s\n", claimed.size(), u.what());
       return std::nullopt;
     } catch (const CyclicWait& cycle) {
       result_.cycles.push_back(cycle);
       return std::nullopt;
     }
+    if (getenv("SPDBG"))
+      fprintf(stderr, "e2e apart %d claimed %zu nodes %zu logical %zu collapse %d whole %d\n",
+              cut.apart, claimed.size(), stage->nodes.size(), (size_t)stage->logicalNodes(),
+              (int)cut.collapse, (int)wholeMasks);
     if (stage->nodes.size() > kMostEndToEndNodes) return std::nullopt;
     StageOutcome outcome = evaluateStage(*stage, wholeMasks);
+    if (getenv("SPDBG"))
+      fprintf(stderr, "   verdict %d %s shortened %d coarse %d\n", (int)outcome.verdict,
+              outcome.reason.c_str(), (int)outcome.shortenedMask, (int)outcome.underCoarseMasks);
     if (!outcome.needsRefinement || !cut.collapse) return outcome;
     cut.collapse = false;
   }

@@ -34,10 +34,11 @@ struct EndToEndQuestion {
 };
 
 struct EndToEndResult {
-  bool differs = false;        // an output does
-  std::set<EntryId> violated;  // entries that were found wrong
-  bool evaluated = false;      // ... to an end: what is not among them was found equal
-  EntryId shows;               // an output in which the difference shows
+  bool differs = false;           // an output does
+  std::set<EntryId> violated;     // entries that were found wrong
+  bool evaluated = false;         // ... to an end: what is not among them was found equal
+  EntryId shows;                  // an output in which the difference shows
+  bool underCoarseMasks = false;  // ... with two coarse masks; the whole one is too large
   EntryId
       suspected;  // an output that differs with a shortened causal mask, which nothing confirmed
   std::vector<CyclicWait> cycles;  // that were met in cutting

@@ -79,6 +79,10 @@ class Verification {
   // there are rounds.
   bool deepen(EntryId e);
 
+  // A lemma that was found may be true and hide how two things hang together. Where nothing else
+  // helps, what is not proved is cut again as if none had been found: what of it, in order.
+  std::vector<EntryId> withoutInferredLemmas();
+
   static std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }
   const std::string& tensorName(std::int32_t logical) const {
     return problem_.names.text(problem_.model.graph.tensors[logical].name);

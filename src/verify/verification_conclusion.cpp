@@ -13,6 +13,8 @@ namespace shardproof {
 namespace {
 
 constexpr std::size_t kMostDefectsShown = 20;
+constexpr char kUnderCoarseMasks[] =
+    " (evaluated with coarser causal masks, two of them: with the whole one it is too much)";
 
 }  // namespace
 
@@ -219,14 +221,15 @@ void Verification::listDefects() {
     Defect found;
     found.tensor = tensor;
     found.message = "output '" + tensor +
-                    "' of the plan is not what the model computes, evaluated from the inputs";
+                    "' of the plan is not what the model computes, evaluated from the inputs" +
+                    (endToEnd_.underCoarseMasks ? kUnderCoarseMasks : "");
     report_.defects.push_back(std::move(found));
     return;
   }
   if (differs_ && !report_.defects.empty() && endToEnd_.shows >= 0) {
     Defect& first = report_.defects.front();
-    first.message +=
-        "; it shows in output '" + tensorName(plan_.lineage[endToEnd_.shows].tensor) + "'";
+    first.message += "; it shows in output '" + tensorName(plan_.lineage[endToEnd_.shows].tensor) +
+                     "'" + (endToEnd_.underCoarseMasks ? kUnderCoarseMasks : "");
   }
 }
 

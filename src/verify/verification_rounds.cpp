@@ -4,6 +4,8 @@
 // its own with its own proof, and no result of an earlier round is kept for it, so refining can
 // turn "not proved" into "proved" only by a proof (docs/soundness.md, "Refining the cut").
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <set>
 
 #include "plan/checks.h"
@@ -16,6 +18,8 @@ namespace {
 
 // Rounds of refining the cut: each merges the stages that failed into those that relied on them.
 constexpr int kMostRounds = 12;
+// Lemmas that were found and fail one after the other lead nowhere.
+constexpr int kMostInferredRounds = 6;
 // A stage that was merged with failed ones may have this many local tensors, and all those of a
 // round together so many times as many tensors and operators as the first round's stages had (and
 // some): beyond that a proof is out of reach, and cutting alone takes minutes.
@@ -48,18 +52,29 @@ void Verification::prove() {
     conclude();
     return;
   }
+  int last = kMostRounds;
   for (int round = 0;; ++round) {
     merging_ = round > 0;
     round_ = round;
     if (round == 1) budget_ = kMostGrowth * cutSize_ + kGrowthAllowance;
     cutSize_ = 0;
     cutAndProve(todo);
+    if (getenv("SPDBG")) {
+      auto p = chain();
+      fprintf(stderr, "round %d: todo %zu failures %zu notproved %zu cutSize %zu\n", round,
+              todo.size(), failures().size(), (size_t)std::count(p.begin(), p.end(), 0), cutSize_);
+      for (auto e : todo)
+        if (round > 5 && !holds(e))
+          fprintf(stderr, "   %d %s: %s\n", (int)e,
+                  report_.stages[entries_[e].stage].tensor.c_str(),
+                  outcomeOf(e) ? outcomeOf(e)->reason.c_str() : entries_[e].cutFailure.c_str());
+    }
     if (cancelled() || !report_.defects.empty()) break;
     if (round == 0) {
       firstFailures_ = failures();
       firstOutcomes_ = snapshot(firstFailures_);
     }
-    if (allOutputsProved() || round == kMostRounds) break;
+    if (allOutputsProved() || round >= last) break;
     // Also where no stage is refuted: a stage that is wrong may be too large for its own check,
     // and is one round of numbers away from its verdict.
     if (round == 0 && !firstFailures_.empty() && endToEndDiffers()) {
@@ -67,13 +82,7 @@ void Verification::prove() {
       break;
     }
     // Failed checkpoints are no longer assumed; what relied on them is cut again, further up.
-    bool grew = false;
-    for (const EntryId e : failures()) {
-      if (!excluded_[e]) {
-        excluded_[e] = 1;
-        grew = true;
-      }
-    }
+    for (const EntryId e : failures()) excluded_[e] = 1;
     todo.clear();
     for (const EntryId e : topological_) {
       EntryState& state = entries_[e];
@@ -81,10 +90,34 @@ void Verification::prove() {
                                      [&](EntryId f) { return excluded_[f] != 0; });
       if (recut || (!holds(e) && deepen(e))) todo.push_back(e);
     }
-    grew = grew || !todo.empty();
-    if (!grew || todo.empty()) break;
+    if (todo.empty() || round == kMostInferredRounds) {
+      std::vector<EntryId> anew = withoutInferredLemmas();
+      if (!anew.empty()) {
+        todo = std::move(anew);
+        last = round + kMostRounds;
+      }
+    }
+    if (todo.empty()) break;
   }
   conclude();
+}
+
+std::vector<EntryId> Verification::withoutInferredLemmas() {
+  const auto inferred = [&](EntryId e) { return plan_.lineage[e].inferred; };
+  std::vector<EntryId> todo;
+  if (std::none_of(topological_.begin(), topological_.end(),
+                   [&](EntryId e) { return inferred(e) && !excluded_[e]; }))
+    return todo;
+  const auto proved = chain();
+  for (const EntryId e : topological_) {
+    excluded_[e] = inferred(e);
+    if (inferred(e) || proved[e]) continue;
+    entries_[e].deepened.clear();
+    entries_[e].depth = 0;
+    entries_[e].collapse = true;
+    todo.push_back(e);
+  }
+  return todo;
 }
 
 bool Verification::refutesDoubtful(std::vector<EntryId>& todo) {

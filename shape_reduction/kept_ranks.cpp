@@ -1,13 +1,17 @@
 #include "shape_reduction/kept_ranks.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
+#include "ops/registry.h"
 #include "plan/symmetry_classes.h"
 
 namespace shardproof {
 
 namespace {
+
+constexpr std::int32_t kLeastMicrobatches = 2;  // that stay
 
 // Programs cover each rank once (the reader has checked it).
 std::vector<ProgramId> programsOfRanks(const Plan& plan, const MeshView& mesh) {
@@ -26,6 +30,32 @@ std::vector<ProgramId> programsOfRanks(const Plan& plan, const MeshView& mesh) {
     for (const Rank r : ranks) result[r] = p;
   }
   return result;
+}
+
+// That the only microbatches which it names are the summands of running sums, all of them once.
+bool treatsMicrobatchesAlike(const Problem& problem, const Program& program) {
+  const Graph& graph = program.graph;
+  std::map<TensorId, std::vector<std::int32_t>> read;
+  for (const Node& node : graph.nodes) {
+    if (node.microbatch.isOne()) return false;
+    bool some = false, stays = false;
+    for (const Operand& o : graph.in(node)) {
+      const bool one = o.present() && o.microbatch.isOne();
+      if (one) read[o.tensor].push_back(o.microbatch.number());
+      some = some || one;
+      stays = stays || !one || o.microbatch.number() < kLeastMicrobatches;
+    }
+    if (some && !(stays && isRunningSum(problem, graph, node))) return false;
+  }
+  if (std::any_of(program.communications.begin(), program.communications.end(),
+                  [](const CommunicationSpec& spec) { return spec.tag.has_value(); }))
+    return false;
+  return std::all_of(read.begin(), read.end(), [&](auto& of) {
+    std::sort(of.second.begin(), of.second.end());
+    std::vector<std::int32_t> all(static_cast<std::size_t>(problem.plan.microbatches));
+    std::iota(all.begin(), all.end(), 0);
+    return of.second == all;
+  });
 }
 
 }  // namespace
@@ -56,9 +86,29 @@ KeptRanks keepRanks(const Problem& problem, const std::vector<std::int32_t>& per
     std::sort(stay.begin(), stay.end());
     kept.ofAxis.push_back(std::move(stay));
   }
-  kept.microbatches.resize(static_cast<std::size_t>(plan.microbatches));
+  const std::int32_t few = microbatchesAreAlike(problem) ? perClass.back() : plan.microbatches;
+  kept.microbatches.resize(static_cast<std::size_t>(std::min(few, plan.microbatches)));
   std::iota(kept.microbatches.begin(), kept.microbatches.end(), 0);
   return kept;
+}
+
+bool microbatchesAreAlike(const Problem& problem) {
+  const Plan& plan = problem.plan;
+  return std::all_of(plan.programs.begin(), plan.programs.end(),
+                     [&](const Program& p) { return treatsMicrobatchesAlike(problem, p); }) &&
+         std::all_of(plan.lineage.begin(), plan.lineage.end(), [](const LineageEntry& entry) {
+           return std::all_of(entry.shards.begin(), entry.shards.end(), [](const Shard& shard) {
+             return std::none_of(shard.parts.begin(), shard.parts.end(),
+                                 [](const Part& part) { return part.microbatch.isOne(); });
+           });
+         });
+}
+
+bool isRunningSum(const Problem& problem, const Graph& graph, const Node& node) {
+  static const OperatorId kAdd = ops::Registry::instance().find("add");
+  return node.op == kAdd && node.communication < 0 && node.microbatch.isNone() &&
+         node.inCount == 2 && problem.attributes.at(node.attributes).empty() &&
+         graph.in(node)[0].present() && graph.in(node)[1].present();
 }
 
 }  // namespace shardproof

@@ -306,42 +306,62 @@ Attempt attempt(const Problem& problem, const std::vector<std::int32_t>& perClas
   return result;
 }
 
-// How many coordinates of each class stay: few, where there are more than three, and so that axes
-// of different sizes still have different ones.
-std::vector<std::int32_t> fewRanks(const Problem& problem, const ShrinkOptions& options) {
+// A mesh axis, or last the microbatches, as something that smaller plans have less of.
+struct Shrinkable {
+  std::string what;
+  std::int32_t size;
+  std::vector<std::size_t> classes;  // how many are alike
+};
+
+std::vector<Shrinkable> shrinkables(const Problem& problem) {
   const Plan& plan = problem.plan;
-  const std::vector<std::int32_t> whole(plan.mesh.size(), kWhole);
-  const KeptRanks all = keepRanks(problem, whole);
+  const KeptRanks all = keepRanks(problem, std::vector<std::int32_t>(plan.mesh.size() + 1, kWhole));
   const SymmetryClasses symmetry(plan, MeshView(plan.mesh), all.programOfRank);
-  std::vector<std::int32_t> result = whole;
-  std::set<std::pair<std::int64_t, std::int64_t>> sizes{
-      {plan.microbatches, plan.microbatches}};  // new, full
-  std::vector<std::size_t> shrinkable;
+  std::vector<Shrinkable> result;
   for (std::size_t a = 0; a < plan.mesh.size(); ++a) {
-    const auto& classes = symmetry.classes(static_cast<std::int32_t>(a));
-    if (std::any_of(classes.begin(), classes.end(),
-                    [](const auto& c) { return c.size() > at(kSmall); }))
+    Shrinkable axis{"axis " + plan.mesh[a].name + " keeps its ranks", plan.mesh[a].size, {}};
+    for (const auto& c : symmetry.classes(static_cast<std::int32_t>(a)))
+      axis.classes.push_back(c.size());
+    result.push_back(std::move(axis));
+  }
+  const auto microbatches = static_cast<std::size_t>(plan.microbatches);
+  result.push_back({"all microbatches stay", plan.microbatches,
+                    microbatchesAreAlike(problem) ? std::vector{microbatches}
+                                                  : std::vector<std::size_t>(microbatches, 1)});
+  return result;
+}
+
+// How many of each class stay: few, where there are more than three, and so that axes of different
+// sizes still have different ones. Microbatches come last.
+std::vector<std::int32_t> fewRanks(const std::vector<Shrinkable>& axes,
+                                   const ShrinkOptions& options) {
+  std::vector<std::int32_t> result(axes.size(), kWhole);
+  std::set<std::pair<std::int64_t, std::int64_t>> sizes;  // new, full
+  std::vector<std::size_t> shrinkable;
+  for (std::size_t a = 0; a < axes.size(); ++a) {
+    if (std::any_of(axes[a].classes.begin(), axes[a].classes.end(),
+                    [](std::size_t c) { return c > at(kSmall); }))
       shrinkable.push_back(a);
-    else sizes.emplace(plan.mesh[a].size, plan.mesh[a].size);
+    else sizes.emplace(axes[a].size, axes[a].size);
   }
   std::stable_sort(shrinkable.begin(), shrinkable.end(), [&](std::size_t a, std::size_t b) {
-    return plan.mesh[a].size > plan.mesh[b].size;
+    const std::size_t last = axes.size() - 1;
+    return std::tuple(a == last, -axes[a].size) < std::tuple(b == last, -axes[b].size);
   });
   for (const std::size_t a : shrinkable) {
-    const auto& classes = symmetry.classes(static_cast<std::int32_t>(a));
     // Twice as many rather than one more, where that is possible: sizes are mostly powers of two.
     const std::int32_t few = std::max(2, options.ranks);
     for (std::int32_t i = 0;; ++i) {
       const std::int32_t k = i == 0 ? few : i == 1 ? 2 * few : few + i - 1;
       std::int64_t now = 0;
-      for (const auto& c : classes)
-        now += std::min<std::int64_t>(static_cast<std::int64_t>(c.size()), k);
+      for (const std::size_t c : axes[a].classes)
+        now += std::min<std::int64_t>(static_cast<std::int64_t>(c), k);
       const bool collides = std::any_of(sizes.begin(), sizes.end(), [&](const auto& s) {
-        return s.first == now && s.second != plan.mesh[a].size;
+        return s.first == now && s.second != axes[a].size;
       });
-      if ((collides || now >= plan.mesh[a].size) && k <= plan.mesh[a].size) continue;
-      if (now < plan.mesh[a].size) result[a] = k;
-      sizes.emplace(now, plan.mesh[a].size);
+      if ((collides || now >= axes[a].size) && k <= axes[a].size) continue;
+      if (now < axes[a].size) result[a] = k;
+      sizes.emplace(now, axes[a].size);
       break;
     }
   }
@@ -350,7 +370,8 @@ std::vector<std::int32_t> fewRanks(const Problem& problem, const ShrinkOptions& 
 
 Attempt smallest(const Problem& problem, const ShrinkOptions& options,
                  std::vector<std::string>& notes) {
-  const std::vector<std::int32_t> few = fewRanks(problem, options);
+  const std::vector<Shrinkable> all = shrinkables(problem);
+  const std::vector<std::int32_t> few = fewRanks(all, options);
   std::vector<std::int32_t> chosen(few.size(), kWhole);
   std::vector<std::size_t> axes;
   for (std::size_t a = 0; a < few.size(); ++a) {
@@ -361,15 +382,13 @@ Attempt smallest(const Problem& problem, const ShrinkOptions& options,
     return attempt(problem, few, options);
   } catch (const Unsupported& error) {
     if (axes.size() == 1) {
-      notes.push_back("axis " + problem.plan.mesh[axes[0]].name +
-                      " keeps its ranks: " + error.what());
+      notes.push_back(all[axes[0]].what + ": " + error.what());
       return attempt(problem, chosen, options);
     }
   }
   // One after another, the largest first.
-  std::stable_sort(axes.begin(), axes.end(), [&](std::size_t a, std::size_t b) {
-    return problem.plan.mesh[a].size > problem.plan.mesh[b].size;
-  });
+  std::stable_sort(axes.begin(), axes.end(),
+                   [&](std::size_t a, std::size_t b) { return all[a].size > all[b].size; });
   std::optional<Attempt> best;
   for (const std::size_t a : axes) {
     std::vector<std::int32_t> next = chosen;
@@ -378,7 +397,7 @@ Attempt smallest(const Problem& problem, const ShrinkOptions& options,
       best = attempt(problem, next, options);
       chosen = std::move(next);
     } catch (const Unsupported& error) {
-      notes.push_back("axis " + problem.plan.mesh[a].name + " keeps its ranks: " + error.what());
+      notes.push_back(all[a].what + ": " + error.what());
     }
   }
   return best ? std::move(*best) : attempt(problem, chosen, options);

@@ -63,8 +63,25 @@ class Rewriter {
         renumber(spec.peer);
       }
       rewrite(program.graph, relations_.programs[p]);
+      dropSummands(program.graph);
     }
     for (std::size_t e = 0; e < from.lineage.size(); ++e) to.lineage.push_back(lineage(e));
+  }
+
+  // Of microbatches that went.
+  void dropSummands(Graph& graph) const {
+    const auto gone = [&](const Operand& o) {
+      return o.microbatch.isOne() &&
+             kept_.newCoordinate(kMicrobatchAxis, o.microbatch.number()) < 0;
+    };
+    for (Node& node : graph.nodes) {
+      if (!isRunningSum(problem_, graph, node)) continue;
+      Operand* const in = graph.operands.data() + node.firstIn;
+      if (!gone(in[0]) && !gone(in[1])) continue;
+      if (gone(in[0])) std::swap(in[0], in[1]);
+      node.inCount = 1;
+      node.op = ops::Registry::instance().find("identity");
+    }
   }
 
   void renumber(Coordinates& coordinates) const {

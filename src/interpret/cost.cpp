@@ -325,6 +325,47 @@ double keptBytes(const Setup& setup) {
   return bytes;
 }
 
-Cost cost(const Problem& problem) { return cost(Setup(problem, {})); }
+namespace {
+
+double ranksOf(const Plan& plan, const Program& program) {
+  double ranks = 1;
+  for (std::size_t a = 0; a < plan.mesh.size(); ++a) {
+    const bool named = std::any_of(program.at.begin(), program.at.end(),
+                                   [&](const auto& c) { return at(c.first) == a; });
+    if (!named) ranks *= plan.mesh[a].size;
+  }
+  return ranks;
+}
+
+double timesOf(const Plan& plan, Microbatch microbatch) {
+  return microbatch.isEach() ? plan.microbatches : 1;
+}
+
+// Everything that a graph computes, as often as `ranks` do.
+void addGraph(const Problem& problem, const Graph& graph, double ranks, Cost& total) {
+  const GraphView view(problem, graph);
+  for (std::size_t n = 0; n < graph.nodes.size(); ++n)
+    total.flops += ranks * timesOf(problem.plan, graph.nodes[n].microbatch) *
+                   nodeCost(problem, graph, graph.nodes[n], view.nodes[n]).flops;
+  for (const Tensor& t : graph.tensors)
+    total.bytes += ranks * (t.perMicrobatch ? problem.plan.microbatches : 1) * bytesOf(t);
+}
+
+}  // namespace
+
+Cost cost(const Problem& problem) {
+  const Plan& plan = problem.plan;
+  double instances = 0;
+  for (const Program& program : plan.programs)
+    for (const Node& node : program.graph.nodes)
+      instances += ranksOf(plan, program) * timesOf(plan, node.microbatch);
+  if (instances <= kMostInstances) return cost(Setup(problem, {}));
+  // Without listing them, which takes long and much memory.
+  Cost total;
+  addGraph(problem, problem.model.graph, 1, total);
+  for (const Program& program : plan.programs)
+    addGraph(problem, program.graph, ranksOf(plan, program), total);
+  return total;
+}
 
 }  // namespace shardproof::interpret

@@ -216,7 +216,7 @@ class Reducer {
       const bool even = options_.numbersOnly && !absolute_[c] && !lookedUp_[c];
       const std::int64_t share = even ? size / count : 1;
       for (std::int64_t e = 0; e < count; ++e) {
-        elements.position.push_back(lo + e);
+        elements.position.push_back(lo + e * share);
         elements.weight.push_back(
             ops::checkedProduct(weight, e + 1 == count ? size - e * share : share));
         elements.places.push_back({c, lo, e, count < size, count < size && e + 1 == count});

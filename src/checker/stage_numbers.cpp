@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <random>
 #include "smt/solver.h"
 #include "terms/domain.h"
@@ -107,11 +105,6 @@ bool StageChecker::attempt(const Supply& supply, Trial& trial, bool undefinedCou
     if (std::isnan(p.parallel) ? undefinedCounts : p.logical != p.parallel)
       candidates.push_back({i, p.logical, p.parallel});
   }
-  if (getenv("SPDBG") && options_.endToEnd)
-    for (std::size_t i = 0; i < std::min<std::size_t>(4, interpreter.pairs().size()); ++i)
-      fprintf(stderr, "    pair %zu of %zu: claim %d %.17g %.17g\n", i, interpreter.pairs().size(),
-              (int)interpreter.pairs()[i].claim, interpreter.pairs()[i].logical,
-              interpreter.pairs()[i].parallel);
   for (std::uint64_t seed = 1; seed <= kNoisyRuns && !candidates.empty(); ++seed) {
     DoubleAlgebra noisy(seed * 0x9E3779B97F4A7C15ULL);
     Doubles again(stage_, reduced_, noisy);

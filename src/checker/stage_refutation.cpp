@@ -3,8 +3,6 @@
 // outputs. What a shortened mask shows is a suspicion until a whole one shows it.
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
 #include <set>
 #include "smt/solver.h"
 #include "terms/domain.h"
@@ -153,10 +151,6 @@ std::optional<StageChecker::Trial> StageChecker::searchClaims() {
       break;
     Trial trial;
     const bool differs = attemptAtRandom(k, trial);
-    if (getenv("SPDBG") && options_.endToEnd)
-      fprintf(stderr, "  attempt %d %.2f s differs %d: %s\n", k,
-              std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(),
-              (int)differs, refusal_.c_str());
     const double elapsed =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (differs) {
@@ -172,14 +166,8 @@ std::optional<StageChecker::Trial> StageChecker::searchClaims() {
 }
 
 void StageChecker::reduceAgain(const ReductionOptions& options) {
-  const auto t0 = std::chrono::steady_clock::now();
   reduced_ = reduceStage(stage_, options);
   reductionOptions_ = options;
-  if (getenv("SPDBG") && options_.endToEnd)
-    fprintf(stderr, "  reduce %.2f s total %lld largest %g absolute %d\n",
-            std::chrono::duration<double>(std::chrono::steady_clock::now() - t0).count(),
-            (long long)totalElements(), (double)reduced_.largestIteration,
-            (int)reduced_.reducesAbsolute);
 }
 
 void StageChecker::reduceWhole(ReductionOptions options) {

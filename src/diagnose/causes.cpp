@@ -79,12 +79,11 @@ class Collector {
     if (edit) full = inFull(image_, *edit);
     Cause cause;
     cause.ranks = ranksOf(*failing);
+    std::set<std::int64_t> microbatches;
     for (const std::size_t c : failing->claims)
       if (const std::int32_t m = failing->numbers->claim(c).microbatch; m >= 0)
-        cause.microbatches.push_back(image_.fullMicrobatch(m));
-    std::sort(cause.microbatches.begin(), cause.microbatches.end());
-    cause.microbatches.erase(std::unique(cause.microbatches.begin(), cause.microbatches.end()),
-                             cause.microbatches.end());
+        microbatches.insert(m);
+    cause.microbatches = image_.fullMicrobatches(microbatches);
     const Described words =
         describe(image_, *failing, finder, is, cause.ranks, full ? &*full : nullptr);
     cause.kind = words.kind;

@@ -74,6 +74,16 @@ std::int64_t Image::fullMicrobatch(std::int64_t here) const {
   return isFull() ? here : shrunk_.microbatchOf[here];
 }
 
+std::vector<std::int64_t> Image::fullMicrobatches(const std::set<std::int64_t>& here) const {
+  std::vector<std::int64_t> full;
+  if (here.size() == static_cast<std::size_t>(problem().plan.microbatches)) {
+    for (std::int64_t m = 0; m < full_.plan.microbatches; ++m) full.push_back(m);
+    return full;
+  }
+  for (const std::int64_t m : here) full.push_back(fullMicrobatch(m));
+  return full;
+}
+
 std::vector<Rank> Image::fullRanks(const std::vector<Rank>& here) const {
   if (isFull()) return here;
   const MeshView small(problem().plan.mesh), large(full_.plan.mesh);

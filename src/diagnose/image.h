@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,8 @@ class Image {
   // them, all that went are too.
   std::vector<Rank> fullRanks(const std::vector<Rank>& here) const;
   std::int64_t fullMicrobatch(std::int64_t here) const;
+  // Of these, ascending, those that they stand for, as fullRanks().
+  std::vector<std::int64_t> fullMicrobatches(const std::set<std::int64_t>& here) const;
   // Lineage entries in the order in which one may rely on another.
   bool before(EntryId entry, std::int32_t other) const { return order_[entry] < order_[other]; }
 

@@ -1,8 +1,6 @@
 #include "verify/end_to_end.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <utility>
 
@@ -183,22 +181,14 @@ std::optional<StageOutcome> EndToEndCheck::evaluate(const std::vector<EntryId>& 
     std::unique_ptr<Stage> stage;
     try {
       stage = std::make_unique<Stage>(cutStages(q_.planIndex, claimed, cut));
-    } catch (const Unsupported& u) {
-      if (getenv("SPDBG")) fprintf(stderr, "e2e claimed %zu: %s\n", claimed.size(), u.what());
+    } catch (const Unsupported&) {
       return std::nullopt;
     } catch (const CyclicWait& cycle) {
       result_.cycles.push_back(cycle);
       return std::nullopt;
     }
-    if (getenv("SPDBG"))
-      fprintf(stderr, "e2e apart %d claimed %zu nodes %zu logical %zu collapse %d whole %d\n",
-              cut.apart, claimed.size(), stage->nodes.size(), (size_t)stage->logicalNodes(),
-              (int)cut.collapse, (int)wholeMasks);
     if (stage->nodes.size() > kMostEndToEndNodes) return std::nullopt;
     StageOutcome outcome = evaluateStage(*stage, wholeMasks);
-    if (getenv("SPDBG"))
-      fprintf(stderr, "   verdict %d %s shortened %d coarse %d\n", (int)outcome.verdict,
-              outcome.reason.c_str(), (int)outcome.shortenedMask, (int)outcome.underCoarseMasks);
     if (!outcome.needsRefinement || !cut.collapse) return outcome;
     cut.collapse = false;
   }

@@ -4,8 +4,6 @@
 // its own with its own proof, and no result of an earlier round is kept for it, so refining can
 // turn "not proved" into "proved" only by a proof (docs/soundness.md, "Refining the cut").
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <set>
 
 #include "plan/checks.h"
@@ -59,16 +57,6 @@ void Verification::prove() {
     if (round == 1) budget_ = kMostGrowth * cutSize_ + kGrowthAllowance;
     cutSize_ = 0;
     cutAndProve(todo);
-    if (getenv("SPDBG")) {
-      auto p = chain();
-      fprintf(stderr, "round %d: todo %zu failures %zu notproved %zu cutSize %zu\n", round,
-              todo.size(), failures().size(), (size_t)std::count(p.begin(), p.end(), 0), cutSize_);
-      for (auto e : todo)
-        if (round > 5 && !holds(e))
-          fprintf(stderr, "   %d %s: %s\n", (int)e,
-                  report_.stages[entries_[e].stage].tensor.c_str(),
-                  outcomeOf(e) ? outcomeOf(e)->reason.c_str() : entries_[e].cutFailure.c_str());
-    }
     if (cancelled() || !report_.defects.empty()) break;
     if (round == 0) {
       firstFailures_ = failures();

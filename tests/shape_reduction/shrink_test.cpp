@@ -98,6 +98,63 @@ TEST(Shrink, AFactorIsTakenForTheAxisThatDividesTheSamples) {
   EXPECT_EQ(verdictOf(*s.problem), Verdict::kEquivalent);
 }
 
+// The sum of squares over 40 rows, five for each of 8 microbatches, written as a running sum of
+// which `order` has the microbatches.
+Draft runningSum(const std::vector<int>& order) {
+  Json tensors = {{"x", {{"shape", {5, 6}}, {"kind", "input"}, {"per_mb", true}}},
+                  {"s", {{"shape", {5, 6}}, {"per_mb", true}}},
+                  {"t", {{"shape", {6}}, {"per_mb", true}}}};
+  Json nodes = {
+      {{"op", "square"}, {"in", {"x"}}, {"out", {"s"}}, {"mb", "*"}},
+      {{"op", "sum"}, {"in", {"s"}}, {"out", {"t"}}, {"attrs", {{"dim", 0}}}, {"mb", "*"}}};
+  std::string before = "t#" + std::to_string(order[0]);
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    const std::string sum = i + 1 == order.size() ? "y" : "sum." + std::to_string(i);
+    tensors[sum] = {{"shape", {6}}};
+    nodes.push_back(
+        {{"op", "add"}, {"in", {before, "t#" + std::to_string(order[i])}}, {"out", {sum}}});
+    before = sum;
+  }
+  Draft d = draft(
+      R"({"tensors": {"x": {"shape": [40, 6], "kind": "input"}, "s": {"shape": [40, 6]}, "y": {"shape": [6]}},
+          "nodes": [{"op": "square", "in": ["x"], "out": ["s"]}, {"op": "sum", "in": ["s"], "out": ["y"], "attrs": {"dim": 0}}], "outputs": ["y"]})",
+      R"({"mesh": [["dp", 1]], "microbatches": 8, "programs": [],
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 5], [0, 6]], "step": {"mb": [5, 0]}, "parts": [{"local": "x"}]}]},
+                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 6]], "parts": [{"local": "y"}]}]}]})");
+  d.plan["programs"].push_back({{"tensors", tensors}, {"nodes", nodes}});
+  return d;
+}
+
+TEST(Shrink, MicrobatchesThatAreAlikeBecomeFewer) {
+  const auto full = test::read(runningSum({0, 1, 2, 3, 4, 5, 6, 7}));
+  ASSERT_EQ(verdictOf(*full), Verdict::kEquivalent);
+  const Shrunk s = shrinkProblem(*full);
+  EXPECT_EQ(s.problem->plan.microbatches, 2);
+  EXPECT_EQ(s.microbatchOf, (std::vector<std::int32_t>{0, 1}));
+  const Graph& graph = s.problem->plan.programs[0].graph;
+  ASSERT_EQ(graph.nodes.size(), full->plan.programs[0].graph.nodes.size());
+  const auto op = [&](std::size_t n) {
+    return ops::Registry::instance().at(graph.nodes[n].op).name;
+  };
+  EXPECT_EQ(op(2), "add");  // of microbatches 0 and 1
+  for (std::size_t n = 3; n < graph.nodes.size(); ++n) EXPECT_EQ(op(n), "identity");
+  EXPECT_EQ(verdictOf(*s.problem), Verdict::kEquivalent);
+}
+
+// A microbatch that is left out, or added twice, or in a sum of those that go: all stay.
+TEST(Shrink, MicrobatchesThatAreNotAlikeStay) {
+  for (const auto& order : {std::vector<int>{0, 1, 2, 3, 4, 5, 6},
+                            {0, 1, 2, 3, 4, 5, 6, 6},
+                            {0, 1, 2, 3, 4, 5, 6, 7, 7},
+                            {7, 6, 5, 4, 3, 2, 1, 0}}) {
+    const auto full = test::read(runningSum(order));
+    const Verdict verdict = verdictOf(*full);
+    const Shrunk s = shrinkProblem(*full);
+    EXPECT_EQ(s.problem->plan.microbatches, 8);
+    EXPECT_EQ(verdictOf(*s.problem), verdict);
+  }
+}
+
 TEST(Shrink, ACoordinateUnlikeTheOthersStays) {
   Draft d = meanOverRanks();
   Json own = d.program(0), others = d.program(0);

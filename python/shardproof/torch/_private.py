@@ -6,6 +6,7 @@ Checked with torch 2.13. `require()` is called before anything is recorded.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import os
 import sys
@@ -256,6 +257,33 @@ def _pipelines(undo: list[tuple[Any, str, Any]]) -> None:
             _set(cls, "_warmup_p2p", warmup, undo)
 
 
+def _deepcopy(undo: list[tuple[Any, str, Any]]) -> None:
+    """copy.deepcopy of a tensor clones it: torch's own gives memory that changes its identity with every view."""
+
+    def deepcopy(self: Any, memo: dict[Any, Any]) -> Any:
+        if id(self) in memo:
+            return memo[id(self)]
+        if not self.is_leaf:
+            raise RuntimeError("only tensors that are leaves of the graph can be copied by copy.deepcopy")
+        key = ("shardproof memory", storage_key(self))
+        if key in memo:
+            raise NotImplementedError("shardproof: copy.deepcopy of two tensors that share memory is not supported")
+        memo[key] = True
+        with torch.no_grad():
+            new = self.detach().clone(memory_format=torch.preserve_format)
+        for name, value in self.__dict__.items():
+            if name not in new.__dict__:
+                new.__dict__[name] = copy.deepcopy(value, memo)
+        if self.requires_grad:
+            new.requires_grad_()
+        if self.grad is not None:
+            new.grad = copy.deepcopy(self.grad, memo)
+        memo[id(self)] = new
+        return new
+
+    _set(FakeTensor, "__deepcopy__", deepcopy, undo)
+
+
 @contextlib.contextmanager
 def patched(on_free: Callable[[int], None], on_batch: Callable[[bool], None], quiet: Callable[[], Any],
             after_backward: Callable[[], None], asynchronous: Asynchronous) -> Iterator[None]:
@@ -303,6 +331,7 @@ def patched(on_free: Callable[[int], None], on_batch: Callable[[bool], None], qu
         _shape_propagation(undo, quiet)
         _ddp(undo)
         _pipelines(undo)
+        _deepcopy(undo)
         yield
     finally:
         for owner, name, value in reversed(undo):

@@ -147,6 +147,20 @@ class Graph:
                 return None
             name = node["in"][0]
 
+    def reduced_over(self, v: Value) -> set[str]:
+        """The mesh axes over which the value was summed already, so far as moves and factors let it be seen."""
+        name = v.name if isinstance(v, Named) else ""
+        while name in self.tensors:
+            node = self._producers().get(name)
+            if node is None or not node["in"]:
+                break
+            if node["op"] == "all_reduce":
+                return set(node.get("group", ()))
+            if node["op"] not in _MOVES and not (node["op"] in ("mul", "div", "neg") and len(node["in"]) == 1):
+                break
+            name = node["in"][0]
+        return set()
+
     # ---- nodes ----
     def emit(self, op: str, operands: Sequence[Value | None], shapes: Sequence[Shape | None], attrs: dict[str, Any] | None = None, kind: str = "real",
              **fields: Any) -> list[Named | None]:

@@ -76,11 +76,12 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
     ties: list[_Tie] = []
     skipped: dict[str, str] = {}
     guessed: list[str] = []
+    divided: dict[str, tuple[str, int]] = {}
     seen: set[tuple[str, str]] = set()
     for mark in side.marks:
         if mark.role == "checkpoint" and not checkpoints:
             continue
-        tie = _tie(side, model, mark, at, skipped)
+        tie = _tie(side, model, mark, at, skipped, divided)
         if tie is None:
             continue
         if tie.box.guessed and mark.role != "checkpoint":
@@ -92,6 +93,7 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
         ties.append(tie)
     keep_indices = [i for i, n in enumerate(g.nodes) if n["op"] in COMMUNICATION and (i >= side.started or n["comm"] in keep)]
     nodes = live(g, [t.local for t in ties], keep_indices)
+    nodes = _threaded(g, nodes, divided)
     used = {name for n in nodes for name in n["in"]} | {t.local for t in ties}
     tensors = {n: dict(t) for n, t in tensors_of(g, nodes, [t.local for t in ties]).items()}
     for i, (_, whole, low, data) in enumerate(_constants(side, model)):
@@ -117,13 +119,43 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
     return Program(text, tensors, nodes, ties, skipped, guessed)
 
 
+def _threaded(g: Any, nodes: list[dict[str, Any]], divided: Mapping[str, tuple[str, int]]) -> list[dict[str, Any]]:
+    """What a checkpoint divides is computed with as the checkpoint times the divisor: the same number, and the proof goes through the checkpoint."""
+    made = {n["out"][0]: n for n in nodes if n["op"] == "div" and n["out"][0] in {d for d, _ in divided.values()}}
+    restored: dict[str, str] = {}
+    result: list[dict[str, Any]] = []
+
+    def checkpoint(name: str) -> None:
+        part, divisor = divided[name]
+        if part not in made or name in restored:
+            return
+        whole = f"{part} restored"
+        g.tensors[whole] = dict(g.tensors[part])
+        result.append(made[part])
+        result.append({"op": "mul", "in": [part], "out": [whole], "attrs": {"scalar": divisor}, **({"loc": made[part]["loc"]} if "loc" in made[part] else {})})
+        restored[name] = whole
+
+    produced = {name for n in nodes for name in n["out"]}
+    for name in divided:
+        if name not in produced:
+            checkpoint(name)
+    for n in nodes:
+        if n["out"] and n["out"][0] in made and made[n["out"][0]] is n:
+            continue
+        result.append({**n, "in": [restored.get(name, name) for name in n["in"]]})
+        for name in n["out"]:
+            if name in divided:
+                checkpoint(name)
+    return [n for n in result if not (n["op"] == "mul" and n["out"][0] in restored.values() and not any(n["out"][0] in m["in"] for m in result))]
+
+
 def _nothing_said() -> Any:
     from .marks import Placement
 
     return Placement()
 
 
-def _tie(side: Recording, model: Model, mark: Mark, at: Mapping[str, int], skipped: dict[str, str]) -> _Tie | None:
+def _tie(side: Recording, model: Model, mark: Mark, at: Mapping[str, int], skipped: dict[str, str], divided: dict[str, tuple[str, int]]) -> _Tie | None:
     call, microbatch, microbatches = mark.call, 0, 1
     if mark.role == "checkpoint" and (".out" in mark.name):
         module = mark.name[: mark.name.rindex(".out")]
@@ -149,7 +181,8 @@ def _tie(side: Recording, model: Model, mark: Mark, at: Mapping[str, int], skipp
             return None
         raise CaptureError(f"{mark.role} {mark.name!r} on rank {side.rank}: {e}. Say where it lies by shard=") from None
     if box.divisor != 1:
-        local = side.graph.one("div", [local], local.shape, {"scalar": box.divisor})
+        whole, local = local, side.graph.one("div", [local], local.shape, {"scalar": box.divisor})
+        divided[whole.name] = (local.name, box.divisor)
     return _Tie(mark.role, tensor, local.name, local.shape, box, mark.name if mark.role == "output" else "")
 
 

@@ -154,9 +154,11 @@ class _Side:
                 continue
             shard = self.binding.shard_of(name)
             placement = place(self.recorder, p.grad, shard)
-            if not isinstance(p.grad, private.DTensor):  # reduced already (DDP) or not yet (by hand): their mean is the model's either way
-                placement.mean = [a for a in self.cuts if a not in (shard or {})]
-            self.raw_gradients.append(Mark("checkpoint", f"{name}.grad of backward", self.recorder.read(unwrapped(p.grad)), placement))
+            value = self.recorder.read(unwrapped(p.grad))
+            if not isinstance(p.grad, private.DTensor):  # not reduced yet (by hand), or already (DDP)
+                reduced = self.recorder.g.reduced_over(value)
+                placement.mean = [a for a in self.cuts if a not in (shard or {}) and a not in reduced]
+            self.raw_gradients.append(Mark("checkpoint", f"{name}.grad of backward", value, placement))
 
     # ---- marks ----
     def _given(self, name: str, t: torch.Tensor, placement: Placement, role: str) -> None:

@@ -21,7 +21,7 @@ from .values import Complex, Filled, Known, Named, Poison, Poisoned, Reason, Uns
 FILL_LIMIT = 1 << 16  # elements of a filled tensor that is written out to compute with it
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _PLAIN = (torch.Tensor, private.FakeTensor, torch.nn.Parameter, torch.nn.Buffer)
-_RANDOM = {"aten.randperm", "aten.randint", "aten.rand", "aten.randn", "aten.bernoulli", "aten.normal", "aten.uniform", "aten.multinomial"}
+_PIECEWISE = {"aten.mul_", "aten.div_"}
 
 
 class Call:
@@ -258,9 +258,39 @@ class Recorder(private.TorchDispatchMode):
                 out = self._decomposed(func, args, kwargs)
                 if out is not NotImplemented:
                     return out
+            if name in _PIECEWISE and self._piece_by_piece(name, func, line, args, kwargs):
+                return args[0]
             return self._record(name, func, line, args, kwargs)
         finally:
             self.g.loc = previous
+
+    def _piece_by_piece(self, name: str, func: Any, line: Any, args: Any, kwargs: Any) -> bool:
+        """A flat buffer of several tensors times a number: each of them is, so that they stay apart. False where it is no such thing."""
+        t, factor = args[0], args[1]
+        if kwargs or t.is_complex() or type(t) is not private.FakeTensor or isinstance(factor, torch.Tensor) and factor.numel() != 1:
+            return False
+        with private.outside():
+            s = self._storage(t)
+            if s.pending or t.is_neg():
+                return False
+            parts = s.pieces(self.g, self.geometry(t))
+            if parts is None or len(parts) < 2 or any(isinstance(p.value, Poison) for p in parts):
+                return False
+            by: Any = self._read(factor) if isinstance(factor, torch.Tensor) else factor
+            if isinstance(by, Value):
+                if isinstance(by, Poison):
+                    return False
+                by = self.g.reshape(by, ())
+            call = Call(self, name, func._overloadname, [t])
+            try:
+                results = [line(call, self.g, p.value, by) for p in parts]
+            except (Unsupported, Poisoned):
+                return False
+        func(*args)
+        with private.outside():
+            for p, v in zip(parts, results):
+                s.write(self.g, v, p.at, self.g.loc)
+        return True
 
     def _constant_operands(self, args: Any, kwargs: Any) -> bool:
         """Whether ATen's own result can be taken: there are tensors among the operands, and all are constants."""

@@ -63,10 +63,30 @@ def binary(g: Graph, op: str, a: Value | float | int, b: Value | float | int, al
         return g.expand(with_scalar(g, "mul", reciprocal(g, b), a.fill), shape)
     if op == "mul" and isinstance(a, Named) and a.square is not None and isinstance(b, Named) and b.name == a.name:
         return a.square
+    if op == "mul":
+        for x, keep in ((a, b), (b, a)):
+            if isinstance(x, Named) and x.kind == "real" and isinstance(keep, Table) and tables.keeps_rows(keep, x.shape) and shape == x.shape:
+                kept = g.one(op, [x, g.named(keep)], shape)
+                kept.masked = (x, g.reshape(keep, shape[:-1]))  # type: ignore[assignment]
+                return kept
     kind = "int" if getattr(a, "kind", "real") == getattr(b, "kind", "real") == "int" else "real"
     if kind == "int" or getattr(a, "kind", "") == "int" or getattr(b, "kind", "") == "int":
         raise Unsupported("arithmetic on integers that are not one tensor of classes and constants")
-    return g.one(op, [g.named(a), g.named(b)], shape)
+    return _of_classes(g, op, g.named(a), g.named(b), shape)
+
+
+def _of_classes(g: Graph, op: str, a: Named, b: Named, shape: Shape) -> Value:
+    """A sum over classes and something else: that is written as a sum over classes, too (tables.every_class)."""
+    ids = a.of_class or b.of_class
+    if ids is not None and op in ("add", "sub") and a.shape == b.shape == shape == ids.shape:
+        if a.of_class is None or b.of_class is None:
+            ones = tables.every_class(g, ids)
+            if ones is not None:
+                a, b = (v if v.of_class is not None else g.one("mul", [v, ones], shape) for v in (a, b))
+    result = g.one(op, [a, b], shape)
+    if ids is not None and ids.shape == shape and (op in ("add", "sub", "mul") or b.of_class is None):
+        result.of_class = ids
+    return result
 
 
 def _fold(g: Graph, op: str, a: Value, b: Value, shape: Shape) -> Value:
@@ -107,13 +127,20 @@ def with_scalar(g: Graph, op: str, v: Value, x: float | int) -> Value:
             return g.root(_scale(g, g.named(a.square), p, q))
         factor = g.root(g.one("div", [Filled(p, ())], (), {"scalar": q})) if q != 1 else g.one("sqrt", [Filled(p, ())], ())
         return g.one("mul", [a, factor], a.shape)
-    return g.one(op, [a], a.shape, {"scalar": number(x)})
+    result = g.one(op, [a], a.shape, {"scalar": number(x)})
+    if op in ("mul", "div"):
+        result.of_class = a.of_class
+    return result
 
 
 def _scale(g: Graph, a: Named, p: int, q: int) -> Named:
+    of_class = a.of_class
     if p != 1:
         a = g.one("mul", [a], a.shape, {"scalar": p})
-    return g.one("div", [a], a.shape, {"scalar": q}) if q != 1 else a
+    if q != 1:
+        a = g.one("div", [a], a.shape, {"scalar": q})
+    a.of_class = of_class
+    return a
 
 
 def _complex(g: Graph, op: str, a: Value, b: Value) -> Value:
@@ -162,7 +189,10 @@ def unary(g: Graph, op: str, a: Value) -> Value:
         raise Unsupported(f"{op} of integers")
     if op == "exp":
         return _exp(g, n)
-    return g.one(op, [n], n.shape)
+    result = g.one(op, [n], n.shape)
+    if op == "neg":
+        result.of_class = n.of_class
+    return result
 
 
 def _exp(g: Graph, n: Named) -> Value:

@@ -57,7 +57,10 @@ class Exchange:
         if self.size == 1 and name in _REDUCTIONS:
             return v
         n = self.real(v, _reduce_name(name))
-        return self.g.one("all_reduce", [n], n.shape, {"reduce": _reduce_name(name)}, n.kind, comm=self._comm(), **self.fields)
+        result = self.g.one("all_reduce", [n], n.shape, {"reduce": _reduce_name(name)}, n.kind, comm=self._comm(), **self.fields)
+        if name in ("sum", "avg", "premul_sum"):
+            result.of_class = n.of_class
+        return result
 
     def all_gather(self, v: Value) -> Value:
         """Along dimension 0 of the shape it was made in."""

@@ -217,6 +217,11 @@ class Graph:
             return Poison(to, v.reason)
         if isinstance(v, Table):
             return Table(self.reshape(self._expand_source(v), to), v.entries, v.low, to)  # type: ignore[arg-type]
+        if isinstance(v, Pick) and not v.table and numel(v.index.shape) == numel(to):
+            index = self.reshape(v.index, to)
+            source = self.reshape(v.source, to + v.source.shape[-1:])
+            if isinstance(index, Table) and v.source.shape[:-1] == v.index.shape:
+                return Pick(source, index, v.scale, v.offset, False, to)
         n = self.named(v)
         base = n.base or n
         if base.shape == to:
@@ -225,6 +230,8 @@ class Graph:
             return self.root(self.reshape(n.square, to))
         r = self.one("view", [base], to, {"size": list(to)}, n.kind)
         r.base = base
+        if n.of_class is not None and r.of_class is None:
+            r.of_class = self.named(self.reshape(n.of_class, to))
         return r
 
     def _expand_source(self, v: Table) -> Named:

@@ -123,9 +123,19 @@ class _Side:
             if isinstance(local, private.AsyncCollectiveTensor):
                 continue  # reading it would wait for it
             label = name + ".out" + (f".{i}" if len(outputs) > 1 else "")
-            self.mark("checkpoint", label, t, call=call)
+            self.mark("checkpoint", label, t, self._result_of(name, module, t), call=call)
             if t.requires_grad and torch.is_grad_enabled():
                 t.register_hook(self._gradient(label + ".grad", name, module if not final else None, call))
+
+    def _result_of(self, name: str, module: nn.Module, t: torch.Tensor) -> Placement:
+        """A matrix that is cut along what it sums over leaves parts to be added up, unless the module has done so itself."""
+        placement = place(self.recorder, t)
+        shard = self.binding.shard_of(f"{name}.weight" if name else "weight")
+        weight = module._parameters.get("weight")
+        if shard and weight is not None and weight.dim() == 2 and not isinstance(t, private.DTensor):
+            reduced = self.recorder.g.reduced_over(self.recorder.read(t))
+            placement.partial += [a for a, d in shard.items() if d % 2 == 1 and a not in reduced]
+        return placement
 
     def _gradient(self, label: str, name: str, module: nn.Module | None, call: int) -> Callable[[Any], None]:
         def hook(grad: Any) -> None:

@@ -69,8 +69,31 @@ def _root(source: Named) -> str:
     return base.name
 
 
+def keeps_rows(t: Table, shape: Shape) -> bool:
+    """Whether the table keeps whole rows of a tensor of that shape and sets the others to zero."""
+    return len(t.shape) == len(shape) > 1 and t.shape == shape[:-1] + (1,) and bool(((t.entries == 0) | (t.entries == 1)).all())
+
+
 def same_source(a: Table, b: Table) -> bool:
     return _root(a.source) == _root(b.source)
+
+
+def every_class(g: Graph, ids: Named) -> Value | None:
+    """1 for each integer, as the sum of the indicators of all classes; None where their number is not known (yet).
+
+    The proof knows indicators as opaque numbers, so it cannot know that they sum to 1 over the windows of all ranks. What is added to a sum over
+    classes is therefore written as one, too: a shift of all logits then cancels class by class.
+    """
+    origin = g.origin(ids)
+    if origin is None:
+        return None
+    g.tabulated.add(origin)
+    if origin not in g.classes:
+        return None
+    g.assume(CLASSES)
+    from . import arithmetic as ar
+
+    return ar.reduce(g, "sum", one_hot(g, ids, 0, g.classes[origin]), [-1])
 
 
 def _windows(entries: torch.Tensor) -> list[tuple[int, int, float]]:
@@ -153,6 +176,13 @@ def _parts(v: Pick) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def _real_pick(g: Graph, v: Pick) -> Value:
+    result = _sum_of_pick(g, v)
+    if isinstance(result, Named) and not v.table and result.of_class is None:
+        result.of_class = g.named(g.reshape(g.expand(v.index.source, v.index.shape), result.shape))
+    return result
+
+
+def _sum_of_pick(g: Graph, v: Pick) -> Value:
     from . import arithmetic as ar
 
     (scale, index), (rest, _) = _parts(v)

@@ -40,9 +40,10 @@ class Named(Value):
 
     base: the value of which this is the same elements in row-major order under another shape. square: the value whose root this is. row_sums: what the
     sum over the last dimension is known to be. masked: (unmasked, keep): this is `unmasked` in the rows whose class `keep` has, zero in the others.
+    of_class: the integers, one for each element, of whose class this is a sum over classes of indicators times something.
     """
 
-    __slots__ = ("name", "kind", "node", "base", "square", "row_sums", "masked")
+    __slots__ = ("name", "kind", "node", "base", "square", "row_sums", "masked", "of_class")
 
     def __init__(self, name: str, shape: Any, kind: str = "real", node: dict[str, Any] | None = None) -> None:
         super().__init__(shape)
@@ -51,6 +52,7 @@ class Named(Value):
         self.square: Value | None = None
         self.row_sums: Value | None = None
         self.masked: tuple[Named, Table] | None = None
+        self.of_class: Named | None = None
 
     def __repr__(self) -> str:
         return f"{self.name}{list(self.shape)}"

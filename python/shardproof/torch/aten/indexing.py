@@ -144,7 +144,10 @@ def gather(call: Any, g: Graph, x: Value, dim: int, i: Value, sparse_grad: bool 
     if isinstance(rows, Named):
         require(rows.kind == "int", "indices that are no integers")
         g.assume(tables.CLASSES)
-        return g.reshape(ar.reduce(g, "sum", ar.binary(g, "mul", x, tables.one_hot(g, rows, 0, x.shape[-1])), [-1]), call.shape())
+        picked = ar.reduce(g, "sum", ar.binary(g, "mul", x, tables.one_hot(g, rows, 0, x.shape[-1])), [-1])
+        if isinstance(picked, Named):
+            picked.of_class = rows
+        return g.reshape(picked, call.shape())
     picked = tables.pick(g, x, rows, table=False)
     require(isinstance(picked, Pick), "an index that is not computed from one tensor of classes")
     assert isinstance(picked, Pick)

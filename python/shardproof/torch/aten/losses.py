@@ -49,6 +49,8 @@ def nll(call: Any, g: Graph, x: Value, labels: Value, weight: Value | None, redu
     n = _labels(g, labels, x.shape[-1], ignore)
     hot = tables.one_hot(g, n, 0, x.shape[-1])
     loss = ar.negate(g, ar.reduce(g, "sum", ar.binary(g, "mul", x, hot), [-1]))
+    if isinstance(loss, Named):
+        loss.of_class = n
     if weight is None:
         count: Value = Filled(numel(n.shape), ())
         if reduction == NONE:

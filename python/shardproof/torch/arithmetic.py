@@ -9,7 +9,7 @@ import torch
 
 from . import tables
 from .graph import FOLD_LIMIT, Graph, as_fraction, number
-from .values import Complex, Filled, Known, Named, Pick, Poison, Poisoned, Shape, Table, Unsupported, Value, numel
+from .values import Complex, Filled, Hidden, Known, Named, Pick, Poison, Poisoned, Shape, Table, Unsupported, Value, numel
 
 _FUNCTIONS = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div}
 
@@ -48,6 +48,9 @@ def binary(g: Graph, op: str, a: Value | float | int, b: Value | float | int, al
         return _fold(g, op, a, b, shape)
     if isinstance(a, Complex) or isinstance(b, Complex):
         return _complex(g, op, a, b)
+    a, b = _hidden(g, a), _hidden(g, b)
+    if isinstance(a, Hidden) or isinstance(b, Hidden):
+        return _with_hidden(g, op, a, b)
     if 0 in shape:
         return Filled(0, shape)
     special = tables.binary(g, op, a, b, shape)
@@ -87,6 +90,52 @@ def _of_classes(g: Graph, op: str, a: Named, b: Named, shape: Shape) -> Value:
     if ids is not None and ids.shape == shape and (op in ("add", "sub", "mul") or b.of_class is None):
         result.of_class = ids
     return result
+
+
+def _hidden(g: Graph, v: Value) -> Value:
+    """A constant tensor with minus infinities (an additive mask) as numbers and what is hidden."""
+    if isinstance(v, Filled) and v.fill == -math.inf:
+        return Hidden(Filled(0, v.shape), Filled(0, v.shape))
+    if isinstance(v, Known) and v.kind == "real" and bool(torch.isneginf(v.data).any()):
+        hidden = torch.isneginf(v.data)
+        return Hidden(Known(torch.where(hidden, torch.zeros_like(v.data), v.data)), Known((~hidden).double()))
+    if isinstance(v, Table) and v.kind == "real" and bool(torch.isneginf(v.entries).any()):
+        hidden = torch.isneginf(v.entries)
+        rest = Table(v.source, torch.where(hidden, torch.zeros_like(v.entries), v.entries), v.low, v.shape)
+        return Hidden(rest if bool((rest.entries != 0).any()) else Filled(0, v.shape), Table(v.source, (~hidden).double(), v.low, v.shape))
+    return v
+
+
+def _with_hidden(g: Graph, op: str, a: Value, b: Value) -> Value:
+    """Minus infinity plus or minus a number, or times a positive one, is minus infinity."""
+    from .aten.pointwise import masked
+
+    if op in ("mul", "div") and isinstance(a, Hidden) and isinstance(b, Filled) and b.fill > 0:
+        return Hidden(binary(g, op, a.source, b), a.keep)
+    if op == "mul" and isinstance(b, Hidden) and isinstance(a, Filled) and a.fill > 0:
+        return Hidden(binary(g, op, b.source, a), b.keep)
+    if op not in ("add", "sub") or op == "sub" and isinstance(b, Hidden):
+        raise Unsupported(f"{op} of minus infinities")
+    source = binary(g, op, a.source if isinstance(a, Hidden) else a, b.source if isinstance(b, Hidden) else b)
+    keeps = [v.keep for v in (a, b) if isinstance(v, Hidden)]
+    keep = keeps[0] if len(keeps) == 1 else binary(g, "mul", *keeps)
+    keep = g.reshape(keep, (1,) * (len(source.shape) - len(keep.shape)) + keep.shape)
+    if isinstance(keep, Known):
+        return masked(g, source, keep.data == 0, source.shape)
+    return Hidden(source, keep)
+
+
+def softmax_of_hidden(g: Graph, a: Hidden, dim: int) -> Value:
+    e = exp_of_hidden(g, a)
+    return binary(g, "div", e, reduce(g, "sum", e, [dim], True))
+
+
+def exp_of_hidden(g: Graph, a: Hidden) -> Value:
+    return binary(g, "mul", unary(g, "exp", a.source), cast_real(a.keep))
+
+
+def cast_real(v: Value) -> Value:
+    return Known(v.data.double()) if isinstance(v, Known) else v
 
 
 def _fold(g: Graph, op: str, a: Value, b: Value, shape: Shape) -> Value:
@@ -176,6 +225,8 @@ def unary(g: Graph, op: str, a: Value) -> Value:
         if op == "neg":
             return Complex(unary(g, op, a.real), unary(g, op, a.imag))
         raise Unsupported(f"{op} of complex numbers")
+    if isinstance(a, Hidden) and op == "exp":
+        return exp_of_hidden(g, a)
     if op == "square":
         return power(g, a, 2)
     if op == "sqrt":
@@ -331,6 +382,8 @@ def transposed(g: Graph, a: Value) -> Value:
 
 
 def softmax(g: Graph, a: Value, dim: int, log: bool = False) -> Value:
+    if isinstance(a, Hidden) and not log:
+        return softmax_of_hidden(g, a, dim)
     n = g.named(a)
     return g.one("log_softmax" if log else "softmax", [n], n.shape, {"dim": dim % len(n.shape)})
 

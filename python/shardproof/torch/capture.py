@@ -47,9 +47,10 @@ def _single(step: Step, mesh: Mesh, name: str) -> Model:
     """The single device; a second time where the range of an integer input is needed while recording."""
     one = Mesh({axis: 1 for axis in mesh.names})
     side = record(step, one, 0)
-    ranges = {n: c for n, c in side.graph.chosen_from.items() if n in side.graph.tabulated}
-    if ranges:
-        side = record(step, one, 0, side.graph.chosen_from)
+    known = {**side.graph.ranges, **side.graph.chosen_from}
+    if any(n in side.graph.tabulated for n in known):
+        side = record(step, one, 0, known)
+        side.graph.chosen_from = {**known, **side.graph.chosen_from}
     return model_of(side, name)
 
 

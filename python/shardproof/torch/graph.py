@@ -8,7 +8,7 @@ from typing import Any, Sequence
 
 import torch
 
-from .values import Complex, Filled, Known, Named, Pick, Poison, Poisoned, Shape, Table, Unsupported, Value, numel
+from .values import Complex, Filled, Hidden, Ignored, Known, Named, Pick, Poison, Poisoned, Shape, Table, Unsupported, Value, numel
 
 _MOVES = ("view", "permute", "slice", "expand", "cat", "identity", "recv", "broadcast", "all_gather")
 LITERAL_LIMIT = 4096  # elements of a constant with two values, or of a mask, that is written out
@@ -63,6 +63,7 @@ class Graph:
         self.assumptions: dict[str, None] = {}
         self.classes: dict[str, int] = {}      # integer inputs whose range is known: 0 up to so many
         self.chosen_from: dict[str, int] = {}  # integer inputs that chose among so many rows or classes here
+        self.ranges: dict[str, int] = {}       # integer inputs that are said to be below so many
         self.tabulated: set[str] = set()       # integer inputs whose range was asked for
         self._count = 0
         self._seen: dict[Any, Any] = {}
@@ -94,6 +95,10 @@ class Graph:
             from . import tables  # it needs this module
 
             return self.named(tables.real(self, v))
+        if isinstance(v, Hidden):
+            raise Unsupported("scores with minus infinities are used other than by exp and softmax")
+        if isinstance(v, Ignored):
+            raise Unsupported("labels of which some do not count are used other than in a loss")
         raise Unsupported("a complex tensor is used as a whole")
 
     def _filled(self, v: Filled) -> Named:
@@ -213,6 +218,10 @@ class Graph:
             return Known(v.data.reshape(to))
         if isinstance(v, Complex):
             return Complex(self.reshape(v.real, to), self.reshape(v.imag, to))
+        if isinstance(v, Hidden):
+            return Hidden(self.reshape(v.source, to), self.reshape(self.expand(v.keep, v.shape), to))
+        if isinstance(v, Ignored):
+            return Ignored(self.reshape(v.source, to), self.reshape(v.keep, to), v.other)
         if isinstance(v, Poison):
             return Poison(to, v.reason)
         if isinstance(v, Table):
@@ -251,6 +260,10 @@ class Graph:
             return Known(v.data.permute(dims))
         if isinstance(v, Complex):
             return Complex(self.permute(v.real, dims), self.permute(v.imag, dims))
+        if isinstance(v, Hidden):
+            return Hidden(self.permute(v.source, dims), self.permute(self.expand(v.keep, v.shape), dims))
+        if isinstance(v, Ignored):
+            return Ignored(self.permute(v.source, dims), self.permute(v.keep, dims), v.other)
         if isinstance(v, Poison):
             return Poison(shape, v.reason)
         if isinstance(v, Table):
@@ -294,6 +307,10 @@ class Graph:
             return Known(v.data[(slice(None),) * dim + (slice(start, stop, step),)])
         if isinstance(v, Complex):
             return Complex(self.slice(v.real, dim, start, stop, step), self.slice(v.imag, dim, start, stop, step))
+        if isinstance(v, Hidden):
+            return Hidden(self.slice(v.source, dim, start, stop, step), self.slice(self.expand(v.keep, v.shape), dim, start, stop, step))
+        if isinstance(v, Ignored):
+            return Ignored(self.slice(v.source, dim, start, stop, step), self.slice(v.keep, dim, start, stop, step), v.other)
         if isinstance(v, Poison):
             return Poison(shape, v.reason)
         if isinstance(v, Table):
@@ -336,6 +353,10 @@ class Graph:
             return Known(v.data.expand(to))
         if isinstance(v, Complex):
             return Complex(self.expand(v.real, to), self.expand(v.imag, to))
+        if isinstance(v, Hidden):
+            return Hidden(self.expand(v.source, to), v.keep)
+        if isinstance(v, Ignored):
+            return Ignored(self.expand(v.source, to), self.expand(v.keep, to), v.other)
         if isinstance(v, Poison):
             return Poison(to, v.reason)
         if isinstance(v, Table):

@@ -67,6 +67,8 @@ class _Side:
         for axis, dim in shard.items():
             if self.mesh.sizes.get(axis, 1) > 1:
                 self.cuts[axis].add(dim % len(shape))
+        if dtype == torch.bool or high is not None and not dtype.is_floating_point:
+            self.recorder.g.ranges[name] = 2 if dtype == torch.bool else int(high or 1)
         self._given(name, t, Placement(shard={a: d for a, d in shard.items() if a in self.mesh.sizes}), "input")
         return t
 

@@ -14,6 +14,7 @@ from typing import Any, Callable
 import torch
 
 from . import _private as private
+from . import tables
 from .graph import FOLD_LIMIT, Graph, number
 from .storage import Geometry, Storage, as_real, pair, unpair
 from .values import Complex, Filled, Known, Named, Poison, Poisoned, Reason, Unsupported, Value, kind_of, numel
@@ -370,7 +371,8 @@ class Recorder(private.TorchDispatchMode):
             with private.outside():
                 results = self._results(call, name, func, line, values_args, values_kwargs, operands, args, kwargs, bool(written))
         except Exception as e:  # whatever goes wrong in a line: what it would have written is not known
-            reason = e.reason if isinstance(e, Poisoned) else Reason(f"{name}: {e}" if isinstance(e, Unsupported) else f"{name}: {type(e).__name__}: {e}", self.g.loc)
+            reason = e.reason if isinstance(e, Poisoned) else Reason(f"{name}: {e}" if isinstance(e, Unsupported) else f"{name}: {type(e).__name__}: {e}", self.g.loc,
+                                                                 tables.unknown_range(self.g, operands))
             self.unknown.setdefault(reason.text, reason.loc)
             results = [Poison(t.shape, reason) for t in targets]
         if len(results) < len(targets):
@@ -404,6 +406,10 @@ class Recorder(private.TorchDispatchMode):
 
         if name in table.RANDOM or torch.Tag.nondeterministic_seeded in func.tags and line is None:
             return self._random(call, name, values, writes)
+        if name in table.CHOOSING:
+            which, count = table.CHOOSING[name]
+            if isinstance(values[which], Poison):
+                tables.note_classes(self.g, values[which], count(values))
         for v in operands:
             if isinstance(v, Poison) and not getattr(line, "reads_selectively", False):
                 raise Poisoned(v.reason)

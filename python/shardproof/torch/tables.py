@@ -11,7 +11,7 @@ from typing import Callable
 import torch
 
 from .graph import Graph
-from .values import Filled, Known, Named, Pick, Shape, Table, Unsupported, Value
+from .values import Filled, Known, Named, Pick, Poison, Shape, Table, Unsupported, Value
 
 Function = Callable[..., torch.Tensor]
 CLASSES = "labels and tokens are classes: 0 up to the size of the table or of the last dimension"
@@ -32,10 +32,20 @@ def table_of(g: Graph, v: Value) -> Table | None:
 
 def note_classes(g: Graph, v: Value, count: int) -> None:
     """An integer tensor is used to choose among `count` rows or classes."""
-    if isinstance(v, Named):
-        origin = g.origin(v)
-        if origin is not None:
+    if isinstance(v, (Named, Poison)):
+        origin = g.origin(v) if isinstance(v, Named) else v.reason.asks
+        if origin:
             g.chosen_from[origin] = min(count, g.chosen_from.get(origin, count))
+
+
+def unknown_range(g: Graph, operands: list[Value]) -> str:
+    """The integer input among the operands whose range was asked for and is not known, or nothing."""
+    for v in operands:
+        if isinstance(v, Named) and v.kind == "int":
+            origin = g.origin(v)
+            if origin is not None and origin in g.tabulated and origin not in g.classes:
+                return origin
+    return ""
 
 
 def apply(g: Graph, function: Function, operands: list[Value], shape: Shape) -> Table | None:

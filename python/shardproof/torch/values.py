@@ -116,6 +116,28 @@ class Table(Value):
         return kind_of(self.entries.dtype)
 
 
+class Hidden(Value):
+    """`source` where `keep` is 1, minus infinity where it is 0: scores that attention does not see. `keep` is broadcast to the shape."""
+
+    __slots__ = ("source", "keep")
+    kind = "real"
+
+    def __init__(self, source: Value, keep: Value) -> None:
+        super().__init__(source.shape)
+        self.source, self.keep = source, keep
+
+
+class Ignored(Value):
+    """Integers: `source` where `keep` is 1, the number `other` elsewhere. Labels of which some do not count."""
+
+    __slots__ = ("source", "keep", "other")
+    kind = "int"
+
+    def __init__(self, source: Value, keep: Value, other: int) -> None:
+        super().__init__(source.shape)
+        self.source, self.keep, self.other = source, keep, other
+
+
 class Pick(Value):
     """From each row of `source` (last dimension), or with `table` from the rows of a table, the element that an integer names, times a factor, plus an offset.
 
@@ -132,10 +154,11 @@ class Pick(Value):
 
 @dataclasses.dataclass(frozen=True)
 class Reason:
-    """Why a value is not known: what was met, and where."""
+    """Why a value is not known: what was met, and where. asks: the integer input whose range would tell more."""
 
     text: str
     loc: str
+    asks: str = ""
 
 
 class Poison(Value):

@@ -141,13 +141,15 @@ class Graph:
         return tensor
 
     def origin(self, v: Named) -> str | None:
-        """The input of which a tensor is a rearrangement, or None."""
+        """The input, or the choice, of which a tensor is a rearrangement, or None."""
         name = v.name
         while True:
             entry = self.tensors[name]
             if "kind" in entry:
                 return name if entry["kind"] == "input" else None
             node = self._producers().get(name)
+            if node is not None and node["op"] == "moe_gate":
+                return name
             if node is None or node["op"] not in _MOVES:
                 return None
             name = node["in"][0]

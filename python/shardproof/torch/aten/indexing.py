@@ -10,6 +10,7 @@ from .. import arithmetic as ar
 from .. import tables
 from ..graph import Graph
 from ..values import Filled, Known, Named, Pick, Table, Unsupported, Value
+from . import choices
 from .table import line, require
 
 
@@ -138,6 +139,9 @@ def index_select(call: Any, g: Graph, x: Value, dim: int, i: Value) -> Value:
 
 @line("gather")
 def gather(call: Any, g: Graph, x: Value, dim: int, i: Value, sparse_grad: bool = False) -> Value:
+    if isinstance(i, Named) and i.kind == "int" and not (dim % len(x.shape) == len(x.shape) - 1 and i.shape[-1] == 1):
+        tables.note_classes(g, i, x.shape[dim])
+        return choices.gather_many(g, x, i, dim)
     require(dim % len(x.shape) == len(x.shape) - 1 and i.shape[-1] == 1 and i.shape[:-1] == x.shape[:-1], "gather of more than one element of the last dimension")
     tables.note_classes(g, i, x.shape[-1])
     rows = g.reshape(i, i.shape[:-1])
@@ -156,6 +160,9 @@ def gather(call: Any, g: Graph, x: Value, dim: int, i: Value, sparse_grad: bool 
 
 @line("scatter", "scatter_add")
 def scatter(call: Any, g: Graph, x: Value, dim: int, i: Value, source: Any, reduce: Any = None) -> Value:
+    if isinstance(i, Named) and i.kind == "int" and reduce is None and not (dim % len(x.shape) == len(x.shape) - 1 and i.shape[-1] == 1):
+        tables.note_classes(g, i, x.shape[dim])
+        return choices.scatter_many(g, x, i, ar.lift(source), dim, call.name == "aten.scatter_add")
     require(dim % len(x.shape) == len(x.shape) - 1 and i.shape[-1] == 1 and i.shape[:-1] == x.shape[:-1] and reduce is None, "scatter of more than one element of the last dimension")
     tables.note_classes(g, i, x.shape[-1])
     rows = g.reshape(i, i.shape[:-1])

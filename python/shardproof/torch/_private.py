@@ -244,17 +244,54 @@ def _shape_propagation(undo: list[tuple[Any, str, Any]], quiet: Callable[[], Any
             _set(ShardingPropagator, name, propagate, undo)
 
 
-def _pipelines(undo: list[tuple[Any, str, Any]]) -> None:
-    """Stages have static shapes, given at construction; nobody asks the others whether they have."""
-    import torch.distributed.pipelining.schedules as schedules
+class MissingMetadata(RuntimeError):
+    """A pipeline's stage asks another rank for the shapes of its inputs, and that rank was not run yet. peer: that rank."""
 
-    def warmup(self: Any, stages: Any, has_backward: Any, p2p_done: Any) -> None:
-        for stage in stages:
-            stage._inference_mode = schedules.InferenceMode.STATIC
+    def __init__(self, source: int, target: int, peer: int) -> None:
+        super().__init__(f"pipeline stage {target} waits for the shapes that stage {source} on rank {peer} sends, which never comes")
+        self.peer = peer
+
+
+Mailbox = dict[tuple[int, int], Any]  # (sending stage, receiving stage) -> the shapes that were sent
+
+
+def _pipelines(undo: list[tuple[Any, str, Any]], quiet: Callable[[], Any], mailbox: Mailbox) -> None:
+    """Stages that were not given shapes ask each other: answered by what the other ranks' recordings left in the mailbox, and no part of the program."""
+    import torch.distributed.pipelining.schedules as schedules
+    import torch.distributed.pipelining.stage as stages
+
+    def warmup(self: Any, own: Any, has_backward: Any, p2p_done: Any) -> None:
+        for stage in own:
+            stage._inference_mode = schedules.InferenceMode.DYNAMIC if schedules.InferenceMode.needs_dynamic(stage._user_meta, has_backward) else schedules.InferenceMode.STATIC
+
+    def send(self: Any, meta: Any, target: int) -> None:
+        mailbox[(self.stage_index, target)] = copy.deepcopy(meta)
+
+    def receive(self: Any, source: int) -> Any:
+        key = (source, self.stage_index)
+        if key not in mailbox:
+            raise MissingMetadata(source, self.stage_index, self._resolve_peer_global_rank(source))
+        return copy.deepcopy(mailbox[key])
+
+    forward = stages.PipelineStage._forward_metadata_inference
+
+    def shapes(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with quiet():
+            result = forward(self, *args, **kwargs)
+        self._fwd_outputs_for_bwd_meta = self._fwd_inputs_for_bwd_meta = None
+        return result
+
+    def gradients(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Gradients have the shapes of what they are gradients of."""
+        self._stage_meta.input_grads = stages._derive_grad_metas(self._stage_meta.inputs)
+        self._stage_meta.output_grads = None if self.is_last else stages._derive_grad_metas(self._stage_meta.outputs)
+        return stages._StageBackwardMeta(backward_metas=self._stage_meta.input_grads)
 
     for cls in list(vars(schedules).values()):
         if isinstance(cls, type) and "_warmup_p2p" in vars(cls):
             _set(cls, "_warmup_p2p", warmup, undo)
+    for name, f in (("_send_meta", send), ("_recv_meta", receive), ("_forward_metadata_inference", shapes), ("_backward_metadata_inference", gradients)):
+        _set(stages.PipelineStage, name, f, undo)
 
 
 def _deepcopy(undo: list[tuple[Any, str, Any]]) -> None:
@@ -286,8 +323,8 @@ def _deepcopy(undo: list[tuple[Any, str, Any]]) -> None:
 
 @contextlib.contextmanager
 def patched(on_free: Callable[[int], None], on_batch: Callable[[bool], None], quiet: Callable[[], Any],
-            after_backward: Callable[[], None], asynchronous: Asynchronous) -> Iterator[None]:
-    """All patches. asynchronous: is told of c10d's asynchronous calls and their waits; after_backward: called when a whole backward pass has ended; on_free: called with the key of a storage whose memory is given back; on_batch: at the begin and end of batch_isend_irecv; quiet: nothing is recorded inside."""
+            after_backward: Callable[[], None], asynchronous: Asynchronous, mailbox: Mailbox) -> Iterator[None]:
+    """All patches. mailbox: what stages of pipelines on other ranks have sent; asynchronous: is told of c10d's asynchronous calls and their waits; after_backward: called when a whole backward pass has ended; on_free: called with the key of a storage whose memory is given back; on_batch: at the begin and end of batch_isend_irecv; quiet: nothing is recorded inside."""
     undo: list[tuple[Any, str, Any]] = []
     try:
         for name in ("AllreduceOptions", "ReduceScatterOptions", "ReduceOptions", "AllreduceCoalescedOptions"):
@@ -330,7 +367,7 @@ def patched(on_free: Callable[[int], None], on_batch: Callable[[bool], None], qu
         _waits(undo, asynchronous)
         _shape_propagation(undo, quiet)
         _ddp(undo)
-        _pipelines(undo)
+        _pipelines(undo, quiet, mailbox)
         _deepcopy(undo)
         yield
     finally:

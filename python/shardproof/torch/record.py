@@ -241,8 +241,8 @@ def _results(result: Any) -> list[tuple[str, torch.Tensor]]:
     return []
 
 
-def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None = None) -> Recording:
-    """One rank's training step. classes: of integer inputs whose range is known from the single device.
+def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None = None, mailbox: private.Mailbox | None = None) -> Recording:
+    """One rank's training step. classes: of integer inputs whose range is known from the single device. mailbox: what stages of pipelines tell each other.
 
     Raises CaptureError, and whatever the step raises.
     """
@@ -260,7 +260,7 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
         else:
             collectives.order_batch(recorder, batch_start.pop())
 
-    with private.fake_group(rank, mesh.world), private.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder)):
+    with private.fake_group(rank, mesh.world), private.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder), {} if mailbox is None else mailbox):
         torch.manual_seed(0)
         world = World(mesh, rank, side)
         with private.FakeTensorMode(allow_non_fake_inputs=True), recorder, side.binding.listening():

@@ -66,6 +66,10 @@ def binary(g: Graph, op: str, a: Value | float | int, b: Value | float | int, al
         return g.expand(with_scalar(g, "mul", reciprocal(g, b), a.fill), shape)
     if op == "mul" and isinstance(a, Named) and a.square is not None and isinstance(b, Named) and b.name == a.name:
         return a.square
+    if isinstance(a, Known) and a.kind != "real" and getattr(b, "kind", "") in ("real", "bool"):
+        a = Known(a.data.double())
+    if isinstance(b, Known) and b.kind != "real" and getattr(a, "kind", "") in ("real", "bool"):
+        b = Known(b.data.double())
     if op == "mul":
         for x, keep in ((a, b), (b, a)):
             if isinstance(x, Named) and x.kind == "real" and isinstance(keep, Table) and tables.keeps_rows(keep, x.shape) and shape == x.shape:

@@ -150,7 +150,7 @@ class Graph:
             node = self._producers().get(name)
             if node is not None and node["op"] == "moe_gate":
                 return name
-            if node is None or node["op"] not in _MOVES:
+            if node is None or node["op"] not in _MOVES or not node["in"]:
                 return None
             name = node["in"][0]
 

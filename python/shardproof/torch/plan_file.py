@@ -163,6 +163,9 @@ def _tie(side: Recording, model: Model, mark: Mark, at: Mapping[str, int], skipp
         if here != there and there and here % there == 0:
             microbatches = here // there
             microbatch, call = divmod(mark.call, there)
+        elif here != there:
+            skipped[mark.name] = f"the module runs {here} times, on the single device {there} times"
+            return None
     tensor = model.tied.get((mark.role, mark.name, call)) or (model.tied.get(("input", mark.name, 0)) if mark.role == "checkpoint" else None)
     if tensor is None:
         if mark.role == "checkpoint":

@@ -72,6 +72,26 @@ for _name in ("neg", "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "silu", "
     line(_name)(_plain(_name))
 
 
+@line("log1p", "prims.log1p")
+def log1p(call: Any, g: Graph, a: Value) -> Value:
+    return ar.unary(g, "log", ar.binary(g, "add", a, 1))
+
+
+@line("expm1", "prims.expm1")
+def expm1(call: Any, g: Graph, a: Value) -> Value:
+    return ar.binary(g, "sub", ar.unary(g, "exp", a), 1)
+
+
+@line("log2")
+def log2(call: Any, g: Graph, a: Value) -> Value:
+    return ar.binary(g, "div", ar.unary(g, "log", a), math.log(2))
+
+
+@line("exp2")
+def exp2(call: Any, g: Graph, a: Value) -> Value:
+    return ar.unary(g, "exp", ar.binary(g, "mul", a, math.log(2)))
+
+
 @line("reciprocal")
 def reciprocal(call: Any, g: Graph, a: Value) -> Value:
     return ar.reciprocal(g, a)

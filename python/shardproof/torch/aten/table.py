@@ -83,7 +83,7 @@ def decomposition(func: Any) -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _load() -> None:
-    from . import attention, choices, indexing, layout, losses, normalization, optimizer, pointwise, reductions  # noqa: F401  each enters its lines
+    from . import attention, choices, images, indexing, layout, losses, normalization, optimizer, pointwise, reductions  # noqa: F401  each enters its lines
 
 
 def scalar(x: Any) -> Any:

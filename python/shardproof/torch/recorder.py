@@ -16,7 +16,7 @@ import torch
 from . import _private as private
 from . import tables
 from .graph import FOLD_LIMIT, Graph, number
-from .storage import Geometry, Storage, as_real, pair, unpair
+from .storage import Geometry, Storage, as_real, contiguous, pair, unpair
 from .values import Complex, Filled, Known, Named, Poison, Poisoned, Reason, Unsupported, Value, kind_of, numel
 
 FILL_LIMIT = 1 << 16  # elements of a filled tensor that is written out to compute with it
@@ -259,11 +259,33 @@ class Recorder(private.TorchDispatchMode):
                 out = self._decomposed(func, args, kwargs)
                 if out is not NotImplemented:
                     return out
+            if name == "aten.copy_" and self.copy_pieces(args[0], args[1]):
+                func(*args, **kwargs)
+                return args[0]
             if name in _PIECEWISE and self._piece_by_piece(name, func, line, args, kwargs):
                 return args[0]
             return self._record(name, func, line, args, kwargs)
         finally:
             self.g.loc = previous
+
+    def copy_pieces(self, target: Any, source: Any) -> bool:
+        """A flat buffer of several tensors is copied as these, so that they stay apart. False where it is no such thing."""
+        if not isinstance(source, torch.Tensor) or target.dtype.is_complex or source.dtype.is_complex or kind_of(target.dtype) != kind_of(source.dtype):
+            return False
+        if any(type(t) is not private.FakeTensor or t.is_neg() for t in (target, source)) or target.numel() != source.numel():
+            return False
+        with private.outside():
+            a, b = self.geometry(source), self.geometry(target)
+            s, d = self._storage(source), self._storage(target)
+            if s is d or s.pending or a != contiguous(a.size, a.offset) or b != contiguous(b.size, b.offset):
+                return False
+            parts = s.pieces(self.g, a)
+            if parts is None or len(parts) < 2 or any(isinstance(p.value, Poison) for p in parts):
+                return False
+            d.clear(b)
+            for p in parts:
+                d.write(self.g, p.value, Geometry(p.at.size, p.at.stride, p.at.offset - a.offset + b.offset), self.g.loc)
+        return True
 
     def _piece_by_piece(self, name: str, func: Any, line: Any, args: Any, kwargs: Any) -> bool:
         """A flat buffer of several tensors times a number: each of them is, so that they stay apart. False where it is no such thing."""

@@ -252,7 +252,7 @@ class MissingMetadata(RuntimeError):
         self.peer = peer
 
 
-Mailbox = dict[tuple[int, int], Any]  # (sending stage, receiving stage) -> the shapes that were sent
+Mailbox = dict[Any, Any]  # what ranks have told others while they were recorded; ("stage", sending stage, receiving stage) -> shapes
 
 
 def _pipelines(undo: list[tuple[Any, str, Any]], quiet: Callable[[], Any], mailbox: Mailbox) -> None:
@@ -265,10 +265,10 @@ def _pipelines(undo: list[tuple[Any, str, Any]], quiet: Callable[[], Any], mailb
             stage._inference_mode = schedules.InferenceMode.DYNAMIC if schedules.InferenceMode.needs_dynamic(stage._user_meta, has_backward) else schedules.InferenceMode.STATIC
 
     def send(self: Any, meta: Any, target: int) -> None:
-        mailbox[(self.stage_index, target)] = copy.deepcopy(meta)
+        mailbox[("stage", self.stage_index, target)] = copy.deepcopy(meta)
 
     def receive(self: Any, source: int) -> Any:
-        key = (source, self.stage_index)
+        key = ("stage", source, self.stage_index)
         if key not in mailbox:
             raise MissingMetadata(source, self.stage_index, self._resolve_peer_global_rank(source))
         return copy.deepcopy(mailbox[key])

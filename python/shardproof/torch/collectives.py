@@ -13,7 +13,7 @@ from . import _private as private
 from . import arithmetic as ar
 from .exchange import Exchange, Groups
 from .storage import Geometry, Segment, contiguous
-from .values import Filled, Poison, Poisoned, Reason, Unsupported, Value, numel
+from .values import Filled, Known, Poison, Poisoned, Reason, Unsupported, Value, numel
 
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "_dtensor")
 
@@ -170,7 +170,20 @@ def _c10d_broadcast(recorder: Any, args: Any, out: Any) -> None:
     for t in args[0]:
         mine = recorder.groups.rank == ranks[args[2]]
         v = recorder.read(t) if mine or exchange.size == 1 else None
-        recorder.write(t, exchange.broadcast(v, ranks[args[2]], tuple(t.shape), _kind(t)))
+        result = exchange.broadcast(v, ranks[args[2]], tuple(t.shape), _kind(t))
+        recorder.write(t, _told(recorder.groups, exchange, ranks[args[2]], v, result))
+
+
+def _told(groups: Groups, exchange: Exchange, root: int, given: Value | None, result: Value) -> Value:
+    """A constant that is sent (a module's buffers) is that constant where it arrives: the root's recording says which numbers they are."""
+    if exchange.size == 1:
+        return result
+    if given is not None:
+        if isinstance(given, (Filled, Known)):
+            groups.mailbox[(exchange.comm, exchange.parts, root)] = groups.mailbox[(exchange.comm, exchange.parts)] = given
+        return result
+    sent = groups.mailbox.get((exchange.comm, exchange.parts, root), groups.mailbox.get((exchange.comm, exchange.parts)))
+    return sent if sent is not None and sent.shape == result.shape else result
 
 
 def _kind(t: torch.Tensor) -> str:

@@ -15,8 +15,9 @@ _REDUCTIONS = {"sum": "sum", "avg": "mean", "max": "max", "min": "min"}
 class Groups:
     """The mesh of one recording, and how often each group has communicated."""
 
-    def __init__(self, mesh: Mesh, rank: int) -> None:
+    def __init__(self, mesh: Mesh, rank: int, mailbox: dict[Any, Any] | None = None) -> None:
         self.mesh, self.rank = mesh, rank
+        self.mailbox: dict[Any, Any] = {} if mailbox is None else mailbox  # what other ranks' recordings have sent
         self.count: collections.Counter[str] = collections.Counter()
 
     def fields(self, ranks: tuple[int, ...]) -> tuple[str, dict[str, Any]]:

@@ -163,6 +163,9 @@ def _tie(side: Recording, model: Model, mark: Mark, at: Mapping[str, int], skipp
         if here != there and there and here % there == 0:
             microbatches = here // there
             microbatch, call = divmod(mark.call, there)
+        elif here == there > 1 and _slices_batch(side, here):
+            skipped[mark.name] = "each rank and the single device cut their batches into microbatches of their own"
+            return None
         elif here != there:
             skipped[mark.name] = f"the module runs {here} times, on the single device {there} times"
             return None
@@ -187,6 +190,14 @@ def _tie(side: Recording, model: Model, mark: Mark, at: Mapping[str, int], skipp
         whole, local = local, side.graph.one("div", [local], local.shape, {"scalar": box.divisor})
         divided[whole.name] = (local.name, box.divisor)
     return _Tie(mark.role, tensor, local.name, local.shape, box, mark.name if mark.role == "output" else "")
+
+
+def _slices_batch(side: Recording, count: int) -> bool:
+    """Whether so many microbatches are slices of an input that ranks share: a rank's k-th is then no part of the single device's k-th."""
+    g = side.graph
+    shared = {m.name for m in side.marks if m.role == "input" and m.placement.shard and any(d == 0 and side.mesh.sizes[a] > 1 for a, d in m.placement.shard.items())}
+    return any(n["op"] == "slice" and n["in"][0] in shared and n["attrs"]["dim"] == 0 and (n["attrs"]["stop"] - n["attrs"]["start"]) * count == g.tensors[n["in"][0]]["shape"][0]
+               for n in g.nodes)
 
 
 def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Sequence[str] = (), checkpoints: bool = True) -> tuple[dict[str, Any], dict[str, str], list[str]]:

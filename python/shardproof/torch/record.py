@@ -249,7 +249,8 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
     private.require()
     recorder = Recorder(rank)
     recorder.g.classes.update(classes or {})
-    recorder.groups = collectives.Groups(mesh, rank)
+    mailbox = {} if mailbox is None else mailbox
+    recorder.groups = collectives.Groups(mesh, rank, mailbox)
     side = _Side(recorder, mesh)
     recorder.modules = side.binding.stack
     batch_start: list[int] = []
@@ -260,7 +261,7 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
         else:
             collectives.order_batch(recorder, batch_start.pop())
 
-    with private.fake_group(rank, mesh.world), private.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder), {} if mailbox is None else mailbox):
+    with private.fake_group(rank, mesh.world), private.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder), mailbox):
         torch.manual_seed(0)
         world = World(mesh, rank, side)
         with private.FakeTensorMode(allow_non_fake_inputs=True), recorder, side.binding.listening():

@@ -41,6 +41,7 @@ class Program:
     ties: list[_Tie]
     skipped: dict[str, str]
     guessed: list[str]
+    own_constants: list[str]  # constants that are no part of one of the model's
 
 
 def _constants(side: Recording, model: Model) -> list[tuple[Mark | None, str, tuple[int, ...], torch.Tensor]]:
@@ -96,6 +97,7 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
     nodes = _threaded(g, nodes, divided)
     used = {name for n in nodes for name in n["in"]} | {t.local for t in ties}
     tensors = {n: dict(t) for n, t in tensors_of(g, nodes, [t.local for t in ties]).items()}
+    own_constants: list[str] = []
     for i, (_, whole, low, data) in enumerate(_constants(side, model)):
         name = g.constants[i][0]
         if name not in used:
@@ -103,6 +105,7 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
         if whole:
             ties.append(_Tie("input", whole, name, tuple(data.shape), Box(low)))
         else:
+            own_constants.append(name)
             tensors[name] = {**tensors[name], "kind": "constant", "value": literal(data)}
     for v, loc in side.random_inputs:
         if v.name in used:
@@ -116,7 +119,7 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
             guessed.append(f"random numbers drawn at {loc}")
             ties.append(_Tie("input", v.name, v.name, v.shape, box))
     text = json.dumps([tensors, nodes, [t.identity() for t in ties]], sort_keys=True)
-    return Program(text, tensors, nodes, ties, skipped, guessed)
+    return Program(text, tensors, nodes, ties, skipped, guessed, own_constants)
 
 
 def _threaded(g: Any, nodes: list[dict[str, Any]], divided: Mapping[str, tuple[str, int]]) -> list[dict[str, Any]]:
@@ -208,6 +211,10 @@ def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Se
     mesh = sides[0].mesh
     _one_shape(sides)
     programs = _programs(sides, model, checkpoints)
+    if model.constants and any(p.own_constants for p in programs):
+        # Numbers that are no part of the model's stand for themselves: so must the model's then, or a step that is right for these numbers would be compared with any.
+        model.write_constants()
+        programs = _programs(sides, model, checkpoints)
     by_rank = {side.rank: p for side, p in zip(sides, programs)}
     fixed = _distinguishing(mesh, {r: p.text for r, p in by_rank.items()}, alike)
     free = [a for a in mesh.names if a not in fixed]

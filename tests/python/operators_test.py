@@ -112,6 +112,7 @@ def step(world):
         out, given = _attention(world, name, **options)
         _give(world, name, out, given)
     _images(world)
+    _weight_norm(world)
     _choices(world)
     _masks(world)
     ids, table_ = world.input("ids", (3, 2), torch.long, high=6), world.input("table", (6, 4)).requires_grad_()
@@ -147,6 +148,15 @@ def _images(world):
                     "adaptive": lambda x: F.adaptive_avg_pool2d(x, 1), "group_norm": lambda x: F.group_norm(x, 2), "batch_norm": lambda x: F.batch_norm(x, None, None, training=True)}.items():
         x = world.input(f"{name} x", (2, 4, 6, 5)).requires_grad_()
         _give(world, name, f(x), [x])
+
+
+def _weight_norm(world):
+    v, gain = world.input("weight norm v", (3, 4)).requires_grad_(), world.input("weight norm g", (3, 1)).requires_grad_()
+    _give(world, "weight_norm", torch._weight_norm(v, gain, 0), [v, gain])
+    ids, rows = world.input("padded ids", (3, 2), torch.long, high=6), world.input("padded rows", (6, 4)).requires_grad_()
+    _give(world, "padded", F.embedding(ids, rows, padding_idx=2), [rows])
+    a, b = world.input("kl a", S).requires_grad_(), world.input("kl b", S).requires_grad_()
+    _give(world, "kl", F.kl_div(a, F.softmax(b, -1), reduction="batchmean"), [a, b])
 
 
 def _choices(world):
@@ -215,7 +225,7 @@ class Operators(unittest.TestCase):
         for name, tensor in captured.model["tensors"].items():
             if tensor.get("kind") == "input" and not name.startswith("%"):
                 integer = "dtype" in tensor
-                high = {"ids": 6}.get(name, 7)
+                high = {"ids": 6, "padded ids": 6}.get(name, 7)
                 inputs[name] = numeric.draw("input " + name, tensor["shape"], torch.long if integer else torch.float32, high if integer else None).numpy()
         outputs = {e["tensor"]: e for e in captured.plan["lineage"] if e["role"] == "output"}
         with tempfile.TemporaryDirectory() as folder:

@@ -132,6 +132,16 @@ def _set(owner: Any, name: str, value: Any, undo: list[tuple[Any, str, Any]]) ->
     setattr(owner, name, value)
 
 
+_all_used: list[Any] = []  # models that were wrapped with find_unused_parameters=True
+
+
+def _require_all_used() -> None:
+    for model in _all_used:
+        for name, p in model.module.named_parameters():
+            if p.requires_grad and p.grad is None:
+                raise NotImplementedError(f"shardproof: DistributedDataParallel(find_unused_parameters=True) with a parameter that is not used, {name!r}, is not supported")
+
+
 def _ddp(undo: list[tuple[Any, str, Any]]) -> None:
     """DistributedDataParallel: no exchange at construction; its own default all-reduce, as a hook whose future is done; no bucket rebuilding (it reads data)."""
     ddp = torch.nn.parallel.DistributedDataParallel
@@ -147,6 +157,8 @@ def _ddp(undo: list[tuple[Any, str, Any]]) -> None:
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         kwargs["init_sync"] = False
+        if kwargs.pop("find_unused_parameters", False):
+            _all_used.append(self)  # which parameters are used is data to the reducer; it makes no difference where all are
         original(self, *args, **kwargs)
 
         def average(state: Any, bucket: Any) -> Any:
@@ -361,11 +373,13 @@ def patched(on_free: Callable[[int], None], on_batch: Callable[[bool], None], qu
         def backward(*args: Any, **kwargs: Any) -> None:
             old_backward(*args, **kwargs)
             if current_node() is None:
+                _require_all_used()
                 after_backward()
 
         _replace_everywhere(old_backward, backward, undo)
         _waits(undo, asynchronous)
         _shape_propagation(undo, quiet)
+        _all_used.clear()
         _ddp(undo)
         _pipelines(undo, quiet, mailbox)
         _deepcopy(undo)

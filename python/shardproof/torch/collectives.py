@@ -13,7 +13,7 @@ from . import _private as private
 from . import arithmetic as ar
 from .exchange import Exchange, Groups
 from .storage import Geometry, Segment, contiguous
-from .values import Filled, Known, Poison, Poisoned, Reason, Unsupported, Value, numel
+from .values import Complex, Filled, Known, Poison, Poisoned, Reason, Unsupported, Value, numel
 
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "_dtensor")
 
@@ -170,8 +170,18 @@ def _c10d_broadcast(recorder: Any, args: Any, out: Any) -> None:
     for t in args[0]:
         mine = recorder.groups.rank == ranks[args[2]]
         v = recorder.read(t) if mine or exchange.size == 1 else None
-        result = exchange.broadcast(v, ranks[args[2]], tuple(t.shape), _kind(t))
-        recorder.write(t, _told(recorder.groups, exchange, ranks[args[2]], v, result))
+        if not t.is_complex():
+            recorder.write(t, _broadcast(recorder, exchange, ranks[args[2]], v, tuple(t.shape), _kind(t)))
+            continue
+        if v is not None and not isinstance(v, Complex):
+            ar.check(v)
+            raise Unsupported("a real value in a complex tensor")
+        parts = [_broadcast(recorder, exchange, ranks[args[2]], part, tuple(t.shape), "real") for part in ((v.real, v.imag) if v is not None else (None, None))]
+        recorder.write(t, Complex(*parts))
+
+
+def _broadcast(recorder: Any, exchange: Exchange, root: int, given: Value | None, shape: tuple[int, ...], kind: str) -> Value:
+    return _told(recorder.groups, exchange, root, given, exchange.broadcast(given, root, shape, kind))
 
 
 def _told(groups: Groups, exchange: Exchange, root: int, given: Value | None, result: Value) -> Value:

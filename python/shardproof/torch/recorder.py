@@ -20,9 +20,11 @@ from .storage import Geometry, Storage, as_real, contiguous, pair, unpair
 from .values import Complex, Filled, Known, Named, Poison, Poisoned, Reason, Unsupported, Value, kind_of, numel
 
 FILL_LIMIT = 1 << 16  # elements of a filled tensor that is written out to compute with it
-_HERE = os.path.dirname(os.path.abspath(__file__))
 _PLAIN = (torch.Tensor, private.FakeTensor, torch.nn.Parameter, torch.nn.Buffer)
 _PIECEWISE = {"aten.mul_", "aten.div_"}
+_VIEWS_IN_PLACE = {f"aten.{name}_" for name in ("transpose", "t", "squeeze", "unsqueeze", "as_strided", "swapdims", "swapaxes")}  # sizes and strides change, no element does
+_NOT_THE_USERS = (private.torch_folder, os.path.dirname(os.path.abspath(__file__)), "<")
+_DECORATORS = ("typing_extensions.py", "contextlib.py", "functools.py")
 
 
 class Call:
@@ -225,7 +227,7 @@ class Recorder(private.TorchDispatchMode):
             name = f.f_code.co_filename
             if stop_at_backward and name.endswith(("autograd/graph.py",)):
                 return ""
-            if not name.startswith((private.torch_folder, _HERE)) and not name.startswith("<"):
+            if not name.startswith(_NOT_THE_USERS) and os.path.basename(name) not in _DECORATORS:
                 short = os.path.relpath(name) if name.startswith(os.getcwd() + os.sep) else os.path.basename(name)
                 return f"{short}:{f.f_lineno}"
             f = f.f_back
@@ -240,7 +242,7 @@ class Recorder(private.TorchDispatchMode):
             return func(*args, **kwargs)
         namespace, _, base = func._schema.name.partition("::")
         name = f"{namespace}.{base}"
-        if namespace in ("prim", "profiler"):
+        if namespace in ("prim", "profiler") or name in _VIEWS_IN_PLACE:
             return func(*args, **kwargs)
         from . import collectives
         from .aten import table

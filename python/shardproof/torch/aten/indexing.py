@@ -42,8 +42,11 @@ def _rows(g: Graph, x: Value, index: torch.Tensor, dim: int, shape: tuple[int, .
 
 @line("embedding_dense_backward")
 def embedding_backward(call: Any, g: Graph, grad: Value, ids: Value, rows: int, padding_idx: int, scale_grad_by_freq: bool) -> Value:
-    require(padding_idx < 0, "an embedding with a padding index")
     shape = (int(rows),) + grad.shape[-1:]
+    if padding_idx >= 0:  # the row of the padding index gets nothing
+        require(isinstance(ids, Named) and ids.kind == "int", "an embedding with a padding index, of indices that were computed")
+        counts = ar.binary(g, "sub", 1, tables.one_hot(g, ids, int(padding_idx), int(padding_idx) + 1))
+        grad = ar.binary(g, "mul", grad, counts)
     tables.note_classes(g, ids, int(rows))
     if isinstance(ids, (Known, Filled)):
         d = g.data(ids).reshape(-1)

@@ -396,6 +396,8 @@ def _divided(hidden: torch.Tensor, most: int = 32) -> list[list[tuple[str, torch
 
 @line("where")
 def where(call: Any, g: Graph, mask: Value, a: Any, b: Any) -> Value:
+    if isinstance(mask, Filled):  # the other one may be no number at all
+        return g.expand(ar.lift(a if mask.fill else b), call.shape())
     return choose(g, mask, ar.lift(a), ar.lift(b), call.shape())
 
 

@@ -38,7 +38,7 @@ class Net(nn.Module):
     def __init__(self, size, local_backward):
         super().__init__()
         self.size, self.local_backward = size, local_backward
-        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 4)
+        self.first, self.second = nn.Linear(8, 8, bias=False), nn.Linear(8, 4)
         self.weight, self.bias = nn.Parameter(torch.ones(8)), nn.Parameter(torch.zeros(8))
 
     def forward(self, x):

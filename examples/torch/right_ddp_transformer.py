@@ -26,7 +26,7 @@ class Encoder(nn.Module):
 def step(world, factor=1.0):
     model = Encoder()
     wrapped = model if world.single else DistributedDataParallel(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     tokens = world.input("tokens", (BATCH, LENGTH), torch.long, shard={"dp": 0}, high=VOCABULARY)
     labels = world.input("labels", (BATCH, LENGTH), torch.long, shard={"dp": 0}, high=VOCABULARY)
     loss = F.cross_entropy(wrapped(tokens).flatten(0, 1), labels.flatten())

@@ -1,4 +1,4 @@
-"""Padded labels do not count: the sum of losses is divided by the number of labels of all ranks."""
+"""Labels of some tokens do not count: the sum of losses is divided by the number of labels of all ranks."""
 
 import torch
 import torch.distributed as dist
@@ -8,7 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 from models import Config, Llama
 
 MESH, EXPECT = {"dp": 2}, "EQUIVALENT"
-BATCH, PADDING, IGNORED = 4, 0, -100
+BATCH, PROMPT, IGNORED = 4, 3, -100
 
 
 def step(world, count="global"):
@@ -17,7 +17,7 @@ def step(world, count="global"):
     wrapped = model if world.single else DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     tokens, labels = (world.input(name, (BATCH, config.seq), torch.long, shard={"dp": 0}, high=config.vocab) for name in ("tokens", "labels"))
-    labels = labels.masked_fill(tokens == PADDING, IGNORED)
+    labels = labels.masked_fill(tokens < PROMPT, IGNORED)
     total = F.cross_entropy(wrapped(tokens).flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
     number = (labels != IGNORED).sum().float()
     if count == "global" and not world.single:

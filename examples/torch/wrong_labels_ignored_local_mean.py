@@ -1,4 +1,4 @@
-"""Each rank divides by the number of its own labels that count: ranks with more padding weigh as much as the others."""
+"""Each rank divides by the number of its own labels that count: ranks with few of them weigh as much as the others."""
 
 import right_labels_ignored_global_count as right
 

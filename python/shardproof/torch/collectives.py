@@ -190,9 +190,9 @@ def _told(groups: Groups, exchange: Exchange, root: int, given: Value | None, re
         return result
     if given is not None:
         if isinstance(given, (Filled, Known)):
-            groups.mailbox[(exchange.comm, exchange.parts, root)] = groups.mailbox[(exchange.comm, exchange.parts)] = given
+            groups.mailbox[(exchange.comm, exchange.parts, root)] = given
         return result
-    sent = groups.mailbox.get((exchange.comm, exchange.parts, root), groups.mailbox.get((exchange.comm, exchange.parts)))
+    sent = groups.mailbox.get((exchange.comm, exchange.parts, root))
     return sent if sent is not None and sent.shape == result.shape else result
 
 

@@ -136,15 +136,17 @@ def real(g: Graph, v: Table | Pick) -> Value:
 
     total: Value | None = None
     runs = _windows(v.entries)
-    whole = torch.unique(v.entries.to(torch.float64))
-    if len(whole) == 1:
+    numbers = v.entries.to(torch.float64)
+    least, most = float(numbers.min()), float(numbers.max())
+    if least == most:
         g.assume(CLASSES)
-        return Filled(float(whole[0]), v.shape)
+        return Filled(least, v.shape)
+    two_numbers = bool(((numbers == least) | (numbers == most)).all())
     if len(runs) > 64:
         raise Unsupported("a function of classes with more than 64 windows")
     outside = runs[0][0] == 0 or runs[-1][1] == len(v.entries)
     zero_runs = _windows((v.entries.to(torch.float64) == runs[0][2]).logical_not())
-    if outside and len(zero_runs) < len(runs) and len(whole) == 2:
+    if outside and len(zero_runs) < len(runs) and two_numbers:
         # a constant less some windows: classes sum to 1 over all windows
         g.assume(CLASSES)
         background = runs[0][2]
@@ -177,9 +179,9 @@ def _parts(v: Pick) -> list[tuple[torch.Tensor, torch.Tensor]]:
     lines, rest = torch.zeros_like(v.scale), v.scale.clone()
     shift = index - torch.arange(len(index))
     used = v.scale != 0
-    candidates, counts = torch.unique(shift[used], return_counts=True)
-    if len(candidates):
-        best = int(candidates[int(counts.argmax())])
+    moved = shift[used]
+    if len(moved):
+        best = int(moved.mode().values) if int(moved.min()) != int(moved.max()) else int(moved[0])
         on = used & (shift == best)
         lines[on], rest[on] = v.scale[on], 0
     return [(lines, index), (rest, index)]
@@ -197,8 +199,8 @@ def _sum_of_pick(g: Graph, v: Pick) -> Value:
 
     (scale, index), (rest, _) = _parts(v)
     start, stop, shift = _line(index, scale)
-    factors = torch.unique(scale[start:stop])
-    if len(factors) > 1:
+    factors = scale[start:stop]
+    if stop > start and bool((factors != factors[0]).any()):
         raise Unsupported("elements of a vocabulary that are scaled differently")
     low, source, width = v.index.low, v.source, v.source.shape[0 if v.table else -1]
     shape = v.shape
@@ -289,7 +291,7 @@ def pick(g: Graph, source: Value, index: Value, table: bool) -> Value | None:
 
 def constant_table(t: Table) -> Known | Filled | None:
     """The table as a constant if all classes have one entry."""
-    if len(torch.unique(t.entries)) == 1:
+    if bool((t.entries == t.entries[0]).all()):
         x = t.entries[0].item()
         return Filled(x if not isinstance(x, bool) else int(x), t.shape, t.kind)
     return None

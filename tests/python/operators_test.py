@@ -48,6 +48,7 @@ UNARY = {
     "fill": lambda x: x.clone().fill_(3.5) + x, "zero": lambda x: x.clone().zero_() + x, "outer": lambda x: torch.outer(x[0], x[1]), "split_copy": lambda x: A.split_with_sizes_copy(x, [1, 3], 1)[1] + 0,
     "unfold": lambda x: x.unflatten(1, (2, 2)).transpose(0, 2).reshape(2, 6), "expand": lambda x: x[:, None].expand(3, 2, 4) * 2,
     "index_put": lambda x: x.index_put((torch.tensor([1]),), torch.tensor(4.0)), "complex": lambda x: torch.view_as_real(torch.view_as_complex(x.reshape(3, 2, 2)) * torch.polar(torch.ones(2), torch.tensor([0.3, 0.7]))).flatten(1), "addcmul": lambda x: torch.addcmul(x, x, x, value=0.3), "addcdiv": lambda x: torch.addcdiv(x, x, positive(x), value=-2), "lerp": lambda x: torch.lerp(x, x * 2, 0.3),
+    "log1p": lambda x: torch.log1p(positive(x)), "expm1": torch.expm1, "log2": lambda x: torch.log2(positive(x)), "exp2": torch.exp2, "softplus": F.softplus, "elu": F.elu, "mish": F.mish,
     "hidden": lambda x: F.softmax(x[:, :3].masked_fill(torch.ones(3, 3).triu(1).bool(), -math.inf), -1), "threshold": lambda x: A.threshold_backward(x, x, 0),
 }
 BINARY = {
@@ -110,6 +111,10 @@ def step(world):
     for name, options in {"sdpa": {}, "sdpa_causal": {"is_causal": True}, "sdpa_mask": {"attn_mask": torch.ones(5, 5).tril().bool()}, "sdpa_scale": {"scale": 0.2}}.items():
         out, given = _attention(world, name, **options)
         _give(world, name, out, given)
+    _images(world)
+    _weight_norm(world)
+    _choices(world)
+    _masks(world)
     ids, table_ = world.input("ids", (3, 2), torch.long, high=6), world.input("table", (6, 4)).requires_grad_()
     _give(world, "embedding", F.embedding(ids, table_), [table_])
     for name, options in {"ce": {}, "ce_sum": {"reduction": "sum"}, "ce_none": {"reduction": "none"}, "ce_smooth": {"label_smoothing": 0.1}}.items():
@@ -134,7 +139,63 @@ def step(world):
         world.output(f"optimized {i}", p.detach(), mean=())
 
 
-WITHOUT_GRADIENT = {"max_dim", "min_dim"}  # it needs the indices, which have no translation
+def _images(world):
+    x, w, b = (world.input(f"conv {n}", s).requires_grad_() for n, s in (("x", (2, 4, 6, 5)), ("w", (6, 2, 3, 2)), ("b", (6,))))
+    _give(world, "conv", F.conv2d(x, w, b, stride=(2, 1), padding=(1, 0), groups=2), [x, w, b])
+    y, v = world.input("conv1 x", (2, 3, 9)).requires_grad_(), world.input("conv1 w", (2, 3, 3)).requires_grad_()
+    _give(world, "conv1", F.conv1d(y, v, padding=2, dilation=2), [y, v])
+    for name, f in {"max_pool": lambda x: F.max_pool2d(x, 2), "max_pool_overlapping": lambda x: F.max_pool2d(x, (3, 2), stride=1), "avg_pool": lambda x: F.avg_pool2d(x, 2),
+                    "adaptive": lambda x: F.adaptive_avg_pool2d(x, 1), "group_norm": lambda x: F.group_norm(x, 2), "batch_norm": lambda x: F.batch_norm(x, None, None, training=True)}.items():
+        x = world.input(f"{name} x", (2, 4, 6, 5)).requires_grad_()
+        _give(world, name, f(x), [x])
+
+
+def _weight_norm(world):
+    v, gain = world.input("weight norm v", (3, 4)).requires_grad_(), world.input("weight norm g", (3, 1)).requires_grad_()
+    _give(world, "weight_norm", torch._weight_norm(v, gain, 0), [v, gain])
+    ids, rows = world.input("padded ids", (3, 2), torch.long, high=6), world.input("padded rows", (6, 4)).requires_grad_()
+    _give(world, "padded", F.embedding(ids, rows, padding_idx=2), [rows])
+    a, b = world.input("kl a", S).requires_grad_(), world.input("kl b", S).requires_grad_()
+    _give(world, "kl", F.kl_div(a, F.softmax(b, -1), reduction="batchmean"), [a, b])
+
+
+def _choices(world):
+    """Values and positions of what is chosen from rows, and writes there."""
+    for name, f in {"topk": lambda x: x.topk(2, dim=1), "smallest": lambda x: x.topk(2, dim=0, largest=False), "sort": lambda x: torch.sort(x, 1), "sort_down": lambda x: torch.sort(x, dim=0, descending=True),
+                    "max_of_dim": lambda x: x.max(1), "min_of_dim": lambda x: x.min(0, keepdim=True)}.items():
+        x = world.input(f"{name} x", S).requires_grad_()
+        values, indices = f(x)
+        _give(world, name, values, [x])
+        world.output(f"{name} hot", F.one_hot(indices, 4).to(x.dtype), mean=())
+    for name, f in {"spread": lambda x, w, i: torch.zeros_like(x).scatter(1, i, w * 2), "spread_added": lambda x, w, i: (x * 3).scatter_add(1, i, w), "gathered": lambda x, w, i: (x * x).gather(1, i)}.items():
+        x = world.input(f"{name} x", S).requires_grad_()
+        _give(world, name, f(x, *x.softmax(-1).topk(2)), [x])
+    world.output("argmax", F.one_hot(x.detach().argmax(1), 4).to(x.dtype) + F.one_hot(x.detach().argmin(1), 4).to(x.dtype), mean=())
+
+
+def _masks(world):
+    """Scores with minus infinities, and labels that do not count."""
+    tokens = world.input("mask tokens", (2, 5), torch.long, high=7)
+    pad = tokens != 3
+    causal = torch.ones(5, 5).tril().bool()
+    window = causal & ~torch.ones(5, 5).tril(-3).bool()
+    for name, mask in {"sdpa_pad": pad[:, None, None, :], "sdpa_pad_causal": pad[:, None, None, :] & causal | torch.eye(5).bool(), "sdpa_window": window,
+                       "sdpa_bias": torch.zeros(5, 5).masked_fill(~window, -math.inf) + torch.eye(5)}.items():
+        out, given = _attention(world, name, attn_mask=mask)
+        _give(world, name, out, given)
+    x = world.input("hand scores", (2, 5, 5)).requires_grad_()
+    _give(world, "hand", F.softmax(x.masked_fill(~pad[:, None, :], -math.inf) * 0.5, -1), [x])
+    labels = world.input("ignored labels", (2, 5), torch.long, high=7)
+    weight = torch.linspace(0.5, 1.5, 7)
+    for name, given, options in (("ignored", labels, {"ignore_index": 2}), ("ignored_sum", labels, {"ignore_index": 2, "reduction": "sum"}), ("ignored_none", labels, {"ignore_index": 2, "reduction": "none"}),
+                                 ("ignored_smooth", labels, {"ignore_index": 2, "label_smoothing": 0.1}), ("ignored_weights", labels, {"ignore_index": 2, "weight": weight}),
+                                 ("replaced", labels.masked_fill(labels == 4, -100), {}), ("prompt", labels.masked_fill(~pad, -100), {}), ("prompt_where", torch.where(pad, labels, -100), {"weight": weight})):
+        x = world.input(f"{name} logits", (10, 7)).requires_grad_()
+        _give(world, name, F.cross_entropy(x, given.flatten(), **options), [x])
+    world.output("counted", (torch.where(pad, labels, -100) != -100).sum().to(x.dtype) + x.detach().sum(), mean=())
+
+
+WITHOUT_GRADIENT: set = set()
 
 
 def _give(world, name, out, given):
@@ -164,7 +225,7 @@ class Operators(unittest.TestCase):
         for name, tensor in captured.model["tensors"].items():
             if tensor.get("kind") == "input" and not name.startswith("%"):
                 integer = "dtype" in tensor
-                high = {"ids": 6}.get(name, 7)
+                high = {"ids": 6, "padded ids": 6}.get(name, 7)
                 inputs[name] = numeric.draw("input " + name, tensor["shape"], torch.long if integer else torch.float32, high if integer else None).numpy()
         outputs = {e["tensor"]: e for e in captured.plan["lineage"] if e["role"] == "output"}
         with tempfile.TemporaryDirectory() as folder:

@@ -47,11 +47,26 @@ class FailClosed(unittest.TestCase):
 
         self.refuse(change, "erf_inv")
 
-    def test_sorting_is_not_followed(self):
+    def test_sorting_long_rows_is_not_followed(self):
         def change(world, model):
-            model.up.weight.grad.copy_(model.up.weight.grad.sort(dim=0).values)
+            model.up.weight.grad.copy_(model.up.weight.grad.flatten().sort().values.view_as(model.up.weight))
 
-        self.refuse(change, "sort")
+        self.refuse(change, "a choice among more than")
+
+    def test_labels_that_do_not_count_are_no_numbers(self):
+        def change(world, model):
+            labels = world.input("classes", (4,), torch.long, high=4)
+            model.up.weight.grad.add_(torch.where(world.input("kept", (4,), torch.long, high=2) == 1, labels, -100).sum())
+
+        self.refuse(change, "labels of which some do not count")
+
+    def test_unused_parameters(self):
+        def change(world, model):
+            wrapped = torch.nn.parallel.DistributedDataParallel(torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]), find_unused_parameters=True)
+            wrapped.module[0](torch.ones(1, 2)).sum().backward()
+
+        with self.assertRaises(NotImplementedError):
+            sp.capture(lambda world: train(world, change), mesh=MESH)
 
     def test_uninitialised_memory(self):
         def change(world, model):

@@ -6,6 +6,7 @@ Checked with torch 2.13. `require()` is called before anything is recorded.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import os
 import sys
@@ -131,6 +132,16 @@ def _set(owner: Any, name: str, value: Any, undo: list[tuple[Any, str, Any]]) ->
     setattr(owner, name, value)
 
 
+_all_used: list[Any] = []  # models that were wrapped with find_unused_parameters=True
+
+
+def _require_all_used() -> None:
+    for model in _all_used:
+        for name, p in model.module.named_parameters():
+            if p.requires_grad and p.grad is None:
+                raise NotImplementedError(f"shardproof: DistributedDataParallel(find_unused_parameters=True) with a parameter that is not used, {name!r}, is not supported")
+
+
 def _ddp(undo: list[tuple[Any, str, Any]]) -> None:
     """DistributedDataParallel: no exchange at construction; its own default all-reduce, as a hook whose future is done; no bucket rebuilding (it reads data)."""
     ddp = torch.nn.parallel.DistributedDataParallel
@@ -146,6 +157,8 @@ def _ddp(undo: list[tuple[Any, str, Any]]) -> None:
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         kwargs["init_sync"] = False
+        if kwargs.pop("find_unused_parameters", False):
+            _all_used.append(self)  # which parameters are used is data to the reducer; it makes no difference where all are
         original(self, *args, **kwargs)
 
         def average(state: Any, bucket: Any) -> Any:
@@ -243,23 +256,87 @@ def _shape_propagation(undo: list[tuple[Any, str, Any]], quiet: Callable[[], Any
             _set(ShardingPropagator, name, propagate, undo)
 
 
-def _pipelines(undo: list[tuple[Any, str, Any]]) -> None:
-    """Stages have static shapes, given at construction; nobody asks the others whether they have."""
-    import torch.distributed.pipelining.schedules as schedules
+class MissingMetadata(RuntimeError):
+    """A pipeline's stage asks another rank for the shapes of its inputs, and that rank was not run yet. peer: that rank."""
 
-    def warmup(self: Any, stages: Any, has_backward: Any, p2p_done: Any) -> None:
-        for stage in stages:
-            stage._inference_mode = schedules.InferenceMode.STATIC
+    def __init__(self, source: int, target: int, peer: int) -> None:
+        super().__init__(f"pipeline stage {target} waits for the shapes that stage {source} on rank {peer} sends, which never comes")
+        self.peer = peer
+
+
+Mailbox = dict[Any, Any]  # what ranks have told others while they were recorded; ("stage", sending stage, receiving stage) -> shapes
+
+
+def _pipelines(undo: list[tuple[Any, str, Any]], quiet: Callable[[], Any], mailbox: Mailbox) -> None:
+    """Stages that were not given shapes ask each other: answered by what the other ranks' recordings left in the mailbox, and no part of the program."""
+    import torch.distributed.pipelining.schedules as schedules
+    import torch.distributed.pipelining.stage as stages
+
+    def warmup(self: Any, own: Any, has_backward: Any, p2p_done: Any) -> None:
+        for stage in own:
+            stage._inference_mode = schedules.InferenceMode.DYNAMIC if schedules.InferenceMode.needs_dynamic(stage._user_meta, has_backward) else schedules.InferenceMode.STATIC
+
+    def send(self: Any, meta: Any, target: int) -> None:
+        mailbox[("stage", self.stage_index, target)] = copy.deepcopy(meta)
+
+    def receive(self: Any, source: int) -> Any:
+        key = ("stage", source, self.stage_index)
+        if key not in mailbox:
+            raise MissingMetadata(source, self.stage_index, self._resolve_peer_global_rank(source))
+        return copy.deepcopy(mailbox[key])
+
+    forward = stages.PipelineStage._forward_metadata_inference
+
+    def shapes(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with quiet():
+            result = forward(self, *args, **kwargs)
+        self._fwd_outputs_for_bwd_meta = self._fwd_inputs_for_bwd_meta = None
+        return result
+
+    def gradients(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Gradients have the shapes of what they are gradients of."""
+        self._stage_meta.input_grads = stages._derive_grad_metas(self._stage_meta.inputs)
+        self._stage_meta.output_grads = None if self.is_last else stages._derive_grad_metas(self._stage_meta.outputs)
+        return stages._StageBackwardMeta(backward_metas=self._stage_meta.input_grads)
 
     for cls in list(vars(schedules).values()):
         if isinstance(cls, type) and "_warmup_p2p" in vars(cls):
             _set(cls, "_warmup_p2p", warmup, undo)
+    for name, f in (("_send_meta", send), ("_recv_meta", receive), ("_forward_metadata_inference", shapes), ("_backward_metadata_inference", gradients)):
+        _set(stages.PipelineStage, name, f, undo)
+
+
+def _deepcopy(undo: list[tuple[Any, str, Any]]) -> None:
+    """copy.deepcopy of a tensor clones it: torch's own gives memory that changes its identity with every view."""
+
+    def deepcopy(self: Any, memo: dict[Any, Any]) -> Any:
+        if id(self) in memo:
+            return memo[id(self)]
+        if not self.is_leaf:
+            raise RuntimeError("only tensors that are leaves of the graph can be copied by copy.deepcopy")
+        key = ("shardproof memory", storage_key(self))
+        if key in memo:
+            raise NotImplementedError("shardproof: copy.deepcopy of two tensors that share memory is not supported")
+        memo[key] = True
+        with torch.no_grad():
+            new = self.detach().clone(memory_format=torch.preserve_format)
+        for name, value in self.__dict__.items():
+            if name not in new.__dict__:
+                new.__dict__[name] = copy.deepcopy(value, memo)
+        if self.requires_grad:
+            new.requires_grad_()
+        if self.grad is not None:
+            new.grad = copy.deepcopy(self.grad, memo)
+        memo[id(self)] = new
+        return new
+
+    _set(FakeTensor, "__deepcopy__", deepcopy, undo)
 
 
 @contextlib.contextmanager
 def patched(on_free: Callable[[int], None], on_batch: Callable[[bool], None], quiet: Callable[[], Any],
-            after_backward: Callable[[], None], asynchronous: Asynchronous) -> Iterator[None]:
-    """All patches. asynchronous: is told of c10d's asynchronous calls and their waits; after_backward: called when a whole backward pass has ended; on_free: called with the key of a storage whose memory is given back; on_batch: at the begin and end of batch_isend_irecv; quiet: nothing is recorded inside."""
+            after_backward: Callable[[], None], asynchronous: Asynchronous, mailbox: Mailbox) -> Iterator[None]:
+    """All patches. mailbox: what stages of pipelines on other ranks have sent; asynchronous: is told of c10d's asynchronous calls and their waits; after_backward: called when a whole backward pass has ended; on_free: called with the key of a storage whose memory is given back; on_batch: at the begin and end of batch_isend_irecv; quiet: nothing is recorded inside."""
     undo: list[tuple[Any, str, Any]] = []
     try:
         for name in ("AllreduceOptions", "ReduceScatterOptions", "ReduceOptions", "AllreduceCoalescedOptions"):
@@ -296,13 +373,16 @@ def patched(on_free: Callable[[int], None], on_batch: Callable[[bool], None], qu
         def backward(*args: Any, **kwargs: Any) -> None:
             old_backward(*args, **kwargs)
             if current_node() is None:
+                _require_all_used()
                 after_backward()
 
         _replace_everywhere(old_backward, backward, undo)
         _waits(undo, asynchronous)
         _shape_propagation(undo, quiet)
+        _all_used.clear()
         _ddp(undo)
-        _pipelines(undo)
+        _pipelines(undo, quiet, mailbox)
+        _deepcopy(undo)
         yield
     finally:
         for owner, name, value in reversed(undo):

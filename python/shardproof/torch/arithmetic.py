@@ -9,7 +9,7 @@ import torch
 
 from . import tables
 from .graph import FOLD_LIMIT, Graph, as_fraction, number
-from .values import Complex, Filled, Known, Named, Pick, Poison, Poisoned, Shape, Table, Unsupported, Value, numel
+from .values import Complex, Filled, Hidden, Known, Named, Pick, Poison, Poisoned, Shape, Table, Unsupported, Value, numel
 
 _FUNCTIONS = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div}
 
@@ -48,6 +48,9 @@ def binary(g: Graph, op: str, a: Value | float | int, b: Value | float | int, al
         return _fold(g, op, a, b, shape)
     if isinstance(a, Complex) or isinstance(b, Complex):
         return _complex(g, op, a, b)
+    a, b = _hidden(g, a), _hidden(g, b)
+    if isinstance(a, Hidden) or isinstance(b, Hidden):
+        return _with_hidden(g, op, a, b)
     if 0 in shape:
         return Filled(0, shape)
     special = tables.binary(g, op, a, b, shape)
@@ -63,10 +66,80 @@ def binary(g: Graph, op: str, a: Value | float | int, b: Value | float | int, al
         return g.expand(with_scalar(g, "mul", reciprocal(g, b), a.fill), shape)
     if op == "mul" and isinstance(a, Named) and a.square is not None and isinstance(b, Named) and b.name == a.name:
         return a.square
+    if isinstance(a, Known) and a.kind != "real" and getattr(b, "kind", "") in ("real", "bool"):
+        a = Known(a.data.double())
+    if isinstance(b, Known) and b.kind != "real" and getattr(a, "kind", "") in ("real", "bool"):
+        b = Known(b.data.double())
+    if op == "mul":
+        for x, keep in ((a, b), (b, a)):
+            if isinstance(x, Named) and x.kind == "real" and isinstance(keep, Table) and tables.keeps_rows(keep, x.shape) and shape == x.shape:
+                kept = g.one(op, [x, g.named(keep)], shape)
+                kept.masked = (x, g.reshape(keep, shape[:-1]))  # type: ignore[assignment]
+                return kept
     kind = "int" if getattr(a, "kind", "real") == getattr(b, "kind", "real") == "int" else "real"
     if kind == "int" or getattr(a, "kind", "") == "int" or getattr(b, "kind", "") == "int":
         raise Unsupported("arithmetic on integers that are not one tensor of classes and constants")
-    return g.one(op, [g.named(a), g.named(b)], shape)
+    return _of_classes(g, op, g.named(a), g.named(b), shape)
+
+
+def _of_classes(g: Graph, op: str, a: Named, b: Named, shape: Shape) -> Value:
+    """A sum over classes and something else: that is written as a sum over classes, too (tables.every_class)."""
+    ids = a.of_class or b.of_class
+    if ids is not None and op in ("add", "sub") and a.shape == b.shape == shape == ids.shape:
+        if a.of_class is None or b.of_class is None:
+            ones = tables.every_class(g, ids)
+            if ones is not None:
+                a, b = (v if v.of_class is not None else g.one("mul", [v, ones], shape) for v in (a, b))
+    result = g.one(op, [a, b], shape)
+    if ids is not None and ids.shape == shape and (op in ("add", "sub", "mul") or b.of_class is None):
+        result.of_class = ids
+    return result
+
+
+def _hidden(g: Graph, v: Value) -> Value:
+    """A constant tensor with minus infinities (an additive mask) as numbers and what is hidden."""
+    if isinstance(v, Filled) and v.fill == -math.inf:
+        return Hidden(Filled(0, v.shape), Filled(0, v.shape))
+    if isinstance(v, Known) and v.kind == "real" and bool(torch.isneginf(v.data).any()):
+        hidden = torch.isneginf(v.data)
+        return Hidden(Known(torch.where(hidden, torch.zeros_like(v.data), v.data)), Known((~hidden).double()))
+    if isinstance(v, Table) and v.kind == "real" and bool(torch.isneginf(v.entries).any()):
+        hidden = torch.isneginf(v.entries)
+        rest = Table(v.source, torch.where(hidden, torch.zeros_like(v.entries), v.entries), v.low, v.shape)
+        return Hidden(rest if bool((rest.entries != 0).any()) else Filled(0, v.shape), Table(v.source, (~hidden).double(), v.low, v.shape))
+    return v
+
+
+def _with_hidden(g: Graph, op: str, a: Value, b: Value) -> Value:
+    """Minus infinity plus or minus a number, or times a positive one, is minus infinity."""
+    from .aten.pointwise import masked
+
+    if op in ("mul", "div") and isinstance(a, Hidden) and isinstance(b, Filled) and b.fill > 0:
+        return Hidden(binary(g, op, a.source, b), a.keep)
+    if op == "mul" and isinstance(b, Hidden) and isinstance(a, Filled) and a.fill > 0:
+        return Hidden(binary(g, op, b.source, a), b.keep)
+    if op not in ("add", "sub") or op == "sub" and isinstance(b, Hidden):
+        raise Unsupported(f"{op} of minus infinities")
+    source = binary(g, op, a.source if isinstance(a, Hidden) else a, b.source if isinstance(b, Hidden) else b)
+    keeps = [v.keep for v in (a, b) if isinstance(v, Hidden)]
+    keep = keeps[0] if len(keeps) == 1 else binary(g, "mul", *keeps)
+    keep = g.reshape(keep, (1,) * (len(source.shape) - len(keep.shape)) + keep.shape)
+    if isinstance(keep, Known):
+        return masked(g, source, keep.data == 0, source.shape)
+    return Hidden(source, keep)
+
+
+def softmax_of_hidden(g: Graph, a: Hidden, dim: int) -> Value:
+    e = exp_of_hidden(g, a)
+    return binary(g, "div", e, reduce(g, "sum", e, [dim], True))
+
+
+def exp_of_hidden(g: Graph, a: Hidden) -> Value:
+    return binary(g, "mul", unary(g, "exp", a.source), cast_real(a.keep))
+
+
+def cast_real(v: Value) -> Value:
+    return Known(v.data.double()) if isinstance(v, Known) else v
 
 
 def _fold(g: Graph, op: str, a: Value, b: Value, shape: Shape) -> Value:
@@ -107,13 +180,20 @@ def with_scalar(g: Graph, op: str, v: Value, x: float | int) -> Value:
             return g.root(_scale(g, g.named(a.square), p, q))
         factor = g.root(g.one("div", [Filled(p, ())], (), {"scalar": q})) if q != 1 else g.one("sqrt", [Filled(p, ())], ())
         return g.one("mul", [a, factor], a.shape)
-    return g.one(op, [a], a.shape, {"scalar": number(x)})
+    result = g.one(op, [a], a.shape, {"scalar": number(x)})
+    if op in ("mul", "div"):
+        result.of_class = a.of_class
+    return result
 
 
 def _scale(g: Graph, a: Named, p: int, q: int) -> Named:
+    of_class = a.of_class
     if p != 1:
         a = g.one("mul", [a], a.shape, {"scalar": p})
-    return g.one("div", [a], a.shape, {"scalar": q}) if q != 1 else a
+    if q != 1:
+        a = g.one("div", [a], a.shape, {"scalar": q})
+    a.of_class = of_class
+    return a
 
 
 def _complex(g: Graph, op: str, a: Value, b: Value) -> Value:
@@ -149,6 +229,8 @@ def unary(g: Graph, op: str, a: Value) -> Value:
         if op == "neg":
             return Complex(unary(g, op, a.real), unary(g, op, a.imag))
         raise Unsupported(f"{op} of complex numbers")
+    if isinstance(a, Hidden) and op == "exp":
+        return exp_of_hidden(g, a)
     if op == "square":
         return power(g, a, 2)
     if op == "sqrt":
@@ -162,7 +244,10 @@ def unary(g: Graph, op: str, a: Value) -> Value:
         raise Unsupported(f"{op} of integers")
     if op == "exp":
         return _exp(g, n)
-    return g.one(op, [n], n.shape)
+    result = g.one(op, [n], n.shape)
+    if op == "neg":
+        result.of_class = n.of_class
+    return result
 
 
 def _exp(g: Graph, n: Named) -> Value:
@@ -301,6 +386,8 @@ def transposed(g: Graph, a: Value) -> Value:
 
 
 def softmax(g: Graph, a: Value, dim: int, log: bool = False) -> Value:
+    if isinstance(a, Hidden) and not log:
+        return softmax_of_hidden(g, a, dim)
     n = g.named(a)
     return g.one("log_softmax" if log else "softmax", [n], n.shape, {"dim": dim % len(n.shape)})
 

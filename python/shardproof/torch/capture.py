@@ -14,6 +14,7 @@ from typing import Any, Mapping, Sequence
 
 from ..program import verify_files
 from ..report import Report
+from . import _private as private
 from .mesh import Mesh
 from .model_file import Model, model_of
 from .plan_file import plan_of, program_of
@@ -47,9 +48,10 @@ def _single(step: Step, mesh: Mesh, name: str) -> Model:
     """The single device; a second time where the range of an integer input is needed while recording."""
     one = Mesh({axis: 1 for axis in mesh.names})
     side = record(step, one, 0)
-    ranges = {n: c for n, c in side.graph.chosen_from.items() if n in side.graph.tabulated}
-    if ranges:
-        side = record(step, one, 0, side.graph.chosen_from)
+    known = {**side.graph.ranges, **side.graph.chosen_from}
+    if any(n in side.graph.tabulated for n in known):
+        side = record(step, one, 0, known)
+        side.graph.chosen_from = {**known, **side.graph.chosen_from}
     return model_of(side, name)
 
 
@@ -78,12 +80,37 @@ def capture(*steps: Step, mesh: Mapping[str, int] | str, ranks: str = "all", che
 def _ranks(step: Step, mesh: Mesh, model: Model, ranks: str) -> tuple[list[Recording], list[str]]:
     if ranks not in ("all", "classes"):
         raise ValueError(f"ranks={ranks!r}: 'all' or 'classes'")
+    recorded = _Recorder(step, mesh, model.classes)
     if ranks == "all":
-        return [record(step, mesh, r, model.classes) for r in range(mesh.world)], []
-    return _classes(step, mesh, model)
+        return [recorded(r) for r in range(mesh.world)], []
+    return _classes(recorded, mesh, model)
 
 
-def _classes(step: Step, mesh: Mesh, model: Model) -> tuple[list[Recording], list[str]]:
+class _Recorder:
+    """Records ranks. One that waits for what a pipeline's stage on another rank has to tell is run again once that one was."""
+
+    def __init__(self, step: Step, mesh: Mesh, classes: Mapping[str, int]) -> None:
+        self.step, self.mesh, self.classes = step, mesh, classes
+        self.mailbox: private.Mailbox = {}
+
+    def __call__(self, rank: int, waiting: tuple[int, ...] = ()) -> Recording:
+        while True:
+            before = len(self.mailbox)
+            try:
+                return record(self.step, self.mesh, rank, self.classes, self.mailbox)
+            except private.MissingMetadata as e:
+                if e.peer in waiting and len(self.mailbox) == before:
+                    raise CaptureError(f"rank {rank}: {e}") from None
+                if e.peer in waiting:
+                    raise
+                try:
+                    self(e.peer, (*waiting, rank))
+                except private.MissingMetadata:
+                    if len(self.mailbox) == before:
+                        raise CaptureError(f"rank {rank}: {e}") from None
+
+
+def _classes(recorded: _Recorder, mesh: Mesh, model: Model) -> tuple[list[Recording], list[str]]:
     """Along each axis the first, second and last rank are recorded. Where their programs are the same, so are those of the others taken to be; along all other axes every rank is recorded.
 
     One rank more, far from the first in all axes, checks it.
@@ -93,7 +120,7 @@ def _classes(step: Step, mesh: Mesh, model: Model) -> tuple[list[Recording], lis
 
     def text(rank: int) -> str:
         if rank not in found:
-            found[rank] = record(step, mesh, rank, model.classes)
+            found[rank] = recorded(rank)
             texts[rank] = program_of(found[rank], model, set()).text
         return texts[rank]
 

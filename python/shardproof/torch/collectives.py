@@ -13,7 +13,7 @@ from . import _private as private
 from . import arithmetic as ar
 from .exchange import Exchange, Groups
 from .storage import Geometry, Segment, contiguous
-from .values import Filled, Poison, Poisoned, Reason, Unsupported, Value, numel
+from .values import Complex, Filled, Known, Poison, Poisoned, Reason, Unsupported, Value, numel
 
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "_dtensor")
 
@@ -119,6 +119,14 @@ def _scatter_into(recorder: Any, out: torch.Tensor, source: torch.Tensor, exchan
     parts = _segments(recorder, source)
     per = source.numel() // exchange.size
     start, target = recorder.geometry(source).offset, recorder.geometry(out)
+    if parts is not None and exchange.size == 1 and target == contiguous(target.size, target.offset):  # one device: its tensors stay apart, too
+        s = recorder._storage(out)
+        factor = reduction[1] if reduction[0] == "premul_sum" else None
+        s.clear(target)
+        for p in parts:
+            v = p.value if factor is None else ar.binary(recorder.g, "mul", p.value, factor)
+            s.write(recorder.g, v, Geometry(p.at.size, p.at.stride, p.at.offset - start + target.offset), recorder.g.loc)
+        return
     if parts is None or exchange.size == 1 or not all(p.at.packed() and p.at.packed()[0][:2] == (per, exchange.size) and p.at.size[0] == exchange.size for p in parts):
         v = recorder.read(source)
         _write_flat(recorder, out, exchange.reduce_scatter(v, reduction))
@@ -162,7 +170,30 @@ def _c10d_broadcast(recorder: Any, args: Any, out: Any) -> None:
     for t in args[0]:
         mine = recorder.groups.rank == ranks[args[2]]
         v = recorder.read(t) if mine or exchange.size == 1 else None
-        recorder.write(t, exchange.broadcast(v, ranks[args[2]], tuple(t.shape), _kind(t)))
+        if not t.is_complex():
+            recorder.write(t, _broadcast(recorder, exchange, ranks[args[2]], v, tuple(t.shape), _kind(t)))
+            continue
+        if v is not None and not isinstance(v, Complex):
+            ar.check(v)
+            raise Unsupported("a real value in a complex tensor")
+        parts = [_broadcast(recorder, exchange, ranks[args[2]], part, tuple(t.shape), "real") for part in ((v.real, v.imag) if v is not None else (None, None))]
+        recorder.write(t, Complex(*parts))
+
+
+def _broadcast(recorder: Any, exchange: Exchange, root: int, given: Value | None, shape: tuple[int, ...], kind: str) -> Value:
+    return _told(recorder.groups, exchange, root, given, exchange.broadcast(given, root, shape, kind))
+
+
+def _told(groups: Groups, exchange: Exchange, root: int, given: Value | None, result: Value) -> Value:
+    """A constant that is sent (a module's buffers) is that constant where it arrives: the root's recording says which numbers they are."""
+    if exchange.size == 1:
+        return result
+    if given is not None:
+        if isinstance(given, (Filled, Known)):
+            groups.mailbox[(exchange.comm, exchange.parts, root)] = given
+        return result
+    sent = groups.mailbox.get((exchange.comm, exchange.parts, root))
+    return sent if sent is not None and sent.shape == result.shape else result
 
 
 def _kind(t: torch.Tensor) -> str:
@@ -407,7 +438,7 @@ _HANDLERS: dict[str, Any] = {
     "c10d.reduce_scatter_tensor_coalesced_": _coalesced_scatter, "c10d.broadcast_": _c10d_broadcast, "c10d.scatter_": _c10d_scatter, "c10d.gather_": _c10d_gather,
     "c10d.reduce_": _c10d_reduce, "c10d.alltoall_base_": _c10d_all_to_all_base, "c10d.alltoall_": _c10d_all_to_all, "c10d.send": _c10d_send, "c10d.recv_": _c10d_recv,
     "c10d.barrier": _barrier, "fsdp.all_gather_copy_in": _copy_in, "fsdp.split_with_sizes_copy": split_into, "fsdp.chunk_cat": chunk_cat_into,
-    "fsdp.copy_": lambda recorder, args, out: recorder.write(args[0], recorder.read(args[1])), "_dtensor.shard_dim_alltoall": _shard_dim_all_to_all,
+    "fsdp.copy_": lambda recorder, args, out: recorder.copy_pieces(args[0], args[1]) or recorder.write(args[0], recorder.read(args[1])), "_dtensor.shard_dim_alltoall": _shard_dim_all_to_all,
 }
 for _space in ("_c10d_functional", "_c10d_functional_autograd"):
     _reduce = _functional(lambda r, a: Exchange(r, private.group_ranks(a[2])).all_reduce(r.read(a[0]), (a[1].lower(), None)))

@@ -15,8 +15,9 @@ _REDUCTIONS = {"sum": "sum", "avg": "mean", "max": "max", "min": "min"}
 class Groups:
     """The mesh of one recording, and how often each group has communicated."""
 
-    def __init__(self, mesh: Mesh, rank: int) -> None:
+    def __init__(self, mesh: Mesh, rank: int, mailbox: dict[Any, Any] | None = None) -> None:
         self.mesh, self.rank = mesh, rank
+        self.mailbox: dict[Any, Any] = {} if mailbox is None else mailbox  # what other ranks' recordings have sent
         self.count: collections.Counter[str] = collections.Counter()
 
     def fields(self, ranks: tuple[int, ...]) -> tuple[str, dict[str, Any]]:
@@ -57,7 +58,10 @@ class Exchange:
         if self.size == 1 and name in _REDUCTIONS:
             return v
         n = self.real(v, _reduce_name(name))
-        return self.g.one("all_reduce", [n], n.shape, {"reduce": _reduce_name(name)}, n.kind, comm=self._comm(), **self.fields)
+        result = self.g.one("all_reduce", [n], n.shape, {"reduce": _reduce_name(name)}, n.kind, comm=self._comm(), **self.fields)
+        if name in ("sum", "avg", "premul_sum"):
+            result.of_class = n.of_class
+        return result
 
     def all_gather(self, v: Value) -> Value:
         """Along dimension 0 of the shape it was made in."""

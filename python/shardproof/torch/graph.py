@@ -8,7 +8,7 @@ from typing import Any, Sequence
 
 import torch
 
-from .values import Complex, Filled, Known, Named, Pick, Poison, Poisoned, Shape, Table, Unsupported, Value, numel
+from .values import Complex, Filled, Hidden, Ignored, Known, Named, Pick, Poison, Poisoned, Shape, Table, Unsupported, Value, numel
 
 _MOVES = ("view", "permute", "slice", "expand", "cat", "identity", "recv", "broadcast", "all_gather")
 LITERAL_LIMIT = 4096  # elements of a constant with two values, or of a mask, that is written out
@@ -63,6 +63,7 @@ class Graph:
         self.assumptions: dict[str, None] = {}
         self.classes: dict[str, int] = {}      # integer inputs whose range is known: 0 up to so many
         self.chosen_from: dict[str, int] = {}  # integer inputs that chose among so many rows or classes here
+        self.ranges: dict[str, int] = {}       # integer inputs that are said to be below so many
         self.tabulated: set[str] = set()       # integer inputs whose range was asked for
         self._count = 0
         self._seen: dict[Any, Any] = {}
@@ -94,6 +95,10 @@ class Graph:
             from . import tables  # it needs this module
 
             return self.named(tables.real(self, v))
+        if isinstance(v, Hidden):
+            raise Unsupported("scores with minus infinities are used other than by exp and softmax")
+        if isinstance(v, Ignored):
+            raise Unsupported("labels of which some do not count are used other than in a loss")
         raise Unsupported("a complex tensor is used as a whole")
 
     def _filled(self, v: Filled) -> Named:
@@ -136,16 +141,32 @@ class Graph:
         return tensor
 
     def origin(self, v: Named) -> str | None:
-        """The input of which a tensor is a rearrangement, or None."""
+        """The input, or the choice, of which a tensor is a rearrangement, or None."""
         name = v.name
         while True:
             entry = self.tensors[name]
             if "kind" in entry:
                 return name if entry["kind"] == "input" else None
             node = self._producers().get(name)
-            if node is None or node["op"] not in _MOVES:
+            if node is not None and node["op"] == "moe_gate":
+                return name
+            if node is None or node["op"] not in _MOVES or not node["in"]:
                 return None
             name = node["in"][0]
+
+    def reduced_over(self, v: Value) -> set[str]:
+        """The mesh axes over which the value was summed already, so far as moves and factors let it be seen."""
+        name = v.name if isinstance(v, Named) else ""
+        while name in self.tensors:
+            node = self._producers().get(name)
+            if node is None or not node["in"]:
+                break
+            if node["op"] == "all_reduce":
+                return set(node.get("group", ()))
+            if node["op"] not in _MOVES and not (node["op"] in ("mul", "div", "neg") and len(node["in"]) == 1):
+                break
+            name = node["in"][0]
+        return set()
 
     # ---- nodes ----
     def emit(self, op: str, operands: Sequence[Value | None], shapes: Sequence[Shape | None], attrs: dict[str, Any] | None = None, kind: str = "real",
@@ -199,10 +220,19 @@ class Graph:
             return Known(v.data.reshape(to))
         if isinstance(v, Complex):
             return Complex(self.reshape(v.real, to), self.reshape(v.imag, to))
+        if isinstance(v, Hidden):
+            return Hidden(self.reshape(v.source, to), self.reshape(self.expand(v.keep, v.shape), to))
+        if isinstance(v, Ignored):
+            return Ignored(self.reshape(v.source, to), self.reshape(v.keep, to), v.other)
         if isinstance(v, Poison):
             return Poison(to, v.reason)
         if isinstance(v, Table):
             return Table(self.reshape(self._expand_source(v), to), v.entries, v.low, to)  # type: ignore[arg-type]
+        if isinstance(v, Pick) and not v.table and numel(v.index.shape) == numel(to):
+            index = self.reshape(v.index, to)
+            source = self.reshape(v.source, to + v.source.shape[-1:])
+            if isinstance(index, Table) and v.source.shape[:-1] == v.index.shape:
+                return Pick(source, index, v.scale, v.offset, False, to)
         n = self.named(v)
         base = n.base or n
         if base.shape == to:
@@ -211,6 +241,8 @@ class Graph:
             return self.root(self.reshape(n.square, to))
         r = self.one("view", [base], to, {"size": list(to)}, n.kind)
         r.base = base
+        if n.of_class is not None and r.of_class is None:
+            r.of_class = self.named(self.reshape(n.of_class, to))
         return r
 
     def _expand_source(self, v: Table) -> Named:
@@ -230,6 +262,10 @@ class Graph:
             return Known(v.data.permute(dims))
         if isinstance(v, Complex):
             return Complex(self.permute(v.real, dims), self.permute(v.imag, dims))
+        if isinstance(v, Hidden):
+            return Hidden(self.permute(v.source, dims), self.permute(self.expand(v.keep, v.shape), dims))
+        if isinstance(v, Ignored):
+            return Ignored(self.permute(v.source, dims), self.permute(v.keep, dims), v.other)
         if isinstance(v, Poison):
             return Poison(shape, v.reason)
         if isinstance(v, Table):
@@ -273,6 +309,10 @@ class Graph:
             return Known(v.data[(slice(None),) * dim + (slice(start, stop, step),)])
         if isinstance(v, Complex):
             return Complex(self.slice(v.real, dim, start, stop, step), self.slice(v.imag, dim, start, stop, step))
+        if isinstance(v, Hidden):
+            return Hidden(self.slice(v.source, dim, start, stop, step), self.slice(self.expand(v.keep, v.shape), dim, start, stop, step))
+        if isinstance(v, Ignored):
+            return Ignored(self.slice(v.source, dim, start, stop, step), self.slice(v.keep, dim, start, stop, step), v.other)
         if isinstance(v, Poison):
             return Poison(shape, v.reason)
         if isinstance(v, Table):
@@ -315,6 +355,10 @@ class Graph:
             return Known(v.data.expand(to))
         if isinstance(v, Complex):
             return Complex(self.expand(v.real, to), self.expand(v.imag, to))
+        if isinstance(v, Hidden):
+            return Hidden(self.expand(v.source, to), v.keep)
+        if isinstance(v, Ignored):
+            return Ignored(self.expand(v.source, to), self.expand(v.keep, to), v.other)
         if isinstance(v, Poison):
             return Poison(to, v.reason)
         if isinstance(v, Table):

@@ -81,6 +81,12 @@ class Model:
     classes: dict[str, int]
     assumptions: list[str]
 
+    def write_constants(self) -> None:
+        """Constants that are inputs, for whatever numbers, are written out as theirs. Raises CaptureError for one that is too large."""
+        for name, data in self.constants:
+            self.json["tensors"][name] = {**{k: v for k, v in self.json["tensors"][name].items() if k != "kind"}, "kind": "constant", "value": literal(data)}
+        self.constants = []
+
 
 def _key(mark: Mark) -> tuple[str, str, int]:
     return mark.role, mark.name, mark.call

@@ -41,6 +41,7 @@ class Program:
     ties: list[_Tie]
     skipped: dict[str, str]
     guessed: list[str]
+    own_constants: list[str]  # constants that are no part of one of the model's
 
 
 def _constants(side: Recording, model: Model) -> list[tuple[Mark | None, str, tuple[int, ...], torch.Tensor]]:
@@ -76,11 +77,12 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
     ties: list[_Tie] = []
     skipped: dict[str, str] = {}
     guessed: list[str] = []
+    divided: dict[str, tuple[str, int]] = {}
     seen: set[tuple[str, str]] = set()
     for mark in side.marks:
         if mark.role == "checkpoint" and not checkpoints:
             continue
-        tie = _tie(side, model, mark, at, skipped)
+        tie = _tie(side, model, mark, at, skipped, divided)
         if tie is None:
             continue
         if tie.box.guessed and mark.role != "checkpoint":
@@ -92,8 +94,10 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
         ties.append(tie)
     keep_indices = [i for i, n in enumerate(g.nodes) if n["op"] in COMMUNICATION and (i >= side.started or n["comm"] in keep)]
     nodes = live(g, [t.local for t in ties], keep_indices)
+    nodes = _threaded(g, nodes, divided)
     used = {name for n in nodes for name in n["in"]} | {t.local for t in ties}
     tensors = {n: dict(t) for n, t in tensors_of(g, nodes, [t.local for t in ties]).items()}
+    own_constants: list[str] = []
     for i, (_, whole, low, data) in enumerate(_constants(side, model)):
         name = g.constants[i][0]
         if name not in used:
@@ -101,6 +105,7 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
         if whole:
             ties.append(_Tie("input", whole, name, tuple(data.shape), Box(low)))
         else:
+            own_constants.append(name)
             tensors[name] = {**tensors[name], "kind": "constant", "value": literal(data)}
     for v, loc in side.random_inputs:
         if v.name in used:
@@ -114,7 +119,37 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
             guessed.append(f"random numbers drawn at {loc}")
             ties.append(_Tie("input", v.name, v.name, v.shape, box))
     text = json.dumps([tensors, nodes, [t.identity() for t in ties]], sort_keys=True)
-    return Program(text, tensors, nodes, ties, skipped, guessed)
+    return Program(text, tensors, nodes, ties, skipped, guessed, own_constants)
+
+
+def _threaded(g: Any, nodes: list[dict[str, Any]], divided: Mapping[str, tuple[str, int]]) -> list[dict[str, Any]]:
+    """What a checkpoint divides is computed with as the checkpoint times the divisor: the same number, and the proof goes through the checkpoint."""
+    made = {n["out"][0]: n for n in nodes if n["op"] == "div" and n["out"][0] in {d for d, _ in divided.values()}}
+    restored: dict[str, str] = {}
+    result: list[dict[str, Any]] = []
+
+    def checkpoint(name: str) -> None:
+        part, divisor = divided[name]
+        if part not in made or name in restored:
+            return
+        whole = f"{part} restored"
+        g.tensors[whole] = dict(g.tensors[part])
+        result.append(made[part])
+        result.append({"op": "mul", "in": [part], "out": [whole], "attrs": {"scalar": divisor}, **({"loc": made[part]["loc"]} if "loc" in made[part] else {})})
+        restored[name] = whole
+
+    produced = {name for n in nodes for name in n["out"]}
+    for name in divided:
+        if name not in produced:
+            checkpoint(name)
+    for n in nodes:
+        if n["out"] and n["out"][0] in made and made[n["out"][0]] is n:
+            continue
+        result.append({**n, "in": [restored.get(name, name) for name in n["in"]]})
+        for name in n["out"]:
+            if name in divided:
+                checkpoint(name)
+    return [n for n in result if not (n["op"] == "mul" and n["out"][0] in restored.values() and not any(n["out"][0] in m["in"] for m in result))]
 
 
 def _nothing_said() -> Any:
@@ -123,7 +158,7 @@ def _nothing_said() -> Any:
     return Placement()
 
 
-def _tie(side: Recording, model: Model, mark: Mark, at: Mapping[str, int], skipped: dict[str, str]) -> _Tie | None:
+def _tie(side: Recording, model: Model, mark: Mark, at: Mapping[str, int], skipped: dict[str, str], divided: dict[str, tuple[str, int]]) -> _Tie | None:
     call, microbatch, microbatches = mark.call, 0, 1
     if mark.role == "checkpoint" and (".out" in mark.name):
         module = mark.name[: mark.name.rindex(".out")]
@@ -131,6 +166,12 @@ def _tie(side: Recording, model: Model, mark: Mark, at: Mapping[str, int], skipp
         if here != there and there and here % there == 0:
             microbatches = here // there
             microbatch, call = divmod(mark.call, there)
+        elif here == there > 1 and _slices_batch(side, here):
+            skipped[mark.name] = "each rank and the single device cut their batches into microbatches of their own"
+            return None
+        elif here != there:
+            skipped[mark.name] = f"the module runs {here} times, on the single device {there} times"
+            return None
     tensor = model.tied.get((mark.role, mark.name, call)) or (model.tied.get(("input", mark.name, 0)) if mark.role == "checkpoint" else None)
     if tensor is None:
         if mark.role == "checkpoint":
@@ -149,8 +190,17 @@ def _tie(side: Recording, model: Model, mark: Mark, at: Mapping[str, int], skipp
             return None
         raise CaptureError(f"{mark.role} {mark.name!r} on rank {side.rank}: {e}. Say where it lies by shard=") from None
     if box.divisor != 1:
-        local = side.graph.one("div", [local], local.shape, {"scalar": box.divisor})
+        whole, local = local, side.graph.one("div", [local], local.shape, {"scalar": box.divisor})
+        divided[whole.name] = (local.name, box.divisor)
     return _Tie(mark.role, tensor, local.name, local.shape, box, mark.name if mark.role == "output" else "")
+
+
+def _slices_batch(side: Recording, count: int) -> bool:
+    """Whether so many microbatches are slices of an input that ranks share: a rank's k-th is then no part of the single device's k-th."""
+    g = side.graph
+    shared = {m.name for m in side.marks if m.role == "input" and m.placement.shard and any(d == 0 and side.mesh.sizes[a] > 1 for a, d in m.placement.shard.items())}
+    return any(n["op"] == "slice" and n["in"][0] in shared and n["attrs"]["dim"] == 0 and (n["attrs"]["stop"] - n["attrs"]["start"]) * count == g.tensors[n["in"][0]]["shape"][0]
+               for n in g.nodes)
 
 
 def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Sequence[str] = (), checkpoints: bool = True) -> tuple[dict[str, Any], dict[str, str], list[str]]:
@@ -161,6 +211,10 @@ def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Se
     mesh = sides[0].mesh
     _one_shape(sides)
     programs = _programs(sides, model, checkpoints)
+    if model.constants and any(p.own_constants for p in programs):
+        # Numbers that are no part of the model's stand for themselves: so must the model's then, or a step that is right for these numbers would be compared with any.
+        model.write_constants()
+        programs = _programs(sides, model, checkpoints)
     by_rank = {side.rank: p for side, p in zip(sides, programs)}
     fixed = _distinguishing(mesh, {r: p.text for r, p in by_rank.items()}, alike)
     free = [a for a in mesh.names if a not in fixed]

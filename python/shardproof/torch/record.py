@@ -67,6 +67,8 @@ class _Side:
         for axis, dim in shard.items():
             if self.mesh.sizes.get(axis, 1) > 1:
                 self.cuts[axis].add(dim % len(shape))
+        if dtype == torch.bool or high is not None and not dtype.is_floating_point:
+            self.recorder.g.ranges[name] = 2 if dtype == torch.bool else int(high or 1)
         self._given(name, t, Placement(shard={a: d for a, d in shard.items() if a in self.mesh.sizes}), "input")
         return t
 
@@ -123,9 +125,19 @@ class _Side:
             if isinstance(local, private.AsyncCollectiveTensor):
                 continue  # reading it would wait for it
             label = name + ".out" + (f".{i}" if len(outputs) > 1 else "")
-            self.mark("checkpoint", label, t, call=call)
+            self.mark("checkpoint", label, t, self._result_of(name, module, t), call=call)
             if t.requires_grad and torch.is_grad_enabled():
                 t.register_hook(self._gradient(label + ".grad", name, module if not final else None, call))
+
+    def _result_of(self, name: str, module: nn.Module, t: torch.Tensor) -> Placement:
+        """A matrix that is cut along what it sums over leaves parts to be added up, unless the module has done so itself."""
+        placement = place(self.recorder, t)
+        shard = self.binding.shard_of(f"{name}.weight" if name else "weight")
+        weight = module._parameters.get("weight")
+        if shard and weight is not None and weight.dim() == 2 and not isinstance(t, private.DTensor):
+            reduced = self.recorder.g.reduced_over(self.recorder.read(t))
+            placement.partial += [a for a, d in shard.items() if d % 2 == 1 and a not in reduced]
+        return placement
 
     def _gradient(self, label: str, name: str, module: nn.Module | None, call: int) -> Callable[[Any], None]:
         def hook(grad: Any) -> None:
@@ -154,9 +166,11 @@ class _Side:
                 continue
             shard = self.binding.shard_of(name)
             placement = place(self.recorder, p.grad, shard)
-            if not isinstance(p.grad, private.DTensor):  # reduced already (DDP) or not yet (by hand): their mean is the model's either way
-                placement.mean = [a for a in self.cuts if a not in (shard or {})]
-            self.raw_gradients.append(Mark("checkpoint", f"{name}.grad of backward", self.recorder.read(unwrapped(p.grad)), placement))
+            value = self.recorder.read(unwrapped(p.grad))
+            if not isinstance(p.grad, private.DTensor):  # not reduced yet (by hand), or already (DDP)
+                reduced = self.recorder.g.reduced_over(value)
+                placement.mean = [a for a in self.cuts if a not in (shard or {}) and a not in reduced]
+            self.raw_gradients.append(Mark("checkpoint", f"{name}.grad of backward", value, placement))
 
     # ---- marks ----
     def _given(self, name: str, t: torch.Tensor, placement: Placement, role: str) -> None:
@@ -227,15 +241,16 @@ def _results(result: Any) -> list[tuple[str, torch.Tensor]]:
     return []
 
 
-def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None = None) -> Recording:
-    """One rank's training step. classes: of integer inputs whose range is known from the single device.
+def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None = None, mailbox: private.Mailbox | None = None) -> Recording:
+    """One rank's training step. classes: of integer inputs whose range is known from the single device. mailbox: what stages of pipelines tell each other.
 
     Raises CaptureError, and whatever the step raises.
     """
     private.require()
     recorder = Recorder(rank)
     recorder.g.classes.update(classes or {})
-    recorder.groups = collectives.Groups(mesh, rank)
+    mailbox = {} if mailbox is None else mailbox
+    recorder.groups = collectives.Groups(mesh, rank, mailbox)
     side = _Side(recorder, mesh)
     recorder.modules = side.binding.stack
     batch_start: list[int] = []
@@ -246,7 +261,7 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
         else:
             collectives.order_batch(recorder, batch_start.pop())
 
-    with private.fake_group(rank, mesh.world), private.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder)):
+    with private.fake_group(rank, mesh.world), private.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder), mailbox):
         torch.manual_seed(0)
         world = World(mesh, rank, side)
         with private.FakeTensorMode(allow_non_fake_inputs=True), recorder, side.binding.listening():

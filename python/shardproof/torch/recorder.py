@@ -14,14 +14,17 @@ from typing import Any, Callable
 import torch
 
 from . import _private as private
+from . import tables
 from .graph import FOLD_LIMIT, Graph, number
-from .storage import Geometry, Storage, as_real, pair, unpair
+from .storage import Geometry, Storage, as_real, contiguous, pair, unpair
 from .values import Complex, Filled, Known, Named, Poison, Poisoned, Reason, Unsupported, Value, kind_of, numel
 
 FILL_LIMIT = 1 << 16  # elements of a filled tensor that is written out to compute with it
-_HERE = os.path.dirname(os.path.abspath(__file__))
 _PLAIN = (torch.Tensor, private.FakeTensor, torch.nn.Parameter, torch.nn.Buffer)
-_RANDOM = {"aten.randperm", "aten.randint", "aten.rand", "aten.randn", "aten.bernoulli", "aten.normal", "aten.uniform", "aten.multinomial"}
+_PIECEWISE = {"aten.mul_", "aten.div_"}
+_VIEWS_IN_PLACE = {f"aten.{name}_" for name in ("transpose", "t", "squeeze", "unsqueeze", "as_strided", "swapdims", "swapaxes")}  # sizes and strides change, no element does
+_NOT_THE_USERS = (private.torch_folder, os.path.dirname(os.path.abspath(__file__)), "<")
+_DECORATORS = ("typing_extensions.py", "contextlib.py", "functools.py")
 
 
 class Call:
@@ -224,7 +227,7 @@ class Recorder(private.TorchDispatchMode):
             name = f.f_code.co_filename
             if stop_at_backward and name.endswith(("autograd/graph.py",)):
                 return ""
-            if not name.startswith((private.torch_folder, _HERE)) and not name.startswith("<"):
+            if not name.startswith(_NOT_THE_USERS) and os.path.basename(name) not in _DECORATORS:
                 short = os.path.relpath(name) if name.startswith(os.getcwd() + os.sep) else os.path.basename(name)
                 return f"{short}:{f.f_lineno}"
             f = f.f_back
@@ -239,7 +242,7 @@ class Recorder(private.TorchDispatchMode):
             return func(*args, **kwargs)
         namespace, _, base = func._schema.name.partition("::")
         name = f"{namespace}.{base}"
-        if namespace in ("prim", "profiler"):
+        if namespace in ("prim", "profiler") or name in _VIEWS_IN_PLACE:
             return func(*args, **kwargs)
         from . import collectives
         from .aten import table
@@ -258,9 +261,61 @@ class Recorder(private.TorchDispatchMode):
                 out = self._decomposed(func, args, kwargs)
                 if out is not NotImplemented:
                     return out
+            if name == "aten.copy_" and self.copy_pieces(args[0], args[1]):
+                func(*args, **kwargs)
+                return args[0]
+            if name in _PIECEWISE and self._piece_by_piece(name, func, line, args, kwargs):
+                return args[0]
             return self._record(name, func, line, args, kwargs)
         finally:
             self.g.loc = previous
+
+    def copy_pieces(self, target: Any, source: Any) -> bool:
+        """A flat buffer of several tensors is copied as these, so that they stay apart. False where it is no such thing."""
+        if not isinstance(source, torch.Tensor) or target.dtype.is_complex or source.dtype.is_complex or kind_of(target.dtype) != kind_of(source.dtype):
+            return False
+        if any(type(t) is not private.FakeTensor or t.is_neg() for t in (target, source)) or target.numel() != source.numel():
+            return False
+        with private.outside():
+            a, b = self.geometry(source), self.geometry(target)
+            s, d = self._storage(source), self._storage(target)
+            if s is d or s.pending or a != contiguous(a.size, a.offset) or b != contiguous(b.size, b.offset):
+                return False
+            parts = s.pieces(self.g, a)
+            if parts is None or len(parts) < 2 or any(isinstance(p.value, Poison) for p in parts):
+                return False
+            d.clear(b)
+            for p in parts:
+                d.write(self.g, p.value, Geometry(p.at.size, p.at.stride, p.at.offset - a.offset + b.offset), self.g.loc)
+        return True
+
+    def _piece_by_piece(self, name: str, func: Any, line: Any, args: Any, kwargs: Any) -> bool:
+        """A flat buffer of several tensors times a number: each of them is, so that they stay apart. False where it is no such thing."""
+        t, factor = args[0], args[1]
+        if kwargs or t.is_complex() or type(t) is not private.FakeTensor or isinstance(factor, torch.Tensor) and factor.numel() != 1:
+            return False
+        with private.outside():
+            s = self._storage(t)
+            if s.pending or t.is_neg():
+                return False
+            parts = s.pieces(self.g, self.geometry(t))
+            if parts is None or len(parts) < 2 or any(isinstance(p.value, Poison) for p in parts):
+                return False
+            by: Any = self._read(factor) if isinstance(factor, torch.Tensor) else factor
+            if isinstance(by, Value):
+                if isinstance(by, Poison):
+                    return False
+                by = self.g.reshape(by, ())
+            call = Call(self, name, func._overloadname, [t])
+            try:
+                results = [line(call, self.g, p.value, by) for p in parts]
+            except (Unsupported, Poisoned):
+                return False
+        func(*args)
+        with private.outside():
+            for p, v in zip(parts, results):
+                s.write(self.g, v, p.at, self.g.loc)
+        return True
 
     def _constant_operands(self, args: Any, kwargs: Any) -> bool:
         """Whether ATen's own result can be taken: there are tensors among the operands, and all are constants."""
@@ -340,7 +395,8 @@ class Recorder(private.TorchDispatchMode):
             with private.outside():
                 results = self._results(call, name, func, line, values_args, values_kwargs, operands, args, kwargs, bool(written))
         except Exception as e:  # whatever goes wrong in a line: what it would have written is not known
-            reason = e.reason if isinstance(e, Poisoned) else Reason(f"{name}: {e}" if isinstance(e, Unsupported) else f"{name}: {type(e).__name__}: {e}", self.g.loc)
+            reason = e.reason if isinstance(e, Poisoned) else Reason(f"{name}: {e}" if isinstance(e, Unsupported) else f"{name}: {type(e).__name__}: {e}", self.g.loc,
+                                                                 tables.unknown_range(self.g, operands))
             self.unknown.setdefault(reason.text, reason.loc)
             results = [Poison(t.shape, reason) for t in targets]
         if len(results) < len(targets):
@@ -374,6 +430,10 @@ class Recorder(private.TorchDispatchMode):
 
         if name in table.RANDOM or torch.Tag.nondeterministic_seeded in func.tags and line is None:
             return self._random(call, name, values, writes)
+        if name in table.CHOOSING:
+            which, count = table.CHOOSING[name]
+            if isinstance(values[which], Poison):
+                tables.note_classes(self.g, values[which], count(values))
         for v in operands:
             if isinstance(v, Poison) and not getattr(line, "reads_selectively", False):
                 raise Poisoned(v.reason)

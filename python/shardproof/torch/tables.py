@@ -11,7 +11,7 @@ from typing import Callable
 import torch
 
 from .graph import Graph
-from .values import Filled, Known, Named, Pick, Shape, Table, Unsupported, Value
+from .values import Filled, Known, Named, Pick, Poison, Shape, Table, Unsupported, Value
 
 Function = Callable[..., torch.Tensor]
 CLASSES = "labels and tokens are classes: 0 up to the size of the table or of the last dimension"
@@ -32,10 +32,20 @@ def table_of(g: Graph, v: Value) -> Table | None:
 
 def note_classes(g: Graph, v: Value, count: int) -> None:
     """An integer tensor is used to choose among `count` rows or classes."""
-    if isinstance(v, Named):
-        origin = g.origin(v)
-        if origin is not None:
+    if isinstance(v, (Named, Poison)):
+        origin = g.origin(v) if isinstance(v, Named) else v.reason.asks
+        if origin:
             g.chosen_from[origin] = min(count, g.chosen_from.get(origin, count))
+
+
+def unknown_range(g: Graph, operands: list[Value]) -> str:
+    """The integer input among the operands whose range was asked for and is not known, or nothing."""
+    for v in operands:
+        if isinstance(v, Named) and v.kind == "int":
+            origin = g.origin(v)
+            if origin is not None and origin in g.tabulated and origin not in g.classes:
+                return origin
+    return ""
 
 
 def apply(g: Graph, function: Function, operands: list[Value], shape: Shape) -> Table | None:
@@ -69,8 +79,31 @@ def _root(source: Named) -> str:
     return base.name
 
 
+def keeps_rows(t: Table, shape: Shape) -> bool:
+    """Whether the table keeps whole rows of a tensor of that shape and sets the others to zero."""
+    return len(t.shape) == len(shape) > 1 and t.shape == shape[:-1] + (1,) and bool(((t.entries == 0) | (t.entries == 1)).all())
+
+
 def same_source(a: Table, b: Table) -> bool:
     return _root(a.source) == _root(b.source)
+
+
+def every_class(g: Graph, ids: Named) -> Value | None:
+    """1 for each integer, as the sum of the indicators of all classes; None where their number is not known (yet).
+
+    The proof knows indicators as opaque numbers, so it cannot know that they sum to 1 over the windows of all ranks. What is added to a sum over
+    classes is therefore written as one, too: a shift of all logits then cancels class by class.
+    """
+    origin = g.origin(ids)
+    if origin is None:
+        return None
+    g.tabulated.add(origin)
+    if origin not in g.classes:
+        return None
+    g.assume(CLASSES)
+    from . import arithmetic as ar
+
+    return ar.reduce(g, "sum", one_hot(g, ids, 0, g.classes[origin]), [-1])
 
 
 def _windows(entries: torch.Tensor) -> list[tuple[int, int, float]]:
@@ -103,15 +136,17 @@ def real(g: Graph, v: Table | Pick) -> Value:
 
     total: Value | None = None
     runs = _windows(v.entries)
-    whole = torch.unique(v.entries.to(torch.float64))
-    if len(whole) == 1:
+    numbers = v.entries.to(torch.float64)
+    least, most = float(numbers.min()), float(numbers.max())
+    if least == most:
         g.assume(CLASSES)
-        return Filled(float(whole[0]), v.shape)
+        return Filled(least, v.shape)
+    two_numbers = bool(((numbers == least) | (numbers == most)).all())
     if len(runs) > 64:
         raise Unsupported("a function of classes with more than 64 windows")
     outside = runs[0][0] == 0 or runs[-1][1] == len(v.entries)
     zero_runs = _windows((v.entries.to(torch.float64) == runs[0][2]).logical_not())
-    if outside and len(zero_runs) < len(runs) and len(whole) == 2:
+    if outside and len(zero_runs) < len(runs) and two_numbers:
         # a constant less some windows: classes sum to 1 over all windows
         g.assume(CLASSES)
         background = runs[0][2]
@@ -144,21 +179,28 @@ def _parts(v: Pick) -> list[tuple[torch.Tensor, torch.Tensor]]:
     lines, rest = torch.zeros_like(v.scale), v.scale.clone()
     shift = index - torch.arange(len(index))
     used = v.scale != 0
-    candidates, counts = torch.unique(shift[used], return_counts=True)
-    if len(candidates):
-        best = int(candidates[int(counts.argmax())])
+    moved = shift[used]
+    if len(moved):
+        best = int(moved.mode().values) if int(moved.min()) != int(moved.max()) else int(moved[0])
         on = used & (shift == best)
         lines[on], rest[on] = v.scale[on], 0
     return [(lines, index), (rest, index)]
 
 
 def _real_pick(g: Graph, v: Pick) -> Value:
+    result = _sum_of_pick(g, v)
+    if isinstance(result, Named) and not v.table and result.of_class is None:
+        result.of_class = g.named(g.reshape(g.expand(v.index.source, v.index.shape), result.shape))
+    return result
+
+
+def _sum_of_pick(g: Graph, v: Pick) -> Value:
     from . import arithmetic as ar
 
     (scale, index), (rest, _) = _parts(v)
     start, stop, shift = _line(index, scale)
-    factors = torch.unique(scale[start:stop])
-    if len(factors) > 1:
+    factors = scale[start:stop]
+    if stop > start and bool((factors != factors[0]).any()):
         raise Unsupported("elements of a vocabulary that are scaled differently")
     low, source, width = v.index.low, v.source, v.source.shape[0 if v.table else -1]
     shape = v.shape
@@ -249,7 +291,7 @@ def pick(g: Graph, source: Value, index: Value, table: bool) -> Value | None:
 
 def constant_table(t: Table) -> Known | Filled | None:
     """The table as a constant if all classes have one entry."""
-    if len(torch.unique(t.entries)) == 1:
+    if bool((t.entries == t.entries[0]).all()):
         x = t.entries[0].item()
         return Filled(x if not isinstance(x, bool) else int(x), t.shape, t.kind)
     return None

@@ -40,9 +40,10 @@ class Named(Value):
 
     base: the value of which this is the same elements in row-major order under another shape. square: the value whose root this is. row_sums: what the
     sum over the last dimension is known to be. masked: (unmasked, keep): this is `unmasked` in the rows whose class `keep` has, zero in the others.
+    of_class: the integers, one for each element, of whose class this is a sum over classes of indicators times something.
     """
 
-    __slots__ = ("name", "kind", "node", "base", "square", "row_sums", "masked")
+    __slots__ = ("name", "kind", "node", "base", "square", "row_sums", "masked", "of_class")
 
     def __init__(self, name: str, shape: Any, kind: str = "real", node: dict[str, Any] | None = None) -> None:
         super().__init__(shape)
@@ -51,6 +52,7 @@ class Named(Value):
         self.square: Value | None = None
         self.row_sums: Value | None = None
         self.masked: tuple[Named, Table] | None = None
+        self.of_class: Named | None = None
 
     def __repr__(self) -> str:
         return f"{self.name}{list(self.shape)}"
@@ -114,6 +116,28 @@ class Table(Value):
         return kind_of(self.entries.dtype)
 
 
+class Hidden(Value):
+    """`source` where `keep` is 1, minus infinity where it is 0: scores that attention does not see. `keep` is broadcast to the shape."""
+
+    __slots__ = ("source", "keep")
+    kind = "real"
+
+    def __init__(self, source: Value, keep: Value) -> None:
+        super().__init__(source.shape)
+        self.source, self.keep = source, keep
+
+
+class Ignored(Value):
+    """Integers: `source` where `keep` is 1, the number `other` elsewhere. Labels of which some do not count."""
+
+    __slots__ = ("source", "keep", "other")
+    kind = "int"
+
+    def __init__(self, source: Value, keep: Value, other: int) -> None:
+        super().__init__(source.shape)
+        self.source, self.keep, self.other = source, keep, other
+
+
 class Pick(Value):
     """From each row of `source` (last dimension), or with `table` from the rows of a table, the element that an integer names, times a factor, plus an offset.
 
@@ -130,10 +154,11 @@ class Pick(Value):
 
 @dataclasses.dataclass(frozen=True)
 class Reason:
-    """Why a value is not known: what was met, and where."""
+    """Why a value is not known: what was met, and where. asks: the integer input whose range would tell more."""
 
     text: str
     loc: str
+    asks: str = ""
 
 
 class Poison(Value):

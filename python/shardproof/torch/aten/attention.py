@@ -9,7 +9,7 @@ import torch
 
 from .. import arithmetic as ar
 from ..graph import Graph
-from ..values import Filled, Known, Value
+from ..values import Filled, Hidden, Known, Value
 from .pointwise import causal, masked
 from .table import line, require
 
@@ -30,7 +30,10 @@ def _scores(g: Graph, q: Value, k: Value, is_causal: bool, mask: Value | None, s
             if bool((rest != 0).any()):
                 s = ar.binary(g, "add", s, Known(rest))
             return masked(g, s, hidden, s.shape), factor
-        require(getattr(mask, "kind", "real") == "real", "an attention mask that depends on data")
+        if getattr(mask, "kind", "real") == "bool":
+            from .pointwise import choose
+
+            return choose(g, mask, s, Filled(-math.inf, ()), s.shape), factor
         s = ar.binary(g, "add", s, mask)
     return s, factor
 
@@ -56,7 +59,12 @@ def forward(call: Any, g: Graph, q: Value, k: Value, v: Value, dropout_p: float 
     require(dropout_p == 0, "dropout in attention")
     k, v = _repeated(g, k, q.shape[1]), _repeated(g, v, q.shape[1])
     s, _ = _scores(g, q, k, is_causal, attn_mask, scale)
-    return [ar.matmul(g, ar.softmax(g, s, -1), v), g.one("logsumexp", [s], s.shape[:-1], {"dim": len(s.shape) - 1})]
+    lse: Value
+    if isinstance(s, Hidden):
+        lse = ar.unary(g, "log", ar.reduce(g, "sum", ar.exp_of_hidden(g, s), [-1]))
+    else:
+        lse = g.one("logsumexp", [s], s.shape[:-1], {"dim": len(s.shape) - 1})
+    return [ar.matmul(g, ar.softmax(g, s, -1), v), lse]
 
 
 @line("_scaled_dot_product_flash_attention_for_cpu_backward")

@@ -10,6 +10,7 @@ from .. import arithmetic as ar
 from .. import tables
 from ..graph import Graph
 from ..values import Filled, Known, Named, Pick, Table, Unsupported, Value
+from . import choices
 from .table import line, require
 
 
@@ -41,8 +42,11 @@ def _rows(g: Graph, x: Value, index: torch.Tensor, dim: int, shape: tuple[int, .
 
 @line("embedding_dense_backward")
 def embedding_backward(call: Any, g: Graph, grad: Value, ids: Value, rows: int, padding_idx: int, scale_grad_by_freq: bool) -> Value:
-    require(padding_idx < 0, "an embedding with a padding index")
     shape = (int(rows),) + grad.shape[-1:]
+    if padding_idx >= 0:  # the row of the padding index gets nothing
+        require(isinstance(ids, Named) and ids.kind == "int", "an embedding with a padding index, of indices that were computed")
+        counts = ar.binary(g, "sub", 1, tables.one_hot(g, ids, int(padding_idx), int(padding_idx) + 1))
+        grad = ar.binary(g, "mul", grad, counts)
     tables.note_classes(g, ids, int(rows))
     if isinstance(ids, (Known, Filled)):
         d = g.data(ids).reshape(-1)
@@ -138,13 +142,19 @@ def index_select(call: Any, g: Graph, x: Value, dim: int, i: Value) -> Value:
 
 @line("gather")
 def gather(call: Any, g: Graph, x: Value, dim: int, i: Value, sparse_grad: bool = False) -> Value:
+    if isinstance(i, Named) and i.kind == "int" and not (dim % len(x.shape) == len(x.shape) - 1 and i.shape[-1] == 1):
+        tables.note_classes(g, i, x.shape[dim])
+        return choices.gather_many(g, x, i, dim)
     require(dim % len(x.shape) == len(x.shape) - 1 and i.shape[-1] == 1 and i.shape[:-1] == x.shape[:-1], "gather of more than one element of the last dimension")
     tables.note_classes(g, i, x.shape[-1])
     rows = g.reshape(i, i.shape[:-1])
     if isinstance(rows, Named):
         require(rows.kind == "int", "indices that are no integers")
         g.assume(tables.CLASSES)
-        return g.reshape(ar.reduce(g, "sum", ar.binary(g, "mul", x, tables.one_hot(g, rows, 0, x.shape[-1])), [-1]), call.shape())
+        picked = ar.reduce(g, "sum", ar.binary(g, "mul", x, tables.one_hot(g, rows, 0, x.shape[-1])), [-1])
+        if isinstance(picked, Named):
+            picked.of_class = rows
+        return g.reshape(picked, call.shape())
     picked = tables.pick(g, x, rows, table=False)
     require(isinstance(picked, Pick), "an index that is not computed from one tensor of classes")
     assert isinstance(picked, Pick)
@@ -153,6 +163,9 @@ def gather(call: Any, g: Graph, x: Value, dim: int, i: Value, sparse_grad: bool 
 
 @line("scatter", "scatter_add")
 def scatter(call: Any, g: Graph, x: Value, dim: int, i: Value, source: Any, reduce: Any = None) -> Value:
+    if isinstance(i, Named) and i.kind == "int" and reduce is None and not (dim % len(x.shape) == len(x.shape) - 1 and i.shape[-1] == 1):
+        tables.note_classes(g, i, x.shape[dim])
+        return choices.scatter_many(g, x, i, ar.lift(source), dim, call.name == "aten.scatter_add")
     require(dim % len(x.shape) == len(x.shape) - 1 and i.shape[-1] == 1 and i.shape[:-1] == x.shape[:-1] and reduce is None, "scatter of more than one element of the last dimension")
     tables.note_classes(g, i, x.shape[-1])
     rows = g.reshape(i, i.shape[:-1])

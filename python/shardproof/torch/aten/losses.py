@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from .. import arithmetic as ar
 from .. import tables
 from ..graph import Graph
-from ..values import Filled, Named, Table, Unsupported, Value, numel
+from ..values import Filled, Ignored, Named, Table, Value, numel
 from .table import line, require
 
 NONE, MEAN, SUM = 0, 1, 2
@@ -30,54 +31,87 @@ def mse_backward(call: Any, g: Graph, grad: Value, a: Value, b: Value, reduction
     return ar.binary(g, "mul", d, grad)
 
 
-def _labels(g: Graph, labels: Value, classes: int, ignore: int) -> Named:
-    """The labels as one tensor of classes; a table that changes none of them is its source."""
+@dataclasses.dataclass
+class _Labels:
+    """hot: [..., classes], the rows of labels that do not count are zero. keep: 1 where a label counts; None: all do. ids: of whose classes hot is a sum."""
+
+    hot: Value
+    keep: Value | None
+    ids: Named
+
+
+def _labels(g: Graph, labels: Value, classes: int, ignore: int) -> _Labels:
+    """Labels as one-hot rows. Those that are `ignore` do not count; the others are classes."""
     tables.note_classes(g, labels, classes)
-    if isinstance(labels, Table):
-        if labels.low == 0 and torch.equal(labels.entries, torch.arange(len(labels.entries))):
-            return g.named(g.expand(labels.source, labels.shape))
-        raise Unsupported("labels that were computed from others")
-    n = g.named(labels)
-    require(n.kind == "int", "labels that are no integers")
+    keep: Value | None = None
+    if isinstance(labels, Ignored):
+        require(labels.other == ignore, "labels that are replaced by a number that is not the ignored one")
+        keep, labels = labels.keep, labels.source
+        tables.note_classes(g, labels, classes)
     g.assume(tables.CLASSES)
-    return n
+    if isinstance(labels, Table):
+        counts = labels.entries != ignore
+        positions = torch.arange(len(labels.entries)) + labels.low
+        require(bool((labels.entries == positions)[counts].all()) and labels.low == 0, "labels that were computed from others")
+        ids = g.named(g.expand(labels.source, labels.shape))
+        if not bool(counts.all()):
+            keep = _both(g, keep, Table(labels.source, counts.double(), labels.low, labels.shape))
+    else:
+        ids = g.named(labels)
+        require(ids.kind == "int", "labels that are no integers")
+        if 0 <= ignore < classes:
+            ignored = ar.reduce(g, "sum", tables.one_hot(g, ids, ignore, ignore + 1), [-1])
+            keep = _both(g, keep, ar.binary(g, "sub", 1, ignored))
+    hot: Value = tables.one_hot(g, ids, 0, classes)
+    if keep is not None:
+        keep = g.named(keep)
+        hot = ar.binary(g, "mul", hot, g.reshape(keep, keep.shape + (1,)))
+    return _Labels(hot, keep, ids)
+
+
+def _both(g: Graph, a: Value | None, b: Value) -> Value:
+    return b if a is None else ar.binary(g, "mul", a, b)
+
+
+def _weights(g: Graph, labels: _Labels, weight: Value | None) -> Value | None:
+    """What each row counts; None: 1."""
+    return ar.reduce(g, "sum", ar.binary(g, "mul", labels.hot, weight), [-1]) if weight is not None else labels.keep
 
 
 @line("nll_loss_forward", "nll_loss2d_forward")
 def nll(call: Any, g: Graph, x: Value, labels: Value, weight: Value | None, reduction: int, ignore: int) -> list[Value]:
     require(len(x.shape) in (1, 2), "a loss over images")
     n = _labels(g, labels, x.shape[-1], ignore)
-    hot = tables.one_hot(g, n, 0, x.shape[-1])
-    loss = ar.negate(g, ar.reduce(g, "sum", ar.binary(g, "mul", x, hot), [-1]))
-    if weight is None:
-        count: Value = Filled(numel(n.shape), ())
-        if reduction == NONE:
-            return [loss, Filled(0, ())]
-        return [ar.reduce(g, "mean" if reduction == MEAN else "sum", loss), count]
-    w = ar.reduce(g, "sum", ar.binary(g, "mul", hot, weight), [-1])
-    loss = ar.binary(g, "mul", loss, w)
-    count = ar.reduce(g, "sum", w)
+    loss = ar.negate(g, ar.reduce(g, "sum", ar.binary(g, "mul", x, n.hot), [-1]))
+    if isinstance(loss, Named):
+        loss.of_class = n.ids
+    if weight is not None:
+        loss = ar.binary(g, "mul", loss, ar.reduce(g, "sum", ar.binary(g, "mul", n.hot, weight), [-1]))
+    w = _weights(g, n, weight)
     if reduction == NONE:
         return [loss, Filled(0, ())]
-    sum_ = ar.reduce(g, "sum", loss)
-    return [sum_ if reduction == SUM else ar.binary(g, "div", sum_, count), count]
+    count: Value = Filled(numel(n.ids.shape), ()) if w is None else ar.reduce(g, "sum", w)
+    if w is None:
+        return [ar.reduce(g, "mean" if reduction == MEAN else "sum", loss), count]
+    total = ar.reduce(g, "sum", loss)
+    return [total if reduction == SUM else ar.binary(g, "div", total, count), count]
 
 
-@line("nll_loss_backward")
+@line("nll_loss_backward", "nll_loss2d_backward")
 def nll_backward(call: Any, g: Graph, grad: Value, x: Value, labels: Value, weight: Value | None, reduction: int, ignore: int, total: Value) -> Value:
+    require(len(x.shape) in (1, 2), "a loss over images")
     n = _labels(g, labels, x.shape[-1], ignore)
-    hot = tables.one_hot(g, n, 0, x.shape[-1])
     row: Value = g.reshape(grad, grad.shape + (1,)) if reduction == NONE and grad.shape else grad
     if weight is not None:
-        w = g.reshape(ar.reduce(g, "sum", ar.binary(g, "mul", hot, weight), [-1]), n.shape + (1,))
-        row = ar.binary(g, "mul", row, w)
-        if reduction == MEAN:
-            row = ar.binary(g, "div", row, total)
-    elif reduction == MEAN:
-        row = ar.binary(g, "div", row, numel(n.shape))
+        w = ar.reduce(g, "sum", ar.binary(g, "mul", n.hot, weight), [-1])
+        row = ar.binary(g, "mul", row, g.reshape(w, n.ids.shape + (1,)))
+    if reduction == MEAN:
+        w = _weights(g, n, weight)
+        row = ar.binary(g, "div", row, numel(n.ids.shape) if w is None else ar.reduce(g, "sum", w))
     row = ar.negate(g, row)
-    result = ar.binary(g, "mul", hot, row)
-    if isinstance(result, Named) and result.row_sums is None:
-        result.row_sums = g.expand(row, n.shape + (1,))  # each row of the one-hot matrix sums to 1: labels are classes
+    result = ar.binary(g, "mul", n.hot, row)
+    if isinstance(result, Named) and result.row_sums is None:  # each row of the one-hot matrix sums to 1 (to 0 where it does not count): labels are classes
+        sums = row if n.keep is None else ar.binary(g, "mul", row, g.reshape(n.keep, n.ids.shape + (1,)))
+        result.row_sums = g.expand(sums, n.ids.shape + (1,))
     return result
 

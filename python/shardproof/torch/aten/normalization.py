@@ -48,3 +48,13 @@ def layer_norm_backward(call: Any, g: Graph, grad: Value, x: Value, shape: list[
         if wanted:
             results.append(make())
     return results
+
+
+@line("_weight_norm_interface_backward")
+def weight_norm_backward(call: Any, g: Graph, grad: Value, v: Value, gain: Value, norms: Value, dim: int) -> list[Value]:
+    """Of w = gain v / |v|, the norm over all dimensions but one."""
+    dims = [d for d in range(len(v.shape)) if d != dim % len(v.shape)]
+    unit = ar.binary(g, "div", v, norms)
+    along = ar.reduce(g, "sum", ar.binary(g, "mul", grad, unit), dims, True)
+    dv = ar.binary(g, "mul", ar.binary(g, "div", gain, norms), ar.binary(g, "sub", grad, ar.binary(g, "mul", unit, along)))
+    return [dv, g.reshape(along, gain.shape)]

@@ -10,7 +10,7 @@ import torch
 from .. import arithmetic as ar
 from .. import tables
 from ..graph import Graph
-from ..values import Complex, Filled, Known, Named, Table, Unsupported, Value
+from ..values import Complex, Filled, Hidden, Ignored, Known, Named, Table, Unsupported, Value
 from .table import line, require, scalar
 
 
@@ -70,6 +70,26 @@ def _plain(name: str) -> Any:
 
 for _name in ("neg", "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "silu", "relu"):
     line(_name)(_plain(_name))
+
+
+@line("log1p", "prims.log1p")
+def log1p(call: Any, g: Graph, a: Value) -> Value:
+    return ar.unary(g, "log", ar.binary(g, "add", a, 1))
+
+
+@line("expm1", "prims.expm1")
+def expm1(call: Any, g: Graph, a: Value) -> Value:
+    return ar.binary(g, "sub", ar.unary(g, "exp", a), 1)
+
+
+@line("log2")
+def log2(call: Any, g: Graph, a: Value) -> Value:
+    return ar.binary(g, "div", ar.unary(g, "log", a), math.log(2))
+
+
+@line("exp2")
+def exp2(call: Any, g: Graph, a: Value) -> Value:
+    return ar.unary(g, "exp", ar.binary(g, "mul", a, math.log(2)))
 
 
 @line("reciprocal")
@@ -167,7 +187,14 @@ def _strict(g: Graph, a: Any, b: Any) -> Value:
 
 
 def complement(g: Graph, m: Value) -> Value:
-    return ar.binary(g, "sub", 1, m)
+    return ar.binary(g, "sub", 1, as_numbers(m))
+
+
+def as_numbers(m: Value) -> Value:
+    """A mask as ones and zeros."""
+    if isinstance(m, Known):
+        return Known(m.data.double())
+    return Table(m.source, m.entries.double(), m.low, m.shape) if isinstance(m, Table) and m.entries.dtype == torch.bool else m
 
 
 def _ge(g: Graph, a: Any, b: Any) -> Value:
@@ -191,6 +218,12 @@ def _classes_in_a_row(g: Graph, x: Named, y: Known) -> Value | None:
     return tables.one_hot(g, g.reshape(x, x.shape[:-1]), start, start + n)
 
 
+def _may_be(g: Graph, v: Value, x: int) -> bool:
+    """Whether an element may be that number: classes are not negative."""
+    g.assume(tables.CLASSES)
+    return bool((v.entries == x).any()) if isinstance(v, Table) else x >= 0
+
+
 def _comparison(name: str) -> Any:
     function, real = _COMPARISONS[name]
 
@@ -203,6 +236,8 @@ def _comparison(name: str) -> Any:
                 g.assume(tables.CLASSES)
             return same if same is not None else t
         for x, y, flip in ((a, b, False), (b, a, True)):
+            if isinstance(x, Ignored) and isinstance(y, Filled) and name in ("eq", "ne") and y.fill == x.other and not _may_be(g, x.source, x.other):
+                return g.expand(x.keep if name == "ne" else complement(g, x.keep), call.shape())
             if name == "eq" and isinstance(x, Named) and x.kind == "int" and isinstance(y, Known):
                 hot = _classes_in_a_row(g, x, y)
                 if hot is not None and hot.shape == call.shape():
@@ -212,7 +247,7 @@ def _comparison(name: str) -> Any:
                 below = (y.fill > 0) != flip
                 return Filled(int({"eq": False, "ne": True, "lt": below, "le": below, "gt": not below, "ge": not below}[name]), call.shape(), "bool")
         for v in (a, b):
-            require(not (isinstance(v, (Named, Table)) and v.kind == "int"), "a comparison of integers whose range is not known")
+            require(not (isinstance(v, (Named, Table, Ignored)) and v.kind == "int"), "a comparison of integers whose range is not known")
         return g.expand(real(g, a, b), call.shape())
 
     return f
@@ -230,7 +265,7 @@ def _logical(function: Any, real: Any) -> Any:
             same = tables.constant_table(t)
             return same if same is not None else t
         require(call.outs[0].dtype == torch.bool, "a bitwise operator on integers")
-        return g.expand(real(g, *operands), call.shape())
+        return g.expand(real(g, *[as_numbers(v) for v in operands]), call.shape())
 
     return f
 
@@ -266,9 +301,14 @@ def choose(g: Graph, mask: Value, a: Value, b: Value, shape: tuple[int, ...]) ->
         if isinstance(y, Filled) and math.isinf(y.fill) and y.fill < 0 and isinstance(mask, Known):
             hidden = mask.data.bool() if flip else ~mask.data.bool()
             return masked(g, x, hidden, shape)
+        if isinstance(y, Filled) and y.fill == -math.inf and not isinstance(x, Hidden):
+            keep = complement(g, mask) if flip else mask
+            return Hidden(g.expand(x, shape), g.reshape(keep, (1,) * (len(shape) - len(keep.shape)) + keep.shape))
     ar.check(mask, a, b)
-    if isinstance(mask, Known):
-        mask = Known(mask.data.to(torch.float64))
+    mask = as_numbers(mask)
+    for x, y, flip in ((a, b, False), (b, a, True)):
+        if isinstance(y, Filled) and y.kind == "int" and getattr(x, "kind", "") == "int" and isinstance(x, (Named, Table)):
+            return Ignored(g.expand(x, shape), g.expand(complement(g, mask) if flip else mask, shape), int(y.fill))
     if isinstance(b, Filled) and b.fill == 0:
         return g.expand(ar.binary(g, "mul", a, mask), shape)
     if isinstance(a, Filled) and a.fill == 0:
@@ -299,17 +339,65 @@ def masked(g: Graph, x: Value, hidden: torch.Tensor, shape: tuple[int, ...]) -> 
     """x with minus infinity where `hidden`, which is what attention does not see."""
     if not bool(hidden.any()):
         return g.expand(x, shape)
-    offset = causal_offset(hidden)
-    require(offset is not None and len(shape) >= 2, "a mask of minus infinities that is not causal")
-    assert offset is not None
-    mask = causal(g, hidden.shape[-2], hidden.shape[-1], offset)
+    if isinstance(x, Hidden):
+        kept = ar.binary(g, "mul", x.keep, Known((~hidden).double()))
+        return Hidden(g.expand(x.source, shape), g.reshape(kept, (1,) * (len(shape) - len(kept.shape)) + kept.shape))
+    mask = _blocks(g, hidden.reshape(hidden.shape[-2:])) if hidden.dim() >= 2 and hidden.numel() == hidden.shape[-1] * hidden.shape[-2] and not isinstance(x, (Filled, Known)) else None
+    if mask is None or len(shape) < 2:
+        return Hidden(g.expand(x, shape), Known((~hidden).double().reshape((1,) * (len(shape) - hidden.dim()) + tuple(hidden.shape))))
     if len(shape) <= 4:
         mask = g.reshape(mask, mask.shape[4 - max(len(shape), 2):])
     return g.one("apply_mask", [g.expand(x, shape), mask], shape)
 
 
+def _blocks(g: Graph, hidden: torch.Tensor) -> Value | None:
+    """[1, 1, rows, columns]: a mask put together from a few blocks that are open, closed or causal; None where they are many."""
+    pieces = _divided(hidden)
+    if pieces is None or all(kind == "closed" for row in pieces for kind, _ in row):
+        return None
+    rows: list[Value] = []
+    for row in pieces:
+        parts: list[Value] = []
+        for kind, h in row:
+            n, m = h.shape
+            if kind == "open":
+                parts.append(Filled(0, (1, 1, n, m)))
+            elif kind == "closed":
+                closed = g.slice(g.slice(causal(g, 2, 2, 0), 2, 0, 1), 3, 1, 2)
+                parts.append(g.expand(closed, (1, 1, n, m)))
+            else:
+                offset = causal_offset(h)
+                assert offset is not None
+                parts.append(causal(g, n, m, offset))
+        rows.append(g.cat(parts, 3))
+    return g.cat(rows, 2)
+
+
+def _kind_of_block(hidden: torch.Tensor) -> str | None:
+    if not bool(hidden.any()):
+        return "open"
+    if bool(hidden.all()):
+        return "closed"
+    return "causal" if causal_offset(hidden) is not None else None
+
+
+def _divided(hidden: torch.Tensor, most: int = 32) -> list[list[tuple[str, torch.Tensor]]] | None:
+    """The fewest equal rows and columns of blocks of which each is of one kind."""
+    n, m = hidden.shape
+    for k in range(1, most + 1):
+        for j in range(1, most + 1):
+            if n % k or m % j or (k > 1 or j > 1) and (n // k == 1 or m // j == 1):
+                continue
+            blocks = [[(_kind_of_block(h), h) for h in rows.split(m // j, 1)] for rows in hidden.split(n // k, 0)]
+            if all(kind is not None for row in blocks for kind, _ in row):
+                return blocks  # type: ignore[return-value]
+    return None
+
+
 @line("where")
 def where(call: Any, g: Graph, mask: Value, a: Any, b: Any) -> Value:
+    if isinstance(mask, Filled):  # the other one may be no number at all
+        return g.expand(ar.lift(a if mask.fill else b), call.shape())
     return choose(g, mask, ar.lift(a), ar.lift(b), call.shape())
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from .. import arithmetic as ar
 from ..graph import Graph
 from ..values import Known, Named, Table, Value
+from . import choices
 from .table import line, require, scalar
 
 
@@ -32,10 +33,13 @@ def amin(call: Any, g: Graph, a: Value, dim: Any = (), keepdim: bool = False) ->
 
 def _extremum(op: str) -> Any:
     def f(call: Any, g: Graph, a: Value, dim: Any = None, keepdim: bool = False) -> Any:
-        """Over all elements; along a dimension with the indices, which have no translation."""
+        """Over all elements; along a dimension with the indices, where the row is short enough to choose from."""
         if isinstance(dim, Value):
             return (ar.maximum if op == "amax" else ar.minimum)(g, a, dim)
-        return [ar.reduce(g, op, a, dim, keepdim), None]
+        largest = ar.reduce(g, op, a, dim, keepdim)
+        if dim is None or a.shape[dim] > choices.MOST or getattr(a, "kind", "real") != "real":
+            return [largest, None]
+        return [largest, g.reshape(choices.chosen(g, a, 1, dim, op == "amax")[1], call.shape(1))]
 
     return f
 

@@ -24,6 +24,12 @@ UNDEFINED = frozenset("aten." + name for name in ("empty", "empty_like", "empty_
 NOT_FOLDED = RANDOM | UNDEFINED | {"aten._fused_adamw_", "aten._fused_adam_", "aten._fused_sgd_", "aten.copy_", "aten.clone", "aten._foreach_copy_"}
 
 
+# Operators that choose by integers: which operand these are, and among how many. Where nothing is known of the integers but where they come from, that is their range.
+CHOOSING: dict[str, tuple[int, Callable[[Any], int]]] = {
+    "aten.embedding": (1, lambda values: values[0].shape[0]), "aten.nll_loss_forward": (1, lambda values: values[0].shape[-1]),
+    "aten.gather": (2, lambda values: values[0].shape[values[1]]), "aten.index_select": (2, lambda values: values[0].shape[values[1]])}
+
+
 def line(*names: str, selective: bool = False) -> Callable[[Line], Line]:
     """Enters a function for operators `aten.NAME`. selective: it looks at poisoned operands itself."""
 
@@ -77,7 +83,7 @@ def decomposition(func: Any) -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _load() -> None:
-    from . import attention, indexing, layout, losses, normalization, optimizer, pointwise, reductions  # noqa: F401  each enters its lines
+    from . import attention, choices, images, indexing, layout, losses, normalization, optimizer, pointwise, reductions  # noqa: F401  each enters its lines
 
 
 def scalar(x: Any) -> Any:

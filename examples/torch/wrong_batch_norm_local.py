@@ -1,0 +1,11 @@
+"""BatchNorm2d under DistributedDataParallel normalises by the statistics of each rank's own samples."""
+
+from torch import nn
+
+import right_convolutions
+
+MESH, EXPECT, NAMES = {"dp": 2}, "NOT EQUIVALENT", "right_convolutions.py"
+
+
+def step(world):
+    return right_convolutions.step(world, lambda: nn.BatchNorm2d(8, track_running_stats=False))

@@ -1,0 +1,103 @@
+"""top-k, sort and arg-max: which positions of a row are chosen is one opaque function of the row (`moe_gate`); what lies there is looked up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .. import arithmetic as ar
+from .. import tables
+from ..graph import Graph
+from ..values import Filled, Known, Named, Value, numel
+from .table import line, require
+
+TIES = "top-k, sort and arg-max choose the first of equal numbers"
+MOST = 256  # length of a row that is chosen from
+
+
+def chosen(g: Graph, x: Value, k: int, dim: int, largest: bool = True) -> tuple[Value, Value]:
+    """(values, indices) of the k largest along a dimension, largest first."""
+    ar.check(x)
+    dim %= len(x.shape)
+    n = x.shape[dim]
+    require(getattr(x, "kind", "real") == "real", "a choice among integers")
+    require(0 < n <= MOST, f"a choice among more than {MOST} numbers")
+    order = [d for d in range(len(x.shape)) if d != dim] + [dim]
+    rows = g.permute(x, order)
+    lead = rows.shape[:-1]
+    flat = g.named(g.reshape(rows, (numel(lead), n)))
+    key = g.named(flat if largest else ar.negate(g, flat))
+    index = g.emit("moe_gate", [key, Known(torch.eye(n, dtype=torch.float64))], [None, (numel(lead), k)], {"score_func": "softmax", "topk": k}, "int")[1]
+    assert index is not None
+    g.tensors[index.name]["dtype"] = "int64"
+    g.classes[index.name] = n
+    g.assume(TIES)
+    hot = tables.one_hot(g, index, 0, n)
+    values = ar.reduce(g, "sum", ar.binary(g, "mul", g.reshape(flat, (numel(lead), 1, n)), hot), [-1])
+    back = [order.index(d) for d in range(len(order))]
+    return g.permute(g.reshape(values, lead + (k,)), back), g.permute(g.reshape(index, lead + (k,)), back)
+
+
+@line("topk")
+def topk(call: Any, g: Graph, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> list[Value]:
+    return list(chosen(g, x, k, dim, largest))
+
+
+@line("sort")
+def sort(call: Any, g: Graph, x: Value, *args: Any, dim: int = -1, descending: bool = False, stable: Any = None) -> list[Value]:
+    rest = list(args)
+    if call.overload.startswith("stable"):
+        rest = rest[1:]
+    dim = rest[0] if rest else dim
+    descending = rest[1] if len(rest) > 1 else descending
+    return list(chosen(g, x, x.shape[dim], dim, descending))
+
+
+def _arg(largest: bool) -> Any:
+    def f(call: Any, g: Graph, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+        require(dim is not None, "the position of an extremum of a whole tensor")
+        return g.reshape(chosen(g, x, 1, dim, largest)[1], call.shape())
+
+    return f
+
+
+line("argmax")(_arg(True))
+line("argmin")(_arg(False))
+
+
+def is_choice(g: Graph, v: Value) -> bool:
+    """Positions that were chosen: no row has one of them twice."""
+    return isinstance(v, Named) and v.kind == "int" and (g.origin(v) or "").startswith("%") and not g.tensors[g.origin(v) or ""].get("kind")
+
+
+def gather_many(g: Graph, x: Value, index: Value, dim: int) -> Value:
+    """x's elements at the positions along the dimension, for integers of one range."""
+    dim %= len(x.shape)
+    order = [d for d in range(len(x.shape)) if d != dim] + [dim]
+    rows, places = g.permute(x, order), g.permute(index, order)
+    require(rows.shape[:-1] == places.shape[:-1], "gather of fewer rows than there are")
+    n = rows.shape[-1]
+    hot = tables.one_hot(g, places, 0, n)
+    picked = ar.reduce(g, "sum", ar.binary(g, "mul", g.reshape(rows, rows.shape[:-1] + (1, n)), hot), [-1])
+    return g.permute(picked, [order.index(d) for d in range(len(order))])
+
+
+def scatter_many(g: Graph, x: Value, index: Value, source: Value, dim: int, accumulate: bool) -> Value:
+    """x with the source at (or, accumulating, added to) the positions along the dimension."""
+    dim %= len(x.shape)
+    order = [d for d in range(len(x.shape)) if d != dim] + [dim]
+    rows, places = g.permute(x, order), g.permute(index, order)
+    require(rows.shape[:-1] == places.shape[:-1], "scatter to fewer rows than there are")
+    require(accumulate or is_choice(g, index), "scatter to positions that may be the same")
+    n = rows.shape[-1]
+    hot: Value = tables.one_hot(g, places, 0, n)
+    if source.shape:
+        s = g.permute(g.slice(source, dim, 0, index.shape[dim]), order)
+        require(s.shape == places.shape, "scatter of more elements than there are positions")
+        placed = ar.reduce(g, "sum", ar.binary(g, "mul", hot, g.reshape(s, s.shape + (1,))), [-2])
+    else:
+        placed = ar.binary(g, "mul", ar.reduce(g, "sum", hot, [-2]), source)
+    if not (accumulate or isinstance(x, Filled) and x.fill == 0):
+        rows = ar.binary(g, "mul", rows, ar.binary(g, "sub", 1, ar.reduce(g, "sum", hot, [-2])))
+    return g.permute(ar.binary(g, "add", rows, placed), [order.index(d) for d in range(len(order))])

@@ -1,0 +1,198 @@
+"""Convolutions and pooling, as sums (and maxima) over the positions of the window."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Sequence
+
+from .. import arithmetic as ar
+from ..graph import Graph
+from ..values import Filled, Value
+from .table import line, require
+
+MOST = 128  # positions of a window
+
+
+def _each(x: Sequence[int], n: int) -> list[int]:
+    """One number for each of n dimensions."""
+    return [int(x[0])] * n if len(x) == 1 else [int(i) for i in x]
+
+
+def _padded(g: Graph, x: Value, pads: Sequence[int], fill: Value) -> Value:
+    """With so many elements added on both sides of the last dimensions."""
+    for i, n in enumerate(pads):
+        dim = len(x.shape) - len(pads) + i
+        if n:
+            piece = g.expand(fill, x.shape[:dim] + (n,) + x.shape[dim + 1:])
+            x = g.cat([piece, x, piece], dim)
+    return x
+
+
+def _window(g: Graph, x: Value, at: Sequence[int], stride: Sequence[int], dilation: Sequence[int], out: Sequence[int]) -> Value:
+    """What position `at` of the window sees, for all positions of the result."""
+    for i, (k, s, d, n) in enumerate(zip(at, stride, dilation, out)):
+        dim = len(x.shape) - len(out) + i
+        x = g.slice(x, dim, k * d, k * d + (n - 1) * s + 1, s)
+    return x
+
+
+def _spread(g: Graph, grad: Value, at: Sequence[int], stride: Sequence[int], dilation: Sequence[int], size: Sequence[int]) -> Value:
+    """The transpose of _window: the gradient's elements where the window's position saw them, zeros elsewhere."""
+    for i, (k, s, d, n) in enumerate(zip(at, stride, dilation, size)):
+        dim = len(grad.shape) - len(size) + i
+        if s > 1:
+            count = grad.shape[dim]
+            lead, rest = grad.shape[:dim], grad.shape[dim + 1:]
+            zeros = Filled(0, lead + (count, s - 1) + rest)
+            grad = g.reshape(g.cat([g.reshape(grad, lead + (count, 1) + rest), zeros], dim + 1), lead + (count * s,) + rest)
+            grad = g.slice(grad, dim, 0, (count - 1) * s + 1)
+        before, after = k * d, n - k * d - grad.shape[dim]
+        pieces: list[Value] = [*([Filled(0, grad.shape[:dim] + (before,) + grad.shape[dim + 1:])] if before else []), grad,
+                               *([Filled(0, grad.shape[:dim] + (after,) + grad.shape[dim + 1:])] if after else [])]
+        grad = g.cat(pieces, dim)
+    return grad
+
+
+def _weight_at(g: Graph, w: Value, at: Sequence[int]) -> Value:
+    for i, k in enumerate(at):
+        w = g.slice(w, 2 + i, k, k + 1)
+    return g.reshape(w, w.shape[:2])
+
+
+def _channels(g: Graph, x: Value, groups: int) -> Value:
+    """[N, C, ...] as [N, groups, positions, C / groups]."""
+    n, c = x.shape[:2]
+    count = 1
+    for size in x.shape[2:]:
+        count *= size
+    return g.permute(g.reshape(x, (n, groups, c // groups, count)), [0, 1, 3, 2])
+
+
+def _back(g: Graph, x: Value, spatial: Sequence[int]) -> Value:
+    """The inverse of _channels."""
+    n, groups, _, c = x.shape
+    return g.reshape(g.permute(x, [0, 1, 3, 2]), (n, groups * c, *spatial))
+
+
+def _checked(w: Value, transposed: bool) -> list[tuple[int, ...]]:
+    require(not transposed, "a transposed convolution")
+    window = list(itertools.product(*[range(n) for n in w.shape[2:]]))
+    require(len(window) <= MOST, f"a convolution with a window of more than {MOST} positions")
+    return window
+
+
+@line("convolution", "_convolution")
+def convolution(call: Any, g: Graph, x: Value, w: Value, b: Value | None, stride: list[int], padding: list[int], dilation: list[int], transposed: bool, output_padding: list[int],
+                groups: int, *rest: Any) -> Value:
+    window = _checked(w, transposed)
+    n = len(w.shape) - 2
+    stride, padding, dilation = _each(stride, n), _each(padding, n), _each(dilation, n)
+    out = call.shape()[2:]
+    x = _padded(g, x, padding, Filled(0, ()))
+    total: Value = Filled(0, ())
+    for at in window:
+        seen = _channels(g, _window(g, x, at, stride, dilation, out), groups)
+        part = _weight_at(g, w, at)
+        part = ar.transposed(g, g.reshape(part, (groups, part.shape[0] // groups, part.shape[1])))
+        total = ar.binary(g, "add", total, ar.matmul(g, seen, part))
+    y = _back(g, total, out)
+    return y if b is None else ar.binary(g, "add", y, g.reshape(b, (1, b.shape[0]) + (1,) * n))
+
+
+@line("convolution_backward")
+def convolution_backward(call: Any, g: Graph, grad: Value, x: Value, w: Value, bias: Any, stride: list[int], padding: list[int], dilation: list[int], transposed: bool,
+                         output_padding: list[int], groups: int, mask: list[bool]) -> list[Value | None]:
+    window = _checked(w, transposed)
+    n = len(w.shape) - 2
+    stride, padding, dilation = _each(stride, n), _each(padding, n), _each(dilation, n)
+    out = grad.shape[2:]
+    padded = _padded(g, x, padding, Filled(0, ()))
+    rows = _channels(g, grad, groups)  # [N, groups, positions, out / groups]
+    dx: Value = Filled(0, ())
+    dw: list[Value] = []
+    for at in window:
+        part = _weight_at(g, w, at)
+        part = g.reshape(part, (groups, part.shape[0] // groups, part.shape[1]))
+        if mask[0]:
+            back = _back(g, ar.matmul(g, rows, part), out)
+            dx = ar.binary(g, "add", dx, _spread(g, back, at, stride, dilation, padded.shape[2:]))
+        if mask[1]:
+            seen = _channels(g, _window(g, padded, at, stride, dilation, out), groups)
+            product = ar.reduce(g, "sum", ar.matmul(g, ar.transposed(g, rows), seen), [0])  # [groups, out / groups, in / groups]
+            dw.append(g.reshape(product, (w.shape[0], w.shape[1], 1)))
+    results: list[Value | None] = []
+    if mask[0]:
+        for i, p in enumerate(padding):
+            dx = g.slice(dx, 2 + i, p, p + x.shape[2 + i])
+        results.append(dx)
+    if mask[1]:
+        results.append(g.reshape(g.cat(dw, 2), w.shape))
+    if mask[2]:
+        results.append(ar.reduce(g, "sum", grad, [0, *range(2, n + 2)]))
+    return results
+
+
+def _first_largest(g: Graph, parts: list[Value]) -> list[Value]:
+    """For each of several tensors 1 where it is the first that is largest."""
+    result = []
+    for i, x in enumerate(parts):
+        first: Value = Filled(1, ())
+        for j, y in enumerate(parts):
+            if j < i:
+                first = ar.binary(g, "mul", first, ar.step(g, ar.binary(g, "sub", x, y)))
+            elif j > i:
+                first = ar.binary(g, "mul", first, ar.binary(g, "sub", 1, ar.step(g, ar.binary(g, "sub", y, x))))
+        result.append(first)
+    return result
+
+
+def _pool(x: Value, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil: bool) -> tuple[list[int], ...]:
+    require(not ceil, "pooling with ceil_mode")
+    k = _each(kernel, 2)
+    result = k, _each(stride, 2) if stride else k, _each(padding or [0], 2), _each(dilation or [1], 2)
+    require(k[0] * k[1] <= 16, "pooling over more than 16 positions")
+    require(result[2] == [0, 0], "pooling with padding")
+    return result
+
+
+@line("max_pool2d_with_indices")
+def max_pool(call: Any, g: Graph, x: Value, kernel: list[int], stride: list[int] = [], padding: list[int] = [0], dilation: list[int] = [1],  # noqa: B006  ATen's own defaults
+             ceil: bool = False) -> list[Value | None]:
+    k, s, _, d = _pool(x, kernel, stride, padding, dilation, ceil)
+    out = call.shape()[-2:]
+    parts = [_window(g, x, at, s, d, out) for at in itertools.product(range(k[0]), range(k[1]))]
+    stacked = g.cat([g.reshape(p, p.shape + (1,)) for p in parts], len(x.shape))
+    return [ar.reduce(g, "amax", stacked, [-1]), None]
+
+
+
+@line("max_pool2d_with_indices_backward", selective=True)
+def max_pool_backward(call: Any, g: Graph, grad: Value, x: Value, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil: bool, indices: Value) -> Value:
+    """The gradient goes to the first of the largest elements of a window, in row-major order."""
+    ar.check(grad, x)
+    k, s, _, d = _pool(x, kernel, stride, padding, dilation, ceil)
+    positions = list(itertools.product(range(k[0]), range(k[1])))
+    where = _first_largest(g, [_window(g, x, at, s, d, grad.shape[-2:]) for at in positions])
+    total: Value = Filled(0, ())
+    for at, m in zip(positions, where):
+        total = ar.binary(g, "add", total, _spread(g, ar.binary(g, "mul", grad, m), at, s, d, x.shape[-2:]))
+    return total
+
+
+@line("avg_pool2d")
+def avg_pool(call: Any, g: Graph, x: Value, kernel: list[int], stride: list[int] = [], padding: list[int] = [0], ceil: bool = False,  # noqa: B006  ATen's own defaults
+             include_pad: bool = True, divisor: Any = None) -> Value:
+    k, s, _, d = _pool(x, kernel, stride, padding, [1], ceil)
+    total: Value = Filled(0, ())
+    for at in itertools.product(range(k[0]), range(k[1])):
+        total = ar.binary(g, "add", total, _window(g, x, at, s, d, call.shape()[-2:]))
+    return ar.binary(g, "div", total, divisor or k[0] * k[1])
+
+
+@line("avg_pool2d_backward")
+def avg_pool_backward(call: Any, g: Graph, grad: Value, x: Value, kernel: list[int], stride: list[int], padding: list[int], ceil: bool, include_pad: bool, divisor: Any) -> Value:
+    k, s, _, d = _pool(x, kernel, stride, padding, [1], ceil)
+    total: Value = Filled(0, ())
+    for at in itertools.product(range(k[0]), range(k[1])):
+        total = ar.binary(g, "add", total, _spread(g, grad, at, s, d, x.shape[-2:]))
+    return ar.binary(g, "div", total, divisor or k[0] * k[1])

@@ -10,9 +10,9 @@ namespace {
 // first. Plans that say what each layer's input and output is say this much.
 constexpr double kThinLineage = 0.15;
 
-// Nothing is found twice.
-void inferInto(std::unique_ptr<Problem>& problem, VerifyOptions& options,
-               std::optional<Inference>& said, double& seconds) {
+// Nothing is found twice. Gives the problem as it was, if it is another one now.
+std::unique_ptr<Problem> inferInto(std::unique_ptr<Problem>& problem, VerifyOptions& options,
+                                   std::optional<Inference>& said, double& seconds) {
   if (options.progress) options.progress(0, 0, "looking for lineage");
   InferOptions inferOptions;
   inferOptions.cancel = options.cancel;
@@ -20,7 +20,8 @@ void inferInto(std::unique_ptr<Problem>& problem, VerifyOptions& options,
   said = Inference{found.count, found.looked, found.reason};
   seconds += found.seconds;
   options.doubtful = std::move(found.doubtful);
-  if (found.problem) problem = std::move(found.problem);
+  if (found.problem) problem.swap(found.problem);
+  return std::move(found.problem);
 }
 
 }  // namespace
@@ -29,18 +30,30 @@ Report verifyInferring(std::unique_ptr<Problem>& problem, const VerifyOptions& g
   VerifyOptions options = given;
   std::optional<Inference> said;
   double seconds = 0;
+  std::unique_ptr<Problem> before;
   if (infer == Infer::kAlways || (infer == Infer::kAuto && lineageDensity(*problem) < kThinLineage))
-    inferInto(problem, options, said, seconds);
+    before = inferInto(problem, options, said, seconds);
   Report report = verify(*problem, options);
+  // What was found may lead astray where the file alone says enough.
+  if (infer == Infer::kAuto && before && report.verdict == Verdict::kUndecided &&
+      !report.interrupted) {
+    Report alone = verify(*before, given);
+    if (alone.verdict != Verdict::kUndecided) {
+      alone.statistics.secondsByPhase["with lemmas"] = report.statistics.secondsTotal + seconds;
+      alone.statistics.secondsTotal += report.statistics.secondsTotal + seconds;
+      problem = std::move(before);
+      return alone;
+    }
+  }
   // What the file says is not enough, or is wrong.
   if (infer == Infer::kAuto && !said && report.verdict == Verdict::kUndecided &&
       !report.interrupted) {
     inferInto(problem, options, said, seconds);
     if (said->lemmas > 0) {
-      const double before = report.statistics.secondsTotal;
+      const double first = report.statistics.secondsTotal;
       report = verify(*problem, options);
-      report.statistics.secondsByPhase["without lemmas"] = before;
-      report.statistics.secondsTotal += before;
+      report.statistics.secondsByPhase["without lemmas"] = first;
+      report.statistics.secondsTotal += first;
     }
   }
   if (said) {

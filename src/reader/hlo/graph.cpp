@@ -85,8 +85,21 @@ bool Graph::nameLast(const std::string& tensor) {
 
 std::string Graph::emit(const std::string& op, std::vector<std::string> in,
                         NodeAttributes attributes, Sizes sizes, bool integer) {
+  if (sharing_) {
+    std::string key = op + listJson(sizes);
+    for (const std::string& name : in) key += "\n" + name;
+    for (const auto& [name, value] : attributes) key += "\n=" + name + "=" + value;
+    const auto [it, added] = equal_.emplace(std::move(key), nodes_.size());
+    if (!added) return nodes_[it->second].out[0];
+  }
   return produce({op, std::move(in), {}, std::move(attributes), {}, {}},
                  {std::move(sizes), integer, Known::kNothing, {}, {}, {}, 0, {}});
+}
+
+std::string Graph::alias(const std::string& in, Sizes sizes) {
+  const bool integer = tensor(in).integer;
+  return produce({"identity", {in}, {}, {}, {}, {}},
+                 {std::move(sizes), integer, tensor(in).known, {}, {}, {}, 0, {}});
 }
 
 std::string Graph::communicate(const std::string& op, const std::string& in,

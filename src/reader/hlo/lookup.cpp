@@ -21,7 +21,39 @@ Sizes rest(const Sizes& sizes, std::size_t without) {
   return result;
 }
 
+bool sameRows(const LookupPiece& x, const LookupPiece& y) {
+  return x.kind == y.kind &&
+         (x.kind == LookupPiece::Kind::kNumber ? x.number == y.number : x.offset == y.offset);
+}
+
+// Whether `one`, a single index, has the row that `moving` would give it.
+bool fits(const LookupPiece& one, const LookupPiece& moving) {
+  return moving.kind == LookupPiece::Kind::kMoving && one.kind == LookupPiece::Kind::kFixed &&
+         one.high == one.low + 1 && one.offset == one.low + moving.offset;
+}
+
 }  // namespace
+
+void mergePieces(std::vector<LookupPiece>& pieces) {
+  std::vector<LookupPiece> merged;
+  for (const LookupPiece& p : pieces) {
+    if (!merged.empty() && merged.back().high == p.low) {
+      LookupPiece& last = merged.back();
+      if (sameRows(last, p) || fits(p, last)) {
+        last.high = p.high;
+        continue;
+      }
+      if (fits(last, p)) {
+        const std::int64_t low = last.low;
+        last = p;
+        last.low = low;
+        continue;
+      }
+    }
+    merged.push_back(p);
+  }
+  pieces = std::move(merged);
+}
 
 // One piece, of dimensions [those of base..., those of the table that are neither tied nor the
 // axis...].

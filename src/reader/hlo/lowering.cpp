@@ -29,7 +29,9 @@ Lowering::Lowering(const Module& module, std::string file, Shared& shared, Devic
       file_(std::move(file)),
       shared_(shared),
       device_(device),
-      grouping_(grouping) {}
+      grouping_(grouping) {
+  if (grouping == nullptr) graph.shareEqual();
+}
 
 void Lowering::unsupported(const Instruction& i, const std::string& what) const {
   failAt(file_, i.place, "instruction '" + i.name + "', opcode '" + i.opcode + "': " + what);
@@ -110,7 +112,7 @@ void Lowering::run() {
     } catch (const std::exception& error) {
       unsupported(i, "result " + std::to_string(k) + ": " + error.what());
     }
-    std::string own = graph.emit("identity", {name}, {}, values[k].shape.sizes);
+    std::string own = graph.alias(name, values[k].shape.sizes);
     if (graph.nameLast(own)) own = graph.name();
     std::optional<Sharding> ofThis = sharding;
     if (sharding && sharding->kind == Sharding::Kind::kTuple)

@@ -71,6 +71,7 @@ std::optional<Value> Lowering::selectLookup(const std::vector<Value>& x, const S
         }
         result.pieces.push_back(part);
       }
+    mergePieces(result.pieces);
     return lookupValue(shape, std::move(result));
   }
   return std::nullopt;

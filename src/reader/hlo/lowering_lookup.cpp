@@ -349,27 +349,13 @@ Value Lowering::lowerScatter(const Frame& frame, const Instruction& i) {
   const auto range = rangeOf(f.base);
   const std::int64_t low = range.first, high = range.second;
   std::string total;
-  const auto add = [&](const Piece& p, const Added& addition) {
-    const std::string& added = addition.value;
-    std::int64_t from = std::max({addition.low, p.low, low});
-    std::int64_t to = std::min({addition.high, p.high, high});
-    if (p.b.isInteger() && p.b.fitsInt64() && (p.a == 1 || p.a == 0)) {
-      const std::int64_t b = p.b.toInt64();
-      if (p.a == 1) {
-        from = std::max(from, -b);
-        to = std::min(to, sizes[axis] - b);
-      } else if (b < 0 || b >= sizes[axis]) {
-        return;
-      }
-    } else {
-      unsupported(i, "an index that is a multiple of an input");
-    }
-    if (from >= to) return;
-    const std::int64_t shift = shiftOf(f.base);
-    if (p.a == 1 && (from <= kNoLow || from + shift < 0))
+  const auto add = [&](const LookupPiece& p, const std::string& added) {
+    const std::int64_t shift = shiftOf(f.base), from = p.low, to = p.high;
+    const bool moving = p.kind == LookupPiece::Kind::kMoving;
+    if (moving && (from <= kNoLow || from + shift < 0))
       unsupported(i, "an index that may be negative");
     std::string part;
-    if (p.a == 1) {
+    if (moving) {
       Sizes wide = base, rows = sizes;
       wide.push_back(to - from);
       rows[axis] = to - from;
@@ -378,7 +364,7 @@ Value Lowering::lowerScatter(const Frame& frame, const Instruction& i) {
           {{"start", std::to_string(from + shift)}, {"stop", std::to_string(to + shift)}}, wide);
       const std::string text = baseText + row + "," + updateText + "->" + result;
       part = graph.emit("einsum", {hot, added}, {{"equation", quotedJson(text)}}, rows);
-      const std::int64_t first = from + p.b.toInt64();
+      const std::int64_t first = from + p.offset;
       part = padDim(part, axis, first, sizes[axis] - first - (to - from));
     } else {
       const std::string where = indicator(f.base, from, to);
@@ -386,13 +372,34 @@ Value Lowering::lowerScatter(const Frame& frame, const Instruction& i) {
       part = graph.emit("einsum", {where, added}, {{"equation", quotedJson(text)}}, without);
       Sizes one = sizes;
       one[axis] = 1;
-      const std::int64_t first = p.b.toInt64();
-      part = padDim(view(part, one), axis, first, sizes[axis] - first - 1);
+      part = padDim(view(part, one), axis, p.offset, sizes[axis] - p.offset - 1);
     }
     total = total.empty() ? part : binary("add", total, part, sizes);
   };
-  for (const Piece& p : f.pieces)
-    for (const Added& addition : additions) add(p, addition);
+  // In which rows, of those that are there.
+  const auto within = [&](const Piece& p, const Added& addition) {
+    if (!p.b.isInteger() || !p.b.fitsInt64() || (p.a != 1 && p.a != 0))
+      unsupported(i, "an index that is a multiple of an input");
+    LookupPiece piece{std::max({addition.low, p.low, low}),
+                      std::min({addition.high, p.high, high})};
+    piece.offset = p.b.toInt64();
+    piece.kind = p.a == 1 ? LookupPiece::Kind::kMoving : LookupPiece::Kind::kFixed;
+    if (p.a == 1) {
+      piece.low = std::max(piece.low, -piece.offset);
+      piece.high = std::min(piece.high, sizes[axis] - piece.offset);
+    } else if (piece.offset < 0 || piece.offset >= sizes[axis]) {
+      piece.high = piece.low;
+    }
+    return piece;
+  };
+  for (const Added& addition : additions) {
+    std::vector<LookupPiece> pieces;
+    for (const Piece& p : f.pieces)
+      if (const LookupPiece piece = within(p, addition); piece.low < piece.high)
+        pieces.push_back(piece);
+    mergePieces(pieces);
+    for (const LookupPiece& p : pieces) add(p, addition.value);
+  }
   const bool zero = target.isUniform() && shared_.scalars.is(target.table->values[0], 0);
   if (total.empty()) return target;
   if (!zero) total = binary("add", total, node(target), sizes);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -60,6 +61,9 @@ class Graph {
   // A node of one result, which gets a name made from begin(); gives that name.
   std::string emit(const std::string& op, std::vector<std::string> in, NodeAttributes attributes,
                    Sizes sizes, bool integer = false);
+  // A node of two results, numbers and integers.
+  std::pair<std::string, std::string> emitPair(const std::string& op, const std::string& in,
+                                               NodeAttributes attributes, Sizes sizes);
   std::string communicate(const std::string& op, const std::string& in, NodeAttributes attributes,
                           NodeAttributes communication, Sizes sizes);
   // Another name for a tensor: a node of its own even where equal ones are shared.
@@ -84,6 +88,9 @@ class Graph {
 
  private:
   std::string produce(GraphNode node, GraphTensor tensor);
+  // Where equal nodes are shared: the index of one that does this, or nothing, and it is noted.
+  std::optional<std::size_t> equalNode(const std::string& op, const std::vector<std::string>& in,
+                                       const NodeAttributes& attributes, const Sizes& sizes);
 
   std::unordered_map<std::string, GraphTensor> tensors_;
   std::vector<std::string> order_;

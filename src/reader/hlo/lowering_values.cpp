@@ -306,10 +306,16 @@ std::pair<std::int64_t, std::int64_t> Lowering::rangeOf(const std::string& base)
 std::string Lowering::baseNode(const IndexFunction& f, const Sizes& sizes) {
   std::vector<int> labels(sizesOf(f.base).size());
   std::iota(labels.begin(), labels.end(), 0);
-  const auto parameter = parameterOf_.find(f.base);
   std::string x = arrange(f.base, labels, f.labels, sizes);
-  if (parameter != parameterOf_.end()) parameterOf_.emplace(x, parameter->second);
+  sameIntegers(f.base, x);
   return x;
+}
+
+void Lowering::sameIntegers(const std::string& from, const std::string& to) {
+  if (const auto p = parameterOf_.find(from); p != parameterOf_.end())
+    parameterOf_.emplace(to, p->second);
+  if (const auto r = constantRanges_.find(from); r != constantRanges_.end())
+    constantRanges_.emplace(to, r->second);
 }
 
 // What made an integer tensor of another one only moves elements: the same is done to the numbers.
@@ -322,6 +328,8 @@ std::string Lowering::asNumber(const std::string& name) {
     graph.input(number, t.sizes, false, "float32");
   } else if (t.kind == "constant") {
     number = graph.constant(t.sizes, false, t.value);
+  } else if (graph.nodes()[t.producer].op == "topk") {
+    number = placeNumbers(name, constantRanges_.at(name).second);
   } else {
     GraphNode made = graph.nodes()[t.producer];
     std::vector<std::string> in;

@@ -115,4 +115,7 @@ inline Value tupleValue(Shape shape, std::vector<Value> elements) {
   return v;
 }
 
+// Of a table: start, start + 1, ... along a dimension, alike along the others.
+std::optional<std::int64_t> countsAlong(const Value& v, std::size_t dim, const Scalars& s);
+
 }  // namespace shardproof::hlo

@@ -39,6 +39,7 @@ class Builder {
         modelModule_(parse(modelText, modelFile)),
         planModule_(parse(planText, planFile)) {
     shared_.exactConstants = options.exactConstants;
+    shared_.completeIndices = options.completeIndices;
     const std::int64_t partitions = headerCount(planModule_, "num_partitions", planFile),
                        replicas = headerCount(planModule_, "replica_count", planFile);
     if (partitions > 1 && replicas > 1)

@@ -78,7 +78,7 @@ std::string Lowering::lookupRows(const Lookup& l, const LookupPiece& p) {
   const std::int64_t from = p.kind == LookupPiece::Kind::kMoving ? p.low + p.offset : p.offset;
   const std::int64_t to = p.kind == LookupPiece::Kind::kMoving ? p.high + p.offset : p.offset + 1;
   const std::string rows = sliceDim(l.table, l.axis, from, to);
-  if (p.kind == LookupPiece::Kind::kMoving && !anyTied) {
+  if (p.kind == LookupPiece::Kind::kMoving && !anyTied && !isRest(l.base, p.low)) {
     Sizes order{static_cast<std::int64_t>(l.axis)};
     std::int64_t width = 1;
     for (std::size_t d = 0; d < table.size(); ++d)
@@ -102,10 +102,7 @@ std::string Lowering::lookupRows(const Lookup& l, const LookupPiece& p) {
   both = left;
   const std::size_t axisLetter = base.size();
   if (p.kind == LookupPiece::Kind::kMoving) {
-    Sizes wide = base;
-    wide.push_back(p.high - p.low);
-    chosen = graph.emit("one_hot", {l.base}, {{"start", start}, {"stop", stop}}, wide);
-    graph.tensor(chosen).known = Known::kNotNegative;
+    chosen = oneHot(l.base, p.low, p.high);
     left += letter(axisLetter);
   } else {
     chosen = indicator(l.base, p.low, p.high);

@@ -22,7 +22,7 @@ namespace shardproof::hlo {
 // What the lowerings of one problem share.
 struct Shared {
   Scalars scalars;
-  bool exactConstants = false;
+  bool exactConstants = false, completeIndices = false;
   // For the k-th parameter, if it is an index into something: it lies in [0, count), or is one of
   // the others, which the model treats differently (labels that are left out).
   struct Range {
@@ -164,6 +164,11 @@ class Lowering {
   bool isNumber(const std::string& tensor) const;  // one of those that asNumber() made
   // The base as reals: the same elements, as an input of its own.
   std::string asNumber(const std::string& integerTensor);
+  // 1 where the base is low, low + 1, ... up to high, along a new last dimension.
+  std::string oneHot(const std::string& base, std::int64_t low, std::int64_t high);
+  // Whether `low` is the first value that the base can have, and is where it has none of the others
+  // (Shared::completeIndices).
+  bool isRest(const std::string& base, std::int64_t low) const;
   // 1 where low <= base < high, else 0; of the base's sizes.
   std::string indicator(const std::string& base, std::int64_t low, std::int64_t high);
   std::string lookupNode(const Lookup& lookup, const Sizes& sizes);

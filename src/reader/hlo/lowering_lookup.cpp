@@ -396,12 +396,9 @@ Value Lowering::lowerScatter(const Frame& frame, const Instruction& i) {
       unsupported(i, "an index that may be negative");
     std::string part;
     if (moving) {
-      Sizes wide = base, rows = sizes;
-      wide.push_back(to - from);
+      Sizes rows = sizes;
       rows[axis] = to - from;
-      const std::string hot = graph.emit(
-          "one_hot", {f.base},
-          {{"start", std::to_string(from + shift)}, {"stop", std::to_string(to + shift)}}, wide);
+      const std::string hot = oneHot(f.base, from, to);
       const std::string text = baseText + row + "," + updateText + "->" + result;
       part = graph.emit("einsum", {hot, added}, {{"equation", quotedJson(text)}}, rows);
       const std::int64_t first = from + p.offset;

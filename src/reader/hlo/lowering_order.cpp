@@ -91,8 +91,7 @@ std::string Lowering::placeNumbers(const std::string& places, std::int64_t count
   const Sizes sizes = sizesOf(places);
   Sizes wide = sizes;
   wide.push_back(count);
-  const std::string rows =
-      graph.emit("one_hot", {places}, {{"start", "0"}, {"stop", std::to_string(count)}}, wide);
+  const std::string rows = oneHot(places, 0, count);
   Sizes numbers(z(count));
   std::iota(numbers.begin(), numbers.end(), std::int64_t{0});
   const std::string list = graph.constant({count}, false, listJson(numbers), Known::kNotNegative);

@@ -90,13 +90,7 @@ std::string Lowering::positionRows(const Value& v, std::int64_t count, bool move
     std::string part;
     if (p.kind == LookupPiece::Kind::kMoving) {
       if (p.low + shift < 0) throw std::invalid_argument("an index that may be negative");
-      Sizes own = base;
-      own.push_back(p.high - p.low);
-      part = graph.emit(
-          "one_hot", {f.base},
-          {{"start", std::to_string(p.low + shift)}, {"stop", std::to_string(p.high + shift)}},
-          own);
-      graph.tensor(part).known = Known::kNotNegative;
+      part = oneHot(f.base, p.low, p.high);
       part = padDim(part, base.size(), p.low + p.offset, count - p.high - p.offset);
     } else {
       part = padDim(view(indicator(f.base, p.low, p.high), ones), base.size(), p.offset,

@@ -27,7 +27,8 @@ Report nothingDone(const Problem& problem) {
 
 // A first look at HLO programs, whose own checkpoints are often enough: little time for each stage,
 // and in all. What it decides is decided; where it does not, it is as if it had not been.
-std::optional<Report> quickReport(const Problem& problem, const VerifyOptions& given) {
+std::optional<Report> quickReport(std::unique_ptr<Problem>& problem, const VerifyOptions& given,
+                                  Infer infer) {
   constexpr double kSecondsEach = 0.5, kSecondsAll = 6;
   VerifyOptions options = given;
   options.timeoutSeconds = std::min(given.timeoutSeconds, kSecondsEach);
@@ -41,23 +42,29 @@ std::optional<Report> quickReport(const Problem& problem, const VerifyOptions& g
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
     if (elapsed.count() > kSecondsAll || (given.cancel && *given.cancel)) enough = true;
   };
-  Report report = verify(problem, options);
+  Report report = verifyInferring(problem, options, infer);
   if (report.verdict == Verdict::kUndecided || report.interrupted) return std::nullopt;
   return report;
 }
 
-// First as it stands, then with indices that are complete, if any is.
+// As it stands, with lemmas that are found, and both with indices that are complete, if any is.
 std::optional<Report> quickReport(VerifiedFiles& done, const std::string& model,
                                   const std::string& plan, const VerifyOptions& options,
                                   const hlo::Options& hloOptions) {
-  if (auto report = quickReport(*done.problem, options)) return report;
-  if (done.assumptions.empty()) return std::nullopt;
-  hlo::Options complete = hloOptions;
-  complete.completeIndices = true;
-  std::unique_ptr<Problem> other = readProblem(model, plan, complete, nullptr);
-  auto report = quickReport(*other, options);
-  if (report) done.problem = std::move(other);
-  return report;
+  hlo::Options reading = hloOptions;
+  for (const bool complete : {false, true}) {
+    if (complete && done.assumptions.empty()) break;
+    reading.completeIndices = complete;
+    for (const Infer infer : {Infer::kNever, Infer::kAlways}) {
+      std::unique_ptr<Problem> problem = readProblem(model, plan, reading, nullptr);
+      if (auto report = quickReport(problem, options, infer)) {
+        done.problem = std::move(problem);
+        return report;
+      }
+      if (options.cancel && *options.cancel) return std::nullopt;
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace

@@ -104,8 +104,10 @@ class Builder {
   }
 
   void lowerPlan() {
-    for (;;) {
+    constexpr int kMostPasses = 12;
+    for (int pass = 0;; ++pass) {
       shared_.communicatedChanged = false;
+      shared_.forgetTables = pass >= kMostPasses;
       ranks_.clear();
       for (std::int64_t d = 0; d < devices_; ++d) {
         ranks_.push_back(std::make_unique<Lowering>(planModule_, planFile_, shared_,

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -50,6 +51,9 @@ struct Shared {
   // By the name of a communication what is known of the operands of all members. It is lowered
   // while the members are gone through; where that happened they must be gone through again.
   std::map<std::string, Known> communicated;
+  // The tables that devices send, or null where one sends something else.
+  std::map<std::string, std::map<std::int64_t, std::shared_ptr<const Table>>> communicatedTables;
+  bool forgetTables = false;  // it takes too long until all know all
   // The same of functions of an index, as text; empty where devices have different ones.
   std::map<std::string, std::string> communicatedIndices;
   bool communicatedChanged = false;
@@ -315,6 +319,8 @@ class Lowering {
   Value communicated(const Frame& frame, const Instruction& i, const std::string& op,
                      const Value& x, const NodeAttributes& attributes, const Sizes& sizes,
                      std::size_t k);
+  std::optional<Value> permutedTable(const std::string& communication, const Value& x,
+                                     std::int64_t source);
   Value permuted(const Frame& frame, const Instruction& i, const Value& x, std::size_t k);
 
   const Module& module_;

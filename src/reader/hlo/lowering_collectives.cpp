@@ -104,6 +104,26 @@ Value Lowering::communicated(const Frame& frame, const Instruction& i, const std
   return asIndex(sized, y);
 }
 
+// What all devices know each of them knows of the one that sends to it.
+std::optional<Value> Lowering::permutedTable(const std::string& communication, const Value& x,
+                                             std::int64_t source) {
+  if (shared_.forgetTables) return std::nullopt;
+  auto& known = shared_.communicatedTables[communication];
+  const std::shared_ptr<const Table> mine = x.isTable() ? x.table : nullptr;
+  const auto [entry, added] = known.emplace(device_.id, mine);
+  const auto& before = entry->second;
+  const bool same =
+      before == mine || (before && mine && before->sizes == mine->sizes &&
+                         before->extent == mine->extent && before->values == mine->values);
+  if (added || !same) shared_.communicatedChanged = true;
+  entry->second = mine;
+  if (known.size() < z(device_.count) ||
+      std::any_of(known.begin(), known.end(), [](const auto& e) { return e.second == nullptr; }))
+    return std::nullopt;
+  if (source >= 0) return tableValue(x.shape, *known.at(source));
+  return tableValue(x.shape, uniformTable(x.shape.sizes, shared_.scalars.rational(0)));
+}
+
 // Each device gets what the one that sends to it has, or zeros: as a gathering of those that are
 // connected, of which one piece is taken.
 Value Lowering::permuted(const Frame& frame, const Instruction& i, const Value& x, std::size_t k) {
@@ -136,6 +156,18 @@ Value Lowering::permuted(const Frame& frame, const Instruction& i, const Value& 
   const std::vector<std::int64_t>& own = groups[groupOf.at(leader[z(device_.id)])];
   const std::int64_t source = sourceOf[z(device_.id)];
   dependsOnDevice = true;
+  if (source == device_.id && own.size() == 1) return x;
+  if (x.kind == Value::Kind::kParts && !isFloat(x.shape.type)) {
+    // Each piece for itself: of some all may be known.
+    Parts parts;
+    parts.dim = x.parts->dim;
+    for (const auto& [size, part] : x.parts->parts)
+      parts.parts.emplace_back(size, permuted(frame, i, part, (k + 1) * 1000 + parts.parts.size()));
+    return partsValue(x.shape, std::move(parts));
+  }
+  if (!isFloat(x.shape.type))
+    if (auto known = permutedTable(frame.path + i.name + "#" + std::to_string(k), x, source))
+      return *known;
   const bool integer = alikeOnAll(frame.path + i.name + "#" + std::to_string(k), x);
   const std::string in = integer ? baseNode(*x.index, x.shape.sizes) : node(x);
   std::string y = in;

@@ -249,6 +249,7 @@ Value Lowering::computedGather(const Instruction& i, const Value& table, const C
     if (window[d] == sizes[d] && sizes[d] != 1) continue;  // moved to the only place there is
     if (window[d] != 1)
       unsupported(i, "a gather of slices that are neither rows nor whole dimensions");
+    limitPosition(c.values[k], sizes[d]);
     operands.push_back(positionRows(c.values[k], sizes[d], true));
     equation += index + own[d] + ",";
     seen += index;
@@ -305,6 +306,7 @@ Value Lowering::computedScatter(const Instruction& i, const Value& target, const
     const std::size_t d = z(c.map[k]);
     if (!contains(c.collapsed, d))
       unsupported(i, "a scatter of windows at places that are computed");
+    limitPosition(c.values[k], sizes[d]);
     operands.push_back(positionRows(c.values[k], sizes[d], false));
     equation += index + result[d] + ",";
   }

@@ -121,6 +121,7 @@ std::optional<Value> Lowering::movingSlice(const Frame& frame, const Instruction
     const Value& start = operand(frame, i, 1 + d);
     if (window[d] > sizes[d] || window[d] < 1) return std::nullopt;
     if (window[d] == sizes[d]) continue;
+    if (!start.shape.sizes.empty()) unsupported(i, "a position that is no single number");
     if (!start.isUniform() || !shared_.scalars.isRational(start.table->values[0])) {
       moving.push_back(static_cast<std::int64_t>(d));
       continue;
@@ -183,6 +184,7 @@ std::optional<Value> Lowering::movingUpdate(const Frame& frame, const Instructio
     const Value& start = operand(frame, i, 2 + d);
     if (window[d] > sizes[d] || window[d] < 1) return std::nullopt;
     if (window[d] == sizes[d]) continue;
+    if (!start.shape.sizes.empty()) unsupported(i, "a position that is no single number");
     if (!start.isUniform() || !shared_.scalars.isRational(start.table->values[0])) {
       if (moving) unsupported(i, "several positions that depend on the input");
       moving = d;

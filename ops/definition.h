@@ -99,5 +99,6 @@ void defineMoe(Catalog&);
 void defineLosses(Catalog&);
 void defineOptimizer(Catalog&);
 void defineOneHot(Catalog&);
+void defineOrdering(Catalog&);
 
 }  // namespace shardproof::ops

@@ -241,6 +241,13 @@ class Differentiable {
         return std::nullopt;
       case Function::kMaximum:
       case Function::kMinimum:
+      case Function::kSine:  // of operators without a gradient
+      case Function::kCosine:
+      case Function::kErf:
+      case Function::kFloor:
+      case Function::kCeil:
+      case Function::kRound:
+      case Function::kTruncate:
         break;
     }
     throw Unsupported(std::string("no derivative of ") + name(f));

@@ -286,6 +286,14 @@ struct Tanh {
     return call(a, Function::kTanh, x);
   }
 };
+// A function of which nothing is known but that equal arguments give equal results.
+template <Function f>
+struct Opaque {
+  template <class A>
+  static typename A::Element apply(A& a, typename A::Element x, const Attributes&) {
+    return call(a, f, x);
+  }
+};
 // x sigmoid(x)
 struct Silu {
   template <class A>
@@ -419,6 +427,11 @@ void unary(Catalog& catalog, const char* name, std::vector<AttributeRule> attrib
                              .check = std::move(check)});
 }
 
+template <Function f>
+void opaque(Catalog& catalog, const char* name) {
+  define<Unary<Opaque<f>>>(catalog, {.name = name, .differentiable = false, .pointwise = true});
+}
+
 }  // namespace
 
 void defineElementwise(Catalog& catalog) {
@@ -454,6 +467,13 @@ void defineElementwise(Catalog& catalog) {
   unary<Square>(catalog, "square");
   unary<Sigmoid>(catalog, "sigmoid");
   unary<Tanh>(catalog, "tanh");
+  opaque<Function::kSine>(catalog, "sin");
+  opaque<Function::kCosine>(catalog, "cos");
+  opaque<Function::kErf>(catalog, "erf");
+  opaque<Function::kFloor>(catalog, "floor");
+  opaque<Function::kCeil>(catalog, "ceil");
+  opaque<Function::kRound>(catalog, "round");
+  opaque<Function::kTruncate>(catalog, "trunc");
   unary<Silu>(catalog, "silu");
   unary<Relu>(catalog, "relu");
   unary<Gelu>(catalog, "gelu",

@@ -38,11 +38,11 @@ std::string forwardName(const std::string& op) {
 // shrink_scalars.cpp.)
 bool freeOfSizes(const std::string& key) {
   static const std::set<std::string, std::less<>> kKeys{
-      "alpha",       "approximate", "beta1",       "beta2",      "dampening", "dim",     "dim0",
-      "dim1",        "dims",        "eps",         "equation",   "index",     "keepdim", "lr",
-      "max_norm",    "mode",        "momentum",    "n_groups",   "nesterov",  "p",       "parts",
-      "reduction",   "route_scale", "scalar",      "score_func", "seed",      "step",    "topk",
-      "topk_groups", "value",       "weight_decay"};
+      "alpha", "approximate", "beta1",       "beta2",       "dampening",  "dim",      "dim0",
+      "dim1",  "dims",        "eps",         "equation",    "index",      "keepdim",  "largest",
+      "lr",    "max_norm",    "mode",        "momentum",    "n_groups",   "nesterov", "p",
+      "parts", "reduction",   "route_scale", "scalar",      "score_func", "seed",     "step",
+      "topk",  "topk_groups", "value",       "weight_decay"};
   return kKeys.contains(key);
 }
 

@@ -308,6 +308,11 @@ void dropoutBackward(Call<T>& c) {
   dropped(c, c.gradient(0, c.real(1).shape), 2);
 }
 
+template <class T, Opaque f>
+void opaque(Call<T>& c) {
+  c.out[0] = mapped(c, c.real(0), [](T x) { return opaqueOf<f>(x); });
+}
+
 }  // namespace
 
 template <class T>
@@ -343,6 +348,13 @@ void addElementwise(std::vector<NamedKernel<T>>& k) {
   k.push_back({"sigmoid_backward", unaryBackward<T, Sigmoid>});
   k.push_back({"tanh", unary<T, Tanh>});
   k.push_back({"tanh_backward", unaryBackward<T, Tanh>});
+  k.push_back({"sin", opaque<T, Opaque::kSine>});
+  k.push_back({"cos", opaque<T, Opaque::kCosine>});
+  k.push_back({"erf", opaque<T, Opaque::kErf>});
+  k.push_back({"floor", opaque<T, Opaque::kFloor>});
+  k.push_back({"ceil", opaque<T, Opaque::kCeil>});
+  k.push_back({"round", opaque<T, Opaque::kRound>});
+  k.push_back({"trunc", opaque<T, Opaque::kTruncate>});
   k.push_back({"silu", unary<T, Silu>});
   k.push_back({"silu_backward", unaryBackward<T, Silu>});
   k.push_back({"relu", relu<T>});

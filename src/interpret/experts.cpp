@@ -1,4 +1,4 @@
-// moe_gate, moe_experts and their gradients (docs/operators.md, "Mixture of experts").
+// moe_gate, moe_experts and their gradients, topk (docs/operators.md, "Mixture of experts").
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -158,6 +158,39 @@ void moeGate(Call<T>& c) {
     }
   }
   if (c.wants(0)) c.out[0] = std::move(weights);
+  if (c.wants(1)) c.out[1] = std::move(indices);
+}
+
+// The greatest of each row of the last dimension, or the least, in order.
+template <class T>
+void topk(Call<T>& c) {
+  const Value<T>& x = c.real(0);
+  if (x.shape.empty()) throw Misfit("operand 0 has shape [], expected a row at least");
+  const std::int64_t n = x.shape.back(), k = integerOf(c.attributes, "topk");
+  if (k > n)
+    throw Misfit("found topk " + std::to_string(k) + ", expected at most " + std::to_string(n));
+  const bool most = flagOf(c.attributes, "largest", true);
+  Shape shape = x.shape;
+  shape.back() = k;
+  Value<T> values = c.make(shape), indices = c.make(shape, ElementKind::kInteger);
+  T *value = values.writable(), *index = indices.writable();
+  std::vector<std::int64_t> all(static_cast<std::size_t>(n));
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<T> row(all.size());
+  for (std::int64_t line = 0; line < values.positions() / k; ++line) {
+    const T* from = x.data() + line * n;
+    bool defined = true;
+    for (std::int64_t i = 0; i < n; ++i) {
+      row[i] = most ? from[i] : -from[i];
+      defined = defined && !isUndefined(from[i]);
+    }
+    const auto order = defined ? largest(row, all, k, c.context.closeDecisions) : all;
+    for (std::int64_t j = 0; j < k; ++j) {
+      value[line * k + j] = defined ? from[order[j]] : undefined<T>();
+      index[line * k + j] = defined ? fromInteger<T>(order[j]) : undefined<T>();
+    }
+  }
+  if (c.wants(0)) c.out[0] = std::move(values);
   if (c.wants(1)) c.out[1] = std::move(indices);
 }
 
@@ -407,6 +440,7 @@ void moeExpertsBackward(Call<T>& c) {
 
 template <class T>
 void addExperts(std::vector<NamedKernel<T>>& k) {
+  k.push_back({"topk", topk<T>});
   k.push_back({"moe_gate", moeGate<T>});
   k.push_back({"moe_gate_backward", moeGateBackward<T>});
   k.push_back({"moe_experts", moeExperts<T>});

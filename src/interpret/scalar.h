@@ -27,7 +27,14 @@ enum class Opaque : std::uint64_t {
   kNormalCdf,
   kNormalPdf,
   kStep,
-  kConstant
+  kConstant,
+  kSine,
+  kCosine,
+  kErf,
+  kFloor,
+  kCeil,
+  kRound,
+  kTruncate
 };
 
 inline std::uint64_t mixed(std::uint64_t x) {  // Steele, Lea, Flood 2014: SplitMix64's finaliser
@@ -168,6 +175,19 @@ template <class T>
 T rootOfTwoOverPi() {
   if constexpr (kIsField<T>) return hashed(Opaque::kConstant, Field(2));
   else return static_cast<T>(0.797884560802865355879892119868763737L);
+}
+
+// A function that is an opaque one in the field.
+template <Opaque f, class T>
+T opaqueOf(T x) {
+  if constexpr (kIsField<T>) return hashed(f, x);
+  else if constexpr (f == Opaque::kSine) return std::sin(x);
+  else if constexpr (f == Opaque::kCosine) return std::cos(x);
+  else if constexpr (f == Opaque::kErf) return std::erf(x);
+  else if constexpr (f == Opaque::kFloor) return std::floor(x);
+  else if constexpr (f == Opaque::kCeil) return std::ceil(x);
+  else if constexpr (f == Opaque::kRound) return std::nearbyint(x);
+  else return std::trunc(x);
 }
 
 // 1 where x > 0, else 0. The field has no order: a hash decides, the same way for the same

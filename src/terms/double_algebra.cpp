@@ -208,6 +208,25 @@ bool givesIntegers(ops::Function f) {
     case ops::Function::kGateChoice:
     case ops::Function::kMaskEntry:
     case ops::Function::kDropoutMask:
+    case ops::Function::kFloor:
+    case ops::Function::kCeil:
+    case ops::Function::kRound:
+    case ops::Function::kTruncate:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Of these a small change of the argument may change the value at once.
+bool isChoice(ops::Function f) {
+  switch (f) {
+    case ops::Function::kStep:
+    case ops::Function::kGateChoice:
+    case ops::Function::kFloor:
+    case ops::Function::kCeil:
+    case ops::Function::kRound:
+    case ops::Function::kTruncate:
       return true;
     default:
       return false;
@@ -219,8 +238,7 @@ bool givesIntegers(ops::Function f) {
 double DoubleAlgebra::apply(ops::Function f, std::span<const std::int64_t> params,
                             std::span<const double> arguments) {
   const double value = ops::evaluate(f, params, arguments);
-  if (f == ops::Function::kStep || f == ops::Function::kGateChoice)
-    decide(std::bit_cast<std::uint64_t>(value));
+  if (isChoice(f)) decide(std::bit_cast<std::uint64_t>(value));
   if (f == ops::Function::kLog) decideMagnitude(arguments[0]);
   return rounded(value, [=] { return givesIntegers(f) || value == 0; });
 }

@@ -117,6 +117,20 @@ const char* name(Function f) {
       return "normal_pdf";
     case Function::kStep:
       return "step";
+    case Function::kSine:
+      return "sin";
+    case Function::kCosine:
+      return "cos";
+    case Function::kErf:
+      return "erf";
+    case Function::kFloor:
+      return "floor";
+    case Function::kCeil:
+      return "ceil";
+    case Function::kRound:
+      return "round";
+    case Function::kTruncate:
+      return "trunc";
     case Function::kSqrtTwoOverPi:
       return "sqrt_two_over_pi";
     case Function::kMaximum:
@@ -167,6 +181,20 @@ double evaluate(Function f, std::span<const std::int64_t> params,
       const double x = one();
       return std::isnan(x) ? x : x > 0 ? 1 : 0;
     }
+    case Function::kSine:
+      return std::sin(one());
+    case Function::kCosine:
+      return std::cos(one());
+    case Function::kErf:
+      return std::erf(one());
+    case Function::kFloor:
+      return std::floor(one());
+    case Function::kCeil:
+      return std::ceil(one());
+    case Function::kRound:
+      return std::nearbyint(one());
+    case Function::kTruncate:
+      return std::trunc(one());
     case Function::kSqrtTwoOverPi:
       return 0.79788456080286535588;
     case Function::kMaximum:

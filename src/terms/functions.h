@@ -15,13 +15,20 @@ enum class Function : std::uint8_t {
   kNormalCdf,
   kNormalPdf,
   kStep,  // kStep(x) = 1 for x > 0, else 0
+  kSine,
+  kCosine,
+  kErf,
+  kFloor,
+  kCeil,
+  kRound,  // to the nearest integer, of two the even one
+  kTruncate,
   // no argument: irrational constants
   kSqrtTwoOverPi,
   // any number of arguments, order irrelevant
   kMaximum,
   kMinimum,
   // params {slot, topk, groups, topkGroups, sumOfTwoBest}; arguments: the row of choice scores, in
-  // order. Result: the expert's index (integer).
+  // order. Result: the expert's index (integer). Of `topk` with all slots of the row and one group.
   kGateChoice,
   // params: two positions of one reduced piece of a sequence (PositionOrder::params in
   // ops/positions.h). 0 where the first is not before the second, else

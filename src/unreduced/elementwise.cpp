@@ -114,6 +114,12 @@ void defineElementwise(DefinitionTable& table) {
         const auto t = x.apply(Function::kTanh);
         return x.of(1) - t * t;
       });
+  const std::pair<const char*, Function> opaque[] = {
+      {"sin", Function::kSine},      {"cos", Function::kCosine}, {"erf", Function::kErf},
+      {"floor", Function::kFloor},   {"ceil", Function::kCeil},  {"round", Function::kRound},
+      {"trunc", Function::kTruncate}};
+  for (const auto& [name, f] : opaque)
+    table.add(name, [f](const auto& n, std::size_t, Index i) { return n.in(0, i).apply(f); });
   unary(
       table, "silu", [](auto x, const auto&) { return x * x.apply(Function::kSigmoid); },
       [](auto x, const auto&) {

@@ -276,6 +276,24 @@ class Experts {
 }  // namespace
 
 void defineExperts(DefinitionTable& table) {
+  table.add("topk", [](const auto& n, std::size_t r, Index i) {
+    const Index width = n.shape(0).back(), slots = n.resultShape(r).back();
+    const bool largest = ops::flag(n.attributes(), "largest", true);
+    using N = decltype(n.in(0, 0));
+    const N index = n.shared(0, i, [&] {
+      const std::int64_t parameters[] = {i % slots, width, 1, 1, 0};
+      std::vector<decltype(n.in(0, 0).value)> row;
+      for (Index k = 0; k < width; ++k) {
+        const N x = n.in(0, i / slots * width + k);
+        row.push_back((largest ? x : x.times(Rational(-1))).value);
+      }
+      return N{&n.algebra(), n.algebra().apply(Function::kGateChoice, parameters, row)};
+    });
+    if (r == 1) return index;
+    const auto chosen = n.integerOf(index.value);
+    if (!chosen || *chosen < 0 || *chosen >= width) throw Unsupported("a choice that is no place");
+    return n.in(0, i / slots * width + *chosen);
+  });
   table.add("moe_gate", [](const auto& n, std::size_t r, Index i) {
     const Gate gate(n, 0);
     const Index topk = ops::integer(n.attributes(), "topk");

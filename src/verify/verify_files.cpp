@@ -1,8 +1,11 @@
 #include "verify/verify_files.h"
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <optional>
 
+#include "reader/hlo/files.h"
 #include "reader/reader.h"
 #include "verify/describe.h"
 #include "verify/with_inference.h"
@@ -22,6 +25,48 @@ Report nothingDone(const Problem& problem) {
   return report;
 }
 
+// A first look at HLO programs, whose own checkpoints are often enough: little time for each stage,
+// and in all. What it decides is decided; where it does not, it is as if it had not been.
+std::optional<Report> quickReport(std::unique_ptr<Problem>& problem, const VerifyOptions& given,
+                                  Infer infer) {
+  constexpr double kSecondsEach = 0.5, kSecondsAll = 6;
+  VerifyOptions options = given;
+  options.timeoutSeconds = std::min(given.timeoutSeconds, kSecondsEach);
+  options.smt2Directory.clear();
+  options.record = nullptr;
+  std::atomic<bool> enough = false;
+  options.cancel = &enough;
+  const auto start = std::chrono::steady_clock::now();
+  options.progress = [&](std::size_t done, std::size_t all, const char* what) {
+    if (given.progress) given.progress(done, all, what);
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    if (elapsed.count() > kSecondsAll || (given.cancel && *given.cancel)) enough = true;
+  };
+  Report report = verifyInferring(problem, options, infer);
+  if (report.verdict == Verdict::kUndecided || report.interrupted) return std::nullopt;
+  return report;
+}
+
+// As it stands, with lemmas that are found, and both with indices that are complete, if any is.
+std::optional<Report> quickReport(VerifiedFiles& done, const std::string& model,
+                                  const std::string& plan, const VerifyOptions& options,
+                                  const hlo::Options& hloOptions) {
+  hlo::Options reading = hloOptions;
+  for (const bool complete : {false, true}) {
+    if (complete && done.assumptions.empty()) break;
+    reading.completeIndices = complete;
+    for (const Infer infer : {Infer::kNever, Infer::kAlways}) {
+      std::unique_ptr<Problem> problem = readProblem(model, plan, reading, nullptr);
+      if (auto report = quickReport(problem, options, infer)) {
+        done.problem = std::move(problem);
+        return report;
+      }
+      if (options.cancel && *options.cancel) return std::nullopt;
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 VerifiedFiles verifyFiles(const std::string& model, const std::string& plan,
@@ -35,8 +80,13 @@ VerifiedFiles verifyFiles(const std::string& model, const std::string& plan,
   const double reading =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   Report& report = done.report;
-  report = options.cancel && *options.cancel ? nothingDone(*done.problem)
-                                             : verifyInferring(done.problem, options, infer);
+  std::optional<Report> quick;
+  const bool cancelled = options.cancel && *options.cancel;
+  if (!cancelled && infer == Infer::kAuto && !model.empty() && plan != "-" && hlo::isHloFile(plan))
+    quick = quickReport(done, model, plan, options, hloOptions);
+  report = cancelled ? nothingDone(*done.problem)
+           : quick   ? std::move(*quick)
+                     : verifyInferring(done.problem, options, infer);
   if (report.statistics.secondsByPhase.emplace("read", reading).second)
     report.statistics.secondsTotal += reading;
   return done;

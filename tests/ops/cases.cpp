@@ -52,6 +52,8 @@ std::vector<Call> forwardCalls(Random& random, std::int64_t scale) {
   call("add", {{"alpha", Rational(3)}, {"scalar", Rational(1, 4)}}, {real({2, 3 * m})});
   for (const char* op : {"neg", "exp", "sigmoid", "tanh", "silu", "relu", "square"})
     call(op, {}, {real({n(), n()})});
+  for (const char* op : {"sin", "cos", "erf", "floor", "ceil", "round", "trunc"})
+    call(op, {}, {real({n(), n()})});
   for (const char* op : {"log", "sqrt", "rsqrt"}) call(op, {}, {positive({n(), n()})});
   call("gelu", {}, {real({n(), n()})});
   call("gelu", {{"approximate", std::string("tanh")}}, {real({n(), n()})});
@@ -139,6 +141,12 @@ std::vector<Call> forwardCalls(Random& random, std::int64_t scale) {
     call("apply_mask", {}, {real({b, h, s, s}), real({1, 1, s, s})});
     call("apply_rotary_emb", {},
          {real({b, s, h, 6 * m}), real({b, s, 1, 6 * m}), {{s, 3 * m}, ElementKind::kComplex}}, 2);
+  }
+  call("topk", numbers({{"topk", 2}}), {real({3 * m, 4 * m})}, 2);
+  {
+    Attributes least = numbers({{"topk", 3}});
+    least["largest"] = false;
+    call("topk", least, {real({2, 3 * m, 5})}, 2);
   }
   const auto gate = [](const char* f, std::int64_t groups, std::int64_t best, std::int64_t topk) {
     Attributes a = numbers({{"n_groups", groups}, {"topk_groups", best}, {"topk", topk}});

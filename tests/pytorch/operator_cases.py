@@ -12,7 +12,8 @@ import torch
 from torch.nn import functional as F
 
 # Operators that have no gradient operator (docs/operators.md).
-WITHOUT_BACKWARD = {"create_mask", "amax", "amin", "grad_norm", "clip_grad", "sgd", "adamw", "one_hot"}
+WITHOUT_BACKWARD = {"create_mask", "amax", "amin", "grad_norm", "clip_grad", "sgd", "adamw", "one_hot",
+                    "sin", "cos", "erf", "floor", "ceil", "round", "trunc", "topk"}
 # A full reduction may be declared [1] in place of [].
 MAY_BE_ONE = {"sum", "mean", "amax", "amin", "logsumexp", "cross_entropy", "grad_norm"}
 
@@ -398,6 +399,21 @@ def cross_entropy(r, op):
         loss = F.cross_entropy(x.reshape(-1, classes), labels.reshape(-1), **attributes)
         return loss.reshape(labels.shape) if attributes.get("reduction") == "none" else loss
     return Case(op, [r.real([*lead, classes]), r.ids(lead, classes)], attributes, reference)
+
+
+@cases("sin", "cos", "erf", "floor", "ceil", "round", "trunc")
+def opaque(r, op):
+    return Case(op, [r.real(r.shape())], {}, getattr(torch, op))
+
+
+@cases("topk")
+def topk(r, op):
+    shape = r.shape(1)
+    attributes = {"topk": r.integer(1, shape[-1])}
+    if r.chance():
+        attributes["largest"] = r.chance()
+    return Case(op, [r.real(shape)], attributes,
+                lambda x: list(torch.topk(x, attributes["topk"], dim=-1, largest=attributes.get("largest", True))), results=2)
 
 
 @cases("one_hot")

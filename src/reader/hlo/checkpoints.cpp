@@ -78,9 +78,9 @@ class Proposer {
     using Key = std::tuple<std::string, Sizes, Ancestry::Parameters>;
     const Ancestry model(model_), plan(*ranks_[0]);
     std::map<Key, std::vector<std::string>> inModel;
-    std::set<std::string> seenInModel;
+    std::set<std::pair<std::string, std::string>> seenInModel;
     for (const Mark& m : model_.marks)
-      if (seenInModel.insert(m.tensor).second)
+      if (seenInModel.insert({m.tensor, m.operation}).second)
         inModel[{m.operation, m.sizes, model.parameters(m.tensor)}].push_back(m.tensor);
     struct Local {
       std::string tensor, shards;

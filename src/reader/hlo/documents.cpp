@@ -39,6 +39,7 @@ class Builder {
         modelModule_(parse(modelText, modelFile)),
         planModule_(parse(planText, planFile)) {
     shared_.exactConstants = options.exactConstants;
+    shared_.completeIndices = options.completeIndices;
     const std::int64_t partitions = headerCount(planModule_, "num_partitions", planFile),
                        replicas = headerCount(planModule_, "replica_count", planFile);
     if (partitions > 1 && replicas > 1)
@@ -103,8 +104,10 @@ class Builder {
   }
 
   void lowerPlan() {
-    for (;;) {
+    constexpr int kMostPasses = 12;
+    for (int pass = 0;; ++pass) {
       shared_.communicatedChanged = false;
+      shared_.forgetTables = pass >= kMostPasses;
       ranks_.clear();
       for (std::int64_t d = 0; d < devices_; ++d) {
         ranks_.push_back(std::make_unique<Lowering>(planModule_, planFile_, shared_,

@@ -12,6 +12,9 @@ struct Options {
   bool exactConstants = false;
   // What the two programs' metadata and shardings suggest becomes checkpoints.
   bool checkpoints = true;
+  // An index that is known to lie in bounds has its first value where it has none of the others, so
+  // that what is 1 at each value adds up to 1. It makes proofs longer, and some possible.
+  bool completeIndices = false;
 };
 
 struct Documents {

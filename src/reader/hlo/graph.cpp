@@ -83,10 +83,44 @@ bool Graph::nameLast(const std::string& tensor) {
   return true;
 }
 
+std::optional<std::size_t> Graph::equalNode(const std::string& op,
+                                            const std::vector<std::string>& in,
+                                            const NodeAttributes& attributes, const Sizes& sizes) {
+  if (!sharing_) return std::nullopt;
+  std::string key = op + listJson(sizes);
+  for (const std::string& name : in) key += "\n" + name;
+  for (const auto& [name, value] : attributes) key += "\n=" + name + "=" + value;
+  const auto [it, added] = equal_.emplace(std::move(key), nodes_.size());
+  return added ? std::nullopt : std::optional(it->second);
+}
+
+std::pair<std::string, std::string> Graph::emitPair(const std::string& op, const std::string& in,
+                                                    NodeAttributes attributes, Sizes sizes) {
+  if (const auto same = equalNode(op, {in}, attributes, sizes))
+    return {nodes_[*same].out[0], nodes_[*same].out[1]};
+  std::string first = produce({op, {in}, {}, std::move(attributes), {}, {}},
+                              {sizes, false, Known::kNothing, {}, {}, {}, 0, {}});
+  std::string second = fresh(name_ + "/" + std::to_string(++steps_));
+  tensors_.emplace(
+      second,
+      GraphTensor{std::move(sizes), true, Known::kNothing, {}, {}, {}, nodes_.size() - 1, {}});
+  nodes_.back().out.push_back(second);
+  // The first stays the last in order: see nameLast().
+  order_.insert(order_.end() - 1, second);
+  return {std::move(first), std::move(second)};
+}
+
 std::string Graph::emit(const std::string& op, std::vector<std::string> in,
                         NodeAttributes attributes, Sizes sizes, bool integer) {
+  if (const auto same = equalNode(op, in, attributes, sizes)) return nodes_[*same].out[0];
   return produce({op, std::move(in), {}, std::move(attributes), {}, {}},
                  {std::move(sizes), integer, Known::kNothing, {}, {}, {}, 0, {}});
+}
+
+std::string Graph::alias(const std::string& in, Sizes sizes) {
+  const bool integer = tensor(in).integer;
+  return produce({"identity", {in}, {}, {}, {}, {}},
+                 {std::move(sizes), integer, tensor(in).known, {}, {}, {}, 0, {}});
 }
 
 std::string Graph::communicate(const std::string& op, const std::string& in,

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -54,11 +55,19 @@ class Graph {
   bool nameLast(const std::string& tensor);
   const std::string& name() const { return name_; }
 
+  // From now on a node that would do what another does is that one.
+  void shareEqual() { sharing_ = true; }
+
   // A node of one result, which gets a name made from begin(); gives that name.
   std::string emit(const std::string& op, std::vector<std::string> in, NodeAttributes attributes,
                    Sizes sizes, bool integer = false);
+  // A node of two results, numbers and integers.
+  std::pair<std::string, std::string> emitPair(const std::string& op, const std::string& in,
+                                               NodeAttributes attributes, Sizes sizes);
   std::string communicate(const std::string& op, const std::string& in, NodeAttributes attributes,
                           NodeAttributes communication, Sizes sizes);
+  // Another name for a tensor: a node of its own even where equal ones are shared.
+  std::string alias(const std::string& in, Sizes sizes);
   void input(const std::string& name, Sizes sizes, bool integer, const std::string& dtype);
   // A constant of one number, or listed in `value` as JSON; equal ones are one tensor.
   std::string constant(const Sizes& sizes, bool integer, const std::string& value,
@@ -79,11 +88,16 @@ class Graph {
 
  private:
   std::string produce(GraphNode node, GraphTensor tensor);
+  // Where equal nodes are shared: the index of one that does this, or nothing, and it is noted.
+  std::optional<std::size_t> equalNode(const std::string& op, const std::vector<std::string>& in,
+                                       const NodeAttributes& attributes, const Sizes& sizes);
 
   std::unordered_map<std::string, GraphTensor> tensors_;
   std::vector<std::string> order_;
   std::vector<GraphNode> nodes_;
   std::map<std::string, std::string> constants_;
+  bool sharing_ = false;
+  std::unordered_map<std::string, std::size_t> equal_;  // what a node does, to its index
   std::unordered_map<std::string, std::size_t> taken_;
   std::string name_ = "t", loc_;
   std::size_t steps_ = 0;

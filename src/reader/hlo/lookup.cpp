@@ -21,7 +21,39 @@ Sizes rest(const Sizes& sizes, std::size_t without) {
   return result;
 }
 
+bool sameRows(const LookupPiece& x, const LookupPiece& y) {
+  return x.kind == y.kind &&
+         (x.kind == LookupPiece::Kind::kNumber ? x.number == y.number : x.offset == y.offset);
+}
+
+// Whether `one`, a single index, has the row that `moving` would give it.
+bool fits(const LookupPiece& one, const LookupPiece& moving) {
+  return moving.kind == LookupPiece::Kind::kMoving && one.kind == LookupPiece::Kind::kFixed &&
+         one.high == one.low + 1 && one.offset == one.low + moving.offset;
+}
+
 }  // namespace
+
+void mergePieces(std::vector<LookupPiece>& pieces) {
+  std::vector<LookupPiece> merged;
+  for (const LookupPiece& p : pieces) {
+    if (!merged.empty() && merged.back().high == p.low) {
+      LookupPiece& last = merged.back();
+      if (sameRows(last, p) || fits(p, last)) {
+        last.high = p.high;
+        continue;
+      }
+      if (fits(last, p)) {
+        const std::int64_t low = last.low;
+        last = p;
+        last.low = low;
+        continue;
+      }
+    }
+    merged.push_back(p);
+  }
+  pieces = std::move(merged);
+}
 
 // One piece, of dimensions [those of base..., those of the table that are neither tied nor the
 // axis...].
@@ -46,7 +78,7 @@ std::string Lowering::lookupRows(const Lookup& l, const LookupPiece& p) {
   const std::int64_t from = p.kind == LookupPiece::Kind::kMoving ? p.low + p.offset : p.offset;
   const std::int64_t to = p.kind == LookupPiece::Kind::kMoving ? p.high + p.offset : p.offset + 1;
   const std::string rows = sliceDim(l.table, l.axis, from, to);
-  if (p.kind == LookupPiece::Kind::kMoving && !anyTied) {
+  if (p.kind == LookupPiece::Kind::kMoving && !anyTied && !isRest(l.base, p.low)) {
     Sizes order{static_cast<std::int64_t>(l.axis)};
     std::int64_t width = 1;
     for (std::size_t d = 0; d < table.size(); ++d)
@@ -70,10 +102,7 @@ std::string Lowering::lookupRows(const Lookup& l, const LookupPiece& p) {
   both = left;
   const std::size_t axisLetter = base.size();
   if (p.kind == LookupPiece::Kind::kMoving) {
-    Sizes wide = base;
-    wide.push_back(p.high - p.low);
-    chosen = graph.emit("one_hot", {l.base}, {{"start", start}, {"stop", stop}}, wide);
-    graph.tensor(chosen).known = Known::kNotNegative;
+    chosen = oneHot(l.base, p.low, p.high);
     left += letter(axisLetter);
   } else {
     chosen = indicator(l.base, p.low, p.high);

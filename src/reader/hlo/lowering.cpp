@@ -29,7 +29,9 @@ Lowering::Lowering(const Module& module, std::string file, Shared& shared, Devic
       file_(std::move(file)),
       shared_(shared),
       device_(device),
-      grouping_(grouping) {}
+      grouping_(grouping) {
+  if (grouping == nullptr) graph.shareEqual();
+}
 
 void Lowering::unsupported(const Instruction& i, const std::string& what) const {
   failAt(file_, i.place, "instruction '" + i.name + "', opcode '" + i.opcode + "': " + what);
@@ -110,7 +112,7 @@ void Lowering::run() {
     } catch (const std::exception& error) {
       unsupported(i, "result " + std::to_string(k) + ": " + error.what());
     }
-    std::string own = graph.emit("identity", {name}, {}, values[k].shape.sizes);
+    std::string own = graph.alias(name, values[k].shape.sizes);
     if (graph.nameLast(own)) own = graph.name();
     std::optional<Sharding> ofThis = sharding;
     if (sharding && sharding->kind == Sharding::Kind::kTuple)
@@ -196,6 +198,7 @@ Value Lowering::lowerInstruction(Frame& frame, const Instruction& i) {
   if (auto v = lowerControl(frame, i)) return *v;
   if (auto v = lowerElementwise(frame, i)) return *v;
   if (auto v = lowerLayout(frame, i)) return *v;
+  if (auto v = lowerOrder(frame, i)) return *v;
   if (auto v = lowerSums(frame, i)) return *v;
   if (auto v = lowerLookup(frame, i)) return *v;
   if (auto v = lowerCollective(frame, i)) return *v;
@@ -369,9 +372,6 @@ Value Lowering::lowerWhile(Frame& frame, const Instruction& i) {
 
 Value Lowering::lowerConditional(Frame& frame, const Instruction& i) {
   const Value& which = operand(frame, i, 0);
-  if (!which.isUniform() || !shared_.scalars.isRational(which.table->values[0]))
-    unsupported(i, "which branch is taken depends on the input");
-  const Rational& value = shared_.scalars.value(which.table->values[0]);
   std::vector<std::string> branches;
   if (const Attribute* a = i.attribute("branch_computations")) {
     Cursor c(a->value, file_, a->place);
@@ -382,6 +382,9 @@ Value Lowering::lowerConditional(Frame& frame, const Instruction& i) {
   } else {
     branches = {called(i, "false_computation").name, called(i, "true_computation").name};
   }
+  if (!which.isUniform() || !shared_.scalars.isRational(which.table->values[0]))
+    return lowerBranches(frame, i, which, branches);
+  const Rational& value = shared_.scalars.value(which.table->values[0]);
   // Out of range is the last branch.
   const auto last = static_cast<std::int64_t>(branches.size()) - 1;
   std::int64_t taken = value.fitsInt64() ? value.toInt64() : last;
@@ -393,6 +396,55 @@ Value Lowering::lowerConditional(Frame& frame, const Instruction& i) {
   if (found == module_.byName.end()) unsupported(i, "a branch that is no computation");
   return lowerComputation(module_.computations[found->second], {operand(frame, i, k)},
                           frame.path + i.name + "/", frame.operation);
+}
+
+// All branches are computed and one is chosen, element by element: where it is, the others must
+// have values, too.
+Value Lowering::lowerBranches(Frame& frame, const Instruction& i, const Value& which,
+                              const std::vector<std::string>& branches) {
+  const bool named = i.attribute("branch_computations") == nullptr;
+  const auto communications = [&] {
+    return std::count_if(graph.nodes().begin(), graph.nodes().end(),
+                         [](const GraphNode& n) { return !n.communication.empty(); });
+  };
+  const auto before = communications();
+  std::vector<Value> made;
+  for (std::size_t b = 0; b < branches.size(); ++b) {
+    const auto found = module_.byName.find(branches[b]);
+    if (found == module_.byName.end()) unsupported(i, "a branch that is no computation");
+    made.push_back(lowerComputation(
+        module_.computations[found->second], {operand(frame, i, named ? 2 - b : b + 1)},
+        frame.path + i.name + "/" + std::to_string(b) + "/", frame.operation));
+  }
+  if (communications() != before)
+    unsupported(i, "communication in a branch that depends on the input");
+  graph.begin(path_, graph.location());
+  Value result = made.back();
+  Instruction scalar = i;
+  scalar.shape = {"pred", {}, {}, false};
+  for (std::size_t b = made.size() - 1; b-- > 0;) {
+    // Of a condition, false is the first branch.
+    const Value number = tableValue(
+        which.shape, uniformTable({}, shared_.scalars.rational(static_cast<std::int64_t>(b))));
+    const Value chosen = elementwise(scalar, "compare", "EQ", {which, number});
+    result = selected(i, chosen, made[b], result);
+  }
+  return result;
+}
+
+Value Lowering::selected(const Instruction& i, const Value& condition, const Value& yes,
+                         const Value& no) {
+  if (yes.shape.tuple) {
+    std::vector<Value> elements;
+    for (std::size_t k = 0; k < yes.elements.size(); ++k)
+      elements.push_back(selected(i, condition, yes.elements[k], no.elements.at(k)));
+    return tupleValue(yes.shape, std::move(elements));
+  }
+  Instruction element = i;
+  element.shape = yes.shape;
+  Shape wide = yes.shape;
+  wide.type = "pred";
+  return elementwise(element, "select", {}, {broadcastValue(condition, wide, {}), yes, no});
 }
 
 }  // namespace shardproof::hlo

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -22,7 +23,7 @@ namespace shardproof::hlo {
 // What the lowerings of one problem share.
 struct Shared {
   Scalars scalars;
-  bool exactConstants = false;
+  bool exactConstants = false, completeIndices = false;
   // For the k-th parameter, if it is an index into something: it lies in [0, count), or is one of
   // the others, which the model treats differently (labels that are left out).
   struct Range {
@@ -50,6 +51,11 @@ struct Shared {
   // By the name of a communication what is known of the operands of all members. It is lowered
   // while the members are gone through; where that happened they must be gone through again.
   std::map<std::string, Known> communicated;
+  // The tables that devices send, or null where one sends something else.
+  std::map<std::string, std::map<std::int64_t, std::shared_ptr<const Table>>> communicatedTables;
+  bool forgetTables = false;  // it takes too long until all know all
+  // The same of functions of an index, as text; empty where devices have different ones.
+  std::map<std::string, std::string> communicatedIndices;
   bool communicatedChanged = false;
 };
 
@@ -126,6 +132,9 @@ class Lowering {
   std::optional<Value> keyTable(std::size_t number, const Shape& shape);
   Value lowerWhile(Frame& frame, const Instruction& i);
   Value lowerConditional(Frame& frame, const Instruction& i);
+  Value lowerBranches(Frame& frame, const Instruction& i, const Value& which,
+                      const std::vector<std::string>& branches);
+  Value selected(const Instruction& i, const Value& condition, const Value& yes, const Value& no);
   Value lowerConstant(const Instruction& i);
   std::optional<Value> lowerDataMovement(Frame& frame, const Instruction& i);
   std::optional<Value> lowerControl(Frame& frame, const Instruction& i);
@@ -159,6 +168,11 @@ class Lowering {
   bool isNumber(const std::string& tensor) const;  // one of those that asNumber() made
   // The base as reals: the same elements, as an input of its own.
   std::string asNumber(const std::string& integerTensor);
+  // 1 where the base is low, low + 1, ... up to high, along a new last dimension.
+  std::string oneHot(const std::string& base, std::int64_t low, std::int64_t high);
+  // Whether `low` is the first value that the base can have, and is where it has none of the others
+  // (Shared::completeIndices).
+  bool isRest(const std::string& base, std::int64_t low) const;
   // 1 where low <= base < high, else 0; of the base's sizes.
   std::string indicator(const std::string& base, std::int64_t low, std::int64_t high);
   std::string lookupNode(const Lookup& lookup, const Sizes& sizes);
@@ -166,6 +180,8 @@ class Lowering {
   // Dimensions of `name` carry the labels `from`; the result those of `to`, sizes as given.
   std::string arrange(const std::string& name, const std::vector<int>& from,
                       const std::vector<int>& to, const Sizes& sizes);
+  // What is known of the elements of one integer tensor is so of another's.
+  void sameIntegers(const std::string& from, const std::string& to);
   Value asIndex(const Value& v, std::string newBase) const;
   std::pair<std::int64_t, std::int64_t> rangeOf(const std::string& base) const;
   // Of what the tensor holds minus what it stands for.
@@ -193,6 +209,9 @@ class Lowering {
   std::optional<Value> lowerElementwise(const Frame& frame, const Instruction& i);
   Value elementwise(const Instruction& i, const std::string& opcode, const std::string& direction,
                     const std::vector<Value>& x);
+  // Of a tensor in pieces: on each piece. Of integers and conditions only.
+  std::optional<Value> elementwiseParts(const Instruction& i, const std::string& opcode,
+                                        const std::string& direction, const std::vector<Value>& x);
   std::optional<Value> elementwiseIndex(const std::string& opcode, const std::string& direction,
                                         const std::vector<Value>& x, const Shape& shape);
   Value convertValue(const Instruction& i, const Value& x, const Shape& shape);
@@ -248,16 +267,60 @@ class Lowering {
   std::optional<Value> lowerKnownScatter(const Frame& frame, const Instruction& i);
   Value lowerGather(const Frame& frame, const Instruction& i);
   Value lowerScatter(const Frame& frame, const Instruction& i);
-  Value indexWithoutVector(const Instruction& i, const Value& indices, std::int64_t vectorDim);
+  Value indexValueOf(const Value& known);  // of a table
   // In the model, a lookup says which values an index can have.
   void limitRange(const std::string& base, std::int64_t count);
 
+  // --- lowering_order.cpp: topk, sort, the greatest and its place ---
+  std::optional<Value> lowerOrder(Frame& frame, const Instruction& i);
+  // The greatest or least k along a dimension, which becomes the last, and their places.
+  std::pair<std::string, std::string> ordered(const std::string& x, std::size_t dim, std::int64_t k,
+                                              bool largest);
+  // `start` more than places that ordered() gave.
+  Value placesValue(const std::string& places, const Shape& shape, const std::vector<int>& labels,
+                    std::int64_t start) const;
+  Value alongPlaces(const Value& x, std::size_t dim, const std::string& places,
+                    const std::vector<int>& labels);
+  Value lowerTopK(const Frame& frame, const Instruction& i);
+  Value lowerSort(const Frame& frame, const Instruction& i);
+  Value lowerGreatest(const Frame& frame, const Instruction& i);
+  // Whether a region of (value, place, value, place) chooses the greater one, of equal ones the
+  // first (true), or the less one (false).
+  std::optional<bool> choosesGreater(const Computation& region);
+  // Places as numbers.
+  std::string placeNumbers(const std::string& places, std::int64_t count);
+
+  // --- lowering_positions.cpp: places that depend on the input ---
+  // 1 where the value, moved into [0, count), is the position along a new last dimension, else 0.
+  // Without `moved`, values that are not in it have only zeros.
+  std::string positionRows(const Value& v, std::int64_t count, bool moved);
+  void limitPosition(const Value& v, std::int64_t count);
+  std::optional<Value> movingSlice(const Frame& frame, const Instruction& i);
+  std::optional<Value> movingUpdate(const Frame& frame, const Instruction& i);
+  // Which element of its operand a gather reads, or a scatter writes: along some dimensions they
+  // are chosen by coordinates, along some they go along with the indices.
+  struct Coordinates {
+    Sizes map, batching, indexBatching, collapsed;
+    std::vector<Value> values;  // for each of `map`, of the indices' sizes
+    Sizes indexSizes;
+  };
+  Coordinates coordinatesOf(const Instruction& i, const Value& indices, const Sizes& sizes,
+                            const char* map, const char* collapsed, const char* batching,
+                            const char* indexBatching);
+  Value computedGather(const Instruction& i, const Value& table, const Coordinates& c,
+                       const Sizes& offset, const Sizes& window);
+  Value computedScatter(const Instruction& i, const Value& target, const Value& updates,
+                        const Coordinates& c, const Sizes& window, bool replaces);
+
   // --- lowering_collectives.cpp ---
   std::optional<Value> lowerCollective(Frame& frame, const Instruction& i);
+  bool alikeOnAll(const std::string& communication, const Value& x);
   std::vector<std::vector<std::int64_t>> groupsOf(const Instruction& i) const;
   Value communicated(const Frame& frame, const Instruction& i, const std::string& op,
                      const Value& x, const NodeAttributes& attributes, const Sizes& sizes,
                      std::size_t k);
+  std::optional<Value> permutedTable(const std::string& communication, const Value& x,
+                                     std::int64_t source);
   Value permuted(const Frame& frame, const Instruction& i, const Value& x, std::size_t k);
 
   const Module& module_;

@@ -23,6 +23,21 @@ std::optional<std::string> Lowering::unaryNode(const std::string& opcode, const 
   if (opcode == "tanh") return plain("tanh", Known::kNothing);
   if (opcode == "logistic") return plain("sigmoid", Known::kPositive);
   if (opcode == "not" && isPredicate(x)) return oneMinus(a);
+  static const std::map<std::string, const char*, std::less<>> kOpaque{
+      {"sine", "sin"},    {"cosine", "cos"}, {"erf", "erf"},
+      {"floor", "floor"}, {"ceil", "ceil"},  {"round-nearest-even", "round"}};
+  if (const auto named = kOpaque.find(opcode); named != kOpaque.end())
+    return plain(named->second, Known::kNothing);
+  if (opcode == "tan") {
+    const std::string cosine = plain("cos", Known::kNothing);
+    return binary("div", plain("sin", Known::kNothing), cosine, sizes);
+  }
+  if (opcode == "round-nearest-afz") {  // the sign times the floor of the size plus a half
+    const std::string negative = plain("neg", Known::kNothing);
+    const std::string size = scalarOp("add", extremum(true, a, negative), Rational(1, 2));
+    const std::string whole = graph.emit("floor", {size}, {}, sizes);
+    return binary("mul", graph.emit("sub", {step(a), step(negative)}, {}, sizes), whole, sizes);
+  }
   if (opcode == "is-finite")  // 1 of a number; of anything else nothing is said
     return graph.emit("pow", {a}, {{"scalar", "0"}}, sizes);
   if (opcode == "abs") {

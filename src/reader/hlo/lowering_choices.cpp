@@ -34,10 +34,8 @@ std::optional<Value> Lowering::compareWithPositions(const std::string& direction
   std::iota(labels.begin(), labels.end(), 0);
   wanted[*along] = static_cast<int>(wide.size());
   wide.push_back(n);
-  std::string rows =
-      graph.emit("one_hot", {f.base},
-                 {{"start", std::to_string(from)}, {"stop", std::to_string(from + n)}}, wide);
-  graph.tensor(rows).known = Known::kNotNegative;
+  const std::int64_t shift = shiftOf(f.base);
+  std::string rows = oneHot(f.base, from - shift, from - shift + n);
   rows = arrange(rows, labels, wanted, shape.sizes);
   return nodeValue(shape, direction == "EQ" ? rows : oneMinus(rows));
 }
@@ -71,6 +69,7 @@ std::optional<Value> Lowering::selectLookup(const std::vector<Value>& x, const S
         }
         result.pieces.push_back(part);
       }
+    mergePieces(result.pieces);
     return lookupValue(shape, std::move(result));
   }
   return std::nullopt;

@@ -47,6 +47,22 @@ std::vector<std::vector<std::int64_t>> Lowering::groupsOf(const Instruction& i) 
   unsupported(i, "partitions that meet in a program of several replicas");
 }
 
+// Whether a value is a function of an index that is the same on all devices, so that what is
+// communicated is the index. It is known when the devices have been gone through.
+bool Lowering::alikeOnAll(const std::string& communication, const Value& x) {
+  std::string function;
+  if (x.isIndex())
+    for (const Piece& p : x.index->pieces)
+      function += std::to_string(p.low) + " " + std::to_string(p.high) + " " + std::to_string(p.a) +
+                  " " + p.b.toString() + ";";
+  const auto [it, added] = shared_.communicatedIndices.emplace(communication, function);
+  if (it->second != function && !it->second.empty()) {
+    it->second.clear();
+    shared_.communicatedChanged = true;
+  }
+  return !it->second.empty();
+}
+
 Value Lowering::communicated(const Frame& frame, const Instruction& i, const std::string& op,
                              const Value& x, const NodeAttributes& attributes, const Sizes& sizes,
                              std::size_t k) {
@@ -58,7 +74,7 @@ Value Lowering::communicated(const Frame& frame, const Instruction& i, const std
   for (const auto& g : groups)
     if (g.size() != own->size()) unsupported(i, "groups of different sizes");
   const bool moves = op == "all_gather" || op == "all_to_all";
-  const bool integer = moves && x.isIndex();
+  const bool integer = moves && alikeOnAll(frame.path + i.name + "#" + std::to_string(k), x);
   const std::string in = integer ? baseNode(*x.index, x.shape.sizes) : node(x);
   Shape shape = x.shape;
   shape.sizes = sizes;
@@ -82,11 +98,30 @@ Value Lowering::communicated(const Frame& frame, const Instruction& i, const std
     unsupported(i, "a shape that does not fit groups of one device");
   }
   if (!integer) return nodeValue(shape, y);
-  const auto parameter = parameterOf_.find(in);
-  if (parameter != parameterOf_.end()) parameterOf_.emplace(y, parameter->second);
+  if (graph.tensor(in).kind != "constant") sameIntegers(in, y);
   Value sized = x;
   sized.shape = shape;
   return asIndex(sized, y);
+}
+
+// What all devices know each of them knows of the one that sends to it.
+std::optional<Value> Lowering::permutedTable(const std::string& communication, const Value& x,
+                                             std::int64_t source) {
+  if (shared_.forgetTables) return std::nullopt;
+  auto& known = shared_.communicatedTables[communication];
+  const std::shared_ptr<const Table> mine = x.isTable() ? x.table : nullptr;
+  const auto [entry, added] = known.emplace(device_.id, mine);
+  const auto& before = entry->second;
+  const bool same =
+      before == mine || (before && mine && before->sizes == mine->sizes &&
+                         before->extent == mine->extent && before->values == mine->values);
+  if (added || !same) shared_.communicatedChanged = true;
+  entry->second = mine;
+  if (known.size() < z(device_.count) ||
+      std::any_of(known.begin(), known.end(), [](const auto& e) { return e.second == nullptr; }))
+    return std::nullopt;
+  if (source >= 0) return tableValue(x.shape, *known.at(source));
+  return tableValue(x.shape, uniformTable(x.shape.sizes, shared_.scalars.rational(0)));
 }
 
 // Each device gets what the one that sends to it has, or zeros: as a gathering of those that are
@@ -121,7 +156,19 @@ Value Lowering::permuted(const Frame& frame, const Instruction& i, const Value& 
   const std::vector<std::int64_t>& own = groups[groupOf.at(leader[z(device_.id)])];
   const std::int64_t source = sourceOf[z(device_.id)];
   dependsOnDevice = true;
-  const bool integer = x.isIndex();
+  if (source == device_.id && own.size() == 1) return x;
+  if (x.kind == Value::Kind::kParts && !isFloat(x.shape.type)) {
+    // Each piece for itself: of some all may be known.
+    Parts parts;
+    parts.dim = x.parts->dim;
+    for (const auto& [size, part] : x.parts->parts)
+      parts.parts.emplace_back(size, permuted(frame, i, part, (k + 1) * 1000 + parts.parts.size()));
+    return partsValue(x.shape, std::move(parts));
+  }
+  if (!isFloat(x.shape.type))
+    if (auto known = permutedTable(frame.path + i.name + "#" + std::to_string(k), x, source))
+      return *known;
+  const bool integer = alikeOnAll(frame.path + i.name + "#" + std::to_string(k), x);
   const std::string in = integer ? baseNode(*x.index, x.shape.sizes) : node(x);
   std::string y = in;
   if (own.size() > 1) {
@@ -144,8 +191,7 @@ Value Lowering::permuted(const Frame& frame, const Instruction& i, const Value& 
     return tableValue(shape, uniformTable(shape.sizes, shared_.scalars.rational(0)));
   }
   if (!integer) return nodeValue(x.shape, y);
-  const auto parameter = parameterOf_.find(in);
-  if (parameter != parameterOf_.end()) parameterOf_.emplace(y, parameter->second);
+  if (graph.tensor(in).kind != "constant") sameIntegers(in, y);
   return asIndex(x, y);
 }
 

@@ -26,6 +26,8 @@ std::size_t arity(std::string_view op) {
       {"is-finite", 1},    {"floor", 1},
       {"ceil", 1},         {"exponential-minus-one", 1},
       {"log-plus-one", 1}, {"cbrt", 1},
+      {"erf", 1},          {"round-nearest-even", 1},
+      {"tan", 1},          {"round-nearest-afz", 1},
       {"select", 3},       {"clamp", 3}};
   const auto found = kArity.find(op);
   return found == kArity.end() ? 0 : found->second;
@@ -96,6 +98,7 @@ Value Lowering::elementwise(const Instruction& i, const std::string& opcode,
                         return shared_.scalars.apply(opcode, direction, type, a);
                       }));
   }
+  if (auto parts = elementwiseParts(i, opcode, direction, x)) return *parts;
   if (auto index = elementwiseIndex(opcode, direction, x, shape)) return *index;
   if (opcode == "compare") {
     for (const std::size_t k : {std::size_t{0}, std::size_t{1}}) {
@@ -121,6 +124,36 @@ Value Lowering::elementwise(const Instruction& i, const std::string& opcode,
     unsupported(i, "'" + opcode + "' of " + toText(x[0].shape) +
                        " that depends on the input is not supported");
   return nodeValue(shape, expand(*name, shape.sizes));
+}
+
+std::optional<Value> Lowering::elementwiseParts(const Instruction& i, const std::string& opcode,
+                                                const std::string& direction,
+                                                const std::vector<Value>& x) {
+  const Parts* first = nullptr;
+  for (const Value& v : x) {
+    if (isFloat(v.shape.type)) return std::nullopt;
+    if (v.kind == Value::Kind::kParts && first == nullptr) first = v.parts.get();
+  }
+  if (first == nullptr) return std::nullopt;
+  Parts result;
+  result.dim = first->dim;
+  std::int64_t at = 0;
+  for (const auto& [size, part] : first->parts) {
+    std::vector<Value> operands;
+    for (const Value& v : x) {
+      Sizes begin(v.shape.sizes.size(), 0), end = v.shape.sizes;
+      begin[result.dim] = at;
+      end[result.dim] = at + size;
+      Shape shape = v.shape;
+      shape.sizes[result.dim] = size;
+      operands.push_back(sliceValue(v, shape, begin, end, Sizes(begin.size(), 1)));
+    }
+    Instruction piece = i;
+    piece.shape.sizes = operands[0].shape.sizes;
+    result.parts.emplace_back(size, elementwise(piece, opcode, direction, operands));
+    at += size;
+  }
+  return partsValue(i.shape, std::move(result));
 }
 
 // Functions of one integer tensor, with numbers that are alike everywhere.
@@ -166,7 +199,10 @@ Value Lowering::convertValue(const Instruction& i, const Value& x, const Shape& 
     return tableValue(shape, std::move(t));
   }
   const bool toInteger = integerType(to).has_value();
-  if (isFloat(from) && toInteger) unsupported(i, "a number made an integer by cutting it off");
+  if (isFloat(from) && toInteger) {
+    if (isUnsigned(to)) unsupported(i, "a number made an unsigned integer by cutting it off");
+    return nodeValue(shape, graph.emit("trunc", {node(x)}, {}, shape.sizes));
+  }
   if (to == "pred" && from != "pred") {
     Shape same = x.shape;
     const Value zero = tableValue(same, uniformTable(shape.sizes, shared_.scalars.rational(0)));

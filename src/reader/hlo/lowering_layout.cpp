@@ -80,10 +80,8 @@ Value Lowering::reshapeValue(const Value& x, const Shape& shape) {
                       .elements = {}},
                      [&] {
                        const std::string base = baseNode(*x.index, x.shape.sizes);
-                       const auto parameter = parameterOf_.find(base);
                        std::string y = view(base, shape.sizes);
-                       if (parameter != parameterOf_.end())
-                         parameterOf_.emplace(y, parameter->second);
+                       sameIntegers(base, y);
                        return y;
                      }());
     IndexFunction f = *x.index;
@@ -146,9 +144,8 @@ Value Lowering::sliceValue(const Value& x, const Shape& shape, const Sizes& star
   };
   if (x.isIndex()) {
     const std::string base = baseNode(*x.index, x.shape.sizes);
-    const auto parameter = parameterOf_.find(base);
     std::string y = slices(base);
-    if (parameter != parameterOf_.end()) parameterOf_.emplace(y, parameter->second);
+    sameIntegers(base, y);
     Value sized = x;
     sized.shape = shape;
     return asIndex(sized, y);
@@ -164,17 +161,18 @@ Value Lowering::concatenateValues(const std::vector<Value>& x, const Shape& shap
     for (const Value& v : x) tables.push_back(v.table.get());
     return tableValue(shape, concatenateTables(tables, dim));
   }
-  if (std::all_of(x.begin(), x.end(),
-                  [](const Value& v) { return v.isIndex() && isIdentity(v.index->pieces); })) {
+  const auto originOf = [&](const Value& v) -> std::int64_t {
+    if (!v.isIndex() || !isIdentity(v.index->pieces)) return -1;
+    const auto p = parameterOf_.find(v.index->base);
+    return p == parameterOf_.end() ? -1 : static_cast<std::int64_t>(p->second);
+  };
+  const std::int64_t origin = originOf(x[0]);
+  if (origin >= 0 &&
+      std::all_of(x.begin(), x.end(), [&](const Value& v) { return originOf(v) == origin; })) {
     std::vector<std::string> bases;
-    std::set<std::int64_t> origins;
-    for (const Value& v : x) {
-      bases.push_back(baseNode(*v.index, v.shape.sizes));
-      const auto p = parameterOf_.find(bases.back());
-      origins.insert(p == parameterOf_.end() ? -1 : static_cast<std::int64_t>(p->second));
-    }
+    for (const Value& v : x) bases.push_back(baseNode(*v.index, v.shape.sizes));
     const std::string y = cat(bases, dim);
-    if (origins.size() == 1 && *origins.begin() >= 0) parameterOf_.emplace(y, z(*origins.begin()));
+    parameterOf_.emplace(y, z(origin));
     Value sized = x[0];
     sized.shape = shape;
     return asIndex(sized, y);
@@ -347,6 +345,7 @@ std::optional<Value> Lowering::lowerLayout(const Frame& frame, const Instruction
     return sliceValue(operand(frame, i, 0), shape, start, limit, stride);
   }
   if (op == "dynamic-slice") {
+    if (auto moving = movingSlice(frame, i)) return *moving;
     const Value& x = operand(frame, i, 0);
     const Sizes window = dims(i, "dynamic_slice_sizes");
     expectShape(i, window);
@@ -359,6 +358,7 @@ std::optional<Value> Lowering::lowerLayout(const Frame& frame, const Instruction
     return sliceValue(x, shape, start, limit, Sizes(window.size(), 1));
   }
   if (op == "dynamic-update-slice") {
+    if (auto moving = movingUpdate(frame, i)) return *moving;
     const Value &x = operand(frame, i, 0), &update = operand(frame, i, 1);
     const Sizes& window = update.shape.sizes;
     expectShape(i, x.shape.sizes);

@@ -119,46 +119,89 @@ std::optional<Value> Lowering::lowerKnownScatter(const Frame& frame, const Instr
   return updateValue(x, placed, *start, 0);
 }
 
-// The indices without the dimension that lists coordinates, of which there is one.
-Value Lowering::indexWithoutVector(const Instruction& i, const Value& indices,
-                                   std::int64_t vectorDim) {
-  Shape shape = indices.shape;
-  const std::int64_t rank = static_cast<std::int64_t>(shape.sizes.size());
-  if (vectorDim < 0 || vectorDim > rank) unsupported(i, "an index_vector_dim that is not there");
-  if (vectorDim < rank) {
-    if (shape.sizes[z(vectorDim)] != 1) unsupported(i, "indices of several coordinates");
-    shape.sizes.erase(shape.sizes.begin() + vectorDim);
+Value Lowering::indexValueOf(const Value& known) {
+  const Table whole = wholeTable(*known.table);
+  std::string text;
+  std::vector<std::size_t> blocks;
+  std::size_t block = whole.values.size();
+  for (const std::int64_t s : whole.sizes) {
+    blocks.push_back(block);
+    block /= z(s);
   }
-  Value flat = reshapeValue(indices, shape);
-  if (flat.isTable()) {
-    // Known indices: an integer constant.
-    const Table whole = wholeTable(*flat.table);
-    std::string text;
-    std::vector<std::size_t> blocks;
-    std::size_t block = whole.values.size();
-    for (const std::int64_t s : whole.sizes) {
-      blocks.push_back(block);
-      block /= z(s);
-    }
-    for (std::size_t k = 0; k < whole.values.size(); ++k) {
-      if (k > 0) text += ",";
-      for (const std::size_t b : blocks) text += k % b == 0 ? "[" : "";
-      text += shared_.scalars.value(whole.values[k]).toString();
-      for (const std::size_t b : blocks) text += (k + 1) % b == 0 ? "]" : "";
-    }
-    std::vector<int> labels(shape.sizes.size());
-    std::iota(labels.begin(), labels.end(), 0);
-    const std::string constant = graph.constant(shape.sizes, true, text);
-    auto& range = constantRanges_.emplace(constant, std::pair(kNoHigh, kNoLow)).first->second;
-    for (const ScalarId id : whole.values) {
-      const std::int64_t v = shared_.scalars.value(id).toInt64();
-      range = {std::min(range.first, v), std::max(range.second, v + 1)};
-    }
-    return indexValue(shape,
-                      {constant, std::move(labels), identityPieces(range.first, range.second)});
+  for (std::size_t k = 0; k < whole.values.size(); ++k) {
+    if (k > 0) text += ",";
+    for (const std::size_t b : blocks) text += k % b == 0 ? "[" : "";
+    text += shared_.scalars.value(whole.values[k]).toString();
+    for (const std::size_t b : blocks) text += (k + 1) % b == 0 ? "]" : "";
   }
-  if (!flat.isIndex()) unsupported(i, "indices that are computed from numbers");
-  return flat;
+  std::vector<int> labels(known.shape.sizes.size());
+  std::iota(labels.begin(), labels.end(), 0);
+  const std::string constant = graph.constant(known.shape.sizes, true, text);
+  auto& range = constantRanges_.emplace(constant, std::pair(kNoHigh, kNoLow)).first->second;
+  for (const ScalarId id : whole.values) {
+    const std::int64_t v = shared_.scalars.value(id).toInt64();
+    range = {std::min(range.first, v), std::max(range.second, v + 1)};
+  }
+  return indexValue(known.shape,
+                    {constant, std::move(labels), identityPieces(range.first, range.second)});
+}
+
+// A coordinate that counts 0, 1, 2, ... along a dimension of the indices goes along with it.
+Lowering::Coordinates Lowering::coordinatesOf(const Instruction& i, const Value& indices,
+                                              const Sizes& sizes, const char* map,
+                                              const char* collapsed, const char* batching,
+                                              const char* indexBatching) {
+  const auto list = [&](const char* name) {
+    return i.attribute(name) == nullptr ? Sizes{} : dims(i, name);
+  };
+  const Attribute* vector = i.attribute("index_vector_dim");
+  const std::int64_t rank = static_cast<std::int64_t>(indices.shape.sizes.size());
+  const std::int64_t at = vector == nullptr ? -1 : parseInteger(*vector, file_);
+  if (at < 0 || at > rank) unsupported(i, "an index_vector_dim that is not there");
+  Coordinates c;
+  c.collapsed = list(collapsed);
+  c.batching = list(batching);
+  c.indexBatching = withoutVector(list(indexBatching), at);
+  c.indexSizes = indices.shape.sizes;
+  if (at < rank) c.indexSizes.erase(c.indexSizes.begin() + at);
+  if (c.batching.size() != c.indexBatching.size())
+    unsupported(i, "batch dimensions that do not pair up");
+  for (std::size_t k = 0; k < c.batching.size(); ++k)
+    if (c.batching[k] < 0 || z(c.batching[k]) >= sizes.size() || c.indexBatching[k] < 0 ||
+        z(c.indexBatching[k]) >= c.indexSizes.size() ||
+        sizes[z(c.batching[k])] != c.indexSizes[z(c.indexBatching[k])])
+      unsupported(i, "batch dimensions of different sizes");
+  const Sizes all = list(map);
+  if (static_cast<std::int64_t>(all.size()) != (at < rank ? indices.shape.sizes[z(at)] : 1))
+    unsupported(i, "another number of coordinates than the indices have");
+  for (std::size_t k = 0; k < all.size(); ++k) {
+    if (all[k] < 0 || z(all[k]) >= sizes.size()) unsupported(i, "a dimension that is not there");
+    Value v = indices;
+    if (at < rank) {
+      Sizes begin(z(rank), 0), end = indices.shape.sizes;
+      begin[z(at)] = static_cast<std::int64_t>(k);
+      end[z(at)] = begin[z(at)] + 1;
+      Shape shape = indices.shape;
+      shape.sizes[z(at)] = 1;
+      v = sliceValue(indices, shape, begin, end, Sizes(z(rank), 1));
+      shape.sizes = c.indexSizes;
+      v = reshapeValue(v, shape);
+    }
+    std::optional<std::size_t> along;
+    for (std::size_t d = 0; all.size() > 1 && d < c.indexSizes.size(); ++d)
+      if (c.indexSizes[d] == sizes[z(all[k])] && contains(c.collapsed, z(all[k])) &&
+          !contains(c.indexBatching, d) && countsAlong(v, d, shared_.scalars) == 0)
+        along = d;
+    if (!along) {
+      c.map.push_back(all[k]);
+      c.values.push_back(std::move(v));
+      continue;
+    }
+    c.batching.push_back(all[k]);
+    c.indexBatching.push_back(static_cast<std::int64_t>(*along));
+    std::erase(c.collapsed, all[k]);
+  }
+  return c;
 }
 
 void Lowering::limitRange(const std::string& base, std::int64_t count) {
@@ -169,27 +212,26 @@ void Lowering::limitRange(const std::string& base, std::int64_t count) {
 }
 
 Value Lowering::lowerGather(const Frame& frame, const Instruction& i) {
-  const auto list = [&](const char* name) {
-    return i.attribute(name) == nullptr ? Sizes{} : dims(i, name);
-  };
   const Value& table = operand(frame, i, 0);
   const Sizes& sizes = table.shape.sizes;
-  const Sizes offset = list("offset_dims"), collapsed = list("collapsed_slice_dims"),
-              map = list("start_index_map"), batching = list("operand_batching_dims"),
-              window = list("slice_sizes");
-  const Attribute* vector = i.attribute("index_vector_dim");
-  const Sizes indexBatching = withoutVector(list("start_indices_batching_dims"),
-                                            vector == nullptr ? 0 : parseInteger(*vector, file_));
-  if (map.size() != 1 || vector == nullptr || window.size() != sizes.size() ||
-      batching.size() != indexBatching.size())
-    unsupported(i, "a gather along other than one dimension");
+  const Sizes offset = dims(i, "offset_dims"), window = dims(i, "slice_sizes");
+  if (window.size() != sizes.size()) unsupported(i, "'slice_sizes' of another length");
+  const Coordinates coordinates =
+      coordinatesOf(i, operand(frame, i, 1), sizes, "start_index_map", "collapsed_slice_dims",
+                    "operand_batching_dims", "start_indices_batching_dims");
+  const Sizes &map = coordinates.map, &collapsed = coordinates.collapsed,
+              &batching = coordinates.batching, &indexBatching = coordinates.indexBatching;
+  const bool simple =
+      map.size() == 1 && (coordinates.values[0].isIndex() || coordinates.values[0].isTable());
+  if (!simple) return computedGather(i, table, coordinates, offset, window);
   const std::size_t axis = z(map[0]);
   for (std::size_t d = 0; d < sizes.size(); ++d) {
     const bool one = d == axis || contains(batching, d);
     if (axis >= sizes.size() || window[d] != (one ? 1 : sizes[d]))
       unsupported(i, "a gather of slices that are neither rows nor whole dimensions");
   }
-  const Value indices = indexWithoutVector(i, operand(frame, i, 1), parseInteger(*vector, file_));
+  const Value& known = coordinates.values[0];
+  const Value indices = known.isTable() ? indexValueOf(known) : known;
   const IndexFunction& f = *indices.index;
   limitRange(f.base, sizes[axis]);
   // Out of bounds is moved to the nearest row.
@@ -247,10 +289,6 @@ Value Lowering::lowerGather(const Frame& frame, const Instruction& i) {
   if (nextIndex != f.labels.size() || expected != i.shape.sizes)
     unsupported(i, "its shape is " + toText(i.shape) + ", but its operands make sizes " +
                        listJson(expected));
-  for (std::size_t k = 0; k < batching.size(); ++k)
-    if (z(batching[k]) >= sizes.size() || z(indexBatching[k]) >= indices.shape.sizes.size() ||
-        sizes[z(batching[k])] != indices.shape.sizes[z(indexBatching[k])])
-      unsupported(i, "batch dimensions of different sizes");
   lookup.table = node(table);
   return lookupValue(i.shape, std::move(lookup));
 }
@@ -258,26 +296,28 @@ Value Lowering::lowerGather(const Frame& frame, const Instruction& i) {
 // Rows of `updates` added to the rows of the operand that the indices name; those out of bounds are
 // left out.
 Value Lowering::lowerScatter(const Frame& frame, const Instruction& i) {
-  const auto list = [&](const char* name) {
-    return i.attribute(name) == nullptr ? Sizes{} : dims(i, name);
-  };
   if (i.operands.size() != 3) unsupported(i, "several operands, expected one");
-  if (binaryRegion(i, called(i, "to_apply")) != "add")
-    unsupported(i, "a scatter that does not add");
+  const Computation& region = called(i, "to_apply");
+  const Instruction& root = region.instructions[region.root];
+  const bool replaces = root.opcode == "parameter" && root.literal == "1";
+  if (!replaces && binaryRegion(i, region) != "add")
+    unsupported(i, "a scatter that neither adds nor replaces");
   const Value &target = operand(frame, i, 0), &updates = operand(frame, i, 2);
   const Sizes &sizes = target.shape.sizes, &own = updates.shape.sizes;
-  const Sizes window = list("update_window_dims"), inserted = list("inserted_window_dims"),
-              map = list("scatter_dims_to_operand_dims"), batching = list("input_batching_dims");
-  const Attribute* vector = i.attribute("index_vector_dim");
-  const Sizes indexBatching = withoutVector(list("scatter_indices_batching_dims"),
-                                            vector == nullptr ? 0 : parseInteger(*vector, file_));
-  if (map.size() != 1 || vector == nullptr || inserted != map ||
-      batching.size() != indexBatching.size())
-    unsupported(i, "a scatter along other than one dimension");
+  const Sizes window = dims(i, "update_window_dims");
+  const Coordinates coordinates =
+      coordinatesOf(i, operand(frame, i, 1), sizes, "scatter_dims_to_operand_dims",
+                    "inserted_window_dims", "input_batching_dims", "scatter_indices_batching_dims");
+  const Sizes &map = coordinates.map, &inserted = coordinates.collapsed,
+              &batching = coordinates.batching, &indexBatching = coordinates.indexBatching;
+  const bool simple = !replaces && map.size() == 1 && inserted == map &&
+                      (coordinates.values[0].isIndex() || coordinates.values[0].isTable());
+  if (!simple) return computedScatter(i, target, updates, coordinates, window, replaces);
   expectShape(i, sizes);
   const std::size_t axis = z(map[0]);
   if (axis >= sizes.size()) unsupported(i, "a dimension that is not there");
-  const Value indices = indexWithoutVector(i, operand(frame, i, 1), parseInteger(*vector, file_));
+  const Value& known = coordinates.values[0];
+  const Value indices = known.isTable() ? indexValueOf(known) : known;
   const IndexFunction& f = *indices.index;
   const Sizes base = sizesOf(f.base);
   limitRange(f.base, sizes[axis]);
@@ -349,36 +389,19 @@ Value Lowering::lowerScatter(const Frame& frame, const Instruction& i) {
   const auto range = rangeOf(f.base);
   const std::int64_t low = range.first, high = range.second;
   std::string total;
-  const auto add = [&](const Piece& p, const Added& addition) {
-    const std::string& added = addition.value;
-    std::int64_t from = std::max({addition.low, p.low, low});
-    std::int64_t to = std::min({addition.high, p.high, high});
-    if (p.b.isInteger() && p.b.fitsInt64() && (p.a == 1 || p.a == 0)) {
-      const std::int64_t b = p.b.toInt64();
-      if (p.a == 1) {
-        from = std::max(from, -b);
-        to = std::min(to, sizes[axis] - b);
-      } else if (b < 0 || b >= sizes[axis]) {
-        return;
-      }
-    } else {
-      unsupported(i, "an index that is a multiple of an input");
-    }
-    if (from >= to) return;
-    const std::int64_t shift = shiftOf(f.base);
-    if (p.a == 1 && (from <= kNoLow || from + shift < 0))
+  const auto add = [&](const LookupPiece& p, const std::string& added) {
+    const std::int64_t shift = shiftOf(f.base), from = p.low, to = p.high;
+    const bool moving = p.kind == LookupPiece::Kind::kMoving;
+    if (moving && (from <= kNoLow || from + shift < 0))
       unsupported(i, "an index that may be negative");
     std::string part;
-    if (p.a == 1) {
-      Sizes wide = base, rows = sizes;
-      wide.push_back(to - from);
+    if (moving) {
+      Sizes rows = sizes;
       rows[axis] = to - from;
-      const std::string hot = graph.emit(
-          "one_hot", {f.base},
-          {{"start", std::to_string(from + shift)}, {"stop", std::to_string(to + shift)}}, wide);
+      const std::string hot = oneHot(f.base, from, to);
       const std::string text = baseText + row + "," + updateText + "->" + result;
       part = graph.emit("einsum", {hot, added}, {{"equation", quotedJson(text)}}, rows);
-      const std::int64_t first = from + p.b.toInt64();
+      const std::int64_t first = from + p.offset;
       part = padDim(part, axis, first, sizes[axis] - first - (to - from));
     } else {
       const std::string where = indicator(f.base, from, to);
@@ -386,13 +409,34 @@ Value Lowering::lowerScatter(const Frame& frame, const Instruction& i) {
       part = graph.emit("einsum", {where, added}, {{"equation", quotedJson(text)}}, without);
       Sizes one = sizes;
       one[axis] = 1;
-      const std::int64_t first = p.b.toInt64();
-      part = padDim(view(part, one), axis, first, sizes[axis] - first - 1);
+      part = padDim(view(part, one), axis, p.offset, sizes[axis] - p.offset - 1);
     }
     total = total.empty() ? part : binary("add", total, part, sizes);
   };
-  for (const Piece& p : f.pieces)
-    for (const Added& addition : additions) add(p, addition);
+  // In which rows, of those that are there.
+  const auto within = [&](const Piece& p, const Added& addition) {
+    if (!p.b.isInteger() || !p.b.fitsInt64() || (p.a != 1 && p.a != 0))
+      unsupported(i, "an index that is a multiple of an input");
+    LookupPiece piece{std::max({addition.low, p.low, low}),
+                      std::min({addition.high, p.high, high})};
+    piece.offset = p.b.toInt64();
+    piece.kind = p.a == 1 ? LookupPiece::Kind::kMoving : LookupPiece::Kind::kFixed;
+    if (p.a == 1) {
+      piece.low = std::max(piece.low, -piece.offset);
+      piece.high = std::min(piece.high, sizes[axis] - piece.offset);
+    } else if (piece.offset < 0 || piece.offset >= sizes[axis]) {
+      piece.high = piece.low;
+    }
+    return piece;
+  };
+  for (const Added& addition : additions) {
+    std::vector<LookupPiece> pieces;
+    for (const Piece& p : f.pieces)
+      if (const LookupPiece piece = within(p, addition); piece.low < piece.high)
+        pieces.push_back(piece);
+    mergePieces(pieces);
+    for (const LookupPiece& p : pieces) add(p, addition.value);
+  }
   const bool zero = target.isUniform() && shared_.scalars.is(target.table->values[0], 0);
   if (total.empty()) return target;
   if (!zero) total = binary("add", total, node(target), sizes);

@@ -113,6 +113,15 @@ Value Lowering::reduceValue(const Instruction& i, const Value& x, const Value& s
                         return s.apply(region, {}, x.shape.type, both);
                       }));
   const bool neutral = isNeutral(region, x.shape.type, first);
+  if (x.kind == Value::Kind::kParts && !isFloat(x.shape.type) && reduced.size() == 1 &&
+      z(reduced[0]) == x.parts->dim && neutral) {
+    std::optional<Value> total;
+    for (const auto& [size, part] : x.parts->parts) {
+      const Value one = reduceValue(i, part, start, region, reduced, shape);
+      total = total ? elementwise(i, region, {}, {*total, one}) : one;
+    }
+    return *total;
+  }
   std::int64_t count = 1;
   for (const std::int64_t d : reduced) count *= x.shape.sizes[z(d)];
   if (count == 0) unsupported(i, "nothing to reduce: a dimension of size 0");

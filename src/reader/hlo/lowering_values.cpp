@@ -306,10 +306,16 @@ std::pair<std::int64_t, std::int64_t> Lowering::rangeOf(const std::string& base)
 std::string Lowering::baseNode(const IndexFunction& f, const Sizes& sizes) {
   std::vector<int> labels(sizesOf(f.base).size());
   std::iota(labels.begin(), labels.end(), 0);
-  const auto parameter = parameterOf_.find(f.base);
   std::string x = arrange(f.base, labels, f.labels, sizes);
-  if (parameter != parameterOf_.end()) parameterOf_.emplace(x, parameter->second);
+  sameIntegers(f.base, x);
   return x;
+}
+
+void Lowering::sameIntegers(const std::string& from, const std::string& to) {
+  if (const auto p = parameterOf_.find(from); p != parameterOf_.end())
+    parameterOf_.emplace(to, p->second);
+  if (const auto r = constantRanges_.find(from); r != constantRanges_.end())
+    constantRanges_.emplace(to, r->second);
 }
 
 // What made an integer tensor of another one only moves elements: the same is done to the numbers.
@@ -322,6 +328,8 @@ std::string Lowering::asNumber(const std::string& name) {
     graph.input(number, t.sizes, false, "float32");
   } else if (t.kind == "constant") {
     number = graph.constant(t.sizes, false, t.value);
+  } else if (graph.nodes()[t.producer].op == "topk") {
+    number = placeNumbers(name, constantRanges_.at(name).second);
   } else {
     GraphNode made = graph.nodes()[t.producer];
     std::vector<std::string> in;
@@ -339,6 +347,32 @@ std::string Lowering::asNumber(const std::string& name) {
   return number;
 }
 
+bool Lowering::isRest(const std::string& base, std::int64_t low) const {
+  if (!shared_.completeIndices) return false;
+  const Pieces domain = domainOf(base);
+  return domain.size() == 1 && domain[0].low == low && domain[0].high < kNoHigh &&
+         domain[0].high - low > 1;
+}
+
+std::string Lowering::oneHot(const std::string& base, std::int64_t low, std::int64_t high) {
+  const Sizes own = sizesOf(base);
+  Sizes wide = own, one = own;
+  wide.push_back(high - low);
+  one.push_back(1);
+  const std::int64_t shift = shiftOf(base);
+  std::string rows;
+  if (!isRest(base, low)) {
+    rows = graph.emit(
+        "one_hot", {base},
+        {{"start", std::to_string(low + shift)}, {"stop", std::to_string(high + shift)}}, wide);
+  } else {
+    rows = view(oneMinus(indicator(base, low + 1, rangeOf(base).second)), one);
+    if (high > low + 1) rows = cat({rows, oneHot(base, low + 1, high)}, own.size());
+  }
+  graph.tensor(rows).known = Known::kNotNegative;
+  return rows;
+}
+
 std::string Lowering::indicator(const std::string& base, std::int64_t low, std::int64_t high) {
   const Sizes sizes = sizesOf(base);
   const auto [first, end] = rangeOf(base);
@@ -347,12 +381,13 @@ std::string Lowering::indicator(const std::string& base, std::int64_t low, std::
   if (low >= high) return graph.constant(sizes, false, "0", Known::kNotNegative);
   if (low == first && high == end) return graph.constant(sizes, false, "1", Known::kPositive);
   const std::int64_t shift = shiftOf(base);
+  if (isRest(base, low)) {
+    std::string y = oneMinus(indicator(base, high, end));
+    graph.tensor(y).known = Known::kNotNegative;
+    return y;
+  }
   if (low + shift >= 0 && low > kNoLow && high < kNoHigh) {
-    Sizes wide = sizes;
-    wide.push_back(high - low);
-    const std::string rows = graph.emit(
-        "one_hot", {base},
-        {{"start", std::to_string(low + shift)}, {"stop", std::to_string(high + shift)}}, wide);
+    const std::string rows = oneHot(base, low, high);
     std::string y = graph.emit("sum", {rows}, {{"dim", std::to_string(sizes.size())}}, sizes);
     graph.tensor(y).known = Known::kNotNegative;
     return y;

@@ -55,7 +55,7 @@ Placements::Placements(const std::vector<std::unique_ptr<Lowering>>& ranks, cons
       known = known && (kind == "constant" || kind == "input");
       if (!kind.empty()) placements_[in] = all(Kind::kAny);
     }
-    placements_[n.out[0]] = known ? apply(n) : all(Kind::kUnknown);
+    for (const std::string& out : n.out) placements_[out] = known ? apply(n) : all(Kind::kUnknown);
   }
 }
 
@@ -124,8 +124,9 @@ std::string Placements::shard(const std::string& tensor) const {
 
 Placement Placements::apply(const GraphNode& n) {
   static const std::set<std::string, std::less<>> kElementwise{
-      "add",   "sub",  "mul", "div",  "neg",  "exp",     "log",      "sqrt",
-      "rsqrt", "tanh", "pow", "relu", "silu", "sigmoid", "identity", "relu_backward"};
+      "add",   "sub",  "mul", "div",   "neg",  "exp",     "log",      "sqrt",
+      "rsqrt", "tanh", "pow", "relu",  "silu", "sigmoid", "identity", "relu_backward",
+      "sin",   "cos",  "erf", "floor", "ceil", "round",   "trunc"};
   if (!n.communication.empty()) return communicated(n);
   if (kElementwise.contains(n.op)) return elementwise(n);
   if (n.op == "einsum") return contracted(n);
@@ -344,6 +345,8 @@ Placement Placements::moved(const GraphNode& n) const {
       } else if (p.kind == Kind::kSummand && n.op != "sum") {
         p = {};
       }
+    } else if (n.op == "topk") {
+      if (p.kind == Kind::kSummand || (p.kind == Kind::kPiece && p.dim + 1 == from.size())) p = {};
     } else {
       p = {};
     }

@@ -32,6 +32,10 @@ struct LookupPiece {
   std::int64_t offset = 0;
   ScalarId number = 0;
 };
+// Pieces side by side that say the same become one; of one index alone, any row of its own is as
+// well that of the piece beside it.
+void mergePieces(std::vector<LookupPiece>& pieces);
+
 struct Lookup {
   std::string base, table;
   std::size_t axis = 0;
@@ -110,5 +114,8 @@ inline Value tupleValue(Shape shape, std::vector<Value> elements) {
   v.elements = std::move(elements);
   return v;
 }
+
+// Of a table: start, start + 1, ... along a dimension, alike along the others.
+std::optional<std::int64_t> countsAlong(const Value& v, std::size_t dim, const Scalars& s);
 
 }  // namespace shardproof::hlo

@@ -430,6 +430,118 @@ def convolutions_by_rows():
     return same_step(sgd(image_loss), mesh_of(("r", 2)), IMAGES, specs, (P(), specs[0]))
 
 
+def chosen_experts(p, x, y):
+    chosen, place = jax.lax.top_k(jax.nn.softmax(x @ p["router"], -1), 2)
+    chosen = chosen / chosen.sum(-1, keepdims=True)
+    share = jnp.einsum("tk,tke->te", chosen, jax.nn.one_hot(place, 4))
+    h = jax.nn.silu(jnp.einsum("td,edf->tef", x, p["w1"]))
+    return jnp.mean((jnp.einsum("tef,efd,te->td", h, p["w2"], share) - y) ** 2)
+
+
+@program
+def top_k_experts():
+    specs = {"router": P(), "w1": P("ep"), "w2": P("ep")}
+    shapes = ({"router": f32(8, 4), "w1": f32(4, 8, 8), "w2": f32(4, 8, 8)}, f32(8, 8), f32(8, 8))
+    return same_step(sgd(chosen_experts), mesh_of(("dp", 2), ("ep", 2)), shapes, (specs, P("dp"), P("dp")), (P(), specs))
+
+
+@program
+def experts_of_limited_capacity():
+    def forward(p, x):
+        share = jax.nn.softmax(x @ p["router"])
+        one = jax.nn.one_hot(jnp.argmax(share, -1), 4)
+        place = (jnp.cumsum(one, 0) - 1) * one
+        kept = (place < 3) * one
+        sent = kept[..., None] * jax.nn.one_hot(place.sum(-1).astype(jnp.int32), 3)[:, None, :]
+        out = jax.nn.relu(jnp.einsum("ecd,edf->ecf", jnp.einsum("tec,td->ecd", sent, x), p["w"]))
+        return jnp.einsum("tec,ecf->tf", sent * (share * one).sum(-1)[:, None, None], out)
+    specs = ({"router": P(), "w": P("ep")}, P("ep"))
+    return same_step(forward, mesh_of(("ep", 2)), ({"router": f32(4, 4), "w": f32(4, 4, 4)}, f32(8, 4)), specs, P("ep"))
+
+
+@program
+def log_softmax_by_vocabulary():
+    """The model looks up in a table of logarithms, the ranks subtract what they look up from one."""
+    def single(p, x, y):
+        scores = jnp.tanh(p["e"][x] @ p["w"]) @ p["e"].T
+        return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(scores), y[:, None], 1))
+
+    def local(p, x, y):
+        first = jax.lax.axis_index("tp") * 4
+
+        def own(ids):
+            return (ids >= first) & (ids < first + 4), jnp.clip(ids - first, 0, 3)
+
+        inside, row = own(x)
+        h = jax.lax.psum(jnp.where(inside[:, None], p["e"][row], 0), "tp")
+        scores = jnp.tanh(h @ p["w"]) @ p["e"].T
+        most = jax.lax.stop_gradient(jax.lax.pmax(scores.max(-1), "tp"))
+        total = jax.lax.psum(jnp.exp(scores - most[:, None]).sum(-1), "tp")
+        inside, row = own(y)
+        found = jnp.take_along_axis(scores, row[:, None], 1)[:, 0]
+        found = jax.lax.psum(jnp.where(inside, found, 0), "tp")
+        return jax.lax.pmean(jnp.mean(jnp.log(total) + most - found), "dp")
+
+    mesh = mesh_of(("dp", 2), ("tp", 4))
+    specs = ({"e": P("tp"), "w": P()}, P("dp"), P("dp"))
+    mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=False)
+    return single, mapped, mesh, ({"e": f32(16, 4), "w": f32(4, 4)}, s32(8), s32(8)), specs, P()
+
+
+@program
+def batch_norm():
+    def loss(p, x):
+        h = x @ p["w"]
+        h = (h - h.mean(0)) / jnp.sqrt(h.var(0) + 1e-5) * p["g"] + p["b"]
+        return jnp.sum(jax.nn.relu(h) ** 2)
+    specs = {"w": P(), "g": P(), "b": P()}
+    return same_step(sgd(loss), mesh_of(("dp", 4)), ({"w": f32(8, 8), "g": f32(8), "b": f32(8)}, f32(8, 8)), (specs, P("dp")),
+                     (P(), specs))
+
+
+@program
+def decoding_step():
+    def step(k_cache, v_cache, q, k, v, at):
+        k_cache = jax.lax.dynamic_update_slice_in_dim(k_cache, k[:, None], at, 1)
+        v_cache = jax.lax.dynamic_update_slice_in_dim(v_cache, v[:, None], at, 1)
+        s = jnp.einsum("bhd,bshd->bhs", q, k_cache)
+        s = jnp.where(jnp.arange(8)[None, None] <= at, s, -1e9)
+        return jnp.einsum("bhs,bshd->bhd", jax.nn.softmax(s), v_cache), k_cache, v_cache
+    cache, token = P("dp", None, "tp"), P("dp", "tp")
+    return same_step(step, mesh_of(("dp", 2), ("tp", 2)), (f32(2, 8, 4, 4),) * 2 + (f32(2, 4, 4),) * 3 + (s32(),),
+                     (cache, cache, token, token, token, P()), (token, cache, cache))
+
+
+@program
+def rate_schedule():
+    optimizer = optax.sgd(optax.warmup_cosine_decay_schedule(0.0, 0.1, 10, 100), momentum=0.9)
+
+    def step(p, state, x, y):
+        value, grads = jax.value_and_grad(mlp)(p, x, y)
+        updates, state = optimizer.update(grads, state, p)
+        return value, optax.apply_updates(p, updates), state
+
+    state = jax.eval_shape(optimizer.init, MLP)
+    specs = {"w1": P("dp", "tp"), "b1": P("tp"), "w2": P("tp", "dp")}
+    state_specs = jax.tree.map(lambda s: P(), state)
+    return same_step(step, mesh_of(("dp", 2), ("tp", 2)), (MLP, state, f32(8, 8), f32(8, 8)),
+                     (specs, state_specs, P("dp"), P("dp")), (P(), specs, state_specs))
+
+
+@program
+def loss_and_accuracy():
+    def step(p, x, y):
+        def loss(p):
+            scores = jnp.tanh(x @ p["a"]) @ p["b"]
+            found = jax.nn.log_softmax(scores)[jnp.arange(x.shape[0]), y]
+            return -found.mean(), jnp.mean(jnp.argmax(scores, -1) == y)
+        (value, right), grads = jax.value_and_grad(loss, has_aux=True)(p)
+        return value, right, jax.tree.map(lambda w, g: w - 0.1 * g, p, grads)
+    specs = {"a": P(None, "tp"), "b": P("tp", None)}
+    return same_step(step, mesh_of(("dp", 2), ("tp", 2)), ({"a": f32(8, 8), "b": f32(8, 8)}, f32(8, 8), s32(8)),
+                     (specs, P("dp"), P("dp")), (P(), P(), specs))
+
+
 def write(path, text):
     with gzip.GzipFile(path, "wb", mtime=0) as file:
         file.write(text.encode())

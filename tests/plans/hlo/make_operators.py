@@ -107,6 +107,37 @@ CASES = {
 }
 
 
+LOGITS = reals(3, 5)
+CASES |= {
+    "sine, cosine": (lambda x: jnp.sin(x) + jnp.cos(2 * x), A), "tangent": (jnp.tan, A),
+    "floor, ceil, round": (lambda x: jnp.floor(x) + 10 * jnp.ceil(x) + 100 * jnp.round(x), A),
+    "round away from zero": (lambda x: lax.round(2 * x, lax.RoundingMethod.AWAY_FROM_ZERO), A),
+    "cut off": (lambda x: (x * 3).astype(int) * 2.5, A),
+    "sort": (lambda x: jnp.sort(x, 0), (LOGITS,)), "sort, descending": (lambda x: jnp.sort(x, descending=True), (LOGITS,)),
+    "argsort": (lambda x: jnp.argsort(x, 0).astype(float), (LOGITS,)),
+    "sort by another": (lambda x, y: lax.sort((x, y), num_keys=1)[1], (LOGITS, reals(3, 5))),
+    "take in order": (lambda x, y: jnp.take_along_axis(y, jnp.argsort(-x), 1), (LOGITS, reals(3, 5))),
+    "top k": (lambda x: jnp.concatenate([lax.top_k(x, 2)[0], lax.top_k(x, 2)[1].astype(float)], 1), (LOGITS,)),
+    "top k, gradient": (grad(lambda x: lax.top_k(x, 2)[0]), (LOGITS,)),
+    "place of the greatest": (lambda x: jnp.argmax(x, 1).astype(float), (LOGITS,)),
+    "place of the least": (lambda x: jax.nn.one_hot(jnp.argmin(x, 0), 3), (LOGITS,)),
+    "order of equal ones": (lambda x: jnp.stack([jnp.argsort(x), lax.top_k(x, 5)[1]]).astype(float), (integers(2, 5) * 1.0,)),
+    "branch by the input": (lambda x: lax.cond(x[0, 0] > 0, lambda v: v * 2, lambda v: v - 1, x), A),
+    "one of three branches": (lambda i, x: lax.switch(i, [lambda v: v, lambda v: 2 * v, lambda v: v * v], x), (integers(3), reals(3, 4))),
+    "slice at an input": (lambda x, i: lax.dynamic_slice(x, (i, np.int32(1)), (1, 2)), (LOGITS, integers(3))),
+    "wide slice at an input": (lambda x, i: lax.dynamic_slice(x, (np.int32(0), i), (3, 2)), (LOGITS, integers(4))),
+    "update at an input": (lambda x, y, i: lax.dynamic_update_slice(x, y, (np.int32(1), i)), (LOGITS, reals(1, 1), integers(5))),
+    "wide update at an input": (lambda x, y, i: lax.dynamic_update_slice(x, y, (np.int32(0), i)), (LOGITS, reals(3, 2), integers(4))),
+    "set at an input": (lambda x, y, i: x.at[i].set(y), (LOGITS, reals(5), integers(3))),
+    "rows and columns": (lambda x, i: x[jnp.arange(3), i], (LOGITS, integers(5, 3))),
+    "rows and columns, gradient": (lambda x, i: grad(lambda v: v[jnp.arange(3), i])(x), (LOGITS, integers(5, 3))),
+    "two coordinates": (lambda x, i, j: x[i, j], (LOGITS, integers(3, 4), integers(5, 4))),
+    "two coordinates, added": (lambda x, i, j: x.at[i, j].add(2.0), (LOGITS, integers(3, 4), integers(5, 4))),
+    "computed places": (lambda x: x[:, jnp.argmax(x, 1)], (LOGITS,)),
+    "dispatch by place": (lambda x: jax.nn.one_hot((jnp.cumsum((x > 0).astype(float), 1)).astype(int), 6), (LOGITS,)),
+}
+
+
 def conv(x, k, strides=(1, 1), padding="SAME", layout=("NHWC", "HWIO", "NHWC"), **options):
     return lax.conv_general_dilated(x, k, strides, padding, dimension_numbers=layout, **options)
 

@@ -1,0 +1,349 @@
+// Slices, updates, gathers and scatters at places that are computed: products with rows that are 1
+// at the place and 0 elsewhere.
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+
+#include "reader/hlo/lowering.h"
+
+namespace shardproof::hlo {
+namespace {
+
+std::size_t z(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+constexpr std::int64_t kMostPlaces = 256;  // of a window of several elements
+
+constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+
+bool contains(const Sizes& list, std::size_t d) {
+  return std::find(list.begin(), list.end(), static_cast<std::int64_t>(d)) != list.end();
+}
+
+}  // namespace
+
+std::string Lowering::positionRows(const Value& v, std::int64_t count, bool moved) {
+  Sizes wide = v.shape.sizes;
+  wide.push_back(count);
+  Sizes dimensions(v.shape.sizes.size());
+  std::iota(dimensions.begin(), dimensions.end(), std::int64_t{0});
+  Shape shape{v.shape.type, wide, {}, false};
+  const Value places = tableValue(shape, iotaTable(wide, v.shape.sizes.size(), shared_.scalars));
+  if (v.isTable()) {
+    Instruction compare;
+    compare.shape = {"pred", wide, {}, false};
+    Value x = v;
+    if (moved) {
+      Table t = *v.table;
+      for (ScalarId& id : t.values) {
+        const Rational& r = shared_.scalars.value(id);
+        if (r.sign() < 0) id = shared_.scalars.rational(0);
+        else if (Rational(count - 1) < r) id = shared_.scalars.rational(count - 1);
+      }
+      x = tableValue(v.shape, std::move(t));
+    }
+    return node(
+        elementwise(compare, "compare", "EQ", {broadcastValue(x, shape, dimensions), places}));
+  }
+  if (!v.isIndex()) {
+    std::string x = node(v);
+    if (moved) {
+      x = extremum(true, x, rationalNode(Rational(), sizesOf(x)));
+      x = extremum(false, x, rationalNode(Rational(count - 1), sizesOf(x)));
+    }
+    const Value own = broadcastValue(nodeValue(v.shape, x), shape, dimensions);
+    return compareNode("EQ", own, places, {"pred", wide, {}, false});
+  }
+  const IndexFunction& f = *v.index;
+  Pieces pieces = f.pieces;
+  if (moved) {
+    const Pieces bottom = constantPieces(pieces, Rational(0)),
+                 top = constantPieces(pieces, Rational(count - 1));
+    const Pieces* bounds[] = {&bottom, &f.pieces, &top};
+    const auto clamped = combinePieces("clamp", {}, bounds);
+    if (!clamped) throw std::invalid_argument("an index that is no simple function of an input");
+    pieces = *clamped;
+  }
+  const auto [first, end] = rangeOf(f.base);
+  const std::int64_t shift = shiftOf(f.base);
+  std::vector<LookupPiece> found;
+  for (const Piece& p : pieces) {
+    if (!p.b.isInteger() || !p.b.fitsInt64() || (p.a != 0 && p.a != 1))
+      throw std::invalid_argument("an index that is a multiple of an input");
+    LookupPiece piece{std::max(p.low, first), std::min(p.high, end)};
+    piece.offset = p.b.toInt64();
+    piece.kind = p.a == 1 ? LookupPiece::Kind::kMoving : LookupPiece::Kind::kFixed;
+    if (p.a == 1) {
+      piece.low = std::max(piece.low, -piece.offset);
+      piece.high = std::min(piece.high, count - piece.offset);
+    } else if (piece.offset < 0 || piece.offset >= count) {
+      continue;
+    }
+    if (piece.low < piece.high) found.push_back(piece);
+  }
+  mergePieces(found);
+  const Sizes base = sizesOf(f.base);
+  Sizes rowsOfBase = base, ones = base;
+  rowsOfBase.push_back(count);
+  ones.push_back(1);
+  std::string total;
+  for (const LookupPiece& p : found) {
+    std::string part;
+    if (p.kind == LookupPiece::Kind::kMoving) {
+      if (p.low + shift < 0) throw std::invalid_argument("an index that may be negative");
+      part = oneHot(f.base, p.low, p.high);
+      part = padDim(part, base.size(), p.low + p.offset, count - p.high - p.offset);
+    } else {
+      part = padDim(view(indicator(f.base, p.low, p.high), ones), base.size(), p.offset,
+                    count - p.offset - 1);
+    }
+    total = total.empty() ? part : binary("add", total, part, rowsOfBase);
+  }
+  if (total.empty()) total = rationalNode(Rational(), rowsOfBase);
+  std::vector<int> labels(base.size() + 1), wanted = f.labels;
+  std::iota(labels.begin(), labels.end(), 0);
+  wanted.push_back(static_cast<int>(base.size()));
+  return arrange(total, labels, wanted, wide);
+}
+
+// As of a lookup it is taken for granted that the place is in bounds, where it is the index itself.
+void Lowering::limitPosition(const Value& v, std::int64_t count) {
+  if (!v.isIndex()) return;
+  for (const Piece& p : v.index->pieces)
+    if (p.low <= 0 && 0 < p.high && p.a == 1 && p.b.isZero()) limitRange(v.index->base, count);
+}
+
+std::optional<Value> Lowering::movingSlice(const Frame& frame, const Instruction& i) {
+  const Value& x = operand(frame, i, 0);
+  const Sizes &sizes = x.shape.sizes, window = dims(i, "dynamic_slice_sizes");
+  if (i.operands.size() != sizes.size() + 1 || window.size() != sizes.size()) return std::nullopt;
+  Sizes moving, begin(sizes.size(), 0), end = sizes;
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    const Value& start = operand(frame, i, 1 + d);
+    if (window[d] > sizes[d] || window[d] < 1) return std::nullopt;
+    if (window[d] == sizes[d]) continue;
+    if (!start.shape.sizes.empty()) unsupported(i, "a position that is no single number");
+    if (!start.isUniform() || !shared_.scalars.isRational(start.table->values[0])) {
+      moving.push_back(static_cast<std::int64_t>(d));
+      continue;
+    }
+    const Rational& at = shared_.scalars.value(start.table->values[0]);
+    const std::int64_t most = sizes[d] - window[d];
+    begin[d] = at.fitsInt64() ? std::clamp<std::int64_t>(at.toInt64(), 0, most)
+                              : (at.sign() < 0 ? 0 : most);
+    end[d] = begin[d] + window[d];
+  }
+  if (moving.empty()) return std::nullopt;
+  Shape shape = x.shape;
+  for (std::size_t d = 0; d < sizes.size(); ++d) shape.sizes[d] = end[d] - begin[d];
+  std::string y = node(sliceValue(x, shape, begin, end, Sizes(sizes.size(), 1)));
+  const bool integers = integerType(x.shape.type).has_value();
+  if (sizes.size() + 1 > kLetters.size()) unsupported(i, "more than 51 dimensions");
+  const std::string letters(kLetters.substr(0, sizes.size()));
+  for (const std::int64_t m : moving) {
+    const std::size_t d = z(m);
+    const Value& start = operand(frame, i, 1 + d);
+    const std::int64_t places = sizes[d] - window[d] + 1;
+    limitPosition(start, places);
+    const std::string rows = positionRows(start, places, true);
+    Sizes result = sizesOf(y);
+    result[d] = window[d];
+    if (window[d] == 1) {
+      std::string rest = letters;
+      rest.erase(d, 1);
+      Sizes without = result;
+      without.erase(without.begin() + m);
+      y = view(graph.emit("einsum", {rows, y},
+                          {{"equation",
+                            quotedJson(std::string(1, letters[d]) + "," + letters + "->" + rest)}},
+                          without),
+               result);
+      continue;
+    }
+    if (places > kMostPlaces)
+      unsupported(i, "a window of several elements at one of more than 256 places");
+    std::vector<std::string> windows;
+    Sizes one = result;
+    one.insert(one.begin(), 1);
+    for (std::int64_t p = 0; p < places; ++p)
+      windows.push_back(view(sliceDim(y, d, p, p + window[d]), one));
+    const std::string text = "Z,Z" + letters + "->" + letters;
+    y = graph.emit("einsum", {rows, cat(windows, 0)}, {{"equation", quotedJson(text)}}, result);
+  }
+  Shape own = i.shape;
+  if (integers) own.type = x.shape.type;
+  return nodeValue(own, y);
+}
+
+std::optional<Value> Lowering::movingUpdate(const Frame& frame, const Instruction& i) {
+  const Value &x = operand(frame, i, 0), &update = operand(frame, i, 1);
+  const Sizes &sizes = x.shape.sizes, &window = update.shape.sizes;
+  if (i.operands.size() != sizes.size() + 2 || window.size() != sizes.size()) return std::nullopt;
+  std::optional<std::size_t> moving;
+  Sizes begin(sizes.size(), 0), end = sizes;
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    const Value& start = operand(frame, i, 2 + d);
+    if (window[d] > sizes[d] || window[d] < 1) return std::nullopt;
+    if (window[d] == sizes[d]) continue;
+    if (!start.shape.sizes.empty()) unsupported(i, "a position that is no single number");
+    if (!start.isUniform() || !shared_.scalars.isRational(start.table->values[0])) {
+      if (moving) unsupported(i, "several positions that depend on the input");
+      moving = d;
+      continue;
+    }
+    const Rational& at = shared_.scalars.value(start.table->values[0]);
+    const std::int64_t most = sizes[d] - window[d];
+    begin[d] = at.fitsInt64() ? std::clamp<std::int64_t>(at.toInt64(), 0, most)
+                              : (at.sign() < 0 ? 0 : most);
+    end[d] = begin[d] + window[d];
+  }
+  if (!moving) return std::nullopt;
+  const std::size_t d = *moving;
+  const std::int64_t n = sizes[d], w = window[d], places = n - w + 1;
+  const Value& start = operand(frame, i, 2 + d);
+  limitPosition(start, places);
+  Shape region = x.shape;
+  for (std::size_t e = 0; e < sizes.size(); ++e) region.sizes[e] = end[e] - begin[e];
+  const std::string old = node(sliceValue(x, region, begin, end, Sizes(sizes.size(), 1)));
+  const std::string rows = positionRows(start, places, true);
+  Sizes along(sizes.size(), 1);
+  along[d] = n;
+  std::string placed, covered;
+  if (w == 1) {
+    covered = view(rows, along);
+    placed = binary("mul", covered, node(update), region.sizes);
+  } else {
+    if (places > kMostPlaces)
+      unsupported(i, "a window of several elements at one of more than 256 places");
+    const std::string letters(kLetters.substr(0, sizes.size()));
+    std::vector<std::string> windows, covers;
+    Sizes one = region.sizes;
+    one.insert(one.begin(), 1);
+    const std::string ones = graph.constant({1, w}, false, "1", Known::kPositive);
+    for (std::int64_t p = 0; p < places; ++p) {
+      windows.push_back(view(padDim(node(update), d, p, n - p - w), one));
+      covers.push_back(padDim(ones, 1, p, n - p - w));
+    }
+    placed = graph.emit("einsum", {rows, cat(windows, 0)},
+                        {{"equation", quotedJson("Z,Z" + letters + "->" + letters)}}, region.sizes);
+    covered = view(graph.emit("einsum", {rows, cat(covers, 0)}, {{"equation", "\"z,zn->n\""}}, {n}),
+                   along);
+  }
+  const std::string kept = binary("mul", old, oneMinus(covered), region.sizes);
+  const Value updated = nodeValue(region, binary("add", kept, placed, region.sizes));
+  return updateValue(x, updated, begin, 0);
+}
+
+// Index dimensions have letters, and dimensions of the operand: those that go along with the
+// indices the same, those that a coordinate chooses one that is in its rows, too.
+Value Lowering::computedGather(const Instruction& i, const Value& table, const Coordinates& c,
+                               const Sizes& offset, const Sizes& window) {
+  const Sizes& sizes = table.shape.sizes;
+  if (c.indexSizes.size() + sizes.size() > kLetters.size())
+    unsupported(i, "more than 52 dimensions");
+  const std::string index(kLetters.substr(0, c.indexSizes.size()));
+  std::string own(kLetters.substr(c.indexSizes.size(), sizes.size()));
+  for (std::size_t k = 0; k < c.batching.size(); ++k)
+    own[z(c.batching[k])] = index[z(c.indexBatching[k])];
+  std::vector<std::string> operands;
+  std::string equation, seen = own;
+  for (std::size_t k = 0; k < c.map.size(); ++k) {
+    const std::size_t d = z(c.map[k]);
+    if (window[d] == sizes[d] && sizes[d] != 1) continue;  // moved to the only place there is
+    if (window[d] != 1)
+      unsupported(i, "a gather of slices that are neither rows nor whole dimensions");
+    limitPosition(c.values[k], sizes[d]);
+    operands.push_back(positionRows(c.values[k], sizes[d], true));
+    equation += index + own[d] + ",";
+    seen += index;
+  }
+  operands.push_back(node(table));
+  equation += own + "->";
+  std::size_t nextIndex = 0, nextOwn = 0;
+  Sizes made;
+  for (std::size_t d = 0; d < i.shape.sizes.size(); ++d) {
+    char letter = 0;
+    std::int64_t size = 0;
+    if (!contains(offset, d)) {
+      if (nextIndex >= index.size()) unsupported(i, "more dimensions than the indices have");
+      letter = index[nextIndex];
+      size = c.indexSizes[nextIndex++];
+    } else {
+      while (nextOwn < sizes.size() &&
+             (contains(c.collapsed, nextOwn) || contains(c.batching, nextOwn)))
+        ++nextOwn;
+      if (nextOwn >= sizes.size()) unsupported(i, "more dimensions than the operand has");
+      size = window[nextOwn];
+      if (size == sizes[nextOwn] && (size != 1 || !contains(c.map, nextOwn))) letter = own[nextOwn];
+      ++nextOwn;
+    }
+    if (size != i.shape.sizes[d]) unsupported(i, "a shape that its operands do not make");
+    if (letter == 0) continue;  // one of those a coordinate chooses
+    if (seen.find(letter) == std::string::npos)
+      unsupported(i, "a gather of the same for several indices");
+    equation += letter;
+    made.push_back(size);
+  }
+  const std::string y = graph.emit("einsum", operands, {{"equation", quotedJson(equation)}}, made);
+  return nodeValue(i.shape, view(y, i.shape.sizes));
+}
+
+Value Lowering::computedScatter(const Instruction& i, const Value& target, const Value& updates,
+                                const Coordinates& c, const Sizes& window, bool replaces) {
+  const Sizes &sizes = target.shape.sizes, &own = updates.shape.sizes;
+  std::int64_t count = 1;
+  for (const std::int64_t n : c.indexSizes) count *= n;
+  const Attribute* unique = i.attribute("unique_indices");
+  if (replaces && count != 1 && (unique == nullptr || unique->value != "true"))
+    unsupported(i, "a scatter that replaces elements at indices that may be equal");
+  if (c.indexSizes.size() + sizes.size() > kLetters.size())
+    unsupported(i, "more than 52 dimensions");
+  expectShape(i, sizes);
+  const std::string index(kLetters.substr(0, c.indexSizes.size()));
+  std::string result(kLetters.substr(c.indexSizes.size(), sizes.size()));
+  for (std::size_t k = 0; k < c.batching.size(); ++k)
+    result[z(c.batching[k])] = index[z(c.indexBatching[k])];
+  std::vector<std::string> operands;
+  std::string equation, whole;
+  for (std::size_t k = 0; k < c.map.size(); ++k) {
+    const std::size_t d = z(c.map[k]);
+    if (!contains(c.collapsed, d))
+      unsupported(i, "a scatter of windows at places that are computed");
+    limitPosition(c.values[k], sizes[d]);
+    operands.push_back(positionRows(c.values[k], sizes[d], false));
+    equation += index + result[d] + ",";
+  }
+  // The updates' dimensions: of the indices, or of the operand.
+  std::size_t nextIndex = 0, nextOwn = 0;
+  for (std::size_t d = 0; d < own.size(); ++d) {
+    if (!contains(window, d)) {
+      if (nextIndex >= index.size() || own[d] != c.indexSizes[nextIndex])
+        unsupported(i, "updates and indices of different sizes");
+      whole += index[nextIndex++];
+      continue;
+    }
+    while (nextOwn < sizes.size() &&
+           (contains(c.collapsed, nextOwn) || contains(c.batching, nextOwn)))
+      ++nextOwn;
+    if (nextOwn >= sizes.size() || own[d] != sizes[nextOwn])
+      unsupported(i, "windows that do not fill the operand");
+    whole += result[nextOwn++];
+  }
+  if (nextIndex != index.size()) unsupported(i, "fewer dimensions than the indices");
+  const auto summed = [&](const std::string& what) {
+    std::vector<std::string> all = operands;
+    all.push_back(what);
+    return graph.emit("einsum", all, {{"equation", quotedJson(equation + whole + "->" + result)}},
+                      sizes);
+  };
+  const std::string added = summed(node(updates));
+  const bool zero = target.isUniform() && shared_.scalars.is(target.table->values[0], 0);
+  if (zero) return nodeValue(i.shape, added);
+  std::string old = node(target);
+  if (replaces) {
+    const std::string covered = summed(graph.constant(own, false, "1", Known::kPositive));
+    old = binary("mul", old, oneMinus(covered), sizes);
+  }
+  return nodeValue(i.shape, binary("add", old, added, sizes));
+}
+
+}  // namespace shardproof::hlo

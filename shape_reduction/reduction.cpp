@@ -211,9 +211,8 @@ class Reducer {
         mostVariables_ = std::max(mostVariables_, std::max(1, variables_[c]));
         if (absolute_[c]) reducesAbsolute_ = true;
       }
-      // In numbers inputs may repeat in any way. As many of each value: were nearly all positions
-      // the same, normalisations would leave next to nothing of a difference.
-      const bool even = options_.numbersOnly && !absolute_[c] && !lookedUp_[c];
+      const bool even =
+          options_.numbersOnly && options_.evenShares && !absolute_[c] && !lookedUp_[c];
       const std::int64_t share = even ? size / count : 1;
       for (std::int64_t e = 0; e < count; ++e) {
         elements.position.push_back(lo + e * share);

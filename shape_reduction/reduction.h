@@ -27,6 +27,9 @@ struct ReductionOptions {
   // often as it likes, so each piece keeps one position and, where it has more, one that stands for
   // all others.
   bool numbersOnly = false;
+  // With numbersOnly: the positions kept stand for as many others each. Were nearly all the same,
+  // normalisations would leave next to nothing of a difference that passes many of them.
+  bool evenShares = false;
   // With numbersOnly: positions kept apart where the absolute position matters and is not kept.
   int absoluteApart = 2;
   // Dimensions whose absolute position matters (causal masks) keep their full size: needed to

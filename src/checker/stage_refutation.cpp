@@ -66,7 +66,7 @@ bool StageChecker::refuteOn(const ReductionOptions& options) {
 void StageChecker::evaluateEndToEnd() {
   Stopwatch watch(outcome_.seconds["refute"]);
   ReductionOptions options;
-  options.numbersOnly = options.knownInputs = true;
+  options.numbersOnly = options.evenShares = options.knownInputs = true;
   reduceAgain(options);
   std::optional<Trial> trial = searchClaims();
   outcome_.reason = kNoDifferenceFound;
@@ -108,7 +108,7 @@ void StageChecker::evaluateEndToEnd() {
 // representative share a row. All else is as at full size.
 bool StageChecker::differsUnderAnotherMask(ReductionOptions options) {
   constexpr int kFiner = 5;
-  options.numbersOnly = true;
+  options.numbersOnly = options.evenShares = true;
   options.absoluteApart = kFiner;
   const std::set<std::int32_t> before = differing_;
   try {

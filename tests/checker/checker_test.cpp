@@ -150,7 +150,7 @@ TEST(Checker, CounterexamplesAreOfTheFullSize) {
   ASSERT_EQ(outcome.verdict, StageVerdict::kRefuted);
   const auto values = assignmentOf(outcome);
   ASSERT_EQ(values.size(), 2u);
-  const double sum = 2048 * values.at("x[0]") + 2048 * values.at("x[2048]");
+  const double sum = values.at("x[0]") + 4095 * values.at("x[1]");
   EXPECT_DOUBLE_EQ(outcome.counterexample->logical, sum);
   EXPECT_NEAR(outcome.counterexample->parallel, sum / 4096, 1e-12);
   EXPECT_EQ(outcome.counterexample->element, "o[]");

@@ -144,6 +144,20 @@ CASES = {
         LOOKED_UP.replace("%ids", "%safe").join([SAFE, choice("GT", "s32", "%ids", "0", "%rows")]), {NOT_EQUIVALENT}),
 }
 
+# Each device moves the indices by its own number before all have those of all: what comes from the second one is moved by 1.
+SHIFTED = """  %pid = u32[] partition-id()
+  %own = s32[] convert(%pid)
+  %owns = s32[4] broadcast(%own), dimensions={}
+  %shifted = s32[4] add(%ids, %owns)
+  %all = s32[8] all-gather(%shifted), channel_id=1, replica_groups={{0,1}}, dimensions={0}, use_global_device_ids=true
+  %second = s32[4] slice(%all), slice={[4:8]}
+"""
+ROWS = LOOKED_UP.replace("%rows =", "ROOT %y =")
+CASES["indices that each device moved"] = (
+    ROWS, SHIFTED + MOVED + "  %back = s32[4] subtract(%second, %owns)\n" + ROWS.replace("%ids", "%back"), {NOT_EQUIVALENT})
+CASES["indices that the second device moved"] = (
+    ROWS, SHIFTED + MOVED + "  %back = s32[4] subtract(%second, %ones)\n" + ROWS.replace("%ids", "%back"), {EQUIVALENT, UNDECIDED})
+
 
 def program(body, devices):
     header = "HloModule jit_f" + (f", num_partitions={devices}" if devices > 1 else "")

@@ -309,14 +309,16 @@ int runVerify(Arguments arguments) {
 
 void addInferOption(CLI::App* command, Infer& infer) {
   command
-      ->add_option("--infer", infer,
-                   "Lemmas about local tensors that the plan's lineage leaves out, found by "
-                   "executing a small image of it: auto (where it says little, or not enough), "
-                   "always, never")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, Infer>{
-              {"auto", Infer::kAuto}, {"always", Infer::kAlways}, {"never", Infer::kNever}},
-          CLI::ignore_case))
+      ->add_option_function<std::string>(
+          "--infer",
+          [&infer](const std::string& when) {
+            infer = when == "always"  ? Infer::kAlways
+                    : when == "never" ? Infer::kNever
+                                      : Infer::kAuto;
+          },
+          "Lemmas about local tensors that the plan's lineage leaves out, found by executing a "
+          "small image of it: auto (where it says little, or not enough), always, never")
+      ->check(CLI::IsMember({"auto", "always", "never"}))
       ->default_str("auto")
       ->type_name("WHEN");
 }

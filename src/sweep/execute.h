@@ -15,9 +15,9 @@ namespace shardproof::sweep {
 struct ExecuteOptions {
   VerifyOptions verify;  // without a store: each process opens the cache itself
   Infer infer = Infer::kAuto;
-  std::string cache;     // file
-  std::string prefix;    // files that are made are called PREFIX.model.json, PREFIX.plan.json
-  bool keep = false;     // they stay, and PREFIX.report.json with them
+  std::string cache;   // file
+  std::string prefix;  // files that are made are called PREFIX.model.json, PREFIX.plan.json
+  bool keep = false;   // they stay, and PREFIX.report.json with them
 };
 
 struct Executed {

@@ -119,7 +119,7 @@ void defineElementwise(DefinitionTable& table) {
       {"floor", Function::kFloor},   {"ceil", Function::kCeil},  {"round", Function::kRound},
       {"trunc", Function::kTruncate}};
   for (const auto& [name, f] : opaque)
-    table.add(name, [f](const auto& n, std::size_t, Index i) { return n.in(0, i).apply(f); });
+    table.add(name, [g = f](const auto& n, std::size_t, Index i) { return n.in(0, i).apply(g); });
   unary(
       table, "silu", [](auto x, const auto&) { return x * x.apply(Function::kSigmoid); },
       [](auto x, const auto&) {

@@ -1,6 +1,6 @@
 """Llama-3 at full size, FSDP2 x tensor, sequence and loss parallel: from the step to the verdict, with times.
 
-usage: PYTHONPATH=python:examples/torch python benchmarks/pytorch/llama3.py [--size 8B|70B|405B] [--mesh dp=32,tp=8] [--layers N] [--ranks classes|all]
+usage: PYTHONPATH=python:examples/torch python benchmarks/pytorch/llama3.py [--size 8B|70B|405B] [--mesh dp=32,tp=8] [--layers N] [--ranks classes|all] [--jobs N]
 """
 
 import argparse
@@ -24,6 +24,7 @@ def main():
     parser.add_argument("--mesh", default="dp=32,tp=8")
     parser.add_argument("--layers", type=int)
     parser.add_argument("--ranks", default="classes")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--keep")
     options = parser.parse_args()
     config = SIZES[options.size]
@@ -40,7 +41,7 @@ def main():
         return train(world, model, *batch(world, config, 2 * mesh.sizes["dp"], dp=0), loss_is_parallel=True)
 
     start = time.monotonic()
-    captured = sp.capture(llama3, mesh=options.mesh, ranks=options.ranks)
+    captured = sp.capture(llama3, mesh=options.mesh, ranks=options.ranks, jobs=options.jobs)
     print(f"recorded {len(captured.recorded)} of {mesh.world} ranks and one device in {captured.seconds:.1f} s", flush=True)
     import tempfile
 

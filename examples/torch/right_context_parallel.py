@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from megatron import GatherSequence
+from megatron_parallel import GatherSequence
 from models import RMSNorm, rotary_table, rotate
 from torch import nn
 

@@ -1,7 +1,7 @@
 """Megatron style by hand: column, row, vocabulary-parallel embedding and loss; clipping by the norm over tp."""
 
-import megatron
-from megatron import single  # noqa: F401
+import megatron_parallel as megatron
+from megatron_parallel import single  # noqa: F401
 
 MESH, EXPECT = {"tp": 2}, "EQUIVALENT"
 

@@ -2,7 +2,7 @@
 
 import torch
 import torch.nn.functional as F
-from megatron import ColumnParallel, CopyToGroup, ReduceFromGroup  # noqa: F401
+from megatron_parallel import ColumnParallel, CopyToGroup, ReduceFromGroup  # noqa: F401
 from models import MLP
 from torch import nn
 

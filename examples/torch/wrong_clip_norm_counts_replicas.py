@@ -1,9 +1,9 @@
 """Replicated parameters are counted on every tp rank in the gradient norm (C3: NeMo-RL 3788)."""
 
-import megatron
-from megatron import single  # noqa: F401
+import megatron_parallel as megatron
+from megatron_parallel import single  # noqa: F401
 
-MESH, EXPECT, NAMES = {"tp": 2}, "NOT EQUIVALENT", "megatron.py"
+MESH, EXPECT, NAMES = {"tp": 2}, "NOT EQUIVALENT", "megatron_parallel.py"
 
 
 def step(world):

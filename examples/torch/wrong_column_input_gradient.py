@@ -1,9 +1,9 @@
 """Column-parallel layers do not sum their input's gradient over tp: below them every rank has its own share (B4: torchtitan 4054)."""
 
-import megatron
-from megatron import single  # noqa: F401
+import megatron_parallel as megatron
+from megatron_parallel import single  # noqa: F401
 
-MESH, EXPECT, NAMES = {"tp": 2}, "NOT EQUIVALENT", "megatron.py"
+MESH, EXPECT, NAMES = {"tp": 2}, "NOT EQUIVALENT", "megatron_parallel.py"
 
 
 def step(world):

@@ -1,7 +1,7 @@
 """Sequence parallel by hand: the norms' weight gradients, each from a part of the sequence, are not summed over tp (G1: Megatron 1446)."""
 
-import megatron
-from megatron import single  # noqa: F401
+import megatron_parallel as megatron
+from megatron_parallel import single  # noqa: F401
 
 MESH, EXPECT, NAMES = {"tp": 2}, "NOT EQUIVALENT", "norm"
 

@@ -1,7 +1,7 @@
 """Vocabulary-parallel embedding whose windows are off by one: the first token is on no rank."""
 
-import megatron
-from megatron import single  # noqa: F401
+import megatron_parallel as megatron
+from megatron_parallel import single  # noqa: F401
 
 MESH, EXPECT, NAMES = {"tp": 2}, "NOT EQUIVALENT", "tok_embeddings"
 

@@ -72,3 +72,9 @@ def _places(defect: dict[str, Any]) -> list[str]:
 
     walk(defect)
     return list(dict.fromkeys(found))
+
+
+def main() -> None:
+    """The command `shardproof` of an environment: becomes the program that is installed with this package."""
+    program = Path(__file__).parent / "bin" / "shardproof"
+    os.execv(program, ["shardproof", *sys.argv[1:]])

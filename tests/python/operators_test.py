@@ -13,7 +13,6 @@ from unittest import mock
 import numpy
 import torch
 import torch.nn.functional as F
-
 from shardproof import find_program
 from shardproof.torch import capture, numeric
 from shardproof.torch.aten import table
@@ -50,13 +49,15 @@ UNARY = {
     "index_put": lambda x: x.index_put((torch.tensor([1]),), torch.tensor(4.0)), "complex": lambda x: torch.view_as_real(torch.view_as_complex(x.reshape(3, 2, 2)) * torch.polar(torch.ones(2), torch.tensor([0.3, 0.7]))).flatten(1), "addcmul": lambda x: torch.addcmul(x, x, x, value=0.3), "addcdiv": lambda x: torch.addcdiv(x, x, positive(x), value=-2), "lerp": lambda x: torch.lerp(x, x * 2, 0.3),
     "log1p": lambda x: torch.log1p(positive(x)), "expm1": torch.expm1, "log2": lambda x: torch.log2(positive(x)), "exp2": torch.exp2, "softplus": F.softplus, "elu": F.elu, "mish": F.mish,
     "hidden": lambda x: F.softmax(x[:, :3].masked_fill(torch.ones(3, 3).triu(1).bool(), -math.inf), -1), "threshold": lambda x: A.threshold_backward(x, x, 0),
+    "sin": torch.sin, "cos": torch.cos, "erf": torch.erf, "erfc": torch.erfc, "floor": lambda x: torch.floor(x * 3), "ceil": lambda x: torch.ceil(x * 3), "round": lambda x: torch.round(x * 3),
+    "trunc": lambda x: torch.trunc(x * 3), "unscaled": lambda x: _unscaled(x), "patches": lambda x: x.reshape(3, 2, 2)[:, 1:].transpose(1, 2).unflatten(1, (2, 1)).permute(0, 3, 1, 2).flatten(1) * 2,
 }
 BINARY = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": lambda a, b: a / positive(b), "maximum": torch.maximum, "minimum": torch.minimum, "matmul": lambda a, b: a @ b.T, "bmm": lambda a, b: torch.bmm(a[None], b.T[None]),
     "mv": lambda a, b: torch.mv(a, b[0]), "dot": lambda a, b: torch.dot(a[0], b[0]), "addmm": lambda a, b: torch.addmm(a[:, :3], a, b.T, beta=0.5, alpha=2), "mse": F.mse_loss, "mse_sum": lambda a, b: F.mse_loss(a, b, reduction="sum"),
     "layer_norm": lambda a, b: F.layer_norm(a, (4,), b[0], b[1]), "rms_norm": lambda a, b: F.rms_norm(a, (4,), b[0], 1e-5), "where": lambda a, b: torch.where(a > b, a, b), "foreach": lambda a, b: sum(torch._foreach_mul([a, b], [b, a])),
     "fused_rms_norm": lambda a, b: A._fused_rms_norm(a, [4], b[0], 1e-5)[0], "foreach_zero": lambda a, b: _foreach_writes(a, b),
-    "foreach_norm": lambda a, b: torch.stack(torch._foreach_norm([a, b])), "copy": lambda a, b: a.clone().copy_(b[0]) + a, "smooth_l1": F.smooth_l1_loss, "huber": F.huber_loss, "baddbmm": lambda a, b: torch.baddbmm(a[None, :, :3], a[None], b.T[None]),
+    "bilinear": lambda a, b: F.bilinear(a, b, torch.stack([a.T @ b, b.T @ a])), "foreach_norm": lambda a, b: torch.stack(torch._foreach_norm([a, b])), "copy": lambda a, b: a.clone().copy_(b[0]) + a, "smooth_l1": F.smooth_l1_loss, "huber": F.huber_loss, "baddbmm": lambda a, b: torch.baddbmm(a[None, :, :3], a[None], b.T[None]),
 }
 
 
@@ -155,6 +156,12 @@ def _weight_norm(world):
     _give(world, "weight_norm", torch._weight_norm(v, gain, 0), [v, gain])
     ids, rows = world.input("padded ids", (3, 2), torch.long, high=6), world.input("padded rows", (6, 4)).requires_grad_()
     _give(world, "padded", F.embedding(ids, rows, padding_idx=2), [rows])
+    for name, starts, options in (("bags", [0, 2, 4], {"mode": "sum"}), ("uneven_bags", [0, 1, 4], {"mode": "mean"}), ("weighed_bags", [0, 3, 4], {"mode": "sum", "weighted": True})):
+        ids, rows = world.input(f"{name} ids", (6,), torch.long, high=5), world.input(f"{name} rows", (5, 3)).requires_grad_()
+        weights = world.input(f"{name} weights", (6,)) if options.pop("weighted", False) else None
+        _give(world, name, F.embedding_bag(ids, rows, torch.tensor(starts), per_sample_weights=weights, **options), [rows])
+    ids, rows = world.input("frozen bags ids", (6,), torch.long, high=5), world.input("frozen bags rows", (5, 3))
+    _give(world, "frozen bags", F.embedding_bag(ids, rows, torch.tensor([0, 3]), mode="sum"), [])
     a, b = world.input("kl a", S).requires_grad_(), world.input("kl b", S).requires_grad_()
     _give(world, "kl", F.kl_div(a, F.softmax(b, -1), reduction="batchmean"), [a, b])
 
@@ -195,7 +202,15 @@ def _masks(world):
     world.output("counted", (torch.where(pad, labels, -100) != -100).sum().to(x.dtype) + x.detach().sum(), mean=())
 
 
-WITHOUT_GRADIENT: set = set()
+def _unscaled(x):
+    """What a gradient scaler does."""
+    scale, tracker, found, y = torch.tensor(8.0), torch.tensor(1, dtype=torch.int32), torch.tensor(0.0), x.detach().clone()
+    A._amp_foreach_non_finite_check_and_unscale_([y], found, torch.tensor(0.125))
+    A._amp_update_scale_(scale, tracker, found, 2.0, 0.5, 2)
+    return y * scale + found
+
+
+WITHOUT_GRADIENT: set = {"floor", "ceil", "round", "trunc"}  # 0 everywhere
 
 
 def _give(world, name, out, given):

@@ -1,21 +1,25 @@
 """The recorder fails closed: what it does not know makes an error, never a verdict; views and in-place writes; scripts."""
 
+import io
+import math
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 import unittest
+from math import sqrt
 
 import shardproof.torch as sp
 import torch
 import torch.distributed as dist
+import torch.distributed.nn
 import torch.nn.functional as F
 from models import MLP
 from shardproof.torch.boxes import NoPlace, locate
+from shardproof.torch.geometry import contiguous
 from shardproof.torch.marks import Mark, Placement
 from shardproof.torch.mesh import Mesh
-from shardproof.torch.storage import contiguous
 from shardproof.torch.values import Filled
 
 MESH = {"dp": 2}
@@ -35,6 +39,13 @@ def train(world, change, shard={"dp": 0}):
     return loss
 
 
+def train_alone(world):
+    model = torch.nn.Linear(4, 4, bias=False)
+    x = world.input("x", (8, 4), shard={"dp": 0})
+    world.parameters(model)
+    return torch.autograd.grad(model(x).square().mean(), model.weight)[0]
+
+
 class FailClosed(unittest.TestCase):
     def refuse(self, change, text):
         with self.assertRaises(sp.CaptureError) as caught:
@@ -43,9 +54,10 @@ class FailClosed(unittest.TestCase):
 
     def test_an_operator_without_line_poisons_what_it_writes(self):
         def change(world, model):
-            model.up.weight.grad.erfinv_()
+            grad = model.up.weight.grad
+            torch.linalg.inv_ex(grad[:16], out=(grad[16:], torch.zeros((), dtype=torch.int32)))
 
-        self.refuse(change, "erf_inv")
+        self.refuse(change, "no line in the table of operators")
 
     def test_sorting_long_rows_is_not_followed(self):
         def change(world, model):
@@ -60,13 +72,18 @@ class FailClosed(unittest.TestCase):
 
         self.refuse(change, "labels of which some do not count")
 
-    def test_unused_parameters(self):
-        def change(world, model):
-            wrapped = torch.nn.parallel.DistributedDataParallel(torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]), find_unused_parameters=True)
-            wrapped.module[0](torch.ones(1, 2)).sum().backward()
+    def test_ranks_that_use_other_parameters(self):
+        def step(world):
+            model = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)])
+            world.parameters(model)
+            wrapped = model if world.single else torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+            chosen = (wrapped if world.single else wrapped.module)[world.rank]
+            if not world.single:
+                wrapped.module.forward = chosen.forward
+            (chosen if world.single else wrapped)(world.input("x", (2, 2), shard={"dp": 0})).sum().backward()
 
-        with self.assertRaises(NotImplementedError):
-            sp.capture(lambda world: train(world, change), mesh=MESH)
+        with self.assertRaisesRegex(sp.CaptureError, "do not use the same parameters"):
+            sp.capture(step, mesh=MESH)
 
     def test_uninitialised_memory(self):
         def change(world, model):
@@ -82,11 +99,119 @@ class FailClosed(unittest.TestCase):
 
         self.refuse(change, "never written")
 
-    def test_random_numbers_in_the_step(self):
+    def test_random_numbers_that_depend_on_data(self):
         def change(world, model):
-            model.up.weight.grad.add_(torch.randn(32, 16))
+            model.up.weight.grad.add_(torch.bernoulli(torch.sigmoid(model.up.weight.grad)))
 
-        self.refuse(change, "random")
+        self.refuse(change, "random numbers that depend on data")
+
+    def test_an_opaque_function(self):
+        def change(world, model, rate=0.1, part=False):
+            grad = model.up.weight.grad
+            u, _, v = torch.linalg.svd(grad[:16] if part and not world.single else grad, full_matrices=False)
+            new = (u @ v) * (0.1 if world.single else rate)
+            model.up.weight.grad = torch.cat([new, grad[16:]]) if len(new) < len(grad) else new
+
+        report = sp.assert_equivalent(lambda world: train(world, change), mesh=MESH)
+        self.assertTrue(any("_linalg_svd" in a and "nothing else is known" in a for a in report.assumptions), report.assumptions)
+        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: train(world, lambda w, m: change(w, m, 0.2)), mesh=MESH).verdict)
+        self.refuse(lambda w, m: change(w, m, 0.1, True), "nothing can be said of parts")
+        with self.assertRaisesRegex(sp.CaptureError, "strict: nothing is known of"):
+            sp.verify(lambda world: train(world, change), mesh=MESH, strict=True)
+
+    def test_opaque_functions_that_differ_in_what_is_no_tensor(self):
+        def step(world):
+            x = world.input("x", (4, 4))
+            world.output("result", torch.special.polygamma(1, x) - torch.special.polygamma(2, x), mean=())
+
+        def swapped(world):
+            x = world.input("x", (4, 4))
+            one, two = (1, 2) if world.single else (2, 1)
+            world.output("result", torch.special.polygamma(one, x) - torch.special.polygamma(two, x), mean=())
+
+        sp.assert_equivalent(step, mesh={"tp": 2})
+        with self.assertRaisesRegex(sp.CaptureError, "does not call there"):
+            sp.verify(swapped, mesh={"tp": 2})
+
+    def test_an_opaque_function_of_other_arguments(self):
+        """What is not reduced goes into it: that its arguments differ does not show that its results do."""
+
+        def step(world):
+            grad = train_alone(world)
+            if not world.single:
+                dist.all_reduce(grad)
+            world.output("result", torch.linalg.svd(grad, full_matrices=False)[1], mean=())
+
+        self.assertEqual("UNDECIDED", sp.verify(step, mesh=MESH).verdict)
+
+    def dropout(self, seed=None, place="out"):
+        """A column- and a row-parallel layer with dropout between or behind them; seed: of the generator that draws, from the rank."""
+
+        def step(world):
+            n = world.sizes["tp"]
+            model = torch.nn.Module()
+            model.up, model.down = torch.nn.Linear(8, 16 // n, bias=False), torch.nn.Linear(16 // n, 8, bias=False)
+            world.parameters(model, shard={"up.weight": {"tp": 0}, "down.weight": {"tp": 1}})
+            x, y = (world.input(name, (4, 8)) for name in "xy")
+            hidden = torch.relu(model.up(x))
+            with torch.random.fork_rng(devices=[]):
+                if seed is not None:
+                    torch.manual_seed(seed(world.rank))
+                if place == "hidden":
+                    hidden = F.dropout(hidden, 0.1)
+            out = model.down(hidden)
+            if not world.single:
+                out = torch.distributed.nn.functional.all_reduce(out)
+            with torch.random.fork_rng(devices=[]):
+                if seed is not None:
+                    torch.manual_seed(seed(world.rank))
+                if place == "out":
+                    out = F.dropout(out, 0.1)
+            world.output("loss", F.mse_loss(out, y), mean=())
+
+        return sp.verify(step, mesh={"tp": 2})
+
+    def test_dropout_is_by_position(self):
+        same, other = (lambda rank: 7), (lambda rank: 7 + rank)
+        for seed, place, verdict in ((same, "out", "EQUIVALENT"), (other, "out", "NOT EQUIVALENT"), (same, "hidden", "NOT EQUIVALENT"), (other, "hidden", "EQUIVALENT")):
+            with self.subTest(place=place, seeds=[seed(0), seed(1)]):
+                report = self.dropout(seed, place)
+                self.assertEqual(verdict, report.verdict, str(report))
+                if verdict == "NOT EQUIVALENT":
+                    self.assertEqual("random", report.defects[0].kind)
+                self.assertEqual(place == "hidden" and verdict == "EQUIVALENT", any("at the same positions" in a for a in report.assumptions))
+
+    def test_dropout_of_data_parallel_ranks_with_one_seed_is_said(self):
+        def step(world):
+            torch.manual_seed(1)
+            model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1))
+            wrapped = model if world.single else torch.nn.parallel.DistributedDataParallel(model)
+            loss = F.mse_loss(wrapped(world.input("x", (8, 8), shard={"dp": 0})), world.input("y", (8, 8), shard={"dp": 0}))
+            loss.backward()
+            return loss
+
+        report = sp.assert_equivalent(step, mesh=MESH)
+        self.assertTrue(any("one seed" in a for a in report.assumptions))
+
+    def test_random_numbers_of_ranks_only(self):
+        def change(world, model):
+            if not world.single:
+                model.up.weight.grad.add_(torch.randn_like(model.up.weight.grad))
+
+        self.refuse(change, "random numbers that the single device does not draw")
+
+    def test_a_script_for_gpus(self):
+        def step(world):
+            torch.cuda.set_device(world.rank)
+            model = torch.nn.Linear(8, 8, device=torch.device("cuda", world.rank)).cuda()
+            wrapped = model if world.single else torch.nn.parallel.DistributedDataParallel(model, device_ids=[world.rank])
+            with torch.cuda.stream(torch.cuda.Stream()):
+                loss = wrapped(world.input("x", (8, 8), shard={"dp": 0}).to("cuda", non_blocking=True)).square().mean()
+            torch.cuda.synchronize()
+            loss.backward()
+            return loss
+
+        sp.assert_equivalent(step, mesh=MESH)
 
     def test_a_number_that_depends_on_data_goes_nowhere(self):
         def change(world, model):
@@ -101,6 +226,43 @@ class FailClosed(unittest.TestCase):
 
         with self.assertRaisesRegex(RuntimeError, "depends on data"):
             sp.capture(lambda world: train(world, change), mesh=MESH)
+
+    def test_a_branch_on_a_number_that_depends_on_data(self):
+        """Not-a-number would be compared silently, and one branch taken on both sides."""
+        branches = {
+            "item": lambda norm: norm.item() > 1.0, "square root": lambda norm: math.sqrt(norm.item()) > 1.0, "sum": lambda norm: sum([norm.item(), 1.0]) >= 2, "float": lambda norm: float(norm) > 1,
+            "minimum": lambda norm: min(1.0, 1.0 / (norm.item() + 1e-6)) < 1, "int": lambda norm: int(norm) > 1, "list": lambda norm: norm.reshape(1).tolist()[0] > 1, "truth": lambda norm: bool(norm.item()),
+            "round": lambda norm: round(norm.item(), 2) > 1, "imported": lambda norm: sqrt(norm.item()) > 1,
+        }
+        for name, branch in branches.items():
+            with self.subTest(name):
+                def change(world, model, branch=branch):
+                    if branch(model.up.weight.grad.norm()):
+                        model.up.weight.grad.mul_(0.5)
+
+                self.refuse(change, "depends on data")
+
+    def test_a_number_that_depends_on_data_times_a_tensor(self):
+        self.refuse(lambda world, model: model.up.weight.grad.copy_(model.up.weight.grad.sum().item() * model.up.weight.grad), "depends on data")
+
+    def test_a_number_that_depends_on_data_is_printed(self):
+        def change(world, model):
+            loss = model.up.weight.grad.sum().item()
+            if not math.isfinite(loss) or math.isnan(loss):
+                raise SystemExit("the loss is no number")
+            print(f"{loss:.3f} {loss + 1} {math.exp(loss)} {round(loss, 3)} %.2f" % loss, file=io.StringIO())
+
+        sp.assert_equivalent(lambda world: train(world, change), mesh=MESH)
+        self.assertNotIn("item", vars(torch.Tensor))
+
+    def test_an_embedding_whose_gradient_counts_the_batch(self):
+        def step(world):
+            model = torch.nn.Embedding(8, 4, scale_grad_by_freq=True)
+            world.parameters(model)
+            model(world.input("t", (4,), torch.long, shard={"dp": 0}, high=8)).square().sum().backward()
+
+        with self.assertRaisesRegex(sp.CaptureError, "scale_grad_by_freq"):
+            sp.capture(step, mesh=MESH)
 
     def test_an_output_that_the_ranks_lack(self):
         def change(world, model):
@@ -136,8 +298,55 @@ class FailClosed(unittest.TestCase):
                     work.wait()
                 model.up.weight.grad.mul_(0.5)
 
-        self.refuse(change, "asynchronous allreduce is read before its wait")
+        self.refuse(change, "asynchronous allreduce still writes is written before its wait")
         sp.assert_equivalent(lambda world: train(world, lambda w, m: change(w, m, True)), mesh=MESH)
+
+    def test_a_result_read_before_its_wait_is_a_defect(self):
+        def change(world, model, wait=False):
+            if not world.single:
+                work = dist.all_reduce(model.up.weight.grad, async_op=True)
+                if wait:
+                    work.wait()
+                model.up.weight.grad = model.up.weight.grad * 0.5
+
+        self.refuse(change, "asynchronous allreduce is read before its wait")
+        report = sp.verify(lambda world: train(world, change), mesh=MESH)
+        self.assertEqual(("NOT EQUIVALENT", "async"), (report.verdict, report.defects[0].kind))
+        self.assertIn("recorder_test.py", report.defects[0].places[0])
+        sp.assert_equivalent(lambda world: train(world, lambda w, m: change(w, m, True)), mesh=MESH)
+
+    def test_a_write_to_what_is_being_sent_is_a_defect(self):
+        def change(world, model, wait=False):
+            if not world.single:
+                sent, got = model.up.weight.grad / 2, torch.empty(2, *model.up.weight.shape)
+                work = dist.all_gather_into_tensor(got, sent, async_op=True)
+                if wait:
+                    work.wait()
+                sent.zero_()
+                work.wait()
+                model.up.weight.grad = got.sum(0)
+
+        report = sp.verify(lambda world: train(world, change), mesh=MESH)
+        self.assertEqual(("NOT EQUIVALENT", "async"), (report.verdict, report.defects[0].kind))
+        self.assertIn("still sends is written", report.defects[0].text)
+        sp.assert_equivalent(lambda world: train(world, lambda w, m: change(w, m, True)), mesh=MESH)
+
+    def test_methods_of_the_group(self):
+        """They say themselves how they reduce, whatever the call before did, and have to be waited for."""
+        def change(world, model, wait=True, factor=2):
+            if not world.single:
+                group = world.group("dp")
+                dist.all_reduce(torch.ones(4), op=dist.ReduceOp.MAX, group=group)
+                work = group.allreduce([model.up.weight.grad])
+                if wait:
+                    work.wait()
+                model.up.weight.grad = model.up.weight.grad / factor
+                work.wait()
+
+        sp.assert_equivalent(lambda world: train(world, change), mesh=MESH)
+        for wrong in ({"wait": False}, {"factor": 1}):
+            report = sp.verify(lambda world, wrong=wrong: train(world, lambda w, m: change(w, m, **wrong)), mesh=MESH)
+            self.assertEqual("NOT EQUIVALENT", report.verdict)
 
     def test_another_part_of_a_buffer_that_is_under_way(self):
         def change(world, model):
@@ -187,6 +396,21 @@ class Verdicts(unittest.TestCase):
             grad[::2].mul_(3)
 
         self.assertEqual(self.verdict(change).verdict, "EQUIVALENT")
+
+    def test_pairs_of_equal_labels(self):
+        """labels[:, None] == labels[None] has the same labels on both sides, and not at the same places."""
+        def step(world, pairs=True):
+            model = torch.nn.Linear(8, 4, bias=False)
+            world.parameters(model)
+            x, labels = world.input("x", (6, 8)), world.input("labels", (6,), torch.long, high=3)
+            z = model(x)
+            similar = (labels[:, None] == labels[None]).float() if pairs or world.single else torch.ones(6, 6)
+            loss = (similar * (z @ z.T)).sum() + F.embedding(labels, torch.eye(3)).sum()
+            loss.backward()
+            world.output("loss", loss, mean=())
+
+        sp.assert_equivalent(step, mesh=MESH)
+        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, False), mesh=MESH).verdict)
 
     def test_a_step_that_hangs(self):
         def change(world, model):

@@ -55,19 +55,21 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("script", help="run as __main__; arguments after it are its own")
     parser.add_argument("--mesh", required=True, help="axes and sizes, slowest first: dp=2,tp=4")
     parser.add_argument("--ranks", default="all", help="which ranks are recorded: all, or classes (those along an axis that turns out not to matter are taken to be alike)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many processes record ranks")
+    parser.add_argument("--strict", action="store_true", help="operators of which nothing is known but that they are functions are an error")
     parser.add_argument("--capture", metavar="PREFIX", help="write PREFIX.model.json.gz and PREFIX.plan.json.gz and do not verify")
     parser.add_argument("--verify", metavar="OPTIONS", default="", help="further options of shardproof verify, in one argument")
     options, rest = parser.parse_known_args(argv)
     try:
         step = script_step(options.script, rest)
         if options.capture:
-            done: Capture = capture(step, mesh=Mesh.parse(options.mesh).sizes, ranks=options.ranks)
+            done: Capture = capture(step, mesh=Mesh.parse(options.mesh).sizes, ranks=options.ranks, jobs=options.jobs, strict=options.strict)
             for path in done.write(options.capture):
                 print(path)
             return 0
         from .capture import verify
 
-        report = verify(step, mesh=options.mesh, ranks=options.ranks, arguments=options.verify.split())
+        report = verify(step, mesh=options.mesh, ranks=options.ranks, arguments=options.verify.split(), jobs=options.jobs, strict=options.strict)
     except (CaptureError, ProgramError, ValueError) as e:
         print(f"shardproof.torch: {e}", file=sys.stderr)
         return 2

@@ -6,15 +6,13 @@ Checked with torch 2.13. `require()` is called before anything is recorded.
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import os
 import sys
-from typing import Any, Callable, Iterator, Protocol
+from typing import Any, Callable, Iterator
 
 import torch
 import torch.distributed as dist
-import torch.distributed.device_mesh as device_mesh
 import torch.distributed.distributed_c10d as c10d
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
@@ -26,7 +24,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 __all__ = [
     "AsyncCollectiveTensor", "DTensor", "Partial", "FakeTensor", "FakeTensorMode", "TorchDispatchMode", "_StridedShard", "tree_flatten", "tree_map", "tree_unflatten",
-    "VersionError", "require", "outside", "patched", "fake_group", "group_ranks", "reduction_name", "sequence_number", "current_node", "storage_key", "torch_folder",
+    "VersionError", "require", "outside", "fake_group", "group_ranks", "reduction_name", "sequence_number", "current_node", "storage_key", "plain", "initialising", "random_tracker", "torch_folder", "unfaked", "reducing", "flat_parameters", "set_attribute", "replace_everywhere",
 ]
 
 SUPPORTED = ("2.13",)
@@ -61,19 +59,49 @@ def current_node() -> Any:
     return torch._C._current_autograd_node()  # type: ignore[attr-defined]
 
 
+def plain(t: torch.Tensor) -> torch.Tensor | None:
+    """What a transformation of torch.func has wrapped, where it is the same tensor; None: it stands for several."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(t):
+        if torch._C._functorch.is_batchedtensor(t):
+            return None
+        t = torch._C._functorch.get_unwrapped(t)
+    return t
+
+
+def initialising() -> bool:
+    """Whether torch.nn.init runs."""
+    f: Any = sys._getframe(1)
+    while f is not None:
+        if f.f_code.co_filename == torch.nn.init.__file__:
+            return True
+        f = f.f_back
+    return False
+
+
 def storage_key(t: torch.Tensor) -> int:
     return t.untyped_storage()._cdata
 
 
-# ---- reductions: opaque objects in dispatch, so what was asked for is noted when the options are filled ----
-_last_reduction: list[Any] = [None]
+# ---- reductions: opaque objects in dispatch, so what was asked for is noted when the group is called ----
+_reduction: list[Any] = []
+
+
+@contextlib.contextmanager
+def reducing(args: Any, kwargs: Any) -> Iterator[None]:
+    """A method of a process group is called with these arguments: its options or its operator say how it reduces."""
+    found = [x.reduceOp if hasattr(x, "reduceOp") else x for x in (*args, *kwargs.values()) if hasattr(x, "reduceOp") or isinstance(x, (dist.ReduceOp, dist.ReduceOp.RedOpType))]
+    _reduction.append(found[0] if found else dist.ReduceOp.SUM)
+    try:
+        yield
+    finally:
+        _reduction.pop()
 
 
 def reduction_name() -> tuple[str, float | None]:
-    """The reduction of the collective that is being issued, and the factor of a premultiplied sum."""
-    op = _last_reduction[0]
-    if op is None:
-        return "sum", None
+    """The reduction of the collective that is being issued, and the factor of a premultiplied sum. Raises RuntimeError for one that no method of Python's issues."""
+    if not _reduction:
+        raise RuntimeError("a reduction that C++ issues, of which is not known what it computes")
+    op = _reduction[-1]
     if isinstance(op, dist.ReduceOp.RedOpType):
         return op.name.lower(), None
     state = op.__getstate__()
@@ -83,20 +111,6 @@ def reduction_name() -> tuple[str, float | None]:
         if op == getattr(dist.ReduceOp, name):
             return name.lower(), None
     return str(op), None
-
-
-def _noting(cls: type) -> type:
-    class Options(cls):  # type: ignore[misc, valid-type]
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            _last_reduction[0] = None
-
-        def __setattr__(self, key: str, value: Any) -> None:
-            if key == "reduceOp":
-                _last_reduction[0] = value
-            super().__setattr__(key, value)
-
-    return Options
 
 
 def group_ranks(group: Any) -> tuple[int, ...]:
@@ -109,7 +123,7 @@ def group_ranks(group: Any) -> tuple[int, ...]:
 
 
 # ---- patches that hold while a step is recorded ----
-def _unfaked(f: Callable[..., Any]) -> Callable[..., Any]:
+def unfaked(f: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(f)
     def call(*args: Any, **kwargs: Any) -> Any:
         with outside():
@@ -118,275 +132,32 @@ def _unfaked(f: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _replace_everywhere(old: Any, new: Any, undo: list[tuple[Any, str, Any]]) -> None:
-    """In every module that has imported the object by name."""
+def replace_everywhere(pairs: list[tuple[Any, Any]], undo: list[tuple[Any, str, Any]]) -> None:
+    """Each first object by the second one, in every module that has imported it by name."""
+    new_of = {id(old): (old, new) for old, new in pairs}
     for module in list(sys.modules.values()):
         for name, value in list(getattr(module, "__dict__", {}).items()):
-            if value is old:
+            if id(value) in new_of:
+                old, new = new_of[id(value)]
                 undo.append((module, name, old))
                 setattr(module, name, new)
 
 
-def _set(owner: Any, name: str, value: Any, undo: list[tuple[Any, str, Any]]) -> None:
+def set_attribute(owner: Any, name: str, value: Any, undo: list[tuple[Any, str, Any]]) -> None:
     undo.append((owner, name, owner.__dict__[name] if name in vars(owner) else getattr(owner, name)))
     setattr(owner, name, value)
 
 
-_all_used: list[Any] = []  # models that were wrapped with find_unused_parameters=True
-
-
-def _require_all_used() -> None:
-    for model in _all_used:
-        for name, p in model.module.named_parameters():
-            if p.requires_grad and p.grad is None:
-                raise NotImplementedError(f"shardproof: DistributedDataParallel(find_unused_parameters=True) with a parameter that is not used, {name!r}, is not supported")
-
-
-def _ddp(undo: list[tuple[Any, str, Any]]) -> None:
-    """DistributedDataParallel: no exchange at construction; its own default all-reduce, as a hook whose future is done; no bucket rebuilding (it reads data)."""
-    ddp = torch.nn.parallel.DistributedDataParallel
-    original = ddp.__init__
-    original_register = ddp.register_comm_hook
-
-    class Reducer:
-        def __init__(self, reducer: Any) -> None:
-            self.__dict__["reducer"] = reducer
-
-        def __getattr__(self, name: str) -> Any:
-            return (lambda: False) if name == "_rebuild_buckets" else getattr(self.reducer, name)
-
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        kwargs["init_sync"] = False
-        if kwargs.pop("find_unused_parameters", False):
-            _all_used.append(self)  # which parameters are used is data to the reducer; it makes no difference where all are
-        original(self, *args, **kwargs)
-
-        def average(state: Any, bucket: Any) -> Any:
-            buffer = bucket.buffer()
-            buffer.div_(dist.get_world_size(self.process_group))
-            dist.all_reduce(buffer, group=self.process_group)
-            future: Any = torch.futures.Future()
-            future.set_result(buffer)
-            return future
-
-        average.__annotations__.clear()  # DDP looks at them as types
-        if not isinstance(self.reducer, Reducer):
-            original_register(self, None, average)
-            self.__dict__["_shardproof_default_hook"] = True
-            self.reducer = Reducer(self.reducer)
-
-    def register(self: Any, state: Any, hook: Any) -> None:
-        raise NotImplementedError("shardproof: DistributedDataParallel with a communication hook of its own is not supported")
-
-    _set(ddp, "__init__", init, undo)
-    _set(ddp, "register_comm_hook", register, undo)
-
-
-class Asynchronous(Protocol):
-    """begin: a call is made; end: it was made and is (or is not) to be waited for, under the token that is returned; wait: it was waited for."""
-
-    def begin(self) -> None: ...
-
-    def end(self, pending: bool) -> object: ...
-
-    def wait(self, token: object) -> None: ...
-
-
-class _Pending(dist.Work):
-    """What an asynchronous call returns: the operator's own work, whose wait is noted."""
-
-    def __init__(self, work: Any, token: object, listener: Asynchronous) -> None:
-        super().__init__()
-        self._work, self._token, self._listener = work, token, listener
-
-    def wait(self, *args: Any, **kwargs: Any) -> Any:
-        self._listener.wait(self._token)
-        return self._work.wait(*args, **kwargs)
-
-    def block_current_stream(self, *args: Any, **kwargs: Any) -> Any:
-        self._listener.wait(self._token)
-
-    def is_completed(self) -> bool:
-        return self._work.is_completed()
-
-    def is_success(self) -> bool:
-        return self._work.is_success()
-
-    def get_future(self) -> Any:
-        self._listener.wait(self._token)  # whoever takes the future waits for it in ways that are not seen
-        return self._work.get_future()
-
-
-_ISSUING = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "broadcast", "all_to_all", "all_to_all_single", "reduce", "gather", "scatter",
-            "irecv", "_all_gather_base", "_reduce_scatter_base")
-
-
-def _waits(undo: list[tuple[Any, str, Any]], listener: Asynchronous) -> None:
-    """Asynchronous calls give a work of ours, so that what is read before its wait is known."""
-    for name in _ISSUING:
-        original = getattr(c10d, name, None)
-        if original is None:
-            continue
-
-        def call(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
-            listener.begin()
-            work: Any = None
-            try:
-                work = _original(*args, **kwargs)
-            finally:
-                pending = isinstance(work, dist.Work)
-                token = listener.end(pending)
-            return _Pending(work, token, listener) if pending else work
-
-        _replace_everywhere(original, functools.wraps(original)(call), undo)
-
-
-def _shape_propagation(undo: list[tuple[Any, str, Any]], quiet: Callable[[], Any]) -> None:
-    """DTensor finds the shapes of results by running operators on tensors of its own: no part of the program."""
-    from torch.distributed.tensor._sharding_prop import ShardingPropagator
-
-    for name in ("_propagate_tensor_meta_non_cached", "_propagate_tensor_meta"):
-        if name in vars(ShardingPropagator):
-            original = vars(ShardingPropagator)[name]
-
-            def propagate(self: Any, *args: Any, _original: Any = original, **kwargs: Any) -> Any:
-                with quiet():
-                    return _original(self, *args, **kwargs)
-
-            _set(ShardingPropagator, name, propagate, undo)
-
-
-class MissingMetadata(RuntimeError):
-    """A pipeline's stage asks another rank for the shapes of its inputs, and that rank was not run yet. peer: that rank."""
-
-    def __init__(self, source: int, target: int, peer: int) -> None:
-        super().__init__(f"pipeline stage {target} waits for the shapes that stage {source} on rank {peer} sends, which never comes")
-        self.peer = peer
-
-
-Mailbox = dict[Any, Any]  # what ranks have told others while they were recorded; ("stage", sending stage, receiving stage) -> shapes
-
-
-def _pipelines(undo: list[tuple[Any, str, Any]], quiet: Callable[[], Any], mailbox: Mailbox) -> None:
-    """Stages that were not given shapes ask each other: answered by what the other ranks' recordings left in the mailbox, and no part of the program."""
-    import torch.distributed.pipelining.schedules as schedules
-    import torch.distributed.pipelining.stage as stages
-
-    def warmup(self: Any, own: Any, has_backward: Any, p2p_done: Any) -> None:
-        for stage in own:
-            stage._inference_mode = schedules.InferenceMode.DYNAMIC if schedules.InferenceMode.needs_dynamic(stage._user_meta, has_backward) else schedules.InferenceMode.STATIC
-
-    def send(self: Any, meta: Any, target: int) -> None:
-        mailbox[("stage", self.stage_index, target)] = copy.deepcopy(meta)
-
-    def receive(self: Any, source: int) -> Any:
-        key = ("stage", source, self.stage_index)
-        if key not in mailbox:
-            raise MissingMetadata(source, self.stage_index, self._resolve_peer_global_rank(source))
-        return copy.deepcopy(mailbox[key])
-
-    forward = stages.PipelineStage._forward_metadata_inference
-
-    def shapes(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with quiet():
-            result = forward(self, *args, **kwargs)
-        self._fwd_outputs_for_bwd_meta = self._fwd_inputs_for_bwd_meta = None
-        return result
-
-    def gradients(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Gradients have the shapes of what they are gradients of."""
-        self._stage_meta.input_grads = stages._derive_grad_metas(self._stage_meta.inputs)
-        self._stage_meta.output_grads = None if self.is_last else stages._derive_grad_metas(self._stage_meta.outputs)
-        return stages._StageBackwardMeta(backward_metas=self._stage_meta.input_grads)
-
-    for cls in list(vars(schedules).values()):
-        if isinstance(cls, type) and "_warmup_p2p" in vars(cls):
-            _set(cls, "_warmup_p2p", warmup, undo)
-    for name, f in (("_send_meta", send), ("_recv_meta", receive), ("_forward_metadata_inference", shapes), ("_backward_metadata_inference", gradients)):
-        _set(stages.PipelineStage, name, f, undo)
-
-
-def _deepcopy(undo: list[tuple[Any, str, Any]]) -> None:
-    """copy.deepcopy of a tensor clones it: torch's own gives memory that changes its identity with every view."""
-
-    def deepcopy(self: Any, memo: dict[Any, Any]) -> Any:
-        if id(self) in memo:
-            return memo[id(self)]
-        if not self.is_leaf:
-            raise RuntimeError("only tensors that are leaves of the graph can be copied by copy.deepcopy")
-        key = ("shardproof memory", storage_key(self))
-        if key in memo:
-            raise NotImplementedError("shardproof: copy.deepcopy of two tensors that share memory is not supported")
-        memo[key] = True
-        with torch.no_grad():
-            new = self.detach().clone(memory_format=torch.preserve_format)
-        for name, value in self.__dict__.items():
-            if name not in new.__dict__:
-                new.__dict__[name] = copy.deepcopy(value, memo)
-        if self.requires_grad:
-            new.requires_grad_()
-        if self.grad is not None:
-            new.grad = copy.deepcopy(self.grad, memo)
-        memo[id(self)] = new
-        return new
-
-    _set(FakeTensor, "__deepcopy__", deepcopy, undo)
-
-
 @contextlib.contextmanager
-def patched(on_free: Callable[[int], None], on_batch: Callable[[bool], None], quiet: Callable[[], Any],
-            after_backward: Callable[[], None], asynchronous: Asynchronous, mailbox: Mailbox) -> Iterator[None]:
-    """All patches. mailbox: what stages of pipelines on other ranks have sent; asynchronous: is told of c10d's asynchronous calls and their waits; after_backward: called when a whole backward pass has ended; on_free: called with the key of a storage whose memory is given back; on_batch: at the begin and end of batch_isend_irecv; quiet: nothing is recorded inside."""
-    undo: list[tuple[Any, str, Any]] = []
+def random_tracker(tracker: Any) -> Iterator[None]:
+    """DTensor asks the tracker where random numbers lie."""
+    import torch.distributed.tensor._random as random
+
+    before, random._rng_tracker = random._rng_tracker, tracker
     try:
-        for name in ("AllreduceOptions", "ReduceScatterOptions", "ReduceOptions", "AllreduceCoalescedOptions"):
-            if hasattr(c10d, name):
-                _set(c10d, name, _noting(getattr(c10d, name)), undo)
-        mesh = device_mesh.DeviceMesh
-        for name in ("__init__", "__getitem__", "_flatten", "_unflatten", "get_group", "get_local_rank", "size", "get_coordinate"):
-            if name in vars(mesh):
-                _set(mesh, name, _unfaked(vars(mesh)[name]), undo)
-        _replace_everywhere(device_mesh.init_device_mesh, _unfaked(device_mesh.init_device_mesh), undo)
-        old_batch = c10d.batch_isend_irecv
-
-        @functools.wraps(old_batch)
-        def batch(operations: Any) -> Any:
-            on_batch(True)
-            try:
-                return old_batch(operations)
-            finally:
-                on_batch(False)
-
-        _replace_everywhere(old_batch, batch, undo)
-        storage = torch.UntypedStorage
-        old_resize = storage.resize_
-
-        def resize(self: Any, size: Any) -> Any:
-            if int(size) == 0:
-                on_free(self._cdata)
-            return old_resize(self, size)
-
-        _set(storage, "resize_", resize, undo)
-        old_backward = torch.autograd.backward
-
-        @functools.wraps(old_backward)
-        def backward(*args: Any, **kwargs: Any) -> None:
-            old_backward(*args, **kwargs)
-            if current_node() is None:
-                _require_all_used()
-                after_backward()
-
-        _replace_everywhere(old_backward, backward, undo)
-        _waits(undo, asynchronous)
-        _shape_propagation(undo, quiet)
-        _all_used.clear()
-        _ddp(undo)
-        _pipelines(undo, quiet, mailbox)
-        _deepcopy(undo)
         yield
     finally:
-        for owner, name, value in reversed(undo):
-            setattr(owner, name, value)
+        random._rng_tracker = before
 
 
 def clear_caches() -> None:
@@ -421,13 +192,20 @@ def fake_group(rank: int, world_size: int) -> Iterator[None]:
         def init(*args: Any, **kwargs: Any) -> None:
             """The group is there."""
 
-        _replace_everywhere(c10d.init_process_group, init, undo)
         destroy = c10d.destroy_process_group
 
         def keep(group: Any = None) -> None:
             """The group stays until the recording ends."""
 
-        _replace_everywhere(destroy, keep, undo)
+        new_group = c10d.new_group
+
+        @functools.wraps(new_group)
+        def group(ranks: Any = None, timeout: Any = None, backend: Any = None, pg_options: Any = None, *args: Any, **kwargs: Any) -> Any:
+            """Whatever backend is asked for, the answers are the fake one's."""
+            kwargs.pop("device_id", None)
+            return new_group(ranks, None, None, None, *args[:2], **kwargs)
+
+        replace_everywhere([(c10d.init_process_group, init), (destroy, keep), (new_group, group)], undo)
         try:
             yield
         finally:
@@ -454,3 +232,24 @@ def placement_of(t: Any) -> tuple[list[tuple[int, ...]], tuple[Any, ...], tuple[
             raise RuntimeError(f"shardproof: a DTensor of shape {tuple(t.shape)} with placements {t.placements} has a local tensor of shape "
                                f"{tuple(t._local_tensor.shape)}, not {tuple(shape)}")
         return groups, tuple(t.placements), tuple(int(n) for n in t.shape), tuple(int(n) for n in offset)
+
+
+def flat_parameters(module: torch.nn.Module) -> Iterator[tuple[torch.nn.Parameter, list[tuple[str, tuple[int, ...], int, int, int]]]]:
+    """Of a module of FSDP's first version the parameters that are parts of its flat one (or that one): of each (name, shape, offset in the rank's tensor, first element, number of elements)."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    handle = module._handle if isinstance(module, FullyShardedDataParallel) else None
+    if handle is None:
+        return
+    flat = handle.flat_param
+    if handle.uses_sharded_strategy:
+        where = [(i.offset_in_shard, i.intra_param_start_idx, i.numel_in_shard) if i.in_shard else (0, 0, 0) for i in flat._shard_param_infos]
+    else:
+        offsets = [low for (low, _), padding in zip(handle._get_flat_param_offsets(), flat._is_padding_mask) if not padding]
+        where = [(low, 0, n) for low, n in zip(offsets, flat._numels)]
+    entries = [(name, tuple(int(n) for n in shape), *place) for name, shape, place in zip(flat._fqns, flat._shapes, where)]
+    if flat._params is None:
+        yield flat, entries
+    elif handle.uses_sharded_strategy:  # else they have their own shapes
+        for p, (name, shape, _, start, count) in zip(flat._params, entries):
+            yield p, [(name, shape, 0, start, count)]

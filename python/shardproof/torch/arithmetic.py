@@ -209,8 +209,10 @@ def _complex(g: Graph, op: str, a: Value, b: Value) -> Value:
 
 _UNARY = {
     "neg": torch.neg, "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "sigmoid": torch.sigmoid, "tanh": torch.tanh,
-    "silu": torch.nn.functional.silu, "relu": torch.relu, "square": torch.square,
+    "silu": torch.nn.functional.silu, "relu": torch.relu, "square": torch.square, "sin": torch.sin, "cos": torch.cos, "erf": torch.erf, "floor": torch.floor, "ceil": torch.ceil,
+    "round": torch.round, "trunc": torch.trunc,
 }
+_STEPS = ("floor", "ceil", "round", "trunc")  # their values are whole numbers
 
 
 def unary(g: Graph, op: str, a: Value) -> Value:
@@ -237,6 +239,10 @@ def unary(g: Graph, op: str, a: Value) -> Value:
         return g.root(g.named(a))
     if op == "neg" and isinstance(a, (Table, Pick)):
         return binary(g, "mul", a, -1)
+    if isinstance(a, Table) and op not in ("exp", "log", "rsqrt"):
+        return Table(a.source, _UNARY[op](a.entries.to(torch.float64)), a.low, a.shape)
+    if op in _STEPS and getattr(a, "kind", "") == "int":
+        return a
     n = g.named(a)
     if op == "neg" and n.node is not None and n.node["op"] == "neg":
         return g._value(n.node["in"][0], n.kind)
@@ -306,6 +312,34 @@ def step(g: Graph, a: Value) -> Value:
     if n.kind == "int":
         raise Unsupported("a comparison of integers that are not classes")
     return g.one("relu_backward", [Filled(1, n.shape), n], n.shape)
+
+
+_NEVER_NEGATIVE = ("relu", "exp", "softmax", "sigmoid", "sqrt", "rsqrt", "one_hot", "square")
+_KEEPS_SIGN = ("view", "permute", "slice", "expand", "cat", "identity", "sum", "mean", "amax", "amin", "add", "mul", "div")  # of what this rank has: others may send anything
+
+
+def never_negative(g: Graph, v: Value, depth: int = 24) -> bool:
+    """Whether the nodes show at once that no element is below 0 where it has a value."""
+    if isinstance(v, Filled):
+        return v.fill >= 0
+    if isinstance(v, Known):
+        return bool((v.data >= 0).all())
+    if not isinstance(v, Named) or v.kind != "real" or depth == 0:
+        return False
+    node = g._producers().get(v.name)
+    if node is None:
+        return False
+    op, attrs = node["op"], node.get("attrs", {})
+    if op in _NEVER_NEGATIVE or op == "mul" and len(node["in"]) == 2 and node["in"][0] == node["in"][1]:
+        return True
+    if op not in _KEEPS_SIGN or attrs.get("scalar", 0) < 0 or attrs.get("alpha", 1) < 0 or not node["in"]:
+        return False
+    return all(never_negative(g, g._value(name, "real"), depth - 1) for name in node["in"])
+
+
+def absolute(g: Graph, a: Value) -> Value:
+    """The absolute value; of what is never negative itself."""
+    return a if never_negative(g, a) else binary(g, "add", relu(g, a), relu(g, negate(g, a)))
 
 
 def relu(g: Graph, a: Value) -> Value:

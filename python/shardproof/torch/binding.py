@@ -8,10 +8,12 @@ from typing import Any, Callable, Iterator, Mapping, Protocol
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.modules import module as nn_module
 from torch.optim import optimizer as optim
 
 from . import _private as private
+from .flat_parameters import Stretch, stretches
 
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
 
@@ -25,7 +27,7 @@ class Listener(Protocol):
 
     def quiet(self) -> Any: ...
 
-    def forward(self, name: str, module: nn.Module, output: Any, final: bool) -> None: ...
+    def forward(self, name: str, module: nn.Module, args: Any, output: Any, final: bool) -> None: ...
 
 
 class Binding:
@@ -36,6 +38,7 @@ class Binding:
         self.parameters: dict[str, nn.Parameter] = {}
         self.buffers: dict[str, torch.Tensor] = {}
         self.shards: dict[str, dict[str, int]] = {}
+        self.stretches: dict[str, list[Stretch]] = {}  # of parameters that lie in flat ones
         self.modules: dict[int, str] = {}
         self.optimizers: list[optim.Optimizer] = []
         self.stack: list[str] = []
@@ -61,6 +64,9 @@ class Binding:
                 name = name.replace(wrapper, "")
             return name
 
+        def clean_module(name: str) -> str:
+            return clean(name + ".").removesuffix(".")
+
         names = {clean(n): p for n, p in root.named_parameters()}
         already = {id(p) for p in self.parameters.values()}
         new = {n: p for n, p in names.items() if id(p) not in already}
@@ -73,8 +79,14 @@ class Binding:
                     break
         if known and not shard:
             return
+        flat = stretches(root, clean)
+        self.stretches.update({n: flat[id(p)] for n, p in new.items() if id(p) in flat})
         for n, m in root.named_modules():
             n = clean(n) if n != prefix.rstrip(".") else ""
+            if "_fsdp_wrapped_module" in n.split("."):
+                n = clean_module(n)
+            elif isinstance(m, FullyShardedDataParallel):
+                n = ""  # the module inside has the name
             if id(m) not in self.modules:
                 self.modules[id(m)] = n
                 if n:
@@ -87,7 +99,7 @@ class Binding:
     def _after_own(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
             if private.current_node() is None:
-                self.listener.forward(name, module, output, final=True)
+                self.listener.forward(name, module, (), output, final=True)
 
         return hook
 
@@ -120,7 +132,7 @@ class Binding:
             if self.stack.pop() == name:
                 break
         if name and output is not None and private.current_node() is None:
-            self.listener.forward(name, module, output, final=False)
+            self.listener.forward(name, module, args, output, final=False)
 
     def _before_step(self, optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self._priming or any(optimizer is o for o in self.optimizers):

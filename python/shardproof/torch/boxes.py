@@ -8,7 +8,7 @@ from typing import Mapping, Sequence
 
 from .marks import Mark
 from .mesh import Mesh
-from .values import Shape
+from .values import Shape, numel
 
 _DATA_NAMES = ("dp", "data", "ddp", "fsdp", "dp_replicate", "dp_shard", "batch", "replicate", "cp")
 
@@ -74,6 +74,38 @@ def locate(mark: Mark, logical: Shape, local: Shape, mesh: Mesh, at: Mapping[str
                 place = place * mesh.sizes[axis] + at[axis]
         low[dim] += place * inner[dim]
     return Box(tuple(low), tuple(total), divisor, guessed=True)
+
+
+def refine(box: Box, logical: Shape, local: Shape, logical_base: Shape, local_base: Shape) -> Box | None:
+    """The box of the same elements in the shapes that tensors were made in, whose dimensions divide those of the views; None where it is no box there, or they do not."""
+    low: list[int] = []
+    at = 0
+    for whole, part, start in zip(logical, local, box.low):
+        wholes: list[int] = []
+        parts: list[int] = []
+        while at < len(logical_base) and (numel(tuple(wholes)) < whole or whole == 1 and not wholes):
+            if at >= len(local_base):
+                return None
+            wholes.append(logical_base[at])
+            parts.append(local_base[at])
+            at += 1
+        if numel(tuple(wholes)) != whole or numel(tuple(parts)) != part:
+            return None
+        cut = [i for i, (n, m) in enumerate(zip(wholes, parts)) if n != m]
+        if any(n != 1 for n in parts[: cut[-1] if cut else 0]):
+            return None  # rows of several stretches
+        for i, n in enumerate(wholes):
+            inner = numel(tuple(wholes[i + 1:]))
+            low.append(start // inner)
+            start %= inner
+            if low[-1] + parts[i] > n:
+                return None
+        if start:
+            return None
+    if any(n != 1 for n in (*logical_base[at:], *local_base[at:])) or len(logical_base) != len(local_base):
+        return None
+    low += [0] * (len(logical_base) - at)
+    return Box(tuple(low), box.total, box.divisor, box.guessed)
 
 
 def _said(shard: Mapping[str, int], logical: Shape, local: Shape, mesh: Mesh, at: Mapping[str, int], total: Sequence[str], divisor: int) -> Box:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
 import gzip
 import itertools
 import json
 import os
+import pickle
+import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Mapping, Sequence
+from typing import Any, Iterable, Iterator, Mapping, Sequence
 
 from ..program import verify_files
-from ..report import Report
-from . import _private as private
+from ..report import Defect, Report
+from . import _patches as patches
 from .mesh import Mesh
 from .model_file import Model, model_of
-from .plan_file import plan_of, program_of
-from .record import CaptureError, Recording, Step, record
+from .plan_file import plan_of
+from .rank_program import program_of
+from .record import CaptureError, Hazard, Recording, Step, record
 
 
 @dataclasses.dataclass
@@ -48,42 +53,73 @@ def _single(step: Step, mesh: Mesh, name: str) -> Model:
     """The single device; a second time where the range of an integer input is needed while recording."""
     one = Mesh({axis: 1 for axis in mesh.names})
     side = record(step, one, 0)
+    if side.hazards:
+        text, loc = next(iter(side.hazards.items()))
+        raise CaptureError(f"the single device: {text} at {loc}")
     known = {**side.graph.ranges, **side.graph.chosen_from}
     if any(n in side.graph.tabulated for n in known):
         side = record(step, one, 0, known)
         side.graph.chosen_from = {**known, **side.graph.chosen_from}
-    return model_of(side, name)
+    try:
+        return model_of(side, name)
+    except Hazard as e:
+        raise CaptureError(f"the single device: {e}") from None
 
 
-def capture(*steps: Step, mesh: Mapping[str, int] | str, ranks: str = "all", checkpoints: bool = True) -> Capture:
+def capture(*steps: Step, mesh: Mapping[str, int] | str, ranks: str = "all", checkpoints: bool = True, jobs: int = 1, strict: bool = False) -> Capture:
     """Records a step (`step(world)`), as one device and on a mesh. With two steps the first is the single device's.
 
     mesh: axis -> size, slowest first. ranks: "all"; "classes": ranks along an axis that turns out not to matter are recorded twice and taken to be alike.
-    Raises CaptureError for what cannot be captured; exceptions of the step pass through.
+    strict: operators of which nothing is known but that they are functions are an error. jobs: so many processes record ranks (they are forked: no threads of the caller's live in them). Raises CaptureError for what cannot be captured; exceptions of the step pass through.
     """
     if not 1 <= len(steps) <= 2:
         raise TypeError("capture(step, mesh=...) or capture(single, step, mesh=...)")
+    with _no_collection():
+        return _capture(steps, mesh, ranks, checkpoints, max(1, jobs), strict)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Python's collector of cycles, which looks at all objects again and again, is run between ranks only."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if was:
+            gc.enable()
+
+
+def _capture(steps: Sequence[Step], mesh: Mapping[str, int] | str, ranks: str, checkpoints: bool, jobs: int, strict: bool) -> Capture:
     start = time.monotonic()
     where = Mesh.parse(mesh) if isinstance(mesh, str) else Mesh(mesh)
     name = getattr(steps[-1], "__name__", "step")
     model = _single(steps[0], where, name)
-    sides, alike = _ranks(steps[-1], where, model, ranks)
-    plan, left_out, guessed = plan_of(sides, model, f"{name}.model.json.gz", alike, checkpoints)
+    if strict and model.opaque:
+        raise CaptureError(f"strict: nothing is known of {'; '.join(dict.fromkeys(model.opaque.values()))}")
+    sides, alike = _ranks(steps[-1], where, model, ranks, jobs)
+    for side in sides:
+        for text, loc in side.hazards.items():
+            raise Hazard(f"rank {side.rank}: {text}", loc, "")
+    plan, left_out, assumed = plan_of(sides, model, f"{name}.model.json.gz", alike, checkpoints)
     assumptions = list(dict.fromkeys([*model.assumptions, *(a for s in sides for a in s.graph.assumptions)]))
-    assumptions += [f"{g}: where the ranks' parts lie was concluded from shapes" for g in guessed]
+    assumptions += assumed
     assumptions += [f"ranks that differ only in {a} run alike: of {where.sizes[a]} coordinates those recorded did" for a in alike]
     unknown = {text: loc for s in sides for text, loc in s.unknown.items()}
     return Capture(model.json, plan, assumptions, left_out, unknown, [s.rank for s in sides], {label: model.tied[("output", label, 0)] for label in model.outputs},
                    dict(model.constants), time.monotonic() - start)
 
 
-def _ranks(step: Step, mesh: Mesh, model: Model, ranks: str) -> tuple[list[Recording], list[str]]:
+def _ranks(step: Step, mesh: Mesh, model: Model, ranks: str, jobs: int) -> tuple[list[Recording], list[str]]:
     if ranks not in ("all", "classes"):
         raise ValueError(f"ranks={ranks!r}: 'all' or 'classes'")
     recorded = _Recorder(step, mesh, model.classes)
     if ranks == "all":
-        return [recorded(r) for r in range(mesh.world)], []
-    return _classes(recorded, mesh, model)
+        found = {0: recorded(0)}  # alone: what it sends to others has to be known to them
+        found.update(recorded.several(range(1, mesh.world), jobs))
+        return [found[r] for r in range(mesh.world)], []
+    return _classes(recorded, mesh, model, jobs)
 
 
 class _Recorder:
@@ -91,26 +127,66 @@ class _Recorder:
 
     def __init__(self, step: Step, mesh: Mesh, classes: Mapping[str, int]) -> None:
         self.step, self.mesh, self.classes = step, mesh, classes
-        self.mailbox: private.Mailbox = {}
+        self.mailbox: patches.Mailbox = {}
 
     def __call__(self, rank: int, waiting: tuple[int, ...] = ()) -> Recording:
         while True:
             before = len(self.mailbox)
             try:
-                return record(self.step, self.mesh, rank, self.classes, self.mailbox)
-            except private.MissingMetadata as e:
+                recording = record(self.step, self.mesh, rank, self.classes, self.mailbox)
+                gc.collect()  # models are cycles
+                gc.freeze()   # what was recorded is not, and stays
+                return recording
+            except patches.MissingMetadata as e:
                 if e.peer in waiting and len(self.mailbox) == before:
                     raise CaptureError(f"rank {rank}: {e}") from None
                 if e.peer in waiting:
                     raise
                 try:
                     self(e.peer, (*waiting, rank))
-                except private.MissingMetadata:
+                except patches.MissingMetadata:
                     if len(self.mailbox) == before:
                         raise CaptureError(f"rank {rank}: {e}") from None
 
 
-def _classes(recorded: _Recorder, mesh: Mesh, model: Model) -> tuple[list[Recording], list[str]]:
+    def several(self, ranks: Sequence[int], jobs: int) -> dict[int, Recording]:
+        """These ranks' recordings, by so many processes. A share whose process fails is recorded by this one, which meets the error itself."""
+        found: dict[int, Recording] = {}
+        shares = [list(ranks[k::jobs]) for k in range(jobs)]
+        with tempfile.TemporaryDirectory() as folder:
+            children = [(self._fork(share, f"{folder}/{k}"), share, f"{folder}/{k}") for k, share in enumerate(shares) if k and share]
+            try:
+                for r in shares[0]:
+                    found[r] = self(r)
+            finally:
+                ended = [(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), share, file) for pid, share, file in children]
+            for code, share, file in ended:
+                if code == 0:
+                    with open(file, "rb") as f:
+                        recordings, told = pickle.load(f)
+                    found.update(recordings)
+                    for key, value in told.items():
+                        self.mailbox.setdefault(key, value)
+                else:
+                    found.update({r: self(r) for r in share})
+        return found
+
+    def _fork(self, ranks: Sequence[int], file: str) -> int:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                recordings = {r: self(r) for r in ranks}
+                with open(file, "wb") as f:
+                    pickle.dump((recordings, self.mailbox), f, protocol=pickle.HIGHEST_PROTOCOL)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        return pid
+
+
+def _classes(recorded: _Recorder, mesh: Mesh, model: Model, jobs: int) -> tuple[list[Recording], list[str]]:
     """Along each axis the first, second and last rank are recorded. Where their programs are the same, so are those of the others taken to be; along all other axes every rank is recorded.
 
     One rank more, far from the first in all axes, checks it.
@@ -121,12 +197,21 @@ def _classes(recorded: _Recorder, mesh: Mesh, model: Model) -> tuple[list[Record
     def text(rank: int) -> str:
         if rank not in found:
             found[rank] = recorded(rank)
+        if rank not in texts:
             texts[rank] = program_of(found[rank], model, set()).text
         return texts[rank]
 
+    def prepare(wanted: Iterable[int]) -> None:
+        missing = [r for r in dict.fromkeys(wanted) if r not in found]
+        if jobs > 1 and len(missing) > 1:
+            found.update(recorded.several(missing, jobs))
+
     axes = [a for a in mesh.names if mesh.sizes[a] > 1]
+    text(0)
+    prepare([mesh.rank({a: k}) for a in axes if mesh.sizes[a] > 2 for k in (1, mesh.sizes[a] - 1)])
     alike = [a for a in axes if mesh.sizes[a] > 2 and all(text(mesh.rank({a: k})) == text(0) for k in (1, mesh.sizes[a] - 1))]
     others = [a for a in axes if a not in alike]
+    prepare([mesh.rank(dict(zip(others, at))) for at in itertools.product(*[range(mesh.sizes[a]) for a in others])] + [mesh.world - 1])
     for at in itertools.product(*[range(mesh.sizes[a]) for a in others]):
         text(mesh.rank(dict(zip(others, at))))
     text(mesh.world - 1)
@@ -134,19 +219,45 @@ def _classes(recorded: _Recorder, mesh: Mesh, model: Model) -> tuple[list[Record
 
 
 def verify(*steps: Step, mesh: Mapping[str, int] | str, ranks: str = "all", checkpoints: bool = True, keep: str | os.PathLike[str] | None = None,
-           arguments: Sequence[str] = ()) -> Report:
+           arguments: Sequence[str] = (), jobs: int = 1, strict: bool = False) -> Report:
     """Whether the step on the mesh computes what it computes on one device (or, with two steps, what the first does).
 
     keep: prefix of files to leave behind; arguments: further options of `shardproof verify`. Raises CaptureError.
     """
-    c = capture(*steps, mesh=mesh, ranks=ranks, checkpoints=checkpoints)
+    try:
+        c = capture(*steps, mesh=mesh, ranks=ranks, checkpoints=checkpoints, jobs=jobs, strict=strict)
+    except Hazard as e:
+        return _hazardous(e)
     with tempfile.TemporaryDirectory() as folder:
         prefix = Path(keep) if keep is not None else Path(folder) / "step"
         _, plan = c.write(prefix)
         report = verify_files(plan, arguments=arguments)
+    report = _without_arguments(report, c)
     report.assumptions = c.assumptions
     report.seconds_capture = c.seconds
     return report
+
+
+def _without_arguments(report: Report, c: Capture) -> Report:
+    """That an opaque function's arguments differ does not show that its results do."""
+    arguments = [label for label in c.names if label.startswith("argument ")]
+    if report.verdict != "NOT EQUIVALENT" or not arguments:
+        return report
+    ours = {*arguments, *(c.names[a] for a in arguments)} - {c.names[label] for label in c.names if label not in arguments}
+    shown = [d.text for d in report.defects if d.kind == "value" or "shows in output" in d.text]
+    if shown and all(any(f"shows in output '{a}'" in text for a in ours) for text in shown):
+        report.verdict = "UNDECIDED"
+        report.reason = "arguments of a function of which nothing is known differ from the model's; whether its results do is not known"
+        report.text = f"UNDECIDED: {report.reason}\n\n{report.text}"
+    return report
+
+
+def _hazardous(e: Hazard) -> Report:
+    """The verdict on a step that is wrong before its numbers are looked at."""
+    defect = Defect(e.kind, e.text, e.tensor, [e.loc] if e.loc else [], {"kind": e.kind, "message": e.text, "tensor": e.tensor})
+    said = {"async": "what the step computes depends on when its communication happens", "random": "ranks draw other random numbers than one device could"}
+    raw = {"verdict": "not-equivalent", "reason": e.text, "outputs": 0, "outputs_proved": 0, "defects": [defect.details]}
+    return Report("NOT EQUIVALENT", e.text, 0, 0, [defect], f"NOT EQUIVALENT: {said[e.kind]}\n\nDefect: {e}\n", raw)
 
 
 def assert_equivalent(*steps: Step, mesh: Mapping[str, int] | str, **options: Any) -> Report:

@@ -1,6 +1,6 @@
 """Collectives and point-to-point messages: from c10d and the functional collectives to the format's communication.
 
-A flat buffer of several tensors (FSDP, DDP) is sent as its tensors, one communication each: the same numbers move, and the proof sees tensors instead of stretches of memory.
+A flat buffer of several tensors is sent as its tensors (flat_buffers.py), one communication each.
 """
 
 from __future__ import annotations
@@ -12,26 +12,20 @@ import torch
 from . import _private as private
 from . import arithmetic as ar
 from .exchange import Exchange, Groups
-from .storage import Geometry, Segment, contiguous
-from .values import Complex, Filled, Known, Poison, Poisoned, Reason, Unsupported, Value, numel
+from .flat_buffers import all_reduce_in_place, chunk_cat_into, copy_in, gather_into, scatter_into, split_into, write_flat
+from .values import Complex, Filled, Known, Poison, Poisoned, Reason, Unsupported, Value
 
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "_dtensor")
-
-
-def _segments(recorder: Any, t: torch.Tensor) -> list[Segment] | None:
-    """The parts of a flat buffer; None where it is one tensor."""
-    if t.is_complex() or recorder._storage(t).unfinished(recorder.geometry(t)):
-        return None
-    parts = recorder._storage(t).pieces(recorder.g, recorder.geometry(t))
-    return parts if parts is not None and len(parts) > 1 and not any(isinstance(p.value, Poison) for p in parts) else None
 
 
 def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any:
     """Runs one of these operators on the fake tensors and records it; what it writes is poison where it has no translation."""
     handler = _HANDLERS.get(name)
     touched = [t for t in private.tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]
-    if recorder.issued is not None and name.startswith("c10d.") and name != "c10d.send":
-        recorder.issued += [(t, name[len("c10d."):].strip("_")) for t in private.tree_flatten(args[0])[0] if isinstance(t, torch.Tensor)]
+    if recorder.issued is not None and name.startswith("c10d."):
+        for i, operand in enumerate(args):
+            writes = i == 0 and name != "c10d.send"
+            recorder.issued += [(t, name[len("c10d."):].strip("_"), writes) for t in private.tree_flatten(operand)[0] if isinstance(t, torch.Tensor)]
     out = func(*args, **kwargs)  # fake: shapes only; what is recorded is read and written here
     try:
         with private.outside():
@@ -57,51 +51,14 @@ def _handle(recorder: Any, name: str, handler: Any, args: Any, kwargs: Any, out:
         handler(recorder, args, out)
 
 
-def _write_flat(recorder: Any, out: torch.Tensor, v: Value) -> None:
-    recorder.write(out, recorder.g.reshape(v, tuple(out.shape)))
-
-
-def _all_reduce_in_place(recorder: Any, t: torch.Tensor, ranks: tuple[int, ...], reduction: tuple[str, float | None], exchange: Exchange | None = None) -> None:
-    exchange = exchange or Exchange(recorder, ranks)
-    parts = _segments(recorder, t)
-    if parts is None:
-        recorder.write(t, exchange.all_reduce(recorder.read(t), reduction))
-        return
-    s = recorder._storage(t)
-    for part in parts:
-        s.write(recorder.g, exchange.all_reduce(part.value, reduction), part.at, recorder.g.loc)
-
-
 def _c10d_all_reduce(recorder: Any, args: Any, out: Any) -> None:
     exchange = Exchange(recorder, private.group_ranks(args[1]))
     for t in args[0]:
-        _all_reduce_in_place(recorder, t, exchange.ranks, private.reduction_name(), exchange)
-
-
-def _gather_into(recorder: Any, out: torch.Tensor, source: torch.Tensor, exchange: Exchange) -> None:
-    """Pieces of all members one after another; a buffer of several tensors stays several tensors, each with a leading dimension for the members."""
-    parts = _segments(recorder, source)
-    start = recorder.geometry(source).offset
-    total = source.numel()
-    if parts is None or not all(p.at == contiguous(p.at.size, p.at.offset) for p in parts):
-        v = exchange.all_gather(recorder.read(source))
-        recorder._storage(out).clear(recorder.geometry(out))
-        _write_flat(recorder, out, v)
-        return
-    results = []
-    for p in parts:
-        v = exchange.all_gather(p.value)
-        shape = (exchange.size,) + p.at.size
-        at = Geometry(shape, (total,) + p.at.stride, recorder.geometry(out).offset + p.at.offset - start)
-        results.append((recorder.g.reshape(v, shape), at))
-    s = recorder._storage(out)
-    s.clear(recorder.geometry(out))
-    for v, at in results:
-        s.write(recorder.g, v, at, recorder.g.loc)
+        all_reduce_in_place(recorder, t, exchange.ranks, private.reduction_name(), exchange)
 
 
 def _c10d_all_gather_base(recorder: Any, args: Any, out: Any) -> None:
-    _gather_into(recorder, args[0], args[1], Exchange(recorder, private.group_ranks(args[2])))
+    gather_into(recorder, args[0], args[1], Exchange(recorder, private.group_ranks(args[2])))
 
 
 def _c10d_all_gather(recorder: Any, args: Any, out: Any) -> None:
@@ -112,34 +69,11 @@ def _c10d_all_gather(recorder: Any, args: Any, out: Any) -> None:
         whole = exchange.all_gather(g.reshape(v, (1,) + v.shape) if exchange.size > 1 else v)
         whole = g.reshape(whole, (exchange.size,) + v.shape)
         for i, t in enumerate(targets):
-            _write_flat(recorder, t, g.slice(whole, 0, i, i + 1))
-
-
-def _scatter_into(recorder: Any, out: torch.Tensor, source: torch.Tensor, exchange: Exchange, reduction: tuple[str, float | None]) -> None:
-    parts = _segments(recorder, source)
-    per = source.numel() // exchange.size
-    start, target = recorder.geometry(source).offset, recorder.geometry(out)
-    if parts is not None and exchange.size == 1 and target == contiguous(target.size, target.offset):  # one device: its tensors stay apart, too
-        s = recorder._storage(out)
-        factor = reduction[1] if reduction[0] == "premul_sum" else None
-        s.clear(target)
-        for p in parts:
-            v = p.value if factor is None else ar.binary(recorder.g, "mul", p.value, factor)
-            s.write(recorder.g, v, Geometry(p.at.size, p.at.stride, p.at.offset - start + target.offset), recorder.g.loc)
-        return
-    if parts is None or exchange.size == 1 or not all(p.at.packed() and p.at.packed()[0][:2] == (per, exchange.size) and p.at.size[0] == exchange.size for p in parts):
-        v = recorder.read(source)
-        _write_flat(recorder, out, exchange.reduce_scatter(v, reduction))
-        return
-    s = recorder._storage(out)
-    results = [(exchange.reduce_scatter(p.value, reduction), p) for p in parts]
-    s.clear(target)
-    for v, p in results:
-        s.write(recorder.g, recorder.g.reshape(v, p.at.size[1:]), Geometry(p.at.size[1:], p.at.stride[1:], target.offset + p.at.offset - start), recorder.g.loc)
+            write_flat(recorder, t, g.slice(whole, 0, i, i + 1))
 
 
 def _c10d_reduce_scatter_base(recorder: Any, args: Any, out: Any) -> None:
-    _scatter_into(recorder, args[0], args[1], Exchange(recorder, private.group_ranks(args[2])), private.reduction_name())
+    scatter_into(recorder, args[0], args[1], Exchange(recorder, private.group_ranks(args[2])), private.reduction_name())
 
 
 def _c10d_reduce_scatter(recorder: Any, args: Any, out: Any) -> None:
@@ -149,19 +83,19 @@ def _c10d_reduce_scatter(recorder: Any, args: Any, out: Any) -> None:
         values = [recorder.read(t) for t in sources]
         ar.check(*values)
         whole = g.cat([g.reshape(v, (1,) + v.shape) for v in values], 0)
-        _write_flat(recorder, target, exchange.reduce_scatter(whole, private.reduction_name()))
+        write_flat(recorder, target, exchange.reduce_scatter(whole, private.reduction_name()))
 
 
 def _coalesced_gather(recorder: Any, args: Any, out: Any) -> None:
     exchange = Exchange(recorder, private.group_ranks(args[2]))
     for target, source in zip(args[0], args[1]):
-        _gather_into(recorder, target, source, exchange)
+        gather_into(recorder, target, source, exchange)
 
 
 def _coalesced_scatter(recorder: Any, args: Any, out: Any) -> None:
     exchange = Exchange(recorder, private.group_ranks(args[2]))
     for target, source in zip(args[0], args[1]):
-        _scatter_into(recorder, target, source, exchange, private.reduction_name())
+        scatter_into(recorder, target, source, exchange, private.reduction_name())
 
 
 def _c10d_broadcast(recorder: Any, args: Any, out: Any) -> None:
@@ -219,7 +153,7 @@ def _c10d_scatter(recorder: Any, args: Any, out: Any) -> None:
             ar.check(*values)
             v = g.cat([g.reshape(x, (1,) + shape) for x in values], 0)
         whole = exchange.broadcast(v, root, (len(ranks),) + shape, _kind(target))
-        _write_flat(recorder, target, g.slice(whole, 0, me, me + 1))
+        write_flat(recorder, target, g.slice(whole, 0, me, me + 1))
 
 
 def _c10d_gather(recorder: Any, args: Any, out: Any) -> None:
@@ -229,7 +163,7 @@ def _c10d_gather(recorder: Any, args: Any, out: Any) -> None:
         v = recorder.read(source)
         whole = recorder.g.reshape(exchange.all_gather(recorder.g.reshape(v, (1,) + v.shape)), (exchange.size,) + v.shape)
         for k, t in enumerate(args[0][i] if args[0] else []):
-            _write_flat(recorder, t, recorder.g.slice(whole, 0, k, k + 1))
+            write_flat(recorder, t, recorder.g.slice(whole, 0, k, k + 1))
 
 
 def _c10d_reduce(recorder: Any, args: Any, out: Any) -> None:
@@ -263,7 +197,7 @@ def _c10d_all_to_all(recorder: Any, args: Any, out: Any) -> None:
         raise Unsupported("an all-to-all of uneven pieces")
     whole = exchange.all_to_all(g.cat([g.reshape(v, (1,) + v.shape) for v in values], 0))
     for i, t in enumerate(args[0]):
-        _write_flat(recorder, t, g.slice(whole, 0, i, i + 1))
+        write_flat(recorder, t, g.slice(whole, 0, i, i + 1))
 
 
 def _message(recorder: Any, source: int, target: int) -> str:
@@ -328,12 +262,12 @@ def _functional(make: Any) -> Any:
 
 
 def _f_all_gather(recorder: Any, args: Any, out: Any) -> None:
-    _gather_into(recorder, out, args[0], Exchange(recorder, private.group_ranks(args[2])))
+    gather_into(recorder, out, args[0], Exchange(recorder, private.group_ranks(args[2])))
     recorder.pend(out, "all_gather", private.storage_key(out))
 
 
 def _f_reduce_scatter(recorder: Any, args: Any, out: Any) -> None:
-    _scatter_into(recorder, out, args[0], Exchange(recorder, private.group_ranks(args[3])), (args[1].lower(), None))
+    scatter_into(recorder, out, args[0], Exchange(recorder, private.group_ranks(args[3])), (args[1].lower(), None))
     recorder.pend(out, "reduce_scatter", private.storage_key(out))
 
 
@@ -353,7 +287,7 @@ def _f_broadcast(recorder: Any, args: Any) -> Value:
 
 
 def _f_all_reduce_in_place(recorder: Any, args: Any, out: Any) -> None:
-    _all_reduce_in_place(recorder, args[0], private.group_ranks(args[2]), (args[1].lower(), None))
+    all_reduce_in_place(recorder, args[0], private.group_ranks(args[2]), (args[1].lower(), None))
     recorder.pend(args[0], "all_reduce", private.storage_key(args[0]))
 
 
@@ -387,57 +321,12 @@ def _each_of(handler: Any) -> Any:
     return f
 
 
-# ---- FSDP's own operators ----
-def _copy_in(recorder: Any, args: Any, out: Any) -> None:
-    inputs, buffer, sizes, count, rank = args[:5]
-    base = recorder.geometry(buffer).offset + int(count) * int(rank)
-    s = recorder._storage(buffer)
-    s.clear(contiguous((int(count),), base))
-    for t, n in zip(inputs, sizes):
-        v = recorder.read(t)
-        s.write(recorder.g, recorder.g.reshape(v, (int(n),)), contiguous((int(n),), base), recorder.g.loc)
-        base += int(n)
-
-
-def split_into(recorder: Any, source: torch.Tensor, sizes: Sequence[int], dim: int, outs: Sequence[torch.Tensor]) -> None:
-    """Columns of the gathered buffer to one tensor each."""
-    at = recorder.geometry(source)
-    start = 0
-    for n, t in zip(sizes, outs):
-        part = Geometry(at.size[:dim] + (int(n),) + at.size[dim + 1:], at.stride, at.offset + start * at.stride[dim])
-        v = recorder._storage(source).read(recorder.g, part, recorder.g.loc)
-        recorder.write(t, recorder.g.reshape(v, tuple(t.shape)))
-        start += int(n)
-
-
-def chunk_cat_into(recorder: Any, tensors: Sequence[torch.Tensor], dim: int, chunks: int, out: torch.Tensor) -> None:
-    """Each tensor cut along dimension 0 into equal chunks (the last padded with zeros), chunk by chunk side by side."""
-    if dim != 0:
-        raise Unsupported("chunk_cat along another dimension than 0")
-    g = recorder.g
-    target = recorder.geometry(out)
-    if len(target.size) != 2 or target.size[0] != chunks or target != contiguous(target.size, target.offset):
-        raise Unsupported("chunk_cat into another layout")
-    per, column = target.size[1], 0
-    s = recorder._storage(out)
-    values = [recorder.read(t) for t in tensors]
-    s.clear(target)
-    for v in values:
-        rows = -(-v.shape[0] // chunks)
-        if rows * chunks > v.shape[0]:
-            v = g.cat([v, Filled(0, (rows * chunks - v.shape[0],) + v.shape[1:])], 0) if not isinstance(v, Poison) else Poison((rows * chunks,) + v.shape[1:], v.reason)
-        inner = contiguous((rows,) + v.shape[1:])
-        at = Geometry((chunks,) + inner.size, (per,) + inner.stride, target.offset + column)
-        s.write(g, g.reshape(v, at.size), at, g.loc)
-        column += numel(inner.size)
-
-
 _HANDLERS: dict[str, Any] = {
     "c10d.allreduce_": _c10d_all_reduce, "c10d.allreduce_coalesced_": _c10d_all_reduce, "c10d._allgather_base_": _c10d_all_gather_base, "c10d.allgather_": _c10d_all_gather,
     "c10d._reduce_scatter_base_": _c10d_reduce_scatter_base, "c10d.reduce_scatter_": _c10d_reduce_scatter, "c10d.allgather_into_tensor_coalesced_": _coalesced_gather,
     "c10d.reduce_scatter_tensor_coalesced_": _coalesced_scatter, "c10d.broadcast_": _c10d_broadcast, "c10d.scatter_": _c10d_scatter, "c10d.gather_": _c10d_gather,
     "c10d.reduce_": _c10d_reduce, "c10d.alltoall_base_": _c10d_all_to_all_base, "c10d.alltoall_": _c10d_all_to_all, "c10d.send": _c10d_send, "c10d.recv_": _c10d_recv,
-    "c10d.barrier": _barrier, "fsdp.all_gather_copy_in": _copy_in, "fsdp.split_with_sizes_copy": split_into, "fsdp.chunk_cat": chunk_cat_into,
+    "c10d.barrier": _barrier, "fsdp.all_gather_copy_in": copy_in, "fsdp.split_with_sizes_copy": split_into, "fsdp.chunk_cat": chunk_cat_into,
     "fsdp.copy_": lambda recorder, args, out: recorder.copy_pieces(args[0], args[1]) or recorder.write(args[0], recorder.read(args[1])), "_dtensor.shard_dim_alltoall": _shard_dim_all_to_all,
 }
 for _space in ("_c10d_functional", "_c10d_functional_autograd"):

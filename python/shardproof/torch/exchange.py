@@ -7,7 +7,7 @@ from typing import Any
 
 from . import arithmetic as ar
 from .mesh import Mesh
-from .values import Named, Unsupported, Value, numel
+from .values import Filled, Known, Named, Unsupported, Value, numel
 
 _REDUCTIONS = {"sum": "sum", "avg": "mean", "max": "max", "min": "min"}
 
@@ -119,6 +119,8 @@ class Exchange:
         return n
 
     def real(self, v: Value, reduction: str | None = None) -> Named:
+        if reduction is not None and isinstance(v, (Filled, Known)) and v.kind == "int":  # counts; other ranks may have others
+            v = Filled(v.fill, v.shape) if isinstance(v, Filled) else Known(v.data.double())
         n = self.g.named(v)
         if reduction is not None and n.kind != "real":
             raise Unsupported("a reduction of integers over ranks")

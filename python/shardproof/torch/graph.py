@@ -70,9 +70,17 @@ class Graph:
         self._fills: dict[Any, Named] = {}
         self._known: dict[Any, list[tuple[Named, torch.Tensor]]] = {}
 
+    def forget(self) -> None:
+        """What was only kept to be quicker is dropped: a recording is kept, and sent from process to process."""
+        self._named_constants.clear()
+        self.__dict__.pop("_producer_index", None)
+        self.__dict__.pop("_producer_done", None)
+
     # ---- tensors ----
     def declare(self, name: str, shape: Shape, kind: str = "real", role: str | None = None) -> Named:
         """A tensor that no node makes. role: `input` or `parameter`."""
+        if name in self.tensors:
+            raise ValueError(f"{name} is declared twice")
         entry: dict[str, Any] = {"shape": list(shape)}
         if role:
             entry["kind"] = role
@@ -115,7 +123,7 @@ class Graph:
 
     def _known_tensor(self, v: Known) -> Named:
         before = self._named_constants.get(id(v))
-        if before is None:
+        if before is None or before[0] is not v:
             before = self._named_constants[id(v)] = (v, self._declare_known(v))  # the value is kept, so that its id stays its own
         return before[1]
 
@@ -129,9 +137,11 @@ class Graph:
         for tensor, other in alike:
             if torch.equal(data.double(), other.double()):
                 return tensor
+        if data.untyped_storage().nbytes() > data.numel() * data.element_size():
+            data = data.clone(memory_format=torch.contiguous_format)  # not the memory that it is a part of
         name = f"%known.{sum(map(len, self._known.values()))}"
-        if data.numel() <= LITERAL_LIMIT and (v.kind != "real" or len(torch.unique(data)) <= 2):
-            tensor = self.declare(name, v.shape, v.kind, "constant")  # a mask or positions: what is proved may depend on the numbers
+        if data.numel() <= LITERAL_LIMIT and (v.kind != "real" or bool((data == data.round()).all()) or len(torch.unique(data)) <= 2):
+            tensor = self.declare(name, v.shape, v.kind, "constant")  # a mask, positions or counts: what is proved may depend on the numbers
             self.tensors[name]["value"] = _numbers(data.tolist())
             alike.append((tensor, data))
             return tensor
@@ -287,6 +297,10 @@ class Graph:
             return Filled(entry["value"], entry["shape"], kind)
         producer = self._producers().get(name)
         return Named(name, self.tensors[name]["shape"], kind, producer)
+
+    def producer(self, name: str) -> dict[str, Any] | None:
+        """The node that makes a tensor; None for one that is given."""
+        return self._producers().get(name)
 
     def _producers(self) -> dict[str, dict[str, Any]]:
         index: dict[str, dict[str, Any]] = self.__dict__.setdefault("_producer_index", {})

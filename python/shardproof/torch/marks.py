@@ -36,6 +36,7 @@ class Mark:
     placement: Placement
     call: int = 0            # which call of a module
     gradient: bool = False   # of an activation: its scale depends on how the loss is averaged
+    module: str = ""         # whose operand or result it is
 
 
 def unwrapped(t: torch.Tensor) -> torch.Tensor:

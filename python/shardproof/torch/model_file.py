@@ -9,11 +9,12 @@ import torch
 
 from .graph import Graph, number
 from .marks import Mark
-from .record import CaptureError, Recording
+from .model_live import COMMUNICATION
+from .opaque import Call, followed
+from .record import CaptureError, Hazard, Recording
 from .values import Named, Poison, Poisoned, Shape, Unsupported
 
 LITERAL_LIMIT = 1 << 16  # elements of a constant that is written out in a file
-COMMUNICATION = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send", "recv")
 
 
 def tensor_of(graph: Graph, mark: Mark) -> Named | None:
@@ -26,24 +27,9 @@ def tensor_of(graph: Graph, mark: Mark) -> Named | None:
             return None
         reason = e.reason if isinstance(e, Poisoned) else None
         where = f" at {reason.loc}" if reason and reason.loc else ""
+        if reason is not None and reason.hazard:
+            raise Hazard(f"{mark.role} {mark.name!r} cannot be followed: {reason.text}", reason.loc, mark.name) from None
         raise CaptureError(f"{mark.role} {mark.name!r} cannot be followed: {reason.text if reason else e}{where}") from None
-
-
-def live(graph: Graph, wanted: Iterable[str], keep: Iterable[int]) -> list[dict[str, Any]]:
-    """The nodes that make the wanted tensors, and those of `keep` (indices), in order."""
-    needed, kept = set(wanted), set(keep)
-    result: list[dict[str, Any]] = []
-    for i in range(len(graph.nodes) - 1, -1, -1):
-        node = graph.nodes[i]
-        outs = [o if o in needed else None for o in node["out"]]
-        if i not in kept and all(o is None for o in outs):
-            continue
-        needed.update(name for name in node["in"] if name is not None)
-        if node["op"] not in COMMUNICATION:
-            node = {**node, "out": outs}
-        result.append(node)
-    result.reverse()
-    return result
 
 
 def tensors_of(graph: Graph, nodes: list[dict[str, Any]], extra: Iterable[str]) -> dict[str, Any]:
@@ -77,9 +63,10 @@ class Model:
     constants: list[tuple[str, torch.Tensor]]
     outputs: list[str]
     calls: dict[str, int]
-    random: list[str]
+    random: dict[str, str]  # random numbers that are inputs -> what tells them apart (randomness.py)
     classes: dict[str, int]
     assumptions: list[str]
+    opaque: dict[str, str]  # label of an opaque call -> the function; their arguments are outputs
 
     def write_constants(self) -> None:
         """Constants that are inputs, for whatever numbers, are written out as theirs. Raises CaptureError for one that is too large."""
@@ -102,12 +89,19 @@ def model_of(side: Recording, name: str) -> Model:
         if tensor is None or isinstance(mark.value, Poison):
             continue
         tied.setdefault(_key(mark), tensor.name)
+        if mark.role == "checkpoint" and tensor.base is not None:  # the shape that it was made in, from which others read it, too
+            tied.setdefault(("base", mark.name, mark.call), tensor.base.name)
         if mark.role == "output":
             outputs.append(mark.name)
     if not outputs:
         raise CaptureError("the step has no outputs: it returned no tensor, and no model was called")
     wanted = list(dict.fromkeys(tied.values()))
-    nodes = live(g, wanted, [])
+    nodes, opaque = followed(g, side.opaque, wanted, [])
+    for c in opaque:
+        for label, value in c.arguments().items():
+            tied[("output", label, 0)] = value.name
+            outputs.append(label)
+    wanted = list(dict.fromkeys(tied.values()))
     if any(node["op"] in COMMUNICATION for node in nodes):
         raise CaptureError("the single device communicates")
     given = [n for n, t in g.tensors.items() if t.get("kind") in ("input", "parameter") and (not n.startswith("%") or _used(n, nodes, wanted))]
@@ -129,7 +123,11 @@ def model_of(side: Recording, name: str) -> Model:
           "outputs": list(dict.fromkeys(tied[("output", label, 0)] for label in outputs))}
     used = {n for n in declared}
     return Model(js, {n: tuple(t["shape"]) for n, t in declared.items()}, tied, [(n, d) for n, d in g.constants if n in used], outputs, side.calls,
-                 [v.name for v, _ in side.random_inputs if v.name in used], dict(g.chosen_from), list(g.assumptions))
+                 {d.value.name: d.key for d in side.random_inputs if d.value.name in used}, dict(g.chosen_from), list(g.assumptions) + _opaque_assumptions(opaque), {c.label: c.function for c in opaque})
+
+
+def _opaque_assumptions(calls: list[Call]) -> list[str]:
+    return list(dict.fromkeys(f"{c.function} at {c.loc} is a function of its whole arguments, of which nothing else is known" for c in calls))
 
 
 def _used(name: str, nodes: list[dict[str, Any]], wanted: list[str]) -> bool:
@@ -140,11 +138,11 @@ def _readable(side: Recording, tied: dict[tuple[str, str, int], str], tensors: d
     """Names of modules and results for tensors that nodes make."""
     rename: dict[str, str] = {}
     taken = set(tensors)
-    for role in ("output", "checkpoint"):
+    for role in ("output", "checkpoint", "base"):
         for (r, label, call), name in tied.items():
             if r != role or name in rename or "kind" in tensors[name]:
                 continue
-            text = label if call == 0 else f"{label} call {call}"
+            text = (label if call == 0 else f"{label} call {call}") + (", as it was made" if role == "base" else "")
             if text not in taken:
                 rename[name] = text
                 taken.add(text)

@@ -20,6 +20,7 @@ import torch.multiprocessing as mp
 from torch import nn
 
 from . import _private as private
+from . import flat_parameters
 from .binding import Binding
 from .mesh import Mesh
 from .world import World
@@ -47,7 +48,7 @@ class _Numbers:
         self.mesh, self.rank = mesh, rank
         self.binding = Binding(self)
         self.results: dict[str, torch.Tensor] = {}
-        self.states_of: dict[str, tuple[torch.Tensor, dict[str, int] | None]] = {}
+        self.states_of: dict[tuple[str, str], tuple[torch.Tensor, dict[str, int] | None]] = {}
         self.cut: list[str] = []
 
     def input(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, shard: Mapping[str, int], box: list[tuple[int, int]], high: int | None) -> torch.Tensor:
@@ -75,7 +76,10 @@ class _Numbers:
     def bound(self, parameters: dict[str, nn.Parameter], buffers: dict[str, torch.Tensor]) -> None:
         with torch.no_grad():
             for name, p in parameters.items():
-                self._set(name, p, self.binding.shard_of(name))
+                if name in self.binding.stretches:
+                    flat_parameters.assign(p.data, self.binding.stretches[name], lambda n, shape: draw(n, shape, p.dtype))
+                else:
+                    self._set(name, p, self.binding.shard_of(name))
 
     def _set(self, name: str, p: torch.Tensor, shard: Mapping[str, int] | None) -> None:
         if isinstance(p, private.DTensor):
@@ -100,10 +104,13 @@ class _Numbers:
                     value.fill_(1)
                     continue
                 shard = self.binding.shard_of(name)
-                self._set(f"{name}.{key}", value, shard)
-                self.states_of[f"{name}.{key}"] = (value, shard)
+                if name in self.binding.stretches and value.shape == p.shape:
+                    flat_parameters.assign(value, self.binding.stretches[name], lambda n, shape: draw(f"{n}.{key}", shape, p.dtype))
+                else:
+                    self._set(f"{name}.{key}", value, shard)
+                self.states_of[(name, f".{key}")] = (value, shard)
 
-    def forward(self, name: str, module: nn.Module, output: Any, final: bool) -> None:
+    def forward(self, name: str, module: nn.Module, args: Any, output: Any, final: bool) -> None:
         """Nothing is kept of activations."""
 
     # ---- results ----
@@ -135,13 +142,33 @@ class _Numbers:
                     if axis not in covered:
                         t = self._along(t, axis).mean(0)
             self.results[label] = t
+        flat: list[tuple[str, Any]] = []
         for name, p in self.binding.parameters.items():
             shard = self.binding.shard_of(name)
+            if name in self.binding.stretches:
+                parts = self.binding.stretches[name]
+                flat += [(n + ".grad", part) for n, part in flat_parameters.numbers(p.grad, parts)] if p.grad is not None else []
+                flat += [(n + ".new", part) for n, part in flat_parameters.numbers(p, parts)]
+                continue
             if p.grad is not None:
                 self.results[f"{name}.grad"] = self._whole(p.grad, shard)
             self.results[f"{name}.new"] = self._whole(p, shard)
-        for name, (value, shard) in self.states_of.items():
-            self.results[f"{name}.new"] = self._whole(value, shard)
+        for (name, key), (value, shard) in self.states_of.items():
+            if name in self.binding.stretches and value.numel() == self.binding.parameters[name].numel():
+                flat += [(f"{n}{key}.new", part) for n, part in flat_parameters.numbers(value, self.binding.stretches[name])]
+            else:
+                self.results[f"{name}{key}.new"] = self._whole(value, shard)
+        self._join(flat)
+
+    def _join(self, flat: list[tuple[str, Any]]) -> None:
+        """Whole tensors of the parts of flat ones that the ranks have."""
+        if not self.binding.stretches:
+            return
+        every: list[Any] = [None] * self.mesh.world
+        dist.all_gather_object(every, flat)
+        for name, (shape, start, values) in (entry for entries in every for entry in entries):
+            whole = self.results.setdefault(name, torch.full(shape, float("nan"), dtype=values.dtype if len(values) else torch.float64))
+            whole.view(-1)[start:start + len(values)] = values
 
 
 def run(step: Callable[[World], Any], mesh: Mapping[str, int], rank: int = 0) -> dict[str, torch.Tensor]:

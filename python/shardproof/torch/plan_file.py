@@ -3,218 +3,66 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import itertools
 import json
 from typing import Any, Mapping, Sequence
 
-import torch
-
-from .boxes import Box, NoPlace, locate
-from .marks import Mark
 from .mesh import Mesh
-from .model_file import COMMUNICATION, Model, literal, live, tensor_of, tensors_of
-from .record import CaptureError, Recording
-from .values import Filled, Poison, Shape, numel
+from .model_file import Model
+from .randomness import Draw
+from .rank_program import Program, Tie, program_of
+from .record import CaptureError, Hazard, Recording
+from .values import Shape, numel
+
+_MOVES_MEMORY = ("all_gather", "reduce_scatter")  # along dimension 0, whatever lies there
 
 
-@dataclasses.dataclass
-class _Tie:
-    role: str
-    tensor: str       # the model's
-    local: str
-    shape: Shape
-    box: Box
-    label: str = ""   # of an output: two may be one tensor of the model
-
-    def identity(self) -> tuple[str, str, str, Shape, tuple[str, ...]]:
-        return self.role, self.tensor, self.local, self.shape, self.box.total
-
-
-@dataclasses.dataclass
-class Program:
-    """One rank's program and its ties to the model."""
-
-    text: str
-    tensors: dict[str, Any]
-    nodes: list[dict[str, Any]]
-    ties: list[_Tie]
-    skipped: dict[str, str]
-    guessed: list[str]
-    own_constants: list[str]  # constants that are no part of one of the model's
-
-
-def _constants(side: Recording, model: Model) -> list[tuple[Mark | None, str, tuple[int, ...], torch.Tensor]]:
-    """Each constant tensor of the rank: the model's that has the same numbers, and where; or its own."""
-    found: list[tuple[Mark | None, str, tuple[int, ...], torch.Tensor]] = []
-    for name, data in side.graph.constants:
-        candidates = sorted(model.constants, key=lambda c: (c[1].dtype != data.dtype, c[1].shape != data.shape))
-        match = next(((n, low) for n, whole in candidates if (low := _inside(data, whole)) is not None), None)
-        found.append((None, match[0] if match else "", match[1] if match else (), data))
-    return found
-
-
-def _inside(part: torch.Tensor, whole: torch.Tensor) -> tuple[int, ...] | None:
-    """Where a tensor occurs in another, shifted along at most one dimension."""
-    if part.dim() != whole.dim() or part.dtype.is_floating_point != whole.dtype.is_floating_point:
-        return None
-    differing = [d for d in range(part.dim()) if part.shape[d] != whole.shape[d]]
-    if not differing:
-        return (0,) * part.dim() if torch.equal(part.double(), whole.double()) else None
-    if len(differing) > 1 or part.shape[differing[0]] > whole.shape[differing[0]]:
-        return None
-    d = differing[0]
-    n = part.shape[d]
-    for start in range(0, whole.shape[d] - n + 1, n):
-        if torch.equal(whole.narrow(d, start, n).double(), part.double()):
-            return tuple(start if i == d else 0 for i in range(part.dim()))
-    return None
-
-
-def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool = True) -> Program:
-    """keep: names of communications of the construction that some rank needs. Raises CaptureError."""
-    g, mesh, at = side.graph, side.mesh, side.mesh.coordinates(side.rank)
-    ties: list[_Tie] = []
-    skipped: dict[str, str] = {}
-    guessed: list[str] = []
-    divided: dict[str, tuple[str, int]] = {}
-    seen: set[tuple[str, str]] = set()
-    for mark in side.marks:
-        if mark.role == "checkpoint" and not checkpoints:
-            continue
-        tie = _tie(side, model, mark, at, skipped, divided)
-        if tie is None:
-            continue
-        if tie.box.guessed and mark.role != "checkpoint":
-            guessed.append(mark.name)
-        key = (tie.tensor, tie.local)
-        if mark.role == "checkpoint" and key in seen:
-            continue
-        seen.add(key)
-        ties.append(tie)
-    keep_indices = [i for i, n in enumerate(g.nodes) if n["op"] in COMMUNICATION and (i >= side.started or n["comm"] in keep)]
-    nodes = live(g, [t.local for t in ties], keep_indices)
-    nodes = _threaded(g, nodes, divided)
-    used = {name for n in nodes for name in n["in"]} | {t.local for t in ties}
-    tensors = {n: dict(t) for n, t in tensors_of(g, nodes, [t.local for t in ties]).items()}
-    own_constants: list[str] = []
-    for i, (_, whole, low, data) in enumerate(_constants(side, model)):
-        name = g.constants[i][0]
-        if name not in used:
-            continue
-        if whole:
-            ties.append(_Tie("input", whole, name, tuple(data.shape), Box(low)))
-        else:
-            own_constants.append(name)
-            tensors[name] = {**tensors[name], "kind": "constant", "value": literal(data)}
-    for v, loc in side.random_inputs:
-        if v.name in used:
-            if v.name not in model.random:
-                raise CaptureError(f"random numbers that the single device does not draw at {loc}: use world.input() for the batch")
-            mark = Mark("input", v.name, v, _nothing_said())
-            try:
-                box = locate(mark, model.shapes[v.name], v.shape, mesh, at, side.cuts)
-            except NoPlace as e:
-                raise CaptureError(f"random numbers drawn at {loc}: {e}") from None
-            guessed.append(f"random numbers drawn at {loc}")
-            ties.append(_Tie("input", v.name, v.name, v.shape, box))
-    text = json.dumps([tensors, nodes, [t.identity() for t in ties]], sort_keys=True)
-    return Program(text, tensors, nodes, ties, skipped, guessed, own_constants)
-
-
-def _threaded(g: Any, nodes: list[dict[str, Any]], divided: Mapping[str, tuple[str, int]]) -> list[dict[str, Any]]:
-    """What a checkpoint divides is computed with as the checkpoint times the divisor: the same number, and the proof goes through the checkpoint."""
-    made = {n["out"][0]: n for n in nodes if n["op"] == "div" and n["out"][0] in {d for d, _ in divided.values()}}
-    restored: dict[str, str] = {}
-    result: list[dict[str, Any]] = []
-
-    def checkpoint(name: str) -> None:
-        part, divisor = divided[name]
-        if part not in made or name in restored:
-            return
-        whole = f"{part} restored"
-        g.tensors[whole] = dict(g.tensors[part])
-        result.append(made[part])
-        result.append({"op": "mul", "in": [part], "out": [whole], "attrs": {"scalar": divisor}, **({"loc": made[part]["loc"]} if "loc" in made[part] else {})})
-        restored[name] = whole
-
-    produced = {name for n in nodes for name in n["out"]}
-    for name in divided:
-        if name not in produced:
-            checkpoint(name)
-    for n in nodes:
-        if n["out"] and n["out"][0] in made and made[n["out"][0]] is n:
-            continue
-        result.append({**n, "in": [restored.get(name, name) for name in n["in"]]})
-        for name in n["out"]:
-            if name in divided:
-                checkpoint(name)
-    return [n for n in result if not (n["op"] == "mul" and n["out"][0] in restored.values() and not any(n["out"][0] in m["in"] for m in result))]
-
-
-def _nothing_said() -> Any:
-    from .marks import Placement
-
-    return Placement()
-
-
-def _tie(side: Recording, model: Model, mark: Mark, at: Mapping[str, int], skipped: dict[str, str], divided: dict[str, tuple[str, int]]) -> _Tie | None:
-    call, microbatch, microbatches = mark.call, 0, 1
-    if mark.role == "checkpoint" and (".out" in mark.name):
-        module = mark.name[: mark.name.rindex(".out")]
-        here, there = side.calls.get(module, 1), model.calls.get(module, 1)
-        if here != there and there and here % there == 0:
-            microbatches = here // there
-            microbatch, call = divmod(mark.call, there)
-        elif here == there > 1 and _slices_batch(side, here):
-            skipped[mark.name] = "each rank and the single device cut their batches into microbatches of their own"
-            return None
-        elif here != there:
-            skipped[mark.name] = f"the module runs {here} times, on the single device {there} times"
-            return None
-    tensor = model.tied.get((mark.role, mark.name, call)) or (model.tied.get(("input", mark.name, 0)) if mark.role == "checkpoint" else None)
-    if tensor is None:
-        if mark.role == "checkpoint":
-            skipped[mark.name] = "not in the model"
-            return None
-        raise CaptureError(f"{mark.role} {mark.name!r} of rank {side.rank} is not on the single device")
-    local = tensor_of(side.graph, mark)
-    if local is None:
-        skipped[mark.name] = mark.value.reason.text if isinstance(mark.value, Poison) else "no tensor"
-        return None
-    try:
-        box = locate(mark, model.shapes[tensor], local.shape, side.mesh, at, side.cuts, microbatches, microbatch)
-    except NoPlace as e:
-        if mark.role == "checkpoint":
-            skipped[mark.name] = str(e)
-            return None
-        raise CaptureError(f"{mark.role} {mark.name!r} on rank {side.rank}: {e}. Say where it lies by shard=") from None
-    if box.divisor != 1:
-        whole, local = local, side.graph.one("div", [local], local.shape, {"scalar": box.divisor})
-        divided[whole.name] = (local.name, box.divisor)
-    return _Tie(mark.role, tensor, local.name, local.shape, box, mark.name if mark.role == "output" else "")
-
-
-def _slices_batch(side: Recording, count: int) -> bool:
-    """Whether so many microbatches are slices of an input that ranks share: a rank's k-th is then no part of the single device's k-th."""
-    g = side.graph
-    shared = {m.name for m in side.marks if m.role == "input" and m.placement.shard and any(d == 0 and side.mesh.sizes[a] > 1 for a, d in m.placement.shard.items())}
-    return any(n["op"] == "slice" and n["in"][0] in shared and n["attrs"]["dim"] == 0 and (n["attrs"]["stop"] - n["attrs"]["start"]) * count == g.tensors[n["in"][0]]["shape"][0]
-               for n in g.nodes)
+def _check_draws(sides: Sequence[Recording], programs: Sequence[Program], model: Model) -> list[str]:
+    """Ranks that hold one part draw the same numbers, those that hold others draw others; what that leaves to be assumed. Raises Hazard."""
+    seen: dict[str, list[tuple[Recording, Draw, Tie]]] = collections.defaultdict(list)
+    for side, program in zip(sides, programs):
+        ties = {t.local: t for t in program.ties if t.role == "input"}
+        for d in side.random_inputs:
+            if d.key and d.value.name in ties:
+                seen[d.value.name].append((side, d, ties[d.value.name]))
+    assumed: dict[str, None] = {}
+    for name, entries in seen.items():
+        if all(d.key == model.random[name] and d.value.shape == model.shapes[name] for _, d, _ in entries):
+            continue  # the very numbers of the single device
+        loc = entries[0][1].loc
+        assumed[f"random numbers drawn at {loc}: each rank's are those of the single device at the same positions"] = None
+        for i, (side, d, tie) in enumerate(entries):
+            if d.by_position:
+                continue
+            for other, e, theirs in entries[:i]:
+                same_place = tie.box.low == theirs.box.low and tie.shape == theirs.shape
+                axes = side.mesh.varying([side.rank, other.rank])
+                if same_place and d.key != e.key:
+                    raise Hazard(f"ranks {other.rank} and {side.rank} draw different random numbers for the same positions", d.loc, name, "random")
+                if same_place or d.key != e.key:
+                    continue
+                if not all(a in side.cuts for a in axes):
+                    raise Hazard(f"ranks {other.rank} and {side.rank} draw the same random numbers for different positions", d.loc, name, "random")
+                assumed[f"random numbers drawn at {loc}: ranks along {', '.join(axes)} draw the same ones (one seed) for their parts of the batch; taken to be different ones"] = None
+    return list(assumed)
 
 
 def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Sequence[str] = (), checkpoints: bool = True) -> tuple[dict[str, Any], dict[str, str], list[str]]:
-    """The plan's file, checkpoints that were left out and why, and what was guessed.
+    """The plan's file, checkpoints that were left out and why, and what was assumed.
 
     sides: recordings of ranks; alike: axes along which ranks that were not recorded are taken to be like those that were. Raises CaptureError.
     """
     mesh = sides[0].mesh
+    for side in sides:
+        if side.unused != sides[0].unused:
+            raise CaptureError(f"DistributedDataParallel(find_unused_parameters=True): ranks {sides[0].rank} and {side.rank} do not use the same parameters, which is not supported")
     _one_shape(sides)
     programs = _programs(sides, model, checkpoints)
     if model.constants and any(p.own_constants for p in programs):
         # Numbers that are no part of the model's stand for themselves: so must the model's then, or a step that is right for these numbers would be compared with any.
         model.write_constants()
         programs = _programs(sides, model, checkpoints)
+    drawn = _check_draws(sides, programs, model)
     by_rank = {side.rank: p for side, p in zip(sides, programs)}
     fixed = _distinguishing(mesh, {r: p.text for r, p in by_rank.items()}, alike)
     free = [a for a in mesh.names if a not in fixed]
@@ -237,36 +85,36 @@ def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Se
     _unused_constants(model, out_programs, lineage)
     _check_outputs(model, lineage)
     js = {"format": "shardproof-plan", "version": 1, "model": model_file, "mesh": [[a, n] for a, n in mesh.sizes.items()], "programs": out_programs, "lineage": lineage}
-    guessed = list(dict.fromkeys(g for p in programs for g in p.guessed))
-    return js, {k: v for p in programs for k, v in p.skipped.items()}, guessed
+    assumed = [f"{g}: where the ranks' parts lie was concluded from shapes" for g in dict.fromkeys(g for p in programs for g in p.guessed)] + drawn
+    return js, {k: v for p in programs for k, v in p.skipped.items()}, assumed
 
 
 def _one_shape(sides: Sequence[Recording]) -> None:
-    """A rank whose part of a flat buffer is nothing but padding sends constants, of which only the number of elements is known: they take the shape that the others send."""
-    shapes: dict[str, Shape] = {}
+    """Ranks may give tensors of different shapes (but as many elements) to one gather or reduce-scatter, which moves memory: a flat buffer is then sent flat.
+
+    That happens where parts of a flat buffer were made in other shapes, and where a part is nothing but padding, of which only the number of elements is known.
+    """
+    shapes: dict[str, set[Shape]] = collections.defaultdict(set)
     for side in sides:
         for n in side.graph.nodes:
-            if "comm" in n and n["op"] == "all_gather" and not n["in"][0].startswith("%const."):
-                shapes.setdefault(n["comm"], tuple(side.graph.tensors[n["in"][0]]["shape"]))
+            if n["op"] in _MOVES_MEMORY and "comm" in n:
+                shapes[n["comm"]].add(tuple(side.graph.tensors[n["in"][0]]["shape"]))
+    differing = {comm for comm, found in shapes.items() if len(found) > 1 and len({numel(s) for s in found}) == 1}
     for side in sides:
         g = side.graph
         for i in reversed(range(len(g.nodes))):
             n = g.nodes[i]
-            if "comm" not in n or n["op"] != "all_gather" or not n["in"][0].startswith("%const."):
+            if n.get("comm") not in differing or n["op"] not in _MOVES_MEMORY:
                 continue
-            have, want = tuple(g.tensors[n["in"][0]]["shape"]), shapes.get(n["comm"], ())
-            if have == want or not want or numel(have) != numel(want):
-                continue
-            constant = g.tensors[n["in"][0]]
-            operand = g.named(Filled(constant["value"], want, "int" if "dtype" in constant else "real")).name
-            out = n["out"][0]
-            whole = f"{out} gathered"
-            members = g.tensors[out]["shape"][0] // have[0]
-            g.tensors[whole] = {**g.tensors[out], "shape": [want[0] * members, *want[1:]]}
-            view = {"op": "view", "in": [whole], "out": [out], "attrs": {"size": list(g.tensors[out]["shape"])}, **({"loc": n["loc"]} if "loc" in n else {})}
-            g.nodes[i:i + 1] = [{**n, "in": [operand], "out": [whole]}, view]
+            before, out = n["in"][0], n["out"][0]
+            flat, whole = f"{before} sent as {n['comm']}", f"{out} flat"
+            loc = {"loc": n["loc"]} if "loc" in n else {}
+            for name, like in ((flat, before), (whole, out)):
+                g.tensors[name] = {**{k: v for k, v in g.tensors[like].items() if k == "dtype"}, "shape": [numel(tuple(g.tensors[like]["shape"]))]}
+            g.nodes[i:i + 1] = [{"op": "view", "in": [before], "out": [flat], "attrs": {"size": g.tensors[flat]["shape"]}, **loc}, {**n, "in": [flat], "out": [whole]},
+                                {"op": "view", "in": [whole], "out": [out], "attrs": {"size": g.tensors[out]["shape"]}, **loc}]
             if i < side.started:
-                side.started += 1
+                side.started += 2
 
 
 def _programs(sides: Sequence[Recording], model: Model, checkpoints: bool) -> list[Program]:
@@ -292,7 +140,7 @@ def _distinguishing(mesh: Mesh, text: Mapping[int, str], alike: Sequence[str]) -
     raise CaptureError(f"ranks that differ only in {', '.join(alike)} run different programs: record all of them (ranks='all')")
 
 
-def _step(mesh: Mesh, free: Sequence[str], lows: Mapping[int, tuple[int, ...]], tie: _Tie, moves: dict[str, list[int]]) -> dict[str, list[int]]:
+def _step(mesh: Mesh, free: Sequence[str], lows: Mapping[int, tuple[int, ...]], tie: Tie, moves: dict[str, list[int]]) -> dict[str, list[int]]:
     """By how much the box moves along each axis; `moves`: by how much it did in other programs, which is added to. Raises CaptureError where it does not move evenly."""
     base = min(lows)
     start, origin = mesh.coordinates(base), lows[base]
@@ -313,7 +161,7 @@ def _step(mesh: Mesh, free: Sequence[str], lows: Mapping[int, tuple[int, ...]], 
     return step
 
 
-def _lineage(shards: Mapping[tuple[str, str, str], list[tuple[dict[str, int], _Tie, dict[str, list[int]]]]], fixed: Sequence[str], mesh: Mesh) -> list[dict[str, Any]]:
+def _lineage(shards: Mapping[tuple[str, str, str], list[tuple[dict[str, int], Tie, dict[str, list[int]]]]], fixed: Sequence[str], mesh: Mesh) -> list[dict[str, Any]]:
     order = {"input": 0, "checkpoint": 1, "output": 2}
     lineage = []
     for (role, tensor, _), entries in shards.items():
@@ -323,9 +171,9 @@ def _lineage(shards: Mapping[tuple[str, str, str], list[tuple[dict[str, int], _T
     return lineage
 
 
-def _entries(entries: list[tuple[dict[str, int], _Tie, dict[str, list[int]]]], fixed: Sequence[str]) -> list[list[dict[str, Any]]]:
+def _entries(entries: list[tuple[dict[str, int], Tie, dict[str, list[int]]]], fixed: Sequence[str]) -> list[list[dict[str, Any]]]:
     """Shards of one tensor. Parts that add up over an axis that tells programs apart are listed together; a rank's second tensor of that name starts a new entry."""
-    turns: dict[int, list[tuple[dict[str, int], _Tie, dict[str, list[int]]]]] = collections.defaultdict(list)
+    turns: dict[int, list[tuple[dict[str, int], Tie, dict[str, list[int]]]]] = collections.defaultdict(list)
     count: collections.Counter[str] = collections.Counter()
     for here, tie, step in entries:
         key = json.dumps(here)
@@ -333,7 +181,7 @@ def _entries(entries: list[tuple[dict[str, int], _Tie, dict[str, list[int]]]], f
         count[key] += 1
     result = []
     for turn in turns.values():
-        groups: dict[str, list[tuple[dict[str, int], _Tie, dict[str, list[int]]]]] = collections.defaultdict(list)
+        groups: dict[str, list[tuple[dict[str, int], Tie, dict[str, list[int]]]]] = collections.defaultdict(list)
         for here, tie, step in turn:
             summed = [a for a in tie.box.total if a in fixed]
             groups[json.dumps([{a: v for a, v in here.items() if a not in summed}, tie.box.low, tie.shape, tie.box.total if summed else tie.local], sort_keys=True)].append((here, tie, step))

@@ -10,14 +10,19 @@ from typing import Any, Callable, Iterator, Mapping, Sequence
 import torch
 from torch import nn
 
+from . import _patches as patches
 from . import _private as private
-from . import collectives
+from . import collectives, flat_parameters
+from ._devices import as_cpu
 from .binding import Binding
+from .data_number import DataDependent, data_numbers
 from .graph import Graph
 from .marks import Mark, Placement, place, unwrapped
 from .mesh import Mesh
+from .opaque import Call as OpaqueCall
+from .randomness import Draw
 from .recorder import Recorder
-from .values import Filled, Named, Value
+from .values import Filled
 from .world import World
 
 Step = Callable[[World], Any]
@@ -25,6 +30,17 @@ Step = Callable[[World], Any]
 
 class CaptureError(RuntimeError):
     """The step cannot be captured; the message says what was met and where."""
+
+
+class Hazard(CaptureError):
+    """The step is wrong whatever its numbers are. kind: `async`, a rank reads what nothing has written yet, or writes what is being sent; `random`, ranks draw other random numbers than one device could.
+
+    loc: where.
+    """
+
+    def __init__(self, text: str, loc: str, tensor: str, kind: str = "async") -> None:
+        super().__init__(f"{text} at {loc}" if loc else text)
+        self.text, self.loc, self.tensor, self.kind = text, loc, tensor, kind
 
 
 @dataclasses.dataclass
@@ -37,10 +53,12 @@ class Recording:
     marks: list[Mark]
     started: int                      # nodes before this one belong to the construction of the model
     unknown: dict[str, str]           # what had no translation -> where it was met first
-    random_inputs: list[tuple[Named, str]]
+    random_inputs: list[Draw]
     cuts: dict[str, set[int]]         # mesh axis -> dimensions of inputs that it cuts
     calls: dict[str, int]             # module -> how often its forward ran
-    buffers: list[tuple[str, Value]]
+    opaque: list[OpaqueCall]          # calls of operators of which nothing is known
+    hazards: dict[str, str]           # what is wrong with the program whatever it computes -> where
+    unused: list[str]                 # parameters that DistributedDataParallel found not used, in order
 
 
 class _Side:
@@ -53,10 +71,10 @@ class _Side:
         self.calls: collections.Counter[str] = collections.Counter()
         self.cuts: dict[str, set[int]] = collections.defaultdict(set)
         self.started: int | None = None
-        self.states_of: dict[str, torch.Tensor] = {}
-        self.buffers: list[tuple[str, Value]] = []
+        self.states_of: dict[tuple[str, str], torch.Tensor] = {}  # (parameter, what it is)
         self.names: set[str] = set()
         self.raw_gradients: list[Mark] = []
+        self.unused: list[str] = []  # by DistributedDataParallel's find_unused_parameters
 
     # ---- the world's backend ----
     def input(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, shard: Mapping[str, int], box: list[tuple[int, int]], high: int | None) -> torch.Tensor:
@@ -98,36 +116,51 @@ class _Side:
         if self.started is None:
             self.started = len(self.recorder.g.nodes)
         for name, p in parameters.items():
-            self._given(name, p, place(self.recorder, p, self.binding.shard_of(name)), "parameter")
-        for name, b in buffers.items():
-            value = self.recorder.read(unwrapped(b))
-            self.buffers.append((name, value))
-        self.recorder.randomness = "poison"
+            if name in self.binding.stretches:
+                self._given_flat(name, "", p, "parameter")
+            else:
+                self._given(name, p, place(self.recorder, p, self.binding.shard_of(name)), "parameter")
+        for b in buffers.values():
+            self.recorder.read(unwrapped(b))  # one that was made before the step is taken in as it is now
+        self.recorder.random.inside = True
 
     def states(self, optimizer: Any, states: list[tuple[str, str, torch.Tensor, nn.Parameter]]) -> None:
         for name, key, value, p in states:
             if key == "step":
                 self.recorder.write(unwrapped(value), Filled(1, tuple(value.shape)))
                 continue
-            self.states_of[f"{name}.{key}"] = value
-            self._given(f"{name}.{key}", value, place(self.recorder, value, self.binding.shard_of(name) if tuple(value.shape) == tuple(p.shape) else None), "input")
+            self.states_of[(name, f".{key}")] = value
+            if name in self.binding.stretches and tuple(value.shape) == tuple(p.shape):
+                self._given_flat(name, f".{key}", value, "input")
+            else:
+                self._given(f"{name}.{key}", value, place(self.recorder, value, self.binding.shard_of(name) if tuple(value.shape) == tuple(p.shape) else None), "input")
 
-    def forward(self, name: str, module: nn.Module, output: Any, final: bool) -> None:
+    def forward(self, name: str, module: nn.Module, args: Any, output: Any, final: bool) -> None:
         if self.recorder.paused:
             return
         if not final:
             self.calls[name] += 1
             self._weights(name, module)
         call = self.calls[name] - 1
+        if not final and any(True for _ in module.parameters(recurse=False)):
+            self._operands(name, args, call)
         outputs = [t for t in private.tree_flatten(output)[0] if isinstance(t, torch.Tensor) and t.dtype.is_floating_point]
         for i, t in enumerate(outputs):
             local = t._local_tensor if isinstance(t, private.DTensor) else t
             if isinstance(local, private.AsyncCollectiveTensor):
                 continue  # reading it would wait for it
             label = name + ".out" + (f".{i}" if len(outputs) > 1 else "")
-            self.mark("checkpoint", label, t, self._result_of(name, module, t), call=call)
+            self.mark("checkpoint", label, t, self._result_of(name, module, t), call=call, module=name)
             if t.requires_grad and torch.is_grad_enabled():
-                t.register_hook(self._gradient(label + ".grad", name, module if not final else None, call))
+                t.register_hook(self._gradient(label + ".grad", name, module, call, final))
+
+    def _operands(self, name: str, args: Any, call: int) -> None:
+        """What a module with parameters of its own is given: gradients of weights are products with it."""
+        given = [t for t in args if isinstance(t, torch.Tensor) and t.dtype.is_floating_point] if isinstance(args, tuple) else []
+        for i, t in enumerate(given):
+            local = t._local_tensor if isinstance(t, private.DTensor) else t
+            if not isinstance(local, private.AsyncCollectiveTensor):
+                self.mark("checkpoint", name + ".in" + (f".{i}" if len(given) > 1 else ""), t, call=call, module=name)
 
     def _result_of(self, name: str, module: nn.Module, t: torch.Tensor) -> Placement:
         """A matrix that is cut along what it sums over leaves parts to be added up, unless the module has done so itself."""
@@ -139,13 +172,13 @@ class _Side:
             placement.partial += [a for a, d in shard.items() if d % 2 == 1 and a not in reduced]
         return placement
 
-    def _gradient(self, label: str, name: str, module: nn.Module | None, call: int) -> Callable[[Any], None]:
+    def _gradient(self, label: str, name: str, module: nn.Module, call: int, final: bool) -> Callable[[Any], None]:
         def hook(grad: Any) -> None:
-            if module is not None:
+            if not final:
                 self._weights(name, module)
             local = grad._local_tensor if isinstance(grad, private.DTensor) else grad
             if not isinstance(local, private.AsyncCollectiveTensor):
-                self.mark("checkpoint", label, grad, call=call, gradient=True)
+                self.mark("checkpoint", label, grad, call=call, gradient=True, module=name)
 
         return hook
 
@@ -162,7 +195,7 @@ class _Side:
             return
         self.raw_gradients = []
         for name, p in self.binding.parameters.items():
-            if p.grad is None or 0 in unwrapped(p.grad).shape:
+            if p.grad is None or 0 in unwrapped(p.grad).shape or name in self.binding.stretches:
                 continue
             shard = self.binding.shard_of(name)
             placement = place(self.recorder, p.grad, shard)
@@ -183,18 +216,34 @@ class _Side:
         self.recorder.write(local, value)
         self.marks.append(Mark("input", name, value, placement))
 
+    def _given_flat(self, name: str, suffix: str, t: torch.Tensor, role: str) -> None:
+        """The same of a tensor in which parameters of the model lie one after another."""
+        value, marks = flat_parameters.given(self.recorder.g, self.binding.stretches[name], suffix, t.numel(), "real", role)
+        if t.numel():
+            self.recorder._storage(t).cut_in(self.recorder.g, self.recorder.g.reshape(value, tuple(t.shape)), self.recorder.geometry(t), "")
+        self.marks += [Mark("input", label, v, placement) for label, v, placement in marks]
+
+    def _left(self, name: str, suffix: str, t: torch.Tensor, placement: Placement | None) -> None:
+        """What the step leaves in a parameter, its gradient or its state."""
+        parts = self.binding.stretches.get(name)
+        if parts is None or t.numel() != self.binding.parameters[name].numel():
+            self.mark("output", name + suffix, t, placement)
+        elif t.numel():
+            flat = self.recorder.g.reshape(self.recorder.read(t), (t.numel(),))
+            self.marks += [Mark("output", label, v, where) for label, v, where in flat_parameters.parts_of(self.recorder.g, parts, suffix, flat)]
+
     def _unused(self, name: str) -> str:
         if not name or name.startswith("%") or name in self.names:
             raise CaptureError(f"the name {name!r} is empty, begins with % or is used twice")
         self.names.add(name)
         return name
 
-    def mark(self, role: str, name: str, t: torch.Tensor, placement: Placement | None = None, call: int = 0, gradient: bool = False) -> None:
+    def mark(self, role: str, name: str, t: torch.Tensor, placement: Placement | None = None, call: int = 0, gradient: bool = False, module: str = "") -> None:
         local = unwrapped(t)
         if 0 in local.shape or local.dtype.is_complex:
             return
         placement = placement or place(self.recorder, t)
-        self.marks.append(Mark(role, name, self.recorder.read(local), placement, call, gradient))
+        self.marks.append(Mark(role, name, self.recorder.read(local), placement, call, gradient, module))
 
     def finish(self, result: Any) -> None:
         """Marks what the step left behind: its results, gradients, parameters and optimizer states."""
@@ -204,10 +253,11 @@ class _Side:
         for name, p in self.binding.parameters.items():
             shard = self.binding.shard_of(name)
             if p.grad is not None:
-                self.mark("output", f"{name}.grad", p.grad, place(self.recorder, p.grad, shard))
-            self.mark("output", f"{name}.new", p, place(self.recorder, p, shard))
-        for name, value in self.states_of.items():
-            self.mark("output", f"{name}.new", value, next(m.placement for m in self.marks if m.role == "input" and m.name == name))
+                self._left(name, ".grad", p.grad, place(self.recorder, p.grad, shard))
+            self._left(name, ".new", p, place(self.recorder, p, shard))
+        for (name, key), value in self.states_of.items():
+            placement = next((m.placement for m in self.marks if m.role == "input" and m.name == name + key), None)
+            self._left(name, f"{key}.new", value, placement)
 
 
 class _Waits:
@@ -221,8 +271,8 @@ class _Waits:
 
     def end(self, pending: bool) -> object:
         token = object()
-        for t, name in (self.recorder.issued or []) if pending else []:
-            self.recorder.pend(t, name, token)
+        for t, name, writes in (self.recorder.issued or []) if pending else []:
+            (self.recorder.pend if writes else self.recorder.sending)(t, name, token)
         self.recorder.issued = None
         return token
 
@@ -241,7 +291,7 @@ def _results(result: Any) -> list[tuple[str, torch.Tensor]]:
     return []
 
 
-def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None = None, mailbox: private.Mailbox | None = None) -> Recording:
+def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None = None, mailbox: patches.Mailbox | None = None) -> Recording:
     """One rank's training step. classes: of integer inputs whose range is known from the single device. mailbox: what stages of pipelines tell each other.
 
     Raises CaptureError, and whatever the step raises.
@@ -261,11 +311,15 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
         else:
             collectives.order_batch(recorder, batch_start.pop())
 
-    with private.fake_group(rank, mesh.world), private.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder), mailbox):
+    with private.fake_group(rank, mesh.world), patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder), mailbox, side.unused.append, recorder.numbers), private.random_tracker(recorder.random):
         torch.manual_seed(0)
         world = World(mesh, rank, side)
-        with private.FakeTensorMode(allow_non_fake_inputs=True), recorder, side.binding.listening():
-            result = step(world)
+        with private.FakeTensorMode(allow_non_fake_inputs=True), recorder, side.binding.listening(), as_cpu(), data_numbers(recorder.where), torch.backends.mkldnn.flags(enabled=False):
+            try:
+                result = step(world)
+            except DataDependent as e:
+                raise CaptureError(str(e)) from None
             recorder.g.loc = ""
             side.finish(result)
-    return Recording(rank, mesh, recorder.g, side.marks, side.started or 0, recorder.unknown, recorder.random_inputs, dict(side.cuts), dict(side.calls), side.buffers)
+    recorder.g.forget()
+    return Recording(rank, mesh, recorder.g, side.marks, side.started or 0, recorder.unknown, recorder.random.draws, dict(side.cuts), dict(side.calls), recorder.opaque.made, recorder.hazards, side.unused)

@@ -5,24 +5,31 @@ Each operator is looked up in the table (`aten/`, `collectives.py`); what has no
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import sys
-from fractions import Fraction
 from typing import Any, Callable
 
 import torch
 
 from . import _private as private
 from . import tables
-from .graph import FOLD_LIMIT, Graph, number
-from .storage import Geometry, Storage, as_real, contiguous, pair, unpair
-from .values import Complex, Filled, Known, Named, Poison, Poisoned, Reason, Unsupported, Value, kind_of, numel
+from .data_number import DataDependent
+from .geometry import Geometry, contiguous
+from .graph import FOLD_LIMIT
+from .memory import Memory, constant
+from .opaque import Calls
+from .randomness import Randomness
+from .values import Complex, Filled, Known, Poison, Poisoned, Reason, Unsupported, Value, kind_of, numel
 
 FILL_LIMIT = 1 << 16  # elements of a filled tensor that is written out to compute with it
 _PLAIN = (torch.Tensor, private.FakeTensor, torch.nn.Parameter, torch.nn.Buffer)
 _PIECEWISE = {"aten.mul_", "aten.div_"}
-_VIEWS_IN_PLACE = {f"aten.{name}_" for name in ("transpose", "t", "squeeze", "unsqueeze", "as_strided", "swapdims", "swapaxes")}  # sizes and strides change, no element does
+_VIEWS_IN_PLACE = {f"aten.{name}_" for name in ("transpose", "t", "squeeze", "unsqueeze", "as_strided", "swapdims", "swapaxes", "set")}  # which memory is seen, and how, changes; no element does
+_LIKE = frozenset({"aten.rand_like", "aten.randn_like", "aten.randint_like"})
+_DRAWN_INTO = frozenset(f"aten.{name}_" for name in ("bernoulli", "normal", "uniform", "exponential", "random", "log_normal", "cauchy", "geometric"))
+_DRAWN = frozenset({"aten.rand", "aten.randn", "aten.randint", "aten.randperm", "aten.normal"})
 _NOT_THE_USERS = (private.torch_folder, os.path.dirname(os.path.abspath(__file__)), "<")
 _DECORATORS = ("typing_extensions.py", "contextlib.py", "functools.py")
 
@@ -37,170 +44,25 @@ class Call:
         return tuple(self.outs[i].shape)
 
 
-def shortest(x: float, dtype: torch.dtype) -> float:
-    """The number that a constant of a short dtype was written as: a fraction of small numbers, else the fewest decimals."""
-    if not math.isfinite(x) or dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        return x
-    near = Fraction(x).limit_denominator(1 << 10)
-    if near and float(torch.tensor(float(near), dtype=dtype)) == x:
-        return float(near)
-    for digits in range(1, 10):
-        y = float(f"{x:.{digits}g}")
-        if float(torch.tensor(y, dtype=dtype)) == x:
-            return y
-    return x
+@functools.lru_cache(maxsize=None)
+def _is_view(func: Any) -> bool:
+    return func.is_view or any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
 
 
-def constant(data: torch.Tensor) -> Value:
-    """A real tensor as a value: one number where all are equal."""
-    kind = kind_of(data.dtype)
-    if kind == "complex":
-        return Complex(constant(data.real.contiguous()), constant(data.imag.contiguous()))
-    if data.numel() == 0:
-        return Filled(0, data.shape, kind)
-    first = data.reshape(-1)[0]
-    if data.numel() == 1 or bool((data == first).all()):
-        x = first.item()
-        return Filled(number(shortest(x, data.dtype) if kind == "real" and not math.isnan(x) else x), data.shape, kind) if not (isinstance(x, float) and math.isnan(x)) else Known(data)
-    return Known(data)
-
-
-class Recorder(private.TorchDispatchMode):
+class Recorder(Memory, private.TorchDispatchMode):
     """Records one side: the single device or one rank."""
 
     def __init__(self, rank: int) -> None:
         super().__init__()
-        self.g = Graph()
         self.rank = rank
-        self.storages: dict[int, Storage] = {}
         self.unknown: dict[str, str] = {}  # operators without translation, and where they were met first
         self.modules: list[str] = []       # the path of the modules whose forward runs
         self.paused = False
-        self.randomness = "input"          # or "poison": once the step computes
-        self.random_inputs: list[tuple[Named, str]] = []
-        self.issued: list[tuple[torch.Tensor, str]] | None = None  # what an asynchronous call of c10d writes, while it is made
-        self._pairs: dict[tuple[int, bool], tuple[Value, Value]] = {}
+        self.random = Randomness(self)
+        self.opaque = Calls(self.g)
+        self.issued: list[tuple[torch.Tensor, str, bool]] | None = None  # what an asynchronous call of c10d writes (True) and sends, while it is made
         self._forward_locs: dict[int, str] = {}
         self.groups: Any = None            # collectives.Groups, set by the capture
-
-    # ---- memory ----
-    def _storage(self, t: torch.Tensor) -> Storage:
-        key = private.storage_key(t)
-        s = self.storages.get(key)
-        if s is None:
-            s = self.storages[key] = Storage(t.untyped_storage())
-            if not isinstance(t, private.FakeTensor) and t.device.type != "meta":
-                self._adopt(s, t)
-        return s
-
-    def _adopt(self, s: Storage, t: torch.Tensor) -> None:
-        """A real tensor that was made outside: its numbers are constants."""
-        with private.outside():
-            plain = t.detach()
-            size = tuple(plain.shape)
-            if plain.numel() > FOLD_LIMIT:
-                s.segments = []
-                value: Value = Poison(size, Reason("a large tensor that was made before the step", self.where()))
-            else:
-                value = constant(plain.clone().contiguous() if not plain.is_complex() else plain.clone().resolve_conj().contiguous())
-            geometry = Geometry(size, tuple(plain.stride()), plain.storage_offset())
-        self._put(s, value, geometry, t.is_complex())
-
-    def _put(self, s: Storage, value: Value, at: Geometry, is_complex: bool) -> None:
-        if is_complex:
-            at, value = as_real(at), unpair(self.g, value)
-        s.write(self.g, value, at, self.g.loc)
-
-    @staticmethod
-    def geometry(t: torch.Tensor) -> Geometry:
-        return Geometry(tuple(int(n) for n in t.shape), tuple(int(n) for n in t.stride()), int(t.storage_offset()))
-
-    def read(self, t: torch.Tensor) -> Value:
-        """What a tensor holds now."""
-        with private.outside():
-            return self._read(t)
-
-    def _read(self, t: torch.Tensor) -> Value:
-        if isinstance(t, private.AsyncCollectiveTensor):
-            t = t.elem
-        if t.layout != torch.strided:
-            return Poison(t.shape, Reason("a sparse tensor", self.g.loc))
-        s = self._storage(t)
-        at = self.geometry(t)
-        if s.pending and (name := s.unfinished(as_real(at) if t.is_complex() else at)) is not None:
-            return Poison(t.shape, Reason(f"the result of an asynchronous {name} is read before its wait", self.g.loc))
-        try:
-            if t.is_complex():
-                return self._complex(s.read(self.g, as_real(at), self.g.loc), t.is_conj())
-            v = s.read(self.g, at, self.g.loc)
-            if t.is_neg():
-                from . import arithmetic
-
-                v = arithmetic.negate(self.g, v)
-            return v
-        except Unsupported as e:
-            return Poison(t.shape, Reason(str(e), self.g.loc))
-
-    def _complex(self, real: Value, conjugate: bool) -> Value:
-        """The pairs of a real value; once for each value."""
-        before = self._pairs.get((id(real), conjugate))
-        if before is None:
-            v = pair(self.g, real)
-            if conjugate and isinstance(v, Complex):
-                from . import arithmetic
-
-                v = Complex(v.real, arithmetic.negate(self.g, v.imag))
-            before = self._pairs[(id(real), conjugate)] = (real, v)
-        return before[1]
-
-    def write(self, t: torch.Tensor, value: Value) -> None:
-        """The tensor's elements become the value, whose shape is broadcast to the tensor's."""
-        with private.outside():
-            self._write(t, value)
-
-    def _write(self, t: torch.Tensor, value: Value) -> None:
-        if isinstance(t, private.AsyncCollectiveTensor):
-            t = t.elem
-        shape = tuple(int(n) for n in t.shape)
-        try:
-            if value.shape != shape:
-                value = self.g.expand(value, shape)
-            if t.is_conj() or t.is_neg():
-                raise Unsupported("a write to a conjugate view")
-            if not t.is_complex() and isinstance(value, Complex):
-                raise Unsupported("a complex value is written to a real tensor")
-            if kind_of(t.dtype) in ("int", "bool") and getattr(value, "kind", "") != kind_of(t.dtype) and isinstance(value, (Filled, Known)):
-                value = self._to_integer(value, t.dtype)
-            if t.is_complex() and not isinstance(value, (Complex, Poison)):
-                value = Complex(value, Filled(0, value.shape))
-        except (Unsupported, Poisoned) as e:
-            value = Poison(shape, self._reason(e))
-        s = self._storage(t)
-        self._put(s, value, self.geometry(t), t.is_complex())
-
-    @staticmethod
-    def _to_integer(value: Filled | Known, dtype: torch.dtype) -> Value:
-        if isinstance(value, Filled):
-            return Filled(int(value.fill) if dtype != torch.bool else int(value.fill != 0), value.shape, kind_of(dtype))
-        return Known(value.data.to(dtype))
-
-    def _reason(self, e: Exception) -> Reason:
-        return e.reason if isinstance(e, Poisoned) else Reason(str(e), self.g.loc)
-
-    def pend(self, t: torch.Tensor, name: str, token: object) -> None:
-        """An asynchronous operator writes the tensor until `finish(token)`."""
-        low, high = self.geometry(t).span()
-        self._storage(t).pending[token] = (low, high, name)
-
-    def finish(self, token: object) -> None:
-        for s in self.storages.values():
-            s.pending.pop(token, None)
-
-    def freed(self, key: int) -> None:
-        """Memory was given back: what it held is gone."""
-        s = self.storages.get(key)
-        if s is not None:
-            s.segments, s._cache = [], {}
 
     # ---- where we are ----
     def where(self) -> str:
@@ -256,8 +118,12 @@ class Recorder(private.TorchDispatchMode):
                 return self._item(args[0])
             if namespace in collectives.NAMESPACES:
                 return collectives.dispatch(self, name, func, args, kwargs)
+            if _is_view(func):
+                out = self._view(func, args, kwargs)
+                if out is not None:
+                    return out
             line = table.lookup(name, func._overloadname)
-            if line is None and not self._is_view(func) and name not in table.RANDOM and not self._constant_operands(args, kwargs):
+            if line is None and not _is_view(func) and name not in table.RANDOM and not self._constant_operands(args, kwargs):
                 out = self._decomposed(func, args, kwargs)
                 if out is not NotImplemented:
                     return out
@@ -269,6 +135,18 @@ class Recorder(private.TorchDispatchMode):
             return self._record(name, func, line, args, kwargs)
         finally:
             self.g.loc = previous
+
+    def _view(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A view reads nothing: its geometry says which elements it has. None where ATen made a copy after all (reshape)."""
+        given = [t for t in private.tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]
+        for t in given:
+            if type(t) is not private.FakeTensor:
+                with private.outside():
+                    self._storage(t)  # a tensor from outside is taken in whole, not as the view
+        out = func(*args, **kwargs)
+        keys = {private.storage_key(t) for t in given}
+        results = out if isinstance(out, (list, tuple)) else (out,)
+        return out if all(isinstance(t, torch.Tensor) and private.storage_key(t) in keys for t in results) else None
 
     def copy_pieces(self, target: Any, source: Any) -> bool:
         """A flat buffer of several tensors is copied as these, so that they stay apart. False where it is no such thing."""
@@ -351,10 +229,6 @@ class Recorder(private.TorchDispatchMode):
             args[0].copy_(rule(*args, **kwargs))
         return args[0]
 
-    @staticmethod
-    def _is_view(func: Any) -> bool:
-        return func.is_view or any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
-
     def _item(self, t: torch.Tensor) -> Any:
         v = self.read(t)
         if isinstance(v, Filled):
@@ -362,7 +236,9 @@ class Recorder(private.TorchDispatchMode):
         if isinstance(v, Known) and numel(v.shape) == 1:
             return v.data.item()
         if t.dtype.is_floating_point:
-            return math.nan  # formats, and poisons any tensor that it goes into
+            return math.nan  # poisons any tensor that it goes into; to Python a number of data_number.py
+        if t.dtype == torch.bool and private.initialising():
+            return False  # whether numbers are to be drawn again, of parameters that are inputs afterwards
         raise DataDependent(f"{self.g.loc}: the program asks for a number that depends on data (Tensor.item(), bool() or int() of a tensor)")
 
     def _record(self, name: str, func: Any, line: Callable[..., Any] | None, args: Any, kwargs: Any) -> Any:
@@ -429,7 +305,7 @@ class Recorder(private.TorchDispatchMode):
         from .aten import table
 
         if name in table.RANDOM or torch.Tag.nondeterministic_seeded in func.tags and line is None:
-            return self._random(call, name, values, writes)
+            return self._random(call, name, values, keywords, kwargs)
         if name in table.CHOOSING:
             which, count = table.CHOOSING[name]
             if isinstance(values[which], Poison):
@@ -442,9 +318,16 @@ class Recorder(private.TorchDispatchMode):
         if folded is not None:
             return folded
         if line is None:
-            raise Unsupported("no line in the table of operators")
+            return self._opaque(call, name, func, operands, args, kwargs, writes)
         result = line(call, self.g, *values, **keywords)
         return list(result) if isinstance(result, (list, tuple)) else [result]
+
+    def _opaque(self, call: Call, name: str, func: Any, operands: list[Value], args: Any, kwargs: Any, writes: bool) -> list[Value | None]:
+        """What has no line and no decomposition is a function of its whole arguments (opaque.py)."""
+        if writes or not operands or not call.outs or any(t.is_complex() for t in call.outs) or any(0 in t.shape for t in call.outs):
+            raise Unsupported("no line in the table of operators")
+        said = private.tree_map(lambda x: "_" if isinstance(x, torch.Tensor) else x, (args, kwargs))
+        return self.opaque.call(f"{func.name()}{said[0]}{said[1] or ''}", name, self.modules[-1] if self.modules else "", operands, call.outs)
 
     def _folded(self, call: Call, func: Any, values: list[Any], keywords: dict[str, Any], operands: list[Value]) -> list[Value | None] | None:
         """ATen's own result where all operands are constants and none is large."""
@@ -476,22 +359,18 @@ class Recorder(private.TorchDispatchMode):
             flat = private.tree_flatten(written if written else result)[0]
             return [constant(t.detach()) for t in flat if isinstance(t, torch.Tensor)]
 
-    def _random(self, call: Call, name: str, values: list[Any], writes: bool) -> list[Value | None]:
-        """Random numbers drawn before the step computes are inputs, counted in the order in which they are drawn; later they are not known."""
-        if self.randomness != "input":
-            raise Unsupported("random numbers inside the step (dropout and noise are not supported)")
-        shapes = [tuple(values[0].shape)] if writes else [tuple(t.shape) for t in call.outs]
-        return [self.random_input(shape, call) for shape in shapes]
+    def _random(self, call: Call, name: str, values: list[Any], keywords: dict[str, Any], kwargs: Any) -> list[Value | None]:
+        """Random numbers are inputs (randomness.py)."""
+        from . import arithmetic as ar
 
-    def random_input(self, shape: tuple[int, ...], call: Call) -> Value:
-        name = f"%random.{len(self.random_inputs)}"
-        integer = bool(call.outs) and kind_of(call.outs[0].dtype) == "int"
-        if 0 in shape:
-            return Filled(0, shape)
-        v = self.g.declare(name, shape, "int" if integer else "real", "input")
-        self.random_inputs.append((v, self.g.loc))
-        return v
-
-
-class DataDependent(RuntimeError):
-    """The program's course depends on data."""
+        generator = kwargs.get("generator")
+        if name == "aten.native_dropout":
+            p = float(values[1])
+            mask = self.random.draw(call.outs[1], f"bernoulli {1 - p}", generator)
+            return [ar.binary(self.g, "mul", values[0], ar.binary(self.g, "mul", mask, 1 / (1 - p) if p < 1 else 0)), mask]
+        if self.random.inside:
+            of_shape = name in _LIKE or name in _DRAWN_INTO or name == "aten.bernoulli" and call.overload == "p"  # of the first operand only the shape counts
+            if not of_shape and name not in _DRAWN or any(isinstance(v, Value) for v in private.tree_flatten((values[1:] if of_shape else values, keywords))[0]):
+                raise Unsupported("random numbers that depend on data, or of an operator that is not known")
+        numbers = [x for x in (*values, *keywords.values()) if isinstance(x, (int, float))]
+        return [self.random.draw(t, f"{name[5:].strip('_').removesuffix('_like')} {numbers}", generator) for t in call.outs]

@@ -6,121 +6,13 @@ and reshapes of its value; a view that spans several segments is their concatena
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, Iterable
+from typing import Any
 
+from .geometry import Geometry, Place, Segment, contiguous, interleaved, locate, positions_of, same_places, stretches_of
 from .graph import Graph
-from .values import Complex, Filled, Named, Poison, Reason, Shape, Unsupported, Value, numel
+from .values import Complex, Filled, Named, Poison, Reason, Unsupported, Value, numel
 
-
-@dataclasses.dataclass(frozen=True)
-class Geometry:
-    """A view of a storage: sizes and strides for each dimension, and an offset, in elements."""
-
-    size: Shape
-    stride: Shape
-    offset: int
-
-    def packed(self) -> list[tuple[int, int, int]]:
-        """(stride, size, dimension) of the dimensions that move, largest stride first."""
-        return sorted(((t, n, i) for i, (n, t) in enumerate(zip(self.size, self.stride)) if n != 1), key=lambda d: (-d[0], d[2]))
-
-    def span(self) -> tuple[int, int]:
-        """The first element and one past the last."""
-        if 0 in self.size:
-            return self.offset, self.offset
-        return self.offset, self.offset + 1 + sum((n - 1) * t for n, t in zip(self.size, self.stride))
-
-    def is_dense(self) -> bool:
-        """Every element of the span exactly once."""
-        low, high = self.span()
-        return numel(self.size) == high - low and all(t > 0 for t, _, _ in self.packed())
-
-
-def contiguous(shape: Iterable[int], offset: int = 0) -> Geometry:
-    size = tuple(int(n) for n in shape)
-    stride, step = [0] * len(size), 1
-    for i in reversed(range(len(size))):
-        stride[i] = step
-        step *= max(size[i], 1)
-    return Geometry(size, tuple(stride), offset)
-
-
-@dataclasses.dataclass(frozen=True)
-class Segment:
-    value: Value
-    at: Geometry
-
-
-@dataclasses.dataclass
-class Place:
-    """A view inside a segment: the segment's value refined into `sizes`, cut to [starts, stops) in each dimension; `order` lists the refined dimensions of the view."""
-
-    sizes: list[int]
-    starts: list[int]
-    stops: list[int]
-    order: list[int]     # refined dimensions in the order of the view's refined dimensions; those that are not listed have extent 1
-    expanded: list[int]  # positions (in the view's refined dimensions) that repeat (stride 0)
-    view: list[int]      # sizes of the view's refined dimensions, repeats included
-
-
-def locate(seg: Geometry, want: Geometry) -> Place | None:
-    """How a view lies in a segment, or None if it does not (or not as a box)."""
-    cells = [[t, n] for t, n, _ in seg.packed()]  # largest stride first
-    lows, highs = seg.span(), want.span()
-    if highs[0] < lows[0] or highs[1] > lows[1]:
-        return None
-    target: list[list[int]] = []  # [stride, size] in the order of the view's dimensions
-    for n, t in zip(want.size, want.stride):
-        if n == 1:
-            continue
-        target.append([t, n])
-    # 1. refine: every stride of the view is one of the segment's, and no size of the view goes beyond its cell
-    i = 0
-    while i < len(target):
-        t, n = target[i]
-        if t == 0:
-            i += 1
-            continue
-        k = _cell(cells, t)
-        if k is None:
-            return None
-        ct, cn = cells[k]
-        if ct != t:  # split the cell: the view's stride is inside it
-            if t % ct or cn % (t // ct):
-                return None
-            inner = t // ct
-            cells[k: k + 1] = [[t, cn // inner], [ct, inner]]
-            cn = cn // inner
-        if n > cn:  # the view's dimension goes on in the next larger cell
-            if k == 0 or cells[k - 1][0] != t * cn or n % cn:
-                return None
-            target[i: i + 1] = [[t * cn, n // cn], [t, cn]]
-            continue
-        i += 1
-    # 2. where the view starts, in mixed radix
-    rest = want.offset - seg.offset
-    starts, stops, used = [], [], {t: n for t, n in target if t}
-    if len(used) != sum(1 for t, _ in target if t):
-        return None
-    for t, n in cells:
-        starts.append(rest // t if t else 0)
-        rest -= starts[-1] * t
-        stops.append(starts[-1] + used.get(t, 1))
-        if stops[-1] > n:
-            return None
-    if rest:
-        return None
-    index = {t: k for k, (t, _) in enumerate(cells)}
-    order = [index[t] for t, _ in target if t]
-    return Place([n for _, n in cells], starts, stops, order, [j for j, (t, _) in enumerate(target) if t == 0], [n for _, n in target])
-
-
-def _cell(cells: list[list[int]], stride: int) -> int | None:
-    for k, (t, n) in enumerate(cells):
-        if t <= stride < t * n:
-            return k
-    return None
+FEW = 256  # elements of a view that are taken one by one
 
 
 class Storage:
@@ -129,8 +21,15 @@ class Storage:
     def __init__(self, keep: Any) -> None:
         self.keep = keep  # the real storage: its address names this one as long as it lives
         self.segments: list[Segment] = []
+        self.freed = False    # given back once
         self.pending: dict[object, tuple[int, int, str]] = {}  # asynchronous operators that were not waited for: the elements that they write, and what they are
+        self.sent: dict[object, tuple[int, int, str]] = {}     # of these the elements that they read
         self._cache: dict[Geometry, Value] = {}
+
+    def being_sent(self, at: Geometry) -> str | None:
+        """The asynchronous operator that still reads what is in a view, if there is one."""
+        low, high = at.span()
+        return next((name for a, b, name in self.sent.values() if a < high and low < b), None)
 
     def unfinished(self, at: Geometry) -> str | None:
         """The asynchronous operator that still writes into a view, if there is one."""
@@ -152,13 +51,13 @@ class Storage:
         base = value.base if isinstance(value, Named) else None
         if base is not None and at == contiguous(at.size, at.offset):
             value, at = base, contiguous(base.shape, at.offset)  # the shape it was made in
-        touched = [s for s in self.segments if s.at.span()[0] < high and low < s.at.span()[1] and not _interleaved(s.at, at)]
-        hidden = [s for s in touched if at.is_dense() and low <= s.at.span()[0] and s.at.span()[1] <= high or _same(s.at, at)]
+        touched = [s for s in self.segments if s.at.span()[0] < high and low < s.at.span()[1] and not interleaved(s.at, at)]
+        hidden = [s for s in touched if at.is_dense() and low <= s.at.span()[0] and s.at.span()[1] <= high or same_places(s.at, at)]
         left = [s for s in touched if s not in hidden]
         if not left:
             self.segments = [s for s in self.segments if s not in hidden] + [Segment(value, at)]
             return
-        if len(left) == 1:
+        if len(left) == 1 and not isinstance(left[0].value, Poison):
             old = left[0]
             place = locate(old.at, at)
             if place is not None and not place.expanded:
@@ -167,9 +66,19 @@ class Storage:
                 return
         if self._write_parts(g, value, at, left, hidden, loc):
             return
+        if len(left) == 1 and not hidden and _write_one_by_one(g, self, left[0], value, at):
+            return
         reason = Reason("a write to a view that overlaps earlier ones in a way that is not understood", loc)
         self.segments = [Segment(Poison(s.value.shape, reason), s.at) if s in touched else s for s in self.segments]
         self.segments.append(Segment(Poison(value.shape, reason), at))
+
+    def cut_in(self, g: Graph, value: Value, at: Geometry, loc: str) -> None:
+        """Writes a stretch of memory so that nothing of what was there before is referred to: the rest of earlier tensors is cut off from them."""
+        low, high = at.span()
+        self._cache.clear()
+        touched = [s for s in self.segments if s.at.span()[0] < high and low < s.at.span()[1]]
+        if not self._write_parts(g, value, at, touched, [], loc):
+            self.write(g, value, at, loc)
 
     def _write_parts(self, g: Graph, value: Value, at: Geometry, left: list[Segment], hidden: list[Segment], loc: str) -> bool:
         """A dense write over pieces of dense segments: what is covered is cut off from them."""
@@ -206,6 +115,16 @@ class Storage:
             found = _from_flat(g, touched[0], at)
             if found is not None:
                 return found
+            merged = stretches_of(at)
+            if merged is not None:  # dimensions that are one stretch, though not in this order
+                size, order = merged
+                whole = self._read(g, size, loc)
+                if not isinstance(whole, Poison):
+                    packed = [at.size[i] for i in order]
+                    v = g.permute(g.reshape(whole, packed), [order.index(i) for i in sorted(order)])
+                    return g.reshape(v, at.size)
+            if found is None and numel(at.size) <= FEW and touched[0].at.span()[0] <= low and high <= touched[0].at.span()[1] and not isinstance(touched[0].value, Poison):
+                return _one_by_one(g, touched[0], at)
         if len(touched) > 1:
             return self._join(g, touched, at, loc)
         for s in touched:
@@ -213,7 +132,7 @@ class Storage:
                 return Poison(at.size, s.value.reason)
         covered = touched and touched[0].at.span()[0] <= low and high <= touched[0].at.span()[1]
         text = "memory that was never written is read" if not touched else "a view that is not understood" if covered else "memory of which a part was never written is read"
-        return Poison(at.size, Reason(text, loc))
+        return Poison(at.size, Reason(text, loc, hazard=not touched and not self.freed))
 
     def _join(self, g: Graph, touched: list[Segment], at: Geometry, loc: str) -> Value:
         """A view over several segments: split along one dimension where they meet."""
@@ -242,10 +161,13 @@ class Storage:
                 pieces.append(piece)
             else:
                 return g.cat(pieces, dim)
-        if at == contiguous(at.size, at.offset) and len(at.size) > 1:
-            flat = self._read(g, contiguous((numel(at.size),), at.offset), loc)
+        packed = at.packed()
+        sizes = tuple(n for _, n, _ in packed)
+        if len(packed) > 1 and tuple(t for t, _, _ in packed) == contiguous(sizes).stride:  # one stretch, whatever the order of the dimensions
+            flat = self._read(g, contiguous((numel(sizes),), at.offset), loc)
             if not isinstance(flat, Poison):
-                return g.reshape(flat, at.size)
+                order = [i for _, _, i in packed]
+                return g.reshape(g.permute(g.reshape(flat, sizes), [order.index(i) for i in sorted(order)]), at.size)
         return Poison(at.size, Reason("memory of which a part was never written is read", loc))
 
     def pieces(self, g: Graph, at: Geometry) -> list[Segment] | None:
@@ -257,25 +179,35 @@ class Storage:
         return inside if sum(numel(s.at.size) for s in inside) == high - low else None
 
 
-def _same(a: Geometry, b: Geometry) -> bool:
-    return a.offset == b.offset and [d[:2] for d in a.packed()] == [d[:2] for d in b.packed()]
+def _write_one_by_one(g: Graph, storage: Storage, s: Segment, value: Value, at: Geometry) -> bool:
+    """The same, written."""
+    base, end = s.at.span()
+    low, high = at.span()
+    if numel(at.size) > FEW or not s.at.is_dense() or low < base or high > end or isinstance(s.value, Poison) or isinstance(value, Poison):
+        return False
+    positions = positions_of(at, base)
+    if positions != sorted(set(positions)):
+        return False
+    flat, new = g.reshape(_ordered(g, s), (end - base,)), g.reshape(value, (len(positions),))
+    parts: list[Value] = []
+    last = 0
+    for i, p in enumerate(positions):
+        if p > last:
+            parts.append(g.slice(flat, 0, last, p))
+        parts.append(g.slice(new, 0, i, i + 1))
+        last = p + 1
+    if last < end - base:
+        parts.append(g.slice(flat, 0, last, end - base))
+    storage.segments = [x for x in storage.segments if x is not s] + [Segment(g.cat(parts, 0), contiguous((end - base,), base))]
+    return True
 
 
-def _interleaved(a: Geometry, b: Geometry) -> bool:
-    """Two strided views that share a span and no element: columns of one matrix."""
-    pa, pb = a.packed(), b.packed()
-    if not pa or not pb:
-        return False
-    row = max(pa[0][0], pb[0][0])
-    for p, q in ((pa, pb), (pb, pa)):
-        if p[0][0] != row:
-            return False
-    low_a, low_b = a.offset % row, b.offset % row
-    wide_a = 1 + sum((n - 1) * t for t, n, _ in pa[1:])
-    wide_b = 1 + sum((n - 1) * t for t, n, _ in pb[1:])
-    if low_a + wide_a > row or low_b + wide_b > row:
-        return False
-    return low_a + wide_a <= low_b or low_b + wide_b <= low_a
+def _one_by_one(g: Graph, s: Segment, at: Geometry) -> Value:
+    """Elements at positions that follow no dimensions of the segment: a diagonal."""
+    base, end = s.at.span()
+    flat = g.reshape(_ordered(g, s), (end - base,))
+    positions = positions_of(at, base)
+    return g.reshape(g.cat([g.slice(flat, 0, p, p + 1) for p in positions], 0), at.size)
 
 
 def _ordered(g: Graph, s: Segment) -> Value:
@@ -350,11 +282,6 @@ def _from_flat(g: Graph, s: Segment, at: Geometry) -> Value | None:
     piece = Segment(g.slice(flat, 0, low - base, stop - base), contiguous((stop - low,), low))
     place = locate(piece.at, at)
     return None if place is None else extract(g, piece, place, at)
-
-
-def as_real(at: Geometry) -> Geometry:
-    """A complex view as a real one with a last dimension of 2."""
-    return Geometry(at.size + (2,), tuple(2 * t for t in at.stride) + (1,), 2 * at.offset)
 
 
 def pair(g: Graph, v: Value) -> Value:

@@ -11,9 +11,10 @@ from typing import Callable
 import torch
 
 from .graph import Graph
-from .values import Filled, Known, Named, Pick, Poison, Shape, Table, Unsupported, Value
+from .values import Filled, Known, Named, Pick, Poison, Shape, Table, Unsupported, Value, numel
 
 Function = Callable[..., torch.Tensor]
+MOST_WINDOWS = 64  # a function of classes with more of them is looked up
 CLASSES = "labels and tokens are classes: 0 up to the size of the table or of the last dimension"
 
 
@@ -55,7 +56,7 @@ def apply(g: Graph, function: Function, operands: list[Value], shape: Shape) -> 
     for v in operands:
         t = table_of(g, v)
         if t is not None:
-            if source is not None and _root(t.source) != _root(source):
+            if source is not None and _root(g, t.source) != _root(g, source):
                 return None
             source, low, classes = (t.source if source is None or len(t.source.shape) >= len(source.shape) else source), t.low, len(t.entries)
         elif not isinstance(v, Filled):
@@ -72,11 +73,22 @@ def _scalar(v: Value) -> torch.Tensor:
     return torch.tensor(v.fill)
 
 
-def _root(source: Named) -> str:
-    base = source.base or source
-    if base.node is not None and base.node["op"] == "expand":
-        return base.node["in"][0]
-    return base.name
+def _root(g: Graph, source: Named) -> tuple[str, Shape]:
+    """The tensor whose elements these are, and in which shape (before they were repeated): where both are equal, broadcasting puts equal elements at equal positions.
+
+    The shape counts: labels[:, None] and labels[None] have the same elements, and not at the same places.
+    """
+    name, shape = source.name, source.shape
+    node = source.node
+    if node is not None and node["op"] == "expand":
+        name = node["in"][0]
+        shape = tuple(g.tensors[name]["shape"])
+        node = g.producer(name)
+    if node is not None and node["op"] == "view":
+        name = node["in"][0]
+    while shape[:1] == (1,):
+        shape = shape[1:]
+    return name, shape
 
 
 def keeps_rows(t: Table, shape: Shape) -> bool:
@@ -84,8 +96,15 @@ def keeps_rows(t: Table, shape: Shape) -> bool:
     return len(t.shape) == len(shape) > 1 and t.shape == shape[:-1] + (1,) and bool(((t.entries == 0) | (t.entries == 1)).all())
 
 
-def same_source(a: Table, b: Table) -> bool:
-    return _root(a.source) == _root(b.source)
+def same_source(g: Graph, a: Table, b: Table) -> bool:
+    """Whether the tables are of the same integers, position by position, also where they are broadcast to one shape."""
+    return _root(g, a.source) == _root(g, b.source)
+
+
+def same_rows(g: Graph, a: Table, b: Table) -> bool:
+    """Whether the tables are of the same integers, one after another in row-major order: for rows that are matched by their number, in whatever shape they are."""
+    (one, shape), (other, _) = _root(g, a.source), _root(g, b.source)
+    return one == other and numel(a.shape) == numel(b.shape) == numel(shape)
 
 
 def every_class(g: Graph, ids: Named) -> Value | None:
@@ -142,8 +161,13 @@ def real(g: Graph, v: Table | Pick) -> Value:
         g.assume(CLASSES)
         return Filled(least, v.shape)
     two_numbers = bool(((numbers == least) | (numbers == most)).all())
-    if len(runs) > 64:
-        raise Unsupported("a function of classes with more than 64 windows")
+    if len(runs) > MOST_WINDOWS:
+        if v.low < 0:
+            raise Unsupported(f"a function of classes below 0 with more than {MOST_WINDOWS} windows")
+        g.assume(CLASSES)
+        rows = torch.cat([torch.zeros(v.low, dtype=torch.float64), numbers]).reshape(-1, 1)
+        ids = g.named(v.source)
+        return g.expand(g.reshape(g.one("embedding", [ids, Known(rows)], ids.shape + (1,)), ids.shape), v.shape)
     outside = runs[0][0] == 0 or runs[-1][1] == len(v.entries)
     zero_runs = _windows((v.entries.to(torch.float64) == runs[0][2]).logical_not())
     if outside and len(zero_runs) < len(runs) and two_numbers:
@@ -253,9 +277,9 @@ def binary(g: Graph, op: str, a: Value, b: Value, shape: Shape) -> Value | None:
         if op == "sub":
             b, op = Pick(b.source, b.index, -b.scale, -b.offset, b.table, b.shape), "add"
         return _pick_with(b, op, x, shape)
-    if isinstance(a, Pick) and isinstance(b, Table) and same_source(a.index, b) and not (a.table and not _per_row(b, a)):
+    if isinstance(a, Pick) and isinstance(b, Table) and same_source(g, a.index, b) and not (a.table and not _per_row(b, a)):
         return _pick_with(a, op, b.entries.to(torch.float64), shape)
-    if isinstance(b, Pick) and isinstance(a, Table) and op in ("add", "mul") and same_source(b.index, a) and not (b.table and not _per_row(a, b)):
+    if isinstance(b, Pick) and isinstance(a, Table) and op in ("add", "mul") and same_source(g, b.index, a) and not (b.table and not _per_row(a, b)):
         return _pick_with(b, op, a.entries.to(torch.float64), shape)
     return None
 

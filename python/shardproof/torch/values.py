@@ -154,11 +154,12 @@ class Pick(Value):
 
 @dataclasses.dataclass(frozen=True)
 class Reason:
-    """Why a value is not known: what was met, and where. asks: the integer input whose range would tell more."""
+    """Why a value is not known: what was met, and where. asks: the integer input whose range would tell more. hazard: the program itself is wrong (it reads what nothing has written yet)."""
 
     text: str
     loc: str
     asks: str = ""
+    hazard: bool = False
 
 
 class Poison(Value):

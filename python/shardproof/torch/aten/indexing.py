@@ -19,6 +19,14 @@ def embedding(call: Any, g: Graph, weight: Value, ids: Value, padding_idx: int =
     tables.note_classes(g, ids, weight.shape[0])
     if isinstance(ids, (Known, Filled)):
         return _rows(g, weight, g.data(ids), 0, call.shape())
+    if len(weight.shape) == 1:
+        t = tables.table_of(g, ids)
+        if t is not None and isinstance(weight, (Known, Filled)):
+            positions = t.entries.to(torch.int64)
+            require(0 <= int(positions.min()) and int(positions.max()) < weight.shape[0], "an index outside of the table")
+            return Table(t.source, g.data(weight)[positions], t.low, t.shape)
+        weight = g.reshape(weight, (weight.shape[0], 1))
+        return g.reshape(g.expand(embedding(call, g, weight, ids), ids.shape + (1,)), ids.shape)
     if isinstance(ids, Named):
         require(ids.kind == "int", "indices that are no integers")
         return g.one("embedding", [ids, weight], ids.shape + weight.shape[1:])
@@ -42,6 +50,7 @@ def _rows(g: Graph, x: Value, index: torch.Tensor, dim: int, shape: tuple[int, .
 
 @line("embedding_dense_backward")
 def embedding_backward(call: Any, g: Graph, grad: Value, ids: Value, rows: int, padding_idx: int, scale_grad_by_freq: bool) -> Value:
+    require(not scale_grad_by_freq, "an embedding with scale_grad_by_freq: its gradient depends on how often the batch names a row")
     shape = (int(rows),) + grad.shape[-1:]
     if padding_idx >= 0:  # the row of the padding index gets nothing
         require(isinstance(ids, Named) and ids.kind == "int", "an embedding with a padding index, of indices that were computed")
@@ -49,10 +58,7 @@ def embedding_backward(call: Any, g: Graph, grad: Value, ids: Value, rows: int, 
         grad = ar.binary(g, "mul", grad, counts)
     tables.note_classes(g, ids, int(rows))
     if isinstance(ids, (Known, Filled)):
-        d = g.data(ids).reshape(-1)
-        require(torch.equal(d, torch.arange(len(d))) and len(d) <= rows, "the gradient of an embedding of known positions")
-        flat = g.reshape(grad, (len(d),) + grad.shape[-1:])
-        return g.cat([flat, Filled(0, (int(rows) - len(d),) + grad.shape[-1:])], 0) if len(d) < rows else flat
+        return _rows_backward(g, grad, g.data(ids), int(rows))
     if isinstance(ids, Named):
         return g.emit("embedding_backward", [grad, ids, Filled(0, shape)], [None, shape])[1]  # type: ignore[return-value]
     require(isinstance(ids, Table), "the gradient of an embedding whose indices are not classes")
@@ -60,11 +66,75 @@ def embedding_backward(call: Any, g: Graph, grad: Value, ids: Value, rows: int, 
     return scatter_rows(g, grad, ids, shape)
 
 
+def _rows_backward(g: Graph, grad: Value, ids: torch.Tensor, rows: int) -> Value:
+    """The gradient of a lookup at known positions: what went to each row is summed."""
+    width = grad.shape[-1]
+    while ids.dim() and bool((ids == ids[:1]).all()):  # the same for all of the leading dimension (a batch)
+        ids = ids[0]
+        grad = ar.reduce(g, "sum", grad, [0])
+    d = ids.reshape(-1)
+    grad = g.reshape(grad, (len(d) if ids.dim() else 1, width))
+    if not ids.dim() or bool((d[1:] == d[:-1] + 1).all()):  # one row, or rows one after another
+        return _placed(g, grad, int(d[0]), (rows, width))
+    require(rows * len(d) <= 1 << 16, "the gradient of an embedding of many known positions")
+    return ar.matmul(g, Known((torch.arange(rows)[:, None] == d[None]).double()), grad)
+
+
+def _bags(offsets: Value, count: int, include_last: bool) -> list[tuple[int, int]]:
+    """Where each bag begins and ends."""
+    require(isinstance(offsets, (Known, Filled)), "an embedding bag whose bags depend on data")
+    starts = [int(x) for x in (offsets.data if isinstance(offsets, Known) else torch.full(offsets.shape, offsets.fill)).tolist()]  # type: ignore[attr-defined]
+    return list(zip(starts, (*starts[1:], count))) if not include_last else list(zip(starts[:-1], starts[1:]))
+
+
+def _sum_of_bags(g: Graph, rows: Value, bags: list[tuple[int, int]], mean: bool) -> Value:
+    sizes = {b - a for a, b in bags}
+    require(0 not in sizes, "an empty embedding bag")
+    if len(sizes) == 1 and bags[0][0] == 0 and all(a[1] == b[0] for a, b in zip(bags[:-1], bags[1:])):
+        n = sizes.pop()
+        return ar.reduce(g, "mean" if mean else "sum", g.reshape(g.slice(rows, 0, 0, n * len(bags)), (len(bags), n, rows.shape[-1])), [1])
+    require(len(bags) <= 4096, "more than 4096 embedding bags of different sizes")
+    return g.cat([ar.reduce(g, "mean" if mean else "sum", g.slice(rows, 0, a, b), [0], True) for a, b in bags], 0)
+
+
+@line("_embedding_bag", "_embedding_bag_forward_only")
+def embedding_bag(call: Any, g: Graph, weight: Value, ids: Value, offsets: Value, scale_grad_by_freq: bool = False, mode: int = 0, sparse: bool = False, per_sample: Value | None = None,
+                  include_last: bool = False, padding_idx: int = -1) -> list[Value | None]:
+    """Sums (mode 0) or means (1) of the rows that each bag names."""
+    require(mode in (0, 1) and padding_idx < 0 and not sparse, "an embedding bag with a maximum, a padding index or a sparse gradient")
+    require(len(ids.shape) == 1, "an embedding bag of other than a list of indices")
+    rows = _rows(g, weight, g.data(ids), 0, ids.shape + weight.shape[1:]) if isinstance(ids, (Known, Filled)) else embedding(call, g, weight, ids)
+    if per_sample is not None:
+        rows = ar.binary(g, "mul", rows, g.reshape(per_sample, per_sample.shape + (1,)))
+    return [g.reshape(_sum_of_bags(g, rows, _bags(offsets, ids.shape[0], include_last), mode == 1), call.shape()), None, None, None]
+
+
+@line("_embedding_bag_backward", selective=True)
+def embedding_bag_backward(call: Any, g: Graph, grad: Value, ids: Value, offsets: Value, bag_of: Value, sizes: Value, maxima: Value, rows: int, scale_grad_by_freq: bool, mode: int,
+                           sparse: bool, per_sample: Value | None, padding_idx: int = -1) -> Value:
+    """Each row that a bag names gets the bag's gradient. What ATen notes of the bags (bag_of, sizes, maxima) is not looked at."""
+    ar.check(grad, ids, offsets, *([] if per_sample is None else [per_sample]))
+    require(mode in (0, 1) and padding_idx < 0 and not sparse, "an embedding bag with a maximum, a padding index or a sparse gradient")
+    bags = _bags(offsets, ids.shape[0], offsets.shape[0] == grad.shape[0] + 1)
+    require(bags[0][0] == 0 and bags[-1][1] == ids.shape[0] and all(a[1] == b[0] for a, b in zip(bags[:-1], bags[1:])), "embedding bags that leave out indices")
+    width = grad.shape[-1]
+    if len({b - a for a, b in bags}) == 1:
+        n = bags[0][1]
+        each = g.reshape(g.expand(g.reshape(grad, (len(bags), 1, width)), (len(bags), n, width)), (len(bags) * n, width))
+    else:
+        each = g.cat([g.expand(g.slice(grad, 0, i, i + 1), (b - a, width)) for i, (a, b) in enumerate(bags)], 0)
+    if mode == 1:
+        each = ar.binary(g, "div", each, Known(torch.tensor([float(b - a) for a, b in bags for _ in range(a, b)], dtype=torch.float64)[:, None]))
+    if per_sample is not None:
+        each = ar.binary(g, "mul", each, g.reshape(per_sample, per_sample.shape + (1,)))
+    return embedding_backward(call, g, each, ids, rows, -1, scale_grad_by_freq)
+
+
 def scatter_rows(g: Graph, grad: Value, ids: Table, shape: tuple[int, ...]) -> Value:
     """Sums of the gradient's rows over positions by where their class goes: window by window of classes that keep their distance; what all go to one row is summed there."""
     index = ids.entries.to(torch.int64)
     used = torch.ones(len(index), dtype=torch.bool)  # classes whose rows are not zero anyway
-    if isinstance(grad, Named) and grad.masked is not None and tables.same_source(grad.masked[1], ids) and len(grad.masked[1].entries) == len(index):
+    if isinstance(grad, Named) and grad.masked is not None and tables.same_rows(g, grad.masked[1], ids) and len(grad.masked[1].entries) == len(index):
         used = grad.masked[1].entries.bool()
         grad = grad.masked[0]
     elif isinstance(grad, Named) and grad.masked is not None:
@@ -197,11 +267,11 @@ def hot_rows(g: Graph, index: Value, scale: torch.Tensor | None, width: int) -> 
 def place_in_rows(g: Graph, x: Value, index: Value, value: Value, accumulate: bool) -> Value:
     """x with `value` at (or, accumulating, added to) the position of each row that the index names."""
     width = x.shape[-1]
-    if isinstance(value, Pick) and isinstance(index, Table) and tables.same_source(value.index, index) and torch.equal(value.index.entries, index.entries):
+    if isinstance(value, Pick) and isinstance(index, Table) and tables.same_rows(g, value.index, index) and torch.equal(value.index.entries, index.entries):
         same = isinstance(value.source, Named) and isinstance(x, Named) and g.reshape(value.source, x.shape) is not None and (value.source.base or value.source).name == (x.base or x).name
         if same and not accumulate and bool((value.scale == 1).all()):
             return ar.binary(g, "add", x, hot_rows(g, index, value.offset, width))  # x[i, c_i] += offset
-    if isinstance(value, Table) and isinstance(index, Table) and tables.same_source(value, index):
+    if isinstance(value, Table) and isinstance(index, Table) and tables.same_rows(g, value, index):
         if accumulate or (isinstance(x, Filled) and x.fill == 0):
             return ar.binary(g, "add", x, hot_rows(g, index, value.entries.to(torch.float64), width))
     if isinstance(value, Filled) and isinstance(x, Filled) and x.fill == 0 or accumulate and isinstance(value, Filled):
@@ -245,7 +315,7 @@ def _where_mask(g: Graph, x: Value, mask: Value, value: Value, accumulate: bool)
         if t is not None:
             return t
     require(isinstance(value, Filled), "a masked write of a number that depends on data")
-    if isinstance(x, Pick) and tables.same_source(x.index, mask) and isinstance(value, Filled) and (value.fill == 0 or not x.table):
+    if isinstance(x, Pick) and tables.same_rows(g, x.index, mask) and isinstance(value, Filled) and (value.fill == 0 or not x.table):
         keep = (~mask.entries).to(torch.float64)
         return Pick(x.source, x.index, x.scale * keep, x.offset * keep + value.fill * (1 - keep), x.table, x.shape)
     keep_table = Table(mask.source, ~mask.entries, mask.low, mask.shape)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from .. import tables
 from ..arithmetic import check, lift
 from ..graph import Graph
 from ..values import Complex, Filled, Known, Named, Table, Unsupported, Value, kind_of
@@ -29,6 +30,8 @@ def cast(g: Graph, x: Value, dtype: torch.dtype) -> Value:
         return x
     if isinstance(x, Table):
         return Table(x.source, x.entries.to(torch.float64 if kind == "real" else dtype), x.low, x.shape)
+    if kind == "real" and isinstance(x, Named) and x.kind == "int" and (t := tables.table_of(g, x)) is not None:
+        return Table(t.source, t.entries.to(torch.float64), t.low, x.shape)
     if kind == "real" and have in ("int", "bool"):
         return Known(x.data.double()) if isinstance(x, Known) else x
     if isinstance(x, Known):

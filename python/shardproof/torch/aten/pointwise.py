@@ -70,6 +70,36 @@ def _plain(name: str) -> Any:
 
 for _name in ("neg", "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "silu", "relu"):
     line(_name)(_plain(_name))
+for _name in ("sin", "cos", "erf", "floor", "ceil", "trunc"):
+    line(_name, f"prims.{_name}")(_plain(_name))
+
+
+@line("round", "prims.round")
+def rounded(call: Any, g: Graph, a: Value, *, decimals: int = 0) -> Value:
+    require(decimals == 0, "rounding to decimals")
+    return ar.unary(g, "round", a)
+
+
+@line("erfc", "prims.erfc")
+def erfc(call: Any, g: Graph, a: Value) -> Value:
+    return ar.binary(g, "sub", 1, ar.unary(g, "erf", a))
+
+
+@line("_amp_foreach_non_finite_check_and_unscale_")
+def unscale(call: Any, g: Graph, gradients: list[Value], found: Value, inverse: Value) -> list[Value]:
+    """A gradient scaler's: real numbers are finite."""
+    g.assume("isnan and isinf are false: the verdict is about real numbers")
+    return [*[ar.binary(g, "mul", v, g.reshape(inverse, ())) for v in gradients], found]
+
+
+@line("_amp_update_scale_")
+def update_scale(call: Any, g: Graph, scale: Value, tracker: Value, found: Value, growth: float, backoff: float, interval: int) -> list[Value]:
+    require(isinstance(found, Filled) and isinstance(tracker, Filled), "a gradient scaler whose state depends on data")
+    assert isinstance(found, Filled) and isinstance(tracker, Filled)
+    if found.fill:
+        return [ar.binary(g, "mul", scale, backoff), Filled(0, tracker.shape, "int")]
+    grows = int(tracker.fill) + 1 >= interval
+    return [ar.binary(g, "mul", scale, growth) if grows else scale, Filled(0 if grows else int(tracker.fill) + 1, tracker.shape, "int")]
 
 
 @line("log1p", "prims.log1p")
@@ -130,7 +160,7 @@ def threshold_backward(call: Any, g: Graph, grad: Value, a: Value, threshold: An
 
 @line("abs")
 def absolute(call: Any, g: Graph, a: Value) -> Value:
-    return ar.binary(g, "add", ar.relu(g, a), ar.relu(g, ar.negate(g, a)))
+    return ar.absolute(g, a)
 
 
 @line("sign", "sgn")
@@ -218,6 +248,16 @@ def _classes_in_a_row(g: Graph, x: Named, y: Known) -> Value | None:
     return tables.one_hot(g, g.reshape(x, x.shape[:-1]), start, start + n)
 
 
+def _same_class(g: Graph, a: Value, b: Value) -> Value | None:
+    """Where two tensors of classes are equal: the sum over the classes of both indicators."""
+    of_a, of_b = (tables.table_of(g, v) if isinstance(v, Named) else None for v in (a, b))
+    if of_a is None or of_b is None:
+        return None
+    g.assume(tables.CLASSES)
+    n = max(len(of_a.entries), len(of_b.entries))
+    return ar.reduce(g, "sum", ar.binary(g, "mul", tables.one_hot(g, a, 0, n), tables.one_hot(g, b, 0, n)), [-1])
+
+
 def _may_be(g: Graph, v: Value, x: int) -> bool:
     """Whether an element may be that number: classes are not negative."""
     g.assume(tables.CLASSES)
@@ -246,6 +286,10 @@ def _comparison(name: str) -> Any:
                 g.assume("no real number is infinite or not-a-number")
                 below = (y.fill > 0) != flip
                 return Filled(int({"eq": False, "ne": True, "lt": below, "le": below, "gt": not below, "ge": not below}[name]), call.shape(), "bool")
+        if name in ("eq", "ne"):
+            same = _same_class(g, a, b)
+            if same is not None:
+                return g.expand(same if name == "eq" else complement(g, same), call.shape())
         for v in (a, b):
             require(not (isinstance(v, (Named, Table, Ignored)) and v.kind == "int"), "a comparison of integers whose range is not known")
         return g.expand(real(g, a, b), call.shape())

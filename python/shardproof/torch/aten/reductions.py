@@ -88,7 +88,7 @@ def norm(call: Any, g: Graph, a: Value, ord: Any = 2, dim: Any = None, keepdim: 
         else:
             squares = ar.binary(g, "mul", a, a)
         return g.root(ar.reduce(g, "sum", squares, dim, keepdim)) if not isinstance(squares, Known) else Known(ar.reduce(g, "sum", squares, dim, keepdim).data.sqrt())  # type: ignore[attr-defined]
-    absolute = ar.binary(g, "add", ar.relu(g, a), ar.relu(g, ar.negate(g, a)))
+    absolute = ar.absolute(g, a)
     if ord == 1:
         return ar.reduce(g, "sum", absolute, dim, keepdim)
     require(ord == float("inf"), f"a norm of order {ord}")
@@ -129,8 +129,23 @@ def matmul(call: Any, g: Graph, a: Value, b: Value) -> Value:
     return ar.matmul(g, a, b)
 
 
-@line("addmm", "baddbmm", "addmv")
+@line("_trilinear")
+def trilinear(call: Any, g: Graph, a: Value, b: Value, c: Value, expand1: list[int], expand2: list[int], expand3: list[int], sumdim: list[int], unroll_dim: int = 1) -> Value:
+    """The product of the three, each with dimensions of size 1 put in, summed over some (bilinear layers)."""
+    total: Value | None = None
+    for v, dims in ((a, expand1), (b, expand2), (c, expand3)):
+        shape = list(v.shape)
+        for d in sorted(dims):
+            shape.insert(d, 1)
+        v = g.reshape(v, shape)
+        total = v if total is None else ar.binary(g, "mul", total, v)
+    assert total is not None
+    return ar.reduce(g, "sum", total, sumdim) if sumdim else total
+
+
+@line("addmm", "baddbmm", "addmv", selective=True)  # times 0, what is there does not matter: it may be memory that was never written
 def addmm(call: Any, g: Graph, c: Value, a: Value, b: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
+    ar.check(a, b, *([] if scalar(beta) == 0 else [c]))
     product = ar.matmul(g, a, b)
     if scalar(alpha) != 1:
         product = ar.binary(g, "mul", product, scalar(alpha))

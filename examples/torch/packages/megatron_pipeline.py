@@ -1,0 +1,69 @@
+"""megatron-core 0.16.1: its GPTModel cut into pipeline stages, by its own schedule (1F1B) and its own messages.
+
+usage: PYTHONPATH=python python examples/torch/packages/megatron_pipeline.py
+"""
+
+import functools
+
+import torch
+from megatron.core import parallel_state, tensor_parallel
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import nn
+
+VOCABULARY, SEQUENCE, BATCH, COUNT, LAYERS = 32, 8, 8, 4, 4
+
+
+def named_as_whole(model, first, last):
+    """A stage's layers under the numbers that they have in the whole model: Megatron counts each stage's from 0."""
+    named = nn.Module()
+    named.decoder = nn.Module()
+    named.decoder.layers = nn.ModuleDict({str(layer.layer_number - 1): layer for layer in model.decoder.layers})
+    if first:
+        named.embedding = model.embedding
+    if last:
+        named.decoder.final_layernorm, named.output_layer = model.decoder.final_layernorm, model.output_layer
+    return named
+
+
+def train(world, scale=1):
+    size = world.sizes["pp"]
+    parallel_state.destroy_model_parallel()
+    parallel_state.initialize_model_parallel(pipeline_model_parallel_size=size)
+    tensor_parallel.model_parallel_cuda_manual_seed(1)
+    config = TransformerConfig(num_layers=LAYERS, hidden_size=32, num_attention_heads=4, ffn_hidden_size=64, pipeline_model_parallel_size=size, hidden_dropout=0.0, attention_dropout=0.0,
+                               use_cpu_initialization=True, gradient_accumulation_fusion=False, bias_dropout_fusion=False, masked_softmax_fusion=False, persist_layer_norm=False,
+                               params_dtype=torch.float32, pipeline_dtype=torch.float32)
+    first, last = parallel_state.is_pipeline_first_stage(), parallel_state.is_pipeline_last_stage()
+    model = GPTModel(config, get_gpt_layer_local_spec(), vocab_size=VOCABULARY, max_sequence_length=16, parallel_output=True, position_embedding_type="learned_absolute",
+                     pre_process=first, post_process=last)
+    world.parameters(named_as_whole(model, first, last))
+    tokens, labels = (world.input(name, (BATCH, SEQUENCE), torch.long, high=VOCABULARY).chunk(COUNT) if wanted else [None] * COUNT for name, wanted in (("tokens", first), ("labels", last)))
+    hidden = torch.triu(torch.ones(1, 1, SEQUENCE, SEQUENCE), 1).bool()
+    losses = []
+
+    def forward(batches, stage):
+        ids, targets = next(batches)
+
+        def of_loss(out):
+            loss = out.mean()
+            losses.append(loss.detach())
+            return loss * (1 if world.single else scale), {}
+
+        return stage(ids, torch.arange(SEQUENCE)[None].expand(BATCH // COUNT, SEQUENCE), hidden, labels=targets), of_loss
+
+    run = get_forward_backward_func()
+    run(forward_step_func=forward, data_iterator=iter(list(zip(tokens, labels))), model=model, num_microbatches=COUNT, seq_length=SEQUENCE, micro_batch_size=BATCH // COUNT, forward_only=False)
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    return torch.stack(losses).mean() if last else None
+
+
+CASES = {"pipeline of two stages": (train, {"pp": 2}, "EQUIVALENT"), "the loss is not averaged over microbatches": (functools.partial(train, scale=COUNT), {"pp": 2}, "NOT EQUIVALENT")}
+
+if __name__ == "__main__":
+    import shardproof.torch as sp
+
+    for name, (step, mesh, expected) in CASES.items():
+        print(f"{name}: {sp.verify(step, mesh=mesh).verdict}, expected {expected}")

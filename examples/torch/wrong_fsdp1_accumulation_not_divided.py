@@ -1,0 +1,9 @@
+"""FSDP's first version with accumulation: the losses of the microbatches are added up, not averaged."""
+
+import right_fsdp1_flat_hybrid
+
+MESH, EXPECT, NAMES = {"node": 2, "gpu": 2}, "NOT EQUIVALENT", "grad"
+
+
+def step(world):
+    return right_fsdp1_flat_hybrid.step(world, scale=1.0)

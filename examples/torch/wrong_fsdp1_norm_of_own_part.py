@@ -1,0 +1,9 @@
+"""Clipping FSDP's first version with torch.nn.utils.clip_grad_norm_, which sees a rank's part of the gradients only."""
+
+import right_fsdp1
+
+MESH, EXPECT, NAMES = {"dp": 2}, "NOT EQUIVALENT", "right_fsdp1.py"
+
+
+def step(world):
+    return right_fsdp1.step(world, of_all=False)

@@ -1,0 +1,106 @@
+"""Scripts that ask for a GPU: while a step is recorded, "cuda" is the CPU, and what only concerns the device does nothing.
+
+Nothing is computed while a step is recorded, so where tensors would lie makes no difference to what is recorded. Streams and events are not seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Callable, Iterator
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+CPU = torch.device("cpu")
+
+
+def on_cpu(x: Any) -> Any:
+    """A device as it is meant here."""
+    if isinstance(x, torch.device) and x.type == "cuda" or isinstance(x, str) and (x == "cuda" or x.startswith("cuda:")):
+        return CPU
+    return x
+
+
+class OnCPU(TorchFunctionMode):
+    """Puts the CPU in the place of "cuda" in calls of torch."""
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.device:
+            made = func(*args, **(kwargs or {}))
+            return CPU if made.type == "cuda" else made
+        if func is torch.Tensor.cuda or func is torch.Tensor.pin_memory:
+            return args[0]
+        for x in args:
+            if type(x) in (str, torch.device):
+                args = tuple(on_cpu(a) for a in args)
+                break
+        if kwargs:
+            if "device" in kwargs:
+                kwargs = {**kwargs, "device": CPU if type(kwargs["device"]) is int else on_cpu(kwargs["device"])}
+            if kwargs.get("pin_memory"):
+                kwargs = {**kwargs, "pin_memory": False}
+        return func(*args, **(kwargs or {}))
+
+
+class _Nothing:
+    """A stream, an event or a context of a device: does nothing."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.device, self.cuda_stream, self.stream_id = CPU, 0, 0
+
+    def __enter__(self) -> "_Nothing":
+        return self
+
+    def __exit__(self, *args: Any) -> None:
+        """Nothing to leave."""
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, other: Any) -> float:
+        return 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *args, **kwargs: None
+
+
+def _rng_state(*args: Any, **kwargs: Any) -> torch.Tensor:
+    return torch.get_rng_state()
+
+
+def _set_rng_state(state: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    torch.set_rng_state(state)
+
+
+def _seed(seed: int) -> None:
+    torch.default_generator.manual_seed(int(seed))
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    """What concerns the device only."""
+
+
+_ANSWERS: dict[str, Any] = {
+    "current_device": lambda: 0, "device_count": lambda: 1, "set_device": _nothing, "synchronize": _nothing, "empty_cache": _nothing, "reset_peak_memory_stats": _nothing,
+    "memory_allocated": lambda *a, **k: 0, "max_memory_allocated": lambda *a, **k: 0, "memory_reserved": lambda *a, **k: 0, "max_memory_reserved": lambda *a, **k: 0,
+    "get_device_name": lambda *a, **k: "cpu", "get_device_capability": lambda *a, **k: (9, 0), "is_current_stream_capturing": lambda: False, "current_stream": _Nothing, "default_stream": _Nothing,
+    "Stream": _Nothing, "Event": _Nothing, "stream": _Nothing, "device": _Nothing, "set_stream": _nothing, "manual_seed": _seed, "manual_seed_all": _seed,
+    "get_rng_state": _rng_state, "set_rng_state": _set_rng_state, "initial_seed": torch.initial_seed, "_lazy_init": _nothing, "init": _nothing,
+    "is_initialized": lambda: True, "_exchange_device": lambda *a: -1, "_maybe_exchange_device": lambda *a: -1, "default_generators": (torch.default_generator,),
+}
+
+
+@contextlib.contextmanager
+def as_cpu() -> Iterator[None]:
+    """"cuda" is the CPU inside; where there is a GPU, too."""
+    undo = [(module, name, getattr(module, name)) for module in (torch.cuda, torch.cuda.random) for name in _ANSWERS if hasattr(module, name)]
+    for module, name, _ in undo:
+        setattr(module, name, _ANSWERS[name])
+    try:
+        with OnCPU():
+            yield
+    finally:
+        for module, name, old in undo:
+            setattr(module, name, old)

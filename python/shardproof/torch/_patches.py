@@ -1,0 +1,379 @@
+"""What is changed in torch while a step is recorded: DistributedDataParallel, waits, pipelines, deep copies, meshes. As private as `_private`."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import types
+from typing import Any, Callable, Iterator, Protocol
+
+import torch
+import torch.distributed as dist
+import torch.distributed.device_mesh as device_mesh
+import torch.distributed.distributed_c10d as c10d
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from ._devices import OnCPU
+from ._private import current_node, reducing, replace_everywhere, set_attribute, storage_key, unfaked
+
+_may_be_unused: dict[int, Any] = {}  # DistributedDataParallel with find_unused_parameters=True, by id
+_unused_now: list[tuple[Any, str]] = []  # parameters that the last forward of such a model did not use, and had no gradient
+
+
+class _Touch(torch.autograd.Function):
+    """The identity, with gradients of zero for parameters that are not used."""
+
+    @staticmethod
+    def forward(ctx: Any, output: torch.Tensor, *unused: torch.Tensor) -> torch.Tensor:
+        ctx.shapes = [(p.shape, p.dtype) for p in unused]
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+        return (grad, *[torch.zeros(shape, dtype=dtype) for shape, dtype in ctx.shapes])
+
+
+def _reached(outputs: list[torch.Tensor]) -> set[int]:
+    """Ids of the leaves whose gradients the outputs' backward makes."""
+    todo, seen, leaves = [t.grad_fn for t in outputs if t.grad_fn is not None], set(), set()
+    while todo:
+        node = todo.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            leaves.add(id(node.variable))
+        todo += [n for n, _ in node.next_functions if n is not None]
+    return leaves
+
+
+def _touched(model: Any, output: Any, note: Callable[[str], None]) -> Any:
+    """What the reducer does with parameters that were not used: they count as gradients of zero, and what no rank used keeps what it had."""
+    leaves, spec = tree_flatten(output)
+    tensors = [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad]
+    if not tensors or not torch.is_grad_enabled() or not model.require_backward_grad_sync:
+        return output
+    reached = _reached(tensors)
+    unused = [(n, p) for n, p in model.module.named_parameters() if p.requires_grad and id(p) not in reached]
+    for name, p in unused:
+        note(name)
+        if p.grad is None:
+            _unused_now.append((p, name))
+    if not unused:
+        return output
+    first = next(i for i, t in enumerate(leaves) if isinstance(t, torch.Tensor) and t.requires_grad)
+    leaves[first] = _Touch.apply(leaves[first], *[p for _, p in unused])
+    return tree_unflatten(leaves, spec)
+
+
+def _after_ddp() -> None:
+    for p, _ in _unused_now:
+        p.grad = None
+    _unused_now.clear()
+
+
+def _ddp(undo: list[tuple[Any, str, Any]], unused: Callable[[str], None]) -> None:
+    """DistributedDataParallel: no exchange at construction; its own default all-reduce, as a hook whose future is done; no bucket rebuilding (it reads data)."""
+    ddp = torch.nn.parallel.DistributedDataParallel
+    original = ddp.__init__
+    original_register = ddp.register_comm_hook
+
+    class Reducer:
+        def __init__(self, reducer: Any) -> None:
+            self.__dict__["reducer"] = reducer
+
+        def __getattr__(self, name: str) -> Any:
+            return (lambda: False) if name == "_rebuild_buckets" else getattr(self.reducer, name)
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs["init_sync"] = False
+        args = (args[0], *(None for _ in args[1:3]), *args[3:]) if args else args  # devices: all are the CPU here
+        kwargs.update({k: None for k in ("device_ids", "output_device") if k in kwargs})
+        if kwargs.pop("find_unused_parameters", False):
+            _may_be_unused[id(self)] = self  # which parameters are used is data to the reducer: here they are used with zeros
+        original(self, *args, **kwargs)
+
+        def average(state: Any, bucket: Any) -> Any:
+            buffer = bucket.buffer()
+            buffer.div_(dist.get_world_size(self.process_group))
+            dist.all_reduce(buffer, group=self.process_group)
+            future: Any = torch.futures.Future()
+            future.set_result(buffer)
+            return future
+
+        average.__annotations__.clear()  # DDP looks at them as types
+        if not isinstance(self.reducer, Reducer):
+            original_register(self, None, average)
+            self.__dict__["_shardproof_default_hook"] = True
+            self.reducer = Reducer(self.reducer)
+
+    def register(self: Any, state: Any, hook: Any) -> None:
+        raise NotImplementedError("shardproof: DistributedDataParallel with a communication hook of its own is not supported")
+
+    original_post = ddp._post_forward
+
+    def post_forward(self: Any, output: Any) -> Any:
+        return original_post(self, _touched(self, output, unused) if id(self) in _may_be_unused else output)
+
+    set_attribute(ddp, "_post_forward", post_forward, undo)
+    set_attribute(ddp, "__init__", init, undo)
+    set_attribute(ddp, "register_comm_hook", register, undo)
+
+
+class Asynchronous(Protocol):
+    """begin: a call is made; end: it was made and is (or is not) to be waited for, under the token that is returned; wait: it was waited for."""
+
+    def begin(self) -> None: ...
+
+    def end(self, pending: bool) -> object: ...
+
+    def wait(self, token: object) -> None: ...
+
+
+class _Pending(dist.Work):
+    """What an asynchronous call returns: the operator's own work, whose wait is noted."""
+
+    def __init__(self, work: Any, token: object, listener: Asynchronous) -> None:
+        super().__init__()
+        self._work, self._token, self._listener = work, token, listener
+
+    def wait(self, *args: Any, **kwargs: Any) -> Any:
+        self._listener.wait(self._token)
+        return self._work.wait(*args, **kwargs)
+
+    def block_current_stream(self, *args: Any, **kwargs: Any) -> Any:
+        self._listener.wait(self._token)
+
+    def is_completed(self) -> bool:
+        return self._work.is_completed()
+
+    def is_success(self) -> bool:
+        return self._work.is_success()
+
+    def get_future(self) -> Any:
+        self._listener.wait(self._token)  # whoever takes the future waits for it in ways that are not seen
+        return self._work.get_future()
+
+
+class _Several(dist.Work):
+    """Of several asynchronous calls that are waited for together."""
+
+    def __init__(self, works: list[Any]) -> None:
+        super().__init__()
+        self._works = works
+
+    def wait(self, *args: Any, **kwargs: Any) -> bool:
+        for work in self._works:
+            work.wait(*args, **kwargs)
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+
+_METHODS = ("allreduce", "allgather", "allgather_coalesced", "all_gather_single", "_allgather_base", "reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base", "broadcast", "alltoall",
+            "alltoall_base", "all_to_all_single", "reduce", "gather", "scatter")
+_COALESCED = {"allreduce_coalesced": "allreduce", "all_gather_single_coalesced": "all_gather_single", "allgather_into_tensor_coalesced": "all_gather_single",
+              "reduce_scatter_single_coalesced": "reduce_scatter_single", "reduce_scatter_tensor_coalesced": "reduce_scatter_single"}
+_MESSAGES = ("irecv", "isend")
+
+
+def _waits(undo: list[tuple[Any, str, Any]], listener: Asynchronous) -> None:
+    """Methods of process groups, which all of torch.distributed calls, give a work of ours, so that what is read before its wait is known; so do messages (not the group's own: a batch calls them, too)."""
+
+    def issuing(original: Any) -> Any:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            listener.begin()
+            work: Any = None
+            try:
+                with reducing(args, kwargs):
+                    work = original(*args, **kwargs)
+            finally:
+                pending = isinstance(work, dist.Work)
+                token = listener.end(pending)
+            return _Pending(work, token, listener) if pending else work
+
+        return call
+
+    def one_by_one(single: str) -> Any:
+        """Fake tensors have no coalesced collectives: each of theirs."""
+
+        def call(self: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if single == "allreduce":
+                options = c10d.AllreduceOptions()
+                options.reduceOp = next((x.reduceOp for x in (*args, *kwargs.values()) if hasattr(x, "reduceOp")), dist.ReduceOp.SUM)
+                return _Several([self.allreduce([t], options) for t in tensors])
+            return _Several([getattr(self, single)(out, source, *args[1:], **kwargs) for out, source in zip(tensors, args[0])])
+
+        return call
+
+    for name, single in _COALESCED.items():
+        if hasattr(dist.ProcessGroup, name):
+            set_attribute(dist.ProcessGroup, name, one_by_one(single), undo)
+    for name in _METHODS:
+        if hasattr(dist.ProcessGroup, name):
+            set_attribute(dist.ProcessGroup, name, issuing(getattr(dist.ProcessGroup, name)), undo)
+    replace_everywhere([(getattr(c10d, name), issuing(getattr(c10d, name))) for name in _MESSAGES], undo)
+
+
+def _shape_propagation(undo: list[tuple[Any, str, Any]], quiet: Callable[[], Any]) -> None:
+    """DTensor finds the shapes of results by running operators on tensors of its own: no part of the program."""
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    for name in ("_propagate_tensor_meta_non_cached", "_propagate_tensor_meta"):
+        if name in vars(ShardingPropagator):
+            original = vars(ShardingPropagator)[name]
+
+            def propagate(self: Any, *args: Any, _original: Any = original, **kwargs: Any) -> Any:
+                with quiet():
+                    return _original(self, *args, **kwargs)
+
+            set_attribute(ShardingPropagator, name, propagate, undo)
+
+
+class MissingMetadata(RuntimeError):
+    """A pipeline's stage asks another rank for the shapes of its inputs, and that rank was not run yet. peer: that rank."""
+
+    def __init__(self, source: int, target: int, peer: int) -> None:
+        super().__init__(f"pipeline stage {target} waits for the shapes that stage {source} on rank {peer} sends, which never comes")
+        self.peer = peer
+
+
+Mailbox = dict[Any, Any]  # what ranks have told others while they were recorded; ("stage", sending stage, receiving stage) -> shapes
+
+
+def _pipelines(undo: list[tuple[Any, str, Any]], quiet: Callable[[], Any], mailbox: Mailbox) -> None:
+    """Stages that were not given shapes ask each other: answered by what the other ranks' recordings left in the mailbox, and no part of the program."""
+    import torch.distributed.pipelining.schedules as schedules
+    import torch.distributed.pipelining.stage as stages
+
+    def warmup(self: Any, own: Any, has_backward: Any, p2p_done: Any) -> None:
+        for stage in own:
+            stage._inference_mode = schedules.InferenceMode.DYNAMIC if schedules.InferenceMode.needs_dynamic(stage._user_meta, has_backward) else schedules.InferenceMode.STATIC
+
+    def send(self: Any, meta: Any, target: int) -> None:
+        mailbox[("stage", self.stage_index, target)] = copy.deepcopy(meta)
+
+    def receive(self: Any, source: int) -> Any:
+        key = ("stage", source, self.stage_index)
+        if key not in mailbox:
+            raise MissingMetadata(source, self.stage_index, self._resolve_peer_global_rank(source))
+        return copy.deepcopy(mailbox[key])
+
+    forward = stages.PipelineStage._forward_metadata_inference
+
+    def shapes(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with quiet():
+            result = forward(self, *args, **kwargs)
+        self._fwd_outputs_for_bwd_meta = self._fwd_inputs_for_bwd_meta = None
+        return result
+
+    def gradients(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Gradients have the shapes of what they are gradients of."""
+        self._stage_meta.input_grads = stages._derive_grad_metas(self._stage_meta.inputs)
+        self._stage_meta.output_grads = None if self.is_last else stages._derive_grad_metas(self._stage_meta.outputs)
+        return stages._StageBackwardMeta(backward_metas=self._stage_meta.input_grads)
+
+    for cls in list(vars(schedules).values()):
+        if isinstance(cls, type) and "_warmup_p2p" in vars(cls):
+            set_attribute(cls, "_warmup_p2p", warmup, undo)
+    for name, f in (("_send_meta", send), ("_recv_meta", receive), ("_forward_metadata_inference", shapes), ("_backward_metadata_inference", gradients)):
+        set_attribute(stages.PipelineStage, name, f, undo)
+
+
+def _deepcopy(undo: list[tuple[Any, str, Any]]) -> None:
+    """copy.deepcopy of a tensor clones it: torch's own gives memory that changes its identity with every view."""
+
+    def deepcopy(self: Any, memo: dict[Any, Any]) -> Any:
+        if id(self) in memo:
+            return memo[id(self)]
+        if not self.is_leaf:
+            raise RuntimeError("only tensors that are leaves of the graph can be copied by copy.deepcopy")
+        key = ("shardproof memory", storage_key(self))
+        if key in memo:
+            raise NotImplementedError("shardproof: copy.deepcopy of two tensors that share memory is not supported")
+        memo[key] = True
+        with torch.no_grad():
+            new = self.detach().clone(memory_format=torch.preserve_format)
+        for name, value in self.__dict__.items():
+            if name not in new.__dict__:
+                new.__dict__[name] = copy.deepcopy(value, memo)
+        if self.requires_grad:
+            new.requires_grad_()
+        if self.grad is not None:
+            new.grad = copy.deepcopy(self.grad, memo)
+        memo[id(self)] = new
+        return new
+
+    set_attribute(FakeTensor, "__deepcopy__", deepcopy, undo)
+
+
+@contextlib.contextmanager
+def patched(on_free: Callable[[int], None], on_batch: Callable[[bool], None], quiet: Callable[[], Any],
+            after_backward: Callable[[], None], asynchronous: Asynchronous, mailbox: Mailbox, unused: Callable[[str], None], known: Callable[[Any], Any]) -> Iterator[None]:
+    """All patches. known: a constant tensor's numbers, which say which ranks a mesh has; unused: called with the name of each parameter that DistributedDataParallel finds not used; mailbox: what stages of pipelines on other ranks have sent; asynchronous: is told of c10d's asynchronous calls and their waits; after_backward: called when a whole backward pass has ended; on_free: called with the key of a storage whose memory is given back; on_batch: at the begin and end of batch_isend_irecv; quiet: nothing is recorded inside."""
+    undo: list[tuple[Any, str, Any]] = []
+    try:
+        mesh = device_mesh.DeviceMesh
+        for name in ("__init__", "__getitem__", "_flatten", "_unflatten", "get_group", "get_local_rank", "size", "get_coordinate"):
+            if name in vars(mesh):
+                set_attribute(mesh, name, unfaked(vars(mesh)[name]), undo)
+        old_batch = c10d.batch_isend_irecv
+
+        @functools.wraps(old_batch)
+        def batch(operations: Any) -> Any:
+            on_batch(True)
+            try:
+                return old_batch(operations)
+            finally:
+                on_batch(False)
+
+        storage = torch.UntypedStorage
+        old_resize = storage.resize_
+
+        def resize(self: Any, size: Any) -> Any:
+            if int(size) == 0:
+                on_free(self._cdata)
+            return old_resize(self, size)
+
+        set_attribute(storage, "resize_", resize, undo)
+        old_backward = torch.autograd.backward
+
+        @functools.wraps(old_backward)
+        def backward(*args: Any, **kwargs: Any) -> None:
+            old_backward(*args, **kwargs)
+            if current_node() is None:
+                _after_ddp()
+                after_backward()
+
+        old_run = torch.autograd.graph._engine_run_backward
+
+        def run_backward(*args: Any, **kwargs: Any) -> Any:
+            with OnCPU():  # Tensor.backward has left the mode that is around the step
+                return old_run(*args, **kwargs)
+
+        make, old_init = unfaked(device_mesh.init_device_mesh), mesh.__init__
+
+        def init_device_mesh(device_type: Any, *args: Any, **kwargs: Any) -> Any:
+            return make("cpu", *args, **kwargs)
+
+        def mesh_init(self: Any, device_type: Any, *args: Any, **kwargs: Any) -> None:
+            old_init(self, "cpu", *[known(x) for x in args], **{k: known(x) for k, x in kwargs.items()})
+
+        set_attribute(mesh, "__init__", mesh_init, undo)
+        replace_everywhere([(device_mesh.init_device_mesh, init_device_mesh), (old_batch, batch), (old_backward, backward), (old_run, run_backward)], undo)
+        _waits(undo, asynchronous)
+        set_attribute(torch.utils, "weakref", types.SimpleNamespace(getweakrefs=lambda t: []), undo)  # fake tensors are referred to by their mode: module.to_empty() swaps them all the same
+        _shape_propagation(undo, quiet)
+        _may_be_unused.clear()
+        _unused_now.clear()
+        _ddp(undo, unused)
+        _pipelines(undo, quiet, mailbox)
+        _deepcopy(undo)
+        yield
+    finally:
+        for owner, name, value in reversed(undo):
+            setattr(owner, name, value)

@@ -1,0 +1,225 @@
+"""One rank's program: its nodes, its tensors, and where each of them that has a name lies in the model's.
+
+A tie that cannot be made is an error for inputs and outputs; a checkpoint without one is left out, and said so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any, Mapping
+
+import torch
+
+from .boxes import Box, NoPlace, locate, refine
+from .marks import Mark, Placement
+from .model_file import Model, literal, tensor_of, tensors_of
+from .model_live import COMMUNICATION
+from .opaque import followed
+from .randomness import Draw
+from .record import CaptureError, Recording
+from .values import Named, Poison, Shape
+
+
+@dataclasses.dataclass
+class Tie:
+    role: str
+    tensor: str       # the model's
+    local: str
+    shape: Shape
+    box: Box
+    label: str = ""   # of an output: two may be one tensor of the model
+
+    def identity(self) -> tuple[str, str, str, Shape, tuple[str, ...]]:
+        return self.role, self.tensor, self.local, self.shape, self.box.total
+
+
+@dataclasses.dataclass
+class Program:
+    """One rank's program and its ties to the model."""
+
+    text: str
+    tensors: dict[str, Any]
+    nodes: list[dict[str, Any]]
+    ties: list[Tie]
+    skipped: dict[str, str]
+    guessed: list[str]
+    own_constants: list[str]  # constants that are no part of one of the model's
+
+
+def _constants(side: Recording, model: Model) -> list[tuple[Mark | None, str, tuple[int, ...], torch.Tensor]]:
+    """Each constant tensor of the rank: the model's that has the same numbers, and where; or its own."""
+    found: list[tuple[Mark | None, str, tuple[int, ...], torch.Tensor]] = []
+    for name, data in side.graph.constants:
+        candidates = sorted(model.constants, key=lambda c: (c[1].dtype != data.dtype, c[1].shape != data.shape))
+        match = next(((n, low) for n, whole in candidates if (low := _inside(data, whole)) is not None), None)
+        found.append((None, match[0] if match else "", match[1] if match else (), data))
+    return found
+
+
+def _inside(part: torch.Tensor, whole: torch.Tensor) -> tuple[int, ...] | None:
+    """Where a tensor occurs in another, shifted along at most one dimension."""
+    if part.dim() != whole.dim() or part.dtype.is_floating_point != whole.dtype.is_floating_point:
+        return None
+    differing = [d for d in range(part.dim()) if part.shape[d] != whole.shape[d]]
+    if not differing:
+        return (0,) * part.dim() if torch.equal(part.double(), whole.double()) else None
+    if len(differing) > 1 or part.shape[differing[0]] > whole.shape[differing[0]]:
+        return None
+    d = differing[0]
+    n = part.shape[d]
+    for start in range(0, whole.shape[d] - n + 1, n):
+        if torch.equal(whole.narrow(d, start, n).double(), part.double()):
+            return tuple(start if i == d else 0 for i in range(part.dim()))
+    return None
+
+
+def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool = True) -> Program:
+    """keep: names of communications of the construction that some rank needs. Raises CaptureError."""
+    g, at = side.graph, side.mesh.coordinates(side.rank)
+    ties: list[Tie] = []
+    skipped: dict[str, str] = {}
+    guessed: list[str] = []
+    divided: dict[str, tuple[str, int]] = {}
+    seen: set[tuple[str, str]] = set()
+    for mark in side.marks:
+        if mark.role == "checkpoint" and not checkpoints:
+            continue
+        tie = _tie(side, model, mark, at, skipped, divided)
+        if tie is None:
+            continue
+        if tie.box.guessed and mark.role != "checkpoint":
+            guessed.append(mark.name)
+        key = (tie.tensor, tie.local)
+        if mark.role == "checkpoint" and key in seen:
+            continue
+        seen.add(key)
+        ties.append(tie)
+    keep_indices = [i for i, n in enumerate(g.nodes) if n["op"] in COMMUNICATION and (i >= side.started or n["comm"] in keep)]
+    nodes, opaque = followed(g, side.opaque, [t.local for t in ties], keep_indices)
+    for c in opaque:
+        if model.opaque.get(c.label) != c.function:
+            raise CaptureError(f"rank {side.rank} calls {c.function} at {c.loc}, of which nothing is known and which the single device does not call there")
+        for label, v in c.arguments().items():
+            ties.append(_whole(model, "output", label, v, c.loc))
+        ties += [_whole(model, "input", r.name, r, c.loc) for r in c.results if r.name in model.shapes]
+    nodes = _threaded(g, nodes, divided)
+    used = {name for n in nodes for name in n["in"]} | {t.local for t in ties}
+    tensors = {n: dict(t) for n, t in tensors_of(g, nodes, [t.local for t in ties]).items()}
+    own_constants: list[str] = []
+    for i, (_, whole, low, data) in enumerate(_constants(side, model)):
+        name = g.constants[i][0]
+        if name not in used:
+            continue
+        if whole:
+            ties.append(Tie("input", whole, name, tuple(data.shape), Box(low)))
+        else:
+            own_constants.append(name)
+            tensors[name] = {**tensors[name], "kind": "constant", "value": literal(data)}
+    for d in side.random_inputs:
+        if d.value.name in used:
+            ties.append(_drawn(side, model, d, at, guessed))
+    text = json.dumps([tensors, nodes, [t.identity() for t in ties]], sort_keys=True)
+    return Program(text, tensors, nodes, ties, skipped, guessed, own_constants)
+
+
+def _threaded(g: Any, nodes: list[dict[str, Any]], divided: Mapping[str, tuple[str, int]]) -> list[dict[str, Any]]:
+    """What a checkpoint divides is computed with as the checkpoint times the divisor: the same number, and the proof goes through the checkpoint."""
+    made = {n["out"][0]: n for n in nodes if n["op"] == "div" and n["out"][0] in {d for d, _ in divided.values()}}
+    restored: dict[str, str] = {}
+    result: list[dict[str, Any]] = []
+
+    def checkpoint(name: str) -> None:
+        part, divisor = divided[name]
+        if part not in made or name in restored:
+            return
+        whole = f"{part} restored"
+        g.tensors[whole] = dict(g.tensors[part])
+        result.append(made[part])
+        result.append({"op": "mul", "in": [part], "out": [whole], "attrs": {"scalar": divisor}, **({"loc": made[part]["loc"]} if "loc" in made[part] else {})})
+        restored[name] = whole
+
+    produced = {name for n in nodes for name in n["out"]}
+    for name in divided:
+        if name not in produced:
+            checkpoint(name)
+    for n in nodes:
+        if n["out"] and n["out"][0] in made and made[n["out"][0]] is n:
+            continue
+        result.append({**n, "in": [restored.get(name, name) for name in n["in"]]})
+        for name in n["out"]:
+            if name in divided:
+                checkpoint(name)
+    return [n for n in result if not (n["op"] == "mul" and n["out"][0] in restored.values() and not any(n["out"][0] in m["in"] for m in result))]
+
+
+def _whole(model: Model, role: str, label: str, v: Named, loc: str) -> Tie:
+    """An argument or a result of an opaque call: the single device's, whole."""
+    tensor = model.tied[("output", label, 0)] if role == "output" else label
+    if model.shapes[tensor] != v.shape:
+        raise CaptureError(f"{label} at {loc} has shape {list(v.shape)}, on the single device {list(model.shapes[tensor])}: of an operator without a line in the table nothing can be said of parts")
+    return Tie(role, tensor, v.name, v.shape, Box((0,) * len(v.shape)), label if role == "output" else "")
+
+
+def _drawn(side: Recording, model: Model, d: Draw, at: Mapping[str, int], guessed: list[str]) -> Tie:
+    """Random numbers are a part of those that the single device draws."""
+    name = d.value.name
+    if name not in model.random:
+        raise CaptureError(f"random numbers that the single device does not draw at {d.loc}" + ("" if d.key else ": use world.input() for the batch"))
+    try:
+        box = locate(Mark("input", name, d.value, d.placement or Placement()), model.shapes[name], d.value.shape, side.mesh, at, side.cuts)
+    except NoPlace as e:
+        raise CaptureError(f"random numbers drawn at {d.loc}: {e}") from None
+    if not d.key:
+        guessed.append(f"random numbers drawn at {d.loc}")
+    return Tie("input", name, name, d.value.shape, box)
+
+
+def _tie(side: Recording, model: Model, mark: Mark, at: Mapping[str, int], skipped: dict[str, str], divided: dict[str, tuple[str, int]]) -> Tie | None:
+    call, microbatch, microbatches = mark.call, 0, 1
+    if mark.role == "checkpoint" and mark.module:
+        module = mark.module
+        here, there = side.calls.get(module, 1), model.calls.get(module, 1)
+        if here != there and there and here % there == 0:
+            microbatches = here // there
+            microbatch, call = divmod(mark.call, there)
+        elif here == there > 1 and _slices_batch(side, here):
+            skipped[mark.name] = "each rank and the single device cut their batches into microbatches of their own"
+            return None
+        elif here != there:
+            skipped[mark.name] = f"the module runs {here} times, on the single device {there} times"
+            return None
+    tensor = model.tied.get((mark.role, mark.name, call)) or (model.tied.get(("input", mark.name, 0)) if mark.role == "checkpoint" else None)
+    if tensor is None:
+        if mark.role == "checkpoint":
+            skipped[mark.name] = "not in the model"
+            return None
+        raise CaptureError(f"{mark.role} {mark.name!r} of rank {side.rank} is not on the single device")
+    local = tensor_of(side.graph, mark)
+    if local is None:
+        skipped[mark.name] = mark.value.reason.text if isinstance(mark.value, Poison) else "no tensor"
+        return None
+    try:
+        box = locate(mark, model.shapes[tensor], local.shape, side.mesh, at, side.cuts, microbatches, microbatch)
+    except NoPlace as e:
+        if mark.role == "checkpoint":
+            skipped[mark.name] = str(e)
+            return None
+        raise CaptureError(f"{mark.role} {mark.name!r} on rank {side.rank}: {e}. Say where it lies by shard=") from None
+    if mark.role == "checkpoint" and local.base is not None and ("base", mark.name, call) in model.tied:
+        base = model.tied[("base", mark.name, call)]
+        refined = refine(box, model.shapes[tensor], local.shape, model.shapes[base], local.base.shape)
+        if refined is not None:
+            tensor, local, box = base, local.base, refined
+    if box.divisor != 1:
+        whole, local = local, side.graph.one("div", [local], local.shape, {"scalar": box.divisor})
+        divided[whole.name] = (local.name, box.divisor)
+    return Tie(mark.role, tensor, local.name, local.shape, box, mark.name if mark.role == "output" else "")
+
+
+def _slices_batch(side: Recording, count: int) -> bool:
+    """Whether so many microbatches are slices of an input that ranks share: a rank's k-th is then no part of the single device's k-th."""
+    g = side.graph
+    shared = {m.name for m in side.marks if m.role == "input" and m.placement.shard and any(d == 0 and side.mesh.sizes[a] > 1 for a, d in m.placement.shard.items())}
+    return any(n["op"] == "slice" and n["in"][0] in shared and n["attrs"]["dim"] == 0 and (n["attrs"]["stop"] - n["attrs"]["start"]) * count == g.tensors[n["in"][0]]["shape"][0]
+               for n in g.nodes)

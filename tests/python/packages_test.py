@@ -1,0 +1,34 @@
+"""examples/torch/packages/: code from PyPI, unmodified, right and with a wrong edit. What is not installed is skipped."""
+
+import importlib
+import pathlib
+import sys
+import unittest
+
+import shardproof.torch as sp
+
+FOLDER = pathlib.Path(__file__).resolve().parents[2] / "examples" / "torch" / "packages"
+
+
+class Packages(unittest.TestCase):
+    def check(self, name):
+        sys.path.insert(0, str(FOLDER))
+        try:
+            module = importlib.import_module(name)
+        except ImportError as e:
+            self.skipTest(f"{name}: {e}")
+        finally:
+            sys.path.remove(str(FOLDER))
+        for case, (step, mesh, expected) in module.CASES.items():
+            with self.subTest(case):
+                report = sp.verify(step, mesh=mesh, arguments=["--timeout", "20", "--confirm", "off"])
+                self.assertEqual(expected, report.verdict, str(report))
+
+    def test_each(self):
+        for name in sorted(p.stem for p in FOLDER.glob("*.py")):
+            with self.subTest(name):
+                self.check(name)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Programs of JAX before and after partitioning: the right ones are proved, each broken in several ways is not.
 
-hlo.py PROGRAM: shardproof's path. The programs are in hlo/, made by hlo/make.py.
+hlo.py PROGRAM [NAME ...]: shardproof's path, and of which programs (all). The programs are in hlo/, made by hlo/make.py.
 """
 import concurrent.futures
 import glob
@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hlo")
-LEAST_BROKEN = {"experts": 2, "decoding_step": 3}  # of each program; of the others:
+LEAST_BROKEN = {"factor_of_rows": 4, "eigenvalues_in_shard_map": 3, "greatest_by_vocabulary": 3, "functions_of_elements": 3, "experts": 2, "decoding_step": 3, "llama_scan": 3, "layer_norm_adamw": 1}  # of each program; of the others:
 LEAST_BROKEN_OTHERS = 5
 
 # Edits after which a program still computes the same, or the same but where an integer overflows: {program: {edit}}.
@@ -50,8 +50,18 @@ HARMLESS = {
     # What the mean adds to the derivative of the variance: nothing.
     "batch_norm": {"minus 2"},
     "decoding_step": {"minus 0", "integer 1"},
+    # Wrapping again; a turn more, in which each device computes its own rows a second time.
+    "matmul_in_a_ring": {"minus 4", "unequal 2", "bounds 0", "bounds 3"},
     # At the step where one part of the schedule goes over into the next.
     "rate_schedule": {"bounds 0", "bounds 1"},
+    # Places are never equal; the first place, which no number takes.
+    "greatest_by_vocabulary": {"bounds 0", "bounds 2", "integer 1"},
+    # The remainder below 0, where it only matters that it is not 0; a divisor below 0, which is not 0.
+    "functions_of_elements": {"bounds 0", "bounds 1"},
+    # 0 subtracted.
+    "noise_by_rbg": {"minus 0"},
+    # The wrapping of indices.
+    "gaussian_likelihood": {"minus 2", "integer 1"},
     # Rows counted from the end and wrapped; an exchange in both directions; a choice between zeros and zeros; equal places.
     "loss_and_accuracy": {"minus 0", "direction 0", "direction 1", "position 2", "bounds 0", "integer 2"},
 }
@@ -59,9 +69,19 @@ HARMLESS = {
 
 # Edits that are given up: a random number compared by <=, after minutes, which nothing could show; the norm of the
 # gradients through a tanh that is 1 for all gradients that are drawn, where 1/1 is neither above nor below the bound 1; a
-# greater capacity, where what is beyond it has no place anyway; another score of what is masked.
+# greater capacity, where what is beyond it has no place anyway; another score of what is masked; a gradient that only the
+# optimiser uses, in which every evaluation meets a tie; a function of which nothing is known that is not called any more,
+# of which the message names the model's call.
 LEFT_OUT = {"dropout": {"bounds 2"}, "clip_norm": {"tanh 0"}, "experts_of_limited_capacity": {"constant 1", "bounds 1"},
-            "decoding_step": {"constant 0"}}
+            "decoding_step": {"constant 0"}, "layer_norm_adamw": {"dropped 6"},
+            "functions_of_elements": {"integer 0"}}
+
+
+# Programs with functions of which nothing is known: what makes their arguments others is undecided.
+OPAQUE = {"gaussian_likelihood", "factor_of_rows", "eigenvalues_in_shard_map", "functions_of_elements"}
+
+# Of a long program only these kinds of edits, which would take minutes together.
+ONLY = {"llama_scan": ("dropped", "unequal"), "layer_norm_adamw": ("dropped",)}
 
 
 def verify(shardproof, model, plan):
@@ -136,8 +156,16 @@ def check(shardproof, name):
     with gzip.open(plan, "rt") as file:
         text = file.read()
     refuted = 0
+    # A plan that is wrong otherwise (layer_norm_adamw: the loss times 1.1, which shows only where the optimiser is not evaluated).
+    wrong = os.path.join(HERE, name + ".broken.hlo.gz")
+    if os.path.exists(wrong):
+        code, output = verify(shardproof, model, wrong)
+        if code != 10:
+            problems.append(f"{name}, as another program: expected not equivalent, found exit code {code}:\n{output}")
     with tempfile.TemporaryDirectory() as directory:
         for edit, broken in edits(text):
+            if not edit.startswith(ONLY.get(name, "")):
+                continue
             if edit in LEFT_OUT.get(name, ()):
                 continue
             path = os.path.join(directory, "broken.hlo")
@@ -156,7 +184,7 @@ def check(shardproof, name):
                 # What no longer fits together is an error with its place.
                 if not re.search(r"broken\.hlo: line \d+, column \d+: ", output):
                     problems.append(f"{name}, {edit}: the message names no place:\n{output}")
-            else:
+            elif code != 5 or name not in OPAQUE:
                 problems.append(f"{name}, {edit}: expected not equivalent, found exit code {code}:\n{output}")
     least = LEAST_BROKEN.get(name, LEAST_BROKEN_OTHERS)
     if refuted < least:
@@ -168,7 +196,8 @@ def main():
     shardproof = os.path.abspath(sys.argv[1])
     names = sorted(os.path.basename(f)[: -len(".single.hlo.gz")]
                    for f in glob.glob(os.path.join(HERE, "*.single.hlo.gz")))
-    assert len(names) >= 34, names
+    assert len(names) >= 44, names
+    names = sys.argv[2:] or names
     failed = False
     with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
         for name, (refuted, problems) in zip(names, pool.map(lambda n: check(shardproof, n), names)):

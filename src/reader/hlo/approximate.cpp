@@ -22,21 +22,70 @@ long double wide(const Rational& value) {
 
 }  // namespace
 
-std::optional<Approximation> Approximations::of(ScalarId id) {
-  const auto x = compute(id);
+std::optional<Approximation> Approximations::of(ScalarId id) { return narrowed(compute(id)); }
+
+std::optional<Approximation> Approximations::narrowed(const std::optional<Wide>& x) {
   if (!x) return std::nullopt;
   const auto value = static_cast<double>(x->value);
-  const auto error = static_cast<double>(x->error + std::abs(x->value - value)) +
-                     std::numeric_limits<double>::min();
+  // Of what is exact, such as 0, there is none.
+  const long double wide = x->error + std::abs(x->value - value);
+  const double error =
+      wide == 0 ? 0 : static_cast<double>(wide) + std::numeric_limits<double>::min();
   if (!std::isfinite(value) || !std::isfinite(error)) return std::nullopt;
   return Approximation{value, error};
+}
+
+std::optional<std::vector<Approximation>> Approximations::of(const Value& formula) {
+  const std::vector<std::int64_t>& sizes = formula.shape.sizes;
+  std::int64_t count = 1;
+  for (const std::int64_t n : sizes) {
+    if (count > kMostTableValues / n) return std::nullopt;
+    count *= n;
+  }
+  std::vector<Approximation> all;
+  all.reserve(static_cast<std::size_t>(count));
+  std::vector<std::int64_t> index(sizes.size(), 0);
+  for (std::int64_t k = 0; k < count; ++k) {
+    const auto x = narrowed(at(formula, index));
+    if (!x) return std::nullopt;
+    all.push_back(*x);
+    for (std::size_t d = sizes.size(); d-- > 0;) {
+      if (++index[d] < sizes[d]) break;
+      index[d] = 0;
+    }
+  }
+  return all;
+}
+
+std::optional<Approximations::Wide> Approximations::at(const Value& known,
+                                                       const std::vector<std::int64_t>& index) {
+  if (known.isTable()) {
+    const ScalarId id = known.table->at(index);
+    return scalars_.isSymbolic(id) ? std::nullopt : compute(id);
+  }
+  const Formula& f = *known.formula;
+  std::vector<Wide> x;
+  for (const Value& operand : f.operands) {
+    const auto value = at(operand, index);
+    if (!value) return std::nullopt;
+    x.push_back(*value);
+  }
+  std::optional<Wide> result;
+  const bool floats = isFloat(f.type) && (f.opcode != "convert" || isFloat(f.direction));
+  if (floats && f.opcode == "convert") return x[0];
+  if (floats && x.size() == 1) result = unary(f.opcode, x[0]);
+  if (floats && x.size() == 2) result = binary(f.opcode, x[0], x[1]);
+  if (!result || !std::isfinite(result->value) || !std::isfinite(result->error))
+    return std::nullopt;
+  result->error += kUnit * std::abs(result->value) + kLeast;
+  return result;
 }
 
 std::optional<Approximations::Wide> Approximations::compute(ScalarId id) {
   if (scalars_.isRational(id)) {
     const long double value = wide(scalars_.value(id));
     if (!std::isfinite(value)) return std::nullopt;
-    return Wide{value, kUnit * std::abs(value) + kLeast};
+    return Wide{value, scalars_.value(id).isZero() ? 0 : kUnit * std::abs(value) + kLeast};
   }
   if (scalars_.kind(id) != ScalarKind::kExpression) return std::nullopt;
   if (const auto known = known_.find(id); known != known_.end()) return known->second;

@@ -58,17 +58,9 @@ class Ancestry {
   std::unordered_map<std::string, Entry> entries_;
 };
 
-// The name of an operation without what only the plan's has.
-std::string withoutShardMap(std::string name) {
-  constexpr std::string_view kPart = "shard_map/";
-  for (std::size_t at = name.find(kPart); at != std::string::npos; at = name.find(kPart, at))
-    name.erase(at, kPart.size());
-  return name;
-}
-
 class Proposer {
  public:
-  Proposer(const Lowering& model, const std::vector<std::unique_ptr<Lowering>>& ranks,
+  Proposer(const Lowering& model, const std::vector<std::shared_ptr<Lowering>>& ranks,
            const DeviceMesh& mesh, const std::vector<std::vector<Sizes>>& begins)
       : model_(model), ranks_(ranks), mesh_(mesh), placements_(ranks, mesh, begins) {}
 
@@ -160,7 +152,7 @@ class Proposer {
   }
 
   const Lowering& model_;
-  const std::vector<std::unique_ptr<Lowering>>& ranks_;
+  const std::vector<std::shared_ptr<Lowering>>& ranks_;
   const DeviceMesh& mesh_;
   Placements placements_;
   std::vector<Checkpoint> checkpoints_;
@@ -170,8 +162,15 @@ class Proposer {
 
 }  // namespace
 
+std::string withoutShardMap(std::string name) {
+  constexpr std::string_view kPart = "shard_map/";
+  for (std::size_t at = name.find(kPart); at != std::string::npos; at = name.find(kPart, at))
+    name.erase(at, kPart.size());
+  return name;
+}
+
 std::vector<Checkpoint> proposeCheckpoints(const Lowering& model,
-                                           const std::vector<std::unique_ptr<Lowering>>& ranks,
+                                           const std::vector<std::shared_ptr<Lowering>>& ranks,
                                            const DeviceMesh& mesh,
                                            const std::vector<std::vector<Sizes>>& parameterBegins) {
   return Proposer(model, ranks, mesh, parameterBegins).propose();

@@ -15,9 +15,12 @@ struct Checkpoint {
   std::string tensor, local, shards;
 };
 
+// The name of an operation without what only the plan's has.
+std::string withoutShardMap(std::string name);
+
 // Lemmas that may be wrong. `parameterBegins`: for each parameter and device where its piece lies.
 std::vector<Checkpoint> proposeCheckpoints(const Lowering& model,
-                                           const std::vector<std::unique_ptr<Lowering>>& ranks,
+                                           const std::vector<std::shared_ptr<Lowering>>& ranks,
                                            const DeviceMesh& mesh,
                                            const std::vector<std::vector<Sizes>>& parameterBegins);
 

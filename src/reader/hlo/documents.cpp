@@ -1,8 +1,6 @@
 #include "reader/hlo/documents.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -11,9 +9,12 @@
 
 #include "reader/hlo/approximate.h"
 #include "reader/hlo/checkpoints.h"
+#include "reader/hlo/input_facts.h"
 #include "reader/hlo/lowering.h"
 #include "reader/hlo/mesh.h"
+#include "reader/hlo/opaque.h"
 #include "reader/hlo/parser.h"
+#include "reader/hlo/programs.h"
 
 namespace shardproof::hlo {
 namespace {
@@ -66,12 +67,18 @@ class Builder {
     describeInputs();
     outputLineage(lineage);
     std::set<std::string> wanted;
-    if (options_.checkpoints) checkpoints(lineage, wanted);
+    std::vector<std::vector<Sizes>> parameterBegins;
+    for (std::size_t k = 0; k < model_->parameters.size(); ++k)
+      parameterBegins.push_back(begins(ranks_[0]->parameters[k], model_->parameters[k].shape,
+                                       "parameter " + std::to_string(k)));
+    if (options_.checkpoints) checkpoints(lineage, wanted, parameterBegins);
+    opaqueCalls(lineage, wanted, parameterBegins, documents.assumptions);
     documents.plan =
         "{\"format\": \"shardproof-plan\", \"version\": 1, \"name\": " + quotedJson(planFile_) +
         ", \"source\": \"HLO\", \"model\": " + quotedJson(modelName) +
-        ",\n\"mesh\": " + mesh_->json() + ",\n\"programs\": [\n" + programs() +
-        "],\n\"lineage\": [\n" + lineage + "\n]}\n";
+        ",\n\"mesh\": " + mesh_->json() + ",\n\"programs\": [\n";
+    documents.plan += programsJson(*mesh_, ranks_, wantedLocally_);
+    documents.plan += "],\n\"lineage\": [\n" + lineage + "\n]}\n";
     documents.model = modelText(wanted);
     for (const auto& [k, range] : shared_.ranges) {
       std::string others, name = model_->parameters[k].name;
@@ -96,7 +103,7 @@ class Builder {
     for (;;) {
       const auto ranges = shared_.ranges;
       shared_.unknowns.clear();
-      model_ = std::make_unique<Lowering>(modelModule_, modelFile_, shared_, Device{}, nullptr);
+      model_ = std::make_unique<Lowering>(modelModule_, modelFile_, shared_, Devices{}, nullptr);
       model_->run();
       shared_.widenRanges();
       if (shared_.ranges == ranges) return;
@@ -108,11 +115,16 @@ class Builder {
     for (int pass = 0;; ++pass) {
       shared_.communicatedChanged = false;
       shared_.forgetTables = pass >= kMostPasses;
-      ranks_.clear();
+      ranks_.assign(z(devices_), nullptr);
       for (std::int64_t d = 0; d < devices_; ++d) {
-        ranks_.push_back(std::make_unique<Lowering>(planModule_, planFile_, shared_,
-                                                    Device{d, devices_, replicas_}, mesh_.get()));
-        ranks_.back()->run();
+        if (ranks_[z(d)]) continue;
+        std::vector<std::int64_t> candidates;
+        for (std::int64_t e = d; e < devices_; ++e)
+          if (!ranks_[z(e)]) candidates.push_back(e);
+        const auto program = std::make_shared<Lowering>(
+            planModule_, planFile_, shared_, Devices{candidates, devices_, replicas_}, mesh_.get());
+        program->run();
+        for (const std::int64_t e : program->devices()) ranks_[z(e)] = program;
       }
       if (!shared_.communicatedChanged) return;
     }
@@ -224,21 +236,25 @@ class Builder {
     for (std::size_t u = 0; u < shared_.unknowns.size(); ++u) {
       const Shared::Unknown& unknown = shared_.unknowns[u];
       if (!model_->graph.has(unknown.name))
-        model_->graph.input(unknown.name, unknown.sizes, false, "float32");
+        model_->graph.input(unknown.name, unknown.content.shape.sizes, false, "float32");
       if (placed.contains(u)) continue;
       // No rank has it: it needs a place all the same.
       const std::string name = "unused " + unknown.name;
-      for (const auto& rank : ranks_) rank->graph.input(name, unknown.sizes, false, "float32");
+      for (const auto& rank : ranks_)
+        if (!rank->graph.has(name))
+          rank->graph.input(name, unknown.content.shape.sizes, false, "float32");
       entry(lineage, unknown.name, "input",
-            mesh_->shards(name, unknown.sizes,
-                          std::vector<Sizes>(z(devices_), Sizes(unknown.sizes.size(), 0)), {}));
+            mesh_->shards(
+                name, unknown.content.shape.sizes,
+                std::vector<Sizes>(z(devices_), Sizes(unknown.content.shape.sizes.size(), 0)), {}));
     }
   }
 
   // What is known of the model's inputs, so that no difference counts at other values.
   void describeInputs() {
     for (const Shared::Unknown& unknown : shared_.unknowns)
-      model_->graph.tensor(unknown.name).facts = "{\"numbers\": " + numbersText(unknown) + "}";
+      model_->graph.tensor(unknown.name).facts =
+          "{\"numbers\": " + numbersText(unknown.content, shared_.scalars, approximations_) + "}";
     for (std::size_t k = 0; k < model_->parameters.size(); ++k) {
       const Lowering::Port& port = model_->parameters[k];
       const auto range = shared_.ranges.find(k);
@@ -262,36 +278,6 @@ class Builder {
     }
   }
 
-  // Of what depends on the key of a random generator, for one key.
-  std::optional<Approximation> sampled(ScalarId id) {
-    try {
-      return approximations_.of(shared_.scalars.sample(id));
-    } catch (const std::invalid_argument&) {  // not known, or not defined
-      return std::nullopt;
-    }
-  }
-
-  // A list, or null where some number is not known precisely enough to tell a difference.
-  std::string numbersText(const Shared::Unknown& unknown) {
-    constexpr double kPrecise = 0x1p-46;  // of the largest: noise of 2^-40 hides it
-    std::vector<Approximation> numbers;
-    double size = 0;
-    for (const ScalarId id : unknown.values) {
-      const auto number = sampled(id);
-      if (!number) return "null";
-      numbers.push_back(*number);
-      size = std::max(size, std::abs(number->value));
-    }
-    std::string text = "[";
-    for (const Approximation& number : numbers) {
-      if (number.error > kPrecise * size) return "null";
-      char digits[32];
-      const auto end = std::to_chars(digits, digits + sizeof digits, number.value).ptr;
-      text += (text.size() > 1 ? "," : "") + std::string(digits, end);
-    }
-    return text + "]";
-  }
-
   void outputLineage(std::string& lineage) const {
     for (std::size_t k = 0; k < model_->results.size(); ++k) {
       const Lowering::Port &full = model_->results[k], &local = ranks_[0]->results[k];
@@ -300,11 +286,8 @@ class Builder {
     }
   }
 
-  void checkpoints(std::string& lineage, std::set<std::string>& wanted) {
-    std::vector<std::vector<Sizes>> begin;
-    for (std::size_t k = 0; k < model_->parameters.size(); ++k)
-      begin.push_back(begins(ranks_[0]->parameters[k], model_->parameters[k].shape,
-                             "parameter " + std::to_string(k)));
+  void checkpoints(std::string& lineage, std::set<std::string>& wanted,
+                   const std::vector<std::vector<Sizes>>& begin) {
     for (const Checkpoint& c : proposeCheckpoints(*model_, ranks_, *mesh_, begin)) {
       entry(lineage, c.tensor, "checkpoint", c.shards);
       wanted.insert(c.tensor);
@@ -312,51 +295,75 @@ class Builder {
     }
   }
 
+  // Results of functions of which nothing is known are inputs, their arguments must be equal.
+  void opaqueCalls(std::string& lineage, const std::set<std::string>& wanted,
+                   const std::vector<std::vector<Sizes>>& parameterBegins,
+                   std::vector<std::string>& assumptions) {
+    const OpaqueTies found = tieOpaqueCalls(*model_, modelFile_, ranks_, planFile_, *mesh_, wanted,
+                                            wantedLocally_, parameterBegins);
+    if (options_.strict && found.first != nullptr)
+      failAt(modelFile_, found.first->place,
+             found.first->target +
+                 " is a function of which nothing is known, which --strict "
+                 "does not take");
+    const auto place = [&](const OpaqueTie& t, const char* suffix, const char* role) {
+      const Lowering& rank = *ranks_[z(t.on[0])];
+      entry(lineage, t.tensor + suffix, role,
+            mesh_->shards(t.local + suffix, rank.graph.tensor(t.local).sizes, t.begin, t.on));
+    };
+    for (const OpaqueTie& t : found.ties) {
+      place(t, "", t.argument ? "output" : "input");
+      if (t.argument) wantedLocally_.insert(t.local);
+      if (t.argument || !model_->graph.tensor(t.tensor).integer) continue;
+      // LAPACK's status, one for each call: differences are looked for where it succeeds, as
+      // programs have no number elsewhere.
+      if (t.status) model_->graph.tensor(t.tensor).facts = "{\"within\": [[0, 1]]}";
+      // Where one program uses an integer as a number, all have it.
+      const auto has = [&](const Lowering& l, const std::string& name) {
+        return l.graph.has(name + Lowering::kAsNumber);
+      };
+      const bool used = has(*model_, t.tensor) ||
+                        std::any_of(t.on.begin(), t.on.end(),
+                                    [&](std::int64_t r) { return has(*ranks_[z(r)], t.local); });
+      if (!used) continue;
+      const auto add = [&](Lowering& l, const std::string& name) {
+        if (!has(l, name))
+          l.graph.dispensableInput(name + Lowering::kAsNumber, l.graph.tensor(name).sizes, false);
+      };
+      add(*model_, t.tensor);
+      for (const std::int64_t r : t.on) add(*ranks_[z(r)], t.local);
+      place(t, Lowering::kAsNumber, "input");
+      model_->graph.tensor(t.tensor + Lowering::kAsNumber).facts =
+          "{\"number_of\": " + quotedJson(t.tensor) + "}";
+      placedInModel_.insert(t.tensor + Lowering::kAsNumber);
+      wantedLocally_.insert(t.local + Lowering::kAsNumber);
+    }
+    for (const OpaqueTie& t : found.ties) {
+      if (t.argument) continue;
+      placedInModel_.insert(t.tensor);
+      wantedLocally_.insert(t.local);
+    }
+    arguments_ = found.arguments;
+    assumptions.insert(assumptions.end(), found.assumptions.begin(), found.assumptions.end());
+  }
+
   std::string modelText(const std::set<std::string>& wanted) {
     std::set<std::string> needed = wanted;
-    std::string outputs;
+    std::string outputs, arguments;
     for (const Lowering::Port& p : model_->results) {
       needed.insert(p.name);
       outputs += (outputs.empty() ? "" : ", ") + quotedJson(p.name);
     }
+    needed.insert(arguments_.begin(), arguments_.end());
+    needed.insert(placedInModel_.begin(), placedInModel_.end());
+    for (const std::string& name : arguments_)
+      arguments += (arguments.empty() ? "" : ", ") + quotedJson(name);
+    if (!arguments.empty()) outputs += ", " + arguments;
     model_->graph.keepOnly(needed);
     return "{\"format\": \"shardproof-model\", \"version\": 1, \"name\": " +
            quotedJson(modelFile_) + ", \"source\": \"HLO\",\n" + model_->graph.json() +
-           ",\n\"outputs\": [" + outputs + "]}\n";
-  }
-
-  // One program for all devices that do the same; they are told apart by the axes that matter.
-  std::string programs() {
-    std::vector<std::string> texts;
-    for (const auto& rank : ranks_) {
-      std::set<std::string> needed = wantedLocally_;
-      for (const Lowering::Port& p : rank->results) needed.insert(p.name);
-      rank->graph.keepOnly(needed);
-      texts.push_back(rank->graph.json());
-    }
-    std::vector<std::size_t> matter;
-    for (std::size_t a = 0; a < mesh_->axes(); ++a) {
-      // What another coordinate on this axis alone changes.
-      std::map<std::vector<std::int64_t>, std::size_t> first;
-      bool differs = false;
-      for (std::size_t r = 0; r < texts.size(); ++r) {
-        std::vector<std::int64_t> others;
-        for (std::size_t b = 0; b < mesh_->axes(); ++b)
-          others.push_back(b == a ? 0 : mesh_->coordinate(static_cast<std::int64_t>(r), b));
-        const auto [it, added] = first.emplace(std::move(others), r);
-        differs = differs || (!added && texts[r] != texts[it->second]);
-      }
-      if (differs) matter.push_back(a);
-    }
-    std::string all;
-    std::set<std::string> done;
-    for (std::size_t r = 0; r < texts.size(); ++r) {
-      const std::string at = mesh_->at(static_cast<std::int64_t>(r), matter);
-      if (!done.insert(at).second) continue;
-      all += (all.empty() ? "{" : ",\n{") + (matter.empty() ? "" : "\"at\": " + at + ", ") +
-             texts[r] + "}";
-    }
-    return all;
+           ",\n\"outputs\": [" + outputs + "]" +
+           (arguments.empty() ? "" : ", \"arguments\": [" + arguments + "]") + "}\n";
   }
 
   const std::string &modelFile_, &planFile_;
@@ -368,9 +375,10 @@ class Builder {
   bool replicas_ = false;
   std::unique_ptr<DeviceMesh> mesh_;
   std::unique_ptr<Lowering> model_;
-  std::vector<std::unique_ptr<Lowering>> ranks_;
+  std::vector<std::shared_ptr<Lowering>> ranks_;
   std::set<std::size_t> numbers_;
-  std::set<std::string> wantedLocally_;
+  std::set<std::string> wantedLocally_, placedInModel_;
+  std::vector<std::string> arguments_;  // of the model, of functions of which nothing is known
 };
 
 }  // namespace

@@ -42,16 +42,21 @@ std::string Lowering::expand(const std::string& x, const Sizes& sizes) {
   return y;
 }
 
+NodeAttributes Lowering::sliceAttributes(std::size_t d, std::int64_t low, std::int64_t high,
+                                         std::int64_t stepSize) {
+  NodeAttributes attributes{
+      {"dim", std::to_string(d)}, {"start", std::to_string(low)}, {"stop", std::to_string(high)}};
+  if (stepSize != 1) attributes.emplace_back("step", std::to_string(stepSize));
+  return attributes;
+}
+
 std::string Lowering::sliceDim(const std::string& x, std::size_t d, std::int64_t low,
                                std::int64_t high, std::int64_t stepSize) {
   Sizes sizes = sizesOf(x);
   if (low == 0 && high == sizes[d] && stepSize == 1) return x;
   sizes[d] = (high - low + stepSize - 1) / stepSize;
-  NodeAttributes attributes{
-      {"dim", std::to_string(d)}, {"start", std::to_string(low)}, {"stop", std::to_string(high)}};
-  if (stepSize != 1) attributes.emplace_back("step", std::to_string(stepSize));
   const bool integer = graph.tensor(x).integer;
-  std::string y = graph.emit("slice", {x}, std::move(attributes), sizes, integer);
+  std::string y = graph.emit("slice", {x}, sliceAttributes(d, low, high, stepSize), sizes, integer);
   graph.tensor(y).known = graph.tensor(x).known;
   return y;
 }

@@ -56,6 +56,7 @@ void Graph::begin(std::string name, std::string loc) {
 std::string Graph::fresh(const std::string& name) {
   if (!tensors_.contains(name)) return name;
   std::size_t& next = taken_[name];
+  if (marks_ > 0) journal_.emplace_back(name, next);
   for (;;) {
     std::string candidate = name + "/" + std::to_string(++next);
     if (!tensors_.contains(candidate)) return candidate;
@@ -137,6 +138,11 @@ void Graph::input(const std::string& name, Sizes sizes, bool integer, const std:
   order_.push_back(name);
 }
 
+void Graph::dispensableInput(const std::string& name, Sizes sizes, bool integer) {
+  input(name, std::move(sizes), integer, integer ? "int64" : "float32");
+  dispensable_.insert(name);
+}
+
 std::string Graph::constant(const Sizes& sizes, bool integer, const std::string& value,
                             Known known) {
   const std::string key = listJson(sizes) + (integer ? "i" : "r") + value;
@@ -150,6 +156,40 @@ std::string Graph::constant(const Sizes& sizes, bool integer, const std::string&
     order_.push_back(it->second);
   }
   return it->second;
+}
+
+Graph::Mark Graph::mark() {
+  ++marks_;
+  return {nodes_.size(), order_.size(), steps_, journal_.size(), name_, loc_};
+}
+
+void Graph::undo(const Mark& mark) {
+  for (const std::string& name : since(mark)) {
+    if (tensors_.at(name).kind == "constant")
+      std::erase_if(constants_, [&](const auto& c) { return c.second == name; });
+    tensors_.erase(name);
+  }
+  order_.resize(mark.order);
+  nodes_.resize(mark.nodes);
+  steps_ = mark.steps;
+  name_ = mark.name;
+  loc_ = mark.loc;
+  for (; journal_.size() > mark.taken; journal_.pop_back())
+    taken_[journal_.back().first] = journal_.back().second;
+  --marks_;
+}
+
+std::vector<std::string> Graph::since(const Mark& mark) const {
+  return {order_.begin() + static_cast<std::ptrdiff_t>(mark.order), order_.end()};
+}
+
+void Graph::setOfDevice(std::size_t node, std::map<std::int64_t, NodeAttributes> ofDevice) {
+  nodes_.at(node).ofDevice = std::move(ofDevice);
+}
+
+void Graph::setAttributes(std::size_t node, NodeAttributes attributes, std::string step) {
+  nodes_.at(node).attributes = std::move(attributes);
+  nodes_.at(node).step = std::move(step);
 }
 
 GraphTensor& Graph::tensor(const std::string& name) { return tensors_.at(name); }
@@ -174,7 +214,8 @@ void Graph::keepOnly(const std::set<std::string>& wanted) {
   }
   nodes_ = std::move(nodes);
   std::erase_if(order_, [&](const std::string& name) {
-    if (needed.contains(name) || tensors_.at(name).kind == "input") return false;
+    const bool given = tensors_.at(name).kind == "input" && !dispensable_.contains(name);
+    if (needed.contains(name) || given) return false;
     tensors_.erase(name);
     return true;
   });
@@ -212,6 +253,7 @@ std::string Graph::json() const {
       for (const auto& [key, value] : n.attributes) w.key(key).raw(value);
       w.endObject();
     }
+    if (!n.step.empty()) w.key("step").raw(n.step);
     for (const auto& [key, value] : n.communication) w.key(key).raw(value);
     if (!n.loc.empty()) w.key("loc").text(n.loc);
     w.endObject();

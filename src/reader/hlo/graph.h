@@ -40,6 +40,9 @@ struct GraphNode {
   std::string loc;
   // The fields of communication, as JSON text: "comm", "group", ...
   NodeAttributes communication;
+  // Where devices that share the graph have different attributes: those of each of them.
+  std::map<std::int64_t, NodeAttributes> ofDevice = {};
+  std::string step = {};  // "step" of docs/format.md, as JSON; empty: none
 };
 
 std::string quotedJson(std::string_view text);
@@ -69,6 +72,9 @@ class Graph {
   // Another name for a tensor: a node of its own even where equal ones are shared.
   std::string alias(const std::string& in, Sizes sizes);
   void input(const std::string& name, Sizes sizes, bool integer, const std::string& dtype);
+  // An input that need not stay where nothing needs it.
+  void dispensableInput(const std::string& name, Sizes sizes, bool integer);
+  bool isDispensable(const std::string& name) const { return dispensable_.contains(name); }
   // A constant of one number, or listed in `value` as JSON; equal ones are one tensor.
   std::string constant(const Sizes& sizes, bool integer, const std::string& value,
                        Known known = Known::kNothing);
@@ -80,6 +86,22 @@ class Graph {
   // A name that no tensor has, made from this one.
   std::string fresh(const std::string& name);
   const std::string& location() const { return loc_; }
+
+  // What the graph has at a moment.
+  struct Mark {
+    std::size_t nodes = 0, order = 0, steps = 0, taken = 0;
+    std::string name, loc;
+  };
+  // Everything after mark() is undone by undo(), and has to be. nameLast() only of what came after.
+  Mark mark();
+  void undo(const Mark& mark);
+  // The tensors that came after.
+  std::vector<std::string> since(const Mark& mark) const;
+
+  // Gives the devices that have one of a node's attributes.
+  void setOfDevice(std::size_t node, std::map<std::int64_t, NodeAttributes> ofDevice);
+  // The attributes of a node, and how they move.
+  void setAttributes(std::size_t node, NodeAttributes attributes, std::string step);
 
   // Only what these tensors need stays, and all communication.
   void keepOnly(const std::set<std::string>& wanted);
@@ -94,11 +116,15 @@ class Graph {
 
   std::unordered_map<std::string, GraphTensor> tensors_;
   std::vector<std::string> order_;
+  std::set<std::string> dispensable_;
   std::vector<GraphNode> nodes_;
   std::map<std::string, std::string> constants_;
   bool sharing_ = false;
   std::unordered_map<std::string, std::size_t> equal_;  // what a node does, to its index
   std::unordered_map<std::string, std::size_t> taken_;
+  // What `taken_` had before each change since the first of `marks_` moments.
+  std::vector<std::pair<std::string, std::size_t>> journal_;
+  std::size_t marks_ = 0;
   std::string name_ = "t", loc_;
   std::size_t steps_ = 0;
 };

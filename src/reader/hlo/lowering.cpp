@@ -1,4 +1,4 @@
-// Computations, calls, loops, and what an instruction is passed on to.
+// Computations, calls, and what an instruction is passed on to.
 #include "reader/hlo/lowering.h"
 
 #include <algorithm>
@@ -13,7 +13,6 @@ namespace shardproof::hlo {
 namespace {
 
 constexpr std::size_t kMostInstructions = 4'000'000;  // with loops unrolled
-constexpr std::int64_t kMostTurns = 4096;             // of a loop
 constexpr int kMostCalls = 200;                       // inside each other
 
 std::string shortened(const std::string& text) {
@@ -23,12 +22,12 @@ std::string shortened(const std::string& text) {
 
 }  // namespace
 
-Lowering::Lowering(const Module& module, std::string file, Shared& shared, Device device,
+Lowering::Lowering(const Module& module, std::string file, Shared& shared, Devices devices,
                    const Grouping* grouping)
     : module_(module),
       file_(std::move(file)),
       shared_(shared),
-      device_(device),
+      devices_(std::move(devices)),
       grouping_(grouping) {
   if (grouping == nullptr) graph.shareEqual();
 }
@@ -106,6 +105,7 @@ void Lowering::run() {
     if (values[k].shape.tuple) unsupported(i, "a tuple in a tuple of results");
     std::string name;
     try {
+      values[k] = own(values[k]);
       name = node(values[k]);
     } catch (const std::bad_alloc&) {
       throw;
@@ -146,6 +146,7 @@ Value Lowering::lowerComputation(const Computation& computation, std::vector<Val
     if (!operation.empty() && !name.starts_with(operation))
       name = operation + (name.empty() ? "" : "/" + name);
     path_ = path + i.name;
+    operation_ = name;
     std::string loc = file_ + ":" + std::to_string(i.place.line) + " " + i.opcode;
     if (!name.empty()) loc += " " + shortened(name);
     if (!metadata.source.empty()) loc += " " + metadata.source;
@@ -187,7 +188,8 @@ void Lowering::mark(const Instruction& i, const Metadata& metadata, const std::s
                     const Value& value) {
   static const std::set<std::string, std::less<>> kMoved{
       "broadcast", "reshape", "parameter", "copy", "constant", "get-tuple-element", "bitcast"};
-  if (metadata.operation.empty() || value.kind != Value::Kind::kNode || kMoved.contains(i.opcode))
+  if (metadata.operation.empty() || value.kind != Value::Kind::kNode || kMoved.contains(i.opcode) ||
+      graph.tensor(value.name).kind == "input")
     return;
   Mark m{operation, value.shape.sizes, value.name, std::nullopt};
   if (const Attribute* a = i.attribute("sharding")) m.sharding = parseSharding(*a, file_);
@@ -195,7 +197,14 @@ void Lowering::mark(const Instruction& i, const Metadata& metadata, const std::s
 }
 
 Value Lowering::lowerInstruction(Frame& frame, const Instruction& i) {
+  if (auto v = lowerKnown(frame, i)) return *v;
+  return lowerOpcode(frame, i);
+}
+
+Value Lowering::lowerOpcode(Frame& frame, const Instruction& i) {
   if (auto v = lowerControl(frame, i)) return *v;
+  if (auto v = lowerOpaque(frame, i)) return *v;
+  if (auto v = lowerBits(frame, i)) return *v;
   if (auto v = lowerElementwise(frame, i)) return *v;
   if (auto v = lowerLayout(frame, i)) return *v;
   if (auto v = lowerOrder(frame, i)) return *v;
@@ -244,10 +253,8 @@ std::optional<Value> Lowering::lowerControl(Frame& frame, const Instruction& i) 
                       iotaTable(i.shape.sizes, static_cast<std::size_t>(d), shared_.scalars));
   }
   if (op == "partition-id" || op == "replica-id") {
-    const bool varies = device_.replicas == (op == "replica-id");
-    if (varies) dependsOnDevice = true;
-    return tableValue(
-        i.shape, uniformTable(i.shape.sizes, shared_.scalars.rational(varies ? device_.id : 0)));
+    if (devices_.replicas == (op == "replica-id")) return deviceNumber(i.shape);
+    return tableValue(i.shape, uniformTable(i.shape.sizes, shared_.scalars.rational(0)));
   }
   if (op == "call" || op == "fusion" || op == "async-start") {
     std::vector<Value> arguments;
@@ -265,11 +272,6 @@ std::optional<Value> Lowering::lowerControl(Frame& frame, const Instruction& i) 
   if (op == "while") return lowerWhile(frame, i);
   if (op == "conditional") return lowerConditional(frame, i);
   if (op == "after-all" || op == "add-dependency") unsupported(i, "tokens are not supported");
-  if (op == "custom-call") {
-    const Attribute* target = i.attribute("custom_call_target");
-    unsupported(i, "custom call " + (target == nullptr ? "without a target" : target->value) +
-                       " is not supported");
-  }
   return std::nullopt;
 }
 
@@ -314,11 +316,13 @@ Value Lowering::lowerParameter(Frame& frame, const Instruction& i) {
   return nodeValue(i.shape, i.shape.type == "pred" ? step(name) : name);
 }
 
-// A random generator's key, by its shape: pairs of 32 bits. It is computed with bit by bit, each
-// element as a symbol, which must be the same element on each device.
+// A random generator's key, by its shape: pairs of 32 bits, or four of them. It is computed with
+// bit by bit, each element as a symbol, which must be the same element on each device.
 std::optional<Value> Lowering::keyTable(std::size_t number, const Shape& shape) {
   constexpr std::size_t kMostElements = 64;
-  if (shape.type != "u32" || shape.sizes.empty() || shape.sizes.back() != 2) return std::nullopt;
+  if (shape.type != "u32" || shape.sizes.empty() ||
+      (shape.sizes.back() != 2 && shape.sizes != Sizes{4}))
+    return std::nullopt;
   std::size_t count = 1;
   for (const std::int64_t n : shape.sizes) {
     if (n > static_cast<std::int64_t>(kMostElements)) return std::nullopt;
@@ -351,100 +355,6 @@ Value Lowering::lowerConstant(const Instruction& i) {
   if (static_cast<std::int64_t>(values.size()) > kMostTableValues)
     unsupported(i, "more than " + std::to_string(kMostTableValues) + " numbers");
   return tableValue(i.shape, {i.shape.sizes, i.shape.sizes, std::move(values)});
-}
-
-// The loop is run: how often it turns must not depend on the input.
-Value Lowering::lowerWhile(Frame& frame, const Instruction& i) {
-  const Computation &condition = called(i, "condition"), &body = called(i, "body");
-  Value state = operand(frame, i, 0);
-  const Metadata metadata = parseMetadata(module_, i, file_);
-  for (std::int64_t turn = 0;; ++turn) {
-    const std::string path = frame.path + i.name + "[" + std::to_string(turn) + "]/";
-    const Value more = lowerComputation(condition, {state}, path + "condition/", frame.operation);
-    if (!more.isUniform() || !shared_.scalars.isRational(more.table->values[0]))
-      unsupported(i, "how often the loop turns depends on the input");
-    if (shared_.scalars.is(more.table->values[0], 0)) return state;
-    if (turn == kMostTurns)
-      unsupported(i, "a loop of more than " + std::to_string(kMostTurns) + " turns");
-    state = lowerComputation(body, {state}, path, frame.operation);
-  }
-}
-
-Value Lowering::lowerConditional(Frame& frame, const Instruction& i) {
-  const Value& which = operand(frame, i, 0);
-  std::vector<std::string> branches;
-  if (const Attribute* a = i.attribute("branch_computations")) {
-    Cursor c(a->value, file_, a->place);
-    c.take("{");
-    do branches.push_back(c.name("a computation"));
-    while (c.tryTake(","));
-    c.take("}");
-  } else {
-    branches = {called(i, "false_computation").name, called(i, "true_computation").name};
-  }
-  if (!which.isUniform() || !shared_.scalars.isRational(which.table->values[0]))
-    return lowerBranches(frame, i, which, branches);
-  const Rational& value = shared_.scalars.value(which.table->values[0]);
-  // Out of range is the last branch.
-  const auto last = static_cast<std::int64_t>(branches.size()) - 1;
-  std::int64_t taken = value.fitsInt64() ? value.toInt64() : last;
-  if (taken < 0 || taken > last) taken = last;
-  // Of two branches the operand of the true one stands first.
-  const bool named = i.attribute("branch_computations") == nullptr;
-  const std::size_t k = static_cast<std::size_t>(named ? 2 - taken : taken + 1);
-  const auto found = module_.byName.find(branches[static_cast<std::size_t>(taken)]);
-  if (found == module_.byName.end()) unsupported(i, "a branch that is no computation");
-  return lowerComputation(module_.computations[found->second], {operand(frame, i, k)},
-                          frame.path + i.name + "/", frame.operation);
-}
-
-// All branches are computed and one is chosen, element by element: where it is, the others must
-// have values, too.
-Value Lowering::lowerBranches(Frame& frame, const Instruction& i, const Value& which,
-                              const std::vector<std::string>& branches) {
-  const bool named = i.attribute("branch_computations") == nullptr;
-  const auto communications = [&] {
-    return std::count_if(graph.nodes().begin(), graph.nodes().end(),
-                         [](const GraphNode& n) { return !n.communication.empty(); });
-  };
-  const auto before = communications();
-  std::vector<Value> made;
-  for (std::size_t b = 0; b < branches.size(); ++b) {
-    const auto found = module_.byName.find(branches[b]);
-    if (found == module_.byName.end()) unsupported(i, "a branch that is no computation");
-    made.push_back(lowerComputation(
-        module_.computations[found->second], {operand(frame, i, named ? 2 - b : b + 1)},
-        frame.path + i.name + "/" + std::to_string(b) + "/", frame.operation));
-  }
-  if (communications() != before)
-    unsupported(i, "communication in a branch that depends on the input");
-  graph.begin(path_, graph.location());
-  Value result = made.back();
-  Instruction scalar = i;
-  scalar.shape = {"pred", {}, {}, false};
-  for (std::size_t b = made.size() - 1; b-- > 0;) {
-    // Of a condition, false is the first branch.
-    const Value number = tableValue(
-        which.shape, uniformTable({}, shared_.scalars.rational(static_cast<std::int64_t>(b))));
-    const Value chosen = elementwise(scalar, "compare", "EQ", {which, number});
-    result = selected(i, chosen, made[b], result);
-  }
-  return result;
-}
-
-Value Lowering::selected(const Instruction& i, const Value& condition, const Value& yes,
-                         const Value& no) {
-  if (yes.shape.tuple) {
-    std::vector<Value> elements;
-    for (std::size_t k = 0; k < yes.elements.size(); ++k)
-      elements.push_back(selected(i, condition, yes.elements[k], no.elements.at(k)));
-    return tupleValue(yes.shape, std::move(elements));
-  }
-  Instruction element = i;
-  element.shape = yes.shape;
-  Shape wide = yes.shape;
-  wide.type = "pred";
-  return elementwise(element, "select", {}, {broadcastValue(condition, wide, {}), yes, no});
 }
 
 }  // namespace shardproof::hlo

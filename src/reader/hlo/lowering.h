@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "reader/hlo/formula.h"
 #include "reader/hlo/graph.h"
 #include "reader/hlo/parser.h"
 #include "reader/hlo/scalars.h"
@@ -44,8 +46,7 @@ struct Shared {
   // Tensors of numbers that are no rationals, each an unknown of the model.
   struct Unknown {
     std::string name;
-    Sizes sizes;
-    std::vector<ScalarId> values;
+    Value content;
   };
   std::vector<Unknown> unknowns;
   // By the name of a communication what is known of the operands of all members. It is lowered
@@ -56,12 +57,25 @@ struct Shared {
   bool forgetTables = false;  // it takes too long until all know all
   // The same of functions of an index, as text; empty where devices have different ones.
   std::map<std::string, std::string> communicatedIndices;
+  // By the name of a gathering of places (counted from a start) the start on each device.
+  std::map<std::string, std::map<std::int64_t, std::int64_t>> gatheredStarts;
   bool communicatedChanged = false;
+  // Known values that instructions made of known values, by the instruction and its operands'
+  // contents, which are kept with it: other devices, layers and turns need them again.
+  struct Made {
+    std::vector<Value> operands;
+    Value value;
+  };
+  std::map<std::pair<const Instruction*, std::vector<std::uintptr_t>>, Made> made;
+  // Of an instruction that communicates: for each device a text that tells how it takes part.
+  std::map<std::pair<const Instruction*, std::size_t>, std::vector<std::string>> takesPart;
 };
 
-// Which device: one of `count`, all of them partitions of one replica or replicas of one partition.
-struct Device {
-  std::int64_t id = 0, count = 1;
+// Which devices: of `count`, all of them partitions of one replica or replicas of one partition,
+// those that may run one program. The first is always one that does.
+struct Devices {
+  std::vector<std::int64_t> candidates{0};
+  std::int64_t count = 1;
   bool replicas = false;
 };
 
@@ -71,6 +85,10 @@ class Grouping {
   virtual ~Grouping() = default;
   virtual NodeAttributes groupOf(const std::vector<std::vector<std::int64_t>>& groups,
                                  std::int64_t device) const = 0;
+  // The least groups along axes in which each device has the one that sends to it, if its place
+  // there is affine in the device's coordinates; else nothing.
+  virtual std::optional<std::vector<std::vector<std::int64_t>>> affineGroups(
+      const std::vector<std::int64_t>& sourceOf) const = 0;
 };
 
 // A tensor that may be told apart in the other program: made by instructions of this name.
@@ -79,6 +97,21 @@ struct Mark {
   Sizes sizes;
   std::string tensor;
   std::optional<Sharding> sharding;
+};
+
+// A function of which nothing is known but that equal arguments give equal results. Its results are
+// inputs of the graph, its arguments tensors that the other program's have to be proved equal to.
+struct OpaqueCall {
+  std::string path;       // of its first result
+  std::string target;     // what it is called in messages
+  std::string function;   // all that tells it from other functions, sizes and types included
+  std::string operation;  // op_name
+  // The function is applied at each index of these first dimensions of all arguments and results.
+  Sizes batch;
+  std::vector<std::string> arguments, results;  // tensors of the graph
+  std::vector<std::string> inputs;              // the tensors of which `arguments` are other names
+  std::optional<Sharding> sharding;
+  Place place;
 };
 
 struct LocalUnknown {  // a tensor of the graph that is a box of an unknown
@@ -90,7 +123,7 @@ struct LocalUnknown {  // a tensor of the graph that is a box of an unknown
 class Lowering {
  public:
   // `grouping` null: the model, a program of one device.
-  Lowering(const Module& module, std::string file, Shared& shared, Device device,
+  Lowering(const Module& module, std::string file, Shared& shared, Devices devices,
            const Grouping* grouping);
 
   // Lowers the entry computation. Throws InputError for what is not supported, with its place.
@@ -108,7 +141,10 @@ class Lowering {
   std::vector<Port> parameters, results;  // parameters by number
   std::vector<Mark> marks;
   std::vector<LocalUnknown> localUnknowns;
-  bool dependsOnDevice = false;
+  std::vector<OpaqueCall> opaqueCalls;
+  // After run(): the devices whose program this is, by what was asked on the way. Each of them
+  // would have got the very same graph, but for attributes (GraphNode::ofDevice).
+  const std::vector<std::int64_t>& devices() const { return devices_.candidates; }
 
   static constexpr const char* kAsNumber = " as a number";
 
@@ -124,17 +160,49 @@ class Lowering {
     std::string operation;  // op_name of the calls around
   };
 
+  // --- lowering_devices.cpp: what is not the same on all devices ---
+  std::int64_t device() const { return devices_.candidates.front(); }
+  // Only devices for which this is what it is for device() stay.
+  void narrow(const std::function<bool(std::int64_t)>& sameAsFirst);
+  // By a text for each device, which is made once for the instruction (`k` tells uses apart).
+  void narrowByPart(const Instruction& i, std::size_t k,
+                    const std::function<std::string(std::int64_t)>& text);
+  // What device() has of it, and all that stay.
+  Value own(const Value& v);
+  // Operands as an instruction takes them: what varies is told apart, what is a formula is listed,
+  // unless the instruction can do without.
+  std::optional<Value> lowerKnown(Frame& frame, const Instruction& i);
+  std::optional<Value> remembered(Frame& frame, const Instruction& i);
+  // What make() gives, of this shape, that reads `varying`, of which devices have different values.
+  Value makeForEach(const Shape& shape, const std::vector<Value*>& varying,
+                    const std::function<Value()>& make);
+  // What an instruction made, of which nothing stays.
+  struct Attempt {
+    std::vector<GraphNode> nodes;
+    std::vector<std::pair<std::string, GraphTensor>> tensors;
+    Value value;
+  };
+  // Nothing where it did more than to emit nodes.
+  std::optional<Attempt> attempt(const std::function<Value()>& make);
+  void forgetTensors();
+  void listOperands(Frame& frame, const Instruction& i);
+  Value varyingValue(const Shape& shape, std::vector<Value> values,
+                     std::vector<std::uint32_t> valueOf) const;
+  Value deviceNumber(const Shape& shape);
+
   // --- lowering.cpp: control ---
   Value lowerComputation(const Computation& computation, std::vector<Value> arguments,
                          const std::string& path, const std::string& operation);
   Value lowerInstruction(Frame& frame, const Instruction& i);
+  Value lowerOpcode(Frame& frame, const Instruction& i);
   Value lowerParameter(Frame& frame, const Instruction& i);
   std::optional<Value> keyTable(std::size_t number, const Shape& shape);
   Value lowerWhile(Frame& frame, const Instruction& i);
   Value lowerConditional(Frame& frame, const Instruction& i);
   Value lowerBranches(Frame& frame, const Instruction& i, const Value& which,
                       const std::vector<std::string>& branches);
-  Value selected(const Instruction& i, const Value& condition, const Value& yes, const Value& no);
+  Value selected(const Instruction& i, const Value& condition, const Value& first,
+                 const Value& second);
   Value lowerConstant(const Instruction& i);
   std::optional<Value> lowerDataMovement(Frame& frame, const Instruction& i);
   std::optional<Value> lowerControl(Frame& frame, const Instruction& i);
@@ -153,12 +221,6 @@ class Lowering {
   std::string node(const Value& v);
   // The same or one that broadcasts to it.
   std::string compactNode(const Value& v);
-  std::string tableNode(const Table& t, bool whole);
-  // Of a table of conditions that depend on random bits: 0 or 1, whatever stands for it.
-  std::string tableNode(const Value& v, bool whole);
-  bool dependsOnBits(const Value& v) const;
-  std::string listedTable(const Table& t, const Sizes& sizes);
-  std::string unknownTable(const Table& t);
   std::string expressionNode(ScalarId id);
   std::string rationalNode(const Rational& value, const Sizes& sizes);
   std::string minusInfinity();
@@ -189,12 +251,26 @@ class Lowering {
   // In the model: this function of an index matters by itself.
   void observe(const IndexFunction& f);
 
+  // --- lowering_known.cpp: tables and formulas ---
+  std::string knownNode(const Value& v, bool whole);
+  std::string newKnownNode(const Value& v);
+  std::string tableNode(const Table& t, bool whole);
+  bool dependsOnBits(const Value& v) const;
+  std::string listedTable(const Table& t, const Sizes& sizes);
+  std::string unknownTable(const Value& known);
+  std::string maskNode(const HalfPlane& where, const Sizes& sizes, bool turned);
+  std::optional<std::string> halfPlaneNode(const Value& known);
+  std::optional<std::string> conditionNode(const Value& known);
+  std::optional<std::string> choiceNode(const Value& known);
+
   // --- emit helpers (lowering_values.cpp) ---
   std::string view(const std::string& x, const Sizes& sizes);
   std::string permute(const std::string& x, const Sizes& dims);
   std::string expand(const std::string& x, const Sizes& sizes);
   std::string sliceDim(const std::string& x, std::size_t d, std::int64_t low, std::int64_t high,
                        std::int64_t step = 1);
+  static NodeAttributes sliceAttributes(std::size_t d, std::int64_t low, std::int64_t high,
+                                        std::int64_t step = 1);
   std::string cat(const std::vector<std::string>& xs, std::size_t d);
   std::string padDim(const std::string& x, std::size_t d, std::int64_t low, std::int64_t high);
   std::string binary(const std::string& op, const std::string& x, const std::string& y,
@@ -216,6 +292,11 @@ class Lowering {
                                         const std::vector<Value>& x, const Shape& shape);
   Value convertValue(const Instruction& i, const Value& x, const Shape& shape);
 
+  // --- lowering_bits.cpp: bits of what is known ---
+  std::optional<Value> lowerBits(const Frame& frame, const Instruction& i);
+  Value bitcastValue(const Instruction& i, const Value& x);
+  Value randomBits(const Instruction& i, const Value& state);
+
   // --- lowering_choices.cpp ---
   std::optional<Value> compareWithPositions(const std::string& direction, const Value& index,
                                             const Value& table, const Shape& shape);
@@ -224,6 +305,15 @@ class Lowering {
   std::optional<bool> compareKnown(const std::string& direction, const Value& x, const Value& y);
   std::string compareNode(const std::string& direction, const Value& x, const Value& y,
                           const Shape& shape);
+
+  // --- lowering_opaque.cpp: functions of which nothing is known ---
+  std::optional<Value> lowerOpaque(const Frame& frame, const Instruction& i);
+  // What an instruction makes of these operands, along its first dimensions one by one.
+  Value opaqueCall(const Instruction& i, const std::string& target, const std::vector<Value>& x,
+                   std::size_t batch);
+  std::string opaqueFunction(const Instruction& i, const std::vector<Value>& x,
+                             std::size_t batch) const;
+  std::size_t batchOf(const Instruction& i) const;
 
   // --- lowering_arithmetic.cpp ---
   std::optional<std::string> unaryNode(const std::string& opcode, const Value& x);
@@ -258,6 +348,7 @@ class Lowering {
   // --- lowering_windows.cpp ---
   Value lowerConvolution(const Frame& frame, const Instruction& i);
   Value lowerReduceWindow(const Frame& frame, const Instruction& i);
+  Value lowerSelectAndScatter(const Frame& frame, const Instruction& i);
   friend class Convolution;
 
   // --- lowering_lookup.cpp: gather, scatter ---
@@ -284,6 +375,8 @@ class Lowering {
   Value lowerTopK(const Frame& frame, const Instruction& i);
   Value lowerSort(const Frame& frame, const Instruction& i);
   Value lowerGreatest(const Frame& frame, const Instruction& i);
+  std::optional<Value> greatestOfPieces(const Instruction& i, const Value& x, const Value& places,
+                                        std::size_t dim, bool greater);
   // Whether a region of (value, place, value, place) chooses the greater one, of equal ones the
   // first (true), or the less one (false).
   std::optional<bool> choosesGreater(const Computation& region);
@@ -320,20 +413,34 @@ class Lowering {
                      const Value& x, const NodeAttributes& attributes, const Sizes& sizes,
                      std::size_t k);
   std::optional<Value> permutedTable(const std::string& communication, const Value& x,
-                                     std::int64_t source);
+                                     const std::vector<std::int64_t>& sourceOf);
   Value permuted(const Frame& frame, const Instruction& i, const Value& x, std::size_t k);
+
+  // What an all-gather made, by its node: of what, on which devices in this order, along which
+  // dimension.
+  struct Gathered {
+    std::string in, communication;
+    std::vector<std::int64_t> members;
+    std::vector<std::vector<std::int64_t>> groups;  // of all devices; `members` is one of them
+    NodeAttributes group;
+    std::size_t dim = 0;
+    std::string places;  // of places that are counted from a start: without it
+  };
+  std::map<std::size_t, Gathered> gathered_;
 
   const Module& module_;
   std::string file_;
   Shared& shared_;
-  Device device_;
+  Devices devices_;
   const Grouping* grouping_;
   // For integer tensors that hold elements of a parameter: which.
   std::map<std::string, std::size_t> parameterOf_;
   // Of integer constants: the least and the greatest element, plus 1.
   std::map<std::string, std::pair<std::int64_t, std::int64_t>> constantRanges_;
   std::map<std::string, std::string> numbers_;  // asNumber()
-  std::string path_;
+  // The tensor of a known value that is not alike everywhere, by its content, which is kept.
+  std::map<std::pair<const void*, bool>, std::pair<Value, std::string>> knownNodes_;
+  std::string path_, operation_;  // of the instruction that is lowered: op_name with the calls'
   std::size_t instructions_ = 0;
   int depth_ = 0;
 };

@@ -87,20 +87,20 @@ std::optional<std::string> Lowering::binaryNode(const std::string& opcode, const
     const std::string op = opcode == "add" ? "add" : "mul";
     if (right != nullptr) return scalarOp(op, node(x), *right);
     if (left != nullptr) return scalarOp(op, node(y), *left);
-    if (x.isTable()) return binary(op, compactNode(x), node(y), sizes);
+    if (x.isKnown()) return binary(op, compactNode(x), node(y), sizes);
     return binary(op, node(x), compactNode(y), sizes);
   }
   if (opcode == "subtract") {
     if (isUnsigned(shape.type)) return std::nullopt;
     if (right != nullptr) return scalarOp("add", node(x), -*right);
-    return graph.emit("sub", {x.isTable() ? compactNode(x) : node(x), compactNode(y)}, {}, sizes);
+    return graph.emit("sub", {x.isKnown() ? compactNode(x) : node(x), compactNode(y)}, {}, sizes);
   }
   if (opcode == "divide" && !integers) {
     if (right != nullptr) {
       if (right->isZero()) return std::nullopt;
       return scalarOp("div", node(x), *right);
     }
-    return binary("div", x.isTable() ? compactNode(x) : node(x), compactNode(y), sizes);
+    return binary("div", x.isKnown() ? compactNode(x) : node(x), compactNode(y), sizes);
   }
   if (opcode == "maximum" || opcode == "minimum") {
     // Minus infinity is below everything.
@@ -118,7 +118,7 @@ std::optional<std::string> Lowering::binaryNode(const std::string& opcode, const
         halves.toInt64() >= -2000)
       return graph.emit("pow", {node(x)}, {{"scalar", decimalJson(*right)}}, sizes);
     // b^x = e^(x log b)
-    const std::string base = x.isTable() ? compactNode(x) : node(x);
+    const std::string base = x.isKnown() ? compactNode(x) : node(x);
     const Sizes baseSizes = sizesOf(base);
     const std::string log = graph.emit("log", {base}, {}, baseSizes);
     const std::string product = binary("mul", log, node(y), sizes);

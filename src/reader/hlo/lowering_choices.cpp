@@ -1,7 +1,7 @@
 // Comparisons, and what is chosen by them: conditions are the numbers 0 and 1.
-#include <array>
 #include <numeric>
 
+#include "reader/hlo/formula.h"
 #include "reader/hlo/lowering.h"
 
 namespace shardproof::hlo {
@@ -88,13 +88,16 @@ Value Lowering::selectNode(const std::vector<Value>& x, const Shape& shape) {
   };
   const auto nan = [&](const Value& v) { return v.isUniform() && v.table->values[0] == s.nan(); };
   const Sizes& sizes = shape.sizes;
-  if (x[0].isTable() && (infinite(x[1]) || infinite(x[2]))) {
+  // Known values chosen by known conditions.
+  const auto either = [&](const Value& condition, const Value& yes, const Value& no) {
+    return applyKnown(shared_.scalars, shape, "select", {}, shape.type, {condition, yes, no});
+  };
+  const Value zeros = tableValue(shape, uniformTable(sizes, shared_.scalars.rational(0)));
+  if (x[0].isKnown() && (infinite(x[1]) || infinite(x[2]))) {
     // Minus infinity where it is chosen, added to the other.
     const bool first = infinite(x[1]);
-    const Table mask = mapTables(std::array{x[0].table.get()}, [&](std::span<const ScalarId> a) {
-      return s.is(a[0], 0) == first ? shared_.scalars.rational(0) : s.negativeInfinity();
-    });
-    return nodeValue(shape, binary("add", node(x[first ? 2 : 1]), tableNode(mask, false), sizes));
+    const Value mask = first ? either(x[0], x[1], zeros) : either(x[0], zeros, x[2]);
+    return nodeValue(shape, binary("add", node(x[first ? 2 : 1]), knownNode(mask, false), sizes));
   }
   for (const bool first : {true, false}) {
     if (!nan(x[first ? 1 : 2])) continue;
@@ -103,18 +106,13 @@ Value Lowering::selectNode(const std::vector<Value>& x, const Shape& shape) {
     return nodeValue(shape, binary("div", node(x[first ? 2 : 1]), first ? oneMinus(c) : c, sizes));
   }
   const auto term = [&](const Value& condition, bool negated, const Value& chosen) {
-    if (condition.isTable()) {
-      Table c = *condition.table;
-      for (ScalarId& id : c.values) id = shared_.scalars.rational(s.is(id, 0) == negated ? 1 : 0);
-      if (chosen.isTable()) {
-        const Table* both[] = {&c, chosen.table.get()};
-        const ScalarId zero = shared_.scalars.rational(0);
-        return tableNode(
-            mapTables(both,
-                      [&](std::span<const ScalarId> a) { return s.is(a[0], 0) ? zero : a[1]; }),
-            true);
-      }
-      return binary("mul", node(chosen), tableNode(c, false), sizes);
+    if (condition.isKnown()) {
+      if (chosen.isKnown())
+        return knownNode(
+            negated ? either(condition, zeros, chosen) : either(condition, chosen, zeros), true);
+      const Value ones = tableValue(shape, uniformTable(sizes, shared_.scalars.rational(1)));
+      const Value where = negated ? either(condition, zeros, ones) : either(condition, ones, zeros);
+      return binary("mul", node(chosen), knownNode(where, false), sizes);
     }
     const std::string c = negated ? oneMinus(node(condition)) : node(condition);
     return binary("mul", c, compactNode(chosen), sizes);

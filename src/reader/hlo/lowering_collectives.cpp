@@ -14,6 +14,12 @@ std::string withoutSuffix(const std::string& opcode, std::string_view suffix) {
   return opcode.ends_with(suffix) ? opcode.substr(0, opcode.size() - suffix.size()) : "";
 }
 
+std::string textOf(const NodeAttributes& fields) {
+  std::string text;
+  for (const auto& [key, value] : fields) text += " " + key + "=" + value;
+  return text;
+}
+
 }  // namespace
 
 // The groups in terms of the devices that are told apart. HLO has three ways to count them.
@@ -31,14 +37,14 @@ std::vector<std::vector<std::int64_t>> Lowering::groupsOf(const Instruction& i) 
   // Replicas only meet where there is no channel, and so do all partitions of each where there is
   // one but no global numbers.
   const bool replicaNumbers = !channel || (takesGlobal && !hasGlobal);
-  if (replicaNumbers == device_.replicas || (channel && hasGlobal))
-    return parseGroups(listed, file_, device_.count);
-  if (!device_.replicas) {
+  if (replicaNumbers == devices_.replicas || (channel && hasGlobal))
+    return parseGroups(listed, file_, devices_.count);
+  if (!devices_.replicas) {
     // One replica: its partitions meet all together, or none.
     parseGroups(listed, file_, 1);
     std::vector<std::vector<std::int64_t>> result;
     if (channel) result.emplace_back();
-    for (std::int64_t d = 0; d < device_.count; ++d) {
+    for (std::int64_t d = 0; d < devices_.count; ++d) {
       if (!channel) result.emplace_back();
       result.back().push_back(d);
     }
@@ -68,11 +74,18 @@ Value Lowering::communicated(const Frame& frame, const Instruction& i, const std
                              std::size_t k) {
   const auto groups = groupsOf(i);
   const auto own = std::find_if(groups.begin(), groups.end(), [&](const auto& g) {
-    return std::find(g.begin(), g.end(), device_.id) != g.end();
+    return std::find(g.begin(), g.end(), device()) != g.end();
   });
   if (own == groups.end()) unsupported(i, "a device that stands in no group");
   for (const auto& g : groups)
     if (g.size() != own->size()) unsupported(i, "groups of different sizes");
+  if (grouping_ != nullptr && own->size() > 1)
+    narrowByPart(i, 0, [&](std::int64_t d) {
+      const bool stands = std::any_of(groups.begin(), groups.end(), [&](const auto& g) {
+        return std::find(g.begin(), g.end(), d) != g.end();
+      });
+      return stands ? textOf(grouping_->groupOf(groups, d)) : "none";
+    });
   const bool moves = op == "all_gather" || op == "all_to_all";
   const bool integer = moves && alikeOnAll(frame.path + i.name + "#" + std::to_string(k), x);
   const std::string in = integer ? baseNode(*x.index, x.shape.sizes) : node(x);
@@ -83,7 +96,7 @@ Value Lowering::communicated(const Frame& frame, const Instruction& i, const std
     if (grouping_ == nullptr) unsupported(i, "communication in a program of one device");
     NodeAttributes communication{
         {"comm", quotedJson(frame.path + i.name + (k == 0 ? "" : "#" + std::to_string(k)))}};
-    for (auto& field : grouping_->groupOf(groups, device_.id))
+    for (auto& field : grouping_->groupOf(groups, device()))
       communication.push_back(std::move(field));
     // What is known of every member's operand.
     const auto [known, added] =
@@ -92,8 +105,27 @@ Value Lowering::communicated(const Frame& frame, const Instruction& i, const std
       known->second = graph.tensor(in).known;
       shared_.communicatedChanged = true;
     }
+    const NodeAttributes group(communication.begin() + 1, communication.end());
     y = graph.communicate(op, in, attributes, std::move(communication), sizes);
     graph.tensor(y).known = known->second;
+    if (op == "all_gather") {
+      Gathered g{in, frame.path + i.name + "#" + std::to_string(k), *own, groups, group, 0, {}};
+      g.dim = z(std::stoll(attributes[0].second));
+      if (x.isIndex())
+        if (const auto piece = singlePiece(x.index->pieces);
+            piece && piece->a == 1 && piece->b.isInteger() && piece->b.fitsInt64() &&
+            keepsOrder(*x.index, x.shape.sizes)) {
+          g.places = x.index->base;
+          const std::int64_t start = piece->b.toInt64();
+          for (const std::int64_t d : devices_.candidates) {
+            const auto [at, isNew] = shared_.gatheredStarts[g.communication].emplace(d, start);
+            if (isNew || at->second == start) continue;
+            at->second = start;
+            shared_.communicatedChanged = true;
+          }
+        }
+      gathered_.insert_or_assign(graph.tensor(y).producer, std::move(g));
+    }
   } else if (sizes != x.shape.sizes) {
     unsupported(i, "a shape that does not fit groups of one device");
   }
@@ -106,22 +138,32 @@ Value Lowering::communicated(const Frame& frame, const Instruction& i, const std
 
 // What all devices know each of them knows of the one that sends to it.
 std::optional<Value> Lowering::permutedTable(const std::string& communication, const Value& x,
-                                             std::int64_t source) {
+                                             const std::vector<std::int64_t>& sourceOf) {
   if (shared_.forgetTables) return std::nullopt;
   auto& known = shared_.communicatedTables[communication];
   const std::shared_ptr<const Table> mine = x.isTable() ? x.table : nullptr;
-  const auto [entry, added] = known.emplace(device_.id, mine);
-  const auto& before = entry->second;
-  const bool same =
-      before == mine || (before && mine && before->sizes == mine->sizes &&
-                         before->extent == mine->extent && before->values == mine->values);
-  if (added || !same) shared_.communicatedChanged = true;
-  entry->second = mine;
-  if (known.size() < z(device_.count) ||
+  for (const std::int64_t d : devices_.candidates) {
+    const auto [entry, added] = known.emplace(d, mine);
+    const auto& before = entry->second;
+    const bool same =
+        before == mine || (before && mine && before->sizes == mine->sizes &&
+                           before->extent == mine->extent && before->values == mine->values);
+    // One that sends none makes nothing known to the others, whenever it is seen.
+    if (added ? mine != nullptr : !same) shared_.communicatedChanged = true;
+    entry->second = mine;
+  }
+  if (known.size() < z(devices_.count) ||
       std::any_of(known.begin(), known.end(), [](const auto& e) { return e.second == nullptr; }))
     return std::nullopt;
-  if (source >= 0) return tableValue(x.shape, *known.at(source));
-  return tableValue(x.shape, uniformTable(x.shape.sizes, shared_.scalars.rational(0)));
+  std::vector<Value> values;
+  std::vector<std::uint32_t> valueOf(z(devices_.count), 0);
+  for (const std::int64_t d : devices_.candidates) {
+    valueOf[z(d)] = static_cast<std::uint32_t>(values.size());
+    values.push_back(tableValue(
+        x.shape, sourceOf[z(d)] >= 0 ? *known.at(sourceOf[z(d)])
+                                     : uniformTable(x.shape.sizes, shared_.scalars.rational(0))));
+  }
+  return varyingValue(x.shape, std::move(values), std::move(valueOf));
 }
 
 // Each device gets what the one that sends to it has, or zeros: as a gathering of those that are
@@ -130,13 +172,13 @@ Value Lowering::permuted(const Frame& frame, const Instruction& i, const Value& 
   const Attribute* a = i.attribute("source_target_pairs");
   if (a == nullptr) unsupported(i, "no attribute 'source_target_pairs'");
   const bool channel = i.attribute("channel_id") != nullptr;
-  if (channel == device_.replicas) unsupported(i, "devices of other replicas");
+  if (channel == devices_.replicas) unsupported(i, "devices of other replicas");
   const auto pairs = parseLists(*a, file_);
-  std::vector<std::int64_t> sourceOf(z(device_.count), -1), leader(z(device_.count));
-  std::vector<bool> sends(z(device_.count), false);
-  for (std::int64_t d = 0; d < device_.count; ++d) leader[z(d)] = d;
+  std::vector<std::int64_t> sourceOf(z(devices_.count), -1), leader(z(devices_.count));
+  std::vector<bool> sends(z(devices_.count), false);
+  for (std::int64_t d = 0; d < devices_.count; ++d) leader[z(d)] = d;
   for (const auto& p : pairs) {
-    if (p.size() != 2 || p[0] < 0 || p[1] < 0 || p[0] >= device_.count || p[1] >= device_.count)
+    if (p.size() != 2 || p[0] < 0 || p[1] < 0 || p[0] >= devices_.count || p[1] >= devices_.count)
       failAt(file_, a->place, "found a pair of devices that are not there");
     if (sourceOf[z(p[1])] >= 0 || sends[z(p[0])])
       failAt(file_, a->place, "found a device that sends or receives twice");
@@ -148,15 +190,41 @@ Value Lowering::permuted(const Frame& frame, const Instruction& i, const Value& 
   }
   std::vector<std::vector<std::int64_t>> groups;
   std::map<std::int64_t, std::size_t> groupOf;
-  for (std::int64_t d = 0; d < device_.count; ++d) {
+  for (std::int64_t d = 0; d < devices_.count; ++d) {
     const auto [it, added] = groupOf.emplace(leader[z(d)], groups.size());
     if (added) groups.emplace_back();
     groups[it->second].push_back(d);
   }
-  const std::vector<std::int64_t>& own = groups[groupOf.at(leader[z(device_.id)])];
-  const std::int64_t source = sourceOf[z(device_.id)];
-  dependsOnDevice = true;
-  if (source == device_.id && own.size() == 1) return x;
+  const auto groupWith = [&](std::int64_t d) -> const std::vector<std::int64_t>& {
+    return groups[groupOf.at(leader[z(d)])];
+  };
+  const auto placeIn = [](const std::vector<std::int64_t>& group, std::int64_t d) {
+    return std::find(group.begin(), group.end(), d) - group.begin();
+  };
+  // Devices that would take part in different ways do the same in larger groups, but for the place
+  // from which they take.
+  std::optional<std::vector<std::vector<std::int64_t>>> larger;
+  if (grouping_ != nullptr) larger = grouping_->affineGroups(sourceOf);
+  if (larger && larger->front().size() > 1) {
+    groups = std::move(*larger);
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      groupOf[groups[g].front()] = g;
+      for (const std::int64_t d : groups[g]) leader[z(d)] = groups[g].front();
+    }
+  } else {
+    larger.reset();
+  }
+  if (!larger)
+    narrowByPart(i, 1, [&](std::int64_t d) {
+      const std::int64_t from = sourceOf[z(d)];
+      const std::vector<std::int64_t>& group = groupWith(d);
+      std::string text = from < 0 ? "none" : std::to_string(placeIn(group, from));
+      if (group.size() == 1) return text + " alone";
+      return text + (grouping_ == nullptr ? "" : textOf(grouping_->groupOf(groups, d)));
+    });
+  const std::vector<std::int64_t>& own = groupWith(device());
+  const std::int64_t source = sourceOf[z(device())];
+  if (source == device() && own.size() == 1) return x;
   if (x.kind == Value::Kind::kParts && !isFloat(x.shape.type)) {
     // Each piece for itself: of some all may be known.
     Parts parts;
@@ -166,7 +234,7 @@ Value Lowering::permuted(const Frame& frame, const Instruction& i, const Value& 
     return partsValue(x.shape, std::move(parts));
   }
   if (!isFloat(x.shape.type))
-    if (auto known = permutedTable(frame.path + i.name + "#" + std::to_string(k), x, source))
+    if (auto known = permutedTable(frame.path + i.name + "#" + std::to_string(k), x, sourceOf))
       return *known;
   const bool integer = alikeOnAll(frame.path + i.name + "#" + std::to_string(k), x);
   const std::string in = integer ? baseNode(*x.index, x.shape.sizes) : node(x);
@@ -179,12 +247,22 @@ Value Lowering::permuted(const Frame& frame, const Instruction& i, const Value& 
     all[0] = static_cast<std::int64_t>(own.size());
     NodeAttributes communication{
         {"comm", quotedJson(frame.path + i.name + (k == 0 ? "" : "#" + std::to_string(k)))}};
-    for (auto& field : grouping_->groupOf(groups, device_.id))
+    for (auto& field : grouping_->groupOf(groups, device()))
       communication.push_back(std::move(field));
     const std::string gathered = graph.communicate("all_gather", view(in, one), {{"dim", "0"}},
                                                    std::move(communication), all);
-    const std::int64_t at = std::find(own.begin(), own.end(), source) - own.begin();
-    if (source >= 0) y = view(sliceDim(gathered, 0, at, at + 1), x.shape.sizes);
+    const auto pieceOf = [&](std::int64_t d) { return placeIn(groupWith(d), sourceOf[z(d)]); };
+    const std::int64_t at = source < 0 ? 0 : pieceOf(device());
+    if (source >= 0) {
+      const std::string piece = sliceDim(gathered, 0, at, at + 1);
+      if (larger) {
+        std::map<std::int64_t, NodeAttributes> ofDevice;
+        for (const std::int64_t d : devices_.candidates)
+          ofDevice[d] = sliceAttributes(0, pieceOf(d), pieceOf(d) + 1);
+        graph.setOfDevice(graph.nodes().size() - 1, std::move(ofDevice));
+      }
+      y = view(piece, x.shape.sizes);
+    }
   }
   if (source < 0) {
     Shape shape = x.shape;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "reader/hlo/formula.h"
 #include "reader/hlo/lowering.h"
 
 namespace shardproof::hlo {
@@ -51,14 +52,6 @@ std::optional<Value> Lowering::lowerElementwise(const Frame& frame, const Instru
     expectShape(i, x.shape.sizes);
     return convertValue(i, x, i.shape);
   }
-  if (i.opcode == "bitcast-convert") {
-    const Value& x = operand(frame, i, 0);
-    expectShape(i, x.shape.sizes);
-    if (!x.isTable()) unsupported(i, "the bits of what depends on the input");
-    Table t = *x.table;
-    for (ScalarId& id : t.values) id = shared_.scalars.bitcast(id, x.shape.type, i.shape.type);
-    return tableValue(i.shape, std::move(t));
-  }
   const std::size_t count = arity(i.opcode);
   if (count == 0) return std::nullopt;
   if (i.operands.size() != count)
@@ -91,13 +84,8 @@ Value Lowering::elementwise(const Instruction& i, const std::string& opcode,
                             const std::string& direction, const std::vector<Value>& x) {
   const Shape& shape = i.shape;
   const std::string& type = x[opcode == "select" ? 1 : 0].shape.type;
-  if (std::all_of(x.begin(), x.end(), [](const Value& v) { return v.isTable(); })) {
-    std::vector<const Table*> tables;
-    for (const Value& v : x) tables.push_back(v.table.get());
-    return tableValue(shape, mapTables(tables, [&](std::span<const ScalarId> a) {
-                        return shared_.scalars.apply(opcode, direction, type, a);
-                      }));
-  }
+  if (std::all_of(x.begin(), x.end(), [](const Value& v) { return v.isKnown(); }))
+    return applyKnown(shared_.scalars, shape, opcode, direction, type, x);
   if (auto parts = elementwiseParts(i, opcode, direction, x)) return *parts;
   if (auto index = elementwiseIndex(opcode, direction, x, shape)) return *index;
   if (opcode == "compare") {
@@ -120,9 +108,13 @@ Value Lowering::elementwise(const Instruction& i, const std::string& opcode,
   std::optional<std::string> name;
   if (x.size() == 1) name = unaryNode(opcode, x[0]);
   else name = binaryNode(opcode, x[0], x[1], shape);
-  if (!name)
-    unsupported(i, "'" + opcode + "' of " + toText(x[0].shape) +
-                       " that depends on the input is not supported");
+  if (!name) {
+    // Integers that are divided, shifted, or whose bits are looked at.
+    if (i.opcode != opcode)
+      unsupported(i, "'" + opcode + "' of " + toText(x[0].shape) +
+                         " that depends on the input is not supported");
+    return opaqueCall(i, "'" + opcode + "'", x, shape.sizes.size());
+  }
   return nodeValue(shape, expand(*name, shape.sizes));
 }
 
@@ -193,11 +185,7 @@ std::optional<Value> Lowering::elementwiseIndex(const std::string& opcode,
 
 Value Lowering::convertValue(const Instruction& i, const Value& x, const Shape& shape) {
   const std::string &from = x.shape.type, &to = shape.type;
-  if (x.isTable()) {
-    Table t = *x.table;
-    for (ScalarId& id : t.values) id = shared_.scalars.convert(id, from, to);
-    return tableValue(shape, std::move(t));
-  }
+  if (x.isKnown()) return applyKnown(shared_.scalars, shape, "convert", to, from, {x});
   const bool toInteger = integerType(to).has_value();
   if (isFloat(from) && toInteger) {
     if (isUnsigned(to)) unsupported(i, "a number made an unsigned integer by cutting it off");

@@ -9,6 +9,12 @@ namespace {
 
 std::size_t z(std::int64_t i) { return static_cast<std::size_t>(i); }
 
+// The base itself, counted from some start.
+bool startsAnywhere(const Pieces& pieces) {
+  const auto piece = singlePiece(pieces);
+  return piece && piece->a == 1;
+}
+
 // From dimensions with `dim` last to the order of the tensor: where each is.
 std::vector<int> backFromLast(std::size_t rank, std::size_t dim) {
   std::vector<int> at;
@@ -228,6 +234,119 @@ std::optional<bool> Lowering::choosesGreater(const Computation& region) {
   return greater;
 }
 
+// The greatest of a row of which each member of a group has a piece: of each piece it was chosen
+// with its place, and is chosen now among these. That is the greatest of the row: of equal ones the
+// first piece's was the first of its piece, and of equal ones of several pieces the region takes
+// the smaller place, which is the first of all, since the pieces are counted one after the other.
+// So it is said as a choice in the whole row, gathered.
+std::optional<Value> Lowering::greatestOfPieces(const Instruction& i, const Value& x,
+                                                const Value& places, std::size_t dim,
+                                                bool greater) {
+  const auto withoutOnes = [&](const std::string& name) {
+    Sizes sizes = sizesOf(name);
+    std::erase(sizes, 1);
+    return sizes;
+  };
+  // Through what only adds or takes away dimensions of size 1.
+  const auto behind = [&](std::string name) {
+    for (;;) {
+      const GraphTensor& t = graph.tensor(name);
+      if (!t.kind.empty()) return name;
+      const GraphNode& n = graph.nodes()[t.producer];
+      if ((n.op != "view" && n.op != "identity") || withoutOnes(n.in[0]) != withoutOnes(name))
+        return name;
+      name = n.in[0];
+    }
+  };
+  if (x.kind != Value::Kind::kNode || (places.kind != Value::Kind::kNode &&
+                                       !(places.isIndex() && startsAnywhere(places.index->pieces))))
+    return std::nullopt;
+  const auto gathering = [&](const std::string& name) -> const Gathered* {
+    const GraphTensor& t = graph.tensor(behind(name));
+    const auto found = t.kind.empty() ? gathered_.find(t.producer) : gathered_.end();
+    return found == gathered_.end() ? nullptr : &found->second;
+  };
+  const Gathered *values = gathering(x.name),
+                 *numbers = gathering(places.isIndex() ? places.index->base : places.name);
+  if (values == nullptr || numbers == nullptr || numbers->places.empty() ||
+      values->groups != numbers->groups || values->group != numbers->group)
+    return std::nullopt;
+  const auto count = static_cast<std::int64_t>(values->members.size());
+  // One from each, along the dimension that is chosen along, of both.
+  const auto lies = [&](const Gathered& g, const std::string& name) {
+    const Sizes& sizes = sizesOf(behind(name));
+    if (g.dim >= sizes.size() || sizes[g.dim] != count || x.shape.sizes[dim] != count) return false;
+    const auto product = [](const Sizes& s, std::size_t end) {
+      std::int64_t n = 1;
+      for (std::size_t d = 0; d < end; ++d) n *= s[d];
+      return n;
+    };
+    return product(sizes, g.dim) == product(x.shape.sizes, dim);
+  };
+  if (!lies(*values, x.name) ||
+      !lies(*numbers, places.isIndex() ? places.index->base : places.name))
+    return std::nullopt;
+  if (places.isIndex() && !keepsOrder(*places.index, places.shape.sizes)) return std::nullopt;
+  const std::string value = behind(values->in), place = behind(numbers->places);
+  if (!graph.tensor(value).kind.empty() || !graph.tensor(place).kind.empty() ||
+      graph.tensor(value).producer != graph.tensor(place).producer)
+    return std::nullopt;
+  const GraphNode& chosen = graph.nodes()[graph.tensor(value).producer];
+  const NodeAttributes expected =
+      greater ? NodeAttributes{{"topk", "1"}} : NodeAttributes{{"topk", "1"}, {"largest", "false"}};
+  if (chosen.op != "topk" || chosen.attributes != expected || !chosen.ofDevice.empty() ||
+      chosen.out[0] != value || chosen.out[1] != place)
+    return std::nullopt;
+  const std::string piece = chosen.in[0];
+  const std::int64_t length = sizesOf(piece).back();
+  // Counted one after the other, alike in all groups, as devices of others may share this graph:
+  // known when the devices have been gone through.
+  const auto& starts = shared_.gatheredStarts[numbers->communication];
+  const std::int64_t first = [&] {
+    const auto found = starts.find(values->members[0]);
+    return found == starts.end() ? 0 : found->second;
+  }();
+  bool complete = true;
+  for (const std::vector<std::int64_t>& group : values->groups) {
+    for (std::size_t m = 0; m < group.size(); ++m) {
+      const auto found = starts.find(group[m]);
+      if (found == starts.end()) complete = false;
+      else if (complete && found->second != first + static_cast<std::int64_t>(m) * length)
+        return std::nullopt;
+    }
+  }
+  if (!complete) {
+    if (shared_.forgetTables) return std::nullopt;
+    shared_.communicatedChanged = true;
+  }
+  NodeAttributes communication{{"comm", quotedJson(values->communication + " rows")}};
+  communication.insert(communication.end(), values->group.begin(), values->group.end());
+  Sizes whole = sizesOf(piece);
+  const std::size_t last = whole.size() - 1;
+  whole[last] *= count;
+  const std::string rows = graph.communicate("all_gather", piece, {{"dim", std::to_string(last)}},
+                                             std::move(communication), whole);
+  const auto [greatest, which] = ordered(rows, last, 1, greater);
+  Shape shape = x.shape, integers = places.shape;
+  shape.sizes.erase(shape.sizes.begin() + static_cast<std::ptrdiff_t>(dim));
+  integers.sizes = shape.sizes;
+  if (withoutOnes(greatest) != [&] {
+        Sizes sizes = shape.sizes;
+        std::erase(sizes, 1);
+        return sizes;
+      }())
+    unsupported(i, "a choice of the greatest of pieces that lie otherwise");
+  const std::string flat = view(which, shape.sizes);
+  sameIntegers(which, flat);
+  std::vector<int> labels(shape.sizes.size());
+  std::iota(labels.begin(), labels.end(), 0);
+  Shape tuple;
+  tuple.tuple = true;
+  tuple.elements = {shape, integers};
+  return tupleValue(std::move(tuple), {nodeValue(shape, view(greatest, shape.sizes)),
+                                       placesValue(flat, integers, labels, first)});
+}
+
 Value Lowering::lowerGreatest(const Frame& frame, const Instruction& i) {
   const Value &x = operand(frame, i, 0), &places = operand(frame, i, 1),
               &start = operand(frame, i, 2);
@@ -239,12 +358,15 @@ Value Lowering::lowerGreatest(const Frame& frame, const Instruction& i) {
                 "several operands that are not values and their places, of which the greatest "
                 "or the least along one dimension is chosen");
   const std::size_t dim = z(reduced[0]);
-  const auto from = countsAlong(places, dim, shared_.scalars);
-  if (!from) unsupported(i, "a choice of the greatest among places that are not counted");
   const Scalars& s = shared_.scalars;
   if (!start.isUniform() ||
       start.table->values[0] != (*greater ? s.negativeInfinity() : s.infinity()))
     unsupported(i, "a choice of the greatest that begins with a number");
+  const auto from = countsAlong(places, dim, shared_.scalars);
+  if (!from) {
+    if (auto chosen = greatestOfPieces(i, x, places, dim, *greater)) return *chosen;
+    unsupported(i, "a choice of the greatest among places that are not counted");
+  }
   const auto [values, chosen] = ordered(node(x), dim, 1, *greater);
   Shape shape = x.shape, integers = places.shape;
   shape.sizes.erase(shape.sizes.begin() + static_cast<std::ptrdiff_t>(dim));

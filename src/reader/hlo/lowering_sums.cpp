@@ -17,6 +17,7 @@ std::optional<Value> Lowering::lowerSums(Frame& frame, const Instruction& i) {
   if (i.opcode == "reduce") return lowerReduce(frame, i);
   if (i.opcode == "convolution") return lowerConvolution(frame, i);
   if (i.opcode == "reduce-window") return lowerReduceWindow(frame, i);
+  if (i.opcode == "select-and-scatter") return lowerSelectAndScatter(frame, i);
   return std::nullopt;
 }
 

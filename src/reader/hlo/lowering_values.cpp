@@ -6,39 +6,6 @@
 #include "reader/hlo/lowering.h"
 
 namespace shardproof::hlo {
-namespace {
-
-std::size_t z(std::int64_t i) { return static_cast<std::size_t>(i); }
-
-// Nested lists of these sizes, from row-major entries.
-std::string nested(const Sizes& sizes, const std::vector<std::string>& entries) {
-  if (sizes.empty()) return entries[0];
-  std::string text;
-  std::size_t block = entries.size();
-  std::vector<std::size_t> blocks;
-  for (const std::int64_t s : sizes) {
-    blocks.push_back(block);
-    block /= z(s);
-  }
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    if (i > 0) text += ",";
-    for (const std::size_t b : blocks)
-      if (i % b == 0) text += "[";
-    text += entries[i];
-    for (const std::size_t b : blocks)
-      if ((i + 1) % b == 0) text += "]";
-  }
-  return text;
-}
-
-Sizes withoutLeadingOnes(const Sizes& sizes) {
-  std::size_t first = 0;
-  while (first < sizes.size() && sizes[first] == 1) ++first;
-  return Sizes(sizes.begin() + static_cast<std::ptrdiff_t>(first), sizes.end());
-}
-
-}  // namespace
-
 std::string Lowering::rationalNode(const Rational& value, const Sizes& sizes) {
   const Known known = value.sign() > 0    ? Known::kPositive
                       : value.sign() == 0 ? Known::kNotNegative
@@ -76,7 +43,8 @@ std::string Lowering::expressionNode(ScalarId id) {
     return y;
   }
   const auto same = kSame.find(op);
-  if (same == kSame.end()) return unknownTable(uniformTable({}, id));
+  if (same == kSame.end())
+    return unknownTable(tableValue({"f32", {}, {}, false}, uniformTable({}, id)));
   if (a.size() == 2) return binary(same->second, expressionNode(a[0]), expressionNode(a[1]), {});
   std::string y = graph.emit(same->second, {expressionNode(a[0])}, {}, {});
   if (op == "exponential" || op == "sqrt" || op == "rsqrt" || op == "logistic")
@@ -84,138 +52,15 @@ std::string Lowering::expressionNode(ScalarId id) {
   return y;
 }
 
-// Numbers that are no rationals are unknowns of the model: what is proved for all of them holds for
-// these. A rank's table is looked for as a box of one that is there already, so that the ranks'
-// pieces of one table stay pieces of one tensor.
-std::string Lowering::unknownTable(const Table& t) {
-  std::vector<Shared::Unknown>& unknowns = shared_.unknowns;
-  const Sizes& sizes = t.extent;
-  const auto boxAt = [&](const Shared::Unknown& u, const Sizes& offset) {
-    for (std::size_t k = 0; k < t.values.size(); ++k) {
-      std::int64_t rest = static_cast<std::int64_t>(k), place = 0, stride = 1;
-      for (std::size_t d = sizes.size(); d-- > 0;) {
-        place += (rest % sizes[d] + offset[d]) * stride;
-        rest /= sizes[d];
-        stride *= u.sizes[d];
-      }
-      if (u.values[z(place)] != t.values[k]) return false;
-    }
-    return true;
-  };
-  const auto use = [&](std::size_t unknown, const Sizes& offset) {
-    if (grouping_ == nullptr) {
-      // In the model it is the tensor itself.
-      const Shared::Unknown& u = unknowns[unknown];
-      if (!graph.has(u.name)) graph.input(u.name, u.sizes, false, "float32");
-      std::string box = u.name;
-      for (std::size_t d = 0; d < sizes.size(); ++d)
-        box = sliceDim(box, d, offset[d], offset[d] + sizes[d]);
-      return box;
-    }
-    const std::string name = graph.fresh("table " + path_);
-    graph.input(name, sizes, false, "float32");
-    localUnknowns.push_back({name, unknown, offset});
-    return name;
-  };
-  for (std::size_t u = 0; u < unknowns.size(); ++u) {
-    const Shared::Unknown& known = unknowns[u];
-    if (known.sizes.size() != sizes.size()) continue;
-    for (std::size_t first = 0; first < known.values.size(); ++first) {
-      if (known.values[first] != t.values[0]) continue;
-      Sizes offset(sizes.size());
-      std::int64_t rest = static_cast<std::int64_t>(first);
-      bool fits = true;
-      for (std::size_t d = sizes.size(); d-- > 0;) {
-        offset[d] = rest % known.sizes[d];
-        rest /= known.sizes[d];
-        fits = fits && offset[d] + sizes[d] <= known.sizes[d];
-      }
-      if (fits && boxAt(known, offset)) return use(u, offset);
-    }
-  }
-  unknowns.push_back({"table." + std::to_string(unknowns.size()), sizes, t.values});
-  return use(unknowns.size() - 1, Sizes(sizes.size(), 0));
-}
-
-std::string Lowering::listedTable(const Table& t, const Sizes& sizes) {
-  const Scalars& s = shared_.scalars;
-  Known known = Known::kPositive;
-  mpz_class common = 1;
-  for (const ScalarId id : t.values) {
-    const Rational& v = s.value(id);
-    known = std::min(known, v.sign() > 0    ? Known::kPositive
-                            : v.sign() == 0 ? Known::kNotNegative
-                                            : Known::kNothing);
-    if (decimalJson(v).empty()) common = lcm(common, v.toMpq().get_den());
-  }
-  std::vector<std::string> entries;
-  entries.reserve(t.values.size());
-  const Rational scale{mpq_class(common)};
-  for (const ScalarId id : t.values) {
-    entries.push_back(decimalJson(s.value(id) * scale));
-    if (entries.back().empty())
-      throw std::invalid_argument("numbers without a common denominator of moderate length");
-  }
-  const std::string listed = graph.constant(sizes, false, nested(sizes, entries), known);
-  return common == 1 ? listed : scalarOp("div", listed, scale);
-}
-
-std::string Lowering::tableNode(const Table& t, bool whole) {
-  const Scalars& s = shared_.scalars;
-  if (t.uniform() && s.isRational(t.values[0]))
-    return rationalNode(s.value(t.values[0]), whole ? t.sizes : Sizes{});
-  std::string x;
-  if (t.uniform()) {
-    x = expressionNode(t.values[0]);
-  } else {
-    bool rational = true, finite = true;
-    for (const ScalarId id : t.values) {
-      rational = rational && s.isRational(id);
-      finite = finite && (s.isRational(id) || s.kind(id) == ScalarKind::kExpression);
-    }
-    if (rational) {
-      x = listedTable(t, withoutLeadingOnes(t.extent));
-    } else if (finite) {
-      x = unknownTable(t);
-    } else {
-      // Numbers and minus infinity: rows of a list of what occurs.
-      std::vector<ScalarId> distinct(t.values);
-      std::sort(distinct.begin(), distinct.end());
-      distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
-      std::vector<std::string> rows, choice;
-      for (const ScalarId id : distinct) rows.push_back(view(expressionNode(id), {1, 1}));
-      for (const ScalarId id : t.values)
-        choice.push_back(std::to_string(std::lower_bound(distinct.begin(), distinct.end(), id) -
-                                        distinct.begin()));
-      const Sizes sizes = withoutLeadingOnes(t.extent);
-      Sizes looked = sizes;
-      looked.push_back(1);
-      const std::string ids = graph.constant(sizes, true, nested(sizes, choice));
-      x = view(graph.emit("embedding", {ids, cat(rows, 0)}, {}, looked), sizes);
-    }
-  }
-  return whole ? expand(x, t.sizes) : x;
-}
-
-bool Lowering::dependsOnBits(const Value& v) const {
-  return v.isTable() && std::any_of(v.table->values.begin(), v.table->values.end(),
-                                    [&](ScalarId id) { return shared_.scalars.isSymbolic(id); });
-}
-
-std::string Lowering::tableNode(const Value& v, bool whole) {
-  if (!isPredicate(v) || !dependsOnBits(v)) return tableNode(*v.table, whole);
-  const std::string x = step(tableNode(*v.table, false));
-  return whole ? expand(x, v.table->sizes) : x;
-}
-
 std::string Lowering::compactNode(const Value& v) {
-  return v.isTable() ? tableNode(v, false) : node(v);
+  return v.isKnown() ? knownNode(v, false) : node(v);
 }
 
 std::string Lowering::node(const Value& v) {
   switch (v.kind) {
     case Value::Kind::kTable:
-      return tableNode(v, true);
+    case Value::Kind::kFormula:
+      return knownNode(v, true);
     case Value::Kind::kNode:
       return v.name;
     case Value::Kind::kIndex:
@@ -227,6 +72,8 @@ std::string Lowering::node(const Value& v) {
       for (const auto& [size, part] : v.parts->parts) parts.push_back(node(part));
       return cat(parts, v.parts->dim);
     }
+    case Value::Kind::kVarying:
+      throw std::logic_error("what devices know, not yet told apart");
     case Value::Kind::kTuple:
       break;
   }
@@ -325,7 +172,8 @@ std::string Lowering::asNumber(const std::string& name) {
   std::string number;
   if (t.kind == "input") {
     number = name + kAsNumber;
-    graph.input(number, t.sizes, false, "float32");
+    if (graph.isDispensable(name)) graph.dispensableInput(number, t.sizes, false);
+    else graph.input(number, t.sizes, false, "float32");
   } else if (t.kind == "constant") {
     number = graph.constant(t.sizes, false, t.value);
   } else if (graph.nodes()[t.producer].op == "topk") {
@@ -336,6 +184,8 @@ std::string Lowering::asNumber(const std::string& name) {
     for (const std::string& x : made.in) in.push_back(asNumber(x));
     if (made.communication.empty()) {
       number = graph.emit(made.op, in, made.attributes, t.sizes);
+      if (!made.ofDevice.empty())
+        graph.setOfDevice(graph.tensor(number).producer, std::move(made.ofDevice));
     } else {
       NodeAttributes communication = made.communication;
       for (auto& [key, value] : communication)

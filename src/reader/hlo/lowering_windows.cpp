@@ -214,4 +214,82 @@ Value Lowering::lowerReduceWindow(const Frame& frame, const Instruction& i) {
   return *total;
 }
 
+// At each place of the window its greatest element, of equal ones the first, gets what the source
+// has for that place: topk of 1 says which it is.
+Value Lowering::lowerSelectAndScatter(const Frame& frame, const Instruction& i) {
+  if (i.operands.size() != 3) unsupported(i, "another number of operands, expected 3");
+  const Attribute* window = i.attribute("window");
+  if (window == nullptr) unsupported(i, "no attribute 'window'");
+  const std::vector<Window> windows = parseWindow(*window, file_);
+  const Value &x = operand(frame, i, 0), &source = operand(frame, i, 1),
+              &start = operand(frame, i, 2);
+  const Sizes& sizes = x.shape.sizes;
+  const std::size_t n = sizes.size();
+  if (windows.size() != n) unsupported(i, "a window of other dimensions than its operand");
+  expectShape(i, sizes);
+  if (binaryRegion(i, called(i, "scatter")) != "add")
+    unsupported(i, "a computation 'scatter' that is not the sum of its parameters");
+  if (!start.isUniform() || !shared_.scalars.is(start.table->values[0], 0))
+    unsupported(i, "a first value that is not 0");
+  const Computation& select = called(i, "select");
+  const Instruction& root = select.instructions[select.root];
+  const Attribute* direction = root.attribute("direction");
+  const auto isParameter = [&](std::size_t k) {
+    if (root.operands.size() != 2) return false;
+    const Instruction& from = select.instructions[select.byName.at(root.operands[k].name)];
+    return from.opcode == "parameter" && from.literal == std::to_string(k);
+  };
+  if (root.opcode != "compare" || direction == nullptr || !isParameter(0) || !isParameter(1) ||
+      (direction->value != "GE" && direction->value != "LE"))
+    unsupported(i, "a computation 'select' that is none of >=, <= of its two parameters");
+  Sizes places;
+  std::int64_t terms = 1;
+  for (std::size_t d = 0; d < n; ++d) {
+    const Window& w = windows[d];
+    if (w.reversed || w.low != 0 || w.high != 0 || w.baseDilation != 1 || w.dilation != 1)
+      unsupported(i, "a window with padding or gaps");
+    places.push_back(w.places(sizes[d]));
+    if (places.back() < 1) unsupported(i, "a window that has no place");
+    terms = terms > kMostTerms ? terms : terms * w.size;
+  }
+  if (terms > kMostTerms)
+    unsupported(i, "a window of more than " + std::to_string(kMostTerms) + " positions");
+  if (source.shape.sizes != places) unsupported(i, "a source of other sizes than there are places");
+  const std::string from = node(x);
+  Sizes one = places, wide = places;
+  one.push_back(1);
+  wide.push_back(terms);
+  std::vector<Sizes> positions;
+  std::vector<std::string> pieces;
+  Sizes position(n, 0);
+  for (std::int64_t k = 0; k < terms; ++k) {
+    std::string piece = from;
+    for (std::size_t d = 0; d < n; ++d)
+      piece = sliceDim(piece, d, position[d], position[d] + (places[d] - 1) * windows[d].stride + 1,
+                       windows[d].stride);
+    pieces.push_back(view(piece, one));
+    positions.push_back(position);
+    for (std::size_t d = n; d-- > 0 && ++position[d] == windows[d].size;) position[d] = 0;
+  }
+  const std::string chosen = ordered(cat(pieces, n), n, 1, direction->value == "GE").second;
+  const std::string rows = view(oneHot(chosen, 0, terms), wide);
+  const std::string parts = binary("mul", rows, view(node(source), one), wide);
+  std::string total;
+  for (std::int64_t k = 0; k < terms; ++k) {
+    const Sizes& at = positions[z(k)];
+    std::vector<Sizes> padding;
+    for (std::size_t d = 0; d < n; ++d) {
+      const std::int64_t reach = at[d] + (places[d] - 1) * windows[d].stride + 1;
+      padding.push_back({at[d], sizes[d] - reach, windows[d].stride - 1});
+    }
+    Shape small = i.shape;
+    small.sizes = places;
+    const Value part = nodeValue(small, view(sliceDim(parts, n, k, k + 1), places));
+    const Value zero = tableValue({}, uniformTable({}, shared_.scalars.rational(0)));
+    const std::string placed = node(padValue(i, part, zero, i.shape, padding));
+    total = total.empty() ? placed : binary("add", total, placed, sizes);
+  }
+  return nodeValue(i.shape, total);
+}
+
 }  // namespace shardproof::hlo

@@ -1,6 +1,7 @@
 #include "reader/hlo/mesh.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "reader/hlo/parser.h"
@@ -158,6 +159,46 @@ NodeAttributes DeviceMesh::groupOf(const std::vector<std::vector<std::int64_t>>&
   for (std::size_t k = 0; k < own->size(); ++k)
     text += (k == 0 ? "" : ", ") + at((*own)[k], varying);
   return {{"group_at", text + "]"}};
+}
+
+std::optional<std::vector<std::vector<std::int64_t>>> DeviceMesh::affineGroups(
+    const std::vector<std::int64_t>& sourceOf) const {
+  constexpr std::int64_t kMostMembers = 64;
+  if (std::any_of(sourceOf.begin(), sourceOf.end(), [](std::int64_t s) { return s < 0; }))
+    return std::nullopt;
+  std::vector<std::size_t> varying;
+  std::int64_t members = 1;
+  for (std::size_t a = 0; a < axes(); ++a) {
+    bool differs = false;
+    for (std::int64_t d = 0; d < devices_; ++d)
+      differs = differs || coordinate(sourceOf[z(d)], a) != coordinate(d, a);
+    if (!differs) continue;
+    varying.push_back(a);
+    members *= sizes_[a];
+  }
+  if (members > kMostMembers) return std::nullopt;
+  const auto placeOf = [&](std::int64_t d) {
+    std::int64_t place = 0;
+    for (const std::size_t a : varying) place = place * sizes_[a] + coordinate(d, a);
+    return place;
+  };
+  const std::int64_t base = placeOf(sourceOf[0]);
+  for (std::int64_t d = 0; d < devices_; ++d) {
+    std::int64_t expected = base;
+    for (std::size_t a = 0; a < axes(); ++a)
+      if (sizes_[a] > 1) expected += (placeOf(sourceOf[z(strides_[a])]) - base) * coordinate(d, a);
+    if (placeOf(sourceOf[z(d)]) != expected) return std::nullopt;
+  }
+  std::map<std::vector<std::int64_t>, std::vector<std::int64_t>> groups;
+  for (std::int64_t d = 0; d < devices_; ++d) {
+    std::vector<std::int64_t> others;
+    for (std::size_t a = 0; a < axes(); ++a)
+      others.push_back(std::count(varying.begin(), varying.end(), a) > 0 ? 0 : coordinate(d, a));
+    groups[std::move(others)].push_back(d);
+  }
+  std::vector<std::vector<std::int64_t>> made;
+  for (auto& [others, group] : groups) made.push_back(std::move(group));
+  return made;
 }
 
 std::string DeviceMesh::shards(const std::string& name, const Sizes& sizes,

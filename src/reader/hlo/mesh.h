@@ -19,6 +19,8 @@ class DeviceMesh : public Grouping {
 
   NodeAttributes groupOf(const std::vector<std::vector<std::int64_t>>& groups,
                          std::int64_t device) const override;
+  std::optional<std::vector<std::vector<std::int64_t>>> affineGroups(
+      const std::vector<std::int64_t>& sourceOf) const override;
 
   std::int64_t devices() const { return devices_; }
   std::size_t axes() const { return sizes_.size(); }

@@ -184,8 +184,11 @@ Instruction instructionAt(Cursor& c) {
   i.place = c.place();
   i.name = c.name("the name of an instruction");
   c.take("=");
+  const std::size_t shapeBegin = c.offset();
   i.shape = shapeAt(c, 0);
+  std::string written(c.since(shapeBegin));
   i.opcode = c.identifier("an opcode");
+  if (i.opcode == "custom-call") i.written = std::move(written);
   if (hasLiteral(i.opcode)) {
     c.skipSpace();
     if (c.peek() != '(') c.expected("'('");

@@ -25,6 +25,15 @@ std::int64_t number(const GraphNode& n, std::string_view key, std::int64_t other
   return text.empty() ? otherwise : std::stoll(text);
 }
 
+// On one of the devices that share the node.
+std::int64_t numberOn(std::int64_t device, const GraphNode& n, std::string_view key) {
+  const auto own = n.ofDevice.find(device);
+  if (own != n.ofDevice.end())
+    for (const auto& [name, value] : own->second)
+      if (name == key) return std::stoll(value);
+  return number(n, key, 0);
+}
+
 Sizes list(const GraphNode& n, std::string_view key) {
   const std::string text = attribute(n, key);
   Cursor c(text, "");
@@ -40,7 +49,7 @@ bool among(const Sizes& list, std::size_t d) {
 
 }  // namespace
 
-Placements::Placements(const std::vector<std::unique_ptr<Lowering>>& ranks, const DeviceMesh& mesh,
+Placements::Placements(const std::vector<std::shared_ptr<Lowering>>& ranks, const DeviceMesh& mesh,
                        const std::vector<std::vector<Sizes>>& parameterBegins)
     : ranks_(ranks), first_(*ranks[0]), mesh_(mesh) {
   for (std::size_t k = 0; k < first_.parameters.size(); ++k)
@@ -292,7 +301,7 @@ Placement Placements::looked(const GraphNode& n) const {
       if (!alone || !other.has(n.out[0])) continue;
       const GraphTensor& t = other.tensor(n.out[0]);
       if (!t.kind.empty() || other.nodes()[t.producer].op != n.op) continue;
-      moved = number(other.nodes()[t.producer], "start", 0) - number(n, "start", 0);
+      moved = numberOn(r, other.nodes()[t.producer], "start") - numberOn(0, n, "start");
     }
     AxisPlacement& p = result[a];
     if (moved != 0) {

@@ -33,7 +33,7 @@ using Placement = std::vector<AxisPlacement>;  // for each axis
 class Placements {
  public:
   // `ranks`: the program of each device. Parameters' begins: for each device where its piece lies.
-  Placements(const std::vector<std::unique_ptr<Lowering>>& ranks, const DeviceMesh& mesh,
+  Placements(const std::vector<std::shared_ptr<Lowering>>& ranks, const DeviceMesh& mesh,
              const std::vector<std::vector<Sizes>>& parameterBegins);
 
   // Null where nothing is known.
@@ -56,7 +56,7 @@ class Placements {
   const Placement& at(const std::string& tensor) const { return placements_.at(tensor); }
   Placement all(AxisPlacement::Kind kind) const;
 
-  const std::vector<std::unique_ptr<Lowering>>& ranks_;
+  const std::vector<std::shared_ptr<Lowering>>& ranks_;
   const Lowering& first_;
   const DeviceMesh& mesh_;
   std::unordered_map<std::string, Placement> placements_;

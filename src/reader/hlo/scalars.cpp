@@ -369,6 +369,11 @@ ScalarId Scalars::symbolic(std::string_view opcode, std::string_view detail, std
   return id;
 }
 
+ScalarId Scalars::bits(std::string_view function, const std::string& detail, std::string_view type,
+                       std::span<const ScalarId> arguments) {
+  return symbolic(function, detail, type, arguments);
+}
+
 ScalarId Scalars::symbol(std::size_t parameter, std::size_t element) {
   return symbolic("element", std::to_string(parameter), std::to_string(element), {});
 }
@@ -389,6 +394,23 @@ ScalarId Scalars::sample(ScalarId id) {
     // Any 32 bits: a step of Knuth's multiplicative hash of where it stands.
     const std::uint64_t place = std::stoull(detail) * 64 + std::stoull(type) + 1;
     result = rational(static_cast<std::int64_t>(place * 2654435761U & 0xffffffffU));
+  } else if (opcode == "rng-bit-generator" || opcode == "join" || opcode == "split") {
+    // Any bits: the FNV-1a hash of what they are made of.
+    std::uint64_t hash = 14695981039346656037U;
+    const auto add = [&](const std::string& text) {
+      for (const char c : text + "|")
+        hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
+    };
+    add(operation);
+    for (const ScalarId argument : x) {
+      if (!isRational(argument)) refuse(opcode, "not an integer");
+      add(value(argument).toString());
+    }
+    const auto integer = integerType(type);
+    if (!integer) refuse(opcode, "of other than integers");
+    const ScalarId both[] = {rational(Rational::parse(std::to_string(hash))),
+                             rational(Rational::parse(std::to_string(hash)))};
+    result = bitwise("and", *integer, both);
   } else if (opcode == "convert") {
     result = convert(x[0], detail, type);
   } else if (opcode == "bitcast-convert") {

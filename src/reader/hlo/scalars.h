@@ -67,6 +67,10 @@ class Scalars {
   // random generator). What depends on them is an expression of everything that was applied, and
   // equal expressions are equal numbers for every input.
   ScalarId symbol(std::size_t parameter, std::size_t element);
+  // An integer of this type that `function` makes of the arguments, of which no more is known:
+  // "rng-bit-generator" and what else is in Scalars::sample. `detail`: which of its results.
+  ScalarId bits(std::string_view function, const std::string& detail, std::string_view type,
+                std::span<const ScalarId> arguments);
   bool isSymbolic(ScalarId id) const { return entries_[id].symbolic; }
   // What it comes to for one choice of all symbols. Throws std::invalid_argument as apply() does.
   ScalarId sample(ScalarId id);

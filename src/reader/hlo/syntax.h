@@ -58,6 +58,7 @@ struct Instruction {
   Shape shape;
   std::vector<Operand> operands;
   std::string literal;  // what stands in the brackets of constant and parameter
+  std::string written;  // of custom-call: the shape as it is written, with layouts
   std::vector<Attribute> attributes;
   Place place;         // of the name
   Place literalPlace;  // of the brackets' contents

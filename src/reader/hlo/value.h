@@ -23,6 +23,17 @@ struct IndexFunction {
   Pieces pieces;
 };
 
+// Whether its dimensions are those of `base` in the same order, but for some of size 1.
+inline bool keepsOrder(const IndexFunction& f, const Sizes& sizes) {
+  int last = -1;
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] == 1) continue;
+    if (f.labels[d] <= last) return false;
+    last = f.labels[d];
+  }
+  return true;
+}
+
 // Rows of a tensor chosen by an integer tensor: at each i in [low, high) of `base`, row i + offset
 // (or row `offset` whatever i is, or a number) along dimension `axis` of `table`.
 struct LookupPiece {
@@ -61,11 +72,37 @@ struct Parts {
   std::vector<std::pair<std::int64_t, Value>> parts;  // size along dim, value
 };
 
+// What is known, but is too much to be listed: an elementwise opcode of tables that differ along
+// fewer dimensions (formula.h).
+struct Formula {
+  std::string opcode, direction, type;  // as Scalars::apply() takes them; of convert: to, from
+  std::vector<Value> operands;          // tables and formulas of the value's sizes
+  std::size_t nodes = 1;                // of the expression written as a tree
+};
+
+// What devices know that run one program, where it is not the same: for each of them one of the
+// values, which are tables and formulas (lowering_devices.cpp).
+struct Varying {
+  std::vector<Value> values;
+  std::vector<std::uint32_t> valueOf;  // by device; of those that do not run the program anything
+};
+
 struct Value {
-  enum class Kind : std::uint8_t { kTable, kNode, kIndex, kLookup, kParts, kTuple };
+  enum class Kind : std::uint8_t {
+    kTable,
+    kFormula,
+    kVarying,
+    kNode,
+    kIndex,
+    kLookup,
+    kParts,
+    kTuple
+  };
   Kind kind = Kind::kTuple;
   Shape shape;
   std::shared_ptr<const Table> table;
+  std::shared_ptr<const Formula> formula;
+  std::shared_ptr<const Varying> varying;
   std::string name;                    // kNode: a tensor of reals, of the shape's sizes
   std::shared_ptr<const Guard> guard;  // kNode, or null
   std::shared_ptr<const IndexFunction> index;
@@ -74,6 +111,7 @@ struct Value {
   std::vector<Value> elements;
 
   bool isTable() const { return kind == Kind::kTable; }
+  bool isKnown() const { return kind == Kind::kTable || kind == Kind::kFormula; }
   bool isUniform() const { return isTable() && table->uniform(); }
   bool isIndex() const { return kind == Kind::kIndex; }
 };
@@ -100,6 +138,9 @@ inline Value lookupValue(Shape shape, Lookup lookup) {
 }
 inline Value partsValue(Shape shape, Parts parts) {
   return valueWith(Value::Kind::kParts, std::move(shape), &Value::parts, std::move(parts));
+}
+inline Value formulaValue(Shape shape, Formula formula) {
+  return valueWith(Value::Kind::kFormula, std::move(shape), &Value::formula, std::move(formula));
 }
 inline Value nodeValue(Shape shape, std::string name) {
   Value v;

@@ -542,6 +542,139 @@ def loss_and_accuracy():
                      (specs, P("dp"), P("dp")), (P(), P(), specs))
 
 
+@program
+def llama_scan():
+    # Rotary embedding, grouped queries, causal attention, gates, a vocabulary on tp; layers by scan, weights on both axes.
+    heads, groups, size, length, layers = 8, 4, 4, 8, 2
+
+    def norm(x, g):
+        return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-5) * g
+
+    def rotated(x):
+        a = jnp.arange(length, dtype=jnp.float32)[:, None] * 100.0 ** (-jnp.arange(0, size, 2, dtype=jnp.float32) / size)
+        c, s = jnp.cos(a)[None, :, None], jnp.sin(a)[None, :, None]
+        u, v = jnp.split(x, 2, -1)
+        return jnp.concatenate([u * c - v * s, v * c + u * s], -1)
+
+    def layer(h, w):
+        n = norm(h, w["g1"])
+        q, k, v = (jnp.reshape(n @ w[m], (h.shape[0], length, -1, size)) for m in "qkv")
+        k, v = (jnp.repeat(t, heads // groups, 2) for t in (rotated(k), v))
+        s = jnp.einsum("bqhd,bkhd->bhqk", rotated(q), k) / 2.0
+        s = jnp.where(jnp.tril(jnp.ones((length, length), bool)), s, -jnp.inf)
+        h = h + jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(s, -1), v).reshape(h.shape) @ w["o"]
+        n = norm(h, w["g2"])
+        return h + (jax.nn.silu(n @ w["w1"]) * (n @ w["w3"])) @ w["w2"], None
+
+    def loss(p, x, y):
+        h, _ = jax.lax.scan(jax.checkpoint(layer), p["e"][x], p["layers"])
+        logits = norm(h, p["g"]) @ p["out"]
+        return jnp.mean(jax.nn.logsumexp(logits, -1) - jnp.take_along_axis(logits, y[..., None], -1)[..., 0])
+    d, f = heads * size, 64
+    shapes = dict(g1=(d,), g2=(d,), q=(d, d), k=(d, groups * size), v=(d, groups * size), o=(d, d), w1=(d, f), w3=(d, f), w2=(f, d))
+    across, along = P(None, "dp", "tp"), P(None, "tp", "dp")
+    specs = dict(g1=P(), g2=P(), q=across, k=across, v=across, o=along, w1=across, w3=across, w2=along)
+    p = dict(e=f32(16, d), layers={k: f32(layers, *v) for k, v in shapes.items()}, g=f32(d), out=f32(d, 16))
+    place = dict(e=P("tp", "dp"), layers=specs, g=P(), out=P("dp", "tp"))
+    return same_step(sgd(loss), mesh_of(("dp", 2), ("tp", 2)), (p, s32(4, length), s32(4, length)),
+                     (place, P("dp"), P("dp")), (P(), place))
+
+
+@program
+def max_pooling():
+    def loss(p, x, y):
+        h = jax.lax.conv_general_dilated(x, p, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        h = jax.lax.reduce_window(jnp.tanh(h), -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+        return jnp.mean((h - y) ** 2)
+    return same_step(sgd(loss), mesh_of(("dp", 2)), (f32(3, 3, 2, 3), f32(4, 4, 4, 2), f32(4, 2, 2, 3)),
+                     (P(), P("dp"), P("dp")), (P(), P()))
+
+
+@program
+def matmul_in_a_ring():
+    # Rows go round while they are multiplied: each device knows by its number whose it has.
+    mesh = mesh_of(("tp", 4))
+
+    def single(x, w):
+        return jnp.tanh(x @ w)
+
+    def local(x, w):
+        def turn(k, state):
+            out, x = state
+            whose = (jax.lax.axis_index("tp") + k) % 4
+            out = jax.lax.dynamic_update_slice(out, x @ w, (whose * x.shape[0], 0))
+            return out, jax.lax.ppermute(x, "tp", [((d + 1) % 4, d) for d in range(4)])
+        return jnp.tanh(jax.lax.fori_loop(0, 4, turn, (jnp.zeros((8, w.shape[1])), x))[0])
+    specs = (P("tp"), P(None, "tp"))
+    several = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=P(None, "tp"), check_vma=False)
+    return single, several, mesh, (f32(8, 8), f32(8, 8)), specs, P(None, "tp")
+
+
+@program
+def gaussian_likelihood():
+    # LAPACK by custom calls, each device its matrices of the batch; the mean goes through all of them.
+    def step(x, y):
+        s = jnp.einsum("bij,bkj->bik", x, x) + 4 * jnp.eye(x.shape[1])
+        f = jnp.linalg.cholesky(s)
+        z = jax.scipy.linalg.solve_triangular(f, y, lower=True)
+        return jnp.mean(z * z) + jnp.mean(jnp.exp(-jnp.diagonal(f, axis1=1, axis2=2))), f
+    return same_step(step, mesh_of(("dp", 4)), (f32(8, 4, 6), f32(8, 4, 2)), (P("dp"), P("dp")), (P(), P("dp")))
+
+
+@program
+def factor_of_rows():
+    # The matrix is gathered: its factor is one of the whole.
+    def step(x, y):
+        f = jnp.linalg.cholesky(x @ x.T + 4 * jnp.eye(x.shape[0]))
+        return f @ jnp.tanh(y)
+    return same_step(step, mesh_of(("tp", 4)), (f32(8, 6), f32(8, 4)), (P("tp"), P("tp")), P("tp"))
+
+
+@program
+def eigenvalues_in_shard_map():
+    mesh = mesh_of(("dp", 2), ("tp", 2))
+
+    def single(x):
+        return jnp.sum(jnp.linalg.eigvalsh(x) ** 3, -1)
+
+    def local(x):
+        return jnp.sum(jnp.linalg.eigvalsh(x) ** 3, -1)
+    several = jax.shard_map(local, mesh=mesh, in_specs=P("dp"), out_specs=P("dp"), check_vma=False)
+    return single, several, mesh, (f32(4, 3, 3),), (P("dp"),), P("dp")
+
+
+@program
+def greatest_by_vocabulary():
+    # Of each device's part of the vocabulary the greatest with its place, and of these the greatest.
+    def step(p, x, y):
+        scores = jnp.tanh(x @ p["a"]) @ p["b"]
+        return jnp.mean((jnp.argmax(scores, -1) == y).astype(jnp.float32)), jnp.argmin(scores, -1)
+    return same_step(step, mesh_of(("dp", 2), ("tp", 4)), ({"a": f32(8, 8), "b": f32(8, 16)}, f32(8, 8), s32(8)),
+                     ({"a": P(), "b": P(None, "tp")}, P("dp"), P("dp")), (P(), P("dp")))
+
+
+@program
+def functions_of_elements():
+    # Of which nothing is known: angles, quotients and bits of integers.
+    def step(x, w, i, j):
+        h = jnp.arctan2(x @ w, jnp.cbrt(x @ w) + 1.0)
+        return h.sum(), i // j + jax.lax.population_count(i), i % j
+    return same_step(step, mesh_of(("tp", 4)), (f32(8, 16), f32(16, 4), s32(8, 4), s32(8, 4)),
+                     (P(None, "tp"), P("tp"), P("tp"), P("tp")), (P(), P("tp"), P("tp")))
+
+
+@program
+def noise_by_rbg():
+    # The generator's bits are made whole on each device, which takes its own.
+    def step(p, key, x):
+        key = jax.random.wrap_key_data(key, impl="rbg")
+        h = x @ p["w"] + 0.1 * jax.random.uniform(key, (8, 8))
+        return jnp.mean(jnp.tanh(h) @ p["v"]), h
+    return same_step(step, mesh_of(("dp", 2), ("tp", 2)),
+                     ({"w": f32(4, 8), "v": f32(8, 4)}, jax.ShapeDtypeStruct((4,), jnp.uint32), f32(8, 4)),
+                     ({"w": P(None, "tp"), "v": P("tp")}, P(), P("dp")), (P(), P("dp", "tp")))
+
+
 def write(path, text):
     with gzip.GzipFile(path, "wb", mtime=0) as file:
         file.write(text.encode())

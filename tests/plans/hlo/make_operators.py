@@ -179,6 +179,44 @@ CASES |= {
 }
 
 
+def triangle(rows, columns, k, inside, outside, upper=False, turned=False):
+    """x with one number, or another one, added below a diagonal."""
+    i, j = jnp.arange(rows)[:, None], jnp.arange(columns)[None]
+    where = (j > i + k) if upper else (j <= i + k) if not turned else (i + k >= j)
+    return lambda x: jnp.exp(x + jnp.where(where, inside, outside))
+
+
+for shift in (-3, -1, 0, 1, 2):
+    for sizes in ((6, 6), (4, 7), (7, 4)):
+        name = f"mask {sizes[0]}x{sizes[1]} by {shift}"
+        CASES[name] = (triangle(*sizes, shift, 0.0, -jnp.inf), (reals(*sizes),))
+        CASES[name + ", above"] = (triangle(*sizes, shift, 0.5, -jnp.inf, upper=True), (reals(*sizes),))
+        CASES[name + ", two numbers"] = (triangle(*sizes, shift, 1.5, -0.25, turned=True), (reals(*sizes),))
+# Of so many numbers that they are not listed.
+LONG, FEW = 160, (reals(160),)
+CASES |= {
+    f"large mask by {k}, {kind}": (
+        lambda x, k=k, kind=kind: jnp.where(
+            jnp.tril(jnp.ones((LONG, LONG), bool), k) ^ (kind == "above"), x[:, None] * x[None], {"below": 0.0, "above": 2.0}[kind]).sum(1),
+        FEW)
+    for k in (-2, -1, 0, 3) for kind in ("below", "above")}
+CASES |= {
+    "large mask of a softmax": (lambda x: jax.nn.softmax(jnp.where(jnp.tril(jnp.ones((LONG, LONG), bool)), x[:, None] * x[None], -jnp.inf), -1) @ x, FEW),
+    "large band": (lambda x: jnp.where((jnp.arange(LONG)[None] <= jnp.arange(LONG)[:, None]) & (jnp.arange(LONG)[None] > jnp.arange(LONG)[:, None] - 5),
+                                       x[:, None] * x[None], 0.0).sum(1), FEW),
+    "large band of minus infinity": (
+        lambda x: jax.nn.softmax(jnp.where(abs(jnp.arange(LONG)[None] - jnp.arange(LONG)[:, None]) < 3, x[:, None] * x[None], -jnp.inf), -1) @ x, FEW),
+    "large angles": (lambda x: (jnp.cos(jnp.arange(LONG)[:, None] * 10.0 ** (-jnp.arange(110) / 110.0)) * x[:, None]).sum(1), FEW),
+    "large angles, pieces": (
+        lambda x: (jnp.sin(jnp.arange(LONG)[:, None] * 10.0 ** (-jnp.arange(110) / 110.0))[20:150].T @ x[20:150]), FEW),
+    "large distances": (lambda x: (x[:, None] * (jnp.arange(LONG)[None] - jnp.arange(LONG)[:, None])).sum(0), FEW),
+    "max pooling, gradient": (lambda x: jax.grad(lambda a: (pool(a, -jnp.inf, lax.max) ** 2).sum())(x), (IMAGE,)),
+    "max pooling that overlaps, gradient": (
+        lambda x: jax.grad(lambda a: (pool(a, -jnp.inf, lax.max, (1, 3, 2, 1), (1, 1, 1, 1)) ** 2).sum())(x), (IMAGE,)),
+    "min pooling, gradient": (lambda x: jax.grad(lambda a: (pool(a, jnp.inf, lax.min) ** 2).sum())(x), (IMAGE,)),
+}
+
+
 def text_of(function, arguments):
     with tempfile.TemporaryDirectory() as directory:
         jax.jit(function, keep_unused=True).lower(*arguments).compile(

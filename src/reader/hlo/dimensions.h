@@ -1,0 +1,29 @@
+// Lists of dimensions and sizes.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "reader/hlo/graph.h"
+
+namespace shardproof::hlo {
+
+inline std::size_t z(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+inline bool contains(const Sizes& list, std::size_t d) {
+  return std::find(list.begin(), list.end(), static_cast<std::int64_t>(d)) != list.end();
+}
+
+// The position of d in the list; d is in it.
+inline std::size_t placeOf(const Sizes& list, std::size_t d) {
+  return z(std::find(list.begin(), list.end(), static_cast<std::int64_t>(d)) - list.begin());
+}
+
+// For a reshape by which only dimensions of size 1 come or go: for each new dimension the old one,
+// or -1. Nothing where it is another reshape.
+std::optional<std::vector<int>> onesOnly(const Sizes& from, const Sizes& to);
+
+}  // namespace shardproof::hlo

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """What the diagnosis says of known bugs: makes docs/diagnosis.md.
 
-    scripts/diagnosis_table.py PROGRAM [--places N] [--shared DIR] [--only BUG] [--write docs/diagnosis.md] [--verbose]
+    scripts/diagnosis_table.py PROGRAM [--places N] [--shared DIR] [--large L1,L2,L3] [--only BUG] [--write docs/diagnosis.md] [--verbose]
 
 Every bug of `PROGRAM mutate --list` is put into generated plans (and those of DIR), at up to N places of each; each wrong plan is verified. For each bug: how many
 were refuted, the median time and the longest, in how many the first cause names the edited node or a direct reader or writer of its tensors among its first
 three, how many sentences name such a node or tensor, and how many plans that `--repair` wrote are the plan as it was before the bug.
+With --shared or --large only those plans are measured, and the table has a line for each plan, which is what a user waits for.
 """
 import argparse
 import collections
@@ -32,6 +33,15 @@ GENERATED = {
     "llama3, sequence parallel": f"llama3 {LLAMA} {MANY} --vocab-parallel --sequence-parallel --zero 1 --schedule 1f1b --recompute",
     "gpt, tied": f"gpt {GPT} {MANY} --vocab-parallel --sequence-parallel --zero 1 --schedule 1f1b",
 }
+LARGE = {
+    "L1": "llama3 --size 8B --dp 512 --microbatches 1",
+    "L2": "llama3 --size 70B --dp 16 --tp 8 --pp 4 --microbatches 32",
+    "L3": "llama3 --size 405B --dp 64 --tp 8 --pp 16 --microbatches 16",
+}
+# Ranks of which a repaired plan is compared with the plan before the bug: all of a small plan, else the first and last of each program.
+COMPARED_WHOLE = 64
+REFUTED = 10
+MOST_SECONDS = 600  # of one run, on a busy machine
 COPIES = ("identity", "contiguous", "to")
 
 
@@ -75,13 +85,16 @@ def by_rank(plan):
         ranks *= size
     mentioned = {part["local"] for entry in plan["lineage"] for shard in entry["shards"] for part in shard["parts"]}
     made = {}
+    coordinates, members = {}, collections.defaultdict(list)
     for rank in range(ranks):
         rest, at = rank, {}
         for axis, size in reversed(mesh):
             at[axis] = rest % size
             rest //= size
-        p = next(i for i, program in enumerate(plan["programs"]) if all(at[a] == c for a, c in program.get("at", {}).items()))
-        program = plan["programs"][p]
+        coordinates[rank] = at
+        members[next(i for i, program in enumerate(plan["programs"]) if all(at[a] == c for a, c in program.get("at", {}).items()))].append(rank)
+    for rank, p in [(r, p) for p, all_of in members.items() for r in (all_of if ranks <= COMPARED_WHOLE else {all_of[0], all_of[-1]})]:
+        at, program = coordinates[rank], plan["programs"][p]
         given = {t for t, v in program["tensors"].items() if v.get("kind")}
         alias = {}
         for node in program["nodes"]:
@@ -127,7 +140,7 @@ def by_rank(plan):
                 kept.append((node["op"], tuple(sorted(attrs.items())), tuple(sorted(node.get("group", []))), str(mb), str(node.get("tag")),
                              tuple(sorted(operands) if node["op"] == "add" else operands), tuple(t if t in wanted else None for t in node["out"]), str(sorted(peer.items()))))
         made[rank] = collections.Counter(kept)
-    return [made[r] for r in range(ranks)]
+    return made
 
 
 class Measurement:
@@ -141,14 +154,16 @@ class Measurement:
             return
         touched = [line.split()[0] for line in done.stdout.splitlines()[1:]]
         start = time.time()
-        result = run(program, "verify", "--model", model, "--plan", wrong, "--json", report, "--repair", repaired, "--timeout", 10)
+        try:
+            self.code = run(program, "verify", "--model", model, "--plan", wrong, "--json", report, "--repair", repaired, "--timeout", 60, timeout=MOST_SECONDS).returncode
+        except subprocess.TimeoutExpired:
+            self.code = None
         self.seconds = time.time() - start
-        self.code = result.returncode
         document = load(report) if report.exists() else {"causes": []}
         causes = document["causes"]
         first = causes[0] if causes else {"nodes": [], "sentence": "", "kind": "none", "mend": None}
         nodes, tensors = near(load(wrong), touched)
-        self.place = touched[0]
+        self.bug, self.place = bug, touched[0]
         self.sentence, self.kind = first["sentence"], first["kind"]
         self.causes = len(causes)
         self.named = any(n["pointer"] in nodes for n in first["nodes"][:3])
@@ -163,25 +178,33 @@ def main():
     parser.add_argument("program")
     parser.add_argument("--places", type=int, default=2)
     parser.add_argument("--shared")
+    parser.add_argument("--large", help="which of L1, L2, L3, separated by commas")
     parser.add_argument("--only")
     parser.add_argument("--plans")
     parser.add_argument("--write")
     parser.add_argument("--verbose", action="store_true")
     arguments = parser.parse_args()
     bugs = [line.split("  ", 1)[0] for line in run(arguments.program, "mutate", "--list").stdout.splitlines()]
-    results = collections.defaultdict(list)
+    results, by_plan = collections.defaultdict(list), collections.defaultdict(list)
     with tempfile.TemporaryDirectory() as directory:
         scratch = pathlib.Path(directory)
         plans = {}
         for i, (name, options) in enumerate(GENERATED.items()):
-            if arguments.plans and arguments.plans != name:
+            if (arguments.plans and arguments.plans != name) or arguments.shared or arguments.large:
                 continue
             done = run(arguments.program, "generate", *options.split(), "-o", scratch / f"g{i}")
             plans[name] = done.stdout.split()
         for model in sorted(pathlib.Path(arguments.shared).glob("*.model.json")) if arguments.shared else []:
             base = str(model)[:-len(".model.json")]
             plans[pathlib.Path(base).name] = (model, next(p for p in (base + ".plan.json", base + ".plan.json.gz") if pathlib.Path(p).exists()))
+        for name in arguments.large.split(",") if arguments.large else []:
+            plans[name] = run(arguments.program, "generate", *LARGE[name].split(), "-o", scratch / name).stdout.split()
+        right = {}
         for name, (model, plan) in plans.items():
+            start = time.time()
+            done = run(arguments.program, "verify", "--model", model, "--plan", plan)
+            assert done.returncode == 0, f"{name} is a right plan: {done.stdout}{done.stderr}"
+            right[name] = time.time() - start
             counts = dict(line.split()[:2] for line in run(arguments.program, "mutate", "--list", plan).stdout.splitlines())
             for bug in bugs:
                 if arguments.only and bug not in arguments.only.split(","):
@@ -191,9 +214,23 @@ def main():
                     if not m.ok:
                         continue
                     results[bug].append(m)
+                    by_plan[name].append(m)
                     if arguments.verbose:
                         print(f"{'N' if m.named else '-'}{'T' if m.told else '-'}{'P' if m.proved else '-'}{'I' if m.inverse else '-'} {m.code} {m.seconds:.2f}s {bug} in {name} --seed {seed} "
                               f"at {m.place} [{m.causes} {m.kind}] {m.sentence} | {m.mend}", flush=True)
+    if arguments.shared or arguments.large:
+        lines = ["| plan | wrong plans | refuted | right plan | median, longest | named | in the sentence | mended | as it was | not refuted, or not named |",
+                 "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+        for name, of in by_plan.items():
+            times = [m.seconds for m in of]
+            open_ones = collections.Counter(m.bug for m in of if m.code != REFUTED or not m.named)
+            lines.append(f"| {name} | {len(of)} | {sum(m.code == REFUTED for m in of)} | {right[name]:.1f} s | {statistics.median(times):.1f} s, {max(times):.1f} s | {sum(m.named for m in of)} | "
+                         f"{sum(m.told for m in of)} | {sum(m.proved for m in of)} | {sum(m.inverse for m in of)} | {', '.join(f'`{b}`' + (f' {n}' if n > 1 else '') for b, n in open_ones.items())} |")
+        if arguments.write:
+            write_between(arguments.write, "measured on large plans", lines)
+        else:
+            print("\n".join(lines))
+        return
     lines = ["| bug | plans | refuted | median, longest | named | in the sentence | mended | as it was | an example |", "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
     total = collections.Counter()
     for bug in bugs:
@@ -201,7 +238,7 @@ def main():
         if not of:
             continue
         count = {key: sum(bool(getattr(m, key)) for m in of) for key in ("named", "told", "proved", "inverse")}
-        refuted = sum(m.code == 10 for m in of)
+        refuted = sum(m.code == REFUTED for m in of)
         total.update(count, plans=len(of), refuted=refuted)
         times = [m.seconds for m in of]
         lines.append(f"| `{bug}` | {len(of)} | {refuted} | {statistics.median(times):.1f} s, {max(times):.1f} s | {count['named']} | {count['told']} | {count['proved']} | {count['inverse']} | "

@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 
+#include "ir/attribute_steps.h"
 #include "ir/clone.h"
 #include "ops/registry.h"
 #include "plan/symmetry_classes.h"
@@ -462,6 +463,10 @@ void describe(const Problem& problem, const Attempt& a, Shrunk& shrunk) {
 }  // namespace
 
 Shrunk shrinkProblem(const Problem& problem, const ShrinkOptions& options) {
+  if (const auto fixed = ir::withFixedAttributes(problem)) {
+    for (Program& program : fixed->plan.programs) program.inFile = {};  // it gets a file of its own
+    return shrinkProblem(*fixed, options);
+  }
   const auto& lineage = problem.plan.lineage;
   if (std::any_of(lineage.begin(), lineage.end(),
                   [](const LineageEntry& entry) { return entry.inferred; })) {

@@ -107,6 +107,14 @@ void AxisSymmetry::keepApart(const Coordinates& at) const {
   }
 }
 
+void AxisSymmetry::keepApart(const AttributeSteps& steps) const {
+  std::vector<std::int32_t> moving;
+  for (const auto& [axis, added] : steps.step) {
+    if (collapsed(axis)) moving.push_back(axis);
+  }
+  if (!moving.empty()) throw NeedsRefinement(std::move(moving));
+}
+
 void AxisSymmetry::refine(const NeedsRefinement& needed) {
   for (const std::int32_t axis : needed.axes)
     set(axis, after(axis == kMicrobatchAxis ? collapse_.back() : collapse_[axis], axis));

@@ -96,6 +96,9 @@ class AxisSymmetry {
   // coordinates in a group, root, peer or lineage part, name an axis that is collapsed as a whole.
   void keepApart(ProgramId program) const;
   void keepApart(const Coordinates& at) const;
+  // Throws NeedsRefinement where attributes move along an axis that is collapsed in any way: then
+  // no two of its coordinates do the same.
+  void keepApart(const AttributeSteps& steps) const;
 
   // With more coordinates of the axes that `needed` is about.
   void refine(const NeedsRefinement& needed);

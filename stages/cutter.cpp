@@ -71,7 +71,8 @@ class Cutter {
       const Node& node = cut_.plan.programs[from.program].graph.nodes[from.node];
       StageNode made;
       made.op = node.op;
-      made.attributes = cut_.planIndex.problem().attributes.share(node.attributes);
+      made.attributes = cut_.planIndex.problem().attributes.share(
+          cut_.planIndex.attributesOf(from.program, node, from.rank));
       made.program = from.program;
       made.node = from.node;
       made.rank = from.rank;

@@ -144,6 +144,8 @@ LocalNodeId LocalSlice::settle(LocalId id, std::vector<LocalInstance>& todo) {
     throw std::logic_error("an operator that runs for each microbatch is asked for none");
   if (node.microbatch.isOne() && cut_.symmetry.collapsed(kMicrobatchAxis))
     throw NeedsRefinement(kMicrobatchAxis);
+  if (node.steps >= 0)
+    cut_.symmetry.keepApart(cut_.plan.programs[instance.program].steps.at(node.steps));
   const NodeKey key{instance.program, producer.node, instance.rank, microbatch};
   const auto [it, inserted] = nodeOf_.emplace(key, LocalNodeId(localNodes_.size()));
   producerOfId_[id] = it->second;

@@ -47,6 +47,8 @@ struct TensorOptions {
 
 struct NodeOptions {
   Attributes attributes = {};
+  // Plan only: what each coordinate of an axis adds to numbers of `attributes`.
+  std::vector<std::pair<std::string, Attributes>> step = {};
   Microbatch microbatch = {};  // plan only
   std::string location = {};   // where people wrote it, e.g. "model.py:12"; for messages
 };

@@ -156,6 +156,17 @@ struct Node {
   Microbatch microbatch;  // plan only. None: no `mb`, once per rank; each: "*", of a plan with
                           // several microbatches
   std::int32_t communication = -1;  // plan only: index into Program::communications
+  std::int32_t steps = -1;          // plan only: index into Program::steps; -1: on all ranks alike
+};
+
+// How the attributes of a node of a plan move with the coordinates of its rank.
+struct AttributeSteps {
+  // For each axis, ascending: what each coordinate adds to numbers of Node::attributes, which are
+  // those at coordinate 0. Of axes only that the program does not fix.
+  std::vector<std::pair<std::int32_t, Attributes>> step;
+  // The attributes at all coordinates of these axes, the last one runs fastest.
+  std::vector<AttributesId> sets;
+  friend bool operator==(const AttributeSteps&, const AttributeSteps&) = default;
 };
 
 // A dropout node that was given the mask which it draws as an operand of its own
@@ -206,6 +217,8 @@ struct Model {
   std::string sha256;  // of the file's text, as it was read (gunzipped)
   Graph graph;
   std::vector<TensorId> outputs;
+  // Of the outputs: arguments of functions of which nothing is known, whose results are inputs.
+  std::vector<TensorId> arguments;
   std::string tensorPointer(TensorId tensor, const Names& names) const;  // "/tensors/t1.0"
   static std::string nodePointer(NodeId node) { return "/nodes/" + std::to_string(node.value); }
 };
@@ -223,7 +236,9 @@ struct Program {
   Coordinates at;  // the fixed axes
   Graph graph;
   std::vector<CommunicationSpec> communications;
+  std::vector<AttributeSteps> steps;
   bool issueOrder = false;  // "order": "issue"
+  ProgramId inFile;         // none: it has the place here that it has in the file
 };
 
 enum class Role : std::uint8_t { kInput, kOutput, kCheckpoint };
@@ -262,8 +277,11 @@ struct Plan {
   // verdict that rests on them needs them proved.
   std::vector<EntryId> positioning;
   std::int64_t ranks() const;
-  static std::string nodePointer(ProgramId program, NodeId node) {
-    return "/programs/" + std::to_string(program.value) + "/nodes/" + std::to_string(node.value);
+  // In the file.
+  std::string nodePointer(ProgramId program, NodeId node) const {
+    const ProgramId inFile = programs.at(program.index()).inFile;
+    return "/programs/" + std::to_string((inFile.valid() ? inFile : program).value) + "/nodes/" +
+           std::to_string(node.value);
   }
 };
 

@@ -180,6 +180,8 @@ struct Report {
   std::vector<Defect> suspects;
   // What was taken for granted of the files, as sentences (docs/jax.md).
   std::vector<std::string> assumptions;
+  // What is no error, and rarely meant: inputs of which a part is on no rank.
+  std::vector<std::string> warnings;
   std::vector<Cause> causes;  // of the defects or suspects, the earliest first
   Statistics statistics;
   std::optional<Confirmation> confirmation;  // where one was asked for

@@ -185,10 +185,11 @@ class Facts {
     return found;
   }
 
-  // Of a reduced sequence the position that stands for several is passed over where others of its
-  // piece are kept: whatever several positions of the piece have to do with each other, those have
-  // (docs/soundness.md, "Representatives with weights"), and what stands for several has no
-  // diagonal.
+  // An element at a position that stands for several is passed over where as many positions of the
+  // piece are kept as the element has indices in it: whatever its indices have to do with each
+  // other (which of them are equal), those of some element that is looked at have, too, and the
+  // piece's positions are all alike otherwise (docs/soundness.md, "Representatives with weights").
+  // What stands for several has no diagonal.
   static TensorFacts factsOf(const ops::TensorValue<TermAlgebra>& value, ElementKind element,
                              TermAlgebra& algebra) {
     TensorFacts facts{.total = true,
@@ -197,9 +198,9 @@ class Facts {
     const Domain domain(algebra);
     for (std::size_t i = 0; i < value.data.size(); ++i) {
       const Term t = value.data[i];
+      if (standsForOthers(value, static_cast<std::int64_t>(i) / value.planes())) continue;
       facts.mayBeInfinite = facts.mayBeInfinite || algebra.mayBeInfinite(t) ||
                             algebra.kind(t) == TermKind::kNegativeInfinity;
-      if (standsForOthers(value, static_cast<std::int64_t>(i) / value.planes())) continue;
       facts.total = facts.total && t.condition == 0;
       facts.sign = std::min(facts.sign, domain.sign(t));
     }
@@ -207,16 +208,20 @@ class Facts {
     return facts;
   }
   static bool standsForOthers(const ops::TensorValue<TermAlgebra>& value, std::int64_t position) {
+    std::map<std::int32_t, std::int64_t> indices;  // in each class of pieces
+    std::map<std::int32_t, std::int64_t> kept;     // of those where one stands for several
     for (std::size_t d = value.dims.size(); d-- > 0;) {
       const ops::ReducedDim& dim = value.dims[d];
       const std::int64_t index = position % dim.size();
       position /= dim.size();
       if (dim.places.empty()) continue;
       for (const auto& place : dim.placesOf(index)) {
-        if (place.weighted && place.offset > 0) return true;
+        ++indices[place.piece];
+        if (place.weighted) kept[place.piece] = place.offset;
       }
     }
-    return false;
+    return std::any_of(kept.begin(), kept.end(),
+                       [&](const auto& k) { return k.second >= indices.at(k.first); });
   }
 
   static constexpr std::int64_t kMostElements = 100'000;

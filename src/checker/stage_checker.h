@@ -130,6 +130,9 @@ class StageChecker {
 
   // From end to end: which of the claims differ? Reported as refuted when any does.
   void evaluateEndToEnd();
+  std::optional<Trial> searchWithReducedMasks();
+  std::optional<Trial> searchWithWholeMasks();
+  std::optional<Trial> searchWithFinerMasks(ReductionOptions options);
 
   bool isOutput(std::int32_t claim) const { return stage_.claims[claim].output; }
   bool anyOutput(const std::set<std::int32_t>& claims) const;
@@ -140,9 +143,8 @@ class StageChecker {
   void reduceAgain(const ReductionOptions& options);
 
   void reduceWhole(ReductionOptions options);
-  bool differsUnderAnotherMask(ReductionOptions options);
   // From end to end a difference decides; of one stage it is a hint, and not worth as much.
-  void expectAffordable() const;
+  void expectAffordable(double mostElements, double mostIteration) const;
 
   std::int64_t totalElements() const;
 

@@ -81,6 +81,7 @@ bool StageChecker::attempt(const Supply& supply, Trial& trial, bool undefinedCou
   outOfDomain_ = false;
   Drawn drawn;
   DoubleAlgebra algebra;
+  algebra.recordDecisions();
   Doubles interpreter(stage_, reduced_, algebra);
   interpreter.run([&](StageTensorId tensor, std::int64_t index) {
     const double value = inputValue(tensor, index, trial.values.size(), supply, drawn);
@@ -107,21 +108,23 @@ bool StageChecker::attempt(const Supply& supply, Trial& trial, bool undefinedCou
   }
   for (std::uint64_t seed = 1; seed <= kNoisyRuns && !candidates.empty(); ++seed) {
     DoubleAlgebra noisy(seed * 0x9E3779B97F4A7C15ULL);
+    noisy.follow(algebra);
     Doubles again(stage_, reduced_, noisy);
     std::size_t next = 0;
     again.run([&](StageTensorId tensor, std::int64_t) {
       const double value = trial.values[next++];
       return known_.size(tensor) == 0 ? value : noisy.approximation(value, known_.size(tensor));
     });
-    if (noisy.decisions() != algebra.decisions()) {
+    if (noisy.strayed()) candidates.clear();
+    // What wavered has no value in this evaluation, which would pass for a plan that has none.
+    std::erase_if(candidates, [&](const Candidate& c) {
+      return (noisy.wavered() && std::isnan(c.parallel)) ||
+             !staysDifferent(c, again.pairs()[c.pair].logical, again.pairs()[c.pair].parallel);
+    });
+    if (candidates.empty() && noisy.wavered())
       refusal_ =
           "the sides differ only where some threshold or choice is a tie, or where what is "
           "divided by vanishes";
-      return false;
-    }
-    std::erase_if(candidates, [&](const Candidate& c) {
-      return !staysDifferent(c, again.pairs()[c.pair].logical, again.pairs()[c.pair].parallel);
-    });
   }
   for (std::uint64_t seed = 1; seed <= kMovedRuns && !candidates.empty(); ++seed) {
     std::mt19937_64 random(seed);

@@ -3,6 +3,7 @@
 // outputs. What a shortened mask shows is a suspicion until a whole one shows it.
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <set>
 #include "smt/solver.h"
 #include "terms/domain.h"
@@ -16,12 +17,14 @@ namespace {
 // A stage with a causal mask is evaluated at full sequence length up to this many elements in a
 // tensor.
 constexpr std::int64_t kMostConfirmedElements = 20'000'000;
-constexpr double kMostConfirmedTotal = 300e6;  // in all of its tensors
+constexpr double kMostConfirmedTotal = 64e6;  // in all of its tensors: six evaluations of seconds
 constexpr std::int64_t kMostStageElements =
     300'000;  // the same of one stage, or of what is no mask
 constexpr double kMostStageTotal = 50e6, kMostStageIteration = 2e6;
 constexpr double kMostConfirmedIteration =
     1e9;  // combinations of indices in one operator, as numbers at full sequence length
+// With the finer of two coarse masks, which is the last resort.
+constexpr double kMostCoarseTotal = 120e6, kMostCoarseIteration = 50e6;
 
 constexpr char kTooManyElements[] = "too many elements to be evaluated in numbers";
 
@@ -65,6 +68,18 @@ bool StageChecker::refuteOn(const ReductionOptions& options) {
 
 void StageChecker::evaluateEndToEnd() {
   Stopwatch watch(outcome_.seconds["refute"]);
+  std::optional<Trial> trial =
+      options_.wholeMasks ? searchWithWholeMasks() : searchWithReducedMasks();
+  if (!trial || differing_.empty()) return;
+  outcome_.reason.clear();
+  std::set<EntryId> entries;
+  for (const std::int32_t c : differing_) entries.insert(stage_.claims[c].entry);
+  outcome_.differingEntries.assign(entries.begin(), entries.end());
+  outcome_.verdict = StageVerdict::kRefuted;
+  outcome_.method = Method::kNumeric;
+}
+
+std::optional<StageChecker::Trial> StageChecker::searchWithReducedMasks() {
   ReductionOptions options;
   options.numbersOnly = options.evenShares = options.knownInputs = true;
   reduceAgain(options);
@@ -76,54 +91,56 @@ void StageChecker::evaluateEndToEnd() {
     options.numbersOnly = false;
     try {
       reduceAgain(options);
-      expectAffordable();
+      expectAffordable(kMostStageTotal, kMostStageIteration);
       if (auto more = searchClaims()) trial = std::move(more);
     } catch (const Unsupported& tooLarge) {
       outcome_.reason = tooLarge.what();
     }
   }
   outcome_.shortenedMask = anyOutput(differing_) && reduced_.reducesAbsolute;
-  if (outcome_.shortenedMask && options_.wholeMasks) {
-    const std::set<std::int32_t> before = differing_;
+  return trial;
+}
+
+// What differs with reduced masks was seen before.
+std::optional<StageChecker::Trial> StageChecker::searchWithWholeMasks() {
+  ReductionOptions options;
+  options.evenShares = options.knownInputs = true;
+  for (const bool numbersOnly : {true, false}) {
+    options.numbersOnly = numbersOnly;
     try {
+      reduceAgain(options);
       reduceWhole(options);
-      outcome_.shortenedMask = false;
-      std::erase_if(differing_, [&](std::int32_t c) { return isOutput(c); });
-      if (auto exact = searchClaims()) trial = std::move(exact);
-    } catch (const Unsupported&) {
-      differing_ = before;
-      outcome_.underCoarseMasks = differsUnderAnotherMask(options);
+      if (auto trial = searchClaims(); anyOutput(differing_)) return trial;
+      outcome_.reason = kNoDifferenceFound;
+    } catch (const Unsupported& tooLarge) {
+      outcome_.reason = tooLarge.what();
+      if (!numbersOnly) return std::nullopt;
+      auto trial = searchWithFinerMasks(options);
+      outcome_.shortenedMask = outcome_.underCoarseMasks = trial.has_value();
+      return trial;
     }
   }
-  if (!trial || differing_.empty()) return;
-  outcome_.reason.clear();
-  std::set<EntryId> entries;
-  for (const std::int32_t c : differing_) entries.insert(stage_.claims[c].entry);
-  outcome_.differingEntries.assign(entries.begin(), entries.end());
-  outcome_.verdict = StageVerdict::kRefuted;
-  outcome_.method = Method::kNumeric;
+  return std::nullopt;
 }
 
 // Of a reduced stage, masks and tables of known numbers are coarser: positions of one
 // representative share a row. All else is as at full size.
-bool StageChecker::differsUnderAnotherMask(ReductionOptions options) {
-  constexpr int kFiner = 5;
-  options.numbersOnly = options.evenShares = true;
-  options.absoluteApart = kFiner;
-  const std::set<std::int32_t> before = differing_;
-  try {
-    reduceAgain(options);
-    expectAffordable();
-    differing_.clear();
-    searchClaims();
-  } catch (const Unsupported&) {
-    differing_.clear();
+std::optional<StageChecker::Trial> StageChecker::searchWithFinerMasks(ReductionOptions options) {
+  constexpr int kFiner[] = {5, 3};
+  constexpr double kQuick = 40e6;  // elements
+  for (const int finer : kFiner) {
+    options.absoluteApart = finer;
+    const bool last = finer == kFiner[std::size(kFiner) - 1];
+    try {
+      reduceAgain(options);
+      expectAffordable(last ? kMostCoarseTotal : kQuick, kMostCoarseIteration);
+    } catch (const Unsupported&) {
+      continue;
+    }
+    if (auto trial = searchClaims(); anyOutput(differing_)) return trial;
+    break;
   }
-  const bool differs = std::any_of(differing_.begin(), differing_.end(), [&](std::int32_t c) {
-    return isOutput(c) && before.contains(c);
-  });
-  differing_ = before;
-  return differs;
+  return std::nullopt;
 }
 
 bool StageChecker::anyOutput(const std::set<std::int32_t>& claims) const {
@@ -171,21 +188,19 @@ void StageChecker::reduceAgain(const ReductionOptions& options) {
 }
 
 void StageChecker::reduceWhole(ReductionOptions options) {
-  const double most =
-      options_.endToEnd && options_.wholeMasks ? kMostConfirmedTotal : kMostStageTotal;
+  const bool whole = options_.endToEnd && options_.wholeMasks;
+  const double most = whole ? kMostConfirmedTotal : kMostStageTotal;
   if (reduced_.wholeElements > most) throw Unsupported(kTooManyElements);
   options.keepAbsolute = true;
   options.maxElements = options_.endToEnd ? kMostConfirmedElements : kMostStageElements;
   reduceAgain(options);
-  expectAffordable();
+  expectAffordable(most, whole ? kMostConfirmedIteration : kMostStageIteration);
 }
 
-void StageChecker::expectAffordable() const {
-  const bool whole = options_.endToEnd && options_.wholeMasks;
-  if (static_cast<double>(totalElements()) > (whole ? kMostConfirmedTotal : kMostStageTotal) ||
-      reduced_.largestIteration > (whole ? kMostConfirmedIteration : kMostStageIteration)) {
+void StageChecker::expectAffordable(double mostElements, double mostIteration) const {
+  if (static_cast<double>(totalElements()) > mostElements ||
+      reduced_.largestIteration > mostIteration)
     throw Unsupported(kTooManyElements);
-  }
 }
 
 std::int64_t StageChecker::totalElements() const {

@@ -29,7 +29,8 @@ class Collector {
       : problem_(problem),
         report_(report),
         end_(end),
-        image_(problem, std::chrono::duration<double>(end - Clock::now()).count() / 3),
+        image_(problem, kMostSecondsPerSecond *
+                            std::chrono::duration<double>(end - Clock::now()).count() / 3),
         search_(image_, model_, end) {}
 
   Causes run(const std::string& modelFile) {
@@ -39,7 +40,10 @@ class Collector {
       if (Clock::now() > end_) break;
       if (defects[d].entry >= 0) one(defects[d], d);
     }
-    if (!causes_.empty()) mendAll(modelFile);
+    if (!causes_.empty()) {
+      findBehind();
+      mendAll(modelFile);
+    }
     fold();
     return std::move(result_);
   }
@@ -53,11 +57,15 @@ class Collector {
 
   void one(const Defect& defect, std::size_t index) {
     const EntryId entry = EntryId(image_.entryHere(defect.entry));
-    if (entry < 0) return;
+    if (entry >= 0) one(entry, defect.tensor, index);
+  }
+
+  // `index`: of the report's defect, if it has one.
+  void one(EntryId entry, const std::string& tensor, std::optional<std::size_t> index) {
     // A consequence: it holds with the mend of an earlier cause.
     for (const Known& known : causes_) {
       if (!known.edit || search_.holdsWith(entry, *known.edit) == Search::Holds::kNot) continue;
-      add(result_.causes[known.cause], defect, index);
+      add(result_.causes[known.cause], tensor, index);
       return;
     }
     if (causes_.size() >= kMostCauses) return;
@@ -66,7 +74,7 @@ class Collector {
     const std::set<NodeRef> nearest = nearestOf(*failing);
     for (const Known& known : causes_) {
       if (known.edit || known.nodes != nearest) continue;
-      add(result_.causes[known.cause], defect, index);
+      add(result_.causes[known.cause], tensor, index);
       return;
     }
     const Finder finder(image_, *failing->numbers, model_);
@@ -93,13 +101,57 @@ class Collector {
     found(cause, *failing, finder);
     causes_.push_back({result_.causes.size(), edit, nearest});
     result_.causes.push_back(std::move(cause));
-    add(result_.causes.back(), defect, index);
+    add(result_.causes.back(), tensor, index);
   }
 
-  static void add(Cause& cause, const Defect& defect, std::size_t index) {
-    cause.defects.push_back(index);
-    if (std::find(cause.tensors.begin(), cause.tensors.end(), defect.tensor) == cause.tensors.end())
-      cause.tensors.push_back(defect.tensor);
+  // Mistakes of which the report says nothing, as what they make wrong is computed from what is
+  // wrong already: the image is executed as a whole with the mends of the causes so far, and the
+  // earliest claim that fails then has one more.
+  void findBehind() {
+    std::set<EntryId> seen;
+    while (causes_.size() < kMostCauses && Clock::now() < end_) {
+      std::vector<Edit> edits;
+      for (const Known& known : causes_) {
+        if (!known.edit) return;
+        edits.push_back(*known.edit);
+      }
+      const std::size_t before = causes_.size();
+      const EntryId entry = firstFailing(std::move(edits));
+      if (entry < 0 || !seen.insert(entry).second) return;
+      const Problem& here = image_.problem();
+      const TensorId tensor = here.plan.lineage[entry].tensor;
+      one(entry, here.names.text(here.model.graph.tensors[tensor].name), std::nullopt);
+      if (causes_.size() == before) return;
+    }
+  }
+
+  // With these changes of the image; none: no output fails, or it is not known.
+  EntryId firstFailing(std::vector<Edit> edits) {
+    try {
+      Slice whole;
+      whole.problem = cloneProblem(image_.problem());
+      if (!applyAll(*whole.problem, std::move(edits))) return EntryId();
+      const Numbers numbers(whole, model_, end_, false);
+      EntryId first;
+      bool output = false;
+      for (std::size_t c = 0; c < numbers.claims(); ++c) {
+        if (numbers.holds(c)) continue;
+        const EntryId entry(numbers.claim(c).entry);
+        output = output || whole.problem->plan.lineage[entry].role == Role::kOutput;
+        if (first < 0 || image_.before(entry, first)) first = entry;
+      }
+      return output ? first : EntryId();
+    } catch (const std::runtime_error&) {  // of the executor: cannot run, out of time, too large
+      return EntryId();
+    } catch (const std::logic_error&) {  // an attribute that the operator does not take
+      return EntryId();
+    }
+  }
+
+  static void add(Cause& cause, const std::string& tensor, std::optional<std::size_t> index) {
+    if (index) cause.defects.push_back(*index);
+    if (std::find(cause.tensors.begin(), cause.tensors.end(), tensor) == cause.tensors.end())
+      cause.tensors.push_back(tensor);
   }
 
   static std::set<NodeRef> nearestOf(const Search::Failing& failing) {
@@ -270,7 +322,28 @@ class Collector {
     result_.causes = std::move(folded);
   }
 
-  // One plan with the mends of all causes: those that insert nodes last, and later places moved.
+  // One after the other; places behind inserted nodes are moved. False: one cannot be done.
+  static bool applyAll(Problem& plan, std::vector<Edit> edits) {
+    for (std::size_t i = 0; i < edits.size(); ++i) {
+      const std::vector<NodeRef> places = edits[i].nodes;
+      std::vector<std::size_t> sizes;
+      for (const Program& program : plan.plan.programs) sizes.push_back(program.graph.nodes.size());
+      if (!apply(plan, edits[i])) return false;
+      for (std::size_t j = i + 1; j < edits.size(); ++j) {
+        for (NodeRef& ref : edits[j].nodes) {
+          const auto p = at(ref.program);
+          if (plan.plan.programs[p].graph.nodes.size() == sizes[p]) continue;
+          ref.node =
+              NodeId(ref.node + std::count_if(places.begin(), places.end(), [&](NodeRef other) {
+                       return other.program == ref.program && other.node < ref.node;
+                     }));
+        }
+      }
+    }
+    return true;
+  }
+
+  // One plan with the mends of all causes.
   void mendAll(const std::string& modelFile) {
     std::vector<Edit> edits;
     for (const Known& known : causes_) {
@@ -279,23 +352,7 @@ class Collector {
     }
     try {
       const std::unique_ptr<Problem> mended = cloneProblem(problem_);
-      for (std::size_t i = 0; i < edits.size(); ++i) {
-        const std::vector<NodeRef> places = edits[i].nodes;
-        std::vector<std::size_t> sizes;
-        for (const Program& program : mended->plan.programs)
-          sizes.push_back(program.graph.nodes.size());
-        if (!apply(*mended, edits[i])) return;
-        for (std::size_t j = i + 1; j < edits.size(); ++j) {
-          for (NodeRef& ref : edits[j].nodes) {
-            const auto p = at(ref.program);
-            if (mended->plan.programs[p].graph.nodes.size() == sizes[p]) continue;
-            ref.node =
-                NodeId(ref.node + std::count_if(places.begin(), places.end(), [&](NodeRef other) {
-                         return other.program == ref.program && other.node < ref.node;
-                       }));
-          }
-        }
-      }
+      if (!applyAll(*mended, std::move(edits))) return;
       result_.mendedPlan = planText(*mended, modelFile);
       result_.mendedModel = modelText(*mended);
     } catch (const Unsupported&) {  // a number that no decimal says

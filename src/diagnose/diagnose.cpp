@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "diagnose/causes.h"
+#include "ir/attribute_steps.h"
 #include "reader/reader.h"
 #include "report/causes.h"
 #include "shardproof/error.h"
@@ -33,36 +37,50 @@ std::string inProcess(const DiagnoseOptions& options, double seconds,
   return result.outcome == TaskOutcome::kDone ? std::move(result.payload) : std::string();
 }
 
+// Programs that differ in attributes that move are one in the file, and so are their nodes.
+void nameOnce(std::vector<NodePlace>& nodes) {
+  std::set<std::pair<bool, std::string>> named;
+  std::erase_if(nodes, [&](const NodePlace& n) {
+    return !n.pointer.empty() && !named.emplace(n.inPlan, n.pointer).second;
+  });
+}
+
 }  // namespace
 
 std::string diagnosePlan(const Problem& problem, Report& report, const std::string& modelFile,
                          const DiagnoseOptions& options) {
-  using Clock = diagnose::Clock;
+  using diagnose::Clock, diagnose::kMostSecondsPerSecond;
   if (report.verdict == Verdict::kEquivalent || (report.defects.empty() && report.suspects.empty()))
     return {};
-  const auto start = Clock::now();
-  const auto since = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
-  const std::string found = inProcess(options, options.seconds + kSlackSeconds, [&] {
-    const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                        std::chrono::duration<double>(options.seconds * 0.7));
-    const diagnose::Causes causes = diagnose::causesOf(problem, report, modelFile, end);
-    Json json = {
-        {"causes", Json::array()}, {"model", causes.mendedModel}, {"plan", causes.mendedPlan}};
-    for (const Cause& cause : causes.causes) json["causes"].push_back(toJson(cause));
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-  });
+  const auto start = std::chrono::steady_clock::now();
+  const auto since = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  const std::string found =
+      inProcess(options, kMostSecondsPerSecond * options.seconds + kSlackSeconds, [&] {
+        const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                            std::chrono::duration<double>(options.seconds * 0.7));
+        const ir::FixedAttributes fixed(problem);
+        diagnose::Causes causes = diagnose::causesOf(fixed.problem(), report, modelFile, end);
+        for (Cause& cause : causes.causes) nameOnce(cause.nodes);
+        Json json = {
+            {"causes", Json::array()}, {"model", causes.mendedModel}, {"plan", causes.mendedPlan}};
+        for (const Cause& cause : causes.causes) json["causes"].push_back(toJson(cause));
+        return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+      });
   std::string mended;
   if (!found.empty()) {
     const Json json = Json::parse(found);
     for (const Json& cause : json["causes"]) report.causes.push_back(causeFromJson(cause));
     mended = json["plan"].get<std::string>();
     if (!mended.empty()) {
-      const std::string verdict =
-          inProcess(options, std::max(1.0, options.seconds - since()) + kSlackSeconds, [&] {
+      const std::string verdict = inProcess(
+          options, std::max(1.0, kMostSecondsPerSecond * options.seconds - since()) + kSlackSeconds,
+          [&] {
             VerifyOptions verifyOptions;
             verifyOptions.jobs = 1;
             verifyOptions.inProcess = true;
-            verifyOptions.timeoutSeconds = options.seconds;
+            verifyOptions.timeoutSeconds = kMostSecondsPerSecond * options.seconds;
             const auto plan = readProblemText(json["model"].get<std::string>(), mended);
             return std::string(verify(*plan, verifyOptions).verdict == Verdict::kEquivalent
                                    ? "proved"

@@ -20,7 +20,7 @@
 namespace shardproof {
 
 struct DiagnoseOptions {
-  double seconds = 6;  // for all of it
+  double seconds = 6;  // for all of it, of processor time
   std::size_t memoryMegabytes = 4096;
   const std::atomic<bool>* cancel = nullptr;
 };

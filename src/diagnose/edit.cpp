@@ -421,6 +421,17 @@ Edit inFull(const Image& image, const Edit& edit) {
   for (NodeRef& ref : full.nodes) ref = image.fullNode(ref);
   if (full.from && full.from->program >= 0) full.from = image.fullNode(*full.from);
   if (full.wholeLine) full.nodes = lineOf(image.full(), full.nodes.front());
+  // Tensors keep their names, and not their numbers: readers number them as they come.
+  if (edit.tensor >= 0 && !edit.nodes.empty()) {
+    const std::string name = image.problem().names.text(
+        graphOf(image.problem(), edit.nodes.front().program).tensors[edit.tensor].name);
+    const auto& tensors = graphOf(image.full(), full.nodes.front().program).tensors;
+    const auto it = std::find_if(tensors.begin(), tensors.end(), [&](const Tensor& t) {
+      return image.full().names.text(t.name) == name;
+    });
+    full.tensor =
+        TensorId(it == tensors.end() ? -1 : static_cast<std::int32_t>(it - tensors.begin()));
+  }
   return full;
 }
 

@@ -41,7 +41,7 @@ struct Edit {
   bool wholeLine = false;      // in the full plan: all of lineOf()
   std::size_t index = 0, other = 0;
   Make make = Make::kIdentity;
-  TensorId tensor;  // of the first node's program, in the image and in the full plan
+  TensorId tensor;  // of the first node's program
   bool ownMicrobatch = false;
   std::optional<std::int32_t> microbatch;
   std::string attribute;

@@ -69,7 +69,7 @@ template <class T, class Take>
 void Numbers::execute(ModelValuesIn<T>& model, std::size_t draw, const Take& take) {
   interpret::Limits limits;
   limits.maxBytes = kMostBytes;
-  limits.end = end_;
+  limits.end = latest(end_ - Clock::now());
   interpret::Hooks<T> hooks;
   if (model.known[draw]) {
     hooks.logical = &model.values[draw];

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -12,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "diagnose/clock.h"
 #include "diagnose/slice.h"
 #include "interpret/prime_field.h"
 #include "interpret/run.h"
@@ -22,7 +22,6 @@ namespace shardproof::diagnose {
 
 using interpret::Field;
 constexpr std::size_t kDraws = 2;
-using Clock = std::chrono::steady_clock;
 
 // The model's values, computed once for each draw.
 template <class T>

@@ -77,7 +77,7 @@ void Search::suspicious(const Line& line, const Is& found, std::vector<Edit>& ed
   const Node& n = node(ref);
   const Graph& g = program(ref).graph;
   if (n.outCount == 0 || g.out(n)[0] < 0 || isCollective(program(ref), n)) return;
-  bool near = copies(n);
+  bool ofCollective = false;
   std::vector<TensorId> sources;
   std::vector<TensorId> level{g.out(n)[0]};
   for (std::size_t hop = 0; hop < kMostHops; ++hop) {
@@ -86,7 +86,7 @@ void Search::suspicious(const Line& line, const Is& found, std::vector<Edit>& ed
       for (const Node& m : g.nodes) {
         const auto out = g.out(m);
         if (std::find(out.begin(), out.end(), t) == out.end()) continue;
-        near = near || isCollective(program(ref), m);
+        ofCollective = ofCollective || isCollective(program(ref), m);
         for (const Operand& o : g.in(m)) {
           if (!o.present() || std::find(sources.begin(), sources.end(), o.tensor) != sources.end())
             continue;
@@ -99,7 +99,7 @@ void Search::suspicious(const Line& line, const Is& found, std::vector<Edit>& ed
     level = std::move(next);
     if (hop == 0 && sources.size() > 2) break;
   }
-  if (!near) return;
+  if (!ofCollective && !copies(n)) return;
   const Tensor& result = g.tensors[g.out(n)[0]];
   const auto propose = [&](TensorId source, Communication kind,
                            const std::vector<std::int32_t>& axes, std::int32_t dim) {
@@ -111,8 +111,10 @@ void Search::suspicious(const Line& line, const Is& found, std::vector<Edit>& ed
     edit.dim = dim;
     edits.push_back(edit);
   };
-  // The beginning of the chain first: what stands between may all be there in its place.
-  std::reverse(sources.begin(), sources.end());
+  // Where a collective is in the chain its beginning first: what stands between may all be there in
+  // its place. In place of a mere copy what is copied: sums over microbatches that the image lacks
+  // are copies there, and what they begin with is another tensor in the full plan.
+  if (ofCollective) std::reverse(sources.begin(), sources.end());
   for (const TensorId source : sources) {
     const Tensor& t = g.tensors[source];
     if (t.element != result.element || (t.perMicrobatch && !result.perMicrobatch) ||
@@ -446,14 +448,24 @@ void Search::exchanges(const Line& line, std::vector<Edit>& edits) const {
   const Node& n = node(ref);
   if (n.communication >= 0) return;
   const Graph& g = program(ref).graph;
+  // On the whole line, or where it goes wrong only.
+  const auto exchange = [&](Edit::Kind kind, std::size_t a, std::size_t b) {
+    Edit edit = on(line, kind);
+    edit.index = a;
+    edit.other = b;
+    if (!line.failing.empty() && line.failing.size() < line.nodes.size()) {
+      Edit here = edit;
+      here.nodes = line.failing;
+      here.wholeLine = false;
+      edits.push_back(std::move(here));
+    }
+    edits.push_back(std::move(edit));
+  };
   for (std::size_t a = 0; a < n.outCount; ++a)
     for (std::size_t b = a + 1; b < n.outCount; ++b) {
       const std::int32_t x = g.out(n)[a], y = g.out(n)[b];
       if (x < 0 || y < 0 || !alike(g.tensors[x], g.tensors[y])) continue;
-      Edit edit = on(line, Edit::Kind::kExchangeResults);
-      edit.index = a;
-      edit.other = b;
-      edits.push_back(edit);
+      exchange(Edit::Kind::kExchangeResults, a, b);
     }
   for (std::size_t a = 0; a < n.inCount; ++a)
     for (std::size_t b = a + 1; b < n.inCount; ++b) {
@@ -461,10 +473,7 @@ void Search::exchanges(const Line& line, std::vector<Edit>& edits) const {
       if (!x.present() || !y.present() || x.tensor == y.tensor ||
           !alike(g.tensors[x.tensor], g.tensors[y.tensor]))
         continue;
-      Edit edit = on(line, Edit::Kind::kExchangeOperands);
-      edit.index = a;
-      edit.other = b;
-      edits.push_back(edit);
+      exchange(Edit::Kind::kExchangeOperands, a, b);
     }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -104,9 +105,10 @@ Search::Holds Search::holdsWith(EntryId entry, const Edit& edit) {
 std::vector<Search::Line> Search::lines(const Failing& failing) const {
   std::vector<Line> lines;
   std::set<NodeRef> taken;
+  const std::set<NodeRef> reaching(failing.nodes.begin(), failing.nodes.end());
   for (std::size_t i = 0; i < failing.nodes.size() && lines.size() < kMostLines; ++i) {
     if (taken.contains(failing.nodes[i])) continue;
-    Line line{lineOf(plan(), failing.nodes[i]), failing.distance[i]};
+    Line line{lineOf(plan(), failing.nodes[i]), failing.distance[i], {}};
     // All members of a collective are of its line.
     if (node(line.nodes.front()).communication >= 0) {
       const Program& own = program(line.nodes.front());
@@ -121,6 +123,8 @@ std::vector<Search::Line> Search::lines(const Failing& failing) const {
       }
     }
     taken.insert(line.nodes.begin(), line.nodes.end());
+    std::copy_if(line.nodes.begin(), line.nodes.end(), std::back_inserter(line.failing),
+                 [&](NodeRef n) { return reaching.contains(n); });
     lines.push_back(std::move(line));
   }
   return lines;

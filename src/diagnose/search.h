@@ -53,6 +53,7 @@ class Search {
   struct Line {
     std::vector<NodeRef> nodes;
     std::size_t distance = 0;
+    std::vector<NodeRef> failing = {};  // of the nodes, those that a failing claim is computed by
   };
   const Problem& plan() const { return image_.problem(); }
   const Node& node(NodeRef ref) const;

@@ -20,8 +20,16 @@ using Instance = std::pair<Rank, std::int32_t>;        // rank and microbatch
 
 class Cut {
  public:
-  Cut(const Image& image, const Problem& plan, EntryId entry, std::size_t mostNodes, bool ordered)
-      : from_(plan), mesh_(plan.plan.mesh), entry_(entry), mostNodes_(mostNodes) {
+  // `inside`: only lineage that comes before the entry; otherwise other lineage as well, but for
+  // what speaks of these local tensors.
+  Cut(const Image& image, const Problem& plan, EntryId entry, std::size_t mostNodes,
+      const std::set<ProgramTensor>* inside)
+      : from_(plan),
+        mesh_(plan.plan.mesh),
+        entry_(entry),
+        mostNodes_(mostNodes),
+        inside_(inside),
+        late_(plan.plan.lineage.size(), 0) {
     for (const Program& program : plan.plan.programs) {
       byName_.emplace_back();
       producers_.emplace_back(program.graph.tensors.size());
@@ -43,9 +51,8 @@ class Cut {
     const auto& lineage = plan.plan.lineage;
     for (const EntryId e : firstIds<EntryId>(lineage.size())) {
       if (e == entry) continue;
-      if (lineage[e].role != Role::kInput && !image.before(e, entry) &&
-          (ordered || lineage[e].tensor == lineage[entry].tensor))
-        continue;
+      late_[e] = lineage[e].role != Role::kInput && !image.before(e, entry);
+      if (late_[e] && (!inside || lineage[e].tensor == lineage[entry].tensor)) continue;
       for (std::size_t s = 0; s < lineage[e].shards.size(); ++s)
         for (const Part& part : lineage[e].shards[s].parts)
           mentions_[part.local].push_back({e, static_cast<std::int32_t>(s)});
@@ -56,6 +63,16 @@ class Cut {
     while (!walk()) {
     }
     return build();
+  }
+
+  // What nodes of the slice compute. To be called after run().
+  std::set<ProgramTensor> computed() const {
+    std::set<ProgramTensor> result;
+    for (const ProgramTensor& f : needed_) {
+      const auto it = given_.find(f);
+      if (it == given_.end() || it->second.size() < instances(f)) result.insert(f);
+    }
+    return result;
   }
 
  private:
@@ -105,6 +122,10 @@ class Cut {
         if (isSum != sums || chosen_.contains(place) || banned_.contains(place)) continue;
         const auto more = covers(place);
         if (!more.contains(f)) continue;
+        if (late_[place.first] && std::any_of(more.begin(), more.end(), [&](const auto& of) {
+              return inside_->contains(of.first);
+            }))
+          continue;
         bool overlaps = false;
         for (const auto& [tensor, set] : more)
           for (const Instance& i : set) overlaps = overlaps || given_[tensor].contains(i);
@@ -282,6 +303,8 @@ class Cut {
   const MeshView mesh_;
   const std::int32_t entry_;
   const std::size_t mostNodes_;
+  const std::set<ProgramTensor>* inside_;
+  std::vector<char> late_;  // by entry: it comes after the claim
   std::vector<std::map<NameId, TensorId>> byName_;
   std::vector<std::vector<std::vector<NodeId>>> producers_;
   std::map<NameId, std::vector<NodeRef>> byComm_;
@@ -304,7 +327,14 @@ std::size_t Slice::nodes() const {
 
 Slice SliceCutter::cut(const Problem& plan, EntryId entry, std::size_t mostNodes,
                        bool ordered) const {
-  return Cut(image_, plan, entry, mostNodes, ordered).run();
+  if (ordered) {
+    Cut cut(image_, plan, entry, mostNodes, nullptr);
+    Slice slice = cut.run();
+    if (&plan == &image_.problem()) computed_.try_emplace(entry, cut.computed());
+    return slice;
+  }
+  if (!computed_.contains(entry)) this->cut(image_.problem(), entry, mostNodes, true);
+  return Cut(image_, plan, entry, mostNodes, &computed_.at(entry)).run();
 }
 
 }  // namespace shardproof::diagnose

@@ -6,7 +6,10 @@
 // taken, and a changed plan can be cut again in no time.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "diagnose/image.h"
@@ -28,11 +31,15 @@ class SliceCutter {
   explicit SliceCutter(const Image& image) : image_(image) {}
   // `plan`: the image's, or a changed one with the same lineage. `ordered`: only lineage that comes
   // before the entry; otherwise also what a change may put before it, but nothing else about the
-  // same tensor. Throws Unsupported when more than `mostNodes` would be in it.
+  // same tensor, nor about what the ordered slice of the image's plan computes: there is the
+  // mistake, and lineage of later tensors that speaks of it (copies share their local tensors)
+  // would hide it. Throws Unsupported when more than `mostNodes` would be in it.
   Slice cut(const Problem& plan, EntryId entry, std::size_t mostNodes, bool ordered) const;
 
  private:
+  using ProgramTensor = std::pair<ProgramId, TensorId>;
   const Image& image_;
+  mutable std::map<EntryId, std::set<ProgramTensor>> computed_;  // by ordered slices
 };
 
 }  // namespace shardproof::diagnose

@@ -19,11 +19,15 @@ namespace shardproof::diagnose {
 
 namespace {
 
-std::optional<NodeRef> refOf(const NodePlace& place) {
+// Of several programs that stand for one of the file, the first.
+std::optional<NodeRef> refOf(const Plan& plan, const NodePlace& place) {
   NodeRef ref;
   if (!place.inPlan || std::sscanf(place.pointer.c_str(), "/programs/%d/nodes/%d",
                                    &ref.program.value, &ref.node.value) != 2)
     return std::nullopt;
+  const auto made = std::find_if(plan.programs.begin(), plan.programs.end(),
+                                 [&](const Program& p) { return p.inFile == ref.program; });
+  if (made != plan.programs.end()) ref.program = ProgramId(made - plan.programs.begin());
   return ref;
 }
 
@@ -150,7 +154,7 @@ class Structure {
  private:
   NameId commOf(const Defect& defect) const {
     if (defect.nodes.empty()) return {};
-    const auto ref = refOf(defect.nodes.front());
+    const auto ref = refOf(problem_.plan, defect.nodes.front());
     if (!ref) return {};
     const Program& program = problem_.plan.programs[ref->program];
     const std::int32_t c = program.graph.nodes[ref->node].communication;
@@ -219,7 +223,7 @@ class Structure {
   void tags(Cause& cause, const Defect& defect) {
     std::set<NameId> comms;
     for (const NodePlace& place : defect.nodes) {
-      const auto ref = refOf(place);
+      const auto ref = refOf(problem_.plan, place);
       if (!ref) continue;
       const Program& program = problem_.plan.programs[ref->program];
       const std::int32_t c = program.graph.nodes[ref->node].communication;

@@ -129,7 +129,7 @@ std::string resultName(const Problem& full, const Edit& edit) {
 
 NodePlace placeOf(const Problem& full, NodeRef ref) {
   NodePlace place;
-  place.pointer = Plan::nodePointer(ref.program, ref.node);
+  place.pointer = full.plan.nodePointer(ref.program, ref.node);
   place.op = opOf(full, ref);
   if (nodeOf(full, ref).location) place.location = full.names.text(nodeOf(full, ref).location);
   return place;

@@ -31,12 +31,12 @@ class PageData {
     return axes;
   }
 
-  Json model() const {
+  Json model() {
     return {{"tensors", tensors(problem_.model.graph)},
             {"nodes", nodes(problem_.model.graph, nullptr)}};
   }
 
-  Json programs() const {
+  Json programs() {
     Json list = Json::array();
     for (const Program& program : problem_.plan.programs)
       list.push_back({{"at", coordinates(program.at)},
@@ -45,12 +45,8 @@ class PageData {
     return list;
   }
 
-  Json attributes() const {
-    Json list = Json::array();
-    for (std::size_t i = 0; i < problem_.attributes.size(); ++i)
-      list.push_back(problem_.attributes.canonicalText(AttributesId(static_cast<std::int64_t>(i))));
-    return list;
-  }
+  // After model() and programs(), whose nodes have places in this list.
+  const Json& attributes() const { return attributes_; }
 
   // Of each entry: tensor, role, text, and local tensors by program and place.
   Json lineage() {
@@ -99,7 +95,7 @@ class PageData {
   }
 
   // Operator, operands, results, loc, attributes, microbatch, and of communication: comm, members.
-  Json nodes(const Graph& graph, const Program* program) const {
+  Json nodes(const Graph& graph, const Program* program) {
     Json list = Json::array();
     for (const Node& node : graph.nodes) {
       Json in = Json::array(), out = Json::array();
@@ -111,7 +107,7 @@ class PageData {
                   std::move(in),
                   std::move(out),
                   nameOf(node.location),
-                  node.attributes.valid() ? node.attributes.value : -1,
+                  attributesOf(program, node),
                   microbatchText(node.microbatch)};
       if (program && node.communication >= 0) {
         const CommunicationSpec& spec = program->communications[at(node.communication)];
@@ -188,7 +184,25 @@ class PageData {
     return text;
   }
 
+  // The place of the text in the list of attributes; -1: there are none.
+  Json attributesOf(const Program* program, const Node& node) {
+    if (!node.attributes.valid()) return -1;
+    std::string text = problem_.attributes.canonicalText(node.attributes);
+    if (node.steps >= 0) {
+      for (const auto& [axis, added] : program->steps.at(node.steps).step) {
+        AttributeTable one;
+        text +=
+            " + " + problem_.plan.mesh[axis].name + " x " + one.canonicalText(one.intern(added));
+      }
+    }
+    const auto [it, added] = placeOfAttributes_.emplace(std::move(text), attributes_.size());
+    if (added) attributes_.push_back(it->first);
+    return it->second;
+  }
+
   const Problem& problem_;
+  Json attributes_ = Json::array();
+  std::map<std::string, std::size_t> placeOfAttributes_;
   std::vector<std::unordered_map<std::int32_t, std::size_t>> index_;  // by program and name
 };
 

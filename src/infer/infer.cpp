@@ -11,6 +11,7 @@
 #include "interpret/interpret.h"
 #include "interpret/programs.h"
 #include "interpret/run.h"
+#include "ir/attribute_steps.h"
 #include "ir/clone.h"
 #include "shardproof/error.h"
 
@@ -58,10 +59,12 @@ double lineageDensity(const Problem& problem) {
   return all == 0 ? 1 : static_cast<double>(known) / static_cast<double>(all);
 }
 
-Inferred inferLineage(const Problem& problem, const InferOptions& options) {
+Inferred inferLineage(const Problem& given, const InferOptions& options) {
   const auto start = Clock::now();
   Inferred result;
   try {
+    const ir::FixedAttributes fixed(given);
+    const Problem& problem = fixed.problem();
     const Shrunk image = imageOf(problem, options.seconds / 2);
     interpret::Limits limits;
     limits.maxBytes = static_cast<std::int64_t>(options.memoryMegabytes) << 20;
@@ -76,7 +79,7 @@ Inferred inferLineage(const Problem& problem, const InferOptions& options) {
       result.doubtful.push_back(image.problem ? image.entryOf[e] : e);
     std::vector<LineageEntry> entries = infer::chosenLineage(problem, lift, found);
     if (!entries.empty()) {
-      result.problem = cloneProblem(problem);
+      result.problem = cloneProblem(given);
       result.count = entries.size();
       addInferred(*result.problem, std::move(entries));
     } else {

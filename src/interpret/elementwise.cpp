@@ -107,12 +107,23 @@ void mulBackward(Call<T>& c) {
     c.out[1] = summedTo(c, broadcastMap(c, g, c.operand(1), product), c.operand(2).shape);
 }
 
+// In the field a division is many multiplications, so the number is inverted once; real numbers are
+// rounded once, by a division each.
+template <class T>
+Value<T> dividedBy(Call<T>& c, const Value<T>& x, T number) {
+  if constexpr (std::is_floating_point_v<T>) {
+    return mapped(c, x, [=](T a) { return divide(a, number); });
+  } else {
+    return mapped(c, x, [inverse = divide(T(1), number)](T a) { return a * inverse; });
+  }
+}
+
 template <class T>
 void div(Call<T>& c) {
   const Second<T> y(c, 1);
   if (y.given)
     c.out[0] = broadcastMap(c, c.real(0), c.real(1), [](T a, T b) { return divide(a, b); });
-  else c.out[0] = mapped(c, c.real(0), [k = y.number](T a) { return divide(a, k); });
+  else c.out[0] = dividedBy(c, c.real(0), y.number);
 }
 
 template <class T>
@@ -124,7 +135,7 @@ void divBackward(Call<T>& c) {
       c.out[0] =
           summedTo(c, broadcastMap(c, g, c.operand(2), [](T a, T b) { return divide(a, b); }),
                    c.operand(1).shape);
-    else c.out[0] = mapped(c, g, [k = y.number](T a) { return divide(a, k); });
+    else c.out[0] = dividedBy(c, g, y.number);
   }
   if (c.wants(1)) {  // -g x / y^2
     const Value<T> ratio =

@@ -73,6 +73,9 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 Programs::Programs(const Problem& problem) : problem_(problem), mesh_(problem.plan) {
   const Plan& plan = problem.plan;
+  if (std::any_of(plan.programs.begin(), plan.programs.end(),
+                  [](const Program& program) { return !program.steps.empty(); }))
+    throw std::logic_error("a plan is executed whose attributes move with coordinates");
   programOf_.assign(at(mesh_.ranks()), ProgramId());
   for (std::size_t p = 0; p < plan.programs.size(); ++p) {
     for (const Rank r : firstIds<Rank>(mesh_.ranks()))
@@ -131,8 +134,8 @@ std::string Programs::place(Rank rank, std::int32_t instance) const {
   const std::string op = spec != nullptr
                              ? nameOf(spec->kind)
                              : ops::Registry::instance().at(node(rank, instance).op).name;
-  return Plan::nodePointer(programOf(rank), NodeId(i.node)) + " (" + op + ") on " + rankText(rank) +
-         (i.microbatch >= 0 ? ", microbatch " + std::to_string(i.microbatch) : "");
+  return problem_.plan.nodePointer(programOf(rank), NodeId(i.node)) + " (" + op + ") on " +
+         rankText(rank) + (i.microbatch >= 0 ? ", microbatch " + std::to_string(i.microbatch) : "");
 }
 
 void Programs::layOut(ProgramId p) {
@@ -166,8 +169,8 @@ void Programs::layOut(ProgramId p) {
       if (t < 0) continue;
       const Tensor& tensor = graph.tensors[t];
       std::int32_t& producer = producers[slotOf(layout, graph, t, instance.microbatch)];
-      const std::string what = Plan::nodePointer(p, NodeId(instance.node)) + ": local tensor '" +
-                               problem_.names.text(tensor.name) + "' ";
+      const std::string what = problem_.plan.nodePointer(p, NodeId(instance.node)) +
+                               ": local tensor '" + problem_.names.text(tensor.name) + "' ";
       if (tensor.kind != TensorKind::kProduced)
         throw CannotRun(what + "is produced, although it is an input, a parameter or a constant");
       if (producer >= 0)
@@ -243,7 +246,7 @@ void Programs::checkReads(ProgramId p, const std::vector<std::int32_t>& producer
                              o.microbatch.isOne() ? o.microbatch.number() : reader.microbatch)];
         const auto fail = [&](const std::string& why) {
           throw CannotRun(
-              Plan::nodePointer(p, NodeId(n)) + ": reads local tensor '" +
+              problem_.plan.nodePointer(p, NodeId(n)) + ": reads local tensor '" +
               problem_.names.text(graph.tensors[o.tensor].name) + "'" +
               (o.microbatch.isOne()     ? " of microbatch " + std::to_string(o.microbatch.number())
                : reader.microbatch >= 0 ? " of microbatch " + std::to_string(reader.microbatch)
@@ -255,7 +258,7 @@ void Programs::checkReads(ProgramId p, const std::vector<std::int32_t>& producer
         const bool oneList = program.issueOrder || made.microbatch < 0 || reader.microbatch < 0 ||
                              made.microbatch == reader.microbatch;
         if (oneList && made.node >= static_cast<std::int32_t>(n))
-          fail("is produced only later, by " + Plan::nodePointer(p, NodeId(made.node)));
+          fail("is produced only later, by " + problem_.plan.nodePointer(p, NodeId(made.node)));
       }
     }
   }
@@ -324,8 +327,8 @@ void Programs::meet() {
           throw CannotRun(
               place(rank, instance) + ": joins communication '" + problem_.names.text(spec->comm) +
               "' twice, also by " +
-              Plan::nodePointer(programOf(rank),
-                                NodeId(own.instances[rendezvous.members[g].instance].node)));
+              problem_.plan.nodePointer(
+                  programOf(rank), NodeId(own.instances[rendezvous.members[g].instance].node)));
         rendezvous.members[g].instance = instance;
       }
       rendezvousOf_[firstInstance_[rank] + instance] = it->second;

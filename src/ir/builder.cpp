@@ -74,6 +74,17 @@ NodeId GraphBuilder::add(Node node, const TensorNames& in, const TensorNames& ou
   node.attributes = problem_->attributes.intern(options.attributes);
   if (!options.location.empty()) node.location = problem_->names.intern(options.location);
   node.microbatch = options.microbatch;
+  if (!options.step.empty()) {
+    if (!program_.valid() || node.communication >= 0)
+      throw std::invalid_argument("a step of " +
+                                  std::string(program_.valid() ? "a communication" : "the model") +
+                                  ", expected one only of an operator of a plan");
+    auto& steps =
+        g.steps.emplace_back(NodeId(g.nodes.size()), std::vector<std::pair<NameId, Attributes>>())
+            .second;
+    for (const auto& [axis, added] : options.step)
+      steps.emplace_back(problem_->names.intern(axis), added);
+  }
   g.nodes.push_back(node);
   return NodeId(static_cast<std::int64_t>(g.nodes.size()) - 1);
 }

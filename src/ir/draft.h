@@ -23,12 +23,14 @@ struct GraphDraft {
   std::vector<std::shared_ptr<const ConstantValue>> constants;
   // Tensors that are the numbers of another (KnownInput::kNumberOf), and which.
   std::vector<std::pair<std::int32_t, NameId>> numbersOf;
+  // Of nodes whose attributes move with coordinates: what each axis adds.
+  std::vector<std::pair<NodeId, std::vector<std::pair<NameId, Attributes>>>> steps;
 };
 
 struct ModelDraft {
   std::string file, name, sha256;
   GraphDraft graph;
-  std::vector<NameId> outputs;
+  std::vector<NameId> outputs, arguments;
 };
 
 struct CommunicationDraft {

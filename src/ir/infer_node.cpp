@@ -6,6 +6,11 @@ namespace shardproof::ir {
 
 std::vector<ops::TensorInfo> inferNode(const AttributeTable& attributes, const Graph& graph,
                                        const Node& node) {
+  return inferNode(attributes, graph, node, node.attributes);
+}
+
+std::vector<ops::TensorInfo> inferNode(const AttributeTable& attributes, const Graph& graph,
+                                       const Node& node, AttributesId of) {
   const auto in = graph.in(node);
   std::vector<ops::TensorInfo> infos(in.size());
   std::vector<const ops::TensorInfo*> operands(in.size(), nullptr);
@@ -15,8 +20,7 @@ std::vector<ops::TensorInfo> inferNode(const AttributeTable& attributes, const G
     infos[i] = {t.shape, t.element};
     operands[i] = &infos[i];
   }
-  return ops::Registry::instance().at(node.op).infer(
-      {attributes.at(node.attributes), operands, node.outCount});
+  return ops::Registry::instance().at(node.op).infer({attributes.at(of), operands, node.outCount});
 }
 
 }  // namespace shardproof::ir

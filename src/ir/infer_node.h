@@ -12,5 +12,8 @@ namespace shardproof::ir {
 // ShapeError, Unsupported, std::invalid_argument.
 std::vector<ops::TensorInfo> inferNode(const AttributeTable& attributes, const Graph& graph,
                                        const Node& node);
+// With these attributes in the place of Node::attributes.
+std::vector<ops::TensorInfo> inferNode(const AttributeTable& attributes, const Graph& graph,
+                                       const Node& node, AttributesId of);
 
 }  // namespace shardproof::ir

@@ -6,7 +6,9 @@
 #include <string_view>
 #include <utility>
 
+#include "ir/attribute_steps.h"
 #include "ir/error_list.h"
+#include "ir/node_error.h"
 #include "ir/tensor_index.h"
 #include "ops/collectives.h"
 #include "shardproof/error.h"
@@ -199,6 +201,11 @@ class Resolver {
         out.outputs.push_back(
             find(model_.outputs[i], [&] { return "/outputs/" + std::to_string(i); }));
       });
+    for (std::size_t i = 0; i < model_.arguments.size(); ++i)
+      errors_.attempt([&] {
+        out.arguments.push_back(
+            find(model_.arguments[i], [&] { return "/arguments/" + std::to_string(i); }));
+      });
     for (const TensorId t : firstIds<TensorId>(out.graph.tensors.size())) {
       const NameId parameter = out.graph.tensors[t].gradientOf;
       if (!parameter.valid()) continue;
@@ -235,12 +242,13 @@ class Resolver {
     Program& out = problem_->plan.programs[p];
     const std::string& file = problem_->plan.file;
     const std::string owner = "/programs/" + std::to_string(p);
-    const auto nodePlace = [p](std::size_t n) {
-      return Plan::nodePointer(ProgramId(p), NodeId(n));
+    const auto nodePlace = [&](std::size_t n) {
+      return problem_->plan.nodePointer(ProgramId(p), NodeId(n));
     };
     out.issueOrder = draft.issueOrder;
     out.at = axes.resolve(draft.at, [&] { return owner + "/at"; });
     const TensorIndex index = indexOf(draft.graph, file, owner);
+    auto steps = std::move(draft.graph.steps);
     out.graph = resolveGraph(
         std::move(draft.graph), errors_,
         [&](std::size_t n, std::uint32_t i, NameId name) {
@@ -276,6 +284,44 @@ class Resolver {
             axes, std::exchange(draft.communications[c], {}), [&] { return nodePlace(n); });
         countFromTheFront(out.graph, node, out.communications[c]);
       });
+    }
+    for (auto& [n, step] : steps)
+      errors_.attempt(
+          [&, n = n, &named = step] { resolveSteps(axes, out, n, named, nodePlace(n)); });
+  }
+
+  void resolveSteps(const AxisIndex& axes, Program& program, NodeId n,
+                    std::vector<std::pair<NameId, Attributes>>& named, const std::string& pointer) {
+    Node& node = program.graph.nodes[n];
+    const auto fail = [&](const std::string& field, const std::string& message) {
+      failAtNode(problem_->plan.file, pointer + "/step" + field, problem_->names, node, message);
+    };
+    std::vector<std::pair<std::int32_t, Attributes>> step;
+    for (auto& [name, by] : named) {
+      const std::string field = "/" + escapePointer(text(name));
+      const std::int32_t axis = axes.find(name, [&] { return pointer + "/step" + field; });
+      if (std::any_of(step.begin(), step.end(), [&](const auto& s) { return s.first == axis; }))
+        fail(field, "found the axis twice, expected it once");
+      try {
+        Attributes first = problem_->attributes.at(node.attributes);
+        addSteps(first, by, 0);
+      } catch (const std::invalid_argument& error) {
+        fail(field, error.what());
+      }
+      step.emplace_back(axis, std::move(by));
+    }
+    try {
+      AttributeSteps made =
+          takeSteps(problem_->plan, program, node, std::move(step), problem_->attributes);
+      if (made.step.empty()) return;
+      attributeSets_ += made.sets.size();
+      if (attributeSets_ > kMostAttributeSets)
+        fail("", "the attributes of all nodes that move have more than " +
+                     std::to_string(kMostAttributeSets) + " values, which is the limit");
+      node.steps = static_cast<std::int32_t>(program.steps.size());
+      program.steps.push_back(std::move(made));
+    } catch (const std::invalid_argument& error) {
+      fail("", error.what());
     }
   }
 
@@ -378,6 +424,7 @@ class Resolver {
   ModelDraft model_;
   PlanDraft plan_;
   TensorIndex logical_;
+  std::size_t attributeSets_ = 0;  // of nodes whose attributes move
   ErrorList errors_;
 };
 

@@ -86,10 +86,11 @@ class LineageValidator {
     }
     for (std::size_t d = 0; d < shard.box.size(); ++d) {
       const auto [low, high] = shard.box[d];
-      if (low < high) continue;
-      fail(shardPointer() + "/box/" + std::to_string(d),
-           "found the empty range [" + std::to_string(low) + ", " + std::to_string(high) +
-               "), expected at least one element");
+      const std::string found = "range [" + std::to_string(low) + ", " + std::to_string(high) + ")";
+      const std::string where = shardPointer() + "/box/" + std::to_string(d);
+      // The coordinates that are all 0 take no step. From here on no extent can overflow.
+      if (low < 0) fail(where, "found the " + found + ", expected one that begins at 0 or above");
+      if (low >= high) fail(where, "found the empty " + found + ", expected at least one element");
     }
     checkParts(shard);
     PerMicrobatch perMicrobatch;
@@ -164,7 +165,7 @@ class LineageValidator {
   static std::string mendOfBox(const Shape& extent, const Shape& shape) {
     bool closed = extent.size() == shape.size();
     for (std::size_t d = 0; closed && d < extent.size(); ++d)
-      closed = extent[d] == shape[d] || extent[d] + 1 == shape[d];
+      closed = extent[d] == shape[d] || extent[d] == shape[d] - 1;
     return closed ? ": a `box` is half-open, its second number is the one after the last" : "";
   }
 

@@ -169,6 +169,10 @@ class ModelValidator {
       if (tensor(TensorId(output)).kind == TensorKind::kProduced && producer(TensorId(output)) < 0)
         fail(pointer, "output " + quoted(TensorId(output)) + " is produced by no node");
     }
+    for (std::size_t i = 0; i < model_.arguments.size(); ++i)
+      if (!seen[model_.arguments[i].index()])
+        fail("/arguments/" + std::to_string(i),
+             "found " + quoted(model_.arguments[i]) + ", expected one of \"outputs\"");
   }
 
   const Model& model_;

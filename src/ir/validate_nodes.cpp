@@ -40,7 +40,11 @@ class NodeValidator {
         failAtNode(file, owner + "/nodes/" + std::to_string(n), problem_.names, node, message);
       };
       errors_.attempt([&] {
-        if (node.communication < 0) return checkOperator(node, fail);
+        if (node.communication < 0) {
+          checkOperator(node, node.attributes, fail);
+          if (node.steps >= 0) checkSteps(*program, node, fail);
+          return;
+        }
         if (program == nullptr)
           fail("found a communication in the model, expected it only in a plan");
         checkCommunication(*program, node, fail);
@@ -87,17 +91,28 @@ class NodeValidator {
   }
 
   template <class Fail>
-  void checkOperator(const Node& node, Fail fail) {
+  void checkSteps(const Program& program, const Node& node, Fail fail) {
+    const std::string& op = ops::Registry::instance().at(node.op).name;
+    if (op == "dropout" || op == "dropout_backward")
+      fail("found a \"step\" of a " + op +
+           ", expected the same attributes on all ranks: which part "
+           "of a mask a rank draws follows from lineage");
+    for (const AttributesId set : program.steps.at(node.steps).sets) checkOperator(node, set, fail);
+  }
+
+  template <class Fail>
+  void checkOperator(const Node& node, AttributesId attributes, Fail fail) {
     if (!node.op.valid()) fail("found a node without an operator");
-    const std::array<std::int64_t, 4> key{node.op.value, node.attributes.value, node.inCount,
+    const std::array<std::int64_t, 4> key{node.op.value, attributes.value, node.inCount,
                                           node.outCount};
     if (valid_.contains(key)) return;
     const ops::OperatorInfo& info = ops::Registry::instance().at(node.op);
     try {
-      info.validate(problem_.attributes.at(node.attributes), node.inCount, node.outCount);
+      info.validate(problem_.attributes.at(attributes), node.inCount, node.outCount);
     } catch (const std::invalid_argument& error) {
       fail("operator \"" + info.name + "\": " + error.what() +
-           mendOf(info.name, node, error.what()));
+           mendOf(info.name, node, error.what()) +
+           (attributes == node.attributes ? "" : "; \"step\" leads there on some ranks"));
     }
     valid_.insert(key);
   }

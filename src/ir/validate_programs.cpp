@@ -42,7 +42,7 @@ class ProgramValidator {
 
  private:
   [[noreturn]] void fail(NodeId n, const std::string& field, const std::string& message) const {
-    failAtNode(plan_.file, Plan::nodePointer(ProgramId(number_), n) + field, names_,
+    failAtNode(plan_.file, plan_.nodePointer(ProgramId(number_), n) + field, names_,
                program_.graph.nodes[n], message);
   }
   const Tensor& tensor(TensorId t) const { return program_.graph.tensors[t]; }

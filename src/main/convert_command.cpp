@@ -64,6 +64,8 @@ void addConvertCommand(CLI::App& app, std::function<int()>& run) {
   command->add_flag("--exact-constants", arguments->options.exactConstants,
                     "Numbers as the texts have them, not as the simplest rational that rounds to "
                     "them");
+  command->add_flag("--strict", arguments->options.strict,
+                    "Refuse functions of which nothing is known (custom calls)");
   command->add_flag("--no-checkpoints", arguments->noCheckpoints,
                     "Lineage of parameters and results only");
   command->footer("docs/jax.md says which programs are understood.");

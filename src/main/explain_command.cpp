@@ -5,6 +5,7 @@
 #include <sstream>
 #include <string>
 
+#include "main/graphviz.h"
 #include "main/streams.h"
 #include "report/causes.h"
 #include "report/exit_codes.h"
@@ -43,8 +44,9 @@ int runExplain(const Arguments& arguments) {
     return kExitUsage;
   }
   std::ostringstream text;
-  if (arguments.format == "dot") {
+  if (arguments.format != "text") {
     explainDot(text, causes[arguments.cause > 0 ? arguments.cause - 1 : 0]);
+    if (arguments.format == "svg") text.str(svgOf(text.str()));
   } else {
     for (std::size_t i = 0; i < causes.size(); ++i) {
       if (arguments.cause > 0 && i + 1 != arguments.cause) continue;
@@ -65,11 +67,14 @@ void addExplainCommand(CLI::App& app, std::function<int()>& run) {
   command->add_option("report", arguments->report, "What verify --json wrote")
       ->required()
       ->type_name("REPORT");
-  command->add_option("--cause", arguments->cause, "One cause, from 1; 0: all (dot: the first)")
+  command
+      ->add_option("--cause", arguments->cause, "One cause, from 1; 0: all (dot, svg: the first)")
       ->capture_default_str()
       ->type_name("K");
-  command->add_option("--format", arguments->format, "text, or dot for graphviz")
-      ->check(CLI::IsMember({"text", "dot"}))
+  command
+      ->add_option("--format", arguments->format,
+                   "text, dot for graphviz, or svg as graphviz draws it")
+      ->check(CLI::IsMember({"text", "dot", "svg"}))
       ->capture_default_str();
   command->callback([arguments, &run] { run = [arguments] { return runExplain(*arguments); }; });
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "diagnose/diagnose.h"
+#include "ir/input_coverage.h"
 #include "main/report_options.h"
 #include "main/streams.h"
 #include "plan/plan_index.h"
@@ -57,6 +58,9 @@ int lintOne(const Arguments& arguments, const std::string& plan) {
       text << "  There is no lineage of role `checkpoint`: each output is one proof, which is "
               "slower "
               "and less often decided.\n";
+    for (const ir::InputGap& gap : ir::inputGaps(*problem))
+      if (!style.quiet)
+        text << "  " << asLine(gap.text, style) << " (/lineage/" << gap.entry << ")\n";
   } else {
     diagnosePlan(*problem, report, problem->plan.modelFile, {});
     text << "NOT EQUIVALENT: plan " << asName(plan, style) << " cannot run ("

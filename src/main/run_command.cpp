@@ -8,6 +8,7 @@
 #include "interpret/interpret.h"
 #include "interpret/npz.h"
 #include "interpret/report.h"
+#include "ir/attribute_steps.h"
 #include "main/interrupt.h"
 #include "main/streams.h"
 #include "main/validators.h"
@@ -67,12 +68,13 @@ int runRun(const Arguments& arguments) {
   options.checkpoints = !arguments.noCheckpoints;
   options.keep = !arguments.outputs.empty();
   options.cancel = &interrupted();
-  const interpret::Result result = interpret::execute(*problem, options);
+  const ir::FixedAttributes fixed(*problem);
+  const interpret::Result result = interpret::execute(fixed.problem(), options);
   std::ostringstream text;
-  interpret::writeText(text, *problem, result, options);
+  interpret::writeText(text, fixed.problem(), result, options);
   writeStandardOutput(text.str());
   if (!arguments.json.empty())
-    writeFileAtomically(arguments.json, interpret::jsonText(*problem, result, options));
+    writeFileAtomically(arguments.json, interpret::jsonText(fixed.problem(), result, options));
   if (!arguments.outputs.empty()) {
     if (result.model.empty())
       writeDiagnostic(arguments.outputs + ": not written: nothing was executed to the end");

@@ -17,6 +17,7 @@
 #include "cache/cache_file.h"
 #include "certificate/proof_log.h"
 #include "diagnose/diagnose.h"
+#include "ir/input_coverage.h"
 #include "main/interrupt.h"
 #include "main/progress.h"
 #include "main/report_options.h"
@@ -84,6 +85,9 @@ VerifiedFiles verifyPlan(const Arguments& arguments, const std::string& plan, Pr
     for (const std::string& assumption : done.assumptions)
       writeDiagnostic("assumed: " + assumption);
   done.report.assumptions = std::move(done.assumptions);
+  if (done.problem)
+    for (ir::InputGap& gap : ir::inputGaps(*done.problem))
+      done.report.warnings.push_back(std::move(gap.text));
   if (arguments.diagnoseSeconds > 0 && !done.report.interrupted && done.problem &&
       done.report.verdict != Verdict::kEquivalent) {
     progress.update(0, 1, "diagnosing");
@@ -371,9 +375,10 @@ void addVerifyCommand(CLI::App& app, std::function<int()>& run) {
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
   command
-      ->add_option("--diagnose", arguments->diagnoseSeconds,
-                   "Time for finding causes and mends of a plan that is not proved, in seconds; 0 "
-                   "or off: not at all")
+      ->add_option(
+          "--diagnose", arguments->diagnoseSeconds,
+          "Processor time for finding causes and mends of a plan that is not proved, in seconds; 0 "
+          "or off: not at all")
       ->transform(CLI::Transformer(std::map<std::string, std::string>{{"off", "0"}}))
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
@@ -405,6 +410,8 @@ void addVerifyCommand(CLI::App& app, std::function<int()>& run) {
   command->add_flag("--exact-constants", arguments->hlo.exactConstants,
                     "HLO programs: numbers as the texts have them, not as the simplest rational "
                     "that rounds to them");
+  command->add_flag("--strict", arguments->hlo.strict,
+                    "HLO programs: refuse functions of which nothing is known (custom calls)");
   command->footer(kExitCodesHelp);
   command->callback([arguments, &run] { run = [arguments] { return runVerify(*arguments); }; });
 }

@@ -40,6 +40,24 @@ Defect defectAt(const PlanIndex& planIndex, DefectKind kind, ProgramId program, 
   return defect;
 }
 
+// What the operator makes with these attributes and the graph does not declare; empty: nothing.
+std::string wrongResult(const Problem& problem, const Graph& graph, const Node& node,
+                        AttributesId attributes) {
+  const ops::OperatorInfo& op = ops::Registry::instance().at(node.op);
+  const auto results = ir::inferNode(problem.attributes, graph, node, attributes);
+  const auto out = graph.out(node);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    if (out[i] < 0) continue;
+    const Tensor& t = graph.tensors[out[i]];
+    if (!fitsDeclared(results[i].shape, t.shape, op.scalarMayBeOne))
+      return "result '" + problem.names.text(t.name) + "' is declared with shape " +
+             ops::toText(t.shape) + ", but the operator produces " + ops::toText(results[i].shape);
+    if (t.element != results[i].element)
+      return "result '" + problem.names.text(t.name) + kOtherElement;
+  }
+  return "";
+}
+
 }  // namespace
 
 void checkPlanShapes(const PlanIndex& planIndex, std::vector<Defect>& defects) {
@@ -73,19 +91,12 @@ void checkPlanShapes(const PlanIndex& planIndex, std::vector<Defect>& defects) {
           }
           continue;
         }
-        const ops::OperatorInfo& op = ops::Registry::instance().at(node.op);
-        const auto results = ir::inferNode(problem.attributes, graph, node);
-        for (std::size_t i = 0; i < out.size(); ++i) {
-          if (out[i] < 0) continue;
-          const Tensor& t = graph.tensors[out[i]];
-          if (!fitsDeclared(results[i].shape, t.shape, op.scalarMayBeOne)) {
-            report("result '" + problem.names.text(t.name) + "' is declared with shape " +
-                   ops::toText(t.shape) + ", but the operator produces " +
-                   ops::toText(results[i].shape));
-          } else if (t.element != results[i].element) {
-            report("result '" + problem.names.text(t.name) + kOtherElement);
-          }
+        std::string wrong = wrongResult(problem, graph, node, node.attributes);
+        if (node.steps >= 0) {
+          for (const AttributesId set : program.steps.at(node.steps).sets)
+            if (wrong.empty()) wrong = wrongResult(problem, graph, node, set);
         }
+        if (!wrong.empty()) report(wrong);
       } catch (const ShapeError& error) {
         report(error.what());
       } catch (const Unsupported&) {  // not a defect: the stages that need this operator are
@@ -109,7 +120,7 @@ void checkAssignments(const PlanIndex& planIndex, std::vector<Defect>& defects) 
         Defect defect =
             defectAt(planIndex, DefectKind::kDoubleAssignment, pi, b.node,
                      "local tensor '" + problem.names.text(tensor.name) + "' is produced twice" +
-                         when + "; the first producer is " + Plan::nodePointer(pi, a.node));
+                         when + "; the first producer is " + problem.plan.nodePointer(pi, a.node));
         defect.nodes.push_back(planIndex.place(pi, a.node));
         defect.tensor = problem.names.text(tensor.name);
         defects.push_back(std::move(defect));
@@ -224,8 +235,9 @@ void checkAssignments(const PlanIndex& planIndex, std::vector<Defect>& defects) 
                                producer->microbatch.isNone() || !node.microbatch.isOne() ||
                                (producer->microbatch.isEach() && m == node.microbatch);
           if (ordered && producer->node >= static_cast<std::int32_t>(n)) {
-            unproduced("which is produced only later, by " + Plan::nodePointer(pi, producer->node),
-                       producer);
+            unproduced(
+                "which is produced only later, by " + problem.plan.nodePointer(pi, producer->node),
+                producer);
             break;
           }
         }

@@ -289,7 +289,7 @@ class Instances {
     const ProgramId p = planIndex_.programOf(instance.rank);
     const Program& program = programAt(planIndex_, p);
     const Node& node = program.graph.nodes[instance.node];
-    std::string text = Plan::nodePointer(p, instance.node) + " (" + planIndex_.opName(p, node);
+    std::string text = plan_.nodePointer(p, instance.node) + " (" + planIndex_.opName(p, node);
     if (node.communication >= 0)
       text += " '" +
               planIndex_.problem().names.text(program.communications[node.communication].comm) +

@@ -382,7 +382,7 @@ std::string PlanIndex::opName(ProgramId program, const Node& node) const {
 NodePlace PlanIndex::place(ProgramId program, NodeId node) const {
   const Node& n = problem_.plan.programs[program].graph.nodes[node];
   NodePlace place;
-  place.pointer = Plan::nodePointer(program, node);
+  place.pointer = problem_.plan.nodePointer(program, node);
   place.op = opName(program, n);
   if (n.location) place.location = problem_.names.text(n.location);
   return place;

@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "ir/attribute_steps.h"
 #include "plan/mesh.h"
 #include "plan/spmd_graph.h"
 #include "plan/symmetry_classes.h"
@@ -89,7 +90,7 @@ class PlanIndex {
   const SymmetryClasses& symmetry() const { return symmetry_; }
   // True when the program's `at`, or a group, root or peer of its communications, names a
   // coordinate of this axis. A program that does not runs on all coordinates of the axis or on
-  // none, and does the same on all of them.
+  // none, and does the same on all of them but for attributes that move (AttributeSteps).
   bool names(ProgramId program, std::int32_t axis) const {
     return programNames_[static_cast<std::size_t>(program) *
                              static_cast<std::size_t>(mesh_.axes()) +
@@ -102,6 +103,12 @@ class PlanIndex {
   // Operator instances the plan stands for (program nodes times free ranks and microbatches).
   double operatorInstances() const;
   const SpmdGraph& spmdGraph() const { return spmdGraph_; }
+  // The attributes of a node's instance.
+  AttributesId attributesOf(ProgramId program, const Node& node, Rank rank) const {
+    const Plan& plan = problem_.plan;
+    return ir::attributesAt(plan, plan.programs[program], node,
+                            [&](std::int32_t axis) { return mesh_.coordinate(rank, axis); });
+  }
   NodePlace place(ProgramId program, NodeId node) const;
   std::string opName(ProgramId program, const Node& node) const;
 

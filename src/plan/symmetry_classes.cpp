@@ -16,8 +16,9 @@ bool same(const Tensor& a, const Tensor& b) {
 }
 bool same(const Node& a, const Node& b) {
   return std::tie(a.op, a.firstIn, a.inCount, a.firstOut, a.outCount, a.attributes, a.microbatch,
-                  a.communication) == std::tie(b.op, b.firstIn, b.inCount, b.firstOut, b.outCount,
-                                               b.attributes, b.microbatch, b.communication);
+                  a.communication, a.steps) == std::tie(b.op, b.firstIn, b.inCount, b.firstOut,
+                                                        b.outCount, b.attributes, b.microbatch,
+                                                        b.communication, b.steps);
 }
 bool same(const Operand& a, const Operand& b) {
   return a.tensor == b.tensor && a.microbatch == b.microbatch;
@@ -41,7 +42,7 @@ bool sameContent(const Program& a, const Program& b) {
   return a.issueOrder == b.issueOrder && a.graph.results == b.graph.results &&
          same(a.graph.nodes, b.graph.nodes) && same(a.graph.operands, b.graph.operands) &&
          same(a.graph.tensors, b.graph.tensors) && same(a.graph.constants, b.graph.constants) &&
-         same(a.communications, b.communications);
+         same(a.communications, b.communications) && a.steps == b.steps;
 }
 
 }  // namespace

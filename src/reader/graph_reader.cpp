@@ -266,15 +266,19 @@ void GraphReader::readNode(const Value& value) {
     communications_->push_back(readCommunication(communication, value, names_));
   }
   readOperands(value, node);
-  node.attributes = attributes_.intern(readAttributes(value));
+  if (const auto attributes = value.find("attrs"))
+    node.attributes = attributes_.intern(readAttributes(*attributes));
+  else node.attributes = attributes_.intern({});
   if (const auto location = value.find("loc")) node.location = names_.intern(location->string());
   if (const auto microbatch = value.find("mb")) node.microbatch = readMicrobatch(*microbatch);
+  if (const auto steps = value.find("step"); steps && node.communication < 0)
+    graph_->steps.emplace_back(NodeId(graph_->nodes.size()), readSteps(*steps));
   graph_->nodes.push_back(node);
 }
 
 void GraphReader::readOperator(std::string_view op, const Value& value, Node& node) {
   static const Fields kModelFields{"op", "in", "out", "attrs", "loc"};
-  static const Fields kProgramFields{"op", "in", "out", "attrs", "loc", "mb"};
+  static const Fields kProgramFields{"op", "in", "out", "attrs", "step", "loc", "mb"};
   node.op = ops::Registry::instance().find(op);
   if (!node.op.valid()) value.require("op").fail(unknownOperator(op));
   value.expectFields(source_ == Source::kModel ? kModelFields : kProgramFields);
@@ -312,12 +316,17 @@ void GraphReader::readOperands(const Value& value, Node& node) {
   }
 }
 
-Attributes GraphReader::readAttributes(const Value& node) const {
+Attributes GraphReader::readAttributes(const Value& attributes) {
   Attributes out;
-  const auto attributes = node.find("attrs");
-  if (!attributes) return out;
-  for (const Value a : attributes->expectObject())
+  for (const Value a : attributes.expectObject())
     out.emplace(std::string(a.key()), readAttribute(a));
+  return out;
+}
+
+std::vector<std::pair<NameId, Attributes>> GraphReader::readSteps(const Value& steps) const {
+  std::vector<std::pair<NameId, Attributes>> out;
+  for (const Value step : steps.expectObject())
+    out.emplace_back(names_.intern(step.key()), readAttributes(step));
   return out;
 }
 

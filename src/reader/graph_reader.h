@@ -23,7 +23,8 @@ class GraphReader {
   void readNode(const Value& value);
 
  private:
-  Attributes readAttributes(const Value& node) const;
+  static Attributes readAttributes(const Value& attributes);
+  std::vector<std::pair<NameId, Attributes>> readSteps(const Value& steps) const;
   void readOperator(std::string_view op, const Value& value, Node& node);
   void readOperands(const Value& value, Node& node);
 

@@ -62,6 +62,9 @@ class ModelClient : public StreamClient {
       outputsSeen_ = true;
       for (const Value output : v.expectArray())
         problem_.model.outputs.push_back(problem_.names.intern(output.name()));
+    } else if (key == "arguments") {
+      for (const Value argument : v.expectArray())
+        problem_.model.arguments.push_back(problem_.names.intern(argument.name()));
     } else if (key == "tensors") {
       tensorsSeen_ = true;
       v.expectObject();
@@ -71,9 +74,9 @@ class ModelClient : public StreamClient {
     } else {
       v.fail("unknown field \"" + std::string(key) +
              "\", expected only \"format\", \"version\", \"name\", \"source\", \"tensors\", "
-             "\"nodes\" and \"outputs\"" +
-             ir::mendOfField(
-                 key, {"format", "version", "name", "source", "tensors", "nodes", "outputs"}));
+             "\"nodes\", \"outputs\" and \"arguments\"" +
+             ir::mendOfField(key, {"format", "version", "name", "source", "tensors", "nodes",
+                                   "outputs", "arguments"}));
     }
   }
 

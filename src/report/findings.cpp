@@ -93,6 +93,8 @@ std::vector<Finding> findingsOf(const PlanResult& result) {
   }
   if (report.verdict == Verdict::kUndecided && report.stages.empty())
     findings.push_back({Finding::Level::kWarning, "undecided", report.reason, report.plan, "", ""});
+  for (const std::string& warning : report.warnings)
+    findings.push_back({Finding::Level::kWarning, "input-gap", warning, report.plan, "", ""});
   // Of a plan that is wrong, what is undecided is a consequence.
   if (!wrong) addStages(findings, report);
   return findings;

@@ -154,6 +154,7 @@ Json toJson(const Report& report, int exitCode) {
           {"defects", std::move(defects)},
           {"suspects", std::move(suspects)},
           {"assumptions", report.assumptions},
+          {"warnings", report.warnings},
           {"inference", report.inference ? toJson(*report.inference) : Json(nullptr)},
           {"statistics", toJson(report.statistics)}};
 }

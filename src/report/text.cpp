@@ -167,11 +167,18 @@ void writeStatistics(std::ostream& out, const Statistics& statistics) {
   }
 }
 
+void writeWarnings(std::ostream& out, const std::vector<std::string>& warnings,
+                   const TextStyle& style) {
+  for (const std::string& warning : warnings) out << "Warning: " << asLine(warning, style) << "\n";
+  if (!warnings.empty()) out << "\n";
+}
+
 void writeDetails(std::ostream& out, const Report& report, const TextStyle& style) {
   if (report.interrupted) out << "Interrupted: this report holds what was done until then.\n";
   writeCauses(out, report, style);
   writeDefects(out, report, style);
   writeSuspects(out, report, style);
+  writeWarnings(out, report.warnings, style);
   writeProof(out, report);
   writeWrongLineage(out, report, style);
   writeUndecided(out, report, style);

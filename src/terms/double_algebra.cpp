@@ -161,19 +161,30 @@ bool isExactPower(double base, int halves, double result) {
 
 }  // namespace
 
+bool DoubleAlgebra::decide(std::uint64_t way) {
+  const auto hash = static_cast<std::uint32_t>(((way + 1) * 0x9E3779B97F4A7C15ULL) >> 32);
+  if (recording_) decisions_.push_back(hash);
+  if (followed_ == nullptr) return true;
+  const std::size_t at = count_++;
+  const bool same = at < followed_->decisions_.size() && followed_->decisions_[at] == hash;
+  wavered_ = wavered_ || !same;
+  return same;
+}
+
 // Which side of 0 a number is on, and its size up to a factor of two: what noise does not change,
 // unless the number is nothing but rounding. The factor is one that no formula has, so that exact
 // powers of two lie inside.
-void DoubleAlgebra::decideMagnitude(double x) {
+bool DoubleAlgebra::decideMagnitude(double x) {
   constexpr double kOffset = 0.7236067977;
   const int exponent = x == 0 ? std::numeric_limits<int>::min() : std::ilogb(x * kOffset);
-  decide(static_cast<std::uint64_t>(exponent) * 2 + (std::signbit(x) ? 1 : 0));
+  return decide(static_cast<std::uint64_t>(exponent) * 2 + (std::signbit(x) ? 1 : 0));
 }
 
 double DoubleAlgebra::power(double base, int halves) {
   // A root is continuous where it begins; only its existence is decided there.
-  if (halves < 0) decideMagnitude(base);
-  else if (halves % 2 != 0) decide(std::signbit(base) && base != 0 ? 1 : 0);
+  if (halves < 0 && !decideMagnitude(base)) return kUndefined;
+  if (halves > 0 && halves % 2 != 0 && !decide(std::signbit(base) && base != 0 ? 1 : 0))
+    return kUndefined;
   // Not infinity: with the other sign it would pass for a mask.
   if (base == 0 && halves < 0) return kUndefined;
   if (std::isinf(base) && halves != 2) return kUndefined;
@@ -238,8 +249,8 @@ bool isChoice(ops::Function f) {
 double DoubleAlgebra::apply(ops::Function f, std::span<const std::int64_t> params,
                             std::span<const double> arguments) {
   const double value = ops::evaluate(f, params, arguments);
-  if (isChoice(f)) decide(std::bit_cast<std::uint64_t>(value));
-  if (f == ops::Function::kLog) decideMagnitude(arguments[0]);
+  if (isChoice(f) && !decide(std::bit_cast<std::uint64_t>(value))) return kUndefined;
+  if (f == ops::Function::kLog && !decideMagnitude(arguments[0])) return kUndefined;
   return rounded(value, [=] { return givesIntegers(f) || value == 0; });
 }
 

@@ -13,6 +13,7 @@
 #include <limits>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "shardproof/rational.h"
 #include "terms/functions.h"
@@ -65,19 +66,26 @@ class DoubleAlgebra {
     if (!(std::abs(index) < kLargestIndex) || index != std::trunc(index)) return std::nullopt;
     return static_cast<std::int64_t>(index);
   }
-  // A hash of the way every threshold and choice went, in order, and of the sizes of what is
-  // divided by or has a logarithm taken, and of the signs of what has a root taken: two evaluations
-  // of one thing that differ here have met a tie, or a number that vanishes up to rounding, where
-  // neither is to be believed.
-  std::uint64_t decisions() const { return decisions_; }
+  // Notes the way every threshold and choice goes, in order, and the sizes of what is divided by or
+  // has a logarithm taken, and the signs of what has a root taken. Where another evaluation of the
+  // same thing, which follows, comes to another decision, it has met a tie, or a number that
+  // vanishes up to rounding: neither is to be believed, and what comes of it has no value there.
+  void recordDecisions() { recording_ = true; }
+  void follow(const DoubleAlgebra& first) { followed_ = &first; }
+  // There were more or fewer decisions than in the evaluation that was followed: nothing of this
+  // one is to be believed.
+  bool strayed() const { return followed_ != nullptr && count_ != followed_->decisions_.size(); }
+  // Some decision was another than in the evaluation that was followed.
+  bool wavered() const { return wavered_ || strayed(); }
   // Some number was too large or too small for a double. What is too large is no number afterwards,
   // although it is one; what is too small is zero, or with noise any other small number, so that a
   // difference which comes of it does not stay.
   bool outOfRange() const { return outOfRange_; }
 
  private:
-  void decide(std::uint64_t way) { decisions_ = decisions_ * 0x9E3779B97F4A7C15ULL + way + 1; }
-  void decideMagnitude(double x);
+  // False: the evaluation that is followed came to another decision.
+  bool decide(std::uint64_t way);
+  bool decideMagnitude(double x);
   static constexpr double kSmallest = 1e-290;
   double underflow(double x) {
     outOfRange_ = true;
@@ -110,7 +118,11 @@ class DoubleAlgebra {
   }
 
   std::uint64_t state_ = 0;  // of the noise; 0: none
-  std::uint64_t decisions_ = 0;
+  bool recording_ = false;
+  std::vector<std::uint32_t> decisions_;  // hashes
+  const DoubleAlgebra* followed_ = nullptr;
+  bool wavered_ = false;
+  std::size_t count_ = 0;  // of decisions so far, where another evaluation is followed
   bool outOfRange_ = false;
 };
 

@@ -188,8 +188,13 @@ TermId TermAlgebra::Store::internFunction(ops::Function f, std::span<const std::
   if (id == before) {
     if (f == ops::Function::kStep) nodes[id].meta |= kSpecial;
     if (f == ops::Function::kMaskEntry) nodes[id].meta |= kMasked;
+    // The greatest of several is minus infinity only if all are, the least if any is.
     if (ops::isSymmetric(f)) {
-      for (const TermId a : arguments) nodes[id].meta |= nodes[a].meta & kMasked;
+      const auto masked = [&](TermId a) { return mayBeInfinite(a); };
+      const bool infinite = f == ops::Function::kMaximum
+                                ? std::all_of(arguments.begin(), arguments.end(), masked)
+                                : std::any_of(arguments.begin(), arguments.end(), masked);
+      if (infinite) nodes[id].meta |= kMasked;
     }
   }
   return id;

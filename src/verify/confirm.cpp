@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "interpret/interpret.h"
+#include "ir/attribute_steps.h"
 #include "report/format.h"
 #include "shape_reduction/shrink.h"
 #include "shardproof/error.h"
@@ -26,6 +27,7 @@ constexpr double kFlopsPerSecond = 1e9;  // that are counted on: small arrays ar
                                          // ones, and a plan that does not end says nothing
 constexpr double kMostElements = 2e8;    // of a smaller plan
 constexpr double kShrinkShare = 0.5;     // of the time, for making it
+constexpr double kNodesPerSecond = 1e5;  // of a plan without attributes that move, and made smaller
 constexpr int kTrials = 3;
 constexpr double kSlackSeconds = 10;  // until a process that does not keep to its time is killed
 
@@ -47,8 +49,9 @@ struct Answer {
 
 class Execution {
  public:
-  Execution(const Problem& problem, const ConfirmOptions& options)
-      : problem_(problem), options_(options), start_(Clock::now()) {}
+  // `refuted`: the plan is known to be wrong, so a smaller one that disagrees is as it should be.
+  Execution(const Problem& problem, const ConfirmOptions& options, bool refuted)
+      : problem_(problem), options_(options), refuted_(refuted), start_(Clock::now()) {}
 
   Answer run() {
     Answer answer;
@@ -64,7 +67,7 @@ class Execution {
         return answer;
       }
       answer = judge(*small.problem, "a smaller plan (" + whatChanged(small) + ")");
-      if (answer.outcome == Confirmation::Outcome::kDisagrees) {
+      if (answer.outcome == Confirmation::Outcome::kDisagrees && !refuted_) {
         VerifyOptions verifyOptions;
         verifyOptions.jobs = 1;
         verifyOptions.inProcess = true;
@@ -170,8 +173,21 @@ class Execution {
 
   const Problem& problem_;
   const ConfirmOptions& options_;
+  const bool refuted_;
   Clock::time_point start_;
 };
+
+Answer answerOf(const Problem& problem, const ConfirmOptions& options, bool refuted) {
+  const auto most = static_cast<std::size_t>(kNodesPerSecond * options.seconds);
+  try {
+    const ir::FixedAttributes fixed(problem, most);
+    return Execution(fixed.problem(), options, refuted).run();
+  } catch (const Unsupported& tooMany) {
+    Answer answer;
+    answer.text = std::string("not executed: ") + tooMany.what();
+    return answer;
+  }
+}
 
 }  // namespace
 
@@ -184,7 +200,7 @@ void confirm(const Problem& problem, Report& report, const ConfirmOptions& optio
   pool.cancel = options.cancel;
   const TaskResult result = runAlone(
       [&] {
-        const Answer a = Execution(problem, options).run();
+        const Answer a = answerOf(problem, options, report.verdict == Verdict::kNotEquivalent);
         const auto bytes =
             json::to_cbor(json{static_cast<int>(a.outcome), a.text, a.model, a.plan});
         return std::string(bytes.begin(), bytes.end());

@@ -48,6 +48,7 @@ class EndToEndCheck {
  private:
   // Of all outputs, or of one that shows a difference.
   std::optional<StageOutcome> evaluateOutputs();
+  std::optional<StageOutcome> evaluateAlone();
   void take(const StageOutcome& outcome);
   // The first output whose chain of assumptions contains `lemma`, or -1.
   EntryId nearestOutput(EntryId lemma) const;
@@ -61,6 +62,11 @@ class EndToEndCheck {
   std::optional<StageOutcome> evaluate(const std::vector<EntryId>& claimed,
                                        bool wholeMasks = false);
   StageOutcome evaluateStage(const Stage& stage, bool wholeMasks);
+  // Coarse causal masks are causal between representatives, which are intervals of positions in
+  // their order, and what a plan tells apart lies in different ones. Of tables of known numbers no
+  // such thing is true: with them, only what a stage has shown to be false by itself is followed to
+  // an output so.
+  bool coarseMasksMayDecide() const;
 
   const EndToEndQuestion& q_;
   const Plan& plan_;
@@ -102,7 +108,27 @@ std::optional<StageOutcome> EndToEndCheck::evaluateOutputs() {
   if (decisive_) return outcome;
   auto whole = evaluateAndConfirm(all);
   decisive_ = whole.has_value();
+  if (!whole || whole->reason == kNoDifferenceFound) {
+    if (auto alone = evaluateAlone()) return alone;
+  }
   return whole ? std::move(whole) : std::move(outcome);
+}
+
+// A tie anywhere makes an evaluation say nothing (an optimiser's, or that of a maximum): outputs
+// that it does not lead to are asked by themselves, those first that the least is computed for.
+std::optional<StageOutcome> EndToEndCheck::evaluateAlone() {
+  constexpr std::size_t kMostAlone = 6;
+  constexpr std::size_t kMostOutputs = 100;  // each is cut to find the least
+  if (outputs_.size() < 2 || outputs_.size() > kMostOutputs) return std::nullopt;
+  std::vector<EntryId> left = outputs_;
+  for (std::size_t k = 0; k < kMostAlone && !left.empty(); ++k) {
+    const EntryId next = leastOutput(left);
+    if (next < 0) break;
+    std::erase(left, next);
+    auto outcome = evaluateAndConfirm({next});
+    if (outcome && violates(*outcome, {next}) && counts(*outcome)) return outcome;
+  }
+  return std::nullopt;
 }
 
 void EndToEndCheck::take(const StageOutcome& outcome) {
@@ -143,7 +169,7 @@ std::optional<StageOutcome> EndToEndCheck::evaluateAndConfirm(const std::vector<
   if (!alone || !ended(*alone)) return outcome;
   const bool differs = violates(*alone, {least});
   if (alone->shortenedMask) {
-    outcome->underCoarseMasks = differs && alone->underCoarseMasks;
+    outcome->underCoarseMasks = differs && alone->underCoarseMasks && coarseMasksMayDecide();
     if (outcome->underCoarseMasks) result_.shows = least;
     return outcome;
   }
@@ -155,6 +181,13 @@ std::optional<StageOutcome> EndToEndCheck::evaluateAndConfirm(const std::vector<
   if (claimed.size() == 1) return alone;
   auto exact = evaluate(claimed, true);
   return exact && ended(*exact) ? exact : outcome;
+}
+
+bool EndToEndCheck::coarseMasksMayDecide() const {
+  const auto& tensors = q_.planIndex.problem().model.graph.tensors;
+  return q_.firstRefuted.valid() ||
+         std::none_of(tensors.begin(), tensors.end(),
+                      [](const Tensor& t) { return t.known != nullptr; });
 }
 
 EntryId EndToEndCheck::leastOutput(const std::vector<EntryId>& entries) const {

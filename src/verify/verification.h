@@ -156,6 +156,9 @@ class Verification {
   // Outputs of the model all of whose `output` entries are proved, and that have one.
   std::size_t outputsProved(const std::vector<char>& proved) const;
   bool allOutputsProved() const;
+  // Whether the arguments of functions of which nothing is known are proved to be the model's: only
+  // then are their results the same on both sides, and a difference of values one that counts.
+  bool argumentsProved() const;
 
   // Does a failed lemma show in an output?
   bool endToEndDiffers();

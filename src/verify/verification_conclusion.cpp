@@ -51,6 +51,17 @@ bool Verification::allOutputsProved() const {
   return all;
 }
 
+bool Verification::argumentsProved() const {
+  const auto& arguments = problem_.model.arguments;
+  if (arguments.empty()) return true;
+  const auto proved = chain();
+  return std::all_of(topological_.begin(), topological_.end(), [&](EntryId e) {
+    const LineageEntry& entry = plan_.lineage[e];
+    return entry.role != Role::kOutput || proved[e] ||
+           std::find(arguments.begin(), arguments.end(), entry.tensor) == arguments.end();
+  });
+}
+
 std::vector<Verification::Failure> Verification::snapshot(
     const std::vector<EntryId>& failed) const {
   std::vector<Failure> failures;
@@ -143,19 +154,22 @@ void Verification::conclude() {
     if (options_.record && options_.shareClasses) record(proved, *options_.record);
     return;
   }
-  if (differs_ || refutedOutput()) {
+  const bool differs = differs_ || refutedOutput();
+  if (differs && argumentsProved()) {
     report_.verdict = Verdict::kNotEquivalent;
     listDefects();
     return;
   }
   report_.verdict = Verdict::kUndecided;
-  report_.reason = report_.interrupted ? "the run was interrupted"
-                   : report_.outputs == 0
-                       ? "the model names no outputs, so there is nothing to prove"
-                   : report_.outputsProved == report_.outputs
-                       ? "lineage that places a dropout's mask, or an output's, is not proved"
-                       : std::to_string(report_.outputs - report_.outputsProved) + " of " +
-                             std::to_string(report_.outputs) + " outputs could not be decided";
+  report_.reason =
+      report_.interrupted ? "the run was interrupted"
+      : differs ? "arguments of a function of which nothing is known are not proved to be "
+                  "the model's, so its results may be others"
+      : report_.outputs == 0 ? "the model names no outputs, so there is nothing to prove"
+      : report_.outputsProved == report_.outputs
+          ? "lineage that places a dropout's mask, or an output's, is not proved"
+          : std::to_string(report_.outputs - report_.outputsProved) + " of " +
+                std::to_string(report_.outputs) + " outputs could not be decided";
   if (endToEnd_.suspected >= 0) {
     report_.reason += "; output '" + tensorName(plan_.lineage[endToEnd_.suspected].tensor) +
                       "' differs when causal masks (or tables of known numbers) are shortened, "

@@ -67,7 +67,8 @@ void Verification::prove() {
     // and is one round of numbers away from its verdict.
     if (round == 0 && !firstFailures_.empty() && endToEndDiffers()) {
       differs_ = true;
-      break;
+      // It counts only where the arguments of functions of which nothing is known are the same.
+      if (argumentsProved()) break;
     }
     // Failed checkpoints are no longer assumed; what relied on them is cut again, further up.
     for (const EntryId e : failures()) excluded_[e] = 1;
@@ -110,7 +111,7 @@ std::vector<EntryId> Verification::withoutInferredLemmas() {
 
 bool Verification::refutesDoubtful(std::vector<EntryId>& todo) {
   const std::set<EntryId> doubtful(options_.doubtful.begin(), options_.doubtful.end());
-  if (doubtful.empty()) return false;
+  if (doubtful.empty() || !problem_.model.arguments.empty()) return false;
   std::vector<EntryId> others, outputs;
   for (const EntryId e : todo)
     (doubtful.contains(e) && plan_.lineage[e].role == Role::kOutput ? outputs : others)

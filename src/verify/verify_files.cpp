@@ -28,8 +28,10 @@ Report nothingDone(const Problem& problem) {
 // A first look at HLO programs, whose own checkpoints are often enough: little time for each stage,
 // and in all. What it decides is decided; where it does not, it is as if it had not been.
 std::optional<Report> quickReport(std::unique_ptr<Problem>& problem, const VerifyOptions& given,
-                                  Infer infer) {
-  constexpr double kSecondsEach = 0.5, kSecondsAll = 6;
+                                  Infer infer, double reading) {
+  // A large program takes longer to look at, too.
+  constexpr double kSecondsEach = 0.5;
+  const double secondsAll = std::max(6.0, 2 * reading);
   VerifyOptions options = given;
   options.timeoutSeconds = std::min(given.timeoutSeconds, kSecondsEach);
   options.smt2Directory.clear();
@@ -40,7 +42,7 @@ std::optional<Report> quickReport(std::unique_ptr<Problem>& problem, const Verif
   options.progress = [&](std::size_t done, std::size_t all, const char* what) {
     if (given.progress) given.progress(done, all, what);
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-    if (elapsed.count() > kSecondsAll || (given.cancel && *given.cancel)) enough = true;
+    if (elapsed.count() > secondsAll || (given.cancel && *given.cancel)) enough = true;
   };
   Report report = verifyInferring(problem, options, infer);
   if (report.verdict == Verdict::kUndecided || report.interrupted) return std::nullopt;
@@ -49,19 +51,21 @@ std::optional<Report> quickReport(std::unique_ptr<Problem>& problem, const Verif
 
 // As it stands, with lemmas that are found, and both with indices that are complete, if any is.
 std::optional<Report> quickReport(VerifiedFiles& done, const std::string& model,
-                                  const std::string& plan, const VerifyOptions& options,
-                                  const hlo::Options& hloOptions) {
-  hlo::Options reading = hloOptions;
+                                  const std::string& plan, const VerifyOptions& given,
+                                  const hlo::Options& hloOptions, double seconds) {
+  hlo::Options options = hloOptions;
   for (const bool complete : {false, true}) {
     if (complete && done.assumptions.empty()) break;
-    reading.completeIndices = complete;
+    options.completeIndices = complete;
     for (const Infer infer : {Infer::kNever, Infer::kAlways}) {
-      std::unique_ptr<Problem> problem = readProblem(model, plan, reading, nullptr);
-      if (auto report = quickReport(problem, options, infer)) {
-        done.problem = std::move(problem);
-        return report;
-      }
-      if (options.cancel && *options.cancel) return std::nullopt;
+      // The first look, which adds nothing, is at what has been read.
+      const bool first = !complete && infer == Infer::kNever;
+      std::unique_ptr<Problem> problem =
+          first ? std::move(done.problem) : readProblem(model, plan, options, nullptr);
+      auto report = quickReport(problem, given, infer, seconds);
+      if (report || first) done.problem = std::move(problem);
+      if (report) return report;
+      if (given.cancel && *given.cancel) return std::nullopt;
     }
   }
   return std::nullopt;
@@ -83,7 +87,7 @@ VerifiedFiles verifyFiles(const std::string& model, const std::string& plan,
   std::optional<Report> quick;
   const bool cancelled = options.cancel && *options.cancel;
   if (!cancelled && infer == Infer::kAuto && !model.empty() && plan != "-" && hlo::isHloFile(plan))
-    quick = quickReport(done, model, plan, options, hloOptions);
+    quick = quickReport(done, model, plan, options, hloOptions, reading);
   report = cancelled ? nothingDone(*done.problem)
            : quick   ? std::move(*quick)
                      : verifyInferring(done.problem, options, infer);

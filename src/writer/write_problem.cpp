@@ -64,10 +64,15 @@ class ProblemWriter {
     const Model& m = problem_.model;
     header("shardproof-model", m.name);
     tensors(m.graph);
-    nodes(ProgramId(), m.graph, {});
+    nodes(ProgramId(), m.graph, {}, {});
     json_.key("outputs").beginList();
     for (const TensorId t : m.outputs) json_.text(name(m.graph, t));
     json_.endList();
+    if (!m.arguments.empty()) {
+      json_.key("arguments").beginList();
+      for (const TensorId t : m.arguments) json_.text(name(m.graph, t));
+      json_.endList();
+    }
     return json_.endObject().take();
   }
 
@@ -89,7 +94,7 @@ class ProblemWriter {
       if (!program.at.empty()) coordinates("at", program.at);
       if (program.issueOrder) json_.key("order").text("issue");
       tensors(program.graph);
-      nodes(ProgramId(i), program.graph, program.communications);
+      nodes(ProgramId(i), program.graph, program.communications, program.steps);
       json_.endObject();
     }
     json_.endList().key("lineage").beginList(JsonWriter::kLines);
@@ -171,7 +176,8 @@ class ProblemWriter {
   }
 
   void nodes(ProgramId program, const Graph& graph,
-             const std::vector<CommunicationSpec>& communications) {
+             const std::vector<CommunicationSpec>& communications,
+             const std::vector<AttributeSteps>& steps) {
     json_.key("nodes").beginList(JsonWriter::kLines);
     for (const NodeId n : firstIds<NodeId>(graph.nodes.size())) {
       Node node = graph.nodes[n];
@@ -181,12 +187,14 @@ class ProblemWriter {
         if (node.outCount == node.inCount - 1 && node.inCount > 2) --node.outCount;
         --node.inCount;
       }
-      write(graph, node, node.communication < 0 ? nullptr : &communications[node.communication]);
+      write(graph, node, node.communication < 0 ? nullptr : &communications[node.communication],
+            node.steps < 0 ? nullptr : &steps.at(node.steps));
     }
     json_.endList();
   }
 
-  void write(const Graph& graph, const Node& node, const CommunicationSpec* spec) {
+  void write(const Graph& graph, const Node& node, const CommunicationSpec* spec,
+             const AttributeSteps* steps) {
     json_.beginObject()
         .key("op")
         .text(spec == nullptr ? ops::Registry::instance().at(node.op).name
@@ -206,7 +214,13 @@ class ProblemWriter {
       else json_.text(name(graph, t));
     }
     json_.endList();
-    attributes(problem_.attributes.at(node.attributes));
+    attributes("attrs", problem_.attributes.at(node.attributes));
+    if (steps != nullptr) {
+      json_.key("step").beginObject();
+      for (const auto& [axis, added] : steps->step)
+        attributes(problem_.plan.mesh[axis].name, added);
+      json_.endObject();
+    }
     if (spec != nullptr) communication(*spec);
     if (node.microbatch.isEach()) json_.key("mb").text("*");
     if (node.microbatch.isOne()) json_.key("mb").number(node.microbatch.number());
@@ -214,9 +228,9 @@ class ProblemWriter {
     json_.endObject();
   }
 
-  void attributes(const Attributes& all) {
+  void attributes(const std::string& field, const Attributes& all) {
     if (all.empty()) return;
-    json_.key("attrs").beginObject();
+    json_.key(field).beginObject();
     for (const auto& [key, value] : all) {
       json_.key(key);
       if (const auto* flag = std::get_if<bool>(&value)) json_.flag(*flag);

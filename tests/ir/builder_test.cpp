@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <limits>
+
 #include "reader/reader.h"
 #include "shardproof/error.h"
 #include "shardproof/verify.h"
@@ -138,6 +141,16 @@ TEST(Builder, MistakesAreToldWithTheirPlaces) {
             }),
             "the plan: /lineage/3/shards/0/box/0: found the empty range [2, 2), expected at least "
             "one element");
+  const std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(with([&](ProblemBuilder& b) {
+              b.lineage("y", Role::kCheckpoint).shard({{-most, most}, {0, 6}}).part("y");
+            }),
+            "the plan: /lineage/3/shards/0/box/0: found the range [-9223372036854775807, "
+            "9223372036854775807), expected one that begins at 0 or above");
+  EXPECT_NE(with([&](ProblemBuilder& b) {
+              b.lineage("y", Role::kCheckpoint).shard({{0, most}, {0, 6}}).part("y");
+            }).find("the box holds [9223372036854775807, 6] elements, expected the shape of \"y\""),
+            std::string::npos);
   EXPECT_EQ(
       with([](ProblemBuilder& b) {
         b.lineage("y", Role::kCheckpoint).shard({{0, 4}, {0, 6}}).part("y").sum("tp").sum("tp");

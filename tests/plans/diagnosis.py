@@ -2,6 +2,8 @@
 is found and proved; and where it must say nothing."""
 import importlib.util
 import pathlib
+import shutil
+import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
@@ -15,6 +17,8 @@ spec.loader.exec_module(table)
 PLANS = {"mlp": None, "mlp, ZeRO 3": None, "llama3, sequence parallel": None} if not SLOW else dict.fromkeys(table.GENERATED)
 # A bug that several changes at once would have to mend.
 WITHOUT_MEND = {("scattered_before_tied", "gpt, tied")}
+# Tried in the largest plan: without a reduction, over a wrong axis, a factor.
+LARGEST = ("missing_all_reduce", "missing_all_reduce_backward", "wrong_group", "loss_scaled_wrongly")
 # What the sentence has to say, of bugs that it could say in other ways.
 WORDS = {"missing_all_reduce_backward": "is missing", "wrong_group": "where it has to run over", "gradient_scaled_wrongly": "is one too many", "wrong_pipeline_peer": "send to",
          "parameter_not_updated": "unused", "divided_by_world_size_twice": "takes the mean where it has to add up", "constant_on_one_rank": "where it has to have",
@@ -41,6 +45,15 @@ def bug_in(runner, model, plan, name, bug, seed):
     if WORDS.get(bug, "") not in m.sentence:
         raise Failure(f"expected {WORDS[bug]!r} in: {m.sentence}")
     return f"{m.kind}: {m.sentence}"
+
+
+def refuted_in(runner, model, plan, bug):
+    """Refuted, whatever is said of the cause."""
+    scratch = runner.path("scratch")
+    scratch.mkdir()
+    m = table.Measurement(runner.program, model, plan, bug, 1, scratch)
+    if not m.ok or m.code != NOT_EQUIVALENT:
+        raise Failure(f"not refuted: exit {getattr(m, 'code', None)}")
 
 
 def right_plan(runner, model, plan):
@@ -79,6 +92,13 @@ def explained(runner, model, plan):
     dot = table.run(runner.program, "explain", report, "--format", "dot")
     if dot.returncode != 0 or not dot.stdout.startswith("digraph"):
         raise Failure(dot.stdout + dot.stderr)
+    svg = table.run(runner.program, "explain", report, "--format", "svg")
+    drawn = svg.returncode == 0 and "<svg" in svg.stdout and svg.stdout.rstrip().endswith("</svg>")
+    if not drawn if shutil.which("dot") else (svg.returncode == 0 or svg.stdout or "install graphviz" not in svg.stderr):
+        raise Failure(svg.stdout + svg.stderr)
+    without = subprocess.run([runner.program, "explain", report, "--format", "svg"], capture_output=True, text=True, env={"PATH": str(runner.path("empty"))})
+    if without.returncode == 0 or without.stdout or "install graphviz" not in without.stderr:
+        raise Failure(f"without graphviz: exit {without.returncode}: {without.stdout}{without.stderr}")
     for arguments, code in ((["--cause", "2"], 1), ([str(plan)], 2)):
         done = table.run(runner.program, "explain", *([report] if arguments[0] == "--cause" else []), *arguments)
         if done.returncode != code or not done.stderr:
@@ -113,6 +133,13 @@ def main():
         if name == "mlp":
             runner.case("repair", repaired, model, plan)
             runner.case("explain", explained, model, plan)
+    # The largest: 8,192 ranks, causal masks that nobody can evaluate whole.
+    made = table.run(runner.program, "generate", *table.LARGE["L3"].split(), "-o", runner.path("L3")).stdout.split()
+    for bug in LARGEST if not SLOW else counts:
+        runner.case(f"largest_{bug}.L3", bug_in, *made, "L3", bug, 1)
+    # 512 ranks that each hold another piece: too much for the finer coarse masks.
+    made = table.run(runner.program, "generate", *table.LARGE["L1"].split(), "-o", runner.path("L1")).stdout.split()
+    runner.case("large_reduce_scatter_for_all_reduce.L1", refuted_in, *made, "reduce_scatter_for_all_reduce")
     return runner.run()
 
 

@@ -4,6 +4,7 @@
 
 #include <random>
 #include <string>
+#include <utility>
 
 #include "reader/hlo/documents.h"
 #include "reader/reader.h"
@@ -107,10 +108,8 @@ TEST(HloDocuments, SayWhatIsNotUnderstood) {
   const auto expect = [](const std::string& found, const std::string& wanted) {
     EXPECT_NE(found.find(wanted), std::string::npos) << found << "\nexpected: " << wanted;
   };
-  expect(plan("tanh(%rows)", "cholesky(%rows)"),
-         "p.hlo: line 18, column 3: instruction 'once', opcode 'cholesky': not supported");
-  expect(plan("tanh(%rows)", "custom-call(%rows), custom_call_target=\"f\""),
-         "custom call \"f\" is not supported");
+  expect(plan("tanh(%rows)", "fft(%rows)"),
+         "p.hlo: line 18, column 3: instruction 'once', opcode 'fft': not supported");
   expect(plan("%once = f32[2,4]", "%once = f32[2,5]"), "its shape is f32[2,5]");
   expect(plan("dynamic-slice(%ids, %from)", "dynamic-slice(%ids, %ids)"),
          "a position that is no single number");
@@ -134,6 +133,64 @@ TEST(HloDocuments, SayWhatIsNotUnderstood) {
   expect(model("tuple(%zero, %rows)", "tuple(%rows, %zero)"), "m.hlo: line ");
   expect(model("slice_sizes={1,4}", "slice_sizes={1,3}"), "neither rows nor whole dimensions");
   expect(model("constant(0)\n  ROOT", "constant(nan)\n  ROOT"), "m.hlo: line 32, column 8");
+}
+
+// The model's loop calls f twice; devices call it on their rows, or on all.
+TEST(HloDocuments, TieFunctionsOfWhichNothingIsKnown) {
+  const std::string call =
+      "custom-call(%h), custom_call_target=\"f\", api_version=1, backend_config={k=1}";
+  const std::string model = replaced(kModel, "tanh(%h)", call);
+  const auto plan = [&](const std::string& options) {
+    const std::string each =
+        "custom-call(%rows), custom_call_target=\"f\", api_version=1, backend_config={k=1}" +
+        options;
+    std::string text = replaced(kPlan, "tanh(%rows)", each);
+    return replaced(text, "tanh(%once)", replaced(each, "%rows", "%once"));
+  };
+  const std::string batch = ", frontend_attributes={num_batch_dims=\"1\"}",
+                    sharding = ", sharding={devices=[4,1]<=[4]}";
+  const auto expect = [](const std::string& found, const std::string& wanted) {
+    EXPECT_NE(found.find(wanted), std::string::npos) << found << "\nexpected: " << wanted;
+  };
+  // Of the rows of a device nothing can be said, but where the function goes along them.
+  expect(errorOf(model, plan("")),
+         "p.hlo: line 18, column 3: custom call \"f\": found a call that the model does not have");
+  const std::string batched = replaced(model, "{k=1}", "{k=1}" + batch);
+  expect(errorOf(batched, plan("")), "found a call that the model does not have");
+  expect(errorOf(batched, replaced(plan(batch + sharding), "{k=1}", "{k=2}")),
+         "found a call that the model does not have");
+  expect(errorOf(batched, kPlan),
+         "m.hlo: line 13, column 3: custom call \"f\": found a call that the plan does not have");
+  expect(errorOf(kModel, plan("")), "found a call that the model does not have");
+  const Documents documents =
+      documentsOf(batched, "m.hlo", plan(batch + sharding), "p.hlo", "m.json", {});
+  ASSERT_EQ(documents.assumptions.size(), 2u);
+  EXPECT_EQ(documents.assumptions[0],
+            "custom call \"f\" (m.hlo:13) is a function of its whole operands, at each index of "
+            "their first 1 dimension, of which nothing else is known");
+  const auto problem = readProblemText(documents.model, documents.plan);
+  EXPECT_EQ(problem->model.arguments.size(), 2u);
+  EXPECT_EQ(problem->model.outputs.size(), 3u);
+  Options strict;
+  strict.strict = true;
+  try {
+    documentsOf(batched, "m.hlo", plan(batch + sharding), "p.hlo", "m.json", strict);
+    ADD_FAILURE() << "expected an error";
+  } catch (const InputError& error) {
+    expect(error.what(), "--strict");
+  }
+  const auto refused = [&](const std::string& attribute) {
+    return errorOf(replaced(model, "api_version=1", "api_version=1, " + attribute), kPlan);
+  };
+  expect(refused("custom_call_has_side_effect=true"), "custom call \"f\" has a side effect");
+  expect(refused("called_computations={%add}"), "custom call \"f\" calls a computation");
+  expect(errorOf(replaced(model, "custom_call_target=\"f\", ", ""), kPlan), "without a target");
+  expect(errorOf(replaced(model, "api_version=1", "frontend_attributes={num_batch_dims=\"3\"}"),
+                 kPlan),
+         "expected 3 first dimensions that all have");
+  expect(errorOf(replaced(model, "api_version=1", "frontend_attributes={num_batch_dims=\"x\"}"),
+                 kPlan),
+         "m.hlo: line 13");
 }
 
 // Damage in one of the programs: a problem, or an error with a place.
@@ -198,6 +255,55 @@ TEST(HloDocuments, DamagedProgramsAreErrorsWithAPlace) {
   }
   EXPECT_GT(refused, 1500u);
   EXPECT_GT(read, 150u);
+}
+
+// The starts of the devices' rows: what is read of the plan's programs.
+std::pair<std::size_t, std::size_t> programsAndSteps(const std::string& starts) {
+  std::string plan = kPlan;
+  plan.replace(plan.find("{0, 2, 4, 6}"), 12, "{" + starts + "}");
+  const Documents documents = documentsOf(kModel, "m.hlo", plan, "p.hlo", "m.json", {});
+  const auto problem = readProblemText(documents.model, documents.plan);
+  std::size_t steps = 0;
+  for (const Program& program : problem->plan.programs) steps += program.steps.size();
+  return {problem->plan.programs.size(), steps};
+}
+
+TEST(HloDocuments, DevicesShareAProgramWhereNumbersAreAffineInTheirPlace) {
+  using Found = std::pair<std::size_t, std::size_t>;
+  EXPECT_EQ(programsAndSteps("0, 2, 4, 6"), Found(1, 1));
+  EXPECT_EQ(programsAndSteps("6, 4, 2, 0"), Found(1, 1));
+  EXPECT_EQ(programsAndSteps("2, 2, 2, 2"), Found(1, 0));
+  EXPECT_EQ(programsAndSteps("0, 4, 2, 6"), Found(4, 0));
+  EXPECT_EQ(programsAndSteps("0, 2, 4, 4"), Found(4, 0));
+}
+
+TEST(HloDocuments, ATransposedMeshIsAGatheringAndASliceThatMoves) {
+  const std::string model = R"(HloModule jit_f
+ENTRY %main (x: f32[8,3]) -> f32[8,3] {
+  %x = f32[8,3] parameter(0)
+  ROOT %y = f32[8,3] add(%x, %x)
+}
+)";
+  const auto programs = [&](const std::string& pairs) {
+    const Documents documents = documentsOf(model, "m.hlo",
+                                            R"(HloModule jit_f, num_partitions=4
+ENTRY %main (x: f32[2,3]) -> f32[2,3] {
+  %x = f32[2,3] parameter(0), sharding={devices=[4,1]<=[4]}
+  %moved = f32[2,3] collective-permute(%x), channel_id=1, source_target_pairs=)" +
+                                                pairs +
+                                                R"(
+  ROOT %y = f32[2,3] add(%moved, %moved), sharding={devices=[4,1]<=[2,2]T(1,0)}
+}
+)",
+                                            "p.hlo", "m.json", {});
+    return readProblemText(documents.model, documents.plan)->plan.programs;
+  };
+  const auto transposed = programs("{{0,0},{1,2},{2,1},{3,3}}");
+  ASSERT_EQ(transposed.size(), 1U);
+  ASSERT_EQ(transposed[0].steps.size(), 1U);
+  EXPECT_EQ(transposed[0].steps[0].step.size(), 2U);  // both axes
+  // A ring comes round: the last device's source is no affine one.
+  EXPECT_EQ(programs("{{0,1},{1,2},{2,3},{3,0}}").size(), 4U);
 }
 
 }  // namespace

@@ -384,6 +384,10 @@ const Defect kModelDefects[] = {
     {In::kModel, "\"outputs\": [\"z\"]", "\"outputs\": [\"q\"]", "/outputs/0", "found \"q\""},
     {In::kModel, "\"outputs\": [\"z\"]", "\"outputs\": [\"z\", \"z\"]", "/outputs/1", "twice"},
     {In::kModel, "\"outputs\": [\"z\"]", "\"output\": [\"z\"]", "/output", "unknown field"},
+    {In::kModel, "\"outputs\": [\"z\"]", "\"outputs\": [\"z\"], \"arguments\": [\"x\"]",
+     "/arguments/0", "expected one of \"outputs\""},
+    {In::kModel, "\"outputs\": [\"z\"]", "\"outputs\": [\"z\"], \"arguments\": [\"q\"]",
+     "/arguments/0", "found \"q\""},
     {In::kModel, "\"nodes\": [", "\"nodes\": {}, \"x\": [", "/nodes", "expected a list"},
 };
 

@@ -264,24 +264,60 @@ TEST_F(Fingerprints, MinusInfinity) {
 // What is nothing but rounding has another size with noise: neither its reciprocal nor what follows
 // is to be believed. Ordinary numbers, exact powers of two among them, keep theirs.
 TEST(DoubleAlgebra, NoiseShowsWhatVanishesWhereItIsDividedBy) {
-  const auto decisions = [](std::uint64_t seed, double b, int halves) {
-    DoubleAlgebra algebra = seed == 0 ? DoubleAlgebra() : DoubleAlgebra(seed);
-    const double square = algebra.power(0.1, 4);
-    algebra.power(algebra.add(square, algebra.scale(Rational(-1), algebra.mul(0.1, b))), halves);
-    return algebra.decisions();
+  const auto wavers = [](std::uint64_t seed, double b, int halves) {
+    const auto evaluate = [&](DoubleAlgebra& algebra) {
+      const double square = algebra.power(0.1, 4);
+      return algebra.power(algebra.add(square, algebra.scale(Rational(-1), algebra.mul(0.1, b))),
+                           halves);
+    };
+    DoubleAlgebra plain, noisy(seed);
+    plain.recordDecisions();
+    noisy.follow(plain);
+    evaluate(plain);
+    const double result = evaluate(noisy);
+    EXPECT_EQ(std::isnan(result), noisy.wavered());  // what comes of it has no value
+    EXPECT_FALSE(noisy.strayed());
+    return noisy.wavered();
   };
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-    EXPECT_NE(decisions(seed, 0.1 + 1e-17, -2), decisions(0, 0.1 + 1e-17, -2));
-    EXPECT_EQ(decisions(seed, 0.05, -2), decisions(0, 0.05, -2));
-    EXPECT_EQ(decisions(seed, 0.05, 1), decisions(0, 0.05, 1));
-    EXPECT_EQ(decisions(seed, 0.1, 4), decisions(0, 0.1, 4));  // a square exists everywhere
+    EXPECT_TRUE(wavers(seed, 0.1 + 1e-17, -2));
+    EXPECT_FALSE(wavers(seed, 0.05, -2));
+    EXPECT_FALSE(wavers(seed, 0.05, 1));
+    EXPECT_FALSE(wavers(seed, 0.1, 4));  // a square exists everywhere
     DoubleAlgebra plain, noisy(seed);
+    plain.recordDecisions();
+    noisy.follow(plain);
     for (const double x : {0.25, 0.5, 1.0, 2.0}) {
       plain.power(plain.mul(x, 0.5), -2);
       noisy.power(noisy.mul(x, 0.5), -2);
     }
-    EXPECT_EQ(plain.decisions(), noisy.decisions());
+    EXPECT_FALSE(noisy.wavered());
+    plain.power(3, -2);
+    EXPECT_TRUE(noisy.strayed());  // a decision fewer
   }
+}
+
+// A tie takes the value of what comes of it, and of nothing else.
+TEST(DoubleAlgebra, ATieHasNoValueAndLeavesOthersAlone) {
+  const auto evaluate = [](DoubleAlgebra& algebra) {
+    const double root = algebra.power(algebra.mul(0.3, algebra.power(0.3, -2)), 1);  // 1, rounded
+    const double tie = algebra.add(root, -1);
+    const std::vector<double> at{tie}, beside{algebra.add(root, 0.5)};
+    return std::pair{algebra.mul(tie, algebra.apply(ops::Function::kStep, {}, at)),
+                     algebra.apply(ops::Function::kStep, {}, beside)};
+  };
+  int ties = 0;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    DoubleAlgebra plain, noisy(seed);
+    plain.recordDecisions();
+    noisy.follow(plain);
+    evaluate(plain);
+    const auto [at, beside] = evaluate(noisy);
+    ties += std::isnan(at) ? 1 : 0;
+    EXPECT_EQ(std::isnan(at), noisy.wavered());
+    EXPECT_EQ(beside, 1);
+  }
+  EXPECT_GT(ties, 0);
 }
 
 }  // namespace

@@ -325,6 +325,39 @@ TEST(Verify, OneOfTwoOutputsIsNotEnough) {
   EXPECT_EQ(report.outputsProved, 1u);
 }
 
+// o = f(x) + x of a function f of which nothing is known: r is what it makes of x.
+TEST(Verify, ADifferenceCountsOnlyWhereArgumentsOfUnknownFunctionsAreProved) {
+  const std::string inputs = R"("x": {"shape": [], "kind": "input"}, )"
+                             R"("r": {"shape": [], "kind": "input"})",
+                    tensors = R"("a": {"shape": []}, "o": {"shape": []})";
+  const auto nodes = [](const std::string& argument, const std::string& result) {
+    return R"({"op": ")" + argument + R"(", "in": ["x"], "out": ["a"]}, {"op": ")" + result +
+           R"(", "in": ["r", "x"], "out": ["o"]})";
+  };
+  const auto verdict = [&](const std::string& argument, const std::string& result) {
+    Draft d =
+        test::oneRank(inputs, tensors, nodes("identity", "add"), tensors, nodes(argument, result));
+    d.model["outputs"] = {"a", "o"};
+    d.model["arguments"] = {"a"};
+    bool claimed = false;
+    for (const Json& entry : d.plan["lineage"]) claimed = claimed || entry["tensor"] == "a";
+    if (!claimed)
+      d.plan["lineage"].push_back(Json::parse(
+          R"({"tensor": "a", "role": "output", "shards": [{"box": [], "parts": [{"local": "a"}]}]})"));
+    return verified(d);
+  };
+  EXPECT_EQ(verdict("identity", "add").verdict, Verdict::kEquivalent);
+  EXPECT_EQ(verdict("identity", "sub").verdict, Verdict::kNotEquivalent);
+  for (const char* result : {"add", "sub"}) {
+    const Report report = verdict("neg", result);
+    EXPECT_EQ(report.verdict, Verdict::kUndecided) << result;
+    EXPECT_NE(report.reason.find("arguments of a function of which nothing is known"),
+              std::string::npos)
+        << report.reason;
+    EXPECT_TRUE(report.defects.empty());
+  }
+}
+
 TEST(Verify, AModelWithoutOutputsSaysNothing) {
   const auto problem = test::read(test::pipeline());
   problem->model.outputs.clear();  // the reader would refuse it

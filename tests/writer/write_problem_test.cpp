@@ -222,6 +222,17 @@ TEST(WriteProblem, WhatIsKnownOfInputs) {
   EXPECT_EQ(tensors[3].known->within, within);
 }
 
+TEST(WriteProblem, ArgumentsAmongTheOutputs) {
+  test::Draft d =
+      test::oneRank(R"("x": {"shape": [2], "kind": "input"})", R"("o": {"shape": [2]})",
+                    R"({"op": "identity", "in": ["x"], "out": ["o"]})", R"("o": {"shape": [2]})",
+                    R"({"op": "identity", "in": ["x"], "out": ["o"]})");
+  d.model["arguments"] = {"o"};
+  const auto problem = test::read(d);
+  const auto again = readProblemText(modelText(*problem), planText(*problem, "m.json"));
+  EXPECT_EQ(again->model.arguments, problem->model.outputs);
+}
+
 TEST(DecimalText, IsExact) {
   for (const char* text :
        {"0", "3", "-17", "0.5", "-0.001", "123.456", "1e-40", "123456789012345678901234567890.5"}) {

@@ -1,0 +1,157 @@
+#include "ir/attribute_steps.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "ir/clone.h"
+#include "shardproof/error.h"
+
+namespace shardproof::ir {
+
+namespace {
+
+std::int64_t moved(std::int64_t from, std::int64_t by, std::int64_t coordinate) {
+  std::int64_t to = 0;
+  if (__builtin_mul_overflow(by, coordinate, &to) || __builtin_add_overflow(from, to, &to))
+    throw std::invalid_argument("leads beyond 64 bits");
+  return to;
+}
+
+bool isZero(const AttributeValue& value) {
+  if (const auto* number = std::get_if<Rational>(&value)) return number->isZero();
+  const auto* list = std::get_if<std::vector<std::int64_t>>(&value);
+  return list != nullptr && std::all_of(list->begin(), list->end(), [](auto i) { return i == 0; });
+}
+
+// The axes that attributes of the program move with, ascending.
+std::vector<std::int32_t> movingAxes(const Program& program) {
+  std::vector<std::int32_t> axes;
+  for (const AttributeSteps& steps : program.steps)
+    for (const auto& [axis, added] : steps.step) axes.push_back(axis);
+  std::sort(axes.begin(), axes.end());
+  axes.erase(std::unique(axes.begin(), axes.end()), axes.end());
+  return axes;
+}
+
+// The program at these coordinates of the axes that its attributes move with.
+Program fixedAt(const Plan& plan, const Program& from, const Coordinates& at) {
+  Program made = from;
+  made.at.insert(made.at.end(), at.begin(), at.end());
+  std::sort(made.at.begin(), made.at.end());
+  for (Node& node : made.graph.nodes) {
+    node.attributes = attributesAt(plan, from, node, [&](std::int32_t axis) {
+      return std::find_if(at.begin(), at.end(), [&](const auto& c) { return c.first == axis; })
+          ->second;
+    });
+    node.steps = -1;
+  }
+  made.steps.clear();
+  return made;
+}
+
+}  // namespace
+
+void addSteps(Attributes& attributes, const Attributes& step, std::int64_t coordinate) {
+  for (const auto& [key, by] : step) {
+    const auto to = attributes.find(key);
+    if (to == attributes.end())
+      throw std::invalid_argument("found a step of \"" + key +
+                                  "\", expected one of an attribute that \"attrs\" has");
+    auto* number = std::get_if<Rational>(&to->second);
+    auto* list = std::get_if<std::vector<std::int64_t>>(&to->second);
+    const auto* byNumber = std::get_if<Rational>(&by);
+    const auto* byList = std::get_if<std::vector<std::int64_t>>(&by);
+    if (number != nullptr && byNumber != nullptr) {
+      *number = *number + *byNumber * Rational(coordinate);
+    } else if (list != nullptr && byList != nullptr && list->size() == byList->size()) {
+      for (std::size_t i = 0; i < list->size(); ++i)
+        (*list)[i] = moved((*list)[i], (*byList)[i], coordinate);
+    } else {
+      throw std::invalid_argument("found a step of \"" + key +
+                                  "\" that is not as the attribute, expected a number for a "
+                                  "number, and for a list one of the same length");
+    }
+  }
+}
+
+AttributeSteps takeSteps(const Plan& plan, const Program& program, Node& node,
+                         std::vector<std::pair<std::int32_t, Attributes>> step,
+                         AttributeTable& attributes) {
+  Attributes first = attributes.at(node.attributes);
+  AttributeSteps made;
+  for (auto& [axis, by] : step) {
+    const auto fixed = std::find_if(program.at.begin(), program.at.end(),
+                                    [&, a = axis](const auto& c) { return c.first == a; });
+    // What fits is asked in any case.
+    addSteps(first, by, fixed == program.at.end() ? 0 : fixed->second);
+    std::erase_if(by, [](const auto& added) { return isZero(added.second); });
+    if (fixed == program.at.end() && !by.empty()) made.step.emplace_back(axis, std::move(by));
+  }
+  node.attributes = attributes.intern(first);
+  std::sort(made.step.begin(), made.step.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<Attributes> sets{std::move(first)};
+  for (const auto& [axis, by] : made.step) {
+    const auto size = static_cast<std::size_t>(plan.mesh[axis].size);
+    if (sets.size() * size > kMostAttributeSets)
+      throw std::invalid_argument("has more than " + std::to_string(kMostAttributeSets) +
+                                  " choices of coordinates, which is the limit");
+    std::vector<Attributes> wider;
+    wider.reserve(sets.size() * size);
+    for (const Attributes& set : sets) {
+      for (std::size_t c = 0; c < size; ++c) {
+        wider.push_back(set);
+        addSteps(wider.back(), by, static_cast<std::int64_t>(c));
+      }
+    }
+    sets = std::move(wider);
+  }
+  for (Attributes& set : sets) made.sets.push_back(attributes.intern(std::move(set)));
+  return made;
+}
+
+bool attributesMove(const Plan& plan) {
+  return std::any_of(plan.programs.begin(), plan.programs.end(),
+                     [](const Program& p) { return !p.steps.empty(); });
+}
+
+std::unique_ptr<Problem> withFixedAttributes(const Problem& problem, std::size_t most) {
+  const Plan& plan = problem.plan;
+  if (!attributesMove(plan)) return nullptr;
+  std::size_t nodes = 0;
+  for (const Program& program : plan.programs) {
+    std::size_t choices = 1;  // ranks of the mesh at most
+    for (const std::int32_t axis : movingAxes(program))
+      choices *= static_cast<std::size_t>(plan.mesh[axis].size);
+    nodes += choices * program.graph.nodes.size();
+  }
+  if (nodes > most)
+    throw Unsupported(
+        "with a program for each coordinate that attributes move with, the plan has " +
+        std::to_string(nodes) + " nodes, more than " + std::to_string(most));
+  std::vector<Program> programs;
+  for (const ProgramId p : firstIds<ProgramId>(plan.programs.size())) {
+    const Program& program = plan.programs[p];
+    std::vector<Coordinates> choices{{}};
+    for (const std::int32_t axis : movingAxes(program)) {
+      std::vector<Coordinates> wider;
+      for (const Coordinates& at : choices) {
+        for (std::int32_t c = 0; c < plan.mesh[axis].size; ++c) {
+          wider.push_back(at);
+          wider.back().emplace_back(axis, c);
+        }
+      }
+      choices = std::move(wider);
+    }
+    for (const Coordinates& at : choices) {
+      programs.push_back(fixedAt(plan, program, at));
+      if (!program.inFile.valid()) programs.back().inFile = p;
+    }
+  }
+  std::unique_ptr<Problem> made = cloneProblem(problem);
+  made->plan.programs = std::move(programs);
+  return made;
+}
+
+}  // namespace shardproof::ir

@@ -1,0 +1,69 @@
+// Attributes of a plan's nodes that move with the coordinates of the rank: a slice that begins at
+// its rank's rows, a part of the vocabulary. One program then stands for ranks that differ in
+// nothing else.
+//
+// What cuts stages reads them as they are (PlanIndex::attributesOf). What executes plans, makes
+// them smaller or looks for causes is given a plan without them: withFixedAttributes().
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "shardproof/graph.h"
+
+namespace shardproof::ir {
+
+// Of all nodes of a plan together.
+constexpr std::size_t kMostAttributeSets = std::size_t{1} << 20;
+
+// What the steps add at `coordinate` is added to `attributes`. Throws std::invalid_argument where a
+// step is of no attribute there, of one of another kind, or leads beyond 64 bits.
+void addSteps(Attributes& attributes, const Attributes& step, std::int64_t coordinate);
+
+// The steps of a node of `program`, whose attributes become those at coordinate 0 of the axes that
+// the program does not fix. `step`: each axis once, in any order. Throws std::invalid_argument as
+// addSteps().
+AttributeSteps takeSteps(const Plan& plan, const Program& program, Node& node,
+                         std::vector<std::pair<std::int32_t, Attributes>> step,
+                         AttributeTable& attributes);
+
+// The attributes of a node's instance; coordinate(axis) is that of its rank.
+template <class CoordinateOf>
+AttributesId attributesAt(const Plan& plan, const Program& program, const Node& node,
+                          CoordinateOf coordinate) {
+  if (node.steps < 0) return node.attributes;
+  const AttributeSteps& steps = program.steps.at(static_cast<std::size_t>(node.steps));
+  std::size_t place = 0;
+  for (const auto& [axis, added] : steps.step)
+    place = place * static_cast<std::size_t>(plan.mesh[axis].size) +
+            static_cast<std::size_t>(coordinate(axis));
+  return steps.sets.at(place);
+}
+
+// Whether attributes of any node move.
+bool attributesMove(const Plan& plan);
+
+// The same problem with a program for each choice of the coordinates that attributes move with;
+// null where none move. Entries of the lineage keep their places, and Program::inFile says which
+// program of the file one stands for. Throws Unsupported where these would be more nodes than
+// `most`.
+constexpr std::size_t kMostFixedNodes = 8'000'000;
+std::unique_ptr<Problem> withFixedAttributes(const Problem& problem,
+                                             std::size_t most = kMostFixedNodes);
+
+// `problem` where no attributes move, else the same without; for as long as this lives.
+class FixedAttributes {
+ public:
+  // Throws Unsupported as withFixedAttributes().
+  explicit FixedAttributes(const Problem& problem, std::size_t most = kMostFixedNodes)
+      : made_(withFixedAttributes(problem, most)), problem_(made_ ? made_.get() : &problem) {}
+  const Problem& problem() const { return *problem_; }
+
+ private:
+  std::unique_ptr<Problem> made_;
+  const Problem* problem_;
+};
+
+}  // namespace shardproof::ir

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from shardproof import find_program
 from shardproof.torch import capture, numeric
 from shardproof.torch.aten import table
+from shardproof.torch.world import World
 
 A = torch.ops.aten
 S = (3, 4)
@@ -233,15 +234,21 @@ class Operators(unittest.TestCase):
             reached.add(getattr(found, "__wrapped__", found))
             return found
 
-        with mock.patch.object(table, "lookup", lookup):
+        highs = {}
+        given = World.input
+
+        def remember(world, name, *args, **options):
+            highs[name] = options.get("high")
+            return given(world, name, *args, **options)
+
+        with mock.patch.object(table, "lookup", lookup), mock.patch.object(World, "input", remember):
             captured = capture(step, mesh={"one": 1})
         self.assertEqual([], [n for n, f in table.LINES.items() if f not in reached])
         inputs = {name: data.double().numpy() for name, data in captured.constants.items()}
         for name, tensor in captured.model["tensors"].items():
             if tensor.get("kind") == "input" and not name.startswith("%"):
                 integer = "dtype" in tensor
-                high = {"ids": 6, "padded ids": 6}.get(name, 7)
-                inputs[name] = numeric.draw("input " + name, tensor["shape"], torch.long if integer else torch.float32, high if integer else None).numpy()
+                inputs[name] = numeric.draw("input " + name, tensor["shape"], torch.long if integer else torch.float32, highs[name]).numpy()
         outputs = {e["tensor"]: e for e in captured.plan["lineage"] if e["role"] == "output"}
         with tempfile.TemporaryDirectory() as folder:
             _, plan = captured.write(pathlib.Path(folder) / "cases")

@@ -36,7 +36,7 @@ class Verdicts(unittest.TestCase):
 
 
 class Truth(unittest.TestCase):
-    """Real gloo processes: right steps agree with one device, wrong ones do not."""
+    """Real gloo processes: right steps agree with one device, wrong ones do not (where it is a race, they need not)."""
 
     def test_real_processes(self):
         found = numeric.compare(load, {name: importlib.import_module(name).MESH for name in EXAMPLES})
@@ -45,7 +45,7 @@ class Truth(unittest.TestCase):
             with self.subTest(name, difference=difference, place=place):
                 if importlib.import_module(name).EXPECT == "EQUIVALENT":
                     self.assertLess(difference, 1e-4)
-                else:
+                elif not getattr(importlib.import_module(name), "RACE", False):
                     self.assertGreater(difference, 1e-3)
 
 

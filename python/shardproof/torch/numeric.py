@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
-import socket
 import sys
 import tempfile
 import zlib
@@ -186,10 +185,15 @@ def run(step: Callable[[World], Any], mesh: Mapping[str, int], rank: int = 0) ->
     return side.results
 
 
-def _child(rank: int, world: int, port: int, load: Callable[..., Any], cases: Sequence[tuple[str, dict[str, int]]], which: str, folder: str) -> None:
+_PATIENCE = datetime.timedelta(minutes=10)   # for the other processes, on a busy machine
+
+
+def _child(rank: int, world: int, load: Callable[..., Any], cases: Sequence[tuple[str, dict[str, int]]], which: str, folder: str) -> None:
     torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
-    dist.init_process_group("gloo", rank=rank, world_size=world, timeout=datetime.timedelta(seconds=60))
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
+    store = dist.FileStore(f"{folder}/store", world)   # no port that another run could take
+    store.set_timeout(_PATIENCE)
+    dist.init_process_group("gloo", rank=rank, world_size=world, store=store, timeout=_PATIENCE)
     try:
         for i, (key, mesh) in enumerate(cases):
             try:
@@ -201,6 +205,9 @@ def _child(rank: int, world: int, port: int, load: Callable[..., Any], cases: Se
     except BaseException:
         dist.destroy_process_group()
         raise
+    # Nobody leaves while somebody may still wait for it.
+    store.set(f"shardproof done {rank}", "yes")
+    store.wait([f"shardproof done {r}" for r in range(world)])
     # All is written and all ranks are here. The ordinary end of the interpreter sometimes aborts ("terminate called without an active exception": a thread of the
     # process group is still there when the library is unloaded), which would say that the step failed.
     sys.stdout.flush()
@@ -221,12 +228,12 @@ def compare(load: Callable[[str, str], Any], cases: Mapping[str, Mapping[str, in
     with tempfile.TemporaryDirectory() as folder:
         os.makedirs(f"{folder}/1")
         ordered = [case for group in by_world.values() for case in group]
-        mp.spawn(_child, (1, _free_port(), load, [(n, {a: 1 for a in m}) for n, m in ordered], "single", f"{folder}/1"), nprocs=1)
+        mp.spawn(_child, (1, load, [(n, {a: 1 for a in m}) for n, m in ordered], "single", f"{folder}/1"), nprocs=1)
         wanted = {n: torch.load(f"{folder}/1/{i}.0.pt", weights_only=False) for i, (n, _) in enumerate(ordered)}
         for world, group in by_world.items():
             here = f"{folder}/world{world}"
             os.makedirs(here)
-            mp.spawn(_child, (world, _free_port(), load, group, "step", here), nprocs=world)
+            mp.spawn(_child, (world, load, group, "step", here), nprocs=world)
             for i, (name, _) in enumerate(group):
                 found[name] = _difference(wanted[name], [torch.load(f"{here}/{i}.{r}.pt", weights_only=False) for r in range(world)])
     return found
@@ -250,9 +257,3 @@ def _difference(wanted: Any, every: Sequence[Any]) -> tuple[float, str]:
     if set(wanted) - seen:
         return float("inf"), f"missing on all ranks: {sorted(set(wanted) - seen)[0]}"
     return worst, place
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])

@@ -34,6 +34,9 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 constexpr std::int64_t kSmall =
     3;  // sizes up to this stay: 1, 2 and 3 are also factors of another kind (squares, pairs)
+// Sizes need not differ where that would be dear: with more elements than so many, and a smaller
+// share of them without it.
+constexpr double kManyElements = 2e7, kWorthwhile = 0.7;
 constexpr std::int32_t kWhole = std::numeric_limits<std::int32_t>::max();
 
 double elementsOf(const Shape& shape) {
@@ -520,6 +523,12 @@ Shrunk shrinkProblem(const Problem& problem, const ShrinkOptions& options) {
   };
   shrunk.fullElements = elementsOf(problem);
   shrunk.elements = elementsOf(result);
+  if (options.distinct && shrunk.elements > kManyElements) {
+    ShrinkOptions least = options;
+    least.distinct = false;
+    Shrunk other = shrinkProblem(problem, least);
+    if (other.elements < kWorthwhile * shrunk.elements) return other;
+  }
   if (options.maxElements > 0 && shrunk.elements > options.maxElements) {
     throw Unsupported("the least sizes that were found leave " +
                       std::to_string(static_cast<std::int64_t>(shrunk.elements)) +

@@ -26,7 +26,8 @@ struct ShrinkOptions {
   std::int64_t tellingPositions = 3;  // the same where order is seen (a mask) or rows are looked up
   std::int32_t ranks = 2;             // left of a symmetry class, where there are more than three;
                                       // one more where two axes would become equal
-  bool distinct = true;               // sizes that differ still differ where they can
+  bool distinct = true;               // sizes that differ still differ where they can, unless
+                                      // that would be dear
   double maxElements = 0;  // of all tensors of all ranks together, and of the model's; 0: no limit
   double seconds = 5;      // for the optimizer
 };

@@ -131,7 +131,8 @@ class Collector {
       Slice whole;
       whole.problem = cloneProblem(image_.problem());
       if (!applyAll(*whole.problem, std::move(edits))) return EntryId();
-      const Numbers numbers(whole, model_, end_, false);
+      // What one draw does not show is seen by the proof with all mends.
+      const Numbers numbers(whole, model_, end_, Look::kRealsAtOneDraw);
       EntryId first;
       bool output = false;
       for (std::size_t c = 0; c < numbers.claims(); ++c) {

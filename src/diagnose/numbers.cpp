@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <cmath>
 
+#include "interpret/call.h"
+
 namespace shardproof::diagnose {
 
 namespace {
 
 constexpr std::int64_t kMostBytes = std::int64_t{2} << 30;
 constexpr long double kRounding = 1e-12L;  // of the largest element
+constexpr long double kTooSmall = 1e-6L;   // of the largest element: to tell a factor
+constexpr long double kSameRatio = 1e-9L;
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
@@ -16,6 +20,13 @@ interpret::Options setupOptions() {
   interpret::Options options;
   options.checkpoints = true;
   return options;
+}
+
+std::int64_t offsetOf(const Shape& shape, const Shape& position) {
+  const Shape strides = interpret::stridesOf(shape);
+  std::int64_t offset = 0;
+  for (std::size_t d = 0; d < strides.size(); ++d) offset += position[d] * strides[d];
+  return offset;
 }
 
 template <class T>
@@ -50,27 +61,27 @@ Elements boxOf(const ModelValues& model, TensorId tensor, const Shape& low, cons
   return box;
 }
 
-Numbers::Numbers(const Slice& slice, ModelValues& model, Clock::time_point end, bool inField_)
+Numbers::Numbers(const Slice& slice, ModelValues& model, Clock::time_point end, Look look)
     : setup_(*slice.problem, setupOptions()),
       model_(model),
       end_(end),
       holds_(claims(), 1),
       ratios_(claims()),
       ratiosSeen_(claims(), 0) {
-  for (std::size_t d = 0; d < kDraws; ++d) {
+  const bool field = look == Look::kField || look == Look::kRealsAndField;
+  const std::size_t draws = look == Look::kField ? 0 : look == Look::kRealsAtOneDraw ? 1 : kDraws;
+  for (std::size_t d = 0; d < draws; ++d) {
     inReals(d);
-    if (!inField_ && !allHold()) return;
+    if (!field && !allHold()) return;
   }
-  if (inField_) inField();
+  if (field) inField();
 }
 
-// `take(number of slot, value)` is called with every local tensor.
-template <class T, class Take>
-void Numbers::execute(ModelValuesIn<T>& model, std::size_t draw, const Take& take) {
+template <class T>
+void Numbers::execute(ModelValuesIn<T>& model, std::size_t draw, interpret::Hooks<T> hooks) {
   interpret::Limits limits;
   limits.maxBytes = kMostBytes;
   limits.end = latest(end_ - Clock::now());
-  interpret::Hooks<T> hooks;
   if (model.known[draw]) {
     hooks.logical = &model.values[draw];
   } else {
@@ -82,9 +93,6 @@ void Numbers::execute(ModelValuesIn<T>& model, std::size_t draw, const Take& tak
       model.values[draw][t] = std::move(copy);
     };
   }
-  hooks.ofPlan = [&](Rank rank, std::int32_t slot, const interpret::Value<T>& value) {
-    take(setup_.programs.slot(rank, slot), value);
-  };
   interpret::Draw draws;
   draws.seed = 0x5eed + 77 * draw;
   interpret::run<T>(setup_, draws, 0, limits, {}, hooks);
@@ -94,13 +102,19 @@ void Numbers::execute(ModelValuesIn<T>& model, std::size_t draw, const Take& tak
 void Numbers::inField() {
   expected_.resize(claims());
   actual_.resize(claims());
-  for (std::size_t d = 0; d < kDraws; ++d)
-    execute(model_.field, d, [&](std::int64_t slot, const interpret::Value<Field>& value) {
-      Elements& kept = local_[slot];
+  for (std::size_t d = 0; d < kDraws; ++d) {
+    interpret::Hooks<Field> hooks;
+    hooks.ofPlan = [&](Rank rank, std::int32_t slot, const interpret::Value<Field>& value) {
+      Elements& kept = local_[setup_.programs.slot(rank, slot)];
       kept.shape = value.shape;
       kept.element = value.element;
       kept.of[d].assign(value.data(), value.data() + value.size());
-    });
+    };
+    // All is compared below.
+    hooks.ofClaim = [](std::size_t, const interpret::Value<Field>&,
+                       const interpret::Value<Field>&) {};
+    execute(model_.field, d, std::move(hooks));
+  }
   for (std::size_t c = 0; c < claims(); ++c) {
     const TensorId tensor = setup_.problem.plan.lineage[claim(c).entry].tensor;
     expected_[c] = boxOf(model_, tensor, claim(c).low, claim(c).extent);
@@ -119,55 +133,61 @@ void Numbers::inField() {
   }
 }
 
-// A claim holds where what the model has a value at is equal, but for rounding.
+// Compared as soon as all parts are there, so that nothing but what the run itself needs is kept.
 void Numbers::inReals(std::size_t draw) {
-  std::vector<std::vector<std::size_t>> claimsOfSlot(at(setup_.programs.slots()));
-  for (std::size_t c = 0; c < claims(); ++c)
-    for (const auto& part : claim(c).parts)
-      claimsOfSlot[setup_.programs.slot(part.rank, part.slot)].push_back(c);
-  std::vector<std::vector<long double>> sums(claims());
-  execute(model_.real, draw, [&](std::int64_t slot, const interpret::Value<long double>& value) {
-    for (const std::size_t c : claimsOfSlot[slot]) {
-      auto& sum = sums[c];
-      if (sum.empty()) sum.assign(value.data(), value.data() + value.size());
-      else
-        for (std::size_t i = 0; i < std::min<std::size_t>(sum.size(), at(value.size())); ++i)
-          sum[i] += value.data()[i];
+  interpret::Hooks<long double> hooks;
+  hooks.ofClaim = [&](std::size_t c, const interpret::Value<long double>& logical,
+                      const interpret::Value<long double>& local) {
+    if (logical && logical.element != ElementKind::kComplex) compareReals(c, logical, local);
+  };
+  execute(model_.real, draw, std::move(hooks));
+}
+
+// A claim holds where what the model has a value at is equal, but for rounding.
+void Numbers::compareReals(std::size_t c, const interpret::Value<long double>& logical,
+                           const interpret::Value<long double>& local) {
+  const interpret::Walk walk(claim(c).extent, interpret::stridesOf(logical.shape),
+                             Shape(claim(c).extent.size(), 0));
+  const long double* const box = logical.data() + offsetOf(logical.shape, claim(c).low);
+  const long double* const found = local.data();
+  // f(a, b) of all elements, until it is false.
+  const auto all = [&](const auto& f) {
+    for (std::int64_t run = 0; run < walk.runs; ++run) {
+      const long double* const a = box + walk.start(run).first;
+      const long double* const b = found + run * walk.length;
+      for (std::int64_t i = 0; i < walk.length; ++i)
+        if (!f(a[i * walk.strideA], b[i])) return false;
     }
-  });
-  for (std::size_t c = 0; c < claims(); ++c) {
-    const TensorId tensor = setup_.problem.plan.lineage[claim(c).entry].tensor;
-    const auto& whole = model_.real.values[draw][tensor];
-    if (!whole || whole.element == ElementKind::kComplex) continue;
-    const std::vector<long double> wanted = elementsOf(whole, claim(c).low, claim(c).extent);
-    long double largest = 0;
-    for (const long double x : wanted)
-      if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
-    bool same = wanted.size() == sums[c].size();
-    for (std::size_t i = 0; same && i < wanted.size(); ++i) {
-      const long double a = wanted[i], b = sums[c][i];
-      if (std::isnan(a) || a == b) continue;
-      same = std::abs(a - b) <= kRounding * largest;  // false where either is not finite
-    }
-    if (same) continue;
-    holds_[c] = 0;
-    // The same factor at all elements that are not too small to tell.
-    std::optional<long double> ratio;
-    bool constant = wanted.size() == sums[c].size();
-    for (std::size_t i = 0; constant && i < wanted.size(); ++i) {
-      const long double a = wanted[i], b = sums[c][i];
-      if (std::isnan(a) || !(std::abs(a) > 1e-6L * largest)) continue;
-      if (!std::isfinite(b)) constant = false;
-      else if (!ratio) ratio = b / a;
-      else constant = std::abs(b / a - *ratio) <= 1e-9L * std::abs(*ratio);
-    }
-    if (!constant) ratio.reset();
-    if (ratiosSeen_[c] && ratio && ratios_[c] &&
-        std::abs(*ratio - *ratios_[c]) > 1e-9L * std::abs(*ratio))
-      ratio.reset();
-    if (!ratiosSeen_[c] || !ratio) ratios_[c] = ratio;
-    ratiosSeen_[c] = 1;
-  }
+    return true;
+  };
+  const bool fits = walk.runs * walk.length == local.size();
+  if (fits && all([](long double a, long double b) { return a == b || std::isnan(a); })) return;
+  long double largest = 0;
+  if (fits)
+    all([&](long double a, long double) {
+      if (std::isfinite(a)) largest = std::max(largest, std::abs(a));
+      return true;
+    });
+  // The last is false where either is not finite.
+  if (fits && all([&](long double a, long double b) {
+        return std::isnan(a) || a == b || std::abs(a - b) <= kRounding * largest;
+      }))
+    return;
+  holds_[c] = 0;
+  // The same factor at all elements that are not too small to tell.
+  std::optional<long double> ratio;
+  const bool constant = fits && all([&](long double a, long double b) {
+                          if (std::isnan(a) || !(std::abs(a) > kTooSmall * largest)) return true;
+                          if (!std::isfinite(b)) return false;
+                          if (!ratio) ratio = b / a;
+                          return std::abs(b / a - *ratio) <= kSameRatio * std::abs(*ratio);
+                        });
+  if (!constant) ratio.reset();
+  if (ratiosSeen_[c] && ratio && ratios_[c] &&
+      std::abs(*ratio - *ratios_[c]) > kSameRatio * std::abs(*ratio))
+    ratio.reset();
+  if (!ratiosSeen_[c] || !ratio) ratios_[c] = ratio;
+  ratiosSeen_[c] = 1;
 }
 
 namespace {
@@ -220,7 +240,9 @@ Shown Numbers::show(std::size_t c) {
   std::map<std::int64_t, std::size_t> parts;
   for (const auto& part : claim(c).parts) ++parts[setup_.programs.slot(part.rank, part.slot)];
   std::vector<long double> sum;
-  execute(model_.real, 0, [&](std::int64_t slot, const interpret::Value<long double>& value) {
+  interpret::Hooks<long double> hooks;
+  hooks.ofPlan = [&](Rank of, std::int32_t own, const interpret::Value<long double>& value) {
+    const std::int64_t slot = setup_.programs.slot(of, own);
     if (value.element == ElementKind::kComplex || value.size() == 0) return;
     if (const auto it = slots.find(slot); it != slots.end())
       shown.locals[it->second] = blockOf(value.data(), value.shape, Shape(value.shape.size(), 0));
@@ -229,7 +251,10 @@ Shown Numbers::show(std::size_t c) {
     if (sum.empty()) sum.assign(at(value.size()), 0);
     for (std::size_t i = 0; i < std::min<std::size_t>(sum.size(), at(value.size())); ++i)
       sum[i] += static_cast<long double>(part->second) * value.data()[i];
-  });
+  };
+  hooks.ofClaim = [](std::size_t, const interpret::Value<long double>&,
+                     const interpret::Value<long double>&) {};
+  execute(model_.real, 0, std::move(hooks));
   const std::int32_t tensor = setup_.problem.plan.lineage[at(claim(c).entry)].tensor;
   const auto& whole = model_.real.values[0][at(tensor)];
   if (!whole || whole.element == ElementKind::kComplex) return shown;

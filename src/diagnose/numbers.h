@@ -53,11 +53,13 @@ struct Elements {
   }
 };
 
+// In the reals alone only whether claims hold is known; at one draw, whether they may.
+enum class Look { kRealsAtOneDraw, kReals, kField, kRealsAndField };
+
 class Numbers {
  public:
-  // Executes; throws interpret::CannotRun, Stopped, TooLarge, InputError. Without `inField` only
-  // whether claims hold is known.
-  Numbers(const Slice& slice, ModelValues& model, Clock::time_point end, bool inField);
+  // Executes; throws interpret::CannotRun, Stopped, TooLarge, InputError.
+  Numbers(const Slice& slice, ModelValues& model, Clock::time_point end, Look look);
 
   const interpret::Setup& setup() const { return setup_; }
   std::size_t claims() const { return setup_.compared; }
@@ -77,10 +79,12 @@ class Numbers {
   Shown show(std::size_t c);
 
  private:
-  template <class T, class Take>
-  void execute(ModelValuesIn<T>& model, std::size_t draw, const Take& take);
+  template <class T>
+  void execute(ModelValuesIn<T>& model, std::size_t draw, interpret::Hooks<T> hooks);
   void inField();
   void inReals(std::size_t draw);
+  void compareReals(std::size_t c, const interpret::Value<long double>& logical,
+                    const interpret::Value<long double>& local);
 
   interpret::Setup setup_;
   ModelValues& model_;

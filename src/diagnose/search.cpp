@@ -26,7 +26,7 @@ std::optional<Search::Failing> Search::look(EntryId entry) {
   Failing f;
   try {
     f.slice = cutter_.cut(plan(), entry, kMostNodes, true);
-    f.numbers = std::make_unique<Numbers>(f.slice, model_, end_, true);
+    f.numbers = std::make_unique<Numbers>(f.slice, model_, end_, Look::kRealsAndField);
   } catch (const Unsupported&) {
     return std::nullopt;
   } catch (const InputError&) {
@@ -89,9 +89,9 @@ Search::Holds Search::holdsWith(EntryId entry, const Edit& edit) {
   try {
     if (apply(*work_, edit)) {
       const Slice slice = cutter_.cut(*work_, entry, kMostNodes, false);
-      if (Numbers(slice, model_, end_, false).allHold())
-        holds =
-            Numbers(slice, model_, end_, true).allHoldInField() ? Holds::kInBoth : Holds::kInReals;
+      if (Numbers(slice, model_, end_, Look::kReals).allHold())
+        holds = Numbers(slice, model_, end_, Look::kField).allHoldInField() ? Holds::kInBoth
+                                                                            : Holds::kInReals;
     }
   } catch (const Unsupported&) {
   } catch (const InputError&) {

@@ -755,7 +755,8 @@ class PlainRun {
     }
     if (--remaining_[c] > 0) return;
     const TensorId tensor = problem_.plan.lineage[claim.entry].tensor;
-    compare(claim, logical_[tensor], sum, tolerance_, result_.entries[claim.entry]);
+    if (hooks_.ofClaim) hooks_.ofClaim(at(c), logical_[tensor], sum);
+    else compare(claim, logical_[tensor], sum, tolerance_, result_.entries[claim.entry]);
     sum = {};
     releaseLogical(tensor);
   }

@@ -1,6 +1,8 @@
 #include "ops/collectives.h"
 
 #include <algorithm>
+#include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -13,13 +15,18 @@ namespace {
 
 constexpr Collective kCollectives[] = {
     {.kind = Communication::kAllReduce, .name = "all_reduce", .reduces = true},
-    {.kind = Communication::kAllGather, .name = "all_gather", .gathers = Along::kDim},
+    {.kind = Communication::kAllGather,
+     .name = "all_gather",
+     .uneven = true,
+     .gathers = Along::kDim},
     {.kind = Communication::kReduceScatter,
      .name = "reduce_scatter",
      .reduces = true,
+     .uneven = true,
      .scatters = Along::kDim},
     {.kind = Communication::kAllToAll,
      .name = "all_to_all",
+     .uneven = true,
      .scatters = Along::kDim,
      .gathers = Along::kOtherDim},
     {.kind = Communication::kBroadcast,
@@ -56,6 +63,7 @@ constexpr Collective kCollectives[] = {
      .name = "barrier",
      .operand = Who::kNobody,
      .result = Who::kNobody},
+    {.kind = Communication::kPermute, .name = "collective_permute", .permutes = true},
 };
 // Of a stage only: a member takes its piece of what another node has made for all.
 constexpr Collective kPart{.kind = Communication::kPart, .name = "part", .scatters = Along::kDim};
@@ -147,6 +155,97 @@ Shape communicationShape(const CommunicationSpec& spec, const Shape& in, std::in
   }
   if (collective.gathers != Along::kNothing) size(collective.gathers) *= groupSize;
   return out;
+}
+
+std::int64_t membersOf(const CommunicationSpec& spec) {
+  const auto count = static_cast<std::int64_t>(spec.sizes.size());
+  if (spec.kind != Communication::kAllToAll) return count;
+  std::int64_t members = 0;
+  while (members * members < count) ++members;
+  return members;
+}
+
+std::int64_t lengthGiven(const CommunicationSpec& spec, std::int64_t place) {
+  const auto sum = [&](std::int64_t from, std::int64_t count) {
+    const auto first = spec.sizes.begin() + from;
+    return std::accumulate(first, first + count, std::int64_t{0});
+  };
+  const std::int64_t members = membersOf(spec);
+  if (spec.kind == Communication::kAllGather) return sum(place, 1);
+  if (spec.kind == Communication::kReduceScatter) return sum(0, members);
+  return sum(place * members, members);
+}
+
+std::vector<Window> windowsOf(const CommunicationSpec& spec, std::int64_t place) {
+  const std::int64_t members = membersOf(spec);
+  const auto size = [&](std::int64_t i) { return spec.sizes.at(static_cast<std::size_t>(i)); };
+  const auto before = [&](std::int64_t first, std::int64_t end) {
+    std::int64_t sum = 0;
+    for (std::int64_t i = first; i < end; ++i) sum += size(i);
+    return sum;
+  };
+  std::vector<Window> windows;
+  const auto add = [&](std::int64_t member, std::int64_t begin, std::int64_t length) {
+    if (length > 0) windows.push_back({member, begin, length});
+  };
+  if (spec.kind == Communication::kReduceScatter) {
+    add(0, before(0, place), size(place));
+    return windows;
+  }
+  for (std::int64_t k = 0; k < members; ++k) {
+    if (spec.kind == Communication::kAllGather) add(k, 0, size(k));
+    else add(k, before(k * members, k * members + place), size(k * members + place));
+  }
+  return windows;
+}
+
+void checkGiven(const CommunicationSpec& spec, const Shape& operand, std::int64_t place) {
+  const auto dim = static_cast<std::size_t>(spec.dim);
+  const auto last = static_cast<std::size_t>(std::max(spec.dim, spec.odim));
+  if (spec.dim < 0 || spec.odim < 0 || last >= operand.size())
+    throw ShapeError("dimension " + std::to_string(last) +
+                     " does not exist in an operand of shape " + toText(operand));
+  const std::int64_t given = lengthGiven(spec, place);
+  if (operand[dim] == given) return;
+  throw ShapeError(
+      "dimension " + std::to_string(dim) + " of the operand of member " + std::to_string(place) +
+      ", of shape " + toText(operand) + ", has length " + std::to_string(operand[dim]) + ", but " +
+      (spec.kind == Communication::kAllGather       ? "the size of its piece is "
+       : spec.kind == Communication::kReduceScatter ? "the sizes add up to "
+                                                    : "the sizes that it sends add up to ") +
+      std::to_string(given));
+}
+
+Shape unevenShape(const CommunicationSpec& spec, const std::vector<const Shape*>& operands,
+                  std::int64_t place) {
+  const auto dim = static_cast<std::size_t>(spec.dim),
+             gathered = static_cast<std::size_t>(spec.kind == Communication::kAllToAll ? spec.odim
+                                                                                       : spec.dim);
+  std::optional<Shape> out;
+  for (const Window& window : windowsOf(spec, place)) {
+    const Shape* const operand = operands.at(static_cast<std::size_t>(window.member));
+    if (operand == nullptr)
+      throw ShapeError("member " + std::to_string(window.member) +
+                       " has no operand, but gives a piece");
+    checkGiven(spec, *operand, window.member);
+    Shape piece = *operand;
+    piece[dim] = window.size;
+    if (!out) {
+      out = std::move(piece);
+      continue;
+    }
+    const std::int64_t length = piece[gathered];
+    if (piece.size() == out->size()) piece[gathered] = (*out)[gathered];
+    if (piece != *out)
+      throw ShapeError("the piece of member " + std::to_string(window.member) + ", " +
+                       std::to_string(window.size) + " along dimension " + std::to_string(dim) +
+                       " of shape " + toText(*operand) +
+                       ", differs from the others in another dimension than " +
+                       std::to_string(gathered));
+    (*out)[gathered] += length;
+  }
+  if (!out) throw ShapeError("the member gets only empty pieces");
+  return *out;
 }
 
 }  // namespace shardproof::ops

@@ -32,6 +32,8 @@ struct Collective {
   const char* peer = "";  // the field with the coordinates of root, receiver or sender; or empty
   Who operand = Who::kAll, result = Who::kAll;
   bool reduces = false;              // members' operands are combined: attribute "reduce"
+  bool uneven = false;               // pieces may have any length: field "sizes"
+  bool permutes = false;             // each target has its source's operand: field "pairs"
   Along scatters = Along::kNothing;  // a member gets its own piece along this dimension
   Along gathers = Along::kNothing;   // members' pieces are concatenated along this dimension
 
@@ -68,5 +70,27 @@ Communication findCommunication(std::string_view op);
 // The shape of one member's result from the members' operands, which all have shape `in`. Throws
 // ShapeError when the spec does not fit.
 Shape communicationShape(const CommunicationSpec& spec, const Shape& in, std::int64_t groupSize);
+
+// --- Uneven pieces: CommunicationSpec::sizes is not empty ---
+
+// [begin, begin + size) of one member's operand along `dim`.
+struct Window {
+  std::int64_t member, begin, size;
+};
+
+// How many members the sizes are for.
+std::int64_t membersOf(const CommunicationSpec& spec);
+// The length along `dim` of the operand of the member at `place`. 0: it has no operand.
+std::int64_t lengthGiven(const CommunicationSpec& spec, std::int64_t place);
+// What the result of the member at `place` is put together of, in group order: pieces that are not
+// empty. Of a reduce_scatter at most one, of the reduction (`member` is 0). None: it has no result.
+std::vector<Window> windowsOf(const CommunicationSpec& spec, std::int64_t place);
+// Throws ShapeError where the operand of the member at `place` does not have the length that it
+// gives.
+void checkGiven(const CommunicationSpec& spec, const Shape& operand, std::int64_t place);
+// As communicationShape, of members whose operands have these shapes (null: none), for a member
+// that has a result.
+Shape unevenShape(const CommunicationSpec& spec, const std::vector<const Shape*>& operands,
+                  std::int64_t place);
 
 }  // namespace shardproof::ops

@@ -304,6 +304,7 @@ class Collector {
     const auto in = program.graph.in(node);
     const auto out = program.graph.out(node);
     const std::int32_t a = in.empty() ? -1 : in[0].tensor, b = out.empty() ? -1 : out[0];
+    if (!spec.sizes.empty()) return keepPieces(spec, dims, a, b);
     if (a >= 0 && b >= 0) {
       std::int64_t size = 0;
       const std::vector<char> stay = membersThatStay(spec, size);
@@ -343,6 +344,31 @@ class Collector {
       lines_.equal(it->second.first[d], dims.ofTensor[t][d]);
     if (it->second.second >= 0 && dims.values[t] >= 0)
       lines_.equal(it->second.second, dims.values[t]);
+    return 1;
+  }
+
+  // Uneven pieces stay as they are: all members do, as none is like another (SymmetryClasses), and
+  // the dimensions of the pieces keep their sizes. In the others tensors are alike on all members.
+  char keepPieces(const CommunicationSpec& spec, const GraphDims& dims, std::int32_t a,
+                  std::int32_t b) {
+    const std::int32_t other = spec.kind == Communication::kAllToAll ? spec.odim : spec.dim;
+    for (const std::int32_t t : {a, b}) {
+      if (t < 0) continue;
+      const auto& own = dims.ofTensor[t];
+      const auto [it, first] = members_.try_emplace(
+          {spec.comm, spec.tag.value_or(std::numeric_limits<std::int64_t>::min()), Shape{}}, own,
+          dims.values[t]);
+      if (it->second.first.size() != own.size()) return 0;
+      for (std::size_t d = 0; d < own.size(); ++d) {
+        const auto dim = static_cast<std::int32_t>(d);
+        if (dim == spec.dim || dim == other) lines_.keep(own[d]);
+        else if (lines_.fullSize(own[d]) == lines_.fullSize(it->second.first[d]))
+          lines_.equal(it->second.first[d], own[d]);
+        else return 0;
+      }
+      if (!first && it->second.second >= 0 && dims.values[t] >= 0)
+        lines_.equal(it->second.second, dims.values[t]);
+    }
     return 1;
   }
 

@@ -100,13 +100,23 @@ std::string canonicalForm(const Stage& stage) {
       bytes.list(value.elements, [&](const Rational& r) { bytes.text(r.toString()); });
     }
   });
-  // Attribute sets are interned where a stage comes from.
+  // Attribute sets are interned where a stage comes from, but for those of operators that stand for
+  // communications: equal ones are found by what they say.
   std::map<std::pair<OperatorId, const Attributes*>, std::int64_t> operations;
+  std::map<std::pair<OperatorId, std::string>, std::int64_t> contents;
   bytes.list(stage.nodes, [&](const StageNode& n) {
     bytes.number(static_cast<std::int64_t>(n.communication) * 2 + n.logical);
     if (n.communication == Communication::kNone) {
-      const auto [it, first] = operations.emplace(std::pair(n.op, n.attributes.get()),
-                                                  static_cast<std::int64_t>(operations.size()));
+      const auto [it, unseen] = operations.emplace(std::pair(n.op, n.attributes.get()), -1);
+      bool first = false;
+      if (unseen) {
+        Bytes text;
+        put(text, *n.attributes);
+        const auto found = contents.emplace(std::pair(n.op, text.take()),
+                                            static_cast<std::int64_t>(contents.size()));
+        it->second = found.first->second;
+        first = found.second;
+      }
       bytes.number(it->second);
       if (first) {
         bytes.text(ops::Registry::instance().at(n.op).name);

@@ -20,7 +20,16 @@ void describe(StageTensor& made, const Tensor& tensor, const Graph& graph) {
   made.kind = tensor.kind;
   made.name = tensor.name;
   if (made.origin == Origin::kVariable) made.known = tensor.known;
-  if (made.origin == Origin::kConstant) made.constant = graph.constants[tensor.constant];
+  if (made.origin != Origin::kConstant) return;
+  if (tensor.kind == TensorKind::kConstant) {
+    made.constant = graph.constants[tensor.constant];
+    return;
+  }
+  // What a collective_permute brings to who is no target.
+  static const auto zero =
+      std::make_shared<const ConstantValue>(ConstantValue{{Rational(0)}, true});
+  made.kind = TensorKind::kConstant;
+  made.constant = zero;
 }
 
 }  // namespace shardproof

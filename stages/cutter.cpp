@@ -37,7 +37,7 @@ class Cutter {
       const TensorId shapedLike = local_.shapedLike(instance);
       const Tensor& tensor = graph.tensors[shapedLike];
       StageTensor made;
-      made.info = {tensor.shape, tensor.element};
+      made.info = {local_.shapeOf(instance), tensor.element};
       made.origin = origin;
       made.tensor = shapedLike;
       made.program = instance.program;
@@ -79,7 +79,10 @@ class Cutter {
       made.microbatch = from.microbatch;
       made.weight = from.weight;
       made.member = from.member;
-      if (node.communication >= 0) {
+      if (from.op.valid()) {
+        made.op = from.op;
+        made.attributes = from.attributes;
+      } else if (node.communication >= 0) {
         const CommunicationSpec& spec =
             cut_.plan.programs[from.program].communications[node.communication];
         made.communication = from.communication;

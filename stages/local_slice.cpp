@@ -50,9 +50,19 @@ LocalId LocalSlice::find(const LocalInstance& instance) const {
 }
 
 TensorId LocalSlice::shapedLike(const LocalInstance& instance) const {
+  if (isPiece(instance)) return shapedLike(pieceOf(instance).whole);
   if (!isCombined(instance)) return instance.tensor;
   const Graph& graph = cut_.plan.programs[instance.program].graph;
   return graph.in(graph.nodes[combiningNode(instance)])[0].tensor;
+}
+
+Shape LocalSlice::shapeOf(const LocalInstance& instance) const {
+  Shape shape = cut_.plan.programs[instance.program].graph.tensors[shapedLike(instance)].shape;
+  if (isPiece(instance)) {
+    const Piece& piece = pieceOf(instance);
+    shape.at(static_cast<std::size_t>(piece.dim)) = piece.end - piece.begin;
+  }
+  return shape;
 }
 
 LocalId LocalSlice::idOf(const LocalInstance& instance, bool& fresh) {
@@ -119,6 +129,7 @@ std::size_t LocalSlice::slot(LocalNodeId node, std::size_t k) const {
 LocalNodeId LocalSlice::settle(LocalId id, std::vector<LocalInstance>& todo) {
   const LocalInstance instance = instances_[id];
   cut_.symmetry.keepApart(instance.program);
+  if (isPiece(instance)) return settlePiece(id, instance, todo);
   if (isCombined(instance)) return settleCombined(id, instance, todo);
   const Graph& graph = cut_.plan.programs[instance.program].graph;
   const Tensor& tensor = graph.tensors[instance.tensor];
@@ -146,6 +157,10 @@ LocalNodeId LocalSlice::settle(LocalId id, std::vector<LocalInstance>& todo) {
     throw NeedsRefinement(kMicrobatchAxis);
   if (node.steps >= 0)
     cut_.symmetry.keepApart(cut_.plan.programs[instance.program].steps.at(node.steps));
+  if (receivesNothing(cut_.plan.programs[instance.program], node, instance.rank)) {
+    origins_[id] = Origin::kConstant;  // zeros
+    return {};
+  }
   const NodeKey key{instance.program, producer.node, instance.rank, microbatch};
   const auto [it, inserted] = nodeOf_.emplace(key, LocalNodeId(localNodes_.size()));
   producerOfId_[id] = it->second;
@@ -154,14 +169,12 @@ LocalNodeId LocalSlice::settle(LocalId id, std::vector<LocalInstance>& todo) {
     return {};  // its operands are visited already (or wait for this very result: a cycle, which
                 // the caller sees)
   }
-  LocalNode made{instance.program,
-                 producer.node,
-                 instance.rank,
-                 microbatch,
-                 {},
-                 std::vector<LocalId>(node.outCount),
-                 {},
-                 0};
+  LocalNode made;
+  made.program = instance.program;
+  made.node = producer.node;
+  made.rank = instance.rank;
+  made.microbatch = microbatch;
+  made.out.resize(node.outCount);
   made.out[producer.result] = id;
   std::vector<std::size_t> slots;
   if (node.communication >= 0) {
@@ -197,15 +210,13 @@ LocalNodeId LocalSlice::settleCombined(LocalId id, const LocalInstance& instance
                                        std::vector<LocalInstance>& todo) {
   const LocalNodeId made(localNodes_.size());
   producerOfId_[id] = made;
-  LocalNode node{instance.program,
-                 combiningNode(instance),
-                 instance.rank,
-                 instance.microbatch,
-                 {},
-                 {id},
-                 {},
-                 0,
-                 Communication::kAllReduce};
+  LocalNode node;
+  node.program = instance.program;
+  node.node = combiningNode(instance);
+  node.rank = instance.rank;
+  node.microbatch = instance.microbatch;
+  node.out = {id};
+  node.communication = Communication::kAllReduce;
   const Program& program = cut_.plan.programs[node.program];
   const CommunicationSpec& spec =
       program.communications[program.graph.nodes[node.node].communication];

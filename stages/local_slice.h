@@ -7,7 +7,9 @@
 
 #include <compare>
 #include <cstdint>
+#include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <unordered_map>
@@ -46,6 +48,9 @@ class LocalSlice {
     std::vector<std::int64_t> weight;
     std::int32_t member = 0;
     Communication communication = Communication::kNone;  // what it is in the stage
+    // Where it is an operator in the stage although it is a communication of the plan.
+    OperatorId op;
+    std::shared_ptr<const Attributes> attributes;
   };
 
   // Throws Unsupported where it grows beyond CutOptions::maxNodes, CyclicWait, NeedsRefinement.
@@ -59,8 +64,10 @@ class LocalSlice {
   Origin origin(LocalId id) const { return origins_[id]; }
   // None: the slice does not meet it.
   LocalId find(const LocalInstance& instance) const;
-  // The tensor of the plan whose shape a local tensor has.
+  // The tensor of the plan that a local tensor is, or is made of in a communication.
   TensorId shapedLike(const LocalInstance& instance) const;
+  // Its shape: that tensor's, or of a piece of it the piece's.
+  Shape shapeOf(const LocalInstance& instance) const;
 
  private:
   using Members = std::vector<Rank>;
@@ -93,6 +100,14 @@ class LocalSlice {
     friend auto operator<=>(const RendezvousKey&, const RendezvousKey&) = default;
   };
 
+  // [begin, end) of a tensor along one dimension, as an uneven all_to_all sends it.
+  struct Piece {
+    LocalInstance whole;
+    std::int32_t dim = 0;
+    std::int64_t begin = 0, end = 0;
+    NodeId node;  // of the member that gives it, for messages
+  };
+
   LocalId idOf(const LocalInstance& instance, bool& fresh);
 
   // Depth first without recursion: a stage may span thousands of operators.
@@ -106,9 +121,19 @@ class LocalSlice {
   // has the shape of that node's operand.
   static constexpr std::int32_t kCombined = -2;
   static TensorId combinedBy(NodeId node) { return TensorId(kCombined - node); }
-  static bool isCombined(const LocalInstance& instance) { return instance.tensor <= kCombined; }
+  static bool isCombined(const LocalInstance& instance) {
+    return instance.tensor <= kCombined && !isPiece(instance);
+  }
   static NodeId combiningNode(const LocalInstance& instance) {
     return NodeId(kCombined - instance.tensor);
+  }
+
+  // LocalInstance::tensor of a piece that one member sends to another: this minus its place in
+  // `pieces_`. No tensor of the plan, either.
+  static constexpr std::int32_t kPiece = std::numeric_limits<std::int32_t>::min() / 2;
+  static bool isPiece(const LocalInstance& instance) { return instance.tensor <= kPiece; }
+  const Piece& pieceOf(const LocalInstance& instance) const {
+    return pieces_[static_cast<std::size_t>(kPiece - instance.tensor)];
   }
 
   // Decides what a local tensor is. Returns its producing node (new or known to be new) when the
@@ -118,6 +143,11 @@ class LocalSlice {
   // The sum (mean, maximum, minimum) of the members' operands, from which each takes its part.
   LocalNodeId settleCombined(LocalId id, const LocalInstance& instance,
                              std::vector<LocalInstance>& todo);
+
+  // A piece of an operand, which a `slice` makes.
+  LocalNodeId settlePiece(LocalId id, const LocalInstance& instance,
+                          std::vector<LocalInstance>& todo);
+  void makeSlice(LocalNode& made, std::int32_t dim, std::int64_t begin, std::int64_t end);
 
   // What the members of a collective have in common is computed once in a stage: the result of an
   // all_reduce or all_gather by the member that comes first, from which the others receive it, and
@@ -135,12 +165,28 @@ class LocalSlice {
   void expandScatter(LocalNode& made, const CommunicationSpec& spec,
                      std::vector<LocalInstance>& todo);
 
+  // A result that is put together of uneven pieces: a `cat` of what the members send, or a `slice`
+  // of what they have added up. docs/soundness.md, "Slicing".
+  void expandUneven(LocalNode& made, const CommunicationSpec& spec,
+                    std::vector<LocalInstance>& todo);
+
+  // What a collective_permute's source gives. Not for a member that is no target.
+  void expandPermute(LocalNode& made, const CommunicationSpec& spec,
+                     std::vector<LocalInstance>& todo);
+  // The place in the group of who sends to `rank` in a collective_permute; -1: nobody. Throws
+  // NeedsRefinement where members are not told apart.
+  std::int32_t sourceOf(const CommunicationSpec& spec, Rank rank) const;
+  bool receivesNothing(const Program& program, const Node& node, Rank rank) const;
+
   // In group order; of a message or a broadcast the rank that it comes from. Equal lists are one
   // object.
   const Members& membersOf(const LocalNode& made, const CommunicationSpec& spec);
 
   void addMembers(LocalNode& made, const CommunicationSpec& spec, const Members& members,
                   std::vector<LocalInstance>& todo) const;
+  // What a member gives to the communication of `made`, and by which node.
+  std::pair<LocalInstance, NodeId> operandOf(const LocalNode& made, const CommunicationSpec& spec,
+                                             Rank member) const;
 
   // Binds a local tensor to all usable lineage that mentions it. False when there is none.
   bool bind(LocalId id, const LocalInstance& instance);
@@ -161,6 +207,7 @@ class LocalSlice {
   std::vector<BoundEquation> claims_, bound_;
   std::set<EquationKey> boundKeys_;
   std::vector<std::int32_t> coordinates_;
+  std::vector<Piece> pieces_;
   std::set<Members> groups_;
   std::map<std::pair<std::vector<std::int32_t>, Rank>, const Members*>
       groupsOfAxes_;  // axes, first rank

@@ -94,6 +94,9 @@ struct Group {
   std::vector<std::string> axes = {};         // all ranks that differ in these only
   std::vector<AxisCoordinates> members = {};  // or the members one by one, in group order
   std::optional<std::int64_t> tag = {};       // in the place of the microbatch
+  // Of all_gather, reduce_scatter, all_to_all: pieces that are not equal
+  // (CommunicationSpec::sizes).
+  std::vector<std::int64_t> sizes = {};
 };
 
 class ProgramBuilder : public GraphBuilder {
@@ -106,6 +109,7 @@ class ProgramBuilder : public GraphBuilder {
   NodeId reduceScatter(std::string_view in, std::string_view out, const Group& group,
                        std::int32_t dim, Reduction reduction = Reduction::kSum,
                        const NodeOptions& options = {});
+  // With uneven pieces `in` and `out` are empty where a member gives or gets nothing.
   // Splits along `splitDim`, concatenates along `concatenateDim`.
   NodeId allToAll(std::string_view in, std::string_view out, const Group& group,
                   std::int32_t splitDim, std::int32_t concatenateDim,
@@ -123,6 +127,10 @@ class ProgramBuilder : public GraphBuilder {
                 const AxisCoordinates& root, std::int32_t dim, const NodeOptions& options = {});
   NodeId scatter(std::string_view in, std::string_view out, const Group& group,
                  const AxisCoordinates& root, std::int32_t dim, const NodeOptions& options = {});
+  // `pairs`: source and target, places in the group. Who is no target gets zeros.
+  NodeId collectivePermute(std::string_view in, std::string_view out, const Group& group,
+                           std::vector<std::pair<std::int32_t, std::int32_t>> pairs,
+                           const NodeOptions& options = {});
   NodeId barrier(const Group& group, const NodeOptions& options = {});
   NodeId send(std::string_view tensor, std::string_view comm, const AxisCoordinates& to,
               const NodeOptions& options = {});

@@ -131,6 +131,7 @@ enum class Communication : std::uint8_t {
   kScatter,
   kBarrier,
   kPart,  // of a stage only (ops/collectives.h)
+  kPermute,
 };
 enum class Reduction : std::uint8_t { kSum, kMean, kMax, kMin };
 
@@ -145,6 +146,15 @@ struct CommunicationSpec {
   Reduction reduction = Reduction::kSum;
   std::int32_t dim = 0;   // along which is gathered or scattered; all_to_all: idim
   std::int32_t odim = 0;  // all_to_all
+  // Lengths of the pieces along the dimension in which they are cut (reduce_scatter, all_to_all) or
+  // put together (all_gather), in group order; 0: the piece is empty. Of all_to_all row after row
+  // what each member sends to each. Empty: all pieces are equal.
+  std::vector<std::int64_t> sizes;
+  // Of collective_permute: source and target, places in the group. Sorted by target.
+  std::vector<std::pair<std::int32_t, std::int32_t>> pairs;
+  // Whether members differ in more than their place: then they are not interchangeable, however
+  // equal their programs are.
+  bool tellsMembersApart() const { return !sizes.empty() || kind == Communication::kPermute; }
 };
 
 struct Node {

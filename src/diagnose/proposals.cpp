@@ -15,7 +15,9 @@ constexpr std::size_t kMostOfModel = 4;  // other values of an attribute
 
 bool isCollective(const Program& program, const Node& node) {
   if (node.communication < 0) return false;
-  const Communication kind = program.communications[node.communication].kind;
+  const CommunicationSpec& spec = program.communications[node.communication];
+  if (spec.tellsMembersApart()) return false;  // another group or dimension has no sizes
+  const Communication kind = spec.kind;
   return kind == Communication::kAllReduce || kind == Communication::kAllGather ||
          kind == Communication::kReduceScatter;
 }

@@ -1,6 +1,7 @@
 #include "interpret/collectives.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace shardproof::interpret {
 namespace {
@@ -83,6 +84,118 @@ Value<T> reduced(Context& context, Reduction reduction,
   return y;
 }
 
+// As `joined`, of pieces of any lengths.
+template <class T>
+Value<T> joinedUneven(Context& context, const std::vector<Value<T>>& parts, std::int64_t dim) {
+  Shape shape = parts[0].shape;
+  const std::size_t along = dimensionOf(dim, shape.size());
+  shape[along] = 0;
+  for (const Value<T>& part : parts) {
+    Shape other = part.shape;
+    if (other.size() != shape.size()) throw Misfit("pieces of different numbers of dimensions");
+    shape[along] += other[along];
+    other[along] = shape[along];
+    if (other != shape)
+      throw Misfit("a member's piece has shape " + text(part.shape) + ", another's " +
+                   text(parts[0].shape));
+  }
+  Value<T> y(context.memory, shape, parts[0].element);
+  const Along whole(shape, dim, y.planes());
+  T* to = y.writable();
+  std::int64_t begin = 0;
+  for (const Value<T>& part : parts) {
+    const T* from = part.data();
+    const std::int64_t row = part.shape[along] * whole.inner;
+    for (std::int64_t o = 0; o < whole.outer; ++o)
+      std::copy_n(from + o * row, row, to + (o * whole.size + begin) * whole.inner);
+    begin += part.shape[along];
+  }
+  return y;
+}
+
+// Pieces of the lengths that `sizes` has. A member without an operand gives none, one that gets
+// none has no result.
+template <class T>
+std::vector<Value<T>> uneven(Context& context, const CommunicationSpec& spec,
+                             const std::vector<const Value<T>*>& operands) {
+  const std::size_t members = operands.size();
+  const bool exchange = spec.kind == Communication::kAllToAll;
+  if (spec.sizes.size() != (exchange ? members * members : members))
+    throw Misfit("there are " + std::to_string(spec.sizes.size()) + " sizes for " +
+                 std::to_string(members) + " members");
+  // What member `from` sends to member `to`, along `dim` beginning at `begin`.
+  const auto taken = [&](const Value<T>& x, std::int64_t begin, std::int64_t size) {
+    return cut(context, x, Along(x.shape, spec.dim, x.planes()), begin, size);
+  };
+  const auto expectLength = [&](const Value<T>* x, std::int64_t length) {
+    const std::int64_t own = x == nullptr ? 0 : Along(x->shape, spec.dim, x->planes()).size;
+    if (own != length)
+      throw Misfit("a member gives " + std::to_string(own) + " along dimension " +
+                   std::to_string(spec.dim) + ", but its sizes are " + std::to_string(length) +
+                   " together");
+  };
+  std::vector<Value<T>> results(members);
+  if (spec.kind == Communication::kReduceScatter) {
+    const auto total = std::accumulate(spec.sizes.begin(), spec.sizes.end(), std::int64_t{0});
+    for (const Value<T>* o : operands) {
+      expectLength(o, total);
+      if (o->shape != operands[0]->shape)
+        throw Misfit("a member's operand has shape " + text(o->shape) + ", another's " +
+                     text(operands[0]->shape));
+    }
+    const Value<T> whole = reduced(context, spec.reduction, operands);
+    std::int64_t begin = 0;
+    for (std::size_t m = 0; m < members; begin += spec.sizes[m++])
+      if (spec.sizes[m] > 0) results[m] = taken(whole, begin, spec.sizes[m]);
+    return results;
+  }
+  std::vector<std::vector<Value<T>>> parts(members);  // of each member that gets something
+  for (std::size_t from = 0; from < members; ++from) {
+    const Value<T>* const x = operands[from];
+    if (!exchange) {
+      expectLength(x, spec.sizes[from]);
+      if (x != nullptr) parts[0].push_back(*x);
+      continue;
+    }
+    const auto row = spec.sizes.begin() + static_cast<std::ptrdiff_t>(from * members);
+    expectLength(x,
+                 std::accumulate(row, row + static_cast<std::ptrdiff_t>(members), std::int64_t{0}));
+    std::int64_t begin = 0;
+    for (std::size_t to = 0; to < members; ++to) {
+      const std::int64_t size = spec.sizes[from * members + to];
+      if (size > 0) parts[to].push_back(taken(*x, begin, size));
+      begin += size;
+    }
+  }
+  if (!exchange) {
+    results.assign(members, joinedUneven(context, parts[0], spec.dim));
+    return results;
+  }
+  for (std::size_t to = 0; to < members; ++to)
+    if (!parts[to].empty()) results[to] = joinedUneven(context, parts[to], spec.odim);
+  return results;
+}
+
+// Each target gets its source's operand, the others zeros.
+template <class T>
+std::vector<Value<T>> permuted(Context& context, const CommunicationSpec& spec,
+                               const std::vector<const Value<T>*>& operands) {
+  std::vector<Value<T>> results;
+  for (std::size_t to = 0; to < operands.size(); ++to) {
+    const auto pair = std::find_if(spec.pairs.begin(), spec.pairs.end(), [&](const auto& p) {
+      return static_cast<std::size_t>(p.second) == to;
+    });
+    if (pair != spec.pairs.end()) {
+      results.push_back(*operands.at(static_cast<std::size_t>(pair->first)));
+      continue;
+    }
+    Value<T> zeros(context.memory, operands[to]->shape, operands[to]->element);
+    std::fill_n(zeros.writable(), zeros.size(), fromRational<T>(Rational(0)));
+    results.push_back(std::move(zeros));
+  }
+  return results;
+}
+
 }  // namespace
 
 template <class T>
@@ -96,7 +209,7 @@ std::vector<Value<T>> communicated(Context& context, const CommunicationSpec& sp
   std::shared_ptr<const std::string> unknown;
   for (const Value<T>* o : operands) {
     if (o == nullptr) continue;
-    if (o->shape != first.shape)
+    if (o->shape != first.shape && spec.sizes.empty())
       throw Misfit("a member's operand has shape " + text(o->shape) + ", another's " +
                    text(first.shape));
     if (o->element != first.element)
@@ -105,7 +218,15 @@ std::vector<Value<T>> communicated(Context& context, const CommunicationSpec& sp
   }
   const auto count = static_cast<std::int64_t>(members);
   std::vector<Value<T>> results;
+  if (!spec.sizes.empty()) {
+    results = uneven(context, spec, operands);
+    for (Value<T>& r : results) r.unknown = unknown;
+    return results;
+  }
   switch (spec.kind) {
+    case Communication::kPermute:
+      results = permuted(context, spec, operands);
+      break;
     case Communication::kScatter: {
       const Along a(first.shape, spec.dim, first.planes());
       const std::int64_t size = piece(a, count);

@@ -208,7 +208,7 @@ class Rehearsal {
       const std::int32_t slot = programs_.resultSlot(m.rank, m.instance, 0);
       const Communication kind = programs_.communication(m.rank, m.instance)->kind;
       if (kind == Communication::kReduceScatter || kind == Communication::kAllToAll ||
-          kind == Communication::kScatter || shared < 0)
+          kind == Communication::kScatter || kind == Communication::kPermute || shared < 0)
         shared = buffers_.make(bytesOf(tensorOf(m.rank, slot)));
       produce(m.rank, slot, shared);
     }

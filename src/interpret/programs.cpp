@@ -58,6 +58,8 @@ const char* nameOf(Communication kind) {
       return "scatter";
     case Communication::kBarrier:
       return "barrier";
+    case Communication::kPermute:
+      return "collective_permute";
     case Communication::kPart:
     case Communication::kNone:
       break;
@@ -352,6 +354,8 @@ void Programs::checkRendezvous(const Rendezvous& rendezvous) const {
     };
     if (spec.reduction != first.reduction) fail("reduces otherwise");
     if (spec.dim != first.dim || spec.odim != first.odim) fail("works along another dimension");
+    if (spec.sizes != first.sizes) fail("gives other sizes of the pieces");
+    if (spec.pairs != first.pairs) fail("names other pairs");
     const bool gives =
                    spec.kind == Communication::kBroadcast || spec.kind == Communication::kScatter,
                takes = spec.kind == Communication::kReduce || spec.kind == Communication::kGather;

@@ -119,6 +119,7 @@ ir::CommunicationDraft ProgramBuilder::draftOf(Communication kind, const Group& 
   draft.peer = named(problem_->names, peer);
   draft.comm = problem_->names.intern(group.comm);
   draft.tag = group.tag;
+  draft.sizes = group.sizes;
   for (const std::string& axis : group.axes)
     draft.groupAxes.push_back(problem_->names.intern(axis));
   for (const AxisCoordinates& member : group.members)
@@ -145,6 +146,15 @@ NodeId ProgramBuilder::communicate(ir::CommunicationDraft draft, const TensorNam
   return add(node, in, out, complete);
 }
 
+namespace {
+
+// A name, or nothing where there is none.
+TensorNames present(std::string_view name) {
+  return name.empty() ? TensorNames{} : TensorNames{std::string(name)};
+}
+
+}  // namespace
+
 NodeId ProgramBuilder::allReduce(std::string_view in, std::string_view out, const Group& group,
                                  Reduction reduction, const NodeOptions& options) {
   ir::CommunicationDraft draft = draftOf(Communication::kAllReduce, group);
@@ -156,7 +166,7 @@ NodeId ProgramBuilder::allGather(std::string_view in, std::string_view out, cons
                                  std::int32_t dim, const NodeOptions& options) {
   ir::CommunicationDraft draft = draftOf(Communication::kAllGather, group);
   draft.dim = dim;
-  return communicate(std::move(draft), {std::string(in)}, {std::string(out)}, options);
+  return communicate(std::move(draft), present(in), present(out), options);
 }
 
 NodeId ProgramBuilder::reduceScatter(std::string_view in, std::string_view out, const Group& group,
@@ -165,7 +175,7 @@ NodeId ProgramBuilder::reduceScatter(std::string_view in, std::string_view out, 
   ir::CommunicationDraft draft = draftOf(Communication::kReduceScatter, group);
   draft.dim = dim;
   draft.reduction = reduction;
-  return communicate(std::move(draft), {std::string(in)}, {std::string(out)}, options);
+  return communicate(std::move(draft), present(in), present(out), options);
 }
 
 NodeId ProgramBuilder::allToAll(std::string_view in, std::string_view out, const Group& group,
@@ -174,7 +184,7 @@ NodeId ProgramBuilder::allToAll(std::string_view in, std::string_view out, const
   ir::CommunicationDraft draft = draftOf(Communication::kAllToAll, group);
   draft.dim = splitDim;
   draft.odim = concatenateDim;
-  return communicate(std::move(draft), {std::string(in)}, {std::string(out)}, options);
+  return communicate(std::move(draft), present(in), present(out), options);
 }
 
 NodeId ProgramBuilder::broadcastFromHere(std::string_view tensor, const Group& group,
@@ -188,15 +198,6 @@ NodeId ProgramBuilder::broadcastToHere(std::string_view tensor, const Group& gro
   return communicate(draftOf(Communication::kBroadcast, group, root), {}, {std::string(tensor)},
                      options);
 }
-
-namespace {
-
-// A name, or nothing where there is none.
-TensorNames present(std::string_view name) {
-  return name.empty() ? TensorNames{} : TensorNames{std::string(name)};
-}
-
-}  // namespace
 
 NodeId ProgramBuilder::reduce(std::string_view in, std::string_view out, const Group& group,
                               const AxisCoordinates& root, Reduction reduction,
@@ -220,6 +221,15 @@ NodeId ProgramBuilder::scatter(std::string_view in, std::string_view out, const 
   ir::CommunicationDraft draft = draftOf(Communication::kScatter, group, root);
   draft.dim = dim;
   return communicate(std::move(draft), present(in), present(out), options);
+}
+
+NodeId ProgramBuilder::collectivePermute(std::string_view in, std::string_view out,
+                                         const Group& group,
+                                         std::vector<std::pair<std::int32_t, std::int32_t>> pairs,
+                                         const NodeOptions& options) {
+  ir::CommunicationDraft draft = draftOf(Communication::kPermute, group);
+  draft.pairs = std::move(pairs);
+  return communicate(std::move(draft), {std::string(in)}, {std::string(out)}, options);
 }
 
 NodeId ProgramBuilder::barrier(const Group& group, const NodeOptions& options) {

@@ -42,6 +42,8 @@ struct CommunicationDraft {
   NamedCoordinates peer;
   Reduction reduction = Reduction::kSum;
   std::int32_t dim = 0, odim = 0;  // negative: from the end
+  std::vector<std::int64_t> sizes;
+  std::vector<std::pair<std::int32_t, std::int32_t>> pairs;
 };
 
 struct ProgramDraft {

@@ -9,6 +9,7 @@
 #include "ir/attribute_steps.h"
 #include "ir/error_list.h"
 #include "ir/node_error.h"
+#include "ir/pieces.h"
 #include "ir/tensor_index.h"
 #include "ops/collectives.h"
 #include "shardproof/error.h"
@@ -283,6 +284,10 @@ class Resolver {
         out.communications[c] = resolveCommunication(
             axes, std::exchange(draft.communications[c], {}), [&] { return nodePlace(n); });
         countFromTheFront(out.graph, node, out.communications[c]);
+        settlePieces(problem_->plan, out.communications[c],
+                     [&](const std::string& field, const std::string& message) {
+                       failAtNode(file, nodePlace(n) + field, problem_->names, node, message);
+                     });
       });
     }
     for (auto& [n, step] : steps)
@@ -348,6 +353,8 @@ class Resolver {
     out.reduction = draft.reduction;
     out.dim = draft.dim;
     out.odim = draft.odim;
+    out.sizes = std::move(draft.sizes);
+    out.pairs = std::move(draft.pairs);
     for (std::size_t i = 0; i < draft.groupAxes.size(); ++i)
       out.groupAxes.push_back(
           axes.find(draft.groupAxes[i], [&] { return pointer() + "/group/" + std::to_string(i); }));

@@ -133,6 +133,8 @@ class NodeValidator {
     for (const TensorId result : program.graph.out(node)) {
       if (result < 0) fail("found an absent result of a communication, expected a tensor");
     }
+    // Who gives or gets only empty pieces has no operand or result: src/plan compares.
+    if (!spec.sizes.empty() && node.inCount <= 1 && node.outCount <= 1) return;
     const std::string wrong = communicationArity(spec.kind, node.inCount, node.outCount);
     if (!wrong.empty()) fail(wrong);
   }

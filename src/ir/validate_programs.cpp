@@ -137,7 +137,15 @@ class ProgramValidator {
   void checkDimension(NodeId n, const std::string& field, const Node& node,
                       std::int32_t dim) const {
     const auto in = program_.graph.in(node);  // empty where a root scatters: as the result
-    const TensorId t = in.empty() ? program_.graph.out(node)[0] : in[0].tensor;
+    const auto out = program_.graph.out(node);
+    if (in.empty() && out.empty()) {  // only empty pieces
+      if (dim < 0)
+        fail(n, field,
+             "found dimension " + std::to_string(dim) +
+                 ", expected one that counts from 0, as this member has no tensor to count in");
+      return;
+    }
+    const TensorId t = in.empty() ? out[0] : in[0].tensor;
     const auto rank = static_cast<std::int32_t>(tensor(t).shape.size());
     if (dim >= 0 && dim < rank) return;
     fail(n, field,

@@ -7,8 +7,10 @@
 namespace shardproof::mutate {
 namespace {
 
+// With equal pieces: sizes say what no other primitive has.
 bool isOp(const PlanGraph& graph, NodeRef ref, const char* op) {
-  return opOf(graph.node(ref)) == op && mattersToMembers(graph, ref);
+  const Json& node = graph.node(ref);
+  return opOf(node) == op && !node.contains("sizes") && mattersToMembers(graph, ref);
 }
 
 // The dimension along which a tensor is cut into as many pieces as the group has members; -1 if

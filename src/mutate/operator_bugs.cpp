@@ -125,7 +125,7 @@ void shiftPositions(const PlanGraph& graph, NodeRef site, Json&, Editor& editor)
 bool canPad(const PlanGraph& g, NodeRef r) {
   const Json& n = g.node(r);
   if ((opOf(n) != "all_gather" && opOf(n) != "reduce_scatter") || !mattersToMembers(g, r) ||
-      !n.contains("mb"))
+      !n.contains("mb") || n.contains("sizes"))
     return false;
   const Json& t = g.tensor(r.program, operand(n, 0));
   return !t.contains("dtype") ||

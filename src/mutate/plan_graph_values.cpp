@@ -50,7 +50,8 @@ void PlanGraph::propagate() {
             for (const auto& [axis, c] : in(p).at)
               if (this->at(q, axis) != c) varies |= axisBit(axis);
         if (opOf(node) == "all_reduce" || opOf(node) == "all_gather") varies &= ~groupMask({p, n});
-        if (opOf(node) == "reduce_scatter" || opOf(node) == "all_to_all")
+        if (opOf(node) == "reduce_scatter" || opOf(node) == "all_to_all" ||
+            opOf(node) == "collective_permute")
           varies |= groupMask({p, n});
         for (const Json& result : node.at("out"))
           if (Tensor* t = find(p, result)) {

@@ -10,6 +10,7 @@
 #include "ops/collectives.h"
 #include "ops/registry.h"
 #include "plan/plan_index.h"
+#include "plan/uneven_pieces.h"
 #include "shardproof/error.h"
 #include "util/shapes.h"
 
@@ -76,6 +77,7 @@ void checkPlanShapes(const PlanIndex& planIndex, std::vector<Defect>& defects) {
       try {
         if (node.communication >= 0) {
           const CommunicationSpec& spec = specOf(program, node);
+          if (!spec.sizes.empty()) continue;  // wrongPieces(): each member has a shape of its own
           if (in.empty() || out.empty() || in[0].tensor < 0 || out[0] < 0)
             continue;  // the partners are compared
           const std::int64_t size =
@@ -361,10 +363,12 @@ void checkCommunication(const PlanIndex& planIndex, std::vector<Defect>& defects
             mismatch = "reduces with another operation";
           else if (otherSpec.dim != spec.dim || otherSpec.odim != spec.odim)
             mismatch = "works along another dimension";
+          else if (otherSpec.sizes != spec.sizes) mismatch = "gives other sizes of the pieces";
+          else if (otherSpec.pairs != spec.pairs) mismatch = "names other pairs";
           else if (collective.rooted() && mesh.with(member, otherSpec.peer) != root)
             mismatch = "names another root";
           else if (const Tensor* its = common(other, partner); own != nullptr && its != nullptr) {
-            if (its->shape != own->shape)
+            if (its->shape != own->shape && !lengthsDiffer(spec))
               mismatch = "has shape " + ops::toText(its->shape) + " where rank " +
                          std::to_string(rank) + " has " + ops::toText(own->shape);
             else if (its->element != own->element) mismatch = "has another kind of element";
@@ -379,6 +383,11 @@ void checkCommunication(const PlanIndex& planIndex, std::vector<Defect>& defects
           }
         }
         if (stop) break;
+        if (spec.sizes.empty()) continue;
+        const std::string wrong = wrongPieces(planIndex, rank, node, m);
+        if (wrong.empty()) continue;
+        report(m, wrong).kind = DefectKind::kShape;
+        break;
       }
     }
   }

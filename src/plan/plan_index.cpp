@@ -89,6 +89,8 @@ void PlanIndex::findNamedAxes() {
     for (const CommunicationSpec& spec : programs[p].communications) {
       for (const Coordinates& at : spec.groupAt) name(at);
       name(spec.peer);
+      if (!spec.tellsMembersApart()) continue;
+      for (const std::int32_t axis : spec.groupAxes) programNames_[p * axes + axis] = 1;
     }
   }
 }

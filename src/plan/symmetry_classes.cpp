@@ -28,9 +28,10 @@ bool same(const std::shared_ptr<const ConstantValue>& a,
   return a == b || (a->fill == b->fill && a->elements == b->elements);
 }
 bool same(const CommunicationSpec& a, const CommunicationSpec& b) {
-  return std::tie(a.kind, a.comm, a.tag, a.groupAxes, a.groupAt, a.peer, a.reduction, a.dim,
-                  a.odim) == std::tie(b.kind, b.comm, b.tag, b.groupAxes, b.groupAt, b.peer,
-                                      b.reduction, b.dim, b.odim);
+  return std::tie(a.kind, a.comm, a.tag, a.groupAxes, a.groupAt, a.peer, a.reduction, a.dim, a.odim,
+                  a.sizes, a.pairs) == std::tie(b.kind, b.comm, b.tag, b.groupAxes, b.groupAt,
+                                                b.peer, b.reduction, b.dim, b.odim, b.sizes,
+                                                b.pairs);
 }
 template <class T>
 bool same(const std::vector<T>& a, const std::vector<T>& b) {
@@ -66,7 +67,8 @@ std::vector<ProgramId> firstOfSameContent(const std::vector<Program>& programs) 
 SymmetryClasses::SymmetryClasses(const Plan& plan, const MeshView& mesh,
                                  const std::vector<ProgramId>& programOfRank) {
   const auto axes = static_cast<std::size_t>(mesh.axes());
-  // A coordinate that a group, root, peer or lineage part names is in a class of its own.
+  // A coordinate that a group, root, peer or lineage part names is in a class of its own, and so is
+  // each of an axis whose members have sizes of their own, or a source of their own.
   std::vector<std::vector<char>> named(axes);
   for (std::size_t a = 0; a < axes; ++a)
     named[a].assign(static_cast<std::size_t>(mesh.size(static_cast<std::int32_t>(a))), 0);
@@ -77,6 +79,9 @@ SymmetryClasses::SymmetryClasses(const Plan& plan, const MeshView& mesh,
     for (const CommunicationSpec& spec : program.communications) {
       for (const Coordinates& at : spec.groupAt) name(at);
       name(spec.peer);
+      if (!spec.tellsMembersApart()) continue;
+      for (const std::int32_t axis : spec.groupAxes)
+        std::fill(named[axis].begin(), named[axis].end(), char{1});
     }
   }
   for (const LineageEntry& entry : plan.lineage) {

@@ -17,6 +17,8 @@ void expectOnlyFields(const Collective& collective, const Value& node) {
   std::vector<std::string_view> known{"op", "in", "out", "attrs", "loc", "mb", "comm", "tag"};
   if (!collective.message()) known.insert(known.end(), {"group", "group_at"});
   if (*collective.peer != 0) known.push_back(collective.peer);
+  if (collective.uneven) known.push_back("sizes");
+  if (collective.permutes) known.push_back("pairs");
   node.expectFields(known);
 }
 
@@ -83,6 +85,47 @@ void readGroup(const Value& node, Names& names, ir::CommunicationDraft& spec) {
   for (const Value member : *listed) spec.groupAt.push_back(readCoordinates(member, names));
 }
 
+// One for each member; of an all_to_all a row for each member, of what it sends to each. How many
+// there have to be follows from the group (ir/pieces.h).
+std::vector<std::int64_t> readSizes(const Value& value, bool matrix) {
+  std::vector<std::int64_t> sizes;
+  const auto row = [&](const Value& list) {
+    for (const Value size : list.expectArray())
+      sizes.push_back(size.integer(0, std::numeric_limits<std::int64_t>::max()));
+  };
+  if (value.expectArray().size() == 0) value.expected("at least one size");
+  if (!matrix) {
+    row(value);
+    return sizes;
+  }
+  for (const Value list : value) {
+    if (list.kind() != ValueKind::kArray)
+      list.expectedAs("a list",
+                      "of an all_to_all each member has a list of what it sends to each member");
+    if (list.size() != value.size())
+      list.expected(std::to_string(value.size()) + " sizes, as there are lists");
+    row(list);
+  }
+  return sizes;
+}
+
+std::vector<std::pair<std::int32_t, std::int32_t>> readPairs(const Value& value) {
+  constexpr std::int64_t kLimit = std::numeric_limits<std::int32_t>::max();
+  std::vector<std::pair<std::int32_t, std::int32_t>> pairs;
+  for (const Value pair : value.expectArray()) {
+    if (pair.expectArray().size() != 2) pair.expected("a source and a target, [source, target]");
+    std::int32_t ends[2];
+    std::size_t k = 0;
+    for (const Value member : pair) {
+      if (member.kind() == ValueKind::kObject)
+        member.expectedAs("an integer", "members are named by their places in the group");
+      ends[k++] = static_cast<std::int32_t>(member.integer(0, kLimit));
+    }
+    pairs.emplace_back(ends[0], ends[1]);
+  }
+  return pairs;
+}
+
 }  // namespace
 
 ir::NamedCoordinates readCoordinates(const Value& value, Names& names) {
@@ -111,6 +154,11 @@ ir::CommunicationDraft readCommunication(Communication kind, const Value& node, 
   if (const auto tag = node.find("tag")) spec.tag = tag->integer();
   readAttributes(collective, node, spec);
   if (!collective.message()) readGroup(node, names, spec);
+  if (collective.uneven) {
+    if (const auto sizes = node.find("sizes"))
+      spec.sizes = readSizes(*sizes, kind == Communication::kAllToAll);
+  }
+  if (collective.permutes) spec.pairs = readPairs(node.require("pairs"));
   if (*collective.peer != 0) spec.peer = readCoordinates(node.require(collective.peer), names);
   return spec;
 }

@@ -257,6 +257,24 @@ class ProblemWriter {
       for (const Coordinates& at : spec.groupAt) coordinates(nullptr, at);
       json_.endList();
     }
+    if (!spec.sizes.empty()) sizes(spec);
+    if (!collective.permutes) return;
+    json_.key("pairs").beginList();
+    for (const auto& [source, target] : spec.pairs) json_.integers({source, target});
+    json_.endList();
+  }
+
+  void sizes(const CommunicationSpec& spec) {
+    json_.key("sizes");
+    if (spec.kind != Communication::kAllToAll) {
+      json_.integers(spec.sizes);
+      return;
+    }
+    const std::int64_t members = ops::membersOf(spec);
+    json_.beginList();
+    for (auto row = spec.sizes.begin(); row != spec.sizes.end(); row += members)
+      json_.integers({row, row + members});
+    json_.endList();
   }
 
   void coordinates(const char* key, const Coordinates& at) {

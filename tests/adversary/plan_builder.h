@@ -113,6 +113,8 @@ class PlanBuilder {
   void produceAs(const Made& made, const std::vector<Sharding>& chosen,
                  const std::vector<std::optional<std::int64_t>>& only);
 
+  int flip(int from, std::size_t axis);
+  void maySaySizes(Json& node, std::int64_t members, std::int64_t size);
   int gather(int from, std::size_t axis);
   int combine(int from, const std::vector<std::size_t>& list);
   int toRoot(int from, std::size_t axis, Local whole, const char* op, const Json& attributes,

@@ -62,7 +62,36 @@ Json PlanBuilder::communication(const std::string& op, const std::string& in,
   return node;
 }
 
+// The pieces in the opposite order.
+int PlanBuilder::flip(int from, std::size_t axis) {
+  const Local old = local(from);
+  const std::int64_t n = count(axis);
+  Local other = old;
+  Cut& cut = other.cuts[axis];
+  other.low[at(cut.dim)] += cut.step * (n - 1);
+  cut.step = -cut.step;
+  const int id = declare(other);
+  Json node = communication("collective_permute", old.name, local(id).name, {axis}, false);
+  std::vector<std::int64_t> sources;
+  for (std::int64_t k = 0; k < n; ++k) sources.push_back(k);
+  random_.shuffle(sources);
+  node["pairs"] = Json::array();
+  for (const std::int64_t k : sources) node["pairs"].push_back({k, n - 1 - k});
+  emit(
+      old, old.perMb, [&](const auto&) { return node; }, true);
+  if (random_.chance(options_.checkpoints / 2)) lineage(old.logical, "checkpoint", local(id));
+  return id;
+}
+
+// Equal pieces, said one by one.
+void PlanBuilder::maySaySizes(Json& node, std::int64_t members, std::int64_t size) {
+  if (members > 8 || !random_.chance(20)) return;
+  const Json row = std::vector<std::int64_t>(at(static_cast<int>(members)), size);
+  node["sizes"] = node["op"] == "all_to_all" ? Json(std::vector<Json>(row.size(), row)) : row;
+}
+
 int PlanBuilder::gather(int from, std::size_t axis) {
+  if (axis < axes() && count(axis) <= 8 && random_.chance(10)) from = flip(from, axis);
   const Local old = local(from);
   const Cut cut = old.cuts[axis];
   const std::int64_t n = count(axis), length = old.length[at(cut.dim)];
@@ -107,6 +136,7 @@ int PlanBuilder::gather(int from, std::size_t axis) {
     Json node = communication("all_gather", old.name, name, {axis}, backwards);
     node["attrs"]["dim"] =
         random_.chance(20) ? cut.dim - static_cast<int>(old.length.size()) : cut.dim;
+    maySaySizes(node, n, length);
     emit(
         old, old.perMb, [&](const auto&) { return node; }, true);
   }
@@ -207,6 +237,7 @@ int PlanBuilder::combineScattered(int from, std::size_t axis, int dim) {
   Json node = communication("reduce_scatter", old.name, local(id).name, {axis}, false);
   node["attrs"]["dim"] = dim;
   if (reduction != kSum) node["attrs"]["reduce"] = nameOf(reduction);
+  maySaySizes(node, count(axis), piece.length[at(dim)]);
   emit(
       old, old.perMb, [&](const auto&) { return node; }, true);
   if (random_.chance(options_.checkpoints / 2)) lineage(old.logical, "checkpoint", local(id));
@@ -229,6 +260,7 @@ int PlanBuilder::exchange(int from, std::size_t axis, int dim) {
   const int id = declare(other);
   Json node = communication("all_to_all", old.name, local(id).name, {axis}, backwards);
   node["attrs"] = {{"idim", dim}, {"odim", cut.dim}};
+  maySaySizes(node, n, step);
   emit(
       old, old.perMb, [&](const auto&) { return node; }, true);
   if (random_.chance(options_.checkpoints / 2)) lineage(old.logical, "checkpoint", local(id));

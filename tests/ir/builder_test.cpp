@@ -50,6 +50,33 @@ TEST(Builder, AProblemMadeInMemoryHasItsVerdict) {
   ASSERT_FALSE(wrong.defects.empty());
 }
 
+// Two rows on the first rank and one on the second; the rows of the other way round are gathered.
+TEST(Builder, SizesAndPairs) {
+  const auto made = [](std::vector<std::pair<std::int32_t, std::int32_t>> pairs) {
+    ProblemBuilder b;
+    b.model().input("x", {3});
+    b.model().produced("y", {3});
+    b.model().node("identity", {"x"}, {"y"});
+    b.output("y");
+    b.axis("dp", 2);
+    for (std::int32_t r = 0; r < 2; ++r) {
+      ProgramBuilder& p = b.program({{"dp", r}});
+      p.input("x", {2 - r});
+      p.produced("all", {3});
+      p.allGather("x", "all", {.comm = "g", .axes = {"dp"}, .sizes = {2, 1}}, 0);
+      p.produced("y", {3});
+      p.collectivePermute("all", "y", {.comm = "p", .axes = {"dp"}}, pairs);
+    }
+    b.lineage("x", Role::kInput).shard({{0, 2}}).part("x", {{"dp", 0}});
+    b.lineage("x", Role::kInput).shard({{2, 3}}).part("x", {{"dp", 1}});
+    b.lineage("y", Role::kOutput).shard({{0, 3}}).part("y");
+    return std::move(b).build();
+  };
+  EXPECT_EQ(verified(*made({{0, 1}, {1, 0}})).verdict, Verdict::kEquivalent);
+  EXPECT_EQ(verified(*made({{0, 1}})).verdict, Verdict::kNotEquivalent);
+  EXPECT_THROW(made({{0, 2}}), InputError);
+}
+
 TEST(Builder, ItsTwinInJsonIsTheSame) {
   const auto twin = readProblemText(
       R"({"format": "shardproof-model", "version": 1, "outputs": ["y"], "tensors":

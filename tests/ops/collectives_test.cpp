@@ -64,5 +64,61 @@ TEST(Collectives, WhoGivesAndWhoGets) {
   EXPECT_EQ(counts(Communication::kBarrier, false), Counts(0, 0));
 }
 
+CommunicationSpec uneven(Communication kind, std::vector<std::int64_t> sizes, std::int32_t dim = 0,
+                         std::int32_t odim = 0) {
+  CommunicationSpec s = spec(kind, dim, odim);
+  s.sizes = std::move(sizes);
+  return s;
+}
+
+std::vector<std::vector<std::int64_t>> windows(const CommunicationSpec& s, std::int64_t place) {
+  std::vector<std::vector<std::int64_t>> found;
+  for (const Window& w : windowsOf(s, place)) found.push_back({w.member, w.begin, w.size});
+  return found;
+}
+
+using Windows = std::vector<std::vector<std::int64_t>>;
+
+TEST(Collectives, WindowsOfUnevenPieces) {
+  const auto gathered = uneven(Communication::kAllGather, {2, 0, 3});
+  EXPECT_EQ(membersOf(gathered), 3);
+  for (std::int64_t place = 0; place < 3; ++place)
+    EXPECT_EQ(windows(gathered, place), (Windows{{0, 0, 2}, {2, 0, 3}}));
+  EXPECT_EQ(lengthGiven(gathered, 1), 0);
+  const auto scattered = uneven(Communication::kReduceScatter, {2, 0, 3});
+  EXPECT_EQ(windows(scattered, 0), (Windows{{0, 0, 2}}));
+  EXPECT_EQ(windows(scattered, 1), (Windows{}));
+  EXPECT_EQ(windows(scattered, 2), (Windows{{0, 2, 3}}));
+  EXPECT_EQ(lengthGiven(scattered, 1), 5);
+  const auto exchanged = uneven(Communication::kAllToAll, {1, 2, 0, 0, 0, 1, 0, 4, 0});
+  EXPECT_EQ(membersOf(exchanged), 3);
+  EXPECT_EQ(lengthGiven(exchanged, 0), 3);
+  EXPECT_EQ(windows(exchanged, 0), (Windows{{0, 0, 1}}));
+  EXPECT_EQ(windows(exchanged, 1), (Windows{{0, 1, 2}, {2, 0, 4}}));
+  EXPECT_EQ(windows(exchanged, 2), (Windows{{1, 0, 1}}));
+}
+
+TEST(Collectives, ShapesOfUnevenPieces) {
+  const Shape two{2, 4}, three{3, 4}, five{5, 4}, wide{2, 5};
+  using Operands = std::vector<const Shape*>;
+  const auto gathered = uneven(Communication::kAllGather, {2, 0, 3});
+  EXPECT_EQ(unevenShape(gathered, {&two, nullptr, &three}, 1), five);
+  EXPECT_THROW(unevenShape(gathered, {&three, nullptr, &two}, 1), ShapeError);
+  EXPECT_THROW(unevenShape(gathered, {&wide, nullptr, &three}, 1), ShapeError);
+  EXPECT_THROW(unevenShape(gathered, {&two, nullptr, nullptr}, 1), ShapeError);
+  const auto scattered = uneven(Communication::kReduceScatter, {2, 0, 3});
+  EXPECT_EQ(unevenShape(scattered, Operands(3, &five), 2), three);
+  EXPECT_THROW(unevenShape(scattered, Operands(3, &five), 1), ShapeError);
+  EXPECT_THROW(unevenShape(scattered, Operands(3, &three), 2), ShapeError);
+  // Rows of different numbers, columns cut unevenly.
+  const auto exchanged = uneven(Communication::kAllToAll, {3, 1, 3, 1}, 1, 0);
+  EXPECT_EQ(unevenShape(exchanged, {&two, &three}, 0), (Shape{5, 3}));
+  EXPECT_EQ(unevenShape(exchanged, {&two, &three}, 1), (Shape{5, 1}));
+  const auto unequal = uneven(Communication::kAllToAll, {3, 1, 1, 3}, 1, 0);
+  EXPECT_THROW(unevenShape(unequal, {&two, &three}, 0), ShapeError);
+  EXPECT_EQ(unevenShape(uneven(Communication::kAllToAll, {1, 1, 0, 3}), {&two, &three}, 1),
+            (Shape{4, 4}));
+}
+
 }  // namespace
 }  // namespace shardproof::ops

@@ -46,6 +46,85 @@ TEST(Checks, ARightPlanHasNoDefects) {
   EXPECT_TRUE(defectsOf(withCommunication(kAllReduce)).empty());
 }
 
+// Each of two ranks has 4 elements of x and gets `result` elements.
+Draft withSizes(const std::string& op, const std::string& attributes, const std::string& sizes,
+                const char* first, const char* second) {
+  Draft d =
+      withCommunication(R"({"op": ")" + op +
+                        R"(", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"], "attrs": )" +
+                        attributes + R"(, "sizes": )" + sizes + "}");
+  d.tensor(0, "y")["shape"] = Json::parse(first);
+  d.tensor(1, "y")["shape"] = Json::parse(second);
+  return d;
+}
+
+TEST(Checks, UnevenPiecesAreComparedAtEachPlace) {
+  EXPECT_TRUE(
+      defectsOf(withSizes("reduce_scatter", R"({"dim": 0})", "[3, 1]", "[3]", "[1]")).empty());
+  expectDefect(withSizes("reduce_scatter", R"({"dim": 0})", "[3, 1]", "[3]", "[3]"),
+               DefectKind::kShape, {1}, {"/programs/1/nodes/0"},
+               "'y' is declared with shape [3], but the operator produces [1]");
+  expectDefect(withSizes("reduce_scatter", R"({"dim": 0})", "[3, 2]", "[3]", "[2]"),
+               DefectKind::kShape, {0}, {"/programs/0/nodes/0"},
+               "has length 4, but the sizes add up to 5");
+  EXPECT_TRUE(defectsOf(withSizes("all_to_all", R"({"idim": 0, "odim": 0})", "[[3, 1], [2, 2]]",
+                                  "[5]", "[3]"))
+                  .empty());
+  expectDefect(
+      withSizes("all_to_all", R"({"idim": 0, "odim": 0})", "[[3, 1], [2, 1]]", "[5]", "[2]"),
+      DefectKind::kShape, {0}, {"/programs/0/nodes/0"},
+      "of member 1, of shape [4], has length 4, but the sizes that it sends add up to 3");
+  expectDefect(withSizes("all_gather", R"({"dim": 0})", "[4, 3]", "[7]", "[7]"), DefectKind::kShape,
+               {0}, {"/programs/0/nodes/0"}, "but the size of its piece is 3");
+  // One program for both: its result fits the first place only.
+  const auto problem = test::read(test::draft(
+      R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "o": {"shape": [4]}}, "nodes": [{"op": "identity", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
+      R"({"mesh": [["tp", 2]], "programs": [{"tensors": {"x": {"shape": [4], "kind": "input"}, "o": {"shape": [4]}, "y": {"shape": [3]}},
+          "nodes": [{"op": "identity", "in": ["x"], "out": ["o"]},
+                    {"op": "reduce_scatter", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"], "attrs": {"dim": 0}, "sizes": [3, 1]}]}],
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}]}]},
+                      {"tensor": "o", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "o"}]}]}]})"));
+  const auto defects = defectsOf(*problem);
+  ASSERT_EQ(defects.size(), 1U);
+  EXPECT_EQ(defects[0].ranks, (Ranks{1}));
+  EXPECT_EQ(defects[0].kind, DefectKind::kShape);
+}
+
+TEST(Checks, EmptyPieces) {
+  Draft d = withSizes("reduce_scatter", R"({"dim": 0})", "[4, 0]", "[4]", "[4]");
+  expectDefect(d, DefectKind::kShape, {1}, {"/programs/1/nodes/0"},
+               "has a result, but by the sizes only empty pieces");
+  d.node(1, 0)["out"] = Json::array();
+  EXPECT_TRUE(defectsOf(d).empty());
+  d = withSizes("all_gather", R"({"dim": 0})", "[4, 0]", "[4]", "[4]");
+  expectDefect(d, DefectKind::kShape, {1}, {"/programs/1/nodes/0"}, "has an operand");
+  d.node(1, 0)["in"] = Json::array();
+  EXPECT_TRUE(defectsOf(d).empty());
+  d.node(0, 0)["in"] = Json::array();
+  expectDefect(d, DefectKind::kShape, {0}, {"/programs/0/nodes/0"}, "has no operand");
+}
+
+TEST(Checks, SizesAndPairsThatDiffer) {
+  Draft d = withSizes("reduce_scatter", R"({"dim": 0})", "[3, 1]", "[3]", "[1]");
+  d.node(1, 0)["sizes"] = {1, 3};
+  expectDefect(d, DefectKind::kCollective, {0, 1}, {"/programs/0/nodes/0", "/programs/1/nodes/0"},
+               "gives other sizes of the pieces");
+  d.node(1, 0).erase("sizes");
+  expectDefect(d, DefectKind::kShape, {1}, {"/programs/1/nodes/0"},
+               "declared with shape [1], but the operator produces [2]");
+  d.tensor(1, "y")["shape"] = {2};
+  expectDefect(d, DefectKind::kCollective, {0, 1}, {"/programs/0/nodes/0", "/programs/1/nodes/0"},
+               "gives other sizes of the pieces");
+  d = withCommunication(
+      R"({"op": "collective_permute", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"], "pairs": [[0, 1]]})");
+  EXPECT_TRUE(defectsOf(d).empty());
+  d.node(1, 0)["pairs"] = Json::parse("[[0, 1], [1, 0]]");
+  expectDefect(d, DefectKind::kCollective, {0, 1}, {"/programs/0/nodes/0", "/programs/1/nodes/0"},
+               "names other pairs");
+  d.node(0, 0)["pairs"] = Json::parse("[[1, 0], [0, 1]]");
+  EXPECT_TRUE(defectsOf(d).empty());
+}
+
 // ---- shapes ----
 
 TEST(Checks, DeclaredShapeThatTheOperatorDoesNotProduce) {

@@ -45,6 +45,27 @@ TEST(SymmetryClasses, WithoutNamesAllAre) {
   EXPECT_EQ(classesOf(squares(), 1), (Classes{{0, 1}}));
 }
 
+// Members run one program and are unlike all the same: by their places.
+TEST(SymmetryClasses, PlacesInAGroupTellApartWhereTheyMean) {
+  const auto with = [](const char* node) {
+    Draft d = squares();
+    d.program(0)["tensors"]["p"] = Json::parse(R"({"shape": [4]})");
+    d.program(0)["nodes"].push_back(Json::parse(node));
+    return d;
+  };
+  const Classes apart{{0}, {1}, {2}, {3}};
+  Draft d = with(
+      R"({"op": "collective_permute", "in": ["x"], "out": ["p"], "comm": "c", "group": ["a"], "pairs": []})");
+  EXPECT_EQ(classesOf(d, 0), apart);
+  EXPECT_EQ(classesOf(d, 1), (Classes{{0, 1}}));
+  d = with(
+      R"({"op": "reduce_scatter", "in": ["x"], "out": ["p"], "comm": "c", "group": ["a"], "attrs": {"dim": 0}, "sizes": [1, 1, 1, 1]})");
+  EXPECT_EQ(classesOf(d, 0), apart);
+  d = with(
+      R"({"op": "reduce_scatter", "in": ["x"], "out": ["p"], "comm": "c", "group": ["a"], "attrs": {"dim": 0}})");
+  EXPECT_EQ(classesOf(d, 0), (Classes{{0, 1, 2, 3}}));
+}
+
 TEST(SymmetryClasses, ProgramsWithTheSameContentDoNotTellApart) {
   EXPECT_EQ(classesOf(oneRankApart(), 0), (Classes{{0, 1, 2, 3}}));
   EXPECT_EQ(classesOf(oneRankApart(), 1), (Classes{{0, 1}}));

@@ -2,6 +2,7 @@
 well, with that lineage reported as wrong.
 """
 import copy
+import math
 import pathlib
 import random
 import sys
@@ -271,6 +272,39 @@ def all_reduce_in_two(plan, axis):
             plan.insert_after(p, node, gather)
 
 
+def all_reduce_in_two_uneven(plan, axis, first):
+    """The same with pieces of which the first is of length `first`; 0: the first member gets and gives none."""
+    members = dict(map(tuple, plan.json["mesh"]))[axis]
+    for p, program in enumerate(plan.programs):
+        place = program["at"][axis]
+        for node in plan.nodes(p, "all_reduce", group=[axis]):
+            shape = plan.tensor(p, node["in"][0])["shape"]
+            dim = next((d for d, s in enumerate(shape) if s > first * members), None)
+            if dim is None:
+                continue
+            sizes = [first] * (members - 1) + [shape[dim] - first * (members - 1)]
+            pieces = []
+            if sizes[place]:
+                pieces = [plan.new_tensor(p, node["out"][0], [sizes[place] if d == dim else s for d, s in enumerate(shape)])]
+            gather = {"op": "all_gather", "in": pieces, "out": node["out"], "comm": node["comm"] + ".gather", "group": [axis], "attrs": {"dim": dim}, "sizes": sizes}
+            if "mb" in node:
+                gather["mb"] = node["mb"]
+            node["op"], node["out"], node["attrs"], node["sizes"] = "reduce_scatter", pieces, {"dim": dim}, sizes
+            plan.insert_after(p, node, gather)
+
+
+def sizes_said(plan):
+    """Equal pieces, with their sizes."""
+    mesh = dict(map(tuple, plan.json["mesh"]))
+    for p in range(len(plan.programs)):
+        for op in ("all_gather", "reduce_scatter", "all_to_all"):
+            for node in plan.nodes(p, op):
+                members = len(node["group_at"]) if "group_at" in node else math.prod(mesh[a] for a in node["group"])
+                whole = plan.tensor(p, node["out" if op == "all_gather" else "in"][0])["shape"]
+                size = whole[node["attrs"]["idim" if op == "all_to_all" else "dim"]] // members
+                node["sizes"] = [[size] * members] * members if op == "all_to_all" else [size] * members
+
+
 def all_reduce_listed(plan, reverse):
     """A sum does not depend on the order of its group."""
     for p in range(len(plan.programs)):
@@ -492,6 +526,9 @@ def cases(runner):
         add(f"{kind}.tokens_named", tokens_named, plan=plan)
         for axis in ("tp", "dp"):
             add(f"{kind}.all_reduce_in_two.{axis}", all_reduce_in_two, axis, plan=plan)
+        for first in (0, 1, 3):
+            add(f"{kind}.all_reduce_in_two_uneven.{first}", all_reduce_in_two_uneven, "tp", first, plan=plan)
+        add(f"{kind}.sizes_said", sizes_said, plan=plan)
         for reverse in (False, True):
             add(f"{kind}.all_reduce_listed.{reverse}", all_reduce_listed, reverse, plan=plan)
         add(f"{kind}.mean_times_members", mean_times_members, plan=plan)
@@ -528,6 +565,7 @@ def cases(runner):
     add("tp8.half_the_checkpoints", checkpoints_removed, 0, 0.5, plan=LLAMA_TP8)
     add("tp8.lineage_shuffled", lineage_shuffled, 0, plan=LLAMA_TP8)
     add("tp8.all_reduce_in_two", all_reduce_in_two, "dp", plan=LLAMA_TP8)
+    add("tp8.all_reduce_in_two_uneven", all_reduce_in_two_uneven, "tp", 1, plan=LLAMA_TP8)
 
 
 def main():

@@ -27,6 +27,8 @@ MISTAKES = [
     ("plan", lambda p: p["programs"][0]["nodes"][3].pop("comm")),
     ("plan", lambda p: p["programs"][0]["nodes"][0].update(name="x")),
     ("plan", lambda p: p["programs"][0]["nodes"][3].update(group_at=[{"tp": 0}])),
+    ("plan", lambda p: p["programs"][0]["nodes"][3].update(sizes=[2, -1])),
+    ("plan", lambda p: p["programs"][0]["nodes"][3].update(pairs=[[0, 1], [1]])),
     ("plan", lambda p: p["programs"][0]["tensors"]["h"].update(grad_of="w1")),
     ("plan", lambda p: p["lineage"][0].update(role="inputs")),
     ("plan", lambda p: p["lineage"][0]["shards"][0].pop("parts")),

@@ -1,12 +1,14 @@
 // Where slices stop, what they assume, and which axes are collapsed.
 #include "stages/cutter.h"
 
+#include <map>
 #include <set>
 
 #include <gtest/gtest.h>
 
 #include "checker/checker.h"
 #include "shape_reduction/reduction.h"
+#include "stages/canonical_reader.h"
 #include "support/problems.h"
 
 namespace shardproof {
@@ -297,6 +299,78 @@ TEST(Cutter, AnAllToAllTellsCoordinatesApart) {
   const auto c = test::cut(d, 1);
   EXPECT_TRUE(c.stage.collapsedAxes.empty());
   EXPECT_EQ(checkStage(c.stage, {}).verdict, StageVerdict::kProved);
+}
+
+// Sizes are said in operators, which keep pieces of different lengths apart; what members have in
+// common is still computed once. The form says all of it.
+TEST(Cutter, PiecesWithSizesAreOperators) {
+  const auto found = [](const char* node, const char* box, const Shape& shape) {
+    Draft d = gathered(8, node, box);
+    d.tensor(0, "y")["shape"] = shape;
+    const auto c = test::cut(d, 1);
+    EXPECT_TRUE(c.stage.collapsedAxes.empty());
+    EXPECT_EQ(checkStage(c.stage, {}).verdict, StageVerdict::kProved);
+    const std::string form = canonicalForm(c.stage);
+    EXPECT_EQ(canonicalForm(readCanonicalForm(form)), form);
+    std::map<std::string, int> ops;
+    for (const std::string& op : opsOf(c.stage, false)) ++ops[op];
+    return ops;
+  };
+  using Ops = std::map<std::string, int>;
+  const char* const rows = R"({"box": [[0, 8], [0, 8]], "parts": [{"local": "y"}]})";
+  const char* const columns =
+      R"({"box": [[0, 8], [0, 1]], "step": {"dp": [0, 1]}, "parts": [{"local": "y"}]})";
+  EXPECT_EQ(
+      found(
+          R"({"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "g", "group": ["dp"], "attrs": {"dim": 0}, "sizes": [1, 1, 1, 1, 1, 1, 1, 1]})",
+          rows, {8, 8}),
+      (Ops{{"cat", 1}, {"broadcast", 7}}));
+  const std::string row = "[1, 1, 1, 1, 1, 1, 1, 1]";
+  std::string sizes = row;
+  for (int i = 1; i < 8; ++i) sizes += ", " + row;
+  EXPECT_EQ(
+      found(
+          (R"({"op": "all_to_all", "in": ["x"], "out": ["y"], "comm": "g", "group": ["dp"], "attrs": {"idim": 1, "odim": 0}, "sizes": [)" +
+           sizes + "]}")
+              .c_str(),
+          columns, {8, 1}),
+      (Ops{{"cat", 8}, {"slice", 64}}));
+}
+
+TEST(Cutter, SizesOfAReduceScatterAreWindowsOfOneSum) {
+  Draft d = gathered(
+      8,
+      R"({"op": "reduce_scatter", "in": ["x"], "out": ["y"], "comm": "g", "group": ["dp"], "attrs": {"dim": 1, "reduce": "max"}, "sizes": [1, 1, 1, 1, 1, 1, 1, 1]})",
+      R"({"box": [[0, 1], [0, 1]], "step": {"dp": [0, 1]}, "parts": [{"local": "y"}]})");
+  d.model["nodes"][0] = Json::parse(
+      R"({"op": "amax", "in": ["x"], "out": ["o"], "attrs": {"dim": 0, "keepdim": true}})");
+  d.model["tensors"]["o"]["shape"] = {1, 8};
+  d.tensor(0, "y")["shape"] = {1, 1};
+  const auto c = test::cut(d, 1);
+  std::map<std::string, int> ops;
+  for (const std::string& op : opsOf(c.stage, false)) ++ops[op];
+  EXPECT_EQ(ops, (std::map<std::string, int>{{"all_reduce", 1}, {"slice", 8}}));
+  EXPECT_EQ(checkStage(c.stage, {}).verdict, StageVerdict::kProved);
+}
+
+TEST(Cutter, WhoIsNoTargetOfAPermutationHasZeros) {
+  Draft d = gathered(
+      8,
+      R"({"op": "collective_permute", "in": ["x"], "out": ["y"], "comm": "g", "group": ["dp"], "pairs": [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5], [5, 6], [6, 7]]})",
+      R"({"box": [[0, 1], [0, 8]], "step": {"dp": [1, 0]}, "parts": [{"local": "y"}]})");
+  d.model["tensors"]["h"] = Json::parse(R"({"shape": [7, 8]})");
+  d.model["nodes"] = Json::parse(
+      R"([{"op": "slice", "in": ["x"], "out": ["h"], "attrs": {"dim": 0, "stop": 7}},
+          {"op": "pad", "in": ["h"], "out": ["o"], "attrs": {"pad": [0, 0, 1, 0]}}])");
+  const auto c = test::cut(d, 1);
+  EXPECT_TRUE(c.stage.collapsedAxes.empty());
+  EXPECT_EQ(originOf(c, "y", 0), Origin::kConstant);
+  EXPECT_EQ(originOf(c, "y", 1), Origin::kComputed);
+  EXPECT_EQ(checkStage(c.stage, {}).verdict, StageVerdict::kProved);
+  const std::string form = canonicalForm(c.stage);
+  EXPECT_EQ(canonicalForm(readCanonicalForm(form)), form);
+  d.model["nodes"][1]["attrs"]["value"] = 1;
+  EXPECT_EQ(checkStage(test::cut(d, 1).stage, {}).verdict, StageVerdict::kRefuted);
 }
 
 // Two groups of four, and twice the same communication by its tag: only members of one rendezvous

@@ -93,6 +93,8 @@ class Description {
              << c.dim << ' ' << c.odim << at(c.peer);
         for (const std::int32_t axis : c.groupAxes) text << " group " << axis;
         for (const Coordinates& member : c.groupAt) text << at(member);
+        text << list(c.sizes);
+        for (const auto& [source, target] : c.pairs) text << ' ' << source << "->" << target;
       }
       out_.push_back(text.str());
     }
@@ -231,6 +233,27 @@ TEST(WriteProblem, ArgumentsAmongTheOutputs) {
   const auto problem = test::read(d);
   const auto again = readProblemText(modelText(*problem), planText(*problem, "m.json"));
   EXPECT_EQ(again->model.arguments, problem->model.outputs);
+}
+
+TEST(WriteProblem, SizesAndPairs) {
+  const std::string
+      given =
+          R"("x": {"shape": [2], "kind": "input"}, "a": {"shape": [4]}, "b": {"shape": [2]}, "o": {"shape": [4]})",
+      nodes =
+          R"({"op": "all_gather", "in": ["x"], "out": ["a"], "comm": "a", "group": ["r"], "attrs": {"dim": 0}, "sizes": [2, 2]},
+      {"op": "all_to_all", "in": ["x"], "out": ["b"], "comm": "b", "group": ["r"], "attrs": {"idim": 0, "odim": 0}, "sizes": [[2, 0], [0, 2]]},
+      {"op": "collective_permute", "in": ["a"], "out": ["o"], "comm": "c", "group": ["r"], "pairs": [[0, 1], [1, 0]]})";
+  const auto problem = test::read(test::draft(
+      R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "o": {"shape": [4]}}, "nodes": [{"op": "identity", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
+      R"({"mesh": [["r", 2]], "programs": [{"tensors": {)" + given + R"(}, "nodes": [)" + nodes +
+          R"(]}],
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"r": [2]}, "parts": [{"local": "x"}]}]},
+                      {"tensor": "o", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "o"}]}]}]})"));
+  const auto& communications = problem->plan.programs[0].communications;
+  EXPECT_EQ(communications[0].sizes, (std::vector<std::int64_t>{2, 2}));
+  EXPECT_EQ(communications[1].sizes, (std::vector<std::int64_t>{2, 0, 0, 2}));
+  EXPECT_EQ(communications[2].pairs.front(), std::pair(1, 0));  // by target
+  expectSameAgain(*problem);
 }
 
 TEST(DecimalText, IsExact) {

@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "reader/hlo/lowering.h"
+#include "util/union_find.h"
 
 namespace shardproof::hlo {
 namespace {
@@ -184,7 +185,7 @@ Value Lowering::permuted(const Frame& frame, const Instruction& i, const Value& 
   const auto pairs = parseLists(*a, file_);
   std::vector<std::int64_t> sourceOf(z(devices_.count), -1), leader(z(devices_.count));
   std::vector<bool> sends(z(devices_.count), false);
-  for (std::int64_t d = 0; d < devices_.count; ++d) leader[z(d)] = d;
+  UnionFind<std::int64_t> connected(z(devices_.count));
   for (const auto& p : pairs) {
     if (p.size() != 2 || p[0] < 0 || p[1] < 0 || p[0] >= devices_.count || p[1] >= devices_.count)
       failAt(file_, a->place, "found a pair of devices that are not there");
@@ -192,10 +193,9 @@ Value Lowering::permuted(const Frame& frame, const Instruction& i, const Value& 
       failAt(file_, a->place, "found a device that sends or receives twice");
     sourceOf[z(p[1])] = p[0];
     sends[z(p[0])] = true;
-    const std::int64_t from = leader[z(p[0])], to = leader[z(p[1])];
-    for (std::int64_t& l : leader)
-      if (l == from) l = to;
+    connected.unite(p[0], p[1]);
   }
+  for (std::int64_t d = 0; d < devices_.count; ++d) leader[z(d)] = connected.find(d);
   std::vector<std::vector<std::int64_t>> groups;
   std::map<std::int64_t, std::size_t> groupOf;
   for (std::int64_t d = 0; d < devices_.count; ++d) {

@@ -297,6 +297,7 @@ class Resolver {
 
   void resolveSteps(const AxisIndex& axes, Program& program, NodeId n,
                     std::vector<std::pair<NameId, Attributes>>& named, const std::string& pointer) {
+    if (attributeSets_ > kMostAttributeSets) return;  // which is said once, and takes long
     Node& node = program.graph.nodes[n];
     const auto fail = [&](const std::string& field, const std::string& message) {
       failAtNode(problem_->plan.file, pointer + "/step" + field, problem_->names, node, message);

@@ -5,11 +5,12 @@ integer, an index within bounds) are not called wrong; those that are wrong with
 hlo_known_numbers.py PROGRAM: shardproof's path.
 """
 import os
+import re
 import subprocess
 import sys
 import tempfile
 
-EQUIVALENT, UNDECIDED, NOT_EQUIVALENT = 0, 5, 10
+EQUIVALENT, REFUSED, UNDECIDED, NOT_EQUIVALENT = 0, 2, 5, 10
 
 # Both programs have the same parameters and one result of x's shape; the plan's two devices compute all of it.
 PARAMETERS = """  %x = f32[4,8] parameter(0){replicated}
@@ -157,6 +158,46 @@ CASES["indices that each device moved"] = (
     ROWS, SHIFTED + MOVED + "  %back = s32[4] subtract(%second, %owns)\n" + ROWS.replace("%ids", "%back"), {NOT_EQUIVALENT})
 CASES["indices that the second device moved"] = (
     ROWS, SHIFTED + MOVED + "  %back = s32[4] subtract(%second, %ones)\n" + ROWS.replace("%ids", "%back"), {EQUIVALENT, UNDECIDED})
+
+
+# What is computed of the ids is looked up; numbers alike for all are %n1, %n2, ...
+def looked_up(body):
+    numbers = "".join(f"  %s{n} = s32[] constant({n})\n  %n{n} = s32[4] broadcast(%s{n}), dimensions={{}}\n"
+                      for n in sorted({int(n) for n in re.findall(r"%n([0-9]+)", body)}))
+    return numbers + body + ROWS.replace("%ids", "%k")
+
+
+BITS = "  %c = pred[4] compare(%ids, %n3), direction=LT\n  %s = s32[4] select(%c, %n3, %n4)\n"
+TWO = "  %c = pred[4] compare(%ids, %n3), direction=LT\n  %d = pred[4] compare(%ids, %n5), direction=LT\n"
+IN_WINDOW = """  %low = pred[4] compare(%ids, %n4), direction=GE
+  %high = pred[4] compare(%ids, %n9), direction=LT
+  %in = pred[4] and(%low, %high)
+  %s = s32[4] subtract(%ids, %n4)
+  %k = s32[4] select(%in, %s, %n0)
+"""
+for name, (single, parallel, expected) in {
+    # Bits of integers are no products, and of conditions a sum is "or".
+    "the last bit of an index": ("  %k = s32[4] and(%ids, %n1)\n", "  %k = s32[4] copy(%ids)\n", {REFUSED, UNDECIDED, NOT_EQUIVALENT}),
+    "bits of two numbers": (BITS + "  %k = s32[4] or(%s, %n4)\n", "  %k = s32[4] copy(%n1)\n", {REFUSED, UNDECIDED, NOT_EQUIVALENT}),
+    "all bits turned": (BITS + "  %m = s32[4] negate(%s)\n  %k = s32[4] not(%m)\n",
+                        BITS + "  %k = s32[4] add(%s, %n1)\n", {REFUSED, UNDECIDED, NOT_EQUIVALENT}),
+    "a sum of conditions": (TWO + "  %e = pred[4] add(%c, %d)\n  %k = s32[4] convert(%e)\n", TWO + "  %k = s32[4] convert(%d)\n", {EQUIVALENT}),
+    "a sum of conditions as numbers": (TWO + "  %e = pred[4] add(%c, %d)\n  %k = s32[4] convert(%e)\n",
+                                       TWO + "  %a = s32[4] convert(%c)\n  %b = s32[4] convert(%d)\n  %k = s32[4] add(%a, %b)\n", {NOT_EQUIVALENT}),
+    "an index in a type that it does not fit": (
+        "  %k = s32[4] copy(%ids)\n", "  %t = s2[4] convert(%ids)\n  %k = s32[4] convert(%t)\n", {REFUSED, UNDECIDED, NOT_EQUIVALENT}),
+    # What is looked up at ids - 2 lies in bounds for ids up to 7; and so on.
+    "moved into bounds": ("  %s = s32[4] subtract(%ids, %n2)\n  %k = s32[4] clamp(%n0, %s, %n5)\n",
+                          "  %s = s32[4] subtract(%ids, %n2)\n  %k = s32[4] clamp(%n0, %s, %n3)\n", {NOT_EQUIVALENT}),
+    "counted from 1": ("  %k = s32[4] subtract(%ids, %n1)\n", "  %s = s32[4] subtract(%ids, %n1)\n  %k = s32[4] minimum(%s, %n4)\n", {NOT_EQUIVALENT}),
+    "counted from 1 twice": ("  %k = s32[4] subtract(%ids, %n1)\n", "  %s = s32[4] subtract(%ids, %n2)\n  %k = s32[4] add(%s, %n1)\n", {EQUIVALENT}),
+    "counted from -1": ("  %k = s32[4] add(%ids, %n1)\n", "  %s = s32[4] add(%ids, %n1)\n  %k = s32[4] maximum(%s, %n1)\n", {NOT_EQUIVALENT}),
+    "one of two rows": ("  %c = pred[4] compare(%ids, %n30), direction=LT\n  %k = s32[4] select(%c, %n5, %n3)\n", "  %k = s32[4] copy(%n5)\n", {NOT_EQUIVALENT}),
+    "a window": (IN_WINDOW, IN_WINDOW.replace("%n9", "%n8"), {NOT_EQUIVALENT}),
+    "a window in two steps": (IN_WINDOW, IN_WINDOW.replace("%s = s32[4] subtract(%ids, %n4)", "%m = s32[4] subtract(%ids, %n3)\n  %s = s32[4] subtract(%m, %n1)"),
+                              {EQUIVALENT}),
+}.items():
+    CASES[name] = (looked_up(single), looked_up(parallel), expected)
 
 
 def program(body, devices):

@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 
 #include "reader/hlo/documents.h"
+#include "reader/hlo/graph.h"
 #include "reader/reader.h"
 #include "shardproof/error.h"
 
@@ -304,6 +306,72 @@ ENTRY %main (x: f32[2,3]) -> f32[2,3] {
   EXPECT_EQ(transposed[0].steps[0].step.size(), 2U);  // both axes
   // A ring comes round: the last device's source is no affine one.
   EXPECT_EQ(programs("{{0,1},{1,2},{2,3},{3,0}}").size(), 4U);
+}
+
+// A device that sends to itself takes no part, and what the others send is known all the same.
+TEST(HloDocuments, IntegersThatMoveAmongSomeDevicesStayKnown) {
+  const Documents documents = documentsOf(R"(HloModule jit_f
+ENTRY %main (x: f32[8,3]) -> f32[4,3] {
+  %x = f32[8,3] parameter(0)
+  ROOT %y = f32[4,3] slice(%x), slice={[0:4], [0:3]}
+}
+)",
+                                          "m.hlo", R"(HloModule jit_f, num_partitions=4
+ENTRY %main (x: f32[8,3]) -> f32[1,3] {
+  %x = f32[8,3] parameter(0), sharding={replicated}
+  %own = u32[] partition-id()
+  %moved = u32[] collective-permute(%own), channel_id=1, source_target_pairs={{0,0},{1,2},{2,1}}
+  %zero = u32[] constant(0)
+  ROOT %y = f32[1,3] dynamic-slice(%x, %moved, %zero), dynamic_slice_sizes={1,3}, sharding={devices=[4,1]<=[4]}
+}
+)",
+                                          "p.hlo", "m.json", {});
+  const auto problem = readProblemText(documents.model, documents.plan);
+  std::set<std::string> starts;
+  for (const Program& program : problem->plan.programs) {
+    EXPECT_TRUE(program.communications.empty());
+    for (const Node& node : program.graph.nodes)
+      if (problem->attributes.at(node.attributes).contains("start"))
+        starts.insert(problem->attributes.canonicalText(node.attributes));
+  }
+  EXPECT_EQ(starts.size(), 3U);  // of rows 0 (twice), 1 and 2
+}
+
+TEST(HloDocuments, ASumInIntegersIsNoSum) {
+  const auto read = [](const std::string& root) {
+    std::string plan = kPlan;
+    const std::string sum = "ROOT %s = f32[] add(%x, %y)";
+    plan.replace(plan.find(sum), sum.size(), root);
+    return documentsOf(kModel, "m.hlo", plan, "p.hlo", "m.json", {});
+  };
+  EXPECT_NO_THROW(read(R"(%a = bf16[] convert(%x)
+  %b = f32[] convert(%a)
+  %c = f64[] add(%b, %y)
+  ROOT %s = f32[] convert(%c))"));
+  EXPECT_THROW(read(R"(%a = s32[] convert(%x)
+  %b = f32[] convert(%a)
+  ROOT %s = f32[] add(%b, %y))"),
+               InputError);
+  EXPECT_THROW(read(R"(%a = f32[] add(%x, %y)
+  %b = s32[] convert(%a)
+  ROOT %s = f32[] convert(%b))"),
+               InputError);
+}
+
+TEST(HloGraph, ATensorThatWasUndoneIsNotTheOneThatHasItsNameNow) {
+  Graph graph;
+  graph.input("x", {2}, false, "float32");
+  graph.begin("y", "");
+  const Graph::Mark mark = graph.mark();
+  const std::string before = graph.emit("exp", {"x"}, {}, {2});
+  const std::uint64_t serial = graph.tensor(before).serial;
+  EXPECT_TRUE(graph.has(before, serial));
+  graph.undo(mark);
+  EXPECT_FALSE(graph.has(before, serial));
+  const std::string now = graph.emit("neg", {"x"}, {}, {2});
+  EXPECT_EQ(now, before);
+  EXPECT_FALSE(graph.has(before, serial));
+  EXPECT_TRUE(graph.has(now, graph.tensor(now).serial));
 }
 
 }  // namespace

@@ -198,6 +198,12 @@ TEST(HloTable, MovesElementsAsTheOpcodesSay) {
   EXPECT_EQ(number(p, {3, 1}), 21);
   EXPECT_EQ(number(p, {3, 5}), 23);
   EXPECT_EQ(number(p, {3, 7}), -1);
+  // As long as before, but not as before.
+  const Table spread = padTable(uniformTable({3}, s.rational(1)), s.rational(0), {{0, -2, 1}});
+  EXPECT_EQ(spread.sizes, (Sizes{3}));
+  EXPECT_EQ(number(spread, {0}), 1);
+  EXPECT_EQ(number(spread, {1}), 0);
+  EXPECT_EQ(number(spread, {2}), 1);
   const auto plus = [&](ScalarId x, ScalarId y) {
     const ScalarId args[] = {x, y};
     return s.apply("add", "", "s32", args);

@@ -69,9 +69,14 @@ std::string Graph::produce(GraphNode node, GraphTensor tensor) {
   node.loc = loc_;
   tensor.producer = nodes_.size();
   nodes_.push_back(std::move(node));
-  tensors_.emplace(name, std::move(tensor));
+  add(name, std::move(tensor));
   order_.push_back(name);
   return name;
+}
+
+void Graph::add(const std::string& name, GraphTensor tensor) {
+  tensor.serial = ++made_;
+  tensors_.emplace(name, std::move(tensor));
 }
 
 bool Graph::nameLast(const std::string& tensor) {
@@ -102,8 +107,7 @@ std::pair<std::string, std::string> Graph::emitPair(const std::string& op, const
   std::string first = produce({op, {in}, {}, std::move(attributes), {}, {}},
                               {sizes, false, Known::kNothing, {}, {}, {}, 0, {}});
   std::string second = fresh(name_ + "/" + std::to_string(++steps_));
-  tensors_.emplace(
-      second,
+  add(second,
       GraphTensor{std::move(sizes), true, Known::kNothing, {}, {}, {}, nodes_.size() - 1, {}});
   nodes_.back().out.push_back(second);
   // The first stays the last in order: see nameLast().
@@ -133,8 +137,7 @@ std::string Graph::communicate(const std::string& op, const std::string& in,
 }
 
 void Graph::input(const std::string& name, Sizes sizes, bool integer, const std::string& dtype) {
-  tensors_.emplace(
-      name, GraphTensor{std::move(sizes), integer, Known::kNothing, "input", dtype, {}, 0, {}});
+  add(name, GraphTensor{std::move(sizes), integer, Known::kNothing, "input", dtype, {}, 0, {}});
   order_.push_back(name);
 }
 
@@ -149,8 +152,7 @@ std::string Graph::constant(const Sizes& sizes, bool integer, const std::string&
   const auto [it, added] = constants_.emplace(key, "");
   if (added) {
     it->second = fresh("constant." + std::to_string(constants_.size()));
-    tensors_.emplace(
-        it->second,
+    add(it->second,
         GraphTensor{
             sizes, integer, known, "constant", integer ? "int64" : "float32", value, 0, {}});
     order_.push_back(it->second);

@@ -31,6 +31,7 @@ struct GraphTensor {
   std::string kind, dtype, value;
   std::size_t producer = 0;  // index into nodes, if kind is empty
   std::string facts;         // of an input of the model: "known" of docs/format.md, as JSON
+  std::uint64_t serial = 0;  // which of all tensors that the graph ever had; names may come again
 };
 
 struct GraphNode {
@@ -82,6 +83,11 @@ class Graph {
   GraphTensor& tensor(const std::string& name);
   const GraphTensor& tensor(const std::string& name) const;
   bool has(const std::string& name) const { return tensors_.contains(name); }
+  // Whether the tensor of this name is still that one.
+  bool has(const std::string& name, std::uint64_t serial) const {
+    const auto found = tensors_.find(name);
+    return found != tensors_.end() && found->second.serial == serial;
+  }
   const std::vector<GraphNode>& nodes() const { return nodes_; }
   // A name that no tensor has, made from this one.
   std::string fresh(const std::string& name);
@@ -110,6 +116,7 @@ class Graph {
 
  private:
   std::string produce(GraphNode node, GraphTensor tensor);
+  void add(const std::string& name, GraphTensor tensor);
   // Where equal nodes are shared: the index of one that does this, or nothing, and it is noted.
   std::optional<std::size_t> equalNode(const std::string& op, const std::vector<std::string>& in,
                                        const NodeAttributes& attributes, const Sizes& sizes);
@@ -127,6 +134,7 @@ class Graph {
   std::size_t marks_ = 0;
   std::string name_ = "t", loc_;
   std::size_t steps_ = 0;
+  std::uint64_t made_ = 0;
 };
 
 // A number as JSON text, where it is a finite decimal of moderate length; else empty.

@@ -65,20 +65,28 @@ const Computation& Lowering::called(const Instruction& i, std::string_view attri
 }
 
 std::string Lowering::binaryRegion(const Instruction& i, const Computation& c) const {
-  // Copies and conversions between floats change nothing.
-  const auto source = [&](const Operand& from) -> const Instruction& {
-    const Instruction* at = &c.instructions[c.byName.at(from.name)];
-    while ((at->opcode == "copy" || at->opcode == "convert") && at->operands.size() == 1)
-      at = &c.instructions[c.byName.at(at->operands[0].name)];
+  // Copies and conversions between floats change nothing; one from or to an integer may.
+  const auto operandOf = [&](const Operand& from) -> const Instruction& {
+    return c.instructions[c.byName.at(from.name)];
+  };
+  const auto handsOn = [&](const Instruction& at) {
+    if (at.operands.size() != 1) return false;
+    const std::string& from = operandOf(at.operands[0]).shape.type;
+    return at.opcode == "copy" ||
+           (at.opcode == "convert" &&
+            (at.shape.type == from || (isFloat(at.shape.type) && isFloat(from))));
+  };
+  const auto behind = [&](const Instruction& from) -> const Instruction& {
+    const Instruction* at = &from;
+    while (handsOn(*at)) at = &operandOf(at->operands[0]);
     return *at;
   };
-  const Instruction* root = &c.instructions[c.root];
-  while ((root->opcode == "copy" || root->opcode == "convert") && root->operands.size() == 1)
-    root = &source(root->operands[0]);
+  const Instruction* root = &behind(c.instructions[c.root]);
   static const std::set<std::string, std::less<>> kKnown{"add",     "multiply", "maximum",
                                                          "minimum", "and",      "or"};
   if (kKnown.contains(root->opcode) && root->operands.size() == 2) {
-    const Instruction &a = source(root->operands[0]), &b = source(root->operands[1]);
+    const Instruction &a = behind(operandOf(root->operands[0])),
+                      &b = behind(operandOf(root->operands[1]));
     if (a.opcode == "parameter" && b.opcode == "parameter" && a.literal != b.literal)
       return root->opcode;
   }

@@ -38,6 +38,14 @@ struct Shared {
     friend bool operator==(const Range&, const Range&) = default;
   };
   std::map<std::size_t, Range> ranges;
+  // What the model's lookups say of the k-th parameter, of which ranges follow.
+  struct Asked {
+    // Beyond this it is out of bounds; and before minus the second.
+    std::optional<std::int64_t> limit, below;
+    // Lookups that are defined for all tell integers up to this apart.
+    std::int64_t apart = 0, apartBelow = 0;
+  };
+  std::map<std::size_t, Asked> asked;
   // Sizes of the model's parameters that are keys of random generators.
   std::map<std::size_t, Sizes> keys;
   // Of the model, by parameter: functions of it that are used as numbers.
@@ -360,7 +368,7 @@ class Lowering {
   Value lowerScatter(const Frame& frame, const Instruction& i);
   Value indexValueOf(const Value& known);  // of a table
   // In the model, a lookup says which values an index can have.
-  void limitRange(const std::string& base, std::int64_t count);
+  void limitRange(const IndexFunction& f, std::int64_t count, bool leavesOut);
 
   // --- lowering_order.cpp: topk, sort, the greatest and its place ---
   std::optional<Value> lowerOrder(Frame& frame, const Instruction& i);
@@ -413,7 +421,8 @@ class Lowering {
                      const Value& x, const NodeAttributes& attributes, const Sizes& sizes,
                      std::size_t k);
   std::optional<Value> permutedTable(const std::string& communication, const Value& x,
-                                     const std::vector<std::int64_t>& sourceOf);
+                                     const std::vector<std::int64_t>& sourceOf,
+                                     std::size_t meeting);
   Value permuted(const Frame& frame, const Instruction& i, const Value& x, std::size_t k);
 
   // What an all-gather made, by its node: of what, on which devices in this order, along which
@@ -439,7 +448,12 @@ class Lowering {
   std::map<std::string, std::pair<std::int64_t, std::int64_t>> constantRanges_;
   std::map<std::string, std::string> numbers_;  // asNumber()
   // The tensor of a known value that is not alike everywhere, by its content, which is kept.
-  std::map<std::pair<const void*, bool>, std::pair<Value, std::string>> knownNodes_;
+  struct KnownNode {
+    Value content;
+    std::string name;
+    std::uint64_t serial = 0;  // GraphTensor::serial
+  };
+  std::map<std::pair<const void*, bool>, KnownNode> knownNodes_;
   std::string path_, operation_;  // of the instruction that is lowered: op_name with the calls'
   std::size_t instructions_ = 0;
   int depth_ = 0;

@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "reader/hlo/lowering.h"
+#include "util/union_find.h"
 
 namespace shardproof::hlo {
 namespace {
@@ -53,14 +54,20 @@ std::vector<std::vector<std::int64_t>> Lowering::groupsOf(const Instruction& i) 
   unsupported(i, "partitions that meet in a program of several replicas");
 }
 
-// Whether a value is a function of an index that is the same on all devices, so that what is
-// communicated is the index. It is known when the devices have been gone through.
+// Whether a value is a function of an index that is the same on all devices, of elements of the
+// same input or within the same bounds, so that what is communicated is the index. It is known when
+// the devices have been gone through.
 bool Lowering::alikeOnAll(const std::string& communication, const Value& x) {
   std::string function;
-  if (x.isIndex())
+  if (x.isIndex()) {
     for (const Piece& p : x.index->pieces)
       function += std::to_string(p.low) + " " + std::to_string(p.high) + " " + std::to_string(p.a) +
                   " " + p.b.toString() + ";";
+    if (const auto p = parameterOf_.find(x.index->base); p != parameterOf_.end())
+      function += " parameter " + std::to_string(p->second);
+    if (const auto r = constantRanges_.find(x.index->base); r != constantRanges_.end())
+      function += " " + std::to_string(r->second.first) + ".." + std::to_string(r->second.second);
+  }
   const auto [it, added] = shared_.communicatedIndices.emplace(communication, function);
   if (it->second != function && !it->second.empty()) {
     it->second.clear();
@@ -136,9 +143,11 @@ Value Lowering::communicated(const Frame& frame, const Instruction& i, const std
   return asIndex(sized, y);
 }
 
-// What all devices know each of them knows of the one that sends to it.
+// What all devices that meet know each of them knows of the one that sends to it. `meeting`: how
+// many these are; the others are never seen here.
 std::optional<Value> Lowering::permutedTable(const std::string& communication, const Value& x,
-                                             const std::vector<std::int64_t>& sourceOf) {
+                                             const std::vector<std::int64_t>& sourceOf,
+                                             std::size_t meeting) {
   if (shared_.forgetTables) return std::nullopt;
   auto& known = shared_.communicatedTables[communication];
   const std::shared_ptr<const Table> mine = x.isTable() ? x.table : nullptr;
@@ -152,7 +161,7 @@ std::optional<Value> Lowering::permutedTable(const std::string& communication, c
     if (added ? mine != nullptr : !same) shared_.communicatedChanged = true;
     entry->second = mine;
   }
-  if (known.size() < z(devices_.count) ||
+  if (known.size() < meeting ||
       std::any_of(known.begin(), known.end(), [](const auto& e) { return e.second == nullptr; }))
     return std::nullopt;
   std::vector<Value> values;
@@ -176,7 +185,7 @@ Value Lowering::permuted(const Frame& frame, const Instruction& i, const Value& 
   const auto pairs = parseLists(*a, file_);
   std::vector<std::int64_t> sourceOf(z(devices_.count), -1), leader(z(devices_.count));
   std::vector<bool> sends(z(devices_.count), false);
-  for (std::int64_t d = 0; d < devices_.count; ++d) leader[z(d)] = d;
+  UnionFind<std::int64_t> connected(z(devices_.count));
   for (const auto& p : pairs) {
     if (p.size() != 2 || p[0] < 0 || p[1] < 0 || p[0] >= devices_.count || p[1] >= devices_.count)
       failAt(file_, a->place, "found a pair of devices that are not there");
@@ -184,10 +193,9 @@ Value Lowering::permuted(const Frame& frame, const Instruction& i, const Value& 
       failAt(file_, a->place, "found a device that sends or receives twice");
     sourceOf[z(p[1])] = p[0];
     sends[z(p[0])] = true;
-    const std::int64_t from = leader[z(p[0])], to = leader[z(p[1])];
-    for (std::int64_t& l : leader)
-      if (l == from) l = to;
+    connected.unite(p[0], p[1]);
   }
+  for (std::int64_t d = 0; d < devices_.count; ++d) leader[z(d)] = connected.find(d);
   std::vector<std::vector<std::int64_t>> groups;
   std::map<std::int64_t, std::size_t> groupOf;
   for (std::int64_t d = 0; d < devices_.count; ++d) {
@@ -224,7 +232,10 @@ Value Lowering::permuted(const Frame& frame, const Instruction& i, const Value& 
     });
   const std::vector<std::int64_t>& own = groupWith(device());
   const std::int64_t source = sourceOf[z(device())];
-  if (source == device() && own.size() == 1) return x;
+  const auto zeros = [&] {
+    return tableValue(x.shape, uniformTable(x.shape.sizes, shared_.scalars.rational(0)));
+  };
+  if (own.size() == 1) return source == device() ? x : zeros();
   if (x.kind == Value::Kind::kParts && !isFloat(x.shape.type)) {
     // Each piece for itself: of some all may be known.
     Parts parts;
@@ -233,41 +244,37 @@ Value Lowering::permuted(const Frame& frame, const Instruction& i, const Value& 
       parts.parts.emplace_back(size, permuted(frame, i, part, (k + 1) * 1000 + parts.parts.size()));
     return partsValue(x.shape, std::move(parts));
   }
-  if (!isFloat(x.shape.type))
-    if (auto known = permutedTable(frame.path + i.name + "#" + std::to_string(k), x, sourceOf))
+  if (!isFloat(x.shape.type)) {
+    std::size_t meeting = 0;
+    for (std::int64_t d = 0; d < devices_.count; ++d) meeting += groupWith(d).size() > 1 ? 1U : 0U;
+    if (auto known =
+            permutedTable(frame.path + i.name + "#" + std::to_string(k), x, sourceOf, meeting))
       return *known;
+  }
   const bool integer = alikeOnAll(frame.path + i.name + "#" + std::to_string(k), x);
   const std::string in = integer ? baseNode(*x.index, x.shape.sizes) : node(x);
-  std::string y = in;
-  if (own.size() > 1) {
-    if (grouping_ == nullptr) unsupported(i, "communication in a program of one device");
-    Sizes one = x.shape.sizes, all;
-    one.insert(one.begin(), 1);
-    all = one;
-    all[0] = static_cast<std::int64_t>(own.size());
-    NodeAttributes communication{
-        {"comm", quotedJson(frame.path + i.name + (k == 0 ? "" : "#" + std::to_string(k)))}};
-    for (auto& field : grouping_->groupOf(groups, device()))
-      communication.push_back(std::move(field));
-    const std::string gathered = graph.communicate("all_gather", view(in, one), {{"dim", "0"}},
-                                                   std::move(communication), all);
-    const auto pieceOf = [&](std::int64_t d) { return placeIn(groupWith(d), sourceOf[z(d)]); };
-    const std::int64_t at = source < 0 ? 0 : pieceOf(device());
-    if (source >= 0) {
-      const std::string piece = sliceDim(gathered, 0, at, at + 1);
-      if (larger) {
-        std::map<std::int64_t, NodeAttributes> ofDevice;
-        for (const std::int64_t d : devices_.candidates)
-          ofDevice[d] = sliceAttributes(0, pieceOf(d), pieceOf(d) + 1);
-        graph.setOfDevice(graph.nodes().size() - 1, std::move(ofDevice));
-      }
-      y = view(piece, x.shape.sizes);
-    }
+  if (grouping_ == nullptr) unsupported(i, "communication in a program of one device");
+  Sizes one = x.shape.sizes, all;
+  one.insert(one.begin(), 1);
+  all = one;
+  all[0] = static_cast<std::int64_t>(own.size());
+  NodeAttributes communication{
+      {"comm", quotedJson(frame.path + i.name + (k == 0 ? "" : "#" + std::to_string(k)))}};
+  for (auto& field : grouping_->groupOf(groups, device()))
+    communication.push_back(std::move(field));
+  const std::string gathered =
+      graph.communicate("all_gather", view(in, one), {{"dim", "0"}}, std::move(communication), all);
+  if (source < 0) return zeros();
+  const auto pieceOf = [&](std::int64_t d) { return placeIn(groupWith(d), sourceOf[z(d)]); };
+  const std::int64_t at = pieceOf(device());
+  const std::string piece = sliceDim(gathered, 0, at, at + 1);
+  if (larger) {
+    std::map<std::int64_t, NodeAttributes> ofDevice;
+    for (const std::int64_t d : devices_.candidates)
+      ofDevice[d] = sliceAttributes(0, pieceOf(d), pieceOf(d) + 1);
+    graph.setOfDevice(graph.nodes().size() - 1, std::move(ofDevice));
   }
-  if (source < 0) {
-    Shape shape = x.shape;
-    return tableValue(shape, uniformTable(shape.sizes, shared_.scalars.rational(0)));
-  }
+  const std::string y = view(piece, x.shape.sizes);
   if (!integer) return nodeValue(x.shape, y);
   if (graph.tensor(in).kind != "constant") sameIntegers(in, y);
   return asIndex(x, y);

@@ -196,7 +196,7 @@ void Lowering::forgetTensors() {
   std::erase_if(parameterOf_, [&](const auto& p) { return gone(p.first); });
   std::erase_if(constantRanges_, [&](const auto& c) { return gone(c.first); });
   std::erase_if(numbers_, [&](const auto& n) { return gone(n.first) || gone(n.second); });
-  std::erase_if(knownNodes_, [&](const auto& k) { return gone(k.second.second); });
+  std::erase_if(knownNodes_, [&](const auto& k) { return gone(k.second.name); });
 }
 
 std::optional<Lowering::Attempt> Lowering::attempt(const std::function<Value()>& make) {
@@ -294,7 +294,7 @@ Value Lowering::makeForEach(const Shape& shape, const std::vector<Value*>& varyi
   }
   // A tensor that stands for what device() knows stands for something else on others.
   const std::set<std::string> tensors = namesOf(mine->tensors);
-  std::erase_if(knownNodes_, [&](const auto& k) { return tensors.contains(k.second.second); });
+  std::erase_if(knownNodes_, [&](const auto& k) { return tensors.contains(k.second.name); });
   std::vector<Value> values;
   for (std::size_t k = 0; k < attempts.size(); ++k)
     values.push_back(stays[k] ? attempts[k]->value : made);

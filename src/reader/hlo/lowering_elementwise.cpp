@@ -44,6 +44,20 @@ void refuseNegative(const Pieces& pieces) {
   }
 }
 
+// Of integers within known bounds all fit, or a narrower type would make others of some.
+void refuseTooLarge(const Pieces& pieces, const IntegerType& type) {
+  Rational size(1);
+  for (int bit = type.isSigned ? 1 : 0; bit < type.bits; ++bit) size = size * Rational(2);
+  const Rational least = type.isSigned ? -size : Rational();
+  for (const Piece& p : pieces)
+    for (const std::int64_t at : {p.low, p.high - 1}) {
+      if (p.a != 0 && (p.low <= kNoLow || p.high >= kNoHigh)) continue;
+      const Rational value = Rational(p.a) * Rational(at) + p.b;
+      if (value < least || !(value < size))
+        throw std::invalid_argument("an integer that does not fit the type it is converted to");
+    }
+}
+
 }  // namespace
 
 std::optional<Value> Lowering::lowerElementwise(const Frame& frame, const Instruction& i) {
@@ -152,6 +166,12 @@ std::optional<Value> Lowering::elementwiseParts(const Instruction& i, const std:
 std::optional<Value> Lowering::elementwiseIndex(const std::string& opcode,
                                                 const std::string& direction,
                                                 const std::vector<Value>& x, const Shape& shape) {
+  // Of integers these look at bits; of conditions sums are "or".
+  static const std::set<std::string, std::less<>> kLogical{"and", "or", "xor", "not"};
+  const std::string& type = x[opcode == "select" ? 1 : 0].shape.type;
+  if (kLogical.contains(opcode) && type != "pred") return std::nullopt;
+  if (type == "pred" && opcode == "add") return elementwiseIndex("or", direction, x, shape);
+  if (type == "pred" && (opcode == "subtract" || opcode == "negate")) return std::nullopt;
   const IndexFunction* first = nullptr;
   for (const Value& v : x) {
     if (v.isIndex()) {
@@ -200,6 +220,9 @@ Value Lowering::convertValue(const Instruction& i, const Value& x, const Shape& 
     if (!x.isIndex()) unsupported(i, "an integer made unsigned that may be negative");
     refuseNegative(x.index->pieces);
   }
+  if (x.isIndex() && toInteger && integerType(from) &&
+      integerType(to)->bits < integerType(from)->bits)
+    refuseTooLarge(x.index->pieces, *integerType(to));
   if (x.isIndex() && isFloat(to)) return nodeValue(shape, node(x));
   Value same = x;
   same.shape = shape;

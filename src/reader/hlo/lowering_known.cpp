@@ -230,13 +230,14 @@ bool Lowering::dependsOnBits(const Value& v) const {
 std::string Lowering::knownNode(const Value& v, bool whole) {
   if (v.isUniform() && !(isPredicate(v) && dependsOnBits(v))) return tableNode(*v.table, whole);
   const void* content = v.isTable() ? static_cast<const void*>(v.table.get()) : v.formula.get();
-  auto& [kept, name] = knownNodes_[{content, isPredicate(v)}];
-  // A tensor may have got another name since.
-  if (name.empty() || !graph.has(name)) {
-    kept = v;
-    name = newKnownNode(v);
+  auto& known = knownNodes_[{content, isPredicate(v)}];
+  // The tensor may have got another name since, or have been undone, and its name be another's.
+  if (known.name.empty() || !graph.has(known.name, known.serial)) {
+    known.content = v;
+    known.name = newKnownNode(v);
+    known.serial = graph.tensor(known.name).serial;
   }
-  return whole ? expand(name, v.shape.sizes) : name;
+  return whole ? expand(known.name, v.shape.sizes) : known.name;
 }
 
 std::string Lowering::newKnownNode(const Value& v) {

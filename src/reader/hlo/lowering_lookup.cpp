@@ -155,11 +155,49 @@ Lowering::Coordinates Lowering::coordinatesOf(const Instruction& i, const Value&
   return c;
 }
 
-void Lowering::limitRange(const std::string& base, std::int64_t count) {
-  const auto parameter = parameterOf_.find(base);
+// The model looks up one of `count` rows: which integers it takes for granted. Those for which the
+// place is in bounds, from 0 on, and before 0 where these are of the same piece; where it is in
+// bounds for all, or what is not is left out, as many as are told apart.
+void Lowering::limitRange(const IndexFunction& f, std::int64_t count, bool leavesOut) {
+  constexpr std::int64_t kFarthest = std::int64_t{1} << 40, kMostBelow = 16;
+  const auto parameter = parameterOf_.find(f.base);
   if (parameter == parameterOf_.end() || grouping_ != nullptr) return;
-  const auto [it, added] = shared_.ranges.emplace(parameter->second, Shared::Range{count, {}});
-  if (!added) it->second.count = std::min(it->second.count, count);
+  const std::int64_t end = rangeOf(f.base).second;
+  std::int64_t high = 0, below = 0;
+  bool forAll = leavesOut;
+  const Piece* moving = nullptr;  // the last one
+  for (const Piece& p : f.pieces) {
+    if (!p.b.isInteger() || !p.b.fitsInt64()) continue;
+    const std::int64_t b = p.b.toInt64();
+    if (b > kFarthest || b < -kFarthest) continue;
+    if (p.a == 1) {
+      const std::int64_t from = std::max(p.low, -b), to = std::min(p.high, count - b);
+      moving = &p;
+      below = p.low <= 0 && 0 < p.high && from < to ? std::max<std::int64_t>(-from, 0) : 0;
+      if (from >= to) continue;
+      high = std::max(high, to);
+      forAll = forAll || to == end;
+    } else if (p.a == 0 && b >= 0 && b < count) {
+      forAll = forAll || p.high == end;
+      // What is moved to the last row is as good as out of bounds.
+      const bool moved =
+          moving != nullptr && moving->high == p.low && Rational(p.low - 1) + moving->b == p.b;
+      if (!moved && p.low > kNoLow) high = std::max(high, p.low + 1);
+    }
+  }
+  if (high <= 0) return;
+  Shared::Asked& asked = shared_.asked[parameter->second];
+  if (forAll) {
+    asked.apart = std::max(asked.apart, high);
+    asked.apartBelow = std::max(asked.apartBelow, below);
+  } else {
+    asked.limit = std::min(asked.limit.value_or(high), high);
+    asked.below = std::min(asked.below.value_or(below), below);
+  }
+  Shared::Range& range = shared_.ranges[parameter->second];
+  range.count = asked.limit.value_or(asked.apart);
+  below = std::min(asked.below.value_or(asked.apartBelow), kMostBelow);
+  for (std::int64_t i = 1; i <= below; ++i) range.others.insert(-i);
 }
 
 Value Lowering::lowerGather(const Frame& frame, const Instruction& i) {
@@ -184,7 +222,7 @@ Value Lowering::lowerGather(const Frame& frame, const Instruction& i) {
   const Value& known = coordinates.values[0];
   const Value indices = known.isTable() ? indexValueOf(known) : known;
   const IndexFunction& f = *indices.index;
-  limitRange(f.base, sizes[axis]);
+  limitRange(f, sizes[axis], false);
   // Out of bounds is moved to the nearest row.
   const auto range = rangeOf(f.base);
   const std::int64_t low = range.first, high = range.second;

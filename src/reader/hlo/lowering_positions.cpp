@@ -109,7 +109,8 @@ std::string Lowering::positionRows(const Value& v, std::int64_t count, bool move
 void Lowering::limitPosition(const Value& v, std::int64_t count) {
   if (!v.isIndex()) return;
   for (const Piece& p : v.index->pieces)
-    if (p.low <= 0 && 0 < p.high && p.a == 1 && p.b.isZero()) limitRange(v.index->base, count);
+    if (p.low <= 0 && 0 < p.high && p.a == 1 && p.b.isZero())
+      return limitRange(*v.index, count, false);
 }
 
 std::optional<Value> Lowering::movingSlice(const Frame& frame, const Instruction& i) {

@@ -72,7 +72,7 @@ Value Lowering::lowerScatter(const Frame& frame, const Instruction& i) {
   const Value indices = known.isTable() ? indexValueOf(known) : known;
   const IndexFunction& f = *indices.index;
   const Sizes base = sizesOf(f.base);
-  limitRange(f.base, sizes[axis]);
+  limitRange(f, sizes[axis], true);
   constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
   if (base.size() + own.size() + 1 > kLetters.size()) unsupported(i, "more than 52 dimensions");
   // Letters: dimensions of the base, then the row, then one for each dimension of the updates.

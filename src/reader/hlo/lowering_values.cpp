@@ -85,6 +85,7 @@ std::string Lowering::node(const Value& v) {
 void Shared::widenRanges() {
   constexpr std::int64_t kMost = 16;
   for (auto& [parameter, range] : ranges) {
+    std::erase_if(range.others, [end = range.count](auto i) { return 0 <= i && i < end; });
     for (const Pieces& pieces : observed[parameter]) {
       const auto at = [&](std::int64_t i) -> const Piece* {
         for (const Piece& p : pieces)

@@ -166,7 +166,8 @@ Table padTable(const Table& t, ScalarId value, const std::vector<Sizes>& padding
   for (std::size_t d = 0; d < t.sizes.size(); ++d) {
     const Sizes& p = padding[d];
     sizes.push_back(t.sizes[d] + p[0] + p[1] + std::max<std::int64_t>(t.sizes[d] - 1, 0) * p[2]);
-    extent.push_back(sizes[d] == t.sizes[d] && p[0] == 0 ? t.extent[d] : sizes[d]);
+    const bool same = std::all_of(p.begin(), p.end(), [](std::int64_t n) { return n == 0; });
+    extent.push_back(same ? t.extent[d] : sizes[d]);
   }
   return fill(sizes, extent, [&](const Sizes& i) {
     for (std::size_t d = 0; d < i.size(); ++d) {

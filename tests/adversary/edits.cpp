@@ -10,8 +10,8 @@ namespace shardproof::adversary {
 namespace {
 
 const std::set<std::string> kCommunication{
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send",
-    "recv",       "reduce",     "gather",         "scatter",    "barrier"};
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all",         "broadcast", "send",
+    "recv",       "reduce",     "gather",         "collective_permute", "scatter",   "barrier"};
 
 // Operators that take each other's operands and yield the same shapes.
 const std::vector<std::vector<std::string>> kAlike{
@@ -244,7 +244,28 @@ class Editor {
       }
       return std::string(field) + " is " + node[field].dump();
     }
-    return {};
+    return node.contains("pairs") ? pairs(node["pairs"]) : sizes(node);
+  }
+
+  // A pair less, or two with each other's targets.
+  std::string pairs(Json& list) {
+    if (list.empty()) return {};
+    const std::size_t a = random_.index(list.size()), b = random_.index(list.size());
+    if (a == b) list.erase(list.begin() + static_cast<std::ptrdiff_t>(a));
+    else std::swap(list[a][1], list[b][1]);
+    return "pairs are " + list.dump();
+  }
+
+  // A piece has one position more, another one less: of an all_to_all what one member sends.
+  std::string sizes(Json& node) {
+    if (!node.contains("sizes")) return {};
+    Json& all = node["sizes"];
+    Json& list = all[0].is_array() ? all[random_.index(all.size())] : all;
+    const std::size_t a = random_.index(list.size()), b = random_.index(list.size());
+    if (a == b || list[a] == 0) return {};
+    list[a] = list[a].get<std::int64_t>() - 1;
+    list[b] = list[b].get<std::int64_t>() + 1;
+    return "sizes are " + all.dump();
   }
 
   // The node is gone; where it has one operand and one result of one shape the result is the

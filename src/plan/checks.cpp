@@ -357,14 +357,17 @@ void checkCommunication(const PlanIndex& planIndex, std::vector<Defect>& defects
           const Node& partner = other.graph.nodes[found[0]];
           const CommunicationSpec& otherSpec = specOf(other, partner);
           std::string mismatch;
-          if (!pointToPoint && planIndex.groupOf(otherSpec, member) != group)
+          // By one statement, along axes, all members have one group: not listed for each pair.
+          const bool sameStatement = &otherSpec == &spec && spec.groupAt.empty();
+          if (!pointToPoint && !sameStatement && planIndex.groupOf(otherSpec, member) != group)
             mismatch = "lists another group, or the same in another order";
           else if (otherSpec.reduction != spec.reduction)
             mismatch = "reduces with another operation";
           else if (otherSpec.dim != spec.dim || otherSpec.odim != spec.odim)
             mismatch = "works along another dimension";
-          else if (otherSpec.sizes != spec.sizes) mismatch = "gives other sizes of the pieces";
-          else if (otherSpec.pairs != spec.pairs) mismatch = "names other pairs";
+          else if (!sameStatement && otherSpec.sizes != spec.sizes)
+            mismatch = "gives other sizes of the pieces";
+          else if (!sameStatement && otherSpec.pairs != spec.pairs) mismatch = "names other pairs";
           else if (collective.rooted() && mesh.with(member, otherSpec.peer) != root)
             mismatch = "names another root";
           else if (const Tensor* its = common(other, partner); own != nullptr && its != nullptr) {

@@ -264,6 +264,41 @@ TEST(Shrink, SharesNeedNotFollowTheHeads) {
   EXPECT_EQ(verdictOf(*s.problem), Verdict::kEquivalent);
 }
 
+// Members whose places mean something all stay, and so do their pieces; other dimensions shrink.
+TEST(Shrink, UnevenPiecesAndPairsStay) {
+  Draft d = draft(
+      R"({"tensors": {"x": {"shape": [12, 40], "kind": "input"}, "y": {"shape": [12, 40]}}, "nodes": [{"op": "exp", "in": ["x"], "out": ["y"]}], "outputs": ["y"]})",
+      R"({"mesh": [["dp", 3]], "programs": [], "lineage": [{"tensor": "x", "role": "input", "shards": []},
+          {"tensor": "y", "role": "output", "shards": [{"box": [[0, 12], [0, 40]], "parts": [{"local": "y"}]}]}]})");
+  const std::int64_t sizes[] = {7, 5, 0}, begin[] = {0, 7, 12};
+  for (std::size_t r = 0; r < 3; ++r) {
+    Json program = Json::parse(
+        R"({"tensors": {"all": {"shape": [12, 40]}, "e": {"shape": [12, 40]}, "y": {"shape": [12, 40]}},
+            "nodes": [{"op": "all_gather", "in": [], "out": ["all"], "comm": "g", "group": ["dp"], "attrs": {"dim": 0}, "sizes": [7, 5, 0]},
+                      {"op": "exp", "in": ["all"], "out": ["e"]},
+                      {"op": "collective_permute", "in": ["e"], "out": ["y"], "comm": "p", "group": ["dp"], "pairs": [[0, 1], [1, 2], [2, 0]]}]})");
+    program["at"]["dp"] = r;
+    if (sizes[r] > 0) {
+      program["tensors"]["x"] = {{"shape", {sizes[r], 40}}, {"kind", "input"}};
+      program["nodes"][0]["in"] = {"x"};
+      d.entry(0)["shards"].push_back(
+          {{"box", {{begin[r], begin[r] + sizes[r]}, {0, 40}}},
+           {"parts", Json::array({{{"local", "x"}, {"at", {{"dp", r}}}}})}});
+    }
+    d.plan["programs"].push_back(std::move(program));
+  }
+  const auto full = test::read(d);
+  ASSERT_EQ(verdictOf(*full), Verdict::kEquivalent);
+  const Shrunk s = shrinkProblem(*full);
+  EXPECT_EQ(s.problem->plan.ranks(), 3);
+  EXPECT_EQ(local(*s.problem, "x", 1).shape[0], 5);
+  EXPECT_LT(local(*s.problem, "x", 1).shape[1], 40);
+  EXPECT_EQ(verdictOf(*s.problem), Verdict::kEquivalent);
+  for (std::size_t r = 0; r < 3; ++r) d.node(r, 2)["pairs"] = Json::parse("[[0, 1], [1, 2]]");
+  const auto wrong = test::read(d);
+  EXPECT_EQ(verdictOf(*shrinkProblem(*wrong).problem), Verdict::kNotEquivalent);
+}
+
 TEST(Shrink, SaysWhyItCannot) {
   ShrinkOptions options;
   options.maxElements = 1;

@@ -14,6 +14,7 @@ from . import _patches as patches
 from . import _private as private
 from . import collectives, flat_parameters
 from ._devices import as_cpu
+from ._sync_batch_norm import sync_batch_norm
 from .binding import Binding
 from .data_number import DataDependent, data_numbers
 from .graph import Graph
@@ -314,7 +315,7 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
     with private.fake_group(rank, mesh.world), patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder), mailbox, side.unused.append, recorder.numbers), private.random_tracker(recorder.random):
         torch.manual_seed(0)
         world = World(mesh, rank, side)
-        with private.FakeTensorMode(allow_non_fake_inputs=True), recorder, side.binding.listening(), as_cpu(), data_numbers(recorder.where), torch.backends.mkldnn.flags(enabled=False):
+        with private.FakeTensorMode(allow_non_fake_inputs=True), recorder, side.binding.listening(), as_cpu(), sync_batch_norm(), data_numbers(recorder.where), torch.backends.mkldnn.flags(enabled=False):
             try:
                 result = step(world)
             except DataDependent as e:

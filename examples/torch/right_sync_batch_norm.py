@@ -11,7 +11,7 @@ MESH, EXPECT = {"dp": 2}, "EQUIVALENT"
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.first, self.norm = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
         self.second, self.head = nn.Conv2d(8, 8, 3, stride=2, padding=1, groups=2), nn.Linear(8, 10)
 
     def forward(self, x):

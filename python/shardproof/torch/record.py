@@ -75,6 +75,7 @@ class _Side:
         self.states_of: dict[tuple[str, str], torch.Tensor] = {}  # (parameter, what it is)
         self.names: set[str] = set()
         self.raw_gradients: list[Mark] = []
+        self.gathered: dict[int, torch.Tensor] = {}  # parameters as FSDP gathers them, by id
         self.unused: list[str] = []  # by DistributedDataParallel's find_unused_parameters
 
     # ---- the world's backend ----
@@ -189,6 +190,23 @@ class _Side:
             full = f"{name}.{key}" if name else key
             if p is not None and full in self.binding.parameters:
                 self.mark("checkpoint", full, p, place(self.recorder, p, self.binding.shard_of(full) if p is self.binding.parameters[full] else None))
+                if p is not self.binding.parameters[full] and p.requires_grad and p.is_leaf and id(p) not in self.gathered:
+                    self.gathered[id(p)] = p
+                    p.register_hook(self._unreduced(full))
+
+    def _unreduced(self, name: str) -> Callable[[Any], None]:
+        """The gradient of a gathered parameter, before ranks add theirs up: a sum over many ranks and the cutting of it are then two proofs."""
+
+        def hook(grad: Any) -> None:
+            local = grad._local_tensor if isinstance(grad, private.DTensor) else grad
+            if self.recorder.paused or isinstance(local, private.AsyncCollectiveTensor):
+                return
+            placement = place(self.recorder, grad)
+            if placement.mean is None:
+                placement.mean = [a for a in self.cuts if a not in placement.covered and a not in placement.partial]
+            self.mark("checkpoint", f"{name}.grad of backward", grad, placement)
+
+        return hook
 
     def after_backward(self) -> None:
         """Gradients as backward left them, before clipping; of several backward passes the last one's stay."""

@@ -1,9 +1,12 @@
 """Llama-3 at full size, FSDP2 x tensor, sequence and loss parallel: from the step to the verdict, with times.
 
-usage: PYTHONPATH=python:examples/torch python benchmarks/pytorch/llama3.py [--size 8B|70B|405B] [--mesh dp=32,tp=8] [--layers N] [--ranks classes|all] [--jobs N]
+usage: PYTHONPATH=python:examples/torch python benchmarks/pytorch/llama3.py [--size 8B|70B|405B] [--mesh dp=32,tp=8 | --mesh replicate=8,dp=32,tp=8] [--layers N] [--vocab N] [--kv-heads N] [--ranks classes|all] [--jobs N]
 """
 
 import argparse
+import math
+import os
+import resource
 import time
 
 import shardproof.torch as sp
@@ -18,31 +21,42 @@ SIZES = {
 }
 
 
+def processor():
+    """Seconds of processors, of this process and of those that have ended."""
+    own, others = os.times(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.user + own.system + others.ru_utime + others.ru_stime
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--size", default="8B", choices=SIZES)
     parser.add_argument("--mesh", default="dp=32,tp=8")
     parser.add_argument("--layers", type=int)
+    parser.add_argument("--vocab", type=int)
+    parser.add_argument("--kv-heads", type=int)
     parser.add_argument("--ranks", default="classes")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--keep")
     options = parser.parse_args()
     config = SIZES[options.size]
     config.layers = options.layers or config.layers
+    config.vocab, config.kv_heads = options.vocab or config.vocab, options.kv_heads or config.kv_heads
     mesh = sp.Mesh.parse(options.mesh)
+    data = [a for a in ("replicate", "dp") if a in mesh.sizes]
+    ways = math.prod(mesh.sizes[a] for a in data)
 
     def llama3(world):
         model = Llama(config)
         if not world.single:
             tensor_parallel(model, world.mesh("tp"), loss_is_parallel=True)
             for block in model.layers.values():
-                fully_shard(block, mesh=world.mesh("dp"))
-            fully_shard(model, mesh=world.mesh("dp"))
-        return train(world, model, *batch(world, config, 2 * mesh.sizes["dp"], dp=0), loss_is_parallel=True)
+                fully_shard(block, mesh=world.mesh(*data))
+            fully_shard(model, mesh=world.mesh(*data))
+        return train(world, model, *batch(world, config, 2 * ways, **{a: 0 for a in data}), loss_is_parallel=True)
 
     start = time.monotonic()
     captured = sp.capture(llama3, mesh=options.mesh, ranks=options.ranks, jobs=options.jobs)
-    print(f"recorded {len(captured.recorded)} of {mesh.world} ranks and one device in {captured.seconds:.1f} s", flush=True)
+    print(f"recorded {len(captured.recorded)} of {mesh.world} ranks and one device in {captured.seconds:.1f} s, {processor():.1f} s of processors", flush=True)
     import tempfile
 
     from shardproof import verify_files
@@ -51,9 +65,10 @@ def main():
         written = time.monotonic()
         _, plan = captured.write(options.keep or f"{folder}/llama3")
         print(f"written in {time.monotonic() - written:.1f} s", flush=True)
-        verified = time.monotonic()
+        verified, before = time.monotonic(), processor()
         report = verify_files(plan)
-        print(f"verified in {time.monotonic() - verified:.1f} s; {time.monotonic() - start:.1f} s in all")
+        print(f"verified in {time.monotonic() - verified:.1f} s, {processor() - before:.1f} s of processors; {time.monotonic() - start:.1f} s in all")
+        print(f"memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MB while recording")
         print(report)
 
 

@@ -470,6 +470,26 @@ dist.destroy_process_group()
 """
 
 
+FORKED = """
+import torch, shardproof.torch as sp
+torch.set_num_threads(4)
+torch.randn(1 << 20).cos()  # threads are there now
+
+def step(world):
+    x = world.input("x", (8, 1 << 17), shard={"dp": 0})
+    return (x * torch.linspace(0.0, 1.0, 1 << 17).cos().sin()).sum()
+
+captured = sp.capture(step, mesh={"dp": 4}, jobs=2)
+print(len(captured.recorded), torch.get_num_threads())
+"""
+
+
+class Forked(unittest.TestCase):
+    def test_no_threads_of_the_parent_are_waited_for(self):
+        done = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED], capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "4"}, timeout=300)
+        self.assertEqual(done.stdout.split(), ["4", "4"], done.stderr)
+
+
 class Script(unittest.TestCase):
     def run_script(self, text):
         with tempfile.TemporaryDirectory() as folder:

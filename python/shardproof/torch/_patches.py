@@ -284,6 +284,21 @@ def _pipelines(undo: list[tuple[Any, str, Any]], quiet: Callable[[], Any], mailb
         set_attribute(stages.PipelineStage, name, f, undo)
 
 
+def _fsdp(undo: list[tuple[Any, str, Any]], unreduced: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
+    """FSDP2 tells of a gathered parameter's gradient when it is about to be reduced."""
+    from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+
+    original = FSDPParam._get_grad_inner_tensor
+
+    def inner(self: Any, grad: torch.Tensor) -> torch.Tensor:
+        local = original(self, grad)
+        if not self.mesh_info.is_spmd_mesh:
+            unreduced(self._unsharded_param, local)
+        return local
+
+    set_attribute(FSDPParam, "_get_grad_inner_tensor", inner, undo)
+
+
 def _deepcopy(undo: list[tuple[Any, str, Any]]) -> None:
     """copy.deepcopy of a tensor clones it: torch's own gives memory that changes its identity with every view."""
 
@@ -313,8 +328,9 @@ def _deepcopy(undo: list[tuple[Any, str, Any]]) -> None:
 
 @contextlib.contextmanager
 def patched(on_free: Callable[[int], None], on_batch: Callable[[bool], None], quiet: Callable[[], Any],
-            after_backward: Callable[[], None], asynchronous: Asynchronous, mailbox: Mailbox, unused: Callable[[str], None], known: Callable[[Any], Any]) -> Iterator[None]:
-    """All patches. known: a constant tensor's numbers, which say which ranks a mesh has; unused: called with the name of each parameter that DistributedDataParallel finds not used; mailbox: what stages of pipelines on other ranks have sent; asynchronous: is told of c10d's asynchronous calls and their waits; after_backward: called when a whole backward pass has ended; on_free: called with the key of a storage whose memory is given back; on_batch: at the begin and end of batch_isend_irecv; quiet: nothing is recorded inside."""
+            after_backward: Callable[[], None], asynchronous: Asynchronous, mailbox: Mailbox, unused: Callable[[str], None], known: Callable[[Any], Any],
+            unreduced: Callable[[torch.Tensor, torch.Tensor], None]) -> Iterator[None]:
+    """All patches. unreduced: called with a parameter that FSDP2 gathered and its gradient, before it is reduced; known: a constant tensor's numbers, which say which ranks a mesh has; unused: called with the name of each parameter that DistributedDataParallel finds not used; mailbox: what stages of pipelines on other ranks have sent; asynchronous: is told of c10d's asynchronous calls and their waits; after_backward: called when a whole backward pass has ended; on_free: called with the key of a storage whose memory is given back; on_batch: at the begin and end of batch_isend_irecv; quiet: nothing is recorded inside."""
     undo: list[tuple[Any, str, Any]] = []
     try:
         mesh = device_mesh.DeviceMesh
@@ -373,6 +389,7 @@ def patched(on_free: Callable[[int], None], on_batch: Callable[[bool], None], qu
         _ddp(undo, unused)
         _pipelines(undo, quiet, mailbox)
         _deepcopy(undo)
+        _fsdp(undo, unreduced)
         yield
     finally:
         for owner, name, value in reversed(undo):

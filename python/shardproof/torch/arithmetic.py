@@ -100,7 +100,7 @@ def _hidden(g: Graph, v: Value) -> Value:
     """A constant tensor with minus infinities (an additive mask) as numbers and what is hidden."""
     if isinstance(v, Filled) and v.fill == -math.inf:
         return Hidden(Filled(0, v.shape), Filled(0, v.shape))
-    if isinstance(v, Known) and v.kind == "real" and bool(torch.isneginf(v.data).any()):
+    if isinstance(v, Known) and v.hides():
         hidden = torch.isneginf(v.data)
         return Hidden(Known(torch.where(hidden, torch.zeros_like(v.data), v.data)), Known((~hidden).double()))
     if isinstance(v, Table) and v.kind == "real" and bool(torch.isneginf(v.entries).any()):
@@ -226,7 +226,7 @@ def unary(g: Graph, op: str, a: Value) -> Value:
             raise Unsupported(f"{op} of {a.fill}")
         return Filled(number(r), a.shape)
     if isinstance(a, Known):
-        return Known(_UNARY[op](a.data))
+        return a.once(op, _UNARY[op])
     if isinstance(a, Complex):
         if op == "neg":
             return Complex(unary(g, op, a.real), unary(g, op, a.imag))

@@ -16,6 +16,8 @@ import time
 from pathlib import Path
 from typing import Any, Iterable, Iterator, Mapping, Sequence
 
+import torch
+
 from ..program import verify_files
 from ..report import Defect, Report
 from . import _patches as patches
@@ -74,7 +76,7 @@ def capture(*steps: Step, mesh: Mapping[str, int] | str, ranks: str = "all", che
     """
     if not 1 <= len(steps) <= 2:
         raise TypeError("capture(step, mesh=...) or capture(single, step, mesh=...)")
-    with _no_collection():
+    with _no_collection(), _one_thread():
         return _capture(steps, mesh, ranks, checkpoints, max(1, jobs), strict)
 
 
@@ -89,6 +91,17 @@ def _no_collection() -> Iterator[None]:
         gc.unfreeze()
         if was:
             gc.enable()
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Constants are computed by one thread: in the same order by all processes, and a forked one has none of its parent's threads to wait for (OpenMP's would, forever)."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _capture(steps: Sequence[Step], mesh: Mapping[str, int] | str, ranks: str, checkpoints: bool, jobs: int, strict: bool) -> Capture:

@@ -227,7 +227,7 @@ class Graph:
         if isinstance(v, Filled):
             return Filled(v.fill, to, v.kind)
         if isinstance(v, Known):
-            return Known(v.data.reshape(to))
+            return v.once(to, lambda data: data.reshape(to))
         if isinstance(v, Complex):
             return Complex(self.reshape(v.real, to), self.reshape(v.imag, to))
         if isinstance(v, Hidden):

@@ -21,6 +21,7 @@ class Placement:
     covered: list[str] = dataclasses.field(default_factory=list)  # axes that the DTensor's mesh has
     offset: tuple[int, ...] = ()
     shape: Shape = ()                                              # of the DTensor
+    cut: list[str] = dataclasses.field(default_factory=list)       # those of them along which the DTensor's ranks have different elements
     partial: list[str] = dataclasses.field(default_factory=list)  # axes to sum over
     mean: list[str] | None = None                                  # axes to take the mean over; None: not said
     unknown: str = ""                                              # why nothing can be said
@@ -61,6 +62,8 @@ def place(recorder: Any, t: Any, shard: Shard | None = None) -> Placement:
             result.unknown = f"a device mesh whose dimension {ranks} lies along no axis of the mesh"
             continue
         result.covered += axes
+        if not placement.is_replicate() and not placement.is_partial():
+            result.cut += axes
         if placement.is_partial():
             if type(placement) is not private.Partial:
                 result.unknown = f"a DTensor that is {type(placement).__name__}"

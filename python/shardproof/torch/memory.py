@@ -40,7 +40,7 @@ def constant(data: torch.Tensor) -> Value:
     if data.numel() == 0:
         return Filled(0, data.shape, kind)
     first = data.reshape(-1)[0]
-    if data.numel() == 1 or bool((data == first).all()):
+    if data.numel() == 1 or bool(data.reshape(-1)[-1] == first) and bool((data == first).all()):
         x = first.item()
         return Filled(number(shortest(x, data.dtype) if kind == "real" and not math.isnan(x) else x), data.shape, kind) if not (isinstance(x, float) and math.isnan(x)) else Known(data)
     return Known(data)

@@ -20,6 +20,7 @@ from torch import nn
 
 from . import _private as private
 from . import flat_parameters
+from ._sync_batch_norm import sync_batch_norm
 from .binding import Binding
 from .mesh import Mesh
 from .world import World
@@ -177,7 +178,7 @@ def run(step: Callable[[World], Any], mesh: Mapping[str, int], rank: int = 0) ->
     old = torch.get_default_dtype()
     torch.manual_seed(0)
     try:
-        with side.binding.listening():
+        with side.binding.listening(), sync_batch_norm():
             result = step(World(where, rank, side))
             side.finish(result)
     finally:

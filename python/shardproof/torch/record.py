@@ -14,6 +14,7 @@ from . import _patches as patches
 from . import _private as private
 from . import collectives, flat_parameters
 from ._devices import as_cpu
+from ._sync_batch_norm import sync_batch_norm
 from .binding import Binding
 from .data_number import DataDependent, data_numbers
 from .graph import Graph
@@ -22,7 +23,7 @@ from .mesh import Mesh
 from .opaque import Call as OpaqueCall
 from .randomness import Draw
 from .recorder import Recorder
-from .values import Filled
+from .values import Filled, Named
 from .world import World
 
 Step = Callable[[World], Any]
@@ -74,6 +75,7 @@ class _Side:
         self.states_of: dict[tuple[str, str], torch.Tensor] = {}  # (parameter, what it is)
         self.names: set[str] = set()
         self.raw_gradients: list[Mark] = []
+        self.gathered: dict[int, tuple[torch.Tensor, str]] = {}  # parameters as FSDP gathers them, by id, and their names
         self.unused: list[str] = []  # by DistributedDataParallel's find_unused_parameters
 
     # ---- the world's backend ----
@@ -188,6 +190,28 @@ class _Side:
             full = f"{name}.{key}" if name else key
             if p is not None and full in self.binding.parameters:
                 self.mark("checkpoint", full, p, place(self.recorder, p, self.binding.shard_of(full) if p is self.binding.parameters[full] else None))
+                if p is not self.binding.parameters[full]:
+                    self.gathered[id(p)] = (p, full)
+
+    def unreduced(self, p: torch.Tensor, grad: torch.Tensor) -> None:
+        """The gradient of a parameter that FSDP gathered, before its ranks add theirs up: a sum over many ranks and the cutting of it are then two proofs."""
+        _, name = self.gathered.get(id(p), (p, ""))
+        if not name or self.recorder.paused or isinstance(grad, (private.AsyncCollectiveTensor, private.DTensor)):
+            return
+        placement = place(self.recorder, p)
+        placement.mean = [a for a in self.cuts if a not in placement.covered]
+        self.mark("checkpoint", f"{name}.grad of backward", grad, placement)
+
+    def _squares(self) -> None:
+        """Sums of squares of gradients (for clipping), which the ranks have parts of: the norm of all is then made of proved numbers."""
+        g = self.recorder.g
+        products = {n["in"][0]: n["out"][0] for n in g.nodes if n["op"] == "mul" and len(n["in"]) == 2 and n["in"][0] == n["in"][1]}
+        sums = {n["in"][0]: n["out"][0] for n in g.nodes if n["op"] == "sum" and g.tensors[n["out"][0]]["shape"] == []}
+        for m in self.raw_gradients:
+            total = sums.get(products.get(getattr(m.value, "name", ""), ""))
+            if total is not None and (m.placement.covered or self.mesh.world == 1):
+                where = Placement(covered=list(m.placement.covered), partial=list(m.placement.cut))
+                self.marks.append(Mark("checkpoint", f"{m.name}, squares", Named(total, ()), where))
 
     def after_backward(self) -> None:
         """Gradients as backward left them, before clipping; of several backward passes the last one's stay."""
@@ -248,6 +272,7 @@ class _Side:
     def finish(self, result: Any) -> None:
         """Marks what the step left behind: its results, gradients, parameters and optimizer states."""
         self.marks += self.raw_gradients
+        self._squares()
         for label, t in _results(result):
             self.mark("output", self._unused(label), t)
         for name, p in self.binding.parameters.items():
@@ -311,10 +336,10 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
         else:
             collectives.order_batch(recorder, batch_start.pop())
 
-    with private.fake_group(rank, mesh.world), patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder), mailbox, side.unused.append, recorder.numbers), private.random_tracker(recorder.random):
+    with private.fake_group(rank, mesh.world), patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder), mailbox, side.unused.append, recorder.numbers, side.unreduced), private.random_tracker(recorder.random):
         torch.manual_seed(0)
         world = World(mesh, rank, side)
-        with private.FakeTensorMode(allow_non_fake_inputs=True), recorder, side.binding.listening(), as_cpu(), data_numbers(recorder.where), torch.backends.mkldnn.flags(enabled=False):
+        with private.FakeTensorMode(allow_non_fake_inputs=True), recorder, side.binding.listening(), as_cpu(), sync_batch_norm(), data_numbers(recorder.where), torch.backends.mkldnn.flags(enabled=False):
             try:
                 result = step(world)
             except DataDependent as e:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Callable
 
 import torch
 
@@ -74,11 +74,26 @@ class Filled(Value):
 class Known(Value):
     """Numbers that do not depend on any input, computed once by ATen itself. `data` is never written."""
 
-    __slots__ = ("data",)
+    __slots__ = ("data", "_hides", "_made")
 
     def __init__(self, data: torch.Tensor) -> None:
         super().__init__(data.shape)
         self.data = data
+        self._hides: bool | None = None
+        self._made: dict[Any, Known] = {}
+
+    def once(self, key: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> Known:
+        """A function of these numbers, computed once: every layer asks for the same of a rotary table, and what it gets is one value."""
+        made = self._made.get(key)
+        if made is None:
+            made = self._made[key] = Known(make(self.data))
+        return made
+
+    def hides(self) -> bool:
+        """Whether there are minus infinities. A large table is looked through once."""
+        if self._hides is None:
+            self._hides = self.kind == "real" and bool(torch.isneginf(self.data).any())
+        return self._hides
 
     @property
     def kind(self) -> str:

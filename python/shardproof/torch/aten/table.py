@@ -73,7 +73,10 @@ def _each(f: Line) -> Line:
 def _decompositions() -> dict[Any, Any]:
     from torch._decomp import global_decomposition_table
 
-    return dict(global_decomposition_table["post_autograd"])
+    from .._sync_batch_norm import batch_norm, batch_norm_backward
+
+    ours = {torch.ops.aten.native_batch_norm.default: batch_norm, torch.ops.aten.native_batch_norm_backward.default: batch_norm_backward}
+    return {**global_decomposition_table["post_autograd"], **ours}
 
 
 def decomposition(func: Any) -> Any:

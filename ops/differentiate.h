@@ -280,11 +280,101 @@ bool contractGradients(Evaluation<A>& e, std::size_t results, std::size_t operan
   return true;
 }
 
+// How many of the first dimensions of x the operator's result is computed along independently: at
+// each place there it reads x, and what else has these dimensions, at that place only.
+template <class Op>
+std::size_t independentDims(const Interface& interface, const Attributes& attributes,
+                            std::size_t rank) {
+  if constexpr (requires { Op::independentDims(attributes, rank); })
+    return Op::independentDims(attributes, rank);
+  return interface.pointwise && !interface.followsLogicalPosition ? rank : 0;
+}
+
+template <class Op, class A>
+void evaluateBackwardWhole(Evaluation<A>& e, const Interface& interface);
+
+// The gradients of an operator that is independent along its first dimensions, place by place of
+// these: the Jacobian consists of blocks, one a place, and the weight of a place is that of its
+// gradients, of its results and of its operands, so that it cancels. A tape of a block stays in a
+// processor's cache where one of a whole tensor is many times as large as the tensor. False, and
+// nothing done: it is not such an operator, or too small to gain by it.
+template <class Op, class A>
+bool backwardInBlocks(Evaluation<A>& e, const Interface& interface) {
+  constexpr Index kFrom = 50'000, kLeast = 64;  // elements: in all, and in a block
+  const std::size_t results = interface.minResults;
+  if (results != 1 || e.in.size() < 2 || e.in[0] == nullptr || e.in[1] == nullptr) return false;
+  const std::vector<ReducedDim>& dims = e.in[0]->dims;
+  if (countOf(dims) < kFrom) return false;
+  std::size_t leading = independentDims<Op>(interface, e.attributes, dims.size());
+  while (leading > 0 && countOf(std::span(dims).subspan(leading)) < kLeast) --leading;
+  if (leading == 0) return false;
+  const auto first = std::span(dims).first(leading);
+  enum class Share { kAbsent, kCut, kWhole };
+  const auto shareOf = [&](const TensorValue<A>* x) -> std::optional<Share> {
+    if (x == nullptr) return Share::kAbsent;
+    if (x->element == ElementKind::kComplex) return std::nullopt;
+    if (x->dims.size() == dims.size()) {
+      if (std::ranges::equal(std::span(x->dims).first(leading), first)) return Share::kCut;
+      if (std::ranges::any_of(std::span(x->dims).first(leading),
+                              [](const ReducedDim& d) { return d.full != 1; }))
+        return std::nullopt;
+      return Share::kWhole;
+    }
+    return x->dims.size() + leading <= dims.size() ? std::optional(Share::kWhole) : std::nullopt;
+  };
+  std::vector<Share> shares;
+  for (const TensorValue<A>* x : e.in) {
+    const auto share = shareOf(x);
+    if (!share) return false;
+    shares.push_back(*share);
+  }
+  for (std::size_t i = 0; i < e.out.size(); ++i)
+    if (e.out[i] != nullptr && shares[results + i] != Share::kCut) return false;
+
+  std::vector<TensorValue<A>> in(e.in.size()), out(e.out.size());
+  std::vector<const TensorValue<A>*> operands(e.in.begin(), e.in.end());
+  std::vector<TensorValue<A>*> gradients(e.out.size(), nullptr);
+  std::vector<Index> length(e.in.size(), 0);
+  const auto cutDims = [&](const TensorValue<A>& x) {
+    std::vector<ReducedDim> block(leading);
+    block.insert(block.end(), x.dims.begin() + static_cast<std::ptrdiff_t>(leading), x.dims.end());
+    return block;
+  };
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    if (shares[i] != Share::kCut) continue;
+    in[i].dims = cutDims(*e.in[i]);
+    in[i].element = e.in[i]->element;
+    length[i] = countOf(in[i].dims);
+    operands[i] = &in[i];
+  }
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    if (e.out[i] == nullptr) continue;
+    expectDims(e.out[i]->dims, e.in[results + i]->dims);
+    out[i].dims = in[results + i].dims;
+    out[i].element = e.out[i]->element;
+    gradients[i] = &out[i];
+    e.out[i]->data.clear();
+    e.out[i]->data.reserve(e.in[results + i]->data.size());
+  }
+  for (Index block = 0; block < countOf(first); ++block) {
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      if (shares[i] != Share::kCut) continue;
+      const auto from = e.in[i]->data.begin() + block * length[i];
+      in[i].data.assign(from, from + length[i]);
+    }
+    Evaluation<A> one{e.algebra, e.attributes, operands, gradients};
+    evaluateBackwardWhole<Op>(one, interface);
+    for (std::size_t i = 0; i < out.size(); ++i)
+      if (e.out[i] != nullptr)
+        e.out[i]->data.insert(e.out[i]->data.end(), out[i].data.begin(), out[i].data.end());
+  }
+  return true;
+}
+
 // Evaluates NAME_backward of the operator Op: e.in are the gradients of its results (nullptr:
 // none), then its operands; e.out line up with its operands.
 template <class Op, class A>
 void evaluateBackward(Evaluation<A>& e, const Interface& interface) {
-  using D = Differentiable<A>;
   const std::size_t results = interface.minResults;
   if (e.in.size() < results || e.out.size() != e.in.size() - results)
     throw std::logic_error("backward: results do not line up with operands");
@@ -292,6 +382,13 @@ void evaluateBackward(Evaluation<A>& e, const Interface& interface) {
   if constexpr (requires(const Evaluation<A>& f) { Op::products(f); }) {
     if (contractGradients<Op>(e, results, operands)) return;
   }
+  if (!backwardInBlocks<Op>(e, interface)) evaluateBackwardWhole<Op>(e, interface);
+}
+
+template <class Op, class A>
+void evaluateBackwardWhole(Evaluation<A>& e, const Interface& interface) {
+  using D = Differentiable<A>;
+  const std::size_t results = interface.minResults, operands = e.in.size() - results;
   D tape(e.algebra);
 
   std::vector<TensorValue<D>> operandValues(operands);

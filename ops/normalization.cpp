@@ -35,6 +35,9 @@ struct Softmax {
     equalTensors(s, 0, slotOfResult(s, 0), relations);
     relations.summed(ref(0, dimIndex(integer(s.attributes, "dim"), shapeOf(s, 0).size())));
   }
+  static std::size_t independentDims(const Attributes& attributes, std::size_t rank) {
+    return dimIndex(integer(attributes, "dim"), rank);
+  }
   template <class A>
   static void eval(Evaluation<A>& e) {
     const TensorValue<A>& x = *e.in[0];

@@ -37,6 +37,7 @@ constexpr std::int64_t kSmall =
 // Sizes need not differ where that would be dear: with more elements than so many, and a smaller
 // share of them without it.
 constexpr double kManyElements = 2e7, kWorthwhile = 0.7;
+constexpr std::int32_t kAllRanks = std::numeric_limits<std::int32_t>::max();  // of each class
 constexpr std::int32_t kWhole = std::numeric_limits<std::int32_t>::max();
 
 double elementsOf(const Shape& shape) {
@@ -407,6 +408,12 @@ Attempt smallest(const Problem& problem, const ShrinkOptions& options,
   return best ? std::move(*best) : attempt(problem, chosen, options);
 }
 
+// An operator that is written for the number of ranks: a `cat` of one piece for each.
+class NotFitting : public Unsupported {
+ public:
+  using Unsupported::Unsupported;
+};
+
 // What the operator made of its operands before, it makes of them now: a mistake of the rewriting
 // must not look like one of the plan.
 void checkGraph(const Problem& problem, const Graph& graph, const std::vector<char>& fits,
@@ -430,10 +437,10 @@ void checkGraph(const Problem& problem, const Graph& graph, const std::vector<ch
       for (std::size_t i = 0; i < node.outCount; ++i) {
         const TensorId t = graph.out(node)[i];
         if (t >= 0 && !fitsDeclared(results[i].shape, graph.tensors[t].shape, op.scalarMayBeOne))
-          throw Unsupported(place + " does not fit the smaller sizes");
+          throw NotFitting(place + " does not fit the smaller sizes");
       }
     } catch (const ShapeError& error) {
-      throw Unsupported(place + " does not fit the smaller sizes: " + error.what());
+      throw NotFitting(place + " does not fit the smaller sizes: " + error.what());
     }
   }
 }
@@ -463,25 +470,7 @@ void describe(const Problem& problem, const Attempt& a, Shrunk& shrunk) {
   }
 }
 
-}  // namespace
-
-Shrunk shrinkProblem(const Problem& problem, const ShrinkOptions& options) {
-  if (const auto fixed = ir::withFixedAttributes(problem)) {
-    for (Program& program : fixed->plan.programs) program.inFile = {};  // it gets a file of its own
-    return shrinkProblem(*fixed, options);
-  }
-  const auto& lineage = problem.plan.lineage;
-  if (std::any_of(lineage.begin(), lineage.end(),
-                  [](const LineageEntry& entry) { return entry.inferred; })) {
-    // Of the plan as its file has it: what was found of it need not keep its meaning.
-    const auto own = withoutInferred(problem);
-    Shrunk shrunk = shrinkProblem(*own, options);
-    const auto inferred = static_cast<std::int32_t>(lineage.size() - own->plan.lineage.size());
-    const auto written = static_cast<std::int32_t>(own->plan.lineage.size() - problem.lineageAdded);
-    for (EntryId& e : shrunk.entryOf)
-      if (e >= written) e = EntryId(e + inferred);
-    return shrunk;
-  }
+Shrunk shrink(const Problem& problem, const ShrinkOptions& options) {
   Shrunk shrunk;
   const Attempt best = smallest(problem, options, shrunk.notes);
   const auto factor = [&](const Rational& r) {
@@ -526,7 +515,7 @@ Shrunk shrinkProblem(const Problem& problem, const ShrinkOptions& options) {
   if (options.distinct && shrunk.elements > kManyElements) {
     ShrinkOptions least = options;
     least.distinct = false;
-    Shrunk other = shrinkProblem(problem, least);
+    Shrunk other = shrink(problem, least);
     if (other.elements < kWorthwhile * shrunk.elements) return other;
   }
   if (options.maxElements > 0 && shrunk.elements > options.maxElements) {
@@ -536,6 +525,42 @@ Shrunk shrinkProblem(const Problem& problem, const ShrinkOptions& options) {
                       std::to_string(static_cast<std::int64_t>(options.maxElements)));
   }
   return shrunk;
+}
+
+// As it is asked for; where some operator then does not fit, with all ranks.
+Shrunk shrinkSome(const Problem& problem, const ShrinkOptions& options) {
+  try {
+    return shrink(problem, options);
+  } catch (const NotFitting& error) {
+    if (options.ranks == kAllRanks) throw;
+    ShrinkOptions all = options;
+    all.ranks = kAllRanks;
+    Shrunk shrunk = shrink(problem, all);
+    shrunk.notes.insert(shrunk.notes.begin(), std::string("all ranks stay: ") + error.what());
+    return shrunk;
+  }
+}
+
+}  // namespace
+
+Shrunk shrinkProblem(const Problem& problem, const ShrinkOptions& options) {
+  if (const auto fixed = ir::withFixedAttributes(problem)) {
+    for (Program& program : fixed->plan.programs) program.inFile = {};  // it gets a file of its own
+    return shrinkProblem(*fixed, options);
+  }
+  const auto& lineage = problem.plan.lineage;
+  if (std::any_of(lineage.begin(), lineage.end(),
+                  [](const LineageEntry& entry) { return entry.inferred; })) {
+    // Of the plan as its file has it: what was found of it need not keep its meaning.
+    const auto own = withoutInferred(problem);
+    Shrunk shrunk = shrinkProblem(*own, options);
+    const auto inferred = static_cast<std::int32_t>(lineage.size() - own->plan.lineage.size());
+    const auto written = static_cast<std::int32_t>(own->plan.lineage.size() - problem.lineageAdded);
+    for (EntryId& e : shrunk.entryOf)
+      if (e >= written) e = EntryId(e + inferred);
+    return shrunk;
+  }
+  return shrinkSome(problem, options);
 }
 
 }  // namespace shardproof

@@ -19,6 +19,7 @@ namespace {
 constexpr std::size_t kMostCauses = 24;
 constexpr std::size_t kMostNodes = 12;     // listed for a cause
 constexpr std::size_t kMostCompared = 12;  // claims of one entry that are looked at
+constexpr double kMostElements = 1e8;      // of an image of the whole plan: else one for each cause
 constexpr double kShareOfFirst = 0.6;      // of the time, for the first cause's mend
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
@@ -29,9 +30,14 @@ class Collector {
       : problem_(problem),
         report_(report),
         end_(end),
-        image_(problem, kMostSecondsPerSecond *
-                            std::chrono::duration<double>(end - Clock::now()).count() / 3),
-        search_(image_, model_, end) {}
+        secondsForImage_(kMostSecondsPerSecond *
+                         std::chrono::duration<double>(end - Clock::now()).count() / 3) {
+    try {
+      auto image = std::make_unique<Image>(problem, secondsForImage_);
+      if (image->elements() <= kMostElements) whole_ = bench(std::move(image));
+    } catch (const Unsupported&) {  // each cause has an image of its own
+    }
+  }
 
   Causes run(const std::string& modelFile) {
     const std::vector<Defect>& defects =
@@ -49,57 +55,82 @@ class Collector {
   }
 
  private:
+  // An image and what it takes to look at it.
+  struct Bench {
+    Bench(std::unique_ptr<Image> of, Clock::time_point end)
+        : image(std::move(of)), search(*image, model, end) {}
+    std::unique_ptr<Image> image;
+    ModelValues model;
+    Search search;
+  };
   struct Known {
     std::size_t cause;
     std::optional<Edit> edit;  // in the image
     std::set<NodeRef> nodes;   // nearest to the failing claim
+    Bench* bench;
   };
 
+  Bench* bench(std::unique_ptr<Image> image) {
+    return benches_.emplace_back(std::make_unique<Bench>(std::move(image), end_)).get();
+  }
+
   void one(const Defect& defect, std::size_t index) {
-    const EntryId entry = EntryId(image_.entryHere(defect.entry));
-    if (entry >= 0) one(entry, defect.tensor, index);
+    Bench* at = whole_;
+    if (at == nullptr) {
+      try {
+        at = bench(std::make_unique<Image>(problem_, EntryId(defect.entry), secondsForImage_));
+      } catch (const Unsupported&) {
+        return;
+      }
+    }
+    const EntryId entry = EntryId(at->image->entryHere(defect.entry));
+    if (entry >= 0) one(*at, entry, defect.tensor, index);
   }
 
   // `index`: of the report's defect, if it has one.
-  void one(EntryId entry, const std::string& tensor, std::optional<std::size_t> index) {
+  void one(Bench& bench, EntryId entry, const std::string& tensor,
+           std::optional<std::size_t> index) {
+    const Image& image = *bench.image;
     // A consequence: it holds with the mend of an earlier cause.
     for (const Known& known : causes_) {
-      if (!known.edit || search_.holdsWith(entry, *known.edit) == Search::Holds::kNot) continue;
+      if (!known.edit || known.bench != &bench ||
+          bench.search.holdsWith(entry, *known.edit) == Search::Holds::kNot)
+        continue;
       add(result_.causes[known.cause], tensor, index);
       return;
     }
     if (causes_.size() >= kMostCauses) return;
-    const auto failing = search_.look(entry);
+    const auto failing = bench.search.look(entry);
     if (!failing) return;
     const std::set<NodeRef> nearest = nearestOf(*failing);
     for (const Known& known : causes_) {
-      if (known.edit || known.nodes != nearest) continue;
+      if (known.edit || known.nodes != nearest || known.bench != &bench) continue;
       add(result_.causes[known.cause], tensor, index);
       return;
     }
-    const Finder finder(image_, *failing->numbers, model_);
+    const Finder finder(image, *failing->numbers, bench.model);
     const Is is = claimsAre(*failing, finder);
     const auto left = end_ - Clock::now();
     const auto until =
         Clock::now() + std::chrono::duration_cast<Clock::duration>(left * kShareOfFirst);
-    const std::optional<Edit> edit = search_.mend(entry, *failing, is, until);
+    const std::optional<Edit> edit = bench.search.mend(entry, *failing, is, until);
     std::optional<Edit> full;
-    if (edit) full = inFull(image_, *edit);
+    if (edit) full = inFull(image, *edit);
     Cause cause;
-    cause.ranks = ranksOf(*failing);
+    cause.ranks = ranksOf(image, *failing);
     std::set<std::int64_t> microbatches;
     for (const std::size_t c : failing->claims)
       if (const std::int32_t m = failing->numbers->claim(c).microbatch; m >= 0)
         microbatches.insert(m);
-    cause.microbatches = image_.fullMicrobatches(microbatches);
+    cause.microbatches = image.fullMicrobatches(microbatches);
     const Described words =
-        describe(image_, *failing, finder, is, cause.ranks, full ? &*full : nullptr);
+        describe(image, *failing, finder, is, cause.ranks, full ? &*full : nullptr);
     cause.kind = words.kind;
     cause.sentence = words.sentence;
-    places(cause, *failing, full);
+    places(cause, image, *failing, full);
     if (full) cause.mend = {mendText(problem_, *full), false};
-    found(cause, *failing, finder);
-    causes_.push_back({result_.causes.size(), edit, nearest});
+    found(cause, image, *failing, finder);
+    causes_.push_back({result_.causes.size(), edit, nearest, &bench});
     result_.causes.push_back(std::move(cause));
     add(result_.causes.back(), tensor, index);
   }
@@ -108,6 +139,7 @@ class Collector {
   // wrong already: the image is executed as a whole with the mends of the causes so far, and the
   // earliest claim that fails then has one more.
   void findBehind() {
+    if (whole_ == nullptr) return;
     std::set<EntryId> seen;
     while (causes_.size() < kMostCauses && Clock::now() < end_) {
       std::vector<Edit> edits;
@@ -118,9 +150,9 @@ class Collector {
       const std::size_t before = causes_.size();
       const EntryId entry = firstFailing(std::move(edits));
       if (entry < 0 || !seen.insert(entry).second) return;
-      const Problem& here = image_.problem();
+      const Problem& here = whole_->image->problem();
       const TensorId tensor = here.plan.lineage[entry].tensor;
-      one(entry, here.names.text(here.model.graph.tensors[tensor].name), std::nullopt);
+      one(*whole_, entry, here.names.text(here.model.graph.tensors[tensor].name), std::nullopt);
       if (causes_.size() == before) return;
     }
   }
@@ -129,17 +161,17 @@ class Collector {
   EntryId firstFailing(std::vector<Edit> edits) {
     try {
       Slice whole;
-      whole.problem = cloneProblem(image_.problem());
+      whole.problem = cloneProblem(whole_->image->problem());
       if (!applyAll(*whole.problem, std::move(edits))) return EntryId();
       // What one draw does not show is seen by the proof with all mends.
-      const Numbers numbers(whole, model_, end_, Look::kRealsAtOneDraw);
+      const Numbers numbers(whole, whole_->model, end_, Look::kRealsAtOneDraw);
       EntryId first;
       bool output = false;
       for (std::size_t c = 0; c < numbers.claims(); ++c) {
         if (numbers.holds(c)) continue;
         const EntryId entry(numbers.claim(c).entry);
         output = output || whole.problem->plan.lineage[entry].role == Role::kOutput;
-        if (first < 0 || image_.before(entry, first)) first = entry;
+        if (first < 0 || whole_->image->before(entry, first)) first = entry;
       }
       return output ? first : EntryId();
     } catch (const std::runtime_error&) {  // of the executor: cannot run, out of time, too large
@@ -162,11 +194,11 @@ class Collector {
     return nearest;
   }
 
-  std::vector<std::int64_t> ranksOf(const Search::Failing& failing) const {
+  static std::vector<std::int64_t> ranksOf(const Image& image, const Search::Failing& failing) {
     std::set<Rank> ranks;
     for (const std::size_t c : failing.claims)
       for (const auto& part : failing.numbers->claim(c).parts) ranks.insert(part.rank);
-    const std::vector<Rank> all = image_.fullRanks({ranks.begin(), ranks.end()});
+    const std::vector<Rank> all = image.fullRanks({ranks.begin(), ranks.end()});
     return {all.begin(), all.end()};
   }
 
@@ -187,7 +219,8 @@ class Collector {
   }
 
   // The mended nodes, collectives, then all others, the nearest first; both ends of messages.
-  void places(Cause& cause, const Search::Failing& failing, const std::optional<Edit>& edit) const {
+  void places(Cause& cause, const Image& image, const Search::Failing& failing,
+              const std::optional<Edit>& edit) const {
     std::set<NodeRef> listed;
     std::set<std::pair<std::string, std::string>> lines;
     const auto list = [&](NodeRef ref) {
@@ -198,7 +231,7 @@ class Collector {
       for (const NodeRef ref : edit->nodes) list(ref);
     for (const bool communication : {true, false}) {
       for (std::size_t i = 0; i < failing.nodes.size(); ++i) {
-        const NodeRef ref = image_.fullNode(failing.nodes[i]);
+        const NodeRef ref = image.fullNode(failing.nodes[i]);
         const Node& node = problem_.plan.programs[ref.program].graph.nodes[ref.node];
         const bool nearest = failing.distance[i] <= 1;
         if (communication ? node.communication >= 0 || nearest : true) list(ref);
@@ -207,7 +240,8 @@ class Collector {
   }
 
   // Of the first failing rank and microbatch, in the order of the computation.
-  void found(Cause& cause, const Search::Failing& failing, const Finder& finder) const {
+  void found(Cause& cause, const Image& image, const Search::Failing& failing,
+             const Finder& finder) const {
     constexpr std::size_t kMostFound = 24;
     const Numbers& numbers = *failing.numbers;
     const auto& claim = numbers.claim(failing.claims.front());
@@ -223,9 +257,9 @@ class Collector {
       compared.at = claim.low;
       compared.model = shown.expected;
       compared.plan = shown.actual;
-      compared.rank = image_.fullRanks({rank}).front();
+      compared.rank = image.fullRanks({rank}).front();
       if (claim.microbatch >= 0)
-        compared.microbatch = static_cast<std::int32_t>(image_.fullMicrobatch(claim.microbatch));
+        compared.microbatch = static_cast<std::int32_t>(image.fullMicrobatch(claim.microbatch));
       cause.compared = std::move(compared);
     }
     const auto& programs = numbers.setup().programs;
@@ -250,7 +284,7 @@ class Collector {
       if (part.rank == rank) claimed.insert(layout.tensorOfSlot[part.slot]);
     for (std::size_t n = 0; n < g.nodes.size() && cause.found.size() < kMostFound; ++n) {
       const NodePlace place =
-          placeOf(problem_, image_.fullNode(failing.slice.origin({p, NodeId(n)})));
+          placeOf(problem_, image.fullNode(failing.slice.origin({p, NodeId(n)})));
       for (const Operand& o : g.in(g.nodes[n]))
         if (o.present() && g.tensors[o.tensor].kind != TensorKind::kProduced &&
             told.insert(o.tensor).second)
@@ -265,15 +299,17 @@ class Collector {
 
   // What would be mended in the same way is one mistake that was made several times.
   void fold() {
+    // In the full plan: each may have an image of its own.
+    const auto inPlan = [&](const Known& known) {
+      return inFull(*known.bench->image, *known.edit);
+    };
     const auto readAt = [&](const Edit& e) {
       const NodeRef ref = e.nodes.front();
-      const Graph& g = image_.problem().plan.programs[ref.program].graph;
+      const Graph& g = problem_.plan.programs[ref.program].graph;
       return g.in(g.nodes[ref.node])[e.index].tensor;
     };
     const auto alike = [&](const Edit& a, const Edit& b) {
-      const auto operatorAt = [&](const Edit& e) {
-        return placeOf(problem_, image_.fullNode(e.nodes.front())).op;
-      };
+      const auto operatorAt = [&](const Edit& e) { return placeOf(problem_, e.nodes.front()).op; };
       if (a.kind != b.kind) return false;
       // One tensor that is read in the place of another, by several.
       if (a.kind == Edit::Kind::kOperand && a.tensor >= 0)
@@ -289,7 +325,7 @@ class Collector {
       Cause& cause = result_.causes[causes_[i].cause];
       const auto first = std::find_if(firsts.begin(), firsts.end(), [&](const auto& f) {
         const Known& other = causes_[f.first];
-        return causes_[i].edit && other.edit && alike(*causes_[i].edit, *other.edit) &&
+        return causes_[i].edit && other.edit && alike(inPlan(causes_[i]), inPlan(other)) &&
                (folded[f.second].kind == cause.kind ||
                 causes_[i].edit->kind == Edit::Kind::kOperand);
       });
@@ -349,7 +385,7 @@ class Collector {
     std::vector<Edit> edits;
     for (const Known& known : causes_) {
       if (!known.edit) return;
-      edits.push_back(inFull(image_, *known.edit));
+      edits.push_back(inFull(*known.bench->image, *known.edit));
     }
     try {
       const std::unique_ptr<Problem> mended = cloneProblem(problem_);
@@ -363,9 +399,9 @@ class Collector {
   const Problem& problem_;
   const Report& report_;
   const Clock::time_point end_;
-  Image image_;
-  ModelValues model_;
-  Search search_;
+  const double secondsForImage_;
+  std::vector<std::unique_ptr<Bench>> benches_;
+  Bench* whole_ = nullptr;  // of the image of the whole plan; none: that is too large
   std::vector<Known> causes_;
   Causes result_;
 };

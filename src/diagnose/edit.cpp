@@ -419,7 +419,7 @@ Edit inFull(const Image& image, const Edit& edit) {
   Edit full = edit;
   if (image.isFull()) return full;
   for (NodeRef& ref : full.nodes) ref = image.fullNode(ref);
-  if (full.from && full.from->program >= 0) full.from = image.fullNode(*full.from);
+  if (full.from) full.from = image.fullNode(*full.from);
   if (full.wholeLine) full.nodes = lineOf(image.full(), full.nodes.front());
   // Tensors keep their names, and not their numbers: readers number them as they come.
   if (edit.tensor >= 0 && !edit.nodes.empty()) {

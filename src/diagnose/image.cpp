@@ -15,16 +15,54 @@ namespace {
 constexpr double kFlopsOfFull = 3e8;  // of all ranks: below, the plan itself is looked at
 constexpr double kBytesOfFull = 3e8;
 
+bool isDear(const Problem& problem) {
+  const interpret::Cost cost = interpret::cost(problem);
+  return cost.flops > kFlopsOfFull || cost.bytes > kBytesOfFull;
+}
+
 }  // namespace
 
+Image::Image(const Problem& full) : full_(full) { takeOrder(); }
+
 Image::Image(const Problem& full, double seconds) : full_(full) {
-  const interpret::Cost cost = interpret::cost(full);
-  if (cost.flops > kFlopsOfFull || cost.bytes > kBytesOfFull) {
+  if (isDear(full)) {
     ShrinkOptions options;
     options.seconds = seconds;
     shrunk_ = shrinkProblem(full, options);
     inferHere();
   }
+  takeOrder();
+}
+
+Image::Image(const Problem& full, EntryId entry, double seconds)
+    : full_(full), excerpt_(excerptOf(full, entry)) {
+  if (isDear(*excerpt_->problem)) {
+    ShrinkOptions options;
+    options.seconds = seconds;
+    shrunk_ = shrinkProblem(*excerpt_->problem, options);
+    excerpt_->problem.reset();
+  } else {
+    const Plan& plan = excerpt_->problem->plan;
+    for (const EntryId e : firstIds<EntryId>(plan.lineage.size())) shrunk_.entryOf.push_back(e);
+    for (const ProgramId p : firstIds<ProgramId>(plan.programs.size()))
+      shrunk_.programOf.push_back(p);
+    for (const MeshAxis& axis : plan.mesh)
+      for (std::int32_t c = (shrunk_.coordinatesOf.emplace_back(), 0); c < axis.size; ++c)
+        shrunk_.coordinatesOf.back().push_back(c);
+    for (std::int32_t m = 0; m < plan.microbatches; ++m) shrunk_.microbatchOf.push_back(m);
+    shrunk_.problem = std::move(excerpt_->problem);
+  }
+  takeOrder();
+}
+
+NodeRef Image::fullNode(NodeRef here) const {
+  if (!here.program.valid())
+    return {here.program, excerpt_ ? excerpt_->modelNodeOf[here.node.index()] : here.node};
+  const ProgramId program = fullProgram(here.program);
+  return {program, excerpt_ ? excerpt_->nodeOf[program.index()][here.node.index()] : here.node};
+}
+
+void Image::takeOrder() {
   const PlanIndex planIndex(problem());
   for (std::size_t e = 0; e < problem().plan.lineage.size(); ++e)
     order_.emplace_back(planIndex.entryKey(EntryId(e)), e);
@@ -66,7 +104,9 @@ void Image::inferHere() {
 std::int32_t Image::entryHere(std::int32_t fullEntry) const {
   if (isFull()) return fullEntry;
   if (const auto it = inferredHere_.find(fullEntry); it != inferredHere_.end()) return it->second;
-  const auto it = std::find(shrunk_.entryOf.begin(), shrunk_.entryOf.end(), fullEntry);
+  const auto it = std::find_if(shrunk_.entryOf.begin(), shrunk_.entryOf.end(), [&](EntryId e) {
+    return e.valid() && (excerpt_ ? excerpt_->entryOf[e.index()] : e) == fullEntry;
+  });
   return it == shrunk_.entryOf.end() ? -1 : static_cast<std::int32_t>(it - shrunk_.entryOf.begin());
 }
 

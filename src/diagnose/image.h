@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "diagnose/excerpt.h"
 #include "plan/plan_index.h"
 #include "shape_reduction/shrink.h"
 #include "shardproof/graph.h"
@@ -24,8 +26,13 @@ struct NodeRef {
 
 class Image {
  public:
-  // Throws Unsupported where the plan is too large and no smaller one can be made.
+  // The plan itself.
+  explicit Image(const Problem& full);
+  // A smaller one, where that takes long to execute. Throws Unsupported where none can be made.
   Image(const Problem& full, double seconds);
+  // Of the part that an entry's claim is computed by (excerpt.h), smaller where that takes long.
+  // Throws Unsupported as well.
+  Image(const Problem& full, EntryId entry, double seconds);
 
   const Problem& full() const { return full_; }
   const Problem& problem() const { return shrunk_.problem ? *shrunk_.problem : full_; }
@@ -35,7 +42,10 @@ class Image {
   ProgramId fullProgram(ProgramId program) const {
     return isFull() ? program : shrunk_.programOf[program];
   }
-  NodeRef fullNode(NodeRef here) const { return {fullProgram(here.program), here.node}; }
+  // Of a program, or of the model (program -1).
+  NodeRef fullNode(NodeRef here) const;
+  // Of all tensors, on all ranks; 0: of the plan itself.
+  double elements() const { return shrunk_.problem ? shrunk_.elements : 0; }
   // Ranks of the full plan that these ones stand for: where along an axis all that stayed are among
   // them, all that went are too.
   std::vector<Rank> fullRanks(const std::vector<Rank>& here) const;
@@ -47,9 +57,11 @@ class Image {
 
  private:
   void inferHere();
+  void takeOrder();
 
   const Problem& full_;
-  Shrunk shrunk_;
+  Shrunk shrunk_;                                      // of the plan, or of the part
+  std::optional<Excerpt> excerpt_;                     // its problem: none where it was shrunk
   std::map<std::int32_t, std::int32_t> inferredHere_;  // by entry of the full plan
   std::vector<std::pair<std::int64_t, std::int32_t>> order_;
 };

@@ -479,8 +479,9 @@ void Search::exchanges(const Line& line, std::vector<Edit>& edits) const {
     }
 }
 
-// Another tensor of the same shape: what is made of the operand or next to it first.
-void Search::operands(const Line& line, bool all, std::vector<Edit>& edits) const {
+// Another tensor of the same shape: `kUnread` results that nobody reads, which were made for some
+// reader; `kNear` what is made of the operand or next to it as well; `kAll` any.
+void Search::operands(const Line& line, Operands which, std::vector<Edit>& edits) const {
   const NodeRef ref = line.nodes.front();
   const Node& n = node(ref);
   const Graph& g = program(ref).graph;
@@ -503,7 +504,7 @@ void Search::operands(const Line& line, bool all, std::vector<Edit>& edits) cons
       edit.tensor = t;
       edits.push_back(edit);
     };
-    if (all) {
+    if (which == Operands::kAll) {
       // The nearest in the program's order.
       for (std::size_t away = 1; away < g.nodes.size(); ++away)
         for (const std::int64_t place : {ref.node - static_cast<std::int64_t>(away),
@@ -515,6 +516,7 @@ void Search::operands(const Line& line, bool all, std::vector<Edit>& edits) cons
       continue;
     }
     for (const TensorId t : unread(ref.program)) propose(t);
+    if (which == Operands::kUnread) continue;
     for (const Node& m : g.nodes) {
       const auto in = g.in(m);
       const auto out = g.out(m);
@@ -526,6 +528,13 @@ void Search::operands(const Line& line, bool all, std::vector<Edit>& edits) cons
       }
     }
   }
+  // One node of the line may be unlike the others: it alone leaves a result unread.
+  if (which == Operands::kUnread && line.nodes.size() > 1)
+    for (const NodeRef other : line.nodes) {
+      const std::size_t before = edits.size();
+      operands({{other}, line.distance, {}}, which, edits);
+      for (std::size_t i = before; i < edits.size(); ++i) edits[i].wholeLine = false;
+    }
 }
 
 // A factor that is missing where an operator does nothing.

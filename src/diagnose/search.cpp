@@ -162,10 +162,11 @@ std::optional<Edit> Search::mend(EntryId entry, const Failing& failing, const Is
       [&](const Line& l, std::vector<Edit>& e) { scalars(l, found, true, e); },
       [&](const Line& l, std::vector<Edit>& e) { attributes(l, false, e); },
       [&](const Line& l, std::vector<Edit>& e) { skipped(l, found, e); },
-      [&](const Line& l, std::vector<Edit>& e) { operands(l, false, e); },
+      [&](const Line& l, std::vector<Edit>& e) { operands(l, Operands::kUnread, e); },
+      [&](const Line& l, std::vector<Edit>& e) { operands(l, Operands::kNear, e); },
       [&](const Line& l, std::vector<Edit>& e) { scalars(l, found, false, e); },
       [&](const Line& l, std::vector<Edit>& e) { inserted(l, found, e); },
-      [&](const Line& l, std::vector<Edit>& e) { operands(l, true, e); },
+      [&](const Line& l, std::vector<Edit>& e) { operands(l, Operands::kAll, e); },
   };
   for (const Proposer& propose : proposers) {
     for (const Line& line : all) {

@@ -74,7 +74,8 @@ class Search {
   void strangers(const Line& line, const Is& found, std::vector<Edit>& edits) const;
   void microbatches(const Line& line, std::vector<Edit>& edits) const;
   void exchanges(const Line& line, std::vector<Edit>& edits) const;
-  void operands(const Line& line, bool all, std::vector<Edit>& edits) const;
+  enum class Operands : std::uint8_t { kUnread, kNear, kAll };
+  void operands(const Line& line, Operands which, std::vector<Edit>& edits) const;
   void inserted(const Line& line, const Is& found, std::vector<Edit>& edits) const;
   std::vector<NodeRef> messagesOf(NameId comm) const;
   Edit on(const Line& line, Edit::Kind kind) const;

@@ -224,6 +224,7 @@ class Cut {
         for (Part& part : made.shards.back().parts) part.local = name(part.local);
       }
       to.plan.lineage.push_back(std::move(made));
+      slice.entryOf.push_back(EntryId(e));
     };
     std::vector<std::int32_t> all;
     for (std::size_t s = 0; s < from_.plan.lineage[entry_].shards.size(); ++s)

@@ -19,6 +19,7 @@ namespace shardproof::diagnose {
 struct Slice {
   std::unique_ptr<Problem> problem;  // the claim is its lineage entry 0; all others are input
   std::vector<std::vector<NodeId>> nodeOf;  // by program: the plan's node for each node
+  std::vector<EntryId> entryOf;             // the plan's entry for each entry
   NodeRef origin(NodeRef here) const {
     return {here.program, NodeId(nodeOf[here.program][here.node])};
   }

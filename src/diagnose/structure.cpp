@@ -124,8 +124,14 @@ class Structure {
                                     ? problem_.names.text(comm)
                                 : defect.nodes.empty() ? ""
                                                        : defect.nodes.front().pointer;
-      const auto [it, added] = known.emplace(std::pair(defect.kind, place), result_.causes.size());
+      // What no other program takes part in was put there by one mistake, however much it is.
+      const ProgramId alone = onlyProgramOf(comm);
+      const auto key = alone.valid() && defect.kind != DefectKind::kDeadlock
+                           ? std::pair(DefectKind::kCollective, "program " + std::to_string(alone))
+                           : std::pair(defect.kind, place);
+      const auto [it, added] = known.emplace(key, result_.causes.size());
       if (added) result_.causes.push_back(causeOf(defect, comm));
+      if (alone.valid()) communicationsAlone_[it->second].insert(comm);
       Cause& cause = result_.causes[it->second];
       cause.defects.push_back(d);
       if (ranksKnown_.contains(it->second)) continue;
@@ -135,6 +141,13 @@ class Structure {
       if (defect.microbatch && std::find(cause.microbatches.begin(), cause.microbatches.end(),
                                          *defect.microbatch) == cause.microbatches.end())
         cause.microbatches.push_back(*defect.microbatch);
+    }
+    for (const auto& [c, comms] : communicationsAlone_) {
+      const std::size_t more = comms.size() - 1;
+      if (more > 0)
+        result_.causes[c].sentence += "; " + std::to_string(more) +
+                                      (more == 1 ? " more communication" : " more communications") +
+                                      " of the same program that no other takes part in";
     }
     if (!edits_.empty()) {
       try {
@@ -159,6 +172,21 @@ class Structure {
     const Program& program = problem_.plan.programs[ref->program];
     const std::int32_t c = program.graph.nodes[ref->node].communication;
     return c < 0 ? NameId() : program.communications[c].comm;
+  }
+
+  // The one program that has this communication; none: several have it.
+  ProgramId onlyProgramOf(NameId comm) const {
+    ProgramId only;
+    if (!comm.valid() || problem_.plan.programs.size() < 2) return only;
+    for (const ProgramId p : firstIds<ProgramId>(problem_.plan.programs.size())) {
+      const auto& specs = problem_.plan.programs[p].communications;
+      if (std::none_of(specs.begin(), specs.end(),
+                       [&](const CommunicationSpec& spec) { return spec.comm == comm; }))
+        continue;
+      if (only.valid()) return ProgramId();
+      only = p;
+    }
+    return only;
   }
 
   Cause causeOf(const Defect& defect, NameId comm) {
@@ -250,6 +278,7 @@ class Structure {
   Causes result_;
   std::vector<Edit> edits_;
   std::set<std::size_t> ranksKnown_;
+  std::map<std::size_t, std::set<NameId>> communicationsAlone_;  // by cause
 };
 
 }  // namespace

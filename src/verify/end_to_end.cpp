@@ -50,8 +50,8 @@ class EndToEndCheck {
   std::optional<StageOutcome> evaluateOutputs();
   std::optional<StageOutcome> evaluateAlone();
   void take(const StageOutcome& outcome);
-  // The first output whose chain of assumptions contains `lemma`, or -1.
-  EntryId nearestOutput(EntryId lemma) const;
+  // The outputs whose chain of assumptions contains `lemma`, the nearest first.
+  std::vector<EntryId> reachedBy(EntryId lemma) const;
   // As evaluate(), with reduced causal masks first; what outputs show so is confirmed with whole
   // ones: on the one of these outputs that takes the least to compute, and only where that one does
   // not show it, on all. Where this cannot be afforded the outcome says that the mask is shortened.
@@ -98,14 +98,25 @@ std::optional<StageOutcome> EndToEndCheck::evaluateOutputs() {
   // enough and always less.
   EntryId first = q_.firstRefuted;
   if (first < 0 && !q_.failed.empty()) first = q_.failed.front();
-  const EntryId nearest =
-      first && q_.planIndex.operatorInstances() > kManyInstances ? nearestOutput(first) : EntryId();
+  std::vector<EntryId> reached;
+  if (first && q_.planIndex.operatorInstances() > kManyInstances) reached = reachedBy(first);
+  const EntryId nearest = reached.empty() ? EntryId() : reached.front();
   std::optional<StageOutcome> outcome;
   if (nearest >= 0)
     outcome =
         evaluateAndConfirm(nearest == first ? std::vector{first} : std::vector{nearest, first});
   decisive_ = outcome && violates(*outcome, {nearest}) && counts(*outcome);
   if (decisive_) return outcome;
+  // What it shows with another mask than the causal one only, another output may show with the
+  // whole one: the one that takes the least to compute of all that the lemma reaches.
+  if (outcome && violates(*outcome, {nearest})) {
+    const EntryId least = leastOutput(reached);
+    if (least >= 0 && least != nearest) {
+      const auto alone = evaluate({least}, true);
+      decisive_ = alone && violates(*alone, {least}) && !alone->shortenedMask;
+      if (decisive_) return alone;
+    }
+  }
   auto whole = evaluateAndConfirm(all);
   decisive_ = whole.has_value();
   if (!whole || whole->reason == kNoDifferenceFound) {
@@ -149,15 +160,16 @@ void EndToEndCheck::take(const StageOutcome& outcome) {
   result_.underCoarseMasks = result_.differs && outcome.shortenedMask;
 }
 
-EntryId EndToEndCheck::nearestOutput(EntryId lemma) const {
+std::vector<EntryId> EndToEndCheck::reachedBy(EntryId lemma) const {
   std::vector<char> reached(plan_.lineage.size(), 0);
+  std::vector<EntryId> outputs;
   for (const EntryId e : q_.topological) {
     const auto& used = q_.usedBy(e);
     reached[e] = e == lemma ||
                  std::any_of(used.begin(), used.end(), [&](EntryId f) { return reached[f] != 0; });
-    if (reached[e] && plan_.lineage[e].role == Role::kOutput) return e;
+    if (reached[e] && plan_.lineage[e].role == Role::kOutput && !q_.proved[e]) outputs.push_back(e);
   }
-  return EntryId();
+  return outputs;
 }
 
 std::optional<StageOutcome> EndToEndCheck::evaluateAndConfirm(const std::vector<EntryId>& claimed) {

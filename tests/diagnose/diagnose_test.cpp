@@ -6,6 +6,7 @@
 
 #include "diagnose/causes.h"
 #include "diagnose/edit.h"
+#include "diagnose/excerpt.h"
 #include "diagnose/finder.h"
 #include "reader/reader.h"
 #include "shardproof/verify.h"
@@ -123,6 +124,56 @@ TEST(Diagnose, NeverChangesAVerdict) {
   diagnosePlan(*problem, report, "", {});
   EXPECT_EQ(report.verdict, before);
   EXPECT_EQ(report.defects.size(), defects);
+}
+
+// z = 3 y with y from lineage: neither the product nor its inputs are in it.
+TEST(DiagnoseExcerpt, IsWhatLineageLeadsTo) {
+  test::Draft draft = partial();
+  draft.plan["lineage"].push_back(test::Json::parse(
+      R"({"tensor": "y", "role": "checkpoint", "shards": [{"box": [[0, 4], [0, 6]], "step": {"dp": [4, 0]}, "parts": [{"local": "y"}]}]})"));
+  const auto problem = test::read(draft);
+  const diagnose::Excerpt excerpt = diagnose::excerptOf(*problem, EntryId(2));
+  const Problem& part = *excerpt.problem;
+  ASSERT_EQ(part.plan.programs[ProgramId(0)].graph.nodes.size(), 1u);
+  EXPECT_EQ(excerpt.nodeOf[0], (std::vector{NodeId(2)}));
+  EXPECT_EQ(excerpt.modelNodeOf, (std::vector{NodeId(1)}));
+  EXPECT_EQ(excerpt.entryOf, (std::vector{EntryId(2), EntryId(3)}));
+  ASSERT_EQ(part.model.graph.tensors.size(), 2u);
+  for (const Tensor& t : part.model.graph.tensors)
+    EXPECT_EQ(t.kind, part.names.text(t.name) == "y" ? TensorKind::kInput : TensorKind::kProduced);
+  // As an image: nodes and entries are those of the plan.
+  const diagnose::Image image(*problem, EntryId(2), 1);
+  EXPECT_FALSE(image.isFull());
+  EXPECT_EQ(image.entryHere(2), 0);
+  EXPECT_EQ(image.entryHere(0), -1);
+  EXPECT_EQ(image.fullNode({ProgramId(0), NodeId(0)}).node, NodeId(2));
+  EXPECT_EQ(image.fullNode({ProgramId(), NodeId(0)}).node, NodeId(1));
+  VerifyOptions options;
+  options.jobs = 1;
+  EXPECT_EQ(verify(part, options).verdict, Verdict::kEquivalent);
+}
+
+TEST(DiagnoseStructure, WhatOneProgramAloneCommunicatesIsOneCause) {
+  test::Draft draft = partial();
+  test::Json& plan = draft.plan;
+  test::Json first = plan["programs"][0], second = first;
+  first["at"] = {{"dp", 0}};
+  second["at"] = {{"dp", 1}};
+  for (const char* name : {"u", "v"}) {
+    first["tensors"][name] = {{"shape", {4, 6}}};
+    first["nodes"].push_back({{"op", "all_reduce"},
+                              {"in", {"y.part"}},
+                              {"out", {name}},
+                              {"comm", name},
+                              {"group", {"dp"}}});
+  }
+  plan["programs"] = {first, second};
+  const Diagnosed d = diagnosed(draft);
+  ASSERT_EQ(d.report.causes.size(), 1u);
+  EXPECT_GT(d.report.defects.size(), 1u);
+  EXPECT_NE(d.report.causes[0].sentence.find("1 more communication of the same program"),
+            std::string::npos)
+      << d.report.causes[0].sentence;
 }
 
 TEST(DiagnoseStructure, MessagesThatMissEachOther) {

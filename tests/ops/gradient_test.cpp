@@ -86,6 +86,71 @@ TEST(Gradient, AbsentGradientsContributeNothing) {
   for (const double v : one[1].data) EXPECT_EQ(v, 0);
 }
 
+// Large tensors are differentiated place by place of their first dimensions: the same as each
+// place by itself, also where places have weights.
+TEST(Gradient, OfLargeTensorsIsThatOfTheirPieces) {
+  Random random(13);
+  const auto last = numbers({{"dim", -1}});
+  const Shape large{40, 30, 50}, piece{1, 30, 50};
+  const Shape deep{10, 2, 40, 100}, one{1, 2, 40, 100};
+  struct Case {
+    Call whole, piece;
+  };
+  const Case cases[] = {
+      {{"softmax_backward", last, {{large}, {large}}, 1},
+       {"softmax_backward", last, {{piece}, {piece}}, 1}},
+      {{"softmax_backward", numbers({{"dim", 1}}), {{large}, {large}}, 1},
+       {"softmax_backward", numbers({{"dim", 1}}), {{piece}, {piece}}, 1}},
+      {{"log_softmax_backward", last, {{large}, {large}}, 1},
+       {"log_softmax_backward", last, {{piece}, {piece}}, 1}},
+      {{"silu_backward", {}, {{large}, {large}}, 1}, {"silu_backward", {}, {{piece}, {piece}}, 1}},
+      {{"mul_backward", {}, {{large}, {large}, {large}}, 2},
+       {"mul_backward", {}, {{piece}, {piece}, {piece}}, 2}},
+      {{"apply_mask_backward", {}, {{deep}, {deep}, {{1, 1, 40, 100}}}, 2},
+       {"apply_mask_backward", {}, {{one}, {one}, {{1, 1, 40, 100}}}, 2}},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(describe(c.whole));
+    const std::vector<Tensor> operands = randomOperands(c.whole, random);
+    for (const bool weighted : {false, true}) {
+      const std::int64_t places = c.whole.in[0].shape[0];
+      std::vector<Tensor> given = operands;
+      std::vector<std::vector<ReducedDim>> dims;
+      const auto stood = [&](std::vector<ReducedDim>& of) {
+        if (!weighted || of.size() < 2 || of[0].size() != places) return;
+        of[0].full = 0;
+        for (std::int64_t i = 0; i < places; ++i)
+          of[0].full += of[0].weight[static_cast<std::size_t>(i)] = 1 + i % 3;
+        for (std::int64_t i = 1; i < places; ++i)
+          of[0].position[static_cast<std::size_t>(i)] =
+              of[0].position[static_cast<std::size_t>(i - 1)] +
+              of[0].weight[static_cast<std::size_t>(i - 1)];
+      };
+      for (Tensor& t : given) stood(t.dims);
+      for (std::size_t r = 0; r < c.whole.results; ++r) dims.push_back(given[r + 1].dims);
+      DoubleAlgebra a;
+      const std::vector<Tensor> found = run(a, c.whole, given, dims);
+      for (std::int64_t place = 0; place < places; ++place) {
+        std::vector<Tensor> part = operands;
+        for (Tensor& t : part) {
+          if (t.dims[0].size() != places) continue;
+          const std::int64_t length = static_cast<std::int64_t>(t.data.size()) / places;
+          t.dims[0] = ReducedDim::whole(1);
+          t.data = {t.data.begin() + place * length, t.data.begin() + (place + 1) * length};
+        }
+        const std::vector<Tensor> expected = run(a, c.piece, part);
+        for (std::size_t r = 0; r < expected.size(); ++r) {
+          const std::size_t length = expected[r].data.size();
+          for (std::size_t k = 0; k < length; ++k)
+            ASSERT_EQ(found[r].data[static_cast<std::size_t>(place) * length + k],
+                      expected[r].data[k])
+                << "place " << place << " element " << k;
+        }
+      }
+    }
+  }
+}
+
 TEST(Gradient, ScalarGradientMayBeDeclaredWithOneDimension) {
   Random random(5);
   const Call call{"sum_backward", {}, {{{1}}, {{2, 3}}}, 1};

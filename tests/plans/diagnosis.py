@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from plan_edit import EQUIVALENT, NOT_EQUIVALENT, SLOW, Failure, Runner, expect_code  # noqa: E402
+from plan_edit import EQUIVALENT, NOT_EQUIVALENT, SHARED, SLOW, Failure, Runner, expect_code  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 spec = importlib.util.spec_from_file_location("diagnosis_table", ROOT / "scripts" / "diagnosis_table.py")
@@ -19,6 +19,8 @@ PLANS = {"mlp": None, "mlp, ZeRO 3": None, "llama3, sequence parallel": None} if
 WITHOUT_MEND = {("scattered_before_tied", "gpt, tied")}
 # Tried in the largest plan: without a reduction, over a wrong axis, a factor.
 LARGEST = ("missing_all_reduce", "missing_all_reduce_backward", "wrong_group", "loss_scaled_wrongly")
+EXCERPTS = {"plans": ("llama3_dp2_pp4_tp8_nm8_ly2", "llama3_dp64_pp4_tp8_nm8_ly2"),
+            "bugs": ("pad_slice_mismatch", "vocabulary_window", "all_gather_for_all_reduce", "layer_skipped")}
 # What the sentence has to say, of bugs that it could say in other ways.
 WORDS = {"missing_all_reduce_backward": "is missing", "wrong_group": "where it has to run over", "gradient_scaled_wrongly": "is one too many", "wrong_pipeline_peer": "send to",
          "parameter_not_updated": "unused", "divided_by_world_size_twice": "takes the mean where it has to add up", "constant_on_one_rank": "where it has to have",
@@ -140,6 +142,12 @@ def main():
     # 512 ranks that each hold another piece: too much for the finer coarse masks.
     made = table.run(runner.program, "generate", *table.LARGE["L1"].split(), "-o", runner.path("L1")).stdout.split()
     runner.case("large_reduce_scatter_for_all_reduce.L1", refuted_in, *made, "reduce_scatter_for_all_reduce")
+    # 64 and 2,048 ranks whose image as a whole is too large: a shift keeps a dimension whole, a window a vocabulary, a `cat` of 64 pieces all ranks.
+    for name in EXCERPTS["plans"]:
+        plan = SHARED / "plans" / f"{name}.plan.json.gz"
+        if plan.exists():
+            for bug in EXCERPTS["bugs"]:
+                runner.case(f"{bug}.{name}", bug_in, SHARED / "plans" / f"{name}.model.json", plan, name, bug, 1)
     return runner.run()
 
 

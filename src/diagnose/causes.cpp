@@ -1,5 +1,6 @@
 #include "diagnose/causes.h"
 #include "ir/clone.h"
+#include "ir/local_parts.h"
 
 #include <algorithm>
 #include <memory>
@@ -353,6 +354,7 @@ class Collector {
     }
     try {
       const std::unique_ptr<Problem> mended = cloneProblem(problem_);
+      ir::makePartsOwn(*mended);
       if (!applyAll(*mended, std::move(edits))) return;
       result_.mendedPlan = planText(*mended, modelFile);
       result_.mendedModel = modelText(*mended);

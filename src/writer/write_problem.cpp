@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <stdexcept>
+#include <tuple>
 #include <utility>
 
 #include "ops/collectives.h"
@@ -58,11 +59,13 @@ class ProblemWriter {
     note(ProgramId(), problem.model.graph);
     for (const ProgramId p : firstIds<ProgramId>(problem.plan.programs.size()))
       note(p, problem.plan.programs[p].graph);
+    for (const PlacedPart& p : problem.plan.placed)
+      placed_.emplace(std::tuple(p.entry, p.shard, p.part), &p);
   }
 
   std::string model() {
     const Model& m = problem_.model;
-    header("shardproof-model", m.name);
+    header("shardproof-model", 1, m.name);
     tensors(m.graph);
     nodes(ProgramId(), m.graph, {}, {});
     json_.key("outputs").beginList();
@@ -78,7 +81,7 @@ class ProblemWriter {
 
   std::string plan(const std::string& modelFile, bool withInferred) {
     const Plan& p = problem_.plan;
-    header("shardproof-plan", p.name);
+    header("shardproof-plan", placed_.empty() ? 1 : 2, p.name);
     if (!modelFile.empty()) json_.key("model").text(modelFile);
     json_.key("mesh").beginList();
     for (const MeshAxis& axis : p.mesh)
@@ -99,22 +102,24 @@ class ProblemWriter {
     }
     json_.endList().key("lineage").beginList(JsonWriter::kLines);
     for (std::size_t e = 0; e + problem_.lineageAdded < p.lineage.size(); ++e)
-      if (withInferred || !p.lineage[e].inferred) entry(p.lineage[e]);
+      if (withInferred || !p.lineage[e].inferred) entry(EntryId(e), p.lineage[e]);
     return json_.endList().endObject().take();
   }
 
  private:
   const std::string& text(NameId id) const { return problem_.names.text(id); }
+  // What is put together of a tensor's parts is that tensor.
   const std::string& name(const Graph& graph, TensorId tensor) const {
-    return text(graph.tensors[tensor].name);
+    const TensorId stands = graph.tensors[tensor].standsFor;
+    return text(graph.tensors[stands.valid() ? stands : tensor].name);
   }
   const std::string& axisName(std::int32_t axis) const {
     static const std::string kMicrobatch = "mb";
     return axis == kMicrobatchAxis ? kMicrobatch : problem_.plan.mesh[axis].name;
   }
 
-  void header(const char* format, const std::string& title) {
-    json_.beginObject(JsonWriter::kLines).key("format").text(format).key("version").number(1);
+  void header(const char* format, std::int64_t version, const std::string& title) {
+    json_.beginObject(JsonWriter::kLines).key("format").text(format).key("version").number(version);
     if (!title.empty()) json_.key("name").text(title);
   }
 
@@ -122,8 +127,10 @@ class ProblemWriter {
     json_.key("tensors").beginObject(JsonWriter::kLines);
     for (std::size_t i = 0; i + graph.tensorsAdded < graph.tensors.size(); ++i) {
       const Tensor& t = graph.tensors[i];
+      if (t.added) continue;
       json_.key(text(t.name)).beginObject().key("shape").integers(t.shape);
-      if (t.kind != TensorKind::kProduced) json_.key("kind").text(kindOf(t.kind));
+      const TensorKind kind = t.kindInFile == TensorKind::kProduced ? t.kind : t.kindInFile;
+      if (kind != TensorKind::kProduced) json_.key("kind").text(kindOf(kind));
       if (t.elementDeclared) json_.key("dtype").text(dtypeOf(t.element));
       if (t.constant >= 0) {
         const ConstantValue& value = *graph.constants[t.constant];
@@ -181,6 +188,7 @@ class ProblemWriter {
     json_.key("nodes").beginList(JsonWriter::kLines);
     for (const NodeId n : firstIds<NodeId>(graph.nodes.size())) {
       Node node = graph.nodes[n];
+      if (node.added >= 0) continue;
       if (const auto it = drawn_.find({program, n}); it != drawn_.end()) {
         // The mask is the last operand, and backward it has a (null) result of its own.
         node.attributes = it->second;
@@ -284,7 +292,7 @@ class ProblemWriter {
     json_.endObject();
   }
 
-  void entry(const LineageEntry& e) {
+  void entry(EntryId number, const LineageEntry& e) {
     json_.beginObject()
         .key("tensor")
         .text(name(problem_.model.graph, e.tensor))
@@ -292,20 +300,24 @@ class ProblemWriter {
         .text(roleOf(e.role))
         .key("shards")
         .beginList();
-    for (const Shard& shard : e.shards) {
-      json_.beginObject().key("box").beginList();
-      for (const auto& [low, high] : shard.box) json_.integers({low, high});
-      json_.endList();
+    for (std::uint32_t s = 0; s < e.shards.size(); ++s) {
+      const Shard& shard = e.shards[s];
+      json_.beginObject().key("box");
+      ranges(shard.box);
       if (!shard.step.empty()) {
         json_.key("step").beginObject();
         for (const auto& [axis, offsets] : shard.step) json_.key(axisName(axis)).integers(offsets);
         json_.endObject();
       }
       json_.key("parts").beginList();
-      for (const Part& part : shard.parts) {
-        json_.beginObject().key("local").text(text(part.local));
+      for (std::uint32_t p = 0; p < shard.parts.size(); ++p) {
+        const Part& part = shard.parts[p];
+        const auto placed = placed_.find({number, s, p});
+        json_.beginObject().key("local").text(
+            text(placed == placed_.end() ? part.local : placed->second->local));
         if (!part.at.empty()) coordinates("at", part.at);
         if (part.microbatch.isOne()) json_.key("mb").number(part.microbatch.number());
+        if (placed != placed_.end()) where(placed->second->where);
         json_.endObject();
       }
       json_.endList();
@@ -319,9 +331,36 @@ class ProblemWriter {
     json_.endList().endObject();
   }
 
+  void ranges(const std::vector<std::pair<std::int64_t, std::int64_t>>& box) {
+    json_.beginList();
+    for (const auto& [low, high] : box) json_.integers({low, high});
+    json_.endList();
+  }
+
+  void where(const LocalPart& part) {
+    if (!part.box.empty()) {
+      json_.key("local_box");
+      ranges(part.box);
+    }
+    if (part.view) json_.key("view").integers(*part.view);
+    if (!part.permute.empty()) json_.key("permute").integers(part.permute);
+    if (!part.scale.isOne()) {
+      json_.key("scale");
+      if (hasDecimal(part.scale)) json_.raw(decimalText(part.scale));
+      else
+        json_.beginList()
+            .raw(part.scale.numeratorString())
+            .raw(part.scale.denominatorString())
+            .endList();
+    }
+    if (part.padded) json_.key("padding").number(0);
+  }
+
   const Problem& problem_;
   std::map<std::pair<std::int32_t, std::int32_t>, AttributesId>
       drawn_;  // (program, node) -> as the file has them
+  std::map<std::tuple<EntryId, std::uint32_t, std::uint32_t>, const PlacedPart*>
+      placed_;  // (entry, shard, part) -> as the file has it
   JsonWriter json_;
 };
 

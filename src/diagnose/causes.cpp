@@ -193,6 +193,7 @@ class Collector {
     std::set<std::pair<std::string, std::string>> lines;
     const auto list = [&](NodeRef ref) {
       if (cause.nodes.size() >= kMostNodes || !listed.insert(ref).second) return;
+      if (problem_.plan.programs[ref.program].graph.nodes[ref.node].added >= 0) return;
       cause.nodes.push_back(placeOf(problem_, ref));
     };
     if (edit)

@@ -36,6 +36,11 @@ class Image {
     return isFull() ? program : shrunk_.programOf[program];
   }
   NodeRef fullNode(NodeRef here) const { return {fullProgram(here.program), here.node}; }
+  // Whether no file has the node: it cannot be mended.
+  bool isAdded(NodeRef here) const {
+    const NodeRef ref = fullNode(here);
+    return full_.plan.programs[ref.program].graph.nodes[ref.node].added >= 0;
+  }
   // Ranks of the full plan that these ones stand for: where along an axis all that stayed are among
   // them, all that went are too.
   std::vector<Rank> fullRanks(const std::vector<Rank>& here) const;

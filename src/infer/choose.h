@@ -17,7 +17,10 @@ namespace shardproof::infer {
 // hides how the two hang together. Preferred is what covers most of its tensor; then the tensor of
 // the model that the same operator makes, of the same operands; where there is none, what an
 // operand is; then the model's first.
-std::vector<LineageEntry> chosenLineage(const Problem& problem, const Lift& lift,
-                                        const Relations& found);
+struct Chosen {
+  std::vector<LineageEntry> entries;
+  std::vector<PlacedPart> placed;  // of `entries`, which they number from 0
+};
+Chosen chosenLineage(const Problem& problem, const Lift& lift, const Relations& found);
 
 }  // namespace shardproof::infer

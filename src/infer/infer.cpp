@@ -41,6 +41,7 @@ std::set<NameId> mentioned(const Problem& problem) {
   for (const LineageEntry& entry : problem.plan.lineage)
     for (const Shard& shard : entry.shards)
       for (const Part& part : shard.parts) names.insert(part.local);
+  for (const PlacedPart& placed : problem.plan.placed) names.insert(placed.local);
   return names;
 }
 
@@ -51,7 +52,9 @@ double lineageDensity(const Problem& problem) {
   std::size_t all = 0, known = 0;
   for (const Program& program : problem.plan.programs) {
     for (const Tensor& tensor : program.graph.tensors) {
-      if (tensor.kind != TensorKind::kProduced || tensor.element == ElementKind::kComplex) continue;
+      if (tensor.kind != TensorKind::kProduced || tensor.element == ElementKind::kComplex ||
+          tensor.added || tensor.kindInFile != TensorKind::kProduced)
+        continue;
       ++all;
       known += names.contains(tensor.name);
     }
@@ -77,11 +80,13 @@ Inferred inferLineage(const Problem& given, const InferOptions& options) {
     result.looked = found.looked;
     for (const EntryId e : found.differing)
       result.doubtful.push_back(image.problem ? image.entryOf[e] : e);
-    std::vector<LineageEntry> entries = infer::chosenLineage(problem, lift, found);
-    if (!entries.empty()) {
-      result.problem = cloneProblem(given);
-      result.count = entries.size();
-      addInferred(*result.problem, std::move(entries));
+    infer::Chosen chosen = infer::chosenLineage(problem, lift, found);
+    if (!chosen.entries.empty()) {
+      const std::size_t count = chosen.entries.size();
+      std::unique_ptr<Problem> more = cloneProblem(given);
+      addInferred(*more, std::move(chosen.entries), std::move(chosen.placed));
+      result.problem = std::move(more);
+      result.count = count;
     } else {
       result.reason = "no local tensor is a part of one of the model";
     }

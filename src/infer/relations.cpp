@@ -12,6 +12,7 @@
 #include "interpret/run.h"
 #include "interpret/setup.h"
 #include "interpret/threads.h"
+#include "ops/registry.h"
 
 namespace shardproof::infer {
 
@@ -26,6 +27,8 @@ constexpr std::uint64_t kMostAgain = 3;   // further draws
 constexpr std::size_t kMostPlaces = 128;  // that are kept of one tensor
 // Elements by which a partial sum is looked up: the first, and others where that says nothing.
 constexpr std::size_t kPivots = 3;
+constexpr std::int64_t kMostArranged = 1 << 16;  // elements of a tensor that is looked up in pieces
+constexpr std::size_t kMostWays = 4;             // in which one may be arranged
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
@@ -76,7 +79,7 @@ std::int64_t pivotOf(std::size_t k, std::int64_t size) {
 class Search {
  public:
   Search(const Problem& problem, const interpret::Limits& limits)
-      : problem_(problem), setup_(problem, options()) {
+      : problem_(problem), setup_(problem, options()), scales_(scalesOf(problem.plan)) {
     values_.resize(problem.model.graph.tensors.size());
     for (const Program& program : problem.plan.programs) makers_.push_back(makersOf(program.graph));
     found_.resize(at(setup_.programs.slots()));
@@ -120,8 +123,13 @@ class Search {
         if (tensors[t].kind != TensorKind::kProduced || tensors[t].element == ElementKind::kComplex)
           continue;
         ++result.looked;
-        if (auto relation = relationOf(p, t, ranksOf[p]))
+        if (tensors[t].added) continue;
+        if (auto relation = relationOf(p, t, ranksOf[p])) {
           result.relations.push_back(std::move(*relation));
+        } else {
+          for (Relation& piece : arranged(p, t, ranksOf[p]))
+            result.relations.push_back(std::move(piece));
+        }
       }
     }
     return result;
@@ -271,14 +279,10 @@ class Search {
                  : x[pivot];
     const Real largest = std::abs(x[pivot]), tolerance = integers ? 0 : kRounding * largest;
     auto& places = found_[number];
-    forPlaces(value.shape, value.element, pivot, wanted, tolerance, [&](const Place& place) {
-      if (allOf(place, value.shape,
-                [&](std::int64_t i, Real y) { return same(x[i], y, tolerance); }))
-        places.push_back(place);
-      return places.size() == kMostPlaces;
-    });
+    places = placesOf(x, value.shape, value.element, pivot, wanted, tolerance);
     ambiguous_ += severalOfOne(places);
     if (!places.empty() || integers) return;
+    arrange(rank, slot, value);
     Print print{value.shape, n, 0, largest, {}};
     for (std::int64_t i = 0; i < n; ++i) {
       if (!std::isfinite(x[i])) return;
@@ -288,12 +292,103 @@ class Search {
     prints_[number] = print;
   }
 
+  // Where a box with these elements lies.
+  std::vector<Place> placesOf(const Real* x, const Shape& shape, ElementKind element,
+                              std::int64_t pivot, Real wanted, Real tolerance) const {
+    std::vector<Place> places;
+    forPlaces(shape, element, pivot, wanted, tolerance, [&](const Place& place) {
+      if (allOf(place, shape, [&](std::int64_t i, Real y) { return same(x[i], y, tolerance); }))
+        places.push_back(place);
+      return places.size() == kMostPlaces;
+    });
+    return places;
+  }
+
+  // Of what an operator does not only move: what it made would be found again, moved.
+  void arrange(Rank rank, std::int32_t slot, const Value& value) {
+    const auto& programs = setup_.programs;
+    const ProgramId p = programs.programOf(rank);
+    const TensorId t = programs.layout(rank).tensorOfSlot[slot];
+    const Graph& graph = problem_.plan.programs[p].graph;
+    const NodeId n = makers_[p][t].node;
+    if (!n.valid() || graph.tensors[t].added || value.size() > kMostArranged) return;
+    const Node& node = graph.nodes[n];
+    if (node.communication < 0 && ops::Registry::instance().at(node.op).rearranges) return;
+    auto& ways = arranged_[programs.slot(rank, slot)];
+    const auto& all = arrangements(value.shape);
+    for (std::size_t a = 0; a < all.size() && ways.size() < kMostWays; ++a) {
+      std::vector<std::vector<Place>> found;
+      for (const Lying& lying : all[a]) {
+        const std::vector<Real> piece = elementsOf(value.data(), value.shape, lying);
+        std::size_t pivot = 0;
+        for (std::size_t i = 0; i < piece.size(); ++i)
+          if (tells(piece[i]) && std::abs(piece[i]) > std::abs(piece[pivot])) pivot = i;
+        const bool uniform =
+            std::all_of(piece.begin(), piece.end(), [&](Real y) { return y == piece.front(); });
+        if (!tells(piece[pivot]) || (uniform && (piece.size() > 1 || all[a].size() > 1))) break;
+        auto places = placesOf(piece.data(), lying.shapeOf(value.shape), value.element,
+                               static_cast<std::int64_t>(pivot), piece[pivot],
+                               kRounding * std::abs(piece[pivot]));
+        if (places.empty()) break;
+        found.push_back(std::move(places));
+      }
+      if (found.size() == all[a].size()) ways.emplace_back(a, std::move(found));
+    }
+  }
+
+  const std::vector<std::vector<Lying>>& arrangements(const Shape& shape) {
+    const auto [it, inserted] = arrangements_.try_emplace(shape);
+    if (inserted) it->second = arrangementsOf(shape, scales_);
+    return it->second;
+  }
+
+  // Where a tensor is one box (the middle rank of a zigzag sequence) its pieces are next to each
+  // other.
+  std::vector<Place> placesOfPiece(std::int64_t slot, std::size_t arrangement, std::size_t piece,
+                                   const Lying& lying, const Shape& shape) const {
+    if (const auto ways = arranged_.find(slot); ways != arranged_.end())
+      for (const auto& [a, found] : ways->second)
+        if (a == arrangement) return found[piece];
+    if (!lying.permute.empty() || lying.dim < 0) return {};
+    std::vector<Place> places = found_[at(slot)];
+    for (Place& place : places)
+      place.low[at(lying.dim)] += lying.index * (shape[at(lying.dim)] / lying.count);
+    return places;
+  }
+
+  // A relation for each piece of the first arrangement that all ranks have.
+  std::vector<Relation> arranged(ProgramId p, TensorId t, const std::vector<Rank>& ranks) const {
+    const Tensor& tensor = problem_.plan.programs[p].graph.tensors[t];
+    const std::int32_t first = setup_.programs.layoutOf(p).firstSlot[t];
+    const std::int32_t slots = tensor.perMicrobatch ? problem_.plan.microbatches : 1;
+    const auto all = arrangements_.find(tensor.shape);
+    if (all == arrangements_.end()) return {};
+    for (std::size_t a = 0; a < all->second.size(); ++a) {
+      std::vector<Relation> relations;
+      for (const Lying& lying : all->second[a]) relations.push_back({p, t, {}, {}, lying, {}});
+      bool everywhere = true;
+      for (const Rank r : ranks) {
+        for (std::int32_t m = 0; everywhere && m < slots; ++m) {
+          for (std::size_t i = 0; everywhere && i < relations.size(); ++i) {
+            auto places = placesOfPiece(setup_.programs.slot(r, first + m), a, i,
+                                        relations[i].lying, tensor.shape);
+            everywhere = !places.empty();
+            relations[i].found.push_back({r, tensor.perMicrobatch ? m : -1, std::move(places)});
+          }
+        }
+        if (!everywhere) break;
+      }
+      if (everywhere) return relations;
+    }
+    return {};
+  }
+
   std::optional<Relation> relationOf(ProgramId p, TensorId t,
                                      const std::vector<Rank>& ranks) const {
     const Tensor& tensor = problem_.plan.programs[p].graph.tensors[t];
     const std::int32_t first = setup_.programs.layoutOf(p).firstSlot[t];
     const std::int32_t slots = tensor.perMicrobatch ? problem_.plan.microbatches : 1;
-    Relation relation{p, t, {}, {}, {}};
+    Relation relation{p, t, {}, {}, {}, {}};
     for (const Rank r : ranks) {
       for (std::int32_t m = 0; m < slots; ++m) {
         const auto& places = found_[setup_.programs.slot(r, first + m)];
@@ -307,6 +402,17 @@ class Search {
   // Over the smallest set of axes that gives boxes at all ranks. Of programs that fix one of these
   // axes the first speaks for all.
   std::optional<Relation> sumOf(ProgramId p, TensorId t, const std::vector<Rank>& ranks) const {
+    if (auto relation = sumOf(p, t, ranks, {})) return relation;
+    for (const Rational& scale : scales_) {
+      Lying lying;
+      lying.scale = scale;
+      if (auto relation = sumOf(p, t, ranks, lying)) return relation;
+    }
+    return std::nullopt;
+  }
+
+  std::optional<Relation> sumOf(ProgramId p, TensorId t, const std::vector<Rank>& ranks,
+                                const Lying& lying) const {
     const Program& program = problem_.plan.programs[p];
     const Tensor& tensor = program.graph.tensors[t];
     const auto& mesh = setup_.programs.mesh();
@@ -319,7 +425,7 @@ class Search {
     }
     if (tensor.perMicrobatch && problem_.plan.microbatches > 1) free.push_back(kMicrobatchAxis);
     for (const auto& axes : subsetsOf(free)) {
-      Relation relation{p, t, axes, {}, {}};
+      Relation relation{p, t, axes, {}, lying, {}};
       const bool overMicrobatches = !axes.empty() && axes.back() == kMicrobatchAxis;
       const std::int32_t slots =
           tensor.perMicrobatch && !overMicrobatches ? problem_.plan.microbatches : 1;
@@ -330,7 +436,7 @@ class Search {
         });
         if (!origin) continue;
         for (std::int32_t m = 0; all && m < slots; ++m) {
-          auto places = summed(p, t, r, m, axes);
+          auto places = summed(p, t, r, m, axes, static_cast<Real>(lying.scale.toDouble()));
           all = !places.empty();
           relation.found.push_back(
               {r, tensor.perMicrobatch && !overMicrobatches ? m : -1, std::move(places)});
@@ -382,7 +488,7 @@ class Search {
   }
 
   std::vector<Place> summed(ProgramId p, TensorId t, Rank rank, std::int32_t m,
-                            const std::vector<std::int32_t>& axes) const {
+                            const std::vector<std::int32_t>& axes, Real scale) const {
     std::vector<std::int32_t> slots{m};
     if (!axes.empty() && axes.back() == kMicrobatchAxis) {
       slots.clear();
@@ -412,6 +518,9 @@ class Search {
       }
     }
     std::vector<Place> places;
+    sum.all *= scale;
+    sum.largest *= std::abs(scale);
+    for (Real& pivot : sum.pivots) pivot *= scale;
     const Real tolerance = kRounding * sum.largest;
     const std::size_t k = static_cast<std::size_t>(
         std::max_element(sum.pivots.begin(), sum.pivots.end(),
@@ -441,6 +550,11 @@ class Search {
   bool sorted_ = false;
   std::vector<std::vector<Place>> found_;  // by slot of all ranks
   std::vector<Print> prints_;
+  std::vector<Rational> scales_;
+  std::map<Shape, std::vector<std::vector<Lying>>> arrangements_;
+  // By slot: places in arrangements_ of its shape, and where each piece lies.
+  std::map<std::int64_t, std::vector<std::pair<std::size_t, std::vector<std::vector<Place>>>>>
+      arranged_;
   std::vector<EntryId> differing_;
   std::size_t ambiguous_ = 0, dropped_ = 0;  // tensors at several places of one, and made fewer
 };

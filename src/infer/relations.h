@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "infer/arrangements.h"
 #include "interpret/run.h"
 #include "shardproof/graph.h"
 
@@ -41,6 +42,8 @@ struct Relation {
   TensorId tensor;
   std::vector<std::int32_t> sum;  // axes (or kMicrobatchAxis) over which they were added up, sorted
   std::vector<Found> found;       // with `sum`, at coordinate 0 of its axes
+  // What of the tensor was found: of the pieces of one there is a relation for each.
+  Lying lying;
   // With `sum` over axes that programs fix: the tensors of the other programs, which the same nodes
   // make.
   std::vector<std::pair<ProgramId, TensorId>> others;

@@ -228,8 +228,17 @@ TensorId PartNodes::tensor(NameId name, const Shape& shape, TensorId like) {
   made.added = true;
   made.element = program_.graph.tensors[like].element;
   made.perMicrobatch = program_.graph.tensors[like].perMicrobatch;
-  program_.graph.tensors.push_back(std::move(made));
-  return tensors_[name] = TensorId(program_.graph.tensors.size() - 1);
+  // Masks of dropout stay the last.
+  Graph& graph = program_.graph;
+  const TensorId place(graph.tensors.size() - graph.tensorsAdded);
+  graph.tensors.insert(graph.tensors.begin() + place, std::move(made));
+  if (graph.tensorsAdded > 0) {
+    for (Operand& o : graph.operands)
+      if (o.tensor >= place) ++o.tensor;
+    for (TensorId& t : graph.results)
+      if (t >= place) ++t;
+  }
+  return tensors_[name] = place;
 }
 
 void PartNodes::node(PartSite& site, const char* op, Attributes attributes,

@@ -81,7 +81,10 @@ class ProblemWriter {
 
   std::string plan(const std::string& modelFile, bool withInferred) {
     const Plan& p = problem_.plan;
-    header("shardproof-plan", placed_.empty() ? 1 : 2, p.name);
+    const bool parts = std::any_of(p.placed.begin(), p.placed.end(), [&](const PlacedPart& placed) {
+      return withInferred || !p.lineage[placed.entry].inferred;
+    });
+    header("shardproof-plan", parts ? 2 : 1, p.name);
     if (!modelFile.empty()) json_.key("model").text(modelFile);
     json_.key("mesh").beginList();
     for (const MeshAxis& axis : p.mesh)

@@ -23,7 +23,8 @@ constexpr std::size_t kMostUnknown = 64;
 
 class Choice {
  public:
-  Choice(const Problem& problem, const Lift& lift, const Relations& found)
+  Choice(const Problem& problem, const Lift& lift, const Relations& found,
+         const std::set<EntryId>& wrong)
       : problem_(problem), model_(problem.model.graph), modelMakers_(makersOf(model_)) {
     for (const ProgramId p : firstIds<ProgramId>(problem.plan.programs.size())) {
       const Program& program = problem.plan.programs[p];
@@ -34,11 +35,13 @@ class Choice {
           for (const Operand& o : program.graph.in(node))
             sent_[program.communications[node.communication].comm].push_back({p, o.tensor});
     }
-    for (const LineageEntry& entry : problem.plan.lineage)
-      for (const Shard& shard : entry.shards)
-        for (const Part& part : shard.parts) given_.emplace(part.local, entry.tensor);
+    for (const EntryId e : firstIds<EntryId>(problem.plan.lineage.size()))
+      for (const Shard& shard : problem.plan.lineage[e].shards)
+        for (const Part& part : shard.parts)
+          if (!wrong.contains(e)) given_.emplace(part.local, problem.plan.lineage[e].tensor);
     for (const PlacedPart& placed : problem.plan.placed)
-      given_.emplace(placed.local, problem.plan.lineage[placed.entry].tensor);
+      if (!wrong.contains(placed.entry))
+        given_.emplace(placed.local, problem.plan.lineage[placed.entry].tensor);
     for (const Relation& relation : found.relations) {
       const ProgramId p = lift.fullProgram(relation.program);
       const Tensor& tensor = local(p, relation.tensor);
@@ -311,8 +314,9 @@ class Choice {
 
 }  // namespace
 
-Chosen chosenLineage(const Problem& problem, const Lift& lift, const Relations& found) {
-  return Choice(problem, lift, found).chosen();
+Chosen chosenLineage(const Problem& problem, const Lift& lift, const Relations& found,
+                     const std::set<EntryId>& wrong) {
+  return Choice(problem, lift, found, wrong).chosen();
 }
 
 }  // namespace shardproof::infer

@@ -1,6 +1,7 @@
 // Which of the relations that were found become lemmas.
 #pragma once
 
+#include <set>
 #include <vector>
 
 #include "infer/lift.h"
@@ -21,6 +22,8 @@ struct Chosen {
   std::vector<LineageEntry> entries;
   std::vector<PlacedPart> placed;  // of `entries`, which they number from 0
 };
-Chosen chosenLineage(const Problem& problem, const Lift& lift, const Relations& found);
+// `wrong`: entries of the lineage that count for nothing.
+Chosen chosenLineage(const Problem& problem, const Lift& lift, const Relations& found,
+                     const std::set<EntryId>& wrong);
 
 }  // namespace shardproof::infer

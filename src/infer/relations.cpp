@@ -95,7 +95,9 @@ class Search {
     const interpret::Threads one(0);  // arrays are small
     for (const auto& [entry, comparison] :
          interpret::run<Real>(setup_, draw, kApart, limits, {}, hooks).entries)
-      if (comparison.first) differing_.emplace_back(entry);
+      if (comparison.first)
+        (problem.plan.lineage[entry].role == Role::kOutput ? differing_ : wrong_)
+            .emplace_back(entry);
     // Two tokens that were drawn alike look like one: other draws tell them apart.
     for (std::uint64_t again = 1; again <= kMostAgain && ambiguous_ > 0; ++again) {
       dropped_ = ambiguous_ = 0;
@@ -113,6 +115,7 @@ class Search {
   Relations relations() {
     Relations result;
     result.differing = differing_;
+    if (differing_.empty()) result.wrong = wrong_;
     const auto& programs = setup_.programs;
     std::vector<std::vector<Rank>> ranksOf(problem_.plan.programs.size());
     for (const Rank r : firstIds<Rank>(programs.mesh().ranks()))
@@ -142,11 +145,7 @@ class Search {
     std::int32_t offset;
   };
 
-  static interpret::Options options() {
-    interpret::Options options;
-    options.checkpoints = false;
-    return options;
-  }
+  static interpret::Options options() { return {}; }
 
   void keepModel(TensorId t, const Value& value) {
     if (value.element == ElementKind::kComplex) return;
@@ -555,7 +554,7 @@ class Search {
   // By slot: places in arrangements_ of its shape, and where each piece lies.
   std::map<std::int64_t, std::vector<std::pair<std::size_t, std::vector<std::vector<Place>>>>>
       arranged_;
-  std::vector<EntryId> differing_;
+  std::vector<EntryId> differing_, wrong_;
   std::size_t ambiguous_ = 0, dropped_ = 0;  // tensors at several places of one, and made fewer
 };
 

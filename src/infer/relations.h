@@ -53,6 +53,7 @@ struct Relations {
   std::vector<Relation> relations;  // by program and tensor, ascending
   std::size_t looked = 0;           // local tensors that were looked up, of all programs
   std::vector<EntryId> differing;   // lineage entries of outputs that the ranks do not have
+  std::vector<EntryId> wrong;       // those of checkpoints, where they have all outputs
 };
 
 // Executes the problem. Throws interpret::CannotRun, Stopped, TooLarge, InputError.

@@ -79,10 +79,11 @@ class ProblemWriter {
     return json_.endObject().take();
   }
 
-  std::string plan(const std::string& modelFile, bool withInferred) {
+  std::string plan(const std::string& modelFile, bool withInferred,
+                   const std::set<EntryId>& without) {
     const Plan& p = problem_.plan;
     const bool parts = std::any_of(p.placed.begin(), p.placed.end(), [&](const PlacedPart& placed) {
-      return withInferred || !p.lineage[placed.entry].inferred;
+      return (withInferred || !p.lineage[placed.entry].inferred) && !without.contains(placed.entry);
     });
     header("shardproof-plan", parts ? 2 : 1, p.name);
     if (!modelFile.empty()) json_.key("model").text(modelFile);
@@ -105,7 +106,8 @@ class ProblemWriter {
     }
     json_.endList().key("lineage").beginList(JsonWriter::kLines);
     for (std::size_t e = 0; e + problem_.lineageAdded < p.lineage.size(); ++e)
-      if (withInferred || !p.lineage[e].inferred) entry(EntryId(e), p.lineage[e]);
+      if ((withInferred || !p.lineage[e].inferred) && !without.contains(EntryId(e)))
+        entry(EntryId(e), p.lineage[e]);
     return json_.endList().endObject().take();
   }
 
@@ -408,8 +410,9 @@ std::string decimalText(const Rational& number) {
 }
 
 std::string modelText(const Problem& problem) { return ProblemWriter(problem).model(); }
-std::string planText(const Problem& problem, const std::string& modelFile, bool withInferred) {
-  return ProblemWriter(problem).plan(modelFile, withInferred);
+std::string planText(const Problem& problem, const std::string& modelFile, bool withInferred,
+                     const std::set<EntryId>& without) {
+  return ProblemWriter(problem).plan(modelFile, withInferred, without);
 }
 
 }  // namespace shardproof

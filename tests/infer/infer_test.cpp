@@ -116,6 +116,51 @@ TEST(Infer, FindsPermutedAndScaledTensors) {
   EXPECT_EQ(verdictOf(*scaled.problem), Verdict::kEquivalent);
 }
 
+// Checkpoints of a right plan that do not hold: what was found instead is said, and takes their
+// place in what is written.
+TEST(Infer, WrongCheckpointsAreReplaced) {
+  std::ifstream file(std::string(SHARDPROOF_SOURCE_DIR) +
+                     "/tests/plans/small/parts_zigzag_checkpoint_chunks_exchanged.json");
+  const auto small = nlohmann::ordered_json::parse(file);
+  Draft d = twoLayers();
+  d.plan["lineage"].push_back(test::Json::parse(
+      R"({"tensor": "h", "role": "checkpoint", "shards": [{"box": [[4, 8], [0, 5]], "step": {"dp": [-4, 0], "tp": [0, 5]}, "parts": [{"local": "lh"}]}]})"));
+  const std::string says[] = {
+      "h (/lineage/2): local `h[0:2, 0:3]'` holds h[0:2, 0:3], [2, 0] further",
+      "h (/lineage/4): local `lh` holds h[0:4, 0:5], [4, 0] further for "
+      "each dp, [0, 5] further for each tp"};
+  for (const bool whole : {false, true}) {
+    const auto read = [&] {
+      return whole ? test::read(d) : readProblemText(small["model"].dump(), small["plan"].dump());
+    };
+    for (const Infer infer : {Infer::kAuto, Infer::kAlways}) {
+      auto problem = read();
+      VerifyOptions options;
+      options.jobs = 1;
+      const Report report = verifyInferring(problem, options, infer);
+      EXPECT_EQ(report.verdict, Verdict::kEquivalent);
+      ASSERT_TRUE(report.inference);
+      ASSERT_EQ(report.inference->replaced.size(), 1u);
+      const std::string& text = report.inference->replaced[0];
+      EXPECT_EQ(text.find(says[whole]), 0u) << text;
+      EXPECT_NE(text.find(infer == Infer::kAlways ? "(proved)" : "(not proved)"), std::string::npos)
+          << text;
+    }
+    auto problem = read();
+    VerifyOptions options;
+    options.jobs = 1;
+    EXPECT_FALSE(verifyInferring(problem, options, Infer::kNever).inference);
+    const Inferred inferred = inferLineage(*read());
+    ASSERT_EQ(inferred.replaced.size(), 1u);
+    const auto written = readProblemText(
+        modelText(*problem), planText(*inferred.problem, "m", true, {inferred.replaced[0].entry}));
+    const Report again = verify(*written, options);
+    EXPECT_EQ(again.verdict, Verdict::kEquivalent);
+    for (const StageReport& stage : again.stages)
+      EXPECT_EQ(stage.verdict, StageVerdict::kProved) << stage.tensor;
+  }
+}
+
 // Whatever is said of parts, right plans stay equivalent and wrong ones are not.
 TEST(Infer, AWrongGuessOfPartsCostsTimeOnly) {
   for (const auto& [name, verdict] :

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "infer/makers.h"
+#include "infer/model_table.h"
 #include "infer/subsets.h"
 #include "interpret/run.h"
 #include "interpret/setup.h"
@@ -22,9 +23,7 @@ using Real = long double;
 using Value = interpret::Value<Real>;
 
 constexpr std::uint64_t kSeed = 0x1e44a;
-constexpr std::size_t kMostTried = 512;   // places at which a box may lie
-constexpr std::uint64_t kMostAgain = 3;   // further draws
-constexpr std::size_t kMostPlaces = 128;  // that are kept of one tensor
+constexpr std::uint64_t kMostAgain = 3;  // further draws
 // Elements by which a partial sum is looked up: the first, and others where that says nothing.
 constexpr std::size_t kPivots = 3;
 constexpr std::int64_t kMostArranged = 1 << 16;  // elements of a tensor that is looked up in pieces
@@ -32,8 +31,6 @@ constexpr std::size_t kMostWays = 4;             // in which one may be arranged
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-// By how much of the largest element two may differ that are the same.
-constexpr Real kRounding = 1e-12L;
 // Further apart than rounding explains: such an output is looked at in numbers before anything
 // else.
 constexpr double kApart = 1e-6;
@@ -45,23 +42,6 @@ Real factorOf(std::int64_t i) {
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
   return 1 + static_cast<Real>((x ^ (x >> 31)) >> 1) * 0x1p-63L;
 }
-
-bool tells(Real x) { return x != 0 && std::isfinite(x); }
-
-// Integers are few and often the same: they are looked up by several that follow one another.
-constexpr std::int64_t kIntegersInARow = 8;
-double keyOf(const Real* x, std::int64_t count) {
-  std::uint64_t key = static_cast<std::uint64_t>(count);
-  for (std::int64_t i = 0; i < count; ++i) {
-    key += static_cast<std::uint64_t>(static_cast<std::int64_t>(x[i])) + 0x9e3779b97f4a7c15ULL;
-    key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    key = (key ^ (key >> 27)) * 0x94d049bb133111ebULL;
-  }
-  return static_cast<double>(key >> 11);
-}
-
-// Also of a mask's minus infinity.
-bool same(Real a, Real b, Real tolerance) { return a == b || std::abs(a - b) <= tolerance; }
 
 // What stays of a local tensor that is no box: linear in its elements, so that sums over ranks can
 // be taken of it.
@@ -79,15 +59,17 @@ std::int64_t pivotOf(std::size_t k, std::int64_t size) {
 class Search {
  public:
   Search(const Problem& problem, const interpret::Limits& limits)
-      : problem_(problem), setup_(problem, options()), scales_(scalesOf(problem.plan)) {
-    values_.resize(problem.model.graph.tensors.size());
+      : problem_(problem),
+        setup_(problem, options()),
+        table_(problem.model),
+        scales_(scalesOf(problem.plan)) {
     for (const Program& program : problem.plan.programs) makers_.push_back(makersOf(program.graph));
     found_.resize(at(setup_.programs.slots()));
     prints_.resize(at(setup_.programs.slots()));
     interpret::Hooks<Real> hooks;
-    hooks.ofModel = [&](TensorId t, const Value& value) { takeModel(t, value); };
+    hooks.ofModel = [&](TensorId t, const Value& value) { table_.take(t, value); };
     hooks.ofPlan = [&](Rank rank, std::int32_t slot, const Value& value) {
-      if (!sorted_) sortIndex();
+      table_.sort();
       takeLocal(rank, slot, value);
     };
     interpret::Draw draw;
@@ -103,7 +85,7 @@ class Search {
       dropped_ = ambiguous_ = 0;
       draw.seed = kSeed + again;
       interpret::Hooks<Real> filter;
-      filter.ofModel = [&](TensorId t, const Value& value) { keepModel(t, value); };
+      filter.ofModel = [&](TensorId t, const Value& value) { table_.keep(t, value); };
       filter.ofPlan = [&](Rank rank, std::int32_t slot, const Value& value) {
         dropPlaces(rank, slot, value);
       };
@@ -139,20 +121,7 @@ class Search {
   }
 
  private:
-  struct Entry {
-    double value;  // rounded: places are compared in full
-    TensorId tensor;
-    std::int32_t offset;
-  };
-
   static interpret::Options options() { return {}; }
-
-  void keepModel(TensorId t, const Value& value) {
-    if (value.element == ElementKind::kComplex) return;
-    Value copy(memory_, value.shape, value.element);
-    std::copy(value.data(), value.data() + value.size(), copy.writable());
-    values_[t] = std::move(copy);
-  }
 
   static bool severalOfOne(const std::vector<Place>& places) {
     for (std::size_t i = 1; i < places.size(); ++i)
@@ -171,7 +140,7 @@ class Search {
       if (std::isfinite(value.data()[i])) largest = std::max(largest, std::abs(value.data()[i]));
     std::vector<Place> kept;
     for (const Place& place : places)
-      if (allOf(place, value.shape, [&](std::int64_t i, Real y) {
+      if (table_.allOf(place, value.shape, [&](std::int64_t i, Real y) {
             return same(value.data()[i], y, kRounding * largest);
           }))
         kept.push_back(place);
@@ -180,80 +149,6 @@ class Search {
       ++dropped_;
     }
     ambiguous_ += severalOfOne(places);
-  }
-
-  void takeModel(TensorId t, const Value& value) {
-    if (value.element == ElementKind::kComplex) return;
-    Value copy(memory_, value.shape, value.element);
-    std::copy(value.data(), value.data() + value.size(), copy.writable());
-    if (copy.size() > std::numeric_limits<std::int32_t>::max()) return;
-    for (std::int64_t i = 0; i < copy.size(); ++i) {
-      if (value.element == ElementKind::kReal) {
-        if (tells(copy.data()[i]))
-          index_.push_back({static_cast<double>(copy.data()[i]), t, static_cast<std::int32_t>(i)});
-        continue;
-      }
-      const std::int64_t row = value.shape.empty() ? 1 : value.shape.back();
-      for (std::int64_t k = 1; k <= std::min(kIntegersInARow, row - i % row); ++k)
-        index_.push_back({keyOf(copy.data() + i, k), t, static_cast<std::int32_t>(i)});
-    }
-    values_[t] = std::move(copy);
-  }
-
-  void sortIndex() {
-    std::sort(index_.begin(), index_.end(), [](const Entry& a, const Entry& b) {
-      return std::tie(a.value, a.tensor, a.offset) < std::tie(b.value, b.tensor, b.offset);
-    });
-    sorted_ = true;
-  }
-
-  // f(tensor, low) for each place where a box of `shape` may lie whose element number `pivot` has
-  // this value, until f says that it is enough.
-  template <class F>
-  void forPlaces(const Shape& shape, ElementKind element, std::int64_t pivot, Real value,
-                 Real tolerance, const F& f) const {
-    const auto low = static_cast<double>(value - tolerance),
-               high = static_cast<double>(value + tolerance);
-    auto it = std::lower_bound(index_.begin(), index_.end(), low,
-                               [](const Entry& e, double wanted) { return e.value < wanted; });
-    const Shape strides = interpret::stridesOf(shape);
-    std::size_t tried = 0;
-    for (; it != index_.end() && it->value <= high && tried < kMostTried; ++it) {
-      const Value& whole = values_[it->tensor];
-      if (whole.shape.size() != shape.size() || whole.element != element) continue;
-      const Shape wholeStrides = interpret::stridesOf(whole.shape);
-      Place place{it->tensor, Shape(shape.size())};
-      bool inside = true;
-      for (std::size_t d = 0; d < shape.size(); ++d) {
-        place.low[d] = it->offset / wholeStrides[d] % whole.shape[d] -
-                       (shape[d] == 0 ? 0 : pivot / strides[d] % shape[d]);
-        inside = inside && place.low[d] >= 0 && place.low[d] + shape[d] <= whole.shape[d];
-      }
-      if (!inside) continue;
-      ++tried;
-      if (f(place)) return;
-    }
-  }
-
-  // f(index in the box, element of the model) for the whole box, until f is false.
-  template <class F>
-  bool allOf(const Place& place, const Shape& shape, const F& f) const {
-    const Value& whole = values_[place.tensor];
-    const Shape strides = interpret::stridesOf(whole.shape);
-    Shape position(shape.size(), 0);
-    const std::int64_t size = interpret::positionsOf(shape);
-    std::int64_t offset = 0;
-    for (std::size_t d = 0; d < shape.size(); ++d) offset += place.low[d] * strides[d];
-    for (std::int64_t i = 0; i < size; ++i) {
-      if (!f(i, whole.data()[offset])) return false;
-      for (std::size_t d = shape.size(); d-- > 0;) {
-        offset += strides[d];
-        if (++position[d] < shape[d]) break;
-        offset -= strides[d] * shape[d];
-        position[d] = 0;
-      }
-    }
-    return true;
   }
 
   void takeLocal(Rank rank, std::int32_t slot, const Value& value) {
@@ -278,7 +173,7 @@ class Search {
                  : x[pivot];
     const Real largest = std::abs(x[pivot]), tolerance = integers ? 0 : kRounding * largest;
     auto& places = found_[number];
-    places = placesOf(x, value.shape, value.element, pivot, wanted, tolerance);
+    places = table_.placesOf(x, value.shape, value.element, pivot, wanted, tolerance);
     ambiguous_ += severalOfOne(places);
     if (!places.empty() || integers) return;
     arrange(rank, slot, value);
@@ -289,18 +184,6 @@ class Search {
     }
     for (std::size_t k = 0; k < kPivots; ++k) print.pivots[k] = x[pivotOf(k, n)];
     prints_[number] = print;
-  }
-
-  // Where a box with these elements lies.
-  std::vector<Place> placesOf(const Real* x, const Shape& shape, ElementKind element,
-                              std::int64_t pivot, Real wanted, Real tolerance) const {
-    std::vector<Place> places;
-    forPlaces(shape, element, pivot, wanted, tolerance, [&](const Place& place) {
-      if (allOf(place, shape, [&](std::int64_t i, Real y) { return same(x[i], y, tolerance); }))
-        places.push_back(place);
-      return places.size() == kMostPlaces;
-    });
-    return places;
   }
 
   // Of what an operator does not only move: what it made would be found again, moved.
@@ -325,9 +208,9 @@ class Search {
         const bool uniform =
             std::all_of(piece.begin(), piece.end(), [&](Real y) { return y == piece.front(); });
         if (!tells(piece[pivot]) || (uniform && (piece.size() > 1 || all[a].size() > 1))) break;
-        auto places = placesOf(piece.data(), lying.shapeOf(value.shape), value.element,
-                               static_cast<std::int64_t>(pivot), piece[pivot],
-                               kRounding * std::abs(piece[pivot]));
+        auto places = table_.placesOf(piece.data(), lying.shapeOf(value.shape), value.element,
+                                      static_cast<std::int64_t>(pivot), piece[pivot],
+                                      kRounding * std::abs(piece[pivot]));
         if (places.empty()) break;
         found.push_back(std::move(places));
       }
@@ -526,27 +409,25 @@ class Search {
                          [](Real a, Real b) { return std::abs(a) < std::abs(b); }) -
         sum.pivots.begin());
     if (sum.size == 0 || equal || std::abs(sum.pivots[k]) <= tolerance) return places;
-    forPlaces(sum.shape, ElementKind::kReal, pivotOf(k, sum.size), sum.pivots[k], tolerance,
-              [&](const Place& place) {
-                Real all = 0;
-                const bool numbers = allOf(place, sum.shape, [&](std::int64_t i, Real y) {
-                  all += factorOf(i) * y;
-                  return std::isfinite(y);
-                });
-                if (numbers && same(all, sum.all, tolerance * static_cast<Real>(sum.size)))
-                  places.push_back(place);
-                return places.size() == kMostPlaces;
-              });
+    table_.forPlaces(sum.shape, ElementKind::kReal, pivotOf(k, sum.size), sum.pivots[k], tolerance,
+                     [&](const Place& place) {
+                       Real all = 0;
+                       const bool numbers =
+                           table_.allOf(place, sum.shape, [&](std::int64_t i, Real y) {
+                             all += factorOf(i) * y;
+                             return std::isfinite(y);
+                           });
+                       if (numbers && same(all, sum.all, tolerance * static_cast<Real>(sum.size)))
+                         places.push_back(place);
+                       return places.size() == kMostPlaces;
+                     });
     return places;
   }
 
   const Problem& problem_;
   interpret::Setup setup_;
-  interpret::Memory memory_;
   std::vector<std::vector<Maker>> makers_;  // by program and tensor
-  std::vector<Value> values_;               // of the model, by tensor
-  std::vector<Entry> index_;
-  bool sorted_ = false;
+  ModelTable table_;
   std::vector<std::vector<Place>> found_;  // by slot of all ranks
   std::vector<Print> prints_;
   std::vector<Rational> scales_;

@@ -14,6 +14,7 @@
 
 #include "ir/attribute_steps.h"
 #include "ir/clone.h"
+#include "ir/local_parts.h"
 #include "ops/registry.h"
 #include "plan/symmetry_classes.h"
 #include "reader/reader.h"
@@ -477,6 +478,7 @@ Shrunk shrink(const Problem& problem, const ShrinkOptions& options) {
     return best.factors->mapped(r, best.relations.lines);
   };
   std::unique_ptr<Problem> small = withNewSizes(problem, best.kept, best.relations, factor);
+  ir::makePartsOwn(*small);  // boxes of parts are those of the operators, which are smaller now
   shrunk.modelText = modelText(*small);
   shrunk.planText = planText(*small, problem.plan.modelFile);
   try {

@@ -150,8 +150,9 @@ class ProgramBuilder : public GraphBuilder {
 class ShardBuilder {
  public:
   ShardBuilder& step(std::string_view axis, Shape offsets);  // "mb": the microbatches
+  // `where`: which part of the local tensor.
   ShardBuilder& part(std::string_view local, const AxisCoordinates& at = {},
-                     Microbatch microbatch = Microbatch::none());
+                     Microbatch microbatch = Microbatch::none(), LocalPart where = {});
   ShardBuilder& sum(std::string_view axis);
 
  private:

@@ -66,9 +66,16 @@ struct Tensor {
   ElementKind element = ElementKind::kReal;
   bool elementDeclared =
       false;  // the file gives a dtype; otherwise it follows from the producing operator
-  bool perMicrobatch = false;               // plan only
-  std::int32_t constant = -1;               // index into Graph::constants
-  NameId gradientOf;                        // model only, for messages
+  bool perMicrobatch = false;  // plan only
+  std::int32_t constant = -1;  // index into Graph::constants
+  NameId gradientOf;           // model only, for messages
+  // Plan only, see LocalPart. No file has the tensor: it is a part of a local tensor that lineage
+  // speaks of, or comes between; with `standsFor` it is that tensor, put together of its parts.
+  bool added = false;
+  TensorId standsFor;
+  // Of a given tensor that nodes put together of the parts that lineage speaks of: its kind in the
+  // file.
+  TensorKind kindInFile = TensorKind::kProduced;
   std::shared_ptr<const KnownInput> known;  // model only, of inputs and parameters; or null
 };
 
@@ -167,6 +174,7 @@ struct Node {
                           // several microbatches
   std::int32_t communication = -1;  // plan only: index into Program::communications
   std::int32_t steps = -1;          // plan only: index into Program::steps; -1: on all ranks alike
+  std::int32_t added = -1;  // plan only: index into Program::added; -1: the file has the node
 };
 
 // How the attributes of a node of a plan move with the coordinates of its rank.
@@ -247,6 +255,8 @@ struct Program {
   Graph graph;
   std::vector<CommunicationSpec> communications;
   std::vector<AttributeSteps> steps;
+  // Of nodes that no file has (LocalPart): the places in the file of what they are there for.
+  std::vector<std::string> added;
   bool issueOrder = false;  // "order": "issue"
   ProgramId inFile;         // none: it has the place here that it has in the file
 };
@@ -276,6 +286,26 @@ struct LineageEntry {
   bool inferred = false;  // in no file: found (shardproof/infer.h). After all that files have
 };
 
+// Which part of a local tensor a part of the lineage means, and how it lies there: the elements in
+// `box`, regrouped to the shape `view`, with dimension `permute[d]` as dimension d, times `scale`.
+// Nodes of the plan take it out (ir/local_parts.h), so nobody else has to know of it:
+// Part::local is what they make.
+struct LocalPart {
+  std::vector<std::pair<std::int64_t, std::int64_t>> box;  // half-open; empty: the whole tensor
+  std::optional<Shape> view;
+  std::vector<std::int64_t> permute;  // empty: none
+  Rational scale = Rational(1);       // not 0
+  bool padded = false;  // of an input: elements of the tensor that no part means are 0
+  friend bool operator==(const LocalPart&, const LocalPart&) = default;
+};
+// What a file says of one part of its lineage.
+struct PlacedPart {
+  EntryId entry;
+  std::uint32_t shard = 0, part = 0;
+  NameId local;  // the tensor in the file
+  LocalPart where;
+};
+
 struct Plan {
   std::string file, name, modelFile;  // modelFile: as the plan names it, may be empty
   std::string sha256;                 // of the file's text, as it was read (gunzipped)
@@ -287,12 +317,11 @@ struct Plan {
   // verdict that rests on them needs them proved.
   std::vector<EntryId> positioning;
   std::int64_t ranks() const;
-  // In the file.
-  std::string nodePointer(ProgramId program, NodeId node) const {
-    const ProgramId inFile = programs.at(program.index()).inFile;
-    return "/programs/" + std::to_string((inFile.valid() ? inFile : program).value) + "/nodes/" +
-           std::to_string(node.value);
-  }
+  std::vector<PlacedPart> placed;
+  // In the file; of a node that no file has what it is there for.
+  std::string nodePointer(ProgramId program, NodeId node) const;
+  // The node that has this place in the program's file, or none.
+  NodeId nodeAt(ProgramId program, std::int64_t place) const;
 };
 
 // Everything that was read, with the tables that model and plan share.

@@ -39,12 +39,22 @@ struct Inferred {
   std::size_t looked = 0;            // local tensors of programs that were looked at
   // Lineage entries of outputs that the executed image does not have: the plan is probably wrong.
   std::vector<EntryId> doubtful;
+  // Checkpoints of the file that the executed image does not have, while it has all outputs; and
+  // which entries of `problem` are about the same local tensors.
+  struct Replaced {
+    EntryId entry;
+    std::vector<EntryId> by;
+  };
+  std::vector<Replaced> replaced;
   std::string reason;  // why nothing was found; empty: something was
   double seconds = 0;
 };
 
 // Never throws what execution throws: that is a reason.
 Inferred inferLineage(const Problem& problem, const InferOptions& options = {});
+
+// What an inferred entry says, for people: "local `g` holds w.grad[0:4, 0:8], summed over dp".
+std::string describeFound(const Problem& problem, EntryId entry);
 
 // How much of what the ranks compute lineage speaks of: of the real tensors that nodes of programs
 // produce the share that is mentioned, 0 to 1.

@@ -164,6 +164,9 @@ const char* toString(Confirmation::Outcome);
 struct Inference {
   std::size_t lemmas = 0, looked = 0;  // local tensors that were found, and looked at
   std::string reason;                  // why none was found
+  // Of checkpoints of the file that do not hold although the outputs do: what was found instead, a
+  // sentence for each.
+  std::vector<std::string> replaced = {};
 };
 
 struct Report {

@@ -1,6 +1,7 @@
 // Small members of the problem's structures.
 #include "shardproof/graph.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "util/json_pointer.h"
@@ -18,6 +19,27 @@ std::int64_t Plan::ranks() const {
       throw std::overflow_error("the mesh has more than 2^63 ranks");
   }
   return product;
+}
+
+std::string Plan::nodePointer(ProgramId program, NodeId node) const {
+  const Program& p = programs.at(program.index());
+  const auto& nodes = p.graph.nodes;
+  std::int64_t place = node.value;
+  if (!p.added.empty()) {
+    const auto added = static_cast<std::size_t>(nodes.at(node.index()).added);
+    if (added < p.added.size()) return p.added[added];
+    place -= std::count_if(nodes.begin(), nodes.begin() + node.value,
+                           [](const Node& n) { return n.added >= 0; });
+  }
+  return "/programs/" + std::to_string((p.inFile.valid() ? p.inFile : program).value) + "/nodes/" +
+         std::to_string(place);
+}
+
+NodeId Plan::nodeAt(ProgramId program, std::int64_t place) const {
+  const auto& nodes = programs.at(program.index()).graph.nodes;
+  for (const NodeId n : firstIds<NodeId>(nodes.size()))
+    if (nodes[n].added < 0 && place-- == 0) return n;
+  return {};
 }
 
 }  // namespace shardproof

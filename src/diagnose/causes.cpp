@@ -1,5 +1,6 @@
 #include "diagnose/causes.h"
 #include "ir/clone.h"
+#include "ir/local_parts.h"
 
 #include <algorithm>
 #include <memory>
@@ -225,6 +226,7 @@ class Collector {
     std::set<std::pair<std::string, std::string>> lines;
     const auto list = [&](NodeRef ref) {
       if (cause.nodes.size() >= kMostNodes || !listed.insert(ref).second) return;
+      if (problem_.plan.programs[ref.program].graph.nodes[ref.node].added >= 0) return;
       cause.nodes.push_back(placeOf(problem_, ref));
     };
     if (edit)
@@ -389,6 +391,7 @@ class Collector {
     }
     try {
       const std::unique_ptr<Problem> mended = cloneProblem(problem_);
+      ir::makePartsOwn(*mended);
       if (!applyAll(*mended, std::move(edits))) return;
       result_.mendedPlan = planText(*mended, modelFile);
       result_.mendedModel = modelText(*mended);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "diagnose/slice.h"
+#include "ir/local_parts.h"
 #include "shardproof/error.h"
 
 namespace shardproof::diagnose {
@@ -101,6 +102,7 @@ Excerpt excerptOf(const Problem& problem, EntryId entry) {
     if (e == 0) own.role = Role::kOutput;
     excerpt.entryOf.push_back(slice.entryOf[e]);
   }
+  ir::makePartsOwn(made);  // it gets a file of its own
   excerpt.nodeOf = std::move(slice.nodeOf);
   excerpt.problem = std::move(slice.problem);
   return excerpt;

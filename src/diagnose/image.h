@@ -46,6 +46,11 @@ class Image {
   NodeRef fullNode(NodeRef here) const;
   // Of all tensors, on all ranks; 0: of the plan itself.
   double elements() const { return shrunk_.problem ? shrunk_.elements : 0; }
+  // Whether no file has the node: it cannot be mended.
+  bool isAdded(NodeRef here) const {
+    const NodeRef ref = fullNode(here);
+    return full_.plan.programs[ref.program].graph.nodes[ref.node].added >= 0;
+  }
   // Ranks of the full plan that these ones stand for: where along an axis all that stayed are among
   // them, all that went are too.
   std::vector<Rank> fullRanks(const std::vector<Rank>& here) const;

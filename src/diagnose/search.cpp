@@ -107,7 +107,7 @@ std::vector<Search::Line> Search::lines(const Failing& failing) const {
   std::set<NodeRef> taken;
   const std::set<NodeRef> reaching(failing.nodes.begin(), failing.nodes.end());
   for (std::size_t i = 0; i < failing.nodes.size() && lines.size() < kMostLines; ++i) {
-    if (taken.contains(failing.nodes[i])) continue;
+    if (taken.contains(failing.nodes[i]) || image_.isAdded(failing.nodes[i])) continue;
     Line line{lineOf(plan(), failing.nodes[i]), failing.distance[i], {}};
     // All members of a collective are of its line.
     if (node(line.nodes.front()).communication >= 0) {

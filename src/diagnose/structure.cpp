@@ -1,5 +1,6 @@
 #include "diagnose/structure.h"
 #include "ir/clone.h"
+#include "ir/local_parts.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -28,6 +29,9 @@ std::optional<NodeRef> refOf(const Plan& plan, const NodePlace& place) {
   const auto made = std::find_if(plan.programs.begin(), plan.programs.end(),
                                  [&](const Program& p) { return p.inFile == ref.program; });
   if (made != plan.programs.end()) ref.program = ProgramId(made - plan.programs.begin());
+  if (ref.program.index() >= plan.programs.size()) return std::nullopt;
+  ref.node = plan.nodeAt(ref.program, ref.node.value);
+  if (!ref.node.valid()) return std::nullopt;
   return ref;
 }
 
@@ -152,6 +156,7 @@ class Structure {
     if (!edits_.empty()) {
       try {
         const auto mended = cloneProblem(problem_);
+        ir::makePartsOwn(*mended);
         bool all = true;
         for (const Edit& edit : edits_) all = all && apply(*mended, edit);
         if (all) {

@@ -38,10 +38,13 @@ class PageData {
 
   Json programs() {
     Json list = Json::array();
-    for (const Program& program : problem_.plan.programs)
+    for (const ProgramId p : firstIds<ProgramId>(problem_.plan.programs.size())) {
+      const Program& program = problem_.plan.programs[p];
       list.push_back({{"at", coordinates(program.at)},
                       {"tensors", tensors(program.graph)},
                       {"nodes", nodes(program.graph, &program)}});
+      if (!program.added.empty() || program.inFile.valid()) list.back()["places"] = places(p);
+    }
     return list;
   }
 
@@ -95,6 +98,19 @@ class PageData {
   }
 
   // Operator, operands, results, loc, attributes, microbatch, and of communication: comm, members.
+  // Of nodes that have other places in the file than here, or none (Plan::nodePointer).
+  Json places(ProgramId p) const {
+    const Program& program = problem_.plan.programs[p];
+    const std::string own =
+        "/programs/" + std::to_string(program.inFile.valid() ? program.inFile : p) + "/nodes/";
+    Json list = Json::array();
+    std::int64_t place = 0;
+    for (const Node& node : program.graph.nodes)
+      list.push_back(node.added >= 0 ? program.added.at(at(node.added))
+                                     : own + std::to_string(place++));
+    return list;
+  }
+
   Json nodes(const Graph& graph, const Program* program) {
     Json list = Json::array();
     for (const Node& node : graph.nodes) {

@@ -23,7 +23,8 @@ constexpr std::size_t kMostUnknown = 64;
 
 class Choice {
  public:
-  Choice(const Problem& problem, const Lift& lift, const Relations& found)
+  Choice(const Problem& problem, const Lift& lift, const Relations& found,
+         const std::set<EntryId>& wrong)
       : problem_(problem), model_(problem.model.graph), modelMakers_(makersOf(model_)) {
     for (const ProgramId p : firstIds<ProgramId>(problem.plan.programs.size())) {
       const Program& program = problem.plan.programs[p];
@@ -34,20 +35,43 @@ class Choice {
           for (const Operand& o : program.graph.in(node))
             sent_[program.communications[node.communication].comm].push_back({p, o.tensor});
     }
-    for (const LineageEntry& entry : problem.plan.lineage)
-      for (const Shard& shard : entry.shards)
-        for (const Part& part : shard.parts) given_.emplace(part.local, entry.tensor);
+    for (const EntryId e : firstIds<EntryId>(problem.plan.lineage.size()))
+      for (const Shard& shard : problem.plan.lineage[e].shards)
+        for (const Part& part : shard.parts)
+          if (!wrong.contains(e)) given_.emplace(part.local, problem.plan.lineage[e].tensor);
+    for (const PlacedPart& placed : problem.plan.placed)
+      if (!wrong.contains(placed.entry))
+        given_.emplace(placed.local, problem.plan.lineage[placed.entry].tensor);
     for (const Relation& relation : found.relations) {
       const ProgramId p = lift.fullProgram(relation.program);
-      if (given_.contains(local(p, relation.tensor).name)) continue;
+      const Tensor& tensor = local(p, relation.tensor);
+      if (tensor.added || given_.contains(tensor.name)) continue;
       auto said = lift.said(relation);
       if (said.empty()) continue;
+      if (!relation.lying.asItIs()) {
+        pieces_[{p, relation.tensor}].push_back(std::move(said));
+        continue;
+      }
       candidates_[{p, relation.tensor}] = std::move(said);
       for (const auto& [q, t] : relation.others)
         speaker_[{lift.fullProgram(q), t}] = {p, relation.tensor};
     }
     differs_ = !found.differing.empty();
   }
+
+  Chosen chosen() {
+    Chosen chosen{entries(), {}};
+    for (auto& [tensor, pieces] : pieces_)
+      if (!differs_ || !restsOnMany(tensor)) addPieces(tensor, pieces, chosen);
+    return chosen;
+  }
+
+ private:
+  using Local = std::pair<ProgramId, TensorId>;
+  struct State {
+    bool entered = false;
+    TensorId tensor;
+  };
 
   std::vector<LineageEntry> entries() {
     std::vector<LineageEntry> entries;
@@ -64,12 +88,28 @@ class Choice {
     return entries;
   }
 
- private:
-  using Local = std::pair<ProgramId, TensorId>;
-  struct State {
-    bool entered = false;
-    TensorId tensor;
-  };
+  // An entry for each. Of the tensors of the model that a piece may be, the one that most of is
+  // covered, then what the same operator makes, then the first.
+  void addPieces(const Local& here, std::vector<std::vector<Lift::Said>>& pieces,
+                 Chosen& chosen) const {
+    const NodeId made = makers_[here.first][here.second].node;
+    const auto& nodes = problem_.plan.programs[here.first].graph.nodes;
+    for (std::vector<Lift::Said>& piece : pieces) {
+      const auto rank = [&](const Lift::Said& said) {
+        const NodeId model = modelMakers_[said.tensor].node;
+        const bool alike = made.valid() && model.valid() && nodes[made].communication < 0 &&
+                           nodes[made].op == model_.nodes[model].op;
+        return std::tuple(-said.covered, !alike, said.tensor);
+      };
+      Lift::Said& best =
+          *std::min_element(piece.begin(), piece.end(),
+                            [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
+      for (std::uint32_t i = 0; i < best.shard.parts.size(); ++i)
+        chosen.placed.push_back(
+            {EntryId(chosen.entries.size()), 0, i, best.shard.parts[i].local, best.where});
+      chosen.entries.push_back({best.tensor, Role::kCheckpoint, {std::move(best.shard)}});
+    }
+  }
 
   const Tensor& local(ProgramId p, TensorId t) const {
     return problem_.plan.programs[p].graph.tensors[t];
@@ -266,6 +306,7 @@ class Choice {
   std::unordered_map<NameId, std::vector<Local>> sent_;
   std::unordered_map<NameId, TensorId> given_;  // by name of a local tensor
   std::map<Local, std::vector<Lift::Said>> candidates_;
+  std::map<Local, std::vector<std::vector<Lift::Said>>> pieces_;  // of what does not lie as it is
   std::map<Local, Local> speaker_;  // whose relation says what a part of the same sum is
   std::vector<std::vector<State>> chosen_;
   bool differs_ = false;  // the plan is probably wrong
@@ -273,9 +314,9 @@ class Choice {
 
 }  // namespace
 
-std::vector<LineageEntry> chosenLineage(const Problem& problem, const Lift& lift,
-                                        const Relations& found) {
-  return Choice(problem, lift, found).entries();
+Chosen chosenLineage(const Problem& problem, const Lift& lift, const Relations& found,
+                     const std::set<EntryId>& wrong) {
+  return Choice(problem, lift, found, wrong).chosen();
 }
 
 }  // namespace shardproof::infer

@@ -1,6 +1,7 @@
 // Which of the relations that were found become lemmas.
 #pragma once
 
+#include <set>
 #include <vector>
 
 #include "infer/lift.h"
@@ -17,7 +18,12 @@ namespace shardproof::infer {
 // hides how the two hang together. Preferred is what covers most of its tensor; then the tensor of
 // the model that the same operator makes, of the same operands; where there is none, what an
 // operand is; then the model's first.
-std::vector<LineageEntry> chosenLineage(const Problem& problem, const Lift& lift,
-                                        const Relations& found);
+struct Chosen {
+  std::vector<LineageEntry> entries;
+  std::vector<PlacedPart> placed;  // of `entries`, which they number from 0
+};
+// `wrong`: entries of the lineage that count for nothing.
+Chosen chosenLineage(const Problem& problem, const Lift& lift, const Relations& found,
+                     const std::set<EntryId>& wrong);
 
 }  // namespace shardproof::infer

@@ -13,6 +13,8 @@
 #include "interpret/run.h"
 #include "ir/attribute_steps.h"
 #include "ir/clone.h"
+#include "ir/part_nodes.h"
+#include "ops/attributes.h"
 #include "shardproof/error.h"
 
 namespace shardproof {
@@ -41,17 +43,61 @@ std::set<NameId> mentioned(const Problem& problem) {
   for (const LineageEntry& entry : problem.plan.lineage)
     for (const Shard& shard : entry.shards)
       for (const Part& part : shard.parts) names.insert(part.local);
+  for (const PlacedPart& placed : problem.plan.placed) names.insert(placed.local);
   return names;
 }
 
+// The local tensors, as the file calls them, that an entry speaks of.
+std::set<NameId> localsOf(const Problem& problem, EntryId entry) {
+  std::set<NameId> names;
+  for (const Shard& shard : problem.plan.lineage[entry].shards)
+    for (const Part& part : shard.parts) names.insert(part.local);
+  for (const PlacedPart& placed : problem.plan.placed)
+    if (placed.entry == entry) names.insert(placed.local);
+  return names;
+}
+
+// Before the chosen entries are added to `problem`.
+std::vector<Inferred::Replaced> replacedBy(const Problem& problem, const std::set<EntryId>& wrong,
+                                           const infer::Chosen& chosen) {
+  const std::size_t first = problem.plan.lineage.size() - problem.lineageAdded;
+  std::vector<Inferred::Replaced> all;
+  for (const EntryId entry : wrong) {
+    Inferred::Replaced one{entry, {}};
+    const std::set<NameId> names = localsOf(problem, entry);
+    for (std::size_t i = 0; i < chosen.entries.size(); ++i)
+      if (names.contains(chosen.entries[i].shards[0].parts[0].local))
+        one.by.emplace_back(first + i);
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
 }  // namespace
+
+std::string describeFound(const Problem& problem, EntryId number) {
+  const LineageEntry& entry = problem.plan.lineage[number];
+  const Shard& shard = entry.shards[0];
+  const auto axisName = [&](std::int32_t axis) {
+    return axis == kMicrobatchAxis ? "mb" : problem.plan.mesh[axis].name;
+  };
+  std::string text = "local `" + problem.names.text(shard.parts[0].local) + "` holds " +
+                     problem.names.text(problem.model.graph.tensors[entry.tensor].name);
+  text += ir::textOf(shard.box);
+  for (const auto& [axis, offsets] : shard.step)
+    text += ", " + ops::toText(offsets) + " further for each " + axisName(axis);
+  for (const std::int32_t axis : shard.sum) text += ", summed over " + axisName(axis);
+  return text;
+}
 
 double lineageDensity(const Problem& problem) {
   const std::set<NameId> names = mentioned(problem);
   std::size_t all = 0, known = 0;
   for (const Program& program : problem.plan.programs) {
     for (const Tensor& tensor : program.graph.tensors) {
-      if (tensor.kind != TensorKind::kProduced || tensor.element == ElementKind::kComplex) continue;
+      if (tensor.kind != TensorKind::kProduced || tensor.element == ElementKind::kComplex ||
+          tensor.added || tensor.kindInFile != TensorKind::kProduced)
+        continue;
       ++all;
       known += names.contains(tensor.name);
     }
@@ -77,11 +123,19 @@ Inferred inferLineage(const Problem& given, const InferOptions& options) {
     result.looked = found.looked;
     for (const EntryId e : found.differing)
       result.doubtful.push_back(image.problem ? image.entryOf[e] : e);
-    std::vector<LineageEntry> entries = infer::chosenLineage(problem, lift, found);
-    if (!entries.empty()) {
-      result.problem = cloneProblem(given);
-      result.count = entries.size();
-      addInferred(*result.problem, std::move(entries));
+    std::set<EntryId> wrong;
+    for (const EntryId e : found.wrong) {
+      const EntryId here = image.problem ? image.entryOf[e] : e;
+      if (!problem.plan.lineage[here].inferred) wrong.insert(here);
+    }
+    infer::Chosen chosen = infer::chosenLineage(problem, lift, found, wrong);
+    if (!chosen.entries.empty()) {
+      const std::size_t count = chosen.entries.size();
+      std::unique_ptr<Problem> more = cloneProblem(given);
+      result.replaced = replacedBy(*more, wrong, chosen);
+      addInferred(*more, std::move(chosen.entries), std::move(chosen.placed));
+      result.problem = std::move(more);
+      result.count = count;
     } else {
       result.reason = "no local tensor is a part of one of the model";
     }

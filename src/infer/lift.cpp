@@ -27,7 +27,8 @@ Lift::Kind Lift::kindOf(const Relation& relation, const std::vector<Axis>& axes,
                         TensorId tensor) const {
   const Problem& here = executed();
   Kind kind{here.model.graph.tensors[tensor].shape,
-            here.plan.programs[relation.program].graph.tensors[relation.tensor].shape,
+            relation.lying.shapeOf(
+                here.plan.programs[relation.program].graph.tensors[relation.tensor].shape),
             {}};
   for (const Axis& axis : axes) std::get<2>(kind).push_back(axis.axis);
   return kind;
@@ -256,18 +257,22 @@ std::optional<Lift::Said> Lift::lifted(const Relation& relation, const std::vect
   if (tensor.shape.size() != whole.shape.size() || tensor.kind != tensorHere.kind ||
       tensor.shape.size() != tensorHere.shape.size())
     return std::nullopt;
+  const Lying& lying = relation.lying;
+  if (lying.dim >= 0 && tensor.shape[at(lying.dim)] % lying.count != 0) return std::nullopt;
+  const Shape extentHere = lying.shapeOf(tensorHere.shape), extent = lying.shapeOf(tensor.shape);
   Said said;
   said.tensor = fit.base.tensor;
   said.covered = 1;
+  said.where = lying.partOf(tensor.shape);
   std::vector<Shape> steps(axes.size());
   std::vector<std::pair<std::int64_t, std::int64_t>> fixed;
   for (std::size_t i = 0; i < here.at.size(); ++i)
     fixed.emplace_back(here.at[i].second, program.at[i].second);
-  for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
-    const auto full = atFullSize(fit, d, axes, tensorHere.shape[d], tensor.shape[d], fixed);
+  for (std::size_t d = 0; d < extent.size(); ++d) {
+    const auto full = atFullSize(fit, d, axes, extentHere[d], extent[d], fixed);
     if (!full) return std::nullopt;
-    said.shard.box.emplace_back(full->first, full->first + tensor.shape[d]);
-    said.covered *= static_cast<double>(tensor.shape[d]) / static_cast<double>(whole.shape[d]);
+    said.shard.box.emplace_back(full->first, full->first + extent[d]);
+    said.covered *= static_cast<double>(extent[d]) / static_cast<double>(whole.shape[d]);
     for (std::size_t a = 0; a < axes.size(); ++a) steps[a].push_back(full->second[a]);
   }
   said.covered *= placesOf(axes, steps);

@@ -33,6 +33,7 @@ class Lift {
     TensorId tensor;
     Shard shard;
     double covered = 0;
+    LocalPart where = {};  // of each part's tensor
   };
   // What may be said of each tensor of the model that it is found in, tensors in their order. Where
   // it is found at several places of one (rows that are equal), the box moves as those of other

@@ -8,10 +8,12 @@
 #include <tuple>
 
 #include "infer/makers.h"
+#include "infer/model_table.h"
 #include "infer/subsets.h"
 #include "interpret/run.h"
 #include "interpret/setup.h"
 #include "interpret/threads.h"
+#include "ops/registry.h"
 
 namespace shardproof::infer {
 
@@ -21,16 +23,14 @@ using Real = long double;
 using Value = interpret::Value<Real>;
 
 constexpr std::uint64_t kSeed = 0x1e44a;
-constexpr std::size_t kMostTried = 512;   // places at which a box may lie
-constexpr std::uint64_t kMostAgain = 3;   // further draws
-constexpr std::size_t kMostPlaces = 128;  // that are kept of one tensor
+constexpr std::uint64_t kMostAgain = 3;  // further draws
 // Elements by which a partial sum is looked up: the first, and others where that says nothing.
 constexpr std::size_t kPivots = 3;
+constexpr std::int64_t kMostArranged = 1 << 16;  // elements of a tensor that is looked up in pieces
+constexpr std::size_t kMostWays = 4;             // in which one may be arranged
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-// By how much of the largest element two may differ that are the same.
-constexpr Real kRounding = 1e-12L;
 // Further apart than rounding explains: such an output is looked at in numbers before anything
 // else.
 constexpr double kApart = 1e-6;
@@ -42,23 +42,6 @@ Real factorOf(std::int64_t i) {
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
   return 1 + static_cast<Real>((x ^ (x >> 31)) >> 1) * 0x1p-63L;
 }
-
-bool tells(Real x) { return x != 0 && std::isfinite(x); }
-
-// Integers are few and often the same: they are looked up by several that follow one another.
-constexpr std::int64_t kIntegersInARow = 8;
-double keyOf(const Real* x, std::int64_t count) {
-  std::uint64_t key = static_cast<std::uint64_t>(count);
-  for (std::int64_t i = 0; i < count; ++i) {
-    key += static_cast<std::uint64_t>(static_cast<std::int64_t>(x[i])) + 0x9e3779b97f4a7c15ULL;
-    key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    key = (key ^ (key >> 27)) * 0x94d049bb133111ebULL;
-  }
-  return static_cast<double>(key >> 11);
-}
-
-// Also of a mask's minus infinity.
-bool same(Real a, Real b, Real tolerance) { return a == b || std::abs(a - b) <= tolerance; }
 
 // What stays of a local tensor that is no box: linear in its elements, so that sums over ranks can
 // be taken of it.
@@ -76,15 +59,17 @@ std::int64_t pivotOf(std::size_t k, std::int64_t size) {
 class Search {
  public:
   Search(const Problem& problem, const interpret::Limits& limits)
-      : problem_(problem), setup_(problem, options()) {
-    values_.resize(problem.model.graph.tensors.size());
+      : problem_(problem),
+        setup_(problem, options()),
+        table_(problem.model),
+        scales_(scalesOf(problem.plan)) {
     for (const Program& program : problem.plan.programs) makers_.push_back(makersOf(program.graph));
     found_.resize(at(setup_.programs.slots()));
     prints_.resize(at(setup_.programs.slots()));
     interpret::Hooks<Real> hooks;
-    hooks.ofModel = [&](TensorId t, const Value& value) { takeModel(t, value); };
+    hooks.ofModel = [&](TensorId t, const Value& value) { table_.take(t, value); };
     hooks.ofPlan = [&](Rank rank, std::int32_t slot, const Value& value) {
-      if (!sorted_) sortIndex();
+      table_.sort();
       takeLocal(rank, slot, value);
     };
     interpret::Draw draw;
@@ -92,13 +77,15 @@ class Search {
     const interpret::Threads one(0);  // arrays are small
     for (const auto& [entry, comparison] :
          interpret::run<Real>(setup_, draw, kApart, limits, {}, hooks).entries)
-      if (comparison.first) differing_.emplace_back(entry);
+      if (comparison.first)
+        (problem.plan.lineage[entry].role == Role::kOutput ? differing_ : wrong_)
+            .emplace_back(entry);
     // Two tokens that were drawn alike look like one: other draws tell them apart.
     for (std::uint64_t again = 1; again <= kMostAgain && ambiguous_ > 0; ++again) {
       dropped_ = ambiguous_ = 0;
       draw.seed = kSeed + again;
       interpret::Hooks<Real> filter;
-      filter.ofModel = [&](TensorId t, const Value& value) { keepModel(t, value); };
+      filter.ofModel = [&](TensorId t, const Value& value) { table_.keep(t, value); };
       filter.ofPlan = [&](Rank rank, std::int32_t slot, const Value& value) {
         dropPlaces(rank, slot, value);
       };
@@ -110,6 +97,7 @@ class Search {
   Relations relations() {
     Relations result;
     result.differing = differing_;
+    if (differing_.empty()) result.wrong = wrong_;
     const auto& programs = setup_.programs;
     std::vector<std::vector<Rank>> ranksOf(problem_.plan.programs.size());
     for (const Rank r : firstIds<Rank>(programs.mesh().ranks()))
@@ -120,32 +108,20 @@ class Search {
         if (tensors[t].kind != TensorKind::kProduced || tensors[t].element == ElementKind::kComplex)
           continue;
         ++result.looked;
-        if (auto relation = relationOf(p, t, ranksOf[p]))
+        if (tensors[t].added) continue;
+        if (auto relation = relationOf(p, t, ranksOf[p])) {
           result.relations.push_back(std::move(*relation));
+        } else {
+          for (Relation& piece : arranged(p, t, ranksOf[p]))
+            result.relations.push_back(std::move(piece));
+        }
       }
     }
     return result;
   }
 
  private:
-  struct Entry {
-    double value;  // rounded: places are compared in full
-    TensorId tensor;
-    std::int32_t offset;
-  };
-
-  static interpret::Options options() {
-    interpret::Options options;
-    options.checkpoints = false;
-    return options;
-  }
-
-  void keepModel(TensorId t, const Value& value) {
-    if (value.element == ElementKind::kComplex) return;
-    Value copy(memory_, value.shape, value.element);
-    std::copy(value.data(), value.data() + value.size(), copy.writable());
-    values_[t] = std::move(copy);
-  }
+  static interpret::Options options() { return {}; }
 
   static bool severalOfOne(const std::vector<Place>& places) {
     for (std::size_t i = 1; i < places.size(); ++i)
@@ -164,7 +140,7 @@ class Search {
       if (std::isfinite(value.data()[i])) largest = std::max(largest, std::abs(value.data()[i]));
     std::vector<Place> kept;
     for (const Place& place : places)
-      if (allOf(place, value.shape, [&](std::int64_t i, Real y) {
+      if (table_.allOf(place, value.shape, [&](std::int64_t i, Real y) {
             return same(value.data()[i], y, kRounding * largest);
           }))
         kept.push_back(place);
@@ -173,80 +149,6 @@ class Search {
       ++dropped_;
     }
     ambiguous_ += severalOfOne(places);
-  }
-
-  void takeModel(TensorId t, const Value& value) {
-    if (value.element == ElementKind::kComplex) return;
-    Value copy(memory_, value.shape, value.element);
-    std::copy(value.data(), value.data() + value.size(), copy.writable());
-    if (copy.size() > std::numeric_limits<std::int32_t>::max()) return;
-    for (std::int64_t i = 0; i < copy.size(); ++i) {
-      if (value.element == ElementKind::kReal) {
-        if (tells(copy.data()[i]))
-          index_.push_back({static_cast<double>(copy.data()[i]), t, static_cast<std::int32_t>(i)});
-        continue;
-      }
-      const std::int64_t row = value.shape.empty() ? 1 : value.shape.back();
-      for (std::int64_t k = 1; k <= std::min(kIntegersInARow, row - i % row); ++k)
-        index_.push_back({keyOf(copy.data() + i, k), t, static_cast<std::int32_t>(i)});
-    }
-    values_[t] = std::move(copy);
-  }
-
-  void sortIndex() {
-    std::sort(index_.begin(), index_.end(), [](const Entry& a, const Entry& b) {
-      return std::tie(a.value, a.tensor, a.offset) < std::tie(b.value, b.tensor, b.offset);
-    });
-    sorted_ = true;
-  }
-
-  // f(tensor, low) for each place where a box of `shape` may lie whose element number `pivot` has
-  // this value, until f says that it is enough.
-  template <class F>
-  void forPlaces(const Shape& shape, ElementKind element, std::int64_t pivot, Real value,
-                 Real tolerance, const F& f) const {
-    const auto low = static_cast<double>(value - tolerance),
-               high = static_cast<double>(value + tolerance);
-    auto it = std::lower_bound(index_.begin(), index_.end(), low,
-                               [](const Entry& e, double wanted) { return e.value < wanted; });
-    const Shape strides = interpret::stridesOf(shape);
-    std::size_t tried = 0;
-    for (; it != index_.end() && it->value <= high && tried < kMostTried; ++it) {
-      const Value& whole = values_[it->tensor];
-      if (whole.shape.size() != shape.size() || whole.element != element) continue;
-      const Shape wholeStrides = interpret::stridesOf(whole.shape);
-      Place place{it->tensor, Shape(shape.size())};
-      bool inside = true;
-      for (std::size_t d = 0; d < shape.size(); ++d) {
-        place.low[d] = it->offset / wholeStrides[d] % whole.shape[d] -
-                       (shape[d] == 0 ? 0 : pivot / strides[d] % shape[d]);
-        inside = inside && place.low[d] >= 0 && place.low[d] + shape[d] <= whole.shape[d];
-      }
-      if (!inside) continue;
-      ++tried;
-      if (f(place)) return;
-    }
-  }
-
-  // f(index in the box, element of the model) for the whole box, until f is false.
-  template <class F>
-  bool allOf(const Place& place, const Shape& shape, const F& f) const {
-    const Value& whole = values_[place.tensor];
-    const Shape strides = interpret::stridesOf(whole.shape);
-    Shape position(shape.size(), 0);
-    const std::int64_t size = interpret::positionsOf(shape);
-    std::int64_t offset = 0;
-    for (std::size_t d = 0; d < shape.size(); ++d) offset += place.low[d] * strides[d];
-    for (std::int64_t i = 0; i < size; ++i) {
-      if (!f(i, whole.data()[offset])) return false;
-      for (std::size_t d = shape.size(); d-- > 0;) {
-        offset += strides[d];
-        if (++position[d] < shape[d]) break;
-        offset -= strides[d] * shape[d];
-        position[d] = 0;
-      }
-    }
-    return true;
   }
 
   void takeLocal(Rank rank, std::int32_t slot, const Value& value) {
@@ -271,14 +173,10 @@ class Search {
                  : x[pivot];
     const Real largest = std::abs(x[pivot]), tolerance = integers ? 0 : kRounding * largest;
     auto& places = found_[number];
-    forPlaces(value.shape, value.element, pivot, wanted, tolerance, [&](const Place& place) {
-      if (allOf(place, value.shape,
-                [&](std::int64_t i, Real y) { return same(x[i], y, tolerance); }))
-        places.push_back(place);
-      return places.size() == kMostPlaces;
-    });
+    places = table_.placesOf(x, value.shape, value.element, pivot, wanted, tolerance);
     ambiguous_ += severalOfOne(places);
     if (!places.empty() || integers) return;
+    arrange(rank, slot, value);
     Print print{value.shape, n, 0, largest, {}};
     for (std::int64_t i = 0; i < n; ++i) {
       if (!std::isfinite(x[i])) return;
@@ -288,12 +186,91 @@ class Search {
     prints_[number] = print;
   }
 
+  // Of what an operator does not only move: what it made would be found again, moved.
+  void arrange(Rank rank, std::int32_t slot, const Value& value) {
+    const auto& programs = setup_.programs;
+    const ProgramId p = programs.programOf(rank);
+    const TensorId t = programs.layout(rank).tensorOfSlot[slot];
+    const Graph& graph = problem_.plan.programs[p].graph;
+    const NodeId n = makers_[p][t].node;
+    if (!n.valid() || graph.tensors[t].added || value.size() > kMostArranged) return;
+    const Node& node = graph.nodes[n];
+    if (node.communication < 0 && ops::Registry::instance().at(node.op).rearranges) return;
+    auto& ways = arranged_[programs.slot(rank, slot)];
+    const auto& all = arrangements(value.shape);
+    for (std::size_t a = 0; a < all.size() && ways.size() < kMostWays; ++a) {
+      std::vector<std::vector<Place>> found;
+      for (const Lying& lying : all[a]) {
+        const std::vector<Real> piece = elementsOf(value.data(), value.shape, lying);
+        std::size_t pivot = 0;
+        for (std::size_t i = 0; i < piece.size(); ++i)
+          if (tells(piece[i]) && std::abs(piece[i]) > std::abs(piece[pivot])) pivot = i;
+        const bool uniform =
+            std::all_of(piece.begin(), piece.end(), [&](Real y) { return y == piece.front(); });
+        if (!tells(piece[pivot]) || (uniform && (piece.size() > 1 || all[a].size() > 1))) break;
+        auto places = table_.placesOf(piece.data(), lying.shapeOf(value.shape), value.element,
+                                      static_cast<std::int64_t>(pivot), piece[pivot],
+                                      kRounding * std::abs(piece[pivot]));
+        if (places.empty()) break;
+        found.push_back(std::move(places));
+      }
+      if (found.size() == all[a].size()) ways.emplace_back(a, std::move(found));
+    }
+  }
+
+  const std::vector<std::vector<Lying>>& arrangements(const Shape& shape) {
+    const auto [it, inserted] = arrangements_.try_emplace(shape);
+    if (inserted) it->second = arrangementsOf(shape, scales_);
+    return it->second;
+  }
+
+  // Where a tensor is one box (the middle rank of a zigzag sequence) its pieces are next to each
+  // other.
+  std::vector<Place> placesOfPiece(std::int64_t slot, std::size_t arrangement, std::size_t piece,
+                                   const Lying& lying, const Shape& shape) const {
+    if (const auto ways = arranged_.find(slot); ways != arranged_.end())
+      for (const auto& [a, found] : ways->second)
+        if (a == arrangement) return found[piece];
+    if (!lying.permute.empty() || lying.dim < 0) return {};
+    std::vector<Place> places = found_[at(slot)];
+    for (Place& place : places)
+      place.low[at(lying.dim)] += lying.index * (shape[at(lying.dim)] / lying.count);
+    return places;
+  }
+
+  // A relation for each piece of the first arrangement that all ranks have.
+  std::vector<Relation> arranged(ProgramId p, TensorId t, const std::vector<Rank>& ranks) const {
+    const Tensor& tensor = problem_.plan.programs[p].graph.tensors[t];
+    const std::int32_t first = setup_.programs.layoutOf(p).firstSlot[t];
+    const std::int32_t slots = tensor.perMicrobatch ? problem_.plan.microbatches : 1;
+    const auto all = arrangements_.find(tensor.shape);
+    if (all == arrangements_.end()) return {};
+    for (std::size_t a = 0; a < all->second.size(); ++a) {
+      std::vector<Relation> relations;
+      for (const Lying& lying : all->second[a]) relations.push_back({p, t, {}, {}, lying, {}});
+      bool everywhere = true;
+      for (const Rank r : ranks) {
+        for (std::int32_t m = 0; everywhere && m < slots; ++m) {
+          for (std::size_t i = 0; everywhere && i < relations.size(); ++i) {
+            auto places = placesOfPiece(setup_.programs.slot(r, first + m), a, i,
+                                        relations[i].lying, tensor.shape);
+            everywhere = !places.empty();
+            relations[i].found.push_back({r, tensor.perMicrobatch ? m : -1, std::move(places)});
+          }
+        }
+        if (!everywhere) break;
+      }
+      if (everywhere) return relations;
+    }
+    return {};
+  }
+
   std::optional<Relation> relationOf(ProgramId p, TensorId t,
                                      const std::vector<Rank>& ranks) const {
     const Tensor& tensor = problem_.plan.programs[p].graph.tensors[t];
     const std::int32_t first = setup_.programs.layoutOf(p).firstSlot[t];
     const std::int32_t slots = tensor.perMicrobatch ? problem_.plan.microbatches : 1;
-    Relation relation{p, t, {}, {}, {}};
+    Relation relation{p, t, {}, {}, {}, {}};
     for (const Rank r : ranks) {
       for (std::int32_t m = 0; m < slots; ++m) {
         const auto& places = found_[setup_.programs.slot(r, first + m)];
@@ -307,6 +284,17 @@ class Search {
   // Over the smallest set of axes that gives boxes at all ranks. Of programs that fix one of these
   // axes the first speaks for all.
   std::optional<Relation> sumOf(ProgramId p, TensorId t, const std::vector<Rank>& ranks) const {
+    if (auto relation = sumOf(p, t, ranks, {})) return relation;
+    for (const Rational& scale : scales_) {
+      Lying lying;
+      lying.scale = scale;
+      if (auto relation = sumOf(p, t, ranks, lying)) return relation;
+    }
+    return std::nullopt;
+  }
+
+  std::optional<Relation> sumOf(ProgramId p, TensorId t, const std::vector<Rank>& ranks,
+                                const Lying& lying) const {
     const Program& program = problem_.plan.programs[p];
     const Tensor& tensor = program.graph.tensors[t];
     const auto& mesh = setup_.programs.mesh();
@@ -319,7 +307,7 @@ class Search {
     }
     if (tensor.perMicrobatch && problem_.plan.microbatches > 1) free.push_back(kMicrobatchAxis);
     for (const auto& axes : subsetsOf(free)) {
-      Relation relation{p, t, axes, {}, {}};
+      Relation relation{p, t, axes, {}, lying, {}};
       const bool overMicrobatches = !axes.empty() && axes.back() == kMicrobatchAxis;
       const std::int32_t slots =
           tensor.perMicrobatch && !overMicrobatches ? problem_.plan.microbatches : 1;
@@ -330,7 +318,7 @@ class Search {
         });
         if (!origin) continue;
         for (std::int32_t m = 0; all && m < slots; ++m) {
-          auto places = summed(p, t, r, m, axes);
+          auto places = summed(p, t, r, m, axes, static_cast<Real>(lying.scale.toDouble()));
           all = !places.empty();
           relation.found.push_back(
               {r, tensor.perMicrobatch && !overMicrobatches ? m : -1, std::move(places)});
@@ -382,7 +370,7 @@ class Search {
   }
 
   std::vector<Place> summed(ProgramId p, TensorId t, Rank rank, std::int32_t m,
-                            const std::vector<std::int32_t>& axes) const {
+                            const std::vector<std::int32_t>& axes, Real scale) const {
     std::vector<std::int32_t> slots{m};
     if (!axes.empty() && axes.back() == kMicrobatchAxis) {
       slots.clear();
@@ -412,36 +400,42 @@ class Search {
       }
     }
     std::vector<Place> places;
+    sum.all *= scale;
+    sum.largest *= std::abs(scale);
+    for (Real& pivot : sum.pivots) pivot *= scale;
     const Real tolerance = kRounding * sum.largest;
     const std::size_t k = static_cast<std::size_t>(
         std::max_element(sum.pivots.begin(), sum.pivots.end(),
                          [](Real a, Real b) { return std::abs(a) < std::abs(b); }) -
         sum.pivots.begin());
     if (sum.size == 0 || equal || std::abs(sum.pivots[k]) <= tolerance) return places;
-    forPlaces(sum.shape, ElementKind::kReal, pivotOf(k, sum.size), sum.pivots[k], tolerance,
-              [&](const Place& place) {
-                Real all = 0;
-                const bool numbers = allOf(place, sum.shape, [&](std::int64_t i, Real y) {
-                  all += factorOf(i) * y;
-                  return std::isfinite(y);
-                });
-                if (numbers && same(all, sum.all, tolerance * static_cast<Real>(sum.size)))
-                  places.push_back(place);
-                return places.size() == kMostPlaces;
-              });
+    table_.forPlaces(sum.shape, ElementKind::kReal, pivotOf(k, sum.size), sum.pivots[k], tolerance,
+                     [&](const Place& place) {
+                       Real all = 0;
+                       const bool numbers =
+                           table_.allOf(place, sum.shape, [&](std::int64_t i, Real y) {
+                             all += factorOf(i) * y;
+                             return std::isfinite(y);
+                           });
+                       if (numbers && same(all, sum.all, tolerance * static_cast<Real>(sum.size)))
+                         places.push_back(place);
+                       return places.size() == kMostPlaces;
+                     });
     return places;
   }
 
   const Problem& problem_;
   interpret::Setup setup_;
-  interpret::Memory memory_;
   std::vector<std::vector<Maker>> makers_;  // by program and tensor
-  std::vector<Value> values_;               // of the model, by tensor
-  std::vector<Entry> index_;
-  bool sorted_ = false;
+  ModelTable table_;
   std::vector<std::vector<Place>> found_;  // by slot of all ranks
   std::vector<Print> prints_;
-  std::vector<EntryId> differing_;
+  std::vector<Rational> scales_;
+  std::map<Shape, std::vector<std::vector<Lying>>> arrangements_;
+  // By slot: places in arrangements_ of its shape, and where each piece lies.
+  std::map<std::int64_t, std::vector<std::pair<std::size_t, std::vector<std::vector<Place>>>>>
+      arranged_;
+  std::vector<EntryId> differing_, wrong_;
   std::size_t ambiguous_ = 0, dropped_ = 0;  // tensors at several places of one, and made fewer
 };
 

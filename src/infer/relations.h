@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "infer/arrangements.h"
 #include "interpret/run.h"
 #include "shardproof/graph.h"
 
@@ -41,6 +42,8 @@ struct Relation {
   TensorId tensor;
   std::vector<std::int32_t> sum;  // axes (or kMicrobatchAxis) over which they were added up, sorted
   std::vector<Found> found;       // with `sum`, at coordinate 0 of its axes
+  // What of the tensor was found: of the pieces of one there is a relation for each.
+  Lying lying;
   // With `sum` over axes that programs fix: the tensors of the other programs, which the same nodes
   // make.
   std::vector<std::pair<ProgramId, TensorId>> others;
@@ -50,6 +53,7 @@ struct Relations {
   std::vector<Relation> relations;  // by program and tensor, ascending
   std::size_t looked = 0;           // local tensors that were looked up, of all programs
   std::vector<EntryId> differing;   // lineage entries of outputs that the ranks do not have
+  std::vector<EntryId> wrong;       // those of checkpoints, where they have all outputs
 };
 
 // Executes the problem. Throws interpret::CannotRun, Stopped, TooLarge, InputError.

@@ -155,7 +155,9 @@ void Setup::findPlacements() {
   if (dropped.empty()) return;
   for (std::size_t e = 0; e < problem.plan.lineage.size(); ++e) {
     const TensorId tensor = problem.plan.lineage[e].tensor;
-    if (!dropped.contains(tensor) || model.added[tensor]) continue;
+    // Positions are what the files say: of what was found nobody knows yet whether it is true.
+    if (!dropped.contains(tensor) || model.added[tensor] || problem.plan.lineage[e].inferred)
+      continue;
     const Shape& whole = problem.model.graph.tensors[tensor].shape;
     for (const Claim& claim : claimsOf(programs, EntryId(e))) {
       for (const Claim::Part& part : claim.parts) {

@@ -50,6 +50,22 @@ Program fixedAt(const Plan& plan, const Program& from, const Coordinates& at) {
   return made;
 }
 
+// All choices of coordinates of these axes.
+std::vector<Coordinates> choicesOf(const Plan& plan, const std::vector<std::int32_t>& axes) {
+  std::vector<Coordinates> choices{{}};
+  for (const std::int32_t axis : axes) {
+    std::vector<Coordinates> wider;
+    for (const Coordinates& at : choices) {
+      for (std::int32_t c = 0; c < plan.mesh[axis].size; ++c) {
+        wider.push_back(at);
+        wider.back().emplace_back(axis, c);
+      }
+    }
+    choices = std::move(wider);
+  }
+  return choices;
+}
+
 }  // namespace
 
 void addSteps(Attributes& attributes, const Attributes& step, std::int64_t coordinate) {
@@ -133,24 +149,30 @@ std::unique_ptr<Problem> withFixedAttributes(const Problem& problem, std::size_t
   std::vector<Program> programs;
   for (const ProgramId p : firstIds<ProgramId>(plan.programs.size())) {
     const Program& program = plan.programs[p];
-    std::vector<Coordinates> choices{{}};
-    for (const std::int32_t axis : movingAxes(program)) {
-      std::vector<Coordinates> wider;
-      for (const Coordinates& at : choices) {
-        for (std::int32_t c = 0; c < plan.mesh[axis].size; ++c) {
-          wider.push_back(at);
-          wider.back().emplace_back(axis, c);
-        }
-      }
-      choices = std::move(wider);
-    }
-    for (const Coordinates& at : choices) {
+    for (const Coordinates& at : choicesOf(plan, movingAxes(program))) {
       programs.push_back(fixedAt(plan, program, at));
       if (!program.inFile.valid()) programs.back().inFile = p;
     }
   }
   std::unique_ptr<Problem> made = cloneProblem(problem);
   made->plan.programs = std::move(programs);
+  return made;
+}
+
+std::vector<Program> splitAlong(const Plan& plan, const Program& program,
+                                std::vector<std::int32_t> axes) {
+  const auto isFixed = [&](std::int32_t axis) {
+    return std::any_of(program.at.begin(), program.at.end(),
+                       [&](const auto& c) { return c.first == axis; });
+  };
+  std::erase_if(axes, isFixed);
+  if (axes.empty()) return {program};
+  const std::vector<std::int32_t> moving = movingAxes(program);
+  axes.insert(axes.end(), moving.begin(), moving.end());
+  std::sort(axes.begin(), axes.end());
+  axes.erase(std::unique(axes.begin(), axes.end()), axes.end());
+  std::vector<Program> made;
+  for (const Coordinates& at : choicesOf(plan, axes)) made.push_back(fixedAt(plan, program, at));
   return made;
 }
 

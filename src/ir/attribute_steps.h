@@ -53,6 +53,12 @@ constexpr std::size_t kMostFixedNodes = 8'000'000;
 std::unique_ptr<Problem> withFixedAttributes(const Problem& problem,
                                              std::size_t most = kMostFixedNodes);
 
+// A program for each choice of coordinates of those of `axes` (in any order) that the program does
+// not fix, and of those that its attributes move with; the program itself where it fixes all of
+// `axes`.
+std::vector<Program> splitAlong(const Plan& plan, const Program& program,
+                                std::vector<std::int32_t> axes);
+
 // `problem` where no attributes move, else the same without; for as long as this lives.
 class FixedAttributes {
  public:

@@ -260,8 +260,9 @@ ShardBuilder& ShardBuilder::step(std::string_view axis, Shape offsets) {
 }
 
 ShardBuilder& ShardBuilder::part(std::string_view local, const AxisCoordinates& at,
-                                 Microbatch microbatch) {
-  draft().parts.push_back({problem_->names.intern(local), named(problem_->names, at), microbatch});
+                                 Microbatch microbatch, LocalPart where) {
+  draft().parts.push_back(
+      {problem_->names.intern(local), named(problem_->names, at), microbatch, std::move(where)});
   return *this;
 }
 

@@ -3,6 +3,8 @@
 #include <iterator>
 #include <utility>
 
+#include "ir/local_parts.h"
+
 namespace shardproof {
 
 std::unique_ptr<Problem> cloneProblem(const Problem& problem) {
@@ -26,11 +28,16 @@ std::unique_ptr<Problem> withoutInferred(const Problem& problem) {
   }
   copy->plan.lineage = std::move(kept);
   for (EntryId& e : copy->plan.positioning) e = placeOf[e];
+  // The nodes that take parts out stay: they are what they were, and no file has them.
+  std::erase_if(copy->plan.placed,
+                [&](const PlacedPart& p) { return problem.plan.lineage[p.entry].inferred; });
+  for (PlacedPart& p : copy->plan.placed) p.entry = placeOf[p.entry];
   return copy;
 }
 
 // Entries that place the masks of dropout stay the last.
-void addInferred(Problem& problem, std::vector<LineageEntry> entries) {
+void addInferred(Problem& problem, std::vector<LineageEntry> entries,
+                 std::vector<PlacedPart> placed) {
   auto& lineage = problem.plan.lineage;
   const std::size_t place = lineage.size() - problem.lineageAdded;
   for (LineageEntry& entry : entries) entry.inferred = true;
@@ -38,6 +45,12 @@ void addInferred(Problem& problem, std::vector<LineageEntry> entries) {
     if (e.index() >= place) e = EntryId(e.index() + entries.size());
   lineage.insert(lineage.begin() + static_cast<std::ptrdiff_t>(place),
                  std::make_move_iterator(entries.begin()), std::make_move_iterator(entries.end()));
+  const std::size_t first = problem.plan.placed.size();
+  for (PlacedPart& p : placed) {
+    p.entry = EntryId(p.entry.index() + place);
+    problem.plan.placed.push_back(std::move(p));
+  }
+  ir::takeOutParts(problem, first);
 }
 
 }  // namespace shardproof

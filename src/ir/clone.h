@@ -13,7 +13,9 @@ std::unique_ptr<Problem> cloneProblem(const Problem& problem);
 
 // A copy without the lineage that was inferred.
 std::unique_ptr<Problem> withoutInferred(const Problem& problem);
-// Puts inferred entries where they belong: after all that files have.
-void addInferred(Problem& problem, std::vector<LineageEntry> entries);
+// Puts inferred entries where they belong: after all that files have. `placed`: which of them speak
+// of parts of local tensors (ir/local_parts.h), as numbers in `entries`.
+void addInferred(Problem& problem, std::vector<LineageEntry> entries,
+                 std::vector<PlacedPart> placed = {});
 
 }  // namespace shardproof

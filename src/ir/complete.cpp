@@ -4,6 +4,7 @@
 
 #include "ir/dropout_masks.h"
 #include "ir/elements.h"
+#include "ir/local_parts.h"
 #include "ir/resolve.h"
 #include "ir/validate.h"
 
@@ -31,6 +32,7 @@ std::unique_ptr<Problem> completeModel(ProblemDraft&& draft) {
 std::unique_ptr<Problem> completeProblem(ProblemDraft&& draft) {
   validateMesh(draft.plan.file, draft.plan.mesh, draft.plan.microbatches);
   std::unique_ptr<Problem> problem = completeModel(std::move(draft));
+  takeOutParts(*problem);
   validatePrograms(*problem);
   setOnlyMicrobatch(problem->plan);
   inferLocalElements(*problem);

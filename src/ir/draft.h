@@ -57,6 +57,7 @@ struct PartDraft {
   NameId local;
   NamedCoordinates at;
   Microbatch microbatch;
+  LocalPart where = {};  // of the local tensor
 };
 
 struct ShardDraft {

@@ -114,8 +114,7 @@ void inferLocalElements(Problem& problem) {
       const Tensor& received = program.graph.tensors[out[0]];
       const CommunicationSpec& spec = program.communications[node.communication];
       if (received.elementDeclared || sent[rendezvousOf(spec)].size() <= 1) continue;
-      throw InputError(problem.plan.file,
-                       "/programs/" + std::to_string(p) + "/nodes/" + std::to_string(n) + "/out/0",
+      throw InputError(problem.plan.file, problem.plan.nodePointer(p, n) + "/out/0",
                        "'" + problem.names.text(received.name) +
                            "' has no dtype, and different kinds of element (real, integer or "
                            "complex) are sent under the name '" +

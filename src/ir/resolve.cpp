@@ -9,6 +9,7 @@
 #include "ir/attribute_steps.h"
 #include "ir/error_list.h"
 #include "ir/node_error.h"
+#include "ir/part_nodes.h"
 #include "ir/pieces.h"
 #include "ir/tensor_index.h"
 #include "ops/collectives.h"
@@ -232,10 +233,8 @@ class Resolver {
       errors_.attempt([&] { resolveProgram(axes, p); });
     out.lineage.resize(plan_.lineage.size());
     for (const EntryId e : firstIds<EntryId>(out.lineage.size()))
-      errors_.attempt([&] {
-        out.lineage[e] = resolveEntry(axes, std::exchange(plan_.lineage[e], {}),
-                                      "/lineage/" + std::to_string(e));
-      });
+      errors_.attempt(
+          [&] { out.lineage[e] = resolveEntry(axes, std::exchange(plan_.lineage[e], {}), e); });
   }
 
   void resolveProgram(const AxisIndex& axes, std::size_t p) {
@@ -384,7 +383,8 @@ class Resolver {
 
   // --- the lineage ---
 
-  LineageEntry resolveEntry(const AxisIndex& axes, EntryDraft&& draft, const std::string& pointer) {
+  LineageEntry resolveEntry(const AxisIndex& axes, EntryDraft&& draft, EntryId e) {
+    const std::string pointer = "/lineage/" + std::to_string(e);
     LineageEntry out;
     out.role = draft.role;
     out.tensor = logical_.find(draft.tensor);
@@ -393,9 +393,16 @@ class Resolver {
            "found \"" + text(draft.tensor) + "\", expected the name of a tensor of the model " +
                problem_->model.file + meant(draft.tensor, logical_));
     out.shards.reserve(draft.shards.size());
-    for (std::size_t s = 0; s < draft.shards.size(); ++s)
+    for (std::size_t s = 0; s < draft.shards.size(); ++s) {
+      std::vector<PartDraft>& parts = draft.shards[s].parts;
+      for (std::size_t p = 0; p < parts.size(); ++p)
+        if (!isWhole(parts[p].where) || parts[p].where.padded)
+          problem_->plan.placed.push_back({e, static_cast<std::uint32_t>(s),
+                                           static_cast<std::uint32_t>(p), parts[p].local,
+                                           std::move(parts[p].where)});
       out.shards.push_back(resolveShard(axes, std::exchange(draft.shards[s], {}),
                                         pointer + "/shards/" + std::to_string(s)));
+    }
     return out;
   }
 

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "main/streams.h"
@@ -34,9 +35,20 @@ int runInfer(const Arguments& arguments) {
       std::filesystem::relative(problem->model.file,
                                 std::filesystem::absolute(arguments.output).parent_path())
           .generic_string();
-  writeFileAtomically(arguments.output, planText(*inferred.problem, model, true));
+  // Wrong checkpoints of a plan whose outputs hold: what was found takes their place.
+  std::set<EntryId> wrong;
+  std::string said;
+  for (const Inferred::Replaced& one : inferred.replaced) {
+    if (one.by.empty()) continue;
+    wrong.insert(one.entry);
+    said += "/lineage/" + std::to_string(one.entry) + " does not hold, in its place: ";
+    for (const EntryId by : one.by)
+      said += (by == one.by.front() ? "" : "; ") + describeFound(*inferred.problem, by);
+    said += "\n";
+  }
+  writeFileAtomically(arguments.output, planText(*inferred.problem, model, true, wrong));
   writeStandardOutput(std::to_string(inferred.count) + " checkpoints found, for " +
-                      std::to_string(inferred.looked) + " local tensors of programs\n" +
+                      std::to_string(inferred.looked) + " local tensors of programs\n" + said +
                       arguments.output + "\n");
   return 0;
 }

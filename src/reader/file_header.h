@@ -2,6 +2,7 @@
 // and a later version never misread.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -11,7 +12,9 @@ namespace shardproof::reader {
 
 class FileHeader {
  public:
-  explicit FileHeader(std::string_view format) : format_(format) {}
+  // Versions from 1 to `latest` are read.
+  explicit FileHeader(std::string_view format, std::int64_t latest = 1)
+      : format_(format), latest_(latest) {}
 
   // True when `key` was one of the two.
   bool read(std::string_view key, const Value& value) {
@@ -22,23 +25,29 @@ class FileHeader {
       return true;
     }
     if (key == "version") {
-      versionSeen_ = true;
       if (value.kind() == ValueKind::kString)
-        value.expectedAs("version 1", "it is a number: write 1");
-      if (value.integer() != 1) value.expected("version 1");
+        value.expectedAs(expected(), "it is a number: write 1");
+      version_ = value.integer();
+      if (version_ < 1 || version_ > latest_) value.expected(expected());
       return true;
     }
     return false;
   }
   void checkComplete(const Place& place) const {
     if (!formatSeen_) place.fail("the field \"format\" is missing, expected \"" + format_ + "\"");
-    if (!versionSeen_) place.fail("the field \"version\" is missing, expected 1");
+    if (version_ == 0) place.fail("the field \"version\" is missing, expected 1");
   }
+  std::int64_t version() const { return version_; }
 
  private:
+  std::string expected() const {
+    return latest_ == 1 ? "version 1" : "version 1 or " + std::to_string(latest_);
+  }
+
   std::string format_;
+  std::int64_t latest_;
   bool formatSeen_ = false;
-  bool versionSeen_ = false;
+  std::int64_t version_ = 0;  // 0: not seen
 };
 
 }  // namespace shardproof::reader

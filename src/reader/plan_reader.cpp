@@ -1,6 +1,7 @@
 #include "reader/plan_reader.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "reader/file_header.h"
 #include "reader/graph_reader.h"
 #include "reader/json_stream.h"
+#include "shardproof/error.h"
 
 namespace shardproof::reader {
 
@@ -38,8 +40,60 @@ Role readRole(const Value& value) {
   value.expectedOneOf("\"input\", \"output\" or \"checkpoint\"", {"input", "output", "checkpoint"});
 }
 
-ir::PartDraft readPart(const Value& value, Names& names) {
-  static const std::vector<std::string_view> kFields{"local", "at", "mb"};
+// Told of each field that version 1 does not have.
+using VersionTwo = std::function<void(const Value&)>;
+
+std::vector<std::pair<std::int64_t, std::int64_t>> readRanges(const Value& value) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> box;
+  for (const Value range : value.expectArray()) {
+    if (range.expectArray().size() != 2)
+      range.expected("a pair: the first index, and the one after the last");
+    box.emplace_back((*range.begin()).integer(0), (*++range.begin()).integer(0));
+  }
+  return box;
+}
+
+std::vector<std::int64_t> readIntegers(const Value& value) {
+  std::vector<std::int64_t> list;
+  for (const Value number : value.expectArray()) list.push_back(number.integer());
+  return list;
+}
+
+// A number, or [numerator, denominator].
+Rational readScale(const Value& value) {
+  if (value.kind() != ValueKind::kArray) return value.number();
+  if (value.size() != 2) value.expected("a number, or a pair of a numerator and a denominator");
+  const std::int64_t numerator = (*value.begin()).integer();
+  const std::int64_t denominator =
+      (*++value.begin()).integer(1, std::numeric_limits<std::int64_t>::max());
+  return {numerator, denominator};
+}
+
+// What version 2 has, and which place that is.
+LocalPart readLocalPart(const Value& value, const VersionTwo& versionTwo) {
+  LocalPart part;
+  const auto find = [&](std::string_view field) {
+    auto found = value.find(field);
+    if (found) versionTwo(*found);
+    return found;
+  };
+  if (const auto box = find("local_box")) part.box = readRanges(*box);
+  if (const auto view = find("view")) part.view = readIntegers(*view);
+  if (const auto permute = find("permute")) part.permute = readIntegers(*permute);
+  if (const auto scale = find("scale")) {
+    part.scale = readScale(*scale);
+    if (part.scale.isZero()) scale->expected("a number other than 0");
+  }
+  if (const auto padding = find("padding")) {
+    if (!padding->number().isZero()) padding->expected("0, the only padding there is");
+    part.padded = true;
+  }
+  return part;
+}
+
+ir::PartDraft readPart(const Value& value, Names& names, const VersionTwo& versionTwo) {
+  static const std::vector<std::string_view> kFields{"local",   "at",    "mb",      "local_box",
+                                                     "permute", "scale", "padding", "view"};
   value.expectFields(kFields);
   ir::PartDraft part;
   part.local = names.intern(value.require("local").name());
@@ -48,15 +102,8 @@ ir::PartDraft readPart(const Value& value, Names& names) {
     part.microbatch = Microbatch::of(static_cast<std::int32_t>(
         microbatch->integer(0, std::numeric_limits<std::int32_t>::max())));
   }
+  part.where = readLocalPart(value, versionTwo);
   return part;
-}
-
-void readBox(const Value& value, ir::ShardDraft& shard) {
-  for (const Value range : value.expectArray()) {
-    if (range.expectArray().size() != 2)
-      range.expected("a pair: the first index, and the one after the last");
-    shard.box.emplace_back((*range.begin()).integer(0), (*++range.begin()).integer(0));
-  }
 }
 
 void readSteps(const Value& value, ir::ShardDraft& shard, Names& names) {
@@ -76,16 +123,16 @@ void readSum(const Value& value, ir::ShardDraft& shard, Names& names) {
   for (const Value axis : value.expectArray()) shard.sum.push_back(names.intern(axis.name()));
 }
 
-ir::ShardDraft readShard(const Value& value, Names& names) {
+ir::ShardDraft readShard(const Value& value, Names& names, const VersionTwo& versionTwo) {
   static const std::vector<std::string_view> kFields{"box", "step", "parts", "sum"};
   value.expectFields(kFields);
   ir::ShardDraft shard;
-  readBox(value.require("box"), shard);
+  shard.box = readRanges(value.require("box"));
   if (const auto step = value.find("step")) readSteps(*step, shard, names);
   if (const auto sum = value.find("sum")) readSum(*sum, shard, names);
   const Value parts = value.require("parts").expectArray();
   shard.parts.reserve(parts.size());
-  for (const Value part : parts) shard.parts.push_back(readPart(part, names));
+  for (const Value part : parts) shard.parts.push_back(readPart(part, names, versionTwo));
   return shard;
 }
 
@@ -95,7 +142,7 @@ class PlanClient : public StreamClient {
       : plan_(problem.plan),
         names_(problem.names),
         graph_(GraphReader::Source::kProgram, problem.names, problem.attributes),
-        header_("shardproof-plan") {}
+        header_("shardproof-plan", 2) {}
 
   int open(int state, std::string_view key, bool object, const Place&) override {
     switch (state) {
@@ -142,7 +189,9 @@ class PlanClient : public StreamClient {
         entryField(key, v);
         break;
       case kShards:
-        plan_.lineage.back().shards.push_back(readShard(v, names_));
+        plan_.lineage.back().shards.push_back(readShard(v, names_, [&](const Value& field) {
+          if (firstOfVersionTwo_.empty()) firstOfVersionTwo_ = field.pointer();
+        }));
         break;
       default:
         v.expected("an object (a plan)");
@@ -191,6 +240,10 @@ class PlanClient : public StreamClient {
     if (!meshSeen_) place.fail("the field \"mesh\" is missing");
     if (!programsSeen_) place.fail("the field \"programs\" is missing");
     if (!lineageSeen_) place.fail("the field \"lineage\" is missing");
+    if (header_.version() == 1 && !firstOfVersionTwo_.empty())
+      throw InputError(
+          plan_.file, firstOfVersionTwo_,
+          "found a field of version 2 in a plan of version 1, expected \"version\": 2");
   }
 
   void planField(std::string_view key, const Value& v) {
@@ -262,6 +315,7 @@ class PlanClient : public StreamClient {
   bool meshSeen_ = false, programsSeen_ = false, lineageSeen_ = false;
   bool tensorsSeen_ = false, nodesSeen_ = false;  // of the current program
   bool tensorSeen_ = false, roleSeen_ = false;    // of the current entry
+  std::string firstOfVersionTwo_;                 // its place; empty: no such field was seen
 };
 
 }  // namespace

@@ -67,7 +67,8 @@ Json toJson(const Defect& defect) {
 Json toJson(const Inference& inference) {
   return {{"lemmas", inference.lemmas},
           {"local_tensors", inference.looked},
-          {"reason", inference.reason}};
+          {"reason", inference.reason},
+          {"replaced", inference.replaced}};
 }
 
 Json toJson(const Statistics& statistics) {

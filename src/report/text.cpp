@@ -108,6 +108,13 @@ void writeWrongLineage(std::ostream& out, const Report& report, const TextStyle&
   out << "\nWrong lineage: " << counted(names.size(), "checkpoint does", "checkpoints do")
       << " not hold although the outputs do; the lineage is wrong there, not the plan:\n  "
       << nameList(names, style) << "\n";
+  if (!report.inference || report.inference->replaced.empty()) return;
+  out << "  found instead (`shardproof infer` writes the plan with it):\n";
+  const auto& replaced = report.inference->replaced;
+  for (std::size_t i = 0; i < std::min(replaced.size(), style.atMost(kMaxReasons)); ++i)
+    out << "  - " << asLine(replaced[i], style) << "\n";
+  if (replaced.size() > style.atMost(kMaxReasons))
+    out << "  and " << grouped(replaced.size() - style.atMost(kMaxReasons)) << " more\n";
 }
 
 void writeUndecided(std::ostream& out, const Report& report, const TextStyle& style) {
@@ -137,6 +144,7 @@ void writeUndecided(std::ostream& out, const Report& report, const TextStyle& st
 
 void writeInference(std::ostream& out, const Report& report, const TextStyle& style) {
   if (!report.inference) return;
+  if (report.inference->lemmas == 0 && !report.inference->replaced.empty()) return;
   if (report.inference->lemmas > 0)
     out << "\nLemmas: " << grouped(report.inference->lemmas)
         << " of them are in no file: found by executing a small image of the plan, and proved as "

@@ -152,7 +152,10 @@ Defect describeFailure(const PlanIndex& planIndex, const Stage& stage,
       if (producer == producers.end() || !reached.insert(producer->second).second) continue;
       const StageNode& node = stage.nodes[producer->second];
       next.insert(next.end(), node.in.begin(), node.in.end());
-      if (listed.emplace(node.program, node.node).second && defect.nodes.size() < kMostNodesShown)
+      // Nodes that no file has are lineage, which the message names.
+      const bool own = problem.plan.programs[node.program].graph.nodes[node.node].added < 0;
+      if (own && listed.emplace(node.program, node.node).second &&
+          defect.nodes.size() < kMostNodesShown)
         defect.nodes.push_back(planIndex.place(node.program, node.node));
     }
     level = std::move(next);

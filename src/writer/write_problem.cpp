@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <stdexcept>
+#include <tuple>
 #include <utility>
 
 #include "ops/collectives.h"
@@ -58,11 +59,13 @@ class ProblemWriter {
     note(ProgramId(), problem.model.graph);
     for (const ProgramId p : firstIds<ProgramId>(problem.plan.programs.size()))
       note(p, problem.plan.programs[p].graph);
+    for (const PlacedPart& p : problem.plan.placed)
+      placed_.emplace(std::tuple(p.entry, p.shard, p.part), &p);
   }
 
   std::string model() {
     const Model& m = problem_.model;
-    header("shardproof-model", m.name);
+    header("shardproof-model", 1, m.name);
     tensors(m.graph);
     nodes(ProgramId(), m.graph, {}, {});
     json_.key("outputs").beginList();
@@ -76,9 +79,13 @@ class ProblemWriter {
     return json_.endObject().take();
   }
 
-  std::string plan(const std::string& modelFile, bool withInferred) {
+  std::string plan(const std::string& modelFile, bool withInferred,
+                   const std::set<EntryId>& without) {
     const Plan& p = problem_.plan;
-    header("shardproof-plan", p.name);
+    const bool parts = std::any_of(p.placed.begin(), p.placed.end(), [&](const PlacedPart& placed) {
+      return (withInferred || !p.lineage[placed.entry].inferred) && !without.contains(placed.entry);
+    });
+    header("shardproof-plan", parts ? 2 : 1, p.name);
     if (!modelFile.empty()) json_.key("model").text(modelFile);
     json_.key("mesh").beginList();
     for (const MeshAxis& axis : p.mesh)
@@ -99,22 +106,25 @@ class ProblemWriter {
     }
     json_.endList().key("lineage").beginList(JsonWriter::kLines);
     for (std::size_t e = 0; e + problem_.lineageAdded < p.lineage.size(); ++e)
-      if (withInferred || !p.lineage[e].inferred) entry(p.lineage[e]);
+      if ((withInferred || !p.lineage[e].inferred) && !without.contains(EntryId(e)))
+        entry(EntryId(e), p.lineage[e]);
     return json_.endList().endObject().take();
   }
 
  private:
   const std::string& text(NameId id) const { return problem_.names.text(id); }
+  // What is put together of a tensor's parts is that tensor.
   const std::string& name(const Graph& graph, TensorId tensor) const {
-    return text(graph.tensors[tensor].name);
+    const TensorId stands = graph.tensors[tensor].standsFor;
+    return text(graph.tensors[stands.valid() ? stands : tensor].name);
   }
   const std::string& axisName(std::int32_t axis) const {
     static const std::string kMicrobatch = "mb";
     return axis == kMicrobatchAxis ? kMicrobatch : problem_.plan.mesh[axis].name;
   }
 
-  void header(const char* format, const std::string& title) {
-    json_.beginObject(JsonWriter::kLines).key("format").text(format).key("version").number(1);
+  void header(const char* format, std::int64_t version, const std::string& title) {
+    json_.beginObject(JsonWriter::kLines).key("format").text(format).key("version").number(version);
     if (!title.empty()) json_.key("name").text(title);
   }
 
@@ -122,8 +132,10 @@ class ProblemWriter {
     json_.key("tensors").beginObject(JsonWriter::kLines);
     for (std::size_t i = 0; i + graph.tensorsAdded < graph.tensors.size(); ++i) {
       const Tensor& t = graph.tensors[i];
+      if (t.added) continue;
       json_.key(text(t.name)).beginObject().key("shape").integers(t.shape);
-      if (t.kind != TensorKind::kProduced) json_.key("kind").text(kindOf(t.kind));
+      const TensorKind kind = t.kindInFile == TensorKind::kProduced ? t.kind : t.kindInFile;
+      if (kind != TensorKind::kProduced) json_.key("kind").text(kindOf(kind));
       if (t.elementDeclared) json_.key("dtype").text(dtypeOf(t.element));
       if (t.constant >= 0) {
         const ConstantValue& value = *graph.constants[t.constant];
@@ -181,6 +193,7 @@ class ProblemWriter {
     json_.key("nodes").beginList(JsonWriter::kLines);
     for (const NodeId n : firstIds<NodeId>(graph.nodes.size())) {
       Node node = graph.nodes[n];
+      if (node.added >= 0) continue;
       if (const auto it = drawn_.find({program, n}); it != drawn_.end()) {
         // The mask is the last operand, and backward it has a (null) result of its own.
         node.attributes = it->second;
@@ -284,7 +297,7 @@ class ProblemWriter {
     json_.endObject();
   }
 
-  void entry(const LineageEntry& e) {
+  void entry(EntryId number, const LineageEntry& e) {
     json_.beginObject()
         .key("tensor")
         .text(name(problem_.model.graph, e.tensor))
@@ -292,20 +305,24 @@ class ProblemWriter {
         .text(roleOf(e.role))
         .key("shards")
         .beginList();
-    for (const Shard& shard : e.shards) {
-      json_.beginObject().key("box").beginList();
-      for (const auto& [low, high] : shard.box) json_.integers({low, high});
-      json_.endList();
+    for (std::uint32_t s = 0; s < e.shards.size(); ++s) {
+      const Shard& shard = e.shards[s];
+      json_.beginObject().key("box");
+      ranges(shard.box);
       if (!shard.step.empty()) {
         json_.key("step").beginObject();
         for (const auto& [axis, offsets] : shard.step) json_.key(axisName(axis)).integers(offsets);
         json_.endObject();
       }
       json_.key("parts").beginList();
-      for (const Part& part : shard.parts) {
-        json_.beginObject().key("local").text(text(part.local));
+      for (std::uint32_t p = 0; p < shard.parts.size(); ++p) {
+        const Part& part = shard.parts[p];
+        const auto placed = placed_.find({number, s, p});
+        json_.beginObject().key("local").text(
+            text(placed == placed_.end() ? part.local : placed->second->local));
         if (!part.at.empty()) coordinates("at", part.at);
         if (part.microbatch.isOne()) json_.key("mb").number(part.microbatch.number());
+        if (placed != placed_.end()) where(placed->second->where);
         json_.endObject();
       }
       json_.endList();
@@ -319,55 +336,45 @@ class ProblemWriter {
     json_.endList().endObject();
   }
 
+  void ranges(const std::vector<std::pair<std::int64_t, std::int64_t>>& box) {
+    json_.beginList();
+    for (const auto& [low, high] : box) json_.integers({low, high});
+    json_.endList();
+  }
+
+  void where(const LocalPart& part) {
+    if (!part.box.empty()) {
+      json_.key("local_box");
+      ranges(part.box);
+    }
+    if (part.view) json_.key("view").integers(*part.view);
+    if (!part.permute.empty()) json_.key("permute").integers(part.permute);
+    if (!part.scale.isOne()) {
+      json_.key("scale");
+      if (hasDecimal(part.scale)) json_.raw(decimalText(part.scale));
+      else
+        json_.beginList()
+            .raw(part.scale.numeratorString())
+            .raw(part.scale.denominatorString())
+            .endList();
+    }
+    if (part.padded) json_.key("padding").number(0);
+  }
+
   const Problem& problem_;
   std::map<std::pair<std::int32_t, std::int32_t>, AttributesId>
       drawn_;  // (program, node) -> as the file has them
+  std::map<std::tuple<EntryId, std::uint32_t, std::uint32_t>, const PlacedPart*>
+      placed_;  // (entry, shard, part) -> as the file has it
   JsonWriter json_;
 };
 
 }  // namespace
 
-namespace {
-
-// The least power of ten that the denominator divides; none divides others.
-std::optional<unsigned long> decimalDigits(const Rational& number) {
-  mpz_class rest(number.denominatorString());
-  unsigned long twos = 0, fives = 0;
-  while (mpz_even_p(rest.get_mpz_t())) rest /= 2, ++twos;
-  while (mpz_divisible_ui_p(rest.get_mpz_t(), 5)) rest /= 5, ++fives;
-  if (rest != 1) return std::nullopt;
-  return std::max(twos, fives);
-}
-
-}  // namespace
-
-bool hasDecimal(const Rational& number) {
-  return number.isInteger() || decimalDigits(number).has_value();
-}
-
-std::string decimalText(const Rational& number) {
-  if (number.isInteger()) return number.numeratorString();
-  const auto found = decimalDigits(number);
-  if (!found)
-    throw Unsupported("the number " + number.toString() +
-                      " has no finite decimal, so no file can say it exactly");
-  const unsigned long digits = *found;
-  mpz_class factor;
-  mpz_ui_pow_ui(factor.get_mpz_t(), 10, digits);
-  const mpz_class scaled =
-      mpz_class(number.numeratorString()) * (factor / mpz_class(number.denominatorString()));
-  std::string text = mpz_class(abs(scaled)).get_str();
-  constexpr unsigned long kMostZeros = 30;
-  if (digits > text.size() + kMostZeros)
-    return (sgn(scaled) < 0 ? "-" : "") + text + "e-" + std::to_string(digits);
-  if (text.size() <= digits) text.insert(0, digits + 1 - text.size(), '0');
-  text.insert(text.size() - digits, 1, '.');
-  return (sgn(scaled) < 0 ? "-" : "") + text;
-}
-
 std::string modelText(const Problem& problem) { return ProblemWriter(problem).model(); }
-std::string planText(const Problem& problem, const std::string& modelFile, bool withInferred) {
-  return ProblemWriter(problem).plan(modelFile, withInferred);
+std::string planText(const Problem& problem, const std::string& modelFile, bool withInferred,
+                     const std::set<EntryId>& without) {
+  return ProblemWriter(problem).plan(modelFile, withInferred, without);
 }
 
 }  // namespace shardproof

@@ -2,6 +2,7 @@
 // read is the same problem.
 #pragma once
 
+#include <set>
 #include <string>
 
 #include "shardproof/graph.h"
@@ -17,8 +18,8 @@ std::string decimalText(const Rational& number);
 // number that no decimal says.
 std::string modelText(const Problem& problem);
 // `modelFile`: what the plan calls its model; empty: it names none. Lineage that was inferred is
-// written where that is asked for.
+// written where that is asked for, entries of `without` are not.
 std::string planText(const Problem& problem, const std::string& modelFile,
-                     bool withInferred = false);
+                     bool withInferred = false, const std::set<EntryId>& without = {});
 
 }  // namespace shardproof

@@ -10,6 +10,7 @@
 #include "interpret/interpret.h"
 #include "reader/reader.h"
 #include "shardproof/error.h"
+#include "verify/with_inference.h"
 
 namespace shardproof::adversary {
 namespace {
@@ -155,13 +156,36 @@ bool leavesIntegersOpen(const Problem& problem) {
   return false;
 }
 
-void findVerdict(const Problem& problem, const JudgeOptions& options, Judgement& to) {
+// By what the found entries say.
+std::set<std::string> kindsOf(const Problem& problem) {
+  std::set<std::string> kinds;
+  std::set<EntryId> placed;
+  for (const PlacedPart& p : problem.plan.placed) {
+    if (!problem.plan.lineage[p.entry].inferred) continue;
+    placed.insert(p.entry);
+    if (!p.where.box.empty()) kinds.insert("pieces");
+    if (!p.where.permute.empty()) kinds.insert("permuted");
+    if (!p.where.scale.isOne()) kinds.insert("multiple");
+  }
+  for (const EntryId e : firstIds<EntryId>(problem.plan.lineage.size())) {
+    const LineageEntry& entry = problem.plan.lineage[e];
+    if (!entry.inferred) continue;
+    const Shard& shard = entry.shards[0];
+    if (!shard.sum.empty() || shard.parts.size() > 1) kinds.insert("partial sum");
+    else if (!placed.contains(e)) kinds.insert("box");
+  }
+  return kinds;
+}
+
+void findVerdict(std::unique_ptr<Problem>& problem, const JudgeOptions& options, Judgement& to) {
   VerifyOptions verifying;
   verifying.inProcess = !options.forked;
   verifying.jobs = 1;
   verifying.timeoutSeconds = options.solverSeconds;
   verifying.proofs = options.proofs;
-  const Report report = verify(problem, verifying);
+  const Report report = options.bare ? verifyInferring(problem, verifying, Infer::kAlways)
+                                     : verify(*problem, verifying);
+  to.found = kindsOf(*problem);
   if (report.verdict == Verdict::kEquivalent) to.verdict = Verdict3::kEquivalent;
   else if (report.verdict == Verdict::kNotEquivalent) to.verdict = Verdict3::kNotEquivalent;
   else to.verdict = Verdict3::kUndecided;
@@ -192,14 +216,18 @@ Judgement judge(const Case& made, const JudgeOptions& options) {
   Judgement result;
   std::unique_ptr<Problem> problem;
   try {
-    problem = readProblemText(made.model.dump(), made.plan.dump());
+    Json plan = made.plan;
+    Json& lineage = plan["lineage"];
+    for (std::size_t e = options.bare && lineage.is_array() ? lineage.size() : 0; e-- > 0;)
+      if (lineage[e].value("role", "") == "checkpoint") lineage.erase(e);
+    problem = readProblemText(made.model.dump(), plan.dump());
   } catch (const InputError& error) {
     result.reason = error.what();
     return result;
   }
   const auto start = Clock::now();
   try {
-    findVerdict(*problem, options, result);
+    findVerdict(problem, options, result);
   } catch (const InputError& error) {  // only the join can see it
     result.reason = error.what();
     return result;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 
 #include "adversary/case.h"
@@ -27,9 +28,10 @@ struct Judgement {
   std::string truthReason;  // where it differs, why it cannot run or could not be told
   std::string reason;       // of the verdict: the defect, or why it is undecided
   double verifySeconds = 0, executeSeconds = 0;
-  bool saturated = false;   // interpret::Result::saturated
-  bool open = false;        // some kind of ordinary inputs did not let the sides be compared
-  bool structural = false;  // not equivalent for a reason found before any proof
+  bool saturated = false;       // interpret::Result::saturated
+  bool open = false;            // some kind of ordinary inputs did not let the sides be compared
+  bool structural = false;      // not equivalent for a reason found before any proof
+  std::set<std::string> found;  // kinds of relations, of a plan that had lineage to be found
 };
 
 struct JudgeOptions {
@@ -38,6 +40,7 @@ struct JudgeOptions {
   int trials = 3;
   double solverSeconds = 1;
   bool forked = false;  // verify as users do, in processes that are killed when their time is over
+  bool bare = false;    // checkpoints are taken from the plan, and found (shardproof/infer.h)
 };
 
 Judgement judge(const Case& made, const JudgeOptions& options);

@@ -206,9 +206,10 @@ Session::Session() : impl_(std::make_unique<Impl>()) {}
 Session::~Session() = default;
 
 std::vector<Judged> Session::run(const std::string& family, std::uint64_t seed, std::uint64_t index,
-                                 bool forked) {
+                                 bool forked, bool bare) {
   JudgeOptions options;
   options.forked = forked;
+  options.bare = bare;
   options.seed = seed + index * 7919;
   Random random(family, seed, index);
   if (family == "cache") return impl_->cached(random, options);

@@ -35,9 +35,9 @@ class Session {
 
   // The plans that belong to this index, one for most families. The same ones for the same
   // arguments, but for what a store of many plans remembers. `forked`: with worker processes that
-  // are killed in time, for plans that take too long without.
+  // are killed in time, for plans that take too long without. `bare`: JudgeOptions::bare.
   std::vector<Judged> run(const std::string& family, std::uint64_t seed, std::uint64_t index,
-                          bool forked = false);
+                          bool forked = false, bool bare = false);
 
  private:
   struct Impl;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "infer/lift.h"
@@ -9,6 +11,7 @@
 #include "infer/subsets.h"
 #include "interpret/run.h"
 #include "ir/clone.h"
+#include "shardproof/read.h"
 #include "shardproof/verify.h"
 #include "support/problems.h"
 #include "verify/with_inference.h"
@@ -56,6 +59,138 @@ std::string tensorOf(const Problem& problem, const LineageEntry& entry) {
   return problem.names.text(problem.model.graph.tensors[entry.tensor].name);
 }
 using Steps = std::vector<std::pair<std::int32_t, Shape>>;
+
+// A plan of tests/plans/small without its checkpoints.
+std::unique_ptr<Problem> withoutCheckpoints(const std::string& name) {
+  std::ifstream file(std::string(SHARDPROOF_SOURCE_DIR) + "/tests/plans/small/" + name + ".json");
+  auto small = nlohmann::ordered_json::parse(file);
+  auto& lineage = small["plan"]["lineage"];
+  for (std::size_t e = lineage.size(); e-- > 0;)
+    if (lineage[e]["role"] == "checkpoint") lineage.erase(e);
+  return readProblemText(small["model"].dump(), small["plan"].dump());
+}
+
+// The inferred parts of a local tensor.
+std::vector<const PlacedPart*> partsOf(const Problem& problem, const std::string& local) {
+  std::vector<const PlacedPart*> parts;
+  for (const PlacedPart& p : problem.plan.placed)
+    if (problem.plan.lineage[p.entry].inferred && problem.names.text(p.local) == local)
+      parts.push_back(&p);
+  return parts;
+}
+
+TEST(Infer, FindsBoxesThatLieInPieces) {
+  const auto problem = withoutCheckpoints("parts_zigzag");
+  const Inferred inferred = inferLineage(*problem);
+  ASSERT_NE(inferred.problem, nullptr) << inferred.reason;
+  const auto parts = partsOf(*inferred.problem, "h");
+  ASSERT_EQ(parts.size(), 2u);
+  EXPECT_EQ(parts[0]->where.box, (decltype(LocalPart::box){{0, 2}, {0, 3}}));
+  EXPECT_EQ(parts[1]->where.box, (decltype(LocalPart::box){{2, 4}, {0, 3}}));
+  const Shard& last = inferred.problem->plan.lineage[parts[1]->entry].shards[0];
+  EXPECT_EQ(last.box, (decltype(Shard::box){{6, 8}, {0, 3}}));
+  EXPECT_EQ(last.step, (Steps{{0, {-2, 0}}}));
+  EXPECT_EQ(verdictOf(*inferred.problem), Verdict::kEquivalent);
+  // What was found is written with its parts, and left out again.
+  const auto again = readProblemText(modelText(*problem), planText(*inferred.problem, "m", true));
+  EXPECT_EQ(again->plan.placed.size(), inferred.problem->plan.placed.size());
+  EXPECT_EQ(verdictOf(*again), Verdict::kEquivalent);
+  EXPECT_EQ(planText(*withoutInferred(*inferred.problem), "m"), planText(*problem, "m"));
+  EXPECT_EQ(planText(*inferred.problem, "m"), planText(*problem, "m"));
+}
+
+TEST(Infer, FindsPermutedAndScaledTensors) {
+  const Inferred permuted = inferLineage(*withoutCheckpoints("parts_sequence_before_batch"));
+  ASSERT_NE(permuted.problem, nullptr) << permuted.reason;
+  const auto h = partsOf(*permuted.problem, "h");
+  ASSERT_EQ(h.size(), 1u);
+  EXPECT_EQ(h[0]->where.permute, (std::vector<std::int64_t>{1, 0, 2}));
+  EXPECT_EQ(verdictOf(*permuted.problem), Verdict::kEquivalent);
+  const Inferred scaled = inferLineage(*withoutCheckpoints("parts_multiples"));
+  ASSERT_NE(scaled.problem, nullptr) << scaled.reason;
+  const auto sum = partsOf(*scaled.problem, "p");
+  ASSERT_EQ(sum.size(), 1u);
+  EXPECT_EQ(sum[0]->where.scale, Rational(1, 2));
+  EXPECT_EQ(scaled.problem->plan.lineage[sum[0]->entry].shards[0].sum,
+            (std::vector<std::int32_t>{0}));
+  EXPECT_EQ(verdictOf(*scaled.problem), Verdict::kEquivalent);
+}
+
+// Checkpoints of a right plan that do not hold: what was found instead is said, and takes their
+// place in what is written.
+TEST(Infer, WrongCheckpointsAreReplaced) {
+  std::ifstream file(std::string(SHARDPROOF_SOURCE_DIR) +
+                     "/tests/plans/small/parts_zigzag_checkpoint_chunks_exchanged.json");
+  const auto small = nlohmann::ordered_json::parse(file);
+  Draft d = twoLayers();
+  d.plan["lineage"].push_back(test::Json::parse(
+      R"({"tensor": "h", "role": "checkpoint", "shards": [{"box": [[4, 8], [0, 5]], "step": {"dp": [-4, 0], "tp": [0, 5]}, "parts": [{"local": "lh"}]}]})"));
+  const std::string says[] = {
+      "h (/lineage/2): local `h[0:2, 0:3]'` holds h[0:2, 0:3], [2, 0] further",
+      "h (/lineage/4): local `lh` holds h[0:4, 0:5], [4, 0] further for "
+      "each dp, [0, 5] further for each tp"};
+  for (const bool whole : {false, true}) {
+    const auto read = [&] {
+      return whole ? test::read(d) : readProblemText(small["model"].dump(), small["plan"].dump());
+    };
+    for (const Infer infer : {Infer::kAuto, Infer::kAlways}) {
+      auto problem = read();
+      VerifyOptions options;
+      options.jobs = 1;
+      const Report report = verifyInferring(problem, options, infer);
+      EXPECT_EQ(report.verdict, Verdict::kEquivalent);
+      ASSERT_TRUE(report.inference);
+      ASSERT_EQ(report.inference->replaced.size(), 1u);
+      const std::string& text = report.inference->replaced[0];
+      EXPECT_EQ(text.find(says[whole]), 0u) << text;
+      EXPECT_NE(text.find(infer == Infer::kAlways ? "(proved)" : "(not proved)"), std::string::npos)
+          << text;
+    }
+    auto problem = read();
+    VerifyOptions options;
+    options.jobs = 1;
+    EXPECT_FALSE(verifyInferring(problem, options, Infer::kNever).inference);
+    const Inferred inferred = inferLineage(*read());
+    ASSERT_EQ(inferred.replaced.size(), 1u);
+    const auto written = readProblemText(
+        modelText(*problem), planText(*inferred.problem, "m", true, {inferred.replaced[0].entry}));
+    const Report again = verify(*written, options);
+    EXPECT_EQ(again.verdict, Verdict::kEquivalent);
+    for (const StageReport& stage : again.stages)
+      EXPECT_EQ(stage.verdict, StageVerdict::kProved) << stage.tensor;
+  }
+}
+
+// Whatever is said of parts, right plans stay equivalent and wrong ones are not.
+TEST(Infer, AWrongGuessOfPartsCostsTimeOnly) {
+  for (const auto& [name, verdict] :
+       {std::pair("parts_zigzag", Verdict::kEquivalent),
+        std::pair("parts_zigzag_other_function", Verdict::kNotEquivalent)}) {
+    const auto problem = withoutCheckpoints(name);
+    const auto find = [&](const Graph& graph) {
+      for (const TensorId t : firstIds<TensorId>(graph.tensors.size()))
+        if (problem->names.text(graph.tensors[t].name) == "h") return t;
+      return TensorId();
+    };
+    const TensorId tensor = find(problem->model.graph);
+    const Graph& graph = problem->plan.programs[0].graph;
+    const NameId local = graph.tensors[find(graph)].name;
+    std::vector<LocalPart> guesses(3);
+    guesses[0].box = {{2, 4}, {0, 3}};
+    guesses[1].box = {{1, 3}, {0, 3}};
+    guesses[2].box = {{0, 2}, {0, 3}};
+    guesses[2].scale = Rational(-1, 3);
+    for (const LocalPart& guess : guesses) {
+      Shard shard;
+      shard.box = {{0, 2}, {0, 3}};
+      shard.parts.push_back({local, {}, Microbatch::none()});
+      const auto more = cloneProblem(*problem);
+      addInferred(*more, {{tensor, Role::kCheckpoint, {shard}}},
+                  {{EntryId(0), 0, 0, local, guess}});
+      EXPECT_EQ(verdictOf(*more), verdict) << name;
+    }
+  }
+}
 
 TEST(Infer, FindsBoxesAndPartialSums) {
   const auto problem = test::read(twoLayers());

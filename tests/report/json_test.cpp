@@ -18,11 +18,12 @@ TEST(JsonReport, HasEveryKey) {
   Report report = exampleReport();
   report.assumptions = {"the elements of 'ids' lie in [0, 8)"};
   EXPECT_TRUE(toJson(report, 10)["inference"].is_null());
-  report.inference = Inference{12, 34, "why"};
+  report.inference = Inference{12, 34, "why", {"h (/lineage/2): local `h` holds h[0:4]"}};
   report.stages[0].inferred = true;
   const ordered_json json = toJson(report, 10);
   EXPECT_EQ(json["inference"],
-            ordered_json::parse(R"({"lemmas": 12, "local_tensors": 34, "reason": "why"})"));
+            ordered_json::parse(R"({"lemmas": 12, "local_tensors": 34, "reason": "why",
+                                    "replaced": ["h (/lineage/2): local `h` holds h[0:4]"]})"));
   ASSERT_EQ(json["assumptions"].size(), 1u);
   EXPECT_EQ(json["assumptions"][0], "the elements of 'ids' lie in [0, 8)");
   EXPECT_EQ(json["format"], "shardproof-report");

@@ -2,7 +2,7 @@
 // table of truths and verdicts is printed; the exit code is 0 only if no verdict is contradicted.
 //
 //   adversary [--plans N] [--seed S] [--seconds T] [--jobs J] [--family F] [--write DIR]
-//             [--json FILE]
+//             [--json FILE] [--bare]
 //   adversary --family F --seed S --index I [--write DIR]
 //     one plan again
 //
@@ -42,7 +42,7 @@ struct Arguments {
   std::string family, write, json;
   double seconds = 0, planSeconds = 20;
   int jobs = 2;
-  bool shrink = true;
+  bool shrink = true, bare = false;
 };
 
 struct Task {
@@ -85,7 +85,7 @@ Json recordOf(const Task& task, const Judged& judged) {
               {"truth", toString(j.truth)},     {"verdict", toString(j.verdict)},
               {"finding", toString(j.finding)}, {"verify", j.verifySeconds},
               {"execute", j.executeSeconds},    {"edited", !judged.made.edit.empty()},
-              {"structural", j.structural}};
+              {"structural", j.structural},     {"found", j.found}};
   if (j.verdict == Verdict3::kUndecided || j.finding != Finding::kNothing ||
       j.truth == Truth::kNone)
     record["reason"] = j.reason;
@@ -112,7 +112,7 @@ Json recordOf(const Task& task, const Judged& judged) {
       const Task& task = tasks[t];
       try {
         for (const Judged& judged :
-             session.run(task.family, a.seed, task.index, again && t == from))
+             session.run(task.family, a.seed, task.index, again && t == from, a.bare))
           send(fd, recordOf(task, judged));
       } catch (const std::exception& error) {
         send(fd, {{"family", task.family}, {"index", task.index}, {"failure", error.what()}});
@@ -139,6 +139,9 @@ struct Tally {
       unedited;  // family, truth, verdict
   std::map<std::string, std::map<std::string, std::uint64_t>> undecided, unknown;  // family, reason
   std::vector<Json> findings, slow;
+  // Of right plans that nobody edited: family, verdict, kind of relation; "any" are all plans, ""
+  // those of which nothing was found.
+  std::map<std::string, std::map<std::string, std::map<std::string, std::uint64_t>>> found;
   std::map<std::string, double> verify, execute;
   std::uint64_t plans = 0, edited = 0, failures = 0;
   std::string failure;
@@ -308,6 +311,12 @@ class Run {
     tally_.edited += record["edited"].get<bool>() ? 1 : 0;
     ++tally_.counts[family][truth][verdict];
     if (!record["edited"].get<bool>()) ++tally_.unedited[family][truth][verdict];
+    if (!record["edited"].get<bool>() && truth == "right") {
+      auto& found = tally_.found[family][verdict];
+      ++found["any"];
+      if (record["found"].empty()) ++found[""];
+      for (const std::string name : record["found"]) ++found[name];
+    }
     tally_.verify[family] += record["verify"].get<double>();
     tally_.execute[family] += record["execute"].get<double>();
     if (verdict == "undecided")
@@ -342,8 +351,9 @@ void writeCase(const std::string& directory, const std::string& name, const Case
   if (!why.empty()) std::ofstream(fs::path(directory) / (name + ".txt")) << why << "\n";
 }
 
-Judgement print(const Case& made, std::uint64_t seed) {
+Judgement print(const Case& made, std::uint64_t seed, bool bare = false) {
   JudgeOptions options;
+  options.bare = bare;
   options.seed = seed;
   const Judgement j = judge(made, options);
   std::cout << "truth:   " << toString(j.truth)
@@ -357,18 +367,19 @@ Judgement print(const Case& made, std::uint64_t seed) {
 int one(const Arguments& a) {
   Session session;
   int code = 0, number = 0;
-  for (const Judged& judged : session.run(a.family, a.seed, static_cast<std::uint64_t>(a.index))) {
+  for (const Judged& judged :
+       session.run(a.family, a.seed, static_cast<std::uint64_t>(a.index), false, a.bare)) {
     const std::string name = a.family + "_" + std::to_string(a.seed) + "_" +
                              std::to_string(a.index) +
                              (number > 0 ? "_" + std::to_string(number) : "");
     ++number;
     std::cout << name << (judged.made.edit.empty() ? "" : ": " + judged.made.edit) << "\n";
     const std::uint64_t seed = a.seed + static_cast<std::uint64_t>(a.index) * 7919;
-    const Judgement j = print(judged.made, seed);
+    const Judgement j = print(judged.made, seed, a.bare);
     if (!a.write.empty()) writeCase(a.write, name, judged.made, "");
     if (judged.judgement.finding == Finding::kNothing) continue;
     code = 1;
-    if (!a.shrink || j.finding == Finding::kNothing) continue;
+    if (!a.shrink || a.bare || j.finding == Finding::kNothing) continue;
     const Case small = shrinkFinding(judged.made, j, seed, 60);
     std::cout << "made small:\n";
     print(small, seed);
@@ -391,6 +402,7 @@ Json jsonOf(const Arguments& a, const Tally& t) {
           {"unedited", t.unedited},
           {"undecided", t.undecided},
           {"unknown", t.unknown},
+          {"found", t.found},
           {"failures", t.failures},
           {"slow", t.slow},
           {"verify_seconds", t.verify},
@@ -451,6 +463,8 @@ int main(int argc, char** argv) {
   app.add_option("--jobs", a.jobs, "worker processes");
   app.add_option("--write", a.write, "write findings, made small, to this directory");
   app.add_option("--json", a.json, "write the table and the findings to this file");
+  app.add_flag("--bare", a.bare,
+               "plans have lineage of inputs and outputs only, and the rest is found");
   app.add_flag("!--no-shrink", a.shrink, "leave findings as they are");
   CLI11_PARSE(app, argc, argv);
   if (a.index >= 0) return one(a);

@@ -124,7 +124,10 @@ function showStage(data, stage, back) {
   const model = modelNodes(data, entry[ENTRY.tensor] >= 0 ? [entry[ENTRY.tensor]] : [], givenLogical);
   const plan = planNodes(data, entry[ENTRY.locals], givenLocal);
   const modelRows = model.nodes.map(n => rowOf(data.model, '/nodes/', null)(data.model.nodes[n], n));
-  const planRows = plan.nodes.map(([p, n]) => rowOf(data.programs[p], '/programs/' + p + '/nodes/', p)(data.programs[p].nodes[n], n));
+  const planRows = plan.nodes.map(([p, n]) => {
+    const program = data.programs[p], places = program.places;
+    return rowOf(program, places ? '' : '/programs/' + p + '/nodes/', p)(program.nodes[n], places ? places[n] : n);
+  });
   const select = row => {
     const numbers = row.found && row.found.numbers ? matrixOf(row.found.tensor, row.found.numbers) : null;
     const attributes = row.node[NODE.attributes] >= 0 ? data.attributes[row.node[NODE.attributes]] : '';

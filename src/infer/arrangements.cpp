@@ -1,0 +1,145 @@
+#include "infer/arrangements.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+namespace shardproof::infer {
+
+namespace {
+
+constexpr std::int64_t kMostPieces = 8;
+constexpr std::size_t kMostPermuted = 4;  // dimensions
+constexpr std::size_t kMostScales = 16;
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+// Those that change the order of dimensions longer than 1.
+std::vector<std::vector<std::int64_t>> permutationsOf(const Shape& shape) {
+  std::vector<std::vector<std::int64_t>> all;
+  if (shape.size() < 2 || shape.size() > kMostPermuted) return all;
+  std::vector<std::int64_t> order(shape.size());
+  std::iota(order.begin(), order.end(), 0);
+  while (std::next_permutation(order.begin(), order.end())) {
+    std::vector<std::int64_t> longer;
+    for (const std::int64_t d : order)
+      if (shape[at(d)] > 1) longer.push_back(d);
+    if (!std::is_sorted(longer.begin(), longer.end())) all.push_back(order);
+  }
+  return all;
+}
+
+std::vector<Lying> pieces(std::int32_t dim, std::int64_t count, const Lying& like) {
+  std::vector<Lying> all;
+  for (std::int64_t i = 0; i < count; ++i) {
+    all.push_back(like);
+    all.back().dim = dim;
+    all.back().count = count;
+    all.back().index = i;
+  }
+  return all;
+}
+
+}  // namespace
+
+Shape Lying::shapeOf(const Shape& whole) const {
+  Shape cut = whole;
+  if (dim >= 0) cut[at(dim)] /= count;
+  if (permute.empty()) return cut;
+  Shape result;
+  for (const std::int64_t d : permute) result.push_back(cut[at(d)]);
+  return result;
+}
+
+LocalPart Lying::partOf(const Shape& whole) const {
+  LocalPart part;
+  part.permute = permute;
+  part.scale = scale;
+  if (dim < 0) return part;
+  for (std::size_t d = 0; d < whole.size(); ++d) {
+    const bool here = d == at(dim);
+    const std::int64_t extent = here ? whole[d] / count : whole[d];
+    part.box.emplace_back(here ? index * extent : 0, here ? (index + 1) * extent : extent);
+  }
+  return part;
+}
+
+std::vector<std::vector<Lying>> arrangementsOf(const Shape& shape,
+                                               const std::vector<Rational>& scales) {
+  std::vector<std::vector<Lying>> all;
+  for (const Rational& scale : scales) {
+    Lying lying;
+    lying.scale = scale;
+    all.push_back({lying});
+  }
+  const auto permutations = permutationsOf(shape);
+  for (const auto& permute : permutations) {
+    Lying lying;
+    lying.permute = permute;
+    all.push_back({lying});
+  }
+  for (std::size_t d = 0; d < shape.size(); ++d)
+    for (std::int64_t count = 2; count <= kMostPieces; ++count)
+      if (shape[d] % count == 0 && shape[d] > 1)
+        all.push_back(pieces(static_cast<std::int32_t>(d), count, {}));
+  // Zigzag sequences before batches.
+  for (const auto& permute : permutations) {
+    Lying lying;
+    lying.permute = permute;
+    for (std::size_t d = 0; d < shape.size(); ++d)
+      if (shape[d] % 2 == 0) all.push_back(pieces(static_cast<std::int32_t>(d), 2, lying));
+  }
+  return all;
+}
+
+std::vector<long double> elementsOf(const long double* whole, const Shape& shape,
+                                    const Lying& lying) {
+  Shape strides(shape.size(), 1);
+  for (std::size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
+  std::int64_t offset = 0;
+  if (lying.dim >= 0)
+    offset = strides[at(lying.dim)] * lying.index * (shape[at(lying.dim)] / lying.count);
+  const Shape result = lying.shapeOf(shape);
+  Shape steps = strides;
+  if (!lying.permute.empty())
+    for (std::size_t d = 0; d < steps.size(); ++d) steps[d] = strides[at(lying.permute[d])];
+  const auto factor = static_cast<long double>(lying.scale.toDouble());
+  std::vector<long double> elements;
+  Shape position(shape.size(), 0);
+  while (true) {
+    elements.push_back(factor * whole[offset]);
+    std::size_t d = result.size();
+    for (; d > 0; --d) {
+      offset += steps[d - 1];
+      if (++position[d - 1] < result[d - 1]) break;
+      offset -= steps[d - 1] * result[d - 1];
+      position[d - 1] = 0;
+    }
+    if (d == 0) return elements;
+  }
+}
+
+std::vector<Rational> scalesOf(const Plan& plan) {
+  std::vector<std::int64_t> numbers{1};
+  const auto times = [&](std::int64_t n) {
+    const std::vector<std::int64_t> before = numbers;
+    for (const std::int64_t m : before)
+      if (std::int64_t product = 0;
+          !__builtin_mul_overflow(m, n, &product) &&
+          std::find(numbers.begin(), numbers.end(), product) == numbers.end())
+        numbers.push_back(product);
+  };
+  for (const MeshAxis& axis : plan.mesh)
+    if (numbers.size() < kMostScales) times(axis.size);
+  if (numbers.size() < kMostScales) times(plan.microbatches);
+  std::vector<Rational> scales;
+  for (const std::int64_t n : numbers) {
+    if (n == 1 || scales.size() >= kMostScales) continue;
+    scales.emplace_back(1, n);
+    scales.emplace_back(n);
+  }
+  scales.emplace_back(-1);
+  return scales;
+}
+
+}  // namespace shardproof::infer

@@ -470,6 +470,27 @@ dist.destroy_process_group()
 """
 
 
+LOADER = """
+import os
+import torch, torch.nn as nn, torch.nn.functional as F, torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("gloo")
+rank, world = int(os.environ["RANK"]), dist.get_world_size()
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(32, 10), torch.randint(0, 4, (32,)))
+loader = DataLoader(data, 8 // world, sampler=DistributedSampler(data, shuffle=True), num_workers=2, pin_memory=True)
+model = nn.Linear(10, 4)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+for x, y in loader:
+    F.cross_entropy(model(x), y).backward()
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+        p.grad DIVIDED= world
+    optimizer.step()
+"""
+
+
 FORKED = """
 import torch, shardproof.torch as sp
 torch.set_num_threads(4)
@@ -504,6 +525,11 @@ class Script(unittest.TestCase):
         done = self.run_script(SCRIPT.replace("DIVIDED", "/ world"))
         self.assertEqual(done.returncode, 10, done.stdout + done.stderr)
         self.assertIn("train.py:", done.stdout)
+
+    def test_batches_of_a_loader(self):
+        for divided, code in (("/", 0), ("*", 10)):
+            done = self.run_script(LOADER.replace("DIVIDED", divided))
+            self.assertEqual(done.returncode, code, done.stdout + done.stderr)
 
     def test_error(self):
         done = self.run_script("raise SystemExit(3)")

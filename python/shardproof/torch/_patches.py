@@ -15,6 +15,7 @@ import torch.distributed.distributed_c10d as c10d
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from ._data_loading import in_this_process
 from ._devices import OnCPU
 from ._private import current_node, reducing, replace_everywhere, set_attribute, storage_key, unfaked
 
@@ -422,6 +423,7 @@ def patched(on_free: Callable[[int], None], on_batch: Callable[[bool], None], qu
         _pipelines(undo, quiet, mailbox)
         _deepcopy(undo)
         _fsdp(undo, unreduced)
+        in_this_process(undo)
         yield
     finally:
         for owner, name, value in reversed(undo):

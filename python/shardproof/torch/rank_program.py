@@ -21,6 +21,9 @@ from .record import CaptureError, Recording
 from .values import Named, Poison, Shape
 
 
+MOST_PARTS = 8  # of a batch, where each rank's is named
+
+
 @dataclasses.dataclass
 class Tie:
     role: str
@@ -29,9 +32,10 @@ class Tie:
     shape: Shape
     box: Box
     label: str = ""   # of an output: two may be one tensor of the model
+    axes: tuple[str, ...] = ()  # whose coordinates say which tensor of the model it is: one of several calls of a module
 
     def identity(self) -> tuple[str, str, str, Shape, tuple[str, ...]]:
-        return self.role, self.tensor, self.local, self.shape, self.box.total
+        return self.role, "" if self.axes else self.tensor, self.local, self.shape, self.box.total
 
 
 @dataclasses.dataclass
@@ -184,8 +188,7 @@ def _tie(side: Recording, model: Model, mark: Mark, at: Mapping[str, int], skipp
             microbatches = here // there
             microbatch, call = divmod(mark.call, there)
         elif here == there > 1 and _slices_batch(side, here):
-            skipped[mark.name] = "each rank and the single device cut their batches into microbatches of their own"
-            return None
+            return _of_another_call(side, model, mark, at, here, skipped, divided)
         elif here != there:
             skipped[mark.name] = f"the module runs {here} times, on the single device {there} times"
             return None
@@ -211,10 +214,42 @@ def _tie(side: Recording, model: Model, mark: Mark, at: Mapping[str, int], skipp
         refined = refine(box, model.shapes[tensor], local.shape, model.shapes[base], local.base.shape)
         if refined is not None:
             tensor, local, box = base, local.base, refined
-    if box.divisor != 1:
-        whole, local = local, side.graph.one("div", [local], local.shape, {"scalar": box.divisor})
-        divided[whole.name] = (local.name, box.divisor)
+    local = _divided(side, local, box.divisor, divided)
     return Tie(mark.role, tensor, local.name, local.shape, box, mark.name if mark.role == "output" else "")
+
+
+def _of_another_call(side: Recording, model: Model, mark: Mark, at: Mapping[str, int], count: int, skipped: dict[str, str], divided: dict[str, tuple[str, int]]) -> Tie | None:
+    """Each rank and the single device cut their batches into microbatches of their own: a rank's k-th is a part of another one of the single device's, by where its rows are in the whole batch."""
+    axes = tuple(a for a in side.mesh.names if 0 in side.cuts.get(a, ()) and side.mesh.sizes[a] > 1)
+    parts, place = 1, 0
+    for a in axes:
+        parts, place = parts * side.mesh.sizes[a], place * side.mesh.sizes[a] + at[a]
+    position = place * count + mark.call
+    tensor = model.tied.get((mark.role, mark.name, position // parts))
+    local = tensor_of(side.graph, mark)
+    why = "each rank and the single device cut their batches into microbatches of their own"
+    if tensor is None or local is None or not local.shape or not 1 < parts <= MOST_PARTS or model.shapes[tensor][:1] != (local.shape[0] * parts,):
+        skipped[mark.name] = why
+        return None
+    try:
+        box = locate(mark, model.shapes[tensor], local.shape, side.mesh, at, side.cuts)
+    except NoPlace as e:
+        skipped[mark.name] = str(e)
+        return None
+    if box.total or not box.low or box.low[0] != place * local.shape[0]:
+        skipped[mark.name] = why
+        return None
+    local = _divided(side, local, box.divisor, divided)
+    return Tie(mark.role, tensor, local.name, local.shape, dataclasses.replace(box, low=(position % parts * local.shape[0], *box.low[1:])), axes=axes)
+
+
+def _divided(side: Recording, local: Named, divisor: int, divided: dict[str, tuple[str, int]]) -> Named:
+    """What a checkpoint claims of a tensor whose divisor is not 1."""
+    if divisor == 1:
+        return local
+    part = side.graph.one("div", [local], local.shape, {"scalar": divisor})
+    divided[local.name] = (part.name, divisor)
+    return part
 
 
 def _slices_batch(side: Recording, count: int) -> bool:

@@ -213,6 +213,17 @@ class _Side:
                 where = Placement(covered=list(m.placement.covered), partial=list(m.placement.cut))
                 self.marks.append(Mark("checkpoint", f"{m.name}, squares", Named(total, ()), where))
 
+    def _reduced_later(self) -> None:
+        """A gradient that the program reduces by hand after backward was its rank's part of the sum (or the mean) until then."""
+        made = {m.name: (m.value.base or m.value).name for m in self.raw_gradients if isinstance(m.value, Named) and not m.placement.covered}  # in the shape in which it was made
+        later = self.recorder.g.reduced_next([*made.values(), *(m.value.name for m in self.raw_gradients if isinstance(m.value, Named))], self.mesh.sizes)
+        for m in self.raw_gradients:
+            found = later.get(made.get(m.name, "")) or later.get(getattr(m.value, "name", "")) if m.name in made else None
+            if found is not None:
+                axes, mean = found
+                m.placement.mean = [a for a in m.placement.mean or [] if a not in axes] + (axes if mean else [])
+                m.placement.partial = [a for a in m.placement.partial if a not in axes] + ([] if mean else axes)
+
     def after_backward(self) -> None:
         """Gradients as backward left them, before clipping; of several backward passes the last one's stay."""
         if self.recorder.paused:
@@ -271,6 +282,7 @@ class _Side:
 
     def finish(self, result: Any) -> None:
         """Marks what the step left behind: its results, gradients, parameters and optimizer states."""
+        self._reduced_later()
         self.marks += self.raw_gradients
         self._squares()
         for label, t in _results(result):

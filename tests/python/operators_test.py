@@ -182,11 +182,11 @@ def _choices(world):
     rows = x.softmax(-1)
     rows = (rows * 1).scatter_add_(-1, world.input("added_in_place i", (S[0], 1), torch.long, high=4), rows[:, :1] * 3)
     _give(world, "added_in_place", rows, [x])
-    labels = world.input("added_to_classes i", (S[0],), torch.long, high=4)
+    labels = world.input("added_to_classes i", (S[0],), torch.long, high=S[0])
     x = world.input("added_to_classes x", S).requires_grad_()
-    outside = labels < 2
+    outside = labels < 1
     out = (x * 1).scatter_add(-1, labels.masked_fill(outside, 0)[:, None], (outside.to(x.dtype) - 1.0)[:, None])
-    rows = F.embedding((labels - 2).masked_fill(outside, 0), x[:2]) * (~outside)[..., None]
+    rows = F.embedding((labels - 1).masked_fill(outside, 0), x) * (~outside)[..., None]
     _give(world, "added_to_classes", torch.cat([out, rows]), [x])
     world.output("argmax", F.one_hot(x.detach().argmax(1), 4).to(x.dtype) + F.one_hot(x.detach().argmin(1), 4).to(x.dtype), mean=())
 

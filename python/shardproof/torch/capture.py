@@ -58,7 +58,7 @@ def _single(step: Step, mesh: Mesh, name: str) -> Model:
     if side.hazards:
         text, loc = next(iter(side.hazards.items()))
         raise CaptureError(f"the single device: {text} at {loc}")
-    known = {**side.graph.chosen_from, **side.graph.ranges}  # what the user said of an input counts
+    known = {**side.graph.ranges, **side.graph.chosen_from}
     if any(n in side.graph.tabulated for n in known):
         side = record(step, one, 0, known)
         side.graph.chosen_from = {**known, **side.graph.chosen_from}

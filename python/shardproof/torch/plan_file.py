@@ -74,7 +74,7 @@ def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Se
         if not ranks or any(mesh.coordinates(min(ranks))[a] for a in free):
             raise CaptureError(f"the first rank at {here} was not recorded")
         first = by_rank[min(ranks)]
-        out_programs.append({**({"at": here} if here else {}), "tensors": first.tensors, "nodes": first.nodes})
+        out_programs.append({**({"at": here} if here else {}), "tensors": first.tensors, "nodes": first.nodes, **({"waits": first.waits} if first.waits else {})})
         count: collections.Counter[tuple[str, str, str]] = collections.Counter()
         for i, tie in enumerate(first.ties):
             key = (tie.role, tie.tensor, tie.label)

@@ -14,7 +14,7 @@ import torch
 from .boxes import Box, NoPlace, locate, refine
 from .marks import Mark, Placement
 from .model_file import Model, literal, tensor_of, tensors_of
-from .model_live import COMMUNICATION
+from .model_live import COMMUNICATION, WAIT
 from .opaque import followed
 from .randomness import Draw
 from .record import CaptureError, Recording
@@ -45,6 +45,7 @@ class Program:
     text: str
     tensors: dict[str, Any]
     nodes: list[dict[str, Any]]
+    waits: list[str]  # handles that are waited for after all nodes
     ties: list[Tie]
     skipped: dict[str, str]
     guessed: list[str]
@@ -99,7 +100,7 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
             continue
         seen.add(key)
         ties.append(tie)
-    keep_indices = [i for i, n in enumerate(g.nodes) if n["op"] in COMMUNICATION and (i >= side.started or n["comm"] in keep)]
+    keep_indices = [i for i, n in enumerate(g.nodes) if n["op"] == WAIT or n["op"] in COMMUNICATION and (i >= side.started or n["comm"] in keep)]
     nodes, opaque = followed(g, side.opaque, [t.local for t in ties], keep_indices)
     for c in opaque:
         if model.opaque.get(c.label) != c.function:
@@ -108,6 +109,7 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
             ties.append(_whole(model, "output", label, v, c.loc))
         ties += [_whole(model, "input", r.name, r, c.loc) for r in c.results if r.name in model.shapes]
     nodes = _threaded(g, nodes, divided)
+    nodes, waits = _with_waits(nodes)
     used = {name for n in nodes for name in n["in"]} | {t.local for t in ties}
     tensors = {n: dict(t) for n, t in tensors_of(g, nodes, [t.local for t in ties]).items()}
     own_constants: list[str] = []
@@ -123,8 +125,22 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
     for d in side.random_inputs:
         if d.value.name in used:
             ties.append(_drawn(side, model, d, at, guessed))
-    text = json.dumps([tensors, nodes, [t.identity() for t in ties]], sort_keys=True)
-    return Program(text, tensors, nodes, ties, skipped, guessed, own_constants)
+    text = json.dumps([tensors, nodes, waits, [t.identity() for t in ties]], sort_keys=True)
+    return Program(text, tensors, nodes, waits, ties, skipped, guessed, own_constants)
+
+
+def _with_waits(nodes: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
+    """What is waited for goes to the node that follows; what none follows."""
+    begun = {n["handle"] for n in nodes if n["op"] != WAIT and "handle" in n}
+    result: list[dict[str, Any]] = []
+    waits: list[str] = []
+    for n in nodes:
+        if n["op"] != WAIT:
+            result.append({**n, "waits": waits} if waits else n)
+            waits = []
+        elif n["handle"] in begun:
+            waits = [*waits, n["handle"]]
+    return result, waits
 
 
 def _threaded(g: Any, nodes: list[dict[str, Any]], divided: Mapping[str, tuple[str, int]]) -> list[dict[str, Any]]:

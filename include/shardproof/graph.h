@@ -250,6 +250,27 @@ struct MeshAxis {
   std::int32_t size = 1;
 };
 
+// Where a tensor of a program lies: elements [low, high) of a buffer.
+struct BufferPlace {
+  NameId buffer;
+  std::int64_t low = 0;
+  std::optional<std::int64_t> high;  // none: up to the end, wherever that is
+  friend bool operator==(const BufferPlace&, const BufferPlace&) = default;
+};
+
+// When a program's communication ends, and which memory its tensors share. Values do not depend on
+// it: it is checked before any proof (plan/async.h).
+struct Asynchrony {
+  std::vector<std::pair<NodeId, NameId>> handles;  // communication that is under way until a wait
+  std::vector<std::pair<NodeId, NameId>> waits;    // before these nodes start, in file order
+  std::vector<NameId> waitsAtEnd;                  // after all nodes
+  std::vector<std::pair<TensorId, BufferPlace>> buffers;
+  bool empty() const {
+    return handles.empty() && waits.empty() && waitsAtEnd.empty() && buffers.empty();
+  }
+  friend bool operator==(const Asynchrony&, const Asynchrony&) = default;
+};
+
 struct Program {
   Coordinates at;  // the fixed axes
   Graph graph;
@@ -258,7 +279,8 @@ struct Program {
   // Of nodes that no file has (LocalPart): the places in the file of what they are there for.
   std::vector<std::string> added;
   bool issueOrder = false;  // "order": "issue"
-  ProgramId inFile;         // none: it has the place here that it has in the file
+  Asynchrony asynchrony;
+  ProgramId inFile;  // none: it has the place here that it has in the file
 };
 
 enum class Role : std::uint8_t { kInput, kOutput, kCheckpoint };

@@ -75,7 +75,8 @@ enum class DefectKind : std::uint8_t {
   kUnproduced,
   kCollective,
   kSendReceive,
-  kDeadlock
+  kDeadlock,
+  kAsync  // memory that is read or written while communication still uses it
 };
 
 struct Defect {

@@ -332,6 +332,9 @@ class Application {
       for (DrawnMask& m : g.drawnMasks) {
         if (m.node > ref.node) ++m.node;
       }
+      for (auto* places : {&program.asynchrony.handles, &program.asynchrony.waits})
+        for (auto& [node, handle] : *places)
+          if (node > ref.node) ++node;
       inserted = NodeRef{ref.program, NodeId(ref.node + 1)};
     }
     return true;

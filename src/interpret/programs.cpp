@@ -186,6 +186,15 @@ void Programs::layOut(ProgramId p) {
   checkReads(p, producers, instancesOf);
   for (const std::int32_t producer : producers) layout.produced.push_back(producer >= 0);
 
+  // Messages with a handle hold up nothing but what reads them and what waits for them.
+  std::map<NameId, std::int32_t> begun;
+  std::vector<char> begins(layout.instances.size(), 0);
+  for (const auto& [n, handle] : program.asynchrony.handles) {
+    const Communication kind = program.communications[graph.nodes[n].communication].kind;
+    if (kind != Communication::kSend && kind != Communication::kReceive) continue;
+    begun[handle] = instancesOf[n].front();
+    begins[at(instancesOf[n].front())] = 1;
+  }
   std::vector<std::pair<std::int32_t, std::int32_t>> edges;
   layout.reads.assign(layout.tensorOfSlot.size(), 0);
   for (std::size_t i = 0; i < layout.instances.size(); ++i) {
@@ -196,11 +205,13 @@ void Programs::layOut(ProgramId p) {
           slotOf(layout, graph, o.tensor,
                  o.microbatch.isOne() ? o.microbatch.number() : instance.microbatch);
       ++layout.reads[slot];
-      if (!program.issueOrder && producers[slot] >= 0)
+      if (producers[slot] >= 0 && (!program.issueOrder || begins[at(producers[slot])] != 0))
         edges.emplace_back(producers[slot], static_cast<std::int32_t>(i));
     }
   }
-  if (program.issueOrder) {
+  if (!begun.empty()) {
+    orderAround(program, instancesOf, begun, begins, edges);
+  } else if (program.issueOrder) {
     for (std::size_t i = 1; i < layout.instances.size(); ++i)
       edges.emplace_back(static_cast<std::int32_t>(i) - 1, static_cast<std::int32_t>(i));
   } else {
@@ -231,6 +242,32 @@ void Programs::layOut(ProgramId p) {
   layout.next.resize(edges.size());
   std::vector<std::uint32_t> position(layout.firstNext.begin(), layout.firstNext.end() - 1);
   for (const auto& [from, to] : edges) layout.next[position[from]++] = to;
+}
+
+// The order of a program whose nodes run as they stand (or, without issue order, whose
+// communications do), where some messages are begun only.
+void Programs::orderAround(const Program& program,
+                           const std::vector<std::vector<std::int32_t>>& instancesOf,
+                           const std::map<NameId, std::int32_t>& begun,
+                           const std::vector<char>& begins,
+                           std::vector<std::pair<std::int32_t, std::int32_t>>& edges) {
+  std::int32_t before = -1;
+  std::vector<std::int32_t> ended;  // messages that were waited for since `before`
+  const auto& waits = program.asynchrony.waits;
+  std::size_t nextWait = 0;
+  for (std::size_t n = 0; n < program.graph.nodes.size(); ++n) {
+    for (; nextWait < waits.size() && waits[nextWait].first.index() == n; ++nextWait)
+      if (const auto it = begun.find(waits[nextWait].second); it != begun.end())
+        ended.push_back(it->second);
+    if (!program.issueOrder && program.graph.nodes[n].communication < 0) continue;
+    for (const std::int32_t i : instancesOf[n]) {
+      if (before >= 0) edges.emplace_back(before, i);
+      for (const std::int32_t message : ended) edges.emplace_back(message, i);
+      if (begins[at(i)] != 0) continue;
+      before = i;
+      ended.clear();
+    }
+  }
 }
 
 void Programs::checkReads(ProgramId p, const std::vector<std::int32_t>& producers,

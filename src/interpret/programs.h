@@ -4,9 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "shardproof/graph.h"
@@ -110,6 +112,11 @@ class Programs {
   void layOut(ProgramId program);
   void checkReads(ProgramId program, const std::vector<std::int32_t>& producers,
                   const std::vector<std::vector<std::int32_t>>& instancesOf) const;
+  static void orderAround(const Program& program,
+                          const std::vector<std::vector<std::int32_t>>& instancesOf,
+                          const std::map<NameId, std::int32_t>& begun,
+                          const std::vector<char>& begins,
+                          std::vector<std::pair<std::int32_t, std::int32_t>>& edges);
   void meet();
   std::vector<Rank> groupOf(Rank rank, const CommunicationSpec& spec) const;
   void checkRendezvous(const Rendezvous& rendezvous) const;

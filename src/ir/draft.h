@@ -51,6 +51,7 @@ struct ProgramDraft {
   GraphDraft graph;
   std::vector<CommunicationDraft> communications;
   bool issueOrder = false;
+  Asynchrony asynchrony;  // by place in `graph`, which resolving keeps
 };
 
 struct PartDraft {

@@ -246,6 +246,7 @@ class Resolver {
       return problem_->plan.nodePointer(ProgramId(p), NodeId(n));
     };
     out.issueOrder = draft.issueOrder;
+    out.asynchrony = std::move(draft.asynchrony);
     out.at = axes.resolve(draft.at, [&] { return owner + "/at"; });
     const TensorIndex index = indexOf(draft.graph, file, owner);
     auto steps = std::move(draft.graph.steps);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +10,8 @@
 #include "ir/program_grid.h"
 #include "ir/validate.h"
 #include "ops/collectives.h"
+#include "shardproof/error.h"
+#include "util/json_pointer.h"
 
 namespace shardproof::ir {
 
@@ -38,6 +41,7 @@ class ProgramValidator {
   void run(ErrorList& errors) const {
     for (const NodeId n : firstIds<NodeId>(program_.graph.nodes.size()))
       errors.attempt([&] { checkNode(n); });
+    if (!program_.asynchrony.empty()) errors.attempt([&] { checkAsynchrony(); });
   }
 
  private:
@@ -84,6 +88,63 @@ class ProgramValidator {
            "microbatch");
     }
     if (node.communication >= 0) checkCommunication(n, node);
+  }
+
+  // What plan/async.cpp relies on: nodes run in file order, and each handle is that of one earlier
+  // communication.
+  void checkAsynchrony() const {
+    const Asynchrony& all = program_.asynchrony;
+    for (const NodeId n : firstIds<NodeId>(program_.graph.nodes.size())) {
+      const Microbatch microbatch = program_.graph.nodes[n].microbatch;
+      if (microbatch.isEach() || (microbatch.isOne() && !program_.issueOrder))
+        fail(n, "/mb",
+             "found a microbatch in a program with \"handle\", \"waits\" or \"buffer\", expected "
+             "\"order\": \"issue\" and the number of one microbatch: what is under way follows "
+             "from the order of nodes");
+    }
+    std::map<NameId, NodeId> issued;
+    for (const auto& [n, handle] : all.handles) {
+      if (!issued.emplace(handle, n).second)
+        fail(n, "/handle",
+             "found the handle \"" + names_.text(handle) +
+                 "\", which another node has, expected each only once");
+    }
+    for (const auto& [n, handle] : all.waits) {
+      const auto it = issued.find(handle);
+      if (it == issued.end() || it->second >= n)
+        fail(n, "/waits",
+             "found \"" + names_.text(handle) + "\", expected the handle of an earlier node");
+    }
+    const std::string owner = "/programs/" + std::to_string(number_);
+    for (const NameId handle : all.waitsAtEnd)
+      if (!issued.contains(handle))
+        throw InputError(
+            plan_.file, owner + "/waits",
+            "found \"" + names_.text(handle) + "\", expected the handle of a node of this program");
+    checkGivenBuffers(owner);
+  }
+
+  // What is given lies in its buffer from the start: two of them in one place are none.
+  void checkGivenBuffers(const std::string& owner) const {
+    std::map<NameId, std::vector<std::pair<TensorId, BufferPlace>>> given;
+    for (const auto& [t, place] : program_.asynchrony.buffers) {
+      if (tensor(t).kind == TensorKind::kProduced) continue;
+      const auto refuse = [&](const std::string& message) {
+        throw InputError(
+            plan_.file,
+            owner + "/tensors/" + escapePointer(names_.text(tensor(t).name)) + "/buffer", message);
+      };
+      if (tensor(t).perMicrobatch && plan_.microbatches > 1)
+        refuse(
+            "found a buffer of a \"per_mb\" tensor that is given, expected none: its instances "
+            "would all be in one place");
+      for (const auto& [other, theirs] : given[place.buffer]) {
+        if ((!place.high || theirs.low < *place.high) && (!theirs.high || place.low < *theirs.high))
+          refuse("found the place of \"" + names_.text(tensor(other).name) +
+                 "\", which is given, too, expected another one");
+      }
+      given[place.buffer].emplace_back(t, place);
+    }
   }
 
   void checkOperand(NodeId n, std::size_t i, const Node& node, const Operand& operand) const {

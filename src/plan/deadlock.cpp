@@ -2,7 +2,8 @@
 //
 //   * data: every node waits for the nodes that make its operands;
 //   * rendezvous: a communication takes place when all its members have reached it;
-//   * order: on a rank, a communication waits for those before it in a list. A program in issue
+//   * order: on a rank, a communication waits for those before it in a list, but not for messages
+//   with a handle that nobody has waited for. A program in issue
 //   order has one list, its nodes as they stand. Any other
 //     has one for each microbatch: the communications that run for that microbatch, for each, or
 //     once. Its other nodes wait for data only.
@@ -77,6 +78,46 @@ class Lists {
  private:
   std::map<std::int32_t, std::uint32_t> last_;  // by microbatch, since the last one in all lists
   std::optional<std::uint32_t> lastInAll_;
+};
+
+// The one list of a program with asynchronous messages (those with a handle): they come after what
+// stands before them, and before what stands behind a wait for them; nothing else waits for them.
+class AsynchronousList {
+ public:
+  explicit AsynchronousList(const Program& program) : program_(program) {
+    for (const auto& [n, handle] : program.asynchrony.handles) {
+      const CommunicationSpec& spec = program.communications[program.graph.nodes[n].communication];
+      if (spec.kind == Communication::kSend || spec.kind == Communication::kReceive)
+        messages_.emplace(n, handle);
+    }
+  }
+  bool needed() const { return !messages_.empty(); }
+  // A chosen node, in file order, and its communication's instance (none: it is no communication).
+  template <class F>
+  void enter(NodeId n, std::optional<std::uint32_t> own, F&& after) {
+    const auto& waits = program_.asynchrony.waits;
+    for (; nextWait_ < waits.size() && waits[nextWait_].first <= n; ++nextWait_) {
+      const auto it = begun_.find(waits[nextWait_].second);
+      if (it != begun_.end()) waited_.push_back(it->second);
+    }
+    if (!own) return;
+    if (last_) after(*last_);
+    for (const std::uint32_t message : waited_) after(message);
+    if (const auto it = messages_.find(n); it != messages_.end()) {
+      begun_[it->second] = *own;
+      return;
+    }
+    last_ = own;
+    waited_.clear();
+  }
+
+ private:
+  const Program& program_;
+  std::map<NodeId, NameId> messages_;
+  std::map<NameId, std::uint32_t> begun_;  // by handle, of the chosen ones
+  std::vector<std::uint32_t> waited_;      // for, since the last that is waited for at once
+  std::optional<std::uint32_t> last_;
+  std::size_t nextWait_ = 0;
 };
 
 const Program& programAt(const PlanIndex& planIndex, ProgramId p) {
@@ -223,13 +264,17 @@ class Instances {
       }
     }
     Lists lists;
+    AsynchronousList asynchronous(program);
     for (const NodeId n : layout.nodes) {
       const Node& node = nodeOf(p, n);
+      if (asynchronous.needed() && node.communication < 0)
+        asynchronous.enter(n, std::nullopt, [](std::uint32_t) {});
       for (const Microbatch m : microbatchesOf(node)) {
         const auto own = static_cast<std::uint32_t>(find(first, layout, n, node, m));
         if (node.communication >= 0) {
           const auto after = [&](std::uint32_t before) { waits_.push_back({before, own, true}); };
-          if (program.issueOrder || !m.isOne()) lists.inAll(own, after);
+          if (asynchronous.needed()) asynchronous.enter(n, own, after);
+          else if (program.issueOrder || !m.isOne()) lists.inAll(own, after);
           else lists.inOne(m.number(), own, after);
         }
         if (program.issueOrder) continue;

@@ -10,6 +10,7 @@
 #include "ir/coordinates.h"
 #include "ops/collectives.h"
 #include "ops/registry.h"
+#include "plan/async.h"
 #include "plan/checks.h"
 #include "shardproof/error.h"
 #include "util/union_find.h"
@@ -24,6 +25,7 @@ PlanIndex::PlanIndex(const Problem& problem) : problem_(problem), mesh_(problem.
   indexMentions();
   checkPlanShapes(*this, defects_);
   checkAssignments(*this, defects_);
+  if (defects_.empty()) checkAsync(*this, defects_);
   if (defects_.empty()) checkCommunication(*this, defects_);
   if (defects_.empty()) checkDeadlock(*this, orderSpmdNodes(), defects_);
 }

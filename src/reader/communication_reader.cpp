@@ -14,7 +14,8 @@ namespace {
 using ops::Collective;
 
 void expectOnlyFields(const Collective& collective, const Value& node) {
-  std::vector<std::string_view> known{"op", "in", "out", "attrs", "loc", "mb", "comm", "tag"};
+  std::vector<std::string_view> known{"op", "in",   "out", "attrs",  "loc",
+                                      "mb", "comm", "tag", "handle", "waits"};
   if (!collective.message()) known.insert(known.end(), {"group", "group_at"});
   if (*collective.peer != 0) known.push_back(collective.peer);
   if (collective.uneven) known.push_back("sizes");

@@ -211,15 +211,48 @@ void checkCount(std::size_t count, const Value& value) {
 
 }  // namespace
 
-void GraphReader::begin(ir::GraphDraft* graph,
-                        std::vector<ir::CommunicationDraft>* communications) {
+void GraphReader::begin(ir::GraphDraft* graph, std::vector<ir::CommunicationDraft>* communications,
+                        Asynchrony* asynchrony) {
   graph_ = graph;
   communications_ = communications;
+  asynchrony_ = asynchrony;
+}
+
+std::vector<NameId> GraphReader::readHandles(const Value& value) const {
+  std::vector<NameId> handles;
+  if (value.kind() == ValueKind::kString)
+    value.expectedAs(
+        "a list", "`waits` is a list of handles: write [\"" + std::string(value.string()) + "\"]");
+  for (const Value handle : value.expectArray()) handles.push_back(names_.intern(handle.name()));
+  return handles;
+}
+
+// A name, or [name, low, high].
+BufferPlace GraphReader::readBuffer(const Value& value) const {
+  BufferPlace place;
+  if (value.kind() == ValueKind::kString) {
+    place.buffer = names_.intern(value.name());
+    return place;
+  }
+  if (value.expectArray().size() != 3)
+    value.expected("a name, or a list of a name, the first element and the one after the last");
+  std::int64_t bounds[2] = {0, 0};
+  std::size_t i = 0;
+  for (const Value v : value) {
+    if (i == 0) place.buffer = names_.intern(v.name());
+    else bounds[i - 1] = v.integer(0, std::numeric_limits<std::int64_t>::max());
+    ++i;
+  }
+  if (bounds[0] >= bounds[1])
+    value.expected("a stretch that is not empty: the first element and the one after the last");
+  place.low = bounds[0];
+  place.high = bounds[1];
+  return place;
 }
 
 void GraphReader::readTensor(std::string_view name, const Value& value) {
   static const Fields kModelFields{"shape", "kind", "dtype", "value", "grad_of", "known"};
-  static const Fields kProgramFields{"shape", "kind", "dtype", "value", "per_mb"};
+  static const Fields kProgramFields{"shape", "kind", "dtype", "value", "per_mb", "buffer"};
   value.expectFields(source_ == Source::kModel ? kModelFields : kProgramFields);
   if (name.empty()) value.fail("found a tensor without a name");
   Tensor tensor;
@@ -248,6 +281,8 @@ void GraphReader::readTensor(std::string_view name, const Value& value) {
                                      names_.intern(of->name()));
   }
   checkCount(graph_->tensors.size(), value);
+  if (const auto buffer = value.find("buffer"))
+    asynchrony_->buffers.emplace_back(TensorId(graph_->tensors.size()), readBuffer(*buffer));
   graph_->tensors.push_back(std::move(tensor));
 }
 
@@ -273,12 +308,20 @@ void GraphReader::readNode(const Value& value) {
   if (const auto microbatch = value.find("mb")) node.microbatch = readMicrobatch(*microbatch);
   if (const auto steps = value.find("step"); steps && node.communication < 0)
     graph_->steps.emplace_back(NodeId(graph_->nodes.size()), readSteps(*steps));
+  if (source_ == Source::kProgram) {
+    if (const auto handle = value.find("handle"))  // of communications only: their fields
+      asynchrony_->handles.emplace_back(NodeId(graph_->nodes.size()),
+                                        names_.intern(handle->name()));
+    if (const auto waits = value.find("waits"))
+      for (const NameId handle : readHandles(*waits))
+        asynchrony_->waits.emplace_back(NodeId(graph_->nodes.size()), handle);
+  }
   graph_->nodes.push_back(node);
 }
 
 void GraphReader::readOperator(std::string_view op, const Value& value, Node& node) {
   static const Fields kModelFields{"op", "in", "out", "attrs", "loc"};
-  static const Fields kProgramFields{"op", "in", "out", "attrs", "step", "loc", "mb"};
+  static const Fields kProgramFields{"op", "in", "out", "attrs", "step", "loc", "mb", "waits"};
   node.op = ops::Registry::instance().find(op);
   if (!node.op.valid()) value.require("op").fail(unknownOperator(op));
   value.expectFields(source_ == Source::kModel ? kModelFields : kProgramFields);

@@ -17,8 +17,10 @@ class GraphReader {
   GraphReader(Source source, Names& names, AttributeTable& attributes)
       : source_(source), names_(names), attributes_(attributes) {}
 
-  // What is read from now on goes here. `communications` is null for the model.
-  void begin(ir::GraphDraft* graph, std::vector<ir::CommunicationDraft>* communications);
+  // What is read from now on goes here. The others are null for the model.
+  void begin(ir::GraphDraft* graph, std::vector<ir::CommunicationDraft>* communications,
+             Asynchrony* asynchrony);
+  std::vector<NameId> readHandles(const Value& value) const;
   void readTensor(std::string_view name, const Value& value);
   void readNode(const Value& value);
 
@@ -27,12 +29,14 @@ class GraphReader {
   std::vector<std::pair<NameId, Attributes>> readSteps(const Value& steps) const;
   void readOperator(std::string_view op, const Value& value, Node& node);
   void readOperands(const Value& value, Node& node);
+  BufferPlace readBuffer(const Value& value) const;
 
   Source source_;
   Names& names_;
   AttributeTable& attributes_;
   ir::GraphDraft* graph_ = nullptr;
   std::vector<ir::CommunicationDraft>* communications_ = nullptr;
+  Asynchrony* asynchrony_ = nullptr;
 };
 
 }  // namespace shardproof::reader

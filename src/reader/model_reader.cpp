@@ -15,7 +15,7 @@ class ModelClient : public StreamClient {
       : problem_(problem),
         graph_(GraphReader::Source::kModel, problem.names, problem.attributes),
         header_("shardproof-model") {
-    graph_.begin(&problem.model.graph, nullptr);
+    graph_.begin(&problem.model.graph, nullptr, nullptr);
   }
 
   int open(int state, std::string_view key, bool object, const Place&) override {

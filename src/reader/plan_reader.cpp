@@ -209,7 +209,8 @@ class PlanClient : public StreamClient {
 
   int beginProgram() {
     plan_.programs.emplace_back();
-    graph_.begin(&plan_.programs.back().graph, &plan_.programs.back().communications);
+    graph_.begin(&plan_.programs.back().graph, &plan_.programs.back().communications,
+                 &plan_.programs.back().asynchrony);
     tensorsSeen_ = nodesSeen_ = false;
     return kProgram;
   }
@@ -278,6 +279,8 @@ class PlanClient : public StreamClient {
     } else if (key == "order") {
       if (v.string() != "issue") v.expected("\"issue\" (or no \"order\")");
       program.issueOrder = true;
+    } else if (key == "waits") {
+      program.asynchrony.waitsAtEnd = graph_.readHandles(v);
     } else if (key == "tensors") {
       tensorsSeen_ = true;
       v.expectObject();
@@ -286,8 +289,8 @@ class PlanClient : public StreamClient {
       v.expectArray();
     } else {
       v.fail("unknown field \"" + std::string(key) +
-             "\", expected only \"at\", \"order\", \"tensors\" and \"nodes\"" +
-             ir::mendOfField(key, {"at", "order", "tensors", "nodes"}));
+             "\", expected only \"at\", \"order\", \"tensors\", \"nodes\" and \"waits\"" +
+             ir::mendOfField(key, {"at", "order", "tensors", "nodes", "waits"}));
     }
   }
 

@@ -69,6 +69,8 @@ const char* toString(DefectKind kind) {
       return "send-receive";
     case DefectKind::kDeadlock:
       return "deadlock";
+    case DefectKind::kAsync:
+      return "async";
   }
   return "lineage";
 }

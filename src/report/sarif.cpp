@@ -60,6 +60,7 @@ const std::map<std::string, std::string>& ruleTexts() {
       {"collective", "The members of a collective do not fit each other"},
       {"send-receive", "A message's sender and receiver do not fit each other"},
       {"deadlock", "Ranks wait for each other"},
+      {"async", "Memory is used while communication is under way"},
       {"undecided", "Whether the plan is equivalent could not be settled"},
       {"wrong-lineage", "A checkpoint of the lineage does not hold although the outputs do"},
       {"input-error", "Model or plan cannot be read"},

@@ -66,8 +66,8 @@ class ProblemWriter {
   std::string model() {
     const Model& m = problem_.model;
     header("shardproof-model", 1, m.name);
-    tensors(m.graph);
-    nodes(ProgramId(), m.graph, {}, {});
+    tensors(m.graph, {});
+    nodes(ProgramId(), m.graph, {}, {}, {});
     json_.key("outputs").beginList();
     for (const TensorId t : m.outputs) json_.text(name(m.graph, t));
     json_.endList();
@@ -100,8 +100,9 @@ class ProblemWriter {
       json_.beginObject();
       if (!program.at.empty()) coordinates("at", program.at);
       if (program.issueOrder) json_.key("order").text("issue");
-      tensors(program.graph);
-      nodes(ProgramId(i), program.graph, program.communications, program.steps);
+      tensors(program.graph, program.asynchrony);
+      nodes(ProgramId(i), program.graph, program.communications, program.steps, program.asynchrony);
+      if (!program.asynchrony.waitsAtEnd.empty()) handles(program.asynchrony.waitsAtEnd);
       json_.endObject();
     }
     json_.endList().key("lineage").beginList(JsonWriter::kLines);
@@ -128,7 +129,31 @@ class ProblemWriter {
     if (!title.empty()) json_.key("name").text(title);
   }
 
-  void tensors(const Graph& graph) {
+  // Entries of a list by id: of those that are asked for in file order the next ones.
+  template <class Key, class Value, class Use>
+  static void eachOf(const std::vector<std::pair<Key, Value>>& list, std::size_t& next, Key key,
+                     Use use) {
+    for (; next < list.size() && list[next].first == key; ++next) use(list[next].second);
+  }
+
+  void handles(const std::vector<NameId>& list) {
+    if (list.empty()) return;
+    json_.key("waits").beginList();
+    for (const NameId handle : list) json_.text(text(handle));
+    json_.endList();
+  }
+
+  void buffer(const BufferPlace& place) {
+    json_.key("buffer");
+    if (!place.high) {
+      json_.text(text(place.buffer));
+      return;
+    }
+    json_.beginList().text(text(place.buffer)).number(place.low).number(*place.high).endList();
+  }
+
+  void tensors(const Graph& graph, const Asynchrony& asynchrony) {
+    std::size_t nextBuffer = 0;
     json_.key("tensors").beginObject(JsonWriter::kLines);
     for (std::size_t i = 0; i + graph.tensorsAdded < graph.tensors.size(); ++i) {
       const Tensor& t = graph.tensors[i];
@@ -147,6 +172,8 @@ class ProblemWriter {
       if (t.gradientOf.valid()) json_.key("grad_of").text(text(t.gradientOf));
       if (t.perMicrobatch) json_.key("per_mb").flag(true);
       if (t.known) known(graph, *t.known);
+      eachOf(asynchrony.buffers, nextBuffer, TensorId(i),
+             [&](const BufferPlace& place) { buffer(place); });
       json_.endObject();
     }
     json_.endObject();
@@ -189,7 +216,8 @@ class ProblemWriter {
 
   void nodes(ProgramId program, const Graph& graph,
              const std::vector<CommunicationSpec>& communications,
-             const std::vector<AttributeSteps>& steps) {
+             const std::vector<AttributeSteps>& steps, const Asynchrony& asynchrony) {
+    std::size_t nextHandle = 0, nextWait = 0;
     json_.key("nodes").beginList(JsonWriter::kLines);
     for (const NodeId n : firstIds<NodeId>(graph.nodes.size())) {
       Node node = graph.nodes[n];
@@ -202,10 +230,17 @@ class ProblemWriter {
       }
       write(graph, node, node.communication < 0 ? nullptr : &communications[node.communication],
             node.steps < 0 ? nullptr : &steps.at(node.steps));
+      eachOf(asynchrony.handles, nextHandle, n,
+             [&](NameId handle) { json_.key("handle").text(text(handle)); });
+      std::vector<NameId> waits;
+      eachOf(asynchrony.waits, nextWait, n, [&](NameId handle) { waits.push_back(handle); });
+      handles(waits);
+      json_.endObject();
     }
     json_.endList();
   }
 
+  // All but what Asynchrony has of it, and the end of the object.
   void write(const Graph& graph, const Node& node, const CommunicationSpec* spec,
              const AttributeSteps* steps) {
     json_.beginObject()
@@ -238,7 +273,6 @@ class ProblemWriter {
     if (node.microbatch.isEach()) json_.key("mb").text("*");
     if (node.microbatch.isOne()) json_.key("mb").number(node.microbatch.number());
     if (node.location.valid()) json_.key("loc").text(text(node.location));
-    json_.endObject();
   }
 
   void attributes(const std::string& field, const Attributes& all) {

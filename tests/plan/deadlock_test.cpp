@@ -79,6 +79,53 @@ TEST(Deadlock, CollectivesInCrossedOrder) {
                   "/programs/1/nodes/0 (all_reduce 'd')"});
 }
 
+// Both ranks send x to the other one, begun asynchronously, and receive into y. `waits`: which node
+// waits for the message.
+Draft exchanged(std::size_t waits, bool handles = true, bool issueOrder = false) {
+  Draft d = test::twoRanks();
+  for (int p = 0; p < 2; ++p) {
+    const auto at = static_cast<std::size_t>(p);
+    for (const char* name : {"y", "z"}) d.tensor(at, name) = Json::parse(R"({"shape": [4]})");
+    const std::string own = std::to_string(p), other = std::to_string(1 - p);
+    d.program(at)["nodes"] = Json::parse(R"([{"op": "send", "in": ["x"], "out": [], "comm": "to )" +
+                                         other + R"(", "to": {"tp": )" + other + R"(}},
+            {"op": "recv", "in": [], "out": ["y"], "comm": "to )" +
+                                         own + R"(", "from": {"tp": )" + other + R"(}},
+            {"op": "neg", "in": ["y"], "out": ["z"]}])");
+    if (handles) {
+      d.node(at, 0)["handle"] = "h";
+      d.node(at, waits)["waits"] = Json::parse(R"(["h"])");
+    }
+    if (issueOrder) d.program(at)["order"] = "issue";
+  }
+  return d;
+}
+
+TEST(Deadlock, MessagesThatAreBegunHoldUpWhatWaitsForThem) {
+  for (const bool issueOrder : {false, true}) {
+    expectRuns(exchanged(2, true, issueOrder));
+    expectDeadlock(exchanged(1, false, issueOrder), {0, 1},
+                   {"/programs/1/nodes/1", "/programs/0/nodes/1"}, {"is issued after"});
+    expectDeadlock(exchanged(1, true, issueOrder), {0, 1},
+                   {"/programs/1/nodes/1", "/programs/0/nodes/1"}, {"is issued after"});
+  }
+  // What is received may be begun, too, and is there for who has waited.
+  Draft d = exchanged(2);
+  for (std::size_t p = 0; p < 2; ++p) {
+    d.node(p, 1)["handle"] = "r";
+    d.node(p, 2)["waits"] = Json::parse(R"(["r", "h"])");
+  }
+  expectRuns(d);
+  for (std::size_t p = 0; p < 2; ++p) d.program(p)["order"] = "issue";
+  expectRuns(d);
+  // A collective is ordered as if it had no handle.
+  Draft crossed = twoRanksWith({allReduce("c", "x", "y"), allReduce("d", "x", "z")});
+  std::swap(crossed.node(1, 0), crossed.node(1, 1));
+  for (std::size_t p = 0; p < 2; ++p) crossed.node(p, 0)["handle"] = "h";
+  expectDeadlock(crossed, {0, 1}, {"/programs/1/nodes/1", "/programs/0/nodes/1"},
+                 {"is issued after"});
+}
+
 Json send(const std::string& comm, const std::string& in, int to) {
   return {
       {"op", "send"}, {"in", {in}}, {"out", Json::array()}, {"comm", comm}, {"to", {{"r", to}}}};

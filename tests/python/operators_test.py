@@ -147,7 +147,7 @@ def _images(world):
     y, v = world.input("conv1 x", (2, 3, 9)).requires_grad_(), world.input("conv1 w", (2, 3, 3)).requires_grad_()
     _give(world, "conv1", F.conv1d(y, v, padding=2, dilation=2), [y, v])
     for name, f in {"max_pool": lambda x: F.max_pool2d(x, 2), "max_pool_overlapping": lambda x: F.max_pool2d(x, (3, 2), stride=1), "avg_pool": lambda x: F.avg_pool2d(x, 2),
-                    "adaptive": lambda x: F.adaptive_avg_pool2d(x, 1), "group_norm": lambda x: F.group_norm(x, 2), "batch_norm": lambda x: F.batch_norm(x, None, None, training=True)}.items():
+                    "adaptive": lambda x: F.adaptive_avg_pool2d(x, 1), "adaptive_even": lambda x: F.adaptive_avg_pool2d(x, (3, 1)), "adaptive_uneven": lambda x: F.adaptive_avg_pool2d(x, (4, 3)), "group_norm": lambda x: F.group_norm(x, 2), "batch_norm": lambda x: F.batch_norm(x, None, None, training=True)}.items():
         x = world.input(f"{name} x", (2, 4, 6, 5)).requires_grad_()
         _give(world, name, f(x), [x])
 
@@ -178,6 +178,16 @@ def _choices(world):
     for name, f in {"spread": lambda x, w, i: torch.zeros_like(x).scatter(1, i, w * 2), "spread_added": lambda x, w, i: (x * 3).scatter_add(1, i, w), "gathered": lambda x, w, i: (x * x).gather(1, i)}.items():
         x = world.input(f"{name} x", S).requires_grad_()
         _give(world, name, f(x, *x.softmax(-1).topk(2)), [x])
+    x = world.input("added_in_place x", S).requires_grad_()
+    rows = x.softmax(-1)
+    rows = (rows * 1).scatter_add_(-1, world.input("added_in_place i", (S[0], 1), torch.long, high=4), rows[:, :1] * 3)
+    _give(world, "added_in_place", rows, [x])
+    labels = world.input("added_to_classes i", (S[0],), torch.long, high=S[0])
+    x = world.input("added_to_classes x", S).requires_grad_()
+    outside = labels < 1
+    out = (x * 1).scatter_add(-1, labels.masked_fill(outside, 0)[:, None], (outside.to(x.dtype) - 1.0)[:, None])
+    rows = F.embedding((labels - 1).masked_fill(outside, 0), x) * (~outside)[..., None]
+    _give(world, "added_to_classes", torch.cat([out, rows]), [x])
     world.output("argmax", F.one_hot(x.detach().argmax(1), 4).to(x.dtype) + F.one_hot(x.detach().argmin(1), 4).to(x.dtype), mean=())
 
 

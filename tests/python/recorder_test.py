@@ -412,6 +412,42 @@ class Verdicts(unittest.TestCase):
         sp.assert_equivalent(step, mesh=MESH)
         self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, False), mesh=MESH).verdict)
 
+    def test_messages_that_are_begun(self):
+        def step(world, waits=True, parts=2, blocks=False):
+            modules = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+            rank = world.coordinates["pp"]
+            model = world.parameters(torch.nn.ModuleDict({str(i): m for i, m in enumerate(modules) if world.single or rank == i}))
+            x, y = (world.input(name, (4, 8)) for name in "xy")
+            if world.single:
+                F.mse_loss(modules[1](modules[0](x).relu()), y).backward()
+            elif rank == 0:
+                sent = [modules[0](part).relu() for part in x.chunk(2)]
+                works = [dist.isend(h.detach(), dst=1) for h in sent]  # both, before what comes back is received
+                if blocks:
+                    works[1].wait()
+                for h in sent:
+                    grad = torch.empty_like(h)
+                    work = dist.irecv(grad, src=1)
+                    if waits:
+                        work.wait()
+                    h.backward(grad)
+                    work.wait()
+                for work in works:
+                    work.wait()
+            else:
+                for labels in y.chunk(2):
+                    h = torch.empty(2, 8)
+                    dist.irecv(h, src=0).wait()
+                    (F.mse_loss(modules[1](h.requires_grad_()), labels) / parts).backward()
+                    dist.send(h.grad, dst=0)
+            torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+        for changes, verdict, kind in (({}, "EQUIVALENT", ""), ({"parts": 1}, "NOT EQUIVALENT", "lineage"), ({"waits": False}, "NOT EQUIVALENT", "async"), ({"blocks": True}, "NOT EQUIVALENT", "deadlock")):
+            with self.subTest(changes):
+                report = sp.verify(lambda world, changes=changes: step(world, **changes), mesh={"pp": 2}, arguments=["--confirm", "off"])
+                self.assertEqual(report.verdict, verdict, str(report))
+                self.assertEqual([d.kind for d in report.defects[:1]], [kind] if kind else [])
+
     def test_a_step_that_hangs(self):
         def change(world, model):
             if world.rank == 0 and not world.single:
@@ -470,6 +506,27 @@ dist.destroy_process_group()
 """
 
 
+LOADER = """
+import os
+import torch, torch.nn as nn, torch.nn.functional as F, torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("gloo")
+rank, world = int(os.environ["RANK"]), dist.get_world_size()
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(32, 10), torch.randint(0, 4, (32,)))
+loader = DataLoader(data, 8 // world, sampler=DistributedSampler(data, shuffle=True), num_workers=2, pin_memory=True)
+model = nn.Linear(10, 4)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+for x, y in loader:
+    F.cross_entropy(model(x), y).backward()
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+        p.grad DIVIDED= world
+    optimizer.step()
+"""
+
+
 FORKED = """
 import torch, shardproof.torch as sp
 torch.set_num_threads(4)
@@ -504,6 +561,11 @@ class Script(unittest.TestCase):
         done = self.run_script(SCRIPT.replace("DIVIDED", "/ world"))
         self.assertEqual(done.returncode, 10, done.stdout + done.stderr)
         self.assertIn("train.py:", done.stdout)
+
+    def test_batches_of_a_loader(self):
+        for divided, code in (("/", 0), ("*", 10)):
+            done = self.run_script(LOADER.replace("DIVIDED", divided))
+            self.assertEqual(done.returncode, code, done.stdout + done.stderr)
 
     def test_error(self):
         done = self.run_script("raise SystemExit(3)")

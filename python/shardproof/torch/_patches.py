@@ -15,6 +15,7 @@ import torch.distributed.distributed_c10d as c10d
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from ._data_loading import in_this_process
 from ._devices import OnCPU
 from ._private import current_node, reducing, replace_everywhere, set_attribute, storage_key, unfaked
 
@@ -74,8 +75,22 @@ def _after_ddp() -> None:
     _unused_now.clear()
 
 
+def _mean_over_ranks(group: Any) -> Callable[[Any, Any], Any]:
+    """What DistributedDataParallel does without a communication hook, as one."""
+
+    def average(state: Any, bucket: Any) -> Any:
+        buffer = bucket.buffer()
+        buffer.div_(dist.get_world_size(group))
+        dist.all_reduce(buffer, group=group)
+        future: Any = torch.futures.Future()
+        future.set_result(buffer)
+        return future
+
+    return average
+
+
 def _ddp(undo: list[tuple[Any, str, Any]], unused: Callable[[str], None]) -> None:
-    """DistributedDataParallel: no exchange at construction; its own default all-reduce, as a hook whose future is done; no bucket rebuilding (it reads data)."""
+    """DistributedDataParallel: no exchange at construction; its own default all-reduce as a hook whose future is done, until the user registers one; no bucket rebuilding (it reads data)."""
     ddp = torch.nn.parallel.DistributedDataParallel
     original = ddp.__init__
     original_register = ddp.register_comm_hook
@@ -91,26 +106,31 @@ def _ddp(undo: list[tuple[Any, str, Any]], unused: Callable[[str], None]) -> Non
         kwargs["init_sync"] = False
         args = (args[0], *(None for _ in args[1:3]), *args[3:]) if args else args  # devices: all are the CPU here
         kwargs.update({k: None for k in ("device_ids", "output_device") if k in kwargs})
-        if kwargs.pop("find_unused_parameters", False):
-            _may_be_unused[id(self)] = self  # which parameters are used is data to the reducer: here they are used with zeros
+        # which parameters are used is data to the reducer (of a static graph, too, in its first step): here those that are not are used with zeros
+        if any([kwargs.pop("find_unused_parameters", False), kwargs.pop("static_graph", False)]):
+            _may_be_unused[id(self)] = self
         original(self, *args, **kwargs)
-
-        def average(state: Any, bucket: Any) -> Any:
-            buffer = bucket.buffer()
-            buffer.div_(dist.get_world_size(self.process_group))
-            dist.all_reduce(buffer, group=self.process_group)
-            future: Any = torch.futures.Future()
-            future.set_result(buffer)
-            return future
-
-        average.__annotations__.clear()  # DDP looks at them as types
         if not isinstance(self.reducer, Reducer):
-            original_register(self, None, average)
-            self.__dict__["_shardproof_default_hook"] = True
+            hooks = [(None, _mean_over_ranks(self.process_group))]
+            self.__dict__["_shardproof_hooks"] = hooks
+
+            def run(state: Any, bucket: Any) -> Any:
+                given, hook = hooks[-1]
+                return hook(given, bucket)
+
+            run.__annotations__.clear()  # DDP looks at them as types
+            original_register(self, None, run)
             self.reducer = Reducer(self.reducer)
 
     def register(self: Any, state: Any, hook: Any) -> None:
-        raise NotImplementedError("shardproof: DistributedDataParallel with a communication hook of its own is not supported")
+        if not callable(hook):
+            raise TypeError("Communication hook must be callable.")
+        if len(self._shardproof_hooks) > 1:
+            raise RuntimeError("register_comm_hook or register_builtin_comm_hook can only be called once.")
+        self._shardproof_hooks.append((state, hook))
+
+    def register_builtin(self: Any, kind: Any) -> None:
+        register(self, None, _mean_over_ranks(self.process_group))  # with half precision or without: casts are the identity
 
     original_post = ddp._post_forward
 
@@ -120,6 +140,7 @@ def _ddp(undo: list[tuple[Any, str, Any]], unused: Callable[[str], None]) -> Non
     set_attribute(ddp, "_post_forward", post_forward, undo)
     set_attribute(ddp, "__init__", init, undo)
     set_attribute(ddp, "register_comm_hook", register, undo)
+    set_attribute(ddp, "_register_builtin_comm_hook", register_builtin, undo)
 
 
 class Asynchronous(Protocol):
@@ -135,9 +156,9 @@ class Asynchronous(Protocol):
 class _Pending(dist.Work):
     """What an asynchronous call returns: the operator's own work, whose wait is noted."""
 
-    def __init__(self, work: Any, token: object, listener: Asynchronous) -> None:
+    def __init__(self, work: Any, token: object, listener: Asynchronous, written: list[torch.Tensor]) -> None:
         super().__init__()
-        self._work, self._token, self._listener = work, token, listener
+        self._work, self._token, self._listener, self._written = work, token, listener, written
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
         self._listener.wait(self._token)
@@ -153,8 +174,11 @@ class _Pending(dist.Work):
         return self._work.is_success()
 
     def get_future(self) -> Any:
-        self._listener.wait(self._token)  # whoever takes the future waits for it in ways that are not seen
-        return self._work.get_future()
+        """A future that is done, with what the operator writes: whoever takes it waits for it in ways that are not seen."""
+        self._listener.wait(self._token)
+        future: Any = torch.futures.Future()
+        future.set_result(self._written)
+        return future
 
 
 class _Several(dist.Work):
@@ -171,6 +195,15 @@ class _Several(dist.Work):
 
     def is_completed(self) -> bool:
         return True
+
+
+def _first_tensors(args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """What a method of a process group writes: the tensors of its first operand that has any."""
+    for operand in (*args, *kwargs.values()):
+        found = [t for t in tree_flatten(operand)[0] if isinstance(t, torch.Tensor)]
+        if found:
+            return found
+    return []
 
 
 _METHODS = ("allreduce", "allgather", "allgather_coalesced", "all_gather_single", "_allgather_base", "reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base", "broadcast", "alltoall",
@@ -194,7 +227,7 @@ def _waits(undo: list[tuple[Any, str, Any]], listener: Asynchronous) -> None:
             finally:
                 pending = isinstance(work, dist.Work)
                 token = listener.end(pending)
-            return _Pending(work, token, listener) if pending else work
+            return _Pending(work, token, listener, _first_tensors(args, kwargs)) if pending else work
 
         return call
 
@@ -390,6 +423,7 @@ def patched(on_free: Callable[[int], None], on_batch: Callable[[bool], None], qu
         _pipelines(undo, quiet, mailbox)
         _deepcopy(undo)
         _fsdp(undo, unreduced)
+        in_this_process(undo)
         yield
     finally:
         for owner, name, value in reversed(undo):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Any, Sequence
+from typing import Any, Iterable, Mapping, Sequence
 
 import torch
 
@@ -177,6 +177,32 @@ class Graph:
                 break
             name = node["in"][0]
         return set()
+
+    def reduced_next(self, names: Iterable[str], sizes: Mapping[str, int]) -> dict[str, tuple[list[str], bool]]:
+        """For tensors that an all_reduce takes, also divided by its ranks: the axes over which they are added up, and whether the ranks' mean is taken (before or after)."""
+        wanted = set(names)
+        divided: dict[str, tuple[str, dict[str, Any]]] = {}  # by what a factor makes of it: the tensor, and the node
+        made: dict[str, tuple[str, list[str]]] = {}
+        found: dict[str, tuple[list[str], bool]] = {}
+
+        def divides(node: dict[str, Any], by: int) -> bool:
+            factor = node["attrs"].get("scalar", 0)
+            return by > 1 and (factor == by if node["op"] == "div" else factor * by == 1)
+
+        for node in self.nodes:
+            source = node["in"][0] if node["in"] else None
+            if node["op"] == "all_reduce" and "group" in node:
+                name, by = divided.get(source, (source, None))
+                ranks = math.prod(sizes[a] for a in node["group"])
+                if name in wanted and name not in found:
+                    found[name] = (list(node["group"]), by is not None and divides(by, ranks) or node["attrs"]["reduce"] == "mean")
+                    made[node["out"][0]] = (name, list(node["group"]))
+            elif node["op"] in ("div", "mul") and len(node["in"]) == 1:
+                if source in wanted and source not in found:
+                    divided.setdefault(node["out"][0], (source, node))
+                elif source in made and divides(node, math.prod(sizes[a] for a in made[source][1])):
+                    found[made[source][0]] = (made[source][1], True)
+        return found
 
     # ---- nodes ----
     def emit(self, op: str, operands: Sequence[Value | None], shapes: Sequence[Shape | None], attrs: dict[str, Any] | None = None, kind: str = "real",

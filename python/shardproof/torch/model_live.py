@@ -8,6 +8,8 @@ from .graph import Graph
 
 COMMUNICATION = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send", "recv")
 
+WAIT = "wait"  # no operator of the plan: that a message is waited for before what follows
+
 
 def live(graph: Graph, wanted: Iterable[str], keep: Iterable[int]) -> list[dict[str, Any]]:
     """The nodes that make the wanted tensors, and those of `keep` (indices), in order."""

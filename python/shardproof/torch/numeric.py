@@ -30,7 +30,7 @@ def draw(name: str, shape: Sequence[int], dtype: torch.dtype = torch.float64, hi
     """The whole tensor of that name, the same wherever it is drawn."""
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     if not dtype.is_floating_point:
-        return torch.randint(0, high or 8, tuple(shape), generator=generator, dtype=dtype)
+        return torch.randint(0, 2 if dtype == torch.bool else high or 8, tuple(shape), generator=generator, dtype=dtype)
     t = torch.randn(tuple(shape), generator=generator, dtype=torch.float64)
     scale = 0.1 if name.endswith(("exp_avg", "momentum_buffer")) else 1 / max(1, shape[-1]) ** 0.5 if len(shape) > 1 and not name.startswith("input ") else 1.0
     t = t * scale

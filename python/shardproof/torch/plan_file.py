@@ -74,10 +74,13 @@ def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Se
         if not ranks or any(mesh.coordinates(min(ranks))[a] for a in free):
             raise CaptureError(f"the first rank at {here} was not recorded")
         first = by_rank[min(ranks)]
-        out_programs.append({**({"at": here} if here else {}), "tensors": first.tensors, "nodes": first.nodes})
+        out_programs.append({**({"at": here} if here else {}), "tensors": first.tensors, "nodes": first.nodes, **({"waits": first.waits} if first.waits else {})})
         count: collections.Counter[tuple[str, str, str]] = collections.Counter()
         for i, tie in enumerate(first.ties):
             key = (tie.role, tie.tensor, tie.label)
+            if tie.axes:
+                _by_call(mesh, here, free, {r: by_rank[r].ties[i] for r in ranks}, shards)
+                continue
             count[key] += 1
             step = _step(mesh, free, {r: by_rank[r].ties[i].box.low for r in ranks}, tie, moves.setdefault((key, count[key]), {}))
             shards[(tie.role, tie.tensor, tie.label)].append((here, tie, step))
@@ -87,6 +90,31 @@ def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Se
     js = {"format": "shardproof-plan", "version": 1, "model": model_file, "mesh": [[a, n] for a, n in mesh.sizes.items()], "programs": out_programs, "lineage": lineage}
     assumed = [f"{g}: where the ranks' parts lie was concluded from shapes" for g in dict.fromkeys(g for p in programs for g in p.guessed)] + drawn
     return js, {k: v for p in programs for k, v in p.skipped.items()}, assumed
+
+
+def _by_call(mesh: Mesh, here: dict[str, int], free: Sequence[str], ties: Mapping[int, Tie], shards: dict[Any, list[Any]]) -> None:
+    """Ties of which each coordinate has a tensor of the model of its own; none where not all ranks were recorded."""
+    named = [a for a in next(iter(ties.values())).axes if a in free]
+    by: dict[tuple[int, ...], list[int]] = collections.defaultdict(list)
+    for r in ties:
+        by[tuple(mesh.coordinates(r)[a] for a in named)].append(r)
+    every = 1
+    for a in named:
+        every *= mesh.sizes[a]
+    if len(by) != every or len({len(ranks) for ranks in by.values()}) != 1:
+        return
+    found = []
+    for c, ranks in by.items():
+        tie = ties[min(ranks)]
+        if any(ties[r].tensor != tie.tensor for r in ranks):
+            return
+        try:
+            step = _step(mesh, [a for a in free if a not in named], {r: ties[r].box.low for r in ranks}, tie, {})
+        except CaptureError:
+            return
+        found.append((tie, ({**here, **dict(zip(named, c))}, tie, step)))
+    for tie, entry in found:
+        shards[(tie.role, tie.tensor, tie.label)].append(entry)
 
 
 def _one_shape(sides: Sequence[Recording]) -> None:

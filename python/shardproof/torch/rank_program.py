@@ -14,11 +14,14 @@ import torch
 from .boxes import Box, NoPlace, locate, refine
 from .marks import Mark, Placement
 from .model_file import Model, literal, tensor_of, tensors_of
-from .model_live import COMMUNICATION
+from .model_live import COMMUNICATION, WAIT
 from .opaque import followed
 from .randomness import Draw
 from .record import CaptureError, Recording
 from .values import Named, Poison, Shape
+
+
+MOST_PARTS = 8  # of a batch, where each rank's is named
 
 
 @dataclasses.dataclass
@@ -29,9 +32,10 @@ class Tie:
     shape: Shape
     box: Box
     label: str = ""   # of an output: two may be one tensor of the model
+    axes: tuple[str, ...] = ()  # whose coordinates say which tensor of the model it is: one of several calls of a module
 
     def identity(self) -> tuple[str, str, str, Shape, tuple[str, ...]]:
-        return self.role, self.tensor, self.local, self.shape, self.box.total
+        return self.role, "" if self.axes else self.tensor, self.local, self.shape, self.box.total
 
 
 @dataclasses.dataclass
@@ -41,6 +45,7 @@ class Program:
     text: str
     tensors: dict[str, Any]
     nodes: list[dict[str, Any]]
+    waits: list[str]  # handles that are waited for after all nodes
     ties: list[Tie]
     skipped: dict[str, str]
     guessed: list[str]
@@ -95,7 +100,7 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
             continue
         seen.add(key)
         ties.append(tie)
-    keep_indices = [i for i, n in enumerate(g.nodes) if n["op"] in COMMUNICATION and (i >= side.started or n["comm"] in keep)]
+    keep_indices = [i for i, n in enumerate(g.nodes) if n["op"] == WAIT or n["op"] in COMMUNICATION and (i >= side.started or n["comm"] in keep)]
     nodes, opaque = followed(g, side.opaque, [t.local for t in ties], keep_indices)
     for c in opaque:
         if model.opaque.get(c.label) != c.function:
@@ -104,6 +109,7 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
             ties.append(_whole(model, "output", label, v, c.loc))
         ties += [_whole(model, "input", r.name, r, c.loc) for r in c.results if r.name in model.shapes]
     nodes = _threaded(g, nodes, divided)
+    nodes, waits = _with_waits(nodes)
     used = {name for n in nodes for name in n["in"]} | {t.local for t in ties}
     tensors = {n: dict(t) for n, t in tensors_of(g, nodes, [t.local for t in ties]).items()}
     own_constants: list[str] = []
@@ -119,8 +125,22 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
     for d in side.random_inputs:
         if d.value.name in used:
             ties.append(_drawn(side, model, d, at, guessed))
-    text = json.dumps([tensors, nodes, [t.identity() for t in ties]], sort_keys=True)
-    return Program(text, tensors, nodes, ties, skipped, guessed, own_constants)
+    text = json.dumps([tensors, nodes, waits, [t.identity() for t in ties]], sort_keys=True)
+    return Program(text, tensors, nodes, waits, ties, skipped, guessed, own_constants)
+
+
+def _with_waits(nodes: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
+    """What is waited for goes to the node that follows; what none follows."""
+    begun = {n["handle"] for n in nodes if n["op"] != WAIT and "handle" in n}
+    result: list[dict[str, Any]] = []
+    waits: list[str] = []
+    for n in nodes:
+        if n["op"] != WAIT:
+            result.append({**n, "waits": waits} if waits else n)
+            waits = []
+        elif n["handle"] in begun:
+            waits = [*waits, n["handle"]]
+    return result, waits
 
 
 def _threaded(g: Any, nodes: list[dict[str, Any]], divided: Mapping[str, tuple[str, int]]) -> list[dict[str, Any]]:
@@ -184,8 +204,7 @@ def _tie(side: Recording, model: Model, mark: Mark, at: Mapping[str, int], skipp
             microbatches = here // there
             microbatch, call = divmod(mark.call, there)
         elif here == there > 1 and _slices_batch(side, here):
-            skipped[mark.name] = "each rank and the single device cut their batches into microbatches of their own"
-            return None
+            return _of_another_call(side, model, mark, at, here, skipped, divided)
         elif here != there:
             skipped[mark.name] = f"the module runs {here} times, on the single device {there} times"
             return None
@@ -211,10 +230,42 @@ def _tie(side: Recording, model: Model, mark: Mark, at: Mapping[str, int], skipp
         refined = refine(box, model.shapes[tensor], local.shape, model.shapes[base], local.base.shape)
         if refined is not None:
             tensor, local, box = base, local.base, refined
-    if box.divisor != 1:
-        whole, local = local, side.graph.one("div", [local], local.shape, {"scalar": box.divisor})
-        divided[whole.name] = (local.name, box.divisor)
+    local = _divided(side, local, box.divisor, divided)
     return Tie(mark.role, tensor, local.name, local.shape, box, mark.name if mark.role == "output" else "")
+
+
+def _of_another_call(side: Recording, model: Model, mark: Mark, at: Mapping[str, int], count: int, skipped: dict[str, str], divided: dict[str, tuple[str, int]]) -> Tie | None:
+    """Each rank and the single device cut their batches into microbatches of their own: a rank's k-th is a part of another one of the single device's, by where its rows are in the whole batch."""
+    axes = tuple(a for a in side.mesh.names if 0 in side.cuts.get(a, ()) and side.mesh.sizes[a] > 1)
+    parts, place = 1, 0
+    for a in axes:
+        parts, place = parts * side.mesh.sizes[a], place * side.mesh.sizes[a] + at[a]
+    position = place * count + mark.call
+    tensor = model.tied.get((mark.role, mark.name, position // parts))
+    local = tensor_of(side.graph, mark)
+    why = "each rank and the single device cut their batches into microbatches of their own"
+    if tensor is None or local is None or not local.shape or not 1 < parts <= MOST_PARTS or model.shapes[tensor][:1] != (local.shape[0] * parts,):
+        skipped[mark.name] = why
+        return None
+    try:
+        box = locate(mark, model.shapes[tensor], local.shape, side.mesh, at, side.cuts)
+    except NoPlace as e:
+        skipped[mark.name] = str(e)
+        return None
+    if box.total or not box.low or box.low[0] != place * local.shape[0]:
+        skipped[mark.name] = why
+        return None
+    local = _divided(side, local, box.divisor, divided)
+    return Tie(mark.role, tensor, local.name, local.shape, dataclasses.replace(box, low=(position % parts * local.shape[0], *box.low[1:])), axes=axes)
+
+
+def _divided(side: Recording, local: Named, divisor: int, divided: dict[str, tuple[str, int]]) -> Named:
+    """What a checkpoint claims of a tensor whose divisor is not 1."""
+    if divisor == 1:
+        return local
+    part = side.graph.one("div", [local], local.shape, {"scalar": divisor})
+    divided[local.name] = (part.name, divisor)
+    return part
 
 
 def _slices_batch(side: Recording, count: int) -> bool:

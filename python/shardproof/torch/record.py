@@ -20,6 +20,7 @@ from .data_number import DataDependent, data_numbers
 from .graph import Graph
 from .marks import Mark, Placement, place, unwrapped
 from .mesh import Mesh
+from .model_live import WAIT
 from .opaque import Call as OpaqueCall
 from .randomness import Draw
 from .recorder import Recorder
@@ -213,6 +214,17 @@ class _Side:
                 where = Placement(covered=list(m.placement.covered), partial=list(m.placement.cut))
                 self.marks.append(Mark("checkpoint", f"{m.name}, squares", Named(total, ()), where))
 
+    def _reduced_later(self) -> None:
+        """A gradient that the program reduces by hand after backward was its rank's part of the sum (or the mean) until then."""
+        made = {m.name: (m.value.base or m.value).name for m in self.raw_gradients if isinstance(m.value, Named) and not m.placement.covered}  # in the shape in which it was made
+        later = self.recorder.g.reduced_next([*made.values(), *(m.value.name for m in self.raw_gradients if isinstance(m.value, Named))], self.mesh.sizes)
+        for m in self.raw_gradients:
+            found = later.get(made.get(m.name, "")) or later.get(getattr(m.value, "name", "")) if m.name in made else None
+            if found is not None:
+                axes, mean = found
+                m.placement.mean = [a for a in m.placement.mean or [] if a not in axes] + (axes if mean else [])
+                m.placement.partial = [a for a in m.placement.partial if a not in axes] + ([] if mean else axes)
+
     def after_backward(self) -> None:
         """Gradients as backward left them, before clipping; of several backward passes the last one's stay."""
         if self.recorder.paused:
@@ -271,6 +283,7 @@ class _Side:
 
     def finish(self, result: Any) -> None:
         """Marks what the step left behind: its results, gradients, parameters and optimizer states."""
+        self._reduced_later()
         self.marks += self.raw_gradients
         self._squares()
         for label, t in _results(result):
@@ -286,16 +299,26 @@ class _Side:
 
 
 class _Waits:
-    """Notes on the recorder's memory what asynchronous calls write, until they are waited for."""
+    """Notes on the recorder's memory what asynchronous calls write, until they are waited for; messages of which that is later have a handle in the plan."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
+    def __init__(self, recorder: Recorder, batches: list[int]) -> None:
+        self.recorder, self.batches = recorder, batches
+        self.start = 0  # nodes before the call
+        self.messages: dict[object, dict[str, Any]] = {}
+        self.handles = 0
 
     def begin(self) -> None:
         self.recorder.issued = []
+        self.start = len(self.recorder.g.nodes)
 
     def end(self, pending: bool) -> object:
         token = object()
+        made = self.recorder.g.nodes[self.start:]
+        if pending and not self.batches and len(made) == 1 and made[0]["op"] in ("send", "recv"):  # what is received may be no tensor of its own: then it is read at once
+            self.messages[token] = made[0]
+            if "handle" not in made[0]:  # a work may be wrapped twice
+                self.handles += 1
+                made[0]["handle"] = f"message {self.handles}"
         for t, name, writes in (self.recorder.issued or []) if pending else []:
             (self.recorder.pend if writes else self.recorder.sending)(t, name, token)
         self.recorder.issued = None
@@ -303,6 +326,14 @@ class _Waits:
 
     def wait(self, token: object) -> None:
         self.recorder.finish(token)
+        node = self.messages.pop(token, None)
+        handle = node.get("handle") if node is not None else None
+        if handle is None:
+            return
+        if self.recorder.g.nodes[-1] is node:
+            del node["handle"]  # no more asynchronous than any other
+        else:
+            self.recorder.g.nodes.append({"op": WAIT, "in": [], "out": [], "handle": handle})
 
 
 def _results(result: Any) -> list[tuple[str, torch.Tensor]]:
@@ -336,7 +367,7 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
         else:
             collectives.order_batch(recorder, batch_start.pop())
 
-    with private.fake_group(rank, mesh.world), patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder), mailbox, side.unused.append, recorder.numbers, side.unreduced), private.random_tracker(recorder.random):
+    with private.fake_group(rank, mesh.world), patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder, batch_start), mailbox, side.unused.append, recorder.numbers, side.unreduced), private.random_tracker(recorder.random):
         torch.manual_seed(0)
         world = World(mesh, rank, side)
         with private.FakeTensorMode(allow_non_fake_inputs=True), recorder, side.binding.listening(), as_cpu(), sync_batch_norm(), data_numbers(recorder.where), torch.backends.mkldnn.flags(enabled=False):

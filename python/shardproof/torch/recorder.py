@@ -25,6 +25,7 @@ from .values import Complex, Filled, Known, Poison, Poisoned, Reason, Unsupporte
 
 FILL_LIMIT = 1 << 16  # elements of a filled tensor that is written out to compute with it
 _PLAIN = (torch.Tensor, private.FakeTensor, torch.nn.Parameter, torch.nn.Buffer)
+_COPIES = {"aten._to_copy", "aten.clone"}
 _PIECEWISE = {"aten.mul_", "aten.div_"}
 _VIEWS_IN_PLACE = {f"aten.{name}_" for name in ("transpose", "t", "squeeze", "unsqueeze", "as_strided", "swapdims", "swapaxes", "set")}  # which memory is seen, and how, changes; no element does
 _LIKE = frozenset({"aten.rand_like", "aten.randn_like", "aten.randint_like"})
@@ -130,6 +131,8 @@ class Recorder(Memory, private.TorchDispatchMode):
             if name == "aten.copy_" and self.copy_pieces(args[0], args[1]):
                 func(*args, **kwargs)
                 return args[0]
+            if name in _COPIES and (out := self._copied_in_pieces(func, args, kwargs)) is not None:
+                return out
             if name in _PIECEWISE and self._piece_by_piece(name, func, line, args, kwargs):
                 return args[0]
             return self._record(name, func, line, args, kwargs)
@@ -166,6 +169,21 @@ class Recorder(Memory, private.TorchDispatchMode):
             for p in parts:
                 d.write(self.g, p.value, Geometry(p.at.size, p.at.stride, p.at.offset - a.offset + b.offset), self.g.loc)
         return True
+
+    def _copied_in_pieces(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A copy of a flat buffer of several tensors, also in another dtype, is these tensors. None where it is no such thing."""
+        source = args[0]
+        if type(source) is not private.FakeTensor or source.is_complex() or source.is_neg():
+            return None
+        with private.outside():
+            at = self.geometry(source)
+            s = self._storage(source)
+            if s.pending or at != contiguous(at.size, at.offset) or len(s.segments) < 2 or len(s.pieces(self.g, at) or ()) < 2:
+                return None
+        out = func(*args, **kwargs)
+        if not self.copy_pieces(out, source):
+            self.write(out, self.read(source))
+        return out
 
     def _piece_by_piece(self, name: str, func: Any, line: Any, args: Any, kwargs: Any) -> bool:
         """A flat buffer of several tensors times a number: each of them is, so that they stay apart. False where it is no such thing."""

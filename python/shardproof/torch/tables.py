@@ -277,11 +277,18 @@ def binary(g: Graph, op: str, a: Value, b: Value, shape: Shape) -> Value | None:
         if op == "sub":
             b, op = Pick(b.source, b.index, -b.scale, -b.offset, b.table, b.shape), "add"
         return _pick_with(b, op, x, shape)
-    if isinstance(a, Pick) and isinstance(b, Table) and same_source(g, a.index, b) and not (a.table and not _per_row(b, a)):
+    if isinstance(a, Pick) and isinstance(b, Table) and _scales(g, b, a):
         return _pick_with(a, op, b.entries.to(torch.float64), shape)
-    if isinstance(b, Pick) and isinstance(a, Table) and op in ("add", "mul") and same_source(g, b.index, a) and not (b.table and not _per_row(a, b)):
+    if isinstance(b, Pick) and isinstance(a, Table) and op in ("add", "mul") and _scales(g, a, b):
         return _pick_with(b, op, a.entries.to(torch.float64), shape)
     return None
+
+
+def _scales(g: Graph, t: Table, v: Pick) -> bool:
+    """Whether the table has, once broadcast to the pick, one number for each thing that was picked."""
+    if t.shape == v.index.shape + (1,) * (len(v.shape) - len(v.index.shape)) and same_rows(g, t, v.index):
+        return True  # mask[..., None] of the very indices
+    return same_source(g, v.index, t) and not (v.table and not _per_row(t, v))
 
 
 def _per_row(t: Table, v: Pick) -> bool:

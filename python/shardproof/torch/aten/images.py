@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 from typing import Any, Sequence
 
+import torch
+
 from .. import arithmetic as ar
 from ..graph import Graph
-from ..values import Filled, Value
+from ..values import Filled, Known, Value
 from .table import line, require
 
 MOST = 128  # positions of a window
@@ -196,3 +198,31 @@ def avg_pool_backward(call: Any, g: Graph, grad: Value, x: Value, kernel: list[i
     for at in itertools.product(range(k[0]), range(k[1])):
         total = ar.binary(g, "add", total, _spread(g, grad, at, s, d, x.shape[-2:]))
     return ar.binary(g, "div", total, divisor or k[0] * k[1])
+
+
+def _adaptive(n: int, out: int) -> Known:
+    """The matrix [out, n] of means: position i of the result is the mean from floor(i n / out) up to ceil((i + 1) n / out) (ATen's AdaptiveAveragePooling)."""
+    m = torch.zeros(out, n, dtype=torch.float64)
+    for i in range(out):
+        low, high = i * n // out, -(-(i + 1) * n // out)
+        m[i, low:high] = 1 / (high - low)
+    return Known(m)
+
+
+@line("_adaptive_avg_pool2d", "adaptive_avg_pool2d")
+def adaptive_avg_pool(call: Any, g: Graph, x: Value, size: list[int]) -> Value:
+    """Where the sizes divide the means of equal pieces, else products with matrices of means from both sides."""
+    lead, (h, w), (a, b) = x.shape[:-2], x.shape[-2:], call.shape()[-2:]
+    if h % a == 0 and w % b == 0:
+        n = len(lead)
+        return ar.reduce(g, "mean", g.reshape(x, (*lead, a, h // a, b, w // b)), [n + 1, n + 3])
+    return ar.matmul(g, _adaptive(h, a), ar.matmul(g, x, ar.transposed(g, _adaptive(w, b))))
+
+
+@line("_adaptive_avg_pool2d_backward")
+def adaptive_avg_pool_backward(call: Any, g: Graph, grad: Value, x: Value) -> Value:
+    lead, (h, w), (a, b) = x.shape[:-2], x.shape[-2:], grad.shape[-2:]
+    if h % a == 0 and w % b == 0:
+        spread = g.expand(g.reshape(grad, (*lead, a, 1, b, 1)), (*lead, a, h // a, b, w // b))
+        return ar.binary(g, "div", g.reshape(spread, x.shape), (h // a) * (w // b))
+    return ar.matmul(g, ar.transposed(g, _adaptive(h, a)), ar.matmul(g, grad, _adaptive(w, b)))

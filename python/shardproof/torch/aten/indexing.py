@@ -235,13 +235,13 @@ def gather(call: Any, g: Graph, x: Value, dim: int, i: Value, sparse_grad: bool 
 def scatter(call: Any, g: Graph, x: Value, dim: int, i: Value, source: Any, reduce: Any = None) -> Value:
     if isinstance(i, Named) and i.kind == "int" and reduce is None and not (dim % len(x.shape) == len(x.shape) - 1 and i.shape[-1] == 1):
         tables.note_classes(g, i, x.shape[dim])
-        return choices.scatter_many(g, x, i, ar.lift(source), dim, call.name == "aten.scatter_add")
+        return choices.scatter_many(g, x, i, ar.lift(source), dim, call.name.rstrip("_") == "aten.scatter_add")
     require(dim % len(x.shape) == len(x.shape) - 1 and i.shape[-1] == 1 and i.shape[:-1] == x.shape[:-1] and reduce is None, "scatter of more than one element of the last dimension")
     tables.note_classes(g, i, x.shape[-1])
     rows = g.reshape(i, i.shape[:-1])
     value = ar.lift(source)
     value = g.reshape(value, rows.shape) if value.shape else value
-    return place_in_rows(g, x, rows, value, accumulate=call.name == "aten.scatter_add")
+    return place_in_rows(g, x, rows, value, accumulate=call.name.rstrip("_") == "aten.scatter_add")
 
 
 def hot_rows(g: Graph, index: Value, scale: torch.Tensor | None, width: int) -> Value:

@@ -1,0 +1,14 @@
+"""A communication hook adds gradients up and does not divide: DistributedDataParallel leaves that to it."""
+
+import right_ddp_communication_hook
+import torch.distributed as dist
+
+MESH, EXPECT, NAMES = {"dp": 2}, "NOT EQUIVALENT", "right_ddp_communication_hook.py"
+
+
+def add_up(state, bucket):
+    return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
+
+
+def step(world):
+    return right_ddp_communication_hook.step(world, hook=add_up)

@@ -1,0 +1,9 @@
+"""The loss is divided by the number of all ranks' tokens, and DistributedDataParallel divides by the ranks once more (A11: transformers 34191 and others)."""
+
+import right_tokens_counted_over_accumulation
+
+MESH, EXPECT, NAMES = {"dp": 2}, "NOT EQUIVALENT", "right_tokens_counted_over_accumulation.py"
+
+
+def step(world):
+    return right_tokens_counted_over_accumulation.step(world, times_ranks=False)

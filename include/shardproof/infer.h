@@ -30,6 +30,8 @@ enum class Infer : std::uint8_t {
 struct InferOptions {
   double seconds = 20;  // for the image and for executing it
   std::size_t memoryMegabytes = 2048;
+  // Whether tensors that are several boxes, permuted or multiples are looked for, too.
+  bool parts = true;
   const std::atomic<bool>* cancel = nullptr;
 };
 

@@ -75,7 +75,9 @@ void Image::inferHere() {
   if (std::none_of(lineage.begin(), lineage.end(),
                    [](const LineageEntry& entry) { return entry.inferred; }))
     return;
-  Inferred found = inferLineage(*shrunk_.problem);
+  InferOptions options;
+  options.parts = false;
+  Inferred found = inferLineage(*shrunk_.problem, options);
   if (!found.problem) return;
   shrunk_.problem = std::move(found.problem);
   const auto keyOf = [&](const Problem& of, const LineageEntry& entry) {

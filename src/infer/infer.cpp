@@ -118,7 +118,7 @@ Inferred inferLineage(const Problem& given, const InferOptions& options) {
                              std::chrono::duration<double>(options.seconds));
     limits.cancel = options.cancel;
     const infer::Relations found =
-        infer::findRelations(image.problem ? *image.problem : problem, limits);
+        infer::findRelations(image.problem ? *image.problem : problem, limits, options.parts);
     const infer::Lift lift(problem, image, found);
     result.looked = found.looked;
     for (const EntryId e : found.differing)

@@ -58,11 +58,9 @@ std::int64_t pivotOf(std::size_t k, std::int64_t size) {
 
 class Search {
  public:
-  Search(const Problem& problem, const interpret::Limits& limits)
-      : problem_(problem),
-        setup_(problem, options()),
-        table_(problem.model),
-        scales_(scalesOf(problem.plan)) {
+  Search(const Problem& problem, const interpret::Limits& limits, bool parts)
+      : problem_(problem), setup_(problem, options()), table_(problem.model), parts_(parts) {
+    if (parts) scales_ = scalesOf(problem.plan);
     for (const Program& program : problem.plan.programs) makers_.push_back(makersOf(program.graph));
     found_.resize(at(setup_.programs.slots()));
     prints_.resize(at(setup_.programs.slots()));
@@ -176,7 +174,7 @@ class Search {
     places = table_.placesOf(x, value.shape, value.element, pivot, wanted, tolerance);
     ambiguous_ += severalOfOne(places);
     if (!places.empty() || integers) return;
-    arrange(rank, slot, value);
+    if (parts_) arrange(rank, slot, value);
     Print print{value.shape, n, 0, largest, {}};
     for (std::int64_t i = 0; i < n; ++i) {
       if (!std::isfinite(x[i])) return;
@@ -430,6 +428,7 @@ class Search {
   ModelTable table_;
   std::vector<std::vector<Place>> found_;  // by slot of all ranks
   std::vector<Print> prints_;
+  bool parts_;
   std::vector<Rational> scales_;
   std::map<Shape, std::vector<std::vector<Lying>>> arrangements_;
   // By slot: places in arrangements_ of its shape, and where each piece lies.
@@ -441,8 +440,8 @@ class Search {
 
 }  // namespace
 
-Relations findRelations(const Problem& problem, const interpret::Limits& limits) {
-  return Search(problem, limits).relations();
+Relations findRelations(const Problem& problem, const interpret::Limits& limits, bool parts) {
+  return Search(problem, limits, parts).relations();
 }
 
 }  // namespace shardproof::infer

@@ -57,6 +57,7 @@ struct Relations {
 };
 
 // Executes the problem. Throws interpret::CannotRun, Stopped, TooLarge, InputError.
-Relations findRelations(const Problem& problem, const interpret::Limits& limits);
+// `parts`: InferOptions::parts.
+Relations findRelations(const Problem& problem, const interpret::Limits& limits, bool parts);
 
 }  // namespace shardproof::infer

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "ir/clone.h"
+
 namespace shardproof {
 
 namespace {
@@ -13,13 +15,13 @@ namespace {
 // first. Plans that say what each layer's input and output is say this much.
 constexpr double kThinLineage = 0.15;
 
-// Nothing is found twice.
 void inferInto(std::unique_ptr<Problem>& problem, VerifyOptions& options,
                std::optional<Inference>& said, std::vector<Inferred::Replaced>& replaced,
-               double& seconds) {
+               double& seconds, bool parts) {
   if (options.progress) options.progress(0, 0, "looking for lineage");
   InferOptions inferOptions;
   inferOptions.cancel = options.cancel;
+  inferOptions.parts = parts;
   Inferred found = inferLineage(*problem, inferOptions);
   said = Inference{found.count, found.looked, found.reason};
   seconds += found.seconds;
@@ -38,7 +40,7 @@ bool hasWrongLineage(const Report& report) {
 
 // Of checkpoints of the file that are reported as wrong.
 void tellReplaced(const Problem& problem, const std::vector<Inferred::Replaced>& replaced,
-                  const Report& report, Inference& said) {
+                  const Report& report, Inference& said, bool verified = true) {
   const auto verdictOf = [&](EntryId entry) {
     const auto it = std::find_if(report.stages.begin(), report.stages.end(),
                                  [&](const StageReport& s) { return s.entry == entry.value; });
@@ -49,7 +51,7 @@ void tellReplaced(const Problem& problem, const std::vector<Inferred::Replaced>&
     const LineageEntry& entry = problem.plan.lineage[one.entry];
     std::string text = problem.names.text(problem.model.graph.tensors[entry.tensor].name) +
                        " (/lineage/" + std::to_string(one.entry) + "): ";
-    bool proved = true;
+    bool proved = verified;
     for (const EntryId by : one.by) {
       text += (by == one.by.front() ? "" : "; ") + describeFound(problem, by);
       proved = proved && verdictOf(by) == StageVerdict::kProved;
@@ -66,39 +68,44 @@ Report verifyInferring(std::unique_ptr<Problem>& problem, const VerifyOptions& g
   std::vector<Inferred::Replaced> replaced;
   double seconds = 0;
   if (infer == Infer::kAlways || (infer == Infer::kAuto && lineageDensity(*problem) < kThinLineage))
-    inferInto(problem, options, said, replaced, seconds);
+    inferInto(problem, options, said, replaced, seconds, false);
   Report report = verify(*problem, options);
-  // What the file says is not enough, or is wrong.
-  if (infer == Infer::kAuto && !said && report.verdict == Verdict::kUndecided &&
-      !report.interrupted) {
-    inferInto(problem, options, said, replaced, seconds);
-    if (said->lemmas > 0) {
-      const double before = report.statistics.secondsTotal;
-      report = verify(*problem, options);
-      report.statistics.secondsByPhase["without lemmas"] = before;
-      report.statistics.secondsTotal += before;
-    }
+  // What the file says is not enough, or is wrong. Parts last: of a large plan they are many, and
+  // few of them help.
+  for (const bool parts : {false, true}) {
+    if (infer == Infer::kNever || report.verdict != Verdict::kUndecided || report.interrupted ||
+        (said && !parts))
+      continue;
+    const std::size_t before = said ? said->lemmas : 0;
+    if (said) problem = withoutInferred(*problem);
+    inferInto(problem, options, said, replaced, seconds, parts);
+    if (said->lemmas <= before) continue;
+    const double took = report.statistics.secondsTotal;
+    report = verify(*problem, options);
+    report.statistics.secondsByPhase["without lemmas"] += took;
+    report.statistics.secondsTotal += took;
   }
+  if (said) tellReplaced(*problem, replaced, report, *said);
   // The verdict stands; what the checkpoints should be is looked up for the report alone.
-  if (infer != Infer::kNever && !said && hasWrongLineage(report) && !report.interrupted) {
+  if (infer != Infer::kNever && hasWrongLineage(report) && !report.interrupted &&
+      (!said || said->replaced.empty())) {
     InferOptions inferOptions;
     inferOptions.cancel = options.cancel;
     inferOptions.seconds = kSecondsForWrongLineage;
-    const Inferred found = inferLineage(*problem, inferOptions);
+    const Inferred found = inferLineage(*withoutInferred(*problem), inferOptions);
     if (found.problem) {
       Inference only;
-      tellReplaced(*found.problem, found.replaced, report, only);
-      if (!only.replaced.empty()) report.inference = std::move(only);
+      tellReplaced(*found.problem, found.replaced, report, only, false);
+      if (said) said->replaced = std::move(only.replaced);
+      else if (!only.replaced.empty()) said = std::move(only);
     }
-    report.statistics.secondsByPhase["infer"] = found.seconds;
-    report.statistics.secondsTotal += found.seconds;
+    seconds += found.seconds;
   }
-  if (said) {
-    tellReplaced(*problem, replaced, report, *said);
+  if (seconds > 0) {
     report.statistics.secondsByPhase["infer"] = seconds;
     report.statistics.secondsTotal += seconds;
-    report.inference = std::move(said);
   }
+  report.inference = std::move(said);
   return report;
 }
 

@@ -143,7 +143,9 @@ TEST(Infer, WrongCheckpointsAreReplaced) {
       ASSERT_EQ(report.inference->replaced.size(), 1u);
       const std::string& text = report.inference->replaced[0];
       EXPECT_EQ(text.find(says[whole]), 0u) << text;
-      EXPECT_NE(text.find(infer == Infer::kAlways ? "(proved)" : "(not proved)"), std::string::npos)
+      // Parts are not looked for before they are needed.
+      EXPECT_NE(text.find(whole && infer == Infer::kAlways ? "(proved)" : "(not proved)"),
+                std::string::npos)
           << text;
     }
     auto problem = read();

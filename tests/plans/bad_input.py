@@ -225,7 +225,7 @@ def texts(runner):
         for name, value in (("null", b"null"), ("number", b"1"), ("string", b'"plan"'), ("list", b"[]"), ("object", b"{}"), ("true", b"true")):
             add(f"only_{name}", which, value)
         add("wrong_format", which, text.replace(b'"format": "shardproof-', b'"format": "other-', 1), "/format")
-        add("wrong_version", which, text.replace(b'"version": 1', b'"version": 2', 1), "/version")
+        add("wrong_version", which, text.replace(b'"version": 1', b'"version": 3', 1), "/version")
         add("version_as_text", which, text.replace(b'"version": 1', b'"version": "1"', 1), "/version")
         add("twice_the_field", which, text.replace(b'"version": 1', b'"version": 1, "version": 1', 1), "/version")
         add("other_file", which, good["model" if which == "plan" else "plan"], "/format")

@@ -92,6 +92,9 @@ class Choice {
   // covered, then what the same operator makes, then the first.
   void addPieces(const Local& here, std::vector<std::vector<Lift::Said>>& pieces,
                  Chosen& chosen) const {
+    // Operators that take parts out have no place among what is under way (ir/local_parts.cpp).
+    for (const Program& program : problem_.plan.programs)
+      if (!program.asynchrony.empty()) return;
     const NodeId made = makers_[here.first][here.second].node;
     const auto& nodes = problem_.plan.programs[here.first].graph.nodes;
     for (std::vector<Lift::Said>& piece : pieces) {

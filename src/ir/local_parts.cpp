@@ -130,6 +130,12 @@ class Lowering {
       (isInput(placed) ? inputs : others)[t].push_back(&placed);
     }
     if (inputs.empty() && others.empty()) return;
+    // Nodes that take a part out would have to wait, and what is put together lies in no buffer.
+    if (!program.asynchrony.empty())
+      fail(*(inputs.empty() ? others : inputs).begin()->second.front(), "",
+           "found a part of a local tensor of /programs/" + std::to_string(p) +
+               ", whose nodes or tensors have \"handle\", \"waits\" or \"buffer\", expected "
+               "lineage of whole local tensors there");
     std::vector<std::vector<NodeId>> producers(program.graph.tensors.size());
     std::vector<bool> read(program.graph.tensors.size(), false);
     for (const NodeId n : firstIds<NodeId>(program.graph.nodes.size())) {

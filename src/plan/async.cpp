@@ -162,18 +162,32 @@ class Walk {
     if (const BufferPlace* place = placeOf(i)) held_[place->buffer].push_back(i);
   }
 
+  std::optional<EntryId> outputOf(const Instance& i) const {
+    for (const Mention& mention : index_.mentions(number_, i.tensor)) {
+      const LineageEntry& entry = problem_.plan.lineage[mention.entry];
+      const Microbatch named = entry.shards[mention.shard].parts[mention.part].microbatch;
+      if (entry.role == Role::kOutput && (!named.isOne() || named == i.microbatch))
+        return mention.entry;
+    }
+    return std::nullopt;
+  }
+
   // Outputs are what the program leaves behind.
   void checkOutputs() {
+    for (const auto& [i, node] : overwritten_) {
+      if (const auto entry = outputOf(i))
+        report(node, std::nullopt, i,
+               "writes into buffer '" + text(placeOf(i)->buffer) + "', in which " + nameOf(i) +
+                   " lies, a part of an output (/lineage/" + std::to_string(*entry) +
+                   "): it is no more there when the program ends");
+    }
     for (const auto& [handle, node] : underWay_) {
       for (const Instance& i : touched(node, true)) {
-        for (const Mention& mention : index_.mentions(number_, i.tensor)) {
-          if (problem_.plan.lineage[mention.entry].role != Role::kOutput) continue;
+        if (const auto entry = outputOf(i))
           report(node, std::nullopt, i,
-                 nameOf(i) + " is a part of an output (/lineage/" + std::to_string(mention.entry) +
+                 nameOf(i) + " is a part of an output (/lineage/" + std::to_string(*entry) +
                      "), and nothing waits for the handle '" + text(handle) +
                      "' of what writes it before the program ends");
-          break;
-        }
       }
     }
   }

@@ -172,6 +172,8 @@ TEST_P(LocalPartsMistakes, AreErrorsWithTheirPlace) {
 }
 
 const Mistake kMistakes[] = {
+    {"parts_zigzag", "/programs/0/tensors/x/buffer", "b", "/lineage/0/shards/0/parts/0",
+     "\"buffer\", expected lineage of whole local tensors there"},
     {"parts_zigzag", "/version", 1, "/lineage/0/shards/0/parts/0/local_box",
      "a field of version 2 in a plan of version 1"},
     {"parts_zigzag", "/version", 3, "/version", "expected version 1 or 2"},

@@ -97,6 +97,20 @@ TEST(Async, AnOutputIsWaitedForAtTheEnd) {
   EXPECT_TRUE(defectsOf(d).empty());
 }
 
+TEST(Async, AnOutputIsStillThereAtTheEnd) {
+  Draft d = summed("y", R"({"y": "b", "z": "b"})");
+  waits(d, 1);
+  d.model = Json::parse(
+      R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "y": {"shape": [4]}},
+          "nodes": [{"op": "mul", "in": ["x"], "out": ["y"], "attrs": {"scalar": 2}}], "outputs": ["y"]})");
+  d.plan["lineage"] = Json::parse(
+      R"([{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}]}]},
+          {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "y"}]}]}])");
+  expectAsync(d, {"/programs/0/nodes/1"}, "no more there when the program ends");
+  for (std::size_t p = 0; p < 2; ++p) d.tensor(p, "z")["buffer"] = "c";
+  EXPECT_TRUE(defectsOf(d).empty());
+}
+
 TEST(Async, InstancesOfMicrobatchesAreApart) {
   const auto made = [](const char* read) {
     return test::draft(

@@ -13,7 +13,7 @@ namespace {
 // The end-to-end evaluation in numbers is made from the plan's inputs while it has at most this
 // many operator instances, and from the lemmas before the first failure otherwise.
 constexpr std::size_t kMostEndToEndNodes = 150'000;
-constexpr std::size_t kMostReached = 24;  // outputs that are cut to find the one that takes least
+constexpr std::size_t kMostReached = 24;   // outputs that are cut to find the one that takes least
 constexpr double kManyInstances = 20'000;  // of the plan: one output is evaluated before all are
 
 bool violates(const StageOutcome& outcome, const std::vector<EntryId>& entries) {

@@ -60,7 +60,8 @@ TEST(Async, MemoryThatIsSentIsNotWritten) {
               "/programs/0/nodes/0 (handle 'h') still sends");
   Draft after = summed("x", buffers);
   waits(after, 1);
-  EXPECT_TRUE(defectsOf(after).empty());
+  // Then it is written, and is an output here.
+  expectAsync(after, {"/programs/0/nodes/1"}, "no more there when the program ends");
   EXPECT_TRUE(defectsOf(summed("x", R"({"x": ["b", 0, 4], "z": ["b", 4, 8]})")).empty());
   EXPECT_TRUE(defectsOf(summed("x", R"({"x": "b", "z": "c"})")).empty());
   EXPECT_FALSE(defectsOf(summed("x", R"({"x": "b", "z": ["b", 9, 10]})")).empty());

@@ -195,6 +195,7 @@ class Application {
         return true;
       case Edit::Kind::kSwap: {
         // Two operators of one operand and one result each; the places in the program as well.
+        if (!plan_.plan.programs[ref.program].asynchrony.handles.empty()) return false;
         for (std::int32_t m = ref.node - 1; m >= 0 && !in.empty(); --m) {
           Node& other = g.nodes[m];
           if (other.inCount != 1 || other.outCount != 1 || out.size() != 1 || in.size() != 1 ||
@@ -326,6 +327,7 @@ class Application {
     }
     if (inPlace) {
       g.nodes[ref.node] = made;
+      if (made.communication < 0) dropHandle(program, ref.node);
       std::erase_if(g.drawnMasks, [&](const DrawnMask& m) { return m.node == ref.node; });
     } else {
       g.nodes.insert(g.nodes.begin() + ref.node + 1, made);
@@ -338,6 +340,18 @@ class Application {
       inserted = NodeRef{ref.program, NodeId(ref.node + 1)};
     }
     return true;
+  }
+
+  // What is no communication is not under way.
+  static void dropHandle(Program& program, NodeId node) {
+    Asynchrony& all = program.asynchrony;
+    const auto own = std::find_if(all.handles.begin(), all.handles.end(),
+                                  [&](const auto& h) { return h.first == node; });
+    if (own == all.handles.end()) return;
+    const NameId handle = own->second;
+    all.handles.erase(own);
+    std::erase_if(all.waits, [&](const auto& wait) { return wait.second == handle; });
+    std::erase(all.waitsAtEnd, handle);
   }
 
   static bool has(const Graph& g, NameId name) {

@@ -177,10 +177,11 @@ class Lowering {
     const auto [field, message] = wrongWith(placed.where, program.graph.tensors[t].shape);
     if (!message.empty()) fail(placed, field, message);
     const Tensor& logical = problem_.model.graph.tensors[entryOf(placed).tensor];
-    if (logical.element == ElementKind::kInteger && !placed.where.scale.isOne())
+    if (logical.element != ElementKind::kReal && !placed.where.scale.isOne())
       fail(placed, "/scale",
-           "found a multiple of \"" + names_.text(logical.name) +
-               "\", whose elements are integers, expected none (or 1)");
+           "found a multiple of \"" + names_.text(logical.name) + "\", whose elements are " +
+               (logical.element == ElementKind::kInteger ? "integers" : "complex") +
+               ", expected none (or 1)");
     if (!placed.where.padded) return;
     if (!isInput(placed))
       fail(placed, "/padding",

@@ -396,6 +396,14 @@ class Resolver {
     out.shards.reserve(draft.shards.size());
     for (std::size_t s = 0; s < draft.shards.size(); ++s) {
       std::vector<PartDraft>& parts = draft.shards[s].parts;
+      const std::size_t rank = problem_->model.graph.tensors[out.tensor].shape.size();
+      for (std::size_t p = 0; p < parts.size(); ++p)
+        if (const std::size_t named = parts[p].where.permute.size(); named != 0 && named != rank)
+          fail(
+              problem_->plan.file,
+              pointer + "/shards/" + std::to_string(s) + "/parts/" + std::to_string(p) + "/permute",
+              "found " + std::to_string(named) + " dimensions, expected " + std::to_string(rank) +
+                  ", as the model's tensor has");
       for (std::size_t p = 0; p < parts.size(); ++p)
         if (!isWhole(parts[p].where) || parts[p].where.padded)
           problem_->plan.placed.push_back({e, static_cast<std::uint32_t>(s),

@@ -127,7 +127,8 @@ class ProgramValidator {
   // What is given lies in its buffer from the start: two of them in one place are none.
   void checkGivenBuffers(const std::string& owner) const {
     std::map<NameId, std::vector<std::pair<TensorId, BufferPlace>>> given;
-    for (const auto& [t, place] : program_.asynchrony.buffers) {
+    for (const auto& [buffered, place] : program_.asynchrony.buffers) {
+      const TensorId t = buffered;  // to be captured
       if (tensor(t).kind == TensorKind::kProduced) continue;
       const auto refuse = [&](const std::string& message) {
         throw InputError(

@@ -42,7 +42,9 @@ class Walk {
   void run() {
     const Graph& graph = program_.graph;
     for (const TensorId t : firstIds<TensorId>(graph.tensors.size()))
-      if (graph.tensors[t].kind != TensorKind::kProduced) hold({t, Microbatch::none()});
+      // One in a buffer that is `per_mb` is that of the only microbatch (ir/validate_programs.cpp).
+      if (graph.tensors[t].kind != TensorKind::kProduced)
+        hold({t, graph.tensors[t].perMicrobatch ? Microbatch::of(0) : Microbatch::none()});
     std::size_t nextWait = 0, nextHandle = 0;
     const Asynchrony& all = program_.asynchrony;
     for (const NodeId n : firstIds<NodeId>(graph.nodes.size())) {

@@ -43,7 +43,8 @@ bool sameContent(const Program& a, const Program& b) {
   return a.issueOrder == b.issueOrder && a.graph.results == b.graph.results &&
          same(a.graph.nodes, b.graph.nodes) && same(a.graph.operands, b.graph.operands) &&
          same(a.graph.tensors, b.graph.tensors) && same(a.graph.constants, b.graph.constants) &&
-         same(a.communications, b.communications) && a.steps == b.steps;
+         same(a.communications, b.communications) && a.steps == b.steps &&
+         a.asynchrony == b.asynchrony;
 }
 
 }  // namespace

@@ -172,6 +172,8 @@ TEST_P(LocalPartsMistakes, AreErrorsWithTheirPlace) {
 }
 
 const Mistake kMistakes[] = {
+    {"parts_sequence_before_batch", "/lineage/0/shards/0/parts/0/permute", Json::array({0}),
+     "/lineage/0/shards/0/parts/0/permute", "found 1 dimensions"},
     {"parts_zigzag", "/programs/0/tensors/x/buffer", "b", "/lineage/0/shards/0/parts/0",
      "\"buffer\", expected lineage of whole local tensors there"},
     {"parts_zigzag", "/version", 1, "/lineage/0/shards/0/parts/0/local_box",

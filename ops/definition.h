@@ -91,6 +91,7 @@ void equalBroadcast(const Signature& s, std::size_t operand, int resultSlot, con
 
 void defineElementwise(Catalog&);
 void defineLayout(Catalog&);
+void defineCutting(Catalog&);
 void defineReductions(Catalog&);
 void defineLinearAlgebra(Catalog&);
 void defineNormalization(Catalog&);

@@ -14,6 +14,7 @@ const Registry& Registry::instance() {
 Registry::Registry() {
   defineElementwise(operators_);
   defineLayout(operators_);
+  defineCutting(operators_);
   defineReductions(operators_);
   defineLinearAlgebra(operators_);
   defineNormalization(operators_);

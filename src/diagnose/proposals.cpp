@@ -1,4 +1,5 @@
-// Which changes may mend a plan, by kinds.
+// Which changes may mend a plan, by kinds: operators and communication that are missing, too many
+// or of another kind. Of attributes and operands: attribute_proposals.cpp, operand_proposals.cpp.
 #include <algorithm>
 #include <set>
 
@@ -10,8 +11,6 @@ namespace shardproof::diagnose {
 namespace {
 
 constexpr std::size_t kMostHops = 3;  // upstream, for what a result may be made of instead
-constexpr std::size_t kMostOperands = 40;
-constexpr std::size_t kMostOfModel = 4;  // other values of an attribute
 
 bool isCollective(const Program& program, const Node& node) {
   if (node.communication < 0) return false;
@@ -28,20 +27,9 @@ bool copies(const Node& node) {
   return name == "identity" || name == "contiguous" || name == "to";
 }
 
-// The same operator, or its gradient: what is forward has to be the same backward.
-bool sameFamily(const Node& a, const Node& b) {
-  const std::string &x = ops::Registry::instance().at(a.op).name,
-                    &y = ops::Registry::instance().at(b.op).name;
-  return a.op == b.op || x == y + "_backward" || y == x + "_backward";
-}
-
 // Whether `a` may stand for `b`: what exists once serves all microbatches.
 bool serves(const Tensor& a, const Tensor& b) {
   return a.shape == b.shape && a.element == b.element && (!a.perMicrobatch || b.perMicrobatch);
-}
-
-bool alike(const Tensor& a, const Tensor& b) {
-  return a.shape == b.shape && a.element == b.element && a.perMicrobatch == b.perMicrobatch;
 }
 
 }  // namespace
@@ -227,62 +215,6 @@ void Search::strangers(const Line& line, const Is& found, std::vector<Edit>& edi
     skipped(line, found, edits);
 }
 
-// What the same operator has in other programs, for other microbatches and in the model.
-// `strange`: only values that no such operator of the model has, or only the others.
-void Search::attributes(const Line& line, bool strange, std::vector<Edit>& edits) const {
-  const NodeRef ref = line.nodes.front();
-  const Node& n = node(ref);
-  if (n.communication >= 0) return;
-  const std::set<NodeRef> own(line.nodes.begin(), line.nodes.end());
-  for (const auto& [name, value] : plan().attributes.at(n.attributes)) {
-    const bool known = std::any_of(plan().model.graph.nodes.begin(), plan().model.graph.nodes.end(),
-                                   [&, &key = name, &mine = value](const Node& m) {
-                                     if (m.op != n.op) return false;
-                                     const Attributes& theirs = plan().attributes.at(m.attributes);
-                                     const auto it = theirs.find(key);
-                                     return it != theirs.end() && it->second == mine;
-                                   });
-    if (known == strange) continue;
-    std::vector<AttributeValue> seen{value};
-    const auto propose = [&, &key = name](const Node& other, NodeRef from) {
-      if (other.communication >= 0 || !sameFamily(n, other) || other.attributes == n.attributes)
-        return;
-      const Attributes& theirs = plan().attributes.at(other.attributes);
-      const auto it = theirs.find(key);
-      if (it == theirs.end() || std::find(seen.begin(), seen.end(), it->second) != seen.end() ||
-          seen.size() > 2 * kMostOfModel)
-        return;
-      seen.push_back(it->second);
-      Edit edit = on(line, Edit::Kind::kAttribute);
-      edit.attribute = key;
-      edit.from = from;
-      edits.push_back(edit);
-    };
-    // The line itself: one of it may be unlike the others.
-    for (const NodeRef other : line.nodes) propose(node(other), other);
-    const auto& model = plan().model.graph.nodes;
-    for (const NodeId m : firstIds<NodeId>(model.size())) propose(model[m], {ProgramId(), m});
-    for (const ProgramId p : firstIds<ProgramId>(plan().plan.programs.size())) {
-      const auto& nodes = plan().plan.programs[p].graph.nodes;
-      for (const NodeId m : firstIds<NodeId>(nodes.size())) propose(nodes[m], {p, m});
-    }
-  }
-  // On each program of the line alone as well: ranks may be meant to differ.
-  const std::size_t whole = edits.size();
-  std::set<ProgramId> programs;
-  for (const NodeRef r : line.nodes) programs.insert(r.program);
-  if (programs.size() < 2) return;
-  for (const ProgramId p : programs) {
-    for (std::size_t i = 0; i < whole; ++i) {
-      Edit edit = edits[i];
-      if (edit.from->program == p) continue;
-      std::erase_if(edit.nodes, [&](NodeRef r) { return r.program != p; });
-      edit.wholeLine = false;
-      edits.push_back(edit);
-    }
-  }
-}
-
 // A term that was left out at a copy: one that nobody reads.
 void Search::terms(const Line& line, std::vector<Edit>& edits) const {
   const NodeRef ref = line.nodes.front();
@@ -324,68 +256,6 @@ void Search::late(const Line& line, std::vector<Edit>& edits) const {
   if (isCollective(program(ref), n)) edits.push_back(on(line, Edit::Kind::kSwap));
 }
 
-// Multiples and neighbours of numbers.
-void Search::scalars(const Line& line, const Is& found, bool strange,
-                     std::vector<Edit>& edits) const {
-  const NodeRef ref = line.nodes.front();
-  const Node& n = node(ref);
-  if (n.communication >= 0) return;
-  const auto& model = plan().model.graph.nodes;
-  const bool ofModel = std::any_of(model.begin(), model.end(), [&](const Node& m) {
-    return m.op == n.op && m.attributes == n.attributes;
-  });
-  if (ofModel == strange) return;
-  std::vector<std::pair<std::int64_t, std::int64_t>> ratios;
-  const auto add = [&](std::int64_t num, std::int64_t den) {
-    if (num == den || num == 0 || den == 0) return;
-    for (const auto& known : {std::pair(num, den), std::pair(den, num)})
-      if (std::find(ratios.begin(), ratios.end(), known) == ratios.end()) ratios.push_back(known);
-  };
-  if (found.kind == Is::Kind::kMultiple) add(found.ratio.num, found.ratio.den);
-  add(2, 1);
-  std::int64_t ranks = 1;
-  for (const MeshAxis& axis : plan().plan.mesh) {
-    add(axis.size, 1);
-    ranks *= axis.size;
-  }
-  add(plan().plan.microbatches, 1);
-  add(ranks, 1);
-  std::set<ProgramId> programs;
-  for (const NodeRef r : line.nodes) programs.insert(r.program);
-  const auto propose = [&](const std::string& name, std::int64_t num, std::int64_t den,
-                           std::int64_t plus) {
-    Edit edit = on(line, Edit::Kind::kAttribute);
-    edit.attribute = name;
-    edit.num = num;
-    edit.den = den;
-    edit.plus = plus;
-    edits.push_back(edit);
-    if (programs.size() < 2) return;
-    for (const ProgramId p : programs) {
-      edit.nodes = line.nodes;
-      std::erase_if(edit.nodes, [&](NodeRef r) { return r.program != p; });
-      edit.wholeLine = false;
-      edits.push_back(edit);
-    }
-  };
-  // A window moves as a whole.
-  const Attributes& own = plan().attributes.at(n.attributes);
-  if (own.contains("start") && own.contains("stop")) {
-    const std::size_t from = edits.size();
-    for (const std::int64_t plus : {1, -1}) propose("start", 1, 1, plus);
-    for (std::size_t i = from; i < edits.size(); ++i) edits[i].andAttribute = "stop";
-  }
-  for (const auto& [name, value] : own) {
-    const auto* number = std::get_if<Rational>(&value);
-    const auto* list = std::get_if<std::vector<std::int64_t>>(&value);
-    if (!number && !(list && list->size() == 1)) continue;
-    if (!number || number->isInteger())
-      for (const std::int64_t plus : {1, -1}) propose(name, 1, 1, plus);
-    if (number && !number->isZero())
-      for (const auto& [num, den] : ratios) propose(name, num, den, 0);
-  }
-}
-
 // A line that need not be there: its result is what it is made of, or what that is made of.
 void Search::skipped(const Line& line, const Is&, std::vector<Edit>& edits) const {
   const NodeRef ref = line.nodes.front();
@@ -415,126 +285,6 @@ void Search::skipped(const Line& line, const Is&, std::vector<Edit>& edits) cons
       edits.push_back(edit);
     }
   }
-}
-
-// Another microbatch of an operand: its own, or one number.
-void Search::microbatches(const Line& line, std::vector<Edit>& edits) const {
-  std::set<std::size_t> own;
-  for (const NodeRef ref : line.nodes) {
-    const Node& n = node(ref);
-    const Graph& g = program(ref).graph;
-    for (std::size_t i = 0; i < n.inCount; ++i) {
-      const Operand& o = g.in(n)[i];
-      if (!o.present() || !o.microbatch.isOne() || !g.tensors[o.tensor].perMicrobatch) continue;
-      Edit edit = on(line, Edit::Kind::kOperand);
-      edit.index = i;
-      if (!n.microbatch.isNone()) {
-        if (n.microbatch == o.microbatch || !own.insert(i).second) continue;
-        edit.ownMicrobatch = true;
-        edits.push_back(edit);
-        continue;
-      }
-      if (ref != line.nodes.front()) continue;
-      for (std::int32_t m = 0; m < std::min(plan().plan.microbatches, 32); ++m) {
-        if (o.microbatch == Microbatch::of(m)) continue;
-        edit.microbatch = m;
-        edits.push_back(edit);
-      }
-    }
-  }
-}
-
-// Two results, or two operands, of one operator.
-void Search::exchanges(const Line& line, std::vector<Edit>& edits) const {
-  const NodeRef ref = line.nodes.front();
-  const Node& n = node(ref);
-  if (n.communication >= 0) return;
-  const Graph& g = program(ref).graph;
-  // On the whole line, or where it goes wrong only.
-  const auto exchange = [&](Edit::Kind kind, std::size_t a, std::size_t b) {
-    Edit edit = on(line, kind);
-    edit.index = a;
-    edit.other = b;
-    if (!line.failing.empty() && line.failing.size() < line.nodes.size()) {
-      Edit here = edit;
-      here.nodes = line.failing;
-      here.wholeLine = false;
-      edits.push_back(std::move(here));
-    }
-    edits.push_back(std::move(edit));
-  };
-  for (std::size_t a = 0; a < n.outCount; ++a)
-    for (std::size_t b = a + 1; b < n.outCount; ++b) {
-      const std::int32_t x = g.out(n)[a], y = g.out(n)[b];
-      if (x < 0 || y < 0 || !alike(g.tensors[x], g.tensors[y])) continue;
-      exchange(Edit::Kind::kExchangeResults, a, b);
-    }
-  for (std::size_t a = 0; a < n.inCount; ++a)
-    for (std::size_t b = a + 1; b < n.inCount; ++b) {
-      const Operand &x = g.in(n)[a], &y = g.in(n)[b];
-      if (!x.present() || !y.present() || x.tensor == y.tensor ||
-          !alike(g.tensors[x.tensor], g.tensors[y.tensor]))
-        continue;
-      exchange(Edit::Kind::kExchangeOperands, a, b);
-    }
-}
-
-// Another tensor of the same shape: `kUnread` results that nobody reads, which were made for some
-// reader; `kNear` what is made of the operand or next to it as well; `kAll` any.
-void Search::operands(const Line& line, Operands which, std::vector<Edit>& edits) const {
-  const NodeRef ref = line.nodes.front();
-  const Node& n = node(ref);
-  const Graph& g = program(ref).graph;
-  for (std::size_t i = 0; i < n.inCount; ++i) {
-    const Operand& o = g.in(n)[i];
-    if (!o.present()) continue;
-    const std::size_t before = edits.size();
-    std::set<TensorId> own(g.out(n).begin(), g.out(n).end());
-    own.insert(o.tensor);
-    const auto propose = [&](TensorId t) {
-      if (t < 0 || !own.insert(t).second || edits.size() - before >= kMostOperands) return;
-      const Tensor& tensor = g.tensors[t];
-      if (tensor.shape != g.tensors[o.tensor].shape ||
-          tensor.element != g.tensors[o.tensor].element)
-        return;
-      const bool each = tensor.perMicrobatch;
-      if (each && n.microbatch.isNone() && !o.microbatch.isOne()) return;
-      Edit edit = on(line, Edit::Kind::kOperand);
-      edit.index = i;
-      edit.tensor = t;
-      edits.push_back(edit);
-    };
-    if (which == Operands::kAll) {
-      // The nearest in the program's order.
-      for (std::size_t away = 1; away < g.nodes.size(); ++away)
-        for (const std::int64_t place : {ref.node - static_cast<std::int64_t>(away),
-                                         ref.node + static_cast<std::int64_t>(away)})
-          if (place >= 0 && place < static_cast<std::int64_t>(g.nodes.size())) {
-            for (const TensorId t : g.out(g.nodes[place])) propose(t);
-            for (const Operand& other : g.in(g.nodes[place])) propose(other.tensor);
-          }
-      continue;
-    }
-    for (const TensorId t : unread(ref.program)) propose(t);
-    if (which == Operands::kUnread) continue;
-    for (const Node& m : g.nodes) {
-      const auto in = g.in(m);
-      const auto out = g.out(m);
-      const bool reads =
-          std::any_of(in.begin(), in.end(), [&](const Operand& x) { return x.tensor == o.tensor; });
-      if (reads || std::find(out.begin(), out.end(), o.tensor) != out.end()) {
-        for (const TensorId t : out) propose(t);
-        for (const Operand& x : in) propose(x.tensor);
-      }
-    }
-  }
-  // One node of the line may be unlike the others: it alone leaves a result unread.
-  if (which == Operands::kUnread && line.nodes.size() > 1)
-    for (const NodeRef other : line.nodes) {
-      const std::size_t before = edits.size();
-      operands({{other}, line.distance, {}}, which, edits);
-      for (std::size_t i = before; i < edits.size(); ++i) edits[i].wholeLine = false;
-    }
 }
 
 // A factor that is missing where an operator does nothing.

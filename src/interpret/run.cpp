@@ -6,6 +6,8 @@
 #include <tuple>
 
 #include "interpret/collectives.h"
+#include "interpret/given_values.h"
+#include "interpret/meaning.h"
 #include "interpret/schedule.h"
 #include "ops/registry.h"
 
@@ -53,7 +55,7 @@ class PlainRun {
 
   RunResult go() {
     // Only where rounding has to be told from a difference: not in the first run.
-    measures_ = std::is_same_v<T, long double> || (!kIsField<T> && draw_.moved != 0);
+    meaning_.measures = std::is_same_v<T, long double> || (!kIsField<T> && draw_.moved != 0);
     for (const std::int32_t e : setup_.entries) result_.entries[e];
     if (hooks_.logical != nullptr) takeModel();
     else runModel();
@@ -161,7 +163,7 @@ class PlainRun {
         throw CannotRun(programs_.place(member.rank, member.instance) + ": " + misfit.what());
       }
       results[m].masked = masked;
-      measure(results[m], reach);
+      meaning_.measure(results[m], reach);
       produce(member.rank, programs_.resultSlot(member.rank, member.instance, 0),
               std::move(results[m]));
     }
@@ -250,140 +252,13 @@ class PlainRun {
     if (std::any_of(in_.begin(), in_.end(),
                     [](const Value<T>* v) { return v != nullptr && v->masked; }) ||
         name == "create_mask")
-      refusePlusInfinity();
-    if (name == "sigmoid" || name == "tanh") countSaturated();
-    if (!measures_) return;
-    refuseSingularity(name, call.attributes);
-    measureResults();
-    if (name == "exp" || name == "sigmoid" || name == "softmax") refuseZero();
-    if (name == "exp") refuseOne();
-  }
-
-  // Near their limits of 0 or 1 in size these functions hide all differences of their arguments:
-  // agreement behind them says little.
-  void countSaturated() {
-    if constexpr (!kIsField<T>) {
-      const Value<T>& y = out_[0];
-      context_.saturated += std::count_if(y.data(), y.data() + y.size(), [](T v) {
-        return 1 - std::abs(v) < static_cast<T>(0x1p-20);
-      });
-    }
-  }
-
-  // What should be 0 and is a few roundings instead: whether these operators have a value there,
-  // and which, is rounding's decision.
-  void refuseSingularity(std::string_view name, const Attributes& attributes) {
-    static const std::map<std::string_view, std::size_t> kOperands{
-        {"log", 0},           {"log_backward", 1}, {"sqrt", 0},           {"sqrt_backward", 1},
-        {"rsqrt", 0},         {"pow", 0},          {"rsqrt_backward", 1}, {"pow_backward", 1},
-        {"relu_backward", 1}, {"div", 1},          {"div_backward", 2}};
-    if constexpr (!kIsField<T>) {
-      const auto it = kOperands.find(name);
-      if (it == kOperands.end() || it->second >= in_.size() || in_[it->second] == nullptr) return;
-      if (name.starts_with("pow")) {
-        const Rational exponent = numberOf(attributes, "scalar");
-        if (exponent.isInteger() && !(exponent < Rational(0))) return;
-      }
-      const Value<T>& x = *in_[it->second];
-      const T vanished = static_cast<T>(x.reach) * 16 * std::numeric_limits<T>::epsilon();
-      if (std::none_of(x.data(), x.data() + x.size(),
-                       [&](T v) { return v != 0 && std::abs(v) <= vanished; }))
-        return;
-      for (Value<T>& v : out_)
-        if (v && !v.unknown) v.unknown = vanished_;
-    }
-  }
-
-  // These are positive, however small, but of a mask: a zero of theirs is an underflow, of which
-  // nothing follows either.
-  void refuseZero() {
-    if constexpr (!kIsField<T>) {
-      if (std::any_of(in_.begin(), in_.end(),
-                      [](const Value<T>* v) { return v != nullptr && v->masked; }))
-        return;
-      for (Value<T>& v : out_)
-        if (v && !v.unknown &&
-            std::any_of(v.data(), v.data() + v.size(), [](T x) { return x == 0; }))
-          v.unknown = underflow_;
-    }
-  }
-
-  // An exponential is 1 at 0 alone: what has been rounded to 1 would have no logarithm of its
-  // logarithm.
-  void refuseOne() {
-    if constexpr (!kIsField<T>) {
-      const Value<T>& x = *in_[0];
-      Value<T>& y = out_[0];
-      if (y.unknown || x.size() != y.size()) return;
-      for (std::int64_t i = 0; i < y.size() && !y.unknown; ++i)
-        if (y.data()[i] == 1 && x.data()[i] != 0) y.unknown = underflow_;
-    }
-  }
-
-  // Minus infinity is a mask's. What would be plus infinity, a negative multiple or a square of it,
-  // is an operation that needs a number, and must not come back as minus infinity or as the 0 of an
-  // exponential.
-  void refusePlusInfinity() {
-    if constexpr (!kIsField<T>) {
-      for (Value<T>& v : out_) {
-        if (!v || v.element == ElementKind::kInteger) continue;
-        const T* p = v.data();
-        v.masked = std::any_of(p, p + v.size(),
-                               [](T x) { return x == -std::numeric_limits<T>::infinity(); });
-        if (std::none_of(p, p + v.size(),
-                         [](T x) { return x == std::numeric_limits<T>::infinity(); }))
-          continue;
-        Value<T> other(memory_, v.shape, v.element);  // the buffer may be an operand's
-        std::transform(p, p + v.size(), other.writable(), [](T x) {
-          return x == std::numeric_limits<T>::infinity() ? undefined<T>() : x;
-        });
-        other.unknown = v.unknown;
-        other.masked = v.masked;
-        other.reach = v.reach;
-        v = std::move(other);
-      }
-    }
-  }
-
-  // --- Value::reach ---
-
-  static double largest(const Value<T>& v) {
-    double m = 0;
-    if constexpr (!kIsField<T>) {
-      if (v.element == ElementKind::kInteger) return 0;  // indices are not computed with
-      const T* p = v.data();
-      for (std::int64_t i = 0; i < v.size(); ++i)
-        if (std::isfinite(p[i])) m = std::max(m, toDouble(std::abs(p[i])));
-    }
-    return m;
-  }
-
-  // An infinity that is no mask's is an overflow: a number that this arithmetic does not have, of
-  // which nothing follows.
-  void measure(Value<T>& v, double from = 0) const {
-    if (!measures_) return;
-    v.reach = std::max({v.reach, from, largest(v)});
-    if constexpr (!kIsField<T>) {
-      if (!v.masked && !v.unknown &&
-          std::any_of(v.data(), v.data() + v.size(), [](T x) { return std::isinf(x); }))
-        v.unknown = overflow_;
-    }
-  }
-
-  // Products of the two largest operands are among what is added up in a contraction, and may be
-  // larger than all that is seen before and after.
-  void measureResults() {
-    double from = 0, first = 0, second = 0;
-    for (const Value<T>* v : in_) {
-      if (v == nullptr) continue;
-      from = std::max(from, v->reach);
-      const double m = largest(*v);
-      second = std::max(second, std::min(m, first));
-      first = std::max(first, m);
-    }
-    from = std::max(from, first * second);
-    for (Value<T>& v : out_)
-      if (v) measure(v, from);
+      meaning_.refusePlusInfinity(out_);
+    if (name == "sigmoid" || name == "tanh") meaning_.countSaturated(out_[0]);
+    if (!meaning_.measures) return;
+    meaning_.refuseSingularity(name, call.attributes, in_, out_);
+    meaning_.measureResults(in_, out_);
+    if (name == "exp" || name == "sigmoid" || name == "softmax") meaning_.refuseZero(in_, out_);
+    if (name == "exp") meaning_.refuseOne(*in_[0], out_[0]);
   }
 
   void fillUnknown(const NodeView& view, const std::string& why) {
@@ -463,9 +338,9 @@ class PlainRun {
     for (std::size_t t = 0; t < graph.tensors.size(); ++t) {
       const Tensor& tensor = graph.tensors[t];
       if (tensor.kind == TensorKind::kProduced || setup_.model.added[t]) continue;
-      logical_[t] = tensor.kind == TensorKind::kConstant ? constant(graph, tensor)
-                                                         : input(TensorId(t), tensor);
-      measure(logical_[t]);
+      logical_[t] = tensor.kind == TensorKind::kConstant ? given_.constant(graph, tensor)
+                                                         : given_.input(TensorId(t), tensor);
+      meaning_.measure(logical_[t]);
       stored(TensorId(t));
     }
     for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
@@ -517,91 +392,6 @@ class PlainRun {
     return a;
   }
 
-  Value<T> constant(const Graph& graph, const Tensor& tensor) {
-    const ConstantValue& value = *graph.constants[tensor.constant];
-    Value<T> v(memory_, tensor.shape, tensor.element);
-    T* to = v.writable();
-    if (value.fill) std::fill(to, to + v.size(), fromRational<T>(value.elements.at(0)));
-    else
-      std::transform(value.elements.begin(), value.elements.end(), to,
-                     [](const Rational& r) { return fromRational<T>(r); });
-    return v;
-  }
-
-  Value<T> input(TensorId t, const Tensor& tensor) {
-    const std::string& name = problem_.names.text(tensor.name);
-    const std::uint64_t key = keyOf(name);
-    if (setup_.given != nullptr) {
-      if (const auto it = setup_.given->find(name); it != setup_.given->end()) {
-        Value<T> v(memory_, tensor.shape, tensor.element);
-        T* to = v.writable();
-        for (std::int64_t i = 0; i < v.size(); ++i) {
-          const double x = it->second.data[i];
-          if constexpr (kIsField<T>)
-            to[i] = std::isfinite(x) ? fromRational<T>(Rational::fromDouble(x))
-                    : x < 0          ? minusInfinity<T>()
-                                     : undefined<T>();
-          else
-            to[i] = static_cast<T>(
-                tensor.element == ElementKind::kInteger ? x : x * moveOf(key, i, draw_));
-          v.masked = v.masked || (std::isinf(x) && x < 0);
-        }
-        return v;
-      }
-    }
-    if (tensor.known) return knownInput(tensor, key);
-    return drawn<T>(memory_,
-                    {tensor.shape, tensor.element, setup_.uses.ofModel(t),
-                     tensor.kind == TensorKind::kParameter, key},
-                    draw_);
-  }
-
-  // An input of which more is known than its shape: the numbers that it stands for, those of an
-  // integer input, or integers in certain stretches.
-  Value<T> knownInput(const Tensor& tensor, std::uint64_t key) {
-    const KnownInput& known = *tensor.known;
-    Value<T> v(memory_, tensor.shape, tensor.element);
-    T* to = v.writable();
-    switch (known.kind) {
-      case KnownInput::Kind::kNumbers:
-        for (std::int64_t i = 0; i < v.size(); ++i) {
-          // No residue is such a number.
-          if constexpr (kIsField<T>) to[i] = undefined<T>();
-          else to[i] = known.numbers.empty() ? undefined<T>() : static_cast<T>(known.numbers[i]);
-        }
-        break;
-      case KnownInput::Kind::kNumberOf: {
-        const Value<T> of = input(known.tensor, problem_.model.graph.tensors[known.tensor]);
-        for (std::int64_t i = 0; i < v.size(); ++i) {
-          const std::int64_t n = toIndex(of.data()[i]);
-          to[i] = n == kNoIndex ? undefined<T>() : fromInteger<T>(n + known.plus);
-        }
-        break;
-      }
-      case KnownInput::Kind::kWithin: {
-        constexpr std::int64_t kMost = 1 << 20;  // of one stretch
-        std::int64_t count = 0;
-        for (const auto& [low, high] : known.within) count += std::min(high - low, kMost);
-        const Use use{true, 0, count, false};
-        const Value<T> places =
-            drawn<T>(memory_, {tensor.shape, tensor.element, use, false, key}, draw_);
-        for (std::int64_t i = 0; i < v.size(); ++i) {
-          std::int64_t place = toIndex(places.data()[i]);
-          for (const auto& [low, high] : known.within) {
-            const std::int64_t most = std::min(high - low, kMost);
-            if (place < most) {
-              to[i] = fromInteger<T>(low + place);
-              break;
-            }
-            place -= most;
-          }
-        }
-        break;
-      }
-    }
-    return v;
-  }
-
   // --- the plan ---
 
   void runPlan() {
@@ -643,8 +433,8 @@ class PlainRun {
       if (tensor.kind == TensorKind::kConstant) {
         if (!needed) continue;
         Value<T>& value = constants_[p][t];
-        if (!value) value = constant(program.graph, tensor);
-        measure(value);
+        if (!value) value = given_.constant(program.graph, tensor);
+        meaning_.measure(value);
         produce(rank, slot, value);
       } else if (source < 0) {
         if (needed) produce(rank, slot, own(rank, slot, tensor, t));
@@ -667,7 +457,7 @@ class PlainRun {
                  {tensor.shape, tensor.element, setup_.uses.ofLocal(programs_.programOf(rank), t),
                   tensor.kind == TensorKind::kParameter, key},
                  draw_);
-    measure(value);
+    meaning_.measure(value);
     return value;
   }
 
@@ -686,7 +476,7 @@ class PlainRun {
       for (std::size_t d = 0; d < strides.size(); ++d) offset += claim.low[d] * strides[d];
       shared = strided(call, whole, claim.extent, strides, offset);
       shared.masked = whole.masked;
-      measure(shared);
+      meaning_.measure(shared);
     }
     return shared;
   }
@@ -707,7 +497,7 @@ class PlainRun {
       for (std::int64_t i = 0; i < rest.size(); ++i)
         less.writable()[i] = rest.data()[i] - value.data()[i];
       less.masked = rest.masked;
-      measure(less, std::max(rest.reach, value.reach));
+      meaning_.measure(less, std::max(rest.reach, value.reach));
       rest = std::move(less);
       produce(part.rank, part.slot, std::move(value));
     }
@@ -750,7 +540,7 @@ class PlainRun {
       forEach(more.size(), [=](std::int64_t i) { to[i] = a[i] + b[i]; });
       more.unknown = sum.unknown ? sum.unknown : value.unknown;
       more.masked = sum.masked || value.masked;
-      measure(more, std::max(sum.reach, value.reach));
+      meaning_.measure(more, std::max(sum.reach, value.reach));
       sum = std::move(more);
     }
     if (--remaining_[c] > 0) return;
@@ -773,13 +563,8 @@ class PlainRun {
   Context context_;
   RunResult result_;
   std::uint64_t steps_ = 0;
-  bool measures_ = false;  // Value::reach, overflows and underflows
-  const std::shared_ptr<const std::string> overflow_ =
-      std::make_shared<const std::string>("numbers are too large for floating point");
-  const std::shared_ptr<const std::string> vanished_ = std::make_shared<const std::string>(
-      "a number that vanishes up to rounding is divided by, or has its root or logarithm taken");
-  const std::shared_ptr<const std::string> underflow_ =
-      std::make_shared<const std::string>("numbers are too small for floating point");
+  Meaning<T> meaning_{memory_, context_};
+  GivenValues<T> given_{setup_, draw_, memory_};
   const Graph* graph_ = nullptr;  // whose node is being run
   std::vector<const Value<T>*> in_;
   std::vector<Value<T>> out_;

@@ -402,8 +402,8 @@ class Resolver {
           fail(
               problem_->plan.file,
               pointer + "/shards/" + std::to_string(s) + "/parts/" + std::to_string(p) + "/permute",
-              "found " + std::to_string(named) + " dimensions, expected " + std::to_string(rank) +
-                  ", as the model's tensor has");
+              "found " + std::to_string(named) + " dimensions, expected a permutation of the " +
+                  std::to_string(rank) + " that the model's tensor has");
       for (std::size_t p = 0; p < parts.size(); ++p)
         if (!isWhole(parts[p].where) || parts[p].where.padded)
           problem_->plan.placed.push_back({e, static_cast<std::uint32_t>(s),

@@ -20,7 +20,8 @@ constexpr int kMostRounds = 12;
 constexpr int kMostInferredRounds = 6;
 // A stage that was merged with failed ones may have this many local tensors, and all those of a
 // round together so many times as many tensors and operators as the first round's stages had (and
-// some): beyond that a proof is out of reach, and cutting alone takes minutes.
+// some), those that were given up included: beyond that a proof is out of reach, and cutting alone
+// takes minutes.
 constexpr std::size_t kMostMergedTensors = 200'000;
 constexpr std::size_t kMostGrowth = 4;
 constexpr std::size_t kGrowthAllowance = 1'000'000;
@@ -167,11 +168,12 @@ void Verification::tell(std::size_t done, std::size_t all, const char* phase) co
 }
 
 void Verification::cutAll(const std::vector<EntryId>& todo) {
-  constexpr std::size_t kBatch = 128;
+  // Between two looks at what may be spent, where each cut may be large.
+  const std::size_t batch = merging_ ? 16 : 128;
   const auto start = Clock::now();
-  for (std::size_t from = 0; from < todo.size() && !cancelled(); from += kBatch) {
+  for (std::size_t from = 0; from < todo.size() && !cancelled(); from += batch) {
     tell(from, todo.size(), "cutting stages");
-    const std::size_t count = std::min(kBatch, todo.size() - from);
+    const std::size_t count = std::min(batch, todo.size() - from);
     std::vector<CutResult> results(count);
     if (merging_ && cutSize_ > budget_) {
       for (CutResult& result : results)
@@ -195,6 +197,8 @@ void Verification::enterClass(EntryId e, CutResult result) {
   state.classId = -1;
   state.used.clear();
   state.cutFailure = result.failure;
+  // One that was given up had come that far.
+  if (merging_ && !result.stage && !result.failure.empty()) cutSize_ += kMostMergedTensors;
   if (result.cycle) reportCycle(*result.cycle);
   if (result.stage && !result.form.empty()) {
     Stage& stage = *result.stage;

@@ -302,9 +302,9 @@ class Collector {
   // What would be mended in the same way is one mistake that was made several times.
   void fold() {
     // In the full plan: each may have an image of its own.
-    const auto inPlan = [&](const Known& known) {
-      return inFull(*known.bench->image, *known.edit);
-    };
+    std::vector<Edit> inPlan;  // of each cause; of one without an edit: any
+    for (const Known& known : causes_)
+      inPlan.push_back(known.edit ? inFull(*known.bench->image, *known.edit) : Edit());
     const auto readAt = [&](const Edit& e) {
       const NodeRef ref = e.nodes.front();
       const Graph& g = problem_.plan.programs[ref.program].graph;
@@ -327,7 +327,7 @@ class Collector {
       Cause& cause = result_.causes[causes_[i].cause];
       const auto first = std::find_if(firsts.begin(), firsts.end(), [&](const auto& f) {
         const Known& other = causes_[f.first];
-        return causes_[i].edit && other.edit && alike(inPlan(causes_[i]), inPlan(other)) &&
+        return causes_[i].edit && other.edit && alike(inPlan[i], inPlan[f.first]) &&
                (folded[f.second].kind == cause.kind ||
                 causes_[i].edit->kind == Edit::Kind::kOperand);
       });

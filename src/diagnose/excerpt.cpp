@@ -12,8 +12,6 @@ namespace shardproof::diagnose {
 
 namespace {
 
-constexpr std::size_t kMostNodes = 4000;  // over all programs
-
 // What of the model computes `wanted` from the tensors `given`, which become its inputs; where
 // lineage gives that tensor itself (its partial sums, say) it is the only one.
 struct ModelPart {
@@ -80,7 +78,7 @@ ModelPart modelPart(const Model& whole, TensorId wanted, const std::set<TensorId
 
 Excerpt excerptOf(const Problem& problem, EntryId entry) {
   const Image whole(problem);
-  Slice slice = SliceCutter(whole).cut(problem, entry, kMostNodes, true);
+  Slice slice = SliceCutter(whole).cut(problem, entry, kMostSliceNodes, true);
   Problem& made = *slice.problem;
   const auto drawn = [](const Graph& graph) { return !graph.drawnMasks.empty(); };
   for (const Program& program : made.plan.programs)

@@ -12,8 +12,7 @@ namespace shardproof::diagnose {
 
 namespace {
 
-constexpr std::size_t kMostNodes = 4000;  // of a slice, over all programs
-constexpr std::size_t kMostLines = 24;    // that are tried, nearest first
+constexpr std::size_t kMostLines = 24;  // that are tried, nearest first
 constexpr std::size_t kMostTrials = 1500;
 constexpr std::size_t kMostAfterSecond = 60;
 
@@ -25,7 +24,7 @@ const Node& Search::node(NodeRef ref) const { return program(ref).graph.nodes[re
 std::optional<Search::Failing> Search::look(EntryId entry) {
   Failing f;
   try {
-    f.slice = cutter_.cut(plan(), entry, kMostNodes, true);
+    f.slice = cutter_.cut(plan(), entry, kMostSliceNodes, true);
     f.numbers = std::make_unique<Numbers>(f.slice, model_, end_, Look::kRealsAndField);
   } catch (const Unsupported&) {
     return std::nullopt;
@@ -88,7 +87,7 @@ Search::Holds Search::holdsWith(EntryId entry, const Edit& edit) {
   Holds holds = Holds::kNot;
   try {
     if (apply(*work_, edit)) {
-      const Slice slice = cutter_.cut(*work_, entry, kMostNodes, false);
+      const Slice slice = cutter_.cut(*work_, entry, kMostSliceNodes, false);
       if (Numbers(slice, model_, end_, Look::kReals).allHold())
         holds = Numbers(slice, model_, end_, Look::kField).allHoldInField() ? Holds::kInBoth
                                                                             : Holds::kInReals;

@@ -16,6 +16,8 @@
 
 namespace shardproof::diagnose {
 
+constexpr std::size_t kMostSliceNodes = 4000;  // over all programs
+
 struct Slice {
   std::unique_ptr<Problem> problem;  // the claim is its lineage entry 0; all others are input
   std::vector<std::vector<NodeId>> nodeOf;  // by program: the plan's node for each node

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "ir/buffers.h"
 #include "ir/coordinates.h"
 #include "ir/error_list.h"
 #include "ir/node_error.h"
@@ -140,7 +141,7 @@ class ProgramValidator {
             "found a buffer of a \"per_mb\" tensor that is given, expected none: its instances "
             "would all be in one place");
       for (const auto& [other, theirs] : given[place.buffer]) {
-        if ((!place.high || theirs.low < *place.high) && (!theirs.high || place.low < *theirs.high))
+        if (overlap(place, theirs))
           refuse("found the place of \"" + names_.text(tensor(other).name) +
                  "\", which is given, too, expected another one");
       }

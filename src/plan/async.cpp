@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "ir/buffers.h"
 #include "plan/plan_index.h"
 
 namespace shardproof {
@@ -23,10 +24,6 @@ struct Instance {
   Microbatch microbatch;
   friend auto operator<=>(const Instance&, const Instance&) = default;
 };
-
-bool overlap(const BufferPlace& a, const BufferPlace& b) {
-  return a.buffer == b.buffer && (!a.high || b.low < *a.high) && (!b.high || a.low < *b.high);
-}
 
 class Walk {
  public:
@@ -119,7 +116,7 @@ class Walk {
     for (const auto& [handle, node] : underWay_) {
       for (const Instance& other : touched(node, results)) {
         const BufferPlace* theirs = placeOf(other);
-        if (other == i || (place != nullptr && theirs != nullptr && overlap(*place, *theirs)))
+        if (other == i || (place != nullptr && theirs != nullptr && ir::overlap(*place, *theirs)))
           return std::pair(handle, node);
       }
     }
@@ -153,7 +150,7 @@ class Walk {
                  " still writes: nothing before it waits for the handle");
     auto& held = held_[placeOf(i)->buffer];
     std::erase_if(held, [&](const Instance& old) {
-      if (old == i || !overlap(*placeOf(old), *placeOf(i))) return false;
+      if (old == i || !ir::overlap(*placeOf(old), *placeOf(i))) return false;
       overwritten_.emplace(old, n);
       return true;
     });

@@ -85,14 +85,19 @@ TEST(Async, WhatWasWrittenAgainIsNotRead) {
               "reads 'x', whose buffer 'b' was written again by /programs/0/nodes/1");
 }
 
-TEST(Async, AnOutputIsWaitedForAtTheEnd) {
-  Draft d = summed("x");
+// The model is y = 2 x, and y an output.
+void outputOfY(Draft& d) {
   d.model = Json::parse(
       R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "y": {"shape": [4]}},
           "nodes": [{"op": "mul", "in": ["x"], "out": ["y"], "attrs": {"scalar": 2}}], "outputs": ["y"]})");
   d.plan["lineage"] = Json::parse(
       R"([{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}]}]},
           {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "y"}]}]}])");
+}
+
+TEST(Async, AnOutputIsWaitedForAtTheEnd) {
+  Draft d = summed("x");
+  outputOfY(d);
   expectAsync(d, {"/programs/0/nodes/0"}, "nothing waits for the handle 'h'");
   for (std::size_t p = 0; p < 2; ++p) d.program(p)["waits"] = Json::parse(R"(["h"])");
   EXPECT_TRUE(defectsOf(d).empty());
@@ -101,12 +106,7 @@ TEST(Async, AnOutputIsWaitedForAtTheEnd) {
 TEST(Async, AnOutputIsStillThereAtTheEnd) {
   Draft d = summed("y", R"({"y": "b", "z": "b"})");
   waits(d, 1);
-  d.model = Json::parse(
-      R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "y": {"shape": [4]}},
-          "nodes": [{"op": "mul", "in": ["x"], "out": ["y"], "attrs": {"scalar": 2}}], "outputs": ["y"]})");
-  d.plan["lineage"] = Json::parse(
-      R"([{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}]}]},
-          {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "y"}]}]}])");
+  outputOfY(d);
   expectAsync(d, {"/programs/0/nodes/1"}, "no more there when the program ends");
   for (std::size_t p = 0; p < 2; ++p) d.tensor(p, "z")["buffer"] = "c";
   EXPECT_TRUE(defectsOf(d).empty());

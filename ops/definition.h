@@ -31,6 +31,11 @@
 
 namespace shardproof::ops {
 
+// In differentiate.cpp.
+extern template class Differentiable<TermAlgebra>;
+extern template class Differentiable<DoubleAlgebra>;
+extern template class Differentiable<ModularAlgebra>;
+
 using Catalog = std::vector<OperatorInfo>;
 using Infer = std::function<std::vector<TensorInfo>(const Signature&)>;
 using Relate =
@@ -48,12 +53,14 @@ void define(Catalog& catalog, const Interface& interface = Op::interface()) {
   catalog.push_back(std::move(forward));
   if (!interface.differentiable) return;
   OperatorInfo backward = makeBackward(interface, Op::infer, Op::relate);
-  backward.terms = [interface](Evaluation<TermAlgebra>& e) { evaluateBackward<Op>(e, interface); };
+  backward.terms = [interface](Evaluation<TermAlgebra>& e) {
+    evaluateBackward(forwardMeaning<Op, TermAlgebra>(), e, interface);
+  };
   backward.doubles = [interface](Evaluation<DoubleAlgebra>& e) {
-    evaluateBackward<Op>(e, interface);
+    evaluateBackward(forwardMeaning<Op, DoubleAlgebra>(), e, interface);
   };
   backward.modular = [interface](Evaluation<ModularAlgebra>& e) {
-    evaluateBackward<Op>(e, interface);
+    evaluateBackward(forwardMeaning<Op, ModularAlgebra>(), e, interface);
   };
   catalog.push_back(std::move(backward));
 }

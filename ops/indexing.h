@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ops/algebra.h"
+#include "util/index.h"
 
 namespace shardproof::ops {
 
@@ -60,8 +61,6 @@ void walk(std::span<const Index> sizes, const std::array<std::vector<Index>, N>&
     if (sizes.empty()) return;
   }
 }
-
-inline std::size_t at(Index i) { return static_cast<std::size_t>(i); }
 
 // A row of elements summed with weights (empty: all 1).
 template <class A>

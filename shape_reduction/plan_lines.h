@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "smt/optimizer.h"
+#include "util/index.h"
 #include "util/union_find.h"
 
 namespace shardproof {
@@ -112,7 +113,6 @@ class PlanLines {
     std::vector<std::int32_t> a, b;
     friend auto operator<=>(const Regroup&, const Regroup&) = default;
   };
-  static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
   void makeGroups();
   void makeFlat(std::int32_t g);
   void addBound(std::int32_t g, std::int64_t stride);

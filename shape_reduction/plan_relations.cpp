@@ -18,7 +18,10 @@
 #include "ops/collectives.h"
 #include "ops/registry.h"
 #include "plan/checks.h"
+#include "shape_reduction/dimension_shares.h"
+#include "shape_reduction/lineage_relations.h"
 #include "shardproof/error.h"
+#include "util/index.h"
 #include "util/shapes.h"
 
 namespace shardproof {
@@ -26,8 +29,6 @@ namespace shardproof {
 namespace {
 
 using Dim = PlanLines::Dim;
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 std::string forwardName(const std::string& op) {
   constexpr std::string_view kSuffix = "_backward";
@@ -123,13 +124,16 @@ class CallRelations final : public ops::Relations {
   std::map<int, std::vector<Dim>> virtual_;
 };
 
-class Collector {
+// Of the operators and communications of the model and of the programs that stay.
+class GraphRelations {
  public:
-  Collector(const Problem& problem, const KeptRanks& kept, PlanRelations& to)
+  GraphRelations(const Problem& problem, const KeptRanks& kept, DimensionShares& shares,
+                 PlanRelations& to)
       : problem_(problem),
         plan_(problem.plan),
         mesh_(problem.plan.mesh),
         kept_(kept),
+        shares_(shares),
         to_(to),
         lines_(to.lines) {}
 
@@ -150,14 +154,8 @@ class Collector {
                                            : relateCommunication(program, to_.programs[p], node));
       }
     }
-    for (const EntryId e : firstIds<EntryId>(plan_.lineage.size())) {
-      for (std::size_t s = 0; s < plan_.lineage[e].shards.size(); ++s) relateShard(e, s);
-    }
-    chooseTilings();
-    for (const EntryId e : firstIds<EntryId>(plan_.lineage.size())) dropWhatGoes(e);
     std::sort(to_.gates.begin(), to_.gates.end());
     to_.gates.erase(std::unique(to_.gates.begin(), to_.gates.end()), to_.gates.end());
-    to_.moves.assign(moves_.begin(), moves_.end());
   }
 
  private:
@@ -376,7 +374,7 @@ class Collector {
   void sharePieces(const CommunicationSpec& spec, Dim whole, Dim part,
                    const std::vector<char>& stay) {
     if (!spec.groupAt.empty()) return relatePieces(whole, part, stay);
-    shareOut(whole, 0, part, {spec.groupAxes.rbegin(), spec.groupAxes.rend()});
+    shares_.shareOut(whole, 0, part, {spec.groupAxes.rbegin(), spec.groupAxes.rend()});
   }
 
   // An all_to_all along one dimension: all pieces on both sides are equal.
@@ -387,278 +385,14 @@ class Collector {
     relatePieces(y, one, stay);
   }
 
-  // ---- lineage ----
-
-  void relateShard(std::size_t e, std::size_t s) {
-    const LineageEntry& entry = plan_.lineage[e];
-    const Shard& shard = entry.shards[s];
-    const auto& logical = to_.model.ofTensor[entry.tensor];
-    // All parts hold the same box.
-    const GraphDims* first = nullptr;
-    std::int32_t firstTensor = -1;
-    for (const Part& part : shard.parts) {
-      forEachLocal(part, [&](const GraphDims& dims, TensorId tensor) {
-        const Dim own = dims.values[tensor], whole = to_.model.values[entry.tensor];
-        if (own >= 0 && whole >= 0) lines_.equal(own, whole);
-        if (first == nullptr) {
-          first = &dims;
-          firstTensor = tensor;
-          return;
-        }
-        for (std::size_t d = 0; d < logical.size(); ++d)
-          lines_.equal(dims.ofTensor[tensor][d], first->ofTensor[firstTensor][d]);
-      });
-    }
-    if (first == nullptr) return;
-    for (std::size_t d = 0; d < logical.size(); ++d) {
-      const Dim part = first->ofTensor[firstTensor][d];
-      const auto steps = stepsAlong(shard, d);
-      if (steps.empty()) {
-        lines_.range(logical[d], shard.box[d].first, part);
-        continue;
-      }
-      std::int64_t next = lines_.fullSize(part);
-      const bool even = std::all_of(steps.begin(), steps.end(), [&](const auto& step) {
-        const bool follows = step.second == next;
-        next = follows ? next * axisSize(step.first) : next;
-        return follows;
-      });
-      if (!even) {
-        makePieces(shard, d, logical[d], part);
-        continue;
-      }
-      std::vector<std::int32_t> axes;
-      for (const auto& step : steps) axes.push_back(step.first);
-      to_.evenBoxes[{e, s, d}] = shareOut(logical[d], shard.box[d].first, part, axes);
-    }
-    for (const auto& [axis, offsets] : shard.step) {
-      if (std::count_if(offsets.begin(), offsets.end(), [](std::int64_t o) { return o != 0; }) >
-              1 &&
-          static_cast<std::int64_t>(kept_.of(axis).size()) < axisSize(axis)) {
-        throw Unsupported(
-            "lineage of '" + name(entry) +
-            "' steps along two dimensions at once over an axis of which ranks are left out");
-      }
-    }
-  }
-
-  // Axes that move a shard's box along one dimension, the least step first.
-  static std::vector<std::pair<std::int32_t, std::int64_t>> stepsAlong(const Shard& shard,
-                                                                       std::size_t d) {
-    std::vector<std::pair<std::int32_t, std::int64_t>> steps;
-    for (const auto& [axis, offsets] : shard.step) {
-      if (offsets[d] != 0) steps.emplace_back(axis, offsets[d]);
-    }
-    std::stable_sort(steps.begin(), steps.end(), [](const auto& a, const auto& b) {
-      return std::abs(a.second) < std::abs(b.second);
-    });
-    return steps;
-  }
-
-  // ---- shares ----
-
-  // `part` is what one rank has of a stretch of `whole` that begins at lo, shared evenly over the
-  // axes, the fastest first. Each axis shares a dimension of its own: over two axes, one that is
-  // made of the parts of the first. Returns that of which one coordinate's share is a part, for
-  // each axis.
-  std::vector<std::pair<std::int32_t, Dim>> shareOut(Dim whole, std::int64_t lo, Dim part,
-                                                     const std::vector<std::int32_t>& axes) {
-    std::vector<std::pair<std::int32_t, Dim>> shares;
-    std::vector<std::int32_t> several;
-    for (const std::int32_t axis : axes) {
-      if (axisSize(axis) > 1) several.push_back(axis);
-    }
-    if (several.empty()) {
-      lines_.range(whole, lo, part);
-      return shares;
-    }
-    for (std::size_t i = 0; i < several.size(); ++i) {
-      const bool last = i + 1 == several.size();
-      const Dim next = last ? whole : lines_.add(lines_.fullSize(part) * axisSize(several[i]));
-      tilings_.push_back({next, last ? lo : 0, part, several[i], axisSize(several[i]),
-                          static_cast<std::int64_t>(kept_.of(several[i]).size())});
-      shares.emplace_back(several[i], part);
-      part = next;
-    }
-    return shares;
-  }
-
-  // A share has a size of its own if nothing else is known of its dimension: no bound, no factor,
-  // and it is shared over the same axis wherever it is. All others are pieces of the whole. Small
-  // ones first: what they make up together may be a share again.
-  void chooseTilings() {
-    std::map<std::int64_t, std::vector<Tiling>> bySize;
-    for (const Tiling& t : tilings_) bySize[lines_.fullSize(t.part)].push_back(t);
-    for (const auto& [size, tilings] : bySize) {
-      const std::vector<char> structured = lines_.structured();
-      std::map<Dim, std::vector<Tiling>> byPart;
-      for (const Tiling& t : tilings) byPart[lines_.root(t.part)].push_back(t);
-      for (const auto& [part, own] : byPart) {
-        const Tiling& first = own.front();
-        const bool shared =
-            !structured[part] && std::all_of(own.begin(), own.end(),
-                                             [&](const Tiling& t) { return t.axis == first.axis; });
-        if (!shared) {
-          for (const Tiling& t : own) relatePieces(t);
-          continue;
-        }
-        const std::int64_t length = size * first.fullCount;
-        for (const Tiling& t : own) {
-          if (t.lo == 0 && first.lo == 0 && lines_.fullSize(t.whole) == length &&
-              lines_.fullSize(first.whole) == length)
-            lines_.equal(t.whole, first.whole);
-          else lines_.stretch(first.whole, first.lo, t.whole, t.lo, length);
-        }
-        to_.tilings.push_back(first);
-      }
-    }
-    // The largest first, so that the size of a whole is known before those of its shares.
-    std::reverse(to_.tilings.begin(), to_.tilings.end());
-  }
-
-  void relatePieces(const Tiling& t) {
-    const std::int64_t size = lines_.fullSize(t.part);
-    for (std::int32_t c = 0; c < t.fullCount; ++c) {
-      if (kept_.newCoordinate(t.axis, c) >= 0) {
-        lines_.range(t.whole, t.lo + c * size, t.part);
-        continue;
-      }
-      std::int32_t end = c;
-      while (end < t.fullCount && kept_.newCoordinate(t.axis, end) < 0) ++end;
-      lines_.drop(t.whole, t.lo + c * size, (end - c) * size);
-      c = end - 1;
-    }
-  }
-
-  // Boxes with gaps or overlaps.
-  void makePieces(const Shard& shard, std::size_t d, Dim whole, Dim part) {
-    const auto steps = stepsAlong(shard, d);
-    std::vector<std::int64_t> lows{shard.box[d].first};
-    for (const auto& [axis, offset] : steps) {
-      std::vector<std::int64_t> more;
-      for (const std::int64_t lo : lows) {
-        for (const std::int32_t c : kept_.of(axis)) more.push_back(lo + c * offset);
-      }
-      lows = std::move(more);
-    }
-    moves_.insert({whole, shard.box[d].first, steps});
-    for (const std::int64_t lo : lows) lines_.range(whole, lo, part);
-  }
-
-  void dropWhatGoes(std::size_t e) {
-    const LineageEntry& entry = plan_.lineage[e];
-    const auto& logical = to_.model.ofTensor[entry.tensor];
-    for (std::size_t d = 0; d < logical.size(); ++d) {
-      std::vector<std::pair<std::int64_t, std::int64_t>> held, all;
-      for (std::size_t s = 0; s < entry.shards.size(); ++s) {
-        // What is shared evenly has been seen to.
-        const bool even = to_.evenBoxes.contains({e, s, d});
-        cover(entry.shards[s], d, !even, held);
-        cover(entry.shards[s], d, false, all);
-      }
-      dropTheRest(logical[d], held, all);
-    }
-  }
-
-  // The part's tensor in each kept program that some kept rank which is meant runs.
-  template <class F>
-  void forEachLocal(const Part& part, F&& f) {
-    for (const ProgramId p : firstIds<ProgramId>(plan_.programs.size())) {
-      const Coordinates& own = plan_.programs[p].at;
-      const bool meets = std::all_of(part.at.begin(), part.at.end(), [&](const auto& c) {
-        return std::all_of(own.begin(), own.end(), [&](const auto& o) {
-          return o.first != c.first || o.second == c.second;
-        });
-      });
-      if (!meets || !kept_.keeps(own) || !kept_.keeps(part.at)) continue;
-      const TensorId tensor = TensorId(find(p, part.local));
-      if (tensor >= 0) f(to_.programs[p], tensor);
-    }
-  }
-
-  std::int32_t find(std::size_t program, NameId local) {
-    if (tensorByName_.empty()) tensorByName_.resize(plan_.programs.size());
-    auto& index = tensorByName_[program];
-    if (index.empty()) {
-      const auto& tensors = plan_.programs[program].graph.tensors;
-      for (const TensorId t : firstIds<TensorId>(tensors.size())) index.emplace(tensors[t].name, t);
-    }
-    const auto it = index.find(local);
-    return it == index.end() ? -1 : it->second;
-  }
-
-  std::int64_t axisSize(std::int32_t axis) const {
-    return axis == kMicrobatchAxis ? plan_.microbatches : mesh_.size(axis);
-  }
-  const std::string& name(const LineageEntry& entry) const {
-    return problem_.names.text(problem_.model.graph.tensors[entry.tensor].name);
-  }
-
-  // The stretches of dimension d that a shard's boxes cover, at the kept coordinates or at all.
-  void cover(const Shard& shard, std::size_t d, bool keptOnly,
-             std::vector<std::pair<std::int64_t, std::int64_t>>& to) const {
-    if (keptOnly && !kept_.keeps(shard.parts.front().at)) return;
-    std::vector<std::pair<std::int64_t, std::int32_t>>
-        steps;  // least first: boxes that adjoin become one
-    for (const auto& [axis, offsets] : shard.step) {
-      if (offsets[d] != 0) steps.emplace_back(offsets[d], axis);
-    }
-    std::sort(steps.begin(), steps.end(),
-              [](const auto& a, const auto& b) { return std::abs(a.first) < std::abs(b.first); });
-    std::vector<std::pair<std::int64_t, std::int64_t>> boxes{shard.box[d]};
-    for (const auto& [offset, axis] : steps) {
-      const std::int64_t size = axisSize(axis);
-      const bool everyOne = !keptOnly || static_cast<std::int64_t>(kept_.of(axis).size()) == size;
-      if (everyOne && boxes.size() == 1 && std::abs(offset) <= boxes[0].second - boxes[0].first) {
-        (offset > 0 ? boxes[0].second : boxes[0].first) += offset * (size - 1);
-        continue;
-      }
-      std::vector<std::pair<std::int64_t, std::int64_t>> more;
-      for (std::int64_t c = 0; c < size; ++c) {
-        if (keptOnly && kept_.newCoordinate(axis, static_cast<std::int32_t>(c)) < 0) continue;
-        for (const auto& [lo, hi] : boxes) more.emplace_back(lo + c * offset, hi + c * offset);
-      }
-      boxes = merged(std::move(more));
-    }
-    to.insert(to.end(), boxes.begin(), boxes.end());
-  }
-
-  static std::vector<std::pair<std::int64_t, std::int64_t>> merged(
-      std::vector<std::pair<std::int64_t, std::int64_t>> list) {
-    std::sort(list.begin(), list.end());
-    std::vector<std::pair<std::int64_t, std::int64_t>> result;
-    for (const auto& box : list) {
-      if (!result.empty() && box.first <= result.back().second)
-        result.back().second = std::max(result.back().second, box.second);
-      else result.push_back(box);
-    }
-    return result;
-  }
-
-  // What the full plan holds of a dimension and the kept ranks do not.
-  void dropTheRest(Dim d, const std::vector<std::pair<std::int64_t, std::int64_t>>& held,
-                   const std::vector<std::pair<std::int64_t, std::int64_t>>& all) {
-    const auto kept = merged(held);
-    for (auto [lo, hi] : merged(all)) {
-      for (const auto& [a, b] : kept) {
-        if (b <= lo || a >= hi) continue;
-        if (a > lo) lines_.drop(d, lo, a - lo);
-        lo = b;
-      }
-      if (lo < hi) lines_.drop(d, lo, hi - lo);
-    }
-  }
-
   const Problem& problem_;
   const Plan& plan_;
   MeshView mesh_;
   const KeptRanks& kept_;
+  DimensionShares& shares_;
   PlanRelations& to_;
   PlanLines& lines_;
   std::map<std::tuple<NameId, std::int64_t, Shape>, std::pair<std::vector<Dim>, Dim>> members_;
-  std::set<Moves> moves_;
-  std::vector<Tiling> tilings_;
-  std::vector<std::unordered_map<NameId, TensorId>> tensorByName_;
 };
 
 }  // namespace
@@ -682,7 +416,9 @@ std::size_t firstForwardOperand(const std::string& op) {
 
 PlanRelations relatePlan(const Problem& problem, const KeptRanks& kept) {
   PlanRelations result;
-  Collector(problem, kept, result).run();
+  DimensionShares shares(problem.plan, kept, result.lines);
+  GraphRelations(problem, kept, shares, result).run();
+  relateLineage(problem, kept, shares, result);
   result.lines.close();
   return result;
 }

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "shape_reduction/dimension_shares.h"
 #include "shape_reduction/kept_ranks.h"
 #include "shape_reduction/plan_lines.h"
 #include "shardproof/graph.h"
@@ -37,18 +38,6 @@ struct Moves {
   std::vector<std::pair<std::int32_t, std::int64_t>>
       steps;  // (axis, positions per coordinate), not 0
   friend auto operator<=>(const Moves&, const Moves&) = default;
-};
-
-// A stretch of a dimension that the coordinates of an axis share evenly, where the share has no
-// structure of its own (a shard of optimizer states, the rows of a batch). Bounds between shares
-// are then no bounds of the plan, only multiples of the share: how many heads lie on one shard of a
-// weight may change.
-struct Tiling {
-  PlanLines::Dim whole = -1;
-  std::int64_t lo = 0;
-  PlanLines::Dim part = -1;
-  std::int32_t axis = -1;
-  std::int64_t fullCount = 1, newCount = 1;  // shares, and those that stay
 };
 
 struct PlanRelations {

@@ -8,13 +8,12 @@
 #include "shape_reduction/axis_blocks.h"
 #include "shape_reduction/dimension_graph.h"
 #include "shardproof/error.h"
+#include "util/index.h"
 #include "util/union_find.h"
 
 namespace shardproof {
 
 namespace {
-
-std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
 
 class Reducer {
  public:

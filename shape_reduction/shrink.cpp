@@ -25,14 +25,13 @@
 #include "shape_reduction/shrunk_problem.h"
 #include "shardproof/error.h"
 #include "smt/optimizer.h"
+#include "util/index.h"
 #include "util/shapes.h"
 #include "writer/write_problem.h"
 
 namespace shardproof {
 
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // Sizes need not differ where that would be dear: with more elements than so many, and a smaller
 // share of them without it.

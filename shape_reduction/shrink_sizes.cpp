@@ -7,12 +7,11 @@
 #include <utility>
 
 #include "shardproof/error.h"
+#include "util/index.h"
 
 namespace shardproof {
 
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // Where what the axes of a tiling share lies.
 PlanLines::OnLine stretchOf(const PlanRelations& relations, const Tiling& t,

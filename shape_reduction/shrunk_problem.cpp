@@ -9,13 +9,12 @@
 #include "ops/registry.h"
 #include "shape_reduction/shrink_scalars.h"
 #include "shardproof/error.h"
+#include "util/index.h"
 #include "writer/write_problem.h"
 
 namespace shardproof {
 
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 class Rewriter {
  public:

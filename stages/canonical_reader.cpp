@@ -14,13 +14,12 @@
 #include "ops/registry.h"
 #include "plan/checks.h"
 #include "shardproof/error.h"
+#include "util/index.h"
 #include "util/shapes.h"
 
 namespace shardproof {
 
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 class FormReader {
  public:

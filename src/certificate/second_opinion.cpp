@@ -12,6 +12,7 @@
 #include "shardproof/error.h"
 #include "stages/canonical_reader.h"
 #include "stages/cutter.h"
+#include "util/index.h"
 
 namespace shardproof {
 
@@ -24,8 +25,6 @@ constexpr std::size_t kMostNodes = 200'000;
 // what it has found by then; the cut takes the rest. The pool stops it after so many times that on
 // the clock, which other processes share.
 constexpr double kSampleShare = 0.7, kWallClock = 10;
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 std::string packed(const nlohmann::json& j) {
   const auto bytes = nlohmann::json::to_cbor(j);

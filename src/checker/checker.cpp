@@ -16,7 +16,6 @@ namespace {
 
 constexpr std::int64_t kManyElements =
     100'000;  // a stage whose proof is work enough to look at numbers first
-constexpr std::size_t kDomainBudget = 20'000;
 constexpr std::size_t kImpossibleBudget =
     500;  // what cancels to nothing does so in few steps, or it is left to numbers
 

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <limits>
 
+#include "util/index.h"
+
 namespace shardproof {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 constexpr std::int64_t kMostDrawn = 32;  // of integers that nothing limits
 

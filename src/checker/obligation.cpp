@@ -12,10 +12,10 @@
 #include <nlohmann/json.hpp>
 
 #include "checker/stage_interpreter.h"
-#include "checker/stopwatch.h"
 #include "shardproof/error.h"
 #include "smt/smtlib.h"
 #include "terms/domain.h"
+#include "util/stopwatch.h"
 
 namespace shardproof {
 
@@ -189,8 +189,7 @@ SmtResult askByDomain(
   SmtResult result;
   result.verdict = SmtVerdict::kUnsat;  // nothing is asked of no pairs
   for (const auto& [domain, asked] : groups) {
-    const double left =
-        seconds - std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double left = seconds - secondsSince(start);
     if (left <= 0) {
       result.verdict = SmtVerdict::kUnknown;
       result.reason = "timeout";

@@ -6,20 +6,18 @@
 
 #include "checker/obligation.h"
 #include "checker/stage_interpreter.h"
-#include "checker/stopwatch.h"
 #include "shardproof/error.h"
 #include "smt/cvc5_solver.h"
 #include "smt/solver.h"
 #include "terms/domain.h"
 #include "terms/term_algebra.h"
+#include "util/stopwatch.h"
 
 namespace shardproof {
 
 namespace {
 
-constexpr std::size_t kExpansionBudget =
-    1'000'000;  // in monomials; the time of the task is the limit that counts
-constexpr std::size_t kDomainBudget = 20'000;
+constexpr std::size_t kMostMonomials = 1'000'000;  // the time of the task is the limit that counts
 
 // Both sides in the normal form, on the reduction that it needs: are they the same, and is the plan
 // defined where the model is? Throws Unsupported where the second is not shown.
@@ -58,8 +56,8 @@ std::string whyNot(Obligation& o, SecondMethod method, const CheckOptions& optio
   if (method == SecondMethod::kExpandedForm) {
     Stopwatch watch(outcome.seconds["expand"]);
     const bool equal = std::all_of(o.pairs.begin(), o.pairs.end(), [&](const Obligation::Pair& p) {
-      return o.terms.expand(p.logical, kExpansionBudget) ==
-             o.terms.expand(p.parallel, kExpansionBudget);
+      return o.terms.expand(p.logical, kMostMonomials) ==
+             o.terms.expand(p.parallel, kMostMonomials);
     });
     return equal ? "" : "the expanded forms of the two sides differ";
   }

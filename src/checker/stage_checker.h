@@ -18,12 +18,12 @@
 #include "checker/known_inputs.h"
 #include "checker/obligation.h"
 #include "checker/stage_interpreter.h"
-#include "checker/stopwatch.h"
 #include "shape_reduction/reduction.h"
 #include "shardproof/error.h"
 #include "terms/double_algebra.h"
 #include "terms/modular_algebra.h"
 #include "terms/term_algebra.h"
+#include "util/stopwatch.h"
 
 namespace shardproof {
 

@@ -22,6 +22,7 @@
 #include "shardproof/error.h"
 #include "stages/stage.h"
 #include "terms/conditions.h"
+#include "util/index.h"
 #include "util/union_find.h"
 
 namespace shardproof {
@@ -98,7 +99,6 @@ class StageInterpreter {
   }
 
  private:
-  static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
   using Value = ops::TensorValue<A>;
 
   // What is done at once: a node, or a tree of additions whose inner results nothing else reads, at

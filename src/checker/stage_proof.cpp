@@ -6,6 +6,7 @@
 #include "terms/domain.h"
 
 #include "checker/stage_checker.h"
+#include "util/stopwatch.h"
 
 namespace shardproof {
 
@@ -79,8 +80,7 @@ bool StageChecker::expandedEqual(TermAlgebra& algebra,
   const auto start = std::chrono::steady_clock::now();
   try {
     return std::all_of(unequal.begin(), unequal.end(), [&](const auto& p) {
-      if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() >
-          kExpansionShare * options_.timeoutSeconds)
+      if (secondsSince(start) > kExpansionShare * options_.timeoutSeconds)
         throw Unsupported("expanding the terms takes too long");
       return algebra.expand(p.first, kExpansionBudget) ==
              algebra.expand(p.second, kExpansionBudget);

@@ -9,6 +9,7 @@
 #include "terms/domain.h"
 
 #include "checker/stage_checker.h"
+#include "util/stopwatch.h"
 
 namespace shardproof {
 
@@ -162,14 +163,10 @@ std::optional<StageChecker::Trial> StageChecker::searchClaims() {
   for (int i = 0; i < kRounds * static_cast<int>(std::size(kSmallFirst)); ++i) {
     const int period = static_cast<int>(std::size(kSmallFirst)),
               k = kSmallFirst[i % period] + i / period * period;
-    if (i >= period &&
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() >
-            kLittleSeconds)
-      break;
+    if (i >= period && secondsSince(start) > kLittleSeconds) break;
     Trial trial;
     const bool differs = attemptAtRandom(k, trial);
-    const double elapsed =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double elapsed = secondsSince(start);
     if (differs) {
       differing_.insert(trial.claims.begin(), trial.claims.end());
       if (!first) first = std::move(trial);

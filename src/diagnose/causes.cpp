@@ -11,6 +11,7 @@
 #include "diagnose/structure.h"
 #include "diagnose/words.h"
 #include "shardproof/error.h"
+#include "util/index.h"
 #include "writer/write_problem.h"
 
 namespace shardproof::diagnose {
@@ -22,8 +23,6 @@ constexpr std::size_t kMostNodes = 12;     // listed for a cause
 constexpr std::size_t kMostCompared = 12;  // claims of one entry that are looked at
 constexpr double kMostElements = 1e8;      // of an image of the whole plan: else one for each cause
 constexpr double kShareOfFirst = 0.6;      // of the time, for the first cause's mend
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 class Collector {
  public:

@@ -16,6 +16,7 @@
 #include "report/causes.h"
 #include "shardproof/error.h"
 #include "shardproof/verify.h"
+#include "util/stopwatch.h"
 #include "worker/pool.h"
 
 namespace shardproof {
@@ -53,9 +54,7 @@ std::string diagnosePlan(const Problem& problem, Report& report, const std::stri
   if (report.verdict == Verdict::kEquivalent || (report.defects.empty() && report.suspects.empty()))
     return {};
   const auto start = std::chrono::steady_clock::now();
-  const auto since = [&] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  };
+  const auto since = [&] { return secondsSince(start); };
   const std::string found =
       inProcess(options, kMostSecondsPerSecond * options.seconds + kSlackSeconds, [&] {
         const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(

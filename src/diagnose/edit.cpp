@@ -5,13 +5,12 @@
 
 #include "ir/infer_node.h"
 #include "ops/registry.h"
+#include "util/index.h"
 #include "util/shapes.h"
 
 namespace shardproof::diagnose {
 
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 Graph& graphOf(Problem& plan, ProgramId p) { return plan.plan.programs[p].graph; }
 const Graph& graphOf(const Problem& plan, ProgramId p) { return plan.plan.programs[p].graph; }

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <map>
 
+#include "util/index.h"
+
 namespace shardproof::diagnose {
 
 namespace {
@@ -11,8 +13,6 @@ namespace {
 constexpr std::int64_t kMostRatio = 1 << 12;
 constexpr std::size_t kMostIndexed = 1'500'000;  // elements of the model
 constexpr std::size_t kMostTried = 64;           // places at which a box may begin
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 bool uniform(const Elements& x) {
   return std::all_of(x.of[0].begin(), x.of[0].end(), [&](Field f) { return f == x.of[0][0]; }) &&

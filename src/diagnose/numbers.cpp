@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "interpret/call.h"
+#include "util/index.h"
 
 namespace shardproof::diagnose {
 
@@ -13,8 +14,6 @@ constexpr std::int64_t kMostBytes = std::int64_t{2} << 30;
 constexpr long double kRounding = 1e-12L;  // of the largest element
 constexpr long double kTooSmall = 1e-6L;   // of the largest element: to tell a factor
 constexpr long double kSameRatio = 1e-9L;
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 interpret::Options setupOptions() {
   interpret::Options options;

@@ -7,12 +7,11 @@
 
 #include "plan/mesh.h"
 #include "shardproof/error.h"
+#include "util/index.h"
 
 namespace shardproof::diagnose {
 
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 using ProgramTensor = std::pair<ProgramId, TensorId>;  // program and tensor
 using Place = std::pair<EntryId, std::int32_t>;        // entry and shard

@@ -9,14 +9,13 @@
 #include "ops/collectives.h"
 #include "ops/registry.h"
 #include "report/json.h"
+#include "util/index.h"
 
 namespace shardproof::html {
 
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 constexpr std::size_t kMostShards = 3, kMostParts = 4;  // of a claim's text
 constexpr std::size_t kMostLocals = 64;                 // of an entry

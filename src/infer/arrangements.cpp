@@ -4,6 +4,8 @@
 #include <numeric>
 #include <set>
 
+#include "util/index.h"
+
 namespace shardproof::infer {
 
 namespace {
@@ -11,8 +13,6 @@ namespace {
 constexpr std::int64_t kMostPieces = 8;
 constexpr std::size_t kMostPermuted = 4;  // dimensions
 constexpr std::size_t kMostScales = 16;
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // Those that change the order of dimensions longer than 1.
 std::vector<std::vector<std::int64_t>> permutationsOf(const Shape& shape) {

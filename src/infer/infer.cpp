@@ -16,6 +16,7 @@
 #include "ir/part_nodes.h"
 #include "ops/attributes.h"
 #include "shardproof/error.h"
+#include "util/stopwatch.h"
 
 namespace shardproof {
 
@@ -150,7 +151,7 @@ Inferred inferLineage(const Problem& given, const InferOptions& options) {
   } catch (const interpret::TooLarge& error) {
     result.reason = error.what();
   }
-  result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  result.seconds = secondsSince(start);
   return result;
 }
 

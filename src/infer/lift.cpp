@@ -6,6 +6,7 @@
 
 #include "infer/subsets.h"
 #include "plan/mesh.h"
+#include "util/index.h"
 
 namespace shardproof::infer {
 
@@ -13,8 +14,6 @@ namespace {
 
 constexpr std::size_t kMostFits = 16;    // of one place of the first running
 constexpr std::size_t kMostSteps = 256;  // that are tried for them
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 }  // namespace
 

@@ -14,6 +14,7 @@
 #include "interpret/setup.h"
 #include "interpret/threads.h"
 #include "ops/registry.h"
+#include "util/index.h"
 
 namespace shardproof::infer {
 
@@ -28,8 +29,6 @@ constexpr std::uint64_t kMostAgain = 3;  // further draws
 constexpr std::size_t kPivots = 3;
 constexpr std::int64_t kMostArranged = 1 << 16;  // elements of a tensor that is looked up in pieces
 constexpr std::size_t kMostWays = 4;             // in which one may be arranged
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // Further apart than rounding explains: such an output is looked at in numbers before anything
 // else.

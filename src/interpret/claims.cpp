@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "util/index.h"
+
 namespace shardproof::interpret {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // All combinations of the values of some coordinates, the last fastest.
 class Combinations {

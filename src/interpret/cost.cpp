@@ -13,13 +13,12 @@
 #include "interpret/call.h"
 #include "interpret/schedule.h"
 #include "ops/registry.h"
+#include "util/index.h"
 
 namespace shardproof::interpret {
 namespace {
 
 constexpr double kMostInstances = 3e6;  // more are not simulated
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 double numbersOf(const Tensor& t) {
   double n = static_cast<double>(planesOf(t.element));

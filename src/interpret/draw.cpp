@@ -61,6 +61,14 @@ std::int64_t indexAt(const Use& use, std::uint64_t key, std::int64_t i, std::uin
   return use.low + static_cast<std::int64_t>(product % static_cast<Wide>(range));
 }
 
+template <class T>
+void drawReals(const Drawn& what, const Draw& draw, std::int64_t size, T* to) {
+  const Reals reals = realsOf(what, draw);
+  forEach(size, [&](std::int64_t i) {
+    to[i] = static_cast<T>(reals.at(bits(what.key, i, draw.seed)) * moveOf(what.key, i, draw));
+  });
+}
+
 }  // namespace
 
 std::uint64_t keyOf(std::string_view name) {
@@ -99,10 +107,7 @@ Value<T> drawn(Memory& memory, const Drawn& what, const Draw& draw) {
       });
       return v;
     }
-    const Reals reals = realsOf(what, draw);
-    forEach(v.size(), [&](std::int64_t i) {
-      to[i] = static_cast<T>(reals.at(bits(key, i, seed)) * moveOf(key, i, draw));
-    });
+    drawReals(what, draw, v.size(), to);
   }
   return v;
 }

@@ -9,6 +9,7 @@
 #include "interpret/run.h"
 #include "interpret/setup.h"
 #include "shardproof/error.h"
+#include "util/stopwatch.h"
 
 namespace shardproof::interpret {
 namespace {
@@ -259,7 +260,7 @@ Result execute(const Problem& problem, const Options& options) {
     result.reason = error.what();
     unknownAll();
   }
-  result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  result.seconds = secondsSince(start);
   return result;
 }
 

@@ -12,6 +12,7 @@
 
 #include "interpret/value.h"
 #include "ops/registry.h"
+#include "util/index.h"
 
 namespace shardproof::interpret {
 
@@ -67,11 +68,7 @@ const char* nameOf(Communication kind) {
   return "none";
 }
 
-namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
+namespace {}  // namespace
 
 Programs::Programs(const Problem& problem) : problem_(problem), mesh_(problem.plan) {
   const Plan& plan = problem.plan;

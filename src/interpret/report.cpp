@@ -7,6 +7,7 @@
 
 #include "interpret/programs.h"
 #include "report/format.h"
+#include "util/index.h"
 
 namespace shardproof::interpret {
 namespace {
@@ -14,8 +15,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMostListed = 20;
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 const char* nameOf(Agreement a) {
   switch (a) {

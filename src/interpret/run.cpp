@@ -10,11 +10,10 @@
 #include "interpret/meaning.h"
 #include "interpret/schedule.h"
 #include "ops/registry.h"
+#include "util/index.h"
 
 namespace shardproof::interpret {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // By the registry's ids.
 template <class T>

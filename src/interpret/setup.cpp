@@ -6,13 +6,10 @@
 #include "interpret/call.h"
 #include "ops/registry.h"
 #include "shardproof/error.h"
+#include "util/index.h"
 
 namespace shardproof::interpret {
-namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
+namespace {}  // namespace
 
 GraphView::GraphView(const Problem& problem, const Graph& graph) : added(graph.tensors.size(), 0) {
   const OperatorId dropout = ops::Registry::instance().find("dropout"),

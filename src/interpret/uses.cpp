@@ -6,11 +6,10 @@
 
 #include "interpret/call.h"
 #include "ops/registry.h"
+#include "util/index.h"
 
 namespace shardproof::interpret {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 bool moves(std::string_view op) {
   constexpr std::string_view list[] = {

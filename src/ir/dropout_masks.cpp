@@ -14,11 +14,10 @@
 
 #include "ops/attributes.h"
 #include "ops/registry.h"
+#include "util/index.h"
 
 namespace shardproof {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 class Masks {
  public:

@@ -10,13 +10,12 @@
 #include <utility>
 
 #include "ir/buffers.h"
+#include "plan/checks.h"
 #include "plan/plan_index.h"
 
 namespace shardproof {
 
 namespace {
-
-constexpr std::size_t kMostDefects = 50;
 
 // A tensor's instance: the tensor and, of a `per_mb` one, the microbatch.
 struct Instance {

@@ -18,9 +18,6 @@ namespace shardproof {
 
 namespace {
 
-// Enough to see what is wrong; a plan with one wrong program may have thousands.
-constexpr std::size_t kMostDefects = 50;
-
 constexpr const char* kOtherElement =
     "' is declared with another kind of element (integer, real or complex) than the operator "
     "produces";

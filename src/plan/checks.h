@@ -15,6 +15,9 @@ namespace shardproof {
 
 class PlanIndex;
 
+// Of one kind: enough to see what is wrong; a plan with one wrong program may have thousands.
+constexpr std::size_t kMostDefects = 50;
+
 void checkPlanShapes(const PlanIndex& planIndex, std::vector<Defect>& defects);
 void checkAssignments(const PlanIndex& planIndex, std::vector<Defect>& defects);
 void checkCommunication(const PlanIndex& planIndex, std::vector<Defect>& defects);

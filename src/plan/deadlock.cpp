@@ -39,9 +39,8 @@ namespace shardproof {
 
 namespace {
 
-// A plan with one wrong program may have thousands of cycles; of a long one the first steps tell
-// where to look.
-constexpr std::size_t kMostDefects = 50, kMostSteps = 8;
+// Of a long cycle the first steps tell where to look.
+constexpr std::size_t kMostSteps = 8;
 
 using Vertex = SpmdGraph::Vertex;
 using Edges = std::vector<std::pair<Vertex, Vertex>>;

@@ -5,9 +5,8 @@
 
 namespace shardproof {
 
-using Json = nlohmann::json;
-
 std::string xmlText(const std::string& text) {
+  using Json = nlohmann::json;
   const std::string utf8 =
       Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace))
           .get<std::string>();

@@ -13,6 +13,7 @@
 
 #include <z3++.h>
 
+#include "util/stopwatch.h"
 #include "util/union_find.h"
 
 namespace shardproof {
@@ -289,8 +290,7 @@ IntegerSolution minimize(const IntegerProgram& original, double seconds) {
   const std::vector<std::int32_t> alias = mergeAlike(wanted);
   const auto start = std::chrono::steady_clock::now();
   const std::function<unsigned()> left = [&] {
-    const double spent =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double spent = secondsSince(start);
     return static_cast<unsigned>(std::max(0.0, (seconds - spent) * 1000));
   };
   IntegerSolution best;

@@ -18,6 +18,7 @@
 #include "report/text.h"
 #include "shardproof/error.h"
 #include "sweep/child.h"
+#include "util/stopwatch.h"
 #include "verify/verify_files.h"
 
 namespace shardproof::sweep {
@@ -95,9 +96,7 @@ void run(const Configuration& configuration, const ExecuteOptions& options, Proo
   if (options.verify.progress)
     options.verify.progress(0, 0, configuration.options ? "generating" : "reading");
   const Files files = makeFiles(configuration, options);
-  result.generateSeconds = configuration.options || configuration.bug
-                               ? std::chrono::duration<double>(Clock::now() - start).count()
-                               : 0;
+  result.generateSeconds = configuration.options || configuration.bug ? secondsSince(start) : 0;
 
   VerifyOptions verifyOptions = options.verify;
   verifyOptions.proofs = proofs;

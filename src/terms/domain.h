@@ -33,6 +33,9 @@ class Domain {
   std::unique_ptr<Signs> signs_;
 };
 
+// Bounds the expansion of conditions where a stage is proved, in monomials.
+constexpr std::size_t kDomainBudget = 20'000;
+
 // The first condition of `plan` that is not met wherever all of `model` are: neither among them,
 // without a guard or with the same, nor after expanding both. `budget` bounds the expansion; what
 // cannot be expanded is not covered. Works on a normalised algebra.

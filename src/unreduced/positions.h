@@ -9,12 +9,11 @@
 
 #include "shardproof/error.h"
 #include "shardproof/graph.h"
+#include "util/index.h"
 
 namespace shardproof::unreduced {
 
 using Index = std::int64_t;
-
-inline std::size_t at(Index i) { return static_cast<std::size_t>(i); }
 
 // One number for each dimension, without memory of its own on the heap: there is one for every
 // element that is evaluated.

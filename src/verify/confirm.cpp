@@ -13,6 +13,7 @@
 #include "shape_reduction/shrink.h"
 #include "shardproof/error.h"
 #include "shardproof/verify.h"
+#include "util/stopwatch.h"
 #include "verify/with_inference.h"
 #include "worker/pool.h"
 
@@ -30,10 +31,6 @@ constexpr double kShrinkShare = 0.5;     // of the time, for making it
 constexpr double kNodesPerSecond = 1e5;  // of a plan without attributes that move, and made smaller
 constexpr int kTrials = 3;
 constexpr double kSlackSeconds = 10;  // until a process that does not keep to its time is killed
-
-double since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 std::string outputName(const Problem& problem, EntryId entry) {
   const TensorId t = problem.plan.lineage[entry].tensor;
@@ -91,7 +88,7 @@ class Execution {
   }
 
  private:
-  double left() const { return std::max(0.05, options_.seconds - since(start_)); }
+  double left() const { return std::max(0.05, options_.seconds - secondsSince(start_)); }
   std::string seconds() const {
     std::string text = std::to_string(options_.seconds);
     text.erase(text.find_last_not_of('0') + 1);
@@ -218,8 +215,8 @@ void confirm(const Problem& problem, Report& report, const ConfirmOptions& optio
   made.text = answer.text;
   made.modelText = answer.model;
   made.planText = answer.plan;
-  report.statistics.secondsByPhase["confirm"] = since(start);
-  report.statistics.secondsTotal += since(start);
+  report.statistics.secondsByPhase["confirm"] = secondsSince(start);
+  report.statistics.secondsTotal += secondsSince(start);
   if (report.verdict == Verdict::kEquivalent) {
     if (made.outcome == Confirmation::Outcome::kDisagrees) {
       report.verdict = Verdict::kUndecided;

@@ -24,15 +24,13 @@
 #include "shardproof/verify.h"
 #include "stages/cutter.h"
 #include "stages/stage.h"
+#include "util/stopwatch.h"
 #include "verify/end_to_end.h"
 #include "worker/pool.h"
 
 namespace shardproof {
 
 using Clock = std::chrono::steady_clock;
-inline double since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 class Verification {
  public:

@@ -78,7 +78,7 @@ void Verification::runClasses() {
   if (proofs()) proofs()->flush();
   report_.statistics.workersLost += statistics.workersLost;
   peakWorkerBytes_ = std::max(peakWorkerBytes_, statistics.peakWorkerBytes);
-  report_.statistics.secondsByPhase["prove"] += since(start);
+  report_.statistics.secondsByPhase["prove"] += secondsSince(start);
 }
 
 void Verification::writeObligationFiles() {
@@ -100,7 +100,7 @@ void Verification::writeObligationFiles() {
   }
   const PoolOptions pool = poolOptions(options_.jobs, options_.timeoutSeconds);
   writeObligations(options_.smt2Directory, *planIndex_, classes, without, pool, options_.progress);
-  report_.statistics.secondsByPhase["obligations"] += since(start);
+  report_.statistics.secondsByPhase["obligations"] += secondsSince(start);
 }
 
 }  // namespace shardproof

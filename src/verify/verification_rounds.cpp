@@ -149,7 +149,7 @@ Verification::CutResult Verification::cutOne(EntryId e) const {
     result.stage = std::make_unique<Stage>(cutStage(*planIndex_, e, cut));
     const auto start = Clock::now();
     result.form = canonicalForm(*result.stage);
-    result.secondsForForm = since(start);
+    result.secondsForForm = secondsSince(start);
   } catch (const Unsupported& error) {
     result.failure = error.what();
   } catch (const CyclicWait& cycle) {
@@ -187,7 +187,7 @@ void Verification::cutAll(const std::vector<EntryId>& todo) {
     }
     for (std::size_t i = 0; i < count; ++i) enterClass(todo[from + i], std::move(results[i]));
   }
-  report_.statistics.secondsByPhase["cut"] += since(start);
+  report_.statistics.secondsByPhase["cut"] += secondsSince(start);
 }
 
 void Verification::enterClass(EntryId e, CutResult result) {

@@ -22,7 +22,7 @@ Report Verification::run() {
   describeInput();
   planIndex_ = std::make_unique<PlanIndex>(problem_);
   facts_ = modelFacts(problem_);
-  report_.statistics.secondsByPhase["join"] = since(start);
+  report_.statistics.secondsByPhase["join"] = secondsSince(start);
   report_.statistics.operatorInstances = planIndex_->operatorInstances();
   if (!planIndex_->defects().empty()) {
     report_.verdict = Verdict::kNotEquivalent;
@@ -31,7 +31,7 @@ Report Verification::run() {
     prove();
   }
   if (!options_.smt2Directory.empty()) writeObligationFiles();
-  report_.statistics.secondsTotal = since(start);
+  report_.statistics.secondsTotal = secondsSince(start);
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   report_.statistics.peakMemoryBytes =
@@ -72,7 +72,7 @@ bool Verification::endToEndDiffers() {
       checkEndToEnd({*planIndex_, known, topological_, firstFailures_, firstRefuted,
                      [&](EntryId e) -> const std::vector<EntryId>& { return entries_[e].used; },
                      checkOptions(), poolOptions(1, options_.timeoutSeconds * 2)});
-  report_.statistics.secondsByPhase["end-to-end"] += since(start);
+  report_.statistics.secondsByPhase["end-to-end"] += secondsSince(start);
   peakWorkerBytes_ = std::max(peakWorkerBytes_, endToEnd_.peakWorkerBytes);
   for (const CyclicWait& cycle : endToEnd_.cycles) reportCycle(cycle);
   return endToEnd_.differs;

@@ -7,6 +7,7 @@
 
 #include "reader/hlo/files.h"
 #include "reader/reader.h"
+#include "util/stopwatch.h"
 #include "verify/describe.h"
 #include "verify/with_inference.h"
 
@@ -81,8 +82,7 @@ VerifiedFiles verifyFiles(const std::string& model, const std::string& plan,
   VerifiedFiles done;
   done.problem = readProblem(model.empty() ? std::nullopt : std::optional(model), plan, hloOptions,
                              &done.assumptions);
-  const double reading =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double reading = secondsSince(start);
   Report& report = done.report;
   std::optional<Report> quick;
   const bool cancelled = options.cancel && *options.cancel;

@@ -6,11 +6,11 @@
 #include <stdexcept>
 
 #include "ops/registry.h"
+#include "util/index.h"
 
 namespace shardproof::adversary {
 namespace {
 
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 double decimal(const Rational& r) { return std::round(r.toDouble() * 1000) / 1000; }
 std::int64_t elementsOf(const Shape& s) {
   std::int64_t n = 1;

@@ -3,11 +3,10 @@
 #include <algorithm>
 
 #include "adversary/plan_builder.h"
+#include "util/index.h"
 
 namespace shardproof::adversary {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 const char* nameOf(int reduction) {
   return reduction == kSum    ? "sum"

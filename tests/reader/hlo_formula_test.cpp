@@ -50,7 +50,7 @@ TEST(HloFormula, HalfPlanesAreWhatComparisonsSay) {
                 EXPECT_EQ(two->where->row, 0u);
                 EXPECT_EQ(two->where->column, 1u);
               }
-              ASSERT_EQ(t.at(Sizes{r, c}), inside ? two->inside : two->outside)
+              ASSERT_EQ(t.value(Sizes{r, c}), inside ? two->inside : two->outside)
                   << direction << " " << shift << " " << sizes[0] << "x" << sizes[1];
             }
         }
@@ -127,7 +127,7 @@ TEST(HloFormula, PiecesAreFoundWhereTheyAre) {
     const Table a = listed(s, part), b = listed(s, whole);
     for (const std::int64_t r : {std::int64_t{0}, own[0] - 1})
       for (const std::int64_t c : {std::int64_t{0}, own[1] - 1})
-        EXPECT_EQ(a.at(Sizes{r, c}), b.at(Sizes{r + low[0], c + low[1]}));
+        EXPECT_EQ(a.value(Sizes{r, c}), b.value(Sizes{r + low[0], c + low[1]}));
     // With steps it is no box.
     const Sizes half{(own[0] + 1) / 2, own[1]};
     EXPECT_FALSE(boxOf(mapTablesOf(whole, half,

@@ -171,7 +171,7 @@ TEST(HloIndex, BoundsThatDoNotMatterLeaveOnePiece) {
 // A table and all of its elements, however it is stored.
 TEST(HloTable, MovesElementsAsTheOpcodesSay) {
   Scalars s;
-  const auto number = [&](const Table& t, const Sizes& i) { return s.value(t.at(i)).toInt64(); };
+  const auto number = [&](const Table& t, const Sizes& i) { return s.value(t.value(i)).toInt64(); };
   const Table rows = iotaTable({3, 4}, 0, s), columns = iotaTable({3, 4}, 1, s);
   const Table* both[] = {&rows, &columns};
   const Table t = mapTables(both, [&](std::span<const ScalarId> x) {

@@ -60,7 +60,7 @@ std::optional<std::vector<Approximation>> Approximations::of(const Value& formul
 std::optional<Approximations::Wide> Approximations::at(const Value& known,
                                                        const std::vector<std::int64_t>& index) {
   if (known.isTable()) {
-    const ScalarId id = known.table->at(index);
+    const ScalarId id = known.table->value(index);
     return scalars_.isSymbolic(id) ? std::nullopt : compute(id);
   }
   const Formula& f = *known.formula;

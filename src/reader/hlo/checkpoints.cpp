@@ -8,11 +8,10 @@
 #include <utility>
 
 #include "reader/hlo/placement.h"
+#include "util/index.h"
 
 namespace shardproof::hlo {
 namespace {
-
-std::size_t z(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // From which parameters a tensor comes, and by how many operators.
 class Ancestry {
@@ -112,10 +111,10 @@ class Proposer {
       if (const auto tiling = tilingOf(*m.sharding, m.sizes.size(), mesh_.devices())) {
         full = m.sizes;
         for (std::size_t d = 0; d < full.size(); ++d) full[d] *= tiling->tiles[d];
-        std::vector<Sizes> begin(z(mesh_.devices()), Sizes(m.sizes.size(), 0));
+        std::vector<Sizes> begin(at(mesh_.devices()), Sizes(m.sizes.size(), 0));
         for (std::int64_t r = 0; r < mesh_.devices(); ++r)
           for (std::size_t d = 0; d < m.sizes.size(); ++d)
-            begin[z(r)][d] = tiling->tileOf[z(r)][d] * m.sizes[d];
+            begin[at(r)][d] = tiling->tileOf[at(r)][d] * m.sizes[d];
         return mesh_.shards(m.tensor, m.sizes, begin, {});
       }
     }

@@ -8,10 +8,9 @@
 #include <vector>
 
 #include "reader/hlo/graph.h"
+#include "util/index.h"
 
 namespace shardproof::hlo {
-
-inline std::size_t z(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 inline bool contains(const Sizes& list, std::size_t d) {
   return std::find(list.begin(), list.end(), static_cast<std::int64_t>(d)) != list.end();
@@ -19,7 +18,7 @@ inline bool contains(const Sizes& list, std::size_t d) {
 
 // The position of d in the list; d is in it.
 inline std::size_t placeOf(const Sizes& list, std::size_t d) {
-  return z(std::find(list.begin(), list.end(), static_cast<std::int64_t>(d)) - list.begin());
+  return at(std::find(list.begin(), list.end(), static_cast<std::int64_t>(d)) - list.begin());
 }
 
 // For a reshape by which only dimensions of size 1 come or go: for each new dimension the old one,

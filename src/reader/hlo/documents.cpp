@@ -15,11 +15,10 @@
 #include "reader/hlo/opaque.h"
 #include "reader/hlo/parser.h"
 #include "reader/hlo/programs.h"
+#include "util/index.h"
 
 namespace shardproof::hlo {
 namespace {
-
-std::size_t z(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 std::int64_t headerCount(const Module& module, const char* name, const std::string& file) {
   const Attribute* a = module.attribute(name);
@@ -115,16 +114,16 @@ class Builder {
     for (int pass = 0;; ++pass) {
       shared_.communicatedChanged = false;
       shared_.forgetTables = pass >= kMostPasses;
-      ranks_.assign(z(devices_), nullptr);
+      ranks_.assign(at(devices_), nullptr);
       for (std::int64_t d = 0; d < devices_; ++d) {
-        if (ranks_[z(d)]) continue;
+        if (ranks_[at(d)]) continue;
         std::vector<std::int64_t> candidates;
         for (std::int64_t e = d; e < devices_; ++e)
-          if (!ranks_[z(e)]) candidates.push_back(e);
+          if (!ranks_[at(e)]) candidates.push_back(e);
         const auto program = std::make_shared<Lowering>(
             planModule_, planFile_, shared_, Devices{candidates, devices_, replicas_}, mesh_.get());
         program->run();
-        for (const std::int64_t e : program->devices()) ranks_[z(e)] = program;
+        for (const std::int64_t e : program->devices()) ranks_[at(e)] = program;
       }
       if (!shared_.communicatedChanged) return;
     }
@@ -147,7 +146,7 @@ class Builder {
       tiling = tilingOf(*local.sharding, full.sizes.size(), devices_);
     }
     if (!tiling) fail("has a sharding that does not say what each device has");
-    std::vector<Sizes> begin(z(devices_), Sizes(full.sizes.size(), 0));
+    std::vector<Sizes> begin(at(devices_), Sizes(full.sizes.size(), 0));
     if (local.shape.sizes.size() != full.sizes.size())
       fail("has shape " + toText(local.shape) + ", in the model " + toText(full));
     for (std::size_t d = 0; d < full.sizes.size(); ++d) {
@@ -156,7 +155,7 @@ class Builder {
              " divided by " + std::to_string(tiling->tiles[d]) + " in dimension " +
              std::to_string(d) + " (uneven pieces are not supported here)");
       for (std::int64_t r = 0; r < devices_; ++r)
-        begin[z(r)][d] = tiling->tileOf[z(r)][d] * local.shape.sizes[d];
+        begin[at(r)][d] = tiling->tileOf[at(r)][d] * local.shape.sizes[d];
     }
     return begin;
   }
@@ -218,17 +217,17 @@ class Builder {
     // Tables: which box of which unknown each rank's is.
     std::map<std::pair<std::size_t, std::string>, std::map<std::int64_t, Sizes>> places;
     for (std::int64_t r = 0; r < devices_; ++r)
-      for (const LocalUnknown& u : ranks_[z(r)]->localUnknowns)
+      for (const LocalUnknown& u : ranks_[at(r)]->localUnknowns)
         places[{u.unknown, u.tensor}][r] = u.offset;
     std::set<std::size_t> placed;
     for (const auto& [what, offsets] : places) {
-      std::vector<Sizes> begin(z(devices_));
+      std::vector<Sizes> begin(at(devices_));
       std::vector<std::int64_t> on;
       for (const auto& [r, offset] : offsets) {
-        begin[z(r)] = offset;
+        begin[at(r)] = offset;
         on.push_back(r);
       }
-      const Sizes& sizes = ranks_[z(on[0])]->graph.tensor(what.second).sizes;
+      const Sizes& sizes = ranks_[at(on[0])]->graph.tensor(what.second).sizes;
       entry(lineage, shared_.unknowns[what.first].name, "input",
             mesh_->shards(what.second, sizes, begin, on));
       placed.insert(what.first);
@@ -243,10 +242,11 @@ class Builder {
       for (const auto& rank : ranks_)
         if (!rank->graph.has(name))
           rank->graph.input(name, unknown.content.shape.sizes, false, "float32");
-      entry(lineage, unknown.name, "input",
-            mesh_->shards(
-                name, unknown.content.shape.sizes,
-                std::vector<Sizes>(z(devices_), Sizes(unknown.content.shape.sizes.size(), 0)), {}));
+      entry(
+          lineage, unknown.name, "input",
+          mesh_->shards(
+              name, unknown.content.shape.sizes,
+              std::vector<Sizes>(at(devices_), Sizes(unknown.content.shape.sizes.size(), 0)), {}));
     }
   }
 
@@ -307,7 +307,7 @@ class Builder {
                  " is a function of which nothing is known, which --strict "
                  "does not take");
     const auto place = [&](const OpaqueTie& t, const char* suffix, const char* role) {
-      const Lowering& rank = *ranks_[z(t.on[0])];
+      const Lowering& rank = *ranks_[at(t.on[0])];
       entry(lineage, t.tensor + suffix, role,
             mesh_->shards(t.local + suffix, rank.graph.tensor(t.local).sizes, t.begin, t.on));
     };
@@ -324,14 +324,14 @@ class Builder {
       };
       const bool used = has(*model_, t.tensor) ||
                         std::any_of(t.on.begin(), t.on.end(),
-                                    [&](std::int64_t r) { return has(*ranks_[z(r)], t.local); });
+                                    [&](std::int64_t r) { return has(*ranks_[at(r)], t.local); });
       if (!used) continue;
       const auto add = [&](Lowering& l, const std::string& name) {
         if (!has(l, name))
           l.graph.dispensableInput(name + Lowering::kAsNumber, l.graph.tensor(name).sizes, false);
       };
       add(*model_, t.tensor);
-      for (const std::int64_t r : t.on) add(*ranks_[z(r)], t.local);
+      for (const std::int64_t r : t.on) add(*ranks_[at(r)], t.local);
       place(t, Lowering::kAsNumber, "input");
       model_->graph.tensor(t.tensor + Lowering::kAsNumber).facts =
           "{\"number_of\": " + quotedJson(t.tensor) + "}";

@@ -7,10 +7,10 @@
 #include <string>
 #include <utility>
 
+#include "util/index.h"
+
 namespace shardproof::hlo {
 namespace {
-
-std::size_t z(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // So many numbers are listed whatever they are.
 constexpr std::int64_t kListed = std::int64_t{1} << 14;
@@ -68,7 +68,7 @@ bool placeTable(const Table& part, const Table& whole,
         rest /= part.extent[d];
         index[d] = whole.extent[d] == 1 ? 0 : place + offset[d];
       }
-      if (whole.at(index) != part.values[k]) return false;
+      if (whole.value(index) != part.values[k]) return false;
     }
     return true;
   };
@@ -157,18 +157,18 @@ std::optional<TwoNumbers> ofTable(const Table& t) {
   for (std::size_t d = 0; d < t.extent.size(); ++d)
     if (t.extent[d] != 1) dims.push_back(static_cast<std::int64_t>(d));
   if (dims.size() != 2) return std::nullopt;
-  HalfPlane where{z(dims[0]), z(dims[1]), 0};
+  HalfPlane where{at(dims[0]), at(dims[1]), 0};
   const std::int64_t rows = t.extent[where.row], columns = t.extent[where.column];
-  const auto at = [&](std::int64_t r, std::int64_t c) { return t.values[z(r * columns + c)]; };
+  const auto number = [&](std::int64_t r, std::int64_t c) { return t.values[at(r * columns + c)]; };
   // The lower left corner is inside, the upper right one outside, or there is no such half plane.
-  TwoNumbers found{where, at(rows - 1, 0), at(0, columns - 1)};
+  TwoNumbers found{where, number(rows - 1, 0), number(0, columns - 1)};
   if (found.inside == found.outside) return std::nullopt;
   std::optional<std::int64_t> shift;
   for (std::int64_t r = 0; r < rows; ++r) {
     std::int64_t c = 0;
-    while (c < columns && at(r, c) == found.inside) ++c;
+    while (c < columns && number(r, c) == found.inside) ++c;
     for (std::int64_t k = c; k < columns; ++k)
-      if (at(r, k) != found.outside) return std::nullopt;
+      if (number(r, k) != found.outside) return std::nullopt;
     // Rows that are all inside or all outside leave it open.
     if (c == 0 || c == columns) continue;
     if (shift && *shift != c - 1 - r) return std::nullopt;
@@ -177,7 +177,7 @@ std::optional<TwoNumbers> ofTable(const Table& t) {
   if (!shift) return std::nullopt;
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t c = 0; c < columns; ++c)
-      if (at(r, c) != (c <= r + *shift ? found.inside : found.outside)) return std::nullopt;
+      if (number(r, c) != (c <= r + *shift ? found.inside : found.outside)) return std::nullopt;
   found.where->shift = *shift;
   return found;
 }

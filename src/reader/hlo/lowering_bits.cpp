@@ -28,7 +28,7 @@ Value Lowering::bitcastValue(const Instruction& i, const Value& x) {
   const Table whole = wholeTable(*x.table);
   Table made{to, to, {}};
   if (old->bits < now->bits && fits(to, from, now->bits, old->bits)) {
-    const std::size_t parts = z(from.back());
+    const std::size_t parts = at(from.back());
     for (std::size_t k = 0; k < whole.values.size(); k += parts)
       made.values.push_back(
           s.bits("join", x.shape.type, i.shape.type, std::span(whole.values).subspan(k, parts)));

@@ -3,12 +3,11 @@
 #include <stdexcept>
 
 #include "reader/hlo/lowering.h"
+#include "util/index.h"
 #include "util/union_find.h"
 
 namespace shardproof::hlo {
 namespace {
-
-std::size_t z(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // "all-reduce-start" is the communication, "all-reduce-done" its result.
 std::string withoutSuffix(const std::string& opcode, std::string_view suffix) {
@@ -117,7 +116,7 @@ Value Lowering::communicated(const Frame& frame, const Instruction& i, const std
     graph.tensor(y).known = known->second;
     if (op == "all_gather") {
       Gathered g{in, frame.path + i.name + "#" + std::to_string(k), *own, groups, group, 0, {}};
-      g.dim = z(std::stoll(attributes[0].second));
+      g.dim = at(std::stoll(attributes[0].second));
       if (x.isIndex())
         if (const auto piece = singlePiece(x.index->pieces);
             piece && piece->a == 1 && piece->b.isInteger() && piece->b.fitsInt64() &&
@@ -165,12 +164,12 @@ std::optional<Value> Lowering::permutedTable(const std::string& communication, c
       std::any_of(known.begin(), known.end(), [](const auto& e) { return e.second == nullptr; }))
     return std::nullopt;
   std::vector<Value> values;
-  std::vector<std::uint32_t> valueOf(z(devices_.count), 0);
+  std::vector<std::uint32_t> valueOf(at(devices_.count), 0);
   for (const std::int64_t d : devices_.candidates) {
-    valueOf[z(d)] = static_cast<std::uint32_t>(values.size());
+    valueOf[at(d)] = static_cast<std::uint32_t>(values.size());
     values.push_back(tableValue(
-        x.shape, sourceOf[z(d)] >= 0 ? *known.at(sourceOf[z(d)])
-                                     : uniformTable(x.shape.sizes, shared_.scalars.rational(0))));
+        x.shape, sourceOf[at(d)] >= 0 ? *known.at(sourceOf[at(d)])
+                                      : uniformTable(x.shape.sizes, shared_.scalars.rational(0))));
   }
   return varyingValue(x.shape, std::move(values), std::move(valueOf));
 }
@@ -183,28 +182,28 @@ Value Lowering::permuted(const Frame& frame, const Instruction& i, const Value& 
   const bool channel = i.attribute("channel_id") != nullptr;
   if (channel == devices_.replicas) unsupported(i, "devices of other replicas");
   const auto pairs = parseLists(*a, file_);
-  std::vector<std::int64_t> sourceOf(z(devices_.count), -1), leader(z(devices_.count));
-  std::vector<bool> sends(z(devices_.count), false);
-  UnionFind<std::int64_t> connected(z(devices_.count));
+  std::vector<std::int64_t> sourceOf(at(devices_.count), -1), leader(at(devices_.count));
+  std::vector<bool> sends(at(devices_.count), false);
+  UnionFind<std::int64_t> connected(at(devices_.count));
   for (const auto& p : pairs) {
     if (p.size() != 2 || p[0] < 0 || p[1] < 0 || p[0] >= devices_.count || p[1] >= devices_.count)
       failAt(file_, a->place, "found a pair of devices that are not there");
-    if (sourceOf[z(p[1])] >= 0 || sends[z(p[0])])
+    if (sourceOf[at(p[1])] >= 0 || sends[at(p[0])])
       failAt(file_, a->place, "found a device that sends or receives twice");
-    sourceOf[z(p[1])] = p[0];
-    sends[z(p[0])] = true;
+    sourceOf[at(p[1])] = p[0];
+    sends[at(p[0])] = true;
     connected.unite(p[0], p[1]);
   }
-  for (std::int64_t d = 0; d < devices_.count; ++d) leader[z(d)] = connected.find(d);
+  for (std::int64_t d = 0; d < devices_.count; ++d) leader[at(d)] = connected.find(d);
   std::vector<std::vector<std::int64_t>> groups;
   std::map<std::int64_t, std::size_t> groupOf;
   for (std::int64_t d = 0; d < devices_.count; ++d) {
-    const auto [it, added] = groupOf.emplace(leader[z(d)], groups.size());
+    const auto [it, added] = groupOf.emplace(leader[at(d)], groups.size());
     if (added) groups.emplace_back();
     groups[it->second].push_back(d);
   }
   const auto groupWith = [&](std::int64_t d) -> const std::vector<std::int64_t>& {
-    return groups[groupOf.at(leader[z(d)])];
+    return groups[groupOf.at(leader[at(d)])];
   };
   const auto placeIn = [](const std::vector<std::int64_t>& group, std::int64_t d) {
     return std::find(group.begin(), group.end(), d) - group.begin();
@@ -217,21 +216,21 @@ Value Lowering::permuted(const Frame& frame, const Instruction& i, const Value& 
     groups = std::move(*larger);
     for (std::size_t g = 0; g < groups.size(); ++g) {
       groupOf[groups[g].front()] = g;
-      for (const std::int64_t d : groups[g]) leader[z(d)] = groups[g].front();
+      for (const std::int64_t d : groups[g]) leader[at(d)] = groups[g].front();
     }
   } else {
     larger.reset();
   }
   if (!larger)
     narrowByPart(i, 1, [&](std::int64_t d) {
-      const std::int64_t from = sourceOf[z(d)];
+      const std::int64_t from = sourceOf[at(d)];
       const std::vector<std::int64_t>& group = groupWith(d);
       std::string text = from < 0 ? "none" : std::to_string(placeIn(group, from));
       if (group.size() == 1) return text + " alone";
       return text + (grouping_ == nullptr ? "" : textOf(grouping_->groupOf(groups, d)));
     });
   const std::vector<std::int64_t>& own = groupWith(device());
-  const std::int64_t source = sourceOf[z(device())];
+  const std::int64_t source = sourceOf[at(device())];
   const auto zeros = [&] {
     return tableValue(x.shape, uniformTable(x.shape.sizes, shared_.scalars.rational(0)));
   };
@@ -265,7 +264,7 @@ Value Lowering::permuted(const Frame& frame, const Instruction& i, const Value& 
   const std::string gathered =
       graph.communicate("all_gather", view(in, one), {{"dim", "0"}}, std::move(communication), all);
   if (source < 0) return zeros();
-  const auto pieceOf = [&](std::int64_t d) { return placeIn(groupWith(d), sourceOf[z(d)]); };
+  const auto pieceOf = [&](std::int64_t d) { return placeIn(groupWith(d), sourceOf[at(d)]); };
   const std::int64_t at = pieceOf(device());
   const std::string piece = sliceDim(gathered, 0, at, at + 1);
   if (larger) {
@@ -295,9 +294,9 @@ std::optional<Value> Lowering::lowerCollective(Frame& frame, const Instruction& 
   const auto groupSize = [&] { return static_cast<std::int64_t>(groupsOf(i)[0].size()); };
   const auto oneDim = [&](const Sizes& sizes) {
     const Sizes d = dims(i, "dimensions");
-    if (d.size() != 1 || d[0] < 0 || z(d[0]) >= sizes.size())
+    if (d.size() != 1 || d[0] < 0 || at(d[0]) >= sizes.size())
       unsupported(i, "'dimensions' that is not one dimension");
-    return z(d[0]);
+    return at(d[0]);
   };
   if (op == "all-to-all" && i.operands.size() > 1) {
     // One operand for each member: the k-th is for the k-th.

@@ -16,11 +16,10 @@
 
 #include "reader/hlo/formula.h"
 #include "reader/hlo/lowering.h"
+#include "util/index.h"
 
 namespace shardproof::hlo {
 namespace {
-
-std::size_t z(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // These hand on what they are given.
 bool handsOn(const std::string& op) {
@@ -159,14 +158,14 @@ void Lowering::narrowByPart(const Instruction& i, std::size_t k,
   std::vector<std::string>& texts = shared_.takesPart[{&i, k}];
   if (texts.empty())
     for (std::int64_t d = 0; d < devices_.count; ++d) texts.push_back(text(d));
-  narrow([&, mine = device()](std::int64_t d) { return texts[z(d)] == texts[z(mine)]; });
+  narrow([&, mine = device()](std::int64_t d) { return texts[at(d)] == texts[at(mine)]; });
 }
 
 Value Lowering::own(const Value& v) {
   if (v.kind == Value::Kind::kVarying) {
     const Varying& varying = *v.varying;
-    const std::uint32_t mine = varying.valueOf[z(device())];
-    narrow([&](std::int64_t d) { return varying.valueOf[z(d)] == mine; });
+    const std::uint32_t mine = varying.valueOf[at(device())];
+    narrow([&](std::int64_t d) { return varying.valueOf[at(d)] == mine; });
     return varying.values[mine];
   }
   if (v.kind == Value::Kind::kTuple) {
@@ -252,11 +251,11 @@ Value Lowering::makeForEach(const Shape& shape, const std::vector<Value*>& varyi
   for (const Value* v : varying) before.push_back(*v);
   // For each device the number of what its operands are, those of device() are 0.
   std::map<std::vector<std::uint32_t>, std::uint32_t> seen;
-  std::vector<std::uint32_t> caseOf(z(devices_.count), 0);
+  std::vector<std::uint32_t> caseOf(at(devices_.count), 0);
   for (const std::int64_t d : devices_.candidates) {
     std::vector<std::uint32_t> key;
-    for (const Value& v : before) key.push_back(v.varying->valueOf[z(d)]);
-    caseOf[z(d)] =
+    for (const Value& v : before) key.push_back(v.varying->valueOf[at(d)]);
+    caseOf[at(d)] =
         seen.emplace(std::move(key), static_cast<std::uint32_t>(seen.size())).first->second;
   }
   const auto set = [&](const std::vector<std::uint32_t>& key) {
@@ -274,7 +273,7 @@ Value Lowering::makeForEach(const Shape& shape, const std::vector<Value*>& varyi
   std::vector<bool> stays(seen.size(), false);
   for (std::size_t k = 0; k < stays.size(); ++k)
     stays[k] = k == 0 || (mine && attempts[k] && sameButForAttributes(*mine, *attempts[k]));
-  narrow([&](std::int64_t d) { return stays[caseOf[z(d)]]; });
+  narrow([&](std::int64_t d) { return stays[caseOf[at(d)]]; });
   const std::size_t nodes = graph.nodes().size();
   set(*own);
   const Value made = make();
@@ -283,7 +282,7 @@ Value Lowering::makeForEach(const Shape& shape, const std::vector<Value*>& varyi
   const std::vector<std::int64_t>& devices = devices_.candidates;
   for (std::size_t n = 0; n < mine->nodes.size(); ++n) {
     const auto attributesOf = [&](std::int64_t d) {
-      return attempts[caseOf[z(d)]]->nodes[n].attributes;
+      return attempts[caseOf[at(d)]]->nodes[n].attributes;
     };
     if (std::all_of(devices.begin(), devices.end(),
                     [&](std::int64_t d) { return attributesOf(d) == mine->nodes[n].attributes; }))
@@ -328,9 +327,9 @@ Value Lowering::varyingValue(const Shape& shape, std::vector<Value> values,
 
 Value Lowering::deviceNumber(const Shape& shape) {
   std::vector<Value> values;
-  std::vector<std::uint32_t> valueOf(z(devices_.count), 0);
+  std::vector<std::uint32_t> valueOf(at(devices_.count), 0);
   for (const std::int64_t d : devices_.candidates) {
-    valueOf[z(d)] = static_cast<std::uint32_t>(values.size());
+    valueOf[at(d)] = static_cast<std::uint32_t>(values.size());
     values.push_back(tableValue(shape, uniformTable(shape.sizes, shared_.scalars.rational(d))));
   }
   return varyingValue(shape, std::move(values), std::move(valueOf));

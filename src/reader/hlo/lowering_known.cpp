@@ -5,11 +5,10 @@
 
 #include "reader/hlo/formula.h"
 #include "reader/hlo/lowering.h"
+#include "util/index.h"
 
 namespace shardproof::hlo {
 namespace {
-
-std::size_t z(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // Nested lists of these sizes, from row-major entries.
 std::string nested(const Sizes& sizes, const std::vector<std::string>& entries) {
@@ -19,7 +18,7 @@ std::string nested(const Sizes& sizes, const std::vector<std::string>& entries) 
   std::vector<std::size_t> blocks;
   for (const std::int64_t s : sizes) {
     blocks.push_back(block);
-    block /= z(s);
+    block /= at(s);
   }
   for (std::size_t i = 0; i < entries.size(); ++i) {
     if (i > 0) text += ",";
@@ -58,7 +57,7 @@ std::string Lowering::unknownTable(const Value& known) {
         rest /= sizes[d];
         stride *= u.sizes[d];
       }
-      if (u.values[z(place)] != t.values[k]) return false;
+      if (u.values[at(place)] != t.values[k]) return false;
     }
     return true;
   };

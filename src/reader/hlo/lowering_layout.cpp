@@ -12,7 +12,7 @@ namespace {
 
 std::vector<int> relabel(const std::vector<int>& labels, const std::vector<int>& old) {
   std::vector<int> result;
-  for (const int o : old) result.push_back(o < 0 ? -1 : labels[z(o)]);
+  for (const int o : old) result.push_back(o < 0 ? -1 : labels[at(o)]);
   return result;
 }
 
@@ -26,7 +26,7 @@ Value Lowering::broadcastValue(const Value& x, const Shape& shape, const Sizes& 
     return wide;
   }
   std::vector<int> old(shape.sizes.size(), -1);
-  for (std::size_t d = 0; d < dimensions.size(); ++d) old[z(dimensions[d])] = static_cast<int>(d);
+  for (std::size_t d = 0; d < dimensions.size(); ++d) old[at(dimensions[d])] = static_cast<int>(d);
   if (x.isIndex()) {
     IndexFunction f = *x.index;
     f.labels = relabel(f.labels, old);
@@ -175,7 +175,7 @@ Value Lowering::concatenateValues(const std::vector<Value>& x, const Shape& shap
     std::vector<std::string> bases;
     for (const Value& v : x) bases.push_back(baseNode(*v.index, v.shape.sizes));
     const std::string y = cat(bases, dim);
-    parameterOf_.emplace(y, z(origin));
+    parameterOf_.emplace(y, at(origin));
     Value sized = x[0];
     sized.shape = shape;
     return asIndex(sized, y);
@@ -216,11 +216,11 @@ Value Lowering::reverseValue(const Value& x, const Sizes& dims) {
   if (x.isTable()) return tableValue(x.shape, reverseTable(*x.table, dims));
   std::string name = node(x);
   for (const std::int64_t d : dims) {
-    const std::int64_t n = sizesOf(name)[z(d)];
+    const std::int64_t n = sizesOf(name)[at(d)];
     if (n > 4096) throw std::invalid_argument("a reversal of more than 4096 positions");
     std::vector<std::string> pieces;
-    for (std::int64_t k = n; k-- > 0;) pieces.push_back(sliceDim(name, z(d), k, k + 1));
-    name = cat(pieces, z(d));
+    for (std::int64_t k = n; k-- > 0;) pieces.push_back(sliceDim(name, at(d), k, k + 1));
+    name = cat(pieces, at(d));
   }
   return nodeValue(x.shape, name);
 }

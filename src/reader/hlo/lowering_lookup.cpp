@@ -40,10 +40,10 @@ std::optional<Sizes> Lowering::knownStart(const Value& indices, const Sizes& map
   Sizes start(sizes.size(), 0);
   for (std::size_t k = 0; k < map.size(); ++k) {
     const ScalarId id = whole.values[k];
-    if (map[k] < 0 || z(map[k]) >= sizes.size() || !shared_.scalars.isRational(id) ||
+    if (map[k] < 0 || at(map[k]) >= sizes.size() || !shared_.scalars.isRational(id) ||
         !shared_.scalars.value(id).fitsInt64())
       return std::nullopt;
-    start[z(map[k])] = shared_.scalars.value(id).toInt64();
+    start[at(map[k])] = shared_.scalars.value(id).toInt64();
   }
   return start;
 }
@@ -77,7 +77,7 @@ Value Lowering::indexValueOf(const Value& known) {
   std::size_t block = whole.values.size();
   for (const std::int64_t s : whole.sizes) {
     blocks.push_back(block);
-    block /= z(s);
+    block /= at(s);
   }
   for (std::size_t k = 0; k < whole.values.size(); ++k) {
     if (k > 0) text += ",";
@@ -107,40 +107,41 @@ Lowering::Coordinates Lowering::coordinatesOf(const Instruction& i, const Value&
   };
   const Attribute* vector = i.attribute("index_vector_dim");
   const std::int64_t rank = static_cast<std::int64_t>(indices.shape.sizes.size());
-  const std::int64_t at = vector == nullptr ? -1 : parseInteger(*vector, file_);
-  if (at < 0 || at > rank) unsupported(i, "an index_vector_dim that is not there");
+  const std::int64_t vectorDim = vector == nullptr ? -1 : parseInteger(*vector, file_);
+  if (vectorDim < 0 || vectorDim > rank) unsupported(i, "an index_vector_dim that is not there");
   Coordinates c;
   c.collapsed = list(collapsed);
   c.batching = list(batching);
-  c.indexBatching = withoutVector(list(indexBatching), at);
+  c.indexBatching = withoutVector(list(indexBatching), vectorDim);
   c.indexSizes = indices.shape.sizes;
-  if (at < rank) c.indexSizes.erase(c.indexSizes.begin() + at);
+  if (vectorDim < rank) c.indexSizes.erase(c.indexSizes.begin() + vectorDim);
   if (c.batching.size() != c.indexBatching.size())
     unsupported(i, "batch dimensions that do not pair up");
   for (std::size_t k = 0; k < c.batching.size(); ++k)
-    if (c.batching[k] < 0 || z(c.batching[k]) >= sizes.size() || c.indexBatching[k] < 0 ||
-        z(c.indexBatching[k]) >= c.indexSizes.size() ||
-        sizes[z(c.batching[k])] != c.indexSizes[z(c.indexBatching[k])])
+    if (c.batching[k] < 0 || at(c.batching[k]) >= sizes.size() || c.indexBatching[k] < 0 ||
+        at(c.indexBatching[k]) >= c.indexSizes.size() ||
+        sizes[at(c.batching[k])] != c.indexSizes[at(c.indexBatching[k])])
       unsupported(i, "batch dimensions of different sizes");
   const Sizes all = list(map);
-  if (static_cast<std::int64_t>(all.size()) != (at < rank ? indices.shape.sizes[z(at)] : 1))
+  if (static_cast<std::int64_t>(all.size()) !=
+      (vectorDim < rank ? indices.shape.sizes[at(vectorDim)] : 1))
     unsupported(i, "another number of coordinates than the indices have");
   for (std::size_t k = 0; k < all.size(); ++k) {
-    if (all[k] < 0 || z(all[k]) >= sizes.size()) unsupported(i, "a dimension that is not there");
+    if (all[k] < 0 || at(all[k]) >= sizes.size()) unsupported(i, "a dimension that is not there");
     Value v = indices;
-    if (at < rank) {
-      Sizes begin(z(rank), 0), end = indices.shape.sizes;
-      begin[z(at)] = static_cast<std::int64_t>(k);
-      end[z(at)] = begin[z(at)] + 1;
+    if (vectorDim < rank) {
+      Sizes begin(at(rank), 0), end = indices.shape.sizes;
+      begin[at(vectorDim)] = static_cast<std::int64_t>(k);
+      end[at(vectorDim)] = begin[at(vectorDim)] + 1;
       Shape shape = indices.shape;
-      shape.sizes[z(at)] = 1;
-      v = sliceValue(indices, shape, begin, end, Sizes(z(rank), 1));
+      shape.sizes[at(vectorDim)] = 1;
+      v = sliceValue(indices, shape, begin, end, Sizes(at(rank), 1));
       shape.sizes = c.indexSizes;
       v = reshapeValue(v, shape);
     }
     std::optional<std::size_t> along;
     for (std::size_t d = 0; all.size() > 1 && d < c.indexSizes.size(); ++d)
-      if (c.indexSizes[d] == sizes[z(all[k])] && contains(c.collapsed, z(all[k])) &&
+      if (c.indexSizes[d] == sizes[at(all[k])] && contains(c.collapsed, at(all[k])) &&
           !contains(c.indexBatching, d) && countsAlong(v, d, shared_.scalars) == 0)
         along = d;
     if (!along) {
@@ -213,7 +214,7 @@ Value Lowering::lowerGather(const Frame& frame, const Instruction& i) {
   const bool simple =
       map.size() == 1 && (coordinates.values[0].isIndex() || coordinates.values[0].isTable());
   if (!simple) return computedGather(i, table, coordinates, offset, window);
-  const std::size_t axis = z(map[0]);
+  const std::size_t axis = at(map[0]);
   for (std::size_t d = 0; d < sizes.size(); ++d) {
     const bool one = d == axis || contains(batching, d);
     if (axis >= sizes.size() || window[d] != (one ? 1 : sizes[d]))
@@ -246,8 +247,8 @@ Value Lowering::lowerGather(const Frame& frame, const Instruction& i) {
   }
   lookup.tied.assign(sizes.size(), -1);
   for (std::size_t k = 0; k < batching.size(); ++k) {
-    const int label = f.labels.at(z(indexBatching[k]));
-    if (label >= 0) lookup.tied[z(batching[k])] = label;
+    const int label = f.labels.at(at(indexBatching[k]));
+    if (label >= 0) lookup.tied[at(batching[k])] = label;
   }
   // Result dimensions: those of offset_dims are the table's, the others the indices'.
   std::size_t nextIndex = 0, nextTable = 0;

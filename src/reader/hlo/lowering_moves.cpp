@@ -38,7 +38,7 @@ std::optional<Value> Lowering::lowerLayout(const Frame& frame, const Instruction
     if (dimensions.size() != from.size()) unsupported(i, "'dimensions' of another length");
     for (std::size_t d = 0; d < from.size(); ++d)
       if (dimensions[d] < 0 || dimensions[d] >= static_cast<std::int64_t>(shape.sizes.size()) ||
-          shape.sizes[z(dimensions[d])] != from[d] ||
+          shape.sizes[at(dimensions[d])] != from[d] ||
           std::count(dimensions.begin(), dimensions.end(), dimensions[d]) != 1)
         unsupported(i, "'dimensions' that do not fit the operand");
     return broadcastValue(operand(frame, i, 0), shape, dimensions);
@@ -59,7 +59,7 @@ std::optional<Value> Lowering::lowerLayout(const Frame& frame, const Instruction
     if (permutation.size() != operand(frame, i, 0).shape.sizes.size())
       unsupported(i, "a permutation of another length");
     for (const std::int64_t d : permutation)
-      sizes.push_back(operand(frame, i, 0).shape.sizes[z(d)]);
+      sizes.push_back(operand(frame, i, 0).shape.sizes[at(d)]);
     expectShape(i, sizes);
     return transposeValue(operand(frame, i, 0), shape, permutation);
   }
@@ -117,14 +117,14 @@ std::optional<Value> Lowering::lowerLayout(const Frame& frame, const Instruction
       unsupported(i, "'dimensions' that is not one dimension");
     std::vector<Value> x;
     Sizes sizes = operand(frame, i, 0).shape.sizes;
-    if (z(dim[0]) < sizes.size()) sizes[z(dim[0])] = 0;
+    if (at(dim[0]) < sizes.size()) sizes[at(dim[0])] = 0;
     for (std::size_t k = 0; k < i.operands.size(); ++k) {
       x.push_back(operand(frame, i, k));
       if (x.back().shape.sizes.size() != sizes.size()) unsupported(i, "operands of other ranks");
-      sizes[z(dim[0])] += x.back().shape.sizes[z(dim[0])];
+      sizes[at(dim[0])] += x.back().shape.sizes[at(dim[0])];
     }
     expectShape(i, sizes);
-    return concatenateValues(x, shape, z(dim[0]));
+    return concatenateValues(x, shape, at(dim[0]));
   }
   if (op == "reverse") return reverseValue(operand(frame, i, 0), dims(i, "dimensions"));
   if (op == "pad") {

@@ -103,7 +103,7 @@ std::size_t Lowering::batchOf(const Instruction& i) const {
     Cursor c(value, file_, a->place);
     const std::int64_t n = c.integer("num_batch_dims");
     if (n < 0 || !c.atEnd()) failAt(file_, a->place, "found num_batch_dims \"" + value + "\"");
-    return z(n);
+    return at(n);
   }
   return 0;
 }

@@ -3,11 +3,10 @@
 #include <stdexcept>
 
 #include "reader/hlo/lowering.h"
+#include "util/index.h"
 
 namespace shardproof::hlo {
 namespace {
-
-std::size_t z(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // The base itself, counted from some start.
 bool startsAnywhere(const Pieces& pieces) {
@@ -98,7 +97,7 @@ std::string Lowering::placeNumbers(const std::string& places, std::int64_t count
   Sizes wide = sizes;
   wide.push_back(count);
   const std::string rows = oneHot(places, 0, count);
-  Sizes numbers(z(count));
+  Sizes numbers(at(count));
   std::iota(numbers.begin(), numbers.end(), std::int64_t{0});
   const std::string list = graph.constant({count}, false, listJson(numbers), Known::kNotNegative);
   const std::string terms = binary("mul", rows, list, wide);
@@ -121,7 +120,7 @@ Value Lowering::alongPlaces(const Value& x, std::size_t dim, const std::string& 
   const auto range = constantRanges_.at(places);
   lookup.pieces.push_back({range.first, range.second});
   Shape shape = x.shape;
-  shape.sizes[dim] = sizesOf(places)[z(labels[dim])];
+  shape.sizes[dim] = sizesOf(places)[at(labels[dim])];
   const std::string y = lookupNode(lookup, shape.sizes);
   return nodeValue(shape, y);
 }
@@ -165,7 +164,7 @@ Value Lowering::lowerSort(const Frame& frame, const Instruction& i) {
   const Attribute* stable = i.attribute("is_stable");
   if (i.operands.size() > 1 && (stable == nullptr || stable->value != "true"))
     unsupported(i, "a sort of several operands that is not stable");
-  const std::size_t dim = z(dimensions[0]), key = z(*left / 2);
+  const std::size_t dim = at(dimensions[0]), key = at(*left / 2);
   const Value& by = operand(frame, i, key);
   if (dim >= by.shape.sizes.size()) unsupported(i, "a dimension that is not there");
   const bool ascending = less == (*left < *right);
@@ -213,7 +212,7 @@ std::optional<bool> Lowering::choosesGreater(const Computation& region) {
       std::vector<Value> arguments;
       for (const auto& [k, n] :
            {std::pair{0, first}, {1, firstPlace}, {2, second}, {3, secondPlace}})
-        arguments.push_back(tableValue(*own[z(k)], uniformTable({}, s.rational(n))));
+        arguments.push_back(tableValue(*own[at(k)], uniformTable({}, s.rational(n))));
       const Value chosen = lowerComputation(region, arguments, path_ + "/", "");
       if (chosen.elements.size() != 2 || !chosen.elements[0].isUniform() ||
           !chosen.elements[1].isUniform())
@@ -352,12 +351,12 @@ Value Lowering::lowerGreatest(const Frame& frame, const Instruction& i) {
               &start = operand(frame, i, 2);
   const Sizes reduced = dims(i, "dimensions");
   const auto greater = choosesGreater(called(i, "to_apply"));
-  if (!greater || reduced.size() != 1 || z(reduced[0]) >= x.shape.sizes.size() ||
+  if (!greater || reduced.size() != 1 || at(reduced[0]) >= x.shape.sizes.size() ||
       places.shape.sizes != x.shape.sizes)
     unsupported(i,
                 "several operands that are not values and their places, of which the greatest "
                 "or the least along one dimension is chosen");
-  const std::size_t dim = z(reduced[0]);
+  const std::size_t dim = at(reduced[0]);
   const Scalars& s = shared_.scalars;
   if (!start.isUniform() ||
       start.table->values[0] != (*greater ? s.negativeInfinity() : s.infinity()))

@@ -4,20 +4,16 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "reader/hlo/dimensions.h"
 #include "reader/hlo/lowering.h"
+#include "util/index.h"
 
 namespace shardproof::hlo {
 namespace {
 
-std::size_t z(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 constexpr std::int64_t kMostPlaces = 256;  // of a window of several elements
 
 constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
-
-bool contains(const Sizes& list, std::size_t d) {
-  return std::find(list.begin(), list.end(), static_cast<std::int64_t>(d)) != list.end();
-}
 
 }  // namespace
 
@@ -141,7 +137,7 @@ std::optional<Value> Lowering::movingSlice(const Frame& frame, const Instruction
   if (sizes.size() + 1 > kLetters.size()) unsupported(i, "more than 51 dimensions");
   const std::string letters(kLetters.substr(0, sizes.size()));
   for (const std::int64_t m : moving) {
-    const std::size_t d = z(m);
+    const std::size_t d = at(m);
     const Value& start = operand(frame, i, 1 + d);
     const std::int64_t places = sizes[d] - window[d] + 1;
     limitPosition(start, places);
@@ -244,11 +240,11 @@ Value Lowering::computedGather(const Instruction& i, const Value& table, const C
   const std::string index(kLetters.substr(0, c.indexSizes.size()));
   std::string own(kLetters.substr(c.indexSizes.size(), sizes.size()));
   for (std::size_t k = 0; k < c.batching.size(); ++k)
-    own[z(c.batching[k])] = index[z(c.indexBatching[k])];
+    own[at(c.batching[k])] = index[at(c.indexBatching[k])];
   std::vector<std::string> operands;
   std::string equation, seen = own;
   for (std::size_t k = 0; k < c.map.size(); ++k) {
-    const std::size_t d = z(c.map[k]);
+    const std::size_t d = at(c.map[k]);
     if (window[d] == sizes[d] && sizes[d] != 1) continue;  // moved to the only place there is
     if (window[d] != 1)
       unsupported(i, "a gather of slices that are neither rows nor whole dimensions");
@@ -302,11 +298,11 @@ Value Lowering::computedScatter(const Instruction& i, const Value& target, const
   const std::string index(kLetters.substr(0, c.indexSizes.size()));
   std::string result(kLetters.substr(c.indexSizes.size(), sizes.size()));
   for (std::size_t k = 0; k < c.batching.size(); ++k)
-    result[z(c.batching[k])] = index[z(c.indexBatching[k])];
+    result[at(c.batching[k])] = index[at(c.indexBatching[k])];
   std::vector<std::string> operands;
   std::string equation, whole;
   for (std::size_t k = 0; k < c.map.size(); ++k) {
-    const std::size_t d = z(c.map[k]);
+    const std::size_t d = at(c.map[k]);
     if (!contains(c.collapsed, d))
       unsupported(i, "a scatter of windows at places that are computed");
     limitPosition(c.values[k], sizes[d]);

@@ -27,9 +27,9 @@ std::optional<Value> Lowering::lowerKnownScatter(const Frame& frame, const Instr
       window.sizes[d] = 1;
       continue;
     }
-    if (next >= windows.size() || z(windows[next]) >= update.shape.sizes.size())
+    if (next >= windows.size() || at(windows[next]) >= update.shape.sizes.size())
       unsupported(i, "fewer dimensions than the operand");
-    window.sizes[d] = update.shape.sizes[z(windows[next++])];
+    window.sizes[d] = update.shape.sizes[at(windows[next++])];
   }
   if (elementsOf(window, file_, i.place) != elementsOf(update.shape, file_, i.place))
     unsupported(i, "several windows");
@@ -66,7 +66,7 @@ Value Lowering::lowerScatter(const Frame& frame, const Instruction& i) {
                       (coordinates.values[0].isIndex() || coordinates.values[0].isTable());
   if (!simple) return computedScatter(i, target, updates, coordinates, window, replaces);
   expectShape(i, sizes);
-  const std::size_t axis = z(map[0]);
+  const std::size_t axis = at(map[0]);
   if (axis >= sizes.size()) unsupported(i, "a dimension that is not there");
   const Value& known = coordinates.values[0];
   const Value indices = known.isTable() ? indexValueOf(known) : known;
@@ -108,7 +108,7 @@ Value Lowering::lowerScatter(const Frame& frame, const Instruction& i) {
     }
     std::size_t from = 0;
     if (contains(batching, d)) {
-      from = z(indexDims.at(z(indexBatching[placeOf(batching, d)])));
+      from = at(indexDims.at(at(indexBatching[placeOf(batching, d)])));
     } else {
       if (nextWindow >= windowDims.size()) unsupported(i, "fewer dimensions than the operand");
       from = windowDims[nextWindow++];

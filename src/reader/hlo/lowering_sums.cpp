@@ -4,13 +4,10 @@
 #include <stdexcept>
 
 #include "reader/hlo/lowering.h"
+#include "util/index.h"
 
 namespace shardproof::hlo {
-namespace {
-
-std::size_t z(std::int64_t i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
+namespace {}  // namespace
 
 std::optional<Value> Lowering::lowerSums(Frame& frame, const Instruction& i) {
   if (i.opcode == "dot") return lowerDot(frame, i);
@@ -46,17 +43,17 @@ Value Lowering::lowerDot(const Frame& frame, const Instruction& i) {
     text[side].assign(own.size(), '?');
     for (const Sizes* list : {&batch[side], &contracted[side]})
       for (const std::int64_t d : *list)
-        if (d < 0 || z(d) >= own.size()) unsupported(i, "a dimension that is not there");
+        if (d < 0 || at(d) >= own.size()) unsupported(i, "a dimension that is not there");
   }
   const Sizes &left = operand(frame, i, 0).shape.sizes, &right = operand(frame, i, 1).shape.sizes;
   const auto pair = [&](std::int64_t l, std::int64_t r) {
-    if (left[z(l)] != right[z(r)]) unsupported(i, "paired dimensions of different sizes");
-    if (text[0][z(l)] != '?' || text[1][z(r)] != '?') unsupported(i, "a dimension listed twice");
-    return text[0][z(l)] = text[1][z(r)] = fresh();
+    if (left[at(l)] != right[at(r)]) unsupported(i, "paired dimensions of different sizes");
+    if (text[0][at(l)] != '?' || text[1][at(r)] != '?') unsupported(i, "a dimension listed twice");
+    return text[0][at(l)] = text[1][at(r)] = fresh();
   };
   for (std::size_t k = 0; k < batch[0].size(); ++k) {
     result += pair(batch[0][k], batch[1][k]);
-    sizes.push_back(left[z(batch[0][k])]);
+    sizes.push_back(left[at(batch[0][k])]);
   }
   for (std::size_t k = 0; k < contracted[0].size(); ++k) pair(contracted[0][k], contracted[1][k]);
   for (const std::size_t side : {std::size_t{0}, std::size_t{1}}) {
@@ -115,7 +112,7 @@ Value Lowering::reduceValue(const Instruction& i, const Value& x, const Value& s
                       }));
   const bool neutral = isNeutral(region, x.shape.type, first);
   if (x.kind == Value::Kind::kParts && !isFloat(x.shape.type) && reduced.size() == 1 &&
-      z(reduced[0]) == x.parts->dim && neutral) {
+      at(reduced[0]) == x.parts->dim && neutral) {
     std::optional<Value> total;
     for (const auto& [size, part] : x.parts->parts) {
       const Value one = reduceValue(i, part, start, region, reduced, shape);
@@ -124,7 +121,7 @@ Value Lowering::reduceValue(const Instruction& i, const Value& x, const Value& s
     return *total;
   }
   std::int64_t count = 1;
-  for (const std::int64_t d : reduced) count *= x.shape.sizes[z(d)];
+  for (const std::int64_t d : reduced) count *= x.shape.sizes[at(d)];
   if (count == 0) unsupported(i, "nothing to reduce: a dimension of size 0");
   if (count == 1 && neutral) return reshapeValue(x, shape);
   const char* op = nullptr;

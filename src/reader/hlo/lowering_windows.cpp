@@ -3,11 +3,10 @@
 
 #include "reader/hlo/lowering.h"
 #include "reader/hlo/window.h"
+#include "util/index.h"
 
 namespace shardproof::hlo {
 namespace {
-
-std::size_t z(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 constexpr std::int64_t kMostTerms = 4096;
 
@@ -108,27 +107,28 @@ Value Lowering::lowerConvolution(const Frame& frame, const Instruction& i) {
   if (dims.left.size() != n || x.shape.sizes.size() != n + 2 ||
       kernel.shape.sizes.size() != n + 2 || n > 20)
     unsupported(i, "operands, window and labels of different numbers of dimensions");
-  const std::int64_t batch = x.shape.sizes[z(dims.batch)], feature = x.shape.sizes[z(dims.feature)],
-                     input = kernel.shape.sizes[z(dims.input)],
-                     output = kernel.shape.sizes[z(dims.output)];
+  const std::int64_t batch = x.shape.sizes[at(dims.batch)],
+                     feature = x.shape.sizes[at(dims.feature)],
+                     input = kernel.shape.sizes[at(dims.input)],
+                     output = kernel.shape.sizes[at(dims.output)];
   const std::int64_t groups = std::max(featureGroups, batchGroups);
   if (featureGroups < 1 || batchGroups < 1 || (featureGroups > 1 && batchGroups > 1) ||
       feature != featureGroups * input || batch % batchGroups != 0 || output % groups != 0)
     unsupported(i, "features, batches and groups that do not fit together");
   Sizes places, expected(n + 2), padded = x.shape.sizes, reversed;
   std::vector<Sizes> padding(n + 2, Sizes{0, 0, 0});
-  expected[z(dims.toBatch)] = batch / batchGroups;
-  expected[z(dims.toFeature)] = output;
+  expected[at(dims.toBatch)] = batch / batchGroups;
+  expected[at(dims.toFeature)] = output;
   for (std::size_t d = 0; d < n; ++d) {
     const Window& w = windows[d];
-    const std::size_t at = z(dims.left[d]);
-    if (kernel.shape.sizes[z(dims.right[d])] != w.size)
+    const std::size_t left = at(dims.left[d]);
+    if (kernel.shape.sizes[at(dims.right[d])] != w.size)
       unsupported(i, "a window of another size than its operand");
-    places.push_back(w.places(x.shape.sizes[at]));
-    expected[z(dims.to[d])] = places.back();
+    places.push_back(w.places(x.shape.sizes[left]));
+    expected[at(dims.to[d])] = places.back();
     if (places.back() < 1) unsupported(i, "a window that has no place");
-    padding[at] = paddingOf(w);
-    padded[at] = paddedSize(w, x.shape.sizes[at]);
+    padding[left] = paddingOf(w);
+    padded[left] = paddedSize(w, x.shape.sizes[left]);
     if (w.reversed) reversed.push_back(dims.right[d]);
   }
   expectShape(i, expected);
@@ -160,9 +160,9 @@ Value Lowering::lowerConvolution(const Frame& frame, const Instruction& i) {
   std::string y = convolution.from(0, left, right);
   Sizes merged{batch / batchGroups, output}, order(n + 2);
   merged.insert(merged.end(), places.begin(), places.end());
-  order[z(dims.toBatch)] = 0;
-  order[z(dims.toFeature)] = 1;
-  for (std::size_t d = 0; d < n; ++d) order[z(dims.to[d])] = static_cast<std::int64_t>(d) + 2;
+  order[at(dims.toBatch)] = 0;
+  order[at(dims.toFeature)] = 1;
+  for (std::size_t d = 0; d < n; ++d) order[at(dims.to[d])] = static_cast<std::int64_t>(d) + 2;
   y = permute(view(y, merged), order);
   graph.tensor(y).known = Known::kNothing;
   return nodeValue(i.shape, y);
@@ -276,11 +276,11 @@ Value Lowering::lowerSelectAndScatter(const Frame& frame, const Instruction& i) 
   const std::string parts = binary("mul", rows, view(node(source), one), wide);
   std::string total;
   for (std::int64_t k = 0; k < terms; ++k) {
-    const Sizes& at = positions[z(k)];
+    const Sizes& offset = positions[at(k)];
     std::vector<Sizes> padding;
     for (std::size_t d = 0; d < n; ++d) {
-      const std::int64_t reach = at[d] + (places[d] - 1) * windows[d].stride + 1;
-      padding.push_back({at[d], sizes[d] - reach, windows[d].stride - 1});
+      const std::int64_t reach = offset[d] + (places[d] - 1) * windows[d].stride + 1;
+      padding.push_back({offset[d], sizes[d] - reach, windows[d].stride - 1});
     }
     Shape small = i.shape;
     small.sizes = places;

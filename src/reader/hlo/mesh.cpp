@@ -5,11 +5,10 @@
 #include <numeric>
 
 #include "reader/hlo/parser.h"
+#include "util/index.h"
 
 namespace shardproof::hlo {
 namespace {
-
-std::size_t z(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 using Function = std::vector<std::int64_t>;  // of a device
 
@@ -20,8 +19,8 @@ std::set<std::int64_t> boundaries(const Function& f) {
   std::set<std::int64_t> found;
   for (std::int64_t s = 1; s < n;) {
     std::int64_t m = 1;
-    const std::int64_t step = f[z(s)] - f[0];
-    while (m * s < n && f[z(m * s)] == f[0] + m * step) ++m;
+    const std::int64_t step = f[at(s)] - f[0];
+    while (m * s < n && f[at(m * s)] == f[0] + m * step) ++m;
     while (m > 1 && n % (m * s) != 0) --m;
     if (m == 1) return found;
     s *= m;
@@ -33,11 +32,11 @@ std::set<std::int64_t> boundaries(const Function& f) {
 // For each device its place in its group, and the number of its group.
 std::vector<Function> functionsOf(const std::vector<std::vector<std::int64_t>>& groups,
                                   std::int64_t devices) {
-  Function place(z(devices), 0), number(z(devices), 0);
+  Function place(at(devices), 0), number(at(devices), 0);
   for (std::size_t g = 0; g < groups.size(); ++g)
     for (std::size_t k = 0; k < groups[g].size(); ++k) {
-      place[z(groups[g][k])] = static_cast<std::int64_t>(k);
-      number[z(groups[g][k])] = static_cast<std::int64_t>(g);
+      place[at(groups[g][k])] = static_cast<std::int64_t>(k);
+      number[at(groups[g][k])] = static_cast<std::int64_t>(g);
     }
   return {place, number};
 }
@@ -66,16 +65,16 @@ std::vector<Function> functionsOf(const Sharding& sharding, std::int64_t devices
 std::optional<Tiling> tilingOf(const Sharding& s, std::size_t rank, std::int64_t devices) {
   Tiling tiling;
   tiling.tiles.assign(rank, 1);
-  tiling.tileOf.assign(z(devices), Sizes(rank, 0));
+  tiling.tileOf.assign(at(devices), Sizes(rank, 0));
   if (s.kind == Sharding::Kind::kReplicated) return tiling;
   if (s.kind != Sharding::Kind::kTiled || s.manualSubgroups ||
-      s.tiles.size() != rank + s.repeated || s.devices.size() != z(devices))
+      s.tiles.size() != rank + s.repeated || s.devices.size() != at(devices))
     return std::nullopt;
   tiling.tiles.assign(s.tiles.begin(), s.tiles.begin() + static_cast<std::ptrdiff_t>(rank));
   for (std::size_t k = 0; k < s.devices.size(); ++k) {
     std::int64_t left = static_cast<std::int64_t>(k);
     for (std::size_t d = s.tiles.size(); d-- > 0;) {
-      if (d < rank) tiling.tileOf[z(s.devices[k])][d] = left % s.tiles[d];
+      if (d < rank) tiling.tileOf[at(s.devices[k])][d] = left % s.tiles[d];
       left /= s.tiles[d];
     }
   }
@@ -127,7 +126,8 @@ std::string DeviceMesh::json() const {
   return text + "]";
 }
 
-std::string DeviceMesh::at(std::int64_t device, const std::vector<std::size_t>& which) const {
+std::string DeviceMesh::coordinatesOf(std::int64_t device,
+                                      const std::vector<std::size_t>& which) const {
   std::string text = "{";
   for (std::size_t k = 0; k < which.size(); ++k)
     text += (k == 0 ? "" : ", ") + quotedJson(axisName(which[k])) + ": " +
@@ -157,7 +157,7 @@ NodeAttributes DeviceMesh::groupOf(const std::vector<std::vector<std::int64_t>>&
   }
   std::string text = "[";
   for (std::size_t k = 0; k < own->size(); ++k)
-    text += (k == 0 ? "" : ", ") + at((*own)[k], varying);
+    text += (k == 0 ? "" : ", ") + coordinatesOf((*own)[k], varying);
   return {{"group_at", text + "]"}};
 }
 
@@ -171,7 +171,7 @@ std::optional<std::vector<std::vector<std::int64_t>>> DeviceMesh::affineGroups(
   for (std::size_t a = 0; a < axes(); ++a) {
     bool differs = false;
     for (std::int64_t d = 0; d < devices_; ++d)
-      differs = differs || coordinate(sourceOf[z(d)], a) != coordinate(d, a);
+      differs = differs || coordinate(sourceOf[at(d)], a) != coordinate(d, a);
     if (!differs) continue;
     varying.push_back(a);
     members *= sizes_[a];
@@ -186,8 +186,8 @@ std::optional<std::vector<std::vector<std::int64_t>>> DeviceMesh::affineGroups(
   for (std::int64_t d = 0; d < devices_; ++d) {
     std::int64_t expected = base;
     for (std::size_t a = 0; a < axes(); ++a)
-      if (sizes_[a] > 1) expected += (placeOf(sourceOf[z(strides_[a])]) - base) * coordinate(d, a);
-    if (placeOf(sourceOf[z(d)]) != expected) return std::nullopt;
+      if (sizes_[a] > 1) expected += (placeOf(sourceOf[at(strides_[a])]) - base) * coordinate(d, a);
+    if (placeOf(sourceOf[at(d)]) != expected) return std::nullopt;
   }
   std::map<std::vector<std::int64_t>, std::vector<std::int64_t>> groups;
   for (std::int64_t d = 0; d < devices_; ++d) {
@@ -217,13 +217,13 @@ std::string DeviceMesh::shards(const std::string& name, const Sizes& sizes,
     for (std::size_t a = 0; a < axes(); ++a)
       if (sizes_[a] > 1)
         for (std::size_t d = 0; d < sizes.size(); ++d)
-          steps[a][d] = begin[z(strides_[a])][d] - begin[0][d];
+          steps[a][d] = begin[at(strides_[a])][d] - begin[0][d];
     bool affine = true;
     for (std::int64_t device = 0; device < devices_ && affine; ++device)
       for (std::size_t d = 0; d < sizes.size(); ++d) {
         std::int64_t expected = begin[0][d];
         for (std::size_t a = 0; a < axes(); ++a) expected += coordinate(device, a) * steps[a][d];
-        affine = affine && expected == begin[z(device)][d];
+        affine = affine && expected == begin[at(device)][d];
       }
     if (affine) {
       std::string text = "{" + box(begin[0]), moved;
@@ -237,15 +237,15 @@ std::string DeviceMesh::shards(const std::string& name, const Sizes& sizes,
   }
   std::vector<std::int64_t> devices = on;
   if (devices.empty()) {
-    devices.resize(z(devices_));
+    devices.resize(at(devices_));
     std::iota(devices.begin(), devices.end(), 0);
   }
   std::vector<std::size_t> all(axes());
   std::iota(all.begin(), all.end(), std::size_t{0});
   std::string text;
   for (const std::int64_t device : devices)
-    text += (text.empty() ? "" : ",\n   ") + ("{" + box(begin[z(device)])) + ", \"parts\": [" +
-            part + ", \"at\": " + at(device, all) + "}]}";
+    text += (text.empty() ? "" : ",\n   ") + ("{" + box(begin[at(device)])) + ", \"parts\": [" +
+            part + ", \"at\": " + coordinatesOf(device, all) + "}]}";
   return text;
 }
 

@@ -32,7 +32,7 @@ class DeviceMesh : public Grouping {
   // [["x0", 2], ["x1", 4]]
   std::string json() const;
   // {"x0": 1, ...}: the device's place on these axes.
-  std::string at(std::int64_t device, const std::vector<std::size_t>& axes) const;
+  std::string coordinatesOf(std::int64_t device, const std::vector<std::size_t>& axes) const;
 
   // The tensor's shards as JSON objects: local `name` of these sizes on the devices `on` (empty:
   // all) holds a box that begins at begin[device]. One shard with steps where the begins allow it.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "reader/hlo/parser.h"
+#include "util/index.h"
 
 namespace shardproof::hlo {
 namespace {
@@ -40,8 +41,6 @@ Sizes list(const GraphNode& n, std::string_view key) {
   c.skipSpace();
   return c.peek() == '[' ? c.integers('[', ']') : Sizes{c.integer("a number")};
 }
-
-std::size_t z(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 bool among(const Sizes& list, std::size_t d) {
   return std::find(list.begin(), list.end(), static_cast<std::int64_t>(d)) != list.end();
@@ -81,10 +80,10 @@ Placement Placements::given(const std::vector<Sizes>& begin) const {
       for (std::size_t b = 0; b < mesh_.axes(); ++b)
         alone = alone && (b == a || mesh_.coordinate(r, b) == 0);
       if (!alone) continue;
-      for (std::size_t d = 0; d < begin[z(r)].size(); ++d)
-        if (begin[z(r)][d] != begin[0][d])
+      for (std::size_t d = 0; d < begin[at(r)].size(); ++d)
+        if (begin[at(r)][d] != begin[0][d])
           p[a] = {p[a].kind == Kind::kSame ? Kind::kPiece : Kind::kUnknown, d,
-                  begin[z(r)][d] - begin[0][d]};
+                  begin[at(r)][d] - begin[0][d]};
     }
   }
   return p;
@@ -110,7 +109,7 @@ std::optional<Sizes> Placements::fullSizes(const std::string& tensor) const {
 }
 
 std::string Placements::shard(const std::string& tensor) const {
-  const Placement& p = at(tensor);
+  const Placement& p = placementOf(tensor);
   const Sizes& own = sizes(tensor);
   std::string text = "{\"box\": [", steps, sums;
   for (std::size_t d = 0; d < own.size(); ++d)
@@ -153,14 +152,14 @@ Placement Placements::elementwise(const GraphNode& n) const {
     AxisPlacement& r = result[a];
     bool first = true;
     for (std::size_t k = 0; k < n.in.size(); ++k) {
-      AxisPlacement p = at(n.in[k])[a];
+      AxisPlacement p = placementOf(n.in[k])[a];
       if (p.kind == Kind::kPiece) p.dim += rank - sizes(n.in[k]).size();
       if (p.kind == Kind::kSummand && n.in.size() == 1 && !kLinear.contains(n.op) && !scaled)
         p.kind = Kind::kUnknown;
       if (p.kind == Kind::kAny) {
         // A number added to summands, or that they are taken from, is no summand.
         if (n.in.size() == 2 && (n.op == "add" || n.op == "sub") &&
-            at(n.in[1 - k])[a].kind == Kind::kSummand)
+            placementOf(n.in[1 - k])[a].kind == Kind::kSummand)
           r = {Kind::kUnknown, 0, 0};
         if (r.kind == Kind::kUnknown) first = false;
         continue;
@@ -204,7 +203,7 @@ Placement Placements::contracted(const GraphNode& n) const {
   for (std::size_t a = 0; a < result.size(); ++a) {
     AxisPlacement& r = result[a];
     for (std::size_t k = 0; k < 2; ++k) {
-      AxisPlacement p = at(n.in[k])[a];
+      AxisPlacement p = placementOf(n.in[k])[a];
       if (p.kind == Kind::kAny) continue;
       bool fromContraction = false;
       if (p.kind == Kind::kPiece) {
@@ -213,7 +212,7 @@ Placement Placements::contracted(const GraphNode& n) const {
         p = fromContraction ? AxisPlacement{Kind::kSummand, p.dim, -1}
                             : AxisPlacement{Kind::kPiece, place, p.step};
         // Both sides may be cut along what they are contracted over.
-        if (fromContraction) p.dim = static_cast<std::size_t>(in[k][at(n.in[k])[a].dim]);
+        if (fromContraction) p.dim = static_cast<std::size_t>(in[k][placementOf(n.in[k])[a].dim]);
       }
       if (r.kind == Kind::kAny || r.kind == Kind::kSame) {
         r = p.kind == Kind::kSame && r.kind == Kind::kSame ? r : p;
@@ -229,7 +228,7 @@ Placement Placements::contracted(const GraphNode& n) const {
 // What is cut along the slowest of the dimensions that are put together, or taken apart, stays cut.
 Placement Placements::viewed(const GraphNode& n) const {
   const Sizes &from = sizes(n.in[0]), &to = sizes(n.out[0]);
-  Placement result = at(n.in[0]);
+  Placement result = placementOf(n.in[0]);
   for (AxisPlacement& p : result) {
     if (p.kind != Kind::kPiece) continue;
     // The number of elements before, and of those one position stands for.
@@ -259,11 +258,11 @@ Placement Placements::viewed(const GraphNode& n) const {
 }
 
 Placement Placements::communicated(const GraphNode& n) const {
-  Placement result = at(n.in[0]);
+  Placement result = placementOf(n.in[0]);
   const std::string group = attribute(n, "group");
   if (group.empty()) return all(Kind::kUnknown);
   const Sizes &from = sizes(n.in[0]), &to = sizes(n.out[0]);
-  const std::size_t dim = z(number(n, "dim", 0));
+  const std::size_t dim = at(number(n, "dim", 0));
   std::int64_t step = n.op == "reduce_scatter" ? to[dim] : 0;
   for (std::size_t a = mesh_.axes(); a-- > 0;) {
     if (group.find('"' + mesh_.axisName(a) + '"') == std::string::npos) continue;
@@ -278,7 +277,7 @@ Placement Placements::communicated(const GraphNode& n) const {
       p = {Kind::kPiece, dim, step};
       step *= mesh_.axisSize(a);
     } else if (n.op == "all_to_all") {
-      const std::size_t idim = z(number(n, "idim", 0)), odim = z(number(n, "odim", 0));
+      const std::size_t idim = at(number(n, "idim", 0)), odim = at(number(n, "odim", 0));
       p = p.kind == Kind::kPiece && p.dim == odim && idim != odim
               ? AxisPlacement{Kind::kPiece, idim, to[idim]}
               : AxisPlacement{};
@@ -288,7 +287,7 @@ Placement Placements::communicated(const GraphNode& n) const {
 }
 
 Placement Placements::looked(const GraphNode& n) const {
-  Placement result = at(n.in[0]);
+  Placement result = placementOf(n.in[0]);
   const std::size_t last = sizes(n.out[0]).size() - 1;
   for (std::size_t a = 0; a < result.size(); ++a) {
     // A window that moves with the rank: rows of one-hot, or summands of what is looked up.
@@ -297,7 +296,7 @@ Placement Placements::looked(const GraphNode& n) const {
       bool alone = mesh_.coordinate(r, a) == 1;
       for (std::size_t b = 0; b < mesh_.axes(); ++b)
         alone = alone && (b == a || mesh_.coordinate(r, b) == 0);
-      const Graph& other = ranks_[z(r)]->graph;
+      const Graph& other = ranks_[at(r)]->graph;
       if (!alone || !other.has(n.out[0])) continue;
       const GraphTensor& t = other.tensor(n.out[0]);
       if (!t.kind.empty() || other.nodes()[t.producer].op != n.op) continue;
@@ -312,7 +311,7 @@ Placement Placements::looked(const GraphNode& n) const {
       continue;
     }
     if (n.op == "one_hot" || n.in.size() < 2) continue;
-    const AxisPlacement& table = at(n.in[1])[a];
+    const AxisPlacement& table = placementOf(n.in[1])[a];
     if (table.kind == Kind::kSame || table.kind == Kind::kAny) continue;
     if (p.kind != Kind::kSame && p.kind != Kind::kAny) p = {};
     else if (table.kind == Kind::kPiece && table.dim == 1) p = {Kind::kPiece, last, table.step};
@@ -322,23 +321,23 @@ Placement Placements::looked(const GraphNode& n) const {
 }
 
 Placement Placements::moved(const GraphNode& n) const {
-  Placement result = at(n.in[0]);
+  Placement result = placementOf(n.in[0]);
   const Sizes &from = sizes(n.in[0]), &to = sizes(n.out[0]);
   for (std::size_t a = 0; a < result.size(); ++a) {
     AxisPlacement& p = result[a];
     if (n.op == "permute") {
       const Sizes dims = list(n, "dims");
       if (p.kind == Kind::kPiece)
-        p.dim =
-            z(std::find(dims.begin(), dims.end(), static_cast<std::int64_t>(p.dim)) - dims.begin());
+        p.dim = at(std::find(dims.begin(), dims.end(), static_cast<std::int64_t>(p.dim)) -
+                   dims.begin());
     } else if (n.op == "expand") {
       if (p.kind == Kind::kPiece) p.dim += to.size() - from.size();
     } else if (n.op == "slice" || n.op == "pad") {
       if (p.kind == Kind::kPiece && from[p.dim] != to[p.dim]) p = {};
     } else if (n.op == "cat") {
-      const std::size_t dim = z(number(n, "dim", 0));
+      const std::size_t dim = at(number(n, "dim", 0));
       for (const std::string& in : n.in) {
-        const AxisPlacement& other = at(in)[a];
+        const AxisPlacement& other = placementOf(in)[a];
         if (p.kind == Kind::kAny) p = other;
         else if (other.kind != Kind::kAny && other != p) p = {};
       }
@@ -348,7 +347,7 @@ Placement Placements::moved(const GraphNode& n) const {
       if (p.kind == Kind::kPiece && among(dims, p.dim)) {
         p = n.op == "sum" ? AxisPlacement{Kind::kSummand, 0, 0} : AxisPlacement{};
       } else if (p.kind == Kind::kPiece) {
-        p.dim -= z(std::count_if(dims.begin(), dims.end(), [&](std::int64_t d) {
+        p.dim -= at(std::count_if(dims.begin(), dims.end(), [&](std::int64_t d) {
           return d < static_cast<std::int64_t>(p.dim);
         }));
       } else if (p.kind == Kind::kSummand && n.op != "sum") {

@@ -53,7 +53,7 @@ class Placements {
   Placement looked(const GraphNode& n) const;
   Placement moved(const GraphNode& n) const;
   const Sizes& sizes(const std::string& tensor) const { return first_.graph.tensor(tensor).sizes; }
-  const Placement& at(const std::string& tensor) const { return placements_.at(tensor); }
+  const Placement& placementOf(const std::string& tensor) const { return placements_.at(tensor); }
   Placement all(AxisPlacement::Kind kind) const;
 
   const std::vector<std::shared_ptr<Lowering>>& ranks_;

@@ -10,11 +10,11 @@
 #include <optional>
 #include <utility>
 
+#include "util/index.h"
+
 namespace shardproof::hlo {
 
 namespace {
-
-std::size_t z(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // The whole numbers in an attribute's text, in order; nothing where there is something else.
 std::optional<Sizes> wholeNumbers(const std::string& text) {
@@ -159,7 +159,7 @@ class Texts {
       for (std::size_t k = 0; k < own.size(); ++k) graph.setAttributes(own[k], attributes[k], {});
       const auto [text, isNew] = numbers_.emplace(graph.json(), kinds_.size());
       if (isNew) kinds_.push_back(&text->first);
-      for (const std::int64_t d : those) ofDevice_[z(d)] = text->second;
+      for (const std::int64_t d : those) ofDevice_[at(d)] = text->second;
     }
   }
 
@@ -216,7 +216,7 @@ std::string programsJson(const DeviceMesh& mesh,
   std::string out;
   std::set<std::string> done;
   for (std::size_t d = 0; d < number.size(); ++d) {
-    const std::string at = mesh.at(static_cast<std::int64_t>(d), matter);
+    const std::string at = mesh.coordinatesOf(static_cast<std::int64_t>(d), matter);
     if (!done.insert(at).second) continue;
     out += (out.empty() ? "{" : ",\n{") + (matter.empty() ? "" : "\"at\": " + at + ", ");
     out += texts.text(number[d]) + "}";

@@ -4,12 +4,12 @@
 #include <stdexcept>
 #include <utility>
 
+#include "util/index.h"
+
 namespace shardproof::hlo {
 namespace {
 
 using Sizes = std::vector<std::int64_t>;
-
-std::size_t z(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 std::int64_t countOf(const Sizes& sizes) {
   std::int64_t n = 1;
@@ -43,7 +43,7 @@ void walk(const Sizes& sizes, F&& f) {
 template <class F>
 Table fill(Sizes sizes, Sizes extent, F&& value) {
   Table t{std::move(sizes), std::move(extent), {}};
-  t.values.reserve(z(countOf(t.extent)));
+  t.values.reserve(at(countOf(t.extent)));
   walk(t.extent, [&](const Sizes& index) { t.values.push_back(value(index)); });
   return t;
 }
@@ -52,10 +52,10 @@ bool alike(const Table& t, std::size_t d) { return t.extent[d] == 1 && t.sizes[d
 
 }  // namespace
 
-ScalarId Table::at(std::span<const std::int64_t> index) const {
+ScalarId Table::value(std::span<const std::int64_t> index) const {
   std::size_t place = 0;
   for (std::size_t d = 0; d < extent.size(); ++d)
-    place = place * z(extent[d]) + (extent[d] == 1 ? 0 : z(index[d]));
+    place = place * at(extent[d]) + (extent[d] == 1 ? 0 : at(index[d]));
   return values[place];
 }
 
@@ -72,15 +72,15 @@ Table iotaTable(const Sizes& sizes, std::size_t dim, Scalars& scalars) {
 
 Table broadcastTable(const Table& t, const Sizes& sizes, std::span<const std::int64_t> dimensions) {
   Sizes extent(sizes.size(), 1), index(t.sizes.size(), 0);
-  for (std::size_t d = 0; d < dimensions.size(); ++d) extent[z(dimensions[d])] = t.extent[d];
+  for (std::size_t d = 0; d < dimensions.size(); ++d) extent[at(dimensions[d])] = t.extent[d];
   return fill(sizes, extent, [&](const Sizes& i) {
-    for (std::size_t d = 0; d < dimensions.size(); ++d) index[d] = i[z(dimensions[d])];
-    return t.at(index);
+    for (std::size_t d = 0; d < dimensions.size(); ++d) index[d] = i[at(dimensions[d])];
+    return t.value(index);
   });
 }
 
 Table wholeTable(const Table& t) {
-  return fill(t.sizes, t.sizes, [&](const Sizes& i) { return t.at(i); });
+  return fill(t.sizes, t.sizes, [&](const Sizes& i) { return t.value(i); });
 }
 
 Table reshapeTable(const Table& t, const Sizes& sizes) {
@@ -107,12 +107,12 @@ Table reshapeTable(const Table& t, const Sizes& sizes) {
 Table transposeTable(const Table& t, std::span<const std::int64_t> permutation) {
   Sizes sizes, extent, index(t.sizes.size());
   for (const std::int64_t d : permutation) {
-    sizes.push_back(t.sizes[z(d)]);
-    extent.push_back(t.extent[z(d)]);
+    sizes.push_back(t.sizes[at(d)]);
+    extent.push_back(t.extent[at(d)]);
   }
   return fill(sizes, extent, [&](const Sizes& i) {
-    for (std::size_t d = 0; d < i.size(); ++d) index[z(permutation[d])] = i[d];
-    return t.at(index);
+    for (std::size_t d = 0; d < i.size(); ++d) index[at(permutation[d])] = i[d];
+    return t.value(index);
   });
 }
 
@@ -125,7 +125,7 @@ Table sliceTable(const Table& t, std::span<const std::int64_t> start,
   }
   return fill(sizes, extent, [&](const Sizes& i) {
     for (std::size_t d = 0; d < i.size(); ++d) index[d] = start[d] + i[d] * stride[d];
-    return t.at(index);
+    return t.value(index);
   });
 }
 
@@ -144,7 +144,7 @@ Table concatenateTables(std::span<const Table* const> tables, std::size_t dim) {
   return fill(sizes, extent, [&](const Sizes& i) {
     index = i;
     for (const Table* t : tables) {
-      if (index[dim] < t->sizes[dim]) return t->at(index);
+      if (index[dim] < t->sizes[dim]) return t->value(index);
       index[dim] -= t->sizes[dim];
     }
     throw std::logic_error("concatenate: index beyond the end");
@@ -156,8 +156,8 @@ Table reverseTable(const Table& t, std::span<const std::int64_t> dims) {
   return fill(t.sizes, t.extent, [&](const Sizes& i) {
     index = i;
     for (const std::int64_t d : dims)
-      if (!alike(t, z(d))) index[z(d)] = t.sizes[z(d)] - 1 - i[z(d)];
-    return t.at(index);
+      if (!alike(t, at(d))) index[at(d)] = t.sizes[at(d)] - 1 - i[at(d)];
+    return t.value(index);
   });
 }
 
@@ -175,7 +175,7 @@ Table padTable(const Table& t, ScalarId value, const std::vector<Sizes>& padding
       if (at < 0 || at % step != 0 || at / step >= t.sizes[d]) return value;
       index[d] = at / step;
     }
-    return t.at(index);
+    return t.value(index);
   });
 }
 
@@ -186,7 +186,7 @@ Table mapTables(std::span<const Table* const> tables,
     for (std::size_t d = 0; d < extent.size(); ++d) extent[d] = std::max(extent[d], t->extent[d]);
   std::vector<ScalarId> arguments(tables.size());
   return fill(tables[0]->sizes, extent, [&](const Sizes& i) {
-    for (std::size_t k = 0; k < tables.size(); ++k) arguments[k] = tables[k]->at(i);
+    for (std::size_t k = 0; k < tables.size(); ++k) arguments[k] = tables[k]->value(i);
     return f(arguments);
   });
 }
@@ -194,7 +194,7 @@ Table mapTables(std::span<const Table* const> tables,
 Table reduceTable(const Table& t, std::span<const std::int64_t> dims, ScalarId start,
                   const std::function<ScalarId(ScalarId, ScalarId)>& f) {
   std::vector<bool> reduced(t.sizes.size(), false);
-  for (const std::int64_t d : dims) reduced[z(d)] = true;
+  for (const std::int64_t d : dims) reduced[at(d)] = true;
   Sizes sizes, extent, inner;
   for (std::size_t d = 0; d < t.sizes.size(); ++d) {
     if (reduced[d]) {
@@ -211,7 +211,7 @@ Table reduceTable(const Table& t, std::span<const std::int64_t> dims, ScalarId s
     walk(inner, [&](const Sizes& j) {
       std::size_t o = 0, k = 0;
       for (std::size_t d = 0; d < index.size(); ++d) index[d] = reduced[d] ? j[k++] : i[o++];
-      total = f(total, t.at(index));
+      total = f(total, t.value(index));
     });
     return total;
   });

@@ -20,7 +20,7 @@ struct Table {
   std::vector<ScalarId> values;
 
   bool uniform() const { return values.size() == 1; }
-  ScalarId at(std::span<const std::int64_t> index) const;
+  ScalarId value(std::span<const std::int64_t> index) const;
 };
 
 // How many values a table may hold; throws std::length_error beyond. Functions below throw it, too.

@@ -3,14 +3,16 @@
     gathered  keys and values are gathered, each rank has the attention of its own queries
     maximum   a ring: running maximum, sum and product, rescaled at each step, divided at the end
     lse       a ring: each block's result and log-sum-exp, merged with exp(lse of the block - lse of all)
-    sigmoid   the same, merged as PyTorch's context parallelism does it: with sigmoid(lse of the block - lse so far)
     heads     all ranks exchange sequence for heads and back
 
 The gradients of the two rings are written out from the log-sum-exp (or maximum and sum) of the whole row (arXiv 2205.14135, algorithm 4), with keys, values and their gradients going round.
 `fused` is about what a side does with the scores: `attention` and its gradient in one operator, or written out.
+
+Mistakes: `rescale` (a block is not rescaled, or its gradient is taken with a block's own sum; where nothing is rescaled the scores are not), `step` (the last step of a ring is not taken, or blocks of values come in another order),
+`mask` (of another block, or transposed).
 """
 
-SPELLINGS = ("gathered", "maximum", "lse", "sigmoid", "heads")
+SPELLINGS = ("gathered", "maximum", "lse", "heads")
 MASKS = ("none", "bias", "causal")
 MISTAKES = ("rescale", "step", "mask")
 
@@ -67,7 +69,7 @@ class Side:
         """o, lse (of shape [..., s]) or None."""
         shape = [*self.shape(q)[:-1], self.shape(v)[-1]]
         if fused:
-            return self.op("attention", [q, k, v, *([mask] if mask else [])], shape, self.shape(q)[:-1] if lse else None, **({"scale": scale} if scale is not None else {"scale": 1}))
+            return self.op("attention", [q, k, v, *([mask] if mask else [])], shape, self.shape(q)[:-1] if lse else None, scale=1 if scale is None else scale)
         s, _ = self.scores(q, k, mask, scale)
         o = self.matmul(self.same("softmax", s, dim=-1), v)
         return o, self.op("logsumexp", [s], self.shape(q)[:-1], dim=-1) if lse else None
@@ -75,8 +77,7 @@ class Side:
     def attention_backward(self, do, dlse, q, k, v, mask, scale, fused):
         """The gradients of q, k and v."""
         if fused:
-            return self.op("attention_backward", [do, dlse, q, k, v, *([mask] if mask else [])], self.shape(q), self.shape(k), self.shape(v), *([None] if mask else []),
-                           **({"scale": scale} if scale is not None else {"scale": 1}))[:3]
+            return self.op("attention_backward", [do, dlse, q, k, v, *([mask] if mask else [])], self.shape(q), self.shape(k), self.shape(v), *([None] if mask else []), scale=1 if scale is None else scale)[:3]
         s, (kt, raw, scaled) = self.scores(q, k, mask, scale)
         p = self.same("softmax", s, dim=-1)
         dp, dv = self.op("matmul_backward", [do, p, v], self.shape(p), self.shape(v))
@@ -93,7 +94,8 @@ class Plan:
     """The programs of all ranks, each written by the same steps."""
 
     def __init__(self, spelling, fused, mask, backward, mistake, b, h, s, d, ranks, scale):
-        self.__dict__.update(locals())
+        self.spelling, self.fused, self.mask, self.backward, self.mistake = spelling, fused, mask, backward, mistake
+        self.b, self.h, self.s, self.d, self.ranks, self.scale = b, h, s, d, ranks, scale
         self.rows = s // ranks
         self.programs = []
         for rank in range(ranks):
@@ -248,20 +250,13 @@ class Plan:
             self.partial.append((block, block_lse))
             if n == 0:
                 o, lse = block, block_lse
-            elif self.spelling == "lse":
+            else:
                 both = side.op("cat", [lse, block_lse], [*column[:3], 2], dim=-1)
                 whole = side.op("logsumexp", [both], column, dim=-1, keepdim=True)
                 before = side.same("mul", o, side.same("exp", side.same("sub", lse, whole)))
                 if not (forget and n == len(blocks) - 1):
                     block = side.same("mul", block, side.same("exp", side.same("sub", block_lse, whole)))
                 o, lse = side.add(before, block), whole
-            else:
-                share = side.same("sigmoid", side.same("sub", block_lse, lse))
-                change = side.same("sub", o, block)
-                if not (forget and n == len(blocks) - 1):
-                    change = side.same("mul", change, share)
-                o = side.same("sub", o, change)
-                lse = side.same("sub", lse, side.same("log", side.same("sigmoid", side.same("sub", lse, block_lse))))
         return o, (lse,)
 
     def ring_backward(self, blocks, o, row):

@@ -1,0 +1,57 @@
+"""Sharded attention in four spellings (lib/attention_plans.py), without lineage inside: those of real sizes, which have to be proved in seconds; `--write` makes the small ones, tests/plans/small/attention_*.json."""
+import json
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+from attention_plans import MISTAKES, SPELLINGS, make  # noqa: E402
+from plan_edit import EQUIVALENT, NOT_EQUIVALENT, ROOT, Runner, expect_code, write_json  # noqa: E402
+
+LARGE = {"h": 8, "s": 4096, "d": 128, "ranks": 4, "scale": 0.08838834764831845}
+WHY = {"gathered": "keys and values are gathered", "maximum": "a ring with a running maximum", "lse": "a ring that merges results by their log-sum-exp", "heads": "sequence is exchanged for heads and back"}
+WRONG = {"rescale": "one factor is left out", "step": "one block is used in the place of another", "mask": "the mask is another block's or transposed"}
+
+
+def small():
+    """(name, case) of each small plan. Model and plan are fused or written out by turns, so that each spelling meets all four."""
+    turn = 0
+    for spelling in SPELLINGS:
+        for backward in (False, True):
+            for mistake in (None, None, *MISTAKES):
+                model, plan = turn % 2 == 0, turn // 2 % 2 == 0 and spelling != "maximum"
+                mask = "causal" if turn % 3 == 0 else "bias"
+                turn += 1
+                files = make(spelling, model, plan, mask, backward, mistake)
+                sides = [("fused" if x else "written_out") for x in (model, plan)]
+                name = "_".join(["attention", spelling, "backward" if backward else "forward", mask, sides[0], "as", sides[1], *([f"wrong_{mistake}"] if mistake else [])])
+                why = f"Attention, {sides[0].replace('_', ' ')} in the model and {sides[1].replace('_', ' ')} in the plan: {WHY[spelling]}, no lineage inside" + (f"; {WRONG[mistake]}" if mistake else "")
+                yield name, {"expected": "not-equivalent" if mistake else "equivalent", "why": why, "model": files[0], "plan": files[1]}
+            turn += 1
+
+
+def large(runner, name, *how, mistake=None):
+    directory = runner.path(name)
+    directory.mkdir()
+    model, plan = make(*how, mistake, **LARGE)
+    write_json(directory / plan["model"], model)
+    result = runner.verify(write_json(directory / "p.plan.json", plan), directory / plan["model"])
+    expect_code(result, NOT_EQUIVALENT if mistake else EQUIVALENT)
+    return result.summary()
+
+
+def main():
+    if sys.argv[1:] == ["--write"]:
+        for name, case in small():
+            (ROOT / "tests" / "plans" / "small" / f"{name}.json").write_text(json.dumps(case) + "\n")
+        return 0
+    runner = Runner(sys.argv[1])
+    for spelling, backward, mask, model, plan in PROVED:
+        name = f"{spelling} {'backward' if backward else 'forward'}, mask {mask}, model {'fused' if model else 'written out'}, plan {'fused' if plan else 'written out'}"
+        runner.case(name, large, name.replace(" ", "_").replace(",", ""), spelling, model, plan, mask, backward)
+    return runner.run()
+
+
+PROVED = ()
+
+if __name__ == "__main__":
+    sys.exit(main())

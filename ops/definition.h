@@ -94,6 +94,10 @@ void equalTensors(const Signature& s, std::size_t operand, int otherSlot, Relati
 void equalBroadcast(const Signature& s, std::size_t operand, int resultSlot, const Shape& result,
                     Relations& relations);
 
+// The dimensions of a contraction: equal labels are equal dimensions, labels that the result lacks
+// are summed. Operands are related to one another directly.
+void relateLabels(const ContractionLabels& labels, int resultSlot, Relations& relations);
+
 // --- families ---
 
 void defineElementwise(Catalog&);
@@ -103,6 +107,7 @@ void defineReductions(Catalog&);
 void defineLinearAlgebra(Catalog&);
 void defineNormalization(Catalog&);
 void defineEmbeddingAttention(Catalog&);
+void defineAttention(Catalog&);
 void defineMoe(Catalog&);
 void defineLosses(Catalog&);
 void defineOptimizer(Catalog&);

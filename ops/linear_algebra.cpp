@@ -18,26 +18,6 @@ Shape fullShape(const TensorValue<A>& x) {
   return shape;
 }
 
-// Equal labels are equal dimensions; labels that the result lacks are summed. Operands are related
-// to one another directly.
-void relateLabels(const Labels& labels, int resultSlot, Relations& relations) {
-  std::vector<std::pair<int, DimRef>> first;
-  const auto tie = [&](int label, DimRef dim) {
-    if (label < 0) return;
-    const auto known = std::find_if(first.begin(), first.end(),
-                                    [label](const auto& p) { return p.first == label; });
-    if (known == first.end()) first.emplace_back(label, dim);
-    else relations.equal(known->second, dim);
-  };
-  for (std::size_t i = 0; i < labels.operands.size(); ++i)
-    for (std::size_t d = 0; d < labels.operands[i].size(); ++d)
-      tie(labels.operands[i][d], ref(i, d));
-  for (std::size_t d = 0; d < labels.result.size(); ++d) tie(labels.result[d], ref(resultSlot, d));
-  for (const auto& [label, dim] : first)
-    if (std::find(labels.result.begin(), labels.result.end(), label) == labels.result.end())
-      relations.summed(dim);
-}
-
 // linear: x [..., k], w [n, k], optional bias [n] -> x w^T + bias [..., n].
 struct Linear {
   static Interface interface() {

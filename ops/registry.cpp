@@ -19,6 +19,7 @@ Registry::Registry() {
   defineLinearAlgebra(operators_);
   defineNormalization(operators_);
   defineEmbeddingAttention(operators_);
+  defineAttention(operators_);
   defineMoe(operators_);
   defineLosses(operators_);
   defineOptimizer(operators_);

@@ -78,6 +78,54 @@ std::int64_t degree(const TermAlgebra& algebra, Term root,
   return known.at(root.id);
 }
 
+// An upper bound on how many summands a monomial of the expansion is made of: one for the factors
+// of a product that are no sums, and for each sum among them those of its own (for a sum that is
+// divided by, as for all that stands in an atom, those of its own polynomial, which is compared by
+// itself). What matters is how many positions a monomial can touch. The factors of a product that
+// are no sums were multiplied by one operator, out of elements at its own at most m positions: an
+// element is the same whatever permutation fixes its position, so the positions that tell it from
+// others are the operator's, however many atoms it consists of. A sum that is multiplied out
+// brings in one of its summands, which an operator has made at no more than m positions, too.
+std::int64_t summands(const TermAlgebra& algebra, Term root,
+                      std::unordered_map<std::uint32_t, std::int64_t>& known) {
+  std::vector<Term> stack{root};
+  while (!stack.empty()) {
+    const Term t = stack.back();
+    if (known.contains(t.id)) {
+      stack.pop_back();
+      continue;
+    }
+    const TermKind kind = algebra.kind(t);
+    bool ready = true;
+    const auto of = [&](Term part) -> std::int64_t {
+      if (const auto it = known.find(part.id); it != known.end()) return it->second;
+      stack.push_back(part);
+      ready = false;
+      return 0;
+    };
+    std::int64_t result = kind == TermKind::kConstant ? 0 : 1;
+    if (kind == TermKind::kSum) {
+      for (const auto& part : algebra.parts(t)) result = std::max(result, of(part.term));
+    } else if (kind == TermKind::kProduct) {
+      std::int64_t sums = 0;
+      for (const auto& part : algebra.parts(t)) {
+        const std::int64_t own = of(part.term);
+        if (algebra.kind(part.term) == TermKind::kSum && part.factor.sign() > 0)
+          sums += static_cast<std::int64_t>(std::ceil(part.factor.toDouble())) * own;
+        else result = std::max(result, own);
+      }
+      result += sums;
+    } else if (kind == TermKind::kExp || kind == TermKind::kSqrt || kind == TermKind::kFunction ||
+               kind == TermKind::kIndicator) {
+      for (const Term a : algebra.arguments(t)) result = std::max(result, of(a));
+    }
+    if (!ready) continue;
+    known[t.id] = result;
+    stack.pop_back();
+  }
+  return known.at(root.id);
+}
+
 // On one reduction: executed, paired, and told whether that is conclusive.
 Obligation execute(const Stage& stage, const ReductionOptions& options, std::size_t maxTerms,
                    std::map<std::string, double>& seconds) {
@@ -207,7 +255,7 @@ std::size_t mostTerms(std::size_t megabytes) {
 }
 
 int extraPositionsFor(const std::vector<std::pair<Term, Term>>& pairs, const TermAlgebra& algebra,
-                      const Stage& stage, const ReducedStage& reduced) {
+                      const Stage& stage, const ReducedStage& reduced, Counting counting) {
   std::int64_t factors = 1;
   std::unordered_map<std::uint32_t, std::int64_t> known;
   for (const auto& [a, b] : pairs)
@@ -218,8 +266,19 @@ int extraPositionsFor(const std::vector<std::pair<Term, Term>>& pairs, const Ter
         "the proof multiplies more factors than coordinates of an interchangeable axis are kept "
         "apart");
   }
+  // Of the positions that are kept apart anyway m are for the element, m for one summand.
+  std::int64_t further = factors - 1;
+  if (counting == Counting::kSummands) {
+    std::int64_t most = 1;
+    std::unordered_map<std::uint32_t, std::int64_t> counted;
+    for (const auto& [a, b] : pairs)
+      most = std::max({most, summands(algebra, a, counted), summands(algebra, b, counted)});
+    // One more than there are besides the first: exponentials are joined, so that the argument of
+    // one has the positions of all of them and is a sum over more.
+    further = std::min(further, most);
+  }
   return static_cast<int>(
-      std::min<std::int64_t>((factors - 1) * reduced.mostVariables, kMostExtraForSolver + 1));
+      std::min<std::int64_t>(further * reduced.mostVariables, kMostExtraForSolver + 1));
 }
 
 Obligation buildObligation(const Stage& stage, const ReductionOptions& atLeast, Positions positions,
@@ -228,7 +287,8 @@ Obligation buildObligation(const Stage& stage, const ReductionOptions& atLeast, 
   try {
     for (;;) {
       Obligation o = execute(stage, options, maxTerms, seconds);
-      const int extra = extraPositionsFor(termsOf(o), o.terms, stage, o.reduced);
+      const int extra =
+          extraPositionsFor(termsOf(o), o.terms, stage, o.reduced, Counting::kFactors);
       if (extra <= options.extraPositions) return o;
       if (extra > kMostExtraForSolver)
         throw Unsupported(

@@ -64,10 +64,17 @@ constexpr double kMostIteration = 1e8;
 // As many terms as fit into so much memory.
 std::size_t mostTerms(std::size_t megabytes);
 
+// How many positions a monomial of an expansion may touch is told by the number of its atoms, each
+// of which touches as many as an operator's summand at most, or more closely by that of the
+// summands that were multiplied. The latter only where reciprocals of sums are atoms
+// (Reciprocals::kAtoms): a division replaces one summand by others.
+enum class Counting { kFactors, kSummands };
+
 // How many positions must be kept apart beyond what the stage's own summands need, when `pairs` are
 // compared by multiplying out. Throws NeedsRefinement.
 int extraPositionsFor(const std::vector<std::pair<Term, Term>>& pairs, const TermAlgebra& algebra,
-                      const Stage& stage, const ReducedStage& reduced);
+                      const Stage& stage, const ReducedStage& reduced,
+                      Counting counting = Counting::kFactors);
 // Beyond this many nothing is multiplied out rather than the stage grown.
 constexpr int kMostExtraPositions = 6;
 

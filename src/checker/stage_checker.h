@@ -173,7 +173,10 @@ class StageChecker {
   // something about the full size.
   bool proveExpanded(TermAlgebra& algebra, const std::vector<std::pair<Term, Term>>& unequal);
 
-  bool expandedEqual(TermAlgebra& algebra, const std::vector<std::pair<Term, Term>>& unequal);
+  bool proveExpanded(TermAlgebra& algebra, const std::vector<std::pair<Term, Term>>& unequal,
+                     TermAlgebra::Reciprocals reciprocals);
+  bool expandedEqual(TermAlgebra& algebra, const std::vector<std::pair<Term, Term>>& unequal,
+                     TermAlgebra::Reciprocals reciprocals);
 
   void solve(Obligation& obligation);
 

@@ -43,8 +43,17 @@ void StageChecker::decideBySolver() {
 
 bool StageChecker::proveExpanded(TermAlgebra& algebra,
                                  const std::vector<std::pair<Term, Term>>& unequal) {
-  if (!expandedEqual(algebra, unequal)) return false;
-  const int extra = extraPositionsFor(unequal, algebra, stage_, reduced_);
+  return proveExpanded(algebra, unequal, TermAlgebra::Reciprocals::kAtoms) ||
+         proveExpanded(algebra, unequal, TermAlgebra::Reciprocals::kDivided);
+}
+
+bool StageChecker::proveExpanded(TermAlgebra& algebra,
+                                 const std::vector<std::pair<Term, Term>>& unequal,
+                                 TermAlgebra::Reciprocals reciprocals) {
+  if (!expandedEqual(algebra, unequal, reciprocals)) return false;
+  const Counting counting =
+      reciprocals == TermAlgebra::Reciprocals::kAtoms ? Counting::kSummands : Counting::kFactors;
+  const int extra = extraPositionsFor(unequal, algebra, stage_, reduced_, counting);
   if (extra > reductionOptions_.extraPositions) {
     if (extra > kMostExtraPositions) {
       refusal_ = "the expanded form multiplies more factors than positions can be kept apart";
@@ -59,7 +68,8 @@ bool StageChecker::proveExpanded(TermAlgebra& algebra,
       Terms again(stage_, reduced_, fresh);
       execute(again, fresh);
       const auto left = differing(again);
-      if (!expandedEqual(fresh, left) || extraPositionsFor(left, fresh, stage_, reduced_) > extra)
+      if (!expandedEqual(fresh, left, reciprocals) ||
+          extraPositionsFor(left, fresh, stage_, reduced_, counting) > extra)
         throw Unsupported(
             "the expanded form could not be confirmed with more positions kept apart");
     } catch (const Unsupported& error) {
@@ -75,15 +85,16 @@ bool StageChecker::proveExpanded(TermAlgebra& algebra,
 }
 
 bool StageChecker::expandedEqual(TermAlgebra& algebra,
-                                 const std::vector<std::pair<Term, Term>>& unequal) {
+                                 const std::vector<std::pair<Term, Term>>& unequal,
+                                 TermAlgebra::Reciprocals reciprocals) {
   Stopwatch watch(outcome_.seconds["expand"]);
   const auto start = std::chrono::steady_clock::now();
   try {
     return std::all_of(unequal.begin(), unequal.end(), [&](const auto& p) {
       if (secondsSince(start) > kExpansionShare * options_.timeoutSeconds)
         throw Unsupported("expanding the terms takes too long");
-      return algebra.expand(p.first, kExpansionBudget) ==
-             algebra.expand(p.second, kExpansionBudget);
+      return algebra.expand(p.first, kExpansionBudget, reciprocals) ==
+             algebra.expand(p.second, kExpansionBudget, reciprocals);
     });
   } catch (const Unsupported& error) {
     refusal_ = error.what();

@@ -283,6 +283,7 @@ Kernel<T> findKernel(std::string_view name) {
     addNormalization<T>(list);
     addLosses<T>(list);
     addEmbeddingAttention<T>(list);
+    addAttention<T>(list);
     addExperts<T>(list);
     addOptimizers<T>(list);
     std::map<std::string_view, Kernel<T>> table;

@@ -218,6 +218,8 @@ void addLosses(std::vector<NamedKernel<T>>&);
 template <class T>
 void addEmbeddingAttention(std::vector<NamedKernel<T>>&);
 template <class T>
+void addAttention(std::vector<NamedKernel<T>>&);
+template <class T>
 void addExperts(std::vector<NamedKernel<T>>&);
 template <class T>
 void addOptimizers(std::vector<NamedKernel<T>>&);

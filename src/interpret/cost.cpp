@@ -50,7 +50,8 @@ Cost nodeCost(const Problem& problem, const Graph& graph, const Node& node, cons
   std::string_view op = ops::Registry::instance().at(node.op).name;
   const bool backward = op.ends_with("_backward");
   if (backward) op.remove_suffix(9);
-  const std::size_t first = backward ? (op == "moe_gate" || op == "apply_rotary_emb" ? 2 : 1) : 0;
+  const std::size_t first =
+      backward ? (op == "moe_gate" || op == "apply_rotary_emb" || op == "attention" ? 2 : 1) : 0;
   const auto size = [](const Shape& s) { return static_cast<double>(positionsOf(s)); };
   double products = 0;
   if (op == "linear" || op == "moe_gate") {
@@ -63,6 +64,11 @@ Cost nodeCost(const Problem& problem, const Graph& graph, const Node& node, cons
       products *=
           size(shape(first + 1)) / std::max(1.0, static_cast<double>(shape(first + 1).back()) *
                                                      static_cast<double>(shape(first).back()));
+  } else if (op == "attention") {
+    const Shape &q = shape(first), &k = shape(first + 1), &v = shape(first + 2);
+    if (q.size() > 1 && k.size() > 1 && v.size() > 1)
+      products = size(q) / static_cast<double>(q.back()) * static_cast<double>(k[k.size() - 2]) *
+                 static_cast<double>(q.back() + v.back()) * (backward ? 2 : 1);
   } else if (op == "moe_experts") {
     const Shape &x = shape(first), &indices = shape(first + 1), &gate = shape(first + 3);
     if (x.size() == 2 && indices.size() == 2 && gate.size() == 3)
@@ -82,6 +88,10 @@ Cost nodeCost(const Problem& problem, const Graph& graph, const Node& node, cons
       }
     }
   }
+  if (op == "attention" &&
+      shape(first + 1).size() > 1)  // the scores, and in the gradient their slopes
+    c.bytes += 16 * static_cast<double>(shape(first)[shape(first).size() - 2]) *
+               static_cast<double>(shape(first + 1)[shape(first + 1).size() - 2]);
   c.flops += 2 * products * (backward ? std::max(1.0, wanted) + (op == "moe_experts" ? 1 : 0) : 1);
   return c;
 }

@@ -189,7 +189,9 @@ std::vector<std::int64_t> TermAlgebra::parameters(Term t) const {
 std::size_t TermAlgebra::termCount() const { return store_->nodes.size(); }
 std::size_t TermAlgebra::memoryBytes() const { return store_->memoryBytes(); }
 
-Term TermAlgebra::expand(Term t, std::size_t budget) { return {store_->expand(t.id, budget)}; }
+Term TermAlgebra::expand(Term t, std::size_t budget, Reciprocals reciprocals) {
+  return {store_->expand(t.id, budget, reciprocals)};
+}
 
 bool TermAlgebra::mayBeInfinite(Term t) const { return store_->mayBeInfinite(t.id); }
 

@@ -112,7 +112,9 @@ class TermAlgebra {
   // The full normal form: expanded to a polynomial over atoms (variables, opaque applications on
   // normalised arguments, reciprocals of sums, exponentials, indicators). Throws
   // Unsupported("...budget...") when more than `budget` monomials would be needed.
-  Term expand(Term t, std::size_t budget);
+  // Reciprocals::kAtoms leaves out that x/(x+y) + y/(x+y) is 1.
+  enum class Reciprocals { kAtoms, kDivided };
+  Term expand(Term t, std::size_t budget, Reciprocals reciprocals = Reciprocals::kDivided);
 
  private:
   struct Store;

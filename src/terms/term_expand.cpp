@@ -26,9 +26,15 @@ void TermAlgebra::Store::charge(std::size_t monomials) {
   budgetLeft -= monomials;
 }
 
-TermId TermAlgebra::Store::expand(TermId t, std::size_t budget) {
+TermId TermAlgebra::Store::expand(TermId t, std::size_t budget, Reciprocals reciprocals) {
+  if (reciprocals != expandedReciprocals) expanded.clear();
+  expandedReciprocals = reciprocals;
   budgetGiven = budget;
   budgetLeft = budget;
+  return expandWithinBudget(t);
+}
+
+TermId TermAlgebra::Store::expandWithinBudget(TermId t) {
   // Its own stack: a stage may be deeper than the call stack.
   std::vector<TermId> stack{t};
   while (!stack.empty()) {
@@ -68,6 +74,7 @@ TermId TermAlgebra::Store::expandNode(TermId t) {
       return finish(b);
     }
     case TermKind::kProduct: {
+      if (const TermId apart = cancelledInSummands(t); apart != t) return expandWithinBudget(apart);
       // All factors together first: what cancels need not be multiplied out.
       ProductBuilder b(*this);
       const std::uint32_t n = length(t);
@@ -107,6 +114,48 @@ TermId TermAlgebra::Store::expandNode(TermId t) {
       return indicator(expanded.at(indicatorIndex(t)), indicatorValue(t));
   }
   return t;
+}
+
+// S^-k (a S + b) w = S^-(k-1) a w + S^-k b w: where a summand of one factor has the base of a
+// reciprocal as a factor, the two are cancelled before that base is multiplied out, after which
+// only the division of polynomials would find it again. Distribution is a ring axiom, and S^-k is
+// on both sides as long as it is not cancelled: the left side requires S to be non-zero. The term
+// itself where there is nothing of the kind. (A gradient of softmax is S^-2 (g S - sum g e).)
+TermId TermAlgebra::Store::cancelledInSummands(TermId product) {
+  std::vector<Entry> factors;
+  const Parts p = parts(product);  // nothing is interned below, until the factor is found
+  for (std::uint32_t i = 0; i < p.size; ++i) factors.push_back(p.entry(i));
+  const auto isReciprocal = [&](TermId base) {
+    return std::any_of(factors.begin(), factors.end(), [&](const Entry& e) {
+      return e.term == base && kind(base) == TermKind::kSum && rationals.sign(e.code) < 0;
+    });
+  };
+  const auto meetsOne = [&](TermId summand) {
+    if (kind(summand) != TermKind::kProduct) return isReciprocal(summand);
+    const Parts s = parts(summand);
+    for (std::uint32_t k = 0; k < s.size; ++k)
+      if (rationals.sign(s.code(k)) > 0 && isReciprocal(s.term(k))) return true;
+    return false;
+  };
+  for (std::size_t f = 0; f < factors.size(); ++f) {
+    const TermId sum = factors[f].term;
+    if (kind(sum) != TermKind::kSum || factors[f].code != kOne) continue;
+    const std::uint32_t n = length(sum);
+    bool found = false;
+    for (std::uint32_t i = 0; i < n && !found; ++i) found = meetsOne(parts(sum).term(i));
+    if (!found) continue;
+    factors.erase(factors.begin() + static_cast<std::ptrdiff_t>(f));
+    const TermId others = internProduct(factors);
+    charge(n + 1);
+    SumBuilder b(*this);
+    addTo(b, others, parts(sum).constant);
+    for (std::uint32_t i = 0; i < n; ++i) {
+      const Entry e = parts(sum).entry(i);
+      addTo(b, multiply(others, e.term), e.code);
+    }
+    return finish(b);
+  }
+  return product;
 }
 
 // No factor is a positive power of a sum.
@@ -242,6 +291,7 @@ std::uint32_t TermAlgebra::Store::leadingEntry(TermId sum) {
 TermId TermAlgebra::Store::reduceReciprocals(TermId t) {
   const TermKind k = kind(t);
   if (k != TermKind::kSum && k != TermKind::kProduct) return t;
+  if (expandedReciprocals == Reciprocals::kAtoms) return t;
   // The reciprocal and the leading entry of its sum that occur together in a monomial.
   const auto find = [&](TermId monomial) -> Entry {
     if (kind(monomial) != TermKind::kProduct) return {kFree, 0};

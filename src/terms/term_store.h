@@ -203,8 +203,10 @@ struct TermAlgebra::Store {
   TermId rawIndicator(TermId index, std::int64_t value);
 
   // --- the full normal form (term_expand.cpp) ---
-  TermId expand(TermId t, std::size_t budget);
+  TermId expand(TermId t, std::size_t budget, Reciprocals reciprocals);
+  TermId expandWithinBudget(TermId t);
   TermId expandNode(TermId t);
+  TermId cancelledInSummands(TermId product);
   TermId multiplyOut(TermId t);
   TermId distribute(TermId product);
   TermId reduceReciprocals(TermId t);
@@ -226,8 +228,9 @@ struct TermAlgebra::Store {
   std::vector<std::unique_ptr<std::vector<Entry>>> spare;
   std::vector<std::uint32_t> payload;  // the words of the term being interned
   std::unordered_map<TermId, Primitive>
-      primitives;  // of the sums that are not primitive themselves
-  std::unordered_map<TermId, TermId> expanded;
+      primitives;                               // of the sums that are not primitive themselves
+  std::unordered_map<TermId, TermId> expanded;  // as `expandedReciprocals` says
+  Reciprocals expandedReciprocals = Reciprocals::kDivided;
   std::unordered_map<TermId, std::uint32_t> leading;
   std::size_t budgetLeft = 0;
   std::size_t budgetGiven = 0;

@@ -10,6 +10,7 @@ const Definitions* definitionsOf(const std::string& name) {
     defineContractions(t);
     defineRows(t);
     defineLookups(t);
+    defineAttention(t);
     defineExperts(t);
     defineTraining(t);
     return t;

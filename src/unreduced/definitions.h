@@ -31,6 +31,7 @@ void defineLayout(DefinitionTable& table);
 void defineContractions(DefinitionTable& table);
 void defineRows(DefinitionTable& table);
 void defineLookups(DefinitionTable& table);
+void defineAttention(DefinitionTable& table);
 void defineExperts(DefinitionTable& table);
 void defineTraining(DefinitionTable& table);
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "checker/checker.h"
+#include "checker/stage_interpreter.h"
 #include "support/problems.h"
 
 namespace shardproof {
@@ -95,6 +96,40 @@ TEST(ObligationOfAStage, KeepsAsManyPositionsApartAsAProofMayMultiply) {
   EXPECT_TRUE(o.conclusive);
   EXPECT_GT(o.reduction.extraPositions, 0);
   EXPECT_LE(extraPositionsFor(pairs, o.terms, c.stage, o.reduced), o.reduction.extraPositions);
+}
+
+// Where reciprocals are atoms the summands that are multiplied count, not their atoms: an
+// exponential of a score is as many as there are features, a power of a sum is as many sums.
+TEST(ObligationOfAStage, CountsSummandsWhereReciprocalsAreAtoms) {
+  const std::string inputs =
+      R"("q": {"shape": [7, 900], "kind": "input"}, "k": {"shape": [900, 800], "kind": "input"}, "v": {"shape": [800, 3], "kind": "input"})";
+  const auto counted = [&](const std::string& tensors, const std::string& nodes) {
+    const Draft d = oneRank(inputs, tensors, nodes, tensors, nodes);
+    const auto c = test::cut(d, test::lastEntry(d));
+    const ReducedStage reduced = reduceStage(c.stage, {});
+    TermAlgebra algebra;
+    StageInterpreter<TermAlgebra> interpreter(c.stage, reduced, algebra);
+    interpreter.run([&](StageTensorId, std::int64_t) { return algebra.variable(false); });
+    std::vector<std::pair<Term, Term>> pairs;
+    for (const auto& p : interpreter.pairs()) pairs.emplace_back(p.logical, p.parallel);
+    const auto of = [&](Counting counting) {
+      return extraPositionsFor(pairs, algebra, c.stage, reduced, counting) / reduced.mostVariables;
+    };
+    return std::pair(of(Counting::kFactors), of(Counting::kSummands));
+  };
+  const std::string scores = R"({"op": "matmul", "in": ["q", "k"], "out": ["s"]})",
+                    s = R"("s": {"shape": [7, 800]})";
+  const auto product = counted(
+      s + R"(, "p": {"shape": [7, 800]}, "o": {"shape": [7, 3]})",
+      scores +
+          R"(, {"op": "softmax", "in": ["s"], "out": ["p"], "attrs": {"dim": 1}}, {"op": "matmul", "in": ["p", "v"], "out": ["o"]})");
+  EXPECT_GT(product.first, 20);  // or as many as are not asked for any more
+  EXPECT_EQ(product.second, 1);
+  const auto power =
+      counted(s + R"(, "o": {"shape": [7, 800]})",
+              scores + R"(, {"op": "pow", "in": ["s"], "out": ["o"], "attrs": {"scalar": 4}})");
+  EXPECT_EQ(power.first, 7);
+  EXPECT_EQ(power.second, 5);
 }
 
 // A power so high that no reduction is wide enough: what the normal form compares is written, and

@@ -142,6 +142,13 @@ std::vector<Call> forwardCalls(Random& random, std::int64_t scale) {
     call("apply_rotary_emb", {},
          {real({b, s, h, 6 * m}), real({b, s, 1, 6 * m}), {{s, 3 * m}, ElementKind::kComplex}}, 2);
   }
+  {
+    const std::int64_t b = n(), h = n(), s = n(), t = n(), d = n(), w = n();
+    call("attention", {}, {real({s, d}), real({t, d}), real({t, w})}, 2);
+    call("attention", {{"scale", Rational(1, 3)}},
+         {real({b, h, s, d}), real({b, 1, t, d}), real({h, t, w}), real({1, 1, s, t})}, 2);
+    call("attention", {}, {real({h, s, d}), real({t, d}), real({h, t, w}), real({h, s, 1})}, 2);
+  }
   call("topk", numbers({{"topk", 2}}), {real({3 * m, 4 * m})}, 2);
   {
     Attributes least = numbers({{"topk", 3}});

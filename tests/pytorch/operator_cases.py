@@ -474,6 +474,32 @@ def apply_rotary_emb(r, op):
     return Case(op, operands, {}, lambda q, k, freqs: [rotate(q, freqs), rotate(k, freqs)], results=2)
 
 
+@cases("attention")
+def attention(r, op):
+    lead = r.shape(0, 2)
+    s, t, d, e = (r.integer(1, 4) for _ in range(4))
+
+    def shared(dims):   # some of the leading dimensions are broadcast, some are left out
+        dims = [1 if r.chance(0.2) else n for n in dims]
+        return dims[r.integer(0, len(dims)) if r.chance(0.2) else 0:]
+    operands = [r.real([*lead, s, d]), r.real([*shared(lead), t, d]), r.real([*shared(lead), t, e])]
+    if r.chance():
+        mask = r.real(shared([*lead, s, t]))
+        if mask.dim() > 1 and mask.shape[-1] > 1 and r.chance():   # one of each row is left
+            mask[..., 1:][mask[..., 1:] > 0.5] = -math.inf
+        operands.append(mask if r.chance(0.8) else None)
+    attributes = {}
+    optional(r, attributes, "scale", r.number(0.1, 2))
+
+    def reference(q, k, v, mask=None):
+        scores = q @ k.transpose(-1, -2) * attributes.get("scale", d ** -0.5)
+        if mask is not None:
+            scores = scores + mask
+        o = F.scaled_dot_product_attention(q, k.expand(*lead, t, d), v.expand(*lead, t, e), mask, scale=attributes.get("scale"))
+        return [o, scores.logsumexp(-1)]
+    return Case(op, operands, attributes, reference, constant=(3,), results=2)
+
+
 # ---------------------------------------------------------------- mixture of experts
 
 @cases("moe_gate")

@@ -52,6 +52,29 @@ TEST_F(FullForm, ReciprocalsCancel) {
   EXPECT_NE(full(a.add(a.mul(x, inv(s)), a.mul(y, inv(a.mul(s, s))))), a.constant(1));
 }
 
+// The gradient of softmax, S^-2 (g S - sum g e): S cancels as it stands, also where the division of
+// polynomials cannot be used, and where it is not wanted.
+TEST_F(FullForm, WhatCancelsInASummandIsNotMultipliedOut) {
+  const auto atoms = [&](Term t) { return a.expand(t, 10000, TermAlgebra::Reciprocals::kAtoms); };
+  const auto half = [&](Term t) { return a.exp(a.scale(Rational(1, 2), t)); };
+  const Term s = a.add(half(x), half(y));
+  const Term weighted = a.add(a.mul(z, half(x)), a.mul(w, half(y)));
+  const Term together = a.mul(a.power(s, -4), sub(a.mul(z, s), weighted));
+  const Term apart = sub(a.mul(z, inv(s)), a.mul(a.power(s, -4), weighted));
+  EXPECT_EQ(full(together), full(apart));
+  EXPECT_EQ(atoms(together), atoms(apart));
+  EXPECT_NE(atoms(a.mul(a.power(s, -4), sub(a.mul(w, s), weighted))), atoms(apart));
+  EXPECT_NE(atoms(a.mul(inv(s), sub(a.mul(z, s), weighted))), atoms(apart));
+  // Not without a reciprocal, nor of another sum's.
+  const Term other = a.add(half(x), half(w));
+  EXPECT_NE(atoms(a.mul(inv(other), a.add(a.mul(z, s), w))), atoms(a.add(z, a.mul(w, inv(other)))));
+  // Reciprocals as atoms: the division of polynomials is left out, and comes back.
+  const Term sum = a.add(x, y), one = a.add(a.mul(x, inv(sum)), a.mul(y, inv(sum)));
+  EXPECT_NE(atoms(one), a.constant(1));
+  EXPECT_EQ(full(one), a.constant(1));
+  EXPECT_NE(atoms(one), a.constant(1));
+}
+
 TEST_F(FullForm, IndicatorsSelect) {
   std::vector<Term> entries;
   for (int v = 0; v < 4; ++v) entries.push_back(a.mul(a.indicator(i, v), v % 2 == 0 ? x : y));

@@ -1,0 +1,74 @@
+"""Sharded attention in four spellings (lib/attention_plans.py), without lineage inside: those of real sizes, which have to be proved in seconds; `--write` makes the small ones, tests/plans/small/attention_*.json."""
+import json
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+from attention_plans import MISTAKES, SPELLINGS, make  # noqa: E402
+from plan_edit import EQUIVALENT, NOT_EQUIVALENT, ROOT, Failure, Runner, expect_code, write_json  # noqa: E402
+
+LARGE = {"h": 8, "s": 4096, "d": 128, "ranks": 4, "scale": 0.08838834764831845}
+MOST_SECONDS = 20   # it takes one at most; what has to be multiplied out by other means takes minutes
+WHY = {"gathered": "keys and values are gathered", "maximum": "a ring with a running maximum", "lse": "a ring that merges results by their log-sum-exp", "heads": "sequence is exchanged for heads and back"}
+WRONG = {"rescale": "one factor is left out", "step": "one block is used in the place of another", "mask": "the mask is another block's or transposed"}
+
+
+def small():
+    """(name, case) of each small plan. Model and plan are fused or written out by turns, so that each spelling meets all four."""
+    turn = 0
+    for spelling in SPELLINGS:
+        for backward in (False, True):
+            for mistake in (None, None, *MISTAKES):
+                model, plan = turn % 2 == 0, turn // 2 % 2 == 0 and spelling != "maximum"
+                mask = "causal" if turn % 3 == 0 else "bias"
+                turn += 1
+                files = make(spelling, model, plan, mask, backward, mistake)
+                sides = [("fused" if x else "written_out") for x in (model, plan)]
+                name = "_".join(["attention", spelling, "backward" if backward else "forward", mask, sides[0], "as", sides[1], *([f"wrong_{mistake}"] if mistake else [])])
+                why = f"Attention, {sides[0].replace('_', ' ')} in the model and {sides[1].replace('_', ' ')} in the plan: {WHY[spelling]}, no lineage inside" + (f"; {WRONG[mistake]}" if mistake else "")
+                yield name, {"expected": "not-equivalent" if mistake else "equivalent", "why": why, "model": files[0], "plan": files[1]}
+            turn += 1
+
+
+def proved():
+    """Spelling, fused in the model, fused in the plan, mask, backward: of those that are proved at real sizes. Of the rings not the gradients of queries and keys, whose monomials are too many, and no causal mask: in a reduced block
+    a row may be masked throughout, as far as a proof for all masks knows."""
+    for spelling in SPELLINGS:
+        ring = spelling in ("maximum", "lse")
+        for backward in (False,) if ring else (False, True):
+            for mask in ("none", "bias") if ring else ("none", "bias", "causal"):
+                for model in (False, True):
+                    for plan in (False,) if spelling == "maximum" else (False, True):
+                        yield spelling, model, plan, mask, backward
+
+
+def large(runner, name, how, mistake=None):
+    directory = runner.path(name)
+    directory.mkdir()
+    model, plan = make(*how, mistake, **LARGE)
+    write_json(directory / plan["model"], model)
+    result = runner.verify(write_json(directory / "p.plan.json", plan), directory / plan["model"], "--infer", "never")
+    expect_code(result, NOT_EQUIVALENT if mistake else EQUIVALENT)
+    if result.seconds > MOST_SECONDS:
+        raise Failure("slow: " + result.summary())
+    return result.summary()
+
+
+def main():
+    if sys.argv[1:] == ["--write"]:
+        for name, case in small():
+            (ROOT / "tests" / "plans" / "small" / f"{name}.json").write_text(json.dumps(case) + "\n")
+        return 0
+    runner = Runner(sys.argv[1])
+    for how in proved():
+        spelling, model, plan, mask, backward = how
+        words = [spelling, "backward" if backward else "forward", mask, "fused" if model else "written out", "as", "fused" if plan else "written out"]
+        mistakes = MISTAKES if mask == "bias" and not backward and model != plan else ()
+        for mistake in (None, *mistakes):
+            name = " ".join(words + ([f"wrong {mistake}"] if mistake else []))
+            runner.case(name, large, name.replace(" ", "_"), how, mistake)
+    return runner.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -15,6 +15,7 @@ import torch
 
 from . import _private as private
 from . import tables
+from ._fake import Answers
 from .data_number import DataDependent
 from .geometry import Geometry, contiguous
 from .graph import FOLD_LIMIT
@@ -25,6 +26,7 @@ from .values import Complex, Filled, Known, Poison, Poisoned, Reason, Unsupporte
 
 FILL_LIMIT = 1 << 16  # elements of a filled tensor that is written out to compute with it
 _PLAIN = (torch.Tensor, private.FakeTensor, torch.nn.Parameter, torch.nn.Buffer)
+_DEVICE = torch.ops.prim.device.default
 _COPIES = {"aten._to_copy", "aten.clone"}
 _PIECEWISE = {"aten.mul_", "aten.div_"}
 _VIEWS_IN_PLACE = {f"aten.{name}_" for name in ("transpose", "t", "squeeze", "unsqueeze", "as_strided", "swapdims", "swapaxes", "set")}  # which memory is seen, and how, changes; no element does
@@ -59,6 +61,7 @@ class Recorder(Memory, private.TorchDispatchMode):
         self.unknown: dict[str, str] = {}  # operators without translation, and where they were met first
         self.modules: list[str] = []       # the path of the modules whose forward runs
         self.paused = False
+        self.fake = Answers()
         self.random = Randomness(self)
         self.opaque = Calls(self.g)
         self.issued: list[tuple[torch.Tensor, str, bool]] | None = None  # what an asynchronous call of c10d writes (True) and sends, while it is made
@@ -98,11 +101,16 @@ class Recorder(Memory, private.TorchDispatchMode):
 
     # ---- dispatch ----
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        if func is _DEVICE and isinstance(args[0], private.FakeTensor):
+            return args[0].device  # asked for in C++, many times for each operator
+        with torch._C.DisableTorchFunction():  # type: ignore[attr-defined]  # devices were put in place above: what is below is no call of the script's
+            return self._dispatched(func, types, args, kwargs or {})
+
+    def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if any(t not in _PLAIN and not issubclass(t, torch.nn.Parameter) for t in types):
             return NotImplemented
         if self.paused:
-            return func(*args, **kwargs)
+            return self.fake(func, args, kwargs)
         namespace, _, base = func._schema.name.partition("::")
         name = f"{namespace}.{base}"
         if namespace in ("prim", "profiler") or name in _VIEWS_IN_PLACE:
@@ -129,7 +137,7 @@ class Recorder(Memory, private.TorchDispatchMode):
                 if out is not NotImplemented:
                     return out
             if name == "aten.copy_" and self.copy_pieces(args[0], args[1]):
-                func(*args, **kwargs)
+                self.fake(func, args, kwargs)
                 return args[0]
             if name in _COPIES and (out := self._copied_in_pieces(func, args, kwargs)) is not None:
                 return out
@@ -146,7 +154,7 @@ class Recorder(Memory, private.TorchDispatchMode):
             if type(t) is not private.FakeTensor:
                 with private.outside():
                     self._storage(t)  # a tensor from outside is taken in whole, not as the view
-        out = func(*args, **kwargs)
+        out = self.fake(func, args, kwargs)
         keys = {private.storage_key(t) for t in given}
         results = out if isinstance(out, (list, tuple)) else (out,)
         return out if all(isinstance(t, torch.Tensor) and private.storage_key(t) in keys for t in results) else None
@@ -180,7 +188,7 @@ class Recorder(Memory, private.TorchDispatchMode):
             s = self._storage(source)
             if s.pending or at != contiguous(at.size, at.offset) or len(s.segments) < 2 or len(s.pieces(self.g, at) or ()) < 2:
                 return None
-        out = func(*args, **kwargs)
+        out = self.fake(func, args, kwargs)
         if not self.copy_pieces(out, source):
             self.write(out, self.read(source))
         return out
@@ -207,7 +215,7 @@ class Recorder(Memory, private.TorchDispatchMode):
                 results = [line(call, self.g, p.value, by) for p in parts]
             except (Unsupported, Poisoned):
                 return False
-        func(*args)
+        self.fake(func, args, {})
         with private.outside():
             for p, v in zip(parts, results):
                 s.write(self.g, v, p.at, self.g.loc)
@@ -276,7 +284,7 @@ class Recorder(Memory, private.TorchDispatchMode):
         inputs_before = {private.storage_key(t) for t in private.tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)}
         # operands are read before the call: the call itself changes no recorded contents
         values_args, values_kwargs, operands = self._operands(schema, args, kwargs, outputs_only)
-        out = func(*args, **kwargs)
+        out = self.fake(func, args, kwargs)
         outs = [t for t in private.tree_flatten(out)[0] if isinstance(t, torch.Tensor)]
         if not written and outs and all(private.storage_key(t) in inputs_before for t in outs):
             return out  # views: the geometry says it all

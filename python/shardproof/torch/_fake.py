@@ -92,4 +92,18 @@ def _made(mode: Any, func: Any, info: Any, args: Any) -> Any:
             elem.set_(args[info.view_idx].untyped_storage(), metadata.storage_offset, metadata.shape, metadata.stride)
         else:
             elem = torch.empty_strided(metadata.shape, metadata.stride, dtype=metadata.dtype, device="meta")
-    return FakeTensor(mode, elem, metadata.device)
+    return _fake(mode, elem, metadata.device)
+
+
+def _fake(mode: Any, elem: torch.Tensor, device: torch.device) -> Any:
+    """FakeTensor(mode, elem, device): the attributes that it gives are the same for all of a mode's."""
+    known = mode.__dict__.setdefault("_shardproof_attributes", {})
+    attributes = known.get(device)
+    if attributes is None:
+        made = FakeTensor(mode, elem, device)
+        known[device] = dict(made.__dict__)
+        return made
+    made = torch.Tensor._make_subclass(FakeTensor, elem, False, dispatch_device=True, device_for_backend_keys=device)  # type: ignore[attr-defined]
+    (torch._C._set_warn_deprecated_on_mutable_data_ptr if mode._allow_unsafe_data_ptr_access else torch._C._set_throw_on_mutable_data_ptr)(made)  # type: ignore[attr-defined]
+    made.__dict__.update(attributes)
+    return made

@@ -267,6 +267,33 @@ def _shape_propagation(undo: list[tuple[Any, str, Any]], quiet: Callable[[], Any
             set_attribute(ShardingPropagator, name, propagate, undo)
 
 
+def _sharding_strategies(undo: list[tuple[Any, str, Any]]) -> None:
+    """DTensor's strategies of an operator are a function of its operands' placements and shapes: found once for the hundreds of parameters of a foreach operator, of which most are alike."""
+    import torch.distributed.tensor._ops.utils as utils
+
+    original = utils.expand_to_full_mesh_op_strategy
+    known: dict[Any, Any] = {}
+
+    @functools.wraps(original)
+    def expand(mesh: Any, op_schema: Any, single: Any, **options: Any) -> Any:
+        operands = (*op_schema.args_strategy, *op_schema.kwargs_strategy)
+        simple = options.get("is_valid_strategy_cb") is None and options.get("different_mesh_args") is None and not op_schema.is_out_variant_op()
+        if not simple or any(len(operand.strategies) != 1 for operand in operands):
+            return original(mesh, op_schema, single, **options)
+        specs = tuple((spec, spec.tensor_meta, spec.shard_order) for spec in (operand.strategies[0].output_spec for operand in operands))
+        try:
+            key = (mesh, op_schema.op, specs, tuple(map(tuple, single)), tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in sorted(options.items())))
+            if key not in known:
+                known[key] = original(mesh, op_schema, single, **options).strategies
+        except TypeError:  # an operand that has no hash
+            return original(mesh, op_schema, single, **options)
+        return type_of_strategy(list(known[key]))
+
+    from torch.distributed.tensor._op_schema import OpStrategy as type_of_strategy
+
+    replace_everywhere([(original, expand)], undo)
+
+
 class MissingMetadata(RuntimeError):
     """A pipeline's stage asks another rank for the shapes of its inputs, and that rank was not run yet. peer: that rank."""
 
@@ -417,6 +444,7 @@ def patched(on_free: Callable[[int], None], on_batch: Callable[[bool], None], qu
         _waits(undo, asynchronous)
         set_attribute(torch.utils, "weakref", types.SimpleNamespace(getweakrefs=lambda t: []), undo)  # fake tensors are referred to by their mode: module.to_empty() swaps them all the same
         _shape_propagation(undo, quiet)
+        _sharding_strategies(undo)
         _may_be_unused.clear()
         _unused_now.clear()
         _ddp(undo, unused)

@@ -86,7 +86,7 @@ def data_numbers(where: Callable[[], str]) -> Iterator[None]:
         def each(x: Any) -> Any:
             return [each(y) for y in x] if isinstance(x, list) else known(x)
 
-        return each(to_list(self))
+        return each(to_list(self)) if self.dtype.is_floating_point else to_list(self)
 
     methods = {"item": lambda self: known(item(self)), "__float__": as_float, "__int__": as_int, "tolist": as_list}
     own = {name: vars(torch.Tensor)[name] for name in methods if name in vars(torch.Tensor)}

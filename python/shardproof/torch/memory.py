@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from . import _private as private
-from .geometry import Geometry, as_real
+from .geometry import Geometry, as_real, view_of
 from .graph import FOLD_LIMIT, Graph, number
 from .storage import Storage, pair, unpair
 from .values import Complex, Filled, Known, Poison, Poisoned, Reason, Unsupported, Value, kind_of
@@ -94,7 +94,7 @@ class Memory:
 
     @staticmethod
     def geometry(t: torch.Tensor) -> Geometry:
-        return Geometry(tuple(int(n) for n in t.shape), tuple(int(n) for n in t.stride()), int(t.storage_offset()))
+        return view_of(tuple(t.shape), t.stride(), t.storage_offset())
 
     def read(self, t: torch.Tensor) -> Value:
         """What a tensor holds now."""

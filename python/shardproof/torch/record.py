@@ -14,6 +14,7 @@ from . import _patches as patches
 from . import _private as private
 from . import collectives, flat_parameters
 from ._devices import as_cpu
+from ._fake import Answers
 from ._sync_batch_norm import sync_batch_norm
 from .binding import Binding
 from .data_number import DataDependent, data_numbers
@@ -347,13 +348,13 @@ def _results(result: Any) -> list[tuple[str, torch.Tensor]]:
     return []
 
 
-def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None = None, mailbox: patches.Mailbox | None = None) -> Recording:
-    """One rank's training step. classes: of integer inputs whose range is known from the single device. mailbox: what stages of pipelines tell each other.
+def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None = None, mailbox: patches.Mailbox | None = None, answers: Answers | None = None) -> Recording:
+    """One rank's training step. classes: of integer inputs whose range is known from the single device. mailbox: what stages of pipelines tell each other. answers: what fake tensors said to other ranks.
 
     Raises CaptureError, and whatever the step raises.
     """
     private.require()
-    recorder = Recorder(rank)
+    recorder = Recorder(rank, answers)
     recorder.g.classes.update(classes or {})
     mailbox = {} if mailbox is None else mailbox
     recorder.groups = collectives.Groups(mesh, rank, mailbox)

@@ -37,6 +37,14 @@ _NOT_THE_USERS = (private.torch_folder, os.path.dirname(os.path.abspath(__file__
 _DECORATORS = ("typing_extensions.py", "contextlib.py", "functools.py")
 
 
+@functools.lru_cache(maxsize=None)
+def _short_name(file: str) -> str | None:
+    """How a file of the user's is called in reports; None for those of torch and ours."""
+    if file.startswith(_NOT_THE_USERS) or os.path.basename(file) in _DECORATORS:
+        return None
+    return os.path.relpath(file) if file.startswith(os.getcwd() + os.sep) else os.path.basename(file)
+
+
 class Call:
     """One operator call, for the lines of the table: what ATen made of shapes, and the recorder."""
 
@@ -48,6 +56,19 @@ class Call:
 
 
 @functools.lru_cache(maxsize=None)
+def _name_of(func: Any) -> tuple[str, str]:
+    """The namespace, and the name as tables have it."""
+    namespace, _, base = func._schema.name.partition("::")
+    return namespace, f"{namespace}.{base}"
+
+
+@functools.lru_cache(maxsize=None)
+def _arguments_of(func: Any) -> list[tuple[int, str, bool, bool, bool]]:
+    """Of each operand: position, name, whether it has to be named, whether it is written, whether it is written only."""
+    return [(i, a.name, a.kwarg_only, a.alias_info is not None and a.alias_info.is_write, a.is_out) for i, a in enumerate(func._schema.arguments)]
+
+
+@functools.lru_cache(maxsize=None)
 def _is_view(func: Any) -> bool:
     return func.is_view or any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
 
@@ -55,13 +76,14 @@ def _is_view(func: Any) -> bool:
 class Recorder(Memory, private.TorchDispatchMode):
     """Records one side: the single device or one rank."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, answers: Answers | None = None) -> None:
         super().__init__()
         self.rank = rank
         self.unknown: dict[str, str] = {}  # operators without translation, and where they were met first
         self.modules: list[str] = []       # the path of the modules whose forward runs
         self.paused = False
-        self.fake = Answers()
+        self.fake = answers or Answers()
+        self.placed: dict[Any, Any] = {}   # where DTensors of a mesh, placements and sizes lie (marks.place)
         self.random = Randomness(self)
         self.opaque = Calls(self.g)
         self.issued: list[tuple[torch.Tensor, str, bool]] | None = None  # what an asynchronous call of c10d writes (True) and sends, while it is made
@@ -91,10 +113,10 @@ class Recorder(Memory, private.TorchDispatchMode):
         f: Any = sys._getframe(2)
         while f is not None:
             name = f.f_code.co_filename
-            if stop_at_backward and name.endswith(("autograd/graph.py",)):
+            if stop_at_backward and name.endswith("autograd/graph.py"):
                 return ""
-            if not name.startswith(_NOT_THE_USERS) and os.path.basename(name) not in _DECORATORS:
-                short = os.path.relpath(name) if name.startswith(os.getcwd() + os.sep) else os.path.basename(name)
+            short = _short_name(name)
+            if short is not None:
                 return f"{short}:{f.f_lineno}"
             f = f.f_back
         return ""
@@ -111,8 +133,7 @@ class Recorder(Memory, private.TorchDispatchMode):
             return NotImplemented
         if self.paused:
             return self.fake(func, args, kwargs)
-        namespace, _, base = func._schema.name.partition("::")
-        name = f"{namespace}.{base}"
+        namespace, name = _name_of(func)
         if namespace in ("prim", "profiler") or name in _VIEWS_IN_PLACE:
             return func(*args, **kwargs)
         from . import collectives
@@ -270,20 +291,17 @@ class Recorder(Memory, private.TorchDispatchMode):
     def _record(self, name: str, func: Any, line: Callable[..., Any] | None, args: Any, kwargs: Any) -> Any:
         from .aten import table
 
-        schema = func._schema
         written: list[Any] = []  # tensors, or lists of them, that the operator writes
-        bound: dict[str, Any] = {}
         outputs_only: set[str] = set()
-        for i, a in enumerate(schema.arguments):
-            v = kwargs.get(a.name) if a.kwarg_only or i >= len(args) else args[i]
-            bound[a.name] = v
-            if a.alias_info is not None and a.alias_info.is_write and v is not None:
+        for i, argument, by_name, is_written, is_out in _arguments_of(func):
+            v = kwargs.get(argument) if by_name or i >= len(args) else args[i]
+            if is_written and v is not None:
                 written.append(v)
-                if a.is_out:
-                    outputs_only.add(a.name)
+                if is_out:
+                    outputs_only.add(argument)
         inputs_before = {private.storage_key(t) for t in private.tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)}
         # operands are read before the call: the call itself changes no recorded contents
-        values_args, values_kwargs, operands = self._operands(schema, args, kwargs, outputs_only)
+        values_args, values_kwargs, operands = self._operands(args, kwargs, outputs_only)
         out = self.fake(func, args, kwargs)
         outs = [t for t in private.tree_flatten(out)[0] if isinstance(t, torch.Tensor)]
         if not written and outs and all(private.storage_key(t) in inputs_before for t in outs):
@@ -311,7 +329,7 @@ class Recorder(Memory, private.TorchDispatchMode):
             self.write(t, v)
         return out
 
-    def _operands(self, schema: Any, args: Any, kwargs: Any, outputs_only: set[str]) -> tuple[list[Any], dict[str, Any], list[Value]]:
+    def _operands(self, args: Any, kwargs: Any, outputs_only: set[str]) -> tuple[list[Any], dict[str, Any], list[Value]]:
         operands: list[Value] = []
 
         def value(x: Any) -> Any:

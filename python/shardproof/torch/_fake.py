@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Sequence
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, _CacheKeyState, _DispatchCacheValidEntry
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, _CacheKeyState, _DispatchCacheEntryOutputInfo, _DispatchCacheValidEntry, extract_tensor_metadata
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE  # type: ignore[attr-defined]
 _PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format})
@@ -75,7 +75,11 @@ class Answers:
         valid = isinstance(entry, _DispatchCacheValidEntry) and all(
             info.metadata is None or not (info.metadata.requires_grad or info.metadata.is_conj or info.metadata.is_neg or info.metadata.is_sparse) and info.metadata.layout is torch.strided
             for info in entry.output_infos)
-        self._known[key] = (entry.is_output_tuple, *entry.output_infos) if valid else None
+        infos = (entry.is_output_tuple, *entry.output_infos) if valid else None
+        if infos is None and type(out) is FakeTensor and func.namespace == "_c10d_functional" and not any(a.alias_info for a in (*func._schema.arguments, *func._schema.returns)):
+            # a new tensor whose sizes follow from the operands, group sizes included; torch remembers no operators but ATen's
+            infos = (False, _DispatchCacheEntryOutputInfo(inplace_idx=None, metadata=extract_tensor_metadata(out), view_idx=None))
+        self._known[key] = infos
         return out
 
 

@@ -359,6 +359,19 @@ def _fsdp(undo: list[tuple[Any, str, Any]], unreduced: Callable[[torch.Tensor, t
     set_attribute(FSDPParam, "_get_grad_inner_tensor", inner, undo)
 
 
+def _eager(undo: list[tuple[Any, str, Any]]) -> None:
+    """torch.compile compiles nothing: what it gives (with its names of parameters) runs eagerly."""
+
+    def compile(model: Any = None, **options: Any) -> Any:
+        return torch._dynamo.disable(model) if model is not None else torch._dynamo.disable  # type: ignore[no-untyped-call]
+
+    def compile_module(self: torch.nn.Module, *args: Any, **options: Any) -> None:
+        """Stays as it is."""
+
+    replace_everywhere([(torch.compile, compile)], undo)
+    set_attribute(torch.nn.Module, "compile", compile_module, undo)
+
+
 def _deepcopy(undo: list[tuple[Any, str, Any]]) -> None:
     """copy.deepcopy of a tensor clones it: torch's own gives memory that changes its identity with every view."""
 
@@ -450,6 +463,7 @@ def patched(on_free: Callable[[int], None], on_batch: Callable[[bool], None], qu
         _ddp(undo, unused)
         _pipelines(undo, quiet, mailbox)
         _deepcopy(undo)
+        _eager(undo)
         _fsdp(undo, unreduced)
         in_this_process(undo)
         yield

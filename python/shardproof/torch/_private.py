@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 __all__ = [
     "AsyncCollectiveTensor", "DTensor", "Partial", "FakeTensor", "FakeTensorMode", "TorchDispatchMode", "_StridedShard", "tree_flatten", "tree_map", "tree_unflatten",
-    "VersionError", "require", "outside", "fake_group", "group_ranks", "reduction_name", "sequence_number", "current_node", "storage_key", "plain", "initialising", "random_tracker", "torch_folder", "unfaked", "reducing", "flat_parameters", "set_attribute", "replace_everywhere",
+    "VersionError", "require", "outside", "fake_group", "group_ranks", "reduction_name", "sequence_number", "current_node", "storage_key", "tensors", "plain", "initialising", "random_tracker", "torch_folder", "unfaked", "reducing", "flat_parameters", "set_attribute", "replace_everywhere",
 ]
 
 SUPPORTED = ("2.13",)
@@ -76,6 +76,19 @@ def plain(t: torch.Tensor) -> torch.Tensor | None:
             return None
         t = torch._C._functorch.get_unwrapped(t)
     return t
+
+
+def tensors(*operands: Any) -> list[torch.Tensor]:
+    """All tensors among operands, in lists and dictionaries, too."""
+    found: list[torch.Tensor] = []
+    for x in operands:
+        if isinstance(x, torch.Tensor):
+            found.append(x)
+        elif isinstance(x, (list, tuple)):
+            found += tensors(*x)
+        elif isinstance(x, dict):
+            found += tensors(*x.values())
+    return found
 
 
 def initialising() -> bool:

@@ -21,19 +21,19 @@ NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "
 def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any:
     """Runs one of these operators on the fake tensors and records it; what it writes is poison where it has no translation."""
     handler = _HANDLERS.get(name)
-    touched = [t for t in private.tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]
+    touched = private.tensors(args, kwargs)
     if recorder.issued is not None and name.startswith("c10d."):
         for i, operand in enumerate(args):
             writes = i == 0 and name != "c10d.send"
-            recorder.issued += [(t, name[len("c10d."):].strip("_"), writes) for t in private.tree_flatten(operand)[0] if isinstance(t, torch.Tensor)]
-    out = func(*args, **kwargs)  # fake: shapes only; what is recorded is read and written here
+            recorder.issued += [(t, name[len("c10d."):].strip("_"), writes) for t in private.tensors(operand)]
+    out = recorder.fake(func, args, kwargs)  # fake: shapes only; what is recorded is read and written here
     try:
         with private.outside():
             _handle(recorder, name, handler, args, kwargs, out)
     except Exception as e:  # whatever goes wrong: what it would have written is not known
         reason = e.reason if isinstance(e, Poisoned) else Reason(f"{name}: {e}", recorder.g.loc)
         recorder.unknown.setdefault(reason.text, reason.loc)
-        results = [t for t in private.tree_flatten(out)[0] if isinstance(t, torch.Tensor)]
+        results = private.tensors(out)
         written = touched if name.startswith(("c10d.", "fsdp.")) and name not in ("c10d.send",) else []
         for t in [*results, *written]:
             recorder.write(t, Poison(t.shape, reason))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from . import _private as private
+from . import arithmetic
 from .geometry import Geometry, as_real, view_of
 from .graph import FOLD_LIMIT, Graph, number
 from .storage import Storage, pair, unpair
@@ -126,8 +127,6 @@ class Memory:
                 return self._complex(s.read(self.g, as_real(at), self.g.loc), t.is_conj())
             v = s.read(self.g, at, self.g.loc)
             if t.is_neg():
-                from . import arithmetic
-
                 v = arithmetic.negate(self.g, v)
             return v
         except Unsupported as e:
@@ -139,8 +138,6 @@ class Memory:
         if before is None:
             v = pair(self.g, real)
             if conjugate and isinstance(v, Complex):
-                from . import arithmetic
-
                 v = Complex(v.real, arithmetic.negate(self.g, v.imag))
             before = self._pairs[(id(real), conjugate)] = (real, v)
         return before[1]

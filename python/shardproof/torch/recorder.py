@@ -14,8 +14,10 @@ from typing import Any, Callable
 import torch
 
 from . import _private as private
-from . import tables
+from . import arithmetic as ar
+from . import collectives, tables
 from ._fake import Answers
+from .aten import table
 from .data_number import DataDependent
 from .geometry import Geometry, contiguous
 from .graph import FOLD_LIMIT
@@ -24,6 +26,7 @@ from .opaque import Calls
 from .randomness import Randomness
 from .values import Complex, Filled, Known, Poison, Poisoned, Reason, Unsupported, Value, kind_of, numel
 
+FEW = 1 << 10         # elements of constants that are computed with anew rather than looked up
 FILL_LIMIT = 1 << 16  # elements of a filled tensor that is written out to compute with it
 _PLAIN = (torch.Tensor, private.FakeTensor, torch.nn.Parameter, torch.nn.Buffer)
 _DEVICE = torch.ops.prim.device.default
@@ -35,6 +38,17 @@ _DRAWN_INTO = frozenset(f"aten.{name}_" for name in ("bernoulli", "normal", "uni
 _DRAWN = frozenset({"aten.rand", "aten.randn", "aten.randint", "aten.randperm", "aten.normal"})
 _NOT_THE_USERS = (private.torch_folder, os.path.dirname(os.path.abspath(__file__)), "<")
 _DECORATORS = ("typing_extensions.py", "contextlib.py", "functools.py")
+
+
+def _identity(x: Any) -> Any:
+    """A key of operands: constants by who they are."""
+    if isinstance(x, Complex):
+        return _identity(x.real), _identity(x.imag)
+    if isinstance(x, Filled):
+        return x.fill, x.shape, x.kind
+    if isinstance(x, Value):
+        return id(x)
+    return (type(x), *map(_identity, x)) if isinstance(x, (list, tuple)) else (type(x), str(x))
 
 
 @functools.lru_cache(maxsize=None)
@@ -76,6 +90,10 @@ def _is_view(func: Any) -> bool:
 class Recorder(Memory, private.TorchDispatchMode):
     """Records one side: the single device or one rank."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled while a step is recorded: no wrapper around each operator
+
     def __init__(self, rank: int, answers: Answers | None = None) -> None:
         super().__init__()
         self.rank = rank
@@ -88,6 +106,7 @@ class Recorder(Memory, private.TorchDispatchMode):
         self.opaque = Calls(self.g)
         self.issued: list[tuple[torch.Tensor, str, bool]] | None = None  # what an asynchronous call of c10d writes (True) and sends, while it is made
         self._forward_locs: dict[int, str] = {}
+        self._folds: dict[Any, tuple[list[Value | None], list[Value]]] = {}  # what was computed of large constants
         self.groups: Any = None            # collectives.Groups, set by the capture
 
     # ---- where we are ----
@@ -136,9 +155,6 @@ class Recorder(Memory, private.TorchDispatchMode):
         namespace, name = _name_of(func)
         if namespace in ("prim", "profiler") or name in _VIEWS_IN_PLACE:
             return func(*args, **kwargs)
-        from . import collectives
-        from .aten import table
-
         previous = self.g.loc
         self.g.loc = self.where()
         try:
@@ -170,7 +186,7 @@ class Recorder(Memory, private.TorchDispatchMode):
 
     def _view(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A view reads nothing: its geometry says which elements it has. None where ATen made a copy after all (reshape)."""
-        given = [t for t in private.tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]
+        given = private.tensors(args, kwargs)
         for t in given:
             if type(t) is not private.FakeTensor:
                 with private.outside():
@@ -244,13 +260,11 @@ class Recorder(Memory, private.TorchDispatchMode):
 
     def _constant_operands(self, args: Any, kwargs: Any) -> bool:
         """Whether ATen's own result can be taken: there are tensors among the operands, and all are constants."""
-        values = [self.read(t) for t in private.tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]
+        values = [self.read(t) for t in private.tensors(args, kwargs)]
         return bool(values) and all(isinstance(v, (Filled, Known)) for v in values)
 
     def _decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Runs the operator as ATen's own decomposition, whose parts are seen here."""
-        from .aten import table
-
         if func._can_decompose() and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
             with self:
                 return func.decompose(*args, **kwargs)
@@ -264,8 +278,6 @@ class Recorder(Memory, private.TorchDispatchMode):
 
     def _in_place(self, func: Any, args: Any, kwargs: Any) -> Any:
         """x.f_(...) as x.copy_(f(x, ...)), where the functional operator is known."""
-        from .aten import table
-
         namespace, _, base = func._schema.name.partition("::")
         packet = getattr(getattr(torch.ops, namespace), base[:-1], None) if base.endswith("_") else None
         functional = getattr(packet, func._overloadname or "default", None) if packet is not None else None
@@ -289,8 +301,6 @@ class Recorder(Memory, private.TorchDispatchMode):
         raise DataDependent(f"{self.g.loc}: the program asks for a number that depends on data (Tensor.item(), bool() or int() of a tensor)")
 
     def _record(self, name: str, func: Any, line: Callable[..., Any] | None, args: Any, kwargs: Any) -> Any:
-        from .aten import table
-
         written: list[Any] = []  # tensors, or lists of them, that the operator writes
         outputs_only: set[str] = set()
         for i, argument, by_name, is_written, is_out in _arguments_of(func):
@@ -299,18 +309,17 @@ class Recorder(Memory, private.TorchDispatchMode):
                 written.append(v)
                 if is_out:
                     outputs_only.add(argument)
-        inputs_before = {private.storage_key(t) for t in private.tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)}
+        inputs_before = {private.storage_key(t) for t in private.tensors(args, kwargs)}
         # operands are read before the call: the call itself changes no recorded contents
         values_args, values_kwargs, operands = self._operands(args, kwargs, outputs_only)
         out = self.fake(func, args, kwargs)
-        outs = [t for t in private.tree_flatten(out)[0] if isinstance(t, torch.Tensor)]
+        outs = private.tensors(out)
         if not written and outs and all(private.storage_key(t) in inputs_before for t in outs):
             return out  # views: the geometry says it all
         if name in table.UNDEFINED:
             return out  # memory that holds nothing yet
         call = Call(self, name, func._overloadname, outs)
-        targets = private.tree_flatten(written)[0] if written else outs
-        targets = [t for t in targets if isinstance(t, torch.Tensor)]
+        targets = private.tensors(written) if written else outs
         try:
             with private.outside():
                 results = self._results(call, name, func, line, values_args, values_kwargs, operands, args, kwargs, bool(written))
@@ -332,22 +341,20 @@ class Recorder(Memory, private.TorchDispatchMode):
     def _operands(self, args: Any, kwargs: Any, outputs_only: set[str]) -> tuple[list[Any], dict[str, Any], list[Value]]:
         operands: list[Value] = []
 
-        def value(x: Any) -> Any:
-            if isinstance(x, torch.Tensor):
-                v = self.read(x)
-                operands.append(v)
-                return v
-            if isinstance(x, (list, tuple)):
-                return [value(y) for y in x]
-            return x
+        with private.outside():
+            values = [self._operand(x, operands) for x in args]
+            return values, {k: self._operand(v, operands) for k, v in kwargs.items() if k not in outputs_only}, operands
 
-        values = [value(x) for x in args]
-        return values, {k: value(v) for k, v in kwargs.items() if k not in outputs_only}, operands
+    def _operand(self, x: Any, operands: list[Value]) -> Any:
+        """What an operand holds; tensors' values are entered into `operands`, too. (A function inside of a function that calls itself would be a cycle for each operator.)"""
+        if isinstance(x, torch.Tensor):
+            v = self._read(x)
+            operands.append(v)
+            return v
+        return [self._operand(y, operands) for y in x] if isinstance(x, (list, tuple)) else x
 
     def _results(self, call: Call, name: str, func: Any, line: Any, values: list[Any], keywords: dict[str, Any], operands: list[Value], args: Any, kwargs: Any,
                  writes: bool) -> list[Value | None]:
-        from .aten import table
-
         if name in table.RANDOM or torch.Tag.nondeterministic_seeded in func.tags and line is None:
             return self._random(call, name, values, keywords, kwargs)
         if name in table.CHOOSING:
@@ -375,38 +382,48 @@ class Recorder(Memory, private.TorchDispatchMode):
 
     def _folded(self, call: Call, func: Any, values: list[Any], keywords: dict[str, Any], operands: list[Value]) -> list[Value | None] | None:
         """ATen's own result where all operands are constants and none is large."""
-        from .aten import table
-
         if not all(isinstance(v, (Filled, Known)) or isinstance(v, Complex) and isinstance(v.real, (Filled, Known)) and isinstance(v.imag, (Filled, Known)) for v in operands):
             return None
         if call.name in table.NOT_FOLDED or sum(numel(v.shape) for v in operands) > FOLD_LIMIT or sum(t.numel() for t in call.outs) > FOLD_LIMIT:
             return None
         if not operands and not call.outs:
             return None
-        def data(x: Any) -> Any:
-            if isinstance(x, Complex):
-                return torch.complex(self.g.data(x.real).double(), self.g.data(x.imag).double())
-            if isinstance(x, (Filled, Known)):
-                d = self.g.data(x)
-                return d.double() if d.dtype.is_floating_point and d.dtype != torch.float64 else d.clone()
-            if isinstance(x, list):
-                return [data(y) for y in x]
-            return torch.device("cpu") if isinstance(x, torch.device) else x
+        key = None
+        if sum(numel(v.shape) for v in operands) > FEW:
+            key = (func, _identity(values), _identity(list(keywords.items())))  # a rotary table, say, of which every layer asks for the same
+            if key in self._folds:
+                return self._folds[key][0]
 
         with torch.no_grad():
             try:
-                given = [data(x) for x in values]
-                result = func(*given, **{k: data(v) for k, v in keywords.items()})
+                given = [self._numbers_of(x) for x in values]
+                result = func(*given, **{k: self._numbers_of(v) for k, v in keywords.items()})
             except (RuntimeError, IndexError, TypeError):
                 return None
             written = [g for a, g in zip(func._schema.arguments, given) if a.alias_info is not None and a.alias_info.is_write]
-            flat = private.tree_flatten(written if written else result)[0]
-            return [constant(t.detach()) for t in flat if isinstance(t, torch.Tensor)]
+            made: list[Value | None] = [constant(t.detach()) for t in private.tensors(written if written else result)]
+        if key is not None:
+            self._folds[key] = (made, operands)  # they are kept, so that their ids stay their own
+        return made
+
+    def _numbers_of(self, x: Any) -> Any:
+        """An operand as ATen takes it, with tensors of its own."""
+        if isinstance(x, Complex):
+            return torch.complex(self.g.data(x.real).double(), self.g.data(x.imag).double())
+        if isinstance(x, (Filled, Known)):
+            d = self.g.data(x)
+            return d.double() if d.dtype.is_floating_point and d.dtype != torch.float64 else d.clone()
+        if isinstance(x, list):
+            return [self._numbers_of(y) for y in x]
+        return torch.device("cpu") if isinstance(x, torch.device) else x
+
+    def forget(self) -> None:
+        """What tensors held is dropped at the end: the recorder is in cycles, which take long to be found."""
+        for kept in (self.storages, self._pairs, self._folds, self._forward_locs, self.placed):
+            kept.clear()
 
     def _random(self, call: Call, name: str, values: list[Any], keywords: dict[str, Any], kwargs: Any) -> list[Value | None]:
         """Random numbers are inputs (randomness.py)."""
-        from . import arithmetic as ar
-
         generator = kwargs.get("generator")
         if name == "aten.native_dropout":
             p = float(values[1])

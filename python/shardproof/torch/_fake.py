@@ -11,6 +11,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, _CacheKeyState, _DispatchCacheEntryOutputInfo, _DispatchCacheValidEntry, extract_tensor_metadata
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE  # type: ignore[attr-defined]
+_LIFT, _UNSAFE_VIEW = torch.ops.aten.lift_fresh.default, torch.ops.aten._unsafe_view.default
+_NUMBERS = frozenset({torch.float32, torch.float64, torch.int32, torch.int64, torch.bool})
 _PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format})
 
 
@@ -45,6 +47,8 @@ class Answers:
         mode = torch._C._get_dispatch_mode(_FAKE)  # type: ignore[attr-defined]
         if mode is None:
             return func(*args, **kwargs)
+        if func is _LIFT and not kwargs and type(args[0]) is torch.Tensor and args[0].dim() == 0 and args[0].dtype in _NUMBERS and args[0].device.type == "cpu":
+            return _number(mode, args[0])
         parts: list[Any] = [func, torch.get_default_dtype(), torch.is_inference_mode_enabled()]
         try:
             _operands(parts, args, mode)
@@ -76,6 +80,8 @@ class Answers:
             info.metadata is None or not (info.metadata.requires_grad or info.metadata.is_conj or info.metadata.is_neg or info.metadata.is_sparse) and info.metadata.layout is torch.strided
             for info in entry.output_infos)
         infos = (entry.is_output_tuple, *entry.output_infos) if valid else None
+        if func is _UNSAFE_VIEW and type(out) is FakeTensor and out.untyped_storage()._cdata == args[0].untyped_storage()._cdata:
+            infos = (False, _DispatchCacheEntryOutputInfo(inplace_idx=None, metadata=extract_tensor_metadata(out), view_idx=0))  # not called a view by its schema
         if infos is None and type(out) is FakeTensor and func.namespace == "_c10d_functional" and not any(a.alias_info for a in (*func._schema.arguments, *func._schema.returns)):
             # a new tensor whose sizes follow from the operands, group sizes included; torch remembers no operators but ATen's
             infos = (False, _DispatchCacheEntryOutputInfo(inplace_idx=None, metadata=extract_tensor_metadata(out), view_idx=None))
@@ -97,6 +103,17 @@ def _made(mode: Any, func: Any, info: Any, args: Any) -> Any:
         else:
             elem = torch.empty_strided(metadata.shape, metadata.stride, dtype=metadata.dtype, device="meta")
     return _fake(mode, elem, metadata.device)
+
+
+def _number(mode: Any, real: torch.Tensor) -> Any:
+    """A number of the program's as a fake tensor that knows it, as torch's `from_real_tensor(make_constant=True)` makes it."""
+    with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+        constant = real.clone()
+        elem = torch.empty((), dtype=real.dtype, device="meta")
+    made = _fake(mode, elem, real.device)
+    made.constant = constant
+    mode.fake_tensor_converter.add_constant_storage_mapping(made)
+    return made
 
 
 def _fake(mode: Any, elem: torch.Tensor, device: torch.device) -> Any:

@@ -270,6 +270,8 @@ def _shape_propagation(undo: list[tuple[Any, str, Any]], quiet: Callable[[], Any
 def _sharding_strategies(undo: list[tuple[Any, str, Any]]) -> None:
     """DTensor's strategies of an operator are a function of its operands' placements and shapes: found once for the hundreds of parameters of a foreach operator, of which most are alike."""
     import torch.distributed.tensor._ops.utils as utils
+    import torch.distributed.tensor._sharding_prop as propagation
+    from torch.distributed.tensor._op_schema import OpStrategy
 
     original = utils.expand_to_full_mesh_op_strategy
     known: dict[Any, Any] = {}
@@ -287,11 +289,19 @@ def _sharding_strategies(undo: list[tuple[Any, str, Any]]) -> None:
                 known[key] = original(mesh, op_schema, single, **options).strategies
         except TypeError:  # an operand that has no hash
             return original(mesh, op_schema, single, **options)
-        return type_of_strategy(list(known[key]))
+        return OpStrategy(list(known[key]))
 
-    from torch.distributed.tensor._op_schema import OpStrategy as type_of_strategy
+    flags = propagation._propagate_use_strided_shard_flag
+    looked_through: list[Any] = [None, False]  # the operator that was last asked about, and whether there is anything to do
 
-    replace_everywhere([(original, expand)], undo)
+    @functools.wraps(flags)
+    def propagate_flags(op_strategy: Any, op_schema: Any) -> None:
+        if looked_through[0] is not op_schema:  # asked for each tensor of a foreach operator, about all of them
+            looked_through[:] = op_schema, any(isinstance(p, propagation._StridedShard) for spec in op_schema.args_spec for p in spec.placements)
+        if looked_through[1]:
+            flags(op_strategy, op_schema)
+
+    replace_everywhere([(original, expand), (flags, propagate_flags)], undo)
 
 
 class MissingMetadata(RuntimeError):

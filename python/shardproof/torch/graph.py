@@ -60,6 +60,7 @@ class Graph:
         self.loc = ""
         self._named_constants: dict[int, tuple[Known, Named]] = {}
         self._known_memory: dict[Any, tuple[Named, torch.Tensor]] = {}
+        self._joined: dict[Any, tuple[Known, Sequence[Value]]] = {}
         self.constants: list[tuple[str, torch.Tensor]] = []  # names of tensors that hold known numbers
         self.assumptions: dict[str, None] = {}
         self.classes: dict[str, int] = {}      # integer inputs whose range is known: 0 up to so many
@@ -75,6 +76,7 @@ class Graph:
         """What was only kept to be quicker is dropped: a recording is kept, and sent from process to process."""
         self._named_constants.clear()
         self._known_memory.clear()
+        self._joined.clear()
         self.__dict__.pop("_producer_index", None)
         self.__dict__.pop("_producer_done", None)
 
@@ -433,7 +435,10 @@ class Graph:
         if all(isinstance(v, Complex) for v in values):
             return Complex(self.cat([v.real for v in values], dim), self.cat([v.imag for v in values], dim))  # type: ignore[attr-defined]
         if all(isinstance(v, (Filled, Known)) for v in values) and numel(tuple(shape)) <= FOLD_LIMIT:
-            return Known(torch.cat([self.data(v) for v in values], dim))
+            key = (dim, *map(id, values))
+            if key not in self._joined:
+                self._joined[key] = (Known(torch.cat([self.data(v) for v in values], dim)), values)  # the parts are kept, so that their ids stay their own
+            return self._joined[key][0]
         if all(isinstance(v, Named) and v.square is not None for v in values):
             return self.root(self.cat([v.square for v in values], dim))  # type: ignore[attr-defined]
         joined = self._rejoined(values, dim)

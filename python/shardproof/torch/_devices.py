@@ -11,6 +11,8 @@ from typing import Any, Callable, Iterator
 import torch
 from torch.overrides import TorchFunctionMode
 
+from .data_number import DataNumber, with_numbers
+
 CPU = torch.device("cpu")
 _DEVICE, _CUDA, _PIN_MEMORY = torch.device, torch.Tensor.cuda, torch.Tensor.pin_memory
 
@@ -36,8 +38,12 @@ class OnCPU(TorchFunctionMode):
             if kind is str or kind is _DEVICE:
                 args = tuple(on_cpu(a) for a in args)
                 break
+            if kind is DataNumber:
+                return with_numbers(func, args, kwargs or {})
         if not kwargs:
             return func(*args)
+        if type(kwargs.get("alpha")) is DataNumber:
+            return with_numbers(func, args, kwargs)
         if "device" in kwargs:
             kwargs = {**kwargs, "device": CPU if type(kwargs["device"]) is int else on_cpu(kwargs["device"])}
         if kwargs.get("pin_memory"):

@@ -371,7 +371,7 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
     with private.fake_group(rank, mesh.world), patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder, batch_start), mailbox, side.unused.append, recorder.numbers, side.unreduced), private.random_tracker(recorder.random):
         torch.manual_seed(0)
         world = World(mesh, rank, side)
-        with private.FakeTensorMode(allow_non_fake_inputs=True), recorder, side.binding.listening(), as_cpu(), sync_batch_norm(), data_numbers(recorder.where), torch.backends.mkldnn.flags(enabled=False):
+        with private.FakeTensorMode(allow_non_fake_inputs=True), recorder, side.binding.listening(), as_cpu(), sync_batch_norm(), data_numbers(recorder), torch.backends.mkldnn.flags(enabled=False):
             try:
                 result = step(world)
             except DataDependent as e:

@@ -24,7 +24,7 @@ from .graph import FOLD_LIMIT
 from .memory import Memory, constant
 from .opaque import Calls
 from .randomness import Randomness
-from .values import Complex, Filled, Known, Poison, Poisoned, Reason, Unsupported, Value, kind_of, numel
+from .values import Complex, Filled, Known, Named, Poison, Poisoned, Reason, Unsupported, Value, kind_of, numel
 
 FEW = 1 << 10         # elements of constants that are computed with anew rather than looked up
 FILL_LIMIT = 1 << 16  # elements of a filled tensor that is written out to compute with it
@@ -106,6 +106,8 @@ class Recorder(Memory, private.TorchDispatchMode):
         self.opaque = Calls(self.g)
         self.issued: list[tuple[torch.Tensor, str, bool]] | None = None  # what an asynchronous call of c10d writes (True) and sends, while it is made
         self._forward_locs: dict[int, str] = {}
+        self._asked: Value | None = None
+        self.counting = 0
         self._folds: dict[Any, tuple[list[Value | None], list[Value]]] = {}  # what was computed of large constants
         self.groups: Any = None            # collectives.Groups, set by the capture
 
@@ -294,11 +296,35 @@ class Recorder(Memory, private.TorchDispatchMode):
             return (v.fill != 0) if t.dtype == torch.bool else int(v.fill) if kind_of(t.dtype) == "int" else float(v.fill)
         if isinstance(v, Known) and numel(v.shape) == 1:
             return v.data.item()
-        if t.dtype.is_floating_point:
-            return math.nan  # poisons any tensor that it goes into; to Python a number of data_number.py
+        if t.dtype.is_floating_point or self.counting and t.dtype != torch.bool:
+            self._asked = v
+            return math.nan  # poisons any tensor that it goes into; to Python a number of data_number.py, which knows its value
         if t.dtype == torch.bool and private.initialising():
             return False  # whether numbers are to be drawn again, of parameters that are inputs afterwards
         raise DataDependent(f"{self.g.loc}: the program asks for a number that depends on data (Tensor.item(), bool() or int() of a tensor)")
+
+    def taken(self) -> Value | None:
+        """The value of which a number was asked for last."""
+        v, self._asked = self._asked, None
+        return v if isinstance(v, Named) and numel(v.shape) == 1 else None
+
+    def computed(self, make: Callable[[Any], Value]) -> Value | None:
+        """A value made of numbers in Python; None where it cannot be."""
+        before, self.g.loc = self.g.loc, self.where()
+        try:
+            with private.outside():
+                v = make(self.g)
+            return None if isinstance(v, Poison) else v
+        except (Unsupported, Poisoned, ZeroDivisionError, OverflowError):
+            return None
+        finally:
+            self.g.loc = before
+
+    def number_tensor(self, value: Value | None, dtype: torch.dtype) -> torch.Tensor:
+        """A number that depends on data, as a tensor."""
+        t = torch.empty((), dtype=dtype)
+        self.write(t, Poison((), Reason("a number that depends on data in a way that is not followed (Tensor.item())", self.where())) if value is None else self.g.reshape(value, ()))
+        return t
 
     def _record(self, name: str, func: Any, line: Callable[..., Any] | None, args: Any, kwargs: Any) -> Any:
         written: list[Any] = []  # tensors, or lists of them, that the operator writes

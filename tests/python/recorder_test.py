@@ -242,6 +242,35 @@ class FailClosed(unittest.TestCase):
 
                 self.refuse(change, "depends on data")
 
+    def test_collectives_of_tensors_that_are_not_contiguous(self):
+        """Backends take them in the order of memory (seen with gloo), where the program means that of the tensor."""
+        def exchanged(world, model):
+            out = torch.empty_like(model.up.weight.grad.t())
+            dist.all_to_all_single(out, model.up.weight.grad.t().contiguous())
+            model.up.weight.grad.copy_(out.t())
+
+        def reduced(world, model):
+            dist.all_reduce(model.up.weight.grad[:, 1:3])
+
+        def scattered(world, model):
+            parts = [model.down.weight.grad.t(), model.down.weight.grad.t() * 2]
+            dist.reduce_scatter(model.up.weight.grad, parts)
+
+        for change in (exchanged, reduced, scattered):
+            with self.subTest(change.__name__):
+                self.refuse(lambda world, model, change=change: None if world.single else change(world, model), "cannot be followed")
+
+        def step(world):
+            model = MLP()
+            world.parameters(model)
+            model(world.input("x", (4, 16), shard={"dp": 0})).square().mean().backward()
+            for p in model.parameters():
+                if not world.single:
+                    dist.all_reduce(p.grad.t())  # dense, and alike on all ranks: each element with its own
+                    p.grad /= world.size
+
+        sp.assert_equivalent(step, mesh=MESH)
+
     def test_a_number_that_depends_on_data_comes_back(self):
         """`loss / count.item()`, a norm in a step size, max and min of such numbers, torch.tensor of one: as the tensors that they stand for."""
         def step(world, reduced=True):

@@ -102,6 +102,19 @@ def _attention(world, name, **options):
     return F.scaled_dot_product_attention(q, k, v, **options), (q, k, v)
 
 
+def _ring(world):
+    """The backward of a part of the keys, given the result and the normalisation of all (or of others): what ring attention does."""
+    q, k, v, grad = (world.input(f"ring {n}", (2, 4, 5, 8)) for n in ("q", "k", "v", "grad"))
+    other_k, other_v = (world.input(f"ring {n}", (2, 4, 5, 8)) for n in ("other k", "other v"))
+    out, lse = A._scaled_dot_product_flash_attention_for_cpu(q, torch.cat([k, other_k], 2), torch.cat([v, other_v], 2))[:2]
+    own_out, own_lse = A._scaled_dot_product_flash_attention_for_cpu(q, k, v)[:2]
+    bias = torch.eye(5) - torch.ones(5, 5).triu(2)
+    for name, given, options in (("ring", (out, lse, 0.0, False), {}), ("ring_causal", (out, lse, 0.0, True), {}), ("ring_scale", (out, lse, 0.0, False), {"scale": 0.2}), ("ring_lse", (own_out, lse, 0.0, False), {}),
+                                 ("ring_out", (out, own_lse, 0.0, False), {}), ("ring_own", (own_out, own_lse, 0.0, False), {}), ("ring_mask", (out, lse, 0.0, False), {"attn_mask": bias})):
+        for i, t in enumerate(A._scaled_dot_product_flash_attention_for_cpu_backward(grad, q, k, v, *given, **options)):
+            world.output(f"{name} grad {i}", t, mean=())
+
+
 def step(world):
     """Every case, and the gradients of those that have some."""
     for name, f in UNARY.items():
@@ -113,6 +126,7 @@ def step(world):
     for name, options in {"sdpa": {}, "sdpa_causal": {"is_causal": True}, "sdpa_mask": {"attn_mask": torch.ones(5, 5).tril().bool()}, "sdpa_scale": {"scale": 0.2}}.items():
         out, given = _attention(world, name, **options)
         _give(world, name, out, given)
+    _ring(world)
     _images(world)
     _weight_norm(world)
     _choices(world)

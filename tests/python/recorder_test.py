@@ -215,7 +215,7 @@ class FailClosed(unittest.TestCase):
 
     def test_a_number_that_depends_on_data_goes_nowhere(self):
         def change(world, model):
-            model.up.weight.grad.mul_(model.up.weight.grad.sum().item())
+            model.up.weight.grad.mul_(math.exp(model.up.weight.grad.sum().item()))
 
         self.refuse(change, "depends on data")
 
@@ -242,8 +242,57 @@ class FailClosed(unittest.TestCase):
 
                 self.refuse(change, "depends on data")
 
-    def test_a_number_that_depends_on_data_times_a_tensor(self):
-        self.refuse(lambda world, model: model.up.weight.grad.copy_(model.up.weight.grad.sum().item() * model.up.weight.grad), "depends on data")
+    def test_collectives_of_tensors_that_are_not_contiguous(self):
+        """Backends take them in the order of memory (seen with gloo), where the program means that of the tensor."""
+        def exchanged(world, model):
+            out = torch.empty_like(model.up.weight.grad.t())
+            dist.all_to_all_single(out, model.up.weight.grad.t().contiguous())
+            model.up.weight.grad.copy_(out.t())
+
+        def reduced(world, model):
+            dist.all_reduce(model.up.weight.grad[:, 1:3])
+
+        def scattered(world, model):
+            parts = [model.down.weight.grad.t(), model.down.weight.grad.t() * 2]
+            dist.reduce_scatter(model.up.weight.grad, parts)
+
+        for change in (exchanged, reduced, scattered):
+            with self.subTest(change.__name__):
+                self.refuse(lambda world, model, change=change: None if world.single else change(world, model), "cannot be followed")
+
+        def step(world):
+            model = MLP()
+            world.parameters(model)
+            model(world.input("x", (4, 16), shard={"dp": 0})).square().mean().backward()
+            for p in model.parameters():
+                if not world.single:
+                    dist.all_reduce(p.grad.t())  # dense, and alike on all ranks: each element with its own
+                    p.grad /= world.size
+
+        sp.assert_equivalent(step, mesh=MESH)
+
+    def test_a_number_that_depends_on_data_comes_back(self):
+        """`loss / count.item()`, a norm in a step size, max and min of such numbers, torch.tensor of one: as the tensors that they stand for."""
+        def step(world, reduced=True):
+            model = torch.nn.Linear(8, 8)
+            world.parameters(model)
+            x, y = world.input("x", (4, 8), shard={"dp": 0}), world.input("y", (4,), torch.long, shard={"dp": 0}, high=8)
+            y = y.masked_fill(y == 3, -100)
+            count = (y != -100).sum()
+            if not world.single and reduced:
+                dist.all_reduce(count)
+            loss = torch.nn.functional.cross_entropy(model(x), y, ignore_index=-100, reduction="sum") / count.item()
+            loss.backward()
+            if not world.single:
+                for p in model.parameters():
+                    dist.all_reduce(p.grad)
+            with torch.no_grad():
+                norm = model.weight.grad.norm().item()
+                model.weight.add_(model.weight.grad, alpha=-0.1 / (2 * norm + 1))
+                model.bias.mul_(min(1.0, 3 / math.sqrt(model.bias.norm().item())) - torch.tensor(max(norm, 2.0)))
+
+        sp.assert_equivalent(step, mesh=MESH)
+        self.assertEqual("NOT EQUIVALENT", sp.verify(step, lambda world: step(world, reduced=False), mesh=MESH).verdict)
 
     def test_a_number_that_depends_on_data_is_printed(self):
         def change(world, model):

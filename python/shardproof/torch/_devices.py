@@ -11,7 +11,10 @@ from typing import Any, Callable, Iterator
 import torch
 from torch.overrides import TorchFunctionMode
 
+from .data_number import DataNumber, with_numbers
+
 CPU = torch.device("cpu")
+_DEVICE, _CUDA, _PIN_MEMORY = torch.device, torch.Tensor.cuda, torch.Tensor.pin_memory
 
 
 def on_cpu(x: Any) -> Any:
@@ -25,21 +28,27 @@ class OnCPU(TorchFunctionMode):
     """Puts the CPU in the place of "cuda" in calls of torch."""
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.device:
+        if func is _DEVICE:
             made = func(*args, **(kwargs or {}))
             return CPU if made.type == "cuda" else made
-        if func is torch.Tensor.cuda or func is torch.Tensor.pin_memory:
+        if func is _CUDA or func is _PIN_MEMORY:
             return args[0]
         for x in args:
-            if type(x) in (str, torch.device):
+            kind = type(x)
+            if kind is str or kind is _DEVICE:
                 args = tuple(on_cpu(a) for a in args)
                 break
-        if kwargs:
-            if "device" in kwargs:
-                kwargs = {**kwargs, "device": CPU if type(kwargs["device"]) is int else on_cpu(kwargs["device"])}
-            if kwargs.get("pin_memory"):
-                kwargs = {**kwargs, "pin_memory": False}
-        return func(*args, **(kwargs or {}))
+            if kind is DataNumber:
+                return with_numbers(func, args, kwargs or {})
+        if not kwargs:
+            return func(*args)
+        if type(kwargs.get("alpha")) is DataNumber:
+            return with_numbers(func, args, kwargs)
+        if "device" in kwargs:
+            kwargs = {**kwargs, "device": CPU if type(kwargs["device"]) is int else on_cpu(kwargs["device"])}
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
+        return func(*args, **kwargs)
 
 
 class _Nothing:

@@ -267,6 +267,43 @@ def _shape_propagation(undo: list[tuple[Any, str, Any]], quiet: Callable[[], Any
             set_attribute(ShardingPropagator, name, propagate, undo)
 
 
+def _sharding_strategies(undo: list[tuple[Any, str, Any]]) -> None:
+    """DTensor's strategies of an operator are a function of its operands' placements and shapes: found once for the hundreds of parameters of a foreach operator, of which most are alike."""
+    import torch.distributed.tensor._ops.utils as utils
+    import torch.distributed.tensor._sharding_prop as propagation
+    from torch.distributed.tensor._op_schema import OpStrategy
+
+    original = utils.expand_to_full_mesh_op_strategy
+    known: dict[Any, Any] = {}
+
+    @functools.wraps(original)
+    def expand(mesh: Any, op_schema: Any, single: Any, **options: Any) -> Any:
+        operands = (*op_schema.args_strategy, *op_schema.kwargs_strategy)
+        simple = options.get("is_valid_strategy_cb") is None and options.get("different_mesh_args") is None and not op_schema.is_out_variant_op()
+        if not simple or any(len(operand.strategies) != 1 for operand in operands):
+            return original(mesh, op_schema, single, **options)
+        specs = tuple((spec, spec.tensor_meta, spec.shard_order) for spec in (operand.strategies[0].output_spec for operand in operands))
+        try:
+            key = (mesh, op_schema.op, specs, tuple(map(tuple, single)), tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in sorted(options.items())))
+            if key not in known:
+                known[key] = original(mesh, op_schema, single, **options).strategies
+        except TypeError:  # an operand that has no hash
+            return original(mesh, op_schema, single, **options)
+        return OpStrategy(list(known[key]))
+
+    flags = propagation._propagate_use_strided_shard_flag
+    looked_through: list[Any] = [None, False]  # the operator that was last asked about, and whether there is anything to do
+
+    @functools.wraps(flags)
+    def propagate_flags(op_strategy: Any, op_schema: Any) -> None:
+        if looked_through[0] is not op_schema:  # asked for each tensor of a foreach operator, about all of them
+            looked_through[:] = op_schema, any(isinstance(p, propagation._StridedShard) for spec in op_schema.args_spec for p in spec.placements)
+        if looked_through[1]:
+            flags(op_strategy, op_schema)
+
+    replace_everywhere([(original, expand), (flags, propagate_flags)], undo)
+
+
 class MissingMetadata(RuntimeError):
     """A pipeline's stage asks another rank for the shapes of its inputs, and that rank was not run yet. peer: that rank."""
 
@@ -330,6 +367,19 @@ def _fsdp(undo: list[tuple[Any, str, Any]], unreduced: Callable[[torch.Tensor, t
         return local
 
     set_attribute(FSDPParam, "_get_grad_inner_tensor", inner, undo)
+
+
+def _eager(undo: list[tuple[Any, str, Any]]) -> None:
+    """torch.compile compiles nothing: what it gives (with its names of parameters) runs eagerly."""
+
+    def compile(model: Any = None, **options: Any) -> Any:
+        return torch._dynamo.disable(model) if model is not None else torch._dynamo.disable  # type: ignore[no-untyped-call]
+
+    def compile_module(self: torch.nn.Module, *args: Any, **options: Any) -> None:
+        """Stays as it is."""
+
+    replace_everywhere([(torch.compile, compile)], undo)
+    set_attribute(torch.nn.Module, "compile", compile_module, undo)
 
 
 def _deepcopy(undo: list[tuple[Any, str, Any]]) -> None:
@@ -417,11 +467,13 @@ def patched(on_free: Callable[[int], None], on_batch: Callable[[bool], None], qu
         _waits(undo, asynchronous)
         set_attribute(torch.utils, "weakref", types.SimpleNamespace(getweakrefs=lambda t: []), undo)  # fake tensors are referred to by their mode: module.to_empty() swaps them all the same
         _shape_propagation(undo, quiet)
+        _sharding_strategies(undo)
         _may_be_unused.clear()
         _unused_now.clear()
         _ddp(undo, unused)
         _pipelines(undo, quiet, mailbox)
         _deepcopy(undo)
+        _eager(undo)
         _fsdp(undo, unreduced)
         in_this_process(undo)
         yield

@@ -24,11 +24,12 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 __all__ = [
     "AsyncCollectiveTensor", "DTensor", "Partial", "FakeTensor", "FakeTensorMode", "TorchDispatchMode", "_StridedShard", "tree_flatten", "tree_map", "tree_unflatten",
-    "VersionError", "require", "outside", "fake_group", "group_ranks", "reduction_name", "sequence_number", "current_node", "storage_key", "plain", "initialising", "random_tracker", "torch_folder", "unfaked", "reducing", "flat_parameters", "set_attribute", "replace_everywhere",
+    "VersionError", "require", "outside", "fake_group", "group_ranks", "reduction_name", "sequence_number", "current_node", "storage_key", "tensors", "plain", "initialising", "random_tracker", "torch_folder", "unfaked", "reducing", "flat_parameters", "set_attribute", "replace_everywhere",
 ]
 
 SUPPORTED = ("2.13",)
 torch_folder = os.path.dirname(torch.__file__)
+_FAKE = torch._C._TorchDispatchModeKey.FAKE  # type: ignore[attr-defined]
 
 
 class VersionError(RuntimeError):
@@ -42,11 +43,20 @@ def require() -> None:
                            "SHARDPROOF_ANY_TORCH=1 tries all the same")
 
 
-@contextlib.contextmanager
-def outside() -> Iterator[None]:
-    """Real tensors and no recording inside."""
-    with unset_fake_temporarily(), _disable_current_modes():
-        yield
+class outside:
+    """Real tensors and no recording inside: what torch's `unset_fake_temporarily` and `_disable_current_modes` do, without their generators (this is entered for every tensor that is read or written)."""
+
+    __slots__ = ("_fake", "_modes")
+
+    def __enter__(self) -> None:
+        self._fake = torch._C._unset_dispatch_mode(_FAKE)  # type: ignore[attr-defined]
+        self._modes = [torch._C._pop_torch_dispatch_stack(None) for _ in range(torch._C._len_torch_dispatch_stack())]  # type: ignore[attr-defined]
+
+    def __exit__(self, *args: Any) -> None:
+        for mode in reversed(self._modes):
+            torch._C._push_on_torch_dispatch_stack(mode)  # type: ignore[attr-defined]
+        if self._fake is not None:
+            torch._C._set_dispatch_mode(self._fake)  # type: ignore[attr-defined]
 
 
 def sequence_number() -> int:
@@ -66,6 +76,19 @@ def plain(t: torch.Tensor) -> torch.Tensor | None:
             return None
         t = torch._C._functorch.get_unwrapped(t)
     return t
+
+
+def tensors(*operands: Any) -> list[torch.Tensor]:
+    """All tensors among operands, in lists and dictionaries, too."""
+    found: list[torch.Tensor] = []
+    for x in operands:
+        if isinstance(x, torch.Tensor):
+            found.append(x)
+        elif isinstance(x, (list, tuple)):
+            found += tensors(*x)
+        elif isinstance(x, dict):
+            found += tensors(*x.values())
+    return found
 
 
 def initialising() -> bool:

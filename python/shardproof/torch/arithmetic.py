@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Sequence
 
@@ -34,7 +35,12 @@ def check(*values: Value) -> None:
 
 
 def broadcast(*values: Value) -> Shape:
-    return tuple(torch.broadcast_shapes(*[v.shape for v in values]))
+    return _broadcast(*[v.shape for v in values])
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _broadcast(*shapes: Shape) -> Shape:
+    return tuple(torch.broadcast_shapes(*shapes))
 
 
 def binary(g: Graph, op: str, a: Value | float | int, b: Value | float | int, alpha: float | int = 1) -> Value:

@@ -21,6 +21,7 @@ import torch
 from ..program import verify_files
 from ..report import Defect, Report
 from . import _patches as patches
+from ._fake import Answers
 from .mesh import Mesh
 from .model_file import Model, model_of
 from .plan_file import plan_of
@@ -141,12 +142,13 @@ class _Recorder:
     def __init__(self, step: Step, mesh: Mesh, classes: Mapping[str, int]) -> None:
         self.step, self.mesh, self.classes = step, mesh, classes
         self.mailbox: patches.Mailbox = {}
+        self.answers = Answers()
 
     def __call__(self, rank: int, waiting: tuple[int, ...] = ()) -> Recording:
         while True:
             before = len(self.mailbox)
             try:
-                recording = record(self.step, self.mesh, rank, self.classes, self.mailbox)
+                recording = record(self.step, self.mesh, rank, self.classes, self.mailbox, self.answers)
                 gc.collect()  # models are cycles
                 gc.freeze()   # what was recorded is not, and stays
                 return recording

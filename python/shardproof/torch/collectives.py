@@ -13,6 +13,7 @@ from . import _private as private
 from . import arithmetic as ar
 from .exchange import Exchange, Groups
 from .flat_buffers import all_reduce_in_place, chunk_cat_into, copy_in, gather_into, scatter_into, split_into, write_flat
+from .memory import Memory
 from .values import Complex, Filled, Known, Poison, Poisoned, Reason, Unsupported, Value
 
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "_dtensor")
@@ -21,23 +22,42 @@ NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "
 def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any:
     """Runs one of these operators on the fake tensors and records it; what it writes is poison where it has no translation."""
     handler = _HANDLERS.get(name)
-    touched = [t for t in private.tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]
+    touched = private.tensors(args, kwargs)
     if recorder.issued is not None and name.startswith("c10d."):
         for i, operand in enumerate(args):
             writes = i == 0 and name != "c10d.send"
-            recorder.issued += [(t, name[len("c10d."):].strip("_"), writes) for t in private.tree_flatten(operand)[0] if isinstance(t, torch.Tensor)]
-    out = func(*args, **kwargs)  # fake: shapes only; what is recorded is read and written here
+            recorder.issued += [(t, name[len("c10d."):].strip("_"), writes) for t in private.tensors(operand)]
+    if name in ("c10d.send", "c10d.recv_") and not all(t.is_contiguous() for t in touched):
+        raise RuntimeError(f"{name[len('c10d.'):].strip('_')}: a tensor has to be contiguous")  # as all backends say
+    out = recorder.fake(func, args, kwargs)  # fake: shapes only; what is recorded is read and written here
     try:
         with private.outside():
+            _check_layout(name, args)
             _handle(recorder, name, handler, args, kwargs, out)
     except Exception as e:  # whatever goes wrong: what it would have written is not known
         reason = e.reason if isinstance(e, Poisoned) else Reason(f"{name}: {e}", recorder.g.loc)
         recorder.unknown.setdefault(reason.text, reason.loc)
-        results = [t for t in private.tree_flatten(out)[0] if isinstance(t, torch.Tensor)]
+        results = private.tensors(out)
         written = touched if name.startswith(("c10d.", "fsdp.")) and name not in ("c10d.send",) else []
         for t in [*results, *written]:
             recorder.write(t, Poison(t.shape, reason))
     return out
+
+
+_ONE_BY_ONE = frozenset({"c10d.allreduce_", "c10d.reduce_"})  # of what lies densely, each element with the one that lies at the same place
+_COPIED = frozenset({"c10d.broadcast_", "c10d.allgather_", "c10d.gather_", "c10d.alltoall_"})  # to and from memory of the backend's own
+
+
+def _check_layout(name: str, args: Any) -> None:
+    """Backends take tensors that are not contiguous as they lie in memory (gloo; NCCL mostly refuses them): what arrives is then in another order than the tensor's. Raises Unsupported."""
+    if not name.startswith("c10d."):
+        return
+    if name in ("c10d._allgather_base_", "c10d._reduce_scatter_base_"):
+        args = args[:1]  # what is sent is copied where it has to be
+    strided = [t for t in private.tensors(args) if not t.is_contiguous()]
+    if not strided or name in _COPIED or name in _ONE_BY_ONE and all(Memory.geometry(t).is_dense() for t in strided):
+        return
+    raise Unsupported("a tensor that is not contiguous, which a backend takes in the order of memory or refuses")
 
 
 def _handle(recorder: Any, name: str, handler: Any, args: Any, kwargs: Any, out: Any) -> None:

@@ -1,18 +1,21 @@
-"""Numbers that depend on data, in the program that is recorded: they may be printed and added up, and nothing may be decided by them.
+"""Numbers that depend on data, in the program that is recorded: they may be printed and computed with, and nothing may be decided by them.
 
-`.item()` of a tensor that depends on data has no number here. It is not-a-number, which poisons every tensor that it comes back into. Python compares not-a-number without complaint (every
+`.item()` of a tensor that depends on data has no number here. It is not-a-number to Python, and knows what it stands for: sums, products and the like with other numbers are followed, and so are they
+where they come back into a tensor by one of these (`loss / tokens.item()`). Anywhere else not-a-number poisons the tensor that it goes into. Python compares not-a-number without complaint (every
 comparison is false), so `if norm.item() > 1:` would go one way silently: these numbers refuse to be compared, rounded to integers, or made into others that would allow it.
 """
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
 import math
-from typing import Any, Callable, Iterator, NoReturn
+from typing import Any, Callable, Iterator, NoReturn, Protocol
 
 import torch
 
+from . import arithmetic as ar
 from ._private import replace_everywhere
 
 
@@ -20,15 +23,37 @@ class DataDependent(RuntimeError):
     """The program asks for a number that depends on data."""
 
 
+class Follower(Protocol):
+    """What computes with the values that numbers stand for: the recorder. counting: whether Tensor.item() runs."""
+
+    counting: int
+
+    def where(self) -> str: ...
+
+    def computed(self, make: Callable[[Any], Any]) -> Any: ...
+
+    def number_tensor(self, value: Any, dtype: torch.dtype) -> torch.Tensor: ...
+
+    def taken(self) -> Any: ...
+
+
 class DataNumber(float):
-    """What `.item()` gives. loc: where it was asked for."""
+    """What `.item()` gives. loc: where it was asked for; value: what it stands for, None where that is not known."""
 
     loc: str
+    value: Any
+    follower: Follower | None
 
-    def __new__(cls, loc: str = "") -> "DataNumber":
+    def __new__(cls, loc: str = "", value: Any = None, follower: Follower | None = None) -> "DataNumber":
         self = super().__new__(cls, math.nan)
-        self.loc = loc if isinstance(loc, str) else ""
+        self.loc, self.value, self.follower = loc if isinstance(loc, str) else "", value, follower
         return self
+
+    def __deepcopy__(self, memo: Any) -> "DataNumber":
+        return self
+
+    def __reduce__(self) -> Any:
+        return DataNumber, (self.loc,)
 
     def refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         at = f"{self.loc}: " if self.loc else ""
@@ -36,16 +61,68 @@ class DataNumber(float):
                             "(it can be printed and computed with; what depends on it can be written with tensors: torch.where, torch.clamp)")
 
     def computed(self, *args: Any, **kwargs: Any) -> Any:
+        """The result of a function that is not followed."""
         if any(not isinstance(x, (int, float)) for x in args):
-            return NotImplemented  # a tensor computes with it itself, and is poisoned
-        return DataNumber(self.loc)
+            return NotImplemented  # a tensor computes with it itself
+        return DataNumber(self.loc, None, self.follower)
+
+    def followed(self, make: Callable[..., Any], *others: Any) -> "DataNumber":
+        """make(graph, this number's value, the others), as a number."""
+        values = [x.value if type(x) is DataNumber else x for x in others]
+        known = self.follower is not None and self.value is not None and all(v is not None and not (isinstance(v, float) and not math.isfinite(v)) for v in values)
+        return DataNumber(self.loc, self.follower.computed(lambda g: make(g, self.value, *values)) if known and self.follower is not None else None, self.follower)
 
     __array_ufunc__ = None  # numpy
     __array__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __bool__ = __int__ = __float__ = __trunc__ = __floor__ = __ceil__ = __divmod__ = __rdivmod__ = refuse  # type: ignore[assignment]
     as_integer_ratio = is_integer = hex = refuse  # type: ignore[assignment]
     __hash__ = float.__hash__
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = computed  # type: ignore[assignment]
-    __neg__ = __pos__ = __abs__ = __round__ = computed  # type: ignore[assignment]
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __rpow__ = __round__ = __abs__ = computed  # type: ignore[assignment]
+
+    def __pos__(self) -> "DataNumber":
+        return self
+
+    def __neg__(self) -> "DataNumber":
+        return self.followed(lambda g, a: ar.binary(g, "mul", a, -1))
+
+    def __pow__(self, exponent: Any, modulus: None = None) -> Any:  # type: ignore[override]
+        if type(exponent) not in (int, float):
+            return self.computed(exponent)
+        return self.followed(lambda g, a: ar.power(g, a, exponent))
+
+
+def _operator(op: str, swapped: bool) -> Callable[[DataNumber, Any], Any]:
+    def compute(self: DataNumber, other: Any) -> Any:
+        if not isinstance(other, (int, float)):
+            return NotImplemented  # a tensor computes with it itself
+        return self.followed((lambda g, a, b: ar.binary(g, op, b, a)) if swapped else (lambda g, a, b: ar.binary(g, op, a, b)), other)
+
+    return compute
+
+
+for _name, _op in (("add", "add"), ("sub", "sub"), ("mul", "mul"), ("truediv", "div")):
+    setattr(DataNumber, f"__{_name}__", _operator(_op, False))
+    setattr(DataNumber, f"__r{_name}__", _operator(_op, True))
+
+_TAKES_A_TENSOR = frozenset({"mul", "multiply", "rmul", "imul", "div", "divide", "true_divide", "truediv", "rdiv", "rtruediv", "idiv", "itruediv", "add", "radd", "iadd", "sub", "subtract", "rsub", "isub"})
+_SCALED = frozenset({"add", "add_", "sub", "sub_"})
+
+
+def with_numbers(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call of torch with such numbers among its operands: tensors take their place in plain arithmetic. Elsewhere they are not-a-number."""
+    name = getattr(func, "__name__", "")
+
+    def tensor(x: Any, dtype: torch.dtype | None = None) -> Any:
+        return x.follower.number_tensor(x.value, dtype or torch.get_default_dtype()) if type(x) is DataNumber and x.follower is not None else x
+
+    if name == "tensor" and len(args) == 1 and type(args[0]) is DataNumber and not kwargs.get("requires_grad") and (kwargs.get("dtype") or torch.float32).is_floating_point:
+        return tensor(args[0], kwargs.get("dtype"))
+    if name.strip("_") in _TAKES_A_TENSOR and set(kwargs) <= {"alpha"} and len(args) == 2:
+        args = tuple(map(tensor, args))
+        if type(kwargs.get("alpha")) is DataNumber and name in _SCALED and isinstance(args[1], torch.Tensor):
+            scale = tensor(kwargs["alpha"])
+            if isinstance(scale, torch.Tensor):
+                return func(args[0], args[1] * scale)
+    return func(*args, **kwargs)
 
 
 _ANSWERS = {"isnan": False, "isinf": False, "isfinite": True}  # as for tensors
@@ -58,42 +135,67 @@ def _of_numbers(name: str, f: Callable[..., Any]) -> Callable[..., Any]:
         for x in args:
             for y in x if isinstance(x, (list, tuple)) else (x,):
                 if type(y) is DataNumber:
+                    if name == "sqrt":
+                        return y.followed(lambda g, a: ar.unary(g, "sqrt", a))
                     return _ANSWERS[name] if name in _ANSWERS else y.refuse() if name in _REFUSED else y.computed()
         return f(*args, **kwargs)
 
     return functools.wraps(f)(call)
 
 
+def _of_two(f: Callable[..., Any], follow: Callable[..., Any]) -> Callable[..., Any]:
+    """max or min, of a number that depends on data and other numbers."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if len(args) > 1 and not kwargs and any(type(x) is DataNumber for x in args) and all(isinstance(x, (int, float)) for x in args):
+            first = next(x for x in args if type(x) is DataNumber)
+            others = [x for x in args if x is not first]
+            return functools.reduce(lambda a, b: a.followed(follow, b), others, first)
+        return f(*args, **kwargs)
+
+    return functools.wraps(f)(call)
+
+
 @contextlib.contextmanager
-def data_numbers(where: Callable[[], str]) -> Iterator[None]:
-    """Tensor.item() gives such numbers inside, and functions of `math` know them. where: the line that runs."""
+def data_numbers(follower: Follower) -> Iterator[None]:
+    """Tensor.item() gives such numbers inside, and functions of `math`, max and min know them."""
     undo: list[tuple[Any, str, Any]] = []
     item, to_float, to_int, to_list = torch.Tensor.item, torch.Tensor.__float__, torch.Tensor.__int__, torch.Tensor.tolist
 
     def known(x: Any) -> Any:
-        return DataNumber(where()) if type(x) is float and math.isnan(x) else x
+        return DataNumber(follower.where(), follower.taken(), follower) if type(x) is float and math.isnan(x) else x
 
     def as_float(self: torch.Tensor) -> float:
         x = to_float(self)
-        return DataNumber(where()).refuse() if math.isnan(x) else x
+        return DataNumber(follower.where()).refuse() if math.isnan(x) else x
 
     def as_int(self: torch.Tensor) -> int:
         if self.dtype.is_floating_point and math.isnan(to_float(self)):
-            DataNumber(where()).refuse()
+            DataNumber(follower.where()).refuse()
         return to_int(self)
 
     def as_list(self: torch.Tensor) -> Any:
         def each(x: Any) -> Any:
             return [each(y) for y in x] if isinstance(x, list) else known(x)
 
-        return each(to_list(self))
+        return each(to_list(self)) if self.dtype.is_floating_point else to_list(self)
 
-    methods = {"item": lambda self: known(item(self)), "__float__": as_float, "__int__": as_int, "tolist": as_list}
+    def as_number(self: torch.Tensor) -> Any:
+        follower.counting += 1  # counts may depend on data, too, where they stay numbers of Python
+        try:
+            return known(item(self))
+        finally:
+            follower.counting -= 1
+
+    methods = {"item": as_number, "__float__": as_float, "__int__": as_int, "tolist": as_list}
     own = {name: vars(torch.Tensor)[name] for name in methods if name in vars(torch.Tensor)}
     try:
         for name, f in methods.items():
             setattr(torch.Tensor, name, f)
         replace_everywhere([(getattr(math, name), _of_numbers(name, getattr(math, name))) for name in (*_ANSWERS, *_COMPUTED, *_REFUSED)], undo)
+        for name, follow in (("max", ar.maximum), ("min", ar.minimum)):
+            undo.append((builtins, name, getattr(builtins, name)))
+            setattr(builtins, name, _of_two(getattr(builtins, name), follow))
         yield
     finally:
         for owner, name, value in reversed(undo):

@@ -6,6 +6,7 @@ A view lies in a segment as a box where each of its strides is one of the segmen
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Iterable
 
 from .values import Shape, Value, numel
@@ -21,13 +22,18 @@ class Geometry:
 
     def packed(self) -> list[tuple[int, int, int]]:
         """(stride, size, dimension) of the dimensions that move, largest stride first."""
-        return sorted(((t, n, i) for i, (n, t) in enumerate(zip(self.size, self.stride)) if n != 1), key=lambda d: (-d[0], d[2]))
+        known: list[tuple[int, int, int]] | None = self.__dict__.get("_packed")
+        if known is None:
+            known = self.__dict__["_packed"] = sorted(((t, n, i) for i, (n, t) in enumerate(zip(self.size, self.stride)) if n != 1), key=lambda d: (-d[0], d[2]))
+        return known
 
     def span(self) -> tuple[int, int]:
         """The first element and one past the last."""
-        if 0 in self.size:
-            return self.offset, self.offset
-        return self.offset, self.offset + 1 + sum((n - 1) * t for n, t in zip(self.size, self.stride))
+        known: tuple[int, int] | None = self.__dict__.get("_span")
+        if known is None:
+            end = self.offset if 0 in self.size else self.offset + 1 + sum((n - 1) * t for n, t in zip(self.size, self.stride))
+            known = self.__dict__["_span"] = (self.offset, end)
+        return known
 
     def is_dense(self) -> bool:
         """Every element of the span exactly once."""
@@ -35,13 +41,23 @@ class Geometry:
         return numel(self.size) == high - low and all(t > 0 for t, _, _ in self.packed())
 
 
+@functools.lru_cache(maxsize=1 << 16)
+def view_of(size: Shape, stride: Shape, offset: int) -> Geometry:
+    """One object for all tensors that are alike, so that what is found out of it is found once."""
+    return Geometry(size, stride, offset)
+
+
 def contiguous(shape: Iterable[int], offset: int = 0) -> Geometry:
-    size = tuple(int(n) for n in shape)
+    return _contiguous(tuple(int(n) for n in shape), offset)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _contiguous(size: Shape, offset: int) -> Geometry:
     stride, step = [0] * len(size), 1
     for i in reversed(range(len(size))):
         stride[i] = step
         step *= max(size[i], 1)
-    return Geometry(size, tuple(stride), offset)
+    return view_of(size, tuple(stride), offset)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +78,7 @@ class Place:
     view: list[int]      # sizes of the view's refined dimensions, repeats included
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def locate(seg: Geometry, want: Geometry) -> Place | None:
     """How a view lies in a segment, or None if it does not (or not as a box)."""
     cells = [[t, n] for t, n, _ in seg.packed()]  # largest stride first

@@ -59,6 +59,8 @@ class Graph:
         self.tensors: dict[str, dict[str, Any]] = {}
         self.loc = ""
         self._named_constants: dict[int, tuple[Known, Named]] = {}
+        self._known_memory: dict[Any, tuple[Named, torch.Tensor]] = {}
+        self._joined: dict[Any, tuple[Known, Sequence[Value]]] = {}
         self.constants: list[tuple[str, torch.Tensor]] = []  # names of tensors that hold known numbers
         self.assumptions: dict[str, None] = {}
         self.classes: dict[str, int] = {}      # integer inputs whose range is known: 0 up to so many
@@ -73,6 +75,8 @@ class Graph:
     def forget(self) -> None:
         """What was only kept to be quicker is dropped: a recording is kept, and sent from process to process."""
         self._named_constants.clear()
+        self._known_memory.clear()
+        self._joined.clear()
         self.__dict__.pop("_producer_index", None)
         self.__dict__.pop("_producer_done", None)
 
@@ -128,6 +132,13 @@ class Graph:
         return before[1]
 
     def _declare_known(self, v: Known) -> Named:
+        data = v.data
+        same = (data.data_ptr(), data.dtype, v.shape, data.stride(), v.kind)
+        if same not in self._known_memory:
+            self._known_memory[same] = (self._declared(v), data)  # the memory is kept, so that its address stays its own
+        return self._known_memory[same][0]
+
+    def _declared(self, v: Known) -> Named:
         data = v.data
         if data.dtype == torch.bool:
             data = data.to(torch.int64)
@@ -295,7 +306,7 @@ class Graph:
         if isinstance(v, Filled):
             return Filled(v.fill, shape, v.kind)
         if isinstance(v, Known):
-            return Known(v.data.permute(dims))
+            return v.once(("permute", *dims), lambda data: data.permute(dims))
         if isinstance(v, Complex):
             return Complex(self.permute(v.real, dims), self.permute(v.imag, dims))
         if isinstance(v, Hidden):
@@ -346,7 +357,7 @@ class Graph:
         if isinstance(v, Filled):
             return Filled(v.fill, shape, v.kind)
         if isinstance(v, Known):
-            return Known(v.data[(slice(None),) * dim + (slice(start, stop, step),)])
+            return v.once(("slice", dim, start, stop, step), lambda data: data[(slice(None),) * dim + (slice(start, stop, step),)])
         if isinstance(v, Complex):
             return Complex(self.slice(v.real, dim, start, stop, step), self.slice(v.imag, dim, start, stop, step))
         if isinstance(v, Hidden):
@@ -392,7 +403,7 @@ class Graph:
         if isinstance(v, Filled):
             return Filled(v.fill, to, v.kind)
         if isinstance(v, Known) and numel(to) <= FOLD_LIMIT:
-            return Known(v.data.expand(to))
+            return v.once(("expand", *to), lambda data: data.expand(to))
         if isinstance(v, Complex):
             return Complex(self.expand(v.real, to), self.expand(v.imag, to))
         if isinstance(v, Hidden):
@@ -424,7 +435,10 @@ class Graph:
         if all(isinstance(v, Complex) for v in values):
             return Complex(self.cat([v.real for v in values], dim), self.cat([v.imag for v in values], dim))  # type: ignore[attr-defined]
         if all(isinstance(v, (Filled, Known)) for v in values) and numel(tuple(shape)) <= FOLD_LIMIT:
-            return Known(torch.cat([self.data(v) for v in values], dim))
+            key = (dim, *map(id, values))
+            if key not in self._joined:
+                self._joined[key] = (Known(torch.cat([self.data(v) for v in values], dim)), values)  # the parts are kept, so that their ids stay their own
+            return self._joined[key][0]
         if all(isinstance(v, Named) and v.square is not None for v in values):
             return self.root(self.cat([v.square for v in values], dim))  # type: ignore[attr-defined]
         joined = self._rejoined(values, dim)

@@ -53,6 +53,15 @@ def place(recorder: Any, t: Any, shard: Shard | None = None) -> Placement:
     """What is known of where a tensor lies."""
     if not isinstance(t, private.DTensor):
         return Placement(shard=dict(shard) if shard is not None else None)
+    key = (id(t.device_mesh), t.placements, t.shape, t._local_tensor.shape)
+    known = recorder.placed.get(key)
+    if known is None:
+        known = recorder.placed[key] = (_placed(recorder, t), t.device_mesh)  # the mesh is kept, so that its id stays its own
+    found = known[0]
+    return dataclasses.replace(found, covered=list(found.covered), cut=list(found.cut), partial=list(found.partial), mean=None if found.mean is None else list(found.mean))
+
+
+def _placed(recorder: Any, t: Any) -> Placement:
     groups, placements, shape, offset = private.placement_of(t)
     result = Placement(offset=offset, shape=shape)
     mesh = recorder.groups.mesh

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from . import _private as private
-from .geometry import Geometry, as_real
+from . import arithmetic
+from .geometry import Geometry, as_real, view_of
 from .graph import FOLD_LIMIT, Graph, number
 from .storage import Storage, pair, unpair
 from .values import Complex, Filled, Known, Poison, Poisoned, Reason, Unsupported, Value, kind_of
@@ -94,7 +95,7 @@ class Memory:
 
     @staticmethod
     def geometry(t: torch.Tensor) -> Geometry:
-        return Geometry(tuple(int(n) for n in t.shape), tuple(int(n) for n in t.stride()), int(t.storage_offset()))
+        return view_of(tuple(t.shape), t.stride(), t.storage_offset())
 
     def read(self, t: torch.Tensor) -> Value:
         """What a tensor holds now."""
@@ -126,8 +127,6 @@ class Memory:
                 return self._complex(s.read(self.g, as_real(at), self.g.loc), t.is_conj())
             v = s.read(self.g, at, self.g.loc)
             if t.is_neg():
-                from . import arithmetic
-
                 v = arithmetic.negate(self.g, v)
             return v
         except Unsupported as e:
@@ -139,8 +138,6 @@ class Memory:
         if before is None:
             v = pair(self.g, real)
             if conjugate and isinstance(v, Complex):
-                from . import arithmetic
-
                 v = Complex(v.real, arithmetic.negate(self.g, v.imag))
             before = self._pairs[(id(real), conjugate)] = (real, v)
         return before[1]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import os
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
 import torch.multiprocessing as mp
 from torch import nn
 
@@ -178,12 +180,38 @@ def run(step: Callable[[World], Any], mesh: Mapping[str, int], rank: int = 0) ->
     old = torch.get_default_dtype()
     torch.manual_seed(0)
     try:
-        with side.binding.listening(), sync_batch_norm():
+        with side.binding.listening(), sync_batch_norm(), _kept_messages():
             result = step(World(where, rank, side))
             side.finish(result)
     finally:
         torch.set_default_dtype(old)
     return side.results
+
+
+@contextlib.contextmanager
+def _kept_messages() -> Iterator[None]:
+    """Keeps what isend and irecv return until the step has ended: gloo gives up a message whose work nobody refers to any more, and its receiver waits forever; NCCL sends it."""
+    kept: list[Any] = []
+    undo: list[tuple[Any, str, Any]] = []
+
+    def keeping(f: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(f)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            work = f(*args, **kwargs)
+            kept.append(work)
+            return work
+
+        return call
+
+    private.replace_everywhere([(f, keeping(f)) for f in (c10d.isend, c10d.irecv)], undo)
+    try:
+        yield
+        for work in kept:
+            if work is not None and not work.is_completed():
+                work.wait()
+    finally:
+        for owner, name, value in reversed(undo):
+            setattr(owner, name, value)
 
 
 _PATIENCE = datetime.timedelta(minutes=10)   # for the other processes, on a busy machine

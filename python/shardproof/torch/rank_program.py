@@ -145,7 +145,8 @@ def _with_waits(nodes: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list
 
 def _threaded(g: Any, nodes: list[dict[str, Any]], divided: Mapping[str, tuple[str, int]]) -> list[dict[str, Any]]:
     """What a checkpoint divides is computed with as the checkpoint times the divisor: the same number, and the proof goes through the checkpoint."""
-    made = {n["out"][0]: n for n in nodes if n["op"] == "div" and n["out"][0] in {d for d, _ in divided.values()}}
+    parts = {part for part, _ in divided.values()}
+    made = {n["out"][0]: n for n in nodes if n["op"] == "div" and n["out"][0] in parts}
     restored: dict[str, str] = {}
     result: list[dict[str, Any]] = []
 
@@ -170,7 +171,8 @@ def _threaded(g: Any, nodes: list[dict[str, Any]], divided: Mapping[str, tuple[s
         for name in n["out"]:
             if name in divided:
                 checkpoint(name)
-    return [n for n in result if not (n["op"] == "mul" and n["out"][0] in restored.values() and not any(n["out"][0] in m["in"] for m in result))]
+    wholes, used = set(restored.values()), {name for n in result for name in n["in"]}
+    return [n for n in result if not (n["op"] == "mul" and n["out"][0] in wholes and n["out"][0] not in used)]
 
 
 def _whole(model: Model, role: str, label: str, v: Named, loc: str) -> Tie:

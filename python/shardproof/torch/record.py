@@ -14,6 +14,7 @@ from . import _patches as patches
 from . import _private as private
 from . import collectives, flat_parameters
 from ._devices import as_cpu
+from ._fake import Answers
 from ._sync_batch_norm import sync_batch_norm
 from .binding import Binding
 from .data_number import DataDependent, data_numbers
@@ -347,13 +348,13 @@ def _results(result: Any) -> list[tuple[str, torch.Tensor]]:
     return []
 
 
-def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None = None, mailbox: patches.Mailbox | None = None) -> Recording:
-    """One rank's training step. classes: of integer inputs whose range is known from the single device. mailbox: what stages of pipelines tell each other.
+def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None = None, mailbox: patches.Mailbox | None = None, answers: Answers | None = None) -> Recording:
+    """One rank's training step. classes: of integer inputs whose range is known from the single device. mailbox: what stages of pipelines tell each other. answers: what fake tensors said to other ranks.
 
     Raises CaptureError, and whatever the step raises.
     """
     private.require()
-    recorder = Recorder(rank)
+    recorder = Recorder(rank, answers)
     recorder.g.classes.update(classes or {})
     mailbox = {} if mailbox is None else mailbox
     recorder.groups = collectives.Groups(mesh, rank, mailbox)
@@ -370,7 +371,7 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
     with private.fake_group(rank, mesh.world), patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder, batch_start), mailbox, side.unused.append, recorder.numbers, side.unreduced), private.random_tracker(recorder.random):
         torch.manual_seed(0)
         world = World(mesh, rank, side)
-        with private.FakeTensorMode(allow_non_fake_inputs=True), recorder, side.binding.listening(), as_cpu(), sync_batch_norm(), data_numbers(recorder.where), torch.backends.mkldnn.flags(enabled=False):
+        with private.FakeTensorMode(allow_non_fake_inputs=True), recorder, side.binding.listening(), as_cpu(), sync_batch_norm(), data_numbers(recorder), torch.backends.mkldnn.flags(enabled=False):
             try:
                 result = step(world)
             except DataDependent as e:
@@ -378,4 +379,5 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
             recorder.g.loc = ""
             side.finish(result)
     recorder.g.forget()
+    recorder.forget()
     return Recording(rank, mesh, recorder.g, side.marks, side.started or 0, recorder.unknown, recorder.random.draws, dict(side.cuts), dict(side.calls), recorder.opaque.made, recorder.hazards, side.unused)

@@ -14,17 +14,22 @@ from typing import Any, Callable
 import torch
 
 from . import _private as private
-from . import tables
+from . import arithmetic as ar
+from . import collectives, tables
+from ._fake import Answers
+from .aten import table
 from .data_number import DataDependent
 from .geometry import Geometry, contiguous
 from .graph import FOLD_LIMIT
 from .memory import Memory, constant
 from .opaque import Calls
 from .randomness import Randomness
-from .values import Complex, Filled, Known, Poison, Poisoned, Reason, Unsupported, Value, kind_of, numel
+from .values import Complex, Filled, Known, Named, Poison, Poisoned, Reason, Unsupported, Value, kind_of, numel
 
+FEW = 1 << 10         # elements of constants that are computed with anew rather than looked up
 FILL_LIMIT = 1 << 16  # elements of a filled tensor that is written out to compute with it
 _PLAIN = (torch.Tensor, private.FakeTensor, torch.nn.Parameter, torch.nn.Buffer)
+_DEVICE = torch.ops.prim.device.default
 _COPIES = {"aten._to_copy", "aten.clone"}
 _PIECEWISE = {"aten.mul_", "aten.div_"}
 _VIEWS_IN_PLACE = {f"aten.{name}_" for name in ("transpose", "t", "squeeze", "unsqueeze", "as_strided", "swapdims", "swapaxes", "set")}  # which memory is seen, and how, changes; no element does
@@ -33,6 +38,25 @@ _DRAWN_INTO = frozenset(f"aten.{name}_" for name in ("bernoulli", "normal", "uni
 _DRAWN = frozenset({"aten.rand", "aten.randn", "aten.randint", "aten.randperm", "aten.normal"})
 _NOT_THE_USERS = (private.torch_folder, os.path.dirname(os.path.abspath(__file__)), "<")
 _DECORATORS = ("typing_extensions.py", "contextlib.py", "functools.py")
+
+
+def _identity(x: Any) -> Any:
+    """A key of operands: constants by who they are."""
+    if isinstance(x, Complex):
+        return _identity(x.real), _identity(x.imag)
+    if isinstance(x, Filled):
+        return x.fill, x.shape, x.kind
+    if isinstance(x, Value):
+        return id(x)
+    return (type(x), *map(_identity, x)) if isinstance(x, (list, tuple)) else (type(x), str(x))
+
+
+@functools.lru_cache(maxsize=None)
+def _short_name(file: str) -> str | None:
+    """How a file of the user's is called in reports; None for those of torch and ours."""
+    if file.startswith(_NOT_THE_USERS) or os.path.basename(file) in _DECORATORS:
+        return None
+    return os.path.relpath(file) if file.startswith(os.getcwd() + os.sep) else os.path.basename(file)
 
 
 class Call:
@@ -46,6 +70,19 @@ class Call:
 
 
 @functools.lru_cache(maxsize=None)
+def _name_of(func: Any) -> tuple[str, str]:
+    """The namespace, and the name as tables have it."""
+    namespace, _, base = func._schema.name.partition("::")
+    return namespace, f"{namespace}.{base}"
+
+
+@functools.lru_cache(maxsize=None)
+def _arguments_of(func: Any) -> list[tuple[int, str, bool, bool, bool]]:
+    """Of each operand: position, name, whether it has to be named, whether it is written, whether it is written only."""
+    return [(i, a.name, a.kwarg_only, a.alias_info is not None and a.alias_info.is_write, a.is_out) for i, a in enumerate(func._schema.arguments)]
+
+
+@functools.lru_cache(maxsize=None)
 def _is_view(func: Any) -> bool:
     return func.is_view or any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
 
@@ -53,16 +90,25 @@ def _is_view(func: Any) -> bool:
 class Recorder(Memory, private.TorchDispatchMode):
     """Records one side: the single device or one rank."""
 
-    def __init__(self, rank: int) -> None:
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled while a step is recorded: no wrapper around each operator
+
+    def __init__(self, rank: int, answers: Answers | None = None) -> None:
         super().__init__()
         self.rank = rank
         self.unknown: dict[str, str] = {}  # operators without translation, and where they were met first
         self.modules: list[str] = []       # the path of the modules whose forward runs
         self.paused = False
+        self.fake = answers or Answers()
+        self.placed: dict[Any, Any] = {}   # where DTensors of a mesh, placements and sizes lie (marks.place)
         self.random = Randomness(self)
         self.opaque = Calls(self.g)
         self.issued: list[tuple[torch.Tensor, str, bool]] | None = None  # what an asynchronous call of c10d writes (True) and sends, while it is made
         self._forward_locs: dict[int, str] = {}
+        self._asked: Value | None = None
+        self.counting = 0
+        self._folds: dict[Any, tuple[list[Value | None], list[Value]]] = {}  # what was computed of large constants
         self.groups: Any = None            # collectives.Groups, set by the capture
 
     # ---- where we are ----
@@ -88,28 +134,29 @@ class Recorder(Memory, private.TorchDispatchMode):
         f: Any = sys._getframe(2)
         while f is not None:
             name = f.f_code.co_filename
-            if stop_at_backward and name.endswith(("autograd/graph.py",)):
+            if stop_at_backward and name.endswith("autograd/graph.py"):
                 return ""
-            if not name.startswith(_NOT_THE_USERS) and os.path.basename(name) not in _DECORATORS:
-                short = os.path.relpath(name) if name.startswith(os.getcwd() + os.sep) else os.path.basename(name)
+            short = _short_name(name)
+            if short is not None:
                 return f"{short}:{f.f_lineno}"
             f = f.f_back
         return ""
 
     # ---- dispatch ----
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        if func is _DEVICE and isinstance(args[0], private.FakeTensor):
+            return args[0].device  # asked for in C++, many times for each operator
+        with torch._C.DisableTorchFunction():  # type: ignore[attr-defined]  # devices were put in place above: what is below is no call of the script's
+            return self._dispatched(func, types, args, kwargs or {})
+
+    def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if any(t not in _PLAIN and not issubclass(t, torch.nn.Parameter) for t in types):
             return NotImplemented
         if self.paused:
-            return func(*args, **kwargs)
-        namespace, _, base = func._schema.name.partition("::")
-        name = f"{namespace}.{base}"
+            return self.fake(func, args, kwargs)
+        namespace, name = _name_of(func)
         if namespace in ("prim", "profiler") or name in _VIEWS_IN_PLACE:
             return func(*args, **kwargs)
-        from . import collectives
-        from .aten import table
-
         previous = self.g.loc
         self.g.loc = self.where()
         try:
@@ -129,7 +176,7 @@ class Recorder(Memory, private.TorchDispatchMode):
                 if out is not NotImplemented:
                     return out
             if name == "aten.copy_" and self.copy_pieces(args[0], args[1]):
-                func(*args, **kwargs)
+                self.fake(func, args, kwargs)
                 return args[0]
             if name in _COPIES and (out := self._copied_in_pieces(func, args, kwargs)) is not None:
                 return out
@@ -141,12 +188,12 @@ class Recorder(Memory, private.TorchDispatchMode):
 
     def _view(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A view reads nothing: its geometry says which elements it has. None where ATen made a copy after all (reshape)."""
-        given = [t for t in private.tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]
+        given = private.tensors(args, kwargs)
         for t in given:
             if type(t) is not private.FakeTensor:
                 with private.outside():
                     self._storage(t)  # a tensor from outside is taken in whole, not as the view
-        out = func(*args, **kwargs)
+        out = self.fake(func, args, kwargs)
         keys = {private.storage_key(t) for t in given}
         results = out if isinstance(out, (list, tuple)) else (out,)
         return out if all(isinstance(t, torch.Tensor) and private.storage_key(t) in keys for t in results) else None
@@ -180,7 +227,7 @@ class Recorder(Memory, private.TorchDispatchMode):
             s = self._storage(source)
             if s.pending or at != contiguous(at.size, at.offset) or len(s.segments) < 2 or len(s.pieces(self.g, at) or ()) < 2:
                 return None
-        out = func(*args, **kwargs)
+        out = self.fake(func, args, kwargs)
         if not self.copy_pieces(out, source):
             self.write(out, self.read(source))
         return out
@@ -207,7 +254,7 @@ class Recorder(Memory, private.TorchDispatchMode):
                 results = [line(call, self.g, p.value, by) for p in parts]
             except (Unsupported, Poisoned):
                 return False
-        func(*args)
+        self.fake(func, args, {})
         with private.outside():
             for p, v in zip(parts, results):
                 s.write(self.g, v, p.at, self.g.loc)
@@ -215,13 +262,11 @@ class Recorder(Memory, private.TorchDispatchMode):
 
     def _constant_operands(self, args: Any, kwargs: Any) -> bool:
         """Whether ATen's own result can be taken: there are tensors among the operands, and all are constants."""
-        values = [self.read(t) for t in private.tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]
+        values = [self.read(t) for t in private.tensors(args, kwargs)]
         return bool(values) and all(isinstance(v, (Filled, Known)) for v in values)
 
     def _decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Runs the operator as ATen's own decomposition, whose parts are seen here."""
-        from .aten import table
-
         if func._can_decompose() and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
             with self:
                 return func.decompose(*args, **kwargs)
@@ -235,8 +280,6 @@ class Recorder(Memory, private.TorchDispatchMode):
 
     def _in_place(self, func: Any, args: Any, kwargs: Any) -> Any:
         """x.f_(...) as x.copy_(f(x, ...)), where the functional operator is known."""
-        from .aten import table
-
         namespace, _, base = func._schema.name.partition("::")
         packet = getattr(getattr(torch.ops, namespace), base[:-1], None) if base.endswith("_") else None
         functional = getattr(packet, func._overloadname or "default", None) if packet is not None else None
@@ -253,38 +296,56 @@ class Recorder(Memory, private.TorchDispatchMode):
             return (v.fill != 0) if t.dtype == torch.bool else int(v.fill) if kind_of(t.dtype) == "int" else float(v.fill)
         if isinstance(v, Known) and numel(v.shape) == 1:
             return v.data.item()
-        if t.dtype.is_floating_point:
-            return math.nan  # poisons any tensor that it goes into; to Python a number of data_number.py
+        if t.dtype.is_floating_point or self.counting and t.dtype != torch.bool:
+            self._asked = v
+            return math.nan  # poisons any tensor that it goes into; to Python a number of data_number.py, which knows its value
         if t.dtype == torch.bool and private.initialising():
             return False  # whether numbers are to be drawn again, of parameters that are inputs afterwards
         raise DataDependent(f"{self.g.loc}: the program asks for a number that depends on data (Tensor.item(), bool() or int() of a tensor)")
 
-    def _record(self, name: str, func: Any, line: Callable[..., Any] | None, args: Any, kwargs: Any) -> Any:
-        from .aten import table
+    def taken(self) -> Value | None:
+        """The value of which a number was asked for last."""
+        v, self._asked = self._asked, None
+        return v if isinstance(v, Named) and numel(v.shape) == 1 else None
 
-        schema = func._schema
+    def computed(self, make: Callable[[Any], Value]) -> Value | None:
+        """A value made of numbers in Python; None where it cannot be."""
+        before, self.g.loc = self.g.loc, self.where()
+        try:
+            with private.outside():
+                v = make(self.g)
+            return None if isinstance(v, Poison) else v
+        except (Unsupported, Poisoned, ZeroDivisionError, OverflowError):
+            return None
+        finally:
+            self.g.loc = before
+
+    def number_tensor(self, value: Value | None, dtype: torch.dtype) -> torch.Tensor:
+        """A number that depends on data, as a tensor."""
+        t = torch.empty((), dtype=dtype)
+        self.write(t, Poison((), Reason("a number that depends on data in a way that is not followed (Tensor.item())", self.where())) if value is None else self.g.reshape(value, ()))
+        return t
+
+    def _record(self, name: str, func: Any, line: Callable[..., Any] | None, args: Any, kwargs: Any) -> Any:
         written: list[Any] = []  # tensors, or lists of them, that the operator writes
-        bound: dict[str, Any] = {}
         outputs_only: set[str] = set()
-        for i, a in enumerate(schema.arguments):
-            v = kwargs.get(a.name) if a.kwarg_only or i >= len(args) else args[i]
-            bound[a.name] = v
-            if a.alias_info is not None and a.alias_info.is_write and v is not None:
+        for i, argument, by_name, is_written, is_out in _arguments_of(func):
+            v = kwargs.get(argument) if by_name or i >= len(args) else args[i]
+            if is_written and v is not None:
                 written.append(v)
-                if a.is_out:
-                    outputs_only.add(a.name)
-        inputs_before = {private.storage_key(t) for t in private.tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)}
+                if is_out:
+                    outputs_only.add(argument)
+        inputs_before = {private.storage_key(t) for t in private.tensors(args, kwargs)}
         # operands are read before the call: the call itself changes no recorded contents
-        values_args, values_kwargs, operands = self._operands(schema, args, kwargs, outputs_only)
-        out = func(*args, **kwargs)
-        outs = [t for t in private.tree_flatten(out)[0] if isinstance(t, torch.Tensor)]
+        values_args, values_kwargs, operands = self._operands(args, kwargs, outputs_only)
+        out = self.fake(func, args, kwargs)
+        outs = private.tensors(out)
         if not written and outs and all(private.storage_key(t) in inputs_before for t in outs):
             return out  # views: the geometry says it all
         if name in table.UNDEFINED:
             return out  # memory that holds nothing yet
         call = Call(self, name, func._overloadname, outs)
-        targets = private.tree_flatten(written)[0] if written else outs
-        targets = [t for t in targets if isinstance(t, torch.Tensor)]
+        targets = private.tensors(written) if written else outs
         try:
             with private.outside():
                 results = self._results(call, name, func, line, values_args, values_kwargs, operands, args, kwargs, bool(written))
@@ -303,25 +364,23 @@ class Recorder(Memory, private.TorchDispatchMode):
             self.write(t, v)
         return out
 
-    def _operands(self, schema: Any, args: Any, kwargs: Any, outputs_only: set[str]) -> tuple[list[Any], dict[str, Any], list[Value]]:
+    def _operands(self, args: Any, kwargs: Any, outputs_only: set[str]) -> tuple[list[Any], dict[str, Any], list[Value]]:
         operands: list[Value] = []
 
-        def value(x: Any) -> Any:
-            if isinstance(x, torch.Tensor):
-                v = self.read(x)
-                operands.append(v)
-                return v
-            if isinstance(x, (list, tuple)):
-                return [value(y) for y in x]
-            return x
+        with private.outside():
+            values = [self._operand(x, operands) for x in args]
+            return values, {k: self._operand(v, operands) for k, v in kwargs.items() if k not in outputs_only}, operands
 
-        values = [value(x) for x in args]
-        return values, {k: value(v) for k, v in kwargs.items() if k not in outputs_only}, operands
+    def _operand(self, x: Any, operands: list[Value]) -> Any:
+        """What an operand holds; tensors' values are entered into `operands`, too. (A function inside of a function that calls itself would be a cycle for each operator.)"""
+        if isinstance(x, torch.Tensor):
+            v = self._read(x)
+            operands.append(v)
+            return v
+        return [self._operand(y, operands) for y in x] if isinstance(x, (list, tuple)) else x
 
     def _results(self, call: Call, name: str, func: Any, line: Any, values: list[Any], keywords: dict[str, Any], operands: list[Value], args: Any, kwargs: Any,
                  writes: bool) -> list[Value | None]:
-        from .aten import table
-
         if name in table.RANDOM or torch.Tag.nondeterministic_seeded in func.tags and line is None:
             return self._random(call, name, values, keywords, kwargs)
         if name in table.CHOOSING:
@@ -349,38 +408,48 @@ class Recorder(Memory, private.TorchDispatchMode):
 
     def _folded(self, call: Call, func: Any, values: list[Any], keywords: dict[str, Any], operands: list[Value]) -> list[Value | None] | None:
         """ATen's own result where all operands are constants and none is large."""
-        from .aten import table
-
         if not all(isinstance(v, (Filled, Known)) or isinstance(v, Complex) and isinstance(v.real, (Filled, Known)) and isinstance(v.imag, (Filled, Known)) for v in operands):
             return None
         if call.name in table.NOT_FOLDED or sum(numel(v.shape) for v in operands) > FOLD_LIMIT or sum(t.numel() for t in call.outs) > FOLD_LIMIT:
             return None
         if not operands and not call.outs:
             return None
-        def data(x: Any) -> Any:
-            if isinstance(x, Complex):
-                return torch.complex(self.g.data(x.real).double(), self.g.data(x.imag).double())
-            if isinstance(x, (Filled, Known)):
-                d = self.g.data(x)
-                return d.double() if d.dtype.is_floating_point and d.dtype != torch.float64 else d.clone()
-            if isinstance(x, list):
-                return [data(y) for y in x]
-            return torch.device("cpu") if isinstance(x, torch.device) else x
+        key = None
+        if sum(numel(v.shape) for v in operands) > FEW:
+            key = (func, _identity(values), _identity(list(keywords.items())))  # a rotary table, say, of which every layer asks for the same
+            if key in self._folds:
+                return self._folds[key][0]
 
         with torch.no_grad():
             try:
-                given = [data(x) for x in values]
-                result = func(*given, **{k: data(v) for k, v in keywords.items()})
+                given = [self._numbers_of(x) for x in values]
+                result = func(*given, **{k: self._numbers_of(v) for k, v in keywords.items()})
             except (RuntimeError, IndexError, TypeError):
                 return None
             written = [g for a, g in zip(func._schema.arguments, given) if a.alias_info is not None and a.alias_info.is_write]
-            flat = private.tree_flatten(written if written else result)[0]
-            return [constant(t.detach()) for t in flat if isinstance(t, torch.Tensor)]
+            made: list[Value | None] = [constant(t.detach()) for t in private.tensors(written if written else result)]
+        if key is not None:
+            self._folds[key] = (made, operands)  # they are kept, so that their ids stay their own
+        return made
+
+    def _numbers_of(self, x: Any) -> Any:
+        """An operand as ATen takes it, with tensors of its own."""
+        if isinstance(x, Complex):
+            return torch.complex(self.g.data(x.real).double(), self.g.data(x.imag).double())
+        if isinstance(x, (Filled, Known)):
+            d = self.g.data(x)
+            return d.double() if d.dtype.is_floating_point and d.dtype != torch.float64 else d.clone()
+        if isinstance(x, list):
+            return [self._numbers_of(y) for y in x]
+        return torch.device("cpu") if isinstance(x, torch.device) else x
+
+    def forget(self) -> None:
+        """What tensors held is dropped at the end: the recorder is in cycles, which take long to be found."""
+        for kept in (self.storages, self._pairs, self._folds, self._forward_locs, self.placed):
+            kept.clear()
 
     def _random(self, call: Call, name: str, values: list[Any], keywords: dict[str, Any], kwargs: Any) -> list[Value | None]:
         """Random numbers are inputs (randomness.py)."""
-        from . import arithmetic as ar
-
         generator = kwargs.get("generator")
         if name == "aten.native_dropout":
             p = float(values[1])

@@ -82,6 +82,9 @@ class Known(Value):
         self._hides: bool | None = None
         self._made: dict[Any, Known] = {}
 
+    def __reduce__(self) -> Any:
+        return Known, (self.data,)  # without what was made of it
+
     def once(self, key: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> Known:
         """A function of these numbers, computed once: every layer asks for the same of a rotary table, and what it gets is one value."""
         made = self._made.get(key)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .. import arithmetic as ar
-from ..graph import Graph
+from ..graph import FOLD_LIMIT, Graph
 from ..values import Filled, Hidden, Known, Value
 from .pointwise import causal, masked
 from .table import line, require
@@ -54,17 +54,42 @@ def _grouped(g: Graph, grad: Value, heads: int) -> Value:
     return ar.reduce(g, "sum", g.reshape(grad, (b, heads, h // heads, s, d)), [2])
 
 
+def _logsumexp(g: Graph, s: Value) -> Value:
+    if isinstance(s, Hidden):
+        return ar.unary(g, "log", ar.reduce(g, "sum", ar.exp_of_hidden(g, s), [-1]))
+    return g.one("logsumexp", [s], s.shape[:-1], {"dim": len(s.shape) - 1})
+
+
+def _weights(g: Graph, q: Value, k: Value, is_causal: bool, mask: Value | None, scale: float | None, lse: Value) -> Value:
+    """exp(scores - lse), 0 where attention does not see: what the backward is given need not be of these keys alone (ring attention gives that of all)."""
+    s, _ = _scores(g, q, k, False, None, scale)
+    keep = torch.ones(s.shape[-2:], dtype=torch.bool)
+    require(keep.numel() <= FOLD_LIMIT or not is_causal and mask is None, "a long causal mask, with a normalisation that is not its own")
+    if is_causal:
+        keep = keep.tril()
+    if isinstance(mask, (Known, Filled)):
+        data = g.data(mask)
+        hidden = ~data if data.dtype == torch.bool else torch.isinf(data) & (data < 0)
+        if data.dtype != torch.bool:
+            s = ar.binary(g, "add", s, Known(torch.where(hidden, torch.zeros_like(data), data)))
+        keep = keep & ~hidden
+    elif mask is not None:
+        require(getattr(mask, "kind", "real") == "real", "a mask that depends on data, with a normalisation that is not its own")
+        s = ar.binary(g, "add", s, mask)
+    p = ar.unary(g, "exp", ar.binary(g, "sub", s, g.reshape(lse, (*lse.shape, 1))))
+    return p if bool(keep.all()) else ar.binary(g, "mul", p, Known(keep.double().reshape((1,) * (len(s.shape) - keep.dim()) + tuple(keep.shape))))
+
+
+def _same(g: Graph, a: Value, b: Value) -> bool:
+    return g.named(a).name == g.named(b).name
+
+
 @line("_scaled_dot_product_flash_attention_for_cpu")
 def forward(call: Any, g: Graph, q: Value, k: Value, v: Value, dropout_p: float = 0.0, is_causal: bool = False, *, attn_mask: Value | None = None, scale: float | None = None) -> list[Value]:
     require(dropout_p == 0, "dropout in attention")
     k, v = _repeated(g, k, q.shape[1]), _repeated(g, v, q.shape[1])
     s, _ = _scores(g, q, k, is_causal, attn_mask, scale)
-    lse: Value
-    if isinstance(s, Hidden):
-        lse = ar.unary(g, "log", ar.reduce(g, "sum", ar.exp_of_hidden(g, s), [-1]))
-    else:
-        lse = g.one("logsumexp", [s], s.shape[:-1], {"dim": len(s.shape) - 1})
-    return [ar.matmul(g, ar.softmax(g, s, -1), v), lse]
+    return [ar.matmul(g, ar.softmax(g, s, -1), v), _logsumexp(g, s)]
 
 
 @line("_scaled_dot_product_flash_attention_for_cpu_backward")
@@ -75,7 +100,12 @@ def backward(call: Any, g: Graph, grad: Value, q: Value, k: Value, v: Value, out
     k, v = _repeated(g, k, q.shape[1]), _repeated(g, v, q.shape[1])
     s, factor = _scores(g, q, k, is_causal, attn_mask, scale)
     p = ar.softmax(g, s, -1)
-    ds = ar.softmax_gradient(g, ar.matmul(g, grad, ar.transposed(g, v)), p, -1)
+    dp = ar.matmul(g, grad, ar.transposed(g, v))
+    if _same(g, lse, _logsumexp(g, s)) and _same(g, out, ar.matmul(g, p, v)):
+        ds = ar.softmax_gradient(g, dp, p, -1)
+    else:  # not what the forward of these operands gave: ATen's kernel normalises by what it is given
+        p = _weights(g, q, k, is_causal, attn_mask, scale, lse)
+        ds = ar.binary(g, "mul", p, ar.binary(g, "sub", dp, ar.reduce(g, "sum", ar.binary(g, "mul", grad, out), [-1], True)))
     dq = ar.binary(g, "mul", ar.matmul(g, ds, k), factor)
     dk = ar.binary(g, "mul", ar.matmul(g, ar.transposed(g, ds), q), factor)
     dv = ar.matmul(g, ar.transposed(g, p), grad)

@@ -31,11 +31,6 @@
 
 namespace shardproof::ops {
 
-// In differentiate.cpp.
-extern template class Differentiable<TermAlgebra>;
-extern template class Differentiable<DoubleAlgebra>;
-extern template class Differentiable<ModularAlgebra>;
-
 using Catalog = std::vector<OperatorInfo>;
 using Infer = std::function<std::vector<TensorInfo>(const Signature&)>;
 using Relate =

@@ -239,9 +239,6 @@ void evaluateBackward(const ForwardMeaning<A>& forward, Evaluation<A>& e,
   if (!backwardInBlocks(forward, e, interface)) evaluateBackwardWhole(forward, e, interface);
 }
 
-template class Differentiable<TermAlgebra>;
-template class Differentiable<DoubleAlgebra>;
-template class Differentiable<ModularAlgebra>;
 template void evaluateBackward(const ForwardMeaning<TermAlgebra>&, Evaluation<TermAlgebra>&,
                                const Interface&);
 template void evaluateBackward(const ForwardMeaning<DoubleAlgebra>&, Evaluation<DoubleAlgebra>&,

@@ -10,10 +10,12 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- screens -->", "<!-- end of screens -->"
 WIDTH = 80
+PROSE = 100  # columns, as in all documents
 LLAMA = ["generate", "llama3", "--layers", "2", "--dim", "16", "--hidden", "24", "--heads", "4", "--kv-heads", "2", "--seq", "8", "--vocab", "32", "--dp", "2", "--tp", "2", "--pp", "2",
          "--microbatches", "2", "--sequence-parallel", "--zero", "1", "-o", "llama"]
 
@@ -93,6 +95,7 @@ class Screens:
     def page(self):
         out = []
         for number, (title, make, reading) in enumerate(FAILURES, 1):
+            reading = textwrap.fill(reading, PROSE, break_on_hyphens=False)
             out.append(f"## {number}. {title}\n\n{reading}\n\n```\n{self.screen(make(self))}\n```\n")
         return "\n".join(out)
 

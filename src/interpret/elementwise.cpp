@@ -54,7 +54,7 @@ struct Second {  // the second operand: a tensor or the attribute `scalar`
 };
 
 template <class T, int sign>
-void sum(Call<T>& c) {
+void addScaled(Call<T>& c) {
   const Value<T>& x = c.real(0);
   T alpha = fromRational<T>(numberOf(c.attributes, "alpha", Rational(1)));
   if (sign < 0) alpha = -alpha;
@@ -75,7 +75,7 @@ const Value<T>& binaryGradient(const Call<T>& c) {
 }
 
 template <class T, int sign>
-void sumBackward(Call<T>& c) {
+void addScaledBackward(Call<T>& c) {
   const Value<T>& g = binaryGradient(c);
   if (c.wants(0)) c.out[0] = summedTo(c, g, c.operand(1).shape);
   if (c.wants(1)) {
@@ -335,10 +335,10 @@ void addElementwise(std::vector<NamedKernel<T>>& k) {
        {"identity_backward", "to_backward", "contiguous_backward", "float_backward"})
     k.push_back({name, identityBackward<T>});
   k.push_back({"multiref_backward", multirefBackward<T>});
-  k.push_back({"add", sum<T, 1>});
-  k.push_back({"add_backward", sumBackward<T, 1>});
-  k.push_back({"sub", sum<T, -1>});
-  k.push_back({"sub_backward", sumBackward<T, -1>});
+  k.push_back({"add", addScaled<T, 1>});
+  k.push_back({"add_backward", addScaledBackward<T, 1>});
+  k.push_back({"sub", addScaled<T, -1>});
+  k.push_back({"sub_backward", addScaledBackward<T, -1>});
   k.push_back({"mul", mul<T>});
   k.push_back({"mul_backward", mulBackward<T>});
   k.push_back({"div", div<T>});

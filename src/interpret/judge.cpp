@@ -17,7 +17,7 @@ constexpr double kFarAboveRounding = 1e-6;
 // numbers, and what kernels multiply inside, make more than one.
 constexpr double kVanishesLong = 0x1p-54, kVanishes = 0x1p-43;
 
-std::string number(double x) {
+std::string twoDigits(double x) {
   std::ostringstream s;
   s.precision(2);
   s << x;
@@ -29,7 +29,7 @@ bool vanishes(const Comparison& c, double part) {
   return std::isfinite(c.worst) && c.reach > 0 && c.apart <= part * c.reach;
 }
 std::string vanishing(const Comparison& c) {
-  return "a difference of " + number(c.apart) + " where numbers up to " + number(c.reach) +
+  return "a difference of " + twoDigits(c.apart) + " where numbers up to " + twoDigits(c.reach) +
          " were computed with";
 }
 
@@ -40,11 +40,11 @@ Judgement stays(double size, const std::vector<Comparison>& moved, double roundi
     if (m.compared > 0 && m.worst > std::max(rounding, 1e-3 * std::min(size, 1.0))) continue;
     return {Agreement::kUnknown,
             m.compared == 0 ? "the model has no value when the inputs are moved a little"
-                            : "a difference of " + number(size) +
+                            : "a difference of " + twoDigits(size) +
                                   " (relative) goes away when the inputs are moved a little"};
   }
   if (close)
-    return {Agreement::kUnknown, "a difference of " + number(size) +
+    return {Agreement::kUnknown, "a difference of " + twoDigits(size) +
                                      " (relative) follows a decision that rounding may have made"};
   return {Agreement::kDiffers, {}};
 }
@@ -64,8 +64,8 @@ Judgement judge(const Comparison& first, const Comparison& again,
             vanishing(again) + ": values that vanish up to rounding were not told apart"};
   }
   if (std::isfinite(first.worst) && again.worst < first.worst * kStayed)
-    return {Agreement::kUnknown, "a difference of " + number(first.worst) +
-                                     " (relative) in doubles is " + number(again.worst) +
+    return {Agreement::kUnknown, "a difference of " + twoDigits(first.worst) +
+                                     " (relative) in doubles is " + twoDigits(again.worst) +
                                      " in long doubles: rounding may have made it"};
   return stays(again.worst, moved, kAgreeLong, close);
 }
@@ -73,7 +73,7 @@ Judgement judge(const Comparison& first, const Comparison& again,
 Judgement judgeInDoubles(const Comparison& first, const std::vector<Comparison>& moved,
                          bool close) {
   if (first.worst <= kFarAboveRounding)
-    return {Agreement::kUnknown, "a difference of " + number(first.worst) +
+    return {Agreement::kUnknown, "a difference of " + twoDigits(first.worst) +
                                      " (relative) may be rounding, and the plan is too large to be "
                                      "computed again in long doubles"};
   for (const Comparison& m : moved)

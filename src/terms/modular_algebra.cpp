@@ -61,7 +61,7 @@ std::uint64_t mix(std::uint64_t h, std::uint64_t v) {
   return h ^ (h >> 32);
 }
 
-[[noreturn]] void infinite(const char* what) {
+[[noreturn]] void infinityMet(const char* what) {
   throw Unsupported(std::string("minus infinity ") + what);
 }
 
@@ -85,7 +85,7 @@ Element ModularAlgebra::mul(Element a, Element b) {
     // Signs do not survive the modulus, so any factor but zero is taken for a positive one; the
     // terms algebra judges.
     if ((a.negativeInfinity && b.negativeInfinity) || isZero(a) || isZero(b))
-      infinite("times zero or itself");
+      infinityMet("times zero or itself");
     return negativeInfinity();
   }
   return {times(a.value, b.value), false};
@@ -93,7 +93,7 @@ Element ModularAlgebra::mul(Element a, Element b) {
 
 Element ModularAlgebra::scale(const Rational& factor, Element a) {
   if (a.negativeInfinity) {
-    if (factor.sign() <= 0) infinite("scaled by a number that is not positive");
+    if (factor.sign() <= 0) infinityMet("scaled by a number that is not positive");
     return a;
   }
   return mul(constant(factor), a);
@@ -104,7 +104,8 @@ Element ModularAlgebra::sum(std::span<const Element> terms, std::span<const std:
   bool infinity = false;
   for (std::size_t i = 0; i < terms.size(); ++i) {
     if (terms[i].negativeInfinity) {
-      if (!weights.empty() && weights[i] <= 0) infinite("scaled by a number that is not positive");
+      if (!weights.empty() && weights[i] <= 0)
+        infinityMet("scaled by a number that is not positive");
       infinity = true;
     } else {
       total = plus(
@@ -116,7 +117,7 @@ Element ModularAlgebra::sum(std::span<const Element> terms, std::span<const std:
 
 Element ModularAlgebra::power(Element base, int halves) {
   if (halves == 0) return {1, false};
-  if (base.negativeInfinity) infinite("raised to a power");
+  if (base.negativeInfinity) infinityMet("raised to a power");
   if (halves < 0 && base.value == 0) throw Unsupported("division by a term that is zero");
   // The prime is 3 modulo 4, so x^((p+1)/4) is a root of x or of -x, and the map respects products.
   std::uint64_t value = halves % 2 == 0 ? base.value : toPower(base.value, (kPrime + 1) / 4);
@@ -140,7 +141,7 @@ Element ModularAlgebra::apply(ops::Function f, std::span<const std::int64_t> par
     Element result = negativeInfinity();
     for (const Element x : arguments) {
       if (x.negativeInfinity) {
-        if (f == Function::kMinimum) infinite("in a minimum");
+        if (f == Function::kMinimum) infinityMet("in a minimum");
       } else if (result.negativeInfinity ||
                  (f == Function::kMaximum) == (centred(x.value) > centred(result.value))) {
         result = x;
@@ -149,7 +150,7 @@ Element ModularAlgebra::apply(ops::Function f, std::span<const std::int64_t> par
     return result;
   }
   for (const Element x : arguments) {
-    if (x.negativeInfinity) infinite("as the argument of a function");
+    if (x.negativeInfinity) infinityMet("as the argument of a function");
   }
   const std::uint64_t half = (kPrime + 1) / 2;
   const std::uint64_t first = arguments.empty() ? 0 : arguments[0].value;
@@ -183,7 +184,7 @@ Element ModularAlgebra::apply(ops::Function f, std::span<const std::int64_t> par
 }
 
 Element ModularAlgebra::indicator(Element index, std::int64_t value) {
-  if (index.negativeInfinity) infinite("as an index");
+  if (index.negativeInfinity) infinityMet("as an index");
   return {index.value == fromInteger(value) ? std::uint64_t{1} : std::uint64_t{0}, false};
 }
 

@@ -4,7 +4,7 @@
 namespace shardproof::unreduced {
 namespace {
 
-enum Shared : int { kSum, kWeighted, kScores };
+enum SharedSum : int { kAttentionSum, kAttentionWeighted, kAttentionScores };
 
 // Operands from `first` on: q [..., s, d], k [..., t, d], v [..., t, e], a mask. Rows of scores are
 // numbered as rows of q, and its leading positions are those of all; k, v and the mask are
@@ -41,7 +41,7 @@ class Attention {
   }
   // exp of the score of a row's query and key t.
   N weight(Index row, Index t) const {
-    return n_.shared(kScores, row * keys + t, [&] {
+    return n_.shared(kAttentionScores, row * keys + t, [&] {
       Sum<A> sum = n_.sum();
       for (Index c = 0; c < d; ++c) sum.add(query(row, c) * key(row, t, c));
       N score = scale(sum.value());
@@ -53,7 +53,7 @@ class Attention {
     });
   }
   N total(Index row) const {
-    return n_.shared(kSum, row, [&] {
+    return n_.shared(kAttentionSum, row, [&] {
       Sum<A> sum = n_.sum();
       for (Index t = 0; t < keys; ++t) sum.add(weight(row, t));
       return sum.value();
@@ -70,7 +70,7 @@ class Attention {
   }
   // That of the score, without the scale.
   N scoreGradient(Index row, Index t) const {
-    const N mean = n_.shared(kWeighted, row, [&] {
+    const N mean = n_.shared(kAttentionWeighted, row, [&] {
       Sum<A> sum = n_.sum();
       for (Index u = 0; u < keys; ++u) sum.add(softmax(row, u) * slope(row, u));
       return sum.value();

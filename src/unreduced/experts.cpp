@@ -6,7 +6,7 @@ namespace {
 
 using ops::Function;
 
-enum Shared {
+enum SharedByExperts {
   kLogit,
   kChoice,
   kExponentials,

@@ -9,7 +9,14 @@ namespace {
 using ops::Function;
 
 // What of a row is shared by its elements (NodeView::shared).
-enum Shared { kExponentials, kWeighted, kMean, kInverse, kGradient, kGradientTimes };
+enum SharedInRow {
+  kRowExponentials,
+  kRowWeighted,
+  kRowMean,
+  kRowInverse,
+  kRowGradient,
+  kRowGradientTimes
+};
 
 // The dimensions that a reduction goes over; the others are those of its result, in their order.
 std::vector<std::size_t> reducedDims(const Attributes& a, std::size_t rank) {
@@ -99,7 +106,7 @@ void defineReductions(DefinitionTable& table) {
   const auto exponentials = [](const auto& n, std::size_t k, const std::vector<std::size_t>& dims,
                                Index row) {
     const Shape& s = n.shape(k);
-    return n.shared(kExponentials, row, [&] {
+    return n.shared(kRowExponentials, row, [&] {
       return overRow(n, s, dims, unreducedPosition(s, dims, row),
                      [&](Index j) { return n.in(k, j).exp(); });
     });
@@ -125,7 +132,7 @@ void defineReductions(DefinitionTable& table) {
     const auto dims = reducedDims(n.attributes(), s.size());
     const Index row = reducedFlat(s, dims, unravel(s, i));
     const auto inverse = exponentials(n, 1, dims, row).power(-2);
-    const auto weighted = n.shared(kWeighted, row, [&] {
+    const auto weighted = n.shared(kRowWeighted, row, [&] {
       return overRow(n, s, dims, unreducedPosition(s, dims, row),
                      [&](Index j) { return n.in(0, j) * n.in(1, j).exp(); });
     });
@@ -141,7 +148,7 @@ void defineReductions(DefinitionTable& table) {
     const Shape& s = n.shape(1);
     const auto dims = reducedDims(n.attributes(), s.size());
     const Index row = reducedFlat(s, dims, unravel(s, i));
-    const auto total = n.shared(kGradient, row, [&] {
+    const auto total = n.shared(kRowGradient, row, [&] {
       return overRow(n, s, dims, unreducedPosition(s, dims, row),
                      [&](Index j) { return n.in(0, j); });
     });
@@ -164,7 +171,7 @@ struct Norm {
   template <class A>
   Number<A> mean(const NodeView<A>& n, std::size_t x, Index row, Index d) const {
     if (!centred) return n.zero();
-    return n.shared(kMean, row, [&] {
+    return n.shared(kRowMean, row, [&] {
       return rowSum<A>(n, row, d, [&](Index j) { return n.in(x, j); }).times(Rational(1, d));
     });
   }
@@ -175,7 +182,7 @@ struct Norm {
   // 1 / sqrt(mean of squares + eps)
   template <class A>
   Number<A> inverse(const NodeView<A>& n, std::size_t x, Index row, Index d) const {
-    return n.shared(kInverse, row, [&] {
+    return n.shared(kRowInverse, row, [&] {
       const auto squares = rowSum<A>(n, row, d, [&](Index j) {
         const auto v = deviation(n, x, j, d);
         return v * v;
@@ -203,13 +210,13 @@ struct Norm {
     const Index row = i / d;
     const auto scaled = [&](Index j) { return n.in(0, j) * n.in(2, j % d); };
     const auto inv = inverse(n, 1, row, d);
-    const auto along = n.shared(kGradientTimes, row, [&] {
+    const auto along = n.shared(kRowGradientTimes, row, [&] {
       return rowSum<A>(n, row, d, [&](Index j) { return scaled(j) * deviation(n, 1, j, d); })
           .times(Rational(1, d));
     });
     const auto direct = scaled(i) - deviation(n, 1, i, d) * inv * inv * along;
     if (!centred) return inv * direct;
-    return inv * (direct - n.shared(kGradient, row, [&] {
+    return inv * (direct - n.shared(kRowGradient, row, [&] {
              return rowSum<A>(n, row, d, scaled).times(Rational(1, d));
            }));
   }
@@ -218,7 +225,7 @@ struct Norm {
 // Rows of logits against the class of each: log(sum_v exp(x_v)) - x_label.
 void defineCrossEntropy(DefinitionTable& table) {
   const auto exponentials = [](const auto& n, std::size_t logits, Index row) {
-    return n.shared(kExponentials, row, [&] {
+    return n.shared(kRowExponentials, row, [&] {
       const Index v = n.shape(logits).back();
       auto sum = n.sum();
       for (Index j = 0; j < v; ++j) sum.add(n.in(logits, row * v + j).exp());

@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t kListed = std::int64_t{1} << 14;
 constexpr std::size_t kMostNodes = 4096;
 
-std::int64_t countOf(const Sizes& extent) {
+std::int64_t elementsOf(const Sizes& extent) {
   std::int64_t n = 1;
   for (const std::int64_t s : extent) n = n > (std::int64_t{1} << 50) / s ? n : n * s;
   return n;
@@ -203,12 +203,12 @@ Value applyKnown(Scalars& scalars, const Shape& shape, const std::string& opcode
   for (const Value& v : x) {
     const Sizes own = extentOf(v);
     for (std::size_t d = 0; d < extent.size(); ++d) extent[d] = std::max(extent[d], own[d]);
-    most = std::max(most, countOf(own));
+    most = std::max(most, elementsOf(own));
     tables = tables && v.isTable();
     f.nodes += v.isTable() ? 1 : v.formula->nodes;
   }
   f.operands = std::move(x);
-  const std::int64_t count = countOf(extent);
+  const std::int64_t count = elementsOf(extent);
   Value made = formulaValue(shape, std::move(f));
   if (count <= kListed || (tables && count <= most) || made.formula->nodes > kMostNodes)
     return tableValue(shape, listed(scalars, made));
@@ -216,7 +216,7 @@ Value applyKnown(Scalars& scalars, const Shape& shape, const std::string& opcode
 }
 
 Value compacted(Scalars& scalars, Value known) {
-  if (known.isTable() || countOf(extentOf(known)) > kListed) return known;
+  if (known.isTable() || elementsOf(extentOf(known)) > kListed) return known;
   return tableValue(known.shape, listed(scalars, known));
 }
 

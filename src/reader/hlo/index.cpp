@@ -6,7 +6,7 @@
 namespace shardproof::hlo {
 namespace {
 
-struct Affine {
+struct LinearForm {
   std::int64_t a = 0;
   Rational b;
 };
@@ -21,16 +21,16 @@ std::int64_t ceiling(const Rational& r) {
   return n.get_si();
 }
 
-bool agreesAt(const Affine& f, std::int64_t at, const Affine& g) {
+bool agreesAt(const LinearForm& f, std::int64_t at, const LinearForm& g) {
   return Rational(f.a) * Rational(at) + f.b == Rational(g.a) * Rational(at) + g.b;
 }
 
 // A stretch of one integer goes with the function beside it where that has its value.
-void append(Pieces& pieces, std::int64_t low, std::int64_t high, const Affine& f) {
+void append(Pieces& pieces, std::int64_t low, std::int64_t high, const LinearForm& f) {
   if (low >= high) return;
   if (!pieces.empty()) {
     Piece& last = pieces.back();
-    const Affine before{last.a, last.b};
+    const LinearForm before{last.a, last.b};
     const bool same = last.a == f.a && last.b == f.b;
     const bool beside = last.high == low;
     if (beside && (same || (high == low + 1 && agreesAt(before, low, f)))) {
@@ -47,7 +47,8 @@ void append(Pieces& pieces, std::int64_t low, std::int64_t high, const Affine& f
 
 // Calls use(low, high, sign of x - y) for the stretches of [low, high) in which it does not change.
 template <class F>
-void bySign(const Affine& x, const Affine& y, std::int64_t low, std::int64_t high, F&& use) {
+void bySign(const LinearForm& x, const LinearForm& y, std::int64_t low, std::int64_t high,
+            F&& use) {
   const std::int64_t a = x.a - y.a;
   const Rational b = x.b - y.b;
   if (a == 0) {
@@ -72,23 +73,25 @@ bool holds(std::string_view direction, int sign) {
   return sign >= 0;
 }
 
-std::optional<Affine> linear(std::string_view opcode, const Affine& x, const Affine* y) {
-  if (opcode == "negate") return Affine{-x.a, -x.b};
-  if (opcode == "not") return x.a == 0 ? std::optional(Affine{0, Rational(1) - x.b}) : std::nullopt;
+std::optional<LinearForm> linear(std::string_view opcode, const LinearForm& x,
+                                 const LinearForm* y) {
+  if (opcode == "negate") return LinearForm{-x.a, -x.b};
+  if (opcode == "not")
+    return x.a == 0 ? std::optional(LinearForm{0, Rational(1) - x.b}) : std::nullopt;
   if (y == nullptr) return std::nullopt;
-  if (opcode == "add") return Affine{x.a + y->a, x.b + y->b};
-  if (opcode == "subtract") return Affine{x.a - y->a, x.b - y->b};
+  if (opcode == "add") return LinearForm{x.a + y->a, x.b + y->b};
+  if (opcode == "subtract") return LinearForm{x.a - y->a, x.b - y->b};
   if (opcode == "and" || opcode == "multiply") {
-    const Affine &c = x.a == 0 ? x : *y, &v = x.a == 0 ? *y : x;
+    const LinearForm &c = x.a == 0 ? x : *y, &v = x.a == 0 ? *y : x;
     if (c.a != 0) return std::nullopt;
-    if (c.b.isZero()) return Affine{};
+    if (c.b.isZero()) return LinearForm{};
     if (v.a != 0 && (!c.b.isInteger() || !c.b.fitsInt64() || std::abs(c.b.toInt64()) > 1 << 20))
       return std::nullopt;
-    return Affine{v.a == 0 ? 0 : v.a * c.b.toInt64(), v.b * c.b};
+    return LinearForm{v.a == 0 ? 0 : v.a * c.b.toInt64(), v.b * c.b};
   }
   if (opcode == "or" && x.a == 0 && y->a == 0)
-    return Affine{0, Rational(x.b.isZero() && y->b.isZero() ? 0 : 1)};
-  if (opcode == "xor" && x.a == 0 && y->a == 0) return Affine{0, Rational(x.b == y->b ? 0 : 1)};
+    return LinearForm{0, Rational(x.b.isZero() && y->b.isZero() ? 0 : 1)};
+  if (opcode == "xor" && x.a == 0 && y->a == 0) return LinearForm{0, Rational(x.b == y->b ? 0 : 1)};
   return std::nullopt;
 }
 
@@ -133,7 +136,7 @@ std::optional<Pieces> combinePieces(std::string_view opcode, std::string_view di
   Pieces result;
   for (std::size_t c = 0; c + 1 < cuts.size(); ++c) {
     const std::int64_t low = cuts[c], high = cuts[c + 1];
-    std::vector<Affine> f;
+    std::vector<LinearForm> f;
     for (const Pieces* p : operands)
       for (const Piece& piece : *p)
         if (piece.low <= low && high <= piece.high) f.push_back({piece.a, piece.b});

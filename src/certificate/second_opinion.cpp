@@ -42,7 +42,7 @@ class SecondOpinions {
         planIndex_(planIndex),
         facts_(modelFacts(problem)),
         options_(options),
-        pool_(std::move(pool)),
+        pool_(pool),
         progress_(progress),
         evidence_(classes.size()) {
     std::map<std::size_t, std::int32_t> first;  // entry by class

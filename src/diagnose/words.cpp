@@ -308,7 +308,7 @@ Described describe(const Image& image, const Search::Failing& failing, const Fin
                                                : image.fullNode(failing.nodes.front());
   if (near.program >= 0) after = " after " + nodeText(full, near);
   const std::string fault = edit ? faultText(full, *edit) : std::string();
-  const auto with = [&](std::string sentence) {
+  const auto with = [&](const std::string& sentence) {
     return fault.empty() ? sentence : sentence + ": " + fault;
   };
   switch (is.kind) {

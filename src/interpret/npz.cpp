@@ -354,7 +354,7 @@ void writeNpz(const std::string& file, const std::map<std::string, const Array*>
       fail(zip_strerror(archive.get()));
   }
   if (zip_close(archive.get()) != 0) fail(zip_strerror(archive.get()));
-  archive.release();
+  static_cast<void>(archive.release());  // closed
 }
 
 }  // namespace shardproof::interpret

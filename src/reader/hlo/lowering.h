@@ -195,7 +195,7 @@ class Lowering {
   void forgetTensors();
   void listOperands(Frame& frame, const Instruction& i);
   Value varyingValue(const Shape& shape, std::vector<Value> values,
-                     std::vector<std::uint32_t> valueOf) const;
+                     const std::vector<std::uint32_t>& valueOf) const;
   Value deviceNumber(const Shape& shape);
 
   // --- lowering.cpp: control ---

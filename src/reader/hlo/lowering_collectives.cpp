@@ -171,7 +171,7 @@ std::optional<Value> Lowering::permutedTable(const std::string& communication, c
         x.shape, sourceOf[at(d)] >= 0 ? *known.at(sourceOf[at(d)])
                                       : uniformTable(x.shape.sizes, shared_.scalars.rational(0))));
   }
-  return varyingValue(x.shape, std::move(values), std::move(valueOf));
+  return varyingValue(x.shape, std::move(values), valueOf);
 }
 
 // Each device gets what the one that sends to it has, or zeros: as a gathering of those that are

@@ -302,7 +302,7 @@ Value Lowering::makeForEach(const Shape& shape, const std::vector<Value*>& varyi
 
 // Equal values become one; if all are one it is that.
 Value Lowering::varyingValue(const Shape& shape, std::vector<Value> values,
-                             std::vector<std::uint32_t> valueOf) const {
+                             const std::vector<std::uint32_t>& valueOf) const {
   if (values[0].kind == Value::Kind::kTuple) {
     Value tuple = values[0];
     for (std::size_t k = 0; k < tuple.elements.size(); ++k) {
@@ -332,7 +332,7 @@ Value Lowering::deviceNumber(const Shape& shape) {
     valueOf[at(d)] = static_cast<std::uint32_t>(values.size());
     values.push_back(tableValue(shape, uniformTable(shape.sizes, shared_.scalars.rational(d))));
   }
-  return varyingValue(shape, std::move(values), std::move(valueOf));
+  return varyingValue(shape, std::move(values), valueOf);
 }
 
 // What an instruction makes of values that are all known, if that is known again and not alike

@@ -212,7 +212,7 @@ Placement Placements::contracted(const GraphNode& n) const {
         p = fromContraction ? AxisPlacement{Kind::kSummand, p.dim, -1}
                             : AxisPlacement{Kind::kPiece, place, p.step};
         // Both sides may be cut along what they are contracted over.
-        if (fromContraction) p.dim = static_cast<std::size_t>(in[k][placementOf(n.in[k])[a].dim]);
+        if (fromContraction) p.dim = static_cast<unsigned char>(in[k][placementOf(n.in[k])[a].dim]);
       }
       if (r.kind == Kind::kAny || r.kind == Kind::kSame) {
         r = p.kind == Kind::kSame && r.kind == Kind::kSame ? r : p;

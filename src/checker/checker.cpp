@@ -79,6 +79,7 @@ std::string StageChecker::undefinedInPlan(const Terms& terms, TermAlgebra& algeb
   std::set<std::pair<ConditionSet, ConditionSet>> seen;
   std::set<Condition> looked;
   bool partial = false;
+  std::vector<std::pair<Term, Term>> expanded;
   for (const auto& pair : terms.pairs()) {
     if ((pair.logical.condition == 0 && pair.parallel.condition == 0) ||
         !seen.emplace(pair.logical.condition, pair.parallel.condition).second)
@@ -90,15 +91,28 @@ std::string StageChecker::undefinedInPlan(const Terms& terms, TermAlgebra& algeb
       throw Unsupported("the model has no value at " + element + " for any input: it " +
                         describe(*never, terms, algebra));
     }
-    if (const auto missing =
-            uncovered(algebra, pair.logical.condition, pair.parallel.condition, kDomainBudget)) {
+    if (const auto missing = uncovered(algebra, pair.logical.condition, pair.parallel.condition,
+                                       kDomainBudget, expanded)) {
       return "at " + element + " the plan " + describe(*missing, terms, algebra) +
              ", the model does not: where that is not defined the plan has no value and the "
              "model has";
     }
   }
+  if (morePositionsNeeded(expanded, algebra))
+    return "what the plan divides by or takes roots of is what it is in the model only after "
+           "multiplying out, of more factors than positions are kept apart";
   if (partial) expectSomeValue(terms);
   return {};
+}
+
+bool StageChecker::morePositionsNeeded(const std::vector<std::pair<Term, Term>>& expanded,
+                                       TermAlgebra& algebra) const {
+  try {
+    return extraPositionsFor(expanded, algebra, stage_, reduced_) >
+           reductionOptions_.extraPositions;
+  } catch (const Unsupported&) {  // it is not known how many
+    return true;
+  }
 }
 
 std::string StageChecker::describe(const Condition& c, const Terms& terms,

@@ -25,6 +25,9 @@ namespace {
 // reduction's own limits bound the stage.
 constexpr int kMostExtraForSolver = 24;
 
+// Monomials, of one reciprocal's sum.
+constexpr std::size_t kMostOpened = 200'000;
+
 // An upper bound on how many atoms a monomial of the expansion multiplies together, before anything
 // cancels.
 std::int64_t degree(const TermAlgebra& algebra, Term root,
@@ -78,14 +81,87 @@ std::int64_t degree(const TermAlgebra& algebra, Term root,
   return known.at(root.id);
 }
 
+// Visits every term that the roots are made of, those within atoms too, once.
+template <class F>
+void forEachTerm(const TermAlgebra& algebra, std::vector<Term> stack, F&& f) {
+  std::unordered_set<std::uint32_t> seen;
+  while (!stack.empty()) {
+    const Term t = stack.back();
+    stack.pop_back();
+    if (!seen.insert(t.id).second) continue;
+    f(t);
+    const TermKind kind = algebra.kind(t);
+    if (kind == TermKind::kSum || kind == TermKind::kProduct) {
+      for (const auto& part : algebra.parts(t)) stack.push_back(part.term);
+    } else if (kind == TermKind::kExp || kind == TermKind::kSqrt || kind == TermKind::kFunction ||
+               kind == TermKind::kIndicator) {
+      for (const Term a : algebra.arguments(t)) stack.push_back(a);
+    }
+  }
+}
+
+bool isLogarithm(const TermAlgebra& algebra, Term t) {
+  return algebra.kind(t) == TermKind::kFunction && algebra.function(t) == ops::Function::kLog;
+}
+
+// An exponential whose argument is made of logarithms by sums and products: multiplied out, the
+// argument may be a sum of as many logarithms as one likes, and the exponential the product of as
+// many sums. No count of the factors that are written tells how many.
+bool isExponentialOfLogarithms(const TermAlgebra& algebra, Term t) {
+  if (algebra.kind(t) != TermKind::kExp) return false;
+  std::unordered_set<std::uint32_t> seen;
+  std::vector<Term> stack = algebra.arguments(t);
+  while (!stack.empty()) {
+    const Term a = stack.back();
+    stack.pop_back();
+    if (!seen.insert(a.id).second) continue;
+    if (isLogarithm(algebra, a)) return true;
+    const TermKind kind = algebra.kind(a);
+    if (kind == TermKind::kSum || kind == TermKind::kProduct)
+      for (const auto& part : algebra.parts(a)) stack.push_back(part.term);
+  }
+  return false;
+}
+
+// A reciprocal is an atom as long as its sum is one when it is multiplied out. 1/(1/c + 0) is c,
+// which is a sum to multiply out. What is a single monomial at full size is one on the
+// representatives, too, as they are a special case: so looking there is enough.
+bool opens(TermAlgebra& algebra, Term sum) {
+  const Term r =
+      algebra.expand(algebra.power(sum, -2), kMostOpened, TermAlgebra::Reciprocals::kAtoms);
+  if (algebra.kind(r) == TermKind::kSum) return true;
+  if (algebra.kind(r) != TermKind::kProduct) return false;
+  for (const auto& part : algebra.parts(r)) {
+    const TermKind kind = algebra.kind(part.term);
+    if (part.factor.sign() > 0 && kind != TermKind::kVariable && kind != TermKind::kExp &&
+        kind != TermKind::kIndicator)
+      return true;
+  }
+  return false;
+}
+
+bool anyOpens(TermAlgebra& algebra, const std::vector<Term>& roots) {
+  std::vector<Term> reciprocals;
+  forEachTerm(algebra, roots, [&](Term t) {
+    if (algebra.kind(t) != TermKind::kProduct) return;
+    for (const auto& part : algebra.parts(t))
+      if (part.factor.sign() < 0 && algebra.kind(part.term) == TermKind::kSum)
+        reciprocals.push_back(part.term);
+  });
+  return std::any_of(reciprocals.begin(), reciprocals.end(),
+                     [&](Term sum) { return opens(algebra, sum); });
+}
+
 // An upper bound on how many summands a monomial of the expansion is made of: one for the factors
 // of a product that are no sums, and for each sum among them those of its own (for a sum that is
-// divided by, as for all that stands in an atom, those of its own polynomial, which is compared by
-// itself). What matters is how many positions a monomial can touch. The factors of a product that
-// are no sums were multiplied by one operator, out of elements at its own at most m positions: an
-// element is the same whatever permutation fixes its position, so the positions that tell it from
-// others are the operator's, however many atoms it consists of. A sum that is multiplied out
-// brings in one of its summands, which an operator has made at no more than m positions, too.
+// divided by, and for what stands in an exponential, those of its own polynomial, which is compared
+// by itself; what other atoms hold may come out when it is multiplied out, sqrt(c) sqrt(c + 0) is
+// c, so that they count as sums). What matters is how many positions a monomial can touch. The
+// factors of a product that are no sums were multiplied by one operator, out of elements at its own
+// at most m positions: an element is the same whatever permutation fixes its position, so the
+// positions that tell it from others are the operator's, however many atoms it consists of. A sum
+// that is multiplied out brings in one of its summands, which an operator has made at no more than
+// m positions, too.
 std::int64_t summands(const TermAlgebra& algebra, Term root,
                       std::unordered_map<std::uint32_t, std::int64_t>& known) {
   std::vector<Term> stack{root};
@@ -110,8 +186,10 @@ std::int64_t summands(const TermAlgebra& algebra, Term root,
       std::int64_t sums = 0;
       for (const auto& part : algebra.parts(t)) {
         const std::int64_t own = of(part.term);
-        if (algebra.kind(part.term) == TermKind::kSum && part.factor.sign() > 0)
-          sums += static_cast<std::int64_t>(std::ceil(part.factor.toDouble())) * own;
+        const TermKind factor = algebra.kind(part.term);
+        if ((factor == TermKind::kSum && part.factor.sign() > 0) || factor == TermKind::kSqrt ||
+            factor == TermKind::kFunction)
+          sums += static_cast<std::int64_t>(std::ceil(std::abs(part.factor.toDouble()))) * own;
         else result = std::max(result, own);
       }
       result += sums;
@@ -254,8 +332,15 @@ std::size_t mostTerms(std::size_t megabytes) {
   return std::max<std::size_t>(1'000'000, megabytes * std::size_t{1024} * 1024 / 64);
 }
 
-int extraPositionsFor(const std::vector<std::pair<Term, Term>>& pairs, const TermAlgebra& algebra,
+int extraPositionsFor(const std::vector<std::pair<Term, Term>>& pairs, TermAlgebra& algebra,
                       const Stage& stage, const ReducedStage& reduced, Counting counting) {
+  std::vector<Term> roots;
+  for (const auto& [a, b] : pairs) roots.insert(roots.end(), {a, b});
+  forEachTerm(algebra, roots, [&](Term t) {
+    if (isExponentialOfLogarithms(algebra, t))
+      throw Unsupported(
+          "an exponential of logarithms: how many factors it multiplies is not known");
+  });
   std::int64_t factors = 1;
   std::unordered_map<std::uint32_t, std::int64_t> known;
   for (const auto& [a, b] : pairs)
@@ -268,7 +353,7 @@ int extraPositionsFor(const std::vector<std::pair<Term, Term>>& pairs, const Ter
   }
   // Of the positions that are kept apart anyway m are for the element, m for one summand.
   std::int64_t further = factors - 1;
-  if (counting == Counting::kSummands) {
+  if (counting == Counting::kSummands && further > 0 && !anyOpens(algebra, roots)) {
     std::int64_t most = 1;
     std::unordered_map<std::uint32_t, std::int64_t> counted;
     for (const auto& [a, b] : pairs)

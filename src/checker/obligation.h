@@ -71,8 +71,8 @@ std::size_t mostTerms(std::size_t megabytes);
 enum class Counting { kFactors, kSummands };
 
 // How many positions must be kept apart beyond what the stage's own summands need, when `pairs` are
-// compared by multiplying out. Throws NeedsRefinement.
-int extraPositionsFor(const std::vector<std::pair<Term, Term>>& pairs, const TermAlgebra& algebra,
+// compared by multiplying out. Throws NeedsRefinement, and Unsupported where it is not known.
+int extraPositionsFor(const std::vector<std::pair<Term, Term>>& pairs, TermAlgebra& algebra,
                       const Stage& stage, const ReducedStage& reduced,
                       Counting counting = Counting::kFactors);
 // Beyond this many nothing is multiplied out rather than the stage grown.

@@ -38,15 +38,18 @@ bool equalInNormalForm(const Stage& stage, const CheckOptions& options, StageOut
     return algebra.variable(tensor.info.element == ElementKind::kInteger, tensor.facts);
   });
   bool equal = true;
+  std::vector<std::pair<Term, Term>> expanded;
   std::set<std::pair<ConditionSet, ConditionSet>> seen;
   for (const auto& p : interpreter.pairs()) {
     equal = equal && p.logical == p.parallel;
     if (p.parallel.condition == 0 ||
         !seen.emplace(p.logical.condition, p.parallel.condition).second)
       continue;
-    if (uncovered(algebra, p.logical.condition, p.parallel.condition, kDomainBudget))
+    if (uncovered(algebra, p.logical.condition, p.parallel.condition, kDomainBudget, expanded))
       throw Unsupported("it is not shown that the plan is defined wherever the model is");
   }
+  if (extraPositionsFor(expanded, algebra, stage, reduced) > ReductionOptions{}.extraPositions)
+    throw Unsupported("it is not shown that the plan is defined wherever the model is");
   return equal;
 }
 

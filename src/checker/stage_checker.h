@@ -43,6 +43,10 @@ class StageChecker {
   // shown besides, element by element. Empty, or what is missing.
   std::string undefinedInPlan(const Terms& terms, TermAlgebra& algebra);
 
+  // Conditions that are the same only after multiplying out: than the reduction keeps apart.
+  bool morePositionsNeeded(const std::vector<std::pair<Term, Term>>& expanded,
+                           TermAlgebra& algebra) const;
+
   std::string describe(const Condition& c, const Terms& terms, const TermAlgebra& algebra) const;
 
   // Conditions that cannot all be met would make any claim true. Each claimed element of the model

@@ -53,7 +53,13 @@ bool StageChecker::proveExpanded(TermAlgebra& algebra,
   if (!expandedEqual(algebra, unequal, reciprocals)) return false;
   const Counting counting =
       reciprocals == TermAlgebra::Reciprocals::kAtoms ? Counting::kSummands : Counting::kFactors;
-  const int extra = extraPositionsFor(unequal, algebra, stage_, reduced_, counting);
+  int extra = 0;
+  try {
+    extra = extraPositionsFor(unequal, algebra, stage_, reduced_, counting);
+  } catch (const Unsupported& error) {
+    refusal_ = error.what();
+    return false;
+  }
   if (extra > reductionOptions_.extraPositions) {
     if (extra > kMostExtraPositions) {
       refusal_ = "the expanded form multiplies more factors than positions can be kept apart";

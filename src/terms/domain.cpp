@@ -166,28 +166,35 @@ void Domain::nonNegative(Term t, ConditionSet& set) {
 }
 
 std::optional<Condition> uncovered(TermAlgebra& algebra, ConditionSet model, ConditionSet plan,
-                                   std::size_t budget) {
+                                   std::size_t budget,
+                                   std::vector<std::pair<Term, Term>>& multiplied) {
   if (plan == 0) return std::nullopt;
   const Conditions& conditions = algebra.conditions();
-  std::set<Condition> given, expanded;
+  std::set<Condition> given;
+  std::map<Condition, std::uint32_t> expanded;  // to what it was
   for (const Condition& c : conditions.members(model)) given.insert(c);
-  const auto among = [](const std::set<Condition>& known, const Condition& c) {
-    return known.contains(c) || known.contains({c.kind, c.subject, 0});
+  const auto among = [](const auto& known, const Condition& c) {
+    const auto it = known.find(c);
+    return it != known.end() ? it : known.find({c.kind, c.subject, 0});
   };
   const auto expand = [&](std::uint32_t subject) {
     return algebra.expand(Term{subject}, budget).id;
   };
   for (const Condition& c : conditions.members(plan)) {
-    if (among(given, c)) continue;
+    if (among(given, c) != given.end()) continue;
     if (c.kind == Condition::Kind::kDefined) return c;
     try {
       if (expanded.empty()) {
         for (const Condition& g : given) {
           if (g.kind != Condition::Kind::kDefined)
-            expanded.insert({g.kind, expand(g.subject), g.guard});
+            expanded.insert({{g.kind, expand(g.subject), g.guard}, g.subject});
         }
       }
-      if (among(expanded, {c.kind, expand(c.subject), c.guard})) continue;
+      const auto same = among(expanded, {c.kind, expand(c.subject), c.guard});
+      if (same != expanded.end()) {
+        multiplied.emplace_back(Term{c.subject}, Term{same->second});
+        continue;
+      }
     } catch (const Unsupported&) {  // too large to expand: not shown to be covered
     }
     return c;

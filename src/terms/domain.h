@@ -7,6 +7,8 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "terms/conditions.h"
 #include "terms/term_algebra.h"
@@ -38,9 +40,12 @@ constexpr std::size_t kDomainBudget = 20'000;
 
 // The first condition of `plan` that is not met wherever all of `model` are: neither among them,
 // without a guard or with the same, nor after expanding both. `budget` bounds the expansion; what
-// cannot be expanded is not covered. Works on a normalised algebra.
+// cannot be expanded is not covered. Works on a normalised algebra. What was the same only after
+// expanding is put to `expanded`, plan's and model's: on representatives that is an identity if
+// enough positions are kept apart, as for all that is expanded.
 std::optional<Condition> uncovered(TermAlgebra& algebra, ConditionSet model, ConditionSet plan,
-                                   std::size_t budget);
+                                   std::size_t budget,
+                                   std::vector<std::pair<Term, Term>>& expanded);
 
 // A condition of the set that no value of the variables meets: a divisor that is zero when it is
 // multiplied out, the root of a negative number. Nothing where none is found, which does not say

@@ -15,6 +15,17 @@ namespace {
 // first. Plans that say what each layer's input and output is say this much.
 constexpr double kThinLineage = 0.15;
 
+// A plan of so few operators is one stage of a size that is proved at once, or not without more:
+// whether it is, is known sooner than what executing even a small image of it tells.
+constexpr std::size_t kFewNodes = 60;
+constexpr double kSecondsForFew = 5;
+
+bool hasFewNodes(const Problem& problem) {
+  std::size_t nodes = 0;
+  for (const Program& p : problem.plan.programs) nodes += p.graph.nodes.size();
+  return nodes <= kFewNodes;
+}
+
 void inferInto(std::unique_ptr<Problem>& problem, VerifyOptions& options,
                std::optional<Inference>& said, std::vector<Inferred::Replaced>& replaced,
                double& seconds, bool parts) {
@@ -67,9 +78,14 @@ Report verifyInferring(std::unique_ptr<Problem>& problem, const VerifyOptions& g
   std::optional<Inference> said;
   std::vector<Inferred::Replaced> replaced;
   double seconds = 0;
-  if (infer == Infer::kAlways || (infer == Infer::kAuto && lineageDensity(*problem) < kThinLineage))
+  const bool thin = infer == Infer::kAuto && lineageDensity(*problem) < kThinLineage;
+  const bool few = thin && hasFewNodes(*problem) && options.timeoutSeconds > kSecondsForFew;
+  if (infer == Infer::kAlways || (thin && !few))
     inferInto(problem, options, said, replaced, seconds, false);
+  if (few) options.timeoutSeconds = kSecondsForFew;
   Report report = verify(*problem, options);
+  options.timeoutSeconds = given.timeoutSeconds;
+  bool hurried = few;
   // What the file says is not enough, or is wrong. Parts last: of a large plan they are many, and
   // few of them help.
   for (const bool parts : {false, true}) {
@@ -79,7 +95,9 @@ Report verifyInferring(std::unique_ptr<Problem>& problem, const VerifyOptions& g
     const std::size_t before = said ? said->lemmas : 0;
     if (said) problem = withoutInferred(*problem);
     inferInto(problem, options, said, replaced, seconds, parts);
-    if (said->lemmas <= before) continue;
+    // The second verdict has all of the time, with lemmas or without.
+    if (said->lemmas <= before && !(hurried && parts)) continue;
+    hurried = false;
     const double took = report.statistics.secondsTotal;
     report = verify(*problem, options);
     report.statistics.secondsByPhase["without lemmas"] += took;

@@ -18,7 +18,8 @@ bool covered(const Use& model, const Use& plan) {
   TermAlgebra a(TermAlgebra::Mode::kNormalized);
   const Term x = a.variable(false), y = a.variable(false);
   const ConditionSet given = model(a, x, y).condition;
-  return !uncovered(a, given, plan(a, x, y).condition, 10'000);
+  std::vector<std::pair<Term, Term>> expanded;
+  return !uncovered(a, given, plan(a, x, y).condition, 10'000, expanded);
 }
 const Use kNothing = [](TermAlgebra& a, Term, Term) { return a.constant(Rational(1)); };
 Term c(TermAlgebra& a, std::int64_t n) { return a.constant(Rational(n)); }

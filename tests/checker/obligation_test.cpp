@@ -89,8 +89,7 @@ TEST(ObligationOfAStage, KeepsAsManyPositionsApartAsAProofMayMultiply) {
   const Draft d = oneRank(inputs, tensors, nodes, tensors, nodes);
   const auto c = test::cut(d, test::lastEntry(d));
   std::map<std::string, double> seconds;
-  Obligation o =
-      buildObligation(c.stage, {}, Positions::kConclusive, mostTerms(kMemory), seconds);
+  Obligation o = buildObligation(c.stage, {}, Positions::kConclusive, mostTerms(kMemory), seconds);
   std::vector<std::pair<Term, Term>> pairs;
   for (const auto& p : o.pairs) pairs.emplace_back(p.logical, p.parallel);
   EXPECT_TRUE(o.conclusive);

@@ -18,7 +18,7 @@ from . import arithmetic as ar
 from . import collectives, tables
 from ._fake import Answers
 from .aten import table
-from .data_number import DataDependent
+from .data_number import DataDependent, holds_one
 from .geometry import Geometry, contiguous
 from .graph import FOLD_LIMIT
 from .memory import Memory, constant
@@ -171,6 +171,8 @@ class Recorder(Memory, private.TorchDispatchMode):
                 if out is not None:
                     return out
             line = table.lookup(name, func._overloadname)
+            if holds_one(args) or kwargs and holds_one(kwargs):
+                return self._record(name, func, line, args, kwargs)  # ATen's parts and folds would compute with not-a-number
             if line is None and not _is_view(func) and name not in table.RANDOM and not self._constant_operands(args, kwargs):
                 out = self._decomposed(func, args, kwargs)
                 if out is not NotImplemented:
@@ -381,6 +383,8 @@ class Recorder(Memory, private.TorchDispatchMode):
 
     def _results(self, call: Call, name: str, func: Any, line: Any, values: list[Any], keywords: dict[str, Any], operands: list[Value], args: Any, kwargs: Any,
                  writes: bool) -> list[Value | None]:
+        if holds_one(values) or holds_one(keywords):
+            raise Unsupported("a number that depends on data (Tensor.item()), or not-a-number, is used in a way that is not followed")
         if name in table.RANDOM or torch.Tag.nondeterministic_seeded in func.tags and line is None:
             return self._random(call, name, values, keywords, kwargs)
         if name in table.CHOOSING:

@@ -1,5 +1,6 @@
 """The recorder fails closed: what it does not know makes an error, never a verdict; views and in-place writes; scripts."""
 
+import cmath
 import io
 import math
 import os
@@ -44,6 +45,12 @@ def train_alone(world):
     x = world.input("x", (8, 4), shard={"dp": 0})
     world.parameters(model)
     return torch.autograd.grad(model(x).square().mean(), model.weight)[0]
+
+
+def _item_set(n):
+    t = torch.zeros(8)
+    t[2] = n
+    return t
 
 
 class FailClosed(unittest.TestCase):
@@ -241,6 +248,87 @@ class FailClosed(unittest.TestCase):
                         model.up.weight.grad.mul_(0.5)
 
                 self.refuse(change, "depends on data")
+
+    def test_a_branch_on_what_is_computed_of_a_number_that_depends_on_data(self):
+        """Every function of `math` knows these numbers; so do their texts, parts and complex ones."""
+        branches = {
+            "part": lambda n: n.real > 1, "conjugate": lambda n: n.conjugate() > 1, "complex": lambda n: complex(n).real > 1, "sum with a complex one": lambda n: (n + 1j).real > 1,
+            "text": lambda n: str(n) != "nan", "formatted": lambda n: f"{n:.2f}" == "nan", "part of a text": lambda n: "nan" in repr(n), "square root of cmath": lambda n: cmath.sqrt(n).real > 1,
+            "product": lambda n: math.prod([n, 2.0]) > 1, "sum of an iterator": lambda n: math.fsum(iter([n, 1.0])) > 1, "distance": lambda n: math.dist([n], [0.0]) > 1,
+            "closeness": lambda n: math.isclose(1.0, 1.0, rel_tol=n),
+        }
+        for name, function in vars(math).items():
+            if not name.startswith("_") and callable(function) and name not in ("isnan", "isinf", "isfinite", "prod", "fsum", "dist"):
+                two = name in ("atan2", "copysign", "fmod", "hypot", "ldexp", "pow", "remainder", "nextafter", "isclose", "gcd", "lcm", "comb", "perm")
+                branches[name] = lambda n, name=name, two=two: getattr(math, name)(*((n, 2) if two else (n,))) > 1  # as it is while a step is recorded
+        for name, branch in branches.items():
+            with self.subTest(name):
+                def change(world, model, branch=branch):
+                    if branch(model.up.weight.grad.sum().item()):
+                        model.up.weight.grad.mul_(0.5)
+
+                self.refuse(change, "depends on data")
+
+    def test_constants_and_a_number_that_depends_on_data(self):
+        """ATen would compute with not-a-number, of which comparisons are false whatever the data."""
+        eight = torch.arange(8.0)
+        masks = {
+            "number of rows": lambda n, count: eight * 8 < count, "greater": lambda n, count: torch.ones(8) > n, "equal": lambda n, count: torch.ones(8) == n, "ge": lambda n, count: torch.arange(8.0).ge(n),
+            "full": lambda n, count: torch.full((8,), n) > 0.5, "linspace": lambda n, count: torch.linspace(0, n, 8) > 0.5, "nan_to_num": lambda n, count: torch.nan_to_num(torch.full((8,), n)),
+            "isnan": lambda n, count: torch.isnan(torch.full((8,), n)), "fmax": lambda n, count: torch.fmax(torch.full((8,), n), torch.ones(8)), "zeros filled": lambda n, count: torch.zeros(8).fill_(n) > 0.5,
+            "isclose": lambda n, count: torch.isclose(torch.ones(8), torch.full((8,), n)), "list": lambda n, count: torch.isnan(torch.tensor([n] * 8)), "item": lambda n, count: torch.isnan(_item_set(n)),
+            "where": lambda n, count: torch.where(torch.full((8,), n) > 0.5, 1.0, 2.0), "clamp": lambda n, count: torch.ones(8).clamp(max=n), "random": lambda n, count: torch.zeros(8).normal_(n, 1),
+        }
+        for name, mask in masks.items():
+            with self.subTest(name):
+                def step(world, mask=mask):
+                    x = world.input("x", (16, 8), shard={"dp": 0})
+                    world.output("result", x * mask(x.square().sum().item(), (x > 0).sum().item()).float(), shard={"dp": 0})
+
+                with self.assertRaisesRegex(sp.CaptureError, "depends on data"):
+                    sp.capture(step, mesh=MESH)
+
+    def test_collectives_of_tensors_that_lie_in_other_orders(self):
+        """Backends pair the elements by where they lie in memory (seen with gloo): the ranks' tensors have to lie alike."""
+        def whole(x, strided):
+            return x.t().contiguous().t() if strided else x.clone()
+
+        def reduced(x, strided):
+            t = whole(x, strided)
+            dist.all_reduce(t)
+            return t / dist.get_world_size()
+
+        def at_one(x, strided):
+            t = whole(x, strided)
+            dist.reduce(t, 0)
+            t = t.contiguous() / dist.get_world_size()
+            dist.broadcast(t, 0)
+            return t
+
+        def sent(x, strided):
+            t = whole(x, strided)
+            dist.broadcast(t, 0)
+            return t
+
+        def scattered(x, strided):
+            part, t = torch.zeros(len(x) // dist.get_world_size(), 4), torch.zeros(4, 4)
+            dist.reduce_scatter_tensor(part, whole(x, strided))
+            dist.all_gather_into_tensor(t, part)
+            return t / dist.get_world_size()
+
+        def step(world, change, strided):
+            x = world.input("x", (4, 4))
+            world.output("result", x * 1 if world.single else change(x, strided(world.rank)), mean=())
+
+        for change, alike in ((reduced, True), (at_one, True), (sent, True), (scattered, False)):
+            for ranks in ("all", "classes"):
+                with self.subTest(change.__name__, ranks=ranks):
+                    for one in (0, 1, 2) if ranks == "all" else (0, 1, 3):  # of classes rank 2 is not recorded
+                        with self.assertRaisesRegex(sp.CaptureError, r"contiguous\(\).* at recorder_test.py"):
+                            sp.capture(lambda world, c=change, one=one: step(world, c, lambda rank: rank == one), mesh={"dp": 4}, ranks=ranks)
+                    sp.assert_equivalent(lambda world, c=change: step(world, c, lambda rank: False), mesh={"dp": 4}, ranks=ranks)
+                    if alike:
+                        sp.assert_equivalent(lambda world, c=change: step(world, c, lambda rank: True), mesh={"dp": 4}, ranks=ranks)
 
     def test_collectives_of_tensors_that_are_not_contiguous(self):
         """Backends take them in the order of memory (seen with gloo), where the program means that of the tensor."""

@@ -116,6 +116,7 @@ def _capture(steps: Sequence[Step], mesh: Mapping[str, int] | str, ranks: str, c
     for side in sides:
         for text, loc in side.hazards.items():
             raise Hazard(f"rank {side.rank}: {text}", loc, "")
+    _check_layouts(sides, where, alike)
     plan, left_out, assumed = plan_of(sides, model, f"{name}.model.json.gz", alike, checkpoints)
     assumptions = list(dict.fromkeys([*model.assumptions, *(a for s in sides for a in s.graph.assumptions)]))
     assumptions += assumed
@@ -123,6 +124,19 @@ def _capture(steps: Sequence[Step], mesh: Mapping[str, int] | str, ranks: str, c
     unknown = {text: loc for s in sides for text, loc in s.unknown.items()}
     return Capture(model.json, plan, assumptions, left_out, unknown, [s.rank for s in sides], {label: model.tied[("output", label, 0)] for label in model.outputs},
                    dict(model.constants), time.monotonic() - start)
+
+
+def _check_layouts(sides: Sequence[Recording], mesh: Mesh, alike: Sequence[str]) -> None:
+    """Some collectives pair elements by where they lie in memory, whatever the tensors' strides. alike: axes along which ranks that were not recorded are like the first. Raises CaptureError."""
+    recorded = {side.rank: side for side in sides}
+    for side in sides:
+        for comm, mine in side.layouts.items():
+            for r in mine.ranks:
+                other = recorded[r if r in recorded else mesh.rank({a: c for a, c in mesh.coordinates(r).items() if a not in alike})].layouts.get(comm)
+                if other is not None and other.strides != mine.strides:
+                    at = "" if other.loc == mine.loc else f" (on rank {r} at {other.loc})"
+                    raise CaptureError(f"{mine.operator}: tensors lie in other orders in memory on ranks {side.rank} and {r}, and a backend takes them as they lie "
+                                       f"(.contiguous() makes them lie alike) at {mine.loc}{at}")
 
 
 def _ranks(step: Step, mesh: Mesh, model: Model, ranks: str, jobs: int) -> tuple[list[Recording], list[str]]:
@@ -213,7 +227,7 @@ def _classes(recorded: _Recorder, mesh: Mesh, model: Model, jobs: int) -> tuple[
         if rank not in found:
             found[rank] = recorded(rank)
         if rank not in texts:
-            texts[rank] = program_of(found[rank], model, set()).text
+            texts[rank] = program_of(found[rank], model, set()).text + str({comm: at.strides for comm, at in found[rank].layouts.items()})
         return texts[rank]
 
     def prepare(wanted: Iterable[int]) -> None:

@@ -44,20 +44,20 @@ def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any
     return out
 
 
-_ONE_BY_ONE = frozenset({"c10d.allreduce_", "c10d.reduce_"})  # of what lies densely, each element with the one that lies at the same place
-_COPIED = frozenset({"c10d.broadcast_", "c10d.allgather_", "c10d.gather_", "c10d.alltoall_"})  # to and from memory of the backend's own
+_ONE_BY_ONE = frozenset({"c10d.allreduce_", "c10d.reduce_", "c10d.broadcast_"})  # of what lies densely, each element with the one that lies at the same place (Exchange.by_memory)
+_COPIED = frozenset({"c10d.allgather_", "c10d.gather_", "c10d.alltoall_"})  # to and from memory of the backend's own
 
 
 def _check_layout(name: str, args: Any) -> None:
     """Backends take tensors that are not contiguous as they lie in memory (gloo; NCCL mostly refuses them): what arrives is then in another order than the tensor's. Raises Unsupported."""
     if not name.startswith("c10d."):
         return
-    if name in ("c10d._allgather_base_", "c10d._reduce_scatter_base_"):
+    if name == "c10d._allgather_base_":
         args = args[:1]  # what is sent is copied where it has to be
     strided = [t for t in private.tensors(args) if not t.is_contiguous()]
     if not strided or name in _COPIED or name in _ONE_BY_ONE and all(Memory.geometry(t).is_dense() for t in strided):
         return
-    raise Unsupported("a tensor that is not contiguous, which a backend takes in the order of memory or refuses")
+    raise Unsupported("a tensor that is not contiguous, which a backend takes in the order of memory or refuses (.contiguous() makes one that is)")
 
 
 def _handle(recorder: Any, name: str, handler: Any, args: Any, kwargs: Any, out: Any) -> None:
@@ -73,6 +73,7 @@ def _handle(recorder: Any, name: str, handler: Any, args: Any, kwargs: Any, out:
 
 def _c10d_all_reduce(recorder: Any, args: Any, out: Any) -> None:
     exchange = Exchange(recorder, private.group_ranks(args[1]))
+    exchange.by_memory(args[0], "all_reduce")
     for t in args[0]:
         all_reduce_in_place(recorder, t, exchange.ranks, private.reduction_name(), exchange)
 
@@ -121,6 +122,7 @@ def _coalesced_scatter(recorder: Any, args: Any, out: Any) -> None:
 def _c10d_broadcast(recorder: Any, args: Any, out: Any) -> None:
     ranks = private.group_ranks(args[1])
     exchange = Exchange(recorder, ranks)
+    exchange.by_memory(args[0], "broadcast")
     for t in args[0]:
         mine = recorder.groups.rank == ranks[args[2]]
         v = recorder.read(t) if mine or exchange.size == 1 else None
@@ -190,6 +192,7 @@ def _c10d_reduce(recorder: Any, args: Any, out: Any) -> None:
     """The root gets the sum; what the others have then is not said."""
     ranks = private.group_ranks(args[1])
     exchange = Exchange(recorder, ranks)
+    exchange.by_memory(args[0], "reduce")
     for t in args[0]:
         v = exchange.all_reduce(recorder.read(t), private.reduction_name())
         mine = recorder.groups.rank == ranks[args[3]]
@@ -307,7 +310,9 @@ def _f_broadcast(recorder: Any, args: Any) -> Value:
 
 
 def _f_all_reduce_in_place(recorder: Any, args: Any, out: Any) -> None:
-    all_reduce_in_place(recorder, args[0], private.group_ranks(args[2]), (args[1].lower(), None))
+    exchange = Exchange(recorder, private.group_ranks(args[2]))
+    exchange.by_memory([args[0]], "all_reduce")
+    all_reduce_in_place(recorder, args[0], exchange.ranks, (args[1].lower(), None), exchange)
     recorder.pend(args[0], "all_reduce", private.storage_key(args[0]))
 
 

@@ -8,9 +8,12 @@ comparison is false), so `if norm.item() > 1:` would go one way silently: these 
 from __future__ import annotations
 
 import builtins
+import cmath
+import collections.abc
 import contextlib
 import functools
 import math
+import operator
 from typing import Any, Callable, Iterator, NoReturn, Protocol
 
 import torch
@@ -35,6 +38,26 @@ class Follower(Protocol):
     def number_tensor(self, value: Any, dtype: torch.dtype) -> torch.Tensor: ...
 
     def taken(self) -> Any: ...
+
+
+class Text(str):
+    """What such a number is when it is printed. It is no number's text and refuses to be told apart."""
+
+    loc: str
+
+    def __new__(cls, loc: str = "") -> "Text":
+        self = super().__new__(cls, "<depends on data>")
+        self.loc = loc
+        return self
+
+    def refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise DataDependent(f"{self.loc + ': ' if self.loc else ''}the program asks what the text of a number that Tensor.item() gave is, which depends on data (it can be printed)")
+
+    def __reduce__(self) -> Any:
+        return Text, (self.loc,)
+
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __hash__ = __contains__ = refuse  # type: ignore[assignment]
+    startswith = endswith = find = rfind = index = rindex = count = refuse  # type: ignore[assignment]
 
 
 class DataNumber(float):
@@ -72,14 +95,21 @@ class DataNumber(float):
         known = self.follower is not None and self.value is not None and all(v is not None and not (isinstance(v, float) and not math.isfinite(v)) for v in values)
         return DataNumber(self.loc, self.follower.computed(lambda g: make(g, self.value, *values)) if known and self.follower is not None else None, self.follower)
 
+    def text(self, spec: str = "") -> str:
+        return Text(self.loc)
+
     __array_ufunc__ = None  # numpy
-    __array__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __bool__ = __int__ = __float__ = __trunc__ = __floor__ = __ceil__ = __divmod__ = __rdivmod__ = refuse  # type: ignore[assignment]
+    __array__ = __complex__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __bool__ = __int__ = __float__ = __trunc__ = __floor__ = __ceil__ = __divmod__ = __rdivmod__ = refuse  # type: ignore[assignment]
     as_integer_ratio = is_integer = hex = refuse  # type: ignore[assignment]
+    __str__ = __repr__ = __format__ = text  # type: ignore[assignment]
     __hash__ = float.__hash__
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __rpow__ = __round__ = __abs__ = computed  # type: ignore[assignment]
 
     def __pos__(self) -> "DataNumber":
         return self
+
+    conjugate = __pos__  # type: ignore[assignment]
+    real = property(__pos__)  # type: ignore[assignment]
 
     def __neg__(self) -> "DataNumber":
         return self.followed(lambda g, a: ar.binary(g, "mul", a, -1))
@@ -92,6 +122,8 @@ class DataNumber(float):
 
 def _operator(op: str, swapped: bool) -> Callable[[DataNumber, Any], Any]:
     def compute(self: DataNumber, other: Any) -> Any:
+        if isinstance(other, complex):
+            self.refuse()
         if not isinstance(other, (int, float)):
             return NotImplemented  # a tensor computes with it itself
         return self.followed((lambda g, a, b: ar.binary(g, op, b, a)) if swapped else (lambda g, a, b: ar.binary(g, op, a, b)), other)
@@ -125,20 +157,47 @@ def with_numbers(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     return func(*args, **kwargs)
 
 
+def holds_one(x: Any) -> bool:
+    """Whether one of these numbers, or the not-a-number that it is to torch, is among operands that are no tensors."""
+    if isinstance(x, (float, complex)):
+        return type(x) is DataNumber or x != x
+    if isinstance(x, (list, tuple)):
+        return any(map(holds_one, x))
+    return isinstance(x, dict) and any(map(holds_one, x.values()))
+
+
 _ANSWERS = {"isnan": False, "isinf": False, "isfinite": True}  # as for tensors
-_COMPUTED = ("sqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "pow", "fabs", "fsum", "hypot", "tanh", "sin", "cos", "erf")
-_REFUSED = ("isclose", "floor", "ceil", "trunc", "copysign", "fmod", "frexp", "modf", "ldexp", "remainder")
+_COMPUTED = frozenset({
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "cos", "cosh", "degrees", "dist", "erf", "erfc", "exp", "exp2", "expm1", "fabs", "fsum", "gamma", "hypot", "lgamma", "log", "log10",
+    "log1p", "log2", "pow", "radians", "sin", "sinh", "sumprod", "tan", "tanh"})  # the others refuse them
+
+
+def _functions(module: Any) -> list[tuple[str, Callable[..., Any]]]:
+    return [(name, f) for name, f in vars(module).items() if not name.startswith("_") and callable(f)]
+
+
+def _first(operands: Any) -> DataNumber | None:
+    """The first such number among operands, and lists of them."""
+    for x in operands:
+        for y in x if isinstance(x, (list, tuple, set, frozenset)) else (x,):
+            if type(y) is DataNumber:
+                return y
+    return None
 
 
 def _of_numbers(name: str, f: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of `math`; name: empty for one that refuses them."""
+
     def call(*args: Any, **kwargs: Any) -> Any:
-        for x in args:
-            for y in x if isinstance(x, (list, tuple)) else (x,):
-                if type(y) is DataNumber:
-                    if name == "sqrt":
-                        return y.followed(lambda g, a: ar.unary(g, "sqrt", a))
-                    return _ANSWERS[name] if name in _ANSWERS else y.refuse() if name in _REFUSED else y.computed()
-        return f(*args, **kwargs)
+        args = tuple([list(x) if isinstance(x, collections.abc.Iterator) else x for x in args])
+        x = _first((*args, *kwargs.values()))
+        if x is None:
+            return f(*args, **kwargs)
+        if name == "sqrt":
+            return x.followed(lambda g, a: ar.unary(g, "sqrt", a))
+        if name == "prod":
+            return functools.reduce(operator.mul, *args, *(kwargs.values() or (1,)))
+        return _ANSWERS[name] if name in _ANSWERS else x.computed() if name in _COMPUTED else x.refuse()
 
     return functools.wraps(f)(call)
 
@@ -160,7 +219,7 @@ def _of_two(f: Callable[..., Any], follow: Callable[..., Any]) -> Callable[..., 
 def data_numbers(follower: Follower) -> Iterator[None]:
     """Tensor.item() gives such numbers inside, and functions of `math`, max and min know them."""
     undo: list[tuple[Any, str, Any]] = []
-    item, to_float, to_int, to_list = torch.Tensor.item, torch.Tensor.__float__, torch.Tensor.__int__, torch.Tensor.tolist
+    item, to_float, to_int, to_complex, to_list = torch.Tensor.item, torch.Tensor.__float__, torch.Tensor.__int__, torch.Tensor.__complex__, torch.Tensor.tolist
 
     def known(x: Any) -> Any:
         return DataNumber(follower.where(), follower.taken(), follower) if type(x) is float and math.isnan(x) else x
@@ -168,6 +227,10 @@ def data_numbers(follower: Follower) -> Iterator[None]:
     def as_float(self: torch.Tensor) -> float:
         x = to_float(self)
         return DataNumber(follower.where()).refuse() if math.isnan(x) else x
+
+    def as_complex(self: torch.Tensor) -> complex:
+        x = to_complex(self)
+        return DataNumber(follower.where()).refuse() if x != x else x
 
     def as_int(self: torch.Tensor) -> int:
         if self.dtype.is_floating_point and math.isnan(to_float(self)):
@@ -187,12 +250,12 @@ def data_numbers(follower: Follower) -> Iterator[None]:
         finally:
             follower.counting -= 1
 
-    methods = {"item": as_number, "__float__": as_float, "__int__": as_int, "tolist": as_list}
+    methods = {"item": as_number, "__float__": as_float, "__int__": as_int, "__complex__": as_complex, "tolist": as_list}
     own = {name: vars(torch.Tensor)[name] for name in methods if name in vars(torch.Tensor)}
     try:
         for name, f in methods.items():
             setattr(torch.Tensor, name, f)
-        replace_everywhere([(getattr(math, name), _of_numbers(name, getattr(math, name))) for name in (*_ANSWERS, *_COMPUTED, *_REFUSED)], undo)
+        replace_everywhere([(f, _of_numbers(name, f)) for name, f in _functions(math)] + [(f, _of_numbers("", f)) for _, f in _functions(cmath)], undo)
         for name, follow in (("max", ar.maximum), ("min", ar.minimum)):
             undo.append((builtins, name, getattr(builtins, name)))
             setattr(builtins, name, _of_two(getattr(builtins, name), follow))

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import collections
-from typing import Any
+import dataclasses
+from typing import Any, Sequence
+
+import torch
 
 from . import arithmetic as ar
 from .mesh import Mesh
 from .values import Filled, Known, Named, Unsupported, Value, numel
 
 _REDUCTIONS = {"sum": "sum", "avg": "mean", "max": "max", "min": "min"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Layouts:
+    """How the tensors of one collective lie in memory on one rank: of each its strides without dimensions of one element, None where it is contiguous."""
+
+    strides: tuple[tuple[int, ...] | None, ...]
+    ranks: tuple[int, ...]
+    operator: str
+    loc: str
 
 
 class Groups:
@@ -19,6 +32,7 @@ class Groups:
         self.mesh, self.rank = mesh, rank
         self.mailbox: dict[Any, Any] = {} if mailbox is None else mailbox  # what other ranks' recordings have sent
         self.count: collections.Counter[str] = collections.Counter()
+        self.layouts: dict[str, Layouts] = {}  # by the name under which the members meet: of collectives that take tensors as they lie in memory
 
     def fields(self, ranks: tuple[int, ...]) -> tuple[str, dict[str, Any]]:
         """The group's name and the node's fields that say who is in it."""
@@ -46,6 +60,12 @@ class Exchange:
             name, self.fields = groups.fields(ranks)
             self.comm = groups.next(name)
         self.parts = 0
+
+    def by_memory(self, tensors: Sequence[torch.Tensor], operator: str) -> None:
+        """Elements meet that lie at the same place in memory: the tensors have to lie alike on all members (capture.py compares)."""
+        if self.size > 1:
+            strides = tuple([None if t.is_contiguous() else tuple([int(s) for s, n in zip(t.stride(), t.shape) if n != 1]) for t in tensors])
+            self.recorder.groups.layouts[self.comm] = Layouts(strides, self.ranks, operator, self.g.loc)
 
     def _comm(self) -> str:
         self.parts += 1

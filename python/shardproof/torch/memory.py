@@ -79,6 +79,8 @@ class Memory:
             if plain.numel() > FOLD_LIMIT:
                 s.segments = []
                 value: Value = Poison(size, Reason("a large tensor that was made before the step", self.where()))
+            elif not plain.is_complex() and plain.is_floating_point() and bool(plain.isnan().any()):
+                value = Poison(size, Reason("a tensor made of not-a-number, which a number that depends on data is here (Tensor.item())", self.where()))
             else:
                 value = constant(plain.clone().contiguous() if not plain.is_complex() else plain.clone().resolve_conj().contiguous())
             geometry = Geometry(size, tuple(plain.stride()), plain.storage_offset())

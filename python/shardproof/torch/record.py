@@ -18,6 +18,7 @@ from ._fake import Answers
 from ._sync_batch_norm import sync_batch_norm
 from .binding import Binding
 from .data_number import DataDependent, data_numbers
+from .exchange import Layouts
 from .graph import Graph
 from .marks import Mark, Placement, place, unwrapped
 from .mesh import Mesh
@@ -62,6 +63,7 @@ class Recording:
     opaque: list[OpaqueCall]          # calls of operators of which nothing is known
     hazards: dict[str, str]           # what is wrong with the program whatever it computes -> where
     unused: list[str]                 # parameters that DistributedDataParallel found not used, in order
+    layouts: dict[str, Layouts]       # communication -> how its tensors lie in memory, where that matters
 
 
 class _Side:
@@ -380,4 +382,4 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
             side.finish(result)
     recorder.g.forget()
     recorder.forget()
-    return Recording(rank, mesh, recorder.g, side.marks, side.started or 0, recorder.unknown, recorder.random.draws, dict(side.cuts), dict(side.calls), recorder.opaque.made, recorder.hazards, side.unused)
+    return Recording(rank, mesh, recorder.g, side.marks, side.started or 0, recorder.unknown, recorder.random.draws, dict(side.cuts), dict(side.calls), recorder.opaque.made, recorder.hazards, side.unused, recorder.groups.layouts)

@@ -18,7 +18,7 @@ from . import arithmetic as ar
 from . import collectives, tables
 from ._fake import Answers
 from .aten import table
-from .data_number import DataDependent
+from .data_number import DataDependent, holds_one
 from .geometry import Geometry, contiguous
 from .graph import FOLD_LIMIT
 from .memory import Memory, constant
@@ -108,6 +108,7 @@ class Recorder(Memory, private.TorchDispatchMode):
         self._forward_locs: dict[int, str] = {}
         self._asked: Value | None = None
         self.counting = 0
+        self._parts = 0                    # decompositions that run
         self._folds: dict[Any, tuple[list[Value | None], list[Value]]] = {}  # what was computed of large constants
         self.groups: Any = None            # collectives.Groups, set by the capture
 
@@ -171,6 +172,8 @@ class Recorder(Memory, private.TorchDispatchMode):
                 if out is not None:
                     return out
             line = table.lookup(name, func._overloadname)
+            if self._not_a_number(name, args, kwargs):
+                return self._record(name, func, line, args, kwargs)  # ATen's parts and folds would compute with not-a-number
             if line is None and not _is_view(func) and name not in table.RANDOM and not self._constant_operands(args, kwargs):
                 out = self._decomposed(func, args, kwargs)
                 if out is not NotImplemented:
@@ -265,8 +268,19 @@ class Recorder(Memory, private.TorchDispatchMode):
         values = [self.read(t) for t in private.tensors(args, kwargs)]
         return bool(values) and all(isinstance(v, (Filled, Known)) for v in values)
 
+    def _not_a_number(self, name: str, args: Any, kwargs: Any) -> bool:
+        """Whether there is a number that depends on data among operands that are no tensors. What decompositions choose by themselves (xlogy's, of not-a-numbers) is none."""
+        return not (self._parts and name == "aten.where") and (holds_one(args) or bool(kwargs) and holds_one(kwargs))
+
     def _decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Runs the operator as ATen's own decomposition, whose parts are seen here."""
+        self._parts += 1
+        try:
+            return self._in_parts(func, args, kwargs)
+        finally:
+            self._parts -= 1
+
+    def _in_parts(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func._can_decompose() and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
             with self:
                 return func.decompose(*args, **kwargs)
@@ -381,6 +395,8 @@ class Recorder(Memory, private.TorchDispatchMode):
 
     def _results(self, call: Call, name: str, func: Any, line: Any, values: list[Any], keywords: dict[str, Any], operands: list[Value], args: Any, kwargs: Any,
                  writes: bool) -> list[Value | None]:
+        if self._not_a_number(name, values, keywords):
+            raise Unsupported("a number that depends on data (Tensor.item()), or not-a-number, is used in a way that is not followed")
         if name in table.RANDOM or torch.Tag.nondeterministic_seeded in func.tags and line is None:
             return self._random(call, name, values, keywords, kwargs)
         if name in table.CHOOSING:

@@ -382,7 +382,7 @@ Described describe(const Image& image, const Search::Failing& failing, const Fin
   }
   std::string sentence = local + " on " + who + " is not " + wanted;
   if (fault.empty()) sentence += after + ", nor anything else of the model";
-  return {"other", with(std::move(sentence))};
+  return {"other", with(sentence)};
 }
 
 }  // namespace shardproof::diagnose

@@ -40,6 +40,12 @@ std::vector<Index> sizesOf(std::span<const ReducedDim> dims) {
   return sizes;
 }
 
+Shape fullShape(std::span<const ReducedDim> dims) {
+  Shape shape;
+  for (const ReducedDim& d : dims) shape.push_back(d.full);
+  return shape;
+}
+
 Index countOf(std::span<const ReducedDim> dims) {
   Index n = 1;
   for (const ReducedDim& d : dims) n *= d.size();

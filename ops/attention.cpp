@@ -151,13 +151,6 @@ struct Attention {
     if (e.out[0] != nullptr)
       contract<A>(a, {{&p, l.scores}, {&v, l.all.operands[2]}}, l.all.result, *e.out[0]);
   }
-
- private:
-  static Shape fullShape(std::span<const ReducedDim> dims) {
-    Shape shape;
-    for (const ReducedDim& d : dims) shape.push_back(d.full);
-    return shape;
-  }
 };
 
 }  // namespace

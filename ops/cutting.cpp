@@ -66,9 +66,7 @@ struct Slice {
   template <class A>
   static void eval(Evaluation<A>& e) {
     const TensorValue<A>& x = *e.in[0];
-    Shape full;
-    for (const ReducedDim& d : x.dims) full.push_back(d.full);
-    const Bounds b = bounds(e.attributes, full);
+    const Bounds b = bounds(e.attributes, fullShape(x.dims));
     std::vector<ReducedDim> expected = x.dims;
     Index first = b.start;
     if (b.step == 1) {
@@ -121,9 +119,7 @@ struct Select {
   template <class A>
   static void eval(Evaluation<A>& e) {
     const TensorValue<A>& x = *e.in[0];
-    Shape full;
-    for (const ReducedDim& d : x.dims) full.push_back(d.full);
-    const auto [dim, index] = place(e.attributes, full);
+    const auto [dim, index] = place(e.attributes, fullShape(x.dims));
     expectDim(stretch(x.dims[dim], index, index + 1), ReducedDim{});
     std::vector<ReducedDim> expected = x.dims;
     std::vector<Index> strides = rowMajorStrides(x.dims);
@@ -324,9 +320,7 @@ struct Chunk {
   template <class A>
   static void eval(Evaluation<A>& e) {
     const TensorValue<A>& x = *e.in[0];
-    Shape full;
-    for (const ReducedDim& d : x.dims) full.push_back(d.full);
-    const Piece p = piece(e.attributes, full);
+    const Piece p = piece(e.attributes, fullShape(x.dims));
     std::vector<ReducedDim> expected = x.dims;
     expected[p.dim] = stretch(x.dims[p.dim], p.start, p.start + p.size);
     expectDims(e.out[0]->dims, expected);

@@ -17,6 +17,7 @@ using Index = std::int64_t;
 
 std::vector<Index> sizesOf(std::span<const ReducedDim> dims);
 Index countOf(std::span<const ReducedDim> dims);
+Shape fullShape(std::span<const ReducedDim> dims);
 std::vector<Index> rowMajorStrides(std::span<const ReducedDim> dims);
 
 // For each element (row-major over dims) how many full positions it stands for; empty when that is

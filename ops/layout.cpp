@@ -313,9 +313,7 @@ struct Squeeze {
   }
   template <class A>
   static void eval(Evaluation<A>& e) {
-    Shape full;
-    for (const ReducedDim& d : e.in[0]->dims) full.push_back(d.full);
-    evalSources(e, source(e.attributes, full));
+    evalSources(e, source(e.attributes, fullShape(e.in[0]->dims)));
   }
 };
 

@@ -11,13 +11,6 @@ namespace {
 
 using Labels = ContractionLabels;
 
-template <class A>
-Shape fullShape(const TensorValue<A>& x) {
-  Shape shape;
-  for (const ReducedDim& d : x.dims) shape.push_back(d.full);
-  return shape;
-}
-
 // linear: x [..., k], w [n, k], optional bias [n] -> x w^T + bias [..., n].
 struct Linear {
   static Interface interface() {
@@ -137,11 +130,11 @@ struct MatMul {
   }
   template <class A>
   static SumOfProducts products(const Evaluation<A>& e) {
-    return {{{0, 1}}, labels(fullShape(*e.in[0]), fullShape(*e.in[1]))};
+    return {{{0, 1}}, labels(fullShape(e.in[0]->dims), fullShape(e.in[1]->dims))};
   }
   template <class A>
   static void eval(Evaluation<A>& e) {
-    const Labels l = labels(fullShape(*e.in[0]), fullShape(*e.in[1]));
+    const Labels l = labels(fullShape(e.in[0]->dims), fullShape(e.in[1]->dims));
     contract<A>(e.algebra, {{e.in[0], l.operands[0]}, {e.in[1], l.operands[1]}}, l.result,
                 *e.out[0]);
   }

@@ -3,20 +3,18 @@
 #include <algorithm>
 #include <map>
 
+#include "ir/coordinates.h"
+
 namespace shardproof {
 
 using Dim = PlanLines::Dim;
-
-std::int64_t DimensionShares::axisSize(std::int32_t axis) const {
-  return axis == kMicrobatchAxis ? plan_.microbatches : MeshView(plan_.mesh).size(axis);
-}
 
 std::vector<std::pair<std::int32_t, PlanLines::Dim>> DimensionShares::shareOut(
     Dim whole, std::int64_t lo, Dim part, const std::vector<std::int32_t>& axes) {
   std::vector<std::pair<std::int32_t, Dim>> shares;
   std::vector<std::int32_t> several;
   for (const std::int32_t axis : axes) {
-    if (axisSize(axis) > 1) several.push_back(axis);
+    if (ir::axisSize(plan_, axis) > 1) several.push_back(axis);
   }
   if (several.empty()) {
     lines_.range(whole, lo, part);
@@ -24,8 +22,9 @@ std::vector<std::pair<std::int32_t, PlanLines::Dim>> DimensionShares::shareOut(
   }
   for (std::size_t i = 0; i < several.size(); ++i) {
     const bool last = i + 1 == several.size();
-    const Dim next = last ? whole : lines_.add(lines_.fullSize(part) * axisSize(several[i]));
-    tilings_.push_back({next, last ? lo : 0, part, several[i], axisSize(several[i]),
+    const Dim next =
+        last ? whole : lines_.add(lines_.fullSize(part) * ir::axisSize(plan_, several[i]));
+    tilings_.push_back({next, last ? lo : 0, part, several[i], ir::axisSize(plan_, several[i]),
                         static_cast<std::int64_t>(kept_.of(several[i]).size())});
     shares.emplace_back(several[i], part);
     part = next;

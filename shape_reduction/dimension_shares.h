@@ -44,7 +44,6 @@ class DimensionShares {
   std::vector<Tiling> choose();
 
  private:
-  std::int64_t axisSize(std::int32_t axis) const;
   void relatePieces(const Tiling& t);
 
   const Plan& plan_;

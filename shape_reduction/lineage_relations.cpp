@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "ir/coordinates.h"
 #include "shardproof/error.h"
 #include "util/index.h"
 
@@ -24,7 +25,6 @@ class LineageRelations {
                    PlanRelations& to)
       : problem_(problem),
         plan_(problem.plan),
-        mesh_(problem.plan.mesh),
         kept_(kept),
         shares_(shares),
         to_(to),
@@ -71,7 +71,7 @@ class LineageRelations {
       std::int64_t next = lines_.fullSize(part);
       const bool even = std::all_of(steps.begin(), steps.end(), [&](const auto& step) {
         const bool follows = step.second == next;
-        next = follows ? next * axisSize(step.first) : next;
+        next = follows ? next * ir::axisSize(plan_, step.first) : next;
         return follows;
       });
       if (!even) {
@@ -85,7 +85,7 @@ class LineageRelations {
     for (const auto& [axis, offsets] : shard.step) {
       if (std::count_if(offsets.begin(), offsets.end(), [](std::int64_t o) { return o != 0; }) >
               1 &&
-          static_cast<std::int64_t>(kept_.of(axis).size()) < axisSize(axis)) {
+          static_cast<std::int64_t>(kept_.of(axis).size()) < ir::axisSize(plan_, axis)) {
         throw Unsupported(
             "lineage of '" + name(entry) +
             "' steps along two dimensions at once over an axis of which ranks are left out");
@@ -163,9 +163,6 @@ class LineageRelations {
     return it == index.end() ? -1 : it->second;
   }
 
-  std::int64_t axisSize(std::int32_t axis) const {
-    return axis == kMicrobatchAxis ? plan_.microbatches : mesh_.size(axis);
-  }
   const std::string& name(const LineageEntry& entry) const {
     return problem_.names.text(problem_.model.graph.tensors[entry.tensor].name);
   }
@@ -183,7 +180,7 @@ class LineageRelations {
               [](const auto& a, const auto& b) { return std::abs(a.first) < std::abs(b.first); });
     std::vector<std::pair<std::int64_t, std::int64_t>> boxes{shard.box[d]};
     for (const auto& [offset, axis] : steps) {
-      const std::int64_t size = axisSize(axis);
+      const std::int64_t size = ir::axisSize(plan_, axis);
       const bool everyOne = !keptOnly || static_cast<std::int64_t>(kept_.of(axis).size()) == size;
       if (everyOne && boxes.size() == 1 && std::abs(offset) <= boxes[0].second - boxes[0].first) {
         (offset > 0 ? boxes[0].second : boxes[0].first) += offset * (size - 1);
@@ -227,7 +224,6 @@ class LineageRelations {
 
   const Problem& problem_;
   const Plan& plan_;
-  MeshView mesh_;
   const KeptRanks& kept_;
   DimensionShares& shares_;
   PlanRelations& to_;

@@ -12,6 +12,7 @@
 #include "cache/cache_file.h"
 #include "cache/reprove.h"
 #include "checker/model_facts.h"
+#include "ir/coordinates.h"
 #include "ir/output_coverage.h"
 #include "plan/plan_index.h"
 #include "shardproof/error.h"
@@ -201,8 +202,7 @@ class LogCheck {
         return fail(place + "/entries", "names " + std::to_string(e) + ", which is not proved");
       for (const Shard& shard : entry.shards) {
         std::vector<std::int64_t> sizes;
-        for (const auto& [axis, offsets] : shard.step)
-          sizes.push_back(axis == kMicrobatchAxis ? plan_.microbatches : plan_.mesh[axis].size);
+        for (const auto& [axis, offsets] : shard.step) sizes.push_back(ir::axisSize(plan_, axis));
         ir::appendBoxes(shard, sizes, boxes);
       }
     }

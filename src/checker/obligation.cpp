@@ -28,10 +28,26 @@ constexpr int kMostExtraForSolver = 24;
 // Monomials, of one reciprocal's sum.
 constexpr std::size_t kMostOpened = 200'000;
 
-// An upper bound on how many atoms a monomial of the expansion multiplies together, before anything
-// cancels.
-std::int64_t degree(const TermAlgebra& algebra, Term root,
-                    std::unordered_map<std::uint32_t, std::int64_t>& known) {
+// Calls f for each term that t is made of directly, for an atom those of its arguments.
+template <class F>
+void forEachPart(const TermAlgebra& algebra, Term t, F&& f) {
+  const TermKind kind = algebra.kind(t);
+  if (kind == TermKind::kSum || kind == TermKind::kProduct) {
+    for (const auto& part : algebra.parts(t)) f(part.term);
+  } else if (kind == TermKind::kExp || kind == TermKind::kSqrt || kind == TermKind::kFunction ||
+             kind == TermKind::kIndicator) {
+    for (const Term a : algebra.arguments(t)) f(a);
+  }
+}
+
+// By term.
+template <class V>
+using Known = std::unordered_map<std::uint32_t, V>;
+
+// known[t.id] = of(t) for every term that the root is made of and that is not known, parts first.
+// Its own stack: a stage may be deeper than the call stack.
+template <class V, class F>
+void evaluate(const TermAlgebra& algebra, Term root, Known<V>& known, F&& of) {
   std::vector<Term> stack{root};
   while (!stack.empty()) {
     const Term t = stack.back();
@@ -39,88 +55,55 @@ std::int64_t degree(const TermAlgebra& algebra, Term root,
       stack.pop_back();
       continue;
     }
-    const TermKind kind = algebra.kind(t);
-    if (kind != TermKind::kSum && kind != TermKind::kProduct) {
-      std::int64_t inner = 1;
-      bool ready = true;
-      if (kind == TermKind::kExp || kind == TermKind::kSqrt || kind == TermKind::kFunction ||
-          kind == TermKind::kIndicator) {
-        // Inside an atom its argument is compared as a polynomial of its own.
-        for (const Term a : algebra.arguments(t)) {
-          const auto it = known.find(a.id);
-          if (it == known.end()) {
-            stack.push_back(a);
-            ready = false;
-          } else {
-            inner = std::max(inner, it->second);
-          }
-        }
-      }
-      if (!ready) continue;
-      known[t.id] = kind == TermKind::kConstant ? 0 : inner;
-      stack.pop_back();
-      continue;
-    }
-    bool ready = true;
-    std::int64_t sum = 0, most = 0;
-    for (const auto& part : algebra.parts(t)) {
-      const auto it = known.find(part.term.id);
-      if (it == known.end()) {
-        stack.push_back(part.term);
-        ready = false;
-        continue;
-      }
-      most = std::max(most, it->second);
-      const double e = std::abs(part.factor.toDouble());
-      sum += static_cast<std::int64_t>(std::ceil(e)) * it->second;
-    }
-    if (!ready) continue;
-    known[t.id] = kind == TermKind::kSum ? most : sum;
+    const std::size_t before = stack.size();
+    forEachPart(algebra, t, [&](Term part) {
+      if (!known.contains(part.id)) stack.push_back(part);
+    });
+    if (stack.size() > before) continue;
+    known.emplace(t.id, of(t));
     stack.pop_back();
   }
+}
+
+std::int64_t times(const Rational& power, std::int64_t count) {
+  return static_cast<std::int64_t>(std::ceil(std::abs(power.toDouble()))) * count;
+}
+
+// An upper bound on how many atoms a monomial of the expansion multiplies together, before anything
+// cancels. Inside an atom its argument is compared as a polynomial of its own.
+std::int64_t degree(const TermAlgebra& algebra, Term root, Known<std::int64_t>& known) {
+  evaluate(algebra, root, known, [&](Term t) {
+    const TermKind kind = algebra.kind(t);
+    std::int64_t result = kind == TermKind::kSum || kind == TermKind::kConstant ? 0 : 1;
+    if (kind == TermKind::kProduct) {
+      result = 0;
+      for (const auto& part : algebra.parts(t))
+        result += times(part.factor, known.at(part.term.id));
+    } else {
+      forEachPart(algebra, t, [&](Term part) { result = std::max(result, known.at(part.id)); });
+    }
+    return result;
+  });
   return known.at(root.id);
-}
-
-// Visits every term that the roots are made of, those within atoms too, once.
-template <class F>
-void forEachTerm(const TermAlgebra& algebra, std::vector<Term> stack, F&& f) {
-  std::unordered_set<std::uint32_t> seen;
-  while (!stack.empty()) {
-    const Term t = stack.back();
-    stack.pop_back();
-    if (!seen.insert(t.id).second) continue;
-    f(t);
-    const TermKind kind = algebra.kind(t);
-    if (kind == TermKind::kSum || kind == TermKind::kProduct) {
-      for (const auto& part : algebra.parts(t)) stack.push_back(part.term);
-    } else if (kind == TermKind::kExp || kind == TermKind::kSqrt || kind == TermKind::kFunction ||
-               kind == TermKind::kIndicator) {
-      for (const Term a : algebra.arguments(t)) stack.push_back(a);
-    }
-  }
-}
-
-bool isLogarithm(const TermAlgebra& algebra, Term t) {
-  return algebra.kind(t) == TermKind::kFunction && algebra.function(t) == ops::Function::kLog;
 }
 
 // An exponential whose argument is made of logarithms by sums and products: multiplied out, the
 // argument may be a sum of as many logarithms as one likes, and the exponential the product of as
-// many sums. No count of the factors that are written tells how many.
-bool isExponentialOfLogarithms(const TermAlgebra& algebra, Term t) {
-  if (algebra.kind(t) != TermKind::kExp) return false;
-  std::unordered_set<std::uint32_t> seen;
-  std::vector<Term> stack = algebra.arguments(t);
-  while (!stack.empty()) {
-    const Term a = stack.back();
-    stack.pop_back();
-    if (!seen.insert(a.id).second) continue;
-    if (isLogarithm(algebra, a)) return true;
-    const TermKind kind = algebra.kind(a);
-    if (kind == TermKind::kSum || kind == TermKind::kProduct)
-      for (const auto& part : algebra.parts(a)) stack.push_back(part.term);
+// many sums. No count of the factors that are written tells how many. Throws Unsupported.
+void refuseExponentialsOfLogarithms(const TermAlgebra& algebra, const std::vector<Term>& roots) {
+  Known<bool> madeOfLogarithms;
+  for (const Term root : roots) {
+    evaluate(algebra, root, madeOfLogarithms, [&](Term t) {
+      const TermKind kind = algebra.kind(t);
+      if (kind == TermKind::kFunction) return algebra.function(t) == ops::Function::kLog;
+      bool any = false;
+      forEachPart(algebra, t, [&](Term part) { any = any || madeOfLogarithms.at(part.id); });
+      if (any && kind == TermKind::kExp)
+        throw Unsupported(
+            "an exponential of logarithms: how many factors it multiplies is not known");
+      return any && (kind == TermKind::kSum || kind == TermKind::kProduct);
+    });
   }
-  return false;
 }
 
 // A reciprocal is an atom as long as its sum is one when it is multiplied out. 1/(1/c + 0) is c,
@@ -141,13 +124,17 @@ bool opens(TermAlgebra& algebra, Term sum) {
 }
 
 bool anyOpens(TermAlgebra& algebra, const std::vector<Term>& roots) {
+  Known<bool> seen;
   std::vector<Term> reciprocals;
-  forEachTerm(algebra, roots, [&](Term t) {
-    if (algebra.kind(t) != TermKind::kProduct) return;
-    for (const auto& part : algebra.parts(t))
-      if (part.factor.sign() < 0 && algebra.kind(part.term) == TermKind::kSum)
-        reciprocals.push_back(part.term);
-  });
+  for (const Term root : roots) {
+    evaluate(algebra, root, seen, [&](Term t) {
+      if (algebra.kind(t) == TermKind::kProduct)
+        for (const auto& part : algebra.parts(t))
+          if (part.factor.sign() < 0 && algebra.kind(part.term) == TermKind::kSum)
+            reciprocals.push_back(part.term);
+      return true;
+    });
+  }
   return std::any_of(reciprocals.begin(), reciprocals.end(),
                      [&](Term sum) { return opens(algebra, sum); });
 }
@@ -162,45 +149,26 @@ bool anyOpens(TermAlgebra& algebra, const std::vector<Term>& roots) {
 // positions that tell it from others are the operator's, however many atoms it consists of. A sum
 // that is multiplied out brings in one of its summands, which an operator has made at no more than
 // m positions, too.
-std::int64_t summands(const TermAlgebra& algebra, Term root,
-                      std::unordered_map<std::uint32_t, std::int64_t>& known) {
-  std::vector<Term> stack{root};
-  while (!stack.empty()) {
-    const Term t = stack.back();
-    if (known.contains(t.id)) {
-      stack.pop_back();
-      continue;
-    }
+std::int64_t summands(const TermAlgebra& algebra, Term root, Known<std::int64_t>& known) {
+  evaluate(algebra, root, known, [&](Term t) {
     const TermKind kind = algebra.kind(t);
-    bool ready = true;
-    const auto of = [&](Term part) -> std::int64_t {
-      if (const auto it = known.find(part.id); it != known.end()) return it->second;
-      stack.push_back(part);
-      ready = false;
-      return 0;
-    };
     std::int64_t result = kind == TermKind::kConstant ? 0 : 1;
-    if (kind == TermKind::kSum) {
-      for (const auto& part : algebra.parts(t)) result = std::max(result, of(part.term));
-    } else if (kind == TermKind::kProduct) {
+    if (kind == TermKind::kProduct) {
       std::int64_t sums = 0;
       for (const auto& part : algebra.parts(t)) {
-        const std::int64_t own = of(part.term);
+        const std::int64_t own = known.at(part.term.id);
         const TermKind factor = algebra.kind(part.term);
         if ((factor == TermKind::kSum && part.factor.sign() > 0) || factor == TermKind::kSqrt ||
             factor == TermKind::kFunction)
-          sums += static_cast<std::int64_t>(std::ceil(std::abs(part.factor.toDouble()))) * own;
+          sums += times(part.factor, own);
         else result = std::max(result, own);
       }
       result += sums;
-    } else if (kind == TermKind::kExp || kind == TermKind::kSqrt || kind == TermKind::kFunction ||
-               kind == TermKind::kIndicator) {
-      for (const Term a : algebra.arguments(t)) result = std::max(result, of(a));
+    } else {
+      forEachPart(algebra, t, [&](Term part) { result = std::max(result, known.at(part.id)); });
     }
-    if (!ready) continue;
-    known[t.id] = result;
-    stack.pop_back();
-  }
+    return result;
+  });
   return known.at(root.id);
 }
 
@@ -336,13 +304,9 @@ int extraPositionsFor(const std::vector<std::pair<Term, Term>>& pairs, TermAlgeb
                       const Stage& stage, const ReducedStage& reduced, Counting counting) {
   std::vector<Term> roots;
   for (const auto& [a, b] : pairs) roots.insert(roots.end(), {a, b});
-  forEachTerm(algebra, roots, [&](Term t) {
-    if (isExponentialOfLogarithms(algebra, t))
-      throw Unsupported(
-          "an exponential of logarithms: how many factors it multiplies is not known");
-  });
+  refuseExponentialsOfLogarithms(algebra, roots);
   std::int64_t factors = 1;
-  std::unordered_map<std::uint32_t, std::int64_t> known;
+  Known<std::int64_t> known;
   for (const auto& [a, b] : pairs)
     factors = std::max({factors, degree(algebra, a, known), degree(algebra, b, known)});
   // Of a collapsed axis two coordinates are kept apart, no more.
@@ -355,7 +319,7 @@ int extraPositionsFor(const std::vector<std::pair<Term, Term>>& pairs, TermAlgeb
   std::int64_t further = factors - 1;
   if (counting == Counting::kSummands && further > 0 && !anyOpens(algebra, roots)) {
     std::int64_t most = 1;
-    std::unordered_map<std::uint32_t, std::int64_t> counted;
+    Known<std::int64_t> counted;
     for (const auto& [a, b] : pairs)
       most = std::max({most, summands(algebra, a, counted), summands(algebra, b, counted)});
     // One more than there are besides the first: exponentials are joined, so that the argument of

@@ -1,4 +1,5 @@
-// Assignments of coordinates to some axes of the mesh, compared.
+// The axes over which ranks and microbatches are told apart, and assignments of coordinates to some
+// of them, compared.
 #pragma once
 
 #include <algorithm>
@@ -6,6 +7,11 @@
 #include "shardproof/graph.h"
 
 namespace shardproof::ir {
+
+// How many ranks an axis of the mesh has, or how many microbatches there are.
+inline std::int64_t axisSize(const Plan& plan, std::int32_t axis) {
+  return axis == kMicrobatchAxis ? plan.microbatches : plan.mesh[axis].size;
+}
 
 // Do both agree on every axis that both name? Then some rank agrees with both.
 inline bool mayMeet(const Coordinates& a, const Coordinates& b) {

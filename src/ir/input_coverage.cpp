@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ir/coordinates.h"
 #include "ir/output_coverage.h"
 #include "ops/attributes.h"
 
@@ -35,16 +36,13 @@ class Inputs {
   }
 
  private:
-  std::int64_t sizeOf(std::int32_t axis) const {
-    return axis == kMicrobatchAxis ? plan_.microbatches : plan_.mesh[axis].size;
-  }
   std::string nameOf(std::int32_t axis) const {
     return axis == kMicrobatchAxis ? "mb" : plan_.mesh[axis].name;
   }
 
   std::vector<std::int64_t> sizesOf(const Shard& shard) const {
     std::vector<std::int64_t> sizes;
-    for (const auto& [axis, offsets] : shard.step) sizes.push_back(sizeOf(axis));
+    for (const auto& [axis, offsets] : shard.step) sizes.push_back(axisSize(plan_, axis));
     return sizes;
   }
 
@@ -68,7 +66,7 @@ class Inputs {
     axes.push_back(kMicrobatchAxis);
     std::string names;
     for (const std::int32_t axis : axes) {
-      if (sizeOf(axis) < 2) continue;
+      if (axisSize(plan_, axis) < 2) continue;
       const bool everywhere = std::all_of(entries.begin(), entries.end(), [&](std::size_t e) {
         const auto& shards = plan_.lineage[e].shards;
         return std::all_of(shards.begin(), shards.end(),
@@ -76,7 +74,7 @@ class Inputs {
       });
       if (everywhere)
         names += (names.empty() ? "" : " or ") + nameOf(axis) + " (size " +
-                 std::to_string(sizeOf(axis)) + ")";
+                 std::to_string(axisSize(plan_, axis)) + ")";
     }
     return "input `" + problem_.names.text(problem_.model.graph.tensors[tensor].name) +
            "`: no rank holds the element at " + ops::toText(gap) + " of shape " +

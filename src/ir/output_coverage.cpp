@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "ir/coordinates.h"
 #include "ops/attributes.h"
 #include "shardproof/error.h"
 
@@ -116,7 +117,7 @@ void checkOutputsCovered(const Problem& problem) {
     for (const Shard* shard : goals[output]) {
       std::vector<std::int64_t> sizes;
       for (const auto& [axis, offsets] : shard->step) {
-        sizes.push_back(axis == kMicrobatchAxis ? plan.microbatches : plan.mesh[axis].size);
+        sizes.push_back(axisSize(plan, axis));
       }
       appendBoxes(*shard, sizes, boxes);
       if (boxes.size() > kMaxBoxes)

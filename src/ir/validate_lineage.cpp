@@ -62,9 +62,7 @@ class LineageValidator {
     static const std::string kMicrobatch = "mb";
     return axis == kMicrobatchAxis ? kMicrobatch : plan_.mesh[axis].name;
   }
-  std::int64_t axisSize(std::int32_t axis) const {
-    return axis == kMicrobatchAxis ? plan_.microbatches : plan_.mesh[axis].size;
-  }
+  std::int64_t axisSize(std::int32_t axis) const { return ir::axisSize(plan_, axis); }
 
   void checkEntry(const LineageEntry& entry) {
     const Tensor& tensor = model_.graph.tensors[entry.tensor];

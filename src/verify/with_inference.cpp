@@ -79,13 +79,12 @@ Report verifyInferring(std::unique_ptr<Problem>& problem, const VerifyOptions& g
   std::vector<Inferred::Replaced> replaced;
   double seconds = 0;
   const bool thin = infer == Infer::kAuto && lineageDensity(*problem) < kThinLineage;
-  const bool few = thin && hasFewNodes(*problem) && options.timeoutSeconds > kSecondsForFew;
-  if (infer == Infer::kAlways || (thin && !few))
+  bool hurried = thin && hasFewNodes(*problem) && options.timeoutSeconds > kSecondsForFew;
+  if (infer == Infer::kAlways || (thin && !hurried))
     inferInto(problem, options, said, replaced, seconds, false);
-  if (few) options.timeoutSeconds = kSecondsForFew;
+  if (hurried) options.timeoutSeconds = kSecondsForFew;
   Report report = verify(*problem, options);
   options.timeoutSeconds = given.timeoutSeconds;
-  bool hurried = few;
   // What the file says is not enough, or is wrong. Parts last: of a large plan they are many, and
   // few of them help.
   for (const bool parts : {false, true}) {

@@ -17,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "checker/evaluation_steps.h"
+#include "checker/stage_communication.h"
 #include "ops/registry.h"
 #include "shape_reduction/reduction.h"
 #include "shardproof/error.h"
@@ -101,67 +103,10 @@ class StageInterpreter {
  private:
   using Value = ops::TensorValue<A>;
 
-  // What is done at once: a node, or a tree of additions whose inner results nothing else reads, at
-  // its root. Addition is associative and commutative, and a sum of many terms has the value, in
-  // each algebra, of the additions one by one.
-  struct Step {
-    std::size_t node;
-    std::vector<StageTensorId> reads;
-    bool tree = false;
-  };
-
-  bool isSum(const StageNode& node) const {
-    if (node.communication != Communication::kNone || !ops::Registry::instance().at(node.op).sums ||
-        node.in.size() != 2 || node.out.size() != 1)
-      return false;
-    const std::int32_t result = node.out[0];
-    if (node.in[0] < 0 || node.in[1] < 0 || result < 0 || !node.attributes->empty()) return false;
-    return reduced_.dims[node.in[0]] == reduced_.dims[result] &&
-           reduced_.dims[node.in[1]] == reduced_.dims[result];
-  }
-
-  std::vector<Step> stepsOf(bool logical) const {
-    std::vector<Step> steps;
-    const bool trees = storesPartialSums(algebra_);
-    std::vector<std::int32_t> uses(stage_.tensors.size(), 0),
-        inner(stage_.tensors.size(),
-              -1);  // inner: the step of a tree that so far ends with the tensor
-    for (const StageNode& node : stage_.nodes) {
-      for (const StageTensorId t : node.in) {
-        if (t >= 0) ++uses[t];
-      }
-    }
-    for (std::size_t i = 0; i < stage_.nodes.size(); ++i) {
-      const StageNode& node = stage_.nodes[i];
-      if (node.logical != logical) continue;
-      Step step{i, node.in};
-      if (trees && isSum(node)) {
-        step.tree = true;
-        step.reads.clear();
-        for (const StageTensorId t : node.in) {
-          const std::int32_t before = uses[t] == 1 && !inEquation_[t] ? inner[t] : -1;
-          if (before < 0) {
-            step.reads.push_back(t);
-            continue;
-          }
-          auto& below = steps[before].reads;
-          if (below.size() > step.reads.size())
-            below.swap(
-                step.reads);  // the longer list is never copied: trees of any shape cost O(n log n)
-          step.reads.insert(step.reads.end(), below.begin(), below.end());
-          below.clear();
-        }
-        inner[node.out[0]] = static_cast<std::int32_t>(steps.size());
-      }
-      steps.push_back(std::move(step));
-    }
-    std::erase_if(steps, [](const Step& s) { return s.tree && s.reads.empty(); });
-    return steps;
-  }
-
   // Results that nothing reads any more are dropped, except those that equations speak of.
   void evaluateSide(bool logical) {
-    const std::vector<Step> steps = stepsOf(logical);
+    const std::vector<EvaluationStep> steps =
+        evaluationSteps(stage_, reduced_, inEquation_, logical, storesPartialSums(algebra_));
     std::vector<std::size_t> lastUse(stage_.tensors.size(), steps.size());
     for (std::size_t i = 0; i < steps.size(); ++i) {
       for (const StageTensorId t : steps[i].reads) {
@@ -450,141 +395,20 @@ class StageInterpreter {
   }
 
   void evaluate(const StageNode& node) {
-    if (node.communication != Communication::kNone) {
-      communicate(node);
-      return;
-    }
     std::vector<const Value*> in;
     std::vector<Value*> out;
     for (const StageTensorId t : node.in) in.push_back(t >= 0 ? &values_[t] : nullptr);
     for (const StageTensorId t : node.out) out.push_back(t >= 0 ? &values_[t] : nullptr);
+    if (node.communication != Communication::kNone) {
+      if (out[0]) communicate(algebra_, node, in, *out[0]);
+      return;
+    }
     ops::Evaluation<A> evaluation{algebra_, *node.attributes, in, out};
     evaluationOf(ops::Registry::instance().at(node.op), &algebra_)(evaluation);
     for (const Value* v : out) {
       if (v && static_cast<std::int64_t>(v->data.size()) != v->positions() * v->planes())
         throw std::logic_error("an operator did not fill its result");
     }
-  }
-
-  Element combine(const StageNode& node, const std::vector<Element>& members) {
-    switch (node.reduction) {
-      case Reduction::kSum:
-        return algebra_.sum(members, node.weight);
-      case Reduction::kMean:
-        return algebra_.scale(
-            Rational(1, std::accumulate(node.weight.begin(), node.weight.end(), std::int64_t{0})),
-            algebra_.sum(members, node.weight));
-      case Reduction::kMax:
-        return algebra_.apply(ops::Function::kMaximum, {}, members);
-      case Reduction::kMin:
-        return algebra_.apply(ops::Function::kMinimum, {}, members);
-    }
-    throw std::logic_error("unknown reduction");
-  }
-
-  // Copies a stretch of `count` reduced positions along `dim` of one tensor to another.
-  static void copyStretch(const Value& from, std::size_t fromDim, std::int64_t fromStart, Value& to,
-                          std::size_t toDim, std::int64_t toStart,
-                          const std::vector<std::int64_t>& extent) {
-    const std::size_t rank = extent.size();
-    std::vector<std::int64_t> index(rank, 0);
-    std::int64_t n = 1;
-    for (const std::int64_t e : extent) n *= e;
-    const std::int64_t planes = from.planes();
-    for (std::int64_t i = 0; i < n; ++i) {
-      std::int64_t f = 0, t = 0;
-      for (std::size_t d = 0; d < rank; ++d) {
-        f = f * from.dims[d].size() + index[d] + (d == fromDim ? fromStart : 0);
-        t = t * to.dims[d].size() + index[d] + (d == toDim ? toStart : 0);
-      }
-      for (std::int64_t p = 0; p < planes; ++p) to.data[t * planes + p] = from.data[f * planes + p];
-      for (std::size_t d = rank; d-- > 0 && ++index[d] == extent[d];) index[d] = 0;
-    }
-  }
-
-  void communicate(const StageNode& node) {
-    const std::int32_t result = node.out[0];
-    if (result < 0) return;
-    Value& out = values_[result];
-    const auto members = static_cast<std::int64_t>(node.in.size());
-    const auto resolve = [&](std::int32_t dim) {
-      return at(dim < 0 ? dim + static_cast<std::int64_t>(out.dims.size()) : dim);
-    };
-    out.data.assign(at(out.positions() * out.planes()), algebra_.constant(Rational(0)));
-    switch (node.communication) {
-      case Communication::kReceive:
-      case Communication::kBroadcast:
-        out.data = values_[node.in[0]].data;
-        break;
-      case Communication::kPart: {
-        const Value& in = values_[node.in[0]];
-        const std::size_t d = resolve(node.dim);
-        copyStretch(in, d, in.dims[d].reducedBound(node.member * out.dims[d].full), out, d, 0,
-                    extents(out));
-        break;
-      }
-      case Communication::kAllReduce:
-      case Communication::kReduceScatter: {
-        const bool ordered = node.reduction == Reduction::kMax || node.reduction == Reduction::kMin;
-        if (ordered && out.element == ElementKind::kComplex)
-          throw Unsupported("the largest or smallest of complex numbers");
-        // Of what is scattered only this member's part is combined: of n members n parts are, not n
-        // times n.
-        std::vector<Value> parts(
-            node.communication == Communication::kReduceScatter ? node.in.size() : 0, out);
-        for (std::size_t k = 0; k < parts.size(); ++k) {
-          const Value& in = values_[node.in[k]];
-          const std::size_t d = resolve(node.dim);
-          copyStretch(in, d, in.dims[d].reducedBound(node.member * out.dims[d].full), parts[k], d,
-                      0, extents(out));
-        }
-        const auto part = [&](std::size_t k) -> const std::vector<Element>& {
-          return parts.empty() ? values_[node.in[k]].data : parts[k].data;
-        };
-        for (std::size_t k = 0; k < node.in.size(); ++k) {
-          if (part(k).size() != out.data.size())
-            throw std::logic_error(
-                "the members of a communication have operands of different sizes");
-        }
-        std::vector<Element> elements(node.in.size());
-        for (std::size_t i = 0; i < out.data.size(); ++i) {
-          for (std::size_t k = 0; k < node.in.size(); ++k) elements[k] = part(k)[i];
-          out.data[i] = combine(node, elements);
-        }
-        break;
-      }
-      case Communication::kAllGather: {
-        const std::size_t d = resolve(node.dim);
-        for (std::int64_t k = 0; k < members; ++k) {
-          const Value& in = values_[node.in[k]];
-          copyStretch(in, d, 0, out, d, out.dims[d].reducedBound(k * in.dims[d].full), extents(in));
-        }
-        break;
-      }
-      case Communication::kAllToAll: {
-        const std::size_t i = resolve(node.dim), o = resolve(node.odim);
-        for (std::int64_t k = 0; k < members; ++k) {
-          const Value& in = values_[node.in[k]];
-          const std::int64_t piece = in.dims[i].full / members;
-          const std::int64_t lo = in.dims[i].reducedBound(node.member * piece),
-                             hi = in.dims[i].reducedBound((node.member + 1) * piece);
-          std::vector<std::int64_t> extent = extents(in);
-          extent[i] = hi - lo;
-          const std::int64_t placed = i == o ? piece : in.dims[o].full;
-          copyStretch(in, i, lo, out, o, out.dims[o].reducedBound(k * placed), extent);
-        }
-        break;
-      }
-      default:
-        throw std::logic_error("unknown communication");
-    }
-    if (static_cast<std::int64_t>(out.data.size()) != out.positions() * out.planes())
-      throw std::logic_error("a communication changed its operand's size");
-  }
-  static std::vector<std::int64_t> extents(const Value& v) {
-    std::vector<std::int64_t> e;
-    for (const ops::ReducedDim& d : v.dims) e.push_back(d.size());
-    return e;
   }
 
   void pairUp() {

@@ -8,32 +8,12 @@
 #include "interpret/collectives.h"
 #include "interpret/given_values.h"
 #include "interpret/meaning.h"
+#include "interpret/run_operator.h"
 #include "interpret/schedule.h"
-#include "ops/registry.h"
 #include "util/index.h"
 
 namespace shardproof::interpret {
 namespace {
-
-// By the registry's ids.
-template <class T>
-const std::vector<Kernel<T>>& kernels() {
-  static const std::vector<Kernel<T>> table = [] {
-    std::vector<Kernel<T>> k;
-    const ops::Registry& registry = ops::Registry::instance();
-    for (std::size_t i = 0; i < registry.size(); ++i)
-      k.push_back(findKernel<T>(registry.at(OperatorId(static_cast<std::int64_t>(i))).name));
-    return k;
-  }();
-  return table;
-}
-
-// Reductions to one number may be declared [1] where they yield [].
-bool mayBeOne(std::string_view op) {
-  constexpr std::string_view list[] = {"sum",       "mean",          "amax",     "amin",
-                                       "logsumexp", "cross_entropy", "grad_norm"};
-  return std::find(std::begin(list), std::end(list), op) != std::end(list);
-}
 
 template <class T>
 class PlainRun {
@@ -72,35 +52,34 @@ class PlainRun {
     checkLimits();
     const ProgramLayout& layout = programs_.layout(rank);
     const Graph& graph = programs_.program(rank).graph;
-    graph_ = &graph;
     const Instance& i = layout.instances[instance];
     const NodeView& view = setup_.plans[programs_.programOf(rank)].nodes[i.node];
     const Node& node = graph.nodes[i.node];
     std::vector<Value<T>>& values = local_[rank];
-    in_.clear();
+    operators_.in.clear();
     for (const Operand& o : view.in) {
       if (!o.present()) {
-        in_.push_back(nullptr);
+        operators_.in.push_back(nullptr);
         continue;
       }
       const std::int32_t slot = programs_.slotOf(
           layout, graph, o.tensor, o.microbatch.isOne() ? o.microbatch.number() : i.microbatch);
-      in_.push_back(&values[slot]);
+      operators_.in.push_back(&values[slot]);
     }
     Value<T> mask;
     try {
       if (view.draws) mask = localMask(rank, instance, view);
-      apply(node, view, mask ? &mask : nullptr);
+      operators_.apply(graph, node, view, mask ? &mask : nullptr);
       for (std::size_t r = 0; r < view.out.size(); ++r)
         if (view.out[r] >= 0) {
-          checkDeclared(node, graph.tensors[view.out[r]], out_[r]);
-          checkKind(rank, view.out[r], out_[r]);
+          operators_.checkDeclared(node, graph.tensors[view.out[r]], operators_.out[r]);
+          checkKind(rank, view.out[r], operators_.out[r]);
         }
     } catch (const Misfit& misfit) {
       throw CannotRun(programs_.place(rank, instance) + ": " + misfit.what());
     }
-    std::vector<Value<T>> results = std::move(out_);
-    out_.clear();
+    std::vector<Value<T>> results = std::move(operators_.out);
+    operators_.out.clear();
     for (std::size_t r = 0; r < view.out.size(); ++r)
       if (view.out[r] >= 0)
         produce(rank, programs_.slotOf(layout, graph, view.out[r], i.microbatch),
@@ -132,7 +111,7 @@ class PlainRun {
       for (std::size_t m = 0; m < rendezvous.members.size(); ++m) {
         const Member& member = rendezvous.members[m];
         if (programs_.node(member.rank, member.instance).outCount > 0)
-          results[m] = meaningless(declared(member), nothing.what());
+          results[m] = operators_.meaningless(declared(member), nothing.what());
       }
     }
     double reach = 0;
@@ -187,29 +166,6 @@ class PlainRun {
     return graph.tensors[node.outCount > 0 ? graph.out(node)[0] : graph.in(node)[0].tensor];
   }
 
-  Value<T> meaningless(const Tensor& tensor, const std::string& why) {
-    Value<T> v(memory_, tensor.shape, tensor.element);
-    std::fill(v.writable(), v.writable() + v.size(), undefined<T>());
-    v.unknown = std::make_shared<const std::string>(why);
-    return v;
-  }
-
-  void checkDeclared(const Node& node, const Tensor& tensor, Value<T>& value) const {
-    const std::string_view op = ops::Registry::instance().at(node.op).name;
-    if (!value)
-      throw Misfit("there is no such result as '" + problem_.names.text(tensor.name) + "'");
-    if (value.shape != tensor.shape) {
-      if (!(value.shape.empty() && tensor.shape == Shape{1} && mayBeOne(op)))
-        throw Misfit("the result '" + problem_.names.text(tensor.name) +
-                     "' is declared with shape " + text(tensor.shape) +
-                     ", but the operator gives " + text(value.shape));
-      value.shape = tensor.shape;
-    }
-    if (tensor.elementDeclared && value.element != tensor.element)
-      throw Misfit("the result '" + problem_.names.text(tensor.name) +
-                   "' is declared with another kind of element than the operator gives");
-  }
-
   // What is not declared follows from what produces it. A tensor is of one kind on all ranks that
   // run the program and for all microbatches.
   void checkKind(Rank rank, TensorId t, const Value<T>& value) {
@@ -219,51 +175,6 @@ class PlainRun {
       throw Misfit("the result '" +
                    problem_.names.text(programs_.program(rank).graph.tensors[t].name) +
                    "' holds another kind of element than what else is produced under that name");
-  }
-
-  // in_ -> out_. `mask`: an operand to be added.
-  void apply(const Node& node, const NodeView& view, const Value<T>* mask) {
-    const Kernel<T> kernel = kernels<T>()[node.op.index()];
-    const std::string& name = ops::Registry::instance().at(node.op).name;
-    out_.clear();
-    out_.resize(std::max<std::size_t>(view.out.size(), 6));  // kernels may fill all that they have
-    wanted_.clear();
-    for (const TensorId t : view.out) wanted_.push_back(t >= 0);
-    std::shared_ptr<const std::string> unknown;
-    for (const Value<T>* v : in_)
-      if (v != nullptr && v->unknown) unknown = v->unknown;
-    if (mask != nullptr) {
-      if (mask->unknown) unknown = mask->unknown;
-      const std::size_t place = name.ends_with("_backward") ? 2 : 1;
-      in_.resize(std::max(in_.size(), place + 1), nullptr);
-      in_[place] = mask;
-    }
-    if (kernel == nullptr) throw std::logic_error("no kernel for operator '" + name + "'");
-    Call<T> call{context_, problem_.attributes.at(view.attributes), in_, wanted_, out_};
-    try {
-      kernel(call);
-    } catch (const NoMeaning& nothing) {
-      fillUnknown(view, name + ": " + nothing.what());
-      return;
-    }
-    if (unknown)
-      for (Value<T>& v : out_) v.unknown = unknown;
-    if (std::any_of(in_.begin(), in_.end(),
-                    [](const Value<T>* v) { return v != nullptr && v->masked; }) ||
-        name == "create_mask")
-      meaning_.refusePlusInfinity(out_);
-    if (name == "sigmoid" || name == "tanh") meaning_.countSaturated(out_[0]);
-    if (!meaning_.measures) return;
-    meaning_.refuseSingularity(name, call.attributes, in_, out_);
-    meaning_.measureResults(in_, out_);
-    if (name == "exp" || name == "sigmoid" || name == "softmax") meaning_.refuseZero(in_, out_);
-    if (name == "exp") meaning_.refuseOne(*in_[0], out_[0]);
-  }
-
-  void fillUnknown(const NodeView& view, const std::string& why) {
-    const Graph& graph = *graph_;
-    for (std::size_t r = 0; r < view.out.size(); ++r)
-      if (view.out[r] >= 0) out_[r] = meaningless(graph.tensors[view.out[r]], why);
   }
 
   static std::uint64_t maskKey(const Attributes& attributes, const Shape& shape) {
@@ -300,7 +211,8 @@ class PlainRun {
           look(forward.out[0], i.microbatch);
       }
     }
-    const Shape& extent = in_.back() != nullptr ? in_.back()->shape : in_.front()->shape;
+    const Shape& extent = operators_.in.back() != nullptr ? operators_.in.back()->shape
+                                                          : operators_.in.front()->shape;
     if (placement != nullptr && placement->tensor >= 0) {
       const Shape& whole = problem_.model.graph.tensors[placement->tensor].shape;
       if (whole.size() == extent.size())
@@ -325,7 +237,6 @@ class PlainRun {
 
   void runModel() {
     const Graph& graph = problem_.model.graph;
-    graph_ = &graph;
     logical_.resize(graph.tensors.size());
     logicalReads_.assign(graph.tensors.size(), 0);
     for (const NodeView& view : setup_.model.nodes)
@@ -345,28 +256,31 @@ class PlainRun {
     for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
       checkLimits();
       const NodeView& view = setup_.model.nodes[n];
-      in_.clear();
-      for (const Operand& o : view.in) in_.push_back(o.present() ? &logical_[o.tensor] : nullptr);
+      operators_.in.clear();
+      for (const Operand& o : view.in)
+        operators_.in.push_back(o.present() ? &logical_[o.tensor] : nullptr);
       Value<T> mask;
       try {
         if (view.draws) {
-          const Shape& whole = in_.back() != nullptr ? in_.back()->shape : in_.front()->shape;
+          const Shape& whole = operators_.in.back() != nullptr ? operators_.in.back()->shape
+                                                               : operators_.in.front()->shape;
           mask = drawnMask<T>(memory_, maskKey(problem_.attributes.at(view.attributes), whole),
                               whole, Shape(whole.size(), 0), whole, draw_);
         }
-        apply(graph.nodes[n], view, mask ? &mask : nullptr);
+        operators_.apply(graph, graph.nodes[n], view, mask ? &mask : nullptr);
         for (std::size_t r = 0; r < view.out.size(); ++r)
-          if (view.out[r] >= 0) checkDeclared(graph.nodes[n], graph.tensors[view.out[r]], out_[r]);
+          if (view.out[r] >= 0)
+            operators_.checkDeclared(graph.nodes[n], graph.tensors[view.out[r]], operators_.out[r]);
       } catch (const Misfit& misfit) {
         throw std::logic_error("the model's " + Model::nodePointer(NodeId(n)) + ": " +
                                misfit.what());
       }
       for (std::size_t r = 0; r < view.out.size(); ++r) {
         if (view.out[r] < 0) continue;
-        logical_[view.out[r]] = std::move(out_[r]);
+        logical_[view.out[r]] = std::move(operators_.out[r]);
         stored(view.out[r]);
       }
-      out_.clear();
+      operators_.out.clear();
       for (const Operand& o : view.in)
         if (o.present()) releaseLogical(o.tensor);
     }
@@ -467,9 +381,9 @@ class PlainRun {
     if (claim.extent == whole.shape) return whole;
     Value<T>& shared = pieces_[{tensor, claim.low, claim.extent}];
     if (!shared) {
-      out_.resize(1);
+      std::vector<Value<T>> result(1);
       static const Attributes none;
-      const Call<T> call{context_, none, {}, {}, out_};
+      const Call<T> call{context_, none, {}, {}, result};
       const Shape strides = stridesOf(whole.shape);
       std::int64_t offset = 0;
       for (std::size_t d = 0; d < strides.size(); ++d) offset += claim.low[d] * strides[d];
@@ -564,10 +478,7 @@ class PlainRun {
   std::uint64_t steps_ = 0;
   Meaning<T> meaning_{memory_, context_};
   GivenValues<T> given_{setup_, draw_, memory_};
-  const Graph* graph_ = nullptr;  // whose node is being run
-  std::vector<const Value<T>*> in_;
-  std::vector<Value<T>> out_;
-  std::vector<char> wanted_;
+  OperatorRun<T> operators_{problem_, memory_, context_, meaning_};
   std::vector<Value<T>> logical_;
   std::vector<std::int32_t> logicalReads_;
   std::vector<std::vector<Value<T>>> local_;  // by rank and slot

@@ -13,21 +13,18 @@
 #include "main/streams.h"
 #include "main/validators.h"
 #include "report/exit_codes.h"
+#include "report/format.h"
 
 namespace shardproof {
 namespace {
 
-struct Arguments {
+struct CacheArguments {
   std::string file;
   std::optional<std::uint64_t> maxBytes;
   std::optional<double> days;
   int jobs = 0;
   ReproveOptions reprove;
 };
-
-std::string counted(std::size_t n, const char* one, const char* many) {
-  return std::to_string(n) + " " + (n == 1 ? one : many);
-}
 
 // Runs `f` on the file; what is wrong with the file itself is an error of the input.
 template <class F>
@@ -41,7 +38,7 @@ int onFile(const std::string& path, sqlite::Access access, F&& f) {
   }
 }
 
-int runStats(const Arguments& arguments) {
+int runStats(const CacheArguments& arguments) {
   return onFile(arguments.file, sqlite::Access::kRead, [&](CacheFile& file) {
     const CacheStatistics statistics = file.statistics();
     std::size_t rows = 0;
@@ -58,7 +55,7 @@ int runStats(const Arguments& arguments) {
   });
 }
 
-int runPrune(const Arguments& arguments) {
+int runPrune(const CacheArguments& arguments) {
   return onFile(arguments.file, sqlite::Access::kWrite, [&](CacheFile& file) {
     PruneOptions options;
     if (arguments.maxBytes) options.maxBytes = static_cast<std::int64_t>(*arguments.maxBytes);
@@ -74,7 +71,7 @@ int runPrune(const Arguments& arguments) {
   });
 }
 
-int runReprove(Arguments arguments) {
+int runReprove(CacheArguments arguments) {
   catchInterrupts();
   arguments.reprove.pool.cancel = &interrupted();
   arguments.reprove.pool.jobs =
@@ -100,7 +97,7 @@ int runReprove(Arguments arguments) {
   });
 }
 
-constexpr const char* kCodes =
+constexpr const char* kCacheExitCodes =
     "Exit codes:\n"
     "  0    done; verify: every proof of the sample holds\n"
     "  10   verify: a stored proof does not hold\n"
@@ -112,14 +109,14 @@ constexpr const char* kCodes =
 }  // namespace
 
 void addCacheCommand(CLI::App& app, std::function<int()>& run) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<CacheArguments>();
   CLI::App* cache =
       app.add_subcommand("cache", "Look after a proof cache (shardproof verify --cache)");
   cache->require_subcommand(1);
-  const auto add = [&](const char* name, const char* help, int (*command)(const Arguments&)) {
+  const auto add = [&](const char* name, const char* help, int (*command)(const CacheArguments&)) {
     CLI::App* sub = cache->add_subcommand(name, help);
     sub->add_option("FILE", arguments->file, "The cache")->required()->type_name("");
-    sub->footer(kCodes);
+    sub->footer(kCacheExitCodes);
     sub->callback(
         [arguments, &run, command] { run = [arguments, command] { return command(*arguments); }; });
     return sub;
@@ -145,7 +142,7 @@ void addCacheCommand(CLI::App& app, std::function<int()>& run) {
 
   CLI::App* verify =
       add("verify", "Prove a random sample again, from the stages that the cache holds",
-          [](const Arguments& a) { return runReprove(a); });
+          [](const CacheArguments& a) { return runReprove(a); });
   verify->add_option("--sample", arguments->reprove.sample, "How many proofs")
       ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 40))
       ->capture_default_str()

@@ -18,12 +18,13 @@
 #include "reader/reader.h"
 #include "report/exit_codes.h"
 #include "report/file.h"
+#include "report/format.h"
 #include "shardproof/error.h"
 
 namespace shardproof {
 namespace {
 
-struct Arguments {
+struct CheckLogArguments {
   std::string log, plan, model, checker, json, second = "auto";
   std::optional<std::size_t> sample;
   int jobs = 0;
@@ -34,10 +35,6 @@ struct Arguments {
 
 constexpr SecondMethod kMethods[] = {SecondMethod::kNormalForm, SecondMethod::kExpandedForm,
                                      SecondMethod::kZ3, SecondMethod::kCvc5};
-
-std::string counted(std::size_t n, const char* one, const char* many) {
-  return std::to_string(n) + " " + (n == 1 ? one : many);
-}
 
 // As the log names it, from where the log is. It may name anything, so nothing but a file is
 // opened.
@@ -51,7 +48,7 @@ std::string besideLog(const std::string& log, const ProofLog::File& file, const 
   return path;
 }
 
-std::string foundations(const CheckLogResult& result, const Arguments& arguments) {
+std::string foundations(const CheckLogResult& result, const CheckLogArguments& arguments) {
   std::string text =
       counted(result.lemmas, "lemma", "lemmas") + ", " + counted(result.proofs, "proof", "proofs");
   if (result.provedAgain == result.proofs)
@@ -63,7 +60,7 @@ std::string foundations(const CheckLogResult& result, const Arguments& arguments
 }
 
 // By the names of --second.
-std::optional<SecondOpinionOptions> secondOf(const Arguments& arguments) {
+std::optional<SecondOpinionOptions> secondOf(const CheckLogArguments& arguments) {
   if (arguments.second == "off") return std::nullopt;
   SecondOpinionOptions second = arguments.secondOptions;
   if (arguments.second == "auto") return second;
@@ -79,7 +76,7 @@ std::optional<SecondOpinionOptions> secondOf(const Arguments& arguments) {
   return second;
 }
 
-int runCheckLog(Arguments arguments) {
+int runCheckLog(CheckLogArguments arguments) {
   catchInterrupts();
   Progress progress(!arguments.quiet);
   CheckLogOptions& options = arguments.options;
@@ -128,7 +125,7 @@ int runCheckLog(Arguments arguments) {
   return result.holds() ? kExitEquivalent : kExitUndecided;
 }
 
-constexpr const char* kCodes =
+constexpr const char* kCheckLogExitCodes =
     "Exit codes:\n"
     "  0    the log holds\n"
     "  10   it does not: it is not about this model and plan, or something in it is not so\n"
@@ -141,7 +138,7 @@ constexpr const char* kCodes =
 }  // namespace
 
 void addCheckLogCommand(CLI::App& app, std::function<int()>& run) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<CheckLogArguments>();
   CLI::App* command = app.add_subcommand(
       "check-log", "Replay a proof log (shardproof verify --certify) against its model and plan");
   command->add_option("LOG", arguments->log, "The proof log")->required()->type_name("");
@@ -207,7 +204,7 @@ void addCheckLogCommand(CLI::App& app, std::function<int()>& run) {
       ->capture_default_str()
       ->type_name("MB");
   command->add_flag("-q,--quiet", arguments->quiet, "Print one line only");
-  command->footer(kCodes);
+  command->footer(kCheckLogExitCodes);
   command->callback([arguments, &run] { run = [arguments] { return runCheckLog(*arguments); }; });
 }
 

@@ -13,13 +13,13 @@
 namespace shardproof {
 namespace {
 
-struct Arguments {
+struct ConvertArguments {
   std::string plan, model, directory, name = "converted";
   bool noCheckpoints = false;
   hlo::Options options;
 };
 
-int runConvert(const Arguments& arguments) {
+int runConvert(const ConvertArguments& arguments) {
   std::error_code error;
   std::filesystem::create_directories(arguments.directory, error);
   if (!std::filesystem::is_directory(arguments.directory))
@@ -44,7 +44,7 @@ int runConvert(const Arguments& arguments) {
 }  // namespace
 
 void addConvertCommand(CLI::App& app, std::function<int()>& run) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<ConvertArguments>();
   CLI::App* command = app.add_subcommand(
       "convert",
       "Write the JSON of two HLO programs: one device's, and each device's after "

@@ -15,7 +15,7 @@
 namespace shardproof {
 namespace {
 
-struct Arguments {
+struct ExplainArguments {
   std::string report, format = "text";
   std::size_t cause = 0;  // 0: all
 };
@@ -35,7 +35,7 @@ std::vector<Cause> causesOf(const std::string& file) {
   return causes;
 }
 
-int runExplain(const Arguments& arguments) {
+int runExplain(const ExplainArguments& arguments) {
   const std::vector<Cause> causes = causesOf(arguments.report);
   if (causes.empty() || arguments.cause > causes.size()) {
     writeDiagnostic(arguments.report + ": has " + std::to_string(causes.size()) +
@@ -61,7 +61,7 @@ int runExplain(const Arguments& arguments) {
 }  // namespace
 
 void addExplainCommand(CLI::App& app, std::function<int()>& run) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<ExplainArguments>();
   CLI::App* command = app.add_subcommand(
       "explain", "Say of a report's causes what each tensor of the failing stage was found to be");
   command->add_option("report", arguments->report, "What verify --json wrote")

@@ -12,12 +12,12 @@
 namespace shardproof {
 namespace {
 
-struct Arguments {
+struct GenerateArguments {
   generate::Options options;
   std::string prefix;
 };
 
-int runGenerate(const Arguments& arguments) {
+int runGenerate(const GenerateArguments& arguments) {
   const std::string model = arguments.prefix + ".model.json",
                     plan = arguments.prefix + ".plan.json";
   const std::string modelName = std::filesystem::path(model).filename().string();
@@ -149,7 +149,7 @@ void addGeneratorOptions(CLI::App* command, generate::Options& o) {
 }
 
 void addGenerateCommand(CLI::App& app, std::function<int()>& run) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<GenerateArguments>();
   CLI::App* command = app.add_subcommand(
       "generate", "Write the model and the plan of a whole training step of a real architecture");
   addGeneratorOptions(command, arguments->options);

@@ -17,12 +17,12 @@
 namespace shardproof {
 namespace {
 
-struct Arguments {
+struct InferArguments {
   std::string plan, model, output;
   InferOptions options;
 };
 
-int runInfer(const Arguments& arguments) {
+int runInfer(const InferArguments& arguments) {
   checkWritable(arguments.output);
   const auto problem = readProblem(
       arguments.model.empty() ? std::nullopt : std::optional(arguments.model), arguments.plan);
@@ -56,7 +56,7 @@ int runInfer(const Arguments& arguments) {
 }  // namespace
 
 void addInferCommand(CLI::App& app, std::function<int()>& run) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<InferArguments>();
   CLI::App* command = app.add_subcommand(
       "infer", "Find lineage of local tensors that nobody wrote, and write the plan with it");
   command->add_option("-p,--plan", arguments->plan, "The plan: *.plan.json or .json.gz")

@@ -22,14 +22,14 @@ namespace shardproof {
 
 namespace {
 
-struct Arguments {
+struct LintArguments {
   std::vector<std::string> plans;
   std::string model;
   hlo::Options hlo;
   ReportOptions report;
 };
 
-int lintOne(const Arguments& arguments, const std::string& plan) {
+int lintOne(const LintArguments& arguments, const std::string& plan) {
   const TextStyle& style = arguments.report.style;
   std::unique_ptr<Problem> problem;
   std::vector<std::string> assumptions;
@@ -74,7 +74,7 @@ int lintOne(const Arguments& arguments, const std::string& plan) {
   return report.defects.empty() ? kExitEquivalent : kExitNotEquivalent;
 }
 
-int runLint(Arguments arguments) {
+int runLint(LintArguments arguments) {
   settle(arguments.report);
   int code = kExitEquivalent;
   for (const std::string& plan : reader::expandPlans(arguments.plans))
@@ -85,7 +85,7 @@ int runLint(Arguments arguments) {
 }  // namespace
 
 void addLintCommand(CLI::App& app, std::function<int()>& run) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<LintArguments>();
   CLI::App* command = app.add_subcommand(
       "lint", "Read plans and check that they can run, without proving anything: for exporters");
   command

@@ -15,7 +15,7 @@
 namespace shardproof {
 namespace {
 
-struct Arguments {
+struct MutateArguments {
   std::string plan, bug, output;
   mutate::Choice choice;
   bool list = false;
@@ -28,7 +28,7 @@ std::string line(const mutate::Bug& bug, const std::string& sites) {
          std::string(bug.does) + " [" + std::string(bug.source) + "]\n";
 }
 
-int runList(const Arguments& arguments) {
+int runList(const MutateArguments& arguments) {
   std::string text;
   if (arguments.plan.empty()) {
     for (const mutate::Bug& bug : mutate::bugs()) text += line(bug, "");
@@ -45,7 +45,7 @@ int runList(const Arguments& arguments) {
   return 0;
 }
 
-int runMutate(const Arguments& arguments) {
+int runMutate(const MutateArguments& arguments) {
   if (arguments.list) return runList(arguments);
   const auto wrong = [](const std::string& message) {
     writeDiagnostic("mutate: " + message);
@@ -88,7 +88,7 @@ int runMutate(const Arguments& arguments) {
 }  // namespace
 
 void addMutateCommand(CLI::App& app, std::function<int()>& run) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<MutateArguments>();
   CLI::App* command =
       app.add_subcommand("mutate", "Put a bug that a framework really had into a plan");
   command->add_option("PLAN", arguments->plan, "The plan: *.plan.json or .json.gz")->type_name("");

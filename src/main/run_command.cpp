@@ -22,7 +22,7 @@ namespace {
 using interpret::Agreement;
 using interpret::Array;
 
-struct Arguments {
+struct RunArguments {
   std::string model, plan, inputs, outputs, json, field = "doubles";
   std::uint64_t seed = 1;
   int trials = 1;
@@ -47,7 +47,7 @@ std::map<std::string, const Array*> namedArrays(const interpret::Result& result)
   return arrays;
 }
 
-int runRun(const Arguments& arguments) {
+int runRun(const RunArguments& arguments) {
   for (const std::string& file : {arguments.json, arguments.outputs})
     if (!file.empty()) checkWritable(file);
   catchInterrupts();
@@ -89,7 +89,7 @@ int runRun(const Arguments& arguments) {
 }  // namespace
 
 void addRunCommand(CLI::App& app, std::function<int()>& run) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<RunArguments>();
   CLI::App* command = app.add_subcommand(
       "run",
       "Execute a model and a plan on numbers, at full size, and compare outputs and lineage");

@@ -19,7 +19,7 @@
 namespace shardproof {
 namespace {
 
-struct Arguments {
+struct ShrinkArguments {
   std::string plan, model, prefix;
   ShrinkOptions options;
 };
@@ -41,7 +41,7 @@ std::string summary(const Shrunk& shrunk) {
   return text;
 }
 
-int runShrink(const Arguments& arguments) {
+int runShrink(const ShrinkArguments& arguments) {
   const std::string model = arguments.prefix + ".model.json",
                     plan = arguments.prefix + ".plan.json";
   const auto problem = readProblem(
@@ -64,7 +64,7 @@ int runShrink(const Arguments& arguments) {
 }  // namespace
 
 void addShrinkCommand(CLI::App& app, std::function<int()>& run) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<ShrinkArguments>();
   CLI::App* command = app.add_subcommand("shrink",
                                          "Make a plan smaller as a plan: fewer alike ranks, and "
                                          "the least sizes that all its operators and shards admit");

@@ -40,7 +40,7 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-struct Arguments {
+struct SweepArguments {
   std::string config, json, junit, baseline, cache, keep;
   std::string checker = "auto";
   bool resume = false, quiet = false, list = false;
@@ -182,7 +182,7 @@ std::string fileNameOf(const std::string& name, std::size_t number) {
 
 class Sweep {
  public:
-  explicit Sweep(const Arguments& arguments)
+  explicit Sweep(const SweepArguments& arguments)
       : arguments_(arguments),
         configurations_(readConfig(arguments.config, known_)),
         progress_(!arguments.quiet),
@@ -351,7 +351,7 @@ class Sweep {
     return text;
   }
 
-  const Arguments& arguments_;
+  const SweepArguments& arguments_;
   const CommandLineOptions known_;
   std::vector<sweep::Configuration> configurations_;
   sweep::Sweep sweep_;
@@ -362,7 +362,7 @@ class Sweep {
   std::exception_ptr unwritten_;
 };
 
-int runSweep(Arguments arguments) {
+int runSweep(SweepArguments arguments) {
   const auto wrong = [](const std::string& message) {
     writeDiagnostic("sweep: " + message);
     return static_cast<int>(kExitUsage);
@@ -386,7 +386,7 @@ int runSweep(Arguments arguments) {
 }  // namespace
 
 void addSweepCommand(CLI::App& app, std::function<int()>& run) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<SweepArguments>();
   CLI::App* command = app.add_subcommand(
       "sweep", "Generate and verify many configurations, and compare them with an earlier run");
   command

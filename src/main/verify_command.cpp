@@ -37,7 +37,7 @@
 namespace shardproof {
 namespace {
 
-struct Arguments {
+struct VerifyArguments {
   std::vector<std::string> plans, named;  // by their places, and after --plan
   std::string model, cache, certify, repair;
   std::string checker = "auto";
@@ -71,8 +71,9 @@ void reportDisagreement(const Report& report) {
 
 // `log`: becomes the proof log's text, where one is asked for and there is something to certify.
 // `repair`: becomes the text of a mended plan that was proved, where there is one.
-VerifiedFiles verifyPlan(const Arguments& arguments, const std::string& plan, Progress& progress,
-                         std::string* log = nullptr, std::string* repair = nullptr) {
+VerifiedFiles verifyPlan(const VerifyArguments& arguments, const std::string& plan,
+                         Progress& progress, std::string* log = nullptr,
+                         std::string* repair = nullptr) {
   if (std::error_code ignored; std::filesystem::is_directory(plan, ignored))
     throw InputError(plan, "",
                      "found a directory that holds no *.plan.json or *.plan.json.gz that can be "
@@ -118,7 +119,7 @@ VerifiedFiles verifyPlan(const Arguments& arguments, const std::string& plan, Pr
 }
 
 // The report of one plan, or why there is none: that is told in files, too.
-int runOne(const Arguments& arguments, const std::string& plan, Progress& progress) {
+int runOne(const VerifyArguments& arguments, const std::string& plan, Progress& progress) {
   std::string log, repair;
   std::vector<PlanResult> results(1);
   results[0].plan = plan;
@@ -178,7 +179,7 @@ int runOne(const Arguments& arguments, const std::string& plan, Progress& progre
 }
 
 // What one plan does must not keep the others from being looked at.
-int runSeveral(const Arguments& arguments, const std::vector<std::string>& plans,
+int runSeveral(const VerifyArguments& arguments, const std::vector<std::string>& plans,
                Progress& progress) {
   std::vector<PlanResult> results;
   int code = kExitEquivalent;
@@ -222,7 +223,7 @@ int runSeveral(const Arguments& arguments, const std::vector<std::string>& plans
   return code;
 }
 
-int runVerify(Arguments arguments) {
+int runVerify(VerifyArguments arguments) {
   // Not after an hour's work.
   if (const std::string wrong = settle(arguments.report); !wrong.empty()) {
     writeDiagnostic(wrong);
@@ -349,7 +350,7 @@ void addVerifyLimits(CLI::App* command, VerifyOptions& options, std::string& che
 }
 
 void addVerifyCommand(CLI::App& app, std::function<int()>& run) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<VerifyArguments>();
   CLI::App* command = app.add_subcommand(
       "verify", "Prove that a plan computes what its model says, or show where it does not");
   command

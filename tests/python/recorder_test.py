@@ -18,6 +18,7 @@ import torch.distributed.nn
 import torch.nn.functional as F
 from models import MLP
 from shardproof.torch.boxes import NoPlace, locate
+from shardproof.torch.data_number import DataDependent
 from shardproof.torch.geometry import contiguous
 from shardproof.torch.marks import Mark, Placement
 from shardproof.torch.mesh import Mesh
@@ -106,9 +107,73 @@ class FailClosed(unittest.TestCase):
 
         self.refuse(change, "never written")
 
-    def test_random_numbers_that_depend_on_data(self):
+    def masked_scores(self, change, hidden=None):
+        """Attention by hand; `change` does something to the ranks' masked scores."""
+
+        def step(world):
+            model = torch.nn.Linear(8, 8)
+            world.parameters(model)
+            x = world.input("x", (4, 6, 8), shard={"dp": 0})
+            kept = torch.ones(6, 6).tril().bool() if hidden is None else hidden(world)
+            scores = (model(x) @ x.transpose(-1, -2)).masked_fill(~kept, -math.inf)
+            loss = F.mse_loss((scores if world.single else change(scores)).softmax(-1) @ x, x)
+            loss.backward()
+            if not world.single:
+                for p in model.parameters():
+                    dist.all_reduce(p.grad, dist.ReduceOp.AVG)
+            return loss
+
+        return sp.verify(step, mesh=MESH)
+
+    def test_whether_masked_scores_are_infinite(self):
+        shown = {
+            "isinf": lambda s: torch.where(torch.isinf(s), 0.0, s), "equal": lambda s: s.masked_fill(s == -math.inf, 0.0), "isneginf": lambda s: torch.where(torch.isneginf(s), 0.0, s),
+            "above": lambda s: torch.where(s > -math.inf, s, 0.0), "isfinite": lambda s: torch.where(torch.isfinite(s), s, 0.0), "difference": lambda s: torch.where(torch.isnan(s - s), 0.0, s),
+            "times 0": lambda s: torch.where(torch.isnan(s * 0), 0.0, s), "itself": lambda s: torch.where(s - s == s - s, s, 0.0), "nan_to_num": lambda s: torch.nan_to_num(s, neginf=0.0),
+            "largest": lambda s: s if math.isfinite(s.sum().item()) else s * 0}
+        for name, change in shown.items():
+            for hidden in (None, lambda world: (world.input("kind", (4, 6), torch.long, shard={"dp": 0}, high=3)[:, None, :] > 0) | torch.eye(6).bool()):
+                with self.subTest(name, by_data=hidden is not None), self.assertRaises((sp.CaptureError, DataDependent)):
+                    self.masked_scores(change, hidden)
+        self.assertEqual("EQUIVALENT", self.masked_scores(lambda s: s).verdict)
+        self.assertEqual("EQUIVALENT", self.masked_scores(lambda s: torch.where(torch.isnan(s.softmax(-1)), 0.0, s)).verdict)
+
+    def test_whether_what_came_from_other_ranks_is_infinite(self):
+        def step(world, masked, hidden=None):
+            model = torch.nn.Linear(8, 8)
+            world.parameters(model)
+            x = world.input("x", (2, 8, 8), shard={"dp": 0})
+            scores = model(x)
+            if masked:
+                scores = scores.masked_fill(torch.ones(8, 8).triu(1).bool() if hidden is None else hidden(world), -math.inf)
+            if not world.single:
+                others = torch.empty_like(scores)
+                (dist.send, dist.recv)[world.rank](scores if world.rank == 0 else others, 1 - world.rank)
+                if world.rank == 1 and torch.isinf(others).any():
+                    scores = scores * 2
+            return scores.softmax(-1).square().mean()
+
+        sp.assert_equivalent(lambda world: step(world, False), mesh=MESH)
+        with self.assertRaisesRegex(sp.CaptureError, "what came from other ranks"):
+            sp.capture(lambda world: step(world, True), mesh=MESH)
+        with self.assertRaisesRegex(sp.CaptureError, "what is sent cannot be followed"):
+            sp.capture(lambda world: step(world, True, lambda world: world.input("kind", (2, 8, 8), torch.long, shard={"dp": 0}, high=2) == 1), mesh=MESH)
+
+    def test_zero_times_what_is_not_everywhere_a_number(self):
+        shown = {"number": lambda o: 0 * torch.log(o).mean(), "product": lambda o: (torch.zeros(1, len(o)) @ torch.log(o)).sum(), "alpha": lambda o: torch.add(torch.zeros(()), torch.log(o).mean(), alpha=0)}
+        for name, extra in {**shown, "activations": lambda o: 0 * o.sum()}.items():
+            def step(world):
+                model = torch.nn.Linear(8, 8)
+                world.parameters(model)
+                out = model(world.input("x", (4, 8), shard={"dp": 0}))
+                return out.square().mean() + (0 if world.single else extra(out))
+
+            with self.subTest(name):
+                self.assertEqual("NOT EQUIVALENT" if name in shown else "EQUIVALENT", sp.verify(step, mesh=MESH).verdict)
+
+    def test_random_choices_that_depend_on_data(self):
         def change(world, model):
-            model.up.weight.grad.add_(torch.bernoulli(torch.sigmoid(model.up.weight.grad)))
+            model.up.weight.grad.add_(torch.multinomial(torch.sigmoid(model.up.weight.grad), 16))
 
         self.refuse(change, "random numbers that depend on data")
 
@@ -187,6 +252,25 @@ class FailClosed(unittest.TestCase):
                 if verdict == "NOT EQUIVALENT":
                     self.assertEqual("random", report.defects[0].kind)
                 self.assertEqual(place == "hidden" and verdict == "EQUIVALENT", any("at the same positions" in a for a in report.assumptions))
+
+    def test_random_numbers_by_parameters_of_each_position(self):
+        def step(world, scale=1.0):
+            model = torch.nn.Linear(8, 8)
+            world.parameters(model)
+            x = world.input("x", (8, 8), shard={"dp": 0})
+            out = model(x)
+            kept = torch.bernoulli(torch.full((out.shape[0], 1), 0.9))  # whole rows, as stochastic depth drops them
+            chosen = torch.bernoulli(torch.sigmoid(out.detach()))
+            noise = torch.normal(out.detach(), torch.full_like(out, 0.5)) + torch.distributions.Normal(out, 1.0).rsample()
+            loss = (out * kept / 0.9 * chosen + noise * scale).square().mean()
+            loss.backward()
+            if not world.single:
+                for p in model.parameters():
+                    torch.distributed.all_reduce(p.grad, torch.distributed.ReduceOp.AVG)
+            return loss
+
+        sp.assert_equivalent(step, mesh=MESH)
+        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, 1.0 if world.single else 0.5), mesh=MESH).verdict)
 
     def test_dropout_of_data_parallel_ranks_with_one_seed_is_said(self):
         def step(world):
@@ -643,6 +727,28 @@ dist.destroy_process_group()
 """
 
 
+SEVERAL_OPTIMIZERS = """
+import torch, torch.distributed as dist, torch.nn as nn, torch.nn.functional as F
+from torch.distributed.optim import ZeroRedundancyOptimizer
+dist.init_process_group("gloo")
+world = dist.get_world_size()
+torch.manual_seed(0)
+first, second = nn.Linear(8, 8), nn.Linear(8, 4)
+whole = nn.parallel.DistributedDataParallel(nn.Sequential(first, second))
+optimizers = [ZeroRedundancyOptimizer(first.parameters(), optimizer_class=torch.optim.Adam, lr=0.1) if world > 1 else torch.optim.Adam(first.parameters(), lr=0.1),
+              torch.optim.SGD(second.parameters(), lr=0.1 DIVIDED)]
+for _ in range(2):
+    x, y = torch.randn(8 // world, 8), torch.randn(8 // world, 4)
+    loss = F.mse_loss(whole(x), y)
+    print(f"{loss:.3f}")
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    loss.backward()
+    for optimizer in optimizers:
+        optimizer.step()
+"""
+
+
 LOADER = """
 import os
 import torch, torch.nn as nn, torch.nn.functional as F, torch.distributed as dist
@@ -702,6 +808,11 @@ class Script(unittest.TestCase):
     def test_batches_of_a_loader(self):
         for divided, code in (("/", 0), ("*", 10)):
             done = self.run_script(LOADER.replace("DIVIDED", divided))
+            self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+
+    def test_each_of_several_optimizers_steps(self):
+        for divided, code in (("", 0), ("/ world", 10)):
+            done = self.run_script(SEVERAL_OPTIMIZERS.replace("DIVIDED", divided))
             self.assertEqual(done.returncode, code, done.stdout + done.stderr)
 
     def test_error(self):

@@ -1,6 +1,7 @@
 """`python -m shardproof.torch train.py --mesh dp=2,tp=2 [arguments of the script]`: verifies a script that runs as under torchrun.
 
-The script is run as it is, with world size 1 and then as each rank of the mesh; its own init_process_group is answered. It is recorded up to the end of its first optimizer step and then stopped.
+The script is run as it is, with world size 1 and then as each rank of the mesh; its own init_process_group is answered. It is recorded until each of its optimizers has stepped, at the latest
+until one is about to step again, and then stopped.
 """
 
 from __future__ import annotations
@@ -27,11 +28,29 @@ def script_step(path: str, arguments: list[str]) -> Step:
         class Stepped(BaseException):
             """Ends the script."""
 
+        there: list[Any] = []  # optimizers, in the order in which they were made; one may hold others, as ZeroRedundancyOptimizer does
+        under_way: list[Any] = []
+        done: list[Any] = []
+        make = optim.Optimizer.__init__
+
+        def made(self: Any, *args: Any, **kwargs: Any) -> None:
+            make(self, *args, **kwargs)
+            there.append(self)
+
+        def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if any(o is optimizer for o in done):
+                raise Stepped
+            under_way.append(optimizer)
+
         def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-            raise Stepped
+            under_way.pop()
+            done.append(optimizer)
+            if not under_way and all(any(o is d for d in done) for o in there):
+                raise Stepped
 
         before_argv, before_path = sys.argv, list(sys.path)
-        handle = optim.register_optimizer_step_post_hook(after)
+        handles = [optim.register_optimizer_step_pre_hook(before), optim.register_optimizer_step_post_hook(after)]
+        optim.Optimizer.__init__ = made  # type: ignore[method-assign]
         try:
             sys.argv = [path, *arguments]
             sys.path.insert(0, str(Path(path).resolve().parent))
@@ -42,7 +61,9 @@ def script_step(path: str, arguments: list[str]) -> Step:
             if e.code not in (None, 0):
                 raise CaptureError(f"{path} ended with exit code {e.code}") from None
         finally:
-            handle.remove()
+            for handle in handles:
+                handle.remove()
+            optim.Optimizer.__init__ = make  # type: ignore[method-assign]
             sys.argv, sys.path[:] = before_argv, before_path
 
     step.__name__ = Path(path).stem

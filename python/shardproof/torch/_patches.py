@@ -409,6 +409,15 @@ def _deepcopy(undo: list[tuple[Any, str, Any]]) -> None:
     set_attribute(FakeTensor, "__deepcopy__", deepcopy, undo)
 
 
+def _format(undo: list[tuple[Any, str, Any]]) -> None:
+    """f"{loss:.3f}" prints a number; torch knows only of plain tensors that they are."""
+
+    def as_text(self: Any, spec: str) -> str:
+        return self.item().__format__(spec) if self.dim() == 0 else object.__format__(self, spec)
+
+    set_attribute(FakeTensor, "__format__", as_text, undo)
+
+
 @contextlib.contextmanager
 def patched(on_free: Callable[[int], None], on_batch: Callable[[bool], None], quiet: Callable[[], Any],
             after_backward: Callable[[], None], asynchronous: Asynchronous, mailbox: Mailbox, unused: Callable[[str], None], known: Callable[[Any], Any],
@@ -473,9 +482,11 @@ def patched(on_free: Callable[[int], None], on_batch: Callable[[bool], None], qu
         _ddp(undo, unused)
         _pipelines(undo, quiet, mailbox)
         _deepcopy(undo)
+        _format(undo)
         _eager(undo)
         _fsdp(undo, unreduced)
         in_this_process(undo)
+        set_attribute(torch.distributions.Distribution, "_validate_args", False, undo)  # what it looks at is data; nothing is computed differently
         yield
     finally:
         for owner, name, value in reversed(undo):

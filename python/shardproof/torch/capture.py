@@ -117,6 +117,7 @@ def _capture(steps: Sequence[Step], mesh: Mapping[str, int] | str, ranks: str, c
         for text, loc in side.hazards.items():
             raise Hazard(f"rank {side.rank}: {text}", loc, "")
     _check_layouts(sides, where, alike)
+    _check_infinities(sides)
     plan, left_out, assumed = plan_of(sides, model, f"{name}.model.json.gz", alike, checkpoints)
     assumptions = list(dict.fromkeys([*model.assumptions, *(a for s in sides for a in s.graph.assumptions)]))
     assumptions += assumed
@@ -137,6 +138,15 @@ def _check_layouts(sides: Sequence[Recording], mesh: Mesh, alike: Sequence[str])
                     at = "" if other.loc == mine.loc else f" (on rank {r} at {other.loc})"
                     raise CaptureError(f"{mine.operator}: tensors lie in other orders in memory on ranks {side.rank} and {r}, and a backend takes them as they lie "
                                        f"(.contiguous() makes them lie alike) at {mine.loc}{at}")
+
+
+def _check_infinities(sides: Sequence[Recording]) -> None:
+    """What a rank takes to be finite must not come from masked scores of another. Raises CaptureError."""
+    giving = next((s for s in sides if s.graph.gives_hiding), None)
+    for side in sides if giving is not None else ():
+        if side.graph.relies_on_brought:
+            raise CaptureError(f"it is asked whether what came from other ranks is infinite or not-a-number, and rank {giving.rank} gives masked scores, or what is computed with them, "
+                               f"at {giving.graph.gives_hiding}: what becomes of minus infinities is not followed at {side.graph.relies_on_brought}")
 
 
 def _ranks(step: Step, mesh: Mesh, model: Model, ranks: str, jobs: int) -> tuple[list[Recording], list[str]]:

@@ -19,6 +19,10 @@ from .values import Complex, Filled, Known, Poison, Poisoned, Reason, Unsupporte
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "_dtensor")
 
 
+class NotSent(RuntimeError):
+    """A tensor is sent of which it is not known what it holds."""
+
+
 def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any:
     """Runs one of these operators on the fake tensors and records it; what it writes is poison where it has no translation."""
     handler = _HANDLERS.get(name)
@@ -36,9 +40,11 @@ def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any
             _handle(recorder, name, handler, args, kwargs, out)
     except Exception as e:  # whatever goes wrong: what it would have written is not known
         reason = e.reason if isinstance(e, Poisoned) else Reason(f"{name}: {e}", recorder.g.loc)
+        if name == "c10d.send":  # nothing is written here: what the other rank receives is not known
+            raise NotSent(f"what is sent cannot be followed: {reason.text}" + (f" at {reason.loc}" if reason.loc else "")) from None
         recorder.unknown.setdefault(reason.text, reason.loc)
         results = private.tensors(out)
-        written = touched if name.startswith(("c10d.", "fsdp.")) and name not in ("c10d.send",) else []
+        written = touched if name.startswith(("c10d.", "fsdp.")) else []
         for t in [*results, *written]:
             recorder.write(t, Poison(t.shape, reason))
     return out

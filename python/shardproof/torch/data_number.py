@@ -166,7 +166,7 @@ def holds_one(x: Any) -> bool:
     return isinstance(x, dict) and any(map(holds_one, x.values()))
 
 
-_ANSWERS = {"isnan": False, "isinf": False, "isfinite": True}  # as for tensors
+_ANSWERS = {"isnan": False, "isinf": False, "isfinite": True}  # as for tensors: Graph.finite
 _COMPUTED = frozenset({
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "cos", "cosh", "degrees", "dist", "erf", "erfc", "exp", "exp2", "expm1", "fabs", "fsum", "gamma", "hypot", "lgamma", "log", "log10",
     "log1p", "log2", "pow", "radians", "sin", "sinh", "sumprod", "tan", "tanh"})  # the others refuse them
@@ -197,7 +197,11 @@ def _of_numbers(name: str, f: Callable[..., Any]) -> Callable[..., Any]:
             return x.followed(lambda g, a: ar.unary(g, "sqrt", a))
         if name == "prod":
             return functools.reduce(operator.mul, *args, *(kwargs.values() or (1,)))
-        return _ANSWERS[name] if name in _ANSWERS else x.computed() if name in _COMPUTED else x.refuse()
+        if name in _ANSWERS:
+            follower, value = x.follower, x.value
+            known = follower is not None and value is not None and follower.computed(lambda g: g.finite(value)) is not None
+            return _ANSWERS[name] if known else x.refuse()
+        return x.computed() if name in _COMPUTED else x.refuse()
 
     return functools.wraps(f)(call)
 

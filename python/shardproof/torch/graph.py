@@ -51,6 +51,9 @@ def _numbers(x: Any) -> Any:
     return [_numbers(y) for y in x] if isinstance(x, list) else number(x)
 
 
+_FINITE = frozenset({"exp", "softmax", "sigmoid", "tanh", "relu", "relu_backward", "cross_entropy_backward"})  # what these make of minus infinities is none; where a row has nothing else it is nothing at all
+
+
 class Graph:
     """Nodes, tensors and constants of one side."""
 
@@ -63,6 +66,10 @@ class Graph:
         self._joined: dict[Any, tuple[Known, Sequence[Value]]] = {}
         self.constants: list[tuple[str, torch.Tensor]] = []  # names of tensors that hold known numbers
         self.assumptions: dict[str, None] = {}
+        self.hiding: set[str] = set()    # tensors in which there may be minus infinities
+        self.brought: set[str] = set()   # tensors that depend on what other ranks have
+        self.gives_hiding = ""           # where the first of `hiding` is given to other ranks
+        self.relies_on_brought = ""      # where one of `brought` is first taken to have no infinities
         self.classes: dict[str, int] = {}      # integer inputs whose range is known: 0 up to so many
         self.chosen_from: dict[str, int] = {}  # integer inputs that chose among so many rows or classes here
         self.ranges: dict[str, int] = {}       # integer inputs that are said to be below so many
@@ -175,6 +182,20 @@ class Graph:
                 return None
             name = node["in"][0]
 
+    def is_given(self, v: Value) -> bool:
+        """Whether the elements are all those of inputs and constants, which are numbers: zero times them is zero."""
+        todo, seen = [v.name] if isinstance(v, Named) else [], set()
+        while todo:
+            name = todo.pop()
+            if name in seen or "kind" in self.tensors[name]:
+                continue
+            seen.add(name)
+            node = self._producers().get(name)
+            if node is None or node["op"] not in _MOVES or not node["in"]:  # nobody knows what another rank sends
+                return False
+            todo += node["in"]
+        return isinstance(v, (Named, Filled, Known))
+
     def reduced_over(self, v: Value) -> set[str]:
         """The mesh axes over which the value was summed already, so far as moves and factors let it be seen."""
         name = v.name if isinstance(v, Named) else ""
@@ -240,10 +261,32 @@ class Graph:
         if self.loc:
             node["loc"] = self.loc
         node.update(fields)
+        self._note_infinities(node, bool(fields))
         self.nodes.append(node)
         if key is not None:
             self._seen[key] = results
         return results
+
+    def _note_infinities(self, node: dict[str, Any], communicates: bool) -> None:
+        hides = not self.hiding.isdisjoint(node["in"])
+        if communicates and hides:
+            self.gives_hiding = self.gives_hiding or self.loc or node["op"]
+        if node["op"] in _FINITE:
+            return
+        made = [name for name in node["out"] if name is not None]
+        if hides or node["op"] == "apply_mask":
+            self.hiding.update(made)
+        if communicates or not self.brought.isdisjoint(node["in"]):
+            self.brought.update(made)
+
+    def finite(self, v: Value) -> Value:
+        """The value, of which the program is told that it is no infinity and not not-a-number. Raises Unsupported where it may be one: attention's scores are minus infinity where they are masked."""
+        if isinstance(v, Hidden) or isinstance(v, Named) and v.name in self.hiding:
+            raise Unsupported("it is asked whether masked scores, or what is computed with them, are infinite or not-a-number")
+        if isinstance(v, Named) and v.name in self.brought:
+            self.relies_on_brought = self.relies_on_brought or self.loc or "?"
+        self.assume("isnan and isinf are false: the verdict is about real numbers")
+        return v
 
     def one(self, op: str, operands: Sequence[Value | None], shape: Shape, attrs: dict[str, Any] | None = None, kind: str = "real", **fields: Any) -> Named:
         result = self.emit(op, operands, [shape], attrs, kind, **fields)[0]

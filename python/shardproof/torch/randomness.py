@@ -16,8 +16,13 @@ from typing import Any, Iterator
 import torch
 
 from . import _private as private
+from . import arithmetic as ar
 from .marks import Placement, place
-from .values import Filled, Named, Value, kind_of
+from .values import Filled, Named, Unsupported, Value, kind_of
+
+_LIKE = frozenset({"aten.rand_like", "aten.randn_like", "aten.randint_like"})
+_DRAWN_INTO = frozenset(f"aten.{name}_" for name in ("bernoulli", "normal", "uniform", "exponential", "random", "log_normal", "cauchy", "geometric"))
+_DRAWN = frozenset({"aten.rand", "aten.randn", "aten.randint", "aten.randperm", "aten.normal"})
 
 
 @dataclasses.dataclass
@@ -51,6 +56,33 @@ class Randomness:
             yield
         finally:
             self._spec = None
+
+    def results(self, call: Any, name: str, values: list[Any], keywords: dict[str, Any], generator: Any) -> list[Value | None]:
+        """What an operator yields that draws numbers. Raises Unsupported."""
+        g, numbers = self.recorder.g, [x for x in (*values, *keywords.values()) if isinstance(x, (int, float))]
+        if name == "aten.native_dropout":
+            p = float(values[1])
+            mask = self.draw(call.outs[1], f"bernoulli {1 - p}", generator)
+            return [ar.binary(g, "mul", values[0], ar.binary(g, "mul", mask, 1 / (1 - p) if p < 1 else 0)), mask]
+        what = name[5:].strip("_").removesuffix("_like")
+        if self.inside:
+            into = name in _DRAWN_INTO or name == "aten.bernoulli" and call.overload == "p"  # of the first operand only the shape counts
+            of_shape = into or name in _LIKE
+            given = [v for v in private.tree_flatten((values[1:] if of_shape else values, keywords))[0] if isinstance(v, Value)]
+            if given and what == "bernoulli":
+                return [self._bernoulli(call.outs[0], given[0], generator)]
+            if given and what == "normal":
+                mean, deviation = (*values, 1.0)[:2]  # at each position its own, or one number for all
+                return [ar.binary(g, "add", mean, ar.binary(g, "mul", self.draw(call.outs[0], "normal", generator), deviation))]
+            if given or not of_shape and name not in _DRAWN:
+                raise Unsupported("random numbers that depend on data, or of an operator that is not known")
+        return [self.draw(t, f"{what} {numbers}", generator) for t in call.outs]
+
+    def _bernoulli(self, t: torch.Tensor, p: Value, generator: Any) -> Value:
+        """1 where a number between 0 and 1 is less than p of its position."""
+        if isinstance(p, Filled):
+            return self.draw(t, f"bernoulli [{float(p.fill)}]", generator)
+        return ar.step(self.recorder.g, ar.binary(self.recorder.g, "sub", p, self.draw(t, "uniform", generator)))
 
     def draw(self, t: torch.Tensor, what: str, generator: Any) -> Value:
         """Numbers for a tensor. what: operator and parameters, which tell apart what is drawn in the same state."""

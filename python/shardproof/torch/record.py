@@ -376,7 +376,7 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
         with private.FakeTensorMode(allow_non_fake_inputs=True), recorder, side.binding.listening(), as_cpu(), sync_batch_norm(), data_numbers(recorder), torch.backends.mkldnn.flags(enabled=False):
             try:
                 result = step(world)
-            except DataDependent as e:
+            except (DataDependent, collectives.NotSent) as e:
                 raise CaptureError(str(e)) from None
             recorder.g.loc = ""
             side.finish(result)

@@ -33,9 +33,6 @@ _DEVICE = torch.ops.prim.device.default
 _COPIES = {"aten._to_copy", "aten.clone"}
 _PIECEWISE = {"aten.mul_", "aten.div_"}
 _VIEWS_IN_PLACE = {f"aten.{name}_" for name in ("transpose", "t", "squeeze", "unsqueeze", "as_strided", "swapdims", "swapaxes", "set")}  # which memory is seen, and how, changes; no element does
-_LIKE = frozenset({"aten.rand_like", "aten.randn_like", "aten.randint_like"})
-_DRAWN_INTO = frozenset(f"aten.{name}_" for name in ("bernoulli", "normal", "uniform", "exponential", "random", "log_normal", "cauchy", "geometric"))
-_DRAWN = frozenset({"aten.rand", "aten.randn", "aten.randint", "aten.randperm", "aten.normal"})
 _NOT_THE_USERS = (private.torch_folder, os.path.dirname(os.path.abspath(__file__)), "<")
 _DECORATORS = ("typing_extensions.py", "contextlib.py", "functools.py")
 
@@ -398,7 +395,7 @@ class Recorder(Memory, private.TorchDispatchMode):
         if self._not_a_number(name, values, keywords):
             raise Unsupported("a number that depends on data (Tensor.item()), or not-a-number, is used in a way that is not followed")
         if name in table.RANDOM or torch.Tag.nondeterministic_seeded in func.tags and line is None:
-            return self._random(call, name, values, keywords, kwargs)
+            return self.random.results(call, name, values, keywords, kwargs.get("generator"))
         if name in table.CHOOSING:
             which, count = table.CHOOSING[name]
             if isinstance(values[which], Poison):
@@ -463,17 +460,3 @@ class Recorder(Memory, private.TorchDispatchMode):
         """What tensors held is dropped at the end: the recorder is in cycles, which take long to be found."""
         for kept in (self.storages, self._pairs, self._folds, self._forward_locs, self.placed):
             kept.clear()
-
-    def _random(self, call: Call, name: str, values: list[Any], keywords: dict[str, Any], kwargs: Any) -> list[Value | None]:
-        """Random numbers are inputs (randomness.py)."""
-        generator = kwargs.get("generator")
-        if name == "aten.native_dropout":
-            p = float(values[1])
-            mask = self.random.draw(call.outs[1], f"bernoulli {1 - p}", generator)
-            return [ar.binary(self.g, "mul", values[0], ar.binary(self.g, "mul", mask, 1 / (1 - p) if p < 1 else 0)), mask]
-        if self.random.inside:
-            of_shape = name in _LIKE or name in _DRAWN_INTO or name == "aten.bernoulli" and call.overload == "p"  # of the first operand only the shape counts
-            if not of_shape and name not in _DRAWN or any(isinstance(v, Value) for v in private.tree_flatten((values[1:] if of_shape else values, keywords))[0]):
-                raise Unsupported("random numbers that depend on data, or of an operator that is not known")
-        numbers = [x for x in (*values, *keywords.values()) if isinstance(x, (int, float))]
-        return [self.random.draw(t, f"{name[5:].strip('_').removesuffix('_like')} {numbers}", generator) for t in call.outs]

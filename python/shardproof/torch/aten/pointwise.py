@@ -88,8 +88,7 @@ def erfc(call: Any, g: Graph, a: Value) -> Value:
 @line("_amp_foreach_non_finite_check_and_unscale_")
 def unscale(call: Any, g: Graph, gradients: list[Value], found: Value, inverse: Value) -> list[Value]:
     """A gradient scaler's: real numbers are finite."""
-    g.assume("isnan and isinf are false: the verdict is about real numbers")
-    return [*[ar.binary(g, "mul", v, g.reshape(inverse, ())) for v in gradients], found]
+    return [*[ar.binary(g, "mul", g.finite(v), g.reshape(inverse, ())) for v in gradients], found]
 
 
 @line("_amp_update_scale_")
@@ -283,9 +282,15 @@ def _comparison(name: str) -> Any:
                 if hot is not None and hot.shape == call.shape():
                     return hot
             if isinstance(y, Filled) and math.isinf(y.fill) and getattr(x, "kind", "real") == "real":
-                g.assume("no real number is infinite or not-a-number")
+                if isinstance(x, Hidden) and y.fill < 0 and name in ("eq", "ne"):
+                    g.finite(x.source)
+                    return g.expand(x.keep if name == "ne" else complement(g, x.keep), call.shape())
+                g.finite(x)
                 below = (y.fill > 0) != flip
                 return Filled(int({"eq": False, "ne": True, "lt": below, "le": below, "gt": not below, "ge": not below}[name]), call.shape(), "bool")
+        if name in ("eq", "ne") and isinstance(a, Named) and isinstance(b, Named) and a.name == b.name and a.kind == "real":  # whether it is not-a-number
+            g.finite(a)
+            return Filled(int(name == "eq"), call.shape(), "bool")
         if name in ("eq", "ne"):
             same = _same_class(g, a, b)
             if same is not None:
@@ -452,5 +457,5 @@ def masked_fill(call: Any, g: Graph, x: Value, mask: Value, value: Any) -> Value
 
 @line("isnan", "isinf")
 def never(call: Any, g: Graph, a: Value) -> Value:
-    g.assume("isnan and isinf are false: the verdict is about real numbers")
+    g.finite(a)
     return Filled(0, a.shape, "bool")

@@ -35,6 +35,8 @@ def shortest(x: float, dtype: torch.dtype) -> float:
 
 def constant(data: torch.Tensor) -> Value:
     """A real tensor as a value: one number where all are equal."""
+    if data._is_zerotensor():  # of forward differentiation: it has no memory
+        data = torch.zeros(data.shape, dtype=data.dtype)
     kind = kind_of(data.dtype)
     if kind == "complex":
         return Complex(constant(data.real.contiguous()), constant(data.imag.contiguous()))

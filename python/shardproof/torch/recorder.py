@@ -31,6 +31,7 @@ FILL_LIMIT = 1 << 16  # elements of a filled tensor that is written out to compu
 _PLAIN = (torch.Tensor, private.FakeTensor, torch.nn.Parameter, torch.nn.Buffer)
 _DEVICE = torch.ops.prim.device.default
 _COPIES = {"aten._to_copy", "aten.clone"}
+_BY_MASKS = {"aten.nonzero", "aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index_put", "aten._unsafe_index"}
 _PIECEWISE = {"aten.mul_", "aten.div_"}
 _VIEWS_IN_PLACE = {f"aten.{name}_" for name in ("transpose", "t", "squeeze", "unsqueeze", "as_strided", "swapdims", "swapaxes", "set")}  # which memory is seen, and how, changes; no element does
 _NOT_THE_USERS = (private.torch_folder, os.path.dirname(os.path.abspath(__file__)), "<")
@@ -168,6 +169,11 @@ class Recorder(Memory, private.TorchDispatchMode):
                 out = self._view(func, args, kwargs)
                 if out is not None:
                     return out
+            if name in _BY_MASKS:
+                if name == "aten.nonzero" and not isinstance(mask := self.numbers(args[0]), private.FakeTensor):
+                    with private.outside():
+                        return mask.nonzero()
+                args = self._without_masks(args)
             line = table.lookup(name, func._overloadname)
             if self._not_a_number(name, args, kwargs):
                 return self._record(name, func, line, args, kwargs)  # ATen's parts and folds would compute with not-a-number
@@ -185,6 +191,20 @@ class Recorder(Memory, private.TorchDispatchMode):
             return self._record(name, func, line, args, kwargs)
         finally:
             self.g.loc = previous
+
+    def _without_masks(self, args: Any) -> Any:
+        """Constant masks among indices as the positions that they name, as shapes of results depend on them. One number is written by the mask itself."""
+        if len(args) < 2 or len(args) > 2 and args[2].numel() == 1:
+            return args
+        indices: list[Any] = []
+        for i in args[1]:
+            known = self.numbers(i) if isinstance(i, torch.Tensor) and i.dtype == torch.bool else None
+            if known is None or isinstance(known, private.FakeTensor):
+                indices.append(i)
+            else:
+                with private.outside():
+                    indices += known.nonzero(as_tuple=True)
+        return (args[0], indices, *args[2:])
 
     def _view(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A view reads nothing: its geometry says which elements it has. None where ATen made a copy after all (reshape)."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, Callable
 
 import torch
 
@@ -184,6 +185,29 @@ def _mask_of(x: Value | None) -> bool:
     return isinstance(x, Table) and x.entries.dtype == torch.bool
 
 
+def _flattened(g: Graph, x: Value, indices: list[Value | None]) -> tuple[Value, int, torch.Tensor, Callable[[Value], Value]] | None:
+    """Constant indices along several dimensions as one along one: x with these dimensions flattened, that dimension, the index, and the way back. None where they are not all constant integers.
+
+    As in ATen, the dimensions of the result's that are theirs stand where the indexed ones stood, if these are neighbours, else first.
+    """
+    given = [(d, i) for d, i in enumerate(indices) if i is not None]
+    if len(given) < 2 or not all(isinstance(i, (Known, Filled)) and i.kind == "int" for _, i in given):
+        return None
+    dims = [d for d, _ in given]
+    at = dims[0] if dims[-1] - dims[0] + 1 == len(dims) else 0
+    rest = [d for d in range(len(x.shape)) if d not in dims]
+    order = [*rest[:at], *dims, *rest[at:]]
+    moved = g.permute(x, order)
+    place = torch.zeros((), dtype=torch.int64)
+    for d, i in given:
+        place = place * x.shape[d] + g.data(i).remainder(x.shape[d])  # type: ignore[arg-type]
+
+    def back(y: Value) -> Value:
+        return g.permute(g.reshape(y, moved.shape), [order.index(d) for d in range(len(order))])
+
+    return g.reshape(moved, moved.shape[:at] + (math.prod(x.shape[d] for d in dims),) + moved.shape[at + len(dims):]), at, place, back
+
+
 @line("index")
 def index(call: Any, g: Graph, x: Value, indices: list[Value | None]) -> Value:
     classes = _row_index(g, indices, x.shape)
@@ -191,8 +215,11 @@ def index(call: Any, g: Graph, x: Value, indices: list[Value | None]) -> Value:
         picked = tables.pick(g, x, classes, table=False)
         require(picked is not None, "an index that is not computed from one tensor of classes")
         return picked  # type: ignore[return-value]
+    flat = _flattened(g, x, indices)
+    if flat is not None:
+        return _rows(g, flat[0], flat[2], flat[1], call.shape())
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
-    require(len(given) == 1, "an index along several dimensions")
+    require(len(given) == 1, "an index along several dimensions that depends on data")
     dim, i = given[0]
     assert i is not None
     if isinstance(i, (Known, Filled)) and i.kind == "int":
@@ -296,6 +323,10 @@ def index_put(call: Any, g: Graph, x: Value, indices: list[Value | None], value:
         return place_in_rows(g, x, classes, value, accumulate)
     if len(given) == 1 and isinstance(given[0][1], (Known, Filled)) and len(x.shape) >= 1:
         return _put_known(g, x, given[0][0], given[0][1], value, accumulate)
+    flat = _flattened(g, x, indices)
+    if flat is not None:
+        whole, dim, place, back = flat
+        return back(_put_known(g, whole, dim, Known(place), value, accumulate))
     raise Unsupported("a write by an index that depends on data")
 
 
@@ -332,6 +363,7 @@ def _put_known(g: Graph, x: Value, dim: int, i: Known | Filled, value: Value, ac
     """Known positions along one dimension, each once or (accumulating) any number of times, one slice after another."""
     positions = [int(p) % x.shape[dim] for p in g.data(i).reshape(-1).tolist()]
     require(len(positions) <= 256, "a write by a long index")
+    require(accumulate or len(set(positions)) == len(positions), "a write that names a place twice: which one stays is not said")
     shape = x.shape[:dim] + (len(positions),) + x.shape[dim + 1:]
     value = g.reshape(g.expand(value, x.shape[:dim] + tuple(i.shape) + x.shape[dim + 1:]), shape)
     rows = [g.slice(x, dim, p, p + 1) for p in range(x.shape[dim])] if x.shape[dim] <= 4096 else None

@@ -90,7 +90,7 @@ class Application {
       if (!one(ref, inserted) || !sound(ref) || (inserted && !sound(*inserted))) return false;
       if (inserted) {  // nodes behind it have moved
         for (NodeRef& m : made)
-          if (m.program == ref.program && m.node > ref.node) ++m.node;
+          if (m.program == ref.program && m.node >= inserted->node) ++m.node;
         made.push_back(*inserted);
       }
       made.push_back(ref);
@@ -329,16 +329,39 @@ class Application {
       if (made.communication < 0) dropHandle(program, ref.node);
       std::erase_if(g.drawnMasks, [&](const DrawnMask& m) { return m.node == ref.node; });
     } else {
-      g.nodes.insert(g.nodes.begin() + ref.node + 1, made);
+      const NodeId place = placeBehind(program, ref.node);
+      g.nodes.insert(g.nodes.begin() + place, made);
       for (DrawnMask& m : g.drawnMasks) {
-        if (m.node > ref.node) ++m.node;
+        if (m.node >= place) ++m.node;
       }
       for (auto* places : {&program.asynchrony.handles, &program.asynchrony.waits})
         for (auto& [node, handle] : *places)
-          if (node > ref.node) ++node;
-      inserted = NodeRef{ref.program, NodeId(ref.node + 1)};
+          if (node >= place) ++node;
+      waitFor(program, ref.node, place);
+      inserted = NodeRef{ref.program, place};
     }
     return true;
+  }
+
+  // Where what a node makes can be read first: of a communication that is begun behind the wait.
+  static NodeId placeBehind(const Program& program, NodeId node) {
+    const Asynchrony& all = program.asynchrony;
+    for (const auto& [begun, handle] : all.handles) {
+      if (begun != node) continue;
+      for (const auto& [waiting, waited] : all.waits)
+        if (waited == handle) return waiting;
+      return NodeId(static_cast<std::int32_t>(program.graph.nodes.size()));
+    }
+    return NodeId(node + 1);
+  }
+  static void waitFor(Program& program, NodeId begun, NodeId reader) {
+    Asynchrony& all = program.asynchrony;
+    for (const auto& [node, handle] : all.handles) {
+      if (node != begun) continue;
+      const auto later = std::find_if(all.waits.begin(), all.waits.end(),
+                                      [&](const auto& wait) { return wait.first > reader; });
+      all.waits.insert(later, {reader, handle});
+    }
   }
 
   // What is no communication is not under way.

@@ -9,6 +9,7 @@
 #include <map>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 #include "interpret/value.h"
 #include "ops/registry.h"
@@ -183,12 +184,11 @@ void Programs::layOut(ProgramId p) {
   checkReads(p, producers, instancesOf);
   for (const std::int32_t producer : producers) layout.produced.push_back(producer >= 0);
 
-  // Messages with a handle hold up nothing but what reads them and what waits for them.
+  // Communications with a handle hold up nothing but what reads them, what waits for them, and (see
+  // meet()) collectives of the same group.
   std::map<NameId, std::int32_t> begun;
   std::vector<char> begins(layout.instances.size(), 0);
   for (const auto& [n, handle] : program.asynchrony.handles) {
-    const Communication kind = program.communications[graph.nodes[n].communication].kind;
-    if (kind != Communication::kSend && kind != Communication::kReceive) continue;
     begun[handle] = instancesOf[n].front();
     begins[at(instancesOf[n].front())] = 1;
   }
@@ -242,14 +242,14 @@ void Programs::layOut(ProgramId p) {
 }
 
 // The order of a program whose nodes run as they stand (or, without issue order, whose
-// communications do), where some messages are begun only.
+// communications do), where some communications are begun only.
 void Programs::orderAround(const Program& program,
                            const std::vector<std::vector<std::int32_t>>& instancesOf,
                            const std::map<NameId, std::int32_t>& begun,
                            const std::vector<char>& begins,
                            std::vector<std::pair<std::int32_t, std::int32_t>>& edges) {
   std::int32_t before = -1;
-  std::vector<std::int32_t> ended;  // messages that were waited for since `before`
+  std::vector<std::int32_t> ended;  // what was waited for since `before`
   const auto& waits = program.asynchrony.waits;
   std::size_t nextWait = 0;
   for (std::size_t n = 0; n < program.graph.nodes.size(); ++n) {
@@ -259,7 +259,7 @@ void Programs::orderAround(const Program& program,
     if (!program.issueOrder && program.graph.nodes[n].communication < 0) continue;
     for (const std::int32_t i : instancesOf[n]) {
       if (before >= 0) edges.emplace_back(before, i);
-      for (const std::int32_t message : ended) edges.emplace_back(message, i);
+      for (const std::int32_t e : ended) edges.emplace_back(e, i);
       if (begins[at(i)] != 0) continue;
       before = i;
       ended.clear();
@@ -326,6 +326,9 @@ void Programs::meet() {
   rendezvousOf_.assign(at(firstInstance_.back()), -1);
   for (const Rank rank : firstIds<Rank>(mesh_.ranks())) {
     const ProgramLayout& own = layout(rank);
+    // A program with handles: its collectives, by who takes part. Its instances are in file order.
+    const bool begins = !program(rank).asynchrony.handles.empty();
+    std::map<std::vector<Rank>, std::int32_t> lastOfGroup;
     for (std::size_t i = 0; i < own.instances.size(); ++i) {
       const auto instance = static_cast<std::int32_t>(i);
       const CommunicationSpec* spec = communication(rank, instance);
@@ -345,6 +348,10 @@ void Programs::meet() {
       }
       std::vector<Rank> members = group;
       if (!message) std::sort(members.begin(), members.end());
+      if (begins && !message) {
+        const auto [last, first] = lastOfGroup.emplace(members, instance);
+        if (!first) groupOrder_[rank].emplace_back(std::exchange(last->second, instance), instance);
+      }
       const Communication kind = message ? Communication::kSend : spec->kind;
       const Key key{spec->comm.value, kind, spec->tag.has_value(),
                     spec->tag ? *spec->tag : own.instances[i].microbatch, members};
@@ -370,6 +377,7 @@ void Programs::meet() {
       rendezvousOf_[firstInstance_[rank] + instance] = it->second;
     }
   }
+  for (auto& [rank, pairs] : groupOrder_) std::sort(pairs.begin(), pairs.end());
   for (const Rendezvous& rendezvous : rendezvous_) checkRendezvous(rendezvous);
 }
 

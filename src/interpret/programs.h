@@ -104,6 +104,11 @@ class Programs {
     return rendezvousOf_[firstInstance_[rank] + instance];
   }
 
+  // Of ranks whose programs have handles: each collective and the next one of the same process
+  // group (the same ranks), which comes after it; ascending.
+  using Pairs = std::vector<std::pair<std::int32_t, std::int32_t>>;
+  const std::map<Rank, Pairs>& groupOrder() const { return groupOrder_; }
+
   // "/programs/0/nodes/3 (linear) on rank 2 (dp=1 tp=0), microbatch 1"
   std::string place(Rank rank, std::int32_t instance) const;
   std::string rankText(Rank rank) const;
@@ -128,6 +133,7 @@ class Programs {
   std::vector<std::int64_t> firstSlotOfRank_, firstInstance_;
   std::vector<Rendezvous> rendezvous_;
   std::vector<std::int32_t> rendezvousOf_;
+  std::map<Rank, Pairs> groupOrder_;
 };
 
 const char* nameOf(Communication kind);

@@ -3,13 +3,16 @@
 // and the estimate of memory.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <queue>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "interpret/programs.h"
+#include "util/index.h"
 
 namespace shardproof::interpret {
 
@@ -34,6 +37,9 @@ void runSchedule(const Programs& programs, Host& host) {
   std::int64_t left = 0;
   for (std::size_t r = ranks; r-- > 0;) {
     waitsFor[r] = programs.layout(Rank(r)).waitsFor;
+    const auto inGroups = programs.groupOrder().find(Rank(r));
+    if (inGroups != programs.groupOrder().end())
+      for (const auto& [before, after] : inGroups->second) ++waitsFor[r][at(after)];
     left += static_cast<std::int64_t>(waitsFor[r].size());
     for (std::size_t i = 0; i < waitsFor[r].size(); ++i)
       if (waitsFor[r][i] == 0) ready[r].push(static_cast<std::int32_t>(i));
@@ -45,6 +51,13 @@ void runSchedule(const Programs& programs, Host& host) {
     const auto i = static_cast<std::size_t>(instance);
     for (std::uint32_t e = layout.firstNext[i]; e < layout.firstNext[i + 1]; ++e)
       if (--waitsFor[r][layout.next[e]] == 0) ready[r].push(layout.next[e]);
+    const auto inGroups = programs.groupOrder().find(Rank(r));
+    if (inGroups == programs.groupOrder().end()) return;
+    const auto next = std::lower_bound(inGroups->second.begin(), inGroups->second.end(),
+                                       std::pair(instance, std::int32_t{0}));
+    if (next != inGroups->second.end() && next->first == instance &&
+        --waitsFor[r][at(next->second)] == 0)
+      ready[r].push(next->second);
   };
   while (!runnable.empty()) {
     const std::size_t r = runnable.back();

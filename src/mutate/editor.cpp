@@ -58,8 +58,25 @@ Editor::Handle Editor::insertBefore(Handle h, Json made) {
   return insertAt(held_[h], std::move(made));
 }
 Editor::Handle Editor::insertAfter(Handle h, Json made) {
-  if (node(h).contains("mb")) made["mb"] = node(h).at("mb");
-  return insertAt({held_[h].program, held_[h].node + 1}, std::move(made));
+  const Json& before = node(h);
+  if (before.contains("mb")) made["mb"] = before.at("mb");
+  NodeRef place{held_[h].program, held_[h].node + 1};
+  const Json& brought = before.at("out");
+  const bool reads =
+      std::any_of(made.at("in").begin(), made.at("in").end(), [&](const Json& operand) {
+        return std::find(brought.begin(), brought.end(), operand) != brought.end();
+      });
+  if (before.contains("handle") && reads) {  // what is begun is read behind the wait for it
+    const Json& handle = before.at("handle");
+    const Json& list = nodesOf(plan_, place.program);
+    const auto waits = std::find_if(list.begin() + place.node, list.end(), [&](const Json& n) {
+      return n.contains("waits") &&
+             std::find(n.at("waits").begin(), n.at("waits").end(), handle) != n.at("waits").end();
+    });
+    place.node = static_cast<int>(waits - list.begin());
+    made["waits"] = Json::array({handle});
+  }
+  return insertAt(place, std::move(made));
 }
 
 Json& Editor::tensors(int program) {
@@ -87,8 +104,23 @@ std::string Editor::fresh(Handle h, const std::string& like, const std::string& 
 Json& Editor::becomes(Handle h, const std::string& op) {
   Json& n = touch(h);
   n["op"] = op;
-  for (const char* field : {"attrs", "comm", "tag", "group", "group_at"}) n.erase(field);
+  if (n.contains("handle")) dropWaits(held_[h].program, n.at("handle"));
+  for (const char* field : {"attrs", "comm", "tag", "group", "group_at", "handle"}) n.erase(field);
   return n;
+}
+
+// What is no communication is not waited for.
+void Editor::dropWaits(int program, const Json& handle) {
+  const auto drop = [&](Json& owner) {
+    if (!owner.contains("waits")) return;
+    Json left = Json::array();
+    for (const Json& waited : owner.at("waits"))
+      if (waited != handle) left.push_back(waited);
+    if (left.empty()) owner.erase("waits");
+    else owner["waits"] = std::move(left);
+  };
+  drop(plan_.at("programs").at(static_cast<std::size_t>(program)));
+  for (Json& n : nodesOf(plan_, program)) drop(n);
 }
 
 int splitAxis(Json& plan, int program, const std::string& axis) {

@@ -38,6 +38,7 @@ class Editor {
 
  private:
   Handle insertAt(NodeRef position, Json made);
+  void dropWaits(int program, const Json& handle);
 
   Json& plan_;
   std::vector<NodeRef> held_;

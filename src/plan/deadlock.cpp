@@ -2,19 +2,21 @@
 //
 //   * data: every node waits for the nodes that make its operands;
 //   * rendezvous: a communication takes place when all its members have reached it;
-//   * order: on a rank, a communication waits for those before it in a list, but not for messages
-//   with a handle that nobody has waited for. A program in issue
-//   order has one list, its nodes as they stand. Any other
-//     has one for each microbatch: the communications that run for that microbatch, for each, or
-//     once. Its other nodes wait for data only.
+//   * order: on a rank, a communication waits for those before it in a list. A program in issue
+//     order has one list, its nodes as they stand. Any other has one for each microbatch: the
+//     communications that run for that microbatch, for each, or once. Its other nodes wait for data
+//     only. An asynchronous communication (one with a handle) holds up what stands behind a wait
+//     for it and, if it is a collective, later collectives of its process group.
 //
 // All three are edges of one graph over instances (rank, node, microbatch), in which the members of
 // a rendezvous are one vertex: a cycle may need all of them. Without a cycle everything runs, in
 // any topological order; what is on one, or behind it, never does.
 //
 // In a program in issue order data adds nothing: single assignment and production before use have
-// been checked in the order of its one list, so what an instance reads stands earlier, and of the
-// list only the communications matter.
+// been checked in the order of its one list, and that what a communication brings is read behind
+// the wait for it (async.cpp). So what an instance reads is done when it is reached, and of the
+// list only the communications matter. For the same reason nothing waits for the beginning of an
+// asynchronous communication: what stands behind it waits for all that this does.
 //
 // The graph has too many vertices, so first its image over program nodes: each with all its SPMD
 // instances, united with those that it meets. Every edge has an image there, so a cycle of
@@ -79,44 +81,57 @@ class Lists {
   std::optional<std::uint32_t> lastInAll_;
 };
 
-// The one list of a program with asynchronous messages (those with a handle): they come after what
-// stands before them, and before what stands behind a wait for them; nothing else waits for them.
+// The one list of a program with asynchronous communications, on one rank: they come after what
+// stands before them, and before what stands behind a wait for them. Collectives of one process
+// group are in order besides. Nothing else waits for them.
 class AsynchronousList {
  public:
-  explicit AsynchronousList(const Program& program) : program_(program) {
-    for (const auto& [n, handle] : program.asynchrony.handles) {
-      const CommunicationSpec& spec = program.communications[program.graph.nodes[n].communication];
-      if (spec.kind == Communication::kSend || spec.kind == Communication::kReceive)
-        messages_.emplace(n, handle);
-    }
-  }
-  bool needed() const { return !messages_.empty(); }
-  // A chosen node, in file order, and its communication's instance (none: it is no communication).
-  template <class F>
-  void enter(NodeId n, std::optional<std::uint32_t> own, F&& after) {
-    const auto& waits = program_.asynchrony.waits;
+  explicit AsynchronousList(const Asynchrony& asynchrony) : asynchrony_(asynchrony) {}
+  // A chosen communication, in file order. `own`: its instance, `group`: the number of its process
+  // group (none: a message). `point()` makes an instance that is nothing but a place in the list:
+  // when what was waited for up to it is done. Without it many waits before many asynchronous
+  // communications would be edges of each to each.
+  template <class After, class Point>
+  void enter(NodeId n, std::uint32_t own, std::optional<std::int32_t> group, After&& after,
+             Point&& point) {
+    const auto& [handles, waits] = std::tie(asynchrony_.handles, asynchrony_.waits);
     for (; nextWait_ < waits.size() && waits[nextWait_].first <= n; ++nextWait_) {
       const auto it = begun_.find(waits[nextWait_].second);
       if (it != begun_.end()) waited_.push_back(it->second);
     }
-    if (!own) return;
-    if (last_) after(*last_);
-    for (const std::uint32_t message : waited_) after(message);
-    if (const auto it = messages_.find(n); it != messages_.end()) {
-      begun_[it->second] = *own;
+    while (nextHandle_ < handles.size() && handles[nextHandle_].first < n) ++nextHandle_;
+    const bool begins = nextHandle_ < handles.size() && handles[nextHandle_].first == n;
+    if (begins && !waited_.empty()) {
+      const std::uint32_t reached = point();
+      for (const std::uint32_t before : waited_) after(before, reached);
+      if (reached_) after(*reached_, reached);
+      waited_.clear();
+      reached_ = reached;
+    }
+    if (blocking_) after(*blocking_, own);
+    if (reached_) after(*reached_, own);
+    for (const std::uint32_t before : waited_) after(before, own);
+    if (group) {
+      const auto [it, first] = lastOfGroup_.emplace(*group, own);
+      if (!first) after(std::exchange(it->second, own), own);
+    }
+    if (begins) {
+      begun_[handles[nextHandle_].second] = own;
       return;
     }
-    last_ = own;
+    blocking_ = own;  // all that follows is after it, hence after what it is after
+    reached_.reset();
     waited_.clear();
   }
 
  private:
-  const Program& program_;
-  std::map<NodeId, NameId> messages_;
-  std::map<NameId, std::uint32_t> begun_;  // by handle, of the chosen ones
-  std::vector<std::uint32_t> waited_;      // for, since the last that is waited for at once
-  std::optional<std::uint32_t> last_;
-  std::size_t nextWait_ = 0;
+  const Asynchrony& asynchrony_;
+  std::map<NameId, std::uint32_t> begun_;              // by handle, of the chosen ones
+  std::map<std::int32_t, std::uint32_t> lastOfGroup_;  // collectives, by process group
+  std::vector<std::uint32_t> waited_;                  // for, since the last point or `blocking_`
+  std::optional<std::uint32_t> reached_;               // the last point since `blocking_`
+  std::optional<std::uint32_t> blocking_;              // the last one that is waited for at once
+  std::size_t nextWait_ = 0, nextHandle_ = 0;
 };
 
 const Program& programAt(const PlanIndex& planIndex, ProgramId p) {
@@ -174,7 +189,7 @@ class Instances {
  private:
   struct Instance {
     Rank rank;
-    NodeId node;
+    NodeId node;  // none: a place in a list (AsynchronousList)
     Microbatch microbatch;
   };
   struct Wait {
@@ -263,18 +278,28 @@ class Instances {
       }
     }
     Lists lists;
-    AsynchronousList asynchronous(program);
+    const bool listed = program.asynchrony.handles.empty();
+    AsynchronousList asynchronous(program.asynchrony);
+    const auto after = [&](std::uint32_t before, std::uint32_t own) {
+      waits_.push_back({before, own, true});
+    };
+    const auto point = [&] {
+      instances_.push_back({rank, NodeId(), Microbatch::none()});
+      vertexOf_.push_back(vertices_++);
+      return static_cast<std::uint32_t>(instances_.size() - 1);
+    };
     for (const NodeId n : layout.nodes) {
       const Node& node = nodeOf(p, n);
-      if (asynchronous.needed() && node.communication < 0)
-        asynchronous.enter(n, std::nullopt, [](std::uint32_t) {});
       for (const Microbatch m : microbatchesOf(node)) {
         const auto own = static_cast<std::uint32_t>(find(first, layout, n, node, m));
         if (node.communication >= 0) {
-          const auto after = [&](std::uint32_t before) { waits_.push_back({before, own, true}); };
-          if (asynchronous.needed()) asynchronous.enter(n, own, after);
-          else if (program.issueOrder || !m.isOne()) lists.inAll(own, after);
-          else lists.inOne(m.number(), own, after);
+          const auto afterOwn = [&](std::uint32_t before) { after(before, own); };
+          if (!listed)
+            asynchronous.enter(n, own,
+                               processGroup(program.communications[node.communication], rank),
+                               after, point);
+          else if (program.issueOrder || !m.isOne()) lists.inAll(own, afterOwn);
+          else lists.inOne(m.number(), own, afterOwn);
         }
         if (program.issueOrder) continue;
         for (const Operand& operand : program.graph.in(node)) {
@@ -289,6 +314,17 @@ class Instances {
         }
       }
     }
+  }
+
+  // The number of the ranks among which a collective takes place, in whichever order it lists them;
+  // none: a message.
+  std::optional<std::int32_t> processGroup(const CommunicationSpec& spec, Rank rank) {
+    if (spec.kind == Communication::kSend || spec.kind == Communication::kReceive)
+      return std::nullopt;
+    std::vector<Rank> ranks = planIndex_.groupOf(spec, rank);
+    std::sort(ranks.begin(), ranks.end());
+    const auto next = static_cast<std::int32_t>(processGroups_.size());
+    return processGroups_.emplace(std::move(ranks), next).first->second;
   }
 
   Vertex rendezvous(Rank rank, const CommunicationSpec& spec, std::int32_t group,
@@ -326,7 +362,20 @@ class Instances {
       v = vertexOf_[steps.back().before];
     } while (v != start);
     for (const Vertex r : reached) reachedBy[r] = waits_.size();
-    return steps;
+    return betweenNodes(std::move(steps));
+  }
+
+  // The same steps without the places in lists: what comes after a place comes after what is
+  // before it. Some vertex is a rendezvous, as a list by itself has no cycle.
+  std::vector<Wait> betweenNodes(std::vector<Wait> steps) const {
+    const auto ofNode = [&](const Wait& wait) { return instances_[wait.after].node.valid(); };
+    std::rotate(steps.begin(), std::find_if(steps.begin(), steps.end(), ofNode), steps.end());
+    std::vector<Wait> result;
+    for (const Wait& step : steps) {
+      if (ofNode(step)) result.push_back(step);
+      else result.back().before = step.before;
+    }
+    return result;
   }
 
   std::string text(const Instance& instance) const {
@@ -376,9 +425,10 @@ class Instances {
 
   const PlanIndex& planIndex_;
   const Plan& plan_;
-  std::vector<Layout> layouts_;             // by program
-  std::vector<std::int32_t> microbatches_;  // that stand for all
-  std::map<std::vector<Rank>, std::int32_t> groups_;
+  std::vector<Layout> layouts_;                              // by program
+  std::vector<std::int32_t> microbatches_;                   // that stand for all
+  std::map<std::vector<Rank>, std::int32_t> groups_;         // as they are listed
+  std::map<std::vector<Rank>, std::int32_t> processGroups_;  // in ascending order
   std::map<Key, Vertex> rendezvous_;
   std::vector<Instance> instances_;
   std::vector<Vertex> vertexOf_;  // of each instance

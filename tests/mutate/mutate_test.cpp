@@ -184,5 +184,30 @@ TEST(Mutate, OneRankIsSplitOff) {
   EXPECT_EQ(plan.at("programs").size(), 4u);
 }
 
+// What is no communication any more has no handle; what is put behind one that is begun reads
+// behind the wait.
+TEST(Mutate, AsynchronousCommunication) {
+  const Json both = readDocument(std::string(SHARDPROOF_SOURCE_DIR) +
+                                 "/tests/plans/small/async_collective_around_a_message.json");
+  const test::TemporaryDirectory directory;
+  const std::string model = directory.write("m.model.json", both.at("model").dump());
+  const std::string file = directory.write("p.json", both.at("plan").dump());
+  for (const char* bug : {"missing_all_reduce", "all_gather_for_all_reduce"}) {
+    Json changed = both.at("plan");
+    mutate(changed, file, findBug(bug), {});
+    readProblem(model, directory.write("q.json", changed.dump()));
+    // In rank 0's program a message stands between the all_reduce and the node that waits for it.
+    const Json& made = changed["programs"][0]["nodes"];
+    EXPECT_EQ(made[1]["op"], "send");
+    if (made[0]["op"] == "identity") {
+      EXPECT_FALSE(made[0].contains("handle") || made[2].contains("waits"));
+      continue;
+    }
+    EXPECT_EQ(made[0]["handle"], "h");
+    EXPECT_EQ(made[2]["op"], "chunk");
+    EXPECT_EQ(made[2]["waits"], Json({"h"}));
+  }
+}
+
 }  // namespace
 }  // namespace shardproof::mutate

@@ -118,12 +118,6 @@ TEST(Deadlock, MessagesThatAreBegunHoldUpWhatWaitsForThem) {
   expectRuns(d);
   for (std::size_t p = 0; p < 2; ++p) d.program(p)["order"] = "issue";
   expectRuns(d);
-  // A collective is ordered as if it had no handle.
-  Draft crossed = twoRanksWith({allReduce("c", "x", "y"), allReduce("d", "x", "z")});
-  std::swap(crossed.node(1, 0), crossed.node(1, 1));
-  for (std::size_t p = 0; p < 2; ++p) crossed.node(p, 0)["handle"] = "h";
-  expectDeadlock(crossed, {0, 1}, {"/programs/1/nodes/1", "/programs/0/nodes/1"},
-                 {"is issued after"});
 }
 
 Json send(const std::string& comm, const std::string& in, int to) {
@@ -178,6 +172,104 @@ Draft ranksOf(const std::vector<std::vector<Json>>& nodes, int microbatches = 2)
     d.plan["programs"].push_back(program);
   }
   return d;
+}
+
+Json onAll(const std::string& comm, const std::string& in = "w") {
+  return {{"op", "all_reduce"}, {"in", {in}}, {"out", {comm}}, {"comm", comm}, {"group", {"r"}}};
+}
+Json among(const std::string& comm, const std::vector<int>& ranks) {
+  Json node = onAll(comm);
+  node.erase("group");
+  for (const int r : ranks) node["group_at"].push_back({{"r", r}});
+  return node;
+}
+// Begun under the communication's name; a node that waits for these.
+Json begun(Json node) {
+  node["handle"] = node["comm"];
+  return node;
+}
+Json waiting(const std::vector<std::string>& handles, Json node) {
+  node["waits"] = handles;
+  return node;
+}
+Json waits(const std::string& handle) {
+  return waiting({handle}, negative("w", "after " + handle));
+}
+
+// Without microbatches, as handles ask for; in issue order or not.
+Draft ranksWithHandles(const std::vector<std::vector<Json>>& nodes, bool issueOrder) {
+  Draft d = ranksOf(nodes, 1);
+  for (Json& program : d.plan["programs"]) {
+    if (issueOrder) program["order"] = "issue";
+    program["tensors"]["w"] = Json::parse(R"({"shape": [1], "kind": "constant", "value": 1})");
+    for (const char* name : {"x", "y"}) program["tensors"][name].erase("per_mb");
+    program["nodes"].back().erase("mb");
+  }
+  for (Json& entry : d.plan["lineage"]) entry["shards"][0]["step"].erase("mb");
+  return d;
+}
+void expectRunsWithHandles(const std::vector<std::vector<Json>>& nodes) {
+  for (const bool issueOrder : {false, true}) expectRuns(ranksWithHandles(nodes, issueOrder));
+}
+void expectDeadlockWithHandles(const std::vector<std::vector<Json>>& nodes, const Ranks& ranks,
+                               const Pointers& pointers) {
+  for (const bool issueOrder : {false, true})
+    expectDeadlock(ranksWithHandles(nodes, issueOrder), ranks, pointers, {"is issued after"});
+}
+
+// A message between the beginning of a collective and the wait for it; on the other rank before it.
+TEST(Deadlock, ACollectiveHoldsUpWhatWaitsForIt) {
+  const std::vector<Json> receives{receive("m", "v", 0), onAll("c")};
+  expectRunsWithHandles({{begun(onAll("c")), send("m", "w", 1), waits("c")}, receives});
+  expectRunsWithHandles({{begun(onAll("c")), send("m", "w", 1)}, receives});  // nobody waits
+  const Pointers crossed{"/programs/1/nodes/1", "/programs/0/nodes/1"};
+  expectDeadlockWithHandles({{onAll("c"), send("m", "w", 1)}, receives}, {0, 1}, crossed);
+  expectDeadlockWithHandles({{begun(onAll("c")), waiting({"c"}, send("m", "w", 1))}, receives},
+                            {0, 1}, crossed);
+  expectDeadlockWithHandles({{begun(onAll("c")), waits("c"), send("m", "w", 1)}, receives}, {0, 1},
+                            {"/programs/1/nodes/1", "/programs/0/nodes/2"});
+  // What is begun comes after what is waited for at once: here the message of rank 1.
+  expectDeadlockWithHandles({{onAll("c"), send("m", "w", 1)}, {receives[0], begun(onAll("c"))}},
+                            {0, 1}, crossed);
+  expectRunsWithHandles({{onAll("c"), send("m", "w", 1)}, {begun(onAll("c")), receives[0]}});
+}
+
+// One group's collectives take place as they are begun, on each of its ranks; those of others in
+// any order.
+TEST(Deadlock, CollectivesOfOneGroupAreInOrder) {
+  const Json c = among("c", {0, 1}), d = among("d", {0, 1});
+  expectRunsWithHandles({{begun(c), begun(d)}, {c, d}});
+  const Pointers crossed{"/programs/1/nodes/1", "/programs/0/nodes/1"};
+  expectDeadlockWithHandles({{begun(c), begun(d)}, {begun(d), begun(c)}}, {0, 1}, crossed);
+  expectDeadlockWithHandles({{begun(c), d}, {begun(d), c}}, {0, 1}, crossed);
+  // The same ranks, listed as axes or in another order, are the same group.
+  const Json all = onAll("d");
+  expectDeadlockWithHandles({{begun(c), begun(all)}, {begun(all), begun(c)}}, {0, 1}, crossed);
+  const Json turned = among("d", {1, 0});
+  expectDeadlockWithHandles({{begun(c), begun(turned)}, {begun(turned), begun(c)}}, {0, 1},
+                            crossed);
+  // Two groups: the second is of three ranks.
+  const std::vector<Json> third{all};
+  expectRunsWithHandles({{begun(c), begun(all)}, {begun(all), begun(c)}, third});
+  expectRunsWithHandles({{begun(c), all}, {begun(all), c}, third});
+  expectDeadlockWithHandles({{c, all}, {all, c}, third}, {0, 1}, crossed);
+  expectDeadlockWithHandles({{begun(c), waiting({"c"}, all)}, {all, c}, third}, {0, 1}, crossed);
+  // Of three collectives in two groups the waits close the circle.
+  expectDeadlockWithHandles(
+      {{begun(c), waiting({"c"}, begun(all))}, {begun(all), waits("d"), begun(c)}, third}, {0, 1},
+      {"/programs/1/nodes/2", "/programs/0/nodes/1"});
+}
+
+// What is waited for before one beginning is waited for before all that follow.
+TEST(Deadlock, WaitsAddUp) {
+  const Json c = among("c", {0, 1}), d = among("d", {0, 2});
+  const std::vector<Json> first{begun(c), begun(d), waiting({"c"}, begun(receive("n", "n", 2))),
+                                waiting({"d"}, begun(receive("o", "o", 2))),
+                                begun(send("m", "w", 1))},
+      third{d, send("n", "w", 0), send("o", "w", 0)};
+  expectRunsWithHandles({first, {c, receive("m", "m", 0)}, third});
+  expectDeadlockWithHandles({first, {receive("m", "m", 0), c}, third}, {0, 1},
+                            {"/programs/1/nodes/1", "/programs/0/nodes/4"});
 }
 
 TEST(Deadlock, BothSendFirst) {

@@ -2,7 +2,11 @@
 
 import importlib
 import pathlib
+import time
 import unittest
+
+import torch
+import torch.distributed._functional_collectives as functional
 
 import shardproof.torch as sp
 from shardproof.torch import numeric
@@ -47,6 +51,28 @@ class Truth(unittest.TestCase):
                     self.assertLess(difference, 1e-4)
                 elif not getattr(importlib.import_module(name), "RACE", False):
                     self.assertGreater(difference, 1e-3)
+
+
+def reduced_late(world):
+    """A functional collective that nothing has waited for when the step gives its result; the other rank joins late."""
+    model = torch.nn.Linear(16, 4)
+    world.parameters(model)
+    y = model(world.input("x", (8, 16), shard={"dp": 0})).detach()
+    if world.single:
+        world.output("y", y[:4] + y[4:])
+        return
+    time.sleep(0.5 * world.rank)
+    world.output("y", functional.reduce_scatter_tensor(y, "sum", 0, world.group("dp")), shard={"dp": 0})
+
+
+class Numbers(unittest.TestCase):
+    def test_results_are_waited_for(self):
+        difference, place = numeric.compare(load_here, {"reduced_late": {"dp": 2}})["reduced_late"]
+        self.assertLess(difference, 1e-4, place)
+
+
+def load_here(name, which):
+    return globals()[name]
 
 
 if __name__ == "__main__":

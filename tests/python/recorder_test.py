@@ -1,6 +1,7 @@
 """The recorder fails closed: what it does not know makes an error, never a verdict; views and in-place writes; scripts."""
 
 import cmath
+import gzip
 import io
 import math
 import os
@@ -668,6 +669,84 @@ class Verdicts(unittest.TestCase):
                 report = sp.verify(lambda world, changes=changes: step(world, **changes), mesh={"pp": 2}, arguments=["--confirm", "off"])
                 self.assertEqual(report.verdict, verdict, str(report))
                 self.assertEqual([d.kind for d in report.defects[:1]], [kind] if kind else [])
+
+    def test_collectives_that_are_begun(self):
+        """Stage 1 begins a collective of both stages, and only then sends what stage 0 wants before it joins."""
+        functional = torch.ops._c10d_functional
+
+        def step(world, how="all_reduce", early=False, batch=False, another=False, factor=2.0):
+            stages = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+            rank = world.coordinates["pp"]
+            model = world.parameters(torch.nn.ModuleDict({str(i): m for i, m in enumerate(stages) if world.single or rank == i}))
+            x, y = (world.input(name, (4, 8)) for name in "xy")
+            if world.single:
+                loss = F.mse_loss(stages[1](stages[0](x).relu()), y)
+                loss.backward()
+                world.output("shared", loss.expand(4) * 2, mean=())
+            else:
+                def begin(t):
+                    if how == "functional":
+                        whole = functional.all_reduce(t, "sum", dist.group.WORLD.group_name)
+                        return lambda: functional.wait_tensor(whole)
+                    parts = [torch.empty(4) for _ in range(2)]
+                    flat = torch.cat([t, t + 1])
+                    works = [dist.all_gather(parts, t, async_op=True)] if how == "all_gather" else [dist.all_reduce(flat, async_op=True)]
+                    if another:
+                        works.append(dist.all_reduce(torch.ones(1), async_op=True))
+
+                    def end():
+                        for work in works:
+                            work.wait()
+                        return parts[0] + parts[1] if how == "all_gather" else (flat[:4] + flat[4:] - 2) / 2
+
+                    return end
+
+                if rank == 0:
+                    h = stages[0](x).relu()
+                    dist.send(h.detach(), dst=1)
+                    grad = torch.empty_like(h)
+                    dist.recv(grad, src=1)
+                    h.backward(grad)
+                    shared = begin(torch.zeros(4))()
+                else:
+                    h = torch.empty(4, 8)
+                    dist.recv(h, src=0)
+                    loss = F.mse_loss(stages[1](h.requires_grad_()), y)
+                    loss.backward()
+                    end = begin(loss.detach().expand(4).clone())
+                    shared = end() if early else None
+                    if batch:
+                        for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, h.grad, 0)]):
+                            work.wait()
+                    else:
+                        dist.send(h.grad, dst=0)
+                    shared = end() if shared is None else shared
+                world.output("shared", shared * factor, mean=())
+            torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+        cases = [({"how": how}, "EQUIVALENT", "") for how in ("all_reduce", "all_gather", "functional")]
+        cases += [({"how": how, "early": True}, "NOT EQUIVALENT", "deadlock") for how in ("all_reduce", "all_gather", "functional")]
+        cases += [({"another": True}, "EQUIVALENT", ""), ({"factor": 1.0}, "NOT EQUIVALENT", "lineage"), ({"how": "functional", "factor": 1.0}, "NOT EQUIVALENT", "lineage")]
+        cases += [({"batch": True}, "NOT EQUIVALENT", "deadlock")]  # it is for the communicator of the collectives
+        for changes, verdict, kind in cases:
+            with self.subTest(changes):
+                report = sp.verify(lambda world, changes=changes: step(world, **changes), mesh={"pp": 2}, arguments=["--confirm", "off"])
+                self.assertEqual(report.verdict, verdict, str(report))
+                self.assertEqual([d.kind for d in report.defects[:1]], [kind] if kind else [])
+
+    def test_handles_that_change_nothing(self):
+        """Collectives of one group are in order anyway."""
+        def change(world, model):
+            if not world.single:
+                works = [dist.all_reduce(p.grad, async_op=True) for p in model.parameters()]
+                for p, work in zip(model.parameters(), works):
+                    work.wait()
+                    p.grad /= world.size
+
+        with tempfile.TemporaryDirectory() as folder:
+            sp.capture(lambda world: train(world, change), mesh=MESH).write(f"{folder}/step")
+            with gzip.open(f"{folder}/step.plan.json.gz", "rt") as f:
+                self.assertNotIn('"handle"', f.read())
 
     def test_a_step_that_hangs(self):
         def change(world, model):

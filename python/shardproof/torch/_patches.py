@@ -419,10 +419,10 @@ def _format(undo: list[tuple[Any, str, Any]]) -> None:
 
 
 @contextlib.contextmanager
-def patched(on_free: Callable[[int], None], on_batch: Callable[[bool], None], quiet: Callable[[], Any],
+def patched(on_free: Callable[[int], None], on_batch: Callable[[Sequence[Any] | None], None], quiet: Callable[[], Any],
             after_backward: Callable[[], None], asynchronous: Asynchronous, mailbox: Mailbox, unused: Callable[[str], None], known: Callable[[Any], Any],
             unreduced: Callable[[torch.Tensor, torch.Tensor], None]) -> Iterator[None]:
-    """All patches. unreduced: called with a parameter that FSDP2 gathered and its gradient, before it is reduced; known: a constant tensor's numbers, which say which ranks a mesh has; unused: called with the name of each parameter that DistributedDataParallel finds not used; mailbox: what stages of pipelines on other ranks have sent; asynchronous: is told of c10d's asynchronous calls and their waits; after_backward: called when a whole backward pass has ended; on_free: called with the key of a storage whose memory is given back; on_batch: at the begin and end of batch_isend_irecv; quiet: nothing is recorded inside."""
+    """All patches. unreduced: called with a parameter that FSDP2 gathered and its gradient, before it is reduced; known: a constant tensor's numbers, which say which ranks a mesh has; unused: called with the name of each parameter that DistributedDataParallel finds not used; mailbox: what stages of pipelines on other ranks have sent; asynchronous: is told of c10d's asynchronous calls and their waits; after_backward: called when a whole backward pass has ended; on_free: called with the key of a storage whose memory is given back; on_batch: at the beginning (with the operations) and the end (None) of batch_isend_irecv; quiet: nothing is recorded inside."""
     undo: list[tuple[Any, str, Any]] = []
     try:
         mesh = device_mesh.DeviceMesh
@@ -433,11 +433,11 @@ def patched(on_free: Callable[[int], None], on_batch: Callable[[bool], None], qu
 
         @functools.wraps(old_batch)
         def batch(operations: Any) -> Any:
-            on_batch(True)
+            on_batch(operations)
             try:
                 return old_batch(operations)
             finally:
-                on_batch(False)
+                on_batch(None)
 
         storage = torch.UntypedStorage
         old_resize = storage.resize_

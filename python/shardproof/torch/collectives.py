@@ -281,23 +281,31 @@ def order_batch(recorder: Any, start: int) -> None:
 
 
 # ---- functional collectives: results are new tensors, read after wait_tensor ----
-def _functional(make: Any) -> Any:
+def _begins(handler: Any, name: str = "collective", written: Any = lambda args, out: out) -> Any:
+    """What the handler records is under way until wait_tensor of what it writes."""
     def f(recorder: Any, args: Any, out: Any) -> None:
-        v = make(recorder, args)
-        recorder.write(out, recorder.g.reshape(v, tuple(out.shape)))
-        recorder.pend(out, "collective", private.storage_key(out))
+        start = len(recorder.g.nodes)
+        handler(recorder, args, out)
+        t = written(args, out)
+        recorder.pend(t, name, private.storage_key(t))
+        recorder.begun.begin(private.storage_key(t), start)
 
     return f
 
 
+def _functional(make: Any) -> Any:
+    def f(recorder: Any, args: Any, out: Any) -> None:
+        recorder.write(out, recorder.g.reshape(make(recorder, args), tuple(out.shape)))
+
+    return _begins(f)
+
+
 def _f_all_gather(recorder: Any, args: Any, out: Any) -> None:
     gather_into(recorder, out, args[0], Exchange(recorder, private.group_ranks(args[2])))
-    recorder.pend(out, "all_gather", private.storage_key(out))
 
 
 def _f_reduce_scatter(recorder: Any, args: Any, out: Any) -> None:
     scatter_into(recorder, out, args[0], Exchange(recorder, private.group_ranks(args[3])), (args[1].lower(), None))
-    recorder.pend(out, "reduce_scatter", private.storage_key(out))
 
 
 def _f_all_to_all(recorder: Any, args: Any) -> Value:
@@ -319,11 +327,11 @@ def _f_all_reduce_in_place(recorder: Any, args: Any, out: Any) -> None:
     exchange = Exchange(recorder, private.group_ranks(args[2]))
     exchange.by_memory([args[0]], "all_reduce")
     all_reduce_in_place(recorder, args[0], exchange.ranks, (args[1].lower(), None), exchange)
-    recorder.pend(args[0], "all_reduce", private.storage_key(args[0]))
 
 
 def _wait(recorder: Any, args: Any, out: Any) -> None:
     recorder._storage(args[0]).pending.pop(private.storage_key(args[0]), None)
+    recorder.begun.wait(private.storage_key(args[0]))
     if private.storage_key(out) != private.storage_key(args[0]):
         recorder.write(out, recorder.read(args[0]))
 
@@ -336,6 +344,7 @@ def _same_tensor(recorder: Any, args: Any, out: Any) -> None:
         s.pending = pending
         if pending:
             recorder.pend(out, "collective", private.storage_key(out))
+            recorder.begun.also(private.storage_key(out), private.storage_key(args[0]))
 
 
 def _shard_dim_all_to_all(recorder: Any, args: Any, out: Any) -> None:
@@ -362,10 +371,11 @@ _HANDLERS: dict[str, Any] = {
 }
 for _space in ("_c10d_functional", "_c10d_functional_autograd"):
     _reduce = _functional(lambda r, a: Exchange(r, private.group_ranks(a[2])).all_reduce(r.read(a[0]), (a[1].lower(), None)))
+    _gather, _scatter = _begins(_f_all_gather, "all_gather"), _begins(_f_reduce_scatter, "reduce_scatter")
     _HANDLERS.update({
-        f"{_space}.all_reduce": _reduce, f"{_space}.all_reduce_coalesced": _each_of(_reduce), f"{_space}.all_reduce_": _f_all_reduce_in_place,
-        f"{_space}.all_gather_into_tensor": _f_all_gather, f"{_space}.all_gather_into_tensor_coalesced": _each_of(_f_all_gather),
-        f"{_space}.reduce_scatter_tensor": _f_reduce_scatter, f"{_space}.reduce_scatter_tensor_coalesced": _each_of(_f_reduce_scatter),
+        f"{_space}.all_reduce": _reduce, f"{_space}.all_reduce_coalesced": _each_of(_reduce), f"{_space}.all_reduce_": _begins(_f_all_reduce_in_place, "all_reduce", lambda args, out: args[0]),
+        f"{_space}.all_gather_into_tensor": _gather, f"{_space}.all_gather_into_tensor_coalesced": _each_of(_gather),
+        f"{_space}.reduce_scatter_tensor": _scatter, f"{_space}.reduce_scatter_tensor_coalesced": _each_of(_scatter),
         f"{_space}.all_to_all_single": _functional(_f_all_to_all), f"{_space}.broadcast": _functional(_f_broadcast), f"{_space}.wait_tensor": _wait,
         f"{_space}._wrap_tensor_autograd": _same_tensor,
     })

@@ -25,6 +25,11 @@ class Layouts:
     loc: str
 
 
+def group_of(node: dict[str, Any]) -> Any:
+    """Who takes part in a collective, as its node says it; None of other nodes."""
+    return node.get("group") or node.get("group_at")
+
+
 class Groups:
     """The mesh of one recording, and how often each group has communicated."""
 

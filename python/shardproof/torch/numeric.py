@@ -125,6 +125,8 @@ class _Numbers:
 
     def _whole(self, t: torch.Tensor, shard: Mapping[str, int] | None) -> torch.Tensor:
         t = t.detach()
+        if isinstance(t, private.AsyncCollectiveTensor):
+            t = t.wait()  # what sends it to another process looks at its memory and waits for nothing
         if isinstance(t, private.DTensor):
             return t.full_tensor().clone()
         for axis in reversed(self.mesh.names):

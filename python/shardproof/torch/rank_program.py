@@ -11,6 +11,7 @@ from typing import Any, Mapping
 
 import torch
 
+from .asynchronous import with_waits
 from .boxes import Box, NoPlace, locate, refine
 from .marks import Mark, Placement
 from .model_file import Model, literal, tensor_of, tensors_of
@@ -109,7 +110,7 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
             ties.append(_whole(model, "output", label, v, c.loc))
         ties += [_whole(model, "input", r.name, r, c.loc) for r in c.results if r.name in model.shapes]
     nodes = _threaded(g, nodes, divided)
-    nodes, waits = _with_waits(nodes)
+    nodes, waits = with_waits(nodes)
     used = {name for n in nodes for name in n["in"]} | {t.local for t in ties}
     tensors = {n: dict(t) for n, t in tensors_of(g, nodes, [t.local for t in ties]).items()}
     own_constants: list[str] = []
@@ -127,20 +128,6 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
             ties.append(_drawn(side, model, d, at, guessed))
     text = json.dumps([tensors, nodes, waits, [t.identity() for t in ties]], sort_keys=True)
     return Program(text, tensors, nodes, waits, ties, skipped, guessed, own_constants)
-
-
-def _with_waits(nodes: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
-    """What is waited for goes to the node that follows; what none follows."""
-    begun = {n["handle"] for n in nodes if n["op"] != WAIT and "handle" in n}
-    result: list[dict[str, Any]] = []
-    waits: list[str] = []
-    for n in nodes:
-        if n["op"] != WAIT:
-            result.append({**n, "waits": waits} if waits else n)
-            waits = []
-        elif n["handle"] in begun:
-            waits = [*waits, n["handle"]]
-    return result, waits
 
 
 def _threaded(g: Any, nodes: list[dict[str, Any]], divided: Mapping[str, tuple[str, int]]) -> list[dict[str, Any]]:

@@ -302,13 +302,11 @@ class _Side:
 
 
 class _Waits:
-    """Notes on the recorder's memory what asynchronous calls write, until they are waited for; messages of which that is later have a handle in the plan."""
+    """Tells the recorder what asynchronous calls write and send, until they are waited for, and what they communicate."""
 
     def __init__(self, recorder: Recorder, batches: list[int]) -> None:
         self.recorder, self.batches = recorder, batches
         self.start = 0  # nodes before the call
-        self.messages: dict[object, dict[str, Any]] = {}
-        self.handles = 0
 
     def begin(self) -> None:
         self.recorder.issued = []
@@ -316,12 +314,8 @@ class _Waits:
 
     def end(self, pending: bool) -> object:
         token = object()
-        made = self.recorder.g.nodes[self.start:]
-        if pending and not self.batches and len(made) == 1 and made[0]["op"] in ("send", "recv"):  # what is received may be no tensor of its own: then it is read at once
-            self.messages[token] = made[0]
-            if "handle" not in made[0]:  # a work may be wrapped twice
-                self.handles += 1
-                made[0]["handle"] = f"message {self.handles}"
+        if pending and not self.batches:  # messages of a batch are waited for as one
+            self.recorder.begun.begin(token, self.start)
         for t, name, writes in (self.recorder.issued or []) if pending else []:
             (self.recorder.pend if writes else self.recorder.sending)(t, name, token)
         self.recorder.issued = None
@@ -329,14 +323,7 @@ class _Waits:
 
     def wait(self, token: object) -> None:
         self.recorder.finish(token)
-        node = self.messages.pop(token, None)
-        handle = node.get("handle") if node is not None else None
-        if handle is None:
-            return
-        if self.recorder.g.nodes[-1] is node:
-            del node["handle"]  # no more asynchronous than any other
-        else:
-            self.recorder.g.nodes.append({"op": WAIT, "in": [], "out": [], "handle": handle})
+        self.recorder.begun.wait(token)
 
 
 def _results(result: Any) -> list[tuple[str, torch.Tensor]]:
@@ -364,11 +351,13 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
     recorder.modules = side.binding.stack
     batch_start: list[int] = []
 
-    def on_batch(begin: bool) -> None:
-        if begin:
-            batch_start.append(len(recorder.g.nodes))
-        else:
+    def on_batch(operations: Sequence[Any] | None) -> None:
+        if operations is None:
             collectives.order_batch(recorder, batch_start.pop())
+            return
+        for ranks in dict.fromkeys(private.group_ranks(operation.group) for operation in operations):
+            recorder.begun.hold_up(recorder.groups.fields(ranks)[1])
+        batch_start.append(len(recorder.g.nodes))
 
     with private.fake_group(rank, mesh.world), patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder, batch_start), mailbox, side.unused.append, recorder.numbers, side.unreduced), private.random_tracker(recorder.random):
         torch.manual_seed(0)

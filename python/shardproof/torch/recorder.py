@@ -17,6 +17,7 @@ from . import _private as private
 from . import arithmetic as ar
 from . import collectives, tables
 from ._fake import Answers
+from .asynchronous import Begun
 from .aten import table
 from .data_number import DataDependent, holds_one
 from .geometry import Geometry, contiguous
@@ -103,6 +104,7 @@ class Recorder(Memory, private.TorchDispatchMode):
         self.random = Randomness(self)
         self.opaque = Calls(self.g)
         self.issued: list[tuple[torch.Tensor, str, bool]] | None = None  # what an asynchronous call of c10d writes (True) and sends, while it is made
+        self.begun = Begun(self.g)
         self._forward_locs: dict[int, str] = {}
         self._asked: Value | None = None
         self.counting = 0

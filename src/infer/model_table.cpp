@@ -95,6 +95,18 @@ void ModelTable::sort() {
   sorted_ = true;
 }
 
+bool ModelTable::common(Real value, std::size_t dims) const {
+  constexpr std::ptrdiff_t kMany = 64;
+  const auto index = indices_.find({ElementKind::kReal, dims});
+  if (index == indices_.end()) return false;
+  const Real tolerance = kRounding * std::abs(value);
+  const auto low = static_cast<double>(value - tolerance),
+             high = static_cast<double>(value + tolerance);
+  const auto end = index->second.entries.end();
+  const auto it = index->second.first(low, high);
+  return end - it > kMany && it[kMany].value <= high;
+}
+
 std::vector<Place> ModelTable::placesOf(const Real* x, const Shape& shape, ElementKind element,
                                         std::int64_t pivot, Real wanted, Real tolerance) const {
   std::vector<Place> places;

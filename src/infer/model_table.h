@@ -45,6 +45,9 @@ class ModelTable {
   // After the last one that is taken, before anything is looked up.
   void sort();
 
+  // Whether many real elements of tensors with so many dimensions are this one, but for rounding.
+  bool common(Real value, std::size_t dims) const;
+
   // f(place) for each place where a box of `shape` may lie whose element number `pivot` has this
   // value, until f says that it is enough.
   template <class F>

@@ -223,20 +223,47 @@ class Search {
       std::vector<std::vector<Place>> found;
       for (const Lying& lying : all[a]) {
         const std::vector<Real> piece = elementsOf(value.data(), value.shape, lying);
-        std::size_t pivot = 0;
-        for (std::size_t i = 0; i < piece.size(); ++i)
-          if (tells(piece[i]) && std::abs(piece[i]) > std::abs(piece[pivot])) pivot = i;
+        const std::size_t pivot = rarePivotOf(piece, lying.shapeOf(value.shape).size());
         const bool uniform =
             std::all_of(piece.begin(), piece.end(), [&](Real y) { return y == piece.front(); });
         if (!tells(piece[pivot]) || (uniform && (piece.size() > 1 || all[a].size() > 1))) break;
         auto places = table_.placesOf(piece.data(), lying.shapeOf(value.shape), value.element,
                                       static_cast<std::int64_t>(pivot), piece[pivot],
-                                      kRounding * std::abs(piece[pivot]));
+                                      kRounding * largestOf(piece));
         if (places.empty()) break;
         found.push_back(std::move(places));
       }
       if (found.size() == all[a].size()) ways.emplace_back(a, std::move(found));
     }
+  }
+
+  static Real largestOf(const std::vector<Real>& x) {
+    Real largest = 0;
+    for (const Real y : x)
+      if (std::isfinite(y)) largest = std::max(largest, std::abs(y));
+    return largest;
+  }
+
+  // The largest element whose value few elements of the model share: a row of a softmax under a
+  // mask begins with 1, as do all others, and a piece that has it would be compared with each.
+  std::size_t rarePivotOf(const std::vector<Real>& x, std::size_t dims) const {
+    constexpr int kMostCommon = 3;  // values that are passed over
+    std::size_t pivot = 0, first = 0;
+    Real below = std::numeric_limits<Real>::infinity();
+    for (int i = 0; i <= kMostCommon; ++i) {
+      bool any = false;
+      for (std::size_t k = 0; k < x.size(); ++k)
+        if (tells(x[k]) && std::abs(x[k]) < below &&
+            (!any || std::abs(x[k]) > std::abs(x[pivot]))) {
+          pivot = k;
+          any = true;
+        }
+      if (!any) return first;
+      if (i == 0) first = pivot;
+      if (!table_.common(x[pivot], dims)) return pivot;
+      below = std::abs(x[pivot]);
+    }
+    return first;
   }
 
   const std::vector<std::vector<Lying>>& arrangements(const Shape& shape) {

@@ -12,8 +12,8 @@ namespace shardproof {
 namespace {
 
 // Of a plan whose checkpoints speak of less than this share of its local tensors, more is found
-// first. Plans that say what each layer's input and output is say this much.
-constexpr double kThinLineage = 0.1;
+// first. Plans that say what each layer's input and output is say about this much.
+constexpr double kThinLineage = 0.125;
 
 // A plan of so few operators is one stage of a size that is proved at once, or not without more:
 // whether it is, is known sooner than what executing even a small image of it tells.

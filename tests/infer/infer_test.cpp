@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "infer/lift.h"
+#include "infer/model_table.h"
 #include "infer/relations.h"
 #include "infer/subsets.h"
 #include "interpret/run.h"
@@ -385,6 +387,43 @@ TEST(Infer, SaysWhyThereIsNothing) {
   const Inferred stopped = inferLineage(*test::read(twoLayers()), options);
   EXPECT_EQ(stopped.problem, nullptr);
   EXPECT_NE(stopped.reason, "");
+}
+
+// Of both signs, next to the bounds of buckets, and of a value that all rows share.
+TEST(ModelTable, FindsValuesAndKnowsCommonOnes) {
+  constexpr std::int64_t kRows = 100;
+  Model model;
+  model.graph.tensors.resize(1);
+  interpret::Memory memory;
+  infer::Value value(memory, {kRows, 3});
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    value.writable()[3 * r] = 1;
+    value.writable()[3 * r + 1] = std::exp2(static_cast<infer::Real>(r) / 7);
+    value.writable()[3 * r + 2] = -value.data()[3 * r + 1] - 2;
+  }
+  infer::ModelTable table(model);
+  table.take(TensorId(0), value);
+  table.sort();
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    for (const std::int64_t column : {1, 2}) {
+      const infer::Real x = value.data()[3 * r + column];
+      const infer::Real tolerance = infer::kRounding * std::abs(x);
+      for (const infer::Real moved : {x, x + tolerance / 2, x - tolerance / 2}) {
+        const auto places = table.placesOf(&moved, {1, 1}, ElementKind::kReal, 0, moved, tolerance);
+        // 1 is also the first element of each row, and is found there as well.
+        if (r == 0 && column == 1) continue;
+        ASSERT_EQ(places.size(), 1u);
+        EXPECT_EQ(places[0].low, (Shape{r, column}));
+      }
+      const infer::Real other = x * (1 + 100 * infer::kRounding);
+      EXPECT_TRUE(table.placesOf(&other, {1, 1}, ElementKind::kReal, 0, other, tolerance).empty());
+      // As wide as the sums' tolerance may be: across zero.
+      EXPECT_FALSE(table.placesOf(&x, {1, 1}, ElementKind::kReal, 0, x, 2 * std::abs(x)).empty());
+    }
+  }
+  EXPECT_TRUE(table.common(1, 2));
+  EXPECT_FALSE(table.common(1, 3));
+  EXPECT_FALSE(table.common(value.data()[4], 2));
 }
 
 TEST(Subsets, SmallOnesFirst) {

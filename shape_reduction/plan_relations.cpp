@@ -39,12 +39,17 @@ std::string forwardName(const std::string& op) {
 // shrink_scalars.cpp.)
 bool freeOfSizes(const std::string& key) {
   static const std::set<std::string, std::less<>> kKeys{
-      "alpha", "approximate", "beta1",       "beta2",       "dampening",  "dim",      "dim0",
-      "dim1",  "dims",        "eps",         "equation",    "index",      "keepdim",  "largest",
-      "lr",    "max_norm",    "mode",        "momentum",    "n_groups",   "nesterov", "p",
-      "parts", "reduction",   "route_scale", "scalar",      "score_func", "seed",     "step",
-      "topk",  "topk_groups", "value",       "weight_decay"};
+      "alpha", "approximate", "beta1",       "beta2",    "dampening",   "dim",        "dim0",
+      "dim1",  "dims",        "eps",         "equation", "index",       "keepdim",    "largest",
+      "lr",    "max_norm",    "mode",        "momentum", "n_groups",    "nesterov",   "p",
+      "parts", "reduction",   "route_scale", "scalar",   "scale",       "score_func", "seed",
+      "step",  "topk",        "topk_groups", "value",    "weight_decay"};
   return kKeys.contains(key);
+}
+
+// Attention that divides by the root of its own dimension d.
+bool scalesBySize(const std::string& op, const Attributes& attributes) {
+  return forwardName(op) == "attention" && !ops::has(attributes, "scale");
 }
 
 // What one operator call states, on the dimensions of its tensors.
@@ -138,6 +143,10 @@ class GraphRelations {
         lines_(to.lines) {}
 
   void run() {
+    oneSideScalesBySize_ =
+        scalesBySize(problem_.model.graph) !=
+        std::any_of(plan_.programs.begin(), plan_.programs.end(),
+                    [&](const Program& program) { return scalesBySize(program.graph); });
     to_.model = addGraph(problem_.model.graph);
     to_.programs.resize(plan_.programs.size());
     for (const ProgramId p : firstIds<ProgramId>(plan_.programs.size())) {
@@ -159,6 +168,14 @@ class GraphRelations {
   }
 
  private:
+  bool scalesBySize(const Graph& graph) const {
+    return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
+      return node.communication < 0 &&
+             shardproof::scalesBySize(ops::Registry::instance().at(node.op).name,
+                                      problem_.attributes.at(node.attributes));
+    });
+  }
+
   GraphDims addGraph(const Graph& graph) {
     GraphDims dims;
     for (const Tensor& t : graph.tensors) {
@@ -237,6 +254,8 @@ class GraphRelations {
     CallRelations relations(lines_, op.name, in.size(), slots, values, inferred);
     op.relate(signature, results, relations);
     const std::size_t first = firstForwardOperand(op.name);
+    if (oneSideScalesBySize_ && shardproof::scalesBySize(op.name, attributes))
+      lines_.keep(slots.at(first)->back());
     if (forwardName(op.name) == "chunk")
       relateChunk(attributes, *slots.at(first), first == 0 ? slots.at(in.size()) : slots.at(0));
     if (forwardName(op.name) == "moe_gate") {
@@ -392,6 +411,8 @@ class GraphRelations {
   DimensionShares& shares_;
   PlanRelations& to_;
   PlanLines& lines_;
+  // The other side writes the root as a number, which fits one size only.
+  bool oneSideScalesBySize_ = false;
   std::map<std::tuple<NameId, std::int64_t, Shape>, std::pair<std::vector<Dim>, Dim>> members_;
 };
 
@@ -411,7 +432,7 @@ SizedAttribute sizedAttribute(const std::string& op) {
 std::size_t firstForwardOperand(const std::string& op) {
   const std::string name = forwardName(op);
   if (name == op) return 0;
-  return name == "moe_gate" || name == "apply_rotary_emb" ? 2 : 1;
+  return name == "attention" || name == "moe_gate" || name == "apply_rotary_emb" ? 2 : 1;
 }
 
 PlanRelations relatePlan(const Problem& problem, const KeptRanks& kept) {

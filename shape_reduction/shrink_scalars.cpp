@@ -119,8 +119,11 @@ std::set<std::int64_t> productsOfAxes(const Plan& plan, const KeptRanks& kept,
 
 const char* factorAttribute(const std::string& op) {
   static const std::map<std::string, const char*, std::less<>> kOperators{
-      {"mul", "scalar"}, {"div", "scalar"}, {"mul_backward", "scalar"}, {"div_backward", "scalar"},
-      {"add", "alpha"},  {"sub", "alpha"},  {"add_backward", "alpha"},  {"sub_backward", "alpha"}};
+      {"mul", "scalar"},          {"div", "scalar"},
+      {"mul_backward", "scalar"}, {"div_backward", "scalar"},
+      {"add", "alpha"},           {"sub", "alpha"},
+      {"add_backward", "alpha"},  {"sub_backward", "alpha"},
+      {"attention", "scale"},     {"attention_backward", "scale"}};
   const auto it = kOperators.find(op);
   return it == kOperators.end() ? nullptr : it->second;
 }

@@ -28,7 +28,7 @@ enum class Infer : std::uint8_t {
 };
 
 struct InferOptions {
-  double seconds = 20;  // for the image and for executing it
+  double seconds = 20;  // for the image and for executing it; what is found until then counts
   std::size_t memoryMegabytes = 2048;
   // Whether tensors that are several boxes, permuted or multiples are looked for, too.
   bool parts = true;
@@ -48,7 +48,7 @@ struct Inferred {
     std::vector<EntryId> by;
   };
   std::vector<Replaced> replaced;
-  std::string reason;  // why nothing was found; empty: something was
+  std::string reason;  // why nothing was found, or not all; else empty
   double seconds = 0;
 };
 
@@ -58,8 +58,10 @@ Inferred inferLineage(const Problem& problem, const InferOptions& options = {});
 // What an inferred entry says, for people: "local `g` holds w.grad[0:4, 0:8], summed over dp".
 std::string describeFound(const Problem& problem, EntryId entry);
 
-// How much of what the ranks compute lineage speaks of: of the real tensors that nodes of programs
-// produce the share that is mentioned, 0 to 1.
+// How much of what the ranks compute on the way checkpoints speak of: of the real tensors that
+// nodes of programs produce and that are no outputs, the share that is mentioned, 0 to 1. (Outputs
+// are as many as parameters, and cut nothing in two: a step without any checkpoint has a fifth of
+// its tensors among them.)
 double lineageDensity(const Problem& problem);
 
 }  // namespace shardproof

@@ -164,7 +164,7 @@ const char* toString(Confirmation::Outcome);
 // Lineage that was found for a plan that says little (shardproof/infer.h).
 struct Inference {
   std::size_t lemmas = 0, looked = 0;  // local tensors that were found, and looked at
-  std::string reason;                  // why none was found
+  std::string reason;                  // why none was found, or not all
   // Of checkpoints of the file that do not hold although the outputs do: what was found instead, a
   // sentence for each.
   std::vector<std::string> replaced = {};

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <set>
+#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kElementsOfFull = 1e6;  // a plan with more is executed at smaller sizes
 constexpr double kMostElements = 4e8;
+// Of the plain executor in long doubles on one processor, about. Within an operator it looks at no
+// clock, so that what takes too long must not begin.
+constexpr double kOperationsPerSecond = 4e8;
 
 // The image that is executed; without a problem the plan itself.
 Shrunk imageOf(const Problem& problem, double seconds) {
@@ -39,12 +43,19 @@ Shrunk imageOf(const Problem& problem, double seconds) {
   return shrinkProblem(problem, options);
 }
 
-std::set<NameId> mentioned(const Problem& problem) {
+// By lineage of checkpoints, or of inputs and outputs.
+std::set<NameId> mentioned(const Problem& problem, bool byCheckpoints) {
   std::set<NameId> names;
-  for (const LineageEntry& entry : problem.plan.lineage)
+  const auto counts = [&](const LineageEntry& entry) {
+    return (entry.role == Role::kCheckpoint) == byCheckpoints;
+  };
+  for (const LineageEntry& entry : problem.plan.lineage) {
+    if (!counts(entry)) continue;
     for (const Shard& shard : entry.shards)
       for (const Part& part : shard.parts) names.insert(part.local);
-  for (const PlacedPart& placed : problem.plan.placed) names.insert(placed.local);
+  }
+  for (const PlacedPart& placed : problem.plan.placed)
+    if (counts(problem.plan.lineage[placed.entry])) names.insert(placed.local);
   return names;
 }
 
@@ -92,15 +103,15 @@ std::string describeFound(const Problem& problem, EntryId number) {
 }
 
 double lineageDensity(const Problem& problem) {
-  const std::set<NameId> names = mentioned(problem);
+  const std::set<NameId> checkpoints = mentioned(problem, true), ends = mentioned(problem, false);
   std::size_t all = 0, known = 0;
   for (const Program& program : problem.plan.programs) {
     for (const Tensor& tensor : program.graph.tensors) {
       if (tensor.kind != TensorKind::kProduced || tensor.element == ElementKind::kComplex ||
-          tensor.added || tensor.kindInFile != TensorKind::kProduced)
+          tensor.added || tensor.kindInFile != TensorKind::kProduced || ends.contains(tensor.name))
         continue;
       ++all;
-      known += names.contains(tensor.name);
+      known += checkpoints.contains(tensor.name);
     }
   }
   return all == 0 ? 1 : static_cast<double>(known) / static_cast<double>(all);
@@ -118,8 +129,15 @@ Inferred inferLineage(const Problem& given, const InferOptions& options) {
     limits.end = start + std::chrono::duration_cast<Clock::duration>(
                              std::chrono::duration<double>(options.seconds));
     limits.cancel = options.cancel;
-    const infer::Relations found =
-        infer::findRelations(image.problem ? *image.problem : problem, limits, options.parts);
+    const Problem& executed = image.problem ? *image.problem : problem;
+    const double operations = interpret::cost(executed).flops;
+    if (operations > options.seconds * kOperationsPerSecond) {
+      std::ostringstream text;
+      text << "executing even a small image of the plan takes " << operations
+           << " operations, more than in " << options.seconds << " s";
+      throw Unsupported(text.str());
+    }
+    const infer::Relations found = infer::findRelations(executed, limits, options.parts);
     const infer::Lift lift(problem, image, found);
     result.looked = found.looked;
     for (const EntryId e : found.differing)
@@ -139,6 +157,11 @@ Inferred inferLineage(const Problem& given, const InferOptions& options) {
       result.count = count;
     } else {
       result.reason = "no local tensor is a part of one of the model";
+    }
+    if (found.stopped) {
+      std::ostringstream text;
+      text << "out of time after " << options.seconds << " s";
+      result.reason = text.str();
     }
   } catch (const Unsupported& error) {
     result.reason = error.what();

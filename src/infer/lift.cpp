@@ -217,30 +217,42 @@ std::optional<std::pair<std::int64_t, std::vector<std::int64_t>>> Lift::atFullSi
   return inside(low) ? std::optional(std::pair(low, steps)) : std::nullopt;
 }
 
+namespace {
+
 // In how many places a box lies, over all coordinates; where these are too many to be counted, in
 // as many as there are coordinates.
-double Lift::placesOf(const std::vector<Axis>& axes, const std::vector<Shape>& steps) {
+double countPlaces(const std::vector<std::pair<std::int64_t, Shape>>& moves) {
   constexpr std::size_t kMostCounted = 4096;
-  std::set<Shape> offsets{Shape(steps.empty() ? 0 : steps.front().size(), 0)};
+  std::set<Shape> offsets{Shape(moves.empty() ? 0 : moves.front().second.size(), 0)};
   double more = 1;
-  for (std::size_t a = 0; a < axes.size(); ++a) {
-    if (std::all_of(steps[a].begin(), steps[a].end(), [](std::int64_t s) { return s == 0; }))
-      continue;
-    if (offsets.size() * at(axes[a].full) > kMostCounted) {
-      more *= static_cast<double>(axes[a].full);
+  for (const auto& [coordinates, step] : moves) {
+    if (offsets.size() * at(coordinates) > kMostCounted) {
+      more *= static_cast<double>(coordinates);
       continue;
     }
     std::set<Shape> wider;
     for (const Shape& offset : offsets) {
-      for (std::int64_t c = 0; c < axes[a].full; ++c) {
+      for (std::int64_t c = 0; c < coordinates; ++c) {
         Shape moved = offset;
-        for (std::size_t d = 0; d < moved.size(); ++d) moved[d] += c * steps[a][d];
+        for (std::size_t d = 0; d < moved.size(); ++d) moved[d] += c * step[d];
         wider.insert(std::move(moved));
       }
     }
     offsets = std::move(wider);
   }
   return static_cast<double>(offsets.size()) * more;
+}
+
+}  // namespace
+
+double Lift::placesOf(const std::vector<Axis>& axes, const std::vector<Shape>& steps) const {
+  Moves moves;
+  for (std::size_t a = 0; a < axes.size(); ++a)
+    if (std::any_of(steps[a].begin(), steps[a].end(), [](std::int64_t s) { return s != 0; }))
+      moves.emplace_back(axes[a].full, steps[a]);
+  const auto [it, inserted] = places_.try_emplace(std::move(moves));
+  if (inserted) it->second = countPlaces(it->first);
+  return it->second;
 }
 
 std::optional<Lift::Said> Lift::lifted(const Relation& relation, const std::vector<Axis>& axes,

@@ -66,13 +66,17 @@ class Lift {
   std::optional<std::pair<std::int64_t, std::vector<std::int64_t>>> atFullSize(
       const Fit& fit, std::size_t d, const std::vector<Axis>& axes, std::int64_t extentHere,
       std::int64_t extent, const std::vector<std::pair<std::int64_t, std::int64_t>>& fixed) const;
-  static double placesOf(const std::vector<Axis>& axes, const std::vector<Shape>& steps);
+  double placesOf(const std::vector<Axis>& axes, const std::vector<Shape>& steps) const;
   std::optional<Said> lifted(const Relation& relation, const std::vector<Axis>& axes,
                              const Fit& fit) const;
 
   const Problem& full_;
   const Shrunk& shrunk_;
   std::map<Kind, std::map<Way, std::size_t>> ways_;
+  // By how many coordinates each axis has and how it steps. Layers, ranks and microbatches are
+  // alike.
+  using Moves = std::vector<std::pair<std::int64_t, Shape>>;
+  mutable std::map<Moves, double> places_;
 };
 
 }  // namespace shardproof::infer

@@ -15,44 +15,104 @@ double keyOf(const Real* x, std::int64_t count) {
   return static_cast<double>(key >> 11);
 }
 
-void ModelTable::take(TensorId t, const Value& value) {
-  if (value.element == ElementKind::kComplex) return;
+void ModelTable::store(TensorId t, const Value& value) {
   Value copy(memory_, value.shape, value.element);
   std::copy(value.data(), value.data() + value.size(), copy.writable());
-  if (copy.size() > std::numeric_limits<std::int32_t>::max()) return;
-  for (std::int64_t i = 0; i < copy.size(); ++i) {
+  strides_[t] = interpret::stridesOf(value.shape);
+  values_[t] = std::move(copy);
+}
+
+void ModelTable::take(TensorId t, const Value& value) {
+  if (value.element == ElementKind::kComplex ||
+      value.size() > std::numeric_limits<std::int32_t>::max())
+    return;
+  store(t, value);
+  auto& index = indices_[{value.element, value.shape.size()}].entries;
+  const Real* x = value.data();
+  for (std::int64_t i = 0; i < value.size(); ++i) {
     if (value.element == ElementKind::kReal) {
-      if (tells(copy.data()[i]))
-        index_.push_back({static_cast<double>(copy.data()[i]), t, static_cast<std::int32_t>(i)});
+      if (tells(x[i]))
+        index.push_back({static_cast<double>(x[i]), t, static_cast<std::int32_t>(i)});
       continue;
     }
     const std::int64_t row = value.shape.empty() ? 1 : value.shape.back();
     for (std::int64_t k = 1; k <= std::min(kIntegersInARow, row - i % row); ++k)
-      index_.push_back({keyOf(copy.data() + i, k), t, static_cast<std::int32_t>(i)});
+      index.push_back({keyOf(x + i, k), t, static_cast<std::int32_t>(i)});
   }
-  values_[t] = std::move(copy);
   sorted_ = false;
 }
 
 void ModelTable::keep(TensorId t, const Value& value) {
-  if (value.element == ElementKind::kComplex) return;
-  Value copy(memory_, value.shape, value.element);
-  std::copy(value.data(), value.data() + value.size(), copy.writable());
-  values_[t] = std::move(copy);
+  if (value.element != ElementKind::kComplex) store(t, value);
+}
+
+void ModelTable::Index::sort() {
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return std::tie(a.value, a.tensor, a.offset) < std::tie(b.value, b.tensor, b.offset);
+  });
+  firsts_.clear();
+  if (entries.empty() || entries.size() >= std::numeric_limits<std::uint32_t>::max()) return;
+  const std::size_t size = std::bit_ceil(2 * entries.size());
+  firsts_.resize(size);
+  shift_ = 64 - std::countr_zero(size);
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const std::uint64_t bucket = bucketOf(entries[i].value);
+    if (i > 0 && bucketOf(entries[i - 1].value) == bucket) continue;
+    std::size_t slot = slotOf(bucket);
+    while (firsts_[slot] != 0) slot = (slot + 1) & (size - 1);
+    firsts_[slot] = static_cast<std::uint32_t>(i + 1);
+  }
+}
+
+std::vector<ModelTable::Entry>::const_iterator ModelTable::Index::first(double low,
+                                                                        double high) const {
+  const auto from = [&](std::vector<Entry>::const_iterator begin) {
+    return std::lower_bound(begin, entries.end(), low,
+                            [](const Entry& e, double wanted) { return e.value < wanted; });
+  };
+  // Of one sign, larger buckets are of values that are further from zero.
+  const std::uint64_t a = bucketOf(low), b = bucketOf(high);
+  if (firsts_.empty() || std::signbit(low) != std::signbit(high) ||
+      (a < b ? b - a : a - b) >= kMostBuckets)
+    return from(entries.begin());
+  for (std::uint64_t bucket = a;; bucket += a < b ? 1 : -1) {
+    for (std::size_t slot = slotOf(bucket); firsts_[slot] != 0;
+         slot = (slot + 1) & (firsts_.size() - 1)) {
+      const auto it = entries.begin() + (firsts_[slot] - 1);
+      if (bucketOf(it->value) != bucket) continue;
+      if (it->value >= low) return it;
+      const auto next = from(it);
+      if (next != entries.end() && next->value <= high) return next;
+      break;
+    }
+    if (bucket == b) return entries.end();
+  }
 }
 
 void ModelTable::sort() {
   if (sorted_) return;
-  std::sort(index_.begin(), index_.end(), [](const Entry& a, const Entry& b) {
-    return std::tie(a.value, a.tensor, a.offset) < std::tie(b.value, b.tensor, b.offset);
-  });
+  for (auto& [kind, index] : indices_) index.sort();
   sorted_ = true;
+}
+
+bool ModelTable::common(Real value, std::size_t dims) const {
+  constexpr std::ptrdiff_t kMany = 64;
+  const auto index = indices_.find({ElementKind::kReal, dims});
+  if (index == indices_.end()) return false;
+  const Real tolerance = kRounding * std::abs(value);
+  const auto low = static_cast<double>(value - tolerance),
+             high = static_cast<double>(value + tolerance);
+  const auto end = index->second.entries.end();
+  const auto it = index->second.first(low, high);
+  return end - it > kMany && it[kMany].value <= high;
 }
 
 std::vector<Place> ModelTable::placesOf(const Real* x, const Shape& shape, ElementKind element,
                                         std::int64_t pivot, Real wanted, Real tolerance) const {
   std::vector<Place> places;
   forPlaces(shape, element, pivot, wanted, tolerance, [&](const Place& place) {
+    // Most places that share the pivot do not share the first element.
+    if (!same(x[0], values_[place.tensor].data()[offsetOf(place)], tolerance)) return false;
     if (allOf(place, shape, [&](std::int64_t i, Real y) { return same(x[i], y, tolerance); }))
       places.push_back(place);
     return places.size() == kMostPlaces;

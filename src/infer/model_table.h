@@ -3,8 +3,11 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "infer/relations.h"
@@ -32,7 +35,8 @@ constexpr std::size_t kMostTried = 512;  // places at which a box may lie
 
 class ModelTable {
  public:
-  explicit ModelTable(const Model& model) : values_(model.graph.tensors.size()) {}
+  explicit ModelTable(const Model& model)
+      : values_(model.graph.tensors.size()), strides_(values_.size()) {}
 
   // A tensor's elements, to be looked up.
   void take(TensorId t, const Value& value);
@@ -41,27 +45,37 @@ class ModelTable {
   // After the last one that is taken, before anything is looked up.
   void sort();
 
-  // f(tensor, low) for each place where a box of `shape` may lie whose element number `pivot` has
-  // this value, until f says that it is enough.
+  // Whether many real elements of tensors with so many dimensions are this one, but for rounding.
+  bool common(Real value, std::size_t dims) const;
+
+  // f(place) for each place where a box of `shape` may lie whose element number `pivot` has this
+  // value, until f says that it is enough.
   template <class F>
   void forPlaces(const Shape& shape, ElementKind element, std::int64_t pivot, Real value,
                  Real tolerance, const F& f) const {
+    const auto index = indices_.find({element, shape.size()});
+    if (index == indices_.end()) return;
     const auto low = static_cast<double>(value - tolerance),
                high = static_cast<double>(value + tolerance);
-    auto it = std::lower_bound(index_.begin(), index_.end(), low,
-                               [](const Entry& e, double wanted) { return e.value < wanted; });
-    const Shape strides = interpret::stridesOf(shape);
+    const auto end = index->second.entries.end();
+    auto it = index->second.first(low, high);
+    if (it == end || it->value > high) return;
+    Shape inBox(shape.size());  // of the pivot
+    for (std::size_t d = shape.size(); d-- > 0;) {
+      inBox[d] = pivot % std::max<std::int64_t>(shape[d], 1);
+      pivot /= std::max<std::int64_t>(shape[d], 1);
+    }
+    Place place{TensorId(), Shape(shape.size())};
     std::size_t tried = 0;
-    for (; it != index_.end() && it->value <= high && tried < kMostTried; ++it) {
-      const Value& whole = values_[it->tensor];
-      if (whole.shape.size() != shape.size() || whole.element != element) continue;
-      const Shape wholeStrides = interpret::stridesOf(whole.shape);
-      Place place{it->tensor, Shape(shape.size())};
+    for (; it != end && it->value <= high && tried < kMostTried; ++it) {
+      const Shape &whole = values_[it->tensor].shape, &strides = strides_[it->tensor];
+      place.tensor = it->tensor;
       bool inside = true;
-      for (std::size_t d = 0; d < shape.size(); ++d) {
-        place.low[d] = it->offset / wholeStrides[d] % whole.shape[d] -
-                       (shape[d] == 0 ? 0 : pivot / strides[d] % shape[d]);
-        inside = inside && place.low[d] >= 0 && place.low[d] + shape[d] <= whole.shape[d];
+      std::int64_t rest = it->offset;
+      for (std::size_t d = 0; inside && d < shape.size(); ++d) {
+        place.low[d] = rest / strides[d] - inBox[d];
+        rest %= strides[d];
+        inside = place.low[d] >= 0 && place.low[d] + shape[d] <= whole[d];
       }
       if (!inside) continue;
       ++tried;
@@ -73,11 +87,10 @@ class ModelTable {
   template <class F>
   bool allOf(const Place& place, const Shape& shape, const F& f) const {
     const Value& whole = values_[place.tensor];
-    const Shape strides = interpret::stridesOf(whole.shape);
+    const Shape& strides = strides_[place.tensor];
     Shape position(shape.size(), 0);
     const std::int64_t size = interpret::positionsOf(shape);
-    std::int64_t offset = 0;
-    for (std::size_t d = 0; d < shape.size(); ++d) offset += place.low[d] * strides[d];
+    std::int64_t offset = offsetOf(place);
     for (std::int64_t i = 0; i < size; ++i) {
       if (!f(i, whole.data()[offset])) return false;
       for (std::size_t d = shape.size(); d-- > 0;) {
@@ -100,9 +113,42 @@ class ModelTable {
     TensorId tensor;
     std::int32_t offset;
   };
+  // By value, with a hash table of where neighbouring values begin: a binary search among millions
+  // of entries waits for memory at each of its steps.
+  class Index {
+   public:
+    std::vector<Entry> entries;
+    void sort();
+    // The first entry from `low` on, or any that is above `high`.
+    std::vector<Entry>::const_iterator first(double low, double high) const;
+
+   private:
+    // Values that agree in sign, exponent and some 38 bits share a bucket: what differs by rounding
+    // lies in one or in neighbouring ones.
+    static constexpr int kBitsInBucket = 14;
+    static constexpr std::uint64_t kMostBuckets = 4;  // that are looked into one by one
+    static std::uint64_t bucketOf(double value) {
+      return std::bit_cast<std::uint64_t>(value) >> kBitsInBucket;
+    }
+    std::size_t slotOf(std::uint64_t bucket) const {
+      return (bucket * 0x9e3779b97f4a7c15ULL) >> shift_;
+    }
+    std::vector<std::uint32_t> firsts_;  // open addressing: an entry's number and 1; 0: none
+    int shift_ = 64;
+  };
+  std::int64_t offsetOf(const Place& place) const {
+    const Shape& strides = strides_[place.tensor];
+    std::int64_t offset = 0;
+    for (std::size_t d = 0; d < strides.size(); ++d) offset += place.low[d] * strides[d];
+    return offset;
+  }
+  void store(TensorId t, const Value& value);
+
   interpret::Memory memory_;
-  std::vector<Value> values_;  // by tensor
-  std::vector<Entry> index_;
+  std::vector<Value> values_;   // by tensor
+  std::vector<Shape> strides_;  // of them
+  // Of tensors of one kind and with as many dimensions: others cannot hold a box of these.
+  std::map<std::pair<ElementKind, std::size_t>, Index> indices_;
   bool sorted_ = true;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -58,7 +59,11 @@ std::int64_t pivotOf(std::size_t k, std::int64_t size) {
 class Search {
  public:
   Search(const Problem& problem, const interpret::Limits& limits, bool parts)
-      : problem_(problem), setup_(problem, options()), table_(problem.model), parts_(parts) {
+      : problem_(problem),
+        limits_(limits),
+        setup_(problem, options()),
+        table_(problem.model),
+        parts_(parts) {
     if (parts) scales_ = scalesOf(problem.plan);
     for (const Program& program : problem.plan.programs) makers_.push_back(makersOf(program.graph));
     found_.resize(at(setup_.programs.slots()));
@@ -66,28 +71,17 @@ class Search {
     interpret::Hooks<Real> hooks;
     hooks.ofModel = [&](TensorId t, const Value& value) { table_.take(t, value); };
     hooks.ofPlan = [&](Rank rank, std::int32_t slot, const Value& value) {
+      if (late()) throw interpret::Stopped("out of time");
       table_.sort();
       takeLocal(rank, slot, value);
     };
-    interpret::Draw draw;
-    draw.seed = kSeed;
     const interpret::Threads one(0);  // arrays are small
-    for (const auto& [entry, comparison] :
-         interpret::run<Real>(setup_, draw, kApart, limits, {}, hooks).entries)
-      if (comparison.first)
-        (problem.plan.lineage[entry].role == Role::kOutput ? differing_ : wrong_)
-            .emplace_back(entry);
-    // Two tokens that were drawn alike look like one: other draws tell them apart.
-    for (std::uint64_t again = 1; again <= kMostAgain && ambiguous_ > 0; ++again) {
-      dropped_ = ambiguous_ = 0;
-      draw.seed = kSeed + again;
-      interpret::Hooks<Real> filter;
-      filter.ofModel = [&](TensorId t, const Value& value) { table_.keep(t, value); };
-      filter.ofPlan = [&](Rank rank, std::int32_t slot, const Value& value) {
-        dropPlaces(rank, slot, value);
-      };
-      interpret::run<Real>(setup_, draw, kApart, limits, {}, filter);
-      if (dropped_ == 0) break;
+    try {
+      executeAll(hooks);
+    } catch (const interpret::Stopped&) {
+      // What has been looked up stays: a relation is of tensors that all ranks have.
+      if (cancelled()) throw;
+      stopped_ = true;
     }
   }
 
@@ -106,19 +100,49 @@ class Search {
           continue;
         ++result.looked;
         if (tensors[t].added) continue;
+        stopped_ = stopped_ || late();
+        if (cancelled()) throw interpret::Stopped("cancelled");
         if (auto relation = relationOf(p, t, ranksOf[p])) {
           result.relations.push_back(std::move(*relation));
-        } else {
+        } else if (!stopped_) {
           for (Relation& piece : arranged(p, t, ranksOf[p]))
             result.relations.push_back(std::move(piece));
         }
       }
     }
+    result.stopped = stopped_;
     return result;
   }
 
  private:
   static interpret::Options options() { return {}; }
+
+  bool late() const { return std::chrono::steady_clock::now() > limits_.end; }
+  bool cancelled() const {
+    return limits_.cancel != nullptr && limits_.cancel->load(std::memory_order_relaxed);
+  }
+
+  void executeAll(const interpret::Hooks<Real>& hooks) {
+    interpret::Draw draw;
+    draw.seed = kSeed;
+    for (const auto& [entry, comparison] :
+         interpret::run<Real>(setup_, draw, kApart, limits_, {}, hooks).entries)
+      if (comparison.first)
+        (problem_.plan.lineage[entry].role == Role::kOutput ? differing_ : wrong_)
+            .emplace_back(entry);
+    // Two tokens that were drawn alike look like one: other draws tell them apart.
+    for (std::uint64_t again = 1; again <= kMostAgain && ambiguous_ > 0; ++again) {
+      dropped_ = ambiguous_ = 0;
+      draw.seed = kSeed + again;
+      interpret::Hooks<Real> filter;
+      filter.ofModel = [&](TensorId t, const Value& value) { table_.keep(t, value); };
+      filter.ofPlan = [&](Rank rank, std::int32_t slot, const Value& value) {
+        dropPlaces(rank, slot, value);
+      };
+      interpret::run<Real>(setup_, draw, kApart, limits_, {}, filter);
+      if (dropped_ == 0) break;
+    }
+  }
 
   static bool severalOfOne(const std::vector<Place>& places) {
     for (std::size_t i = 1; i < places.size(); ++i)
@@ -199,20 +223,47 @@ class Search {
       std::vector<std::vector<Place>> found;
       for (const Lying& lying : all[a]) {
         const std::vector<Real> piece = elementsOf(value.data(), value.shape, lying);
-        std::size_t pivot = 0;
-        for (std::size_t i = 0; i < piece.size(); ++i)
-          if (tells(piece[i]) && std::abs(piece[i]) > std::abs(piece[pivot])) pivot = i;
+        const std::size_t pivot = rarePivotOf(piece, lying.shapeOf(value.shape).size());
         const bool uniform =
             std::all_of(piece.begin(), piece.end(), [&](Real y) { return y == piece.front(); });
         if (!tells(piece[pivot]) || (uniform && (piece.size() > 1 || all[a].size() > 1))) break;
         auto places = table_.placesOf(piece.data(), lying.shapeOf(value.shape), value.element,
                                       static_cast<std::int64_t>(pivot), piece[pivot],
-                                      kRounding * std::abs(piece[pivot]));
+                                      kRounding * largestOf(piece));
         if (places.empty()) break;
         found.push_back(std::move(places));
       }
       if (found.size() == all[a].size()) ways.emplace_back(a, std::move(found));
     }
+  }
+
+  static Real largestOf(const std::vector<Real>& x) {
+    Real largest = 0;
+    for (const Real y : x)
+      if (std::isfinite(y)) largest = std::max(largest, std::abs(y));
+    return largest;
+  }
+
+  // The largest element whose value few elements of the model share: a row of a softmax under a
+  // mask begins with 1, as do all others, and a piece that has it would be compared with each.
+  std::size_t rarePivotOf(const std::vector<Real>& x, std::size_t dims) const {
+    constexpr int kMostCommon = 3;  // values that are passed over
+    std::size_t pivot = 0, first = 0;
+    Real below = std::numeric_limits<Real>::infinity();
+    for (int i = 0; i <= kMostCommon; ++i) {
+      bool any = false;
+      for (std::size_t k = 0; k < x.size(); ++k)
+        if (tells(x[k]) && std::abs(x[k]) < below &&
+            (!any || std::abs(x[k]) > std::abs(x[pivot]))) {
+          pivot = k;
+          any = true;
+        }
+      if (!any) return first;
+      if (i == 0) first = pivot;
+      if (!table_.common(x[pivot], dims)) return pivot;
+      below = std::abs(x[pivot]);
+    }
+    return first;
   }
 
   const std::vector<std::vector<Lying>>& arrangements(const Shape& shape) {
@@ -271,7 +322,7 @@ class Search {
     for (const Rank r : ranks) {
       for (std::int32_t m = 0; m < slots; ++m) {
         const auto& places = found_[setup_.programs.slot(r, first + m)];
-        if (places.empty()) return sumOf(p, t, ranks);
+        if (places.empty()) return stopped_ ? std::nullopt : sumOf(p, t, ranks);
         relation.found.push_back({r, tensor.perMicrobatch ? m : -1, places});
       }
     }
@@ -422,6 +473,8 @@ class Search {
   }
 
   const Problem& problem_;
+  const interpret::Limits limits_;
+  bool stopped_ = false;
   interpret::Setup setup_;
   std::vector<std::vector<Maker>> makers_;  // by program and tensor
   ModelTable table_;

@@ -54,9 +54,11 @@ struct Relations {
   std::size_t looked = 0;           // local tensors that were looked up, of all programs
   std::vector<EntryId> differing;   // lineage entries of outputs that the ranks do not have
   std::vector<EntryId> wrong;       // those of checkpoints, where they have all outputs
+  bool stopped = false;             // out of time: there may be more
 };
 
-// Executes the problem. Throws interpret::CannotRun, Stopped, TooLarge, InputError.
+// Executes the problem. Throws interpret::CannotRun, TooLarge, InputError, and Stopped where it is
+// cancelled. Where it is out of time, what was found until then counts.
 // `parts`: InferOptions::parts.
 Relations findRelations(const Problem& problem, const interpret::Limits& limits, bool parts);
 

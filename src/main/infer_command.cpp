@@ -48,7 +48,8 @@ int runInfer(const InferArguments& arguments) {
   }
   writeFileAtomically(arguments.output, planText(*inferred.problem, model, true, wrong));
   writeStandardOutput(std::to_string(inferred.count) + " checkpoints found, for " +
-                      std::to_string(inferred.looked) + " local tensors of programs\n" + said +
+                      std::to_string(inferred.looked) + " local tensors of programs" +
+                      (inferred.reason.empty() ? "" : "; " + inferred.reason) + "\n" + said +
                       arguments.output + "\n");
   return 0;
 }

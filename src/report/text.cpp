@@ -148,7 +148,10 @@ void writeInference(std::ostream& out, const Report& report, const TextStyle& st
   if (report.inference->lemmas > 0)
     out << "\nLemmas: " << grouped(report.inference->lemmas)
         << " of them are in no file: found by executing a small image of the plan, and proved as "
-           "all others (--infer)";
+           "all others (--infer)"
+        << (report.inference->reason.empty()
+                ? ""
+                : ", as far as there was time: " + asLine(report.inference->reason, style));
   else out << "\nLemmas: none was found: " << asLine(report.inference->reason, style);
 }
 

@@ -11,9 +11,9 @@ namespace shardproof {
 
 namespace {
 
-// Of a plan whose lineage speaks of less than this share of its local tensors, more is found
-// first. Plans that say what each layer's input and output is say this much.
-constexpr double kThinLineage = 0.15;
+// Of a plan whose checkpoints speak of less than this share of its local tensors, more is found
+// first. Plans that say what each layer's input and output is say about this much.
+constexpr double kThinLineage = 0.125;
 
 // A plan of so few operators is one stage of a size that is proved at once, or not without more:
 // whether it is, is known sooner than what executing even a small image of it tells.
@@ -33,6 +33,8 @@ void inferInto(std::unique_ptr<Problem>& problem, VerifyOptions& options,
   InferOptions inferOptions;
   inferOptions.cancel = options.cancel;
   inferOptions.parts = parts;
+  // It takes no longer than a proof may.
+  inferOptions.seconds = std::min(inferOptions.seconds, options.timeoutSeconds);
   Inferred found = inferLineage(*problem, inferOptions);
   said = Inference{found.count, found.looked, found.reason};
   seconds += found.seconds;
@@ -108,7 +110,7 @@ Report verifyInferring(std::unique_ptr<Problem>& problem, const VerifyOptions& g
       (!said || said->replaced.empty())) {
     InferOptions inferOptions;
     inferOptions.cancel = options.cancel;
-    inferOptions.seconds = kSecondsForWrongLineage;
+    inferOptions.seconds = std::min(kSecondsForWrongLineage, options.timeoutSeconds);
     const Inferred found = inferLineage(*withoutInferred(*problem), inferOptions);
     if (found.problem) {
       Inference only;

@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "infer/lift.h"
+#include "infer/model_table.h"
 #include "infer/relations.h"
 #include "infer/subsets.h"
 #include "interpret/run.h"
@@ -309,7 +312,7 @@ TEST(Infer, WrongGuessesAreRefutedOrProveNothing) {
 
 TEST(Infer, DensityIsTheShareOfTensorsThatLineageNames) {
   const auto problem = test::read(twoLayers());
-  EXPECT_DOUBLE_EQ(lineageDensity(*problem), 0.25);  // ly of lh, la, part, ly
+  EXPECT_DOUBLE_EQ(lineageDensity(*problem), 0);  // of lh, la, part; ly is an output
   const Inferred inferred = inferLineage(*problem);
   ASSERT_NE(inferred.problem, nullptr);
   EXPECT_DOUBLE_EQ(lineageDensity(*inferred.problem), 1);
@@ -339,6 +342,38 @@ TEST(Infer, IsWrittenWhereThatIsAskedFor) {
   EXPECT_EQ(planText(*withoutInferred(*inferred.problem), ""), planText(*problem, ""));
 }
 
+// Products of 2048 x 2048 matrices, whose rows a stride keeps: there is no smaller image.
+TEST(Infer, WhatTakesTooLongDoesNotBegin) {
+  const std::string tensors =
+      R"("x": {"shape": [2048, 2048], "kind": "input"}, "s": {"shape": [1024, 2048]}, "t": {"shape": [2048, 1024]}, "y": {"shape": [2048, 2048]})";
+  const std::string nodes =
+      R"({"op": "slice", "in": ["x"], "out": ["s"], "attrs": {"dim": 0, "step": 2}}, {"op": "slice", "in": ["x"], "out": ["t"], "attrs": {"dim": 1, "step": 2}}, {"op": "matmul", "in": ["t", "s"], "out": ["y"]})";
+  const auto problem = test::read(test::draft(
+      R"({"tensors": {)" + tensors + R"(}, "nodes": [)" + nodes + R"(], "outputs": ["y"]})",
+      R"({"mesh": [["a", 1]], "programs": [{"tensors": {)" + tensors + R"(}, "nodes": [)" + nodes +
+          R"(]}],
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2048], [0, 2048]], "parts": [{"local": "x"}]}]},
+                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 2048], [0, 2048]], "parts": [{"local": "y"}]}]}]})"));
+  const Inferred inferred = inferLineage(*problem);
+  EXPECT_EQ(inferred.problem, nullptr);
+  EXPECT_NE(inferred.reason.find("operations"), std::string::npos) << inferred.reason;
+  EXPECT_LT(inferred.seconds, 1);
+}
+
+TEST(Infer, WithoutTimeLeftWhatWasFoundCounts) {
+  const auto problem = test::read(twoLayers());
+  interpret::Limits limits;
+  limits.maxBytes = 1 << 20;
+  const infer::Relations all = infer::findRelations(*problem, limits, true);
+  EXPECT_FALSE(all.stopped);
+  EXPECT_EQ(all.relations.size(), 4u);
+  limits.end = std::chrono::steady_clock::now();
+  const infer::Relations none = infer::findRelations(*problem, limits, true);
+  EXPECT_TRUE(none.stopped);
+  EXPECT_TRUE(none.relations.empty());
+  EXPECT_TRUE(none.differing.empty());  // not compared: no doubt
+}
+
 TEST(Infer, SaysWhyThereIsNothing) {
   Draft d = twoLayers();
   d.tensor(0, "lh")["shape"] = {4, 7};
@@ -352,6 +387,43 @@ TEST(Infer, SaysWhyThereIsNothing) {
   const Inferred stopped = inferLineage(*test::read(twoLayers()), options);
   EXPECT_EQ(stopped.problem, nullptr);
   EXPECT_NE(stopped.reason, "");
+}
+
+// Of both signs, next to the bounds of buckets, and of a value that all rows share.
+TEST(ModelTable, FindsValuesAndKnowsCommonOnes) {
+  constexpr std::int64_t kRows = 100;
+  Model model;
+  model.graph.tensors.resize(1);
+  interpret::Memory memory;
+  infer::Value value(memory, {kRows, 3});
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    value.writable()[3 * r] = 1;
+    value.writable()[3 * r + 1] = std::exp2(static_cast<infer::Real>(r) / 7);
+    value.writable()[3 * r + 2] = -value.data()[3 * r + 1] - 2;
+  }
+  infer::ModelTable table(model);
+  table.take(TensorId(0), value);
+  table.sort();
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    for (const std::int64_t column : {1, 2}) {
+      const infer::Real x = value.data()[3 * r + column];
+      const infer::Real tolerance = infer::kRounding * std::abs(x);
+      for (const infer::Real moved : {x, x + tolerance / 2, x - tolerance / 2}) {
+        const auto places = table.placesOf(&moved, {1, 1}, ElementKind::kReal, 0, moved, tolerance);
+        // 1 is also the first element of each row, and is found there as well.
+        if (r == 0 && column == 1) continue;
+        ASSERT_EQ(places.size(), 1u);
+        EXPECT_EQ(places[0].low, (Shape{r, column}));
+      }
+      const infer::Real other = x * (1 + 100 * infer::kRounding);
+      EXPECT_TRUE(table.placesOf(&other, {1, 1}, ElementKind::kReal, 0, other, tolerance).empty());
+      // As wide as the sums' tolerance may be: across zero.
+      EXPECT_FALSE(table.placesOf(&x, {1, 1}, ElementKind::kReal, 0, x, 2 * std::abs(x)).empty());
+    }
+  }
+  EXPECT_TRUE(table.common(1, 2));
+  EXPECT_FALSE(table.common(1, 3));
+  EXPECT_FALSE(table.common(value.data()[4], 2));
 }
 
 TEST(Subsets, SmallOnesFirst) {

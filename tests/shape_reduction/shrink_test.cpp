@@ -98,6 +98,47 @@ TEST(Shrink, AFactorIsTakenForTheAxisThatDividesTheSamples) {
   EXPECT_EQ(verdictOf(*s.problem), Verdict::kEquivalent);
 }
 
+// Attention of 256 queries on one rank, with these attributes in the model and in the plan.
+Draft attention(const Json& ofModel, const Json& ofPlan) {
+  const Json tensors = Json::parse(
+      R"({"q": {"shape": [256, 64], "kind": "input"}, "k": {"shape": [256, 64], "kind": "input"}, "v": {"shape": [256, 64], "kind": "input"}, "o": {"shape": [256, 64]}})");
+  const auto nodes = [](const Json& attrs) {
+    return Json{
+        {{"op", "attention"}, {"in", {"q", "k", "v"}}, {"out", {"o", nullptr}}, {"attrs", attrs}}};
+  };
+  Draft d = draft(R"({"tensors": {}, "nodes": [], "outputs": ["o"]})",
+                  R"({"mesh": [["a", 1]], "programs": [{"tensors": {}, "nodes": []}],
+          "lineage": [{"tensor": "q", "role": "input", "shards": [{"box": [[0, 256], [0, 64]], "parts": [{"local": "q"}]}]},
+                      {"tensor": "k", "role": "input", "shards": [{"box": [[0, 256], [0, 64]], "parts": [{"local": "k"}]}]},
+                      {"tensor": "v", "role": "input", "shards": [{"box": [[0, 256], [0, 64]], "parts": [{"local": "v"}]}]},
+                      {"tensor": "o", "role": "output", "shards": [{"box": [[0, 256], [0, 64]], "parts": [{"local": "o"}]}]}]})");
+  d.model["tensors"] = d.program(0)["tensors"] = tensors;
+  d.model["nodes"] = nodes(ofModel);
+  d.program(0)["nodes"] = nodes(ofPlan);
+  return d;
+}
+
+TEST(Shrink, AScaleOfAttentionThatIsWrittenDownIsFreeOfSizes) {
+  const Shrunk s = shrinkProblem(*test::read(attention({{"scale", 0.3}}, {{"scale", 0.3}})));
+  EXPECT_LT(logical(*s.problem, "q").shape[0], 16);
+  EXPECT_LT(logical(*s.problem, "q").shape[1], 16);
+  EXPECT_EQ(verdictOf(*s.problem), Verdict::kEquivalent);
+}
+
+// 1/8 is the root of 1/64 and of nothing else.
+TEST(Shrink, AScaleThatOneSideTakesFromTheSizeKeepsTheSize) {
+  const Json none = Json::object(), eighth = {{"scale", 0.125}};
+  for (const auto& [model, plan] : {std::pair{none, eighth}, std::pair{eighth, none}}) {
+    const Shrunk s = shrinkProblem(*test::read(attention(model, plan)));
+    EXPECT_LT(logical(*s.problem, "q").shape[0], 16);
+    EXPECT_EQ(logical(*s.problem, "q").shape[1], 64);
+    EXPECT_EQ(verdictOf(*s.problem), Verdict::kEquivalent);
+  }
+  const Shrunk both = shrinkProblem(*test::read(attention(none, none)));
+  EXPECT_LT(logical(*both.problem, "q").shape[1], 16);
+  EXPECT_EQ(verdictOf(*both.problem), Verdict::kEquivalent);
+}
+
 // The sum of squares over 40 rows, five for each of 8 microbatches, written as a running sum of
 // which `order` has the microbatches.
 Draft runningSum(const std::vector<int>& order) {

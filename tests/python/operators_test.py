@@ -160,7 +160,20 @@ def _images(world):
     _give(world, "conv", F.conv2d(x, w, b, stride=(2, 1), padding=(1, 0), groups=2), [x, w, b])
     y, v = world.input("conv1 x", (2, 3, 9)).requires_grad_(), world.input("conv1 w", (2, 3, 3)).requires_grad_()
     _give(world, "conv1", F.conv1d(y, v, padding=2, dilation=2), [y, v])
-    for name, f in {"max_pool": lambda x: F.max_pool2d(x, 2), "max_pool_overlapping": lambda x: F.max_pool2d(x, (3, 2), stride=1), "avg_pool": lambda x: F.avg_pool2d(x, 2),
+    x, w, b = (world.input(f"transposed {n}", s).requires_grad_() for n, s in (("x", (2, 4, 3, 4)), ("w", (4, 3, 3, 2)), ("b", (6,))))
+    _give(world, "transposed", F.conv_transpose2d(x, w, b, stride=(2, 1), padding=(1, 0), output_padding=(1, 0), groups=2), [x, w, b])
+    y, v = world.input("transposed1 x", (2, 3, 5)).requires_grad_(), world.input("transposed1 w", (3, 2, 4)).requires_grad_()
+    _give(world, "transposed1", F.conv_transpose1d(y, v, stride=2, padding=1, dilation=2), [y, v])
+    for dims, modes in ((1, ("nearest", "nearest-exact", "linear")), (2, ("nearest", "nearest-exact", "bilinear", "bicubic")), (3, ("nearest", "nearest-exact", "trilinear"))):
+        for mode in modes:
+            for options in ({"scale_factor": 2.0}, {"size": (5, 2, 3)[:dims]}, *([{"size": (5, 7, 6)[:dims], "align_corners": True}] if "nearest" not in mode else [])):
+                name = f"{mode} {dims} {options}"
+                x = world.input(f"{name} x", (2, 2, 3, 4, 2)[:2 + dims]).requires_grad_()
+                _give(world, name, F.interpolate(x, mode=mode, **options), [x])
+    for name, f in {"max_pool": lambda x: F.max_pool2d(x, 2), "max_pool_padded": lambda x: F.max_pool2d(x, 3, 2, 1), "max_pool_borders": lambda x: F.max_pool2d(x[:, :, :1, :2], 3, 1, 1),
+                    "avg_pool_padded": lambda x: F.avg_pool2d(x, (3, 2), (2, 1), (1, 0)), "avg_pool_within": lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False), "reflected": lambda x: F.pad(x, (2, 1, 1, 0), mode="reflect"),
+                    "windows": lambda x: F.unfold(x, (3, 2), padding=1, stride=2), "windows_added": lambda x: F.fold(x.flatten(1, 2)[:, :, :4], (3, 3), (2, 2)), "places_apart": lambda x: x[torch.tensor([[1], [0]]), :, torch.tensor([0, -1, 2])],
+                    "places_of_neighbours": lambda x: x[:, torch.tensor([1, 3]), torch.tensor([[0], [5]])], "by_masks": lambda x: x[:, torch.tensor([True, False, True, True])] + x[0][torch.ones(4, 6).triu(3).bool()].mean(), "max_pool_overlapping": lambda x: F.max_pool2d(x, (3, 2), stride=1), "avg_pool": lambda x: F.avg_pool2d(x, 2),
                     "adaptive": lambda x: F.adaptive_avg_pool2d(x, 1), "adaptive_even": lambda x: F.adaptive_avg_pool2d(x, (3, 1)), "adaptive_uneven": lambda x: F.adaptive_avg_pool2d(x, (4, 3)), "group_norm": lambda x: F.group_norm(x, 2), "batch_norm": lambda x: F.batch_norm(x, None, None, training=True)}.items():
         x = world.input(f"{name} x", (2, 4, 6, 5)).requires_grad_()
         _give(world, name, f(x), [x])

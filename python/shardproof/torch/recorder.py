@@ -205,7 +205,7 @@ class Recorder(Memory, private.TorchDispatchMode):
                 indices.append(i)
             else:
                 with private.outside():
-                    indices += known.nonzero(as_tuple=True)
+                    indices += [i.clone() for i in known.nonzero(as_tuple=True)]  # each with memory of its own
         return (args[0], indices, *args[2:])
 
     def _view(self, func: Any, args: Any, kwargs: Any) -> Any:

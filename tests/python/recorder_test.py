@@ -206,6 +206,24 @@ class FailClosed(unittest.TestCase):
         with self.assertRaisesRegex(sp.CaptureError, "does not call there"):
             sp.verify(swapped, mesh={"tp": 2})
 
+    def test_an_opaque_function_of_each_element(self):
+        def step(world, other):
+            model = torch.nn.Linear(4, 4)
+            world.parameters(model)
+            out = model(world.input("x", (4, 4), shard={"dp": 0}))
+            loss = torch.lgamma((out if world.single else other(out)).square() + 1).mean()
+            loss.backward()
+            if not world.single:
+                for p in model.parameters():
+                    dist.all_reduce(p.grad, dist.ReduceOp.AVG)
+            return loss
+
+        report = sp.assert_equivalent(lambda world: step(world, lambda out: out), mesh=MESH)
+        self.assertTrue(any("a function of each element" in a for a in report.assumptions), report.assumptions)
+        for name, other in {"scaled": lambda out: out * 2, "rows": lambda out: out.flip(0)}.items():
+            with self.subTest(name):
+                self.assertNotEqual("EQUIVALENT", sp.verify(lambda world: step(world, other), mesh=MESH).verdict)
+
     def test_an_opaque_function_of_other_arguments(self):
         """What is not reduced goes into it: that its arguments differ does not show that its results do."""
 

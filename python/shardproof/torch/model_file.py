@@ -127,7 +127,7 @@ def model_of(side: Recording, name: str) -> Model:
 
 
 def _opaque_assumptions(calls: list[Call]) -> list[str]:
-    return list(dict.fromkeys(f"{c.function} at {c.loc} is a function of its whole arguments, of which nothing else is known" for c in calls))
+    return list(dict.fromkeys(f"{c.function} at {c.loc} is a function of {'each element' if c.elementwise else 'its whole arguments'}, of which nothing else is known" for c in calls))
 
 
 def _used(name: str, nodes: list[dict[str, Any]], wanted: list[str]) -> bool:

@@ -1,7 +1,7 @@
 """Operators of which nothing is known but that they are functions: equal arguments give equal results.
 
 The results of such a call are inputs of both sides, the same on a rank as on the single device. That they are is what it rests on, so the call's arguments become outputs: the verifier has to prove
-that the rank's are those of the single device, whole. Calls are taken in the order of the program: what a call's arguments are computed of are results of earlier calls, which are equal by then.
+that the rank's are those of the single device, whole, or, for a function of each element by itself, the part where the result's lies. Calls are taken in the order of the program: what a call's arguments are computed of are results of earlier calls, which are equal by then.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from .values import Named, Value, kind_of
 
 @dataclasses.dataclass
 class Call:
-    """One call. function: the operator with all that is no tensor."""
+    """One call. function: the operator with all that is no tensor; elementwise: each element of the results is one of the arguments' at the same place."""
 
     function: str
     loc: str
     label: str
     operands: list[Named]
     results: list[Named]
+    elementwise: bool
 
     def arguments(self) -> dict[str, Named]:
         return {f"argument {i} of {self.label}": v for i, v in enumerate(self.operands)}
@@ -38,7 +39,7 @@ class Calls:
         self._count: collections.Counter[str] = collections.Counter()
         self._before: dict[tuple[str, tuple[str, ...]], Call] = {}
 
-    def call(self, function: str, name: str, path: str, operands: Sequence[Value], outs: Sequence[Any]) -> list[Value | None]:
+    def call(self, function: str, name: str, path: str, operands: Sequence[Value], outs: Sequence[Any], elementwise: bool) -> list[Value | None]:
         """The results, for tensors `outs`. Raises Poisoned and Unsupported for operands that are no tensors of the graph."""
         given = [self.g.named(v) for v in operands]
         key = (function, tuple(v.name for v in given))
@@ -47,7 +48,7 @@ class Calls:
             label = f"{where}.{self._count[where]}"
             self._count[where] += 1
             results = [self.g.declare(f"%{label}.{i}", tuple(t.shape), "int" if kind_of(t.dtype) in ("int", "bool") else "real", "input") for i, t in enumerate(outs)]
-            self._before[key] = Call(function, self.g.loc, label, given, results)
+            self._before[key] = Call(function, self.g.loc, label, given, results, elementwise)
             self.made.append(self._before[key])
             for names in (self.g.hiding, self.g.brought):
                 if any(v.name in names for v in given):

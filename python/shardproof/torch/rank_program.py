@@ -16,7 +16,7 @@ from .boxes import Box, NoPlace, locate, refine
 from .marks import Mark, Placement
 from .model_file import Model, literal, tensor_of, tensors_of
 from .model_live import COMMUNICATION, WAIT
-from .opaque import followed
+from .opaque import Call, followed
 from .randomness import Draw
 from .record import CaptureError, Recording
 from .values import Named, Poison, Shape
@@ -107,8 +107,8 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
         if model.opaque.get(c.label) != c.function:
             raise CaptureError(f"rank {side.rank} calls {c.function} at {c.loc}, of which nothing is known and which the single device does not call there")
         for label, v in c.arguments().items():
-            ties.append(_whole(model, "output", label, v, c.loc))
-        ties += [_whole(model, "input", r.name, r, c.loc) for r in c.results if r.name in model.shapes]
+            ties.append(_of_call(side, model, "output", label, v, c, at))
+        ties += [_of_call(side, model, "input", r.name, r, c, at) for r in c.results if r.name in model.shapes]
     nodes = _threaded(g, nodes, divided)
     nodes, waits = with_waits(nodes)
     used = {name for n in nodes for name in n["in"]} | {t.local for t in ties}
@@ -162,12 +162,19 @@ def _threaded(g: Any, nodes: list[dict[str, Any]], divided: Mapping[str, tuple[s
     return [n for n in result if not (n["op"] == "mul" and n["out"][0] in wholes and n["out"][0] not in used)]
 
 
-def _whole(model: Model, role: str, label: str, v: Named, loc: str) -> Tie:
-    """An argument or a result of an opaque call: the single device's, whole."""
+def _of_call(side: Recording, model: Model, role: str, label: str, v: Named, c: Call, at: Mapping[str, int]) -> Tie:
+    """An argument or a result of an opaque call: the single device's, whole, or a part of it. Where the part lies is concluded from its shape: what is proved of the arguments is that they lie there,
+    and of a function of each element the results then do, too."""
     tensor = model.tied[("output", label, 0)] if role == "output" else label
+    box = Box((0,) * len(v.shape))
     if model.shapes[tensor] != v.shape:
-        raise CaptureError(f"{label} at {loc} has shape {list(v.shape)}, on the single device {list(model.shapes[tensor])}: of an operator without a line in the table nothing can be said of parts")
-    return Tie(role, tensor, v.name, v.shape, Box((0,) * len(v.shape)), label if role == "output" else "")
+        if not c.elementwise:
+            raise CaptureError(f"{label} at {c.loc} has shape {list(v.shape)}, on the single device {list(model.shapes[tensor])}: of an operator without a line in the table nothing can be said of parts")
+        try:
+            box = locate(Mark("input", label, v, Placement()), model.shapes[tensor], v.shape, side.mesh, at, side.cuts)
+        except NoPlace as e:
+            raise CaptureError(f"{label} at {c.loc}: {e}") from None
+    return Tie(role, tensor, v.name, v.shape, box, label if role == "output" else "")
 
 
 def _drawn(side: Recording, model: Model, d: Draw, at: Mapping[str, int], guessed: list[str]) -> Tie:

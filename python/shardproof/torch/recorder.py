@@ -435,11 +435,12 @@ class Recorder(Memory, private.TorchDispatchMode):
         return list(result) if isinstance(result, (list, tuple)) else [result]
 
     def _opaque(self, call: Call, name: str, func: Any, operands: list[Value], args: Any, kwargs: Any, writes: bool) -> list[Value | None]:
-        """What has no line and no decomposition is a function of its whole arguments (opaque.py)."""
+        """What has no line and no decomposition is a function of its whole arguments, or of each element (opaque.py)."""
         if writes or not operands or not call.outs or any(t.is_complex() for t in call.outs) or any(0 in t.shape for t in call.outs):
             raise Unsupported("no line in the table of operators")
+        elementwise = table.is_elementwise(func) and {v.shape for v in operands} == {tuple(t.shape) for t in call.outs}
         said = private.tree_map(lambda x: "_" if isinstance(x, torch.Tensor) else x, (args, kwargs))
-        return self.opaque.call(f"{func.name()}{said[0]}{said[1] or ''}", name, self.modules[-1] if self.modules else "", operands, call.outs)
+        return self.opaque.call(f"{func.name()}{said[0]}{said[1] or ''}", name, self.modules[-1] if self.modules else "", operands, call.outs, elementwise)
 
     def _folded(self, call: Call, func: Any, values: list[Any], keywords: dict[str, Any], operands: list[Value]) -> list[Value | None] | None:
         """ATen's own result where all operands are constants and none is large."""

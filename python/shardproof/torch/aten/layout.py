@@ -51,7 +51,7 @@ def to_copy(call: Any, g: Graph, x: Value, *args: Any, **kwargs: Any) -> Value:
     return cast(g, x, call.outs[0].dtype)
 
 
-@line("copy", "copy_")
+@line("copy", "copy_", "prims.copy_to")
 def copy_into(call: Any, g: Graph, x: Value, source: Value, *args: Any) -> Value:
     check(source)
     return g.expand(cast(g, source, call.outs[0].dtype), call.shape())

@@ -89,6 +89,13 @@ def _load() -> None:
     from . import attention, choices, images, indexing, layout, losses, normalization, optimizer, pointwise, reductions  # noqa: F401  each enters its lines
 
 
+def is_elementwise(func: Any) -> bool:
+    """Whether ATen says so of the operator. `prims` have names of their own (erf_inv for erfinv), and most of them do not say it."""
+    named = [func, *(getattr(torch.ops.aten, n, None) for n in (func._opname, func._opname.replace("_", "")) if func.namespace == "prims")]
+    overloads = [o for f in named if f is not None for o in ([f] if hasattr(f, "tags") else [getattr(f, n) for n in f.overloads()])]
+    return any(torch.Tag.pointwise in o.tags for o in overloads)
+
+
 def scalar(x: Any) -> Any:
     """A number that ATen passed as a number or as a tensor of one known element."""
     from ..values import Filled

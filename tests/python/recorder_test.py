@@ -160,6 +160,59 @@ class FailClosed(unittest.TestCase):
         with self.assertRaisesRegex(sp.CaptureError, "what is sent cannot be followed"):
             sp.capture(lambda world: step(world, True, lambda world: world.input("kind", (2, 8, 8), torch.long, shard={"dp": 0}, high=2) == 1), mesh=MESH)
 
+    def objects(self, use):
+        """`use` exchanges objects and returns the learning rate."""
+
+        def step(world):
+            model = torch.nn.Linear(8, 8)
+            world.parameters(model)
+            x = world.input("x", (8, 8), shard={"dp": 0})
+            loss = model(x).square().mean()
+            rate = use(world, x, loss)
+            loss.backward()
+            if not world.single:
+                for p in model.parameters():
+                    dist.all_reduce(p.grad, dist.ReduceOp.AVG)
+            torch.optim.SGD(model.parameters(), lr=rate).step()
+            return loss
+
+        return sp.verify(step, mesh={"dp": 4})
+
+    def test_objects_of_other_ranks(self):
+        def gathered(world, x, loss):
+            found = [None] * world.size
+            for i in range(2):
+                dist.all_gather_object(found, {"rank": world.rank, "rows": len(x), "round": i, "loss": loss.item()})
+                self.assertEqual([(r, i) for r in range(world.size)], [(o["rank"], o["round"]) for o in found])
+            return 0.8 / sum(o["rows"] for o in found)
+
+        def broadcast(world, x, loss, own=False):
+            found = [0.1 * (world.rank + 1), "name"]
+            dist.broadcast_object_list(found, src=0)
+            return 0.1 * (world.rank + 1) if own else found[0]
+
+        def scattered(world, x, loss):
+            found, rows = [None], [None] * world.size if world.rank == 0 else None
+            dist.gather_object(len(x), rows, dst=0)
+            dist.scatter_object_list(found, [0.1 * sum(rows) / 8] * world.size if world.rank == 0 else None, src=0)
+            return found[0]
+
+        for use in (gathered, broadcast, scattered):
+            with self.subTest(use.__name__):
+                report = self.objects(use)
+                self.assertEqual("EQUIVALENT", report.verdict, str(report))
+        self.assertEqual("NOT EQUIVALENT", self.objects(lambda world, x, loss: broadcast(world, x, loss, True)).verdict)
+
+    def test_objects_that_never_come_or_hold_tensors(self):
+        def exchange(world, obj):
+            dist.all_gather_object([None] * world.size, obj)
+            return 0.1
+
+        with self.assertRaisesRegex(sp.CaptureError, "which never calls it"):
+            self.objects(lambda world, x, loss: 0.1 if world.single or world.rank else exchange(world, 1))
+        with self.assertRaisesRegex(sp.CaptureError, "inside of a Python object"):
+            self.objects(lambda world, x, loss: exchange(world, {"loss": loss}))
+
     def test_zero_times_what_is_not_everywhere_a_number(self):
         shown = {"number": lambda o: 0 * torch.log(o).mean(), "product": lambda o: (torch.zeros(1, len(o)) @ torch.log(o)).sum(), "alpha": lambda o: torch.add(torch.zeros(()), torch.log(o).mean(), alpha=0)}
         for name, extra in {**shown, "activations": lambda o: 0 * o.sum()}.items():

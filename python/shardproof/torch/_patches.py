@@ -305,10 +305,10 @@ def _sharding_strategies(undo: list[tuple[Any, str, Any]]) -> None:
 
 
 class MissingMetadata(RuntimeError):
-    """A pipeline's stage asks another rank for the shapes of its inputs, and that rank was not run yet. peer: that rank."""
+    """A rank asks what another one has to tell (a pipeline's stage the shapes of its inputs), and that rank was not run yet. peer: that rank."""
 
-    def __init__(self, source: int, target: int, peer: int) -> None:
-        super().__init__(f"pipeline stage {target} waits for the shapes that stage {source} on rank {peer} sends, which never comes")
+    def __init__(self, text: str, peer: int) -> None:
+        super().__init__(text)
         self.peer = peer
 
 
@@ -330,7 +330,8 @@ def _pipelines(undo: list[tuple[Any, str, Any]], quiet: Callable[[], Any], mailb
     def receive(self: Any, source: int) -> Any:
         key = ("stage", source, self.stage_index)
         if key not in mailbox:
-            raise MissingMetadata(source, self.stage_index, self._resolve_peer_global_rank(source))
+            peer = self._resolve_peer_global_rank(source)
+            raise MissingMetadata(f"pipeline stage {self.stage_index} waits for the shapes that stage {source} on rank {peer} sends, which never comes", peer)
         return copy.deepcopy(mailbox[key])
 
     forward = stages.PipelineStage._forward_metadata_inference

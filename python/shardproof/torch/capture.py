@@ -184,8 +184,9 @@ class _Recorder:
                 try:
                     self(e.peer, (*waiting, rank))
                 except patches.MissingMetadata:
-                    if len(self.mailbox) == before:
-                        raise CaptureError(f"rank {rank}: {e}") from None
+                    pass  # what was told until then may be enough
+                if len(self.mailbox) == before:
+                    raise CaptureError(f"rank {rank}: {e}") from None
 
 
     def several(self, ranks: Sequence[int], jobs: int) -> dict[int, Recording]:

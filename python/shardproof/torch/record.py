@@ -15,6 +15,7 @@ from . import _private as private
 from . import collectives, flat_parameters
 from ._devices import as_cpu
 from ._fake import Answers
+from ._objects import objects_exchanged
 from ._sync_batch_norm import sync_batch_norm
 from .binding import Binding
 from .data_number import DataDependent, data_numbers
@@ -359,7 +360,7 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
             recorder.begun.hold_up(recorder.groups.fields(ranks)[1])
         batch_start.append(len(recorder.g.nodes))
 
-    with private.fake_group(rank, mesh.world), patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder, batch_start), mailbox, side.unused.append, recorder.numbers, side.unreduced), private.random_tracker(recorder.random):
+    with private.fake_group(rank, mesh.world), patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder, batch_start), mailbox, side.unused.append, recorder.numbers, side.unreduced), private.random_tracker(recorder.random), objects_exchanged(mailbox, rank, recorder.groups.next):
         torch.manual_seed(0)
         world = World(mesh, rank, side)
         with private.FakeTensorMode(allow_non_fake_inputs=True), recorder, side.binding.listening(), as_cpu(), sync_batch_norm(), data_numbers(recorder), torch.backends.mkldnn.flags(enabled=False):

@@ -144,13 +144,15 @@ def _ddp(undo: list[tuple[Any, str, Any]], unused: Callable[[str], None]) -> Non
 
 
 class Asynchronous(Protocol):
-    """begin: a call is made; end: it was made and is (or is not) to be waited for, under the token that is returned; wait: it was waited for."""
+    """begin: a call is made; end: it was made and is (or is not) to be waited for, under the token that is returned; wait: it was waited for; given_away: it is waited for in ways that are not seen."""
 
     def begin(self) -> None: ...
 
     def end(self, pending: bool) -> object: ...
 
     def wait(self, token: object) -> None: ...
+
+    def given_away(self, token: object) -> None: ...
 
 
 class _Pending(dist.Work):
@@ -175,7 +177,7 @@ class _Pending(dist.Work):
 
     def get_future(self) -> Any:
         """A future that is done, with what the operator writes: whoever takes it waits for it in ways that are not seen."""
-        self._listener.wait(self._token)
+        self._listener.given_away(self._token)
         future: Any = torch.futures.Future()
         future.set_result(self._written)
         return future

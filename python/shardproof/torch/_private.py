@@ -14,6 +14,7 @@ from typing import Any, Callable, Iterator
 import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor, Partial
@@ -136,13 +137,25 @@ def reduction_name() -> tuple[str, float | None]:
     return str(op), None
 
 
-def group_ranks(group: Any) -> tuple[int, ...]:
+DEPENDS_ON_DATA = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
+
+
+class GroupRanks(tuple[int, ...]):
+    """The ranks of a process group. which: the how-manieth it is of the groups of these ranks, in the order in which they were made: each is a communicator of its own."""
+
+    which: int = 0
+
+
+def group_ranks(group: Any) -> GroupRanks:
     """The ranks of a process group, as an object, a name or what dispatch hands over."""
     if isinstance(group, torch.ScriptObject):
         group = dist.ProcessGroup.unbox(group)
     if isinstance(group, str):
         group = c10d._resolve_process_group(group)
-    return tuple(dist.get_process_group_ranks(group))
+    ranks = GroupRanks(dist.get_process_group_ranks(group))
+    alike = [pg.group_name for pg in c10d._world.pg_names if tuple(dist.get_process_group_ranks(pg)) == ranks]
+    ranks.which = alike.index(group.group_name) if group.group_name in alike else 0
+    return ranks
 
 
 # ---- patches that hold while a step is recorded ----

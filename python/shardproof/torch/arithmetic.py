@@ -137,7 +137,13 @@ def _with_hidden(g: Graph, op: str, a: Value, b: Value) -> Value:
 
 def softmax_of_hidden(g: Graph, a: Hidden, dim: int) -> Value:
     e = exp_of_hidden(g, a)
-    return binary(g, "div", e, reduce(g, "sum", e, [dim], True))
+    result = binary(g, "div", e, reduce(g, "sum", e, [dim], True))
+    if isinstance(result, Named):
+        if not isinstance(a.keep, (Filled, Known)):
+            g.masked_by_data.add(result.name)
+        elif bool((g.data(a.keep).expand(a.shape) == 0).all(dim).any()):
+            g.closed.add(result.name)
+    return result
 
 
 def exp_of_hidden(g: Graph, a: Hidden) -> Value:
@@ -263,13 +269,15 @@ def unary(g: Graph, op: str, a: Value) -> Value:
 
 
 def _exp(g: Graph, n: Named) -> Value:
-    """exp of a log-softmax is the softmax; exp(x - log s) is exp(x) / s."""
+    """exp of a log-softmax is the softmax; exp(x - log s) is exp(x) / s where s has a logarithm."""
     if n.node is not None and n.node["op"] == "log_softmax":
         return g.one("softmax", [g._value(n.node["in"][0], "real")], n.shape, dict(n.node["attrs"]))
     if n.node is not None and n.node["op"] == "sub" and len(n.node["in"]) == 2:
         x, s = (g._value(name, "real") for name in n.node["in"])
         if isinstance(s, Named) and s.node is not None and s.node["op"] == "log":
-            return binary(g, "div", unary(g, "exp", x), g._value(s.node["in"][0], "real"))
+            total = g._value(s.node["in"][0], "real")
+            if never_negative(g, total, on_ranks=True):
+                return binary(g, "div", unary(g, "exp", x), total)
     return g.one("exp", [n], n.shape)
 
 
@@ -321,11 +329,12 @@ def step(g: Graph, a: Value) -> Value:
 
 
 _NEVER_NEGATIVE = ("relu", "exp", "softmax", "sigmoid", "sqrt", "rsqrt", "one_hot", "square")
+_COMBINES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 _KEEPS_SIGN = ("view", "permute", "slice", "expand", "cat", "identity", "sum", "mean", "amax", "amin", "add", "mul", "div")  # of what this rank has: others may send anything
 
 
-def never_negative(g: Graph, v: Value, depth: int = 24) -> bool:
-    """Whether the nodes show at once that no element is below 0 where it has a value."""
+def never_negative(g: Graph, v: Value, depth: int = 24, on_ranks: bool = False) -> bool:
+    """Whether the nodes show at once that no element is below 0 where it has a value. on_ranks: other ranks are taken to give what this one does, which is listed as an assumption."""
     if isinstance(v, Filled):
         return v.fill >= 0
     if isinstance(v, Known):
@@ -338,9 +347,11 @@ def never_negative(g: Graph, v: Value, depth: int = 24) -> bool:
     op, attrs = node["op"], node.get("attrs", {})
     if op in _NEVER_NEGATIVE or op == "mul" and len(node["in"]) == 2 and node["in"][0] == node["in"][1]:
         return True
-    if op not in _KEEPS_SIGN or attrs.get("scalar", 0) < 0 or attrs.get("alpha", 1) < 0 or not node["in"]:
+    if on_ranks and op in _COMBINES and node["in"]:
+        g.assume("sums and parts of what is never negative on one rank have none that is from other ranks either")
+    elif op not in _KEEPS_SIGN or attrs.get("scalar", 0) < 0 or attrs.get("alpha", 1) < 0 or not node["in"]:
         return False
-    return all(never_negative(g, g._value(name, "real"), depth - 1) for name in node["in"])
+    return all(never_negative(g, g._value(name, "real"), depth - 1, on_ranks) for name in node["in"])
 
 
 def absolute(g: Graph, a: Value) -> Value:

@@ -281,23 +281,25 @@ def order_batch(recorder: Any, start: int) -> None:
 
 
 # ---- functional collectives: results are new tensors, read after wait_tensor ----
-def _begins(handler: Any, name: str = "collective", written: Any = lambda args, out: out) -> Any:
-    """What the handler records is under way until wait_tensor of what it writes."""
+def _begins(handler: Any, name: str = "collective", written: Any = lambda args, out: out, reads: bool = False) -> Any:
+    """What the handler records is under way until wait_tensor of what it writes. reads: it reads its operand itself until then; torch clones the others'."""
     def f(recorder: Any, args: Any, out: Any) -> None:
         start = len(recorder.g.nodes)
         handler(recorder, args, out)
         t = written(args, out)
+        if reads and private.storage_key(args[0]) != private.storage_key(t):
+            recorder.sending(args[0], name, private.storage_key(t))
         recorder.pend(t, name, private.storage_key(t))
         recorder.begun.begin(private.storage_key(t), start)
 
     return f
 
 
-def _functional(make: Any) -> Any:
+def _functional(make: Any, name: str = "collective", reads: bool = False) -> Any:
     def f(recorder: Any, args: Any, out: Any) -> None:
         recorder.write(out, recorder.g.reshape(make(recorder, args), tuple(out.shape)))
 
-    return _begins(f)
+    return _begins(f, name, reads=reads)
 
 
 def _f_all_gather(recorder: Any, args: Any, out: Any) -> None:
@@ -371,11 +373,11 @@ _HANDLERS: dict[str, Any] = {
 }
 for _space in ("_c10d_functional", "_c10d_functional_autograd"):
     _reduce = _functional(lambda r, a: Exchange(r, private.group_ranks(a[2])).all_reduce(r.read(a[0]), (a[1].lower(), None)))
-    _gather, _scatter = _begins(_f_all_gather, "all_gather"), _begins(_f_reduce_scatter, "reduce_scatter")
+    _gather, _scatter = _begins(_f_all_gather, "all_gather", reads=True), _begins(_f_reduce_scatter, "reduce_scatter", reads=True)
     _HANDLERS.update({
         f"{_space}.all_reduce": _reduce, f"{_space}.all_reduce_coalesced": _each_of(_reduce), f"{_space}.all_reduce_": _begins(_f_all_reduce_in_place, "all_reduce", lambda args, out: args[0]),
         f"{_space}.all_gather_into_tensor": _gather, f"{_space}.all_gather_into_tensor_coalesced": _each_of(_gather),
         f"{_space}.reduce_scatter_tensor": _scatter, f"{_space}.reduce_scatter_tensor_coalesced": _each_of(_scatter),
-        f"{_space}.all_to_all_single": _functional(_f_all_to_all), f"{_space}.broadcast": _functional(_f_broadcast), f"{_space}.wait_tensor": _wait,
+        f"{_space}.all_to_all_single": _functional(_f_all_to_all, "all_to_all", True), f"{_space}.broadcast": _functional(_f_broadcast), f"{_space}.wait_tensor": _wait,
         f"{_space}._wrap_tensor_autograd": _same_tensor,
     })

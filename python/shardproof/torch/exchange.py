@@ -63,7 +63,8 @@ class Exchange:
         groups: Groups = recorder.groups
         if self.size > 1:
             name, self.fields = groups.fields(ranks)
-            self.comm = groups.next(name)
+            which = getattr(ranks, "which", 0)
+            self.comm = groups.next(f"{name} again {which}" if which else name)
         self.parts = 0
 
     def by_memory(self, tensors: Sequence[torch.Tensor], operator: str) -> None:

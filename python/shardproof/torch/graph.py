@@ -54,6 +54,12 @@ def _numbers(x: Any) -> Any:
 _FINITE = frozenset({"exp", "softmax", "sigmoid", "tanh", "relu", "relu_backward", "cross_entropy_backward"})  # what these make of minus infinities is none; where a row has nothing else it is nothing at all
 
 
+_TOTAL = frozenset({
+    "view", "permute", "slice", "expand", "cat", "identity", "recv", "broadcast", "all_gather", "all_reduce", "reduce_scatter", "all_to_all", "add", "sub", "mul", "neg", "matmul", "exp", "sigmoid", "tanh",
+    "silu", "relu", "relu_backward", "gelu", "sin", "cos", "erf", "floor", "ceil", "round", "trunc", "sum", "mean", "amax", "amin", "softmax", "log_softmax", "one_hot", "embedding", "embedding_backward",
+    "layer_norm", "rms_norm", "cross_entropy", "cross_entropy_backward", "softmax_backward", "silu_backward", "gelu_backward"})  # numbers where their operands are
+
+
 class Graph:
     """Nodes, tensors and constants of one side."""
 
@@ -66,7 +72,11 @@ class Graph:
         self._joined: dict[Any, tuple[Known, Sequence[Value]]] = {}
         self.constants: list[tuple[str, torch.Tensor]] = []  # names of tensors that hold known numbers
         self.assumptions: dict[str, None] = {}
+        self.opaque: set[str] = set()    # results of functions of which nothing is known
         self.hiding: set[str] = set()    # tensors in which there may be minus infinities
+        self.closed: set[str] = set()    # tensors that depend on rows of scores of which all are masked
+        self.masked_by_data: set[str] = set()  # tensors that depend on softmax of scores that data masks
+        self._has_value: dict[str, bool] = {}
         self.brought: set[str] = set()   # tensors that depend on what other ranks have
         self.gives_hiding = ""           # where the first of `hiding` is given to other ranks
         self.relies_on_brought = ""      # where one of `brought` is first taken to have no infinities
@@ -86,6 +96,7 @@ class Graph:
         self._joined.clear()
         self.__dict__.pop("_producer_index", None)
         self.__dict__.pop("_producer_done", None)
+        self._has_value.clear()
 
     # ---- tensors ----
     def declare(self, name: str, shape: Shape, kind: str = "real", role: str | None = None) -> Named:
@@ -187,6 +198,8 @@ class Graph:
         todo, seen = [v.name] if isinstance(v, Named) else [], set()
         while todo:
             name = todo.pop()
+            if name in self.opaque:
+                return False
             if name in seen or "kind" in self.tensors[name]:
                 continue
             seen.add(name)
@@ -268,6 +281,9 @@ class Graph:
         return results
 
     def _note_infinities(self, node: dict[str, Any], communicates: bool) -> None:
+        for names in (self.closed, self.masked_by_data):
+            if not names.isdisjoint(node["in"]):
+                names.update(name for name in node["out"] if name is not None)
         hides = not self.hiding.isdisjoint(node["in"])
         if communicates and hides:
             self.gives_hiding = self.gives_hiding or self.loc or node["op"]
@@ -279,10 +295,48 @@ class Graph:
         if communicates or not self.brought.isdisjoint(node["in"]):
             self.brought.update(made)
 
+    def has_a_value(self, v: Value) -> bool:
+        """Whether the nodes show at once that each element is a number, whatever the inputs are."""
+        if isinstance(v, (Hidden, Table, Pick, Ignored, Filled)):
+            return True
+        if isinstance(v, Known):
+            return not v.data.is_floating_point() or not bool(v.data.isnan().any())
+        return isinstance(v, Named) and self._total(v.name)
+
+    def _total(self, name: str) -> bool:
+        todo = [name]
+        while todo:
+            at = todo[-1]
+            if at in self._has_value:
+                todo.pop()
+                continue
+            node = self._producers().get(at)
+            if at in self.opaque or at in self.hiding or at in self.closed:
+                self._has_value[at] = False
+            elif node is None:
+                self._has_value[at] = True
+            else:
+                attrs = node.get("attrs", {})
+                plain = node["op"] in _TOTAL or node["op"] == "div" and len(node["in"]) == 1 or node["op"] == "pow" and attrs.get("scalar", -1) in (1, 2, 3, 4)
+                missing = [n for n in node["in"] if n is not None and n not in self._has_value] if plain else []
+                if missing:
+                    todo += missing
+                    continue
+                self._has_value[at] = plain and all(self._has_value[n] for n in node["in"] if n is not None)
+            todo.pop()
+        return self._has_value[name]
+
+    def both_have_values(self, *values: Value) -> None:
+        """A choice is written as products with ones and zeros, so that what is not chosen has to have a value, too."""
+        if not all(self.has_a_value(v) for v in values if isinstance(v, Value)):
+            self.assume("where one of two numbers is chosen (torch.where, masked_fill, tril, cumsum and the like) both are numbers: inputs for which the other one is not-a-number are left out")
+
     def finite(self, v: Value) -> Value:
         """The value, of which the program is told that it is no infinity and not not-a-number. Raises Unsupported where it may be one: attention's scores are minus infinity where they are masked."""
-        if isinstance(v, Hidden) or isinstance(v, Named) and v.name in self.hiding:
+        if isinstance(v, Hidden) or isinstance(v, Named) and (v.name in self.hiding or v.name in self.closed):
             raise Unsupported("it is asked whether masked scores, or what is computed with them, are infinite or not-a-number")
+        if isinstance(v, Named) and v.name in self.masked_by_data:
+            self.assume("of scores that are masked by data each row has one that is seen")
         if isinstance(v, Named) and v.name in self.brought:
             self.relies_on_brought = self.relies_on_brought or self.loc or "?"
         self.assume("isnan and isinf are false: the verdict is about real numbers")
@@ -517,12 +571,14 @@ class Graph:
         return torch.full(v.shape, v.fill, dtype={"int": torch.int64, "bool": torch.bool}.get(v.kind, torch.float64))
 
     def root(self, square: Value) -> Value:
-        """The square root; squaring it gives the operand back."""
+        """The square root; squaring it gives the operand back, where that is known not to be negative."""
         if isinstance(square, Filled):
             return Filled(math.sqrt(square.fill), square.shape)
         if isinstance(square, Known):
             return Known(square.data.sqrt())
+        from .arithmetic import never_negative  # it needs this module
+
         r = self.one("sqrt", [square], square.shape)
-        if r.square is None:
+        if r.square is None and never_negative(self, square, on_ranks=True):
             r.square = square
         return r

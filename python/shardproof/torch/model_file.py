@@ -67,6 +67,7 @@ class Model:
     classes: dict[str, int]
     assumptions: list[str]
     opaque: dict[str, str]  # label of an opaque call -> the function; their arguments are outputs
+    distributions: dict[str, str]  # of random inputs: from what they are drawn
 
     def write_constants(self) -> None:
         """Constants that are inputs, for whatever numbers, are written out as theirs. Raises CaptureError for one that is too large."""
@@ -123,11 +124,11 @@ def model_of(side: Recording, name: str) -> Model:
           "outputs": list(dict.fromkeys(tied[("output", label, 0)] for label in outputs))}
     used = {n for n in declared}
     return Model(js, {n: tuple(t["shape"]) for n, t in declared.items()}, tied, [(n, d) for n, d in g.constants if n in used], outputs, side.calls,
-                 {d.value.name: d.key for d in side.random_inputs if d.value.name in used}, dict(g.chosen_from), list(g.assumptions) + _opaque_assumptions(opaque), {c.label: c.function for c in opaque})
+                 {d.value.name: d.key for d in side.random_inputs if d.value.name in used}, dict(g.chosen_from), list(g.assumptions) + _opaque_assumptions(opaque), {c.label: c.function for c in opaque}, {d.value.name: d.what for d in side.random_inputs})
 
 
 def _opaque_assumptions(calls: list[Call]) -> list[str]:
-    return list(dict.fromkeys(f"{c.function} at {c.loc} is a function of {'each element' if c.elementwise else 'its whole arguments'}, of which nothing else is known" for c in calls))
+    return list(dict.fromkeys(f"{c.function} at {c.loc} is a function of {'each element' if c.elementwise else 'its whole arguments'}, of which nothing else is known but that its results are numbers" for c in calls))
 
 
 def _used(name: str, nodes: list[dict[str, Any]], wanted: list[str]) -> bool:

@@ -50,7 +50,8 @@ class Calls:
             results = [self.g.declare(f"%{label}.{i}", tuple(t.shape), "int" if kind_of(t.dtype) in ("int", "bool") else "real", "input") for i, t in enumerate(outs)]
             self._before[key] = Call(function, self.g.loc, label, given, results, elementwise)
             self.made.append(self._before[key])
-            for names in (self.g.hiding, self.g.brought):
+            self.g.opaque.update(v.name for v in results)
+            for names in (self.g.hiding, self.g.closed, self.g.masked_by_data, self.g.brought):
                 if any(v.name in names for v in given):
                     names.update(v.name for v in results)
         return list(self._before[key].results)

@@ -33,7 +33,18 @@ class Draw:
     loc: str
     key: str = ""
     placement: Placement | None = None
+    what: str = ""          # distribution and parameters
     by_position: bool = False  # whoever draws them draws by position of the whole tensor (DTensor)
+
+
+_DEFAULTS = {"uniform": [0.0, 1.0], "normal": [0.0, 1.0], "bernoulli": [0.5]}
+
+
+def _distribution(what: str, numbers: list[Any]) -> str:
+    """From what is drawn: a distribution and its parameters."""
+    what = {"rand": "uniform", "randn": "normal"}.get(what, what)
+    defaults = _DEFAULTS.get(what, [])
+    return f"{what} {[float(x) for x in (*numbers, *defaults[len(numbers):])]}"
 
 
 class Randomness:
@@ -59,30 +70,30 @@ class Randomness:
 
     def results(self, call: Any, name: str, values: list[Any], keywords: dict[str, Any], generator: Any) -> list[Value | None]:
         """What an operator yields that draws numbers. Raises Unsupported."""
-        g, numbers = self.recorder.g, [x for x in (*values, *keywords.values()) if isinstance(x, (int, float))]
+        g = self.recorder.g
         if name == "aten.native_dropout":
             p = float(values[1])
-            mask = self.draw(call.outs[1], f"bernoulli {1 - p}", generator)
+            mask = self.draw(call.outs[1], _distribution("bernoulli", [1 - p]), generator)
             return [ar.binary(g, "mul", values[0], ar.binary(g, "mul", mask, 1 / (1 - p) if p < 1 else 0)), mask]
         what = name[5:].strip("_").removesuffix("_like")
-        if self.inside:
-            into = name in _DRAWN_INTO or name == "aten.bernoulli" and call.overload == "p"  # of the first operand only the shape counts
-            of_shape = into or name in _LIKE
-            given = [v for v in private.tree_flatten((values[1:] if of_shape else values, keywords))[0] if isinstance(v, Value)]
-            if given and what == "bernoulli":
-                return [self._bernoulli(call.outs[0], given[0], generator)]
-            if given and what == "normal":
-                mean, deviation = (*values, 1.0)[:2]  # at each position its own, or one number for all
-                return [ar.binary(g, "add", mean, ar.binary(g, "mul", self.draw(call.outs[0], "normal", generator), deviation))]
-            if given or not of_shape and name not in _DRAWN:
-                raise Unsupported("random numbers that depend on data, or of an operator that is not known")
-        return [self.draw(t, f"{what} {numbers}", generator) for t in call.outs]
+        into = name in _DRAWN_INTO or name == "aten.bernoulli" and call.overload == "p"  # of the first operand only the shape counts
+        of_shape = into or name in _LIKE
+        given = [v for v in private.tree_flatten((values[1:] if of_shape else values, keywords))[0] if isinstance(v, Value)]
+        if given and what == "bernoulli":
+            return [self._bernoulli(call.outs[0], given[0], generator)]
+        if given and what == "normal":
+            mean, deviation = (*values, 1.0)[:2]  # at each position its own, or one number for all
+            return [ar.binary(g, "add", mean, ar.binary(g, "mul", self.draw(call.outs[0], _distribution("normal", []), generator), deviation))]
+        if given or self.inside and not of_shape and name not in _DRAWN:
+            raise Unsupported("random numbers that depend on data, or of an operator that is not known")
+        numbers = [x for x in (*values, *keywords.values()) if isinstance(x, (int, float))]
+        return [self.draw(t, _distribution(what, numbers), generator) for t in call.outs]
 
     def _bernoulli(self, t: torch.Tensor, p: Value, generator: Any) -> Value:
         """1 where a number between 0 and 1 is less than p of its position."""
         if isinstance(p, Filled):
-            return self.draw(t, f"bernoulli [{float(p.fill)}]", generator)
-        return ar.step(self.recorder.g, ar.binary(self.recorder.g, "sub", p, self.draw(t, "uniform", generator)))
+            return self.draw(t, _distribution("bernoulli", [p.fill]), generator)
+        return ar.step(self.recorder.g, ar.binary(self.recorder.g, "sub", p, self.draw(t, _distribution("uniform", []), generator)))
 
     def draw(self, t: torch.Tensor, what: str, generator: Any) -> Value:
         """Numbers for a tensor. what: operator and parameters, which tell apart what is drawn in the same state."""
@@ -102,7 +113,7 @@ class Randomness:
         g = self.recorder.g
         value = g.declare(name, shape, "int" if kind_of(t.dtype) == "int" else "real", "input")
         placement = place(self.recorder, private.DTensor(t, spec, requires_grad=False)) if spec is not None else None
-        self.draws.append(Draw(value, g.loc, key, placement, spec is not None))
+        self.draws.append(Draw(value, g.loc, key, placement, what, spec is not None))
         if key:
             self._before[key] = value
         return value

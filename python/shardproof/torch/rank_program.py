@@ -18,7 +18,7 @@ from .model_file import Model, literal, tensor_of, tensors_of
 from .model_live import COMMUNICATION, WAIT
 from .opaque import Call, followed
 from .randomness import Draw
-from .record import CaptureError, Recording
+from .record import CaptureError, Hazard, Recording
 from .values import Named, Poison, Shape
 
 
@@ -182,6 +182,8 @@ def _drawn(side: Recording, model: Model, d: Draw, at: Mapping[str, int], guesse
     name = d.value.name
     if name not in model.random:
         raise CaptureError(f"random numbers that the single device does not draw at {d.loc}" + ("" if d.key else ": use world.input() for the batch"))
+    if model.distributions[name] != d.what:
+        raise Hazard(f"rank {side.rank} draws from {d.what}, the single device from {model.distributions[name]}", d.loc, name, "random")
     try:
         box = locate(Mark("input", name, d.value, d.placement or Placement()), model.shapes[name], d.value.shape, side.mesh, at, side.cuts)
     except NoPlace as e:

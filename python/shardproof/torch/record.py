@@ -326,6 +326,10 @@ class _Waits:
         self.recorder.finish(token)
         self.recorder.begun.wait(token)
 
+    def given_away(self, token: object) -> None:
+        self.recorder.g.assume("who asks for the future of an asynchronous call (get_future) reads nothing of it before it is done")
+        self.wait(token)
+
 
 def _results(result: Any) -> list[tuple[str, torch.Tensor]]:
     """What the step returned, with names: a tensor is `loss`; a dictionary's have their keys."""
@@ -368,6 +372,8 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
                 result = step(world)
             except (DataDependent, collectives.NotSent) as e:
                 raise CaptureError(str(e)) from None
+            except private.DEPENDS_ON_DATA as e:
+                raise CaptureError(f"what {e} yields, or its shape, depends on data" + (f" at {recorder.where()}" if recorder.where() else f" at {recorder.g.loc}" if recorder.g.loc else "")) from None
             recorder.g.loc = ""
             side.finish(result)
     recorder.g.forget()

@@ -10,7 +10,7 @@ import torch
 from .. import arithmetic as ar
 from ..graph import Graph
 from ..values import Filled, Known, Value
-from .table import line, require
+from .table import line, require, both_numbers
 
 MOST = 128  # positions of a window
 
@@ -293,6 +293,7 @@ def adaptive_avg_pool(call: Any, g: Graph, x: Value, size: list[int]) -> Value:
     if h % a == 0 and w % b == 0:
         n = len(lead)
         return ar.reduce(g, "mean", g.reshape(x, (*lead, a, h // a, b, w // b)), [n + 1, n + 3])
+    both_numbers(g, x)
     return ar.matmul(g, _adaptive(h, a), ar.matmul(g, x, ar.transposed(g, _adaptive(w, b))))
 
 
@@ -306,43 +307,37 @@ def adaptive_avg_pool_backward(call: Any, g: Graph, grad: Value, x: Value) -> Va
 
 
 # ---- resampling: along each dimension by itself ----
-def _weights(mode: str, n: int, m: int, align: bool, scale: float | None) -> Value:
-    """[n, m]: what ATen makes of n elements in a row, of each that is 1 alone."""
-    one = torch.eye(n, dtype=torch.float64)
-    aten = torch.ops.aten
-    if mode == "bicubic":  # ATen has it for images only: one row of them
-        made = aten.upsample_bicubic2d.default(one[None, :, :, None], [m, 1], align, scale, None)[0, :, :, 0]
-    elif mode == "linear":
-        made = aten.upsample_linear1d.default(one[None], [m], align, scale)[0]
-    else:
-        made = getattr(aten, f"{mode}1d").default(one[None], [m], scale)[0]
-    return Known(made)
+def _weights(operator: str, dims: int, n: int, m: int, align: tuple[bool, ...], scale: float | None) -> Value:
+    """[n, m]: what ATen's operator makes of n elements in a row, of each that is 1 alone. Operators of other dimensions round otherwise."""
+    one = torch.eye(n, dtype=torch.float64).reshape(1, n, n, *[1] * (dims - 1))
+    made = getattr(torch.ops.aten, operator).default(one, [m] + [1] * (dims - 1), *align, scale, *[None] * (dims - 1))
+    return Known(made.reshape(n, m))
 
 
-def _resampled(g: Graph, x: Value, mode: str, sizes: Sequence[int], to: Sequence[int], align: bool, scales: Sequence[Any], backward: bool) -> Value:
+def _resampled(g: Graph, x: Value, operator: str, sizes: Sequence[int], to: Sequence[int], align: tuple[bool, ...], scales: Sequence[Any], backward: bool) -> Value:
     """sizes: of the image, before; to: after. backward: from `to` to `sizes` by the transpose."""
     lead = len(x.shape) - len(to)
     for i, (n, m) in enumerate(zip(sizes, to)):
-        w = _weights(mode, int(n), int(m), align, scales[i] if i < len(scales) else None)
+        w = _weights(operator, len(to), int(n), int(m), align, scales[i] if i < len(scales) else None)
         order = [d for d in range(len(x.shape)) if d != lead + i] + [lead + i]
         moved = ar.matmul(g, g.permute(x, order), ar.transposed(g, w) if backward else w)
         x = g.permute(moved, [order.index(d) for d in range(len(order))])
     return x
 
 
-def _resampling(name: str, mode: str, aligns: bool) -> None:
+def _resampling(name: str, aligns: bool) -> None:
     @line(name)
     def forward(call: Any, g: Graph, x: Value, size: list[int], *rest: Any) -> Value:
-        return _resampled(g, x, mode, x.shape[2:], size, bool(aligns and rest[0]), rest[aligns:], False)
+        both_numbers(g, x)
+        return _resampled(g, x, name, x.shape[2:], size, tuple(bool(a) for a in rest[:aligns]), rest[aligns:], False)
 
     @line(f"{name}_backward")
     def backward(call: Any, g: Graph, grad: Value, size: list[int], before: list[int], *rest: Any) -> Value:
-        return _resampled(g, grad, mode, before[2:], size, bool(aligns and rest[0]), rest[aligns:], True)
+        return _resampled(g, grad, name, before[2:], size, tuple(bool(a) for a in rest[:aligns]), rest[aligns:], True)
 
 
 for _n in (1, 2, 3):
-    _resampling(f"upsample_nearest{_n}d", "upsample_nearest", False)
-    _resampling(f"_upsample_nearest_exact{_n}d", "_upsample_nearest_exact", False)
-for _name in ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"):
-    _resampling(_name, "linear", True)
-_resampling("upsample_bicubic2d", "bicubic", True)
+    _resampling(f"upsample_nearest{_n}d", False)
+    _resampling(f"_upsample_nearest_exact{_n}d", False)
+for _name in ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"):
+    _resampling(_name, True)

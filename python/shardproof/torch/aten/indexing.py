@@ -12,13 +12,14 @@ from .. import tables
 from ..graph import Graph
 from ..values import Filled, Known, Named, Pick, Table, Unsupported, Value
 from . import choices
-from .table import line, require
+from .table import line, require, both_numbers
 
 
 @line("embedding")
 def embedding(call: Any, g: Graph, weight: Value, ids: Value, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False) -> Value:
     tables.note_classes(g, ids, weight.shape[0])
     if isinstance(ids, (Known, Filled)):
+        _within(g.data(ids), weight.shape[0], False)
         return _rows(g, weight, g.data(ids), 0, call.shape())
     if len(weight.shape) == 1:
         t = tables.table_of(g, ids)
@@ -38,7 +39,7 @@ def embedding(call: Any, g: Graph, weight: Value, ids: Value, padding_idx: int =
 
 def _rows(g: Graph, x: Value, index: torch.Tensor, dim: int, shape: tuple[int, ...]) -> Value:
     """The positions that a constant names along a dimension, as slices."""
-    flat = [int(i) % x.shape[dim] for i in index.reshape(-1).tolist()]
+    flat = _within(index, x.shape[dim])
     runs: list[list[int]] = []
     for i in flat:
         if runs and i == runs[-1][1]:
@@ -47,6 +48,13 @@ def _rows(g: Graph, x: Value, index: torch.Tensor, dim: int, shape: tuple[int, .
             runs.append([i, i + 1])
     require(0 < len(runs) <= 4096, "an index of too many pieces")
     return g.reshape(g.cat([g.slice(x, dim, a, b) for a, b in runs], dim), shape)
+
+
+def _within(index: torch.Tensor, n: int, negative: bool = True) -> list[int]:
+    """The positions that a constant names among n. negative: they may be counted from the end."""
+    found = [int(i) for i in index.reshape(-1).tolist()]
+    require(all((-n if negative else 0) <= i < n for i in found), "an index outside of the tensor")
+    return [i % n for i in found]
 
 
 @line("embedding_dense_backward")
@@ -176,6 +184,8 @@ def _row_index(g: Graph, indices: list[Value | None], shape: tuple[int, ...]) ->
     if len(given) != 2 or len(shape) != 2 or len(indices) != 2:
         return None
     first = given[0]
+    if not given[0].shape == given[1].shape == shape[:1]:
+        return None
     if not isinstance(first, (Known, Filled)) or not torch.equal(g.data(first).reshape(-1), torch.arange(shape[0])):
         return None
     return given[1]
@@ -200,6 +210,7 @@ def _flattened(g: Graph, x: Value, indices: list[Value | None]) -> tuple[Value, 
     moved = g.permute(x, order)
     place = torch.zeros((), dtype=torch.int64)
     for d, i in given:
+        _within(g.data(i), x.shape[d])  # type: ignore[arg-type]
         place = place * x.shape[d] + g.data(i).remainder(x.shape[d])  # type: ignore[arg-type]
 
     def back(y: Value) -> Value:
@@ -232,6 +243,7 @@ def index(call: Any, g: Graph, x: Value, indices: list[Value | None]) -> Value:
 @line("index_select")
 def index_select(call: Any, g: Graph, x: Value, dim: int, i: Value) -> Value:
     if isinstance(i, (Known, Filled)):
+        _within(g.data(i), x.shape[dim], False)
         return _rows(g, x, g.data(i), dim % len(x.shape), call.shape())
     require(dim == 0, "an index that depends on data")
     return embedding(call, g, x, i)
@@ -307,6 +319,7 @@ def place_in_rows(g: Graph, x: Value, index: Value, value: Value, accumulate: bo
         return ar.binary(g, "add", x, hot if isinstance(index, Table) else ar.binary(g, "mul", hot, value.fill))
     hot = hot_rows(g, index, None, width)
     v = g.reshape(value, index.shape + (1,)) if value.shape else value
+    both_numbers(g, x, v)
     placed = ar.binary(g, "mul", hot, v)
     if accumulate or isinstance(x, Filled) and x.fill == 0:
         return ar.binary(g, "add", x, placed)
@@ -350,6 +363,7 @@ def _where_mask(g: Graph, x: Value, mask: Value, value: Value, accumulate: bool)
         keep = (~mask.entries).to(torch.float64)
         return Pick(x.source, x.index, x.scale * keep, x.offset * keep + value.fill * (1 - keep), x.table, x.shape)
     keep_table = Table(mask.source, ~mask.entries, mask.low, mask.shape)
+    both_numbers(g, x)
     factor = g.reshape(g.named(keep_table), mask.shape + (1,) * (len(x.shape) - len(mask.shape)))
     kept = ar.binary(g, "mul", x, factor)
     if isinstance(kept, Named) and isinstance(x, Named) and len(mask.shape) == len(x.shape) - 1 and isinstance(value, Filled) and value.fill == 0:
@@ -361,7 +375,7 @@ def _where_mask(g: Graph, x: Value, mask: Value, value: Value, accumulate: bool)
 
 def _put_known(g: Graph, x: Value, dim: int, i: Known | Filled, value: Value, accumulate: bool) -> Value:
     """Known positions along one dimension, each once or (accumulating) any number of times, one slice after another."""
-    positions = [int(p) % x.shape[dim] for p in g.data(i).reshape(-1).tolist()]
+    positions = _within(g.data(i), x.shape[dim])
     require(len(positions) <= 256, "a write by a long index")
     require(accumulate or len(set(positions)) == len(positions), "a write that names a place twice: which one stays is not said")
     shape = x.shape[:dim] + (len(positions),) + x.shape[dim + 1:]

@@ -11,7 +11,7 @@ from .. import arithmetic as ar
 from .. import tables
 from ..graph import Graph
 from ..values import Complex, Filled, Hidden, Ignored, Known, Named, Table, Unsupported, Value
-from .table import line, require, scalar
+from .table import line, require, scalar, both_numbers
 
 
 @line("add")
@@ -188,6 +188,7 @@ def clamp(call: Any, g: Graph, a: Value, min: Any = None, max: Any = None) -> Va
         t = _clamp_table(g, a, min, max)
         if t is not None:
             return t
+    require(min != math.inf and max != -math.inf, "clamp to an infinity")
     if min is not None and not (isinstance(min, (int, float)) and math.isinf(min)):
         a = ar.maximum(g, a, min)
     if max is not None and not (isinstance(max, (int, float)) and math.isinf(max)):
@@ -354,6 +355,7 @@ def choose(g: Graph, mask: Value, a: Value, b: Value, shape: tuple[int, ...]) ->
             keep = complement(g, mask) if flip else mask
             return Hidden(g.expand(x, shape), g.reshape(keep, (1,) * (len(shape) - len(keep.shape)) + keep.shape))
     ar.check(mask, a, b)
+    both_numbers(g, a, b)
     mask = as_numbers(mask)
     for x, y, flip in ((a, b, False), (b, a, True)):
         if isinstance(y, Filled) and y.kind == "int" and getattr(x, "kind", "") == "int" and isinstance(x, (Named, Table)):
@@ -392,11 +394,15 @@ def masked(g: Graph, x: Value, hidden: torch.Tensor, shape: tuple[int, ...]) -> 
         kept = ar.binary(g, "mul", x.keep, Known((~hidden).double()))
         return Hidden(g.expand(x.source, shape), g.reshape(kept, (1,) * (len(shape) - len(kept.shape)) + kept.shape))
     mask = _blocks(g, hidden.reshape(hidden.shape[-2:])) if hidden.dim() >= 2 and hidden.numel() == hidden.shape[-1] * hidden.shape[-2] and not isinstance(x, (Filled, Known)) else None
+    closed = bool(hidden.expand(torch.broadcast_shapes(hidden.shape, shape[-1:])).all(-1).any()) or hidden.dim() > 1 and bool(hidden.all(-2).any())
     if mask is None or len(shape) < 2:
         return Hidden(g.expand(x, shape), Known((~hidden).double().reshape((1,) * (len(shape) - hidden.dim()) + tuple(hidden.shape))))
     if len(shape) <= 4:
         mask = g.reshape(mask, mask.shape[4 - max(len(shape), 2):])
-    return g.one("apply_mask", [g.expand(x, shape), mask], shape)
+    result = g.one("apply_mask", [g.expand(x, shape), mask], shape)
+    if closed:
+        g.closed.add(result.name)
+    return result
 
 
 def _blocks(g: Graph, hidden: torch.Tensor) -> Value | None:

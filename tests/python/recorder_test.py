@@ -160,6 +160,93 @@ class FailClosed(unittest.TestCase):
         with self.assertRaisesRegex(sp.CaptureError, "what is sent cannot be followed"):
             sp.capture(lambda world: step(world, True, lambda world: world.input("kind", (2, 8, 8), torch.long, shard={"dp": 0}, high=2) == 1), mesh=MESH)
 
+    def of_x(self, single, ranks, shape=(4, 8), bind=False):
+        """Two functions of an input, on one device and on ranks that have all of it."""
+
+        def step(world):
+            if bind:
+                world.parameters(torch.nn.Linear(2, 2))
+            x = world.input("x", shape)
+            world.output("o", (single if world.single else ranks)(x), mean=())
+
+        return sp.verify(step, mesh=MESH)
+
+    def test_draws_from_other_distributions(self):
+        draws = {"uniform": torch.rand_like, "range": lambda x: torch.empty_like(x).uniform_(0, 2), "normal": torch.randn_like, "spread": lambda x: torch.empty_like(x).normal_(0, 2),
+                 "most": lambda x: torch.bernoulli(torch.full_like(x, 0.9)), "half": lambda x: torch.empty_like(x).bernoulli_(0.5)}
+        for bind in (False, True):
+            for name, draw in draws.items():
+                for other, second in draws.items():
+                    if name <= other:
+                        with self.subTest(name, other=other, bind=bind):
+                            report = self.of_x(lambda x: x * draw(x), lambda x: x * second(x), bind=bind)
+                            self.assertEqual("EQUIVALENT" if name == other else "NOT EQUIVALENT", report.verdict, str(report))
+
+    def test_parameters_of_draws_before_modules_are_known(self):
+        for single, ranks in ((lambda x: torch.bernoulli(torch.sigmoid(x)), lambda x: torch.bernoulli(1 - torch.sigmoid(x))), (lambda x: torch.normal(x, 1.0), lambda x: torch.normal(-x, 1.0))):
+            self.assertEqual("EQUIVALENT", self.of_x(single, single).verdict)
+            self.assertNotEqual("EQUIVALENT", self.of_x(single, ranks).verdict)
+
+    def test_domains_are_kept(self):
+        other = {"root": lambda x: torch.sqrt(x) ** 2, "product": lambda x: torch.sqrt(x) * torch.sqrt(x), "power": lambda x: (x ** 0.5) * (x ** 0.5), "logarithm": lambda x: torch.exp(x - torch.log(x)) * x / torch.exp(x) * 1}
+        for name, f in other.items():
+            with self.subTest(name):
+                self.assertNotEqual("EQUIVALENT", self.of_x(lambda x: x * 1, f).verdict)
+        self.assertNotEqual("EQUIVALENT", self.of_x(lambda x: x.sum(-1).sqrt(), lambda x: torch.linalg.vector_norm(torch.sqrt(x), dim=-1)).verdict)
+        self.assertEqual("EQUIVALENT", self.of_x(lambda x: torch.sqrt(x * x) ** 2, lambda x: x * x).verdict)
+
+    def test_a_choice_of_what_may_be_no_number_is_said(self):
+        guarded = self.of_x(lambda x: torch.where(x > 0, torch.log(x), 0.0), lambda x: torch.where(x > 0, torch.log(x), 0.0))
+        self.assertTrue(any("both are numbers" in a for a in guarded.assumptions), guarded.assumptions)
+        plain = self.of_x(lambda x: torch.where(x > 0, torch.exp(x), 0.0), lambda x: torch.where(x > 0, torch.exp(x), 0.0))
+        self.assertFalse(any("both are numbers" in a for a in plain.assumptions), plain.assumptions)
+
+    def test_indices_outside(self):
+        for name, f in {"index": lambda x: x[torch.tensor([4, 5])], "below": lambda x: x[torch.tensor([-5, 0])], "both": lambda x: x[torch.tensor([4, 0]), torch.tensor([1, 2])],
+                        "select": lambda x: x.index_select(0, torch.tensor([4])), "embedding": lambda x: F.embedding(torch.tensor([-1]), x), "write": lambda x: x.clone().index_put_((torch.tensor([4, 5]),), x[:2])}.items():
+            with self.subTest(name), self.assertRaisesRegex((sp.CaptureError, IndexError), "index"):
+                self.of_x(f, f)
+
+    def test_rows_of_which_all_are_masked(self):
+        kept = torch.ones(4, 8).tril(-1).bool()  # of the first row nothing
+        softmax = lambda x: x.masked_fill(~kept, -math.inf).softmax(-1)  # noqa: E731
+        with self.assertRaisesRegex(sp.CaptureError, "masked scores"):
+            self.of_x(lambda x: torch.nan_to_num(softmax(x)), softmax)
+
+    def test_two_communicators_of_the_same_ranks(self):
+        def step(world, crossed):
+            x = world.input("x", (4, 8), shard={"dp": 0})
+            a, b = x.sum(), x.square().sum()
+            if not world.single:
+                groups = [dist.group.WORLD, dist.new_group([0, 1])]
+                order = [(a, groups[0]), (b, groups[1])]
+                for t, group in order if world.rank == 0 or not crossed else [(a, groups[1]), (b, groups[0])]:
+                    dist.all_reduce(t, group=group)
+            world.output("a", a, mean=())
+            world.output("b", b, mean=())
+
+        self.assertEqual("EQUIVALENT", sp.verify(lambda world: step(world, False), mesh=MESH).verdict)
+        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, True), mesh=MESH).verdict)
+
+    def test_operands_of_functional_collectives_are_not_overwritten(self):
+        for operator in ("all_gather_into_tensor", "reduce_scatter_tensor"):
+            def step(world, early):
+                x = world.input("x", (4, 8))
+                if not world.single:
+                    name = world.group("dp").group_name
+                    a = x.clone()
+                    f = getattr(torch.ops._c10d_functional, operator)
+                    made = f(a, 2, name) if operator.startswith("all") else f(a, "sum", 2, name)
+                    if early:
+                        a.zero_()
+                    made = torch.ops._c10d_functional.wait_tensor(made)
+                    x = made[:4] if operator.startswith("all") else torch.cat([made, made]) / 2 * 0 + x
+                world.output("o", x * 1, mean=())
+
+            with self.subTest(operator):
+                self.assertEqual("EQUIVALENT", sp.verify(lambda world: step(world, False), mesh=MESH).verdict)
+                self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, True), mesh=MESH).verdict)
+
     def objects(self, use):
         """`use` exchanges objects and returns the learning rate."""
 
@@ -964,6 +1051,19 @@ class Script(unittest.TestCase):
         for divided, code in (("", 0), ("/ world", 10)):
             done = self.run_script(SEVERAL_OPTIMIZERS.replace("DIVIDED", divided))
             self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+
+    def test_an_optimizer_that_steps_later(self):
+        text = SEVERAL_OPTIMIZERS.replace("for _ in range(2)", "xs, ys = torch.randn(4, 8 // world, 8), torch.randn(4, 8 // world, 4)\nfor _ in range(4)").replace(
+            "x, y = torch.randn(8 // world, 8), torch.randn(8 // world, 4)", "x, y = xs[_], ys[_]").replace("""    for optimizer in optimizers:
+        optimizer.step()
+""", """    optimizers[0].step()
+    if _ % 2 == 1:
+        optimizers[1].step()
+""")
+        for divided, code in (("", 0), ("/ world", 10)):
+            done = self.run_script(text.replace("DIVIDED", divided))
+            self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+            self.assertIn("what comes after the steps of the optimizers", done.stdout)
 
     def test_error(self):
         done = self.run_script("raise SystemExit(3)")

@@ -96,7 +96,8 @@ class Graph:
         self._joined.clear()
         self.__dict__.pop("_producer_index", None)
         self.__dict__.pop("_producer_done", None)
-        self._has_value.clear()
+        for names in (self.opaque, self.hiding, self.closed, self.masked_by_data, self.brought, self._has_value):
+            names.clear()
 
     # ---- tensors ----
     def declare(self, name: str, shape: Shape, kind: str = "real", role: str | None = None) -> Named:

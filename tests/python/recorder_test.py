@@ -171,6 +171,23 @@ class FailClosed(unittest.TestCase):
 
         return sp.verify(step, mesh=MESH)
 
+    def test_what_optimizers_ask_of_their_states(self):
+        """Rprop chooses by products with gradients before: at first zero."""
+        for name in ("Rprop", "ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "Adagrad"):
+            def step(world, scale):
+                model = torch.nn.Linear(8, 8)
+                optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.1)
+                model(world.input("x", (8, 8), shard={"dp": 0})).square().mean().backward()
+                if not world.single:
+                    for p in model.parameters():
+                        dist.all_reduce(p.grad)
+                        p.grad *= scale / world.size
+                optimizer.step()
+
+            with self.subTest(name):
+                self.assertEqual("EQUIVALENT", sp.verify(lambda world: step(world, 1.0), mesh=MESH).verdict)
+                self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, 2.0), mesh=MESH).verdict)
+
     def test_draws_from_other_distributions(self):
         draws = {"uniform": torch.rand_like, "range": lambda x: torch.empty_like(x).uniform_(0, 2), "normal": torch.randn_like, "spread": lambda x: torch.empty_like(x).normal_(0, 2),
                  "most": lambda x: torch.bernoulli(torch.full_like(x, 0.9)), "half": lambda x: torch.empty_like(x).bernoulli_(0.5)}

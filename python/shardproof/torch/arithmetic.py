@@ -176,7 +176,7 @@ def with_scalar(g: Graph, op: str, v: Value, x: float | int) -> Value:
         raise Unsupported("arithmetic with an infinity")
     if (op in ("mul", "div") and x == 1) or (op in ("add", "sub") and x == 0):
         return a
-    if op == "mul" and x == 0 and g.is_given(a):
+    if op == "mul" and x == 0 and g.times_zero_is_zero(a):
         return Filled(0, a.shape)
     if op == "div" and x == 0:
         raise Unsupported("division by zero")
@@ -424,7 +424,7 @@ def matmul(g: Graph, a: Value, b: Value) -> Value:
         shape = tuple(torch.empty(a.shape, device="meta").matmul(torch.empty(b.shape, device="meta")).shape)
     if 0 in shape or 0 in a.shape:
         return Filled(0, shape)
-    if any(isinstance(x, Filled) and x.fill == 0 and g.is_given(y) for x, y in ((a, b), (b, a))):
+    if any(isinstance(x, Filled) and x.fill == 0 and g.times_zero_is_zero(y) for x, y in ((a, b), (b, a))):
         return Filled(0, shape)
     return g.one("matmul", [g.named(a), g.named(b)], shape)
 

@@ -194,22 +194,6 @@ class Graph:
                 return None
             name = node["in"][0]
 
-    def is_given(self, v: Value) -> bool:
-        """Whether the elements are all those of inputs and constants, which are numbers: zero times them is zero."""
-        todo, seen = [v.name] if isinstance(v, Named) else [], set()
-        while todo:
-            name = todo.pop()
-            if name in self.opaque:
-                return False
-            if name in seen or "kind" in self.tensors[name]:
-                continue
-            seen.add(name)
-            node = self._producers().get(name)
-            if node is None or node["op"] not in _MOVES or not node["in"]:  # nobody knows what another rank sends
-                return False
-            todo += node["in"]
-        return isinstance(v, (Named, Filled, Known))
-
     def reduced_over(self, v: Value) -> set[str]:
         """The mesh axes over which the value was summed already, so far as moves and factors let it be seen."""
         name = v.name if isinstance(v, Named) else ""
@@ -326,6 +310,14 @@ class Graph:
                 self._has_value[at] = plain and all(self._has_value[n] for n in node["in"] if n is not None)
             todo.pop()
         return self._has_value[name]
+
+    def times_zero_is_zero(self, v: Value) -> bool:
+        """Whether zero times the value is zero, whatever the inputs are: not where it may be no number."""
+        if not self.has_a_value(v):
+            return False
+        if isinstance(v, Named) and v.name in self.brought:
+            self.assume("what comes from other ranks is a number where it is multiplied by zero")
+        return True
 
     def both_have_values(self, *values: Value) -> None:
         """A choice is written as products with ones and zeros, so that what is not chosen has to have a value, too."""

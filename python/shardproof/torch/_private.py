@@ -168,13 +168,27 @@ def unfaked(f: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+_found: dict[int, tuple[Any, int, list[tuple[Any, str]]]] = {}  # by id: an object, how many modules there were, and which of them had it by which name
+
+
+def _places(wanted: list[Any]) -> list[list[tuple[Any, str]]]:
+    """Where modules have these objects by name. All modules are looked through once for as many as there are."""
+    count = len(sys.modules)
+    unknown = {id(x): x for x in wanted if id(x) not in _found or _found[id(x)][0] is not x or _found[id(x)][1] != count}
+    if unknown:
+        _found.update({key: (x, count, []) for key, x in unknown.items()})
+        for module in list(sys.modules.values()):
+            for name, value in list(getattr(module, "__dict__", {}).items()):
+                if id(value) in unknown:
+                    _found[id(value)][2].append((module, name))
+    return [_found[id(x)][2] for x in wanted]
+
+
 def replace_everywhere(pairs: list[tuple[Any, Any]], undo: list[tuple[Any, str, Any]]) -> None:
     """Each first object by the second one, in every module that has imported it by name."""
-    new_of = {id(old): (old, new) for old, new in pairs}
-    for module in list(sys.modules.values()):
-        for name, value in list(getattr(module, "__dict__", {}).items()):
-            if id(value) in new_of:
-                old, new = new_of[id(value)]
+    for (old, new), places in zip(pairs, _places([old for old, _ in pairs])):
+        for module, name in places:
+            if vars(module).get(name) is old:
                 undo.append((module, name, old))
                 setattr(module, name, new)
 

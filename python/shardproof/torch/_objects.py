@@ -16,7 +16,7 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from ._patches import Mailbox, MissingMetadata
-from ._private import group_ranks, replace_everywhere
+from ._private import changes, group_ranks, replace_everywhere
 from .collectives import NotSent
 
 
@@ -33,14 +33,17 @@ def _pickled(obj: Any) -> bytes:
     return buffer.getvalue()
 
 
+def _members(group: Any) -> tuple[int, ...]:
+    return group_ranks(dist.group.WORLD if group is None else group)
+
+
 class _Objects:
     def __init__(self, mailbox: Mailbox, rank: int, next_call: Callable[[str], str]) -> None:
         self.mailbox, self.rank, self.next_call = mailbox, rank, next_call
 
     def meet(self, group: Any, name: str, giving: list[tuple[Any, Any]], taken: list[tuple[int, Any]]) -> list[Any]:
         """One call. giving: (key, object); taken: (rank, key). All members wait for each other, as far as the order of collectives is concerned."""
-        group = group if group is not None else dist.group.WORLD
-        call = self.next_call(f"objects of {group_ranks(group)}")
+        call = self.next_call(f"objects of {_members(group)}")
         for key, given in giving:
             self.mailbox[(name, call, self.rank, key)] = _pickled(given)
         dist.barrier(group)
@@ -51,16 +54,15 @@ class _Objects:
 
     @staticmethod
     def _root(group: Any, rank: int | None, in_group: int | None) -> int:
-        members = group_ranks(group if group is not None else dist.group.WORLD)
-        return members[in_group] if in_group is not None else 0 if rank is None else rank
+        return _members(group)[in_group] if in_group is not None else 0 if rank is None else rank
 
     def all_gather(self, object_list: list[Any], obj: Any, group: Any = None) -> None:
-        members = group_ranks(group if group is not None else dist.group.WORLD)
+        members = _members(group)
         if self.rank in members:
             object_list[:len(members)] = self.meet(group, "all_gather_object", [(None, obj)], [(r, None) for r in members])
 
     def gather(self, obj: Any, object_gather_list: list[Any] | None = None, dst: int | None = None, group: Any = None, group_dst: int | None = None) -> None:
-        members = group_ranks(group if group is not None else dist.group.WORLD)
+        members = _members(group)
         if self.rank not in members:
             return
         here = self._root(group, dst, group_dst) == self.rank
@@ -71,7 +73,7 @@ class _Objects:
             object_gather_list[:len(members)] = taken
 
     def broadcast(self, object_list: list[Any], src: int | None = None, group: Any = None, device: Any = None, group_src: int | None = None) -> None:
-        if self.rank not in group_ranks(group if group is not None else dist.group.WORLD):
+        if self.rank not in _members(group):
             return
         root = self._root(group, src, group_src)
         given = self.meet(group, "broadcast_object_list", [(None, list(object_list))] if root == self.rank else [], [(root, None)])[0]
@@ -81,7 +83,7 @@ class _Objects:
             object_list[:] = given
 
     def scatter(self, scatter_object_output_list: list[Any], scatter_object_input_list: list[Any] | None = None, src: int | None = None, group: Any = None, group_src: int | None = None) -> None:
-        members = group_ranks(group if group is not None else dist.group.WORLD)
+        members = _members(group)
         if self.rank not in members:
             return
         root = self._root(group, src, group_src)
@@ -93,11 +95,7 @@ class _Objects:
 def objects_exchanged(mailbox: Mailbox, rank: int, next_call: Callable[[str], str]) -> Iterator[None]:
     """These are in the place of torch's. next_call: the how-manieth call of a name this is."""
     ours = _Objects(mailbox, rank, next_call)
-    undo: list[tuple[Any, str, Any]] = []
-    try:
+    with changes() as undo:
         replace_everywhere([(c10d.all_gather_object, ours.all_gather), (c10d.gather_object, ours.gather), (c10d.broadcast_object_list, ours.broadcast),
                             (c10d.scatter_object_list, ours.scatter)], undo)
         yield
-    finally:
-        for owner, name, value in reversed(undo):
-            setattr(owner, name, value)

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ._data_loading import in_this_process
 from ._devices import OnCPU
-from ._private import current_node, reducing, replace_everywhere, set_attribute, storage_key, unfaked
+from ._private import changes, current_node, reducing, replace_everywhere, set_attribute, storage_key, unfaked
 
 _may_be_unused: dict[int, Any] = {}  # DistributedDataParallel with find_unused_parameters=True, by id
 _unused_now: list[tuple[Any, str]] = []  # parameters that the last forward of such a model did not use, and had no gradient
@@ -426,8 +426,7 @@ def patched(on_free: Callable[[int], None], on_batch: Callable[[Sequence[Any] | 
             after_backward: Callable[[], None], asynchronous: Asynchronous, mailbox: Mailbox, unused: Callable[[str], None], known: Callable[[Any], Any],
             unreduced: Callable[[torch.Tensor, torch.Tensor], None]) -> Iterator[None]:
     """All patches. unreduced: called with a parameter that FSDP2 gathered and its gradient, before it is reduced; known: a constant tensor's numbers, which say which ranks a mesh has; unused: called with the name of each parameter that DistributedDataParallel finds not used; mailbox: what stages of pipelines on other ranks have sent; asynchronous: is told of c10d's asynchronous calls and their waits; after_backward: called when a whole backward pass has ended; on_free: called with the key of a storage whose memory is given back; on_batch: at the beginning (with the operations) and the end (None) of batch_isend_irecv; quiet: nothing is recorded inside."""
-    undo: list[tuple[Any, str, Any]] = []
-    try:
+    with changes() as undo:
         mesh = device_mesh.DeviceMesh
         for name in ("__init__", "__getitem__", "_flatten", "_unflatten", "get_group", "get_local_rank", "size", "get_coordinate"):
             if name in vars(mesh):
@@ -491,6 +490,3 @@ def patched(on_free: Callable[[int], None], on_batch: Callable[[Sequence[Any] | 
         in_this_process(undo)
         set_attribute(torch.distributions.Distribution, "_validate_args", False, undo)  # what it looks at is data; nothing is computed differently
         yield
-    finally:
-        for owner, name, value in reversed(undo):
-            setattr(owner, name, value)

@@ -159,6 +159,17 @@ def group_ranks(group: Any) -> GroupRanks:
 
 
 # ---- patches that hold while a step is recorded ----
+@contextlib.contextmanager
+def changes() -> Iterator[list[tuple[Any, str, Any]]]:
+    """A list for replace_everywhere and set_attribute; at the end what they have changed is as it was."""
+    undo: list[tuple[Any, str, Any]] = []
+    try:
+        yield undo
+    finally:
+        for owner, name, value in reversed(undo):
+            setattr(owner, name, value)
+
+
 def unfaked(f: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(f)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -231,7 +242,6 @@ def fake_group(rank: int, world_size: int) -> Iterator[None]:
     environment = {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world_size),
                    "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
     before = {k: os.environ.get(k) for k in environment}
-    undo: list[tuple[Any, str, Any]] = []
     if dist.is_initialized():
         raise RuntimeError("shardproof: a process group exists already; record before init_process_group, or in a process of its own")
     os.environ.update(environment)
@@ -255,12 +265,11 @@ def fake_group(rank: int, world_size: int) -> Iterator[None]:
             kwargs.pop("device_id", None)
             return new_group(ranks, None, None, None, *args[:2], **kwargs)
 
-        replace_everywhere([(c10d.init_process_group, init), (destroy, keep), (new_group, group)], undo)
         try:
-            yield
+            with changes() as undo:
+                replace_everywhere([(c10d.init_process_group, init), (destroy, keep), (new_group, group)], undo)
+                yield
         finally:
-            for owner, name, value in reversed(undo):
-                setattr(owner, name, value)
             dist.destroy_process_group()
     finally:
         for k, v in before.items():

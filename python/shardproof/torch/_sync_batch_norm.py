@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterator
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ._private import set_attribute
+from ._private import changes, set_attribute
 
 
 def _by_channel(t: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -103,7 +103,6 @@ class _Counts(TorchFunctionMode):
 @contextlib.contextmanager
 def sync_batch_norm() -> Iterator[None]:
     """SyncBatchNorm takes tensors of the CPU inside."""
-    undo: list[tuple[Any, str, Any]] = []
     module = torch.nn.SyncBatchNorm
     original = module.forward
 
@@ -113,24 +112,17 @@ def sync_batch_norm() -> Iterator[None]:
             return original(self, x)
         if x.numel() == 0:
             raise NotImplementedError("shardproof: SyncBatchNorm where a rank has no samples is not supported")
-        within: list[tuple[Any, str, Any]] = []
-        try:
+        with changes() as within:
             # its two questions: whether it takes tensors of this device, and whether it may look at numbers (to leave out ranks without samples)
             set_attribute(torch._C, "_get_privateuse1_backend_name", lambda: "cpu", within)
             for name in ("is_available", "is_current_stream_capturing"):
                 set_attribute(torch.cuda, name, lambda: True, within)
             with _Counts():
                 return original(self, x)
-        finally:
-            for owner, name, value in reversed(within):
-                setattr(owner, name, value)
 
-    try:
+    with changes() as undo:
         set_attribute(module, "forward", forward, undo)
         set_attribute(torch.nn.parallel.DistributedDataParallel, "_passing_sync_batchnorm_handle", lambda self, model: None, undo)  # it only asks for a GPU
         for name, f in _OPERATORS.items():
             set_attribute(torch, name, f, undo)
         yield
-    finally:
-        for owner, name, value in reversed(undo):
-            setattr(owner, name, value)

@@ -19,7 +19,7 @@ from typing import Any, Callable, Iterator, NoReturn, Protocol
 import torch
 
 from . import arithmetic as ar
-from ._private import replace_everywhere
+from ._private import changes, replace_everywhere, set_attribute
 
 
 class DataDependent(RuntimeError):
@@ -222,7 +222,6 @@ def _of_two(f: Callable[..., Any], follow: Callable[..., Any]) -> Callable[..., 
 @contextlib.contextmanager
 def data_numbers(follower: Follower) -> Iterator[None]:
     """Tensor.item() gives such numbers inside, and functions of `math`, max and min know them."""
-    undo: list[tuple[Any, str, Any]] = []
     item, to_float, to_int, to_complex, to_list = torch.Tensor.item, torch.Tensor.__float__, torch.Tensor.__int__, torch.Tensor.__complex__, torch.Tensor.tolist
 
     def known(x: Any) -> Any:
@@ -259,13 +258,11 @@ def data_numbers(follower: Follower) -> Iterator[None]:
     try:
         for name, f in methods.items():
             setattr(torch.Tensor, name, f)
-        replace_everywhere([(f, _of_numbers(name, f)) for name, f in _functions(math)] + [(f, _of_numbers("", f)) for _, f in _functions(cmath)], undo)
-        for name, follow in (("max", ar.maximum), ("min", ar.minimum)):
-            undo.append((builtins, name, getattr(builtins, name)))
-            setattr(builtins, name, _of_two(getattr(builtins, name), follow))
-        yield
+        with changes() as undo:
+            replace_everywhere([(f, _of_numbers(name, f)) for name, f in _functions(math)] + [(f, _of_numbers("", f)) for _, f in _functions(cmath)], undo)
+            for name, follow in (("max", ar.maximum), ("min", ar.minimum)):
+                set_attribute(builtins, name, _of_two(getattr(builtins, name), follow), undo)
+            yield
     finally:
-        for owner, name, value in reversed(undo):
-            setattr(owner, name, value)
         for name in methods:
             setattr(torch.Tensor, name, own[name]) if name in own else delattr(torch.Tensor, name)

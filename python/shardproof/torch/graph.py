@@ -266,15 +266,15 @@ class Graph:
         return results
 
     def _note_infinities(self, node: dict[str, Any], communicates: bool) -> None:
+        made = [name for name in node["out"] if name is not None]
         for names in (self.closed, self.masked_by_data):
             if not names.isdisjoint(node["in"]):
-                names.update(name for name in node["out"] if name is not None)
+                names.update(made)
         hides = not self.hiding.isdisjoint(node["in"])
         if communicates and hides:
             self.gives_hiding = self.gives_hiding or self.loc or node["op"]
         if node["op"] in _FINITE:
             return
-        made = [name for name in node["out"] if name is not None]
         if hides or node["op"] == "apply_mask":
             self.hiding.update(made)
         if communicates or not self.brought.isdisjoint(node["in"]):

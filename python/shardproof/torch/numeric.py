@@ -194,7 +194,6 @@ def run(step: Callable[[World], Any], mesh: Mapping[str, int], rank: int = 0) ->
 def _kept_messages() -> Iterator[None]:
     """Keeps what isend and irecv return until the step has ended: gloo gives up a message whose work nobody refers to any more, and its receiver waits forever; NCCL sends it."""
     kept: list[Any] = []
-    undo: list[tuple[Any, str, Any]] = []
 
     def keeping(f: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(f)
@@ -205,15 +204,12 @@ def _kept_messages() -> Iterator[None]:
 
         return call
 
-    private.replace_everywhere([(f, keeping(f)) for f in (c10d.isend, c10d.irecv)], undo)
-    try:
+    with private.changes() as undo:
+        private.replace_everywhere([(f, keeping(f)) for f in (c10d.isend, c10d.irecv)], undo)
         yield
         for work in kept:
             if work is not None and not work.is_completed():
                 work.wait()
-    finally:
-        for owner, name, value in reversed(undo):
-            setattr(owner, name, value)
 
 
 _PATIENCE = datetime.timedelta(minutes=10)   # for the other processes, on a busy machine

@@ -10,7 +10,7 @@ import torch
 from .. import arithmetic as ar
 from ..graph import Graph
 from ..values import Filled, Known, Value
-from .table import line, require, both_numbers
+from .table import line, require
 
 MOST = 128  # positions of a window
 
@@ -293,7 +293,7 @@ def adaptive_avg_pool(call: Any, g: Graph, x: Value, size: list[int]) -> Value:
     if h % a == 0 and w % b == 0:
         n = len(lead)
         return ar.reduce(g, "mean", g.reshape(x, (*lead, a, h // a, b, w // b)), [n + 1, n + 3])
-    both_numbers(g, x)
+    g.both_have_values(x)
     return ar.matmul(g, _adaptive(h, a), ar.matmul(g, x, ar.transposed(g, _adaptive(w, b))))
 
 
@@ -328,7 +328,7 @@ def _resampled(g: Graph, x: Value, operator: str, sizes: Sequence[int], to: Sequ
 def _resampling(name: str, aligns: bool) -> None:
     @line(name)
     def forward(call: Any, g: Graph, x: Value, size: list[int], *rest: Any) -> Value:
-        both_numbers(g, x)
+        g.both_have_values(x)
         return _resampled(g, x, name, x.shape[2:], size, tuple(bool(a) for a in rest[:aligns]), rest[aligns:], False)
 
     @line(f"{name}_backward")

@@ -12,7 +12,7 @@ from .. import tables
 from ..graph import Graph
 from ..values import Filled, Known, Named, Pick, Table, Unsupported, Value
 from . import choices
-from .table import line, require, both_numbers
+from .table import line, require
 
 
 @line("embedding")
@@ -319,7 +319,7 @@ def place_in_rows(g: Graph, x: Value, index: Value, value: Value, accumulate: bo
         return ar.binary(g, "add", x, hot if isinstance(index, Table) else ar.binary(g, "mul", hot, value.fill))
     hot = hot_rows(g, index, None, width)
     v = g.reshape(value, index.shape + (1,)) if value.shape else value
-    both_numbers(g, x, v)
+    g.both_have_values(x, v)
     placed = ar.binary(g, "mul", hot, v)
     if accumulate or isinstance(x, Filled) and x.fill == 0:
         return ar.binary(g, "add", x, placed)
@@ -363,7 +363,7 @@ def _where_mask(g: Graph, x: Value, mask: Value, value: Value, accumulate: bool)
         keep = (~mask.entries).to(torch.float64)
         return Pick(x.source, x.index, x.scale * keep, x.offset * keep + value.fill * (1 - keep), x.table, x.shape)
     keep_table = Table(mask.source, ~mask.entries, mask.low, mask.shape)
-    both_numbers(g, x)
+    g.both_have_values(x)
     factor = g.reshape(g.named(keep_table), mask.shape + (1,) * (len(x.shape) - len(mask.shape)))
     kept = ar.binary(g, "mul", x, factor)
     if isinstance(kept, Named) and isinstance(x, Named) and len(mask.shape) == len(x.shape) - 1 and isinstance(value, Filled) and value.fill == 0:

@@ -10,7 +10,7 @@ from .. import tables
 from ..arithmetic import check, lift
 from ..graph import Graph
 from ..values import Complex, Filled, Known, Named, Table, Unsupported, Value, kind_of
-from .table import line, require, scalar, both_numbers
+from .table import line, require, scalar
 
 
 @line("clone", "contiguous", "alias", "detach", "lift_fresh", "lift_fresh_copy", "lift", "view_copy", "_to_dtype", "prims.device_put", "prims.convert_element_type", "_conj_copy",
@@ -199,7 +199,7 @@ def _triangle(upper: bool) -> Any:
         from .. import arithmetic
 
         mask = torch.ones(x.shape[-2:], dtype=torch.float64)
-        both_numbers(g, x)
+        g.both_have_values(x)
         return arithmetic.binary(g, "mul", x, Known(mask.triu(diagonal) if upper else mask.tril(diagonal)))
 
     return f

@@ -11,7 +11,7 @@ from .. import arithmetic as ar
 from .. import tables
 from ..graph import Graph
 from ..values import Complex, Filled, Hidden, Ignored, Known, Named, Table, Unsupported, Value
-from .table import line, require, scalar, both_numbers
+from .table import line, require, scalar
 
 
 @line("add")
@@ -355,7 +355,7 @@ def choose(g: Graph, mask: Value, a: Value, b: Value, shape: tuple[int, ...]) ->
             keep = complement(g, mask) if flip else mask
             return Hidden(g.expand(x, shape), g.reshape(keep, (1,) * (len(shape) - len(keep.shape)) + keep.shape))
     ar.check(mask, a, b)
-    both_numbers(g, a, b)
+    g.both_have_values(a, b)
     mask = as_numbers(mask)
     for x, y, flip in ((a, b, False), (b, a, True)):
         if isinstance(y, Filled) and y.kind == "int" and getattr(x, "kind", "") == "int" and isinstance(x, (Named, Table)):

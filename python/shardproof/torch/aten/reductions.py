@@ -8,7 +8,7 @@ from .. import arithmetic as ar
 from ..graph import Graph
 from ..values import Known, Named, Table, Value
 from . import choices
-from .table import line, require, scalar, both_numbers
+from .table import line, require, scalar
 
 
 @line("sum")
@@ -164,7 +164,7 @@ def cumsum(call: Any, g: Graph, a: Value, dim: int, dtype: Any = None) -> Value:
     import torch
 
     order = [i for i in range(len(a.shape)) if i != d] + [d]
-    both_numbers(g, a)
+    g.both_have_values(a)
     r = ar.matmul(g, g.permute(a, order), Known(torch.ones(n, n, dtype=torch.float64).triu()))
     back = [order.index(i) for i in range(len(order))]
     return g.permute(r, back)

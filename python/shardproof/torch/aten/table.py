@@ -107,15 +107,10 @@ def scalar(x: Any) -> Any:
     return x
 
 
-def both_numbers(g: Graph, *values: Any) -> None:
-    """For operators that are written as products with ones and zeros (Graph.both_have_values)."""
-    g.both_have_values(*values)
-
-
 def require(condition: bool, text: str) -> None:
     """Raises Unsupported unless the condition holds."""
     if not condition:
         raise Unsupported(text)
 
 
-__all__ = ["LINES", "NOT_FOLDED", "RANDOM", "UNDEFINED", "decomposition", "line", "lookup", "require", "scalar", "torch", "both_numbers"]
+__all__ = ["LINES", "NOT_FOLDED", "RANDOM", "UNDEFINED", "decomposition", "line", "lookup", "require", "scalar", "torch"]

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 namespace shardproof {
@@ -13,58 +14,112 @@ AxisBlocks::AxisBlocks(const Stage& stage, const DimensionGraph& graph)
   checkSummands();
 }
 
+namespace {
+
+// More would be no plan's ranks, but positions one by one.
+constexpr std::int64_t kMostPeriods = 4096;
+
+const BoxOnLine::Move* moveAlong(const BoxOnLine& box, const AxisBlocks::Blocks& blocks) {
+  const auto move = std::find_if(box.moves.begin(), box.moves.end(),
+                                 [&](const auto& m) { return m.collapsed == blocks.collapsed; });
+  return move == box.moves.end() ? nullptr : &*move;
+}
+
+}  // namespace
+
 // Which blocks there are, and that each box of lineage respects them.
 void AxisBlocks::place() {
   blocks_.resize(graph_.lines.size());
-  std::vector<std::vector<const BoxOnLine*>> boxes(graph_.lines.size());
-  for (const BoxOnLine& box : graph_.boxes) boxes[box.line].push_back(&box);
+  std::vector<std::vector<Placed>> boxes(graph_.lines.size());
+  for (const BoxOnLine& box : graph_.boxes) boxes[box.line].push_back({&box, box.lo});
   for (std::size_t l = 0; l < graph_.lines.size(); ++l) {
-    std::map<std::int32_t, std::int64_t> units;
-    for (const BoxOnLine* box : boxes[l]) {
-      for (const auto& move : box->moves) {
-        const auto [it, inserted] = units.emplace(move.collapsed, move.unit);
-        if (!inserted && it->second != move.unit)
-          throw NeedsRefinement("lineage cuts one dimension by different steps along an axis");
-      }
-    }
-    if (units.empty()) continue;
+    blocks_[l] = unitsOn(stage_, boxes[l]);
+    if (blocks_[l].empty()) continue;
     if (graph_.lines[l].keep)
       throw NeedsRefinement(
           "a dimension that is cut along an interchangeable axis must be kept whole");
     if (graph_.lines[l].absolute)
       throw NeedsRefinement(
           "absolute positions matter on a dimension that is cut along an interchangeable axis");
-    auto& blocks = blocks_[l];
-    for (const auto& [collapsed, unit] : units)
-      blocks.push_back({collapsed, unit, stage_.collapsedAxes[collapsed].size});
-    std::sort(blocks.begin(), blocks.end(),
-              [](const Blocks& a, const Blocks& b) { return a.unit > b.unit; });
     std::int64_t room = graph_.lines[l].size;
-    for (const Blocks& b : blocks) {
-      if (b.unit * b.count > room)
-        throw NeedsRefinement("the blocks of interchangeable axes overlap");
-      room = b.unit;
-    }
-    for (const BoxOnLine* box : boxes[l]) {
-      std::int64_t lo = box->lo;
-      for (const Blocks& b : blocks) {
-        const auto move = std::find_if(box->moves.begin(), box->moves.end(),
-                                       [&](const auto& m) { return m.collapsed == b.collapsed; });
-        if (move != box->moves.end()) {
-          lo -= move->coordinate * b.unit;
-          if (lo < 0 || lo + box->length > b.unit)
-            throw NeedsRefinement("a lineage box does not lie within its coordinate's block");
-        } else {
-          const bool covers = lo <= 0 && lo + box->length >= b.unit * b.count;
-          const bool apart = lo >= b.unit * b.count;
-          if (!covers && !apart)
-            throw NeedsRefinement(
-                "a lineage box covers some blocks of an interchangeable axis but not others");
-          break;  // covers (or misses) all blocks inside as well
-        }
-      }
+    for (auto b = blocks_[l].begin(); b != blocks_[l].end(); ++b) {
+      repeat(*b, boxes[l], room);
+      boxes[l] = within(b, blocks_[l].end(), boxes[l]);
+      room = b->unit;
     }
   }
+}
+
+// The blocks on a line, outermost first, without their periods.
+std::vector<AxisBlocks::Blocks> AxisBlocks::unitsOn(const Stage& stage,
+                                                    const std::vector<Placed>& boxes) {
+  std::map<std::int32_t, std::int64_t> units;
+  for (const Placed& placed : boxes) {
+    for (const auto& move : placed.box->moves) {
+      const auto [it, inserted] = units.emplace(move.collapsed, move.unit);
+      if (!inserted && it->second != move.unit)
+        throw NeedsRefinement("lineage cuts one dimension by different steps along an axis");
+    }
+  }
+  std::vector<Blocks> blocks;
+  for (const auto& [collapsed, unit] : units)
+    blocks.push_back({collapsed, unit, stage.collapsedAxes[collapsed].size, 0, 1});
+  std::sort(blocks.begin(), blocks.end(),
+            [](const Blocks& a, const Blocks& b) { return a.unit > b.unit; });
+  return blocks;
+}
+
+// The period: how far from the first blocks the next ones are that boxes lie in. Any will do with
+// which `within` has nothing to object to.
+void AxisBlocks::repeat(Blocks& blocks, const std::vector<Placed>& boxes, std::int64_t room) {
+  std::optional<std::int64_t> first, next;  // where boxes lie at coordinate 0
+  for (const auto& [box, lo] : boxes) {
+    const BoxOnLine::Move* move = moveAlong(*box, blocks);
+    if (move == nullptr) continue;
+    const std::int64_t at = lo - move->coordinate * blocks.unit;
+    std::optional<std::int64_t>& least = at < blocks.unit ? first : next;
+    least = std::min(at, least.value_or(at));
+  }
+  blocks.period = next ? *next - first.value_or(0) : room;
+  if (blocks.unit * blocks.count > blocks.period || room % blocks.period != 0)
+    throw NeedsRefinement(next ? "a lineage box does not lie within its coordinate's block"
+                               : "the blocks of interchangeable axes overlap");
+  blocks.periods = room / blocks.period;
+  if (blocks.periods > kMostPeriods)
+    throw NeedsRefinement("the blocks of an interchangeable axis repeat too often");
+}
+
+// The boxes that lie inside single blocks of the outermost of these, as the blocks further in see
+// them.
+std::vector<AxisBlocks::Placed> AxisBlocks::within(std::vector<Blocks>::const_iterator outermost,
+                                                   std::vector<Blocks>::const_iterator end,
+                                                   const std::vector<Placed>& boxes) {
+  const Blocks& blocks = *outermost;
+  std::vector<Placed> inside;
+  const std::int64_t owned = blocks.unit * blocks.count;
+  for (const auto& [box, lo] : boxes) {
+    if (const BoxOnLine::Move* move = moveAlong(*box, blocks)) {
+      const std::int64_t at = blocks.inPeriod(lo);
+      const std::int64_t offset = at - move->coordinate * blocks.unit;
+      if (lo < 0 || at < 0 || offset < 0 || offset + box->length > blocks.unit)
+        throw NeedsRefinement("a lineage box does not lie within its coordinate's block");
+      inside.push_back({box, offset});
+      continue;
+    }
+    // What covers (or misses) all blocks does so to all that lie inside them.
+    const bool covers = lo <= 0 && lo + box->length >= blocks.period * (blocks.periods - 1) + owned;
+    const std::int64_t at = blocks.inPeriod(lo);
+    const bool apart =
+        at < 0 || (at >= owned && (at + box->length <= blocks.period ||
+                                   lo + blocks.period >= blocks.period * blocks.periods));
+    if (!covers && !apart)
+      throw NeedsRefinement(
+          "a lineage box covers some blocks of an interchangeable axis but not others");
+    if (std::any_of(outermost + 1, end,
+                    [&](const Blocks& inner) { return moveAlong(*box, inner); }))
+      throw NeedsRefinement("lineage moves beside the blocks of an interchangeable axis");
+  }
+  return inside;
 }
 
 // That no operator addresses positions of a line with blocks.
@@ -126,7 +181,10 @@ void AxisBlocks::checkSummands() const {
 
 bool AxisBlocks::holdsBlocks(std::int32_t line, std::int64_t lo, std::int64_t length) const {
   for (const Blocks& b : blocks_[line]) {
-    if (lo >= b.unit * b.count) return false;
+    const bool last = lo >= b.period * (b.periods - 1);
+    lo = b.inPeriod(lo);
+    if (lo < 0) return false;
+    if (!b.owns(lo)) return !last && lo + length > b.period;
     lo %= b.unit;
     if (lo + length > b.unit) return true;
   }
@@ -138,7 +196,8 @@ void AxisBlocks::checkCuts(const std::vector<std::set<std::int64_t>>& cuts) cons
     for (std::int64_t position : cuts[l]) {
       for (const Blocks& b : blocks_[l]) {
         const CollapsedAxis& collapsed = stage_.collapsedAxes[b.collapsed];
-        if (position >= b.unit * b.count) break;
+        position = b.inPeriod(position);
+        if (!b.owns(position)) break;
         const std::int64_t c = position / b.unit;
         position %= b.unit;
         if (collapsed.weight(c) > 0) continue;
@@ -154,7 +213,8 @@ void AxisBlocks::checkCuts(const std::vector<std::set<std::int64_t>>& cuts) cons
 bool AxisBlocks::retained(std::size_t line, std::int64_t position, std::int64_t& weight) const {
   weight = 1;
   for (const Blocks& b : blocks_[line]) {
-    if (position >= b.unit * b.count) return true;  // beyond the blocks: an ordinary position
+    position = b.inPeriod(position);
+    if (!b.owns(position)) return true;  // beyond the blocks: an ordinary position
     const std::int64_t c = position / b.unit;
     const std::int64_t blocks = stage_.collapsedAxes[b.collapsed].weight(c);
     if (blocks == 0) return false;

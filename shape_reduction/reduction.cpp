@@ -54,12 +54,15 @@ class Reducer {
         }
       }
     };
-    // Blocks of one collapsed axis repeat the same pattern of cuts.
+    // Blocks of one collapsed axis repeat the same pattern of cuts: that of the first.
     for (std::size_t l = 0; l < n; ++l) {
       const auto line = static_cast<std::int32_t>(l);
       for (const AxisBlocks::Blocks& b : blocks_.onLine(l)) {
-        for (const auto& [c, weight] : blocks_.axis(b).kept) {
-          if (c > 0) graph_.segments.push_back({line, 0, line, c * b.unit, b.unit, true});
+        for (std::int64_t start = 0; start < b.period * b.periods; start += b.period) {
+          for (const auto& [c, weight] : blocks_.axis(b).kept) {
+            const std::int64_t at = start + c * b.unit;
+            if (at > 0) graph_.segments.push_back({line, 0, line, at, b.unit, true});
+          }
         }
       }
     }
@@ -83,11 +86,14 @@ class Reducer {
         for (std::int64_t p = 1; p < size; ++p) cut(line, p);
       }
       for (const AxisBlocks::Blocks& b : blocks_.onLine(l)) {
-        for (const auto& [c, weight] : blocks_.axis(b).kept) {
-          cut(line, c * b.unit);
-          cut(line, (c + 1) * b.unit);
+        for (std::int64_t start = 0; start < b.period * b.periods; start += b.period) {
+          cut(line, start);
+          for (const auto& [c, weight] : blocks_.axis(b).kept) {
+            cut(line, start + c * b.unit);
+            cut(line, start + (c + 1) * b.unit);
+          }
+          cut(line, start + b.count * b.unit);
         }
-        cut(line, b.count * b.unit);
       }
     }
     for (const DimensionGraph::Cut& c : graph_.cuts) cut(c.line, c.position);

@@ -283,6 +283,41 @@ TEST(Reduction, BlocksOfACollapsedAxisHaveWeights) {
   expectDim(r.dim("x", 0, 0), {0}, {10});
 }
 
+// x [2 * (8 * 10 + rest), 3]: rows over tp, of which there are two, and within a rank's over dp;
+// `rest` rows of each tp rank are nobody's part.
+Draft rowsWithinRows(int rest) {
+  const int rows = 80 + rest;
+  Draft d = test::draft(
+      R"({"tensors": {"x": {"shape": [0, 3], "kind": "input"}, "o": {"shape": [0, 3]}}, "nodes": [{"op": "neg", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
+      R"({"mesh": [["dp", 8], ["tp", 2]], "programs": [{"tensors": {"x": {"shape": [10, 3], "kind": "input"}, "o": {"shape": [10, 3]}}, "nodes": [{"op": "neg", "in": ["x"], "out": ["o"]}]}],
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 10], [0, 3]], "parts": [{"local": "x"}]}]},
+                      {"tensor": "o", "role": "output", "shards": [{"box": [[0, 10], [0, 3]], "parts": [{"local": "o"}]}]}]})");
+  d.model["tensors"]["x"]["shape"][0] = d.model["tensors"]["o"]["shape"][0] = 2 * rows;
+  for (int e : {0, 1}) {
+    d.entry(e)["shards"][0]["step"] = {{"dp", {10, 0}}, {"tp", {rows, 0}}};
+    if (rest > 0) {  // held by all ranks of a tp coordinate
+      const std::string other = e == 0 ? "x" : "o";
+      d.tensor(0, other + "r") = Json{{"shape", {rest, 3}}};
+      if (e == 0) d.tensor(0, "xr")["kind"] = "input";
+      d.entry(e)["shards"].push_back({{"box", {{80, rows}, {0, 3}}},
+                                      {"step", {{"tp", {rows, 0}}}},
+                                      {"parts", Json::array({{{"local", other + "r"}}})}});
+    }
+  }
+  if (rest > 0)
+    d.program(0)["nodes"].push_back(Json::parse(R"({"op": "neg", "in": ["xr"], "out": ["or"]})"));
+  return d;
+}
+
+TEST(Reduction, BlocksInsideAnotherAxisRepeat) {
+  auto r = reduced(rowsWithinRows(0), 1);
+  ASSERT_EQ(r.cut.stage.collapsedAxes.size(), 1u);
+  expectDim(r.dim("x", 0), {0, 10, 20, 80, 90, 100}, {10, 10, 60, 10, 10, 60});
+  r = reduced(rowsWithinRows(5), 1);
+  ASSERT_EQ(r.cut.stage.collapsedAxes.size(), 1u);
+  expectDim(r.dim("x", 0), {0, 10, 20, 80, 85, 95, 105, 165}, {10, 10, 60, 5, 10, 10, 60, 5});
+}
+
 void expectNeedsRefinement(const Draft& d, const std::string& why) {
   try {
     reduced(d, 1);
@@ -329,6 +364,56 @@ TEST(Reduction, WhatTellsCoordinatesApart) {
   d.entry(1)["shards"].push_back(Json::parse(
       R"({"box": [[75, 85], [0, 3]], "step": {"dp": [0, 0]}, "parts": [{"local": "o"}]})"));
   EXPECT_THROW(reduced(d, 1), NeedsRefinement);
+}
+
+TEST(Reduction, WhatTellsRepeatedBlocksApart) {
+  // The second tp rank's rows are no multiple of a period away.
+  Draft d = rowsWithinRows(0);
+  for (int e : {0, 1}) {
+    d.entry(e)["shards"][0]["step"]["tp"] = {83, 0};
+    d.entry(e)["shards"].push_back(
+        {{"box", {{80, 83}, {0, 3}}}, {"parts", Json::array({{{"local", e == 0 ? "xr" : "or"}}})}});
+  }
+  d.model["tensors"]["x"]["shape"][0] = d.model["tensors"]["o"]["shape"][0] = 163;
+  d.tensor(0, "xr") = Json::parse(R"({"shape": [3, 3], "kind": "input"})");
+  d.tensor(0, "or") = Json::parse(R"({"shape": [3, 3]})");
+  d.program(0)["nodes"].push_back(Json::parse(R"({"op": "neg", "in": ["xr"], "out": ["or"]})"));
+  expectNeedsRefinement(d, "does not lie within its coordinate's block");
+  // A box that holds one period's blocks.
+  d = rowsWithinRows(0);
+  d.tensor(0, "w") = Json::parse(R"({"shape": [80, 3], "kind": "input"})");
+  d.tensor(0, "v") = Json::parse(R"({"shape": [80, 3]})");
+  d.program(0)["nodes"].push_back(Json::parse(R"({"op": "neg", "in": ["w"], "out": ["v"]})"));
+  for (int e : {0, 1})
+    d.entry(e)["shards"].push_back({{"box", {{0, 80}, {0, 3}}},
+                                    {"step", {{"tp", {80, 0}}}},
+                                    {"parts", Json::array({{{"local", e == 0 ? "w" : "v"}}})}});
+  expectNeedsRefinement(d, "covers some blocks");
+}
+
+// Rows over dp and within a rank's over tp; a second part of x, beside all those blocks, moves
+// along tp alone.
+TEST(Reduction, LineageThatMovesBesideBlocks) {
+  Draft d = rowsWithinRows(0);
+  d.plan["mesh"] = Json::parse(R"([["dp", 8], ["tp", 8]])");
+  for (int e : {0, 1}) {
+    d.entry(e)["shards"][0]["step"] = Json::parse(R"({"dp": [80, 0], "tp": [10, 0]})");
+    d.entry(e)["shards"].push_back({{"box", {{640, 642}, {0, 3}}},
+                                    {"step", {{"tp", {2, 0}}}},
+                                    {"parts", Json::array({{{"local", e == 0 ? "w" : "v"}}})}});
+  }
+  d.tensor(0, "w") = Json::parse(R"({"shape": [2, 3], "kind": "input"})");
+  d.tensor(0, "v") = Json::parse(R"({"shape": [2, 3]})");
+  d.program(0)["nodes"].push_back(Json::parse(R"({"op": "neg", "in": ["w"], "out": ["v"]})"));
+  d.model["tensors"]["x"]["shape"][0] = d.model["tensors"]["o"]["shape"][0] = 656;
+  expectNeedsRefinement(d, "different steps");
+  for (int e : {0, 1}) {
+    d.entry(e)["shards"][1]["box"][0] = {640, 650};
+    d.entry(e)["shards"][1]["step"]["tp"] = {10, 0};
+  }
+  d.model["tensors"]["x"]["shape"][0] = d.model["tensors"]["o"]["shape"][0] = 720;
+  d.tensor(0, "w")["shape"] = d.tensor(0, "v")["shape"] = {10, 3};
+  expectNeedsRefinement(d, "moves beside the blocks");
 }
 
 TEST(Reduction, ASummandMayInvolveFewCoordinates) {

@@ -336,6 +336,70 @@ TEST_P(UnnamedAxis, ABoxThatHoldsTheInnerBlocks) {
   }
 }
 
+// x [2 * 4 dp] is cut over tp, of which there are two, and each half over dp: the blocks of dp lie
+// inside those of tp. The plan makes o by `node` and, on tp rank 1, by `other`.
+Draft halves(int dp, const std::string& node, const std::string& other,
+             const std::string& output = R"({"dp": [4], "tp": [#]})") {
+  const std::string n = number(2 * 4 * dp), half = number(4 * dp);
+  std::string step = output;
+  step.replace(step.find('#'), 1, half);
+  const auto program = [&](const char* at, const std::string& nodes) {
+    return R"({"at": {"tp": )" + std::string(at) +
+           R"(}, "tensors": {"x": {"shape": [4], "kind": "input"}, "s": {"shape": []}, "t": {"shape": []}, "o": {"shape": [4]}}, "nodes": [)" +
+           nodes + "]}";
+  };
+  return test::draft(
+      R"({"tensors": {"x": {"shape": [)" + n +
+          R"(], "kind": "input"}, "s": {"shape": []}, "o": {"shape": [)" + n +
+          R"(]}}, "nodes": [{"op": "sum", "in": ["x"], "out": ["s"]}, {"op": "mul", "in": ["x", "s"], "out": ["o"]}], "outputs": ["o"]})",
+      R"({"mesh": [["dp", )" + number(dp) + R"(], ["tp", 2]], "programs": [)" + program("0", node) +
+          ", " + program("1", other) +
+          R"(], "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "step": {"dp": [4], "tp": [)" +
+          half +
+          R"(]}, "parts": [{"local": "x"}]}]}, {"tensor": "o", "role": "output", "shards": [{"box": [[0, 4]], "step": )" +
+          step + R"(, "parts": [{"local": "o"}]}]}]})");
+}
+
+std::string timesSumOver(const std::string& axes, const std::string& by) {
+  return R"({"op": "sum", "in": ["x"], "out": ["s"]}, {"op": "all_reduce", "in": ["s"], "out": ["t"], "comm": "c", "group": [)" +
+         axes + R"(]}, {"op": "mul", "in": [")" + by + R"(", "t"], "out": ["o"]})";
+}
+
+TEST_P(UnnamedAxis, BlocksInsideAnotherAxis) {
+  const int dp = GetParam();
+  const std::string all = timesSumOver(R"("dp", "tp")", "x");
+  EXPECT_EQ(verdictOf(halves(dp, all, all)), Verdict::kEquivalent);
+  // Of one half only.
+  const std::string own = timesSumOver(R"("dp")", "x");
+  EXPECT_EQ(verdictOf(halves(dp, own, own)), Verdict::kNotEquivalent);
+  // Of the other half alone: what it adds up is twice too much.
+  const std::string twice =
+      R"({"op": "sum", "in": ["x"], "out": ["s"], "attrs": {}}, {"op": "add", "in": ["s", "s"], "out": ["u"]}, {"op": "all_reduce", "in": ["u"], "out": ["t"], "comm": "c", "group": ["dp", "tp"]}, {"op": "mul", "in": ["x", "t"], "out": ["o"]})";
+  Draft d = halves(dp, all, twice);
+  d.program(1)["tensors"]["u"] = Json::parse(R"({"shape": []})");
+  EXPECT_EQ(verdictOf(d), Verdict::kNotEquivalent);
+  // The halves are exchanged: right at no coordinate, but with the very same blocks.
+  d = halves(dp, all, all);
+  for (auto& shard : d.entry(1)["shards"]) {
+    shard["box"] = {{4 * dp, 4 * dp + 4}};
+    shard["step"] = {{"dp", {4}}, {"tp", {-4 * dp}}};
+  }
+  EXPECT_EQ(verdictOf(d), Verdict::kNotEquivalent);
+  // Within the second half the blocks are those of the next rank.
+  d = halves(dp, all, all);
+  Json shards = Json::array();
+  for (int tp : {0, 1}) {
+    for (int c = 0; c < dp; ++c) {
+      const int low = tp * 4 * dp + (tp == 0 ? c : (c + 1) % dp) * 4;
+      shards.push_back(
+          {{"box", {{low, low + 4}}},
+           {"parts", Json::array({{{"local", "o"}, {"at", {{"dp", c}, {"tp", tp}}}}})}});
+    }
+  }
+  d.entry(1)["shards"] = shards;
+  EXPECT_EQ(verdictOf(d), Verdict::kNotEquivalent);
+}
+
 // 2 and 3 coordinates are never collapsed; 4 leaves one block out, which is where an off-by-one
 // would hide.
 INSTANTIATE_TEST_SUITE_P(Sizes, UnnamedAxis, testing::Values(3, 4, 5, 8));

@@ -121,11 +121,12 @@ bool canScatter(const PlanGraph& g, NodeRef r) {
 }
 
 void reduceScatterInsteadOfReduce(const PlanGraph& graph, NodeRef site, Json&, Editor& editor) {
+  // One for all members: their operands have one shape, though other names in other programs.
+  const int dim = divisibleDimension(graph, site, operand(graph.node(site), 0));
   for (const auto h : editor.hold(graph.copies(site))) {
     const NodeRef ref = editor.where(h);
     Json& node = editor.touch(h);
     const std::string whole = result(node, 0);
-    const int dim = divisibleDimension(graph, site, operand(node, 0));
     const std::int64_t n = graph.groupSize(site);
     auto shape = graph.shape(ref.program, whole);
     shape.at(static_cast<std::size_t>(dim)) /= n;

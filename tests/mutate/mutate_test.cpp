@@ -209,5 +209,18 @@ TEST(Mutate, AsynchronousCommunication) {
   }
 }
 
+// Members' programs call their operands a and b.
+TEST(Mutate, MembersWithOtherNames) {
+  const Json both = readDocument(std::string(SHARDPROOF_SOURCE_DIR) +
+                                 "/tests/plans/small/async_collective_around_a_message.json");
+  const test::TemporaryDirectory directory;
+  const std::string model = directory.write("m.model.json", both.at("model").dump());
+  const std::string file = directory.write("p.json", both.at("plan").dump());
+  Json changed = both.at("plan");
+  const Mutation made = mutate(changed, file, findBug("reduce_scatter_for_all_reduce"), {});
+  EXPECT_EQ(made.touched.size(), 4u);
+  readProblem(model, directory.write("q.json", changed.dump()));
+}
+
 }  // namespace
 }  // namespace shardproof::mutate

@@ -107,6 +107,7 @@ void defineMoe(Catalog&);
 void defineLosses(Catalog&);
 void defineOptimizer(Catalog&);
 void defineOneHot(Catalog&);
+void defineChoice(Catalog&);
 void defineOrdering(Catalog&);
 
 }  // namespace shardproof::ops

@@ -24,6 +24,7 @@ Registry::Registry() {
   defineLosses(operators_);
   defineOptimizer(operators_);
   defineOneHot(operators_);
+  defineChoice(operators_);
   defineOrdering(operators_);
   std::sort(operators_.begin(), operators_.end(),
             [](const OperatorInfo& a, const OperatorInfo& b) { return a.name < b.name; });

@@ -23,6 +23,6 @@ class Registry {
 };
 
 // A change in any operator's meaning changes this number (proof caches are keyed by it).
-constexpr int kOperatorVersion = 5;
+constexpr int kOperatorVersion = 6;
 
 }  // namespace shardproof::ops

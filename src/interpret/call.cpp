@@ -282,6 +282,7 @@ Kernel<T> findKernel(std::string_view name) {
     addContractions<T>(list);
     addNormalization<T>(list);
     addLosses<T>(list);
+    addChoice<T>(list);
     addEmbeddingAttention<T>(list);
     addAttention<T>(list);
     addExperts<T>(list);

@@ -214,6 +214,8 @@ void addContractions(std::vector<NamedKernel<T>>&);
 template <class T>
 void addNormalization(std::vector<NamedKernel<T>>&);
 template <class T>
+void addChoice(std::vector<NamedKernel<T>>&);
+template <class T>
 void addLosses(std::vector<NamedKernel<T>>&);
 template <class T>
 void addEmbeddingAttention(std::vector<NamedKernel<T>>&);

@@ -150,6 +150,8 @@ void Uses::collect(const Problem& problem, const Graph& graph, std::size_t first
       must(operand(1), 0, integerOf(attributes, "n_routed_experts"));
     } else if (op == "dropout") {
       must(operand(1), 0, 2);
+    } else if (op == "where") {
+      may(operand(0), 0, 2, true);
     } else if (op == "log" || op == "sqrt" || op == "rsqrt" ||
                (op == "pow" && !numberOf(attributes, "scalar").isInteger())) {
       positive(operand(0));

@@ -1,5 +1,6 @@
 #include "terms/term_algebra.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "terms/domain.h"
@@ -129,25 +130,58 @@ Term TermAlgebra::apply(ops::Function f, std::span<const std::int64_t> params,
 }
 
 Term TermAlgebra::indicator(Term index, std::int64_t value) {
-  return {store_->mode == Mode::kNormalized ? store_->indicator(index.id, value)
-                                            : store_->rawIndicator(index.id, value),
-          index.condition};
+  if (store_->mode == Mode::kRaw) return {store_->rawIndicator(index.id, value), index.condition};
+  // Of what is 0 or 1 by its form: itself, or 1 minus it.
+  if (value == 1 && isChoice(index)) return index;
+  if (value == 0 && isChoice(index)) return add(constant(Rational(1)), scale(Rational(-1), index));
+  return {store_->indicator(index.id, value), index.condition};
 }
 
 Term TermAlgebra::select(Term indicator, Term t) {
+  if (indicator.id == Store::kZeroTerm) return indicator;  // known not to be taken, whatever it is
   Term selected = mul(indicator, t);
-  if (t.condition == 0) return selected;
-  if (kind(indicator) !=
-      TermKind::kIndicator) {  // a constant, whose element is known to be looked up or not
-    if (indicator.id == Store::kZeroTerm) selected.condition = indicator.condition;
+  if (t.condition == 0 || !isChoice(indicator) || store_->kind(indicator.id) == TermKind::kConstant)
     return selected;
-  }
   const auto both = [&](std::uint32_t guard) {
     return guard == 0 ? indicator.id : store_->multiply(guard, indicator.id);
   };
   selected.condition = conditions_->unite(indicator.condition,
                                           conditions_->guarded(t.condition, indicator.id, both));
   return selected;
+}
+
+bool TermAlgebra::isChoice(Term t) const {
+  switch (kind(t)) {
+    case TermKind::kConstant:
+      return constantValue(t).isZero() || constantValue(t).isOne();
+    case TermKind::kIndicator:
+      return true;
+    case TermKind::kFunction:
+      return function(t) == ops::Function::kStep || function(t) == ops::Function::kDropoutMask;
+    case TermKind::kProduct: {
+      const std::vector<Part> factors = parts(t);
+      return std::all_of(factors.begin(), factors.end(), [&](const Part& f) {
+        return f.factor.isInteger() && f.factor.sign() > 0 && isChoice(f.term);
+      });
+    }
+    case TermKind::kSum: {
+      // Indicators of one index at different values: at most one of them is 1.
+      const std::vector<Part> terms = parts(t);
+      const Rational constant = constantValue(t);
+      if (!constant.isZero() && !constant.isOne()) return false;
+      const Rational sign(constant.isZero() ? 1 : -1);
+      const bool alike =
+          std::all_of(terms.begin(), terms.end(), [&](const Part& p) { return p.factor == sign; });
+      if (!alike) return false;
+      if (terms.size() == 1) return isChoice(terms[0].term);
+      return std::all_of(terms.begin(), terms.end(), [&](const Part& p) {
+        return kind(p.term) == TermKind::kIndicator &&
+               arguments(p.term) == arguments(terms[0].term);
+      });
+    }
+    default:
+      return false;
+  }
 }
 
 bool TermAlgebra::isZero(Term t) const {

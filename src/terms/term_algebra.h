@@ -75,8 +75,12 @@ class TermAlgebra {
   Term apply(ops::Function f, std::span<const std::int64_t> params,
              std::span<const Term> arguments);
   Term indicator(Term index, std::int64_t value);
-  // The product; the conditions of `t` are needed only where the indicator is 1.
+  // The product; the conditions of `t` are needed only where the indicator is 1, if that is 0 or 1
+  // by its form (isChoice), and otherwise everywhere.
   Term select(Term indicator, Term t);
+  // Whether the term can only be 0 or 1: an indicator, a step, the mask of dropout, a product of
+  // such, a sum of indicators of one index at different values, and 1 minus one of these.
+  bool isChoice(Term t) const;
   bool isZero(Term t) const;
 
   // Every operation above unites the conditions of its operands and adds those of its own: of

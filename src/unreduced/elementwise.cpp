@@ -164,6 +164,23 @@ void defineElementwise(DefinitionTable& table) {
             [dropped](const auto& n, std::size_t, Index i) { return dropped(n, 0, 1, i); });
   table.add("dropout_backward",
             [dropped](const auto& n, std::size_t, Index i) { return dropped(n, 0, 2, i); });
+
+  // condition, x, y: x where the condition is 1, else y. What is not chosen is not looked at.
+  const auto chosen = [](const auto& n, std::size_t condition, const Position& p) -> std::size_t {
+    const auto c = n.in(condition, broadcastFrom(n.shape(condition), p)) - n.constant(Rational(1));
+    return n.algebra().isZero(c.value) ? 0 : 1;
+  };
+  table.add("where", [chosen](const auto& n, std::size_t, Index i) {
+    const Position p = unravel(n.resultShape(0), i);
+    const std::size_t k = 1 + chosen(n, 0, p);
+    return n.in(k, broadcastFrom(n.shape(k), p));
+  });
+  table.add("where_backward", [chosen](const auto& n, std::size_t r, Index i) {
+    const Shape& result = n.shape(0);
+    return overBroadcast(n, n.shape(1 + r), result, i, [&](Index j) {
+      return chosen(n, 1, unravel(result, j)) + 1 == r ? n.in(0, j) : n.zero();
+    });
+  });
 }
 
 }  // namespace shardproof::unreduced

@@ -33,6 +33,7 @@ std::vector<Lookup> lookupsOf(const Stage& stage, const StageNode& node) {
   if (name == "cross_entropy") return {{first + 1, shape(0).back()}};
   if (name == "moe_experts") return {{first + 1, ops::integer(a, "n_routed_experts")}};
   if (name == "dropout") return {{first + 1, 2}};
+  if (name == "where") return {{first, 2}};
   return {};
 }
 

@@ -103,8 +103,8 @@ class Rules {
   const Shape& in(std::size_t i) const { return call_.in[i].shape; }
   const Shape& out(std::size_t i = 0) const { return results_[i].shape; }
   bool elementwise() const {
-    static const std::set<std::string> kOther{"add",       "sub", "mul",   "div",    "apply_mask",
-                                              "clip_grad", "sgd", "adamw", "dropout"};
+    static const std::set<std::string> kOther{"add",       "sub", "mul",   "div",     "apply_mask",
+                                              "clip_grad", "sgd", "adamw", "dropout", "where"};
     return isElementwise(op_) || kOther.contains(op_);
   }
 

@@ -64,6 +64,12 @@ std::vector<Call> forwardCalls(Random& random, std::int64_t scale) {
   call("dropout", {{"p", Rational(1)}}, {real({n(), n()})});
   call("dropout", {{"p", Rational(1, 10)}, {"seed", Rational(7)}}, {real({n(), n()})});
   call("dropout", {{"p", Rational(1, 10)}}, {real({5, 4}), ids({5, 4}, 3)});
+  {
+    const std::int64_t a = n(), b = n();
+    call("where", {}, {ids({a, b}, 2), real({a, b}), real({a, b})});
+    call("where", {}, {ids({b}, 3), real({a, b}), real({})});
+    call("where", {}, {real({a, 1}), real({b}), real({a, b})});
+  }
 
   call("view", {{"size", List{2 * m, -1, 4}}}, {real({2 * m, 12 * m})});
   call("view", {{"size", List{2 * m, 12 * m}}}, {real({2 * m, 3 * m, 4})});

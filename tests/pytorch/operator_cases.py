@@ -191,6 +191,18 @@ def dropout(r, op):
     return Case(op, [r.real(shape)], attributes, lambda x: F.dropout(x, float(attributes["p"]), training=True))
 
 
+@cases("where")
+def where(r, op):
+    """The condition is compared with 1, be it an integer or a real."""
+    a, b = r.broadcastable()
+    shape = list(torch.broadcast_shapes(a, b))
+    shape = [n if r.chance(0.8) else 1 for n in shape[r.integer(0, len(shape)):]]
+    condition = r.ids(shape, r.integer(2, 3))
+    if r.chance():
+        condition = condition.double()
+    return Case(op, [condition, r.real(a), r.real(b)], {}, lambda c, x, y: torch.where(c == 1, x, y), constant=(0,))
+
+
 # ---------------------------------------------------------------- layout
 
 def factors(r, n):

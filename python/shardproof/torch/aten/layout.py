@@ -196,11 +196,10 @@ def _count(x: Value) -> int:
 
 def _triangle(upper: bool) -> Any:
     def f(call: Any, g: Graph, x: Value, diagonal: int = 0) -> Value:
-        from .. import arithmetic
+        from .pointwise import choose
 
-        mask = torch.ones(x.shape[-2:], dtype=torch.float64)
-        g.both_have_values(x)
-        return arithmetic.binary(g, "mul", x, Known(mask.triu(diagonal) if upper else mask.tril(diagonal)))
+        mask = torch.ones(x.shape[-2:], dtype=torch.bool)
+        return choose(g, Known(mask.triu(diagonal) if upper else mask.tril(diagonal)), x, Filled(0, ()), x.shape)
 
     return f
 

@@ -355,16 +355,30 @@ def choose(g: Graph, mask: Value, a: Value, b: Value, shape: tuple[int, ...]) ->
             keep = complement(g, mask) if flip else mask
             return Hidden(g.expand(x, shape), g.reshape(keep, (1,) * (len(shape) - len(keep.shape)) + keep.shape))
     ar.check(mask, a, b)
-    g.both_have_values(a, b)
+    condition = mask.once("condition", torch.Tensor.bool) if isinstance(mask, Known) else mask
     mask = as_numbers(mask)
     for x, y, flip in ((a, b, False), (b, a, True)):
         if isinstance(y, Filled) and y.kind == "int" and getattr(x, "kind", "") == "int" and isinstance(x, (Named, Table)):
             return Ignored(g.expand(x, shape), g.expand(complement(g, mask) if flip else mask, shape), int(y.fill))
+    if not (g.has_a_value(a) and g.has_a_value(b)) and are_real(a, b):
+        return one_of(g, mask if isinstance(condition, Table) else condition, a, b, shape)
+    # Both are numbers, so that products with ones and zeros are the same, of which more is known.
+    g.both_have_values(a, b)
     if isinstance(b, Filled) and b.fill == 0:
         return g.expand(ar.binary(g, "mul", a, mask), shape)
     if isinstance(a, Filled) and a.fill == 0:
         return g.expand(ar.binary(g, "mul", b, complement(g, mask)), shape)
     return g.expand(ar.binary(g, "add", ar.binary(g, "mul", a, mask), ar.binary(g, "mul", b, complement(g, mask))), shape)
+
+
+def are_real(*values: Value) -> bool:
+    return all(isinstance(v, Filled) or v.kind == "real" for v in values)  # type: ignore[attr-defined]
+
+
+def one_of(g: Graph, condition: Value, a: Value, b: Value, shape: tuple[int, ...]) -> Value:
+    """a where the condition (0 or 1) is 1, else b: reals, of which the one that is not chosen need not be a number."""
+    a, b = (Filled(float(v.fill), v.shape) if isinstance(v, Filled) else v for v in (a, b))
+    return g.expand(g.one("where", [condition, a, b], torch.broadcast_shapes(condition.shape, a.shape, b.shape)), shape)
 
 
 def causal_offset(hidden: torch.Tensor) -> int | None:

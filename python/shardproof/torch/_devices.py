@@ -5,7 +5,9 @@ Nothing is computed while a step is recorded, so where tensors would lie makes n
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import types
 from typing import Any, Callable, Iterator
 
 import torch
@@ -14,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from .data_number import DataNumber, with_numbers
 
 CPU = torch.device("cpu")
+_MEMORY = 80 << 30  # what the device is said to have; nothing is stored there
 _DEVICE, _CUDA, _PIN_MEMORY = torch.device, torch.Tensor.cuda, torch.Tensor.pin_memory
 
 
@@ -94,6 +97,8 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
 _ANSWERS: dict[str, Any] = {
     "current_device": lambda: 0, "device_count": lambda: 1, "set_device": _nothing, "synchronize": _nothing, "empty_cache": _nothing, "reset_peak_memory_stats": _nothing,
     "memory_allocated": lambda *a, **k: 0, "max_memory_allocated": lambda *a, **k: 0, "memory_reserved": lambda *a, **k: 0, "max_memory_reserved": lambda *a, **k: 0,
+    "memory_stats": lambda *a, **k: collections.Counter(), "reset_accumulated_memory_stats": _nothing, "mem_get_info": lambda *a, **k: (_MEMORY, _MEMORY),
+    "get_device_properties": lambda *a, **k: types.SimpleNamespace(name="cpu", major=9, minor=0, total_memory=_MEMORY, multi_processor_count=1),
     "get_device_name": lambda *a, **k: "cpu", "get_device_capability": lambda *a, **k: (9, 0), "is_current_stream_capturing": lambda: False, "current_stream": _Nothing, "default_stream": _Nothing,
     "Stream": _Nothing, "Event": _Nothing, "stream": _Nothing, "device": _Nothing, "set_stream": _nothing, "manual_seed": _seed, "manual_seed_all": _seed,
     "get_rng_state": _rng_state, "set_rng_state": _set_rng_state, "initial_seed": torch.initial_seed, "_lazy_init": _nothing, "init": _nothing,

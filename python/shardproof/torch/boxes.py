@@ -43,7 +43,7 @@ def locate(mark: Mark, logical: Shape, local: Shape, mesh: Mesh, at: Mapping[str
             divisor *= mesh.sizes[axis]
     if mark.gradient:
         for axis in cuts:
-            divisor *= mesh.sizes[axis]
+            divisor *= 1 if axis in p.summed else mesh.sizes[axis]
     if p.shard is not None:
         return _said(p.shard, logical, local, mesh, at, total, divisor)
     inner = p.shape if p.offset or p.covered else local

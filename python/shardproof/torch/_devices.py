@@ -27,6 +27,21 @@ def on_cpu(x: Any) -> Any:
     return x
 
 
+def _of_tensors(args: Any, kwargs: Any) -> torch.Tensor | None:
+    """torch.tensor of a list (of lists) of real numbers that are tensors: their stack, of which nothing is differentiated. None of anything else, which torch reads itself."""
+
+    def stacked(x: Any) -> torch.Tensor:
+        return torch.stack([stacked(y) for y in x]) if isinstance(x, (list, tuple)) else x.detach()
+
+    def numbers(x: Any) -> bool:
+        return bool(x) and all(map(numbers, x)) if isinstance(x, (list, tuple)) else isinstance(x, torch.Tensor) and x.dim() == 0 and x.dtype.is_floating_point
+
+    dtype = kwargs.get("dtype")
+    if len(args) != 1 or type(args[0]) not in (list, tuple) or kwargs.get("requires_grad") or dtype is not None and not dtype.is_floating_point or not numbers(args[0]):
+        return None
+    return stacked(args[0]).to(dtype) if dtype is not None else stacked(args[0])
+
+
 class OnCPU(TorchFunctionMode):
     """Puts the CPU in the place of "cuda" in calls of torch."""
 
@@ -43,6 +58,8 @@ class OnCPU(TorchFunctionMode):
                 break
             if kind is DataNumber:
                 return with_numbers(func, args, kwargs or {})
+        if func is torch.tensor and (made := _of_tensors(args, kwargs or {})) is not None:
+            return made
         if not kwargs:
             return func(*args)
         if type(kwargs.get("alpha")) is DataNumber:

@@ -1044,6 +1044,82 @@ class Forked(unittest.TestCase):
         self.assertEqual(done.stdout.split(), ["4", "4"], done.stderr)
 
 
+def flat_gradients(world, way, wrong=False):
+    """Gradients that are views of one flat buffer, as Megatron's DistributedDataParallel and FSDP2 have them, of two backward passes; the loss is a sum divided by all tokens."""
+    model = torch.nn.Sequential(torch.nn.Embedding(8, 4), torch.nn.Linear(4, 8))
+    world.parameters(model)
+    parameters = list(model.parameters())
+    flat, at = torch.zeros(sum(p.numel() for p in parameters)), 0
+    passes = [[world.input(f"{name}{i}", (4, 2), torch.long, shard={"dp": 0}, high=8) for name in ("tokens", "labels")] for i in range(2)]
+    count = sum((labels != -100).sum() for _, labels in passes)
+    if not world.single:
+        dist.all_reduce(count)
+    if not math.isfinite((1 / count).item()):  # asked before the loss has told what labels are
+        raise RuntimeError("no tokens")
+    losses = []
+    for tokens, labels in passes:
+        loss = F.cross_entropy(model(tokens).flatten(0, 1), labels.flatten(), reduction="sum", ignore_index=-100) / count
+        loss.backward()
+        losses.append(loss.detach())
+        at = 0
+        for p in parameters:
+            part = flat[at:at + p.numel()].view(p.shape)
+            if not (wrong and way == "add" and p is parameters[1] and loss is not losses[0] and not world.single):
+                part.add_(p.grad)
+            p.grad, at = None, at + p.numel()
+    if not world.single:
+        dist.all_reduce(flat)
+    if way == "product":
+        flat = flat * (0.5 if wrong and not world.single else 1.0)
+    at = 0
+    for p in parameters:
+        p.grad, at = flat[at:at + p.numel()].view(p.shape), at + p.numel()
+    if way == "norm":
+        norm = torch.norm(torch.tensor([[p.grad.norm() for p in parameters[:2 if wrong and not world.single else None]]]))
+        for p in parameters:
+            p.grad.mul_(1 / (norm + 1))
+    torch.optim.SGD(parameters, lr=0.1).step()
+    world.output("loss", sum(losses), sum=["dp"])
+
+
+class FlatGradients(unittest.TestCase):
+    def test_right_and_wrong(self):
+        for way in ("add", "product", "norm"):
+            for wrong, verdict in ((False, "EQUIVALENT"), (True, "NOT EQUIVALENT")):
+                with self.subTest(way, wrong=wrong):
+                    report = sp.verify(lambda world, way=way, wrong=wrong: flat_gradients(world, way, wrong), mesh=MESH)
+                    self.assertEqual(verdict, report.verdict, str(report))
+
+    def test_stretches_of_a_flat_buffer_that_overlap(self):
+        def written(world, last):
+            x, flat = world.input("x", (8,)), torch.zeros(8)
+            flat[0:6] = x[0:6]
+            flat[2:4] += 1
+            flat[3:8].mul_(last if not world.single else 2)
+            return flat[1:7]
+
+        for last, verdict in ((2, "EQUIVALENT"), (3, "NOT EQUIVALENT")):
+            self.assertEqual(verdict, sp.verify(lambda world, last=last: {"y": written(world, last)}, mesh=MESH).verdict)
+
+    def test_a_tensor_of_numbers_that_are_tensors_is_not_differentiated(self):
+        def step(world):
+            w = torch.nn.Parameter(torch.ones(4))
+            x = world.input("x", (4,))
+            made = torch.tensor([(w * x).sum(), x.sum()])
+            self.assertFalse(made.requires_grad)
+            return {"y": made * (1 if world.single else world.sizes["dp"] / 2)}
+
+        self.assertEqual("EQUIVALENT", sp.verify(step, mesh=MESH).verdict)
+        self.assertEqual("NOT EQUIVALENT", sp.verify(step, mesh={"dp": 4}).verdict)
+
+    def test_gradients_of_a_loss_that_is_a_sum_have_the_models_scale(self):
+        for summed, low in (((), 2), (("dp",), 1)):
+            mark = Mark("checkpoint", "a.out.grad", Filled(0, (4, 4)), Placement(summed=summed), gradient=True)
+            self.assertEqual(low, locate(mark, (8, 4), (4, 4), Mesh(MESH), {"dp": 1}, {"dp": {0}}).divisor)
+            whole = locate(mark, (4, 4), (4, 4), Mesh(MESH), {"dp": 1}, {"dp": {0}})
+            self.assertEqual((("dp",), low), (whole.total, whole.divisor))
+
+
 class Script(unittest.TestCase):
     def run_script(self, text):
         with tempfile.TemporaryDirectory() as folder:

@@ -5,7 +5,9 @@ Nothing is computed while a step is recorded, so where tensors would lie makes n
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import types
 from typing import Any, Callable, Iterator
 
 import torch
@@ -14,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from .data_number import DataNumber, with_numbers
 
 CPU = torch.device("cpu")
+_MEMORY = 80 << 30  # what the device is said to have; nothing is stored there
 _DEVICE, _CUDA, _PIN_MEMORY = torch.device, torch.Tensor.cuda, torch.Tensor.pin_memory
 
 
@@ -22,6 +25,21 @@ def on_cpu(x: Any) -> Any:
     if isinstance(x, torch.device) and x.type == "cuda" or isinstance(x, str) and (x == "cuda" or x.startswith("cuda:")):
         return CPU
     return x
+
+
+def _of_tensors(args: Any, kwargs: Any) -> torch.Tensor | None:
+    """torch.tensor of a list (of lists) of real numbers that are tensors: their stack, of which nothing is differentiated. None of anything else, which torch reads itself."""
+
+    def stacked(x: Any) -> torch.Tensor:
+        return torch.stack([stacked(y) for y in x]) if isinstance(x, (list, tuple)) else x.detach()
+
+    def numbers(x: Any) -> bool:
+        return bool(x) and all(map(numbers, x)) if isinstance(x, (list, tuple)) else isinstance(x, torch.Tensor) and x.dim() == 0 and x.dtype.is_floating_point
+
+    dtype = kwargs.get("dtype")
+    if len(args) != 1 or type(args[0]) not in (list, tuple) or kwargs.get("requires_grad") or dtype is not None and not dtype.is_floating_point or not numbers(args[0]):
+        return None
+    return stacked(args[0]).to(dtype) if dtype is not None else stacked(args[0])
 
 
 class OnCPU(TorchFunctionMode):
@@ -40,6 +58,8 @@ class OnCPU(TorchFunctionMode):
                 break
             if kind is DataNumber:
                 return with_numbers(func, args, kwargs or {})
+        if func is torch.tensor and (made := _of_tensors(args, kwargs or {})) is not None:
+            return made
         if not kwargs:
             return func(*args)
         if type(kwargs.get("alpha")) is DataNumber:
@@ -94,6 +114,8 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
 _ANSWERS: dict[str, Any] = {
     "current_device": lambda: 0, "device_count": lambda: 1, "set_device": _nothing, "synchronize": _nothing, "empty_cache": _nothing, "reset_peak_memory_stats": _nothing,
     "memory_allocated": lambda *a, **k: 0, "max_memory_allocated": lambda *a, **k: 0, "memory_reserved": lambda *a, **k: 0, "max_memory_reserved": lambda *a, **k: 0,
+    "memory_stats": lambda *a, **k: collections.Counter(), "reset_accumulated_memory_stats": _nothing, "mem_get_info": lambda *a, **k: (_MEMORY, _MEMORY),
+    "get_device_properties": lambda *a, **k: types.SimpleNamespace(name="cpu", major=9, minor=0, total_memory=_MEMORY, multi_processor_count=1),
     "get_device_name": lambda *a, **k: "cpu", "get_device_capability": lambda *a, **k: (9, 0), "is_current_stream_capturing": lambda: False, "current_stream": _Nothing, "default_stream": _Nothing,
     "Stream": _Nothing, "Event": _Nothing, "stream": _Nothing, "device": _Nothing, "set_stream": _nothing, "manual_seed": _seed, "manual_seed_all": _seed,
     "get_rng_state": _rng_state, "set_rng_state": _set_rng_state, "initial_seed": torch.initial_seed, "_lazy_init": _nothing, "init": _nothing,

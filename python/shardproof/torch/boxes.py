@@ -43,7 +43,7 @@ def locate(mark: Mark, logical: Shape, local: Shape, mesh: Mesh, at: Mapping[str
             divisor *= mesh.sizes[axis]
     if mark.gradient:
         for axis in cuts:
-            divisor *= mesh.sizes[axis]
+            divisor *= 1 if axis in p.summed else mesh.sizes[axis]
     if p.shard is not None:
         return _said(p.shard, logical, local, mesh, at, total, divisor)
     inner = p.shape if p.offset or p.covered else local
@@ -57,6 +57,8 @@ def locate(mark: Mark, logical: Shape, local: Shape, mesh: Mesh, at: Mapping[str
         low[0] += microbatch * inner[0]
         inner = (inner[0] * microbatches,) + inner[1:]
     if inner == logical:
+        if mark.gradient:  # of what does not depend on the batch: each rank has its samples' part (a proposal: what is wrong is not used)
+            total += [a for a in cuts if mesh.sizes[a] > 1 and a not in p.covered and a not in total]
         return Box(tuple(low), tuple(total), divisor)
     rest = [a for a in mesh.names if mesh.sizes[a] > 1 and a not in p.covered and a not in total]
     ratios = []

@@ -55,7 +55,12 @@ class Capture:
 def _single(step: Step, mesh: Mesh, name: str) -> Model:
     """The single device; a second time where the range of an integer input is needed while recording."""
     one = Mesh({axis: 1 for axis in mesh.names})
-    side = record(step, one, 0)
+    try:
+        side = record(step, one, 0)
+    except CaptureError as e:  # of a number that depends on labels whose range the loss tells (or the script did) more may be known
+        if not e.ranges:
+            raise
+        side = record(step, one, 0, e.ranges)
     if side.hazards:
         text, loc = next(iter(side.hazards.items()))
         raise CaptureError(f"the single device: {text} at {loc}")

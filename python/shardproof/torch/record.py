@@ -34,7 +34,9 @@ Step = Callable[[World], Any]
 
 
 class CaptureError(RuntimeError):
-    """The step cannot be captured; the message says what was met and where."""
+    """The step cannot be captured; the message says what was met and where. ranges: of integer inputs, where these were known by then."""
+
+    ranges: dict[str, int] | None = None
 
 
 class Hazard(CaptureError):
@@ -229,6 +231,27 @@ class _Side:
                 m.placement.mean = [a for a in m.placement.mean or [] if a not in axes] + (axes if mean else [])
                 m.placement.partial = [a for a in m.placement.partial if a not in axes] + ([] if mean else axes)
 
+    def _summed(self) -> None:
+        """A loss that is said to be a sum over ranks (it was divided by what all of them have) has gradients that are sums. Only checkpoints go by that, and they are proved before they are used."""
+        scalars = [m.placement for m in self.marks if m.role == "output" and m.value.shape == ()]
+        summed = tuple(a for a in self.cuts if any(a in p.partial for p in scalars) and not any(a in (p.mean or []) for p in scalars))
+        for m in [*self.marks, *self.raw_gradients] if summed else []:
+            if m.gradient:
+                m.placement.summed = summed
+            elif m.role == "checkpoint" and m.placement.mean and m.name.endswith(".grad of backward"):
+                m.placement.partial += [a for a in m.placement.mean if a in summed]
+                m.placement.mean = [a for a in m.placement.mean if a not in summed]
+
+    def _several_passes(self) -> None:
+        """Gradients of single backward passes, where there were several, are no gradients of all of them: each has its own name."""
+        single: dict[str, list[Mark]] = collections.defaultdict(list)
+        for m in self.marks:
+            if m.role == "checkpoint" and m.name.endswith(".grad of backward"):
+                single[m.name].append(m)
+        for name, marks in single.items():
+            for i, m in enumerate(marks if len(marks) > 1 else []):
+                m.name = f"{name} pass {i + 1}"
+
     def after_backward(self) -> None:
         """Gradients as backward left them, before clipping; of several backward passes the last one's stay."""
         if self.recorder.paused:
@@ -287,6 +310,8 @@ class _Side:
 
     def finish(self, result: Any) -> None:
         """Marks what the step left behind: its results, gradients, parameters and optimizer states."""
+        self._summed()
+        self._several_passes()
         self._reduced_later()
         self.marks += self.raw_gradients
         self._squares()
@@ -371,7 +396,9 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
             try:
                 result = step(world)
             except (DataDependent, collectives.NotSent) as e:
-                raise CaptureError(str(e)) from None
+                error = CaptureError(str(e))
+                error.ranges = {**recorder.g.ranges, **recorder.g.chosen_from}
+                raise error from None
             except private.DEPENDS_ON_DATA as e:
                 raise CaptureError(f"what {e} yields, or its shape, depends on data" + (f" at {recorder.where()}" if recorder.where() else f" at {recorder.g.loc}" if recorder.g.loc else "")) from None
             recorder.g.loc = ""

@@ -20,7 +20,7 @@ from ._fake import Answers
 from .asynchronous import Begun
 from .aten import table
 from .data_number import DataDependent, holds_one
-from .geometry import Geometry, contiguous
+from .geometry import Geometry, Segment, contiguous
 from .graph import FOLD_LIMIT
 from .memory import Memory, constant
 from .opaque import Calls
@@ -34,6 +34,7 @@ _DEVICE = torch.ops.prim.device.default
 _COPIES = {"aten._to_copy", "aten.clone"}
 _BY_MASKS = {"aten.nonzero", "aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index_put", "aten._unsafe_index"}
 _PIECEWISE = {"aten.mul_", "aten.div_"}
+_PIECEWISE_COPIES = {"aten.mul", "aten.div"}
 _VIEWS_IN_PLACE = {f"aten.{name}_" for name in ("transpose", "t", "squeeze", "unsqueeze", "as_strided", "swapdims", "swapaxes", "set")}  # which memory is seen, and how, changes; no element does
 _NOT_THE_USERS = (private.torch_folder, os.path.dirname(os.path.abspath(__file__)), "<")
 _DECORATORS = ("typing_extensions.py", "contextlib.py", "functools.py")
@@ -190,6 +191,8 @@ class Recorder(Memory, private.TorchDispatchMode):
                 return out
             if name in _PIECEWISE and self._piece_by_piece(name, func, line, args, kwargs):
                 return args[0]
+            if name in _PIECEWISE_COPIES and line is not None and (out := self._product_in_pieces(name, func, line, args, kwargs)) is not None:
+                return out
             return self._record(name, func, line, args, kwargs)
         finally:
             self.g.loc = previous
@@ -256,31 +259,60 @@ class Recorder(Memory, private.TorchDispatchMode):
 
     def _piece_by_piece(self, name: str, func: Any, line: Any, args: Any, kwargs: Any) -> bool:
         """A flat buffer of several tensors times a number: each of them is, so that they stay apart. False where it is no such thing."""
+        found = self._products(name, func, line, args, kwargs)
+        if found is None:
+            return False
+        self.fake(func, args, {})
+        with private.outside():
+            for p, v in found:
+                self._storage(args[0]).write(self.g, v, p.at, self.g.loc)
+        return True
+
+    def _product_in_pieces(self, name: str, func: Any, line: Any, args: Any, kwargs: Any) -> Any:
+        """The same where the product is a new buffer. None where it is no such thing: the buffers have to lie alike, element by element."""
+        t = args[0]
+        if type(t) is not private.FakeTensor or not t.is_floating_point():
+            return None
+        with private.outside():
+            at = self.geometry(t)
+            if at != contiguous(at.size, at.offset) or len(self._storage(t).segments) < 2:
+                return None
+        found = self._products(name, func, line, args, kwargs)
+        if found is None:
+            return None
+        out = self.fake(func, args, {})
+        with private.outside():
+            to = self.geometry(out)
+            if out.dtype != t.dtype or to != contiguous(at.size, to.offset):
+                return None
+            s = self._storage(out)
+            s.clear(to)
+            for p, v in found:
+                s.write(self.g, v, Geometry(p.at.size, p.at.stride, p.at.offset - at.offset + to.offset), self.g.loc)
+        return out
+
+    def _products(self, name: str, func: Any, line: Any, args: Any, kwargs: Any) -> list[tuple[Segment, Value]] | None:
+        """The tensors of which a flat buffer is made, each times a number (or divided by it)."""
         t, factor = args[0], args[1]
         if kwargs or t.is_complex() or type(t) is not private.FakeTensor or isinstance(factor, torch.Tensor) and factor.numel() != 1:
-            return False
+            return None
         with private.outside():
             s = self._storage(t)
             if s.pending or t.is_neg():
-                return False
+                return None
             parts = s.pieces(self.g, self.geometry(t))
             if parts is None or len(parts) < 2 or any(isinstance(p.value, Poison) for p in parts):
-                return False
+                return None
             by: Any = self._read(factor) if isinstance(factor, torch.Tensor) else factor
             if isinstance(by, Value):
                 if isinstance(by, Poison):
-                    return False
+                    return None
                 by = self.g.reshape(by, ())
             call = Call(self, name, func._overloadname, [t])
             try:
-                results = [line(call, self.g, p.value, by) for p in parts]
+                return [(p, line(call, self.g, p.value, by)) for p in parts]
             except (Unsupported, Poisoned):
-                return False
-        self.fake(func, args, {})
-        with private.outside():
-            for p, v in zip(parts, results):
-                s.write(self.g, v, p.at, self.g.loc)
-        return True
+                return None
 
     def _constant_operands(self, args: Any, kwargs: Any) -> bool:
         """Whether ATen's own result can be taken: there are tensors among the operands, and all are constants."""

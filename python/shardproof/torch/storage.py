@@ -57,6 +57,8 @@ class Storage:
         if not left:
             self.segments = [s for s in self.segments if s not in hidden] + [Segment(value, at)]
             return
+        if len(left) == 1 and len(left[0].at.size) == 1 and numel(at.size) > 1 and not isinstance(left[0].value, Poison) and self._write_parts(g, value, at, left, hidden, loc):
+            return  # a stretch of a flat buffer of several tensors: they stay apart
         if len(left) == 1 and not isinstance(left[0].value, Poison):
             old = left[0]
             place = locate(old.at, at)

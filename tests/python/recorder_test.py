@@ -1,6 +1,7 @@
 """The recorder fails closed: what it does not know makes an error, never a verdict; views and in-place writes; scripts."""
 
 import cmath
+import functools
 import gzip
 import io
 import math
@@ -53,6 +54,12 @@ def _item_set(n):
     t = torch.zeros(8)
     t[2] = n
     return t
+
+
+@functools.lru_cache
+def kept_scale():
+    """As libraries keep the size of the world."""
+    return dist.get_world_size()
 
 
 class FailClosed(unittest.TestCase):
@@ -212,11 +219,33 @@ class FailClosed(unittest.TestCase):
         self.assertNotEqual("EQUIVALENT", self.of_x(lambda x: x.sum(-1).sqrt(), lambda x: torch.linalg.vector_norm(torch.sqrt(x), dim=-1)).verdict)
         self.assertEqual("EQUIVALENT", self.of_x(lambda x: torch.sqrt(x * x) ** 2, lambda x: x * x).verdict)
 
-    def test_a_choice_of_what_may_be_no_number_is_said(self):
-        guarded = self.of_x(lambda x: torch.where(x > 0, torch.log(x), 0.0), lambda x: torch.where(x > 0, torch.log(x), 0.0))
-        self.assertTrue(any("both are numbers" in a for a in guarded.assumptions), guarded.assumptions)
-        plain = self.of_x(lambda x: torch.where(x > 0, torch.exp(x), 0.0), lambda x: torch.where(x > 0, torch.exp(x), 0.0))
-        self.assertFalse(any("both are numbers" in a for a in plain.assumptions), plain.assumptions)
+    def test_a_choice_of_what_may_be_no_number(self):
+        chosen, product = lambda x: torch.where(x > 0, torch.log(x), 0.0), lambda x: torch.log(x) * (x > 0)  # noqa: E731
+        right = self.of_x(chosen, lambda x: torch.log(x).masked_fill(~(x > 0), 0.0))
+        self.assertEqual(("EQUIVALENT", []), (right.verdict, [a for a in right.assumptions if "both are numbers" in a]), str(right))
+        self.assertNotEqual("EQUIVALENT", self.of_x(chosen, product).verdict)
+        self.assertNotEqual("EQUIVALENT", self.of_x(chosen, lambda x: torch.where(x > 0, torch.log(x), 1.0)).verdict)
+        running = self.of_x(lambda x: torch.log(x).cumsum(-1), lambda x: torch.log(x).cumsum(-1))
+        self.assertTrue(any("both are numbers" in a for a in running.assumptions), running.assumptions)
+
+    def test_truth_of_tensors(self):
+        for name, f in {"if": lambda x: x * 3 if x.sum() else x, "bool": lambda x: x * (3 if bool(x.sum()) else 1), "any": lambda x: x * 3 if any([x.sum()]) else x, "and": lambda x: x * ((x.sum() and 3) if True else 1),
+                        "nonzero": lambda x: x * 3 if torch.is_nonzero(x.sum()) else x, "method": lambda x: x * 3 if x.sum().is_nonzero() else x}.items():
+            with self.subTest(name), self.assertRaisesRegex(sp.CaptureError, "depends on data"):
+                self.of_x(f, f)
+
+    def test_what_a_number_of_data_is_used_for_is_said(self):
+        report = self.of_x(lambda x: x * 2, lambda x: (print(end=f"{x.sum().item():.3f}"[:0]), x * 2)[1])
+        self.assertTrue(any("text of a number" in a for a in report.assumptions), report.assumptions)
+
+    def test_caches_of_functions_are_each_ranks_own(self):
+        kept_scale.cache_clear()
+
+        def step(world):
+            x = world.input("x", (4, 8), shard={"dp": 0})
+            world.output("y", x / kept_scale(), shard={"dp": 0})
+
+        self.assertEqual("NOT EQUIVALENT", sp.verify(step, mesh={"dp": 2}, arguments=["--timeout", "10"]).verdict)
 
     def test_indices_outside(self):
         for name, f in {"index": lambda x: x[torch.tensor([4, 5])], "below": lambda x: x[torch.tensor([-5, 0])], "both": lambda x: x[torch.tensor([4, 0]), torch.tensor([1, 2])],

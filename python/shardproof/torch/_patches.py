@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ._data_loading import in_this_process
 from ._devices import OnCPU
+from .data_number import DataDependent
 from ._private import changes, current_node, reducing, replace_everywhere, set_attribute, storage_key, unfaked
 
 _may_be_unused: dict[int, Any] = {}  # DistributedDataParallel with find_unused_parameters=True, by id
@@ -170,7 +171,7 @@ class _Pending(dist.Work):
         self._listener.wait(self._token)
 
     def is_completed(self) -> bool:
-        return self._work.is_completed()
+        raise DataDependent("the program asks whether communication is done (Work.is_completed()): what it does next depends on time")
 
     def is_success(self) -> bool:
         return self._work.is_success()

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import os
 import sys
+import types
 from typing import Any, Callable, Iterator
 
 import torch
@@ -312,3 +313,19 @@ def flat_parameters(module: torch.nn.Module) -> Iterator[tuple[torch.nn.Paramete
     elif handle.uses_sharded_strategy:  # else they have their own shapes
         for p, (name, shape, _, start, count) in zip(flat._params, entries):
             yield p, [(name, shape, 0, start, count)]
+
+
+def forget_results() -> None:
+    """Clears functools' caches of the functions of modules that are neither torch's nor Python's: what one rank's run left there is no other rank's."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in _OTHERS or not isinstance(module, types.ModuleType):
+            continue
+        for value in list(vars(module).values()):
+            inside = list(vars(value).values()) if issubclass(type(value), type) and vars(value).get("__module__") == name else []
+            for f in (value, *inside):
+                f = f.__func__ if type(f) in (classmethod, staticmethod) else f
+                if type(f) is functools._lru_cache_wrapper:
+                    f.cache_clear()
+
+
+_OTHERS = frozenset({"torch", "torchgen", "functorch", "shardproof", "numpy", "sympy", "mpmath", *sys.stdlib_module_names}) - {"__main__"}

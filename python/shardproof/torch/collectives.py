@@ -248,12 +248,20 @@ def _recv(recorder: Any, t: torch.Tensor, source: int) -> None:
     recorder.write(t, n)
 
 
+def _no_tag(args: Any) -> None:
+    """Messages meet in the order in which they are sent, as NCCL has it; gloo pairs them by tags."""
+    if len(args) > 3 and args[3] not in (0, None):
+        raise Unsupported(f"a message with the tag {args[3]}: some backends pair messages by tags, others ignore them")
+
+
 def _c10d_send(recorder: Any, args: Any, out: Any) -> None:
+    _no_tag(args)
     for t in args[0]:
         _send(recorder, t, private.group_ranks(args[1])[args[2]])
 
 
 def _c10d_recv(recorder: Any, args: Any, out: Any) -> None:
+    _no_tag(args)
     for t in args[0]:
         _recv(recorder, t, private.group_ranks(args[1])[args[2]])
 

@@ -253,13 +253,29 @@ def data_numbers(follower: Follower) -> Iterator[None]:
         finally:
             follower.counting -= 1
 
-    methods = {"item": as_number, "__float__": as_float, "__int__": as_int, "__complex__": as_complex, "tolist": as_list}
+    to_bool, is_nonzero = torch.Tensor.__bool__, torch.Tensor.is_nonzero
+
+    def decided(self: torch.Tensor) -> None:
+        """Not-a-number is true to Python."""
+        if self.numel() == 1 and self.dtype.is_floating_point and math.isnan(to_float(self)):
+            DataNumber(follower.where()).refuse()
+
+    def as_bool(self: torch.Tensor) -> bool:
+        decided(self)
+        return to_bool(self)
+
+    def as_nonzero(self: torch.Tensor) -> bool:
+        decided(self)
+        return is_nonzero(self)
+
+    methods = {"__bool__": as_bool, "is_nonzero": as_nonzero, "item": as_number, "__float__": as_float, "__int__": as_int, "__complex__": as_complex, "tolist": as_list}
     own = {name: vars(torch.Tensor)[name] for name in methods if name in vars(torch.Tensor)}
     try:
         for name, f in methods.items():
             setattr(torch.Tensor, name, f)
         with changes() as undo:
             replace_everywhere([(f, _of_numbers(name, f)) for name, f in _functions(math)] + [(f, _of_numbers("", f)) for _, f in _functions(cmath)], undo)
+            set_attribute(torch, "is_nonzero", as_nonzero, undo)
             for name, follow in (("max", ar.maximum), ("min", ar.minimum)):
                 set_attribute(builtins, name, _of_two(getattr(builtins, name), follow), undo)
             yield

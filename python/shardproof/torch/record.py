@@ -373,6 +373,7 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
     Raises CaptureError, and whatever the step raises.
     """
     private.require()
+    private.forget_results()
     recorder = Recorder(rank, answers)
     recorder.g.classes.update(classes or {})
     mailbox = {} if mailbox is None else mailbox

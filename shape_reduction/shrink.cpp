@@ -236,6 +236,16 @@ void checkGraph(const Problem& problem, const Graph& graph, const std::vector<ch
   }
 }
 
+// Of the nodes of a program that stay.
+std::vector<char> fitsOfKept(const Problem& problem, const Attempt& best, ProgramId program) {
+  const Graph& graph = problem.plan.programs[program].graph;
+  std::vector<char> fits;
+  for (const NodeId n : firstIds<NodeId>(graph.nodes.size()))
+    if (!goes(problem, best.kept, graph, graph.nodes[n]))
+      fits.push_back(best.relations.programs[program].fits[n]);
+  return fits;
+}
+
 void describe(const Problem& problem, const Attempt& a, Shrunk& shrunk) {
   const Plan& plan = problem.plan;
   for (std::size_t i = 0; i < plan.mesh.size(); ++i)
@@ -281,7 +291,7 @@ Shrunk shrink(const Problem& problem, const ShrinkOptions& options) {
   std::size_t p = 0;
   for (const ProgramId full : firstIds<ProgramId>(problem.plan.programs.size())) {
     if (!best.kept.keeps(problem.plan.programs[full].at)) continue;
-    checkGraph(result, result.plan.programs[p].graph, best.relations.programs[full].fits,
+    checkGraph(result, result.plan.programs[p].graph, fitsOfKept(problem, best, full),
                "/programs/" + std::to_string(p));
     shrunk.programOf.push_back(ProgramId(full));
     ++p;

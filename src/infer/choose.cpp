@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "infer/makers.h"
+#include "shape_reduction/kept_ranks.h"
 
 namespace shardproof::infer {
 
@@ -42,10 +43,14 @@ class Choice {
     for (const PlacedPart& placed : problem.plan.placed)
       if (!wrong.contains(placed.entry))
         given_.emplace(placed.local, problem.plan.lineage[placed.entry].tensor);
+    std::vector<std::set<TensorId>> partial(problem.plan.programs.size());
+    if (lift.dropsMicrobatches())
+      for (const ProgramId p : firstIds<ProgramId>(partial.size())) partial[p] = partialSums(p);
     for (const Relation& relation : found.relations) {
       const ProgramId p = lift.fullProgram(relation.program);
       const Tensor& tensor = local(p, relation.tensor);
-      if (tensor.added || given_.contains(tensor.name)) continue;
+      if (tensor.added || given_.contains(tensor.name) || partial[p].contains(relation.tensor))
+        continue;
       auto said = lift.said(relation);
       if (said.empty()) continue;
       if (!relation.lying.asItIs()) {
@@ -112,6 +117,23 @@ class Choice {
             {EntryId(chosen.entries.size()), 0, i, best.shard.parts[i].local, best.where});
       chosen.entries.push_back({best.tensor, Role::kCheckpoint, {std::move(best.shard)}});
     }
+  }
+
+  // Those of microbatches, that more is added to. Where most microbatches went they look like the
+  // whole.
+  std::set<TensorId> partialSums(ProgramId p) const {
+    const Graph& graph = problem_.plan.programs[p].graph;
+    std::set<TensorId> sums, read;
+    for (const Node& node : graph.nodes) {
+      if (!isRunningSum(problem_, graph, node)) continue;
+      bool summand = false;
+      for (const Operand& o : graph.in(node)) summand |= readOf(graph, node, o).isOne();
+      if (!summand) continue;
+      sums.insert(graph.out(node)[0]);
+      for (const Operand& o : graph.in(node)) read.insert(o.tensor);
+    }
+    std::erase_if(sums, [&](TensorId t) { return !read.contains(t); });
+    return sums;
   }
 
   const Tensor& local(ProgramId p, TensorId t) const {

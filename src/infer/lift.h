@@ -27,6 +27,10 @@ class Lift {
   ProgramId fullProgram(ProgramId program) const {
     return shrunk_.problem ? shrunk_.programOf[program] : program;
   }
+  // Whether what was executed has fewer microbatches.
+  bool dropsMicrobatches() const {
+    return shrunk_.problem && shrunk_.problem->plan.microbatches < full_.plan.microbatches;
+  }
   // The shard that says it of the local tensor on all ranks of its program, and of which tensor of
   // the model. `covered`: the share of that tensor which the shard is about.
   struct Said {

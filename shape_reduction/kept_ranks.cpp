@@ -112,12 +112,13 @@ bool KeptRanks::keeps(const Coordinates& at) const {
                      [this](const auto& c) { return newCoordinate(c.first, c.second) >= 0; });
 }
 
-KeptRanks keepRanks(const Problem& problem, const std::vector<std::int32_t>& perClass) {
+KeptRanks keepRanks(const Problem& problem, const std::vector<std::int32_t>& perClass,
+                    bool attributes) {
   const Plan& plan = problem.plan;
   const MeshView mesh(plan.mesh);
   KeptRanks kept;
   kept.programOfRank = programsOfRanks(plan, mesh);
-  const SymmetryClasses symmetry(plan, mesh, kept.programOfRank);
+  const SymmetryClasses symmetry(plan, mesh, kept.programOfRank, attributes);
   for (std::int32_t axis = 0; axis < mesh.axes(); ++axis) {
     std::vector<std::int32_t> stay;
     for (const auto& cls : symmetry.classes(axis)) {

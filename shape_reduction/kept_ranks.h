@@ -40,6 +40,8 @@ bool goes(const Problem& problem, const KeptRanks& kept, const Graph& graph, con
 // first `perClass`, of all others every one: a defect may be there and nowhere else.
 // `perClass[axis]`, and last of the microbatches: at least 2; what is not less than the class keeps
 // it whole.
-KeptRanks keepRanks(const Problem& problem, const std::vector<std::int32_t>& perClass);
+// `attributes`: SymmetryClasses.
+KeptRanks keepRanks(const Problem& problem, const std::vector<std::int32_t>& perClass,
+                    bool attributes);
 
 }  // namespace shardproof

@@ -69,7 +69,7 @@ struct Attempt {
 
 Attempt attempt(const Problem& problem, const std::vector<std::int32_t>& perClass,
                 const ShrinkOptions& options) {
-  Attempt result{keepRanks(problem, perClass), {}, {}};
+  Attempt result{keepRanks(problem, perClass, !options.windowsAlike), {}, {}};
   result.relations = relatePlan(problem, result.kept);
   PlanLines& lines = result.relations.lines;
   IntegerProgram program;
@@ -109,10 +109,12 @@ struct Shrinkable {
   std::vector<std::size_t> classes;  // how many are alike
 };
 
-std::vector<Shrinkable> shrinkables(const Problem& problem) {
+std::vector<Shrinkable> shrinkables(const Problem& problem, const ShrinkOptions& options) {
   const Plan& plan = problem.plan;
-  const KeptRanks all = keepRanks(problem, std::vector<std::int32_t>(plan.mesh.size() + 1, kWhole));
-  const SymmetryClasses symmetry(plan, MeshView(plan.mesh), all.programOfRank);
+  const KeptRanks all =
+      keepRanks(problem, std::vector<std::int32_t>(plan.mesh.size() + 1, kWhole), true);
+  const SymmetryClasses symmetry(plan, MeshView(plan.mesh), all.programOfRank,
+                                 !options.windowsAlike);
   std::vector<Shrinkable> result;
   for (std::size_t a = 0; a < plan.mesh.size(); ++a) {
     Shrinkable axis{"axis " + plan.mesh[a].name + " keeps its ranks", plan.mesh[a].size, {}};
@@ -166,7 +168,7 @@ std::vector<std::int32_t> fewRanks(const std::vector<Shrinkable>& axes,
 
 Attempt smallest(const Problem& problem, const ShrinkOptions& options,
                  std::vector<std::string>& notes) {
-  const std::vector<Shrinkable> all = shrinkables(problem);
+  const std::vector<Shrinkable> all = shrinkables(problem, options);
   const std::vector<std::int32_t> few = fewRanks(all, options);
   std::vector<std::int32_t> chosen(few.size(), kWhole);
   std::vector<std::size_t> axes;

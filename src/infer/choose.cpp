@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "infer/extrapolate.h"
 #include "infer/makers.h"
 #include "shape_reduction/kept_ranks.h"
 
@@ -26,7 +27,10 @@ class Choice {
  public:
   Choice(const Problem& problem, const Lift& lift, const Relations& found,
          const std::set<EntryId>& wrong)
-      : problem_(problem), model_(problem.model.graph), modelMakers_(makersOf(model_)) {
+      : problem_(problem),
+        model_(problem.model.graph),
+        modelMakers_(makersOf(model_)),
+        executedCoordinates_(lift.executedCoordinates()) {
     for (const ProgramId p : firstIds<ProgramId>(problem.plan.programs.size())) {
       const Program& program = problem.plan.programs[p];
       makers_.push_back(makersOf(program.graph));
@@ -89,6 +93,7 @@ class Choice {
         break;
       }
     }
+    if (!executedCoordinates_.empty()) extrapolate(problem_, executedCoordinates_, entries);
     if (differs_) expect(entries);
     return entries;
   }
@@ -327,6 +332,7 @@ class Choice {
   const Problem& problem_;
   const Graph& model_;
   const std::vector<Maker> modelMakers_;
+  const std::vector<std::vector<std::int32_t>>& executedCoordinates_;
   std::vector<std::vector<Maker>> makers_;  // by program and tensor
   std::unordered_map<NameId, std::vector<Local>> sent_;
   std::unordered_map<NameId, TensorId> given_;  // by name of a local tensor

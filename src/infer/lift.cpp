@@ -255,6 +255,30 @@ double Lift::placesOf(const std::vector<Axis>& axes, const std::vector<Shape>& s
   return it->second;
 }
 
+// Programs that were not executed, as others that differ in attributes only were
+// (ShrinkOptions::windowsAlike): the same tensors of theirs are parts of the sum, too.
+void Lift::addLeftOut(const Relation& relation, const Program& program, Shard& shard) const {
+  const auto alike = [&](const Coordinates& at) {
+    return std::equal(at.begin(), at.end(), program.at.begin(), program.at.end(),
+                      [&](const auto& a, const auto& b) {
+                        return a.first == b.first &&
+                               (a.second == b.second ||
+                                std::find(relation.sum.begin(), relation.sum.end(), a.first) !=
+                                    relation.sum.end());
+                      });
+  };
+  const Tensor& tensor = program.graph.tensors[relation.tensor];
+  for (const Program& other : full_.plan.programs) {
+    if (!alike(other.at) || other.graph.tensors.size() != program.graph.tensors.size() ||
+        std::any_of(shard.parts.begin(), shard.parts.end(),
+                    [&](const Part& part) { return part.at == other.at; }))
+      continue;
+    const Tensor& same = other.graph.tensors[relation.tensor];
+    if (same.name == tensor.name && same.shape == tensor.shape)
+      shard.parts.push_back({same.name, other.at, Microbatch::none()});
+  }
+}
+
 std::optional<Lift::Said> Lift::lifted(const Relation& relation, const std::vector<Axis>& axes,
                                        const Fit& fit) const {
   const Program& here = executed().plan.programs[relation.program];
@@ -298,6 +322,7 @@ std::optional<Lift::Said> Lift::lifted(const Relation& relation, const std::vect
       return std::nullopt;
     said.shard.parts.push_back({other.graph.tensors[at(t)].name, other.at, Microbatch::none()});
   }
+  if (!relation.others.empty()) addLeftOut(relation, program, said.shard);
   // Where programs fix an axis, its sum is that of the parts, which must be all there are.
   std::int64_t parts = 1;
   for (const std::int32_t a : relation.sum) {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -256,6 +257,49 @@ TEST(Infer, PartialSumsOfMicrobatchesAreNotTakenForTheWhole) {
   Report report = verify(*found.problem, {});
   EXPECT_EQ(report.verdict, Verdict::kEquivalent);
   for (const StageReport& stage : report.stages) EXPECT_EQ(stage.verdict, StageVerdict::kProved);
+}
+
+// Eight ranks that differ in the window of their table are executed as two; the others' tensors lie
+// as far on again, and are parts of sums.
+TEST(Infer, WindowsOfRanksThatWereNotExecutedFollowTheOthers) {
+  Draft d = draft(
+      R"({"tensors": {"t": {"shape": [64], "dtype": "int64", "kind": "input"}, "table": {"shape": [8000, 64], "kind": "parameter"},
+                      "e": {"shape": [64, 64]}, "w": {"shape": [8000, 64]}, "s": {"shape": [64, 64]}},
+          "nodes": [{"op": "embedding", "in": ["t", "table"], "out": ["e"]}, {"op": "square", "in": ["table"], "out": ["w"]},
+                    {"op": "square", "in": ["e"], "out": ["s"]}], "outputs": ["s", "w"]})",
+      R"({"mesh": [["tp", 8]], "programs": [],
+          "lineage": [{"tensor": "t", "role": "input", "shards": [{"box": [[0, 64]], "parts": [{"local": "t"}]}]},
+                      {"tensor": "table", "role": "input", "shards": [{"box": [[0, 1000], [0, 64]], "step": {"tp": [1000, 0]}, "parts": [{"local": "table"}]}]},
+                      {"tensor": "w", "role": "output", "shards": [{"box": [[0, 1000], [0, 64]], "step": {"tp": [1000, 0]}, "parts": [{"local": "w"}]}]},
+                      {"tensor": "s", "role": "output", "shards": [{"box": [[0, 64], [0, 64]], "parts": [{"local": "s"}]}]}]})");
+  for (int c = 0; c < 8; ++c) {
+    test::Json program = test::Json::parse(
+        R"({"tensors": {"t": {"shape": [64], "dtype": "int64", "kind": "input"}, "table": {"shape": [1000, 64], "kind": "parameter"},
+                        "part": {"shape": [64, 64]}, "e": {"shape": [64, 64]}, "copy": {"shape": [1000, 64]}, "w": {"shape": [1000, 64]}, "s": {"shape": [64, 64]}},
+            "nodes": [{"op": "embedding", "in": ["t", "table"], "out": ["part"]}, {"op": "identity", "in": ["table"], "out": ["copy"]}, {"op": "square", "in": ["copy"], "out": ["w"]},
+                      {"op": "all_reduce", "in": ["part"], "out": ["e"], "comm": "c", "group": ["tp"]}, {"op": "square", "in": ["e"], "out": ["s"]}]})");
+    program["at"] = {{"tp", c}};
+    program["nodes"][0]["attrs"] = {{"start", 1000 * c}, {"stop", 1000 * (c + 1)}};
+    d.plan["programs"].push_back(program);
+  }
+  const Inferred found = inferLineage(*test::read(d), {});
+  ASSERT_TRUE(found.problem) << found.reason;
+  std::map<std::int32_t, std::int64_t> low;
+  for (const LineageEntry& entry : found.problem->plan.lineage) {
+    const Shard& shard = entry.shards[0];
+    const std::string name = found.problem->names.text(shard.parts[0].local);
+    if (entry.inferred && name == "copy") low[shard.parts[0].at[0].second] = shard.box[0].first;
+    if (entry.inferred && name == "part") {
+      EXPECT_EQ(shard.parts.size(), 8U);
+    }
+  }
+  for (int c = 0; c < 8; ++c) EXPECT_EQ(low[c], 1000 * c);
+  EXPECT_NE(entryOf(*found.problem, "part"), nullptr);
+  EXPECT_EQ(verdictOf(*found.problem), Verdict::kEquivalent);
+  // One rank of those that were not executed has another window.
+  d.plan["programs"][5]["nodes"][0]["attrs"] = {{"start", 4999}, {"stop", 5999}};
+  const Inferred wrong = inferLineage(*test::read(d), {});
+  EXPECT_NE(verdictOf(wrong.problem ? *wrong.problem : *test::read(d)), Verdict::kEquivalent);
 }
 
 TEST(Infer, LiftsSharesToFullSize) {

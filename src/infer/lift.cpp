@@ -358,9 +358,35 @@ std::vector<Lift::Said> Lift::said(const Relation& relation) const {
           fits.push_back(std::move(one));
       }
     }
+    bool settled = false;
+    if (fits.empty() && !relation.sum.empty()) {
+      // As what is no sum lies, which is the same along the axes that are summed here.
+      Relation whole{relation.program, relation.tensor, {}, {}, {}, {}};
+      const std::vector<Axis> more = axesOf(whole);
+      const auto wider = ways_.find(kindOf(whole, more, tensor));
+      std::size_t most = 0;
+      if (wider != ways_.end()) {
+        for (const auto& [way, count] : wider->second) {
+          Fit one{{tensor, way.first}, {}};
+          bool still = true;
+          for (std::size_t a = 0; a < more.size(); ++a) {
+            const bool kept = std::any_of(axes.begin(), axes.end(),
+                                          [&](const Axis& x) { return x.axis == more[a].axis; });
+            if (kept) one.steps.push_back(way.second[a]);
+            else
+              still = still && std::all_of(way.second[a].begin(), way.second[a].end(),
+                                           [](std::int64_t s) { return s == 0; });
+          }
+          if (!still || count <= most || !holds(relation, coordinates, one, axes.size())) continue;
+          most = count;
+          fits.assign(1, std::move(one));
+          settled = true;
+        }
+      }
+    }
     std::size_t next = i;
     for (; next < places.size() && places[next].tensor == tensor; ++next)
-      if (fits.size() < kMostFits) fit(relation, axes, places[next], fits);
+      if (fits.size() < kMostFits && !settled) fit(relation, axes, places[next], fits);
     i = next;
     std::optional<Said> best;
     for (const Fit& one : fits) {

@@ -6,6 +6,7 @@
 
 #include "ops/registry.h"
 #include "plan/symmetry_classes.h"
+#include "util/index.h"
 
 namespace shardproof {
 
@@ -32,24 +33,64 @@ std::vector<ProgramId> programsOfRanks(const Plan& plan, const MeshView& mesh) {
   return result;
 }
 
-// That the only microbatches which it names are the summands of running sums, all of them once.
+bool alike(const CommunicationSpec& a, const CommunicationSpec& b) {
+  return a.kind == b.kind && a.comm == b.comm && a.tag == b.tag && a.groupAxes == b.groupAxes &&
+         a.groupAt == b.groupAt && a.peer == b.peer && a.reduction == b.reduction &&
+         a.dim == b.dim && a.odim == b.odim && a.sizes == b.sizes && a.pairs == b.pairs;
+}
+
+// Of two microbatches, neither of which reads of another one.
+bool alike(const Program& program, const Node& a, const Node& b) {
+  const Graph& graph = program.graph;
+  const auto aIn = graph.in(a), bIn = graph.in(b);
+  const auto aOut = graph.out(a), bOut = graph.out(b);
+  if (a.op != b.op || a.attributes != b.attributes || a.steps != b.steps || a.added != b.added ||
+      (a.communication < 0) != (b.communication < 0))
+    return false;
+  return std::equal(aIn.begin(), aIn.end(), bIn.begin(), bIn.end(),
+                    [](const Operand& x, const Operand& y) { return x.tensor == y.tensor; }) &&
+         std::equal(aOut.begin(), aOut.end(), bOut.begin(), bOut.end()) &&
+         (a.communication < 0 ||
+          alike(program.communications[a.communication], program.communications[b.communication]));
+}
+
+// That nodes of one microbatch are those of any other, in one order.
+bool sameNodes(const Program& program, const std::vector<std::vector<NodeId>>& nodesOf) {
+  const auto& nodes = program.graph.nodes;
+  return std::all_of(nodesOf.begin(), nodesOf.end(), [&](const std::vector<NodeId>& own) {
+    return std::equal(own.begin(), own.end(), nodesOf[0].begin(), nodesOf[0].end(),
+                      [&](NodeId a, NodeId b) { return alike(program, nodes[a], nodes[b]); });
+  });
+}
+
+// That microbatches are named by running sums, of which all are summands once, and by nodes that
+// are there for all of them.
 bool treatsMicrobatchesAlike(const Problem& problem, const Program& program) {
   const Graph& graph = program.graph;
   std::map<TensorId, std::vector<std::int32_t>> read;
-  for (const Node& node : graph.nodes) {
-    if (node.microbatch.isOne()) return false;
+  std::vector<std::vector<NodeId>> nodesOf(static_cast<std::size_t>(problem.plan.microbatches));
+  bool named = false;
+  for (const NodeId n : firstIds<NodeId>(graph.nodes.size())) {
+    const Node& node = graph.nodes[n];
+    const bool sum = isRunningSum(problem, graph, node);
     bool some = false, stays = false;
     for (const Operand& o : graph.in(node)) {
-      const bool one = o.present() && o.microbatch.isOne();
-      if (one) read[o.tensor].push_back(o.microbatch.number());
+      const Microbatch of = o.present() ? readOf(graph, node, o) : Microbatch::none();
+      const bool one = of.isOne() && (sum || of != node.microbatch);
+      if (one) read[o.tensor].push_back(of.number());
       some = some || one;
-      stays = stays || !one || o.microbatch.number() < kLeastMicrobatches;
+      stays = stays || !one || of.number() < kLeastMicrobatches;
     }
-    if (some && !(stays && isRunningSum(problem, graph, node))) return false;
+    if (some && !(stays && sum)) return false;
+    if (!node.microbatch.isOne() || (some && sum)) continue;
+    nodesOf[at(node.microbatch.number())].push_back(n);
+    named = true;
   }
   if (std::any_of(program.communications.begin(), program.communications.end(),
                   [](const CommunicationSpec& spec) { return spec.tag.has_value(); }))
     return false;
+  // What is under way is told by nodes.
+  if (named && !(program.asynchrony.empty() && sameNodes(program, nodesOf))) return false;
   return std::all_of(read.begin(), read.end(), [&](auto& of) {
     std::sort(of.second.begin(), of.second.end());
     std::vector<std::int32_t> all(static_cast<std::size_t>(problem.plan.microbatches));
@@ -71,12 +112,13 @@ bool KeptRanks::keeps(const Coordinates& at) const {
                      [this](const auto& c) { return newCoordinate(c.first, c.second) >= 0; });
 }
 
-KeptRanks keepRanks(const Problem& problem, const std::vector<std::int32_t>& perClass) {
+KeptRanks keepRanks(const Problem& problem, const std::vector<std::int32_t>& perClass,
+                    bool attributes) {
   const Plan& plan = problem.plan;
   const MeshView mesh(plan.mesh);
   KeptRanks kept;
   kept.programOfRank = programsOfRanks(plan, mesh);
-  const SymmetryClasses symmetry(plan, mesh, kept.programOfRank);
+  const SymmetryClasses symmetry(plan, mesh, kept.programOfRank, attributes);
   for (std::int32_t axis = 0; axis < mesh.axes(); ++axis) {
     std::vector<std::int32_t> stay;
     for (const auto& cls : symmetry.classes(axis)) {
@@ -106,9 +148,21 @@ bool microbatchesAreAlike(const Problem& problem) {
 
 bool isRunningSum(const Problem& problem, const Graph& graph, const Node& node) {
   static const OperatorId kAdd = ops::Registry::instance().find("add");
-  return node.op == kAdd && node.communication < 0 && node.microbatch.isNone() &&
+  return node.op == kAdd && node.communication < 0 && !node.microbatch.isEach() &&
          node.inCount == 2 && problem.attributes.at(node.attributes).empty() &&
-         graph.in(node)[0].present() && graph.in(node)[1].present();
+         graph.in(node)[0].present() && graph.in(node)[1].present() && graph.out(node)[0].valid() &&
+         !graph.tensors[graph.out(node)[0]].perMicrobatch;
+}
+
+Microbatch readOf(const Graph& graph, const Node& node, const Operand& operand) {
+  if (!graph.tensors[operand.tensor].perMicrobatch) return Microbatch::none();
+  return operand.microbatch.orElse(node.microbatch.isOne() ? node.microbatch : Microbatch::none());
+}
+
+bool goes(const Problem& problem, const KeptRanks& kept, const Graph& graph, const Node& node) {
+  return node.microbatch.isOne() &&
+         kept.newCoordinate(kMicrobatchAxis, node.microbatch.number()) < 0 &&
+         !isRunningSum(problem, graph, node);
 }
 
 }  // namespace shardproof

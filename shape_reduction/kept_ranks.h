@@ -24,17 +24,24 @@ struct KeptRanks {
   bool keeps(const Coordinates& at) const;
 };
 
-// Whether all microbatches do the same: nothing names one, but for sums over all of them that are
-// written as running sums.
+// Whether all microbatches do the same: nodes that name one are there for each of them, in one
+// order and alike; sums over all of them may be written as running sums.
 bool microbatchesAreAlike(const Problem& problem);
-// A node that adds two tensors, once per rank: where one is the summand of a microbatch that goes,
-// the other one passes.
+// A node that adds two tensors up in one that exists once per rank: where one is the summand of a
+// microbatch that goes, the other one passes.
 bool isRunningSum(const Problem& problem, const Graph& graph, const Node& node);
+// Of which one the node reads an instance; none: of its own, if it runs for each, or the tensor
+// exists once.
+Microbatch readOf(const Graph& graph, const Node& node, const Operand& operand);
+// Whether a node, where microbatches are alike, is that of a microbatch that goes.
+bool goes(const Problem& problem, const KeptRanks& kept, const Graph& graph, const Node& node);
 
 // Of each class of coordinates that the plan does not tell apart (src/plan/symmetry_classes.h) the
 // first `perClass`, of all others every one: a defect may be there and nowhere else.
 // `perClass[axis]`, and last of the microbatches: at least 2; what is not less than the class keeps
 // it whole.
-KeptRanks keepRanks(const Problem& problem, const std::vector<std::int32_t>& perClass);
+// `attributes`: SymmetryClasses.
+KeptRanks keepRanks(const Problem& problem, const std::vector<std::int32_t>& perClass,
+                    bool attributes);
 
 }  // namespace shardproof

@@ -158,6 +158,10 @@ class GraphRelations {
       if (!kept_.keeps(plan_.programs[p].at)) continue;
       const Program& program = plan_.programs[p];
       for (const Node& node : program.graph.nodes) {
+        if (goes(problem_, kept_, program.graph, node)) {  // as those that stay
+          to_.programs[p].fits.push_back(0);
+          continue;
+        }
         to_.programs[p].fits.push_back(node.communication < 0
                                            ? relateCall(program.graph, to_.programs[p], node)
                                            : relateCommunication(program, to_.programs[p], node));

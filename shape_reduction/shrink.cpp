@@ -69,7 +69,7 @@ struct Attempt {
 
 Attempt attempt(const Problem& problem, const std::vector<std::int32_t>& perClass,
                 const ShrinkOptions& options) {
-  Attempt result{keepRanks(problem, perClass), {}, {}};
+  Attempt result{keepRanks(problem, perClass, !options.windowsAlike), {}, {}};
   result.relations = relatePlan(problem, result.kept);
   PlanLines& lines = result.relations.lines;
   IntegerProgram program;
@@ -109,10 +109,12 @@ struct Shrinkable {
   std::vector<std::size_t> classes;  // how many are alike
 };
 
-std::vector<Shrinkable> shrinkables(const Problem& problem) {
+std::vector<Shrinkable> shrinkables(const Problem& problem, const ShrinkOptions& options) {
   const Plan& plan = problem.plan;
-  const KeptRanks all = keepRanks(problem, std::vector<std::int32_t>(plan.mesh.size() + 1, kWhole));
-  const SymmetryClasses symmetry(plan, MeshView(plan.mesh), all.programOfRank);
+  const KeptRanks all =
+      keepRanks(problem, std::vector<std::int32_t>(plan.mesh.size() + 1, kWhole), true);
+  const SymmetryClasses symmetry(plan, MeshView(plan.mesh), all.programOfRank,
+                                 !options.windowsAlike);
   std::vector<Shrinkable> result;
   for (std::size_t a = 0; a < plan.mesh.size(); ++a) {
     Shrinkable axis{"axis " + plan.mesh[a].name + " keeps its ranks", plan.mesh[a].size, {}};
@@ -166,7 +168,7 @@ std::vector<std::int32_t> fewRanks(const std::vector<Shrinkable>& axes,
 
 Attempt smallest(const Problem& problem, const ShrinkOptions& options,
                  std::vector<std::string>& notes) {
-  const std::vector<Shrinkable> all = shrinkables(problem);
+  const std::vector<Shrinkable> all = shrinkables(problem, options);
   const std::vector<std::int32_t> few = fewRanks(all, options);
   std::vector<std::int32_t> chosen(few.size(), kWhole);
   std::vector<std::size_t> axes;
@@ -236,6 +238,16 @@ void checkGraph(const Problem& problem, const Graph& graph, const std::vector<ch
   }
 }
 
+// Of the nodes of a program that stay.
+std::vector<char> fitsOfKept(const Problem& problem, const Attempt& best, ProgramId program) {
+  const Graph& graph = problem.plan.programs[program].graph;
+  std::vector<char> fits;
+  for (const NodeId n : firstIds<NodeId>(graph.nodes.size()))
+    if (!goes(problem, best.kept, graph, graph.nodes[n]))
+      fits.push_back(best.relations.programs[program].fits[n]);
+  return fits;
+}
+
 void describe(const Problem& problem, const Attempt& a, Shrunk& shrunk) {
   const Plan& plan = problem.plan;
   for (std::size_t i = 0; i < plan.mesh.size(); ++i)
@@ -281,7 +293,7 @@ Shrunk shrink(const Problem& problem, const ShrinkOptions& options) {
   std::size_t p = 0;
   for (const ProgramId full : firstIds<ProgramId>(problem.plan.programs.size())) {
     if (!best.kept.keeps(problem.plan.programs[full].at)) continue;
-    checkGraph(result, result.plan.programs[p].graph, best.relations.programs[full].fits,
+    checkGraph(result, result.plan.programs[p].graph, fitsOfKept(problem, best, full),
                "/programs/" + std::to_string(p));
     shrunk.programOf.push_back(ProgramId(full));
     ++p;

@@ -28,6 +28,8 @@ struct ShrinkOptions {
                                       // one more where two axes would become equal
   bool distinct = true;               // sizes that differ still differ where they can, unless
                                       // that would be dear
+  bool windowsAlike = false;  // ranks whose programs differ in attributes only are alike: some of
+                              // them go, and with them what is wrong there only
   double maxElements = 0;  // of all tensors of all ranks together, and of the model's; 0: no limit
   double seconds = 5;      // for the optimizer
 };

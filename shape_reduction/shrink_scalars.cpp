@@ -204,9 +204,11 @@ SizeFactors::SizeFactors(const Problem& problem, const KeptRanks& kept,
       if (!likely.empty()) candidates = &likely;
     }
     if (oneSided && use.plan) {
-      // Most likely those that samples are divided over.
+      // Most likely those that samples are divided over; what samples or tokens there are n of is
+      // likelier than other axes.
       std::set<std::int64_t> values = productsOfAxes(problem.plan, kept, &dataAxes, n);
-      if (values.size() != 1) values = productsOfAxes(problem.plan, kept, nullptr, n);
+      if (values.size() != 1 && (likely.empty() || !values.empty()))
+        values = productsOfAxes(problem.plan, kept, nullptr, n);
       if (values.size() > 1)
         throw Unsupported("the factor " + std::to_string(n) +
                           " of the plan may stand for different axes or microbatches, of which "

@@ -67,20 +67,24 @@ class Rewriter {
     for (std::size_t e = 0; e < from.lineage.size(); ++e) to.lineage.push_back(lineage(e));
   }
 
-  // Of microbatches that went.
+  // Of microbatches that went. (Those that stay have the numbers that they had.)
   void dropSummands(Graph& graph) const {
-    const auto gone = [&](const Operand& o) {
-      return o.microbatch.isOne() &&
-             kept_.newCoordinate(kMicrobatchAxis, o.microbatch.number()) < 0;
+    const auto went = [&](Microbatch m) {
+      return m.isOne() && kept_.newCoordinate(kMicrobatchAxis, m.number()) < 0;
     };
     for (Node& node : graph.nodes) {
       if (!isRunningSum(problem_, graph, node)) continue;
       Operand* const in = graph.operands.data() + node.firstIn;
-      if (!gone(in[0]) && !gone(in[1])) continue;
-      if (gone(in[0])) std::swap(in[0], in[1]);
-      node.inCount = 1;
-      node.op = ops::Registry::instance().find("identity");
+      const bool first = went(readOf(graph, node, in[0]));
+      if (first || went(readOf(graph, node, in[1]))) {
+        if (first) std::swap(in[0], in[1]);
+        node.inCount = 1;
+        node.op = ops::Registry::instance().find("identity");
+      }
+      if (went(node.microbatch)) node.microbatch = Microbatch::none();
     }
+    std::erase_if(graph.nodes,
+                  [&](const Node& node) { return goes(problem_, kept_, graph, node); });
   }
 
   void renumber(Coordinates& coordinates) const {

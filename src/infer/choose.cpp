@@ -10,7 +10,9 @@
 #include <unordered_map>
 #include <utility>
 
+#include "infer/extrapolate.h"
 #include "infer/makers.h"
+#include "shape_reduction/kept_ranks.h"
 
 namespace shardproof::infer {
 
@@ -25,7 +27,10 @@ class Choice {
  public:
   Choice(const Problem& problem, const Lift& lift, const Relations& found,
          const std::set<EntryId>& wrong)
-      : problem_(problem), model_(problem.model.graph), modelMakers_(makersOf(model_)) {
+      : problem_(problem),
+        model_(problem.model.graph),
+        modelMakers_(makersOf(model_)),
+        executedCoordinates_(lift.executedCoordinates()) {
     for (const ProgramId p : firstIds<ProgramId>(problem.plan.programs.size())) {
       const Program& program = problem.plan.programs[p];
       makers_.push_back(makersOf(program.graph));
@@ -42,10 +47,14 @@ class Choice {
     for (const PlacedPart& placed : problem.plan.placed)
       if (!wrong.contains(placed.entry))
         given_.emplace(placed.local, problem.plan.lineage[placed.entry].tensor);
+    std::vector<std::set<TensorId>> partial(problem.plan.programs.size());
+    if (lift.dropsMicrobatches())
+      for (const ProgramId p : firstIds<ProgramId>(partial.size())) partial[p] = partialSums(p);
     for (const Relation& relation : found.relations) {
       const ProgramId p = lift.fullProgram(relation.program);
       const Tensor& tensor = local(p, relation.tensor);
-      if (tensor.added || given_.contains(tensor.name)) continue;
+      if (tensor.added || given_.contains(tensor.name) || partial[p].contains(relation.tensor))
+        continue;
       auto said = lift.said(relation);
       if (said.empty()) continue;
       if (!relation.lying.asItIs()) {
@@ -84,6 +93,7 @@ class Choice {
         break;
       }
     }
+    if (!executedCoordinates_.empty()) extrapolate(problem_, executedCoordinates_, entries);
     if (differs_) expect(entries);
     return entries;
   }
@@ -112,6 +122,23 @@ class Choice {
             {EntryId(chosen.entries.size()), 0, i, best.shard.parts[i].local, best.where});
       chosen.entries.push_back({best.tensor, Role::kCheckpoint, {std::move(best.shard)}});
     }
+  }
+
+  // Those of microbatches, that more is added to. Where most microbatches went they look like the
+  // whole.
+  std::set<TensorId> partialSums(ProgramId p) const {
+    const Graph& graph = problem_.plan.programs[p].graph;
+    std::set<TensorId> sums, read;
+    for (const Node& node : graph.nodes) {
+      if (!isRunningSum(problem_, graph, node)) continue;
+      bool summand = false;
+      for (const Operand& o : graph.in(node)) summand |= readOf(graph, node, o).isOne();
+      if (!summand) continue;
+      sums.insert(graph.out(node)[0]);
+      for (const Operand& o : graph.in(node)) read.insert(o.tensor);
+    }
+    std::erase_if(sums, [&](TensorId t) { return !read.contains(t); });
+    return sums;
   }
 
   const Tensor& local(ProgramId p, TensorId t) const {
@@ -305,6 +332,7 @@ class Choice {
   const Problem& problem_;
   const Graph& model_;
   const std::vector<Maker> modelMakers_;
+  const std::vector<std::vector<std::int32_t>>& executedCoordinates_;
   std::vector<std::vector<Maker>> makers_;  // by program and tensor
   std::unordered_map<NameId, std::vector<Local>> sent_;
   std::unordered_map<NameId, TensorId> given_;  // by name of a local tensor

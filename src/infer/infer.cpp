@@ -40,6 +40,7 @@ Shrunk imageOf(const Problem& problem, double seconds) {
   options.maxElements = kMostElements;
   options.tellingPositions = 2;
   options.distinct = false;  // places are found by values
+  options.windowsAlike = true;
   return shrinkProblem(problem, options);
 }
 

@@ -255,6 +255,30 @@ double Lift::placesOf(const std::vector<Axis>& axes, const std::vector<Shape>& s
   return it->second;
 }
 
+// Programs that were not executed, as others that differ in attributes only were
+// (ShrinkOptions::windowsAlike): the same tensors of theirs are parts of the sum, too.
+void Lift::addLeftOut(const Relation& relation, const Program& program, Shard& shard) const {
+  const auto alike = [&](const Coordinates& at) {
+    return std::equal(at.begin(), at.end(), program.at.begin(), program.at.end(),
+                      [&](const auto& a, const auto& b) {
+                        return a.first == b.first &&
+                               (a.second == b.second ||
+                                std::find(relation.sum.begin(), relation.sum.end(), a.first) !=
+                                    relation.sum.end());
+                      });
+  };
+  const Tensor& tensor = program.graph.tensors[relation.tensor];
+  for (const Program& other : full_.plan.programs) {
+    if (!alike(other.at) || other.graph.tensors.size() != program.graph.tensors.size() ||
+        std::any_of(shard.parts.begin(), shard.parts.end(),
+                    [&](const Part& part) { return part.at == other.at; }))
+      continue;
+    const Tensor& same = other.graph.tensors[relation.tensor];
+    if (same.name == tensor.name && same.shape == tensor.shape)
+      shard.parts.push_back({same.name, other.at, Microbatch::none()});
+  }
+}
+
 std::optional<Lift::Said> Lift::lifted(const Relation& relation, const std::vector<Axis>& axes,
                                        const Fit& fit) const {
   const Program& here = executed().plan.programs[relation.program];
@@ -298,6 +322,7 @@ std::optional<Lift::Said> Lift::lifted(const Relation& relation, const std::vect
       return std::nullopt;
     said.shard.parts.push_back({other.graph.tensors[at(t)].name, other.at, Microbatch::none()});
   }
+  if (!relation.others.empty()) addLeftOut(relation, program, said.shard);
   // Where programs fix an axis, its sum is that of the parts, which must be all there are.
   std::int64_t parts = 1;
   for (const std::int32_t a : relation.sum) {
@@ -333,9 +358,35 @@ std::vector<Lift::Said> Lift::said(const Relation& relation) const {
           fits.push_back(std::move(one));
       }
     }
+    bool settled = false;
+    if (fits.empty() && !relation.sum.empty()) {
+      // As what is no sum lies, which is the same along the axes that are summed here.
+      Relation whole{relation.program, relation.tensor, {}, {}, {}, {}};
+      const std::vector<Axis> more = axesOf(whole);
+      const auto wider = ways_.find(kindOf(whole, more, tensor));
+      std::size_t most = 0;
+      if (wider != ways_.end()) {
+        for (const auto& [way, count] : wider->second) {
+          Fit one{{tensor, way.first}, {}};
+          bool still = true;
+          for (std::size_t a = 0; a < more.size(); ++a) {
+            const bool kept = std::any_of(axes.begin(), axes.end(),
+                                          [&](const Axis& x) { return x.axis == more[a].axis; });
+            if (kept) one.steps.push_back(way.second[a]);
+            else
+              still = still && std::all_of(way.second[a].begin(), way.second[a].end(),
+                                           [](std::int64_t s) { return s == 0; });
+          }
+          if (!still || count <= most || !holds(relation, coordinates, one, axes.size())) continue;
+          most = count;
+          fits.assign(1, std::move(one));
+          settled = true;
+        }
+      }
+    }
     std::size_t next = i;
     for (; next < places.size() && places[next].tensor == tensor; ++next)
-      if (fits.size() < kMostFits) fit(relation, axes, places[next], fits);
+      if (fits.size() < kMostFits && !settled) fit(relation, axes, places[next], fits);
     i = next;
     std::optional<Said> best;
     for (const Fit& one : fits) {

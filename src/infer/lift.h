@@ -27,6 +27,14 @@ class Lift {
   ProgramId fullProgram(ProgramId program) const {
     return shrunk_.problem ? shrunk_.programOf[program] : program;
   }
+  // Whether what was executed has fewer microbatches.
+  bool dropsMicrobatches() const {
+    return shrunk_.problem && shrunk_.problem->plan.microbatches < full_.plan.microbatches;
+  }
+  // The coordinates of each axis that were executed; none: all.
+  const std::vector<std::vector<std::int32_t>>& executedCoordinates() const {
+    return shrunk_.coordinatesOf;
+  }
   // The shard that says it of the local tensor on all ranks of its program, and of which tensor of
   // the model. `covered`: the share of that tensor which the shard is about.
   struct Said {
@@ -66,6 +74,7 @@ class Lift {
   std::optional<std::pair<std::int64_t, std::vector<std::int64_t>>> atFullSize(
       const Fit& fit, std::size_t d, const std::vector<Axis>& axes, std::int64_t extentHere,
       std::int64_t extent, const std::vector<std::pair<std::int64_t, std::int64_t>>& fixed) const;
+  void addLeftOut(const Relation& relation, const Program& program, Shard& shard) const;
   double placesOf(const std::vector<Axis>& axes, const std::vector<Shape>& steps) const;
   std::optional<Said> lifted(const Relation& relation, const std::vector<Axis>& axes,
                              const Fit& fit) const;

@@ -15,18 +15,18 @@ double keyOf(const Real* x, std::int64_t count) {
   return static_cast<double>(key >> 11);
 }
 
-void ModelTable::store(TensorId t, const Value& value) {
+Value ModelTable::copyOf(const Value& value) {
   Value copy(memory_, value.shape, value.element);
   std::copy(value.data(), value.data() + value.size(), copy.writable());
-  strides_[t] = interpret::stridesOf(value.shape);
-  values_[t] = std::move(copy);
+  return copy;
 }
 
 void ModelTable::take(TensorId t, const Value& value) {
   if (value.element == ElementKind::kComplex ||
       value.size() > std::numeric_limits<std::int32_t>::max())
     return;
-  store(t, value);
+  strides_[t] = interpret::stridesOf(value.shape);
+  values_[t] = copyOf(value);
   auto& index = indices_[{value.element, value.shape.size()}].entries;
   const Real* x = value.data();
   for (std::int64_t i = 0; i < value.size(); ++i) {
@@ -43,7 +43,7 @@ void ModelTable::take(TensorId t, const Value& value) {
 }
 
 void ModelTable::keep(TensorId t, const Value& value) {
-  if (value.element != ElementKind::kComplex) store(t, value);
+  if (value.element != ElementKind::kComplex) kept_[t] = copyOf(value);
 }
 
 void ModelTable::Index::sort() {

@@ -36,11 +36,11 @@ constexpr std::size_t kMostTried = 512;  // places at which a box may lie
 class ModelTable {
  public:
   explicit ModelTable(const Model& model)
-      : values_(model.graph.tensors.size()), strides_(values_.size()) {}
+      : values_(model.graph.tensors.size()), kept_(values_.size()), strides_(values_.size()) {}
 
   // A tensor's elements, to be looked up.
   void take(TensorId t, const Value& value);
-  // Those of another draw, to be compared only.
+  // Those of another draw, for allOfKept only.
   void keep(TensorId t, const Value& value);
   // After the last one that is taken, before anything is looked up.
   void sort();
@@ -86,7 +86,21 @@ class ModelTable {
   // f(index in the box, element of the model) for the whole box, until f is false.
   template <class F>
   bool allOf(const Place& place, const Shape& shape, const F& f) const {
-    const Value& whole = values_[place.tensor];
+    return allIn(values_[place.tensor], place, shape, f);
+  }
+  // The same of the draw that was kept last.
+  template <class F>
+  bool allOfKept(const Place& place, const Shape& shape, const F& f) const {
+    return allIn(kept_[place.tensor], place, shape, f);
+  }
+
+  // Where a box with these elements lies. `wanted`: what is looked up, of element `pivot`.
+  std::vector<Place> placesOf(const Real* x, const Shape& shape, ElementKind element,
+                              std::int64_t pivot, Real wanted, Real tolerance) const;
+
+ private:
+  template <class F>
+  bool allIn(const Value& whole, const Place& place, const Shape& shape, const F& f) const {
     const Shape& strides = strides_[place.tensor];
     Shape position(shape.size(), 0);
     const std::int64_t size = interpret::positionsOf(shape);
@@ -103,11 +117,6 @@ class ModelTable {
     return true;
   }
 
-  // Where a box with these elements lies. `wanted`: what is looked up, of element `pivot`.
-  std::vector<Place> placesOf(const Real* x, const Shape& shape, ElementKind element,
-                              std::int64_t pivot, Real wanted, Real tolerance) const;
-
- private:
   struct Entry {
     double value;  // rounded: places are compared in full
     TensorId tensor;
@@ -142,10 +151,11 @@ class ModelTable {
     for (std::size_t d = 0; d < strides.size(); ++d) offset += place.low[d] * strides[d];
     return offset;
   }
-  void store(TensorId t, const Value& value);
+  Value copyOf(const Value& value);
 
   interpret::Memory memory_;
-  std::vector<Value> values_;   // by tensor
+  std::vector<Value> values_;   // by tensor, of the draw that is looked up
+  std::vector<Value> kept_;     // of another one
   std::vector<Shape> strides_;  // of them
   // Of tensors of one kind and with as many dimensions: others cannot hold a box of these.
   std::map<std::pair<ElementKind, std::size_t>, Index> indices_;

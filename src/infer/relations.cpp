@@ -161,7 +161,7 @@ class Search {
       if (std::isfinite(value.data()[i])) largest = std::max(largest, std::abs(value.data()[i]));
     std::vector<Place> kept;
     for (const Place& place : places)
-      if (table_.allOf(place, value.shape, [&](std::int64_t i, Real y) {
+      if (table_.allOfKept(place, value.shape, [&](std::int64_t i, Real y) {
             return same(value.data()[i], y, kRounding * largest);
           }))
         kept.push_back(place);

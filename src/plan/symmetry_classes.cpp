@@ -14,11 +14,10 @@ bool same(const Tensor& a, const Tensor& b) {
                   a.constant) == std::tie(b.name, b.shape, b.kind, b.element, b.elementDeclared,
                                           b.perMicrobatch, b.constant);
 }
-bool same(const Node& a, const Node& b) {
-  return std::tie(a.op, a.firstIn, a.inCount, a.firstOut, a.outCount, a.attributes, a.microbatch,
-                  a.communication, a.steps) == std::tie(b.op, b.firstIn, b.inCount, b.firstOut,
-                                                        b.outCount, b.attributes, b.microbatch,
-                                                        b.communication, b.steps);
+bool sameButAttributes(const Node& a, const Node& b) {
+  return std::tie(a.op, a.firstIn, a.inCount, a.firstOut, a.outCount, a.microbatch, a.communication,
+                  a.steps) == std::tie(b.op, b.firstIn, b.inCount, b.firstOut, b.outCount,
+                                       b.microbatch, b.communication, b.steps);
 }
 bool same(const Operand& a, const Operand& b) {
   return a.tensor == b.tensor && a.microbatch == b.microbatch;
@@ -39,17 +38,21 @@ bool same(const std::vector<T>& a, const std::vector<T>& b) {
                     [](const T& x, const T& y) { return same(x, y); });
 }
 // Where a node is in the exporter's source (`loc`) is not compared: it changes no value.
-bool sameContent(const Program& a, const Program& b) {
+bool sameContent(const Program& a, const Program& b, bool attributes) {
+  const auto sameNode = [&](const Node& x, const Node& y) {
+    return sameButAttributes(x, y) && (!attributes || x.attributes == y.attributes);
+  };
   return a.issueOrder == b.issueOrder && a.graph.results == b.graph.results &&
-         same(a.graph.nodes, b.graph.nodes) && same(a.graph.operands, b.graph.operands) &&
-         same(a.graph.tensors, b.graph.tensors) && same(a.graph.constants, b.graph.constants) &&
-         same(a.communications, b.communications) && a.steps == b.steps &&
-         a.asynchrony == b.asynchrony;
+         std::equal(a.graph.nodes.begin(), a.graph.nodes.end(), b.graph.nodes.begin(),
+                    b.graph.nodes.end(), sameNode) &&
+         same(a.graph.operands, b.graph.operands) && same(a.graph.tensors, b.graph.tensors) &&
+         same(a.graph.constants, b.graph.constants) && same(a.communications, b.communications) &&
+         a.steps == b.steps && a.asynchrony == b.asynchrony;
 }
 
 }  // namespace
 
-std::vector<ProgramId> firstOfSameContent(const std::vector<Program>& programs) {
+std::vector<ProgramId> firstOfSameContent(const std::vector<Program>& programs, bool attributes) {
   std::vector<ProgramId> first(programs.size());
   std::map<std::tuple<std::size_t, std::size_t, std::size_t>, std::vector<std::int32_t>>
       distinct;  // only programs of equal sizes are compared
@@ -57,7 +60,7 @@ std::vector<ProgramId> firstOfSameContent(const std::vector<Program>& programs) 
     const Graph& graph = programs[p].graph;
     auto& candidates = distinct[{graph.nodes.size(), graph.tensors.size(), graph.operands.size()}];
     const auto it = std::find_if(candidates.begin(), candidates.end(), [&](std::int32_t q) {
-      return sameContent(programs[q], programs[p]);
+      return sameContent(programs[q], programs[p], attributes);
     });
     first[p] = ProgramId(it == candidates.end() ? p : *it);
     if (it == candidates.end()) candidates.push_back(first[p]);
@@ -66,7 +69,7 @@ std::vector<ProgramId> firstOfSameContent(const std::vector<Program>& programs) 
 }
 
 SymmetryClasses::SymmetryClasses(const Plan& plan, const MeshView& mesh,
-                                 const std::vector<ProgramId>& programOfRank) {
+                                 const std::vector<ProgramId>& programOfRank, bool attributes) {
   const auto axes = static_cast<std::size_t>(mesh.axes());
   // A coordinate that a group, root, peer or lineage part names is in a class of its own, and so is
   // each of an axis whose members have sizes of their own, or a source of their own.
@@ -90,7 +93,7 @@ SymmetryClasses::SymmetryClasses(const Plan& plan, const MeshView& mesh,
       for (const Part& part : shard.parts) name(part.at);
     }
   }
-  const std::vector<ProgramId> content = firstOfSameContent(plan.programs);
+  const std::vector<ProgramId> content = firstOfSameContent(plan.programs, attributes);
   classes_.resize(axes);
   first_.resize(axes);
   for (std::size_t a = 0; a < axes; ++a) {

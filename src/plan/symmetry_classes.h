@@ -14,9 +14,11 @@ namespace shardproof {
 class SymmetryClasses {
  public:
   SymmetryClasses() = default;
-  // `programOfRank`: for each rank of the mesh an index into plan.programs.
+  // `programOfRank`: for each rank of the mesh an index into plan.programs. Without `attributes`
+  // programs also count as equal whose nodes differ in these, as in the windows of a table; then
+  // the classes are no symmetry, and good for guesses only.
   SymmetryClasses(const Plan& plan, const MeshView& mesh,
-                  const std::vector<ProgramId>& programOfRank);
+                  const std::vector<ProgramId>& programOfRank, bool attributes = true);
 
   // The classes of an axis: each ascending, ordered by their first coordinates. One class: nothing
   // names a coordinate of the axis.
@@ -38,6 +40,7 @@ class SymmetryClasses {
 
 // Programs that do the same: equal but for the ranks that they run on. For each program the index
 // of the first such one.
-std::vector<ProgramId> firstOfSameContent(const std::vector<Program>& programs);
+std::vector<ProgramId> firstOfSameContent(const std::vector<Program>& programs,
+                                          bool attributes = true);
 
 }  // namespace shardproof

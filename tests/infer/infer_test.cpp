@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -219,6 +220,88 @@ TEST(Infer, FindsBoxesAndPartialSums) {
 }
 
 // 64 ranks are executed as two: what is found moves by shares of the full sizes.
+// Eight tokens of three values are alike at any draw, so that further ones are taken: sums are
+// compared with the draw that they are of.
+TEST(Infer, FindsPartialSumsWhereTokensAreAlike) {
+  Draft d = draft(
+      R"({"tensors": {"t": {"shape": [8], "dtype": "int64", "kind": "input"}, "table": {"shape": [3, 6], "kind": "parameter"}, "w": {"shape": [4, 6], "kind": "parameter"},
+                      "e": {"shape": [8, 6]}, "y": {"shape": [8, 4]}},
+          "nodes": [{"op": "embedding", "in": ["t", "table"], "out": ["e"]}, {"op": "linear", "in": ["e", "w"], "out": ["y"]}], "outputs": ["y"]})",
+      R"({"mesh": [["dp", 8], ["tp", 2]], "programs": [{
+            "tensors": {"t": {"shape": [1], "dtype": "int64", "kind": "input"}, "table": {"shape": [3, 3], "kind": "parameter"}, "w": {"shape": [4, 3], "kind": "parameter"},
+                        "le": {"shape": [1, 3]}, "part": {"shape": [1, 4]}, "ly": {"shape": [1, 4]}},
+            "nodes": [{"op": "embedding", "in": ["t", "table"], "out": ["le"]}, {"op": "linear", "in": ["le", "w"], "out": ["part"]},
+                      {"op": "all_reduce", "in": ["part"], "out": ["ly"], "comm": "c", "group": ["tp"]}]}],
+          "lineage": [{"tensor": "t", "role": "input", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "t"}]}]},
+                      {"tensor": "table", "role": "input", "shards": [{"box": [[0, 3], [0, 3]], "step": {"tp": [0, 3]}, "parts": [{"local": "table"}]}]},
+                      {"tensor": "w", "role": "input", "shards": [{"box": [[0, 4], [0, 3]], "step": {"tp": [0, 3]}, "parts": [{"local": "w"}]}]},
+                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 1], [0, 4]], "step": {"dp": [1, 0]}, "parts": [{"local": "ly"}]}]}]})");
+  const Inferred found = inferLineage(*test::read(d), {});
+  ASSERT_TRUE(found.problem) << found.reason;
+  const LineageEntry* part = entryOf(*found.problem, "part");
+  ASSERT_NE(part, nullptr);
+  EXPECT_EQ(tensorOf(*found.problem, *part), "y");
+  EXPECT_EQ(part->shards[0].sum, std::vector<std::int32_t>{1});
+  EXPECT_EQ(part->shards[0].step, (Steps{{0, {1, 0}}}));
+  EXPECT_EQ(verdictOf(*found.problem), Verdict::kEquivalent);
+}
+
+// An image has two of eight microbatches, and in it what is added up of three looks like the whole.
+TEST(Infer, PartialSumsOfMicrobatchesAreNotTakenForTheWhole) {
+  auto full = test::read(test::microbatchByMicrobatch(1000));
+  const Inferred found = inferLineage(*full, {});
+  ASSERT_TRUE(found.problem) << found.reason;
+  EXPECT_NE(entryOf(*found.problem, "t"), nullptr);
+  for (int i = 1; i < 7; ++i)
+    EXPECT_EQ(entryOf(*found.problem, "sum." + std::to_string(i)), nullptr) << i;
+  Report report = verify(*found.problem, {});
+  EXPECT_EQ(report.verdict, Verdict::kEquivalent);
+  for (const StageReport& stage : report.stages) EXPECT_EQ(stage.verdict, StageVerdict::kProved);
+}
+
+// Eight ranks that differ in the window of their table are executed as two; the others' tensors lie
+// as far on again, and are parts of sums.
+TEST(Infer, WindowsOfRanksThatWereNotExecutedFollowTheOthers) {
+  Draft d = draft(
+      R"({"tensors": {"t": {"shape": [64], "dtype": "int64", "kind": "input"}, "table": {"shape": [8000, 64], "kind": "parameter"},
+                      "e": {"shape": [64, 64]}, "w": {"shape": [8000, 64]}, "s": {"shape": [64, 64]}},
+          "nodes": [{"op": "embedding", "in": ["t", "table"], "out": ["e"]}, {"op": "square", "in": ["table"], "out": ["w"]},
+                    {"op": "square", "in": ["e"], "out": ["s"]}], "outputs": ["s", "w"]})",
+      R"({"mesh": [["tp", 8]], "programs": [],
+          "lineage": [{"tensor": "t", "role": "input", "shards": [{"box": [[0, 64]], "parts": [{"local": "t"}]}]},
+                      {"tensor": "table", "role": "input", "shards": [{"box": [[0, 1000], [0, 64]], "step": {"tp": [1000, 0]}, "parts": [{"local": "table"}]}]},
+                      {"tensor": "w", "role": "output", "shards": [{"box": [[0, 1000], [0, 64]], "step": {"tp": [1000, 0]}, "parts": [{"local": "w"}]}]},
+                      {"tensor": "s", "role": "output", "shards": [{"box": [[0, 64], [0, 64]], "parts": [{"local": "s"}]}]}]})");
+  for (int c = 0; c < 8; ++c) {
+    test::Json program = test::Json::parse(
+        R"({"tensors": {"t": {"shape": [64], "dtype": "int64", "kind": "input"}, "table": {"shape": [1000, 64], "kind": "parameter"},
+                        "part": {"shape": [64, 64]}, "e": {"shape": [64, 64]}, "copy": {"shape": [1000, 64]}, "w": {"shape": [1000, 64]}, "s": {"shape": [64, 64]}},
+            "nodes": [{"op": "embedding", "in": ["t", "table"], "out": ["part"]}, {"op": "identity", "in": ["table"], "out": ["copy"]}, {"op": "square", "in": ["copy"], "out": ["w"]},
+                      {"op": "all_reduce", "in": ["part"], "out": ["e"], "comm": "c", "group": ["tp"]}, {"op": "square", "in": ["e"], "out": ["s"]}]})");
+    program["at"] = {{"tp", c}};
+    program["nodes"][0]["attrs"] = {{"start", 1000 * c}, {"stop", 1000 * (c + 1)}};
+    d.plan["programs"].push_back(program);
+  }
+  const Inferred found = inferLineage(*test::read(d), {});
+  ASSERT_TRUE(found.problem) << found.reason;
+  std::map<std::int32_t, std::int64_t> low;
+  for (const LineageEntry& entry : found.problem->plan.lineage) {
+    const Shard& shard = entry.shards[0];
+    const std::string name = found.problem->names.text(shard.parts[0].local);
+    if (entry.inferred && name == "copy") low[shard.parts[0].at[0].second] = shard.box[0].first;
+    if (entry.inferred && name == "part") {
+      EXPECT_EQ(shard.parts.size(), 8U);
+    }
+  }
+  for (int c = 0; c < 8; ++c) EXPECT_EQ(low[c], 1000 * c);
+  EXPECT_NE(entryOf(*found.problem, "part"), nullptr);
+  EXPECT_EQ(verdictOf(*found.problem), Verdict::kEquivalent);
+  // One rank of those that were not executed has another window.
+  d.plan["programs"][5]["nodes"][0]["attrs"] = {{"start", 4999}, {"stop", 5999}};
+  const Inferred wrong = inferLineage(*test::read(d), {});
+  EXPECT_NE(verdictOf(wrong.problem ? *wrong.problem : *test::read(d)), Verdict::kEquivalent);
+}
+
 TEST(Infer, LiftsSharesToFullSize) {
   Draft d = draft(
       R"({"tensors": {"x": {"shape": [4096, 512], "kind": "input"}, "a": {"shape": [4096, 512]}, "b": {"shape": [4096, 512]}, "y": {"shape": [512]}},

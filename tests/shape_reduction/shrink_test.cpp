@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <map>
+
 #include "ops/attributes.h"
 #include "ops/registry.h"
 #include "shardproof/error.h"
@@ -194,6 +197,38 @@ TEST(Shrink, MicrobatchesThatAreNotAlikeStay) {
     EXPECT_EQ(s.problem->plan.microbatches, 8);
     EXPECT_EQ(verdictOf(*s.problem), verdict);
   }
+}
+
+// A schedule that names each microbatch: nodes of those that go, go.
+TEST(Shrink, MicrobatchesThatAScheduleNamesBecomeFewer) {
+  const auto full = test::read(test::microbatchByMicrobatch(5));
+  ASSERT_EQ(verdictOf(*full), Verdict::kEquivalent);
+  const Shrunk s = shrinkProblem(*full);
+  EXPECT_EQ(s.problem->plan.microbatches, 2);
+  const Graph& graph = s.problem->plan.programs[0].graph;
+  std::map<std::string, int> ops;
+  for (const Node& node : graph.nodes) ++ops[ops::Registry::instance().at(node.op).name];
+  EXPECT_EQ(ops,
+            (std::map<std::string, int>{{"square", 2}, {"sum", 2}, {"add", 1}, {"identity", 6}}));
+  EXPECT_EQ(verdictOf(*s.problem), Verdict::kEquivalent);
+}
+
+// One that does something else, that is there once too often, in another order or of another one's
+// tensors: all stay, and the plan is as wrong or right as it was.
+TEST(Shrink, NamedMicrobatchesThatAreNotAlikeStay) {
+  const auto unlike = [](const std::function<void(Json&)>& change) {
+    Draft d = test::microbatchByMicrobatch(5);
+    change(d.plan["programs"][0]["nodes"]);
+    const auto full = test::read(d);
+    const Shrunk s = shrinkProblem(*full);
+    EXPECT_EQ(s.problem->plan.microbatches, 8);
+    EXPECT_EQ(verdictOf(*s.problem), verdictOf(*full));
+  };
+  unlike([](Json& nodes) { nodes[14]["op"] = "exp"; });
+  unlike([](Json& nodes) { nodes[15]["in"][0] = "s#0"; });
+  unlike([](Json& nodes) { nodes[16]["in"][1] = "t#0"; });
+  unlike([](Json& nodes) { nodes.erase(nodes.begin() + 16), nodes[18]["in"][0] = "sum.4"; });
+  unlike([](Json& nodes) { nodes[14]["in"][0] = "x#1"; });
 }
 
 TEST(Shrink, ACoordinateUnlikeTheOthersStays) {

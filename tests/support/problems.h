@@ -86,6 +86,37 @@ inline std::unique_ptr<Problem> read(const std::string& model, const std::string
 
 // ---- the real plans; tests that need them are skipped where they are absent ----
 
+// The sum of squares over `rows` rows of each of 8 microbatches, which a schedule names one by one,
+// and whose results it adds up one after the other, in `sum.1` to `sum.6` and `y`.
+inline Draft microbatchByMicrobatch(int rows) {
+  Draft d = draft(
+      R"({"tensors": {"x": {"kind": "input"}, "s": {}, "y": {"shape": [6]}},
+          "nodes": [{"op": "square", "in": ["x"], "out": ["s"]}, {"op": "sum", "in": ["s"], "out": ["y"], "attrs": {"dim": 0}}], "outputs": ["y"]})",
+      R"({"mesh": [["dp", 1]], "microbatches": 8, "programs": [],
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"step": {}, "parts": [{"local": "x"}]}]},
+                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 6]], "parts": [{"local": "y"}]}]}]})");
+  const Json part = {rows, 6}, whole = {8 * rows, 6};
+  d.model["tensors"]["x"]["shape"] = d.model["tensors"]["s"]["shape"] = whole;
+  d.plan["lineage"][0]["shards"][0]["box"] = Json::array({{0, rows}, {0, 6}});
+  d.plan["lineage"][0]["shards"][0]["step"]["mb"] = {rows, 0};
+  Json tensors = {{"x", {{"shape", part}, {"kind", "input"}, {"per_mb", true}}},
+                  {"s", {{"shape", part}, {"per_mb", true}}},
+                  {"t", {{"shape", {6}}, {"per_mb", true}}}};
+  Json nodes = Json::array();
+  for (int m = 0; m < 8; ++m) {
+    nodes.push_back({{"op", "square"}, {"in", {"x"}}, {"out", {"s"}}, {"mb", m}});
+    nodes.push_back(
+        {{"op", "sum"}, {"in", {"s"}}, {"out", {"t"}}, {"attrs", {{"dim", 0}}}, {"mb", m}});
+    if (m == 0) continue;
+    const std::string sum = m == 7 ? "y" : "sum." + std::to_string(m);
+    tensors[sum] = {{"shape", {6}}};
+    const std::string before = m == 1 ? "t#0" : "sum." + std::to_string(m - 1);
+    nodes.push_back({{"op", "add"}, {"in", {before, "t"}}, {"out", {sum}}, {"mb", m}});
+  }
+  d.plan["programs"].push_back({{"order", "issue"}, {"tensors", tensors}, {"nodes", nodes}});
+  return d;
+}
+
 inline std::filesystem::path sharedPlans() {
   if (const char* shared = std::getenv("SHARDPROOF_SHARED"))
     return std::filesystem::path(shared) / "plans";

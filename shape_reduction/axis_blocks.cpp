@@ -116,7 +116,7 @@ std::vector<AxisBlocks::Placed> AxisBlocks::within(std::vector<Blocks>::const_it
       throw NeedsRefinement(
           "a lineage box covers some blocks of an interchangeable axis but not others");
     if (std::any_of(outermost + 1, end,
-                    [&](const Blocks& inner) { return moveAlong(*box, inner); }))
+                    [moving = box](const Blocks& inner) { return moveAlong(*moving, inner); }))
       throw NeedsRefinement("lineage moves beside the blocks of an interchangeable axis");
   }
   return inside;

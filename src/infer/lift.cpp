@@ -379,7 +379,8 @@ std::vector<Lift::Said> Lift::said(const Relation& relation) const {
           }
           if (!still || count <= most || !holds(relation, coordinates, one, axes.size())) continue;
           most = count;
-          fits.assign(1, std::move(one));
+          fits.clear();
+          fits.push_back(std::move(one));
           settled = true;
         }
       }

@@ -321,7 +321,6 @@ def place_in_rows(g: Graph, x: Value, index: Value, value: Value, accumulate: bo
     hot = hot_rows(g, index, None, width)
     v = g.reshape(value, index.shape + (1,)) if value.shape else value
     if not accumulate and not (g.has_a_value(x) and g.has_a_value(v)) and are_real(x, v):
-
         return one_of(g, hot, v, x, x.shape)
     g.both_have_values(x, v)
     placed = ar.binary(g, "mul", hot, v)
@@ -368,12 +367,16 @@ def _where_mask(g: Graph, x: Value, mask: Value, value: Value, accumulate: bool)
         return Pick(x.source, x.index, x.scale * keep, x.offset * keep + value.fill * (1 - keep), x.table, x.shape)
     keep_table = Table(mask.source, ~mask.entries, mask.low, mask.shape)
     factor = g.reshape(g.named(keep_table), mask.shape + (1,) * (len(x.shape) - len(mask.shape)))
-    if not g.has_a_value(x) and are_real(x, value):
-        return one_of(g, factor, x, value, x.shape)
-    g.both_have_values(x)
-    kept = ar.binary(g, "mul", x, factor)
+    chosen = not g.has_a_value(x) and are_real(x, value)
+    if chosen:
+        kept = one_of(g, factor, x, value, x.shape)
+    else:
+        g.both_have_values(x)
+        kept = ar.binary(g, "mul", x, factor)
     if isinstance(kept, Named) and isinstance(x, Named) and len(mask.shape) == len(x.shape) - 1 and isinstance(value, Filled) and value.fill == 0:
         kept.masked = (x, keep_table)
+    if chosen:
+        return kept
     if isinstance(value, Filled) and value.fill == 0:
         return kept
     return ar.binary(g, "add", kept, ar.binary(g, "mul", ar.binary(g, "sub", 1, factor), value))

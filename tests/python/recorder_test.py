@@ -1,12 +1,16 @@
 """The recorder fails closed: what it does not know makes an error, never a verdict; views and in-place writes; scripts."""
 
+import array
 import cmath
+import decimal
 import functools
 import gzip
 import io
+import json
 import math
 import os
 import pathlib
+import struct
 import subprocess
 import sys
 import tempfile
@@ -60,6 +64,87 @@ def _item_set(n):
 def kept_scale():
     """As libraries keep the size of the world."""
     return dist.get_world_size()
+
+
+left_behind: dict = {}
+
+
+class Apart(unittest.TestCase):
+    """What one rank's run leaves in Python's memory is not what another one finds."""
+
+    def setUp(self):
+        left_behind.clear()
+
+    def verdict(self, step, **options):
+        return sp.verify(step, mesh={"dp": 2}, arguments=["--timeout", "10"], **options).verdict
+
+    def scaled(self, world, factor):
+        world.output("y", world.input("x", (4, 8), shard={"dp": 0}) * factor, shard={"dp": 0})
+
+    def test_set_by_the_first_rank(self):
+        def step(world):
+            if world.rank == 0:
+                left_behind["factor"] = 2.0
+            self.scaled(world, left_behind.get("factor", 3.0))
+
+        for jobs in (1, 2):
+            left_behind.clear()
+            self.assertEqual("NOT EQUIVALENT", self.verdict(step, jobs=jobs))
+            left_behind.clear()
+            self.assertEqual("NOT EQUIVALENT", self.verdict(step, jobs=jobs, ranks="classes"))
+
+    def test_kept_by_the_first_call(self):
+        def step(world):
+            left_behind.setdefault("size", world.size)
+            self.scaled(world, left_behind["size"])
+
+        self.assertEqual("NOT EQUIVALENT", self.verdict(step))
+
+    def test_another_process_has_what_it_makes(self):
+        """Right in real processes, each of which makes its own: tensors are kept, and what is computed once."""
+
+        def step(world):
+            if "mask" not in left_behind:
+                left_behind["mask"] = torch.full((4, 4), -1e9).triu(1)
+                left_behind["first"] = True
+            h = world.input("x", (4, 4, 8), shard={"dp": 0})
+            scores = (h @ h.transpose(1, 2) + left_behind["mask"]).softmax(-1)
+            world.output("y", (scores @ h) * (2.0 if left_behind.pop("first", False) else 3.0), shard={"dp": 0})
+
+        self.assertEqual("EQUIVALENT", self.verdict(step))
+        with self.assertRaisesRegex(sp.CaptureError, "an earlier call of sp.verify"):
+            self.verdict(step)
+
+    def test_ranges_that_are_found_out(self):
+        """The single device is recorded twice here: the second time, too, nothing was recorded before."""
+
+        def step(world):
+            left_behind["runs"] = left_behind.get("runs", 0) + 1
+            labels = world.input("labels", (4, 6), dtype=torch.int64, shard={"dp": 0})
+            logits = world.input("x", (4, 6, 8), shard={"dp": 0})
+            valid = labels != 0
+            losses = -logits.log_softmax(-1).gather(-1, torch.where(valid, labels, 0).unsqueeze(-1)).squeeze(-1) * valid
+            loss, counted = losses.sum(), valid.sum()
+            if not world.single:
+                dist.all_reduce(loss)
+                dist.all_reduce(counted)
+            world.output("y", loss / counted * left_behind["runs"], mean=())
+
+        self.assertEqual("EQUIVALENT", self.verdict(step))
+
+    def test_errors_are_met_here(self):
+        def step(world):
+            self.scaled(world, 2.0)
+            if world.rank == 1:
+                raise KeyError("of the script")
+
+        with self.assertRaisesRegex(KeyError, "of the script"):
+            self.verdict(step)
+
+    def test_what_a_process_of_its_own_says_is_dropped(self):
+        code = "import shardproof.torch as sp\ndef step(world):\n    print('rank', world.rank)\n    world.output('y', world.input('x', (4, 8), shard={'dp': 0}) * 2, shard={'dp': 0})\nsp.capture(step, mesh={'dp': 2})"
+        done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False, timeout=300)
+        self.assertEqual(["rank 0", "rank 0", "rank 1"], done.stdout.splitlines(), done.stderr)
 
 
 class FailClosed(unittest.TestCase):
@@ -236,7 +321,23 @@ class FailClosed(unittest.TestCase):
 
     def test_what_a_number_of_data_is_used_for_is_said(self):
         report = self.of_x(lambda x: x * 2, lambda x: (print(end=f"{x.sum().item():.3f}"[:0]), x * 2)[1])
-        self.assertTrue(any("text of a number" in a for a in report.assumptions), report.assumptions)
+        self.assertTrue(any("Tensor.item() gave" in a for a in report.assumptions), report.assumptions)
+
+    def test_what_other_code_reads_of_a_number_of_data(self):
+        kept = []
+        reads = {"text": lambda n: float("%.4f" % n), "json": lambda n: json.loads(json.dumps(n)), "bytes": lambda n: struct.unpack("d", struct.pack("d", n))[0], "length": lambda n: len("%.3f" % n) - 3,
+                 "array": lambda n: array.array("d", [n])[0], "decimal": lambda n: float(decimal.Decimal(n)), "joined": lambda n: 17 - len("".join([str(n), ""]))}
+        for name, read in reads.items():
+            for way, f in {"large": lambda x, read=read: x * (3 if read(x.sum().item()) > 1 else 1), "small": lambda x, read=read: x * (3 if read(x.sum().item()) < -1 else 1)}.items():
+                with self.subTest(name, way=way):
+                    if way == "small" and name in ("length", "joined"):
+                        continue
+                    with self.assertRaisesRegex(sp.CaptureError, "depends on data"):
+                        self.of_x(f, f)
+        report = self.of_x(lambda x: x * 2, lambda x: (kept.append((json.dumps(x.sum().item()), "%.3f" % x.sum().item(), str(x.sum().item())[:5])), x * 2)[1])
+        self.assertEqual("EQUIVALENT", report.verdict)
+        with self.assertRaisesRegex(sp.CaptureError, "depends on data"):
+            self.of_x(lambda x: x, lambda x: x * (1 if {x.sum().item(): 1} else 2))
 
     def test_caches_of_functions_are_each_ranks_own(self):
         kept_scale.cache_clear()

@@ -6,26 +6,22 @@ import contextlib
 import dataclasses
 import gc
 import gzip
-import itertools
 import json
 import os
-import pickle
-import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Iterator, Mapping, Sequence
 
 import torch
 
 from ..program import verify_files
 from ..report import Defect, Report
-from . import _patches as patches
-from ._fake import Answers
+from .apart import SINGLE, Apart, Overrun, Request
 from .mesh import Mesh
 from .model_file import Model, model_of
 from .plan_file import plan_of
-from .rank_program import program_of
+from .ranks import LARGE, decided, recorded_ranks
 from .record import CaptureError, Hazard, Recording, Step, record
 
 
@@ -52,26 +48,51 @@ class Capture:
         return model, plan
 
 
-def _single(step: Step, mesh: Mesh, name: str) -> Model:
-    """The single device; a second time where the range of an integer input is needed while recording."""
-    one = Mesh({axis: 1 for axis in mesh.names})
+def _single(step: Step, one: Mesh, name: str, apart: Apart) -> tuple[Recording, Model, Request]:
+    """The single device; a second time (in a process of its own) where the range of an integer input is needed while recording. And what asks for it once more."""
+    def again(ranges: Mapping[str, int]) -> Recording:
+        nonlocal request
+        request = Request(SINGLE, ranges, {})
+        try:
+            apart.ask([request])
+            side = apart.take({}, time.monotonic() - start)[SINGLE]
+        except Overrun:
+            side = None
+        return side if isinstance(side, Recording) else record(step, one, 0, ranges)  # which meets the error itself
+
+    start = time.monotonic()
+    request = Request(SINGLE, {}, {})
     try:
         side = record(step, one, 0)
     except CaptureError as e:  # of a number that depends on labels whose range the loss tells (or the script did) more may be known
         if not e.ranges:
             raise
-        side = record(step, one, 0, e.ranges)
+        side = again(e.ranges)
     if side.hazards:
         text, loc = next(iter(side.hazards.items()))
         raise CaptureError(f"the single device: {text} at {loc}")
     known = {**side.graph.ranges, **side.graph.chosen_from}
     if any(n in side.graph.tabulated for n in known):
-        side = record(step, one, 0, known)
+        side = again(known)
         side.graph.chosen_from = {**known, **side.graph.chosen_from}
+    return side, _model(side, name), request
+
+
+def _model(side: Recording, name: str) -> Model:
     try:
         return model_of(side, name)
     except Hazard as e:
         raise CaptureError(f"the single device: {e}") from None
+
+
+def _check_numbers(side: Recording, model: Model, other: Recording | Exception | None, name: str) -> None:
+    """The single device is the same one whatever the numbers that Tensor.item() gave. other: with another number in their place. Raises CaptureError."""
+    if not isinstance(other, Recording):
+        return
+    theirs = _model(other, name)
+    same = [(n, c.shape) for n, c in theirs.constants] == [(n, c.shape) for n, c in model.constants] and all(torch.equal(a, b) for (_, a), (_, b) in zip(theirs.constants, model.constants))
+    if not same or theirs.json != model.json or theirs.random != model.random or theirs.distributions != model.distributions:
+        raise decided("the single device", side)
 
 
 def capture(*steps: Step, mesh: Mapping[str, int] | str, ranks: str = "all", checkpoints: bool = True, jobs: int = 1, strict: bool = False) -> Capture:
@@ -114,10 +135,18 @@ def _capture(steps: Sequence[Step], mesh: Mapping[str, int] | str, ranks: str, c
     start = time.monotonic()
     where = Mesh.parse(mesh) if isinstance(mesh, str) else Mesh(mesh)
     name = getattr(steps[-1], "__name__", "step")
-    model = _single(steps[0], where, name)
+    one = Mesh({axis: 1 for axis in where.names})
+    with Apart({True: (steps[0], one), False: (steps[-1], where)}) as apart:
+        return _captured(steps, where, one, name, apart, ranks, checkpoints, jobs, strict, start)
+
+
+def _captured(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apart, ranks: str, checkpoints: bool, jobs: int, strict: bool, start: float) -> Capture:
+    single, model, request = _single(steps[0], one, name, apart)
     if strict and model.opaque:
         raise CaptureError(f"strict: nothing is known of {'; '.join(dict.fromkeys(model.opaque.values()))}")
-    sides, alike = _ranks(steps[-1], where, model, ranks, jobs)
+    recorded = recorded_ranks(steps[-1], where, model, ranks, jobs, apart, dataclasses.replace(request, stand_in=-LARGE) if single.graph.gave_numbers else None)
+    sides, alike = recorded.sides, recorded.alike
+    _check_numbers(single, model, recorded.beside, name)
     for side in sides:
         for text, loc in side.hazards.items():
             raise Hazard(f"rank {side.rank}: {text}", loc, "")
@@ -125,7 +154,7 @@ def _capture(steps: Sequence[Step], mesh: Mapping[str, int] | str, ranks: str, c
     _check_infinities(sides)
     plan, left_out, assumed = plan_of(sides, model, f"{name}.model.json.gz", alike, checkpoints)
     assumptions = list(dict.fromkeys([*model.assumptions, *(a for s in sides for a in s.graph.assumptions)]))
-    assumptions += assumed
+    assumptions += assumed + recorded.assumed
     assumptions += [f"ranks that differ only in {a} run alike: of {where.sizes[a]} coordinates those recorded did" for a in alike]
     unknown = {text: loc for s in sides for text, loc in s.unknown.items()}
     return Capture(model.json, plan, assumptions, left_out, unknown, [s.rank for s in sides], {label: model.tied[("output", label, 0)] for label in model.outputs},
@@ -152,115 +181,6 @@ def _check_infinities(sides: Sequence[Recording]) -> None:
         if side.graph.relies_on_brought:
             raise CaptureError(f"it is asked whether what came from other ranks is infinite or not-a-number, and rank {giving.rank} gives masked scores, or what is computed with them, "
                                f"at {giving.graph.gives_hiding}: what becomes of minus infinities is not followed at {side.graph.relies_on_brought}")
-
-
-def _ranks(step: Step, mesh: Mesh, model: Model, ranks: str, jobs: int) -> tuple[list[Recording], list[str]]:
-    if ranks not in ("all", "classes"):
-        raise ValueError(f"ranks={ranks!r}: 'all' or 'classes'")
-    recorded = _Recorder(step, mesh, model.classes)
-    if ranks == "all":
-        found = {0: recorded(0)}  # alone: what it sends to others has to be known to them
-        found.update(recorded.several(range(1, mesh.world), jobs))
-        return [found[r] for r in range(mesh.world)], []
-    return _classes(recorded, mesh, model, jobs)
-
-
-class _Recorder:
-    """Records ranks. One that waits for what a pipeline's stage on another rank has to tell is run again once that one was."""
-
-    def __init__(self, step: Step, mesh: Mesh, classes: Mapping[str, int]) -> None:
-        self.step, self.mesh, self.classes = step, mesh, classes
-        self.mailbox: patches.Mailbox = {}
-        self.answers = Answers()
-
-    def __call__(self, rank: int, waiting: tuple[int, ...] = ()) -> Recording:
-        while True:
-            before = len(self.mailbox)
-            try:
-                recording = record(self.step, self.mesh, rank, self.classes, self.mailbox, self.answers)
-                gc.collect()  # models are cycles
-                gc.freeze()   # what was recorded is not, and stays
-                return recording
-            except patches.MissingMetadata as e:
-                if e.peer in waiting and len(self.mailbox) == before:
-                    raise CaptureError(f"rank {rank}: {e}") from None
-                if e.peer in waiting:
-                    raise
-                try:
-                    self(e.peer, (*waiting, rank))
-                except patches.MissingMetadata:
-                    pass  # what was told until then may be enough
-                if len(self.mailbox) == before:
-                    raise CaptureError(f"rank {rank}: {e}") from None
-
-
-    def several(self, ranks: Sequence[int], jobs: int) -> dict[int, Recording]:
-        """These ranks' recordings, by so many processes. A share whose process fails is recorded by this one, which meets the error itself."""
-        found: dict[int, Recording] = {}
-        shares = [list(ranks[k::jobs]) for k in range(jobs)]
-        with tempfile.TemporaryDirectory() as folder:
-            children = [(self._fork(share, f"{folder}/{k}"), share, f"{folder}/{k}") for k, share in enumerate(shares) if k and share]
-            try:
-                for r in shares[0]:
-                    found[r] = self(r)
-            finally:
-                ended = [(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), share, file) for pid, share, file in children]
-            for code, share, file in ended:
-                if code == 0:
-                    with open(file, "rb") as f:
-                        recordings, told = pickle.load(f)
-                    found.update(recordings)
-                    for key, value in told.items():
-                        self.mailbox.setdefault(key, value)
-                else:
-                    found.update({r: self(r) for r in share})
-        return found
-
-    def _fork(self, ranks: Sequence[int], file: str) -> int:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                recordings = {r: self(r) for r in ranks}
-                with open(file, "wb") as f:
-                    pickle.dump((recordings, self.mailbox), f, protocol=pickle.HIGHEST_PROTOCOL)
-                os._exit(0)
-            finally:
-                os._exit(1)
-        return pid
-
-
-def _classes(recorded: _Recorder, mesh: Mesh, model: Model, jobs: int) -> tuple[list[Recording], list[str]]:
-    """Along each axis the first, second and last rank are recorded. Where their programs are the same, so are those of the others taken to be; along all other axes every rank is recorded.
-
-    One rank more, far from the first in all axes, checks it.
-    """
-    found: dict[int, Recording] = {}
-    texts: dict[int, str] = {}
-
-    def text(rank: int) -> str:
-        if rank not in found:
-            found[rank] = recorded(rank)
-        if rank not in texts:
-            texts[rank] = program_of(found[rank], model, set()).text + str({comm: at.strides for comm, at in found[rank].layouts.items()})
-        return texts[rank]
-
-    def prepare(wanted: Iterable[int]) -> None:
-        missing = [r for r in dict.fromkeys(wanted) if r not in found]
-        if jobs > 1 and len(missing) > 1:
-            found.update(recorded.several(missing, jobs))
-
-    axes = [a for a in mesh.names if mesh.sizes[a] > 1]
-    text(0)
-    prepare([mesh.rank({a: k}) for a in axes if mesh.sizes[a] > 2 for k in (1, mesh.sizes[a] - 1)])
-    alike = [a for a in axes if mesh.sizes[a] > 2 and all(text(mesh.rank({a: k})) == text(0) for k in (1, mesh.sizes[a] - 1))]
-    others = [a for a in axes if a not in alike]
-    prepare([mesh.rank(dict(zip(others, at))) for at in itertools.product(*[range(mesh.sizes[a]) for a in others])] + [mesh.world - 1])
-    for at in itertools.product(*[range(mesh.sizes[a]) for a in others]):
-        text(mesh.rank(dict(zip(others, at))))
-    text(mesh.world - 1)
-    return [found[r] for r in sorted(found)], alike
 
 
 def verify(*steps: Step, mesh: Mapping[str, int] | str, ranks: str = "all", checkpoints: bool = True, keep: str | os.PathLike[str] | None = None,

@@ -46,7 +46,7 @@ class Text(str):
     loc: str
 
     def __new__(cls, loc: str = "") -> "Text":
-        self = super().__new__(cls, "<depends on data>")
+        self = super().__new__(cls, "<depends on data>" if _stand_in != _stand_in else f"{_stand_in:.6g}")
         self.loc = loc
         return self
 
@@ -60,6 +60,9 @@ class Text(str):
     startswith = endswith = find = rfind = index = rindex = count = refuse  # type: ignore[assignment]
 
 
+_stand_in = math.nan  # what such numbers are to code that looks at them as C does
+
+
 class DataNumber(float):
     """What `.item()` gives. loc: where it was asked for; value: what it stands for, None where that is not known."""
 
@@ -68,7 +71,7 @@ class DataNumber(float):
     follower: Follower | None
 
     def __new__(cls, loc: str = "", value: Any = None, follower: Follower | None = None) -> "DataNumber":
-        self = super().__new__(cls, math.nan)
+        self = super().__new__(cls, _stand_in)
         self.loc, self.value, self.follower = loc if isinstance(loc, str) else "", value, follower
         return self
 
@@ -102,7 +105,7 @@ class DataNumber(float):
     __array__ = __complex__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __bool__ = __int__ = __float__ = __trunc__ = __floor__ = __ceil__ = __divmod__ = __rdivmod__ = refuse  # type: ignore[assignment]
     as_integer_ratio = is_integer = hex = refuse  # type: ignore[assignment]
     __str__ = __repr__ = __format__ = text  # type: ignore[assignment]
-    __hash__ = float.__hash__
+    __hash__ = refuse  # type: ignore[assignment]
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __rpow__ = __round__ = __abs__ = computed  # type: ignore[assignment]
 
     def __pos__(self) -> "DataNumber":
@@ -220,8 +223,19 @@ def _of_two(f: Callable[..., Any], follow: Callable[..., Any]) -> Callable[..., 
 
 
 @contextlib.contextmanager
-def data_numbers(follower: Follower) -> Iterator[None]:
-    """Tensor.item() gives such numbers inside, and functions of `math`, max and min know them."""
+def _standing_in(number: float) -> Iterator[None]:
+    global _stand_in
+    before, _stand_in = _stand_in, number
+    try:
+        yield
+    finally:
+        _stand_in = before
+
+
+@contextlib.contextmanager
+def data_numbers(follower: Follower, stand_in: float = math.nan) -> Iterator[None]:
+    """Tensor.item() gives such numbers inside, and functions of `math`, max and min know them. stand_in: what they are where nothing of this looks: where another number makes another program,
+    something is decided by what depends on data."""
     item, to_float, to_int, to_complex, to_list = torch.Tensor.item, torch.Tensor.__float__, torch.Tensor.__int__, torch.Tensor.__complex__, torch.Tensor.tolist
 
     def known(x: Any) -> Any:
@@ -273,7 +287,7 @@ def data_numbers(follower: Follower) -> Iterator[None]:
     try:
         for name, f in methods.items():
             setattr(torch.Tensor, name, f)
-        with changes() as undo:
+        with _standing_in(stand_in), changes() as undo:
             replace_everywhere([(f, _of_numbers(name, f)) for name, f in _functions(math)] + [(f, _of_numbers("", f)) for _, f in _functions(cmath)], undo)
             set_attribute(torch, "is_nonzero", as_nonzero, undo)
             for name, follow in (("max", ar.maximum), ("min", ar.minimum)):

@@ -75,6 +75,7 @@ class Graph:
         self.opaque: set[str] = set()    # results of functions of which nothing is known
         self.hiding: set[str] = set()    # tensors in which there may be minus infinities
         self.closed: set[str] = set()    # tensors that depend on rows of scores of which all are masked
+        self.gave_numbers = ""  # where Tensor.item() first gave a number that depends on data
         self.masked_by_data: set[str] = set()  # tensors that depend on softmax of scores that data masks
         self._has_value: dict[str, bool] = {}
         self.brought: set[str] = set()   # tensors that depend on what other ranks have

@@ -56,6 +56,7 @@ class Memory:
         super().__init__()
         self.g = Graph()
         self.storages: dict[int, Storage] = {}
+        self.mode: Any = None  # of the fake tensors of this recording
         self.hazards: dict[str, str] = {}  # what the program does that no order of its communication makes right, and where
         self._under_way: dict[object, list[Storage]] = {}  # by the token of an asynchronous operator what it reads and writes
         self._pairs: dict[tuple[int, bool], tuple[Value, Value]] = {}
@@ -71,6 +72,10 @@ class Memory:
             s = self.storages[key] = Storage(t.untyped_storage())
             if not isinstance(t, private.FakeTensor) and t.device.type != "meta":
                 self._adopt(s, t)
+            elif isinstance(t, private.FakeTensor) and t.fake_mode is not self.mode is not None:
+                whole = (t.untyped_storage().nbytes() // t.element_size() * (2 if t.is_complex() else 1),)
+                self._put(s, Poison(whole, Reason("a tensor that was made while another rank was recorded (or in an earlier call of sp.verify) and was kept, in a global or a cache", self.where())),
+                          Geometry(whole, (1,), 0), False)
         return s
 
     def _adopt(self, s: Storage, t: torch.Tensor) -> None:

@@ -261,7 +261,9 @@ def _divided(side: Recording, local: Named, divisor: int, divided: dict[str, tup
     """What a checkpoint claims of a tensor whose divisor is not 1."""
     if divisor == 1:
         return local
-    part = side.graph.one("div", [local], local.shape, {"scalar": divisor})
+    part = side.parts.get((local.name, divisor))
+    if part is None:
+        part = side.parts[local.name, divisor] = side.graph.one("div", [local], local.shape, {"scalar": divisor})
     divided[local.name] = (part.name, divisor)
     return part
 

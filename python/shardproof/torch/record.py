@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import math
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import torch
@@ -67,6 +68,7 @@ class Recording:
     hazards: dict[str, str]           # what is wrong with the program whatever it computes -> where
     unused: list[str]                 # parameters that DistributedDataParallel found not used, in order
     layouts: dict[str, Layouts]       # communication -> how its tensors lie in memory, where that matters
+    parts: dict[tuple[str, int], Named] = dataclasses.field(default_factory=dict)  # tensor, divisor -> its quotient, made for a checkpoint
 
 
 class _Side:
@@ -367,8 +369,9 @@ def _results(result: Any) -> list[tuple[str, torch.Tensor]]:
     return []
 
 
-def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None = None, mailbox: patches.Mailbox | None = None, answers: Answers | None = None) -> Recording:
+def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None = None, mailbox: patches.Mailbox | None = None, answers: Answers | None = None, stand_in: float = math.nan) -> Recording:
     """One rank's training step. classes: of integer inputs whose range is known from the single device. mailbox: what stages of pipelines tell each other. answers: what fake tensors said to other ranks.
+    stand_in: what numbers that depend on data are to code that is not followed.
 
     Raises CaptureError, and whatever the step raises.
     """
@@ -393,7 +396,7 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
     with private.fake_group(rank, mesh.world), patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder, batch_start), mailbox, side.unused.append, recorder.numbers, side.unreduced), private.random_tracker(recorder.random), objects_exchanged(mailbox, rank, recorder.groups.next):
         torch.manual_seed(0)
         world = World(mesh, rank, side)
-        with private.FakeTensorMode(allow_non_fake_inputs=True), recorder, side.binding.listening(), as_cpu(), sync_batch_norm(), data_numbers(recorder), torch.backends.mkldnn.flags(enabled=False):
+        with private.FakeTensorMode(allow_non_fake_inputs=True) as recorder.mode, recorder, side.binding.listening(), as_cpu(), sync_batch_norm(), data_numbers(recorder, stand_in), torch.backends.mkldnn.flags(enabled=False):
             try:
                 result = step(world)
             except (DataDependent, collectives.NotSent) as e:

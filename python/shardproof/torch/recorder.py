@@ -363,7 +363,8 @@ class Recorder(Memory, private.TorchDispatchMode):
             return v.data.item()
         if t.dtype.is_floating_point or self.counting and t.dtype != torch.bool:
             self._asked = v
-            self.g.assume("nothing is decided by the text of a number that Tensor.item() gave, nor by what other code than Python's operators and `math` reads of it")
+            self.g.assume("what other code than Python's operators and `math` reads of a number that Tensor.item() gave decides nothing (it was recorded again with another number in its place)")
+            self.g.gave_numbers = self.g.gave_numbers or self.g.loc or self.where()
             return math.nan  # poisons any tensor that it goes into; to Python a number of data_number.py, which knows its value
         if t.dtype == torch.bool and private.initialising():
             return False  # whether numbers are to be drawn again, of parameters that are inputs afterwards

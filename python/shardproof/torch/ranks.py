@@ -1,0 +1,265 @@
+"""Which ranks are recorded, in which process, and whether what one leaves in Python's memory matters to the next."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import itertools
+import math
+import os
+import pickle
+import tempfile
+import time
+from typing import Iterable, Mapping, Sequence
+
+from . import _patches as patches
+from ._fake import Answers
+from .apart import SINGLE, Apart, Failed, Overrun, Request, fork
+from .mesh import Mesh
+from .model_file import Model
+from .rank_program import program_of
+from .record import CaptureError, Hazard, Recording, Step, record
+
+UNLOOKED = "that no rank's run depends on what another one's leaves in Python's memory (globals, caches): a process that was forked to look at it did not end"
+LARGE = 1.37e30  # stands in for a number that depends on data: on a rank this, on the single device its negative
+
+
+@dataclasses.dataclass
+class Recorded:
+    """Recordings of ranks. alike: axes along which others are taken to be alike; beside: what was asked for beside them, None where that did not end."""
+
+    sides: list[Recording]
+    alike: list[str]
+    assumed: list[str]
+    beside: Recording | Exception | None = None
+
+
+def recorded_ranks(step: Step, mesh: Mesh, model: Model, ranks: str, jobs: int, apart: Apart, beside: Request | None = None) -> Recorded:
+    """Recordings of the ranks.
+
+    All are recorded in this process (or in `jobs` of them), and one (with each that is wrong, and one that had to be run twice) in a process of its own. Where that differs, what a rank finds in
+    Python's memory depends on the others; then each is recorded in a process of its own. There another number stands in for those that depend on data: where that is what differs, something is
+    decided by one, an error. Raises CaptureError, and what the step raises.
+    """
+    if ranks not in ("all", "classes"):
+        raise ValueError(f"ranks={ranks!r}: 'all' or 'classes'")
+    choose = _all if ranks == "all" else _classes
+    together = _Recorder(step, mesh, model.classes, jobs, apart, beside)
+    found = None
+    try:
+        try:
+            found = choose(together, model)
+        except Exception:
+            if together.under_way is None or not together.succeeds_apart(together.under_way):
+                raise
+        else:
+            if together.same_apart(found[0], model):
+                return Recorded(*found, [], together.beside)
+    except Overrun:
+        if found is None:
+            raise CaptureError("a process that was forked to record a rank did not end") from None
+        return Recorded(*found, [UNLOOKED], together.beside)
+    alone = _Recorder(step, mesh, model.classes, jobs, apart, alone=True)
+    found = choose(alone, model)
+    alone.same_apart(found[0], model)
+    return Recorded(*found, [], together.beside)
+
+
+class _Recorder:
+    """Records ranks. One that waits for what a pipeline's stage on another rank has to tell is run again once that one was. alone: each in a process of its own."""
+
+    def __init__(self, step: Step, mesh: Mesh, classes: Mapping[str, int], jobs: int, apart: Apart, asked_beside: Request | None = None, alone: bool = False) -> None:
+        self.step, self.mesh, self.classes, self.jobs, self.apart, self.alone = step, mesh, classes, jobs, apart, alone
+        self.asked_beside = asked_beside
+        self.beside: Recording | Exception | None = None
+        self.mailbox: patches.Mailbox = {}
+        self.answers = Answers()
+        self.seconds = 0.0                    # of the slowest recording
+        self.under_way: int | None = None     # rank that is being recorded
+        self.repeated: int | None = None      # a rank that was run again
+        self.early = False                    # what `look_ahead` asked for was not taken yet
+
+    def __call__(self, rank: int, waiting: tuple[int, ...] = ()) -> Recording:
+        while True:
+            before = len(self.mailbox)
+            try:
+                return self._run(rank)
+            except patches.MissingMetadata as e:
+                if e.peer in waiting and len(self.mailbox) == before:
+                    raise CaptureError(f"rank {rank}: {e}") from None
+                if e.peer in waiting:
+                    raise
+                self.repeated = rank
+                try:
+                    self(e.peer, (*waiting, rank))
+                except patches.MissingMetadata:
+                    pass  # what was told until then may be enough
+                if len(self.mailbox) == before:
+                    raise CaptureError(f"rank {rank}: {e}") from None
+
+    def _run(self, rank: int) -> Recording:
+        if self.alone:
+            return self._given(self._taken([rank], math.nan)[rank])
+        self.under_way = rank
+        start = time.monotonic()
+        recording = record(self.step, self.mesh, rank, self.classes, self.mailbox, self.answers)
+        self.seconds = max(self.seconds, time.monotonic() - start)
+        gc.collect()  # models are cycles
+        gc.freeze()   # what was recorded is not, and stays
+        return recording
+
+    def _ask(self, ranks: Sequence[int], stand_in: float) -> None:
+        beside = [self.asked_beside] if self.asked_beside is not None else []
+        self.asked_beside = None
+        self.apart.ask([*[Request(r, self.classes, self.mailbox, stand_in) for r in ranks], *beside], self.jobs if self.alone else 1)
+
+    def _take(self) -> dict[int, Recording | Exception]:
+        found = self.apart.take(self.mailbox, self.seconds)
+        self.beside = found.pop(SINGLE, self.beside)
+        return found
+
+    def _taken(self, ranks: Sequence[int], stand_in: float) -> dict[int, Recording | Exception]:
+        self._ask(ranks, stand_in)
+        return self._take()
+
+    @staticmethod
+    def _given(what: Recording | Exception) -> Recording:
+        if isinstance(what, Failed):
+            raise CaptureError(f"where no other rank was recorded before: {what}")
+        if isinstance(what, Exception):
+            raise what
+        return what
+
+    def several(self, ranks: Sequence[int]) -> dict[int, Recording]:
+        """These ranks' recordings, by `jobs` processes. A share whose process fails is recorded by this one, which meets the error itself."""
+        if self.alone:
+            taken = self._taken(ranks, math.nan) if ranks else {}
+            return {r: self(r) if isinstance(what, patches.MissingMetadata) else self._given(what) for r, what in taken.items()}
+        found: dict[int, Recording] = {}
+        shares = [list(ranks[k::self.jobs]) for k in range(self.jobs)]
+        with tempfile.TemporaryDirectory() as folder:
+            children = [(self._fork(share, f"{folder}/{k}"), share, f"{folder}/{k}") for k, share in enumerate(shares) if k and share]
+            try:
+                for r in shares[0]:
+                    found[r] = self(r)
+            finally:
+                ended = [(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), share, file) for pid, share, file in children]
+            for code, share, file in ended:
+                if code == 0:
+                    with open(file, "rb") as f:
+                        recordings, told = pickle.load(f)
+                    found.update(recordings)
+                    for key, value in told.items():
+                        self.mailbox.setdefault(key, value)
+                else:
+                    found.update({r: self(r) for r in share})
+        return found
+
+    def _fork(self, ranks: Sequence[int], file: str) -> int:
+        pid = fork()
+        if pid == 0:
+            try:
+                recordings = {r: self(r) for r in ranks}
+                with open(file, "wb") as f:
+                    pickle.dump((recordings, self.mailbox), f, protocol=pickle.HIGHEST_PROTOCOL)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        return pid
+
+    # ---- whether ranks that are recorded one after the other are what they are alone ----
+    def look_ahead(self, rank: int) -> None:
+        """Begins to record a rank in a process of its own, while this one goes on with others."""
+        if not self.alone and not self.mailbox:
+            self._ask([rank], LARGE)
+            self.early = True
+
+    def _apart(self, ranks: Sequence[int], stand_in: float) -> dict[int, Recording | Exception]:
+        early = self._take() if self.early else {}
+        self.early = False
+        known = {r: what for r, what in early.items() if not isinstance(what, patches.MissingMetadata) and stand_in == LARGE}
+        missing = [r for r in ranks if r not in known]
+        return {**known, **(self._taken(missing, stand_in) if missing or self.asked_beside is not None else {})}
+
+    def succeeds_apart(self, rank: int) -> bool:
+        return isinstance(self._apart([rank], math.nan)[rank], Recording)
+
+    def same_apart(self, sides: Sequence[Recording], model: Model) -> bool:
+        """Whether ranks are the same in processes of their own. Raises CaptureError where they are, but not with another number in the place of those that depend on data."""
+        chosen = {s.rank: s for s in sides if s is sides[-1] or s.hazards or s.rank == self.repeated}
+        texts = {r: _text(s, model) for r, s in chosen.items()}
+        large = self._apart(list(chosen), LARGE)
+        differing = [r for r, text in texts.items() if not isinstance(other := large[r], Recording) or _text(other, model) != text]
+        if not differing:
+            return True
+        if not any(chosen[r].graph.gave_numbers for r in differing):
+            return False
+        plain = self._apart(differing, math.nan)
+        for r in differing:
+            if not isinstance(other := plain[r], Recording) or _text(other, model) != texts[r]:
+                return False
+            if isinstance(large[r], Recording):
+                raise decided(f"rank {r}", chosen[r])
+        return True
+
+
+def decided(who: str, side: Recording) -> CaptureError:
+    return CaptureError(f"{who}: what the program does depends on data: it is another one where Tensor.item() gives another number at {side.graph.gave_numbers} "
+                        "(the number's text, or what other code than Python's operators and `math` reads of it, decides something)")
+
+
+def _text(side: Recording, model: Model) -> str:
+    """All of a recording that a verdict depends on."""
+    try:
+        program = program_of(side, model, set())
+        text = f"{program.text} {[(t.tensor, t.label, t.box.low) for t in program.ties]} {program.skipped} {program.guessed}"
+    except (CaptureError, Hazard) as e:
+        text = f"{type(e).__name__} {e}"
+    draws = [(d.value.name, d.key, d.what, d.loc, d.by_position) for d in side.random_inputs]
+    layouts = {comm: at.strides for comm, at in side.layouts.items()}
+    return f"{text} {draws} {layouts} {side.hazards} {side.unused} {side.graph.gives_hiding} {side.graph.relies_on_brought}"
+
+
+def _all(recorded: _Recorder, model: Model) -> tuple[list[Recording], list[str]]:
+    world = recorded.mesh.world
+    found = {0: recorded(0)}  # alone: what it sends to others has to be known to them
+    recorded.look_ahead(world - 1)
+    found.update(recorded.several(range(1, world)))
+    return [found[r] for r in range(world)], []
+
+
+def _classes(recorded: _Recorder, model: Model) -> tuple[list[Recording], list[str]]:
+    """Along each axis the first, second and last rank are recorded. Where their programs are the same, so are those of the others taken to be; along all other axes every rank is recorded.
+
+    One rank more, far from the first in all axes, checks it.
+    """
+    mesh = recorded.mesh
+    found: dict[int, Recording] = {}
+    texts: dict[int, str] = {}
+
+    def text(rank: int) -> str:
+        if rank not in found:
+            found[rank] = recorded(rank)
+        if rank not in texts:
+            texts[rank] = program_of(found[rank], model, set()).text + str({comm: at.strides for comm, at in found[rank].layouts.items()})
+        return texts[rank]
+
+    def prepare(wanted: Iterable[int]) -> None:
+        missing = [r for r in dict.fromkeys(wanted) if r not in found]
+        if recorded.jobs > 1 and len(missing) > 1:
+            found.update(recorded.several(missing))
+
+    axes = [a for a in mesh.names if mesh.sizes[a] > 1]
+    text(0)
+    recorded.look_ahead(mesh.world - 1)
+    prepare([mesh.rank({a: k}) for a in axes if mesh.sizes[a] > 2 for k in (1, mesh.sizes[a] - 1)])
+    alike = [a for a in axes if mesh.sizes[a] > 2 and all(text(mesh.rank({a: k})) == text(0) for k in (1, mesh.sizes[a] - 1))]
+    others = [a for a in axes if a not in alike]
+    prepare([mesh.rank(dict(zip(others, at))) for at in itertools.product(*[range(mesh.sizes[a]) for a in others])] + [mesh.world - 1])
+    for at in itertools.product(*[range(mesh.sizes[a]) for a in others]):
+        text(mesh.rank(dict(zip(others, at))))
+    text(mesh.world - 1)
+    return [found[r] for r in sorted(found)], alike
+
+
+__all__ = ["LARGE", "Recorded", "decided", "recorded_ranks"]

@@ -60,13 +60,14 @@ class Apart:
     def __init__(self, steps: Mapping[bool, tuple[Step, Mesh]]) -> None:
         """steps: the single device's (True) and the ranks', with their meshes."""
         self._folder = tempfile.TemporaryDirectory()
+        self.folder = self._folder.name  # for files that are not needed once this is closed
         self._asked: list[int] = []
         self._ours, theirs = multiprocessing.Pipe()
         self._pid = fork()
         if self._pid == 0:
             try:
                 self._ours.close()
-                _Server(steps, theirs, self._folder.name).run()
+                _Server(steps, theirs, self.folder).run()
             finally:
                 os._exit(0)
         theirs.close()
@@ -103,9 +104,9 @@ class Apart:
         found: dict[int, Recording | Exception] = {}
         for rank in self._asked:
             try:
-                with open(f"{self._folder.name}/{rank}", "rb") as f:
+                with open(f"{self.folder}/{rank}", "rb") as f:
                     what, told = pickle.load(f)
-                os.remove(f"{self._folder.name}/{rank}")
+                os.remove(f"{self.folder}/{rank}")
             except (OSError, EOFError, pickle.UnpicklingError):
                 what, told = ("failed", f"rank {rank}: the process that recorded it died"), {}
             for key, value in told.items():

@@ -144,7 +144,7 @@ def _captured(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: A
     single, model, request = _single(steps[0], one, name, apart)
     if strict and model.opaque:
         raise CaptureError(f"strict: nothing is known of {'; '.join(dict.fromkeys(model.opaque.values()))}")
-    recorded = recorded_ranks(steps[-1], where, model, ranks, jobs, apart, dataclasses.replace(request, stand_in=-LARGE) if single.graph.gave_numbers else None)
+    recorded = recorded_ranks(steps[-1], where, model, ranks, checkpoints, jobs, apart, dataclasses.replace(request, stand_in=-LARGE) if single.facts.gave_numbers else None)
     sides, alike = recorded.sides, recorded.alike
     _check_numbers(single, model, recorded.beside, name)
     for side in sides:
@@ -153,7 +153,7 @@ def _captured(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: A
     _check_layouts(sides, where, alike)
     _check_infinities(sides)
     plan, left_out, assumed = plan_of(sides, model, f"{name}.model.json.gz", alike, checkpoints)
-    assumptions = list(dict.fromkeys([*model.assumptions, *(a for s in sides for a in s.graph.assumptions)]))
+    assumptions = list(dict.fromkeys([*model.assumptions, *(a for s in sides for a in s.facts.assumptions)]))
     assumptions += assumed + recorded.assumed
     assumptions += [f"ranks that differ only in {a} run alike: of {where.sizes[a]} coordinates those recorded did" for a in alike]
     unknown = {text: loc for s in sides for text, loc in s.unknown.items()}
@@ -176,11 +176,11 @@ def _check_layouts(sides: Sequence[Recording], mesh: Mesh, alike: Sequence[str])
 
 def _check_infinities(sides: Sequence[Recording]) -> None:
     """What a rank takes to be finite must not come from masked scores of another. Raises CaptureError."""
-    giving = next((s for s in sides if s.graph.gives_hiding), None)
+    giving = next((s for s in sides if s.facts.gives_hiding), None)
     for side in sides if giving is not None else ():
-        if side.graph.relies_on_brought:
+        if side.facts.relies_on_brought:
             raise CaptureError(f"it is asked whether what came from other ranks is infinite or not-a-number, and rank {giving.rank} gives masked scores, or what is computed with them, "
-                               f"at {giving.graph.gives_hiding}: what becomes of minus infinities is not followed at {side.graph.relies_on_brought}")
+                               f"at {giving.facts.gives_hiding}: what becomes of minus infinities is not followed at {side.facts.relies_on_brought}")
 
 
 def verify(*steps: Step, mesh: Mapping[str, int] | str, ranks: str = "all", checkpoints: bool = True, keep: str | os.PathLike[str] | None = None,

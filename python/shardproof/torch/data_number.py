@@ -192,6 +192,8 @@ def _of_numbers(name: str, f: Callable[..., Any]) -> Callable[..., Any]:
     """A function of `math`; name: empty for one that refuses them."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        if not kwargs and all([type(x) is int or type(x) is float for x in args]):
+            return f(*args)
         args = tuple([list(x) if isinstance(x, collections.abc.Iterator) else x for x in args])
         x = _first((*args, *kwargs.values()))
         if x is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import itertools
 import json
 from typing import Any, Mapping, Sequence
@@ -11,11 +12,8 @@ from .mesh import Mesh
 from .model_file import Model
 from .randomness import Draw
 from .rank_program import Program, Tie, program_of
-from .record import CaptureError, Hazard, Recording
+from .record import MOVES_MEMORY, CaptureError, Hazard, Recording
 from .values import Shape, numel
-
-_MOVES_MEMORY = ("all_gather", "reduce_scatter")  # along dimension 0, whatever lies there
-
 
 def _check_draws(sides: Sequence[Recording], programs: Sequence[Program], model: Model) -> list[str]:
     """Ranks that hold one part draw the same numbers, those that hold others draw others; what that leaves to be assumed. Raises Hazard."""
@@ -56,12 +54,12 @@ def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Se
     for side in sides:
         if side.unused != sides[0].unused:
             raise CaptureError(f"DistributedDataParallel(find_unused_parameters=True): ranks {sides[0].rank} and {side.rank} do not use the same parameters, which is not supported")
-    _one_shape(sides)
+    sides = _one_shape(sides)
     programs = _programs(sides, model, checkpoints)
     if model.constants and any(p.own_constants for p in programs):
         # Numbers that are no part of the model's stand for themselves: so must the model's then, or a step that is right for these numbers would be compared with any.
         model.write_constants()
-        programs = _programs(sides, model, checkpoints)
+        programs = _programs([dataclasses.replace(side.whole(), program=None) for side in sides], model, checkpoints)
     drawn = _check_draws(sides, programs, model)
     by_rank = {side.rank: p for side, p in zip(sides, programs)}
     fixed = _distinguishing(mesh, {r: p.text for r, p in by_rank.items()}, alike)
@@ -117,22 +115,24 @@ def _by_call(mesh: Mesh, here: dict[str, int], free: Sequence[str], ties: Mappin
         shards[(tie.role, tie.tensor, tie.label)].append(entry)
 
 
-def _one_shape(sides: Sequence[Recording]) -> None:
-    """Ranks may give tensors of different shapes (but as many elements) to one gather or reduce-scatter, which moves memory: a flat buffer is then sent flat.
+def _one_shape(sides: Sequence[Recording]) -> Sequence[Recording]:
+    """Recordings that give collectives that move memory the same shapes. Ranks may give tensors of different shapes (but as many elements) to one gather or reduce-scatter, which moves memory: a flat buffer is then sent flat.
 
     That happens where parts of a flat buffer were made in other shapes, and where a part is nothing but padding, of which only the number of elements is known.
     """
     shapes: dict[str, set[Shape]] = collections.defaultdict(set)
     for side in sides:
-        for n in side.graph.nodes:
-            if n["op"] in _MOVES_MEMORY and "comm" in n:
-                shapes[n["comm"]].add(tuple(side.graph.tensors[n["in"][0]]["shape"]))
+        for comm, shape in side.facts.moved.items():
+            shapes[comm].add(shape)
     differing = {comm for comm, found in shapes.items() if len(found) > 1 and len({numel(s) for s in found}) == 1}
+    if not differing:
+        return sides
+    sides = [dataclasses.replace(side.whole(), program=None) for side in sides]
     for side in sides:
         g = side.graph
         for i in reversed(range(len(g.nodes))):
             n = g.nodes[i]
-            if n.get("comm") not in differing or n["op"] not in _MOVES_MEMORY:
+            if n.get("comm") not in differing or n["op"] not in MOVES_MEMORY:
                 continue
             before, out = n["in"][0], n["out"][0]
             flat, whole = f"{before} sent as {n['comm']}", f"{out} flat"
@@ -143,15 +143,16 @@ def _one_shape(sides: Sequence[Recording]) -> None:
                                 {"op": "view", "in": [whole], "out": [out], "attrs": {"size": g.tensors[out]["shape"]}, **loc}]
             if i < side.started:
                 side.started += 2
+    return sides
 
 
 def _programs(sides: Sequence[Recording], model: Model, checkpoints: bool) -> list[Program]:
     """A communication of the construction that one rank needs is kept on all."""
     keep: set[str] = set()
+    built = {comm for side in sides for comm in side.facts.built}
     while True:
-        programs = [program_of(side, model, keep, checkpoints) for side in sides]
-        needed = {n["comm"] for side, p in zip(sides, programs) for n in p.nodes if "comm" in n}
-        built = {n["comm"] for side in sides for n in side.graph.nodes[: side.started] if "comm" in n}
+        programs = [side.program if side.program is not None and not keep else program_of(side.whole(), model, keep, checkpoints) for side in sides]
+        needed = {n["comm"] for p in {id(p.nodes): p for p in programs}.values() for n in p.nodes if "comm" in n}
         if (needed & built) <= keep:
             return programs
         keep |= needed & built

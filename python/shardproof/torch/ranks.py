@@ -10,14 +10,14 @@ import os
 import pickle
 import tempfile
 import time
-from typing import Iterable, Mapping, Sequence
+from typing import Iterable, Sequence
 
 from . import _patches as patches
 from ._fake import Answers
 from .apart import SINGLE, Apart, Failed, Overrun, Request, fork
 from .mesh import Mesh
 from .model_file import Model
-from .rank_program import program_of
+from .rank_program import Program, program_of
 from .record import CaptureError, Hazard, Recording, Step, record
 
 UNLOOKED = "that no rank's run depends on what another one's leaves in Python's memory (globals, caches): a process that was forked to look at it did not end"
@@ -34,7 +34,7 @@ class Recorded:
     beside: Recording | Exception | None = None
 
 
-def recorded_ranks(step: Step, mesh: Mesh, model: Model, ranks: str, jobs: int, apart: Apart, beside: Request | None = None) -> Recorded:
+def recorded_ranks(step: Step, mesh: Mesh, model: Model, ranks: str, checkpoints: bool, jobs: int, apart: Apart, beside: Request | None = None) -> Recorded:
     """Recordings of the ranks.
 
     All are recorded in this process (or in `jobs` of them), and one (with each that is wrong, and one that had to be run twice) in a process of its own. Where that differs, what a rank finds in
@@ -44,32 +44,32 @@ def recorded_ranks(step: Step, mesh: Mesh, model: Model, ranks: str, jobs: int, 
     if ranks not in ("all", "classes"):
         raise ValueError(f"ranks={ranks!r}: 'all' or 'classes'")
     choose = _all if ranks == "all" else _classes
-    together = _Recorder(step, mesh, model.classes, jobs, apart, beside)
+    together = _Recorder(step, mesh, model, checkpoints, jobs, apart, beside)
     found = None
     try:
         try:
-            found = choose(together, model)
+            found = choose(together)
         except Exception:
             if together.under_way is None or not together.succeeds_apart(together.under_way):
                 raise
         else:
-            if together.same_apart(found[0], model):
+            if together.same_apart(found[0]):
                 return Recorded(*found, [], together.beside)
     except Overrun:
         if found is None:
             raise CaptureError("a process that was forked to record a rank did not end") from None
         return Recorded(*found, [UNLOOKED], together.beside)
-    alone = _Recorder(step, mesh, model.classes, jobs, apart, alone=True)
-    found = choose(alone, model)
-    alone.same_apart(found[0], model)
+    alone = _Recorder(step, mesh, model, checkpoints, jobs, apart, alone=True)
+    found = choose(alone)
+    alone.same_apart(found[0])
     return Recorded(*found, [], together.beside)
 
 
 class _Recorder:
     """Records ranks. One that waits for what a pipeline's stage on another rank has to tell is run again once that one was. alone: each in a process of its own."""
 
-    def __init__(self, step: Step, mesh: Mesh, classes: Mapping[str, int], jobs: int, apart: Apart, asked_beside: Request | None = None, alone: bool = False) -> None:
-        self.step, self.mesh, self.classes, self.jobs, self.apart, self.alone = step, mesh, classes, jobs, apart, alone
+    def __init__(self, step: Step, mesh: Mesh, model: Model, checkpoints: bool, jobs: int, apart: Apart, asked_beside: Request | None = None, alone: bool = False) -> None:
+        self.step, self.mesh, self.model, self.checkpoints, self.jobs, self.apart, self.alone = step, mesh, model, checkpoints, jobs, apart, alone
         self.asked_beside = asked_beside
         self.beside: Recording | Exception | None = None
         self.mailbox: patches.Mailbox = {}
@@ -102,16 +102,31 @@ class _Recorder:
             return self._given(self._taken([rank], math.nan)[rank])
         self.under_way = rank
         start = time.monotonic()
-        recording = record(self.step, self.mesh, rank, self.classes, self.mailbox, self.answers)
+        recording = record(self.step, self.mesh, rank, self.model.classes, self.mailbox, self.answers)
         self.seconds = max(self.seconds, time.monotonic() - start)
         gc.collect()  # models are cycles
         gc.freeze()   # what was recorded is not, and stays
+        self._made(recording)
         return recording
+
+    def program(self, side: Recording) -> Program:
+        """The program of a recording. Raises CaptureError."""
+        if side.program is None:
+            side.program = program_of(side.whole(), self.model, set(), self.checkpoints)
+        made: Program = side.program
+        return made
+
+    def _made(self, side: Recording) -> str:
+        """The program of a recording, as text; what is wrong with it, which is met again where the plan is made."""
+        try:
+            return self.program(side).text
+        except (CaptureError, Hazard) as e:
+            return f"{type(e).__name__} {e}"
 
     def _ask(self, ranks: Sequence[int], stand_in: float) -> None:
         beside = [self.asked_beside] if self.asked_beside is not None else []
         self.asked_beside = None
-        self.apart.ask([*[Request(r, self.classes, self.mailbox, stand_in) for r in ranks], *beside], self.jobs if self.alone else 1)
+        self.apart.ask([*[Request(r, self.model.classes, self.mailbox, stand_in) for r in ranks], *beside], self.jobs if self.alone else 1)
 
     def _take(self) -> dict[int, Recording | Exception]:
         found = self.apart.take(self.mailbox, self.seconds)
@@ -137,29 +152,37 @@ class _Recorder:
             return {r: self(r) if isinstance(what, patches.MissingMetadata) else self._given(what) for r, what in taken.items()}
         found: dict[int, Recording] = {}
         shares = [list(ranks[k::self.jobs]) for k in range(self.jobs)]
-        with tempfile.TemporaryDirectory() as folder:
-            children = [(self._fork(share, f"{folder}/{k}"), share, f"{folder}/{k}") for k, share in enumerate(shares) if k and share]
-            try:
-                for r in shares[0]:
-                    found[r] = self(r)
-            finally:
-                ended = [(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), share, file) for pid, share, file in children]
-            for code, share, file in ended:
-                if code == 0:
-                    with open(file, "rb") as f:
-                        recordings, told = pickle.load(f)
-                    found.update(recordings)
-                    for key, value in told.items():
-                        self.mailbox.setdefault(key, value)
-                else:
-                    found.update({r: self(r) for r in share})
+        folder = tempfile.mkdtemp(dir=self.apart.folder)
+        children = [(self._fork(share, f"{folder}/{k}"), share, f"{folder}/{k}") for k, share in enumerate(shares) if k and share]
+        try:
+            for r in shares[0]:
+                found[r] = self(r)
+        finally:
+            ended = [(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), share, file) for pid, share, file in children]
+        for code, share, file in ended:
+            if code == 0:
+                with open(file, "rb") as f:
+                    recordings, told = pickle.load(f)
+                found.update(recordings)
+                for key, value in told.items():
+                    self.mailbox.setdefault(key, value)
+            else:
+                found.update({r: self(r) for r in share})
         return found
 
     def _fork(self, ranks: Sequence[int], file: str) -> int:
         pid = fork()
         if pid == 0:
             try:
-                recordings = {r: self(r) for r in ranks}
+                programs: dict[str, Program] = {}  # equal ones are one, and go through the file once
+                recordings = {}
+                for r in ranks:
+                    side = self(r)
+                    if side.program is not None:
+                        like = programs.setdefault(side.program.text, side.program)
+                        side.program = dataclasses.replace(side.program, text=like.text, tensors=like.tensors, nodes=like.nodes, waits=like.waits)
+                    recordings[r] = side.light(f"{file}.{r}")
+                    del side
                 with open(file, "wb") as f:
                     pickle.dump((recordings, self.mailbox), f, protocol=pickle.HIGHEST_PROTOCOL)
                 os._exit(0)
@@ -184,43 +207,40 @@ class _Recorder:
     def succeeds_apart(self, rank: int) -> bool:
         return isinstance(self._apart([rank], math.nan)[rank], Recording)
 
-    def same_apart(self, sides: Sequence[Recording], model: Model) -> bool:
+    def same_apart(self, sides: Sequence[Recording]) -> bool:
         """Whether ranks are the same in processes of their own. Raises CaptureError where they are, but not with another number in the place of those that depend on data."""
         chosen = {s.rank: s for s in sides if s is sides[-1] or s.hazards or s.rank == self.repeated}
-        texts = {r: _text(s, model) for r, s in chosen.items()}
+        texts = {r: self._text(s) for r, s in chosen.items()}
         large = self._apart(list(chosen), LARGE)
-        differing = [r for r, text in texts.items() if not isinstance(other := large[r], Recording) or _text(other, model) != text]
+        differing = [r for r, text in texts.items() if not isinstance(other := large[r], Recording) or self._text(other) != text]
         if not differing:
             return True
-        if not any(chosen[r].graph.gave_numbers for r in differing):
+        if not any(chosen[r].facts.gave_numbers for r in differing):
             return False
         plain = self._apart(differing, math.nan)
         for r in differing:
-            if not isinstance(other := plain[r], Recording) or _text(other, model) != texts[r]:
+            if not isinstance(other := plain[r], Recording) or self._text(other) != texts[r]:
                 return False
             if isinstance(large[r], Recording):
                 raise decided(f"rank {r}", chosen[r])
         return True
 
+    def _text(self, side: Recording) -> str:
+        """All of a recording that a verdict depends on."""
+        text = self._made(side)
+        if side.program is not None:
+            text += f" {[(t.tensor, t.label, t.box.low) for t in side.program.ties]} {side.program.skipped} {side.program.guessed}"
+        draws = [(d.value.name, d.key, d.what, d.loc, d.by_position) for d in side.random_inputs]
+        layouts = {comm: at.strides for comm, at in side.layouts.items()}
+        return f"{text} {draws} {layouts} {side.hazards} {side.unused} {side.facts.gives_hiding} {side.facts.relies_on_brought}"
+
 
 def decided(who: str, side: Recording) -> CaptureError:
-    return CaptureError(f"{who}: what the program does depends on data: it is another one where Tensor.item() gives another number at {side.graph.gave_numbers} "
+    return CaptureError(f"{who}: what the program does depends on data: it is another one where Tensor.item() gives another number at {side.facts.gave_numbers} "
                         "(the number's text, or what other code than Python's operators and `math` reads of it, decides something)")
 
 
-def _text(side: Recording, model: Model) -> str:
-    """All of a recording that a verdict depends on."""
-    try:
-        program = program_of(side, model, set())
-        text = f"{program.text} {[(t.tensor, t.label, t.box.low) for t in program.ties]} {program.skipped} {program.guessed}"
-    except (CaptureError, Hazard) as e:
-        text = f"{type(e).__name__} {e}"
-    draws = [(d.value.name, d.key, d.what, d.loc, d.by_position) for d in side.random_inputs]
-    layouts = {comm: at.strides for comm, at in side.layouts.items()}
-    return f"{text} {draws} {layouts} {side.hazards} {side.unused} {side.graph.gives_hiding} {side.graph.relies_on_brought}"
-
-
-def _all(recorded: _Recorder, model: Model) -> tuple[list[Recording], list[str]]:
+def _all(recorded: _Recorder) -> tuple[list[Recording], list[str]]:
     world = recorded.mesh.world
     found = {0: recorded(0)}  # alone: what it sends to others has to be known to them
     recorded.look_ahead(world - 1)
@@ -228,7 +248,7 @@ def _all(recorded: _Recorder, model: Model) -> tuple[list[Recording], list[str]]
     return [found[r] for r in range(world)], []
 
 
-def _classes(recorded: _Recorder, model: Model) -> tuple[list[Recording], list[str]]:
+def _classes(recorded: _Recorder) -> tuple[list[Recording], list[str]]:
     """Along each axis the first, second and last rank are recorded. Where their programs are the same, so are those of the others taken to be; along all other axes every rank is recorded.
 
     One rank more, far from the first in all axes, checks it.
@@ -241,7 +261,7 @@ def _classes(recorded: _Recorder, model: Model) -> tuple[list[Recording], list[s
         if rank not in found:
             found[rank] = recorded(rank)
         if rank not in texts:
-            texts[rank] = program_of(found[rank], model, set()).text + str({comm: at.strides for comm, at in found[rank].layouts.items()})
+            texts[rank] = recorded.program(found[rank]).text + str({comm: at.strides for comm, at in found[rank].layouts.items()})
         return texts[rank]
 
     def prepare(wanted: Iterable[int]) -> None:

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import dataclasses
 import math
+import pickle
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import torch
@@ -28,9 +29,10 @@ from .model_live import WAIT
 from .opaque import Call as OpaqueCall
 from .randomness import Draw
 from .recorder import Recorder
-from .values import Filled, Named
+from .values import Filled, Named, Shape
 from .world import World
 
+MOVES_MEMORY = ("all_gather", "reduce_scatter")  # along dimension 0, whatever lies there
 Step = Callable[[World], Any]
 
 
@@ -52,6 +54,18 @@ class Hazard(CaptureError):
 
 
 @dataclasses.dataclass
+class Facts:
+    """What is to be known of a recording beside its program. built: communication of the construction of the model; moved: of collectives that move memory the shape that is given to each."""
+
+    assumptions: list[str]
+    gives_hiding: str
+    relies_on_brought: str
+    gave_numbers: str
+    built: frozenset[str]
+    moved: dict[str, Shape]
+
+
+@dataclasses.dataclass
 class Recording:
     """One side, as values only: no tensor of torch is left in it."""
 
@@ -69,6 +83,31 @@ class Recording:
     unused: list[str]                 # parameters that DistributedDataParallel found not used, in order
     layouts: dict[str, Layouts]       # communication -> how its tensors lie in memory, where that matters
     parts: dict[tuple[str, int], Named] = dataclasses.field(default_factory=dict)  # tensor, divisor -> its quotient, made for a checkpoint
+    program: Any = None               # rank_program.Program that needs no communication of the construction, once it was made
+    kept: str = ""                    # file with all of a recording of which graph, marks and opaque are left out here
+    said: Facts | None = None
+
+    @property
+    def facts(self) -> Facts:
+        if self.said is not None:
+            return self.said
+        g = self.graph
+        return Facts(list(g.assumptions), g.gives_hiding, g.relies_on_brought, g.gave_numbers, frozenset(n["comm"] for n in g.nodes[: self.started] if "comm" in n),
+                     {n["comm"]: tuple(g.tensors[n["in"][0]]["shape"]) for n in g.nodes if n["op"] in MOVES_MEMORY and "comm" in n})
+
+    def light(self, file: str) -> Recording:
+        """What is needed of it if its program needs not be made again; all of it goes into the file."""
+        said = self.facts
+        with open(file, "wb") as f:
+            pickle.dump(dataclasses.replace(self, program=None), f, protocol=pickle.HIGHEST_PROTOCOL)
+        return dataclasses.replace(self, graph=Graph(), marks=[], opaque=[], parts={}, kept=file, said=said)
+
+    def whole(self) -> Recording:
+        if not self.kept:
+            return self
+        with open(self.kept, "rb") as f:
+            found: Recording = pickle.load(f)
+        return found
 
 
 class _Side:

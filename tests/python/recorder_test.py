@@ -10,6 +10,7 @@ import json
 import math
 import os
 import pathlib
+import random
 import struct
 import subprocess
 import sys
@@ -131,6 +132,17 @@ class Apart(unittest.TestCase):
             world.output("y", loss / counted * left_behind["runs"], mean=())
 
         self.assertEqual("EQUIVALENT", self.verdict(step))
+
+    def test_random_numbers_of_python_are_each_ranks_own(self):
+        def step(world, seeded):
+            if seeded:
+                random.seed(0)
+            self.scaled(world, random.randrange(2, 1 << 40))
+
+        before = random.getstate()
+        self.assertEqual("EQUIVALENT", self.verdict(lambda world: step(world, True)))
+        self.assertEqual("NOT EQUIVALENT", self.verdict(lambda world: step(world, False)))
+        self.assertEqual(before, random.getstate())
 
     def test_errors_are_met_here(self):
         def step(world):

@@ -76,13 +76,16 @@ class Apart:
         return self
 
     def __exit__(self, *exception: Any) -> None:
+        self._end()
+        self._folder.cleanup()
+
+    def _end(self) -> None:
         if self._pid:
             if self._asked:
                 os.kill(self._pid, signal.SIGTERM)  # what is still being recorded is not waited for
             self._ours.close()
             os.waitpid(self._pid, 0)
             self._pid = 0
-        self._folder.cleanup()
 
     def ask(self, requests: Sequence[Request], jobs: int = 1) -> None:
         """Begins to record, so many at a time; `take` has what came of it. Raises Overrun where an earlier one did not end."""
@@ -99,7 +102,7 @@ class Apart:
                 raise Overrun(f"rank {self._asked[0]}: recording it in a process of its own did not end")
             self._ours.recv()
         except (Overrun, EOFError, OSError) as e:
-            self.__exit__()
+            self._end()
             raise Overrun(str(e)) from None
         found: dict[int, Recording | Exception] = {}
         for rank in self._asked:

@@ -8,6 +8,8 @@ import itertools
 import math
 import os
 import pickle
+import resource
+import sys
 import tempfile
 import time
 from typing import Iterable, Sequence
@@ -21,6 +23,7 @@ from .rank_program import Program, program_of
 from .record import CaptureError, Hazard, Recording, Step, record
 
 UNLOOKED = "that no rank's run depends on what another one's leaves in Python's memory (globals, caches): a process that was forked to look at it did not end"
+MOST_GARBAGE = 1 << 30  # bytes that a process that ends soon leaves uncollected
 LARGE = 1.37e30  # stands in for a number that depends on data: on a rank this, on the single device its negative
 
 
@@ -74,6 +77,8 @@ class _Recorder:
         self.beside: Recording | Exception | None = None
         self.mailbox: patches.Mailbox = {}
         self.answers = Answers()
+        self.ends_soon = False                # this process: what it leaves behind need not be collected, which takes a seventh of the time
+        self.peak = _peak()
         self.seconds = 0.0                    # of the slowest recording
         self.under_way: int | None = None     # rank that is being recorded
         self.repeated: int | None = None      # a rank that was run again
@@ -104,8 +109,11 @@ class _Recorder:
         start = time.monotonic()
         recording = record(self.step, self.mesh, rank, self.model.classes, self.mailbox, self.answers)
         self.seconds = max(self.seconds, time.monotonic() - start)
-        gc.collect()  # models are cycles
-        gc.freeze()   # what was recorded is not, and stays
+        peak = _peak()
+        if not self.ends_soon or peak - self.peak > MOST_GARBAGE:
+            gc.collect()  # models are cycles
+            gc.freeze()   # what was recorded is not, and stays
+            self.peak = peak
         self._made(recording)
         return recording
 
@@ -151,12 +159,13 @@ class _Recorder:
             taken = self._taken(ranks, math.nan) if ranks else {}
             return {r: self(r) if isinstance(what, patches.MissingMetadata) else self._given(what) for r, what in taken.items()}
         found: dict[int, Recording] = {}
+        if self.jobs == 1:
+            return {r: self(r) for r in ranks}
         shares = [list(ranks[k::self.jobs]) for k in range(self.jobs)]
         folder = tempfile.mkdtemp(dir=self.apart.folder)
-        children = [(self._fork(share, f"{folder}/{k}"), share, f"{folder}/{k}") for k, share in enumerate(shares) if k and share]
+        children: list[tuple[int, list[int], str]] = []
         try:
-            for r in shares[0]:
-                found[r] = self(r)
+            children += [(self._fork(share, f"{folder}/{k}"), share, f"{folder}/{k}") for k, share in enumerate(shares) if share]
         finally:
             ended = [(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), share, file) for pid, share, file in children]
         for code, share, file in ended:
@@ -174,6 +183,7 @@ class _Recorder:
         pid = fork()
         if pid == 0:
             try:
+                self.ends_soon, self.peak = True, _peak()
                 programs: dict[str, Program] = {}  # equal ones are one, and go through the file once
                 recordings = {}
                 for r in ranks:
@@ -233,6 +243,11 @@ class _Recorder:
         draws = [(d.value.name, d.key, d.what, d.loc, d.by_position) for d in side.random_inputs]
         layouts = {comm: at.strides for comm, at in side.layouts.items()}
         return f"{text} {draws} {layouts} {side.hazards} {side.unused} {side.facts.gives_hiding} {side.facts.relies_on_brought}"
+
+
+def _peak() -> int:
+    """The most memory that this process had so far, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def decided(who: str, side: Recording) -> CaptureError:

@@ -7,6 +7,8 @@ import contextlib
 import dataclasses
 import math
 import pickle
+import random
+import sys
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import torch
@@ -408,6 +410,22 @@ def _results(result: Any) -> list[tuple[str, torch.Tensor]]:
     return []
 
 
+@contextlib.contextmanager
+def _own_random_state(rank: int, world: int) -> Iterator[None]:
+    """Python's and numpy's random numbers, which a process that seeds nothing begins with numbers of its own: those of no two ranks, nor of the single device, are the same."""
+    numpy: Any = sys.modules.get("numpy")
+    before, theirs = random.getstate(), numpy.random.get_state() if numpy is not None else None
+    try:
+        random.seed(f"rank {rank} of {world}")
+        if numpy is not None:
+            numpy.random.seed(random.getrandbits(32))
+        yield
+    finally:
+        random.setstate(before)
+        if numpy is not None:
+            numpy.random.set_state(theirs)
+
+
 def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None = None, mailbox: patches.Mailbox | None = None, answers: Answers | None = None, stand_in: float = math.nan) -> Recording:
     """One rank's training step. classes: of integer inputs whose range is known from the single device. mailbox: what stages of pipelines tell each other. answers: what fake tensors said to other ranks.
     stand_in: what numbers that depend on data are to code that is not followed.
@@ -432,7 +450,7 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
             recorder.begun.hold_up(recorder.groups.fields(ranks)[1])
         batch_start.append(len(recorder.g.nodes))
 
-    with private.fake_group(rank, mesh.world), patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder, batch_start), mailbox, side.unused.append, recorder.numbers, side.unreduced), private.random_tracker(recorder.random), objects_exchanged(mailbox, rank, recorder.groups.next):
+    with _own_random_state(rank, mesh.world), private.fake_group(rank, mesh.world), patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder, batch_start), mailbox, side.unused.append, recorder.numbers, side.unreduced), private.random_tracker(recorder.random), objects_exchanged(mailbox, rank, recorder.groups.next):
         torch.manual_seed(0)
         world = World(mesh, rank, side)
         with private.FakeTensorMode(allow_non_fake_inputs=True) as recorder.mode, recorder, side.binding.listening(), as_cpu(), sync_batch_norm(), data_numbers(recorder, stand_in), torch.backends.mkldnn.flags(enabled=False):

@@ -346,6 +346,11 @@ class FailClosed(unittest.TestCase):
                         continue
                     with self.assertRaisesRegex(sp.CaptureError, "depends on data"):
                         self.of_x(f, f)
+        texts = {"sentences": lambda t: f"{t.item():.3f} x" == f"{2 * t.item():.3f} x", "joined": lambda t: ",".join([str(t.item())]) == ",".join([str((2 * t).item())]),
+                 "tensors": lambda t: f"{t:.2f};" == f"{2 * t:.2f};", "printed": lambda t: str(t) + "" == str(2 * t) + "", "rows": lambda t: repr([t]) == repr([2 * t])}
+        for name, same in texts.items():
+            with self.subTest(name), self.assertRaisesRegex(sp.CaptureError, "depends on data"):
+                self.of_x(lambda x, same=same: x * (3 if same(x.sum()) else 1), lambda x, same=same: x * (3 if same(x.sum()) else 1))
         report = self.of_x(lambda x: x * 2, lambda x: (kept.append((json.dumps(x.sum().item()), "%.3f" % x.sum().item(), str(x.sum().item())[:5])), x * 2)[1])
         self.assertEqual("EQUIVALENT", report.verdict)
         with self.assertRaisesRegex(sp.CaptureError, "depends on data"):

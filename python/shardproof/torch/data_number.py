@@ -12,8 +12,10 @@ import cmath
 import collections.abc
 import contextlib
 import functools
+import itertools
 import math
 import operator
+import zlib
 from typing import Any, Callable, Iterator, NoReturn, Protocol
 
 import torch
@@ -39,14 +41,16 @@ class Follower(Protocol):
 
     def taken(self) -> Any: ...
 
+    def unknown_text(self, t: torch.Tensor) -> bool: ...
+
 
 class Text(str):
     """What such a number is when it is printed. It is no number's text and refuses to be told apart."""
 
     loc: str
 
-    def __new__(cls, loc: str = "") -> "Text":
-        self = super().__new__(cls, "<depends on data>" if _stand_in != _stand_in else f"{_stand_in:.6g}")
+    def __new__(cls, loc: str = "", number: float = math.nan) -> "Text":
+        self = super().__new__(cls, "<depends on data>" if number != number else float.__format__(number, ".9g"))
         self.loc = loc
         return self
 
@@ -60,7 +64,15 @@ class Text(str):
     startswith = endswith = find = rfind = index = rindex = count = refuse  # type: ignore[assignment]
 
 
-_stand_in = math.nan  # what such numbers are to code that looks at them as C does
+_stand_in = math.nan  # what such numbers are to code that looks at them as C does, but for a factor between 1 and 2
+_made = itertools.count()
+
+
+def _standing_for(value: Any) -> float:
+    """What such a number is to C: not-a-number, or numbers that differ, but for one value."""
+    if _stand_in != _stand_in:
+        return _stand_in
+    return _stand_in * (1 + zlib.crc32(f"{getattr(value, 'name', '')} {next(_made) if value is None else ''}".encode()) / (1 << 32))
 
 
 class DataNumber(float):
@@ -71,7 +83,7 @@ class DataNumber(float):
     follower: Follower | None
 
     def __new__(cls, loc: str = "", value: Any = None, follower: Follower | None = None) -> "DataNumber":
-        self = super().__new__(cls, _stand_in)
+        self = super().__new__(cls, _standing_for(value))
         self.loc, self.value, self.follower = loc if isinstance(loc, str) else "", value, follower
         return self
 
@@ -99,7 +111,7 @@ class DataNumber(float):
         return DataNumber(self.loc, self.follower.computed(lambda g: make(g, self.value, *values)) if known and self.follower is not None else None, self.follower)
 
     def text(self, spec: str = "") -> str:
-        return Text(self.loc)
+        return Text(self.loc, float.__add__(self, 0.0))
 
     __array_ufunc__ = None  # numpy
     __array__ = __complex__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __bool__ = __int__ = __float__ = __trunc__ = __floor__ = __ceil__ = __divmod__ = __rdivmod__ = refuse  # type: ignore[assignment]
@@ -226,8 +238,8 @@ def _of_two(f: Callable[..., Any], follow: Callable[..., Any]) -> Callable[..., 
 
 @contextlib.contextmanager
 def _standing_in(number: float) -> Iterator[None]:
-    global _stand_in
-    before, _stand_in = _stand_in, number
+    global _stand_in, _made
+    before, _stand_in, _made = _stand_in, number, itertools.count()
     try:
         yield
     finally:
@@ -284,7 +296,12 @@ def data_numbers(follower: Follower, stand_in: float = math.nan) -> Iterator[Non
         decided(self)
         return is_nonzero(self)
 
-    methods = {"__bool__": as_bool, "is_nonzero": as_nonzero, "item": as_number, "__float__": as_float, "__int__": as_int, "__complex__": as_complex, "tolist": as_list}
+    to_text = torch.Tensor.__repr__
+
+    def as_text(self: torch.Tensor, **contents: Any) -> str:
+        return Text(follower.where(), _standing_for(None)) if follower.unknown_text(self) else to_text(self, **contents)
+
+    methods = {"__repr__": as_text, "__bool__": as_bool, "is_nonzero": as_nonzero, "item": as_number, "__float__": as_float, "__int__": as_int, "__complex__": as_complex, "tolist": as_list}
     own = {name: vars(torch.Tensor)[name] for name in methods if name in vars(torch.Tensor)}
     try:
         for name, f in methods.items():

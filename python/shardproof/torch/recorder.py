@@ -363,12 +363,22 @@ class Recorder(Memory, private.TorchDispatchMode):
             return v.data.item()
         if t.dtype.is_floating_point or self.counting and t.dtype != torch.bool:
             self._asked = v
-            self.g.assume("what other code than Python's operators and `math` reads of a number that Tensor.item() gave decides nothing (it was recorded again with another number in its place)")
-            self.g.gave_numbers = self.g.gave_numbers or self.g.loc or self.where()
+            self._gives_number()
             return math.nan  # poisons any tensor that it goes into; to Python a number of data_number.py, which knows its value
         if t.dtype == torch.bool and private.initialising():
             return False  # whether numbers are to be drawn again, of parameters that are inputs afterwards
         raise DataDependent(f"{self.g.loc}: the program asks for a number that depends on data (Tensor.item(), bool() or int() of a tensor)")
+
+    def unknown_text(self, t: torch.Tensor) -> bool:
+        """Whether what is printed of a tensor depends on data."""
+        if not isinstance(t, private.FakeTensor) or isinstance(self.numbers(t), torch.Tensor) and not isinstance(self.numbers(t), private.FakeTensor):
+            return False
+        self._gives_number()
+        return True
+
+    def _gives_number(self) -> None:
+        self.g.assume("what other code than Python's operators and `math` reads of a number that Tensor.item() gave decides nothing (it was recorded again with another number in its place)")
+        self.g.gave_numbers = self.g.gave_numbers or self.g.loc or self.where()
 
     def taken(self) -> Value | None:
         """The value of which a number was asked for last."""

@@ -145,6 +145,26 @@ CASES = {
         LOOKED_UP.replace("%ids", "%safe").join([SAFE, choice("GT", "s32", "%ids", "0", "%rows")]), {NOT_EQUIVALENT}),
 }
 
+# Choices of which one branch need not have a value: n is any number, and where it is not positive x / n and its logarithm do not count.
+POSITIVE = """  %n = f32[4,8] slice(%w), slice={[0:4], [0:8]}
+  %z = f32[] constant(0)
+  %zs = f32[4,8] broadcast(%z), dimensions={}
+  %u = f32[] constant(1)
+  %us = f32[4,8] broadcast(%u), dimensions={}
+  %c = pred[4,8] compare(%n, %zs), direction=GT
+  %cn = f32[4,8] convert(%c)
+"""
+SAFELY = POSITIVE + "  %m = f32[4,8] select(%c, %n, %us)\n"
+CHOSEN, MULTIPLIED = "  ROOT %y = f32[4,8] select(%c, %q, %zs)\n", "  ROOT %y = f32[4,8] multiply(%cn, %q)\n"
+for what, of in {"quotient": "divide(%x, {})", "logarithm": "log({})"}.items():
+    taken, safely = f"  %q = f32[4,8] {of.format('%n')}\n", f"  %q = f32[4,8] {of.format('%m')}\n"
+    CASES[f"a {what} that is chosen"] = (POSITIVE + taken + CHOSEN, POSITIVE + taken + CHOSEN, {EQUIVALENT})
+    CASES[f"a {what} times a condition"] = (POSITIVE + taken + CHOSEN, POSITIVE + taken + MULTIPLIED, {NOT_EQUIVALENT, UNDECIDED})
+    CASES[f"a safe {what}"] = (SAFELY + safely + CHOSEN, SAFELY + safely + CHOSEN, {EQUIVALENT})
+    CASES[f"a {what} that is safe and one that is chosen"] = (POSITIVE + taken + CHOSEN, SAFELY + safely + CHOSEN, {EQUIVALENT, UNDECIDED})
+    CASES[f"a safe {what} times a condition"] = (POSITIVE + taken + CHOSEN, SAFELY + safely + MULTIPLIED, {EQUIVALENT, UNDECIDED})
+    CASES[f"a {what} where it is not safe"] = (POSITIVE + taken + CHOSEN, POSITIVE + taken + CHOSEN.replace("%q, %zs", "%zs, %q"), {NOT_EQUIVALENT, UNDECIDED})
+
 # Each device moves the indices by its own number before all have those of all: what comes from the second one is moved by 1.
 SHIFTED = """  %pid = u32[] partition-id()
   %own = s32[] convert(%pid)

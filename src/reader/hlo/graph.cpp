@@ -2,6 +2,7 @@
 
 #include <gmpxx.h>
 
+#include <set>
 #include <stdexcept>
 #include <utility>
 
@@ -68,14 +69,59 @@ std::string Graph::produce(GraphNode node, GraphTensor tensor) {
   node.out = {name};
   node.loc = loc_;
   tensor.producer = nodes_.size();
+  judge(node, tensor);
   nodes_.push_back(std::move(node));
   add(name, std::move(tensor));
   order_.push_back(name);
   return name;
 }
 
+// Of communication nothing: that depends on what the others give (Lowering::told).
+void Graph::judge(const GraphNode& node, GraphTensor& made) const {
+  static const std::set<std::string, std::less<>> kTotal{
+      "add",      "sub",           "mul",      "neg",   "exp",    "tanh",        "sigmoid",
+      "silu",     "relu",          "sin",      "cos",   "erf",    "floor",       "ceil",
+      "round",    "trunc",         "amax",     "amin",  "max",    "min",         "sum",
+      "einsum",   "matmul",        "view",     "where", "expand", "permute",     "slice",
+      "cat",      "pad",           "flip",     "roll",  "topk",   "create_mask", "one_hot",
+      "identity", "relu_backward", "embedding"};
+  static const std::set<std::string, std::less<>> kPositive{
+      "add",  "mul",    "div",     "sqrt",  "rsqrt", "pow",      "amax", "sum",
+      "view", "expand", "permute", "slice", "cat",   "identity", "amin"};
+  if (!node.communication.empty()) return;
+  bool total = true, positive = !node.in.empty();
+  for (const std::string& operand : node.in) {
+    total = total && tensor(operand).total;
+    positive = positive && isPositive(operand);
+  }
+  if (!total) return;
+  const bool scaled = !node.attributes.empty() && node.attributes[0].first == "scalar";
+  const std::string scalar = scaled ? node.attributes[0].second : "";
+  if (node.op == "div") made.total = scaled || isPositive(node.in.back());
+  else if (node.op == "log" || node.op == "rsqrt" || node.op == "sqrt" || node.op == "pow")
+    made.total =
+        positive || (node.op == "sqrt" && tensor(node.in[0]).known != Known::kNothing) ||
+        (node.op == "pow" && scaled && scalar.find_first_not_of("0123456789") == std::string::npos);
+  else made.total = kTotal.contains(node.op);
+  made.positive =
+      made.total && (node.op == "exp" || node.op == "sigmoid" ||
+                     (positive && kPositive.contains(node.op) && scalar.find('-') != 0));
+}
+
+bool Graph::isPositive(const std::string& name) const {
+  const GraphTensor& t = tensor(name);
+  return t.positive || t.known == Known::kPositive;
+}
+
 void Graph::add(const std::string& name, GraphTensor tensor) {
   tensor.serial = ++made_;
+  if (tensor.kind == "input") tensor.total = true;
+  if (tensor.kind == "constant") {
+    const std::string& value = tensor.value;
+    tensor.total = value.find('N') == std::string::npos;  // not-a-number
+    tensor.positive = value.find_first_not_of("0123456789.e-") == std::string::npos &&
+                      value.find('-') != 0 && value.find_first_of("123456789") < value.find('e');
+  }
   tensors_.emplace(name, std::move(tensor));
 }
 
@@ -109,6 +155,7 @@ std::pair<std::string, std::string> Graph::emitPair(const std::string& op, const
   std::string second = fresh(name_ + "/" + std::to_string(++steps_));
   add(second,
       GraphTensor{std::move(sizes), true, Known::kNothing, {}, {}, {}, nodes_.size() - 1, {}});
+  tensor(second).total = tensor(first).total;
   nodes_.back().out.push_back(second);
   // The first stays the last in order: see nameLast().
   order_.insert(order_.end() - 1, second);

@@ -32,6 +32,10 @@ struct GraphTensor {
   std::size_t producer = 0;  // index into nodes, if kind is empty
   std::string facts;         // of an input of the model: "known" of docs/format.md, as JSON
   std::uint64_t serial = 0;  // which of all tensors that the graph ever had; names may come again
+  // Each element has a value for every input, but for those that are minus infinity (or have none)
+  // whatever the input is: these are constants to whoever computes with them.
+  bool total = false;
+  bool positive = false;  // so is each, or zero whatever the input is
 };
 
 struct GraphNode {
@@ -80,6 +84,8 @@ class Graph {
   std::string constant(const Sizes& sizes, bool integer, const std::string& value,
                        Known known = Known::kNothing);
 
+  // Positive, or zero whatever the input is.
+  bool isPositive(const std::string& name) const;
   GraphTensor& tensor(const std::string& name);
   const GraphTensor& tensor(const std::string& name) const;
   bool has(const std::string& name) const { return tensors_.contains(name); }
@@ -116,6 +122,8 @@ class Graph {
 
  private:
   std::string produce(GraphNode node, GraphTensor tensor);
+  // What is known of the result of a node: total, positive.
+  void judge(const GraphNode& node, GraphTensor& made) const;
   void add(const std::string& name, GraphTensor tensor);
   // Where equal nodes are shared: the index of one that does this, or nothing, and it is noted.
   std::optional<std::size_t> equalNode(const std::string& op, const std::vector<std::string>& in,

@@ -59,7 +59,11 @@ struct Shared {
   std::vector<Unknown> unknowns;
   // By the name of a communication what is known of the operands of all members. It is lowered
   // while the members are gone through; where that happened they must be gone through again.
-  std::map<std::string, Known> communicated;
+  struct Told {
+    Known known;
+    bool total, positive;  // as of GraphTensor
+  };
+  std::map<std::string, Told> communicated;
   // The tables that devices send, or null where one sends something else.
   std::map<std::string, std::map<std::int64_t, std::shared_ptr<const Table>>> communicatedTables;
   bool forgetTables = false;  // it takes too long until all know all
@@ -417,6 +421,8 @@ class Lowering {
   std::optional<Value> lowerCollective(Frame& frame, const Instruction& i);
   bool alikeOnAll(const std::string& communication, const Value& x);
   std::vector<std::vector<std::int64_t>> groupsOf(const Instruction& i) const;
+  // What every member's operand is known to be, which this one's is `in`.
+  const Shared::Told& told(const std::string& communication, const std::string& in);
   Value communicated(const Frame& frame, const Instruction& i, const std::string& op,
                      const Value& x, const NodeAttributes& attributes, const Sizes& sizes,
                      std::size_t k);

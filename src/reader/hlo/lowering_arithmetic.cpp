@@ -88,7 +88,9 @@ std::optional<std::string> Lowering::binaryNode(const std::string& opcode, const
     if (right != nullptr) return scalarOp(op, node(x), *right);
     if (left != nullptr) return scalarOp(op, node(y), *left);
     if (x.isKnown()) return binary(op, compactNode(x), node(y), sizes);
-    return binary(op, node(x), compactNode(y), sizes);
+    const std::string a = node(x);
+    const bool same = x.kind == Value::Kind::kLookup && y.kind == x.kind && x.lookup == y.lookup;
+    return binary(op, a, same ? a : compactNode(y), sizes);  // a square is never negative
   }
   if (opcode == "subtract") {
     if (isUnsigned(shape.type)) return std::nullopt;

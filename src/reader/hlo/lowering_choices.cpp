@@ -97,13 +97,28 @@ Value Lowering::selectNode(const std::vector<Value>& x, const Shape& shape) {
     // Minus infinity where it is chosen, added to the other.
     const bool first = infinite(x[1]);
     const Value mask = first ? either(x[0], x[1], zeros) : either(x[0], zeros, x[2]);
-    return nodeValue(shape, binary("add", node(x[first ? 2 : 1]), knownNode(mask, false), sizes));
+    std::string other = node(x[first ? 2 : 1]);
+    if (!graph.tensor(other).total)
+      other = node(first ? selectNode({x[0], zeros, x[2]}, shape)
+                         : selectNode({x[0], x[1], zeros}, shape));
+    return nodeValue(shape, binary("add", other, knownNode(mask, false), sizes));
   }
   for (const bool first : {true, false}) {
     if (!nan(x[first ? 1 : 2])) continue;
     // No value where it is not a number: a division by 0 there, by 1 elsewhere.
     const std::string c = node(x[0]);
     return nodeValue(shape, binary("div", node(x[first ? 2 : 1]), first ? oneMinus(c) : c, sizes));
+  }
+  // Where one of the two need not have a value, what is not chosen must not count: a product with 0
+  // would leave the inputs out on which it has none. Of what has none whatever the input is (a row
+  // of which all is masked) nothing is left out: it is a constant, of which no product is taken.
+  const auto total = [&](const Value& v) { return v.isKnown() || graph.tensor(node(v)).total; };
+  if (!total(x[1]) || !total(x[2])) {
+    const std::string condition = node(x[0]), yes = node(x[1]), no = node(x[2]);
+    Value y = nodeValue(shape, graph.emit("where", {condition, yes, no}, {}, sizes));
+    if (zeroTable(x[2]) && x[0].isIndex())
+      y.guard = std::make_shared<const Guard>(Guard{*x[0].index, yes});
+    return y;
   }
   const auto term = [&](const Value& condition, bool negated, const Value& chosen) {
     if (condition.isKnown()) {

@@ -75,6 +75,20 @@ bool Lowering::alikeOnAll(const std::string& communication, const Value& x) {
   return !it->second.empty();
 }
 
+const Shared::Told& Lowering::told(const std::string& communication, const std::string& in) {
+  const GraphTensor& t = graph.tensor(in);
+  const bool positive = graph.isPositive(in);
+  const auto [it, added] =
+      shared_.communicated.emplace(communication, Shared::Told{t.known, t.total, positive});
+  Shared::Told& all = it->second;
+  const Shared::Told now{std::min(all.known, t.known), all.total && t.total,
+                         all.positive && positive};
+  if (now.known != all.known || now.total != all.total || now.positive != all.positive)
+    shared_.communicatedChanged = true;
+  all = now;
+  return all;
+}
+
 Value Lowering::communicated(const Frame& frame, const Instruction& i, const std::string& op,
                              const Value& x, const NodeAttributes& attributes, const Sizes& sizes,
                              std::size_t k) {
@@ -104,16 +118,12 @@ Value Lowering::communicated(const Frame& frame, const Instruction& i, const std
         {"comm", quotedJson(frame.path + i.name + (k == 0 ? "" : "#" + std::to_string(k)))}};
     for (auto& field : grouping_->groupOf(groups, device()))
       communication.push_back(std::move(field));
-    // What is known of every member's operand.
-    const auto [known, added] =
-        shared_.communicated.emplace(communication[0].second, graph.tensor(in).known);
-    if (graph.tensor(in).known < known->second) {
-      known->second = graph.tensor(in).known;
-      shared_.communicatedChanged = true;
-    }
+    const Shared::Told& known = told(communication[0].second, in);
     const NodeAttributes group(communication.begin() + 1, communication.end());
     y = graph.communicate(op, in, attributes, std::move(communication), sizes);
-    graph.tensor(y).known = known->second;
+    graph.tensor(y).known = known.known;
+    graph.tensor(y).total = known.total;
+    graph.tensor(y).positive = known.positive;
     if (op == "all_gather") {
       Gathered g{in, frame.path + i.name + "#" + std::to_string(k), *own, groups, group, 0, {}};
       g.dim = at(std::stoll(attributes[0].second));
@@ -261,8 +271,11 @@ Value Lowering::permuted(const Frame& frame, const Instruction& i, const Value& 
       {"comm", quotedJson(frame.path + i.name + (k == 0 ? "" : "#" + std::to_string(k)))}};
   for (auto& field : grouping_->groupOf(groups, device()))
     communication.push_back(std::move(field));
+  const Shared::Told& known = told(communication[0].second, in);
   const std::string gathered =
       graph.communicate("all_gather", view(in, one), {{"dim", "0"}}, std::move(communication), all);
+  graph.tensor(gathered).total = known.total;
+  graph.tensor(gathered).positive = known.positive;
   if (source < 0) return zeros();
   const auto pieceOf = [&](std::int64_t d) { return placeIn(groupWith(d), sourceOf[at(d)]); };
   const std::int64_t at = pieceOf(device());

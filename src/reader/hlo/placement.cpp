@@ -134,7 +134,7 @@ Placement Placements::apply(const GraphNode& n) {
   static const std::set<std::string, std::less<>> kElementwise{
       "add",   "sub",  "mul", "div",   "neg",  "exp",     "log",      "sqrt",
       "rsqrt", "tanh", "pow", "relu",  "silu", "sigmoid", "identity", "relu_backward",
-      "sin",   "cos",  "erf", "floor", "ceil", "round",   "trunc"};
+      "sin",   "cos",  "erf", "floor", "ceil", "round",   "trunc",    "where"};
   if (!n.communication.empty()) return communicated(n);
   if (kElementwise.contains(n.op)) return elementwise(n);
   if (n.op == "einsum") return contracted(n);
@@ -154,7 +154,8 @@ Placement Placements::elementwise(const GraphNode& n) const {
     for (std::size_t k = 0; k < n.in.size(); ++k) {
       AxisPlacement p = placementOf(n.in[k])[a];
       if (p.kind == Kind::kPiece) p.dim += rank - sizes(n.in[k]).size();
-      if (p.kind == Kind::kSummand && n.in.size() == 1 && !kLinear.contains(n.op) && !scaled)
+      if (p.kind == Kind::kSummand &&
+          (n.op == "where" || (n.in.size() == 1 && !kLinear.contains(n.op) && !scaled)))
         p.kind = Kind::kUnknown;
       if (p.kind == Kind::kAny) {
         // A number added to summands, or that they are taken from, is no summand.

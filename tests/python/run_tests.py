@@ -1,6 +1,7 @@
 """Runs the tests of the Python package with the interpreter that has PyTorch: run_tests.py ENVIRONMENT PROGRAM [arguments of unittest].
 
-ENVIRONMENT: the virtual environment that scripts/setup_pytorch makes; PROGRAM: shardproof. Exit code 77 (skipped) if SHARDPROOF_NO_PYTORCH=1 and there is none.
+ENVIRONMENT: the virtual environment that scripts/setup_pytorch makes, or scripts/setup_packages; PROGRAM: shardproof. Exit code 77 (skipped) if there is none and
+SHARDPROOF_NO_PYTORCH=1, or it is that of the packages.
 """
 
 import os
@@ -18,6 +19,9 @@ def main() -> int:
     if not python.exists():
         if os.environ.get("SHARDPROOF_NO_PYTORCH") == "1":
             print("skipped: SHARDPROOF_NO_PYTORCH=1 and PyTorch is not installed")
+            return 77
+        if environment.endswith("packages"):
+            print(f"skipped: no packages in {environment}: run scripts/setup_packages")
             return 77
         print(f"PyTorch is not installed in {environment}: run scripts/setup_pytorch", file=sys.stderr)
         return 1

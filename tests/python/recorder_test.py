@@ -1186,6 +1186,36 @@ print(len(captured.recorded), torch.get_num_threads())
 
 
 class Forked(unittest.TestCase):
+    def test_plans_are_those_of_one_process(self):
+        """Programs are made where ranks are recorded; some have to be made again, with what other ranks have."""
+
+        def replicas(world):
+            model = MLP()
+            x, y = (world.input(name, (8, 16), shard={"dp": 0}) for name in "xy")
+            loss = F.mse_loss((model if world.single else torch.nn.parallel.DistributedDataParallel(model))(x), y)
+            loss.backward()
+            return loss
+
+        def own_numbers(world, where=lambda world: True):
+            x = world.input("x", (8, 16), shard={"dp": 0})
+            scale = torch.arange(16.0) * (1 if world.single else 2 if where(world) else 1)
+            world.output("y", x * (scale if world.single else scale / 2 if where(world) else scale), shard={"dp": 0})
+
+        def built(world):
+            given = torch.zeros(16)
+            world.parameters(model := MLP())
+            if not world.single:
+                dist.all_reduce(given)
+            world.output("y", model(world.input("x", (8, 16), shard={"dp": 0})) + given, shard={"dp": 0})
+
+        for name, step in {"replicas": replicas, "numbers": own_numbers, "one rank's numbers": lambda world: own_numbers(world, lambda w: w.rank == 2), "built": built,
+                           "flat": lambda world: flat_gradients(world, "mean")}.items():
+            with self.subTest(name):
+                one, two = (sp.capture(step, mesh={"dp": 4}, jobs=jobs) for jobs in (1, 2))
+                self.assertEqual(one.plan, two.plan)
+                self.assertEqual(one.model, two.model)
+                self.assertEqual(one.assumptions, two.assumptions)
+
     def test_no_threads_of_the_parent_are_waited_for(self):
         done = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED], capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "4"}, timeout=300)
         self.assertEqual(done.stdout.split(), ["4", "4"], done.stderr)

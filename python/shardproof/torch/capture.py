@@ -22,7 +22,7 @@ from .mesh import Mesh
 from .model_file import Model, model_of
 from .plan_file import plan_of
 from .ranks import LARGE, decided, recorded_ranks
-from .record import CaptureError, Hazard, Recording, Step, record
+from .record import CaptureError, Hazard, NotKept, Recording, Step, record
 
 
 @dataclasses.dataclass
@@ -144,15 +144,21 @@ def _captured(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: A
     single, model, request = _single(steps[0], one, name, apart)
     if strict and model.opaque:
         raise CaptureError(f"strict: nothing is known of {'; '.join(dict.fromkeys(model.opaque.values()))}")
-    recorded = recorded_ranks(steps[-1], where, model, ranks, checkpoints, jobs, apart, dataclasses.replace(request, stand_in=-LARGE) if single.facts.gave_numbers else None)
-    sides, alike = recorded.sides, recorded.alike
-    _check_numbers(single, model, recorded.beside, name)
-    for side in sides:
-        for text, loc in side.hazards.items():
-            raise Hazard(f"rank {side.rank}: {text}", loc, "")
-    _check_layouts(sides, where, alike)
-    _check_infinities(sides)
-    plan, left_out, assumed = plan_of(sides, model, f"{name}.model.json.gz", alike, checkpoints)
+    beside = dataclasses.replace(request, stand_in=-LARGE) if single.facts.gave_numbers else None
+    for keep_all in (False, True):
+        recorded = recorded_ranks(steps[-1], where, model, ranks, checkpoints, jobs, apart, beside, keep_all)
+        sides, alike = recorded.sides, recorded.alike
+        _check_numbers(single, model, recorded.beside, name)
+        for side in sides:
+            for text, loc in side.hazards.items():
+                raise Hazard(f"rank {side.rank}: {text}", loc, "")
+        _check_layouts(sides, where, alike)
+        _check_infinities(sides)
+        try:
+            plan, left_out, assumed = plan_of(sides, model, f"{name}.model.json.gz", alike, checkpoints)
+            break
+        except NotKept:
+            beside = None
     assumptions = list(dict.fromkeys([*model.assumptions, *(a for s in sides for a in s.facts.assumptions)]))
     assumptions += assumed + recorded.assumed
     assumptions += [f"ranks that differ only in {a} run alike: of {where.sizes[a]} coordinates those recorded did" for a in alike]

@@ -20,7 +20,7 @@ from .apart import SINGLE, Apart, Failed, Overrun, Request, fork
 from .mesh import Mesh
 from .model_file import Model
 from .rank_program import Program, program_of
-from .record import CaptureError, Hazard, Recording, Step, record
+from .record import CaptureError, Facts, Hazard, Recording, Step, record
 
 UNLOOKED = "that no rank's run depends on what another one's leaves in Python's memory (globals, caches): a process that was forked to look at it did not end"
 MOST_GARBAGE = 1 << 30  # bytes that a process that ends soon leaves uncollected
@@ -37,17 +37,17 @@ class Recorded:
     beside: Recording | Exception | None = None
 
 
-def recorded_ranks(step: Step, mesh: Mesh, model: Model, ranks: str, checkpoints: bool, jobs: int, apart: Apart, beside: Request | None = None) -> Recorded:
+def recorded_ranks(step: Step, mesh: Mesh, model: Model, ranks: str, checkpoints: bool, jobs: int, apart: Apart, beside: Request | None = None, keep_all: bool = False) -> Recorded:
     """Recordings of the ranks.
 
     All are recorded in this process (or in `jobs` of them), and one (with each that is wrong, and one that had to be run twice) in a process of its own. Where that differs, what a rank finds in
     Python's memory depends on the others; then each is recorded in a process of its own. There another number stands in for those that depend on data: where that is what differs, something is
-    decided by one, an error. Raises CaptureError, and what the step raises.
+    decided by one, an error. keep_all: all of each recording is kept. Raises CaptureError, and what the step raises.
     """
     if ranks not in ("all", "classes"):
         raise ValueError(f"ranks={ranks!r}: 'all' or 'classes'")
     choose = _all if ranks == "all" else _classes
-    together = _Recorder(step, mesh, model, checkpoints, jobs, apart, beside)
+    together = _Recorder(step, mesh, model, checkpoints, jobs, apart, beside, keep_all=keep_all)
     found = None
     try:
         try:
@@ -71,14 +71,15 @@ def recorded_ranks(step: Step, mesh: Mesh, model: Model, ranks: str, checkpoints
 class _Recorder:
     """Records ranks. One that waits for what a pipeline's stage on another rank has to tell is run again once that one was. alone: each in a process of its own."""
 
-    def __init__(self, step: Step, mesh: Mesh, model: Model, checkpoints: bool, jobs: int, apart: Apart, asked_beside: Request | None = None, alone: bool = False) -> None:
+    def __init__(self, step: Step, mesh: Mesh, model: Model, checkpoints: bool, jobs: int, apart: Apart, asked_beside: Request | None = None, alone: bool = False, keep_all: bool = False) -> None:
         self.step, self.mesh, self.model, self.checkpoints, self.jobs, self.apart, self.alone = step, mesh, model, checkpoints, jobs, apart, alone
-        self.asked_beside = asked_beside
+        self.asked_beside, self.keep_all = asked_beside, keep_all
         self.beside: Recording | Exception | None = None
         self.mailbox: patches.Mailbox = {}
         self.answers = Answers()
         self.ends_soon = False                # this process: what it leaves behind need not be collected, which takes a seventh of the time
         self.peak = _peak()
+        self.like: Facts | None = None        # of the first rank
         self.seconds = 0.0                    # of the slowest recording
         self.under_way: int | None = None     # rank that is being recorded
         self.repeated: int | None = None      # a rank that was run again
@@ -115,6 +116,7 @@ class _Recorder:
             gc.freeze()   # what was recorded is not, and stays
             self.peak = peak
         self._made(recording)
+        self.like = self.like or recording.facts
         return recording
 
     def program(self, side: Recording) -> Program:
@@ -179,6 +181,12 @@ class _Recorder:
                 found.update({r: self(r) for r in share})
         return found
 
+    def _needed_whole(self, side: Recording) -> bool:
+        """Whether the program of a recording is likely to be made again, where the plan is made: for communication of the construction, numbers that the model has not, and shapes that ranks have not all."""
+        program: Program | None = side.program
+        facts, like = side.facts, self.like
+        return self.keep_all or program is None or bool(program.own_constants) or any(n.get("comm") in facts.built for n in program.nodes) or like is None or facts.moved != like.moved
+
     def _fork(self, ranks: Sequence[int], file: str) -> int:
         pid = fork()
         if pid == 0:
@@ -191,7 +199,7 @@ class _Recorder:
                     if side.program is not None:
                         like = programs.setdefault(side.program.text, side.program)
                         side.program = dataclasses.replace(side.program, text=like.text, tensors=like.tensors, nodes=like.nodes, waits=like.waits)
-                    recordings[r] = side.light(f"{file}.{r}")
+                    recordings[r] = side.light(f"{file}.{r}" if self._needed_whole(side) else "")
                     del side
                 with open(file, "wb") as f:
                     pickle.dump((recordings, self.mailbox), f, protocol=pickle.HIGHEST_PROTOCOL)

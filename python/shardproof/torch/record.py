@@ -67,6 +67,10 @@ class Facts:
     moved: dict[str, Shape]
 
 
+class NotKept(Exception):
+    """All of a recording is needed of which only a part was kept."""
+
+
 @dataclasses.dataclass
 class Recording:
     """One side, as values only: no tensor of torch is left in it."""
@@ -86,7 +90,7 @@ class Recording:
     layouts: dict[str, Layouts]       # communication -> how its tensors lie in memory, where that matters
     parts: dict[tuple[str, int], Named] = dataclasses.field(default_factory=dict)  # tensor, divisor -> its quotient, made for a checkpoint
     program: Any = None               # rank_program.Program that needs no communication of the construction, once it was made
-    kept: str = ""                    # file with all of a recording of which graph, marks and opaque are left out here
+    kept: str | None = None           # of one of which graph, marks and opaque are left out: the file with all of it, empty if there is none
     said: Facts | None = None
 
     @property
@@ -98,15 +102,19 @@ class Recording:
                      {n["comm"]: tuple(g.tensors[n["in"][0]]["shape"]) for n in g.nodes if n["op"] in MOVES_MEMORY and "comm" in n})
 
     def light(self, file: str) -> Recording:
-        """What is needed of it if its program needs not be made again; all of it goes into the file."""
+        """What is needed of it if its program needs not be made again; all of it goes into the file, if that is not empty."""
         said = self.facts
-        with open(file, "wb") as f:
-            pickle.dump(dataclasses.replace(self, program=None), f, protocol=pickle.HIGHEST_PROTOCOL)
+        if file:
+            with open(file, "wb") as f:
+                pickle.dump(dataclasses.replace(self, program=None), f, protocol=pickle.HIGHEST_PROTOCOL)
         return dataclasses.replace(self, graph=Graph(), marks=[], opaque=[], parts={}, kept=file, said=said)
 
     def whole(self) -> Recording:
-        if not self.kept:
+        """All of it. Raises NotKept."""
+        if self.kept is None:
             return self
+        if not self.kept:
+            raise NotKept
         with open(self.kept, "rb") as f:
             found: Recording = pickle.load(f)
         return found

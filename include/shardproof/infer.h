@@ -27,11 +27,17 @@ enum class Infer : std::uint8_t {
   kNever,
 };
 
+// Local tensors that are no box of a tensor of the model, nor a part of a sum.
+enum class InferParts : std::uint8_t {
+  kNone,
+  kMultiples,  // of a box by numbers of ranks and microbatches, their inverses, and -1
+  kAll,        // several boxes, and boxes with dimensions in another order, too
+};
+
 struct InferOptions {
   double seconds = 20;  // for the image and for executing it; what is found until then counts
   std::size_t memoryMegabytes = 2048;
-  // Whether tensors that are several boxes, permuted or multiples are looked for, too.
-  bool parts = true;
+  InferParts parts = InferParts::kAll;
   const std::atomic<bool>* cancel = nullptr;
 };
 

@@ -9,6 +9,7 @@
 
 #include "diagnose/search.h"
 #include "diagnose/structure.h"
+#include "diagnose/turning.h"
 #include "diagnose/words.h"
 #include "shardproof/error.h"
 #include "util/index.h"
@@ -22,7 +23,11 @@ constexpr std::size_t kMostCauses = 24;
 constexpr std::size_t kMostNodes = 12;     // listed for a cause
 constexpr std::size_t kMostCompared = 12;  // claims of one entry that are looked at
 constexpr double kMostElements = 1e8;      // of an image of the whole plan: else one for each cause
-constexpr double kShareOfFirst = 0.6;      // of the time, for the first cause's mend
+constexpr double kShareOfTurning = 0.2;    // of the time, for where it may go wrong
+constexpr double kShareOfGuess = 0.25;     // for the mend of a lemma that was inferred
+constexpr std::size_t kMostGuesses = 3;
+constexpr std::size_t kMostOutputs = 3;  // that are looked at where no guess was of use
+constexpr double kShareOfFirst = 0.6;    // of the time, for the first cause's mend
 
 class Collector {
  public:
@@ -35,6 +40,7 @@ class Collector {
     try {
       auto image = std::make_unique<Image>(problem, secondsForImage_);
       if (image->elements() <= kMostElements) whole_ = bench(std::move(image));
+      if (whole_ != nullptr) lookAtWhole();
     } catch (const Unsupported&) {  // each cause has an image of its own
     }
   }
@@ -42,9 +48,20 @@ class Collector {
   Causes run(const std::string& modelFile) {
     const std::vector<Defect>& defects =
         report_.defects.empty() ? report_.suspects : report_.defects;
+    std::size_t guesses = 0;
     for (std::size_t d = 0; d < defects.size(); ++d) {
       if (Clock::now() > end_) break;
-      if (defects[d].entry >= 0) one(defects[d], d);
+      if (defects[d].entry < 0) continue;
+      const bool guessed = problem_.plan.lineage[EntryId(defects[d].entry)].inferred;
+      if (guessed && whole_ != nullptr && !wrongOutputs_.empty() && guesses++ >= kMostGuesses)
+        continue;
+      one(defects[d], d);
+    }
+    if (causes_.empty() && whole_ != nullptr) {
+      for (const EntryId e : wrongOutputs_) {
+        if (Clock::now() > end_ || causes_.size() >= kMostOutputs) break;
+        one(*whole_, e, tensorHere(e), std::nullopt);
+      }
     }
     if (!causes_.empty()) {
       findBehind();
@@ -100,7 +117,7 @@ class Collector {
       return;
     }
     if (causes_.size() >= kMostCauses) return;
-    const auto failing = bench.search.look(entry);
+    auto failing = bench.search.look(entry);
     if (!failing) return;
     const std::set<NodeRef> nearest = nearestOf(*failing);
     for (const Known& known : causes_) {
@@ -111,9 +128,17 @@ class Collector {
     const Finder finder(image, *failing->numbers, bench.model);
     const Is is = claimsAre(*failing, finder);
     const auto left = end_ - Clock::now();
+    failing->turning = turningNodes(
+        *failing, finder,
+        Clock::now() + std::chrono::duration_cast<Clock::duration>(left * kShareOfTurning));
+    std::erase_if(failing->turning, [&](NodeRef ref) { return image.isAdded(ref); });
     const auto until =
-        Clock::now() + std::chrono::duration_cast<Clock::duration>(left * kShareOfFirst);
+        Clock::now() +
+        std::chrono::duration_cast<Clock::duration>(
+            left * (image.problem().plan.lineage[entry].inferred ? kShareOfGuess : kShareOfFirst));
     const std::optional<Edit> edit = bench.search.mend(entry, *failing, is, until);
+    // What was found may be a guess, and what it is about right.
+    if (bench.image->problem().plan.lineage[entry].inferred && !heals(bench, edit)) return;
     std::optional<Edit> full;
     if (edit) full = inFull(image, *edit);
     Cause cause;
@@ -133,6 +158,57 @@ class Collector {
     causes_.push_back({result_.causes.size(), edit, nearest, &bench});
     result_.causes.push_back(std::move(cause));
     add(result_.causes.back(), tensor, index);
+  }
+
+  // Which claims of the whole image do not hold: of what was inferred those are guesses that are
+  // wrong, and nothing may rest on them.
+  void lookAtWhole() {
+    std::set<EntryId> untrue;
+    for (const EntryId e : failingIn({}).value_or(std::vector<EntryId>())) {
+      const LineageEntry& entry = whole_->image->problem().plan.lineage[e];
+      if (entry.role == Role::kOutput) wrongOutputs_.push_back(e);
+      else if (entry.inferred) untrue.insert(e);
+    }
+    whole_->search.ignore(std::move(untrue));
+  }
+
+  std::string tensorHere(EntryId entry) const {
+    const Problem& here = whole_->image->problem();
+    return here.names.text(here.model.graph.tensors[here.plan.lineage[entry].tensor].name);
+  }
+
+  // Whether fewer outputs of the whole image are wrong with an edit. Where there is no image of the
+  // whole, or no output of it is wrong, nobody knows.
+  bool heals(const Bench& bench, const std::optional<Edit>& edit) {
+    if (&bench != whole_ || wrongOutputs_.empty()) return true;
+    if (!edit) return false;
+    const auto failing = failingIn({*edit});
+    return failing &&
+           static_cast<std::size_t>(std::count_if(failing->begin(), failing->end(), [&](EntryId e) {
+             return whole_->image->problem().plan.lineage[e].role == Role::kOutput;
+           })) < wrongOutputs_.size();
+  }
+
+  // Entries of the whole image that do not hold at one draw with these changes, in the order in
+  // which one may rely on another; not known where it cannot be executed.
+  std::optional<std::vector<EntryId>> failingIn(std::vector<Edit> edits) {
+    std::set<EntryId> failing;
+    try {
+      Slice whole;
+      whole.problem = cloneProblem(whole_->image->problem());
+      if (!applyAll(*whole.problem, std::move(edits))) return std::nullopt;
+      const Numbers numbers(whole, whole_->model, end_, Look::kRealsAtOneDraw);
+      for (std::size_t c = 0; c < numbers.claims(); ++c)
+        if (!numbers.holds(c)) failing.insert(EntryId(numbers.claim(c).entry));
+    } catch (const std::runtime_error&) {  // of the executor: cannot run, out of time, too large
+      return std::nullopt;
+    } catch (const std::logic_error&) {  // an attribute that the operator does not take
+      return std::nullopt;
+    }
+    std::vector<EntryId> ordered(failing.begin(), failing.end());
+    std::sort(ordered.begin(), ordered.end(),
+              [&](EntryId a, EntryId b) { return whole_->image->before(a, b); });
+    return ordered;
   }
 
   // Mistakes of which the report says nothing, as what they make wrong is computed from what is
@@ -159,26 +235,14 @@ class Collector {
 
   // With these changes of the image; none: no output fails, or it is not known.
   EntryId firstFailing(std::vector<Edit> edits) {
-    try {
-      Slice whole;
-      whole.problem = cloneProblem(whole_->image->problem());
-      if (!applyAll(*whole.problem, std::move(edits))) return EntryId();
-      // What one draw does not show is seen by the proof with all mends.
-      const Numbers numbers(whole, whole_->model, end_, Look::kRealsAtOneDraw);
-      EntryId first;
-      bool output = false;
-      for (std::size_t c = 0; c < numbers.claims(); ++c) {
-        if (numbers.holds(c)) continue;
-        const EntryId entry(numbers.claim(c).entry);
-        output = output || whole.problem->plan.lineage[entry].role == Role::kOutput;
-        if (first < 0 || whole_->image->before(entry, first)) first = entry;
-      }
-      return output ? first : EntryId();
-    } catch (const std::runtime_error&) {  // of the executor: cannot run, out of time, too large
+    // What one draw does not show is seen by the proof with all mends.
+    const auto failing = failingIn(std::move(edits));
+    const auto& lineage = whole_->image->problem().plan.lineage;
+    if (!failing || std::none_of(failing->begin(), failing->end(),
+                                 [&](EntryId e) { return lineage[e].role == Role::kOutput; }))
       return EntryId();
-    } catch (const std::logic_error&) {  // an attribute that the operator does not take
-      return EntryId();
-    }
+    return *std::find_if(failing->begin(), failing->end(),
+                         [&](EntryId e) { return !lineage[e].inferred; });
   }
 
   static void add(Cause& cause, const std::string& tensor, std::optional<std::size_t> index) {
@@ -230,6 +294,8 @@ class Collector {
     };
     if (edit)
       for (const NodeRef ref : edit->nodes) list(ref);
+    else
+      for (const NodeRef ref : failing.turning) list(image.fullNode(ref));
     for (const bool communication : {true, false}) {
       for (std::size_t i = 0; i < failing.nodes.size(); ++i) {
         const NodeRef ref = image.fullNode(failing.nodes[i]);
@@ -403,7 +469,8 @@ class Collector {
   const Clock::time_point end_;
   const double secondsForImage_;
   std::vector<std::unique_ptr<Bench>> benches_;
-  Bench* whole_ = nullptr;  // of the image of the whole plan; none: that is too large
+  Bench* whole_ = nullptr;             // of the image of the whole plan; none: that is too large
+  std::vector<EntryId> wrongOutputs_;  // of it, the first first
   std::vector<Known> causes_;
   Causes result_;
 };

@@ -224,8 +224,8 @@ class Application {
   AttributesId attributesOf(const CommunicationSpec& spec) {
     Attributes attributes;
     if (spec.kind != Communication::kAllReduce) attributes["dim"] = Rational(spec.dim);
-    if (spec.kind != Communication::kAllGather && spec.reduction == Reduction::kMean)
-      attributes["reduce"] = std::string("mean");
+    if (spec.kind != Communication::kAllGather && spec.reduction != Reduction::kSum)
+      attributes["reduce"] = std::string(spec.reduction == Reduction::kMean ? "mean" : "max");
     return plan_.attributes.intern(std::move(attributes));
   }
 

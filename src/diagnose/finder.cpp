@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "infer/arrangements.h"
 #include "util/index.h"
 
 namespace shardproof::diagnose {
@@ -83,7 +84,10 @@ std::optional<Ratio> ratioOf(long double value) {
 }
 
 Finder::Finder(const Image& image, const Numbers& numbers, const ModelValues& model)
-    : image_(image), numbers_(numbers), model_(model) {
+    : image_(image),
+      numbers_(numbers),
+      model_(model),
+      scales_(infer::scalesOf(numbers.setup().problem.plan)) {
   std::size_t indexed = 0;
   for (std::size_t t = 0; t < model.field.values[0].size(); ++t) {
     const auto& value = model.field.values[0][t];
@@ -210,14 +214,34 @@ Is Finder::local(Rank rank, std::int32_t slot) const {
   const Elements& x = numbers_.local(rank, slot);
   Is is = box(x);
   if (is.kind != Is::Kind::kUnknown || x.element != ElementKind::kReal) return is;
+  std::vector<std::pair<std::vector<std::int32_t>, Elements>> sums;
   for (const auto& axes : axisSets(true)) {
-    const auto sum = summedOver(rank, slot, axes);
+    auto sum = summedOver(rank, slot, axes);
     if (!sum) continue;
     Is whole = box(*sum);
-    if (whole.kind != Is::Kind::kBox) continue;
-    whole.kind = Is::Kind::kPartial;
-    whole.axes = axes;
-    return whole;
+    if (whole.kind == Is::Kind::kBox) {
+      whole.kind = Is::Kind::kPartial;
+      whole.axes = axes;
+      return whole;
+    }
+    sums.emplace_back(axes, std::move(*sum));
+  }
+  sums.insert(sums.begin(), {{}, x});
+  for (const auto& [axes, sum] : sums) {
+    for (const Rational& scale : scales_) {
+      const auto factor = interpret::fromRational<Field>(scale);
+      if (!index_.contains((sum.of[0][0] * factor).v)) continue;
+      Elements scaled = sum;
+      for (auto& draw : scaled.of)
+        for (Field& f : draw) f = f * factor;
+      Is whole = box(scaled);
+      const auto ratio = ratioOf(interpret::inverse(factor));
+      if (whole.kind != Is::Kind::kBox || !ratio) continue;
+      whole.kind = axes.empty() ? Is::Kind::kMultiple : Is::Kind::kPartial;
+      whole.axes = axes;
+      whole.ratio = *ratio;
+      return whole;
+    }
   }
   return is;
 }

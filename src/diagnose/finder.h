@@ -27,8 +27,8 @@ struct Is {
     kZero,      // all elements are 0
     kUniform,   // all elements are one number, which may be anything
     kBox,       // of a tensor of the model
-    kPartial,   // added up over `axes` it is the box
-    kMultiple,  // of the box
+    kPartial,   // added up over `axes` it is the box (times `ratio`)
+    kMultiple,  // of the box: that times `ratio`
     kSummed,    // the sum of the boxes along `axes`
     kLess,      // the box without (kMore: with one more) `local`
     kMore,
@@ -49,8 +49,9 @@ class Finder {
 
   // A box of some tensor of the model, `likely` before all others.
   Is box(const Elements& x, std::int32_t likely = -1) const;
-  Is local(Rank rank, std::int32_t slot) const;  // a box, or a partial sum of one
-  Is claim(std::size_t c) const;                 // of one that does not hold
+  // A box, or a partial sum of one, or a multiple by numbers of ranks and microbatches.
+  Is local(Rank rank, std::int32_t slot) const;
+  Is claim(std::size_t c) const;  // of one that does not hold
 
   std::string tensorName(TensorId logical) const;
   // "y[0:4, 0:8]", in the sizes of the image; without a box where that is all of it or where sizes
@@ -78,6 +79,7 @@ class Finder {
   const Image& image_;
   const Numbers& numbers_;
   const ModelValues& model_;
+  std::vector<Rational> scales_;  // that multiples are looked for with
   std::unordered_multimap<std::uint64_t, Position> index_;
 };
 

@@ -97,7 +97,8 @@ std::string Finder::text(const Is& is) const {
     case Is::Kind::kBox:
       return boxText(is);
     case Is::Kind::kPartial:
-      return "a partial sum over " + axesText(is.axes) + " of " + boxText(is);
+      return "a partial sum over " + axesText(is.axes) + " of " + boxText(is) +
+             (is.ratio == Ratio{} ? "" : " times " + ratioText(is.ratio));
     case Is::Kind::kMultiple:
       return boxText(is) + " times " + ratioText(is.ratio);
     case Is::Kind::kSummed:

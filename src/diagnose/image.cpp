@@ -76,7 +76,7 @@ void Image::inferHere() {
                    [](const LineageEntry& entry) { return entry.inferred; }))
     return;
   InferOptions options;
-  options.parts = false;
+  options.parts = InferParts::kNone;
   Inferred found = inferLineage(*shrunk_.problem, options);
   if (!found.problem) return;
   shrunk_.problem = std::move(found.problem);

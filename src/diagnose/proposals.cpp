@@ -324,6 +324,9 @@ void Search::inserted(const Line& line, const Is& found, std::vector<Edit>& edit
     edit.make = Edit::Make::kCollective;
     edit.num = edit.den = 1;
     edit.communication = Communication::kAllReduce;
+    // What is the largest of a part becomes the largest of all.
+    if (n.communication < 0 && ops::Registry::instance().at(n.op).name == "amax")
+      edit.reduction = Reduction::kMax;
     for (const auto& axes : axisSets(found)) {
       edit.axes = axes;
       edits.push_back(edit);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "shardproof/error.h"
@@ -12,7 +13,7 @@ namespace shardproof::diagnose {
 
 namespace {
 
-constexpr std::size_t kMostLines = 24;  // that are tried, nearest first
+constexpr std::size_t kMostLines = 24;  // that are tried
 constexpr std::size_t kMostTrials = 1500;
 constexpr std::size_t kMostAfterSecond = 60;
 
@@ -54,6 +55,7 @@ std::optional<Search::Failing> Search::look(EntryId entry) {
     const auto reach = [&](ProgramId p, NodeId n) {
       if (!listed.insert({p, n}).second) return false;
       f.nodes.push_back(f.slice.origin({p, n}));
+      f.here.push_back({p, n});
       f.distance.push_back(distance);
       const Graph& g = all[p].graph;
       for (const Operand& o : g.in(g.nodes[n]))
@@ -105,9 +107,25 @@ std::vector<Search::Line> Search::lines(const Failing& failing) const {
   std::vector<Line> lines;
   std::set<NodeRef> taken;
   const std::set<NodeRef> reaching(failing.nodes.begin(), failing.nodes.end());
-  for (std::size_t i = 0; i < failing.nodes.size() && lines.size() < kMostLines; ++i) {
+  // Where it may go wrong, then the nearest.
+  std::set<NodeRef> turning(failing.turning.begin(), failing.turning.end());
+  std::set<std::pair<ProgramId, TensorId>> made;
+  for (const NodeRef ref : failing.turning)
+    for (const TensorId t : program(ref).graph.out(node(ref))) made.emplace(ref.program, t);
+  for (const NodeRef ref : failing.nodes)
+    for (const Operand& o : program(ref).graph.in(node(ref)))
+      if (o.present() && made.contains({ref.program, o.tensor})) turning.insert(ref);
+  std::vector<std::size_t> tried(failing.nodes.size());
+  std::iota(tried.begin(), tried.end(), 0);
+  std::stable_partition(tried.begin(), tried.end(),
+                        [&](std::size_t i) { return turning.contains(failing.nodes[i]); });
+  for (const std::size_t i : tried) {
+    if (lines.size() == kMostLines) break;
     if (taken.contains(failing.nodes[i]) || image_.isAdded(failing.nodes[i])) continue;
-    Line line{lineOf(plan(), failing.nodes[i]), failing.distance[i], {}};
+    Line line{lineOf(plan(), failing.nodes[i]),
+              failing.distance[i],
+              {},
+              turning.contains(failing.nodes[i])};
     // All members of a collective are of its line.
     if (node(line.nodes.front()).communication >= 0) {
       const Program& own = program(line.nodes.front());
@@ -167,12 +185,19 @@ std::optional<Edit> Search::mend(EntryId entry, const Failing& failing, const Is
       [&](const Line& l, std::vector<Edit>& e) { inserted(l, found, e); },
       [&](const Line& l, std::vector<Edit>& e) { operands(l, Operands::kAll, e); },
   };
-  for (const Proposer& propose : proposers) {
-    for (const Line& line : all) {
-      std::vector<Edit> edits;
-      propose(line, edits);
-      if (auto edit = tryAll(edits)) return edit;
-      if (Clock::now() > until || trials_ >= most) return second;
+  // All kinds where it may go wrong before any elsewhere.
+  const auto turning = static_cast<std::ptrdiff_t>(
+      std::count_if(all.begin(), all.end(), [](const Line& l) { return l.turning; }));
+  const std::vector<Line> first(all.begin(), all.begin() + turning);
+  const std::vector<Line> others(all.begin() + turning, all.end());
+  for (const auto* some : {&first, &others}) {
+    for (const Proposer& propose : proposers) {
+      for (const Line& line : *some) {
+        std::vector<Edit> edits;
+        propose(line, edits);
+        if (auto edit = tryAll(edits)) return edit;
+        if (Clock::now() > until || trials_ >= most) return second;
+      }
     }
   }
   return second;

@@ -33,9 +33,13 @@ class Search {
     std::vector<std::size_t> claims;    // that do not hold
     std::vector<std::size_t> one;       // of these the first alone
     std::vector<NodeRef> nodes;         // nearest to the claims first; of the image
+    std::vector<NodeRef> here;          // these, of the slice
     std::vector<std::size_t> distance;  // of each of these
+    std::vector<NodeRef> turning;       // of these, where it may go wrong (turning.h)
   };
   std::optional<Failing> look(EntryId entry);
+  // Lineage that is not to be relied on.
+  void ignore(std::set<EntryId> entries) { cutter_.ignore(std::move(entries)); }
   // `found`: what the claims were found to be.
   std::optional<Edit> mend(EntryId entry, const Failing& failing, const Is& found,
                            Clock::time_point until);
@@ -54,6 +58,7 @@ class Search {
     std::vector<NodeRef> nodes;
     std::size_t distance = 0;
     std::vector<NodeRef> failing = {};  // of the nodes, those that a failing claim is computed by
+    bool turning = false;               // it may go wrong here, or right before
   };
   const Problem& plan() const { return image_.problem(); }
   const Node& node(NodeRef ref) const;

@@ -22,7 +22,7 @@ class Cut {
   // `inside`: only lineage that comes before the entry; otherwise other lineage as well, but for
   // what speaks of these local tensors.
   Cut(const Image& image, const Problem& plan, EntryId entry, std::size_t mostNodes,
-      const std::set<ProgramTensor>* inside)
+      const std::set<ProgramTensor>* inside, const std::set<EntryId>& ignored)
       : from_(plan),
         mesh_(plan.plan.mesh),
         entry_(entry),
@@ -49,7 +49,7 @@ class Cut {
         if (agrees(r, plan.plan.programs[p].at)) programOf_[r] = p;
     const auto& lineage = plan.plan.lineage;
     for (const EntryId e : firstIds<EntryId>(lineage.size())) {
-      if (e == entry) continue;
+      if (e == entry || ignored.contains(e)) continue;
       late_[e] = lineage[e].role != Role::kInput && !image.before(e, entry);
       if (late_[e] && (!inside || lineage[e].tensor == lineage[entry].tensor)) continue;
       for (std::size_t s = 0; s < lineage[e].shards.size(); ++s)
@@ -328,13 +328,13 @@ std::size_t Slice::nodes() const {
 Slice SliceCutter::cut(const Problem& plan, EntryId entry, std::size_t mostNodes,
                        bool ordered) const {
   if (ordered) {
-    Cut cut(image_, plan, entry, mostNodes, nullptr);
+    Cut cut(image_, plan, entry, mostNodes, nullptr, ignored_);
     Slice slice = cut.run();
     if (&plan == &image_.problem()) computed_.try_emplace(entry, cut.computed());
     return slice;
   }
   if (!computed_.contains(entry)) this->cut(image_.problem(), entry, mostNodes, true);
-  return Cut(image_, plan, entry, mostNodes, &computed_.at(entry)).run();
+  return Cut(image_, plan, entry, mostNodes, &computed_.at(entry), ignored_).run();
 }
 
 }  // namespace shardproof::diagnose

@@ -32,6 +32,11 @@ struct Slice {
 class SliceCutter {
  public:
   explicit SliceCutter(const Image& image) : image_(image) {}
+  // Lineage that is not to be relied on.
+  void ignore(std::set<EntryId> entries) {
+    ignored_ = std::move(entries);
+    computed_.clear();
+  }
   // `plan`: the image's, or a changed one with the same lineage. `ordered`: only lineage that comes
   // before the entry; otherwise also what a change may put before it, but nothing else about the
   // same tensor, nor about what the ordered slice of the image's plan computes: there is the
@@ -42,6 +47,7 @@ class SliceCutter {
  private:
   using ProgramTensor = std::pair<ProgramId, TensorId>;
   const Image& image_;
+  std::set<EntryId> ignored_;
   mutable std::map<EntryId, std::set<ProgramTensor>> computed_;  // by ordered slices
 };
 

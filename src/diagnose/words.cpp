@@ -2,6 +2,7 @@
 #include "ops/collectives.h"
 
 #include <algorithm>
+#include <set>
 
 #include "ops/registry.h"
 #include "plan/mesh.h"
@@ -78,7 +79,9 @@ std::pair<std::string, std::string> operandTexts(const Problem& full, NodeRef re
 
 std::string collectiveText(const Problem& full, const Edit& edit) {
   return std::string(edit.communication == Communication::kReduceScatter ? "a " : "an ") +
-         ops::communicationName(edit.communication) + " over " + axesText(full, edit.axes);
+         ops::communicationName(edit.communication) +
+         (edit.reduction == Reduction::kMax ? " of the largest over " : " over ") +
+         axesText(full, edit.axes);
 }
 
 // What an attribute is and what the edit makes of it.
@@ -381,8 +384,26 @@ Described describe(const Image& image, const Search::Failing& failing, const Fin
       break;
   }
   std::string sentence = local + " on " + who + " is not " + wanted;
-  if (fault.empty()) sentence += after + ", nor anything else of the model";
-  return {"other", with(sentence)};
+  if (!fault.empty()) return {"other", with(sentence)};
+  if (failing.turning.empty())
+    return {"other", sentence + after + ", nor anything else of the model"};
+  sentence +=
+      ", nor anything else of the model; what is read is the model's, what is made is not, at ";
+  constexpr std::size_t kMostTold = 3;
+  std::set<std::string> told;
+  for (const NodeRef ref : failing.turning) {
+    // Copies in other programs are the same line.
+    const std::string text = nodeText(full, image.fullNode(ref));
+    const std::size_t inProgram = text.find("/nodes/");
+    if (!told.insert(inProgram == std::string::npos ? text : text.substr(inProgram)).second)
+      continue;
+    if (told.size() > kMostTold) {
+      sentence += " and others";
+      break;
+    }
+    sentence += (told.size() > 1 ? ", " : "") + text;
+  }
+  return {"other", sentence};
 }
 
 }  // namespace shardproof::diagnose

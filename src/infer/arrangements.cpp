@@ -65,13 +65,15 @@ LocalPart Lying::partOf(const Shape& whole) const {
 }
 
 std::vector<std::vector<Lying>> arrangementsOf(const Shape& shape,
-                                               const std::vector<Rational>& scales) {
+                                               const std::vector<Rational>& scales,
+                                               bool multiplesOnly) {
   std::vector<std::vector<Lying>> all;
   for (const Rational& scale : scales) {
     Lying lying;
     lying.scale = scale;
     all.push_back({lying});
   }
+  if (multiplesOnly) return all;
   const auto permutations = permutationsOf(shape);
   for (const auto& permute : permutations) {
     Lying lying;

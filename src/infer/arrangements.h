@@ -23,7 +23,8 @@ struct Lying {
 
 // Each is all pieces of a tensor of this shape. The likeliest first.
 std::vector<std::vector<Lying>> arrangementsOf(const Shape& shape,
-                                               const std::vector<Rational>& scales);
+                                               const std::vector<Rational>& scales,
+                                               bool multiplesOnly);
 
 // The elements of the piece, permuted and multiplied, row-major.
 std::vector<long double> elementsOf(const long double* whole, const Shape& shape,

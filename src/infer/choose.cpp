@@ -26,7 +26,7 @@ constexpr std::size_t kMostUnknown = 64;
 class Choice {
  public:
   Choice(const Problem& problem, const Lift& lift, const Relations& found,
-         const std::set<EntryId>& wrong)
+         const std::set<EntryId>& wrong, const std::set<EntryId>& doubtful)
       : problem_(problem),
         model_(problem.model.graph),
         modelMakers_(makersOf(model_)),
@@ -40,13 +40,14 @@ class Choice {
           for (const Operand& o : program.graph.in(node))
             sent_[program.communications[node.communication].comm].push_back({p, o.tensor});
     }
+    const auto give = [&](EntryId e, NameId local) {
+      if (doubtful.contains(e)) given_[local] = TensorId::none();
+      else if (!wrong.contains(e)) given_.emplace(local, problem.plan.lineage[e].tensor);
+    };
     for (const EntryId e : firstIds<EntryId>(problem.plan.lineage.size()))
       for (const Shard& shard : problem.plan.lineage[e].shards)
-        for (const Part& part : shard.parts)
-          if (!wrong.contains(e)) given_.emplace(part.local, problem.plan.lineage[e].tensor);
-    for (const PlacedPart& placed : problem.plan.placed)
-      if (!wrong.contains(placed.entry))
-        given_.emplace(placed.local, problem.plan.lineage[placed.entry].tensor);
+        for (const Part& part : shard.parts) give(e, part.local);
+    for (const PlacedPart& placed : problem.plan.placed) give(placed.entry, placed.local);
     std::vector<std::set<TensorId>> partial(problem.plan.programs.size());
     if (lift.dropsMicrobatches())
       for (const ProgramId p : firstIds<ProgramId>(partial.size())) partial[p] = partialSums(p);
@@ -58,7 +59,9 @@ class Choice {
       auto said = lift.said(relation);
       if (said.empty()) continue;
       if (!relation.lying.asItIs()) {
-        pieces_[{p, relation.tensor}].push_back(std::move(said));
+        // Said of it already, as a part of a sum: a stage can rely on one of the two only.
+        if (!speaker_.contains({p, relation.tensor}))
+          pieces_[{p, relation.tensor}].push_back(std::move(said));
         continue;
       }
       candidates_[{p, relation.tensor}] = std::move(said);
@@ -197,7 +200,7 @@ class Choice {
       const auto boxes = commonBoxes(program, entries);
       for (const TensorId t : firstIds<TensorId>(makers_[p].size())) {
         const Maker& maker = makers_[p][t];
-        if (!maker.node.valid() || choose(p, t).valid()) continue;
+        if (!maker.node.valid() || choose(p, t).valid() || pieces_.contains({p, t})) continue;
         const Node& node = program.graph.nodes[maker.node];
         std::vector<TensorId> operands;
         for (const Operand& o : program.graph.in(node))
@@ -335,7 +338,8 @@ class Choice {
   const std::vector<std::vector<std::int32_t>>& executedCoordinates_;
   std::vector<std::vector<Maker>> makers_;  // by program and tensor
   std::unordered_map<NameId, std::vector<Local>> sent_;
-  std::unordered_map<NameId, TensorId> given_;  // by name of a local tensor
+  // By name of a local tensor: what the file says it is; none of a doubtful one.
+  std::unordered_map<NameId, TensorId> given_;
   std::map<Local, std::vector<Lift::Said>> candidates_;
   std::map<Local, std::vector<std::vector<Lift::Said>>> pieces_;  // of what does not lie as it is
   std::map<Local, Local> speaker_;  // whose relation says what a part of the same sum is
@@ -346,8 +350,8 @@ class Choice {
 }  // namespace
 
 Chosen chosenLineage(const Problem& problem, const Lift& lift, const Relations& found,
-                     const std::set<EntryId>& wrong) {
-  return Choice(problem, lift, found, wrong).chosen();
+                     const std::set<EntryId>& wrong, const std::set<EntryId>& doubtful) {
+  return Choice(problem, lift, found, wrong, doubtful).chosen();
 }
 
 }  // namespace shardproof::infer

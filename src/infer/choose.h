@@ -22,8 +22,9 @@ struct Chosen {
   std::vector<LineageEntry> entries;
   std::vector<PlacedPart> placed;  // of `entries`, which they number from 0
 };
-// `wrong`: entries of the lineage that count for nothing.
+// `wrong`: entries of the lineage that count for nothing. `doubtful`: those of outputs that the
+// image does not have; nothing else is said of their local tensors, which are nothing of the model.
 Chosen chosenLineage(const Problem& problem, const Lift& lift, const Relations& found,
-                     const std::set<EntryId>& wrong);
+                     const std::set<EntryId>& wrong, const std::set<EntryId>& doubtful);
 
 }  // namespace shardproof::infer

@@ -148,7 +148,8 @@ Inferred inferLineage(const Problem& given, const InferOptions& options) {
       const EntryId here = image.problem ? image.entryOf[e] : e;
       if (!problem.plan.lineage[here].inferred) wrong.insert(here);
     }
-    infer::Chosen chosen = infer::chosenLineage(problem, lift, found, wrong);
+    const std::set<EntryId> doubtful(result.doubtful.begin(), result.doubtful.end());
+    infer::Chosen chosen = infer::chosenLineage(problem, lift, found, wrong, doubtful);
     if (!chosen.entries.empty()) {
       const std::size_t count = chosen.entries.size();
       std::unique_ptr<Problem> more = cloneProblem(given);

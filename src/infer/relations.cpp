@@ -58,13 +58,13 @@ std::int64_t pivotOf(std::size_t k, std::int64_t size) {
 
 class Search {
  public:
-  Search(const Problem& problem, const interpret::Limits& limits, bool parts)
+  Search(const Problem& problem, const interpret::Limits& limits, InferParts parts)
       : problem_(problem),
         limits_(limits),
         setup_(problem, options()),
         table_(problem.model),
         parts_(parts) {
-    if (parts) scales_ = scalesOf(problem.plan);
+    if (parts != InferParts::kNone) scales_ = scalesOf(problem.plan);
     for (const Program& program : problem.plan.programs) makers_.push_back(makersOf(program.graph));
     found_.resize(at(setup_.programs.slots()));
     prints_.resize(at(setup_.programs.slots()));
@@ -197,7 +197,7 @@ class Search {
     places = table_.placesOf(x, value.shape, value.element, pivot, wanted, tolerance);
     ambiguous_ += severalOfOne(places);
     if (!places.empty() || integers) return;
-    if (parts_) arrange(rank, slot, value);
+    if (parts_ != InferParts::kNone) arrange(rank, slot, value);
     Print print{value.shape, n, 0, largest, {}};
     for (std::int64_t i = 0; i < n; ++i) {
       if (!std::isfinite(x[i])) return;
@@ -268,7 +268,7 @@ class Search {
 
   const std::vector<std::vector<Lying>>& arrangements(const Shape& shape) {
     const auto [it, inserted] = arrangements_.try_emplace(shape);
-    if (inserted) it->second = arrangementsOf(shape, scales_);
+    if (inserted) it->second = arrangementsOf(shape, scales_, parts_ == InferParts::kMultiples);
     return it->second;
   }
 
@@ -417,6 +417,24 @@ class Search {
     return ranks;
   }
 
+  // Shares that are the same along one of the axes: that they add up to the whole says less than
+  // what they are without that axis. `all`: of each summand, the last axis fastest.
+  bool sameAlongOne(const std::vector<std::int32_t>& axes, const std::vector<Real>& all,
+                    Real tolerance) const {
+    std::size_t below = all.size();
+    for (const std::int32_t a : axes) {
+      const std::size_t count = a == kMicrobatchAxis ? at(problem_.plan.microbatches)
+                                                     : at(setup_.programs.mesh().size(at(a)));
+      const std::size_t step = below / count;  // between neighbours along the axis
+      bool equal = true;
+      for (std::size_t i = 0; i < all.size() && equal; ++i)
+        equal = same(all[i], all[i - i / step % count * step], tolerance);
+      if (equal) return true;
+      below = step;
+    }
+    return false;
+  }
+
   std::vector<Place> summed(ProgramId p, TensorId t, Rank rank, std::int32_t m,
                             const std::vector<std::int32_t>& axes, Real scale) const {
     std::vector<std::int32_t> slots{m};
@@ -425,8 +443,7 @@ class Search {
       for (std::int32_t k = 0; k < problem_.plan.microbatches; ++k) slots.push_back(k);
     }
     Print sum;
-    bool equal = true;  // a share of the same on all: that they add up to the whole would say less
-    Real firstAll = 0;
+    std::vector<Real> alls;
     for (const Rank r : over(rank, axes)) {
       const ProgramId q = setup_.programs.programOf(r);
       const TensorId other = counterpart(p, t, q);
@@ -435,8 +452,7 @@ class Search {
       for (const std::int32_t s : slots) {
         const Print& one = prints_[setup_.programs.slot(r, first + s)];
         if (one.size == 0) return {};
-        if (sum.size == 0) firstAll = one.all;
-        equal = equal && same(one.all, firstAll, kRounding * one.largest);
+        alls.push_back(one.all);
         if (sum.size == 0) {
           sum = one;
           continue;
@@ -456,7 +472,9 @@ class Search {
         std::max_element(sum.pivots.begin(), sum.pivots.end(),
                          [](Real a, Real b) { return std::abs(a) < std::abs(b); }) -
         sum.pivots.begin());
-    if (sum.size == 0 || equal || std::abs(sum.pivots[k]) <= tolerance) return places;
+    if (sum.size == 0 || sameAlongOne(axes, alls, kRounding * sum.largest) ||
+        std::abs(sum.pivots[k]) <= tolerance)
+      return places;
     table_.forPlaces(sum.shape, ElementKind::kReal, pivotOf(k, sum.size), sum.pivots[k], tolerance,
                      [&](const Place& place) {
                        Real all = 0;
@@ -480,7 +498,7 @@ class Search {
   ModelTable table_;
   std::vector<std::vector<Place>> found_;  // by slot of all ranks
   std::vector<Print> prints_;
-  bool parts_;
+  InferParts parts_;
   std::vector<Rational> scales_;
   std::map<Shape, std::vector<std::vector<Lying>>> arrangements_;
   // By slot: places in arrangements_ of its shape, and where each piece lies.
@@ -492,7 +510,7 @@ class Search {
 
 }  // namespace
 
-Relations findRelations(const Problem& problem, const interpret::Limits& limits, bool parts) {
+Relations findRelations(const Problem& problem, const interpret::Limits& limits, InferParts parts) {
   return Search(problem, limits, parts).relations();
 }
 

@@ -19,6 +19,7 @@
 #include "infer/arrangements.h"
 #include "interpret/run.h"
 #include "shardproof/graph.h"
+#include "shardproof/infer.h"
 
 namespace shardproof::infer {
 
@@ -59,7 +60,6 @@ struct Relations {
 
 // Executes the problem. Throws interpret::CannotRun, TooLarge, InputError, and Stopped where it is
 // cancelled. Where it is out of time, what was found until then counts.
-// `parts`: InferOptions::parts.
-Relations findRelations(const Problem& problem, const interpret::Limits& limits, bool parts);
+Relations findRelations(const Problem& problem, const interpret::Limits& limits, InferParts parts);
 
 }  // namespace shardproof::infer

@@ -20,6 +20,10 @@ constexpr double kThinLineage = 0.125;
 constexpr std::size_t kFewNodes = 60;
 constexpr double kSecondsForFew = 5;
 
+// In a plan that is probably wrong, and has no more local tensors than these, multiples are looked
+// for at once: what is one is taken for the box itself otherwise, and the report calls it wrong.
+constexpr std::size_t kMostForMultiples = 5000;
+
 bool hasFewNodes(const Problem& problem) {
   std::size_t nodes = 0;
   for (const Program& p : problem.plan.programs) nodes += p.graph.nodes.size();
@@ -28,7 +32,7 @@ bool hasFewNodes(const Problem& problem) {
 
 void inferInto(std::unique_ptr<Problem>& problem, VerifyOptions& options,
                std::optional<Inference>& said, std::vector<Inferred::Replaced>& replaced,
-               double& seconds, bool parts) {
+               double& seconds, InferParts parts) {
   if (options.progress) options.progress(0, 0, "looking for lineage");
   InferOptions inferOptions;
   inferOptions.cancel = options.cancel;
@@ -36,8 +40,13 @@ void inferInto(std::unique_ptr<Problem>& problem, VerifyOptions& options,
   // It takes no longer than a proof may.
   inferOptions.seconds = std::min(inferOptions.seconds, options.timeoutSeconds);
   Inferred found = inferLineage(*problem, inferOptions);
-  said = Inference{found.count, found.looked, found.reason};
   seconds += found.seconds;
+  if (parts == InferParts::kNone && !found.doubtful.empty() && found.looked <= kMostForMultiples) {
+    inferOptions.parts = InferParts::kMultiples;
+    found = inferLineage(*problem, inferOptions);
+    seconds += found.seconds;
+  }
+  said = Inference{found.count, found.looked, found.reason};
   options.doubtful = std::move(found.doubtful);
   replaced = std::move(found.replaced);
   if (found.problem) problem = std::move(found.problem);
@@ -83,21 +92,21 @@ Report verifyInferring(std::unique_ptr<Problem>& problem, const VerifyOptions& g
   const bool thin = infer == Infer::kAuto && lineageDensity(*problem) < kThinLineage;
   bool hurried = thin && hasFewNodes(*problem) && options.timeoutSeconds > kSecondsForFew;
   if (infer == Infer::kAlways || (thin && !hurried))
-    inferInto(problem, options, said, replaced, seconds, false);
+    inferInto(problem, options, said, replaced, seconds, InferParts::kNone);
   if (hurried) options.timeoutSeconds = kSecondsForFew;
   Report report = verify(*problem, options);
   options.timeoutSeconds = given.timeoutSeconds;
   // What the file says is not enough, or is wrong. Parts last: of a large plan they are many, and
   // few of them help.
-  for (const bool parts : {false, true}) {
+  for (const InferParts parts : {InferParts::kNone, InferParts::kAll}) {
     if (infer == Infer::kNever || report.verdict != Verdict::kUndecided || report.interrupted ||
-        (said && !parts))
+        (said && parts == InferParts::kNone))
       continue;
     const std::size_t before = said ? said->lemmas : 0;
     if (said) problem = withoutInferred(*problem);
     inferInto(problem, options, said, replaced, seconds, parts);
     // The second verdict has all of the time, with lemmas or without.
-    if (said->lemmas <= before && !(hurried && parts)) continue;
+    if (said->lemmas <= before && !(hurried && parts == InferParts::kAll)) continue;
     hurried = false;
     const double took = report.statistics.secondsTotal;
     report = verify(*problem, options);

@@ -447,11 +447,11 @@ TEST(Infer, WithoutTimeLeftWhatWasFoundCounts) {
   const auto problem = test::read(twoLayers());
   interpret::Limits limits;
   limits.maxBytes = 1 << 20;
-  const infer::Relations all = infer::findRelations(*problem, limits, true);
+  const infer::Relations all = infer::findRelations(*problem, limits, InferParts::kAll);
   EXPECT_FALSE(all.stopped);
   EXPECT_EQ(all.relations.size(), 4u);
   limits.end = std::chrono::steady_clock::now();
-  const infer::Relations none = infer::findRelations(*problem, limits, true);
+  const infer::Relations none = infer::findRelations(*problem, limits, InferParts::kAll);
   EXPECT_TRUE(none.stopped);
   EXPECT_TRUE(none.relations.empty());
   EXPECT_TRUE(none.differing.empty());  // not compared: no doubt

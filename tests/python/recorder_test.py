@@ -15,6 +15,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 from math import sqrt
 
@@ -157,6 +158,170 @@ class Apart(unittest.TestCase):
         code = "import shardproof.torch as sp\ndef step(world):\n    print('rank', world.rank)\n    world.output('y', world.input('x', (4, 8), shard={'dp': 0}) * 2, shard={'dp': 0})\nsp.capture(step, mesh={'dp': 2})"
         done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False, timeout=300)
         self.assertEqual(["rank 0", "rank 0", "rank 1"], done.stdout.splitlines(), done.stderr)
+
+
+class StateOfOptimizers(unittest.TestCase):
+    """The state is an input of the step, and what the step leaves in it an output."""
+
+    def step(self, world, optimizer, after, closure=False):
+        model = torch.nn.Linear(16, 4, bias=False)
+        world.parameters(model)
+        x = world.input("x", (8, 16), shard={"dp": 0})
+        chosen = optimizer(model, world)
+
+        def loss_of():
+            model.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            if not world.single:
+                dist.all_reduce(model.weight.grad)
+                model.weight.grad /= world.size
+            return loss
+
+        if closure:
+            chosen.step(loss_of)
+        else:
+            loss_of()
+            chosen.step()
+        if not world.single:
+            after(chosen)
+
+    def verdict(self, optimizer, after=lambda optimizer: None, **options):
+        return sp.verify(lambda world: self.step(world, optimizer, after, **options), mesh=MESH, arguments=["--timeout", "10", "--confirm", "off"]).verdict
+
+    def adam(self, model, world):
+        return torch.optim.AdamW(model.parameters(), lr=0.1)
+
+    def test_right(self):
+        self.assertEqual("EQUIVALENT", self.verdict(self.adam))
+        self.assertEqual("EQUIVALENT", self.verdict(self.adam, closure=True))
+        captured = sp.capture(lambda world: self.step(world, self.adam, lambda optimizer: None), mesh=MESH)
+        self.assertLessEqual({"weight.exp_avg.new", "weight.exp_avg_sq.new"}, set(captured.names))
+
+    def test_other_hyperparameters(self):
+        self.assertEqual("NOT EQUIVALENT", self.verdict(lambda model, world: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9 if world.single else 0.5)))
+
+    def test_written_after_the_step(self):
+        def in_place(optimizer):
+            for state in optimizer.state.values():
+                state["exp_avg"].mul_(2)
+
+        def replaced(optimizer):
+            for state in optimizer.state.values():
+                state["exp_avg"] = state["exp_avg"] * 2
+
+        for after in (in_place, replaced):
+            self.assertEqual("NOT EQUIVALENT", self.verdict(self.adam, after))
+            self.assertEqual("NOT EQUIVALENT", self.verdict(self.adam, after, closure=True))
+        with self.assertRaisesRegex(sp.CaptureError, "no tensor any more"):
+            self.verdict(self.adam, lambda optimizer: optimizer.state.clear())
+
+
+class NotFollowed(unittest.TestCase):
+    """What real processes do otherwise than the recording would have it."""
+
+    def refused(self, change, text, mesh=MESH):
+        def step(world):
+            x = world.input("x", (8, 4), shard={"dp": 0})
+            world.output("y", x if world.single else change(world, x), shard={"dp": 0})
+
+        with self.assertRaisesRegex(sp.CaptureError, text):
+            sp.capture(step, mesh=mesh)
+
+    def test_other_threads(self):
+        def change(world, x):
+            thread = threading.Thread(target=lambda: x.mul_(2))
+            thread.start()
+            thread.join()
+            return x
+
+        self.refused(change, "in another thread")
+
+    def test_sums_of_booleans(self):
+        self.refused(lambda world, x: ((x > 0) + (x < 1)).float(), "sum of booleans")
+        self.refused(lambda world, x: x * (x > 0).sum(0, dtype=torch.bool).float(), "sum of booleans")
+        self.refused(lambda world, x: torch.zeros(4, dtype=torch.bool).index_add(0, torch.tensor([0, 0]), x[0, :2] > 0).float() * x, "sum of booleans")
+
+        def reduced(world, x):
+            positive = x > 0
+            dist.all_reduce(positive)
+            return positive.float()
+
+        self.refused(reduced, "booleans that are added up")
+
+    def test_memory_seen_as_another_dtype(self):
+        self.refused(lambda world, x: x.view(torch.int32).float(), "a view of torch.float32 memory as torch.int32")
+
+    def test_ranks_that_communicate_other_dtypes(self):
+        def reduced(world, x):
+            y = x.double() if world.rank == 0 else x.clone()
+            dist.all_reduce(y)
+            return y.float()
+
+        def sent(world, x):
+            y = x.half() if world.rank == 0 else x.clone()
+            (dist.send if world.rank == 0 else dist.recv)(y, 1 - world.rank)
+            return y.float()
+
+        self.refused(reduced, "rank 1 gives torch.float32 .* rank 0 torch.float64")
+        self.refused(sent, "torch.float16")
+
+    def test_groups_that_not_all_ranks_make(self):
+        def one(world, x):
+            if world.rank == 0:
+                dist.new_group([0, 1])
+            return x
+
+        def own(world, x):
+            dist.new_group([0, 1] if world.rank < 2 else [2, 3])
+            return x
+
+        self.refused(one, "dist.new_group")
+        self.refused(own, "dist.new_group", {"dp": 4})
+
+    def test_what_a_middle_rank_finds_of_others(self):
+        def step(world):
+            x = world.input("x", (8, 4), shard={"dp": 0})
+            if world.rank == 0:
+                left_behind["factor"] = 2.0
+            world.output("y", x * (2.0 if world.single or world.rank == 3 else left_behind.get("factor", 3.0)), shard={"dp": 0})
+
+        for jobs in (1, 2):
+            left_behind.clear()
+            self.assertEqual("NOT EQUIVALENT", sp.verify(step, mesh={"dp": 4}, jobs=jobs, arguments=["--timeout", "10"]).verdict)
+
+    def test_decisions_by_numbers_in_an_interval(self):
+        def by(decide, who=lambda world: True):
+            def change(world, model):
+                number = json.loads(json.dumps((model.up.weight.grad.norm()).item()))
+                if who(world) and decide(number):
+                    model.up.weight.grad.mul_(3)
+                if not world.single:
+                    dist.broadcast(model.up.weight.grad, 0)
+
+            return lambda world: train(world, change)
+
+        def spike(number):
+            if abs(number) > 1e6:
+                raise FloatingPointError
+            return number > 0.85
+
+        for step in (by(lambda n: 0 <= n < 0.85), by(lambda n: n > 0.85, lambda world: world.rank == 0), by(spike)):
+            with self.assertRaisesRegex(sp.CaptureError, "depends on data"):
+                sp.capture(step, mesh=MESH)
+
+    def test_results_within_results(self):
+        def step(change):
+            def run(world):
+                y = world.input("x", (), high=None)
+                return {"a": {"b": y * (1 if world.single else change)}, "c": [y, (y, y * change)] if world.single else [y, (y, y * change * change)], "d": (y * (2 if world.single else 2 * change)).item()}
+
+            return run
+
+        self.assertEqual("EQUIVALENT", sp.verify(step(1), mesh=MESH).verdict)
+        captured = sp.capture(step(2), mesh=MESH)
+        self.assertEqual({"a.b", "c.0", "c.1.0", "c.1.1", "d"}, set(captured.names))
+        self.assertEqual("NOT EQUIVALENT", sp.verify(step(2), mesh=MESH).verdict)
 
 
 class FailClosed(unittest.TestCase):

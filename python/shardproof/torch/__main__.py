@@ -41,11 +41,15 @@ def script_step(path: str, arguments: list[str]) -> Step:
             there.append(self)
 
         def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if world._backend.binding.priming:
+                return  # no step of the script's
             if sum(o is optimizer for o in done) == MOST_STEPS:
                 raise Stepped
             under_way.append(optimizer)
 
         def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if world._backend.binding.priming:
+                return
             under_way.pop()
             done.append(optimizer)
             if not under_way and not waiting():

@@ -238,8 +238,12 @@ def clear_caches() -> None:
 
 
 @contextlib.contextmanager
-def fake_group(rank: int, world_size: int) -> Iterator[None]:
-    """A default process group that answers at once, for one rank of `world_size`. A script's own init_process_group is answered by it."""
+def fake_group(rank: int, world_size: int) -> Iterator[list[tuple[int, ...]]]:
+    """A default process group that answers at once, for one rank of `world_size`. A script's own init_process_group is answered by it.
+
+    Yields the list of the groups (their ranks) that it makes, in order: real ones wait for all ranks to make each of them, but where `use_local_synchronization` is asked for.
+    """
+    made: list[tuple[int, ...]] = []
     environment = {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world_size),
                    "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
     before = {k: os.environ.get(k) for k in environment}
@@ -264,12 +268,14 @@ def fake_group(rank: int, world_size: int) -> Iterator[None]:
         def group(ranks: Any = None, timeout: Any = None, backend: Any = None, pg_options: Any = None, *args: Any, **kwargs: Any) -> Any:
             """Whatever backend is asked for, the answers are the fake one's."""
             kwargs.pop("device_id", None)
+            if not (args[0] if args else kwargs.get("use_local_synchronization")):
+                made.append(tuple(ranks) if ranks is not None else tuple(range(world_size)))
             return new_group(ranks, None, None, None, *args[:2], **kwargs)
 
         try:
             with changes() as undo:
                 replace_everywhere([(c10d.init_process_group, init), (destroy, keep), (new_group, group)], undo)
-                yield
+                yield made
         finally:
             dist.destroy_process_group()
     finally:

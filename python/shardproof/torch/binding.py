@@ -25,6 +25,8 @@ class Listener(Protocol):
 
     def states(self, optimizer: optim.Optimizer, states: list[tuple[str, str, torch.Tensor, nn.Parameter]]) -> None: ...
 
+    def fresh(self, optimizer: optim.Optimizer, why: str) -> None: ...
+
     def quiet(self) -> Any: ...
 
     def forward(self, name: str, module: nn.Module, args: Any, output: Any, final: bool) -> None: ...
@@ -43,7 +45,7 @@ class Binding:
         self.optimizers: list[optim.Optimizer] = []
         self.stack: list[str] = []
         self._roots: list[nn.Module] = []
-        self._priming = False
+        self.priming = False
         self.computing = False
 
     def shard_of(self, name: str) -> dict[str, int] | None:
@@ -135,20 +137,41 @@ class Binding:
             self.listener.forward(name, module, args, output, final=False)
 
     def _before_step(self, optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if self._priming or any(optimizer is o for o in self.optimizers):
+        if self.priming or any(optimizer is o for o in self.optimizers):
             return
         self.optimizers.append(optimizer)
+        if isinstance(getattr(optimizer, "optim", None), optim.Optimizer):
+            return  # ZeroRedundancyOptimizer: the one that it holds has the state
         names = {id(p): n for n, p in self.parameters.items()}
         mine = [p for group in optimizer.param_groups for p in group["params"]]
-        if any(optimizer.state.get(p) for p in mine) or any(id(p) not in names for p in mine) or args or kwargs:
+        why = ""
+        if any(optimizer.state.get(p) for p in mine):
+            why = "it has some already"
+        elif any(id(p) not in names for p in mine):
+            why = "it has parameters that are no module's"
+        elif isinstance(optimizer, torch.optim.LBFGS):
+            why = "its step needs a closure"
+        elif isinstance(optimizer, torch.optim.Rprop):
+            why = "it chooses by products with gradients before, which are zero at first"
+        if not why:
+            try:
+                self._prime(optimizer, mine)
+            except private.DEPENDS_ON_DATA:
+                why = "making it takes numbers of the data"
+            if any(isinstance(value, torch.Tensor) and value.numel() == 1 < p.numel() and key != "step" for p in mine for key, value in optimizer.state.get(p, {}).items()):
+                why = "it keeps numbers of its own, which only steps before make"
+            if why:
+                for p in mine:
+                    optimizer.state.pop(p, None)
+        if why:
+            self.listener.fresh(optimizer, why)
             return
-        self._prime(optimizer, mine)
         states = [(names[id(p)], key, value, p) for p in mine for key, value in optimizer.state.get(p, {}).items() if isinstance(value, torch.Tensor)]
         self.listener.states(optimizer, states)
 
     def _prime(self, optimizer: optim.Optimizer, parameters: list[nn.Parameter]) -> None:
         """One step with zero gradients and no learning rate makes the state, whose numbers are then the step's inputs."""
-        self._priming = True
+        self.priming = True
         gradients = [p.grad for p in parameters]
         saved = [{k: group[k] for k in ("lr", "weight_decay") if k in group} for group in optimizer.param_groups]
         try:
@@ -165,4 +188,4 @@ class Binding:
                 p.grad = grad
             for group, old in zip(optimizer.param_groups, saved):
                 group.update(old)
-            self._priming = False
+            self.priming = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import itertools
 import gzip
 import json
 import os
@@ -21,7 +22,7 @@ from .apart import SINGLE, Apart, Overrun, Request
 from .mesh import Mesh
 from .model_file import Model, model_of
 from .plan_file import plan_of
-from .ranks import LARGE, decided, recorded_ranks
+from .ranks import LARGE, ORDINARY, decided, recorded_ranks
 from .record import CaptureError, Hazard, NotKept, Recording, Step, record
 
 
@@ -149,9 +150,16 @@ def _captured(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: A
         recorded = recorded_ranks(steps[-1], where, model, ranks, checkpoints, jobs, apart, beside, keep_all)
         sides, alike = recorded.sides, recorded.alike
         _check_numbers(single, model, recorded.beside, name)
+        for stand_in in ORDINARY if isinstance(recorded.beside, Recording) else ():
+            apart.ask([dataclasses.replace(request, stand_in=stand_in)])
+            other = apart.take({}, time.monotonic() - start)[SINGLE]
+            if not isinstance(other, Recording):
+                raise decided("the single device", single)
+            _check_numbers(single, model, other, name)
         for side in sides:
             for text, loc in side.hazards.items():
                 raise Hazard(f"rank {side.rank}: {text}", loc, "")
+        _check_groups(sides)
         _check_layouts(sides, where, alike)
         _check_infinities(sides)
         try:
@@ -167,13 +175,28 @@ def _captured(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: A
                    dict(model.constants), time.monotonic() - start)
 
 
+def _check_groups(sides: Sequence[Recording]) -> None:
+    """All ranks make the same process groups in the same order: each waits for all ranks. Raises CaptureError."""
+    first = sides[0]
+    for side in sides:
+        if side.groups_made != first.groups_made:
+            at = next(i for i, (a, b) in enumerate(itertools.zip_longest(first.groups_made, side.groups_made)) if a != b)
+            here, there = (f"makes the group {list(s.groups_made[at])}" if at < len(s.groups_made) else "makes no more group" for s in (side, first))
+            raise CaptureError(f"dist.new_group: rank {side.rank} {here} where rank {first.rank} {there}: each call waits for all ranks, so that all have to make all groups in the same order")
+
+
 def _check_layouts(sides: Sequence[Recording], mesh: Mesh, alike: Sequence[str]) -> None:
-    """Some collectives pair elements by where they lie in memory, whatever the tensors' strides. alike: axes along which ranks that were not recorded are like the first. Raises CaptureError."""
+    """What meets has one dtype, and some collectives pair elements by where they lie in memory, whatever the tensors' strides. Each rank is compared with the first of its group, which is like all others then.
+
+    alike: axes along which ranks that were not recorded are like the first. Raises CaptureError.
+    """
     recorded = {side.rank: side for side in sides}
     for side in sides:
         for comm, mine in side.layouts.items():
-            for r in mine.ranks:
+            for r in mine.ranks[:1]:
                 other = recorded[r if r in recorded else mesh.rank({a: c for a, c in mesh.coordinates(r).items() if a not in alike})].layouts.get(comm)
+                if other is not None and other.dtypes != mine.dtypes:
+                    raise CaptureError(f"{mine.operator}: rank {side.rank} gives {' and '.join(mine.dtypes)} at {mine.loc}, rank {r} {' and '.join(other.dtypes)} at {other.loc}")
                 if other is not None and other.strides != mine.strides:
                     at = "" if other.loc == mine.loc else f" (on rank {r} at {other.loc})"
                     raise CaptureError(f"{mine.operator}: tensors lie in other orders in memory on ranks {side.rank} and {r}, and a backend takes them as they lie "

@@ -14,12 +14,12 @@ from . import arithmetic as ar
 from .exchange import Exchange, Groups
 from .flat_buffers import all_reduce_in_place, chunk_cat_into, copy_in, gather_into, scatter_into, split_into, write_flat
 from .memory import Memory
-from .values import Complex, Filled, Known, Poison, Poisoned, Reason, Unsupported, Value
+from .values import Complex, Filled, Known, NotFollowed, Poison, Poisoned, Reason, Unsupported, Value
 
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "_dtensor")
 
 
-class NotSent(RuntimeError):
+class NotSent(NotFollowed):
     """A tensor is sent of which it is not known what it holds."""
 
 
@@ -37,6 +37,9 @@ def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any
     try:
         with private.outside():
             _check_layout(name, args)
+            recorder.groups.sent = tuple(sorted({str(t.dtype) for t in touched}))
+            if any(t.dtype == torch.bool for t in touched) and _reduces(name, args):
+                raise Unsupported("booleans that are added up, which are true or false in PyTorch and not counts")
             _handle(recorder, name, handler, args, kwargs, out)
     except Exception as e:  # whatever goes wrong: what it would have written is not known
         reason = e.reason if isinstance(e, Poisoned) else Reason(f"{name}: {e}", recorder.g.loc)
@@ -52,6 +55,10 @@ def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any
 
 _ONE_BY_ONE = frozenset({"c10d.allreduce_", "c10d.reduce_", "c10d.broadcast_"})  # of what lies densely, each element with the one that lies at the same place (Exchange.by_memory)
 _COPIED = frozenset({"c10d.allgather_", "c10d.gather_", "c10d.alltoall_"})  # to and from memory of the backend's own
+
+
+def _reduces(name: str, args: Any) -> bool:
+    return "reduce" in name and not any(str(a).lower().endswith(("max", "min", "product")) for a in args)
 
 
 def _check_layout(name: str, args: Any) -> None:
@@ -236,13 +243,17 @@ def _message(recorder: Any, source: int, target: int) -> str:
 def _send(recorder: Any, t: torch.Tensor, target: int) -> None:
     groups: Groups = recorder.groups
     n = recorder.g.named(recorder.read(t))
-    recorder.g.emit("send", [n], [], comm=_message(recorder, groups.rank, target), to=groups.mesh.relative(groups.rank, target))
+    comm = _message(recorder, groups.rank, target)
+    groups.meets(comm, (groups.rank, target), "send", recorder.g.loc)
+    recorder.g.emit("send", [n], [], comm=comm, to=groups.mesh.relative(groups.rank, target))
 
 
 def _recv(recorder: Any, t: torch.Tensor, source: int) -> None:
     groups: Groups = recorder.groups
     kind = _kind(t)
-    n = recorder.g.one("recv", [], tuple(t.shape), None, kind, comm=_message(recorder, source, groups.rank), **{"from": groups.mesh.relative(groups.rank, source)})
+    comm = _message(recorder, source, groups.rank)
+    groups.meets(comm, (source, groups.rank), "recv", recorder.g.loc)
+    n = recorder.g.one("recv", [], tuple(t.shape), None, kind, comm=comm, **{"from": groups.mesh.relative(groups.rank, source)})
     if kind != "real":
         recorder.g.tensors[n.name]["dtype"] = "int64"
     recorder.write(t, n)

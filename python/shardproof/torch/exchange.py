@@ -17,8 +17,12 @@ _REDUCTIONS = {"sum": "sum", "avg": "mean", "max": "max", "min": "min"}
 
 @dataclasses.dataclass(frozen=True)
 class Layouts:
-    """How the tensors of one collective lie in memory on one rank: of each its strides without dimensions of one element, None where it is contiguous."""
+    """The tensors of one communication on one rank, which have to be alike on all of its ranks.
 
+    dtypes: theirs. strides: where elements meet as they lie in memory, of each tensor its strides without dimensions of one element, None where it is contiguous.
+    """
+
+    dtypes: tuple[str, ...]
     strides: tuple[tuple[int, ...] | None, ...]
     ranks: tuple[int, ...]
     operator: str
@@ -37,7 +41,12 @@ class Groups:
         self.mesh, self.rank = mesh, rank
         self.mailbox: dict[Any, Any] = {} if mailbox is None else mailbox  # what other ranks' recordings have sent
         self.count: collections.Counter[str] = collections.Counter()
-        self.layouts: dict[str, Layouts] = {}  # by the name under which the members meet: of collectives that take tensors as they lie in memory
+        self.layouts: dict[str, Layouts] = {}  # by the name under which the members meet
+        self.sent: tuple[str, ...] = ()  # dtypes of the call under way
+
+    def meets(self, comm: str, ranks: tuple[int, ...], operator: str, loc: str) -> None:
+        """What is the same on all members of a communication."""
+        self.layouts[comm] = Layouts(self.sent, (), ranks, operator, loc)
 
     def fields(self, ranks: tuple[int, ...]) -> tuple[str, dict[str, Any]]:
         """The group's name and the node's fields that say who is in it."""
@@ -65,13 +74,14 @@ class Exchange:
             name, self.fields = groups.fields(ranks)
             which = getattr(ranks, "which", 0)
             self.comm = groups.next(f"{name} again {which}" if which else name)
+            groups.meets(self.comm, ranks, "a collective", self.g.loc)
         self.parts = 0
 
     def by_memory(self, tensors: Sequence[torch.Tensor], operator: str) -> None:
         """Elements meet that lie at the same place in memory: the tensors have to lie alike on all members (capture.py compares)."""
         if self.size > 1:
             strides = tuple([None if t.is_contiguous() else tuple([int(s) for s, n in zip(t.stride(), t.shape) if n != 1]) for t in tensors])
-            self.recorder.groups.layouts[self.comm] = Layouts(strides, self.ranks, operator, self.g.loc)
+            self.recorder.groups.layouts[self.comm] = Layouts(self.recorder.groups.sent, strides, self.ranks, operator, self.g.loc)
 
     def _comm(self) -> str:
         self.parts += 1

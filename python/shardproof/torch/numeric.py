@@ -99,6 +99,9 @@ class _Numbers:
             whole = whole.chunk(self.mesh.sizes[axis], dim)[at[axis]]
         p.copy_(whole)
 
+    def fresh(self, optimizer: Any, why: str) -> None:
+        pass
+
     def states(self, optimizer: Any, states: list[tuple[str, str, torch.Tensor, nn.Parameter]]) -> None:
         with torch.no_grad():
             for name, key, value, p in states:

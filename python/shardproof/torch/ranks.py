@@ -25,6 +25,7 @@ from .record import CaptureError, Facts, Hazard, Recording, Step, record
 UNLOOKED = "that no rank's run depends on what another one's leaves in Python's memory (globals, caches): a process that was forked to look at it did not end"
 MOST_GARBAGE = 1 << 30  # bytes that a process that ends soon leaves uncollected
 LARGE = 1.37e30  # stands in for a number that depends on data: on a rank this, on the single device its negative
+ORDINARY = (0.37, 41.0, -3.1)  # others, as losses and norms may be: what is decided by an interval is decided by one of these
 
 
 @dataclasses.dataclass
@@ -227,11 +228,13 @@ class _Recorder:
 
     def same_apart(self, sides: Sequence[Recording]) -> bool:
         """Whether ranks are the same in processes of their own. Raises CaptureError where they are, but not with another number in the place of those that depend on data."""
-        chosen = {s.rank: s for s in sides if s is sides[-1] or s.hazards or s.rank == self.repeated}
+        middle = sides[len(sides) // 2]  # stages of a pipeline between the first and the last may do what neither does
+        chosen = {s.rank: s for s in sides if s is sides[-1] or s is middle or s.hazards or s.rank == self.repeated}
         texts = {r: self._text(s) for r, s in chosen.items()}
         large = self._apart(list(chosen), LARGE)
         differing = [r for r, text in texts.items() if not isinstance(other := large[r], Recording) or self._text(other) != text]
         if not differing:
+            self._decide_nothing([s for s in (sides[0], sides[-1]) if s.facts.gave_numbers])
             return True
         if not any(chosen[r].facts.gave_numbers for r in differing):
             return False
@@ -241,7 +244,18 @@ class _Recorder:
                 return False
             if isinstance(large[r], Recording):
                 raise decided(f"rank {r}", chosen[r])
+        self._decide_nothing([s for s in (sides[0], sides[-1]) if s.facts.gave_numbers])
         return True
+
+    def _decide_nothing(self, sides: Sequence[Recording]) -> None:
+        """Raises CaptureError where a rank's program is another one, or none, with ordinary numbers in the place of those that depend on data."""
+        texts = {s.rank: self._text(s) for s in sides}
+        for stand_in in ORDINARY if texts else ():
+            for r, other in self._taken(list(texts), stand_in).items():
+                if isinstance(other, patches.MissingMetadata):
+                    continue
+                if not isinstance(other, Recording) or self._text(other) != texts[r]:
+                    raise decided(f"rank {r}", next(s for s in sides if s.rank == r))
 
     def _text(self, side: Recording) -> str:
         """All of a recording that a verdict depends on."""
@@ -249,7 +263,7 @@ class _Recorder:
         if side.program is not None:
             text += f" {[(t.tensor, t.label, t.box.low) for t in side.program.ties]} {side.program.skipped} {side.program.guessed}"
         draws = [(d.value.name, d.key, d.what, d.loc, d.by_position) for d in side.random_inputs]
-        layouts = {comm: at.strides for comm, at in side.layouts.items()}
+        layouts = {comm: at.strides for comm, at in side.layouts.items() if at.strides}
         return f"{text} {draws} {layouts} {side.hazards} {side.unused} {side.facts.gives_hiding} {side.facts.relies_on_brought}"
 
 
@@ -284,7 +298,7 @@ def _classes(recorded: _Recorder) -> tuple[list[Recording], list[str]]:
         if rank not in found:
             found[rank] = recorded(rank)
         if rank not in texts:
-            texts[rank] = recorded.program(found[rank]).text + str({comm: at.strides for comm, at in found[rank].layouts.items()})
+            texts[rank] = recorded.program(found[rank]).text + str({comm: at.strides for comm, at in found[rank].layouts.items() if at.strides})
         return texts[rank]
 
     def prepare(wanted: Iterable[int]) -> None:

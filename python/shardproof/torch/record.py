@@ -9,6 +9,7 @@ import math
 import pickle
 import random
 import sys
+import threading
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import torch
@@ -22,7 +23,7 @@ from ._fake import Answers
 from ._objects import objects_exchanged
 from ._sync_batch_norm import sync_batch_norm
 from .binding import Binding
-from .data_number import DataDependent, data_numbers
+from .data_number import DataDependent, DataNumber, data_numbers
 from .exchange import Layouts
 from .graph import Graph
 from .marks import Mark, Placement, place, unwrapped
@@ -31,7 +32,7 @@ from .model_live import WAIT
 from .opaque import Call as OpaqueCall
 from .randomness import Draw
 from .recorder import Recorder
-from .values import Filled, Named, Shape
+from .values import Filled, Named, NotFollowed, Shape
 from .world import World
 
 MOVES_MEMORY = ("all_gather", "reduce_scatter")  # along dimension 0, whatever lies there
@@ -88,6 +89,7 @@ class Recording:
     hazards: dict[str, str]           # what is wrong with the program whatever it computes -> where
     unused: list[str]                 # parameters that DistributedDataParallel found not used, in order
     layouts: dict[str, Layouts]       # communication -> how its tensors lie in memory, where that matters
+    groups_made: tuple[tuple[int, ...], ...] = ()  # their ranks, in the order in which process groups were made
     parts: dict[tuple[str, int], Named] = dataclasses.field(default_factory=dict)  # tensor, divisor -> its quotient, made for a checkpoint
     program: Any = None               # rank_program.Program that needs no communication of the construction, once it was made
     kept: str | None = None           # of one of which graph, marks and opaque are left out: the file with all of it, empty if there is none
@@ -120,6 +122,20 @@ class Recording:
         return found
 
 
+class _OneThread(private.FakeTensorMode):
+    """Knows of operators that another thread runs, which is not recorded. (An error that is raised there ends that thread alone.)"""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.thread = threading.get_ident()
+        self.elsewhere: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if threading.get_ident() != self.thread:
+            self.elsewhere.append(str(func))
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
 class _Side:
     """Backend of the world and listener of the binding, for a recording."""
 
@@ -130,7 +146,7 @@ class _Side:
         self.calls: collections.Counter[str] = collections.Counter()
         self.cuts: dict[str, set[int]] = collections.defaultdict(set)
         self.started: int | None = None
-        self.states_of: dict[tuple[str, str], torch.Tensor] = {}  # (parameter, what it is)
+        self.states_of: dict[tuple[str, str], tuple[Any, nn.Parameter]] = {}  # (parameter, what it is) -> whose it is
         self.names: set[str] = set()
         self.raw_gradients: list[Mark] = []
         self.gathered: dict[int, tuple[torch.Tensor, str]] = {}  # parameters as FSDP gathers them, by id, and their names
@@ -189,11 +205,14 @@ class _Side:
             if key == "step":
                 self.recorder.write(unwrapped(value), Filled(1, tuple(value.shape)))
                 continue
-            self.states_of[(name, f".{key}")] = value
+            self.states_of[(name, f".{key}")] = (optimizer, p)
             if name in self.binding.stretches and tuple(value.shape) == tuple(p.shape):
                 self._given_flat(name, f".{key}", value, "input")
             else:
                 self._given(f"{name}.{key}", value, place(self.recorder, value, self.binding.shard_of(name) if tuple(value.shape) == tuple(p.shape) else None), "input")
+
+    def fresh(self, optimizer: Any, why: str) -> None:
+        self.recorder.g.assume(f"the state of {type(optimizer).__name__} is what it is before the first step, and what becomes of it is not compared: {why}")
 
     def forward(self, name: str, module: nn.Module, args: Any, output: Any, final: bool) -> None:
         if self.recorder.paused:
@@ -367,13 +386,22 @@ class _Side:
         self.marks += self.raw_gradients
         self._squares()
         for label, t in _results(result):
+            if isinstance(t, DataNumber):
+                if t.value is None:
+                    self.recorder.g.assume(f"the step's result {label!r}, a number that depends on data in a way that is not followed, is not compared")
+                    continue
+                with self.quiet():
+                    t = self.recorder.number_tensor(t.value, torch.float64)
             self.mark("output", self._unused(label), t)
         for name, p in self.binding.parameters.items():
             shard = self.binding.shard_of(name)
             if p.grad is not None:
                 self._left(name, ".grad", p.grad, place(self.recorder, p.grad, shard))
             self._left(name, ".new", p, place(self.recorder, p, shard))
-        for (name, key), value in self.states_of.items():
+        for (name, key), (optimizer, owner) in self.states_of.items():
+            value = optimizer.state.get(owner, {}).get(key[1:])
+            if not isinstance(value, torch.Tensor):
+                raise CaptureError(f"the state {key[1:]!r} of {type(optimizer).__name__} for {name} is no tensor any more at the end of the step")
             placement = next((m.placement for m in self.marks if m.role == "input" and m.name == name + key), None)
             self._left(name, f"{key}.new", value, placement)
 
@@ -407,14 +435,16 @@ class _Waits:
         self.wait(token)
 
 
-def _results(result: Any) -> list[tuple[str, torch.Tensor]]:
-    """What the step returned, with names: a tensor is `loss`; a dictionary's have their keys."""
-    if isinstance(result, torch.Tensor):
-        return [("loss", result)]
+def _results(result: Any, name: str = "") -> list[tuple[str, Any]]:
+    """Tensors, and numbers that depend on data, that the step returned, with names: a tensor is `loss`; a dictionary's have their keys, those of a list `result.` and their place."""
+    if isinstance(result, (torch.Tensor, DataNumber)):
+        return [(name or "loss", result)]
     if isinstance(result, Mapping):
-        return [(str(k), v) for k, v in result.items() if isinstance(v, torch.Tensor)]
+        return [found for k, v in result.items() for found in _results(v, f"{name}.{k}" if name else str(k))]
     if isinstance(result, (list, tuple)):
-        return [("loss" if i == 0 else f"result.{i}", v) for i, v in enumerate(result) if isinstance(v, torch.Tensor)]
+        return [found for i, v in enumerate(result) for found in _results(v, f"{name}.{i}" if name else "loss" if i == 0 else f"result.{i}")]
+    if dataclasses.is_dataclass(result) and not isinstance(result, type):
+        return [found for f in dataclasses.fields(result) for found in _results(getattr(result, f.name), f"{name}.{f.name}" if name else f.name)]
     return []
 
 
@@ -458,20 +488,22 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
             recorder.begun.hold_up(recorder.groups.fields(ranks)[1])
         batch_start.append(len(recorder.g.nodes))
 
-    with _own_random_state(rank, mesh.world), private.fake_group(rank, mesh.world), patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder, batch_start), mailbox, side.unused.append, recorder.numbers, side.unreduced), private.random_tracker(recorder.random), objects_exchanged(mailbox, rank, recorder.groups.next):
+    with _own_random_state(rank, mesh.world), private.fake_group(rank, mesh.world) as groups_made, patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder, batch_start), mailbox, side.unused.append, recorder.numbers, side.unreduced), private.random_tracker(recorder.random), objects_exchanged(mailbox, rank, recorder.groups.next):
         torch.manual_seed(0)
         world = World(mesh, rank, side)
-        with private.FakeTensorMode(allow_non_fake_inputs=True) as recorder.mode, recorder, side.binding.listening(), as_cpu(), sync_batch_norm(), data_numbers(recorder, stand_in), torch.backends.mkldnn.flags(enabled=False):
+        with _OneThread(allow_non_fake_inputs=True) as recorder.mode, recorder, side.binding.listening(), as_cpu(), sync_batch_norm(), data_numbers(recorder, stand_in), torch.backends.mkldnn.flags(enabled=False):
             try:
                 result = step(world)
-            except (DataDependent, collectives.NotSent) as e:
+            except (DataDependent, NotFollowed) as e:
                 error = CaptureError(str(e))
                 error.ranges = {**recorder.g.ranges, **recorder.g.chosen_from}
                 raise error from None
             except private.DEPENDS_ON_DATA as e:
                 raise CaptureError(f"what {e} yields, or its shape, depends on data" + (f" at {recorder.where()}" if recorder.where() else f" at {recorder.g.loc}" if recorder.g.loc else "")) from None
             recorder.g.loc = ""
+            if recorder.mode.elsewhere:
+                raise CaptureError(f"{recorder.mode.elsewhere[0]} runs in another thread than the step: what other threads do is not followed")
             side.finish(result)
     recorder.g.forget()
     recorder.forget()
-    return Recording(rank, mesh, recorder.g, side.marks, side.started or 0, recorder.unknown, recorder.random.draws, dict(side.cuts), dict(side.calls), recorder.opaque.made, recorder.hazards, side.unused, recorder.groups.layouts)
+    return Recording(rank, mesh, recorder.g, side.marks, side.started or 0, recorder.unknown, recorder.random.draws, dict(side.cuts), dict(side.calls), recorder.opaque.made, recorder.hazards, side.unused, recorder.groups.layouts, tuple(groups_made))

@@ -25,7 +25,7 @@ from .graph import FOLD_LIMIT
 from .memory import Memory, constant
 from .opaque import Calls
 from .randomness import Randomness
-from .values import Complex, Filled, Known, Named, Poison, Poisoned, Reason, Unsupported, Value, kind_of, numel
+from .values import Complex, Filled, Known, Named, NotFollowed, Poison, Poisoned, Reason, Unsupported, Value, kind_of, numel
 
 FEW = 1 << 10         # elements of constants that are computed with anew rather than looked up
 FILL_LIMIT = 1 << 16  # elements of a filled tensor that is written out to compute with it
@@ -33,6 +33,9 @@ _PLAIN = (torch.Tensor, private.FakeTensor, torch.nn.Parameter, torch.nn.Buffer)
 _DEVICE = torch.ops.prim.device.default
 _COPIES = {"aten._to_copy", "aten.clone"}
 _BY_MASKS = {"aten.nonzero", "aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index_put", "aten._unsafe_index"}
+_SUMS = frozenset(f"aten.{name}" for name in ("add", "sub", "rsub", "sum", "cumsum", "index_add", "scatter_add", "scatter_reduce", "addcmul", "addcdiv", "mm", "bmm", "addmm", "baddbmm", "dot", "mv", "mean",
+                                              "matmul", "logcumsumexp", "bincount", "diff", "trace"))  # of booleans they are "or", or errors
+_BY_INDEX = {"aten.index_put", "aten._index_put_impl", "aten._unsafe_index_put"}  # which add up where they are told to
 _PIECEWISE = {"aten.mul_", "aten.div_"}
 _PIECEWISE_COPIES = {"aten.mul", "aten.div"}
 _VIEWS_IN_PLACE = {f"aten.{name}_" for name in ("transpose", "t", "squeeze", "unsqueeze", "as_strided", "swapdims", "swapaxes", "set")}  # which memory is seen, and how, changes; no element does
@@ -168,6 +171,8 @@ class Recorder(Memory, private.TorchDispatchMode):
                 return self._item(args[0])
             if namespace in collectives.NAMESPACES:
                 return collectives.dispatch(self, name, func, args, kwargs)
+            if name == "aten.view" and func._overloadname == "dtype" and args[1] != args[0].dtype:
+                raise NotFollowed(f"a view of {args[0].dtype} memory as {args[1]}: what its bits are as numbers is not followed at {self.g.loc}")
             if _is_view(func):
                 out = self._view(func, args, kwargs)
                 if out is not None:
@@ -424,6 +429,9 @@ class Recorder(Memory, private.TorchDispatchMode):
         call = Call(self, name, func._overloadname, outs)
         targets = private.tensors(written) if written else outs
         try:
+            adds = name.removesuffix("_") in _SUMS or name.removesuffix("_") in _BY_INDEX and len(args) > 3 and args[3] is True
+            if adds and any(t.dtype == torch.bool for t in targets) and not all(isinstance(v, (Filled, Known)) for v in operands):
+                raise Unsupported("a sum of booleans, which is true or false in PyTorch and not a count (.float() or .long() before makes it one)")
             with private.outside():
                 results = self._results(call, name, func, line, values_args, values_kwargs, operands, args, kwargs, bool(written))
         except Exception as e:  # whatever goes wrong in a line: what it would have written is not known

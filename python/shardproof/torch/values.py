@@ -194,6 +194,10 @@ class Poison(Value):
         return f"poison({self.reason.text})"
 
 
+class NotFollowed(RuntimeError):
+    """The program does what cannot be followed, and of which no tensor alone is the result: nothing can be said of it."""
+
+
 class Unsupported(Exception):
     """Raised by the table of operators: the call has no translation. The recorder turns it into poison, never into nothing."""
 

@@ -22,6 +22,7 @@ std::optional<Value> Lowering::lowerSums(Frame& frame, const Instruction& i) {
 Value Lowering::lowerDot(const Frame& frame, const Instruction& i) {
   if (i.operands.size() != 2) unsupported(i, "another number of operands, expected 2");
   if (i.attribute("sparsity") != nullptr) unsupported(i, "sparse operands");
+  if (i.shape.type == "pred") unsupported(i, "a product of predicates, which is true or false");
   const auto optionalDims = [&](const char* name) {
     return i.attribute(name) == nullptr ? Sizes{} : dims(i, name);
   };

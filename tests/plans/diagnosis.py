@@ -1,6 +1,7 @@
 """What the diagnosis says of known bugs (scripts/diagnosis_table.py has the measuring): the first cause names the edited node or a neighbour, the sentence too, and a mend
 is found and proved; and where it must say nothing."""
 import importlib.util
+import json
 import pathlib
 import shutil
 import subprocess
@@ -25,6 +26,10 @@ EXCERPTS = {"plans": ("llama3_dp2_pp4_tp8_nm8_ly2", "llama3_dp64_pp4_tp8_nm8_ly2
 WORDS = {"missing_all_reduce_backward": "is missing", "wrong_group": "where it has to run over", "gradient_scaled_wrongly": "is one too many", "wrong_pipeline_peer": "send to",
          "parameter_not_updated": "unused", "divided_by_world_size_twice": "takes the mean where it has to add up", "constant_on_one_rank": "where it has to have",
          "exchanged_pipeline_peers": "which is the part of dp rank"}
+
+
+# Of llama_2layers_dp2_tp2 without lineage inside.
+WITHOUT_CHECKPOINTS = {"missing_all_reduce": "an all_reduce over tp is missing", "rope_offset": "", "vocabulary_window": ""}
 
 
 def generate(runner, name):
@@ -56,6 +61,20 @@ def refuted_in(runner, model, plan, bug):
     m = table.Measurement(runner.program, model, plan, bug, 1, scratch)
     if not m.ok or m.code != NOT_EQUIVALENT:
         raise Failure(f"not refuted: exit {getattr(m, 'code', None)}")
+
+
+def bug_without_checkpoints(runner, name, bug):
+    """The first cause is the mistake and not a lemma that was guessed, and its mend is proved: where what is computed stops being the model's is found, and changed first."""
+    plan = table.load(SHARED / "plans" / f"{name}.plan.json")
+    plan["lineage"] = [entry for entry in plan["lineage"] if entry["role"] != "checkpoint"]
+    bare, wrong = runner.path("bare.json"), runner.path("wrong.json")
+    bare.write_text(json.dumps(plan))
+    table.run(runner.program, "mutate", bare, "--bug", bug, "-o", wrong)
+    result = runner.verify(wrong, SHARED / "plans" / f"{name}.model.json", "--diagnose", "20")
+    expect_code(result, NOT_EQUIVALENT)
+    causes = result.report["causes"]
+    if len(causes) != 1 or not causes[0]["mend"] or not causes[0]["mend"]["proved"] or WITHOUT_CHECKPOINTS[bug] not in causes[0]["sentence"]:
+        raise Failure(f"expected one cause with a proved mend: {[cause['sentence'] for cause in causes]}")
 
 
 def right_plan(runner, model, plan):
@@ -135,6 +154,9 @@ def main():
         if name == "mlp":
             runner.case("repair", repaired, model, plan)
             runner.case("explain", explained, model, plan)
+    if (SHARED / "plans" / "torch").exists():
+        for bug in WITHOUT_CHECKPOINTS:
+            runner.case(f"{bug}.without checkpoints", bug_without_checkpoints, "torch/llama_2layers_dp2_tp2", bug)
     # The largest: 8,192 ranks, causal masks that nobody can evaluate whole.
     made = table.run(runner.program, "generate", *table.LARGE["L3"].split(), "-o", runner.path("L3")).stdout.split()
     for bug in LARGEST if not SLOW else counts:

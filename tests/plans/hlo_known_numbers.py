@@ -90,6 +90,12 @@ CASES = {
         "  ROOT %y = f32[4,8] copy(%x)\n",
         SQUARES + "  %d = f32[4,8] add(%cc, %cc)\n  %u = f32[4,8] add(%ss, %d)\n  ROOT %y = f32[4,8] multiply(%x, %u)\n",
         {NOT_EQUIVALENT}),
+    "predicates, of which as many as are true are counted, or only whether one is": (
+        "  %n0 = f32[4,8] convert(%c0)\n  %n = f32[4,4] dot(%n0, %n0), lhs_contracting_dims={1}, rhs_contracting_dims={1}\n"
+        "  ROOT %y = f32[4,8] dot(%n, %x), lhs_contracting_dims={1}, rhs_contracting_dims={0}\n",
+        "  %p = pred[4,4] dot(%c0, %c0), lhs_contracting_dims={1}, rhs_contracting_dims={1}\n  %n = f32[4,4] convert(%p)\n"
+        "  ROOT %y = f32[4,8] dot(%n, %x), lhs_contracting_dims={1}, rhs_contracting_dims={0}\n",
+        {REFUSED}),
     "two rotations": (
         "  ROOT %y = f32[4,8] copy(%x)\n",
         ROTATED + "  %r = f32[4,8] add(%xc, %xs)\n  ROOT %y = f32[4,8] subtract(%r, %xs)\n",

@@ -140,8 +140,8 @@ class Binding:
         if self.priming or any(optimizer is o for o in self.optimizers):
             return
         self.optimizers.append(optimizer)
-        if isinstance(getattr(optimizer, "optim", None), optim.Optimizer):
-            return  # ZeroRedundancyOptimizer: the one that it holds has the state
+        if any(isinstance(o, optim.Optimizer) for held in vars(optimizer).values() for o in (held if isinstance(held, (list, tuple)) else (held,))):
+            return  # ZeroRedundancyOptimizer, torchtitan's OptimizersContainer: those that it holds have the state
         names = {id(p): n for n, p in self.parameters.items()}
         mine = [p for group in optimizer.param_groups for p in group["params"]]
         why = ""
@@ -151,6 +151,8 @@ class Binding:
             why = "it has parameters that are no module's"
         elif isinstance(optimizer, torch.optim.LBFGS):
             why = "its step needs a closure"
+        elif optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+            why = "it has hooks of its own, which making it would run"
         elif isinstance(optimizer, torch.optim.Rprop):
             why = "it chooses by products with gradients before, which are zero at first"
         if not why:

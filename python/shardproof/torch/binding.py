@@ -144,32 +144,34 @@ class Binding:
             return  # ZeroRedundancyOptimizer, torchtitan's OptimizersContainer: those that it holds have the state
         names = {id(p): n for n, p in self.parameters.items()}
         mine = [p for group in optimizer.param_groups for p in group["params"]]
-        why = ""
-        if any(optimizer.state.get(p) for p in mine):
-            why = "it has some already"
-        elif any(id(p) not in names for p in mine):
-            why = "it has parameters that are no module's"
-        elif isinstance(optimizer, torch.optim.LBFGS):
-            why = "its step needs a closure"
-        elif optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
-            why = "it has hooks of its own, which making it would run"
-        elif isinstance(optimizer, torch.optim.Rprop):
-            why = "it chooses by products with gradients before, which are zero at first"
-        if not why:
-            try:
-                self._prime(optimizer, mine)
-            except private.DEPENDS_ON_DATA:
-                why = "making it takes numbers of the data"
-            if any(isinstance(value, torch.Tensor) and value.numel() == 1 < p.numel() and key != "step" for p in mine for key, value in optimizer.state.get(p, {}).items()):
-                why = "it keeps numbers of its own, which only steps before make"
-            if why:
-                for p in mine:
-                    optimizer.state.pop(p, None)
+        why = "it has parameters that are no module's" if any(id(p) not in names for p in mine) else self._not_primed(optimizer, mine)
         if why:
             self.listener.fresh(optimizer, why)
             return
         states = [(names[id(p)], key, value, p) for p in mine for key, value in optimizer.state.get(p, {}).items() if isinstance(value, torch.Tensor)]
         self.listener.states(optimizer, states)
+
+    def _not_primed(self, optimizer: optim.Optimizer, parameters: list[nn.Parameter]) -> str:
+        """Makes the state, or says why it stays as it is."""
+        if any(optimizer.state.get(p) for p in parameters):
+            return "it has some already"
+        if isinstance(optimizer, torch.optim.LBFGS):
+            return "its step needs a closure"
+        if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+            return "it has hooks of its own, which making it would run"
+        if isinstance(optimizer, torch.optim.Rprop):
+            return "it chooses by products with gradients before, which are zero at first"
+        why = ""
+        try:
+            self._prime(optimizer, parameters)
+        except private.DEPENDS_ON_DATA:
+            why = "making it takes numbers of the data"
+        if any(isinstance(value, torch.Tensor) and value.numel() == 1 < p.numel() and key != "step" for p in parameters for key, value in optimizer.state.get(p, {}).items()):
+            why = "it keeps numbers of its own, which only steps before make"
+        if why:
+            for p in parameters:
+                optimizer.state.pop(p, None)
+        return why
 
     def _prime(self, optimizer: optim.Optimizer, parameters: list[nn.Parameter]) -> None:
         """One step with zero gradients and no learning rate makes the state, whose numbers are then the step's inputs."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
-import itertools
 import gzip
+import itertools
 import json
 import os
 import tempfile
@@ -96,6 +96,16 @@ def _check_numbers(side: Recording, model: Model, other: Recording | Exception |
         raise decided("the single device", side)
 
 
+def _check_ordinary_numbers(side: Recording, model: Model, request: Request, name: str, apart: Apart, start: float) -> None:
+    """The same for ordinary numbers, with which the single device has to have a program. Raises CaptureError."""
+    for stand_in in ORDINARY:
+        apart.ask([dataclasses.replace(request, stand_in=stand_in)])
+        other = apart.take({}, time.monotonic() - start)[SINGLE]
+        if not isinstance(other, Recording):
+            raise decided("the single device", side)
+        _check_numbers(side, model, other, name)
+
+
 def capture(*steps: Step, mesh: Mapping[str, int] | str, ranks: str = "all", checkpoints: bool = True, jobs: int = 1, strict: bool = False) -> Capture:
     """Records a step (`step(world)`), as one device and on a mesh. With two steps the first is the single device's.
 
@@ -150,12 +160,8 @@ def _captured(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: A
         recorded = recorded_ranks(steps[-1], where, model, ranks, checkpoints, jobs, apart, beside, keep_all)
         sides, alike = recorded.sides, recorded.alike
         _check_numbers(single, model, recorded.beside, name)
-        for stand_in in ORDINARY if isinstance(recorded.beside, Recording) else ():
-            apart.ask([dataclasses.replace(request, stand_in=stand_in)])
-            other = apart.take({}, time.monotonic() - start)[SINGLE]
-            if not isinstance(other, Recording):
-                raise decided("the single device", single)
-            _check_numbers(single, model, other, name)
+        if isinstance(recorded.beside, Recording):
+            _check_ordinary_numbers(single, model, request, name, apart, start)
         for side in sides:
             for text, loc in side.hazards.items():
                 raise Hazard(f"rank {side.rank}: {text}", loc, "")

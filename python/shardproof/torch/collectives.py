@@ -38,8 +38,6 @@ def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any
         with private.outside():
             _check_layout(name, args)
             recorder.groups.sent = tuple(sorted({str(t.dtype) for t in touched}))
-            if any(t.dtype == torch.bool for t in touched) and _reduces(name, args):
-                raise Unsupported("booleans that are added up, which are true or false in PyTorch and not counts")
             _handle(recorder, name, handler, args, kwargs, out)
     except Exception as e:  # whatever goes wrong: what it would have written is not known
         reason = e.reason if isinstance(e, Poisoned) else Reason(f"{name}: {e}", recorder.g.loc)
@@ -55,10 +53,6 @@ def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any
 
 _ONE_BY_ONE = frozenset({"c10d.allreduce_", "c10d.reduce_", "c10d.broadcast_"})  # of what lies densely, each element with the one that lies at the same place (Exchange.by_memory)
 _COPIED = frozenset({"c10d.allgather_", "c10d.gather_", "c10d.alltoall_"})  # to and from memory of the backend's own
-
-
-def _reduces(name: str, args: Any) -> bool:
-    return "reduce" in name and not any(str(a).lower().endswith(("max", "min", "product")) for a in args)
 
 
 def _check_layout(name: str, args: Any) -> None:

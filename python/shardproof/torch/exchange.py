@@ -81,14 +81,21 @@ class Exchange:
         """Elements meet that lie at the same place in memory: the tensors have to lie alike on all members (capture.py compares)."""
         if self.size > 1:
             strides = tuple([None if t.is_contiguous() else tuple([int(s) for s, n in zip(t.stride(), t.shape) if n != 1]) for t in tensors])
-            self.recorder.groups.layouts[self.comm] = Layouts(self.recorder.groups.sent, strides, self.ranks, operator, self.g.loc)
+            layouts = self.recorder.groups.layouts
+            layouts[self.comm] = dataclasses.replace(layouts[self.comm], strides=strides, operator=operator)
 
     def _comm(self) -> str:
         self.parts += 1
         return self.comm if self.parts == 1 else f"{self.comm}.{self.parts}"
 
+    def _no_counts(self, name: str) -> None:
+        """Raises Unsupported for sums of booleans."""
+        if str(torch.bool) in self.recorder.groups.sent and name not in ("max", "min", "product"):
+            raise Unsupported("booleans that are added up, which are true or false in PyTorch and not counts")
+
     def all_reduce(self, v: Value, reduction: tuple[str, float | None]) -> Value:
         name, factor = reduction
+        self._no_counts(name)
         if name == "premul_sum":
             v, name = ar.binary(self.g, "mul", v, factor), "sum"  # type: ignore[arg-type]
         if self.size == 1 and name in _REDUCTIONS:
@@ -112,6 +119,7 @@ class Exchange:
 
     def reduce_scatter(self, v: Value, reduction: tuple[str, float | None]) -> Value:
         name, factor = reduction
+        self._no_counts(name)
         if name == "premul_sum":
             v, name = ar.binary(self.g, "mul", v, factor), "sum"  # type: ignore[arg-type]
         if self.size == 1:

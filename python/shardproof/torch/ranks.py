@@ -233,29 +233,26 @@ class _Recorder:
         texts = {r: self._text(s) for r, s in chosen.items()}
         large = self._apart(list(chosen), LARGE)
         differing = [r for r, text in texts.items() if not isinstance(other := large[r], Recording) or self._text(other) != text]
-        if not differing:
-            self._decide_nothing([s for s in (sides[0], sides[-1]) if s.facts.gave_numbers])
-            return True
-        if not any(chosen[r].facts.gave_numbers for r in differing):
+        if differing and not any(chosen[r].facts.gave_numbers for r in differing):
             return False
-        plain = self._apart(differing, math.nan)
+        plain = self._apart(differing, math.nan) if differing else {}
         for r in differing:
             if not isinstance(other := plain[r], Recording) or self._text(other) != texts[r]:
                 return False
             if isinstance(large[r], Recording):
                 raise decided(f"rank {r}", chosen[r])
-        self._decide_nothing([s for s in (sides[0], sides[-1]) if s.facts.gave_numbers])
+        self._decide_nothing({s.rank: s for s in (sides[0], sides[-1]) if s.facts.gave_numbers})
         return True
 
-    def _decide_nothing(self, sides: Sequence[Recording]) -> None:
+    def _decide_nothing(self, sides: dict[int, Recording]) -> None:
         """Raises CaptureError where a rank's program is another one, or none, with ordinary numbers in the place of those that depend on data."""
-        texts = {s.rank: self._text(s) for s in sides}
+        texts = {r: self._text(s) for r, s in sides.items()}
         for stand_in in ORDINARY if texts else ():
             for r, other in self._taken(list(texts), stand_in).items():
                 if isinstance(other, patches.MissingMetadata):
                     continue
                 if not isinstance(other, Recording) or self._text(other) != texts[r]:
-                    raise decided(f"rank {r}", next(s for s in sides if s.rank == r))
+                    raise decided(f"rank {r}", sides[r])
 
     def _text(self, side: Recording) -> str:
         """All of a recording that a verdict depends on."""
@@ -263,8 +260,7 @@ class _Recorder:
         if side.program is not None:
             text += f" {[(t.tensor, t.label, t.box.low) for t in side.program.ties]} {side.program.skipped} {side.program.guessed}"
         draws = [(d.value.name, d.key, d.what, d.loc, d.by_position) for d in side.random_inputs]
-        layouts = {comm: at.strides for comm, at in side.layouts.items() if at.strides}
-        return f"{text} {draws} {layouts} {side.hazards} {side.unused} {side.facts.gives_hiding} {side.facts.relies_on_brought}"
+        return f"{text} {draws} {side.strides} {side.hazards} {side.unused} {side.facts.gives_hiding} {side.facts.relies_on_brought}"
 
 
 def _peak() -> int:
@@ -298,7 +294,7 @@ def _classes(recorded: _Recorder) -> tuple[list[Recording], list[str]]:
         if rank not in found:
             found[rank] = recorded(rank)
         if rank not in texts:
-            texts[rank] = recorded.program(found[rank]).text + str({comm: at.strides for comm, at in found[rank].layouts.items() if at.strides})
+            texts[rank] = recorded.program(found[rank]).text + str(found[rank].strides)
         return texts[rank]
 
     def prepare(wanted: Iterable[int]) -> None:

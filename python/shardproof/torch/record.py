@@ -103,6 +103,11 @@ class Recording:
         return Facts(list(g.assumptions), g.gives_hiding, g.relies_on_brought, g.gave_numbers, frozenset(n["comm"] for n in g.nodes[: self.started] if "comm" in n),
                      {n["comm"]: tuple(g.tensors[n["in"][0]]["shape"]) for n in g.nodes if n["op"] in MOVES_MEMORY and "comm" in n})
 
+    @property
+    def strides(self) -> dict[str, Any]:
+        """Of the communication that takes tensors as they lie in memory: how they lie."""
+        return {comm: at.strides for comm, at in self.layouts.items() if at.strides}
+
     def light(self, file: str) -> Recording:
         """What is needed of it if its program needs not be made again; all of it goes into the file, if that is not empty."""
         said = self.facts

@@ -71,6 +71,142 @@ def kept_scale():
 left_behind: dict = {}
 
 
+class Kept(unittest.TestCase):
+    """What a step keeps beside parameters and optimizer state: buffers, parameters that took the place of others, single numbers."""
+
+    class Net(torch.nn.Module):
+        def __init__(self, track):
+            super().__init__()
+            self.linear, self.track = torch.nn.Linear(8, 4), track
+            for name in ("mean", "fixed", "rate"):
+                self.register_buffer(name, torch.zeros(4) if name == "mean" else torch.randn(4) if name == "fixed" else None)
+            self.register_buffer("count", torch.zeros((), dtype=torch.long))
+            self.register_buffer("cache", torch.zeros(1), persistent=False)
+            self.scale = torch.nn.Parameter(torch.tensor(1.0))
+
+        def forward(self, x):
+            y = self.linear(x) * self.scale
+            self.track(self, y.detach().mean(0))
+            return y
+
+    def verdict(self, track, after=lambda world, model: None, reduced=("linear.weight", "linear.bias", "scale"), **options):
+        def step(world):
+            model = self.Net(lambda model, mean: track(world, model, mean))
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            loss = model(world.input("x", (8, 8), shard={"dp": 0})).square().mean()
+            loss.backward()
+            for name, p in model.named_parameters() if not world.single else ():
+                if name in reduced:
+                    dist.all_reduce(p.grad)
+                    p.grad /= world.size
+            optimizer.step()
+            after(world, model)
+            return loss
+
+        return sp.verify(step, mesh=MESH, arguments=["--timeout", "10", "--confirm", "off"], **options).verdict
+
+    @staticmethod
+    def nothing(world, model, mean):
+        pass
+
+    @staticmethod
+    def averaged(world, model, mean):
+        if not world.single:
+            dist.all_reduce(mean)
+            mean /= world.size
+        model.mean.mul_(0.9).add_(mean, alpha=0.1)
+        model.rate = mean.square().sum()
+        model.count += 1
+        model.cache = torch.ones(world.size)
+
+    @staticmethod
+    def local(world, model, mean):
+        model.mean.mul_(0.9).add_(mean, alpha=0.1)
+
+    def test_statistics(self):
+        self.assertEqual("EQUIVALENT", self.verdict(self.averaged))
+        self.assertEqual("NOT EQUIVALENT", self.verdict(self.local))
+
+    def test_a_number_that_is_no_mean(self):
+        def rate(world, model, mean):
+            model.rate = mean[0]
+
+        self.assertEqual("NOT EQUIVALENT", self.verdict(rate))
+        self.assertEqual("NOT EQUIVALENT", self.verdict(self.nothing, reduced=("linear.weight", "linear.bias")))
+
+    def test_one_side_leaves_it(self):
+        def counted(world, model, mean):
+            if not world.single:
+                model.count += 1
+
+        def counted_alone(world, model, mean):
+            if world.single:
+                model.count += 1
+
+        def scaled(world, model, mean):
+            if world.rank == 1:
+                model.fixed.mul_(2)
+
+        def made(world, model, mean):
+            if not world.single:
+                model.rate = torch.ones(())
+
+        for track in (counted, counted_alone, scaled):
+            for ranks in ("all", "classes"):
+                self.assertEqual("NOT EQUIVALENT", self.verdict(track, ranks=ranks), track)
+        with self.assertRaisesRegex(sp.CaptureError, "'rate.new', a buffer that ranks change, is not on the single device"):
+            self.verdict(made)
+
+    def test_what_cannot_be_followed(self):
+        def unknown(world, model, mean):
+            model.fixed.copy_(mean.to(torch.long))
+
+        with self.assertRaisesRegex(sp.CaptureError, "'fixed.new' cannot be followed"):
+            self.verdict(unknown)
+
+    def test_said_by_output(self):
+        def after(world, model):
+            world.output("mean", model.mean, mean=["dp"])
+
+        def after_and_again(world, model):
+            world.output("mean", model.mean, mean=["dp"])
+            model.mean += world.rank
+
+        self.assertEqual("EQUIVALENT", self.verdict(self.local, after))
+        self.assertEqual("NOT EQUIVALENT", self.verdict(self.local, after_and_again))
+
+    def test_module_of_buffers_alone(self):
+        def step(world, reduce):
+            tracker, model = torch.nn.BatchNorm1d(8, affine=False), torch.nn.Linear(8, 4)
+            tracker = tracker if world.single or not reduce else torch.nn.SyncBatchNorm.convert_sync_batchnorm(tracker)
+            x = world.input("x", (8, 8), shard={"dp": 0})
+            tracker(x)
+            return model(x).square().mean().detach()
+
+        for reduce in (True, False):
+            self.assertEqual("EQUIVALENT" if reduce else "NOT EQUIVALENT", sp.verify(functools.partial(step, reduce=reduce), mesh=MESH, arguments=["--confirm", "off"]).verdict)
+
+    def test_frozen_statistics(self):
+        def step(world):
+            model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8).eval())
+            loss = model(world.input("x", (8, 8), shard={"dp": 0})).square().mean()
+            loss.backward()
+            for p in model.parameters() if not world.single else ():
+                dist.all_reduce(p.grad)
+                p.grad /= world.size
+            return loss
+
+        self.assertEqual("EQUIVALENT", sp.verify(step, mesh=MESH, arguments=["--confirm", "off"]).verdict)
+
+    def test_parameters_that_take_the_place_of_others(self):
+        def replaced(world, model, scale):
+            model.linear.weight = torch.nn.Parameter(model.linear.weight.detach() * scale)
+            model.load_state_dict({k: v.clone() for k, v in model.state_dict().items()}, assign=True)
+
+        self.assertEqual("EQUIVALENT", self.verdict(self.nothing, lambda world, model: replaced(world, model, 0.5)))
+        self.assertEqual("NOT EQUIVALENT", self.verdict(self.nothing, lambda world, model: replaced(world, model, 0.5 if world.rank == 0 else 0.6)))
+
+
 class Apart(unittest.TestCase):
     """What one rank's run leaves in Python's memory is not what another one finds."""
 

@@ -321,6 +321,16 @@ def flat_parameters(module: torch.nn.Module) -> Iterator[tuple[torch.nn.Paramete
             yield p, [(name, shape, 0, start, count)]
 
 
+def gathered_parameters(root: torch.nn.Module) -> Iterator[int]:
+    """The parameters that FSDP2 has gathered and put in the places of its parts, by id."""
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in root.modules():
+        if isinstance(module, FSDPModule):
+            for group in module._get_fsdp_state()._fsdp_param_groups:
+                yield from (id(p._unsharded_param) for p in group.fsdp_params if hasattr(p, "_unsharded_param"))
+
+
 def forget_results() -> None:
     """Clears functools' caches of the functions of modules that are neither torch's nor Python's: what one rank's run left there is no other rank's."""
     for name, module in list(sys.modules.items()):

@@ -21,7 +21,9 @@ _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.
 class Listener(Protocol):
     """What is done with what is found."""
 
-    def bound(self, parameters: dict[str, nn.Parameter], buffers: dict[str, torch.Tensor]) -> None: ...
+    def bound(self, parameters: dict[str, nn.Parameter]) -> None: ...
+
+    def buffers(self, buffers: dict[str, torch.Tensor]) -> None: ...
 
     def states(self, optimizer: optim.Optimizer, states: list[tuple[str, str, torch.Tensor, nn.Parameter]]) -> None: ...
 
@@ -38,7 +40,9 @@ class Binding:
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
         self.parameters: dict[str, nn.Parameter] = {}
-        self.buffers: dict[str, torch.Tensor] = {}
+        self._owners: dict[str, tuple[nn.Module, str]] = {}        # of a parameter: the module, and what it is there
+        self._kept: list[tuple[nn.Module, Callable[[str], str]]] = []  # models, and what theirs is called without wrappers
+        self._buffers: dict[tuple[int, str], str] = {}             # module and what the buffer is there -> its name
         self.shards: dict[str, dict[str, int]] = {}
         self.stretches: dict[str, list[Stretch]] = {}  # of parameters that lie in flat ones
         self.modules: dict[int, str] = {}
@@ -50,6 +54,39 @@ class Binding:
 
     def shard_of(self, name: str) -> dict[str, int] | None:
         return self.shards.get(name)
+
+    def held(self, name: str) -> torch.Tensor:
+        """What the module has now where it had this parameter, which a step may replace by another. What FSDP2 gathered stands for its parameter."""
+        p = self.parameters[name]
+        module, key = self._owners[name]
+        now = module._parameters.get(key)
+        return p if now is None or now is p or name in self.stretches or id(now) in self._gathered() else now
+
+    def _gathered(self) -> set[int]:
+        return {i for root, _ in self._kept for i in private.gathered_parameters(root)}
+
+    def buffers(self) -> dict[str, tuple[torch.Tensor, bool]]:
+        """Buffers of all models as their modules have them now, and whether each is saved with the model (a cache is not)."""
+        found: dict[str, tuple[torch.Tensor, bool]] = {}
+        for i, (root, clean) in enumerate(self._kept):
+            for path, m in root.named_modules():
+                for key, b in m._buffers.items():
+                    if b is None:
+                        continue
+                    name = self._buffers.get((id(m), key))
+                    if name is None:
+                        name = clean(f"{path}.{key}" if path else key)
+                        if name in self._buffers.values():
+                            name = f"model{i}.{name}"
+                        self._buffers[id(m), key] = name
+                    found[name] = b, key not in m._non_persistent_buffers_set
+        return found
+
+    def _keep(self, root: nn.Module, clean: Callable[[str], str]) -> None:
+        """Its buffers are looked at from here on."""
+        before = set(self._buffers.values())
+        self._kept.append((root, clean))
+        self.listener.buffers({n: b for n, (b, _) in self.buffers().items() if n not in before})
 
     def bind(self, root: nn.Module, shard: Mapping[str, Mapping[str, int]] | None = None) -> None:
         """Takes a model in: its parameters and buffers hold the step's inputs from here on."""
@@ -74,11 +111,12 @@ class Binding:
         new = {n: p for n, p in names.items() if id(p) not in already}
         if any(n in self.parameters for n in new):
             new = {f"model{len(self._roots)}.{n}": p for n, p in new.items()}
+        where = {id(p): (m, key) for m in reversed(list(root.modules())) for key, p in m._parameters.items() if p is not None}
+        self._owners.update({n: where[id(p)] for n, p in new.items()})
         for n in new:
-            for pattern, where in (shard or {}).items():
-                if re.fullmatch(pattern, n):
-                    self.shards[n] = dict(where)
-                    break
+            self._said(n, shard)
+        for n, _ in root.named_buffers():
+            self._said(clean(n), shard)
         if known and not shard:
             return
         flat = stretches(root, clean)
@@ -93,10 +131,15 @@ class Binding:
                 self.modules[id(m)] = n
                 if n:
                     m.register_forward_hook(self._after_own(n))
-        buffers = {clean(n): b for n, b in root.named_buffers() if id(b) not in {id(x) for x in self.buffers.values()}}
         self.parameters.update(new)
-        self.buffers.update(buffers)
-        self.listener.bound(new, buffers)
+        self.listener.bound(new)
+        self._keep(root, clean)
+
+    def _said(self, name: str, shard: Mapping[str, Mapping[str, int]] | None) -> None:
+        for pattern, where in (shard or {}).items():
+            if re.fullmatch(pattern, name):
+                self.shards[name] = dict(where)
+                return
 
     def _after_own(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
@@ -124,6 +167,8 @@ class Binding:
             if not self.stack and any(True for _ in module.parameters()):
                 self.bind(module)
                 self.computing = True
+            elif not self.stack and all(module is not root for root, _ in self._kept) and any(True for _ in module.buffers()):
+                self._keep(module, lambda name: name)
         elif not self.stack:
             self.computing = True
         self.stack.append(self.modules.get(id(module), ""))

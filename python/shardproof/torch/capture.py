@@ -12,7 +12,7 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Iterator, Mapping, Sequence
+from typing import Any, Iterable, Iterator, Mapping, Sequence
 
 import torch
 
@@ -79,9 +79,9 @@ def _single(step: Step, one: Mesh, name: str, apart: Apart) -> tuple[Recording, 
     return side, _model(side, name), request
 
 
-def _model(side: Recording, name: str) -> Model:
+def _model(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
     try:
-        return model_of(side, name)
+        return model_of(side, name, changed)
     except Hazard as e:
         raise CaptureError(f"the single device: {e}") from None
 
@@ -168,7 +168,11 @@ def _captured(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: A
         _check_groups(sides)
         _check_layouts(sides, where, alike)
         _check_infinities(sides)
+        changed = {b for side in sides for b in side.changed} - set(model.outputs)
         try:
+            if changed:  # buffers that the single device leaves as they were
+                model = _model(single, name, changed)
+                sides = [dataclasses.replace(side.whole(), program=None) for side in sides]
             plan, left_out, assumed = plan_of(sides, model, f"{name}.model.json.gz", alike, checkpoints)
             break
         except NotKept:

@@ -80,12 +80,17 @@ def _key(mark: Mark) -> tuple[str, str, int]:
     return mark.role, mark.name, mark.call
 
 
-def model_of(side: Recording, name: str) -> Model:
-    """Raises CaptureError if an output or an input cannot be followed."""
+def model_of(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
+    """changed: buffers that ranks change. Raises CaptureError if an output or an input cannot be followed."""
+    changed = side.changed.union(changed)
     g = side.graph
     tied: dict[tuple[str, str, int], str] = {}
     outputs: list[str] = []
     for mark in side.marks:
+        if mark.role == "buffer":
+            if mark.name not in changed:
+                continue
+            mark = dataclasses.replace(mark, role="output")
         tensor = tensor_of(g, mark)
         if tensor is None or isinstance(mark.value, Poison):
             continue
@@ -94,6 +99,9 @@ def model_of(side: Recording, name: str) -> Model:
             tied.setdefault(("base", mark.name, mark.call), tensor.base.name)
         if mark.role == "output":
             outputs.append(mark.name)
+    lacking = changed - set(outputs)
+    if lacking:
+        raise CaptureError(f"output {min(lacking)!r}, a buffer that ranks change, is not on the single device")
     if not outputs:
         raise CaptureError("the step has no outputs: it returned no tensor, and no model was called")
     wanted = list(dict.fromkeys(tied.values()))

@@ -52,13 +52,18 @@ class _Numbers:
         self.results: dict[str, torch.Tensor] = {}
         self.states_of: dict[tuple[str, str], tuple[torch.Tensor, dict[str, int] | None]] = {}
         self.cut: list[str] = []
+        self.buffers_before: dict[str, torch.Tensor] = {}
+        self.said: set[int] = set()  # memory that was given to world.output
 
     def input(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, shard: Mapping[str, int], box: list[tuple[int, int]], high: int | None) -> torch.Tensor:
         self.cut += [a for a in shard if self.mesh.sizes.get(a, 1) > 1 and a not in self.cut]
         return draw("input " + name, shape, dtype, high)[tuple(slice(a, b) for a, b in box)].clone()
 
     def output(self, name: str, tensor: torch.Tensor, shard: Mapping[str, int] | None, mean: Sequence[str] | None, total: Sequence[str]) -> None:
+        self.said.add(_local(tensor).data_ptr())
         t = self._whole(tensor, {a: d for a, d in (shard or {}).items() if a in self.mesh.sizes})
+        if mean is None and not total and shard is None and t.shape == ():  # as a loss
+            mean = [a for a in self.cut if a not in self._covered(tensor)]
         for axis in [*(mean or []), *total]:
             if self.mesh.sizes.get(axis, 1) > 1:
                 t = self._along(t, axis).sum(0) / (self.mesh.sizes[axis] if axis in (mean or []) else 1)
@@ -75,7 +80,10 @@ class _Numbers:
             for p, old in saved:
                 p.copy_(old)
 
-    def bound(self, parameters: dict[str, nn.Parameter], buffers: dict[str, torch.Tensor]) -> None:
+    def buffers(self, buffers: dict[str, torch.Tensor]) -> None:
+        self.buffers_before.update({name: _local(b).detach().clone() for name, b in buffers.items()})
+
+    def bound(self, parameters: dict[str, nn.Parameter]) -> None:
         with torch.no_grad():
             for name, p in parameters.items():
                 if name in self.binding.stretches:
@@ -137,12 +145,15 @@ class _Numbers:
                 t = torch.cat(list(self._along(t, axis)), (shard or {})[axis])
         return t.clone()
 
+    def _covered(self, t: torch.Tensor) -> set[str]:
+        """Axes of a DTensor's mesh."""
+        return {a for r in (private.placement_of(t)[0] if isinstance(t, private.DTensor) else []) for a in self.mesh.varying(r)}
+
     def finish(self, result: Any) -> None:
         from .record import _results
 
         for label, t in _results(result):
-            dtensor = isinstance(t, private.DTensor)
-            covered = {a for r in (private.placement_of(t)[0] if dtensor else []) for a in self.mesh.varying(r)}
+            covered = self._covered(t)
             t = self._whole(t, None)
             if t.shape == ():
                 for axis in self.cut:
@@ -159,13 +170,26 @@ class _Numbers:
                 continue
             if p.grad is not None:
                 self.results[f"{name}.grad"] = self._whole(p.grad, shard)
-            self.results[f"{name}.new"] = self._whole(p, shard)
+            self.results[f"{name}.new"] = self._whole(self.binding.held(name), shard)
         for (name, key), (value, shard) in self.states_of.items():
             if name in self.binding.stretches and value.numel() == self.binding.parameters[name].numel():
                 flat += [(f"{n}{key}.new", part) for n, part in flat_parameters.numbers(value, self.binding.stretches[name])]
             else:
                 self.results[f"{name}{key}.new"] = self._whole(value, shard)
         self._join(flat)
+        self._changed_buffers()
+
+    def _changed_buffers(self) -> None:
+        """Those that are saved with the model, on whichever rank they changed; of one that another side leaves as it is, what it holds."""
+        buffers = {name: b for name, (b, saved) in self.binding.buffers().items() if saved and b.numel() and _local(b).data_ptr() not in self.said}
+        changed: list[Any] = [name for name, b in buffers.items() if name not in self.buffers_before or not torch.equal(self.buffers_before[name], _local(b))]
+        every: list[Any] = [changed]
+        if self.mesh.world > 1:
+            every = [None] * self.mesh.world
+            dist.all_gather_object(every, changed)
+        names = {name for names in every for name in names}
+        for name, b in buffers.items():
+            self.results[f"{name}.new" if name in names else f"{KEPT}{name}.new"] = self._whole(b, self.binding.shard_of(name))
 
     def _join(self, flat: list[tuple[str, Any]]) -> None:
         """Whole tensors of the parts of flat ones that the ranks have."""
@@ -176,6 +200,13 @@ class _Numbers:
         for name, (shape, start, values) in (entry for entries in every for entry in entries):
             whole = self.results.setdefault(name, torch.full(shape, float("nan"), dtype=values.dtype if len(values) else torch.float64))
             whole.view(-1)[start:start + len(values)] = values
+
+
+KEPT = "unchanged "  # buffers that a side leaves as they are
+
+
+def _local(t: torch.Tensor) -> torch.Tensor:
+    return t._local_tensor if isinstance(t, private.DTensor) else t
 
 
 def run(step: Callable[[World], Any], mesh: Mapping[str, int], rank: int = 0) -> dict[str, torch.Tensor]:
@@ -274,10 +305,20 @@ def _difference(wanted: Any, every: Sequence[Any]) -> tuple[float, str]:
         raise RuntimeError(f"the single device: {wanted}")
     worst, place = 0.0, ""
     seen: set[str] = set()
+    wanted = dict(wanted)
+    changed = {name for results in every if not isinstance(results, str) for name in results}.intersection(n.removeprefix(KEPT) for n in wanted)
+    for name in [n for n in wanted if n.startswith(KEPT)]:
+        value = wanted.pop(name)
+        if name.removeprefix(KEPT) in changed:
+            wanted[name.removeprefix(KEPT)] = value
     for r, results in enumerate(every):
         if isinstance(results, str):
             return float("inf"), f"rank {r}: {results}"
         for name, value in results.items():
+            if name.startswith(KEPT):
+                name = name.removeprefix(KEPT)
+                if name not in wanted:
+                    continue
             seen.add(name)
             if name not in wanted or wanted[name].shape != value.shape:
                 return float("inf"), f"{name} on rank {r}: {list(value.shape)}, one device {list(wanted[name].shape) if name in wanted else 'nothing'}"

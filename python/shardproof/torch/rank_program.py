@@ -91,6 +91,10 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
     for mark in side.marks:
         if mark.role == "checkpoint" and not checkpoints:
             continue
+        if mark.role == "buffer":
+            if mark.name not in model.outputs:
+                continue
+            mark = dataclasses.replace(mark, role="output")
         tie = _tie(side, model, mark, at, skipped, divided)
         if tie is None:
             continue

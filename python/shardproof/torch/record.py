@@ -32,7 +32,7 @@ from .model_live import WAIT
 from .opaque import Call as OpaqueCall
 from .randomness import Draw
 from .recorder import Recorder
-from .values import Filled, Named, NotFollowed, Shape
+from .values import Filled, Known, Named, NotFollowed, Shape, Value
 from .world import World
 
 MOVES_MEMORY = ("all_gather", "reduce_scatter")  # along dimension 0, whatever lies there
@@ -90,6 +90,7 @@ class Recording:
     unused: list[str]                 # parameters that DistributedDataParallel found not used, in order
     layouts: dict[str, Layouts]       # communication -> how its tensors lie in memory, where that matters
     groups_made: tuple[tuple[int, ...], ...] = ()  # their ranks, in the order in which process groups were made
+    changed: frozenset[str] = frozenset()          # buffers that the step changes
     parts: dict[tuple[str, int], Named] = dataclasses.field(default_factory=dict)  # tensor, divisor -> its quotient, made for a checkpoint
     program: Any = None               # rank_program.Program that needs no communication of the construction, once it was made
     kept: str | None = None           # of one of which graph, marks and opaque are left out: the file with all of it, empty if there is none
@@ -156,6 +157,9 @@ class _Side:
         self.raw_gradients: list[Mark] = []
         self.gathered: dict[int, tuple[torch.Tensor, str]] = {}  # parameters as FSDP gathers them, by id, and their names
         self.unused: list[str] = []  # by DistributedDataParallel's find_unused_parameters
+        self.buffers_before: dict[str, Value] = {}
+        self.changed: set[str] = set()
+        self.said: dict[tuple[int, int], Value] = {}  # memory that was given to world.output, and what it held then
 
     # ---- the world's backend ----
     def input(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, shard: Mapping[str, int], box: list[tuple[int, int]], high: int | None) -> torch.Tensor:
@@ -174,6 +178,7 @@ class _Side:
     def output(self, name: str, tensor: torch.Tensor, shard: Mapping[str, int] | None, mean: Sequence[str] | None, total: Sequence[str]) -> None:
         known = [a for a in self.mesh.names]
         placement = place(self.recorder, tensor, {a: d for a, d in shard.items() if a in known} if shard is not None else None)
+        self.said[_memory_of(tensor)] = self.recorder.read(unwrapped(tensor))
         if mean is not None:
             placement.mean = [a for a in mean if a in known]
         placement.partial += [a for a in total if a in known]
@@ -193,7 +198,7 @@ class _Side:
         finally:
             self.recorder.paused = before
 
-    def bound(self, parameters: dict[str, nn.Parameter], buffers: dict[str, torch.Tensor]) -> None:
+    def bound(self, parameters: dict[str, nn.Parameter]) -> None:
         if self.started is None:
             self.started = len(self.recorder.g.nodes)
         for name, p in parameters.items():
@@ -201,9 +206,10 @@ class _Side:
                 self._given_flat(name, "", p, "parameter")
             else:
                 self._given(name, p, place(self.recorder, p, self.binding.shard_of(name)), "parameter")
-        for b in buffers.values():
-            self.recorder.read(unwrapped(b))  # one that was made before the step is taken in as it is now
         self.recorder.random.inside = True
+
+    def buffers(self, buffers: dict[str, torch.Tensor]) -> None:
+        self.buffers_before.update({name: self.recorder.read(unwrapped(b)) for name, b in buffers.items()})  # one that was made before the step is taken in as it is now
 
     def states(self, optimizer: Any, states: list[tuple[str, str, torch.Tensor, nn.Parameter]]) -> None:
         for name, key, value, p in states:
@@ -362,7 +368,9 @@ class _Side:
         self.marks += [Mark("input", label, v, placement) for label, v, placement in marks]
 
     def _left(self, name: str, suffix: str, t: torch.Tensor, placement: Placement | None) -> None:
-        """What the step leaves in a parameter, its gradient or its state."""
+        """What the step leaves in a parameter, its gradient or its state: of a single number, too, each rank has the model's, unlike a loss."""
+        placement = placement or place(self.recorder, t)
+        placement.mean = placement.mean or []
         parts = self.binding.stretches.get(name)
         if parts is None or t.numel() != self.binding.parameters[name].numel():
             self.mark("output", name + suffix, t, placement)
@@ -402,13 +410,42 @@ class _Side:
             shard = self.binding.shard_of(name)
             if p.grad is not None:
                 self._left(name, ".grad", p.grad, place(self.recorder, p.grad, shard))
-            self._left(name, ".new", p, place(self.recorder, p, shard))
+            held = self.binding.held(name)
+            self._left(name, ".new", held, place(self.recorder, held, shard))
         for (name, key), (optimizer, owner) in self.states_of.items():
             value = optimizer.state.get(owner, {}).get(key[1:])
             if not isinstance(value, torch.Tensor):
                 raise CaptureError(f"the state {key[1:]!r} of {type(optimizer).__name__} for {name} is no tensor any more at the end of the step")
             placement = next((m.placement for m in self.marks if m.role == "input" and m.name == name + key), None)
             self._left(name, f"{key}.new", value, placement)
+        for name, (b, saved) in self.binding.buffers().items():
+            self._buffer(name, b, saved)
+
+    def _buffer(self, name: str, b: torch.Tensor, saved: bool) -> None:
+        """What the step leaves in a buffer is claimed if it changed it there, on whichever side. A cache of constants is not kept: it is made again; what was given to world.output is claimed as it was said there."""
+        local = unwrapped(b)
+        before, now, said = self.buffers_before.get(name), self.recorder.read(local), self.said.get(_memory_of(b))
+        if 0 in local.shape:
+            return
+        if (saved or not isinstance(now, (Filled, Known))) and not any(v is not None and _same(v, now) for v in (before, said)):
+            if local.dtype.is_complex:
+                raise CaptureError(f"the step changes the buffer {name!r}, which is complex: not supported")
+            self.changed.add(f"{name}.new")
+        placement = place(self.recorder, b, self.binding.shard_of(name))
+        placement.mean = placement.mean or []  # of a single number, too, each rank has the model's
+        self.mark("buffer", f"{name}.new", b, placement)
+
+
+def _memory_of(t: torch.Tensor) -> tuple[int, int]:
+    local = unwrapped(t)
+    return private.storage_key(local), int(local.storage_offset())
+
+
+def _same(a: Value, b: Value) -> bool:
+    """Whether two values are known to be one."""
+    if isinstance(a, Filled) and isinstance(b, Filled):
+        return a.fill == b.fill and a.shape == b.shape
+    return a is b or isinstance(a, Known) and isinstance(b, Known) and a.shape == b.shape and torch.equal(a.data.double(), b.data.double())
 
 
 class _Waits:
@@ -511,4 +548,4 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
             side.finish(result)
     recorder.g.forget()
     recorder.forget()
-    return Recording(rank, mesh, recorder.g, side.marks, side.started or 0, recorder.unknown, recorder.random.draws, dict(side.cuts), dict(side.calls), recorder.opaque.made, recorder.hazards, side.unused, recorder.groups.layouts, tuple(groups_made))
+    return Recording(rank, mesh, recorder.g, side.marks, side.started or 0, recorder.unknown, recorder.random.draws, dict(side.cuts), dict(side.calls), recorder.opaque.made, recorder.hazards, side.unused, recorder.groups.layouts, tuple(groups_made), frozenset(side.changed))

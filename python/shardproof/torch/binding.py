@@ -47,6 +47,8 @@ class Binding:
         self.stretches: dict[str, list[Stretch]] = {}  # of parameters that lie in flat ones
         self.modules: dict[int, str] = {}
         self.optimizers: list[optim.Optimizer] = []
+        self._alone: dict[str, torch.Tensor] = {}      # what optimizers change that is no called module's
+        self._stepped: list[optim.Optimizer] = []      # those that hold no others
         self.stack: list[str] = []
         self._roots: list[nn.Module] = []
         self.priming = False
@@ -80,6 +82,13 @@ class Binding:
                             name = f"model{i}.{name}"
                         self._buffers[id(m), key] = name
                     found[name] = b, key not in m._non_persistent_buffers_set
+        return found
+
+    def of_optimizers(self) -> dict[str, Any]:
+        """What optimizers change beside parameters of modules that were called: other tensors, and learning rates."""
+        bound = {id(p) for p in self.parameters.values()}
+        found: dict[str, Any] = {name: p for name, p in self._alone.items() if id(p) not in bound}
+        found.update({f"optimizer{i}.groups.{j}.lr": group["lr"] for i, o in enumerate(self._stepped) for j, group in enumerate(o.param_groups) if "lr" in group})
         return found
 
     def _keep(self, root: nn.Module, clean: Callable[[str], str]) -> None:
@@ -189,6 +198,9 @@ class Binding:
             return  # ZeroRedundancyOptimizer, torchtitan's OptimizersContainer: those that it holds have the state
         names = {id(p): n for n, p in self.parameters.items()}
         mine = [p for group in optimizer.param_groups for p in group["params"]]
+        alone = [p for p in mine if id(p) not in names and not any(p is q for q in self._alone.values())]
+        self._alone.update({f"optimizer{len(self._stepped)}.{i}": p for i, p in enumerate(alone)})
+        self._stepped.append(optimizer)
         why = "it has parameters that are no module's" if any(id(p) not in names for p in mine) else self._not_primed(optimizer, mine)
         if why:
             self.listener.fresh(optimizer, why)

@@ -168,11 +168,13 @@ def _captured(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: A
         _check_groups(sides)
         _check_layouts(sides, where, alike)
         _check_infinities(sides)
-        changed = {b for side in sides for b in side.changed} - set(model.outputs)
+        changed = {b for side in sides for b in side.changed}
         try:
-            if changed:  # buffers that the single device leaves as they were
+            if changed - set(model.outputs):  # buffers that the single device leaves as they were
                 model = _model(single, name, changed)
                 sides = [dataclasses.replace(side.whole(), program=None) for side in sides]
+            if any(side.of_optimizers != model.of_optimizers for side in sides):
+                model.without_optimizers()
             plan, left_out, assumed = plan_of(sides, model, f"{name}.model.json.gz", alike, checkpoints)
             break
         except NotKept:

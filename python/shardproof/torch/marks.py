@@ -32,7 +32,7 @@ class Placement:
 class Mark:
     """One tensor of one rank (or of the single device) that has a name on both sides."""
 
-    role: str                # input, checkpoint, output; buffer: an output where a side changes it
+    role: str                # input, checkpoint, output; kept: an output where a side changes it, or all sides have it
     name: str
     value: Value
     placement: Placement

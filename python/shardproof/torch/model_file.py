@@ -68,6 +68,13 @@ class Model:
     assumptions: list[str]
     opaque: dict[str, str]  # label of an opaque call -> the function; their arguments are outputs
     distributions: dict[str, str]  # of random inputs: from what they are drawn
+    of_optimizers: dict[str, Shape]  # outputs that are claimed of ranks that have all of them
+
+    def without_optimizers(self) -> None:
+        """Some rank has others."""
+        self.outputs = [label for label in self.outputs if label not in self.of_optimizers]
+        self.json["outputs"] = list(dict.fromkeys(self.tied["output", label, 0] for label in self.outputs))
+        self.of_optimizers = {}
 
     def write_constants(self) -> None:
         """Constants that are inputs, for whatever numbers, are written out as theirs. Raises CaptureError for one that is too large."""
@@ -81,14 +88,15 @@ def _key(mark: Mark) -> tuple[str, str, int]:
 
 
 def model_of(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
-    """changed: buffers that ranks change. Raises CaptureError if an output or an input cannot be followed."""
+    """changed: what is kept that ranks change. Raises CaptureError if an output or an input cannot be followed."""
     changed = side.changed.union(changed)
+    kept = changed.union(side.of_optimizers)
     g = side.graph
     tied: dict[tuple[str, str, int], str] = {}
     outputs: list[str] = []
     for mark in side.marks:
-        if mark.role == "buffer":
-            if mark.name not in changed:
+        if mark.role == "kept":
+            if mark.name not in kept:
                 continue
             mark = dataclasses.replace(mark, role="output")
         tensor = tensor_of(g, mark)
@@ -132,7 +140,7 @@ def model_of(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
           "outputs": list(dict.fromkeys(tied[("output", label, 0)] for label in outputs))}
     used = {n for n in declared}
     return Model(js, {n: tuple(t["shape"]) for n, t in declared.items()}, tied, [(n, d) for n, d in g.constants if n in used], outputs, side.calls,
-                 {d.value.name: d.key for d in side.random_inputs if d.value.name in used}, dict(g.chosen_from), list(g.assumptions) + _opaque_assumptions(opaque), {c.label: c.function for c in opaque}, {d.value.name: d.what for d in side.random_inputs})
+                 {d.value.name: d.key for d in side.random_inputs if d.value.name in used}, dict(g.chosen_from), list(g.assumptions) + _opaque_assumptions(opaque), {c.label: c.function for c in opaque}, {d.value.name: d.what for d in side.random_inputs}, dict(side.of_optimizers))
 
 
 def _opaque_assumptions(calls: list[Call]) -> list[str]:
@@ -149,7 +157,7 @@ def _readable(side: Recording, tied: dict[tuple[str, str, int], str], tensors: d
     taken = set(tensors)
     for role in ("output", "checkpoint", "base"):
         for (r, label, call), name in tied.items():
-            if r != role or name in rename or "kind" in tensors[name]:
+            if r != role or name in rename or tensors[name].get("kind", "constant") != "constant":
                 continue
             text = (label if call == 0 else f"{label} call {call}") + (", as it was made" if role == "base" else "")
             if text not in taken:

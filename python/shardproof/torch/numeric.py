@@ -38,6 +38,8 @@ def draw(name: str, shape: Sequence[int], dtype: torch.dtype = torch.float64, hi
     t = t * scale
     if name.endswith("exp_avg_sq"):
         t = t.abs() + 0.01
+    elif name.endswith("square_avg"):
+        t = t.abs() + 4  # more than the square of an average
     elif len(shape) == 1:
         t = 1 + 0.1 * t
     return t.to(dtype)
@@ -178,6 +180,11 @@ class _Numbers:
                 self.results[f"{name}{key}.new"] = self._whole(value, shard)
         self._join(flat)
         self._changed_buffers()
+        for name, kept in self.binding.of_optimizers().items():
+            t = kept if isinstance(kept, torch.Tensor) else torch.tensor(float(kept), dtype=torch.float64)
+            self.results[f"{IF_ALL}{name}.new"] = self._whole(t, None)
+            if t.requires_grad and t.grad is not None:
+                self.results[f"{IF_ALL}{name}.grad"] = self._whole(t.grad, None)
 
     def _changed_buffers(self) -> None:
         """Those that are saved with the model, on whichever rank they changed; of one that another side leaves as it is, what it holds."""
@@ -203,6 +210,7 @@ class _Numbers:
 
 
 KEPT = "unchanged "  # buffers that a side leaves as they are
+IF_ALL = "if all have it: "
 
 
 def _local(t: torch.Tensor) -> torch.Tensor:
@@ -306,6 +314,8 @@ def _difference(wanted: Any, every: Sequence[Any]) -> tuple[float, str]:
     worst, place = 0.0, ""
     seen: set[str] = set()
     wanted = dict(wanted)
+    if any({n: v.shape for n, v in results.items() if n.startswith(IF_ALL)} != {n: v.shape for n, v in wanted.items() if n.startswith(IF_ALL)} for results in every if not isinstance(results, str)):
+        wanted, *every = ({n: v for n, v in results.items() if not n.startswith(IF_ALL)} if not isinstance(results, str) else results for results in (wanted, *every))
     changed = {name for results in every if not isinstance(results, str) for name in results}.intersection(n.removeprefix(KEPT) for n in wanted)
     for name in [n for n in wanted if n.startswith(KEPT)]:
         value = wanted.pop(name)
@@ -324,7 +334,7 @@ def _difference(wanted: Any, every: Sequence[Any]) -> tuple[float, str]:
                 return float("inf"), f"{name} on rank {r}: {list(value.shape)}, one device {list(wanted[name].shape) if name in wanted else 'nothing'}"
             difference = float((value.double() - wanted[name].double()).abs().max() / (wanted[name].double().abs().max() + 1e-30)) if value.numel() else 0.0
             if not difference <= worst:
-                worst, place = difference, f"{name} on rank {r}"
+                worst, place = difference if difference == difference else float("inf"), f"{name} on rank {r}"
     if set(wanted) - seen:
         return float("inf"), f"missing on all ranks: {sorted(set(wanted) - seen)[0]}"
     return worst, place

@@ -91,8 +91,8 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
     for mark in side.marks:
         if mark.role == "checkpoint" and not checkpoints:
             continue
-        if mark.role == "buffer":
-            if mark.name not in model.outputs:
+        if mark.role == "kept":
+            if mark.name not in model.outputs or mark.name in side.of_optimizers and side.of_optimizers != model.of_optimizers:
                 continue
             mark = dataclasses.replace(mark, role="output")
         tie = _tie(side, model, mark, at, skipped, divided)

@@ -91,6 +91,7 @@ class Recording:
     layouts: dict[str, Layouts]       # communication -> how its tensors lie in memory, where that matters
     groups_made: tuple[tuple[int, ...], ...] = ()  # their ranks, in the order in which process groups were made
     changed: frozenset[str] = frozenset()          # buffers that the step changes
+    of_optimizers: dict[str, Shape] = dataclasses.field(default_factory=dict)  # what optimizers keep beside parameters of modules, and its shape
     parts: dict[tuple[str, int], Named] = dataclasses.field(default_factory=dict)  # tensor, divisor -> its quotient, made for a checkpoint
     program: Any = None               # rank_program.Program that needs no communication of the construction, once it was made
     kept: str | None = None           # of one of which graph, marks and opaque are left out: the file with all of it, empty if there is none
@@ -159,6 +160,7 @@ class _Side:
         self.unused: list[str] = []  # by DistributedDataParallel's find_unused_parameters
         self.buffers_before: dict[str, Value] = {}
         self.changed: set[str] = set()
+        self.of_optimizers: dict[str, Shape] = {}
         self.said: dict[tuple[int, int], Value] = {}  # memory that was given to world.output, and what it held then
 
     # ---- the world's backend ----
@@ -420,6 +422,23 @@ class _Side:
             self._left(name, f"{key}.new", value, placement)
         for name, (b, saved) in self.binding.buffers().items():
             self._buffer(name, b, saved)
+        for name, kept in self.binding.of_optimizers().items():
+            self._of_optimizer(name, kept)
+
+    def _of_optimizer(self, name: str, kept: Any) -> None:
+        """Ranks whose optimizers have other parts than the single device's (flat buffers, a rank's own share) have others of these."""
+        if isinstance(kept, DataNumber) and kept.value is not None:
+            with self.quiet():
+                kept = self.recorder.number_tensor(kept.value, torch.float64)
+        if isinstance(kept, (int, float)):
+            self.marks.append(Mark("kept", name, Filled(kept, ()), Placement(mean=[])))
+            self.of_optimizers[name] = ()
+        for suffix, t in ((".new", kept), (".grad", kept.grad if kept.requires_grad else None)) if isinstance(kept, torch.Tensor) else ():
+            if t is not None and 0 not in unwrapped(t).shape and not t.dtype.is_complex:
+                self.of_optimizers[name + suffix] = tuple(t.shape)
+                placement = place(self.recorder, t)
+                placement.mean = placement.mean or []
+                self.mark("kept", name + suffix, t, placement)
 
     def _buffer(self, name: str, b: torch.Tensor, saved: bool) -> None:
         """What the step leaves in a buffer is claimed if it changed it there, on whichever side. A cache of constants is not kept: it is made again; what was given to world.output is claimed as it was said there."""
@@ -433,7 +452,7 @@ class _Side:
             self.changed.add(f"{name}.new")
         placement = place(self.recorder, b, self.binding.shard_of(name))
         placement.mean = placement.mean or []  # of a single number, too, each rank has the model's
-        self.mark("buffer", f"{name}.new", b, placement)
+        self.mark("kept", f"{name}.new", b, placement)
 
 
 def _memory_of(t: torch.Tensor) -> tuple[int, int]:
@@ -548,4 +567,4 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
             side.finish(result)
     recorder.g.forget()
     recorder.forget()
-    return Recording(rank, mesh, recorder.g, side.marks, side.started or 0, recorder.unknown, recorder.random.draws, dict(side.cuts), dict(side.calls), recorder.opaque.made, recorder.hazards, side.unused, recorder.groups.layouts, tuple(groups_made), frozenset(side.changed))
+    return Recording(rank, mesh, recorder.g, side.marks, side.started or 0, recorder.unknown, recorder.random.draws, dict(side.cuts), dict(side.calls), recorder.opaque.made, recorder.hazards, side.unused, recorder.groups.layouts, tuple(groups_made), frozenset(side.changed), side.of_optimizers)

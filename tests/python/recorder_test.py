@@ -198,6 +198,62 @@ class Kept(unittest.TestCase):
 
         self.assertEqual("EQUIVALENT", sp.verify(step, mesh=MESH, arguments=["--confirm", "off"]).verdict)
 
+    def test_tables_that_are_broadcast(self):
+        def step(world, factor):
+            model = torch.nn.Linear(8, 4)
+            model.register_buffer("table", torch.arange(4.0))
+            model.register_buffer("rotation", torch.polar(torch.ones(4), torch.arange(4.0)))
+            wrapped = model if world.single else torch.nn.parallel.DistributedDataParallel(model)
+            loss = wrapped(world.input("x", (8, 8), shard={"dp": 0})).square().mean()
+            loss.backward()
+            model.rotation *= factor if world.rank else 1.0
+            return loss
+
+        for factor in (1.0, 2.0):
+            self.assertEqual("EQUIVALENT" if factor == 1.0 else "NOT EQUIVALENT", sp.verify(functools.partial(step, factor=factor), mesh=MESH, arguments=["--confirm", "off"]).verdict)
+
+    def test_tensors_of_optimizers_that_are_no_modules(self):
+        def step(world, reduced, times=1):
+            model, weights = torch.nn.Linear(8, 2), torch.zeros(2, requires_grad=True)
+            wrapped = model if world.single else torch.nn.parallel.DistributedDataParallel(model)
+            optimizer = torch.optim.AdamW([{"params": model.parameters()}, {"params": [weights], "lr": 0.1}])
+            schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+            loss = (wrapped(world.input("x", (8, 8), shard={"dp": 0})).square().mean(0) * torch.exp(-weights) + weights).sum()
+            loss.backward()
+            if reduced and not world.single:
+                dist.all_reduce(weights.grad)
+                weights.grad /= world.size
+            optimizer.step()
+            for _ in range(1 if world.single else times):
+                schedule.step()
+            return loss
+
+        for options, verdict in ({"reduced": True}, "EQUIVALENT"), ({"reduced": False}, "NOT EQUIVALENT"), ({"reduced": True, "times": 2}, "NOT EQUIVALENT"):
+            self.assertEqual(verdict, sp.verify(functools.partial(step, **options), mesh=MESH, arguments=["--timeout", "10", "--confirm", "off"]).verdict, options)
+
+    def test_optimizers_of_a_rank_that_are_others(self):
+        def step(world):
+            model = torch.nn.Linear(8, 4)
+            loss = model(world.input("x", (8, 8), shard={"dp": 0})).square().mean()
+            loss.backward()
+            for p in model.parameters() if not world.single else ():
+                dist.all_reduce(p.grad)
+                p.grad /= world.size
+            own = [torch.nn.Parameter(p.detach().flatten().chunk(world.size)[world.rank].clone()) for p in model.parameters()]
+            for main, p in zip(own, model.parameters()):
+                main.grad = p.grad.flatten().chunk(world.size)[world.rank]
+            torch.optim.SGD(own, lr=0.1).step()
+            for main, p in zip(own, model.parameters()):
+                whole = torch.empty(p.numel())
+                if world.single:
+                    whole.copy_(main.detach())
+                else:
+                    dist.all_gather_into_tensor(whole, main.detach())
+                p.data.copy_(whole.view_as(p))
+            return loss
+
+        self.assertEqual("EQUIVALENT", sp.verify(step, mesh=MESH, arguments=["--timeout", "10", "--confirm", "off"]).verdict)
+
     def test_parameters_that_take_the_place_of_others(self):
         def replaced(world, model, scale):
             model.linear.weight = torch.nn.Parameter(model.linear.weight.detach() * scale)

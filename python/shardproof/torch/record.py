@@ -32,7 +32,7 @@ from .model_live import WAIT
 from .opaque import Call as OpaqueCall
 from .randomness import Draw
 from .recorder import Recorder
-from .values import Filled, Known, Named, NotFollowed, Shape, Value
+from .values import Complex, Filled, Known, Named, NotFollowed, Shape, Value
 from .world import World
 
 MOVES_MEMORY = ("all_gather", "reduce_scatter")  # along dimension 0, whatever lies there
@@ -431,8 +431,8 @@ class _Side:
             with self.quiet():
                 kept = self.recorder.number_tensor(kept.value, torch.float64)
         if isinstance(kept, (int, float)):
-            self.marks.append(Mark("kept", name, Filled(kept, ()), Placement(mean=[])))
-            self.of_optimizers[name] = ()
+            self.marks.append(Mark("kept", f"{name}.new", Filled(kept, ()), Placement(mean=[])))
+            self.of_optimizers[f"{name}.new"] = ()
         for suffix, t in ((".new", kept), (".grad", kept.grad if kept.requires_grad else None)) if isinstance(kept, torch.Tensor) else ():
             if t is not None and 0 not in unwrapped(t).shape and not t.dtype.is_complex:
                 self.of_optimizers[name + suffix] = tuple(t.shape)
@@ -447,12 +447,10 @@ class _Side:
         if 0 in local.shape:
             return
         if (saved or not isinstance(now, (Filled, Known))) and not any(v is not None and _same(v, now) for v in (before, said)):
-            if local.dtype.is_complex:
-                raise CaptureError(f"the step changes the buffer {name!r}, which is complex: not supported")
-            self.changed.add(f"{name}.new")
+            self.changed.update(f"{name}.new{part}" for part in _parts(now))
         placement = place(self.recorder, b, self.binding.shard_of(name))
         placement.mean = placement.mean or []  # of a single number, too, each rank has the model's
-        self.mark("kept", f"{name}.new", b, placement)
+        self.marks += [Mark("kept", f"{name}.new{part}", v, placement) for part, v in _parts(now).items()]
 
 
 def _memory_of(t: torch.Tensor) -> tuple[int, int]:
@@ -460,11 +458,20 @@ def _memory_of(t: torch.Tensor) -> tuple[int, int]:
     return private.storage_key(local), int(local.storage_offset())
 
 
+def _parts(v: Value) -> dict[str, Value]:
+    return {".real": v.real, ".imag": v.imag} if isinstance(v, Complex) else {"": v}
+
+
 def _same(a: Value, b: Value) -> bool:
     """Whether two values are known to be one."""
+    if isinstance(a, Complex) and isinstance(b, Complex):
+        return _same(a.real, b.real) and _same(a.imag, b.imag)
     if isinstance(a, Filled) and isinstance(b, Filled):
         return a.fill == b.fill and a.shape == b.shape
-    return a is b or isinstance(a, Known) and isinstance(b, Known) and a.shape == b.shape and torch.equal(a.data.double(), b.data.double())
+    if a is b or not (isinstance(a, Known) and isinstance(b, Known) and a.shape == b.shape):
+        return a is b
+    with private.outside():
+        return torch.equal(a.data.double(), b.data.double())
 
 
 class _Waits:

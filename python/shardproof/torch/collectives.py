@@ -20,7 +20,9 @@ NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "
 
 
 class NotSent(NotFollowed):
-    """A tensor is sent of which it is not known what it holds."""
+    """A tensor is sent of which it is not known what it holds. reason: why, where that is known."""
+
+    reason: Reason | None = None
 
 
 def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any:
@@ -42,7 +44,9 @@ def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any
     except Exception as e:  # whatever goes wrong: what it would have written is not known
         reason = e.reason if isinstance(e, Poisoned) else Reason(f"{name}: {e}", recorder.g.loc)
         if name == "c10d.send":  # nothing is written here: what the other rank receives is not known
-            raise NotSent(f"what is sent cannot be followed: {reason.text}" + (f" at {reason.loc}" if reason.loc else "")) from None
+            error = NotSent(f"what is sent cannot be followed: {reason.text}" + (f" at {reason.loc}" if reason.loc else ""))
+            error.reason = reason
+            raise error from None
         recorder.unknown.setdefault(reason.text, reason.loc)
         results = private.tensors(out)
         written = touched if name.startswith(("c10d.", "fsdp.")) else []

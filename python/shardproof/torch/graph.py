@@ -209,6 +209,20 @@ class Graph:
             name = node["in"][0]
         return set()
 
+    def reduced_last(self, values: Iterable[Value], sizes: Mapping[str, int]) -> set[str]:
+        """The mesh axes over which one of the values was added up last, and not divided by their ranks."""
+        found: set[str] = set()
+        for v in values:
+            name, factor = v.name if isinstance(v, Named) else "", Fraction(1)
+            node = self._producers().get(name)
+            while node is not None and node["in"] and node["in"][0] is not None and (node["op"] in _MOVES or node["op"] in ("mul", "div") and len(node["in"]) == 1):
+                by = Fraction(node["attrs"]["scalar"]) if node["op"] in ("mul", "div") else Fraction(1)
+                factor *= 1 / by if node["op"] == "div" else by
+                node = self._producers().get(node["in"][0])
+            if node is not None and node["op"] == "all_reduce" and node["attrs"]["reduce"] == "sum" and factor * math.prod(sizes[a] for a in node.get("group", ())) != 1:
+                found.update(node.get("group", ()))
+        return found
+
     def reduced_next(self, names: Iterable[str], sizes: Mapping[str, int]) -> dict[str, tuple[list[str], bool]]:
         """For tensors that an all_reduce takes, also divided by its ranks: the axes over which they are added up, and whether the ranks' mean is taken (before or after)."""
         wanted = set(names)

@@ -209,6 +209,20 @@ class Graph:
             name = node["in"][0]
         return set()
 
+    def shared_over(self, v: Value) -> tuple[str, ...]:
+        """The mesh axes whose ranks all have the value, so far as moves and factors behind an all_gather or all_reduce let it be seen."""
+        found: dict[str, None] = {}
+        node = self._producers().get(v.name) if isinstance(v, Named) else None
+        while node is not None and node["in"] and node["in"][0] is not None:
+            if node["op"] in ("all_gather", "all_reduce"):
+                found.update(dict.fromkeys(node.get("group", ())))
+            elif node["op"] not in _MOVES and not (node["op"] in ("mul", "div", "neg") and len(node["in"]) == 1):
+                break
+            if node["op"] == "cat" and len(node["in"]) > 1 or node["op"] == "recv":
+                break
+            node = self._producers().get(node["in"][0])
+        return tuple(found)
+
     def reduced_last(self, values: Iterable[Value], sizes: Mapping[str, int]) -> set[str]:
         """The mesh axes over which one of the values was added up last, and not divided by their ranks."""
         found: set[str] = set()

@@ -262,7 +262,10 @@ class _Side:
                 self._weights(name, module)
             local = grad._local_tensor if isinstance(grad, private.DTensor) else grad
             if not isinstance(local, private.AsyncCollectiveTensor):
-                self.mark("checkpoint", label, grad, call=call, gradient=True, module=name)
+                placement = place(self.recorder, grad)
+                if not placement.covered and not local.dtype.is_complex:
+                    placement.shared = self.recorder.g.shared_over(self.recorder.read(local))
+                self.mark("checkpoint", label, grad, placement, call=call, gradient=True, module=name)
 
         return hook
 

@@ -60,6 +60,43 @@ _TOTAL = frozenset({
     "layer_norm", "rms_norm", "cross_entropy", "cross_entropy_backward", "softmax_backward", "silu_backward", "gelu_backward"})  # numbers where their operands are
 
 
+class Positions:
+    """Of tensors that only move elements of one input: which input, and the position of each element in it."""
+
+    def __init__(self, nodes: Sequence[Mapping[str, Any]], inputs: Mapping[str, tuple[str, torch.Tensor]]) -> None:
+        self.producers = {n["out"][0]: n for n in nodes if n["op"] in ("view", "permute", "slice", "expand", "cat", "identity")}
+        self.known: dict[str, tuple[str, torch.Tensor] | None] = dict(inputs)
+
+    def of(self, name: str) -> tuple[str, torch.Tensor] | None:
+        todo = [name]
+        while todo:
+            at = todo[-1]
+            node = self.producers.get(at)
+            missing = [n for n in node["in"] if n not in self.known] if node is not None and at not in self.known else []
+            if missing:
+                todo += missing
+                continue
+            if at not in self.known:
+                self.known[at] = None if node is None else self._moved(node, [self.known[n] for n in node["in"]])
+            todo.pop()
+        return self.known[name]
+
+    def _moved(self, node: Mapping[str, Any], operands: list[tuple[str, torch.Tensor] | None]) -> tuple[str, torch.Tensor] | None:
+        known = [o for o in operands if o is not None]
+        if len(known) < len(operands) or len({source for source, _ in known}) != 1:
+            return None
+        (source, t), attrs = known[0], node.get("attrs", {})
+        if node["op"] == "cat":
+            t = torch.cat([o for _, o in known], attrs["dim"])
+        elif node["op"] == "slice":
+            t = t[(slice(None),) * (attrs["dim"] % t.dim()) + (slice(attrs.get("start", 0), attrs.get("stop"), attrs.get("step", 1)),)]
+        elif node["op"] == "permute":
+            t = t.permute(attrs["dims"])
+        elif node["op"] != "identity":
+            t = t.reshape(attrs["size"]) if node["op"] == "view" else t.expand(attrs["size"])
+        return source, t
+
+
 class Graph:
     """Nodes, tensors and constants of one side."""
 

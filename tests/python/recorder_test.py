@@ -1442,6 +1442,187 @@ class Verdicts(unittest.TestCase):
             sp.verify(lambda world: None, mesh="dp=two")
 
 
+class Messages(unittest.TestCase):
+    """Which message is which, and what is sent on."""
+
+    def exchange(self, tags=((0, 0), (0, 0)), crossed=False, groups=False):
+        def single(world):
+            a, b = world.input("x", (4, 3)).chunk(2)
+            world.output("p", a * 2)
+            world.output("q", b * 3)
+
+        def step(world):
+            first, second = [dist.new_group([0, 1]), dist.new_group([0, 1, 2])] if groups else [None, None]
+            a, b = (t.contiguous() for t in world.input("x", (4, 3)).chunk(2))
+            if world.rank == 0:
+                for work in [dist.isend(a, 1, group=first, tag=tags[0][0]), dist.isend(b, 1, group=second, tag=tags[0][1])]:
+                    work.wait()
+            elif world.rank == 1:
+                p, q = torch.empty(2, 3), torch.empty(2, 3)
+                if groups:  # the second group's first
+                    todo = [(p, second, 0), (q, first, 0)] if crossed else [(q, second, 0), (p, first, 0)]
+                else:
+                    todo = [(q, None, tags[1][0]), (p, None, tags[1][1])] if crossed else [(p, None, tags[1][0]), (q, None, tags[1][1])]
+                for work in [dist.irecv(t, 0, group=g, tag=n) for t, g, n in todo]:
+                    work.wait()
+                world.output("p", p * 2)
+                world.output("q", q * 3)
+
+        return sp.verify(single, step, mesh={"pp": 3}).verdict
+
+    def test_each_group_pairs_its_own(self):
+        self.assertEqual("EQUIVALENT", self.exchange(groups=True))
+        self.assertEqual("NOT EQUIVALENT", self.exchange(groups=True, crossed=True))
+
+    def test_tags(self):
+        self.assertEqual("EQUIVALENT", self.exchange(((0, 1), (0, 1))))
+        self.assertEqual("NOT EQUIVALENT", self.exchange(((0, 1), (0, 1)), crossed=True))
+        with self.assertRaisesRegex(sp.CaptureError, "tag 1 at .*recorder_test.py.*tag 0 at .*recorder_test.py"):
+            self.exchange(((0, 1), (1, 0)))
+
+    def test_what_is_read_before_its_wait_is_sent_on(self):
+        def single(world):
+            x = world.input("x", (3, 4))
+            world.output("y", x + x.roll(1, 0) + x.roll(2, 0), shard={"cp": 0})
+
+        def step(world, waits=True):
+            held = world.input("x", (3, 4), shard={"cp": 0})
+            total = held
+            for _ in range(2):
+                got = torch.empty_like(held)
+                for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, held, (world.rank + 1) % 3), dist.P2POp(dist.irecv, got, (world.rank - 1) % 3)]):
+                    if waits:
+                        work.wait()
+                held, total = got, total + got
+            world.output("y", total, shard={"cp": 0})
+
+        sp.assert_equivalent(single, step, mesh={"cp": 3})
+        report = sp.verify(single, lambda world: step(world, False), mesh={"cp": 3})
+        self.assertEqual(("NOT EQUIVALENT", "async"), (report.verdict, report.defects[0].kind))
+        self.assertIn("recorder_test.py", report.defects[0].places[0])
+
+
+class Operators(unittest.TestCase):
+    """Operators that scripts for several ranks use, each right and wrong."""
+
+    def verdict(self, step, single=None):
+        return sp.verify(*([single] if single else []), step, mesh=MESH).verdict
+
+    def test_gradients_of_slices_with_a_step(self):
+        def step(world, right=True):
+            model = torch.nn.Linear(7, 7)
+            x = model(world.input("x", (4, 7), shard={"dp": 0}))
+            even, odd = x[:, 0::2], x[:, 1:6:3]
+            loss = even.square().mean() + (odd if right or world.single else x[:, 1:6:4]).sum(1).square().mean()
+            loss.backward()
+            if not world.single:
+                for p in model.parameters():
+                    dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+            return loss
+
+        self.assertEqual("EQUIVALENT", self.verdict(step))
+        self.assertEqual("NOT EQUIVALENT", self.verdict(lambda world: step(world, False)))
+
+    def test_log_sum_exps_that_are_added(self):
+        def single(world):
+            return world.output("y", torch.softmax(world.input("s", (3, 8)), -1) @ world.input("v", (8, 2)))
+
+        def step(world, right=True):
+            s, v = world.input("s", (3, 8), shard={"dp": 1}), world.input("v", (8, 2), shard={"dp": 0})
+            lse = torch.logsumexp(s, -1)
+            every = [torch.empty_like(lse) for _ in range(2)]
+            dist.all_gather(every, lse)
+            whole = torch.logaddexp(*every) if right else torch.maximum(*every)
+            out = torch.exp(s - whole[:, None]) @ v
+            dist.all_reduce(out)
+            world.output("y", out)
+
+        self.assertEqual("EQUIVALENT", self.verdict(step, single))
+        self.assertEqual("NOT EQUIVALENT", self.verdict(lambda world: step(world, False), single))
+
+    def test_causal_attention_of_three_dimensions(self):
+        def step(world, right=True):
+            q, k, v = (world.input(n, (2, 6, 4), shard={"dp": 0}) for n in "qkv")
+            world.output("y", F.scaled_dot_product_attention(q, k, v, is_causal=right or world.single), shard={"dp": 0})
+
+        self.assertEqual("EQUIVALENT", self.verdict(step))
+        self.assertEqual("NOT EQUIVALENT", self.verdict(lambda world: step(world, False)))
+
+    def test_a_softmax_of_rows_of_which_all_are_masked(self):
+        def step(world):
+            q, k, v = (world.input(n, (2, 6, 4), shard={"dp": 0}) for n in "qkv")
+            mask = torch.ones(6, 6, dtype=torch.bool).tril(-1)  # the first row sees nothing: torch's result is zero there
+            world.output("y", F.scaled_dot_product_attention(q, k, v, attn_mask=mask), shard={"dp": 0})
+
+        with self.assertRaisesRegex(sp.CaptureError, "_safe_softmax"):
+            sp.verify(step, mesh=MESH)
+
+
+class WhereThePlanTurnsWrong(unittest.TestCase):
+    """A wrong step's first cause is where it is wrong."""
+
+    def first(self, step, mesh=MESH):
+        report = sp.verify(step, mesh=mesh)
+        self.assertEqual("NOT EQUIVALENT", report.verdict)
+        self.assertIn("Cause 1 of 1:", report.text)
+        return report.text.split("Cause 1 of 1:")[1].split("\n\n")[0]
+
+    def test_a_loss_that_was_added_up(self):
+        """Its ranks' gradients are parts of a sum, though the gradient in question is not reduced."""
+        def step(world, summed=True):
+            norm, up, down = torch.nn.LayerNorm(8), torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, 8, bias=False)
+            model = world.parameters(torch.nn.ModuleDict({"norm": norm, "up": up, "down": down}))
+            x, y = (world.input(n, (6, 8), shard={"dp": 0}) for n in "xy")
+            loss = (down(F.gelu(up(norm(x)))) - y).square().sum() / 48
+            loss.backward()
+            if not world.single:
+                for name, p in model.named_parameters():
+                    if summed or name != "norm.weight":
+                        dist.all_reduce(p.grad)
+                loss = loss.detach()
+                dist.all_reduce(loss)
+            world.output("loss", loss, mean=())
+
+        sp.assert_equivalent(step, mesh=MESH)
+        self.assertIn("norm.weight.grad", self.first(lambda world: step(world, False)))
+
+    def test_samples_that_are_dealt_out(self):
+        """A rank has each second sample, which is no part of the batch as shapes would have it."""
+        def step(world, divided=True):
+            model = torch.nn.Linear(6, 3)
+            world.parameters(model)
+            data = world.input("data", (8, 6))
+            batch = torch.stack([data[i] for i in range(world.rank, 8, world.size)])
+            F.gelu(model(batch)).square().mean().backward()
+            if not world.single:
+                for p in model.parameters():
+                    dist.all_reduce(p.grad)
+                    if divided:
+                        p.grad /= world.size
+
+        report = sp.verify(step, mesh=MESH)
+        self.assertEqual("EQUIVALENT", report.verdict)
+        self.assertNotIn("Wrong lineage", report.text)
+        self.assertIn("scaled by 2", self.first(lambda world: step(world, False)))
+
+    def test_a_sum_over_ranks_that_have_other_experts(self):
+        def step(world, axes=("dp",)):
+            weight = torch.nn.Parameter(torch.randn(4 // world.sizes["ep"], 3))
+            model = torch.nn.Module()
+            model.experts = weight
+            world.parameters(model, shard={"experts": {"ep": 0}})
+            x = world.input("x", (4, 4, 3), shard={"dp": 0, "ep": 1})
+            (x * weight).square().mean((0, 2)).sum().backward()
+            if not world.single:
+                dist.all_reduce(weight.grad, group=world.group(*axes))
+                weight.grad /= 2
+
+        sp.assert_equivalent(step, mesh={"dp": 2, "ep": 2})
+        report = sp.verify(lambda world: step(world, ("dp", "ep")), mesh={"dp": 2, "ep": 2})
+        self.assertEqual("NOT EQUIVALENT", report.verdict)
+        self.assertIn("recorder_test.py", report.text)
+
+
 class Boxes(unittest.TestCase):
     def place(self, logical, local, mesh, at, cuts, **placement):
         return locate(Mark("output", "t", Filled(0, local), Placement(**placement)), logical, local, Mesh(mesh), at, cuts)

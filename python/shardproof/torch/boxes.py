@@ -58,7 +58,7 @@ def locate(mark: Mark, logical: Shape, local: Shape, mesh: Mesh, at: Mapping[str
         inner = (inner[0] * microbatches,) + inner[1:]
     if inner == logical:
         if mark.gradient:  # of what does not depend on the batch: each rank has its samples' part (a proposal: what is wrong is not used)
-            total += [a for a in cuts if mesh.sizes[a] > 1 and a not in p.covered and a not in total]
+            total += [a for a in cuts if mesh.sizes[a] > 1 and a not in p.covered and a not in p.shared and a not in total]
         return Box(tuple(low), tuple(total), divisor)
     rest = [a for a in mesh.names if mesh.sizes[a] > 1 and a not in p.covered and a not in total]
     ratios = []

@@ -209,6 +209,9 @@ def _check_layouts(sides: Sequence[Recording], mesh: Mesh, alike: Sequence[str])
                 other = recorded[r if r in recorded else mesh.rank({a: c for a, c in mesh.coordinates(r).items() if a not in alike})].layouts.get(comm)
                 if other is not None and other.dtypes != mine.dtypes:
                     raise CaptureError(f"{mine.operator}: rank {side.rank} gives {' and '.join(mine.dtypes)} at {mine.loc}, rank {r} {' and '.join(other.dtypes)} at {other.loc}")
+                if (other.tag != mine.tag if other is not None else mine.tag and r not in recorded):
+                    there = f"tag {other.tag} at {other.loc}" if other is not None else "a tag that was not recorded"
+                    raise CaptureError(f"a message with the tag {mine.tag} at {mine.loc} is on rank {r}, as messages are counted, one with {there}: some backends pair messages by tags, others ignore them")
                 if other is not None and other.strides != mine.strides:
                     at = "" if other.loc == mine.loc else f" (on rank {r} at {other.loc})"
                     raise CaptureError(f"{mine.operator}: tensors lie in other orders in memory on ranks {side.rank} and {r}, and a backend takes them as they lie "

@@ -20,7 +20,9 @@ NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "
 
 
 class NotSent(NotFollowed):
-    """A tensor is sent of which it is not known what it holds."""
+    """A tensor is sent of which it is not known what it holds. reason: why, where that is known."""
+
+    reason: Reason | None = None
 
 
 def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any:
@@ -42,7 +44,9 @@ def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any
     except Exception as e:  # whatever goes wrong: what it would have written is not known
         reason = e.reason if isinstance(e, Poisoned) else Reason(f"{name}: {e}", recorder.g.loc)
         if name == "c10d.send":  # nothing is written here: what the other rank receives is not known
-            raise NotSent(f"what is sent cannot be followed: {reason.text}" + (f" at {reason.loc}" if reason.loc else "")) from None
+            error = NotSent(f"what is sent cannot be followed: {reason.text}" + (f" at {reason.loc}" if reason.loc else ""))
+            error.reason = reason
+            raise error from None
         recorder.unknown.setdefault(reason.text, reason.loc)
         results = private.tensors(out)
         written = touched if name.startswith(("c10d.", "fsdp.")) else []
@@ -230,45 +234,47 @@ def _c10d_all_to_all(recorder: Any, args: Any, out: Any) -> None:
         write_flat(recorder, t, g.slice(whole, 0, i, i + 1))
 
 
-def _message(recorder: Any, source: int, target: int) -> str:
-    return recorder.groups.next(f"message {source} to {target}")
+def _message(recorder: Any, source: int, target: int, group: tuple[int, ...]) -> str:
+    """Messages meet in the order in which they are sent, in each group for itself."""
+    which = getattr(group, "which", 0)
+    among = "" if len(group) == recorder.groups.mesh.world else " among " + ",".join(map(str, group))
+    return recorder.groups.next(f"message {source} to {target}{among}" + (f" again {which}" if which else ""))
 
 
-def _send(recorder: Any, t: torch.Tensor, target: int) -> None:
+def _send(recorder: Any, t: torch.Tensor, target: int, group: tuple[int, ...], tag: int) -> None:
     groups: Groups = recorder.groups
     n = recorder.g.named(recorder.read(t))
-    comm = _message(recorder, groups.rank, target)
-    groups.meets(comm, (groups.rank, target), "send", recorder.g.loc)
+    comm = _message(recorder, groups.rank, target, group)
+    groups.meets(comm, (groups.rank, target), "send", recorder.g.loc, tag)
     recorder.g.emit("send", [n], [], comm=comm, to=groups.mesh.relative(groups.rank, target))
 
 
-def _recv(recorder: Any, t: torch.Tensor, source: int) -> None:
+def _recv(recorder: Any, t: torch.Tensor, source: int, group: tuple[int, ...], tag: int) -> None:
     groups: Groups = recorder.groups
     kind = _kind(t)
-    comm = _message(recorder, source, groups.rank)
-    groups.meets(comm, (source, groups.rank), "recv", recorder.g.loc)
+    comm = _message(recorder, source, groups.rank, group)
+    groups.meets(comm, (source, groups.rank), "recv", recorder.g.loc, tag)
     n = recorder.g.one("recv", [], tuple(t.shape), None, kind, comm=comm, **{"from": groups.mesh.relative(groups.rank, source)})
     if kind != "real":
         recorder.g.tensors[n.name]["dtype"] = "int64"
     recorder.write(t, n)
 
 
-def _no_tag(args: Any) -> None:
-    """Messages meet in the order in which they are sent, as NCCL has it; gloo pairs them by tags."""
-    if len(args) > 3 and args[3] not in (0, None):
-        raise Unsupported(f"a message with the tag {args[3]}: some backends pair messages by tags, others ignore them")
+def _tag(args: Any) -> int:
+    """NCCL pairs messages in the order in which they are sent, gloo by tags: the same where the tags are (capture.py compares)."""
+    return args[3] or 0 if len(args) > 3 else 0
 
 
 def _c10d_send(recorder: Any, args: Any, out: Any) -> None:
-    _no_tag(args)
+    ranks = private.group_ranks(args[1])
     for t in args[0]:
-        _send(recorder, t, private.group_ranks(args[1])[args[2]])
+        _send(recorder, t, ranks[args[2]], ranks, _tag(args))
 
 
 def _c10d_recv(recorder: Any, args: Any, out: Any) -> None:
-    _no_tag(args)
+    ranks = private.group_ranks(args[1])
     for t in args[0]:
-        _recv(recorder, t, private.group_ranks(args[1])[args[2]])
+        _recv(recorder, t, ranks[args[2]], ranks, _tag(args))
 
 
 def _barrier(recorder: Any, args: Any, out: Any) -> None:
@@ -287,7 +293,7 @@ def order_batch(recorder: Any, start: int) -> None:
         (batch if node["op"] in ("send", "recv") else rest).append(node)
 
     def key(node: dict[str, Any]) -> tuple[int, int, int]:
-        _, a, _, b, n = node["comm"].split()
+        _, a, _, b, *_ = node["comm"].split()
         return min(int(a), int(b)), max(int(a), int(b)), int(a)
 
     nodes[start:] = [*rest, *sorted(batch, key=key)]

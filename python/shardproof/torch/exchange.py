@@ -19,7 +19,7 @@ _REDUCTIONS = {"sum": "sum", "avg": "mean", "max": "max", "min": "min"}
 class Layouts:
     """The tensors of one communication on one rank, which have to be alike on all of its ranks.
 
-    dtypes: theirs. strides: where elements meet as they lie in memory, of each tensor its strides without dimensions of one element, None where it is contiguous.
+    dtypes: theirs. strides: where elements meet as they lie in memory, of each tensor its strides without dimensions of one element, None where it is contiguous. tag: of a message.
     """
 
     dtypes: tuple[str, ...]
@@ -27,6 +27,7 @@ class Layouts:
     ranks: tuple[int, ...]
     operator: str
     loc: str
+    tag: int = 0
 
 
 def group_of(node: dict[str, Any]) -> Any:
@@ -44,9 +45,9 @@ class Groups:
         self.layouts: dict[str, Layouts] = {}  # by the name under which the members meet
         self.sent: tuple[str, ...] = ()  # dtypes of the call under way
 
-    def meets(self, comm: str, ranks: tuple[int, ...], operator: str, loc: str) -> None:
+    def meets(self, comm: str, ranks: tuple[int, ...], operator: str, loc: str, tag: int = 0) -> None:
         """What is the same on all members of a communication."""
-        self.layouts[comm] = Layouts(self.sent, (), ranks, operator, loc)
+        self.layouts[comm] = Layouts(self.sent, (), ranks, operator, loc, tag)
 
     def fields(self, ranks: tuple[int, ...]) -> tuple[str, dict[str, Any]]:
         """The group's name and the node's fields that say who is in it."""

@@ -60,6 +60,43 @@ _TOTAL = frozenset({
     "layer_norm", "rms_norm", "cross_entropy", "cross_entropy_backward", "softmax_backward", "silu_backward", "gelu_backward"})  # numbers where their operands are
 
 
+class Positions:
+    """Of tensors that only move elements of one input: which input, and the position of each element in it."""
+
+    def __init__(self, nodes: Sequence[Mapping[str, Any]], inputs: Mapping[str, tuple[str, torch.Tensor]]) -> None:
+        self.producers = {n["out"][0]: n for n in nodes if n["op"] in ("view", "permute", "slice", "expand", "cat", "identity")}
+        self.known: dict[str, tuple[str, torch.Tensor] | None] = dict(inputs)
+
+    def of(self, name: str) -> tuple[str, torch.Tensor] | None:
+        todo = [name]
+        while todo:
+            at = todo[-1]
+            node = self.producers.get(at)
+            missing = [n for n in node["in"] if n not in self.known] if node is not None and at not in self.known else []
+            if missing:
+                todo += missing
+                continue
+            if at not in self.known:
+                self.known[at] = None if node is None else self._moved(node, [self.known[n] for n in node["in"]])
+            todo.pop()
+        return self.known[name]
+
+    def _moved(self, node: Mapping[str, Any], operands: list[tuple[str, torch.Tensor] | None]) -> tuple[str, torch.Tensor] | None:
+        known = [o for o in operands if o is not None]
+        if len(known) < len(operands) or len({source for source, _ in known}) != 1:
+            return None
+        (source, t), attrs = known[0], node.get("attrs", {})
+        if node["op"] == "cat":
+            t = torch.cat([o for _, o in known], attrs["dim"])
+        elif node["op"] == "slice":
+            t = t[(slice(None),) * (attrs["dim"] % t.dim()) + (slice(attrs.get("start", 0), attrs.get("stop"), attrs.get("step", 1)),)]
+        elif node["op"] == "permute":
+            t = t.permute(attrs["dims"])
+        elif node["op"] != "identity":
+            t = t.reshape(attrs["size"]) if node["op"] == "view" else t.expand(attrs["size"])
+        return source, t
+
+
 class Graph:
     """Nodes, tensors and constants of one side."""
 
@@ -208,6 +245,34 @@ class Graph:
                 break
             name = node["in"][0]
         return set()
+
+    def shared_over(self, v: Value) -> tuple[str, ...]:
+        """The mesh axes whose ranks all have the value, so far as moves and factors behind an all_gather or all_reduce let it be seen."""
+        found: dict[str, None] = {}
+        node = self._producers().get(v.name) if isinstance(v, Named) else None
+        while node is not None and node["in"] and node["in"][0] is not None:
+            if node["op"] in ("all_gather", "all_reduce"):
+                found.update(dict.fromkeys(node.get("group", ())))
+            elif node["op"] not in _MOVES and not (node["op"] in ("mul", "div", "neg") and len(node["in"]) == 1):
+                break
+            if node["op"] == "cat" and len(node["in"]) > 1 or node["op"] == "recv":
+                break
+            node = self._producers().get(node["in"][0])
+        return tuple(found)
+
+    def reduced_last(self, values: Iterable[Value], sizes: Mapping[str, int]) -> set[str]:
+        """The mesh axes over which one of the values was added up last, and not divided by their ranks."""
+        found: set[str] = set()
+        for v in values:
+            name, factor = v.name if isinstance(v, Named) else "", Fraction(1)
+            node = self._producers().get(name)
+            while node is not None and node["in"] and node["in"][0] is not None and (node["op"] in _MOVES or node["op"] in ("mul", "div") and len(node["in"]) == 1):
+                by = Fraction(node["attrs"]["scalar"]) if node["op"] in ("mul", "div") else Fraction(1)
+                factor *= 1 / by if node["op"] == "div" else by
+                node = self._producers().get(node["in"][0])
+            if node is not None and node["op"] == "all_reduce" and node["attrs"]["reduce"] == "sum" and factor * math.prod(sizes[a] for a in node.get("group", ())) != 1:
+                found.update(node.get("group", ()))
+        return found
 
     def reduced_next(self, names: Iterable[str], sizes: Mapping[str, int]) -> dict[str, tuple[list[str], bool]]:
         """For tensors that an all_reduce takes, also divided by its ranks: the axes over which they are added up, and whether the ranks' mean is taken (before or after)."""

@@ -25,6 +25,7 @@ class Placement:
     partial: list[str] = dataclasses.field(default_factory=list)  # axes to sum over
     mean: list[str] | None = None                                  # axes to take the mean over; None: not said
     unknown: str = ""                                              # why nothing can be said
+    shared: tuple[str, ...] = ()                                   # axes along which the ranks have just given each other what this is made of
     summed: tuple[str, ...] = ()                                   # axes over which the loss is a sum: gradients of activations have then the model's scale
 
 

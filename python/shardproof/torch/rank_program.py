@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from typing import Any, Mapping
 
 import torch
 
 from .asynchronous import with_waits
 from .boxes import Box, NoPlace, locate, refine
+from .graph import Positions
 from .marks import Mark, Placement
 from .model_file import Model, literal, tensor_of, tensors_of
 from .model_live import COMMUNICATION, WAIT
@@ -105,6 +107,7 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
             continue
         seen.add(key)
         ties.append(tie)
+    ties = _where_they_lie(side, model, ties, at, skipped)
     keep_indices = [i for i, n in enumerate(g.nodes) if n["op"] == WAIT or n["op"] in COMMUNICATION and (i >= side.started or n["comm"] in keep)]
     nodes, opaque = followed(g, side.opaque, [t.local for t in ties], keep_indices)
     for c in opaque:
@@ -179,6 +182,39 @@ def _of_call(side: Recording, model: Model, role: str, label: str, v: Named, c: 
         except NoPlace as e:
             raise CaptureError(f"{label} at {c.loc}: {e}") from None
     return Tie(role, tensor, v.name, v.shape, box, label if role == "output" else "")
+
+
+def _where_they_lie(side: Recording, model: Model, ties: list[Tie], at: Mapping[str, int], skipped: dict[str, str]) -> list[Tie]:
+    """Without checkpoints that were placed by their shapes, where one shows that its rank has other rows than these: samples that a sampler deals out in turn, sequences in stripes."""
+    guessed = [t for t in ties if t.role == "checkpoint" and t.box.guessed]
+    if not guessed:
+        return ties
+    here: dict[str, tuple[str, torch.Tensor]] = {}
+    for t in ties:
+        if t.role == "input" and not t.box.total and t.box.divisor == 1:
+            here[t.local] = (t.tensor, _inside_whole(model.shapes[t.tensor], t.box.low, t.shape))
+    for d in side.random_inputs:
+        try:
+            t = _drawn(side, model, d, at, [])
+        except CaptureError:
+            continue  # an error where it is used
+        here[t.local] = (t.tensor, _inside_whole(model.shapes[t.tensor], t.box.low, t.shape))
+    there = {name: (name, _inside_whole(model.shapes[name], (0,) * len(model.shapes[name]), model.shapes[name])) for name, _ in here.values()}
+    ours, models = Positions(side.graph.nodes, here), Positions(model.json["nodes"], there)
+    for t in guessed:
+        mine, whole = (None, None) if t.box.total or t.box.divisor != 1 else (ours.of(t.local), models.of(t.tensor))
+        if mine is None or whole is None:
+            continue
+        part = whole[1][tuple(slice(a, a + n) for a, n in zip(t.box.low, t.shape))]
+        if mine[0] != whole[0] or not torch.equal(mine[1], part):
+            skipped.update((u.tensor, f"{t.tensor} shows that rank {side.rank} has other elements than shapes say") for u in guessed)
+            return [u for u in ties if u.role != "checkpoint" or not u.box.guessed]
+    return ties
+
+
+def _inside_whole(shape: Shape, low: tuple[int, ...], part: Shape) -> torch.Tensor:
+    """Positions in the whole tensor."""
+    return torch.arange(math.prod(shape)).view(shape)[tuple(slice(a, a + n) for a, n in zip(low, part))]
 
 
 def _drawn(side: Recording, model: Model, d: Draw, at: Mapping[str, int], guessed: list[str]) -> Tie:

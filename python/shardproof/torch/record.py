@@ -270,7 +270,10 @@ class _Side:
                 self._weights(name, module)
             local = grad._local_tensor if isinstance(grad, private.DTensor) else grad
             if not isinstance(local, private.AsyncCollectiveTensor):
-                self.mark("checkpoint", label, grad, call=call, gradient=True, module=name)
+                placement = place(self.recorder, grad)
+                if not placement.covered and not local.dtype.is_complex:
+                    placement.shared = self.recorder.g.shared_over(self.recorder.read(local))
+                self.mark("checkpoint", label, grad, placement, call=call, gradient=True, module=name)
 
         return hook
 
@@ -309,7 +312,7 @@ class _Side:
         later = self.recorder.g.reduced_next([*made.values(), *(m.value.name for m in self.raw_gradients if isinstance(m.value, Named))], self.mesh.sizes)
         for m in self.raw_gradients:
             found = later.get(made.get(m.name, "")) or later.get(getattr(m.value, "name", "")) if m.name in made else None
-            if found is not None:
+            if found is not None and not {a for a, d in (m.placement.shard or {}).items() if self.mesh.sizes[a] > 1}.intersection(found[0]):  # what is cut along them is no sum
                 axes, mean = found
                 m.placement.mean = [a for a in m.placement.mean or [] if a not in axes] + (axes if mean else [])
                 m.placement.partial = [a for a in m.placement.partial if a not in axes] + ([] if mean else axes)
@@ -317,7 +320,8 @@ class _Side:
     def _summed(self) -> None:
         """A loss that is said to be a sum over ranks (it was divided by what all of them have) has gradients that are sums. Only checkpoints go by that, and they are proved before they are used."""
         scalars = [m.placement for m in self.marks if m.role == "output" and m.value.shape == ()]
-        summed = tuple(a for a in self.cuts if any(a in p.partial for p in scalars) and not any(a in (p.mean or []) for p in scalars))
+        added = self.recorder.g.reduced_last([m.value for m in self.marks if m.role == "output" and m.value.shape == () and not m.placement.mean], self.mesh.sizes)
+        summed = tuple(a for a in self.cuts if (a in added or any(a in p.partial for p in scalars)) and not any(a in (p.mean or []) for p in scalars))
         for m in [*self.marks, *self.raw_gradients] if summed else []:
             if m.gradient:
                 m.placement.summed = summed
@@ -563,6 +567,9 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
             try:
                 result = step(world)
             except (DataDependent, NotFollowed) as e:
+                reason = getattr(e, "reason", None)
+                if mesh.world > 1 and reason is not None and reason.hazard:
+                    raise Hazard(f"what rank {rank} sends cannot be followed: {reason.text}", reason.loc, "") from None
                 error = CaptureError(str(e))
                 error.ranges = {**recorder.g.ranges, **recorder.g.chosen_from}
                 raise error from None

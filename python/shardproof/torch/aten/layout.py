@@ -142,10 +142,14 @@ def pad(call: Any, g: Graph, x: Value, pads: list[int], value: Any = 0) -> Value
 
 @line("slice_backward")
 def slice_backward(call: Any, g: Graph, grad: Value, sizes: list[int], dim: int, start: int, stop: int, step: int) -> Value:
-    require(step == 1, "the gradient of a slice with a step")
+    dim %= len(sizes)
     start, stop, _ = slice(start, stop, step).indices(sizes[dim])
     zeros = lambda n: Filled(0, tuple(sizes[:dim]) + (n,) + tuple(sizes[dim + 1:]))  # noqa: E731
-    dim %= len(sizes)
+    if step > 1 and grad.shape[dim]:  # each element, with the step's zeros behind it
+        before, count, after = grad.shape[:dim], grad.shape[dim], grad.shape[dim + 1:]
+        spread = g.cat([g.reshape(grad, (*before, count, 1, *after)), Filled(0, (*before, count, step - 1, *after))], dim + 1)
+        stop = min(start + count * step, sizes[dim])
+        grad = g.slice(g.reshape(spread, (*before, count * step, *after)), dim, 0, stop - start)
     parts: list[Value] = [*([zeros(start)] if start else []), grad, *([zeros(sizes[dim] - stop)] if stop < sizes[dim] else [])]
     return g.cat(parts, dim)
 

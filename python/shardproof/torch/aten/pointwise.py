@@ -74,6 +74,11 @@ for _name in ("sin", "cos", "erf", "floor", "ceil", "trunc"):
     line(_name, f"prims.{_name}")(_plain(_name))
 
 
+@line("logaddexp")
+def logaddexp(call: Any, g: Graph, a: Value, b: Value) -> Value:
+    return ar.unary(g, "log", ar.binary(g, "add", ar.unary(g, "exp", a), ar.unary(g, "exp", b)))
+
+
 @line("round", "prims.round")
 def rounded(call: Any, g: Graph, a: Value, *, decimals: int = 0) -> Value:
     require(decimals == 0, "rounding to decimals")

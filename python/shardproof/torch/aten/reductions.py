@@ -6,7 +6,7 @@ from typing import Any
 
 from .. import arithmetic as ar
 from ..graph import Graph
-from ..values import Known, Named, Table, Value
+from ..values import Filled, Hidden, Known, Named, Table, Value
 from . import choices
 from .table import line, require, scalar
 
@@ -102,6 +102,16 @@ def logsumexp(call: Any, g: Graph, a: Value, dim: Any, keepdim: bool = False) ->
 
 @line("_softmax")
 def softmax(call: Any, g: Graph, a: Value, dim: int, half: bool) -> Value:
+    return ar.softmax(g, a, dim)
+
+
+@line("_safe_softmax")
+def safe_softmax(call: Any, g: Graph, a: Value, dim: int, dtype: Any = None) -> Value:
+    """Zeros where all of a row is masked; only scores of which something is seen in each row are followed."""
+    if isinstance(a, Hidden):
+        require(isinstance(a.keep, (Filled, Known)) and bool((g.data(a.keep).expand(a.shape) != 0).any(dim).all()), "rows of which all, or data says which, are masked")
+    elif not (isinstance(a, Named) and a.node is not None and a.node["op"] == "apply_mask" and a.name not in g.closed and dim % len(a.shape) >= len(a.shape) - 2):
+        a = g.finite(a)
     return ar.softmax(g, a, dim)
 
 

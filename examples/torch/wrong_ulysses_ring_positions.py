@@ -1,0 +1,9 @@
+"""The causal mask counts positions from the ring's own piece: the second half of the sequence does not see its predecessors (E3)."""
+
+import right_ulysses_ring
+
+MESH, EXPECT, NAMES = {"ring": 2, "ul": 2}, "NOT EQUIVALENT", "right_ulysses_ring.py"
+
+
+def step(world):
+    return right_ulysses_ring.step(world, own_positions=True)

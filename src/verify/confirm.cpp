@@ -96,9 +96,9 @@ class Execution {
     return text + " s (--confirm)";
   }
   bool fits(const Problem& problem) const {
-    const interpret::Cost cost = interpret::cost(problem);
-    return cost.flops <= left() * kFlopsPerSecond &&
-           cost.bytes <= static_cast<double>(options_.memoryMegabytes) * 1024 * 1024 / 2;
+    return interpret::costsAtMost(
+        problem, {.bytes = static_cast<double>(options_.memoryMegabytes) * 1024 * 1024 / 2,
+                  .flops = left() * kFlopsPerSecond});
   }
 
   static std::string whatChanged(const Shrunk& small) {

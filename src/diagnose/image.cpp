@@ -12,13 +12,10 @@ namespace shardproof::diagnose {
 
 namespace {
 
-constexpr double kFlopsOfFull = 3e8;  // of all ranks: below, the plan itself is looked at
-constexpr double kBytesOfFull = 3e8;
+// Of all ranks: below, the plan itself is looked at.
+constexpr interpret::Cost kOfFull{.bytes = 3e8, .flops = 3e8};
 
-bool isDear(const Problem& problem) {
-  const interpret::Cost cost = interpret::cost(problem);
-  return cost.flops > kFlopsOfFull || cost.bytes > kBytesOfFull;
-}
+bool isDear(const Problem& problem) { return !interpret::costsAtMost(problem, kOfFull); }
 
 }  // namespace
 

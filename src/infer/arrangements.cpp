@@ -94,8 +94,7 @@ std::vector<std::vector<Lying>> arrangementsOf(const Shape& shape,
   return all;
 }
 
-std::vector<long double> elementsOf(const long double* whole, const Shape& shape,
-                                    const Lying& lying) {
+std::vector<Real> elementsOf(const Real* whole, const Shape& shape, const Lying& lying) {
   Shape strides(shape.size(), 1);
   for (std::size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
   std::int64_t offset = 0;
@@ -105,8 +104,8 @@ std::vector<long double> elementsOf(const long double* whole, const Shape& shape
   Shape steps = strides;
   if (!lying.permute.empty())
     for (std::size_t d = 0; d < steps.size(); ++d) steps[d] = strides[at(lying.permute[d])];
-  const auto factor = static_cast<long double>(lying.scale.toDouble());
-  std::vector<long double> elements;
+  const auto factor = static_cast<Real>(lying.scale.toDouble());
+  std::vector<Real> elements;
   Shape position(shape.size(), 0);
   while (true) {
     elements.push_back(factor * whole[offset]);

@@ -25,7 +25,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kElementsOfFull = 1e6;  // a plan with more is executed at smaller sizes
+// A plan that costs more is executed at smaller sizes.
+constexpr interpret::Cost kOfFull{.bytes = 1e6, .flops = 1e6};
 constexpr double kMostElements = 4e8;
 // Of the plain executor in long doubles on one processor, about. Within an operator it looks at no
 // clock, so that what takes too long must not begin.
@@ -33,8 +34,7 @@ constexpr double kOperationsPerSecond = 4e8;
 
 // The image that is executed; without a problem the plan itself.
 Shrunk imageOf(const Problem& problem, double seconds) {
-  const interpret::Cost cost = interpret::cost(problem);
-  if (cost.flops + cost.bytes < kElementsOfFull) return {};
+  if (interpret::costsAtMost(problem, kOfFull)) return {};
   ShrinkOptions options;
   options.seconds = seconds;
   options.maxElements = kMostElements;

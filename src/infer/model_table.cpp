@@ -15,8 +15,9 @@ double keyOf(const Real* x, std::int64_t count) {
   return static_cast<double>(key >> 11);
 }
 
-Value ModelTable::copyOf(const Value& value) {
-  Value copy(memory_, value.shape, value.element);
+template <class T>
+interpret::Value<T> ModelTable::copyOf(const interpret::Value<T>& value) {
+  interpret::Value<T> copy(memory_, value.shape, value.element);
   std::copy(value.data(), value.data() + value.size(), copy.writable());
   return copy;
 }
@@ -42,7 +43,7 @@ void ModelTable::take(TensorId t, const Value& value) {
   sorted_ = false;
 }
 
-void ModelTable::keep(TensorId t, const Value& value) {
+void ModelTable::keep(TensorId t, const Again& value) {
   if (value.element != ElementKind::kComplex) kept_[t] = copyOf(value);
 }
 

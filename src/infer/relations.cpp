@@ -21,7 +21,6 @@ namespace shardproof::infer {
 
 namespace {
 
-using Real = long double;
 using Value = interpret::Value<Real>;
 
 constexpr std::uint64_t kSeed = 0x1e44a;
@@ -40,7 +39,7 @@ Real factorOf(std::int64_t i) {
   std::uint64_t x = static_cast<std::uint64_t>(i) + 0x9e3779b97f4a7c15ULL;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return 1 + static_cast<Real>((x ^ (x >> 31)) >> 1) * 0x1p-63L;
+  return 1 + static_cast<Real>((x ^ (x >> 31)) >> 1) * 0x1p-63;
 }
 
 // What stays of a local tensor that is no box: linear in its elements, so that sums over ranks can
@@ -134,12 +133,12 @@ class Search {
     for (std::uint64_t again = 1; again <= kMostAgain && ambiguous_ > 0; ++again) {
       dropped_ = ambiguous_ = 0;
       draw.seed = kSeed + again;
-      interpret::Hooks<Real> filter;
-      filter.ofModel = [&](TensorId t, const Value& value) { table_.keep(t, value); };
-      filter.ofPlan = [&](Rank rank, std::int32_t slot, const Value& value) {
+      interpret::Hooks<double> filter;
+      filter.ofModel = [&](TensorId t, const Again& value) { table_.keep(t, value); };
+      filter.ofPlan = [&](Rank rank, std::int32_t slot, const Again& value) {
         dropPlaces(rank, slot, value);
       };
-      interpret::run<Real>(setup_, draw, kApart, limits_, {}, filter);
+      interpret::run<double>(setup_, draw, kApart, limits_, {}, filter);
       if (dropped_ == 0) break;
     }
   }
@@ -153,16 +152,16 @@ class Search {
 
   // Places at which the tensor is not, at another draw. Where it is at none of them any more, all
   // stay: what rounding does differs from draw to draw.
-  void dropPlaces(Rank rank, std::int32_t slot, const Value& value) {
+  void dropPlaces(Rank rank, std::int32_t slot, const Again& value) {
     auto& places = found_[setup_.programs.slot(rank, slot)];
     if (places.size() < 2 || !severalOfOne(places)) return;
-    Real largest = 0;
+    double largest = 0;
     for (std::int64_t i = 0; i < value.size(); ++i)
       if (std::isfinite(value.data()[i])) largest = std::max(largest, std::abs(value.data()[i]));
     std::vector<Place> kept;
     for (const Place& place : places)
-      if (table_.allOfKept(place, value.shape, [&](std::int64_t i, Real y) {
-            return same(value.data()[i], y, kRounding * largest);
+      if (table_.allOfKept(place, value.shape, [&](std::int64_t i, double y) {
+            return same(value.data()[i], y, kRoundingAgain * largest);
           }))
         kept.push_back(place);
     if (!kept.empty() && kept.size() < places.size()) {

@@ -360,6 +360,15 @@ void addGraph(const Problem& problem, const Graph& graph, double ranks, Cost& to
     total.bytes += ranks * (t.perMicrobatch ? problem.plan.microbatches : 1) * bytesOf(t);
 }
 
+// Listing them takes long and much memory. Operations are as many, bytes more: of all tensors.
+Cost withoutInstances(const Problem& problem) {
+  Cost total;
+  addGraph(problem, problem.model.graph, 1, total);
+  for (const Program& program : problem.plan.programs)
+    addGraph(problem, program.graph, ranksOf(problem.plan, program), total);
+  return total;
+}
+
 }  // namespace
 
 Cost cost(const Problem& problem) {
@@ -369,12 +378,11 @@ Cost cost(const Problem& problem) {
     for (const Node& node : program.graph.nodes)
       instances += ranksOf(plan, program) * timesOf(plan, node.microbatch);
   if (instances <= kMostInstances) return cost(Setup(problem, {}));
-  // Without listing them, which takes long and much memory.
-  Cost total;
-  addGraph(problem, problem.model.graph, 1, total);
-  for (const Program& program : plan.programs)
-    addGraph(problem, program.graph, ranksOf(plan, program), total);
-  return total;
+  return withoutInstances(problem);
+}
+
+bool costsAtMost(const Problem& problem, const Cost& most) {
+  return withoutInstances(problem).flops <= most.flops && cost(problem).bytes <= most.bytes;
 }
 
 }  // namespace shardproof::interpret

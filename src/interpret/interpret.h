@@ -112,5 +112,7 @@ struct Cost {
   double bytes = 0, flops = 0;
 };
 Cost cost(const Problem& problem);
+// Whether it is within both. Operations are counted first, for which instances need not be listed.
+bool costsAtMost(const Problem& problem, const Cost& most);
 
 }  // namespace shardproof::interpret

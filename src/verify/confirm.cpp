@@ -44,6 +44,17 @@ struct Answer {
   std::string text, model, plan;
 };
 
+// Of all programs, for a plan that is made smaller.
+std::size_t mostNodes(const ConfirmOptions& options) {
+  return static_cast<std::size_t>(kNodesPerSecond * options.seconds);
+}
+
+std::size_t nodesOf(const Problem& problem) {
+  std::size_t nodes = 0;
+  for (const Program& program : problem.plan.programs) nodes += program.graph.nodes.size();
+  return nodes;
+}
+
 class Execution {
  public:
   // `refuted`: the plan is known to be wrong, so a smaller one that disagrees is as it should be.
@@ -54,6 +65,11 @@ class Execution {
     Answer answer;
     try {
       if (fits(problem_)) return judge(problem_, "the plan itself");
+      if (const std::size_t nodes = nodesOf(problem_); nodes > mostNodes(options_)) {
+        answer.text = "not executed: to make a plan of " + grouped(static_cast<double>(nodes)) +
+                      " nodes smaller takes longer than " + seconds();
+        return answer;
+      }
       ShrinkOptions shrink;
       shrink.seconds = options_.seconds * kShrinkShare;
       shrink.maxElements = kMostElements;
@@ -96,9 +112,9 @@ class Execution {
     return text + " s (--confirm)";
   }
   bool fits(const Problem& problem) const {
-    const interpret::Cost cost = interpret::cost(problem);
-    return cost.flops <= left() * kFlopsPerSecond &&
-           cost.bytes <= static_cast<double>(options_.memoryMegabytes) * 1024 * 1024 / 2;
+    return interpret::costsAtMost(
+        problem, {.bytes = static_cast<double>(options_.memoryMegabytes) * 1024 * 1024 / 2,
+                  .flops = left() * kFlopsPerSecond});
   }
 
   static std::string whatChanged(const Shrunk& small) {
@@ -175,9 +191,8 @@ class Execution {
 };
 
 Answer answerOf(const Problem& problem, const ConfirmOptions& options, bool refuted) {
-  const auto most = static_cast<std::size_t>(kNodesPerSecond * options.seconds);
   try {
-    const ir::FixedAttributes fixed(problem, most);
+    const ir::FixedAttributes fixed(problem, mostNodes(options));
     return Execution(fixed.problem(), options, refuted).run();
   } catch (const Unsupported& tooMany) {
     Answer answer;

@@ -60,6 +60,9 @@ _TOTAL = frozenset({
     "layer_norm", "rms_norm", "cross_entropy", "cross_entropy_backward", "softmax_backward", "silu_backward", "gelu_backward"})  # numbers where their operands are
 
 
+MOST_POSITIONS = 1 << 22  # elements of a tensor whose positions are followed
+
+
 class Positions:
     """Of tensors that only move elements of one input: which input, and the position of each element in it."""
 
@@ -86,6 +89,8 @@ class Positions:
         if len(known) < len(operands) or len({source for source, _ in known}) != 1:
             return None
         (source, t), attrs = known[0], node.get("attrs", {})
+        if math.prod(attrs.get("size", ())) > MOST_POSITIONS or sum(o.numel() for _, o in known) > MOST_POSITIONS:
+            return None
         if node["op"] == "cat":
             t = torch.cat([o for _, o in known], attrs["dim"])
         elif node["op"] == "slice":

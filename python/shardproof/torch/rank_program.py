@@ -14,7 +14,7 @@ import torch
 
 from .asynchronous import with_waits
 from .boxes import Box, NoPlace, locate, refine
-from .graph import Positions
+from .graph import MOST_POSITIONS, Positions
 from .marks import Mark, Placement
 from .model_file import Model, literal, tensor_of, tensors_of
 from .model_live import COMMUNICATION, WAIT
@@ -190,15 +190,19 @@ def _where_they_lie(side: Recording, model: Model, ties: list[Tie], at: Mapping[
     if not guessed:
         return ties
     here: dict[str, tuple[str, torch.Tensor]] = {}
-    for t in ties:
-        if t.role == "input" and not t.box.total and t.box.divisor == 1:
+
+    def given(t: Tie) -> None:
+        if math.prod(model.shapes[t.tensor]) <= MOST_POSITIONS:
             here[t.local] = (t.tensor, _inside_whole(model.shapes[t.tensor], t.box.low, t.shape))
+
+    for t in ties:
+        if t.role == "input" and not t.box.total and t.box.divisor == 1 and model.json["tensors"][t.tensor].get("kind") == "input":
+            given(t)
     for d in side.random_inputs:
         try:
-            t = _drawn(side, model, d, at, [])
+            given(_drawn(side, model, d, at, []))
         except CaptureError:
             continue  # an error where it is used
-        here[t.local] = (t.tensor, _inside_whole(model.shapes[t.tensor], t.box.low, t.shape))
     there = {name: (name, _inside_whole(model.shapes[name], (0,) * len(model.shapes[name]), model.shapes[name])) for name, _ in here.values()}
     ours, models = Positions(side.graph.nodes, here), Positions(model.json["nodes"], there)
     for t in guessed:

@@ -17,6 +17,7 @@
 #include "shardproof/error.h"
 #include "shardproof/verify.h"
 #include "util/stopwatch.h"
+#include "verify/with_inference.h"
 #include "worker/pool.h"
 
 namespace shardproof {
@@ -80,10 +81,10 @@ std::string diagnosePlan(const Problem& problem, Report& report, const std::stri
             verifyOptions.jobs = 1;
             verifyOptions.inProcess = true;
             verifyOptions.timeoutSeconds = kMostSecondsPerSecond * options.seconds;
-            const auto plan = readProblemText(json["model"].get<std::string>(), mended);
-            return std::string(verify(*plan, verifyOptions).verdict == Verdict::kEquivalent
-                                   ? "proved"
-                                   : "not proved");
+            // As the plan itself was: one without lemmas needs them as much as that.
+            auto plan = readProblemText(json["model"].get<std::string>(), mended);
+            const Report again = verifyInferring(plan, verifyOptions, Infer::kAuto);
+            return std::string(again.verdict == Verdict::kEquivalent ? "proved" : "not proved");
           });
       if (verdict != "proved") mended.clear();
       for (Cause& cause : report.causes)

@@ -124,19 +124,19 @@ std::vector<Search::Line> Search::lines(const Failing& failing) const {
   for (const NodeRef ref : failing.nodes)
     for (const Operand& o : program(ref).graph.in(node(ref)))
       if (o.present() && made.contains({ref.program, o.tensor})) turning.insert(ref);
+  const std::vector<NodeRef> earlier = before(failing);
+  std::copy_if(earlier.begin(), earlier.end(), std::inserter(turning, turning.end()),
+               [&](NodeRef ref) { return reaching.contains(ref); });
   std::vector<std::pair<NodeRef, std::size_t>> tried;
   for (std::size_t i = 0; i < failing.nodes.size(); ++i)
     tried.emplace_back(failing.nodes[i], failing.distance[i]);
   std::stable_partition(tried.begin(), tried.end(),
                         [&](const auto& t) { return turning.contains(t.first); });
-  std::vector<std::pair<NodeRef, std::size_t>> more;
-  for (const NodeRef ref : before(failing))
-    if (turning.insert(ref).second) more.emplace_back(ref, 0);
-  const auto rest = std::find_if(tried.begin(), tried.end(),
-                                 [&](const auto& t) { return !turning.contains(t.first); });
-  tried.insert(rest, more.begin(), more.end());
+  if (tried.size() > kMostLines) tried.resize(std::max(kMostLines, turning.size()));
+  // What lineage speaks of is wrong less often than what nobody speaks of.
+  for (const NodeRef ref : earlier)
+    if (!reaching.contains(ref)) tried.emplace_back(ref, 0);
   for (const auto& [ref, distance] : tried) {
-    if (lines.size() >= kMostLines && !turning.contains(ref)) break;
     if (taken.contains(ref) || image_.isAdded(ref)) continue;
     Line line{lineOf(plan(), ref), distance, {}, turning.contains(ref)};
     // All members of a collective are of its line.
@@ -256,12 +256,12 @@ std::optional<Edit> Search::mend(EntryId entry, const Failing& failing, const Is
       [&](const Line& l, std::vector<Edit>& e) { inserted(l, found, e); },
       [&](const Line& l, std::vector<Edit>& e) { operands(l, Operands::kAll, e); },
   };
-  // All kinds where it may go wrong before any elsewhere.
-  const auto turning = static_cast<std::ptrdiff_t>(
-      std::count_if(all.begin(), all.end(), [](const Line& l) { return l.turning; }));
-  const std::vector<Line> first(all.begin(), all.begin() + turning);
-  const std::vector<Line> others(all.begin() + turning, all.end());
-  for (const auto* some : {&first, &others}) {
+  // All kinds where it may go wrong before any elsewhere, and before any where lineage speaks of
+  // what is made.
+  std::vector<Line> turning, others, given;
+  for (const Line& line : all)
+    (line.failing.empty() ? given : line.turning ? turning : others).push_back(line);
+  for (const auto* some : {&turning, &others, &given}) {
     for (const Proposer& propose : proposers) {
       for (const Line& line : *some) {
         std::vector<Edit> edits;

@@ -122,7 +122,7 @@ TEST(Diagnose, LooksBehindLineageThatIsTrueOfWhatIsWrong) {
                 "z": {"shape": [4]}},
     "nodes": [{"op": "mul", "in": ["x"], "out": ["u"], "attrs": {"scalar": 4}},
               {"op": "mul", "in": ["x"], "out": ["t"], "attrs": {"scalar": 2}},
-              {"op": "mul", "in": ["t"], "out": ["z"], "attrs": {"scalar": 3}}],
+              {"op": "silu", "in": ["t"], "out": ["z"]}],
     "outputs": ["u", "z"]})",
                                         R"({
     "mesh": [["dp", 2]],
@@ -130,7 +130,7 @@ TEST(Diagnose, LooksBehindLineageThatIsTrueOfWhatIsWrong) {
                               "z": {"shape": [2]}},
                   "nodes": [{"op": "mul", "in": ["x"], "out": ["u"], "attrs": {"scalar": 4}},
                             {"op": "mul", "in": ["x"], "out": ["t"], "attrs": {"scalar": 4}},
-                            {"op": "mul", "in": ["t"], "out": ["z"], "attrs": {"scalar": 3}}]}],
+                            {"op": "silu", "in": ["t"], "out": ["z"]}]}],
     "lineage": [
       {"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "x"}]}]},
       {"tensor": "u", "role": "checkpoint", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "t"}]}]},

@@ -21,6 +21,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "plans" / "lib"))
 from document import write_between  # noqa: E402
+from judgement import FirstCause, stem  # noqa: E402
 
 MANY = "--dp 2 --tp 2 --pp 2 --microbatches 2"
 LLAMA = "--layers 2 --dim 16 --hidden 24 --heads 4 --kv-heads 2 --seq 8 --vocab 32"
@@ -53,28 +54,6 @@ def load(path):
     opened = gzip.open(path, "rt") if str(path).endswith(".gz") else open(path)
     with opened as f:
         return json.load(f)
-
-
-def stem(operand):
-    return operand.split("#")[0]
-
-
-def near(plan, pointers):
-    """The nodes at `pointers`, and those that read or make one of their tensors, in each program."""
-    found, tensors = set(pointers), set()
-    for pointer in pointers:
-        _, _, p, _, n = pointer.split("/")
-        program = plan["programs"][int(p)]
-        node = program["nodes"][int(n)]
-        own = {stem(t) for t in node["in"] + node["out"] if t}
-        tensors |= own
-        for i, other in enumerate(program["nodes"]):
-            if own & {stem(t) for t in other["in"] + other["out"] if t}:
-                found.add(f"/programs/{p}/nodes/{i}")
-        if "comm" in node:
-            for q, theirs in enumerate(plan["programs"]):
-                found |= {f"/programs/{q}/nodes/{i}" for i, o in enumerate(theirs["nodes"]) if o.get("comm") == node["comm"]}
-    return found, tensors
 
 
 def by_rank(plan):
@@ -160,16 +139,10 @@ class Measurement:
             self.code = None
         self.seconds = time.time() - start
         document = load(report) if report.exists() else {"causes": []}
-        causes = document["causes"]
-        first = causes[0] if causes else {"nodes": [], "sentence": "", "kind": "none", "mend": None}
-        nodes, tensors = near(load(wrong), touched)
+        first = FirstCause(document, load(wrong), touched)
         self.bug, self.place = bug, touched[0]
-        self.sentence, self.kind = first["sentence"], first["kind"]
-        self.causes = len(causes)
-        self.named = any(n["pointer"] in nodes for n in first["nodes"][:3])
-        self.told = any(n in first["sentence"].replace("(", " ").split() for n in nodes) or any(f"`{t}`" in first["sentence"] for t in tensors)
-        self.mend = first["mend"]["text"] if first["mend"] else ""
-        self.proved = bool(first["mend"] and first["mend"]["proved"])
+        for said in ("sentence", "kind", "causes", "named", "told", "mend", "proved"):
+            setattr(self, said, getattr(first, said))
         self.inverse = repaired.exists() and by_rank(load(repaired)) == by_rank(load(plan))
 
 

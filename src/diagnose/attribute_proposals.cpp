@@ -1,7 +1,11 @@
 // Which changes of attributes may mend a plan: what the same operator has elsewhere, multiples and
 // neighbours of numbers.
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <set>
+#include <tuple>
+#include <utility>
 
 #include "diagnose/search.h"
 #include "ops/registry.h"
@@ -11,6 +15,7 @@ namespace shardproof::diagnose {
 namespace {
 
 constexpr std::size_t kMostOfModel = 4;  // other values of an attribute
+constexpr std::size_t kMostOdd = 24;
 
 // The same operator, or its gradient: what is forward has to be the same backward.
 bool sameFamily(const Node& a, const Node& b) {
@@ -75,6 +80,90 @@ void Search::attributes(const Line& line, bool strange, std::vector<Edit>& edits
       edits.push_back(edit);
     }
   }
+}
+
+// What nodes of the same kind and shapes have that are twice as many: a number, a group, a
+// reduction. Programs repeat themselves, by layers, parameters, ranks and microbatches, and a
+// mistake is often made once.
+std::vector<Edit> Search::odd(const Failing& failing) const {
+  // Of a node what its peers have in common, and what they differ in: all attributes, or the group
+  // and the reduction.
+  using Kind = std::tuple<OperatorId, Communication, std::int32_t, std::vector<Shape>,
+                          std::vector<std::string>>;
+  using Value = std::pair<AttributesId, std::pair<std::vector<std::int32_t>, Reduction>>;
+  const auto kindOf = [&](NodeRef ref) {
+    const Node& n = node(ref);
+    const Graph& g = program(ref).graph;
+    Kind kind{n.op, Communication::kNone, 0, {}, {}};
+    auto& [op, communication, dim, shapes, names] = kind;
+    if (n.communication >= 0) {
+      const CommunicationSpec& spec = program(ref).communications[n.communication];
+      communication = spec.kind;
+      dim = spec.dim;
+    } else {
+      for (const auto& [name, value] : plan().attributes.at(n.attributes)) names.push_back(name);
+    }
+    for (const Operand& o : g.in(n))
+      shapes.push_back(o.present() ? g.tensors[o.tensor].shape : Shape{-1});
+    for (const TensorId t : g.out(n)) shapes.push_back(t.valid() ? g.tensors[t].shape : Shape{-1});
+    return kind;
+  };
+  const auto valueOf = [&](NodeRef ref) {
+    const Node& n = node(ref);
+    if (n.communication < 0) return Value{n.attributes, {}};
+    const CommunicationSpec& spec = program(ref).communications[n.communication];
+    return Value{AttributesId(), {spec.groupAxes, spec.reduction}};
+  };
+  const auto concerned = [&](NodeRef ref) {
+    const Node& n = node(ref);
+    if (n.added >= 0) return false;
+    if (n.communication < 0) return !plan().attributes.at(n.attributes).empty();
+    const CommunicationSpec& spec = program(ref).communications[n.communication];
+    return !spec.groupAxes.empty() && spec.groupAt.empty() && !spec.tellsMembersApart();
+  };
+  std::map<Kind, std::map<Value, std::vector<NodeRef>>> peers;
+  for (const ProgramId p : firstIds<ProgramId>(plan().plan.programs.size()))
+    for (const NodeId n : firstIds<NodeId>(plan().plan.programs[p].graph.nodes.size()))
+      if (concerned({p, n})) peers[kindOf({p, n})][valueOf({p, n})].push_back({p, n});
+  std::vector<Edit> edits;
+  std::set<NodeRef> taken;
+  for (const NodeRef ref : upstream(failing)) {
+    if (edits.size() >= kMostOdd) break;
+    if (!concerned(ref) || taken.contains(ref)) continue;
+    const auto& values = peers.at(kindOf(ref));
+    const Value own = valueOf(ref);
+    const auto usual = std::max_element(values.begin(), values.end(), [](auto& a, auto& b) {
+      return a.second.size() < b.second.size();
+    });
+    if (usual->second.size() < 2 * values.at(own).size()) continue;
+    Edit edit;
+    const std::vector<NodeRef> line = lineOf(plan(), ref);
+    std::copy_if(line.begin(), line.end(), std::back_inserter(edit.nodes),
+                 [&](NodeRef other) { return valueOf(other) == own; });
+    edit.wholeLine = edit.nodes.size() == line.size();
+    taken.insert(edit.nodes.begin(), edit.nodes.end());
+    const NodeRef from = usual->second.front();
+    if (node(ref).communication >= 0) {
+      const CommunicationSpec& spec = program(from).communications[node(from).communication];
+      edit.kind = Edit::Kind::kSpec;
+      edit.communication = spec.kind;
+      edit.axes = spec.groupAxes;
+      edit.reduction = spec.reduction;
+      edit.dim = spec.dim;
+      edits.push_back(std::move(edit));
+      continue;
+    }
+    edit.kind = Edit::Kind::kAttribute;
+    edit.from = from;
+    const Attributes &mine = plan().attributes.at(node(ref).attributes),
+                     &theirs = plan().attributes.at(node(from).attributes);
+    for (const auto& [name, value] : mine) {
+      if (theirs.at(name) == value) continue;
+      edit.attribute = name;
+      edits.push_back(edit);
+    }
+  }
+  return edits;
 }
 
 // Multiples and neighbours of numbers.

@@ -76,8 +76,14 @@ class Collector {
   struct Bench {
     Bench(std::unique_ptr<Image> of, Clock::time_point end)
         : image(std::move(of)), search(*image, model, end) {}
+    // Once anything was looked at.
+    const ModelIndex& index() {
+      if (!places) places.emplace(model);
+      return *places;
+    }
     std::unique_ptr<Image> image;
     ModelValues model;
+    std::optional<ModelIndex> places;
     Search search;
   };
   struct Known {
@@ -125,7 +131,7 @@ class Collector {
       add(result_.causes[known.cause], tensor, index);
       return;
     }
-    const Finder finder(image, *failing->numbers, bench.model);
+    const Finder finder(image, *failing->numbers, bench.model, bench.index());
     const Is is = claimsAre(*failing, finder);
     const auto left = end_ - Clock::now();
     failing->turning = turningNodes(

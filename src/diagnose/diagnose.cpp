@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <functional>
 #include <set>
 #include <string>
@@ -10,6 +11,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <sys/resource.h>
+
 #include "diagnose/causes.h"
 #include "ir/attribute_steps.h"
 #include "reader/reader.h"
@@ -17,6 +20,7 @@
 #include "shardproof/error.h"
 #include "shardproof/verify.h"
 #include "util/stopwatch.h"
+#include "verify/with_inference.h"
 #include "worker/pool.h"
 
 namespace shardproof {
@@ -36,6 +40,14 @@ std::string inProcess(const DiagnoseOptions& options, double seconds,
   pool.cancel = options.cancel;
   TaskResult result = runAlone(work, pool);
   return result.outcome == TaskOutcome::kDone ? std::move(result.payload) : std::string();
+}
+
+// Of this process, which is ended then.
+void limitProcessorTime(double seconds) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_CPU, &limit) != 0) return;
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, static_cast<rlim_t>(std::ceil(seconds)));
+  ::setrlimit(RLIMIT_CPU, &limit);
 }
 
 // Programs that differ in attributes that move are one in the file, and so are their nodes.
@@ -73,17 +85,20 @@ std::string diagnosePlan(const Problem& problem, Report& report, const std::stri
     for (const Json& cause : json["causes"]) report.causes.push_back(causeFromJson(cause));
     mended = json["plan"].get<std::string>();
     if (!mended.empty()) {
+      // Not much more than the diagnosis, or than the verdict, took.
+      const double mostOfProof = 2 * std::max(options.seconds, report.statistics.secondsTotal);
       const std::string verdict = inProcess(
           options, std::max(1.0, kMostSecondsPerSecond * options.seconds - since()) + kSlackSeconds,
           [&] {
+            limitProcessorTime(mostOfProof);
             VerifyOptions verifyOptions;
             verifyOptions.jobs = 1;
             verifyOptions.inProcess = true;
             verifyOptions.timeoutSeconds = kMostSecondsPerSecond * options.seconds;
-            const auto plan = readProblemText(json["model"].get<std::string>(), mended);
-            return std::string(verify(*plan, verifyOptions).verdict == Verdict::kEquivalent
-                                   ? "proved"
-                                   : "not proved");
+            // As the plan itself was: one without lemmas needs them as much as that.
+            auto plan = readProblemText(json["model"].get<std::string>(), mended);
+            const Report again = verifyInferring(plan, verifyOptions, Infer::kAuto);
+            return std::string(again.verdict == Verdict::kEquivalent ? "proved" : "not proved");
           });
       if (verdict != "proved") mended.clear();
       for (Cause& cause : report.causes)

@@ -83,24 +83,38 @@ std::optional<Ratio> ratioOf(long double value) {
   return std::nullopt;
 }
 
-Finder::Finder(const Image& image, const Numbers& numbers, const ModelValues& model)
-    : image_(image),
-      numbers_(numbers),
-      model_(model),
-      scales_(infer::scalesOf(numbers.setup().problem.plan)) {
+ModelIndex::ModelIndex(const ModelValues& model) {
+  const auto& values = model.field.values[0];
   std::size_t indexed = 0;
-  for (std::size_t t = 0; t < model.field.values[0].size(); ++t) {
-    const auto& value = model.field.values[0][t];
+  for (std::size_t t = 0; t < values.size(); ++t) {
+    const auto& value = values[t];
     if (!value || value.element != ElementKind::kReal) continue;
-    indexed += at(value.size());
+    indexed += shardproof::at(value.size());
     if (indexed > kMostIndexed) break;
     for (std::int64_t i = 0; i < value.size(); ++i)
       if (value.data()[i].v != 0 && !value.data()[i].special())
-        index_.emplace(value.data()[i].v, Position{TensorId(t), i});
+        all_.push_back({value.data()[i].v, TensorId(t), static_cast<std::int32_t>(i)});
   }
+  std::stable_sort(all_.begin(), all_.end(),
+                   [](const Position& a, const Position& b) { return a.value < b.value; });
 }
 
-bool Finder::matches(const Elements& x, Position p, Is& is) const {
+std::span<const ModelIndex::Position> ModelIndex::at(Field value) const {
+  const auto [from, to] =
+      std::equal_range(all_.begin(), all_.end(), Position{value.v, TensorId(), 0},
+                       [](const Position& a, const Position& b) { return a.value < b.value; });
+  return {from, to};
+}
+
+Finder::Finder(const Image& image, const Numbers& numbers, const ModelValues& model,
+               const ModelIndex& index)
+    : image_(image),
+      numbers_(numbers),
+      model_(model),
+      scales_(infer::scalesOf(numbers.setup().problem.plan)),
+      index_(index) {}
+
+bool Finder::matches(const Elements& x, const ModelIndex::Position& p, Is& is) const {
   const auto& whole = model_.field.values[0][p.tensor];
   if (!whole || static_cast<std::size_t>(whole.size()) < x.size()) return false;
   is = {};
@@ -137,14 +151,11 @@ Is Finder::box(const Elements& x, std::int32_t likely) const {
     if (is.kind == Is::Kind::kZero || x.size() > 1) return is;
   }
   // A box begins at its first element; zeros begin too many.
-  const auto [from, to] = index_.equal_range(x.of[0][0].v);
-  std::vector<Position> places;
-  for (auto it = from; it != to && places.size() < 4 * kMostTried; ++it)
-    places.push_back(it->second);
-  std::stable_sort(places.begin(), places.end(), [&](const Position& a, const Position& b) {
-    return std::pair(a.tensor != likely, std::pair(a.tensor, a.offset)) <
-           std::pair(b.tensor != likely, std::pair(b.tensor, b.offset));
-  });
+  const auto all = index_.at(x.of[0][0]);
+  std::vector<ModelIndex::Position> places(
+      all.begin(), all.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), 4 * kMostTried)));
+  std::stable_partition(places.begin(), places.end(),
+                        [&](const ModelIndex::Position& p) { return p.tensor == likely; });
   for (std::size_t i = 0; i < std::min(places.size(), kMostTried); ++i)
     if (matches(x, places[i], is)) return is;
   is = {};
@@ -230,7 +241,7 @@ Is Finder::local(Rank rank, std::int32_t slot) const {
   for (const auto& [axes, sum] : sums) {
     for (const Rational& scale : scales_) {
       const auto factor = interpret::fromRational<Field>(scale);
-      if (!index_.contains((sum.of[0][0] * factor).v)) continue;
+      if (index_.at(sum.of[0][0] * factor).empty()) continue;
       Elements scaled = sum;
       for (auto& draw : scaled.of)
         for (Field& f : draw) f = f * factor;

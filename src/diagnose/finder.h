@@ -4,8 +4,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -43,9 +43,26 @@ struct Is {
   friend bool operator==(const Is&, const Is&) = default;
 };
 
+// Where the model has a number: of all tensors at the first draw, in the field.
+class ModelIndex {
+ public:
+  struct Position {
+    std::uint64_t value;
+    TensorId tensor;
+    std::int32_t offset;
+  };
+  // Once the values are known.
+  explicit ModelIndex(const ModelValues& model);
+  std::span<const Position> at(Field value) const;  // by tensor and offset
+
+ private:
+  std::vector<Position> all_;  // by value
+};
+
 class Finder {
  public:
-  Finder(const Image& image, const Numbers& numbers, const ModelValues& model);
+  Finder(const Image& image, const Numbers& numbers, const ModelValues& model,
+         const ModelIndex& index);
 
   // A box of some tensor of the model, `likely` before all others.
   Is box(const Elements& x, std::int32_t likely = -1) const;
@@ -64,11 +81,7 @@ class Finder {
   std::int64_t sizeOf(std::int32_t axis) const;
 
  private:
-  struct Position {
-    TensorId tensor;
-    std::int64_t offset;
-  };
-  bool matches(const Elements& x, Position at, Is& is) const;
+  bool matches(const Elements& x, const ModelIndex::Position& at, Is& is) const;
   // Nonempty subsets of the axes that have several ranks, and the microbatches where asked.
   std::vector<std::vector<std::int32_t>> axisSets(bool microbatches) const;
   std::optional<Elements> summedOver(Rank rank, std::int32_t slot,
@@ -80,7 +93,7 @@ class Finder {
   const Numbers& numbers_;
   const ModelValues& model_;
   std::vector<Rational> scales_;  // that multiples are looked for with
-  std::unordered_multimap<std::uint64_t, Position> index_;
+  const ModelIndex& index_;
 };
 
 }  // namespace shardproof::diagnose

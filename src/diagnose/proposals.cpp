@@ -72,7 +72,8 @@ void Search::suspicious(const Line& line, const Is& found, std::vector<Edit>& ed
   std::vector<TensorId> level{g.out(n)[0]};
   for (std::size_t hop = 0; hop < kMostHops; ++hop) {
     std::vector<TensorId> next;
-    for (const TensorId t : level) {
+    for (std::size_t i = 0; i < level.size(); ++i) {
+      const TensorId t = level[i];
       for (const Node& m : g.nodes) {
         const auto out = g.out(m);
         if (std::find(out.begin(), out.end(), t) == out.end()) continue;
@@ -80,6 +81,12 @@ void Search::suspicious(const Line& line, const Is& found, std::vector<Edit>& ed
         for (const Operand& o : g.in(m)) {
           if (!o.present() || std::find(sources.begin(), sources.end(), o.tensor) != sources.end())
             continue;
+          // What no file has is no way: parts that lineage speaks of are taken out and put back.
+          if (m.added >= 0) {
+            if (std::find(level.begin(), level.end(), o.tensor) == level.end())
+              level.push_back(o.tensor);
+            continue;
+          }
           sources.push_back(o.tensor);
           next.push_back(o.tensor);
         }

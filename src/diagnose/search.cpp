@@ -4,9 +4,9 @@
 #include <functional>
 #include <iterator>
 #include <map>
-#include <numeric>
 #include <utility>
 
+#include "ops/registry.h"
 #include "shardproof/error.h"
 
 namespace shardproof::diagnose {
@@ -14,8 +14,16 @@ namespace shardproof::diagnose {
 namespace {
 
 constexpr std::size_t kMostLines = 24;  // that are tried
+constexpr std::size_t kMostBefore = 12;
 constexpr std::size_t kMostTrials = 1500;
 constexpr std::size_t kMostAfterSecond = 60;
+
+// What was something of the model is that, or a multiple of it, behind such a node.
+bool movesOrScales(const Node& node) {
+  if (node.communication >= 0) return false;
+  const ops::OperatorInfo& op = ops::Registry::instance().at(node.op);
+  return op.rearranges || (node.inCount == 1 && (op.name == "mul" || op.name == "div"));
+}
 
 }  // namespace
 
@@ -88,8 +96,9 @@ Search::Holds Search::holdsWith(EntryId entry, const Edit& edit) {
     before.try_emplace(ref.program, work_->plan.programs[ref.program]);
   Holds holds = Holds::kNot;
   try {
-    if (apply(*work_, edit)) {
-      const Slice slice = cutter_.cut(*work_, entry, kMostSliceNodes, false);
+    std::vector<NodeRef> touched;
+    if (apply(*work_, edit, &touched)) {
+      const Slice slice = cutter_.cut(*work_, entry, kMostSliceNodes, false, touched);
       if (Numbers(slice, model_, end_, Look::kReals).allHold())
         holds = Numbers(slice, model_, end_, Look::kField).allHoldInField() ? Holds::kInBoth
                                                                             : Holds::kInReals;
@@ -115,29 +124,29 @@ std::vector<Search::Line> Search::lines(const Failing& failing) const {
   for (const NodeRef ref : failing.nodes)
     for (const Operand& o : program(ref).graph.in(node(ref)))
       if (o.present() && made.contains({ref.program, o.tensor})) turning.insert(ref);
-  std::vector<std::size_t> tried(failing.nodes.size());
-  std::iota(tried.begin(), tried.end(), 0);
+  const std::vector<NodeRef> earlier = before(failing);
+  std::copy_if(earlier.begin(), earlier.end(), std::inserter(turning, turning.end()),
+               [&](NodeRef ref) { return reaching.contains(ref); });
+  std::vector<std::pair<NodeRef, std::size_t>> tried;
+  for (std::size_t i = 0; i < failing.nodes.size(); ++i)
+    tried.emplace_back(failing.nodes[i], failing.distance[i]);
   std::stable_partition(tried.begin(), tried.end(),
-                        [&](std::size_t i) { return turning.contains(failing.nodes[i]); });
-  for (const std::size_t i : tried) {
-    if (lines.size() == kMostLines) break;
-    if (taken.contains(failing.nodes[i]) || image_.isAdded(failing.nodes[i])) continue;
-    Line line{lineOf(plan(), failing.nodes[i]),
-              failing.distance[i],
-              {},
-              turning.contains(failing.nodes[i])};
+                        [&](const auto& t) { return turning.contains(t.first); });
+  if (tried.size() > kMostLines) tried.resize(std::max(kMostLines, turning.size()));
+  // What lineage speaks of is wrong less often than what nobody speaks of.
+  for (const NodeRef ref : earlier)
+    if (!reaching.contains(ref)) tried.emplace_back(ref, 0);
+  for (const auto& [ref, distance] : tried) {
+    if (taken.contains(ref) || image_.isAdded(ref)) continue;
+    Line line{lineOf(plan(), ref), distance, {}, turning.contains(ref)};
     // All members of a collective are of its line.
     if (node(line.nodes.front()).communication >= 0) {
       const Program& own = program(line.nodes.front());
       const CommunicationSpec& spec = own.communications[node(line.nodes.front()).communication];
-      for (const NodeRef other : failing.nodes) {
-        const Node& n = node(other);
-        if (n.communication < 0 ||
-            std::find(line.nodes.begin(), line.nodes.end(), other) != line.nodes.end())
-          continue;
-        const CommunicationSpec& theirs = program(other).communications[n.communication];
-        if (theirs.comm == spec.comm && theirs.kind == spec.kind) line.nodes.push_back(other);
-      }
+      for (const NodeRef other : messagesOf(spec.comm))
+        if (program(other).communications[node(other).communication].kind == spec.kind &&
+            std::find(line.nodes.begin(), line.nodes.end(), other) == line.nodes.end())
+          line.nodes.push_back(other);
     }
     taken.insert(line.nodes.begin(), line.nodes.end());
     std::copy_if(line.nodes.begin(), line.nodes.end(), std::back_inserter(line.failing),
@@ -145,6 +154,67 @@ std::vector<Search::Line> Search::lines(const Failing& failing) const {
     lines.push_back(std::move(line));
   }
   return lines;
+}
+
+Search::Makers Search::makers() const {
+  Makers makers;
+  for (const ProgramId p : firstIds<ProgramId>(plan().plan.programs.size())) {
+    const Graph& g = plan().plan.programs[p].graph;
+    for (const NodeId n : firstIds<NodeId>(g.nodes.size()))
+      for (const TensorId t : g.out(g.nodes[n]))
+        if (t.valid()) makers.emplace(std::pair(p, t), NodeRef{p, n});
+  }
+  return makers;
+}
+
+std::vector<NodeRef> Search::upstream(const Failing& failing) const {
+  const Makers makers = this->makers();
+  std::vector<NodeRef> found = failing.nodes;
+  std::set<NodeRef> seen(found.begin(), found.end());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const NodeRef ref = found[i];
+    const auto reach = [&](NodeRef other) {
+      if (seen.insert(other).second) found.push_back(other);
+    };
+    for (const Operand& o : program(ref).graph.in(node(ref))) {
+      const auto it = makers.find({ref.program, o.present() ? o.tensor : TensorId()});
+      if (it != makers.end()) reach(it->second);
+    }
+    if (node(ref).communication < 0) continue;
+    for (const NodeRef other :
+         messagesOf(program(ref).communications[node(ref).communication].comm))
+      reach(other);
+  }
+  return found;
+}
+
+std::vector<NodeRef> Search::before(const Failing& failing) const {
+  // Also of what lineage gives: it may say of what was moved wrongly what it is.
+  std::vector<NodeRef> ends = failing.turning;
+  const Makers makers = this->makers();
+  std::set<std::pair<ProgramId, TensorId>> made;
+  for (const NodeRef ref : failing.nodes)
+    for (const TensorId t : program(ref).graph.out(node(ref))) made.emplace(ref.program, t);
+  for (const NodeRef ref : failing.nodes)
+    for (const Operand& o : program(ref).graph.in(node(ref)))
+      if (o.present() && !made.contains({ref.program, o.tensor})) {
+        ends.push_back(ref);
+        break;
+      }
+  std::set<NodeRef> seen;
+  std::vector<NodeRef> found;
+  for (std::size_t i = 0; i < ends.size() && found.size() < kMostBefore; ++i) {
+    const NodeRef ref = ends[i];
+    for (const Operand& o : program(ref).graph.in(node(ref))) {
+      if (!o.present()) continue;
+      const auto it = makers.find({ref.program, o.tensor});
+      if (it == makers.end() || !seen.insert(it->second).second) continue;
+      const Node& maker = node(it->second);
+      if (maker.added < 0) found.push_back(it->second);
+      if (maker.added >= 0 || movesOrScales(maker)) ends.push_back(it->second);
+    }
+  }
+  return found;
 }
 
 std::optional<Edit> Search::mend(EntryId entry, const Failing& failing, const Is& found,
@@ -163,6 +233,7 @@ std::optional<Edit> Search::mend(EntryId entry, const Failing& failing, const Is
     }
     return std::nullopt;
   };
+  if (auto edit = tryAll(odd(failing))) return edit;
   // A few of a kind at each line, then the next kind: what is likely and near comes first.
   using Proposer = std::function<void(const Line&, std::vector<Edit>&)>;
   const Proposer proposers[] = {
@@ -185,12 +256,12 @@ std::optional<Edit> Search::mend(EntryId entry, const Failing& failing, const Is
       [&](const Line& l, std::vector<Edit>& e) { inserted(l, found, e); },
       [&](const Line& l, std::vector<Edit>& e) { operands(l, Operands::kAll, e); },
   };
-  // All kinds where it may go wrong before any elsewhere.
-  const auto turning = static_cast<std::ptrdiff_t>(
-      std::count_if(all.begin(), all.end(), [](const Line& l) { return l.turning; }));
-  const std::vector<Line> first(all.begin(), all.begin() + turning);
-  const std::vector<Line> others(all.begin() + turning, all.end());
-  for (const auto* some : {&first, &others}) {
+  // All kinds where it may go wrong before any elsewhere, and before any where lineage speaks of
+  // what is made.
+  std::vector<Line> turning, others, given;
+  for (const Line& line : all)
+    (line.failing.empty() ? given : line.turning ? turning : others).push_back(line);
+  for (const auto* some : {&turning, &others, &given}) {
     for (const Proposer& propose : proposers) {
       for (const Line& line : *some) {
         std::vector<Edit> edits;

@@ -4,9 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "diagnose/edit.h"
@@ -65,6 +67,15 @@ class Search {
   const Program& program(NodeRef ref) const;
   std::vector<Line> lines(const Failing& failing) const;
   std::vector<std::vector<std::int32_t>> axisSets(const Is& found) const;
+  using Makers = std::map<std::pair<ProgramId, TensorId>, NodeRef>;
+  Makers makers() const;  // of all tensors of all programs
+  // The nodes of the slice, then all that what it begins with is computed by, the nearest first.
+  std::vector<NodeRef> upstream(const Failing& failing) const;
+  // The nodes right before `failing.turning` and before lineage that the slice begins with: where
+  // it was computed or sent, and what only moves or scales it on the way.
+  std::vector<NodeRef> before(const Failing& failing) const;
+  // Of all nodes upstream.
+  std::vector<Edit> odd(const Failing& failing) const;
 
   void suspicious(const Line& line, const Is& found, std::vector<Edit>& edits) const;
   void messages(const Line& line, std::vector<Edit>& edits) const;

@@ -21,8 +21,10 @@ class Cut {
  public:
   // `inside`: only lineage that comes before the entry; otherwise other lineage as well, but for
   // what speaks of these local tensors.
+  // `changed`: nodes; lineage of what is computed from their results counts for nothing.
   Cut(const Image& image, const Problem& plan, EntryId entry, std::size_t mostNodes,
-      const std::set<ProgramTensor>* inside, const std::set<EntryId>& ignored)
+      const std::set<ProgramTensor>* inside, const std::set<EntryId>& ignored,
+      const std::vector<NodeRef>& changed)
       : from_(plan),
         mesh_(plan.plan.mesh),
         entry_(entry),
@@ -56,6 +58,7 @@ class Cut {
         for (const Part& part : lineage[e].shards[s].parts)
           mentions_[part.local].push_back({e, static_cast<std::int32_t>(s)});
     }
+    if (!changed.empty()) follow(changed);
   }
 
   Slice run() {
@@ -80,6 +83,34 @@ class Cut {
                        [&](const auto& c) { return mesh_.coordinate(rank, c.first) == c.second; });
   }
   const Graph& graph(ProgramId p) const { return from_.plan.programs[p].graph; }
+
+  // What depends on these nodes.
+  void follow(const std::vector<NodeRef>& changed) {
+    std::map<ProgramTensor, std::vector<NodeRef>> readers;
+    for (const ProgramId p : firstIds<ProgramId>(from_.plan.programs.size()))
+      for (const NodeId n : firstIds<NodeId>(graph(p).nodes.size()))
+        for (const Operand& o : graph(p).in(graph(p).nodes[n]))
+          if (o.present()) readers[{p, o.tensor}].push_back({p, n});
+    std::vector<NodeRef> todo = changed;
+    std::set<NodeRef> seen(todo.begin(), todo.end());
+    const auto reach = [&](NodeRef ref) {
+      if (seen.insert(ref).second) todo.push_back(ref);
+    };
+    while (!todo.empty()) {
+      const NodeRef ref = todo.back();
+      todo.pop_back();
+      const Node& node = graph(ref.program).nodes[ref.node];
+      if (node.communication >= 0) {
+        const Program& program = from_.plan.programs[ref.program];
+        for (const NodeRef other : byComm_[program.communications[node.communication].comm])
+          reach(other);
+      }
+      for (const TensorId t : graph(ref.program).out(node)) {
+        if (!t.valid() || !changed_.insert({ref.program, t}).second) continue;
+        for (const NodeRef reader : readers[{ref.program, t}]) reach(reader);
+      }
+    }
+  }
 
   // Instances of the local tensors that a shard speaks of, by program and tensor.
   std::map<ProgramTensor, std::set<Instance>> covers(Place place) const {
@@ -121,6 +152,10 @@ class Cut {
         if (isSum != sums || chosen_.contains(place) || banned_.contains(place)) continue;
         const auto more = covers(place);
         if (!more.contains(f)) continue;
+        if (!changed_.empty() && std::any_of(more.begin(), more.end(), [&](const auto& of) {
+              return changed_.contains(of.first);
+            }))
+          continue;
         if (late_[place.first] && std::any_of(more.begin(), more.end(), [&](const auto& of) {
               return inside_->contains(of.first);
             }))
@@ -310,6 +345,7 @@ class Cut {
   std::map<NameId, std::vector<NodeRef>> byComm_;
   std::vector<ProgramId> programOf_;
   std::map<NameId, std::vector<Place>> mentions_;
+  std::set<ProgramTensor> changed_;  // what depends on changed nodes
   std::set<ProgramTensor> needed_;
   std::set<NodeRef> nodes_;
   std::map<ProgramTensor, std::set<Instance>> given_;
@@ -325,16 +361,16 @@ std::size_t Slice::nodes() const {
   return n;
 }
 
-Slice SliceCutter::cut(const Problem& plan, EntryId entry, std::size_t mostNodes,
-                       bool ordered) const {
+Slice SliceCutter::cut(const Problem& plan, EntryId entry, std::size_t mostNodes, bool ordered,
+                       const std::vector<NodeRef>& changed) const {
   if (ordered) {
-    Cut cut(image_, plan, entry, mostNodes, nullptr, ignored_);
+    Cut cut(image_, plan, entry, mostNodes, nullptr, ignored_, changed);
     Slice slice = cut.run();
     if (&plan == &image_.problem()) computed_.try_emplace(entry, cut.computed());
     return slice;
   }
   if (!computed_.contains(entry)) this->cut(image_.problem(), entry, mostNodes, true);
-  return Cut(image_, plan, entry, mostNodes, &computed_.at(entry), ignored_).run();
+  return Cut(image_, plan, entry, mostNodes, &computed_.at(entry), ignored_, changed).run();
 }
 
 }  // namespace shardproof::diagnose

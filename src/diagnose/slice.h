@@ -41,8 +41,11 @@ class SliceCutter {
   // before the entry; otherwise also what a change may put before it, but nothing else about the
   // same tensor, nor about what the ordered slice of the image's plan computes: there is the
   // mistake, and lineage of later tensors that speaks of it (copies share their local tensors)
-  // would hide it. Throws Unsupported when more than `mostNodes` would be in it.
-  Slice cut(const Problem& plan, EntryId entry, std::size_t mostNodes, bool ordered) const;
+  // would hide it. `changed`: nodes of `plan` that are not the image's; lineage of what depends on
+  // them says what it was, not what it is. Throws Unsupported when more than `mostNodes` would be
+  // in it.
+  Slice cut(const Problem& plan, EntryId entry, std::size_t mostNodes, bool ordered,
+            const std::vector<NodeRef>& changed = {}) const;
 
  private:
   using ProgramTensor = std::pair<ProgramId, TensorId>;

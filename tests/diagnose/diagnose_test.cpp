@@ -114,6 +114,68 @@ TEST(Diagnose, FindsRowsOfAnotherRank) {
   EXPECT_TRUE(d.mended.empty());
 }
 
+// t = 2 x, of which the plan makes 4 x: lineage says truly that it holds u, which is 4 x, and z is
+// computed from that. What was right of the wrong t says nothing of a changed one.
+TEST(Diagnose, LooksBehindLineageThatIsTrueOfWhatIsWrong) {
+  const test::Draft draft = test::draft(R"({
+    "tensors": {"x": {"shape": [4], "kind": "input"}, "u": {"shape": [4]}, "t": {"shape": [4]},
+                "z": {"shape": [4]}},
+    "nodes": [{"op": "mul", "in": ["x"], "out": ["u"], "attrs": {"scalar": 4}},
+              {"op": "mul", "in": ["x"], "out": ["t"], "attrs": {"scalar": 2}},
+              {"op": "silu", "in": ["t"], "out": ["z"]}],
+    "outputs": ["u", "z"]})",
+                                        R"({
+    "mesh": [["dp", 2]],
+    "programs": [{"tensors": {"x": {"shape": [2], "kind": "input"}, "u": {"shape": [2]}, "t": {"shape": [2]},
+                              "z": {"shape": [2]}},
+                  "nodes": [{"op": "mul", "in": ["x"], "out": ["u"], "attrs": {"scalar": 4}},
+                            {"op": "mul", "in": ["x"], "out": ["t"], "attrs": {"scalar": 4}},
+                            {"op": "silu", "in": ["t"], "out": ["z"]}]}],
+    "lineage": [
+      {"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "x"}]}]},
+      {"tensor": "u", "role": "checkpoint", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "t"}]}]},
+      {"tensor": "u", "role": "output", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "u"}]}]},
+      {"tensor": "z", "role": "output", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "z"}]}]}]})");
+  const Diagnosed d = diagnosed(draft);
+  ASSERT_EQ(d.report.causes.size(), 1u);
+  const Cause& cause = d.report.causes[0];
+  EXPECT_NE(cause.sentence.find("/programs/0/nodes/1 (mul) has scalar 4 where it has to have 2"),
+            std::string::npos)
+      << cause.sentence;
+}
+
+// Of three that are alike one has another number, far from what fails.
+TEST(Diagnose, FindsANumberThatLikeNodesDoNotHave) {
+  test::Draft draft = test::draft(R"({
+    "tensors": {"x": {"shape": [4], "kind": "input"}, "a": {"shape": [4]}, "a2": {"shape": [4]},
+                "b": {"shape": [4]}, "b2": {"shape": [4]}, "c": {"shape": [4]}, "z": {"shape": [4]}},
+    "nodes": [{"op": "mul", "in": ["x"], "out": ["a"], "attrs": {"scalar": 6}},
+              {"op": "silu", "in": ["a"], "out": ["a2"]},
+              {"op": "mul", "in": ["a2"], "out": ["b"], "attrs": {"scalar": 6}},
+              {"op": "silu", "in": ["b"], "out": ["b2"]},
+              {"op": "mul", "in": ["b2"], "out": ["c"], "attrs": {"scalar": 6}},
+              {"op": "silu", "in": ["c"], "out": ["z"]}],
+    "outputs": ["z"]})",
+                                  R"({
+    "mesh": [["dp", 2]],
+    "programs": [{"tensors": {"x": {"shape": [2], "kind": "input"}, "a": {"shape": [2]}, "a2": {"shape": [2]},
+                              "b": {"shape": [2]}, "b2": {"shape": [2]}, "c": {"shape": [2]}, "z": {"shape": [2]}},
+                  "nodes": [{"op": "mul", "in": ["x"], "out": ["a"], "attrs": {"scalar": 7}},
+                            {"op": "silu", "in": ["a"], "out": ["a2"]},
+                            {"op": "mul", "in": ["a2"], "out": ["b"], "attrs": {"scalar": 6}},
+                            {"op": "silu", "in": ["b"], "out": ["b2"]},
+                            {"op": "mul", "in": ["b2"], "out": ["c"], "attrs": {"scalar": 6}},
+                            {"op": "silu", "in": ["c"], "out": ["z"]}]}],
+    "lineage": [
+      {"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "x"}]}]},
+      {"tensor": "z", "role": "output", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "z"}]}]}]})");
+  const Cause cause = diagnosed(draft).report.causes.at(0);
+  EXPECT_NE(cause.sentence.find("/programs/0/nodes/0 (mul) has scalar 7 where it has to have 6"),
+            std::string::npos)
+      << cause.sentence;
+  EXPECT_TRUE(cause.mend && cause.mend->proved);
+}
+
 TEST(Diagnose, NeverChangesAVerdict) {
   test::Draft draft = partial();
   draft.node(0, 2)["attrs"]["scalar"] = 5;

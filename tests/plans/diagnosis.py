@@ -29,7 +29,9 @@ WORDS = {"missing_all_reduce_backward": "is missing", "wrong_group": "where it h
 
 
 # Of llama_2layers_dp2_tp2 without lineage inside.
-WITHOUT_CHECKPOINTS = {"missing_all_reduce": "an all_reduce over tp is missing", "rope_offset": "", "vocabulary_window": ""}
+WITHOUT_CHECKPOINTS = {"missing_all_reduce": "an all_reduce over tp is missing", "rope_offset": "", "vocabulary_window": "",
+                       "wrong_group": "where it has to run over", "constant_on_all_ranks": "has scalar 4 where it has to have 2",
+                       "constant_on_several_ranks": "has scalar 4 where it has to have 2"}
 
 
 def generate(runner, name):

@@ -10,6 +10,10 @@
 // classes have different functions, so the masks of two sequences that nothing relates have nothing
 // in common.
 //
+// Of a position that stands for several the comparison with itself is such a function, too, which
+// holds for those on the diagonal and for those beside it (comparesWithItself in
+// terms/functions.h).
+//
 // Nothing here depends on where in its own tensor an entry stands: permuting the positions of a
 // class permutes the arguments of the function, as it permutes the elements of a matrix that is an
 // input. At full size the function is one such matrix (docs/soundness.md, "Masks").

@@ -197,7 +197,7 @@ class Reducer {
     // positions only.
     if (options_.numbersOnly) return absolute_[c] ? options_.absoluteApart : lookedUp_[c] ? 2 : 1;
     const std::int64_t variables = std::max(1, variables_[c]);
-    return (summed_[c] ? 2 * variables : variables) + options_.extraPositions;
+    return variables * ((summed_[c] ? 2 : 1) + options_.extraSummands);
   }
   // And with the one that stands for all others.
   std::int64_t needed(std::int32_t c) const {
@@ -332,9 +332,45 @@ class Reducer {
       }
       reduced.largestIteration = std::max(reduced.largestIteration, combinations);
     }
+    if (!options_.numbersOnly) findOrbits(perLine, reduced);
     reduced.mostVariables = mostVariables_;
     reduced.reducesAbsolute = reducesAbsolute_;
     return reduced;
+  }
+
+  // ReducedStage::firstOfOrbit.
+  void findOrbits(const std::vector<Elements>& perLine, ReducedStage& reduced) const {
+    reduced.firstOfOrbit.resize(stage_.tensors.size());
+    for (const Equation& claim : stage_.claims) {
+      std::vector<char>& first = reduced.firstOfOrbit[claim.logical];
+      if (!first.empty()) continue;
+      std::vector<std::int32_t> lines;  // of all dimensions, outermost first
+      std::size_t positions = 1;
+      for (const std::int32_t g : graph_.dimOfTensor[at(claim.logical)]) {
+        const auto& own = graph_.linesOfGroup[g];
+        lines.insert(lines.end(), own.begin(), own.end());
+      }
+      for (const std::int32_t l : lines) positions *= perLine[l].places.size();
+      std::vector<std::size_t> index(lines.size(), 0);
+      std::vector<std::pair<std::int32_t, std::int64_t>> met;  // class, how many of its offsets
+      for (std::size_t i = 0; i < positions; ++i) {
+        met.clear();
+        bool ordered = true;
+        for (std::size_t k = 0; k < lines.size() && ordered; ++k) {
+          const ops::ReducedDim::Place& place = perLine[lines[k]].places[index[k]];
+          if (!place.reduced) continue;
+          auto it = std::find_if(met.begin(), met.end(),
+                                 [&](const auto& m) { return m.first == place.piece; });
+          if (it == met.end()) it = met.insert(it, {place.piece, 0});
+          ordered = place.offset <= it->second;
+          if (place.offset == it->second) ++it->second;
+        }
+        first.push_back(ordered);
+        for (std::size_t k = lines.size();
+             k-- > 0 && ++index[k] == perLine[lines[k]].places.size();)
+          index[k] = 0;
+      }
+    }
   }
 
   Unsupported tooLarge() const {

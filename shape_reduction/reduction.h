@@ -20,9 +20,10 @@
 namespace shardproof {
 
 struct ReductionOptions {
-  // Positions kept apart in each piece beyond what the stage's own summands need (the polynomial
-  // form multiplies summands together).
-  int extraPositions = 0;
+  // For how many summands more than an element and one summand positions are kept apart in each
+  // piece, for each as many as it may have index variables there (the polynomial form multiplies
+  // summands together).
+  int extraSummands = 0;
   // For evaluation in numbers only, never for a proof: a counterexample may repeat its inputs as
   // often as it likes, so each piece keeps one position and, where it has more, one that stands for
   // all others.
@@ -56,6 +57,13 @@ struct ReducedStage {
   // How many combinations of index variables the largest operator runs through, roughly: what
   // evaluating it costs.
   double largestIteration = 0;
+  // For a proof only: which positions of each claim's logical tensor (row-major; of other tensors
+  // it is empty) come first among those that permutations of positions within pieces turn into one
+  // another: as its indices are read in order, the positions of each class that is reduced appear
+  // as 0, 1, 2, ... As all of the stage commutes with these permutations, what holds at such a
+  // position, for every input, holds at all positions that it stands for (docs/soundness.md,
+  // "Representatives with weights").
+  std::vector<std::vector<char>> firstOfOrbit;
   bool reducesAbsolute = false;  // a dimension whose absolute position matters was reduced
   double wholeElements = 0;      // that all tensors would have together with such dimensions whole
 };

@@ -108,8 +108,7 @@ std::string StageChecker::undefinedInPlan(const Terms& terms, TermAlgebra& algeb
 bool StageChecker::morePositionsNeeded(const std::vector<std::pair<Term, Term>>& expanded,
                                        TermAlgebra& algebra) const {
   try {
-    return extraPositionsFor(expanded, algebra, stage_, reduced_) >
-           reductionOptions_.extraPositions;
+    return extraSummandsFor(expanded, algebra, stage_, reduced_) > reductionOptions_.extraSummands;
   } catch (const Unsupported&) {  // it is not known how many
     return true;
   }

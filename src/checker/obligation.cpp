@@ -300,8 +300,8 @@ std::size_t mostTerms(std::size_t megabytes) {
   return std::max<std::size_t>(1'000'000, megabytes * std::size_t{1024} * 1024 / 64);
 }
 
-int extraPositionsFor(const std::vector<std::pair<Term, Term>>& pairs, TermAlgebra& algebra,
-                      const Stage& stage, const ReducedStage& reduced, Counting counting) {
+int extraSummandsFor(const std::vector<std::pair<Term, Term>>& pairs, TermAlgebra& algebra,
+                     const Stage& stage, const ReducedStage& reduced, Counting counting) {
   std::vector<Term> roots;
   for (const auto& [a, b] : pairs) roots.insert(roots.end(), {a, b});
   refuseExponentialsOfLogarithms(algebra, roots);
@@ -326,8 +326,8 @@ int extraPositionsFor(const std::vector<std::pair<Term, Term>>& pairs, TermAlgeb
     // one has the positions of all of them and is a sum over more.
     further = std::min(further, most);
   }
-  return static_cast<int>(
-      std::min<std::int64_t>(further * reduced.mostVariables, kMostExtraForSolver + 1));
+  if (reduced.mostVariables == 0) return 0;  // every position is kept
+  return static_cast<int>(std::min<std::int64_t>(further, kMostExtraForSolver + 1));
 }
 
 Obligation buildObligation(const Stage& stage, const ReductionOptions& atLeast, Positions positions,
@@ -336,13 +336,12 @@ Obligation buildObligation(const Stage& stage, const ReductionOptions& atLeast, 
   try {
     for (;;) {
       Obligation o = execute(stage, options, maxTerms, seconds);
-      const int extra =
-          extraPositionsFor(termsOf(o), o.terms, stage, o.reduced, Counting::kFactors);
-      if (extra <= options.extraPositions) return o;
-      if (extra > kMostExtraForSolver)
+      const int extra = extraSummandsFor(termsOf(o), o.terms, stage, o.reduced, Counting::kFactors);
+      if (extra <= options.extraSummands) return o;
+      if (extra * o.reduced.mostVariables > kMostExtraForSolver)
         throw Unsupported(
             "a proof by the solver would need more positions kept apart than is tractable");
-      options.extraPositions = extra;
+      options.extraSummands = extra;
     }
   } catch (const Unsupported&) {
     if (positions == Positions::kConclusive) throw;

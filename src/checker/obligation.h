@@ -70,13 +70,14 @@ std::size_t mostTerms(std::size_t megabytes);
 // (Reciprocals::kAtoms): a division replaces one summand by others.
 enum class Counting { kFactors, kSummands };
 
-// How many positions must be kept apart beyond what the stage's own summands need, when `pairs` are
-// compared by multiplying out. Throws NeedsRefinement, and Unsupported where it is not known.
-int extraPositionsFor(const std::vector<std::pair<Term, Term>>& pairs, TermAlgebra& algebra,
-                      const Stage& stage, const ReducedStage& reduced,
-                      Counting counting = Counting::kFactors);
-// Beyond this many nothing is multiplied out rather than the stage grown.
-constexpr int kMostExtraPositions = 6;
+// For how many summands more positions must be kept apart than for the stage's own
+// (ReductionOptions::extraSummands), when `pairs` are compared by multiplying out. Throws
+// NeedsRefinement, and Unsupported where it is not known.
+int extraSummandsFor(const std::vector<std::pair<Term, Term>>& pairs, TermAlgebra& algebra,
+                     const Stage& stage, const ReducedStage& reduced,
+                     Counting counting = Counting::kFactors);
+// Beyond this many positions of a piece nothing is multiplied out rather than the stage grown.
+constexpr int kMostExtraPositions = 8;
 
 // A tensor as elementName() begins: "y", "local y.part@rank 3 microbatch 1".
 std::string instanceName(const Stage& stage, StageTensorId tensor);

@@ -48,7 +48,7 @@ bool equalInNormalForm(const Stage& stage, const CheckOptions& options, StageOut
     if (uncovered(algebra, p.logical.condition, p.parallel.condition, kDomainBudget, expanded))
       throw Unsupported("it is not shown that the plan is defined wherever the model is");
   }
-  if (extraPositionsFor(expanded, algebra, stage, reduced) > ReductionOptions{}.extraPositions)
+  if (extraSummandsFor(expanded, algebra, stage, reduced) > ReductionOptions{}.extraSummands)
     throw Unsupported("it is not shown that the plan is defined wherever the model is");
   return equal;
 }

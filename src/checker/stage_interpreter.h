@@ -421,6 +421,8 @@ class StageInterpreter {
       std::vector<std::int64_t> logical;
       for (std::size_t k = 0; k < e.parts.size(); ++k) {
         forEachElement(e, e.parts[k].first, [&](std::int64_t l, std::int64_t p) {
+          // Over terms one of each orbit: a proof about it is one about all others.
+          if (kConditions && !reduced_.firstOfOrbit[e.logical][at(l / whole.planes())]) return;
           if (k == 0) logical.push_back(l);
           local[k].push_back(p);
         });

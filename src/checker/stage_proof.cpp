@@ -12,7 +12,7 @@ namespace shardproof {
 
 namespace {
 
-constexpr std::size_t kExpansionBudget = 200'000;
+constexpr std::size_t kExpansionBudget = 400'000;
 constexpr double kSolverShare = 0.6;
 constexpr double kExpansionShare =
     0.2;  // of the time for a stage: the solver has the most of the rest
@@ -55,27 +55,27 @@ bool StageChecker::proveExpanded(TermAlgebra& algebra,
       reciprocals == TermAlgebra::Reciprocals::kAtoms ? Counting::kSummands : Counting::kFactors;
   int extra = 0;
   try {
-    extra = extraPositionsFor(unequal, algebra, stage_, reduced_, counting);
+    extra = extraSummandsFor(unequal, algebra, stage_, reduced_, counting);
   } catch (const Unsupported& error) {
     refusal_ = error.what();
     return false;
   }
-  if (extra > reductionOptions_.extraPositions) {
-    if (extra > kMostExtraPositions) {
+  if (extra > reductionOptions_.extraSummands) {
+    if (extra * reduced_.mostVariables > kMostExtraPositions) {
       refusal_ = "the expanded form multiplies more factors than positions can be kept apart";
       return false;
     }
     const ReductionOptions before = reductionOptions_;
     try {
       ReductionOptions wider = before;
-      wider.extraPositions = extra;
+      wider.extraSummands = extra;
       reduce(wider);
       TermAlgebra fresh(TermAlgebra::Mode::kNormalized, mostTerms(options_.memoryMegabytes));
       Terms again(stage_, reduced_, fresh);
       execute(again, fresh);
       const auto left = differing(again);
       if (!expandedEqual(fresh, left, reciprocals) ||
-          extraPositionsFor(left, fresh, stage_, reduced_, counting) > extra)
+          extraSummandsFor(left, fresh, stage_, reduced_, counting) > extra)
         throw Unsupported(
             "the expanded form could not be confirmed with more positions kept apart");
     } catch (const Unsupported& error) {

@@ -103,6 +103,14 @@ double dropoutBit(std::span<const std::int64_t> params) {
 
 }  // namespace
 
+bool comparesWithItself(std::span<const std::int64_t> params) {
+  for (std::size_t i = 0; i + kPositionParams <= params.size(); i += kPositionParams) {
+    if (params[i] != params[i + 2] || params[i + 1] != params[i + 3] || params[i + 4] != 0)
+      return false;
+  }
+  return true;
+}
+
 const char* name(Function f) {
   switch (f) {
     case Function::kSigmoid:

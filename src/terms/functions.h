@@ -43,6 +43,10 @@ enum class Function : std::uint8_t {
 // and offset of the second, and how their pieces lie (-1, 0, 1).
 constexpr std::size_t kPositionParams = 5;
 
+// Of kMaskEntry: whether it compares a position with itself, one that stands for several, as the
+// entry of any other is known. That counts as a finite number (docs/soundness.md, "Masks").
+bool comparesWithItself(std::span<const std::int64_t> params);
+
 const char* name(Function f);
 // True when the order of the arguments does not matter.
 bool isSymmetric(Function f);

@@ -10,7 +10,9 @@
 // Minus infinity is no real number. It comes from masks, and only sum, exp, maximum and scaling by
 // a positive number are defined on it; anything else throws Unsupported. The atom kMaskEntry stands
 // for a value that is either 0 or minus infinity; terms that may be infinite on account of it are
-// marked (mayBeInfinite), and rules that need a finite argument leave them alone.
+// marked (mayBeInfinite), and rules that need a finite argument leave them alone. The entry of a
+// position with itself is 0; of one that stands for several it is an atom that is not marked
+// (docs/soundness.md, "Masks").
 #include <algorithm>
 #include <limits>
 
@@ -75,8 +77,8 @@ void TermAlgebra::Store::addTo(SumBuilder& b, TermId t, Code c) {
 // c m = m for c > 0 and the entry m of a mask, which is 0 or minus infinity: a mask that is added
 // twice is the same mask.
 Code TermAlgebra::Store::maskFactor(TermId t, Code c) const {
-  const bool mask = c != kOne && mayBeInfinite(t) && kind(t) == TermKind::kFunction &&
-                    functionParts(t).function == ops::Function::kMaskEntry;
+  const bool mask =
+      c != kOne && kind(t) == TermKind::kFunction && functionOf(t) == ops::Function::kMaskEntry;
   return mask && rationals.sign(c) > 0 ? kOne : c;
 }
 

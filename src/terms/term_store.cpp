@@ -187,7 +187,8 @@ TermId TermAlgebra::Store::internFunction(ops::Function f, std::span<const std::
                            content);
   if (id == before) {
     if (f == ops::Function::kStep) nodes[id].meta |= kSpecial;
-    if (f == ops::Function::kMaskEntry) nodes[id].meta |= kMasked;
+    if (f == ops::Function::kMaskEntry && !ops::comparesWithItself(params))
+      nodes[id].meta |= kMasked;
     // The greatest of several is minus infinity only if all are, the least if any is.
     if (ops::isSymmetric(f)) {
       const auto masked = [&](TermId a) { return mayBeInfinite(a); };

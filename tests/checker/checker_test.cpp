@@ -229,6 +229,82 @@ TEST(Checker, WhatAReducedMaskShowsIsConfirmedWithAWholeOne) {
   }
 }
 
+// The rows of x, added up; the plan multiplies each by a number and divides it by the same one,
+// which takes nothing but that it is not 0. Of the masked scores e[i, j] it is `divisor`.
+Draft dividedRows(const std::string& tensors, const std::string& divisor) {
+  const std::string
+      inputs =
+          R"("t": {"shape": [1, 64], "kind": "input", "dtype": "int64"}, "x": {"shape": [64, 3], "kind": "input"}, "q": {"shape": [64, 3], "kind": "input"})",
+      sum = R"({"op": "sum", "in": ["z"], "out": ["o"], "attrs": {"dim": 0}})";
+  return oneRank(
+      inputs, R"("z": {"shape": [64, 3]}, "o": {"shape": [3]})",
+      R"({"op": "identity", "in": ["x"], "out": ["z"]}, )" + sum,
+      R"("m": {"shape": [1, 1, 64, 64]}, "n": {"shape": [64, 64]}, "s": {"shape": [64, 64]}, "a": {"shape": [64, 64]}, "e": {"shape": [64, 64]}, "y": {"shape": [64, 3]}, "z": {"shape": [64, 3]}, "o": {"shape": [3]}, )" +
+          tensors,
+      R"({"op": "create_mask", "in": ["t"], "out": ["m"]}, {"op": "view", "in": ["m"], "out": ["n"], "attrs": {"size": [64, 64]}},
+         {"op": "einsum", "in": ["q", "q"], "out": ["s"], "attrs": {"equation": "id,jd->ij"}}, {"op": "apply_mask", "in": ["s", "n"], "out": ["a"]},
+         {"op": "exp", "in": ["a"], "out": ["e"]}, )" +
+          divisor +
+          R"(, {"op": "mul", "in": ["x", "d"], "out": ["y"]}, {"op": "div", "in": ["y", "d"], "out": ["z"]}, )" +
+          sum);
+}
+
+// In a piece that is reduced each row has its own entry, also that of a position that stands for
+// several; what else it has is not known.
+TEST(Checker, ARowUnderACausalMaskHasItsOwnEntry) {
+  const std::string rows =
+      R"({"op": "sum", "in": ["e"], "out": ["d"], "attrs": {"dim": 1, "keepdim": true}})";
+  EXPECT_EQ(check(dividedRows(R"("d": {"shape": [64, 1]})", rows)).verdict, StageVerdict::kProved);
+  // Those of columns, too.
+  const std::string columns =
+      R"({"op": "sum", "in": ["e"], "out": ["c"], "attrs": {"dim": 0}}, {"op": "view", "in": ["c"], "out": ["d"], "attrs": {"size": [64, 1]}})";
+  EXPECT_EQ(check(dividedRows(R"("c": {"shape": [64]}, "d": {"shape": [64, 1]})", columns)).verdict,
+            StageVerdict::kProved);
+  // Without its own entry the first row has none, though e[i, i] is no entry of e by its form.
+  const std::string others =
+      R"({"op": "sum", "in": ["e"], "out": ["r"], "attrs": {"dim": 1, "keepdim": true}}, {"op": "mul", "in": ["q", "q"], "out": ["qq"]},
+         {"op": "sum", "in": ["qq"], "out": ["l"], "attrs": {"dim": 1, "keepdim": true}}, {"op": "exp", "in": ["l"], "out": ["own"]}, {"op": "sub", "in": ["r", "own"], "out": ["d"]})";
+  const StageOutcome without = check(dividedRows(
+      R"("r": {"shape": [64, 1]}, "qq": {"shape": [64, 3]}, "l": {"shape": [64, 1]}, "own": {"shape": [64, 1]}, "d": {"shape": [64, 1]})",
+      others));
+  EXPECT_NE(without.verdict, StageVerdict::kProved);
+  EXPECT_NE(without.reason.find("the plan divides by"), std::string::npos) << without.reason;
+  // A number of entries is not told by those of one position: there are 2080, and 2080 is 0 then.
+  const std::string count =
+      R"({"op": "exp", "in": ["n"], "out": ["f"]}, {"op": "sum", "in": ["f"], "out": ["r"]}, {"op": "add", "in": ["r"], "out": ["d"], "attrs": {"scalar": -2080}})";
+  const StageOutcome counted = check(
+      dividedRows(R"("f": {"shape": [64, 64]}, "r": {"shape": []}, "d": {"shape": []})", count));
+  EXPECT_NE(counted.verdict, StageVerdict::kProved);
+  EXPECT_NE(counted.reason.find("the plan divides by"), std::string::npos) << counted.reason;
+}
+
+// One element stands for all those that permutations of positions turn it into, and for no others:
+// what is right on the diagonal only, or in one of two pieces, is not proved.
+TEST(Checker, OneElementOfEachOrbitIsCompared) {
+  const std::string x = R"("x": {"shape": [64, 3], "kind": "input"})",
+                    o = R"("o": {"shape": [64, 64]})";
+  const auto products = [&](const std::string& equation) {
+    return R"({"op": "einsum", "in": ["x", "x"], "out": ["o"], "attrs": {"equation": ")" +
+           equation + "\"}}";
+  };
+  EXPECT_EQ(check(oneRank(x, o, products("id,jd->ij"), o, products("jd,id->ij"))).verdict,
+            StageVerdict::kProved);
+  const StageOutcome diagonal = check(oneRank(
+      x, o, products("id,jd->ij"), R"("s": {"shape": [64, 1]}, "y": {"shape": [64, 3]}, )" + o,
+      R"({"op": "mul", "in": ["x", "x"], "out": ["y"]}, {"op": "sum", "in": ["y"], "out": ["s"], "attrs": {"dim": 1, "keepdim": true}}, {"op": "expand", "in": ["s"], "out": ["o"], "attrs": {"size": [64, 64]}})"));
+  EXPECT_EQ(diagonal.verdict, StageVerdict::kRefuted) << diagonal.reason;
+  for (const std::string scalar : {"1", "2"}) {
+    const std::string all = R"("o": {"shape": [64, 3]})";
+    const StageOutcome pieces = check(oneRank(
+        x, all, R"({"op": "identity", "in": ["x"], "out": ["o"]})",
+        R"("a": {"shape": [40, 3]}, "b": {"shape": [24, 3]}, "c": {"shape": [24, 3]}, )" + all,
+        R"({"op": "slice", "in": ["x"], "out": ["a"], "attrs": {"dim": 0, "start": 0, "stop": 40}}, {"op": "slice", "in": ["x"], "out": ["b"], "attrs": {"dim": 0, "start": 40, "stop": 64}},
+           {"op": "mul", "in": ["b"], "out": ["c"], "attrs": {"scalar": )" +
+            scalar + R"(}}, {"op": "cat", "in": ["a", "c"], "out": ["o"], "attrs": {"dim": 0}})"));
+    EXPECT_EQ(pieces.verdict, scalar == "1" ? StageVerdict::kProved : StageVerdict::kRefuted);
+  }
+}
+
 // ---- everything by the solver ----
 
 TEST(Checker, EverythingByZ3) {

@@ -93,8 +93,8 @@ TEST(ObligationOfAStage, KeepsAsManyPositionsApartAsAProofMayMultiply) {
   std::vector<std::pair<Term, Term>> pairs;
   for (const auto& p : o.pairs) pairs.emplace_back(p.logical, p.parallel);
   EXPECT_TRUE(o.conclusive);
-  EXPECT_GT(o.reduction.extraPositions, 0);
-  EXPECT_LE(extraPositionsFor(pairs, o.terms, c.stage, o.reduced), o.reduction.extraPositions);
+  EXPECT_GT(o.reduction.extraSummands, 0);
+  EXPECT_LE(extraSummandsFor(pairs, o.terms, c.stage, o.reduced), o.reduction.extraSummands);
 }
 
 // Where reciprocals are atoms the summands that are multiplied count, not their atoms: an
@@ -112,7 +112,7 @@ TEST(ObligationOfAStage, CountsSummandsWhereReciprocalsAreAtoms) {
     std::vector<std::pair<Term, Term>> pairs;
     for (const auto& p : interpreter.pairs()) pairs.emplace_back(p.logical, p.parallel);
     const auto of = [&](Counting counting) {
-      return extraPositionsFor(pairs, algebra, c.stage, reduced, counting) / reduced.mostVariables;
+      return extraSummandsFor(pairs, algebra, c.stage, reduced, counting);
     };
     return std::pair(of(Counting::kFactors), of(Counting::kSummands));
   };

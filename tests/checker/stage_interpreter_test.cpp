@@ -45,7 +45,7 @@ std::unique_ptr<Run> run(const Draft& d, std::int32_t entry,
   auto r = std::make_unique<Run>();
   r->cut = test::cut(d, entry, options);
   ReductionOptions whole;
-  whole.extraPositions = 64;  // small tensors are not reduced at all
+  whole.extraSummands = 64;  // small tensors are not reduced at all
   r->reduced = reduceStage(r->cut.stage, whole);
   r->interpreter =
       std::make_unique<StageInterpreter<DoubleAlgebra>>(r->cut.stage, r->reduced, r->algebra);
@@ -287,7 +287,7 @@ struct TermRun {
 TermRun inTerms(const Draft& d, std::int32_t entry) {
   TermRun r{test::cut(d, entry), {}, TermAlgebra(), true};
   ReductionOptions whole;
-  whole.extraPositions = 64;
+  whole.extraSummands = 64;
   r.reduced = reduceStage(r.cut.stage, whole);
   StageInterpreter<TermAlgebra> interpreter(r.cut.stage, r.reduced, r.algebra);
   interpreter.run([&](std::int32_t, std::int64_t) { return r.algebra.variable(false); });

@@ -192,11 +192,22 @@ TEST(Reduction, PositionsThatOneSummandInvolvesAreKeptApart) {
   expectDim(two.dim("x", 0), {0, 1}, {1, 69});
   expectDim(two.dim("x", 1), {0, 1, 2}, {1, 1, 88});
   EXPECT_EQ(two.stage.mostVariables, 2);
+  // Of [i, j]: equal ones, and different ones in one order.
+  const auto orbits = [](const auto& r) {
+    std::vector<std::vector<char>> claimed;
+    for (const auto& first : r.stage.firstOfOrbit) {
+      if (!first.empty()) claimed.push_back(first);
+    }
+    return claimed;
+  };
+  EXPECT_EQ(orbits(two), (std::vector<std::vector<char>>{{1, 1, 0, 0}}));
   const auto summed = scores("id,jd->i", "[70]");
   expectDim(summed.dim("x", 0), {0, 1, 2, 3, 4}, {1, 1, 1, 1, 66});
+  EXPECT_EQ(orbits(summed), (std::vector<std::vector<char>>{{1, 0, 0, 0, 0}}));
   ReductionOptions more;
-  more.extraPositions = 2;
-  expectDim(scores("id,jd->ij", "[70, 70]", more).dim("x", 0), {0, 1, 2, 3}, {1, 1, 1, 67});
+  more.extraSummands = 2;
+  expectDim(scores("id,jd->ij", "[70, 70]", more).dim("x", 0), {0, 1, 2, 3, 4, 5},
+            {1, 1, 1, 1, 1, 65});
   expectDim(scores("id,jd->ij", "[70, 70]", more).dim("x", 1), {0, 1, 2, 3, 4}, {1, 1, 1, 1, 86});
   const auto three = mirrored(
       R"("x": {"shape": [70], "kind": "input"})", R"("o": {"shape": []})",

@@ -64,11 +64,15 @@ MOST_POSITIONS = 1 << 22  # elements of a tensor whose positions are followed
 
 
 class Positions:
-    """Of tensors that only move elements of one input: which input, and the position of each element in it."""
+    """Of tensors that only move elements of one input: which input, and the position of each element in it.
 
-    def __init__(self, nodes: Sequence[Mapping[str, Any]], inputs: Mapping[str, tuple[str, torch.Tensor]]) -> None:
+    inputs: of which the given tensors are parts, where these begin, and their shapes. wholes: shapes of the inputs.
+    """
+
+    def __init__(self, nodes: Sequence[Mapping[str, Any]], inputs: Mapping[str, tuple[str, Shape, Shape]], wholes: Mapping[str, Shape]) -> None:
         self.producers = {n["out"][0]: n for n in nodes if n["op"] in ("view", "permute", "slice", "expand", "cat", "identity")}
-        self.known: dict[str, tuple[str, torch.Tensor] | None] = dict(inputs)
+        self.inputs, self.wholes = inputs, wholes
+        self.known: dict[str, tuple[str, torch.Tensor] | None] = {}
 
     def of(self, name: str) -> tuple[str, torch.Tensor] | None:
         todo = [name]
@@ -80,9 +84,16 @@ class Positions:
                 todo += missing
                 continue
             if at not in self.known:
-                self.known[at] = None if node is None else self._moved(node, [self.known[n] for n in node["in"]])
+                self.known[at] = self._given(at) if node is None else self._moved(node, [self.known[n] for n in node["in"]])
             todo.pop()
         return self.known[name]
+
+    def _given(self, name: str) -> tuple[str, torch.Tensor] | None:
+        source, low, part = self.inputs.get(name, ("", (), ()))
+        if not source or math.prod(self.wholes[source]) > MOST_POSITIONS:
+            return None
+        whole = torch.arange(math.prod(self.wholes[source])).view(self.wholes[source])
+        return source, whole[tuple(slice(a, a + n) for a, n in zip(low, part))]
 
     def _moved(self, node: Mapping[str, Any], operands: list[tuple[str, torch.Tensor] | None]) -> tuple[str, torch.Tensor] | None:
         known = [o for o in operands if o is not None]

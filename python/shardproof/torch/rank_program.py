@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from typing import Any, Mapping
 
 import torch
 
 from .asynchronous import with_waits
 from .boxes import Box, NoPlace, locate, refine
-from .graph import MOST_POSITIONS, Positions
+from .graph import Positions
 from .marks import Mark, Placement
 from .model_file import Model, literal, tensor_of, tensors_of
 from .model_live import COMMUNICATION, WAIT
@@ -189,22 +188,15 @@ def _where_they_lie(side: Recording, model: Model, ties: list[Tie], at: Mapping[
     guessed = [t for t in ties if t.role == "checkpoint" and t.box.guessed]
     if not guessed:
         return ties
-    here: dict[str, tuple[str, torch.Tensor]] = {}
-
-    def given(t: Tie) -> None:
-        if math.prod(model.shapes[t.tensor]) <= MOST_POSITIONS:
-            here[t.local] = (t.tensor, _inside_whole(model.shapes[t.tensor], t.box.low, t.shape))
-
-    for t in ties:
-        if t.role == "input" and not t.box.total and t.box.divisor == 1 and model.json["tensors"][t.tensor].get("kind") == "input":
-            given(t)
+    given = [t for t in ties if t.role == "input" and not t.box.total and t.box.divisor == 1]
     for d in side.random_inputs:
         try:
-            given(_drawn(side, model, d, at, []))
+            given.append(_drawn(side, model, d, at, []))
         except CaptureError:
             continue  # an error where it is used
-    there = {name: (name, _inside_whole(model.shapes[name], (0,) * len(model.shapes[name]), model.shapes[name])) for name, _ in here.values()}
-    ours, models = Positions(side.graph.nodes, here), Positions(model.json["nodes"], there)
+    here = {t.local: (t.tensor, t.box.low, t.shape) for t in given}
+    there = {name: (name, (0,) * len(model.shapes[name]), model.shapes[name]) for name, _, _ in here.values()}
+    ours, models = Positions(side.graph.nodes, here, model.shapes), Positions(model.json["nodes"], there, model.shapes)
     for t in guessed:
         mine, whole = (None, None) if t.box.total or t.box.divisor != 1 else (ours.of(t.local), models.of(t.tensor))
         if mine is None or whole is None:
@@ -214,11 +206,6 @@ def _where_they_lie(side: Recording, model: Model, ties: list[Tie], at: Mapping[
             skipped.update((u.tensor, f"{t.tensor} shows that rank {side.rank} has other elements than shapes say") for u in guessed)
             return [u for u in ties if u.role != "checkpoint" or not u.box.guessed]
     return ties
-
-
-def _inside_whole(shape: Shape, low: tuple[int, ...], part: Shape) -> torch.Tensor:
-    """Positions in the whole tensor."""
-    return torch.arange(math.prod(shape)).view(shape)[tuple(slice(a, a + n) for a, n in zip(low, part))]
 
 
 def _drawn(side: Recording, model: Model, d: Draw, at: Mapping[str, int], guessed: list[str]) -> Tie:

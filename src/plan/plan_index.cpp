@@ -214,6 +214,20 @@ bool PlanIndex::inGroup(const CommunicationSpec& spec, Rank rank, Rank other) co
   return true;
 }
 
+NodeId PlanIndex::inPlaceOf(const CommunicationSpec& spec, Rank member, Rank requester) const {
+  const ProgramId p = programOf(member);
+  const Program& program = problem_.plan.programs[p];
+  const auto it = programs_[p].nodesByComm.find(spec.comm);
+  if (it == programs_[p].nodesByComm.end()) return NodeId::none();
+  for (const NodeId n : it->second) {
+    const CommunicationSpec& other = program.communications[program.graph.nodes[n].communication];
+    if (other.kind != spec.kind && !ops::collectiveOf(other.kind).message() &&
+        inGroup(other, member, requester))
+      return n;
+  }
+  return NodeId::none();
+}
+
 std::vector<NodeId> PlanIndex::partners(Rank member, const CommunicationSpec& spec,
                                         Microbatch microbatch, Rank requester) const {
   const ProgramId p = programOf(member);

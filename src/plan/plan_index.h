@@ -67,6 +67,9 @@ class PlanIndex {
   // `microbatch` (none: once). A plan without defects has exactly one.
   std::vector<NodeId> partners(Rank member, const CommunicationSpec& spec, Microbatch microbatch,
                                Rank requester) const;
+  // Where `member` has no collective of this kind: the first one of another kind that has its name
+  // and both ranks. NodeId::none(): there is none.
+  NodeId inPlaceOf(const CommunicationSpec& spec, Rank member, Rank requester) const;
   // Ranks all of whose coordinates are representatives of their symmetry classes: what holds for
   // them holds for all.
   std::vector<Rank> representativeRanks() const;

@@ -104,7 +104,8 @@ double dropoutBit(std::span<const std::int64_t> params) {
 }  // namespace
 
 bool comparesWithItself(std::span<const std::int64_t> params) {
-  for (std::size_t i = 0; i + kPositionParams <= params.size(); i += kPositionParams) {
+  if (params.empty() || params.size() % kPositionParams != 0) return false;
+  for (std::size_t i = 0; i < params.size(); i += kPositionParams) {
     if (params[i] != params[i + 2] || params[i + 1] != params[i + 3] || params[i + 4] != 0)
       return false;
   }

@@ -127,6 +127,25 @@ class Kept(unittest.TestCase):
         self.assertEqual("EQUIVALENT", self.verdict(self.averaged))
         self.assertEqual("NOT EQUIVALENT", self.verdict(self.local))
 
+    def test_optimizers_of_which_one_rank_has_another(self):
+        """What is not compared then is said, though the other rank has what the single device has."""
+        def step(world):
+            torch.manual_seed(0)
+            model = torch.nn.Linear(8, 4)
+            groups = [model.weight, model.bias] if world.rank == 0 else [{"params": [model.weight]}, {"params": [model.bias]}]
+            optimizer = torch.optim.SGD(groups, lr=0.1)
+            loss = model(world.input("x", (8, 8), shard={"dp": 0})).square().mean()
+            loss.backward()
+            for p in model.parameters() if not world.single else ():
+                dist.all_reduce(p.grad)
+                p.grad /= world.size
+            optimizer.step()
+            return loss
+
+        report = sp.verify(step, mesh=MESH, arguments=["--timeout", "10", "--confirm", "off"])
+        self.assertEqual("EQUIVALENT", report.verdict, str(report))
+        self.assertTrue(any("optimizer0.groups.0.lr" in a and "rank 1" in a for a in report.assumptions), report.assumptions)
+
     def test_a_number_that_is_no_mean(self):
         def rate(world, model, mean):
             model.rate = mean[0]

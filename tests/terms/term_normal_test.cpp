@@ -268,6 +268,24 @@ TEST_F(NormalForm, EntriesOfMasksNeitherVanishNorCancel) {
   }
 }
 
+// Of a position that stands for several the entry with itself is a number; in every factor it has
+// to be the same position of the same piece.
+TEST_F(NormalForm, TheEntryOfAPositionWithItselfIsANumber) {
+  const auto finite = [&](const std::vector<std::int64_t>& params) {
+    return a.kind(f(Function::kLog, {a.exp(f(Function::kMaskEntry, {}, params))})) !=
+           TermKind::kFunction;
+  };
+  EXPECT_TRUE(finite({3, 1, 3, 1, 0}));
+  EXPECT_TRUE(finite({3, 1, 3, 1, 0, 4, 0, 4, 0, 0}));
+  EXPECT_FALSE(finite({3, 1, 3, 2, 0}));                 // another offset
+  EXPECT_FALSE(finite({3, 1, 2, 1, 0}));                 // another class
+  EXPECT_FALSE(finite({3, 1, 3, 1, 1}));                 // another piece
+  EXPECT_FALSE(finite({3, 1, 3, 1, 0, 4, 0, 4, 1, 0}));  // in the inner factor only
+  EXPECT_FALSE(finite({}));
+  EXPECT_FALSE(finite({0, 1}));
+  EXPECT_FALSE(finite({3, 1, 3, 1, 0, 4}));
+}
+
 TEST_F(NormalForm, MasksAddedToThemselvesAreTheSameMasks) {
   const Term m = f(Function::kMaskEntry, {}, {0, 1}), other = f(Function::kMaskEntry, {}, {1, 2});
   EXPECT_EQ(a.add(m, m), m);

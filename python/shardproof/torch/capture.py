@@ -156,6 +156,7 @@ def _captured(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: A
     if strict and model.opaque:
         raise CaptureError(f"strict: nothing is known of {'; '.join(dict.fromkeys(model.opaque.values()))}")
     beside = dataclasses.replace(request, stand_in=-LARGE) if single.facts.gave_numbers else None
+    uncompared = ""
     for keep_all in (False, True):
         recorded = recorded_ranks(steps[-1], where, model, ranks, checkpoints, jobs, apart, beside, keep_all)
         sides, alike = recorded.sides, recorded.alike
@@ -173,14 +174,17 @@ def _captured(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: A
             if changed - set(model.outputs):  # buffers that the single device leaves as they were
                 model = _model(single, name, changed)
                 sides = [dataclasses.replace(side.whole(), program=None) for side in sides]
-            if any(side.of_optimizers != model.of_optimizers for side in sides):
+            others = next((side for side in sides if side.of_optimizers != model.of_optimizers), None)
+            if others is not None and model.of_optimizers:
+                uncompared = f"{', '.join(model.of_optimizers)}: not compared, as rank {others.rank} has other such tensors and numbers in its optimizers than the single device"
+                sides = [dataclasses.replace(side.whole(), program=None) if side.of_optimizers == model.of_optimizers else side for side in sides]
                 model.without_optimizers()
             plan, left_out, assumed = plan_of(sides, model, f"{name}.model.json.gz", alike, checkpoints)
             break
         except NotKept:
             beside = None
     assumptions = list(dict.fromkeys([*model.assumptions, *(a for s in sides for a in s.facts.assumptions)]))
-    assumptions += assumed + recorded.assumed
+    assumptions += assumed + recorded.assumed + ([uncompared] if uncompared else [])
     assumptions += [f"ranks that differ only in {a} run alike: of {where.sizes[a]} coordinates those recorded did" for a in alike]
     unknown = {text: loc for s in sides for text, loc in s.unknown.items()}
     return Capture(model.json, plan, assumptions, left_out, unknown, [s.rank for s in sides], {label: model.tied[("output", label, 0)] for label in model.outputs},

@@ -343,18 +343,19 @@ void checkCommunication(const PlanIndex& planIndex, std::vector<Defect>& defects
             const NodeId instead = found.empty() && !pointToPoint
                                        ? planIndex.inPlaceOf(spec, member, rank)
                                        : NodeId::none();
-            Defect& defect = report(
-                m, found.empty()
-                       ? "rank " + std::to_string(member) + " never issues the matching " + what +
-                             " of communication " + comm
-                       : "rank " + std::to_string(member) + " issues the matching " + what +
-                             " of communication " + comm + " " + std::to_string(found.size()) +
-                             " times");
+            Defect& defect =
+                report(m, found.empty()
+                              ? "rank " + std::to_string(member) + " never issues the matching " +
+                                    what + " of communication " + comm
+                              : "rank " + std::to_string(member) + " issues the matching " + what +
+                                    " of communication " + comm + " " +
+                                    std::to_string(found.size()) + " times");
             if (instead.valid()) {
               const ProgramId q = planIndex.programOf(member);
               const Program& other = problem.plan.programs[q];
-              defect.message += std::string(", but ") +
-                                ops::communicationName(specOf(other, other.graph.nodes[instead]).kind);
+              defect.message +=
+                  std::string(", but ") +
+                  ops::communicationName(specOf(other, other.graph.nodes[instead]).kind);
               defect.nodes.push_back(planIndex.place(q, instead));
               defect.ranks.push_back(member);
             }

@@ -21,8 +21,6 @@ namespace shardproof::infer {
 
 namespace {
 
-using Value = interpret::Value<Real>;
-
 constexpr std::uint64_t kSeed = 0x1e44a;
 constexpr std::uint64_t kMostAgain = 3;  // further draws
 // Elements by which a partial sum is looked up: the first, and others where that says nothing.

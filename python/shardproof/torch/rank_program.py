@@ -192,8 +192,8 @@ def _where_they_lie(side: Recording, model: Model, ties: list[Tie], at: Mapping[
     for d in side.random_inputs:
         try:
             given.append(_drawn(side, model, d, at, []))
-        except CaptureError:
-            continue  # an error where it is used
+        except (CaptureError, Hazard):
+            continue  # an error, or a defect, where it is used
     here = {t.local: (t.tensor, t.box.low, t.shape) for t in given}
     there = {name: (name, (0,) * len(model.shapes[name]), model.shapes[name]) for name, _, _ in here.values()}
     ours, models = Positions(side.graph.nodes, here, model.shapes), Positions(model.json["nodes"], there, model.shapes)

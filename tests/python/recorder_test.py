@@ -780,6 +780,7 @@ class FailClosed(unittest.TestCase):
                     if early:
                         a.zero_()
                     made = torch.ops._c10d_functional.wait_tensor(made)
+                    a.zero_()  # by now it was sent
                     x = made[:4] if operator.startswith("all") else torch.cat([made, made]) / 2 * 0 + x
                 world.output("o", x * 1, mean=())
 

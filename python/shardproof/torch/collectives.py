@@ -351,7 +351,7 @@ def _f_all_reduce_in_place(recorder: Any, args: Any, out: Any) -> None:
 
 
 def _wait(recorder: Any, args: Any, out: Any) -> None:
-    recorder._storage(args[0]).pending.pop(private.storage_key(args[0]), None)
+    recorder.finish(private.storage_key(args[0]))
     recorder.begun.wait(private.storage_key(args[0]))
     if private.storage_key(out) != private.storage_key(args[0]):
         recorder.write(out, recorder.read(args[0]))
@@ -365,6 +365,7 @@ def _same_tensor(recorder: Any, args: Any, out: Any) -> None:
         s.pending = pending
         if pending:
             recorder.pend(out, "collective", private.storage_key(out))
+            recorder.also(private.storage_key(out), private.storage_key(args[0]))
             recorder.begun.also(private.storage_key(out), private.storage_key(args[0]))
 
 

@@ -1594,6 +1594,32 @@ class OverRanks(unittest.TestCase):
         with self.assertRaisesRegex(sp.CaptureError, "recorder_test.py.*unequal sizes on rank 1 and of equal ones on rank 0"):
             self.exchanged(((2, 2, 2), (2, 1, 3), (2, 3, 1)))
 
+    def test_lists_of_unequal_tensors(self):
+        """Rows of a weight that no number of ranks divides: gradients to their owners, and weights back."""
+        def step(world, of=0, mean=True):
+            model = torch.nn.Linear(4, 7, bias=False)
+            weight = model.weight
+            loss = model(world.input("x", (9, 4), shard={"dp": 0})).square().mean()
+            loss.backward()
+            if world.single:
+                new = weight.detach() - 0.1 * weight.grad
+            else:
+                rows = (2, 4, 1)
+                mine = torch.empty(rows[world.rank], 4)
+                dist.reduce_scatter(mine, list(weight.grad.split(rows)))
+                owned = weight.detach().split(rows)[world.rank] - 0.1 * (mine / 3 if mean else mine)
+                parts = [torch.empty(n, 4) for n in rows]
+                dist.all_gather(parts, owned.contiguous())
+                new = torch.cat(parts[of:] + parts[:of])
+            with torch.no_grad():
+                weight.copy_(new)
+            weight.grad = None
+            return loss
+
+        self.assertEqual("EQUIVALENT", sp.verify(step, mesh={"dp": 3}).verdict)
+        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, of=1), mesh={"dp": 3}).verdict)
+        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, mean=False), mesh={"dp": 3}).verdict)
+
     def test_pieces_that_are_not_the_tensor(self):
         def step(world):
             x, out = world.input("x", (4, 6)), torch.empty(4, 6)

@@ -95,10 +95,17 @@ def _c10d_all_gather_base(recorder: Any, args: Any, out: Any) -> None:
 
 
 def _c10d_all_gather(recorder: Any, args: Any, out: Any) -> None:
-    exchange = Exchange(recorder, private.group_ranks(args[2]))
+    """Lists of tensors. Those of unequal shapes, which NCCL takes, are broadcast by their owners."""
+    ranks = private.group_ranks(args[2])
+    exchange = Exchange(recorder, ranks)
     for targets, source in zip(args[0], args[1]):
         v = recorder.read(source)
         g = recorder.g
+        if len({tuple(t.shape) for t in targets}) > 1:
+            for root, t in zip(ranks, targets):
+                mine = recorder.groups.rank == root
+                write_flat(recorder, t, _broadcast(recorder, exchange, root, v if mine else None, tuple(t.shape), _kind(t)))
+            continue
         whole = exchange.all_gather(g.reshape(v, (1,) + v.shape) if exchange.size > 1 else v)
         whole = g.reshape(whole, (exchange.size,) + v.shape)
         for i, t in enumerate(targets):
@@ -110,11 +117,18 @@ def _c10d_reduce_scatter_base(recorder: Any, args: Any, out: Any) -> None:
 
 
 def _c10d_reduce_scatter(recorder: Any, args: Any, out: Any) -> None:
-    exchange = Exchange(recorder, private.group_ranks(args[2]))
+    """Lists of tensors. Those of unequal shapes, which NCCL takes, are reduced one by one."""
+    ranks = private.group_ranks(args[2])
+    exchange = Exchange(recorder, ranks)
     g = recorder.g
     for target, sources in zip(args[0], args[1]):
         values = [recorder.read(t) for t in sources]
         ar.check(*values)
+        if len({v.shape for v in values}) > 1:
+            for rank, reduced in zip(ranks, [exchange.all_reduce(v, private.reduction_name()) for v in values]):
+                if rank == recorder.groups.rank:
+                    write_flat(recorder, target, reduced)
+            continue
         whole = g.cat([g.reshape(v, (1,) + v.shape) for v in values], 0)
         write_flat(recorder, target, exchange.reduce_scatter(whole, private.reduction_name()))
 

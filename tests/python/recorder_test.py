@@ -780,6 +780,7 @@ class FailClosed(unittest.TestCase):
                     if early:
                         a.zero_()
                     made = torch.ops._c10d_functional.wait_tensor(made)
+                    a.zero_()  # by now it was sent
                     x = made[:4] if operator.startswith("all") else torch.cat([made, made]) / 2 * 0 + x
                 world.output("o", x * 1, mean=())
 
@@ -1521,6 +1522,115 @@ class Messages(unittest.TestCase):
         self.assertIn("recorder_test.py", report.defects[0].places[0])
 
 
+class OverRanks(unittest.TestCase):
+    """Collectives that the format does not have, each right and wrong."""
+
+    def test_products(self):
+        def step(world, wrong=False, functional=False):
+            x = world.input("x", (12, 6), shard={"dp": 0})
+            pieces = x.chunk(3 if world.single else 1)
+            whole = math.prod(pieces[1:], start=pieces[0])
+            if functional and not world.single:
+                whole = torch.distributed._functional_collectives.all_reduce(x, "product", world.group("dp"))
+            elif not world.single:
+                whole = x.clone()
+                dist.all_reduce(whole, dist.ReduceOp.SUM if wrong else dist.ReduceOp.PRODUCT)
+            world.output("p", whole, mean=())
+
+        def scattered(world, wrong=False):
+            x = world.input("x", (9, 6), shard={"dp": 0})
+            if world.single:
+                world.output("p", x[:3] * x[3:6] * x[6:], mean=())
+            else:
+                out = torch.empty(1, 6)
+                dist.reduce_scatter_tensor(out, x, dist.ReduceOp.PRODUCT)
+                world.output("p", out * x[:1] if wrong else out, shard={"dp": 0})
+
+        for right, wrong in ((step, lambda world: step(world, wrong=not world.single)), (lambda world: step(world, functional=True), None), (scattered, lambda world: scattered(world, wrong=True))):
+            self.assertEqual("EQUIVALENT", sp.verify(right, mesh={"dp": 3}).verdict)
+            if wrong:
+                self.assertEqual("NOT EQUIVALENT", sp.verify(wrong, mesh={"dp": 3}).verdict)
+
+    SENT = ((1, 3, 0), (2, 1, 1), (0, 2, 2))  # rows from each rank to each
+
+    def exchanged(self, sent=SENT, swapped=False, waits=True, how="c10d"):
+        """Rows that ranks give each other, so many each."""
+        n, rows_each = len(sent), sum(sent[0])
+
+        def step(world):
+            x = world.input("x", (rows_each * n, 6), shard={"ep": 0})
+            at = [[rows_each * a + sum(sent[a][:b]) for b in range(n)] for a in range(n)]
+            if world.single:
+                rows = [torch.cat([x[at[a][b]: at[a][b] + sent[a][b]] for a in range(n)]) for b in range(n)]
+            else:
+                gives, gets = sent[world.rank], [sent[a][world.rank] for a in range(n)]
+                if how == "functional":
+                    out = torch.distributed._functional_collectives.all_to_all_single(x, gets, gives, world.group("ep"))
+                elif how == "lists":
+                    parts = [torch.empty(k, 6) for k in gets]
+                    dist.all_to_all(parts, [t.contiguous() for t in x.split(gives)])
+                    out = torch.cat(parts)
+                else:
+                    out = torch.empty(sum(gets), 6)
+                    work = dist.all_to_all_single(out, x, gets, gives, async_op=True)
+                    if waits:
+                        work.wait()
+                rows = [out]
+            weights = [torch.arange(1.0, len(r) + 1)[:, None] for r in rows]
+            sums = torch.stack([(r.flip(0) if swapped and not world.single else r).mul(w).sum(0) for r, w in zip(rows, weights)])
+            world.output("sums", sums, shard={"ep": 0})
+
+        return sp.verify(step, mesh={"ep": n})
+
+    def test_uneven_all_to_all(self):
+        for how in ("c10d", "functional", "lists"):
+            with self.subTest(how):
+                self.assertEqual("EQUIVALENT", self.exchanged(how=how).verdict)
+                self.assertEqual("NOT EQUIVALENT", self.exchanged(how=how, swapped=True).verdict)
+        report = self.exchanged(waits=False)
+        self.assertEqual(("NOT EQUIVALENT", "async"), (report.verdict, report.defects[0].kind))
+
+    def test_an_all_to_all_that_is_uneven_on_some_ranks_only(self):
+        with self.assertRaisesRegex(sp.CaptureError, "recorder_test.py.*unequal sizes on rank 1 and of equal ones on rank 0"):
+            self.exchanged(((2, 2, 2), (2, 1, 3), (2, 3, 1)))
+
+    def test_lists_of_unequal_tensors(self):
+        """Rows of a weight that no number of ranks divides: gradients to their owners, and weights back."""
+        def step(world, of=0, mean=True):
+            model = torch.nn.Linear(4, 7, bias=False)
+            weight = model.weight
+            loss = model(world.input("x", (9, 4), shard={"dp": 0})).square().mean()
+            loss.backward()
+            if world.single:
+                new = weight.detach() - 0.1 * weight.grad
+            else:
+                rows = (2, 4, 1)
+                mine = torch.empty(rows[world.rank], 4)
+                dist.reduce_scatter(mine, list(weight.grad.split(rows)))
+                owned = weight.detach().split(rows)[world.rank] - 0.1 * (mine / 3 if mean else mine)
+                parts = [torch.empty(n, 4) for n in rows]
+                dist.all_gather(parts, owned.contiguous())
+                new = torch.cat(parts[of:] + parts[:of])
+            with torch.no_grad():
+                weight.copy_(new)
+            weight.grad = None
+            return loss
+
+        self.assertEqual("EQUIVALENT", sp.verify(step, mesh={"dp": 3}).verdict)
+        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, of=1), mesh={"dp": 3}).verdict)
+        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, mean=False), mesh={"dp": 3}).verdict)
+
+    def test_pieces_that_are_not_the_tensor(self):
+        def step(world):
+            x, out = world.input("x", (4, 6)), torch.empty(4, 6)
+            if not world.single:
+                dist.all_to_all_single(out, x, [1, 1], [1, 1])
+            world.output("o", x if world.single else out, mean=())
+
+        with self.assertRaisesRegex(sp.CaptureError, "pieces of 1, 1 rows, of a tensor of 4"):
+            sp.verify(step, mesh=MESH)
+
+
 class Operators(unittest.TestCase):
     """Operators that scripts for several ranks use, each right and wrong."""
 
@@ -1558,6 +1668,20 @@ class Operators(unittest.TestCase):
 
         self.assertEqual("EQUIVALENT", self.verdict(step, single))
         self.assertEqual("NOT EQUIVALENT", self.verdict(lambda world: step(world, False), single))
+
+    def test_factors_of_what_a_vocabulary_has_are_not_rounded(self):
+        """0.9 / 8 is no number of 32 bits."""
+        def step(world, factor=0.9):
+            part = 12 // world.size
+            table, t = world.input("table", (12, 5), shard={"dp": 0}), world.input("t", (8,), torch.long, high=12) - world.rank * part
+            inside = (t >= 0) & (t < part)
+            y = F.embedding(torch.where(inside, t, 0), table) * (inside * (factor / 8))[:, None]
+            if not world.single:
+                dist.all_reduce(y)
+            world.output("y", y, mean=())
+
+        self.assertEqual("EQUIVALENT", self.verdict(step))
+        self.assertEqual("NOT EQUIVALENT", self.verdict(step, lambda world: step(world, 0.9 + 1e-5)))
 
     def test_causal_attention_of_three_dimensions(self):
         def step(world, right=True):

@@ -216,6 +216,9 @@ def _check_layouts(sides: Sequence[Recording], mesh: Mesh, alike: Sequence[str])
                 if (other.tag != mine.tag if other is not None else mine.tag and r not in recorded):
                     there = f"tag {other.tag} at {other.loc}" if other is not None else "a tag that was not recorded"
                     raise CaptureError(f"a message with the tag {mine.tag} at {mine.loc} is on rank {r}, as messages are counted, one with {there}: some backends pair messages by tags, others ignore them")
+                if other is not None and other.even != mine.even:
+                    unequal, equal = (side.rank, r) if other.even else (r, side.rank)
+                    raise CaptureError(f"an all-to-all at {mine.loc} has pieces of unequal sizes on rank {unequal} and of equal ones on rank {equal}: this is not followed")
                 if other is not None and other.strides != mine.strides:
                     at = "" if other.loc == mine.loc else f" (on rank {r} at {other.loc})"
                     raise CaptureError(f"{mine.operator}: tensors lie in other orders in memory on ranks {side.rank} and {r}, and a backend takes them as they lie "

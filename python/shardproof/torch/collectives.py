@@ -5,6 +5,7 @@ A flat buffer of several tensors is sent as its tensors (flat_buffers.py), one c
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Sequence
 
 import torch
@@ -94,10 +95,17 @@ def _c10d_all_gather_base(recorder: Any, args: Any, out: Any) -> None:
 
 
 def _c10d_all_gather(recorder: Any, args: Any, out: Any) -> None:
-    exchange = Exchange(recorder, private.group_ranks(args[2]))
+    """Lists of tensors. Those of unequal shapes, which NCCL takes, are broadcast by their owners."""
+    ranks = private.group_ranks(args[2])
+    exchange = Exchange(recorder, ranks)
     for targets, source in zip(args[0], args[1]):
         v = recorder.read(source)
         g = recorder.g
+        if len({tuple(t.shape) for t in targets}) > 1:
+            for root, t in zip(ranks, targets):
+                mine = recorder.groups.rank == root
+                write_flat(recorder, t, _broadcast(recorder, exchange, root, v if mine else None, tuple(t.shape), _kind(t)))
+            continue
         whole = exchange.all_gather(g.reshape(v, (1,) + v.shape) if exchange.size > 1 else v)
         whole = g.reshape(whole, (exchange.size,) + v.shape)
         for i, t in enumerate(targets):
@@ -109,11 +117,18 @@ def _c10d_reduce_scatter_base(recorder: Any, args: Any, out: Any) -> None:
 
 
 def _c10d_reduce_scatter(recorder: Any, args: Any, out: Any) -> None:
-    exchange = Exchange(recorder, private.group_ranks(args[2]))
+    """Lists of tensors. Those of unequal shapes, which NCCL takes, are reduced one by one."""
+    ranks = private.group_ranks(args[2])
+    exchange = Exchange(recorder, ranks)
     g = recorder.g
     for target, sources in zip(args[0], args[1]):
         values = [recorder.read(t) for t in sources]
         ar.check(*values)
+        if len({v.shape for v in values}) > 1:
+            for rank, reduced in zip(ranks, [exchange.all_reduce(v, private.reduction_name()) for v in values]):
+                if rank == recorder.groups.rank:
+                    write_flat(recorder, target, reduced)
+            continue
         whole = g.cat([g.reshape(v, (1,) + v.shape) for v in values], 0)
         write_flat(recorder, target, exchange.reduce_scatter(whole, private.reduction_name()))
 
@@ -210,16 +225,25 @@ def _c10d_reduce(recorder: Any, args: Any, out: Any) -> None:
         recorder.write(t, v if mine else Poison(t.shape, Reason("what dist.reduce leaves on a rank that is not its destination is read", recorder.g.loc)))
 
 
-def _even(sizes: Sequence[int], exchange: Exchange) -> None:
-    if sizes and len(set(int(n) for n in sizes)) != 1:
-        raise Unsupported("an all-to-all of uneven pieces")
+def _rows(recorder: Any, exchange: Exchange, out: torch.Tensor, source: torch.Tensor, received: Sequence[int] | None, sent: Sequence[int] | None) -> Value:
+    """An all-to-all of so many rows from and to each member; None or none: of equal pieces."""
+    v = recorder.read(source)
+    for sizes, t in ((received, out), (sent, source)):
+        if sizes and sum(sizes) != t.shape[0]:
+            raise Unsupported(f"an all-to-all of pieces of {', '.join(str(int(n)) for n in sizes)} rows, of a tensor of {t.shape[0]}")
+    if exchange.size == 1 or len({int(n) for n in received or ()}) <= 1 >= len({int(n) for n in sent or ()}):
+        return exchange.all_to_all(v)
+    ar.check(v)
+    g, n = recorder.g, exchange.size
+    shapes = [(int(k),) + tuple(v.shape[1:]) for k in received or [out.shape[0] // n] * n]
+    ends = list(itertools.accumulate(int(k) for k in sent or [v.shape[0] // n] * n))
+    pieces = [g.slice(v, 0, start, end) if end > start else Filled(0, (0,) + v.shape[1:]) for start, end in zip([0, *ends], ends)]
+    parts = exchange.uneven_all_to_all(pieces, shapes, _kind(source))
+    return g.cat([p for p in parts if p.shape[0]] or parts[:1], 0)
 
 
 def _c10d_all_to_all_base(recorder: Any, args: Any, out: Any) -> None:
-    exchange = Exchange(recorder, private.group_ranks(args[2]))
-    _even(args[3], exchange)
-    _even(args[4], exchange)
-    recorder.write(args[0], exchange.all_to_all(recorder.read(args[1])))
+    recorder.write(args[0], _rows(recorder, Exchange(recorder, private.group_ranks(args[2])), args[0], args[1], args[3], args[4]))
 
 
 def _c10d_all_to_all(recorder: Any, args: Any, out: Any) -> None:
@@ -228,7 +252,9 @@ def _c10d_all_to_all(recorder: Any, args: Any, out: Any) -> None:
     values = [recorder.read(t) for t in args[1]]
     ar.check(*values)
     if len({v.shape for v in values}) != 1 or len({tuple(t.shape) for t in args[0]}) != 1:
-        raise Unsupported("an all-to-all of uneven pieces")
+        for t, v in zip(args[0], exchange.uneven_all_to_all(values, [tuple(t.shape) for t in args[0]], _kind(args[1][0]))):
+            write_flat(recorder, t, v)
+        return
     whole = exchange.all_to_all(g.cat([g.reshape(v, (1,) + v.shape) for v in values], 0))
     for i, t in enumerate(args[0]):
         write_flat(recorder, t, g.slice(whole, 0, i, i + 1))
@@ -314,11 +340,11 @@ def _begins(handler: Any, name: str = "collective", written: Any = lambda args, 
     return f
 
 
-def _functional(make: Any, name: str = "collective", reads: bool = False) -> Any:
+def _functional(make: Any) -> Any:
     def f(recorder: Any, args: Any, out: Any) -> None:
         recorder.write(out, recorder.g.reshape(make(recorder, args), tuple(out.shape)))
 
-    return _begins(f, name, reads=reads)
+    return _begins(f)
 
 
 def _f_all_gather(recorder: Any, args: Any, out: Any) -> None:
@@ -329,11 +355,8 @@ def _f_reduce_scatter(recorder: Any, args: Any, out: Any) -> None:
     scatter_into(recorder, out, args[0], Exchange(recorder, private.group_ranks(args[3])), (args[1].lower(), None))
 
 
-def _f_all_to_all(recorder: Any, args: Any) -> Value:
-    exchange = Exchange(recorder, private.group_ranks(args[3]))
-    _even(args[1] or [], exchange)
-    _even(args[2] or [], exchange)
-    return exchange.all_to_all(recorder.read(args[0]))
+def _f_all_to_all(recorder: Any, args: Any, out: Any) -> None:
+    recorder.write(out, _rows(recorder, Exchange(recorder, private.group_ranks(args[3])), out, args[0], args[1], args[2]))
 
 
 def _f_broadcast(recorder: Any, args: Any) -> Value:
@@ -351,7 +374,7 @@ def _f_all_reduce_in_place(recorder: Any, args: Any, out: Any) -> None:
 
 
 def _wait(recorder: Any, args: Any, out: Any) -> None:
-    recorder._storage(args[0]).pending.pop(private.storage_key(args[0]), None)
+    recorder.finish(private.storage_key(args[0]))
     recorder.begun.wait(private.storage_key(args[0]))
     if private.storage_key(out) != private.storage_key(args[0]):
         recorder.write(out, recorder.read(args[0]))
@@ -365,6 +388,7 @@ def _same_tensor(recorder: Any, args: Any, out: Any) -> None:
         s.pending = pending
         if pending:
             recorder.pend(out, "collective", private.storage_key(out))
+            recorder.also(private.storage_key(out), private.storage_key(args[0]))
             recorder.begun.also(private.storage_key(out), private.storage_key(args[0]))
 
 
@@ -397,6 +421,6 @@ for _space in ("_c10d_functional", "_c10d_functional_autograd"):
         f"{_space}.all_reduce": _reduce, f"{_space}.all_reduce_coalesced": _each_of(_reduce), f"{_space}.all_reduce_": _begins(_f_all_reduce_in_place, "all_reduce", lambda args, out: args[0]),
         f"{_space}.all_gather_into_tensor": _gather, f"{_space}.all_gather_into_tensor_coalesced": _each_of(_gather),
         f"{_space}.reduce_scatter_tensor": _scatter, f"{_space}.reduce_scatter_tensor_coalesced": _each_of(_scatter),
-        f"{_space}.all_to_all_single": _functional(_f_all_to_all, "all_to_all", True), f"{_space}.broadcast": _functional(_f_broadcast), f"{_space}.wait_tensor": _wait,
+        f"{_space}.all_to_all_single": _begins(_f_all_to_all, "all_to_all", reads=True), f"{_space}.broadcast": _functional(_f_broadcast), f"{_space}.wait_tensor": _wait,
         f"{_space}._wrap_tensor_autograd": _same_tensor,
     })

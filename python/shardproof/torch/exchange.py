@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 from typing import Any, Sequence
 
 import torch
@@ -20,6 +21,7 @@ class Layouts:
     """The tensors of one communication on one rank, which have to be alike on all of its ranks.
 
     dtypes: theirs. strides: where elements meet as they lie in memory, of each tensor its strides without dimensions of one element, None where it is contiguous. tag: of a message.
+    even: whether the pieces of an all-to-all are equal, as far as this rank knows.
     """
 
     dtypes: tuple[str, ...]
@@ -28,6 +30,7 @@ class Layouts:
     operator: str
     loc: str
     tag: int = 0
+    even: bool = True
 
 
 def group_of(node: dict[str, Any]) -> Any:
@@ -99,8 +102,11 @@ class Exchange:
         self._no_counts(name)
         if name == "premul_sum":
             v, name = ar.binary(self.g, "mul", v, factor), "sum"  # type: ignore[arg-type]
-        if self.size == 1 and name in _REDUCTIONS:
+        if self.size == 1 and name in (*_REDUCTIONS, "product"):
             return v
+        if name == "product":
+            n = self.real(v, name)
+            return self._product(self.all_gather(self.g.reshape(n, (1,) + n.shape)), n.shape)
         n = self.real(v, _reduce_name(name))
         result = self.g.one("all_reduce", [n], n.shape, {"reduce": _reduce_name(name)}, n.kind, comm=self._comm(), **self.fields)
         if name in ("sum", "avg", "premul_sum"):
@@ -125,6 +131,10 @@ class Exchange:
             v, name = ar.binary(self.g, "mul", v, factor), "sum"  # type: ignore[arg-type]
         if self.size == 1:
             return v
+        if name == "product":  # each member gets all members' pieces of its own place
+            n = self.real(v, name)
+            shape = (numel(n.shape) // self.size,)
+            return self._product(self.all_to_all(self.g.reshape(n, (self.size,) + shape)), shape)
         n = self.real(v, _reduce_name(name))
         if n.base is not None and n.base.shape and n.base.shape[0] % self.size == 0:
             n = n.base
@@ -132,6 +142,12 @@ class Exchange:
             n = self.g.named(self.g.reshape(n, (numel(n.shape),)))
         shape = (n.shape[0] // self.size,) + n.shape[1:]
         return self.g.one("reduce_scatter", [n], shape, {"dim": 0, "reduce": _reduce_name(name)}, n.kind, comm=self._comm(), **self.fields)
+
+    def _product(self, pieces: Value, shape: tuple[int, ...]) -> Value:
+        """Of what the members gave, of this shape each and one after another; the format has no such reduction."""
+        pieces = self.g.reshape(pieces, (self.size,) + shape)
+        factors = [self.g.reshape(self.g.slice(pieces, 0, i, i + 1), shape) for i in range(self.size)]
+        return functools.reduce(lambda a, b: ar.binary(self.g, "mul", a, b), factors)
 
     def all_to_all(self, v: Value, idim: int = 0, odim: int = 0) -> Value:
         if self.size == 1:
@@ -143,6 +159,32 @@ class Exchange:
         shape[idim] //= self.size
         shape[odim] *= self.size
         return self.g.one("all_to_all", [n], tuple(shape), {"idim": idim, "odim": odim}, n.kind, comm=self._comm(), **self.fields)
+
+    def uneven_all_to_all(self, pieces: Sequence[Value], sizes: Sequence[tuple[int, ...]], kind: str) -> list[Value]:
+        """pieces: for each member, in their order; sizes: the shapes of what each gives.
+
+        A rank knows its own sizes only, so that these are messages, each with the size that its sender and its receiver take it to have: between two members at a time, in an
+        order of pairs that is the same on all, so that none waits for one that waits for it. Of pieces without elements there is none. A rank whose pieces are all equal
+        takes part in a collective instead: where others have unequal ones, that is an error (capture.py compares).
+        """
+        groups: Groups = self.recorder.groups
+        groups.layouts[self.comm] = dataclasses.replace(groups.layouts[self.comm], even=False, operator="all_to_all")
+        me = self.ranks.index(groups.rank)
+        given: list[Value] = [Filled(0, shape) for shape in sizes]
+        for a, b in sorted((min(me, k), max(me, k)) for k in range(self.size)):
+            if a == b:
+                given[me] = pieces[me]
+                continue
+            other = self.ranks[b if a == me else a]
+            for source in (a, b):
+                comm = f"piece {self.ranks[source]} to {self.ranks[b if source == a else a]} of {self.comm}"
+                if source == me and numel(pieces[self.ranks.index(other)].shape):
+                    n = self.real(pieces[self.ranks.index(other)])
+                    self.g.emit("send", [n], [], comm=comm, to=groups.mesh.relative(groups.rank, other))
+                elif source != me and numel(sizes[source]):
+                    n = self.g.one("recv", [], tuple(sizes[source]), None, kind, comm=comm, **{"from": groups.mesh.relative(groups.rank, other)})
+                    given[source] = self._typed(n, kind)
+        return given
 
     def broadcast(self, v: Value | None, root: int, shape: tuple[int, ...], kind: str) -> Value:
         """root: global rank. The root gives a value, the others get one."""

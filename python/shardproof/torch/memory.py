@@ -59,6 +59,7 @@ class Memory:
         self.mode: Any = None  # of the fake tensors of this recording
         self.hazards: dict[str, str] = {}  # what the program does that no order of its communication makes right, and where
         self._under_way: dict[object, list[Storage]] = {}  # by the token of an asynchronous operator what it reads and writes
+        self._stands_for: dict[object, object] = {}  # a token, and that of the operator of whose result the tensor is a copy
         self._pairs: dict[tuple[int, bool], tuple[Value, Value]] = {}
 
     def where(self) -> str:
@@ -199,10 +200,17 @@ class Memory:
         s.sent[token] = (low, high, name)
         self._under_way.setdefault(token, []).append(s)
 
+    def also(self, token: object, old: object) -> None:
+        """`finish(token)` finishes what `old` stands for, too."""
+        self._stands_for[token] = old
+
     def finish(self, token: object) -> None:
+        """What this asynchronous operator reads and writes is no longer under way."""
         for s in self._under_way.pop(token, ()):
             s.pending.pop(token, None)
             s.sent.pop(token, None)
+        if token in self._stands_for:
+            self.finish(self._stands_for.pop(token))
 
     def freed(self, key: int) -> None:
         """Memory was given back: what it held is gone."""

@@ -36,7 +36,7 @@ def draw(name: str, shape: Sequence[int], dtype: torch.dtype = torch.float64, hi
     t = torch.randn(tuple(shape), generator=generator, dtype=torch.float64)
     scale = 0.1 if name.endswith(("exp_avg", "momentum_buffer")) else 1 / max(1, shape[-1]) ** 0.5 if len(shape) > 1 and not name.startswith("input ") else 1.0
     t = t * scale
-    if name.endswith("exp_avg_sq"):
+    if name.endswith(("exp_avg_sq", "acc_delta")):
         t = t.abs() + 0.01
     elif name.endswith("square_avg"):
         t = t.abs() + 4  # more than the square of an average

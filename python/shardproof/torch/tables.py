@@ -70,7 +70,7 @@ def apply(g: Graph, function: Function, operands: list[Value], shape: Shape) -> 
 
 def _scalar(v: Value) -> torch.Tensor:
     assert isinstance(v, Filled)
-    return torch.tensor(v.fill)
+    return torch.tensor(v.fill, dtype=torch.float64 if isinstance(v.fill, float) else None)  # PyTorch's own choice would round it
 
 
 def _root(g: Graph, source: Named) -> tuple[str, Shape]:

@@ -1,0 +1,9 @@
+"""Sequence parallel: the gradient of the bias behind the row-parallel layer is of the rank's own part of the sequence, and is not summed as the norm's is."""
+
+import right_sequence_parallel_overlapped as overlapped
+
+MESH, EXPECT, NAMES = {"tp": 2}, "NOT EQUIVALENT", "right_sequence_parallel_overlapped.py"
+
+
+def step(world):
+    return overlapped.step(world, summed=("norm.weight", "norm.bias"))

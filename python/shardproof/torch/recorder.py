@@ -172,6 +172,10 @@ class Recorder(Memory, private.TorchDispatchMode):
         previous = self.g.loc
         self.g.loc = self.where()
         try:
+            if self.leaves.begun:
+                for t in args:
+                    if isinstance(t, torch.Tensor) and t.requires_grad:
+                        self.leaves.note(t)
             if self.leaves.begun and _writes(func):
                 self.leaves.writes(private.tensors([kwargs.get(argument) if by_name or i >= len(args) else args[i] for i, argument, by_name, is_written, _ in _arguments_of(func) if is_written]))
             if private.current_node() is None:
@@ -493,6 +497,8 @@ class Recorder(Memory, private.TorchDispatchMode):
         if line is None:
             return self._opaque(call, name, func, operands, args, kwargs, writes)
         result = line(call, self.g, *values, **keywords)
+        if result is NotImplemented:
+            return self._opaque(call, name, func, operands, args, kwargs, writes)
         return list(result) if isinstance(result, (list, tuple)) else [result]
 
     def _opaque(self, call: Call, name: str, func: Any, operands: list[Value], args: Any, kwargs: Any, writes: bool) -> list[Value | None]:

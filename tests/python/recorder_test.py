@@ -480,7 +480,7 @@ class Leaves(unittest.TestCase):
             loss = self.by_hand(world)
             w = torch.randn(4, requires_grad=True)
             with torch.no_grad():
-                w += torch.linspace(0.0, loss.item(), 4)
+                w += loss.to(torch.long)
             return loss
 
         report = sp.verify(step, mesh=MESH, arguments=["--confirm", "off"])
@@ -1779,6 +1779,54 @@ class Operators(unittest.TestCase):
 
         self.assertEqual("EQUIVALENT", self.verdict(step, single))
         self.assertEqual("NOT EQUIVALENT", self.verdict(lambda world: step(world, False), single))
+
+    def test_integers_of_which_bits_and_remainders_are_taken(self):
+        def step(world, function, other):
+            t = world.input("t", (8,), torch.long, shard={"dp": 0}, high=6)
+            world.output("y", (other if world.rank else function)(t).float() * world.input("x", (8,), shard={"dp": 0}), shard={"dp": 0})
+
+        for function, same, other in (
+            (lambda t: t & 1, lambda t: t % 2, lambda t: t != 0),
+            (lambda t: t | 4, lambda t: 4 + t % 4, lambda t: t != -1),
+            (lambda t: ~t, lambda t: -1 - t, lambda t: t == 0),
+            (lambda t: t ^ 1, lambda t: t + 1 - 2 * (t & 1), lambda t: t != 1),
+            (lambda t: t >> 1, lambda t: t // 2, lambda t: torch.div(t + 1, 2, rounding_mode="floor")),
+            (lambda t: torch.div(t - 3, 2, rounding_mode="floor"), lambda t: (t - 3 - (t - 3) % 2) // 2, lambda t: torch.div(t - 3, 2, rounding_mode="trunc")),
+            (lambda t: torch.fmod(t - 3, 2), lambda t: t - 3 - 2 * torch.div(t - 3, 2, rounding_mode="trunc"), lambda t: torch.remainder(t - 3, 2)),
+        ):
+            self.assertEqual("EQUIVALENT", self.verdict(functools.partial(step, function=function, other=same)))
+            self.assertEqual("NOT EQUIVALENT", self.verdict(functools.partial(step, function=function, other=other)))
+
+    def test_integers_that_are_computed_with_reals(self):
+        def step(world, other=0):
+            t = world.input("t", (8,), torch.long, shard={"dp": 0}, high=6)
+            x = world.input("x", (8,), shard={"dp": 0})
+            world.output("y", x * (t % 2) + (t + other * world.rank) // 2, shard={"dp": 0})
+
+        self.assertEqual("EQUIVALENT", self.verdict(step))
+        self.assertEqual("NOT EQUIVALENT", self.verdict(functools.partial(step, other=1)))
+
+    def test_labels_of_points(self):
+        """Of images, and of sequences whose classes come second."""
+        def step(world, ignore=-100, weight=None, last=False):
+            model = torch.nn.Conv1d(2, 3, 1)
+            world.parameters(model)
+            y = model(world.input("x", (4, 2, 6), shard={"dp": 0}))
+            t = world.input("t", (4, 6), torch.long, shard={"dp": 0}, high=3)
+            if last:  # the same by rows
+                y, t = y.transpose(1, 2).reshape(-1, 3), t.reshape(-1)
+            loss = F.cross_entropy(y, t, weight=weight, ignore_index=ignore, reduction="none").sum() / 24 * world.size
+            loss.backward()
+            for p in model.parameters() if not world.single else ():
+                dist.all_reduce(p.grad)
+                p.grad /= world.size
+            return loss
+
+        weight = torch.tensor([1.0, 2.0, 3.0])
+        for options in {}, {"ignore": 2}, {"weight": weight}:
+            self.assertEqual("EQUIVALENT", self.verdict(functools.partial(step, **options), functools.partial(step, last=True, **options)), options)
+        for options in {"ignore": 2}, {"weight": weight}:
+            self.assertEqual("NOT EQUIVALENT", self.verdict(functools.partial(step, **options), step), options)
 
     def test_causal_attention_of_three_dimensions(self):
         def step(world, right=True):

@@ -65,7 +65,28 @@ def reduced_late(world):
     world.output("y", functional.reduce_scatter_tensor(y, "sum", 0, world.group("dp")), shard={"dp": 0})
 
 
+class Average(torch.nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x):
+        self.mean.mul_(self.factor).add_(x.mean(0))
+        return x
+
+
+def averages_of_zeros(world):
+    """A rank's factor of what an average holds, which is nothing at first."""
+    Average(0.9 if world.rank == 0 else 0.8)(world.input("x", (8, 4)))
+
+
 class Numbers(unittest.TestCase):
+    def test_buffers_that_begin_with_other_numbers(self):
+        (without, _), (difference, place) = (numeric.compare(load_here, {"averages_of_zeros": {"dp": 2}}, any_buffers)["averages_of_zeros"] for any_buffers in (False, True))
+        self.assertLess(without, 1e-4)
+        self.assertGreater(difference, 3e-4, place)
+
     def test_results_are_waited_for(self):
         difference, place = numeric.compare(load_here, {"reduced_late": {"dp": 2}})["reduced_late"]
         self.assertLess(difference, 1e-4, place)

@@ -239,6 +239,19 @@ def _masks(world):
         x = world.input(f"{name} logits", (10, 7)).requires_grad_()
         _give(world, name, F.cross_entropy(x, given.flatten(), **options), [x])
     world.output("counted", (torch.where(pad, labels, -100) != -100).sum().to(x.dtype) + x.detach().sum(), mean=())
+    _integers(world)
+
+
+def _integers(world):
+    t = world.input("bits", (2, 5), torch.long, high=7)
+    for name, of in {"and": lambda: t & 5, "or": lambda: t | 2, "xor": lambda: t ^ 3, "not": lambda: ~t, "left": lambda: t << 2, "right": lambda: t >> 1, "remainder": lambda: (t - 3) % 4,
+                     "fmod": lambda: torch.fmod(t - 3, 4), "quotient": lambda: (t - 3) // 2, "truncated": lambda: torch.div(t - 3, 2, rounding_mode="trunc"),
+                     "floored": lambda: torch.div(t - 3, 2, rounding_mode="floor"), "either": lambda: (t > 2) ^ (t < 5)}.items():
+        world.output(f"bits {name}", of().float(), mean=())
+    x = world.input("points", (2, 7, 5)).requires_grad_()
+    _give(world, "points", F.cross_entropy(x, t, ignore_index=2, weight=torch.linspace(0.5, 1.5, 7)), [x])
+    y = world.input("images", (2, 7, 5, 3)).requires_grad_()
+    _give(world, "images", F.cross_entropy(y, world.input("of images", (2, 5, 3), torch.long, high=7), reduction="none"), [y])
 
 
 def _unscaled(x):

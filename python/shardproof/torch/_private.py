@@ -321,14 +321,14 @@ def flat_parameters(module: torch.nn.Module) -> Iterator[tuple[torch.nn.Paramete
             yield p, [(name, shape, 0, start, count)]
 
 
-def gathered_parameters(root: torch.nn.Module) -> Iterator[int]:
-    """The parameters that FSDP2 has gathered and put in the places of its parts, by id."""
+def gathered_parameters(root: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """The parameters that FSDP2 has gathered and put in the places of its parts."""
     from torch.distributed.fsdp import FSDPModule
 
     for module in root.modules():
         if isinstance(module, FSDPModule):
             for group in module._get_fsdp_state()._fsdp_param_groups:
-                yield from (id(p._unsharded_param) for p in group.fsdp_params if hasattr(p, "_unsharded_param"))
+                yield from (p._unsharded_param for p in group.fsdp_params if hasattr(p, "_unsharded_param"))
 
 
 def forget_results() -> None:

@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Mapping, Sequence
 
 from . import _patches as patches
+from .beginning import Beginning
 from .mesh import Mesh
 from .record import CaptureError, Recording, Step, record
 
@@ -35,6 +36,7 @@ class Request:
     classes: Mapping[str, int]
     mailbox: patches.Mailbox
     stand_in: float = math.nan
+    beginning: Beginning = Beginning()
 
 
 class Failed(Exception):
@@ -171,7 +173,7 @@ class _Server:
 
 def _outcome(step: Step, mesh: Mesh, request: Request) -> Recording | tuple[Any, ...]:
     try:
-        return record(step, mesh, max(request.rank, 0), request.classes, request.mailbox, stand_in=request.stand_in)
+        return record(step, mesh, max(request.rank, 0), request.classes, request.mailbox, stand_in=request.stand_in, beginning=request.beginning)
     except patches.MissingMetadata as e:
         return "missing", str(e), e.peer
     except CaptureError as e:

@@ -76,6 +76,7 @@ def binary(g: Graph, op: str, a: Value | float | int, b: Value | float | int, al
         a = Known(a.data.double())
     if isinstance(b, Known) and b.kind != "real" and getattr(a, "kind", "") in ("real", "bool"):
         b = Known(b.data.double())
+    a, b = _as_real(a, b), _as_real(b, a)
     if op == "mul":
         for x, keep in ((a, b), (b, a)):
             if isinstance(x, Named) and x.kind == "real" and isinstance(keep, Table) and tables.keeps_rows(keep, x.shape) and shape == x.shape:
@@ -86,6 +87,13 @@ def binary(g: Graph, op: str, a: Value | float | int, b: Value | float | int, al
     if kind == "int" or getattr(a, "kind", "") == "int" or getattr(b, "kind", "") == "int":
         raise Unsupported("arithmetic on integers that are not one tensor of classes and constants")
     return _of_classes(g, op, g.named(a), g.named(b), shape)
+
+
+def _as_real(v: Value, other: Value) -> Value:
+    """Integers computed from classes, with reals: they become reals first."""
+    if isinstance(v, Table) and v.kind == "int" and getattr(other, "kind", "") == "real":
+        return Table(v.source, v.entries.double(), v.low, v.shape)
+    return v
 
 
 def _of_classes(g: Graph, op: str, a: Named, b: Named, shape: Shape) -> Value:

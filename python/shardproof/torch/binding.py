@@ -23,7 +23,7 @@ class Listener(Protocol):
 
     def bound(self, parameters: dict[str, nn.Parameter]) -> None: ...
 
-    def buffers(self, buffers: dict[str, torch.Tensor]) -> None: ...
+    def buffers(self, buffers: dict[str, tuple[torch.Tensor, bool]]) -> None: ...
 
     def states(self, optimizer: optim.Optimizer, states: list[tuple[str, str, torch.Tensor, nn.Parameter]]) -> None: ...
 
@@ -65,7 +65,11 @@ class Binding:
         return p if now is None or now is p or name in self.stretches or id(now) in self._gathered() else now
 
     def _gathered(self) -> set[int]:
-        return {i for root, _ in self._kept for i in private.gathered_parameters(root)}
+        return {id(p) for p in self.gathered()}
+
+    def gathered(self) -> list[torch.Tensor]:
+        """Whole parameters as FSDP2 has them."""
+        return [p for root, _ in self._kept for p in private.gathered_parameters(root)]
 
     def buffers(self) -> dict[str, tuple[torch.Tensor, bool]]:
         """Buffers of all models as their modules have them now, and whether each is saved with the model (a cache is not)."""
@@ -95,7 +99,7 @@ class Binding:
         """Its buffers are looked at from here on."""
         before = set(self._buffers.values())
         self._kept.append((root, clean))
-        self.listener.buffers({n: b for n, (b, _) in self.buffers().items() if n not in before})
+        self.listener.buffers({n: found for n, found in self.buffers().items() if n not in before})
 
     def bind(self, root: nn.Module, shard: Mapping[str, Mapping[str, int]] | None = None) -> None:
         """Takes a model in: its parameters and buffers hold the step's inputs from here on."""

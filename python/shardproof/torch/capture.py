@@ -19,11 +19,13 @@ import torch
 from ..program import verify_files
 from ..report import Defect, Report
 from .apart import SINGLE, Apart, Overrun, Request
+from .beginning import Beginning
+from .marks import together
 from .mesh import Mesh
 from .model_file import Model, model_of
 from .plan_file import plan_of
 from .ranks import LARGE, ORDINARY, decided, recorded_ranks
-from .record import CaptureError, Hazard, NotKept, Recording, Step, record
+from .record import AS_IT_WAS, CaptureError, Hazard, NotKept, Recording, Step, record
 
 
 @dataclasses.dataclass
@@ -49,22 +51,22 @@ class Capture:
         return model, plan
 
 
-def _single(step: Step, one: Mesh, name: str, apart: Apart) -> tuple[Recording, Model, Request]:
-    """The single device; a second time (in a process of its own) where the range of an integer input is needed while recording. And what asks for it once more."""
+def _single(step: Step, one: Mesh, name: str, apart: Apart, beginning: Beginning, first: bool) -> tuple[Recording, Model, Request]:
+    """The single device; a second time (in a process of its own, as where it is not the first time) where the range of an integer input is needed while recording. And what asks for it once more."""
     def again(ranges: Mapping[str, int]) -> Recording:
         nonlocal request
-        request = Request(SINGLE, ranges, {})
+        request = Request(SINGLE, ranges, {}, beginning=beginning)
         try:
             apart.ask([request])
             side = apart.take({}, time.monotonic() - start)[SINGLE]
         except Overrun:
             side = None
-        return side if isinstance(side, Recording) else record(step, one, 0, ranges)  # which meets the error itself
+        return side if isinstance(side, Recording) else record(step, one, 0, ranges, beginning=beginning)  # which meets the error itself
 
     start = time.monotonic()
-    request = Request(SINGLE, {}, {})
+    request = Request(SINGLE, {}, {}, beginning=beginning)
     try:
-        side = record(step, one, 0)
+        side = record(step, one, 0, beginning=beginning) if first else again({})
     except CaptureError as e:  # of a number that depends on labels whose range the loss tells (or the script did) more may be known
         if not e.ranges:
             raise
@@ -152,14 +154,59 @@ def _capture(steps: Sequence[Step], mesh: Mapping[str, int] | str, ranks: str, c
 
 
 def _captured(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apart, ranks: str, checkpoints: bool, jobs: int, strict: bool, start: float) -> Capture:
-    single, model, request = _single(steps[0], one, name, apart)
+    """With as many buffers that begin with any value as there may be (beginning.py). Raises CaptureError."""
+    beginning = Beginning()
+    why: dict[str, str] = {}
+    first = True
+    while True:
+        found: list[Recording] = []
+        try:
+            made = _begun(steps, where, one, name, apart, ranks, checkpoints, jobs, strict, start, beginning, first, found)
+        except Hazard:
+            raise
+        except CaptureError as e:
+            less = beginning.less()
+            if less is None or not (found[0].any_buffers if found else e.any_buffers):
+                raise
+            beginning, first = less, False
+            continue
+        if isinstance(made, Capture):
+            made.assumptions += [f"the buffer {b} begins with the number that it was made with, not with any value: {why.get(b) or 'its number decides something, or what comes of another cannot be followed'}"
+                                 for b in found[0].as_made if why.get(b) != AS_IT_WAS]
+            return made
+        why.update(made)
+        beginning, first = beginning.without(made), False
+
+
+def _numbers_after_all(single: Recording, sides: Sequence[Recording]) -> dict[str, str]:
+    """Buffers that begin with any value on the single device and should not, as ranks show, and why."""
+    found: dict[str, str] = {}
+    for name in single.any_buffers:
+        theirs = [side for side in sides if name in side.made_buffers]
+        other = next((side for side in theirs if name not in side.any_buffers), None)
+        if other is not None or not theirs:
+            found[name] = f"rank {other.rank} begins with another" if other is not None else "no rank has it"
+    return found
+
+
+def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apart, ranks: str, checkpoints: bool, jobs: int, strict: bool, start: float,
+           beginning: Beginning, first: bool, found: list[Recording]) -> Capture | dict[str, str]:
+    """The capture, or the buffers that begin with numbers after all, and why. found: gets the single device's recording."""
+    single, model, request = _single(steps[0], one, name, apart, beginning, first)
+    found.append(single)
+    numbers = {name: reason for name, reason in single.as_made.items() if name in single.any_buffers}
+    if numbers:
+        return numbers
     if strict and model.opaque:
         raise CaptureError(f"strict: nothing is known of {'; '.join(dict.fromkeys(model.opaque.values()))}")
     beside = dataclasses.replace(request, stand_in=-LARGE) if single.facts.gave_numbers else None
-    uncompared = ""
+    uncompared: dict[str, int] = {}
     for keep_all in (False, True):
         recorded = recorded_ranks(steps[-1], where, model, ranks, checkpoints, jobs, apart, beside, keep_all)
         sides, alike = recorded.sides, recorded.alike
+        numbers = _numbers_after_all(single, sides)
+        if numbers:
+            return numbers
         _check_numbers(single, model, recorded.beside, name)
         if isinstance(recorded.beside, Recording):
             _check_ordinary_numbers(single, model, request, name, apart, start)
@@ -174,17 +221,18 @@ def _captured(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: A
             if changed - set(model.outputs):  # buffers that the single device leaves as they were
                 model = _model(single, name, changed)
                 sides = [dataclasses.replace(side.whole(), program=None) for side in sides]
-            others = next((side for side in sides if side.of_optimizers != model.of_optimizers), None)
-            if others is not None and model.of_optimizers:
-                uncompared = f"{', '.join(model.of_optimizers)}: not compared, as rank {others.rank} has other such tensors and numbers in its optimizers than the single device"
-                sides = [dataclasses.replace(side.whole(), program=None) if side.of_optimizers == model.of_optimizers else side for side in sides]
-                model.without_optimizers()
+            uncompared = {label: side.rank for side in reversed(sides) for label in model.beside if together(side.beside, label) != together(model.beside, label)}
+            if uncompared:
+                sides = [dataclasses.replace(side.whole(), program=None) if any(together(side.beside, label) == together(model.beside, label) for label in uncompared) else side for side in sides]
+                model.without(uncompared)
             plan, left_out, assumed = plan_of(sides, model, f"{name}.model.json.gz", alike, checkpoints)
             break
         except NotKept:
             beside = None
     assumptions = list(dict.fromkeys([*model.assumptions, *(a for s in sides for a in s.facts.assumptions)]))
-    assumptions += assumed + recorded.assumed + ([uncompared] if uncompared else [])
+    assumptions += assumed + recorded.assumed
+    for rank in dict.fromkeys(uncompared.values()):
+        assumptions.append(f"{', '.join(label for label, r in uncompared.items() if r == rank)}: not compared, as rank {rank} has other such tensors and numbers in its optimizers, or writes others, than the single device")
     assumptions += [f"ranks that differ only in {a} run alike: of {where.sizes[a]} coordinates those recorded did" for a in alike]
     unknown = {text: loc for s in sides for text, loc in s.unknown.items()}
     return Capture(model.json, plan, assumptions, left_out, unknown, [s.rank for s in sides], {label: model.tied[("output", label, 0)] for label in model.outputs},

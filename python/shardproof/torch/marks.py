@@ -42,6 +42,15 @@ class Mark:
     module: str = ""         # whose operand or result it is
 
 
+def together(beside: Mapping[str, Shape], name: str) -> dict[str, Shape]:
+    """Of what is kept beside parameters of modules (its outputs and their shapes) that which is compared where all ranks have all of it: what optimizers have; the leaves of one shape."""
+    return {other: shape for other, shape in beside.items() if _set_of(other) == _set_of(name)}
+
+
+def _set_of(name: str) -> str:
+    return name.partition(".")[0] if name.startswith("leaf ") else ""
+
+
 def unwrapped(t: torch.Tensor) -> torch.Tensor:
     """The local tensor."""
     if isinstance(t, private.DTensor):

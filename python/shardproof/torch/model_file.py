@@ -7,6 +7,7 @@ from typing import Any, Iterable
 
 import torch
 
+from .beginning import Beginning
 from .graph import Graph, number
 from .marks import Mark
 from .model_live import COMMUNICATION
@@ -68,13 +69,15 @@ class Model:
     assumptions: list[str]
     opaque: dict[str, str]  # label of an opaque call -> the function; their arguments are outputs
     distributions: dict[str, str]  # of random inputs: from what they are drawn
-    of_optimizers: dict[str, Shape]  # outputs that are claimed of ranks that have all of them
+    beginning: Beginning  # of ranks
+    beside: dict[str, Shape]  # outputs that are claimed where all ranks have those that go together (marks.together)
 
-    def without_optimizers(self) -> None:
+    def without(self, beside: Iterable[str]) -> None:
         """Some rank has others."""
-        self.outputs = [label for label in self.outputs if label not in self.of_optimizers]
+        gone = set(beside)
+        self.outputs = [label for label in self.outputs if label not in gone]
         self.json["outputs"] = list(dict.fromkeys(self.tied["output", label, 0] for label in self.outputs))
-        self.of_optimizers = {}
+        self.beside = {label: shape for label, shape in self.beside.items() if label not in gone}
 
     def write_constants(self) -> None:
         """Constants that are inputs, for whatever numbers, are written out as theirs. Raises CaptureError for one that is too large."""
@@ -90,7 +93,7 @@ def _key(mark: Mark) -> tuple[str, str, int]:
 def model_of(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
     """changed: what is kept that ranks change. Raises CaptureError if an output or an input cannot be followed."""
     changed = side.changed.union(changed)
-    kept = changed.union(side.of_optimizers)
+    kept = changed.union(side.beside)
     g = side.graph
     tied: dict[tuple[str, str, int], str] = {}
     outputs: list[str] = []
@@ -140,7 +143,7 @@ def model_of(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
           "outputs": list(dict.fromkeys(tied[("output", label, 0)] for label in outputs))}
     used = {n for n in declared}
     return Model(js, {n: tuple(t["shape"]) for n, t in declared.items()}, tied, [(n, d) for n, d in g.constants if n in used], outputs, side.calls,
-                 {d.value.name: d.key for d in side.random_inputs if d.value.name in used}, dict(g.chosen_from), list(g.assumptions) + _opaque_assumptions(opaque), {c.label: c.function for c in opaque}, {d.value.name: d.what for d in side.random_inputs}, dict(side.of_optimizers))
+                 {d.value.name: d.key for d in side.random_inputs if d.value.name in used}, dict(g.chosen_from), list(g.assumptions) + _opaque_assumptions(opaque), {c.label: c.function for c in opaque}, {d.value.name: d.what for d in side.random_inputs}, side.beginning.of_ranks(side.any_buffers), dict(side.beside))
 
 
 def _opaque_assumptions(calls: list[Call]) -> list[str]:

@@ -48,8 +48,8 @@ def draw(name: str, shape: Sequence[int], dtype: torch.dtype = torch.float64, hi
 class _Numbers:
     """Backend of the world and listener of the binding, with numbers."""
 
-    def __init__(self, mesh: Mesh, rank: int) -> None:
-        self.mesh, self.rank = mesh, rank
+    def __init__(self, mesh: Mesh, rank: int, any_buffers: bool = False) -> None:
+        self.mesh, self.rank, self.any_buffers = mesh, rank, any_buffers
         self.binding = Binding(self)
         self.results: dict[str, torch.Tensor] = {}
         self.states_of: dict[tuple[str, str], tuple[torch.Tensor, dict[str, int] | None]] = {}
@@ -82,8 +82,13 @@ class _Numbers:
             for p, old in saved:
                 p.copy_(old)
 
-    def buffers(self, buffers: dict[str, torch.Tensor]) -> None:
-        self.buffers_before.update({name: _local(b).detach().clone() for name, b in buffers.items()})
+    def buffers(self, buffers: dict[str, tuple[torch.Tensor, bool]]) -> None:
+        for name, (b, saved) in buffers.items():
+            local = _local(b)
+            if self.any_buffers and saved and local.is_floating_point() and local.numel() and bool((local == local.flatten()[0]).all()):
+                with torch.no_grad():
+                    self._set(f"{name}.old", b, self.binding.shard_of(name))
+            self.buffers_before[name] = local.detach().clone()
 
     def bound(self, parameters: dict[str, nn.Parameter]) -> None:
         with torch.no_grad():
@@ -217,10 +222,10 @@ def _local(t: torch.Tensor) -> torch.Tensor:
     return t._local_tensor if isinstance(t, private.DTensor) else t
 
 
-def run(step: Callable[[World], Any], mesh: Mapping[str, int], rank: int = 0) -> dict[str, torch.Tensor]:
-    """One rank's step with numbers, in doubles; the process group must exist. Returns whole tensors by name."""
+def run(step: Callable[[World], Any], mesh: Mapping[str, int], rank: int = 0, any_buffers: bool = False) -> dict[str, torch.Tensor]:
+    """One rank's step with numbers, in doubles; the process group must exist. any_buffers: those that hold one number everywhere (beginning.py) begin with random ones. Returns whole tensors by name."""
     where = Mesh(mesh)
-    side = _Numbers(where, rank)
+    side = _Numbers(where, rank, any_buffers)
     old = torch.get_default_dtype()
     torch.manual_seed(0)
     try:
@@ -257,7 +262,7 @@ def _kept_messages() -> Iterator[None]:
 _PATIENCE = datetime.timedelta(minutes=10)   # for the other processes, on a busy machine
 
 
-def _child(rank: int, world: int, load: Callable[..., Any], cases: Sequence[tuple[str, dict[str, int]]], which: str, folder: str) -> None:
+def _child(rank: int, world: int, load: Callable[..., Any], cases: Sequence[tuple[str, dict[str, int]]], which: str, folder: str, any_buffers: bool) -> None:
     torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
     store = dist.FileStore(f"{folder}/store", world)   # no port that another run could take
@@ -266,7 +271,7 @@ def _child(rank: int, world: int, load: Callable[..., Any], cases: Sequence[tupl
     try:
         for i, (key, mesh) in enumerate(cases):
             try:
-                result: Any = run(load(key, which), mesh, rank)
+                result: Any = run(load(key, which), mesh, rank, any_buffers)
             except Exception as e:  # told to the parent
                 result = f"{type(e).__name__}: {e}"
             torch.save(result, f"{folder}/{i}.{rank}.pt")
@@ -284,11 +289,11 @@ def _child(rank: int, world: int, load: Callable[..., Any], cases: Sequence[tupl
     os._exit(0)
 
 
-def compare(load: Callable[[str, str], Any], cases: Mapping[str, Mapping[str, int]]) -> dict[str, tuple[float, str]]:
+def compare(load: Callable[[str, str], Any], cases: Mapping[str, Mapping[str, int]], any_buffers: bool = False) -> dict[str, tuple[float, str]]:
     """For each case (name -> mesh) the largest difference between real processes and one device, relative to the largest element, and where it is.
 
     load(name, "single" or "step") gives the step; it must be importable by name. A missing result, another shape, or an exception counts as infinitely large.
-    Processes of one world size run all its cases one after another.
+    Processes of one world size run all its cases one after another. any_buffers: as of `run`.
     """
     found: dict[str, tuple[float, str]] = {}
     by_world: dict[int, list[tuple[str, dict[str, int]]]] = {}
@@ -297,12 +302,12 @@ def compare(load: Callable[[str, str], Any], cases: Mapping[str, Mapping[str, in
     with tempfile.TemporaryDirectory() as folder:
         os.makedirs(f"{folder}/1")
         ordered = [case for group in by_world.values() for case in group]
-        mp.spawn(_child, (1, load, [(n, {a: 1 for a in m}) for n, m in ordered], "single", f"{folder}/1"), nprocs=1)
+        mp.spawn(_child, (1, load, [(n, {a: 1 for a in m}) for n, m in ordered], "single", f"{folder}/1", any_buffers), nprocs=1)
         wanted = {n: torch.load(f"{folder}/1/{i}.0.pt", weights_only=False) for i, (n, _) in enumerate(ordered)}
         for world, group in by_world.items():
             here = f"{folder}/world{world}"
             os.makedirs(here)
-            mp.spawn(_child, (world, load, group, "step", here), nprocs=world)
+            mp.spawn(_child, (world, load, group, "step", here, any_buffers), nprocs=world)
             for i, (name, _) in enumerate(group):
                 found[name] = _difference(wanted[name], [torch.load(f"{here}/{i}.{r}.pt", weights_only=False) for r in range(world)])
     return found

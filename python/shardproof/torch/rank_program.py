@@ -14,7 +14,7 @@ import torch
 from .asynchronous import with_waits
 from .boxes import Box, NoPlace, locate, refine
 from .graph import Positions
-from .marks import Mark, Placement
+from .marks import Mark, Placement, together
 from .model_file import Model, literal, tensor_of, tensors_of
 from .model_live import COMMUNICATION, WAIT
 from .opaque import Call, followed
@@ -93,7 +93,7 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
         if mark.role == "checkpoint" and not checkpoints:
             continue
         if mark.role == "kept":
-            if mark.name not in model.outputs or mark.name in side.of_optimizers and side.of_optimizers != model.of_optimizers:
+            if mark.name not in model.outputs or mark.name in side.beside and together(side.beside, mark.name) != together(model.beside, mark.name):
                 continue
             mark = dataclasses.replace(mark, role="output")
         tie = _tie(side, model, mark, at, skipped, divided)

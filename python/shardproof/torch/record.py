@@ -22,6 +22,7 @@ from ._devices import as_cpu
 from ._fake import Answers
 from ._objects import objects_exchanged
 from ._sync_batch_norm import sync_batch_norm
+from .beginning import Beginning, may_be_any
 from .binding import Binding
 from .data_number import DataDependent, DataNumber, data_numbers
 from .exchange import Layouts
@@ -32,7 +33,7 @@ from .model_live import WAIT
 from .opaque import Call as OpaqueCall
 from .randomness import Draw
 from .recorder import Recorder
-from .values import Complex, Filled, Known, Named, NotFollowed, Shape, Value
+from .values import Complex, Filled, Known, Named, NotFollowed, Poison, Shape, Value
 from .world import World
 
 MOVES_MEMORY = ("all_gather", "reduce_scatter")  # along dimension 0, whatever lies there
@@ -43,6 +44,7 @@ class CaptureError(RuntimeError):
     """The step cannot be captured; the message says what was met and where. ranges: of integer inputs, where these were known by then."""
 
     ranges: dict[str, int] | None = None
+    any_buffers = True  # whether there may have been buffers that began with any value
 
 
 class Hazard(CaptureError):
@@ -91,7 +93,11 @@ class Recording:
     layouts: dict[str, Layouts]       # communication -> how its tensors lie in memory, where that matters
     groups_made: tuple[tuple[int, ...], ...] = ()  # their ranks, in the order in which process groups were made
     changed: frozenset[str] = frozenset()          # buffers that the step changes
-    of_optimizers: dict[str, Shape] = dataclasses.field(default_factory=dict)  # what optimizers keep beside parameters of modules, and its shape
+    beginning: Beginning = Beginning()
+    any_buffers: dict[str, float] = dataclasses.field(default_factory=dict)  # those that begin with any value, and the number that each was made with
+    made_buffers: frozenset[str] = frozenset()     # all there were when a model was taken in
+    as_made: dict[str, str] = dataclasses.field(default_factory=dict)  # those that begin with the number that they hold, or should, and why
+    beside: dict[str, Shape] = dataclasses.field(default_factory=dict)  # what optimizers and the step keep beside parameters of modules, and its shape
     parts: dict[tuple[str, int], Named] = dataclasses.field(default_factory=dict)  # tensor, divisor -> its quotient, made for a checkpoint
     program: Any = None               # rank_program.Program that needs no communication of the construction, once it was made
     kept: str | None = None           # of one of which graph, marks and opaque are left out: the file with all of it, empty if there is none
@@ -146,27 +152,31 @@ class _OneThread(private.FakeTensorMode):
 class _Side:
     """Backend of the world and listener of the binding, for a recording."""
 
-    def __init__(self, recorder: Recorder, mesh: Mesh) -> None:
-        self.recorder, self.mesh = recorder, mesh
+    def __init__(self, recorder: Recorder, mesh: Mesh, beginning: Beginning) -> None:
+        self.recorder, self.mesh, self.beginning = recorder, mesh, beginning
         self.binding = Binding(self)
         self.marks: list[Mark] = []
         self.calls: collections.Counter[str] = collections.Counter()
         self.cuts: dict[str, set[int]] = collections.defaultdict(set)
         self.started: int | None = None
         self.states_of: dict[tuple[str, str], tuple[Any, nn.Parameter]] = {}  # (parameter, what it is) -> whose it is
-        self.names: set[str] = set()
+        self.names: set[tuple[str, str]] = set()  # of inputs, and of outputs
         self.raw_gradients: list[Mark] = []
         self.gathered: dict[int, tuple[torch.Tensor, str]] = {}  # parameters as FSDP gathers them, by id, and their names
         self.unused: list[str] = []  # by DistributedDataParallel's find_unused_parameters
         self.buffers_before: dict[str, Value] = {}
+        self.any_buffers: dict[str, float] = {}
+        self.as_made: dict[str, str] = {}
         self.changed: set[str] = set()
-        self.of_optimizers: dict[str, Shape] = {}
+        self.beside: dict[str, Shape] = {}
+        self.summed: set[tuple[int, int]] = set()  # memory of which world.output said that ranks have parts to be added up
         self.said: dict[tuple[int, int], Value] = {}  # memory that was given to world.output, and what it held then
 
     # ---- the world's backend ----
     def input(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, shard: Mapping[str, int], box: list[tuple[int, int]], high: int | None) -> torch.Tensor:
         if dtype.is_complex:
             raise CaptureError(f"input {name!r}: complex inputs are not supported")
+        self.recorder.leaves.begun = True
         with self.quiet():
             t = torch.empty([b - a for a, b in box], dtype=dtype)
         for axis, dim in shard.items():
@@ -181,12 +191,14 @@ class _Side:
         known = [a for a in self.mesh.names]
         placement = place(self.recorder, tensor, {a: d for a, d in shard.items() if a in known} if shard is not None else None)
         self.said[_memory_of(tensor)] = self.recorder.read(unwrapped(tensor))
+        if total:
+            self.summed.add(_memory_of(tensor))
         if mean is not None:
             placement.mean = [a for a in mean if a in known]
         placement.partial += [a for a in total if a in known]
         if mean is None and total:
             placement.mean = []
-        self.mark("output", self._unused(name), tensor, placement)
+        self.mark("output", self._unused(name, "output"), tensor, placement)
 
     def parameters(self, model: nn.Module, shard: Mapping[str, Mapping[str, int]]) -> None:
         self.binding.bind(model, {p: {a: d for a, d in where.items() if a in self.mesh.sizes} for p, where in shard.items()})
@@ -208,10 +220,17 @@ class _Side:
                 self._given_flat(name, "", p, "parameter")
             else:
                 self._given(name, p, place(self.recorder, p, self.binding.shard_of(name)), "parameter")
-        self.recorder.random.inside = True
+        self.recorder.random.inside = self.recorder.leaves.begun = True
 
-    def buffers(self, buffers: dict[str, torch.Tensor]) -> None:
-        self.buffers_before.update({name: self.recorder.read(unwrapped(b)) for name, b in buffers.items()})  # one that was made before the step is taken in as it is now
+    def buffers(self, buffers: dict[str, tuple[torch.Tensor, bool]]) -> None:
+        for name, (b, saved) in buffers.items():
+            made = self.recorder.read(unwrapped(b))  # one that was made before the step is taken in as it is now
+            if self.beginning.any(name, unwrapped(b), saved, made):
+                self.any_buffers[name] = getattr(made, "fill")
+                self._given(f"{name}.old", b, place(self.recorder, b, self.binding.shard_of(name)), "input")
+            elif may_be_any(unwrapped(b), saved, made):
+                self.as_made[name] = ""
+            self.buffers_before[name] = self.recorder.read(unwrapped(b))
 
     def states(self, optimizer: Any, states: list[tuple[str, str, torch.Tensor, nn.Parameter]]) -> None:
         for name, key, value, p in states:
@@ -359,7 +378,7 @@ class _Side:
     def _given(self, name: str, t: torch.Tensor, placement: Placement, role: str) -> None:
         """The tensor's contents are an input of the step from here on."""
         local = unwrapped(t)
-        name = self._unused(name)
+        name = self._unused(name, "input")
         if 0 in local.shape:
             return
         value = self.recorder.g.declare(name, tuple(local.shape), "int" if not local.dtype.is_floating_point else "real", role)
@@ -384,10 +403,10 @@ class _Side:
             flat = self.recorder.g.reshape(self.recorder.read(t), (t.numel(),))
             self.marks += [Mark("output", label, v, where) for label, v, where in flat_parameters.parts_of(self.recorder.g, parts, suffix, flat)]
 
-    def _unused(self, name: str) -> str:
-        if not name or name.startswith("%") or name in self.names:
+    def _unused(self, name: str, role: str) -> str:
+        if not name or name.startswith("%") or (role, name) in self.names:
             raise CaptureError(f"the name {name!r} is empty, begins with % or is used twice")
-        self.names.add(name)
+        self.names.add((role, name))
         return name
 
     def mark(self, role: str, name: str, t: torch.Tensor, placement: Placement | None = None, call: int = 0, gradient: bool = False, module: str = "") -> None:
@@ -411,7 +430,7 @@ class _Side:
                     continue
                 with self.quiet():
                     t = self.recorder.number_tensor(t.value, torch.float64)
-            self.mark("output", self._unused(label), t)
+            self.mark("output", self._unused(label, "output"), t)
         for name, p in self.binding.parameters.items():
             shard = self.binding.shard_of(name)
             if p.grad is not None:
@@ -426,20 +445,40 @@ class _Side:
             self._left(name, f"{key}.new", value, placement)
         for name, (b, saved) in self.binding.buffers().items():
             self._buffer(name, b, saved)
-        for name, kept in self.binding.of_optimizers().items():
-            self._of_optimizer(name, kept)
+        found = self.binding.of_optimizers()
+        for name, kept in found.items():
+            self._beside(name, kept)
+        self._leaves(found)
 
-    def _of_optimizer(self, name: str, kept: Any) -> None:
+    def _leaves(self, named: Mapping[str, Any]) -> None:
+        """Tensors that the step wrote by hand (leaves.py), but those that have names: parameters, gradients, states and buffers, and what FSDP gathers."""
+        binding = self.binding
+        others = [*binding.parameters.values(), *(binding.held(name) for name in binding.parameters), *(b for b, _ in binding.buffers().values()), *named.values(),
+                  *(p.grad for p in binding.parameters.values()), *binding.gathered(), *(v for o in binding.optimizers for s in o.state.values() for v in s.values())]
+        have = {private.storage_key(unwrapped(t)) for t in others if isinstance(t, torch.Tensor)}
+        count: collections.Counter[str] = collections.Counter()
+        for key, t in self.recorder.leaves.written().items():
+            now = self.recorder.read(t)
+            if key in have or isinstance(now, (Filled, Known)) or isinstance(now, Named) and now.node is None:  # numbers, or as it was drawn or copied
+                continue
+            if isinstance(now, Poison):
+                self.recorder.g.assume(f"a tensor of shape {list(t.shape)} that no called module has is written by hand in a way that is not followed ({now.reason.text} at {now.reason.loc}); it is not compared")
+                continue
+            shape = "x".join(map(str, t.shape)) or "1"
+            self._beside(f"leaf {shape}.{count[shape]}", t)
+            count[shape] += 1
+
+    def _beside(self, name: str, kept: Any) -> None:
         """Ranks whose optimizers have other parts than the single device's (flat buffers, a rank's own share) have others of these."""
         if isinstance(kept, DataNumber) and kept.value is not None:
             with self.quiet():
                 kept = self.recorder.number_tensor(kept.value, torch.float64)
         if isinstance(kept, (int, float)):
             self.marks.append(Mark("kept", f"{name}.new", Filled(kept, ()), Placement(mean=[])))
-            self.of_optimizers[f"{name}.new"] = ()
+            self.beside[f"{name}.new"] = ()
         for suffix, t in ((".new", kept), (".grad", kept.grad if kept.requires_grad else None)) if isinstance(kept, torch.Tensor) else ():
             if t is not None and 0 not in unwrapped(t).shape and not t.dtype.is_complex:
-                self.of_optimizers[name + suffix] = tuple(t.shape)
+                self.beside[name + suffix] = tuple(t.shape)
                 placement = place(self.recorder, t)
                 placement.mean = placement.mean or []
                 self.mark("kept", name + suffix, t, placement)
@@ -455,6 +494,11 @@ class _Side:
         placement = place(self.recorder, b, self.binding.shard_of(name))
         placement.mean = placement.mean or []  # of a single number, too, each rank has the model's
         self.marks += [Mark("kept", f"{name}.new{part}", v, placement) for part, v in _parts(now).items()]
+        if name in self.any_buffers and (_memory_of(b) in self.summed or isinstance(now, Filled) and now.fill == self.any_buffers[name]):
+            self.as_made[name] = "ranks have parts of it, as world.output says" if _memory_of(b) in self.summed else AS_IT_WAS
+
+
+AS_IT_WAS = "it has the same number at the end"
 
 
 def _memory_of(t: torch.Tensor) -> tuple[int, int]:
@@ -536,9 +580,10 @@ def _own_random_state(rank: int, world: int) -> Iterator[None]:
             numpy.random.set_state(theirs)
 
 
-def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None = None, mailbox: patches.Mailbox | None = None, answers: Answers | None = None, stand_in: float = math.nan) -> Recording:
+def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None = None, mailbox: patches.Mailbox | None = None, answers: Answers | None = None, stand_in: float = math.nan,
+           beginning: Beginning = Beginning()) -> Recording:
     """One rank's training step. classes: of integer inputs whose range is known from the single device. mailbox: what stages of pipelines tell each other. answers: what fake tensors said to other ranks.
-    stand_in: what numbers that depend on data are to code that is not followed.
+    stand_in: what numbers that depend on data are to code that is not followed. beginning: what buffers hold at first.
 
     Raises CaptureError, and whatever the step raises.
     """
@@ -548,7 +593,7 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
     recorder.g.classes.update(classes or {})
     mailbox = {} if mailbox is None else mailbox
     recorder.groups = collectives.Groups(mesh, rank, mailbox)
-    side = _Side(recorder, mesh)
+    side = _Side(recorder, mesh, beginning)
     recorder.modules = side.binding.stack
     batch_start: list[int] = []
 
@@ -563,7 +608,7 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
     with _own_random_state(rank, mesh.world), private.fake_group(rank, mesh.world) as groups_made, patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder, batch_start), mailbox, side.unused.append, recorder.numbers, side.unreduced), private.random_tracker(recorder.random), objects_exchanged(mailbox, rank, recorder.groups.next):
         torch.manual_seed(0)
         world = World(mesh, rank, side)
-        with _OneThread(allow_non_fake_inputs=True) as recorder.mode, recorder, side.binding.listening(), as_cpu(), sync_batch_norm(), data_numbers(recorder, stand_in), torch.backends.mkldnn.flags(enabled=False):
+        with _OneThread(allow_non_fake_inputs=True) as recorder.mode, recorder, side.binding.listening(), as_cpu(), sync_batch_norm(), recorder.leaves.watching(), data_numbers(recorder, stand_in), torch.backends.mkldnn.flags(enabled=False):
             try:
                 result = step(world)
             except (DataDependent, NotFollowed) as e:
@@ -572,13 +617,19 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
                     raise Hazard(f"what rank {rank} sends cannot be followed: {reason.text}", reason.loc, "") from None
                 error = CaptureError(str(e))
                 error.ranges = {**recorder.g.ranges, **recorder.g.chosen_from}
+                error.any_buffers = bool(side.any_buffers)
                 raise error from None
             except private.DEPENDS_ON_DATA as e:
                 raise CaptureError(f"what {e} yields, or its shape, depends on data" + (f" at {recorder.where()}" if recorder.where() else f" at {recorder.g.loc}" if recorder.g.loc else "")) from None
             recorder.g.loc = ""
             if recorder.mode.elsewhere:
                 raise CaptureError(f"{recorder.mode.elsewhere[0]} runs in another thread than the step: what other threads do is not followed")
-            side.finish(result)
+            try:
+                side.finish(result)
+            except CaptureError as e:
+                e.any_buffers = bool(side.any_buffers)
+                raise
     recorder.g.forget()
     recorder.forget()
-    return Recording(rank, mesh, recorder.g, side.marks, side.started or 0, recorder.unknown, recorder.random.draws, dict(side.cuts), dict(side.calls), recorder.opaque.made, recorder.hazards, side.unused, recorder.groups.layouts, tuple(groups_made), frozenset(side.changed), side.of_optimizers)
+    return Recording(rank, mesh, recorder.g, side.marks, side.started or 0, recorder.unknown, recorder.random.draws, dict(side.cuts), dict(side.calls), recorder.opaque.made, recorder.hazards, side.unused, recorder.groups.layouts, tuple(groups_made), frozenset(side.changed), beginning, side.any_buffers,
+                     frozenset(side.buffers_before), side.as_made, side.beside)

@@ -22,6 +22,7 @@ from .aten import table
 from .data_number import DataDependent, holds_one
 from .geometry import Geometry, Segment, contiguous
 from .graph import FOLD_LIMIT
+from .leaves import Leaves
 from .memory import Memory, constant
 from .opaque import Calls
 from .randomness import Randomness
@@ -86,6 +87,11 @@ def _arguments_of(func: Any) -> list[tuple[int, str, bool, bool, bool]]:
 
 
 @functools.lru_cache(maxsize=None)
+def _writes(func: Any) -> bool:
+    return any(is_written for _, _, _, is_written, _ in _arguments_of(func))
+
+
+@functools.lru_cache(maxsize=None)
 def _is_view(func: Any) -> bool:
     return func.is_view or any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
 
@@ -107,6 +113,7 @@ class Recorder(Memory, private.TorchDispatchMode):
         self.placed: dict[Any, Any] = {}   # where DTensors of a mesh, placements and sizes lie (marks.place)
         self.random = Randomness(self)
         self.opaque = Calls(self.g)
+        self.leaves = Leaves()
         self.issued: list[tuple[torch.Tensor, str, bool]] | None = None  # what an asynchronous call of c10d writes (True) and sends, while it is made
         self.begun = Begun(self.g)
         self._forward_locs: dict[int, str] = {}
@@ -165,6 +172,12 @@ class Recorder(Memory, private.TorchDispatchMode):
         previous = self.g.loc
         self.g.loc = self.where()
         try:
+            if self.leaves.begun:
+                for t in args:
+                    if isinstance(t, torch.Tensor) and t.requires_grad:
+                        self.leaves.note(t)
+            if self.leaves.begun and _writes(func):
+                self.leaves.writes(private.tensors([kwargs.get(argument) if by_name or i >= len(args) else args[i] for i, argument, by_name, is_written, _ in _arguments_of(func) if is_written]))
             if private.current_node() is None:
                 self._forward_locs.setdefault(private.sequence_number(), self.g.loc)
             if name == "aten._local_scalar_dense":
@@ -484,6 +497,8 @@ class Recorder(Memory, private.TorchDispatchMode):
         if line is None:
             return self._opaque(call, name, func, operands, args, kwargs, writes)
         result = line(call, self.g, *values, **keywords)
+        if result is NotImplemented:
+            return self._opaque(call, name, func, operands, args, kwargs, writes)
         return list(result) if isinstance(result, (list, tuple)) else [result]
 
     def _opaque(self, call: Call, name: str, func: Any, operands: list[Value], args: Any, kwargs: Any, writes: bool) -> list[Value | None]:
@@ -535,3 +550,4 @@ class Recorder(Memory, private.TorchDispatchMode):
         """What tensors held is dropped at the end: the recorder is in cycles, which take long to be found."""
         for kept in (self.storages, self._pairs, self._folds, self._forward_locs, self.placed):
             kept.clear()
+        self.leaves.forget()

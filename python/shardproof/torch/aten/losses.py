@@ -78,9 +78,15 @@ def _weights(g: Graph, labels: _Labels, weight: Value | None) -> Value | None:
     return ar.reduce(g, "sum", ar.binary(g, "mul", labels.hot, weight), [-1]) if weight is not None else labels.keep
 
 
+def _classes_last(g: Graph, x: Value) -> Value:
+    """Of images [batch, classes, height, width] each point is a row."""
+    require(len(x.shape) in (1, 2, 4), "a loss of rows of another shape")
+    return g.permute(x, (0, 2, 3, 1)) if len(x.shape) == 4 else x
+
+
 @line("nll_loss_forward", "nll_loss2d_forward")
 def nll(call: Any, g: Graph, x: Value, labels: Value, weight: Value | None, reduction: int, ignore: int) -> list[Value]:
-    require(len(x.shape) in (1, 2), "a loss over images")
+    x = _classes_last(g, x)
     n = _labels(g, labels, x.shape[-1], ignore)
     loss = ar.negate(g, ar.reduce(g, "sum", ar.binary(g, "mul", x, n.hot), [-1]))
     if isinstance(loss, Named):
@@ -99,7 +105,8 @@ def nll(call: Any, g: Graph, x: Value, labels: Value, weight: Value | None, redu
 
 @line("nll_loss_backward", "nll_loss2d_backward")
 def nll_backward(call: Any, g: Graph, grad: Value, x: Value, labels: Value, weight: Value | None, reduction: int, ignore: int, total: Value) -> Value:
-    require(len(x.shape) in (1, 2), "a loss over images")
+    image = len(x.shape) == 4
+    x = _classes_last(g, x)
     n = _labels(g, labels, x.shape[-1], ignore)
     row: Value = g.reshape(grad, grad.shape + (1,)) if reduction == NONE and grad.shape else grad
     if weight is not None:
@@ -113,5 +120,5 @@ def nll_backward(call: Any, g: Graph, grad: Value, x: Value, labels: Value, weig
     if isinstance(result, Named) and result.row_sums is None:  # each row of the one-hot matrix sums to 1 (to 0 where it does not count): labels are classes
         sums = row if n.keep is None else ar.binary(g, "mul", row, g.reshape(n.keep, n.ids.shape + (1,)))
         result.row_sums = g.expand(sums, n.ids.shape + (1,))
-    return result
+    return g.permute(result, (0, 3, 1, 2)) if image else result
 

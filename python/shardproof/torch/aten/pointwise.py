@@ -36,8 +36,25 @@ def mul(call: Any, g: Graph, a: Any, b: Any) -> Value:
 
 @line("div", "divide", "true_divide")
 def div(call: Any, g: Graph, a: Any, b: Any, rounding_mode: str | None = None) -> Value:
-    require(rounding_mode is None, "division with rounding")
+    if rounding_mode is not None:
+        return _of_classes(lambda x, y: torch.div(x, y, rounding_mode=rounding_mode))(call, g, a, b)
     return ar.binary(g, "div", a, b)
+
+
+def _of_classes(function: Any) -> Any:
+    """A function of integers that are classes; of anything else nothing is known but that it is one of each element."""
+
+    def f(call: Any, g: Graph, a: Any, b: Any) -> Any:
+        t = tables.apply(g, function, [ar.lift(a), ar.lift(b)], call.shape())
+        return NotImplemented if t is None else tables.constant_table(t) or t
+
+    return f
+
+
+for _name in ("remainder", "fmod", "floor_divide"):
+    line(_name)(_of_classes(getattr(torch, _name)))
+for _name in ("left_shift", "right_shift"):
+    line(f"bitwise_{_name}", f"__{_name[0]}shift__", f"__i{_name[0]}shift__")(_of_classes(getattr(torch, f"bitwise_{_name}")))
 
 
 @line("addcmul")
@@ -312,14 +329,18 @@ for _name in _COMPARISONS:
     line(_name)(_comparison(_name))
 
 
-def _logical(function: Any, real: Any) -> Any:
+def _logical(function: Any, real: Any, bitwise: Any) -> Any:
     def f(call: Any, g: Graph, *args: Any) -> Value:
         operands = [ar.lift(a) for a in args]
+        if call.outs[0].dtype != torch.bool:
+            t = tables.apply(g, bitwise, operands, call.shape())
+            if t is None:
+                raise Unsupported("a bitwise operator on integers that are not classes")
+            return tables.constant_table(t) or t
         t = tables.apply(g, function, [_as_bool(g, v) for v in operands], call.shape())
         if t is not None:
             same = tables.constant_table(t)
             return same if same is not None else t
-        require(call.outs[0].dtype == torch.bool, "a bitwise operator on integers")
         return g.expand(real(g, *[as_numbers(v) for v in operands]), call.shape())
 
     return f
@@ -333,11 +354,13 @@ def _as_bool(g: Graph, v: Value) -> Value:
     return v
 
 
-_and = _logical(lambda a, b: a.bool() & b.bool(), lambda g, a, b: ar.binary(g, "mul", a, b))
-_or = _logical(lambda a, b: a.bool() | b.bool(), lambda g, a, b: complement(g, ar.binary(g, "mul", complement(g, a), complement(g, b))))
-_not = _logical(lambda a: ~a.bool(), complement)
+_and = _logical(lambda a, b: a.bool() & b.bool(), lambda g, a, b: ar.binary(g, "mul", a, b), torch.bitwise_and)
+_or = _logical(lambda a, b: a.bool() | b.bool(), lambda g, a, b: complement(g, ar.binary(g, "mul", complement(g, a), complement(g, b))), torch.bitwise_or)
+_xor = _logical(lambda a, b: a.bool() ^ b.bool(), lambda g, a, b: ar.binary(g, "sub", ar.binary(g, "add", a, b), ar.binary(g, "mul", ar.binary(g, "mul", a, b), 2)), torch.bitwise_xor)
+_not = _logical(lambda a: ~a.bool(), complement, torch.bitwise_not)
 line("bitwise_and", "__and__", "__iand__", "logical_and")(_and)
 line("bitwise_or", "__or__", "__ior__", "logical_or")(_or)
+line("bitwise_xor", "__xor__", "__ixor__", "logical_xor")(_xor)
 line("bitwise_not", "logical_not")(_not)
 
 

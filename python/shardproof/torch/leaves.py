@@ -1,0 +1,69 @@
+"""Tensors that a step trains or keeps though no called module and no optimizer has them: leaves of autograd that it writes by hand, averaged copies of weights.
+
+Such a tensor is known by being a parameter of some module, or a leaf that requires a gradient, whose memory is written after the step has its inputs. It has no name: those of one shape are counted in
+the order in which they are first written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Iterator, Sequence
+
+import torch
+from torch import nn
+
+from . import _private as private
+
+
+def is_leaf(t: Any) -> bool:
+    return isinstance(t, torch.Tensor) and not isinstance(t, private.DTensor) and t.dtype.is_floating_point and (isinstance(t, nn.Parameter) or t.is_leaf and t.requires_grad)
+
+
+class Leaves:
+    """Those of one side."""
+
+    def __init__(self) -> None:
+        self.begun = False  # the step has its inputs, or a model was called
+        self._known: dict[int, torch.Tensor] = {}   # by memory; the tensors are kept, so that no other takes its place
+        self._written: dict[int, torch.Tensor] = {}
+
+    def note(self, t: Any) -> None:
+        """A tensor whose memory is a leaf's, also where it is written under another name (`p.data`, a state dictionary)."""
+        if is_leaf(t):
+            self._known.setdefault(private.storage_key(t), t)
+
+    def writes(self, targets: Sequence[torch.Tensor]) -> None:
+        """An operator writes these."""
+        for t in targets if self.begun else ():
+            self.note(t)
+            key = private.storage_key(t)
+            if key in self._known:
+                self._written.setdefault(key, self._known[key])
+
+    def written(self) -> dict[int, torch.Tensor]:
+        """By memory, in the order of their first writes."""
+        return dict(self._written)
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Whose parameters are asked for inside is noted."""
+        named, save = nn.Module.named_parameters, nn.Module._save_to_state_dict
+
+        def named_parameters(module: nn.Module, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+            for name, p in named(module, *args, **kwargs):
+                self.note(p)
+                yield name, p
+
+        def save_to_state_dict(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+            for p in module._parameters.values():
+                self.note(p)
+            save(module, *args, **kwargs)
+
+        with private.changes() as undo:
+            private.set_attribute(nn.Module, "named_parameters", named_parameters, undo)
+            private.set_attribute(nn.Module, "_save_to_state_dict", save_to_state_dict, undo)
+            yield
+
+    def forget(self) -> None:
+        self._known.clear()
+        self._written.clear()

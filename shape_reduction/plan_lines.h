@@ -62,12 +62,12 @@ class PlanLines {
   void close();
 
   // ---- the integer program, after close() ----
-  struct Class {            // pieces of one size: a variable of the program
-    std::int64_t size = 0;  // at full size
-    bool dropped = false;   // size 0 from now on
-    bool fixed = false;     // keeps its full size
+  struct Class {                     // pieces of one size: a variable of the program
+    std::int64_t size = 0;           // at full size
+    bool dropped = false;            // size 0 from now on
+    bool fixed = false;              // keeps its full size
     Telling telling = Telling::kNo;  // the most of its lines
-    std::int64_t uses = 0;  // dimensions of tensors that have such a piece
+    std::int64_t uses = 0;           // dimensions of tensors that have such a piece
   };
   const std::vector<Class>& classes() const { return classes_; }
   // The lines of a dimension, outermost first; of all dimensions that run together the same ones.

@@ -85,11 +85,9 @@ Attempt attempt(const Problem& problem, const std::vector<std::int32_t>& perClas
     return std::max(options.positions, rows ? options.lookedUpPositions : options.tellingPositions);
   };
   for (const PlanLines::Class& c : lines.classes()) {
-    const std::int64_t least =
-        c.dropped ? 0
-        : c.fixed || c.size <= kSmallSize
-            ? c.size
-            : std::min(c.size, positions(c));
+    const std::int64_t least = c.dropped                         ? 0
+                               : c.fixed || c.size <= kSmallSize ? c.size
+                                                                 : std::min(c.size, positions(c));
     program.variables.emplace_back(
         least, c.dropped ? 0
                : c.fixed ? c.size

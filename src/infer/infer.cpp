@@ -142,7 +142,8 @@ Inferred inferLineage(const Problem& given, const InferOptions& options) {
            << " operations, more than in " << options.seconds << " s";
       throw Unsupported(text.str());
     }
-    const infer::Relations found = infer::findRelations(executed, limits, options.parts);
+    const infer::Relations found = infer::findRelations(
+        executed, limits, options.parts, image.problem && options.parts == InferParts::kNone);
     const infer::Lift lift(problem, image, found);
     result.looked = found.looked;
     for (const EntryId e : found.differing)

@@ -63,7 +63,7 @@ std::vector<char> PlanLines::structured() {
     for (const auto* side : {&r.a, &r.b}) std::for_each(side->begin(), side->end(), mark);
   }
   std::for_each(keep_.begin(), keep_.end(), mark);
-  std::for_each(telling_.begin(), telling_.end(), mark);
+  for (const auto& [d, how] : telling_) mark(d);
   for (const auto& c : cuts_) mark(c.first);
   return result;
 }
@@ -92,9 +92,12 @@ void PlanLines::makeGroups() {
     groupOf_[d] = g;
   }
   groupKeep_.assign(groupSize_.size(), 0);
-  groupTelling_.assign(groupSize_.size(), 0);
+  groupTelling_.assign(groupSize_.size(), Telling::kNo);
   for (const Dim d : keep_) groupKeep_[group(d)] = 1;
-  for (const Dim d : telling_) groupTelling_[group(d)] = 1;
+  for (const auto& [d, how] : telling_) {
+    Telling& most = groupTelling_[group(d)];
+    most = std::max(most, how);
+  }
   for (Range& r : ranges_) r = {group(r.whole), r.lo, group(r.part)};
   for (auto* list : {&stretches_, &drops_}) {
     for (Stretch& s : *list) s.a = group(s.a), s.b = group(s.b);
@@ -308,7 +311,7 @@ void PlanLines::layLines() {
       lineSize_.push_back(rawSize[raw]);
       lineUses_.push_back(0);
       lineKeep_.push_back(0);
-      lineTelling_.push_back(0);
+      lineTelling_.push_back(Telling::kNo);
     }
     if (lineSize_[line] != rawSize[raw])
       throw std::logic_error("factors of different sizes were matched");
@@ -318,7 +321,7 @@ void PlanLines::layLines() {
     const std::int32_t line = lineOf(static_cast<std::int32_t>(raw)), g = rawGroup[raw];
     lineUses_[line] += groupUses_[g];
     if (groupKeep_[g] || flat_[g]) lineKeep_[line] = 1;
-    if (groupTelling_[g]) lineTelling_[line] = 1;
+    lineTelling_[line] = std::max(lineTelling_[line], groupTelling_[g]);
   }
   for (std::int32_t g = 0; at(g) < groupSize_.size(); ++g) {
     std::vector<std::int32_t> lines;
@@ -412,7 +415,7 @@ void PlanLines::makeClasses() {
       Class& cls = classes_[c];
       if (lineKeep_[l] || lineSize_[l] == kUnbounded)
         cls.fixed = cls.fixed || lineKeep_[l] || i + 2 == cutsOfLine_[l].size();
-      cls.telling = cls.telling || lineTelling_[l];
+      cls.telling = std::max(cls.telling, lineTelling_[l]);
       cls.uses += lineUses_[l];
       own.push_back(c);
     }

@@ -41,8 +41,13 @@ class PlanLines {
   void regroup(std::vector<Dim> a, std::vector<Dim> b);
   // No position may go.
   void keep(Dim d) { keep_.push_back(d); }
-  // Order or a look-up is seen along it: at least three positions in each piece.
-  void telling(Dim d) { telling_.push_back(d); }
+  // Whether positions may be told apart along it.
+  enum class Telling : std::uint8_t {
+    kNo,
+    kOrder,  // a mask sees their order
+    kRows,   // they are looked up
+  };
+  void telling(Dim d, Telling how) { telling_.emplace_back(d, how); }
   // Positions [lo, lo + length) are held only where the smaller plan has no rank: they go.
   void drop(Dim d, std::int64_t lo, std::int64_t length);
   // A number that names a position.
@@ -57,12 +62,12 @@ class PlanLines {
   void close();
 
   // ---- the integer program, after close() ----
-  struct Class {            // pieces of one size: a variable of the program
-    std::int64_t size = 0;  // at full size
-    bool dropped = false;   // size 0 from now on
-    bool fixed = false;     // keeps its full size
-    bool telling = false;
-    std::int64_t uses = 0;  // dimensions of tensors that have such a piece
+  struct Class {                     // pieces of one size: a variable of the program
+    std::int64_t size = 0;           // at full size
+    bool dropped = false;            // size 0 from now on
+    bool fixed = false;              // keeps its full size
+    Telling telling = Telling::kNo;  // the most of its lines
+    std::int64_t uses = 0;           // dimensions of tensors that have such a piece
   };
   const std::vector<Class>& classes() const { return classes_; }
   // The lines of a dimension, outermost first; of all dimensions that run together the same ones.
@@ -141,12 +146,14 @@ class PlanLines {
   std::vector<Range> ranges_;
   std::vector<Stretch> stretches_, drops_;
   std::vector<Regroup> regroups_;
-  std::vector<Dim> keep_, telling_;
+  std::vector<Dim> keep_;
+  std::vector<std::pair<Dim, Telling>> telling_;
   std::vector<std::pair<Dim, std::int64_t>> cuts_;
 
   std::vector<std::int32_t> groupOf_;
   std::vector<std::int64_t> groupSize_, groupUses_;
-  std::vector<char> groupKeep_, groupTelling_, flat_;
+  std::vector<char> groupKeep_, flat_;
+  std::vector<Telling> groupTelling_;
   std::vector<std::vector<std::int64_t>>
       bounds_;  // per group: strides 1 < s1 | s2 | ... at which it is taken apart
   bool changed_ = false;
@@ -157,7 +164,8 @@ class PlanLines {
   std::vector<std::pair<std::int32_t, std::int64_t>> lineCuts_;
   std::vector<std::vector<std::int32_t>> linesOfGroup_;
   std::vector<std::int64_t> lineSize_, lineUses_;
-  std::vector<char> lineKeep_, lineTelling_;
+  std::vector<char> lineKeep_;
+  std::vector<Telling> lineTelling_;
   std::vector<std::vector<std::int64_t>> cutsOfLine_, newCuts_;
   std::vector<std::vector<std::int32_t>> classOfPiece_;
   std::vector<Class> classes_;

@@ -77,7 +77,7 @@ class CallRelations final : public ops::Relations {
     const Dim x = dim(whole), y = dim(part);
     if (x < 0 || y < 0) return;
     lines_.range(x, lo, y);
-    if (whole.dim == ops::kValues) lines_.telling(y);
+    if (whole.dim == ops::kValues) lines_.telling(y, PlanLines::Telling::kRows);
   }
   void regroup(std::span<const ops::DimRef> a, std::span<const ops::DimRef> b) override {
     std::vector<Dim> x, y;
@@ -98,7 +98,7 @@ class CallRelations final : public ops::Relations {
     if (const Dim x = dim(d); x >= 0) lines_.keep(x);
   }
   void absolute(ops::DimRef d) override {
-    if (const Dim x = dim(d); x >= 0 && !dropout_) lines_.telling(x);
+    if (const Dim x = dim(d); x >= 0 && !dropout_) lines_.telling(x, PlanLines::Telling::kOrder);
   }
   void iterates(std::span<const ops::DimRef>) override {}
   void virtualTensor(int slot, const Shape& shape) override {

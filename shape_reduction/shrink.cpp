@@ -74,13 +74,20 @@ Attempt attempt(const Problem& problem, const std::vector<std::int32_t>& perClas
   PlanLines& lines = result.relations.lines;
   IntegerProgram program;
   std::vector<char> free;
+  // An expert is whole matrices.
+  std::vector<char> experts(lines.classes().size(), 0);
+  for (const Gate& gate : result.relations.gates)
+    for (const std::int32_t line : lines.linesOf(gate.experts))
+      for (const auto& [c, n] : lines.total(line).terms) experts[at(c)] = 1;
+  const auto positions = [&](const PlanLines::Class& c) {
+    if (c.telling == PlanLines::Telling::kNo) return options.positions;
+    const bool rows = c.telling == PlanLines::Telling::kRows && !experts[free.size()];
+    return std::max(options.positions, rows ? options.lookedUpPositions : options.tellingPositions);
+  };
   for (const PlanLines::Class& c : lines.classes()) {
-    const std::int64_t least =
-        c.dropped ? 0
-        : c.fixed || c.size <= kSmallSize
-            ? c.size
-            : std::min(c.size,
-                       std::max(options.positions, c.telling ? options.tellingPositions : 0));
+    const std::int64_t least = c.dropped                         ? 0
+                               : c.fixed || c.size <= kSmallSize ? c.size
+                                                                 : std::min(c.size, positions(c));
     program.variables.emplace_back(
         least, c.dropped ? 0
                : c.fixed ? c.size

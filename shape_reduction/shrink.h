@@ -24,10 +24,11 @@ struct ShrinkOptions {
   std::int64_t positions =
       2;  // left of a piece of a dimension; those with at most three keep them all
   std::int64_t tellingPositions = 3;  // the same where order is seen (a mask) or rows are looked up
-  std::int32_t ranks = 2;             // left of a symmetry class, where there are more than three;
-                                      // one more where two axes would become equal
-  bool distinct = true;               // sizes that differ still differ where they can, unless
-                                      // that would be dear
+  std::int64_t lookedUpPositions = 3;  // the same where rows are looked up that are no experts
+  std::int32_t ranks = 2;              // left of a symmetry class, where there are more than three;
+                                       // one more where two axes would become equal
+  bool distinct = true;                // sizes that differ still differ where they can, unless
+                                       // that would be dear
   bool windowsAlike = false;  // ranks whose programs differ in attributes only are alike: some of
                               // them go, and with them what is wrong there only
   double maxElements = 0;  // of all tensors of all ranks together, and of the model's; 0: no limit

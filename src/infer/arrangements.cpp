@@ -94,6 +94,7 @@ std::vector<std::vector<Lying>> arrangementsOf(const Shape& shape,
   return all;
 }
 
+template <class Real>
 std::vector<Real> elementsOf(const Real* whole, const Shape& shape, const Lying& lying) {
   Shape strides(shape.size(), 1);
   for (std::size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
@@ -119,6 +120,9 @@ std::vector<Real> elementsOf(const Real* whole, const Shape& shape, const Lying&
     if (d == 0) return elements;
   }
 }
+
+template std::vector<double> elementsOf(const double*, const Shape&, const Lying&);
+template std::vector<long double> elementsOf(const long double*, const Shape&, const Lying&);
 
 std::vector<Rational> scalesOf(const Plan& plan) {
   std::vector<std::int64_t> numbers{1};

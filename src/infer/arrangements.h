@@ -10,10 +10,6 @@
 
 namespace shardproof::infer {
 
-// Of what is looked up. In doubles what nearly cancels (a normalisation of two features, the
-// gradient of one) is lost, or looks like what it is added to.
-using Real = long double;
-
 struct Lying {
   std::int32_t dim = -1;              // along which the tensor is cut; -1: all of it is meant
   std::int64_t count = 1, index = 0;  // piece `index` of `count` equal ones
@@ -31,6 +27,7 @@ std::vector<std::vector<Lying>> arrangementsOf(const Shape& shape,
                                                bool multiplesOnly);
 
 // The elements of the piece, permuted and multiplied, row-major.
+template <class Real>
 std::vector<Real> elementsOf(const Real* whole, const Shape& shape, const Lying& lying);
 
 // By what a gradient or a mean may be multiplied: numbers of ranks and microbatches, and -1.

@@ -28,6 +28,9 @@ using Clock = std::chrono::steady_clock;
 // A plan that costs more is executed at smaller sizes.
 constexpr interpret::Cost kOfFull{.bytes = 1e6, .flops = 1e6};
 constexpr double kMostElements = 4e8;
+// Rows of a table in the image: of fewer there are more tokens alike, and sequences that look like
+// one another.
+constexpr std::int64_t kLookedUp = 32;
 // Of the plain executor in long doubles on one processor, about. Within an operator it looks at no
 // clock, so that what takes too long must not begin.
 constexpr double kOperationsPerSecond = 4e8;
@@ -39,6 +42,7 @@ Shrunk imageOf(const Problem& problem, double seconds) {
   options.seconds = seconds;
   options.maxElements = kMostElements;
   options.tellingPositions = 2;
+  options.lookedUpPositions = kLookedUp;
   options.distinct = false;  // places are found by values
   options.windowsAlike = true;
   return shrinkProblem(problem, options);
@@ -138,7 +142,8 @@ Inferred inferLineage(const Problem& given, const InferOptions& options) {
            << " operations, more than in " << options.seconds << " s";
       throw Unsupported(text.str());
     }
-    const infer::Relations found = infer::findRelations(executed, limits, options.parts);
+    const infer::Relations found = infer::findRelations(
+        executed, limits, options.parts, image.problem && options.parts == InferParts::kNone);
     const infer::Lift lift(problem, image, found);
     result.looked = found.looked;
     for (const EntryId e : found.differing)

@@ -5,6 +5,7 @@
 
 namespace shardproof::infer {
 
+template <class Real>
 double keyOf(const Real* x, std::int64_t count) {
   std::uint64_t key = static_cast<std::uint64_t>(count);
   for (std::int64_t i = 0; i < count; ++i) {
@@ -15,14 +16,16 @@ double keyOf(const Real* x, std::int64_t count) {
   return static_cast<double>(key >> 11);
 }
 
+template <class Real>
 template <class T>
-interpret::Value<T> ModelTable::copyOf(const interpret::Value<T>& value) {
+interpret::Value<T> ModelTable<Real>::copyOf(const interpret::Value<T>& value) {
   interpret::Value<T> copy(memory_, value.shape, value.element);
   std::copy(value.data(), value.data() + value.size(), copy.writable());
   return copy;
 }
 
-void ModelTable::take(TensorId t, const Value& value) {
+template <class Real>
+void ModelTable<Real>::take(TensorId t, const Value& value) {
   if (value.element == ElementKind::kComplex ||
       value.size() > std::numeric_limits<std::int32_t>::max())
     return;
@@ -43,11 +46,13 @@ void ModelTable::take(TensorId t, const Value& value) {
   sorted_ = false;
 }
 
-void ModelTable::keep(TensorId t, const Again& value) {
+template <class Real>
+void ModelTable<Real>::keep(TensorId t, const Again& value) {
   if (value.element != ElementKind::kComplex) kept_[t] = copyOf(value);
 }
 
-void ModelTable::Index::sort() {
+template <class Real>
+void ModelTable<Real>::Index::sort() {
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
     return std::tie(a.value, a.tensor, a.offset) < std::tie(b.value, b.tensor, b.offset);
   });
@@ -65,9 +70,10 @@ void ModelTable::Index::sort() {
   }
 }
 
-std::vector<ModelTable::Entry>::const_iterator ModelTable::Index::first(double low,
-                                                                        double high) const {
-  const auto from = [&](std::vector<Entry>::const_iterator begin) {
+template <class Real>
+typename std::vector<typename ModelTable<Real>::Entry>::const_iterator
+ModelTable<Real>::Index::first(double low, double high) const {
+  const auto from = [&](typename std::vector<Entry>::const_iterator begin) {
     return std::lower_bound(begin, entries.end(), low,
                             [](const Entry& e, double wanted) { return e.value < wanted; });
   };
@@ -90,17 +96,19 @@ std::vector<ModelTable::Entry>::const_iterator ModelTable::Index::first(double l
   }
 }
 
-void ModelTable::sort() {
+template <class Real>
+void ModelTable<Real>::sort() {
   if (sorted_) return;
   for (auto& [kind, index] : indices_) index.sort();
   sorted_ = true;
 }
 
-bool ModelTable::common(Real value, std::size_t dims) const {
+template <class Real>
+bool ModelTable<Real>::common(Real value, std::size_t dims) const {
   constexpr std::ptrdiff_t kMany = 64;
   const auto index = indices_.find({ElementKind::kReal, dims});
   if (index == indices_.end()) return false;
-  const Real tolerance = kRounding * std::abs(value);
+  const Real tolerance = kRounding<Real> * std::abs(value);
   const auto low = static_cast<double>(value - tolerance),
              high = static_cast<double>(value + tolerance);
   const auto end = index->second.entries.end();
@@ -108,8 +116,10 @@ bool ModelTable::common(Real value, std::size_t dims) const {
   return end - it > kMany && it[kMany].value <= high;
 }
 
-std::vector<Place> ModelTable::placesOf(const Real* x, const Shape& shape, ElementKind element,
-                                        std::int64_t pivot, Real wanted, Real tolerance) const {
+template <class Real>
+std::vector<Place> ModelTable<Real>::placesOf(const Real* x, const Shape& shape,
+                                              ElementKind element, std::int64_t pivot, Real wanted,
+                                              Real tolerance) const {
   std::vector<Place> places;
   forPlaces(shape, element, pivot, wanted, tolerance, [&](const Place& place) {
     // Most places that share the pivot do not share the first element.
@@ -120,5 +130,8 @@ std::vector<Place> ModelTable::placesOf(const Real* x, const Shape& shape, Eleme
   });
   return places;
 }
+
+template class ModelTable<double>;
+template class ModelTable<long double>;
 
 }  // namespace shardproof::infer

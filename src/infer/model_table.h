@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -15,28 +16,41 @@
 
 namespace shardproof::infer {
 
-using Value = interpret::Value<Real>;
-// Of further draws, which only tell apart what the first one found: a fourth of the time.
+// What is looked up is long doubles, or doubles where nothing of the model nearly cancels (a
+// normalisation of two features, the gradient of one): that would be lost in them, or look like
+// what it is added to. Of further draws, which only tell apart what the first one found: a fourth
+// of the time.
 using Again = interpret::Value<double>;
 constexpr double kRoundingAgain = 1e-9;
 
 // By how much of the largest element two may differ that are the same.
-constexpr Real kRounding = 1e-12L;
+template <class Real>
+constexpr Real kRounding = std::is_same_v<Real, double> ? 1e-10L : 1e-12L;
 constexpr std::size_t kMostPlaces = 128;  // that are kept of one tensor
 
-inline bool tells(Real x) { return x != 0 && std::isfinite(x); }
+template <class Real>
+bool tells(Real x) {
+  return x != 0 && std::isfinite(x);
+}
 
 // Also of a mask's minus infinity.
-inline bool same(Real a, Real b, Real tolerance) { return a == b || std::abs(a - b) <= tolerance; }
+template <class Real>
+bool same(Real a, Real b, Real tolerance) {
+  return a == b || std::abs(a - b) <= tolerance;
+}
 
 // Integers are few and often the same: they are looked up by several that follow one another.
 constexpr std::int64_t kIntegersInARow = 8;
+template <class Real>
 double keyOf(const Real* x, std::int64_t count);
 
 constexpr std::size_t kMostTried = 512;  // places at which a box may lie
 
+template <class Real>
 class ModelTable {
  public:
+  using Value = interpret::Value<Real>;
+
   explicit ModelTable(const Model& model)
       : values_(model.graph.tensors.size()), kept_(values_.size()), strides_(values_.size()) {}
 
@@ -131,7 +145,7 @@ class ModelTable {
     std::vector<Entry> entries;
     void sort();
     // The first entry from `low` on, or any that is above `high`.
-    std::vector<Entry>::const_iterator first(double low, double high) const;
+    typename std::vector<Entry>::const_iterator first(double low, double high) const;
 
    private:
     // Values that agree in sign, exponent and some 38 bits share a bucket: what differs by rounding

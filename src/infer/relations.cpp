@@ -7,6 +7,7 @@
 #include <limits>
 #include <optional>
 #include <tuple>
+#include <type_traits>
 
 #include "infer/makers.h"
 #include "infer/model_table.h"
@@ -28,11 +29,15 @@ constexpr std::size_t kPivots = 3;
 constexpr std::int64_t kMostArranged = 1 << 16;  // elements of a tensor that is looked up in pieces
 constexpr std::size_t kMostWays = 4;             // in which one may be arranged
 
+// The share of the tolerance that rounding in doubles may take of the model's own tensors.
+constexpr double kNear = 0.1;
+
 // Further apart than rounding explains: such an output is looked at in numbers before anything
 // else.
 constexpr double kApart = 1e-6;
 
 // A factor for the i-th element, so that the sum over all elements tells tensors apart: 1 to 2.
+template <class Real>
 Real factorOf(std::int64_t i) {
   std::uint64_t x = static_cast<std::uint64_t>(i) + 0x9e3779b97f4a7c15ULL;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -42,6 +47,7 @@ Real factorOf(std::int64_t i) {
 
 // What stays of a local tensor that is no box: linear in its elements, so that sums over ranks can
 // be taken of it.
+template <class Real>
 struct Print {
   Shape shape;
   std::int64_t size = 0;  // of its elements; 0: nothing is known
@@ -53,6 +59,13 @@ std::int64_t pivotOf(std::size_t k, std::int64_t size) {
   return static_cast<std::int64_t>(k) * (size - 1) / static_cast<std::int64_t>(kPivots - 1);
 }
 
+// What nearly cancels: doubles do not have as much of it as is looked at.
+class Cancels {};
+
+// Nothing more is wanted of a run.
+class Enough {};
+
+template <class Real>
 class Search {
  public:
   Search(const Problem& problem, const interpret::Limits& limits, InferParts parts)
@@ -66,7 +79,11 @@ class Search {
     found_.resize(at(setup_.programs.slots()));
     prints_.resize(at(setup_.programs.slots()));
     interpret::Hooks<Real> hooks;
-    hooks.ofModel = [&](TensorId t, const Value& value) { table_.take(t, value); };
+    hooks.ofModel = [&](TensorId t, const Value& value) {
+      if constexpr (kDoubles)
+        if (nearlyCancels(t, value)) throw Cancels();
+      table_.take(t, value);
+    };
     hooks.ofPlan = [&](Rank rank, std::int32_t slot, const Value& value) {
       if (late()) throw interpret::Stopped("out of time");
       table_.sort();
@@ -74,6 +91,7 @@ class Search {
     };
     const interpret::Threads one(0);  // arrays are small
     try {
+      if (kDoubles) executeExactly();
       executeAll(hooks);
     } catch (const interpret::Stopped&) {
       // What has been looked up stays: a relation is of tensors that all ranks have.
@@ -112,7 +130,41 @@ class Search {
   }
 
  private:
+  using Value = interpret::Value<Real>;
+  static constexpr bool kDoubles = std::is_same_v<Real, double>;
+
   static interpret::Options options() { return {}; }
+
+  // The model alone, in long doubles.
+  void executeExactly() {
+    interpret::Draw draw;
+    draw.seed = kSeed;
+    exact_.resize(problem_.model.graph.tensors.size());
+    interpret::Hooks<long double> hooks;
+    hooks.ofModel = [&](TensorId t, const interpret::Value<long double>& value) {
+      if (value.element == ElementKind::kReal)
+        exact_[t].assign(value.data(), value.data() + value.size());
+    };
+    hooks.ofPlan = [](Rank, std::int32_t, const interpret::Value<long double>&) { throw Enough(); };
+    try {
+      interpret::run<long double>(setup_, draw, kApart, limits_, {}, hooks);
+    } catch (const Enough&) {
+      // The plan begins.
+    }
+  }
+
+  // Whether rounding in doubles is near what tells elements apart.
+  bool nearlyCancels(TensorId t, const Value& value) const {
+    const auto& exact = exact_[t];
+    if (exact.size() != at(value.size())) return false;
+    long double largest = 0, apart = 0;
+    for (std::size_t i = 0; i < exact.size(); ++i) {
+      if (!std::isfinite(exact[i])) continue;
+      largest = std::max(largest, std::abs(exact[i]));
+      apart = std::max(apart, std::abs(exact[i] - value.data()[i]));
+    }
+    return apart > kNear * kRounding<double> * largest;
+  }
 
   bool late() const { return std::chrono::steady_clock::now() > limits_.end; }
   bool cancelled() const {
@@ -133,10 +185,17 @@ class Search {
       draw.seed = kSeed + again;
       interpret::Hooks<double> filter;
       filter.ofModel = [&](TensorId t, const Again& value) { table_.keep(t, value); };
+      bool begun = false;
       filter.ofPlan = [&](Rank rank, std::int32_t slot, const Again& value) {
+        if (!begun && !tellsPlacesApart()) throw Enough();
+        begun = true;
         dropPlaces(rank, slot, value);
       };
-      interpret::run<double>(setup_, draw, kApart, limits_, {}, filter);
+      try {
+        interpret::run<double>(setup_, draw, kApart, limits_, {}, filter);
+      } catch (const Enough&) {
+        break;
+      }
       if (dropped_ == 0) break;
     }
   }
@@ -145,6 +204,35 @@ class Search {
     for (std::size_t i = 1; i < places.size(); ++i)
       for (std::size_t j = 0; j < i; ++j)
         if (places[i].tensor == places[j].tensor) return true;
+    return false;
+  }
+
+  // Whether the model alone, at another draw, has different elements at two places of one tensor.
+  // If not, no place would be dropped, and the plan need not be executed again.
+  bool tellsPlacesApart() const {
+    const auto& programs = setup_.programs;
+    std::vector<double> first;
+    for (const Rank r : firstIds<Rank>(programs.mesh().ranks())) {
+      const auto& tensorOf = programs.layout(r).tensorOfSlot;
+      const auto& tensors = problem_.plan.programs[programs.programOf(r)].graph.tensors;
+      for (std::size_t slot = 0; slot < tensorOf.size(); ++slot) {
+        const auto& places = found_[programs.slot(r, static_cast<std::int32_t>(slot))];
+        if (places.size() < 2 || !severalOfOne(places)) continue;
+        const Shape& shape = tensors[tensorOf[slot]].shape;
+        first.clear();
+        double largest = 0;
+        table_.allOfKept(places[0], shape, [&](std::int64_t, double y) {
+          first.push_back(y);
+          if (std::isfinite(y)) largest = std::max(largest, std::abs(y));
+          return true;
+        });
+        for (std::size_t p = 1; p < places.size(); ++p)
+          if (!table_.allOfKept(places[p], shape, [&](std::int64_t i, double y) {
+                return same(first[at(i)], y, kRoundingAgain * largest);
+              }))
+            return true;
+      }
+    }
     return false;
   }
 
@@ -189,16 +277,16 @@ class Search {
         integers ? static_cast<Real>(keyOf(
                        x, value.shape.empty() ? 1 : std::min(kIntegersInARow, value.shape.back())))
                  : x[pivot];
-    const Real largest = std::abs(x[pivot]), tolerance = integers ? 0 : kRounding * largest;
+    const Real largest = std::abs(x[pivot]), tolerance = integers ? 0 : kRounding<Real> * largest;
     auto& places = found_[number];
     places = table_.placesOf(x, value.shape, value.element, pivot, wanted, tolerance);
     ambiguous_ += severalOfOne(places);
     if (!places.empty() || integers) return;
     if (parts_ != InferParts::kNone) arrange(rank, slot, value);
-    Print print{value.shape, n, 0, largest, {}};
+    Print<Real> print{value.shape, n, 0, largest, {}};
     for (std::int64_t i = 0; i < n; ++i) {
       if (!std::isfinite(x[i])) return;
-      print.all += factorOf(i) * x[i];
+      print.all += factorOf<Real>(i) * x[i];
     }
     for (std::size_t k = 0; k < kPivots; ++k) print.pivots[k] = x[pivotOf(k, n)];
     prints_[number] = print;
@@ -226,7 +314,7 @@ class Search {
         if (!tells(piece[pivot]) || (uniform && (piece.size() > 1 || all[a].size() > 1))) break;
         auto places = table_.placesOf(piece.data(), lying.shapeOf(value.shape), value.element,
                                       static_cast<std::int64_t>(pivot), piece[pivot],
-                                      kRounding * largestOf(piece));
+                                      kRounding<Real> * largestOf(piece));
         if (places.empty()) break;
         found.push_back(std::move(places));
       }
@@ -439,7 +527,7 @@ class Search {
       slots.clear();
       for (std::int32_t k = 0; k < problem_.plan.microbatches; ++k) slots.push_back(k);
     }
-    Print sum;
+    Print<Real> sum;
     std::vector<Real> alls;
     for (const Rank r : over(rank, axes)) {
       const ProgramId q = setup_.programs.programOf(r);
@@ -447,7 +535,7 @@ class Search {
       if (!other.valid()) return {};
       const std::int32_t first = setup_.programs.layoutOf(q).firstSlot[other];
       for (const std::int32_t s : slots) {
-        const Print& one = prints_[setup_.programs.slot(r, first + s)];
+        const Print<Real>& one = prints_[setup_.programs.slot(r, first + s)];
         if (one.size == 0) return {};
         alls.push_back(one.all);
         if (sum.size == 0) {
@@ -464,12 +552,12 @@ class Search {
     sum.all *= scale;
     sum.largest *= std::abs(scale);
     for (Real& pivot : sum.pivots) pivot *= scale;
-    const Real tolerance = kRounding * sum.largest;
+    const Real tolerance = kRounding<Real> * sum.largest;
     const std::size_t k = static_cast<std::size_t>(
         std::max_element(sum.pivots.begin(), sum.pivots.end(),
                          [](Real a, Real b) { return std::abs(a) < std::abs(b); }) -
         sum.pivots.begin());
-    if (sum.size == 0 || sameAlongOne(axes, alls, kRounding * sum.largest) ||
+    if (sum.size == 0 || sameAlongOne(axes, alls, kRounding<Real> * sum.largest) ||
         std::abs(sum.pivots[k]) <= tolerance)
       return places;
     table_.forPlaces(sum.shape, ElementKind::kReal, pivotOf(k, sum.size), sum.pivots[k], tolerance,
@@ -477,7 +565,7 @@ class Search {
                        Real all = 0;
                        const bool numbers =
                            table_.allOf(place, sum.shape, [&](std::int64_t i, Real y) {
-                             all += factorOf(i) * y;
+                             all += factorOf<Real>(i) * y;
                              return std::isfinite(y);
                            });
                        if (numbers && same(all, sum.all, tolerance * static_cast<Real>(sum.size)))
@@ -492,9 +580,10 @@ class Search {
   bool stopped_ = false;
   interpret::Setup setup_;
   std::vector<std::vector<Maker>> makers_;  // by program and tensor
-  ModelTable table_;
-  std::vector<std::vector<Place>> found_;  // by slot of all ranks
-  std::vector<Print> prints_;
+  ModelTable<Real> table_;
+  std::vector<std::vector<long double>> exact_;  // of the model's tensors, where Real is double
+  std::vector<std::vector<Place>> found_;        // by slot of all ranks
+  std::vector<Print<Real>> prints_;
   InferParts parts_;
   std::vector<Rational> scales_;
   std::map<Shape, std::vector<std::vector<Lying>>> arrangements_;
@@ -507,8 +596,16 @@ class Search {
 
 }  // namespace
 
-Relations findRelations(const Problem& problem, const interpret::Limits& limits, InferParts parts) {
-  return Search(problem, limits, parts).relations();
+Relations findRelations(const Problem& problem, const interpret::Limits& limits, InferParts parts,
+                        bool quick) {
+  if (quick) {
+    try {
+      return Search<double>(problem, limits, parts).relations();
+    } catch (const Cancels&) {
+      // The model was executed, and nothing else.
+    }
+  }
+  return Search<long double>(problem, limits, parts).relations();
 }
 
 }  // namespace shardproof::infer

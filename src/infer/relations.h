@@ -1,11 +1,11 @@
 // What the local tensors of an executed plan are, by their elements alone: boxes of tensors of the
 // model, and partial sums over axes of such boxes.
 //
-// Model and plan are executed on one draw, in long doubles with the true functions: their laws hold
-// (an exponential of a difference is a quotient of exponentials), as they do not in a prime field,
-// and two tensors that are not the same agree in twelve digits of all elements by chance only. Each
-// local tensor is looked up in a table of the model's elements as soon as it has its value, and
-// goes.
+// Model and plan are executed on one draw, in floating point with the true functions: their laws
+// hold (an exponential of a difference is a quotient of exponentials), as they do not in a prime
+// field, and two tensors that are not the same agree in ten digits of all elements by chance
+// only. Each local tensor is looked up in a table of the model's elements as soon as it has its
+// value, and goes.
 //
 // What is found holds at one draw, of one plan, but for rounding. It is a guess, and nothing more
 // is made of it.
@@ -60,6 +60,8 @@ struct Relations {
 
 // Executes the problem. Throws interpret::CannotRun, TooLarge, InputError, and Stopped where it is
 // cancelled. Where it is out of time, what was found until then counts.
-Relations findRelations(const Problem& problem, const interpret::Limits& limits, InferParts parts);
+// `quick`: in doubles, where the model has nothing that they lose.
+Relations findRelations(const Problem& problem, const interpret::Limits& limits, InferParts parts,
+                        bool quick);
 
 }  // namespace shardproof::infer

@@ -447,14 +447,46 @@ TEST(Infer, WithoutTimeLeftWhatWasFoundCounts) {
   const auto problem = test::read(twoLayers());
   interpret::Limits limits;
   limits.maxBytes = 1 << 20;
-  const infer::Relations all = infer::findRelations(*problem, limits, InferParts::kAll);
+  const infer::Relations all = infer::findRelations(*problem, limits, InferParts::kAll, false);
   EXPECT_FALSE(all.stopped);
   EXPECT_EQ(all.relations.size(), 4u);
   limits.end = std::chrono::steady_clock::now();
-  const infer::Relations none = infer::findRelations(*problem, limits, InferParts::kAll);
+  const infer::Relations none = infer::findRelations(*problem, limits, InferParts::kAll, false);
   EXPECT_TRUE(none.stopped);
   EXPECT_TRUE(none.relations.empty());
   EXPECT_TRUE(none.differing.empty());  // not compared: no doubt
+}
+
+TEST(Infer, DoublesFindTheSame) {
+  const auto problem = test::read(twoLayers());
+  interpret::Limits limits;
+  limits.maxBytes = 1 << 20;
+  EXPECT_EQ(infer::findRelations(*problem, limits, InferParts::kNone, true).relations.size(), 4u);
+}
+
+// d is x, as the difference of two numbers that are ten million times as large: doubles do not have
+// it in ten digits, and the plan rounds in other places.
+TEST(Infer, WhatNearlyCancelsIsNotLookedUpInDoubles) {
+  const auto problem = test::read(draft(
+      R"({"tensors": {"x": {"shape": [4, 6], "kind": "input"}, "h": {"shape": [4, 6]}, "a": {"shape": [4, 6]}, "d": {"shape": [4, 6]}, "y": {"shape": [4, 6]}},
+          "nodes": [{"op": "mul", "in": ["x"], "out": ["h"], "attrs": {"scalar": 10000000}}, {"op": "add", "in": ["x", "h"], "out": ["a"]},
+                    {"op": "sub", "in": ["a", "h"], "out": ["d"]}, {"op": "relu", "in": ["d"], "out": ["y"]}], "outputs": ["y"]})",
+      R"({"mesh": [["r", 1]], "programs": [{
+            "tensors": {"x": {"shape": [4, 6], "kind": "input"}, "lh": {"shape": [4, 6]}, "la": {"shape": [4, 6]}, "lb": {"shape": [4, 6]},
+                        "lc": {"shape": [4, 6]}, "ld": {"shape": [4, 6]}, "ly": {"shape": [4, 6]}},
+            "nodes": [{"op": "mul", "in": ["x"], "out": ["lh"], "attrs": {"scalar": 5000000}}, {"op": "add", "in": ["x", "lh"], "out": ["la"]},
+                      {"op": "add", "in": ["la", "lh"], "out": ["lb"]}, {"op": "sub", "in": ["lb", "lh"], "out": ["lc"]},
+                      {"op": "sub", "in": ["lc", "lh"], "out": ["ld"]}, {"op": "relu", "in": ["ld"], "out": ["ly"]}]}],
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 6]], "parts": [{"local": "x"}]}]},
+                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4], [0, 6]], "parts": [{"local": "ly"}]}]}]})"));
+  interpret::Limits limits;
+  limits.maxBytes = 1 << 20;
+  std::set<std::string> found;
+  for (const infer::Relation& relation :
+       infer::findRelations(*problem, limits, InferParts::kNone, true).relations)
+    found.insert(
+        problem->names.text(problem->plan.programs[0].graph.tensors[relation.tensor].name));
+  EXPECT_EQ(found, (std::set<std::string>{"lb", "ld", "ly"}));
 }
 
 TEST(Infer, SaysWhyThereIsNothing) {
@@ -478,27 +510,27 @@ TEST(ModelTable, FindsValuesAndKnowsCommonOnes) {
   Model model;
   model.graph.tensors.resize(1);
   interpret::Memory memory;
-  infer::Value value(memory, {kRows, 3});
+  interpret::Value<long double> value(memory, {kRows, 3});
   for (std::int64_t r = 0; r < kRows; ++r) {
     value.writable()[3 * r] = 1;
-    value.writable()[3 * r + 1] = std::exp2(static_cast<infer::Real>(r) / 7);
+    value.writable()[3 * r + 1] = std::exp2(static_cast<long double>(r) / 7);
     value.writable()[3 * r + 2] = -value.data()[3 * r + 1] - 2;
   }
-  infer::ModelTable table(model);
+  infer::ModelTable<long double> table(model);
   table.take(TensorId(0), value);
   table.sort();
   for (std::int64_t r = 0; r < kRows; ++r) {
     for (const std::int64_t column : {1, 2}) {
-      const infer::Real x = value.data()[3 * r + column];
-      const infer::Real tolerance = infer::kRounding * std::abs(x);
-      for (const infer::Real moved : {x, x + tolerance / 2, x - tolerance / 2}) {
+      const long double x = value.data()[3 * r + column];
+      const long double tolerance = infer::kRounding<long double> * std::abs(x);
+      for (const long double moved : {x, x + tolerance / 2, x - tolerance / 2}) {
         const auto places = table.placesOf(&moved, {1, 1}, ElementKind::kReal, 0, moved, tolerance);
         // 1 is also the first element of each row, and is found there as well.
         if (r == 0 && column == 1) continue;
         ASSERT_EQ(places.size(), 1u);
         EXPECT_EQ(places[0].low, (Shape{r, column}));
       }
-      const infer::Real other = x * (1 + 100 * infer::kRounding);
+      const long double other = x * (1 + 100 * infer::kRounding<long double>);
       EXPECT_TRUE(table.placesOf(&other, {1, 1}, ElementKind::kReal, 0, other, tolerance).empty());
       // As wide as the sums' tolerance may be: across zero.
       EXPECT_FALSE(table.placesOf(&x, {1, 1}, ElementKind::kReal, 0, x, 2 * std::abs(x)).empty());

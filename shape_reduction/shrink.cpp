@@ -245,14 +245,13 @@ void checkGraph(const Problem& problem, const Graph& graph, const std::vector<ch
   }
 }
 
-// Of the nodes of a program that stay.
-std::vector<char> fitsOfKept(const Problem& problem, const Attempt& best, ProgramId program) {
+// The nodes of a program that stay.
+std::vector<NodeId> keptNodes(const Problem& problem, const Attempt& best, ProgramId program) {
   const Graph& graph = problem.plan.programs[program].graph;
-  std::vector<char> fits;
+  std::vector<NodeId> nodes;
   for (const NodeId n : firstIds<NodeId>(graph.nodes.size()))
-    if (!goes(problem, best.kept, graph, graph.nodes[n]))
-      fits.push_back(best.relations.programs[program].fits[n]);
-  return fits;
+    if (!goes(problem, best.kept, graph, graph.nodes[n])) nodes.push_back(n);
+  return nodes;
 }
 
 void describe(const Problem& problem, const Attempt& a, Shrunk& shrunk) {
@@ -291,7 +290,7 @@ Shrunk shrink(const Problem& problem, const ShrinkOptions& options) {
   shrunk.modelText = modelText(*small);
   shrunk.planText = planText(*small, problem.plan.modelFile);
   try {
-    shrunk.problem = readProblemText(shrunk.modelText, shrunk.planText);
+    shrunk.problem = readProblemText(shrunk.modelText, shrunk.planText, ir::Programs::kAsStated);
   } catch (const InputError& error) {
     throw Unsupported(std::string("the smaller plan cannot be read: ") + error.what());
   }
@@ -300,8 +299,11 @@ Shrunk shrink(const Problem& problem, const ShrinkOptions& options) {
   std::size_t p = 0;
   for (const ProgramId full : firstIds<ProgramId>(problem.plan.programs.size())) {
     if (!best.kept.keeps(problem.plan.programs[full].at)) continue;
-    checkGraph(result, result.plan.programs[p].graph, fitsOfKept(problem, best, full),
-               "/programs/" + std::to_string(p));
+    std::vector<char> fits;
+    shrunk.nodeOf.push_back(keptNodes(problem, best, full));
+    for (const NodeId n : shrunk.nodeOf.back())
+      fits.push_back(best.relations.programs[full].fits[n]);
+    checkGraph(result, result.plan.programs[p].graph, fits, "/programs/" + std::to_string(p));
     shrunk.programOf.push_back(ProgramId(full));
     ++p;
   }

@@ -51,7 +51,8 @@ struct Shrunk {
                                  // it does stand for one, a right plan became a wrong one
   // The entry of the full plan's lineage that each entry stands for.
   std::vector<EntryId> entryOf;
-  std::vector<ProgramId> programOf;  // the full plan's program that each one stands for
+  std::vector<ProgramId> programOf;         // the full plan's program that each one stands for
+  std::vector<std::vector<NodeId>> nodeOf;  // of each program: the nodes there that its nodes are
   std::vector<std::vector<std::int32_t>> coordinatesOf;  // by axis: the coordinates that stayed
   std::vector<std::int32_t> microbatchOf;                // the microbatches that stayed
   // The bound of the full dimension `d` of a tensor of the model that a position of the smaller one

@@ -32,6 +32,7 @@ enum class ElementKind : std::uint8_t { kReal, kInteger, kComplex };
 struct ConstantValue {
   std::vector<Rational> elements;  // size 1 with `fill`, else the number of elements
   bool fill = true;
+  friend bool operator==(const ConstantValue&, const ConstantValue&) = default;
 };
 
 using AttributeValue = std::variant<bool, Rational, std::string, std::vector<std::int64_t>>;
@@ -77,6 +78,7 @@ struct Tensor {
   // file.
   TensorKind kindInFile = TensorKind::kProduced;
   std::shared_ptr<const KnownInput> known;  // model only, of inputs and parameters; or null
+  friend bool operator==(const Tensor&, const Tensor&) = default;
 };
 
 // A microbatch, or that there is none, or that each is meant. Not a number: no arithmetic is
@@ -118,6 +120,7 @@ struct Operand {
   TensorId tensor;        // of the graph; none: the operand is absent (null)
   Microbatch microbatch;  // none: the node's own
   bool present() const { return tensor.valid(); }
+  friend bool operator==(const Operand&, const Operand&) = default;
 };
 
 // One coordinate assignment, e.g. {"pp": 1, "tp": 0}; axes are indices into Plan::mesh. Sorted by
@@ -162,6 +165,7 @@ struct CommunicationSpec {
   // Whether members differ in more than their place: then they are not interchangeable, however
   // equal their programs are.
   bool tellsMembersApart() const { return !sizes.empty() || kind == Communication::kPermute; }
+  friend bool operator==(const CommunicationSpec&, const CommunicationSpec&) = default;
 };
 
 struct Node {
@@ -175,6 +179,7 @@ struct Node {
   std::int32_t communication = -1;  // plan only: index into Program::communications
   std::int32_t steps = -1;          // plan only: index into Program::steps; -1: on all ranks alike
   std::int32_t added = -1;  // plan only: index into Program::added; -1: the file has the node
+  friend bool operator==(const Node&, const Node&) = default;
 };
 
 // How the attributes of a node of a plan move with the coordinates of its rank.
@@ -193,6 +198,7 @@ struct AttributeSteps {
 struct DrawnMask {
   NodeId node;
   AttributesId attributes;
+  friend bool operator==(const DrawnMask&, const DrawnMask&) = default;
 };
 
 // The logical model, or the body of one program of a plan.
@@ -280,7 +286,8 @@ struct Program {
   std::vector<std::string> added;
   bool issueOrder = false;  // "order": "issue"
   Asynchrony asynchrony;
-  ProgramId inFile;  // none: it has the place here that it has in the file
+  ProgramId inFile;  // none: it has the place here that it has in the file. Of programs that are
+                     // joined, as they run the same (ir/join_programs.h): the first of them
 };
 
 enum class Role : std::uint8_t { kInput, kOutput, kCheckpoint };

@@ -401,6 +401,25 @@ class Application {
   NodeRef first_;
 };
 
+// The place in the full plan of an operand: of a running sum the image may have dropped the summand
+// of a microbatch that went.
+std::size_t fullOperand(const Image& image, NodeRef here, NodeRef there, std::size_t index) {
+  const Graph &g = graphOf(image.problem(), here.program),
+              &full = graphOf(image.full(), there.program);
+  const auto in = full.in(full.nodes[there.node]);
+  if (g.nodes[here.node].inCount == in.size()) return index;
+  const auto nameIn = [](const Problem& problem, const Graph& graph, const Operand& operand) {
+    return operand.present() ? problem.names.text(graph.tensors[operand.tensor].name)
+                             : std::string();
+  };
+  const Operand& own = g.in(g.nodes[here.node])[index];
+  for (std::size_t i = 0; i < in.size(); ++i)
+    if (nameIn(image.full(), full, in[i]) == nameIn(image.problem(), g, own) &&
+        in[i].microbatch == own.microbatch)
+      return i;
+  return index;
+}
+
 }  // namespace
 
 std::vector<NodeRef> lineOf(const Problem& plan, NodeRef node) {
@@ -458,6 +477,10 @@ Edit inFull(const Image& image, const Edit& edit) {
   Edit full = edit;
   if (image.isFull()) return full;
   for (NodeRef& ref : full.nodes) ref = image.fullNode(ref);
+  if (edit.microbatch)
+    full.microbatch = static_cast<std::int32_t>(image.fullMicrobatch(*edit.microbatch));
+  if (edit.kind == Edit::Kind::kOperand)
+    full.index = fullOperand(image, edit.nodes.front(), full.nodes.front(), edit.index);
   if (full.from) full.from = image.fullNode(*full.from);
   if (full.wholeLine) full.nodes = lineOf(image.full(), full.nodes.front());
   // Tensors keep their names, and not their numbers: readers number them as they come.

@@ -56,7 +56,10 @@ NodeRef Image::fullNode(NodeRef here) const {
   if (!here.program.valid())
     return {here.program, excerpt_ ? excerpt_->modelNodeOf[here.node.index()] : here.node};
   const ProgramId program = fullProgram(here.program);
-  return {program, excerpt_ ? excerpt_->nodeOf[program.index()][here.node.index()] : here.node};
+  NodeId node = here.node;
+  if (!isFull() && !shrunk_.nodeOf.empty())
+    node = shrunk_.nodeOf[here.program.index()][node.index()];
+  return {program, excerpt_ ? excerpt_->nodeOf[program.index()][node.index()] : node};
 }
 
 void Image::takeOrder() {

@@ -42,7 +42,7 @@ class Image {
   ProgramId fullProgram(ProgramId program) const {
     return isFull() ? program : shrunk_.programOf[program];
   }
-  // Of a program, or of the model (program -1).
+  // Of a program, or of the model (program -1). Of microbatches that went the image has no nodes.
   NodeRef fullNode(NodeRef here) const;
   // Of all tensors, on all ranks; 0: of the plan itself.
   double elements() const { return shrunk_.problem ? shrunk_.elements : 0; }

@@ -132,12 +132,12 @@ std::vector<Search::Line> Search::lines(const Failing& failing) const {
     tried.emplace_back(failing.nodes[i], failing.distance[i]);
   std::stable_partition(tried.begin(), tried.end(),
                         [&](const auto& t) { return turning.contains(t.first); });
-  if (tried.size() > kMostLines) tried.resize(std::max(kMostLines, turning.size()));
   // What lineage speaks of is wrong less often than what nobody speaks of.
   for (const NodeRef ref : earlier)
     if (!reaching.contains(ref)) tried.emplace_back(ref, 0);
   for (const auto& [ref, distance] : tried) {
     if (taken.contains(ref) || image_.isAdded(ref)) continue;
+    if (lines.size() >= kMostLines && reaching.contains(ref) && !turning.contains(ref)) continue;
     Line line{lineOf(plan(), ref), distance, {}, turning.contains(ref)};
     // All members of a collective are of its line.
     if (node(line.nodes.front()).communication >= 0) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ops/registry.h"
+#include "shape_reduction/plan_relations.h"
 
 namespace shardproof::diagnose {
 
@@ -41,7 +42,7 @@ class Turning {
         const ProgramTensor here{failing_.here[n].program, t};
         after = after || recovers[here] || isOfModel(here);
       }
-      for (const Operand& o : in(n))
+      for (const Operand& o : telling(n))
         if (o.present()) {
           bool& own = recovers[{failing_.here[n].program, o.tensor}];
           own = own || after;
@@ -79,6 +80,17 @@ class Turning {
   }
   std::span<const TensorId> out(std::size_t n) const {
     return graph(failing_.here[n].program).out(node(n));
+  }
+
+  // The operands of which a right result says that they were right. One that only lends its shape
+  // is none of them; nor is a forward operand of a gradient: the results that depend on it are
+  // wrong where it is, and those that do not (x w of x) say nothing.
+  std::span<const Operand> telling(std::size_t n) const {
+    const auto all = in(n);
+    if (node(n).communication >= 0) return all;
+    const ops::OperatorInfo& op = ops::Registry::instance().at(node(n).op);
+    const std::size_t gradients = op.rearranges ? 1 : firstForwardOperand(op.name);
+    return gradients > 0 ? all.first(std::min(gradients, all.size())) : all;
   }
 
   // The other nodes of a collective, by number.

@@ -4,6 +4,7 @@
 
 #include "ir/dropout_masks.h"
 #include "ir/elements.h"
+#include "ir/join_programs.h"
 #include "ir/local_parts.h"
 #include "ir/resolve.h"
 #include "ir/validate.h"
@@ -29,7 +30,7 @@ std::unique_ptr<Problem> completeModel(ProblemDraft&& draft) {
   return problem;
 }
 
-std::unique_ptr<Problem> completeProblem(ProblemDraft&& draft) {
+std::unique_ptr<Problem> completeProblem(ProblemDraft&& draft, Programs programs) {
   validateMesh(draft.plan.file, draft.plan.mesh, draft.plan.microbatches);
   std::unique_ptr<Problem> problem = completeModel(std::move(draft));
   takeOutParts(*problem);
@@ -38,6 +39,7 @@ std::unique_ptr<Problem> completeProblem(ProblemDraft&& draft) {
   inferLocalElements(*problem);
   validateLineage(*problem);
   giveDropoutMasks(*problem);
+  if (programs == Programs::kJoined) joinEqualPrograms(problem->plan);
   return problem;
 }
 

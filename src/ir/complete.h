@@ -10,8 +10,10 @@
 //   inferLocalElements    kinds of element that the plan's author left out
 //   validateLineage
 //   giveDropoutMasks      masks that dropout draws become inputs
+//   joinEqualPrograms     programs that run the same are one
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "ir/draft.h"
@@ -21,7 +23,11 @@ namespace shardproof::ir {
 // Of a draft whose plan says nothing: the model alone, checked. Throws InputError.
 std::unique_ptr<Problem> completeModel(ProblemDraft&& draft);
 
+// Whether programs that run the same become one (ir/join_programs.h).
+enum class Programs : std::uint8_t { kJoined, kAsStated };
+
 // Throws InputError.
-std::unique_ptr<Problem> completeProblem(ProblemDraft&& draft);
+std::unique_ptr<Problem> completeProblem(ProblemDraft&& draft,
+                                         Programs programs = Programs::kJoined);
 
 }  // namespace shardproof::ir

@@ -111,12 +111,17 @@ std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile
 }
 
 std::unique_ptr<Problem> readProblemText(std::string_view model, std::string_view plan) {
+  return readProblemText(model, plan, ir::Programs::kJoined);
+}
+
+std::unique_ptr<Problem> readProblemText(std::string_view model, std::string_view plan,
+                                         ir::Programs programs) {
   ir::ProblemDraft draft;
   ir::ErrorList errors;
   errors.attempt([&] { reader::readPlan({"the plan", plan}, draft); });
   errors.attempt([&] { reader::readModel({"the model", model}, draft); });
   errors.throwIfAny();
-  return ir::completeProblem(std::move(draft));
+  return ir::completeProblem(std::move(draft), programs);
 }
 
 }  // namespace shardproof

@@ -12,8 +12,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "ir/complete.h"
 #include "reader/hlo/documents.h"
 #include "shardproof/read.h"
 
@@ -25,6 +27,10 @@ namespace shardproof {
 std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile,
                                      const std::string& planFile, const hlo::Options& options,
                                      std::vector<std::string>* assumptions);
+
+// As shardproof/read.h has it; programs that run the same become one, or stay what the text has.
+std::unique_ptr<Problem> readProblemText(std::string_view model, std::string_view plan,
+                                         ir::Programs programs);
 
 // The file of the model that a plan names; throws InputError where the name leads elsewhere than
 // beside the plan, or to nothing.

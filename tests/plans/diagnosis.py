@@ -28,10 +28,17 @@ WORDS = {"missing_all_reduce_backward": "is missing", "wrong_group": "where it h
          "exchanged_pipeline_peers": "which is the part of dp rank"}
 
 
-# Of llama_2layers_dp2_tp2 without lineage inside.
-WITHOUT_CHECKPOINTS = {"missing_all_reduce": "an all_reduce over tp is missing", "rope_offset": "", "vocabulary_window": "",
-                       "wrong_group": "where it has to run over", "constant_on_all_ranks": "has scalar 4 where it has to have 2",
-                       "constant_on_several_ranks": "has scalar 4 where it has to have 2"}
+# Without lineage inside. In the second, what follows the first layer is nothing of the model where that is wrong; a rank that is unlike others has a program of its own, also when it is mended.
+WITHOUT_CHECKPOINTS = {
+    "torch/llama_2layers_dp2_tp2": {"missing_all_reduce": "an all_reduce over tp is missing", "rope_offset": "", "vocabulary_window": "",
+                                    "wrong_group": "where it has to run over", "constant_on_all_ranks": "has scalar 4 where it has to have 2",
+                                    "constant_on_several_ranks": "has scalar 4 where it has to have 2"},
+    "llama3_dp2_pp2_tp2_nm2_ly2": {"rope_offset": "is one too many", "vocabulary_window": "has start 1 where it has to have 0",
+                                   "constant_on_one_rank": "has scalar 22.6", "exchanged_pipeline_peers": "the wrong rank"},
+}
+# Microbatches that the schedule names: the smaller plan that is looked at has fewer, and so other places of nodes.
+NAMED_MICROBATCHES = "llama3 --size 8B --layers 4 --dp 4 --tp 2 --pp 2 --microbatches 8 --vocab-parallel --sequence-parallel --zero 1 --schedule 1f1b --recompute"
+NAMED_MICROBATCHES_BUGS = ("missing_all_reduce_backward", "wrong_group")
 
 
 def generate(runner, name):
@@ -75,7 +82,7 @@ def bug_without_checkpoints(runner, name, bug):
     result = runner.verify(wrong, SHARED / "plans" / f"{name}.model.json", "--diagnose", "20")
     expect_code(result, NOT_EQUIVALENT)
     causes = result.report["causes"]
-    if len(causes) != 1 or not causes[0]["mend"] or not causes[0]["mend"]["proved"] or WITHOUT_CHECKPOINTS[bug] not in causes[0]["sentence"]:
+    if len(causes) != 1 or not causes[0]["mend"] or not causes[0]["mend"]["proved"] or WITHOUT_CHECKPOINTS[name][bug] not in causes[0]["sentence"]:
         raise Failure(f"expected one cause with a proved mend: {[cause['sentence'] for cause in causes]}")
 
 
@@ -156,9 +163,13 @@ def main():
         if name == "mlp":
             runner.case("repair", repaired, model, plan)
             runner.case("explain", explained, model, plan)
-    if (SHARED / "plans" / "torch").exists():
-        for bug in WITHOUT_CHECKPOINTS:
-            runner.case(f"{bug}.without checkpoints", bug_without_checkpoints, "torch/llama_2layers_dp2_tp2", bug)
+    for name, bugs in WITHOUT_CHECKPOINTS.items():
+        if (SHARED / "plans" / f"{name}.plan.json").exists():
+            for bug in bugs:
+                runner.case(f"{bug}.{name}.without checkpoints", bug_without_checkpoints, name, bug)
+    made = table.run(runner.program, "generate", *NAMED_MICROBATCHES.split(), "-o", runner.path("named")).stdout.split()
+    for bug in NAMED_MICROBATCHES_BUGS:
+        runner.case(f"{bug}.named microbatches", bug_in, *made, "named microbatches", bug, 1)
     # The largest: 8,192 ranks, causal masks that nobody can evaluate whole.
     made = table.run(runner.program, "generate", *table.LARGE["L3"].split(), "-o", runner.path("L3")).stdout.split()
     for bug in LARGEST if not SLOW else counts:

@@ -17,6 +17,7 @@ constexpr int kMostExtraForFractions = 16;  // as kMostExtraPositions: terms sta
 constexpr double kSolverShare = 0.6;
 constexpr double kExpansionShare =
     0.2;  // of the time for a stage: the solver has the most of the rest
+constexpr double kFractionShare = 0.4;  // for each time that the stage is executed with fractions
 
 }  // namespace
 
@@ -116,7 +117,7 @@ bool StageChecker::equalFractions(TermAlgebra& algebra) {
   execute(terms, algebra);
   const auto unequal = differing(terms);
   const bool equal = std::all_of(unequal.begin(), unequal.end(), [&](const auto& p) {
-    if (secondsSince(start) > kExpansionShare * options_.timeoutSeconds)
+    if (secondsSince(start) > kFractionShare * options_.timeoutSeconds)
       throw Unsupported("common denominators take too long");
     return algebra.equalFractions(p.first, p.second, kExpansionBudget);
   });

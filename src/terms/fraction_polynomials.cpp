@@ -48,20 +48,21 @@ std::pair<TermId, Code> TermAlgebra::Fractions::times(TermId a, TermId b) {
 
 TermAlgebra::Fractions::Numerators::Numerators(Fractions& owner, const FractionList& fractions,
                                                const Powers& denominator)
-    : owner_(owner), s(owner.s), fractions_(fractions) {
+    : owner_(owner), s(owner.s), fractions_(fractions), denominator_(denominator) {
   for (const Fraction& f : fractions)
     for (const auto& [sum, power] : f.over) sums_.emplace(sum, owner.summandsOf(sum));
   for (const auto& [sum, power] : denominator) sums_.emplace(sum, owner.summandsOf(sum));
   findBlocks();
 }
 
-// Summands of sums by which a fraction that has the sum and one that has not may differ: x S and x m
-// for a summand m of S. They must not disappear in a block.
+// Summands of denominators by which a fraction that has the sum and one that has not may differ: x
+// S and x m for a summand m of S. They must not disappear in a block.
 std::set<TermId> TermAlgebra::Fractions::Numerators::metOutside() {
   std::set<TermId> bare, met;
   for (const Fraction& f : fractions_) bare.insert(f.bare);
   std::size_t compared = 0;
-  for (const auto& [sum, summands] : sums_) {
+  for (const auto& [sum, power] : denominator_) {
+    const std::vector<Summand>& summands = sums_.at(sum);
     std::set<TermId> beside;
     for (const Fraction& f : fractions_)
       if (f.over.contains(sum)) beside.insert(f.bare);
@@ -169,8 +170,8 @@ std::int64_t TermAlgebra::Fractions::Numerators::joined(const Polynomial& p) {
 
 // A monomial that is the only one of the highest power in some variable, so that to divide by it
 // takes that variable out of what is left, power by power.
-std::optional<TermAlgebra::Fractions::Numerators::Lead>
-TermAlgebra::Fractions::Numerators::lead(const Polynomial& p) {
+std::optional<TermAlgebra::Fractions::Numerators::Lead> TermAlgebra::Fractions::Numerators::lead(
+    const Polynomial& p) {
   for (const auto& [m, v] : p) {
     if (m.bare != Store::kOneTerm || m.blocks.size() != 1 || m.blocks[0].second != 1) continue;
     return Lead{m, v.factor, true, m.blocks[0].first};  // sums are linear in blocks
@@ -249,8 +250,8 @@ std::optional<TermAlgebra::Fractions::Monomial> TermAlgebra::Fractions::Numerato
   return result;
 }
 
-std::optional<TermAlgebra::Fractions::Polynomial>
-TermAlgebra::Fractions::Numerators::quotient(const Polynomial& numerator, TermId sum) {
+std::optional<TermAlgebra::Fractions::Polynomial> TermAlgebra::Fractions::Numerators::quotient(
+    const Polynomial& numerator, TermId sum) {
   const Polynomial& by = polynomials_.at(sum);
   const auto top = lead(by);
   if (!top) return std::nullopt;

@@ -173,9 +173,7 @@ TermId TermAlgebra::Fractions::addedUp(TermId sum) {
     const FractionList fractions = fractionsOf(sum);
     const Components parts = components(fractions);
     Store::SumBuilder b(s);
-    const auto keep = [&](std::size_t i) {
-      s.addTo(b, termOf(fractions[i]), fractions[i].factor);
-    };
+    const auto keep = [&](std::size_t i) { s.addTo(b, termOf(fractions[i]), fractions[i].factor); };
     for (const std::size_t i : parts.others) keep(i);
     for (const std::vector<std::size_t>& group : parts.groups) {
       if (group.size() == 1) {
@@ -196,8 +194,7 @@ TermAlgebra::Fractions::Powers TermAlgebra::Fractions::bringTogether(FractionLis
                                                                      std::int64_t& most) {
   Powers denominator;
   for (const Fraction& f : fractions)
-    for (const auto& [sum, power] : f.under)
-      denominator[sum] = std::max(denominator[sum], power);
+    for (const auto& [sum, power] : f.under) denominator[sum] = std::max(denominator[sum], power);
   most = std::max<std::int64_t>(most, static_cast<std::int64_t>(denominator.size()));
   for (Fraction& f : fractions) {
     for (const auto& [sum, power] : denominator) {
@@ -218,10 +215,9 @@ TermId TermAlgebra::Fractions::overOneDenominator(const FractionList& fractions)
                        [&](const Fraction& f) { return of(f) == of(fractions[0]); });
   };
   const bool sameDenominator = alike([](const Fraction& f) { return f.under; });
-  const bool exponentialsOnly = alike([&](const Fraction& f) { return remainder(f.bare); }) &&
-                                alike([](const Fraction& f) { return f.over; });
-  if (sameDenominator && !exponentialsOnly) {  // nothing to multiply, and to divide by hardly
-    Store::SumBuilder b(s);
+  const bool sameRemainder = alike([&](const Fraction& f) { return remainder(f.bare); });
+  if (sameDenominator && !(sameRemainder && alike([](const Fraction& f) { return f.over; }))) {
+    Store::SumBuilder b(s);  // nothing to multiply, and what to divide by is hardly in there
     for (Fraction f : fractions) {
       f.under.clear();
       s.addTo(b, termOf(f), f.factor);
@@ -229,6 +225,15 @@ TermId TermAlgebra::Fractions::overOneDenominator(const FractionList& fractions)
     Fraction whole;
     whole.under = fractions[0].under;
     return s.multiply(s.finish(b), termOf(whole));
+  }
+  // Powers of one sum with other things above them (a gradient of softmax, S^-1 a - S^-2 b).
+  const bool powersOfOne = std::all_of(fractions.begin(), fractions.end(), [&](const Fraction& f) {
+    return f.under.size() == 1 && f.under.begin()->first == fractions[0].under.begin()->first;
+  });
+  if (powersOfOne && !sameRemainder) {
+    Store::SumBuilder b(s);
+    for (const Fraction& f : fractions) s.addTo(b, termOf(f), f.factor);
+    return s.finish(b);
   }
   FractionList list = multipliedOut(fractions, false);
   std::int64_t most = 1;
@@ -255,31 +260,34 @@ TermId TermAlgebra::Fractions::overOneDenominator(const FractionList& fractions)
   return s.multiply(withoutNegativePowers(numerators.termOf(numerator)), termOf(whole));
 }
 
-// A sum that is a factor and has summands with sums as factors.
-bool TermAlgebra::Fractions::isNested(TermId sum) {
-  if (const auto it = nested_.find(sum); it != nested_.end()) return it->second;
-  bool nested = false;
-  for (const Summand& m : summandsOf(sum)) {
-    if (s.kind(m.term) != TermKind::kProduct) continue;
-    const Store::Parts p = s.parts(m.term);
-    for (std::uint32_t i = 0; i < p.size; ++i)
-      nested = nested || s.kind(p.term(i)) == TermKind::kSum;
+// The sums that are factors of a sum's summands, and those of their summands.
+const std::set<TermId>& TermAlgebra::Fractions::sumsWithin(TermId sum) {
+  if (const auto it = within_.find(sum); it != within_.end()) return it->second;
+  std::set<TermId> found;
+  for (const Fraction& f : fractionsOf(sum)) {
+    for (const Powers* powers : {&f.over, &f.under}) {
+      for (const auto& [inner, power] : *powers) {
+        found.insert(inner);
+        const std::set<TermId>& further = sumsWithin(inner);
+        charge(further.size());
+        found.insert(further.begin(), further.end());
+      }
+    }
   }
-  nested_.emplace(sum, nested);
-  return nested;
+  return within_.emplace(sum, std::move(found)).first->second;
 }
 
 void TermAlgebra::Fractions::collectDenominators(const Fraction& f, std::set<TermId>& found,
                                                  std::set<TermId>& seen) {
   for (const auto& [sum, power] : f.under) found.insert(sum);
   for (const auto& [sum, power] : f.over) {
-    if (!isNested(sum) || !seen.insert(sum).second) continue;
+    if (sumsWithin(sum).empty() || !seen.insert(sum).second) continue;
     for (const Fraction& inner : fractionsOf(sum)) collectDenominators(inner, found, seen);
   }
 }
 
-// Nested sums are distributed, or with `everything` all but those that something is divided by:
-// these are left to the numerators.
+// Sums that hold some that are divided by are multiplied out, or with `everything` all but these:
+// they are left to the numerators.
 TermAlgebra::Fractions::FractionList TermAlgebra::Fractions::multipliedOut(FractionList open,
                                                                            bool everything) {
   std::set<TermId> denominators, seen;
@@ -289,7 +297,11 @@ TermAlgebra::Fractions::FractionList TermAlgebra::Fractions::multipliedOut(Fract
     Fraction f = std::move(open.back());
     open.pop_back();
     const auto found = std::find_if(f.over.begin(), f.over.end(), [&](const auto& factor) {
-      return !denominators.contains(factor.first) && (everything || isNested(factor.first));
+      if (denominators.contains(factor.first)) return false;
+      if (everything) return true;
+      const std::set<TermId>& within = sumsWithin(factor.first);
+      return std::any_of(within.begin(), within.end(),
+                         [&](TermId sum) { return denominators.contains(sum); });
     });
     if (found == f.over.end()) {
       result.push_back(std::move(f));

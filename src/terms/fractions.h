@@ -1,6 +1,6 @@
 // Sums over a common denominator, for TermAlgebra::Mode::kFractions. A sum of fractions is written
-// as one fraction, its numerator is multiplied out as far as sums that are divided by are concerned,
-// and what the denominator has in common with it is taken away:
+// as one fraction, its numerator is multiplied out as far as sums that are divided by are
+// concerned, and what the denominator has in common with it is taken away:
 //
 //   1 - B/(A+B)                      = A/(A+B)
 //   P/A - B/(A+B) (P/A - Q/B)        = (P+Q)/(A+B)
@@ -39,7 +39,8 @@ struct TermAlgebra::Fractions {
  public:
   explicit Fractions(Store& store) : s(store) {}
 
-  // A sum in the normal form, with fractions that belong together added up. Other terms: themselves.
+  // A sum in the normal form, with fractions that belong together added up. Other terms:
+  // themselves.
   TermId ofSum(TermId t);
   // Is a - b zero when it is multiplied by its denominators? Everything but these is multiplied
   // out if it must be.
@@ -85,7 +86,7 @@ struct TermAlgebra::Fractions {
   FractionList fractionsOf(TermId sum);
   TermId termOf(const Fraction& f);
   FractionList multipliedOut(FractionList open, bool everything);
-  bool isNested(TermId sum);
+  const std::set<TermId>& sumsWithin(TermId sum);
   void collectDenominators(const Fraction& f, std::set<TermId>& found, std::set<TermId>& seen);
   TermId remainder(TermId bare);
   struct Components {
@@ -105,7 +106,7 @@ struct TermAlgebra::Fractions {
 
   Store& s;
   std::unordered_map<TermId, TermId> done_;
-  std::unordered_map<TermId, bool> nested_;
+  std::map<TermId, std::set<TermId>> within_;
   std::int64_t most_ = 0, joined_ = 1;
   std::size_t budget_ = 0;
 };
@@ -141,6 +142,7 @@ class TermAlgebra::Fractions::Numerators {
   Fractions& owner_;
   Store& s;
   const FractionList& fractions_;
+  const Powers& denominator_;
   std::map<TermId, std::vector<Summand>> sums_;
   std::map<TermId, Polynomial> polynomials_;  // of the sums
   std::vector<TermId> blocks_;

@@ -77,9 +77,9 @@ Term TermAlgebra::mul(Term a, Term b) {
     }
   }
   const ConditionSet condition = conditions_->unite(a.condition, b.condition);
-  return {store_->mode != Mode::kRaw ? store_->multiply(a.id, b.id)
-                                            : store_->rawMultiply(a.id, b.id),
-          condition};
+  return {
+      store_->mode != Mode::kRaw ? store_->multiply(a.id, b.id) : store_->rawMultiply(a.id, b.id),
+      condition};
 }
 
 Term TermAlgebra::scale(const Rational& factor, Term a) {
@@ -93,8 +93,8 @@ Term TermAlgebra::scale(const Rational& factor, Term a) {
 }
 
 Term TermAlgebra::sum(std::span<const Term> terms, std::span<const std::int64_t> weights) {
-  TermId id = store_->mode != Mode::kRaw ? store_->sum(terms, weights)
-                                         : store_->rawSum(terms, weights);
+  TermId id =
+      store_->mode != Mode::kRaw ? store_->sum(terms, weights) : store_->rawSum(terms, weights);
   if (fractions_) id = fractions_->ofSum(id);
   return {id, conditionsOf(terms)};
 }
@@ -118,13 +118,12 @@ ConditionSet TermAlgebra::conditionsOf(std::span<const Term> terms) {
 
 Term TermAlgebra::power(Term base, int halves) {
   const TermId id = store_->mode != Mode::kRaw ? store_->power(base.id, halves)
-                                                      : store_->rawPower(base.id, halves);
+                                               : store_->rawPower(base.id, halves);
   return {id, halves < 0 || halves % 2 != 0 ? partial(base, halves) : base.condition};
 }
 
 Term TermAlgebra::exp(Term a) {
-  return {store_->mode != Mode::kRaw ? store_->exp(a.id) : store_->rawExp(a.id),
-          a.condition};
+  return {store_->mode != Mode::kRaw ? store_->exp(a.id) : store_->rawExp(a.id), a.condition};
 }
 
 Term TermAlgebra::apply(ops::Function f, std::span<const std::int64_t> params,
@@ -139,8 +138,8 @@ Term TermAlgebra::apply(ops::Function f, std::span<const std::int64_t> params,
     if (f == ops::Function::kLog) return logarithmOfFactors(x);
   }
   const std::vector<TermId> a = ids(arguments);
-  const TermId id = store_->mode != Mode::kRaw ? store_->apply(f, params, a)
-                                                      : store_->rawApply(f, params, a);
+  const TermId id =
+      store_->mode != Mode::kRaw ? store_->apply(f, params, a) : store_->rawApply(f, params, a);
   return {id, f == ops::Function::kLog ? partial(arguments[0], 0) : conditionsOf(arguments)};
 }
 
@@ -157,12 +156,11 @@ Term TermAlgebra::logarithmOfFactors(Term x) {
     std::vector<Term> positive;
     for (const Part& factor : parts(Term{rest})) {
       // Exponentials come out of any logarithm.
-      if (kind(factor.term) == TermKind::kExp ||
-          domain_->sign(factor.term) != Sign::kPositive)
+      if (kind(factor.term) == TermKind::kExp || domain_->sign(factor.term) != Sign::kPositive)
         continue;
       const TermId argument = factor.term.id;
-      logarithms.push_back(scale(
-          factor.factor, {store_->apply(ops::Function::kLog, {}, std::span(&argument, 1))}));
+      logarithms.push_back(
+          scale(factor.factor, {store_->apply(ops::Function::kLog, {}, std::span(&argument, 1))}));
       positive.push_back({store_->internProduct(
           std::vector<Entry>{{argument, store_->rationals.encode(-factor.factor)}})});
     }

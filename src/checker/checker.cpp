@@ -68,8 +68,9 @@ void StageChecker::decide() {
     return;
   }
   if ((!undefined_.empty() || fingerprintsDiffer()) && refuteInNumbers()) return;
+  if (undefined_.empty() && proveExpanded(algebra, unequal)) return;
+  if (proveByFractions()) return;
   if (!undefined_.empty()) throw Unsupported(undefined_);
-  if (proveExpanded(algebra, unequal)) return;
   // A stage that only the solver may decide is worth the positions that its verdict needs.
   decideBySolver();
 }

@@ -182,6 +182,11 @@ class StageChecker {
   bool expandedEqual(TermAlgebra& algebra, const std::vector<std::pair<Term, Term>>& unequal,
                      TermAlgebra::Reciprocals reciprocals);
 
+  // Executed once more with fractions that are added up (Mode::kFractions), with as many positions
+  // kept apart as that needs; the conditions are those of these terms.
+  bool proveByFractions();
+  bool equalFractions(TermAlgebra& algebra);
+
   void solve(Obligation& obligation);
 
   std::string elementName(StageTensorId t, std::int64_t index) const;

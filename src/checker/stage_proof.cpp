@@ -13,9 +13,11 @@ namespace shardproof {
 namespace {
 
 constexpr std::size_t kExpansionBudget = 400'000;
+constexpr int kMostExtraForFractions = 16;  // as kMostExtraPositions: terms stay small
 constexpr double kSolverShare = 0.6;
 constexpr double kExpansionShare =
     0.2;  // of the time for a stage: the solver has the most of the rest
+constexpr double kFractionShare = 0.4;  // for each time that the stage is executed with fractions
 
 }  // namespace
 
@@ -106,6 +108,55 @@ bool StageChecker::expandedEqual(TermAlgebra& algebra,
     refusal_ = error.what();
     return false;
   }
+}
+
+bool StageChecker::equalFractions(TermAlgebra& algebra) {
+  Stopwatch watch(outcome_.seconds["fractions"]);
+  const auto start = std::chrono::steady_clock::now();
+  Terms terms(stage_, reduced_, algebra);
+  execute(terms, algebra);
+  const auto unequal = differing(terms);
+  const bool equal = std::all_of(unequal.begin(), unequal.end(), [&](const auto& p) {
+    if (secondsSince(start) > kFractionShare * options_.timeoutSeconds)
+      throw Unsupported("common denominators take too long");
+    return algebra.equalFractions(p.first, p.second, kExpansionBudget);
+  });
+  return equal && undefinedInPlan(terms, algebra).empty();
+}
+
+bool StageChecker::proveByFractions() {
+  const ReductionOptions before = reductionOptions_;
+  try {
+    for (;;) {
+      TermAlgebra algebra(TermAlgebra::Mode::kFractions, mostTerms(options_.memoryMegabytes));
+      if (!equalFractions(algebra)) break;
+      const int needed = algebra.fractionSummands();
+      if (needed > 0 && !stage_.collapsedAxes.empty())
+        throw NeedsRefinement(
+            "the proof multiplies more factors than coordinates of an interchangeable axis are "
+            "kept apart");
+      if (needed <= reductionOptions_.extraSummands || reduced_.mostVariables == 0) {
+        outcome_.verdict = StageVerdict::kProved;
+        outcome_.method = Method::kPolynomial;
+        describeShapes();
+        return true;
+      }
+      // Once more with as many; if then more are needed, what is multiplied grows with the
+      // positions that are kept apart, and no number of them is enough.
+      if (reductionOptions_.extraSummands > before.extraSummands ||
+          needed * reduced_.mostVariables > kMostExtraForFractions) {
+        refusal_ = "common denominators need more positions than can be kept apart";
+        break;
+      }
+      ReductionOptions wider = before;
+      wider.extraSummands = needed;
+      reduce(wider);
+    }
+  } catch (const Unsupported& error) {
+    refusal_ = error.what();
+  }
+  if (reductionOptions_.extraSummands != before.extraSummands) reduce(before);
+  return false;
 }
 
 void StageChecker::solve(Obligation& obligation) {

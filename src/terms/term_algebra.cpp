@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "terms/domain.h"
+#include "terms/fractions.h"
 #include "terms/term_store.h"
 
 namespace shardproof {
@@ -20,16 +21,20 @@ std::vector<TermId> ids(std::span<const Term> terms) {
 
 TermAlgebra::TermAlgebra(Mode mode, std::size_t maxTerms)
     : store_(std::make_unique<Store>(mode, maxTerms)),
-      conditions_(std::make_unique<Conditions>()) {}
+      conditions_(std::make_unique<Conditions>()),
+      fractions_(mode == Mode::kFractions ? std::make_unique<Fractions>(*store_) : nullptr) {}
 TermAlgebra::~TermAlgebra() = default;
 // The domain knows its algebra by address: another one is made when needed.
 TermAlgebra::TermAlgebra(TermAlgebra&& other) noexcept
-    : store_(std::move(other.store_)), conditions_(std::move(other.conditions_)) {
+    : store_(std::move(other.store_)),
+      conditions_(std::move(other.conditions_)),
+      fractions_(std::move(other.fractions_)) {
   other.domain_.reset();
 }
 TermAlgebra& TermAlgebra::operator=(TermAlgebra&& other) noexcept {
   store_ = std::move(other.store_);
   conditions_ = std::move(other.conditions_);
+  fractions_ = std::move(other.fractions_);
   domain_.reset();
   other.domain_.reset();
   return *this;
@@ -60,7 +65,7 @@ Term TermAlgebra::add(Term a, Term b) {
 }
 
 Term TermAlgebra::mul(Term a, Term b) {
-  if (store_->mode == Mode::kNormalized) {
+  if (store_->mode != Mode::kRaw) {
     // As for scale(). What is not a constant may be zero or negative.
     const auto positive = [&](Term t) {
       return kind(t) == TermKind::kConstant && constantValue(t).sign() > 0;
@@ -72,28 +77,29 @@ Term TermAlgebra::mul(Term a, Term b) {
     }
   }
   const ConditionSet condition = conditions_->unite(a.condition, b.condition);
-  return {store_->mode == Mode::kNormalized ? store_->multiply(a.id, b.id)
-                                            : store_->rawMultiply(a.id, b.id),
-          condition};
+  return {
+      store_->mode != Mode::kRaw ? store_->multiply(a.id, b.id) : store_->rawMultiply(a.id, b.id),
+      condition};
 }
 
 Term TermAlgebra::scale(const Rational& factor, Term a) {
   // inf - inf and 0 * inf have no value, so a masked entry must not cancel or vanish.
-  if (factor.sign() <= 0 && store_->mode == Mode::kNormalized && store_->mayBeInfinite(a.id)) {
+  if (factor.sign() <= 0 && store_->mode != Mode::kRaw && store_->mayBeInfinite(a.id)) {
     throw Unsupported("minus infinity (the entry of a mask) times a number that is not positive");
   }
   const Code c = store_->rationals.encode(factor);
-  return {store_->mode == Mode::kNormalized ? store_->scale(c, a.id) : store_->rawScale(c, a.id),
+  return {store_->mode != Mode::kRaw ? store_->scale(c, a.id) : store_->rawScale(c, a.id),
           a.condition};
 }
 
 Term TermAlgebra::sum(std::span<const Term> terms, std::span<const std::int64_t> weights) {
-  return {store_->mode == Mode::kNormalized ? store_->sum(terms, weights)
-                                            : store_->rawSum(terms, weights),
-          conditionsOf(terms)};
+  TermId id =
+      store_->mode != Mode::kRaw ? store_->sum(terms, weights) : store_->rawSum(terms, weights);
+  if (fractions_) id = fractions_->ofSum(id);
+  return {id, conditionsOf(terms)};
 }
 
-bool TermAlgebra::storesPartialSums() const { return store_->mode == Mode::kNormalized; }
+bool TermAlgebra::storesPartialSums() const { return store_->mode != Mode::kRaw; }
 
 ConditionSet TermAlgebra::partial(Term base, int halves) {
   if (store_->mode == Mode::kRaw || store_->kind(base.id) == TermKind::kConstant)
@@ -111,22 +117,62 @@ ConditionSet TermAlgebra::conditionsOf(std::span<const Term> terms) {
 }
 
 Term TermAlgebra::power(Term base, int halves) {
-  const TermId id = store_->mode == Mode::kNormalized ? store_->power(base.id, halves)
-                                                      : store_->rawPower(base.id, halves);
+  const TermId id = store_->mode != Mode::kRaw ? store_->power(base.id, halves)
+                                               : store_->rawPower(base.id, halves);
   return {id, halves < 0 || halves % 2 != 0 ? partial(base, halves) : base.condition};
 }
 
 Term TermAlgebra::exp(Term a) {
-  return {store_->mode == Mode::kNormalized ? store_->exp(a.id) : store_->rawExp(a.id),
-          a.condition};
+  return {store_->mode != Mode::kRaw ? store_->exp(a.id) : store_->rawExp(a.id), a.condition};
 }
 
 Term TermAlgebra::apply(ops::Function f, std::span<const std::int64_t> params,
                         std::span<const Term> arguments) {
+  if (fractions_ && arguments.size() == 1 && !store_->mayBeInfinite(arguments[0].id)) {
+    const Term x = arguments[0];
+    const Term one = constant(Rational(1));
+    if (f == ops::Function::kSigmoid)  // 1 / (1 + exp(-x)), defined wherever x is
+      return power(add(one, exp(scale(Rational(-1), x))), -2);
+    if (f == ops::Function::kTanh)  // 1 - 2 / (1 + exp(2x)), likewise
+      return add(one, scale(Rational(-2), power(add(one, exp(scale(Rational(2), x))), -2)));
+    if (f == ops::Function::kLog) return logarithmOfFactors(x);
+  }
   const std::vector<TermId> a = ids(arguments);
-  const TermId id = store_->mode == Mode::kNormalized ? store_->apply(f, params, a)
-                                                      : store_->rawApply(f, params, a);
+  const TermId id =
+      store_->mode != Mode::kRaw ? store_->apply(f, params, a) : store_->rawApply(f, params, a);
   return {id, f == ops::Function::kLog ? partial(arguments[0], 0) : conditionsOf(arguments)};
+}
+
+// log(a^k b) = k log(a) + log(b) where a is positive wherever it is defined: both sides are defined
+// where b is positive.
+Term TermAlgebra::logarithmOfFactors(Term x) {
+  const ConditionSet condition = partial(x, 0);
+  TermId rest = x.id;
+  std::vector<Term> logarithms;
+  if (store_->kind(x.id) == TermKind::kSum && !store_->isProperSum(x.id))
+    rest = store_->parts(x.id).term(0);
+  if (store_->kind(rest) == TermKind::kProduct) {
+    if (!domain_) domain_ = std::make_unique<Domain>(*this);
+    std::vector<Term> positive;
+    for (const Part& factor : parts(Term{rest})) {
+      // Exponentials come out of any logarithm.
+      if (kind(factor.term) == TermKind::kExp || domain_->sign(factor.term) != Sign::kPositive)
+        continue;
+      const TermId argument = factor.term.id;
+      logarithms.push_back(
+          scale(factor.factor, {store_->apply(ops::Function::kLog, {}, std::span(&argument, 1))}));
+      positive.push_back({store_->internProduct(
+          std::vector<Entry>{{argument, store_->rationals.encode(-factor.factor)}})});
+    }
+    rest = x.id;
+    for (const Term p : positive) rest = store_->multiply(rest, p.id);
+  } else {
+    rest = x.id;
+  }
+  logarithms.push_back({store_->apply(ops::Function::kLog, {}, std::span(&rest, 1))});
+  Term result = sum(logarithms, {});
+  result.condition = condition;
+  return result;
 }
 
 Term TermAlgebra::indicator(Term index, std::int64_t value) {
@@ -226,6 +272,12 @@ std::size_t TermAlgebra::memoryBytes() const { return store_->memoryBytes(); }
 Term TermAlgebra::expand(Term t, std::size_t budget, Reciprocals reciprocals) {
   return {store_->expand(t.id, budget, reciprocals)};
 }
+
+bool TermAlgebra::equalFractions(Term a, Term b, std::size_t budget) {
+  return fractions_->equal(a.id, b.id, budget);
+}
+
+int TermAlgebra::fractionSummands() const { return fractions_->summands(); }
 
 bool TermAlgebra::mayBeInfinite(Term t) const { return store_->mayBeInfinite(t.id); }
 

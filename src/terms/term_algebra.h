@@ -48,6 +48,8 @@ class TermAlgebra {
   enum class Mode : std::uint8_t {
     kNormalized,  // the cheap normal form by construction
     kRaw,  // no simplification beyond hash-consing and constant folding: what --checker z3 is given
+    kFractions,  // kNormalized, and what is defined by quotients of exponentials is written as one,
+                 // and sums are put over a common denominator (fractions.h)
   };
   explicit TermAlgebra(Mode mode = Mode::kNormalized, std::size_t maxTerms = 200'000'000);
   ~TermAlgebra();
@@ -120,14 +122,25 @@ class TermAlgebra {
   enum class Reciprocals { kAtoms, kDivided };
   Term expand(Term t, std::size_t budget, Reciprocals reciprocals = Reciprocals::kDivided);
 
+  // --- Mode::kFractions ---
+  // Whether the two are equal once both are multiplied by what they divide by. Throws Unsupported
+  // when more than `budget` monomials would be needed.
+  bool equalFractions(Term a, Term b, std::size_t budget);
+  // For how many summands more than an element and one summand positions must be kept apart for
+  // all that has been put over common denominators so far (ReductionOptions::extraSummands).
+  int fractionSummands() const;
+
  private:
   struct Store;
+  struct Fractions;
+  Term logarithmOfFactors(Term a);
   ConditionSet partial(Term base, int halves);
   ConditionSet conditionsOf(std::span<const Term> terms);
 
   std::unique_ptr<Store> store_;
   std::unique_ptr<Conditions> conditions_;
-  std::unique_ptr<Domain> domain_;  // made when first needed
+  std::unique_ptr<Domain> domain_;        // made when first needed
+  std::unique_ptr<Fractions> fractions_;  // with Mode::kFractions
 };
 
 }  // namespace shardproof

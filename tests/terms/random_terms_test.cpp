@@ -24,8 +24,10 @@ TEST(RandomTerms, NormalFormsKeepExactValues) {
   for (int round = 0; round < 4000; ++round) {
     TermAlgebra normal;
     TermAlgebra raw(TermAlgebra::Mode::kRaw);
+    TermAlgebra fractions(TermAlgebra::Mode::kFractions);
     const std::vector<Term> variables = makeVariables(normal);
     const std::vector<Term> rawVariables = makeVariables(raw);
+    const std::vector<Term> fractionVariables = makeVariables(fractions);
     const ExpressionPtr e = g.expression(2 + g.below(4));
     // Each of these may refuse an expression (a division by something that is zero or an
     // indicator); what they do not refuse must be right.
@@ -39,6 +41,7 @@ TEST(RandomTerms, NormalFormsKeepExactValues) {
     };
     attempt(normal, [&] { return build(normal, e, variables); });
     attempt(normal, [&] { return normal.expand(build(normal, e, variables), 3000); });
+    attempt(fractions, [&] { return build(fractions, e, fractionVariables); });
     attempt(raw, [&] { return build(raw, e, rawVariables); });
     attempt(raw, [&] { return raw.expand(build(raw, e, rawVariables), 3000); });
     for (int k = 0; k < 6; ++k) {
@@ -59,6 +62,54 @@ TEST(RandomTerms, NormalFormsKeepExactValues) {
   EXPECT_LT(unsupported, 8000);
 }
 
+// Expressions that are called equal once they are multiplied by their denominators have equal
+// values.
+TEST(RandomTerms, EqualFractionsHaveEqualValues) {
+  Generator g(3);
+  int equal = 0, different = 0;
+  for (int round = 0; round < 20000; ++round) {
+    TermAlgebra a(TermAlgebra::Mode::kFractions);
+    const std::vector<Term> variables = makeVariables(a);
+    const ExpressionPtr parts[4] = {g.expression(1 + g.below(2)), g.expression(1 + g.below(2)),
+                                    g.expression(1), g.expression(1)};
+    // p/q + r/s and (p s + r q)/(q s), or something like it.
+    const auto fraction = [&](const ExpressionPtr& over, const ExpressionPtr& under) {
+      auto inverse = Generator::node(Expression::Op::kPower, {under});
+      inverse->halves = -2;
+      return Generator::node(Expression::Op::kProduct, {over, inverse});
+    };
+    const auto sum = [](std::vector<ExpressionPtr> of) {
+      return Generator::node(Expression::Op::kSum, std::move(of));
+    };
+    const auto product = [](std::vector<ExpressionPtr> of) {
+      return Generator::node(Expression::Op::kProduct, std::move(of));
+    };
+    const bool changed = g.below(2) == 0;
+    const ExpressionPtr left = sum({fraction(parts[0], parts[2]), fraction(parts[1], parts[3])});
+    const ExpressionPtr right =
+        fraction(sum({product({parts[0], parts[3]}), product({parts[1], parts[changed ? 3 : 2]})}),
+                 product({parts[2], parts[3]}));
+    bool same = false;
+    try {
+      same = a.equalFractions(build(a, left, variables), build(a, right, variables), 20000);
+    } catch (const Unsupported&) {
+      continue;
+    }
+    equal += same ? 1 : 0;
+    different += same ? 0 : 1;
+    if (!same) continue;
+    for (int k = 0; k < 4; ++k) {
+      const auto point = randomPoint(g);
+      ExactAlgebra exact;
+      const auto l = build(exact, left, point), r = build(exact, right, point);
+      if (!l || !r) continue;
+      ASSERT_EQ(*l, *r) << describe(left) << "\n" << describe(right);
+    }
+  }
+  EXPECT_GT(equal, 4000);
+  EXPECT_GT(different, 2000);
+}
+
 TEST(RandomTerms, NormalFormsKeepTrueFunctions) {
   Generator g(2, true);
   DoubleAlgebra doubles;
@@ -66,8 +117,10 @@ TEST(RandomTerms, NormalFormsKeepTrueFunctions) {
   for (int round = 0; round < 6000; ++round) {
     TermAlgebra normal;
     TermAlgebra raw(TermAlgebra::Mode::kRaw);
+    TermAlgebra fractions(TermAlgebra::Mode::kFractions);
     const std::vector<Term> variables = makeVariables(normal);
     const std::vector<Term> rawVariables = makeVariables(raw);
+    const std::vector<Term> fractionVariables = makeVariables(fractions);
     const ExpressionPtr e = g.expression(2 + g.below(3));
     std::vector<std::pair<const TermAlgebra*, Term>> forms;
     const auto attempt = [&](const TermAlgebra& a, const auto& make) {
@@ -78,6 +131,7 @@ TEST(RandomTerms, NormalFormsKeepTrueFunctions) {
     };
     attempt(normal, [&] { return build(normal, e, variables); });
     attempt(normal, [&] { return normal.expand(build(normal, e, variables), 2000); });
+    attempt(fractions, [&] { return build(fractions, e, fractionVariables); });
     attempt(raw, [&] { return build(raw, e, rawVariables); });
     attempt(raw, [&] { return raw.expand(build(raw, e, rawVariables), 2000); });
     if (forms.size() < 3) continue;

@@ -3,16 +3,18 @@
     gathered  keys and values are gathered, each rank has the attention of its own queries
     maximum   a ring: running maximum, sum and product, rescaled at each step, divided at the end
     lse       a ring: each block's result and log-sum-exp, merged with exp(lse of the block - lse of all)
+    sigmoid   the same, merged as ring-flash-attention does (github.com/zhuzilin): out - sigmoid(block_lse - lse) (out - block_out), lse - logsigmoid(lse - block_lse)
+    largest   the same, merged by weights exp(lse - the larger lse), divided by their sum
     heads     all ranks exchange sequence for heads and back
 
 The gradients of the two rings are written out from the log-sum-exp (or maximum and sum) of the whole row (arXiv 2205.14135, algorithm 4), with keys, values and their gradients going round.
 `fused` is about what a side does with the scores: `attention` and its gradient in one operator, or written out.
 
-Mistakes: `rescale` (a block is not rescaled, or its gradient is taken with a block's own sum; where nothing is rescaled the scores are not), `step` (the last step of a ring is not taken, or blocks of values come in another order),
+Mistakes: `rescale` (a block is not rescaled, with sigmoids the two log-sum-exps are exchanged, or its gradient is taken with a block's own sum; where nothing is rescaled the scores are not), `step` (the last step of a ring is not taken, or blocks of values come in another order),
 `mask` (of another block, or transposed).
 """
 
-SPELLINGS = ("gathered", "maximum", "lse", "heads")
+SPELLINGS = ("gathered", "maximum", "lse", "heads", "sigmoid", "largest")
 MASKS = ("none", "bias", "causal")
 MISTAKES = ("rescale", "step", "mask")
 
@@ -251,13 +253,35 @@ class Plan:
             if n == 0:
                 o, lse = block, block_lse
             else:
-                both = side.op("cat", [lse, block_lse], [*column[:3], 2], dim=-1)
-                whole = side.op("logsumexp", [both], column, dim=-1, keepdim=True)
-                before = side.same("mul", o, side.same("exp", side.same("sub", lse, whole)))
-                if not (forget and n == len(blocks) - 1):
-                    block = side.same("mul", block, side.same("exp", side.same("sub", block_lse, whole)))
-                o, lse = side.add(before, block), whole
+                o, lse = getattr(self, f"merged_by_{self.spelling}")(o, lse, block, block_lse, forget and n == len(blocks) - 1)
         return o, (lse,)
+
+    def both(self, op, x, y):
+        shape = self.side.shape(x)
+        return self.side.op(op, [self.side.op("cat", [x, y], [*shape[:3], 2], dim=-1)], shape, dim=-1, keepdim=True)
+
+    def merged_by_lse(self, o, lse, block, block_lse, forget):
+        side = self.side
+        whole = self.both("logsumexp", lse, block_lse)
+        before = side.same("mul", o, side.same("exp", side.same("sub", lse, whole)))
+        if not forget:
+            block = side.same("mul", block, side.same("exp", side.same("sub", block_lse, whole)))
+        return side.add(before, block), whole
+
+    def merged_by_sigmoid(self, o, lse, block, block_lse, forget):
+        side = self.side
+        weight = side.same("sigmoid", side.same("sub", lse, block_lse) if forget else side.same("sub", block_lse, lse))
+        whole = side.same("sub", lse, side.same("log", side.same("sigmoid", side.same("sub", lse, block_lse))))
+        return side.same("sub", o, side.same("mul", side.same("sub", o, block), weight)), whole
+
+    def merged_by_largest(self, o, lse, block, block_lse, forget):
+        side = self.side
+        largest = self.both("amax", lse, block_lse)
+        weights = [side.same("exp", side.same("sub", x, largest)) for x in (lse, block_lse)]
+        total = side.add(*weights)
+        whole = side.add(largest, side.same("log", total))
+        scaled = side.same("mul", o, weights[0]), block if forget else side.same("mul", block, weights[1])
+        return side.same("div", side.add(*scaled), total), whole
 
     def ring_backward(self, blocks, o, row):
         side = self.side
